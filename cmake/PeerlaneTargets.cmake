@@ -1,0 +1,33 @@
+# How Peerlane's targets are made, so that every folder's CMakeLists.txt is a list of names.
+
+add_library(pl_options INTERFACE)
+target_compile_options(pl_options INTERFACE
+  -Wall -Wextra -Wshadow $<$<COMPILE_LANGUAGE:CXX>:-Wconversion -Wnon-virtual-dtor>
+  $<$<BOOL:${PEERLANE_WERROR}>:-Werror> -fno-omit-frame-pointer)
+if(PEERLANE_SANITIZE)
+  target_compile_options(pl_options INTERFACE -fsanitize=${PEERLANE_SANITIZE} -fno-sanitize-recover=all)
+  target_link_options(pl_options INTERFACE -fsanitize=${PEERLANE_SANITIZE})
+endif()
+
+# pl_layer(<folder> SOURCES a.cpp ... [DEPS pl_x ...]): the static library pl_<folder>. Its include path is the folder
+# itself, so including a header of a layer that is not in DEPS does not compile.
+function(pl_layer name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(pl_${name} STATIC ${ARG_SOURCES})
+  target_include_directories(pl_${name} PUBLIC ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+  target_link_libraries(pl_${name} PUBLIC ${ARG_DEPS} PRIVATE pl_options)
+endfunction()
+
+# pl_test(<name> SOURCES ... LIBS ... [ENV A=B ...]): a GoogleTest program; every case becomes one ctest test.
+function(pl_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBS;ENV;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_LIBS} pl_options GTest::gtest GTest::gtest_main)
+  include(GoogleTest)
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST
+    PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${ARG_ENV}" LABELS "${ARG_LABELS}"
+    SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+endfunction()

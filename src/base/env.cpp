@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "env.hpp"
+
+#include <array>
+#include <cassert>
+#include <cstdlib>
+#include <cstring>
+
+#include "log.hpp"
+#include "text.hpp"
+
+namespace pl {
+namespace {
+
+constexpr std::array kVariables = {
+    env_variable{"PEERLANE_GPU", env_type::choice, "", "auto", "auto|real|sim",
+                 "which GPU the tools use: a real one, the simulated one, or the real one if it answers (auto)"},
+    env_variable{"PEERLANE_BACKEND", env_type::choice, "", "auto", "auto|gdrdrv|dmabuf|rm",
+                 "forces one mapping backend; auto tries gdrdrv, dmabuf, rm in this order"},
+    env_variable{"PEERLANE_RM_FORCE", env_type::boolean, "", "0", "",
+                 "1: use the rm backend with a driver version whose ABI is not known; every mapping is then verified"},
+    env_variable{"PEERLANE_RM_VERIFY", env_type::boolean, "", "0", "",
+                 "1: prove every new rm mapping by a nonce written on one side and read on the other, then restored"},
+    env_variable{"PEERLANE_COPY_ISA", env_type::choice, "", "auto", "auto|portable|sse2|sse41|avx2|avx512|movdir64b|neon",
+                 "highest instruction set the CPU copies may use"},
+    env_variable{"PEERLANE_LOG", env_type::choice, "", "off", "debug|info|warn|error|off", "lowest level written to stderr"},
+    env_variable{"PEERLANE_SIM_DEVICES", env_type::integer, "devices", "2", "", "simulated GPU: number of devices, 1..16"},
+    env_variable{"PEERLANE_SIM_MEMORY", env_type::size_bytes, "bytes", "2G", "",
+                 "simulated GPU: memory of each device (committed only when touched)"},
+    env_variable{"PEERLANE_SIM_SEED", env_type::integer, "", "0", "",
+                 "simulated GPU: seed of delays and legal reorderings; 0 adds none"},
+    env_variable{"PEERLANE_SIM_LOG", env_type::choice, "", "error", "debug|info|warn|error|off",
+                 "simulated GPU: lowest level written to stderr"},
+    env_variable{"GDRCOPY_ENABLE_LOGGING", env_type::presence, "", "", "", "set to anything: log to stderr (as GDRCopy)"},
+    env_variable{"GDRCOPY_LOG_LEVEL", env_type::integer, "", "4", "", "1 debug, 2 info, 3 warn, 4 error (as GDRCopy)"},
+    env_variable{"GDRCOPY_USE_DMABUF_MMAP", env_type::text, "", "0", "", "exactly \"1\": do not try gdrdrv (as GDRCopy)"},
+    env_variable{"XDG_CACHE_HOME", env_type::text, "", "", "", "where calibration results are kept (default ~/.cache)"},
+};
+
+bool parse_choice(const env_variable& variable, const std::string& text, std::int64_t& out) {
+  std::string_view rest = variable.choices;
+  for (std::int64_t index = 0; !rest.empty(); ++index) {
+    const auto bar = rest.find('|');
+    if (rest.substr(0, bar) == text) {
+      out = std::strcmp(variable.choices, "debug|info|warn|error|off") == 0 ? index + 1 : index;
+      return true;
+    }
+    rest = bar == std::string_view::npos ? std::string_view{} : rest.substr(bar + 1);
+  }
+  return false;
+}
+
+bool parse_boolean(const std::string& text, std::int64_t& out) {
+  for (const char* word : {"1", "yes", "true", "on"})
+    if (text == word) return out = 1, true;
+  for (const char* word : {"0", "no", "false", "off", ""})
+    if (text == word) return out = 0, true;
+  return false;
+}
+
+bool parse(const env_variable& variable, const std::string& text, std::int64_t& out) {
+  switch (variable.type) {
+    case env_type::text:
+      return true;
+    case env_type::presence:
+      return out = 1, true;
+    case env_type::boolean:
+      return parse_boolean(text, out);
+    case env_type::choice:
+      return parse_choice(variable, text, out);
+    case env_type::integer:
+      if (const auto value = parse_integer(text)) return out = *value, true;
+      return false;
+    case env_type::size_bytes:
+      if (const auto value = parse_size(text); value && *value <= INT64_MAX)
+        return out = static_cast<std::int64_t>(*value), true;
+      return false;
+  }
+  return false;
+}
+
+std::string wanted(const env_variable& variable) {
+  switch (variable.type) {
+    case env_type::choice:
+      return format("one of %s", variable.choices);
+    case env_type::boolean:
+      return "0 or 1";
+    case env_type::integer:
+      return "an integer";
+    case env_type::size_bytes:
+      return "a size such as 65536, 64K or 2G";
+    default:
+      return "text";
+  }
+}
+
+}  // namespace
+
+std::span<const env_variable> env_registry() { return kVariables; }
+
+env_value env_read(const char* name) {
+  const env_variable* variable = nullptr;
+  for (const auto& candidate : kVariables)
+    if (std::strcmp(candidate.name, name) == 0) variable = &candidate;
+  assert(variable != nullptr && "environment variable is missing in the registry (env.cpp)");
+  env_value value;
+  if (variable == nullptr) return value;
+  value.text = variable->default_value;
+  if (variable->type != env_type::presence) parse(*variable, value.text, value.integer);
+  const char* given = std::getenv(name);
+  if (given == nullptr) return value;
+  std::int64_t parsed = 0;
+  if (parse(*variable, given, parsed)) {
+    value.is_set = true;
+    value.text = given;
+    value.integer = parsed;
+    return value;
+  }
+  value.problem = format("%s=%s is not understood: give %s; the default %s is used", name, given, wanted(*variable).c_str(),
+                         variable->default_value);
+  // Written directly: the level of the log itself may be what is malformed.
+  log_line(log_level::error, "%s", value.problem.c_str());
+  return value;
+}
+
+}  // namespace pl

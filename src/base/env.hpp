@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The registry of every environment variable that Peerlane reads. Nothing else calls getenv (scripts/lint checks).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace pl {
+
+enum class env_type { text, integer, size_bytes, boolean, presence, choice };
+
+struct env_variable {
+  const char* name;
+  env_type type;
+  const char* unit;           // "" when it has none
+  const char* default_value;  // as text; what env_read yields when the variable is unset
+  const char* choices;        // choice: "a|b|c", else ""
+  const char* meaning;
+};
+
+struct env_value {
+  bool is_set = false;       // present in the environment and well formed
+  std::string text;          // the value, or the default
+  std::int64_t integer = 0;  // integer, size_bytes; boolean and presence as 0/1; PEERLANE_LOG as a level
+  std::string problem;       // why the given value was refused (the default is then in force); empty if fine
+};
+
+// All variables, in the order `peerlane env` prints them.
+std::span<const env_variable> env_registry();
+
+// Reads and parses one registered variable. An unregistered name is a bug (asserts); a malformed value logs one
+// error line, sets `problem` and yields the default. Reads the environment at each call; callers on hot paths cache.
+env_value env_read(const char* name);
+
+}  // namespace pl

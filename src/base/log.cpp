@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "log.hpp"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+
+#include "env.hpp"
+
+namespace pl {
+namespace {
+
+constexpr int kUnread = -1;
+std::atomic<int> g_level{kUnread};
+
+// GDRCopy semantics: GDRCOPY_ENABLE_LOGGING switches logging on, GDRCOPY_LOG_LEVEL (default 4) filters.
+// PEERLANE_LOG wins over both. Without any of them only errors that no caller can see are printed: none.
+int level_from_environment() {
+  const env_value own = env_read("PEERLANE_LOG");
+  if (own.is_set) return static_cast<int>(own.integer);
+  if (!env_read("GDRCOPY_ENABLE_LOGGING").is_set) return static_cast<int>(log_level::off);
+  return static_cast<int>(env_read("GDRCOPY_LOG_LEVEL").integer);
+}
+
+const char* prefix(log_level level) {
+  switch (level) {
+    case log_level::debug:
+      return "DBG:  ";
+    case log_level::info:
+      return "INFO: ";
+    case log_level::warn:
+      return "WARN: ";
+    default:
+      return "ERR:  ";
+  }
+}
+
+}  // namespace
+
+bool log_enabled(log_level level) noexcept {
+  int current = g_level.load(std::memory_order_relaxed);
+  if (current == kUnread) [[unlikely]] {
+    current = level_from_environment();
+    int expected = kUnread;
+    if (!g_level.compare_exchange_strong(expected, current)) current = expected;
+  }
+  return static_cast<int>(level) >= current;
+}
+
+void set_log_level(log_level level) noexcept { g_level.store(static_cast<int>(level)); }
+
+void log_line(log_level level, const char* format, ...) noexcept {
+  const int saved_errno = errno;
+  char line[1024];
+  int used = std::snprintf(line, sizeof line, "%s", prefix(level));
+  va_list args;
+  va_start(args, format);
+  const int body = std::vsnprintf(line + used, sizeof line - static_cast<std::size_t>(used) - 1, format, args);
+  va_end(args);
+  if (body > 0) used += body;
+  if (used > static_cast<int>(sizeof line) - 2) used = static_cast<int>(sizeof line) - 2;
+  line[used++] = '\n';
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line, static_cast<std::size_t>(used));
+  errno = saved_errno;
+}
+
+}  // namespace pl

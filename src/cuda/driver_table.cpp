@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "driver_table.hpp"
+
+#include <dlfcn.h>
+
+#include <mutex>
+
+#include "text.hpp"
+
+namespace pl::cu {
+namespace {
+
+const driver_table* g_test_table = nullptr;
+
+result<const driver_table*> open_driver() {
+  // An application's own libcuda first: pointers are only meaningful to the library that made them.
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+  if (library == nullptr) {
+    const char* why = dlerror();
+    return failure{ENOSYS, format("libcuda.so.1 cannot be opened (%s): install the NVIDIA driver's user-space library, "
+                                  "or set PEERLANE_GPU=sim for the tools' simulated GPU",
+                                  why != nullptr ? why : "no reason given")};
+  }
+  static driver_table table;
+  table.library = library;
+#define PL_CUDA_LOAD(name, params) table.name = reinterpret_cast<decltype(table.name)>(dlsym(library, #name));
+  PL_CUDA_DRIVER_FUNCTIONS(PL_CUDA_LOAD)
+#undef PL_CUDA_LOAD
+  table.is_simulated = dlsym(library, "peerlaneSimVersion") != nullptr;
+  if (table.cuInit == nullptr || table.cuDriverGetVersion == nullptr || table.cuPointerGetAttribute == nullptr)
+    return failure{
+        ENOSYS, "libcuda.so.1 lacks cuInit, cuDriverGetVersion or cuPointerGetAttribute: it is not a CUDA driver library"};
+  if (const result_t rc = table.cuDriverGetVersion(&table.driver_version); rc != error_code::success)
+    return failure{
+        ENOSYS,
+        format("cuDriverGetVersion failed with CUDA error %d%s", rc,
+               rc == error_code::stub_library ? ": this libcuda.so.1 is the toolkit's link stub, not a driver" : "")};
+  return &table;
+}
+
+}  // namespace
+
+result<const driver_table*> driver() {
+  if (g_test_table != nullptr) return g_test_table;
+  static std::mutex mutex;
+  static const driver_table* found = nullptr;
+  const std::lock_guard lock(mutex);
+  if (found != nullptr) return found;
+  auto opened = open_driver();  // failures are not cached: the application may load libcuda later
+  if (opened) found = *opened;
+  return opened;
+}
+
+void set_driver_for_tests(const driver_table* table) { g_test_table = table; }
+
+status initialize(const driver_table& cuda) {
+  const result_t rc = cuda.cuInit(0);  // idempotent and cheap after the first call
+  if (rc == error_code::success) return {};
+  auto why = make_error(cuda, rc, "cuInit");
+  if (rc == error_code::no_device || rc == error_code::device_unavailable || rc == error_code::unknown) why.code = ENODEV;
+  return why;
+}
+
+std::string error_text(const driver_table& cuda, result_t code) {
+  const char* name = nullptr;
+  const char* text = nullptr;
+  if (cuda.cuGetErrorName != nullptr) cuda.cuGetErrorName(code, &name);
+  if (cuda.cuGetErrorString != nullptr) cuda.cuGetErrorString(code, &text);
+  if (name == nullptr) return format("CUDA error %d", code);
+  return format("%s (%s)", name, text != nullptr ? text : "no description");
+}
+
+int to_errno(result_t code) {
+  switch (code) {
+    case error_code::success:
+      return 0;
+    case error_code::out_of_memory:
+      return ENOMEM;
+    case error_code::no_device:
+    case error_code::invalid_device:
+    case error_code::device_unavailable:
+      return ENODEV;
+    case error_code::not_supported:
+      return ENOTSUP;
+    case error_code::not_permitted:
+      return EPERM;
+    case error_code::not_ready:
+    case error_code::timeout:
+    case error_code::launch_timeout:
+      return ETIMEDOUT;
+    case error_code::invalid_value:
+    case error_code::invalid_context:
+    case error_code::invalid_handle:
+    case error_code::context_is_destroyed:
+    case error_code::not_initialized:
+      return EINVAL;
+    default:
+      return EIO;
+  }
+}
+
+failure make_error(const driver_table& cuda, result_t code, const std::string& what) {
+  return failure{to_errno(code), format("%s failed: %s", what.c_str(), error_text(cuda, code).c_str())};
+}
+
+}  // namespace pl::cu
