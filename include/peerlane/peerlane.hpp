@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// C++ API: sessions and mappings as RAII objects over the C calls of <peerlane/peerlane.h>; link libpeerlane.
+//
+//   auto lane = peerlane::open();                       // result<session>
+//   auto flag = lane->map(device_ptr, sizeof(int));      // result<mapping>: any alignment, any length
+//   flag->write(0, &one, sizeof one);                    // about 0.2 us, no CUDA call
+//
+// Header-only on purpose: what crosses the library boundary is C, so compilers and standard libraries may differ.
+#pragma once
+
+#include <peerlane/peerlane.h>
+
+#include <cstddef>
+#include <peerlane/result.hpp>
+#include <span>
+#include <utility>
+
+namespace peerlane {
+
+namespace detail {
+inline status to_status(int code) {
+  if (code == 0) return {};
+  return failure{code, peerlane_last_error()};
+}
+}  // namespace detail
+
+// Non-owning reference to a mapping; copyable, valid while the owner lives. Any thread.
+class mapping_view {
+ public:
+  mapping_view() = default;
+  explicit mapping_view(peerlane_mapping_t handle) noexcept : handle_(handle) {}
+
+  peerlane_mapping_t get() const noexcept { return handle_; }
+  // CPU address of the mapped device pointer; null for an empty view.
+  void* data() const noexcept { return handle_ != nullptr ? peerlane_data(handle_) : nullptr; }
+  result<peerlane_mapping_info> info() const {
+    peerlane_mapping_info out{};
+    if (const int code = peerlane_mapping_get_info(handle_, &out)) return failure{code, peerlane_last_error()};
+    return out;
+  }
+  // Bytes from offset_bytes on; ordered before later stores of this thread.
+  status write(std::size_t offset_bytes, const void* source, std::size_t size_bytes) const {
+    return detail::to_status(peerlane_write(handle_, offset_bytes, source, size_bytes));
+  }
+  // As write, unordered until flush().
+  status write_unfenced(std::size_t offset_bytes, const void* source, std::size_t size_bytes) const {
+    return detail::to_status(peerlane_write_unfenced(handle_, offset_bytes, source, size_bytes));
+  }
+  status read(std::size_t offset_bytes, void* destination, std::size_t size_bytes) const {
+    return detail::to_status(peerlane_read(handle_, offset_bytes, destination, size_bytes));
+  }
+  status fill(std::size_t offset_bytes, std::byte value, std::size_t size_bytes) const {
+    return detail::to_status(peerlane_fill(handle_, offset_bytes, std::to_integer<int>(value), size_bytes));
+  }
+  status flush() const { return detail::to_status(peerlane_flush(handle_)); }
+
+ protected:
+  peerlane_mapping_t handle_ = nullptr;
+};
+
+// Owner: unmaps when destroyed (errors there are ignored; call unmap() to see them).
+class mapping : public mapping_view {
+ public:
+  mapping() = default;
+  mapping(mapping&& other) noexcept : mapping_view(other.release()) {}
+  mapping& operator=(mapping&& other) noexcept {
+    if (this != &other) {
+      reset();
+      handle_ = other.release();
+    }
+    return *this;
+  }
+  mapping(const mapping&) = delete;
+  mapping& operator=(const mapping&) = delete;
+  ~mapping() { reset(); }
+
+  // Takes ownership of a handle from peerlane_map.
+  static mapping from_native_handle(peerlane_mapping_t handle) noexcept {
+    mapping out;
+    out.handle_ = handle;
+    return out;
+  }
+  mapping_view view() const noexcept { return mapping_view(handle_); }
+  // Gives up ownership.
+  peerlane_mapping_t release() noexcept { return std::exchange(handle_, nullptr); }
+  status unmap() { return detail::to_status(peerlane_unmap(release())); }
+
+ private:
+  void reset() noexcept {
+    if (handle_ != nullptr) peerlane_unmap(release());
+  }
+};
+
+// Owner of a session. Mappings made from it must be gone before it is (close unmaps leftovers, whose owners then hold
+// dead handles: using them is an error value, not a crash).
+class session {
+ public:
+  session() = default;
+  session(session&& other) noexcept : handle_(other.release()) {}
+  session& operator=(session&& other) noexcept {
+    if (this != &other) {
+      reset();
+      handle_ = other.release();
+    }
+    return *this;
+  }
+  session(const session&) = delete;
+  session& operator=(const session&) = delete;
+  ~session() { reset(); }
+
+  static session from_native_handle(peerlane_session_t handle) noexcept {
+    session out;
+    out.handle_ = handle;
+    return out;
+  }
+  peerlane_session_t get() const noexcept { return handle_; }
+  peerlane_session_t release() noexcept { return std::exchange(handle_, nullptr); }
+  status close() { return detail::to_status(peerlane_close(release())); }
+
+  result<mapping> map(std::uint64_t device_ptr, std::size_t size_bytes, std::uint32_t flags = PEERLANE_MAP_DEFAULT) const {
+    peerlane_mapping_t out = nullptr;
+    if (const int code = peerlane_map(handle_, device_ptr, size_bytes, flags, &out))
+      return failure{code, peerlane_last_error()};
+    return mapping::from_native_handle(out);
+  }
+  const char* backend_name() const { return peerlane_backend_name(handle_); }
+
+ private:
+  void reset() noexcept {
+    if (handle_ != nullptr) peerlane_close(release());
+  }
+  peerlane_session_t handle_ = nullptr;
+};
+
+// Opens a session on the named backend, or on the best one.
+inline result<session> open(const char* backend = nullptr) {
+  peerlane_session_t out = nullptr;
+  if (const int code = peerlane_open(backend, &out)) return failure{code, peerlane_last_error()};
+  return session::from_native_handle(out);
+}
+
+// Maps with a session of the process's own, opened on first use and never closed.
+inline result<mapping> map(std::uint64_t device_ptr, std::size_t size_bytes, std::uint32_t flags = PEERLANE_MAP_DEFAULT) {
+  static result<session> shared = open();
+  if (!shared) return shared.error();
+  return shared->map(device_ptr, size_bytes, flags);
+}
+
+}  // namespace peerlane
