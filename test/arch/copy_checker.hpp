@@ -7,9 +7,17 @@
 #pragma once
 
 #include <cstddef>
+#include <ostream>
 #include <string>
 
 #include "copy_dispatch.hpp"
+
+namespace pl::arch {
+
+// For GoogleTest: the name and not the bytes of the pointers.
+inline void PrintTo(const copy_ops& ops, std::ostream* out) { *out << ops.name; }
+
+}  // namespace pl::arch
 
 namespace pl::arch::check {
 

@@ -5,13 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <ostream>
 
 #include "copy_checker.hpp"
 
 namespace pl::arch {
-
-void PrintTo(const copy_ops& ops, std::ostream* out) { *out << ops.name; }
 
 namespace {
 
