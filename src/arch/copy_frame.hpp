@@ -216,8 +216,9 @@ PL_ALWAYS_INLINE void read_units(std::uintptr_t host, std::uintptr_t device, std
   if constexpr (kLast == 0) {
     store_part<Isa>(host, values[0], begin, end);
   } else {
-    store_part<Isa>(host, values[0], begin, Isa::kUnit);
+    // The middle first: the parts may call memcpy, and what is still in registers then is spilled.
     ((Index != 0 && Index != kLast ? Isa::store_unit(host + Index * Isa::kUnit, values[Index]) : void()), ...);
+    store_part<Isa>(host, values[0], begin, Isa::kUnit);
     store_part<Isa>(host + kLast * Isa::kUnit, values[kLast], 0, end);
   }
 }
