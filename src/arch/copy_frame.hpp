@@ -186,9 +186,7 @@ PL_ALWAYS_INLINE void fill_routine(void* device, std::uint64_t pattern, std::siz
 // Bytes [begin, end) of a unit to where they belong; `host` is where the unit's byte 0 would go.
 template <class Isa>
 PL_ALWAYS_INLINE void store_part(std::uintptr_t host, const typename Isa::unit& value, std::size_t begin, std::size_t end) {
-  if constexpr (requires { Isa::store_unit_masked(host, value, begin, end); }) {
-    Isa::store_unit_masked(host, value, begin, end);
-  } else if (end - begin == Isa::kUnit) {
+  if (end - begin == Isa::kUnit) {
     Isa::store_unit(host, value);
   } else {
     // Through the stack: the host buffer may end, or begin, anywhere. Nothing beside a microsecond of bus.

@@ -25,9 +25,6 @@ constexpr std::size_t kLine = 64;
 class AccessShape : public testing::TestWithParam<copy_ops> {
  protected:
   void SetUp() override {
-#if defined(__SANITIZE_THREAD__)
-    GTEST_SKIP() << "ThreadSanitizer delays the signals that the recorder consists of";
-#endif
     if (!access_recorder::works()) GTEST_SKIP() << "single-stepping by the trap flag does not work here";
     recorder_ = std::make_unique<access_recorder>();
     std::memset(host_, 0x5a, sizeof host_);
@@ -141,9 +138,6 @@ INSTANTIATE_TEST_SUITE_P(All, AccessShape, testing::ValuesIn(supported_copy_ops(
                          [](const auto& entry) { return std::string(entry.param.name); });
 
 TEST(AccessShapeCached, AlignedWordsAreOneStoreOfTheirWidth) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "ThreadSanitizer delays the signals that the recorder consists of";
-#endif
   if (!access_recorder::works()) GTEST_SKIP() << "single-stepping by the trap flag does not work here";
   access_recorder recorder;
   const std::uint64_t value = 0x0101010101010101u;
@@ -157,9 +151,6 @@ TEST(AccessShapeCached, AlignedWordsAreOneStoreOfTheirWidth) {
 
 // The helper that skips the table for words, which is what flags go through.
 TEST(AccessShapeHelpers, CopyToIsOneStoreForAWord) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "ThreadSanitizer delays the signals that the recorder consists of";
-#endif
   if (!access_recorder::works()) GTEST_SKIP() << "single-stepping by the trap flag does not work here";
   access_recorder recorder;
   const std::uint64_t value = 0x0101010101010101u;
