@@ -15,8 +15,9 @@ class counting_io final : public device_io {
  public:
   explicit counting_io(device_io& next) : next_(next) {}
 
-  // The call number `step` (0-based, counted from now) fails with `code`; releasing calls (close, munmap, and MAP_FIXED
-  // PROT_NONE replacements) are not counted: a kernel does not fail those. Negative: none fails.
+  // The call number `step` (0-based, counted from now) fails with `code`; releasing calls (close, munmap, MAP_FIXED
+  // PROT_NONE replacements, the ioctls that free, unmap and unpin) are not counted: a kernel does not fail those. Negative:
+  // none fails.
   void fail_at(int step, int code) {
     step_.store(step);
     code_.store(code);

@@ -45,8 +45,8 @@ class fake_rm final : public device_io {
   result<std::string> read_text(const char* path) override;
 
  private:
-  struct device_node {      // an open descriptor of ours
-    int minor = -1;  // -1: the control node
+  struct device_node {  // an open descriptor of ours
+    int minor = -1;     // -1: the control node
     bool registered = false;
     int pending_fd = -1;  // memfd of a mapping that waits for mmap
     std::uint64_t pending_offset = 0, pending_length = 0;
