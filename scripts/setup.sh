@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Installs the packages that the build needs: as root by apt, otherwise it names the exact command and stops.
 # Quiet and instant when nothing is missing.
 set -euo pipefail
