@@ -63,6 +63,7 @@ class Tree:
     files: dict
     executable: set = field(default_factory=set)
     root: Path = None
+    binary: set = field(default_factory=set)  # files that hold no text; their content is not in `files`
 
     def with_suffix(self, *suffixes):
         return {p: t for p, t in self.files.items() if p.endswith(suffixes)}
@@ -76,6 +77,7 @@ def load_tree(root):
             continue
         data = path.read_bytes()
         if b"\0" in data:
+            tree.binary.add(name)
             continue
         try:
             tree.files[name] = data.decode("utf-8")
@@ -298,6 +300,12 @@ def rule_whitespace(tree):
             yield Finding(path, text.count("\n") + 1, "whitespace", "no newline at the end of the file")
 
 
+def rule_binary(tree):
+    for path in tree.binary:
+        if not DATA.search(path) and not path.endswith(".png"):
+            yield Finding(path, 1, "binary", "a binary file: keep what makes it, not what is made")
+
+
 # ---- Scripts -----------------------------------------------------------------------------------------------------------
 
 
@@ -321,7 +329,7 @@ def rule_bash(tree):
 
 
 RULES = (rule_layers, rule_getenv, rule_variables, rule_length, rule_spdx, rule_machine_paths, rule_words,
-         rule_whitespace, rule_executable, rule_bash)
+         rule_whitespace, rule_binary, rule_executable, rule_bash)
 
 # ---- Linters from outside ----------------------------------------------------------------------------------------------
 

@@ -137,6 +137,10 @@ class Text(unittest.TestCase):
         self.assertEqual(run(lint.rule_whitespace, {"a.md": "x\n\ny\n", "empty": ""}), [])
         self.assertEqual(run(lint.rule_whitespace, {"test/tools/golden/a.txt": "x \n"}), [])
 
+    def test_binary(self):
+        tree = lint.Tree({}, binary={"tools/probe", "docs/topology.png", "test/store/corpus/1"})
+        self.assertEqual([f.path for f in lint.rule_binary(tree)], ["tools/probe"])
+
     def test_a_line_can_be_excused(self):
         self.assertEqual(run(lint.rule_words, {"a.md": "XXX lint:allow(words): quoted\n"}), [])
         self.assertEqual(run(lint.rule_words, {"a.md": "XXX lint:allow(getenv): quoted\n"}), [("a.md", 1)])
