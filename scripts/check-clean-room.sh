@@ -101,7 +101,7 @@ inside() {
   local root=$1 user=$2 home
   shift 2
   home=/root
-  [ "$user" = 0 ] || home=/home/builder
+  [ "$user" = 0 ] || home=/srv/builder
   local variables=()
   mapfile -t variables < <(environment)
   # shellcheck disable=SC2016 # expanded by the inner shell
@@ -133,7 +133,7 @@ step() {  # NAME COMMAND...: prints the time taken, the end of the log on failur
 }
 
 refuses_with_the_command() {
-  if inside "$root" 1000 make -C /home/builder/peerlane build; then
+  if inside "$root" 1000 make -C /srv/builder/peerlane build; then
     echo "make build passed although packages are missing" && return 1
   fi
   grep -m1 'as root, run: apt-get update && apt-get install' "$work/log"
@@ -149,15 +149,15 @@ check_suite() {
   step "bootstrap" bootstrap "$suite" "$root" "${files[@]}" || return 1
   carry_configuration "$root"
   git clone -q --no-local . "$root/root/peerlane"
-  mkdir -p "$root/home/builder"
-  git clone -q --no-local . "$root/home/builder/peerlane"
-  chown -R 1000:1000 "$root/home/builder"
+  mkdir -p "$root/srv/builder"
+  git clone -q --no-local . "$root/srv/builder/peerlane"
+  chown -R 1000:1000 "$root/srv/builder"
 
   step "ordinary user is told the command" refuses_with_the_command || return 1
   for target in "${targets[@]}"; do
     step "root: make $target" inside "$root" 0 make -C /root/peerlane "$target" || return 1
   done
-  step "ordinary user: make build" inside "$root" 1000 env PEERLANE_NO_NVCC=1 make -C /home/builder/peerlane build || return 1
+  step "ordinary user: make build" inside "$root" 1000 env PEERLANE_NO_NVCC=1 make -C /srv/builder/peerlane build || return 1
 }
 
 failed=0

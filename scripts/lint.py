@@ -300,6 +300,19 @@ def rule_whitespace(tree):
             yield Finding(path, text.count("\n") + 1, "whitespace", "no newline at the end of the file")
 
 
+def rule_links(tree):
+    """Relative links of the documents lead to files of the repository."""
+    folders = {parent for path in tree.files for parent in map(str, Path(path).parents)}
+    for path, text in tree.with_suffix(".md").items():
+        for number, line in lines_of(text):
+            for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", line):
+                if "://" in target or allowed(line, "links"):
+                    continue
+                wanted = os.path.normpath(os.path.join(os.path.dirname(path), target))
+                if wanted not in tree.files and wanted not in tree.binary and wanted not in folders:
+                    yield Finding(path, number, "links", f"{target} does not exist")
+
+
 def rule_binary(tree):
     for path in tree.binary:
         if not DATA.search(path) and not path.endswith(".png"):
@@ -329,7 +342,7 @@ def rule_bash(tree):
 
 
 RULES = (rule_layers, rule_getenv, rule_variables, rule_length, rule_spdx, rule_machine_paths, rule_words,
-         rule_whitespace, rule_binary, rule_executable, rule_bash)
+         rule_whitespace, rule_links, rule_binary, rule_executable, rule_bash)
 
 # ---- Linters from outside ----------------------------------------------------------------------------------------------
 

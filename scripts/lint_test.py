@@ -137,6 +137,12 @@ class Text(unittest.TestCase):
         self.assertEqual(run(lint.rule_whitespace, {"a.md": "x\n\ny\n", "empty": ""}), [])
         self.assertEqual(run(lint.rule_whitespace, {"test/tools/golden/a.txt": "x \n"}), [])
 
+    def test_links(self):
+        text = "[a](docs/a.md#part) [b](LICENSE) [c](docs/) [d](https://example.org/x) [e](#here)\n"
+        files = {"README.md": text, "docs/a.md": "[up](../README.md)\n", "LICENSE": ""}
+        self.assertEqual(run(lint.rule_links, files), [])
+        self.assertEqual(run(lint.rule_links, {"docs/a.md": "\n[b](b.md)\n"}), [("docs/a.md", 2)])
+
     def test_binary(self):
         tree = lint.Tree({}, binary={"tools/probe", "docs/topology.png", "test/store/corpus/1"})
         self.assertEqual([f.path for f in lint.rule_binary(tree)], ["tools/probe"])
