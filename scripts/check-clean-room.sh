@@ -133,7 +133,7 @@ step() {  # NAME COMMAND...: prints the time taken, the end of the log on failur
 }
 
 refuses_with_the_command() {
-  if inside "$root" 1000 make -C /srv/builder/peerlane build; then
+  if inside "$root" 1000 make --no-print-directory -C /srv/builder/peerlane build; then
     echo "make build passed although packages are missing" && return 1
   fi
   grep -m1 'as root, run: apt-get update && apt-get install' "$work/log"
@@ -155,9 +155,9 @@ check_suite() {
 
   step "ordinary user is told the command" refuses_with_the_command || return 1
   for target in "${targets[@]}"; do
-    step "root: make $target" inside "$root" 0 make -C /root/peerlane "$target" || return 1
+    step "root: make $target" inside "$root" 0 make --no-print-directory -C /root/peerlane "$target" || return 1
   done
-  step "ordinary user: make build" inside "$root" 1000 env PEERLANE_NO_NVCC=1 make -C /srv/builder/peerlane build || return 1
+  step "ordinary user: make build" inside "$root" 1000 env PEERLANE_NO_NVCC=1 make --no-print-directory -C /srv/builder/peerlane build || return 1
 }
 
 failed=0

@@ -127,14 +127,14 @@ def layer_order(tree):
 
 
 def layer_deps(tree):
-    """layer -> the layers that its CMakeLists.txt names, directly."""
-    deps = {}
-    for path, text in tree.files.items():
-        match = re.fullmatch(r"src/([^/]+)/CMakeLists\.txt", path)
-        if match:
-            names = set(re.findall(r"\bpl_(\w+)\b", strip_cmake_comments(text)))
-            deps[match.group(1)] = names - {match.group(1), "layer", "options", "test"}
-    return {layer: {n for n in names if n in deps} for layer, names in deps.items()}
+    """layer -> the layers whose targets its CMakeLists.txt names. A folder may have several targets, pl_<anything>."""
+    texts = {m.group(1): strip_cmake_comments(text) for path, text in tree.files.items()
+             if (m := re.fullmatch(r"src/([^/]+)/CMakeLists\.txt", path))}
+    owner = {}
+    for layer, text in texts.items():
+        for name in re.findall(r"\bpl_layer\(\s*(\w+)", text) + re.findall(r"\badd_library\(\s*pl_(\w+)", text):
+            owner[name] = layer
+    return {layer: {owner[n] for n in re.findall(r"\bpl_(\w+)\b", text) if n in owner} - {layer} for layer, text in texts.items()}
 
 
 def transitive(deps, layer):
@@ -211,6 +211,8 @@ def names_defined_in_code(tree):
         if path.startswith("include/"):
             names.update(re.findall(r"#\s*ifn?def\s+(\w+)", text))
             names.update(re.findall(r"^\s*((?:PEERLANE|GDRCOPY)_\w+)\s*(?:=|,|$)", text, re.M))
+        if path.endswith(".map"):
+            names.update(re.findall(r"^(\w+)\s*\{", text, re.M))  # a symbol version
         if path.endswith(("CMakeLists.txt", ".cmake")):
             code = strip_cmake_comments(text)
             names.update(re.findall(r"\b(?:option|set)\(\s*(\w+)", code))

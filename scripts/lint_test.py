@@ -40,6 +40,12 @@ class Layers(unittest.TestCase):
         deps = lint.layer_deps(lint.Tree(LAYERS))
         self.assertEqual(lint.transitive(deps, "capi"), {"map", "os", "base"})
 
+    def test_a_folder_with_two_targets(self):
+        files = {**LAYERS, "src/os/CMakeLists.txt": "pl_layer(os SOURCES fd.cpp DEPS pl_base)\nadd_library(pl_topology STATIC t.cpp)\n",
+                 "src/map/CMakeLists.txt": "pl_layer(map SOURCES map.cpp DEPS pl_base pl_topology)"}
+        self.assertEqual(lint.layer_deps(lint.Tree(files))["map"], {"os", "base"})
+        self.assertEqual(run(lint.rule_layers, files), [])
+
     def test_upward_include(self):
         files = {**LAYERS, "src/os/fd.hpp": '\n#include "map.hpp"\n'}
         self.assertEqual(run(lint.rule_layers, files), [("src/os/fd.hpp", 2)])
@@ -90,7 +96,8 @@ class Environment(unittest.TestCase):
             **REGISTRY,
             "CMakeLists.txt": 'option(PEERLANE_TESTS "x" ON)\ntarget_compile_definitions(a PRIVATE PEERLANE_AT="$<A:b>")\n',
             "include/peerlane/peerlane.h": "#define PEERLANE_H\nenum x {\n  PEERLANE_MAP_DEFAULT = 0,\n  PEERLANE_LAST\n};\n",
-            "docs/a.md": "-DPEERLANE_TESTS=OFF PEERLANE_AT PEERLANE_H PEERLANE_MAP_DEFAULT PEERLANE_LAST PEERLANE_NO_NVCC\n",
+            "src/capi/a.map": "PEERLANE_0 {\n  global: *;\n};\n",
+            "docs/a.md": "PEERLANE_0 -DPEERLANE_TESTS=OFF PEERLANE_AT PEERLANE_H PEERLANE_MAP_DEFAULT PEERLANE_LAST PEERLANE_NO_NVCC\n",
         }
         self.assertEqual(run(lint.rule_variables, files), [])
 
