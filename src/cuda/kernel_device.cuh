@@ -169,6 +169,16 @@ PL_DEVICE T atomic_add(T* p, T value) {
 
 namespace pl::dev {
 
+// ThreadSanitizer does not know fences, so a fence followed by a relaxed store would look like a race: under it every
+// access carries the order itself.
+#if defined(__SANITIZE_THREAD__)
+constexpr int kRelaxedLoad = __ATOMIC_ACQUIRE;
+constexpr int kRelaxedStore = __ATOMIC_RELEASE;
+#else
+constexpr int kRelaxedLoad = __ATOMIC_RELAXED;
+constexpr int kRelaxedStore = __ATOMIC_RELAXED;
+#endif
+
 // One a kernel image; the simulator fills it in. Hidden: every image has its own.
 inline const sim_abi::kernel_services* g_services = nullptr;
 
@@ -199,7 +209,7 @@ template <class T>
 PL_DEVICE T load_relaxed(const T* p) {
   g_services->yield();
   T value;
-  __atomic_load(reach(p, false), &value, __ATOMIC_RELAXED);
+  __atomic_load(reach(p, false), &value, kRelaxedLoad);
   return value;
 }
 template <class T>
@@ -211,7 +221,7 @@ PL_DEVICE T load_acquire(const T* p) {
 }
 template <class T>
 PL_DEVICE void store_relaxed(T* p, T value) {
-  __atomic_store(reach(p, true), &value, __ATOMIC_RELAXED);
+  __atomic_store(reach(p, true), &value, kRelaxedStore);
 }
 template <class T>
 PL_DEVICE void store_release(T* p, T value) {
@@ -223,12 +233,12 @@ struct alignas(16) vec16 {
 };
 PL_DEVICE vec16 load_vec16(const void* p) {
   const vec16* at = reach(static_cast<const vec16*>(p), false);
-  return {__atomic_load_n(&at->low, __ATOMIC_RELAXED), __atomic_load_n(&at->high, __ATOMIC_RELAXED)};
+  return {__atomic_load_n(&at->low, kRelaxedLoad), __atomic_load_n(&at->high, kRelaxedLoad)};
 }
 PL_DEVICE void store_vec16(void* p, vec16 v) {
   vec16* at = reach(static_cast<const vec16*>(p), true);
-  __atomic_store_n(&at->low, v.low, __ATOMIC_RELAXED);
-  __atomic_store_n(&at->high, v.high, __ATOMIC_RELAXED);
+  __atomic_store_n(&at->low, v.low, kRelaxedStore);
+  __atomic_store_n(&at->high, v.high, kRelaxedStore);
 }
 
 template <class T>
