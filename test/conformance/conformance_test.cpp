@@ -12,6 +12,7 @@ namespace pl::test {
 namespace {
 
 class conformance : public backend_test {};
+class joining : public backend_test {};
 
 // Writes through the mapping are seen by the GPU, writes of the GPU through the mapping, nothing beside them changes.
 void expect_two_way(region* r, std::uint64_t pointer, std::size_t bytes, std::uint64_t seed) {
@@ -76,9 +77,7 @@ TEST_P(conformance, SubAllocationsOf256Bytes) {
   EXPECT_TRUE(close_session(s));  // unpins all
 }
 
-TEST_P(conformance, AdjacentVmmPiecesAreOneMapping) {
-  if (pins_one_object_only())
-    GTEST_SKIP() << "the fake gdrdrv module pins within one object; the real one is tested in a guest";
+TEST_P(joining, AdjacentVmmPiecesAreOneMapping) {
   session* s = open();
   const vmm_buffer buffer({2 << 20, 4 << 20, 2 << 20});
   region* whole = map_exactly(s, buffer.pointer(), buffer.bytes());
@@ -268,6 +267,7 @@ TEST_P(conformance, AForkedChildMayOpenItsOwnSession) {
   EXPECT_TRUE(close_session(s));
 }
 
+INSTANTIATE_TEST_SUITE_P(backends, joining, testing::ValuesIn(kJoiningBackends), label_of);
 INSTANTIATE_TEST_SUITE_P(backends, conformance, testing::ValuesIn(kBackends), label_of);
 
 }  // namespace
