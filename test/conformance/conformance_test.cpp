@@ -92,6 +92,61 @@ TEST_P(joining, AdjacentVmmPiecesAreOneMapping) {
   EXPECT_TRUE(close_session(s));
 }
 
+TEST_P(conformance, OnePhysicalBlockAtTwoAddresses) {
+  session* s = open();
+  const auto& cuda = simulated_cuda();
+  constexpr std::size_t kBytes = 2 << 20;
+  cu::allocation_prop prop{};
+  prop.type = cu::allocation_type::pinned;
+  prop.where = {cu::location_type::device, 0};
+  cu::physical_t block = 0;
+  ASSERT_EQ(cuda.cuMemCreate(&block, kBytes, &prop, 0), 0);
+  std::uint64_t at[2] = {};
+  const cu::access_desc access{{cu::location_type::device, 0}, cu::access_flags::read_write};
+  for (auto& address : at) {
+    ASSERT_EQ(cuda.cuMemAddressReserve(&address, kBytes, 0, 0, 0), 0);
+    ASSERT_EQ(cuda.cuMemMap(address, kBytes, 0, block, 0), 0);
+    ASSERT_EQ(cuda.cuMemSetAccess(address, kBytes, &access, 1), 0);
+  }
+  region* first = map_exactly(s, at[0] + 4096, 100);
+  region* second = map_exactly(s, at[1] + 8192, 100);
+  ASSERT_TRUE(first != nullptr && second != nullptr);
+  expect_two_way(second, at[1] + 8192, 100, 11);
+  expect_two_way(first, at[0] + 4096, 100, 12);
+  EXPECT_EQ(device_bytes(at[1] + 4096, 100), device_bytes(at[0] + 4096, 100));
+  EXPECT_TRUE(close_session(s));
+  for (const auto address : at) {
+    cuda.cuMemUnmap(address, kBytes);
+    cuda.cuMemAddressFree(address, kBytes);
+  }
+  cuda.cuMemRelease(block);
+}
+
+TEST_P(conformance, OtherMemoryMappedAtTheSameAddressIsSeen) {
+  session* s = open();
+  const auto& cuda = simulated_cuda();
+  constexpr std::size_t kBytes = 2 << 20;
+  cu::allocation_prop prop{};
+  prop.type = cu::allocation_type::pinned;
+  prop.where = {cu::location_type::device, 0};
+  std::uint64_t address = 0;
+  ASSERT_EQ(cuda.cuMemAddressReserve(&address, kBytes, 0, 0, 0), 0);
+  const cu::access_desc access{{cu::location_type::device, 0}, cu::access_flags::read_write};
+  for (int round = 0; round < 4; ++round) {
+    cu::physical_t block = 0;
+    ASSERT_EQ(cuda.cuMemCreate(&block, kBytes, &prop, 0), 0);
+    ASSERT_EQ(cuda.cuMemMap(address, kBytes, 0, block, 0), 0);
+    ASSERT_EQ(cuda.cuMemSetAccess(address, kBytes, &access, 1), 0);
+    region* r = map_exactly(s, address, 4096);  // earlier rounds' pins are still live: they must not be served
+    ASSERT_NE(r, nullptr);
+    expect_two_way(r, address, 4096, static_cast<std::uint64_t>(round) + 40);
+    ASSERT_EQ(cuda.cuMemUnmap(address, kBytes), 0);
+    ASSERT_EQ(cuda.cuMemRelease(block), 0);
+  }
+  EXPECT_TRUE(close_session(s));
+  cuda.cuMemAddressFree(address, kBytes);
+}
+
 TEST_P(conformance, StreamOrderedPoolMemory) {
   session* s = open();
   const auto& cuda = simulated_cuda();
