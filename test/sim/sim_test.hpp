@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "driver_abi.hpp"
@@ -85,5 +86,8 @@ class exported_range {
  private:
   std::size_t bytes_;
 };
+
+// Runs one (disabled) test of this program in a process of its own, with more environment. Its exit status; 0 = passed.
+int run_in_new_process(const std::string& test, const std::vector<std::string>& environment);
 
 }  // namespace pl::cu
