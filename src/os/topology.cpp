@@ -120,8 +120,7 @@ struct topology::state {
   int node_of(const cpu_numbers& cpus) const {
     const unique_bitmap wanted(hwloc_bitmap_alloc());
     for (const unsigned cpu : cpus) hwloc_bitmap_set(wanted.get(), cpu);
-    for (hwloc_obj_t node = nullptr;
-         (node = hwloc_get_next_obj_by_type(handle, HWLOC_OBJ_NUMANODE, node)) != nullptr;)
+    for (hwloc_obj_t node = nullptr; (node = hwloc_get_next_obj_by_type(handle, HWLOC_OBJ_NUMANODE, node)) != nullptr;)
       if (hwloc_bitmap_isincluded(wanted.get(), node->cpuset)) return static_cast<int>(node->os_index);
     return -1;
   }
@@ -162,23 +161,21 @@ device_locality topology::near_pci_device(std::string_view bus_id) const {
   const std::string folder = state_->sysfs_root + "/bus/pci/devices/" + sysfs_name(bus_id);
   const auto local = parse_cpu_list(read_line(folder + "/local_cpulist"));
   if (!local) {
-    out.remark = format("no local_cpulist for PCI device %s in sysfs (a simulated or hidden device)",
-                        std::string(bus_id).c_str());
+    out.remark =
+        format("no local_cpulist for PCI device %s in sysfs (a simulated or hidden device)", std::string(bus_id).c_str());
     return out;
   }
   out.known = true;
   if (const auto node = parse_integer(read_line(folder + "/numa_node")); node && *node >= 0)
     out.numa_node = static_cast<int>(*node);
-  else
-    out.numa_node = state_->node_of(*local);
+  else out.numa_node = state_->node_of(*local);
   cpu_numbers usable;
   std::set_intersection(local->begin(), local->end(), state_->allowed.begin(), state_->allowed.end(),
                         std::back_inserter(usable));
   if (usable.empty())
     out.remark = format("the CPUs near %s (%s) are not open to this process: widen its cpuset", std::string(bus_id).c_str(),
                         format_cpu_list(*local).c_str());
-  else
-    out.cpus = std::move(usable);
+  else out.cpus = std::move(usable);
   return out;
 }
 

@@ -25,10 +25,10 @@ std::string format_cpu_list(std::span<const unsigned> cpus);
 result<cpu_numbers> parse_cpu_list(std::string_view text);
 
 struct device_locality {
-  bool known = false;   // false: a simulated device, or a machine that does not say; then cpus are all allowed ones
-  int numa_node = -1;   // operating system's number, -1 when not known
-  cpu_numbers cpus;     // CPUs near the device that this process may use; never empty
-  std::string remark;   // why it is not known, or why cpus are not the local ones; empty when all is well
+  bool known = false;  // false: a simulated device, or a machine that does not say; then cpus are all allowed ones
+  int numa_node = -1;  // operating system's number, -1 when not known
+  cpu_numbers cpus;    // CPUs near the device that this process may use; never empty
+  std::string remark;  // why it is not known, or why cpus are not the local ones; empty when all is well
 };
 
 // The machine as hwloc sees it. Loading reads sysfs once (tens of milliseconds). Const calls from any thread.
