@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// CPU copies between host memory and a CPU mapping of GPU memory: the one table that callers use, chosen once.
+//
+// Writes prefer MOVDIR64B > AVX-512 > AVX2 > SSE2, reads AVX-512 > AVX2 > SSE4.1 > SSE2; Arm has NEON. The environment
+// variable PEERLANE_COPY_ISA caps both: "avx2" means the best write and the best read that are not above AVX2.
+//
+// Path grade: hot, except supported_copy_ops() and the very first call of the others, which ask the CPU and the
+// environment. Thread-safe. What each routine promises stands in copy_routines.hpp, the fences in mmio.hpp.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "cpu_features.hpp"
+#include "mmio.hpp"
+
+namespace pl::arch {
+
+struct copy_ops {
+  const char* name;
+  void (*write)(void* device, const void* host, std::size_t bytes);
+  void (*read)(void* host, const void* device, std::size_t bytes);
+  void (*fill)(void* device, std::uint64_t pattern8, std::size_t bytes);
+};
+
+// In rising order of what they ask of an x86 CPU (and then of an Arm one); a cap admits what is not above it.
+enum class copy_isa { portable, sse2, sse41, avx2, avx512, movdir64b, neon };
+
+const char* name_of(copy_isa isa);
+
+struct copy_choice {
+  copy_isa write = copy_isa::portable;
+  copy_isa read = copy_isa::portable;
+  // The cap itself was not available on this CPU (or not on this architecture): it was ignored.
+  bool cap_unavailable = false;
+
+  bool operator==(const copy_choice&) const = default;
+};
+
+// Pure: the best routines for a CPU with these features, none above `cap`. Independent of the CPU it runs on.
+copy_choice choose_copy_isas(const cpu_features& features, std::optional<copy_isa> cap);
+
+// The cap that PEERLANE_COPY_ISA asks for; none for "auto", and for a name that is not known.
+std::optional<copy_isa> parse_copy_isa(std::string_view text);
+
+// Every implementation that this CPU can run, slowest first, each with all three routines (one that has no read of its
+// own carries the read of the entry before it). For tests and benchmarks; ignores PEERLANE_COPY_ISA.
+std::span<const copy_ops> supported_copy_ops();
+
+// The routines chosen for write-combining mappings.
+const char* write_isa_name();
+const char* read_isa_name();
+
+namespace detail {
+extern std::atomic<const copy_ops*> active_ops[4];
+const copy_ops& resolve_copy_ops(mapping_type type);
+}  // namespace detail
+
+// The routines for a mapping. mapping_type::none gets those of device memory, which are right everywhere.
+inline const copy_ops& copy_ops_for(mapping_type type) {
+  const copy_ops* ops = detail::active_ops[static_cast<unsigned>(type) & 3u].load(std::memory_order_acquire);
+  if (ops == nullptr) [[unlikely]]
+    return detail::resolve_copy_ops(type);
+  return *ops;
+}
+
+namespace detail {
+
+template <class Word>
+[[gnu::always_inline]] inline void store_one(void* device, const void* host) {
+  using word [[gnu::may_alias]] = Word;
+  Word value;
+  __builtin_memcpy(&value, host, sizeof value);
+  __atomic_store_n(static_cast<volatile word*>(device), value, __ATOMIC_RELAXED);
+}
+
+template <class Word>
+[[gnu::always_inline]] inline void load_one(void* host, const void* device) {
+  using word [[gnu::may_alias]] = Word;
+  const Word value = __atomic_load_n(static_cast<const volatile word*>(device), __ATOMIC_RELAXED);
+  __builtin_memcpy(host, &value, sizeof value);
+}
+
+// Flags and counters do not pay for the indirect call. False: not a naturally aligned word.
+[[gnu::always_inline]] inline bool write_word(void* device, const void* host, std::size_t bytes) {
+  if (bytes > 8 || (reinterpret_cast<std::uintptr_t>(device) & (bytes - 1)) != 0) return false;
+  switch (bytes) {
+    case 1:
+      return store_one<std::uint8_t>(device, host), true;
+    case 2:
+      return store_one<std::uint16_t>(device, host), true;
+    case 4:
+      return store_one<std::uint32_t>(device, host), true;
+    case 8:
+      return store_one<std::uint64_t>(device, host), true;
+    default:
+      return false;
+  }
+}
+
+[[gnu::always_inline]] inline bool read_word(void* host, const void* device, std::size_t bytes) {
+  if (bytes > 8 || (reinterpret_cast<std::uintptr_t>(device) & (bytes - 1)) != 0) return false;
+  switch (bytes) {
+    case 1:
+      return load_one<std::uint8_t>(host, device), true;
+    case 2:
+      return load_one<std::uint16_t>(host, device), true;
+    case 4:
+      return load_one<std::uint32_t>(host, device), true;
+    case 8:
+      return load_one<std::uint64_t>(host, device), true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace detail
+
+// Host -> device. The data may still wait in the CPU when this returns, and may arrive in any order: for several pieces
+// that one publish_to_device() ends.
+inline void copy_to_unfenced(mapping_type type, void* device, const void* host, std::size_t bytes) {
+  if (detail::write_word(device, host, bytes)) return;
+  copy_ops_for(type).write(device, host, bytes);
+}
+
+// Host -> device, and the data has left the CPU, before anything this thread stores later. Does not wait for its arrival.
+inline void copy_to(mapping_type type, void* device, const void* host, std::size_t bytes) {
+  copy_to_unfenced(type, device, host, bytes);
+  publish_to_device(type);
+}
+
+// As copy_to, from an 8-byte pattern that is laid over the device addresses (copy_routines.hpp).
+inline void fill_to(mapping_type type, void* device, std::uint64_t pattern8, std::size_t bytes) {
+  copy_ops_for(type).fill(device, pattern8, bytes);
+  publish_to_device(type);
+}
+
+// Device -> host: sees this thread's earlier writes to the mapping, nothing older than the call, and nothing this thread
+// does later happens before the data is there. Waits for the bus, about a microsecond for up to 1 KiB.
+inline void copy_from(mapping_type type, void* host, const void* device, std::size_t bytes) {
+  order_before_reads(type);
+  if (!detail::read_word(host, device, bytes)) copy_ops_for(type).read(host, device, bytes);
+  order_after_reads(type);
+}
+
+}  // namespace pl::arch

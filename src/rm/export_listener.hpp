@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which RM memory objects stand behind a CUDA address? libcuda knows, and says so to the kernel each time it exports a
+// range as a dma-buf (ioctl 217). We ask for such an export and listen.
+//
+// How: libcuda calls libc's ioctl through its import table. One slot there is pointed at our function, once per process,
+// and stays: the function looks at a thread-local pointer and otherwise passes the call straight on, so calls of other
+// threads, and every other ioctl, are as they were. Nothing else in the process is touched.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "driver_table.hpp"
+#include "rm_abi.hpp"
+#include "status.hpp"
+
+namespace pl::rm {
+
+// One object behind part of a range: bytes [offset, offset + size) of the object.
+struct backing_piece {
+  handle client = 0;
+  handle object = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t size_bytes = 0;
+};
+
+// The objects behind [pointer, pointer + size_bytes), in address order; their sizes add up to size_bytes.
+// The range must be host-page aligned. EINVAL with CUDA's reason if CUDA does not export it (managed memory, freed ...),
+// ENOTSUP if libcuda has no import slot for ioctl or does not use the export call as known.
+result<std::vector<backing_piece>> find_backing(const cu::driver_table& cuda, std::uint64_t pointer,
+                                                std::uint64_t size_bytes);
+
+// Installs the hook if it is not there yet. ENOTSUP with the reason if it cannot be.
+status install_export_listener(const cu::driver_table& cuda);
+
+}  // namespace pl::rm
