@@ -68,8 +68,8 @@ void gpu_session::check(cu::result_t code, const std::string& what) const {
 
 device_memory::device_memory(const gpu_session& gpu, std::uint64_t size_bytes, alloc_kind kind) : gpu_(&gpu), kind_(kind) {
   const auto rounded = checked_align_up(size_bytes, kGpuPageBytes);
-  if (size_bytes == 0 || !rounded) throw tool_failure(format("an allocation of %llu bytes is not possible",
-                                                             static_cast<unsigned long long>(size_bytes)));
+  if (size_bytes == 0 || !rounded)
+    throw tool_failure(format("an allocation of %llu bytes is not possible", static_cast<unsigned long long>(size_bytes)));
   size_bytes_ = *rounded;
   try {
     if (kind == alloc_kind::cu_mem_alloc) {

@@ -140,7 +140,8 @@ result<gpu_kind> choose_gpu() {
   }
   if (auto loaded = load_simulated(); !loaded) {
     auto why = loaded.error();
-    if (!g_why_not_real.empty()) why.message = format("no GPU answers (%s) and %s", g_why_not_real.c_str(), why.message.c_str());
+    if (!g_why_not_real.empty())
+      why.message = format("no GPU answers (%s) and %s", g_why_not_real.c_str(), why.message.c_str());
     return why;
   }
   remember(gpu_kind::simulated);

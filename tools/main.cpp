@@ -23,7 +23,8 @@ struct command {
 
 constexpr std::array kCommands = {
     command{"demo", nullptr, run_demo, "everything in short: what is here, does it work, how fast is it"},
-    command{"info", nullptr, run_info, "GPUs, BAR1, links, driver, near CPUs, mapping backends and why each is usable or not"},
+    command{"info", nullptr, run_info,
+            "GPUs, BAR1, links, driver, near CPUs, mapping backends and why each is usable or not"},
     command{"doctor", nullptr, run_doctor, "what stands between this machine and the fast path, and the fix"},
     command{"sanity", "gdrcopy_sanity", run_sanity, "correctness: every GDRCopy case by its name, and ours"},
     command{"copybw", "gdrcopy_copybw", run_copybw, "bandwidth of CPU copies through a mapping"},

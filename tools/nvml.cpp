@@ -53,7 +53,8 @@ nvml_table open_table() {
   if (table.init == nullptr || table.by_bus_id == nullptr) {
     table.problem = "libnvidia-ml.so.1 lacks nvmlInit_v2";
   } else if (const int rc = table.init(); rc != 0) {
-    table.problem = format("nvmlInit failed: %s", table.error_string != nullptr ? table.error_string(rc) : "no reason given");
+    table.problem =
+        format("nvmlInit failed: %s", table.error_string != nullptr ? table.error_string(rc) : "no reason given");
   }
   return table;
 }

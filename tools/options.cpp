@@ -23,8 +23,9 @@ void command_parser::size(const std::string& names, std::uint64_t& value, const 
           names,
           [&value, names](const std::string& given) {
             const auto parsed = parse_size(given);
-            if (!parsed) throw CLI::ValidationError(names, format("\"%s\" is not a size: write 65536, 0x10000, 64K, 1M or 2G",
-                                                                  given.c_str()));
+            if (!parsed)
+              throw CLI::ValidationError(names,
+                                         format("\"%s\" is not a size: write 65536, 0x10000, 64K, 1M or 2G", given.c_str()));
             value = *parsed;
           },
           format("%s (bytes; K, M, G are powers of 1024) [%s]", help.c_str(), format_size(value).c_str()))
@@ -46,7 +47,9 @@ void command_parser::integer(const std::string& names, std::int64_t& value, std:
       ->type_name("N");
 }
 
-void command_parser::flag(const std::string& names, bool& value, const std::string& help) { app_.add_flag(names, value, help); }
+void command_parser::flag(const std::string& names, bool& value, const std::string& help) {
+  app_.add_flag(names, value, help);
+}
 
 void command_parser::text(const std::string& names, std::string& value, const std::string& help) {
   app_.add_option(names, value, help);

@@ -81,17 +81,15 @@ json result_file::to_json() const {
               {"samples", samples_}};
 }
 
+std::string result_file::text() const {
+  return to_json().dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
 status result_file::write(const std::string& path) const {
-  // Names of GPUs and CPUs come from outside: bytes that are not UTF-8 are replaced, not fatal.
-  const std::string text = to_json().dump(1, ' ', false, json::error_handler_t::replace) + "\n";
-  if (path == "-") {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    return {};
-  }
   const std::string temporary = format("%s.%d.tmp", path.c_str(), static_cast<int>(getpid()));
   errno = 0;
   std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-  file << text;
+  file << text();
   file.close();
   if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
     const int code = errno != 0 ? errno : EIO;

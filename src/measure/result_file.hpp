@@ -37,7 +37,9 @@ class result_file {
   void add_samples(const std::string& series, std::span<const double> samples_ns);
 
   nlohmann::json to_json() const;
-  // Writes `path` by way of a temporary file beside it: never half a result. "-" is standard output.
+  // As it is written to files; bytes that are not UTF-8 (names of devices come from outside) are replaced.
+  std::string text() const;
+  // Writes `path` by way of a temporary file beside it: never half a result.
   status write(const std::string& path) const;
 
  private:
