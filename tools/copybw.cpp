@@ -133,7 +133,7 @@ class bandwidth_run {
   const gdr_buffer& buffer_;
   const copybw_options& options_;
   result_file& results_;
-  pinned_memory source_;
+  host_memory source_;
   std::vector<unsigned char> target_;
   unsigned char* device_ = nullptr;
 };

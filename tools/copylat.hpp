@@ -31,7 +31,7 @@ struct copy_bench {
   device_memory memory;
   gdr_session gdr;
   gdr_buffer buffer;
-  pinned_memory host;  // page-locked: fair to cuMemcpy; CPU copies do not care
+  host_memory host;  // page-locked: fair to cuMemcpy; CPU copies do not care
   // Throws (the tool fails) if the first `bytes` of the device buffer at `offset` are not those of the host buffer.
   void verify_device(std::uint64_t offset, std::uint64_t bytes, const std::string& what) const;
   void fill_host(unsigned seed) const;

@@ -52,7 +52,7 @@ class polled_copy {
   }
   const gpu_session& gpu_;
   gpu_stream stream_;
-  pinned_memory word_;
+  host_memory word_;
   std::uint32_t sequence_ = 0;
 };
 

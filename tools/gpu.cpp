@@ -133,7 +133,7 @@ void device_memory::free() {
 
 // ---- host memory and streams -------------------------------------------------------------------------------------------
 
-pinned_memory::pinned_memory(const gpu_session& gpu, std::uint64_t size_bytes) : gpu_(gpu), size_bytes_(size_bytes) {
+host_memory::host_memory(const gpu_session& gpu, std::uint64_t size_bytes) : gpu_(gpu), size_bytes_(size_bytes) {
   constexpr unsigned kFlags = cu::host_alloc_flag::portable | cu::host_alloc_flag::device_map;
   gpu.check(gpu.cuda().cuMemHostAlloc(&data_, size_bytes, kFlags),
             format("cuMemHostAlloc of %s", format_size(size_bytes).c_str()));
@@ -143,7 +143,7 @@ pinned_memory::pinned_memory(const gpu_session& gpu, std::uint64_t size_bytes) :
   }
 }
 
-pinned_memory::~pinned_memory() { gpu_.cuda().cuMemFreeHost(data_); }
+host_memory::~host_memory() { gpu_.cuda().cuMemFreeHost(data_); }
 
 gpu_stream::gpu_stream(const gpu_session& gpu) : gpu_(gpu) {
   gpu.check(gpu.cuda().cuStreamCreate(&stream_, cu::stream_flag::non_blocking), "cuStreamCreate");

@@ -71,12 +71,12 @@ class device_memory {
 };
 
 // Page-locked host memory that the GPU can address.
-class pinned_memory {
+class host_memory {
  public:
-  pinned_memory(const gpu_session& gpu, std::uint64_t size_bytes);
-  ~pinned_memory();
-  pinned_memory(const pinned_memory&) = delete;
-  pinned_memory& operator=(const pinned_memory&) = delete;
+  host_memory(const gpu_session& gpu, std::uint64_t size_bytes);
+  ~host_memory();
+  host_memory(const host_memory&) = delete;
+  host_memory& operator=(const host_memory&) = delete;
 
   void* data() const { return data_; }
   unsigned char* bytes() const { return static_cast<unsigned char*>(data_); }

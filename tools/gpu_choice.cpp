@@ -57,14 +57,11 @@ std::string g_why_not_real;
   _exit(kAnswers);
 }
 
-struct probe_answer {
-  bool usable = false;
-  std::string reason;
-};
+}  // namespace
 
-probe_answer probe_real_gpu() {
+real_gpu_probe probe_real_gpu() {
   int ends[2];
-  if (pipe(ends) != 0) return {false, format("pipe failed: %s", errno_text(errno).c_str())};
+  if (pipe(ends) != 0) return {false, false, format("pipe failed: %s", errno_text(errno).c_str())};
   std::fflush(nullptr);  // or the child would flush the parent's buffers a second time
   const pid_t child = fork();
   if (child == 0) {
@@ -74,7 +71,7 @@ probe_answer probe_real_gpu() {
   close(ends[1]);
   if (child < 0) {
     close(ends[0]);
-    return {false, format("fork failed: %s", errno_text(errno).c_str())};
+    return {false, false, format("fork failed: %s", errno_text(errno).c_str())};
   }
   std::string reason;
   pollfd waiting{ends[0], POLLIN, 0};
@@ -90,8 +87,11 @@ probe_answer probe_real_gpu() {
   int state = 0;
   waitpid(child, &state, 0);
   if (finished && WIFSIGNALED(state)) reason = format("the driver library crashed in cuInit (signal %d)", WTERMSIG(state));
-  return {finished && WIFEXITED(state) && WEXITSTATUS(state) == kAnswers, reason};
+  const int code = finished && WIFEXITED(state) ? WEXITSTATUS(state) : kInitFailed;
+  return {code != kNoLibrary, code == kAnswers, reason};
 }
+
+namespace {
 
 status load_simulated() {
   const std::string path = program_folder() + "/sim/libcuda.so.1";
@@ -131,7 +131,7 @@ result<gpu_kind> choose_gpu() {
     return gpu_kind::real;
   }
   if (wanted != "sim") {
-    const probe_answer real = probe_real_gpu();
+    const real_gpu_probe real = probe_real_gpu();
     if (real.usable) {
       remember(gpu_kind::real);
       return gpu_kind::real;

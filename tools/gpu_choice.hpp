@@ -23,6 +23,14 @@ inline constexpr const char* kNoRealGpuAdvice =
 // ENODEV with the way out: PEERLANE_GPU=real but no GPU answers, or no simulated GPU beside the program.
 result<gpu_kind> choose_gpu();
 
+// The probe alone: is there a real GPU? Runs in a child, as said above.
+struct real_gpu_probe {
+  bool library_opens = false;
+  bool usable = false;
+  std::string reason;  // why not; empty if usable
+};
+real_gpu_probe probe_real_gpu();
+
 // Why auto did not take a real GPU; empty if it did or was not asked.
 const std::string& why_not_real();
 
