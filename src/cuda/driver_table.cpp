@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <mutex>
 
 #include "text.hpp"
@@ -44,11 +45,12 @@ result<const driver_table*> open_driver() {
 result<const driver_table*> driver() {
   if (g_test_table != nullptr) return g_test_table;
   static std::mutex mutex;
-  static const driver_table* found = nullptr;
+  static std::atomic<const driver_table*> found{nullptr};
+  if (const auto* known = found.load(std::memory_order_acquire)) return known;
   const std::lock_guard lock(mutex);
-  if (found != nullptr) return found;
+  if (const auto* known = found.load(std::memory_order_acquire)) return known;
   auto opened = open_driver();  // failures are not cached: the application may load libcuda later
-  if (opened) found = *opened;
+  if (opened) found.store(*opened, std::memory_order_release);
   return opened;
 }
 

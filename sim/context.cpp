@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+// Contexts: life cycle, the per-thread stack, ordering between the legacy stream and the others.
+//
+// The primary context of a device keeps its handle for the life of the process, as the real driver's mostly does; a
+// handle of an ended context is recognised (context_is_destroyed) because the table no longer knows it.
+#include "context.hpp"
+
+#include <algorithm>
+
+namespace pl::sim {
+namespace {
+
+using context_table = handle_table<context, context_t, 1>;
+
+struct primary_slot {
+  context_t handle = nullptr;
+  unsigned users = 0;
+  unsigned flags = 0;
+};
+
+struct all_contexts {
+  context_table table;
+  std::mutex primary_mutex;
+  std::map<int, primary_slot> primaries;
+};
+
+all_contexts& contexts() {
+  static auto* const instance = new all_contexts;
+  return *instance;
+}
+
+thread_local std::vector<context_t> t_stack;
+
+context_t current() { return t_stack.empty() ? nullptr : t_stack.back(); }
+
+context_ref make_context(device& on, unsigned flags, bool is_primary, context_t handle) {
+  auto made = std::make_shared<context>();
+  made->handle = handle != nullptr ? handle : contexts().table.new_handle();
+  made->on = &on;
+  made->flags = flags;
+  made->is_primary = is_primary;
+  made->legacy = std::make_shared<stream>(made->handle, made->fate, stream_flag::standard, 0);
+  contexts().table.assign(made->handle, made);
+  return made;
+}
+
+// Ends everything that belongs to the context. Pending waits and kernels give up, queued work is dropped.
+void end_context(const context_ref& ended) {
+  ended->fate->stopped = true;
+  ended->synchronize();
+  streams().remove_if([&](const stream& s) { return s.owner() == ended->handle; });
+  release_context_memory(ended->handle);
+  release_context_events(ended->handle);
+  release_context_modules(ended->handle);
+}
+
+constexpr unsigned kKnownFlags = 0x7f;  // scheduling (0..7), map host, local memory resize, core dumps, sync memops
+
+}  // namespace
+
+context_ref find_context(context_t handle) { return contexts().table.find(handle); }
+
+stream_table& streams() {
+  static auto* const instance = new stream_table;
+  return *instance;
+}
+
+result_t context::synchronize() {
+  std::vector<std::pair<std::shared_ptr<stream>, stream::ticket>> targets;
+  {
+    const std::lock_guard lock(mutex);
+    targets.emplace_back(legacy, legacy->submitted());
+    for (const auto& weak : streams)
+      if (auto live = weak.lock()) targets.emplace_back(live, live->submitted());
+  }
+  for (const auto& [target, until] : targets) target->wait(until);
+  return fate->error.load();
+}
+
+entry enter(context_t handle) {
+  entry e;
+  e.rc = check_initialized();
+  if (e.rc != code::success) return e;
+  if (handle == nullptr) handle = current();
+  if (handle == nullptr) return e.rc = code::invalid_context, e;
+  e.ctx = find_context(handle);
+  e.rc = e.ctx == nullptr ? code::context_is_destroyed : e.ctx->fate->error.load();
+  return e;
+}
+
+entry enter() { return enter(nullptr); }
+
+stream_entry enter_stream(stream_t handle) {
+  stream_entry s;
+  if (reinterpret_cast<std::uintptr_t>(handle) <= 2) {
+    auto e = enter();
+    s.rc = e.rc;
+    s.ctx = std::move(e.ctx);
+    if (s.ctx != nullptr) s.on = s.ctx->legacy;
+    return s;
+  }
+  s.rc = check_initialized();
+  if (s.rc != code::success) return s;
+  s.on = streams().find(handle);
+  if (s.on == nullptr) return s.rc = code::invalid_handle, s;
+  auto e = enter(s.on->owner());
+  s.rc = e.rc;
+  s.ctx = std::move(e.ctx);
+  return s;
+}
+
+namespace {
+
+// Under ctx.mutex: what work on `on` must wait for.
+std::vector<stream::dependency> dependencies(context& ctx, const std::shared_ptr<stream>& on) {
+  std::vector<stream::dependency> after;
+  if (on != ctx.legacy) {
+    if (on->is_blocking() && !ctx.legacy->is_idle()) after.push_back({ctx.legacy, ctx.legacy->submitted()});
+    return after;
+  }
+  std::erase_if(ctx.streams, [](const auto& weak) { return weak.expired(); });
+  for (const auto& weak : ctx.streams)
+    if (auto other = weak.lock(); other != nullptr && other->is_blocking() && !other->is_idle())
+      after.push_back({other, other->submitted()});
+  return after;
+}
+
+}  // namespace
+
+stream::ticket submit(const context_ref& ctx, const std::shared_ptr<stream>& on, stream::action work, bool always) {
+  const std::lock_guard lock(ctx->mutex);
+  return on->submit(dependencies(*ctx, on), std::move(work), always);
+}
+
+result_t run_synchronously(const context_ref& ctx, const stream::action& work) {
+  stream::ticket done = 0;
+  bool is_claimed = false;
+  {
+    const std::lock_guard lock(ctx->mutex);
+    auto after = dependencies(*ctx, ctx->legacy);
+    is_claimed = after.empty() && ctx->legacy->try_claim(done);
+    if (!is_claimed) done = ctx->legacy->submit(std::move(after), work, false);
+  }
+  if (is_claimed) ctx->legacy->run_claimed(work);
+  else ctx->legacy->wait(done);
+  return ctx->fate->error.load();
+}
+
+// ---- driver calls ---------------------------------------------------------------------------------------------------
+
+PL_SIM_API cuDevicePrimaryCtxRetain(context_t* out, device_t ordinal) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  device* on = find_device(ordinal);
+  if (out == nullptr) return code::invalid_value;
+  if (on == nullptr) return code::invalid_device;
+  auto& all = contexts();
+  const std::lock_guard lock(all.primary_mutex);
+  auto& slot = all.primaries[ordinal];
+  if (slot.users == 0) slot.handle = make_context(*on, slot.flags, true, slot.handle)->handle;
+  ++slot.users;
+  *out = slot.handle;
+  return code::success;
+}
+
+PL_SIM_API cuDevicePrimaryCtxRelease_v2(device_t ordinal) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  if (find_device(ordinal) == nullptr) return code::invalid_device;
+  auto& all = contexts();
+  context_ref ended;
+  {
+    const std::lock_guard lock(all.primary_mutex);
+    auto& slot = all.primaries[ordinal];
+    if (slot.users == 0) return code::invalid_context;
+    if (--slot.users == 0) ended = all.table.remove(slot.handle);
+  }
+  if (ended != nullptr) end_context(ended);
+  return code::success;
+}
+
+PL_SIM_API cuDevicePrimaryCtxReset_v2(device_t ordinal) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  device* on = find_device(ordinal);
+  if (on == nullptr) return code::invalid_device;
+  auto& all = contexts();
+  context_ref ended;
+  {
+    const std::lock_guard lock(all.primary_mutex);
+    auto& slot = all.primaries[ordinal];
+    if (slot.users == 0) return code::success;
+    ended = all.table.remove(slot.handle);
+    if (ended == nullptr) return code::success;
+    // Holders of the handle keep it: it names a fresh context from now on.
+    make_context(*on, slot.flags, true, slot.handle);
+  }
+  end_context(ended);
+  return code::success;
+}
+
+PL_SIM_API cuDevicePrimaryCtxSetFlags_v2(device_t ordinal, unsigned flags) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  if (find_device(ordinal) == nullptr) return code::invalid_device;
+  if ((flags & ~kKnownFlags) != 0) return code::invalid_value;
+  auto& all = contexts();
+  const std::lock_guard lock(all.primary_mutex);
+  auto& slot = all.primaries[ordinal];
+  slot.flags = flags;
+  if (auto live = find_context(slot.handle)) live->flags = flags;
+  return code::success;
+}
+
+PL_SIM_API cuDevicePrimaryCtxGetState(device_t ordinal, unsigned* flags, int* active) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  if (find_device(ordinal) == nullptr) return code::invalid_device;
+  if (flags == nullptr || active == nullptr) return code::invalid_value;
+  auto& all = contexts();
+  const std::lock_guard lock(all.primary_mutex);
+  const auto& slot = all.primaries[ordinal];
+  *flags = slot.flags;
+  *active = slot.users != 0 ? 1 : 0;
+  return code::success;
+}
+
+PL_SIM_API cuCtxCreate_v2(context_t* out, unsigned flags, device_t ordinal) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  device* on = find_device(ordinal);
+  if (on == nullptr) return code::invalid_device;
+  if (out == nullptr || (flags & ~kKnownFlags) != 0) return code::invalid_value;
+  *out = make_context(*on, flags, false, nullptr)->handle;
+  t_stack.push_back(*out);
+  return code::success;
+}
+
+// v4's parameters ask for execution affinity and the like; only "nothing special" exists here.
+PL_SIM_API cuCtxCreate_v4(context_t* out, void* params, unsigned flags, device_t ordinal) {
+  if (params != nullptr) return code::not_supported;
+  return cuCtxCreate_v2(out, flags, ordinal);
+}
+
+PL_SIM_API cuCtxDestroy_v2(context_t handle) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  const auto found = find_context(handle);
+  if (found == nullptr || found->is_primary) return code::invalid_context;
+  const auto ended = contexts().table.remove(handle);
+  if (ended == nullptr) return code::invalid_context;
+  if (current() == handle) t_stack.pop_back();
+  end_context(ended);
+  return code::success;
+}
+
+PL_SIM_API cuCtxGetCurrent(context_t* out) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  if (out == nullptr) return code::invalid_value;
+  *out = current();
+  return code::success;
+}
+
+PL_SIM_API cuCtxSetCurrent(context_t handle) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  if (handle != nullptr && find_context(handle) == nullptr) return code::invalid_context;
+  if (!t_stack.empty()) t_stack.pop_back();
+  if (handle != nullptr) t_stack.push_back(handle);
+  return code::success;
+}
+
+PL_SIM_API cuCtxPushCurrent_v2(context_t handle) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  if (const auto rc = injected_failure("cuCtxPushCurrent_v2"); rc != code::success) return rc;
+  if (handle == nullptr || find_context(handle) == nullptr) return code::invalid_context;
+  t_stack.push_back(handle);
+  return code::success;
+}
+
+PL_SIM_API cuCtxPopCurrent_v2(context_t* out) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  if (t_stack.empty()) return code::invalid_context;
+  if (out != nullptr) *out = t_stack.back();
+  t_stack.pop_back();
+  return code::success;
+}
+
+PL_SIM_API cuCtxGetDevice(device_t* out) {
+  const auto e = enter();
+  if (e.ctx == nullptr) return e.rc;
+  if (out == nullptr) return code::invalid_value;
+  *out = e.ctx->on->ordinal;
+  return code::success;
+}
+
+PL_SIM_API cuCtxGetDevice_v2(device_t* out, context_t handle) {
+  const auto e = enter(handle);
+  if (e.ctx == nullptr) return e.rc;
+  if (out == nullptr) return code::invalid_value;
+  *out = e.ctx->on->ordinal;
+  return code::success;
+}
+
+PL_SIM_API cuCtxGetFlags(unsigned* flags) {
+  const auto e = enter();
+  if (e.ctx == nullptr) return e.rc;
+  if (flags == nullptr) return code::invalid_value;
+  *flags = e.ctx->flags;
+  return code::success;
+}
+
+PL_SIM_API cuCtxSetFlags(unsigned flags) {
+  const auto e = enter();
+  if (e.ctx == nullptr) return e.rc;
+  if ((flags & ~kKnownFlags) != 0) return code::invalid_value;
+  e.ctx->flags = flags;
+  return code::success;
+}
+
+PL_SIM_API cuCtxGetId(context_t handle, unsigned long long* id) {
+  const auto e = enter(handle);
+  if (e.ctx == nullptr) return e.rc;
+  if (id == nullptr) return code::invalid_value;
+  *id = reinterpret_cast<std::uintptr_t>(e.ctx->handle) >> 4 & 0xffffffffu;
+  return code::success;
+}
+
+PL_SIM_API cuCtxSynchronize() {
+  const auto e = enter();
+  return e ? e.ctx->synchronize() : e.rc;
+}
+
+PL_SIM_API cuCtxSynchronize_v2(context_t handle) {
+  const auto e = enter(handle);
+  return e ? e.ctx->synchronize() : e.rc;
+}
+
+PL_SIM_API cuCtxGetApiVersion(context_t handle, unsigned* version) {
+  const auto e = enter(handle);
+  if (e.ctx == nullptr) return e.rc;
+  if (version == nullptr) return code::invalid_value;
+  *version = 3020;  // what every context made by cuCtxCreate_v2 or later reports
+  return code::success;
+}
+
+PL_SIM_API cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  const auto e = enter();
+  if (!e) return e.rc;
+  if (least != nullptr) *least = 0;
+  if (greatest != nullptr) *greatest = -5;
+  return code::success;
+}
+
+namespace {
+constexpr int kLimits = 7;  // stack size, printf fifo, heap, sync depth, pending launches, L2 fetch, persisting L2
+constexpr std::size_t kDefaultLimits[kLimits] = {1024, 1 << 20, 8 << 20, 2, 2048, 64, 0};
+}  // namespace
+
+PL_SIM_API cuCtxGetLimit(std::size_t* value, int limit) {
+  const auto e = enter();
+  if (!e) return e.rc;
+  if (value == nullptr || limit < 0) return code::invalid_value;
+  if (limit >= kLimits) return code::not_supported;
+  const std::lock_guard lock(e.ctx->mutex);
+  const auto set = e.ctx->limits.find(limit);
+  *value = set != e.ctx->limits.end() ? set->second : kDefaultLimits[limit];
+  return code::success;
+}
+
+PL_SIM_API cuCtxSetLimit(int limit, std::size_t value) {
+  const auto e = enter();
+  if (!e) return e.rc;
+  if (limit < 0) return code::invalid_value;
+  if (limit >= kLimits) return code::not_supported;
+  const std::lock_guard lock(e.ctx->mutex);
+  e.ctx->limits[limit] = value;
+  return code::success;
+}
+
+PL_SIM_API cuCtxGetCacheConfig(int* config) {
+  const auto e = enter();
+  if (!e) return e.rc;
+  if (config == nullptr) return code::invalid_value;
+  *config = 0;
+  return code::success;
+}
+
+PL_SIM_API cuCtxSetCacheConfig(int) { return enter().rc; }
+
+PL_SIM_API cuCtxEnablePeerAccess(context_t peer, unsigned flags) {
+  const auto e = enter();
+  if (!e) return e.rc;
+  const auto other = find_context(peer);
+  if (other == nullptr || other->on == e.ctx->on) return code::invalid_context;
+  if (flags != 0) return code::invalid_value;
+  const unsigned bit = 1u << other->on->ordinal;
+  return (e.ctx->peers.fetch_or(bit) & bit) != 0 ? code::peer_access_already_enabled : code::success;
+}
+
+PL_SIM_API cuCtxDisablePeerAccess(context_t peer) {
+  const auto e = enter();
+  if (!e) return e.rc;
+  const auto other = find_context(peer);
+  if (other == nullptr) return code::invalid_context;
+  const unsigned bit = 1u << other->on->ordinal;
+  return (e.ctx->peers.fetch_and(~bit) & bit) != 0 ? code::success : code::peer_access_not_enabled;
+}
+
+}  // namespace pl::sim

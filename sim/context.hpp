@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Contexts, the calling thread's context stack, and the entry check that nearly every driver call starts with.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "handle_table.hpp"
+#include "stream.hpp"
+
+namespace pl::sim {
+
+struct context {
+  context_t handle = nullptr;
+  device* on = nullptr;
+  std::atomic<unsigned> flags{0};
+  bool is_primary = false;
+  std::shared_ptr<context_fate> fate = std::make_shared<context_fate>();
+  std::shared_ptr<stream> legacy;  // the NULL stream
+
+  std::mutex mutex;                            // guards what follows, and makes a submission and its dependencies one step
+  std::vector<std::weak_ptr<stream>> streams;  // all but legacy; destroyed ones stay until their work is done
+  std::map<int, std::size_t> limits;
+
+  std::atomic<unsigned> peers{0};  // bit per device ordinal whose memory this context's kernels may touch
+
+  // Waits for all work submitted so far. The sticky error, if there is one.
+  result_t synchronize();
+};
+using context_ref = std::shared_ptr<context>;
+
+std::shared_ptr<context> find_context(context_t handle);
+
+// What a call found on entry. `rc` is what to return if it is not success.
+struct entry {
+  result_t rc = code::success;
+  context_ref ctx;
+  explicit operator bool() const { return rc == code::success; }
+};
+// Initialised, not in a host function, a live current context, no sticky error.
+entry enter();
+// The same for one handle (null: the current context): streams and events know their context.
+entry enter(context_t handle);
+
+using stream_table = handle_table<stream, stream_t, 2>;
+stream_table& streams();
+
+// A stream argument: null, 1 and 2 are the current context's legacy stream (per-thread streams are not told apart).
+struct stream_entry {
+  result_t rc = code::success;
+  context_ref ctx;
+  std::shared_ptr<stream> on;
+  explicit operator bool() const { return rc == code::success; }
+};
+stream_entry enter_stream(stream_t handle);
+
+// Queues work with the legacy stream's ordering rules.
+stream::ticket submit(const context_ref& ctx, const std::shared_ptr<stream>& on, stream::action work, bool always = false);
+// Runs work in the order of the legacy stream and returns when it is done; on the calling thread when nothing is
+// outstanding. The sticky error, if there is one afterwards.
+result_t run_synchronously(const context_ref& ctx, const stream::action& work);
+
+// Hook for the parts that own per-context things (allocations, events, modules): called when a context ends.
+void release_context_memory(context_t handle);   // memory.cpp
+void release_context_events(context_t handle);   // event.cpp
+void release_context_modules(context_t handle);  // module.cpp
+
+}  // namespace pl::sim

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Events. Each cuEventRecord makes a new `moment`; waiting and asking refer to the moment that was the latest when the
+// call was made, so a later record does not disturb earlier waits. Any thread.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "api.hpp"
+
+namespace pl::sim {
+
+class moment {
+ public:
+  // Called by the stream when it gets there.
+  void pass(std::uint64_t now_ns) {
+    const std::lock_guard lock(mutex_);
+    passed_ns_ = now_ns;
+    changed_.notify_all();
+  }
+  bool has_passed() { return passed_ns() != 0; }
+  std::uint64_t passed_ns() {
+    const std::lock_guard lock(mutex_);
+    return passed_ns_;
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return passed_ns_ != 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t passed_ns_ = 0;  // CLOCK_MONOTONIC; 0: not yet
+};
+
+struct event {
+  context_t owner = nullptr;
+  unsigned flags = 0;
+  std::mutex mutex;
+  std::shared_ptr<moment> latest;  // null: never recorded, which counts as passed
+
+  std::shared_ptr<moment> current() {
+    const std::lock_guard lock(mutex);
+    return latest;
+  }
+};
+
+std::shared_ptr<event> find_event(event_t handle);
+
+}  // namespace pl::sim

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Freeing, shared by the kinds of allocations: each kind knows how its bytes go back.
+#pragma once
+
+#include "address_space.hpp"
+
+namespace pl::sim {
+
+// Takes the allocation out of the address space and gives its memory back. False if somebody else was faster.
+bool release_allocation(const allocation_ref& doomed);
+
+// The parts of it, by kind.
+void release_pool_memory(const allocation& freed);  // pool.cpp
+void release_host_memory(const allocation& freed);  // host.cpp
+void release_ipc_memory(const allocation& freed);   // ipc.cpp
+
+}  // namespace pl::sim

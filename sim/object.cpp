@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "object.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <map>
+#include <mutex>
+
+#include "text.hpp"
+
+namespace pl::sim {
+namespace {
+
+// The memfd's name tells an importer, in whatever process, which board the memory lies on.
+constexpr char kNamePrefix[] = "peerlane-sim:";
+
+// All live objects by handle, for the test hooks below. Entries go when the object goes.
+struct registry {
+  std::mutex mutex;
+  std::map<unsigned, const object*> live;
+  unsigned last = 0x5c000000;
+};
+
+registry& objects() {
+  static auto* const instance = new registry;
+  return *instance;
+}
+
+std::byte* map_view(int fd, std::size_t bytes) {
+  void* view = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  return view == MAP_FAILED ? nullptr : static_cast<std::byte*>(view);
+}
+
+}  // namespace
+
+std::shared_ptr<object> object::create(device& on, std::size_t bytes, result_t& why) {
+  why = code::out_of_memory;
+  std::size_t used = on.used_bytes.load();
+  do {
+    if (bytes > on.memory_bytes || used > on.memory_bytes - bytes) return nullptr;
+  } while (!on.used_bytes.compare_exchange_weak(used, used + bytes));
+  const int fd = memfd_create(format("%s%d", kNamePrefix, on.physical).c_str(), MFD_CLOEXEC);
+  std::byte* view = nullptr;
+  if (fd >= 0 && ftruncate(fd, static_cast<off_t>(bytes)) == 0) view = map_view(fd, bytes);
+  if (view == nullptr) {
+    on.used_bytes -= bytes;
+    if (fd >= 0) close(fd);
+    return nullptr;
+  }
+  why = code::success;
+  return std::shared_ptr<object>(new object(fd, bytes, view, on.ordinal, &on));
+}
+
+std::shared_ptr<object> object::adopt(int fd, std::size_t bytes, int device_ordinal) {
+  struct stat info {};
+  std::byte* view = nullptr;
+  if (bytes != 0 && fstat(fd, &info) == 0 && static_cast<std::size_t>(info.st_size) >= bytes) view = map_view(fd, bytes);
+  if (view == nullptr) {
+    close(fd);
+    return nullptr;
+  }
+  return std::shared_ptr<object>(new object(fd, bytes, view, device_ordinal, nullptr));
+}
+
+object::object(int fd, std::size_t bytes, std::byte* view, int device_ordinal, device* charged)
+    : fd_(fd), bytes_(bytes), view_(view), device_ordinal_(device_ordinal), charged_(charged) {
+  registry& all = objects();
+  const std::lock_guard lock(all.mutex);
+  handle_ = ++all.last;
+  all.live[handle_] = this;
+}
+
+object::~object() {
+  {
+    registry& all = objects();
+    const std::lock_guard lock(all.mutex);
+    all.live.erase(handle_);
+  }
+  munmap(view_, bytes_);
+  close(fd_);
+  if (charged_ != nullptr) charged_->used_bytes -= bytes_;
+}
+
+int object::reopen() const { return open(format("/proc/self/fd/%d", fd_).c_str(), O_RDWR | O_CLOEXEC); }
+
+device* device_of_descriptor(int fd) {
+  char name[128] = {};
+  if (readlink(format("/proc/self/fd/%d", fd).c_str(), name, sizeof name - 1) < 0) return nullptr;
+  int physical = -1;
+  if (std::sscanf(name, "/memfd:peerlane-sim:%d", &physical) != 1) return nullptr;
+  for (auto& d : devices())
+    if (d.physical == physical) return &d;
+  return nullptr;
+}
+
+unsigned client_handle() { return 0xc1d00000u | (static_cast<unsigned>(getpid()) & 0xffffu); }
+
+// For tests of resource-manager code: the memory behind (hClient, hObject) as a new descriptor, -1 if there is none.
+PL_SIM_EXPORT int peerlaneSimObjectFd(unsigned client, unsigned handle) {
+  if (client != client_handle()) return -1;
+  registry& all = objects();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.live.find(handle);
+  return found == all.live.end() ? -1 : fcntl(found->second->fd(), F_DUPFD_CLOEXEC, 0);
+}
+
+// Its size, 0 if there is none.
+PL_SIM_EXPORT unsigned long long peerlaneSimObjectBytes(unsigned client, unsigned handle) {
+  if (client != client_handle()) return 0;
+  registry& all = objects();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.live.find(handle);
+  return found == all.live.end() ? 0 : found->second->bytes();
+}
+
+}  // namespace pl::sim

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// A backing object: the physical memory behind device addresses. One memfd, mapped once into the simulator's own
+// address space (the "GPU side" view); exports and IPC hand out further descriptors of the same memfd, so CPU mappings
+// outlive the object and keep its bytes.
+//
+// The handle plays the part of the resource manager's object handle: unique in the process, never reused.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "device.hpp"
+
+namespace pl::sim {
+
+class object {
+ public:
+  // New zeroed memory on a device; null with `why` = out_of_memory when the device is full.
+  static std::shared_ptr<object> create(device& on, std::size_t bytes, result_t& why);
+  // Memory that somebody else made (import, IPC): takes over `fd` in every case. Counts against no device.
+  static std::shared_ptr<object> adopt(int fd, std::size_t bytes, int device_ordinal);
+  ~object();
+  object(const object&) = delete;
+  object& operator=(const object&) = delete;
+
+  int fd() const { return fd_; }
+  std::size_t bytes() const { return bytes_; }
+  std::byte* view() const { return view_; }
+  unsigned handle() const { return handle_; }
+  int device_ordinal() const { return device_ordinal_; }
+
+  // A descriptor with its own file position (dup would share it), or -1.
+  int reopen() const;
+
+ private:
+  object(int fd, std::size_t bytes, std::byte* view, int device_ordinal, device* charged);
+
+  int fd_;
+  std::size_t bytes_;
+  std::byte* view_;
+  int device_ordinal_;
+  device* charged_;  // whose memory it uses up; null for adopted objects
+  unsigned handle_;
+};
+using object_ref = std::shared_ptr<object>;
+
+// The visible device whose memory a descriptor (ours or another process's) stands for; null if it is something else.
+device* device_of_descriptor(int fd);
+
+// What stands in hClient of this process's objects.
+unsigned client_handle();
+
+}  // namespace pl::sim

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stream.hpp"
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+namespace pl::sim {
+namespace {
+
+// Long enough for a loop of submit and synchronise to keep its worker, short enough that idle streams soon cost nothing.
+constexpr std::chrono::milliseconds kWorkerLinger{100};
+
+}  // namespace
+
+void start_thread(std::function<void()> body) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread(std::move(body)).detach();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+stream::ticket stream::submit(std::vector<dependency> after, action work, bool always) {
+  const std::lock_guard lock(mutex_);
+  queue_.push_back({std::move(after), std::move(work), always});
+  if (!has_worker_) start_worker_locked();
+  changed_.notify_all();
+  return ++submitted_;
+}
+
+bool stream::try_claim(ticket& claimed) {
+  const std::lock_guard lock(mutex_);
+  if (is_running_ || !queue_.empty()) return false;
+  is_running_ = true;
+  claimed = ++submitted_;
+  return true;
+}
+
+void stream::run_claimed(const action& work) {
+  random_delay();
+  if (!fate_->ended()) work();
+  const std::lock_guard lock(mutex_);
+  is_running_ = false;
+  ++completed_;
+  changed_.notify_all();
+}
+
+void stream::wait(ticket until) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return completed_ >= until; });
+}
+
+stream::ticket stream::submitted() {
+  const std::lock_guard lock(mutex_);
+  return submitted_;
+}
+
+bool stream::is_idle() {
+  const std::lock_guard lock(mutex_);
+  return completed_ == submitted_;
+}
+
+void stream::start_worker_locked() {
+  has_worker_ = true;
+  start_thread([self = shared_from_this()] { self->work_loop(); });
+}
+
+// Leaves when the queue stays empty for a while; the next submission starts a new worker. So a destroyed stream finishes
+// its work and is then gone, and idle streams cost no thread.
+void stream::work_loop() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (!changed_.wait_for(lock, kWorkerLinger, [&] { return !queue_.empty(); })) {
+      has_worker_ = false;
+      return;
+    }
+    if (is_running_) {  // a claiming thread got in first
+      changed_.wait(lock);
+      continue;
+    }
+    is_running_ = true;
+    {
+      operation next = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      execute(next);
+    }  // what the operation held is released before its completion shows
+    lock.lock();
+    is_running_ = false;
+    ++completed_;
+    changed_.notify_all();
+  }
+}
+
+void stream::execute(operation& next) {
+  for (const auto& earlier : next.after) earlier.on->wait(earlier.until);
+  random_delay();
+  if (next.always || !fate_->ended()) next.work();
+}
+
+}  // namespace pl::sim

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Driver calls about streams themselves. Memory operations on streams are in memops.cpp.
+#include "context.hpp"
+#include "event.hpp"
+
+namespace pl::sim {
+
+PL_SIM_API cuStreamCreateWithPriority(stream_t* out, unsigned flags, int priority) {
+  const auto e = enter();
+  if (!e) return e.rc;
+  if (out == nullptr || (flags & ~unsigned{stream_flag::non_blocking}) != 0) return code::invalid_value;
+  const int clamped = priority < -5 ? -5 : priority > 0 ? 0 : priority;  // out of range is no error, as documented
+  auto made = std::make_shared<stream>(e.ctx->handle, e.ctx->fate, flags, clamped);
+  {
+    const std::lock_guard lock(e.ctx->mutex);
+    e.ctx->streams.push_back(made);
+  }
+  *out = streams().insert(std::move(made));
+  return code::success;
+}
+
+PL_SIM_API cuStreamCreate(stream_t* out, unsigned flags) { return cuStreamCreateWithPriority(out, flags, 0); }
+
+// Returns at once; the worker finishes what is queued.
+PL_SIM_API cuStreamDestroy_v2(stream_t handle) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  return streams().remove(handle) != nullptr ? code::success : code::invalid_handle;
+}
+
+PL_SIM_API cuStreamSynchronize(stream_t handle) {
+  const auto s = enter_stream(handle);
+  if (!s) return s.rc;
+  // Waiting for the legacy stream means waiting for everything it is ordered behind.
+  if (s.on == s.ctx->legacy) return run_synchronously(s.ctx, [] {});
+  s.on->wait(s.on->submitted());
+  return s.ctx->fate->error.load();
+}
+
+PL_SIM_API cuStreamQuery(stream_t handle) {
+  const auto s = enter_stream(handle);
+  if (!s) return s.rc;
+  if (!s.on->is_idle()) return code::not_ready;
+  return s.ctx->fate->error.load();
+}
+
+PL_SIM_API cuStreamWaitEvent(stream_t handle, event_t awaited, unsigned flags) {
+  const auto s = enter_stream(handle);
+  if (!s) return s.rc;
+  if (flags > 1) return code::invalid_value;
+  const auto found = find_event(awaited);
+  if (found == nullptr) return code::invalid_handle;
+  const auto until = found->current();
+  if (until == nullptr || until->has_passed()) return code::success;
+  // Runs even in a failed context: the recording stream always passes its moments, so this ends.
+  submit(
+      s.ctx, s.on, [until] { until->wait(); }, true);
+  return code::success;
+}
+
+PL_SIM_API cuStreamGetFlags(stream_t handle, unsigned* flags) {
+  const auto s = enter_stream(handle);
+  if (!s) return s.rc;
+  if (flags == nullptr) return code::invalid_value;
+  *flags = s.on->flags();
+  return code::success;
+}
+
+PL_SIM_API cuStreamGetPriority(stream_t handle, int* priority) {
+  const auto s = enter_stream(handle);
+  if (!s) return s.rc;
+  if (priority == nullptr) return code::invalid_value;
+  *priority = s.on->priority();
+  return code::success;
+}
+
+PL_SIM_API cuStreamGetCtx(stream_t handle, context_t* out) {
+  const auto s = enter_stream(handle);
+  if (!s) return s.rc;
+  if (out == nullptr) return code::invalid_value;
+  *out = s.ctx->handle;
+  return code::success;
+}
+
+PL_SIM_API cuStreamGetDevice(stream_t handle, device_t* out) {
+  const auto s = enter_stream(handle);
+  if (!s) return s.rc;
+  if (out == nullptr) return code::invalid_value;
+  *out = s.ctx->on->ordinal;
+  return code::success;
+}
+
+PL_SIM_API cuStreamGetId(stream_t handle, unsigned long long* id) {
+  const auto s = enter_stream(handle);
+  if (!s) return s.rc;
+  if (id == nullptr) return code::invalid_value;
+  // Streams are never reused, so their handles are ids; the legacy stream's is its context's.
+  *id = s.on == s.ctx->legacy ? reinterpret_cast<std::uintptr_t>(s.ctx->handle) : reinterpret_cast<std::uintptr_t>(handle);
+  return code::success;
+}
+
+// Nothing can be captured (graphs do not exist here), which is a fact worth telling programs that ask.
+PL_SIM_API cuStreamIsCapturing(stream_t handle, int* status) {
+  const auto s = enter_stream(handle);
+  if (!s) return s.rc;
+  if (status == nullptr) return code::invalid_value;
+  *status = 0;
+  return code::success;
+}
+
+PL_SIM_API cuThreadExchangeStreamCaptureMode(int* mode) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  if (mode == nullptr || *mode < 0 || *mode > 2) return code::invalid_value;
+  thread_local int t_mode = 0;
+  std::swap(t_mode, *mode);
+  return code::success;
+}
+
+namespace {
+using host_function = void (*)(void*);
+using stream_callback = void (*)(stream_t, result_t, void*);
+}  // namespace
+
+PL_SIM_API cuLaunchHostFunc(stream_t handle, host_function function, void* data) {
+  const auto s = enter_stream(handle);
+  if (!s) return s.rc;
+  if (function == nullptr) return code::invalid_value;
+  submit(s.ctx, s.on, [function, data] {
+    const host_function_scope scope;
+    function(data);
+  });
+  return code::success;
+}
+
+// Unlike host functions, callbacks are also called when the context has failed, with the reason.
+PL_SIM_API cuStreamAddCallback(stream_t handle, stream_callback callback, void* data, unsigned flags) {
+  const auto s = enter_stream(handle);
+  if (!s) return s.rc;
+  if (callback == nullptr || flags != 0) return code::invalid_value;
+  submit(
+      s.ctx, s.on,
+      [callback, data, handle, fate = s.ctx->fate] {
+        const host_function_scope scope;
+        callback(handle, fate->error.load(), data);
+      },
+      true);
+  return code::success;
+}
+
+}  // namespace pl::sim

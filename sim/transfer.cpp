@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transfer.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace pl::sim {
+namespace {
+
+struct run {
+  std::byte* to;
+  const std::byte* from;
+  std::size_t bytes;
+};
+
+constexpr std::size_t kShuffledChunkBytes = 32u << 10;
+
+template <class T>
+bool move_word(const run& r) {
+  const auto both = reinterpret_cast<std::uintptr_t>(r.to) | reinterpret_cast<std::uintptr_t>(r.from);
+  if (r.bytes != sizeof(T) || both % sizeof(T) != 0) return false;
+  const T value = __atomic_load_n(reinterpret_cast<const T*>(r.from), __ATOMIC_ACQUIRE);
+  __atomic_store_n(reinterpret_cast<T*>(r.to), value, __ATOMIC_RELEASE);
+  return true;
+}
+
+void move_run(const run& r) {
+  if (move_word<std::uint64_t>(r) || move_word<std::uint32_t>(r) || move_word<std::uint16_t>(r) ||
+      move_word<std::uint8_t>(r))
+    return;
+  std::memmove(r.to, r.from, r.bytes);
+}
+
+std::vector<run> pair_up(const std::vector<piece>& to, const std::vector<piece>& from) {
+  std::vector<run> runs;
+  std::size_t t = 0;
+  std::size_t f = 0;
+  std::size_t t_done = 0;
+  std::size_t f_done = 0;
+  while (t < to.size() && f < from.size()) {
+    const std::size_t bytes = std::min(to[t].bytes - t_done, from[f].bytes - f_done);
+    if (bytes != 0) runs.push_back({to[t].data + t_done, from[f].data + f_done, bytes});
+    t_done += bytes;
+    f_done += bytes;
+    if (t_done == to[t].bytes) ++t, t_done = 0;
+    if (f_done == from[f].bytes) ++f, f_done = 0;
+  }
+  return runs;
+}
+
+// Any order of the chunks of one copy is legal as long as source and destination do not overlap.
+void move_shuffled(const run& r) {
+  const bool overlap = r.to < r.from + r.bytes && r.from < r.to + r.bytes;
+  if (overlap || r.bytes <= kShuffledChunkBytes) return move_run(r);
+  std::vector<run> chunks;
+  for (std::size_t at = 0; at < r.bytes; at += kShuffledChunkBytes)
+    chunks.push_back({r.to + at, r.from + at, std::min(kShuffledChunkBytes, r.bytes - at)});
+  for (std::size_t i = chunks.size() - 1; i > 0; --i) std::swap(chunks[i], chunks[random_below(i + 1)]);
+  for (const auto& chunk : chunks) {
+    move_run(chunk);
+    if (random_below(8) == 0) random_delay();
+  }
+}
+
+}  // namespace
+
+void move_bytes(const std::vector<piece>& to, const std::vector<piece>& from) {
+  for (const run& r : pair_up(to, from)) {
+    if (seed() != 0) move_shuffled(r);
+    else move_run(r);
+  }
+}
+
+void fill_bytes(const std::vector<piece>& to, std::uint32_t pattern, std::size_t pattern_bytes) {
+  std::byte bytes[4];
+  std::memcpy(bytes, &pattern, sizeof bytes);
+  for (const piece& p : to) {
+    if (pattern_bytes == 1) {
+      std::memset(p.data, static_cast<int>(pattern & 0xff), p.bytes);
+      continue;
+    }
+    // Pieces start and end on pages or at the operand's own (aligned) ends, so no element is split.
+    for (std::size_t at = 0; at + pattern_bytes <= p.bytes; at += pattern_bytes)
+      std::memcpy(p.data + at, bytes, pattern_bytes);
+  }
+}
+
+}  // namespace pl::sim

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moving bytes between resolved operands; shared by copies, memsets and kernels' launch paths.
+#pragma once
+
+#include <vector>
+
+#include "address_space.hpp"
+
+namespace pl::sim {
+
+// Both sides cover the same number of bytes. Words of up to 8 aligned bytes move as one atomic access, so that a
+// completion word written by a copy can be polled. With a seed, larger copies are cut up and done in shuffled order.
+void move_bytes(const std::vector<piece>& to, const std::vector<piece>& from);
+
+// Repeats a pattern of 1, 2 or 4 bytes over a resolved operand.
+void fill_bytes(const std::vector<piece>& to, std::uint32_t pattern, std::size_t pattern_bytes);
+
+}  // namespace pl::sim

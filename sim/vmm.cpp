@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// Virtual memory management: address ranges and physical memory apart from each other, and what shares them.
+//
+// Every cuMemMap makes an allocation record with a new buffer id, so that other memory at the same address is seen as
+// such. Physical memory lives while a handle or a mapping refers to it.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "context.hpp"
+#include "memory.hpp"
+
+namespace pl::sim {
+
+struct physical_memory {
+  object_ref memory;
+  allocation_prop prop{};
+  physical_t handle = 0;  // 0 while no handle is out
+  unsigned handle_users = 0;
+};
+
+namespace {
+
+struct vmm_state {
+  std::mutex mutex;  // guards handle and handle_users of all physical memory, and makes map/unmap single steps
+  handle_table<physical_memory, physical_t, 5> table;
+};
+
+vmm_state& vmm() {
+  static auto* const instance = new vmm_state;
+  return *instance;
+}
+
+// The device of a property block that this simulator can serve, or null.
+device* device_of(const allocation_prop* prop) {
+  if (prop == nullptr || prop->type != allocation_type::pinned || prop->where.type != location_type::device) return nullptr;
+  if ((prop->requested_handle_types & ~handle_type::posix_fd) != 0) return nullptr;
+  return find_device(prop->where.id);
+}
+
+physical_t hand_out_locked(const std::shared_ptr<physical_memory>& memory) {
+  if (memory->handle == 0) memory->handle = vmm().table.insert(memory);
+  ++memory->handle_users;
+  return memory->handle;
+}
+
+}  // namespace
+
+PL_SIM_API cuMemGetAllocationGranularity(std::size_t* bytes, const allocation_prop* prop, int option) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  if (bytes == nullptr || (option != granularity::minimum && option != granularity::recommended)) return code::invalid_value;
+  if (device_of(prop) == nullptr) return code::invalid_value;
+  *bytes = kGpuPageBytes;
+  return code::success;
+}
+
+PL_SIM_API cuMemAddressReserve(device_ptr* out, std::size_t bytes, std::size_t alignment, device_ptr hint,
+                               unsigned long long flags) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  if (out == nullptr || bytes == 0 || bytes % kGpuPageBytes != 0 || flags != 0) return code::invalid_value;
+  if ((alignment & (alignment - 1)) != 0) return code::invalid_value;
+  auto& space = address_space::instance();
+  const auto e = enter();  // a current context only says whose range to take; none is needed
+  const int ordinal = e.ctx != nullptr ? e.ctx->on->ordinal : 0;
+  const device_ptr base = space.take_range(ordinal, bytes, std::max(alignment, kGpuPageBytes), hint);
+  if (base == 0) return code::out_of_memory;
+  space.add_reservation(base, bytes);
+  *out = base;
+  return code::success;
+}
+
+PL_SIM_API cuMemAddressFree(device_ptr base, std::size_t bytes) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  auto& space = address_space::instance();
+  const std::lock_guard lock(vmm().mutex);
+  if (space.is_mapped(base, bytes) || !space.remove_reservation(base, bytes)) return code::invalid_value;
+  space.give_range(base, bytes);
+  return code::success;
+}
+
+PL_SIM_API cuMemCreate(physical_t* out, std::size_t bytes, const allocation_prop* prop, unsigned long long flags) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  device* on = device_of(prop);
+  if (out == nullptr || bytes == 0 || bytes % kGpuPageBytes != 0 || flags != 0) return code::invalid_value;
+  if (on == nullptr)
+    return prop != nullptr && prop->where.type != location_type::device ? code::not_supported : code::invalid_value;
+  result_t why = code::success;
+  auto made = std::make_shared<physical_memory>();
+  made->memory = object::create(*on, bytes, why);
+  if (made->memory == nullptr) return why;
+  made->prop = *prop;
+  const std::lock_guard lock(vmm().mutex);
+  *out = hand_out_locked(made);
+  return code::success;
+}
+
+PL_SIM_API cuMemRelease(physical_t handle) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  std::shared_ptr<physical_memory> last_use;  // destroyed after the lock
+  const std::lock_guard lock(vmm().mutex);
+  last_use = vmm().table.find(handle);
+  if (last_use == nullptr) return code::invalid_value;
+  if (--last_use->handle_users != 0) return code::success;
+  vmm().table.remove(handle);
+  last_use->handle = 0;
+  return code::success;
+}
+
+PL_SIM_API cuMemMap(device_ptr base, std::size_t bytes, std::size_t offset, physical_t handle, unsigned long long flags) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  auto& space = address_space::instance();
+  const std::lock_guard lock(vmm().mutex);
+  const auto memory = vmm().table.find(handle);
+  // Real drivers, too, demand offset 0 for now.
+  if (memory == nullptr || flags != 0 || offset != 0) return code::invalid_value;
+  if (base % kGpuPageBytes != 0 || bytes == 0 || bytes % kGpuPageBytes != 0 || bytes > memory->memory->bytes())
+    return code::invalid_value;
+  reservation range;
+  if (!space.find_reservation(base, range) || range.bytes - (base - range.base) < bytes) return code::invalid_value;
+  if (space.is_mapped(base, bytes)) return code::invalid_value;
+  mapping entry;
+  entry.base = base;
+  entry.bytes = bytes;
+  entry.memory = memory->memory;
+  entry.readable = entry.writable = 0;  // until cuMemSetAccess
+  entry.needs_peer_access = false;
+  space.map(std::move(entry));
+  auto made = std::make_shared<allocation>();
+  made->base = base;
+  made->bytes = bytes;
+  made->kind = memory_kind::vmm;
+  made->device_ordinal = memory->prop.where.id;
+  made->handle_types = memory->prop.requested_handle_types;
+  made->rdma_capable = memory->prop.flags.gpu_direct_rdma_capable != 0;
+  made->physical = memory;
+  space.add(made);
+  return code::success;
+}
+
+PL_SIM_API cuMemUnmap(device_ptr base, std::size_t bytes) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  auto& space = address_space::instance();
+  std::vector<allocation_ref> ended;
+  const std::lock_guard lock(vmm().mutex);
+  reservation range;
+  if (bytes == 0 || !space.find_reservation(base, range)) return code::invalid_value;
+  if (!space.unmap(base, bytes)) return code::invalid_value;
+  for (device_ptr at = base; at < base + bytes;) {
+    auto part = space.remove(at);
+    at += part->bytes;
+    ended.push_back(std::move(part));
+  }
+  return code::success;
+}
+
+PL_SIM_API cuMemSetAccess(device_ptr base, std::size_t bytes, const access_desc* desc, std::size_t count) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  if (desc == nullptr || count == 0 || bytes == 0) return code::invalid_value;
+  for (std::size_t i = 0; i < count; ++i) {
+    const int access = desc[i].flags;
+    if (access != access_flags::none && access != access_flags::read && access != access_flags::read_write)
+      return code::invalid_value;
+    if (desc[i].where.type != location_type::device) return code::not_supported;
+    if (find_device(desc[i].where.id) == nullptr) return code::invalid_device;
+  }
+  const std::lock_guard lock(vmm().mutex);
+  reservation range;
+  if (!address_space::instance().find_reservation(base, range)) return code::invalid_value;
+  for (std::size_t i = 0; i < count; ++i)
+    if (!address_space::instance().set_access(base, bytes, 1u << desc[i].where.id, desc[i].flags))
+      return code::invalid_value;
+  return code::success;
+}
+
+PL_SIM_API cuMemGetAccess(unsigned long long* flags, const location* where, device_ptr pointer) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  if (flags == nullptr || where == nullptr) return code::invalid_value;
+  if (where->type != location_type::device || find_device(where->id) == nullptr) return code::invalid_value;
+  const auto found = address_space::instance().mappings_over(pointer, 1);
+  if (found.empty()) return code::invalid_value;
+  const unsigned bit = 1u << where->id;
+  *flags = access_flags::none;
+  if ((found[0].readable & bit) != 0) *flags = access_flags::read;
+  if ((found[0].writable & bit) != 0) *flags = access_flags::read_write;
+  return code::success;
+}
+
+PL_SIM_API cuMemRetainAllocationHandle(physical_t* out, void* pointer) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  if (out == nullptr) return code::invalid_value;
+  const auto found = address_space::instance().find(reinterpret_cast<device_ptr>(pointer));
+  if (found == nullptr || found->physical == nullptr) return code::invalid_value;
+  const std::lock_guard lock(vmm().mutex);
+  *out = hand_out_locked(found->physical);
+  return code::success;
+}
+
+PL_SIM_API cuMemGetAllocationPropertiesFromHandle(allocation_prop* prop, physical_t handle) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  const auto memory = vmm().table.find(handle);
+  if (prop == nullptr || memory == nullptr) return code::invalid_value;
+  *prop = memory->prop;
+  return code::success;
+}
+
+PL_SIM_API cuMemExportToShareableHandle(void* out, physical_t handle, int type, unsigned long long flags) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  const auto memory = vmm().table.find(handle);
+  if (out == nullptr || memory == nullptr || flags != 0) return code::invalid_value;
+  if (type != handle_type::posix_fd) return code::not_supported;
+  if ((memory->prop.requested_handle_types & type) == 0) return code::invalid_value;
+  const int fd = memory->memory->reopen();
+  if (fd < 0) return code::operating_system;
+  *static_cast<int*>(out) = fd;
+  return code::success;
+}
+
+PL_SIM_API cuMemImportFromShareableHandle(physical_t* out, void* os_handle, int type) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  if (out == nullptr) return code::invalid_value;
+  if (type != handle_type::posix_fd) return code::not_supported;
+  const int given = static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle));
+  const device* on = device_of_descriptor(given);
+  struct stat info {};
+  if (on == nullptr || fstat(given, &info) != 0) return code::invalid_value;
+  const int own = fcntl(given, F_DUPFD_CLOEXEC, 0);
+  if (own < 0) return code::operating_system;
+  auto made = std::make_shared<physical_memory>();
+  made->memory = object::adopt(own, static_cast<std::size_t>(info.st_size), on->ordinal);
+  if (made->memory == nullptr) return code::out_of_memory;
+  made->prop.type = allocation_type::pinned;
+  made->prop.requested_handle_types = handle_type::posix_fd;
+  made->prop.where = {location_type::device, on->ordinal};
+  made->prop.flags.gpu_direct_rdma_capable = 1;
+  const std::lock_guard lock(vmm().mutex);
+  *out = hand_out_locked(made);
+  return code::success;
+}
+
+}  // namespace pl::sim

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// One interface for the ways to map GPU memory into the CPU's address space.
+//
+//   gdrdrv   the kernel module of GDRCopy (or ours): ioctl + mmap on /dev/gdrdrv
+//   dmabuf   mmap of the dma-buf that CUDA exports (driver >= 13.3; the simulated GPU)
+//   rm       the NVIDIA resource manager's own mapping through BAR1: no module, any recent driver
+//
+// Rules that the conformance suite (test/conformance) holds every backend to: a pin keeps the memory alive; mappings are not
+// inherited over fork; nothing is left behind when any step fails; every refusal is an error value with a reason.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checked_math.hpp"
+#include "device_io.hpp"
+#include "device_range.hpp"
+#include "driver_table.hpp"
+#include "mmio.hpp"
+#include "status.hpp"
+
+namespace pl {
+
+struct pin_request {
+  address_range range;                           // as the user gave it
+  std::uint64_t granule_bytes = kHostPageBytes;  // 64 KiB for GDRCopy's calls
+  range_rule rule = range_rule::exact;
+  bool force_pcie = false;
+  bool verify = false;  // prove the mapping by a nonce (backend.cpp: verify_mapping)
+};
+
+struct cpu_view {
+  void* address = nullptr;  // CPU address of the pinned range's first byte
+  std::size_t size_bytes = 0;
+  arch::mapping_type type = arch::mapping_type::none;
+};
+
+// A pinned range of device memory. Destroying it unpins (and unmaps). One thread at a time per object.
+class pinned_memory {
+ public:
+  virtual ~pinned_memory() = default;
+  pinned_memory(const pinned_memory&) = delete;
+  pinned_memory& operator=(const pinned_memory&) = delete;
+
+  const address_range& range() const noexcept { return range_; }
+  int device_ordinal() const noexcept { return device_ordinal_; }
+
+  // Maps the first `size_bytes` (a multiple of the host page, at most the range). `wanted`: none = the natural type.
+  // EOPNOTSUPP if the platform does not have that type. Precondition: not mapped.
+  virtual result<cpu_view> map(std::size_t size_bytes, arch::mapping_type wanted) = 0;
+  virtual void unmap(const cpu_view& view) noexcept = 0;
+  // 1 if the driver took the memory away under the pin (gdrdrv in callback mode).
+  virtual result<bool> revoked() { return false; }
+
+ protected:
+  pinned_memory(address_range range, int device_ordinal) : range_(range), device_ordinal_(device_ordinal) {}
+  address_range range_;
+  int device_ordinal_;
+};
+
+class backend {
+ public:
+  virtual ~backend() = default;
+  virtual const char* name() const noexcept = 0;
+  virtual result<std::unique_ptr<pinned_memory>> pin(const pin_request& request) = 0;
+  virtual bool persistent() const noexcept { return true; }  // memory outlives cudaFree while pinned
+  virtual bool supports_force_pcie() const noexcept { return true; }
+  virtual std::uint32_t driver_version_word() const noexcept { return (2u << 16) | 6u; }
+  virtual int descriptor() const noexcept { return -1; }  // the kernel driver's, if there is one
+};
+
+// What a backend may use; both outlive it. A null `cuda` is looked up at the first pin.
+struct backend_environment {
+  device_io* io = nullptr;
+  const cu::driver_table* cuda = nullptr;
+};
+
+// The environment's table, or the process's.
+inline result<const cu::driver_table*> driver_of(const cu::driver_table* given) {
+  if (given != nullptr) return given;
+  return cu::driver();
+}
+
+// Each checks cheaply (no CUDA initialisation) whether it can work here, and says why not.
+result<std::unique_ptr<backend>> open_gdrdrv_backend(const backend_environment& environment);
+result<std::unique_ptr<backend>> open_dmabuf_backend(const backend_environment& environment);
+result<std::unique_ptr<backend>> open_rm_backend(const backend_environment& environment);
+
+// Opens the named one ("auto", "gdrdrv", "dmabuf", "rm"), or the first that works in that order. The error of "auto"
+// joins all reasons.
+result<std::unique_ptr<backend>> open_backend(const backend_environment& environment, const std::string& name);
+
+struct backend_report {
+  std::string name;
+  bool usable = false;
+  std::string reason;  // why not; empty if usable
+};
+// Every backend's own answer, for `peerlane info` and `peerlane doctor`.
+std::vector<backend_report> probe_backends();
+
+// Writes a nonce to the view's first bytes, reads it through CUDA, restores the bytes. EIO if the two sides differ.
+// Nobody else may use those bytes meanwhile.
+status verify_mapping(const cu::driver_table& cuda, const pin_plan& plan, const cpu_view& view);
+
+}  // namespace pl

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// From "these bytes of device memory" to the page-granular pieces that a backend pins: checks first, with a reason each.
+#pragma once
+
+#include <vector>
+
+#include "checked_math.hpp"
+#include "pointer.hpp"
+#include "status.hpp"
+
+namespace pl {
+
+// How strictly a request must lie inside its allocation.
+enum class range_rule {
+  exact,    // inside one allocation, or over adjacent mapped cuMemCreate pieces: peerlane::map
+  granule,  // first and last 64 KiB granule must touch memory of ours; GDRCopy's clients round outwards: gdr_pin_buffer
+};
+
+// Part of a pin that lies in one memory object.
+struct range_piece {
+  address_range range;             // page granular
+  std::uint64_t object_begin = 0;  // device address of the object's byte 0; 0 if the driver does not tell
+  std::uint64_t object_bytes = 0;
+  unsigned long long block_id = 0;  // identity of the object, 0 if unknown
+};
+
+struct pin_plan {
+  address_range requested;
+  address_range rounded;  // to `granule_bytes`, what will be pinned
+  int device_ordinal = -1;
+  cu::context_t context = nullptr;
+  std::vector<range_piece> pieces;  // in address order, together exactly `rounded`
+};
+
+// EINVAL: size 0, address 0, overflow, no device memory, managed or host memory, beyond the allocation, several GPUs.
+result<pin_plan> plan_pin(const cu::driver_table& cuda, address_range requested, std::uint64_t granule_bytes,
+                          range_rule rule);
+
+}  // namespace pl

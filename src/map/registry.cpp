@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "registry.hpp"
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "clock.hpp"
+#include "env.hpp"
+#include "log.hpp"
+#include "slot_arena.hpp"
+#include "text.hpp"
+
+namespace pl {
+namespace {
+
+// Limits: enough for any program seen, small enough to reserve (128 MiB and 16 MiB of addresses, committed when used).
+constexpr std::size_t kMaxRegions = 1 << 20;
+constexpr std::size_t kMaxSessions = 1 << 16;
+constexpr std::size_t kRegionQuarantine = 4096;
+constexpr std::size_t kSessionQuarantine = 64;
+constexpr std::uint32_t kClosing = 1u << 31;
+
+// Everything mutable of one process. A forked child that opens a session makes its own and keeps its ancestors' only to
+// recognise their handles: locks in there may be held by threads that the child does not have.
+struct process_state {
+  std::uint32_t epoch = 0;
+  process_state* ancestor = nullptr;
+  slot_arena<region, kMaxRegions, kRegionQuarantine> regions;
+  slot_arena<session_slot, kMaxSessions, kSessionQuarantine> sessions;
+  std::array<std::mutex, 64> stripes;
+};
+
+std::atomic<process_state*> g_state{nullptr};
+
+process_state& state_of_this_process() {
+  const std::uint32_t epoch = claim_process_epoch();
+  process_state* state = g_state.load(std::memory_order_acquire);
+  while (state == nullptr || state->epoch != epoch) {
+    auto* fresh = new process_state;  // never freed: handles into it may be looked at until exit
+    fresh->epoch = epoch;
+    fresh->ancestor = state;
+    if (g_state.compare_exchange_strong(state, fresh)) state = fresh;
+    else delete fresh;
+  }
+  return *state;
+}
+
+std::mutex& stripe_of(const region* target) {
+  return state_of_this_process().stripes[(reinterpret_cast<std::uintptr_t>(target) / sizeof(region)) % 64];
+}
+
+// A call in progress on a session: close waits for it, and refuses new ones.
+class [[nodiscard]] session_use {
+ public:
+  explicit session_use(session* target) : target_(target) {
+    if ((target->busy.fetch_add(1, std::memory_order_acq_rel) & kClosing) == 0) return;
+    target->busy.fetch_sub(1, std::memory_order_acq_rel);
+    target_ = nullptr;
+  }
+  ~session_use() {
+    if (target_ != nullptr) target_->busy.fetch_sub(1, std::memory_order_acq_rel);
+  }
+  session_use(const session_use&) = delete;
+  session_use& operator=(const session_use&) = delete;
+  explicit operator bool() const { return target_ != nullptr; }
+
+ private:
+  session* target_;
+};
+
+constexpr const char* kClosedSession = "the session (gdr_t) is not open: closed already, or never opened by this library";
+constexpr const char* kForeignProcess =
+    "the object belongs to another process (it was opened before fork): open one in this process";
+constexpr const char* kDeadHandle = "the handle is not a live pin: released already, or not made by this library";
+
+failure session_failure(int code) { return failure{code, code == EACCES ? kForeignProcess : kClosedSession}; }
+failure region_failure(int code) { return failure{code, code == EACCES ? kForeignProcess : kDeadHandle}; }
+
+// Both handles must be live and belong together.
+status check_pair(session* handle, region* target) {
+  if (const int code = check_session(handle)) return session_failure(code);
+  if (const int code = check_region(target)) return region_failure(code);
+  if (target->owner.load(std::memory_order_relaxed) != handle)
+    return failure{EINVAL, "the handle was pinned with another session (gdr_t): use each handle with the one that made it"};
+  return {};
+}
+
+void give_sendable_descriptor(session& target) {
+  if (const int driver = target.owner->descriptor(); driver >= 0) {
+    target.fd = driver;  // owned by the backend
+    return;
+  }
+  target.fd = memfd_create("peerlane-session", MFD_CLOEXEC);
+  struct stat about {};
+  if (target.fd >= 0 && fstat(target.fd, &about) == 0) target.fd_inode = about.st_ino;
+}
+
+// Closes our descriptor, unless somebody closed it behind our back and the number now names another file.
+void close_sendable_descriptor(session& target) {
+  if (target.fd < 0 || target.fd_inode == 0) return;
+  struct stat about {};
+  if (fstat(target.fd, &about) == 0 && about.st_ino == target.fd_inode) ::close(target.fd);
+}
+
+void unmap_locked(region& target) {
+  target.state.store(region_state::pinned, std::memory_order_release);
+  target.type.store(arch::mapping_type::none, std::memory_order_relaxed);
+  target.data_bytes.store(0, std::memory_order_relaxed);
+  target.data.store(nullptr, std::memory_order_relaxed);
+  target.pin->unmap(target.view);
+  target.view = {};
+  target.mapped_request_bytes = 0;
+}
+
+// Precondition: the region is off its session's list, so nobody else releases it.
+void release_region(region& target) {
+  {
+    const std::lock_guard lock(stripe_of(&target));
+    if (target.state.load(std::memory_order_relaxed) == region_state::mapped) unmap_locked(target);
+    target.state.store(region_state::free, std::memory_order_release);
+    target.pin.reset();
+    target.owner.store(nullptr, std::memory_order_relaxed);
+  }
+  state_of_this_process().regions.give_back(&target);
+}
+
+}  // namespace
+
+int check_session(const session* handle) noexcept {
+  const process_state* state = g_state.load(std::memory_order_acquire);
+  const auto value = reinterpret_cast<std::uintptr_t>(handle);
+  for (bool own = true; state != nullptr; state = state->ancestor, own = false) {
+    if (!state->sessions.owns(value)) continue;
+    const std::uint32_t epoch = handle->epoch.load(std::memory_order_acquire);
+    if (epoch == 0) return EINVAL;
+    return own && epoch == process_epoch() ? 0 : EACCES;
+  }
+  return EINVAL;
+}
+
+int check_region(const region* handle) noexcept {
+  const process_state* state = g_state.load(std::memory_order_acquire);
+  const auto value = reinterpret_cast<std::uintptr_t>(handle);
+  for (bool own = true; state != nullptr; state = state->ancestor, own = false) {
+    if (!state->regions.owns(value)) continue;
+    if (handle->state.load(std::memory_order_acquire) == region_state::free) return EINVAL;
+    return own && handle->epoch.load(std::memory_order_relaxed) == process_epoch() ? 0 : EACCES;
+  }
+  return EINVAL;
+}
+
+result<session*> open_session(const backend_environment& environment, const std::string& backend_name) {
+  auto chosen = open_backend(environment, backend_name);
+  if (!chosen) return chosen.error();
+  process_state& state = state_of_this_process();
+  session* fresh = state.sessions.take();
+  if (fresh == nullptr)
+    return failure{ENOMEM, format("more than %zu sessions are open, or memory is exhausted", kMaxSessions)};
+  fresh->owner = *std::move(chosen);
+  fresh->gdrdrv_version = fresh->owner->driver_version_word();
+  fresh->fd_inode = 0;
+  fresh->busy.fetch_and(~kClosing, std::memory_order_relaxed);
+  fresh->regions.clear();
+  give_sendable_descriptor(*fresh);
+  fresh->epoch.store(state.epoch, std::memory_order_release);
+  return fresh;
+}
+
+status close_session(session* handle) {
+  if (const int code = check_session(handle)) return session_failure(code);
+  if ((handle->busy.fetch_or(kClosing, std::memory_order_acq_rel) & kClosing) != 0) return session_failure(EINVAL);
+  while (handle->busy.load(std::memory_order_acquire) != kClosing) sched_yield();  // each call inside ends by itself
+  handle->epoch.store(0, std::memory_order_release);
+  std::vector<region*> left;
+  {
+    const std::lock_guard lock(handle->mutex);
+    left.swap(handle->regions);
+  }
+  for (region* leftover : left) release_region(*leftover);
+  close_sendable_descriptor(*handle);
+  handle->fd = -1;
+  handle->owner.reset();
+  state_of_this_process().sessions.give_back(static_cast<session_slot*>(handle));
+  return {};
+}
+
+result<region*> pin_region(session* handle, const pin_request& request) {
+  if (const int code = check_session(handle)) return session_failure(code);
+  const session_use use(handle);
+  if (!use) return session_failure(EINVAL);
+  const std::uint64_t start = ticks();
+  auto pin = handle->owner->pin(request);
+  if (!pin) return pin.error();
+  process_state& state = state_of_this_process();
+  region* fresh = state.regions.take();
+  if (fresh == nullptr) return failure{ENOMEM, format("more than %zu pins are live, or memory is exhausted", kMaxRegions)};
+  fresh->pin = *std::move(pin);
+  fresh->owner.store(handle, std::memory_order_relaxed);
+  fresh->device_ptr = request.range.begin;
+  fresh->size_bytes = request.range.size_bytes;
+  fresh->view = {};
+  fresh->epoch.store(state.epoch, std::memory_order_relaxed);
+  fresh->pin_ticks = ticks() - start;
+  {
+    const std::lock_guard lock(handle->mutex);
+    handle->regions.push_back(fresh);
+  }
+  fresh->state.store(region_state::pinned, std::memory_order_release);
+  return fresh;
+}
+
+status map_region(session* handle, region* target, std::size_t size_bytes, arch::mapping_type wanted) {
+  if (auto s = check_pair(handle, target); !s) return s;
+  const session_use use(handle);
+  if (!use) return session_failure(EINVAL);
+  const std::lock_guard lock(stripe_of(target));
+  const region_state now = target->state.load(std::memory_order_acquire);
+  if (now == region_state::free) return region_failure(EINVAL);
+  if (now == region_state::mapped)
+    return failure{EAGAIN, "the handle is mapped already: one mapping per handle, unmap it first"};
+  const auto rounded = checked_align_up(size_bytes, kHostPageBytes);
+  if (size_bytes == 0 || !rounded || *rounded > target->pin->range().size_bytes)
+    return failure{EINVAL, format("the mapping's size (%zu bytes) must be 1 to the %llu bytes that are pinned", size_bytes,
+                                  static_cast<unsigned long long>(target->pin->range().size_bytes))};
+  auto view = target->pin->map(*rounded, wanted);
+  if (!view) return view.error();
+  target->view = *view;
+  target->mapped_request_bytes = size_bytes;
+  target->ops = &arch::copy_ops_for(view->type);
+  target->data.store(static_cast<char*>(view->address), std::memory_order_relaxed);
+  target->data_bytes.store(view->size_bytes, std::memory_order_relaxed);
+  target->type.store(view->type, std::memory_order_relaxed);
+  target->state.store(region_state::mapped, std::memory_order_release);
+  return {};
+}
+
+status map_region_exactly(session* handle, region* target) {
+  if (auto s = check_pair(handle, target); !s) return s;
+  if (auto s = map_region(handle, target, target->pin->range().size_bytes, arch::mapping_type::none); !s) return s;
+  const std::uint64_t skip = target->device_ptr - target->pin->range().begin;
+  target->data.store(target->data.load(std::memory_order_relaxed) + skip, std::memory_order_relaxed);
+  target->data_bytes.store(target->size_bytes, std::memory_order_relaxed);
+  return {};
+}
+
+status unmap_region(session* handle, region* target) {
+  if (auto s = check_pair(handle, target); !s) return s;
+  const session_use use(handle);
+  if (!use) return session_failure(EINVAL);
+  const std::lock_guard lock(stripe_of(target));
+  if (target->state.load(std::memory_order_acquire) != region_state::mapped)
+    return failure{EINVAL, "the handle is not mapped"};
+  unmap_locked(*target);
+  return {};
+}
+
+status unpin_region(session* handle, region* target) {
+  if (auto s = check_pair(handle, target); !s) return s;
+  const session_use use(handle);
+  if (!use) return session_failure(EINVAL);
+  {
+    const std::lock_guard lock(handle->mutex);
+    const auto found = std::find(handle->regions.rbegin(), handle->regions.rend(), target);  // the newest go first, mostly
+    if (found == handle->regions.rend()) return region_failure(EINVAL);                      // another thread was faster
+    *found = handle->regions.back();
+    handle->regions.pop_back();
+  }
+  release_region(*target);
+  return {};
+}
+
+result<bool> region_revoked(session* handle, region* target) {
+  if (auto s = check_pair(handle, target); !s) return s.error();
+  const session_use use(handle);
+  if (!use) return session_failure(EINVAL);
+  const std::lock_guard lock(stripe_of(target));
+  if (target->state.load(std::memory_order_acquire) == region_state::free) return region_failure(EINVAL);
+  return target->pin->revoked();
+}
+
+namespace {
+
+// The checks of every copy: a handful of loads of one slot.
+inline int check_copy(const region* target, const void* at, std::size_t size_bytes) noexcept {
+  if (const int code = check_region(target); code != 0) [[unlikely]]
+    return fail(code, code == EACCES ? kForeignProcess : kDeadHandle);
+  if (target->state.load(std::memory_order_acquire) != region_state::mapped) [[unlikely]]
+    return fail(EINVAL, "the handle is not mapped: call gdr_map before copying");
+  const auto offset =
+      static_cast<std::uint64_t>(static_cast<const char*>(at) - target->data.load(std::memory_order_relaxed));
+  const std::uint64_t limit = target->data_bytes.load(std::memory_order_relaxed);
+  if (offset > limit || size_bytes > limit - offset) [[unlikely]]
+    return fail(EINVAL, "the copy leaves the mapping: nothing was copied");
+  return 0;
+}
+
+}  // namespace
+
+int region_write(region* target, void* at, const void* source, std::size_t size_bytes, bool fence) noexcept {
+  if (const int code = check_copy(target, at, size_bytes)) [[unlikely]]
+    return code;
+  const arch::mapping_type type = target->type.load(std::memory_order_relaxed);
+  if (fence) arch::copy_to(type, at, source, size_bytes);
+  else arch::copy_to_unfenced(type, at, source, size_bytes);
+  return 0;
+}
+
+int region_read(region* target, void* destination, const void* at, std::size_t size_bytes) noexcept {
+  if (const int code = check_copy(target, at, size_bytes)) [[unlikely]]
+    return code;
+  arch::copy_from(target->type.load(std::memory_order_relaxed), destination, at, size_bytes);
+  return 0;
+}
+
+int region_fill(region* target, void* at, std::uint8_t value, std::size_t size_bytes) noexcept {
+  if (const int code = check_copy(target, at, size_bytes)) [[unlikely]]
+    return code;
+  const arch::mapping_type type = target->type.load(std::memory_order_relaxed);
+  target->ops->fill(at, 0x0101010101010101u * value, size_bytes);
+  arch::publish_to_device(type);
+  return 0;
+}
+
+int region_flush(region* target) noexcept {
+  if (const int code = check_region(target)) [[unlikely]]
+    return fail(code, code == EACCES ? kForeignProcess : kDeadHandle);
+  arch::publish_to_device(target->type.load(std::memory_order_relaxed));
+  return 0;
+}
+
+namespace {
+thread_local char t_last_error[512] = "no call of this thread has failed";
+}
+
+const char* last_error() noexcept { return t_last_error; }
+
+int fail(int code, const char* message) noexcept {
+  std::size_t length = std::min(std::strlen(message), sizeof t_last_error - 1);
+  std::memcpy(t_last_error, message, length);
+  t_last_error[length] = '\0';
+  PL_LOG(error, "%s", t_last_error);
+  return code;
+}
+
+int fail(const failure& why) noexcept { return fail(why.code, why.message.c_str()); }
+
+}  // namespace pl

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rm_space.hpp"
+
+#include <algorithm>
+#include <atomic>
+
+#include "export_listener.hpp"
+#include "fork_guard.hpp"
+#include "log.hpp"
+#include "text.hpp"
+#include "unique_fd.hpp"
+
+namespace pl {
+namespace {
+
+constexpr std::uint64_t kExtentGranule = 2 << 20;
+
+address_range extent_for(std::uint64_t offset, std::uint64_t length, std::uint64_t object_bytes) {
+  if (object_bytes == 0) return {offset, length};
+  const std::uint64_t begin = align_down(offset, kExtentGranule);
+  const std::uint64_t end = std::min(align_down(offset + length + kExtentGranule - 1, kExtentGranule), object_bytes);
+  return {begin, std::max(end, offset + length) - begin};
+}
+
+}  // namespace
+
+rm_object::~rm_object() {
+  // Pins hold the object, so no extent is in use any more; a leftover would be a bug, but must not leak BAR1.
+  for (const auto& left : extents_) space_->client().unmap(left->mapping, false);
+  space_->forget(block_id_);
+  space_->client().release(gpu_, memory_);
+}
+
+result<rm_object::lease> rm_object::acquire(std::uint64_t offset, std::uint64_t length, std::uint64_t object_bytes) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& known : extents_) {
+    if (!address_range{known->offset, known->length}.contains({offset, length})) continue;
+    known->users++;
+    return lease{static_cast<char*>(known->mapping.address) + (offset - known->offset), known.get(), false};
+  }
+  const address_range wanted = extent_for(offset, length, object_bytes);
+  auto mapping = space_->client().map(gpu_, memory_, wanted.begin, wanted.size_bytes, nullptr);
+  if (!mapping) return mapping.error();
+  extents_.push_back(std::make_unique<extent>(extent{wanted.begin, wanted.size_bytes, *mapping, 1}));
+  return lease{static_cast<char*>(mapping->address) + (offset - wanted.begin), extents_.back().get(), true};
+}
+
+void rm_object::release(const lease& held) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (--held.from->users > 0) return;
+  space_->client().unmap(held.from->mapping, false);
+  std::erase_if(extents_, [&held](const auto& e) { return e.get() == held.from; });
+}
+
+result<rm::cpu_mapping> rm_object::map_fixed(std::uint64_t offset, std::uint64_t length, void* address) {
+  return space_->client().map(gpu_, memory_, offset, length, address);
+}
+
+void rm_object::unmap_fixed(const rm::cpu_mapping& mapping) noexcept { space_->client().unmap(mapping, true); }
+
+result<std::shared_ptr<rm_space>> rm_space::get(device_io& io) {
+  // One record per process of a fork tree, leaked on purpose: a child must not touch its parent's (the client answers
+  // EACCES there, and the lock may be held by a thread that the child does not have), and static destructors would race
+  // with threads that still copy at exit.
+  struct record {
+    std::uint32_t epoch;
+    std::mutex mutex;
+    std::weak_ptr<rm_space> current;
+  };
+  static std::atomic<record*> newest{nullptr};
+  const std::uint32_t epoch = claim_process_epoch();
+  record* mine = newest.load(std::memory_order_acquire);
+  while (mine == nullptr || mine->epoch != epoch) {
+    auto* fresh = new record{epoch, {}, {}};
+    if (newest.compare_exchange_strong(mine, fresh)) mine = fresh;
+    else delete fresh;
+  }
+  const std::lock_guard lock(mine->mutex);
+  if (auto alive = mine->current.lock()) return alive;
+  auto client = rm::client::open(io);
+  if (!client) return client.error();
+  auto made = std::make_shared<rm_space>(*std::move(client));
+  mine->current = made;
+  return made;
+}
+
+result<const rm::gpu*> rm_space::gpu_of(const cu::driver_table& cuda, int device_ordinal) {
+  const std::lock_guard lock(mutex_);
+  if (const auto known = gpus_.find(device_ordinal); known != gpus_.end()) return known->second;
+  // CUDA ordinals follow CUDA_VISIBLE_DEVICES; the PCI address is the only name both sides share.
+  char text[32] = {};
+  cu::device_t device = 0;
+  cu::result_t rc = cuda.cuDeviceGet(&device, device_ordinal);
+  if (rc == cu::error_code::success) rc = cuda.cuDeviceGetPCIBusId(text, sizeof text, device);
+  if (rc != cu::error_code::success)
+    return cu::make_error(cuda, rc, format("asking for the PCI address of device %d", device_ordinal));
+  auto pci = rm::parse_pci_address(text);
+  if (!pci) return pci.error();
+  auto gpu = client_->find_gpu(*pci);
+  if (gpu) gpus_[device_ordinal] = *gpu;
+  return gpu;
+}
+
+bool rm_space::take_unproved(const rm::gpu* gpu) {
+  const std::lock_guard lock(mutex_);
+  if (std::find(proved_.begin(), proved_.end(), gpu) != proved_.end()) return false;
+  proved_.push_back(gpu);
+  return true;
+}
+
+std::shared_ptr<rm_object> rm_space::cached(unsigned long long block_id) {
+  if (block_id == 0) return nullptr;
+  const std::lock_guard lock(mutex_);
+  const auto found = objects_.find(block_id);
+  return found != objects_.end() ? found->second.lock() : nullptr;
+}
+
+std::shared_ptr<rm_object> rm_space::remember(const rm::gpu& gpu, rm::handle memory, unsigned long long block_id) {
+  auto object = std::make_shared<rm_object>(shared_from_this(), gpu, memory, block_id);
+  if (block_id != 0) {
+    const std::lock_guard lock(mutex_);
+    objects_[block_id] = object;
+  }
+  return object;
+}
+
+void rm_space::forget(unsigned long long block_id) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = objects_.find(block_id);
+  if (found != objects_.end() && found->second.expired()) objects_.erase(found);
+}
+
+result<std::vector<rm_placement>> rm_space::ask_libcuda(const cu::driver_table& cuda, const pin_plan& plan,
+                                                        const rm::gpu& gpu) {
+  auto context = cu::context_scope::enter(cuda, plan.device_ordinal, plan.context);
+  if (!context) return context.error();
+  auto backing = rm::find_backing(cuda, plan.rounded.begin, plan.rounded.size_bytes);
+  if (!backing) return backing.error();
+  std::vector<rm_placement> out;
+  std::uint64_t at = plan.rounded.begin;
+  for (const auto& piece : *backing) {
+    if (piece.size_bytes == 0 || piece.offset % kHostPageBytes != 0)
+      return failure{ENOTSUP, "libcuda names an object at an offset that is not page aligned: its ABI has changed"};
+    unsigned long long block_id = 0;
+    std::uint64_t object_bytes = 0;
+    for (const auto& planned : plan.pieces)
+      if (planned.range.begin == at && at - planned.object_begin == piece.offset) {
+        block_id = planned.block_id;
+        object_bytes = planned.object_bytes;
+      }
+    auto object = cached(block_id);
+    if (object == nullptr) {
+      auto memory = client_->duplicate(gpu, piece.client, piece.object);
+      if (!memory) return memory.error();
+      object = remember(gpu, *memory, block_id);
+    }
+    out.push_back({std::move(object), piece.offset, piece.size_bytes, object_bytes});
+    at += piece.size_bytes;
+  }
+  return out;
+}
+
+// The second way, public API only: cuMemCreate memory that was made exportable as a file descriptor.
+result<std::vector<rm_placement>> rm_space::import_vmm(const cu::driver_table& cuda, const pin_plan& plan,
+                                                       const rm::gpu& gpu) {
+  if (cuda.cuMemRetainAllocationHandle == nullptr || cuda.cuMemExportToShareableHandle == nullptr)
+    return failure{ENOTSUP, "libcuda lacks the VMM export calls"};
+  std::vector<rm_placement> out;
+  for (const auto& piece : plan.pieces) {
+    if (piece.object_bytes == 0) return failure{ENOTSUP, "the driver does not tell object borders"};
+    cu::physical_t physical = 0;
+    cu::result_t rc = cuda.cuMemRetainAllocationHandle(&physical, reinterpret_cast<void*>(piece.range.begin));
+    if (rc != cu::error_code::success)
+      return cu::make_error(cuda, rc, "cuMemRetainAllocationHandle (memory not made by cuMemCreate)");
+    int fd = -1;
+    rc = cuda.cuMemExportToShareableHandle(&fd, physical, cu::handle_type::posix_fd, 0);
+    cuda.cuMemRelease(physical);
+    if (rc != cu::error_code::success)
+      return cu::make_error(cuda, rc, "exporting cuMemCreate memory as a descriptor (requestedHandleTypes must allow it)");
+    const unique_fd owner(real_device_io(), fd);
+    auto object = cached(piece.block_id);
+    if (object == nullptr) {
+      auto memory = client_->import(gpu, fd);
+      if (!memory) return memory.error();
+      object = remember(gpu, *memory, piece.block_id);
+    }
+    out.push_back({std::move(object), piece.range.begin - piece.object_begin, piece.range.size_bytes, piece.object_bytes});
+  }
+  return out;
+}
+
+result<std::vector<rm_placement>> rm_space::resolve(const cu::driver_table& cuda, const pin_plan& plan) {
+  std::vector<rm_placement> out;
+  for (const auto& piece : plan.pieces) {
+    auto object = piece.object_bytes != 0 ? cached(piece.block_id) : nullptr;
+    if (object == nullptr) break;
+    out.push_back({std::move(object), piece.range.begin - piece.object_begin, piece.range.size_bytes, piece.object_bytes});
+  }
+  if (out.size() == plan.pieces.size()) return out;  // nothing asked of anybody
+  auto gpu = gpu_of(cuda, plan.device_ordinal);
+  if (!gpu) return gpu.error();
+  auto asked = ask_libcuda(cuda, plan, **gpu);
+  if (asked) return asked;
+  auto imported = import_vmm(cuda, plan, **gpu);
+  if (imported) return imported;
+  PL_LOG(debug, "second way (VMM export) refused: %s", imported.error().message.c_str());
+  return asked.error();
+}
+
+}  // namespace pl

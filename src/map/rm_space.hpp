@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the rm backend shares within a process: one resource manager client, the memory objects we hold a share of, and
+// the parts of them that are mapped. This is the pin cache: while any pin of an object lives, the next one of the same
+// object needs no call to libcuda or the kernel at all.
+//
+// Keys are CUDA's ids of physical blocks (CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID), unique for the life of a process, so memory
+// that was freed and allocated anew at the same address is another key. Nothing is kept after the last pin goes: a kept
+// share would hold freed memory. All methods are thread-safe.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "device_range.hpp"
+#include "rm_client.hpp"
+#include "status.hpp"
+
+namespace pl {
+
+class rm_space;
+
+// A share of one memory object. Extents are cut on 2 MiB lines of the object (BAR1's own granule for such memory), so small
+// allocations that lie in one block share one mapping.
+class rm_object {
+ public:
+  rm_object(std::shared_ptr<rm_space> space, const rm::gpu& gpu, rm::handle memory, unsigned long long block_id)
+      : space_(std::move(space)), gpu_(gpu), memory_(memory), block_id_(block_id) {}
+  ~rm_object();
+  rm_object(const rm_object&) = delete;
+  rm_object& operator=(const rm_object&) = delete;
+
+  struct extent {
+    std::uint64_t offset, length;
+    rm::cpu_mapping mapping;
+    int users;
+  };
+  struct lease {
+    void* address = nullptr;  // CPU address of the byte asked for
+    extent* from = nullptr;
+    bool fresh = false;  // the extent was mapped for this lease
+  };
+  // Bytes [offset, offset + length), mapped until the lease is given back.
+  result<lease> acquire(std::uint64_t offset, std::uint64_t length, std::uint64_t object_bytes);
+  void release(const lease& held) noexcept;
+
+  // Maps at a fixed place; not shared. For ranges over several objects.
+  result<rm::cpu_mapping> map_fixed(std::uint64_t offset, std::uint64_t length, void* address);
+  void unmap_fixed(const rm::cpu_mapping& mapping) noexcept;
+
+ private:
+  std::shared_ptr<rm_space> space_;
+  const rm::gpu& gpu_;
+  rm::handle memory_;
+  unsigned long long block_id_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<extent>> extents_;
+};
+
+// Where a piece of a pin lies in its object.
+struct rm_placement {
+  std::shared_ptr<rm_object> object;
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+  std::uint64_t object_bytes = 0;  // 0 if unknown
+};
+
+class rm_space : public std::enable_shared_from_this<rm_space> {
+ public:
+  // The process's space; made on first use, gone when the last user lets go. A forked child gets its own.
+  static result<std::shared_ptr<rm_space>> get(device_io& io);
+
+  explicit rm_space(std::unique_ptr<rm::client> client) : client_(std::move(client)) {}
+  rm::client& client() noexcept { return *client_; }
+
+  // Objects behind the plan's pieces, from the cache or by asking libcuda.
+  result<std::vector<rm_placement>> resolve(const cu::driver_table& cuda, const pin_plan& plan);
+
+  // Whether this GPU's mappings have been proved by a nonce already (rm_backend.cpp decides when that is wanted).
+  bool take_unproved(const rm::gpu* gpu);
+  void forget(unsigned long long block_id) noexcept;
+  result<const rm::gpu*> gpu_of(const cu::driver_table& cuda, int device_ordinal);
+
+ private:
+  std::shared_ptr<rm_object> cached(unsigned long long block_id);
+  std::shared_ptr<rm_object> remember(const rm::gpu& gpu, rm::handle memory, unsigned long long block_id);
+  result<std::vector<rm_placement>> ask_libcuda(const cu::driver_table& cuda, const pin_plan& plan, const rm::gpu& gpu);
+  result<std::vector<rm_placement>> import_vmm(const cu::driver_table& cuda, const pin_plan& plan, const rm::gpu& gpu);
+
+  std::unique_ptr<rm::client> client_;
+  std::mutex mutex_;
+  std::unordered_map<unsigned long long, std::weak_ptr<rm_object>> objects_;
+  std::unordered_map<int, const rm::gpu*> gpus_;
+  std::vector<const rm::gpu*> proved_;
+};
+
+}  // namespace pl

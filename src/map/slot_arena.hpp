@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Objects that can be named by a raw pointer from C, and checked: "is this value one of ours?" is two comparisons.
+//
+// A fixed number of equal slots in one range of reserved, lazily committed memory that is never unmapped, so that looking at
+// a stale or foreign pointer's slot never faults. Freed slots wait in a queue (kQuarantine long) before they are reused: a
+// handle used after its release is then refused instead of naming somebody else's object.
+// Slots are value-initialised once and never destroyed; T resets itself.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <new>
+
+#include "checked_math.hpp"
+
+namespace pl {
+
+template <class T, std::size_t kSlots, std::size_t kQuarantine>
+class slot_arena {
+ public:
+  static_assert(is_power_of_two(sizeof(T)), "slots are found by masking");
+  static constexpr std::size_t kBytes = kSlots * sizeof(T);
+
+  slot_arena() {
+    void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    base_ = memory == MAP_FAILED ? nullptr : static_cast<char*>(memory);
+  }
+  slot_arena(const slot_arena&) = delete;
+  slot_arena& operator=(const slot_arena&) = delete;
+
+  // True if `value` is the address of a slot of this arena (live or not). Any value is allowed. Lock-free.
+  bool owns(std::uintptr_t value) const noexcept {
+    const std::uintptr_t offset = value - reinterpret_cast<std::uintptr_t>(base_);
+    return base_ != nullptr && offset < kBytes && (offset & (sizeof(T) - 1)) == 0;
+  }
+  // Precondition: owns(value), and the slot was handed out once (the caller's state word says so: 0 = never used).
+  static T* at(std::uintptr_t value) noexcept { return reinterpret_cast<T*>(value); }
+
+  // A slot of the caller's own; null when all are in use or memory ran out.
+  T* take() {
+    const std::lock_guard lock(mutex_);
+    if (base_ == nullptr) return nullptr;
+    if (free_.size() > kQuarantine || (used_ == kSlots && !free_.empty())) {
+      T* slot = free_.front();
+      free_.pop_front();
+      return slot;
+    }
+    if (used_ == kSlots) return nullptr;
+    return new (base_ + sizeof(T) * used_++) T{};
+  }
+
+  void give_back(T* slot) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(slot);
+  }
+
+ private:
+  char* base_ = nullptr;
+  std::mutex mutex_;
+  std::size_t used_ = 0;
+  std::deque<T*> free_;
+};
+
+}  // namespace pl
