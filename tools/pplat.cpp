@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool.hpp"
+namespace pl::tools {
+int run_pplat(const invocation&) { throw tool_failure("not built yet"); }
+int run_demo(const invocation&) { throw tool_failure("not built yet"); }
+}  // namespace pl::tools
