@@ -2,29 +2,31 @@
 PRESET ?= release
 BUILD  := build/$(PRESET)
 JOBS   ?= $(shell nproc)
+export JOBS PRESET CMAKE_ARGS
 
-.PHONY: build run test lint dist clean setup
+.PHONY: build run test lint dist clean setup help
 .DEFAULT_GOAL := build
 
-setup:              ## install what is missing (as root), or name the command that does
-	@scripts/setup.sh
-
 build: setup        ## build/release/out: the peerlane program, its drop-in names and its libraries
-	@cmake --preset $(PRESET) $(CMAKE_ARGS) >build-configure.log 2>&1 || { cat build-configure.log; exit 1; }
-	@rm -f build-configure.log
-	@cmake --build --preset $(PRESET) -j $(JOBS)
+	@scripts/build.sh $(PRESET)
 
 run: build          ## the main job, on the simulated GPU if no real one answers
 	@$(BUILD)/out/peerlane demo
 
-test: setup         ## everything that CI runs
+test: setup         ## everything that CI runs; the last line counts passed, failed and skipped
 	@scripts/test.sh
 
-lint: setup         ## format, clang-tidy, layers, our own rules
+lint: setup         ## our own rules, layout, shellcheck, clang-tidy on changed files (ALL=1: on all)
 	@scripts/lint.sh
 
-dist: build         ## build/peerlane-<version>-<arch>.tar.gz
-	@scripts/dist.sh $(BUILD)
+dist: build         ## build/peerlane-<version>-linux-<arch>.tar.gz
+	@scripts/dist.sh $(PRESET)
 
-clean:
+setup:              ## install what is missing (as root), or name the command that does
+	@scripts/setup.sh
+
+clean:              ## remove build/ (the private Python environment .venv stays)
 	@rm -rf build
+
+help:               ## this list
+	@sed -n 's/^\([a-z]*\):.*## */\1\t/p' Makefile

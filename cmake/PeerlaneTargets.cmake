@@ -3,7 +3,9 @@
 add_library(pl_options INTERFACE)
 target_compile_options(pl_options INTERFACE
   -Wall -Wextra -Wshadow $<$<COMPILE_LANGUAGE:CXX>:-Wconversion -Wnon-virtual-dtor>
-  $<$<BOOL:${PEERLANE_WERROR}>:-Werror> -fno-omit-frame-pointer)
+  $<$<BOOL:${PEERLANE_WERROR}>:-Werror> -fno-omit-frame-pointer
+  # What a binary says about its sources (assert, log lines) is relative to the repository: no path of the build machine.
+  -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
 if(PEERLANE_SANITIZE)
   target_compile_options(pl_options INTERFACE -fsanitize=${PEERLANE_SANITIZE} -fno-sanitize-recover=all)
   target_link_options(pl_options INTERFACE -fsanitize=${PEERLANE_SANITIZE})
@@ -25,6 +27,8 @@ function(pl_test name)
     set(ARG_TIMEOUT 120)
   endif()
   add_executable(${name} ${ARG_SOURCES})
+  # Tests run where they are built, and find shared libraries of ours there.
+  set_target_properties(${name} PROPERTIES BUILD_WITH_INSTALL_RPATH OFF)
   target_link_libraries(${name} PRIVATE ${ARG_LIBS} pl_options GTest::gtest GTest::gtest_main)
   include(GoogleTest)
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST

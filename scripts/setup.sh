@@ -1,35 +1,115 @@
 #!/usr/bin/env bash
-# Installs the packages that the build needs: as root by apt, otherwise it names the exact command and stops.
-# Quiet and instant when nothing is missing.
+# SPDX-License-Identifier: Apache-2.0
+# Installs what the build needs and lacks: Debian/Ubuntu packages as root (otherwise it names the exact command and
+# stops), and, where no CUDA compiler is found, one from PyPI in the private Python environment .venv. Quiet, and quick,
+# when nothing is missing. Works on Debian 12 and Ubuntu 24.04.
+# Environment: PEERLANE_NO_NVCC=1 leaves the CUDA compiler alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# ---- Debian packages -------------------------------------------------------------------------------------------------
 required=(g++ cmake ninja-build pkg-config libgtest-dev libhwloc-dev nlohmann-json3-dev libcli11-dev python3)
+
+# The CUDA compiler of this machine, if there is one; cmake looks in the same places, in this order.
+find_nvcc() {
+  local candidate
+  for candidate in "${CMAKE_CUDA_COMPILER:-}" "${CUDACXX:-}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc \
+    .venv/lib/python3*/site-packages/nvidia/cu13/bin/nvcc; do
+    if [ -n "$candidate" ] && [ -x "$candidate" ]; then echo "$candidate" && return 0; fi
+  done
+  return 1
+}
+
+want_nvcc=no
+venv_package=()
+if [ "${PEERLANE_NO_NVCC:-0}" != 1 ] && [ ! -e .venv/nvcc-failed ] && ! find_nvcc >/dev/null; then
+  want_nvcc=yes
+  # Debian splits these modules off Python; a Python from elsewhere has them.
+  python3 -c 'import ensurepip, venv' 2>/dev/null || venv_package=(python3-venv)
+fi
+
+installed() {
+  dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed' && return 0
+  # A tool that is on PATH from elsewhere (PyPI, a module system, another distribution) is as good as the package.
+  case "$1" in
+    g++ | cmake | pkg-config | python3) command -v "$1" >/dev/null ;;
+    ninja-build) command -v ninja >/dev/null ;;
+    *) return 1 ;;
+  esac
+}
+
 missing=()
 for package in "${required[@]}"; do
-  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+  installed "$package" || missing+=("$package")
 done
-# A tool that is on PATH from elsewhere (PyPI, a module system) is as good as the package.
-kept=()
-for package in "${missing[@]}"; do
-  case "$package" in
-    g++) command -v g++ >/dev/null && continue ;;
-    cmake) command -v cmake >/dev/null && continue ;;
-    ninja-build) command -v ninja >/dev/null && continue ;;
-    pkg-config) command -v pkg-config >/dev/null && continue ;;
-    python3) command -v python3 >/dev/null && continue ;;
-  esac
-  kept+=("$package")
-done
-[ ${#kept[@]} -eq 0 ] && exit 0
 
-command="apt-get update && apt-get install -y --no-install-recommends ${kept[*]}"
-if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
-  echo "setup: missing packages: ${kept[*]}" >&2
-  echo "setup: as root, run: $command" >&2
-  exit 1
+as_root=no
+[ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null && as_root=yes
+if [ "$as_root" = yes ]; then
+  wanted=("${missing[@]}" "${venv_package[@]}")
+else
+  wanted=("${missing[@]}")
 fi
-echo "setup: installing ${kept[*]}"
-export DEBIAN_FRONTEND=noninteractive
-apt-get update -qq
-apt-get install -y -qq --no-install-recommends "${kept[@]}" >/dev/null
+command_for() { echo "apt-get update && apt-get install -y --no-install-recommends $*"; }
+
+if [ ${#wanted[@]} -gt 0 ]; then
+  if [ "$as_root" = no ]; then
+    echo "setup: missing packages: ${missing[*]}" >&2
+    echo "setup: as root, run: $(command_for "${missing[@]}" "${venv_package[@]}")" >&2
+    exit 1
+  fi
+  echo "setup: installing ${wanted[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  log=$(mktemp)
+  trap 'rm -f "$log"' EXIT
+  if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${wanted[@]}"; } >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    echo "setup: apt-get failed; this is what was tried: $(command_for "${wanted[@]}")" >&2
+    exit 1
+  fi
+fi
+
+# ---- CUDA compiler ---------------------------------------------------------------------------------------------------
+[ "$want_nvcc" = yes ] || exit 0
+# Kernels compiled by 13.0 run on every driver of the 580 series and later. Its parts name each other without a version,
+# so all of them are pinned.
+cuda_packages=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96)
+
+give_up() {  # not fatal: everything but GPU kernels works without the compiler
+  mkdir -p .venv
+  echo "$1" >.venv/nvcc-failed
+  echo "setup: no CUDA compiler: $1"
+  echo "setup: going on without; the build says which features are off. To try again: rm -r .venv"
+  exit 0
+}
+
+if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+  echo "setup: no CUDA compiler: installing one needs python3-venv. As root, run: $(command_for python3-venv)"
+  echo "setup: going on without; the build says which features are off"
+  exit 0
+fi
+echo "setup: no nvcc found: fetching the CUDA 13.0 compiler into .venv (some 280 MB on disk; PEERLANE_NO_NVCC=1 skips this)"
+mkdir -p build
+# Half an environment would look like a whole one to the next run.
+[ -e .venv ] || trap 'rm -rf .venv; exit 130' INT TERM
+python3 -m venv .venv >build/setup-nvcc.log 2>&1 || give_up "python3 -m venv failed (build/setup-nvcc.log)"
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input "${cuda_packages[@]}" \
+  >>build/setup-nvcc.log 2>&1 || give_up "pip install failed: $(grep -m1 ERROR build/setup-nvcc.log || echo see build/setup-nvcc.log)"
+nvcc=$(find_nvcc) || give_up "the packages hold no nvcc where it is expected"
+
+# The wheels are laid out as lib/, the compiler's link step looks in lib64/ and for the unversioned name.
+toolkit=$(cd "$(dirname "$nvcc")/.." && pwd)
+ln -sfn lib "$toolkit/lib64"
+[ -e "$toolkit/lib/libcudart.so" ] || ln -sfn libcudart.so.13 "$toolkit/lib/libcudart.so"
+
+# A compiler that starts is not yet one that works: make what the build will make.
+probe=$(mktemp -d)
+printf 'extern "C" __global__ void probe(unsigned* word) { atomicAdd_system(word, 1u); }\n' >"$probe/probe.cu"
+if ! { "$nvcc" -cubin -arch=sm_90 -o "$probe/probe.cubin" "$probe/probe.cu" && "$nvcc" -ptx -arch=compute_80 -o "$probe/probe.ptx" "$probe/probe.cu"; } \
+  >>build/setup-nvcc.log 2>&1; then
+  rm -rf "$probe"
+  give_up "the installed nvcc cannot compile a kernel (build/setup-nvcc.log)"
+fi
+rm -rf "$probe"
+trap - INT TERM
+echo "setup: CUDA compiler ready ($("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p'))"

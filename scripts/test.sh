@@ -1,12 +1,45 @@
 #!/usr/bin/env bash
-# Builds and runs every test: sanitizer builds first, the release build (which users run) last.
+# SPDX-License-Identifier: Apache-2.0
+# Builds and runs every test: sanitizer builds first, the release build (which users run) last. All of them run even if
+# one fails; the last line counts all. Environment: TEST_PRESETS, JOBS, CTEST_ARGS (for example "-R Env").
 set -euo pipefail
 cd "$(dirname "$0")/.."
 jobs=${JOBS:-$(nproc)}
+presets=${TEST_PRESETS:-asan tsan release}
+failed=0
+reports=()
 
-for preset in ${TEST_PRESETS:-asan tsan release}; do
+# GCC 12's ThreadSanitizer dies at start where the kernel randomises more address bits than it expects; without
+# randomisation it works. Where that cannot be switched off either, the run is left out, and said so.
+prefix_for() {
+  [ "$1" = tsan ] || return 0
+  local probe=build/tsan-probe
+  mkdir -p build
+  echo 'int main() {}' | "${CXX:-g++}" -x c++ -fsanitize=thread - -o "$probe"
+  for _ in 1 2 3 4 5 6 7 8; do
+    if ! "$probe" 2>/dev/null; then
+      setarch -R "$probe" 2>/dev/null && echo "setarch -R" && return 0
+      return 1
+    fi
+  done
+}
+
+# What passed is counted, not listed: the log of a green run is short enough to be read.
+show() { grep -vE '^ +Start +[0-9]+: | +Passed +[0-9.]+ sec$' || true; }
+
+for preset in $presets; do
   echo "== $preset"
-  cmake --preset "$preset" >/dev/null
-  cmake --build --preset "$preset" -j "$jobs" | tail -n 1
-  ctest --preset "$preset" --progress -j "$jobs"
+  if ! prefix=$(prefix_for "$preset"); then
+    echo "test: NOT RUN: $preset (ThreadSanitizer cannot place its memory on this kernel: lower vm.mmap_rnd_bits to 28)"
+    continue
+  fi
+  scripts/build.sh "$preset"
+  report=$PWD/build/$preset/junit.xml
+  rm -f "$report"
+  # shellcheck disable=SC2086 # prefix and CTEST_ARGS are lists of words
+  $prefix ctest --preset "$preset" -j "$jobs" --output-junit "$report" ${CTEST_ARGS:-} 2>&1 | show || failed=1
+  reports+=("$preset=$report")
 done
+
+python3 scripts/test_summary.py "${reports[@]}" || failed=1
+exit "$failed"

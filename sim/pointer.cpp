@@ -22,6 +22,13 @@ std::uint64_t block_id(const allocation& a, device_ptr pointer) {
   return pieces.empty() ? a.buffer_id : pieces[0].memory->handle();
 }
 
+// The memory object mapped around `pointer`: a 2 MiB block behind small allocations, one cuMemCreate piece in a reservation.
+// Real drivers (580.159) answer the MAPPING_ attributes with it, not with the user's allocation.
+reservation mapped_object(const allocation& a, device_ptr pointer) {
+  const auto pieces = address_space::instance().mappings_over(pointer, 1);
+  return pieces.empty() ? reservation{a.base, a.bytes} : reservation{pieces[0].base, pieces[0].bytes};
+}
+
 int access_of(const allocation& a, device_ptr pointer) {
   if (a.is_host_address()) return access_flags::read_write;
   const auto pieces = address_space::instance().mappings_over(pointer, 1);
@@ -35,7 +42,7 @@ result_t reserved_attribute(void* data, int attribute, device_ptr pointer) {
   if (!address_space::instance().find_reservation(pointer, range)) return code::invalid_value;
   switch (attribute) {
     case pointer_attribute::mapped:
-      return put<bool>(data, false);
+      return put<unsigned>(data, 0);  // booleans are 4 bytes wide (measured on 580.159)
     case pointer_attribute::range_start:
       return put<device_ptr>(data, range.base);
     case pointer_attribute::range_size:
@@ -86,19 +93,19 @@ result_t get(void* data, int attribute, device_ptr pointer) {
     case pointer_attribute::range_size:
       return put<std::size_t>(data, range.bytes);
     case pointer_attribute::mapped:
-      return put<bool>(data, true);
+      return put<unsigned>(data, 1);
     case pointer_attribute::allowed_handle_types:
       return put<unsigned long long>(data, static_cast<unsigned long long>(a->handle_types));
     case pointer_attribute::is_gpu_direct_rdma_capable:
-      return put<bool>(data, !a->is_host_address() && a->rdma_capable);
+      return put<unsigned>(data, !a->is_host_address() && a->rdma_capable ? 1 : 0);
     case pointer_attribute::access_flags:
       return put<int>(data, access_of(*a, pointer));
     case pointer_attribute::mempool_handle:
       return put<pool_t>(data, a->pool);
     case pointer_attribute::mapping_size:
-      return put<std::size_t>(data, a->bytes);
+      return put<std::size_t>(data, mapped_object(*a, pointer).bytes);
     case pointer_attribute::mapping_base:
-      return put<device_ptr>(data, a->base);
+      return put<device_ptr>(data, mapped_object(*a, pointer).base);
     case pointer_attribute::memory_block_id:
       return put<unsigned long long>(data, block_id(*a, pointer));
     default:
@@ -111,7 +118,6 @@ std::size_t value_bytes(int attribute) {
   switch (attribute) {
     case pointer_attribute::mapped:
     case pointer_attribute::is_gpu_direct_rdma_capable:
-      return sizeof(bool);
     case pointer_attribute::memory_type:
     case pointer_attribute::sync_memops:
     case pointer_attribute::is_managed:

@@ -32,6 +32,7 @@ struct avx2_isa {
     const __m256i low = _mm256_loadu_si256(at<const __m256i>(source));
     const __m256i high = _mm256_loadu_si256(at<const __m256i>(source + 32));
     _mm256_stream_si256(at<__m256i>(device), low);
+    compiler_barrier();
     _mm256_stream_si256(at<__m256i>(device + 32), high);
   }
 

@@ -26,7 +26,8 @@ namespace {  // NOLINT(google-build-namespaces): see above
 
 constexpr std::size_t kLine = 64;
 
-// Keeps the compiler from moving or merging accesses to the mapping across a call when it sees through it (LTO).
+// Keeps the compiler from moving or merging accesses to the mapping: across a call when it sees through it (LTO), and
+// between the parts of a line, so that they reach the CPU in ascending order. No instruction.
 PL_ALWAYS_INLINE void compiler_barrier() { asm volatile("" ::: "memory"); }
 
 template <class T>
@@ -185,9 +186,7 @@ PL_ALWAYS_INLINE void fill_routine(void* device, std::uint64_t pattern, std::siz
 // Bytes [begin, end) of a unit to where they belong; `host` is where the unit's byte 0 would go.
 template <class Isa>
 PL_ALWAYS_INLINE void store_part(std::uintptr_t host, const typename Isa::unit& value, std::size_t begin, std::size_t end) {
-  if constexpr (requires { Isa::store_unit_masked(host, value, begin, end); }) {
-    Isa::store_unit_masked(host, value, begin, end);
-  } else if (end - begin == Isa::kUnit) {
+  if (end - begin == Isa::kUnit) {
     Isa::store_unit(host, value);
   } else {
     // Through the stack: the host buffer may end, or begin, anywhere. Nothing beside a microsecond of bus.
@@ -197,18 +196,27 @@ PL_ALWAYS_INLINE void store_part(std::uintptr_t host, const typename Isa::unit& 
   }
 }
 
+// In program order: the compiler would otherwise schedule the last lines of a group first.
+template <class Isa>
+PL_ALWAYS_INLINE typename Isa::unit load_in_order(std::uintptr_t device) {
+  const typename Isa::unit value = Isa::load_unit(device);
+  compiler_barrier();
+  return value;
+}
+
 // Units [device, device + Count * kUnit): all loads are issued before the first store needs one of them. Of the first
 // unit the bytes from `begin` on are wanted, of the last one those below `end`.
 template <class Isa, std::size_t... Index>
 PL_ALWAYS_INLINE void read_units(std::uintptr_t host, std::uintptr_t device, std::size_t begin, std::size_t end,
                                  std::index_sequence<Index...>) {
   constexpr std::size_t kLast = sizeof...(Index) - 1;
-  const typename Isa::unit values[] = {Isa::load_unit(device + Index * Isa::kUnit)...};
+  const typename Isa::unit values[] = {load_in_order<Isa>(device + Index * Isa::kUnit)...};
   if constexpr (kLast == 0) {
     store_part<Isa>(host, values[0], begin, end);
   } else {
-    store_part<Isa>(host, values[0], begin, Isa::kUnit);
+    // The middle first: the parts may call memcpy, and what is still in registers then is spilled.
     ((Index != 0 && Index != kLast ? Isa::store_unit(host + Index * Isa::kUnit, values[Index]) : void()), ...);
+    store_part<Isa>(host, values[0], begin, Isa::kUnit);
     store_part<Isa>(host + kLast * Isa::kUnit, values[kLast], 0, end);
   }
 }

@@ -35,8 +35,11 @@ struct sse2_isa {
     const __m128i c = _mm_loadu_si128(at<const __m128i>(source + 32));
     const __m128i d = _mm_loadu_si128(at<const __m128i>(source + 48));
     _mm_stream_si128(at<__m128i>(device), a);
+    compiler_barrier();
     _mm_stream_si128(at<__m128i>(device + 16), b);
+    compiler_barrier();
     _mm_stream_si128(at<__m128i>(device + 32), c);
+    compiler_barrier();
     _mm_stream_si128(at<__m128i>(device + 48), d);
   }
 

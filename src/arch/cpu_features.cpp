@@ -35,7 +35,7 @@ constexpr unsigned kLeaf7EcxMovdir64b = 28;
 x86_cpuid read_cpuid() {
   x86_cpuid cpuid;
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  cpuid.max_leaf = __get_cpuid_max(0, nullptr);
+  cpuid.max_leaf = static_cast<std::uint32_t>(__get_cpuid_max(0, nullptr));  // int in clang
   if (cpuid.max_leaf >= 1) {
     __cpuid(1, eax, ebx, ecx, edx);
     cpuid.leaf1_ecx = ecx;

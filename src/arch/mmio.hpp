@@ -54,8 +54,6 @@
 // Path grade: hot. Every function is one or two instructions; no syscall, lock, allocation or log.
 #pragma once
 
-#include <atomic>
-
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -68,25 +66,33 @@ enum class mapping_type : int { none = 0, wc = 1, cached = 2, device = 3 };
 static_assert(static_cast<int>(mapping_type::wc) == 1 && static_cast<int>(mapping_type::cached) == 2 &&
               static_cast<int>(mapping_type::device) == 3);
 
+namespace detail {
+
+// What release and acquire fences are on x86. Not std::atomic_thread_fence, which GCC refuses under ThreadSanitizer.
+inline void compiler_only_fence() noexcept { asm volatile("" ::: "memory"); }
+
+}  // namespace detail
+
 // After writes. All earlier stores of this thread to the mapping leave the CPU now, and before any later store of this
 // thread to any memory. Does not wait until the device has them.
 //
-// Earlier loads are ordered too (it is a release). Costs as long as the write-combining buffers take to drain: about
-// 0.1 us behind a BAR.
+// It is a release: earlier loads too are done before any later store (x86 never lets a store pass an older load). Costs as
+// long as the write-combining buffers take to drain: about 0.1 us behind a BAR.
 inline void publish_to_device(mapping_type type) noexcept {
 #if defined(__x86_64__)
   // x86 keeps ordinary (cached) stores in order by itself, so that only the compiler must be told. UC stores do not
   // need the sfence either, but a mapping called "device" may have been written by MOVDIR64B, which ignores UC.
-  if (type == mapping_type::cached) std::atomic_thread_fence(std::memory_order_release);
+  if (type == mapping_type::cached) detail::compiler_only_fence();
   else asm volatile("sfence" ::: "memory");
 #elif defined(__aarch64__)
-  // A dmb would order gathered Normal-NC stores but let the last of them linger; dsb completes them. The outer
-  // shareable domain and not the inner one of C++ fences: the GPU may lie outside the inner one.
-  if (type == mapping_type::wc) asm volatile("dsb st" ::: "memory");
+  // A dmb would order gathered Normal-NC stores but let the last of them linger; dsb completes them. "st" leaves loads
+  // out, which the dmb makes up for more cheaply than a full dsb. The outer shareable domain below and not the inner one
+  // of C++ fences: the GPU may lie outside the inner one.
+  if (type == mapping_type::wc) asm volatile("dmb ld\n\tdsb st" ::: "memory");
   else asm volatile("dmb osh" ::: "memory");
 #else
   (void)type;
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  __sync_synchronize();
 #endif
 }
 
@@ -102,7 +108,7 @@ inline void order_before_reads([[maybe_unused]] mapping_type type) noexcept {
 #elif defined(__aarch64__)
   asm volatile("dmb sy" ::: "memory");
 #else
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  __sync_synchronize();
 #endif
 }
 
@@ -111,14 +117,14 @@ inline void order_before_reads([[maybe_unused]] mapping_type type) noexcept {
 inline void order_after_reads(mapping_type type) noexcept {
 #if defined(__x86_64__)
   // Streaming loads from WC memory are not ordered among themselves; all other x86 loads are.
-  if (type == mapping_type::cached) std::atomic_thread_fence(std::memory_order_acquire);
+  if (type == mapping_type::cached) detail::compiler_only_fence();
   else asm volatile("lfence" ::: "memory");
 #elif defined(__aarch64__)
   if (type == mapping_type::cached) asm volatile("dmb oshld" ::: "memory");
   else asm volatile("dmb ld" ::: "memory");
 #else
   (void)type;
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  __sync_synchronize();
 #endif
 }
 

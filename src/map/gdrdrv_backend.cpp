@@ -119,7 +119,8 @@ class gdrdrv_backend final : public backend {
     const auto rounded = round_outwards(request.range, kGpuPageBytes);
     if (!rounded) return failure{EINVAL, "address plus size overflows"};
     std::uint64_t handle = 0;
-    if (const int code = call_pin(request, handle); code != 0) return explain(request, code);
+    // The rounded range, which the module would pin anyway: it refuses to map a pin that starts inside a granule.
+    if (const int code = call_pin(*rounded, request.force_pcie, handle); code != 0) return explain(request, code);
     return std::unique_ptr<pinned_memory>(new gdrdrv_pin(io_, fd_.get(), version_, handle, *rounded, ordinal));
   }
 
@@ -130,16 +131,16 @@ class gdrdrv_backend final : public backend {
     return io_.ioctl(fd_.get(), GDRDRV_IOC_GET_ATTR, &params) == 0 && params.val != 0;
   }
 
-  int call_pin(const pin_request& request, std::uint64_t& handle) {
+  int call_pin(address_range range, bool force_pcie, std::uint64_t& handle) {
     if (version_ >= kPinV2Version) {
-      gdrdrv_pin_buffer_v2 params{request.range.begin, request.range.size_bytes,
-                                  request.force_pcie ? std::uint32_t{GDRDRV_PIN_FORCE_PCIE} : 0u, 0, 0};
+      gdrdrv_pin_buffer_v2 params{range.begin, range.size_bytes, force_pcie ? std::uint32_t{GDRDRV_PIN_FORCE_PCIE} : 0u, 0,
+                                  0};
       if (io_.ioctl(fd_.get(), GDRDRV_IOC_PIN_BUFFER_V2, &params) != 0) return errno;
       handle = params.handle;
       return 0;
     }
-    if (request.force_pcie) return EINVAL;
-    gdrdrv_pin_buffer params{request.range.begin, request.range.size_bytes, 0, 0, 0, 0};
+    if (force_pcie) return EINVAL;
+    gdrdrv_pin_buffer params{range.begin, range.size_bytes, 0, 0, 0, 0};
     if (io_.ioctl(fd_.get(), GDRDRV_IOC_PIN_BUFFER, &params) != 0) return errno;
     handle = params.handle;
     return 0;

@@ -45,9 +45,11 @@ enum rm_status : std::uint32_t {
   status_insufficient_resources = 0x1a,
   status_insufficient_permissions = 0x1b,
   status_invalid_client = 0x23,
+  status_invalid_limit = 0x2e,
   status_invalid_object_handle = 0x33,
   status_no_memory = 0x51,
   status_not_supported = 0x56,
+  status_object_not_found = 0x57,
 };
 
 struct alloc_params {  // NVOS21

@@ -23,6 +23,9 @@ int errno_of_status(std::uint32_t rm_status_word) {
     case status_insufficient_permissions:
     case status_invalid_client:
       return EACCES;
+    case status_invalid_limit:
+      return EINVAL;
+    case status_object_not_found:
     case status_invalid_object_handle:
       return ENOENT;
     case status_not_supported:

@@ -1,0 +1,72 @@
+# `cmake --install`: GNUInstallDirs, relocatable (every path inside is relative, so the prefix can be moved or packed).
+#   <prefix>/<libdir>/libgdrapi.so -> .so.2 -> .so.2.6     all three at run time: clients open each of these names
+#   <prefix>/<libdir>/libpeerlane.so*
+#   <prefix>/<libdir>/peerlane/                            the program and what it finds beside itself (sim/)
+#   <prefix>/bin/peerlane, gdrcopy_sanity, ...             links to that program
+#   <prefix>/include, <libdir>/pkgconfig, <libdir>/cmake, share/doc/peerlane
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(PL_PRIVATE_DIR ${CMAKE_INSTALL_LIBDIR}/peerlane)
+set(PL_GDRAPI_VERSION 2.6)
+file(RELATIVE_PATH PL_PKGCONFIG_TO_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+file(RELATIVE_PATH PL_CMAKE_TO_PREFIX /${CMAKE_INSTALL_LIBDIR}/cmake/package /)
+
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/peerlane)
+
+# pl_install_library(<target> <version> <description>): the library, its pkg-config file and its CMake package, so that
+# `pkg-config --libs <target>` and `find_package(<target>)` + <target>::<target> work.
+function(pl_install_library target version description)
+  if(NOT TARGET ${target})
+    return()
+  endif()
+  install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  set(PL_NAME ${target})
+  set(PL_VERSION ${version})
+  set(PL_DESCRIPTION ${description})
+  set(made ${PROJECT_BINARY_DIR}/packaging)
+  configure_file(${PROJECT_SOURCE_DIR}/packaging/library.pc.in ${made}/${target}.pc @ONLY)
+  configure_file(${PROJECT_SOURCE_DIR}/packaging/library-config.cmake.in ${made}/${target}-config.cmake @ONLY)
+  write_basic_package_version_file(${made}/${target}-config-version.cmake VERSION ${version} COMPATIBILITY SameMajorVersion)
+  install(FILES ${made}/${target}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  install(FILES ${made}/${target}-config.cmake ${made}/${target}-config-version.cmake
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/${target})
+endfunction()
+pl_install_library(gdrapi ${PL_GDRAPI_VERSION} "CPU mappings of GPU memory, behind the GDRCopy interface")
+pl_install_library(peerlane ${PROJECT_VERSION} "GPU memory in the CPU's address space: mappings and copies")
+
+# The program and its drop-in names are whatever the build put into out/: the links there are links here. The program is
+# linked from bin/ rather than placed there, so that what it looks for beside its own file is found in every layout.
+install(CODE "
+  set(out \"${PL_OUT}\")
+  set(private \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${PL_PRIVATE_DIR}\")
+  set(bin \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}\")
+  file(RELATIVE_PATH to_private /${CMAKE_INSTALL_BINDIR} /${PL_PRIVATE_DIR})
+  if(EXISTS \"\${out}/peerlane\")
+    file(INSTALL \"\${out}/peerlane\" DESTINATION \"\${private}\" USE_SOURCE_PERMISSIONS)
+    if(EXISTS \"\${out}/sim\")
+      file(INSTALL \"\${out}/sim\" DESTINATION \"\${private}\" USE_SOURCE_PERMISSIONS)
+    endif()
+    if(CMAKE_INSTALL_DO_STRIP)
+      file(GLOB_RECURSE binaries \"\${private}/*\")
+      foreach(binary IN LISTS binaries)
+        if(NOT IS_SYMLINK \"\${binary}\")
+          execute_process(COMMAND \"${CMAKE_STRIP}\" \"\${binary}\" ERROR_QUIET)
+        endif()
+      endforeach()
+    endif()
+    file(MAKE_DIRECTORY \"\${bin}\")
+    file(GLOB names RELATIVE \"\${out}\" \"\${out}/*\")
+    foreach(name IN LISTS names)
+      set(target \"\")
+      if(IS_SYMLINK \"\${out}/\${name}\")
+        file(READ_SYMLINK \"\${out}/\${name}\" target)
+      endif()
+      if(name STREQUAL peerlane OR target STREQUAL peerlane)
+        file(CREATE_LINK \"\${to_private}/peerlane\" \"\${bin}/\${name}\" SYMBOLIC)
+      endif()
+    endforeach()
+  endif()
+")

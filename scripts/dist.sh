@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# scripts/dist.sh [PRESET]: packs a finished build as build/peerlane-<version>-linux-<arch>.tar.gz: programs, libraries,
+# headers, pkg-config and CMake files, licence. Unpack anywhere; nothing inside knows where. The same build packed twice
+# gives the same bytes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+preset=${1:-release}
+build=build/$preset
+version=$(sed -n 's/^project(peerlane VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+name=peerlane-$version-linux-$(uname -m)
+stage=$(mktemp -d build/dist.XXXXXX)
+trap 'rm -rf "$stage"' EXIT
+
+cmake --install "$build" --prefix "$PWD/$stage/$name" --strip >"$stage/install.log" || { cat "$stage/install.log"; exit 1; }
+cp LICENSE README.md "$stage/$name/"
+
+# Time stamps: those of the commit, so that the archive depends on the content alone.
+epoch=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CMakeLists.txt)}
+tar --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner --format=gnu --mode='u=rwX,go=rX' \
+  -C "$stage" -cf - "$name" | gzip -9n >"build/$name.tar.gz"
+echo "dist: build/$name.tar.gz ($(stat -c %s "build/$name.tar.gz") bytes)"

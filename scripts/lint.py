@@ -1,0 +1,408 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The project's own rules as code, plus the linters that are installed; whatever was not checked is said aloud.
+
+    scripts/lint.py            check the whole tree; exit 1 on any error
+    scripts/lint.py FILE...    only these files (rules about the tree as a whole still see everything)
+
+Each rule is one function over a Tree and yields Findings; scripts/lint_test.py has a test for each. A line that must
+break a rule carries `lint:allow(<rule>)` with the reason next to it. Only the standard library is used, so that the
+rules run wherever the build does.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+LINES_WARN = 600  # ask which noun wants its own file
+LINES_MAX = 700
+CLANG_FORMAT_MAJOR = 14  # Debian 12's; other versions lay out some constructs differently
+
+CXX = (".c", ".h", ".cpp", ".hpp", ".cu", ".cuh")
+SCRIPT = (".py", ".sh")
+CODE = CXX + SCRIPT
+
+# Names that look like environment variables and are none. Everything defined in CMake files, in include/ or by a
+# #define is found by itself; what is left:
+NOT_ENVIRONMENT = {
+    "PEERLANE_NO_NVCC": "scripts/setup.sh: do not install a CUDA compiler",
+    "PEERLANE_CLEAN_ROOM": "scripts/check-clean-room.sh: working folder",
+}
+# Quoted includes that no folder holds because the build writes them.
+GENERATED_INCLUDE = re.compile(r"(^|/)generated_|\.inc$")
+# Where people keep checkouts; a path below one of them means that file was written for one machine.
+MACHINE_PATH = re.compile(r"(?<![\w.~$}/-])/(home|Users|work|workspace|builds)/[A-Za-z0-9_]")
+# Folders that are everywhere, so finding them says nothing about a machine.
+COMMON_DIRS = {"/", "/tmp", "/var/tmp", "/home", "/root", "/opt", "/srv", "/mnt", "/usr", "/usr/src", "/usr/local/src"}
+# These two hold the patterns themselves.
+SELF = {"scripts/lint.py", "scripts/lint_test.py"}
+# Captured output and stored results are data: their spaces and lengths are what is being tested.
+DATA = re.compile(r"(^|/)(golden|fixtures|corpus|testdata)/|^docs/results/|^LICENSE$|\.(svg|patch|diff)$")
+
+
+@dataclass(frozen=True)
+class Finding:
+    path: str
+    line: int
+    rule: str
+    text: str
+    fatal: bool = True
+
+    def __str__(self):
+        return f"{self.path}:{self.line}: {'' if self.fatal else 'warning: '}{self.rule}: {self.text}"
+
+
+@dataclass
+class Tree:
+    """Text of every file by path relative to the root; `executable` holds the paths with the x bit."""
+
+    files: dict
+    executable: set = field(default_factory=set)
+    root: Path = None
+    binary: set = field(default_factory=set)  # files that hold no text; their content is not in `files`
+
+    def with_suffix(self, *suffixes):
+        return {p: t for p, t in self.files.items() if p.endswith(suffixes)}
+
+
+def load_tree(root):
+    tree = Tree({}, set(), root)
+    for name in list_files(root):
+        path = root / name
+        if path.is_symlink() or not path.is_file():
+            continue
+        data = path.read_bytes()
+        if b"\0" in data:
+            tree.binary.add(name)
+            continue
+        try:
+            tree.files[name] = data.decode("utf-8")
+        except UnicodeDecodeError:
+            continue  # not text of ours
+        if os.access(path, os.X_OK):
+            tree.executable.add(name)
+    return tree
+
+
+def list_files(root):
+    git = subprocess.run(["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                         capture_output=True, text=True, check=False) if shutil.which("git") else None
+    if git is not None and git.returncode == 0:
+        return sorted(set(filter(None, git.stdout.split("\0"))))
+    # A tarball, or a clone that belongs to somebody else: walk, leaving out what .gitignore would.
+    names = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = [d for d in folders if d not in (".git", ".venv", "__pycache__") and not d.startswith("build")]
+        names += [os.path.relpath(os.path.join(folder, f), root) for f in files]
+    return sorted(names)
+
+
+def lines_of(text):
+    return list(enumerate(text.split("\n"), 1))
+
+
+def allowed(line, rule):
+    return f"lint:allow({rule})" in line
+
+
+def without_comments(line):
+    return line.split("//", 1)[0]
+
+
+def strip_cmake_comments(text):
+    return re.sub(r"#.*", "", text)
+
+
+# ---- Layers ------------------------------------------------------------------------------------------------------------
+
+
+def layer_order(tree):
+    """The list in the top CMakeLists.txt: a layer uses only layers that stand before it."""
+    match = re.search(r"foreach\(layer IN ITEMS ([^)]*)\)", tree.files.get("CMakeLists.txt", ""))
+    return match.group(1).split() if match else []
+
+
+def layer_deps(tree):
+    """layer -> the layers whose targets its CMakeLists.txt names. A folder may have several targets, pl_<anything>."""
+    texts = {m.group(1): strip_cmake_comments(text) for path, text in tree.files.items()
+             if (m := re.fullmatch(r"src/([^/]+)/CMakeLists\.txt", path))}
+    owner = {}
+    for layer, text in texts.items():
+        for name in re.findall(r"\bpl_layer\(\s*(\w+)", text) + re.findall(r"\badd_library\(\s*pl_(\w+)", text):
+            owner[name] = layer
+    return {layer: {owner[n] for n in re.findall(r"\bpl_(\w+)\b", text) if n in owner} - {layer} for layer, text in texts.items()}
+
+
+def transitive(deps, layer):
+    seen, todo = set(), [layer]
+    while todo:
+        for name in deps.get(todo.pop(), ()):
+            if name not in seen:
+                seen.add(name)
+                todo.append(name)
+    return seen
+
+
+def rule_layers(tree):
+    order, deps = layer_order(tree), layer_deps(tree)
+    for layer, names in sorted(deps.items()):
+        path = f"src/{layer}/CMakeLists.txt"
+        if layer not in order:
+            yield Finding(path, 1, "layers", f"{layer} is missing in the layer list of CMakeLists.txt")
+            continue
+        for name in sorted(names):
+            if name not in order or order.index(name) >= order.index(layer):
+                yield Finding(path, 1, "layers", f"{layer} may not use {name}, which does not stand before it in CMakeLists.txt")
+    for path, text in tree.with_suffix(*CXX).items():
+        match = re.match(r"src/([^/]+)/", path)
+        for number, line in lines_of(text):
+            include = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
+            if not include or allowed(line, "layers"):
+                continue
+            name = include.group(1)
+            if name.startswith("../") or "/../" in name:
+                yield Finding(path, number, "layers", f'"{name}": no ../ in includes; name the header as its layer exports it')
+            elif match and not GENERATED_INCLUDE.search(name):
+                yield from check_include(tree, deps, match.group(1), path, number, name)
+
+
+def check_include(tree, deps, layer, path, number, name):
+    reachable = {layer} | transitive(deps, layer)
+    if f"{os.path.dirname(path)}/{name}" in tree.files or any(f"src/{other}/{name}" in tree.files for other in reachable):
+        return
+    if f"include/{name}" in tree.files or f"uapi/{name}" in tree.files:
+        return
+    owners = [other for other in sorted(deps) if f"src/{other}/{name}" in tree.files]
+    if owners:
+        yield Finding(path, number, "layers", f'"{name}" belongs to {owners[0]}, which is not in the DEPS of {layer}')
+    else:
+        yield Finding(path, number, "layers", f'"{name}" is in no layer; use <...> for a header from outside')
+
+
+# ---- Environment -------------------------------------------------------------------------------------------------------
+
+
+def rule_getenv(tree):
+    for path, text in tree.with_suffix(*CXX).items():
+        if path == "src/base/env.cpp" or path.startswith("test/"):
+            continue
+        for number, line in lines_of(text):
+            if re.search(r"\b(secure_)?getenv\s*\(", without_comments(line)) and not allowed(line, "getenv"):
+                yield Finding(path, number, "getenv", "register the variable in src/base/env.cpp and read it with env_read")
+
+
+def registered_variables(tree):
+    names = set()
+    for path, text in tree.files.items():
+        if re.match(r"src/base/env[^/]*\.(cpp|hpp|def)$", path):
+            names.update(re.findall(r'env_variable\{\s*"([A-Z0-9_]+)"', text))
+    return names
+
+
+def names_defined_in_code(tree):
+    names = set()
+    for path, text in tree.files.items():
+        if path.endswith(CXX):
+            names.update(re.findall(r"#\s*define\s+(\w+)", text))
+        if path.startswith("include/"):
+            names.update(re.findall(r"#\s*ifn?def\s+(\w+)", text))
+            names.update(re.findall(r"^\s*((?:PEERLANE|GDRCOPY)_\w+)\s*(?:=|,|$)", text, re.M))
+        if path.endswith(".map"):
+            names.update(re.findall(r"^(\w+)\s*\{", text, re.M))  # a symbol version
+        if path.endswith(("CMakeLists.txt", ".cmake")):
+            code = strip_cmake_comments(text)
+            names.update(re.findall(r"\b(?:option|set)\(\s*(\w+)", code))
+            for call in re.findall(r"compile_definitions\(([^()]*(?:\([^()]*\)[^()]*)*)\)", code):
+                names.update(re.findall(r"\b[A-Z][A-Z0-9_]+", call))
+    return names
+
+
+def rule_variables(tree):
+    known = registered_variables(tree) | names_defined_in_code(tree) | set(NOT_ENVIRONMENT)
+    for path, text in tree.files.items():
+        if path in SELF or DATA.search(path):
+            continue
+        for number, line in lines_of(text):
+            for name in re.findall(r"(?<![\w])(?:PEERLANE|GDRCOPY)_[A-Z0-9_]*", line):
+                if name in known or allowed(line, "variables"):
+                    continue
+                if name.endswith("_") and any(k.startswith(name) for k in known):
+                    continue  # a family, such as PEERLANE_SIM_*
+                yield Finding(path, number, "variables", f"{name} is not registered in src/base/env.cpp")
+
+
+# ---- Text --------------------------------------------------------------------------------------------------------------
+
+
+def is_generated(text):
+    return "generated by" in text[:400].lower()
+
+
+def rule_length(tree):
+    for path, text in tree.with_suffix(*CODE).items():
+        count = text.count("\n")
+        if count <= LINES_WARN or is_generated(text) or DATA.search(path):
+            continue
+        if count > LINES_MAX:
+            yield Finding(path, count, "length", f"{count} lines, at most {LINES_MAX}: which noun wants its own file?")
+        else:
+            yield Finding(path, count, "length", f"{count} lines, {LINES_MAX} is the limit", fatal=False)
+
+
+def rule_spdx(tree):
+    for path, text in tree.with_suffix(*CODE).items():
+        if "SPDX-License-Identifier: " not in "\n".join(text.split("\n", 4)[:4]) and not DATA.search(path):
+            yield Finding(path, 1, "spdx", "the first lines lack `SPDX-License-Identifier: Apache-2.0`")
+
+
+def rule_machine_paths(tree):
+    own = []
+    if tree.root is not None:
+        for folder in (str(tree.root), str(tree.root.parent)):
+            if folder not in COMMON_DIRS:
+                own.append(folder)
+    for path, text in tree.files.items():
+        if path in SELF:
+            continue
+        for number, line in lines_of(text):
+            if allowed(line, "machine-path"):
+                continue
+            found = MACHINE_PATH.search(line)
+            hit = found.group(0) if found else next((o for o in own if re.search(rf"(?<![\w.-]){re.escape(o)}(?![\w-])", line)), None)
+            if hit:
+                yield Finding(path, number, "machine-path", f"{hit}... is a path of one machine")
+
+
+def rule_words(tree):
+    for path, text in tree.files.items():
+        if path in SELF or DATA.search(path):
+            continue
+        for number, line in lines_of(text):
+            if allowed(line, "words"):
+                continue
+            if re.search(r"\bTODO\b(?!\s*\(#\d+\))", line):
+                yield Finding(path, number, "words", "a TODO names its issue: TODO(#12)")
+            word = re.search(r"\b(FIXME|XXX)\b", line)
+            if word:
+                yield Finding(path, number, "words", f"{word.group(1)}: mend it, or file an issue and write TODO(#12)")
+
+
+def rule_whitespace(tree):
+    for path, text in tree.files.items():
+        if DATA.search(path):
+            continue
+        for number, line in lines_of(text):
+            if line != line.rstrip():
+                yield Finding(path, number, "whitespace", "trailing white space")
+        if text and not text.endswith("\n"):
+            yield Finding(path, text.count("\n") + 1, "whitespace", "no newline at the end of the file")
+
+
+def rule_links(tree):
+    """Relative links of the documents lead to files of the repository."""
+    folders = {parent for path in tree.files for parent in map(str, Path(path).parents)}
+    for path, text in tree.with_suffix(".md").items():
+        for number, line in lines_of(text):
+            for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", line):
+                if "://" in target or allowed(line, "links"):
+                    continue
+                wanted = os.path.normpath(os.path.join(os.path.dirname(path), target))
+                if wanted not in tree.files and wanted not in tree.binary and wanted not in folders:
+                    yield Finding(path, number, "links", f"{target} does not exist")
+
+
+def rule_binary(tree):
+    for path in tree.binary:
+        if not DATA.search(path) and not path.endswith(".png"):
+            yield Finding(path, 1, "binary", "a binary file: keep what makes it, not what is made")
+
+
+# ---- Scripts -----------------------------------------------------------------------------------------------------------
+
+
+def rule_executable(tree):
+    for path, text in tree.files.items():
+        if text.startswith("#!") and path not in tree.executable:
+            yield Finding(path, 1, "executable", "starts with #! but is not executable: chmod +x")
+        if path.endswith(".sh") and not text.startswith("#!"):
+            yield Finding(path, 1, "executable", "a shell script starts with #!/usr/bin/env bash")
+
+
+def shell_scripts(tree):
+    return [p for p, t in tree.files.items() if re.match(r"#!.*\b(ba)?sh\b", t)]
+
+
+def rule_bash(tree):
+    for path in shell_scripts(tree):
+        done = subprocess.run(["bash", "-n"], input=tree.files[path], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            yield Finding(path, 1, "bash", done.stderr.strip().split("\n")[0])
+
+
+RULES = (rule_layers, rule_getenv, rule_variables, rule_length, rule_spdx, rule_machine_paths, rule_words,
+         rule_whitespace, rule_links, rule_binary, rule_executable, rule_bash)
+
+# ---- Linters from outside ----------------------------------------------------------------------------------------------
+
+
+def clang_format_reason():
+    """Why clang-format cannot be used here, or None."""
+    if shutil.which("clang-format") is None:
+        return "clang-format is not installed"
+    text = subprocess.run(["clang-format", "--version"], capture_output=True, text=True, check=False).stdout
+    match = re.search(r"version (\d+)", text)
+    if not match or int(match.group(1)) != CLANG_FORMAT_MAJOR:
+        return f"clang-format {match.group(1) if match else '?'} is installed, the layout is defined by {CLANG_FORMAT_MAJOR}"
+    return None
+
+
+def run_clang_format(tree, skipped):
+    reason = clang_format_reason()
+    files = [p for p in tree.with_suffix(*CXX) if not DATA.search(p) and not p.startswith("driver/")]
+    if reason:
+        skipped.append(f"layout of {len(files)} C and C++ files ({reason})")
+        return
+    done = subprocess.run(["clang-format", "--dry-run", *files], cwd=tree.root, capture_output=True, text=True, check=False)
+    seen = set()
+    for match in re.finditer(r"^(.+?):(\d+):\d+: (?:warning|error): ", done.stderr, re.M):
+        if match.group(1) not in seen:  # one line a file is enough: the cure is for the file
+            seen.add(match.group(1))
+            yield Finding(match.group(1), int(match.group(2)), "format", f"run: clang-format -i {match.group(1)}")
+
+
+def run_shellcheck(tree, skipped):
+    files = shell_scripts(tree)
+    if shutil.which("shellcheck") is None:
+        skipped.append(f"shellcheck of {len(files)} scripts (shellcheck is not installed)")
+        return
+    done = subprocess.run(["shellcheck", "-f", "gcc", "-S", "warning", *files], cwd=tree.root, capture_output=True,
+                          text=True, check=False)
+    for match in re.finditer(r"^(.+?):(\d+):\d+: \w+: (.*)$", done.stdout, re.M):
+        yield Finding(match.group(1), int(match.group(2)), "shellcheck", match.group(3))
+
+
+def main(arguments):
+    root = Path(__file__).resolve().parent.parent
+    tree = load_tree(root)
+    skipped = []
+    findings = [finding for rule in RULES for finding in rule(tree)]
+    findings += run_clang_format(tree, skipped)
+    findings += run_shellcheck(tree, skipped)
+    if arguments:
+        wanted = {os.path.relpath(os.path.abspath(a), root) for a in arguments}
+        findings = [f for f in findings if f.path in wanted]
+    for finding in sorted(findings, key=lambda f: (f.path, f.line)):
+        print(finding)
+    for text in skipped:
+        print(f"lint: NOT CHECKED: {text}")
+    errors = sum(f.fatal for f in findings)
+    print(f"lint: {len(tree.files)} files, {errors} errors, {len(findings) - errors} warnings, {len(skipped)} checks left out")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

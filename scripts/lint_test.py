@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Each lint rule finds what it is for, and leaves the nearest innocent line alone."""
+
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import lint  # noqa: E402
+
+LAYERS = {
+    "CMakeLists.txt": "foreach(layer IN ITEMS base os map capi)\n",
+    "src/base/CMakeLists.txt": "pl_layer(base SOURCES a.cpp)\n",
+    "src/base/text.hpp": "",
+    "src/os/CMakeLists.txt": "pl_layer(os SOURCES fd.cpp DEPS pl_base)\n",
+    "src/os/fd.hpp": '#include "text.hpp"\n',
+    "src/map/CMakeLists.txt": "pl_layer(map SOURCES map.cpp\n  DEPS pl_os)  # not pl_capi\n",
+    "src/map/map.hpp": '#include "fd.hpp"\n#include "text.hpp"\n#include <os/other.hpp>\n',
+    "src/capi/CMakeLists.txt": "add_library(gdrapi SHARED gdrapi.cpp)\ntarget_link_libraries(gdrapi PRIVATE pl_map pl_options)\n",
+    "src/capi/gdrapi.cpp": '#include "gdrapi.h"\n#include "map.hpp"\n#include "text.hpp"\n#include "generated_kernels.hpp"\n',
+    "include/gdrapi.h": "",
+}
+REGISTRY = {"src/base/env.cpp": 'env_variable{"PEERLANE_GPU", x},\n    env_variable{\n  "PEERLANE_SIM_SEED", y}\n'}
+
+
+def run(rule, files, executable=(), root=None):
+    return [(f.path, f.line) for f in rule(lint.Tree(dict(files), set(executable), root)) if f.fatal]
+
+
+class Layers(unittest.TestCase):
+    def test_allowed_includes_pass(self):
+        self.assertEqual(run(lint.rule_layers, LAYERS), [])
+
+    def test_dependencies_are_followed(self):
+        deps = lint.layer_deps(lint.Tree(LAYERS))
+        self.assertEqual(lint.transitive(deps, "capi"), {"map", "os", "base"})
+
+    def test_a_folder_with_two_targets(self):
+        files = {**LAYERS, "src/os/CMakeLists.txt": "pl_layer(os SOURCES fd.cpp DEPS pl_base)\nadd_library(pl_topology STATIC t.cpp)\n",
+                 "src/map/CMakeLists.txt": "pl_layer(map SOURCES map.cpp DEPS pl_base pl_topology)"}
+        self.assertEqual(lint.layer_deps(lint.Tree(files))["map"], {"os", "base"})
+        self.assertEqual(run(lint.rule_layers, files), [])
+
+    def test_upward_include(self):
+        files = {**LAYERS, "src/os/fd.hpp": '\n#include "map.hpp"\n'}
+        self.assertEqual(run(lint.rule_layers, files), [("src/os/fd.hpp", 2)])
+
+    def test_include_of_a_layer_that_is_not_a_dependency(self):
+        files = {**LAYERS, "src/map/CMakeLists.txt": "pl_layer(map SOURCES map.cpp DEPS pl_base)"}
+        self.assertIn(("src/map/map.hpp", 1), run(lint.rule_layers, files))
+
+    def test_unknown_header(self):
+        files = {**LAYERS, "src/os/fd.hpp": '#include "stdio.h"\n'}
+        self.assertEqual(run(lint.rule_layers, files), [("src/os/fd.hpp", 1)])
+
+    def test_parent_folder_in_include(self):
+        for name in ("../base/text.hpp", "x/../text.hpp"):
+            files = {**LAYERS, "test/os/fd_test.cpp": f'#include "{name}"\n'}
+            self.assertEqual(run(lint.rule_layers, files), [("test/os/fd_test.cpp", 1)])
+
+    def test_dependency_that_stands_later(self):
+        files = {**LAYERS, "src/os/CMakeLists.txt": "pl_layer(os SOURCES fd.cpp DEPS pl_base pl_map)"}
+        self.assertEqual(run(lint.rule_layers, files), [("src/os/CMakeLists.txt", 1)])
+
+    def test_layer_that_the_list_lacks(self):
+        files = {**LAYERS, "src/extra/CMakeLists.txt": "pl_layer(extra SOURCES a.cpp)"}
+        self.assertEqual(run(lint.rule_layers, files), [("src/extra/CMakeLists.txt", 1)])
+
+
+class Environment(unittest.TestCase):
+    def test_getenv(self):
+        call = 'auto x = std::getenv("HOME");\n'
+        self.assertEqual(run(lint.rule_getenv, {"src/os/fd.cpp": call}), [("src/os/fd.cpp", 1)])
+        self.assertEqual(run(lint.rule_getenv, {"tools/a.cpp": "x = secure_getenv (name);\n"}), [("tools/a.cpp", 1)])
+        for path in ("src/base/env.cpp", "test/base/env_test.cpp", "docs/a.md"):
+            self.assertEqual(run(lint.rule_getenv, {path: call}), [])
+        self.assertEqual(run(lint.rule_getenv, {"src/a.cpp": "// as getenv() does\nsetenv(a, b, 1);\n"}), [])
+
+    def test_registered_variables_pass(self):
+        files = {**REGISTRY, "README.md": "`PEERLANE_GPU=sim`, PEERLANE_SIM_SEED, PEERLANE_SIM_*, PEERLANE_*\n"}
+        self.assertEqual(run(lint.rule_variables, files), [])
+
+    def test_unregistered_variable(self):
+        for path in ("README.md", "src/a.cpp", "scripts/a.sh"):
+            files = {**REGISTRY, path: "\nset GDRCOPY_NO_SUCH=1\n"}
+            self.assertEqual(run(lint.rule_variables, files), [(path, 2)])
+        self.assertEqual(run(lint.rule_variables, {**REGISTRY, "README.md": "PEERLANE_RM_*\n"}), [("README.md", 1)])
+
+    def test_names_that_are_no_variables(self):
+        files = {
+            **REGISTRY,
+            "CMakeLists.txt": 'option(PEERLANE_TESTS "x" ON)\ntarget_compile_definitions(a PRIVATE PEERLANE_AT="$<A:b>")\n',
+            "include/peerlane/peerlane.h": "#define PEERLANE_H\nenum x {\n  PEERLANE_MAP_DEFAULT = 0,\n  PEERLANE_LAST\n};\n",
+            "src/capi/a.map": "PEERLANE_0 {\n  global: *;\n};\n",
+            "docs/a.md": "PEERLANE_0 -DPEERLANE_TESTS=OFF PEERLANE_AT PEERLANE_H PEERLANE_MAP_DEFAULT PEERLANE_LAST PEERLANE_NO_NVCC\n",
+        }
+        self.assertEqual(run(lint.rule_variables, files), [])
+
+
+class Text(unittest.TestCase):
+    def test_length(self):
+        line = "int x;\n"
+        self.assertEqual(run(lint.rule_length, {"src/a.cpp": line * 701}), [("src/a.cpp", 701)])
+        self.assertEqual(run(lint.rule_length, {"src/a.cpp": line * 700}), [])
+        for path, text in (("a.json", line * 900), ("src/a.cpp", "// Generated by x\n" + line * 900), ("src/a.def", line * 900)):
+            self.assertEqual(run(lint.rule_length, {path: text}), [])
+        warnings = list(lint.rule_length(lint.Tree({"src/a.cpp": line * 601})))
+        self.assertEqual([w.fatal for w in warnings], [False])
+
+    def test_spdx(self):
+        self.assertEqual(run(lint.rule_spdx, {"src/a.cpp": "int x;\n"}), [("src/a.cpp", 1)])
+        self.assertEqual(run(lint.rule_spdx, {"src/a.cpp": "// SPDX-License-Identifier: Apache-2.0\nint x;\n"}), [])
+        self.assertEqual(run(lint.rule_spdx, {"a.sh": "#!/usr/bin/env bash\n# SPDX-License-Identifier: Apache-2.0\n"}), [])
+        self.assertEqual(run(lint.rule_spdx, {"README.md": "words\n"}), [])
+
+    def test_machine_paths(self):
+        for text in ("/home/ada/peerlane\n", "cd /builds/x1\n", '"/work/main"\n'):
+            self.assertEqual(run(lint.rule_machine_paths, {"docs/a.md": text}), [("docs/a.md", 1)])
+        for text in ("/usr/local/cuda/bin\n", "$HOME/work/x\n", "build/work/x\n", "/tmp/work\n", "/homestead\n"):
+            self.assertEqual(run(lint.rule_machine_paths, {"docs/a.md": text}), [])
+
+    def test_path_of_this_checkout(self):
+        root = Path("/data/checkouts/peerlane")
+        for text in ("x /data/checkouts/peerlane/src\n", "/data/checkouts\n"):
+            self.assertEqual(run(lint.rule_machine_paths, {"a.md": text}, root=root), [("a.md", 1)])
+        self.assertEqual(run(lint.rule_machine_paths, {"a.md": "/data/checkouts2 /data\n"}, root=root), [])
+        self.assertEqual(run(lint.rule_machine_paths, {"a.md": "/tmp/x\n"}, root=Path("/tmp/peerlane")), [])
+
+    def test_words(self):
+        for text in ("// TODO later\n", "// TODO(ada): x\n", "// FIXME\n", "XXX\n"):
+            self.assertEqual(run(lint.rule_words, {"src/a.cpp": text}), [("src/a.cpp", 1)])
+        for text in ("// TODO(#12): x\n", "mktemp /tmp/a.XXXXXX\n", "todo\n"):
+            self.assertEqual(run(lint.rule_words, {"src/a.cpp": text}), [])
+
+    def test_whitespace(self):
+        self.assertEqual(run(lint.rule_whitespace, {"a.md": "x \n"}), [("a.md", 1)])
+        self.assertEqual(run(lint.rule_whitespace, {"a.md": "x\r\ny\n"}), [("a.md", 1)])
+        self.assertEqual(run(lint.rule_whitespace, {"a.md": "x\ny"}), [("a.md", 2)])
+        self.assertEqual(run(lint.rule_whitespace, {"a.md": "x\n\ny\n", "empty": ""}), [])
+        self.assertEqual(run(lint.rule_whitespace, {"test/tools/golden/a.txt": "x \n"}), [])
+
+    def test_links(self):
+        text = "[a](docs/a.md#part) [b](LICENSE) [c](docs/) [d](https://example.org/x) [e](#here)\n"
+        files = {"README.md": text, "docs/a.md": "[up](../README.md)\n", "LICENSE": ""}
+        self.assertEqual(run(lint.rule_links, files), [])
+        self.assertEqual(run(lint.rule_links, {"docs/a.md": "\n[b](b.md)\n"}), [("docs/a.md", 2)])
+
+    def test_binary(self):
+        tree = lint.Tree({}, binary={"tools/probe", "docs/topology.png", "test/store/corpus/1"})
+        self.assertEqual([f.path for f in lint.rule_binary(tree)], ["tools/probe"])
+
+    def test_a_line_can_be_excused(self):
+        self.assertEqual(run(lint.rule_words, {"a.md": "XXX lint:allow(words): quoted\n"}), [])
+        self.assertEqual(run(lint.rule_words, {"a.md": "XXX lint:allow(getenv): quoted\n"}), [("a.md", 1)])
+
+
+class Scripts(unittest.TestCase):
+    def test_executable(self):
+        text = "#!/usr/bin/env bash\n"
+        self.assertEqual(run(lint.rule_executable, {"scripts/a.sh": text}), [("scripts/a.sh", 1)])
+        self.assertEqual(run(lint.rule_executable, {"scripts/a.sh": text}, executable=["scripts/a.sh"]), [])
+        self.assertEqual(run(lint.rule_executable, {"scripts/a.sh": "echo\n"}), [("scripts/a.sh", 1)])
+
+    def test_bash_syntax(self):
+        self.assertEqual(run(lint.rule_bash, {".ci/run": "#!/usr/bin/env bash\nif true\n"}), [(".ci/run", 1)])
+        self.assertEqual(run(lint.rule_bash, {".ci/run": "#!/usr/bin/env bash\ntrue\n"}), [])
+
+
+class Outside(unittest.TestCase):
+    def test_missing_linters_are_said_aloud(self):
+        tree = lint.Tree({"src/a.cpp": "int  x;\n", "a.sh": "#!/usr/bin/env bash\n"})
+        with mock.patch("shutil.which", return_value=None):
+            skipped = []
+            self.assertEqual(list(lint.run_clang_format(tree, skipped)) + list(lint.run_shellcheck(tree, skipped)), [])
+        self.assertEqual(len(skipped), 2)
+        self.assertIn("not installed", skipped[0])
+
+    @unittest.skipIf(lint.clang_format_reason(), lint.clang_format_reason())
+    def test_clang_format(self):
+        with tempfile.TemporaryDirectory() as folder:
+            bad = Path(folder) / "a.cpp"
+            bad.write_text("int   x;\n")
+            tree = lint.Tree({"a.cpp": bad.read_text()}, set(), Path(folder))
+            self.assertEqual([f.path for f in lint.run_clang_format(tree, [])], ["a.cpp"])
+            bad.write_text("int x;\n")
+            self.assertEqual(list(lint.run_clang_format(tree, [])), [])
+
+    def test_files_are_found_without_git(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("src/a.cpp", "build/x.cpp", ".venv/y.py"):
+                path = Path(folder) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text("\n")
+            with mock.patch("shutil.which", return_value=None):
+                self.assertEqual(lint.list_files(Path(folder)), ["src/a.cpp"])
+
+    def test_the_command_reports_and_fails(self):
+        with tempfile.TemporaryDirectory() as folder:
+            scripts = Path(folder) / "scripts"
+            scripts.mkdir()
+            (scripts / "lint.py").write_bytes(Path(lint.__file__).read_bytes())
+            (scripts / "lint.py").chmod(0o755)
+            (scripts / "bad.py").write_text("x = 1\n")
+            done = subprocess.run([sys.executable, str(scripts / "lint.py")], capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+            self.assertIn("scripts/bad.py:1: spdx:", done.stdout)
+            self.assertIn("1 errors", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Adds up ctest's JUnit reports: names what failed, why tests were skipped, and ends with one line of counts.
+
+    scripts/test_summary.py PRESET=REPORT.xml...      exit 1 if a test failed, a report is missing, or nothing ran
+"""
+
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from pathlib import Path
+
+MAX_NAMED = 20  # failures listed by name; more are a pattern that the log above shows
+
+
+def skip_reason(case):
+    """The sentence that the test printed: GoogleTest's text after `Skipped`, or our `SKIP: ...` line."""
+    output = case.findtext("system-out") or ""
+    for pattern in (r"^SKIP: (.+)$", r": Skipped\n(.+)$"):
+        found = re.search(pattern, output, re.M)
+        if found:
+            return found.group(1).strip()
+    return (case.find("skipped").get("message") if case.find("skipped") is not None else "") or "no reason given"
+
+
+def add_report(preset, path, counts, failures, skips):
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        if case.find("failure") is not None or case.get("status") == "fail":
+            counts["failed"] += 1
+            failures.append(f"{preset}: {case.get('name')}")
+        elif case.find("skipped") is not None or case.get("status") == "notrun":
+            counts["skipped"] += 1
+            skips[skip_reason(case)] += 1
+        elif case.get("status") != "disabled":
+            counts["passed"] += 1
+
+
+def main(arguments):
+    counts, failures, skips = Counter(), [], Counter()
+    for argument in arguments:
+        preset, _, path = argument.partition("=")
+        if Path(path).is_file():
+            add_report(preset, path, counts, failures, skips)
+        else:
+            counts["failed"] += 1
+            failures.append(f"{preset}: no report was written: ctest did not run")
+    for name in failures[:MAX_NAMED]:
+        print(f"failed: {name}")
+    if len(failures) > MAX_NAMED:
+        print(f"failed: ... and {len(failures) - MAX_NAMED} more")
+    for reason, count in sorted(skips.items()):
+        print(f"skipped: {count} x {reason}")
+    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+    return 1 if counts["failed"] or not counts["passed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

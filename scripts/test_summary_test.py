@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The closing line of `make test` counts right, and a run that tested nothing is a failure."""
+
+import contextlib
+import io
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import test_summary  # noqa: E402
+
+PASSED = '<testcase name="a" status="run"/>'
+FAILED = '<testcase name="b" status="fail"><failure message=""/></testcase>'
+SKIPPED = """<testcase name="c" status="notrun"><skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/><system-out>[ RUN ]
+x_test.cpp:7: Skipped
+no GPU answers
+</system-out></testcase>"""
+
+
+def run(*reports):
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = []
+        for number, cases in enumerate(reports):
+            path = Path(folder) / f"{number}.xml"
+            if cases is not None:
+                path.write_text(f"<testsuite>{cases}</testsuite>")
+            arguments.append(f"p{number}={path}")
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            code = test_summary.main(arguments)
+        return code, output.getvalue().strip().split("\n")
+
+
+class Summary(unittest.TestCase):
+    def test_counts_over_all_reports(self):
+        code, lines = run(PASSED + SKIPPED, PASSED)
+        self.assertEqual((code, lines), (0, ["skipped: 1 x no GPU answers", "2 passed, 0 failed, 1 skipped"]))
+
+    def test_failure(self):
+        code, lines = run(PASSED + FAILED)
+        self.assertEqual((code, lines), (1, ["failed: p0: b", "1 passed, 1 failed, 0 skipped"]))
+
+    def test_missing_report(self):
+        code, lines = run(PASSED, None)
+        self.assertEqual((code, lines[-1]), (1, "1 passed, 1 failed, 0 skipped"))
+
+    def test_nothing_ran(self):
+        self.assertEqual(run("")[0], 1)
+        self.assertEqual(run(SKIPPED)[0], 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backends under test, each over the simulated GPU: dmabuf directly, rm and gdrdrv over fake kernels.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "counting_io.hpp"
+#include "fake_gdrdrv.hpp"
+#include "fake_rm.hpp"
+#include "registry.hpp"
+#include "sim_fixture.hpp"
+
+namespace pl::test {
+
+struct backend_case {
+  const char* label;
+  const char* backend;
+  unsigned gdrdrv_minor = 6;
+};
+
+inline void PrintTo(const backend_case& value, std::ostream* out) { *out << value.label; }
+
+inline const backend_case kBackends[] = {
+    {"dmabuf", "dmabuf"},        {"rm", "rm"}, {"gdrdrv_2_0", "gdrdrv", 0}, {"gdrdrv_2_4", "gdrdrv", 4},
+    {"gdrdrv_2_6", "gdrdrv", 6},
+};
+
+inline std::string label_of(const testing::TestParamInfo<backend_case>& info) { return info.param.label; }
+
+// A kernel, a counter in front of it, a device context, and the check that nothing is left when the test ends.
+class backend_test : public testing::TestWithParam<backend_case> {
+ protected:
+  void SetUp() override {
+    simulated_cuda();
+    context_ = std::make_unique<current_device>(0);
+    if (std::string(GetParam().backend) == "rm") kernel_ = std::make_unique<fake_rm>();
+    else if (std::string(GetParam().backend) == "gdrdrv")
+      kernel_ = std::make_unique<fake_gdrdrv>(2, GetParam().gdrdrv_minor);
+    io_ = std::make_unique<counting_io>(kernel_ ? *kernel_ : real_device_io());
+    { const device_buffer warm_up(1 << 20); }
+    descriptors_before_ = open_descriptor_count();
+  }
+
+  void TearDown() override {
+    EXPECT_EQ(io_->open_descriptors(), 0) << "descriptors left open";
+    EXPECT_EQ(io_->mapped_bytes(), 0u) << "address ranges left mapped";
+    if (auto* rm = dynamic_cast<fake_rm*>(kernel_.get())) {
+      EXPECT_EQ(rm->live_clients(), 0);
+      EXPECT_EQ(rm->live_objects(), 0);
+      EXPECT_EQ(rm->live_mappings(), 0);
+      EXPECT_EQ(rm->protocol_errors(), 0);
+    }
+    if (auto* module = dynamic_cast<fake_gdrdrv*>(kernel_.get())) { EXPECT_EQ(module->live_pins(), 0); }
+    EXPECT_EQ(open_descriptor_count(), descriptors_before_);
+  }
+
+  bool pins_one_object_only() const { return std::string(GetParam().backend) == "gdrdrv"; }
+
+  session* open() {
+    auto opened = open_session({io_.get(), &simulated_cuda()}, GetParam().backend);
+    EXPECT_TRUE(opened) << (opened ? "" : opened.error().message);
+    return opened ? *opened : nullptr;
+  }
+  static pin_request exactly(std::uint64_t pointer, std::uint64_t bytes) {
+    pin_request request;
+    request.range = {pointer, bytes};
+    return request;
+  }
+  static pin_request in_granules(std::uint64_t pointer, std::uint64_t bytes) {
+    pin_request request = exactly(pointer, bytes);
+    request.granule_bytes = kGpuPageBytes;
+    request.rule = range_rule::granule;
+    return request;
+  }
+  // Pins and maps exactly this range.
+  static region* map_exactly(session* s, std::uint64_t pointer, std::uint64_t bytes) {
+    auto pinned = pin_region(s, exactly(pointer, bytes));
+    EXPECT_TRUE(pinned) << (pinned ? "" : pinned.error().message);
+    if (!pinned) return nullptr;
+    auto mapped = map_region_exactly(s, *pinned);
+    EXPECT_TRUE(mapped) << (mapped ? "" : mapped.error().message);
+    return mapped ? *pinned : nullptr;
+  }
+
+  std::unique_ptr<device_io> kernel_;
+  std::unique_ptr<counting_io> io_;
+  std::unique_ptr<current_device> context_;
+  int descriptors_before_ = 0;
+};
+
+}  // namespace pl::test

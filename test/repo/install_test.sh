@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# install_test.sh BUILD_DIR SOURCE_DIR CMAKE CC CXX: installs into an empty prefix, moves it (nothing inside may depend on
+# where it was installed), and builds and runs a consumer there by pkg-config and by find_package.
+set -euo pipefail
+build=$1 source=$2 cmake=$3 cc=$4 cxx=$5
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { echo "FAILED: $*"; exit 1; }
+
+"$cmake" --install "$build" --prefix "$work/first" >"$work/log" || { cat "$work/log"; fail "cmake --install"; }
+prefix=$work/moved
+mv "$work/first" "$prefix"
+lib=$(dirname "$(find "$prefix" -name 'libgdrapi.so.2')")
+[ -d "$lib" ] || fail "no libgdrapi.so.2 was installed"
+
+# Clients dlopen libgdrapi.so or libgdrapi.so.2: both are in the run-time set, and lead to the versioned file.
+[ "$(readlink -f "$lib/libgdrapi.so")" = "$lib/libgdrapi.so.2.6" ] || fail "libgdrapi.so does not lead to libgdrapi.so.2.6"
+[ "$(readlink -f "$lib/libgdrapi.so.2")" = "$lib/libgdrapi.so.2.6" ] || fail "libgdrapi.so.2 does not lead to libgdrapi.so.2.6"
+readelf -d "$lib/libgdrapi.so" | grep -q 'SONAME.*\[libgdrapi\.so\.2\]' || fail "the SONAME is not libgdrapi.so.2"
+for file in "$lib"/*.so "$lib"/peerlane/peerlane; do
+  [ -e "$file" ] || continue
+  paths=$(readelf -d "$file" | sed -n 's/.*R[UN]*PATH.*\[\(.*\)\]/\1/p' | tr ':' '\n' | grep -v '^\$ORIGIN' || true)
+  [ -z "$paths" ] || fail "$file looks for libraries in $paths, which exists on the build machine only"
+done
+diff <(cd "$source/include" && find . -type f | sort) <(cd "$prefix/include" && find . -type f | sort) || fail "headers differ"
+
+if [ -e "$build/out/peerlane" ]; then
+  "$prefix/bin/peerlane" --help >/dev/null || fail "the installed peerlane --help"
+fi
+
+export LD_LIBRARY_PATH=$lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+if command -v pkg-config >/dev/null; then
+  export PKG_CONFIG_PATH=$lib/pkgconfig
+  # shellcheck disable=SC2046 # flags are words
+  "$cc" -o "$work/use_gdrapi" "$source/test/repo/consumer/use_gdrapi.c" $(pkg-config --cflags --libs gdrapi)
+  # shellcheck disable=SC2046
+  "$cxx" -std=c++20 -o "$work/use_peerlane" "$source/test/repo/consumer/use_peerlane.cpp" $(pkg-config --cflags --libs peerlane)
+  "$work/use_gdrapi" || fail "use_gdrapi by pkg-config: $?"
+  "$work/use_peerlane" || fail "use_peerlane by pkg-config: $?"
+  [ "$(pkg-config --modversion gdrapi)" = 2.6 ] || fail "gdrapi.pc states another version than 2.6"
+fi
+
+"$cmake" -S "$source/test/repo/consumer" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" \
+  -DCMAKE_CXX_COMPILER="$cxx" >"$work/log" 2>&1 || { cat "$work/log"; fail "find_package"; }
+"$cmake" --build "$work/consumer" >"$work/log" 2>&1 || { cat "$work/log"; fail "building by find_package"; }
+"$work/consumer/use_gdrapi" || fail "use_gdrapi by find_package: $?"
+"$work/consumer/use_peerlane" || fail "use_peerlane by find_package: $?"
