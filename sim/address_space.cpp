@@ -244,4 +244,24 @@ result_t address_space::resolve(device_ptr address, std::size_t bytes, std::vect
   return code::success;
 }
 
+bool address_space::reach_from_kernel(device_ptr address, std::size_t bytes, bool is_write, int device_ordinal,
+                                      unsigned reachable, reach& out) {
+  const std::lock_guard lock(mutex_);
+  if (!is_device_address(address)) {
+    const auto host = find_locked(address);
+    if (host == nullptr || host->bytes - (address - host->base) < bytes) return false;
+    out = {host->base, host->base + host->bytes, reinterpret_cast<std::byte*>(host->base), true, nullptr};
+    return true;
+  }
+  const auto entry = mapping_at(address);
+  if (entry == mappings_.end()) return false;
+  const mapping& m = entry->second;
+  const unsigned bit = 1u << device_ordinal;
+  if ((m.readable & bit) == 0 || (is_write && (m.writable & bit) == 0)) return false;
+  if (m.needs_peer_access && (reachable >> m.memory->device_ordinal() & 1u) == 0) return false;
+  if (m.bytes - (address - m.base) < bytes) return false;
+  out = {m.base, m.base + m.bytes, m.memory->view() + m.offset, (m.writable & bit) != 0, m.memory};
+  return true;
+}
+
 }  // namespace pl::sim

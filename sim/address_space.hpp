@@ -19,7 +19,7 @@
 
 namespace pl::sim {
 
-enum class memory_kind { device, pool, vmm, ipc, managed, host, registered };
+enum class memory_kind { device, pool, vmm, ipc, managed, host, registered, module_variable };
 
 struct physical_memory;  // vmm.cpp
 struct memory_pool;      // pool.cpp
@@ -41,7 +41,8 @@ struct allocation {
   std::atomic<bool> is_freeing{false};  // cuMemFreeAsync is queued: a second free is an error
 
   bool is_host_address() const {
-    return kind == memory_kind::managed || kind == memory_kind::host || kind == memory_kind::registered;
+    return kind == memory_kind::managed || kind == memory_kind::host || kind == memory_kind::registered ||
+           kind == memory_kind::module_variable;
   }
 };
 using allocation_ref = std::shared_ptr<allocation>;
@@ -65,6 +66,15 @@ struct reservation {
 struct piece {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
+  object_ref keep;
+};
+
+// What a kernel may reach around an address: [base, end) at `data` on the CPU.
+struct reach {
+  device_ptr base = 0;
+  device_ptr end = 0;
+  std::byte* data = nullptr;
+  bool is_writable = false;
   object_ref keep;
 };
 
@@ -106,6 +116,11 @@ class address_space {
   // Memory operand of a copy, memset or memory operation of the driver. Device addresses must lie inside one
   // allocation, or contiguous mapped vmm ranges, with access; other addresses are host memory and taken as they are.
   result_t resolve(device_ptr address, std::size_t bytes, std::vector<piece>& out);
+
+  // The page-table walk of a kernel's access on a device. `reachable` has a bit for every device whose ordinary memory
+  // the kernel's context may touch. Known host memory is reached at its own address.
+  bool reach_from_kernel(device_ptr address, std::size_t bytes, bool is_write, int device_ordinal, unsigned reachable,
+                         reach& out);
 
  private:
   address_space();

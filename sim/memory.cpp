@@ -58,7 +58,8 @@ bool release_allocation(const allocation_ref& doomed) {
     case memory_kind::registered:
       release_host_memory(*doomed);
       break;
-    case memory_kind::vmm:  // the mapping is not the allocation's: cuMemUnmap does both
+    case memory_kind::vmm:              // the mapping is not the allocation's: cuMemUnmap does both
+    case memory_kind::module_variable:  // belongs to the module's image
       break;
   }
   return true;

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// One block on one OS thread: its CUDA threads are fibers, run in turn. They switch at sync_threads(), at every load
+// and at pauses, so a thread that polls lets the others of its block, other blocks and the CPU get on.
+//
+// A kernel that faults, or whose context ends, is abandoned where it stands: its fibers are never resumed.
+#include <sched.h>
+#include <time.h>
+
+#include <algorithm>
+
+#include "address_space.hpp"
+#include "fiber.hpp"
+#include "launch.hpp"
+#include "log.hpp"
+
+namespace pl::sim {
+namespace {
+
+constexpr unsigned kPatientRounds = 2000;  // fruitless rounds before a polling block starts to sleep
+constexpr long kIdleSleepNs = 20'000;
+constexpr std::size_t kCachedTranslations = 4;
+
+class block_runner {
+ public:
+  void run(launch& work, std::uint64_t index);
+
+  // services, on the current fiber
+  const sim_abi::thread_ids* self() const { return &current_->ids; }
+  void* translate(std::uint64_t address, std::size_t bytes, bool is_write);
+  void synchronize();
+  void yield();
+  void pause(std::uint64_t ns);
+
+ private:
+  enum class state { ready, at_barrier, ended };
+  struct cuda_thread {
+    fiber stack;
+    sim_abi::thread_ids ids{};
+    state now = state::ended;
+  };
+
+  static void thread_main(void* runner);
+  void prepare(std::uint64_t index);
+  void run_round();
+  void release_barrier();
+  void relax();
+  bool must_stop() const { return work_->fate->ended(); }
+  [[noreturn]] void abandon();
+  [[noreturn]] void fault(result_t why, std::uint64_t address, const char* what);
+
+  launch* work_ = nullptr;
+  std::vector<std::unique_ptr<cuda_thread>> threads_;  // reused from block to block
+  unsigned count_ = 0;
+  unsigned alive_ = 0;
+  unsigned waiting_ = 0;
+  cuda_thread* current_ = nullptr;
+  bool has_progress_ = false;  // something but polling happened
+  unsigned idle_rounds_ = 0;
+  unsigned polls_ = 0;
+  std::vector<std::uint64_t> shared_;
+  reach cache_[kCachedTranslations];
+  std::size_t next_cache_ = 0;
+  std::uint64_t cache_generation_ = 0;
+};
+
+thread_local block_runner t_runner;
+
+void block_runner::thread_main(void* runner) {
+  auto& self = *static_cast<block_runner*>(runner);
+  self.work_->kernel->invoke(self.work_->parameters.data());
+  self.current_->now = state::ended;
+  self.current_->stack.leave(true);
+  __builtin_unreachable();
+}
+
+void block_runner::prepare(std::uint64_t index) {
+  const launch& w = *work_;
+  count_ = alive_ = w.threads_per_block();
+  waiting_ = idle_rounds_ = polls_ = 0;
+  shared_.assign(w.shared_bytes / sizeof(std::uint64_t) + 1, 0);
+  while (threads_.size() < count_) threads_.push_back(std::make_unique<cuda_thread>());
+  for (unsigned i = 0; i < count_; ++i) {
+    auto& ids = threads_[i]->ids;
+    ids = {{i % w.block[0], i / w.block[0] % w.block[1], i / w.block[0] / w.block[1]},
+           {static_cast<unsigned>(index % w.grid[0]), static_cast<unsigned>(index / w.grid[0] % w.grid[1]),
+            static_cast<unsigned>(index / w.grid[0] / w.grid[1])},
+           {w.block[0], w.block[1], w.block[2]},
+           {w.grid[0], w.grid[1], w.grid[2]},
+           shared_.data(),
+           w.shared_bytes};
+    threads_[i]->now = state::ready;
+    threads_[i]->stack.start(&thread_main, this);
+  }
+}
+
+void block_runner::run(launch& work, std::uint64_t index) {
+  work_ = &work;
+  if (must_stop()) return;
+  prepare(index);
+  while (alive_ != 0 && !must_stop()) {
+    has_progress_ = false;
+    run_round();
+    if (waiting_ == alive_) release_barrier();
+    if (alive_ != 0) relax();
+  }
+  for (unsigned i = 0; i < count_; ++i) {
+    if (threads_[i]->stack.is_stack_intact()) continue;
+    PL_LOG(error, "sim: a kernel thread needs more stack than a simulated one has (64 KiB)");
+    work.fate->fail(code::launch_failed);
+    threads_[i] = std::make_unique<cuda_thread>();
+  }
+  for (auto& entry : cache_) entry = {};
+}
+
+void block_runner::run_round() {
+  for (unsigned i = 0; i < count_; ++i) {
+    current_ = threads_[i].get();
+    if (current_->now != state::ready) continue;
+    current_->stack.resume();
+    if (current_->now == state::ended) {
+      --alive_;
+      has_progress_ = true;
+    }
+    if (must_stop()) return;
+  }
+}
+
+void block_runner::release_barrier() {
+  if (alive_ == 0) return;
+  waiting_ = 0;
+  has_progress_ = true;
+  for (unsigned i = 0; i < count_; ++i)
+    if (threads_[i]->now == state::at_barrier) threads_[i]->now = state::ready;
+}
+
+// Between rounds: the CPU belongs to others while this block only polls.
+void block_runner::relax() {
+  if (has_progress_) {
+    idle_rounds_ = 0;
+    return;
+  }
+  if (++idle_rounds_ < kPatientRounds) {
+    sched_yield();
+    return;
+  }
+  const timespec nap{0, kIdleSleepNs};
+  nanosleep(&nap, nullptr);
+}
+
+void block_runner::abandon() {
+  current_->now = state::ended;
+  current_->stack.leave(true);
+  __builtin_unreachable();
+}
+
+void block_runner::fault(result_t why, std::uint64_t address, const char* what) {
+  PL_LOG(error, "sim: a kernel faults: %s at address 0x%llx (block %u, thread %u)", what,
+         static_cast<unsigned long long>(address), current_->ids.block[0], current_->ids.thread[0]);
+  work_->fate->fail(why);
+  abandon();
+}
+
+void* block_runner::translate(std::uint64_t address, std::size_t bytes, bool is_write) {
+  if (address % bytes != 0) fault(code::misaligned_address, address, "misaligned access");
+  has_progress_ |= is_write;
+  auto& space = address_space::instance();
+  const std::uint64_t generation = space.generation();
+  if (generation != cache_generation_) {
+    for (auto& entry : cache_) entry = {};
+    cache_generation_ = generation;
+  }
+  for (const auto& entry : cache_)
+    if (address >= entry.base && address < entry.end && bytes <= entry.end - address && (!is_write || entry.is_writable))
+      return entry.data + (address - entry.base);
+  reach found;
+  if (!space.reach_from_kernel(address, bytes, is_write, work_->device_ordinal, work_->reachable_devices, found))
+    fault(code::illegal_address, address, is_write ? "illegal write" : "illegal read");
+  void* const result = found.data + (address - found.base);
+  cache_[next_cache_++ % kCachedTranslations] = std::move(found);
+  return result;
+}
+
+void block_runner::synchronize() {
+  if (must_stop()) abandon();
+  current_->now = state::at_barrier;
+  ++waiting_;
+  current_->stack.leave(false);
+  if (must_stop()) abandon();
+}
+
+void block_runner::yield() {
+  if (must_stop()) abandon();
+  if (alive_ > 1) {
+    current_->stack.leave(false);
+  } else if (++polls_ % 32 == 0) {
+    relax();
+    has_progress_ = false;
+  }
+  if (must_stop()) abandon();
+}
+
+void block_runner::pause(std::uint64_t ns) {
+  if (alive_ > 1 || ns < 1000) return yield();
+  const timespec nap{0, static_cast<long>(std::min<std::uint64_t>(ns, 100'000))};
+  nanosleep(&nap, nullptr);
+  if (must_stop()) abandon();
+}
+
+}  // namespace
+
+const sim_abi::kernel_services* kernel_services_table() {
+  static constexpr sim_abi::kernel_services kTable = {
+      [] { return t_runner.self(); },
+      [](std::uint64_t address, std::size_t bytes, bool is_write) { return t_runner.translate(address, bytes, is_write); },
+      [] { t_runner.synchronize(); },
+      [] { t_runner.yield(); },
+      [](std::uint64_t ns) { t_runner.pause(ns); },
+  };
+  return &kTable;
+}
+
+void run_block(launch& work, std::uint64_t index) { t_runner.run(work, index); }
+
+}  // namespace pl::sim

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+// What Peerlane's kernels are written in: one source, compiled by nvcc for GPUs and by the host compiler for the
+// simulated one. Global memory is touched only through these functions; on the CPU they translate the address.
+//
+//   PL_KERNEL void add(std::uint64_t out, std::uint64_t in, unsigned n) { ... }
+//   PL_EXPORT_KERNEL(add)
+//
+// Parameters are passed by value; pointers as std::uint64_t or T*. Memory scope is always the system: another GPU, the
+// CPU or a network card may be on the other side. Accesses must be naturally aligned.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__CUDACC__)
+
+// ---- GPU ------------------------------------------------------------------------------------------------------------
+#define PL_KERNEL extern "C" __global__
+#define PL_EXPORT_KERNEL(name)
+#define PL_DEVICE __device__ __forceinline__
+
+namespace pl::dev {
+
+PL_DEVICE unsigned thread_x() { return threadIdx.x; }
+PL_DEVICE unsigned block_x() { return blockIdx.x; }
+PL_DEVICE unsigned block_dim_x() { return blockDim.x; }
+PL_DEVICE unsigned grid_dim_x() { return gridDim.x; }
+PL_DEVICE void sync_threads() { __syncthreads(); }
+PL_DEVICE void fence_system() { __threadfence_system(); }
+PL_DEVICE void fence_device() { __threadfence(); }
+PL_DEVICE void pause(unsigned ns) { __nanosleep(ns); }
+PL_DEVICE std::uint64_t clock_cycles() { return static_cast<std::uint64_t>(clock64()); }
+
+PL_DEVICE std::uint64_t global_timer_ns() {
+  std::uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)::"memory");
+  return now;
+}
+
+// The block's dynamic shared memory, as large as the launch asked for.
+PL_DEVICE void* shared_memory() {
+  extern __shared__ unsigned long long pl_dynamic_shared[];
+  return pl_dynamic_shared;
+}
+
+// PTX has no 8-bit register: bytes travel in 32-bit ones.
+#define PL_PTX_LOAD(bits, type, wide, reg, order, suffix)     \
+  PL_DEVICE void ptx_load_##suffix(const type* p, type& v) {  \
+    wide out;                                                 \
+    asm volatile("ld." order ".sys.global." bits " %0, [%1];" \
+                 : "=" reg(out)                               \
+                 : "l"(__cvta_generic_to_global(p))           \
+                 : "memory");                                 \
+    v = static_cast<type>(out);                               \
+  }
+#define PL_PTX_STORE(bits, type, wide, reg, order, suffix)                                                                  \
+  PL_DEVICE void ptx_store_##suffix(type* p, type v) {                                                                      \
+    asm volatile("st." order ".sys.global." bits " [%0], %1;" ::"l"(__cvta_generic_to_global(p)), reg(static_cast<wide>(v)) \
+                 : "memory");                                                                                               \
+  }
+#define PL_PTX_BOTH(bits, type, wide, reg)                \
+  PL_PTX_LOAD(bits, type, wide, reg, "relaxed", relaxed)  \
+  PL_PTX_LOAD(bits, type, wide, reg, "acquire", acquire)  \
+  PL_PTX_STORE(bits, type, wide, reg, "relaxed", relaxed) \
+  PL_PTX_STORE(bits, type, wide, reg, "release", release)
+PL_PTX_BOTH("u8", std::uint8_t, unsigned, "r")
+PL_PTX_BOTH("u16", std::uint16_t, unsigned short, "h")
+PL_PTX_BOTH("u32", std::uint32_t, unsigned, "r")
+PL_PTX_BOTH("u64", std::uint64_t, unsigned long long, "l")
+#undef PL_PTX_LOAD
+#undef PL_PTX_STORE
+#undef PL_PTX_BOTH
+
+template <std::size_t kBytes>
+struct word_of;
+template <>
+struct word_of<1> {
+  using type = std::uint8_t;
+};
+template <>
+struct word_of<2> {
+  using type = std::uint16_t;
+};
+template <>
+struct word_of<4> {
+  using type = std::uint32_t;
+};
+template <>
+struct word_of<8> {
+  using type = std::uint64_t;
+};
+
+template <class T>
+PL_DEVICE T from_word(typename word_of<sizeof(T)>::type word) {
+  T value;
+  memcpy(&value, &word, sizeof value);
+  return value;
+}
+template <class T>
+PL_DEVICE typename word_of<sizeof(T)>::type to_word(T value) {
+  typename word_of<sizeof(T)>::type word;
+  memcpy(&word, &value, sizeof word);
+  return word;
+}
+
+template <class T>
+PL_DEVICE T load_relaxed(const T* p) {
+  typename word_of<sizeof(T)>::type word;
+  ptx_load_relaxed(reinterpret_cast<const typename word_of<sizeof(T)>::type*>(p), word);
+  return from_word<T>(word);
+}
+template <class T>
+PL_DEVICE T load_acquire(const T* p) {
+  typename word_of<sizeof(T)>::type word;
+  ptx_load_acquire(reinterpret_cast<const typename word_of<sizeof(T)>::type*>(p), word);
+  return from_word<T>(word);
+}
+template <class T>
+PL_DEVICE void store_relaxed(T* p, T value) {
+  ptx_store_relaxed(reinterpret_cast<typename word_of<sizeof(T)>::type*>(p), to_word(value));
+}
+template <class T>
+PL_DEVICE void store_release(T* p, T value) {
+  ptx_store_release(reinterpret_cast<typename word_of<sizeof(T)>::type*>(p), to_word(value));
+}
+
+// Sixteen aligned bytes in one access; volatile, no ordering.
+struct alignas(16) vec16 {
+  std::uint64_t low, high;
+};
+PL_DEVICE vec16 load_vec16(const void* p) {
+  vec16 v;
+  asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(v.low), "=l"(v.high)
+               : "l"(__cvta_generic_to_global(p))
+               : "memory");
+  return v;
+}
+PL_DEVICE void store_vec16(void* p, vec16 v) {
+  asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "l"(v.low), "l"(v.high)
+               : "memory");
+}
+
+// Returns the value before. System scope; T is a 4 or 8 byte integer.
+template <class T>
+PL_DEVICE T atomic_add(T* p, T value) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "atomic_add takes 4 or 8 byte integers");
+  if constexpr (sizeof(T) == 4)
+    return static_cast<T>(atomicAdd_system(reinterpret_cast<unsigned*>(p), static_cast<unsigned>(value)));
+  else
+    return static_cast<T>(
+        atomicAdd_system(reinterpret_cast<unsigned long long*>(p), static_cast<unsigned long long>(value)));
+}
+
+}  // namespace pl::dev
+
+#else
+
+// ---- simulated GPU --------------------------------------------------------------------------------------------------
+#include <time.h>
+
+#include <type_traits>
+#include <utility>
+
+#include "kernel_host.hpp"
+
+#define PL_KERNEL static
+#define PL_DEVICE inline
+
+namespace pl::dev {
+
+// ThreadSanitizer does not know fences, so a fence followed by a relaxed store would look like a race: under it every
+// access carries the order itself.
+#if defined(__SANITIZE_THREAD__)
+constexpr int kRelaxedLoad = __ATOMIC_ACQUIRE;
+constexpr int kRelaxedStore = __ATOMIC_RELEASE;
+#else
+constexpr int kRelaxedLoad = __ATOMIC_RELAXED;
+constexpr int kRelaxedStore = __ATOMIC_RELAXED;
+#endif
+
+// One a kernel image; the simulator fills it in. Hidden: every image has its own.
+inline const sim_abi::kernel_services* g_services = nullptr;
+
+PL_DEVICE unsigned thread_x() { return g_services->self()->thread[0]; }
+PL_DEVICE unsigned block_x() { return g_services->self()->block[0]; }
+PL_DEVICE unsigned block_dim_x() { return g_services->self()->block_dim[0]; }
+PL_DEVICE unsigned grid_dim_x() { return g_services->self()->grid_dim[0]; }
+PL_DEVICE void* shared_memory() { return g_services->self()->shared; }
+PL_DEVICE void sync_threads() { g_services->sync_threads(); }
+PL_DEVICE void fence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+PL_DEVICE void fence_device() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+PL_DEVICE void pause(unsigned ns) { g_services->pause_ns(ns); }
+
+PL_DEVICE std::uint64_t global_timer_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(now.tv_nsec);
+}
+PL_DEVICE std::uint64_t clock_cycles() { return global_timer_ns(); }  // one cycle a nanosecond
+
+template <class T>
+T* reach(const T* p, bool is_write) {
+  return static_cast<T*>(g_services->translate(reinterpret_cast<std::uint64_t>(p), sizeof(T), is_write));
+}
+
+// Loads yield: a kernel that polls must not keep those from running for which it waits.
+template <class T>
+PL_DEVICE T load_relaxed(const T* p) {
+  g_services->yield();
+  T value;
+  __atomic_load(reach(p, false), &value, kRelaxedLoad);
+  return value;
+}
+template <class T>
+PL_DEVICE T load_acquire(const T* p) {
+  g_services->yield();
+  T value;
+  __atomic_load(reach(p, false), &value, __ATOMIC_ACQUIRE);
+  return value;
+}
+template <class T>
+PL_DEVICE void store_relaxed(T* p, T value) {
+  __atomic_store(reach(p, true), &value, kRelaxedStore);
+}
+template <class T>
+PL_DEVICE void store_release(T* p, T value) {
+  __atomic_store(reach(p, true), &value, __ATOMIC_RELEASE);
+}
+
+struct alignas(16) vec16 {
+  std::uint64_t low, high;
+};
+PL_DEVICE vec16 load_vec16(const void* p) {
+  const vec16* at = reach(static_cast<const vec16*>(p), false);
+  return {__atomic_load_n(&at->low, kRelaxedLoad), __atomic_load_n(&at->high, kRelaxedLoad)};
+}
+PL_DEVICE void store_vec16(void* p, vec16 v) {
+  vec16* at = reach(static_cast<const vec16*>(p), true);
+  __atomic_store_n(&at->low, v.low, kRelaxedStore);
+  __atomic_store_n(&at->high, v.high, kRelaxedStore);
+}
+
+template <class T>
+PL_DEVICE T atomic_add(T* p, T value) {
+  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8), "atomic_add takes 4 or 8 byte integers");
+  return __atomic_fetch_add(reach(p, true), value, __ATOMIC_RELAXED);
+}
+
+// Unpacks a launch's parameter block for a kernel function, by its type.
+template <auto kKernel>
+struct kernel_export;
+template <class... Args, void (*kKernel)(Args...)>
+struct kernel_export<kKernel> {
+  static constexpr std::uint32_t parameter_bytes[] = {static_cast<std::uint32_t>(sizeof(Args))..., 0};
+  template <std::size_t... kIndex>
+  static void call(void* const* parameters, std::index_sequence<kIndex...>) {
+    kKernel(*static_cast<std::remove_cv_t<Args>*>(parameters[kIndex])...);
+  }
+  static void invoke([[maybe_unused]] void* const* parameters) { call(parameters, std::index_sequence_for<Args...>{}); }
+  static constexpr sim_abi::kernel_descriptor describe() {
+    return {sim_abi::kernel_abi_version, sizeof...(Args), parameter_bytes, &invoke, &g_services};
+  }
+};
+
+}  // namespace pl::dev
+
+#define PL_EXPORT_KERNEL(name)                                                                                  \
+  extern "C" __attribute__((visibility("default"))) const ::pl::sim_abi::kernel_descriptor plsim_kernel_##name; \
+  const ::pl::sim_abi::kernel_descriptor plsim_kernel_##name = ::pl::dev::kernel_export<&name>::describe();
+
+#endif
+
+// Both: the same accesses by a 64-bit device address.
+namespace pl::dev {
+
+template <class T>
+PL_DEVICE T load_relaxed(std::uint64_t address) {
+  return load_relaxed(reinterpret_cast<const T*>(address));
+}
+template <class T>
+PL_DEVICE T load_acquire(std::uint64_t address) {
+  return load_acquire(reinterpret_cast<const T*>(address));
+}
+template <class T>
+PL_DEVICE void store_relaxed(std::uint64_t address, T value) {
+  store_relaxed(reinterpret_cast<T*>(address), value);
+}
+template <class T>
+PL_DEVICE void store_release(std::uint64_t address, T value) {
+  store_release(reinterpret_cast<T*>(address), value);
+}
+template <class T>
+PL_DEVICE T atomic_add(std::uint64_t address, T value) {
+  return atomic_add(reinterpret_cast<T*>(address), value);
+}
+PL_DEVICE vec16 load_vec16(std::uint64_t address) { return load_vec16(reinterpret_cast<const void*>(address)); }
+PL_DEVICE void store_vec16(std::uint64_t address, vec16 v) { store_vec16(reinterpret_cast<void*>(address), v); }
+
+}  // namespace pl::dev

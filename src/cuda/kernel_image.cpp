@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernel_image.hpp"
+
+#include <cerrno>
+
+namespace pl::cu {
+
+result<module_t> load_kernels(const driver_table& cuda, const kernel_image& image) {
+  const void* const wanted = cuda.is_simulated ? image.host_elf : image.fatbin;
+  if (wanted == nullptr)
+    return failure{ENOTSUP,
+                   cuda.is_simulated
+                       ? "this build has no kernels for the simulated GPU: build it with PEERLANE_SIM=ON"
+                       : "this build has no GPU kernels because no nvcc was found when it was configured: install the "
+                         "CUDA toolkit (or the PyPI package nvidia-cuda-nvcc in .venv) and build again"};
+  if (cuda.cuModuleLoadData == nullptr) return failure{ENOSYS, "this libcuda.so.1 lacks cuModuleLoadData"};
+  module_t module = nullptr;
+  if (const result_t rc = cuda.cuModuleLoadData(&module, wanted); rc != error_code::success)
+    return make_error(cuda, rc, "loading Peerlane's kernels");
+  return module;
+}
+
+}  // namespace pl::cu

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels of the simulator's tests.
+#include "kernel_device.cuh"
+
+using namespace pl::dev;
+
+// out[i] = a[i] + b[n - 1 - i] within a block, by way of a block-wide exchange: wrong without a real barrier.
+PL_KERNEL void add_reversed(std::uint64_t out, const std::uint32_t* a, const std::uint32_t* b, unsigned n) {
+  auto* exchange = static_cast<std::uint32_t*>(shared_memory());
+  const unsigned i = block_x() * block_dim_x() + thread_x();
+  if (i < n) exchange[thread_x()] = load_relaxed(b + i);
+  sync_threads();
+  const std::uint32_t other = exchange[block_dim_x() - 1 - thread_x()];
+  sync_threads();
+  if (i < n) store_relaxed<std::uint32_t>(out + std::uint64_t{4} * i, load_relaxed(a + i) + other);
+}
+PL_EXPORT_KERNEL(add_reversed)
+
+// Answers requests 1, 2, ... in `request` by writing request * 3 to `reply`, until it sees `last`.
+PL_KERNEL void answer(std::uint64_t request, std::uint64_t reply, std::uint32_t last) {
+  for (std::uint32_t wanted = 1; wanted <= last; ++wanted) {
+    while (load_acquire<std::uint32_t>(request) != wanted) pause(100);
+    store_release<std::uint32_t>(reply, wanted * 3);
+  }
+}
+PL_EXPORT_KERNEL(answer)
+
+PL_KERNEL void count_threads(std::uint64_t counter) { atomic_add<std::uint32_t>(counter, 1); }
+PL_EXPORT_KERNEL(count_threads)
+
+// Copies n vectors of 16 bytes.
+PL_KERNEL void copy_vectors(void* to, const void* from, std::uint64_t n) {
+  const std::uint64_t step = std::uint64_t{grid_dim_x()} * block_dim_x();
+  for (std::uint64_t i = block_x() * block_dim_x() + thread_x(); i < n; i += step)
+    store_vec16(static_cast<char*>(to) + 16 * i, load_vec16(static_cast<const char*>(from) + 16 * i));
+  fence_system();
+}
+PL_EXPORT_KERNEL(copy_vectors)
+
+PL_KERNEL void write_word(std::uint64_t address, std::uint64_t value) { store_relaxed<std::uint64_t>(address, value); }
+PL_EXPORT_KERNEL(write_word)
+
+// Every width, and both clocks.
+PL_KERNEL void widths(std::uint64_t to, std::uint64_t from) {
+  const std::uint64_t before = global_timer_ns();
+  const std::uint64_t cycles = clock_cycles();
+  store_release<std::uint8_t>(to, load_acquire<std::uint8_t>(from));
+  store_relaxed<std::uint16_t>(to + 2, load_relaxed<std::uint16_t>(from + 2));
+  store_release<std::uint32_t>(to + 4, load_acquire<std::uint32_t>(from + 4));
+  store_relaxed<double>(to + 8, load_relaxed<double>(from + 8));
+  fence_device();
+  if (global_timer_ns() >= before && clock_cycles() >= cycles) atomic_add<std::uint64_t>(to + 16, 1);
+}
+PL_EXPORT_KERNEL(widths)
+
+PL_KERNEL void spin_for_ever(std::uint64_t flag) {
+  while (load_acquire<std::uint32_t>(flag) == 0) pause(1000);
+}
+PL_EXPORT_KERNEL(spin_for_ever)
