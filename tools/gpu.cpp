@@ -80,9 +80,11 @@ device_memory::device_memory(const gpu_session& gpu, std::uint64_t size_bytes, a
     } else {
       allocate_pieces();
     }
+    // Makes CUDA's own copies wait for their data, so that what they bring is what the mapping shows. Some drivers do not
+    // take it for cuMemCreate memory; the tools synchronise by themselves where it matters.
     int on = 1;
-    gpu.check(gpu.cuda().cuPointerSetAttribute(&on, cu::pointer_attribute::sync_memops, aligned_),
-              "cuPointerSetAttribute(SYNC_MEMOPS)");
+    const auto rc = gpu.cuda().cuPointerSetAttribute(&on, cu::pointer_attribute::sync_memops, aligned_);
+    if (rc != cu::error_code::not_supported) gpu.check(rc, "cuPointerSetAttribute(SYNC_MEMOPS)");
   } catch (...) {
     free();
     throw;

@@ -51,11 +51,11 @@ struct case_waived : std::runtime_error {
 #define PL_CASE_TEXT_(x) #x
 #define PL_CASE_TEXT(x) PL_CASE_TEXT_(x)
 // Fails the case unless `condition` holds; the rest is a printf explanation.
-#define PL_REQUIRE(condition, ...)                                                                \
-  do {                                                                                            \
-    if (!(condition))                                                                             \
-      throw ::pl::tools::case_failed(::pl::format(__VA_ARGS__) + " [" #condition " at " __FILE_NAME__  \
-                                                                 ":" PL_CASE_TEXT(__LINE__) "]"); \
+#define PL_REQUIRE(condition, ...)                                                                    \
+  do {                                                                                                \
+    if (!(condition))                                                                                 \
+      throw ::pl::tools::case_failed(::pl::format(__VA_ARGS__) + " [" #condition " at " __FILE_NAME__ \
+                                                                 ":" PL_CASE_TEXT(__LINE__) "]");     \
   } while (0)
 
 // GPU and library, as most cases need them.

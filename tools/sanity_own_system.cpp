@@ -5,6 +5,7 @@
 #include <peerlane/peerlane.hpp>
 
 #include "clock.hpp"
+#include "kernel_module.hpp"
 #include "nvml.hpp"
 #include "sanity_case.hpp"
 
@@ -61,7 +62,41 @@ void kill_nine_leaves_nothing(const case_context& context) {
              static_cast<unsigned long long>(during));
 }
 
+void kernel_sees_write(const case_context& context) {
+  constexpr std::size_t kBytes = 4096;
+  constexpr std::uint64_t kTimeoutNs = 20'000'000'000;
+  case_rig rig(context);
+  const device_memory memory(rig.gpu, 4 * GPU_PAGE_SIZE);  // data, then the flag, then what the kernel copied
+  const gdr_buffer buffer(rig.gdr, memory.get(), memory.size_bytes());
+  const host_memory status(rig.gpu, 64);
+  const kernel_module kernels(rig.gpu);
+  const gpu_stream stream(rig.gpu);
+  constexpr std::uint64_t kFlagAt = GPU_PAGE_SIZE, kCopyAt = 2 * GPU_PAGE_SIZE;
+  volatile auto* done = reinterpret_cast<volatile std::uint32_t*>(status.bytes());
+  for (std::uint32_t round = 1; round <= 50; ++round) {
+    *done = 0;
+    // A null flag before the launch: what the kernel sees later was written while it ran.
+    kernels.launch("copy_when_told", 1, 1, 0, stream.get(), memory.get() + kFlagAt, round, memory.get(),
+                   memory.get() + kCopyAt, static_cast<std::uint32_t>(kBytes / 4), kTimeoutNs, status.device_address());
+    usleep(200);
+    const auto wanted = pattern(kBytes, round);
+    check_gdr("gdr_copy_to_mapping",
+              gdr_copy_to_mapping(buffer.handle(), buffer.user_pointer(), wanted.data(), wanted.size()));
+    check_gdr("gdr_copy_to_mapping",
+              gdr_copy_to_mapping(buffer.handle(), buffer.user_pointer() + kFlagAt, &round, sizeof round));
+    rig.gpu.check(rig.gpu.cuda().cuStreamSynchronize(stream.get()), "cuStreamSynchronize");
+    PL_REQUIRE(*done == 1, "round %u: the running kernel did not see the flag within 20 s", round);
+    require_equal(rig.device_bytes(memory.get() + kCopyAt, kBytes), wanted,
+                  format("round %u: data that the kernel read after the flag", round));
+  }
+}
+
 constexpr sanity_case kCases[] = {
+    {.name = "kernel_sees_write",
+     .asserts = "a running kernel sees the flag, and after it all data written before it",
+     .run = kernel_sees_write,
+     .stock = false,
+     .in_demo = true},
     {.name = "kill_nine_leaves_nothing",
      .asserts = "BAR1 in use returns to its start after a process with a mapping is killed",
      .run = kill_nine_leaves_nothing,
