@@ -12,15 +12,19 @@
 namespace pl {
 namespace {
 
+enum class proving { never, first_of_each_gpu, always };
+
 class rm_pin final : public pinned_memory {
  public:
-  rm_pin(device_io& io, const cu::driver_table& cuda, pin_plan plan, std::vector<rm_placement> placements, bool verify)
+  rm_pin(device_io& io, const cu::driver_table& cuda, std::shared_ptr<rm_space> space, pin_plan plan,
+         std::vector<rm_placement> placements, proving policy)
       : pinned_memory(plan.rounded, plan.device_ordinal),
         io_(io),
         cuda_(cuda),
+        space_(std::move(space)),
         plan_(std::move(plan)),
         placements_(std::move(placements)),
-        verify_(verify) {}
+        proving_(policy) {}
 
   result<cpu_view> map(std::size_t size_bytes, arch::mapping_type wanted) override {
     if (wanted != arch::mapping_type::none && wanted != arch::mapping_type::wc)
@@ -28,11 +32,12 @@ class rm_pin final : public pinned_memory {
     auto address = placements_.size() == 1 ? map_one() : map_many(size_bytes);
     if (!address) return address.error();
     const cpu_view view{*address, size_bytes, arch::mapping_type::wc};
-    if (verify_ && (placements_.size() > 1 || lease_.fresh)) {
+    if (wants_proof()) {
       if (auto s = verify_mapping(cuda_, plan_, view); !s) {
         unmap(view);
         return s.error();
       }
+      if (proving_ == proving::first_of_each_gpu) space_->mark_proved(plan_.device_ordinal);
     }
     return view;
   }
@@ -76,17 +81,23 @@ class rm_pin final : public pinned_memory {
     return place_->address();
   }
 
+  // Only a fresh mapping can be wrong; a shared one was proved when it was made, if that was wanted.
+  bool wants_proof() const {
+    if (placements_.size() == 1 && !lease_.fresh) return false;
+    return proving_ == proving::always ||
+           (proving_ == proving::first_of_each_gpu && !space_->is_proved(plan_.device_ordinal));
+  }
+
   device_io& io_;
   const cu::driver_table& cuda_;
+  std::shared_ptr<rm_space> space_;
   pin_plan plan_;
   std::vector<rm_placement> placements_;
-  bool verify_;
+  proving proving_;
   rm_object::lease lease_;               // of a range in one object
   std::vector<rm::cpu_mapping> pieces_;  // of a range over several
   std::optional<reservation> place_;
 };
-
-enum class proving { never, first_of_each_gpu, always };
 
 class rm_backend final : public backend {
  public:
@@ -101,12 +112,8 @@ class rm_backend final : public backend {
     if (!plan) return plan.error();
     auto placements = space_->resolve(**cuda, *plan);
     if (!placements) return placements.error();
-    bool verify = request.verify || proving_ == proving::always;
-    if (!verify && proving_ == proving::first_of_each_gpu) {
-      auto gpu = space_->gpu_of(**cuda, plan->device_ordinal);
-      verify = gpu && space_->take_unproved(*gpu);
-    }
-    return std::unique_ptr<pinned_memory>(new rm_pin(io_, **cuda, *std::move(plan), *std::move(placements), verify));
+    const proving policy = request.verify ? proving::always : proving_;
+    return std::unique_ptr<pinned_memory>(new rm_pin(io_, **cuda, space_, *std::move(plan), *std::move(placements), policy));
   }
 
  private:

@@ -48,8 +48,12 @@ result<rm_object::lease> rm_object::acquire(std::uint64_t offset, std::uint64_t 
     known->users++;
     return lease{static_cast<char*>(known->mapping.address) + (offset - known->offset), known.get(), false};
   }
-  const address_range wanted = extent_for(offset, length, object_bytes);
+  address_range wanted = extent_for(offset, length, object_bytes);
   auto mapping = space_->client().map(gpu_, memory_, wanted.begin, wanted.size_bytes, nullptr);
+  if (mapping.code() == ENOMEM && wanted.size_bytes > length) {  // BAR1 is nearly full: take no more than was asked for
+    wanted = {offset, length};
+    mapping = space_->client().map(gpu_, memory_, offset, length, nullptr);
+  }
   if (!mapping) return mapping.error();
   extents_.push_back(std::make_unique<extent>(extent{wanted.begin, wanted.size_bytes, *mapping, 1}));
   return lease{static_cast<char*>(mapping->address) + (offset - wanted.begin), extents_.back().get(), true};
@@ -111,11 +115,14 @@ result<const rm::gpu*> rm_space::gpu_of(const cu::driver_table& cuda, int device
   return gpu;
 }
 
-bool rm_space::take_unproved(const rm::gpu* gpu) {
+bool rm_space::is_proved(int device_ordinal) {
   const std::lock_guard lock(mutex_);
-  if (std::find(proved_.begin(), proved_.end(), gpu) != proved_.end()) return false;
-  proved_.push_back(gpu);
-  return true;
+  return std::find(proved_.begin(), proved_.end(), device_ordinal) != proved_.end();
+}
+
+void rm_space::mark_proved(int device_ordinal) {
+  const std::lock_guard lock(mutex_);
+  proved_.push_back(device_ordinal);
 }
 
 std::shared_ptr<rm_object> rm_space::cached(unsigned long long block_id) {
