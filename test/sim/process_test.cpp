@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What needs several processes or a certain environment: fork, IPC, seeds, devices, symbols.
+#include "process.hpp"
+
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -14,30 +16,6 @@ namespace pl::cu {
 namespace {
 
 class Process : public SimTest {};
-
-std::string to_hex(const void* data, std::size_t bytes) {
-  std::string text;
-  char two[3];
-  for (std::size_t i = 0; i < bytes; ++i) {
-    std::snprintf(two, sizeof two, "%02x", static_cast<const unsigned char*>(data)[i]);
-    text += two;
-  }
-  return text;
-}
-
-void from_hex(const char* text, void* data, std::size_t bytes) {
-  for (std::size_t i = 0; i < bytes; ++i) {
-    const std::string two(text + 2 * i, 2);
-    static_cast<unsigned char*>(data)[i] = static_cast<unsigned char>(std::strtoul(two.c_str(), nullptr, 16));
-  }
-}
-
-int in_forked_child(int (*body)()) {
-  const pid_t child = fork();
-  if (child == 0) _exit(body());
-  int status = 0;
-  return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
 
 TEST_F(Process, AForkedChildHasNoDriver) {
   const int result = in_forked_child([] {
@@ -54,17 +32,8 @@ TEST_F(Process, AForkedChildHasNoDriver) {
   EXPECT_NE(allocate(8), 0u) << "the parent goes on";
 }
 
-TEST(ProcessChild, DISABLED_ForkBeforeInit) {
-  const int result = in_forked_child([] {
-    int count = 0;
-    if (cuDeviceGetCount(&count) != error_code::not_initialized) return 1;
-    if (cuInit(0) != error_code::success) return 2;
-    return cuDeviceGetCount(&count) == error_code::success && count == 2 ? 0 : 3;
-  });
-  EXPECT_EQ(result, 0);
-}
 TEST(ProcessAlone, AChildMayInitialiseIfTheParentHasNot) {
-  EXPECT_EQ(run_in_new_process("ProcessChild.DISABLED_ForkBeforeInit", {"PEERLANE_SIM_DEVICES=2"}), 0);
+  EXPECT_EQ(run_child("ProcessChild.ForkBeforeInit", {"PEERLANE_SIM_DEVICES=2"}), 0);
 }
 
 TEST_F(Process, NothingWorksWithoutAContext) {
@@ -114,36 +83,6 @@ TEST_F(Process, DestroyedContextsTakeTheirMemoryWithThem) {
 
 // ---- between processes ----------------------------------------------------------------------------------------------
 
-TEST(ProcessChild, DISABLED_OpenIpcHandle) {
-  ipc_mem_handle_t handle;
-  from_hex(std::getenv("PL_TEST_HANDLE"), &handle, sizeof handle);
-  CU_OK(cuInit(0));
-  context_t context = nullptr;
-  CU_OK(cuCtxCreate_v2(&context, 0, 0));
-  device_ptr pointer = 0;
-  device_ptr twice = 0;
-  auto* const open =
-      reinterpret_cast<result_t (*)(device_ptr*, ipc_mem_handle_t, unsigned)>(dlsym(RTLD_DEFAULT, "cuIpcOpenMemHandle_v2"));
-  auto* const close_handle = reinterpret_cast<result_t (*)(device_ptr)>(dlsym(RTLD_DEFAULT, "cuIpcCloseMemHandle"));
-  CU_OK(open(&pointer, handle, 1));
-  CU_OK(open(&twice, handle, 1));
-  EXPECT_EQ(pointer, twice);
-  std::uint32_t words[2];
-  CU_OK(cuMemcpyDtoH_v2(words, pointer, 8));
-  EXPECT_EQ(words[0], 0xabcd1234u);
-  CU_OK(cuMemsetD32_v2(pointer + 4, 0x600d600d, 1));
-  EXPECT_EQ(attribute<std::size_t>(pointer_attribute::range_size, pointer), 1000u);
-  CU_FAILS(invalid_value, cuMemFree_v2(pointer));
-  CU_OK(close_handle(twice));
-  CU_OK(cuMemcpyDtoH_v2(words, pointer, 8));
-  CU_OK(close_handle(pointer));
-  CU_FAILS(invalid_value, cuMemcpyDtoH_v2(words, pointer, 8));
-  CU_FAILS(invalid_value, close_handle(pointer));
-  handle.reserved[36] = static_cast<char>(handle.reserved[36] + 1);  // another inode: a stale handle
-  CU_FAILS(invalid_value, open(&pointer, handle, 1));
-  CU_OK(cuCtxDestroy_v2(context));
-}
-
 TEST_F(Process, IpcHandlesOpenInAnotherProcess) {
   allocate(700);  // so that ours is not at the start of its block
   const device_ptr pointer = allocate(1000);
@@ -153,8 +92,7 @@ TEST_F(Process, IpcHandlesOpenInAnotherProcess) {
   std::uint64_t pid = 0;
   std::memcpy(&pid, handle.reserved + 8, 8);
   EXPECT_EQ(pid, static_cast<std::uint64_t>(getpid()));
-  EXPECT_EQ(run_in_new_process("ProcessChild.DISABLED_OpenIpcHandle", {"PL_TEST_HANDLE=" + to_hex(&handle, sizeof handle)}),
-            0);
+  EXPECT_EQ(run_child("ProcessChild.OpenIpcHandle", {"PL_TEST_HANDLE=" + to_hex(&handle, sizeof handle)}), 0);
   std::uint32_t words[2];
   CU_OK(cuMemcpyDtoH_v2(words, pointer, 8));
   EXPECT_EQ(words[1], 0x600d600du);
@@ -162,28 +100,6 @@ TEST_F(Process, IpcHandlesOpenInAnotherProcess) {
       reinterpret_cast<result_t (*)(device_ptr*, ipc_mem_handle_t, unsigned)>(dlsym(RTLD_DEFAULT, "cuIpcOpenMemHandle_v2"));
   device_ptr own = 0;
   CU_FAILS(invalid_context, open(&own, handle, 1)) << "not within one process";
-}
-
-TEST(ProcessChild, DISABLED_ImportShareableHandle) {
-  CU_OK(cuInit(0));
-  context_t context = nullptr;
-  CU_OK(cuCtxCreate_v2(&context, 0, 0));
-  const auto fd = std::strtol(std::getenv("PL_TEST_FD"), nullptr, 10);
-  physical_t memory = 0;
-  CU_OK(cuMemImportFromShareableHandle(&memory, reinterpret_cast<void*>(fd), handle_type::posix_fd));
-  device_ptr base = 0;
-  CU_OK(cuMemAddressReserve(&base, 4u << 20, 0, 0, 0));
-  CU_OK(cuMemMap(base, 4u << 20, 0, memory, 0));
-  const access_desc access = {{location_type::device, 0}, access_flags::read_write};
-  CU_OK(cuMemSetAccess(base, 4u << 20, &access, 1));
-  std::uint32_t word = 0;
-  CU_OK(cuMemcpyDtoH_v2(&word, base + (3u << 20), 4));
-  EXPECT_EQ(word, 0x12121212u);
-  EXPECT_EQ(attribute<int>(pointer_attribute::device_ordinal, base), 1) << "the exporter's device";
-  CU_OK(cuMemUnmap(base, 4u << 20));
-  CU_OK(cuMemRelease(memory));
-  CU_OK(cuMemAddressFree(base, 4u << 20));
-  CU_OK(cuCtxDestroy_v2(context));
 }
 
 TEST_F(Process, ShareableHandlesOpenInAnotherProcess) {
@@ -196,8 +112,7 @@ TEST_F(Process, ShareableHandlesOpenInAnotherProcess) {
   const std::uint32_t word = 0x12121212;
   ASSERT_EQ(pwrite(fd, &word, 4, 3 << 20), 4);
   const int inherited = dup(fd);  // without close-on-exec
-  EXPECT_EQ(run_in_new_process("ProcessChild.DISABLED_ImportShareableHandle", {"PL_TEST_FD=" + std::to_string(inherited)}),
-            0);
+  EXPECT_EQ(run_child("ProcessChild.ImportShareableHandle", {"PL_TEST_FD=" + std::to_string(inherited)}), 0);
   close(inherited);
   close(fd);
   CU_OK(cuMemRelease(memory));
@@ -205,79 +120,15 @@ TEST_F(Process, ShareableHandlesOpenInAnotherProcess) {
 
 // ---- seeds ----------------------------------------------------------------------------------------------------------
 
-// What streams promise holds under every seed; what they do not promise (the order inside a copy) is seen to vary.
-TEST(ProcessChild, DISABLED_OrderUnderASeed) {
-  CU_OK(cuInit(0));
-  context_t context = nullptr;
-  CU_OK(cuCtxCreate_v2(&context, 0, 0));
-  constexpr std::size_t kBytes = 4u << 20;
-  constexpr std::size_t kStep = 32u << 10;
-  stream_t copying = nullptr;
-  stream_t following = nullptr;
-  event_t copied = nullptr;
-  CU_OK(cuStreamCreate(&copying, stream_flag::non_blocking));
-  CU_OK(cuStreamCreate(&following, stream_flag::non_blocking));
-  CU_OK(cuEventCreate(&copied, 0));
-  void* host = nullptr;
-  CU_OK(cuMemHostAlloc(&host, kBytes + 4096, 0));
-  device_ptr from = 0;
-  device_ptr flag = 0;
-  CU_OK(cuMemAlloc_v2(&from, kBytes));
-  CU_OK(cuMemAlloc_v2(&flag, 4));
-  auto* const bytes = static_cast<unsigned char*>(host);
-  bool was_disordered = false;
-  for (unsigned char round = 1; round <= 3; ++round) {
-    CU_OK(cuMemsetD8_v2(from, round, kBytes));
-    CU_OK(cuMemcpyDtoHAsync_v2(bytes, from, kBytes, copying));
-    CU_OK(cuEventRecord(copied, copying));
-    CU_OK(cuStreamWaitEvent(following, copied, 0));
-    CU_OK(cuStreamWriteValue32_v2(following, flag, round, 0));
-    CU_OK(cuMemcpyDtoHAsync_v2(bytes + kBytes, flag, 4, following));
-    while (cuEventQuery(copied) == error_code::not_ready) {
-      bool has_gap = false;
-      for (std::size_t at = 0; at < kBytes; at += kStep) {
-        const bool is_new = *static_cast<volatile unsigned char*>(bytes + at) == round;
-        was_disordered |= is_new && has_gap;
-        has_gap |= !is_new;
-      }
-    }
-    CU_OK(cuStreamSynchronize(following));
-    for (std::size_t at = 0; at < kBytes; at += 997) ASSERT_EQ(bytes[at], round);
-    ASSERT_EQ(bytes[kBytes], round);
-  }
-  EXPECT_TRUE(was_disordered);
-  CU_OK(cuCtxDestroy_v2(context));
-}
 TEST(ProcessAlone, OrderHoldsUnderSeveralSeeds) {
   for (const char* seed : {"1", "2", "77"})
-    EXPECT_EQ(run_in_new_process("ProcessChild.DISABLED_OrderUnderASeed", {std::string("PEERLANE_SIM_SEED=") + seed}), 0)
-        << seed;
+    EXPECT_EQ(run_child("ProcessChild.OrderUnderASeed", {std::string("PEERLANE_SIM_SEED=") + seed}), 0) << seed;
 }
 TEST(ProcessAlone, EveryOtherTestHoldsUnderASeed) {
-  EXPECT_EQ(run_in_new_process("Streams.*:Kernels.*:Memory.*:Vmm.*:Export.*", {"PEERLANE_SIM_SEED=4711"}), 0);
+  EXPECT_EQ(run_self("Streams.*:Kernels.*:Memory.*:Vmm.*:Export.*", {"PEERLANE_SIM_SEED=4711"}), 0);
 }
 
 // ---- devices and symbols --------------------------------------------------------------------------------------------
-
-TEST(ProcessChild, DISABLED_SecondDeviceOnly) {
-  CU_OK(cuInit(0));
-  int count = 0;
-  CU_OK(cuDeviceGetCount(&count));
-  EXPECT_EQ(count, 1);
-  char bus[32];
-  CU_OK(cuDeviceGetPCIBusId(bus, sizeof bus, 0));
-  EXPECT_STREQ(bus, "0000:fe:01.0");
-  uuid_t uuid{};
-  CU_OK(cuDeviceGetUuid_v2(&uuid, 0));
-  EXPECT_EQ(to_hex(&uuid, sizeof uuid), std::getenv("PL_TEST_UUID"));
-  std::size_t bytes = 0;
-  CU_OK(cuDeviceTotalMem_v2(&bytes, 0));
-  EXPECT_EQ(bytes, 64u << 20);
-  int version = 0;
-  CU_OK(cuDriverGetVersion(&version));
-  EXPECT_EQ(version, 12040);
-}
-TEST(ProcessChild, DISABLED_NoDevice) { CU_FAILS(no_device, cuInit(0)); }
 
 TEST_F(Process, DevicesFollowTheEnvironment) {
   uuid_t first{};
@@ -289,12 +140,12 @@ TEST_F(Process, DevicesFollowTheEnvironment) {
   const std::string text = "GPU-" + hex.substr(0, 8) + "-" + hex.substr(8, 4) + "-" + hex.substr(12, 4) + "-" +
                            hex.substr(16, 4) + "-" + hex.substr(20);
   for (const std::string& visible : {std::string("1"), text, std::string("1,7,0")})
-    EXPECT_EQ(run_in_new_process("ProcessChild.DISABLED_SecondDeviceOnly",
-                                 {"PEERLANE_SIM_DEVICES=3", "PEERLANE_SIM_MEMORY=64M", "PEERLANE_SIM_DRIVER_VERSION=12040",
-                                  "PL_TEST_UUID=" + hex, "CUDA_VISIBLE_DEVICES=" + visible}),
+    EXPECT_EQ(run_child("ProcessChild.SecondDeviceOnly",
+                        {"PEERLANE_SIM_DEVICES=3", "PEERLANE_SIM_MEMORY=64M", "PEERLANE_SIM_DRIVER_VERSION=12040",
+                         "PL_TEST_UUID=" + hex, "CUDA_VISIBLE_DEVICES=" + visible}),
               0)
         << visible;
-  EXPECT_EQ(run_in_new_process("ProcessChild.DISABLED_NoDevice", {"CUDA_VISIBLE_DEVICES="}), 0);
+  EXPECT_EQ(run_child("ProcessChild.NoDevice", {"CUDA_VISIBLE_DEVICES="}), 0);
 }
 
 TEST_F(Process, DeviceFacts) {

@@ -87,7 +87,4 @@ class exported_range {
   std::size_t bytes_;
 };
 
-// Runs one (disabled) test of this program in a process of its own, with more environment. Its exit status; 0 = passed.
-int run_in_new_process(const std::string& test, const std::vector<std::string>& environment);
-
 }  // namespace pl::cu

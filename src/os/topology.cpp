@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "topology.hpp"
+
+#include <hwloc.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+
+#include "text.hpp"
+
+namespace pl {
+namespace {
+
+constexpr unsigned kMaxCpuNumber = 65535;  // far above any machine; keeps "0-4000000000" from filling memory
+
+struct bitmap_free {
+  void operator()(hwloc_bitmap_t bitmap) const { hwloc_bitmap_free(bitmap); }
+};
+using unique_bitmap = std::unique_ptr<hwloc_bitmap_s, bitmap_free>;
+
+cpu_numbers to_numbers(hwloc_const_bitmap_t bitmap) {
+  cpu_numbers out;
+  for (int cpu = hwloc_bitmap_first(bitmap); cpu >= 0; cpu = hwloc_bitmap_next(bitmap, cpu))
+    out.push_back(static_cast<unsigned>(cpu));
+  return out;
+}
+
+std::string read_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// sysfs names devices "dddd:bb:dd.f" in lower case; NVML writes eight domain digits.
+std::string sysfs_name(std::string_view bus_id) {
+  std::string name;
+  for (const char c : bus_id) name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (const auto colon = name.find(':'); colon == 8 && name.starts_with("0000")) name.erase(0, 4);
+  return name;
+}
+
+// hwloc loads plugins (OpenCL, X11, NVML, ...) from the system's folder. They are slow, may start GPU drivers, and are
+// built for the shared library of another version: this process wants none. Restored for the program's children.
+class without_plugins {
+ public:
+  without_plugins() {
+    if (const char* old = std::getenv(kName)) old_ = old, had_ = true;  // NOLINT: hwloc's variable, not one of ours
+    setenv(kName, "/nonexistent", 1);
+  }
+  ~without_plugins() {
+    if (had_) setenv(kName, old_.c_str(), 1);
+    else unsetenv(kName);
+  }
+  without_plugins(const without_plugins&) = delete;
+  without_plugins& operator=(const without_plugins&) = delete;
+
+ private:
+  static constexpr const char* kName = "HWLOC_PLUGINS_PATH";
+  std::string old_;
+  bool had_ = false;
+};
+
+}  // namespace
+
+std::string format_cpu_list(std::span<const unsigned> cpus) {
+  if (cpus.empty()) return "none";
+  std::string out;
+  for (std::size_t i = 0; i < cpus.size();) {
+    std::size_t last = i;
+    while (last + 1 < cpus.size() && cpus[last + 1] == cpus[last] + 1) ++last;
+    if (!out.empty()) out += ',';
+    out += last == i ? format("%u", cpus[i]) : format("%u-%u", cpus[i], cpus[last]);
+    i = last + 1;
+  }
+  return out;
+}
+
+result<cpu_numbers> parse_cpu_list(std::string_view text) {
+  cpu_numbers out;
+  const std::string whole(text);
+  const auto refuse = [&](std::string_view part) {
+    return failure{EINVAL, format("CPU list \"%s\": \"%s\" is not a CPU number or range; write for example 0-15,32",
+                                  whole.c_str(), std::string(part).c_str())};
+  };
+  if (text.empty()) return refuse(text);
+  while (true) {
+    const auto comma = text.find(',');
+    const auto part = text.substr(0, comma);
+    const auto dash = part.find('-');
+    const auto low = parse_integer(part.substr(0, dash));
+    const auto high = dash == std::string_view::npos ? low : parse_integer(part.substr(dash + 1));
+    if (!low || !high || *low < 0 || *high < *low || *high > kMaxCpuNumber) return refuse(part);
+    for (auto cpu = *low; cpu <= *high; ++cpu) out.push_back(static_cast<unsigned>(cpu));
+    if (comma == std::string_view::npos) break;
+    text.remove_prefix(comma + 1);
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+struct topology::state {
+  hwloc_topology_t handle = nullptr;
+  std::string sysfs_root;
+  cpu_numbers allowed;
+
+  state() = default;
+  state(const state&) = delete;
+  state& operator=(const state&) = delete;
+  ~state() {
+    if (handle != nullptr) hwloc_topology_destroy(handle);
+  }
+
+  // The node whose CPUs cover all of `cpus`, -1 if there is no single one.
+  int node_of(const cpu_numbers& cpus) const {
+    const unique_bitmap wanted(hwloc_bitmap_alloc());
+    for (const unsigned cpu : cpus) hwloc_bitmap_set(wanted.get(), cpu);
+    for (hwloc_obj_t node = nullptr; (node = hwloc_get_next_obj_by_type(handle, HWLOC_OBJ_NUMANODE, node)) != nullptr;)
+      if (hwloc_bitmap_isincluded(wanted.get(), node->cpuset)) return static_cast<int>(node->os_index);
+    return -1;
+  }
+};
+
+topology::topology(std::unique_ptr<state> loaded) : state_(std::move(loaded)) {}
+topology::topology(topology&&) noexcept = default;
+topology& topology::operator=(topology&&) noexcept = default;
+topology::~topology() = default;
+
+result<topology> topology::load(std::string sysfs_root) {
+  const without_plugins guard;
+  auto fresh = std::make_unique<state>();
+  fresh->sysfs_root = std::move(sysfs_root);
+  if (hwloc_topology_init(&fresh->handle) != 0) {
+    fresh->handle = nullptr;
+    return failure{ENOMEM, "hwloc_topology_init failed: the machine's CPUs cannot be listed; use --cpu none"};
+  }
+  if (hwloc_topology_load(fresh->handle) != 0)
+    return failure{EIO, "hwloc cannot read the machine's topology from sysfs; use --cpu none"};
+  // Affinity can be narrower than the cgroup: what the process may really use is the intersection.
+  const unique_bitmap bound(hwloc_bitmap_alloc());
+  hwloc_const_bitmap_t cgroup = hwloc_topology_get_allowed_cpuset(fresh->handle);
+  if (hwloc_get_cpubind(fresh->handle, bound.get(), HWLOC_CPUBIND_PROCESS) != 0) hwloc_bitmap_copy(bound.get(), cgroup);
+  hwloc_bitmap_and(bound.get(), bound.get(), cgroup);
+  fresh->allowed = to_numbers(bound.get());
+  if (fresh->allowed.empty()) fresh->allowed = to_numbers(cgroup);
+  return topology(std::move(fresh));
+}
+
+const cpu_numbers& topology::allowed_cpus() const { return state_->allowed; }
+
+int topology::numa_node_count() const { return hwloc_get_nbobjs_by_type(state_->handle, HWLOC_OBJ_NUMANODE); }
+
+device_locality topology::near_pci_device(std::string_view bus_id) const {
+  device_locality out;
+  out.cpus = state_->allowed;
+  const std::string folder = state_->sysfs_root + "/bus/pci/devices/" + sysfs_name(bus_id);
+  const auto local = parse_cpu_list(read_line(folder + "/local_cpulist"));
+  if (!local) {
+    out.remark =
+        format("no local_cpulist for PCI device %s in sysfs (a simulated or hidden device)", std::string(bus_id).c_str());
+    return out;
+  }
+  out.known = true;
+  if (const auto node = parse_integer(read_line(folder + "/numa_node")); node && *node >= 0)
+    out.numa_node = static_cast<int>(*node);
+  else out.numa_node = state_->node_of(*local);
+  cpu_numbers usable;
+  std::set_intersection(local->begin(), local->end(), state_->allowed.begin(), state_->allowed.end(),
+                        std::back_inserter(usable));
+  if (usable.empty())
+    out.remark = format("the CPUs near %s (%s) are not open to this process: widen its cpuset", std::string(bus_id).c_str(),
+                        format_cpu_list(*local).c_str());
+  else out.cpus = std::move(usable);
+  return out;
+}
+
+status pin_this_thread(std::span<const unsigned> cpus) {
+  if (cpus.empty()) return failure{EINVAL, "no CPU to pin the thread to: the list is empty"};
+  const unsigned highest = *std::max_element(cpus.begin(), cpus.end());
+  if (highest > kMaxCpuNumber) return failure{EINVAL, format("CPU %u does not exist", highest)};
+  const std::size_t bytes = CPU_ALLOC_SIZE(highest + 1);
+  const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(highest + 1), [](cpu_set_t* p) { CPU_FREE(p); });
+  CPU_ZERO_S(bytes, set.get());
+  for (const unsigned cpu : cpus) CPU_SET_S(cpu, bytes, set.get());
+  if (sched_setaffinity(0, bytes, set.get()) != 0) {
+    const int code = errno;
+    return failure{code, format("cannot pin the thread to CPUs %s: %s; choose among those of `peerlane info` or use "
+                                "--cpu none",
+                                format_cpu_list(cpus).c_str(), errno_text(code).c_str())};
+  }
+  return {};
+}
+
+cpu_numbers cpus_of_this_thread() {
+  const std::size_t bytes = CPU_ALLOC_SIZE(kMaxCpuNumber + 1);
+  const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(kMaxCpuNumber + 1),
+                                                             [](cpu_set_t* p) { CPU_FREE(p); });
+  CPU_ZERO_S(bytes, set.get());
+  cpu_numbers out;
+  if (sched_getaffinity(0, bytes, set.get()) != 0) return out;
+  for (unsigned cpu = 0; cpu <= kMaxCpuNumber; ++cpu)
+    if (CPU_ISSET_S(cpu, bytes, set.get())) out.push_back(cpu);
+  return out;
+}
+
+}  // namespace pl

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernel_module.hpp"
+
+#include "pplat_image.hpp"
+#include "text.hpp"
+
+namespace pl::tools {
+
+kernel_module::kernel_module(const gpu_session& gpu)
+    : gpu_(gpu), module_(must(cu::load_kernels(gpu.cuda(), kernels::pplat()))) {}
+
+kernel_module::~kernel_module() { gpu_.cuda().cuModuleUnload(module_); }
+
+void kernel_module::launch_raw(const char* name, unsigned blocks, unsigned threads, unsigned shared_bytes,
+                               cu::stream_t stream, void** parameters) const {
+  cu::function_t function = nullptr;
+  gpu_.check(gpu_.cuda().cuModuleGetFunction(&function, module_, name), format("kernel %s", name));
+  gpu_.check(gpu_.cuda().cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, shared_bytes, stream, parameters, nullptr),
+             format("launch of %s", name));
+}
+
+}  // namespace pl::tools

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The embedded kernels of the tools (tools/kernels), loaded into the current context.
+#pragma once
+
+#include <array>
+
+#include "gpu.hpp"
+
+namespace pl::tools {
+
+class kernel_module {
+ public:
+  explicit kernel_module(const gpu_session& gpu);  // throws when this build has no GPU code
+  ~kernel_module();
+  kernel_module(const kernel_module&) = delete;
+  kernel_module& operator=(const kernel_module&) = delete;
+
+  // Launches `name` with parameters passed by value, in order.
+  template <class... Args>
+  void launch(const char* name, unsigned blocks, unsigned threads, unsigned shared_bytes, cu::stream_t stream,
+              Args... args) const {
+    std::array<void*, sizeof...(Args)> parameters{&args...};
+    launch_raw(name, blocks, threads, shared_bytes, stream, parameters.data());
+  }
+
+ private:
+  void launch_raw(const char* name, unsigned blocks, unsigned threads, unsigned shared_bytes, cu::stream_t stream,
+                  void** parameters) const;
+  const gpu_session& gpu_;
+  cu::module_t module_ = nullptr;
+};
+
+}  // namespace pl::tools

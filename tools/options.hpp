@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Command lines: CLI11 behind the conventions of the stock tools (exit code 1, sizes in hex or with K/M/G).
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "tool.hpp"
+
+namespace pl::tools {
+
+enum class alloc_kind { cu_mem_alloc, cu_mem_create };
+const char* to_string(alloc_kind kind);
+
+// What every tool with a GPU understands. `-a` and `-M` only where add_mapping_options was called.
+struct common_options {
+  int gpu = 0;
+  std::string json_path;     // empty: no result file; "-": standard output, with the text on stderr
+  std::string cpu = "auto";  // auto: CPUs near the GPU; none: leave the thread alone; else a list
+  alloc_kind alloc = alloc_kind::cu_mem_alloc;
+  int map_flag = 0;  // gdr_map_flags_t
+};
+
+// A parser with `-h` and the program's name. Use parse() below, not its own.
+class command_parser {
+ public:
+  command_parser(const invocation& call, const std::string& description);
+
+  CLI::App& app() { return app_; }
+  void size(const std::string& names, std::uint64_t& value, const std::string& help);
+  void integer(const std::string& names, std::int64_t& value, std::int64_t lowest, std::int64_t highest,
+               const std::string& help);
+  void flag(const std::string& names, bool& value, const std::string& help);
+  void text(const std::string& names, std::string& value, const std::string& help);
+  void common(common_options& options, bool with_gpu = true);
+  void mapping(common_options& options);
+
+  // Nothing: go on. Otherwise the tool ends with this exit code (help was asked for, or an error was printed).
+  std::optional<int> parse();
+
+ private:
+  const invocation& call_;
+  CLI::App app_;
+};
+
+}  // namespace pl::tools
