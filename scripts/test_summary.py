@@ -17,7 +17,7 @@ MAX_NAMED = 20  # failures listed by name; more are a pattern that the log above
 def skip_reason(case):
     """The sentence that the test printed: GoogleTest's text after `Skipped`, or our `SKIP: ...` line."""
     output = case.findtext("system-out") or ""
-    for pattern in (r"^SKIP: (.+)$", r": Skipped\n(.+)$"):
+    for pattern in (r"^SKIP(?:PED)?: (.+)$", r": Skipped\n(.+)$"):
         found = re.search(pattern, output, re.M)
         if found:
             return found.group(1).strip()
