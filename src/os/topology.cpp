@@ -49,7 +49,7 @@ std::string sysfs_name(std::string_view bus_id) {
 class without_plugins {
  public:
   without_plugins() {
-    if (const char* old = std::getenv(kName)) old_ = old, had_ = true;  // NOLINT: hwloc's variable, not one of ours
+    if (const char* old = std::getenv(kName)) old_ = old, had_ = true;  // lint:allow(getenv) NOLINT: hwloc's, not ours
     setenv(kName, "/nonexistent", 1);
   }
   ~without_plugins() {
