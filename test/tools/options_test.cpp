@@ -61,9 +61,9 @@ TEST(command_line, our_forms) {
 }
 
 TEST(command_line, bad_values_end_with_1_and_say_what) {
-  const std::vector<std::vector<std::string>> bad = {{"-s", "12x"}, {"-s", "-4"},  {"-n", "0"},   {"-n", "101"}, {"-n", "x"},
-                                                     {"-d", "-1"},  {"-a", "new"}, {"-M", "uc"},  {"-z"},        {"-s"},
-                                                     {"extra"},     {"--size", "99999999999999999999"}};
+  const std::vector<std::vector<std::string>> bad = {
+      {"-s", "12x"}, {"-s", "-4"}, {"-n", "0"}, {"-n", "101"}, {"-n", "x"}, {"-d", "-1"},
+      {"-a", "new"}, {"-M", "uc"}, {"-z"},      {"-s"},        {"extra"},   {"--size", "99999999999999999999"}};
   for (const auto& arguments : bad) {
     const auto out = parse(arguments);
     EXPECT_EQ(out.code, kExitFailed) << arguments[0];

@@ -15,8 +15,8 @@ namespace {
 constexpr std::size_t kWindow = 1024;
 
 struct aligned_window {
-  std::unique_ptr<unsigned char, void (*)(void*)> memory{
-      static_cast<unsigned char*>(std::aligned_alloc(64, kWindow)), std::free};
+  std::unique_ptr<unsigned char, void (*)(void*)> memory{static_cast<unsigned char*>(std::aligned_alloc(64, kWindow)),
+                                                         std::free};
   unsigned char* data() { return memory.get(); }
 };
 

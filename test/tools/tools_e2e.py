@@ -130,6 +130,44 @@ def real_gpu_missing():
     refuse(run("sanity", "-t", "basic_cumemalloc", env={"PEERLANE_GPU": "real", "CUDA_VISIBLE_DEVICES": ""}))
 
 
+STUB = """
+int cuInit(unsigned flags) {{ (void)flags; {body} }}
+int cuDeviceGetCount(int* count) {{ *count = 0; return 0; }}
+int cuDriverGetVersion(int* version) {{ *version = 13000; return 0; }}
+int cuPointerGetAttribute(void* data, int which, unsigned long long pointer) {{ (void)data, (void)which, (void)pointer; return 1; }}
+"""
+
+
+def stub_driver(folder, body):
+    """A libcuda.so.1 without a device, as driver packages leave it on machines without a GPU."""
+    source = os.path.join(folder, "stub.c")
+    with open(source, "w", encoding="utf-8") as file:
+        file.write(STUB.format(body=body))
+    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o",
+                    os.path.join(folder, "libcuda.so.1"), source], check=True)
+    return {"LD_LIBRARY_PATH": folder}
+
+
+def library_without_device():
+    """auto falls back to the simulated GPU and says why; real refuses; the library that failed does not get in the way."""
+    for body, reason in (("return 100;", "cuInit failed"), ("return 0;", "sees no GPU"), ("return *(volatile int*)8;", "crashed")):
+        with tempfile.TemporaryDirectory() as folder:
+            env = stub_driver(folder, body)
+            done = succeed(run("info", env=env))
+            check(done.out.startswith(SIM_HEADER) and reason in done.out, reason, done.out)
+            succeed(run("-t", "basic_cumemalloc", name="gdrcopy_sanity", env=env))
+            if "crashed" not in reason:
+                refuse(run("copybw", env={**env, "PEERLANE_GPU": "real"}), "peerlane doctor")
+                check("no GPU answers" in run("doctor", env=env).out, "doctor")
+
+
+def simulated_library_path():
+    """The simulated GPU through LD_LIBRARY_PATH is called simulated too."""
+    env = {"LD_LIBRARY_PATH": os.path.join(OUT, "sim")}
+    check(succeed(run("info", env=env)).out.startswith(SIM_HEADER), "header")
+    refuse(run("info", env={**env, "PEERLANE_GPU": "real"}), "is the simulated GPU")
+
+
 def copy_of_folder(folder, *left_out):
     target = os.path.join(folder, "copied")
     shutil.copytree(OUT, target, symlinks=True, ignore=shutil.ignore_patterns(*left_out))
