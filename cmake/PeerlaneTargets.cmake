@@ -31,7 +31,14 @@ function(pl_test name)
   set_target_properties(${name} PROPERTIES BUILD_WITH_INSTALL_RPATH OFF)
   target_link_libraries(${name} PRIVATE ${ARG_LIBS} pl_options GTest::gtest GTest::gtest_main)
   include(GoogleTest)
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST
-    PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${ARG_ENV}" LABELS "${ARG_LABELS}"
-    SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+  # Only what is set: an empty value would shift the properties behind it.
+  set(properties TIMEOUT ${ARG_TIMEOUT} SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+  if(ARG_ENV)
+    string(REPLACE ";" "\\;" environment "${ARG_ENV}")
+    list(APPEND properties ENVIRONMENT "${environment}")
+  endif()
+  if(ARG_LABELS)
+    list(APPEND properties LABELS "${ARG_LABELS}")
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES ${properties})
 endfunction()

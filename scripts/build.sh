@@ -18,7 +18,7 @@ if ! cmake --preset "$preset" ${CMAKE_ARGS:-} >"$log" 2>&1; then
   exit 1
 fi
 # What the build says of itself (features on and off), and CMake's warnings.
-grep -E '^-- (Peerlane:|.*(not built|not found: ))|Warning' "$log" | sed 's/^-- //' || true
+grep -E '^-- (Peerlane:|.*(not built|not found: |: OFF))|Warning' "$log" | sed 's/^-- //' || true
 [ "${2:-}" != --configure-only ] || exit 0
 
 quiet=()

@@ -33,7 +33,7 @@ NOT_ENVIRONMENT = {
     "PEERLANE_CLEAN_ROOM": "scripts/check-clean-room.sh: working folder",
 }
 # Quoted includes that no folder holds because the build writes them.
-GENERATED_INCLUDE = re.compile(r"(^|/)generated_|\.inc$")
+GENERATED_INCLUDE = re.compile(r"(^|/)generated_|_image\.hpp$|\.inc$")
 # Where people keep checkouts; a path below one of them means that file was written for one machine.
 MACHINE_PATH = re.compile(r"(?<![\w.~$}/-])/(home|Users|work|workspace|builds)/[A-Za-z0-9_]")
 # Folders that are everywhere, so finding them says nothing about a machine.

@@ -22,7 +22,7 @@ LAYERS = {
     "src/map/CMakeLists.txt": "pl_layer(map SOURCES map.cpp\n  DEPS pl_os)  # not pl_capi\n",
     "src/map/map.hpp": '#include "fd.hpp"\n#include "text.hpp"\n#include <os/other.hpp>\n',
     "src/capi/CMakeLists.txt": "add_library(gdrapi SHARED gdrapi.cpp)\ntarget_link_libraries(gdrapi PRIVATE pl_map pl_options)\n",
-    "src/capi/gdrapi.cpp": '#include "gdrapi.h"\n#include "map.hpp"\n#include "text.hpp"\n#include "generated_kernels.hpp"\n',
+    "src/capi/gdrapi.cpp": '#include "gdrapi.h"\n#include "map.hpp"\n#include "text.hpp"\n#include "generated_kernels.hpp"\n#include "copy_engine_image.hpp"\n',
     "include/gdrapi.h": "",
 }
 REGISTRY = {"src/base/env.cpp": 'env_variable{"PEERLANE_GPU", x},\n    env_variable{\n  "PEERLANE_SIM_SEED", y}\n'}

@@ -31,6 +31,16 @@ rm_object::~rm_object() {
   space_->client().release(gpu_, memory_);
 }
 
+void rm_object::confirm_at(std::uint64_t object_begin) {
+  const std::lock_guard lock(mutex_);
+  if (std::find(confirmed_.begin(), confirmed_.end(), object_begin) == confirmed_.end()) confirmed_.push_back(object_begin);
+}
+
+bool rm_object::confirmed_at(std::uint64_t object_begin) {
+  const std::lock_guard lock(mutex_);
+  return std::find(confirmed_.begin(), confirmed_.end(), object_begin) != confirmed_.end();
+}
+
 result<rm_object::lease> rm_object::acquire(std::uint64_t offset, std::uint64_t length, std::uint64_t object_bytes) {
   const std::lock_guard lock(mutex_);
   for (const auto& known : extents_) {
@@ -154,6 +164,7 @@ result<std::vector<rm_placement>> rm_space::ask_libcuda(const cu::driver_table& 
       if (!memory) return memory.error();
       object = remember(gpu, *memory, block_id);
     }
+    if (block_id != 0) object->confirm_at(at - piece.offset);
     out.push_back({std::move(object), piece.offset, piece.size_bytes, object_bytes});
     at += piece.size_bytes;
   }
@@ -193,7 +204,7 @@ result<std::vector<rm_placement>> rm_space::resolve(const cu::driver_table& cuda
   std::vector<rm_placement> out;
   for (const auto& piece : plan.pieces) {
     auto object = piece.object_bytes != 0 ? cached(piece.block_id) : nullptr;
-    if (object == nullptr) break;
+    if (object == nullptr || !object->confirmed_at(piece.object_begin)) break;
     out.push_back({std::move(object), piece.range.begin - piece.object_begin, piece.range.size_bytes, piece.object_bytes});
   }
   if (out.size() == plan.pieces.size()) return out;  // nothing asked of anybody

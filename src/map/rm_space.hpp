@@ -31,6 +31,10 @@ class rm_object {
   rm_object(const rm_object&) = delete;
   rm_object& operator=(const rm_object&) = delete;
 
+  // Device addresses at which libcuda itself named this object with offset 0: only there may the cache compute offsets.
+  void confirm_at(std::uint64_t object_begin);
+  bool confirmed_at(std::uint64_t object_begin);
+
   struct extent {
     std::uint64_t offset, length;
     rm::cpu_mapping mapping;
@@ -56,6 +60,7 @@ class rm_object {
   unsigned long long block_id_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<extent>> extents_;
+  std::vector<std::uint64_t> confirmed_;
 };
 
 // Where a piece of a pin lies in its object.

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Cross-compiles src/arch with the copy checker for AArch64 and runs it under qemu-user: the only check of the NEON routines
 # on an x86 machine. Exit status 77 (skipped) with the reason when a tool is missing.
 #     arm64_check.sh <source root> <scratch folder>

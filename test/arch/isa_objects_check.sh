@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # The objects that are compiled for one instruction set may define only their routines. An inline function of a header in
 # one of them would be a weak symbol: the linker keeps any one copy for the whole program, perhaps the AVX-512 one, which
 # faults on another CPU.

@@ -12,6 +12,7 @@ namespace pl::test {
 namespace {
 
 class conformance : public backend_test {};
+class joining : public backend_test {};
 
 // Writes through the mapping are seen by the GPU, writes of the GPU through the mapping, nothing beside them changes.
 void expect_two_way(region* r, std::uint64_t pointer, std::size_t bytes, std::uint64_t seed) {
@@ -76,9 +77,7 @@ TEST_P(conformance, SubAllocationsOf256Bytes) {
   EXPECT_TRUE(close_session(s));  // unpins all
 }
 
-TEST_P(conformance, AdjacentVmmPiecesAreOneMapping) {
-  if (pins_one_object_only())
-    GTEST_SKIP() << "the fake gdrdrv module pins within one object; the real one is tested in a guest";
+TEST_P(joining, AdjacentVmmPiecesAreOneMapping) {
   session* s = open();
   const vmm_buffer buffer({2 << 20, 4 << 20, 2 << 20});
   region* whole = map_exactly(s, buffer.pointer(), buffer.bytes());
@@ -91,6 +90,61 @@ TEST_P(conformance, AdjacentVmmPiecesAreOneMapping) {
   EXPECT_TRUE(unpin_region(s, part));
   EXPECT_TRUE(unpin_region(s, whole));
   EXPECT_TRUE(close_session(s));
+}
+
+TEST_P(conformance, OnePhysicalBlockAtTwoAddresses) {
+  session* s = open();
+  const auto& cuda = simulated_cuda();
+  constexpr std::size_t kBytes = 2 << 20;
+  cu::allocation_prop prop{};
+  prop.type = cu::allocation_type::pinned;
+  prop.where = {cu::location_type::device, 0};
+  cu::physical_t block = 0;
+  ASSERT_EQ(cuda.cuMemCreate(&block, kBytes, &prop, 0), 0);
+  std::uint64_t at[2] = {};
+  const cu::access_desc access{{cu::location_type::device, 0}, cu::access_flags::read_write};
+  for (auto& address : at) {
+    ASSERT_EQ(cuda.cuMemAddressReserve(&address, kBytes, 0, 0, 0), 0);
+    ASSERT_EQ(cuda.cuMemMap(address, kBytes, 0, block, 0), 0);
+    ASSERT_EQ(cuda.cuMemSetAccess(address, kBytes, &access, 1), 0);
+  }
+  region* first = map_exactly(s, at[0] + 4096, 100);
+  region* second = map_exactly(s, at[1] + 8192, 100);
+  ASSERT_TRUE(first != nullptr && second != nullptr);
+  expect_two_way(second, at[1] + 8192, 100, 11);
+  expect_two_way(first, at[0] + 4096, 100, 12);
+  EXPECT_EQ(device_bytes(at[1] + 4096, 100), device_bytes(at[0] + 4096, 100));
+  EXPECT_TRUE(close_session(s));
+  for (const auto address : at) {
+    cuda.cuMemUnmap(address, kBytes);
+    cuda.cuMemAddressFree(address, kBytes);
+  }
+  cuda.cuMemRelease(block);
+}
+
+TEST_P(conformance, OtherMemoryMappedAtTheSameAddressIsSeen) {
+  session* s = open();
+  const auto& cuda = simulated_cuda();
+  constexpr std::size_t kBytes = 2 << 20;
+  cu::allocation_prop prop{};
+  prop.type = cu::allocation_type::pinned;
+  prop.where = {cu::location_type::device, 0};
+  std::uint64_t address = 0;
+  ASSERT_EQ(cuda.cuMemAddressReserve(&address, kBytes, 0, 0, 0), 0);
+  const cu::access_desc access{{cu::location_type::device, 0}, cu::access_flags::read_write};
+  for (int round = 0; round < 4; ++round) {
+    cu::physical_t block = 0;
+    ASSERT_EQ(cuda.cuMemCreate(&block, kBytes, &prop, 0), 0);
+    ASSERT_EQ(cuda.cuMemMap(address, kBytes, 0, block, 0), 0);
+    ASSERT_EQ(cuda.cuMemSetAccess(address, kBytes, &access, 1), 0);
+    region* r = map_exactly(s, address, 4096);  // earlier rounds' pins are still live: they must not be served
+    ASSERT_NE(r, nullptr);
+    expect_two_way(r, address, 4096, static_cast<std::uint64_t>(round) + 40);
+    ASSERT_EQ(cuda.cuMemUnmap(address, kBytes), 0);
+    ASSERT_EQ(cuda.cuMemRelease(block), 0);
+  }
+  EXPECT_TRUE(close_session(s));
+  cuda.cuMemAddressFree(address, kBytes);
 }
 
 TEST_P(conformance, StreamOrderedPoolMemory) {
@@ -268,6 +322,7 @@ TEST_P(conformance, AForkedChildMayOpenItsOwnSession) {
   EXPECT_TRUE(close_session(s));
 }
 
+INSTANTIATE_TEST_SUITE_P(backends, joining, testing::ValuesIn(kJoiningBackends), label_of);
 INSTANTIATE_TEST_SUITE_P(backends, conformance, testing::ValuesIn(kBackends), label_of);
 
 }  // namespace

@@ -61,17 +61,19 @@ class sweep : public backend_test {
   }
 };
 
+class joining_sweep : public sweep {};
+
 TEST_P(sweep, EveryCallOfOneObjectsLife) {
   const device_buffer buffer(1 << 20);
   sweep_all(buffer.pointer(), 4096, EIO);
 }
 
-TEST_P(sweep, EveryCallOfSeveralPiecesLife) {
-  if (pins_one_object_only()) GTEST_SKIP() << "the fake gdrdrv module pins within one object";
+TEST_P(joining_sweep, EveryCallOfSeveralPiecesLife) {
   const vmm_buffer buffer({2 << 20, 2 << 20, 2 << 20});
   sweep_all(buffer.pointer(), buffer.bytes(), ENOMEM);
 }
 
+INSTANTIATE_TEST_SUITE_P(backends, joining_sweep, testing::ValuesIn(kJoiningBackends), label_of);
 INSTANTIATE_TEST_SUITE_P(backends, sweep, testing::ValuesIn(kBackends), label_of);
 
 }  // namespace

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Shows the foundation on a real GPU: demo and sanity as root and as an unprivileged user, latency and bandwidth against
+# the baselines in one interleaved run, the other tools, and that nothing is left behind. No build here: it takes the
+# folder that `make build` leaves. Results (JSON) go to the folder given, a short table comes last.
+#   scripts/gpu/foundation.sh <out folder of the build> <results folder>
+set -u
+out=$(cd "$1" && pwd)
+results=$2
+mkdir -p "$results"
+results=$(cd "$results" && pwd)
+export PEERLANE_GPU=real
+summary=()
+failed=0
+
+step() { # name, command...
+  local name=$1 start end rc
+  shift
+  echo "=== $name"
+  start=$(date +%s.%N)
+  "$@" >"$results/$name.txt" 2>&1
+  rc=$?
+  end=$(date +%s.%N)
+  tail -n "${TAIL:-6}" "$results/$name.txt"
+  summary+=("$(printf '%-34s rc %d  %6.1f s' "$name" "$rc" "$(echo "$end - $start" | bc 2>/dev/null || python3 -c "print($end-$start)")")")
+  [ $rc -eq 0 ] || failed=1
+}
+
+nobody() { # the same folder for a user without rights; results by way of a folder of its own
+  setpriv --reuid 65534 --regid 65534 --clear-groups env HOME=/tmp "$@"
+}
+bar1_used() { nvidia-smi -q | sed -n '/BAR1 Memory Usage/,/Free/s/.*Used *: //p' | tr '\n' ' '; }
+
+echo "BAR1 used before: $(bar1_used)"
+cp -r "$out" /tmp/peerlane-out && chmod -R a+rX /tmp/peerlane-out
+mkdir -p /tmp/peerlane-nobody && chown 65534 /tmp/peerlane-nobody
+TAIL=40 step info "$out/peerlane" info
+TAIL=30 step doctor "$out/peerlane" doctor
+TAIL=40 step demo_root "$out/peerlane" demo --json "$results/demo_root.json"
+TAIL=12 step sanity_root "$out/peerlane" sanity -v --json "$results/sanity_root.json"
+TAIL=12 step sanity_nobody nobody /tmp/peerlane-out/peerlane sanity --json /tmp/peerlane-nobody/sanity_nobody.json
+TAIL=12 step demo_nobody nobody /tmp/peerlane-out/peerlane demo --json /tmp/peerlane-nobody/demo_nobody.json
+TAIL=60 step copylat "$out/peerlane" copylat --json "$results/copylat.json"
+TAIL=30 step copylat_alignments "$out/peerlane" copylat --alignments --json "$results/copylat_alignments.json"
+TAIL=5 step copylat_batch "$out/peerlane" copylat --batch --json "$results/copylat_batch.json"
+TAIL=12 step copybw "$out/peerlane" copybw --json "$results/copybw.json"
+TAIL=12 step apiperf "$out/peerlane" apiperf --json "$results/apiperf.json"
+TAIL=3 step pplat "$out/peerlane" pplat --json "$results/pplat.json"
+TAIL=3 step pplat_gpu_first "$out/peerlane" pplat -m 1 --json "$results/pplat_gpu_first.json"
+TAIL=3 step pplat_data "$out/peerlane" pplat -s 4096 --json "$results/pplat_data.json"
+[ -x "$out/example_gdrapi" ] && step example_gdrapi "$out/example_gdrapi"
+[ -x "$out/example_gdrapi_v1" ] && step example_gdrapi_v1 "$out/example_gdrapi_v1"
+cp /tmp/peerlane-nobody/*.json "$results/" 2>/dev/null
+echo "BAR1 used after: $(bar1_used)"
+echo "=== summary"
+printf '%s\n' "${summary[@]}"
+exit $failed

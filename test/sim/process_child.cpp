@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// The other process of process_test.cpp: a program that ctest does not run by itself. What a case needs comes in the
+// environment (PL_TEST_*).
+#include <dlfcn.h>
+
+#include <cstdlib>
+
+#include "process.hpp"
+#include "sim_test.hpp"
+
+namespace pl::cu {
+namespace {
+
+// A misspelt case must not look like a passed one.
+const struct empty_run_fails {
+  ~empty_run_fails() {
+    if (testing::UnitTest::GetInstance()->test_to_run_count() == 0) _exit(3);
+  }
+} g_empty_run_fails;
+
+TEST(ProcessChild, ForkBeforeInit) {
+  const int result = in_forked_child([] {
+    int count = 0;
+    if (cuDeviceGetCount(&count) != error_code::not_initialized) return 1;
+    if (cuInit(0) != error_code::success) return 2;
+    return cuDeviceGetCount(&count) == error_code::success && count == 2 ? 0 : 3;
+  });
+  EXPECT_EQ(result, 0);
+}
+
+TEST(ProcessChild, OpenIpcHandle) {
+  ipc_mem_handle_t handle;
+  from_hex(std::getenv("PL_TEST_HANDLE"), &handle, sizeof handle);
+  CU_OK(cuInit(0));
+  context_t context = nullptr;
+  CU_OK(cuCtxCreate_v2(&context, 0, 0));
+  device_ptr pointer = 0;
+  device_ptr twice = 0;
+  auto* const open =
+      reinterpret_cast<result_t (*)(device_ptr*, ipc_mem_handle_t, unsigned)>(dlsym(RTLD_DEFAULT, "cuIpcOpenMemHandle_v2"));
+  auto* const close_handle = reinterpret_cast<result_t (*)(device_ptr)>(dlsym(RTLD_DEFAULT, "cuIpcCloseMemHandle"));
+  CU_OK(open(&pointer, handle, 1));
+  CU_OK(open(&twice, handle, 1));
+  EXPECT_EQ(pointer, twice);
+  std::uint32_t words[2];
+  CU_OK(cuMemcpyDtoH_v2(words, pointer, 8));
+  EXPECT_EQ(words[0], 0xabcd1234u);
+  CU_OK(cuMemsetD32_v2(pointer + 4, 0x600d600d, 1));
+  EXPECT_EQ(attribute<std::size_t>(pointer_attribute::range_size, pointer), 1000u);
+  CU_FAILS(invalid_value, cuMemFree_v2(pointer));
+  CU_OK(close_handle(twice));
+  CU_OK(cuMemcpyDtoH_v2(words, pointer, 8));
+  CU_OK(close_handle(pointer));
+  CU_FAILS(invalid_value, cuMemcpyDtoH_v2(words, pointer, 8));
+  CU_FAILS(invalid_value, close_handle(pointer));
+  handle.reserved[36] = static_cast<char>(handle.reserved[36] + 1);  // another inode: a stale handle
+  CU_FAILS(invalid_value, open(&pointer, handle, 1));
+  CU_OK(cuCtxDestroy_v2(context));
+}
+
+TEST(ProcessChild, ImportShareableHandle) {
+  CU_OK(cuInit(0));
+  context_t context = nullptr;
+  CU_OK(cuCtxCreate_v2(&context, 0, 0));
+  const auto fd = std::strtol(std::getenv("PL_TEST_FD"), nullptr, 10);
+  physical_t memory = 0;
+  CU_OK(cuMemImportFromShareableHandle(&memory, reinterpret_cast<void*>(fd), handle_type::posix_fd));
+  device_ptr base = 0;
+  CU_OK(cuMemAddressReserve(&base, 4u << 20, 0, 0, 0));
+  CU_OK(cuMemMap(base, 4u << 20, 0, memory, 0));
+  const access_desc access = {{location_type::device, 0}, access_flags::read_write};
+  CU_OK(cuMemSetAccess(base, 4u << 20, &access, 1));
+  std::uint32_t word = 0;
+  CU_OK(cuMemcpyDtoH_v2(&word, base + (3u << 20), 4));
+  EXPECT_EQ(word, 0x12121212u);
+  EXPECT_EQ(attribute<int>(pointer_attribute::device_ordinal, base), 1) << "the exporter's device";
+  CU_OK(cuMemUnmap(base, 4u << 20));
+  CU_OK(cuMemRelease(memory));
+  CU_OK(cuMemAddressFree(base, 4u << 20));
+  CU_OK(cuCtxDestroy_v2(context));
+}
+
+// What streams promise holds under every seed; what they do not promise (the order inside a copy) is seen to vary.
+TEST(ProcessChild, OrderUnderASeed) {
+  CU_OK(cuInit(0));
+  context_t context = nullptr;
+  CU_OK(cuCtxCreate_v2(&context, 0, 0));
+  constexpr std::size_t kBytes = 4u << 20;
+  constexpr std::size_t kStep = 32u << 10;
+  stream_t copying = nullptr;
+  stream_t following = nullptr;
+  event_t copied = nullptr;
+  CU_OK(cuStreamCreate(&copying, stream_flag::non_blocking));
+  CU_OK(cuStreamCreate(&following, stream_flag::non_blocking));
+  CU_OK(cuEventCreate(&copied, 0));
+  device_ptr from = 0;
+  device_ptr to = 0;
+  CU_OK(cuMemAlloc_v2(&from, kBytes));
+  CU_OK(cuMemAlloc_v2(&to, kBytes + 4096));
+  exported_range view(to, kBytes + 4096, 0);
+  ASSERT_NE(view.data, nullptr);
+  auto* const bytes = view.data;
+  bool was_disordered = false;
+  for (unsigned char round = 1; round <= 3; ++round) {
+    CU_OK(cuMemsetD8_v2(from, round, kBytes));
+    CU_OK(cuMemcpyDtoDAsync_v2(to, from, kBytes, copying));
+    CU_OK(cuEventRecord(copied, copying));
+    CU_OK(cuStreamWaitEvent(following, copied, 0));
+    CU_OK(cuMemcpyDtoDAsync_v2(to + kBytes, to, 4, following));
+    while (cuEventQuery(copied) == error_code::not_ready) {
+      bool has_gap = false;
+      for (std::size_t at = 0; at < kBytes; at += kStep) {
+        const bool is_new = *static_cast<volatile unsigned char*>(bytes + at) == round;
+        was_disordered |= is_new && has_gap;
+        has_gap |= !is_new;
+      }
+    }
+    CU_OK(cuStreamSynchronize(following));
+    for (std::size_t at = 0; at < kBytes; at += 997) ASSERT_EQ(bytes[at], round);
+    ASSERT_EQ(bytes[kBytes], round);
+  }
+  EXPECT_TRUE(was_disordered);
+  CU_OK(cuCtxDestroy_v2(context));
+}
+
+TEST(ProcessChild, SecondDeviceOnly) {
+  CU_OK(cuInit(0));
+  int count = 0;
+  CU_OK(cuDeviceGetCount(&count));
+  EXPECT_EQ(count, 1);
+  char bus[32];
+  CU_OK(cuDeviceGetPCIBusId(bus, sizeof bus, 0));
+  EXPECT_STREQ(bus, "0000:fe:01.0");
+  uuid_t uuid{};
+  CU_OK(cuDeviceGetUuid_v2(&uuid, 0));
+  EXPECT_EQ(to_hex(&uuid, sizeof uuid), std::getenv("PL_TEST_UUID"));
+  std::size_t bytes = 0;
+  CU_OK(cuDeviceTotalMem_v2(&bytes, 0));
+  EXPECT_EQ(bytes, 64u << 20);
+  int version = 0;
+  CU_OK(cuDriverGetVersion(&version));
+  EXPECT_EQ(version, 12040);
+}
+
+TEST(ProcessChild, NoDevice) { CU_FAILS(no_device, cuInit(0)); }
+
+}  // namespace
+}  // namespace pl::cu
