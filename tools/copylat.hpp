@@ -21,7 +21,8 @@ struct copylat_options {
   std::vector<std::uint64_t> alignment_sizes = {4, 8, 16, 32, 64, 128, 256, 1024};
   std::uint64_t batch_bytes = 64;
   std::int64_t batch_messages = 2'000'000;
-  std::int64_t budget_ms = 300;  // per size and direction of the comparison
+  std::vector<std::uint64_t> sizes;  // of the comparison; empty: powers of two up to max_bytes
+  std::int64_t budget_ms = 300;      // per size and direction of the comparison
 };
 
 // One mapped buffer and the host side of the copies.

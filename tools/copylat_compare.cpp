@@ -169,7 +169,7 @@ void run_comparison(copy_bench& bench, const copylat_options& options, result_fi
   results.add_note("baseline: GDRCopy 2.6's copy dispatch re-expressed from its described behaviour, on the same mapping");
   results.add_note("a CPU write is timed until its store fence; cuMemcpy and async+poll until the data is in GPU memory");
   polled_copy polled(bench.gpu);
-  const auto sizes = powers_of_two_up_to(options.max_bytes);
+  const auto sizes = options.sizes.empty() ? powers_of_two_up_to(options.max_bytes) : options.sizes;
   progress line("copylat", sizes.size() * 2);
   text_table tables[2] = {empty_table(), empty_table()};
   std::size_t done = 0;

@@ -23,7 +23,10 @@ namespace {
 // cuInit on an eight-GPU machine without the persistence daemon can take half a minute.
 constexpr int kProbeTimeoutMs = 120'000;
 
-enum probe_code : int { kAnswers = 0, kNoLibrary = 1, kNotADriver = 2, kInitFailed = 3, kNoDevice = 4 };
+enum probe_code : int { kAnswers = 0, kNoLibrary = 1, kNotADriver = 2, kInitFailed = 3, kNoDevice = 4, kSimulated = 5 };
+
+// The simulated GPU's own symbol: it may also come through LD_LIBRARY_PATH, as any program can run on it that way.
+bool is_simulated_library(void* library) { return dlsym(library, "peerlaneSimVersion") != nullptr; }
 
 std::optional<gpu_kind> g_choice;
 std::string g_why_not_real;
@@ -53,7 +56,7 @@ std::string g_why_not_real;
   }
   int devices = 0;
   if (count(&devices) != cu::error_code::success || devices == 0) answer(kNoDevice, "the driver sees no GPU");
-  answer(kAnswers, "");
+  answer(is_simulated_library(library) ? kSimulated : kAnswers, "");
   _exit(kAnswers);
 }
 
@@ -61,7 +64,7 @@ std::string g_why_not_real;
 
 real_gpu_probe probe_real_gpu() {
   int ends[2];
-  if (pipe(ends) != 0) return {false, false, format("pipe failed: %s", errno_text(errno).c_str())};
+  if (pipe(ends) != 0) return {false, false, false, format("pipe failed: %s", errno_text(errno).c_str())};
   std::fflush(nullptr);  // or the child would flush the parent's buffers a second time
   const pid_t child = fork();
   if (child == 0) {
@@ -71,7 +74,7 @@ real_gpu_probe probe_real_gpu() {
   close(ends[1]);
   if (child < 0) {
     close(ends[0]);
-    return {false, false, format("fork failed: %s", errno_text(errno).c_str())};
+    return {false, false, false, format("fork failed: %s", errno_text(errno).c_str())};
   }
   std::string reason;
   pollfd waiting{ends[0], POLLIN, 0};
@@ -88,7 +91,8 @@ real_gpu_probe probe_real_gpu() {
   waitpid(child, &state, 0);
   if (finished && WIFSIGNALED(state)) reason = format("the driver library crashed in cuInit (signal %d)", WTERMSIG(state));
   const int code = finished && WIFEXITED(state) ? WEXITSTATUS(state) : kInitFailed;
-  return {code != kNoLibrary, code == kAnswers, reason};
+  if (code == kSimulated) return {true, false, true, "libcuda.so.1 is the simulated GPU (LD_LIBRARY_PATH)"};
+  return {code != kNoLibrary, code == kAnswers, false, reason};
 }
 
 namespace {
@@ -127,6 +131,9 @@ result<gpu_kind> choose_gpu() {
       return failure{ENODEV, format("no GPU answers: %s. %s", why != nullptr ? why : "libcuda.so.1 cannot be opened",
                                     kNoRealGpuAdvice)};
     }
+    if (is_simulated_library(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD)))
+      return failure{ENODEV,
+                     format("no GPU answers: libcuda.so.1 is the simulated GPU (LD_LIBRARY_PATH). %s", kNoRealGpuAdvice)};
     g_choice = gpu_kind::real;
     return gpu_kind::real;
   }
@@ -137,6 +144,10 @@ result<gpu_kind> choose_gpu() {
       return gpu_kind::real;
     }
     g_why_not_real = real.reason;
+    if (real.is_simulated && dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) != nullptr) {
+      remember(gpu_kind::simulated);
+      return gpu_kind::simulated;
+    }
   }
   if (auto loaded = load_simulated(); !loaded) {
     auto why = loaded.error();

@@ -27,7 +27,8 @@ result<gpu_kind> choose_gpu();
 struct real_gpu_probe {
   bool library_opens = false;
   bool usable = false;
-  std::string reason;  // why not; empty if usable
+  bool is_simulated = false;  // the library is the simulated GPU, found through LD_LIBRARY_PATH; not usable then
+  std::string reason;         // why not; empty if usable
 };
 real_gpu_probe probe_real_gpu();
 

@@ -9,6 +9,12 @@ namespace pl::tools {
 kernel_module::kernel_module(const gpu_session& gpu)
     : gpu_(gpu), module_(must(cu::load_kernels(gpu.cuda(), kernels::pplat()))) {}
 
+std::string kernel_module::why_missing(const gpu_session& gpu) {
+  const auto& image = kernels::pplat();
+  if (gpu.simulated() ? image.host_elf != nullptr : image.fatbin != nullptr) return "";
+  return "this build has no GPU code: it was made without nvcc";
+}
+
 kernel_module::~kernel_module() { gpu_.cuda().cuModuleUnload(module_); }
 
 void kernel_module::launch_raw(const char* name, unsigned blocks, unsigned threads, unsigned shared_bytes,

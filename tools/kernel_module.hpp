@@ -15,6 +15,9 @@ class kernel_module {
   kernel_module(const kernel_module&) = delete;
   kernel_module& operator=(const kernel_module&) = delete;
 
+  // Why this build cannot run kernels on this GPU; empty if it can.
+  static std::string why_missing(const gpu_session& gpu);
+
   // Launches `name` with parameters passed by value, in order.
   template <class... Args>
   void launch(const char* name, unsigned blocks, unsigned threads, unsigned shared_bytes, cu::stream_t stream,

@@ -11,6 +11,8 @@
 // tells the kernel to leave.
 #include "pplat.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cinttypes>
@@ -132,6 +134,8 @@ class ping_pong {
         while (block < blocks_ && words[block] == value) ++block;
         if (block == blocks_) return std::atomic_thread_fence(std::memory_order_acquire);
       }
+      // The simulated GPU's kernels run on the same CPUs: a poll that never yields keeps them from answering.
+      if (gpu_.simulated()) sched_yield();
       if (timeout_ns != 0 && spin % 256 == 0 && monotonic_ns() - begin_ns > timeout_ns)
         throw tool_failure(format("time-out after %" PRId64 " s waiting for %s: the kernel does not answer (-u sets the "
                                   "limit)",
@@ -271,8 +275,8 @@ int run_pplat(const invocation& call) {
   print_mapping_lines(buffer);
   out.describe(&gpu, &buffer, cpus);
 
-  std::printf("The %s writes %s its flag; the %s polls it and answers with a flag of its own.\n",
-              options.gpu_produces ? "GPU" : "CPU", options.data_bytes != 0 ? "data and then" : "",
+  std::printf("The %s writes %sits flag; the %s polls it and answers with a flag of its own.\n",
+              options.gpu_produces ? "GPU" : "CPU", options.data_bytes != 0 ? "data and then " : "",
               options.gpu_produces ? "CPU" : "GPU");
   std::printf("CPU->GPU flag in %s, GPU->CPU flag in %s, data in %s.\n", name_of(options.to_gpu_in_host_memory),
               name_of(options.to_cpu_in_host_memory), name_of(options.data_in_host_memory));

@@ -2,6 +2,7 @@
 #include "report.hpp"
 
 #include <fcntl.h>
+#include <peerlane/peerlane.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -57,7 +58,18 @@ void report::describe(const gpu_session* gpu, const gdr_buffer* buffer, const st
           machine_.gpu_memory_clock_mhz = static_cast<int>(clocks->memory_mhz);
         }
   }
+  // The C interface does not name its backend; the session of the C++ one opens the same.
+  peerlane_session_t session = nullptr;
+  if (gpu != nullptr && peerlane_open(nullptr, &session) == 0) {
+    machine_.backend = peerlane_backend_name(session);
+    peerlane_close(session);
+  }
   if (buffer != nullptr) machine_.mapping_type = buffer->mapping_type();
+  file_.set_machine(machine_);
+}
+
+void report::set_mapping_type(const std::string& name) {
+  machine_.mapping_type = name;
   file_.set_machine(machine_);
 }
 

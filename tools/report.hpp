@@ -26,6 +26,7 @@ class report {
   result_file& file() { return file_; }
   // Fills the machine block from the GPU (may be null), the mapping (may be null) and the thread's CPUs.
   void describe(const gpu_session* gpu, const gdr_buffer* buffer, const std::string& cpus);
+  void set_mapping_type(const std::string& name);
   const machine_facts& machine() const { return machine_; }
   // Writes the file if one was asked for. Throws when it cannot be written.
   void write();

@@ -68,14 +68,17 @@ void kernel_sees_write(const case_context& context) {
   case_rig rig(context);
   const device_memory memory(rig.gpu, 4 * GPU_PAGE_SIZE);  // data, then the flag, then what the kernel copied
   const gdr_buffer buffer(rig.gdr, memory.get(), memory.size_bytes());
+  rig.gpu.check(rig.gpu.cuda().cuMemsetD8_v2(memory.get(), 0, memory.size_bytes()), "cuMemsetD8");
+  rig.gpu.synchronize();
   const host_memory status(rig.gpu, 64);
+  if (const auto why = kernel_module::why_missing(rig.gpu); !why.empty()) throw case_waived(why);
   const kernel_module kernels(rig.gpu);
   const gpu_stream stream(rig.gpu);
   constexpr std::uint64_t kFlagAt = GPU_PAGE_SIZE, kCopyAt = 2 * GPU_PAGE_SIZE;
   volatile auto* done = reinterpret_cast<volatile std::uint32_t*>(status.bytes());
   for (std::uint32_t round = 1; round <= 50; ++round) {
     *done = 0;
-    // A null flag before the launch: what the kernel sees later was written while it ran.
+    // The flag has another value at the launch: what the kernel sees later was written while it ran.
     kernels.launch("copy_when_told", 1, 1, 0, stream.get(), memory.get() + kFlagAt, round, memory.get(),
                    memory.get() + kCopyAt, static_cast<std::uint32_t>(kBytes / 4), kTimeoutNs, status.device_address());
     usleep(200);
