@@ -12,19 +12,19 @@
 namespace pl {
 namespace {
 
-enum class proving { never, first_of_each_gpu, always };
-
 class rm_pin final : public pinned_memory {
  public:
-  rm_pin(device_io& io, const cu::driver_table& cuda, std::shared_ptr<rm_space> space, pin_plan plan,
-         std::vector<rm_placement> placements, proving policy)
+  // `verify`: prove each mapping. `until_proved`: prove mappings of this GPU until one was right; null: none.
+  rm_pin(device_io& io, const cu::driver_table& cuda, pin_plan plan, std::vector<rm_placement> placements, bool verify,
+         std::shared_ptr<rm_space> space, const rm::gpu* until_proved)
       : pinned_memory(plan.rounded, plan.device_ordinal),
         io_(io),
         cuda_(cuda),
-        space_(std::move(space)),
         plan_(std::move(plan)),
         placements_(std::move(placements)),
-        proving_(policy) {}
+        verify_(verify),
+        space_(std::move(space)),
+        until_proved_(until_proved) {}
 
   result<cpu_view> map(std::size_t size_bytes, arch::mapping_type wanted) override {
     if (wanted != arch::mapping_type::none && wanted != arch::mapping_type::wc)
@@ -32,12 +32,12 @@ class rm_pin final : public pinned_memory {
     auto address = placements_.size() == 1 ? map_one() : map_many(size_bytes);
     if (!address) return address.error();
     const cpu_view view{*address, size_bytes, arch::mapping_type::wc};
-    if (wants_proof()) {
+    if (verify_ || (until_proved_ != nullptr && !space_->is_proved(until_proved_))) {
       if (auto s = verify_mapping(cuda_, plan_, view); !s) {
         unmap(view);
         return s.error();
       }
-      if (proving_ == proving::first_of_each_gpu) space_->mark_proved(plan_.device_ordinal);
+      if (until_proved_ != nullptr) space_->set_proved(until_proved_);
     }
     return view;
   }
@@ -81,23 +81,19 @@ class rm_pin final : public pinned_memory {
     return place_->address();
   }
 
-  // Only a fresh mapping can be wrong; a shared one was proved when it was made, if that was wanted.
-  bool wants_proof() const {
-    if (placements_.size() == 1 && !lease_.fresh) return false;
-    return proving_ == proving::always ||
-           (proving_ == proving::first_of_each_gpu && !space_->is_proved(plan_.device_ordinal));
-  }
-
   device_io& io_;
   const cu::driver_table& cuda_;
-  std::shared_ptr<rm_space> space_;
   pin_plan plan_;
   std::vector<rm_placement> placements_;
-  proving proving_;
+  bool verify_;
+  std::shared_ptr<rm_space> space_;
+  const rm::gpu* until_proved_;
   rm_object::lease lease_;               // of a range in one object
   std::vector<rm::cpu_mapping> pieces_;  // of a range over several
   std::optional<reservation> place_;
 };
+
+enum class proving { never, until_one_was_right, always };
 
 class rm_backend final : public backend {
  public:
@@ -112,8 +108,15 @@ class rm_backend final : public backend {
     if (!plan) return plan.error();
     auto placements = space_->resolve(**cuda, *plan);
     if (!placements) return placements.error();
-    const proving policy = request.verify ? proving::always : proving_;
-    return std::unique_ptr<pinned_memory>(new rm_pin(io_, **cuda, space_, *std::move(plan), *std::move(placements), policy));
+    const rm::gpu* until_proved = nullptr;
+    if (proving_ == proving::until_one_was_right) {
+      auto gpu = space_->gpu_of(**cuda, plan->device_ordinal);
+      if (!gpu) return gpu.error();
+      until_proved = *gpu;
+    }
+    const bool verify = request.verify || proving_ == proving::always;
+    return std::unique_ptr<pinned_memory>(
+        new rm_pin(io_, **cuda, *std::move(plan), *std::move(placements), verify, space_, until_proved));
   }
 
  private:
@@ -131,7 +134,7 @@ result<proving> proving_policy(device_io& io) {
     case rm::abi_knowledge::measured:
       return proving::never;
     case rm::abi_knowledge::read:
-      return proving::first_of_each_gpu;
+      return proving::until_one_was_right;
     case rm::abi_knowledge::unknown:
       break;
   }
