@@ -73,6 +73,7 @@ status install(const cu::driver_table& cuda) {
   if (!slot) return failure{ENOTSUP, slot.error().message + ": this libcuda cannot be listened to"};
   void* target = current_target(*slot, "ioctl");
   if (target == nullptr) return failure{ENOTSUP, "libc's ioctl was not found"};
+  if (target == reinterpret_cast<void*>(&listening_ioctl)) return {};  // ours already: it must not lead to itself
   g_next.store(reinterpret_cast<ioctl_function>(target), std::memory_order_release);
   return replace_import_slot(*slot, reinterpret_cast<void*>(&listening_ioctl));
 }
