@@ -81,9 +81,7 @@ json result_file::to_json() const {
               {"samples", samples_}};
 }
 
-std::string result_file::text() const {
-  return to_json().dump(1, ' ', false, json::error_handler_t::replace) + "\n";
-}
+std::string result_file::text() const { return to_json().dump(1, ' ', false, json::error_handler_t::replace) + "\n"; }
 
 status result_file::write(const std::string& path) const {
   const std::string temporary = format("%s.%d.tmp", path.c_str(), static_cast<int>(getpid()));
