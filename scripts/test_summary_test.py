@@ -44,6 +44,10 @@ class Summary(unittest.TestCase):
         code, lines = run(PASSED + FAILED)
         self.assertEqual((code, lines), (1, ["failed: p0: b", "1 passed, 1 failed, 0 skipped"]))
 
+    def test_what_was_left_out_is_named_once(self):
+        case = '<testcase name="lint" status="run"><system-out>lint: NOT CHECKED: layout\nlint: 3 files</system-out></testcase>'
+        self.assertEqual(run(case, case), (0, ["not checked: layout", "2 passed, 0 failed, 0 skipped"]))
+
     def test_missing_report(self):
         code, lines = run(PASSED, None)
         self.assertEqual((code, lines[-1]), (1, "1 passed, 1 failed, 0 skipped"))

@@ -3,6 +3,8 @@
 // call was made, so a later record does not disturb earlier waits. Any thread.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -28,6 +30,11 @@ class moment {
   void wait() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return passed_ns_ != 0; });
+  }
+  // For streams: another context's stream may never get there, and this context must be able to end.
+  void wait_unless(const std::atomic<bool>& stopped) {
+    std::unique_lock lock(mutex_);
+    while (passed_ns_ == 0 && !stopped) changed_.wait_for(lock, std::chrono::milliseconds(2));
   }
 
  private:

@@ -171,7 +171,9 @@ PL_SIM_API cuModuleGetFunction(function_t* out, module_t handle, const char* nam
            kernel->abi_version, sim_abi::kernel_abi_version);
     return code::invalid_image;
   }
-  __atomic_store_n(kernel->services, kernel_services_table(), __ATOMIC_RELEASE);
+  // All kernels of an image share the slot, and some may be running: it is written before the first can be launched.
+  if (__atomic_load_n(kernel->services, __ATOMIC_ACQUIRE) == nullptr)
+    __atomic_store_n(kernel->services, kernel_services_table(), __ATOMIC_RELEASE);
   auto made = std::make_shared<kernel_function>();
   made->owner = found->owner;
   made->name = name;

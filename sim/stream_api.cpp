@@ -51,9 +51,7 @@ PL_SIM_API cuStreamWaitEvent(stream_t handle, event_t awaited, unsigned flags) {
   if (found == nullptr) return code::invalid_handle;
   const auto until = found->current();
   if (until == nullptr || until->has_passed()) return code::success;
-  // Runs even in a failed context: the recording stream always passes its moments, so this ends.
-  submit(
-      s.ctx, s.on, [until] { until->wait(); }, true);
+  submit(s.ctx, s.on, [until, fate = s.ctx->fate] { until->wait_unless(fate->stopped); });
   return code::success;
 }
 

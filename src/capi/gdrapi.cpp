@@ -9,6 +9,7 @@
 
 #include "clock.hpp"
 #include "env.hpp"
+#include "errno_keeper.hpp"
 #include "registry.hpp"
 
 using pl::fail;
@@ -26,6 +27,7 @@ int report(const pl::status& outcome) { return outcome ? 0 : fail(outcome.error(
 constexpr const char* kNullOutput = "an output pointer is null";
 
 int pin(gdr_t g, unsigned long addr, size_t size, bool force_pcie, gdr_mh_t* handle) {
+  const pl::errno_keeper keeper;
   if (handle == nullptr) return fail(EINVAL, kNullOutput);
   handle->h = 0;
   if (const int code = pl::check_session(session_of(g))) return fail(code, "the gdr_t is not open in this process");
@@ -70,6 +72,7 @@ int check_pair(gdr_t g, gdr_mh_t handle) {
 #define PL_EXPORT extern "C" __attribute__((visibility("default")))
 
 PL_EXPORT gdr_t gdr_open(void) {
+  const pl::errno_keeper keeper;
   auto opened = pl::open_session({&pl::default_device_io(), nullptr}, pl::env_read("PEERLANE_BACKEND").text);
   if (!opened) {
     fail(opened.error());
@@ -78,7 +81,10 @@ PL_EXPORT gdr_t gdr_open(void) {
   return reinterpret_cast<gdr_t>(*opened);
 }
 
-PL_EXPORT int gdr_close(gdr_t g) { return report(pl::close_session(session_of(g))); }
+PL_EXPORT int gdr_close(gdr_t g) {
+  const pl::errno_keeper keeper;
+  return report(pl::close_session(session_of(g)));
+}
 
 PL_EXPORT int gdr_pin_buffer(gdr_t g, unsigned long addr, size_t size, uint64_t, uint32_t, gdr_mh_t* handle) {
   return pin(g, addr, size, false, handle);
@@ -89,10 +95,12 @@ PL_EXPORT int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32
 }
 
 PL_EXPORT int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle) {
+  const pl::errno_keeper keeper;
   return report(pl::unpin_region(session_of(g), region_of(handle)));
 }
 
 PL_EXPORT int gdr_get_callback_flag(gdr_t g, gdr_mh_t handle, int* flag) {
+  const pl::errno_keeper keeper;
   if (flag == nullptr) return fail(EINVAL, kNullOutput);
   auto revoked = pl::region_revoked(session_of(g), region_of(handle));
   if (!revoked) return fail(revoked.error());
@@ -122,6 +130,7 @@ PL_EXPORT int gdr_get_info_v2(gdr_t g, gdr_mh_t handle, gdr_info_v2_t* info) {
 }
 
 PL_EXPORT int gdr_map_v2(gdr_t g, gdr_mh_t handle, void** va, size_t size, int flags) {
+  const pl::errno_keeper keeper;
   if (va == nullptr) return fail(EINVAL, kNullOutput);
   if (flags < GDR_MAP_FLAG_DEFAULT || flags > GDR_MAP_FLAG_REQ_DEVICE_MAPPING)
     return fail(EINVAL, "map flags must be 0 (default), 1 (write-combining), 2 (caching) or 3 (device)");
@@ -141,6 +150,7 @@ PL_EXPORT int gdr_map(gdr_t g, gdr_mh_t handle, void** va, size_t size) {
 }
 
 PL_EXPORT int gdr_unmap(gdr_t g, gdr_mh_t handle, void* va, size_t size) {
+  const pl::errno_keeper keeper;
   if (const int code = check_pair(g, handle)) return code;
   const pl::region* region = region_of(handle);
   if (region->state.load(std::memory_order_acquire) == pl::region_state::mapped) {

@@ -3,6 +3,7 @@
 #include <peerlane/peerlane.h>
 
 #include "env.hpp"
+#include "errno_keeper.hpp"
 #include "registry.hpp"
 
 using pl::fail;
@@ -32,6 +33,7 @@ constexpr const char* kNullPointer = "a pointer argument is null";
 #define PL_EXPORT extern "C" __attribute__((visibility("default")))
 
 PL_EXPORT int peerlane_open(const char* backend, peerlane_session_t* session) {
+  const pl::errno_keeper keeper;
   if (session == nullptr) return fail(EINVAL, kNullPointer);
   const std::string name = backend != nullptr ? backend : pl::env_read("PEERLANE_BACKEND").text;
   auto opened = pl::open_session({&pl::default_device_io(), nullptr}, name);
@@ -41,12 +43,14 @@ PL_EXPORT int peerlane_open(const char* backend, peerlane_session_t* session) {
 }
 
 PL_EXPORT int peerlane_close(peerlane_session_t session) {
+  const pl::errno_keeper keeper;
   const auto outcome = pl::close_session(session_of(session));
   return outcome ? 0 : fail(outcome.error());
 }
 
 PL_EXPORT int peerlane_map(peerlane_session_t session, uint64_t device_ptr, size_t size_bytes, uint32_t flags,
                            peerlane_mapping_t* mapping) {
+  const pl::errno_keeper keeper;
   if (mapping == nullptr) return fail(EINVAL, kNullPointer);
   if ((flags & ~static_cast<uint32_t>(PEERLANE_MAP_FORCE_PCIE | PEERLANE_MAP_VERIFY)) != 0)
     return fail(EINVAL, "unknown bits in flags: give PEERLANE_MAP_ values only");
@@ -65,6 +69,7 @@ PL_EXPORT int peerlane_map(peerlane_session_t session, uint64_t device_ptr, size
 }
 
 PL_EXPORT int peerlane_unmap(peerlane_mapping_t mapping) {
+  const pl::errno_keeper keeper;
   pl::region* region = region_of(mapping);
   if (const int code = pl::check_region(region)) return fail(code, "the mapping is not live in this process");
   const auto outcome = pl::unpin_region(region->owner.load(std::memory_order_relaxed), region);
@@ -128,6 +133,7 @@ PL_EXPORT const char* peerlane_backend_name(peerlane_session_t session) {
 }
 
 PL_EXPORT int peerlane_is_simulated(peerlane_session_t session, int* simulated) {
+  const pl::errno_keeper keeper;
   if (simulated == nullptr) return fail(EINVAL, kNullPointer);
   if (const int code = pl::check_session(session_of(session))) return fail(code, "the session is not open in this process");
   const auto cuda = pl::cu::driver();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "clock.hpp"
@@ -52,22 +53,27 @@ std::vector<backend_report> probe_backends() {
 
 status verify_mapping(const cu::driver_table& cuda, const pin_plan& plan, const cpu_view& view) {
   constexpr std::size_t kNonceBytes = 64;
+  const std::uint64_t skip = plan.owned.begin - plan.rounded.begin;
+  if (skip >= view.size_bytes) return {};  // none of the user's bytes is mapped, and others' are not ours to touch
+  const auto count = static_cast<std::size_t>(
+      std::min({std::uint64_t{kNonceBytes}, plan.owned.size_bytes, static_cast<std::uint64_t>(view.size_bytes) - skip}));
   auto context = cu::context_scope::enter(cuda, plan.device_ordinal, plan.context);
   if (!context) return context.error();
-  auto* cpu = static_cast<volatile std::uint64_t*>(view.address);
-  std::uint64_t before[kNonceBytes / 8], seen[kNonceBytes / 8], nonce[kNonceBytes / 8];
-  const std::uint64_t device = plan.rounded.begin;
-  cu::result_t rc = cuda.cuMemcpyDtoH_v2(before, device, kNonceBytes);
-  if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "reading the bytes to verify a mapping with");
+  auto* cpu = static_cast<volatile unsigned char*>(view.address) + skip;
+  unsigned char shown[kNonceBytes], seen[kNonceBytes], nonce[kNonceBytes];
   std::uint64_t state = ticks() | 1;
-  for (std::size_t i = 0; i < std::size(nonce); ++i)
-    cpu[i] = nonce[i] = (state = state * 6364136223846793005u + 1442695040888963407u);
+  for (std::size_t i = 0; i < count; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    shown[i] = cpu[i];
+    cpu[i] = nonce[i] = static_cast<unsigned char>(state >> 56);
+  }
   arch::publish_to_device(view.type);
-  rc = cuda.cuMemcpyDtoH_v2(seen, device, kNonceBytes);
-  for (std::size_t i = 0; i < std::size(nonce); ++i) cpu[i] = before[i];
+  const cu::result_t rc = cuda.cuMemcpyDtoH_v2(seen, plan.owned.begin, count);
+  // Back to where they were read: if the mapping is of the wrong place, that place is whole again.
+  for (std::size_t i = 0; i < count; ++i) cpu[i] = shown[i];
   arch::publish_to_device(view.type);
   if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "reading back a mapping's nonce");
-  if (std::memcmp(seen, nonce, kNonceBytes) != 0)
+  if (std::memcmp(seen, nonce, count) != 0)
     return failure{
         EIO,
         "a fresh mapping does not show the memory it should: this driver's ABI differs from the known one; please report "

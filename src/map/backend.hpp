@@ -99,8 +99,8 @@ struct backend_report {
 // Every backend's own answer, for `peerlane info` and `peerlane doctor`.
 std::vector<backend_report> probe_backends();
 
-// Writes a nonce to the view's first bytes, reads it through CUDA, restores the bytes. EIO if the two sides differ.
-// Nobody else may use those bytes meanwhile.
+// Writes a nonce to the first bytes of the request (64, or fewer if there are no more: never a neighbour's), reads it
+// through CUDA, puts back what the mapping showed. EIO if the two sides differ. Nobody else may use those bytes meanwhile.
 status verify_mapping(const cu::driver_table& cuda, const pin_plan& plan, const cpu_view& view);
 
 }  // namespace pl

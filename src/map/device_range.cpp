@@ -106,7 +106,10 @@ result<pin_plan> plan_pin(const cu::driver_table& cuda, address_range requested,
   if (auto s = exact ? check_exact(cuda, requested, *first) : check_last_granule(cuda, requested); !s) return s.error();
   auto pieces = cut(cuda, *rounded, *first);
   if (!pieces) return pieces.error();
-  return pin_plan{requested, *rounded, first->device_ordinal, first->context, *std::move(pieces)};
+  const address_range extent = usable_extent(*first);
+  const std::uint64_t begin = std::max(requested.begin, extent.begin), end = std::min(requested.end(), extent.end());
+  const address_range owned{begin, end > begin ? end - begin : 0};
+  return pin_plan{requested, *rounded, owned, first->device_ordinal, first->context, *std::move(pieces)};
 }
 
 }  // namespace pl

@@ -27,6 +27,7 @@ struct range_piece {
 struct pin_plan {
   address_range requested;
   address_range rounded;  // to `granule_bytes`, what will be pinned
+  address_range owned;    // first part of the request that certainly is the user's (clients round outwards)
   int device_ordinal = -1;
   cu::context_t context = nullptr;
   std::vector<range_piece> pieces;  // in address order, together exactly `rounded`

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "clock.hpp"
@@ -99,14 +100,17 @@ void give_sendable_descriptor(session& target) {
   }
   target.fd = memfd_create("peerlane-session", MFD_CLOEXEC);
   struct stat about {};
-  if (target.fd >= 0 && fstat(target.fd, &about) == 0) target.fd_inode = about.st_ino;
+  if (target.fd < 0 || fstat(target.fd, &about) != 0) return;
+  target.fd_inode = about.st_ino;
+  target.fd_device = about.st_dev;
 }
 
 // Closes our descriptor, unless somebody closed it behind our back and the number now names another file.
 void close_sendable_descriptor(session& target) {
   if (target.fd < 0 || target.fd_inode == 0) return;
   struct stat about {};
-  if (fstat(target.fd, &about) == 0 && about.st_ino == target.fd_inode) ::close(target.fd);
+  if (fstat(target.fd, &about) == 0 && about.st_ino == target.fd_inode && about.st_dev == target.fd_device)
+    ::close(target.fd);
 }
 
 void unmap_locked(region& target) {
@@ -287,8 +291,12 @@ result<bool> region_revoked(session* handle, region* target) {
 
 namespace {
 
-// The checks of every copy: a handful of loads of one slot.
-inline int check_copy(const region* target, const void* at, std::size_t size_bytes) noexcept {
+constexpr int kNothingToCopy = -1;
+inline int copy_code(int code) { return code == kNothingToCopy ? 0 : code; }
+
+// The checks of every copy: a handful of loads of one slot. 0, an errno value, or kNothingToCopy for size 0 with pointers
+// that would not do for any other size (the original does not look at them then).
+inline int check_copy(const region* target, const void* at, const void* host, std::size_t size_bytes) noexcept {
   if (const int code = check_region(target); code != 0) [[unlikely]]
     return fail(code, code == EACCES ? kForeignProcess : kDeadHandle);
   if (target->state.load(std::memory_order_acquire) != region_state::mapped) [[unlikely]]
@@ -297,15 +305,17 @@ inline int check_copy(const region* target, const void* at, std::size_t size_byt
       static_cast<std::uint64_t>(static_cast<const char*>(at) - target->data.load(std::memory_order_relaxed));
   const std::uint64_t limit = target->data_bytes.load(std::memory_order_relaxed);
   if (offset > limit || size_bytes > limit - offset) [[unlikely]]
-    return fail(EINVAL, "the copy leaves the mapping: nothing was copied");
+    return size_bytes == 0 ? kNothingToCopy : fail(EINVAL, "the copy leaves the mapping: nothing was copied");
+  if (host == nullptr) [[unlikely]]
+    return size_bytes == 0 ? kNothingToCopy : fail(EINVAL, "the host pointer is null: nothing was copied");
   return 0;
 }
 
 }  // namespace
 
 int region_write(region* target, void* at, const void* source, std::size_t size_bytes, bool fence) noexcept {
-  if (const int code = check_copy(target, at, size_bytes)) [[unlikely]]
-    return code;
+  if (const int code = check_copy(target, at, source, size_bytes)) [[unlikely]]
+    return copy_code(code);
   const arch::mapping_type type = target->type.load(std::memory_order_relaxed);
   if (fence) arch::copy_to(type, at, source, size_bytes);
   else arch::copy_to_unfenced(type, at, source, size_bytes);
@@ -313,15 +323,15 @@ int region_write(region* target, void* at, const void* source, std::size_t size_
 }
 
 int region_read(region* target, void* destination, const void* at, std::size_t size_bytes) noexcept {
-  if (const int code = check_copy(target, at, size_bytes)) [[unlikely]]
-    return code;
+  if (const int code = check_copy(target, at, destination, size_bytes)) [[unlikely]]
+    return copy_code(code);
   arch::copy_from(target->type.load(std::memory_order_relaxed), destination, at, size_bytes);
   return 0;
 }
 
 int region_fill(region* target, void* at, std::uint8_t value, std::size_t size_bytes) noexcept {
-  if (const int code = check_copy(target, at, size_bytes)) [[unlikely]]
-    return code;
+  if (const int code = check_copy(target, at, at, size_bytes)) [[unlikely]]
+    return copy_code(code);
   const arch::mapping_type type = target->type.load(std::memory_order_relaxed);
   target->ops->fill(at, 0x0101010101010101u * value, size_bytes);
   arch::publish_to_device(type);
@@ -336,16 +346,35 @@ int region_flush(region* target) noexcept {
 }
 
 namespace {
-thread_local char t_last_error[512] = "no call of this thread has failed";
+
+// The text lies on the heap: our thread-local storage is initial-exec (export_listener.cpp), so each byte of it comes out
+// of the 1.6 KiB that glibc keeps for all such libraries of a process, and a dlopen that finds it used up fails.
+constexpr std::size_t kMessageBytes = 2048;  // "auto" joins the reasons of all backends
+struct message_buffer {
+  char* text = nullptr;
+  ~message_buffer() {
+    std::free(text);
+    text = nullptr;
+  }
+};
+thread_local message_buffer t_last_error;
+
+}  // namespace
+
+const char* last_error() noexcept {
+  return t_last_error.text != nullptr ? t_last_error.text : "no call of this thread has failed";
 }
 
-const char* last_error() noexcept { return t_last_error; }
-
 int fail(int code, const char* message) noexcept {
-  std::size_t length = std::min(std::strlen(message), sizeof t_last_error - 1);
-  std::memcpy(t_last_error, message, length);
-  t_last_error[length] = '\0';
-  PL_LOG(error, "%s", t_last_error);
+  const int saved_errno = errno;
+  if (t_last_error.text == nullptr) t_last_error.text = static_cast<char*>(std::malloc(kMessageBytes));
+  if (char* text = t_last_error.text; text != nullptr) {
+    const std::size_t length = std::min(std::strlen(message), kMessageBytes - 1);
+    std::memcpy(text, message, length);
+    text[length] = '\0';
+  }
+  PL_LOG(error, "%s", message);
+  errno = saved_errno;
   return code;
 }
 

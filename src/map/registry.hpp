@@ -41,7 +41,8 @@ struct alignas(64) session {
   // ---- ours from here
   std::atomic<std::uint32_t> epoch{0};  // process that owns it; 0 = not open
   std::atomic<std::uint32_t> busy{0};   // calls inside; bit 31: closing
-  std::uint64_t fd_inode = 0;
+  std::uint64_t fd_inode = 0;           // what `fd` names, with fd_device: an application may close it and reuse the number
+  std::uint64_t fd_device = 0;
   std::unique_ptr<backend> owner;
   std::mutex mutex;
   std::vector<region*> regions;
@@ -97,7 +98,8 @@ result<bool> region_revoked(session* handle, region* target);
 // 0, EINVAL or EACCES for any bit pattern; lock-free.
 int check_region(const region* handle) noexcept;
 
-// Copies through a mapped region; `at` is a CPU address inside it. EINVAL if not mapped or not inside.
+// Copies through a mapped region; `at` is a CPU address inside it. EINVAL if not mapped, not inside, or the host
+// pointer is null; size 0 copies nothing and asks only for a mapping.
 int region_write(region* target, void* at, const void* source, std::size_t size_bytes, bool fence) noexcept;
 int region_read(region* target, void* destination, const void* at, std::size_t size_bytes) noexcept;
 int region_fill(region* target, void* at, std::uint8_t value, std::size_t size_bytes) noexcept;

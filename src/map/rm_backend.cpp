@@ -14,13 +14,17 @@ namespace {
 
 class rm_pin final : public pinned_memory {
  public:
-  rm_pin(device_io& io, const cu::driver_table& cuda, pin_plan plan, std::vector<rm_placement> placements, bool verify)
+  // `verify`: prove each mapping. `until_proved`: prove mappings of this GPU until one was right; null: none.
+  rm_pin(device_io& io, const cu::driver_table& cuda, pin_plan plan, std::vector<rm_placement> placements, bool verify,
+         std::shared_ptr<rm_space> space, const rm::gpu* until_proved)
       : pinned_memory(plan.rounded, plan.device_ordinal),
         io_(io),
         cuda_(cuda),
         plan_(std::move(plan)),
         placements_(std::move(placements)),
-        verify_(verify) {}
+        verify_(verify),
+        space_(std::move(space)),
+        until_proved_(until_proved) {}
 
   result<cpu_view> map(std::size_t size_bytes, arch::mapping_type wanted) override {
     if (wanted != arch::mapping_type::none && wanted != arch::mapping_type::wc)
@@ -28,11 +32,12 @@ class rm_pin final : public pinned_memory {
     auto address = placements_.size() == 1 ? map_one() : map_many(size_bytes);
     if (!address) return address.error();
     const cpu_view view{*address, size_bytes, arch::mapping_type::wc};
-    if (verify_ && (placements_.size() > 1 || lease_.fresh)) {
+    if (verify_ || (until_proved_ != nullptr && !space_->is_proved(until_proved_))) {
       if (auto s = verify_mapping(cuda_, plan_, view); !s) {
         unmap(view);
         return s.error();
       }
+      if (until_proved_ != nullptr) space_->set_proved(until_proved_);
     }
     return view;
   }
@@ -81,12 +86,14 @@ class rm_pin final : public pinned_memory {
   pin_plan plan_;
   std::vector<rm_placement> placements_;
   bool verify_;
+  std::shared_ptr<rm_space> space_;
+  const rm::gpu* until_proved_;
   rm_object::lease lease_;               // of a range in one object
   std::vector<rm::cpu_mapping> pieces_;  // of a range over several
   std::optional<reservation> place_;
 };
 
-enum class proving { never, first_of_each_gpu, always };
+enum class proving { never, until_one_was_right, always };
 
 class rm_backend final : public backend {
  public:
@@ -101,12 +108,15 @@ class rm_backend final : public backend {
     if (!plan) return plan.error();
     auto placements = space_->resolve(**cuda, *plan);
     if (!placements) return placements.error();
-    bool verify = request.verify || proving_ == proving::always;
-    if (!verify && proving_ == proving::first_of_each_gpu) {
+    const rm::gpu* until_proved = nullptr;
+    if (proving_ == proving::until_one_was_right) {
       auto gpu = space_->gpu_of(**cuda, plan->device_ordinal);
-      verify = gpu && space_->take_unproved(*gpu);
+      if (!gpu) return gpu.error();
+      until_proved = *gpu;
     }
-    return std::unique_ptr<pinned_memory>(new rm_pin(io_, **cuda, *std::move(plan), *std::move(placements), verify));
+    const bool verify = request.verify || proving_ == proving::always;
+    return std::unique_ptr<pinned_memory>(
+        new rm_pin(io_, **cuda, *std::move(plan), *std::move(placements), verify, space_, until_proved));
   }
 
  private:
@@ -124,7 +134,7 @@ result<proving> proving_policy(device_io& io) {
     case rm::abi_knowledge::measured:
       return proving::never;
     case rm::abi_knowledge::read:
-      return proving::first_of_each_gpu;
+      return proving::until_one_was_right;
     case rm::abi_knowledge::unknown:
       break;
   }

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <string_view>
 
 #include "export_listener.hpp"
 #include "fork_guard.hpp"
@@ -20,6 +22,15 @@ address_range extent_for(std::uint64_t offset, std::uint64_t length, std::uint64
   const std::uint64_t begin = align_down(offset, kExtentGranule);
   const std::uint64_t end = std::min(align_down(offset + length + kExtentGranule - 1, kExtentGranule), object_bytes);
   return {begin, std::max(end, offset + length) - begin};
+}
+
+// CUDA presents an instance as a device of its own, "NVIDIA A100-SXM4-40GB MIG 1g.5gb". Its raw UUID says nothing: the
+// "MIG-" before it is text that tools add.
+bool is_mig_instance(const cu::driver_table& cuda, cu::device_t device) {
+  char name[128] = {};
+  if (cuda.cuDeviceGetName == nullptr || cuda.cuDeviceGetName(name, sizeof name, device) != cu::error_code::success)
+    return false;
+  return std::string_view(name).find(" MIG ") != std::string_view::npos;
 }
 
 }  // namespace
@@ -46,13 +57,17 @@ result<rm_object::lease> rm_object::acquire(std::uint64_t offset, std::uint64_t 
   for (const auto& known : extents_) {
     if (!address_range{known->offset, known->length}.contains({offset, length})) continue;
     known->users++;
-    return lease{static_cast<char*>(known->mapping.address) + (offset - known->offset), known.get(), false};
+    return lease{static_cast<char*>(known->mapping.address) + (offset - known->offset), known.get()};
   }
-  const address_range wanted = extent_for(offset, length, object_bytes);
+  address_range wanted = extent_for(offset, length, object_bytes);
   auto mapping = space_->client().map(gpu_, memory_, wanted.begin, wanted.size_bytes, nullptr);
+  if (mapping.code() == ENOMEM && wanted.size_bytes > length) {  // BAR1 is nearly full: take no more than was asked for
+    wanted = {offset, length};
+    mapping = space_->client().map(gpu_, memory_, offset, length, nullptr);
+  }
   if (!mapping) return mapping.error();
   extents_.push_back(std::make_unique<extent>(extent{wanted.begin, wanted.size_bytes, *mapping, 1}));
-  return lease{static_cast<char*>(mapping->address) + (offset - wanted.begin), extents_.back().get(), true};
+  return lease{static_cast<char*>(mapping->address) + (offset - wanted.begin), extents_.back().get()};
 }
 
 void rm_object::release(const lease& held) noexcept {
@@ -101,6 +116,11 @@ result<const rm::gpu*> rm_space::gpu_of(const cu::driver_table& cuda, int device
   char text[32] = {};
   cu::device_t device = 0;
   cu::result_t rc = cuda.cuDeviceGet(&device, device_ordinal);
+  if (rc == cu::error_code::success && is_mig_instance(cuda, device))
+    return failure{
+        ENOTSUP, format("CUDA device %d is a MIG instance. MIG instances are not supported by the rm backend (their memory "
+                        "needs a subscription that it does not make): use the gdrdrv module, or a GPU without MIG",
+                        device_ordinal)};
   if (rc == cu::error_code::success) rc = cuda.cuDeviceGetPCIBusId(text, sizeof text, device);
   if (rc != cu::error_code::success)
     return cu::make_error(cuda, rc, format("asking for the PCI address of device %d", device_ordinal));
@@ -111,11 +131,14 @@ result<const rm::gpu*> rm_space::gpu_of(const cu::driver_table& cuda, int device
   return gpu;
 }
 
-bool rm_space::take_unproved(const rm::gpu* gpu) {
+bool rm_space::is_proved(const rm::gpu* gpu) {
   const std::lock_guard lock(mutex_);
-  if (std::find(proved_.begin(), proved_.end(), gpu) != proved_.end()) return false;
+  return std::find(proved_.begin(), proved_.end(), gpu) != proved_.end();
+}
+
+void rm_space::set_proved(const rm::gpu* gpu) {
+  const std::lock_guard lock(mutex_);
   proved_.push_back(gpu);
-  return true;
 }
 
 std::shared_ptr<rm_object> rm_space::cached(unsigned long long block_id) {

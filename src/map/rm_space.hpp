@@ -43,7 +43,6 @@ class rm_object {
   struct lease {
     void* address = nullptr;  // CPU address of the byte asked for
     extent* from = nullptr;
-    bool fresh = false;  // the extent was mapped for this lease
   };
   // Bytes [offset, offset + length), mapped until the lease is given back.
   result<lease> acquire(std::uint64_t offset, std::uint64_t length, std::uint64_t object_bytes);
@@ -82,8 +81,9 @@ class rm_space : public std::enable_shared_from_this<rm_space> {
   // Objects behind the plan's pieces, from the cache or by asking libcuda.
   result<std::vector<rm_placement>> resolve(const cu::driver_table& cuda, const pin_plan& plan);
 
-  // Whether this GPU's mappings have been proved by a nonce already (rm_backend.cpp decides when that is wanted).
-  bool take_unproved(const rm::gpu* gpu);
+  // Whether a mapping of this GPU has passed the nonce check already (rm_backend.cpp decides when that is wanted).
+  bool is_proved(const rm::gpu* gpu);
+  void set_proved(const rm::gpu* gpu);
   void forget(unsigned long long block_id) noexcept;
   result<const rm::gpu*> gpu_of(const cu::driver_table& cuda, int device_ordinal);
 
@@ -97,7 +97,7 @@ class rm_space : public std::enable_shared_from_this<rm_space> {
   std::mutex mutex_;
   std::unordered_map<unsigned long long, std::weak_ptr<rm_object>> objects_;
   std::unordered_map<int, const rm::gpu*> gpus_;
-  std::vector<const rm::gpu*> proved_;
+  std::vector<int> proved_;
 };
 
 }  // namespace pl

@@ -179,14 +179,14 @@ TEST_F(Vmm, PiecesMakeOneRange) {
   const physical_t b = create();
   unsigned char byte = 1;
   CU_FAILS(invalid_value, cuMemcpyDtoH_v2(&byte, base, 1));
-  EXPECT_FALSE(attribute<bool>(pointer_attribute::mapped, base));
+  EXPECT_FALSE(attribute<int>(pointer_attribute::mapped, base));
   CU_OK(cuMemMap(base, kPiece, 0, a, 0));
   CU_OK(cuMemMap(base + kPiece, kPiece, 0, b, 0));
   CU_FAILS(invalid_value, cuMemMap(base, kPiece, 0, b, 0));
   CU_FAILS(invalid_value, cuMemcpyDtoH_v2(&byte, base, 1)) << "no access yet";
   CU_FAILS(invalid_value, cuMemSetAccess(base, 3 * kPiece, &kReadWrite, 1));
   CU_OK(cuMemSetAccess(base, 2 * kPiece, &kReadWrite, 1));
-  EXPECT_TRUE(attribute<bool>(pointer_attribute::mapped, base));
+  EXPECT_TRUE(attribute<int>(pointer_attribute::mapped, base));
   EXPECT_EQ(attribute<std::size_t>(pointer_attribute::range_size, base), 3 * kPiece);
 
   const auto sent = pattern(8192, 5);

@@ -17,7 +17,6 @@ class Kernels : public SimTest {
     SimTest::SetUp();
     const auto table = driver();
     ASSERT_TRUE(table);
-    ASSERT_TRUE((*table)->is_simulated);
     auto loaded = load_kernels(**table, kernels::test_kernels());
     ASSERT_TRUE(loaded);
     module_ = *loaded;
@@ -37,6 +36,13 @@ class Kernels : public SimTest {
 
   module_t module_ = nullptr;
 };
+
+TEST_F(Kernels, TheSimulatorIsRecognisedAndTheMissingFormIsNamed) {
+  EXPECT_TRUE((*driver())->is_simulated);
+  const auto missing = load_kernels(**driver(), kernel_image{});
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code, ENOTSUP);
+}
 
 TEST_F(Kernels, BarriersJoinTheThreadsOfABlock) {
   constexpr unsigned kThreads = 64;

@@ -193,8 +193,8 @@ TEST_F(Memory, PointerAttributes) {
   EXPECT_EQ(attribute<int>(pointer_attribute::device_ordinal, pointer), 0);
   EXPECT_EQ(attribute<device_ptr>(pointer_attribute::range_start, pointer + 5), pointer);
   EXPECT_EQ(attribute<std::size_t>(pointer_attribute::range_size, pointer + 5), 3000u);
-  EXPECT_TRUE(attribute<bool>(pointer_attribute::mapped, pointer));
-  EXPECT_TRUE(attribute<bool>(pointer_attribute::is_gpu_direct_rdma_capable, pointer));
+  EXPECT_TRUE(attribute<int>(pointer_attribute::mapped, pointer));
+  EXPECT_TRUE(attribute<int>(pointer_attribute::is_gpu_direct_rdma_capable, pointer));
   void* host = nullptr;
   CU_FAILS(invalid_value, cuPointerGetAttribute(&host, pointer_attribute::host_pointer, pointer));
   EXPECT_EQ(attribute<unsigned>(pointer_attribute::sync_memops, pointer), 0u);

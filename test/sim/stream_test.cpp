@@ -242,6 +242,22 @@ TEST_F(Streams, DestroyingTheContextEndsWaits) {
   context_ = nullptr;
 }
 
+TEST_F(Streams, DestroyingTheContextEndsAWaitForAnotherContextsEvent) {
+  event_t never = nullptr;
+  CU_OK(cuEventCreate(&never, 0));
+  close_gate(free_);
+  CU_OK(cuEventRecord(never, free_));
+  context_t other = nullptr;
+  stream_t waiting = nullptr;
+  CU_OK(cuCtxCreate_v2(&other, 0, 0));
+  CU_OK(cuStreamCreate(&waiting, stream_flag::non_blocking));
+  CU_OK(cuStreamWaitEvent(waiting, never, 0));
+  CU_OK(cuCtxDestroy_v2(other));  // would hang otherwise
+  CU_FAILS(not_ready, cuEventQuery(never));
+  open_gate();
+  CU_OK(cuEventSynchronize(never));
+}
+
 TEST_F(Streams, ManyThreadsSubmitToOneStream) {
   const device_ptr counters = allocate(4 * 8);
   std::vector<std::thread> threads;
