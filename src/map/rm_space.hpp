@@ -97,7 +97,7 @@ class rm_space : public std::enable_shared_from_this<rm_space> {
   std::mutex mutex_;
   std::unordered_map<unsigned long long, std::weak_ptr<rm_object>> objects_;
   std::unordered_map<int, const rm::gpu*> gpus_;
-  std::vector<int> proved_;
+  std::vector<const rm::gpu*> proved_;
 };
 
 }  // namespace pl
