@@ -117,9 +117,9 @@ copy_bench::copy_bench(const gpu_session& gpu_in, const copylat_options& options
   fill_host(1);
 }
 
-void copy_bench::fill_host(unsigned seed) const {
-  for (std::uint64_t i = 0; i < host.size_bytes(); ++i)
-    host.bytes()[i] = static_cast<unsigned char>(i * 131 + i / 253 + seed * 17);
+void copy_bench::fill_host(unsigned seed, std::uint64_t bytes) const {
+  const std::uint64_t end = std::min(bytes, host.size_bytes());
+  for (std::uint64_t i = 0; i < end; ++i) host.bytes()[i] = static_cast<unsigned char>(i * 131 + i / 253 + seed * 17);
 }
 
 void copy_bench::verify_device(std::uint64_t offset, std::uint64_t bytes, const std::string& what) const {

@@ -109,7 +109,7 @@ std::vector<contender> readers(copy_bench& bench, polled_copy& polled, std::uint
 // Each contender moves data of its own once and is checked, before anything is timed.
 void verify_writers(copy_bench& bench, std::span<contender> all, std::uint64_t bytes) {
   for (std::size_t i = 0; i < all.size(); ++i) {
-    bench.fill_host(static_cast<unsigned>(3 + i));
+    bench.fill_host(static_cast<unsigned>(3 + i), bytes);
     all[i].operation();
     bench.verify_device(0, bytes, "write by " + all[i].name);
   }
@@ -295,9 +295,9 @@ void run_batch(copy_bench& bench, const copylat_options& options, result_file& r
   const std::uint64_t touched = std::min(window, options.batch_bytes * static_cast<std::uint64_t>(options.batch_messages));
   for (const auto& variant : kVariants) {
     bench.fill_host(variant.is_baseline ? 91u : 50u + static_cast<unsigned>(variant.flush_every));
-    std::vector<double> each_ns;
-    for (int repeat = 0; repeat < kRepeats; ++repeat)
-      each_ns.push_back(batch_seconds(bench, options, variant) * 1e9 / static_cast<double>(options.batch_messages));
+    std::vector<double> each_ns(kRepeats);
+    for (auto& one_ns : each_ns)
+      one_ns = batch_seconds(bench, options, variant) * 1e9 / static_cast<double>(options.batch_messages);
     bench.verify_device(0, touched, variant.name);
     const double median_ns = summarize(each_ns).p50;
     table.add_row({variant.name, format("%.2f", 1e3 / median_ns), format("%.1f", median_ns),

@@ -61,7 +61,7 @@ class demo_run {
                           {"reason", done.reason}});
         (done.outcome == case_outcome::passed ? passed : done.outcome == case_outcome::waived ? waived : failed)++;
       }
-      const std::string text = format("%zu passed, %zu failed, %zu waived", passed, failed, waived);
+      std::string text = format("%zu passed, %zu failed, %zu waived", passed, failed, waived);
       if (failed != 0 || passed == 0) throw tool_failure(text);
       return text;
     });

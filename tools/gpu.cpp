@@ -37,6 +37,7 @@ gpu_session::gpu_session(int ordinal, bool announce) : ordinal_(ordinal) {
   if (announce) print_gpu_lines(*cuda_);
   int count = 0;
   check(cuda_->cuDeviceGetCount(&count), "cuDeviceGetCount");
+  if (count == 0) throw tool_failure(format("no GPU answers: the driver sees no GPU. %s", kNoRealGpuAdvice));
   if (ordinal >= count)
     throw tool_failure(format("there is no GPU %d: this process sees %d, numbered from 0 (CUDA_VISIBLE_DEVICES limits them)",
                               ordinal, count));

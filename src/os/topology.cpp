@@ -45,25 +45,8 @@ std::string sysfs_name(std::string_view bus_id) {
 }
 
 // hwloc loads plugins (OpenCL, X11, NVML, ...) from the system's folder. They are slow, may start GPU drivers, and are
-// built for the shared library of another version: this process wants none. Restored for the program's children.
-class without_plugins {
- public:
-  without_plugins() {
-    if (const char* old = std::getenv(kName)) old_ = old, had_ = true;  // lint:allow(getenv) NOLINT: hwloc's, not ours
-    setenv(kName, "/nonexistent", 1);
-  }
-  ~without_plugins() {
-    if (had_) setenv(kName, old_.c_str(), 1);
-    else unsetenv(kName);
-  }
-  without_plugins(const without_plugins&) = delete;
-  without_plugins& operator=(const without_plugins&) = delete;
-
- private:
-  static constexpr const char* kName = "HWLOC_PLUGINS_PATH";
-  std::string old_;
-  bool had_ = false;
-};
+// built for the shared library of another version: this process wants none. Children inherit it; they are this program.
+void keep_plugins_out() { setenv("HWLOC_PLUGINS_PATH", "/nonexistent", 1); }
 
 }  // namespace
 
@@ -132,7 +115,7 @@ topology& topology::operator=(topology&&) noexcept = default;
 topology::~topology() = default;
 
 result<topology> topology::load(std::string sysfs_root) {
-  const without_plugins guard;
+  keep_plugins_out();
   auto fresh = std::make_unique<state>();
   fresh->sysfs_root = std::move(sysfs_root);
   if (hwloc_topology_init(&fresh->handle) != 0) {

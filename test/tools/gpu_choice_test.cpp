@@ -17,7 +17,7 @@ TEST(program_folder, is_that_of_this_test) {
 TEST(real_gpu_probe, answers_with_a_reason_or_a_gpu_and_leaves_no_library) {
   const auto probe = probe_real_gpu();
   EXPECT_EQ(probe.usable, probe.reason.empty()) << probe.reason;
-  if (probe.usable) EXPECT_TRUE(probe.library_opens);
+  EXPECT_TRUE(probe.library_opens || !probe.usable);
 }
 
 }  // namespace

@@ -12,16 +12,16 @@ constexpr std::uint32_t kReady = 1;  // iteration i uses the value i + 2
 constexpr std::uint32_t kAbort = 0xFFFFFFFFu;
 constexpr unsigned kPollsPerClock = 1024;  // the timer is slow to read: look at it rarely
 
-// Polls with relaxed loads (an acquire in the loop would order every poll and double its cost) and acquires once.
+// Polls with relaxed loads: an acquire would order every poll and, after the last one, cost a second trip to memory. Callers
+// that read data behind the flag fence once after it.
 PL_DEVICE bool wait_for(std::uint64_t flag, std::uint32_t value, std::uint64_t timeout_ns) {
   const std::uint64_t begin = timeout_ns != 0 ? global_timer_ns() : 0;
   for (unsigned polls = 1;; ++polls) {
     const std::uint32_t seen = load_relaxed<std::uint32_t>(flag);
-    if (seen == value) break;
+    if (seen == value) return true;
     if (seen == kAbort) return false;
     if (timeout_ns != 0 && polls % kPollsPerClock == 0 && global_timer_ns() - begin > timeout_ns) return false;
   }
-  return load_acquire<std::uint32_t>(flag) != kAbort;
 }
 
 // What word `index` of the data holds in iteration `value`; the CPU computes the same.
@@ -50,7 +50,10 @@ PL_KERNEL void pplat_consume(std::uint64_t to_gpu, std::uint64_t to_cpu, std::ui
       store_relaxed<std::uint32_t>(my_answer, value);
       continue;
     }
-    if (thread_x() == 0) *block_word() = wait_for(my_flag, value, timeout_ns) ? 1u : 0u;
+    if (thread_x() == 0) {
+      *block_word() = wait_for(my_flag, value, timeout_ns) ? 1u : 0u;
+      fence_system();  // the flag before the data behind it
+    }
     sync_threads();
     if (*block_word() == 0) {
       if (thread_x() == 0) store_release<std::uint32_t>(status, 1u);
@@ -104,6 +107,7 @@ PL_KERNEL void copy_when_told(std::uint64_t flag, std::uint32_t value, std::uint
     store_release<std::uint32_t>(status, 2u);
     return;
   }
+  fence_system();  // the flag before the data behind it
   for (std::uint32_t i = 0; i < words; ++i)
     store_relaxed<std::uint32_t>(target + 4ull * i, load_relaxed<std::uint32_t>(source + 4ull * i));
   store_release<std::uint32_t>(status, 1u);
