@@ -3,7 +3,7 @@
 # Shows the foundation on a real GPU: demo and sanity as root and as an unprivileged user, latency and bandwidth against
 # the baselines in one interleaved run, the other tools, and that nothing is left behind. No build here: it takes the
 # folder that `make build` leaves. Results (JSON) go to the folder given, a short table comes last.
-#   scripts/gpu/foundation.sh <out folder of the build> <results folder>
+#   scripts/gpu/foundation.sh <out folder of the build> <results folder> [<folder of the test/abi programs>]
 set -u
 out=$(cd "$1" && pwd)
 results=$2
@@ -48,8 +48,14 @@ TAIL=12 step apiperf "$out/peerlane" apiperf --json "$results/apiperf.json"
 TAIL=3 step pplat "$out/peerlane" pplat --json "$results/pplat.json"
 TAIL=3 step pplat_gpu_first "$out/peerlane" pplat -m 1 --json "$results/pplat_gpu_first.json"
 TAIL=3 step pplat_data "$out/peerlane" pplat -s 4096 --json "$results/pplat_data.json"
-[ -x "$out/example_gdrapi" ] && step example_gdrapi "$out/example_gdrapi"
-[ -x "$out/example_gdrapi_v1" ] && step example_gdrapi_v1 "$out/example_gdrapi_v1"
+TAIL=8 step apiperf_cached "$out/peerlane" apiperf --cached --json "$results/apiperf_cached.json"
+# Programs that know gdrapi.h only, one of them with the info struct of GDRCopy 2.3 and older.
+for program in abi_whole_life abi_v1_info abi_poked_structs; do
+  [ -n "${3:-}" ] && TAIL=2 step "$program" env LD_LIBRARY_PATH="$out" "$3/$program"
+done
+[ "$(nvidia-smi -L | wc -l)" -gt 1 ] && for order in 1,0 1; do
+  TAIL=4 step "devices_$order" env CUDA_VISIBLE_DEVICES="$order" "$out/peerlane" sanity -t data_validation_cumemalloc -t unaligned_map -t vmm_adjacent_pieces
+done
 cp /tmp/peerlane-nobody/*.json "$results/" 2>/dev/null
 echo "BAR1 used after: $(bar1_used)"
 echo "=== summary"
