@@ -81,6 +81,9 @@ template <class Word>
 template <class Word>
 [[gnu::always_inline]] inline void load_one(void* host, const void* device) {
   using word [[gnu::may_alias]] = Word;
+#if defined(__x86_64__)
+  asm volatile("lfence" ::: "memory");  // no load on a mispredicted path: stop_speculation() in copy_frame.hpp
+#endif
   const Word value = __atomic_load_n(static_cast<const volatile word*>(device), __ATOMIC_RELAXED);
   __builtin_memcpy(host, &value, sizeof value);
 }

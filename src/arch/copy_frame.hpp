@@ -35,6 +35,16 @@ PL_ALWAYS_INLINE T* at(std::uintptr_t address) {
   return reinterpret_cast<T*>(address);
 }
 
+// Between the branches that choose a path and the first load from the mapping. A load on a mispredicted path is a real bus
+// read that nobody waits for; the right path's load of the same line then starts only when that one is back, and the copy
+// takes two round trips instead of one (H100 behind a Sapphire Rapids: 2.2 us instead of 1.07 for half of the reads when
+// sizes and callers alternate). LFENCE lets no later instruction start before the branches are decided; some 5 ns.
+PL_ALWAYS_INLINE void stop_speculation() {
+#if defined(__x86_64__)
+  asm volatile("lfence" ::: "memory");
+#endif
+}
+
 // ---- Single words ----------------------------------------------------------------------------------------------------
 template <std::size_t Bytes>
 struct word;
@@ -91,12 +101,16 @@ PL_ALWAYS_INLINE void store_natural_word(std::uintptr_t device, std::uintptr_t h
 PL_ALWAYS_INLINE void load_natural_word(std::uintptr_t host, std::uintptr_t device, std::size_t bytes) {
   switch (bytes) {
     case 1:
+      stop_speculation();
       return load_word<1>(host, device);
     case 2:
+      stop_speculation();
       return load_word<2>(host, device);
     case 4:
+      stop_speculation();
       return load_word<4>(host, device);
     default:
+      stop_speculation();
       return load_word<8>(host, device);
   }
 }
@@ -223,6 +237,7 @@ PL_ALWAYS_INLINE void read_units(std::uintptr_t host, std::uintptr_t device, std
 
 template <class Isa, std::size_t Count>
 void read_group(std::uintptr_t host, std::uintptr_t device, std::size_t begin, std::size_t end) {
+  stop_speculation();
   read_units<Isa>(host, device, begin, end, std::make_index_sequence<Count>{});
 }
 
@@ -252,8 +267,9 @@ PL_ALWAYS_INLINE void read_routine(void* host_pointer, const void* device_pointe
     // Groups need no gap between them: the stores of one wait for its data, and meanwhile the out-of-order window
     // issues the loads of the next. What limits the lines in flight is the number of fill buffers (16 on Sapphire
     // Rapids, 10 to 12 before), which a group is therefore large enough to occupy.
+    if (count > Isa::kGroup) stop_speculation();
     for (; count > Isa::kGroup; count -= Isa::kBulkGroup) {
-      read_group<Isa, Isa::kBulkGroup>(host, device, begin, Isa::kUnit);
+      read_units<Isa>(host, device, begin, Isa::kUnit, std::make_index_sequence<Isa::kBulkGroup>{});
       begin = 0;
       device += Isa::kBulkGroup * Isa::kUnit;
       host += Isa::kBulkGroup * Isa::kUnit;
