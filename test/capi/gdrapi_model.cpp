@@ -180,7 +180,7 @@ void gdrapi_model::unmap(byte_source& source) {
   const std::uint32_t choice = source.next();
   char* va = known != nullptr ? known->va : nullptr;
   std::size_t size = known != nullptr ? known->mapped_bytes : 4096;
-  if (choice > 240) va += 4096;
+  if (choice > 240) va = reinterpret_cast<char*>(reinterpret_cast<std::uintptr_t>(va) + 4096);
   if (choice % 16 == 15) size += 4096;
   int wanted = wanted_of_pair(g, known);
   if (wanted == 0 && (!known->mapped || va != known->va || size != known->mapped_bytes)) wanted = EINVAL;
