@@ -15,8 +15,7 @@ namespace {
 
 // What went wrong in a run of this program, empty if nothing.
 std::string replay(const std::vector<std::uint8_t>& program, bool may_fork, std::map<std::string, int>& calls) {
-  static current_device* const context = new current_device(0);  // for the life of the process
-  static_cast<void>(context);
+  const current_device context(0);
   const int descriptors = open_descriptor_count(), mapped = mapping_count("peerlane-sim");
   gdrapi_model model(may_fork);
   std::string problem = model.run(byte_source(program.data(), program.size()));

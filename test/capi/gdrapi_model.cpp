@@ -180,7 +180,7 @@ void gdrapi_model::unmap(byte_source& source) {
   const std::uint32_t choice = source.next();
   char* va = known != nullptr ? known->va : nullptr;
   std::size_t size = known != nullptr ? known->mapped_bytes : 4096;
-  if (choice > 240) va += 4096;
+  if (choice > 240) va = reinterpret_cast<char*>(reinterpret_cast<std::uintptr_t>(va) + 4096);
   if (choice % 16 == 15) size += 4096;
   int wanted = wanted_of_pair(g, known);
   if (wanted == 0 && (!known->mapped || va != known->va || size != known->mapped_bytes)) wanted = EINVAL;
@@ -224,9 +224,9 @@ void gdrapi_model::copy(byte_source& source) {
   pin* known = nullptr;
   const gdr_mh_t handle = pick_handle(source, known);
   const std::uint32_t kind = source.next();
-  const std::size_t size = source.next16() % 5000;
+  std::size_t size = source.next16() % 5000;
   char host[5000], seen[5000];
-  for (std::size_t i = 0; i < size; ++i) host[i] = static_cast<char>(i * 31 + kind + size);
+  for (std::size_t i = 0; i < sizeof host; ++i) host[i] = static_cast<char>(i * 31 + kind + size);
   std::memset(seen, 0x6b, sizeof seen);
   if (known == nullptr || !known->mapped) {
     char* nowhere = known != nullptr ? known->va : host;
@@ -238,6 +238,8 @@ void gdrapi_model::copy(byte_source& source) {
   const std::size_t limit = known->mapped_bytes;
   const std::size_t offset =
       kind < 128 ? (source.next16() * 37) % limit : limit - std::min(limit, std::size_t{source.next16()} % 6000);
+  if (kind % 8 == 7 && limit - offset + 2 < sizeof host)
+    size = limit - offset + kind / 8 % 3;  // up to the last byte, or over
   const bool inside = size == 0 || (offset <= limit && size <= limit - offset);
   char* at = known->va + offset;
   const int wrote =

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 
@@ -27,7 +28,10 @@ template <class Body>
 int in_child(Body body) {
   std::fflush(nullptr);
   const pid_t child = fork();
-  if (child == 0) _exit(body());
+  if (child == 0) {
+    signal(SIGSEGV, SIG_DFL);  // sanitizers would turn the signal into an exit status
+    _exit(body());
+  }
   return exit_of(child);
 }
 
