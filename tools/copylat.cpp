@@ -31,7 +31,7 @@ std::optional<int> parse(const invocation& call, copylat_options& options) {
   parser.flag("--alignments", options.alignments, "Reads at every device alignment 0..63 instead of the comparison");
   parser.flag("--batch", options.batch, "Message rate of unfenced writes on one core instead of the comparison");
   parser.app()
-      .add_option("--sizes", sizes, "Sizes of --alignments [4,8,16,32,64,128,256,1K]")
+      .add_option("--sizes", sizes, "Sizes of --alignments [4,8,16,32,64,128,256,512,960,1K]")
       ->delimiter(',')
       ->type_name("LIST");
   parser.size("--batch-bytes", options.batch_bytes, "Size of a message of --batch");

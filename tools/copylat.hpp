@@ -18,7 +18,7 @@ struct copylat_options {
   bool stock_shape = false;
   bool alignments = false;
   bool batch = false;
-  std::vector<std::uint64_t> alignment_sizes = {4, 8, 16, 32, 64, 128, 256, 1024};
+  std::vector<std::uint64_t> alignment_sizes = {4, 8, 16, 32, 64, 128, 256, 512, 960, 1024};
   std::uint64_t batch_bytes = 64;
   std::int64_t batch_messages = 2'000'000;
   std::vector<std::uint64_t> sizes;  // of the comparison; empty: powers of two up to max_bytes

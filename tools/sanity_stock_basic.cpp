@@ -49,7 +49,8 @@ void basic_with_tokens(const case_context& context) {
   } tokens{};
   // Tokens are ignored where mappings are persistent, so old programs that pass them must get their pin. GDRCopy's own test
   // program waives the case there; and where the driver hands out no tokens any more, any numbers must do.
-  if (rig.gpu.cuda().cuPointerGetAttribute(&tokens, cu::pointer_attribute::p2p_tokens, memory.get()) != cu::error_code::success)
+  if (rig.gpu.cuda().cuPointerGetAttribute(&tokens, cu::pointer_attribute::p2p_tokens, memory.get()) !=
+      cu::error_code::success)
     tokens = {0x5a5a5a5a5a5a5a5a, 0x5a5a};
   gdr_mh_t handle{0};
   const int code = gdr_pin_buffer(rig.gdr.get(), memory.get(), kCaseBytes, tokens.p2p_token, tokens.va_space, &handle);

@@ -11,6 +11,7 @@
 #include <peerlane/peerlane.h>
 
 #include <cstddef>
+#include <mutex>
 #include <peerlane/result.hpp>
 #include <span>
 #include <utility>
@@ -139,10 +140,30 @@ inline result<session> open(const char* backend = nullptr) {
   return session::from_native_handle(out);
 }
 
-// Maps with a session of the process's own, opened on first use and never closed.
+namespace detail {
+// The session behind peerlane::map. A forked child finds its parent's and opens one of its own.
+class shared_session {
+ public:
+  result<mapping> map(std::uint64_t device_ptr, std::size_t size_bytes, std::uint32_t flags) {
+    const std::lock_guard lock(mutex_);
+    if (*peerlane_backend_name(session_.get()) == '\0') {  // not open, or another process's
+      (void)session_.release();
+      auto fresh = open();
+      if (!fresh) return fresh.error();
+      session_ = *std::move(fresh);
+    }
+    return session_.map(device_ptr, size_bytes, flags);
+  }
+
+ private:
+  std::mutex mutex_;
+  session session_;
+};
+}  // namespace detail
+
+// Maps with a session of the process's own, opened on first use and left open at exit. Calls take turns.
 inline result<mapping> map(std::uint64_t device_ptr, std::size_t size_bytes, std::uint32_t flags = PEERLANE_MAP_DEFAULT) {
-  static result<session> shared = open();
-  if (!shared) return shared.error();
+  static auto* shared = new detail::shared_session;  // never destroyed: mappings may outlive static objects
   return shared->map(device_ptr, size_bytes, flags);
 }
 

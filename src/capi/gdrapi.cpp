@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <new>
 
 #include "clock.hpp"
 #include "env.hpp"
@@ -25,8 +26,9 @@ pl::region* region_of(gdr_mh_t handle) { return reinterpret_cast<pl::region*>(ha
 int report(const pl::status& outcome) { return outcome ? 0 : fail(outcome.error()); }
 
 constexpr const char* kNullOutput = "an output pointer is null";
+constexpr const char* kNoMemory = "memory is exhausted: nothing was changed";
 
-int pin(gdr_t g, unsigned long addr, size_t size, bool force_pcie, gdr_mh_t* handle) {
+int pin(gdr_t g, unsigned long addr, size_t size, bool force_pcie, gdr_mh_t* handle) try {
   const pl::errno_keeper keeper;
   if (handle == nullptr) return fail(EINVAL, kNullOutput);
   handle->h = 0;
@@ -42,7 +44,7 @@ int pin(gdr_t g, unsigned long addr, size_t size, bool force_pcie, gdr_mh_t* han
   if (!pinned) return fail(pinned.error());
   handle->h = reinterpret_cast<unsigned long>(*pinned);
   return 0;
-}
+} catch (const std::bad_alloc&) { return fail(ENOMEM, kNoMemory); }
 
 // Common fields of both info structs. The caller has checked the handle.
 template <class Info>
@@ -71,7 +73,7 @@ int check_pair(gdr_t g, gdr_mh_t handle) {
 
 #define PL_EXPORT extern "C" __attribute__((visibility("default")))
 
-PL_EXPORT gdr_t gdr_open(void) {
+PL_EXPORT gdr_t gdr_open(void) try {
   const pl::errno_keeper keeper;
   auto opened = pl::open_session({&pl::default_device_io(), nullptr}, pl::env_read("PEERLANE_BACKEND").text);
   if (!opened) {
@@ -79,12 +81,15 @@ PL_EXPORT gdr_t gdr_open(void) {
     return nullptr;
   }
   return reinterpret_cast<gdr_t>(*opened);
+} catch (const std::bad_alloc&) {
+  fail(ENOMEM, kNoMemory);
+  return nullptr;
 }
 
-PL_EXPORT int gdr_close(gdr_t g) {
+PL_EXPORT int gdr_close(gdr_t g) try {
   const pl::errno_keeper keeper;
   return report(pl::close_session(session_of(g)));
-}
+} catch (const std::bad_alloc&) { return fail(ENOMEM, kNoMemory); }
 
 PL_EXPORT int gdr_pin_buffer(gdr_t g, unsigned long addr, size_t size, uint64_t, uint32_t, gdr_mh_t* handle) {
   return pin(g, addr, size, false, handle);
@@ -94,19 +99,19 @@ PL_EXPORT int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32
   return pin(g, addr, size, (flags & GDR_PIN_FLAG_FORCE_PCIE) != 0, handle);  // other bits are ignored, as ever
 }
 
-PL_EXPORT int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle) {
+PL_EXPORT int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle) try {
   const pl::errno_keeper keeper;
   return report(pl::unpin_region(session_of(g), region_of(handle)));
-}
+} catch (const std::bad_alloc&) { return fail(ENOMEM, kNoMemory); }
 
-PL_EXPORT int gdr_get_callback_flag(gdr_t g, gdr_mh_t handle, int* flag) {
+PL_EXPORT int gdr_get_callback_flag(gdr_t g, gdr_mh_t handle, int* flag) try {
   const pl::errno_keeper keeper;
   if (flag == nullptr) return fail(EINVAL, kNullOutput);
   auto revoked = pl::region_revoked(session_of(g), region_of(handle));
   if (!revoked) return fail(revoked.error());
   *flag = *revoked ? 1 : 0;
   return 0;
-}
+} catch (const std::bad_alloc&) { return fail(ENOMEM, kNoMemory); }
 
 PL_EXPORT int gdr_get_info(gdr_t g, gdr_mh_t handle, gdr_info_v1_t* info) {
   if (info == nullptr) return fail(EINVAL, kNullOutput);
@@ -129,7 +134,7 @@ PL_EXPORT int gdr_get_info_v2(gdr_t g, gdr_mh_t handle, gdr_info_v2_t* info) {
   return 0;
 }
 
-PL_EXPORT int gdr_map_v2(gdr_t g, gdr_mh_t handle, void** va, size_t size, int flags) {
+PL_EXPORT int gdr_map_v2(gdr_t g, gdr_mh_t handle, void** va, size_t size, int flags) try {
   const pl::errno_keeper keeper;
   if (va == nullptr) return fail(EINVAL, kNullOutput);
   if (flags < GDR_MAP_FLAG_DEFAULT || flags > GDR_MAP_FLAG_REQ_DEVICE_MAPPING)
@@ -143,13 +148,13 @@ PL_EXPORT int gdr_map_v2(gdr_t g, gdr_mh_t handle, void** va, size_t size, int f
     return fail(s.error());
   *va = region->data.load(std::memory_order_relaxed);
   return 0;
-}
+} catch (const std::bad_alloc&) { return fail(ENOMEM, kNoMemory); }
 
 PL_EXPORT int gdr_map(gdr_t g, gdr_mh_t handle, void** va, size_t size) {
   return gdr_map_v2(g, handle, va, size, GDR_MAP_FLAG_DEFAULT);
 }
 
-PL_EXPORT int gdr_unmap(gdr_t g, gdr_mh_t handle, void* va, size_t size) {
+PL_EXPORT int gdr_unmap(gdr_t g, gdr_mh_t handle, void* va, size_t size) try {
   const pl::errno_keeper keeper;
   if (const int code = check_pair(g, handle)) return code;
   const pl::region* region = region_of(handle);
@@ -160,7 +165,7 @@ PL_EXPORT int gdr_unmap(gdr_t g, gdr_mh_t handle, void* va, size_t size) {
       return fail(EINVAL, "va and size are not those that gdr_map returned: nothing was unmapped");
   }
   return report(pl::unmap_region(session_of(g), region_of(handle)));
-}
+} catch (const std::bad_alloc&) { return fail(ENOMEM, kNoMemory); }
 
 PL_EXPORT int gdr_copy_to_mapping(gdr_mh_t handle, void* map_d_ptr, const void* h_ptr, size_t size) {
   return pl::region_write(region_of(handle), map_d_ptr, h_ptr, size, true);

@@ -56,6 +56,9 @@ struct contender {
   std::function<void()> operation;
   std::size_t turn = 1;
   std::vector<double> samples_ns;  // filled by run_interleaved
+  // Calls that one sample is the mean of. More than 1 for short writes: a store fence often lets the *next* call wait for
+  // the write-combining buffers to drain, so single calls fall into two heaps (8 and 140 ns) and a median is luck.
+  std::size_t calls_per_sample = 1;
 };
 
 struct interleave_plan {

@@ -10,6 +10,7 @@
 int cuInit(unsigned flags);
 int cuDevicePrimaryCtxRetain(void** context, int device);
 int cuCtxSetCurrent(void* context);
+int cuCtxSynchronize(void);
 int cuMemAlloc_v2(unsigned long long* pointer, size_t bytes);
 int cuMemFree_v2(unsigned long long pointer);
 int cuMemcpyDtoH_v2(void* host, unsigned long long device, size_t bytes);

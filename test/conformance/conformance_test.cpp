@@ -308,8 +308,9 @@ TEST_P(conformance, AForkedChildIsKeptOut) {
   EXPECT_EQ(in_child([&] { return pin_region(s, exactly(buffer.pointer(), 64)).code(); }), EACCES);
   EXPECT_EQ(in_child([&] { return unpin_region(s, r).code(); }), EACCES);
   EXPECT_EQ(in_child([&] { return close_session(s).code(); }), EACCES);
-  EXPECT_EQ(in_child([&] { return *reinterpret_cast<volatile char*>(data) == 0 ? 1 : 2; }), 1000 + SIGSEGV)
-      << "mapping inherited";
+  ASSERT_EQ(region_write(r, data, "P", 1, true), 0);
+  // A fault, or (where a sanitizer's runtime took the addresses in the child) at least not the GPU's byte.
+  EXPECT_NE(in_child([&] { return *reinterpret_cast<volatile char*>(data) == 'P' ? 1 : 2; }), 1) << "mapping inherited";
   EXPECT_EQ(region_write(r, data, "y", 1, true), 0) << "the parent's mapping must survive";
   EXPECT_EQ(device_bytes(buffer.pointer(), 1)[0], 'y');
   EXPECT_TRUE(close_session(s));
