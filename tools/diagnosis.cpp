@@ -47,7 +47,8 @@ void look_at_driver(const doctor_facts& facts, findings& out) {
         facts.in_container ? "load it on the host; a container uses the host's" : "install it, then modprobe nvidia");
     return;
   }
-  const int major = std::atoi(facts.kernel_driver_version.c_str());
+  const auto& text = facts.kernel_driver_version;
+  const auto major = parse_integer(text.substr(0, text.find('.'))).value_or(0);  // 0: no number at all, older than any
   const char* version = facts.kernel_driver_version.c_str();
   if (major > 0 && major < kOldestDriverMajor)
     add(out, severity::blocker, "kernel driver", format("driver %s is older than %d", version, kOldestDriverMajor),

@@ -2,7 +2,6 @@
 // Which kernel module is loaded, and whether we know its interface.
 #include <fcntl.h>
 
-#include <cstdlib>
 #include <cstring>
 
 #include "rm_client.hpp"
@@ -70,7 +69,7 @@ result<std::string> driver_version(device_io& io) {
 }
 
 abi_knowledge abi_of(const std::string& version) {
-  const int major = std::atoi(version.c_str());
+  const auto major = parse_integer(version.substr(0, version.find('.'))).value_or(0);
   for (const auto& series : kSeries)
     if (series.major == major) return series.how;
   return abi_knowledge::unknown;
