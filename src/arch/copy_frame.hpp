@@ -235,18 +235,22 @@ PL_ALWAYS_INLINE void read_units(std::uintptr_t host, std::uintptr_t device, std
   }
 }
 
-template <class Isa, std::size_t Count>
+// Alone: the group is the whole read, so the branches that led here may still be a guess. Behind other groups they are not
+// worth a stop, which would wait for the lines in flight (a round trip: 9.2 us instead of 8.2 for 8 KiB).
+enum class group_place { alone, behind_others };
+
+template <class Isa, group_place Place, std::size_t Count>
 void read_group(std::uintptr_t host, std::uintptr_t device, std::size_t begin, std::size_t end) {
-  stop_speculation();
+  if constexpr (Place == group_place::alone) stop_speculation();
   read_units<Isa>(host, device, begin, end, std::make_index_sequence<Count>{});
 }
 
 using read_group_function = void (*)(std::uintptr_t, std::uintptr_t, std::size_t, std::size_t);
 
-template <class Isa, std::size_t... Index>
+template <class Isa, group_place Place, std::size_t... Index>
 PL_ALWAYS_INLINE void read_last_group(std::size_t count, std::uintptr_t host, std::uintptr_t device, std::size_t begin,
                                       std::size_t end, std::index_sequence<Index...>) {
-  static constexpr read_group_function kBySize[] = {read_group<Isa, Index + 1>...};
+  static constexpr read_group_function kBySize[] = {read_group<Isa, Place, Index + 1>...};
   kBySize[count - 1](host, device, begin, end);
 }
 
@@ -267,14 +271,19 @@ PL_ALWAYS_INLINE void read_routine(void* host_pointer, const void* device_pointe
     // Groups need no gap between them: the stores of one wait for its data, and meanwhile the out-of-order window
     // issues the loads of the next. What limits the lines in flight is the number of fill buffers (16 on Sapphire
     // Rapids, 10 to 12 before), which a group is therefore large enough to occupy.
-    if (count > Isa::kGroup) stop_speculation();
-    for (; count > Isa::kGroup; count -= Isa::kBulkGroup) {
-      read_units<Isa>(host, device, begin, Isa::kUnit, std::make_index_sequence<Isa::kBulkGroup>{});
-      begin = 0;
-      device += Isa::kBulkGroup * Isa::kUnit;
-      host += Isa::kBulkGroup * Isa::kUnit;
+    constexpr std::make_index_sequence<Isa::kGroup> kSizes{};
+    if (count <= Isa::kGroup) {
+      read_last_group<Isa, group_place::alone>(count, host, device, begin, end, kSizes);
+    } else {
+      stop_speculation();
+      for (; count > Isa::kGroup; count -= Isa::kBulkGroup) {
+        read_units<Isa>(host, device, begin, Isa::kUnit, std::make_index_sequence<Isa::kBulkGroup>{});
+        begin = 0;
+        device += Isa::kBulkGroup * Isa::kUnit;
+        host += Isa::kBulkGroup * Isa::kUnit;
+      }
+      read_last_group<Isa, group_place::behind_others>(count, host, device, begin, end, kSizes);
     }
-    read_last_group<Isa>(count, host, device, begin, end, std::make_index_sequence<Isa::kGroup>{});
   }
   compiler_barrier();
 }
