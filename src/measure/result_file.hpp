@@ -17,7 +17,7 @@ inline constexpr const char* kResultSchema = "peerlane-result/1";
 
 // Raw samples kept per series. More are thinned evenly, and the series says so: a 10 000-round copylat over 25 sizes and
 // four contenders would otherwise be a 20 MB file that no diff or reader likes.
-inline constexpr std::size_t kMaxSamplesPerSeries = 2000;
+inline constexpr std::size_t kMaxSamplesPerSeries = 500;
 
 // Collects what one run of one tool found, then writes it whole. Used by one thread.
 class result_file {
