@@ -75,15 +75,12 @@ std::vector<contender> writers(copy_bench& bench, polled_copy& polled, std::uint
                    if (gdr_copy_to_mapping(handle, mapped, host, bytes) != 0)
                      throw tool_failure(gdr_error_text("gdr_copy_to_mapping", EINVAL));
                  },
-                 turn,
-                 {},
-                 calls});
-  out.push_back({"baseline", [=] { baseline::copy_to_mapping(mapped, host, bytes); }, turn, {}, calls});
+                 turn, calls});
+  out.push_back({"baseline", [=] { baseline::copy_to_mapping(mapped, host, bytes); }, turn, calls});
   out.push_back({"cuMemcpy",
                  [=, &bench] { bench.gpu.check(bench.gpu.cuda().cuMemcpyHtoD_v2(device, host, bytes), "cuMemcpyHtoD"); },
-                 kDriverTurn,
-                 {}});
-  out.push_back({"async+poll", [=, &polled] { polled.to_device(device, host, bytes); }, kDriverTurn, {}});
+                 kDriverTurn});
+  out.push_back({"async+poll", [=, &polled] { polled.to_device(device, host, bytes); }, kDriverTurn});
   return out;
 }
 
@@ -99,14 +96,12 @@ std::vector<contender> readers(copy_bench& bench, polled_copy& polled, std::uint
                    if (gdr_copy_from_mapping(handle, host, mapped, bytes) != 0)
                      throw tool_failure(gdr_error_text("gdr_copy_from_mapping", EINVAL));
                  },
-                 turn,
-                 {}});
-  out.push_back({"baseline", [=] { baseline::copy_from_mapping(host, mapped, bytes); }, turn, {}});
+                 turn});
+  out.push_back({"baseline", [=] { baseline::copy_from_mapping(host, mapped, bytes); }, turn});
   out.push_back({"cuMemcpy",
                  [=, &bench] { bench.gpu.check(bench.gpu.cuda().cuMemcpyDtoH_v2(host, device, bytes), "cuMemcpyDtoH"); },
-                 kDriverTurn,
-                 {}});
-  out.push_back({"async+poll", [=, &polled] { polled.to_host(host, device, bytes); }, kDriverTurn, {}});
+                 kDriverTurn});
+  out.push_back({"async+poll", [=, &polled] { polled.to_host(host, device, bytes); }, kDriverTurn});
   return out;
 }
 
@@ -218,8 +213,8 @@ void run_alignments(copy_bench& bench, const copylat_options& options, result_fi
       const unsigned char* mapped = bench.buffer.user_pointer() + offset;
       std::vector<contender> both;
       both.push_back(
-          {"peerlane", [&] { gdr_copy_from_mapping(bench.buffer.handle(), target.data(), mapped, bytes); }, kCpuTurn, {}});
-      both.push_back({"baseline", [&] { baseline::copy_from_mapping(target.data(), mapped, bytes); }, kCpuTurn, {}});
+          {"peerlane", [&] { gdr_copy_from_mapping(bench.buffer.handle(), target.data(), mapped, bytes); }, kCpuTurn});
+      both.push_back({"baseline", [&] { baseline::copy_from_mapping(target.data(), mapped, bytes); }, kCpuTurn});
       for (auto& one : both) {
         std::fill(target.begin(), target.end(), static_cast<unsigned char>(0x5A));
         one.operation();

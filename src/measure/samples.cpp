@@ -20,10 +20,8 @@ std::uint64_t measure_clock_cost() {
 void take_turn(contender& one, bool counted) {
   one.operation();  // not counted: see samples.hpp
   for (std::size_t i = 0; i < one.turn; ++i) {
-    const double taken_ns = one.calls_per_sample == 1 ? time_once_ns(one.operation) : time_once_ns([&one] {
-      for (std::size_t call = 0; call < one.calls_per_sample; ++call) one.operation();
-    });
-    if (counted) one.samples_ns.push_back(taken_ns / static_cast<double>(one.calls_per_sample));
+    const double taken_ns = one.sample_ns();
+    if (counted) one.samples_ns.push_back(taken_ns);
   }
 }
 

@@ -31,8 +31,8 @@ TEST(time_once, a_known_delay_is_seen) {
 TEST(interleaved, every_contender_gets_the_same_turns_in_rotating_order) {
   std::string order;
   std::vector<contender> both;
-  both.push_back({"a", [&] { order += 'a'; }, 1, {}});
-  both.push_back({"b", [&] { order += 'b'; }, 1, {}});
+  both.push_back({"a", [&] { order += 'a'; }, 1});
+  both.push_back({"b", [&] { order += 'b'; }, 1});
   const auto rounds = run_interleaved(both, {.warm_up_rounds = 1, .rounds = 3, .budget_ns = 0});
   EXPECT_EQ(rounds, 3u);
   EXPECT_EQ(order,
@@ -47,7 +47,7 @@ TEST(interleaved, every_contender_gets_the_same_turns_in_rotating_order) {
 TEST(interleaved, turn_sets_the_number_of_counted_operations) {
   int calls = 0;
   std::vector<contender> one;
-  one.push_back({"a", [&] { ++calls; }, 8, {}});
+  one.push_back({"a", [&] { ++calls; }, 8});
   run_interleaved(one, {.warm_up_rounds = 0, .rounds = 5, .budget_ns = 0});
   EXPECT_EQ(one[0].samples_ns.size(), 40u);
   EXPECT_EQ(calls, 45);
@@ -55,7 +55,7 @@ TEST(interleaved, turn_sets_the_number_of_counted_operations) {
 
 TEST(interleaved, budget_ends_the_run_but_not_before_one_counted_round) {
   std::vector<contender> slow;
-  slow.push_back({"slow", [] { spin_ns(3'000'000); }, 1, {}});
+  slow.push_back({"slow", [] { spin_ns(3'000'000); }, 1});
   const auto rounds = run_interleaved(slow, {.warm_up_rounds = 1, .rounds = 1000, .budget_ns = 1'000'000});
   EXPECT_EQ(rounds, 1u);
   EXPECT_EQ(slow[0].samples_ns.size(), 1u);
@@ -63,7 +63,7 @@ TEST(interleaved, budget_ends_the_run_but_not_before_one_counted_round) {
 
 TEST(interleaved, a_failing_operation_ends_the_run) {
   std::vector<contender> bad;
-  bad.push_back({"bad", [] { throw std::runtime_error("mismatch"); }, 1, {}});
+  bad.push_back({"bad", [] { throw std::runtime_error("mismatch"); }, 1});
   EXPECT_THROW(run_interleaved(bad, {}), std::runtime_error);
 }
 
