@@ -69,6 +69,20 @@ if [ ${#wanted[@]} -gt 0 ]; then
   fi
 fi
 
+# ---- What only some tests need -----------------------------------------------------------------------------------------
+# In CI nothing is left out for want of a package; elsewhere those tests are skipped and say which package they miss.
+if [ "${CI:-}" = true ] && [ "$as_root" = yes ]; then
+  extra=()
+  for package in g++-aarch64-linux-gnu qemu-user clang-format; do
+    installed "$package" || extra+=("$package")
+  done
+  if [ ${#extra[@]} -gt 0 ]; then
+    echo "setup: installing ${extra[*]} (for tests)"
+    { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${extra[@]}"; } >/dev/null 2>&1 ||
+      echo "setup: could not be installed: ${extra[*]}; the tests that need them are skipped"
+  fi
+fi
+
 # ---- CUDA compiler ---------------------------------------------------------------------------------------------------
 [ "$want_nvcc" = yes ] || exit 0
 # Kernels compiled by 13.0 run on every driver of the 580 series and later. Its parts name each other without a version,
