@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 
@@ -49,9 +50,16 @@ failure rm_failure(const char* what, int rc, std::uint32_t rm_status_word) {
 
 result<pci_address> parse_pci_address(const std::string& text) {
   pci_address out;
-  unsigned function = 0;
-  if (std::sscanf(text.c_str(), "%x:%x:%x.%x", &out.domain, &out.bus, &out.device, &function) < 3)
-    return failure{EINVAL, format("\"%s\" is not a PCI address such as 0000:0a:00.0", text.c_str())};
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (std::uint32_t* field : {&out.domain, &out.bus, &out.device}) {
+    const auto parsed = std::from_chars(at, end, *field, 16);
+    const bool last = field == &out.device;
+    const bool separated = last ? parsed.ptr == end || *parsed.ptr == '.' : parsed.ptr != end && *parsed.ptr == ':';
+    if (parsed.ec != std::errc{} || !separated)
+      return failure{EINVAL, format("\"%s\" is not a PCI address such as 0000:0a:00.0", text.c_str())};
+    at = parsed.ptr + 1;
+  }
   return out;
 }
 
