@@ -119,9 +119,9 @@ class Text(unittest.TestCase):
         self.assertEqual(run(lint.rule_spdx, {"README.md": "words\n"}), [])
 
     def test_machine_paths(self):
-        for text in ("/home/ada/peerlane\n", "cd /builds/x1\n", '"/work/main"\n'):
+        for text in ("/home/ada/peerlane\n", "cd /builds/x1\n", '"/builds/agent/main"\n'):
             self.assertEqual(run(lint.rule_machine_paths, {"docs/a.md": text}), [("docs/a.md", 1)])
-        for text in ("/usr/local/cuda/bin\n", "$HOME/work/x\n", "build/work/x\n", "/tmp/work\n", "/homestead\n"):
+        for text in ("/usr/local/cuda/bin\n", "$HOME/builds/x\n", "build/out/x\n", "/tmp/work\n", "/homestead\n"):
             self.assertEqual(run(lint.rule_machine_paths, {"docs/a.md": text}), [])
 
     def test_path_of_this_checkout(self):
