@@ -120,7 +120,6 @@ void unmap_locked(region& target) {
   target.data.store(nullptr, std::memory_order_relaxed);
   target.pin->unmap(target.view);
   target.view = {};
-  target.mapped_request_bytes = 0;
 }
 
 // Precondition: the region is off its session's list, so nobody else releases it.
@@ -236,8 +235,6 @@ status map_region(session* handle, region* target, std::size_t size_bytes, arch:
   auto view = target->pin->map(*rounded, wanted);
   if (!view) return view.error();
   target->view = *view;
-  target->mapped_request_bytes = size_bytes;
-  target->ops = &arch::copy_ops_for(view->type);
   target->data.store(static_cast<char*>(view->address), std::memory_order_relaxed);
   target->data_bytes.store(view->size_bytes, std::memory_order_relaxed);
   target->type.store(view->type, std::memory_order_relaxed);
@@ -332,9 +329,7 @@ int region_read(region* target, void* destination, const void* at, std::size_t s
 int region_fill(region* target, void* at, std::uint8_t value, std::size_t size_bytes) noexcept {
   if (const int code = check_copy(target, at, at, size_bytes)) [[unlikely]]
     return copy_code(code);
-  const arch::mapping_type type = target->type.load(std::memory_order_relaxed);
-  target->ops->fill(at, 0x0101010101010101u * value, size_bytes);
-  arch::publish_to_device(type);
+  arch::fill_to(target->type.load(std::memory_order_relaxed), at, 0x0101010101010101u * value, size_bytes);
   return 0;
 }
 

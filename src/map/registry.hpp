@@ -61,7 +61,6 @@ struct alignas(128) region {
   std::atomic<std::uint64_t> data_bytes{0};  // bytes from there that copies may touch
   std::atomic<arch::mapping_type> type{arch::mapping_type::none};
   std::uint32_t pad = 0;
-  const arch::copy_ops* ops = nullptr;
   // Cold.
   std::uint64_t device_ptr = 0;  // as requested
   std::uint64_t size_bytes = 0;  // as requested
@@ -69,7 +68,6 @@ struct alignas(128) region {
   std::atomic<session*> owner{nullptr};
   std::unique_ptr<pinned_memory> pin;
   cpu_view view;
-  std::uint64_t mapped_request_bytes = 0;
 };
 static_assert(sizeof(region) == 128, "GDRCopy's test reads 104 bytes behind a handle; slots are found by masking");
 
