@@ -25,6 +25,13 @@ struct kernel_function {
   const sim_abi::kernel_descriptor* kernel = nullptr;
 };
 
+// Taken around the loading and the unloading of images. The dynamic linker has a lock of its own, but one that a thread
+// checker does not see: an image loaded where another was unloaded would look like a race between the two.
+std::mutex& loader_mutex() {
+  static auto* const instance = new std::mutex;
+  return *instance;
+}
+
 // The loaded shared object. The descriptor stays open as long as it is loaded: its number is the object's path, by
 // which the dynamic linker tells images apart.
 struct module_image {
@@ -35,7 +42,10 @@ struct module_image {
   module_image(const module_image&) = delete;
   module_image& operator=(const module_image&) = delete;
   ~module_image() {
-    if (library != nullptr) dlclose(library);
+    if (library != nullptr) {
+      const std::lock_guard lock(loader_mutex());
+      dlclose(library);
+    }
     if (fd >= 0) close(fd);
   }
 };
@@ -105,6 +115,7 @@ result_t load_image(const void* image, std::shared_ptr<module_image>& out) {
     if (written <= 0) return code::operating_system;
     at += static_cast<std::size_t>(written);
   }
+  const std::lock_guard lock(loader_mutex());
   loaded->library = dlopen(format("/proc/self/fd/%d", loaded->fd).c_str(), RTLD_NOW | RTLD_LOCAL);
   if (loaded->library == nullptr) {
     PL_LOG(error, "sim: cuModuleLoadData: %s", dlerror());
