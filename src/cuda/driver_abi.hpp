@@ -198,6 +198,12 @@ enum : unsigned { standard = 0, no_memory_barrier = 1 };
 namespace mem_op {
 enum : int { wait32 = 1, write32 = 2, flush_remote_writes = 3, wait64 = 4, write64 = 5, barrier = 6 };
 }
+namespace capture_mode {
+enum : int { global = 0, thread_local_only = 1, relaxed = 2 };
+}
+namespace capture_status {
+enum : int { none = 0, active = 1, invalidated = 2 };
+}
 namespace flush_target {
 enum : int { current_context = 0 };
 }
@@ -261,6 +267,24 @@ union mem_op_params {  // CUstreamBatchMemOpParams
 };
 static_assert(sizeof(mem_op_params) == 48);
 
+struct memcpy_2d {  // CUDA_MEMCPY2D
+  std::size_t src_x_bytes, src_y;
+  unsigned src_type;  // memory_type
+  const void* src_host;
+  device_ptr src_device;
+  void* src_array;
+  std::size_t src_pitch;
+  std::size_t dst_x_bytes, dst_y;
+  unsigned dst_type;
+  void* dst_host;
+  device_ptr dst_device;
+  void* dst_array;
+  std::size_t dst_pitch;
+  std::size_t width_bytes;
+  std::size_t height;
+};
+static_assert(sizeof(memcpy_2d) == 128);
+
 // X(name as exported, parameter list). Every function returns result_t. The list is the driver table
 // (driver_table.hpp) and what the simulated GPU must at least provide.
 #define PL_CUDA_DRIVER_FUNCTIONS(X)                                                                                     \
@@ -306,6 +330,8 @@ static_assert(sizeof(mem_op_params) == 48);
   X(cuMemcpyHtoDAsync_v2, (device_ptr dst, const void* src, std::size_t bytes, stream_t stream))                        \
   X(cuMemcpyDtoHAsync_v2, (void* dst, device_ptr src, std::size_t bytes, stream_t stream))                              \
   X(cuMemcpyDtoDAsync_v2, (device_ptr dst, device_ptr src, std::size_t bytes, stream_t stream))                         \
+  X(cuMemcpyAsync, (device_ptr dst, device_ptr src, std::size_t bytes, stream_t stream))                                \
+  X(cuMemcpy2DAsync_v2, (const memcpy_2d* copy, stream_t stream))                                                       \
   X(cuMemsetD8_v2, (device_ptr dst, unsigned char value, std::size_t count))                                            \
   X(cuMemsetD32_v2, (device_ptr dst, unsigned value, std::size_t count))                                                \
   X(cuMemsetD8Async, (device_ptr dst, unsigned char value, std::size_t count, stream_t stream))                         \
@@ -329,6 +355,11 @@ static_assert(sizeof(mem_op_params) == 48);
   X(cuDeviceGetDefaultMemPool, (pool_t * pool, device_t device))                                                        \
   X(cuIpcGetMemHandle, (ipc_mem_handle_t * handle, device_ptr pointer))                                                 \
   X(cuStreamCreate, (stream_t * stream, unsigned flags))                                                                \
+  X(cuStreamCreateWithPriority, (stream_t * stream, unsigned flags, int priority))                                      \
+  X(cuCtxGetStreamPriorityRange, (int* least, int* greatest))                                                           \
+  X(cuThreadExchangeStreamCaptureMode, (int* mode))                                                                     \
+  X(cuStreamIsCapturing, (stream_t stream, int* status))                                                                \
+  X(cuCtxGetId, (context_t context, unsigned long long* id))                                                            \
   X(cuStreamDestroy_v2, (stream_t stream))                                                                              \
   X(cuStreamSynchronize, (stream_t stream))                                                                             \
   X(cuStreamQuery, (stream_t stream))                                                                                   \

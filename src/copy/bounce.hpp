@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies to and from host memory that is not pinned, in a pipeline: the copy engine moves chunk i between the GPU and a ring
+// of pinned chunks while CPU threads move its neighbours between the ring and the application's memory.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "copy_engine.hpp"
+#include "transfer.hpp"
+#include "worker_pool.hpp"
+
+namespace pl::copy {
+
+class bounce_ring {
+ public:
+  struct options {
+    std::size_t chunk_bytes = 512u << 10;  // a power of two, at least 64 KiB
+    unsigned chunks = 16;                  // at least 2
+  };
+  // `engine` and `pool` must outlive it. The ring is allocated at the first copy.
+  bounce_ring(copy_engine& engine, worker_pool& pool, options wanted);
+  ~bounce_ring();
+  bounce_ring(const bounce_ring&) = delete;
+  bounce_ring& operator=(const bounce_ring&) = delete;
+
+  // Linear copies of any size; on return the data is at its destination. `width` CPU threads, the caller included. One copy
+  // at a time: a second caller waits. On failure part of the destination may be written, nothing is still in flight.
+  status to_host(void* dst, std::uint64_t src, std::size_t bytes, unsigned width);
+  status to_device(std::uint64_t dst, const void* src, std::size_t bytes, unsigned width);
+
+ private:
+  struct state;
+  std::unique_ptr<state> state_;
+};
+
+// The same by registering the application's pages for the time of this one copy. Nothing is kept: CUDA is not told when an
+// application unmaps memory, so a registration that outlives the call could silently name other pages than the address does.
+// EBUSY-like failures (part of the range is registered by somebody else) leave everything as it was.
+status copy_registered(copy_engine& engine, const transfer& copy);
+
+}  // namespace pl::copy

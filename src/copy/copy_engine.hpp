@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPU's copy engines (DMA), by CUDA's asynchronous copies on private streams. The end of a copy is a word in pinned host
+// memory that the stream writes behind it (cuStreamWriteValue32): polling that is about 1 us cheaper than
+// cuStreamSynchronize, and needs no driver call.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "gpu_context.hpp"
+#include "transfer.hpp"
+
+namespace pl::copy {
+
+class copy_engine {
+ public:
+  // Work that was queued. Valid as long as the engine lives; may be asked any number of times, from any thread.
+  struct ticket {
+    std::uint32_t lane = 0;
+    std::uint32_t value = 0;
+  };
+
+  // `lanes` streams (non-blocking, highest priority): threads spread over them. Nothing is kept of a failed open.
+  static result<std::unique_ptr<copy_engine>> open(const gpu_context& context, unsigned lanes = 4);
+  ~copy_engine();
+  copy_engine(const copy_engine&) = delete;
+  copy_engine& operator=(const copy_engine&) = delete;
+
+  const gpu_context& context() const noexcept;
+
+  // Queues the copies in this order on one lane and returns a ticket behind the last one. Host memory should be pinned: CUDA
+  // stages other memory itself, slowly, and returns from to_host only when that is done. `after`: the copies wait for what
+  // that stream has queued so far; null is the application's own business, as with any private stream.
+  // On failure nothing more is queued, what was queued before the failing one may still run: it has been waited for.
+  result<ticket> submit(std::span<const transfer> copies, cu::stream_t after = nullptr, bool has_after = false);
+  result<ticket> submit(const transfer& copy) { return submit(std::span(&copy, 1)); }
+  // Sets bytes; asynchronous like a copy.
+  result<ticket> submit_fill(std::uint64_t dst, unsigned char value, std::size_t bytes);
+
+  // Whether it has ended. Acquire: the data is there when it says true. Never blocks, no driver call.
+  bool is_done(const ticket& which) const noexcept;
+  // Polls; every millisecond asks the driver whether the stream still lives. EIO with the driver's reason (the context was
+  // destroyed, a kernel of the application faulted), ETIMEDOUT after `timeout_ms` (0: none); the copy may then still run.
+  status wait(const ticket& which, unsigned timeout_ms = 0);
+  // `stream` waits, on the GPU, for the ticket. / Records `event` behind it.
+  status make_wait(cu::stream_t stream, const ticket& which);
+  status record(cu::event_t event, const ticket& which);
+
+ private:
+  struct state;
+  explicit copy_engine(std::unique_ptr<state> s);
+  std::unique_ptr<state> state_;
+};
+
+}  // namespace pl::copy

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Host memory that a GPU reads and writes, and that stays ours when its CUDA context goes.
+#pragma once
+
+#include <cstddef>
+
+#include "gpu_context.hpp"
+
+namespace pl::copy {
+
+// Pages of our own, registered with CUDA (cuMemHostAlloc's would be unmapped under a polling CPU when the application
+// destroys the context). Zeroed, page aligned, huge pages where the kernel has them at hand. Not given to forked children,
+// whose copy-on-write would part the CPU's view from the GPU's: touching it there is a fault, so owners check the process
+// epoch first.
+class pinned_buffer {
+ public:
+  pinned_buffer() = default;
+  // `bytes` is rounded up to whole pages. ENOMEM, or the driver's reason (locked memory limits).
+  static result<pinned_buffer> make(const gpu_context& context, std::size_t bytes);
+  pinned_buffer(pinned_buffer&& other) noexcept;
+  pinned_buffer& operator=(pinned_buffer&& other) noexcept;
+  ~pinned_buffer();
+
+  std::byte* data() const noexcept { return data_; }
+  std::size_t size_bytes() const noexcept { return bytes_; }
+  cu::device_ptr device_address() const noexcept { return device_; }
+
+ private:
+  void drop() noexcept;
+  gpu_context context_;
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  cu::device_ptr device_ = 0;
+};
+
+}  // namespace pl::copy
