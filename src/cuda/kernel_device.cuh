@@ -29,6 +29,7 @@ PL_DEVICE void sync_threads() { __syncthreads(); }
 PL_DEVICE void fence_system() { __threadfence_system(); }
 PL_DEVICE void fence_device() { __threadfence(); }
 PL_DEVICE void pause(unsigned ns) { __nanosleep(ns); }
+PL_DEVICE void let_others_run() {}  // in loops that poll with load_vec16; the GPU's threads run anyway
 PL_DEVICE std::uint64_t clock_cycles() { return static_cast<std::uint64_t>(clock64()); }
 
 PL_DEVICE std::uint64_t global_timer_ns() {
@@ -191,6 +192,7 @@ PL_DEVICE void sync_threads() { g_services->sync_threads(); }
 PL_DEVICE void fence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 PL_DEVICE void fence_device() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 PL_DEVICE void pause(unsigned ns) { g_services->pause_ns(ns); }
+PL_DEVICE void let_others_run() { g_services->yield(); }
 
 PL_DEVICE std::uint64_t global_timer_ns() {
   timespec now{};
@@ -231,14 +233,17 @@ PL_DEVICE void store_release(T* p, T value) {
 struct alignas(16) vec16 {
   std::uint64_t low, high;
 };
+// A GPU reads the sixteen bytes at once. Here the upper half is read first and the lower half stored first, so that a mark
+// in the upper half vouches for the lower one.
 PL_DEVICE vec16 load_vec16(const void* p) {
   const vec16* at = reach(static_cast<const vec16*>(p), false);
-  return {__atomic_load_n(&at->low, kRelaxedLoad), __atomic_load_n(&at->high, kRelaxedLoad)};
+  const std::uint64_t high = __atomic_load_n(&at->high, __ATOMIC_ACQUIRE);
+  return {__atomic_load_n(&at->low, kRelaxedLoad), high};
 }
 PL_DEVICE void store_vec16(void* p, vec16 v) {
   vec16* at = reach(static_cast<const vec16*>(p), true);
   __atomic_store_n(&at->low, v.low, kRelaxedStore);
-  __atomic_store_n(&at->high, v.high, kRelaxedStore);
+  __atomic_store_n(&at->high, v.high, __ATOMIC_RELEASE);
 }
 
 template <class T>

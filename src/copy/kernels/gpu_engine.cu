@@ -1,5 +1,176 @@
 // SPDX-License-Identifier: Apache-2.0
+// The GPU engine's resident kernel: one block is one worker (engine_protocol.hpp). It ends by itself when its lease is over,
+// so nothing that waits for the GPU to be idle (cudaFree, module loading, a context's end) waits longer than that.
+//
+// All loads of data are volatile (past the L1 cache): what other kernels and the CPU wrote before the descriptor is seen.
+#include "engine_protocol.hpp"
 #include "kernel_device.cuh"
 
-PL_KERNEL void gpu_engine(std::uint64_t out) { pl::dev::store_relaxed<std::uint32_t>(out, 1); }
+namespace {
+
+using namespace pl;
+
+constexpr unsigned kPollsBetweenClocks = 16;  // a look at the descriptor takes about 0.4 us; the lease is no shorter than 20
+constexpr unsigned kGroupThreads = 32;        // threads that share one short row
+
+// Eight bytes from any address: of the two aligned words around it, none beyond the one that holds the last byte wanted.
+PL_DEVICE std::uint64_t load_word(std::uint64_t address, std::uint64_t end) {
+  const std::uint64_t aligned = address & ~std::uint64_t{7};
+  const unsigned shift = static_cast<unsigned>(address & 7) * 8;
+  const auto low = dev::load_relaxed<std::uint64_t>(aligned);
+  if (shift == 0) return low;
+  const auto high = aligned + 8 < end ? dev::load_relaxed<std::uint64_t>(aligned + 8) : 0;
+  return (low >> shift) | (high << (64 - shift));
+}
+
+PL_DEVICE dev::vec16 load_16(std::uint64_t address, std::uint64_t end) {
+  if ((address & 15) == 0) return dev::load_vec16(address);
+  return {load_word(address, end), load_word(address + 8, end)};
+}
+
+// One row by `count` threads of which this is number `index`.
+PL_DEVICE void copy_row(std::uint64_t dst, std::uint64_t src, std::uint64_t bytes, unsigned index, unsigned count) {
+  const std::uint64_t end = src + bytes;
+  // Up to the first 16-byte line of the destination, and behind the last one: byte by byte, spread over the threads.
+  std::uint64_t head = (16 - (dst & 15)) & 15;
+  if (head > bytes) head = bytes;
+  for (std::uint64_t at = index; at < head; at += count)
+    dev::store_relaxed<std::uint8_t>(dst + at, dev::load_relaxed<std::uint8_t>(src + at));
+  const std::uint64_t body_end = head + ((bytes - head) & ~std::uint64_t{15});
+  for (std::uint64_t at = body_end + index; at < bytes; at += count)
+    dev::store_relaxed<std::uint8_t>(dst + at, dev::load_relaxed<std::uint8_t>(src + at));
+
+  // Four loads are under way before the first is stored: what limits a pull over PCIe is the bytes in flight.
+  const std::uint64_t step = std::uint64_t{count} * 16;
+  std::uint64_t at = head + std::uint64_t{index} * 16;
+  for (; at + 3 * step < body_end; at += 4 * step) {
+    const dev::vec16 a = load_16(src + at, end);
+    const dev::vec16 b = load_16(src + at + step, end);
+    const dev::vec16 c = load_16(src + at + 2 * step, end);
+    const dev::vec16 d = load_16(src + at + 3 * step, end);
+    dev::store_vec16(dst + at, a);
+    dev::store_vec16(dst + at + step, b);
+    dev::store_vec16(dst + at + 2 * step, c);
+    dev::store_vec16(dst + at + 3 * step, d);
+  }
+  for (; at < body_end; at += step) dev::store_vec16(dst + at, load_16(src + at, end));
+}
+
+// Data lines: every eight bytes with the sequence number beside each four.
+PL_DEVICE void send_low_latency(const engine::descriptor& what, unsigned index, unsigned count) {
+  const std::uint64_t src = what.src.low;
+  const std::uint64_t end = src + what.src.word;
+  const std::uint64_t flag = std::uint64_t{what.src.sequence} << 32;
+  const std::uint64_t words = (std::uint64_t{what.src.word} + 7) / 8;
+  for (std::uint64_t at = index; at < words; at += count) {
+    const std::uint64_t data = load_word(src + at * 8, end);
+    dev::store_vec16(what.dst.low + at * 16, {(data & 0xFFFFFFFFu) | flag, (data >> 32) | flag});
+  }
+}
+
+PL_DEVICE void copy_rows(const engine::descriptor& what, unsigned index, unsigned count) {
+  const std::uint64_t bytes = what.src.word;
+  const unsigned rows = what.dst.word;
+  if (rows == 1) return copy_row(what.dst.low, what.src.low, bytes, index, count);
+  // Long rows one after another by all threads, short ones side by side by groups.
+  const bool is_short = bytes <= 16u * kGroupThreads * 4 && count > kGroupThreads;
+  const unsigned groups = is_short ? count / kGroupThreads : 1;
+  const unsigned group = is_short ? index / kGroupThreads : 0;
+  const unsigned lane = is_short ? index % kGroupThreads : index;
+  const unsigned lanes = is_short ? kGroupThreads : count;
+  for (unsigned row = group; row < rows; row += groups)
+    copy_row(what.dst.low + row * what.dst_pitch.low, what.src.low + row * what.src_pitch.low, bytes, lane, lanes);
+}
+
+PL_DEVICE void copy_list(const engine::descriptor& what, unsigned index, unsigned count) {
+  const unsigned lanes = count > kGroupThreads ? kGroupThreads : count;
+  for (unsigned entry = index / lanes; entry < what.dst.word; entry += count / lanes) {
+    const std::uint64_t at = what.src.low + std::uint64_t{entry} * sizeof(engine::list_entry);
+    const dev::vec16 where = dev::load_vec16(at);
+    const dev::vec16 size = dev::load_vec16(at + 16);
+    copy_row(where.high, where.low, size.low, index % lanes, lanes);
+  }
+}
+
+PL_DEVICE engine::quarter as_quarter(dev::vec16 v) {
+  return {v.low, static_cast<std::uint32_t>(v.high), static_cast<std::uint32_t>(v.high >> 32)};
+}
+
+PL_DEVICE bool poll(std::uint64_t address, std::uint32_t wanted, engine::descriptor& out) {
+  const dev::vec16 a = dev::load_vec16(address);
+  const dev::vec16 b = dev::load_vec16(address + 16);
+  const dev::vec16 c = dev::load_vec16(address + 32);
+  const dev::vec16 d = dev::load_vec16(address + 48);
+  out.src = as_quarter(a);
+  out.dst = as_quarter(b);
+  out.src_pitch = as_quarter(c);
+  out.dst_pitch = as_quarter(d);
+  return out.src.sequence == wanted && out.dst.sequence == wanted && out.src_pitch.sequence == wanted &&
+         out.dst_pitch.sequence == wanted;
+}
+
+PL_DEVICE std::uint32_t next_sequence(std::uint32_t last) { return last + 1 == 0 ? 1 : last + 1; }
+
+}  // namespace
+
+PL_KERNEL void gpu_engine(std::uint64_t control, std::uint64_t status, std::uint32_t generation, std::uint64_t lease_ns) {
+  using namespace pl;
+  // Two, by turns: a slow thread may still read the last one while thread 0 receives the next.
+  auto* const received = static_cast<engine::descriptor*>(dev::shared_memory());
+  const unsigned worker = dev::block_x();
+  const unsigned me = dev::thread_x();
+  const unsigned threads = dev::block_dim_x();
+  const std::uint64_t slot = control + engine::kDescriptorsAt + worker * sizeof(engine::descriptor);
+  const std::uint64_t state = control + engine::kStatesAt + worker * sizeof(engine::worker_state);
+  const std::uint64_t line = status + worker * sizeof(engine::status_line);
+  const std::uint64_t begin_ns = me == 0 ? dev::global_timer_ns() : 0;
+  std::uint32_t sequence = me == 0 ? dev::load_relaxed<std::uint32_t>(state) : 0;
+  if (me == 0) dev::store_relaxed<std::uint32_t>(line + 4, generation);  // hello
+
+  for (unsigned turn = 0;; ++turn) {
+    engine::descriptor& now = received[turn & 1];
+    if (me == 0) {
+      const std::uint32_t wanted = next_sequence(sequence);
+      engine::descriptor seen;
+      bool leaving = false;
+      for (unsigned polls = turn; !poll(slot, wanted, seen); ++polls) {
+        dev::let_others_run();
+        // Only after an empty look: what the CPU had sent in time is done. Twice the lease is the end in any case, a CPU
+        // that never stops sending has to wait for the next generation.
+        if (polls % kPollsBetweenClocks == 0 && dev::global_timer_ns() - begin_ns >= lease_ns) {
+          leaving = true;
+          break;
+        }
+      }
+      if (!leaving && turn % kPollsBetweenClocks == 0 && dev::global_timer_ns() - begin_ns >= 2 * lease_ns) leaving = true;
+      if (leaving) {
+        seen.src_pitch.word = engine::op_leave;
+      } else {
+        sequence = wanted;
+      }
+      now = seen;
+    }
+    dev::sync_threads();
+    const engine::descriptor what = now;
+    const std::uint32_t operation = what.src_pitch.word;
+    if (operation == engine::op_leave) break;
+    if (operation == engine::op_low_latency) {
+      send_low_latency(what, me, threads);
+      continue;
+    }
+    if (operation == engine::op_list) copy_list(what, me, threads);
+    else copy_rows(what, me, threads);
+    dev::sync_threads();
+    if (me == 0) {
+      dev::fence_system();  // the other threads' stores too: the barrier made them ours
+      dev::store_relaxed<std::uint32_t>(line, what.src.sequence);
+    }
+  }
+  if (me == 0) {
+    dev::store_relaxed<std::uint32_t>(state, sequence);
+    dev::store_relaxed<std::uint32_t>(line + 12, sequence);
+    dev::fence_system();  // everything this block has stored comes before `left`
+    dev::store_relaxed<std::uint32_t>(line + 8, generation);
+  }
+}
 PL_EXPORT_KERNEL(gpu_engine)

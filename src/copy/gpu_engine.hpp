@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPU engine: a resident kernel that copies on the CPU's word, without a launch or a driver call for each copy.
+//
+// It stays for a lease (200 us by default) and ends by itself; whoever uses it near the end of a lease launches the next
+// kernel, so that it stays hot while it is used and is gone one lease after it is not. While the GPU has no room for it, or
+// it has just left, calls answer `not_taken` and the caller copies another way: nothing here waits for a kernel to start.
+// kernels/engine_protocol.hpp says why an unanswered request can always be taken back.
+//
+// One object serves one CUDA context. All methods are thread-safe unless they say otherwise; in a forked child they answer
+// EACCES or not_taken.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "engine_crew.hpp"
+#include "transfer.hpp"
+
+namespace pl::copy {
+
+// Most that one worker copies in one go: bounds how long beyond its lease a kernel can stay (about 0.1 ms).
+constexpr std::size_t kMostEngineBytes = 4u << 20;
+
+class gpu_engine {
+ public:
+  struct options {
+    engine_crew::shape shape;
+    unsigned lease_us = 200;        // 20 .. 1 000 000
+    unsigned patience_ms = 10'000;  // a started request that is not answered for so long is ETIMEDOUT
+  };
+  enum class fate { pending, done, not_taken };
+
+  // Workers at work on one request. Movable; must be waited for (or tested to its end) before it goes: the destructor waits.
+  class request {
+   public:
+    request() = default;
+    request(request&& other) noexcept;
+    request& operator=(request&& other) noexcept;
+    ~request();
+
+   private:
+    friend class gpu_engine;
+    gpu_engine* engine_ = nullptr;
+    engine_crew* crew_ = nullptr;
+    std::uint64_t pending_ = 0;  // bit per worker
+    std::uint64_t stuck_since_ns_ = 0;
+    bool refused_ = false;  // a worker left before it looked
+    std::array<std::uint32_t, engine::kMostWorkers> sequences_{};
+  };
+
+  // Loads the kernel (about a millisecond) but does not launch it. ENOTSUP without GPU code in this build.
+  static result<std::unique_ptr<gpu_engine>> open(const gpu_context& context, backend& maps, const options& wanted);
+  // Sends the kernels away and waits for them, at most a lease.
+  ~gpu_engine();
+  gpu_engine(const gpu_engine&) = delete;
+  gpu_engine& operator=(const gpu_engine&) = delete;
+
+  const gpu_context& context() const noexcept { return context_; }
+
+  // Some worker would take a request now. Cheap.
+  bool is_hot() noexcept;
+  // Launches a kernel unless one runs or is on its way; does not wait for it. EIO if the driver refuses (context gone).
+  status start();
+  // start(), and waits up to `timeout_us` for the first worker. ETIMEDOUT: the device is full.
+  status start_and_wait(unsigned timeout_us);
+
+  // Device -> host by data lines; returns with the data in dst, which may be any memory. At most kLowLatencyBytes, one row.
+  result<fate> read_low_latency(void* dst, std::uint64_t src, std::size_t bytes);
+  // Up to `workers` workers copy parts of it; addresses are the GPU's (pinned host memory by its device address). For done
+  // or not_taken the request has ended; not_taken may have written parts of the destination.
+  result<request> begin_copy(const transfer& what, unsigned workers);
+  // Pieces, by one worker. The sum of bytes should be small; at most engine::kListEntries pieces.
+  result<request> begin_list(std::span<const engine::list_entry> pieces);
+  // Device -> pinned memory of the worker's own, then handed to `take(data)`: gathers up to 2 * kLowLatencyBytes in all; dst
+  // of the pieces is the offset there.
+  result<fate> gather(std::span<const engine::list_entry> pieces, std::size_t total_bytes,
+                      void (*take)(void*, const std::byte*), void* context);
+  result<fate> test(request& which);
+  result<fate> wait(request& which);
+
+  // While a hold lives, a thread renews the lease before it ends: the engine stays hot without being used. Costs some 2 % of
+  // one CPU core and the GPU time that docs/results/envelope states. What waits for the GPU still waits one lease at most.
+  class hold {
+   public:
+    explicit hold(gpu_engine* engine) noexcept : engine_(engine) {}
+    hold(hold&& other) noexcept : engine_(std::exchange(other.engine_, nullptr)) {}
+    hold& operator=(hold&&) = delete;
+    ~hold();
+
+   private:
+    gpu_engine* engine_;
+  };
+  result<hold> keep_hot();
+
+  struct statistics {
+    std::uint64_t launches = 0;
+    std::uint64_t low_latency = 0, copies = 0, lists = 0;  // requests that were done
+    std::uint64_t not_hot = 0;                             // refused at once: no worker there
+    std::uint64_t all_busy = 0;                            // refused at once: other threads have all workers
+    std::uint64_t left = 0;                                // a worker left just before it looked
+    std::uint64_t never_started = 0;                       // leases that passed with the kernel waiting for room
+  };
+  statistics counts() const noexcept;
+
+ private:
+  struct post {  // a crew and what the CPU knows of its lease
+    std::unique_ptr<engine_crew> crew;
+    std::atomic<std::uint64_t> launched_ticks{0};
+    std::atomic<std::uint64_t> until_ticks{0};  // requests after this may come too late
+    std::atomic<std::uint32_t> greeted{0};      // generation whose hello was seen
+    std::uint32_t missed = 0;                   // generation that had not started when its lease would have been over
+  };
+  struct claim {
+    engine_crew* crew = nullptr;
+    unsigned worker = 0;
+  };
+
+  gpu_engine(const gpu_context& context, const options& wanted);
+  bool belongs_here() const noexcept;
+  bool is_usable(post& which, std::uint64_t now) noexcept;
+  post* usable_post(std::uint64_t now) noexcept;
+  void start_quietly() noexcept;
+  bool try_claim(claim& out) noexcept;
+  fate look(request& which) noexcept;
+  // Waits for a request to one worker. `more()` fetches what has come and says whether that is all of it.
+  template <class More>
+  result<fate> wait_for(const claim& at, std::uint32_t sequence, More&& more);
+  // EIO/ETIMEDOUT if the kernel that should answer cannot any more. Called about every millisecond of waiting.
+  status check_health(engine_crew& crew, std::uint64_t waiting_since_ns) const;
+  void abandon(request& which) noexcept;
+  void keep() noexcept;
+  void drop_hold() noexcept;
+
+  gpu_context context_;
+  options options_;
+  std::uint32_t epoch_;
+  cu::module_t module_ = nullptr;
+  std::uint64_t lease_ticks_, margin_ticks_;
+  std::array<post, 2> posts_;
+  std::atomic<unsigned> current_{0};
+  std::mutex start_mutex_;
+
+  std::mutex hold_mutex_;
+  std::condition_variable hold_changed_;
+  unsigned holds_ = 0;
+  std::thread keeper_;
+  bool keeper_stop_ = false;
+
+  struct counters {
+    std::atomic<std::uint64_t> launches{0}, low_latency{0}, copies{0}, lists{0}, not_hot{0}, all_busy{0}, left{0},
+        never_started{0};
+  };
+  mutable counters counters_;
+};
+
+}  // namespace pl::copy
