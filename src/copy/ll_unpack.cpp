@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ll_unpack.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "copy_dispatch.hpp"
+#include "env.hpp"
+
+// ThreadSanitizer knows no vector load that is atomic in parts.
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+#define PL_LL_VECTORS 1
+#include <immintrin.h>
+#endif
+#define PL_ALWAYS_INLINE [[gnu::always_inline]] inline
+
+namespace pl::copy {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the flag is the upper half of a word");
+
+using half_unit [[gnu::may_alias]] = std::uint64_t;
+constexpr std::size_t kHalfData = 4;                           // data bytes of a half unit
+constexpr std::size_t kHalfUnits = kLlBlockBytes / kHalfData;  // of a block
+
+PL_ALWAYS_INLINE std::uint64_t load_half(const char* lines, std::size_t data_offset) {
+  return __atomic_load_n(reinterpret_cast<const half_unit*>(lines + 2 * data_offset), __ATOMIC_RELAXED);
+}
+
+PL_ALWAYS_INLINE std::uint32_t mismatch(std::uint64_t half, std::uint32_t flag) {
+  return static_cast<std::uint32_t>(half >> 32) ^ flag;
+}
+
+// The last data bytes, less than a block: all of them or none.
+bool unpack_tail(char* dst, const char* lines, std::uint32_t flag, std::size_t bytes) {
+  std::uint32_t data[kHalfUnits];
+  std::uint32_t wrong = 0;
+  for (std::size_t i = 0; i * kHalfData < bytes; ++i) {
+    const std::uint64_t half = load_half(lines, i * kHalfData);
+    wrong |= mismatch(half, flag);
+    data[i] = static_cast<std::uint32_t>(half);
+  }
+  if (wrong != 0) return false;
+  std::memcpy(dst, data, bytes);
+  return true;
+}
+
+// What an instruction set fills in: block() unpacks kLlBlockBytes or, if a flag is wrong, nothing. So does batch() with
+// kBatch bytes: one branch for many lines.
+struct scalar_steps {
+  static constexpr std::size_t kBatch = kLlBlockBytes;
+  PL_ALWAYS_INLINE static bool block(char* dst, const char* lines, std::uint32_t flag) {
+    std::uint32_t data[kHalfUnits];
+    std::uint32_t wrong = 0;
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < kHalfUnits; ++i) {
+      const std::uint64_t half = load_half(lines, i * kHalfData);
+      wrong |= mismatch(half, flag);
+      data[i] = static_cast<std::uint32_t>(half);
+    }
+    if (wrong != 0) return false;
+    std::memcpy(dst, data, sizeof data);
+    return true;
+  }
+  PL_ALWAYS_INLINE static bool batch(char* dst, const char* lines, std::uint32_t flag) { return block(dst, lines, flag); }
+};
+
+// A macro and not a template: a function may be inlined into another only if that has its target attribute, and a
+// template's instance has none of its own.
+#define PL_LL_UNPACK_LOOP(steps)                                                                                  \
+  char* const to = static_cast<char*>(dst_pointer);                                                               \
+  const char* const lines = static_cast<const char*>(line_pointer);                                               \
+  /* Polling: mostly nothing is there, and each further line touched is one that the GPU must take */             \
+  /* back from this CPU when it writes it. */                                                                     \
+  if (from >= bytes || mismatch(load_half(lines, from), flag) != 0) return from;                                  \
+  while (bytes - from >= steps::kBatch && steps::batch(to + from, lines + 2 * from, flag)) from += steps::kBatch; \
+  while (bytes - from >= kLlBlockBytes) {                                                                         \
+    if (!steps::block(to + from, lines + 2 * from, flag)) return from;                                            \
+    from += kLlBlockBytes;                                                                                        \
+  }                                                                                                               \
+  if (from != bytes && unpack_tail(to + from, lines + 2 * from, flag, bytes - from)) from = bytes;                \
+  return from;
+
+std::size_t unpack_scalar(void* dst_pointer, const void* line_pointer, std::uint32_t flag, std::size_t from,
+                          std::size_t bytes) {
+  PL_LL_UNPACK_LOOP(scalar_steps)
+}
+
+#if defined(PL_LL_VECTORS)
+// Vector loads of lines. A load of 32 or 64 bytes may be done in parts, but no part is smaller than an aligned word of 8
+// bytes: that is all that data and flag need. Volatile: flags and data must come from the same load, and the compiler may
+// otherwise load again where it is short of registers or folds the load into two instructions.
+#define PL_TARGET_AVX2 __attribute__((target("avx2"), always_inline))
+#define PL_TARGET_AVX512 __attribute__((target("avx512f"), always_inline))
+
+struct avx2_steps {
+  static constexpr std::size_t kBatch = 128;  // 8 loads: all 16 registers are busy
+
+  template <std::size_t... Index>
+  PL_TARGET_AVX2 static inline bool unpack(char* dst, const char* lines, std::uint32_t flag, std::index_sequence<Index...>) {
+    const volatile __m256i_u* const from = reinterpret_cast<const volatile __m256i_u*>(lines);  // auto drops the _u
+    const __m256i wanted = _mm256_set1_epi32(static_cast<int>(flag));
+    const __m256i flags_only = _mm256_set1_epi64x(static_cast<long long>(0xFFFF'FFFF'0000'0000u));
+    const __m256i loaded[] = {__m256i(from[2 * Index])..., __m256i(from[2 * Index + 1])...};
+    constexpr std::size_t kPairs = sizeof...(Index);
+    __m256i wrong = _mm256_setzero_si256();
+    ((wrong = _mm256_or_si256(wrong, _mm256_or_si256(_mm256_xor_si256(loaded[Index], wanted),
+                                                     _mm256_xor_si256(loaded[kPairs + Index], wanted)))),
+     ...);
+    if (_mm256_testz_si256(wrong, flags_only) == 0) return false;
+    (_mm256_storeu_si256(reinterpret_cast<__m256i*>(dst) + Index, data_of(loaded[Index], loaded[kPairs + Index])), ...);
+    return true;
+  }
+  // The even words of two registers.
+  PL_TARGET_AVX2 static inline __m256i data_of(__m256i low, __m256i high) {
+    const __m256 even = _mm256_shuffle_ps(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high), _MM_SHUFFLE(2, 0, 2, 0));
+    return _mm256_permute4x64_epi64(_mm256_castps_si256(even), _MM_SHUFFLE(3, 1, 2, 0));
+  }
+  PL_TARGET_AVX2 static inline bool block(char* dst, const char* lines, std::uint32_t flag) {
+    return unpack(dst, lines, flag, std::make_index_sequence<kLlBlockBytes / 32>{});
+  }
+  PL_TARGET_AVX2 static inline bool batch(char* dst, const char* lines, std::uint32_t flag) {
+    return unpack(dst, lines, flag, std::make_index_sequence<kBatch / 32>{});
+  }
+};
+
+struct avx512_steps {
+  static constexpr std::size_t kBatch = 256;
+
+  template <std::size_t... Index>
+  PL_TARGET_AVX512 static inline bool unpack(char* dst, const char* lines, std::uint32_t flag,
+                                             std::index_sequence<Index...>) {
+    const volatile __m512i_u* const from = reinterpret_cast<const volatile __m512i_u*>(lines);
+    const __m512i wanted = _mm512_set1_epi32(static_cast<int>(flag));
+    const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    const __m512i loaded[] = {__m512i(from[2 * Index])..., __m512i(from[2 * Index + 1])...};
+    constexpr std::size_t kPairs = sizeof...(Index);
+    constexpr int kOrXor = 0xF6;  // a | (b ^ c)
+    __m512i wrong = _mm512_setzero_si512();
+    ((wrong = _mm512_ternarylogic_epi32(wrong, loaded[Index], wanted, kOrXor),
+      wrong = _mm512_ternarylogic_epi32(wrong, loaded[kPairs + Index], wanted, kOrXor)),
+     ...);
+    constexpr __mmask16 kFlags = 0xAAAA;
+    if (_mm512_mask_test_epi32_mask(kFlags, wrong, wrong) != 0) return false;
+    (_mm512_storeu_si512(dst + 64 * Index, _mm512_permutex2var_epi32(loaded[Index], even, loaded[kPairs + Index])), ...);
+    return true;
+  }
+  PL_TARGET_AVX512 static inline bool block(char* dst, const char* lines, std::uint32_t flag) {
+    return unpack(dst, lines, flag, std::make_index_sequence<1>{});
+  }
+  PL_TARGET_AVX512 static inline bool batch(char* dst, const char* lines, std::uint32_t flag) {
+    return unpack(dst, lines, flag, std::make_index_sequence<kBatch / 64>{});
+  }
+};
+
+__attribute__((target("avx2"))) std::size_t unpack_avx2(void* dst_pointer, const void* line_pointer, std::uint32_t flag,
+                                                        std::size_t from, std::size_t bytes) {
+  PL_LL_UNPACK_LOOP(avx2_steps)
+}
+
+__attribute__((target("avx512f"))) std::size_t unpack_avx512(void* dst_pointer, const void* line_pointer, std::uint32_t flag,
+                                                             std::size_t from, std::size_t bytes) {
+  PL_LL_UNPACK_LOOP(avx512_steps)
+}
+#endif
+
+struct implementation {
+  ll_unpack_variant variant;
+  arch::copy_isa isa;
+  bool arch::cpu_features::*needs;  // null: runs everywhere
+};
+
+constexpr implementation kImplementations[] = {
+    {{"scalar", unpack_scalar}, arch::copy_isa::portable, nullptr},
+#if defined(PL_LL_VECTORS)
+    {{"avx2", unpack_avx2}, arch::copy_isa::avx2, &arch::cpu_features::avx2},
+    {{"avx512", unpack_avx512}, arch::copy_isa::avx512, &arch::cpu_features::avx512},
+#endif
+};
+
+using unpack_function = decltype(ll_unpack_variant::unpack);
+std::size_t unpack_first_time(void* dst, const void* lines, std::uint32_t flag, std::size_t from, std::size_t bytes);
+std::atomic<unpack_function> g_active{unpack_first_time};
+
+// PEERLANE_COPY_ISA caps this too: who keeps AVX-512 out of a process means all of it.
+unpack_function choose() {
+  const auto cap = arch::parse_copy_isa(env_read("PEERLANE_COPY_ISA").text);
+  const arch::cpu_features features = arch::detect_cpu_features();
+  const arch::copy_isa highest = arch::choose_copy_isas(features, cap).read;
+  unpack_function best = unpack_scalar;
+  for (const auto& entry : kImplementations)
+    if (entry.isa <= highest && (entry.needs == nullptr || features.*entry.needs)) best = entry.variant.unpack;
+  return best;
+}
+
+std::size_t unpack_first_time(void* dst, const void* lines, std::uint32_t flag, std::size_t from, std::size_t bytes) {
+  const unpack_function chosen = choose();  // twice if two threads come at once, with the same answer
+  g_active.store(chosen, std::memory_order_relaxed);
+  return chosen(dst, lines, flag, from, bytes);
+}
+
+std::vector<ll_unpack_variant> list_supported() {
+  const arch::cpu_features features = arch::detect_cpu_features();
+  std::vector<ll_unpack_variant> list;
+  for (const auto& entry : kImplementations)
+    if (entry.needs == nullptr || features.*entry.needs) list.push_back(entry.variant);
+  return list;
+}
+
+}  // namespace
+
+std::size_t ll_unpack(void* dst, const void* lines, std::uint32_t flag, std::size_t from, std::size_t bytes) {
+  return g_active.load(std::memory_order_relaxed)(dst, lines, flag, from, bytes);
+}
+
+std::span<const ll_unpack_variant> supported_ll_unpacks() {
+  static const std::vector<ll_unpack_variant> list = list_supported();
+  return list;
+}
+
+}  // namespace pl::copy
