@@ -102,7 +102,7 @@ struct avx2_steps {
 
   template <std::size_t... Index>
   PL_TARGET_AVX2 static inline bool unpack(char* dst, const char* lines, std::uint32_t flag, std::index_sequence<Index...>) {
-    const auto* from = reinterpret_cast<const volatile __m256i_u*>(lines);
+    const volatile __m256i_u* const from = reinterpret_cast<const volatile __m256i_u*>(lines);  // auto drops the _u
     const __m256i wanted = _mm256_set1_epi32(static_cast<int>(flag));
     const __m256i flags_only = _mm256_set1_epi64x(static_cast<long long>(0xFFFF'FFFF'0000'0000u));
     const __m256i loaded[] = {__m256i(from[2 * Index])..., __m256i(from[2 * Index + 1])...};
@@ -134,7 +134,7 @@ struct avx512_steps {
   template <std::size_t... Index>
   PL_TARGET_AVX512 static inline bool unpack(char* dst, const char* lines, std::uint32_t flag,
                                              std::index_sequence<Index...>) {
-    const auto* from = reinterpret_cast<const volatile __m512i_u*>(lines);
+    const volatile __m512i_u* const from = reinterpret_cast<const volatile __m512i_u*>(lines);
     const __m512i wanted = _mm512_set1_epi32(static_cast<int>(flag));
     const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
     const __m512i loaded[] = {__m512i(from[2 * Index])..., __m512i(from[2 * Index + 1])...};

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu_copy.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "copy_dispatch.hpp"
+
+namespace pl::copy {
+namespace {
+
+constexpr std::uintptr_t kLine = 64;
+constexpr std::size_t kSmallestPart = 4096;      // less does not pay for the claim and the fence
+constexpr std::size_t kLargestPart = 64u << 10;  // bounds how long the caller waits for the last helper: some 10 us
+constexpr std::size_t kPartsForEachThread = 4;   // so that a late or slow helper leaves its share to the others
+
+constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
+
+// Equal parts on a grid that begins at the line of the first byte. No line belongs to two parts: a line that two threads
+// write in halves would cross the bus twice, and not as one transaction either.
+class line_grid {
+ public:
+  line_grid(const void* first, std::size_t bytes, unsigned width)
+      : lead_(reinterpret_cast<std::uintptr_t>(first) % kLine),
+        bytes_(bytes),
+        part_bytes_(
+            std::clamp(round_up(bytes / (width * kPartsForEachThread), kSmallestPart), kSmallestPart, kLargestPart)) {}
+
+  std::size_t parts() const { return (lead_ + bytes_ + part_bytes_ - 1) / part_bytes_; }
+  std::size_t begin(std::size_t part) const { return part == 0 ? 0 : part * part_bytes_ - lead_; }
+  std::size_t end(std::size_t part) const { return std::min(bytes_, (part + 1) * part_bytes_ - lead_); }
+
+ private:
+  std::size_t lead_;  // of the first line, in front of the first byte
+  std::size_t bytes_;
+  std::size_t part_bytes_;
+};
+
+// Threads that this copy can use, the caller included. 1: it goes straight to the routine.
+unsigned useful_width(const worker_pool& pool, unsigned width, std::size_t bytes) {
+  return bytes <= kSmallestPart ? 1 : std::min(width, pool.helpers() + 1);
+}
+
+// copy(offset, bytes) for the whole or for each part.
+template <class Copy>
+void for_each_part(worker_pool& pool, unsigned wanted_width, const void* first, std::size_t bytes, const Copy& copy) {
+  const unsigned width = useful_width(pool, wanted_width, bytes);
+  if (width <= 1) return copy(std::size_t{0}, bytes);
+  const line_grid grid(first, bytes, width);
+  pool.run(width, grid.parts(), [&](std::size_t part) { copy(grid.begin(part), grid.end(part) - grid.begin(part)); });
+}
+
+}  // namespace
+
+void write_parallel(worker_pool& pool, unsigned width, arch::mapping_type type, void* device, const void* host,
+                    std::size_t bytes) {
+  // Each part ends with the fence of the thread that stored it; run() makes the caller come after all of them.
+  for_each_part(pool, width, device, bytes, [=](std::size_t offset, std::size_t count) {
+    arch::copy_to(type, static_cast<char*>(device) + offset, static_cast<const char*>(host) + offset, count);
+  });
+}
+
+void read_parallel(worker_pool& pool, unsigned width, arch::mapping_type type, void* host, const void* device,
+                   std::size_t bytes) {
+  if (useful_width(pool, width, bytes) <= 1) return arch::copy_from(type, host, device, bytes);
+  // What this thread stored may still be in its write-combining buffers, where helpers do not see it.
+  arch::order_before_reads(type);
+  for_each_part(pool, width, device, bytes, [=](std::size_t offset, std::size_t count) {
+    arch::copy_from(type, static_cast<char*>(host) + offset, static_cast<const char*>(device) + offset, count);
+  });
+  // The caller knows that the helpers are done from a load, which its own later streaming loads could pass.
+  arch::order_after_reads(type);
+}
+
+void fill_parallel(worker_pool& pool, unsigned width, arch::mapping_type type, void* device, std::uint64_t pattern8,
+                   std::size_t bytes) {
+  for_each_part(pool, width, device, bytes, [=](std::size_t offset, std::size_t count) {
+    arch::fill_to(type, static_cast<char*>(device) + offset, pattern8, count);
+  });
+}
+
+void copy_host_parallel(worker_pool& pool, unsigned width, void* dst, const void* src, std::size_t bytes) {
+  if (bytes == 0) return;  // null pointers are allowed then
+  for_each_part(pool, width, dst, bytes, [=](std::size_t offset, std::size_t count) {
+    std::memcpy(static_cast<char*>(dst) + offset, static_cast<const char*>(src) + offset, count);
+  });
+}
+
+}  // namespace pl::copy

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies through a CPU mapping of GPU memory, and plain ones, by several CPU threads: one thread is bound by its
+// write-combining or line-fill buffers, not by the bus.
+//
+// Any alignment and size; the two ranges must not overlap. `width` threads, the caller included; the promises are those of
+// the routines of copy_dispatch.hpp for the calling thread, whichever thread moved which part. Called from any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "mmio.hpp"
+#include "worker_pool.hpp"
+
+namespace pl::copy {
+
+// As arch::copy_to: what the caller stores afterwards comes after the data.
+void write_parallel(worker_pool& pool, unsigned width, arch::mapping_type type, void* device, const void* host,
+                    std::size_t bytes);
+
+// As arch::copy_from: sees the caller's earlier writes, and nothing older than the call.
+void read_parallel(worker_pool& pool, unsigned width, arch::mapping_type type, void* host, const void* device,
+                   std::size_t bytes);
+
+// As arch::fill_to: the pattern is laid over the device addresses.
+void fill_parallel(worker_pool& pool, unsigned width, arch::mapping_type type, void* device, std::uint64_t pattern8,
+                   std::size_t bytes);
+
+// As memcpy.
+void copy_host_parallel(worker_pool& pool, unsigned width, void* dst, const void* src, std::size_t bytes);
+
+}  // namespace pl::copy
