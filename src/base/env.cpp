@@ -23,6 +23,14 @@ constexpr std::array kVariables = {
                  "1: prove every new rm mapping by a nonce written on one side and read on the other, then restored"},
     env_variable{"PEERLANE_COPY_ISA", env_type::choice, "", "auto", "auto|portable|sse2|sse41|avx2|avx512|movdir64b|neon",
                  "highest instruction set the CPU copies may use"},
+    env_variable{"PEERLANE_COPY_ENGINE", env_type::boolean, "", "1", "",
+                 "0: the copy planner does without the GPU engine (its resident kernel)"},
+    env_variable{"PEERLANE_COPY_LEASE_US", env_type::integer, "microseconds", "200", "",
+                 "how long the GPU engine's kernel stays at most, 20..1000000"},
+    env_variable{"PEERLANE_COPY_THREADS", env_type::integer, "threads", "0", "",
+                 "CPU threads of one copy, the caller included; 0: 8, or half the CPUs if that is less"},
+    env_variable{"PEERLANE_GDRAPI_PLANNER", env_type::boolean, "", "0", "",
+                 "1: gdr_copy_to_mapping and gdr_copy_from_mapping of 4 KiB and more go through the copy planner"},
     env_variable{"PEERLANE_LOG", env_type::choice, "", "off", "debug|info|warn|error|off", "lowest level written to stderr"},
     env_variable{"PEERLANE_SIM_DEVICES", env_type::integer, "devices", "2", "", "simulated GPU: number of devices, 1..16"},
     env_variable{"PEERLANE_SIM_MEMORY", env_type::size_bytes, "bytes", "2G", "",
@@ -38,6 +46,7 @@ constexpr std::array kVariables = {
     env_variable{"GDRCOPY_ENABLE_LOGGING", env_type::presence, "", "", "", "set to anything: log to stderr (as GDRCopy)"},
     env_variable{"GDRCOPY_LOG_LEVEL", env_type::integer, "", "4", "", "1 debug, 2 info, 3 warn, 4 error (as GDRCopy)"},
     env_variable{"GDRCOPY_USE_DMABUF_MMAP", env_type::text, "", "0", "", "exactly \"1\": do not try gdrdrv (as GDRCopy)"},
+    env_variable{"HOME", env_type::text, "", "", "", "where ~/.cache is"},
     env_variable{"XDG_CACHE_HOME", env_type::text, "", "", "", "where calibration results are kept (default ~/.cache)"},
 };
 

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "calibration.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "env.hpp"
+#include "log.hpp"
+#include "text.hpp"
+#include "worker_pool.hpp"
+
+namespace pl::copy {
+namespace {
+
+std::string read_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line.empty() ? "unknown" : line;
+}
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.rfind("model name", 0) == 0 && line.find(": ") != std::string::npos) return line.substr(line.find(": ") + 2);
+  return "unknown";
+}
+
+std::string bus_id_of(const cu::driver_table& cuda, int device_ordinal) {
+  cu::device_t device = 0;
+  char text[32] = "";
+  if (cuda.cuDeviceGet(&device, device_ordinal) != cu::error_code::success ||
+      cuda.cuDeviceGetPCIBusId(text, sizeof text, device) != cu::error_code::success)
+    return {};
+  std::string out = text;
+  std::transform(out.begin(), out.end(), out.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; });
+  return out;
+}
+
+std::uint64_t hash_of(const std::string& text) {
+  std::uint64_t hash = 14695981039346656037u;  // FNV-1a
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return hash;
+}
+
+std::string key_line(const std::string& key) { return "machine " + key; }
+
+}  // namespace
+
+std::vector<int> cpus_near_device(const cu::driver_table& cuda, int device_ordinal) {
+  const std::string bus_id = bus_id_of(cuda, device_ordinal);
+  return bus_id.empty() ? std::vector<int>{} : cpus_near(bus_id.c_str());
+}
+
+std::string machine_key(const cu::driver_table& cuda, int device_ordinal) {
+  cu::device_t device = 0;
+  char name[128] = "";
+  if (cuda.cuDeviceGet(&device, device_ordinal) != cu::error_code::success ||
+      cuda.cuDeviceGetName(name, sizeof name, device) != cu::error_code::success)
+    return {};
+  const std::string sysfs = "/sys/bus/pci/devices/" + bus_id_of(cuda, device_ordinal);
+  // The highest link the slot and card agree on: the present one sleeps when the GPU is idle.
+  return format("gpu=%s cuda=%d driver=%s cpu=%s link=%s x%s", name, cuda.driver_version,
+                cuda.is_simulated ? "simulated" : read_line("/sys/module/nvidia/version").c_str(), cpu_model().c_str(),
+                read_line(sysfs + "/max_link_speed").c_str(), read_line(sysfs + "/max_link_width").c_str());
+}
+
+std::string calibration_path(const std::string& key) {
+  std::string base = env_read("XDG_CACHE_HOME").text;
+  if (base.empty()) {
+    const std::string home = env_read("HOME").text;
+    if (home.empty()) return {};
+    base = home + "/.cache";
+  }
+  return format("%s/peerlane/calibration-%016llx.txt", base.c_str(), static_cast<unsigned long long>(hash_of(key)));
+}
+
+status save_costs(const cost_table& table, const std::string& key, const std::string& path) {
+  if (path.empty()) return failure{ENOENT, "neither XDG_CACHE_HOME nor HOME is set: there is no place for a calibration"};
+  for (std::size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1))
+    mkdir(path.substr(0, slash).c_str(), 0777);  // what is there already is fine, what fails shows below
+  const std::string temporary = format("%s.%d.tmp", path.c_str(), static_cast<int>(getpid()));
+  std::string text = table.text();
+  text.insert(text.find('\n') + 1, key_line(key) + "\n");
+  errno = 0;
+  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (file && std::rename(temporary.c_str(), path.c_str()) == 0) return {};
+  const int code = errno != 0 ? errno : EIO;
+  unlink(temporary.c_str());
+  return failure{code, format("cannot write the calibration to %s: %s; set XDG_CACHE_HOME to a folder that can be written",
+                              path.c_str(), std::strerror(code))};
+}
+
+result<found_costs> find_costs(const cu::driver_table& cuda, const std::string& text) {
+  if (!text.empty()) {
+    auto parsed = cost_table::parse(text);
+    if (!parsed) return failure{EINVAL, "the given costs: " + parsed.error().message};
+    return found_costs{*std::move(parsed), "given"};
+  }
+  const std::string key = machine_key(cuda, 0);
+  const std::string path = key.empty() ? std::string{} : calibration_path(key);
+  if (std::ifstream file(path); !path.empty() && file) {
+    std::stringstream all;
+    all << file.rdbuf();
+    const std::string content = all.str();
+    auto parsed = cost_table::parse(content);
+    if (parsed && content.find(key_line(key) + "\n") != std::string::npos) return found_costs{*std::move(parsed), path};
+    PL_LOG(warn, "%s is passed over: %s; run peerlane calibrate", path.c_str(),
+           parsed ? "it is of another machine" : parsed.error().message.c_str());
+  }
+  return found_costs{cost_table::built_in(), "built in (peerlane calibrate measures this machine)"};
+}
+
+}  // namespace pl::copy

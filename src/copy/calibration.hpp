@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Measuring the cost table on this machine, and keeping it.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cost_table.hpp"
+#include "driver_table.hpp"
+
+namespace pl::copy {
+
+class planner;
+
+struct found_costs {
+  cost_table table;
+  std::string origin;  // where it comes from, for people
+};
+
+// What a planner should believe: `text` if not empty (EINVAL if it is not understood), else this machine's calibration file,
+// else the built-in table. A file that is damaged or of another machine is passed over, with a log line.
+result<found_costs> find_costs(const cu::driver_table& cuda, const std::string& text);
+
+// What a calibration is good for: GPU, driver, CPU and PCIe link of a device, one line. Empty without a GPU.
+std::string machine_key(const cu::driver_table& cuda, int device_ordinal);
+// $XDG_CACHE_HOME/peerlane/calibration-<hash of the key>.txt, or under ~/.cache. Empty if there is neither variable.
+std::string calibration_path(const std::string& key);
+// Writes by way of a temporary file: never half a table. Makes the folder.
+status save_costs(const cost_table& table, const std::string& key, const std::string& path);
+
+// CPUs next to the device (worker_pool.hpp: cpus_near).
+std::vector<int> cpus_near_device(const cu::driver_table& cuda, int device_ordinal);
+
+struct calibration_options {
+  int device_ordinal = 0;
+  unsigned budget_ms = 6000;
+  std::size_t most_bytes = 64u << 20;
+  // Called before each point: what comes, and how many are done of how many.
+  std::function<void(const std::string& what, std::size_t done, std::size_t all)> progress;
+};
+// Measures every candidate that works here. The device should be idle. ENOMEM if there is no room for the buffers
+// (twice most_bytes of device memory).
+result<cost_table> calibrate(const cu::driver_table& cuda, planner& by, const calibration_options& wanted);
+
+}  // namespace pl::copy

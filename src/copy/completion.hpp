@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The end of an asynchronous copy: to be tested, waited for, or handed to the GPU.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "copy_engine.hpp"
+#include "gpu_engine.hpp"
+#include "planner.hpp"
+
+namespace pl::copy {
+
+// Movable; used by one thread at a time. The memory of the copies must stay until it is done; dropping it before waits.
+// What it promises when it says done is what a complete copy promises (planner.hpp).
+class completion {
+ public:
+  completion() = default;  // done
+  completion(completion&& other) noexcept = default;
+  completion& operator=(completion&& other) noexcept;
+  ~completion();
+
+  // True: done. A failure is told once and ends it. Does not block, except that a copy the GPU engine did not take after all
+  // is done here and now by other means.
+  result<bool> test();
+  status wait();
+  // `stream` (of any context and GPU) waits on the GPU for the copies; work queued there afterwards sees their data. Copies
+  // that only the CPU can finish are waited for on the CPU before this returns, which docs/ordering.md lists.
+  // EBUSY: the stream is being captured into a graph.
+  status make_wait(cu::stream_t stream);
+  // Records `event` behind the copies, likewise.
+  status record(cu::event_t event);
+
+ private:
+  friend class planner;
+  struct job;  // for the planner's own thread
+  struct queued {
+    copy_engine* dma;
+    copy_engine::ticket ticket;
+  };
+  struct given {  // to the GPU engine
+    gpu_engine* engine;
+    gpu_engine::request request;
+    transfer what;
+  };
+  bool is_empty() const noexcept { return queued_.empty() && given_.empty() && job_ == nullptr; }
+  result<bool> look();
+
+  planner* owner_ = nullptr;
+  gpu_state* state_ = nullptr;  // of the first copy: its streams can record an event
+  std::vector<queued> queued_;
+  std::vector<given> given_;
+  std::shared_ptr<job> job_;
+};
+
+}  // namespace pl::copy

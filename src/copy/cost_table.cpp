@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cost_table.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <iterator>
+#include <limits>
+
+#include "text.hpp"
+
+namespace pl::copy {
+namespace {
+
+constexpr const char* kMethodNames[kMethods] = {"cpu_store",     "cpu_load",    "cpu_relay", "engine_low_latency", "engine_copy",
+                                                "engine_bounce", "copy_engine", "bounce",    "registered"};
+constexpr const char* kSideNames[kSides] = {"pinned", "pageable", "same_gpu", "peer_gpu"};
+constexpr const char* kDirectionNames[] = {"to_device", "to_host", "on_device"};
+constexpr const char* kHeader = "peerlane-calibration/1";
+
+std::vector<std::string> words_of(const std::string& line) {
+  std::vector<std::string> out;
+  for (std::size_t at = 0; at < line.size();) {
+    const auto begin = line.find_first_not_of(' ', at);
+    if (begin == std::string::npos) break;
+    at = std::min(line.find(' ', begin), line.size());
+    out.push_back(line.substr(begin, at - begin));
+  }
+  return out;
+}
+
+template <class T>
+bool parse_number(const std::string& text, T& out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+template <std::size_t Count>
+int index_of(const char* const (&names)[Count], const std::string& name) {
+  for (std::size_t i = 0; i < Count; ++i)
+    if (name == names[i]) return static_cast<int>(i);
+  return -1;
+}
+
+// "curve to_host pinned engine_copy 4 1024:3110 4096:3115 ..."
+result<cost_curve> parse_curve(const std::vector<std::string>& words) {
+  const failure bad{EINVAL, "a curve line is: curve DIRECTION SIDE METHOD WIDTH BYTES:NS..., sizes rising"};
+  if (words.size() < 6) return bad;
+  const int way = index_of(kDirectionNames, words[1]);
+  const int side = index_of(kSideNames, words[2]);
+  const int how = index_of(kMethodNames, words[3]);
+  unsigned width = 0;
+  if (way < 0 || side < 0 || how < 0 || !parse_number(words[4], width) || width == 0 || width > 64) return bad;
+  cost_curve curve{static_cast<direction>(way),
+                   static_cast<other_side>(side),
+                   {static_cast<method>(how), static_cast<std::uint8_t>(width)},
+                   {}};
+  for (std::size_t i = 5; i < words.size(); ++i) {
+    const auto colon = words[i].find(':');
+    cost_point point{};
+    if (colon == std::string::npos || !parse_number(words[i].substr(0, colon), point.bytes) ||
+        !parse_number(words[i].substr(colon + 1), point.ns) || !(point.ns > 0) || !std::isfinite(point.ns) ||
+        (!curve.points.empty() && point.bytes <= curve.points.back().bytes))
+      return bad;
+    curve.points.push_back(point);
+  }
+  return curve;
+}
+
+}  // namespace
+
+const char* name_of(method how) { return kMethodNames[static_cast<std::size_t>(how)]; }
+const char* name_of(other_side side) { return kSideNames[static_cast<std::size_t>(side)]; }
+const char* name_of(direction way) { return kDirectionNames[static_cast<std::size_t>(way)]; }
+
+std::string to_text(const choice& what) {
+  return what.width == 1 ? name_of(what.how) : format("%s x%u", name_of(what.how), what.width);
+}
+
+result<choice> parse_choice(const std::string& text) {
+  const auto words = words_of(text);
+  choice out;
+  const int how = words.empty() ? -1 : index_of(kMethodNames, words[0]);
+  unsigned width = 1;
+  const bool has_width = words.size() == 2 && words[1].size() > 1 && words[1][0] == 'x';
+  if (how < 0 || words.size() > 2 || (words.size() == 2 && (!has_width || !parse_number(words[1].substr(1), width))) ||
+      width == 0 || width > 64) {
+    std::string all;
+    for (const char* name : kMethodNames) all += format("%s%s", all.empty() ? "" : ", ", name);
+    return failure{EINVAL, format("\"%s\" is no way to copy: name one of %s, with \" xN\" for N threads or workers",
+                                  text.c_str(), all.c_str())};
+  }
+  out.how = static_cast<method>(how);
+  out.width = static_cast<std::uint8_t>(width);
+  return out;
+}
+
+double cost_curve::at(std::uint64_t bytes) const {
+  const auto size = static_cast<double>(bytes);
+  if (points.size() == 1 || bytes <= points.front().bytes) return points.front().ns;
+  auto upper = std::lower_bound(points.begin(), points.end(), bytes,
+                                [](const cost_point& point, std::uint64_t wanted) { return point.bytes < wanted; });
+  if (upper == points.end()) --upper;  // beyond the last point: its slope goes on
+  const auto lower = upper - 1;
+  const double slope = (upper->ns - lower->ns) / static_cast<double>(upper->bytes - lower->bytes);
+  return std::max(lower->ns + slope * (size - static_cast<double>(lower->bytes)), lower->ns / 2);
+}
+
+std::vector<choice> candidates(direction way, other_side side) {
+  using enum method;
+  if (way == direction::on_device)
+    return side == other_side::same_gpu ? std::vector<choice>{{cpu_relay, 1}, {engine_copy, 1}, {engine_copy, 8}, {copy_engine, 1}}
+                                        : std::vector<choice>{{cpu_relay, 1}, {copy_engine, 1}};
+  if (way == direction::to_device) {
+    std::vector<choice> all{{cpu_store, 1}, {cpu_store, 2}, {cpu_store, 4}, {cpu_store, 8}};
+    if (side == other_side::pinned) all.insert(all.end(), {{engine_copy, 1}, {engine_copy, 2}, {engine_copy, 4}, {copy_engine, 1}});
+    else all.insert(all.end(), {{bounce, 1}, {bounce, 2}, {bounce, 4}, {bounce, 8}, {registered, 1}, {copy_engine, 1}});
+    return all;
+  }
+  std::vector<choice> all{{cpu_load, 1}, {engine_low_latency, 1}};
+  if (side == other_side::pinned) all.insert(all.end(), {{engine_copy, 1}, {engine_copy, 2}, {copy_engine, 1}});
+  else
+    all.insert(all.end(), {{engine_bounce, 1}, {engine_bounce, 4}, {bounce, 1}, {bounce, 2}, {bounce, 4}, {bounce, 8},
+                           {registered, 1}, {copy_engine, 1}});
+  return all;
+}
+
+size_limits limits_of(direction way, const choice& how) {
+  constexpr std::uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
+  switch (how.how) {
+    case method::cpu_store:
+      // A second thread costs some 0.3 us to tell and to hear from; one alone is slower than DMA long before 16 MiB.
+      return how.width > 1 ? size_limits{16 * kKiB, 16 * kMiB} : size_limits{1, 16 * kMiB};
+    case method::cpu_load:
+      return {1, 256 * kKiB};
+    case method::cpu_relay:
+      return {1, 64 * kKiB};
+    case method::engine_low_latency:
+      return {1, 32 * kKiB};
+    case method::engine_copy:
+      return {how.width > 1 ? 16 * kKiB : 1, 16 * kMiB};
+    case method::engine_bounce:
+      return {how.width > 1 ? 16 * kKiB : 1, kMiB};
+    case method::bounce:
+      return {64 * kKiB, UINT64_MAX};
+    case method::registered:
+      return {kMiB, UINT64_MAX};
+    case method::copy_engine:
+      break;
+  }
+  (void)way;
+  return {};
+}
+
+cost_table::cost_table(std::vector<cost_curve> curves) : curves_(std::move(curves)) {
+  for (std::size_t way = 0; way < decisions_.size(); ++way)
+    for (std::size_t side = 0; side < kSides; ++side)
+      for (std::size_t hot = 0; hot < 2; ++hot)
+        for (std::size_t cell = 0; cell < kCells; ++cell) {
+          // A cell's decision is made in its middle.
+          const std::uint64_t low = smallest_of(cell);
+          const std::uint64_t high = cell + 1 < kCells ? smallest_of(cell + 1) : low;
+          decisions_[way][side][hot][cell] = cheapest(static_cast<direction>(way), static_cast<other_side>(side), hot != 0,
+                                                      std::max<std::uint64_t>(1, low + (high > low ? (high - low) / 2 : 0)));
+        }
+}
+
+double cost_table::cost(direction way, other_side side, const choice& how, std::uint64_t bytes) const {
+  const auto limits = limits_of(way, how);
+  if (bytes < limits.least || bytes > limits.most) return std::numeric_limits<double>::infinity();
+  for (const auto& curve : curves_)
+    if (curve.way == way && curve.side == side && curve.how == how) return curve.at(bytes);
+  return std::numeric_limits<double>::infinity();
+}
+
+choice cost_table::cheapest(direction way, other_side side, bool engine_hot, std::uint64_t bytes) const {
+  choice best{method::copy_engine, 1};  // can do everything
+  double best_ns = cost(way, side, best, bytes);
+  for (const auto& curve : curves_) {
+    if (curve.way != way || curve.side != side || (needs_engine(curve.how.how) && !engine_hot)) continue;
+    if (const double ns = cost(way, side, curve.how, bytes); ns < best_ns) best_ns = ns, best = curve.how;
+  }
+  return best;
+}
+
+std::string cost_table::text() const {
+  std::string out = format("%s\n", kHeader);
+  for (const auto& curve : curves_) {
+    out += format("curve %s %s %s %u", name_of(curve.way), name_of(curve.side), name_of(curve.how.how), curve.how.width);
+    for (const auto& point : curve.points) out += format(" %llu:%.0f", static_cast<unsigned long long>(point.bytes), point.ns);
+    out += "\n";
+  }
+  return out;
+}
+
+result<cost_table> cost_table::parse(const std::string& text) {
+  std::vector<cost_curve> curves;
+  std::size_t number = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const auto end = std::min(text.find('\n', at), text.size());
+    const std::string line = text.substr(at, end - at);
+    at = end + 1;
+    ++number;
+    if (number == 1) {
+      if (line != kHeader) return failure{EINVAL, format("the first line is not \"%s\"", kHeader)};
+      continue;
+    }
+    const auto words = words_of(line);
+    if (words.empty() || words[0] != "curve") continue;  // what the file says of its machine
+    auto curve = parse_curve(words);
+    if (!curve) return failure{EINVAL, format("line %zu: %s", number, curve.error().message.c_str())};
+    curves.push_back(*std::move(curve));
+  }
+  if (curves.empty()) return failure{EINVAL, "no curve in it"};
+  return cost_table(std::move(curves));
+}
+
+}  // namespace pl::copy

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each way to copy costs, by size, and which one is therefore taken.
+//
+// Curves are measured points (bytes, nanoseconds), interpolated linearly between two points and continued at the last
+// slope. The decision for a size is the cheapest curve there; all decisions are made beforehand, on a grid of four steps
+// an octave, so that a copy's lookup is one load.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "status.hpp"
+#include "transfer.hpp"
+
+namespace pl::copy {
+
+enum class method : std::uint8_t {
+  cpu_store,           // stores through the mapping, by `width` threads
+  cpu_load,            // loads through the mapping, by `width` threads
+  cpu_relay,           // loads from one mapping, stores to another: device to device
+  engine_low_latency,  // GPU engine, data lines (one worker)
+  engine_copy,         // GPU engine, `width` workers, host memory pinned
+  engine_bounce,       // GPU engine to pinned staging memory, CPU from there; `width` workers
+  copy_engine,         // DMA by CUDA, completion by a polled word
+  bounce,              // the same by a ring of pinned chunks, `width` CPU threads
+  registered,          // the same with the application's pages registered for this one copy
+};
+constexpr std::size_t kMethods = 9;
+const char* name_of(method how);
+
+// What is on the other side of the device memory.
+enum class other_side : std::uint8_t { pinned, pageable, same_gpu, peer_gpu };
+constexpr std::size_t kSides = 4;
+const char* name_of(other_side side);
+const char* name_of(direction way);
+
+struct choice {
+  method how = method::copy_engine;
+  std::uint8_t width = 1;
+  bool operator==(const choice&) const = default;
+};
+inline bool needs_engine(method how) {
+  return how == method::engine_low_latency || how == method::engine_copy || how == method::engine_bounce;
+}
+std::string to_text(const choice& what);                 // "cpu_store x4"
+result<choice> parse_choice(const std::string& text);    // the same, or "cpu_store"; EINVAL names what there is
+
+struct cost_point {
+  std::uint64_t bytes;
+  double ns;
+};
+
+struct cost_curve {
+  direction way;
+  other_side side;
+  choice how;
+  std::vector<cost_point> points;  // rising bytes, at least one
+
+  double at(std::uint64_t bytes) const;
+};
+
+// The ways that exist for a direction and side, whatever they cost: what a calibration measures.
+std::vector<choice> candidates(direction way, other_side side);
+// Sizes at which a way makes sense at all: not every one can do every size.
+struct size_limits {
+  std::uint64_t least = 1;
+  std::uint64_t most = UINT64_MAX;
+};
+size_limits limits_of(direction way, const choice& how);
+
+class cost_table {
+ public:
+  // Measured on an H100 over PCIe 5 x16 behind a Sapphire Rapids (docs/results/envelope); for machines not yet calibrated.
+  static const cost_table& built_in();
+  explicit cost_table(std::vector<cost_curve> curves);
+
+  choice pick(direction way, other_side side, bool engine_hot, std::uint64_t bytes) const noexcept {
+    return decisions_[static_cast<std::size_t>(way)][static_cast<std::size_t>(side)][engine_hot ? 1 : 0][cell_of(bytes)];
+  }
+  const std::vector<cost_curve>& curves() const noexcept { return curves_; }
+  // Expected cost; infinite for a way that has no curve or cannot do this size.
+  double cost(direction way, other_side side, const choice& how, std::uint64_t bytes) const;
+
+  // The file's text, and back. EINVAL with the line that is not understood.
+  std::string text() const;
+  static result<cost_table> parse(const std::string& text);
+
+  // Four cells an octave.
+  static constexpr std::size_t kCells = 40 * 4;
+  static std::size_t cell_of(std::uint64_t bytes) noexcept {
+    if (bytes < 4) return bytes;
+    const auto octave = static_cast<unsigned>(63 - __builtin_clzll(bytes));
+    const std::size_t cell = (octave - 1) * 4 + ((bytes >> (octave - 2)) & 3);
+    return cell < kCells ? cell : kCells - 1;
+  }
+  static std::uint64_t smallest_of(std::size_t cell) noexcept {
+    return cell < 8 ? cell : std::uint64_t{4 + cell % 4} << (cell / 4 - 1);
+  }
+
+ private:
+  choice cheapest(direction way, other_side side, bool engine_hot, std::uint64_t bytes) const;
+  std::vector<cost_curve> curves_;
+  std::array<std::array<std::array<std::array<choice, kCells>, 2>, kSides>, 3> decisions_;
+};
+
+}  // namespace pl::copy

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu_state.hpp"
+
+#include "log.hpp"
+
+namespace pl::copy {
+
+status staging_area::open(const gpu_context& context) {
+  auto made = pinned_buffer::make(context, kPieces * kPieceBytes);
+  if (!made) return made.error();
+  memory_ = *std::move(made);
+  return {};
+}
+
+staging_area::loan staging_area::borrow() noexcept {
+  loan out;
+  for (unsigned i = 0; i < kPieces; ++i)
+    if (!lent_[i].load(std::memory_order_relaxed) && !lent_[i].exchange(true, std::memory_order_acquire)) {
+      out.from_ = this;
+      out.index_ = i;
+      break;
+    }
+  return out;
+}
+
+result<copy_engine*> gpu_state::dma() {
+  if (auto* const known = dma_open_.load(std::memory_order_acquire)) return known;
+  const std::lock_guard lock(mutex_);
+  if (dma_ == nullptr) {
+    auto made = copy_engine::open(context);
+    if (!made) return made.error();
+    dma_ = *std::move(made);
+    dma_open_.store(dma_.get(), std::memory_order_release);
+  }
+  return dma_.get();
+}
+
+result<bounce_ring*> gpu_state::ring() {
+  if (auto* const known = ring_open_.load(std::memory_order_acquire)) return known;
+  auto engine = dma();
+  if (!engine) return engine.error();
+  const std::lock_guard lock(mutex_);
+  if (ring_ == nullptr) {
+    ring_ = std::make_unique<bounce_ring>(**engine, pool, bounce_ring::options{});
+    ring_open_.store(ring_.get(), std::memory_order_release);
+  }
+  return ring_.get();
+}
+
+result<staging_area*> gpu_state::staging() {
+  if (auto* const known = staging_open_.load(std::memory_order_acquire)) return known;
+  const std::lock_guard lock(mutex_);
+  if (staging_ == nullptr) {
+    auto made = std::make_unique<staging_area>();
+    if (auto opened = made->open(context); !opened) return opened.error();
+    staging_ = std::move(made);
+    staging_open_.store(staging_.get(), std::memory_order_release);
+  }
+  return staging_.get();
+}
+
+result<gpu_engine*> gpu_state::engine(backend& maps, const gpu_engine::options& wanted) {
+  if (auto* const known = open_engine()) return known;
+  const std::lock_guard lock(mutex_);
+  if (engine_refusal_) return *engine_refusal_;
+  if (engine_ == nullptr) {
+    auto made = gpu_engine::open(context, maps, wanted);
+    if (!made) {
+      PL_LOG(info, "copies go without the GPU engine: %s", made.error().message.c_str());
+      engine_refusal_ = made.error();
+      return made.error();
+    }
+    engine_ = *std::move(made);
+    engine_open_.store(engine_.get(), std::memory_order_release);
+  }
+  return engine_.get();
+}
+
+}  // namespace pl::copy

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// The executors of one CUDA context, each opened when it is first wanted.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "bounce.hpp"
+#include "copy_engine.hpp"
+#include "gpu_engine.hpp"
+#include "worker_pool.hpp"
+
+namespace pl::copy {
+
+// Pinned memory that data passes through on its way to pageable memory, in a few pieces that copies borrow.
+class staging_area {
+ public:
+  static constexpr std::size_t kPieceBytes = 1u << 20;
+  static constexpr unsigned kPieces = 4;
+
+  // A piece of it; empty if all are lent.
+  class loan {
+   public:
+    loan() = default;
+    loan(loan&& other) noexcept : from_(std::exchange(other.from_, nullptr)), index_(other.index_) {}
+    loan& operator=(loan&&) = delete;
+    ~loan() {
+      if (from_ != nullptr) from_->lent_[index_].store(false, std::memory_order_release);
+    }
+    explicit operator bool() const { return from_ != nullptr; }
+    std::byte* data() const { return from_->memory_.data() + index_ * kPieceBytes; }
+    cu::device_ptr device_address() const { return from_->memory_.device_address() + index_ * kPieceBytes; }
+
+   private:
+    friend class staging_area;
+    staging_area* from_ = nullptr;
+    unsigned index_ = 0;
+  };
+
+  status open(const gpu_context& context);  // once
+  loan borrow() noexcept;
+
+ private:
+  pinned_buffer memory_;
+  std::atomic<bool> lent_[kPieces] = {};
+};
+
+struct gpu_state {
+  gpu_state(const gpu_context& its_context, worker_pool& its_pool) : context(its_context), pool(its_pool) {}
+
+  gpu_context context;
+  worker_pool& pool;
+
+  result<copy_engine*> dma();
+  result<bounce_ring*> ring();
+  result<staging_area*> staging();
+  // Opens it (some 5 ms) if that has not been tried; a refusal is remembered.
+  result<gpu_engine*> engine(backend& maps, const gpu_engine::options& wanted);
+  gpu_engine* open_engine() const noexcept { return engine_open_.load(std::memory_order_acquire); }
+
+  // Of the GPU engine's starting (planner.cpp): when it was wanted last, and how often before it was opened.
+  std::atomic<std::uint64_t> wanted_ticks{0};
+  std::atomic<unsigned> wanted_count{0};
+
+ private:
+  std::mutex mutex_;
+  std::unique_ptr<copy_engine> dma_;
+  std::unique_ptr<bounce_ring> ring_;
+  std::unique_ptr<staging_area> staging_;
+  std::unique_ptr<gpu_engine> engine_;
+  std::optional<failure> engine_refusal_;
+  std::atomic<copy_engine*> dma_open_{nullptr};
+  std::atomic<bounce_ring*> ring_open_{nullptr};
+  std::atomic<staging_area*> staging_open_{nullptr};
+  std::atomic<gpu_engine*> engine_open_{nullptr};
+};
+
+}  // namespace pl::copy

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner.hpp"
+
+#include <algorithm>
+#include <thread>
+
+#include "calibration.hpp"
+#include "clock.hpp"
+#include "completion.hpp"
+#include "copy_dispatch.hpp"
+#include "cpu_copy.hpp"
+#include "fork_guard.hpp"
+#include "log.hpp"
+#include "planner_impl.hpp"
+#include "text.hpp"
+
+namespace pl::copy {
+namespace {
+
+failure wrong_process() {
+  return {EACCES, "this planner belongs to the parent process: CUDA does not work in a forked child, start it by exec"};
+}
+
+failure bad(const char* what, std::uint64_t address, std::uint64_t bytes, const std::string& why) {
+  return {EINVAL, format("the %s 0x%llx of %llu bytes: %s", what, static_cast<unsigned long long>(address),
+                         static_cast<unsigned long long>(bytes), why.c_str())};
+}
+
+// Bytes from the first to the last one that rows touch. Nothing if that overflows.
+std::optional<std::uint64_t> extent(std::size_t rows, std::size_t pitch, std::size_t row_bytes) {
+  const auto all_but_last = checked_mul(rows - 1, pitch);
+  return all_but_last ? checked_add(*all_but_last, row_bytes) : std::nullopt;
+}
+
+std::atomic<std::uint32_t> g_planners{1};
+
+constexpr unsigned kWishesBeforeOpening = 4;  // opening takes some 5 ms: not for a program that copies twice
+
+}  // namespace
+
+// ---- Life ------------------------------------------------------------------------------------------------------------
+
+planner::planner(const cu::driver_table& cuda, const options& wanted, cost_table costs, std::string origin)
+    : cuda_(cuda),
+      options_(wanted),
+      costs_(std::move(costs)),
+      costs_origin_(std::move(origin)),
+      threads_(wanted.threads != 0 ? wanted.threads
+                                   : std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u)),
+      epoch_(claim_process_epoch()),
+      serial_(g_planners.fetch_add(1, std::memory_order_relaxed)),
+      maps_(wanted.maps) {}
+
+result<std::unique_ptr<planner>> planner::open(const cu::driver_table& cuda, const options& wanted) {
+  auto found = find_costs(cuda, wanted.costs);
+  if (!found) return found.error();
+  std::unique_ptr<planner> made(new planner(cuda, wanted, std::move(found->table), std::move(found->origin)));
+  worker_pool::options pool;
+  pool.helpers = made->threads_ - 1;
+  pool.cpus = cpus_near_device(cuda, 0);
+  made->shared_ = std::make_unique<shared>(std::move(pool));
+  if (cuda.is_simulated) {
+    // Its threads share the CPUs with the copying ones, and its clock is not a GPU's.
+    made->options_.engine.shape = {std::min(wanted.engine.shape.workers, 2u), 4};
+    made->options_.engine.lease_us = std::max(wanted.engine.lease_us, 5000u);
+  }
+  return made;
+}
+
+planner::~planner() {
+  if (shared_ == nullptr) return;
+  if (!is_mine()) {
+    // A forked child: threads, pinned memory and mappings are the parent's.
+    (void)shared_.release();
+    return;
+  }
+  {
+    const std::lock_guard lock(shared_->queue_mutex);
+    shared_->stop = true;
+    shared_->queue_changed.notify_all();
+  }
+  if (shared_->runner.joinable()) shared_->runner.join();
+  for (auto& range : shared_->ranges)
+    if (range.pin != nullptr) range.pin->unmap(range.view);
+}
+
+bool planner::is_mine() const noexcept { return process_epoch() == epoch_; }
+
+// ---- Looking at addresses ---------------------------------------------------------------------------------------------
+
+result<planner::sides> planner::look(const transfer& what) const {
+  sides at{what.way};
+  if (!is_mine()) return wrong_process();
+  if (what.rows > 1 && (what.dst_pitch < what.row_bytes || what.src_pitch < what.row_bytes))
+    return failure{EINVAL, format("pitches of %zu and %zu bytes: rows of %zu bytes would overlap", what.dst_pitch,
+                                  what.src_pitch, what.row_bytes)};
+  const auto dst_bytes = extent(what.rows, what.dst_pitch, what.row_bytes);
+  const auto src_bytes = extent(what.rows, what.src_pitch, what.row_bytes);
+  if (!dst_bytes || !src_bytes || !checked_add(what.dst, *dst_bytes) || !checked_add(what.src, *src_bytes))
+    return failure{EINVAL, "rows times pitch goes beyond the address space"};
+
+  const auto inspect = [&](const char* name, std::uint64_t address, std::uint64_t bytes,
+                           cu::pointer_info& out) -> status {
+    auto info = cu::inspect_pointer(cuda_, address);
+    if (!info) return failure{info.error().code, format("the %s: %s", name, info.error().message.c_str())};
+    if (!info->allocation.contains({address, bytes}))
+      return bad(name, address, bytes, format("its allocation ends %llu bytes behind its beginning",
+                                              static_cast<unsigned long long>(info->allocation.end() - address)));
+    out = *info;
+    return {};
+  };
+  if (what.way == direction::to_device) {
+    if (what.src == 0) return bad("source", what.src, *src_bytes, "a null pointer");
+    if (auto good = inspect("destination", what.dst, *dst_bytes, at.device); !good) return good.error();
+    return at;
+  }
+  if (what.way == direction::to_host) {
+    if (what.dst == 0) return bad("destination", what.dst, *dst_bytes, "a null pointer");
+    if (auto good = inspect("source", what.src, *src_bytes, at.device); !good) return good.error();
+    return at;
+  }
+  if (auto good = inspect("destination", what.dst, *dst_bytes, at.device); !good) return good.error();
+  if (auto good = inspect("source", what.src, *src_bytes, at.source); !good) return good.error();
+  at.other = at.device.device_ordinal == at.source.device_ordinal ? other_side::same_gpu : other_side::peer_gpu;
+  at.other_is_known = true;
+  return at;
+}
+
+status planner::inspect_other(const transfer& what, sides& at) const {
+  if (at.other_is_known) return {};
+  const bool to_host = what.way == direction::to_host;
+  const std::uint64_t address = to_host ? what.dst : what.src;
+  const auto bytes = extent(what.rows, to_host ? what.dst_pitch : what.src_pitch, what.row_bytes);
+  at.host = inspect_host(cuda_, host_pointer(address), *bytes);
+  at.other = at.host.is_pinned ? other_side::pinned : other_side::pageable;
+  at.other_is_known = true;
+  return {};
+}
+
+// ---- Choosing ---------------------------------------------------------------------------------------------------------
+
+result<gpu_state*> planner::state_of(const cu::pointer_info& device) {
+  auto context = find_context(cuda_, device.device_ordinal, device.context);
+  if (!context) return context.error();
+  struct last_used {
+    const planner* owner = nullptr;
+    cu::context_t handle = nullptr;
+    unsigned long long id = 0;
+    std::uint32_t serial = 0;
+    gpu_state* state = nullptr;
+  };
+  thread_local last_used t_last;
+  if (t_last.owner == this && t_last.handle == context->handle && t_last.id == context->id && t_last.serial == serial_)
+    return t_last.state;
+  const std::lock_guard lock(shared_->mutex);
+  auto& slot = shared_->states[context->handle];
+  if (slot != nullptr && slot->context.id != context->id) shared_->dead.push_back(std::move(slot));
+  if (slot == nullptr) slot = std::make_unique<gpu_state>(*context, shared_->pool);
+  t_last = {this, context->handle, context->id, serial_, slot.get()};
+  return slot.get();
+}
+
+// Whether the GPU engine would take a copy now. If not, and it is wanted again and again, sees to it that it soon will.
+bool planner::engine_is_hot(const sides& at) {
+  if (!options_.use_engine) return false;
+  auto found = state_of(at.device);
+  if (!found) return false;
+  gpu_state& state = **found;
+  auto* engine = state.open_engine();
+  if (engine == nullptr) {
+    if (state.wanted_count.fetch_add(1, std::memory_order_relaxed) + 1 < kWishesBeforeOpening) return false;
+    const std::lock_guard lock(shared_->mutex);
+    auto maps = shared_->open_maps(cuda_, options_.maps.backend);
+    if (!maps) return false;
+    auto opened = state.engine(**maps, options_.engine);
+    if (!opened) return false;
+    engine = *opened;
+  }
+  if (engine->is_hot()) return true;
+  // Once in a while is not worth a launch: twice within a lease is.
+  const std::uint64_t now = ticks();
+  const std::uint64_t before = state.wanted_ticks.exchange(now, std::memory_order_relaxed);
+  if (now - before < ticks_per_ms() * options_.engine.lease_us / 1000) (void)engine->start();
+  return false;
+}
+
+choice planner::choose(const transfer& what, sides& at) {
+  const std::size_t bytes = what.bytes();
+  if (!at.other_is_known) {
+    // Small copies go the same way whatever the host memory is.
+    const choice pinned = costs_.pick(at.way, other_side::pinned, true, bytes);
+    if (what.is_linear() && !needs_engine(pinned.how) && pinned == costs_.pick(at.way, other_side::pageable, true, bytes) &&
+        (pinned.how == method::cpu_store || pinned.how == method::cpu_load))
+      return pinned;
+    (void)inspect_other(what, at);
+  }
+  if (!what.is_linear()) return choose_for_rows(what, at);
+  const choice hot = costs_.pick(at.way, at.other, true, bytes);
+  if (!needs_engine(hot.how)) return hot;
+  return engine_is_hot(at) ? hot : costs_.pick(at.way, at.other, false, bytes);
+}
+
+// Rows: the curves are of plain copies, so these are rules. A row costs the CPU one round trip to load, nothing to store.
+choice planner::choose_for_rows(const transfer& what, const sides& at) {
+  constexpr std::size_t kStoreBytes = 64u << 10;
+  constexpr std::size_t kLoadRows = 2, kLoadRowBytes = 1u << 10;
+  const std::size_t bytes = what.bytes();
+  if (at.way == direction::on_device) return {method::copy_engine, 1};
+  if (at.way == direction::to_device && bytes <= kStoreBytes) return {method::cpu_store, 1};
+  if (at.way == direction::to_host && what.rows <= kLoadRows && what.row_bytes <= kLoadRowBytes) return {method::cpu_load, 1};
+  const bool fits_engine = bytes <= staging_area::kPieceBytes;
+  if (!fits_engine || !engine_is_hot(at)) return {method::copy_engine, 1};
+  if (at.other == other_side::pinned) return {method::engine_copy, static_cast<std::uint8_t>(bytes > 65536 ? 4 : 1)};
+  return at.way == direction::to_host ? choice{method::engine_bounce, static_cast<std::uint8_t>(bytes > 65536 ? 4 : 1)}
+                                      : choice{method::copy_engine, 1};
+}
+
+void planner::count(method how, std::size_t bytes) noexcept {
+  auto& counter = shared_->taken[static_cast<std::size_t>(how)];
+  counter.copies.fetch_add(1, std::memory_order_relaxed);
+  counter.bytes.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+status planner::run(const choice& how, const transfer& what, sides& at) {
+  switch (how.how) {
+    case method::cpu_store:
+      return by_cpu_store(how, what, at);
+    case method::cpu_load:
+      return by_cpu_load(how, what, at);
+    case method::cpu_relay:
+      return by_cpu_relay(what, at);
+    case method::engine_low_latency:
+      return by_low_latency(what, at);
+    case method::engine_copy:
+      return by_engine_copy(how, what, at);
+    case method::engine_bounce:
+      return by_engine_bounce(how, what, at);
+    case method::copy_engine:
+      return by_copy_engine(what, at);
+    case method::bounce:
+      return by_bounce(how, what, at);
+    case method::registered: {
+      auto state = state_of(at.device);
+      if (!state) return state.error();
+      auto dma = (*state)->dma();
+      if (!dma) return dma.error();
+      return copy_registered(**dma, what);
+    }
+  }
+  return failure{EINVAL, "no such way to copy"};
+}
+
+// Ways that are not open answer EAGAIN or ENOTSUP and have written nothing that a repetition would not write again.
+status planner::run_or_fall_back(const transfer& what, sides& at) {
+  const choice first = choose(what, at);
+  auto done = run(first, what, at);
+  if (done) return count(first.how, what.bytes()), status{};
+  if (done.code() != EAGAIN && done.code() != ENOTSUP && first.how != method::registered) return done;
+  (void)inspect_other(what, at);
+  if (needs_engine(first.how)) {
+    shared_->engine_not_taken.fetch_add(1, std::memory_order_relaxed);
+    const choice second = what.is_linear() ? costs_.pick(at.way, at.other, false, what.bytes()) : choice{};
+    done = run(second, what, at);
+    if (done) return count(second.how, what.bytes()), status{};
+    if (done.code() != EAGAIN && done.code() != ENOTSUP) return done;
+  }
+  if (first.how == method::cpu_store || first.how == method::cpu_load || first.how == method::cpu_relay)
+    shared_->not_mapped.fetch_add(1, std::memory_order_relaxed);
+  done = by_copy_engine(what, at);
+  if (done) count(method::copy_engine, what.bytes());
+  return done;
+}
+
+// ---- Calls --------------------------------------------------------------------------------------------------------------
+
+status planner::copy(const transfer& what) {
+  if (what.row_bytes == 0 || what.rows == 0) return {};
+  status registered;
+  if (what.rows == 1 && copy_registered_range(what, registered)) return registered;
+  auto at = look(what);
+  if (!at) return at.error();
+  return run_or_fall_back(what, *at);
+}
+
+status planner::copy_by(const choice& how, const transfer& what) {
+  if (what.row_bytes == 0 || what.rows == 0) return {};
+  auto at = look(what);
+  if (!at) return at.error();
+  (void)inspect_other(what, *at);
+  const auto limits = limits_of(what.way, how);
+  if (how.how == method::cpu_store || how.how == method::cpu_load || how.how == method::cpu_relay) {
+    const bool fits = how.how == method::cpu_store  ? what.way == direction::to_device
+                      : how.how == method::cpu_load ? what.way == direction::to_host
+                                                    : what.way == direction::on_device;
+    if (!fits || what.bytes() > limits.most)
+      return failure{ENOTSUP, format("%s does not copy %zu bytes %s", name_of(how.how), what.bytes(), name_of(what.way))};
+  }
+  auto done = run(how, what, *at);
+  if (done) count(how.how, what.bytes());
+  return done;
+}
+
+status planner::fill(std::uint64_t dst, unsigned char value, std::size_t bytes) {
+  if (bytes == 0) return {};
+  const transfer what{direction::to_device, dst, dst, bytes};  // the source is never looked at
+  auto at = look(what);
+  if (!at) return at.error();
+  const choice how = costs_.pick(direction::to_device, other_side::pinned, false, bytes);
+  if (how.how == method::cpu_store) {
+    if (auto place = reach(dst, bytes, at->device)) {
+      fill_parallel(shared_->pool, how.width, place->type, place->data, 0x0101010101010101u * value, bytes);
+      return count(method::cpu_store, bytes), status{};
+    }
+  }
+  auto state = state_of(at->device);
+  if (!state) return state.error();
+  auto dma = (*state)->dma();
+  if (!dma) return dma.error();
+  auto ticket = (*dma)->submit_fill(dst, value, bytes);
+  if (!ticket) return ticket.error();
+  count(method::copy_engine, bytes);
+  return (*dma)->wait(*ticket);
+}
+
+status planner::prepare(int device_ordinal) {
+  cu::pointer_info device;
+  device.device_ordinal = device_ordinal;
+  auto state = state_of(device);
+  if (!state) return state.error();
+  if (auto dma = (*state)->dma(); !dma) return dma.error();
+  if (auto ring = (*state)->ring(); !ring) return ring.error();
+  if (auto staging = (*state)->staging(); !staging) return staging.error();
+  if (!options_.use_engine) return {};
+  const std::lock_guard lock(shared_->mutex);
+  if (auto maps = shared_->open_maps(cuda_, options_.maps.backend); maps)
+    (void)(*state)->engine(**maps, options_.engine);  // without it copies go another way
+  return {};
+}
+
+result<gpu_engine::hold> planner::keep_hot(int device_ordinal) {
+  if (!is_mine()) return wrong_process();
+  cu::pointer_info device;
+  device.device_ordinal = device_ordinal;
+  auto state = state_of(device);
+  if (!state) return state.error();
+  gpu_engine* engine = nullptr;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    auto maps = shared_->open_maps(cuda_, options_.maps.backend);
+    if (!maps) return failure{ENOTSUP, "the GPU engine needs a mapping of GPU memory: " + maps.error().message};
+    auto opened = (*state)->engine(**maps, options_.engine);
+    if (!opened) return opened.error();
+    engine = *opened;
+  }
+  return engine->keep_hot();
+}
+
+planner::statistics planner::counts() const {
+  statistics out;
+  for (std::size_t i = 0; i < kMethods; ++i) {
+    out.copies[i] = shared_->taken[i].copies.load(std::memory_order_relaxed);
+    out.bytes[i] = shared_->taken[i].bytes.load(std::memory_order_relaxed);
+  }
+  out.not_mapped = shared_->not_mapped.load(std::memory_order_relaxed);
+  out.engine_not_taken = shared_->engine_not_taken.load(std::memory_order_relaxed);
+  out.maps = maps_.counts();
+  const std::lock_guard lock(shared_->mutex);
+  for (const auto& [context, state] : shared_->states)
+    if (const auto* engine = state->open_engine()) {
+      const auto one = engine->counts();
+      out.engine.launches += one.launches;
+      out.engine.low_latency += one.low_latency;
+      out.engine.copies += one.copies;
+      out.engine.lists += one.lists;
+      out.engine.not_hot += one.not_hot;
+      out.engine.all_busy += one.all_busy;
+      out.engine.left += one.left;
+      out.engine.never_started += one.never_started;
+    }
+  return out;
+}
+
+}  // namespace pl::copy

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// One call for every copy between host and GPU memory: it looks at what the two addresses are, and takes the way that costs
+// least for this size (cost_table.hpp). What a copy means for memory order stands in docs/ordering.md.
+//
+//   small to_device    stores through the mapping              small to_host    loads, then the GPU engine's data lines
+//   larger             several threads, then DMA               larger           GPU engine, then DMA
+//   pageable memory    stores; a ring of pinned chunks         pageable memory  staging memory; a ring of pinned chunks
+//
+// If a way is not open (no mapping backend, GPU engine not resident, its workers busy, GPU full), the next best is taken and
+// counted. DMA is always open: a planner without any mapping backend still copies everything.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "copy_engine.hpp"
+#include "cost_table.hpp"
+#include "gpu_engine.hpp"
+#include "host_memory.hpp"
+#include "mapping_cache.hpp"
+#include "pointer.hpp"
+#include "transfer.hpp"
+#include "worker_pool.hpp"
+
+namespace pl::copy {
+
+struct gpu_state;  // gpu_state.hpp: the executors of one CUDA context
+class completion;  // completion.hpp
+
+class planner {
+ public:
+  struct options {
+    mapping_cache::options maps;
+    gpu_engine::options engine;
+    bool use_engine = true;
+    unsigned threads = 0;  // CPU threads of one copy, the caller included; 0: 8, or half the CPUs if that is less
+    std::string costs;     // text of a calibration; empty: the file for this machine if there is one, else the built-in table
+  };
+
+  // Calls nothing of CUDA; EINVAL for a cost text that is not understood. `cuda` must outlive the planner.
+  static result<std::unique_ptr<planner>> open(const cu::driver_table& cuda, const options& wanted);
+  // No call may be under way. Waits for asynchronous copies.
+  ~planner();
+  planner(const planner&) = delete;
+  planner& operator=(const planner&) = delete;
+
+  // ---- Copies. All are complete on return: the data is at its destination, for the CPU and for GPU work that is launched
+  // later. Thread-safe. EINVAL: an address that is not what `way` says, bytes outside their allocation, rows that overlap;
+  // EIO: the driver's reason; nothing is in flight after a failure, part of the destination may be written.
+  // A zero-sized copy checks nothing and succeeds.
+  status copy(const transfer& what);
+  // Many copies, of one direction or mixed, in any order among themselves.
+  status copy_list(std::span<const transfer> list);
+  status fill(std::uint64_t dst, unsigned char value, std::size_t bytes);
+
+  // ---- Asynchronous copies (completion.hpp). They may be complete already when this returns. `after`, if given: a CUDA
+  // stream whose work so far they wait for.
+  struct async_options {
+    bool has_after = false;
+    cu::stream_t after = nullptr;
+  };
+  result<completion> begin(std::span<const transfer> list, const async_options& wanted);
+
+  // ---- Registered memory
+  // Keeps [pointer, pointer + bytes) mapped, and copies inside it by the CPU no longer ask the driver what lies there, which
+  // is half of the cost of a short store. As with memory registered for RDMA, the application ends the registration before
+  // it frees the memory, and not while copies of it are under way; the memory stays pinned until then.
+  // EINVAL, ENOMEM, ... as mapping_cache::find, but any size up to what BAR1 has; ENOSPC: 64 are registered already.
+  class registration {
+   public:
+    registration() = default;
+    registration(registration&& other) noexcept;
+    registration& operator=(registration&& other) noexcept;
+    ~registration();
+
+   private:
+    friend class planner;
+    planner* owner_ = nullptr;
+    unsigned slot_ = 0;
+  };
+  result<registration> register_memory(std::uint64_t pointer, std::size_t bytes);
+
+  // ---- Control
+  // Opens everything that copies with this device's memory will need, so that none of them pays for it (some 10 ms).
+  status prepare(int device_ordinal);
+  // Keeps the GPU engine hot (gpu_engine.hpp) while the object lives. ENOTSUP: no GPU code in this build, no mapping.
+  result<gpu_engine::hold> keep_hot(int device_ordinal);
+  // Unmaps what the cache holds; memory that the application has freed goes back to the GPU at once.
+  void trim() { maps_.trim(true); }
+
+  // ---- What it thinks
+  const cost_table& costs() const noexcept { return costs_; }
+  const std::string& costs_origin() const noexcept { return costs_origin_; }
+  unsigned threads() const noexcept { return threads_; }
+  // One way, by force and without falling back: for calibration and `peerlane copy`. EAGAIN if that way is not open now
+  // (engine cold or busy), ENOTSUP if it does not apply to these addresses.
+  status copy_by(const choice& how, const transfer& what);
+
+  struct statistics {
+    std::uint64_t copies[kMethods] = {};    // by the way that was taken
+    std::uint64_t bytes[kMethods] = {};
+    std::uint64_t not_mapped = 0;           // CPU ways given up because the memory could not be mapped
+    std::uint64_t engine_not_taken = 0;     // the GPU engine was asked and did not take it
+    mapping_cache::statistics maps;
+    gpu_engine::statistics engine;          // of all contexts
+  };
+  statistics counts() const;
+
+  mapping_cache& maps() noexcept { return maps_; }
+
+ private:
+  friend class completion;
+  struct sides;  // what the two addresses of a transfer are
+  struct shared;
+  struct cpu_place;  // a device range as the CPU reaches it
+
+  planner(const cu::driver_table& cuda, const options& wanted, cost_table costs, std::string origin);
+  result<sides> look(const transfer& what) const;
+  status inspect_other(const transfer& what, sides& at) const;
+  result<cpu_place> reach(std::uint64_t pointer, std::size_t bytes, const cu::pointer_info& info);
+  const char* find_registered(std::uint64_t pointer, std::size_t bytes, arch::mapping_type& type) const noexcept;
+  bool copy_registered_range(const transfer& what, status& out);
+  choice choose(const transfer& what, sides& at);
+  choice choose_for_rows(const transfer& what, const sides& at);
+  bool is_mine() const noexcept;
+  status run(const choice& how, const transfer& what, sides& at);
+  status run_or_fall_back(const transfer& what, sides& at);
+  status by_cpu_store(const choice& how, const transfer& what, const sides& at);
+  status by_cpu_load(const choice& how, const transfer& what, const sides& at);
+  status by_cpu_relay(const transfer& what, const sides& at);
+  status by_low_latency(const transfer& what, const sides& at);
+  status by_engine_copy(const choice& how, const transfer& what, const sides& at);
+  status by_engine_bounce(const choice& how, const transfer& what, const sides& at);
+  status by_copy_engine(const transfer& what, const sides& at);
+  status by_bounce(const choice& how, const transfer& what, const sides& at);
+  bool engine_is_hot(const sides& at);
+  result<gpu_engine*> hot_engine(const sides& at);
+  result<gpu_state*> state_of(const cu::pointer_info& device);
+  status store_list(std::span<const transfer> list);
+  status read_list(std::span<const transfer> list);
+  status gather_list(std::span<const transfer> list, const sides& at);
+  result<std::size_t> submit_list(std::span<const transfer> list, std::span<sides> at, copy_engine*& dma,
+                                  copy_engine::ticket& ticket);
+  std::optional<std::pair<gpu_engine*, gpu_engine::request>> give_to_engine(const choice& how, const transfer& what,
+                                                                            const sides& at);
+  void enqueue(std::function<void()> work);
+  void run_queue();
+  void count(method how, std::size_t bytes) noexcept;
+
+  const cu::driver_table& cuda_;
+  options options_;
+  cost_table costs_;
+  std::string costs_origin_;
+  unsigned threads_;
+  std::uint32_t epoch_;
+  std::uint32_t serial_;  // of the planners of this process: another may be made at this one's address
+  mapping_cache maps_;
+  std::unique_ptr<shared> shared_;
+};
+
+}  // namespace pl::copy

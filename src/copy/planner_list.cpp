@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Many copies in one call: short ones share one fence, one message to the GPU engine or one completion word.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "copy_dispatch.hpp"
+#include "planner_impl.hpp"
+#include "text.hpp"
+
+namespace pl::copy {
+namespace {
+
+constexpr std::size_t kShortBytes = 4096;                        // of a piece that is worth gathering
+constexpr std::size_t kGatherBytes = 2 * kLowLatencyBytes;       // what one message brings
+constexpr std::size_t kLoadPieces = 2;                           // so few pieces cost less by loads
+
+bool is_short(const transfer& what) { return what.rows == 1 && what.row_bytes <= kShortBytes && what.row_bytes != 0; }
+
+}  // namespace
+
+// Stores without a fence between them. Pieces of one allocation are looked up once: the call is one operation.
+status planner::store_list(std::span<const transfer> list) {
+  auto fence = arch::mapping_type::none;
+  cpu_place place;
+  cu::pointer_info info;
+  std::uint64_t place_begin = 0, place_end = 0;
+  status bad;
+  for (const auto& what : list) {
+    if (what.dst < place_begin || what.dst >= place_end || what.row_bytes > place_end - what.dst) {
+      auto at = look(what);
+      if (!at) {
+        bad = at.error();
+        break;
+      }
+      // As much around the piece as the rest of the list may want and the cache can give at once.
+      const std::uint64_t reachable = std::min<std::uint64_t>(at->device.allocation.end() - what.dst, 1u << 20);
+      auto reached = reach(what.dst, reachable, at->device);
+      std::uint64_t length = reachable;
+      if (!reached) {
+        reached = reach(what.dst, what.row_bytes, at->device);
+        length = what.row_bytes;
+      }
+      if (!reached) {
+        if (bad = run_or_fall_back(what, *at); !bad) break;
+        continue;
+      }
+      if (fence != arch::mapping_type::none) arch::publish_to_device(fence);
+      place = *std::move(reached);
+      place_begin = what.dst;
+      place_end = what.dst + length;
+      fence = place.type;
+    }
+    arch::copy_to_unfenced(place.type, place.data + (what.dst - place_begin), host_pointer(what.src), what.row_bytes);
+    count(method::cpu_store, what.row_bytes);
+  }
+  if (fence != arch::mapping_type::none) arch::publish_to_device(fence);
+  return bad;
+}
+
+// By the GPU engine to pinned memory, then to where they belong. EAGAIN: nothing was done.
+status planner::gather_list(std::span<const transfer> list, const sides& at) {
+  auto engine = hot_engine(at);
+  if (!engine) return engine.error();
+  std::vector<engine::list_entry> entries;
+  entries.reserve(list.size());
+  std::size_t total = 0;
+  for (const auto& what : list) {
+    entries.push_back({what.src, total, what.row_bytes, 0});
+    total += (what.row_bytes + 15) / 16 * 16;  // aligned stores for the GPU
+  }
+  struct scatter {
+    std::span<const transfer> list;
+    const std::vector<engine::list_entry>& entries;
+  } to{list, entries};
+  auto got = (*engine)->gather(
+      entries, total,
+      [](void* context, const std::byte* data) {
+        const auto& target = *static_cast<scatter*>(context);
+        for (std::size_t i = 0; i < target.list.size(); ++i)
+          std::memcpy(host_pointer(target.list[i].dst), data + target.entries[i].dst, target.list[i].row_bytes);
+      },
+      &to);
+  if (!got) return got.error();
+  if (*got != gpu_engine::fate::done) return failure{EAGAIN, "the GPU engine did not take the list"};
+  for (const auto& what : list) count(method::engine_bounce, what.row_bytes);
+  return {};
+}
+
+// One ticket for all that DMA can do without the CPU. Takes pieces of one context from the front; returns how many.
+result<std::size_t> planner::submit_list(std::span<const transfer> list, std::span<sides> at, copy_engine*& dma,
+                                         copy_engine::ticket& ticket) {
+  auto first = state_of(list[0].way == direction::on_device ? at[0].source : at[0].device);
+  if (!first) return first.error();
+  std::size_t count_of = 0;
+  while (count_of < list.size()) {
+    const auto& what = list[count_of];
+    auto state = state_of(what.way == direction::on_device ? at[count_of].source : at[count_of].device);
+    if (!state) return state.error();
+    if (*state != *first) break;
+    if (what.way != direction::on_device && at[count_of].other != other_side::pinned) break;
+    ++count_of;
+  }
+  if (count_of == 0) return count_of;
+  auto opened = (*first)->dma();
+  if (!opened) return opened.error();
+  auto queued = (*opened)->submit(list.first(count_of));
+  if (!queued) return queued.error();
+  for (const auto& what : list.first(count_of)) count(method::copy_engine, what.bytes());
+  dma = *opened;
+  ticket = *queued;
+  return count_of;
+}
+
+status planner::copy_list(std::span<const transfer> list) {
+  std::vector<transfer> stores, reads, rest;
+  for (const auto& what : list) {
+    if (what.row_bytes == 0 || what.rows == 0) continue;
+    if (is_short(what) && what.way == direction::to_device) stores.push_back(what);
+    else if (is_short(what) && what.way == direction::to_host) reads.push_back(what);
+    else rest.push_back(what);
+  }
+  // The long ones first: they move while the CPU does the short ones.
+  std::vector<sides> looked;
+  for (const auto& what : rest) {
+    auto at = look(what);
+    if (!at) return at.error();
+    (void)inspect_other(what, *at);
+    looked.push_back(*std::move(at));
+  }
+  struct in_flight {
+    copy_engine* dma;
+    copy_engine::ticket ticket;
+  };
+  std::vector<in_flight> flying;
+  status outcome;
+  std::size_t done = 0;
+  while (done < rest.size() && outcome) {
+    in_flight one{};
+    auto taken = submit_list(std::span(rest).subspan(done), std::span(looked).subspan(done), one.dma, one.ticket);
+    if (!taken) {
+      outcome = taken.error();
+    } else if (*taken != 0) {
+      flying.push_back(one);
+      done += *taken;
+    } else {
+      outcome = run_or_fall_back(rest[done], looked[done]);
+      ++done;
+    }
+  }
+  if (outcome && !stores.empty()) outcome = store_list(stores);
+  if (outcome && !reads.empty()) outcome = read_list(reads);
+  for (const auto& one : flying) {
+    auto ended = one.dma->wait(one.ticket);
+    if (!ended && outcome) outcome = ended;
+  }
+  return outcome;
+}
+
+status planner::read_list(std::span<const transfer> list) {
+  while (!list.empty()) {
+    auto first = look(list[0]);
+    if (!first) return first.error();
+    // As many as one message carries, of one context.
+    std::size_t pieces = 0;
+    std::size_t total = 0;
+    while (pieces < list.size() && pieces < engine::kListEntries) {
+      const std::size_t padded = (list[pieces].row_bytes + 15) / 16 * 16;
+      if (total + padded > kGatherBytes) break;
+      if (!first->device.allocation.contains({list[pieces].src, list[pieces].row_bytes})) {
+        auto at = look(list[pieces]);
+        if (!at) return at.error();
+        if (at->device.context != first->device.context || at->device.device_ordinal != first->device.device_ordinal) break;
+      }
+      if (list[pieces].dst == 0) return failure{EINVAL, format("piece %zu of the list: a null destination", pieces)};
+      total += padded;
+      ++pieces;
+    }
+    const bool gathers = pieces > kLoadPieces && engine_is_hot(*first);
+    const status gathered = gathers ? gather_list(list.first(pieces), *first) : failure{EAGAIN, "not tried"};
+    if (!gathered && gathered.code() != EAGAIN) return gathered;
+    if (!gathered)
+      for (const auto& what : list.first(pieces)) {
+        auto at = look(what);
+        if (!at) return at.error();
+        if (auto done = run_or_fall_back(what, *at); !done) return done;
+      }
+    list = list.subspan(pieces);
+  }
+  return {};
+}
+
+}  // namespace pl::copy

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the planner has each executor do a copy. EAGAIN: not open now; ENOTSUP: not for these addresses or this size.
+#include <algorithm>
+#include <cstring>
+
+#include "copy_dispatch.hpp"
+#include "cpu_copy.hpp"
+#include "planner_impl.hpp"
+#include "text.hpp"
+
+namespace pl::copy {
+namespace {
+
+failure not_for(const choice& how, const char* why) {
+  return {ENOTSUP, format("%s: %s", to_text(how).c_str(), why)};
+}
+
+// Whatever kept the memory from being mapped is no reason not to copy.
+failure not_mapped(const failure& why) { return {ENOTSUP, why.message}; }
+
+}  // namespace
+
+const char* planner::find_registered(std::uint64_t pointer, std::size_t bytes, arch::mapping_type& type) const noexcept {
+  const unsigned used = shared_->ranges_used.load(std::memory_order_acquire);
+  for (unsigned i = 0; i < used; ++i) {
+    const auto& range = shared_->ranges[i];
+    const std::uint64_t begin = range.begin.load(std::memory_order_acquire);
+    if (begin == 0 || pointer < begin || pointer >= range.end || bytes > range.end - pointer) continue;
+    type = range.type;
+    return range.data + (pointer - begin);
+  }
+  return nullptr;
+}
+
+// Small copies of registered memory, without a word to the driver. False: this is none.
+bool planner::copy_registered_range(const transfer& what, status& out) {
+  if (shared_->ranges_used.load(std::memory_order_relaxed) == 0 || what.way == direction::on_device) return false;
+  const choice how = costs_.pick(what.way, other_side::pinned, true, what.row_bytes);
+  const bool to_device = what.way == direction::to_device;
+  if (how != choice{to_device ? method::cpu_store : method::cpu_load, 1} ||
+      how != costs_.pick(what.way, other_side::pageable, true, what.row_bytes))
+    return false;
+  auto type = arch::mapping_type::none;
+  const char* const data = find_registered(to_device ? what.dst : what.src, what.row_bytes, type);
+  void* const host = host_pointer(to_device ? what.src : what.dst);
+  if (data == nullptr || host == nullptr || !is_mine()) return false;  // the long way has the messages
+  if (to_device) arch::copy_to(type, const_cast<char*>(data), host, what.row_bytes);
+  else arch::copy_from(type, host, data, what.row_bytes);
+  count(how.how, what.row_bytes);
+  out = {};
+  return true;
+}
+
+result<planner::cpu_place> planner::reach(std::uint64_t pointer, std::size_t bytes, const cu::pointer_info& info) {
+  cpu_place out;
+  if (const char* const data = find_registered(pointer, bytes, out.type); data != nullptr) {
+    out.data = const_cast<char*>(data);
+    return out;
+  }
+  auto found = maps_.find(cuda_, info, pointer, bytes);
+  if (!found) return found.error();
+  out.kept = *std::move(found);
+  out.data = out.kept.data;
+  out.type = out.kept.type;
+  return out;
+}
+
+status planner::by_cpu_store(const choice& how, const transfer& what, const sides& at) {
+  auto place = reach(what.dst, (what.rows - 1) * what.dst_pitch + what.row_bytes, at.device);
+  if (!place) return not_mapped(place.error());
+  if (what.rows == 1) {
+    write_parallel(shared_->pool, how.width, place->type, place->data, host_pointer(what.src), what.row_bytes);
+    return {};
+  }
+  for (std::size_t row = 0; row < what.rows; ++row)
+    arch::copy_to_unfenced(place->type, place->data + row * what.dst_pitch, host_pointer(what.src + row * what.src_pitch),
+                           what.row_bytes);
+  arch::publish_to_device(place->type);
+  return {};
+}
+
+status planner::by_cpu_load(const choice& how, const transfer& what, const sides& at) {
+  auto place = reach(what.src, (what.rows - 1) * what.src_pitch + what.row_bytes, at.device);
+  if (!place) return not_mapped(place.error());
+  if (what.rows == 1 && how.width > 1) {
+    read_parallel(shared_->pool, how.width, place->type, host_pointer(what.dst), place->data, what.row_bytes);
+    return {};
+  }
+  for (std::size_t row = 0; row < what.rows; ++row)
+    arch::copy_from(place->type, host_pointer(what.dst + row * what.dst_pitch), place->data + row * what.src_pitch,
+                    what.row_bytes);
+  return {};
+}
+
+status planner::by_cpu_relay(const transfer& what, const sides& at) {
+  if (what.rows != 1) return not_for({method::cpu_relay, 1}, "rows go by DMA");
+  auto from = reach(what.src, what.row_bytes, at.source);
+  if (!from) return not_mapped(from.error());
+  auto to = reach(what.dst, what.row_bytes, at.device);
+  if (!to) return not_mapped(to.error());
+  alignas(64) char passing[4096];
+  for (std::size_t done = 0; done < what.row_bytes; done += sizeof passing) {
+    const std::size_t bytes = std::min(sizeof passing, what.row_bytes - done);
+    arch::copy_from(from->type, passing, from->data + done, bytes);
+    arch::copy_to_unfenced(to->type, to->data + done, passing, bytes);
+  }
+  arch::publish_to_device(to->type);
+  return {};
+}
+
+result<gpu_engine*> planner::hot_engine(const sides& at) {
+  auto state = state_of(at.device);
+  if (!state) return state.error();
+  auto* const engine = (*state)->open_engine();
+  if (engine == nullptr || !engine->is_hot())
+    return failure{EAGAIN, "the GPU engine is not resident now: keep_hot() holds it, or use it more often than its lease"};
+  return engine;
+}
+
+namespace {
+
+status as_status(const result<gpu_engine::fate>& got) {
+  if (!got) return got.error();
+  if (*got != gpu_engine::fate::done) return failure{EAGAIN, "the GPU engine did not take the copy: it is leaving or busy"};
+  return {};
+}
+
+}  // namespace
+
+status planner::by_low_latency(const transfer& what, const sides& at) {
+  if (what.way != direction::to_host || what.rows != 1 || what.row_bytes > kLowLatencyBytes)
+    return not_for({method::engine_low_latency, 1}, "carries single rows of at most 32 KiB to the host");
+  auto engine = hot_engine(at);
+  if (!engine) return engine.error();
+  return as_status((*engine)->read_low_latency(host_pointer(what.dst), what.src, what.row_bytes));
+}
+
+status planner::by_engine_copy(const choice& how, const transfer& what, const sides& at) {
+  transfer moved = what;
+  if (at.way == direction::on_device) {
+    if (at.other != other_side::same_gpu || at.device.context != at.source.context)
+      return not_for(how, "both memories must be of one GPU and context");
+  } else if (at.other != other_side::pinned) {
+    return not_for(how, "the host memory is not pinned");
+  } else {
+    (at.way == direction::to_host ? moved.dst : moved.src) = at.host.device_ptr;
+  }
+  if (what.bytes() > kMostEngineBytes * 4) return not_for(how, "copies at most 16 MiB");
+  auto engine = hot_engine(at);
+  if (!engine) return engine.error();
+  auto begun = (*engine)->begin_copy(moved, how.width);
+  if (!begun) return begun.error();
+  return as_status((*engine)->wait(*begun));
+}
+
+// To pageable memory: parts to staging memory, each copied on by the CPU while the later ones are still coming.
+status planner::by_engine_bounce(const choice& how, const transfer& what, const sides& at) {
+  const std::size_t bytes = what.bytes();
+  if (at.way != direction::to_host || bytes > staging_area::kPieceBytes)
+    return not_for(how, "carries at most 1 MiB to the host");
+  auto engine = hot_engine(at);
+  if (!engine) return engine.error();
+  auto state = state_of(at.device);
+  if (!state) return state.error();
+  auto area = (*state)->staging();
+  if (!area) return area.error();
+  const auto piece = (*area)->borrow();
+  if (!piece) return failure{EAGAIN, "other copies have all of the staging memory"};
+
+  if (what.rows > 1) {
+    transfer dense = what;
+    dense.dst = piece.device_address();
+    dense.dst_pitch = what.row_bytes;
+    auto begun = (*engine)->begin_copy(dense, how.width);
+    if (!begun) return begun.error();
+    if (auto done = as_status((*engine)->wait(*begun)); !done) return done;
+    for (std::size_t row = 0; row < what.rows; ++row)
+      std::memcpy(host_pointer(what.dst + row * what.dst_pitch), piece.data() + row * what.row_bytes, what.row_bytes);
+    return {};
+  }
+  constexpr std::size_t kMostParts = 8;
+  const std::size_t parts = std::min<std::size_t>(how.width, kMostParts);
+  const std::size_t share = ((bytes + parts - 1) / parts + 4095) / 4096 * 4096;
+  std::array<gpu_engine::request, kMostParts> begun;
+  std::size_t count = 0;
+  for (std::size_t at_byte = 0; at_byte < bytes; at_byte += share, ++count) {
+    const std::size_t length = std::min(share, bytes - at_byte);
+    auto one = (*engine)->begin_copy({direction::to_host, piece.device_address() + at_byte, what.src + at_byte, length}, 1);
+    if (!one) return one.error();  // the others are waited for as they go
+    begun[count] = *std::move(one);
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    if (auto done = as_status((*engine)->wait(begun[i])); !done) return done;
+    const std::size_t from = i * share;
+    std::memcpy(host_pointer(what.dst + from), piece.data() + from, std::min(share, bytes - from));
+  }
+  return {};
+}
+
+status planner::by_copy_engine(const transfer& what, const sides& at) {
+  // The side that sends: a GPU's DMA engines write to a peer faster than they read from it.
+  auto state = state_of(at.way == direction::on_device ? at.source : at.device);
+  if (!state) return state.error();
+  auto dma = (*state)->dma();
+  if (!dma) return dma.error();
+  auto ticket = (*dma)->submit(what);
+  if (!ticket) return ticket.error();
+  return (*dma)->wait(*ticket);
+}
+
+status planner::by_bounce(const choice& how, const transfer& what, const sides& at) {
+  if (what.rows != 1 || at.way == direction::on_device) return not_for(how, "takes plain copies from and to the host");
+  auto state = state_of(at.device);
+  if (!state) return state.error();
+  auto ring = (*state)->ring();
+  if (!ring) return ring.error();
+  return at.way == direction::to_host ? (*ring)->to_host(host_pointer(what.dst), what.src, what.row_bytes, how.width)
+                                      : (*ring)->to_device(what.dst, host_pointer(what.src), what.row_bytes, how.width);
+}
+
+// ---- Registered memory ------------------------------------------------------------------------------------------------
+
+result<planner::registration> planner::register_memory(std::uint64_t pointer, std::size_t bytes) {
+  if (!is_mine()) return failure{EACCES, "this planner belongs to the parent process"};
+  const std::lock_guard lock(shared_->mutex);
+  auto maps = shared_->open_maps(cuda_, options_.maps.backend);
+  if (!maps) return maps.error();
+  unsigned slot = 0;
+  while (slot < shared::kRanges && shared_->ranges[slot].begin.load(std::memory_order_relaxed) != 0) ++slot;
+  if (slot == shared::kRanges)
+    return failure{ENOSPC, format("%u ranges are registered already: register larger ones", shared::kRanges)};
+  pin_request request;
+  request.range = {pointer, bytes};
+  auto pin = (*maps)->pin(request);
+  if (!pin) return pin.error();
+  auto view = (*pin)->map((*pin)->range().size_bytes, arch::mapping_type::none);
+  if (!view) return view.error();
+  auto& range = shared_->ranges[slot];
+  range.pin = *std::move(pin);
+  range.view = *view;
+  range.type = view->type;
+  range.data = static_cast<char*>(view->address) + (pointer - range.pin->range().begin);
+  range.end = pointer + bytes;
+  range.begin.store(pointer, std::memory_order_release);
+  if (slot >= shared_->ranges_used.load(std::memory_order_relaxed))
+    shared_->ranges_used.store(slot + 1, std::memory_order_release);
+  registration out;
+  out.owner_ = this;
+  out.slot_ = slot;
+  return out;
+}
+
+planner::registration::registration(registration&& other) noexcept
+    : owner_(std::exchange(other.owner_, nullptr)), slot_(other.slot_) {}
+
+planner::registration& planner::registration::operator=(registration&& other) noexcept {
+  std::swap(owner_, other.owner_);
+  std::swap(slot_, other.slot_);
+  return *this;
+}
+
+planner::registration::~registration() {
+  if (owner_ == nullptr || !owner_->is_mine()) return;
+  const std::lock_guard lock(owner_->shared_->mutex);
+  auto& range = owner_->shared_->ranges[slot_];
+  range.begin.store(0, std::memory_order_release);
+  range.pin->unmap(range.view);
+  range.pin.reset();
+}
+
+}  // namespace pl::copy
