@@ -138,23 +138,7 @@ void mapping_cache::entry::release() noexcept {
   delete this;
 }
 
-mapping_cache::hold::hold(hold&& other) noexcept
-    : data(std::exchange(other.data, nullptr)),
-      type(std::exchange(other.type, arch::mapping_type::none)),
-      from_(std::exchange(other.from_, nullptr)) {}
-
-mapping_cache::hold& mapping_cache::hold::operator=(hold&& other) noexcept {
-  if (this == &other) return *this;
-  if (from_ != nullptr) from_->release();
-  data = std::exchange(other.data, nullptr);
-  type = std::exchange(other.type, arch::mapping_type::none);
-  from_ = std::exchange(other.from_, nullptr);
-  return *this;
-}
-
-mapping_cache::hold::~hold() {
-  if (from_ != nullptr) from_->release();
-}
+void mapping_cache::hold::give_back(entry* from) noexcept { from->release(); }
 
 // ---- The table
 

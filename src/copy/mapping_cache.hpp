@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "backend.hpp"
 #include "pointer.hpp"
@@ -41,14 +42,27 @@ class mapping_cache {
   class hold {
    public:
     hold() = default;
-    hold(hold&& other) noexcept;
-    hold& operator=(hold&& other) noexcept;
-    ~hold();
+    hold(hold&& other) noexcept
+        : data(std::exchange(other.data, nullptr)), type(other.type), from_(std::exchange(other.from_, nullptr)) {}
+    hold& operator=(hold&& other) noexcept {
+      std::swap(data, other.data);
+      std::swap(type, other.type);
+      std::swap(from_, other.from_);
+      other.end();
+      return *this;
+    }
+    ~hold() { end(); }
+    // Gives the mapping back before the object ends.
+    void end() noexcept {
+      data = nullptr;
+      if (from_ != nullptr) give_back(std::exchange(from_, nullptr));
+    }
     char* data = nullptr;  // CPU address of the device pointer's byte
     arch::mapping_type type = arch::mapping_type::none;
 
    private:
     friend class mapping_cache;
+    static void give_back(entry* from) noexcept;
     entry* from_ = nullptr;
   };
 
