@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two locks, always in this order: `making` serialises everything slow (backend, driver, evictions), `lock` guards the table
-// for a few instructions and is all that a hit takes. Entries are reference counted, the table holding one; whoever drops
-// the last reference unmaps, outside of `lock`.
+// and the reference counts for a few instructions and is all that a hit takes. The table holds one reference of each entry;
+// whoever drops the last one unmaps, outside of `lock`. Counts under the lock, because an atomic one would cost a hit and
+// its end three locked instructions instead of two, and those are most of what they cost.
 #include "mapping_cache.hpp"
 
 #include <pthread.h>
@@ -54,22 +55,22 @@ mapping_cache::options made_sane(mapping_cache::options wanted) {
 }  // namespace
 
 struct mapping_cache::entry {
-  std::atomic<std::uint32_t> references{1};
+  std::uint32_t references = 1;  // guarded by the table's lock, as the four below
+  bool is_linked = false;
+  std::size_t index = 0;       // in the list of all
+  std::uint64_t last_use = 0;  // by the cache's own clock
+  entry* next = nullptr;       // in its bucket
   bool is_revocable = false;
   arch::mapping_type type = arch::mapping_type::none;
   memory_identity id;
   address_range pages;
-  char* data = nullptr;        // of the first page
-  entry* next = nullptr;       // in its bucket; guarded by the table's lock, as the three below
-  std::uint64_t last_use = 0;  // ticks of the cache's own clock
-  std::size_t index = 0;       // in the list of all
-  bool is_linked = false;
+  char* data = nullptr;  // of the first page
+  state* owner = nullptr;
   // Cold.
   std::uint64_t serial = 0;  // never given out twice
   std::uint64_t probe = 0;   // the address by which the driver is asked whether the memory is still there
   std::unique_ptr<pinned_memory> pin;
   cpu_view view;
-  state* owner = nullptr;
 
   void release() noexcept;
 };
@@ -80,12 +81,12 @@ struct mapping_cache::state {
   const options wanted;
   const std::uint32_t epoch = claim_process_epoch();
 
-  // The table.
-  mutable spin_lock lock;
-  std::array<entry*, kBuckets> buckets{};
-  std::vector<entry*> entries;
+  // The table. What every hit writes has its own cache lines, so that readers of the rest do not wait for them.
+  alignas(64) mutable spin_lock lock;
   std::uint64_t clock = 0;
   statistics counted;
+  alignas(64) std::array<entry*, kBuckets> buckets{};
+  std::vector<entry*> entries;
   std::atomic<std::uint64_t> mapped_bytes{0};
 
   // Making entries.
@@ -129,8 +130,11 @@ struct mapping_cache::state {
 // ---- Entries
 
 void mapping_cache::entry::release() noexcept {
-  if (references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   if (!owner->is_ours()) return;  // leaked: the mapping is not in this process, the pin is the parent's
+  {
+    const std::lock_guard guard(owner->lock);
+    if (--references != 0) return;
+  }
   pin->unmap(view);
   const std::uint64_t bytes = pin->range().size_bytes;
   pin.reset();
@@ -155,7 +159,7 @@ inline mapping_cache::entry* mapping_cache::state::take(const memory_identity& i
   const std::lock_guard guard(lock);
   entry* found = look_up_locked(id, pages);
   if (found == nullptr) return nullptr;
-  found->references.fetch_add(1, std::memory_order_relaxed);
+  ++found->references;
   found->last_use = ++clock;
   ++counted.hits;
   return found;
@@ -204,9 +208,7 @@ bool mapping_cache::state::drop_least_recent() {
   {
     const std::lock_guard guard(lock);
     for (entry* candidate : entries)
-      if (candidate->references.load(std::memory_order_relaxed) == 1 &&
-          (victim == nullptr || candidate->last_use < victim->last_use))
-        victim = candidate;
+      if (candidate->references == 1 && (victim == nullptr || candidate->last_use < victim->last_use)) victim = candidate;
     if (victim == nullptr) return false;
     unlink_locked(*victim);
   }
@@ -279,7 +281,7 @@ result<mapping_cache::entry*> mapping_cache::state::make(const memory_identity& 
     if (fresh.code() != EAGAIN) refusals.add(refuse(id, fresh.error(), kRetryMs));
     return fresh.error();
   }
-  (*fresh)->references.fetch_add(1, std::memory_order_relaxed);
+  (*fresh)->references = 2;  // the table's and the caller's
   link(**fresh);
   start_sweep();
   return fresh;
