@@ -27,7 +27,8 @@ struct device_block {
     auto scope = context_use::enter(context);
     if (!scope) return scope.error();
     const auto rc = context.cuda->cuMemAlloc_v2(&pointer, bytes);
-    if (rc != cu::error_code::success) return cu::make_error(*context.cuda, rc, format("%zu bytes to calibrate with", bytes));
+    if (rc != cu::error_code::success)
+      return cu::make_error(*context.cuda, rc, format("%zu bytes to calibrate with", bytes));
     return {};
   }
 };
@@ -115,15 +116,15 @@ result<cost_table> calibrate(const cu::driver_table& cuda, planner& by, const ca
         wanted.progress(format("%s %s %s %llu B", name_of(one.way), name_of(one.side), to_text(one.how).c_str(),
                                static_cast<unsigned long long>(bytes)),
                         done, all);
-      const std::uint64_t host =
-          one.side == other_side::pinned ? address_of(pinned->data()) : address_of(pageable.data());
+      const std::uint64_t host = one.side == other_side::pinned ? address_of(pinned->data()) : address_of(pageable.data());
       transfer what{one.way, first.pointer, host, bytes};
       if (one.way == direction::to_host) what = {one.way, host, first.pointer, bytes};
       if (one.way == direction::on_device)
         what = {one.way, one.side == other_side::peer_gpu ? peer->pointer : second.pointer, first.pointer, bytes};
       const std::uint64_t now_ns = monotonic_ns();
       const std::uint64_t left_ns = end_ns > now_ns ? end_ns - now_ns : 0;
-      if (const auto ns = measure(by, one.how, what, left_ns / (all - done))) curve.points.push_back({bytes, std::max(1.0, *ns)});
+      if (const auto ns = measure(by, one.how, what, left_ns / (all - done)))
+        curve.points.push_back({bytes, std::max(1.0, *ns)});
       ++done;
     }
     if (!curve.points.empty()) curves.push_back(std::move(curve));

@@ -36,7 +36,8 @@ result<cu::event_t> event_behind(const gpu_context& context, cu::stream_t stream
   int capturing = cu::capture_status::none;
   if (cuda.cuStreamIsCapturing != nullptr && cuda.cuStreamIsCapturing(stream, &capturing) == cu::error_code::success &&
       capturing != cu::capture_status::none)
-    return failure{EBUSY, "the stream is being captured into a graph: copies cannot wait for it, begin them after the capture"};
+    return failure{EBUSY,
+                   "the stream is being captured into a graph: copies cannot wait for it, begin them after the capture"};
   cu::event_t event = nullptr;
   auto rc = cuda.cuEventCreate(&event, cu::event_flag::disable_timing);
   if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "an event to wait for a stream");
@@ -159,7 +160,7 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
 }
 
 std::optional<std::pair<gpu_engine*, gpu_engine::request>> planner::give_to_engine(const choice& how, const transfer& what,
-                                                                                  const sides& at) {
+                                                                                   const sides& at) {
   auto engine = hot_engine(at);
   if (!engine) return std::nullopt;
   transfer moved = what;
@@ -235,10 +236,10 @@ status completion::wait() {
   for (auto& one : queued_) keep_first(one.dma->wait(one.ticket));
   queued_.clear();
   if (job_ != nullptr) {
-    const auto job = std::move(job_);
-    std::unique_lock lock(job->mutex);
-    job->ended.wait(lock, [&] { return job->done.load(std::memory_order_acquire); });
-    keep_first(job->outcome);
+    const auto last = std::move(job_);
+    std::unique_lock lock(last->mutex);
+    last->ended.wait(lock, [&] { return last->done.load(std::memory_order_acquire); });
+    keep_first(last->outcome);
   }
   return outcome;
 }

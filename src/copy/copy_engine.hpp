@@ -15,35 +15,45 @@ namespace pl::copy {
 
 class copy_engine {
  public:
-  // Work that was queued. Valid as long as the engine lives; may be asked any number of times, from any thread.
+  // Work that was queued. Valid as long as the engine lives; may be asked any number of times, from any thread, until 2^31
+  // younger ones of its lane (an hour at half a million a second) make it look new.
   struct ticket {
     std::uint32_t lane = 0;
     std::uint32_t value = 0;
   };
 
-  // `lanes` streams (non-blocking, highest priority): threads spread over them. Nothing is kept of a failed open.
-  static result<std::unique_ptr<copy_engine>> open(const gpu_context& context, unsigned lanes = 4);
+  // `lanes` streams (non-blocking, highest priority), at least one: threads spread over them. Nothing is kept of a failed
+  // open. `first_value`: where the lanes start to count; tests start near the wrap.
+  static result<std::unique_ptr<copy_engine>> open(const gpu_context& context, unsigned lanes = 4,
+                                                   std::uint32_t first_value = 0);
+  // Waits for what is queued. Touches nothing where the context is gone, or in a forked child.
   ~copy_engine();
   copy_engine(const copy_engine&) = delete;
   copy_engine& operator=(const copy_engine&) = delete;
 
   const gpu_context& context() const noexcept;
+  // False in a forked child, where every call answers EACCES: CUDA does not work there and the words are not mapped.
+  bool is_of_this_process() const noexcept;
 
   // Queues the copies in this order on one lane and returns a ticket behind the last one. Host memory should be pinned: CUDA
-  // stages other memory itself, slowly, and returns from to_host only when that is done. `after`: the copies wait for what
-  // that stream has queued so far; null is the application's own business, as with any private stream.
-  // On failure nothing more is queued, what was queued before the failing one may still run: it has been waited for.
+  // stages other memory itself, slowly, and returns from to_host only when that is done.
+  // With `has_after`, the copies wait for what the stream `after` has queued so far; null then is the default stream of the
+  // thread's current context. EBUSY if that stream is being captured into a graph: it has no "so far" then.
+  // On failure nothing more is queued, and what was queued before the failing copy has ended.
   result<ticket> submit(std::span<const transfer> copies, cu::stream_t after = nullptr, bool has_after = false);
   result<ticket> submit(const transfer& copy) { return submit(std::span(&copy, 1)); }
   // Sets bytes; asynchronous like a copy.
   result<ticket> submit_fill(std::uint64_t dst, unsigned char value, std::size_t bytes);
 
-  // Whether it has ended. Acquire: the data is there when it says true. Never blocks, no driver call.
+  // Whether it has ended. Acquire: the data is there when it says true. Never blocks; no driver call, except where the
+  // driver lacks cuStreamWriteValue32. Cannot tell why something will never end: wait() can.
   bool is_done(const ticket& which) const noexcept;
   // Polls; every millisecond asks the driver whether the stream still lives. EIO with the driver's reason (the context was
   // destroyed, a kernel of the application faulted), ETIMEDOUT after `timeout_ms` (0: none); the copy may then still run.
   status wait(const ticket& which, unsigned timeout_ms = 0);
-  // `stream` waits, on the GPU, for the ticket. / Records `event` behind it.
+  // `stream` waits, on the GPU, for the ticket (null: the current context's default stream; EBUSY if it is being captured).
+  // / Records `event`, which must be of this engine's context, behind it. Both may come behind younger work of the same
+  // lane.
   status make_wait(cu::stream_t stream, const ticket& which);
   status record(cu::event_t event, const ticket& which);
 

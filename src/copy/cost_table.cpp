@@ -13,8 +13,9 @@
 namespace pl::copy {
 namespace {
 
-constexpr const char* kMethodNames[kMethods] = {"cpu_store",     "cpu_load",    "cpu_relay", "engine_low_latency", "engine_copy",
-                                                "engine_bounce", "copy_engine", "bounce",    "registered"};
+constexpr const char* kMethodNames[kMethods] = {"cpu_store",          "cpu_load",    "cpu_relay",
+                                                "engine_low_latency", "engine_copy", "engine_bounce",
+                                                "copy_engine",        "bounce",      "registered"};
 constexpr const char* kSideNames[kSides] = {"pinned", "pageable", "same_gpu", "peer_gpu"};
 constexpr const char* kDirectionNames[] = {"to_device", "to_host", "on_device"};
 constexpr const char* kHeader = "peerlane-calibration/1";
@@ -110,19 +111,27 @@ double cost_curve::at(std::uint64_t bytes) const {
 std::vector<choice> candidates(direction way, other_side side) {
   using enum method;
   if (way == direction::on_device)
-    return side == other_side::same_gpu ? std::vector<choice>{{cpu_relay, 1}, {engine_copy, 1}, {engine_copy, 8}, {copy_engine, 1}}
-                                        : std::vector<choice>{{cpu_relay, 1}, {copy_engine, 1}};
+    return side == other_side::same_gpu
+               ? std::vector<choice>{{cpu_relay, 1}, {engine_copy, 1}, {engine_copy, 8}, {copy_engine, 1}}
+               : std::vector<choice>{{cpu_relay, 1}, {copy_engine, 1}};
   if (way == direction::to_device) {
     std::vector<choice> all{{cpu_store, 1}, {cpu_store, 2}, {cpu_store, 4}, {cpu_store, 8}};
-    if (side == other_side::pinned) all.insert(all.end(), {{engine_copy, 1}, {engine_copy, 2}, {engine_copy, 4}, {copy_engine, 1}});
+    if (side == other_side::pinned)
+      all.insert(all.end(), {{engine_copy, 1}, {engine_copy, 2}, {engine_copy, 4}, {copy_engine, 1}});
     else all.insert(all.end(), {{bounce, 1}, {bounce, 2}, {bounce, 4}, {bounce, 8}, {registered, 1}, {copy_engine, 1}});
     return all;
   }
   std::vector<choice> all{{cpu_load, 1}, {engine_low_latency, 1}};
   if (side == other_side::pinned) all.insert(all.end(), {{engine_copy, 1}, {engine_copy, 2}, {copy_engine, 1}});
   else
-    all.insert(all.end(), {{engine_bounce, 1}, {engine_bounce, 4}, {bounce, 1}, {bounce, 2}, {bounce, 4}, {bounce, 8},
-                           {registered, 1}, {copy_engine, 1}});
+    all.insert(all.end(), {{engine_bounce, 1},
+                           {engine_bounce, 4},
+                           {bounce, 1},
+                           {bounce, 2},
+                           {bounce, 4},
+                           {bounce, 8},
+                           {registered, 1},
+                           {copy_engine, 1}});
   return all;
 }
 
@@ -188,7 +197,8 @@ std::string cost_table::text() const {
   std::string out = format("%s\n", kHeader);
   for (const auto& curve : curves_) {
     out += format("curve %s %s %s %u", name_of(curve.way), name_of(curve.side), name_of(curve.how.how), curve.how.width);
-    for (const auto& point : curve.points) out += format(" %llu:%.0f", static_cast<unsigned long long>(point.bytes), point.ns);
+    for (const auto& point : curve.points)
+      out += format(" %llu:%.0f", static_cast<unsigned long long>(point.bytes), point.ns);
     out += "\n";
   }
   return out;

@@ -44,8 +44,8 @@ struct choice {
 inline bool needs_engine(method how) {
   return how == method::engine_low_latency || how == method::engine_copy || how == method::engine_bounce;
 }
-std::string to_text(const choice& what);                 // "cpu_store x4"
-result<choice> parse_choice(const std::string& text);    // the same, or "cpu_store"; EINVAL names what there is
+std::string to_text(const choice& what);               // "cpu_store x4"
+result<choice> parse_choice(const std::string& text);  // the same, or "cpu_store"; EINVAL names what there is
 
 struct cost_point {
   std::uint64_t bytes;

@@ -6,13 +6,21 @@
 // never be reached through the mapping made before.
 //
 // A mapping keeps its memory from going back to the GPU. So that freed memory does, entries whose memory is gone are dropped
-// at every miss, when the cache is full, and by a background sweep within `sweep_ms`.
+// at every miss and by a background sweep within `sweep_ms`.
+//
+// Entries are windows: the part of a memory object, and of what the user allocated, that lies in one window_bytes-aligned
+// stretch of addresses. A request that crosses such a border gets the window half a window further on, so every request of
+// up to half a window fits into one, and neighbours share entries.
+//
+// Processes: after fork the child's finds answer EACCES, and its destructors leave the parent's mappings alone (the child
+// has not inherited them).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "backend.hpp"
 #include "pointer.hpp"
@@ -24,7 +32,7 @@ class mapping_cache {
  public:
   struct options {
     std::uint64_t window_bytes = 32u << 20;     // most that one entry maps; a power of two, at least 2 MiB
-    std::uint64_t capacity_bytes = 512u << 20;  // most that all entries map; the least recently used ones go first
+    std::uint64_t capacity_bytes = 512u << 20;  // most that all entries map, at least a window; the least recently used go
     unsigned sweep_ms = 50;                     // 0: no background sweep
     std::string backend = "auto";
   };
@@ -34,14 +42,27 @@ class mapping_cache {
   class hold {
    public:
     hold() = default;
-    hold(hold&& other) noexcept;
-    hold& operator=(hold&& other) noexcept;
-    ~hold();
+    hold(hold&& other) noexcept
+        : data(std::exchange(other.data, nullptr)), type(other.type), from_(std::exchange(other.from_, nullptr)) {}
+    hold& operator=(hold&& other) noexcept {
+      std::swap(data, other.data);
+      std::swap(type, other.type);
+      std::swap(from_, other.from_);
+      other.end();
+      return *this;
+    }
+    ~hold() { end(); }
+    // Gives the mapping back before the object ends.
+    void end() noexcept {
+      data = nullptr;
+      if (from_ != nullptr) give_back(std::exchange(from_, nullptr));
+    }
     char* data = nullptr;  // CPU address of the device pointer's byte
     arch::mapping_type type = arch::mapping_type::none;
 
    private:
     friend class mapping_cache;
+    static void give_back(entry* from) noexcept;
     entry* from_ = nullptr;
   };
 
@@ -50,17 +71,33 @@ class mapping_cache {
   mapping_cache(const mapping_cache&) = delete;
   mapping_cache& operator=(const mapping_cache&) = delete;
 
-  // [pointer, pointer + bytes), which `info` (cu::inspect_pointer of `pointer`, just now) describes. Thread-safe.
-  // ERANGE: larger than a window or leaves the memory object (several adjacent pieces), use another way to copy;
-  // EINVAL: leaves the allocation; otherwise why this memory cannot be mapped (that reason is remembered for the object, so
-  // asking again is cheap). A hit takes no system call.
+  // [pointer, pointer + bytes), which `info` (cu::inspect_pointer of `pointer`, just now) describes. Thread-safe; `cuda`
+  // must outlive the cache. A hit takes no system call and no allocation, except with a backend whose mappings can be
+  // revoked (gdrdrv without persistent mapping: one ioctl, because a revoked mapping faults).
+  //   ERANGE  more than half a window, or leaves the memory object (several adjacent pieces): use another way to copy
+  //   EINVAL  no bytes, or leaves the allocation
+  //   EBUSY   all of the capacity is held by copies under way
+  //   EAGAIN  the memory changed while it was being mapped: the application frees what it copies
+  //   EACCES  a forked child
+  //   ENOTSUP the driver does not tell this memory apart from what may lie at its address later (VMM and pools before CUDA
+  //   12)
+  // Otherwise why the backend cannot map it. That is remembered for the object, so asking again is cheap: for good if it is
+  // about the memory (ENOTSUP, EINVAL, EPERM), for kRetryMs if it may pass.
   result<hold> find(const cu::driver_table& cuda, const cu::pointer_info& info, std::uint64_t pointer, std::size_t bytes);
+  static constexpr unsigned kRetryMs = 100;
 
-  // Drops entries whose memory is gone; with `all`, every one not in use. Returns the bytes still mapped.
+  // Drops entries whose memory is gone; with `all`, every one not in use, and forgets refusals. Returns the bytes that are
+  // still mapped.
   std::uint64_t trim(bool all);
 
   struct statistics {
-    std::uint64_t hits = 0, misses = 0, evictions = 0, stale = 0, refused = 0, mapped_bytes = 0;
+    std::uint64_t hits = 0;
+    std::uint64_t misses = 0;     // had to be mapped, or could not
+    std::uint64_t evictions = 0;  // entries that made room
+    std::uint64_t stale = 0;      // entries whose memory was gone
+    std::uint64_t refused = 0;    // answered from memory of an earlier refusal
+    std::uint64_t entries = 0;
+    std::uint64_t mapped_bytes = 0;  // with those that were dropped and are still held
   };
   statistics counts() const;
 

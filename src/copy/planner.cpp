@@ -45,8 +45,7 @@ planner::planner(const cu::driver_table& cuda, const options& wanted, cost_table
       options_(wanted),
       costs_(std::move(costs)),
       costs_origin_(std::move(origin)),
-      threads_(wanted.threads != 0 ? wanted.threads
-                                   : std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u)),
+      threads_(wanted.threads != 0 ? wanted.threads : std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u)),
       epoch_(claim_process_epoch()),
       serial_(g_planners.fetch_add(1, std::memory_order_relaxed)),
       maps_(wanted.maps) {}
@@ -89,7 +88,8 @@ bool planner::is_mine() const noexcept { return process_epoch() == epoch_; }
 // ---- Looking at addresses ---------------------------------------------------------------------------------------------
 
 result<planner::sides> planner::look(const transfer& what) const {
-  sides at{what.way};
+  sides at;
+  at.way = what.way;
   if (!is_mine()) return wrong_process();
   if (what.rows > 1 && (what.dst_pitch < what.row_bytes || what.src_pitch < what.row_bytes))
     return failure{EINVAL, format("pitches of %zu and %zu bytes: rows of %zu bytes would overlap", what.dst_pitch,
@@ -99,13 +99,13 @@ result<planner::sides> planner::look(const transfer& what) const {
   if (!dst_bytes || !src_bytes || !checked_add(what.dst, *dst_bytes) || !checked_add(what.src, *src_bytes))
     return failure{EINVAL, "rows times pitch goes beyond the address space"};
 
-  const auto inspect = [&](const char* name, std::uint64_t address, std::uint64_t bytes,
-                           cu::pointer_info& out) -> status {
+  const auto inspect = [&](const char* name, std::uint64_t address, std::uint64_t bytes, cu::pointer_info& out) -> status {
     auto info = cu::inspect_pointer(cuda_, address);
     if (!info) return failure{info.error().code, format("the %s: %s", name, info.error().message.c_str())};
     if (!info->allocation.contains({address, bytes}))
-      return bad(name, address, bytes, format("its allocation ends %llu bytes behind its beginning",
-                                              static_cast<unsigned long long>(info->allocation.end() - address)));
+      return bad(name, address, bytes,
+                 format("its allocation ends %llu bytes behind its beginning",
+                        static_cast<unsigned long long>(info->allocation.end() - address)));
     out = *info;
     return {};
   };
@@ -207,7 +207,8 @@ choice planner::choose_for_rows(const transfer& what, const sides& at) {
   const std::size_t bytes = what.bytes();
   if (at.way == direction::on_device) return {method::copy_engine, 1};
   if (at.way == direction::to_device && bytes <= kStoreBytes) return {method::cpu_store, 1};
-  if (at.way == direction::to_host && what.rows <= kLoadRows && what.row_bytes <= kLoadRowBytes) return {method::cpu_load, 1};
+  if (at.way == direction::to_host && what.rows <= kLoadRows && what.row_bytes <= kLoadRowBytes)
+    return {method::cpu_load, 1};
   const bool fits_engine = bytes <= staging_area::kPieceBytes;
   if (!fits_engine || !engine_is_hot(at)) return {method::copy_engine, 1};
   if (at.other == other_side::pinned) return {method::engine_copy, static_cast<std::uint8_t>(bytes > 65536 ? 4 : 1)};

@@ -38,7 +38,7 @@ class planner {
     gpu_engine::options engine;
     bool use_engine = true;
     unsigned threads = 0;  // CPU threads of one copy, the caller included; 0: 8, or half the CPUs if that is less
-    std::string costs;     // text of a calibration; empty: the file for this machine if there is one, else the built-in table
+    std::string costs;  // text of a calibration; empty: the file for this machine if there is one, else the built-in table
   };
 
   // Calls nothing of CUDA; EINVAL for a cost text that is not understood. `cuda` must outlive the planner.
@@ -101,12 +101,12 @@ class planner {
   status copy_by(const choice& how, const transfer& what);
 
   struct statistics {
-    std::uint64_t copies[kMethods] = {};    // by the way that was taken
+    std::uint64_t copies[kMethods] = {};  // by the way that was taken
     std::uint64_t bytes[kMethods] = {};
-    std::uint64_t not_mapped = 0;           // CPU ways given up because the memory could not be mapped
-    std::uint64_t engine_not_taken = 0;     // the GPU engine was asked and did not take it
+    std::uint64_t not_mapped = 0;        // CPU ways given up because the memory could not be mapped
+    std::uint64_t engine_not_taken = 0;  // the GPU engine was asked and did not take it
     mapping_cache::statistics maps;
-    gpu_engine::statistics engine;          // of all contexts
+    gpu_engine::statistics engine;  // of all contexts
   };
   statistics counts() const;
 

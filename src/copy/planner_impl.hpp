@@ -16,12 +16,12 @@
 namespace pl::copy {
 
 struct planner::sides {
-  direction way;
+  direction way = direction::to_device;
   other_side other = other_side::pageable;
-  bool other_is_known = false;   // `other` was looked up: for host memory that costs a driver call, often not needed
-  cu::pointer_info device;       // of the destination, for to_host of the source
-  cu::pointer_info source;       // on_device only
-  host_memory host;              // if other_is_known
+  bool other_is_known = false;  // `other` was looked up: for host memory that costs a driver call, often not needed
+  cu::pointer_info device;      // of the destination, for to_host of the source
+  cu::pointer_info source;      // on_device only
+  host_memory host;             // if other_is_known
 };
 
 // A device range as the CPU reaches it: through a registration or through the cache.

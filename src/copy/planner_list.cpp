@@ -11,9 +11,9 @@
 namespace pl::copy {
 namespace {
 
-constexpr std::size_t kShortBytes = 4096;                        // of a piece that is worth gathering
-constexpr std::size_t kGatherBytes = 2 * kLowLatencyBytes;       // what one message brings
-constexpr std::size_t kLoadPieces = 2;                           // so few pieces cost less by loads
+constexpr std::size_t kShortBytes = 4096;                   // of a piece that is worth gathering
+constexpr std::size_t kGatherBytes = 2 * kLowLatencyBytes;  // what one message brings
+constexpr std::size_t kLoadPieces = 2;                      // so few pieces cost less by loads
 
 bool is_short(const transfer& what) { return what.rows == 1 && what.row_bytes <= kShortBytes && what.row_bytes != 0; }
 

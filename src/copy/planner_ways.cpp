@@ -11,9 +11,7 @@
 namespace pl::copy {
 namespace {
 
-failure not_for(const choice& how, const char* why) {
-  return {ENOTSUP, format("%s: %s", to_text(how).c_str(), why)};
-}
+failure not_for(const choice& how, const char* why) { return {ENOTSUP, format("%s: %s", to_text(how).c_str(), why)}; }
 
 // Whatever kept the memory from being mapped is no reason not to copy.
 failure not_mapped(const failure& why) { return {ENOTSUP, why.message}; }

@@ -15,9 +15,9 @@ namespace pl::copy {
 class worker_pool {
  public:
   struct options {
-    unsigned helpers = 3;    // threads besides the caller; 0: every job runs on the caller
-    std::vector<int> cpus;   // where the helpers may run; empty: wherever the process may
-    unsigned spin_us = 100;  // how long a helper stays hot after its last job
+    unsigned helpers = 3;        // threads besides the caller; 0: every job runs on the caller
+    std::vector<int> cpus = {};  // where the helpers may run; empty: wherever the process may
+    unsigned spin_us = 100;      // how long a helper stays hot after its last job
   };
 
   explicit worker_pool(options wanted);  // starts no thread: the first job that can use one does

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bounce.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "checked_math.hpp"
+#include "mmio.hpp"
+#include "pinned_buffer.hpp"
+#include "text.hpp"
+
+namespace pl::copy {
+namespace {
+
+constexpr std::size_t kMinChunkBytes = 64u << 10;  // below it the engine's start-up, not its speed, sets the pace
+constexpr unsigned kMinChunks = 2;                 // one with the engine, one with the CPU
+constexpr std::size_t kNever = ~std::size_t{0};
+constexpr unsigned kPollsPerYield = 64;
+
+// Chunk i lives in slot i % slots.
+struct slot {
+  std::atomic<std::size_t> submitted{kNever};  // the chunk whose DMA was queued last; release: behind `end`
+  copy_engine::ticket end;
+};
+
+// One copy. Parts are claimed in rising order and part i waits for part i - slots at most, so whoever runs part i can be
+// sure that what it waits for has been claimed, and ends: also when one thread runs all of them.
+class job {
+ public:
+  job(copy_engine& engine, std::byte* ring, std::span<slot> slots, std::size_t chunk_bytes, transfer whole)
+      : engine_(engine), ring_(ring), slots_(slots), chunk_bytes_(chunk_bytes), whole_(whole) {
+    for (auto& s : slots_) s.submitted.store(kNever, std::memory_order_relaxed);
+  }
+
+  std::size_t parts() const { return (whole_.row_bytes + chunk_bytes_ - 1) / chunk_bytes_; }
+
+  // The engine gets the whole ring to fill before the first chunk is asked for.
+  void submit_ahead() {
+    for (std::size_t i = 0; i < std::min(parts(), slots_.size()) && !has_failed(); ++i) submit(i);
+  }
+
+  void take_out(std::size_t i) {
+    if (!await_slot(i, i)) return;
+    std::memcpy(host_pointer(whole_.dst + offset(i)), in_ring(i), bytes(i));
+    if (i + slots_.size() < parts()) submit(i + slots_.size());
+  }
+
+  void put_in(std::size_t i) {
+    if (!await_slot(i, i < slots_.size() ? kNever : i - slots_.size())) return;
+    std::memcpy(in_ring(i), host_pointer(whole_.src + offset(i)), bytes(i));
+    submit(i);
+  }
+
+  // Nothing is in flight afterwards: the ring may be used again, and the caller may free its memory.
+  status finish() {
+    for (auto& s : slots_)
+      if (s.submitted.load(std::memory_order_acquire) != kNever) keep_first(engine_.wait(s.end));
+    return std::move(failed_);
+  }
+
+ private:
+  std::size_t offset(std::size_t i) const { return i * chunk_bytes_; }
+  std::size_t bytes(std::size_t i) const { return std::min(chunk_bytes_, whole_.row_bytes - offset(i)); }
+  std::byte* in_ring(std::size_t i) const { return ring_ + i % slots_.size() * chunk_bytes_; }
+  bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
+
+  void keep_first(status outcome) {
+    if (outcome) return;
+    const std::lock_guard lock(mutex_);
+    if (failed_) failed_ = std::move(outcome);
+    has_failed_.store(true, std::memory_order_release);
+  }
+
+  void submit(std::size_t i) {
+    transfer part = whole_;
+    part.row_bytes = bytes(i);
+    part.src = whole_.way == direction::to_host ? whole_.src + offset(i) : address_of(in_ring(i));
+    part.dst = whole_.way == direction::to_host ? address_of(in_ring(i)) : whole_.dst + offset(i);
+    auto queued = engine_.submit(part);
+    if (!queued) return keep_first(queued.error());
+    auto& s = slots_[i % slots_.size()];
+    s.end = *queued;
+    s.submitted.store(i, std::memory_order_release);
+  }
+
+  // Until the slot of part i holds chunk `expected` and its DMA has ended. False once anything has failed.
+  bool await_slot(std::size_t i, std::size_t expected) {
+    auto& s = slots_[i % slots_.size()];
+    for (unsigned polls = 1; s.submitted.load(std::memory_order_acquire) != expected; ++polls) {
+      if (has_failed()) return false;
+      arch::relax();
+      if (polls % kPollsPerYield == 0) sched_yield();  // the thread that has the lower part may be waiting for this CPU
+    }
+    if (has_failed()) return false;
+    if (expected != kNever) keep_first(engine_.wait(s.end));
+    return !has_failed();
+  }
+
+  copy_engine& engine_;
+  std::byte* const ring_;
+  const std::span<slot> slots_;
+  const std::size_t chunk_bytes_;
+  const transfer whole_;
+  std::atomic<bool> has_failed_{false};
+  std::mutex mutex_;  // guards failed_
+  status failed_;
+};
+
+}  // namespace
+
+struct bounce_ring::state {
+  state(copy_engine& e, worker_pool& p, options wanted)
+      : engine(e),
+        pool(p),
+        chunk_bytes(std::bit_ceil(std::max(wanted.chunk_bytes, kMinChunkBytes))),
+        chunks(std::max(wanted.chunks, kMinChunks)) {}
+
+  status allocate() {
+    if (slots != nullptr) return {};
+    auto made = pinned_buffer::make(engine.context(), chunk_bytes * chunks);
+    if (!made) return made.error();
+    std::unique_ptr<slot[]> fresh(new (std::nothrow) slot[chunks]);
+    if (fresh == nullptr) return failure{ENOMEM, "no memory for a ring of pinned chunks"};
+    ring = *std::move(made);
+    slots = std::move(fresh);
+    return {};
+  }
+
+  status run(const transfer& whole, unsigned width) {
+    // Before the lock, which a thread of the parent may have held at the fork.
+    if (!engine.is_of_this_process()) return failure{EACCES, "a ring of the parent process: make one in this process"};
+    if (whole.row_bytes == 0) return {};
+    const std::lock_guard lock(mutex);
+    if (auto ready = allocate(); !ready) return ready;
+    job current(engine, ring.data(), {slots.get(), chunks}, chunk_bytes, whole);
+    const bool is_read = whole.way == direction::to_host;
+    if (is_read) current.submit_ahead();
+    pool.run(std::max(width, 1u), current.parts(),
+             [&](std::size_t part) { is_read ? current.take_out(part) : current.put_in(part); });
+    return current.finish();
+  }
+
+  copy_engine& engine;
+  worker_pool& pool;
+  const std::size_t chunk_bytes;
+  const unsigned chunks;
+  std::mutex mutex;
+  pinned_buffer ring;
+  std::unique_ptr<slot[]> slots;
+};
+
+bounce_ring::bounce_ring(copy_engine& engine, worker_pool& pool, options wanted)
+    : state_(std::make_unique<state>(engine, pool, wanted)) {}
+
+bounce_ring::~bounce_ring() {
+  // Leaked in a child on purpose: the driver must not be called, and the ring's pages are not there.
+  if (!state_->engine.is_of_this_process()) (void)state_.release();
+}
+
+status bounce_ring::to_host(void* dst, std::uint64_t src, std::size_t bytes, unsigned width) {
+  return state_->run({.way = direction::to_host, .dst = address_of(dst), .src = src, .row_bytes = bytes}, width);
+}
+
+status bounce_ring::to_device(std::uint64_t dst, const void* src, std::size_t bytes, unsigned width) {
+  return state_->run({.way = direction::to_device, .dst = dst, .src = address_of(src), .row_bytes = bytes}, width);
+}
+
+// ---- registered for one copy ----------------------------------------------------------------------------------------
+
+namespace {
+
+std::optional<address_range> host_pages(const transfer& copy) {
+  const bool is_read = copy.way == direction::to_host;
+  const std::size_t pitch = copy.is_linear() ? copy.row_bytes : is_read ? copy.dst_pitch : copy.src_pitch;
+  const auto before_last = checked_mul(copy.rows - 1, pitch);
+  const auto bytes = before_last ? checked_add(*before_last, copy.row_bytes) : std::nullopt;
+  if (!bytes) return std::nullopt;
+  return round_outwards({is_read ? copy.dst : copy.src, *bytes}, kHostPageBytes);
+}
+
+status register_pages(const gpu_context& context, address_range pages) {
+  auto scope = context_use::enter(context);
+  if (!scope) return scope.error();
+  constexpr unsigned kFlags = cu::host_register_flag::portable | cu::host_register_flag::device_map;
+  const auto rc = context.cuda->cuMemHostRegister_v2(host_pointer(pages.begin), pages.size_bytes, kFlags);
+  if (rc == cu::error_code::success) return {};
+  auto why = cu::make_error(
+      *context.cuda, rc,
+      format("registering %zu bytes of the application's memory", static_cast<std::size_t>(pages.size_bytes)));
+  if (rc == cu::error_code::host_memory_already_registered) why.code = EBUSY;
+  return why;
+}
+
+status unregister_pages(const gpu_context& context, address_range pages) {
+  auto scope = context_use::enter(context);
+  if (!scope) return scope.error();
+  const auto rc = context.cuda->cuMemHostUnregister(host_pointer(pages.begin));
+  if (rc != cu::error_code::success) return cu::make_error(*context.cuda, rc, "unregistering the application's memory");
+  return {};
+}
+
+}  // namespace
+
+status copy_registered(copy_engine& engine, const transfer& copy) {
+  if (!engine.is_of_this_process()) return failure{EACCES, "a copy engine of the parent process"};
+  if (copy.way == direction::on_device) return failure{EINVAL, "a copy between GPUs has no host memory to register"};
+  if (copy.bytes() == 0) return {};
+  const auto pages = host_pages(copy);
+  if (!pages) return failure{EINVAL, "the copy's host memory passes the end of the address space"};
+  if (auto done = register_pages(engine.context(), *pages); !done) return done;
+  status outcome;
+  if (auto queued = engine.submit(copy)) outcome = engine.wait(*queued);
+  else outcome = queued.error();
+  auto undone = unregister_pages(engine.context(), *pages);  // waits for whatever still uses the pages
+  return outcome ? undone : outcome;
+}
+
+}  // namespace pl::copy

@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "copy_engine.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cassert>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "clock.hpp"
+#include "fork_guard.hpp"
+#include "mmio.hpp"
+#include "pinned_buffer.hpp"
+#include "text.hpp"
+
+namespace pl::copy {
+namespace {
+
+constexpr std::size_t kWordStride = 64;  // a line for each lane: one lane's writes do not take another's poller the line
+constexpr unsigned kMaxLanes = 64;       // the words fit one page
+constexpr std::uint32_t kEvents = 32;    // per lane, where events stand in for words; a power of two
+constexpr std::size_t kMaxPitch = 0x7fffffff;      // CU_DEVICE_ATTRIBUTE_MAX_PITCH of every GPU so far
+constexpr std::uint64_t kLifeCheckNs = 1'000'000;  // a dead context is noticed this late; a live one costs a call
+constexpr unsigned kPollsPerClockReading = 32;     // about a microsecond
+constexpr unsigned kPollsPerYield = 16;            // on the simulated GPU
+constexpr unsigned kIdleAnswersBeforeLost = 3;     // the driver calls a stream idle and the word still is not there
+constexpr cu::result_t kFirstCaptureError = 900;   // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ... _WRONG_THREAD
+constexpr cu::result_t kLastCaptureError = 908;
+constexpr std::uintptr_t kLastDefaultStreamHandle = 2;  // null, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD
+
+// Cyclic: a counter that has wrapped is still ahead of what it has passed.
+bool has_reached(std::uint32_t word, std::uint32_t value) noexcept { return static_cast<std::int32_t>(word - value) >= 0; }
+
+bool is_default_stream(cu::stream_t stream) { return reinterpret_cast<std::uintptr_t>(stream) <= kLastDefaultStreamHandle; }
+
+unsigned thread_index() noexcept {
+  static std::atomic<unsigned> threads{0};
+  thread_local const unsigned index = threads.fetch_add(1, std::memory_order_relaxed);
+  return index;
+}
+
+failure forked() { return {EACCES, "a copy engine of the parent process: open one in this process"}; }
+
+const char* name_of(direction way) {
+  if (way == direction::to_device) return "to the device";
+  return way == direction::to_host ? "to the host" : "on the device";
+}
+
+std::string describe(const transfer& copy) {
+  return format("%zu x %zu bytes %s, 0x%llx to 0x%llx", copy.rows, copy.row_bytes, name_of(copy.way),
+                static_cast<unsigned long long>(copy.src), static_cast<unsigned long long>(copy.dst));
+}
+
+cu::result_t queue_rows(const cu::driver_table& cuda, const transfer& copy, cu::stream_t stream) {
+  auto rc = cu::result_t{cu::error_code::success};
+  for (std::size_t row = 0; row < copy.rows && rc == cu::error_code::success; ++row)
+    rc = cuda.cuMemcpyAsync(copy.dst + row * copy.dst_pitch, copy.src + row * copy.src_pitch, copy.row_bytes, stream);
+  return rc;
+}
+
+cu::result_t queue(const cu::driver_table& cuda, const transfer& copy, cu::stream_t stream) {
+  if (copy.bytes() == 0) return cu::error_code::success;
+  if (copy.is_linear()) return cuda.cuMemcpyAsync(copy.dst, copy.src, copy.bytes(), stream);
+  if (copy.dst_pitch > kMaxPitch || copy.src_pitch > kMaxPitch) return queue_rows(cuda, copy, stream);
+  // The host's side by its own type: CUDA takes pageable memory there, and not everywhere as a unified address.
+  cu::memcpy_2d both{};
+  both.src_type = copy.way == direction::to_device ? cu::memory_type::host : cu::memory_type::device;
+  both.src_host = host_pointer(copy.src);
+  both.src_device = copy.src;
+  both.src_pitch = copy.src_pitch;
+  both.dst_type = copy.way == direction::to_host ? cu::memory_type::host : cu::memory_type::device;
+  both.dst_host = host_pointer(copy.dst);
+  both.dst_device = copy.dst;
+  both.dst_pitch = copy.dst_pitch;
+  both.width_bytes = copy.row_bytes;
+  both.height = copy.rows;
+  return cuda.cuMemcpy2DAsync_v2(&both, stream);
+}
+
+status refuse_capture(const cu::driver_table& cuda, cu::stream_t stream) {
+  if (cuda.cuStreamIsCapturing == nullptr) return {};
+  int capture = cu::capture_status::none;
+  const auto rc = cuda.cuStreamIsCapturing(stream, &capture);
+  // The default stream cannot even be asked while another stream's capture would have to include it.
+  if (capture != cu::capture_status::none || (rc >= kFirstCaptureError && rc <= kLastCaptureError))
+    return failure{EBUSY,
+                   "the stream is being captured into a graph, which cannot contain this copy: end the capture first, or "
+                   "order the copy after another stream"};
+  if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "looking at the application's stream");
+  return {};
+}
+
+struct lane {
+  // What waiting threads read. It never changes after open().
+  std::uint32_t* word = nullptr;
+  cu::device_ptr word_address = 0;
+  cu::stream_t stream = nullptr;
+  cu::event_t event = nullptr;       // for orders between this lane and other streams; recorded under the lock
+  cu::event_t events[kEvents] = {};  // fallback: a ticket's is the one at value % kEvents
+  // What submitting threads write: a line of its own. A submission is one step under the lock.
+  alignas(64) std::mutex mutex;
+  std::uint32_t last = 0;  // value of the youngest ticket
+};
+
+}  // namespace
+
+struct copy_engine::state {
+  explicit state(const gpu_context& c) : context(c), cuda(*c.cuda), epoch(claim_process_epoch()) {}
+  ~state();
+
+  bool is_ours() const noexcept { return process_epoch() == epoch; }
+  status make_lanes(unsigned wanted, std::uint32_t first_value);
+  status make_lane(lane& made, int priority, std::uint32_t first_value);
+  status choose_completion();
+  void drop_lane(lane& dropped) const;
+
+  failure lost() const;
+  result<context_use> enter() const;
+  lane& lock_one(std::unique_lock<std::mutex>& lock);
+  result<context_use> enter_theirs(gpu_context& theirs) const;
+  status order_behind(lane& ours, cu::stream_t after) const;
+  result<ticket> finish(lane& ours);
+  failure give_up(lane& ours, failure why) const;
+
+  bool has_ended(const lane& asked, std::uint32_t value) const noexcept;
+  bool event_says_ended(const lane& asked, std::uint32_t value) const noexcept;
+  status check_life(const lane& asked, unsigned& idle_answers) const;
+  status poll(const lane& asked, std::uint32_t value, unsigned timeout_ms) const;
+  status find_lane(const ticket& which, lane*& found) const;
+
+  const gpu_context context;
+  const cu::driver_table& cuda;
+  const std::uint32_t epoch;
+  pinned_buffer words;
+  std::unique_ptr<lane[]> lanes;
+  unsigned count = 0;
+  bool has_write_value = true;
+};
+
+// ---- life -----------------------------------------------------------------------------------------------------------
+
+status copy_engine::state::make_lane(lane& made, int priority, std::uint32_t first_value) {
+  auto rc = cuda.cuStreamCreateWithPriority(&made.stream, cu::stream_flag::non_blocking, priority);
+  if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "creating a stream for copies");
+  rc = cuda.cuEventCreate(&made.event, cu::event_flag::disable_timing);
+  if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "creating an event for copies");
+  made.last = first_value;
+  std::atomic_ref(*made.word).store(first_value, std::memory_order_relaxed);
+  return {};
+}
+
+status copy_engine::state::make_lanes(unsigned wanted, std::uint32_t first_value) {
+  auto scope = enter();
+  if (!scope) return scope.error();
+  const unsigned lanes_wanted = std::clamp(wanted, 1u, kMaxLanes);
+  auto made = pinned_buffer::make(context, lanes_wanted * kWordStride);
+  if (!made) return made.error();
+  words = *std::move(made);
+  lanes.reset(new (std::nothrow) lane[lanes_wanted]);
+  if (lanes == nullptr) return failure{ENOMEM, "no memory for a copy engine"};
+  int least = 0;
+  int greatest = 0;
+  if (const auto rc = cuda.cuCtxGetStreamPriorityRange(&least, &greatest); rc != cu::error_code::success)
+    return cu::make_error(cuda, rc, "asking for stream priorities");
+  for (; count < lanes_wanted;) {
+    lane& next = lanes[count];
+    next.word = reinterpret_cast<std::uint32_t*>(words.data() + count * kWordStride);
+    next.word_address = words.device_address() + count * kWordStride;
+    ++count;  // before it is complete: what there is of it gets dropped on failure
+    if (auto done = make_lane(next, greatest, first_value); !done) return done;
+  }
+  return choose_completion();
+}
+
+// Words where the driver can write them, else events: drivers before 11.7 lack the call, some set-ups refuse it.
+status copy_engine::state::choose_completion() {
+  auto rc = cu::result_t{cu::error_code::not_supported};
+  if (cuda.cuStreamWriteValue32_v2 != nullptr)
+    rc = cuda.cuStreamWriteValue32_v2(lanes[0].stream, lanes[0].word_address, lanes[0].last, cu::write_value::standard);
+  has_write_value = rc == cu::error_code::success;
+  if (has_write_value) return {};
+  if (rc != cu::error_code::not_supported) return cu::make_error(cuda, rc, "writing a word from a stream");
+  for (unsigned i = 0; i < count; ++i)
+    for (auto& event : lanes[i].events)
+      if (rc = cuda.cuEventCreate(&event, cu::event_flag::disable_timing); rc != cu::error_code::success)
+        return cu::make_error(cuda, rc, "creating an event for copies");
+  return {};
+}
+
+void copy_engine::state::drop_lane(lane& dropped) const {
+  if (dropped.stream != nullptr) {
+    cuda.cuStreamSynchronize(dropped.stream);  // the word is about to be unmapped
+    cuda.cuStreamDestroy_v2(dropped.stream);
+  }
+  if (dropped.event != nullptr) cuda.cuEventDestroy_v2(dropped.event);
+  for (auto* event : dropped.events)
+    if (event != nullptr) cuda.cuEventDestroy_v2(event);
+}
+
+copy_engine::state::~state() {
+  // Streams and events went with their context; naming them now could hit somebody else's.
+  if (auto scope = enter())
+    for (unsigned i = 0; i < count; ++i) drop_lane(lanes[i]);
+}
+
+result<std::unique_ptr<copy_engine>> copy_engine::open(const gpu_context& context, unsigned lanes,
+                                                       std::uint32_t first_value) {
+  auto made = std::make_unique<state>(context);
+  if (auto done = made->make_lanes(lanes, first_value); !done) return done.error();
+  return std::unique_ptr<copy_engine>(new copy_engine(std::move(made)));
+}
+
+copy_engine::copy_engine(std::unique_ptr<state> s) : state_(std::move(s)) {}
+
+copy_engine::~copy_engine() {
+  // Leaked in a child on purpose: the driver must not be called, and the words' pages are not there.
+  if (!is_of_this_process()) (void)state_.release();
+}
+
+const gpu_context& copy_engine::context() const noexcept { return state_->context; }
+bool copy_engine::is_of_this_process() const noexcept { return state_->is_ours(); }
+
+// ---- submission -----------------------------------------------------------------------------------------------------
+
+// A kernel of the application that faulted leaves a context that answers everything with its reason.
+failure copy_engine::state::lost() const {
+  unsigned long long id = 0;
+  const auto rc = cuda.cuCtxGetId != nullptr ? cuda.cuCtxGetId(context.handle, &id) : cu::result_t{cu::error_code::success};
+  const auto why = rc != cu::error_code::success ? cu::error_text(cuda, rc) : "it was destroyed";
+  return failure{
+      EIO, format("the CUDA context of device %d that copies run in is lost: %s", context.device_ordinal, why.c_str())};
+}
+
+result<context_use> copy_engine::state::enter() const {
+  if (context.is_alive()) {
+    auto entered = context_use::enter(context);
+    if (entered) return entered;  // else it went since
+  }
+  return lost();
+}
+
+// The thread's own lane, so that its copies stay in one order and their words in one cache; another one rather than wait.
+lane& copy_engine::state::lock_one(std::unique_lock<std::mutex>& lock) {
+  const unsigned own = thread_index() % count;
+  for (unsigned i = 0; i < count; ++i) {
+    lane& candidate = lanes[(own + i) % count];
+    lock = std::unique_lock(candidate.mutex, std::try_to_lock);
+    if (lock.owns_lock()) return candidate;
+  }
+  lock = std::unique_lock(lanes[own].mutex);
+  return lanes[own];
+}
+
+// The application's current context, which gives null and its like their meaning; ours where it has none.
+result<context_use> copy_engine::state::enter_theirs(gpu_context& theirs) const {
+  theirs = context;
+  cu::context_t current = nullptr;
+  if (cuda.cuCtxGetCurrent(&current) == cu::error_code::success && current != nullptr) theirs.handle = current;
+  return context_use::enter(theirs);
+}
+
+status copy_engine::state::order_behind(lane& ours, cu::stream_t after) const {
+  gpu_context theirs;
+  auto scope = enter_theirs(theirs);
+  if (!scope) return scope.error();
+  if (auto allowed = refuse_capture(cuda, after); !allowed) return allowed;
+  const bool is_foreign = theirs.handle != context.handle;
+  auto rc = cu::result_t{cu::error_code::invalid_handle};
+  if (!is_foreign || !is_default_stream(after)) rc = cuda.cuEventRecord(ours.event, after);
+  // An event records streams of its own context only: this stream is another one's.
+  cu::event_t borrowed = nullptr;
+  if (rc == cu::error_code::invalid_handle && is_foreign) {
+    rc = cuda.cuEventCreate(&borrowed, cu::event_flag::disable_timing);
+    if (rc == cu::error_code::success) rc = cuda.cuEventRecord(borrowed, after);
+  }
+  if (rc == cu::error_code::success)
+    rc = cuda.cuStreamWaitEvent(ours.stream, borrowed != nullptr ? borrowed : ours.event, 0);
+  if (borrowed != nullptr) cuda.cuEventDestroy_v2(borrowed);
+  if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "ordering a copy after the application's stream");
+  return {};
+}
+
+// In the context, under the lane's lock.
+result<copy_engine::ticket> copy_engine::state::finish(lane& ours) {
+  const std::uint32_t value = ours.last + 1;
+  const auto rc = has_write_value
+                      ? cuda.cuStreamWriteValue32_v2(ours.stream, ours.word_address, value, cu::write_value::standard)
+                      : cuda.cuEventRecord(ours.events[value % kEvents], ours.stream);
+  if (rc != cu::error_code::success) return give_up(ours, cu::make_error(cuda, rc, "queueing the end of a copy"));
+  ours.last = value;
+  return ticket{static_cast<std::uint32_t>(&ours - lanes.get()), value};
+}
+
+// Nothing may be in flight when a failed submission returns: the caller then frees or reuses the memory.
+failure copy_engine::state::give_up(lane& ours, failure why) const {
+  cuda.cuStreamSynchronize(ours.stream);
+  return why;
+}
+
+result<copy_engine::ticket> copy_engine::submit(std::span<const transfer> copies, cu::stream_t after, bool has_after) {
+  auto& s = *state_;
+  if (!s.is_ours()) return forked();
+  std::unique_lock<std::mutex> lock;
+  lane& ours = s.lock_one(lock);
+  if (has_after) {
+    if (!s.context.is_alive()) return s.lost();
+    if (auto ordered = s.order_behind(ours, after); !ordered) return ordered.error();
+  }
+  auto scope = s.enter();
+  if (!scope) return scope.error();
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    const auto rc = queue(s.cuda, copies[i], ours.stream);
+    if (rc == cu::error_code::success) continue;
+    const auto what = format("copy %zu of %zu (%s)", i + 1, copies.size(), describe(copies[i]).c_str());
+    return s.give_up(ours, cu::make_error(s.cuda, rc, what));
+  }
+  return s.finish(ours);
+}
+
+result<copy_engine::ticket> copy_engine::submit_fill(std::uint64_t dst, unsigned char value, std::size_t bytes) {
+  auto& s = *state_;
+  if (!s.is_ours()) return forked();
+  std::unique_lock<std::mutex> lock;
+  lane& ours = s.lock_one(lock);
+  auto scope = s.enter();
+  if (!scope) return scope.error();
+  if (bytes != 0) {
+    const auto rc = s.cuda.cuMemsetD8Async(dst, value, bytes, ours.stream);
+    if (rc != cu::error_code::success)
+      return cu::make_error(s.cuda, rc, format("setting %zu bytes at 0x%llx", bytes, static_cast<unsigned long long>(dst)));
+  }
+  return s.finish(ours);
+}
+
+// ---- completion -----------------------------------------------------------------------------------------------------
+
+// An event that was recorded again since, behind a younger ticket, only says so later.
+bool copy_engine::state::event_says_ended(const lane& asked, std::uint32_t value) const noexcept {
+  auto scope = enter();
+  if (!scope || cuda.cuEventQuery(asked.events[value % kEvents]) != cu::error_code::success) return false;
+  const std::atomic_ref word(*asked.word);  // raised, so that the next one to ask needs no call
+  auto now = word.load(std::memory_order_relaxed);
+  while (!has_reached(now, value) && !word.compare_exchange_weak(now, value, std::memory_order_acq_rel)) {}
+  return true;
+}
+
+bool copy_engine::state::has_ended(const lane& asked, std::uint32_t value) const noexcept {
+  if (has_reached(std::atomic_ref(*asked.word).load(std::memory_order_acquire), value)) return true;
+  return !has_write_value && event_says_ended(asked, value);
+}
+
+// EIO if the ticket's word can no longer be expected.
+status copy_engine::state::check_life(const lane& asked, unsigned& idle_answers) const {
+  auto scope = enter();
+  if (!scope) return scope.error();
+  const auto rc = cuda.cuStreamQuery(asked.stream);
+  if (rc == cu::error_code::not_ready) return {};
+  if (rc != cu::error_code::success) return failure{EIO, cu::make_error(cuda, rc, "a copy under way").message};
+  // The word was written before the stream became idle, but may arrive a moment later than the driver's own mark.
+  if (++idle_answers < kIdleAnswersBeforeLost) return {};
+  return failure{EIO, "the copy's stream is idle, and the copy's end was never signalled: its CUDA context was reset"};
+}
+
+status copy_engine::state::poll(const lane& asked, std::uint32_t value, unsigned timeout_ms) const {
+  if (has_ended(asked, value)) return {};
+  const std::uint64_t start_ns = monotonic_ns();
+  std::uint64_t check_ns = start_ns + kLifeCheckNs;
+  unsigned idle_answers = 0;
+  for (unsigned polls = 1;; ++polls) {
+    if (has_ended(asked, value)) return {};
+    arch::relax();
+    // The simulated GPU's streams are threads that need the CPUs that we poll on.
+    if (cuda.is_simulated && polls % kPollsPerYield == 0) sched_yield();
+    if (polls % kPollsPerClockReading != 0) continue;
+    const std::uint64_t now_ns = monotonic_ns();
+    if (now_ns >= check_ns) {
+      auto alive = check_life(asked, idle_answers);
+      if (!alive) return has_ended(asked, value) ? status() : alive;
+      check_ns = now_ns + kLifeCheckNs;
+    }
+    if (timeout_ms != 0 && now_ns - start_ns >= std::uint64_t{timeout_ms} * 1'000'000)
+      return failure{ETIMEDOUT, format("a copy has not ended after %u ms and may still run", timeout_ms)};
+  }
+}
+
+status copy_engine::state::find_lane(const ticket& which, lane*& found) const {
+  if (!is_ours()) return forked();
+  if (which.lane >= count) return failure{EINVAL, format("no ticket of this engine: lane %u of %u", which.lane, count)};
+  found = &lanes[which.lane];
+  return {};
+}
+
+bool copy_engine::is_done(const ticket& which) const noexcept {
+  if (!state_->is_ours()) return false;
+  assert(which.lane < state_->count);
+  return state_->has_ended(state_->lanes[which.lane], which.value);
+}
+
+status copy_engine::wait(const ticket& which, unsigned timeout_ms) {
+  lane* asked = nullptr;
+  if (auto found = state_->find_lane(which, asked); !found) return found;
+  return state_->poll(*asked, which.value, timeout_ms);
+}
+
+// By an event: a wait for the word itself (cuStreamWaitValue32) would be an order that CUDA's scheduler does not know of.
+status copy_engine::make_wait(cu::stream_t stream, const ticket& which) {
+  auto& s = *state_;
+  lane* asked = nullptr;
+  if (auto found = s.find_lane(which, asked); !found) return found;
+  if (s.has_ended(*asked, which.value)) return {};
+  const std::lock_guard lock(asked->mutex);
+  if (!s.context.is_alive()) return s.lost();
+  gpu_context theirs;
+  auto scope = s.enter_theirs(theirs);
+  if (!scope) return scope.error();
+  if (auto allowed = refuse_capture(s.cuda, stream); !allowed) return allowed;
+  auto rc = s.cuda.cuEventRecord(asked->event, asked->stream);
+  if (rc == cu::error_code::success) rc = s.cuda.cuStreamWaitEvent(stream, asked->event, 0);
+  if (rc != cu::error_code::success) return cu::make_error(s.cuda, rc, "ordering the application's stream after a copy");
+  return {};
+}
+
+status copy_engine::record(cu::event_t event, const ticket& which) {
+  auto& s = *state_;
+  lane* asked = nullptr;
+  if (auto found = s.find_lane(which, asked); !found) return found;
+  const std::lock_guard lock(asked->mutex);
+  auto scope = s.enter();
+  if (!scope) return scope.error();
+  const auto rc = s.cuda.cuEventRecord(event, asked->stream);
+  if (rc == cu::error_code::invalid_handle)
+    return failure{EINVAL, format("no event of the context of device %d that this copy runs in: it cannot be recorded there",
+                                  s.context.device_ordinal)};
+  if (rc != cu::error_code::success) return cu::make_error(s.cuda, rc, "recording an event behind a copy");
+  return {};
+}
+
+}  // namespace pl::copy

@@ -1,0 +1,467 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two locks, always in this order: `making` serialises everything slow (backend, driver, evictions), `lock` guards the table
+// and the reference counts for a few instructions and is all that a hit takes. The table holds one reference of each entry;
+// whoever drops the last one unmaps, outside of `lock`. Counts under the lock, because an atomic one would cost a hit and
+// its end three locked instructions instead of two, and those are most of what they cost.
+#include "mapping_cache.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cassert>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "device_io.hpp"
+#include "fork_guard.hpp"
+#include "log.hpp"
+#include "memory_window.hpp"
+#include "refusal_list.hpp"
+#include "spin_lock.hpp"
+#include "text.hpp"
+
+namespace pl::copy {
+namespace {
+
+constexpr std::uint64_t kSmallestWindow = 2u << 20;
+constexpr std::size_t kMostEntries = 512;  // a dma-buf takes a descriptor each: half of the usual limit of 1024
+constexpr std::size_t kBuckets = 1024;     // a power of two
+
+bool tells_of_exhaustion(int code) { return code == ENOMEM || code == ENOSPC || code == EMFILE || code == ENFILE; }
+
+std::size_t bucket_of(address_range pages) {
+  const std::uint64_t mixed =
+      (pages.begin / kHostPageBytes * 0x9E3779B97F4A7C15u) ^ (pages.size_bytes * 0xD6E8FEB86659FD93u);
+  return mixed >> 54;
+}
+static_assert(kBuckets == std::size_t{1} << (64 - 54));
+
+mapping_cache::options made_sane(mapping_cache::options wanted) {
+  std::uint64_t window_bytes = kSmallestWindow;
+  while (window_bytes <= wanted.window_bytes / 2) window_bytes *= 2;
+  wanted.window_bytes = window_bytes;
+  wanted.capacity_bytes = std::max(wanted.capacity_bytes, window_bytes);
+  return wanted;
+}
+
+}  // namespace
+
+struct mapping_cache::entry {
+  std::uint32_t references = 1;  // guarded by the table's lock, as the four below
+  bool is_linked = false;
+  std::size_t index = 0;       // in the list of all
+  std::uint64_t last_use = 0;  // by the cache's own clock
+  entry* next = nullptr;       // in its bucket
+  bool is_revocable = false;
+  arch::mapping_type type = arch::mapping_type::none;
+  memory_identity id;
+  address_range pages;
+  char* data = nullptr;  // of the first page
+  state* owner = nullptr;
+  // Cold.
+  std::uint64_t serial = 0;  // never given out twice
+  std::uint64_t probe = 0;   // the address by which the driver is asked whether the memory is still there
+  std::unique_ptr<pinned_memory> pin;
+  cpu_view view;
+
+  void release() noexcept;
+};
+
+struct mapping_cache::state {
+  explicit state(options given) : wanted(made_sane(std::move(given))) {}
+
+  const options wanted;
+  const std::uint32_t epoch = claim_process_epoch();
+
+  // The table. What every hit writes has its own cache lines, so that readers of the rest do not wait for them.
+  alignas(64) mutable spin_lock lock;
+  std::uint64_t clock = 0;
+  statistics counted;
+  alignas(64) std::array<entry*, kBuckets> buckets{};
+  std::vector<entry*> entries;
+  std::atomic<std::uint64_t> mapped_bytes{0};
+
+  // Making entries.
+  std::mutex making;
+  std::unique_ptr<backend> maker;
+  std::optional<refusal> no_maker;
+  refusal_list refusals;
+  std::uint64_t last_serial = 0;
+  std::atomic<const cu::driver_table*> cuda{nullptr};
+
+  // The sweep.
+  std::mutex sweep_mutex;
+  std::condition_variable sweep_wakes;
+  pthread_t sweep_thread{};
+  bool is_sweeping = false;  // the thread exists
+  bool has_work = false;
+  bool must_stop = false;
+
+  bool is_ours() const { return process_epoch() == epoch; }
+
+  entry* take(const memory_identity& id, address_range pages);
+  entry* look_up_locked(const memory_identity& id, address_range pages) const;
+  void link(entry& fresh);
+  void unlink_locked(entry& old);
+
+  result<entry*> take_or_make(const memory_identity& id, const window& where);
+  result<entry*> make(const memory_identity& id, const window& where);
+  result<entry*> map(const memory_identity& id, const window& where);
+  status open_maker();
+  bool make_room(std::uint64_t bytes);
+  bool drop_least_recent();
+  void drop_unused();
+  bool is_revoked(entry& held);
+
+  std::size_t drop_stale();
+  void start_sweep();
+  void stop_sweep();
+  void sweep();
+};
+
+// ---- Entries
+
+void mapping_cache::entry::release() noexcept {
+  if (!owner->is_ours()) return;  // leaked: the mapping is not in this process, the pin is the parent's
+  {
+    const std::lock_guard guard(owner->lock);
+    if (--references != 0) return;
+  }
+  pin->unmap(view);
+  const std::uint64_t bytes = pin->range().size_bytes;
+  pin.reset();
+  owner->mapped_bytes.fetch_sub(bytes, std::memory_order_relaxed);
+  delete this;
+}
+
+void mapping_cache::hold::give_back(entry* from) noexcept { from->release(); }
+
+// ---- The table
+
+mapping_cache::entry* mapping_cache::state::look_up_locked(const memory_identity& id, address_range pages) const {
+  entry* found = buckets[bucket_of(pages)];
+  while (found != nullptr &&
+         !(found->pages.begin == pages.begin && found->pages.size_bytes == pages.size_bytes && found->id == id))
+    found = found->next;
+  return found;
+}
+
+// The entry with a reference more, or null.
+inline mapping_cache::entry* mapping_cache::state::take(const memory_identity& id, address_range pages) {
+  const std::lock_guard guard(lock);
+  entry* found = look_up_locked(id, pages);
+  if (found == nullptr) return nullptr;
+  ++found->references;
+  found->last_use = ++clock;
+  ++counted.hits;
+  return found;
+}
+
+void mapping_cache::state::link(entry& fresh) {
+  const std::lock_guard guard(lock);
+  entry*& bucket = buckets[bucket_of(fresh.pages)];
+  fresh.next = bucket;
+  bucket = &fresh;
+  fresh.index = entries.size();
+  entries.push_back(&fresh);  // has its room since the constructor
+  fresh.last_use = ++clock;
+  fresh.is_linked = true;
+}
+
+// The caller takes over the table's reference.
+void mapping_cache::state::unlink_locked(entry& old) {
+  entry** at = &buckets[bucket_of(old.pages)];
+  while (*at != &old) at = &(*at)->next;
+  *at = old.next;
+  entries[old.index] = entries.back();
+  entries[old.index]->index = old.index;
+  entries.pop_back();
+  old.is_linked = false;
+}
+
+// ---- Making
+
+status mapping_cache::state::open_maker() {
+  if (maker != nullptr) return {};
+  if (no_maker && !no_maker->is_over()) return no_maker->why;
+  auto opened = open_backend({&default_device_io(), cuda.load(std::memory_order_relaxed)}, wanted.backend);
+  if (opened) {
+    maker = *std::move(opened);
+    no_maker.reset();
+    return {};
+  }
+  no_maker = refuse({}, opened.error(), kRetryMs);
+  return opened.error();
+}
+
+// True if one that nobody uses was there to drop.
+bool mapping_cache::state::drop_least_recent() {
+  entry* victim = nullptr;
+  {
+    const std::lock_guard guard(lock);
+    for (entry* candidate : entries)
+      if (candidate->references == 1 && (victim == nullptr || candidate->last_use < victim->last_use)) victim = candidate;
+    if (victim == nullptr) return false;
+    unlink_locked(*victim);
+  }
+  victim->release();
+  return true;
+}
+
+bool mapping_cache::state::make_room(std::uint64_t bytes) {
+  const auto fits = [&] {
+    if (mapped_bytes.load(std::memory_order_relaxed) + bytes > wanted.capacity_bytes) return false;
+    const std::lock_guard guard(lock);
+    return entries.size() < kMostEntries;
+  };
+  while (!fits()) {
+    if (!drop_least_recent()) return false;
+    const std::lock_guard guard(lock);
+    ++counted.evictions;
+  }
+  return true;
+}
+
+void mapping_cache::state::drop_unused() {
+  while (drop_least_recent()) {}
+}
+
+result<mapping_cache::entry*> mapping_cache::state::map(const memory_identity& id, const window& where) {
+  pin_request request;
+  request.range = where.exact;
+  auto pin = maker->pin(request);
+  if (!pin) return pin.error();
+  if (!(*pin)->range().contains(where.pages))
+    return failure{EIO, format("backend %s pinned less than it was asked for", maker->name())};
+  auto view = (*pin)->map((*pin)->range().size_bytes, arch::mapping_type::none);
+  if (!view) return view.error();
+  // The backend asked the driver by itself what to pin. An application that remaps the address in the same moment must get
+  // an error, and not leave an entry that claims the wrong memory.
+  auto now = cu::inspect_pointer(*cuda.load(std::memory_order_relaxed), where.exact.begin);
+  if (!now || !(identity_of(*now) == id)) {
+    (*pin)->unmap(*view);
+    return failure{EAGAIN, "the memory was freed or remapped while it was being mapped: copy only memory that stays"};
+  }
+  auto* fresh = new entry;
+  fresh->is_revocable = !maker->persistent();
+  fresh->type = view->type;
+  fresh->id = id;
+  fresh->pages = where.pages;
+  fresh->data = static_cast<char*>(view->address) + (where.pages.begin - (*pin)->range().begin);
+  fresh->serial = ++last_serial;
+  fresh->probe = where.exact.begin;
+  fresh->pin = *std::move(pin);
+  fresh->view = *view;
+  fresh->owner = this;
+  mapped_bytes.fetch_add(fresh->pin->range().size_bytes, std::memory_order_relaxed);
+  return fresh;
+}
+
+// A new entry, linked, with a reference for the caller.
+result<mapping_cache::entry*> mapping_cache::state::make(const memory_identity& id, const window& where) {
+  if (auto s = open_maker(); !s) return s.error();
+  drop_stale();
+  if (!make_room(where.pages.size_bytes))
+    return failure{EBUSY,
+                   format("copies under way hold all that may be mapped (%s)", format_size(wanted.capacity_bytes).c_str())};
+  auto fresh = map(id, where);
+  if (!fresh && tells_of_exhaustion(fresh.code())) {  // BAR1 or descriptors are short: ours that nobody uses go first
+    drop_unused();
+    fresh = map(id, where);
+  }
+  if (!fresh) {
+    if (fresh.code() != EAGAIN) refusals.add(refuse(id, fresh.error(), kRetryMs));
+    return fresh.error();
+  }
+  (*fresh)->references = 2;  // the table's and the caller's
+  link(**fresh);
+  start_sweep();
+  return fresh;
+}
+
+result<mapping_cache::entry*> mapping_cache::state::take_or_make(const memory_identity& id, const window& where) {
+  const std::lock_guard guard(making);
+  if (entry* found = take(id, where.pages)) return found;  // somebody else was faster
+  const refusal* known = refusals.find(id);
+  {
+    const std::lock_guard table(lock);
+    ++(known != nullptr ? counted.refused : counted.misses);
+  }
+  if (known != nullptr) return known->why;
+  return make(id, where);
+}
+
+// Asks the kernel. If so, the entry is dropped and so is the caller's reference.
+bool mapping_cache::state::is_revoked(entry& held) {
+  bool was_linked = false;
+  {
+    const std::lock_guard guard(making);  // a pin is for one thread at a time
+    const auto answer = held.pin->revoked();
+    if (answer && !*answer) return false;
+    const std::lock_guard table(lock);
+    was_linked = held.is_linked;
+    if (was_linked) {
+      unlink_locked(held);
+      ++counted.stale;
+    }
+  }
+  if (was_linked) held.release();
+  held.release();
+  return true;
+}
+
+// ---- Finding
+
+mapping_cache::mapping_cache(options wanted) : state_(new state(std::move(wanted))) {
+  state_->entries.reserve(kMostEntries);
+}
+
+mapping_cache::~mapping_cache() {
+  if (!state_->is_ours()) {  // the thread and the mappings are the parent's, locks may be held by threads that are not here
+    static_cast<void>(state_.release());
+    return;
+  }
+  state_->stop_sweep();
+  state_->drop_unused();
+  assert(state_->mapped_bytes.load() == 0 && "a hold is left");
+}
+
+result<mapping_cache::hold> mapping_cache::find(const cu::driver_table& cuda, const cu::pointer_info& info,
+                                                std::uint64_t pointer, std::size_t bytes) {
+  state& s = *state_;
+  if (!s.is_ours()) [[unlikely]]
+    return failure{EACCES, "the mappings belong to another process: CUDA memory cannot be used over fork"};
+  const address_range wanted{pointer, bytes};
+  if (bytes == 0 || !info.allocation.contains(wanted)) [[unlikely]]
+    return failure{EINVAL, "the copy has no bytes or leaves its allocation"};
+  const auto where = window_around(info, wanted, s.wanted.window_bytes);
+  if (!where) return failure{ERANGE, "larger than half a window, or over several memory objects"};
+  const memory_identity id = identity_of(info);
+  entry* found = s.take(id, where->pages);
+  if (found != nullptr && found->is_revocable && s.is_revoked(*found)) [[unlikely]]
+    found = nullptr;
+  if (found == nullptr) [[unlikely]] {
+    if (!is_recognisable(id, info))
+      return failure{ENOTSUP, "this driver does not tell VMM and pool memory from its successors at the same address"};
+    s.cuda.store(&cuda, std::memory_order_relaxed);
+    auto made = s.take_or_make(id, *where);
+    if (!made) return made.error();
+    found = *made;
+  }
+  hold out;
+  out.data = found->data + (pointer - found->pages.begin);
+  out.type = found->type;
+  out.from_ = found;
+  return out;
+}
+
+std::uint64_t mapping_cache::trim(bool all) {
+  state& s = *state_;
+  if (!s.is_ours()) return 0;
+  const std::lock_guard guard(s.making);
+  s.drop_stale();
+  if (all) {
+    s.drop_unused();
+    s.refusals.clear();
+    s.no_maker.reset();
+  }
+  return s.mapped_bytes.load(std::memory_order_relaxed);
+}
+
+mapping_cache::statistics mapping_cache::counts() const {
+  if (!state_->is_ours()) return {};
+  const std::lock_guard guard(state_->lock);
+  statistics out = state_->counted;
+  out.entries = state_->entries.size();
+  out.mapped_bytes = state_->mapped_bytes.load(std::memory_order_relaxed);
+  return out;
+}
+
+// ---- Memory that is gone
+
+// Drops every entry at whose address the driver knows other memory, or none. Returns how many are left. Any thread.
+std::size_t mapping_cache::state::drop_stale() {
+  struct question {
+    memory_identity id;
+    address_range pages;
+    std::uint64_t probe, serial;
+  };
+  std::vector<question> questions;  // a copy: the driver is asked without our lock, and without keeping entries alive
+  questions.reserve(kMostEntries);
+  {
+    const std::lock_guard guard(lock);
+    for (const entry* each : entries) questions.push_back({each->id, each->pages, each->probe, each->serial});
+  }
+  for (const auto& asked : questions) {
+    const auto now = cu::inspect_pointer(*cuda.load(std::memory_order_relaxed), asked.probe);
+    if (now && identity_of(*now) == asked.id) continue;
+    entry* gone = nullptr;
+    {
+      const std::lock_guard guard(lock);
+      entry* found = look_up_locked(asked.id, asked.pages);
+      if (found == nullptr || found->serial != asked.serial) continue;  // somebody else was faster
+      gone = found;
+      unlink_locked(*gone);
+      ++counted.stale;
+    }
+    gone->release();
+  }
+  const std::lock_guard guard(lock);
+  return entries.size();
+}
+
+// At every new entry. Without a thread (none can be made) memory still goes back at misses.
+void mapping_cache::state::start_sweep() {
+  if (wanted.sweep_ms == 0) return;
+  const std::lock_guard guard(sweep_mutex);
+  if (!std::exchange(has_work, true)) sweep_wakes.notify_all();
+  if (is_sweeping) return;
+  sigset_t all, before;  // the application's signals are for its own threads
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int code = pthread_create(
+      &sweep_thread, nullptr,
+      [](void* self) -> void* {
+        static_cast<state*>(self)->sweep();
+        return nullptr;
+      },
+      this);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  is_sweeping = code == 0;
+  if (code != 0) PL_LOG(warn, "no thread for the sweep of cached mappings: %s", errno_text(code).c_str());
+}
+
+void mapping_cache::state::stop_sweep() {
+  {
+    const std::lock_guard guard(sweep_mutex);
+    if (!is_sweeping) return;
+    must_stop = true;
+    sweep_wakes.notify_all();
+  }
+  pthread_join(sweep_thread, nullptr);
+}
+
+void mapping_cache::state::sweep() {
+  pthread_setname_np(pthread_self(), "pl-mapcache");
+  std::unique_lock guard(sweep_mutex);
+  while (!must_stop) {
+    sweep_wakes.wait(guard, [this] { return must_stop || has_work; });  // asleep while there are no entries
+    if (sweep_wakes.wait_for(guard, std::chrono::milliseconds(wanted.sweep_ms), [this] { return must_stop; })) return;
+    // Before the question: an entry that comes during the sweep sets it anew.
+    has_work = false;
+    guard.unlock();
+    const bool is_empty = drop_stale() == 0;
+    guard.lock();
+    has_work |= !is_empty;
+  }
+}
+
+}  // namespace pl::copy

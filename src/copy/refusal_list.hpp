@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why memory could not be mapped, by the memory's identity: the last few, so that a copy that is repeated in a loop does not
+// ask the kernel in vain each time. Not thread-safe.
+#pragma once
+
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "clock.hpp"
+#include "memory_window.hpp"
+#include "status.hpp"
+
+namespace pl::copy {
+
+struct refusal {
+  memory_identity id;
+  failure why;
+  std::uint64_t until_ns = 0;  // 0: for good
+  bool is_over() const { return until_ns != 0 && monotonic_ns() >= until_ns; }
+};
+
+// Whether asking again is in vain: the reason lies in the kind of memory. Everything else (BAR1 full, no descriptors, an
+// error of the bus) may pass.
+inline bool tells_of_the_memory(int code) { return code == ENOTSUP || code == EINVAL || code == EPERM; }
+
+inline refusal refuse(const memory_identity& id, const failure& why, unsigned retry_ms) {
+  return {id, why, tells_of_the_memory(why.code) ? 0 : monotonic_ns() + std::uint64_t{retry_ms} * 1'000'000};
+}
+
+class refusal_list {
+ public:
+  static constexpr std::size_t kMost = 64;
+
+  // Null if none is known or it is over. Valid until the next add or clear.
+  const refusal* find(const memory_identity& id) const {
+    for (const auto& known : known_)
+      if (known.id == id) return known.is_over() ? nullptr : &known;
+    return nullptr;
+  }
+
+  void add(refusal fresh) {
+    for (auto& known : known_)
+      if (known.id == fresh.id) {
+        known = std::move(fresh);
+        return;
+      }
+    if (known_.size() < kMost) {
+      known_.push_back(std::move(fresh));
+      return;
+    }
+    known_[oldest_] = std::move(fresh);
+    oldest_ = (oldest_ + 1) % kMost;
+  }
+
+  void clear() {
+    known_.clear();
+    oldest_ = 0;
+  }
+
+ private:
+  std::vector<refusal> known_;
+  std::size_t oldest_ = 0;
+};
+
+}  // namespace pl::copy
