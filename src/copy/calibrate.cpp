@@ -15,6 +15,7 @@ namespace {
 
 constexpr unsigned kLeastRepetitions = 5;
 constexpr unsigned kMostRepetitions = 300;
+constexpr std::uint64_t kPatienceNs = 20'000'000;  // for the GPU engine to start
 
 struct device_block {
   const gpu_context context;
@@ -54,16 +55,18 @@ std::optional<double> measure(planner& by, const choice& how, const transfer& wh
   const unsigned batch = how.how == method::cpu_store && what.row_bytes <= 4096 ? 16 : 1;
   std::vector<double> samples;
   const std::uint64_t begin_ns = monotonic_ns();
-  unsigned closed = 0;
-  for (unsigned i = 0; i < kMostRepetitions && (i < kLeastRepetitions || monotonic_ns() - begin_ns < budget_ns); ++i) {
+  while (samples.size() < kMostRepetitions) {
+    const std::uint64_t taken_ns = monotonic_ns() - begin_ns;
+    if (samples.size() >= kLeastRepetitions && taken_ns >= budget_ns) break;
     const std::uint64_t before = ticks_ordered();
     status done;
     for (unsigned call = 0; call < batch && done; ++call) done = by.copy_by(how, what);
     const std::uint64_t after = ticks_ordered();
-    if (!done && done.code() != EAGAIN) return std::nullopt;
-    if (!done && ++closed > 3 * kMostRepetitions) return std::nullopt;
-    if (!done) continue;
-    samples.push_back(ticks_to_ns(after - before) / batch);
+    if (done) {
+      samples.push_back(ticks_to_ns(after - before) / batch);
+    } else if (done.code() != EAGAIN || taken_ns > budget_ns + kPatienceNs) {
+      return std::nullopt;  // closed for good
+    }
   }
   if (samples.size() < kLeastRepetitions) return std::nullopt;
   auto middle = samples.begin() + static_cast<long>(samples.size() / 2);
