@@ -20,6 +20,8 @@
 #include <thread>
 #include <vector>
 
+#include "mmio.hpp"
+
 namespace pl::copy {
 namespace {
 
@@ -31,6 +33,7 @@ constexpr unsigned kManyJobs = 30'000;
 constexpr unsigned kManyJobs = 100'000;
 #endif
 
+constexpr auto kGenerous = std::chrono::seconds(20);
 constexpr const char* kNoHelpers = "this process may run on one CPU only, so a pool has no helpers";
 
 // How often each part of one job ran.
@@ -53,7 +56,8 @@ bool run_on_helper(worker_pool& pool, const What& what) {
   std::atomic<bool> was_on_helper{false};
   pool.run(2, 2, [&](std::size_t) {
     if (std::this_thread::get_id() == caller) {
-      for (int i = 0; i < 10'000 && !was_on_helper.load(); ++i) std::this_thread::sleep_for(milliseconds(1));
+      const auto deadline = std::chrono::steady_clock::now() + kGenerous;
+      while (!was_on_helper.load() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
     } else {
       what();
       was_on_helper.store(true);
@@ -162,12 +166,33 @@ TEST(WorkerPool, HelpersThatSleepAreWoken) {
   }
 }
 
+// The caller wakes one of them, which wakes the next.
+TEST(WorkerPool, AllHelpersComeWhileThereIsSomethingLeft) {
+  worker_pool pool({.helpers = 3, .cpus = {}, .spin_us = 0});
+  const unsigned width = pool.helpers() + 1;
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<unsigned> arrived{0};
+    std::atomic<bool> is_late{false};
+    pool.run(width, width, [&](std::size_t) {
+      ++arrived;
+      const auto deadline = std::chrono::steady_clock::now() + kGenerous;
+      while (arrived.load() != width)  // a part for each thread: none can be run by another one's
+        if (std::chrono::steady_clock::now() > deadline) {
+          is_late = true;
+          break;
+        }
+    });
+    ASSERT_FALSE(is_late) << "round " << round;
+    std::this_thread::sleep_for(milliseconds(2));
+  }
+}
+
 // Jobs come just when the helper lies down: no wake may get lost.
 TEST(WorkerPool, HelpersThatAreAboutToSleepAreWoken) {
   worker_pool pool({.helpers = 1, .cpus = {}, .spin_us = 0});
   if (pool.helpers() == 0) GTEST_SKIP() << kNoHelpers;
-  for (int round = 0; round < 2000; ++round) {
-    for (int pause = 0; pause < round % 200; ++pause) std::atomic_signal_fence(std::memory_order_seq_cst);
+  for (int round = 0; round < 4000; ++round) {
+    for (int pause = 0; pause < round % 100; ++pause) arch::relax();  // it lies down after some 30 of these
     ASSERT_TRUE(run_on_helper(pool, [] {})) << "round " << round;
   }
 }
