@@ -35,17 +35,21 @@ PL_ALWAYS_INLINE std::uint32_t mismatch(std::uint64_t half, std::uint32_t flag) 
   return static_cast<std::uint32_t>(half >> 32) ^ flag;
 }
 
-// The last data bytes, less than a block: all of them or none.
+// The last data bytes, less than a block: all of them or none. Loads twice rather than keep words on the stack: a word
+// whose flag has been seen does not change any more, and nothing goes to `dst` before all flags have been.
 bool unpack_tail(char* dst, const char* lines, std::uint32_t flag, std::size_t bytes) {
-  std::uint32_t data[kHalfUnits];
   std::uint32_t wrong = 0;
-  for (std::size_t i = 0; i * kHalfData < bytes; ++i) {
-    const std::uint64_t half = load_half(lines, i * kHalfData);
-    wrong |= mismatch(half, flag);
-    data[i] = static_cast<std::uint32_t>(half);
-  }
+  for (std::size_t i = 0; i < bytes; i += kHalfData) wrong |= mismatch(load_half(lines, i), flag);
   if (wrong != 0) return false;
-  std::memcpy(dst, data, bytes);
+  std::size_t i = 0;
+  for (; bytes - i >= 2 * kHalfData; i += 2 * kHalfData) {
+    const std::uint64_t unit = static_cast<std::uint32_t>(load_half(lines, i)) | load_half(lines, i + kHalfData) << 32;
+    std::memcpy(dst + i, &unit, sizeof unit);
+  }
+  if (i == bytes) return true;
+  std::uint64_t unit = static_cast<std::uint32_t>(load_half(lines, i));
+  if (bytes - i > kHalfData) unit |= load_half(lines, i + kHalfData) << 32;
+  std::memcpy(dst + i, &unit, bytes - i);
   return true;
 }
 

@@ -157,6 +157,7 @@ struct worker_pool::state {
   // ---- The caller's side ----
   void run(unsigned wanted, std::size_t parts, body_function body, void* context);
   void publish(std::size_t unclaimed);
+  void wake_next(unsigned wanted);
   void wake(std::uint32_t which);
   void wait_for_helpers(std::size_t parts);
   unsigned start_helpers(unsigned wanted);
@@ -178,7 +179,7 @@ void worker_pool::state::run(unsigned wanted, std::size_t parts, body_function b
   job.parts.store(parts, std::memory_order_relaxed);
   job.wanted.store(wanted, std::memory_order_relaxed);
   publish(parts - 1);  // part 0 is the caller's already: one swap less
-  wake(static_cast<std::uint32_t>((std::uint64_t{1} << wanted) - 1));
+  wake_next(wanted);
   body(context, 0);
   std::size_t own = 1;
   std::uint64_t word = job.claims.load(std::memory_order_relaxed);
@@ -191,16 +192,22 @@ void worker_pool::state::run(unsigned wanted, std::size_t parts, body_function b
   wait_for_helpers(parts - own);
 }
 
-// Sequentially consistent, as the load in wake() and their counterparts in sleep(): either the caller sees that a helper
-// goes to sleep, or the helper sees that there is a new job.
+// Sequentially consistent, as the load in wake_next() and their counterparts in sleep(): either the caller sees that a
+// helper goes to sleep, or the helper sees that there is a new job.
 void worker_pool::state::publish(std::size_t unclaimed) {
   const std::uint64_t next = generation_of(job.claims.load(std::memory_order_relaxed)) + 1;
   job.claims.store((next << kPartBits) | unclaimed, std::memory_order_seq_cst);
 }
 
+// One system call is some 3 us in a virtual machine, for each helper. So nobody wakes more than one: the caller the first,
+// and each that was woken the next, while there are parts for it.
+void worker_pool::state::wake_next(unsigned wanted) {
+  const std::uint64_t asleep = sleepers.load(std::memory_order_seq_cst) & ((std::uint64_t{1} << wanted) - 1);
+  if (asleep != 0) wake(static_cast<std::uint32_t>(asleep & (~asleep + 1)));
+}
+
 void worker_pool::state::wake(std::uint32_t which) {
-  if ((sleepers.load(std::memory_order_seq_cst) & which) == 0) return;
-  // Taking the bits away first keeps the next jobs from waking again whoever is already on its way.
+  // Taking the bits away first keeps others from waking again whoever is already on its way.
   const std::uint32_t woken = sleepers.fetch_and(~which, std::memory_order_seq_cst) & which;
   if (woken == 0) return;
   wake_word.fetch_add(1, std::memory_order_seq_cst);
@@ -267,8 +274,11 @@ void worker_pool::state::serve(unsigned index) {
       pauses = 0;
     }
     arch::relax();
-    if (pauses % kPausesBetweenClocks == kPausesBetweenClocks - 1 && monotonic_ns() >= hot_until && sleep(index, seen))
-      hot_until = monotonic_ns() + spin_ns;
+    if (pauses % kPausesBetweenClocks != kPausesBetweenClocks - 1 || monotonic_ns() < hot_until) continue;
+    if (!sleep(index, seen)) continue;
+    // Of the parts left this helper will take one.
+    if (unclaimed_in(job.claims.load(std::memory_order_acquire)) > 1) wake_next(job.wanted.load(std::memory_order_relaxed));
+    hot_until = monotonic_ns() + spin_ns;
   }
 }
 

@@ -20,17 +20,16 @@
 #include <thread>
 #include <vector>
 
+#include "mmio.hpp"
+
 namespace pl::copy {
 namespace {
 
 using std::chrono::milliseconds;
 
-#if defined(__SANITIZE_THREAD__)
-constexpr unsigned kManyJobs = 30'000;
-#else
 constexpr unsigned kManyJobs = 100'000;
-#endif
 
+constexpr auto kGenerous = std::chrono::seconds(20);
 constexpr const char* kNoHelpers = "this process may run on one CPU only, so a pool has no helpers";
 
 // How often each part of one job ran.
@@ -53,7 +52,8 @@ bool run_on_helper(worker_pool& pool, const What& what) {
   std::atomic<bool> was_on_helper{false};
   pool.run(2, 2, [&](std::size_t) {
     if (std::this_thread::get_id() == caller) {
-      for (int i = 0; i < 10'000 && !was_on_helper.load(); ++i) std::this_thread::sleep_for(milliseconds(1));
+      const auto deadline = std::chrono::steady_clock::now() + kGenerous;
+      while (!was_on_helper.load() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
     } else {
       what();
       was_on_helper.store(true);
@@ -94,6 +94,8 @@ TEST(WorkerPool, ManyShortJobsDoNotMix) {
   };
   static constexpr auto count = [](void* context, std::size_t part, bool is_even) {
     auto& mine = *static_cast<job*>(context);
+    // Long enough for helpers to come: at the beginning, in the middle, too late.
+    for (unsigned pause = 0; pause < mine.number % 5; ++pause) arch::relax();
     if (mine.is_even != is_even || part >= 1 + mine.number % 8) mine.strangers.fetch_add(1, std::memory_order_relaxed);
     else mine.counts[part].fetch_add(1, std::memory_order_relaxed);
   };
@@ -162,12 +164,33 @@ TEST(WorkerPool, HelpersThatSleepAreWoken) {
   }
 }
 
+// The caller wakes one of them, which wakes the next.
+TEST(WorkerPool, AllHelpersComeWhileThereIsSomethingLeft) {
+  worker_pool pool({.helpers = 3, .cpus = {}, .spin_us = 0});
+  const unsigned width = pool.helpers() + 1;
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<unsigned> arrived{0};
+    std::atomic<bool> is_late{false};
+    pool.run(width, width, [&](std::size_t) {
+      ++arrived;
+      const auto deadline = std::chrono::steady_clock::now() + kGenerous;
+      while (arrived.load() != width)  // a part for each thread: none can be run by another one's
+        if (std::chrono::steady_clock::now() > deadline) {
+          is_late = true;
+          break;
+        }
+    });
+    ASSERT_FALSE(is_late) << "round " << round;
+    std::this_thread::sleep_for(milliseconds(2));
+  }
+}
+
 // Jobs come just when the helper lies down: no wake may get lost.
 TEST(WorkerPool, HelpersThatAreAboutToSleepAreWoken) {
   worker_pool pool({.helpers = 1, .cpus = {}, .spin_us = 0});
   if (pool.helpers() == 0) GTEST_SKIP() << kNoHelpers;
-  for (int round = 0; round < 2000; ++round) {
-    for (int pause = 0; pause < round % 200; ++pause) std::atomic_signal_fence(std::memory_order_seq_cst);
+  for (int round = 0; round < 4000; ++round) {
+    for (int pause = 0; pause < round % 100; ++pause) arch::relax();  // it lies down after some 30 of these
     ASSERT_TRUE(run_on_helper(pool, [] {})) << "round " << round;
   }
 }
@@ -288,6 +311,18 @@ TEST(WorkerPool, AForkedChildWorksAlone) {
   part_counts counts(64);
   pool->run(4, 64, counts);  // the parent's goes on
   EXPECT_TRUE(counts.all_once());
+}
+
+TEST(WorkerPool, AForkedChildStartsNoHelpers) {
+  std::optional<worker_pool> pool(std::in_place, worker_pool::options{.helpers = 3, .cpus = {}});
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const std::size_t before = threads_of_process();
+    pool->run(4, 64, [](std::size_t) {});
+    _exit(threads_of_process() == before ? 0 : 1);
+  }
+  EXPECT_EQ(exit_code_of(child), 0);
 }
 
 TEST(WorkerPool, AChildForkedInTheMiddleOfAJobWorksAlone) {
