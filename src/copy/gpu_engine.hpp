@@ -149,7 +149,7 @@ class gpu_engine {
 
   std::mutex hold_mutex_;
   std::condition_variable hold_changed_;
-  unsigned holds_ = 0;
+  std::atomic<unsigned> holds_{0};  // changed under the mutex
   std::thread keeper_;
   bool keeper_stop_ = false;
 

@@ -9,6 +9,7 @@
 #include "completion.hpp"
 #include "copy_dispatch.hpp"
 #include "cpu_copy.hpp"
+#include "env.hpp"
 #include "fork_guard.hpp"
 #include "log.hpp"
 #include "planner_impl.hpp"
@@ -49,6 +50,17 @@ planner::planner(const cu::driver_table& cuda, const options& wanted, cost_table
       epoch_(claim_process_epoch()),
       serial_(g_planners.fetch_add(1, std::memory_order_relaxed)),
       maps_(wanted.maps) {}
+
+planner::options planner::options_from_environment() {
+  options out;
+  out.maps.backend = env_read("PEERLANE_BACKEND").text;
+  out.use_engine = env_read("PEERLANE_COPY_ENGINE").integer != 0;
+  const auto lease = env_read("PEERLANE_COPY_LEASE_US").integer;
+  if (lease >= 20 && lease <= 1'000'000) out.engine.lease_us = static_cast<unsigned>(lease);
+  const auto threads = env_read("PEERLANE_COPY_THREADS").integer;
+  if (threads >= 0 && threads <= 64) out.threads = static_cast<unsigned>(threads);
+  return out;
+}
 
 result<std::unique_ptr<planner>> planner::open(const cu::driver_table& cuda, const options& wanted) {
   auto found = find_costs(cuda, wanted.costs);

@@ -41,7 +41,10 @@ class planner {
     std::string costs;  // text of a calibration; empty: the file for this machine if there is one, else the built-in table
   };
 
-  // Calls nothing of CUDA; EINVAL for a cost text that is not understood. `cuda` must outlive the planner.
+  // The PEERLANE_COPY_* variables and PEERLANE_BACKEND.
+  static options options_from_environment();
+
+  // Asks CUDA for nothing but the GPU's name; EINVAL for a cost text that is not understood. `cuda` must outlive the planner.
   static result<std::unique_ptr<planner>> open(const cu::driver_table& cuda, const options& wanted);
   // No call may be under way. Waits for asynchronous copies.
   ~planner();

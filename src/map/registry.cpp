@@ -310,6 +310,10 @@ inline int check_copy(const region* target, const void* at, const void* host, st
 
 }  // namespace
 
+int check_copy_range(const region* target, const void* at, const void* host, std::size_t size_bytes) noexcept {
+  return copy_code(check_copy(target, at, host, size_bytes));
+}
+
 int region_write(region* target, void* at, const void* source, std::size_t size_bytes, bool fence) noexcept {
   if (const int code = check_copy(target, at, source, size_bytes)) [[unlikely]]
     return copy_code(code);

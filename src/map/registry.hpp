@@ -97,7 +97,8 @@ result<bool> region_revoked(session* handle, region* target);
 int check_region(const region* handle) noexcept;
 
 // Copies through a mapped region; `at` is a CPU address inside it. EINVAL if not mapped, not inside, or the host
-// pointer is null; size 0 copies nothing and asks only for a mapping.
+// pointer is null; size 0 copies nothing and asks only for a mapping. check_copy_range is these checks alone.
+int check_copy_range(const region* target, const void* at, const void* host, std::size_t size_bytes) noexcept;
 int region_write(region* target, void* at, const void* source, std::size_t size_bytes, bool fence) noexcept;
 int region_read(region* target, void* destination, const void* at, std::size_t size_bytes) noexcept;
 int region_fill(region* target, void* at, std::uint8_t value, std::size_t size_bytes) noexcept;
