@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two locks, always in this order: `making` serialises everything slow (backend, driver, evictions), `lock` guards the table
+// Locks, always in this order: `making` serialises what is slow (backend, driver, evictions), `dropping` those who look for
+// memory that is gone, so that nobody returns while another still unmaps what he was to drop; `lock` guards the table
 // and the reference counts for a few instructions and is all that a hit takes. The table holds one reference of each entry;
 // whoever drops the last one unmaps, outside of `lock`. Counts under the lock, because an atomic one would cost a hit and
 // its end three locked instructions instead of two, and those are most of what they cost.
@@ -98,6 +99,7 @@ struct mapping_cache::state {
   std::atomic<const cu::driver_table*> cuda{nullptr};
 
   // The sweep.
+  std::mutex dropping;
   std::mutex sweep_mutex;
   std::condition_variable sweep_wakes;
   pthread_t sweep_thread{};
@@ -122,6 +124,7 @@ struct mapping_cache::state {
   bool is_revoked(entry& held);
 
   std::size_t drop_stale();
+  std::size_t drop_stale_locked();
   void start_sweep();
   void stop_sweep();
   void sweep();
@@ -367,7 +370,8 @@ std::uint64_t mapping_cache::trim(bool all) {
   state& s = *state_;
   if (!s.is_ours()) return 0;
   const std::lock_guard guard(s.making);
-  s.drop_stale();
+  const std::lock_guard alone(s.dropping);
+  s.drop_stale_locked();
   if (all) {
     s.drop_unused();
     s.refusals.clear();
@@ -389,6 +393,11 @@ mapping_cache::statistics mapping_cache::counts() const {
 
 // Drops every entry at whose address the driver knows other memory, or none. Returns how many are left. Any thread.
 std::size_t mapping_cache::state::drop_stale() {
+  const std::lock_guard guard(dropping);
+  return drop_stale_locked();
+}
+
+std::size_t mapping_cache::state::drop_stale_locked() {
   struct question {
     memory_identity id;
     address_range pages;

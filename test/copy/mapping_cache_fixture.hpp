@@ -5,9 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "counting_io.hpp"
 #include "fake_gdrdrv.hpp"
@@ -62,6 +64,67 @@ class mapping_kernel {
  private:
   std::unique_ptr<device_io> kernel_;
   std::unique_ptr<counting_io> io_;
+};
+
+inline copy::mapping_cache::options without_sweep(const std::string& backend) {
+  copy::mapping_cache::options wanted;
+  wanted.sweep_ms = 0;
+  wanted.backend = backend;
+  return wanted;
+}
+
+inline copy::mapping_cache::options small_windows(const std::string& backend, std::uint64_t capacity_bytes) {
+  auto wanted = without_sweep(backend);
+  wanted.window_bytes = 2 * kMiB;
+  wanted.capacity_bytes = capacity_bytes;
+  return wanted;
+}
+
+template <class Condition>
+bool comes_true(Condition&& condition, int most_ms = 10000) {
+  for (int ms = 0; ms < most_ms && !condition(); ++ms) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return condition();
+}
+
+// A test that runs on each backend.
+class mapping_cache_test : public testing::TestWithParam<const char*> {
+ protected:
+  std::string backend() const { return GetParam(); }
+  const cu::driver_table& cuda = simulated_cuda();
+  current_device context{0};
+  mapping_kernel kernel{GetParam()};
+};
+
+inline const char* const kMappingBackends[] = {"dmabuf", "rm", "gdrdrv"};
+inline std::string backend_name(const testing::TestParamInfo<const char*>& given) { return given.param; }
+
+// Address space for three pieces, and two memories of two pieces each to map there.
+class two_slots {
+ public:
+  two_slots() {
+    EXPECT_EQ(cuda.cuMemAddressReserve(&base, 6 * kMiB, 2 * kMiB, 0, 0), 0);
+    cu::allocation_prop prop{};
+    prop.type = cu::allocation_type::pinned;
+    prop.where = {cu::location_type::device, 0};
+    prop.flags.gpu_direct_rdma_capable = 1;
+    for (auto& each : handles) EXPECT_EQ(cuda.cuMemCreate(&each, 4 * kMiB, &prop, 0), 0);
+  }
+  ~two_slots() {
+    for (const auto each : handles) cuda.cuMemRelease(each);
+    cuda.cuMemAddressFree(base, 6 * kMiB);
+  }
+  two_slots(const two_slots&) = delete;
+  two_slots& operator=(const two_slots&) = delete;
+  void map(std::size_t handle, std::uint64_t at, std::size_t bytes) const {
+    const cu::access_desc access{{cu::location_type::device, 0}, cu::access_flags::read_write};
+    EXPECT_EQ(cuda.cuMemMap(at, bytes, 0, handles[handle], 0), 0);
+    EXPECT_EQ(cuda.cuMemSetAccess(at, bytes, &access, 1), 0);
+  }
+  void unmap(std::uint64_t at, std::size_t bytes) const { EXPECT_EQ(cuda.cuMemUnmap(at, bytes), 0); }
+
+  const cu::driver_table& cuda = simulated_cuda();
+  std::uint64_t base = 0;
+  cu::physical_t handles[2] = {};
 };
 
 }  // namespace pl::test

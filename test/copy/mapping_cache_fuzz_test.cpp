@@ -29,7 +29,6 @@ struct region {
   kind made_by;
   std::uint64_t pointer;
   std::size_t bytes;
-  std::size_t slot = 0;  // mapped ones
 };
 
 cu::result_t trim(cu::pool_t pool) {
@@ -61,10 +60,11 @@ class actor {
     if (what < 14) allocate();
     else if (what < 28 && !regions_.empty()) free_one(below(regions_.size()));
     else if (what < 33) map_piece();
-    else if (what < 34) make_handle_anew(below(handles_.size()));
-    else if (what < 36) trim(pool_);
-    else if (what < 37) cache_.trim(below(4) == 0);
-    else if (what < 40) holds_.clear();
+    else if (what < 38) shift_piece();
+    else if (what < 39) make_handle_anew(below(handles_.size()));
+    else if (what < 41) trim(pool_);
+    else if (what < 42) cache_.trim(below(4) == 0);
+    else if (what < 45) holds_.clear();
     else if (!regions_.empty()) return below(2) == 0 ? write_through() : read_through();
     return true;
   }
@@ -113,6 +113,22 @@ class actor {
     const cu::access_desc access{{cu::location_type::device, 0}, cu::access_flags::read_write};
     EXPECT_EQ(cuda_.cuMemSetAccess(base, bytes, &access, 1), 0);
     regions_.push_back({kind::mapped, base, bytes});
+  }
+
+  // The same memory a piece further on or back: pages that stay mapped now show another part of it.
+  void shift_piece() {
+    for (auto& r : regions_) {
+      if (r.made_by != kind::mapped || below(2) == 0) continue;
+      const std::uint64_t base = below(2) == 0 ? r.pointer + kPieceBytes : r.pointer - kPieceBytes;
+      cu::physical_t handle = 0;
+      EXPECT_EQ(cuda_.cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(r.pointer)), 0);
+      EXPECT_EQ(cuda_.cuMemUnmap(r.pointer, r.bytes), 0);
+      if (cuda_.cuMemMap(base, r.bytes, 0, handle, 0) == 0) r.pointer = base;
+      else EXPECT_EQ(cuda_.cuMemMap(r.pointer, r.bytes, 0, handle, 0), 0);
+      const cu::access_desc access{{cu::location_type::device, 0}, cu::access_flags::read_write};
+      EXPECT_EQ(cuda_.cuMemSetAccess(r.pointer, r.bytes, &access, 1), 0);
+      cuda_.cuMemRelease(handle);
+    }
   }
 
   void free_one(std::size_t index) {
@@ -217,8 +233,7 @@ class MappingCacheFuzz : public testing::TestWithParam<const char*> {
  protected:
   test::mapping_kernel kernel{GetParam()};
 };
-std::string name_of(const testing::TestParamInfo<const char*>& given) { return given.param; }
-INSTANTIATE_TEST_SUITE_P(backends, MappingCacheFuzz, testing::Values("dmabuf", "rm", "gdrdrv"), name_of);
+INSTANTIATE_TEST_SUITE_P(backends, MappingCacheFuzz, testing::ValuesIn(test::kMappingBackends), test::backend_name);
 
 TEST_P(MappingCacheFuzz, OneThreadAlwaysMeetsTheMemoryThatIsThere) {
   mapping_cache::statistics sum;

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -15,34 +14,17 @@
 #include <vector>
 
 #include "clock.hpp"
-#include "gdrdrv_ioctl.h"
 #include "mapping_cache_fixture.hpp"
 
 namespace pl::copy {
 namespace {
 
+using test::comes_true;
 using test::find;
 using test::kMiB;
-
-mapping_cache::options without_sweep(const std::string& backend) {
-  mapping_cache::options wanted;
-  wanted.sweep_ms = 0;
-  wanted.backend = backend;
-  return wanted;
-}
-
-mapping_cache::options small_windows(const std::string& backend, std::uint64_t capacity_bytes) {
-  auto wanted = without_sweep(backend);
-  wanted.window_bytes = 2 * kMiB;
-  wanted.capacity_bytes = capacity_bytes;
-  return wanted;
-}
-
-template <class Condition>
-bool comes_true(Condition&& condition, int most_ms = 10000) {
-  for (int ms = 0; ms < most_ms && !condition(); ++ms) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return condition();
-}
+using test::small_windows;
+using test::two_slots;
+using test::without_sweep;
 
 int threads_named_like_the_sweep() {
   int count = 0;
@@ -54,16 +36,8 @@ int threads_named_like_the_sweep() {
   return count;
 }
 
-class MappingCache : public testing::TestWithParam<const char*> {
- protected:
-  std::string backend() const { return GetParam(); }
-  const cu::driver_table& cuda = test::simulated_cuda();
-  test::current_device context{0};
-  test::mapping_kernel kernel{GetParam()};
-};
-
-std::string label_of(const testing::TestParamInfo<const char*>& info) { return info.param; }
-INSTANTIATE_TEST_SUITE_P(backends, MappingCache, testing::Values("dmabuf", "rm", "gdrdrv"), label_of);
+class MappingCache : public test::mapping_cache_test {};
+INSTANTIATE_TEST_SUITE_P(backends, MappingCache, testing::ValuesIn(test::kMappingBackends), test::backend_name);
 
 TEST_P(MappingCache, AHitIsTheSameAddressAndShowsTheMemory) {
   mapping_cache cache(without_sweep(backend()));
@@ -163,6 +137,7 @@ TEST_P(MappingCache, TheLeastRecentlyUsedGoesFirstAndHeldOnesStay) {
   auto held_b = find(cache, b, 8), held_c = find(cache, c, 8);
   ASSERT_TRUE(held_b && held_c);
   EXPECT_EQ(find(cache, d, 8).code(), EBUSY);
+  EXPECT_TRUE(is_hit(a) && is_hit(b) && is_hit(c)) << "dropping what is held gives nothing back";
   held_b->end();
   EXPECT_TRUE(find(cache, d, 8));
 }
@@ -197,6 +172,35 @@ TEST_P(MappingCache, MemoryThatComesAnewAtTheSameAddressIsAnother) {
   EXPECT_GT(reused, 10) << "this allocator proves nothing";
   EXPECT_EQ(cache.counts().hits, 0u);
   EXPECT_EQ(cache.counts().stale, 19u) << "each miss drops what is gone";
+}
+
+TEST_P(MappingCache, TheSameMemoryAtAnotherPlaceIsAnother) {
+  mapping_cache cache(small_windows(backend(), 16 * kMiB));
+  const two_slots slots;
+  const std::uint64_t middle = slots.base + 2 * kMiB;
+  const auto is_right = [&](const char* text) {
+    auto hold = find(cache, middle, 8);
+    if (!hold) return false;
+    std::memcpy(hold->data, text, 8);
+    return std::memcmp(test::device_bytes(middle, 8).data(), text, 8) == 0;
+  };
+  slots.map(0, slots.base, 4 * kMiB);  // the middle is the memory's third MiB
+  EXPECT_TRUE(is_right("third..."));
+  slots.unmap(slots.base, 4 * kMiB);
+  slots.map(0, middle, 4 * kMiB);  // and now its first
+  EXPECT_TRUE(is_right("first..."));
+  slots.unmap(middle, 4 * kMiB);
+  slots.map(1, slots.base, 4 * kMiB);
+  EXPECT_TRUE(is_right("other..."));
+  slots.unmap(slots.base, 4 * kMiB);
+  slots.map(0, slots.base, 4 * kMiB);
+  EXPECT_TRUE(is_right("again..."));
+  EXPECT_EQ(std::memcmp(test::device_bytes(slots.base, 8).data(), "first...", 8), 0);
+  slots.unmap(slots.base, 4 * kMiB);
+  slots.map(0, middle, 2 * kMiB);  // half of it
+  EXPECT_TRUE(is_right("half...."));
+  slots.unmap(middle, 2 * kMiB);
+  EXPECT_EQ(cache.counts().hits, 0u);
 }
 
 TEST_P(MappingCache, APlaceInASharedBlockStaysServedOverFreeAndAlloc) {
@@ -243,7 +247,7 @@ TEST_P(MappingCache, TheSweepWakesUpAgainAfterItHadNothingToDo) {
     test::device_buffer buffer(2 * kMiB);
     ASSERT_TRUE(find(cache, buffer.pointer(), 8));
     buffer.free_now();
-    ASSERT_TRUE(comes_true([&] { return cache.counts().entries == 0; })) << "round " << round;
+    ASSERT_TRUE(comes_true([&] { return cache.counts().mapped_bytes == 0; })) << "round " << round;
     kernel.expect_nothing_mapped();
     std::this_thread::sleep_for(std::chrono::milliseconds(round));  // it sleeps, or is about to
   }
@@ -262,72 +266,6 @@ TEST_P(MappingCache, AHoldKeepsItsMappingWhenTheMemoryIsFreed) {
   hold->end();
   EXPECT_EQ(cache.counts().mapped_bytes, 0u);
   kernel.expect_nothing_mapped();
-}
-
-TEST_P(MappingCache, ARefusalIsRememberedForTheObjectOnly) {
-  mapping_cache cache(without_sweep(backend()));
-  const test::device_buffer fine(2 * kMiB), refused(2 * kMiB);
-  ASSERT_TRUE(find(cache, fine.pointer(), 8));  // the backend is open
-  kernel.io().fail_at(0, EPERM);
-  const auto first = find(cache, refused.pointer(), 8);
-  EXPECT_TRUE(kernel.io().fired());
-  ASSERT_EQ(first.code(), EPERM) << first.error().message;
-  kernel.io().fail_at(0, EIO);
-  const auto second = find(cache, refused.pointer() + 4096, 8);
-  EXPECT_FALSE(kernel.io().fired()) << "the kernel was asked again";
-  kernel.io().fail_at(-1, 0);
-  EXPECT_EQ(second.code(), EPERM);
-  EXPECT_EQ(second.error().message, first.error().message);
-  EXPECT_EQ(cache.counts().refused, 1u);
-  const test::device_buffer other(2 * kMiB);
-  EXPECT_TRUE(find(cache, other.pointer(), 8));
-  cache.trim(true);
-  EXPECT_TRUE(find(cache, refused.pointer(), 8));
-}
-
-TEST_P(MappingCache, ARefusalThatMayPassIsForgottenSoon) {
-  mapping_cache cache(without_sweep(backend()));
-  const test::device_buffer fine(2 * kMiB), buffer(2 * kMiB);
-  ASSERT_TRUE(find(cache, fine.pointer(), 8));
-  kernel.io().fail_at(0, EIO);
-  EXPECT_FALSE(find(cache, buffer.pointer(), 8));
-  kernel.io().fail_at(-1, 0);
-  EXPECT_TRUE(comes_true([&] { return find(cache, buffer.pointer(), 8).ok(); }));
-}
-
-TEST_P(MappingCache, WhenTheKernelHasNoRoomUnusedMappingsMakeSome) {
-  mapping_cache cache(without_sweep(backend()));
-  const test::device_buffer a(2 * kMiB), b(2 * kMiB);
-  ASSERT_TRUE(find(cache, a.pointer(), 8));
-  kernel.io().fail_at(0, ENOMEM);
-  EXPECT_TRUE(find(cache, b.pointer(), 8));
-  EXPECT_TRUE(kernel.io().fired());
-  EXPECT_EQ(cache.counts().entries, 1u);
-}
-
-TEST_P(MappingCache, EveryFailingStepLeavesNothingAndTheNextCallWorks) {
-  const test::device_buffer buffer(2 * kMiB);
-  constexpr int kMostSteps = 100;
-  int step = 0;
-  for (bool fired = true; fired && step < kMostSteps; ++step) {
-    mapping_cache cache(without_sweep(backend()));
-    kernel.io().fail_at(step, EIO);
-    const auto got = find(cache, buffer.pointer(), 64);
-    fired = kernel.io().fired();
-    kernel.io().fail_at(-1, 0);
-    if (!got) {
-      EXPECT_TRUE(fired);
-      EXPECT_FALSE(got.error().message.empty());
-      EXPECT_EQ(cache.counts().mapped_bytes, 0u);
-      kernel.expect_nothing_mapped();
-      cache.trim(true);
-      EXPECT_TRUE(find(cache, buffer.pointer(), 64)) << "after step " << step;
-    } else if (!fired) {
-      EXPECT_TRUE(got) << got.error().message;
-    }
-  }
-  EXPECT_GT(step, 1);
-  EXPECT_LT(step, kMostSteps);
 }
 
 TEST_P(MappingCache, ADriverThatNamesNoBlocksIsServedForPlainMemoryOnly) {
@@ -436,65 +374,6 @@ TEST_P(MappingCache, TheSweepTakesNoSignals) {
   std::signal(SIGUSR1, before);
   // The destructor has joined it, but /proc may show it a moment longer.
   EXPECT_TRUE(comes_true([] { return threads_named_like_the_sweep() == 0; }));
-}
-
-// ---- What only one backend can show
-
-TEST(MappingCacheAlone, ABackendThatDoesNotOpenSaysWhyAndIsTriedAgain) {
-  const test::current_device context(0);
-  test::mapping_kernel kernel("rm");
-  mapping_cache cache(without_sweep("rm"));
-  const test::device_buffer buffer(4096);
-  kernel.as_rm()->settings().no_driver = true;
-  const auto first = find(cache, buffer.pointer(), 8);
-  ASSERT_FALSE(first);
-  kernel.as_rm()->settings().no_driver = false;
-  const auto second = find(cache, buffer.pointer(), 8);
-  EXPECT_EQ(second.code(), first.code());
-  cache.trim(true);
-  EXPECT_TRUE(find(cache, buffer.pointer(), 8));
-}
-
-// A module without persistent mappings takes them away when the memory is unmapped, and the same memory may come back.
-class revoking_io final : public device_io {
- public:
-  explicit revoking_io(device_io& next) : next_(next) {}
-  std::atomic<bool> is_revoked{false};
-  int open(const char* path, int flags) override { return next_.open(path, flags); }
-  int close(int fd) override { return next_.close(fd); }
-  int ioctl(int fd, unsigned long request, void* argument) override {
-    const int rc = next_.ioctl(fd, request, argument);
-    if (rc == 0 && request == GDRDRV_IOC_GET_CB_FLAG)
-      static_cast<gdrdrv_get_cb_flag*>(argument)->flag = is_revoked.exchange(false) ? 1 : 0;
-    return rc;
-  }
-  void* mmap(void* address, std::size_t bytes, int protection, int flags, int fd, off_t offset) override {
-    return next_.mmap(address, bytes, protection, flags, fd, offset);
-  }
-  int munmap(void* address, std::size_t bytes) override { return next_.munmap(address, bytes); }
-  int madvise(void* address, std::size_t bytes, int advice) override { return next_.madvise(address, bytes, advice); }
-  result<std::string> read_text(const char* path) override { return next_.read_text(path); }
-
- private:
-  device_io& next_;
-};
-
-TEST(MappingCacheAlone, ARevokedMappingIsMadeAnew) {
-  const test::current_device context(0);
-  test::mapping_kernel kernel("gdrdrv");
-  revoking_io io(kernel.io());
-  set_default_device_io_for_tests(&io);
-  {
-    mapping_cache cache(without_sweep("gdrdrv"));
-    const test::device_buffer buffer(2 * kMiB);
-    ASSERT_TRUE(find(cache, buffer.pointer(), 8));
-    ASSERT_TRUE(find(cache, buffer.pointer(), 8));
-    EXPECT_EQ(cache.counts().misses, 1u);
-    io.is_revoked = true;
-    ASSERT_TRUE(find(cache, buffer.pointer(), 8));
-    EXPECT_EQ(cache.counts().misses, 2u);
-    EXPECT_EQ(cache.counts().entries, 1u);
-  }
 }
 
 // Not asserted on (CONTRIBUTING.md): the cache's own part of a copy, without the driver's question.
