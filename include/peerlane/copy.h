@@ -21,7 +21,7 @@ extern "C" {
 typedef struct peerlane_copier* peerlane_copier_t;             /* owner: peerlane_copier_open .. close */
 typedef struct peerlane_completion* peerlane_completion_t;     /* owner: peerlane_copy_begin .. peerlane_completion_free */
 typedef struct peerlane_registration* peerlane_registration_t; /* owner: peerlane_copier_register .. unregister */
-typedef struct peerlane_hold* peerlane_hold_t;                 /* owner: peerlane_copier_keep_hot .. peerlane_copier_let_go */
+typedef struct peerlane_hold* peerlane_hold_t; /* owner: peerlane_copier_keep_hot .. peerlane_copier_let_go */
 
 /* Zero means the default everywhere, so options may be all zero. */
 struct peerlane_copier_options {
@@ -70,7 +70,10 @@ int peerlane_copy_fill(peerlane_copier_t copier, uint64_t dst, int byte_value, s
 
 /* ---- Asynchronous copies --------------------------------------------------------------------------------------------
  * The memory must stay until the completion says done; freeing the completion before waits. */
-enum peerlane_begin_flags { PEERLANE_BEGIN_DEFAULT = 0, PEERLANE_BEGIN_AFTER_STREAM = 1 };
+enum peerlane_begin_flags {
+  PEERLANE_BEGIN_DEFAULT = 0,
+  PEERLANE_BEGIN_AFTER_STREAM = 1 /* the copies wait for a stream */
+};
 /* `stream`: a CUstream; with PEERLANE_BEGIN_AFTER_STREAM the copies wait for what it has queued so far. EBUSY: it is being
  * captured into a graph. */
 int peerlane_copy_begin(peerlane_copier_t copier, const struct peerlane_transfer* transfers, size_t count, uint32_t flags,

@@ -112,7 +112,8 @@ class copier : public detail::owned_handle<peerlane_copier_t, peerlane_copier_cl
   status prepare(int device_ordinal) const { return detail::to_status(peerlane_copier_prepare(handle_, device_ordinal)); }
   result<hot_engine> keep_hot(int device_ordinal) const {
     peerlane_hold_t out = nullptr;
-    if (const int code = peerlane_copier_keep_hot(handle_, device_ordinal, &out)) return failure{code, peerlane_last_error()};
+    if (const int code = peerlane_copier_keep_hot(handle_, device_ordinal, &out))
+      return failure{code, peerlane_last_error()};
     return hot_engine(out);
   }
   result<registration> register_memory(std::uint64_t device_ptr, std::size_t bytes) const {
@@ -125,7 +126,8 @@ class copier : public detail::owned_handle<peerlane_copier_t, peerlane_copier_cl
   result<std::string> explain(peerlane_direction direction, bool pageable, std::size_t bytes) const {
     std::string text(8192, '\0');
     std::size_t needed = 0;
-    if (const int code = peerlane_copier_explain(handle_, direction, pageable ? 1 : 0, bytes, text.data(), text.size(), &needed))
+    if (const int code =
+            peerlane_copier_explain(handle_, direction, pageable ? 1 : 0, bytes, text.data(), text.size(), &needed))
       return failure{code, peerlane_last_error()};
     text.resize(needed < text.size() ? needed : text.size() - 1);
     return text;

@@ -39,7 +39,8 @@ std::mutex g_copiers_mutex;
 constexpr const char* kNullPointer = "a pointer argument is null";
 constexpr const char* kNoMemory = "memory is exhausted: nothing was changed";
 constexpr const char* kDead = "the handle is not live: ended already, or not made by this library";
-constexpr const char* kForeign = "the copier belongs to another process (made before fork): CUDA does not work in a forked child";
+constexpr const char* kForeign =
+    "the copier belongs to another process (made before fork): CUDA does not work in a forked child";
 
 struct owned {  // by a copier, which it keeps from being closed
   explicit owned(peerlane_copier* by) : owner(by) { owner->objects.fetch_add(1, std::memory_order_relaxed); }
@@ -79,7 +80,13 @@ int told(const pl::status& outcome) { return outcome ? 0 : fail(outcome.error())
 
 bool take(const peerlane_transfer& given, transfer& out) {
   if (given.direction > PEERLANE_ON_DEVICE) return false;
-  out = {static_cast<direction>(given.direction), given.dst, given.src, given.row_bytes, given.rows, given.dst_pitch, given.src_pitch};
+  out = {static_cast<direction>(given.direction),
+         given.dst,
+         given.src,
+         given.row_bytes,
+         given.rows,
+         given.dst_pitch,
+         given.src_pitch};
   return true;
 }
 
@@ -87,17 +94,21 @@ int take_all(const peerlane_transfer* given, std::size_t count, std::vector<tran
   if (given == nullptr && count != 0) return fail(EINVAL, kNullPointer);
   out.resize(count);
   for (std::size_t i = 0; i < count; ++i)
-    if (!take(given[i], out[i])) return fail(EINVAL, "a transfer's direction is none of PEERLANE_TO_DEVICE, _TO_HOST, _ON_DEVICE");
+    if (!take(given[i], out[i]))
+      return fail(EINVAL, "a transfer's direction is none of PEERLANE_TO_DEVICE, _TO_HOST, _ON_DEVICE");
   return 0;
 }
 
 }  // namespace
 
 #define PL_EXPORT extern "C" __attribute__((visibility("default")))
-#define PL_NO_EXCEPTIONS                                                 \
-  catch (const std::bad_alloc&) { return fail(ENOMEM, kNoMemory); }      \
-  catch (const std::system_error& why) {                                 \
-    return fail(why.code().value() != 0 ? why.code().value() : EAGAIN, "a thread could not be started: raise the limit of processes"); \
+#define PL_NO_EXCEPTIONS                                                        \
+  catch (const std::bad_alloc&) {                                               \
+    return fail(ENOMEM, kNoMemory);                                             \
+  }                                                                             \
+  catch (const std::system_error& why) {                                        \
+    return fail(why.code().value() != 0 ? why.code().value() : EAGAIN,          \
+                "a thread could not be started: raise the limit of processes"); \
   }
 
 PL_EXPORT int peerlane_copier_open(const struct peerlane_copier_options* options, peerlane_copier_t* copier) try {
@@ -195,8 +206,8 @@ PL_NO_EXCEPTIONS
 
 // ---- Asynchronous ------------------------------------------------------------------------------------------------------
 
-PL_EXPORT int peerlane_copy_begin(peerlane_copier_t copier, const struct peerlane_transfer* given, size_t count, uint32_t flags,
-                                  void* stream, peerlane_completion_t* completion) try {
+PL_EXPORT int peerlane_copy_begin(peerlane_copier_t copier, const struct peerlane_transfer* given, size_t count,
+                                  uint32_t flags, void* stream, peerlane_completion_t* completion) try {
   const pl::errno_keeper keeper;
   if (completion == nullptr) return fail(EINVAL, kNullPointer);
   if ((flags & ~static_cast<uint32_t>(PEERLANE_BEGIN_AFTER_STREAM)) != 0)
@@ -240,8 +251,8 @@ PL_EXPORT int peerlane_completion_wait(peerlane_completion_t completion) {
 }
 
 PL_EXPORT int peerlane_completion_make_wait(peerlane_completion_t completion, void* stream) {
-  return with_completion(completion,
-                         [&](pl::copy::completion& what) { return told(what.make_wait(static_cast<pl::cu::stream_t>(stream))); });
+  return with_completion(
+      completion, [&](pl::copy::completion& what) { return told(what.make_wait(static_cast<pl::cu::stream_t>(stream))); });
 }
 
 PL_EXPORT int peerlane_completion_record(peerlane_completion_t completion, void* event) {
@@ -326,7 +337,8 @@ PL_EXPORT int peerlane_copier_explain(peerlane_copier_t copier, uint32_t way, in
   const bool on_device = way == PEERLANE_ON_DEVICE;
   const auto side = on_device ? (pageable != 0 ? other_side::peer_gpu : other_side::same_gpu)
                               : (pageable != 0 ? other_side::pageable : other_side::pinned);
-  const std::string words = pl::copy::explain(by->costs(), by->costs_origin(), static_cast<direction>(way), side, true, bytes);
+  const std::string words =
+      pl::copy::explain(by->costs(), by->costs_origin(), static_cast<direction>(way), side, true, bytes);
   if (needed != nullptr) *needed = words.size();
   if (capacity != 0) {
     const std::size_t fits = std::min(capacity - 1, words.size());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One launch slot of the GPU engine: a resident kernel of n workers, its control block in GPU memory and its status and data
-// lines in pinned host memory. kernels/engine_protocol.hpp is the conversation. gpu_engine.hpp has two crews that relieve
+// lines in pinned host memory. engine_protocol.hpp is the conversation. gpu_engine.hpp has two crews that relieve
 // each other, so that the engine stays hot although each kernel leaves when its lease is over.
 #pragma once
 

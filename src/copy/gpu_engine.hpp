@@ -4,7 +4,7 @@
 // It stays for a lease (200 us by default) and ends by itself; whoever uses it near the end of a lease launches the next
 // kernel, so that it stays hot while it is used and is gone one lease after it is not. While the GPU has no room for it, or
 // it has just left, calls answer `not_taken` and the caller copies another way: nothing here waits for a kernel to start.
-// kernels/engine_protocol.hpp says why an unanswered request can always be taken back.
+// engine_protocol.hpp says why an unanswered request can always be taken back.
 //
 // One object serves one CUDA context. All methods are thread-safe unless they say otherwise; in a forked child they answer
 // EACCES or not_taken.

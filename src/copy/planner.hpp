@@ -44,7 +44,8 @@ class planner {
   // The PEERLANE_COPY_* variables and PEERLANE_BACKEND.
   static options options_from_environment();
 
-  // Asks CUDA for nothing but the GPU's name; EINVAL for a cost text that is not understood. `cuda` must outlive the planner.
+  // Asks CUDA for nothing but the GPU's name; EINVAL for a cost text that is not understood. `cuda` must outlive the
+  // planner.
   static result<std::unique_ptr<planner>> open(const cu::driver_table& cuda, const options& wanted);
   // No call may be under way. Waits for asynchronous copies.
   ~planner();

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""exports.py NM LIBRARY HEADER PREFIX: the library exports exactly the functions that its public header declares."""
+"""exports.py NM LIBRARY PREFIX HEADER...: the library exports exactly the functions that its public headers declare."""
 
 import re
 import subprocess
@@ -21,10 +21,10 @@ def exported(nm, library):
     return {line.split()[-1].split("@")[0] for line in listing.splitlines() if line.split()[-2] != "A"}
 
 
-def main(nm, library, header, prefix):
-    wanted, found = declared(header, prefix), exported(nm, library)
+def main(nm, library, prefix, *headers):
+    wanted, found = set().union(*(declared(header, prefix) for header in headers)), exported(nm, library)
     for name in sorted(wanted - found):
-        print(f"{name} is declared in {header} and not exported")
+        print(f"{name} is declared in {' or '.join(headers)} and not exported")
     for name in sorted(found - wanted):
         print(f"{name} is exported and declared nowhere: nobody may bind to it, so hide it")
     print(f"{len(wanted)} functions declared, {len(found)} symbols exported")
@@ -32,4 +32,4 @@ def main(nm, library, header, prefix):
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:5]))
+    sys.exit(main(*sys.argv[1:]))
