@@ -15,6 +15,7 @@ namespace {
 
 constexpr unsigned kLeastRepetitions = 5;
 constexpr unsigned kMostRepetitions = 300;
+constexpr unsigned kWarmUps = 4;                   // threads start, pages and caches are filled
 constexpr std::uint64_t kPatienceNs = 20'000'000;  // for the GPU engine to start
 
 struct device_block {
@@ -54,6 +55,7 @@ std::optional<double> measure(planner& by, const choice& how, const transfer& wh
   // A short store is over before its fence has drained, which the next one pays: batches tell the rate, not luck.
   const unsigned batch = how.how == method::cpu_store && what.row_bytes <= 4096 ? 16 : 1;
   std::vector<double> samples;
+  for (unsigned i = 0; i < kWarmUps; ++i) (void)by.copy_by(how, what);
   const std::uint64_t begin_ns = monotonic_ns();
   while (samples.size() < kMostRepetitions) {
     const std::uint64_t taken_ns = monotonic_ns() - begin_ns;

@@ -91,7 +91,7 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
     if (what.row_bytes == 0 || what.rows == 0) continue;
     auto at = look(what);
     if (!at) return at.error();
-    (void)inspect_other(what, *at);
+    inspect_other(what, *at);
     auto state = state_of(at->way == direction::on_device ? at->source : at->device);
     if (!state) return state.error();
     if (made.state_ == nullptr) made.state_ = *state;
@@ -160,8 +160,8 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
 }
 
 std::optional<std::pair<gpu_engine*, gpu_engine::request>> planner::give_to_engine(const choice& how, const transfer& what,
-                                                                                   const sides& at) {
-  auto engine = hot_engine(at);
+                                                                                   sides& at) {
+  auto engine = open_engine(at);
   if (!engine) return std::nullopt;
   transfer moved = what;
   if (at.way == direction::to_host) moved.dst = at.host.device_ptr;

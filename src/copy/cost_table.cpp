@@ -117,7 +117,7 @@ std::vector<choice> candidates(direction way, other_side side) {
   if (way == direction::to_device) {
     std::vector<choice> all{{cpu_store, 1}, {cpu_store, 2}, {cpu_store, 4}, {cpu_store, 8}};
     if (side == other_side::pinned)
-      all.insert(all.end(), {{engine_copy, 1}, {engine_copy, 2}, {engine_copy, 4}, {copy_engine, 1}});
+      all.insert(all.end(), {{engine_copy, 1}, {engine_copy, 4}, {engine_copy, 8}, {copy_engine, 1}});
     else all.insert(all.end(), {{bounce, 1}, {bounce, 2}, {bounce, 4}, {bounce, 8}, {registered, 1}, {copy_engine, 1}});
     return all;
   }
@@ -140,7 +140,7 @@ size_limits limits_of(direction way, const choice& how) {
   switch (how.how) {
     case method::cpu_store:
       // A second thread costs some 0.3 us to tell and to hear from; one alone is slower than DMA long before 16 MiB.
-      return how.width > 1 ? size_limits{16 * kKiB, 16 * kMiB} : size_limits{1, 16 * kMiB};
+      return how.width > 1 ? size_limits{8 * kKiB, 1024 * kMiB} : size_limits{1, 16 * kMiB};
     case method::cpu_load:
       return {1, 256 * kKiB};
     case method::cpu_relay:

@@ -44,6 +44,7 @@ struct choice {
 inline bool needs_engine(method how) {
   return how == method::engine_low_latency || how == method::engine_copy || how == method::engine_bounce;
 }
+inline bool is_by_cpu(method how) { return how == method::cpu_store || how == method::cpu_load || how == method::cpu_relay; }
 std::string to_text(const choice& what);               // "cpu_store x4"
 result<choice> parse_choice(const std::string& text);  // the same, or "cpu_store"; EINVAL names what there is
 

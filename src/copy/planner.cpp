@@ -138,15 +138,14 @@ result<planner::sides> planner::look(const transfer& what) const {
   return at;
 }
 
-status planner::inspect_other(const transfer& what, sides& at) const {
-  if (at.other_is_known) return {};
+void planner::inspect_other(const transfer& what, sides& at) const {
+  if (at.other_is_known) return;
   const bool to_host = what.way == direction::to_host;
   const std::uint64_t address = to_host ? what.dst : what.src;
   const auto bytes = extent(what.rows, to_host ? what.dst_pitch : what.src_pitch, what.row_bytes);
   at.host = inspect_host(cuda_, host_pointer(address), *bytes);
   at.other = at.host.is_pinned ? other_side::pinned : other_side::pageable;
   at.other_is_known = true;
-  return {};
 }
 
 // ---- Choosing ---------------------------------------------------------------------------------------------------------
@@ -172,10 +171,17 @@ result<gpu_state*> planner::state_of(const cu::pointer_info& device) {
   return slot.get();
 }
 
-// Whether the GPU engine would take a copy now. If not, and it is wanted again and again, sees to it that it soon will.
-bool planner::engine_is_hot(const sides& at) {
-  if (!options_.use_engine) return false;
+result<gpu_state*> planner::state_for(sides& at) {
+  if (at.state != nullptr) return at.state;
   auto found = state_of(at.device);
+  if (found) at.state = *found;
+  return found;
+}
+
+// Whether the GPU engine would take a copy now. If not, and it is wanted again and again, sees to it that it soon will.
+bool planner::engine_is_hot(sides& at) {
+  if (!options_.use_engine) return false;
+  auto found = state_for(at);
   if (!found) return false;
   gpu_state& state = **found;
   auto* engine = state.open_engine();
@@ -198,22 +204,22 @@ bool planner::engine_is_hot(const sides& at) {
 
 choice planner::choose(const transfer& what, sides& at) {
   const std::size_t bytes = what.bytes();
+  if (!what.is_linear()) return inspect_other(what, at), choose_for_rows(what, at);
   if (!at.other_is_known) {
-    // Small copies go the same way whatever the host memory is.
-    const choice pinned = costs_.pick(at.way, other_side::pinned, true, bytes);
-    if (what.is_linear() && !needs_engine(pinned.how) && pinned == costs_.pick(at.way, other_side::pageable, true, bytes) &&
-        (pinned.how == method::cpu_store || pinned.how == method::cpu_load))
-      return pinned;
-    (void)inspect_other(what, at);
+    // Often the way is the same whatever the host memory is.
+    const choice same = costs_.pick(at.way, other_side::pageable, true, bytes);
+    if (same == costs_.pick(at.way, other_side::pinned, true, bytes)) {
+      if (!needs_engine(same.how) || engine_is_hot(at)) return same;
+    }
+    inspect_other(what, at);
   }
-  if (!what.is_linear()) return choose_for_rows(what, at);
   const choice hot = costs_.pick(at.way, at.other, true, bytes);
   if (!needs_engine(hot.how)) return hot;
   return engine_is_hot(at) ? hot : costs_.pick(at.way, at.other, false, bytes);
 }
 
 // Rows: the curves are of plain copies, so these are rules. A row costs the CPU one round trip to load, nothing to store.
-choice planner::choose_for_rows(const transfer& what, const sides& at) {
+choice planner::choose_for_rows(const transfer& what, sides& at) {
   constexpr std::size_t kStoreBytes = 64u << 10;
   constexpr std::size_t kLoadRows = 2, kLoadRowBytes = 1u << 10;
   const std::size_t bytes = what.bytes();
@@ -229,9 +235,22 @@ choice planner::choose_for_rows(const transfer& what, const sides& at) {
 }
 
 void planner::count(method how, std::size_t bytes) noexcept {
-  auto& counter = shared_->taken[static_cast<std::size_t>(how)];
-  counter.copies.fetch_add(1, std::memory_order_relaxed);
-  counter.bytes.fetch_add(bytes, std::memory_order_relaxed);
+  struct mine {
+    std::uint32_t serial = 0;
+    shared::counter_block* block = nullptr;
+  };
+  thread_local mine t_mine;
+  if (t_mine.serial != serial_) [[unlikely]] {
+    const std::lock_guard lock(shared_->counters_mutex);
+    shared_->counters.push_back(std::make_unique<shared::counter_block>());
+    t_mine = {serial_, shared_->counters.back().get()};
+  }
+  const auto add = [](std::atomic<std::uint64_t>& to, std::uint64_t more) {
+    to.store(to.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+  };
+  auto& counter = t_mine.block->taken[static_cast<std::size_t>(how)];
+  add(counter.copies, 1);
+  add(counter.bytes, bytes);
 }
 
 status planner::run(const choice& how, const transfer& what, sides& at) {
@@ -253,7 +272,7 @@ status planner::run(const choice& how, const transfer& what, sides& at) {
     case method::bounce:
       return by_bounce(how, what, at);
     case method::registered: {
-      auto state = state_of(at.device);
+      auto state = state_for(at);
       if (!state) return state.error();
       auto dma = (*state)->dma();
       if (!dma) return dma.error();
@@ -269,7 +288,7 @@ status planner::run_or_fall_back(const transfer& what, sides& at) {
   auto done = run(first, what, at);
   if (done) return count(first.how, what.bytes()), status{};
   if (done.code() != EAGAIN && done.code() != ENOTSUP && first.how != method::registered) return done;
-  (void)inspect_other(what, at);
+  inspect_other(what, at);
   if (needs_engine(first.how)) {
     shared_->engine_not_taken.fetch_add(1, std::memory_order_relaxed);
     const choice second = what.is_linear() ? costs_.pick(at.way, at.other, false, what.bytes()) : choice{};
@@ -277,8 +296,7 @@ status planner::run_or_fall_back(const transfer& what, sides& at) {
     if (done) return count(second.how, what.bytes()), status{};
     if (done.code() != EAGAIN && done.code() != ENOTSUP) return done;
   }
-  if (first.how == method::cpu_store || first.how == method::cpu_load || first.how == method::cpu_relay)
-    shared_->not_mapped.fetch_add(1, std::memory_order_relaxed);
+  if (is_by_cpu(first.how)) shared_->not_mapped.fetch_add(1, std::memory_order_relaxed);
   done = by_copy_engine(what, at);
   if (done) count(method::copy_engine, what.bytes());
   return done;
@@ -288,8 +306,7 @@ status planner::run_or_fall_back(const transfer& what, sides& at) {
 
 status planner::copy(const transfer& what) {
   if (what.row_bytes == 0 || what.rows == 0) return {};
-  status registered;
-  if (what.rows == 1 && copy_registered_range(what, registered)) return registered;
+  if (what.rows == 1 && copy_shortly(what)) return {};
   auto at = look(what);
   if (!at) return at.error();
   return run_or_fall_back(what, *at);
@@ -299,9 +316,8 @@ status planner::copy_by(const choice& how, const transfer& what) {
   if (what.row_bytes == 0 || what.rows == 0) return {};
   auto at = look(what);
   if (!at) return at.error();
-  (void)inspect_other(what, *at);
   const auto limits = limits_of(what.way, how);
-  if (how.how == method::cpu_store || how.how == method::cpu_load || how.how == method::cpu_relay) {
+  if (is_by_cpu(how.how)) {
     const bool fits = how.how == method::cpu_store  ? what.way == direction::to_device
                       : how.how == method::cpu_load ? what.way == direction::to_host
                                                     : what.way == direction::on_device;
@@ -370,9 +386,13 @@ result<gpu_engine::hold> planner::keep_hot(int device_ordinal) {
 
 planner::statistics planner::counts() const {
   statistics out;
-  for (std::size_t i = 0; i < kMethods; ++i) {
-    out.copies[i] = shared_->taken[i].copies.load(std::memory_order_relaxed);
-    out.bytes[i] = shared_->taken[i].bytes.load(std::memory_order_relaxed);
+  {
+    const std::lock_guard lock(shared_->counters_mutex);
+    for (const auto& block : shared_->counters)
+      for (std::size_t i = 0; i < kMethods; ++i) {
+        out.copies[i] += block->taken[i].copies.load(std::memory_order_relaxed);
+        out.bytes[i] += block->taken[i].bytes.load(std::memory_order_relaxed);
+      }
   }
   out.not_mapped = shared_->not_mapped.load(std::memory_order_relaxed);
   out.engine_not_taken = shared_->engine_not_taken.load(std::memory_order_relaxed);

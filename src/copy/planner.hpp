@@ -124,33 +124,34 @@ class planner {
 
   planner(const cu::driver_table& cuda, const options& wanted, cost_table costs, std::string origin);
   result<sides> look(const transfer& what) const;
-  status inspect_other(const transfer& what, sides& at) const;
+  void inspect_other(const transfer& what, sides& at) const;
   result<cpu_place> reach(std::uint64_t pointer, std::size_t bytes, const cu::pointer_info& info);
   const char* find_registered(std::uint64_t pointer, std::size_t bytes, arch::mapping_type& type) const noexcept;
-  bool copy_registered_range(const transfer& what, status& out);
+  bool copy_shortly(const transfer& what);
   choice choose(const transfer& what, sides& at);
-  choice choose_for_rows(const transfer& what, const sides& at);
+  choice choose_for_rows(const transfer& what, sides& at);
   bool is_mine() const noexcept;
   status run(const choice& how, const transfer& what, sides& at);
   status run_or_fall_back(const transfer& what, sides& at);
   status by_cpu_store(const choice& how, const transfer& what, const sides& at);
   status by_cpu_load(const choice& how, const transfer& what, const sides& at);
   status by_cpu_relay(const transfer& what, const sides& at);
-  status by_low_latency(const transfer& what, const sides& at);
-  status by_engine_copy(const choice& how, const transfer& what, const sides& at);
-  status by_engine_bounce(const choice& how, const transfer& what, const sides& at);
+  status by_low_latency(const transfer& what, sides& at);
+  status by_engine_copy(const choice& how, const transfer& what, sides& at);
+  status by_engine_bounce(const choice& how, const transfer& what, sides& at);
   status by_copy_engine(const transfer& what, const sides& at);
-  status by_bounce(const choice& how, const transfer& what, const sides& at);
-  bool engine_is_hot(const sides& at);
-  result<gpu_engine*> hot_engine(const sides& at);
+  status by_bounce(const choice& how, const transfer& what, sides& at);
+  bool engine_is_hot(sides& at);
+  result<gpu_engine*> open_engine(sides& at);
+  result<gpu_state*> state_for(sides& at);
   result<gpu_state*> state_of(const cu::pointer_info& device);
   status store_list(std::span<const transfer> list);
   status read_list(std::span<const transfer> list);
-  status gather_list(std::span<const transfer> list, const sides& at);
+  status gather_list(std::span<const transfer> list, sides& at);
   result<std::size_t> submit_list(std::span<const transfer> list, std::span<sides> at, copy_engine*& dma,
                                   copy_engine::ticket& ticket);
   std::optional<std::pair<gpu_engine*, gpu_engine::request>> give_to_engine(const choice& how, const transfer& what,
-                                                                            const sides& at);
+                                                                            sides& at);
   void enqueue(std::function<void()> work);
   void run_queue();
   void count(method how, std::size_t bytes) noexcept;

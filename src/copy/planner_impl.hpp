@@ -22,6 +22,7 @@ struct planner::sides {
   cu::pointer_info device;      // of the destination, for to_host of the source
   cu::pointer_info source;      // on_device only
   host_memory host;             // if other_is_known
+  gpu_state* state = nullptr;   // of `device`, once it was wanted
 };
 
 // A device range as the CPU reaches it: through a registration or through the cache.
@@ -55,10 +56,15 @@ struct planner::shared {
   std::atomic<unsigned> ranges_used{0};  // slots from here on were never used
   std::array<registered_range, kRanges> ranges;
 
-  struct counter {
-    std::atomic<std::uint64_t> copies{0}, bytes{0};
+  // One a thread, which alone writes it: a locked instruction behind a store to the mapping waits for that to drain.
+  struct alignas(64) counter_block {
+    struct counter {
+      std::atomic<std::uint64_t> copies{0}, bytes{0};
+    };
+    std::array<counter, kMethods> taken;
   };
-  std::array<counter, kMethods> taken;
+  std::mutex counters_mutex;
+  std::vector<std::unique_ptr<counter_block>> counters;
   std::atomic<std::uint64_t> not_mapped{0}, engine_not_taken{0};
 
   // Asynchronous copies that need a CPU, in order.

@@ -59,8 +59,8 @@ status planner::store_list(std::span<const transfer> list) {
 }
 
 // By the GPU engine to pinned memory, then to where they belong. EAGAIN: nothing was done.
-status planner::gather_list(std::span<const transfer> list, const sides& at) {
-  auto engine = hot_engine(at);
+status planner::gather_list(std::span<const transfer> list, sides& at) {
+  auto engine = open_engine(at);
   if (!engine) return engine.error();
   std::vector<engine::list_entry> entries;
   entries.reserve(list.size());
@@ -125,7 +125,7 @@ status planner::copy_list(std::span<const transfer> list) {
   for (const auto& what : rest) {
     auto at = look(what);
     if (!at) return at.error();
-    (void)inspect_other(what, *at);
+    inspect_other(what, *at);
     looked.push_back(*std::move(at));
   }
   struct in_flight {

@@ -30,23 +30,30 @@ const char* planner::find_registered(std::uint64_t pointer, std::size_t bytes, a
   return nullptr;
 }
 
-// Small copies of registered memory, without a word to the driver. False: this is none.
-bool planner::copy_registered_range(const transfer& what, status& out) {
-  if (shared_->ranges_used.load(std::memory_order_relaxed) == 0 || what.way == direction::on_device) return false;
-  const choice how = costs_.pick(what.way, other_side::pinned, true, what.row_bytes);
+// Plain copies that one CPU thread does best whatever the host memory is: the same as the long way, with nothing on it that
+// they do not need. Registered memory is not even looked at. False: not such a one, or it fails, which the long way words.
+bool planner::copy_shortly(const transfer& what) {
+  if (what.way == direction::on_device) return false;
   const bool to_device = what.way == direction::to_device;
+  const choice how = costs_.pick(what.way, other_side::pinned, true, what.row_bytes);
   if (how != choice{to_device ? method::cpu_store : method::cpu_load, 1} ||
-      how != costs_.pick(what.way, other_side::pageable, true, what.row_bytes))
+      how != costs_.pick(what.way, other_side::pageable, true, what.row_bytes) || !is_mine())
     return false;
-  auto type = arch::mapping_type::none;
-  const char* const data = find_registered(to_device ? what.dst : what.src, what.row_bytes, type);
+  const std::uint64_t device = to_device ? what.dst : what.src;
   void* const host = host_pointer(to_device ? what.src : what.dst);
-  if (data == nullptr || host == nullptr || !is_mine()) return false;  // the long way has the messages
-  if (to_device) arch::copy_to(type, const_cast<char*>(data), host, what.row_bytes);
-  else arch::copy_from(type, host, data, what.row_bytes);
-  count(how.how, what.row_bytes);
-  out = {};
-  return true;
+  if (host == nullptr) return false;
+  const auto move = [&](arch::mapping_type type, char* data) {
+    if (to_device) arch::copy_to(type, data, host, what.row_bytes);
+    else arch::copy_from(type, host, data, what.row_bytes);
+    count(how.how, what.row_bytes);
+    return true;
+  };
+  auto type = arch::mapping_type::none;
+  if (const char* const data = find_registered(device, what.row_bytes, type)) return move(type, const_cast<char*>(data));
+  const auto info = cu::inspect_pointer(cuda_, device);
+  if (!info || !info->allocation.contains({device, what.row_bytes})) return false;
+  const auto place = maps_.find(cuda_, *info, device, what.row_bytes);
+  return place && move(place->type, place->data);
 }
 
 result<planner::cpu_place> planner::reach(std::uint64_t pointer, std::size_t bytes, const cu::pointer_info& info) {
@@ -64,12 +71,26 @@ result<planner::cpu_place> planner::reach(std::uint64_t pointer, std::size_t byt
 }
 
 status planner::by_cpu_store(const choice& how, const transfer& what, const sides& at) {
-  auto place = reach(what.dst, (what.rows - 1) * what.dst_pitch + what.row_bytes, at.device);
-  if (!place) return not_mapped(place.error());
   if (what.rows == 1) {
-    write_parallel(shared_->pool, how.width, place->type, place->data, host_pointer(what.src), what.row_bytes);
+    // Pieces that the mapping cache gives at once, whatever it begins with.
+    const std::size_t most = static_cast<std::size_t>(options_.maps.window_bytes / 2);
+    for (std::size_t done = 0; done < what.row_bytes;) {
+      const std::size_t bytes = std::min(most, what.row_bytes - done);
+      cu::pointer_info info = at.device;
+      if (done != 0) {
+        auto now = cu::inspect_pointer(cuda_, what.dst + done);  // the next piece may be of another memory object
+        if (!now) return now.error();
+        info = *now;
+      }
+      auto place = reach(what.dst + done, bytes, info);
+      if (!place) return not_mapped(place.error());
+      write_parallel(shared_->pool, how.width, place->type, place->data, host_pointer(what.src + done), bytes);
+      done += bytes;
+    }
     return {};
   }
+  auto place = reach(what.dst, (what.rows - 1) * what.dst_pitch + what.row_bytes, at.device);
+  if (!place) return not_mapped(place.error());
   for (std::size_t row = 0; row < what.rows; ++row)
     arch::copy_to_unfenced(place->type, place->data + row * what.dst_pitch, host_pointer(what.src + row * what.src_pitch),
                            what.row_bytes);
@@ -106,11 +127,12 @@ status planner::by_cpu_relay(const transfer& what, const sides& at) {
   return {};
 }
 
-result<gpu_engine*> planner::hot_engine(const sides& at) {
-  auto state = state_of(at.device);
+// Whether it is hot it says itself when it is given something.
+result<gpu_engine*> planner::open_engine(sides& at) {
+  auto state = state_for(at);
   if (!state) return state.error();
   auto* const engine = (*state)->open_engine();
-  if (engine == nullptr || !engine->is_hot())
+  if (engine == nullptr)
     return failure{EAGAIN, "the GPU engine is not resident now: keep_hot() holds it, or use it more often than its lease"};
   return engine;
 }
@@ -125,15 +147,16 @@ status as_status(const result<gpu_engine::fate>& got) {
 
 }  // namespace
 
-status planner::by_low_latency(const transfer& what, const sides& at) {
+status planner::by_low_latency(const transfer& what, sides& at) {
   if (what.way != direction::to_host || what.rows != 1 || what.row_bytes > kLowLatencyBytes)
     return not_for({method::engine_low_latency, 1}, "carries single rows of at most 32 KiB to the host");
-  auto engine = hot_engine(at);
+  auto engine = open_engine(at);
   if (!engine) return engine.error();
   return as_status((*engine)->read_low_latency(host_pointer(what.dst), what.src, what.row_bytes));
 }
 
-status planner::by_engine_copy(const choice& how, const transfer& what, const sides& at) {
+status planner::by_engine_copy(const choice& how, const transfer& what, sides& at) {
+  inspect_other(what, at);
   transfer moved = what;
   if (at.way == direction::on_device) {
     if (at.other != other_side::same_gpu || at.device.context != at.source.context)
@@ -144,7 +167,7 @@ status planner::by_engine_copy(const choice& how, const transfer& what, const si
     (at.way == direction::to_host ? moved.dst : moved.src) = at.host.device_ptr;
   }
   if (what.bytes() > kMostEngineBytes * 4) return not_for(how, "copies at most 16 MiB");
-  auto engine = hot_engine(at);
+  auto engine = open_engine(at);
   if (!engine) return engine.error();
   auto begun = (*engine)->begin_copy(moved, how.width);
   if (!begun) return begun.error();
@@ -152,13 +175,13 @@ status planner::by_engine_copy(const choice& how, const transfer& what, const si
 }
 
 // To pageable memory: parts to staging memory, each copied on by the CPU while the later ones are still coming.
-status planner::by_engine_bounce(const choice& how, const transfer& what, const sides& at) {
+status planner::by_engine_bounce(const choice& how, const transfer& what, sides& at) {
   const std::size_t bytes = what.bytes();
   if (at.way != direction::to_host || bytes > staging_area::kPieceBytes)
     return not_for(how, "carries at most 1 MiB to the host");
-  auto engine = hot_engine(at);
+  auto engine = open_engine(at);
   if (!engine) return engine.error();
-  auto state = state_of(at.device);
+  auto state = state_for(at);
   if (!state) return state.error();
   auto area = (*state)->staging();
   if (!area) return area.error();
@@ -206,9 +229,9 @@ status planner::by_copy_engine(const transfer& what, const sides& at) {
   return (*dma)->wait(*ticket);
 }
 
-status planner::by_bounce(const choice& how, const transfer& what, const sides& at) {
+status planner::by_bounce(const choice& how, const transfer& what, sides& at) {
   if (what.rows != 1 || at.way == direction::on_device) return not_for(how, "takes plain copies from and to the host");
-  auto state = state_of(at.device);
+  auto state = state_for(at);
   if (!state) return state.error();
   auto ring = (*state)->ring();
   if (!ring) return ring.error();
