@@ -6,8 +6,10 @@
 
 namespace pl::tools {
 
-kernel_module::kernel_module(const gpu_session& gpu)
-    : gpu_(gpu), module_(must(cu::load_kernels(gpu.cuda(), kernels::pplat()))) {}
+kernel_module::kernel_module(const gpu_session& gpu) : kernel_module(gpu, kernels::pplat()) {}
+
+kernel_module::kernel_module(const gpu_session& gpu, const cu::kernel_image& image)
+    : gpu_(gpu), module_(must(cu::load_kernels(gpu.cuda(), image))) {}
 
 std::string kernel_module::why_missing(const gpu_session& gpu) {
   const auto& image = kernels::pplat();

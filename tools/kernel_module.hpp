@@ -5,12 +5,15 @@
 #include <array>
 
 #include "gpu.hpp"
+#include "kernel_image.hpp"
 
 namespace pl::tools {
 
 class kernel_module {
  public:
-  explicit kernel_module(const gpu_session& gpu);  // throws when this build has no GPU code
+  // Throws when this build has no GPU code. Without an image: that of pplat.cu.
+  explicit kernel_module(const gpu_session& gpu);
+  kernel_module(const gpu_session& gpu, const cu::kernel_image& image);
   ~kernel_module();
   kernel_module(const kernel_module&) = delete;
   kernel_module& operator=(const kernel_module&) = delete;

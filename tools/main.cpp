@@ -31,12 +31,15 @@ constexpr std::array kCommands = {
     command{"copylat", "gdrcopy_copylat", run_copylat, "latency of CPU copies, compared with other ways in the same run"},
     command{"apiperf", "gdrcopy_apiperf", run_apiperf, "cost of pin, map, get_info, unmap, unpin"},
     command{"pplat", "gdrcopy_pplat", run_pplat, "round trip between the CPU and a running kernel"},
+    command{"copy", nullptr, run_copy, "copies by every method and by the planner, against the best of them at each size"},
+    command{"calibrate", nullptr, run_calibrate, "measures what each way to copy costs here, for the planner"},
+    command{"explain-copy", nullptr, run_explain_copy, "which way a copy would go, and why (needs no GPU)"},
     command{"env", nullptr, run_env, "environment variables: meaning, value, problems"},
 };
 
 void print_usage(FILE* out) {
   std::fputs("usage: peerlane COMMAND [options]\n\ncommands:\n", out);
-  for (const auto& one : kCommands) std::fprintf(out, "  %-8s  %s\n", one.name, one.help);
+  for (const auto& one : kCommands) std::fprintf(out, "  %-12s  %s\n", one.name, one.help);
   std::fputs("\npeerlane COMMAND -h lists its options. PEERLANE_GPU=auto|real|sim chooses the GPU.\n", out);
 }
 

@@ -49,5 +49,8 @@ int run_copylat(const invocation& call);
 int run_apiperf(const invocation& call);
 int run_pplat(const invocation& call);
 int run_demo(const invocation& call);
+int run_copy(const invocation& call);
+int run_calibrate(const invocation& call);
+int run_explain_copy(const invocation& call);
 
 }  // namespace pl::tools

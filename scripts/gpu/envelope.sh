@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The copy envelope on a real GPU: calibrates, then sweeps every way to copy, the planner and cuMemcpy from 1 B to 1 GiB with
+# that calibration, what a resident GPU engine costs other work, and lists and asynchronous copies. No build here: it takes
+# the folder that `make build` leaves. Results (JSON and text) go to the folder given, a short table comes last. About four
+# minutes; --quick: about one (up to 64 MiB, short samples).
+#   scripts/gpu/envelope.sh [--quick] <out folder of the build> <results folder>
+set -u
+quick=0
+[ "${1:-}" = --quick ] && quick=1 && shift
+if [ $# -ne 2 ]; then
+  echo "usage: $0 [--quick] <out folder of the build> <results folder>" >&2
+  exit 2
+fi
+out=$(cd "$1" && pwd) || exit 2
+mkdir -p "$2"
+results=$(cd "$2" && pwd) || exit 2
+export PEERLANE_GPU=${PEERLANE_GPU:-real}
+export XDG_CACHE_HOME="$results/cache"
+summary=()
+failed=0
+
+step() { # name, command...
+  local name=$1 start end rc
+  shift
+  echo "=== $name"
+  start=$(date +%s%N)
+  "$@" >"$results/$name.txt" 2>&1
+  rc=$?
+  end=$(date +%s%N)
+  tail -n "${TAIL:-60}" "$results/$name.txt"
+  summary+=("$(printf '%-24s rc %d  %6d ms' "$name" "$rc" $(((end - start) / 1000000)))")
+  [ $rc -eq 0 ] || failed=1
+}
+peerlane() { "$out/peerlane" "$@"; }
+sweep() { # name, options...
+  local name=$1
+  shift
+  step "$name" peerlane copy --odd --time "$time_ms" --samples "$samples" --max "$most" --all "$@" --json "$results/$name.json"
+}
+
+# 31 powers of two and 15 odd sizes, five or six cases; sizes of 100 MiB and more take as long as three rounds take.
+time_ms=350 samples=2000 most=1G beside=300
+[ $quick = 1 ] && time_ms=100 samples=500 most=64M beside=100
+[ "$PEERLANE_GPU" = sim ] && time_ms=20 samples=100 most=1M beside=10
+
+TAIL=45 step calibrate peerlane calibrate --json "$results/calibrate.json"
+echo "=== calibration file"
+cat "$XDG_CACHE_HOME"/peerlane/calibration-*.txt
+sweep copy_h2d --direction h2d
+sweep copy_d2h --direction d2h
+sweep copy_d2d --direction d2d
+TAIL=20 step copy_beside peerlane copy --beside --samples "$beside" --json "$results/copy_beside.json"
+TAIL=30 step copy_async peerlane copy --async --time "$time_ms" --json "$results/copy_async.json"
+gpus=$(peerlane info 2>/dev/null | grep -c '^GPU [0-9]*:')
+[ "$gpus" -gt 1 ] && sweep copy_p2p --direction p2p
+
+echo "=== summary"
+printf '%s\n' "${summary[@]}"
+python3 - "$results" <<'PYTHON'
+import glob, json, os, sys
+cases = {}
+for path in sorted(glob.glob(os.path.join(sys.argv[1], "copy_*.json"))):
+    with open(path, encoding="utf-8") as file:
+        for row in json.load(file)["rows"]:
+            if row.get("kind") == "envelope":
+                cases.setdefault((row["direction"], row["memory"]), []).append(row)
+print(f"{'case':<14} {'sizes':>5} {'above':>5} {'worst':>6}  planner us at 64 B, 4 KiB, 64 KiB, 1 MiB, 64 MiB")
+for (direction, memory), rows in cases.items():
+    at = {row["size_bytes"]: row["planner_ns"] / 1e3 for row in rows}
+    worst = max(rows, key=lambda row: row["ratio"])
+    shown = "  ".join(f"{at[size]:.3g}" if size in at else "-" for size in (64, 4096, 65536, 1 << 20, 64 << 20))
+    print(f"{direction + ' ' + memory:<14} {len(rows):5} {sum(row['exceeds'] for row in rows):5} {worst['ratio']:6.2f}  {shown}")
+    for row in rows:
+        if row["exceeds"]:
+            print(f"    {row['size_bytes']:>11} B: {row['planner_ns'] / 1e3:.4g} us by {row['choice']}, "
+                  f"{row['best_ns'] / 1e3:.4g} us by {row['best_method']}, {row['ratio']:.2f} x")
+PYTHON
+exit $failed

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Contenders (samples.hpp) whose operation may answer "not now": a copy by a GPU engine that has just left.
+#pragma once
+
+#include <unistd.h>
+
+#include <cmath>
+#include <limits>
+
+#include "samples.hpp"
+#include "text.hpp"
+#include "tool.hpp"
+#include "transfer.hpp"
+
+namespace pl::tools {
+
+// What became of the calls of one contender. Must outlive it.
+struct call_record {
+  std::uint64_t done = 0;     // calls that copied, timed or not
+  std::uint64_t misses = 0;   // timings that were thrown away because the answer was EAGAIN
+  std::uint64_t dropped = 0;  // samples given up after kAttempts of them
+};
+
+struct sampling {
+  std::size_t turn = 1;
+  std::size_t calls_per_sample = 1;
+  bool has_uncounted_call = true;  // before each turn; pointless, and dear, where a copy takes milliseconds
+  unsigned pause_us = 50;          // before a repetition, so that the engine can come back
+};
+
+constexpr unsigned kAttempts = 40;
+
+// `operation` returns status. A sample that meets EAGAIN is repeated outside the clock; one given up is NaN, which
+// drop_missing_samples removes. Any other failure ends the tool.
+template <class Operation>
+contender make_contender(const std::string& name, call_record& record, const sampling& how, Operation operation) {
+  const auto uncounted = [operation, &record, is_on = how.has_uncounted_call]() mutable {
+    if (!is_on) return;
+    if (const status done = operation()) ++record.done;
+  };
+  contender out(name, uncounted, how.turn);
+  out.sample_ns = [operation, &record, how, name]() mutable {
+    for (unsigned attempt = 0; attempt < kAttempts; ++attempt) {
+      status failed;
+      std::size_t made = 0;
+      const double taken_ns = time_once_ns([&] {
+        for (; made < how.calls_per_sample; ++made)
+          if (status done = operation(); !done) {
+            failed = std::move(done);
+            break;
+          }
+      });
+      record.done += made;
+      if (made == how.calls_per_sample) return taken_ns / static_cast<double>(made);
+      if (failed.code() != EAGAIN) throw tool_failure(format("%s: %s", name.c_str(), failed.error().message.c_str()));
+      ++record.misses;
+      if (how.pause_us != 0) usleep(how.pause_us);
+    }
+    ++record.dropped;
+    return std::numeric_limits<double>::quiet_NaN();
+  };
+  return out;
+}
+
+inline void drop_missing_samples(contender& one) {
+  std::erase_if(one.samples_ns, [](double sample_ns) { return std::isnan(sample_ns); });
+}
+
+// Turns and batches by size: as in `peerlane copylat`, except that all contenders of a size have the same turn.
+inline sampling sampling_for(std::uint64_t bytes, bool is_short_store) {
+  constexpr std::uint64_t kShort = 4096, kMiddle = 1u << 20, kLong = 16u << 20;
+  sampling out;
+  out.turn = bytes <= kShort ? 4 : bytes <= kMiddle ? 2 : 1;
+  out.calls_per_sample = is_short_store && bytes <= kShort ? 16 : 1;
+  out.has_uncounted_call = bytes < kLong;
+  return out;
+}
+
+// Interleaved until the time is over or every contender has `most` samples, but at least three rounds: a median of fewer
+// says nothing.
+inline void run_budget(std::span<contender> all, std::uint64_t budget_ns, std::size_t most, bool is_short) {
+  constexpr std::size_t kLeastRounds = 3;
+  if (all.empty()) return;
+  const std::uint64_t begin_ns = monotonic_ns();
+  run_interleaved(all, {.warm_up_rounds = is_short ? 2u : 0u, .rounds = kLeastRounds, .budget_ns = 0});
+  const std::uint64_t taken_ns = monotonic_ns() - begin_ns;
+  const std::size_t rounds = most / all[0].turn;
+  if (taken_ns < budget_ns && rounds > kLeastRounds)
+    run_interleaved(all, {.warm_up_rounds = 0, .rounds = rounds - kLeastRounds, .budget_ns = budget_ns - taken_ns});
+  for (auto& one : all) drop_missing_samples(one);
+}
+
+}  // namespace pl::tools
