@@ -4,8 +4,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <random>
 
 #include "samples.hpp"
 #include "text.hpp"
@@ -66,27 +68,38 @@ inline void drop_missing_samples(contender& one) {
   std::erase_if(one.samples_ns, [](double sample_ns) { return std::isnan(sample_ns); });
 }
 
-// Turns and batches by size: as in `peerlane copylat`, except that all contenders of a size have the same turn.
+// Turns and batches by size, the same turn for all contenders of a size. In a turn the first copies find what the contender
+// before has left: threads asleep, another's data in the caches.
 inline sampling sampling_for(std::uint64_t bytes, bool is_short_store) {
-  constexpr std::uint64_t kShort = 4096, kMiddle = 1u << 20, kLong = 16u << 20;
+  constexpr std::uint64_t kShort = 4096, kTurns = 64u << 10, kMiddle = 1u << 20, kLong = 16u << 20;
   sampling out;
-  out.turn = bytes <= kShort ? 4 : bytes <= kMiddle ? 2 : 1;
+  out.turn = bytes <= kTurns ? 4 : bytes <= kMiddle ? 2 : 1;
   out.calls_per_sample = is_short_store && bytes <= kShort ? 16 : 1;
   out.has_uncounted_call = bytes < kLong;
   return out;
 }
 
-// Interleaved until the time is over or every contender has `most` samples, but at least three rounds: a median of fewer
-// says nothing.
-inline void run_budget(std::span<contender> all, std::uint64_t budget_ns, std::size_t most, bool is_short) {
+// Interleaved until the time is over or every contender has about `most` samples, but at least three rounds: a median of
+// fewer says nothing. The order is shuffled again and again: who comes after a contender that wakes threads, or one that
+// leaves the caches cold, must not always be the same one. It is the given order again on return.
+inline void run_budget(std::vector<contender>& all, std::uint64_t budget_ns, std::size_t most, bool is_short) {
   constexpr std::size_t kLeastRounds = 3;
   if (all.empty()) return;
+  std::vector<std::string> names;
+  for (const auto& one : all) names.push_back(one.name);
+  std::minstd_rand random(1);
   const std::uint64_t begin_ns = monotonic_ns();
+  const std::size_t most_rounds = std::max(kLeastRounds, most / all[0].turn);
   run_interleaved(all, {.warm_up_rounds = is_short ? 2u : 0u, .rounds = kLeastRounds, .budget_ns = 0});
-  const std::uint64_t taken_ns = monotonic_ns() - begin_ns;
-  const std::size_t rounds = most / all[0].turn;
-  if (taken_ns < budget_ns && rounds > kLeastRounds)
-    run_interleaved(all, {.warm_up_rounds = 0, .rounds = rounds - kLeastRounds, .budget_ns = budget_ns - taken_ns});
+  for (std::size_t rounds = kLeastRounds; rounds < most_rounds;) {
+    const std::uint64_t taken_ns = monotonic_ns() - begin_ns;
+    if (taken_ns >= budget_ns) break;
+    std::shuffle(all.begin(), all.end(), random);
+    const std::size_t next = std::min(all.size(), most_rounds - rounds);
+    rounds += run_interleaved(all, {.warm_up_rounds = 0, .rounds = next, .budget_ns = budget_ns - taken_ns});
+  }
+  const auto place = [&](const contender& one) { return std::find(names.begin(), names.end(), one.name) - names.begin(); };
+  std::sort(all.begin(), all.end(), [&](const contender& a, const contender& b) { return place(a) < place(b); });
   for (auto& one : all) drop_missing_samples(one);
 }
 

@@ -5,7 +5,8 @@
 //   cuMemcpy                   the driver's synchronous copy; between GPU memories, which it does not wait for, with
 //                              cuStreamSynchronize
 //   planner                    planner::copy with plain pointers
-//   planner_registered         the same by a second planner, with the device memory registered
+//   planner_registered         the same by a second planner, with the device memory registered; at sizes which the CPU
+//                              copies, the others do not look at registrations
 //
 // Before, each of them copies once between unaligned places and is compared byte for byte.
 #include <algorithm>
@@ -125,13 +126,19 @@ class copy_sweep {
     summary_ = {which, 0, 0, 0, 0};
     rows_.clear();
     columns_.clear();
-    // The first planner must not know the registration: a second one has it.
+    // The first planner must not know the registration: a second one has it. Only its CPU copies are wanted; a second GPU
+    // engine would disturb the first.
     if (which.way == direction::on_device || !is_wanted(options_.methods, kRegistered)) return;
-    second_.emplace(gpu_);
-    if (!options_.no_hold) (void)second_->hold();
+    auto wanted = planner_options();
+    wanted.use_engine = false;
+    second_.emplace(gpu_, wanted);
     auto range = (**second_).register_memory(arena_->device().get(), arena_->device_bytes());
-    if (range) registration_.emplace(*std::move(range));
-    else note(std::string(kRegistered) + " is left out: " + range.error().message), second_.reset();
+    if (range) {
+      registration_.emplace(*std::move(range));
+    } else {
+      note(std::string(kRegistered) + " is left out: " + range.error().message);
+      second_.reset();
+    }
   }
 
   void end_case(const copy_case& which) {
@@ -152,7 +159,8 @@ class copy_sweep {
     }
     out.push_back({kCuMemcpy, {}, {}, false});
     out.push_back({kPlanner, {}, {}, stores});
-    if (second_) out.push_back({kRegistered, {}, {}, stores});
+    const auto picked = (*planner_)->costs().pick(which.way, which.side, true, bytes).how;
+    if (second_ && (picked == method::cpu_store || picked == method::cpu_load)) out.push_back({kRegistered, {}, {}, stores});
     std::erase_if(out, [&](const entrant& one) { return !is_wanted(options_.methods, one.name); });
     return out;
   }

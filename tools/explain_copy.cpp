@@ -53,7 +53,9 @@ copy_case case_of(const explain_options& options) {
           options.pageable ? other_side::pageable : other_side::pinned};
 }
 
-copy::found_costs costs_in_force(const explain_options& options) {
+copy::found_costs no_gpu() { return {copy::cost_table::built_in(), "built in (there is no GPU here)"}; }
+
+copy::found_costs costs_in_force(const explain_options& options, report& out) {
   if (!options.costs_path.empty()) {
     std::ifstream file(options.costs_path);
     std::stringstream all;
@@ -64,11 +66,15 @@ copy::found_costs costs_in_force(const explain_options& options) {
     return {*std::move(parsed), options.costs_path};
   }
   // Every step may fail where there is no GPU; the built-in costs are then what there is to explain.
-  if (choose_gpu())
-    if (auto cuda = cu::driver())
-      if (cu::initialize(**cuda))
-        if (auto found = copy::find_costs(**cuda, "")) return *std::move(found);
-  return {copy::cost_table::built_in(), "built in (there is no GPU here)"};
+  if (!choose_gpu()) return no_gpu();
+  print_header_if_simulated();
+  auto cuda = cu::driver();
+  if (!cuda || !cu::initialize(**cuda)) return no_gpu();
+  auto facts = out.machine();
+  describe_gpu(facts, **cuda, 0);
+  out.file().set_machine(facts);
+  auto found = copy::find_costs(**cuda, "");
+  return found ? *std::move(found) : no_gpu();
 }
 
 }  // namespace
@@ -79,7 +85,7 @@ int run_explain_copy(const invocation& call) {
   report out(call, options.common, "explain-copy");
   auto& file = out.file();
   const copy_case which = case_of(options);
-  const auto costs = costs_in_force(options);
+  const auto costs = costs_in_force(options, out);
   const auto all = explain(costs.table, which, !options.cold, options.bytes);
   file.set_parameter("size_bytes", options.bytes);
   file.set_parameter("costs", costs.origin);

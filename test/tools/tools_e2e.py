@@ -100,7 +100,7 @@ def usage():
     check(run().code == 1, "no command must fail")
     for word in ("-h", "--help", "help"):
         text = succeed(run(word)).out
-        for command in "demo info doctor sanity copybw copylat apiperf pplat env".split():
+        for command in "demo info doctor sanity copybw copylat apiperf pplat copy calibrate explain-copy env".split():
             check(re.search(rf"^  {command} ", text, re.M), f"{command} is not in the usage")
     check(re.fullmatch(r"peerlane \d+\.\d+\.\d+ \(\S+\)\n", succeed(run("--version")).out), "--version")
     for name in "gdrcopy_sanity gdrcopy_copybw gdrcopy_copylat gdrcopy_apiperf gdrcopy_pplat sanity copybw".split():
@@ -112,7 +112,7 @@ def unknown_command():
 
 
 def bad_options():
-    for command in "info doctor sanity copybw copylat apiperf pplat env demo".split():
+    for command in "info doctor sanity copybw copylat apiperf pplat env demo copy calibrate explain-copy".split():
         refuse(run(command, "--no-such-option"), f"peerlane {command}:", "-h lists the options")
         check(run(command, "-h").code == 0, command)
     for arguments in (["copybw", "-s", "1X"], ["copybw", "-s", "0"], ["copylat", "-w", "0"], ["apiperf", "-n", "-1"],
@@ -447,6 +447,151 @@ def demo():
     check(len(steps) == 5 and all(row["result"] == "pass" for row in steps), steps)
     failing = run("demo", env={"PEERLANE_GPU": "sim", "PEERLANE_BACKEND": "gdrdrv"})
     check(failing.code == 1 and failing.out.rstrip().endswith("FAIL"), "demo must fail without a usable backend")
+
+
+# ---- the copy planner --------------------------------------------------------------------------------------------------
+
+WAYS = {"h2d": {"cpu_store", "engine_copy", "copy_engine", "bounce", "registered"},
+        "d2h": {"cpu_load", "engine_low_latency", "engine_copy", "engine_bounce", "copy_engine", "bounce", "registered"},
+        "d2d": {"cpu_relay", "engine_copy", "copy_engine"}, "p2p": {"cpu_relay", "copy_engine"}}
+CASES = {("h2d", "pinned"), ("h2d", "pageable"), ("d2h", "pinned"), ("d2h", "pageable"), ("d2d", "device"), ("p2p", "device")}
+
+
+def copy_sweep():
+    """Every case, verified; a row for each contender, one verdict for each size."""
+    done, result = with_json("copy", "--max", "64K", "--odd", "--time", "3", "--samples", "12", "--all", "--raw", "--seed", "7")
+    text = succeed(done).out
+    envelope = [row for row in result["rows"] if row["kind"] == "envelope"]
+    methods = [row for row in result["rows"] if row["kind"] == "method"]
+    check({(row["direction"], row["memory"]) for row in envelope} == CASES, "cases")
+    sizes = {row["size_bytes"] for row in envelope}
+    check({1, 3, 64, 100, 961, 1000, 4096, 5000, 65536} <= sizes and max(sizes) == 65536, sizes)
+    check(len(envelope) == len(sizes) * len(CASES), len(envelope))
+    for row in methods:
+        name = row["method"].split(" ")[0]
+        check(name in WAYS[row["direction"]] | {"cuMemcpy", "planner", "planner_registered"}, row["method"])
+        check(row["sample_count"] > 0 and row["latency_ns_p50"] <= row["latency_ns_p99"], row)
+        check(row["direction"] in ("h2d", "d2h") or name != "planner_registered", "registered memory is for the CPU's copies")
+    p50 = {(row["direction"], row["memory"], row["size_bytes"], row["method"]): row["latency_ns_p50"] for row in methods}
+    for row in envelope:
+        here = {key[3]: value for key, value in p50.items() if key[:3] == (row["direction"], row["memory"], row["size_bytes"])}
+        single = {name: value for name, value in here.items() if not name.startswith("planner")}
+        check(row["best_ns"] == min(single.values()) == single[row["best_method"]], row, single)
+        check(row["planner_ns"] == here["planner"], row)
+        check(row["exceeds"] == (row["planner_ns"] - row["best_ns"] > max(row["best_ns"] * 0.1, 100)), row)
+        check(row["choice"].split(" ")[0] in WAYS[row["direction"]] and 0 < row["choice_share"] <= 1, row)
+    check(result["parameters"]["seed"] == 7 and result["parameters"]["verified"] is True, result["parameters"])
+    check("planner against the envelope" in text and "p2p, device memory" in text, text[-2000:])
+
+
+def copy_small_choices():
+    """One case, chosen methods, no hold, no check; one GPU has no p2p."""
+    done, result = with_json("copy", "--direction", "h2d,p2p", "--memory", "pageable", "--min", "8", "--max", "8", "--methods",
+                             "cuMemcpy,planner", "--time", "2", "--no-hold", "--no-verify",
+                             env={"PEERLANE_GPU": "sim", "PEERLANE_SIM_DEVICES": "1"})
+    check("p2p is left out" in succeed(done).out, done.out)
+    check([row.get("method") for row in result["rows"]] == ["cuMemcpy", "planner", None], result["rows"])
+    check(result["parameters"]["engine_held"] is False and result["parameters"]["verified"] is False, result["parameters"])
+    check(not result["samples"], "samples are kept with --raw only")
+    # Without an engine the planner still copies, by other ways.
+    done, result = with_json("copy", "--direction", "d2h", "--memory", "pinned", "--min", "16K", "--max", "16K", "--time", "2",
+                             env={"PEERLANE_GPU": "sim", "PEERLANE_COPY_ENGINE": "0"})
+    check("switched off" in succeed(done).out, done.out)
+    check(not any(row.get("method", "").startswith("engine") for row in result["rows"]), result["rows"])
+    # And without a mapping.
+    done, result = with_json("copy", "--direction", "h2d", "--memory", "pinned", "--min", "64", "--max", "64", "--time", "2",
+                             env={"PEERLANE_GPU": "sim", "PEERLANE_BACKEND": "gdrdrv"})
+    check({row["method"] for row in result["rows"] if row["kind"] == "method"} == {"copy_engine", "cuMemcpy", "planner"},
+          succeed(done).out, result["rows"])
+
+
+def copy_bad_options():
+    refuse(run("copy", "--direction", "up"), "--direction", "h2d")
+    refuse(run("copy", "--memory", "virtual"), "--memory", "pageable")
+    refuse(run("copy", "--min", "0"), "--min")
+    refuse(run("copy", "--min", "8", "--max", "4"), "--min")
+    refuse(run("copy", "--max", "2G"), "--max")
+    refuse(run("copy", "--direction", "p2p", env={"PEERLANE_GPU": "sim", "PEERLANE_SIM_DEVICES": "1"}), "nothing to measure")
+    refuse(run("calibrate", "--max", "1"), "--max")
+    refuse(run("explain-copy", "--h2d", "--d2h"), "one of")
+    refuse(run("explain-copy", "--d2d", "--pageable"), "--pageable")
+    refuse(run("explain-copy", "--size", "0"), "--size")
+
+
+def copy_beside():
+    done, result = with_json("copy", "--beside", "--samples", "12")
+    check("calls beside a GPU engine" in succeed(done).out, done.out)
+    states = ["none", "expired", "held", "used"]
+    calls = [row for row in result["rows"] if row["kind"] == "beside"]
+    kernels = [row for row in result["rows"] if row["kind"] == "throughput"]
+    check(len(calls) == 6 * len(states) and len(kernels) == 3 * len(states), len(calls), len(kernels))
+    for rows, name in ((calls, "call"), (kernels, "kernel")):
+        check([row["engine"] for row in rows] == states * (len(rows) // 4), rows)
+        check(len({row[name] for row in rows}) == len(rows) // 4, rows)
+    check(all(row["lease_us"] > 0 and row["max_leases"] >= 0 for row in calls), calls)
+    check(all(row["ratio_p50_to_none"] > 0 for row in kernels), kernels)
+
+
+def copy_async():
+    done, result = with_json("copy", "--async", "--time", "3", "--samples", "10")
+    check("begun and waited for" in succeed(done).out, done.out)
+    lists = {(row["direction"], row["pieces"], row["piece_bytes"], row["method"])
+             for row in result["rows"] if row["kind"] == "list"}
+    check(lists == {(way, pieces, size, method) for way in ("d2h", "h2d") for pieces, size in ((64, 64), (512, 32))
+                    for method in ("copy_list", "one_by_one", "cuMemcpyAsync")}, lists)
+    begun = {(row["direction"], row["memory"], row["size_bytes"], row["method"])
+             for row in result["rows"] if row["kind"] == "async"}
+    check(begun == {(way, memory, size, method) for way in ("d2h", "h2d") for memory in ("pinned", "pageable")
+                    for size in (65536, 1 << 20) for method in ("begin_wait", "begin", "planner", "cuMemcpyAsync")}, begun)
+
+
+def calibrate():
+    with tempfile.TemporaryDirectory() as folder:
+        env = {"PEERLANE_GPU": "sim", "XDG_CACHE_HOME": os.path.join(folder, "cache")}
+        dry = succeed(run("calibrate", "--dry-run", "--budget-ms", "100", "--max", "64K", "--print", env=env)).out
+        check("peerlane-calibration/1" in dry and "not kept" in dry and not os.path.exists(env["XDG_CACHE_HOME"]), dry)
+        done, result = with_json("calibrate", "--budget-ms", "100", "--max", "256K", env=env)
+        check("engine hot" in succeed(done).out, done.out)
+        files = os.listdir(os.path.join(env["XDG_CACHE_HOME"], "peerlane"))
+        check(len(files) == 1 and re.fullmatch(r"calibration-[0-9a-f]{16}\.txt", files[0]), files)
+        kept = os.path.join(env["XDG_CACHE_HOME"], "peerlane", files[0])
+        check(f"kept in {kept}" in done.out and result["parameters"]["path"] == kept, done.out)
+        with open(kept, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        check(lines[0] == "peerlane-calibration/1" and lines[1].startswith("machine gpu="), lines[:2])
+        check(len([line for line in lines if line.startswith("curve ")]) > 10, lines)
+        costs = [row for row in result["rows"] if row["kind"] == "cost"]
+        check(costs and all(row["cost_ns"] > 0 for row in costs), costs[:3])
+        # What was kept is what planners and explanations then use.
+        explained, result = with_json("explain-copy", "--size", "64K", env=env)
+        check(f"costs: {kept}" in succeed(explained).out, explained.out)
+        swept, result = with_json("copy", "--direction", "d2d", "--min", "64", "--max", "64", "--time", "2", env=env)
+        check(succeed(swept) and result["parameters"]["costs"] == files[0], result["parameters"])
+        check(f"costs: {kept}" in succeed(run("explain-copy", "--costs", kept, env=env)).out, "--costs")
+        # A damaged file is passed over, and refused where it was asked for.
+        with open(kept, "w", encoding="utf-8") as file:
+            file.write("peerlane-calibration/1\ncurve nonsense\n")
+        check("costs: built in" in succeed(run("explain-copy", env=env)).out, "damaged")
+        refuse(run("explain-copy", "--costs", kept, env=env), "line 2")
+    nowhere = {"PEERLANE_GPU": "sim", "XDG_CACHE_HOME": "", "HOME": ""}
+    refuse(run("calibrate", "--budget-ms", "10", "--max", "4K", env=nowhere), "XDG_CACHE_HOME")
+
+
+def explain_copy():
+    """Without any GPU: the built-in costs."""
+    bare = {"PEERLANE_GPU": "real", "CUDA_VISIBLE_DEVICES": "", "XDG_CACHE_HOME": "/nonexistent"}
+    text = succeed(run("explain-copy", "--size", "64K", "--d2h", env=bare)).out
+    check("built in (there is no GPU here)" in text and SIM_HEADER not in text, text)
+    env = {"PEERLANE_GPU": "sim", "XDG_CACHE_HOME": "/nonexistent"}
+    for arguments in (["--h2d"], ["--d2h", "--pageable"], ["--d2d"], ["--p2p"], ["--d2h", "--cold"], ["--h2d", "--size", "3"]):
+        text = succeed(run("explain-copy", *arguments, env=env)).out
+        check("costs: built in" in text and "taken" in text and "engine cold:" in text, arguments, text)
+    done, result = with_json("explain-copy", "--size", "64K", "--d2h", "--cold", env=env)
+    ways = [row for row in result["rows"] if row["kind"] == "way"]
+    check(sum(row["taken"] for row in ways) == 1 and not any(row["taken"] and row["method"].startswith("engine") for row in ways),
+          ways)
+    check(any(row["why"] == "the GPU engine is cold" for row in ways), ways)
+    check(any(row["kind"] == "crossover" and row["up_to_bytes"] == -1 for row in result["rows"]), "crossovers")
 
 
 if __name__ == "__main__":

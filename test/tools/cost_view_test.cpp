@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cost_view.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace pl::tools {
+namespace {
+
+using copy::choice;
+using copy::direction;
+using copy::method;
+using copy::other_side;
+
+constexpr copy_case kToHost{direction::to_host, other_side::pinned};
+
+// Loads to about 2 KiB, the engine to about 1 MiB, DMA above.
+copy::cost_table three_ways() {
+  return copy::cost_table({{kToHost.way, kToHost.side, {method::cpu_load, 1}, {{1, 1000}, {65536, 67000}}},
+                           {kToHost.way, kToHost.side, {method::engine_copy, 1}, {{1, 3000}, {1 << 20, 50000}}},
+                           {kToHost.way, kToHost.side, {method::copy_engine, 1}, {{1, 8000}, {1 << 24, 300000}}}});
+}
+
+const alternative& find(const std::vector<alternative>& all, const choice& how) {
+  return *std::find_if(all.begin(), all.end(), [&](const alternative& one) { return one.how == how; });
+}
+
+TEST(crossovers, every_size_goes_the_way_that_the_table_picks) {
+  for (const auto& costs : {three_ways(), copy::cost_table::built_in()})
+    for (const auto& which : all_copy_cases())
+      for (const bool hot : {true, false}) {
+        const auto list = crossovers(costs, which, hot);
+        ASSERT_FALSE(list.empty());
+        EXPECT_EQ(list.back().up_to_bytes, UINT64_MAX);
+        std::size_t at = 0;
+        for (std::uint64_t bytes = 1; bytes < 1ull << 33; bytes += 1 + bytes / 7) {
+          while (bytes > list[at].up_to_bytes) ++at;
+          ASSERT_EQ(list[at].how, costs.pick(which.way, which.side, hot, bytes)) << bytes;
+        }
+        for (std::size_t i = 1; i < list.size(); ++i) {
+          EXPECT_LT(list[i - 1].up_to_bytes, list[i].up_to_bytes);
+          EXPECT_NE(list[i - 1].how, list[i].how);
+        }
+      }
+}
+
+TEST(crossovers, a_cold_engine_is_not_in_them) {
+  const auto costs = three_ways();
+  const auto hot = crossovers(costs, kToHost, true), cold = crossovers(costs, kToHost, false);
+  EXPECT_EQ(hot.size(), 3u);
+  EXPECT_EQ(cold.size(), 2u);
+  EXPECT_EQ(to_text(cold).find("engine_copy"), std::string::npos);
+  EXPECT_NE(to_text(hot).find("below "), std::string::npos);
+  EXPECT_EQ(to_text({{UINT64_MAX, {method::bounce, 4}}}), "all sizes: bounce x4");
+}
+
+TEST(explanation, the_taken_way_comes_first_and_the_others_have_reasons) {
+  const auto all = explain(three_ways(), kToHost, true, 64u << 10);
+  ASSERT_FALSE(all.empty());
+  EXPECT_TRUE(all[0].is_taken);
+  EXPECT_EQ(all[0].how, (choice{method::engine_copy, 1}));
+  EXPECT_EQ(all[0].why, "taken");
+  EXPECT_EQ(std::count_if(all.begin(), all.end(), [](const alternative& one) { return one.is_taken; }), 1);
+  EXPECT_NE(find(all, {method::copy_engine, 1}).why.find("x slower"), std::string::npos);
+  EXPECT_EQ(find(all, {method::engine_low_latency, 1}).why, "only up to 32 KiB");
+  EXPECT_NE(find(all, {method::engine_copy, 2}).why.find("not in this table"), std::string::npos);
+  EXPECT_TRUE(std::is_sorted(all.begin(), all.end(),
+                             [](const alternative& a, const alternative& b) { return a.expected_ns < b.expected_ns; }));
+}
+
+TEST(explanation, a_cold_engine_is_the_reason) {
+  const auto all = explain(three_ways(), kToHost, false, 64u << 10);
+  EXPECT_EQ(find(all, {method::engine_copy, 1}).why, "the GPU engine is cold");
+  EXPECT_TRUE(find(all, {method::copy_engine, 1}).is_taken);
+}
+
+TEST(explanation, sizes_below_a_limit) {
+  const auto all = explain(three_ways(), kToHost, true, 64);
+  EXPECT_EQ(find(all, {method::engine_copy, 2}).why, "only for 16 KiB and more");
+  EXPECT_TRUE(find(all, {method::cpu_load, 1}).is_taken);
+}
+
+TEST(explanation, without_any_curve_dma_is_taken_and_said_to_be_the_last_resort) {
+  const copy_case other{direction::to_device, other_side::pageable};
+  const auto all = explain(three_ways(), other, true, 100);
+  const auto& taken = find(all, {method::copy_engine, 1});
+  EXPECT_TRUE(taken.is_taken);
+  EXPECT_TRUE(std::isinf(taken.expected_ns));
+  EXPECT_NE(taken.why.find("DMA"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace pl::tools
