@@ -102,10 +102,12 @@ double cost_curve::at(std::uint64_t bytes) const {
   if (points.size() == 1 || bytes <= points.front().bytes) return points.front().ns;
   auto upper = std::lower_bound(points.begin(), points.end(), bytes,
                                 [](const cost_point& point, std::uint64_t wanted) { return point.bytes < wanted; });
-  if (upper == points.end()) --upper;  // beyond the last point: its slope goes on
+  const bool is_beyond = upper == points.end();
+  if (is_beyond) --upper;  // the last slope goes on
   const auto lower = upper - 1;
   const double slope = (upper->ns - lower->ns) / static_cast<double>(upper->bytes - lower->bytes);
-  return std::max(lower->ns + slope * (size - static_cast<double>(lower->bytes)), lower->ns / 2);
+  const double ns = lower->ns + slope * (size - static_cast<double>(lower->bytes));
+  return is_beyond ? std::max(ns, upper->ns / 2) : ns;  // a slope that falls by noise must not reach zero
 }
 
 std::vector<choice> candidates(direction way, other_side side) {
@@ -198,7 +200,7 @@ std::string cost_table::text() const {
   for (const auto& curve : curves_) {
     out += format("curve %s %s %s %u", name_of(curve.way), name_of(curve.side), name_of(curve.how.how), curve.how.width);
     for (const auto& point : curve.points)
-      out += format(" %llu:%.0f", static_cast<unsigned long long>(point.bytes), point.ns);
+      out += format(" %llu:%.0f", static_cast<unsigned long long>(point.bytes), std::max(1.0, point.ns));  // 0 is refused
     out += "\n";
   }
   return out;

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cost_table.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <string>
+
+namespace pl::copy {
+namespace {
+
+constexpr direction kDirections[] = {direction::to_device, direction::to_host, direction::on_device};
+constexpr other_side kAllSides[] = {other_side::pinned, other_side::pageable, other_side::same_gpu, other_side::peer_gpu};
+const std::string kHeader = "peerlane-calibration/1\n";
+
+cost_table parsed(const std::string& curves) {
+  auto table = cost_table::parse(kHeader + curves);
+  EXPECT_TRUE(table) << table.error().message;
+  return table ? *table : cost_table({});
+}
+
+TEST(CostTable, CellsCoverAllSizesWithoutGapsOrOverlaps) {
+  for (std::size_t cell = 4; cell + 1 < cost_table::kCells; ++cell) {
+    const auto begin = cost_table::smallest_of(cell);
+    const auto next = cost_table::smallest_of(cell + 1);
+    ASSERT_LT(begin, next) << cell;
+    EXPECT_EQ(cost_table::cell_of(begin), cell);
+    EXPECT_EQ(cost_table::cell_of(next - 1), cell);
+    EXPECT_LE(next - begin, std::max<std::uint64_t>(1, begin / 4)) << "four cells an octave";
+  }
+  std::size_t last = 0;
+  for (std::uint64_t bytes = 0; bytes < 100'000; ++bytes) {
+    const auto cell = cost_table::cell_of(bytes);
+    ASSERT_GE(cell, last) << bytes;
+    ASSERT_LE(cell, last + 1) << bytes;
+    ASSERT_GE(bytes, cost_table::smallest_of(cell));
+    last = cell;
+  }
+  EXPECT_EQ(cost_table::cell_of(UINT64_MAX), cost_table::kCells - 1);
+}
+
+// The cheapest by hand, at the size that stands for a cell.
+choice cheapest_of(const cost_table& table, direction way, other_side side, bool hot, std::uint64_t bytes) {
+  choice best;
+  double best_ns = table.cost(way, side, best, bytes);
+  for (const auto& curve : table.curves()) {
+    if (curve.way != way || curve.side != side || (needs_engine(curve.how.how) && !hot)) continue;
+    const double ns = table.cost(way, side, curve.how, bytes);
+    if (ns < best_ns) best_ns = ns, best = curve.how;
+  }
+  return best;
+}
+
+TEST(CostTable, EveryDecisionIsTheCheapestThatIsAllowed) {
+  const auto& table = cost_table::built_in();
+  for (const auto way : kDirections)
+    for (const auto side : kAllSides)
+      for (const bool hot : {false, true})
+        for (std::size_t cell = 1; cell + 1 < cost_table::kCells; ++cell) {
+          const auto low = cost_table::smallest_of(cell);
+          const auto high = cost_table::smallest_of(cell + 1);
+          const auto expected = cheapest_of(table, way, side, hot, low + (high - low) / 2);
+          for (const auto bytes : {low, low + (high - low) / 2, high - 1}) {
+            const auto picked = table.pick(way, side, hot, bytes);
+            ASSERT_EQ(picked, expected) << name_of(way) << " " << name_of(side) << " " << bytes;
+            ASSERT_FALSE(!hot && needs_engine(picked.how)) << bytes;
+            const auto limits = limits_of(way, picked);
+            ASSERT_TRUE(bytes >= limits.least && bytes <= limits.most) << to_text(picked) << " of " << bytes;
+          }
+        }
+  EXPECT_EQ(table.pick(direction::to_device, other_side::pageable, false, 0).how, method::cpu_store);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pinned, true, UINT64_MAX).how, method::copy_engine);
+}
+
+TEST(CostTable, TheBuiltInTableIsSensible) {
+  const auto& table = cost_table::built_in();
+  EXPECT_EQ(table.pick(direction::to_device, other_side::pinned, true, 64), (choice{method::cpu_store, 1}));
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pinned, true, 8).how, method::cpu_load);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, 4096).how, method::engine_low_latency);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, false, 64u << 20).how, method::bounce);
+  EXPECT_EQ(table.pick(direction::on_device, other_side::same_gpu, false, 64u << 20).how, method::copy_engine);
+  for (const auto& curve : table.curves()) {
+    const auto all = candidates(curve.way, curve.side);
+    EXPECT_NE(std::find(all.begin(), all.end(), curve.how), all.end()) << to_text(curve.how);
+  }
+}
+
+TEST(CostTable, CurvesMeetTheirPointsAndGoOnBehindThem) {
+  const cost_curve curve{
+      direction::to_host, other_side::pinned, {method::copy_engine, 1}, {{100, 50}, {200, 70}, {400, 10}}};
+  EXPECT_DOUBLE_EQ(curve.at(1), 50);
+  EXPECT_DOUBLE_EQ(curve.at(100), 50);
+  EXPECT_DOUBLE_EQ(curve.at(150), 60);
+  EXPECT_DOUBLE_EQ(curve.at(200), 70);
+  EXPECT_DOUBLE_EQ(curve.at(300), 40);
+  EXPECT_DOUBLE_EQ(curve.at(400), 10) << "a measured point stands, whatever its neighbour says";
+  EXPECT_GT(curve.at(100'000), 0) << "a falling slope is not continued below zero";
+  const cost_curve flat{direction::to_host, other_side::pinned, {method::copy_engine, 1}, {{100, 50}}};
+  EXPECT_DOUBLE_EQ(flat.at(1), 50);
+  EXPECT_DOUBLE_EQ(flat.at(1'000'000), 50);
+  const cost_curve rising{direction::to_host, other_side::pinned, {method::copy_engine, 1}, {{100, 50}, {200, 60}}};
+  EXPECT_DOUBLE_EQ(rising.at(1200), 160);
+}
+
+TEST(CostTable, AWayIsNotTakenBeyondItsLimits) {
+  const auto table =
+      parsed("curve to_host pageable cpu_load 1 1:1 2:1\ncurve to_host pageable engine_low_latency 1 1:2 2:2\n");
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, (256u << 10) - 1).how, method::cpu_load);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, (256u << 10) + 1).how, method::copy_engine);
+  EXPECT_TRUE(std::isinf(table.cost(direction::to_host, other_side::pageable, {method::cpu_load, 1}, 300u << 10)));
+  EXPECT_TRUE(std::isinf(table.cost(direction::to_host, other_side::pageable, {method::bounce, 1}, 300u << 10)));
+  const auto wide = parsed("curve to_device pinned cpu_store 4 1:1\n");
+  EXPECT_EQ(wide.pick(direction::to_device, other_side::pinned, false, 16383).how, method::copy_engine);
+  EXPECT_EQ(wide.pick(direction::to_device, other_side::pinned, false, 16384), (choice{method::cpu_store, 4}));
+}
+
+TEST(CostTable, TheEngineIsChosenOnlyWhileItIsHot) {
+  const auto table = parsed("curve to_host pinned engine_copy 1 1:1\ncurve to_host pinned cpu_load 1 1:5\n");
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pinned, true, 100).how, method::engine_copy);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pinned, false, 100).how, method::cpu_load);
+}
+
+TEST(CostTable, TextsComeBackAsTheyWere) {
+  const auto text = cost_table::built_in().text();
+  auto again = cost_table::parse(text);
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(again->text(), text);
+  ASSERT_EQ(again->curves().size(), cost_table::built_in().curves().size());
+  // What a fast machine measures rounds to no time at all, which would not be understood.
+  const auto quick = parsed("curve to_device pinned cpu_store 1 1:0.2 2:0.9 3:1e3\n");
+  auto read_back = cost_table::parse(quick.text());
+  ASSERT_TRUE(read_back) << quick.text();
+  EXPECT_DOUBLE_EQ(read_back->curves()[0].points[2].ns, 1000);
+}
+
+TEST(CostTable, MalformedTextsAreRefusedByLine) {
+  EXPECT_EQ(cost_table::parse("").code(), EINVAL);
+  EXPECT_EQ(cost_table::parse(kHeader).code(), EINVAL);
+  EXPECT_EQ(cost_table::parse("peerlane-calibration/2\ncurve to_host pinned copy_engine 1 1:1\n").code(), EINVAL);
+  const char* const wrong[] = {
+      "curve",
+      "curve to_host pinned copy_engine 1",
+      "curve to_moon pinned copy_engine 1 1:1",
+      "curve to_host frozen copy_engine 1 1:1",
+      "curve to_host pinned teleport 1 1:1",
+      "curve to_host pinned copy_engine 0 1:1",
+      "curve to_host pinned copy_engine 65 1:1",
+      "curve to_host pinned copy_engine x 1:1",
+      "curve to_host pinned copy_engine -1 1:1",
+      "curve to_host pinned copy_engine 1 1",
+      "curve to_host pinned copy_engine 1 1:",
+      "curve to_host pinned copy_engine 1 :1",
+      "curve to_host pinned copy_engine 1 1:0",
+      "curve to_host pinned copy_engine 1 1:-5",
+      "curve to_host pinned copy_engine 1 1:nan",
+      "curve to_host pinned copy_engine 1 1:inf",
+      "curve to_host pinned copy_engine 1 1:1e999",
+      "curve to_host pinned copy_engine 1 2:1 2:1",
+      "curve to_host pinned copy_engine 1 2:1 1:1",
+      "curve to_host pinned copy_engine 1 1:1x",
+      "curve to_host pinned copy_engine 1 99999999999999999999999:1",
+  };
+  for (const char* line : wrong) {
+    auto refused = cost_table::parse(kHeader + "# a remark\n\n" + line + "\n");
+    EXPECT_EQ(refused.code(), EINVAL) << line;
+    if (!refused) { EXPECT_NE(refused.error().message.find("line 4"), std::string::npos) << refused.error().message; }
+  }
+  EXPECT_TRUE(cost_table::parse(kHeader + "machine x\ncurve to_host pinned copy_engine 1 1:1")) << "no newline at the end";
+}
+
+// Whatever the text, parsing ends with a table that answers, or with a reason.
+TEST(CostTable, DamagedTextsNeverCrash) {
+  const auto whole = cost_table::built_in().text();
+  std::uint64_t state = 4711;
+  const auto next = [&](std::size_t below) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<std::size_t>(state >> 33) % below;
+  };
+  for (int round = 0; round < 40; ++round) {
+    auto text = whole.substr(0, next(whole.size() + 1));
+    for (std::size_t i = 0; i < 3 && !text.empty(); ++i) text[next(text.size())] = static_cast<char>(next(256));
+    if (auto table = cost_table::parse(text)) (void)table->pick(direction::to_host, other_side::pinned, true, 100);
+    else EXPECT_FALSE(table.error().message.empty());
+  }
+}
+
+TEST(CostTable, ChoicesHaveTexts) {
+  for (std::size_t how = 0; how < kMethods; ++how)
+    for (const unsigned width : {1u, 2u, 64u}) {
+      const choice one{static_cast<method>(how), static_cast<std::uint8_t>(width)};
+      auto again = parse_choice(to_text(one));
+      ASSERT_TRUE(again) << to_text(one);
+      EXPECT_EQ(*again, one);
+    }
+  for (const char* wrong :
+       {"", " ", "cpu", "cpu_store 4", "cpu_store x", "cpu_store x0", "cpu_store x65", "cpu_store x4 x4"}) {
+    auto refused = parse_choice(wrong);
+    EXPECT_EQ(refused.code(), EINVAL) << wrong;
+    if (!refused) { EXPECT_NE(refused.error().message.find("engine_bounce"), std::string::npos); }
+  }
+}
+
+TEST(CostTable, EveryCandidateCanDoSomeSize) {
+  for (const auto way : kDirections)
+    for (const auto side : kAllSides) {
+      if ((way == direction::on_device) != (side == other_side::same_gpu || side == other_side::peer_gpu)) continue;
+      for (const auto& how : candidates(way, side)) {
+        const auto limits = limits_of(way, how);
+        EXPECT_LE(limits.least, limits.most);
+        EXPECT_GE(limits.least, 1u);
+      }
+    }
+}
+
+}  // namespace
+}  // namespace pl::copy
