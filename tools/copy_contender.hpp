@@ -27,6 +27,7 @@ struct sampling {
   std::size_t turn = 1;
   std::size_t calls_per_sample = 1;
   bool has_uncounted_call = true;  // before each turn; pointless, and dear, where a copy takes milliseconds
+  std::uint64_t settle_ns = 0;     // that much of it: helper threads have gone to sleep during the other turns
   unsigned pause_us = 50;          // before a repetition, so that the engine can come back
 };
 
@@ -41,6 +42,7 @@ contender make_contender(const std::string& name, call_record& record, const sam
     if (const status done = operation()) ++record.done;
   };
   contender out(name, uncounted, how.turn);
+  out.settle_ns = how.has_uncounted_call ? how.settle_ns : 0;
   out.sample_ns = [operation, &record, how, name]() mutable {
     for (unsigned attempt = 0; attempt < kAttempts; ++attempt) {
       status failed;
@@ -76,6 +78,9 @@ inline sampling sampling_for(std::uint64_t bytes, bool is_short_store) {
   out.turn = bytes <= kTurns ? 4 : bytes <= kMiddle ? 2 : 1;
   out.calls_per_sample = is_short_store && bytes <= kShort ? 16 : 1;
   out.has_uncounted_call = bytes < kLong;
+  // Where several threads copy for less time than they take to wake up (some 50 us).
+  constexpr std::uint64_t kThreads = 8u << 10, kLongerThanWaking = 2u << 20, kSettleNs = 120'000;
+  out.settle_ns = bytes >= kThreads && bytes <= kLongerThanWaking ? kSettleNs : 0;
   return out;
 }
 

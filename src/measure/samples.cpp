@@ -18,7 +18,10 @@ std::uint64_t measure_clock_cost() {
 }
 
 void take_turn(contender& one, bool counted) {
-  one.operation();  // not counted: see samples.hpp
+  // Not counted: see samples.hpp.
+  const std::uint64_t begin_ns = one.settle_ns != 0 ? monotonic_ns() : 0;
+  do one.operation();
+  while (one.settle_ns != 0 && monotonic_ns() - begin_ns < one.settle_ns);
   for (std::size_t i = 0; i < one.turn; ++i) {
     const double taken_ns = one.sample_ns();
     if (counted) one.samples_ns.push_back(taken_ns);

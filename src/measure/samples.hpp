@@ -75,6 +75,9 @@ struct contender {
   std::string name;
   std::function<void()> operation;
   std::size_t turn;
+  // A turn begins with this much time of the operation that is not counted (at least one call). For contenders with helper
+  // threads, which fall asleep during the other contenders' turns: what is measured is the operation in a loop.
+  std::uint64_t settle_ns = 0;
   std::function<double()> sample_ns;
   std::vector<double> samples_ns;  // filled by run_interleaved
 };
