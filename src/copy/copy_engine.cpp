@@ -102,7 +102,9 @@ struct lane {
   cu::event_t events[kEvents] = {};  // fallback: a ticket's is the one at value % kEvents
   // What submitting threads write: a line of its own. A submission is one step under the lock.
   alignas(64) std::mutex mutex;
-  std::uint32_t last = 0;  // value of the youngest ticket
+  std::uint32_t last = 0;   // value of the youngest ticket
+  bool has_behind = false;  // copies behind an application's stream were queued, the youngest with this value:
+  std::uint32_t behind = 0;
 };
 
 }  // namespace
@@ -119,7 +121,8 @@ struct copy_engine::state {
 
   failure lost() const;
   result<context_use> enter() const;
-  lane& lock_one(std::unique_lock<std::mutex>& lock);
+  lane& lock_one(std::unique_lock<std::mutex>& lock, bool has_after);
+  bool is_held_up(lane& asked) const noexcept;
   result<context_use> enter_theirs(gpu_context& theirs) const;
   status order_behind(lane& ours, cu::stream_t after) const;
   result<ticket> finish(lane& ours);
@@ -242,16 +245,30 @@ result<context_use> copy_engine::state::enter() const {
   return lost();
 }
 
+// Under the lane's lock: whether what is queued there now may first wait for an application's stream.
+bool copy_engine::state::is_held_up(lane& asked) const noexcept {
+  if (asked.has_behind && has_ended(asked, asked.behind)) asked.has_behind = false;
+  return asked.has_behind;
+}
+
 // The thread's own lane, so that its copies stay in one order and their words in one cache; another one rather than wait.
-lane& copy_engine::state::lock_one(std::unique_lock<std::mutex>& lock) {
-  const unsigned own = thread_index() % count;
-  for (unsigned i = 0; i < count; ++i) {
-    lane& candidate = lanes[(own + i) % count];
+// A copy behind an application's stream may have long to wait, even for what this thread does next. So others keep off its
+// lane, it keeps off lanes with work of others before it, and lane 0 takes none of its kind: there always is a way past,
+// except in an engine of one lane.
+lane& copy_engine::state::lock_one(std::unique_lock<std::mutex>& lock, bool has_after) {
+  const unsigned first = has_after && count > 1 ? 1 : 0;
+  const unsigned many = count - first;
+  const unsigned own = thread_index() % many;
+  for (unsigned i = 0; i < many; ++i) {
+    lane& candidate = lanes[first + (own + i) % many];
     lock = std::unique_lock(candidate.mutex, std::try_to_lock);
-    if (lock.owns_lock()) return candidate;
+    if (!lock.owns_lock()) continue;
+    if (has_after ? has_ended(candidate, candidate.last) : !is_held_up(candidate)) return candidate;
   }
-  lock = std::unique_lock(lanes[own].mutex);
-  return lanes[own];
+  lane& rest = lanes[has_after ? first + own : 0];
+  lock = {};  // the last one tried: this may be the same
+  lock = std::unique_lock(rest.mutex);
+  return rest;
 }
 
 // The application's current context, which gives null and its like their meaning; ours where it has none.
@@ -304,7 +321,7 @@ result<copy_engine::ticket> copy_engine::submit(std::span<const transfer> copies
   auto& s = *state_;
   if (!s.is_ours()) return forked();
   std::unique_lock<std::mutex> lock;
-  lane& ours = s.lock_one(lock);
+  lane& ours = s.lock_one(lock, has_after);
   if (has_after) {
     if (!s.context.is_alive()) return s.lost();
     if (auto ordered = s.order_behind(ours, after); !ordered) return ordered.error();
@@ -317,14 +334,19 @@ result<copy_engine::ticket> copy_engine::submit(std::span<const transfer> copies
     const auto what = format("copy %zu of %zu (%s)", i + 1, copies.size(), describe(copies[i]).c_str());
     return s.give_up(ours, cu::make_error(s.cuda, rc, what));
   }
-  return s.finish(ours);
+  auto queued = s.finish(ours);
+  if (queued && has_after) {
+    ours.has_behind = true;
+    ours.behind = queued->value;
+  }
+  return queued;
 }
 
 result<copy_engine::ticket> copy_engine::submit_fill(std::uint64_t dst, unsigned char value, std::size_t bytes) {
   auto& s = *state_;
   if (!s.is_ours()) return forked();
   std::unique_lock<std::mutex> lock;
-  lane& ours = s.lock_one(lock);
+  lane& ours = s.lock_one(lock, false);
   auto scope = s.enter();
   if (!scope) return scope.error();
   if (bytes != 0) {

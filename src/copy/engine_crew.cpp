@@ -113,10 +113,13 @@ bool engine_crew::is_present(unsigned worker) const noexcept {
   return now != 0 && load_acquire(status_line.hello) == now && load_acquire(status_line.left) != now;
 }
 
-cu::result_t engine_crew::query() const {
+cu::result_t engine_crew::query() {
   auto scope = context_use::enter(context_);
   if (!scope) return cu::error_code::context_is_destroyed;
-  return context_.cuda->cuStreamQuery(stream_);
+  // Both looks at one generation: a launch between them would look like a kernel that ended and is not idle.
+  const std::lock_guard lock(launch_mutex_);
+  const auto rc = context_.cuda->cuStreamQuery(stream_);
+  return rc == cu::error_code::success && !is_idle() ? cu::result_t{cu::error_code::launch_failed} : rc;
 }
 
 bool engine_crew::try_claim(unsigned worker) noexcept {

@@ -45,8 +45,9 @@ class engine_crew {
   bool is_idle() const noexcept;
   // The worker has started in this generation and has not left.
   bool is_present(unsigned worker) const noexcept;
-  // CUDA's answer about the kernel: success (ended), not_ready (runs or waits for room), or what went wrong.
-  cu::result_t query() const;
+  // CUDA's answer about the kernel: success (ended, or none was launched), not_ready (runs or waits for room), or what went
+  // wrong; launch_failed also for a kernel that has ended without a word from its workers.
+  cu::result_t query();
 
   // ---- One worker; the caller holds its claim --------------------------------------------------------------------------
   bool try_claim(unsigned worker) noexcept;

@@ -63,15 +63,15 @@ gpu_engine::~gpu_engine() {
   if (!belongs_here()) {
     // A forked child: streams, pinned memory and the keeper are the parent's.
     for (auto& one : posts_) (void)one.crew.release();
-    if (keeper_.joinable()) new std::thread(std::move(keeper_));
+    (void)keeper_.release();
     return;
   }
   {
-    const std::lock_guard lock(hold_mutex_);
-    keeper_stop_ = true;
-    hold_changed_.notify_all();
+    const std::lock_guard lock(keeper_->mutex);
+    keeper_->must_stop = true;
+    keeper_->changed.notify_all();
   }
-  if (keeper_.joinable()) keeper_.join();
+  if (keeper_->thread.joinable()) keeper_->thread.join();
   for (auto& one : posts_) {
     if (one.crew == nullptr) continue;
     engine::descriptor leave{};
@@ -198,7 +198,7 @@ bool gpu_engine::try_claim(claim& out) noexcept {
   if (one == nullptr) return count(counters_.not_hot), false;
   // In the last third of the lease the relief is called, which takes about 6 us to be there. A keeper sees to that first:
   // the launch costs its caller some 10 us.
-  const std::uint64_t last_part = holds_.load(std::memory_order_relaxed) != 0 ? lease_ticks_ / 8 : lease_ticks_ / 3;
+  const std::uint64_t last_part = keeper_->holds.load(std::memory_order_relaxed) != 0 ? lease_ticks_ / 8 : lease_ticks_ / 3;
   if (one->until_ticks.load(std::memory_order_relaxed) - now < last_part) start_quietly();
   // Threads begin at places of their own, so that they do not all meet at worker 0.
   static std::atomic<unsigned> g_threads{0};
@@ -378,6 +378,7 @@ result<gpu_engine::fate> gpu_engine::test(request& which) {
 }
 
 result<gpu_engine::fate> gpu_engine::wait(request& which) {
+  if (!belongs_here()) return failure{EACCES, "the GPU engine belongs to the parent process"};  // its lines are not mapped
   for (;;) {
     for (unsigned spin = 0; spin < kSpinsBetweenLooks; ++spin) {
       const fate now = look(which);
@@ -402,8 +403,6 @@ status gpu_engine::check_health(engine_crew& crew, std::uint64_t waiting_since_n
   const auto rc = crew.query();
   if (rc != cu::error_code::success && rc != cu::error_code::not_ready)
     return cu::make_error(*context_.cuda, rc, "the GPU engine's kernel");
-  if (rc == cu::error_code::success && !crew.is_idle())
-    return failure{EIO, "the GPU engine's kernel ended without a word: the CUDA context is not usable any more"};
   const std::uint64_t waited_ms = (monotonic_ns() - waiting_since_ns) / 1'000'000;
   if (waited_ms > options_.patience_ms)
     return failure{ETIMEDOUT, format("the GPU engine has not answered for %u ms: the GPU hangs or another process has it; "
@@ -417,27 +416,27 @@ status gpu_engine::check_health(engine_crew& crew, std::uint64_t waiting_since_n
 result<gpu_engine::hold> gpu_engine::keep_hot() {
   if (!belongs_here()) return failure{EACCES, "the GPU engine belongs to the parent process"};
   if (auto started = start(); !started) return started.error();
-  const std::lock_guard lock(hold_mutex_);
-  if (!keeper_.joinable()) {
+  const std::lock_guard lock(keeper_->mutex);
+  if (!keeper_->thread.joinable()) {
     // Signals are for the application's threads.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    keeper_ = std::thread([this] { keep(); });
+    keeper_->thread = std::thread([this] { keep(); });
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
-  ++holds_;
-  hold_changed_.notify_all();
+  ++keeper_->holds;
+  keeper_->changed.notify_all();
   return hold(this);
 }
 
 void gpu_engine::keep() noexcept {
   pthread_setname_np(pthread_self(), "pl-engine");
   prctl(PR_SET_TIMERSLACK, 1UL);  // 50 us by default, a quarter of a lease
-  std::unique_lock lock(hold_mutex_);
-  while (!keeper_stop_) {
-    if (holds_ == 0) {
-      hold_changed_.wait(lock);
+  std::unique_lock lock(keeper_->mutex);
+  while (!keeper_->must_stop) {
+    if (keeper_->holds == 0) {
+      keeper_->changed.wait(lock);
       continue;
     }
     lock.unlock();
@@ -450,8 +449,8 @@ void gpu_engine::keep() noexcept {
 
 void gpu_engine::drop_hold() noexcept {
   if (!belongs_here()) return;
-  const std::lock_guard lock(hold_mutex_);
-  --holds_;
+  const std::lock_guard lock(keeper_->mutex);
+  --keeper_->holds;
 }
 
 gpu_engine::hold::~hold() {

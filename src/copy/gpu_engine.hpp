@@ -147,11 +147,15 @@ class gpu_engine {
   std::atomic<unsigned> current_{0};
   std::mutex start_mutex_;
 
-  std::mutex hold_mutex_;
-  std::condition_variable hold_changed_;
-  std::atomic<unsigned> holds_{0};  // changed under the mutex
-  std::thread keeper_;
-  bool keeper_stop_ = false;
+  // Apart, for a forked child to leave behind: destroying a condition variable waits for its waiters, who are not there.
+  struct keeper {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::atomic<unsigned> holds{0};  // changed under the mutex
+    std::thread thread;
+    bool must_stop = false;
+  };
+  std::unique_ptr<keeper> keeper_ = std::make_unique<keeper>();
 
   struct counters {
     std::atomic<std::uint64_t> launches{0}, low_latency{0}, copies{0}, lists{0}, not_hot{0}, all_busy{0}, left{0},

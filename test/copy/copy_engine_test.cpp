@@ -221,6 +221,48 @@ TEST_F(CopyEngine, CopiesComeAfterTheApplicationsStream) {
   EXPECT_EQ(host.get(), bytes_t(4096, 0x31));
 }
 
+// What a copy waits for may itself wait for copies that come later: those must find a way past, whoever submits them.
+TEST_F(CopyEngine, ACopyBehindAStreamHoldsUpNoOther) {
+  auto engine = open_engine(context_, 2);
+  guarded_device device(256);
+  guarded_host host(context_, 256);
+  std::vector<std::unique_ptr<guarded_device>> mine;  // freeing them waits for the whole context
+  for (int t = 0; t < 4; ++t) mine.push_back(std::make_unique<guarded_device>(100));
+  gate held;
+  const transfer in{.way = direction::to_host, .dst = host.at(), .src = device.at(), .row_bytes = 256};
+  std::vector<copy_engine::ticket> waiting;
+  for (int i = 0; i < 3; ++i) {
+    auto queued = engine->submit(std::span(&in, 1), held.stream(), true);
+    ASSERT_TRUE(queued);
+    waiting.push_back(*queued);
+  }
+  std::vector<std::thread> threads;
+  for (unsigned char t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      const test::current_device current(0);
+      for (int i = 0; i < 3; ++i) {
+        auto queued = engine->submit_fill(mine[t]->at(), t, 100);
+        ASSERT_TRUE(queued);
+        ASSERT_TRUE(engine->wait(*queued, 10'000)) << "held up";
+      }
+      EXPECT_EQ(mine[t]->get(), bytes_t(100, t));
+    });
+  for (auto& thread : threads) thread.join();
+  for (const auto& one : waiting) EXPECT_FALSE(engine->is_done(one));
+  held.open();
+  for (const auto& one : waiting) EXPECT_TRUE(engine->wait(one));
+  // All lanes are open to everybody again.
+  std::set<std::uint32_t> lanes;
+  for (int t = 0; t < 4; ++t)
+    std::thread([&] {
+      const test::current_device current(0);
+      auto queued = engine->submit(kNothing);
+      ASSERT_TRUE(queued);
+      lanes.insert(queued->lane);
+    }).join();
+  EXPECT_EQ(lanes.size(), 2u);
+}
+
 TEST_F(CopyEngine, AnotherContextsStreamsCanBeWaitedFor) {
   auto engine = open_engine(context_);
   guarded_device there(512, 0, 1);

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "clock.hpp"
+#include "gpu_engine_image.hpp"
+#include "kernel_image.hpp"
 #include "sim_fixture.hpp"
 
 namespace pl::copy {
@@ -308,6 +310,72 @@ TEST_F(GpuEngine, AForkedChildIsRefused) {
   int state = 0;
   ASSERT_EQ(waitpid(child, &state, 0), child);
   EXPECT_EQ(state, 0);
+}
+
+// The keeper sleeps in a condition variable, and requests are under way, when the process forks.
+TEST_F(GpuEngine, AForkedChildCanDropWhatWasUnderWay) {
+  auto pinned = pinned_buffer::make(context_, 64 * 1024);
+  ASSERT_TRUE(pinned);
+  const test::device_buffer memory(64 * 1024);
+  auto held = engine_->keep_hot();
+  ASSERT_TRUE(held);
+  gpu_engine::request pending;
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    ASSERT_TRUE(engine_->start_and_wait(kLongUs));
+    auto begun = engine_->begin_copy({direction::to_host, pinned->device_address(), memory.pointer(), 60'000}, 1);
+    ASSERT_TRUE(begun);
+    pending = *std::move(begun);
+    auto now = engine_->test(pending);
+    ASSERT_TRUE(now);
+    if (*now == gpu_engine::fate::pending) break;
+  }
+  { auto dropped = *std::move(held); }
+  usleep(20'000);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(20);
+    const bool good = engine_->wait(pending).code() == EACCES;
+    { const gpu_engine::request mine = std::move(pending); }
+    engine_.reset();
+    _exit(good ? 0 : 1);
+  }
+  int state = 0;
+  ASSERT_EQ(waitpid(child, &state, 0), child);
+  EXPECT_EQ(state, 0) << "it crashed, or hung";
+  EXPECT_TRUE(engine_->wait(pending)) << "the parent goes on";
+}
+
+// A waiting thread asks the driver about the kernel now and then; the next kernel may be launched at that very moment.
+TEST_F(GpuEngine, ALaunchIsNoReasonToGiveUp) {
+  auto wanted = small_options();
+  wanted.lease_us = 20;
+  make(wanted);
+  auto loaded = cu::load_kernels(cuda_, kernels::gpu_engine());
+  ASSERT_TRUE(loaded);
+  cu::function_t kernel = nullptr;
+  ASSERT_EQ(cuda_.cuModuleGetFunction(&kernel, *loaded, "gpu_engine"), 0);
+  auto crew = engine_crew::make(context_, kernel, *maps_, wanted.shape);
+  ASSERT_TRUE(crew) << crew.error().message;
+  std::atomic<bool> stop{false};
+  std::thread launcher([&] {
+    const test::current_device current(0);
+    for (int i = 0; i < 300 || !stop; ++i) {
+      (void)(*crew)->launch(1000);
+      sched_yield();
+    }
+  });
+  for (int i = 0; i < 20'000; ++i) {
+    const auto rc = (*crew)->query();
+    if (rc != cu::error_code::success && rc != cu::error_code::not_ready) {
+      ADD_FAILURE() << "a healthy kernel is given up: " << rc << " at look " << i;
+      break;
+    }
+  }
+  stop = true;
+  launcher.join();
+  crew->reset();
+  EXPECT_EQ(cuda_.cuModuleUnload(*loaded), 0);
 }
 
 }  // namespace
