@@ -32,7 +32,7 @@ engine_scene::engine_scene(const gpu_session& gpu, const copy::planner::options&
       wanted_(wanted),
       lease_us_(gpu.simulated() ? std::max(wanted.engine.lease_us, kSimulatedLeaseUs) : wanted.engine.lease_us),
       host_(gpu, kBeside),
-      device_(gpu, kBeside) {}
+      device_(gpu, gpu.ordinal(), kBeside) {}
 
 bool engine_scene::enter(engine_state state) {
   stop_user();

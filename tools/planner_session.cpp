@@ -27,7 +27,10 @@ copy::planner::options planner_options() {
 }
 
 planner_session::planner_session(const gpu_session& gpu, const copy::planner::options& wanted)
-    : gpu_(gpu), probe_host_(gpu, 4096), probe_device_(gpu, 4096), planner_(must(copy::planner::open(gpu.cuda(), wanted))) {
+    : gpu_(gpu),
+      probe_host_(gpu, 4096),
+      probe_device_(gpu, gpu.ordinal(), 4096),
+      planner_(must(copy::planner::open(gpu.cuda(), wanted))) {
   must(planner_->prepare(gpu.ordinal()));
   if (!wanted.use_engine) why_not_ = "the GPU engine is switched off (PEERLANE_COPY_ENGINE=0)";
 }
