@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "copy_case.hpp"
-#include "gpu.hpp"
+#include "device_block.hpp"
 
 namespace pl::tools {
 
@@ -26,29 +26,6 @@ class random_bytes {
 
  private:
   std::uint64_t state_;
-};
-
-// Device memory as an application has it: plain cuMemAlloc in the primary context of a device, no attribute set.
-class device_block {
- public:
-  device_block(const gpu_session& gpu, int ordinal, std::uint64_t bytes);
-  ~device_block();
-  device_block(const device_block&) = delete;
-  device_block& operator=(const device_block&) = delete;
-  cu::device_ptr get() const { return pointer_; }
-  // Synchronous; data of other streams must be complete.
-  void write(std::uint64_t offset, const void* source, std::uint64_t bytes) const;
-  void read(std::uint64_t offset, void* target, std::uint64_t bytes) const;
-  void set(std::uint64_t offset, unsigned char value, std::uint64_t bytes) const;
-
- private:
-  template <class Work>
-  void inside(Work&& work) const;
-  const gpu_session& gpu_;
-  int ordinal_;
-  cu::device_t device_ = 0;
-  cu::context_t context_ = nullptr;
-  cu::device_ptr pointer_ = 0;
 };
 
 class copy_arena {

@@ -76,9 +76,16 @@ std::optional<envelope_point> judge(std::span<const measured_way> all, const std
     if (one.name == planner) {
       out.planner_ns = one.p50_ns;
       has_planner = true;
-    } else if (one.is_single && (out.best_method.empty() || one.p50_ns < out.best_ns)) {
+      continue;
+    }
+    if (!one.is_single) continue;
+    if (out.best_method.empty() || one.p50_ns < out.best_ns) {
       out.best_method = one.name;
       out.best_ns = one.p50_ns;
+    }
+    if (one.is_ours && (out.best_way.empty() || one.p50_ns < out.best_way_ns)) {
+      out.best_way = one.name;
+      out.best_way_ns = one.p50_ns;
     }
   }
   if (!has_planner || out.best_method.empty()) return std::nullopt;

@@ -32,17 +32,21 @@ std::vector<std::uint64_t> sweep_sizes(std::uint64_t least, std::uint64_t most, 
 // list wants everything.
 bool is_wanted(const std::vector<std::string>& wanted, const std::string& name);
 
-// One contender's median, and whether it is a single way (the planner and its variants are not).
+// One contender's median, whether it is a single way (the planner and its variants are not), and whether it is one that the
+// planner could have taken (cuMemcpy is not).
 struct measured_way {
   std::string name;
   double p50_ns = 0;
   bool is_single = true;
+  bool is_ours = true;
 };
 
 // How the planner did at one size against the best single way there.
 struct envelope_point {
   std::string best_method;
   double best_ns = 0;
+  std::string best_way;  // of those that the planner could have taken
+  double best_way_ns = 0;
   double planner_ns = 0;
   double ratio = 0;
   bool exceeds = false;  // slower by more than kEnvelopeShare and kEnvelopeNs

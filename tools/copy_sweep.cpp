@@ -240,7 +240,7 @@ class copy_sweep {
       }
       add_method_row(which, bytes, *one, all[i]);
       const summary sum = summarize(all[i].samples_ns);
-      measured.push_back({one->name, sum.p50, one->how || one->name == kCuMemcpy});
+      measured.push_back({one->name, sum.p50, one->how || one->name == kCuMemcpy, one->how.has_value()});
       row.p50_ns[one->name] = sum.p50;
       if (one->name == kPlanner) row.planner_p99_ns = sum.p99;
       if (std::find(columns_.begin(), columns_.end(), one->name) == columns_.end()) columns_.push_back(one->name);
@@ -287,6 +287,8 @@ class copy_sweep {
                        {"size_bytes", row.bytes},
                        {"best_method", verdict.best_method},
                        {"best_ns", verdict.best_ns},
+                       {"best_way", verdict.best_way},
+                       {"best_way_ns", verdict.best_way_ns},
                        {"planner_ns", verdict.planner_ns},
                        {"ratio", verdict.ratio},
                        {"exceeds", verdict.exceeds},

@@ -32,7 +32,7 @@ engine_scene::engine_scene(const gpu_session& gpu, const copy::planner::options&
       wanted_(wanted),
       lease_us_(gpu.simulated() ? std::max(wanted.engine.lease_us, kSimulatedLeaseUs) : wanted.engine.lease_us),
       host_(gpu, kBeside),
-      device_(gpu, kBeside) {}
+      device_(gpu, gpu.ordinal(), kBeside) {}
 
 bool engine_scene::enter(engine_state state) {
   stop_user();
@@ -59,8 +59,8 @@ void engine_scene::start_user() {
   stop_ = false;
   user_ = std::thread([this] {
     gpu_.make_current();
-    const copy::transfer long_one{copy::direction::to_host, host_.device_address(), device_.get(), kBeside};
-    const copy::transfer short_one{copy::direction::to_host, host_.device_address(), device_.get(), 1024};
+    const copy::transfer long_one{copy::direction::to_host, copy::address_of(host_.data()), device_.get(), kBeside};
+    const copy::transfer short_one{copy::direction::to_host, copy::address_of(host_.data()), device_.get(), 1024};
     while (!stop_.load(std::memory_order_relaxed)) {
       const bool took_long = (*planner_)->copy_by({copy::method::engine_copy, 1}, long_one).ok();
       const bool took_short = (*planner_)->copy_by({copy::method::engine_low_latency, 1}, short_one).ok();

@@ -42,7 +42,7 @@ class engine_scene {
   copy::planner::options wanted_;
   unsigned lease_us_;
   host_memory host_;
-  device_memory device_;
+  device_block device_;
   std::optional<planner_session> planner_;
   std::string why_not_;
   std::thread user_;

@@ -27,13 +27,16 @@ copy::planner::options planner_options() {
 }
 
 planner_session::planner_session(const gpu_session& gpu, const copy::planner::options& wanted)
-    : gpu_(gpu), probe_host_(gpu, 4096), probe_device_(gpu, 4096), planner_(must(copy::planner::open(gpu.cuda(), wanted))) {
+    : gpu_(gpu),
+      probe_host_(gpu, 4096),
+      probe_device_(gpu, gpu.ordinal(), 4096),
+      planner_(must(copy::planner::open(gpu.cuda(), wanted))) {
   must(planner_->prepare(gpu.ordinal()));
   if (!wanted.use_engine) why_not_ = "the GPU engine is switched off (PEERLANE_COPY_ENGINE=0)";
 }
 
 bool planner_session::takes_a_copy() {
-  const copy::transfer what{copy::direction::to_host, probe_host_.device_address(), probe_device_.get(), 64};
+  const copy::transfer what{copy::direction::to_host, copy::address_of(probe_host_.data()), probe_device_.get(), 64};
   const auto done = planner_->copy_by({copy::method::engine_copy, 1}, what);
   if (!done && done.code() != EAGAIN) why_not_ = done.error().message;
   return done.ok();

@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "gpu.hpp"
+#include "device_block.hpp"
 #include "planner.hpp"
 
 namespace pl::tools {
@@ -30,7 +30,7 @@ class planner_session {
   bool takes_a_copy();
   const gpu_session& gpu_;
   host_memory probe_host_;
-  device_memory probe_device_;
+  device_block probe_device_;
   std::unique_ptr<copy::planner> planner_;
   std::optional<copy::gpu_engine::hold> hold_;
   std::string why_not_;

@@ -3,6 +3,7 @@
 // be found, in every direction.
 #include "copy_arena.hpp"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -12,7 +13,12 @@
 namespace pl::tools {
 namespace {
 
+// The tools look for the simulated GPU beside their program, where this one is not: a library that is loaded already is
+// found by its name.
+bool load_simulated_gpu() { return dlopen(PL_SIM_LIBRARY, RTLD_NOW | RTLD_GLOBAL) != nullptr; }
+
 struct fixture {
+  bool loaded = load_simulated_gpu();
   gpu_session gpu{0, false};
   std::vector<copy_case> cases = all_copy_cases();
   copy_arena arena{gpu, cases, 1u << 20, 42};

@@ -64,10 +64,12 @@ TEST(method_filter, whole_names_and_methods) {
 
 TEST(envelope, the_best_single_way_is_what_counts) {
   const std::vector<measured_way> all = {
-      {"cpu_store", 300, true}, {"cuMemcpy", 200, true}, {"planner", 250, false}, {"planner_registered", 100, false}};
+      {"cpu_store", 300, true}, {"cuMemcpy", 200, true, false}, {"planner", 250, false}, {"planner_registered", 100, false}};
   const auto verdict = judge(all);
   ASSERT_TRUE(verdict);
   EXPECT_EQ(verdict->best_method, "cuMemcpy");
+  EXPECT_EQ(verdict->best_way, "cpu_store");
+  EXPECT_EQ(verdict->best_way_ns, 300);
   EXPECT_EQ(verdict->planner_ns, 250);
   EXPECT_DOUBLE_EQ(verdict->ratio, 1.25);
   EXPECT_FALSE(verdict->exceeds) << "50 ns are within the allowance";
