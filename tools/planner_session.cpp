@@ -16,15 +16,7 @@ constexpr std::uint64_t kHotTimeoutNs = 2'000'000'000;  // a launch takes 10 us;
 
 }  // namespace
 
-copy::planner::options planner_options() {
-  copy::planner::options out;
-  out.use_engine = env_read("PEERLANE_COPY_ENGINE").integer != 0;
-  out.engine.lease_us =
-      static_cast<unsigned>(std::clamp<std::int64_t>(env_read("PEERLANE_COPY_LEASE_US").integer, 20, 1'000'000));
-  out.threads = static_cast<unsigned>(std::clamp<std::int64_t>(env_read("PEERLANE_COPY_THREADS").integer, 0, 64));
-  out.maps.backend = env_read("PEERLANE_BACKEND").text;
-  return out;
-}
+copy::planner::options planner_options() { return copy::planner::options_from_environment(); }
 
 planner_session::planner_session(const gpu_session& gpu, const copy::planner::options& wanted)
     : gpu_(gpu),

@@ -40,7 +40,7 @@ sweep() { # name, options...
 }
 
 # 31 powers of two and 15 odd sizes, five or six cases; sizes of 100 MiB and more take as long as three rounds take.
-time_ms=350 samples=2000 most=1G beside=300
+time_ms=200 samples=2000 most=1G beside=300
 [ $quick = 1 ] && time_ms=100 samples=500 most=64M beside=100
 [ "$PEERLANE_GPU" = sim ] && time_ms=20 samples=100 most=1M beside=10
 

@@ -15,6 +15,7 @@
 #include "mmio.hpp"
 #include "pinned_buffer.hpp"
 #include "text.hpp"
+#include "thread_index.hpp"
 
 namespace pl::copy {
 namespace {
@@ -35,12 +36,6 @@ constexpr std::uintptr_t kLastDefaultStreamHandle = 2;  // null, CU_STREAM_LEGAC
 bool has_reached(std::uint32_t word, std::uint32_t value) noexcept { return static_cast<std::int32_t>(word - value) >= 0; }
 
 bool is_default_stream(cu::stream_t stream) { return reinterpret_cast<std::uintptr_t>(stream) <= kLastDefaultStreamHandle; }
-
-unsigned thread_index() noexcept {
-  static std::atomic<unsigned> threads{0};
-  thread_local const unsigned index = threads.fetch_add(1, std::memory_order_relaxed);
-  return index;
-}
 
 failure forked() { return {EACCES, "a copy engine of the parent process: open one in this process"}; }
 

@@ -18,6 +18,7 @@ constexpr const char* kMethodNames[kMethods] = {"cpu_store",          "cpu_load"
                                                 "copy_engine",        "bounce",      "registered"};
 constexpr const char* kSideNames[kSides] = {"pinned", "pageable", "same_gpu", "peer_gpu"};
 constexpr const char* kDirectionNames[] = {"to_device", "to_host", "on_device"};
+constexpr std::uint64_t kMostNs = 1'000'000'000'000'000;
 constexpr const char* kHeader = "peerlane-calibration/1";
 
 std::vector<std::string> words_of(const std::string& line) {
@@ -60,10 +61,12 @@ result<cost_curve> parse_curve(const std::vector<std::string>& words) {
   for (std::size_t i = 5; i < words.size(); ++i) {
     const auto colon = words[i].find(':');
     cost_point point{};
+    std::uint64_t whole_ns = 0;  // std::from_chars of floating point would drag libm into the libraries
     if (colon == std::string::npos || !parse_number(words[i].substr(0, colon), point.bytes) ||
-        !parse_number(words[i].substr(colon + 1), point.ns) || !(point.ns > 0) || !std::isfinite(point.ns) ||
+        !parse_number(words[i].substr(colon + 1), whole_ns) || whole_ns == 0 || whole_ns > kMostNs ||
         (!curve.points.empty() && point.bytes <= curve.points.back().bytes))
       return bad;
+    point.ns = static_cast<double>(whole_ns);
     curve.points.push_back(point);
   }
   return curve;

@@ -17,6 +17,7 @@
 #include "log.hpp"
 #include "mmio.hpp"
 #include "text.hpp"
+#include "thread_index.hpp"
 
 namespace pl::copy {
 namespace {
@@ -201,11 +202,9 @@ bool gpu_engine::try_claim(claim& out) noexcept {
   const std::uint64_t last_part = keeper_->holds.load(std::memory_order_relaxed) != 0 ? lease_ticks_ / 8 : lease_ticks_ / 3;
   if (one->until_ticks.load(std::memory_order_relaxed) - now < last_part) start_quietly();
   // Threads begin at places of their own, so that they do not all meet at worker 0.
-  static std::atomic<unsigned> g_threads{0};
-  thread_local const unsigned t_first = g_threads.fetch_add(1, std::memory_order_relaxed);
   const unsigned workers = one->crew->workers();
   for (unsigned i = 0; i < workers; ++i) {
-    const unsigned worker = (t_first + i) % workers;
+    const unsigned worker = (thread_index() + i) % workers;
     if (one->crew->is_present(worker) && one->crew->try_claim(worker)) return out = {one->crew.get(), worker}, true;
   }
   return count(counters_.all_busy), false;

@@ -148,19 +148,41 @@ void planner::inspect_other(const transfer& what, sides& at) const {
   at.other_is_known = true;
 }
 
-// ---- Choosing ---------------------------------------------------------------------------------------------------------
-
-result<gpu_state*> planner::state_of(const cu::pointer_info& device) {
-  auto context = find_context(cuda_, device.device_ordinal, device.context);
-  if (!context) return context.error();
-  struct last_used {
+// What a thread remembers of the planner it used last. On the heap: thread-local storage of the libraries is short
+// (registry.cpp says why).
+struct planner::thread_memory {
+  struct {
     const planner* owner = nullptr;
     cu::context_t handle = nullptr;
     unsigned long long id = 0;
     std::uint32_t serial = 0;
     gpu_state* state = nullptr;
-  };
-  thread_local last_used t_last;
+  } last_state;
+  struct {
+    std::uint32_t serial = 0;
+    shared::counter_block* block = nullptr;
+  } counters;
+};
+
+struct planner::thread_memory_holder {
+  thread_memory* memory = nullptr;
+  constexpr thread_memory_holder() = default;
+  ~thread_memory_holder() { delete memory; }
+};
+thread_local constinit planner::thread_memory_holder planner::t_memory;
+
+planner::thread_memory& planner::this_thread() {
+  if (t_memory.memory == nullptr) [[unlikely]]
+    t_memory.memory = new thread_memory;
+  return *t_memory.memory;
+}
+
+// ---- Choosing ---------------------------------------------------------------------------------------------------------
+
+result<gpu_state*> planner::state_of(const cu::pointer_info& device) {
+  auto context = find_context(cuda_, device.device_ordinal, device.context);
+  if (!context) return context.error();
+  auto& t_last = this_thread().last_state;
   if (t_last.owner == this && t_last.handle == context->handle && t_last.id == context->id && t_last.serial == serial_)
     return t_last.state;
   const std::lock_guard lock(shared_->mutex);
@@ -235,11 +257,7 @@ choice planner::choose_for_rows(const transfer& what, sides& at) {
 }
 
 void planner::count(method how, std::size_t bytes) noexcept {
-  struct mine {
-    std::uint32_t serial = 0;
-    shared::counter_block* block = nullptr;
-  };
-  thread_local mine t_mine;
+  auto& t_mine = this_thread().counters;
   if (t_mine.serial != serial_) [[unlikely]] {
     const std::lock_guard lock(shared_->counters_mutex);
     shared_->counters.push_back(std::make_unique<shared::counter_block>());

@@ -120,6 +120,8 @@ class planner {
   friend class completion;
   struct sides;  // what the two addresses of a transfer are
   struct shared;
+  struct thread_memory;
+  struct thread_memory_holder;
   struct cpu_place;  // a device range as the CPU reaches it
 
   planner(const cu::driver_table& cuda, const options& wanted, cost_table costs, std::string origin);
@@ -131,6 +133,8 @@ class planner {
   choice choose(const transfer& what, sides& at);
   choice choose_for_rows(const transfer& what, sides& at);
   bool is_mine() const noexcept;
+  static thread_memory& this_thread();
+  static thread_local thread_memory_holder t_memory;
   status run(const choice& how, const transfer& what, sides& at);
   status run_or_fall_back(const transfer& what, sides& at);
   status by_cpu_store(const choice& how, const transfer& what, const sides& at);

@@ -112,8 +112,8 @@ TEST(CostTable, AWayIsNotTakenBeyondItsLimits) {
   EXPECT_TRUE(std::isinf(table.cost(direction::to_host, other_side::pageable, {method::cpu_load, 1}, 300u << 10)));
   EXPECT_TRUE(std::isinf(table.cost(direction::to_host, other_side::pageable, {method::bounce, 1}, 300u << 10)));
   const auto wide = parsed("curve to_device pinned cpu_store 4 1:1\n");
-  EXPECT_EQ(wide.pick(direction::to_device, other_side::pinned, false, 16383).how, method::copy_engine);
-  EXPECT_EQ(wide.pick(direction::to_device, other_side::pinned, false, 16384), (choice{method::cpu_store, 4}));
+  EXPECT_EQ(wide.pick(direction::to_device, other_side::pinned, false, 8191).how, method::copy_engine);
+  EXPECT_EQ(wide.pick(direction::to_device, other_side::pinned, false, 8192), (choice{method::cpu_store, 4}));
 }
 
 TEST(CostTable, TheEngineIsChosenOnlyWhileItIsHot) {
