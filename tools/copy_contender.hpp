@@ -73,7 +73,7 @@ inline void drop_missing_samples(contender& one) {
 // Turns and batches by size, the same turn for all contenders of a size. In a turn the first copies find what the contender
 // before has left: threads asleep, another's data in the caches.
 inline sampling sampling_for(std::uint64_t bytes, bool is_short_store) {
-  constexpr std::uint64_t kShort = 4096, kTurns = 64u << 10, kMiddle = 1u << 20, kLong = 16u << 20;
+  constexpr std::uint64_t kShort = 4096, kTurns = 64u << 10, kMiddle = 1u << 20, kLong = 512u << 20;
   sampling out;
   out.turn = bytes <= kTurns ? 4 : bytes <= kMiddle ? 2 : 1;
   out.calls_per_sample = is_short_store && bytes <= kShort ? 16 : 1;

@@ -145,7 +145,7 @@ size_limits limits_of(direction way, const choice& how) {
   switch (how.how) {
     case method::cpu_store:
       // A second thread costs some 0.3 us to tell and to hear from; one alone is slower than DMA long before 16 MiB.
-      return how.width > 1 ? size_limits{8 * kKiB, 1024 * kMiB} : size_limits{1, 16 * kMiB};
+      return how.width > 1 ? size_limits{20 * kKiB, 1024 * kMiB} : size_limits{1, 16 * kMiB};
     case method::cpu_load:
       return {1, 256 * kKiB};
     case method::cpu_relay:

@@ -112,6 +112,10 @@ result<planner::sides> planner::look(const transfer& what) const {
     return failure{EINVAL, "rows times pitch goes beyond the address space"};
 
   const auto inspect = [&](const char* name, std::uint64_t address, std::uint64_t bytes, cu::pointer_info& out) -> status {
+    if (const auto* const range = find_registered(address, bytes)) {
+      out = range->info;
+      return {};
+    }
     auto info = cu::inspect_pointer(cuda_, address);
     if (!info) return failure{info.error().code, format("the %s: %s", name, info.error().message.c_str())};
     if (!info->allocation.contains({address, bytes}))

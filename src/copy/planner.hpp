@@ -28,6 +28,7 @@
 
 namespace pl::copy {
 
+struct registered_range;
 struct gpu_state;  // gpu_state.hpp: the executors of one CUDA context
 class completion;  // completion.hpp
 
@@ -70,8 +71,8 @@ class planner {
   result<completion> begin(std::span<const transfer> list, const async_options& wanted);
 
   // ---- Registered memory
-  // Keeps [pointer, pointer + bytes) mapped, and copies inside it by the CPU no longer ask the driver what lies there, which
-  // is half of the cost of a short store. As with memory registered for RDMA, the application ends the registration before
+  // Keeps [pointer, pointer + bytes) mapped, and copies inside it no longer ask the driver what lies there, which is half of
+  // the cost of a short store. As with memory registered for RDMA, the application ends the registration before
   // it frees the memory, and not while copies of it are under way; the memory stays pinned until then.
   // EINVAL, ENOMEM, ... as mapping_cache::find, but any size up to what BAR1 has; ENOSPC: 64 are registered already.
   class registration {
@@ -128,7 +129,7 @@ class planner {
   result<sides> look(const transfer& what) const;
   void inspect_other(const transfer& what, sides& at) const;
   result<cpu_place> reach(std::uint64_t pointer, std::size_t bytes, const cu::pointer_info& info);
-  const char* find_registered(std::uint64_t pointer, std::size_t bytes, arch::mapping_type& type) const noexcept;
+  const registered_range* find_registered(std::uint64_t pointer, std::size_t bytes) const noexcept;
   bool copy_shortly(const transfer& what);
   choice choose(const transfer& what, sides& at);
   choice choose_for_rows(const transfer& what, sides& at);

@@ -37,6 +37,7 @@ struct registered_range {
   std::uint64_t end = 0;
   char* data = nullptr;
   arch::mapping_type type = arch::mapping_type::none;
+  cu::pointer_info info;  // of its first byte
   std::unique_ptr<pinned_memory> pin;
   cpu_view view;
 };

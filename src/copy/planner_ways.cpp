@@ -18,14 +18,12 @@ failure not_mapped(const failure& why) { return {ENOTSUP, why.message}; }
 
 }  // namespace
 
-const char* planner::find_registered(std::uint64_t pointer, std::size_t bytes, arch::mapping_type& type) const noexcept {
+const registered_range* planner::find_registered(std::uint64_t pointer, std::size_t bytes) const noexcept {
   const unsigned used = shared_->ranges_used.load(std::memory_order_acquire);
   for (unsigned i = 0; i < used; ++i) {
     const auto& range = shared_->ranges[i];
     const std::uint64_t begin = range.begin.load(std::memory_order_acquire);
-    if (begin == 0 || pointer < begin || pointer >= range.end || bytes > range.end - pointer) continue;
-    type = range.type;
-    return range.data + (pointer - begin);
+    if (begin != 0 && pointer >= begin && pointer < range.end && bytes <= range.end - pointer) return &range;
   }
   return nullptr;
 }
@@ -48,8 +46,8 @@ bool planner::copy_shortly(const transfer& what) {
     count(how.how, what.row_bytes);
     return true;
   };
-  auto type = arch::mapping_type::none;
-  if (const char* const data = find_registered(device, what.row_bytes, type)) return move(type, const_cast<char*>(data));
+  if (const auto* const range = find_registered(device, what.row_bytes))
+    return move(range->type, range->data + (device - range->begin.load(std::memory_order_relaxed)));
   const auto info = cu::inspect_pointer(cuda_, device);
   if (!info || !info->allocation.contains({device, what.row_bytes})) return false;
   const auto place = maps_.find(cuda_, *info, device, what.row_bytes);
@@ -58,8 +56,9 @@ bool planner::copy_shortly(const transfer& what) {
 
 result<planner::cpu_place> planner::reach(std::uint64_t pointer, std::size_t bytes, const cu::pointer_info& info) {
   cpu_place out;
-  if (const char* const data = find_registered(pointer, bytes, out.type); data != nullptr) {
-    out.data = const_cast<char*>(data);
+  if (const auto* const range = find_registered(pointer, bytes)) {
+    out.data = range->data + (pointer - range->begin.load(std::memory_order_relaxed));
+    out.type = range->type;
     return out;
   }
   auto found = maps_.find(cuda_, info, pointer, bytes);
@@ -250,6 +249,8 @@ result<planner::registration> planner::register_memory(std::uint64_t pointer, st
   while (slot < shared::kRanges && shared_->ranges[slot].begin.load(std::memory_order_relaxed) != 0) ++slot;
   if (slot == shared::kRanges)
     return failure{ENOSPC, format("%u ranges are registered already: register larger ones", shared::kRanges)};
+  auto info = cu::inspect_pointer(cuda_, pointer);
+  if (!info) return info.error();
   pin_request request;
   request.range = {pointer, bytes};
   auto pin = (*maps)->pin(request);
@@ -259,6 +260,7 @@ result<planner::registration> planner::register_memory(std::uint64_t pointer, st
   auto& range = shared_->ranges[slot];
   range.pin = *std::move(pin);
   range.view = *view;
+  range.info = *info;
   range.type = view->type;
   range.data = static_cast<char*>(view->address) + (pointer - range.pin->range().begin);
   range.end = pointer + bytes;

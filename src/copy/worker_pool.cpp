@@ -30,8 +30,10 @@ namespace {
 using body_function = void (*)(void* context, std::size_t part);
 using cpu_numbers = std::vector<int>;
 
-constexpr unsigned kMostHelpers = 32;           // the bits of a futex's wake mask; no bus is that fast
-constexpr int kMostCpus = 65536;                // far above any machine
+constexpr std::size_t kPartsOfLongJob =
+    16;                                // some hundred microseconds: all are woken at once, whatever that costs the caller
+constexpr unsigned kMostHelpers = 32;  // the bits of a futex's wake mask; no bus is that fast
+constexpr int kMostCpus = 65536;       // far above any machine
 constexpr std::size_t kDestructiveBytes = 128;  // a line and the neighbour that x86 fetches with it
 // A helper that holds a part for longer than this many pauses (some 50 us) is not running: the caller may be on its CPU.
 constexpr unsigned kPausesBeforeYield = 1000;
@@ -179,7 +181,8 @@ void worker_pool::state::run(unsigned wanted, std::size_t parts, body_function b
   job.parts.store(parts, std::memory_order_relaxed);
   job.wanted.store(wanted, std::memory_order_relaxed);
   publish(parts - 1);  // part 0 is the caller's already: one swap less
-  wake_next(wanted);
+  if (parts >= kPartsOfLongJob) wake(static_cast<std::uint32_t>((std::uint64_t{1} << wanted) - 1));
+  else wake_next(wanted);
   body(context, 0);
   std::size_t own = 1;
   std::uint64_t word = job.claims.load(std::memory_order_relaxed);
@@ -200,7 +203,8 @@ void worker_pool::state::publish(std::size_t unclaimed) {
 }
 
 // One system call is some 3 us in a virtual machine, for each helper. So nobody wakes more than one: the caller the first,
-// and each that was woken the next, while there are parts for it.
+// and each that was woken the next, while there are parts for it. One after another they take too long for long jobs (a
+// halted virtual CPU takes up to 0.1 ms to come).
 void worker_pool::state::wake_next(unsigned wanted) {
   const std::uint64_t asleep = sleepers.load(std::memory_order_seq_cst) & ((std::uint64_t{1} << wanted) - 1);
   if (asleep != 0) wake(static_cast<std::uint32_t>(asleep & (~asleep + 1)));

@@ -112,8 +112,8 @@ TEST(CostTable, AWayIsNotTakenBeyondItsLimits) {
   EXPECT_TRUE(std::isinf(table.cost(direction::to_host, other_side::pageable, {method::cpu_load, 1}, 300u << 10)));
   EXPECT_TRUE(std::isinf(table.cost(direction::to_host, other_side::pageable, {method::bounce, 1}, 300u << 10)));
   const auto wide = parsed("curve to_device pinned cpu_store 4 1:1\n");
-  EXPECT_EQ(wide.pick(direction::to_device, other_side::pinned, false, 8191).how, method::copy_engine);
-  EXPECT_EQ(wide.pick(direction::to_device, other_side::pinned, false, 8192), (choice{method::cpu_store, 4}));
+  EXPECT_EQ(wide.pick(direction::to_device, other_side::pinned, false, 20479).how, method::copy_engine);
+  EXPECT_EQ(wide.pick(direction::to_device, other_side::pinned, false, 20480), (choice{method::cpu_store, 4}));
 }
 
 TEST(CostTable, TheEngineIsChosenOnlyWhileItIsHot) {
@@ -129,7 +129,8 @@ TEST(CostTable, TextsComeBackAsTheyWere) {
   EXPECT_EQ(again->text(), text);
   ASSERT_EQ(again->curves().size(), cost_table::built_in().curves().size());
   // What a fast machine measures rounds to no time at all, which would not be understood.
-  const auto quick = parsed("curve to_device pinned cpu_store 1 1:0.2 2:0.9 3:1e3\n");
+  const cost_table quick(
+      {{direction::to_device, other_side::pinned, {method::cpu_store, 1}, {{1, 0.2}, {2, 0.9}, {3, 1e3}}}});
   auto read_back = cost_table::parse(quick.text());
   ASSERT_TRUE(read_back) << quick.text();
   EXPECT_DOUBLE_EQ(read_back->curves()[0].points[2].ns, 1000);

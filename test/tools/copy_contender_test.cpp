@@ -83,7 +83,8 @@ TEST(sampling, short_stores_are_timed_in_batches) {
   EXPECT_EQ(sampling_for(4096, true).calls_per_sample, 16u);
   EXPECT_EQ(sampling_for(4097, true).calls_per_sample, 1u);
   EXPECT_EQ(sampling_for(64, false).calls_per_sample, 1u);
-  EXPECT_FALSE(sampling_for(64u << 20, false).has_uncounted_call);
+  EXPECT_TRUE(sampling_for(64u << 20, false).has_uncounted_call);
+  EXPECT_FALSE(sampling_for(512u << 20, false).has_uncounted_call);
 }
 
 }  // namespace
