@@ -85,7 +85,7 @@ inline sampling sampling_for(std::uint64_t bytes, bool is_short_store) {
 }
 
 // Interleaved until the time is over or every contender has about `most` samples, but at least three rounds: a median of
-// fewer says nothing. The order is shuffled again and again: who comes after a contender that wakes threads, or one that
+// fewer says nothing. The order is another one in each round: who comes after a contender that wakes threads, or one that
 // leaves the caches cold, must not always be the same one. It is the given order again on return.
 inline void run_budget(std::vector<contender>& all, std::uint64_t budget_ns, std::size_t most, bool is_short) {
   constexpr std::size_t kLeastRounds = 3;
@@ -95,13 +95,10 @@ inline void run_budget(std::vector<contender>& all, std::uint64_t budget_ns, std
   std::minstd_rand random(1);
   const std::uint64_t begin_ns = monotonic_ns();
   const std::size_t most_rounds = std::max(kLeastRounds, most / all[0].turn);
-  run_interleaved(all, {.warm_up_rounds = is_short ? 2u : 0u, .rounds = kLeastRounds, .budget_ns = 0});
-  for (std::size_t rounds = kLeastRounds; rounds < most_rounds;) {
-    const std::uint64_t taken_ns = monotonic_ns() - begin_ns;
-    if (taken_ns >= budget_ns) break;
+  run_interleaved(all, {.warm_up_rounds = is_short ? 1u : 0u, .rounds = 0, .budget_ns = 0});
+  for (std::size_t rounds = 0; rounds < most_rounds && (rounds < kLeastRounds || monotonic_ns() - begin_ns < budget_ns);) {
     std::shuffle(all.begin(), all.end(), random);
-    const std::size_t next = std::min(all.size(), most_rounds - rounds);
-    rounds += run_interleaved(all, {.warm_up_rounds = 0, .rounds = next, .budget_ns = budget_ns - taken_ns});
+    rounds += run_interleaved(all, {.warm_up_rounds = 0, .rounds = 1, .budget_ns = 0});
   }
   const auto place = [&](const contender& one) { return std::find(names.begin(), names.end(), one.name) - names.begin(); };
   std::sort(all.begin(), all.end(), [&](const contender& a, const contender& b) { return place(a) < place(b); });
