@@ -147,9 +147,10 @@ class planner {
                                   copy_engine::ticket& ticket);
   std::optional<std::pair<gpu_engine*, gpu_engine::request>> give_to_engine(const choice& how, const transfer& what,
                                                                             const sides& at);
-  void enqueue(std::function<void()> work);
+  void enqueue(std::function<void(const status&)> run, copy_engine* dma, const copy_engine::ticket& behind);
   void run_queue();
   void count(method how, std::size_t bytes) noexcept;
+  void count_refusal(const choice& how) noexcept;
 
   const cu::driver_table& cuda_;
   options options_;

@@ -21,11 +21,7 @@ failure not_mapped(const failure& why) { return {ENOTSUP, why.message}; }
 const char* planner::find_registered(std::uint64_t pointer, std::size_t bytes, arch::mapping_type& type) const noexcept {
   const unsigned used = shared_->ranges_used.load(std::memory_order_acquire);
   for (unsigned i = 0; i < used; ++i) {
-    const auto& range = shared_->ranges[i];
-    const std::uint64_t begin = range.begin.load(std::memory_order_acquire);
-    if (begin == 0 || pointer < begin || pointer >= range.end || bytes > range.end - pointer) continue;
-    type = range.type;
-    return range.data + (pointer - begin);
+    if (const char* const found = shared_->ranges[i].find(pointer, bytes, type)) return found;
   }
   return nullptr;
 }
@@ -162,7 +158,7 @@ status planner::by_engine_bounce(const choice& how, const transfer& what, const 
   if (!state) return state.error();
   auto area = (*state)->staging();
   if (!area) return area.error();
-  const auto piece = (*area)->borrow();
+  auto piece = (*area)->borrow();
   if (!piece) return failure{EAGAIN, "other copies have all of the staging memory"};
 
   if (what.rows > 1) {
@@ -171,7 +167,10 @@ status planner::by_engine_bounce(const choice& how, const transfer& what, const 
     dense.dst_pitch = what.row_bytes;
     auto begun = (*engine)->begin_copy(dense, how.width);
     if (!begun) return begun.error();
-    if (auto done = as_status((*engine)->wait(*begun)); !done) return done;
+    if (auto done = as_status((*engine)->wait(*begun)); !done) {
+      if (done.code() != EAGAIN) piece.forfeit();
+      return done;
+    }
     for (std::size_t row = 0; row < what.rows; ++row)
       std::memcpy(host_pointer(what.dst + row * what.dst_pitch), piece.data() + row * what.row_bytes, what.row_bytes);
     return {};
@@ -184,15 +183,18 @@ status planner::by_engine_bounce(const choice& how, const transfer& what, const 
   for (std::size_t at_byte = 0; at_byte < bytes; at_byte += share, ++count) {
     const std::size_t length = std::min(share, bytes - at_byte);
     auto one = (*engine)->begin_copy({direction::to_host, piece.device_address() + at_byte, what.src + at_byte, length}, 1);
-    if (!one) return one.error();  // the others are waited for as they go
+    if (!one) return one.error();  // cannot be: the size was checked
     begun[count] = *std::move(one);
   }
+  status outcome;
   for (std::size_t i = 0; i < count; ++i) {
-    if (auto done = as_status((*engine)->wait(begun[i])); !done) return done;
     const std::size_t from = i * share;
-    std::memcpy(host_pointer(what.dst + from), piece.data() + from, std::min(share, bytes - from));
+    auto done = as_status((*engine)->wait(begun[i]));
+    if (done && outcome) std::memcpy(host_pointer(what.dst + from), piece.data() + from, std::min(share, bytes - from));
+    else if (done.code() != EAGAIN) piece.forfeit();
+    if (!done && (outcome || outcome.code() == EAGAIN)) outcome = std::move(done);
   }
-  return {};
+  return outcome;
 }
 
 status planner::by_copy_engine(const transfer& what, const sides& at) {
@@ -224,7 +226,7 @@ result<planner::registration> planner::register_memory(std::uint64_t pointer, st
   auto maps = shared_->open_maps(cuda_, options_.maps.backend);
   if (!maps) return maps.error();
   unsigned slot = 0;
-  while (slot < shared::kRanges && shared_->ranges[slot].begin.load(std::memory_order_relaxed) != 0) ++slot;
+  while (slot < shared::kRanges && !shared_->ranges[slot].is_free()) ++slot;
   if (slot == shared::kRanges)
     return failure{ENOSPC, format("%u ranges are registered already: register larger ones", shared::kRanges)};
   pin_request request;
@@ -233,13 +235,8 @@ result<planner::registration> planner::register_memory(std::uint64_t pointer, st
   if (!pin) return pin.error();
   auto view = (*pin)->map((*pin)->range().size_bytes, arch::mapping_type::none);
   if (!view) return view.error();
-  auto& range = shared_->ranges[slot];
-  range.pin = *std::move(pin);
-  range.view = *view;
-  range.type = view->type;
-  range.data = static_cast<char*>(view->address) + (pointer - range.pin->range().begin);
-  range.end = pointer + bytes;
-  range.begin.store(pointer, std::memory_order_release);
+  char* const data = static_cast<char*>(view->address) + (pointer - (*pin)->range().begin);
+  shared_->ranges[slot].set(pointer, pointer + bytes, data, *std::move(pin), *view);
   if (slot >= shared_->ranges_used.load(std::memory_order_relaxed))
     shared_->ranges_used.store(slot + 1, std::memory_order_release);
   registration out;
@@ -260,10 +257,7 @@ planner::registration& planner::registration::operator=(registration&& other) no
 planner::registration::~registration() {
   if (owner_ == nullptr || !owner_->is_mine()) return;
   const std::lock_guard lock(owner_->shared_->mutex);
-  auto& range = owner_->shared_->ranges[slot_];
-  range.begin.store(0, std::memory_order_release);
-  range.pin->unmap(range.view);
-  range.pin.reset();
+  owner_->shared_->ranges[slot_].clear();
 }
 
 }  // namespace pl::copy

@@ -243,7 +243,7 @@ TEST_P(MappingCache, TheSweepWakesUpAgainAfterItHadNothingToDo) {
     test::device_buffer buffer(2 * kMiB);
     ASSERT_TRUE(find(cache, buffer.pointer(), 8));
     buffer.free_now();
-    ASSERT_TRUE(comes_true([&] { return cache.counts().entries == 0; })) << "round " << round;
+    ASSERT_TRUE(comes_true([&] { return cache.counts().mapped_bytes == 0; })) << "round " << round;
     kernel.expect_nothing_mapped();
     std::this_thread::sleep_for(std::chrono::milliseconds(round));  // it sleeps, or is about to
   }
