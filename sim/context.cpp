@@ -34,7 +34,9 @@ thread_local std::vector<context_t> t_stack;
 context_t current() { return t_stack.empty() ? nullptr : t_stack.back(); }
 
 context_ref make_context(device& on, unsigned flags, bool is_primary, context_t handle) {
+  static std::atomic<unsigned long long> g_last_id{0};
   auto made = std::make_shared<context>();
+  made->id = ++g_last_id;
   made->handle = handle != nullptr ? handle : contexts().table.new_handle();
   made->on = &on;
   made->flags = flags;
@@ -314,7 +316,7 @@ PL_SIM_API cuCtxGetId(context_t handle, unsigned long long* id) {
   const auto e = enter(handle);
   if (e.ctx == nullptr) return e.rc;
   if (id == nullptr) return code::invalid_value;
-  *id = reinterpret_cast<std::uintptr_t>(e.ctx->handle) >> 4 & 0xffffffffu;
+  *id = e.ctx->id;
   return code::success;
 }
 

@@ -15,6 +15,7 @@ namespace pl::sim {
 
 struct context {
   context_t handle = nullptr;
+  unsigned long long id = 0;  // never given out twice, although a primary context keeps its handle over a reset
   device* on = nullptr;
   std::atomic<unsigned> flags{0};
   bool is_primary = false;

@@ -27,6 +27,8 @@ constexpr std::array kVariables = {
                  "0: the copy planner does without the GPU engine (its resident kernel)"},
     env_variable{"PEERLANE_COPY_LEASE_US", env_type::integer, "microseconds", "200", "",
                  "how long the GPU engine's kernel stays at most, 20..1000000"},
+    env_variable{"PEERLANE_COPY_PEER_ACCESS", env_type::boolean, "", "1", "",
+                 "0: copies between two GPUs do not enable CUDA's peer access (they then go through host memory)"},
     env_variable{"PEERLANE_COPY_THREADS", env_type::integer, "threads", "0", "",
                  "CPU threads of one copy, the caller included; 0: 8, or half the CPUs if that is less"},
     env_variable{"PEERLANE_GDRAPI_PLANNER", env_type::boolean, "", "0", "",

@@ -7,7 +7,8 @@
 namespace pl::copy {
 namespace {
 
-// docs/results/envelope/h100: the calibration of that run, without the points that lie on the line between their neighbours.
+// docs/results/envelope/h100: the calibration of that run, without the points that lie on the line between their neighbours;
+// between two GPUs: H200 with NVLink, docs/results/envelope/h200x2.
 constexpr const char* kText = R"(peerlane-calibration/1
 curve to_device pinned cpu_store 1 64:454 256:496 1024:490 8192:1239 4194304:342247 16777216:1444579
 curve to_device pinned cpu_store 2 8192:1547 67108864:3008357
@@ -46,8 +47,8 @@ curve on_device same_gpu cpu_relay 1 64:1711 1024:1849 4096:5061 16384:19434 655
 curve on_device same_gpu engine_copy 1 64:3160 4096:3289 8192:3665 16384:3680 262144:9320 4194304:88877 16777216:531306
 curve on_device same_gpu engine_copy 8 16384:4385 4194304:16147 16777216:66512
 curve on_device same_gpu copy_engine 1 64:10658 128:9343 4194304:10560 16777216:16135 67108864:55192
-curve on_device peer_gpu cpu_relay 1 64:1711 1024:1849 4096:5061 16384:19434 65536:81225
-curve on_device peer_gpu copy_engine 1 64:10658 1048576:15000 67108864:200000
+curve on_device peer_gpu cpu_relay 1 64:1415 1024:1501 2048:2552 4096:4609 65536:78698
+curve on_device peer_gpu copy_engine 1 64:7300 16384:7700 65536:7960 1048576:10900 67108864:179000
 )";
 
 }  // namespace

@@ -3,21 +3,17 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <time.h>
 
 #include <algorithm>
 #include <atomic>
 
-#include "clock.hpp"
-#include "mmio.hpp"
 #include "planner_impl.hpp"
-#include "text.hpp"
 
 namespace pl::copy {
 
 struct completion::job {
   std::vector<transfer> list;
-  cu::event_t after = nullptr;  // ours; the list waits for it
-  gpu_context context;          // of the event
   std::mutex mutex;
   std::condition_variable ended;
   std::atomic<bool> done{false};
@@ -31,35 +27,40 @@ namespace {
 // What costs the caller no more than asking somebody else would.
 constexpr std::size_t kAtOnceBytes = 16u << 10;
 
-result<cu::event_t> event_behind(const gpu_context& context, cu::stream_t stream) {
-  const auto& cuda = *context.cuda;
-  int capturing = cu::capture_status::none;
-  if (cuda.cuStreamIsCapturing != nullptr && cuda.cuStreamIsCapturing(stream, &capturing) == cu::error_code::success &&
-      capturing != cu::capture_status::none)
-    return failure{EBUSY,
-                   "the stream is being captured into a graph: copies cannot wait for it, begin them after the capture"};
-  cu::event_t event = nullptr;
-  auto rc = cuda.cuEventCreate(&event, cu::event_flag::disable_timing);
-  if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "an event to wait for a stream");
-  rc = cuda.cuEventRecord(event, stream);
-  if (rc != cu::error_code::success) {
-    cuda.cuEventDestroy_v2(event);
-    return cu::make_error(cuda, rc, "recording an event in the stream that the copies wait for");
-  }
-  return event;
-}
+bool is_empty(const transfer& what) { return what.row_bytes == 0 || what.rows == 0; }  // their product may wrap
+
+// How long the queue's thread sleeps between looks at a stream, and how many looks later it asks whether that still lives
+// (which polls for a millisecond): every 50 ms or so.
+constexpr timespec kLookPause{0, 50'000};
+constexpr unsigned kLooksBetweenLifeChecks = 500;
 
 }  // namespace
 
+// In order, except that what waits for a stream lets pass what does not: the stream may be waiting for just that.
 void planner::run_queue() {
   pthread_setname_np(pthread_self(), "pl-copy-queue");
+  auto& queue = shared_->queue;
   std::unique_lock lock(shared_->queue_mutex);
-  for (;;) {
-    if (!shared_->queue.empty()) {
-      auto work = std::move(shared_->queue.front());
-      shared_->queue.pop_front();
+  for (unsigned looks = 1;;) {
+    status reached;
+    auto next = std::find_if(queue.begin(), queue.end(),
+                             [](const auto& one) { return one.dma == nullptr || one.dma->is_done(one.behind); });
+    if (next == queue.end() && !queue.empty()) {
+      // Only this thread takes from the queue, and what others put there leaves references to it valid.
+      auto& waiting = queue[looks % queue.size()];
       lock.unlock();
-      work();
+      nanosleep(&kLookPause, nullptr);
+      if (++looks % kLooksBetweenLifeChecks == 0) reached = waiting.dma->wait(waiting.behind, 1);
+      lock.lock();
+      if (reached || reached.code() == ETIMEDOUT) continue;
+      next = std::find_if(queue.begin(), queue.end(), [&](const auto& one) { return &one == &waiting; });
+    }
+    if (next != queue.end()) {
+      auto run = std::move(next->run);
+      queue.erase(next);
+      lock.unlock();
+      run(reached);
+      run = nullptr;  // with what it holds, outside of the lock
       lock.lock();
     } else if (shared_->stop) {
       return;
@@ -69,7 +70,7 @@ void planner::run_queue() {
   }
 }
 
-void planner::enqueue(std::function<void()> work) {
+void planner::enqueue(std::function<void(const status&)> run, copy_engine* dma, const copy_engine::ticket& behind) {
   const std::lock_guard lock(shared_->queue_mutex);
   if (!shared_->runner.joinable()) {
     // Signals are for the application's threads.
@@ -79,32 +80,42 @@ void planner::enqueue(std::function<void()> work) {
     shared_->runner = std::thread([this] { run_queue(); });
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
-  shared_->queue.push_back(std::move(work));
+  shared_->queue.push_back({std::move(run), dma, behind});
   shared_->queue_changed.notify_one();
 }
 
 result<completion> planner::begin(std::span<const transfer> list, const async_options& wanted) {
+  // All are looked at before one is queued: a copy that is refused would have to wait for the others, and those for a stream
+  // that may be waiting for the caller.
+  std::vector<sides> looked(list.size());
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (is_empty(list[i])) continue;
+    auto at = look(list[i]);
+    if (!at) return at.error();
+    (void)inspect_other(list[i], *at);
+    looked[i] = *std::move(at);
+  }
   completion made;
   made.owner_ = this;
   std::vector<transfer> by_cpu;  // what has to pass through a CPU, or is quicker so
-  for (const auto& what : list) {
-    if (what.row_bytes == 0 || what.rows == 0) continue;
-    auto at = look(what);
-    if (!at) return at.error();
-    inspect_other(what, *at);
-    auto state = state_of(at->way == direction::on_device ? at->source : at->device);
+  gpu_state* cpu_state = nullptr;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const auto& what = list[i];
+    if (is_empty(what)) continue;
+    auto& at = looked[i];
+    auto state = state_of(at.way == direction::on_device ? at.source : at.device);
     if (!state) return state.error();
     if (made.state_ == nullptr) made.state_ = *state;
-    const bool gpu_alone = at->other != other_side::pageable;
+    const bool gpu_alone = at.other != other_side::pageable;
     if (!gpu_alone || (!wanted.has_after && what.bytes() <= kAtOnceBytes)) {
       by_cpu.push_back(what);
+      if (cpu_state == nullptr) cpu_state = *state;
       continue;
     }
-    if (!wanted.has_after && what.rows == 1 && at->other != other_side::peer_gpu) {
-      const choice how = choose(what, *at);
-      if (auto given = how.how == method::engine_copy ? give_to_engine(how, what, *at) : std::nullopt) {
+    if (!wanted.has_after && what.rows == 1 && at.other != other_side::peer_gpu) {
+      const choice how = choose(what, at);
+      if (auto given = how.how == method::engine_copy ? give_to_engine(how, what, at) : std::nullopt) {
         made.given_.push_back({given->first, std::move(given->second), what});
-        count(how.how, what.bytes());
         continue;
       }
     }
@@ -123,39 +134,28 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
     if (auto done = copy_list(by_cpu); !done) return done.error();
     return made;
   }
+  copy_engine* dma = nullptr;
+  copy_engine::ticket behind;
+  if (wanted.has_after) {
+    auto opened = cpu_state->dma();
+    if (!opened) return opened.error();
+    auto mark = (*opened)->submit({}, wanted.after, true);
+    if (!mark) return mark.error();
+    dma = *opened;
+    behind = *mark;
+  }
   auto job = std::make_shared<completion::job>();
   job->list = std::move(by_cpu);
-  if (wanted.has_after) {
-    auto at = look(job->list[0]);
-    if (!at) return at.error();
-    auto state = state_of(at->device);
-    if (!state) return state.error();
-    job->context = (*state)->context;
-    auto scope = context_use::enter(job->context);
-    if (!scope) return scope.error();
-    auto event = event_behind(job->context, wanted.after);
-    if (!event) return event.error();
-    job->after = *event;
-  }
   made.job_ = job;
-  enqueue([this, job] {
-    status outcome;
-    if (job->after != nullptr) {
-      auto scope = context_use::enter(job->context);
-      if (!scope) {
-        outcome = scope.error();
-      } else {
-        const auto rc = cuda_.cuEventSynchronize(job->after);
-        if (rc != cu::error_code::success) outcome = cu::make_error(cuda_, rc, "waiting for the stream before the copies");
-        cuda_.cuEventDestroy_v2(job->after);
-      }
-    }
-    if (outcome) outcome = copy_list(job->list);
-    const std::lock_guard lock(job->mutex);
-    job->outcome = std::move(outcome);
-    job->done.store(true, std::memory_order_release);
-    job->ended.notify_all();
-  });
+  enqueue(
+      [this, job](const status& reached) {
+        status outcome = reached ? copy_list(job->list) : reached;
+        const std::lock_guard lock(job->mutex);
+        job->outcome = std::move(outcome);
+        job->done.store(true, std::memory_order_release);
+        job->ended.notify_all();
+      },
+      dma, behind);
   return made;
 }
 
@@ -190,18 +190,25 @@ completion& completion::operator=(completion&& other) noexcept {
 
 completion::~completion() { (void)wait(); }
 
+// What the GPU engine did not take after all is done here and now.
+status completion::end(const result<gpu_engine::fate>& fate, const transfer& what) {
+  if (!fate) return fate.error();
+  if (*fate == gpu_engine::fate::not_taken) {
+    owner_->count_refusal({method::engine_copy, 1});
+    return owner_->copy(what);
+  }
+  owner_->count(method::engine_copy, what.bytes());
+  return {};
+}
+
 result<bool> completion::look() {
   while (!given_.empty()) {
     auto& last = given_.back();
     auto fate = last.engine->test(last.request);
     if (fate && *fate == gpu_engine::fate::pending) return false;
     const transfer what = last.what;
-    const bool not_taken = fate && *fate == gpu_engine::fate::not_taken;
     given_.pop_back();
-    if (!fate) return fate.error();
-    if (not_taken) {
-      if (auto done = owner_->copy(what); !done) return done.error();
-    }
+    if (auto ended = end(fate, what); !ended) return ended.error();
   }
   while (!queued_.empty()) {
     if (!queued_.back().dma->is_done(queued_.back().ticket)) return false;
@@ -217,21 +224,26 @@ result<bool> completion::look() {
 }
 
 result<bool> completion::test() {
+  if (!is_empty() && !owner_->is_mine()) return wait().error();
   auto state = look();
   if (!state) (void)wait();  // the rest ends too: a failure leaves nothing in flight
   return state;
 }
 
 status completion::wait() {
+  if (is_empty()) return {};
+  if (!owner_->is_mine()) {
+    // A forked child: nobody is left who would end the job, and its lock may be held by a thread that is not here.
+    if (job_ != nullptr) new std::shared_ptr<job>(std::move(job_));
+    given_.clear();
+    queued_.clear();
+    return failure{EACCES, "these copies are the parent process's"};
+  }
   status outcome;
   const auto keep_first = [&](status one) {
     if (outcome && !one) outcome = std::move(one);
   };
-  for (auto& one : given_) {
-    auto fate = one.engine->wait(one.request);
-    if (!fate) keep_first(fate.error());
-    else if (*fate == gpu_engine::fate::not_taken) keep_first(owner_->copy(one.what));
-  }
+  for (auto& one : given_) keep_first(end(one.engine->wait(one.request), one.what));
   given_.clear();
   for (auto& one : queued_) keep_first(one.dma->wait(one.ticket));
   queued_.clear();

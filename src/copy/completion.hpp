@@ -46,6 +46,7 @@ class completion {
   };
   bool is_empty() const noexcept { return queued_.empty() && given_.empty() && job_ == nullptr; }
   result<bool> look();
+  status end(const result<gpu_engine::fate>& fate, const transfer& what);
 
   planner* owner_ = nullptr;
   gpu_state* state_ = nullptr;  // of the first copy: its streams can record an event

@@ -58,6 +58,11 @@ result<cost_curve> parse_curve(const std::vector<std::string>& words) {
                    static_cast<other_side>(side),
                    {static_cast<method>(how), static_cast<std::uint8_t>(width)},
                    {}};
+  // A way for the other direction would have a CPU read device addresses.
+  const auto all = candidates(curve.way, curve.side);
+  if (std::none_of(all.begin(), all.end(), [&](const choice& one) { return one.how == curve.how.how; }))
+    return failure{EINVAL,
+                   format("%s is no way to copy %s with %s memory", kMethodNames[how], words[1].c_str(), words[2].c_str())};
   for (std::size_t i = 5; i < words.size(); ++i) {
     const auto colon = words[i].find(':');
     cost_point point{};
@@ -115,6 +120,8 @@ double cost_curve::at(std::uint64_t bytes) const {
 
 std::vector<choice> candidates(direction way, other_side side) {
   using enum method;
+  const bool is_host = side == other_side::pinned || side == other_side::pageable;
+  if ((way == direction::on_device) == is_host) return {};
   if (way == direction::on_device)
     return side == other_side::same_gpu
                ? std::vector<choice>{{cpu_relay, 1}, {engine_copy, 1}, {engine_copy, 8}, {copy_engine, 1}}
@@ -188,19 +195,8 @@ double cost_table::cost(direction way, other_side side, const choice& how, std::
   return std::numeric_limits<double>::infinity();
 }
 
-namespace {
-
-// Where several numbers of threads are equally quick, as they are once the bus is full, the middle one is the safe one: of two
-// each must come in time, and of eight one may find its CPU taken.
-double caution(const choice& how) {
-  if (needs_engine(how.how) || how.width == 1 || how.width == 4) return 1;
-  return how.width < 4 ? 1.08 : 1.04;
-}
-
-}  // namespace
-
 choice cost_table::cheapest(direction way, other_side side, bool engine_hot, std::uint64_t bytes) const {
-  choice best{method::copy_engine, 1};  // can do everything
+  choice best{method::copy_engine, 1};            // can do everything
   double best_ns = cost(way, side, best, bytes);  // infinite without a curve
   for (const auto& curve : curves_) {
     if (curve.way != way || curve.side != side || (needs_engine(curve.how.how) && !engine_hot)) continue;

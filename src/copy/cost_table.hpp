@@ -71,6 +71,13 @@ struct size_limits {
 };
 size_limits limits_of(direction way, const choice& how);
 
+// Where several numbers of threads are equally quick, as they are once the bus is full, the middle one is the safe one: of
+// two each must come in time, and of eight one may find its CPU taken. What a decision multiplies a cost with.
+inline double caution(const choice& how) {
+  if (needs_engine(how.how) || how.width == 1 || how.width == 4) return 1;
+  return how.width < 4 ? 1.08 : 1.04;
+}
+
 class cost_table {
  public:
   // Measured on an H100 over PCIe 5 x16 behind a Sapphire Rapids (docs/results/envelope); for machines not yet calibrated.

@@ -63,6 +63,7 @@ class gpu_engine {
   gpu_engine& operator=(const gpu_engine&) = delete;
 
   const gpu_context& context() const noexcept { return context_; }
+  unsigned workers() const noexcept { return options_.shape.workers; }
 
   // Some worker would take a request now. Cheap.
   bool is_hot() noexcept;

@@ -2,6 +2,7 @@
 #include "gpu_state.hpp"
 
 #include "log.hpp"
+#include "refusal_list.hpp"
 
 namespace pl::copy {
 
@@ -59,15 +60,27 @@ result<staging_area*> gpu_state::staging() {
   return staging_.get();
 }
 
+void gpu_state::refuse_engine_locked(const failure& why) {
+  if (!engine_refusal_) PL_LOG(info, "copies go without the GPU engine: %s", why.message.c_str());
+  engine_refusal_ = why;
+  const std::uint64_t until_ns =
+      tells_of_the_memory(why.code) ? UINT64_MAX : monotonic_ns() + std::uint64_t{kEngineRetryMs} * 1'000'000;
+  engine_refused_until_ns_.store(until_ns, std::memory_order_release);
+}
+
+void gpu_state::refuse_engine(const failure& why) {
+  const std::lock_guard lock(mutex_);
+  refuse_engine_locked(why);
+}
+
 result<gpu_engine*> gpu_state::engine(backend& maps, const gpu_engine::options& wanted) {
   if (auto* const known = open_engine()) return known;
   const std::lock_guard lock(mutex_);
-  if (engine_refusal_) return *engine_refusal_;
+  if (engine_refusal_ && is_engine_refused()) return *engine_refusal_;
   if (engine_ == nullptr) {
     auto made = gpu_engine::open(context, maps, wanted);
     if (!made) {
-      PL_LOG(info, "copies go without the GPU engine: %s", made.error().message.c_str());
-      engine_refusal_ = made.error();
+      refuse_engine_locked(made.error());
       return made.error();
     }
     engine_ = *std::move(made);

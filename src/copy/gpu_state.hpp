@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "bounce.hpp"
+#include "clock.hpp"
 #include "copy_engine.hpp"
 #include "gpu_engine.hpp"
 #include "worker_pool.hpp"
@@ -31,6 +32,8 @@ class staging_area {
       if (from_ != nullptr) from_->lent_[index_].store(false, std::memory_order_release);
     }
     explicit operator bool() const { return from_ != nullptr; }
+    // Never to be lent again: a worker that did not answer may still write there.
+    void forfeit() noexcept { from_ = nullptr; }
     std::byte* data() const { return from_->memory_.data() + index_ * kPieceBytes; }
     cu::device_ptr device_address() const { return from_->memory_.device_address() + index_ * kPieceBytes; }
 
@@ -57,21 +60,29 @@ struct gpu_state {
   result<copy_engine*> dma();
   result<bounce_ring*> ring();
   result<staging_area*> staging();
-  // Opens it (some 5 ms) if that has not been tried; a refusal is remembered.
+  // Opens it (some 5 ms). A refusal is remembered: for good if it lies in the set-up, for kEngineRetryMs if it may pass.
   result<gpu_engine*> engine(backend& maps, const gpu_engine::options& wanted);
   gpu_engine* open_engine() const noexcept { return engine_open_.load(std::memory_order_acquire); }
+  bool is_engine_refused() const noexcept {
+    const std::uint64_t until_ns = engine_refused_until_ns_.load(std::memory_order_acquire);
+    return until_ns != 0 && monotonic_ns() < until_ns;
+  }
+  void refuse_engine(const failure& why);
+  static constexpr unsigned kEngineRetryMs = 1000;
 
   // Of the GPU engine's starting (planner.cpp): when it was wanted last, and how often before it was opened.
   std::atomic<std::uint64_t> wanted_ticks{0};
   std::atomic<unsigned> wanted_count{0};
 
  private:
+  void refuse_engine_locked(const failure& why);
   std::mutex mutex_;
   std::unique_ptr<copy_engine> dma_;
   std::unique_ptr<bounce_ring> ring_;
   std::unique_ptr<staging_area> staging_;
   std::unique_ptr<gpu_engine> engine_;
   std::optional<failure> engine_refusal_;
+  std::atomic<std::uint64_t> engine_refused_until_ns_{0};
   std::atomic<copy_engine*> dma_open_{nullptr};
   std::atomic<bounce_ring*> ring_open_{nullptr};
   std::atomic<staging_area*> staging_open_{nullptr};

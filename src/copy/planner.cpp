@@ -33,6 +33,14 @@ std::optional<std::uint64_t> extent(std::size_t rows, std::size_t pitch, std::si
   return all_but_last ? checked_add(*all_but_last, row_bytes) : std::nullopt;
 }
 
+// Rows without a gap on either side are a plain copy, which more ways can do.
+std::optional<transfer> as_one_row(const transfer& what) {
+  if (what.rows <= 1 || !what.is_linear()) return std::nullopt;
+  const auto bytes = checked_mul(what.rows, what.row_bytes);
+  if (!bytes) return std::nullopt;
+  return transfer{what.way, what.dst, what.src, *bytes};
+}
+
 std::atomic<std::uint32_t> g_planners{1};
 
 constexpr unsigned kWishesBeforeOpening = 4;  // opening takes some 5 ms: not for a program that copies twice
@@ -55,6 +63,7 @@ planner::options planner::options_from_environment() {
   options out;
   out.maps.backend = env_read("PEERLANE_BACKEND").text;
   out.use_engine = env_read("PEERLANE_COPY_ENGINE").integer != 0;
+  out.peer_access = env_read("PEERLANE_COPY_PEER_ACCESS").integer != 0;
   const auto lease = env_read("PEERLANE_COPY_LEASE_US").integer;
   if (lease >= 20 && lease <= 1'000'000) out.engine.lease_us = static_cast<unsigned>(lease);
   const auto threads = env_read("PEERLANE_COPY_THREADS").integer;
@@ -91,8 +100,7 @@ planner::~planner() {
     shared_->queue_changed.notify_all();
   }
   if (shared_->runner.joinable()) shared_->runner.join();
-  for (auto& range : shared_->ranges)
-    if (range.pin != nullptr) range.pin->unmap(range.view);
+  for (auto& range : shared_->ranges) range.clear();
 }
 
 bool planner::is_mine() const noexcept { return process_epoch() == epoch_; }
@@ -112,8 +120,10 @@ result<planner::sides> planner::look(const transfer& what) const {
     return failure{EINVAL, "rows times pitch goes beyond the address space"};
 
   const auto inspect = [&](const char* name, std::uint64_t address, std::uint64_t bytes, cu::pointer_info& out) -> status {
-    if (const auto* const range = find_registered(address, bytes)) {
-      out = range->info;
+    auto type = arch::mapping_type::none;
+    const cu::pointer_info* known = nullptr;
+    if (find_registered(address, bytes, type, &known) != nullptr) {
+      out = *known;
       return {};
     }
     auto info = cu::inspect_pointer(cuda_, address);
@@ -212,10 +222,11 @@ bool planner::engine_is_hot(sides& at) {
   gpu_state& state = **found;
   auto* engine = state.open_engine();
   if (engine == nullptr) {
+    if (state.is_engine_refused()) return false;
     if (state.wanted_count.fetch_add(1, std::memory_order_relaxed) + 1 < kWishesBeforeOpening) return false;
     const std::lock_guard lock(shared_->mutex);
     auto maps = shared_->open_maps(cuda_, options_.maps.backend);
-    if (!maps) return false;
+    if (!maps) return state.refuse_engine(maps.error()), false;
     auto opened = state.engine(**maps, options_.engine);
     if (!opened) return false;
     engine = *opened;
@@ -275,6 +286,12 @@ void planner::count(method how, std::size_t bytes) noexcept {
   add(counter.bytes, bytes);
 }
 
+void planner::count_refusal(const choice& how) noexcept {
+  if (needs_engine(how.how)) shared_->engine_not_taken.fetch_add(1, std::memory_order_relaxed);
+  else if (how.how == method::cpu_store || how.how == method::cpu_load || how.how == method::cpu_relay)
+    shared_->not_mapped.fetch_add(1, std::memory_order_relaxed);
+}
+
 status planner::run(const choice& how, const transfer& what, sides& at) {
   switch (how.how) {
     case method::cpu_store:
@@ -311,14 +328,14 @@ status planner::run_or_fall_back(const transfer& what, sides& at) {
   if (done) return count(first.how, what.bytes()), status{};
   if (done.code() != EAGAIN && done.code() != ENOTSUP && first.how != method::registered) return done;
   inspect_other(what, at);
+  count_refusal(first);
   if (needs_engine(first.how)) {
-    shared_->engine_not_taken.fetch_add(1, std::memory_order_relaxed);
     const choice second = what.is_linear() ? costs_.pick(at.way, at.other, false, what.bytes()) : choice{};
     done = run(second, what, at);
     if (done) return count(second.how, what.bytes()), status{};
     if (done.code() != EAGAIN && done.code() != ENOTSUP) return done;
+    count_refusal(second);
   }
-  if (is_by_cpu(first.how)) shared_->not_mapped.fetch_add(1, std::memory_order_relaxed);
   done = by_copy_engine(what, at);
   if (done) count(method::copy_engine, what.bytes());
   return done;
@@ -328,6 +345,7 @@ status planner::run_or_fall_back(const transfer& what, sides& at) {
 
 status planner::copy(const transfer& what) {
   if (what.row_bytes == 0 || what.rows == 0) return {};
+  if (const auto plain = as_one_row(what)) return copy(*plain);
   if (what.rows == 1 && copy_shortly(what)) return {};
   auto at = look(what);
   if (!at) return at.error();
@@ -336,6 +354,7 @@ status planner::copy(const transfer& what) {
 
 status planner::copy_by(const choice& how, const transfer& what) {
   if (what.row_bytes == 0 || what.rows == 0) return {};
+  if (const auto plain = as_one_row(what)) return copy_by(how, *plain);
   auto at = look(what);
   if (!at) return at.error();
   const auto limits = limits_of(what.way, how);
@@ -353,7 +372,7 @@ status planner::copy_by(const choice& how, const transfer& what) {
 
 status planner::fill(std::uint64_t dst, unsigned char value, std::size_t bytes) {
   if (bytes == 0) return {};
-  const transfer what{direction::to_device, dst, dst, bytes};  // the source is never looked at
+  const transfer what{direction::to_device, dst, 1, bytes};  // the source is never looked at, but null would be refused
   auto at = look(what);
   if (!at) return at.error();
   const choice how = costs_.pick(direction::to_device, other_side::pinned, false, bytes);
@@ -362,6 +381,7 @@ status planner::fill(std::uint64_t dst, unsigned char value, std::size_t bytes) 
       fill_parallel(shared_->pool, how.width, place->type, place->data, 0x0101010101010101u * value, bytes);
       return count(method::cpu_store, bytes), status{};
     }
+    shared_->not_mapped.fetch_add(1, std::memory_order_relaxed);
   }
   auto state = state_of(at->device);
   if (!state) return state.error();
@@ -374,6 +394,7 @@ status planner::fill(std::uint64_t dst, unsigned char value, std::size_t bytes) 
 }
 
 status planner::prepare(int device_ordinal) {
+  if (!is_mine()) return wrong_process();
   cu::pointer_info device;
   device.device_ordinal = device_ordinal;
   auto state = state_of(device);
@@ -419,19 +440,23 @@ planner::statistics planner::counts() const {
   out.not_mapped = shared_->not_mapped.load(std::memory_order_relaxed);
   out.engine_not_taken = shared_->engine_not_taken.load(std::memory_order_relaxed);
   out.maps = maps_.counts();
+  if (!is_mine()) return out;  // a thread of the parent may have held the lock at the fork
+  const auto add = [&](const gpu_state& state) {
+    const auto* const engine = state.open_engine();
+    if (engine == nullptr) return;
+    const auto one = engine->counts();
+    out.engine.launches += one.launches;
+    out.engine.low_latency += one.low_latency;
+    out.engine.copies += one.copies;
+    out.engine.lists += one.lists;
+    out.engine.not_hot += one.not_hot;
+    out.engine.all_busy += one.all_busy;
+    out.engine.left += one.left;
+    out.engine.never_started += one.never_started;
+  };
   const std::lock_guard lock(shared_->mutex);
-  for (const auto& [context, state] : shared_->states)
-    if (const auto* engine = state->open_engine()) {
-      const auto one = engine->counts();
-      out.engine.launches += one.launches;
-      out.engine.low_latency += one.low_latency;
-      out.engine.copies += one.copies;
-      out.engine.lists += one.lists;
-      out.engine.not_hot += one.not_hot;
-      out.engine.all_busy += one.all_busy;
-      out.engine.left += one.left;
-      out.engine.never_started += one.never_started;
-    }
+  for (const auto& [context, state] : shared_->states) add(*state);
+  for (const auto& state : shared_->dead) add(*state);
   return out;
 }
 

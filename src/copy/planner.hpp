@@ -38,7 +38,8 @@ class planner {
     mapping_cache::options maps;
     gpu_engine::options engine;
     bool use_engine = true;
-    unsigned threads = 0;  // CPU threads of one copy, the caller included; 0: 8, or half the CPUs if that is less
+    bool peer_access = true;  // the first copy between two GPUs makes them reachable for each other (cuCtxEnablePeerAccess)
+    unsigned threads = 0;     // CPU threads of one copy, the caller included; 0: 8, or half the CPUs if that is less
     std::string costs;  // text of a calibration; empty: the file for this machine if there is one, else the built-in table
   };
 
@@ -129,7 +130,8 @@ class planner {
   result<sides> look(const transfer& what) const;
   void inspect_other(const transfer& what, sides& at) const;
   result<cpu_place> reach(std::uint64_t pointer, std::size_t bytes, const cu::pointer_info& info);
-  const registered_range* find_registered(std::uint64_t pointer, std::size_t bytes) const noexcept;
+  char* find_registered(std::uint64_t pointer, std::size_t bytes, arch::mapping_type& type,
+                        const cu::pointer_info** info) const noexcept;
   bool copy_shortly(const transfer& what);
   choice choose(const transfer& what, sides& at);
   choice choose_for_rows(const transfer& what, sides& at);
@@ -146,6 +148,7 @@ class planner {
   status by_engine_bounce(const choice& how, const transfer& what, sides& at);
   status by_copy_engine(const transfer& what, const sides& at);
   status by_bounce(const choice& how, const transfer& what, sides& at);
+  void enable_peer_access(const sides& at);
   bool engine_is_hot(sides& at);
   result<gpu_engine*> open_engine(sides& at);
   result<gpu_state*> state_for(sides& at);
@@ -157,9 +160,10 @@ class planner {
                                   copy_engine::ticket& ticket);
   std::optional<std::pair<gpu_engine*, gpu_engine::request>> give_to_engine(const choice& how, const transfer& what,
                                                                             sides& at);
-  void enqueue(std::function<void()> work);
+  void enqueue(std::function<void(const status&)> run, copy_engine* dma, const copy_engine::ticket& behind);
   void run_queue();
   void count(method how, std::size_t bytes) noexcept;
+  void count_refusal(const choice& how) noexcept;
 
   const cu::driver_table& cuda_;
   options options_;

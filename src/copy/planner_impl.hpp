@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "backend.hpp"
@@ -32,14 +33,59 @@ struct planner::cpu_place {
   arch::mapping_type type = arch::mapping_type::none;
 };
 
-struct registered_range {
-  std::atomic<std::uint64_t> begin{0};  // device address; 0: the slot is free
-  std::uint64_t end = 0;
-  char* data = nullptr;
-  arch::mapping_type type = arch::mapping_type::none;
-  cu::pointer_info info;  // of its first byte
-  std::unique_ptr<pinned_memory> pin;
-  cpu_view view;
+// Copies of other memory read the slots without a lock, at any time: also while one is given to another range, when its
+// fields must not be taken from both.
+class registered_range {
+ public:
+  bool is_free() const noexcept { return begin_.load(std::memory_order_relaxed) == 0; }
+  // CPU address of `pointer` if all of the bytes lie in this range.
+  char* find(std::uint64_t pointer, std::size_t bytes, arch::mapping_type& type) const noexcept {
+    const std::uint32_t before = version_.load(std::memory_order_acquire);
+    const std::uint64_t begin = begin_.load(std::memory_order_acquire);
+    const std::uint64_t end = end_.load(std::memory_order_acquire);
+    if (begin == 0 || pointer < begin || pointer >= end || bytes > end - pointer) return nullptr;
+    char* const data = data_.load(std::memory_order_acquire);
+    const auto its_type = type_.load(std::memory_order_acquire);
+    // It changes, or has changed: then it is not the range of `pointer`, which is not ended or made during its copies.
+    if (version_.load(std::memory_order_relaxed) != before || before % 2 != 0) return nullptr;
+    type = its_type;
+    return data + (pointer - begin);
+  }
+  // What the driver said of its first byte. For who has found something in it.
+  const cu::pointer_info& info() const noexcept { return info_; }
+  // The planner's lock is held for these.
+  void set(const cu::pointer_info& info, std::uint64_t begin, std::uint64_t end, char* data,
+           std::unique_ptr<pinned_memory> pin, const cpu_view& view) noexcept {
+    pin_ = std::move(pin);
+    info_ = info;
+    view_ = view;
+    change(begin, end, data, view.type);
+  }
+  void clear() noexcept {
+    if (pin_ == nullptr) return;
+    change(0, 0, nullptr, arch::mapping_type::none);
+    pin_->unmap(view_);
+    pin_.reset();
+  }
+
+ private:
+  // Release, each: whoever sees a new field also sees the odd version before it.
+  void change(std::uint64_t begin, std::uint64_t end, char* data, arch::mapping_type type) noexcept {
+    const std::uint32_t version = version_.load(std::memory_order_relaxed);
+    version_.store(version + 1, std::memory_order_relaxed);
+    begin_.store(begin, std::memory_order_release);
+    end_.store(end, std::memory_order_release);
+    data_.store(data, std::memory_order_release);
+    type_.store(type, std::memory_order_release);
+    version_.store(version + 2, std::memory_order_release);
+  }
+  std::atomic<std::uint32_t> version_{0};
+  std::atomic<std::uint64_t> begin_{0}, end_{0};  // device addresses; begin 0: the slot is free
+  std::atomic<char*> data_{nullptr};
+  std::atomic<arch::mapping_type> type_{arch::mapping_type::none};
+  cu::pointer_info info_;
+  std::unique_ptr<pinned_memory> pin_;
+  cpu_view view_;
 };
 
 struct planner::shared {
@@ -64,6 +110,9 @@ struct planner::shared {
     };
     std::array<counter, kMethods> taken;
   };
+  std::mutex peers_mutex;
+  std::set<std::pair<std::uint64_t, std::uint64_t>> peers;  // contexts, source and destination, that were connected
+
   std::mutex counters_mutex;
   std::vector<std::unique_ptr<counter_block>> counters;
   std::atomic<std::uint64_t> not_mapped{0}, engine_not_taken{0};
@@ -71,7 +120,12 @@ struct planner::shared {
   // Asynchronous copies that need a CPU, in order.
   std::mutex queue_mutex;
   std::condition_variable queue_changed;
-  std::deque<std::function<void()>> queue;
+  struct queued_work {
+    std::function<void(const status& reached)> run;  // `reached`: what became of the work that it waits for
+    copy_engine* dma = nullptr;                      // it waits for `behind` of this, if not null
+    copy_engine::ticket behind;
+  };
+  std::deque<queued_work> queue;
   std::thread runner;
   bool stop = false;
 

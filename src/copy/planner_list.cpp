@@ -27,6 +27,11 @@ status planner::store_list(std::span<const transfer> list) {
   std::uint64_t place_begin = 0, place_end = 0;
   status bad;
   for (const auto& what : list) {
+    if (what.src == 0) {
+      bad = failure{EINVAL, format("the source of the list's piece for 0x%llx: a null pointer",
+                                   static_cast<unsigned long long>(what.dst))};
+      break;
+    }
     if (what.dst < place_begin || what.dst >= place_end || what.row_bytes > place_end - what.dst) {
       auto at = look(what);
       if (!at) {
@@ -113,6 +118,7 @@ result<std::size_t> planner::submit_list(std::span<const transfer> list, std::sp
 }
 
 status planner::copy_list(std::span<const transfer> list) {
+  if (list.size() == 1) return copy(list[0]);
   std::vector<transfer> stores, reads, rest;
   for (const auto& what : list) {
     if (what.row_bytes == 0 || what.rows == 0) continue;
@@ -172,7 +178,9 @@ status planner::read_list(std::span<const transfer> list) {
         if (!at) return at.error();
         if (at->device.context != first->device.context || at->device.device_ordinal != first->device.device_ordinal) break;
       }
-      if (list[pieces].dst == 0) return failure{EINVAL, format("piece %zu of the list: a null destination", pieces)};
+      if (list[pieces].dst == 0)
+        return failure{EINVAL, format("the destination of the list's piece from 0x%llx: a null pointer",
+                                      static_cast<unsigned long long>(list[pieces].src))};
       total += padded;
       ++pieces;
     }

@@ -47,7 +47,7 @@ choice cheapest_of(const cost_table& table, direction way, other_side side, bool
   double best_ns = table.cost(way, side, best, bytes);
   for (const auto& curve : table.curves()) {
     if (curve.way != way || curve.side != side || (needs_engine(curve.how.how) && !hot)) continue;
-    const double ns = table.cost(way, side, curve.how, bytes);
+    const double ns = table.cost(way, side, curve.how, bytes) * caution(curve.how);
     if (ns < best_ns) best_ns = ns, best = curve.how;
   }
   return best;

@@ -29,9 +29,15 @@ class failing_cuda {
     wrap<&cu::driver_table::cuMemcpy2DAsync_v2>();
     wrap<&cu::driver_table::cuMemsetD8Async>();
     wrap<&cu::driver_table::cuStreamWriteValue32_v2>();
+    wrap<&cu::driver_table::cuMemAlloc_v2, 1>();
+    wrap<&cu::driver_table::cuModuleLoadData, 1>();
+    wrap<&cu::driver_table::cuModuleGetFunction>();
+    wrap<&cu::driver_table::cuLaunchKernel>();
     count<&cu::driver_table::cuStreamDestroy_v2>();
     count<&cu::driver_table::cuEventDestroy_v2>();
     count<&cu::driver_table::cuMemHostUnregister>();
+    count<&cu::driver_table::cuMemFree_v2>();
+    count<&cu::driver_table::cuModuleUnload>();
   }
   failing_cuda(const failing_cuda&) = delete;
   failing_cuda& operator=(const failing_cuda&) = delete;
@@ -46,7 +52,7 @@ class failing_cuda {
   }
   void stop_failing() { g_fail_at = -1; }  // cleaning up is not part of what is swept
   bool has_fired() const { return g_has_fired; }
-  int alive() const { return g_alive; }  // streams + events + registrations
+  int alive() const { return g_alive; }  // streams + events + registrations + memory + modules
 
   // Runs `body` with step 0, 1, 2 ... failing until a run reaches no failing step; `body` says whether everything worked.
   template <class Body>
