@@ -203,7 +203,7 @@ TEST_F(PlannerWays, RowsByChoice) {
 }
 
 TEST_F(PlannerWays, RowsWithoutGapsAreOneCopy) {
-  open(both_curves(direction::to_host, {method::bounce, 1}));
+  open(curve(direction::to_host, other_side::pageable, {method::bounce, 1}));
   const rows_copy one(direction::to_host, false, {1000, 100, 1000, 1000});
   ASSERT_TRUE(by_->copy(one.what()));
   EXPECT_TRUE(one.is_copied());
