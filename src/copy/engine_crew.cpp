@@ -132,6 +132,7 @@ void engine_crew::release(unsigned worker) noexcept { slots_[worker].claimed.sto
 void engine_crew::write_descriptor(unsigned worker, const engine::descriptor& what) noexcept {
   char* const at = control_cpu_ + engine::kDescriptorsAt + worker * sizeof(engine::descriptor);
 #if defined(__SANITIZE_THREAD__)
+  std::atomic_ref(reinterpret_cast<engine::status_line*>(host_.data())[worker].told).fetch_add(1, std::memory_order_acq_rel);
   // Vector stores are plain accesses to a race detector.
   std::uint64_t words[sizeof what / 8];
   std::memcpy(words, &what, sizeof what);

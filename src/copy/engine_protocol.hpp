@@ -54,7 +54,10 @@ struct alignas(64) status_line {
   std::uint32_t hello;  // generation that has started
   std::uint32_t left;   // generation that will look at no descriptor any more
   std::uint32_t last;   // last sequence it took, written before `left`
-  std::uint32_t pad[12];
+  // Written by the CPU before a descriptor, under a race detector alone: that takes the mapping and the device address of
+  // the descriptor for two memories, and so sees no order between what the CPU did before and what the worker does then.
+  std::uint32_t told;
+  std::uint32_t pad[11];
 };
 static_assert(sizeof(status_line) == 64);
 

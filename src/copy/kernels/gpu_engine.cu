@@ -147,6 +147,9 @@ PL_KERNEL void gpu_engine(std::uint64_t control, std::uint64_t status, std::uint
         seen.src_pitch.word = engine::op_leave;
       } else {
         sequence = wanted;
+#if defined(__SANITIZE_THREAD__)
+        (void)dev::load_acquire<std::uint32_t>(line + 16);  // status_line::told
+#endif
       }
       now = seen;
     }
