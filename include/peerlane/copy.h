@@ -97,6 +97,11 @@ int peerlane_copier_keep_hot(peerlane_copier_t copier, int device_ordinal, peerl
 int peerlane_copier_let_go(peerlane_hold_t hold);
 /* Keeps device memory mapped and saves its copies the look at what lies there (0.1 us). Unregister before freeing it. */
 int peerlane_copier_register(peerlane_copier_t copier, uint64_t device_ptr, size_t bytes, peerlane_registration_t* handle);
+/* The same for host memory: it is pinned unless it is already, and its copies need neither a look nor a detour.
+ * `device_ordinal`: any GPU, all of them can use it. Unregister before unmapping or freeing it. EBUSY: CUDA has registered
+ * part of it. */
+int peerlane_copier_register_host(peerlane_copier_t copier, void* pointer, size_t bytes, int device_ordinal,
+                                  peerlane_registration_t* handle);
 int peerlane_copier_unregister(peerlane_registration_t handle);
 /* Unmaps what is kept between copies: memory that was freed goes back to the GPU now instead of within 0.1 s. */
 int peerlane_copier_trim(peerlane_copier_t copier);

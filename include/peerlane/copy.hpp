@@ -122,6 +122,12 @@ class copier : public detail::owned_handle<peerlane_copier_t, peerlane_copier_cl
       return failure{code, peerlane_last_error()};
     return registration(out);
   }
+  result<registration> register_host_memory(void* pointer, std::size_t bytes, int device_ordinal = 0) const {
+    peerlane_registration_t out = nullptr;
+    if (const int code = peerlane_copier_register_host(handle_, pointer, bytes, device_ordinal, &out))
+      return failure{code, peerlane_last_error()};
+    return registration(out);
+  }
   status trim() const { return detail::to_status(peerlane_copier_trim(handle_)); }
   result<std::string> explain(peerlane_direction direction, bool pageable, std::size_t bytes) const {
     std::string text(8192, '\0');

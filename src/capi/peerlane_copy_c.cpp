@@ -295,20 +295,30 @@ PL_EXPORT int peerlane_copier_let_go(peerlane_hold_t hold) {
   return holds::instance().remove(hold) != nullptr ? 0 : fail(EINVAL, kDead);
 }
 
-PL_EXPORT int peerlane_copier_register(peerlane_copier_t copier, uint64_t device_ptr, size_t bytes,
-                                       peerlane_registration_t* handle) try {
+template <class Register>
+static int register_by(peerlane_copier_t copier, peerlane_registration_t* handle, Register&& act) try {
   const pl::errno_keeper keeper;
   if (handle == nullptr) return fail(EINVAL, kNullPointer);
   int code = 0;
   auto* const by = planner_of(copier, code);
   if (by == nullptr) return code;
-  auto kept = by->register_memory(device_ptr, bytes);
+  auto kept = act(*by);
   if (!kept) return fail(kept.error());
   auto made = std::make_shared<owned_registration>(copier, *std::move(kept));
   *handle = static_cast<peerlane_registration_t>(registrations::instance().add(std::move(made)));
   return 0;
 }
 PL_NO_EXCEPTIONS
+
+PL_EXPORT int peerlane_copier_register(peerlane_copier_t copier, uint64_t device_ptr, size_t bytes,
+                                       peerlane_registration_t* handle) {
+  return register_by(copier, handle, [&](planner& by) { return by.register_memory(device_ptr, bytes); });
+}
+
+PL_EXPORT int peerlane_copier_register_host(peerlane_copier_t copier, void* pointer, size_t bytes, int device_ordinal,
+                                            peerlane_registration_t* handle) {
+  return register_by(copier, handle, [&](planner& by) { return by.register_host_memory(pointer, bytes, device_ordinal); });
+}
 
 PL_EXPORT int peerlane_copier_unregister(peerlane_registration_t handle) {
   const pl::errno_keeper keeper;

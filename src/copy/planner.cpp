@@ -101,6 +101,7 @@ planner::~planner() {
   }
   if (shared_->runner.joinable()) shared_->runner.join();
   for (auto& range : shared_->ranges) range.clear();
+  for (auto& range : shared_->host_ranges) range.clear();
 }
 
 bool planner::is_mine() const noexcept { return process_epoch() == epoch_; }
@@ -109,6 +110,11 @@ bool planner::is_mine() const noexcept { return process_epoch() == epoch_; }
 
 result<planner::sides> planner::look(const transfer& what) const {
   sides at;
+  if (auto good = look(what, at); !good) return good.error();
+  return at;
+}
+
+status planner::look(const transfer& what, sides& at) const {
   at.way = what.way;
   if (!is_mine()) return wrong_process();
   if (what.rows > 1 && (what.dst_pitch < what.row_bytes || what.src_pitch < what.row_bytes))
@@ -138,18 +144,18 @@ result<planner::sides> planner::look(const transfer& what) const {
   if (what.way == direction::to_device) {
     if (what.src == 0) return bad("source", what.src, *src_bytes, "a null pointer");
     if (auto good = inspect("destination", what.dst, *dst_bytes, at.device); !good) return good.error();
-    return at;
+    return {};
   }
   if (what.way == direction::to_host) {
     if (what.dst == 0) return bad("destination", what.dst, *dst_bytes, "a null pointer");
     if (auto good = inspect("source", what.src, *src_bytes, at.device); !good) return good.error();
-    return at;
+    return {};
   }
   if (auto good = inspect("destination", what.dst, *dst_bytes, at.device); !good) return good.error();
   if (auto good = inspect("source", what.src, *src_bytes, at.source); !good) return good.error();
   at.other = at.device.device_ordinal == at.source.device_ordinal ? other_side::same_gpu : other_side::peer_gpu;
   at.other_is_known = true;
-  return at;
+  return {};
 }
 
 void planner::inspect_other(const transfer& what, sides& at) const {
@@ -157,7 +163,7 @@ void planner::inspect_other(const transfer& what, sides& at) const {
   const bool to_host = what.way == direction::to_host;
   const std::uint64_t address = to_host ? what.dst : what.src;
   const auto bytes = extent(what.rows, to_host ? what.dst_pitch : what.src_pitch, what.row_bytes);
-  at.host = inspect_host(cuda_, host_pointer(address), *bytes);
+  if (!find_registered_host(address, *bytes, at.host)) at.host = inspect_host(cuda_, host_pointer(address), *bytes);
   at.other = at.host.is_pinned ? other_side::pinned : other_side::pageable;
   at.other_is_known = true;
 }
@@ -347,9 +353,9 @@ status planner::copy(const transfer& what) {
   if (what.row_bytes == 0 || what.rows == 0) return {};
   if (const auto plain = as_one_row(what)) return copy(*plain);
   if (what.rows == 1 && copy_shortly(what)) return {};
-  auto at = look(what);
-  if (!at) return at.error();
-  return run_or_fall_back(what, *at);
+  sides at;
+  if (auto good = look(what, at); !good) return good;
+  return run_or_fall_back(what, at);
 }
 
 status planner::copy_by(const choice& how, const transfer& what) {

@@ -85,10 +85,16 @@ class planner {
 
    private:
     friend class planner;
+    registration(planner* owner, unsigned slot, bool is_host) : owner_(owner), slot_(slot), is_host_(is_host) {}
     planner* owner_ = nullptr;
     unsigned slot_ = 0;
+    bool is_host_ = false;
   };
   result<registration> register_memory(std::uint64_t pointer, std::size_t bytes);
+  // The same for host memory: it is pinned, unless the application has done that, and its copies neither ask the driver nor
+  // pass through other memory. The application ends the registration before it unmaps or frees the memory. EBUSY: part of it
+  // is registered with CUDA already.
+  result<registration> register_host_memory(void* pointer, std::size_t bytes, int device_ordinal);
 
   // ---- Control
   // Opens everything that copies with this device's memory will need, so that none of them pays for it (some 10 ms).
@@ -127,11 +133,13 @@ class planner {
   struct cpu_place;  // a device range as the CPU reaches it
 
   planner(const cu::driver_table& cuda, const options& wanted, cost_table costs, std::string origin);
+  status look(const transfer& what, sides& at) const;
   result<sides> look(const transfer& what) const;
   void inspect_other(const transfer& what, sides& at) const;
   result<cpu_place> reach(std::uint64_t pointer, std::size_t bytes, const cu::pointer_info& info);
   char* find_registered(std::uint64_t pointer, std::size_t bytes, arch::mapping_type& type,
                         const cu::pointer_info** info) const noexcept;
+  bool find_registered_host(std::uint64_t pointer, std::size_t bytes, host_memory& out) const noexcept;
   bool copy_shortly(const transfer& what);
   choice choose(const transfer& what, sides& at);
   choice choose_for_rows(const transfer& what, sides& at);

@@ -33,12 +33,12 @@ struct planner::cpu_place {
   arch::mapping_type type = arch::mapping_type::none;
 };
 
-// Copies of other memory read the slots without a lock, at any time: also while one is given to another range, when its
-// fields must not be taken from both.
-class registered_range {
+// From addresses of one kind to those of another. Copies of other memory read the slots without a lock, at any time: also
+// while one is given to another range, when its fields must not be taken from both.
+class range_slot {
  public:
   bool is_free() const noexcept { return begin_.load(std::memory_order_relaxed) == 0; }
-  // CPU address of `pointer` if all of the bytes lie in this range.
+  // Where `pointer` lies on the other side, if all of the bytes lie in this range.
   char* find(std::uint64_t pointer, std::size_t bytes, arch::mapping_type& type) const noexcept {
     const std::uint32_t before = version_.load(std::memory_order_acquire);
     const std::uint64_t begin = begin_.load(std::memory_order_acquire);
@@ -51,9 +51,31 @@ class registered_range {
     type = its_type;
     return data + (pointer - begin);
   }
+
+ protected:
+  // The planner's lock is held. Release, each: whoever sees a new field also sees the odd version before it.
+  void change(std::uint64_t begin, std::uint64_t end, char* data, arch::mapping_type type) noexcept {
+    const std::uint32_t version = version_.load(std::memory_order_relaxed);
+    version_.store(version + 1, std::memory_order_relaxed);
+    begin_.store(begin, std::memory_order_release);
+    end_.store(end, std::memory_order_release);
+    data_.store(data, std::memory_order_release);
+    type_.store(type, std::memory_order_release);
+    version_.store(version + 2, std::memory_order_release);
+  }
+
+ private:
+  std::atomic<std::uint32_t> version_{0};
+  std::atomic<std::uint64_t> begin_{0}, end_{0};  // begin 0: the slot is free
+  std::atomic<char*> data_{nullptr};
+  std::atomic<arch::mapping_type> type_{arch::mapping_type::none};
+};
+
+// Device memory and its CPU addresses.
+class registered_range : public range_slot {
+ public:
   // What the driver said of its first byte. For who has found something in it.
   const cu::pointer_info& info() const noexcept { return info_; }
-  // The planner's lock is held for these.
   void set(const cu::pointer_info& info, std::uint64_t begin, std::uint64_t end, char* data,
            std::unique_ptr<pinned_memory> pin, const cpu_view& view) noexcept {
     pin_ = std::move(pin);
@@ -69,23 +91,32 @@ class registered_range {
   }
 
  private:
-  // Release, each: whoever sees a new field also sees the odd version before it.
-  void change(std::uint64_t begin, std::uint64_t end, char* data, arch::mapping_type type) noexcept {
-    const std::uint32_t version = version_.load(std::memory_order_relaxed);
-    version_.store(version + 1, std::memory_order_relaxed);
-    begin_.store(begin, std::memory_order_release);
-    end_.store(end, std::memory_order_release);
-    data_.store(data, std::memory_order_release);
-    type_.store(type, std::memory_order_release);
-    version_.store(version + 2, std::memory_order_release);
-  }
-  std::atomic<std::uint32_t> version_{0};
-  std::atomic<std::uint64_t> begin_{0}, end_{0};  // device addresses; begin 0: the slot is free
-  std::atomic<char*> data_{nullptr};
-  std::atomic<arch::mapping_type> type_{arch::mapping_type::none};
   cu::pointer_info info_;
   std::unique_ptr<pinned_memory> pin_;
   cpu_view view_;
+};
+
+// Host memory and its device addresses.
+class registered_host_range : public range_slot {
+ public:
+  // `pinned` is null where the application has pinned the memory itself, else what we registered, in `context`.
+  void set(std::uint64_t begin, std::uint64_t end, cu::device_ptr device, void* pinned,
+           const gpu_context& context) noexcept {
+    pinned_ = pinned;
+    context_ = context;
+    change(begin, end, static_cast<char*>(host_pointer(device)), arch::mapping_type::none);
+  }
+  void clear() noexcept {
+    if (is_free()) return;
+    change(0, 0, nullptr, arch::mapping_type::none);
+    if (pinned_ == nullptr) return;
+    // Fails when the context is gone, and the registration with it.
+    if (auto scope = context_use::enter(context_)) context_.cuda->cuMemHostUnregister(pinned_);
+  }
+
+ private:
+  void* pinned_ = nullptr;
+  gpu_context context_;
 };
 
 struct planner::shared {
@@ -102,6 +133,8 @@ struct planner::shared {
 
   std::atomic<unsigned> ranges_used{0};  // slots from here on were never used
   std::array<registered_range, kRanges> ranges;
+  std::atomic<unsigned> host_ranges_used{0};
+  std::array<registered_host_range, kRanges> host_ranges;
 
   // One a thread, which alone writes it: a locked instruction behind a store to the mapping waits for that to drain.
   struct alignas(64) counter_block {

@@ -259,48 +259,4 @@ status planner::by_bounce(const choice& how, const transfer& what, sides& at) {
                                       : (*ring)->to_device(what.dst, host_pointer(what.src), what.row_bytes, how.width);
 }
 
-// ---- Registered memory ------------------------------------------------------------------------------------------------
-
-result<planner::registration> planner::register_memory(std::uint64_t pointer, std::size_t bytes) {
-  if (!is_mine()) return failure{EACCES, "this planner belongs to the parent process"};
-  const std::lock_guard lock(shared_->mutex);
-  auto maps = shared_->open_maps(cuda_, options_.maps.backend);
-  if (!maps) return maps.error();
-  unsigned slot = 0;
-  while (slot < shared::kRanges && !shared_->ranges[slot].is_free()) ++slot;
-  if (slot == shared::kRanges)
-    return failure{ENOSPC, format("%u ranges are registered already: register larger ones", shared::kRanges)};
-  auto info = cu::inspect_pointer(cuda_, pointer);
-  if (!info) return info.error();
-  pin_request request;
-  request.range = {pointer, bytes};
-  auto pin = (*maps)->pin(request);
-  if (!pin) return pin.error();
-  auto view = (*pin)->map((*pin)->range().size_bytes, arch::mapping_type::none);
-  if (!view) return view.error();
-  char* const data = static_cast<char*>(view->address) + (pointer - (*pin)->range().begin);
-  shared_->ranges[slot].set(*info, pointer, pointer + bytes, data, *std::move(pin), *view);
-  if (slot >= shared_->ranges_used.load(std::memory_order_relaxed))
-    shared_->ranges_used.store(slot + 1, std::memory_order_release);
-  registration out;
-  out.owner_ = this;
-  out.slot_ = slot;
-  return out;
-}
-
-planner::registration::registration(registration&& other) noexcept
-    : owner_(std::exchange(other.owner_, nullptr)), slot_(other.slot_) {}
-
-planner::registration& planner::registration::operator=(registration&& other) noexcept {
-  std::swap(owner_, other.owner_);
-  std::swap(slot_, other.slot_);
-  return *this;
-}
-
-planner::registration::~registration() {
-  if (owner_ == nullptr || !owner_->is_mine()) return;
-  const std::lock_guard lock(owner_->shared_->mutex);
-  owner_->shared_->ranges[slot_].clear();
-}
-
 }  // namespace pl::copy

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <peerlane/copy.hpp>
@@ -101,6 +102,15 @@ TEST_F(peerlane_copy, CompletionsHoldsAndRegistrationsKeepTheCopierOpen) {
   EXPECT_EQ(std::memcmp(got.data(), data.data() + 100, 64), 0);
   EXPECT_EQ(peerlane_copier_unregister(kept), 0);
   EXPECT_EQ(peerlane_copier_unregister(kept), EINVAL);
+
+  peerlane_registration_t host = nullptr;
+  EXPECT_EQ(peerlane_copier_register_host(copier_, nullptr, 1, 0, &host), EINVAL);
+  ASSERT_EQ(peerlane_copier_register_host(copier_, got.data(), got.size(), 0, &host), 0) << peerlane_last_error();
+  EXPECT_EQ(peerlane_copier_close(copier_), EBUSY);
+  std::fill(got.begin(), got.end(), 0);
+  EXPECT_EQ(peerlane_copy_to_host(copier_, got.data(), device_, got.size()), 0) << peerlane_last_error();
+  EXPECT_EQ(got, data);
+  EXPECT_EQ(peerlane_copier_unregister(host), 0);
 
   peerlane_hold_t hold = nullptr;
   ASSERT_EQ(peerlane_copier_keep_hot(copier_, 0, &hold), 0) << peerlane_last_error();

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that the application has made known to the planner.
+#include "checked_math.hpp"
+#include "planner_impl.hpp"
+#include "text.hpp"
+
+namespace pl::copy {
+
+namespace {
+
+template <class Slots>
+result<unsigned> free_slot(const Slots& slots) {
+  for (unsigned i = 0; i < slots.size(); ++i)
+    if (slots[i].is_free()) return i;
+  return failure{ENOSPC, format("%zu ranges are registered already: register larger ones", slots.size())};
+}
+
+void raise_to(std::atomic<unsigned>& used, unsigned slot) {
+  if (slot >= used.load(std::memory_order_relaxed)) used.store(slot + 1, std::memory_order_release);
+}
+
+}  // namespace
+
+result<planner::registration> planner::register_memory(std::uint64_t pointer, std::size_t bytes) {
+  if (!is_mine()) return failure{EACCES, "this planner belongs to the parent process"};
+  const std::lock_guard lock(shared_->mutex);
+  auto maps = shared_->open_maps(cuda_, options_.maps.backend);
+  if (!maps) return maps.error();
+  auto slot = free_slot(shared_->ranges);
+  if (!slot) return slot.error();
+  auto info = cu::inspect_pointer(cuda_, pointer);
+  if (!info) return info.error();
+  pin_request request;
+  request.range = {pointer, bytes};
+  auto pin = (*maps)->pin(request);
+  if (!pin) return pin.error();
+  auto view = (*pin)->map((*pin)->range().size_bytes, arch::mapping_type::none);
+  if (!view) return view.error();
+  char* const data = static_cast<char*>(view->address) + (pointer - (*pin)->range().begin);
+  shared_->ranges[*slot].set(*info, pointer, pointer + bytes, data, *std::move(pin), *view);
+  raise_to(shared_->ranges_used, *slot);
+  return registration(this, *slot, false);
+}
+
+result<planner::registration> planner::register_host_memory(void* pointer, std::size_t bytes, int device_ordinal) {
+  if (!is_mine()) return failure{EACCES, "this planner belongs to the parent process"};
+  if (pointer == nullptr || bytes == 0) return failure{EINVAL, "no host memory to register: a null pointer or no bytes"};
+  auto context = find_context(cuda_, device_ordinal, nullptr);
+  if (!context) return context.error();
+  const std::lock_guard lock(shared_->mutex);
+  auto slot = free_slot(shared_->host_ranges);
+  if (!slot) return slot.error();
+  host_memory known = inspect_host(cuda_, pointer, bytes);
+  void* pinned = nullptr;
+  if (!known.is_pinned) {
+    const std::uint64_t begin = align_down(address_of(pointer), kHostPageBytes);
+    const auto end = checked_align_up(address_of(pointer) + bytes, kHostPageBytes);
+    if (!end) return failure{EINVAL, "the host memory leaves the address space"};
+    auto scope = context_use::enter(*context);
+    if (!scope) return scope.error();
+    constexpr unsigned kFlags = cu::host_register_flag::portable | cu::host_register_flag::device_map;
+    pinned = host_pointer(begin);
+    const auto rc = cuda_.cuMemHostRegister_v2(pinned, *end - begin, kFlags);
+    if (rc == cu::error_code::host_memory_already_registered)
+      return failure{EBUSY, "part of the host memory is registered already, and not all of it: register whole buffers"};
+    if (rc != cu::error_code::success)
+      return cu::make_error(cuda_, rc, format("registering %zu bytes of host memory", bytes));
+    known = inspect_host(cuda_, pointer, bytes);
+    if (!known.is_pinned) {
+      cuda_.cuMemHostUnregister(pinned);
+      return failure{EIO, "CUDA registered the host memory and does not know it as pinned"};
+    }
+  }
+  shared_->host_ranges[*slot].set(address_of(pointer), address_of(pointer) + bytes, known.device_ptr, pinned, *context);
+  raise_to(shared_->host_ranges_used, *slot);
+  return registration(this, *slot, true);
+}
+
+// What inspect_host would say, without asking, if the memory is registered with us.
+bool planner::find_registered_host(std::uint64_t pointer, std::size_t bytes, host_memory& out) const noexcept {
+  const unsigned used = shared_->host_ranges_used.load(std::memory_order_acquire);
+  auto type = arch::mapping_type::none;
+  for (unsigned i = 0; i < used; ++i)
+    if (const char* const device = shared_->host_ranges[i].find(pointer, bytes, type))
+      return out = {true, address_of(device)}, true;
+  return false;
+}
+
+planner::registration::registration(registration&& other) noexcept
+    : owner_(std::exchange(other.owner_, nullptr)), slot_(other.slot_), is_host_(other.is_host_) {}
+
+planner::registration& planner::registration::operator=(registration&& other) noexcept {
+  std::swap(owner_, other.owner_);
+  std::swap(slot_, other.slot_);
+  std::swap(is_host_, other.is_host_);
+  return *this;
+}
+
+planner::registration::~registration() {
+  if (owner_ == nullptr || !owner_->is_mine()) return;
+  const std::lock_guard lock(owner_->shared_->mutex);
+  if (is_host_) owner_->shared_->host_ranges[slot_].clear();
+  else owner_->shared_->ranges[slot_].clear();
+}
+
+}  // namespace pl::copy

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Registered memory: what the planner no longer asks, and what becomes of it afterwards.
+#include <sys/mman.h>
+
+#include <cstring>
+
+#include "planner_fixture.hpp"
+
+namespace pl::copy {
+namespace {
+
+class PlannerRegistration : public planner_fixture {
+ protected:
+  host_memory known(const void* pointer, std::size_t bytes) const { return inspect_host(cuda_, pointer, bytes); }
+};
+
+TEST_F(PlannerRegistration, HostMemoryIsPinnedForAsLongAsItLives) {
+  open();
+  std::vector<unsigned char> host(100'000, 1);
+  EXPECT_FALSE(known(host.data(), host.size()).is_pinned);
+  {
+    auto kept = by_->register_host_memory(host.data() + 10, host.size() - 20, 0);
+    ASSERT_TRUE(kept) << kept.error().message;
+    EXPECT_TRUE(known(host.data() + 10, host.size() - 20).is_pinned);
+  }
+  EXPECT_FALSE(known(host.data() + 10, host.size() - 20).is_pinned);
+}
+
+TEST_F(PlannerRegistration, CopiesOfRegisteredHostMemoryAreOfThePinnedKind) {
+  // By the engine for pinned memory, by the ring for pageable: the way tells what the planner took it for.
+  open(curve(direction::to_host, other_side::pinned, {method::copy_engine, 1}) +
+       curve(direction::to_host, other_side::pageable, {method::bounce, 1}));
+  const test::device_buffer device(200'000);
+  const auto data = test::random_bytes(200'000, 3);
+  test::set_device_bytes(device.pointer(), data);
+  std::vector<unsigned char> host(200'000);
+  const transfer what{direction::to_host, address_of(host.data()), device.pointer(), host.size()};
+  ASSERT_TRUE(by_->copy(what));
+  EXPECT_EQ(taken(method::bounce), 1u);
+  EXPECT_EQ(host, data);
+  {
+    auto kept = by_->register_host_memory(host.data(), host.size(), 0);
+    ASSERT_TRUE(kept) << kept.error().message;
+    std::fill(host.begin(), host.end(), 0);
+    ASSERT_TRUE(by_->copy(what));
+    EXPECT_EQ(taken(method::copy_engine), 1u);
+    EXPECT_EQ(host, data);
+  }
+  ASSERT_TRUE(by_->copy(what));
+  EXPECT_EQ(taken(method::bounce), 2u) << "the registration has ended";
+}
+
+TEST_F(PlannerRegistration, MemoryThatTheApplicationPinnedStaysPinned) {
+  open();
+  void* pinned = nullptr;
+  ASSERT_EQ(cuda_.cuMemHostAlloc(&pinned, 8192, 0), 0);
+  {
+    auto kept = by_->register_host_memory(pinned, 8192, 0);
+    ASSERT_TRUE(kept) << kept.error().message;
+  }
+  EXPECT_TRUE(known(pinned, 8192).is_pinned);
+  EXPECT_EQ(cuda_.cuMemFreeHost(pinned), 0);
+}
+
+TEST_F(PlannerRegistration, HostMemoryThatCannotBeRegisteredIsRefused) {
+  open();
+  EXPECT_EQ(by_->register_host_memory(nullptr, 10, 0).code(), EINVAL);
+  std::vector<unsigned char> host(4096 * 4);
+  EXPECT_EQ(by_->register_host_memory(host.data(), 0, 0).code(), EINVAL);
+  auto part = by_->register_host_memory(host.data() + 4096, 100, 0);
+  ASSERT_TRUE(part);
+  EXPECT_EQ(by_->register_host_memory(host.data(), host.size(), 0).code(), EBUSY);
+  EXPECT_FALSE(by_->register_host_memory(host.data(), 100, 99)) << "no such device";
+}
+
+TEST_F(PlannerRegistration, SlotsRunOutAndComeBack) {
+  open();
+  std::vector<unsigned char> host(70 * 8192);
+  std::vector<planner::registration> kept;
+  for (int i = 0; i < 64; ++i) {
+    auto one = by_->register_host_memory(&host[static_cast<std::size_t>(i) * 8192 + 4096], 1, 0);
+    ASSERT_TRUE(one) << i << ": " << one.error().message;
+    kept.push_back(*std::move(one));
+  }
+  EXPECT_EQ(by_->register_host_memory(&host[69 * 8192], 1, 0).code(), ENOSPC);
+  kept.pop_back();
+  EXPECT_TRUE(by_->register_host_memory(&host[69 * 8192], 1, 0));
+  kept.clear();
+}
+
+}  // namespace
+}  // namespace pl::copy
