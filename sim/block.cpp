@@ -19,6 +19,7 @@ namespace {
 constexpr unsigned kPatientRounds = 2000;  // fruitless rounds before a polling block starts to sleep
 constexpr long kIdleSleepNs = 20'000;
 constexpr std::size_t kCachedTranslations = 4;
+constexpr std::size_t kSharedAlignment = 128;  // a GPU's begins at 0 of its own address space
 
 class block_runner {
  public:
@@ -77,7 +78,9 @@ void block_runner::prepare(std::uint64_t index) {
   const launch& w = *work_;
   count_ = alive_ = w.threads_per_block();
   waiting_ = idle_rounds_ = polls_ = 0;
-  shared_.assign(w.shared_bytes / sizeof(std::uint64_t) + 1, 0);
+  shared_.assign((w.shared_bytes + kSharedAlignment) / sizeof(std::uint64_t) + 1, 0);
+  const auto first = reinterpret_cast<std::uintptr_t>(shared_.data());
+  void* const shared = reinterpret_cast<void*>((first + kSharedAlignment - 1) / kSharedAlignment * kSharedAlignment);
   while (threads_.size() < count_) threads_.push_back(std::make_unique<cuda_thread>());
   for (unsigned i = 0; i < count_; ++i) {
     auto& ids = threads_[i]->ids;
@@ -86,7 +89,7 @@ void block_runner::prepare(std::uint64_t index) {
             static_cast<unsigned>(index / w.grid[0] / w.grid[1])},
            {w.block[0], w.block[1], w.block[2]},
            {w.grid[0], w.grid[1], w.grid[2]},
-           shared_.data(),
+           shared,
            w.shared_bytes};
     threads_[i]->now = state::ready;
     threads_[i]->stack.start(&thread_main, this);

@@ -113,6 +113,10 @@ fiber::~fiber() {
 #if defined(__SANITIZE_THREAD__)
   __tsan_destroy_fiber(tsan_own_);
 #endif
+#if defined(__SANITIZE_ADDRESS__)
+  ASAN_UNPOISON_MEMORY_REGION(stack_,
+                              kStackBytes);  // frames of an abandoned run leave red zones to whoever gets the addresses next
+#endif
   munmap(stack_, kStackBytes);
 }
 

@@ -44,6 +44,8 @@ class gpu_engine {
     request(request&& other) noexcept;
     request& operator=(request&& other) noexcept;
     ~request();
+    // No worker has it: the engine is not hot, or all are busy.
+    bool is_refused() const noexcept { return pending_ == 0 && refused_; }
 
    private:
     friend class gpu_engine;

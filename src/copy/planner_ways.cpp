@@ -138,9 +138,11 @@ result<gpu_engine*> planner::open_engine(sides& at) {
 
 namespace {
 
+failure not_taken() { return {EAGAIN, "the GPU engine did not take the copy: it is leaving or busy"}; }
+
 status as_status(const result<gpu_engine::fate>& got) {
   if (!got) return got.error();
-  if (*got != gpu_engine::fate::done) return failure{EAGAIN, "the GPU engine did not take the copy: it is leaving or busy"};
+  if (*got != gpu_engine::fate::done) return not_taken();
   return {};
 }
 
@@ -205,21 +207,27 @@ status planner::by_engine_bounce(const choice& how, const transfer& what, sides&
   const std::size_t parts = std::min<std::size_t>({how.width, kMostParts, (*engine)->workers()});
   const std::size_t share = ((bytes + parts - 1) / parts + 4095) / 4096 * 4096;
   std::array<gpu_engine::request, kMostParts> begun;
-  std::size_t count = 0;
-  for (std::size_t at_byte = 0; at_byte < bytes; at_byte += share, ++count) {
-    const std::size_t length = std::min(share, bytes - at_byte);
-    auto one = (*engine)->begin_copy({direction::to_host, piece.device_address() + at_byte, what.src + at_byte, length}, 1);
-    if (!one) return one.error();  // cannot be: the size was checked
-    begun[count] = *std::move(one);
-  }
+  const std::size_t count = (bytes + share - 1) / share;
+  std::size_t given = 0;
   status outcome;
   for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t from = i * share;
+    // As many at a time as there are workers free: a request keeps its worker until it has been waited for.
+    for (; outcome && given < count; ++given) {
+      const std::size_t from = given * share;
+      auto one = (*engine)->begin_copy(
+          {direction::to_host, piece.device_address() + from, what.src + from, std::min(share, bytes - from)}, 1);
+      if (!one) return one.error();  // cannot be: the size was checked
+      if (one->is_refused()) break;
+      begun[given] = *std::move(one);
+    }
+    if (given == i) break;  // none is under way
     auto done = as_status((*engine)->wait(begun[i]));
+    const std::size_t from = i * share;
     if (done && outcome) std::memcpy(host_pointer(what.dst + from), piece.data() + from, std::min(share, bytes - from));
-    else if (done.code() != EAGAIN) piece.forfeit();
+    else if (!done && done.code() != EAGAIN) piece.forfeit();
     if (!done && (outcome || outcome.code() == EAGAIN)) outcome = std::move(done);
   }
+  if (outcome && given < count) return not_taken();
   return outcome;
 }
 

@@ -59,10 +59,14 @@ TEST_F(PlannerList, ManyShortPiecesBothWays) {
       auto done = by_->copy_list(pieces(direction::to_device, device.at(), host->at(), kBytes, 300));
       ASSERT_TRUE(done) << done.error().message;
       ASSERT_EQ(device.get(), data);
-      host->set(bytes_t(kBytes, 0));
-      done = by_->copy_list(pieces(direction::to_host, device.at(), host->at(), kBytes, 300));
-      ASSERT_TRUE(done) << done.error().message;
-      ASSERT_EQ(host->get(), data);
+      const auto lists = by_->counts().engine.lists;
+      for (int attempt = 0; attempt < 100; ++attempt) {  // the engine may be between two leases
+        host->set(bytes_t(kBytes, 0));
+        done = by_->copy_list(pieces(direction::to_host, device.at(), host->at(), kBytes, 300));
+        ASSERT_TRUE(done) << done.error().message;
+        ASSERT_EQ(host->get(), data);
+        if (!is_hot || by_->counts().engine.lists > lists) break;
+      }
     }
   EXPECT_GT(by_->counts().engine.lists, 0u) << "the hot engine gathered";
 }
