@@ -160,7 +160,7 @@ size_limits limits_of(direction way, const choice& how) {
     case method::engine_low_latency:
       return {1, 32 * kKiB};
     case method::engine_copy:
-      return {how.width > 1 ? 16 * kKiB : 1, 16 * kMiB};
+      return {how.width > 1 ? 16 * kKiB : 1, std::min<std::uint64_t>(how.width * 4, 16) * kMiB};  // 4 MiB a worker
     case method::engine_bounce:
       return {how.width > 1 ? 16 * kKiB : 1, kMiB};
     case method::bounce:

@@ -275,6 +275,12 @@ result<gpu_engine::request> gpu_engine::begin_copy(const transfer& what, unsigne
   // Parts begin on 128-byte lines of the destination's row, so that no two workers write to one.
   std::size_t share = (unit + have - 1) / have;
   if (!by_rows) share = (share + 127) / 128 * 128;
+  if (share * (by_rows ? what.row_bytes : 1) > kMostEngineBytes) {
+    // Too few workers are free for a copy that one kernel should still end near its lease.
+    for (unsigned i = 0; i < have; ++i) first.crew->release(mine[i]);
+    count(counters_.all_busy);
+    return made;
+  }
   made.refused_ = false;
   for (unsigned i = 0; i < have; ++i) {
     const std::size_t begin = std::min(unit, i * share);
