@@ -145,7 +145,7 @@ void engine_crew::write_descriptor(unsigned worker, const engine::descriptor& wh
 #endif
 }
 
-std::uint32_t engine_crew::send(unsigned worker, engine::descriptor what) noexcept {
+std::uint32_t engine_crew::send(unsigned worker, const engine::descriptor& what) noexcept {
   auto& slot = slots_[worker];
   if (++slot.last_sequence == 0) {
     slot.last_sequence = 1;
@@ -153,8 +153,9 @@ std::uint32_t engine_crew::send(unsigned worker, engine::descriptor what) noexce
     std::memset(lines(worker), 0, 2 * kLowLatencyBytes);
   }
   const std::uint32_t sequence = slot.last_sequence;
-  what.src.sequence = what.dst.sequence = what.src_pitch.sequence = what.dst_pitch.sequence = sequence;
-  write_descriptor(worker, what);
+  engine::descriptor numbered = what;
+  numbered.src.sequence = numbered.dst.sequence = numbered.src_pitch.sequence = numbered.dst_pitch.sequence = sequence;
+  write_descriptor(worker, numbered);
   return sequence;
 }
 

@@ -53,7 +53,7 @@ class engine_crew {
   bool try_claim(unsigned worker) noexcept;
   void release(unsigned worker) noexcept;
   // Gives the worker a descriptor; the pieces' sequence fields are filled in here. Returns the sequence number.
-  std::uint32_t send(unsigned worker, engine::descriptor what) noexcept;
+  std::uint32_t send(unsigned worker, const engine::descriptor& what) noexcept;
   // The done word has the number; acquire.
   bool is_done(unsigned worker, std::uint32_t sequence) const noexcept;
   enum class answer {

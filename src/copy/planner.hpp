@@ -49,7 +49,7 @@ class planner {
   // Asks CUDA for nothing but the GPU's name; EINVAL for a cost text that is not understood. `cuda` must outlive the
   // planner.
   static result<std::unique_ptr<planner>> open(const cu::driver_table& cuda, const options& wanted);
-  // No call may be under way. Waits for asynchronous copies.
+  // No call may be under way; completions, holds and registrations must have ended. Waits for asynchronous copies.
   ~planner();
   planner(const planner&) = delete;
   planner& operator=(const planner&) = delete;
