@@ -25,7 +25,8 @@
 
 namespace pl::copy {
 
-// Most that one worker copies in one go: bounds how long beyond its lease a kernel can stay (0.1 ms to the host, 0.2 from it).
+// Most that one worker copies in one go: bounds how long beyond its lease a kernel can stay (0.1 ms to the host, 0.2 from
+// it).
 constexpr std::size_t kMostEngineBytes = 4u << 20;
 
 class gpu_engine {
