@@ -61,23 +61,13 @@ void report_curves(const copy::cost_table& costs, result_file& file) {
                     {"cost_ns", point.ns}});
 }
 
-void report_crossovers(const copy::cost_table& costs, result_file& file) {
+void report_all_crossovers(const copy::cost_table& costs, result_file& file) {
   for (const auto& which : all_copy_cases()) {
     bool known = false;
     for (const auto& curve : costs.curves()) known = known || (curve.way == which.way && curve.side == which.side);
     if (!known) continue;
     std::printf("\n%s, %s memory\n", direction_label(which), memory_label(which));
-    for (const bool hot : {true, false}) {
-      const auto list = crossovers(costs, which, hot);
-      std::printf("  engine %s: %s\n", hot ? "hot " : "cold", to_text(list).c_str());
-      for (const auto& one : list)
-        file.add_row({{"kind", "crossover"},
-                      {"direction", direction_label(which)},
-                      {"memory", memory_label(which)},
-                      {"engine_hot", hot},
-                      {"up_to_bytes", one.up_to_bytes == UINT64_MAX ? -1 : static_cast<std::int64_t>(one.up_to_bytes)},
-                      {"method", copy::to_text(one.how)}});
-    }
+    report_crossovers(costs, which, "  ", file);
   }
 }
 
@@ -108,7 +98,7 @@ int run_calibrate(const invocation& call) {
     std::printf("note: more than %d s: the least number of repetitions takes longer than the budget here\n", kMostSeconds);
   if (options.print) std::printf("\n%s", costs.text().c_str());
   report_curves(costs, file);
-  report_crossovers(costs, file);
+  report_all_crossovers(costs, file);
   if (options.dry_run) {
     std::printf("\nnot kept (--dry-run)\n");
   } else {

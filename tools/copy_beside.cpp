@@ -33,7 +33,7 @@ using samples_by_state = std::map<engine_state, std::vector<double>>;
 class beside_bench {
  public:
   beside_bench(const gpu_session& gpu, const copy_options& options, result_file& results)
-      : gpu_(gpu), results_(results), scene_(gpu, planner_options()), is_small_(gpu.simulated()) {
+      : gpu_(gpu), results_(results), scene_(gpu, copy::planner::options_from_environment()), is_small_(gpu.simulated()) {
     rounds_ = is_small_ ? 2 : kRounds;
     calls_each_ = is_small_ ? 3
                             : static_cast<std::size_t>(std::max<std::int64_t>(

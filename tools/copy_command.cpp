@@ -58,7 +58,7 @@ int run_copy(const invocation& call) {
   file.set_parameter("seed", options.seed);
   file.set_parameter("verified", !options.no_verify);
   file.set_parameter("engine_held", !options.no_hold);
-  file.set_parameter("lease_us", planner_options().engine.lease_us);
+  file.set_parameter("lease_us", copy::planner::options_from_environment().engine.lease_us);
   if (options.beside) run_copy_beside(gpu, options, file);
   if (options.async) run_copy_async(gpu, options, file);
   if (!options.beside && !options.async) run_copy_sweep(gpu, options, file);

@@ -129,7 +129,7 @@ class copy_sweep {
     // The first planner must not know the registration: a second one has it. Only its CPU copies are wanted; a second GPU
     // engine would disturb the first.
     if (which.way == direction::on_device || !is_wanted(options_.methods, kRegistered)) return;
-    auto wanted = planner_options();
+    auto wanted = copy::planner::options_from_environment();
     wanted.use_engine = false;
     second_.emplace(gpu_, wanted);
     auto range = (**second_).register_memory(arena_->device().get(), arena_->device_bytes());

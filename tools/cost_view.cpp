@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 
 #include "text.hpp"
 
@@ -53,6 +54,20 @@ std::string to_text(const std::vector<crossover>& list) {
     out += copy::to_text(one.how);
   }
   return out;
+}
+
+void report_crossovers(const copy::cost_table& costs, const copy_case& which, const char* indent, result_file& file) {
+  for (const bool hot : {true, false}) {
+    const auto list = crossovers(costs, which, hot);
+    std::printf("%sengine %s: %s\n", indent, hot ? "hot " : "cold", to_text(list).c_str());
+    for (const auto& one : list)
+      file.add_row({{"kind", "crossover"},
+                    {"direction", direction_label(which)},
+                    {"memory", memory_label(which)},
+                    {"engine_hot", hot},
+                    {"up_to_bytes", one.up_to_bytes == UINT64_MAX ? -1 : static_cast<std::int64_t>(one.up_to_bytes)},
+                    {"method", copy::to_text(one.how)}});
+  }
 }
 
 std::vector<alternative> explain(const copy::cost_table& costs, const copy_case& which, bool engine_hot,

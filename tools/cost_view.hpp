@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cost table for people: where one way takes over from another, and why a size goes the way it goes. Pure.
+// A cost table for people: where one way takes over from another, and why a size goes the way it goes.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "copy_case.hpp"
+#include "result_file.hpp"
 
 namespace pl::tools {
 
@@ -17,6 +18,8 @@ struct crossover {
 std::vector<crossover> crossovers(const copy::cost_table& costs, const copy_case& which, bool engine_hot);
 // "up to 960 B: cpu_load; up to 32 KiB: engine_low_latency; above: copy_engine"
 std::string to_text(const std::vector<crossover>& list);
+// Prints them for a hot and a cold engine, a line each behind `indent`, and adds their rows to the results.
+void report_crossovers(const copy::cost_table& costs, const copy_case& which, const char* indent, result_file& file);
 
 // One way and why it is taken or not.
 struct alternative {

@@ -116,17 +116,7 @@ int run_explain_copy(const invocation& call) {
     file.add_row(std::move(row));
   }
   std::printf("%s\n", table.render().c_str());
-  for (const bool hot : {true, false}) {
-    const auto list = crossovers(costs.table, which, hot);
-    std::printf("engine %s: %s\n", hot ? "hot " : "cold", to_text(list).c_str());
-    for (const auto& one : list)
-      file.add_row({{"kind", "crossover"},
-                    {"direction", direction_label(which)},
-                    {"memory", memory_label(which)},
-                    {"engine_hot", hot},
-                    {"up_to_bytes", one.up_to_bytes == UINT64_MAX ? -1 : static_cast<std::int64_t>(one.up_to_bytes)},
-                    {"method", copy::to_text(one.how)}});
-  }
+  report_crossovers(costs.table, which, "", file);
   out.write();
   return kExitOk;
 }

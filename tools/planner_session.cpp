@@ -3,10 +3,7 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-
 #include "clock.hpp"
-#include "env.hpp"
 #include "text.hpp"
 
 namespace pl::tools {
@@ -15,8 +12,6 @@ namespace {
 constexpr std::uint64_t kHotTimeoutNs = 2'000'000'000;  // a launch takes 10 us; only a full GPU takes long
 
 }  // namespace
-
-copy::planner::options planner_options() { return copy::planner::options_from_environment(); }
 
 planner_session::planner_session(const gpu_session& gpu, const copy::planner::options& wanted)
     : gpu_(gpu),

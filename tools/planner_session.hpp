@@ -10,13 +10,11 @@
 
 namespace pl::tools {
 
-// PEERLANE_COPY_ENGINE, PEERLANE_COPY_LEASE_US, PEERLANE_COPY_THREADS and PEERLANE_BACKEND, as the library reads them.
-copy::planner::options planner_options();
-
 class planner_session {
  public:
   // Opens and prepares everything for this GPU. Throws if copies are not possible at all.
-  explicit planner_session(const gpu_session& gpu, const copy::planner::options& wanted = planner_options());
+  explicit planner_session(const gpu_session& gpu,
+                           const copy::planner::options& wanted = copy::planner::options_from_environment());
 
   copy::planner& operator*() const { return *planner_; }
   copy::planner* operator->() const { return planner_.get(); }

@@ -294,8 +294,7 @@ void planner::count(method how, std::size_t bytes) noexcept {
 
 void planner::count_refusal(const choice& how) noexcept {
   if (needs_engine(how.how)) shared_->engine_not_taken.fetch_add(1, std::memory_order_relaxed);
-  else if (how.how == method::cpu_store || how.how == method::cpu_load || how.how == method::cpu_relay)
-    shared_->not_mapped.fetch_add(1, std::memory_order_relaxed);
+  else if (is_by_cpu(how.how)) shared_->not_mapped.fetch_add(1, std::memory_order_relaxed);
 }
 
 status planner::run(const choice& how, const transfer& what, sides& at) {
