@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every visible GPU of this process: contexts, streams and kernels, made on first use.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "driver_table.hpp"
+#include "status.hpp"
+
+namespace pl::bandwidth {
+
+// Used by one thread, except where said. Failures are values: a GPU that falls off the bus must not end the program.
+class gpu_set {
+ public:
+  // CUDA must be chosen (gpu_choice.hpp) and initialised. Opens no context.
+  static result<std::unique_ptr<gpu_set>> open(const cu::driver_table& cuda);
+  ~gpu_set();
+  gpu_set(const gpu_set&) = delete;
+  gpu_set& operator=(const gpu_set&) = delete;
+
+  const cu::driver_table& cuda() const { return cuda_; }
+  bool simulated() const { return cuda_.is_simulated; }
+  int count() const { return static_cast<int>(gpus_.size()); }
+
+  const std::string& name(int gpu) const;
+  const std::string& bus_id(int gpu) const;  // "0000:fe:00.0"
+  int attribute(int gpu, int which) const;   // 0 if the driver does not know it
+  unsigned multiprocessors(int gpu) const;
+  // cuDeviceCanAccessPeer; true for gpu == peer.
+  bool can_access(int gpu, int peer) const;
+
+  // Makes the primary context of `gpu` current on the calling thread (any thread).
+  status make_current(int gpu);
+  // Peer access in this direction, once. EINVAL: not possible between the two.
+  status enable_peer_access(int gpu, int peer);
+  // A kernel of kernels/bandwidth.cu for this GPU; ENOTSUP without GPU code in the build. The module is loaded on first use:
+  // call this before a stream is gated (loading waits for the GPU).
+  result<cu::function_t> kernel(int gpu, const char* name);
+
+  // EIO etc. with the driver's words, unless `code` is success.
+  status check(cu::result_t code, const std::string& what) const;
+
+ private:
+  struct gpu;
+  explicit gpu_set(const cu::driver_table& cuda);
+  const cu::driver_table& cuda_;
+  std::vector<std::unique_ptr<gpu>> gpus_;
+};
+
+}  // namespace pl::bandwidth

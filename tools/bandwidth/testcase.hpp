@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The testcases by their keys and numbers.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "group.hpp"
+#include "latency.hpp"
+#include "outcome.hpp"
+
+namespace pl::bandwidth {
+
+struct test_options {
+  std::uint64_t bytes = 512u << 20;
+  method how;
+  bool use_mean = false;
+  bool disable_affinity = false;
+  host_kind host = host_kind::pinned;
+  int numa_node = -1;              // of host memory; -1: near the GPU
+  unsigned sm_count = 0;           // budget of one GPU's copy kernels together; 0: all
+  unsigned threads = 0;            // of BAR transfers; 0: 1
+  bool original_mistakes = false;  // --compat-bugs
+  bool allow_multicast = false;    // cuMulticast* for testcases 45 and 46
+};
+
+// What a testcase gets. One thread.
+struct test_context {
+  gpu_set& gpus;
+  buffer_pool& pool;
+  runner& run;
+  const test_options& options;
+  const machine_links& links;
+  group* ranks = nullptr;  // null: not started as several processes
+  // Asked between cells; true: stop, keep what was measured.
+  std::function<bool()> interrupted;
+  // Before each cell: progress. `done` of `cells`.
+  std::function<void(std::size_t done, std::size_t cells, const std::string& what)> progress;
+  // Every finished cell, for output that is flushed as it goes.
+  std::function<void(const std::string& key, const matrix& where, std::size_t row, std::size_t column)> cell_done;
+};
+
+struct testcase {
+  int index;
+  const char* key;
+  const char* description;  // one or more lines, our words
+  enum class kind { single_node, multi_node, ours } group;
+  // Fills matrices; state and reason as outcome.hpp says. Never throws.
+  test_outcome (*run)(const testcase& self, test_context& context);
+};
+
+// All of them: 0-34 single node, 35-47 multi-node, from 48 ours.
+std::span<const testcase> all_testcases();
+// By key or number; null if there is none.
+const testcase* find_testcase(const std::string& key_or_index);
+
+// testcase_multinode.cpp: those of 35-47, called by the table.
+test_outcome run_multinode(const testcase& self, test_context& context);
+
+}  // namespace pl::bandwidth

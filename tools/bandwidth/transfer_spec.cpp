@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transfer_spec.hpp"
+
+namespace pl::bandwidth {
+
+const char* to_string(executor_kind what) {
+  switch (what) {
+    case executor_kind::ce:
+      return "CE";
+    case executor_kind::sm:
+      return "SM";
+    case executor_kind::bar:
+      return "BAR";
+    case executor_kind::engine:
+      return "ENGINE";
+  }
+  return "?";
+}
+
+const char* to_string(host_kind kind) {
+  switch (kind) {
+    case host_kind::pinned:
+      return "pinned";
+    case host_kind::pageable:
+      return "pageable";
+    case host_kind::huge:
+      return "huge";
+  }
+  return "?";
+}
+
+std::string to_string(const place& where) {
+  if (where.what == place::kind::gpu) return "G" + std::to_string(where.index);
+  const char* prefix = where.host == host_kind::pageable ? "HU" : where.host == host_kind::huge ? "HH" : "H";
+  return prefix + (where.index >= 0 ? std::to_string(where.index) : std::string());
+}
+
+}  // namespace pl::bandwidth
