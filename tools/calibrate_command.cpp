@@ -15,7 +15,7 @@ namespace {
 struct calibrate_options {
   common_options common;
   std::int64_t budget_ms = 6000;
-  std::uint64_t most_bytes = 64u << 20;
+  std::uint64_t most_bytes = 256u << 20;
   bool dry_run = false;
   bool print = false;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <random>
 
 #include "calibration.hpp"
 #include "clock.hpp"
@@ -13,9 +14,11 @@
 namespace pl::copy {
 namespace {
 
-constexpr unsigned kLeastRepetitions = 5;
+constexpr unsigned kPasses = 2;
+constexpr unsigned kLeastRepetitions = 3;
 constexpr unsigned kMostRepetitions = 300;
-constexpr unsigned kWarmUps = 4;                   // threads start, pages and caches are filled
+constexpr unsigned kMostWarmUps = 100;  // threads wake up, pages and caches are filled
+constexpr std::uint64_t kWarmUpNs = 120'000;
 constexpr std::uint64_t kPatienceNs = 20'000'000;  // for the GPU engine to start
 
 struct device_block {
@@ -55,8 +58,10 @@ std::optional<double> measure(planner& by, const choice& how, const transfer& wh
   // A short store is over before its fence has drained, which the next one pays: batches tell the rate, not luck.
   const unsigned batch = how.how == method::cpu_store && what.row_bytes <= 4096 ? 16 : 1;
   std::vector<double> samples;
-  for (unsigned i = 0; i < kWarmUps; ++i) (void)by.copy_by(how, what);
-  const std::uint64_t begin_ns = monotonic_ns();
+  std::uint64_t begin_ns = monotonic_ns();
+  for (unsigned i = 0; i == 0 || (i < kMostWarmUps && monotonic_ns() - begin_ns < kWarmUpNs); ++i)
+    (void)by.copy_by(how, what);
+  begin_ns = monotonic_ns();
   while (samples.size() < kMostRepetitions) {
     const std::uint64_t taken_ns = monotonic_ns() - begin_ns;
     if (samples.size() >= kLeastRepetitions && taken_ns >= budget_ns) break;
@@ -76,62 +81,105 @@ std::optional<double> measure(planner& by, const choice& how, const transfer& wh
   return *middle;
 }
 
+// What the copies are made between.
+struct scene {
+  device_block first, second;
+  std::optional<device_block> peer;
+  pinned_buffer pinned;
+  std::vector<unsigned char> pageable;
+
+  explicit scene(const gpu_context& context) : first{context}, second{context} {}
+
+  status fill(const cu::driver_table& cuda, const calibration_options& wanted) {
+    if (auto made = first.allocate(wanted.most_bytes); !made) return made;
+    if (auto made = second.allocate(wanted.most_bytes); !made) return made;
+    auto buffer = pinned_buffer::make(first.context, wanted.most_bytes);
+    if (!buffer) return buffer.error();
+    pinned = *std::move(buffer);
+    pageable.assign(wanted.most_bytes, 1);
+    int devices = 0;
+    if (cuda.cuDeviceGetCount(&devices) != cu::error_code::success || devices < 2) return {};
+    auto other = find_context(cuda, wanted.device_ordinal == 0 ? 1 : 0, nullptr);
+    if (!other) return {};
+    peer.emplace(device_block{*other});
+    if (!peer->allocate(wanted.most_bytes)) peer.reset();
+    return {};
+  }
+
+  transfer of(const case_of_curve& one, std::uint64_t bytes) const {
+    const std::uint64_t host = one.side == other_side::pinned ? address_of(pinned.data()) : address_of(pageable.data());
+    if (one.way == direction::to_device) return {one.way, first.pointer, host, bytes};
+    if (one.way == direction::to_host) return {one.way, host, first.pointer, bytes};
+    return {one.way, one.side == other_side::peer_gpu ? peer->pointer : second.pointer, first.pointer, bytes};
+  }
+};
+
+std::vector<case_of_curve> cases_for(const planner& by, bool has_peer) {
+  std::vector<case_of_curve> cases;
+  for (const auto way : {direction::to_device, direction::to_host, direction::on_device})
+    for (const auto side : {other_side::pinned, other_side::pageable, other_side::same_gpu, other_side::peer_gpu}) {
+      if ((way == direction::on_device) != (side == other_side::same_gpu || side == other_side::peer_gpu)) continue;
+      if (side == other_side::peer_gpu && !has_peer) continue;
+      for (const auto& how : candidates(way, side))
+        if (how.width <= by.threads() || needs_engine(how.how)) cases.push_back({way, side, how});
+    }
+  return cases;
+}
+
+// One point of one curve: measured once in each pass.
+struct point_to_measure {
+  std::size_t curve;
+  std::uint64_t bytes;
+  double best_ns = 0;  // 0: not open
+};
+
+// Every point is measured in several passes, each in another order, and its best median counts: what disturbs one moment (a
+// clock that has not settled, another tenant's burst) then spoils no curve as a whole, which would move a crossover.
+void measure_in_passes(planner& by, const calibration_options& wanted, const scene& where,
+                       const std::vector<case_of_curve>& cases, std::vector<point_to_measure>& points) {
+  const std::uint64_t end_ns = monotonic_ns() + std::uint64_t{wanted.budget_ms} * 1'000'000;
+  std::minstd_rand random(1);
+  std::size_t done = 0;
+  for (unsigned pass = 0; pass < kPasses; ++pass) {
+    std::shuffle(points.begin(), points.end(), random);
+    for (auto& point : points) {
+      const auto& one = cases[point.curve];
+      const std::size_t all = points.size() * kPasses;
+      if (wanted.progress)
+        wanted.progress(format("%s %s %s %llu B", name_of(one.way), name_of(one.side), to_text(one.how).c_str(),
+                               static_cast<unsigned long long>(point.bytes)),
+                        done, all);
+      const std::uint64_t now_ns = monotonic_ns();
+      const std::uint64_t left_ns = end_ns > now_ns ? end_ns - now_ns : 0;
+      if (const auto ns = measure(by, one.how, where.of(one, point.bytes), left_ns / (all - done)))
+        point.best_ns = point.best_ns == 0 ? std::max(1.0, *ns) : std::max(1.0, std::min(point.best_ns, *ns));
+      ++done;
+    }
+  }
+}
+
 }  // namespace
 
 result<cost_table> calibrate(const cu::driver_table& cuda, planner& by, const calibration_options& wanted) {
   auto context = find_context(cuda, wanted.device_ordinal, nullptr);
   if (!context) return context.error();
   if (auto ready = by.prepare(wanted.device_ordinal); !ready) return ready.error();
-  device_block first{*context}, second{*context};
-  if (auto made = first.allocate(wanted.most_bytes); !made) return made.error();
-  if (auto made = second.allocate(wanted.most_bytes); !made) return made.error();
-  auto pinned = pinned_buffer::make(*context, wanted.most_bytes);
-  if (!pinned) return pinned.error();
-  std::vector<unsigned char> pageable(wanted.most_bytes, 1);
-
-  std::optional<device_block> peer;
-  int devices = 0;
-  if (cuda.cuDeviceGetCount(&devices) == cu::error_code::success && devices > 1) {
-    auto other = find_context(cuda, wanted.device_ordinal == 0 ? 1 : 0, nullptr);
-    if (other) {
-      peer.emplace(device_block{*other});
-      if (!peer->allocate(wanted.most_bytes)) peer.reset();
-    }
-  }
+  scene where(*context);
+  if (auto made = where.fill(cuda, wanted); !made) return made.error();
   auto hot = by.keep_hot(wanted.device_ordinal);  // if it cannot be, its ways have no curve
 
-  std::vector<case_of_curve> cases;
-  for (const auto way : {direction::to_device, direction::to_host, direction::on_device})
-    for (const auto side : {other_side::pinned, other_side::pageable, other_side::same_gpu, other_side::peer_gpu}) {
-      if ((way == direction::on_device) != (side == other_side::same_gpu || side == other_side::peer_gpu)) continue;
-      if (side == other_side::peer_gpu && !peer) continue;
-      for (const auto& how : candidates(way, side))
-        if (how.width <= by.threads() || needs_engine(how.how)) cases.push_back({way, side, how});
-    }
-  std::size_t all = 0;
-  for (const auto& one : cases) all += sizes_for(one, wanted.most_bytes).size();
+  const auto cases = cases_for(by, where.peer.has_value());
+  std::vector<point_to_measure> points;
+  for (std::size_t curve = 0; curve < cases.size(); ++curve)
+    for (const std::uint64_t bytes : sizes_for(cases[curve], wanted.most_bytes)) points.push_back({curve, bytes});
+  measure_in_passes(by, wanted, where, cases, points);
 
+  std::sort(points.begin(), points.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
   std::vector<cost_curve> curves;
-  std::size_t done = 0;
-  const std::uint64_t end_ns = monotonic_ns() + std::uint64_t{wanted.budget_ms} * 1'000'000;
-  for (const auto& one : cases) {
-    cost_curve curve{one.way, one.side, one.how, {}};
-    for (const std::uint64_t bytes : sizes_for(one, wanted.most_bytes)) {
-      if (wanted.progress)
-        wanted.progress(format("%s %s %s %llu B", name_of(one.way), name_of(one.side), to_text(one.how).c_str(),
-                               static_cast<unsigned long long>(bytes)),
-                        done, all);
-      const std::uint64_t host = one.side == other_side::pinned ? address_of(pinned->data()) : address_of(pageable.data());
-      transfer what{one.way, first.pointer, host, bytes};
-      if (one.way == direction::to_host) what = {one.way, host, first.pointer, bytes};
-      if (one.way == direction::on_device)
-        what = {one.way, one.side == other_side::peer_gpu ? peer->pointer : second.pointer, first.pointer, bytes};
-      const std::uint64_t now_ns = monotonic_ns();
-      const std::uint64_t left_ns = end_ns > now_ns ? end_ns - now_ns : 0;
-      if (const auto ns = measure(by, one.how, what, left_ns / (all - done)))
-        curve.points.push_back({bytes, std::max(1.0, *ns)});
-      ++done;
-    }
+  for (std::size_t index = 0; index < cases.size(); ++index) {
+    cost_curve curve{cases[index].way, cases[index].side, cases[index].how, {}};
+    for (const auto& point : points)
+      if (point.curve == index && point.best_ns != 0) curve.points.push_back({point.bytes, point.best_ns});
     if (!curve.points.empty()) curves.push_back(std::move(curve));
   }
   if (curves.empty()) return failure{EIO, "no way to copy works with this device: peerlane doctor says why"};

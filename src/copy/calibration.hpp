@@ -35,7 +35,7 @@ std::vector<int> cpus_near_device(const cu::driver_table& cuda, int device_ordin
 struct calibration_options {
   int device_ordinal = 0;
   unsigned budget_ms = 6000;
-  std::size_t most_bytes = 64u << 20;
+  std::size_t most_bytes = 256u << 20;
   // Called before each point: what comes, and how many are done of how many.
   std::function<void(const std::string& what, std::size_t done, std::size_t all)> progress;
 };
