@@ -2,6 +2,7 @@
 // copy: every way to move bytes between host and GPU memory by size, the planner's choice, and the envelope of the best.
 #include "copy_command.hpp"
 
+#include <CLI/CLI.hpp>
 #include <cinttypes>
 #include <random>
 

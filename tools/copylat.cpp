@@ -6,6 +6,7 @@
 // stock dispatch re-expressed as a baseline, cuMemcpy, and cuMemcpyAsync with a polled word, interleaved in one run.
 #include "copylat.hpp"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>

@@ -3,6 +3,7 @@
 
 #include <gdrapi.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 
@@ -13,13 +14,15 @@ namespace pl::tools {
 const char* to_string(alloc_kind kind) { return kind == alloc_kind::cu_mem_alloc ? "cuMemAlloc" : "cuMemCreate"; }
 
 command_parser::command_parser(const invocation& call, const std::string& description)
-    : call_(call), app_(description, call.program) {
-  app_.set_help_flag("-h,--help", "Print this help and exit");
-  app_.get_formatter()->column_width(34);
+    : call_(call), app_(std::make_unique<CLI::App>(description, call.program)) {
+  app_->set_help_flag("-h,--help", "Print this help and exit");
+  app_->get_formatter()->column_width(34);
 }
 
+command_parser::~command_parser() = default;
+
 void command_parser::size(const std::string& names, std::uint64_t& value, const std::string& help) {
-  app_.add_option_function<std::string>(
+  app_->add_option_function<std::string>(
           names,
           [&value, names](const std::string& given) {
             const auto parsed = parse_size(given);
@@ -34,7 +37,7 @@ void command_parser::size(const std::string& names, std::uint64_t& value, const 
 
 void command_parser::integer(const std::string& names, std::int64_t& value, std::int64_t lowest, std::int64_t highest,
                              const std::string& help) {
-  app_.add_option_function<std::string>(
+  app_->add_option_function<std::string>(
           names,
           [&value, names, lowest, highest](const std::string& given) {
             const auto parsed = parse_integer(given);
@@ -48,18 +51,18 @@ void command_parser::integer(const std::string& names, std::int64_t& value, std:
 }
 
 void command_parser::flag(const std::string& names, bool& value, const std::string& help) {
-  app_.add_flag(names, value, help);
+  app_->add_flag(names, value, help);
 }
 
 void command_parser::text(const std::string& names, std::string& value, const std::string& help) {
-  app_.add_option(names, value, help);
+  app_->add_option(names, value, help);
 }
 
 void command_parser::common(common_options& options, bool with_gpu) {
-  app_.add_option("--json", options.json_path, "Write the results to FILE as JSON (docs/results.md); - is standard output")
+  app_->add_option("--json", options.json_path, "Write the results to FILE as JSON (docs/results.md); - is standard output")
       ->type_name("FILE");
   if (!with_gpu) return;
-  app_.add_option_function<std::string>(
+  app_->add_option_function<std::string>(
           "-d,--gpu",
           [&options](const std::string& given) {
             const auto parsed = parse_integer(given);
@@ -69,13 +72,13 @@ void command_parser::common(common_options& options, bool with_gpu) {
           },
           "GPU, numbered as CUDA does [0]")
       ->type_name("N");
-  app_.add_option("--cpu", options.cpu,
-                  "Where the measuring thread runs: auto (near the GPU), none (leave it), or a list such as 0-3,8 [auto]")
+  app_->add_option("--cpu", options.cpu,
+                   "Where the measuring thread runs: auto (near the GPU), none (leave it), or a list such as 0-3,8 [auto]")
       ->type_name("auto|none|LIST");
 }
 
 void command_parser::mapping(common_options& options) {
-  app_.add_option_function<std::string>(
+  app_->add_option_function<std::string>(
           "-a,--alloc",
           [&options](const std::string& given) {
             if (given == "cuMemAlloc") options.alloc = alloc_kind::cu_mem_alloc;
@@ -84,7 +87,7 @@ void command_parser::mapping(common_options& options) {
           },
           "How GPU memory is allocated [cuMemAlloc]")
       ->type_name("cuMemAlloc|cuMemCreate");
-  app_.add_option_function<std::string>(
+  app_->add_option_function<std::string>(
           "-M,--mapping-type",
           [&options](const std::string& given) {
             if (given == "default") options.map_flag = GDR_MAP_FLAG_DEFAULT;
@@ -100,10 +103,10 @@ void command_parser::mapping(common_options& options) {
 std::optional<int> command_parser::parse() {
   try {
     std::vector<std::string> reversed(call_.arguments.rbegin(), call_.arguments.rend());  // CLI11 takes them from the end
-    app_.parse(reversed);
+    app_->parse(reversed);
     return std::nullopt;
   } catch (const CLI::CallForHelp&) {
-    std::fputs(app_.help().c_str(), stdout);
+    std::fputs(app_->help().c_str(), stdout);
     return kExitOk;
   } catch (const CLI::ParseError& error) {
     std::fprintf(stderr, "%s: %s; %s -h lists the options\n", call_.program.c_str(), error.what(), call_.program.c_str());
