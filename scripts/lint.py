@@ -379,7 +379,7 @@ def run_shellcheck(tree, skipped):
     if shutil.which("shellcheck") is None:
         skipped.append(f"shellcheck of {len(files)} scripts (shellcheck is not installed)")
         return
-    done = subprocess.run(["shellcheck", "-f", "gcc", "-S", "warning", *files], cwd=tree.root, capture_output=True,
+    done = subprocess.run(["shellcheck", "-x", "-f", "gcc", "-S", "warning", *files], cwd=tree.root, capture_output=True,
                           text=True, check=False)
     for match in re.finditer(r"^(.+?):(\d+):\d+: \w+: (.*)$", done.stdout, re.M):
         yield Finding(match.group(1), int(match.group(2)), "shellcheck", match.group(3))

@@ -16,27 +16,15 @@ out=$(cd "$1" && pwd) || exit 2
 mkdir -p "$2"
 results=$(cd "$2" && pwd) || exit 2
 export PEERLANE_GPU=${PEERLANE_GPU:-real}
+# shellcheck source-path=SCRIPTDIR source=steps.sh
+. "$(dirname "$0")/steps.sh"
 export XDG_CACHE_HOME="$results/cache"
-summary=()
-failed=0
 
-step() { # name, command...
-  local name=$1 start end rc
-  shift
-  echo "=== $name"
-  start=$(date +%s%N)
-  "$@" >"$results/$name.txt" 2>&1
-  rc=$?
-  end=$(date +%s%N)
-  tail -n "${TAIL:-60}" "$results/$name.txt"
-  summary+=("$(printf '%-24s rc %d  %6d ms' "$name" "$rc" $(((end - start) / 1000000)))")
-  [ $rc -eq 0 ] || failed=1
-}
-peerlane() { "$out/peerlane" "$@"; }
+program=$out/peerlane
 sweep() { # name, options...
   local name=$1
   shift
-  step "$name" peerlane copy --odd --time "$time_ms" --samples "$samples" --max "$most" --all "$@" --json "$results/$name.json"
+  step "$name" "$program" copy --odd --time "$time_ms" --samples "$samples" --max "$most" --all "$@" --json "$results/$name.json"
 }
 
 # 31 powers of two and 15 odd sizes, five or six cases; sizes of 100 MiB and more take as long as three rounds take.
@@ -44,15 +32,15 @@ time_ms=200 samples=2000 most=1G beside=300
 [ $quick = 1 ] && time_ms=100 samples=500 most=64M beside=100
 [ "$PEERLANE_GPU" = sim ] && time_ms=20 samples=100 most=1M beside=10
 
-TAIL=45 step calibrate peerlane calibrate --json "$results/calibrate.json"
+TAIL=45 step calibrate "$program" calibrate --json "$results/calibrate.json"
 echo "=== calibration file"
-cat "$XDG_CACHE_HOME"/peerlane/calibration-*.txt
+cat "$XDG_CACHE_HOME"/peerlane/calibration-*.txt | tee "$results/calibration.txt"
 sweep copy_h2d --direction h2d
 sweep copy_d2h --direction d2h
 sweep copy_d2d --direction d2d
-TAIL=20 step copy_beside peerlane copy --beside --samples "$beside" --json "$results/copy_beside.json"
-TAIL=30 step copy_async peerlane copy --async --time "$time_ms" --json "$results/copy_async.json"
-gpus=$(peerlane info 2>/dev/null | grep -c '^GPU [0-9]*:')
+TAIL=20 step copy_beside "$program" copy --beside --samples "$beside" --json "$results/copy_beside.json"
+TAIL=30 step copy_async "$program" copy --async --time "$time_ms" --json "$results/copy_async.json"
+gpus=$("$program" info 2>/dev/null | grep -c '^GPU [0-9]*:')
 [ "$gpus" -gt 1 ] && sweep copy_p2p --direction p2p
 
 echo "=== summary"
@@ -77,4 +65,5 @@ for (direction, memory), rows in cases.items():
     shown = "  ".join(f"{at[size]:.3g}" if size in at else "-" for size in (64, 4096, 65536, 1 << 20, 64 << 20))
     print(f"{direction + ' ' + memory:<14} {len(rows):5} {sum(row['exceeds'] for row in rows):5} {worst['ratio']:6.2f}  {shown}")
 PYTHON
-exit $failed
+tidy_results "$results"
+exit "$failed"

@@ -10,21 +10,8 @@ results=$2
 mkdir -p "$results"
 results=$(cd "$results" && pwd)
 export PEERLANE_GPU=real
-summary=()
-failed=0
-
-step() { # name, command...
-  local name=$1 start end rc
-  shift
-  echo "=== $name"
-  start=$(date +%s.%N)
-  "$@" >"$results/$name.txt" 2>&1
-  rc=$?
-  end=$(date +%s.%N)
-  tail -n "${TAIL:-6}" "$results/$name.txt"
-  summary+=("$(printf '%-34s rc %d  %6.1f s' "$name" "$rc" "$(echo "$end - $start" | bc 2>/dev/null || python3 -c "print($end-$start)")")")
-  [ $rc -eq 0 ] || failed=1
-}
+# shellcheck source-path=SCRIPTDIR source=steps.sh
+. "$(dirname "$0")/steps.sh"
 
 nobody() { # the same folder for a user without rights; results by way of a folder of its own
   setpriv --reuid 65534 --regid 65534 --clear-groups env HOME=/tmp "$@"
@@ -60,4 +47,5 @@ cp /tmp/peerlane-nobody/*.json "$results/" 2>/dev/null
 echo "BAR1 used after: $(bar1_used)"
 echo "=== summary"
 printf '%s\n' "${summary[@]}"
-exit $failed
+tidy_results "$results"
+exit "$failed"

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Sourced by the scripts beside it: one step after the other, each with its text in a file, a summary last.
+# Needs `results` (a folder); sets `failed` (their exit status) to 1 when a step fails. TAIL: lines of a step that are shown. LIMIT: seconds after
+# which a step is ended (a hang must not use up the time on a machine that was lent).
+
+: "${results:?the folder for the results}"
+summary=()
+export failed=0
+
+step() { # name, command...
+  local name=$1 start end rc limit=()
+  shift
+  echo "=== $name"
+  # `timeout` starts programs only, so a step that is a shell function runs without it.
+  [ "$(type -t "$1")" = function ] || limit=(timeout -k 5 "${LIMIT:-300}")
+  start=$(date +%s%N)
+  "${limit[@]}" "$@" >"$results/$name.txt" 2>&1
+  rc=$?
+  end=$(date +%s%N)
+  tail -n "${TAIL:-20}" "$results/$name.txt"
+  summary+=("$(printf '%-34s rc %d  %7d ms' "$name" "$rc" $(((end - start) / 1000000)))")
+  [ $rc -eq "${EXPECT_RC:-0}" ] || failed=1
+}
+
+# Results are committed: what names the machine's folders comes out, rows stand one on a line.
+tidy_results() { # folder
+  python3 - "$1" <<'PYTHON'
+import glob, json, os, sys
+
+def bare(value):
+    if isinstance(value, str) and value.startswith("/"):
+        return os.path.basename(value)
+    if isinstance(value, dict):
+        return {key: bare(one) for key, one in value.items()}
+    return [bare(one) for one in value] if isinstance(value, list) else value
+
+for path in glob.glob(os.path.join(sys.argv[1], "*.json")):
+    with open(path, encoding="utf-8") as file:
+        try:
+            result = json.load(file)
+        except ValueError:
+            continue
+    if not isinstance(result, dict) or "schema" not in result:
+        continue
+    result["command_line"] = bare(result.get("command_line", []))
+    result["parameters"] = bare(result.get("parameters", {}))
+    lines = []
+    for key, value in result.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            rows = ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in value)
+            lines.append(f" {json.dumps(key)}: [\n{rows}\n ]")
+        else:
+            lines.append(f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("{\n" + ",\n".join(lines) + "\n}\n")
+PYTHON
+}
