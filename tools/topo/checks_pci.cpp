@@ -96,7 +96,7 @@ void check_iommu(const machine& all, std::vector<finding>& out) {
     has_any = has_any || one->iommu_group >= 0;
     if (one->iommu_type.starts_with("DMA")) translated.insert(one->address);
   }
-  if (!translated.empty() && !all.host.is_virtual_machine)
+  if (!translated.empty())
     add(out, severity::note, "IOMMU",
         "it translates addresses of " + joined(translated) + ": peer-to-peer traffic goes by way of it",
         "boot with iommu=pt (Intel: intel_iommu=on iommu=pt), or switch it off in the firmware");

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "recording.hpp"
@@ -123,21 +124,26 @@ class expansion {
 
   std::string write(const std::string& path, const std::string& text) {
     if (!stays_inside(path)) return "\"" + path + "\" leads out of the folder";
-    std::error_code code;
-    fs::create_directories((root_ / path).parent_path(), code);
+    make_parent(path);
     std::ofstream out(root_ / path);
     out << text << "\n";
     return out ? "" : "\"" + path + "\" cannot be written";
   }
 
   std::string link(const fs::path& from, const fs::path& to) {
+    make_parent(from);
     std::error_code code;
-    fs::create_directories((root_ / from).parent_path(), code);
-    fs::create_symlink(fs::relative(root_ / to, fs::weakly_canonical((root_ / from).parent_path()), code), root_ / from,
-                       code);
+    fs::create_symlink(to.lexically_relative(from.parent_path()), root_ / from, code);
     return code ? "\"" + from.string() + "\" cannot be linked" : "";
   }
 
+  // Asking the file system for each of thousands of files would take most of the time.
+  void make_parent(const fs::path& path) {
+    std::error_code code;
+    if (made_.insert(path.parent_path()).second) fs::create_directories(root_ / path.parent_path(), code);
+  }
+
+  std::set<fs::path> made_;
   fs::path root_;
   std::map<std::string, attributes> sets_;
 };
