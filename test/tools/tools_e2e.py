@@ -206,6 +206,16 @@ def info():
     check({row["kind"] for row in result["rows"]} == {"gpu", "backend"}, "kinds of rows")
 
 
+def topo_sim():
+    done, result = with_json("topo")
+    check(succeed(done).out.startswith(SIM_HEADER), "header", done.out)
+    check(result["simulated"], "the result file must say so too")
+    relations = {(row["from"], row["to"]): row["relation"] for row in result["rows"] if row["kind"] == "relation"}
+    check(relations["GPU0", "GPU0"] == "X" and relations["GPU0", "GPU1"].startswith("NV"), relations)
+    without = run("topo", "--json", "-", env={"PEERLANE_GPU": "real"})
+    check('"GPU0"' not in succeed(without).out, "a simulated GPU although PEERLANE_GPU=real", without.out)
+
+
 def doctor_sim():
     done, result = with_json("doctor")
     check(succeed(done).out.startswith(SIM_HEADER), "header")
