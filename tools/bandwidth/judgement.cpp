@@ -179,14 +179,22 @@ reason others_there(const case_at_hand& c) {
   });
 }
 
+// As -b takes it: "512K", "16M".
+std::string option_size(std::uint64_t bytes) {
+  const char* unit = "KMG";
+  std::uint64_t count = std::max<std::uint64_t>(bytes >> 10, 1);
+  while (count >= 1024 && count % 1024 == 0 && unit[1] != 0) count /= 1024, ++unit;
+  return format("%llu%c", static_cast<unsigned long long>(count), *unit);
+}
+
 reason small_buffer(const case_at_hand& c) {
   if (!c.is_bandwidth() || !c.crossed || c.path.bytes == 0 || c.expected.value <= 0) return std::nullopt;
   const double start_up = start_up_us(c.path.by.what, c.crossed->kind);
   const double moving_us = static_cast<double>(c.path.bytes) / c.expected.value / 1e3;
   if (start_up < kStartUpMatters * (start_up + moving_us)) return std::nullopt;
-  const auto enough = std::max(enough_bytes(start_up, c.expected.value), c.path.bytes * 2);
+  const auto enough = enough_bytes(start_up, c.expected.value);
   return format("buffer of %s: start-up of %.3g us %s; use -b %s or more", format_size(c.path.bytes).c_str(), start_up,
-                start_up > moving_us ? "dominates" : "counts", format_size(enough).c_str());
+                start_up > moving_us ? "dominates" : "counts", option_size(enough).c_str());
 }
 
 reason unsteady(const case_at_hand& c) {

@@ -110,8 +110,10 @@ class search {
       const auto sent = left_where([i](const position& p) { return p.row == i; });
       const auto received = left_where([i](const position& p) { return p.column == i; });
       if (!own.empty() && stands_out(medians[i], usual) && mostly_stand_out(sent, usual) &&
-          mostly_stand_out(received, usual))
+          mostly_stand_out(received, usual)) {
         blame(own, outlier::kind::device, row_name(i) + ", in both directions", usual.typical);
+        found_.back().row = found_.back().column = i;
+      }
     }
   }
 
