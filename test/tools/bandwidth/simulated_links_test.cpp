@@ -47,6 +47,16 @@ class SimulatedLinks : public testing::Test {
     value_ = *std::max_element(samples.begin(), samples.end());
     return judge(value_, *expected, path, known);
   }
+  // A busy machine may be too slow for a link, so the best of some tries counts; none may be faster.
+  void expect_good(const place& from, const place& to, double rate) {
+    verdict got;
+    for (int tries = 0; tries < 20; ++tries) {
+      got = measure(from, to);
+      EXPECT_LE(value_, rate * 1.01);
+      if (got.level == verdict_level::good) return;
+    }
+    ADD_FAILURE() << value_ << " GB/s: " << got.reason;
+  }
   static void expect_low(const verdict& got, const char* words) {
     EXPECT_EQ(got.level, verdict_level::low) << got.reason;
     EXPECT_NE(got.reason.find(words), std::string::npos) << got.reason;
@@ -60,19 +70,16 @@ class SimulatedLinks : public testing::Test {
 constexpr const char* kSlowLink = "pcie=1x4/1x4,nvlink=none";
 
 TEST_F(SimulatedLinks, RatesOfTheModelAreGood) {
-  start(kSlowLink, "h2d=0.8,d2h=0.8,local=1,p2p=0.8");
-  for (const bool up : {false, true}) {
-    const auto got = up ? measure(gpu_place(0), host_place()) : measure(host_place(), gpu_place(0));
-    EXPECT_EQ(got.level, verdict_level::good) << value_ << " GB/s: " << got.reason;
-    EXPECT_LE(value_, 0.81);
-  }
-  EXPECT_EQ(measure(gpu_place(0), gpu_place(1)).level, verdict_level::good) << value_;
+  start(kSlowLink, "h2d=0.85,d2h=0.85,p2p=0.85");
+  expect_good(host_place(), gpu_place(0), 0.85);
+  expect_good(gpu_place(0), host_place(), 0.85);
+  expect_good(gpu_place(0), gpu_place(1), 0.85);
 }
 
 TEST_F(SimulatedLinks, FarMemoryIsLow) {
-  start(kSlowLink, "h2d=0.8,d2h=0.8,far=0.5");
+  start(kSlowLink, "h2d=0.85,d2h=0.85,far=0.5");
   EXPECT_EQ(before_.numa_nodes, 2);
-  EXPECT_EQ(measure(host_place(host_kind::pinned, 0), gpu_place(0)).level, verdict_level::good) << value_;
+  expect_good(host_place(host_kind::pinned, 0), gpu_place(0), 0.85);
   expect_low(measure(host_place(host_kind::pinned, 1), gpu_place(0)), "wrong NUMA node");
   expect_low(measure(gpu_place(0), host_place(host_kind::pinned, 1)), "wrong NUMA node");
 }
