@@ -107,10 +107,11 @@ result<set_outcome> runner::state::run_samples(window& work, std::span<const bou
 result<std::vector<std::uint64_t>> runner::state::plan(window& work, std::span<const bound_transfer> transfers,
                                                        const method& how) {
   std::vector<std::uint64_t> copies(transfers.size(), 1);
-  window_plan probe{copies, 0, how.timeout_s, nullptr};
+  window_plan probe{copies, 0, how.timeout_s, nullptr, false};
   if (auto loaded = work.run(probe); !loaded) return loaded.error();
   if (!needs_probe(transfers, how)) return wanted_copies(transfers, how);
   for (std::size_t i = 0; i < copies.size(); ++i) copies[i] = probe_copies(transfers[i], how);
+  probe.is_held = true;
   auto timed = work.run(probe);
   if (!timed) return timed.error();
   for (std::size_t i = 0; i < copies.size(); ++i) timed->own_ns[i] /= static_cast<double>(copies[i]);

@@ -75,7 +75,7 @@ result<window_timing> window::run(const window_plan& plan) {
 // ---- GPUs alone: their clocks time it --------------------------------------------------------------------------------
 
 result<window_timing> window::run_on_gpus(const window_plan& plan) {
-  if (gate_) gate_->close(plan.timeout_s);
+  if (gate_ && plan.is_held) gate_->close(plan.timeout_s);
   if (auto queued = enqueue(plan); !queued) return queued.error();
   if (auto released = release(plan); !released) return released.error();
   if (auto ended = wait(plan, nullptr); !ended) return ended.error();
@@ -86,8 +86,7 @@ result<window_timing> window::run_on_gpus(const window_plan& plan) {
 // first, whose clock times the window.
 status window::enqueue(const window_plan& plan) {
   for (const auto& [transfer, lane, seen] : on_gpus_) {
-    if (auto ready = lane->select(); !ready) return ready;
-    if (auto held = gate_->hold(lane->gpu(), lane->stream()); !held) return held;
+    if (auto held = hold(plan, *lane); !held) return held;
     if (auto queued = lane->enqueue_copies(plan.warm_up); !queued) return queued;
     if (auto marked = lane->record(gpu_lane::mark::warm); !marked) return marked;
   }
@@ -146,7 +145,7 @@ result<window_timing> window::time_by_gpu() {
 result<window_timing> window::run_with_cpus(const window_plan& plan) {
   cpu_team team;  // joined before this returns, however it does
   if (auto ready = get_ready(plan, team); !ready) return ready.error();
-  if (gate_) gate_->close(plan.timeout_s);
+  if (gate_ && plan.is_held) gate_->close(plan.timeout_s);
   if (auto queued = enqueue_unchained(plan); !queued) return queued.error();
   if (auto released = release(plan); !released) return released.error();
   const std::uint64_t release_ns = monotonic_ns();
@@ -181,8 +180,7 @@ status window::get_ready(const window_plan& plan, cpu_team& team) {
 
 status window::enqueue_unchained(const window_plan& plan) {
   for (const auto& [transfer, lane, seen] : on_gpus_) {
-    if (auto ready = lane->select(); !ready) return ready;
-    if (auto held = gate_->hold(lane->gpu(), lane->stream()); !held) return held;
+    if (auto held = hold(plan, *lane); !held) return held;
     if (auto marked = lane->record(gpu_lane::mark::start); !marked) return marked;
     if (auto queued = lane->enqueue_copies(plan.copies[transfer]); !queued) return queued;
     if (auto marked = lane->record(gpu_lane::mark::end); !marked) return marked;
@@ -219,6 +217,12 @@ result<window_timing> window::time_by_cpu(const cpu_team& team, std::uint64_t re
 }
 
 // ---- Both -----------------------------------------------------------------------------------------------------------
+
+// Selects the lane's GPU too.
+status window::hold(const window_plan& plan, gpu_lane& lane) {
+  if (auto ready = lane.select(); !ready || !plan.is_held) return ready;
+  return gate_->hold(lane.gpu(), lane.stream());
+}
 
 status window::release(const window_plan& plan) {
   if (gate_) gate_->everything_is_enqueued();

@@ -19,6 +19,8 @@ struct window_plan {
   unsigned warm_up = 0;
   unsigned timeout_s = 30;
   const std::function<status()>* before_release = nullptr;  // may be null
+  // False for the first window: the driver may load code late, which waits for the GPU and would not return behind a gate.
+  bool is_held = true;
 };
 
 struct window_timing {
@@ -60,6 +62,7 @@ class window {
   window() = default;
   status open(gpu_set& gpus, cpu_tools& tools, std::span<const bound_transfer> transfers);
   result<window_timing> run_on_gpus(const window_plan& plan);
+  status hold(const window_plan& plan, gpu_lane& lane);
   status enqueue(const window_plan& plan);
   status chain_starts();
   status chain_ends();

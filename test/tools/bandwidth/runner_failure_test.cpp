@@ -87,6 +87,22 @@ TEST(runner_failure, any_call_may_fail_while_cpus_take_part) {
   });
 }
 
+TEST(runner_failure, a_gpu_that_is_lost_does_not_take_the_others_along) {
+  machine m;
+  const bound_transfer good = m.transfer(gpu_place(1), host_place(), {sm, 1, 0}, 4096);
+  bound_transfer bad = m.transfer(host_place(), gpu_place(0), {sm, 0, 0}, 4096);
+  const bound_transfer beside = m.transfer(host_place(), gpu_place(1), {ce, 1, 0}, 4096, 1);
+  bad.destination.address = 0x1000;  // a kernel that writes there ends its context
+  method how = quick();
+  how.verify = false;
+  const std::vector<bound_transfer> both{beside, bad};
+  const auto failed = m.run.run(both, how);
+  ASSERT_FALSE(failed.ok());
+  EXPECT_NE(failed.error().message.find("GPU 0"), std::string::npos);
+  EXPECT_FALSE(m.run.run({&bad, 1}, how).ok());  // the context stays lost
+  EXPECT_EQ(must(m.run.run({&good, 1}, quick())).each[0].wrong.bytes, 0u);
+}
+
 std::atomic<bool> g_is_stuck{false};
 
 cu::result_t query_of_stuck_gpu(cu::stream_t stream) {
