@@ -105,7 +105,7 @@ TEST(runner, small_samples_are_lengthened_and_split_into_windows) {
   EXPECT_EQ(releases, 2u);  // once a sample, however many windows it has
   EXPECT_EQ(ends, 2u);
   how.copies = 1;
-  how.min_sample_ns = 3'000'000;
+  how.min_sample_ns = 50'000'000;
   EXPECT_GT(must(m.run.run({&what, 1}, how)).each[0].copies, 1u);
 }
 
