@@ -101,11 +101,12 @@ status shared_memory::plan(std::vector<int>& handle_types) {
   const auto all = gather_texts(ranks_, std::string(fabric ? "f" : "-") + (descriptor ? "d" : "-"));
   if (!all) return all.error();
   bool all_fabric = true, all_descriptors = one_host(ranks_);
+  std::string lacking;
   for (int r = 0; r < ranks_.size(); ++r) {
     const std::string& can = (*all)[static_cast<std::size_t>(r)];
     if (can[0] != 'f') {
       all_fabric = false;
-      remark_ = "the GPU or driver of " + ranks_.name_of(r) + " has no fabric handles";
+      lacking = "the GPU or driver of " + ranks_.name_of(r) + " has no fabric handles";
     }
     all_descriptors = all_descriptors && can[1] == 'd';
   }
@@ -114,8 +115,8 @@ status shared_memory::plan(std::vector<int>& handle_types) {
   if (!handle_types.empty()) return {};
   if (!one_host(ranks_))
     return failure{ENOTSUP,
-                   remark_ + ", which GPU memory of several hosts needs (GPUs of one NVLink domain, driver 550 or later)"};
-  return failure{ENOTSUP, remark_ + ", nor memory that file descriptors can share (CUDA's virtual memory management)"};
+                   lacking + ", which GPU memory of several hosts needs (GPUs of one NVLink domain, driver 550 or later)"};
+  return failure{ENOTSUP, lacking + ", nor memory that file descriptors can share (CUDA's virtual memory management)"};
 }
 
 status shared_memory::attempt(int handle_type) {

@@ -31,7 +31,7 @@ class shared_memory {
   memory_view view(int rank, unsigned buffer) const;
 
   const char* means() const;                             // "fabric handles", "file descriptors"
-  const std::string& remark() const { return remark_; }  // why not by fabric handles; empty if by them
+  const std::string& remark() const { return remark_; }  // why not by fabric handles, where the GPUs have them
 
  private:
   struct piece;
