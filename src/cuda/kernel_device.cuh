@@ -142,6 +142,25 @@ PL_DEVICE void store_vec16(void* p, vec16 v) {
                : "memory");
 }
 
+// The same for copying in bulk: not volatile, so that the hardware may merge accesses; past the L1, which would answer the
+// second read of the same memory. The program's order among these is kept, so several loads before a store are in flight.
+PL_DEVICE vec16 load_stream_vec16(const void* p) {
+  vec16 v;
+  asm volatile("ld.global.cg.v2.u64 {%0, %1}, [%2];" : "=l"(v.low), "=l"(v.high) : "l"(__cvta_generic_to_global(p)));
+  return v;
+}
+PL_DEVICE void store_stream_vec16(void* p, vec16 v) {
+  asm volatile("st.global.cg.v2.u64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "l"(v.low), "l"(v.high));
+}
+
+// On memory of this GPU only: PCIe has no such atomics.
+PL_DEVICE void atomic_min64(std::uint64_t address, std::uint64_t value) {
+  atomicMin(reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
+}
+PL_DEVICE void atomic_or64(std::uint64_t address, std::uint64_t value) {
+  atomicOr(reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
+}
+
 // Returns the value before. System scope; T is a 4 or 8 byte integer.
 template <class T>
 PL_DEVICE T atomic_add(T* p, T value) {
@@ -246,6 +265,25 @@ PL_DEVICE void store_vec16(void* p, vec16 v) {
   __atomic_store_n(&at->high, v.high, __ATOMIC_RELEASE);
 }
 
+PL_DEVICE vec16 load_stream_vec16(const void* p) {
+  const vec16* at = reach(static_cast<const vec16*>(p), false);
+  return {__atomic_load_n(&at->low, kRelaxedLoad), __atomic_load_n(&at->high, kRelaxedLoad)};
+}
+PL_DEVICE void store_stream_vec16(void* p, vec16 v) {
+  vec16* at = reach(static_cast<vec16*>(p), true);
+  __atomic_store_n(&at->low, v.low, kRelaxedStore);
+  __atomic_store_n(&at->high, v.high, kRelaxedStore);
+}
+
+PL_DEVICE void atomic_min64(std::uint64_t address, std::uint64_t value) {
+  auto* const at = reach(reinterpret_cast<std::uint64_t*>(address), true);
+  std::uint64_t seen = __atomic_load_n(at, kRelaxedLoad);
+  while (value < seen && !__atomic_compare_exchange_n(at, &seen, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+}
+PL_DEVICE void atomic_or64(std::uint64_t address, std::uint64_t value) {
+  __atomic_fetch_or(reach(reinterpret_cast<std::uint64_t*>(address), true), value, __ATOMIC_RELAXED);
+}
+
 template <class T>
 PL_DEVICE T atomic_add(T* p, T value) {
   static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8), "atomic_add takes 4 or 8 byte integers");
@@ -301,5 +339,11 @@ PL_DEVICE T atomic_add(std::uint64_t address, T value) {
 }
 PL_DEVICE vec16 load_vec16(std::uint64_t address) { return load_vec16(reinterpret_cast<const void*>(address)); }
 PL_DEVICE void store_vec16(std::uint64_t address, vec16 v) { store_vec16(reinterpret_cast<void*>(address), v); }
+PL_DEVICE vec16 load_stream_vec16(std::uint64_t address) {
+  return load_stream_vec16(reinterpret_cast<const void*>(address));
+}
+PL_DEVICE void store_stream_vec16(std::uint64_t address, vec16 v) {
+  store_stream_vec16(reinterpret_cast<void*>(address), v);
+}
 
 }  // namespace pl::dev

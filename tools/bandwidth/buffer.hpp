@@ -38,8 +38,9 @@ class buffer_pool {
   buffer_pool(const buffer_pool&) = delete;
   buffer_pool& operator=(const buffer_pool&) = delete;
 
-  // The `slot`th buffer of at least `bytes` at `where`; the same arguments give the same memory until trim(). `near_gpu`
-  // decides the node of host memory whose index is -1. ENOMEM with what to do (smaller -b, ulimit -l).
+  // The `slot`th buffer of at least `bytes` at `where`; the same arguments give the same memory until trim(), or until
+  // more bytes of it are asked for: that frees what was there. `near_gpu` decides the node of host memory whose index is -1.
+  // ENOMEM with what to do (smaller -b, ulimit -l).
   result<memory_view> get(const place& where, std::uint64_t bytes, unsigned slot, int near_gpu);
   // NUMA node that really holds the first page of host memory (move_pages); -1 if the kernel does not tell.
   int node_of(const memory_view& view) const;

@@ -44,10 +44,10 @@ class gpu_set {
   status check(cu::result_t code, const std::string& what) const;
 
  private:
-  struct gpu;
+  struct device;
   explicit gpu_set(const cu::driver_table& cuda);
   const cu::driver_table& cuda_;
-  std::vector<std::unique_ptr<gpu>> gpus_;
+  std::vector<std::unique_ptr<device>> gpus_;
 };
 
 }  // namespace pl::bandwidth

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many copies of each transfer make a sample. Arithmetic only.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runner.hpp"
+
+namespace pl::bandwidth {
+
+// What the caller asked for, before anything is raised or balanced.
+std::vector<std::uint64_t> wanted_copies(std::span<const bound_transfer> transfers, const method& how);
+// Whether the numbers depend on how long a copy takes.
+bool needs_probe(std::span<const bound_transfer> transfers, const method& how);
+// Copies in the round that finds that out.
+std::uint64_t probe_copies(const bound_transfer& what, const method& how);
+// `copy_ns`: of one copy of each, with all running. Those whose number the caller fixed keep it.
+std::vector<std::uint64_t> balanced_copies(std::span<const bound_transfer> transfers, const method& how,
+                                           std::span<const double> copy_ns);
+// Gated windows into which a sample is split, so that no stream has more than kMostQueued copies enqueued behind the gate.
+constexpr std::uint64_t kMostQueued = 512;
+std::uint64_t windows_for(std::span<const bound_transfer> transfers, const method& how,
+                          std::span<const std::uint64_t> copies);
+
+}  // namespace pl::bandwidth

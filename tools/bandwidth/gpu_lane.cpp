@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu_lane.hpp"
+
+#include <algorithm>
+
+#include "text.hpp"
+
+namespace pl::bandwidth {
+namespace {
+
+constexpr unsigned kThreads = 512;          // of a block, one block to a multiprocessor: kernels/bandwidth.cu counts on it
+constexpr unsigned kSimulatedThreads = 32;  // of which a simulated multiprocessor runs one at a time
+constexpr std::uint64_t kVectorBytes = 16;
+
+}  // namespace
+
+launch_shape shape_for(const gpu_set& gpus, int gpu, unsigned width, std::uint64_t bytes) {
+  const unsigned threads = gpus.simulated() ? kSimulatedThreads : kThreads;
+  const unsigned all = std::max(1u, gpus.multiprocessors(gpu));
+  const unsigned budget = width == 0 ? all : std::min(width, all);
+  const std::uint64_t block_bytes = threads * kVectorBytes;
+  const std::uint64_t useful = std::max<std::uint64_t>(1, (bytes + block_bytes - 1) / block_bytes);
+  return {static_cast<unsigned>(std::min<std::uint64_t>(budget, useful)), threads};
+}
+
+status owned_stream::open() {
+  if (auto ready = gpus_.make_current(gpu_); !ready) return ready;
+  cu::stream_t made = nullptr;
+  const auto rc = gpus_.cuda().cuStreamCreate(&made, cu::stream_flag::non_blocking);
+  if (auto got = gpus_.check(rc, format("GPU %d: a stream", gpu_)); !got) return got;
+  stream_ = made;
+  return {};
+}
+
+owned_stream::~owned_stream() {
+  if (stream_ != nullptr && gpus_.make_current(gpu_)) gpus_.cuda().cuStreamDestroy_v2(stream_);
+}
+
+result<std::unique_ptr<gpu_lane>> gpu_lane::make(gpu_set& gpus, const bound_transfer& what) {
+  std::unique_ptr<gpu_lane> lane(new gpu_lane(gpus, what));
+  if (auto opened = lane->stream_.open(); !opened) return opened.error();
+  for (auto& event : lane->events_) {
+    cu::event_t made = nullptr;
+    const auto rc = gpus.cuda().cuEventCreate(&made, cu::event_flag::standard);
+    if (auto got = lane->check(rc, "an event"); !got) return got.error();
+    event = made;
+  }
+  if (what.by.what != executor_kind::sm) return lane;
+  const auto kernel = gpus.kernel(lane->gpu(), "bandwidth_copy");
+  if (!kernel) return kernel.error();
+  lane->kernel_ = *kernel;
+  return lane;
+}
+
+gpu_lane::~gpu_lane() {
+  if (!select()) return;
+  for (const auto event : events_)
+    if (event != nullptr) gpus_.cuda().cuEventDestroy_v2(event);
+}
+
+status gpu_lane::check(cu::result_t code, const char* step) const {
+  if (code == cu::error_code::success) return {};
+  return gpus_.check(code, format("GPU %d: %s", what_.by.gpu, step));
+}
+
+status gpu_lane::enqueue_copies(std::uint64_t copies) {
+  if (copies == 0) return {};
+  const auto& cuda = gpus_.cuda();
+  std::uint64_t dst = what_.destination.address;
+  std::uint64_t src = what_.source.address;
+  std::uint64_t bytes = what_.bytes;
+  if (what_.by.what == executor_kind::sm) {
+    const launch_shape shape = shape_for(gpus_, gpu(), what_.by.width, bytes);
+    std::array<void*, 4> parameters{&dst, &src, &bytes, &copies};
+    return check(
+        cuda.cuLaunchKernel(kernel_, shape.blocks, 1, 1, shape.threads, 1, 1, 0, stream(), parameters.data(), nullptr),
+        "launch of the copy kernel");
+  }
+  for (std::uint64_t copy = 0; copy < copies; ++copy)
+    if (auto queued = check(cuda.cuMemcpyAsync(dst, src, bytes, stream()), "cuMemcpyAsync"); !queued) return queued;
+  return {};
+}
+
+status gpu_lane::record(mark which) {
+  return check(gpus_.cuda().cuEventRecord(events_[static_cast<std::size_t>(which)], stream()), "cuEventRecord");
+}
+
+status gpu_lane::wait_for(const gpu_lane& other, mark which) {
+  return check(gpus_.cuda().cuStreamWaitEvent(stream(), other.events_[static_cast<std::size_t>(which)], 0),
+               "cuStreamWaitEvent");
+}
+
+status gpu_lane::finished() {
+  if (auto ready = select(); !ready) return ready;
+  const auto rc = gpus_.cuda().cuStreamQuery(stream());
+  if (rc == cu::error_code::not_ready) return failure{EAGAIN, format("GPU %d is still at work", gpu())};
+  return check(rc, "the transfer");
+}
+
+result<double> gpu_lane::elapsed_ns(mark from, mark to) {
+  if (auto ready = select(); !ready) return ready.error();
+  float milliseconds = 0;
+  const auto rc = gpus_.cuda().cuEventElapsedTime(&milliseconds, events_[static_cast<std::size_t>(from)],
+                                                  events_[static_cast<std::size_t>(to)]);
+  if (auto got = check(rc, "cuEventElapsedTime"); !got) return got.error();
+  return static_cast<double>(milliseconds) * 1e6;
+}
+
+}  // namespace pl::bandwidth

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// One transfer as a GPU executes it: a stream of the executing GPU, and the events that time it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+
+#include "gpu_set.hpp"
+#include "runner.hpp"
+
+namespace pl::bandwidth {
+
+// Blocks and threads of a copying kernel on `width` multiprocessors (0: all), no more than `bytes` give work to.
+struct launch_shape {
+  unsigned blocks, threads;
+};
+launch_shape shape_for(const gpu_set& gpus, int gpu, unsigned width, std::uint64_t bytes);
+
+// A non-blocking stream; destroyed with the object, work in it goes on.
+class owned_stream {
+ public:
+  owned_stream(gpu_set& gpus, int gpu) : gpus_(gpus), gpu_(gpu) {}
+  ~owned_stream();
+  owned_stream(const owned_stream&) = delete;
+  owned_stream& operator=(const owned_stream&) = delete;
+  status open();  // leaves the GPU's context current
+  cu::stream_t get() const { return stream_; }
+
+ private:
+  gpu_set& gpus_;
+  const int gpu_;
+  cu::stream_t stream_ = nullptr;
+};
+
+// The GPU's context must be current (select) for everything that enqueues. One thread.
+class gpu_lane {
+ public:
+  enum class mark : std::uint8_t { warm, start, end, all_ended };
+
+  // Loads the kernel that it needs.
+  static result<std::unique_ptr<gpu_lane>> make(gpu_set& gpus, const bound_transfer& what);
+  ~gpu_lane();
+  gpu_lane(const gpu_lane&) = delete;
+  gpu_lane& operator=(const gpu_lane&) = delete;
+
+  int gpu() const { return what_.by.gpu; }
+  cu::stream_t stream() const { return stream_.get(); }
+  status select() { return gpus_.make_current(gpu()); }
+  status enqueue_copies(std::uint64_t copies);
+  status record(mark which);
+  status wait_for(const gpu_lane& other, mark which);  // also of another GPU
+  // EAGAIN while work is under way; the driver's reason if it failed.
+  status finished();
+  result<double> elapsed_ns(mark from, mark to);
+
+ private:
+  static constexpr std::size_t kMarks = 4;
+  gpu_lane(gpu_set& gpus, const bound_transfer& what) : gpus_(gpus), what_(what), stream_(gpus, what.by.gpu) {}
+  status check(cu::result_t code, const char* step) const;
+  gpu_set& gpus_;
+  const bound_transfer what_;
+  owned_stream stream_;
+  std::array<cu::event_t, kMarks> events_{};
+  cu::function_t kernel_ = nullptr;
+};
+
+}  // namespace pl::bandwidth

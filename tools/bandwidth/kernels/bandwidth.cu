@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of `peerlane bandwidth`: copies, and the data that proves them.
+#include "kernel_device.cuh"
+#include "pattern_hash.hpp"
+
+using namespace pl::dev;
+using pl::bandwidth::check_result;
+using pl::bandwidth::pattern_word;
+
+namespace {
+
+// Loads in flight for each thread. 512 threads then have 64 KiB under way on a multiprocessor: more than bandwidth times
+// latency of any link or memory.
+constexpr int kInFlight = 8;
+
+PL_DEVICE std::uint64_t first_of_thread() { return std::uint64_t{block_x()} * block_dim_x() + thread_x(); }
+PL_DEVICE std::uint64_t threads_of_grid() { return std::uint64_t{grid_dim_x()} * block_dim_x(); }
+
+PL_DEVICE void copy_vectors(std::uint64_t dst, std::uint64_t src, std::uint64_t count) {
+  const std::uint64_t step = threads_of_grid();
+  std::uint64_t at = first_of_thread();
+  for (; at + (kInFlight - 1) * step < count; at += kInFlight * step) {
+    vec16 in_flight[kInFlight];
+    for (int i = 0; i < kInFlight; ++i) in_flight[i] = load_stream_vec16(src + 16 * (at + i * step));
+    for (int i = 0; i < kInFlight; ++i) store_stream_vec16(dst + 16 * (at + i * step), in_flight[i]);
+  }
+  for (; at < count; at += step) store_stream_vec16(dst + 16 * at, load_stream_vec16(src + 16 * at));
+}
+
+template <class Word>
+PL_DEVICE void copy_words(std::uint64_t dst, std::uint64_t src, std::uint64_t count) {
+  for (std::uint64_t at = first_of_thread(); at < count; at += threads_of_grid())
+    store_relaxed<Word>(dst + sizeof(Word) * at, load_relaxed<Word>(src + sizeof(Word) * at));
+}
+
+// The whole of [0, bytes) in pieces as wide as the alignment of both sides allows, the rest by bytes.
+PL_DEVICE void copy_once(std::uint64_t dst, std::uint64_t src, std::uint64_t bytes) {
+  const std::uint64_t both = dst | src;
+  std::uint64_t done = 0;
+  if (both % 16 == 0) {
+    copy_vectors(dst, src, bytes / 16);
+    done = bytes / 16 * 16;
+  } else if (both % 4 == 0) {
+    copy_words<std::uint32_t>(dst, src, bytes / 4);
+    done = bytes / 4 * 4;
+  }
+  copy_words<std::uint8_t>(dst + done, src + done, bytes - done);
+}
+
+// The `bytes` (1..16) at `address`; what is beyond them is zero.
+PL_DEVICE vec16 vector_at(std::uint64_t address, std::uint64_t bytes) {
+  if (address % 16 == 0 && bytes == 16) return load_stream_vec16(address);
+  vec16 out{0, 0};
+  for (unsigned i = 0; i < bytes; ++i)
+    (i < 8 ? out.low : out.high) |= std::uint64_t{load_relaxed<std::uint8_t>(address + i)} << (8 * (i % 8));
+  return out;
+}
+
+PL_DEVICE void put_vector(std::uint64_t address, std::uint64_t bytes, vec16 value) {
+  if (address % 16 == 0 && bytes == 16) return store_stream_vec16(address, value);
+  for (unsigned i = 0; i < bytes; ++i)
+    store_relaxed<std::uint8_t>(address + i, static_cast<std::uint8_t>((i < 8 ? value.low : value.high) >> (8 * (i % 8))));
+}
+
+// Of a word of which `bytes` count (8 or more: all).
+PL_DEVICE std::uint64_t mask_of(std::uint64_t bytes) {
+  return bytes >= 8 ? ~std::uint64_t{0} : (std::uint64_t{1} << (8 * bytes)) - 1;
+}
+
+}  // namespace
+
+// `copies` times the same copy in one launch. Blocks are not kept together between copies: each writes what the others
+// write, so no copy can undo another.
+PL_KERNEL void bandwidth_copy(std::uint64_t dst, std::uint64_t src, std::uint64_t bytes, std::uint64_t copies) {
+  for (std::uint64_t copy = 0; copy < copies; ++copy) copy_once(dst, src, bytes);
+}
+
+// The pattern of `seed`, with all bits of `flip` inverted.
+PL_KERNEL void bandwidth_fill(std::uint64_t dst, std::uint64_t bytes, std::uint64_t seed, std::uint64_t flip) {
+  for (std::uint64_t at = first_of_thread(); at < (bytes + 15) / 16; at += threads_of_grid()) {
+    const std::uint64_t left = bytes - 16 * at;
+    put_vector(dst + 16 * at, left < 16 ? left : 16,
+               {pattern_word(2 * at, seed) ^ flip, pattern_word(2 * at + 1, seed) ^ flip});
+  }
+}
+
+// Compares every byte with the pattern. `out`: a check_result, to which is added.
+PL_KERNEL void bandwidth_check(std::uint64_t src, std::uint64_t bytes, std::uint64_t seed, std::uint64_t out) {
+  check_result mine;
+  for (std::uint64_t at = first_of_thread(); at < (bytes + 15) / 16; at += threads_of_grid()) {
+    const std::uint64_t left = bytes - 16 * at;
+    const vec16 found = vector_at(src + 16 * at, left < 16 ? left : 16);
+    mine.add(16 * at, found.low ^ (pattern_word(2 * at, seed) & mask_of(left)));
+    if (left > 8) mine.add(16 * at + 8, found.high ^ (pattern_word(2 * at + 1, seed) & mask_of(left - 8)));
+  }
+  if (mine.wrong_bytes == 0) return;
+  atomic_add<std::uint64_t>(out, mine.wrong_bytes);
+  atomic_min64(out + 8, mine.first_offset);
+  atomic_or64(out + 16, mine.flipped_bits);
+}
+
+PL_EXPORT_KERNEL(bandwidth_copy)
+PL_EXPORT_KERNEL(bandwidth_fill)
+PL_EXPORT_KERNEL(bandwidth_check)

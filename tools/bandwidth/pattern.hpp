@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The data that proves a transfer: written to sources, its complement to destinations, and every byte compared afterwards.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+
+#include "buffer.hpp"
+#include "pattern_hash.hpp"
+#include "runner.hpp"
+
+namespace pl::bandwidth {
+
+// Kernels do it, on the GPU that has the memory or, for pinned host memory, on the one named; CPU threads do it for pageable
+// memory, and for everything in builds without GPU code. Returns when it is done. One thread.
+class pattern {
+ public:
+  explicit pattern(gpu_set& gpus);
+  ~pattern();
+  pattern(const pattern&) = delete;
+  pattern& operator=(const pattern&) = delete;
+
+  status fill(const memory_view& view, std::uint64_t bytes, int near_gpu, std::uint64_t seed);
+  // What fill would write with all bits inverted: no byte of it is right.
+  status clear(const memory_view& view, std::uint64_t bytes, int near_gpu, std::uint64_t seed);
+  result<mismatch> check(const memory_view& view, std::uint64_t bytes, int near_gpu, std::uint64_t seed);
+
+ private:
+  struct workshop;  // stream and result memory on one GPU
+  result<workshop*> workshop_for(const memory_view& view, int near_gpu);
+  status write(const memory_view& view, std::uint64_t bytes, int near_gpu, std::uint64_t seed, std::uint64_t flip);
+  status write_by_cpu(const memory_view& view, std::uint64_t bytes, std::uint64_t seed, std::uint64_t flip);
+  status check_by_gpu(workshop& shop, const memory_view& view, std::uint64_t bytes, std::uint64_t seed, check_result& out);
+  status check_by_cpu(const memory_view& view, std::uint64_t bytes, std::uint64_t seed, check_result& out);
+  status read(const memory_view& view, std::uint64_t offset, std::span<std::byte> out);
+  gpu_set& gpus_;
+  std::map<int, std::unique_ptr<workshop>> workshops_;
+};
+
+}  // namespace pl::bandwidth

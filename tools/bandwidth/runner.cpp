@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runner.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "copy_plan.hpp"
+#include "pattern.hpp"
+#include "text.hpp"
+#include "transfer_check.hpp"
+#include "window.hpp"
+
+namespace pl::bandwidth {
+namespace {
+
+// Sources that several transfers read have one pattern, and those that are different have different ones.
+std::uint64_t seed_of(const bound_transfer& what, std::uint64_t seed, std::size_t sample) {
+  return pattern_word(what.source.address, seed * 0x10001 + sample);
+}
+
+void add(mismatch& sum, const mismatch& found) {
+  if (found.bytes == 0) return;
+  if (sum.bytes == 0 || found.first_offset < sum.first_offset) {
+    sum.first_offset = found.first_offset;
+    sum.expected = found.expected;
+    sum.found = found.found;
+  }
+  sum.bytes += found.bytes;
+  sum.flipped_bits |= found.flipped_bits;
+}
+
+double gb_per_s(std::uint64_t bytes, std::uint64_t copies, double ns, bool whole_microseconds) {
+  if (!whole_microseconds) return static_cast<double>(bytes) * static_cast<double>(copies) / std::max(ns, 1.0);
+  const auto us = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(ns / 1000));
+  return static_cast<double>(static_cast<std::uint64_t>(static_cast<unsigned __int128>(bytes) * copies * 1'000'000 / us)) *
+         1e-9;
+}
+
+}  // namespace
+
+struct runner::state {
+  explicit state(gpu_set& all) : gpus(all), data(all) {}
+  gpu_set& gpus;
+  pattern data;
+  // Windows whose work did not end in time, with copies of their transfers: kept, and their GPUs left alone, until it has.
+  struct stuck {
+    std::vector<bound_transfer> transfers;
+    std::unique_ptr<window> work;
+  };
+  std::vector<std::unique_ptr<stuck>> left_behind;
+
+  status check_left_behind(std::span<const bound_transfer> transfers);
+  result<std::vector<std::uint64_t>> plan(window& work, std::span<const bound_transfer> transfers, const method& how);
+  status prepare_data(std::span<const bound_transfer> transfers, const method& how, std::size_t sample);
+  status check_data(std::span<const bound_transfer> transfers, const method& how, std::size_t sample, set_outcome& out);
+  status run_sample(window& work, std::span<const bound_transfer> transfers, const method& how, const run_hooks& hooks,
+                    std::span<const std::uint64_t> copies, set_outcome& out);
+  result<set_outcome> run_samples(window& work, std::span<const bound_transfer> transfers, const method& how,
+                                  const run_hooks& hooks);
+};
+
+runner::runner(gpu_set& gpus) : state_(std::make_unique<state>(gpus)) {}
+runner::~runner() = default;
+
+status runner::state::check_left_behind(std::span<const bound_transfer> transfers) {
+  std::erase_if(left_behind, [](auto& one) { return !one->work->is_busy(); });
+  for (const auto& one : left_behind)
+    for (const int gpu : one->work->gpus_in_use())
+      for (const auto& transfer : transfers)
+        if (transfer.by.gpu == gpu)
+          return failure{EIO,
+                         format("GPU %d still works on transfers that did not end in time: it is left alone (`dmesg | grep "
+                                "-i xid`, then a reset or reboot)",
+                                gpu)};
+  return {};
+}
+
+result<set_outcome> runner::run(std::span<const bound_transfer> transfers, const method& how, const run_hooks& hooks) {
+  auto& self = *state_;
+  if (auto good = check_transfers(self.gpus, transfers, how.verify); !good) return good.error();
+  if (auto free = self.check_left_behind(transfers); !free) return free.error();
+  for (const auto& one : transfers)
+    if (auto open = enable_peer_access(self.gpus, one); !open) return open.error();
+  auto owned = std::make_unique<state::stuck>();
+  owned->transfers.assign(transfers.begin(), transfers.end());
+  auto work = window::make(self.gpus, owned->transfers);
+  if (!work) return work.error();
+  owned->work = *std::move(work);
+  auto outcome = self.run_samples(*owned->work, owned->transfers, how, hooks);
+  if (!outcome && owned->work->is_busy()) self.left_behind.push_back(std::move(owned));
+  return outcome;
+}
+
+result<set_outcome> runner::state::run_samples(window& work, std::span<const bound_transfer> transfers, const method& how,
+                                               const run_hooks& hooks) {
+  set_outcome out;
+  out.each.resize(transfers.size());
+  const auto copies = plan(work, transfers, how);
+  if (!copies) return copies.error();
+  for (std::size_t i = 0; i < transfers.size(); ++i) out.each[i].copies = static_cast<unsigned>((*copies)[i]);
+  for (std::size_t sample = 0; sample < how.samples; ++sample) {
+    if (how.verify)
+      if (auto ready = prepare_data(transfers, how, sample); !ready) return ready.error();
+    if (auto done = run_sample(work, transfers, how, hooks, *copies, out); !done) return done.error();
+    if (how.verify)
+      if (auto checked = check_data(transfers, how, sample, out); !checked) return checked.error();
+  }
+  return out;
+}
+
+// The first window has one copy of each and is not timed: what the driver loads or maps on first use is there afterwards.
+result<std::vector<std::uint64_t>> runner::state::plan(window& work, std::span<const bound_transfer> transfers,
+                                                       const method& how) {
+  std::vector<std::uint64_t> copies(transfers.size(), 1);
+  window_plan probe{copies, 0, how.timeout_s, nullptr};
+  if (auto loaded = work.run(probe); !loaded) return loaded.error();
+  if (!needs_probe(transfers, how)) return wanted_copies(transfers, how);
+  for (std::size_t i = 0; i < copies.size(); ++i) copies[i] = probe_copies(transfers[i], how);
+  auto timed = work.run(probe);
+  if (!timed) return timed.error();
+  for (std::size_t i = 0; i < copies.size(); ++i) timed->own_ns[i] /= static_cast<double>(copies[i]);
+  return balanced_copies(transfers, how, timed->own_ns);
+}
+
+status runner::state::prepare_data(std::span<const bound_transfer> transfers, const method& how, std::size_t sample) {
+  for (const auto& one : transfers) {
+    const std::uint64_t seed = seed_of(one, how.seed, sample);
+    if (auto filled = data.fill(one.source, one.bytes, one.by.gpu, seed); !filled) return filled;
+    if (auto cleared = data.clear(one.destination, one.bytes, one.by.gpu, seed); !cleared) return cleared;
+  }
+  return {};
+}
+
+status runner::state::check_data(std::span<const bound_transfer> transfers, const method& how, std::size_t sample,
+                                 set_outcome& out) {
+  for (std::size_t i = 0; i < transfers.size(); ++i) {
+    const auto& one = transfers[i];
+    const auto found = data.check(one.destination, one.bytes, one.by.gpu, seed_of(one, how.seed, sample));
+    if (!found) return found.error();
+    add(out.each[i].wrong, *found);
+  }
+  return {};
+}
+
+status runner::state::run_sample(window& work, std::span<const bound_transfer> transfers, const method& how,
+                                 const run_hooks& hooks, std::span<const std::uint64_t> copies, set_outcome& out) {
+  window_timing sum;
+  sum.own_ns.resize(transfers.size());
+  const std::uint64_t windows = windows_for(transfers, how, copies);
+  std::vector<std::uint64_t> part(copies.size());
+  for (std::uint64_t i = 0; i < windows; ++i) {
+    for (std::size_t t = 0; t < part.size(); ++t) part[t] = copies[t] * (i + 1) / windows - copies[t] * i / windows;
+    const auto timed = work.run({part, how.warm_up, how.timeout_s, i == 0 ? &hooks.before_release : nullptr});
+    if (!timed) return timed.error();
+    for (std::size_t t = 0; t < part.size(); ++t) sum.own_ns[t] += timed->own_ns[t];
+    sum.window_ns += timed->window_ns;
+    sum.all_ran_ns += timed->all_ran_ns;
+  }
+  if (hooks.after_sample)
+    if (auto agreed = hooks.after_sample(); !agreed) return agreed;
+  double total_bytes = 0;
+  for (std::size_t t = 0; t < transfers.size(); ++t) {
+    out.each[t].own_gb_per_s.push_back(gb_per_s(transfers[t].bytes, copies[t], sum.own_ns[t], how.whole_microseconds));
+    if (transfers[t].measured) total_bytes += static_cast<double>(transfers[t].bytes) * static_cast<double>(copies[t]);
+  }
+  out.total_gb_per_s.push_back(total_bytes / std::max(sum.window_ns, 1.0));
+  out.overlap.push_back(sum.window_ns > 0 ? std::clamp(sum.all_ran_ns / sum.window_ns, 0.0, 1.0) : 0);
+  return {};
+}
+
+}  // namespace pl::bandwidth
