@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "context.hpp"
+#include "pace.hpp"
 #include "transfer.hpp"
 
 namespace pl::sim {
@@ -54,7 +55,9 @@ result_t copy(device_ptr dst, side dst_side, device_ptr src, side src_side, std:
   if (!is_allowed(dst, dst_side) || !is_allowed(src, src_side)) return code::invalid_value;
   operands op;
   if (const auto rc = resolve_both(dst, src, bytes, op); rc != code::success) return rc;
-  return run_synchronously(e.ctx, [op = std::move(op)] { move_bytes(op.to, op.from); });
+  return run_synchronously(e.ctx, [op = std::move(op), dst, src, bytes, device = e.ctx->on->ordinal] {
+    run_paced(dst, src, bytes, device, [&] { move_bytes(op.to, op.from); });
+  });
 }
 
 result_t copy_async(device_ptr dst, side dst_side, device_ptr src, side src_side, std::size_t bytes, stream_t handle) {
@@ -67,7 +70,9 @@ result_t copy_async(device_ptr dst, side dst_side, device_ptr src, side src_side
   const bool must_finish = is_pageable(dst);
   std::shared_ptr<std::vector<std::byte>> staged;
   if (is_pageable(src) && !must_finish) staged = stage(op, bytes);
-  const auto done = submit(s.ctx, s.on, [op = std::move(op), staged] { move_bytes(op.to, op.from); });
+  const auto done = submit(s.ctx, s.on, [op = std::move(op), staged, dst, src, bytes, device = s.ctx->on->ordinal] {
+    run_paced(dst, src, bytes, device, [&] { move_bytes(op.to, op.from); });
+  });
   if (!must_finish) return code::success;
   s.on->wait(done);
   return s.ctx->fate->error.load();

@@ -14,6 +14,7 @@
 
 #include "env.hpp"
 #include "log.hpp"
+#include "settings.hpp"
 #include "text.hpp"
 
 namespace pl::sim {
@@ -98,7 +99,7 @@ std::vector<int> visible_boards(int boards) {
 }
 
 void make_devices(process_state& s) {
-  const auto boards = static_cast<int>(std::clamp<std::int64_t>(env_read("PEERLANE_SIM_DEVICES").integer, 1, 16));
+  const auto boards = static_cast<int>(read_board_count());
   const auto memory_bytes = static_cast<std::size_t>(env_read("PEERLANE_SIM_MEMORY").integer);
   const auto visible = visible_boards(boards);
   s.devices = std::vector<device>(visible.size());

@@ -5,6 +5,7 @@
 
 #include "context.hpp"
 #include "memory.hpp"
+#include "pace.hpp"
 
 namespace pl::sim {
 namespace {
@@ -42,6 +43,7 @@ allocation_ref find_host(void* pointer) {
 }  // namespace
 
 void release_host_memory(const allocation& freed) {
+  set_host_node(reinterpret_cast<void*>(freed.base), freed.bytes, -1);
   if (freed.kind != memory_kind::registered) munmap(reinterpret_cast<void*>(freed.base), round_up(freed.bytes, kPageBytes));
 }
 

@@ -34,6 +34,8 @@ constexpr std::array kCommands = {
     command{"copy", nullptr, run_copy, "copies by every method and by the planner, against the best of them at each size"},
     command{"calibrate", nullptr, run_calibrate, "measures what each way to copy costs here, for the planner"},
     command{"explain-copy", nullptr, run_explain_copy, "which way a copy would go, and why (needs no GPU)"},
+    command{"bandwidth", "nvbandwidth", run_bandwidth,
+            "every link between host and GPU memory: rates, latencies, what to expect, and what is wrong"},
     command{"env", nullptr, run_env, "environment variables: meaning, value, problems"},
 };
 

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The few facts that only the management library knows: BAR1 in use, PCIe link, clocks, MIG. Opened with dlopen; absent on
-// many container images, so every answer is optional.
+// The facts that only the management library knows: BAR1 in use, links, clocks, errors, who else is there. Opened with
+// dlopen; absent on many container images, so every answer is optional.
+//
+// Beside a simulated GPU (sim/libcuda.so.1) it is the simulated library of the same folder.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace pl::tools {
 
@@ -24,16 +27,32 @@ struct gpu_clocks {
   unsigned memory_mhz = 0;
 };
 
+struct nvlink_port {
+  bool is_active = false;
+  unsigned version = 0;  // NVML's number for it
+  enum class end { unknown, gpu, network_switch } remote = end::unknown;
+  std::string remote_bus_id;  // empty if not known
+};
+
 // One device of NVML, found by PCI bus id. Const calls from any thread.
 class nvml_device {
  public:
-  // Nothing without the library, the device, or on a simulated GPU's bus id; `why_not` (may be null) gets the reason.
+  // Nothing without the library or the device; `why_not` (may be null) gets the reason.
   static std::optional<nvml_device> open(const std::string& bus_id, std::string* why_not);
 
   std::optional<bar1_use> bar1() const;
   std::optional<pcie_link> link() const;
   std::optional<gpu_clocks> clocks() const;
+  std::optional<gpu_clocks> max_clocks() const;
   std::optional<bool> mig_enabled() const;
+
+  std::optional<unsigned> pcie_replays() const;  // since the driver was loaded
+  std::vector<nvlink_port> nvlinks() const;      // of every link that the board has; empty without NVLink
+  std::optional<unsigned> nvlink_mbps() const;   // MB/s of one active link in one direction
+  std::optional<unsigned> memory_bus_bits() const;
+  std::optional<std::uint64_t> throttle_reasons() const;  // nvml::throttle bits
+  std::optional<std::uint64_t> ecc_uncorrected() const;   // since the driver was loaded
+  std::optional<unsigned> other_processes() const;        // compute processes but this one
 
  private:
   explicit nvml_device(void* handle) : handle_(handle) {}

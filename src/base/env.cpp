@@ -45,6 +45,14 @@ constexpr std::array kVariables = {
                  "simulated GPU: lowest level written to stderr"},
     env_variable{"PEERLANE_SIM_DRIVER_VERSION", env_type::integer, "", "13030", "",
                  "simulated GPU: what cuDriverGetVersion reports (13030 = CUDA 13.3)"},
+    env_variable{
+        "PEERLANE_SIM_LINKS", env_type::text, "", "", "",
+        "simulated GPU: its links and state as NVML tells them, e.g. pcie=3x8/5x16,nvlink=4x18,hbm=5120@2619,numa=0; "
+        "per device 0:pcie=3x8;1:numa=1; also switch, sm, throttle, replays, ecc, processes, bar1"},
+    env_variable{
+        "PEERLANE_SIM_RATES", env_type::text, "GB/s", "", "",
+        "simulated GPU: how fast its copy engines are at most, e.g. h2d=2,d2h=2,p2p=4,local=8; far=0.5 is the factor for "
+        "host memory on another NUMA node"},
     env_variable{"CUDA_VISIBLE_DEVICES", env_type::text, "", "", "",
                  "simulated GPU: which devices exist and in which order, by ordinal or GPU-uuid (as CUDA)"},
     env_variable{"GDRCOPY_ENABLE_LOGGING", env_type::presence, "", "", "", "set to anything: log to stderr (as GDRCopy)"},

@@ -30,7 +30,11 @@ struct transfer_path {
 struct gpu_link_facts {
   std::string name, bus_id;
   unsigned pcie_generation_now = 0, pcie_width_now = 0, pcie_generation_max = 0, pcie_width_max = 0;
-  std::uint64_t pcie_replays = 0;
+  std::uint64_t pcie_replays = 0;                    // NVML's counter
+  std::uint64_t pcie_corrected = 0;                  // corrected errors, by the kernel's AER counters
+  unsigned pcie_payload_bytes = 0;                   // maximum payload of a packet
+  unsigned uplink_generation = 0, uplink_width = 0;  // narrowest link between the GPU's own and the root
+  std::string uplink_bus_id;                         // the bridge that has it; equal for GPUs that share it
   unsigned nvlink_version = 0, nvlinks_active = 0, nvlinks_total = 0;
   unsigned nvlink_mbps_each = 0;           // one direction, of one link, in MB/s
   std::map<int, unsigned> nvlinks_to_gpu;  // direct links; empty with a switch
@@ -39,7 +43,8 @@ struct gpu_link_facts {
   unsigned sm_clock_mhz = 0, sm_clock_max_mhz = 0;
   std::uint64_t throttle_reasons = 0;  // NVML's bits
   std::uint64_t ecc_uncorrected = 0;
-  std::uint64_t bar1_bytes = 0, memory_bytes = 0;
+  std::uint64_t bar1_bytes = 0, memory_bytes = 0, l2_bytes = 0;
+  bool coherent_host = false;  // host memory is reached over NVLink-C2C, not PCIe
   int numa_node = -1;
   bool behind_iommu = false, acs_redirect = false;
   unsigned other_processes = 0;  // that use this GPU
@@ -49,6 +54,7 @@ struct machine_links {
   std::vector<gpu_link_facts> gpus;  // by CUDA ordinal
   int numa_nodes = 1;
   bool simulated = false;
+  bool has_rates = true;             // false: a simulated GPU without PEERLANE_SIM_RATES; nothing to judge
   std::vector<std::string> remarks;  // what could not be read, and why
 };
 

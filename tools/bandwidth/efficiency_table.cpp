@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// "envelope" is docs/results/envelope, "foundation" docs/results/foundation: this project's runs on one H100 and two H200,
+// PCIe 5 x16, NVLink 4 x 18. "nvbandwidth #n" is an issue of github.com/NVIDIA/nvbandwidth. "assumed" is no measurement.
+#include "efficiency_table.hpp"
+
+#include <climits>
+
+namespace pl::bandwidth {
+namespace {
+
+using enum executor_kind;
+using enum traffic;
+using unit = efficiency_line::unit;
+using access = latency_line::access;
+
+constexpr efficiency_line kLines[] = {
+    // Copy engines. 55.1 (H100) and 55.4 (H200) of 58.4 GB/s payload to the device, 55.1 and 55.4 of 57.6 back.
+    {ce, host_to_gpu, 5, 1, unit::of_payload, 0.94, nullptr, "envelope copy_h2d, 1 GiB: 54.9-55.5 GB/s"},
+    {ce, gpu_to_host, 5, 1, unit::of_payload, 0.955, nullptr, "envelope copy_d2h, 1 GiB: 55.1-55.4 GB/s"},
+    {ce, host_to_gpu, 4, 1, unit::of_payload, 0.87, nullptr, "nvbandwidth #11, #53: A100 25.1-26 GB/s"},
+    {ce, gpu_to_host, 4, 1, unit::of_payload, 0.89, nullptr, "assumed: as to the device, nvbandwidth #11, #53"},
+    {ce, host_to_gpu, 0, 1, unit::of_payload, 0.87, nullptr, "assumed: as PCIe 4"},
+    {ce, gpu_to_host, 0, 1, unit::of_payload, 0.87, nullptr, "assumed: as PCIe 4"},
+    {ce, peer_pcie, 0, 1, unit::of_payload, 0.87, nullptr, "assumed: as to the host, PCIe 4"},
+    {ce, peer_nvlink, 4, 1, unit::of_raw, 0.826, nullptr, "envelope h200x2/copy_p2p, 1 GiB: 395 GB/s"},
+    {ce, peer_nvlink, 3, 1, unit::of_raw, 0.89, nullptr, "nvbandwidth README: 8 x A100, 276 GB/s"},
+    {ce, peer_nvlink, 0, 1, unit::of_raw, 0.82, nullptr, "assumed: as NVLink 4"},
+    {ce, local_copy, 0, 1, unit::of_raw, 0.86, nullptr,
+     "envelope copy_d2d, 1 GiB: 1480 (H100), 2060 GB/s (H200), counted once"},
+
+    // Copy kernels. Reads of host memory wait for tags and credits; writes are posted.
+    {sm, host_to_gpu, 5, 8, unit::of_raw, 0.556, "outstanding reads of the multiprocessors",
+     "nvbandwidth #24: H100 35 of 63 GB/s"},
+    {sm, gpu_to_host, 5, 8, unit::of_raw, 0.838, nullptr, "nvbandwidth #24: H100 52.8 of 63 GB/s"},
+    {sm, host_to_gpu, 0, 8, unit::of_raw, 0.79, nullptr, "nvbandwidth #42: A100 25.1 of 31.5 GB/s at 1 GiB"},
+    {sm, gpu_to_host, 0, 8, unit::of_raw, 0.79, nullptr, "assumed: as to the device, nvbandwidth #42"},
+    {sm, peer_nvlink, 0, UINT_MAX, unit::of_raw, 0.82, nullptr, "assumed: as the copy engine over NVLink 4"},
+    {sm, local_copy, 0, UINT_MAX, unit::of_raw, 0.86, nullptr, "assumed: as the copy engine"},
+
+    // The resident engine: one worker is one block.
+    {engine, host_to_gpu, 0, 1, unit::gb_per_s, 12.0, "one worker's outstanding reads",
+     "envelope copy_h2d, 16 MiB: 12.0-12.4 GB/s"},
+    {engine, host_to_gpu, 0, 4, unit::gb_per_s, 45.2, "four workers' outstanding reads",
+     "envelope copy_h2d, 16 MiB: 45.1-45.5 GB/s"},
+    {engine, host_to_gpu, 0, 8, unit::gb_per_s, 50.3, nullptr, "envelope copy_h2d, 16 MiB: 50.3-50.6 GB/s"},
+    {engine, gpu_to_host, 0, 1, unit::gb_per_s, 41.4, "one worker's stores", "envelope copy_d2h, 16 MiB: 41.3-41.6 GB/s"},
+    {engine, gpu_to_host, 0, 2, unit::gb_per_s, 51.5, nullptr, "envelope copy_d2h, 16 MiB: 51.6 GB/s"},
+    {engine, local_copy, 0, 1, unit::gb_per_s, 35.0, "one worker", "envelope copy_d2d, 16 MiB: 33-35 GB/s"},
+    {engine, local_copy, 0, 8, unit::gb_per_s, 245.0, "eight workers", "envelope copy_d2d, 16 MiB: 239-257 GB/s"},
+
+    // The CPU through BAR1. Write combining gives packets of 64 bytes.
+    {bar, host_to_gpu, 0, 1, unit::gb_per_s, 12.5, "one CPU thread's stores",
+     "foundation copybw: 12.5 (H100), 15.8 GB/s (H200)"},
+    {bar, host_to_gpu, 0, 2, unit::gb_per_s, 17.0, "two CPU threads' stores", "envelope copy_h2d: 15-33 GB/s by size"},
+    {bar, host_to_gpu, 0, 4, unit::gb_per_s, 32.5, "the CPU's stores over PCIe",
+     "envelope copy_h2d, from 1 MiB: 29-33.6 GB/s"},
+    {bar, gpu_to_host, 0, 1, unit::gb_per_s, 0.8, "one CPU thread's loads",
+     "foundation copybw: 0.74 (H100), 0.89 GB/s (H200)"},
+};
+
+// The driver stages pageable memory through buffers of its own: the CPU's copy is the limit.
+constexpr efficiency_line kPageable[] = {
+    {ce, host_to_gpu, 0, 1, unit::gb_per_s, 10.0, "the driver's staging of pageable memory",
+     "envelope copy_h2d, pageable: 9.5-18 GB/s"},
+    {ce, gpu_to_host, 0, 1, unit::gb_per_s, 9.0, "the driver's staging of pageable memory",
+     "envelope copy_d2h, pageable: 8.3-18 GB/s"},
+};
+
+// Usual ranges; those without a run of this project are public microbenchmarks' of A100 and H100, taken wide.
+constexpr latency_line kLatencies[] = {
+    {access::host, 1100, "round trip over PCIe", "assumed: 600-1100 ns; one BAR1 load, the other way, is 1020-1120 ns"},
+    {access::l2, 150, "L2 cache", "assumed: 200-270 cycles at 1.7-2.0 GHz"},
+    {access::device_memory, 700, "device memory", "assumed: 500-700 ns"},
+    {access::peer_nvlink, 1300, "round trip over NVLink", "assumed: 800-1300 ns"},
+    {access::bar_load, 1300, "round trip over PCIe", "foundation copylat_alignments: 1020-1120 ns for 4 bytes"},
+    {access::bar_store, 200, "the CPU's store until its fence", "foundation copylat: 111-140 ns for 1 byte"},
+};
+
+bool fits(const efficiency_line& line, const executor& by, traffic where, unsigned generation) {
+  const unsigned width = by.width != 0 ? by.width : by.what == executor_kind::sm ? UINT_MAX : 1;
+  return line.by == by.what && line.where == where && (line.generation == 0 || line.generation == generation) &&
+         line.width <= width;
+}
+
+// Loads do not scale as stores do, and nothing says how: the line holds for one thread alone.
+bool has_basis(const executor& by, traffic where) { return by.what != bar || where == host_to_gpu || by.width <= 1; }
+
+}  // namespace
+
+const efficiency_line* find_efficiency(const executor& by, traffic where, unsigned generation, bool is_pageable) {
+  if (!has_basis(by, where)) return nullptr;
+  // A CPU does not mind whether its own memory is pinned.
+  if (is_pageable && by.what != bar) {
+    for (const auto& line : kPageable)
+      if (fits(line, by, where, generation)) return &line;
+    return nullptr;
+  }
+  const efficiency_line* best = nullptr;
+  for (const auto& line : kLines) {
+    if (!fits(line, by, where, generation)) continue;
+    if (best == nullptr || line.generation > best->generation ||
+        (line.generation == best->generation && line.width > best->width))
+      best = &line;
+  }
+  return best;
+}
+
+// envelope, 64 B to 4 KiB: what is left when the bytes cost nothing.
+double start_up_us(executor_kind by, traffic where) {
+  switch (by) {
+    case ce:
+      return where == peer_nvlink ? 7.6 : where == local_copy ? 9.3 : 7.0;
+    case sm:
+      return 5.0;  // a kernel launch; not measured alone
+    case engine:
+      return where == gpu_to_host ? 3.8 : 4.7;
+    case bar:
+      return where == host_to_gpu ? 0.14 : 1.1;
+  }
+  return 0;
+}
+
+const latency_line& find_latency(latency_line::access of) {
+  for (const auto& line : kLatencies)
+    if (line.of == of) return line;
+  return kLatencies[0];
+}
+
+}  // namespace pl::bandwidth

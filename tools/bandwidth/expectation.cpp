@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// expect(): raw rate of the narrowest link, what its protocol leaves for payload, and what the executor reaches of that.
+#include "expectation.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "pcie_rate.hpp"
+#include "text.hpp"
+
+namespace pl::bandwidth {
+namespace {
+
+constexpr unsigned kStorePayloadBytes = 64;  // write combining buffers of a CPU
+// Both directions of NVLink busy: requests and acknowledgements share them. No measurement; headers are 16 bytes for
+// packets of up to 256.
+constexpr double kNvlinkDuplex = 0.93;
+
+bool is_gpu(const place& where) { return where.what == place::kind::gpu; }
+
+const gpu_link_facts* facts_of(const machine_links& links, int gpu) {
+  return gpu >= 0 && static_cast<std::size_t>(gpu) < links.gpus.size() ? &links.gpus[static_cast<std::size_t>(gpu)]
+                                                                       : nullptr;
+}
+
+unsigned direct_links(const gpu_link_facts& from, int to) {
+  const auto found = from.nvlinks_to_gpu.find(to);
+  return found == from.nvlinks_to_gpu.end() ? 0 : found->second;
+}
+
+// A direct link, or links of both that end at no GPU we know: a switch.
+bool has_nvlink(const machine_links& links, int a, int b) {
+  const auto& first = *facts_of(links, a);
+  const auto& second = *facts_of(links, b);
+  if (first.nvlinks_active == 0 || second.nvlinks_active == 0) return false;
+  return direct_links(first, b) != 0 || (first.nvlinks_to_gpu.empty() && second.nvlinks_to_gpu.empty());
+}
+
+// Direct links are as many as are wired, which nobody else states; behind a switch all of the board's should be up.
+unsigned nvlinks_between(const machine_links& links, int a, int b) {
+  const auto& first = *facts_of(links, a);
+  if (const unsigned direct = direct_links(first, b)) return direct;
+  return std::min(first.nvlinks_total, facts_of(links, b)->nvlinks_total);
+}
+
+double memory_rate(const gpu_link_facts& gpu) {
+  const unsigned mhz = std::max(gpu.memory_clock_max_mhz, gpu.memory_clock_mhz);
+  return gpu.memory_bus_bits / 8.0 * mhz * 2 / 1000;  // two transfers a clock
+}
+
+double pcie_rate_of(const gpu_link_facts& gpu) { return pcie_raw_gb_per_s(gpu.pcie_generation_max, gpu.pcie_width_max); }
+
+unsigned generation_of(const machine_links& links, const crossed_link& crossed) {
+  const auto& gpu = *facts_of(links, crossed.gpu);
+  if (crossed.kind == traffic::peer_nvlink) return gpu.nvlink_version;
+  return is_pcie(crossed.kind) ? gpu.pcie_generation_max : 0;
+}
+
+// What the protocol leaves of the raw rate for payload.
+double payload_rate(const machine_links& links, const crossed_link& crossed, executor_kind by) {
+  const double raw = raw_rate(links, crossed);
+  const auto& gpu = *facts_of(links, crossed.gpu);
+  const unsigned generation = gpu.pcie_generation_max;
+  if (!is_pcie(crossed.kind)) return raw;
+  if (by == executor_kind::bar) return raw * pcie_write_efficiency(generation, kStorePayloadBytes);
+  if (crossed.kind == traffic::host_to_gpu) return raw * pcie_completion_efficiency(generation, gpu.pcie_payload_bytes);
+  return raw * pcie_write_efficiency(generation, gpu.pcie_payload_bytes);
+}
+
+double reached(const efficiency_line& line, double raw, double payload) {
+  switch (line.in) {
+    case efficiency_line::unit::of_payload:
+      return line.value * payload;
+    case efficiency_line::unit::of_raw:
+      return line.value * raw;
+    case efficiency_line::unit::gb_per_s:
+      return std::min(line.value, payload);
+  }
+  return 0;
+}
+
+struct one_direction {
+  double value = 0;
+  const efficiency_line* line = nullptr;
+};
+
+std::optional<one_direction> expect_direction(const machine_links& links, const crossed_link& crossed,
+                                              const transfer_path& path) {
+  const bool is_pageable = (!is_gpu(path.source) && path.source.host == host_kind::pageable) ||
+                           (!is_gpu(path.destination) && path.destination.host == host_kind::pageable);
+  const auto* line = find_efficiency(path.by, crossed.kind, generation_of(links, crossed), is_pageable);
+  if (line == nullptr) return std::nullopt;
+  double value = reached(*line, raw_rate(links, crossed), payload_rate(links, crossed, path.by.what));
+  if (crossed.kind == traffic::local_copy && line->in != efficiency_line::unit::gb_per_s) value /= 2;  // read and written
+  return one_direction{value, line};
+}
+
+// What is left of a direction when the other one is busy too: only that which carries requests of the other loses.
+double duplex_factor(const machine_links& links, const crossed_link& crossed) {
+  if (crossed.kind == traffic::peer_nvlink) return kNvlinkDuplex;
+  if (crossed.kind != traffic::gpu_to_host) return 1;
+  return 1 - pcie_request_overhead(facts_of(links, crossed.gpu)->pcie_generation_max);
+}
+
+std::optional<expectation> expect_latency(const machine_links& links, const transfer_path& path) {
+  using access = latency_line::access;
+  std::optional<access> what;
+  if (path.by.what == executor_kind::bar) {
+    what = is_gpu(path.source) ? access::bar_load : access::bar_store;
+  } else if (path.by.what == executor_kind::sm && !is_gpu(path.source)) {
+    what = access::host;
+  } else if (path.by.what == executor_kind::sm && path.source.index != path.by.gpu) {
+    if (facts_of(links, path.source.index) && has_nvlink(links, path.by.gpu, path.source.index)) what = access::peer_nvlink;
+  } else if (path.by.what == executor_kind::sm) {
+    const auto l2_bytes = facts_of(links, path.by.gpu)->l2_bytes;
+    if (l2_bytes != 0) what = path.bytes <= l2_bytes / 2 ? access::l2 : access::device_memory;
+  }
+  if (!what) return std::nullopt;
+  const auto& line = find_latency(*what);
+  return expectation{line.usual_ns, 0, line.limited_by, line.source};
+}
+
+std::optional<expectation> expect_bandwidth(const machine_links& links, const transfer_path& path) {
+  const auto crossed = find_crossed_link(links, path);
+  if (!crossed) return std::nullopt;
+  // NVLink-C2C is not PCIe, and no run of ours says what it carries.
+  if (is_pcie(crossed->kind) && crossed->peer < 0 && facts_of(links, crossed->gpu)->coherent_host) return std::nullopt;
+  const double raw = raw_rate(links, *crossed);
+  const auto there = expect_direction(links, *crossed, path);
+  if (raw <= 0 || !there) return std::nullopt;
+  expectation out;
+  out.value = there->value;
+  out.limit = crossed->kind == traffic::local_copy ? raw / 2 : raw;
+  out.limited_by = there->line->limited_by != nullptr ? there->line->limited_by : describe_link(links, *crossed);
+  out.source = there->line->source;
+  if (path.opposite_too || path.is_sum_of_both) out.value *= duplex_factor(links, *crossed);
+  if (path.is_sum_of_both) {
+    transfer_path back = path;
+    std::swap(back.source, back.destination);
+    const auto other = find_crossed_link(links, back);
+    const auto other_way = other ? expect_direction(links, *other, back) : std::nullopt;
+    if (!other_way) return std::nullopt;
+    out.value += other_way->value * duplex_factor(links, *other);
+    out.limit *= 2;
+  }
+  const double sharers = std::max(path.same_direction, 1u);
+  out.value /= sharers;
+  out.limit /= sharers;
+  return out;
+}
+
+}  // namespace
+
+bool is_pcie(traffic kind) {
+  return kind == traffic::host_to_gpu || kind == traffic::gpu_to_host || kind == traffic::peer_pcie;
+}
+
+std::optional<crossed_link> find_crossed_link(const machine_links& links, const transfer_path& path) {
+  const bool from_gpu = is_gpu(path.source), to_gpu = is_gpu(path.destination);
+  if (!from_gpu && !to_gpu) return std::nullopt;
+  const int sender = path.source.index, receiver = path.destination.index;
+  if ((from_gpu && !facts_of(links, sender)) || (to_gpu && !facts_of(links, receiver))) return std::nullopt;
+  if (!from_gpu) return crossed_link{traffic::host_to_gpu, receiver, -1};
+  if (!to_gpu) return crossed_link{traffic::gpu_to_host, sender, -1};
+  if (sender == receiver || path.is_local_copy) return crossed_link{traffic::local_copy, sender, -1};
+  if (has_nvlink(links, sender, receiver)) return crossed_link{traffic::peer_nvlink, sender, receiver};
+  // PCIe: the GPU with the narrower link decides.
+  const bool receiver_is_narrower = pcie_rate_of(*facts_of(links, receiver)) < pcie_rate_of(*facts_of(links, sender));
+  return receiver_is_narrower ? crossed_link{traffic::peer_pcie, receiver, sender}
+                              : crossed_link{traffic::peer_pcie, sender, receiver};
+}
+
+double raw_rate(const machine_links& links, const crossed_link& crossed) {
+  const auto& gpu = *facts_of(links, crossed.gpu);
+  if (crossed.kind == traffic::local_copy) return memory_rate(gpu);
+  if (crossed.kind == traffic::peer_nvlink)
+    return nvlinks_between(links, crossed.gpu, crossed.peer) * (gpu.nvlink_mbps_each / 1000.0);
+  return pcie_rate_of(gpu);
+}
+
+std::string describe_link(const machine_links& links, const crossed_link& crossed) {
+  const auto& gpu = *facts_of(links, crossed.gpu);
+  if (crossed.kind == traffic::local_copy) {
+    const unsigned mhz = std::max(gpu.memory_clock_max_mhz, gpu.memory_clock_mhz);
+    return format("%s %u bit %u MHz", gpu.memory_bus_bits >= 1024 ? "HBM" : "GDDR", gpu.memory_bus_bits, mhz);
+  }
+  if (crossed.kind == traffic::peer_nvlink)
+    return format("NVLink %u x %u", gpu.nvlink_version, nvlinks_between(links, crossed.gpu, crossed.peer));
+  return pcie_text(gpu.pcie_generation_max, gpu.pcie_width_max);
+}
+
+std::uint64_t enough_bytes(double start_up, double rate) {
+  constexpr double kShare = 0.03;
+  const double bytes = start_up * 1e3 * rate / kShare;  // us * GB/s = 1000 bytes
+  return std::bit_ceil(static_cast<std::uint64_t>(std::clamp(bytes, 1.0, 1e15)));
+}
+
+std::optional<expectation> expect(const machine_links& links, const transfer_path& path) {
+  if (!links.has_rates || facts_of(links, path.by.gpu) == nullptr) return std::nullopt;
+  return path.what == transfer_path::quantity::latency ? expect_latency(links, path) : expect_bandwidth(links, path);
+}
+
+}  // namespace pl::bandwidth
