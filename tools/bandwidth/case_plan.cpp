@@ -53,29 +53,17 @@ class run_execution {
     return path;
   }
 
-  status prepare_access(const transfer_spec& transfer) {
-    for (const place& end : {transfer.source, transfer.destination}) {
-      const bool remote = end.what == place::kind::gpu && end.index != transfer.by.gpu;
-      if (!remote || transfer.by.what == executor_kind::bar) continue;
-      if (run_.without_peer_access) {
-        if (const auto off = context_.gpus.disable_peer_access(transfer.by.gpu, end.index); !off) return off;
-        if (const auto off = context_.gpus.disable_peer_access(end.index, transfer.by.gpu); !off) return off;
-      } else if (context_.gpus.can_access(transfer.by.gpu, end.index)) {
-        if (const auto on = context_.gpus.enable_peer_access(transfer.by.gpu, end.index); !on) return on;
-      }
-    }
-    return {};
-  }
-
   result<std::vector<bound_transfer>> bind() {
     std::map<std::tuple<place, int>, unsigned> used;  // slots: no two ends share memory
     std::vector<bound_transfer> out;
     for (const transfer_spec& transfer : run_.transfers) {
-      if (const auto ready = prepare_access(transfer); !ready) return ready.error();
-      bound_transfer bound{{}, {}, transfer.by, transfer.bytes, transfer.measured, transfer.copies};
+      bound_transfer bound{
+          {}, {}, transfer.by, transfer.bytes, transfer.measured, transfer.copies, run_.without_peer_access};
       for (const bool is_source : {true, false}) {
         const place& end = is_source ? transfer.source : transfer.destination;
-        const unsigned slot = used[{end, transfer.by.gpu}]++;
+        // Only host memory without a node is another one for each GPU.
+        const bool near_gpu = end.what == place::kind::host && end.index < 0;
+        const unsigned slot = used[{end, near_gpu ? transfer.by.gpu : -1}]++;
         auto view = context_.pool.get(end, transfer.bytes, slot, transfer.by.gpu);
         if (!view) return view.error();
         (is_source ? bound.source : bound.destination) = *view;

@@ -26,7 +26,7 @@ std::string cell_name(const matrix& where, std::size_t row, std::size_t column) 
   if (where.row_label == "transfer") return where.rows[row];
   const std::string from = where.row_label == "all" ? "all" : where.row_label + " " + where.rows[row];
   const std::string to = where.columns[column] == "all" ? "all" : where.column_label + " " + where.columns[column];
-  if (where.row_label == where.column_label || where.row_label != "GPU" || where.rows.size() > 1) return from + ", " + to;
+  if (where.row_label != "GPU" || where.rows.size() > 1) return from + ", " + to;  // else: one GPU by itself
   return to;
 }
 
@@ -142,8 +142,12 @@ std::string remarks(const test_outcome& outcome) {
   return out;
 }
 
+std::string name_of(const test_outcome& outcome) {
+  return outcome.index >= 0 ? format("%s (%d)", outcome.key.c_str(), outcome.index) : outcome.key;
+}
+
 std::string heading(const test_outcome& outcome) {
-  std::string out = outcome.index >= 0 ? format("%s (%d)", outcome.key.c_str(), outcome.index) : outcome.key;
+  std::string out = name_of(outcome);
   if (!outcome.matrices.empty()) {
     const cell& first = outcome.matrices[0].cells.back()[0];
     if (first.path.bytes > 0) out += "  " + format_size(first.path.bytes);
@@ -166,7 +170,7 @@ std::string native_text(const test_outcome& outcome, const baseline* reference) 
 
 std::string native_sweep_text(std::span<const test_outcome> by_size) {
   const test_outcome& first = by_size[0];
-  std::string out = format("%s (%d)\n", first.key.c_str(), first.index);
+  std::string out = name_of(first) + "\n";
   if (first.matrices.empty() || first.state == test_state::waived) return out + "  waived: " + first.reason + "\n\n";
   text_table table({{"size"}, {"GB/s min"}, {"median"}, {"max"}, {"cells"}, {"", text_table::align::left}});
   for (const test_outcome& each : by_size) {

@@ -146,6 +146,18 @@ def baseline():
             check("baseline (" in done.stdout, done.stdout)
 
 
+def judged():
+    """A link that trained down makes the rate low, with the link as the reason."""
+    links = {"PEERLANE_SIM_LINKS": "pcie=3x8/5x16,hbm=5120@2619,numa=0", "PEERLANE_SIM_RATES": "h2d=2,d2h=2"}
+    _, result = with_file("-t", "0", "-b", "1M", "-i", "2", code=3, **links)
+    check({row["verdict"] for row in cells(result)} == {"low"}, cells(result))
+    check(all("PCIe 3.0 x8" in row["verdict_reason"] for row in cells(result)), cells(result))
+    check(tests(result)["host_to_device_memcpy_ce"]["state"] == "slow", tests(result))
+    expect_code(run("-t", "0", "-b", "1M", "-i", "2", "--no-judge", **links), 0)
+    expect_code(run("-t", "0", "-b", "1", "-i", "2", name="nvbandwidth", **links), 0)
+    expect_code(run("-t", "0", "-b", "1", "-i", "2", "--threshold", "10", name="nvbandwidth", **links), 3)
+
+
 def files():
     with tempfile.TemporaryDirectory() as folder:
         table, lines = os.path.join(folder, "x.csv"), os.path.join(folder, "x.jsonl")
