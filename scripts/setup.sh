@@ -69,11 +69,12 @@ if [ ${#wanted[@]} -gt 0 ]; then
   fi
 fi
 
-# ---- What only some tests need -----------------------------------------------------------------------------------------
+# ---- What only some tests and options need -----------------------------------------------------------------------------
 # In CI nothing is left out for want of a package; elsewhere those tests are skipped and say which package they miss.
+# MPI: only for ranks of `peerlane bandwidth` that mpirun starts on several hosts.
 if [ "${CI:-}" = true ] && [ "$as_root" = yes ]; then
   extra=()
-  for package in g++-aarch64-linux-gnu qemu-user clang-format; do
+  for package in g++-aarch64-linux-gnu qemu-user clang-format libopenmpi-dev openmpi-bin; do
     installed "$package" || extra+=("$package")
   done
   if [ ${#extra[@]} -gt 0 ]; then

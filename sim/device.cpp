@@ -144,6 +144,11 @@ device* find_device(device_t ordinal) {
   return ordinal >= 0 && static_cast<std::size_t>(ordinal) < all.size() ? &all[static_cast<std::size_t>(ordinal)] : nullptr;
 }
 
+fabric_mode fabric_handles() {
+  static const auto mode = static_cast<fabric_mode>(env_read("PEERLANE_SIM_FABRIC").integer);
+  return mode;
+}
+
 std::uint64_t seed() { return state().seed.load(std::memory_order_relaxed); }
 
 std::uint64_t random_below(std::uint64_t limit) {

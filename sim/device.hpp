@@ -39,6 +39,10 @@ result_t check_initialized();
 std::vector<device>& devices();
 device* find_device(device_t ordinal);
 
+// PEERLANE_SIM_FABRIC. no_imex: the devices could, but no memory with such handles can be made, as without the IMEX service.
+enum class fabric_mode { off, on, no_imex };
+fabric_mode fabric_handles();
+
 // PEERLANE_SIM_SEED; 0 means no artificial disorder.
 std::uint64_t seed();
 // The next number of the seeded generator (any thread), for 0 < limit: in [0, limit).

@@ -7,8 +7,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstring>
+
 #include "context.hpp"
+#include "env.hpp"
 #include "memory.hpp"
+#include "text.hpp"
 
 namespace pl::sim {
 
@@ -31,10 +35,43 @@ vmm_state& vmm() {
   return *instance;
 }
 
+// A fabric handle of the simulated GPU names the exporter's memfd by pid and number, as its IPC handles do (ipc.cpp).
+struct fabric_fields {
+  std::uint32_t magic;
+  std::int32_t fd;
+  std::uint64_t pid;
+  std::uint64_t inode;
+  std::uint64_t unused[5];
+};
+constexpr std::uint32_t kFabricMagic = 0x42464c50;  // "PLFB"
+static_assert(sizeof(fabric_fields) == 64);
+
+result_t export_fabric(void* out, const object& memory) {
+  struct stat info {};
+  if (fstat(memory.fd(), &info) != 0) return code::operating_system;
+  const fabric_fields fields{kFabricMagic, memory.fd(), static_cast<std::uint64_t>(getpid()), info.st_ino, {}};
+  std::memcpy(out, &fields, sizeof fields);
+  return code::success;
+}
+
+// A new descriptor, or -1.
+int open_fabric(const void* handle) {
+  fabric_fields fields;
+  std::memcpy(&fields, handle, sizeof fields);
+  if (fields.magic != kFabricMagic) return -1;
+  const auto path = format("/proc/%llu/fd/%d", static_cast<unsigned long long>(fields.pid), fields.fd);
+  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  struct stat info {};
+  if (fd < 0 || (fstat(fd, &info) == 0 && info.st_ino == fields.inode)) return fd;
+  close(fd);
+  return -1;
+}
+
 // The device of a property block that this simulator can serve, or null.
 device* device_of(const allocation_prop* prop) {
   if (prop == nullptr || prop->type != allocation_type::pinned || prop->where.type != location_type::device) return nullptr;
-  if ((prop->requested_handle_types & ~handle_type::posix_fd) != 0) return nullptr;
+  const int known = handle_type::posix_fd | (fabric_handles() != fabric_mode::off ? handle_type::fabric : 0);
+  if ((prop->requested_handle_types & ~known) != 0) return nullptr;
   return find_device(prop->where.id);
 }
 
@@ -84,6 +121,8 @@ PL_SIM_API cuMemCreate(physical_t* out, std::size_t bytes, const allocation_prop
   if (out == nullptr || bytes == 0 || bytes % kGpuPageBytes != 0 || flags != 0) return code::invalid_value;
   if (on == nullptr)
     return prop != nullptr && prop->where.type != location_type::device ? code::not_supported : code::invalid_value;
+  const bool wants_fabric = (prop->requested_handle_types & handle_type::fabric) != 0;
+  if (wants_fabric && fabric_handles() == fabric_mode::no_imex) return code::not_permitted;
   result_t why = code::success;
   auto made = std::make_shared<physical_memory>();
   made->memory = object::create(*on, bytes, why);
@@ -207,8 +246,9 @@ PL_SIM_API cuMemExportToShareableHandle(void* out, physical_t handle, int type, 
   if (const auto rc = check_initialized(); rc != code::success) return rc;
   const auto memory = vmm().table.find(handle);
   if (out == nullptr || memory == nullptr || flags != 0) return code::invalid_value;
-  if (type != handle_type::posix_fd) return code::not_supported;
+  if (type != handle_type::posix_fd && type != handle_type::fabric) return code::not_supported;
   if ((memory->prop.requested_handle_types & type) == 0) return code::invalid_value;
+  if (type == handle_type::fabric) return export_fabric(out, *memory->memory);
   const int fd = memory->memory->reopen();
   if (fd < 0) return code::operating_system;
   *static_cast<int*>(out) = fd;
@@ -218,18 +258,20 @@ PL_SIM_API cuMemExportToShareableHandle(void* out, physical_t handle, int type, 
 PL_SIM_API cuMemImportFromShareableHandle(physical_t* out, void* os_handle, int type) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
   if (out == nullptr) return code::invalid_value;
-  if (type != handle_type::posix_fd) return code::not_supported;
-  const int given = static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle));
-  const device* on = device_of_descriptor(given);
+  const bool is_fabric = type == handle_type::fabric && fabric_handles() == fabric_mode::on;
+  if (type != handle_type::posix_fd && !is_fabric) return code::not_supported;
+  if (is_fabric && os_handle == nullptr) return code::invalid_value;
+  const int own = is_fabric ? open_fabric(os_handle)
+                            : fcntl(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)), F_DUPFD_CLOEXEC, 0);
+  if (own < 0) return code::invalid_value;
+  const device* on = device_of_descriptor(own);
   struct stat info {};
-  if (on == nullptr || fstat(given, &info) != 0) return code::invalid_value;
-  const int own = fcntl(given, F_DUPFD_CLOEXEC, 0);
-  if (own < 0) return code::operating_system;
+  if (on == nullptr || fstat(own, &info) != 0) return close(own), code::invalid_value;
   auto made = std::make_shared<physical_memory>();
   made->memory = object::adopt(own, static_cast<std::size_t>(info.st_size), on->ordinal);
   if (made->memory == nullptr) return code::out_of_memory;
   made->prop.type = allocation_type::pinned;
-  made->prop.requested_handle_types = handle_type::posix_fd;
+  made->prop.requested_handle_types = type;
   made->prop.where = {location_type::device, on->ordinal};
   made->prop.flags.gpu_direct_rdma_capable = 1;
   const std::lock_guard lock(vmm().mutex);

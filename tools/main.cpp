@@ -35,6 +35,8 @@ constexpr std::array kCommands = {
     command{"calibrate", nullptr, run_calibrate, "measures what each way to copy costs here, for the planner"},
     command{"explain-copy", nullptr, run_explain_copy, "which way a copy would go, and why (needs no GPU)"},
     command{"topo", nullptr, run_topo, "GPUs, network adapters and NUMA nodes: distances, advice, checks (needs no GPU)"},
+    command{"bandwidth", "nvbandwidth", run_bandwidth,
+            "every link between host and GPU memory: rates, latencies, what to expect, and what is wrong"},
     command{"env", nullptr, run_env, "environment variables: meaning, value, problems"},
 };
 

@@ -53,5 +53,6 @@ int run_copy(const invocation& call);
 int run_calibrate(const invocation& call);
 int run_explain_copy(const invocation& call);
 int run_topo(const invocation& call);
+int run_bandwidth(const invocation& call);
 
 }  // namespace pl::tools

@@ -57,18 +57,19 @@ void result_file::set_machine(const machine_facts& facts) {
 void result_file::set_parameter(const std::string& name, json value) { parameters_[name] = std::move(value); }
 void result_file::set_unit(const std::string& field, const std::string& unit) { units_[field] = unit; }
 
-void result_file::add_samples(const std::string& series, std::span<const double> samples_ns) {
+void result_file::add_samples(const std::string& series, std::span<const double> samples, const std::string& unit) {
   json kept = json::array();
-  const std::size_t total = samples_ns.size();
+  const std::size_t total = samples.size();
   const std::size_t keep = std::min(total, kMaxSamplesPerSeries);
   // Evenly spaced in time, first and order kept, so that drifts stay visible.
-  // Tenths of a nanosecond: the counter's tick is coarser, and the files are kept.
-  for (std::size_t i = 0; i < keep; ++i) kept.push_back(std::round(samples_ns[i * total / keep] * 10) / 10);
+  // Tenths of a nanosecond: the counter's tick is coarser, and the files are kept. Other units may be small.
+  const double steps = unit == "ns" ? 10 : 1e6;
+  for (std::size_t i = 0; i < keep; ++i) kept.push_back(std::round(samples[i * total / keep] * steps) / steps);
   samples_.push_back({{"series", series},
                       {"samples_taken", total},
                       {"samples_kept", keep},
                       {"thinned", keep < total},
-                      {"samples_ns", std::move(kept)}});
+                      {"samples_" + unit, std::move(kept)}});
 }
 
 json result_file::to_json() const {

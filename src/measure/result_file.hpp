@@ -34,7 +34,8 @@ class result_file {
   // One measurement or finding: flat, scalars only.
   void add_row(nlohmann::json row) { rows_.push_back(std::move(row)); }
   // Raw samples of a row, matched to it by `series`, which the row repeats in its field "series".
-  void add_samples(const std::string& series, std::span<const double> samples_ns);
+  // They are stored as "samples_<unit>".
+  void add_samples(const std::string& series, std::span<const double> samples, const std::string& unit = "ns");
 
   nlohmann::json to_json() const;
   // As it is written to files; bytes that are not UTF-8 (names of devices come from outside) are replaced.

@@ -81,6 +81,57 @@ TEST(ProcessChild, ImportShareableHandle) {
   CU_OK(cuCtxDestroy_v2(context));
 }
 
+constexpr std::size_t kFabricHandleBytes = 64;
+constexpr allocation_prop kFabricMemory = {
+    allocation_type::pinned, handle_type::fabric, {location_type::device, 1}, nullptr, {0, 0, 0, {}}};
+
+TEST(ProcessChild, ExportFabricHandle) {
+  CU_OK(cuInit(0));
+  int has = 0;
+  CU_OK(cuDeviceGetAttribute(&has, device_attribute::handle_type_fabric, 0));
+  EXPECT_EQ(has, 1);
+  context_t context = nullptr;
+  CU_OK(cuCtxCreate_v2(&context, 0, 0));
+  physical_t memory = 0;
+  CU_OK(cuMemCreate(&memory, 4u << 20, &kFabricMemory, 0));
+  unsigned char handle[kFabricHandleBytes] = {};
+  CU_OK(cuMemExportToShareableHandle(handle, memory, handle_type::fabric, 0));
+  EXPECT_EQ(run_child("ProcessChild.ImportFabricHandle", {"PL_TEST_HANDLE=" + to_hex(handle, sizeof handle)}), 0);
+  handle[16] = static_cast<unsigned char>(handle[16] + 1);  // another inode: a stale handle
+  CU_FAILS(invalid_value, cuMemImportFromShareableHandle(&memory, handle, handle_type::fabric));
+  CU_OK(cuMemRelease(memory));
+  CU_OK(cuCtxDestroy_v2(context));
+}
+
+TEST(ProcessChild, ImportFabricHandle) {
+  unsigned char handle[kFabricHandleBytes];
+  from_hex(std::getenv("PL_TEST_HANDLE"), handle, sizeof handle);
+  CU_OK(cuInit(0));
+  context_t context = nullptr;
+  CU_OK(cuCtxCreate_v2(&context, 0, 0));
+  physical_t memory = 0;
+  CU_OK(cuMemImportFromShareableHandle(&memory, handle, handle_type::fabric));
+  device_ptr base = 0;
+  CU_OK(cuMemAddressReserve(&base, 4u << 20, 0, 0, 0));
+  CU_OK(cuMemMap(base, 4u << 20, 0, memory, 0));
+  const access_desc access = {{location_type::device, 0}, access_flags::read_write};
+  CU_OK(cuMemSetAccess(base, 4u << 20, &access, 1));
+  CU_OK(cuMemsetD32_v2(base, 0x600d600d, 1));
+  CU_OK(cuMemUnmap(base, 4u << 20));
+  CU_OK(cuMemRelease(memory));
+  CU_OK(cuMemAddressFree(base, 4u << 20));
+  CU_OK(cuCtxDestroy_v2(context));
+}
+
+TEST(ProcessChild, FabricWithoutTheService) {
+  CU_OK(cuInit(0));
+  int has = 0;
+  CU_OK(cuDeviceGetAttribute(&has, device_attribute::handle_type_fabric, 0));
+  EXPECT_EQ(has, 1);
+  physical_t memory = 0;
+  CU_FAILS(not_permitted, cuMemCreate(&memory, 4u << 20, &kFabricMemory, 0));
+}
+
 // What streams promise holds under every seed; what they do not promise (the order inside a copy) is seen to vary.
 TEST(ProcessChild, OrderUnderASeed) {
   CU_OK(cuInit(0));

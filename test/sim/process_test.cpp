@@ -118,6 +118,14 @@ TEST_F(Process, ShareableHandlesOpenInAnotherProcess) {
   CU_OK(cuMemRelease(memory));
 }
 
+TEST(ProcessAlone, FabricHandlesOpenInAnotherProcess) {
+  EXPECT_EQ(run_child("ProcessChild.ExportFabricHandle", {"PEERLANE_SIM_FABRIC=on"}), 0);
+}
+
+TEST(ProcessAlone, FabricHandlesNeedTheService) {
+  EXPECT_EQ(run_child("ProcessChild.FabricWithoutTheService", {"PEERLANE_SIM_FABRIC=no_imex"}), 0);
+}
+
 // ---- seeds ----------------------------------------------------------------------------------------------------------
 
 TEST(ProcessAlone, OrderHoldsUnderSeveralSeeds) {

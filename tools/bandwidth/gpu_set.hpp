@@ -36,6 +36,8 @@ class gpu_set {
   status make_current(int gpu);
   // Peer access in this direction, once. EINVAL: not possible between the two.
   status enable_peer_access(int gpu, int peer);
+  // Takes it back if it is on.
+  status disable_peer_access(int gpu, int peer);
   // A kernel of kernels/bandwidth.cu for this GPU; ENOTSUP without GPU code in the build. The module is loaded on first use:
   // call this before a stream is gated (loading waits for the GPU).
   result<cu::function_t> kernel(int gpu, const char* name);

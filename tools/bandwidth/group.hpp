@@ -15,6 +15,7 @@ namespace pl::bandwidth {
 
 // Collective calls: every rank makes the same calls in the same order, on one thread. A rank that dies or is silent for
 // longer than the time-out makes the call fail on all others (ETIMEDOUT, ECONNRESET, with the rank's number and host).
+// After a failure the group is of no use: every later call fails at once with the same sentence.
 class group {
  public:
   virtual ~group() = default;
@@ -22,6 +23,9 @@ class group {
   virtual int size() const = 0;
   virtual std::string library() const = 0;  // "MPI: Open MPI 4.1.4" or "TCP"
   virtual status barrier() = 0;
+  // A barrier without a time limit, for ranks that have nothing to do while another works for long. A dead rank still ends
+  // it.
+  virtual status patient_barrier() = 0;
   // `mine` of every rank, by rank; lengths may differ.
   virtual result<std::vector<std::vector<std::byte>>> all_gather(std::span<const std::byte> mine) = 0;
 
@@ -30,6 +34,7 @@ class group {
     return host_ids_[static_cast<std::size_t>(a)] == host_ids_[static_cast<std::size_t>(b)];
   }
   int local_rank() const { return local_rank_; }  // position among the ranks of this host
+  std::string name_of(int rank) const;            // "rank 2 (node7)", for messages
 
   // Fills the host tables; called once by open_group.
   status exchange_hosts();

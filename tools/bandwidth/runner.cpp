@@ -77,7 +77,7 @@ result<set_outcome> runner::run(std::span<const bound_transfer> transfers, const
   if (auto good = check_transfers(self.gpus, transfers, how.verify); !good) return good.error();
   if (auto free = self.check_left_behind(transfers); !free) return free.error();
   for (const auto& one : transfers)
-    if (auto open = enable_peer_access(self.gpus, one); !open) return open.error();
+    if (auto open = prepare_peer_access(self.gpus, one); !open) return open.error();
   auto work = window::make(self.gpus, self.tools, transfers);
   if (!work) return work.error();
   auto outcome = self.run_samples(**work, transfers, how, hooks);

@@ -42,7 +42,8 @@ struct bound_transfer {
   executor by;
   std::uint64_t bytes = 0;
   bool measured = true;
-  unsigned copies = 0;  // 0: the method's
+  unsigned copies = 0;               // 0: the method's
+  bool without_peer_access = false;  // between GPUs, by copy engine: taken back before, so that the driver stages the data
 };
 
 struct mismatch {

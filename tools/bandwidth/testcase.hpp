@@ -24,7 +24,10 @@ struct test_options {
   unsigned sm_count = 0;           // budget of one GPU's copy kernels together; 0: all
   unsigned threads = 0;            // of BAR transfers; 0: 1
   bool original_mistakes = false;  // --compat-bugs
-  bool allow_multicast = false;    // cuMulticast* for testcases 45 and 46
+  bool mean_latency = false;       // --compat: the original's latency is whole time / accesses, not a median
+  bool judge = true;               // false: --no-judge
+  thresholds limits;
+  bool allow_multicast = false;  // cuMulticast* for testcases 45 and 46
 };
 
 // What a testcase gets. One thread.
@@ -48,6 +51,7 @@ struct testcase {
   const char* key;
   const char* description;  // one or more lines, our words
   enum class kind { single_node, multi_node, ours } group;
+  bool has_size;  // false: -b and --size-sweep do not change it (latencies)
   // Fills matrices; state and reason as outcome.hpp says. Never throws.
   test_outcome (*run)(const testcase& self, test_context& context);
 };

@@ -99,13 +99,18 @@ status check_transfers(gpu_set& gpus, std::span<const bound_transfer> transfers,
 
 bool blocks_the_cpu(const gpu_set& gpus, const bound_transfer& what) {
   if (what.by.what != executor_kind::ce) return false;
-  if (!what.source.gpu_reachable || !what.destination.gpu_reachable) return true;
+  if (!what.source.gpu_reachable || !what.destination.gpu_reachable || what.without_peer_access) return true;
   for (const auto* view : {&what.source, &what.destination})
     if (is_gpu(*view) && !gpus.can_access(what.by.gpu, view->where.index)) return true;
   return false;
 }
 
-status enable_peer_access(gpu_set& gpus, const bound_transfer& what) {
+status prepare_peer_access(gpu_set& gpus, const bound_transfer& what) {
+  if (what.without_peer_access) {
+    const int from = what.source.where.index, to = what.destination.where.index;
+    if (auto closed = gpus.disable_peer_access(from, to); !closed) return closed;
+    return gpus.disable_peer_access(to, from);
+  }
   for (const auto* view : {&what.source, &what.destination})
     if (is_gpu(*view) && gpus.can_access(what.by.gpu, view->where.index))
       if (auto open = gpus.enable_peer_access(what.by.gpu, view->where.index); !open) return open;

@@ -16,7 +16,7 @@ status check_transfers(gpu_set& gpus, std::span<const bound_transfer> transfers,
 // Driver calls for such a transfer may block the CPU, so it cannot wait behind a gate: pageable memory, and copies between
 // GPUs that do not reach each other.
 bool blocks_the_cpu(const gpu_set& gpus, const bound_transfer& what);
-// Opens the ways between GPUs that this transfer takes.
-status enable_peer_access(gpu_set& gpus, const bound_transfer& what);
+// Opens the ways between GPUs that this transfer takes, or closes them if it must do without.
+status prepare_peer_access(gpu_set& gpus, const bound_transfer& what);
 
 }  // namespace pl::bandwidth

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps that every rank of a group takes, and that have failed for all if they have failed for one.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "group.hpp"
+
+namespace pl::bandwidth {
+
+// Collective. The failure of the lowest rank that has one, with that rank's name; else success.
+status agree(group& ranks, const status& mine);
+
+// Collective: one text of every rank, by rank.
+result<std::vector<std::string>> gather_texts(group& ranks, const std::string& mine);
+
+}  // namespace pl::bandwidth

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baseline.hpp"
+
+#include <cerrno>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "result_file.hpp"
+#include "result_rows.hpp"
+#include "text.hpp"
+
+namespace pl::bandwidth {
+
+result<baseline> baseline::load(const std::string& path, double threshold_percent) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file) {
+    const int code = errno != 0 ? errno : EIO;
+    return failure{code, format("cannot read the baseline %s: %s", path.c_str(), errno_text(code).c_str())};
+  }
+  auto out = parse(text.str(), threshold_percent);
+  if (!out) return failure{out.error().code, path + ": " + out.error().message};
+  return out;
+}
+
+result<baseline> baseline::parse(const std::string& text, double threshold_percent) {
+  const auto wrong = [](const char* what) {
+    return failure{EINVAL, std::string(what) + "; a baseline is a file that `peerlane bandwidth --json FILE` wrote"};
+  };
+  const auto file = nlohmann::json::parse(text, nullptr, false);
+  if (file.is_discarded() || !file.is_object()) return wrong("this is no JSON object");
+  if (file.value("schema", "") != kResultSchema || file.value("tool", "") != "bandwidth" || !file.contains("rows"))
+    return wrong("this is no result file of `peerlane bandwidth`");
+  baseline out;
+  out.threshold_percent_ = threshold_percent;
+  out.simulated_ = file.value("simulated", false);
+  const auto machine = file.value("machine", nlohmann::json::object());
+  out.machine_ = machine.value("gpu_name", "unknown") + ", driver " + machine.value("driver_version", "unknown");
+  try {
+    for (const auto& row : file["rows"]) {
+      if (row.value("kind", "") != "cell" || row.value("state", "") != "measured" || !row.contains("series")) continue;
+      out.cells_[row["series"]] = {row["median"], row["mean"], row["ci95"], row["sample_count"]};
+    }
+  } catch (const nlohmann::json::exception&) { return wrong("a row lacks its figures"); }
+  return out;
+}
+
+std::optional<baseline_finding> baseline::compare(const std::string& key, const matrix& where, std::size_t row,
+                                                  std::size_t column) const {
+  const cell& one = where.cells[row][column];
+  const auto found = cells_.find(key + "/" + cell_id(where, row, column));
+  if (one.state != cell_state::measured || found == cells_.end()) return std::nullopt;
+  const earlier& before = found->second;
+  const sample_statistics now = describe(one.samples);
+  if (now.median <= 0 || before.median <= 0) return std::nullopt;
+  baseline_finding out;
+  out.before = before.median;
+  out.ratio = where.unit == "ns" ? before.median / now.median : now.median / before.median;
+  // Of one sample nobody knows the spread: its difference counts as it is.
+  out.significant = std::abs(now.mean - before.mean) > now.ci95_half_width + before.ci95;
+  out.slow = out.significant && out.ratio < 1 - threshold_percent_ / 100;
+  out.fast = out.significant && out.ratio > 1 + threshold_percent_ / 100;
+  return out;
+}
+
+}  // namespace pl::bandwidth

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "case_plan.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+
+#include "cell_judge.hpp"
+#include "clock.hpp"
+#include "text.hpp"
+
+namespace pl::bandwidth {
+namespace {
+
+constexpr const char* kInterrupted = "interrupted before it was measured";
+
+// One run of a plan: buffers, the measurement, the cells.
+class run_execution {
+ public:
+  run_execution(test_context& context, test_outcome& outcome, const cell_run& run, bool is_original)
+      : context_(context), outcome_(outcome), run_(run), is_original_(is_original) {}
+
+  // False: interrupted, the cells say so.
+  bool measure() { return run_.latency ? measure_latency() : measure_transfers(); }
+
+ private:
+  cell& cell_at(const cell_target& target) { return outcome_.matrices[target.matrix].cells[target.row][target.column]; }
+
+  bool fail(const failure& what) {
+    const bool impossible_here = what.code == ENOTSUP || what.code == ENOSYS;
+    for (const cell_target& target : run_.targets) {
+      cell& one = cell_at(target);
+      one.state = impossible_here || what.code == ECANCELED ? cell_state::not_applicable : cell_state::error;
+      one.why = what.code == ECANCELED ? kInterrupted : what.message;
+      one.path = path_of(target);
+    }
+    return what.code != ECANCELED;
+  }
+
+  transfer_path path_of(const cell_target& target) const {
+    transfer_path path = run_.latency_path;
+    if (!run_.latency) {
+      const transfer_spec& transfer = run_.transfers[target.transfer];
+      path.source = transfer.source;
+      path.destination = transfer.destination;
+      path.by = transfer.by;
+      path.bytes = transfer.bytes;
+      path.is_local_copy = transfer.source.what == place::kind::gpu && transfer.source == transfer.destination;
+    }
+    path.same_direction = target.same_direction;
+    path.opposite_too = target.opposite_too;
+    path.is_sum_of_both = target.opposite_too && target.what != cell_target::rate::own;
+    return path;
+  }
+
+  result<std::vector<bound_transfer>> bind() {
+    std::map<std::tuple<place, int>, unsigned> used;  // slots: no two ends share memory
+    std::vector<bound_transfer> out;
+    for (const transfer_spec& transfer : run_.transfers) {
+      bound_transfer bound{
+          {}, {}, transfer.by, transfer.bytes, transfer.measured, transfer.copies, run_.without_peer_access};
+      for (const bool is_source : {true, false}) {
+        const place& end = is_source ? transfer.source : transfer.destination;
+        // Only host memory without a node is another one for each GPU.
+        const bool near_gpu = end.what == place::kind::host && end.index < 0;
+        const unsigned slot = used[{end, near_gpu ? transfer.by.gpu : -1}]++;
+        auto view = context_.pool.get(end, transfer.bytes, slot, transfer.by.gpu);
+        if (!view) return view.error();
+        (is_source ? bound.source : bound.destination) = *view;
+      }
+      out.push_back(bound);
+    }
+    return out;
+  }
+
+  bool measure_transfers() {
+    auto bound = bind();
+    if (!bound && bound.error().code == ENOMEM) {
+      context_.pool.trim();  // what other testcases left may be all that is missing
+      bound = bind();
+    }
+    if (!bound) return fail(bound.error());
+    run_hooks hooks;
+    hooks.after_sample = [this]() -> status {
+      if (context_.interrupted && context_.interrupted()) return failure{ECANCELED, "interrupted"};
+      return {};
+    };
+    const auto measured = context_.run.run(*bound, context_.options.how, hooks);
+    if (!measured) return fail(measured.error());
+    for (const cell_target& target : run_.targets) {
+      const bound_transfer& transfer = (*bound)[target.transfer];
+      const memory_view& host = transfer.source.where.what == place::kind::host ? transfer.source : transfer.destination;
+      fill(target, *measured, host.host != nullptr ? context_.pool.node_of(host) : -1);
+    }
+    return true;
+  }
+
+  std::vector<double> samples_of(const cell_target& target, const set_outcome& measured) const {
+    using rate = cell_target::rate;
+    if (target.what == rate::own) return measured.each[target.transfer].own_gb_per_s;
+    std::vector<double> out = measured.total_gb_per_s;
+    if (target.what == rate::half_of_total)
+      for (double& one : out) one /= 2;
+    if (target.what == rate::sum_of_own) {
+      std::fill(out.begin(), out.end(), 0);
+      for (const auto& each : measured.each)
+        for (std::size_t i = 0; i < out.size() && i < each.own_gb_per_s.size(); ++i) out[i] += each.own_gb_per_s[i];
+    }
+    return out;
+  }
+
+  // A rate beside which other bytes arrived wrong is not to be trusted either: interference counts for every cell.
+  void check_data(const cell_target& target, const set_outcome& measured, cell& one) const {
+    for (std::size_t i = 0; i < measured.each.size(); ++i) {
+      const bool concerns = target.what != cell_target::rate::own || i == target.transfer || !run_.transfers[i].measured;
+      const mismatch& wrong = measured.each[i].wrong;
+      if (!concerns || wrong.bytes == 0) continue;
+      const transfer_spec& transfer = run_.transfers[i];
+      one.state = cell_state::mismatch;
+      one.wrong = wrong;
+      one.why =
+          format("%" PRIu64 " of %" PRIu64 " bytes from %s to %s by %s arrived wrong; the first at offset %" PRIu64
+                 ": expected %016" PRIx64 ", found %016" PRIx64 " (bits that ever differ: %016" PRIx64 ")",
+                 wrong.bytes, transfer.bytes, to_string(transfer.source).c_str(), to_string(transfer.destination).c_str(),
+                 to_string(transfer.by.what), wrong.first_offset, wrong.expected, wrong.found, wrong.flipped_bits);
+      return;
+    }
+  }
+
+  void fill(const cell_target& target, const set_outcome& measured, int host_node) {
+    cell& one = cell_at(target);
+    one.state = cell_state::measured;
+    one.why.clear();
+    one.samples = samples_of(target, measured);
+    const auto statistics = describe(one.samples);
+    one.value = context_.options.use_mean ? statistics.mean : statistics.median;
+    one.path = path_of(target);
+    for (place* end : {&one.path.source, &one.path.destination})
+      if (end->what == place::kind::host && host_node >= 0) end->index = host_node;  // where the pages really are
+    check_data(target, measured, one);
+    if (one.state == cell_state::measured && has_expectation(target)) judge_cell(context_, one);
+  }
+
+  bool has_expectation(const cell_target& target) const {
+    if (!target.has_expectation || !target.through_one_link) return target.has_expectation;
+    const auto gpu = static_cast<std::size_t>(run_.transfers[target.transfer].by.gpu);
+    return gpu < context_.links.gpus.size() && context_.links.gpus[gpu].nvlinks_to_gpu.empty();
+  }
+
+  bool measure_latency() {
+    const auto measured = run_.latency(context_);
+    if (!measured) return fail(measured.error());
+    for (const cell_target& target : run_.targets) {
+      cell& one = cell_at(target);
+      one.state = cell_state::measured;
+      one.why.clear();
+      one.samples = measured->samples_ns;
+      const bool mean = context_.options.use_mean || (context_.options.mean_latency && is_original_);
+      one.value = mean ? measured->mean_ns : describe(one.samples).median;
+      one.path = path_of(target);
+      if (target.has_expectation) judge_cell(context_, one);
+    }
+    return true;
+  }
+
+  test_context& context_;
+  test_outcome& outcome_;
+  const cell_run& run_;
+  bool is_original_;
+};
+
+void mark_interrupted(test_outcome& outcome, std::span<const cell_run> rest) {
+  for (const cell_run& run : rest)
+    for (const cell_target& target : run.targets)
+      outcome.matrices[target.matrix].cells[target.row][target.column].why = kInterrupted;
+}
+
+void raise(test_outcome& outcome, test_state state, const std::string& reason, int& severity, int how_severe) {
+  if (how_severe <= severity) return;
+  severity = how_severe;
+  outcome.state = state;
+  outcome.reason = reason;
+}
+
+std::string cell_name(const matrix& where, std::size_t row, std::size_t column) {
+  return format("%s %s, %s %s", where.row_label.c_str(), where.rows[row].c_str(), where.column_label.c_str(),
+                where.columns[column].c_str());
+}
+
+}  // namespace
+
+bool machine_shape::has_peers() const {
+  for (int from = 0; from < gpus(); ++from)
+    for (int to = 0; to < gpus(); ++to)
+      if (reaches(from, to)) return true;
+  return false;
+}
+
+machine_shape shape_of(gpu_set& gpus) {
+  machine_shape shape;
+  for (int from = 0; from < gpus.count(); ++from) {
+    shape.multiprocessors.push_back(gpus.multiprocessors(from));
+    std::vector<bool> row;
+    for (int to = 0; to < gpus.count(); ++to) row.push_back(gpus.can_access(from, to));
+    shape.can_access.push_back(std::move(row));
+  }
+  return shape;
+}
+
+std::vector<std::string> gpu_labels(int count) {
+  std::vector<std::string> out;
+  for (int i = 0; i < count; ++i) out.push_back(std::to_string(i));
+  return out;
+}
+
+matrix make_matrix(std::string part, std::string title, std::vector<std::string> rows, std::vector<std::string> columns) {
+  matrix out;
+  out.part = std::move(part);
+  out.title = std::move(title);
+  out.rows = std::move(rows);
+  out.columns = std::move(columns);
+  out.cells.assign(out.rows.size(), std::vector<cell>(out.columns.size()));
+  return out;
+}
+
+unsigned share_of_multiprocessors(const machine_shape& shape, const test_options& options, int gpu, std::size_t count) {
+  if (count <= 1) return options.sm_count;
+  const unsigned all = shape.multiprocessors[static_cast<std::size_t>(gpu)];
+  const unsigned budget = options.sm_count == 0 ? all : std::min(options.sm_count, all);
+  return std::max(1u, budget / static_cast<unsigned>(count));
+}
+
+void conclude(test_outcome& outcome, bool interrupted) {
+  int severity = 0;
+  std::size_t measured = 0;
+  std::string why_not;
+  for (const matrix& each : outcome.matrices)
+    for (std::size_t row = 0; row < each.cells.size(); ++row)
+      for (std::size_t column = 0; column < each.cells[row].size(); ++column) {
+        const cell& one = each.cells[row][column];
+        const std::string named = cell_name(each, row, column) + ": ";
+        if (one.state == cell_state::mismatch) raise(outcome, test_state::failed, named + one.why, severity, 3);
+        if (one.state == cell_state::error) raise(outcome, test_state::error, named + one.why, severity, 2);
+        if (one.judged && one.judged->level != verdict_level::good)
+          raise(outcome, test_state::slow, named + one.judged->reason, severity, 1);
+        if (one.state == cell_state::measured) ++measured;
+        // The diagonal of a matrix of pairs is no reason.
+        else if (one.state == cell_state::not_applicable && (row != column || each.rows.size() == 1)) why_not = one.why;
+      }
+  if (interrupted) {
+    outcome.state = test_state::interrupted;
+    if (outcome.reason.empty()) outcome.reason = format("interrupted after %zu cells", measured);
+  } else if (severity == 0 && measured == 0) {
+    outcome.state = test_state::waived;
+    outcome.reason = why_not;
+  }
+}
+
+test_outcome execute(const testcase& self, test_context& context, case_plan plan) {
+  test_outcome outcome;
+  outcome.index = self.index;
+  outcome.key = self.key;
+  if (!plan.waived.empty()) {
+    outcome.state = test_state::waived;
+    outcome.reason = plan.waived;
+    return outcome;
+  }
+  const std::uint64_t begin_ns = monotonic_ns();
+  outcome.matrices = std::move(plan.matrices);
+  bool interrupted = false;
+  for (std::size_t i = 0; i < plan.runs.size() && !interrupted; ++i) {
+    const cell_run& run = plan.runs[i];
+    interrupted = context.interrupted && context.interrupted();
+    if (!interrupted) {
+      if (context.progress) context.progress(i, plan.runs.size(), std::string(self.key) + "  " + run.name);
+      run_execution execution(context, outcome, run, self.group == testcase::kind::single_node);
+      interrupted = !execution.measure();
+    }
+    if (interrupted) mark_interrupted(outcome, std::span(plan.runs).subspan(i));
+    for (const cell_target& target : run.targets)
+      if (context.cell_done && !interrupted)
+        context.cell_done(outcome.key, outcome.matrices[target.matrix], target.row, target.column);
+  }
+  rejudge_with_evidence(context, outcome);
+  conclude(outcome, interrupted);
+  outcome.seconds = static_cast<double>(monotonic_ns() - begin_ns) / 1e9;
+  return outcome;
+}
+
+}  // namespace pl::bandwidth

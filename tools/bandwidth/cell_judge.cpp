@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cell_judge.hpp"
+
+namespace pl::bandwidth {
+namespace {
+
+void judge_with(const test_context& context, const machine_links* after, cell& one) {
+  circumstances known;
+  known.before = &context.links;
+  known.after = after;
+  for (const place& end : {one.path.source, one.path.destination})
+    if (end.what == place::kind::host) known.host_node = end.index;
+  known.coefficient_of_variation = describe(one.samples).coefficient_of_variation;
+  one.judged = judge(one.value, *one.expected, one.path, known, context.options.limits);
+}
+
+bool is_bad(const cell& one) { return one.judged && one.judged->level != verdict_level::good; }
+
+}  // namespace
+
+void judge_cell(const test_context& context, cell& one) {
+  if (!context.options.judge) return;
+  one.expected = expect(context.links, one.path);
+  if (one.expected) judge_with(context, nullptr, one);
+}
+
+void rejudge_with_evidence(const test_context& context, test_outcome& outcome) {
+  bool any = false;
+  for (const matrix& each : outcome.matrices)
+    for (const auto& row : each.cells)
+      for (const cell& one : row) any = any || is_bad(one);
+  if (!any) return;
+  const machine_links after = read_links(context.gpus);
+  for (matrix& each : outcome.matrices)
+    for (auto& row : each.cells)
+      for (cell& one : row)
+        if (is_bad(one)) judge_with(context, &after, one);
+}
+
+}  // namespace pl::bandwidth

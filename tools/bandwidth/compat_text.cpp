@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compat_text.hpp"
+
+#include <algorithm>
+#include <cctype>
+
+#include "machine.hpp"
+#include "text.hpp"
+
+namespace pl::bandwidth {
+namespace {
+
+std::string cell_text(const cell& one) {
+  return one.state == cell_state::measured ? format("%10.2f", one.value) : format("%10s", "N/A");
+}
+
+std::string matrix_text(const matrix& one) {
+  int width = 2;
+  for (const std::string& row : one.rows) width = std::max(width, static_cast<int>(row.size()));
+  std::string out = one.title + "\n" + std::string(static_cast<std::size_t>(width), ' ');
+  for (const std::string& column : one.columns) out += format("%10s", column.c_str());
+  out += "\n";
+  for (std::size_t row = 0; row < one.rows.size(); ++row) {
+    out += format("%*s", width, one.rows[row].c_str());
+    for (const cell& each : one.cells[row]) out += cell_text(each);
+    out += "\n";
+  }
+  return out;
+}
+
+std::string figure_lines(const matrix& one, const std::string& name, const compat_style& style) {
+  const compat_figures figures = figures_of(one, style.original_mistakes);
+  if (style.perf_formatter)
+    return format("&&&& PERF %s %.2f %s\n\n", name.c_str(), figures.sum, one.unit == "ns" ? "-ns" : "+GB/s");
+  std::string out = format("SUM %s %.2f\n", name.c_str(), figures.sum);
+  if (style.verbose) {
+    out += format("MIN %s %.2f\n", name.c_str(), figures.min);
+    out += format("MAX %s %.2f\n", name.c_str(), figures.max);
+    out += format("AVG %s %.2f\n", name.c_str(), figures.average);
+  }
+  return out + "\n";
+}
+
+std::string end_name(const place& end) {
+  return end.what == place::kind::host ? std::string("Host") : format("Device %d", end.index);
+}
+
+// Of latencies there are thousands of samples and the original has none.
+std::string sample_lines(const matrix& one) {
+  if (one.unit != "GB/s" || one.part == "total") return {};
+  std::string out;
+  for (const auto& row : one.cells)
+    for (const cell& each : row) {
+      if (each.state != cell_state::measured) continue;
+      for (std::size_t i = 0; i < each.samples.size(); ++i)
+        out += one.row_label == "all" ? format("\tSample %zu: Total Bandwidth : %.2f GB/s\n", i, each.samples[i])
+                                      : format("\tSample %zu: %s -> %s: %.2f GB/s\n", i, end_name(each.path.source).c_str(),
+                                               end_name(each.path.destination).c_str(), each.samples[i]);
+    }
+  return out;
+}
+
+bool has_results(const test_outcome& outcome) {
+  return std::any_of(outcome.matrices.begin(), outcome.matrices.end(),
+                     [](const matrix& one) { return !one.is_native_only; });
+}
+
+}  // namespace
+
+compat_figures figures_of(const matrix& one, bool original_mistakes) {
+  compat_figures out;
+  out.sum = sum_of(one);
+  std::size_t measured = 0;
+  bool missing = false;
+  for (const auto& row : one.cells)
+    for (const cell& each : row) {
+      if (each.state != cell_state::measured) {
+        missing = true;
+        continue;
+      }
+      out.min = measured == 0 ? each.value : std::min(out.min, each.value);
+      out.max = std::max(out.max, each.value);
+      ++measured;
+    }
+  if (measured > 0) out.average = out.sum / static_cast<double>(measured);
+  if (original_mistakes && missing) out.min = 0;
+  return out;
+}
+
+std::string compat_device_name(const std::string& name, const std::string& bus_id) {
+  unsigned domain = 0, bus = 0, device = 0;
+  if (std::sscanf(bus_id.c_str(), "%x:%x:%x", &domain, &bus, &device) != 3) return name;
+  return format("%s (%08x:%02x:%02x)", name.c_str(), domain, bus, device);
+}
+
+std::string compat_version_lines(const std::string& group_library) {
+  std::string out = format("nvbandwidth Version: v0.8\nBuilt from Git version: peerlane-%s\n\n", kGitRevision);
+  if (!group_library.empty()) out += format("MPI version: %s\n\n", group_library.c_str());
+  return out;
+}
+
+std::string compat_list(std::span<const testcase> testcases) {
+  std::string out = "Index, Name:\n\tDescription\n" + std::string(23, '=') + "\n";
+  for (const testcase& one : testcases) {
+    out += format("%d, %s:\n\t", one.index, one.key);
+    for (const char* at = one.description; *at != '\0'; ++at) out += *at == '\n' ? std::string("\n\t") : std::string(1, *at);
+    out += "\n\n";
+  }
+  return out;
+}
+
+std::string compat_head(const compat_environment& environment, const compat_style& style) {
+  std::string out;
+  if (style.small_buffer)
+    out += "NOTE: below the default buffer size of 512 MiB start-up costs and caches may show in the results.\n\n";
+  out += format("CUDA Runtime Version: %d\nCUDA Driver Version: %d\nDriver Version: %s\n\n", environment.cuda_version,
+                environment.cuda_version, environment.driver_version.c_str());
+  if (!environment.processes.empty()) {
+    for (const std::string& each : environment.processes) out += each + "\n";
+    return out + "\n";
+  }
+  out += environment.host + "\n";
+  for (std::size_t i = 0; i < environment.devices.size(); ++i)
+    out += format("Device %zu: %s\n", i, environment.devices[i].c_str());
+  return out + "\n";
+}
+
+std::string compat_test(const test_outcome& outcome, const compat_style& style) {
+  if (outcome.state == test_state::waived)
+    return style.original_mistakes ? "Waived: \n" : format("Waived: %s\n", outcome.key.c_str());
+  std::string out = format("Running %s.\n", outcome.key.c_str());
+  if (style.verbose)
+    for (const matrix& one : outcome.matrices)
+      if (!one.is_native_only) out += sample_lines(one);
+  for (const matrix& one : outcome.matrices) {
+    if (one.is_native_only) continue;
+    const std::string name = one.part.empty() ? outcome.key : outcome.key + "_" + one.part;
+    out += matrix_text(one) + "\n" + figure_lines(one, name, style);
+  }
+  const bool bad = outcome.state == test_state::failed || outcome.state == test_state::error;
+  if (bad || !has_results(outcome)) out += format("ERROR: %s: %s\n\n", outcome.key.c_str(), outcome.reason.c_str());
+  return out;
+}
+
+std::string compat_not_found(const std::string& asked) {
+  const bool is_number =
+      !asked.empty() && std::all_of(asked.begin(), asked.end(), [](unsigned char c) { return std::isdigit(c); });
+  return is_number ? format("ERROR: Testcase index %s out of bound!\n", asked.c_str())
+                   : format("ERROR: Testcase %s not found!\n", asked.c_str());
+}
+
+std::string compat_closing() {
+  return "NOTE: The figures are what this run measured, not what the machine can do at best:\n"
+         "clocks, topology, other work and the driver's version have their part in them.\n\n";
+}
+
+}  // namespace pl::bandwidth

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "descriptor_exchange.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <random>
+
+#include "agreement.hpp"
+#include "clock.hpp"
+#include "endpoint.hpp"
+#include "text.hpp"
+
+namespace pl::bandwidth {
+namespace {
+
+constexpr std::uint64_t kPatienceNs = 20'000'000'000;  // the other ranks are at the same step: they have just agreed on it
+constexpr unsigned kConnectMs = 5000;
+
+struct greeting {
+  std::uint64_t key;  // of this exchange
+  std::int32_t rank;
+};
+
+struct descriptor_message {
+  greeting hello{};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  iovec piece{&hello, sizeof hello};
+  msghdr header{};
+  descriptor_message() {
+    header.msg_iov = &piece;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+  }
+};
+
+endpoint place_of(std::uint64_t key, int rank) {
+  return local_endpoint(format("fd-%016llx-%d", static_cast<unsigned long long>(key), rank));
+}
+
+status hand_over(std::uint64_t key, int from, int to, int descriptor) {
+  auto socket = connect_to(place_of(key, to), kConnectMs);
+  if (!socket)
+    return failure{socket.code(), format("rank %d takes no file descriptor: %s", to, socket.error().message.c_str())};
+  descriptor_message message;
+  message.hello = {key, from};
+  cmsghdr* head = CMSG_FIRSTHDR(&message.header);
+  head->cmsg_level = SOL_SOCKET;
+  head->cmsg_type = SCM_RIGHTS;
+  head->cmsg_len = CMSG_LEN(sizeof descriptor);
+  std::memcpy(CMSG_DATA(head), &descriptor, sizeof descriptor);
+  // An empty socket takes a message as small as this at once, and keeps it when this end is closed.
+  if (sendmsg(socket->get(), &message.header, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof message.hello))
+    return failure{errno, format("sending a file descriptor to rank %d failed: ", to) + errno_text(errno)};
+  return {};
+}
+
+// Of one accepted connection. Nothing: not (yet) a message of this exchange.
+int take_over(int socket, std::uint64_t key, unique_fd& out) {
+  descriptor_message message;
+  const ssize_t got = recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC);
+  const cmsghdr* head = got > 0 ? CMSG_FIRSTHDR(&message.header) : nullptr;
+  if (head == nullptr || head->cmsg_type != SCM_RIGHTS || head->cmsg_len != CMSG_LEN(sizeof(int))) return -1;
+  int descriptor = -1;
+  std::memcpy(&descriptor, CMSG_DATA(head), sizeof descriptor);
+  out = unique_fd(real_device_io(), descriptor);
+  return got == static_cast<ssize_t>(sizeof message.hello) && message.hello.key == key ? message.hello.rank : -1;
+}
+
+status collect(int listener, std::uint64_t key, std::vector<unique_fd>& all, std::size_t expected) {
+  const std::uint64_t begin = monotonic_ns();
+  while (expected > 0) {
+    if (monotonic_ns() - begin > kPatienceNs) return failure{ETIMEDOUT, "file descriptors of other ranks did not come"};
+    pollfd waiting{listener, POLLIN, 0};
+    if (poll(&waiting, 1, 1000) <= 0) continue;
+    const unique_fd socket(real_device_io(), accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket || !is_same_user(socket.get())) continue;
+    pollfd ready{socket.get(), POLLIN, 0};
+    if (poll(&ready, 1, 1000) <= 0) continue;
+    unique_fd descriptor;
+    const int from = take_over(socket.get(), key, descriptor);
+    if (from < 0 || static_cast<std::size_t>(from) >= all.size() || all[static_cast<std::size_t>(from)]) continue;
+    all[static_cast<std::size_t>(from)] = std::move(descriptor);
+    --expected;
+  }
+  return {};
+}
+
+// Rank 0 draws it: names of sockets must not be those of an exchange before, or of another run.
+result<std::uint64_t> draw_key(group& ranks) {
+  std::random_device random;
+  const std::uint64_t mine = (std::uint64_t{random()} << 32) | random();
+  auto all = ranks.all_gather({reinterpret_cast<const std::byte*>(&mine), sizeof mine});
+  if (!all) return all.error();
+  std::uint64_t key = 0;
+  std::memcpy(&key, (*all)[0].data(), sizeof key);
+  return key;
+}
+
+}  // namespace
+
+result<std::vector<unique_fd>> exchange_descriptors(group& ranks, int mine) {
+  const auto key = draw_key(ranks);
+  if (!key) return key.error();
+  auto listener = listen_at(place_of(*key, ranks.rank()), ranks.size());
+  if (auto all_listen = agree(ranks, listener ? status() : status(listener.error())); !all_listen) return all_listen.error();
+  std::vector<unique_fd> all(static_cast<std::size_t>(ranks.size()));
+  status outcome;
+  for (int to = 0; to < ranks.size() && outcome; ++to)
+    if (to != ranks.rank()) outcome = hand_over(*key, ranks.rank(), to, mine);
+  if (outcome) outcome = collect(listener->get(), *key, all, all.size() - 1);
+  if (auto all_have = agree(ranks, outcome); !all_have) return all_have.error();
+  return all;
+}
+
+}  // namespace pl::bandwidth

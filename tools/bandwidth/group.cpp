@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "group.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+
+#include "device_io.hpp"
+#include "group_mpi.hpp"
+#include "group_tcp.hpp"
+#include "launcher.hpp"
+#include "star_group.hpp"
+#include "text.hpp"
+
+namespace pl::bandwidth {
+namespace {
+
+constexpr const char* kByHand =
+    "--nodes N --rank R --rendezvous HOST:PORT (a free port of rank 0's host) needs no launcher and no MPI";
+
+class solo_group final : public group {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::string library() const override { return "none"; }
+  status barrier() override { return {}; }
+  status patient_barrier() override { return {}; }
+  result<std::vector<std::vector<std::byte>>> all_gather(std::span<const std::byte> mine) override {
+    return std::vector<std::vector<std::byte>>{{mine.begin(), mine.end()}};
+  }
+};
+
+// Host names may be equal on different hosts (containers, images), and sockets do not reach into other network namespaces.
+std::string own_host_id() {
+  const auto boot = real_device_io().read_text("/proc/sys/kernel/random/boot_id");
+  char space[64] = {};
+  if (readlink("/proc/self/ns/net", space, sizeof space - 1) < 0) space[0] = 0;
+  return (boot ? *boot : std::string()) + space;
+}
+
+std::unique_ptr<group> star(std::unique_ptr<star_channel> channel, const group_options& options) {
+  return make_star_group(std::move(channel), options.timeout_s);
+}
+
+result<std::unique_ptr<group>> by_meeting(const meeting& at, const group_options& options) {
+  auto channel = meet(at);
+  if (!channel) return channel.error();
+  return star(std::move(*channel), options);
+}
+
+// Of the environment alone: MPI carries it, or the ranks of one host find each other by the job's key.
+result<std::unique_ptr<group>> by_launcher(const launcher& by, const group_options& options) {
+  std::string why = by.name + " starts no MPI";
+  if (by.starts_mpi) {
+    auto channel = open_mpi(by.size);
+    if (channel) return star(std::move(*channel), options);
+    why = channel.error().message;
+  }
+  if (by.ranks_here != by.size)
+    return failure{
+        ENOSYS,
+        format("%s has started ranks on several hosts and MPI cannot be used (%s); add --rendezvous HOST:PORT, a free "
+               "port of rank 0's host, to the same command",
+               by.name.c_str(), why.c_str())};
+  meeting at;
+  at.where = local_endpoint(by.job_key);
+  at.rank = by.rank;
+  at.nodes = by.size;
+  at.timeout_s = options.timeout_s;
+  return by_meeting(at, options);
+}
+
+status check(const group_options& options, int nodes, int rank) {
+  if (options.nodes < 0 || nodes < 1) return failure{EINVAL, "how many ranks? Add --nodes N"};
+  if (nodes == 1) return {};
+  if (rank < 0)
+    return failure{EINVAL, format("--nodes %d: which of them is this process? Add --rank 0 .. %d", nodes, nodes - 1)};
+  if (rank >= nodes)
+    return failure{EINVAL, format("--rank %d does not exist among --nodes %d: the last is %d", rank, nodes, nodes - 1)};
+  return {};
+}
+
+result<std::unique_ptr<group>> open_unnamed(const group_options& options) {
+  const launcher by = read_launcher();
+  const int nodes = options.nodes != 0 ? options.nodes : by.size != 0 ? by.size : options.rendezvous.empty() ? 1 : 0;
+  const int rank = options.rank >= 0 ? options.rank : nodes == by.size ? by.rank : -1;
+  if (auto fine = check(options, nodes, rank); !fine) return fine.error();
+  if (nodes == 1) return std::unique_ptr<group>(std::make_unique<solo_group>());
+  if (options.rendezvous.empty()) {
+    if (by.size == nodes && by.rank == rank) return by_launcher(by, options);
+    return failure{EINVAL, format("--nodes %d: where do they meet? %s", nodes, kByHand)};
+  }
+  meeting at;
+  auto where = parse_endpoint(options.rendezvous);
+  if (!where) return where.error();
+  at.where = std::move(*where);
+  at.rank = rank;
+  at.nodes = nodes;
+  // Ranks that an earlier run has left behind look for the same port.
+  if (options.nodes == 0 && by.is_key_global) at.job = std::hash<std::string>{}(by.job_key);
+  at.timeout_s = options.timeout_s;
+  return by_meeting(at, options);
+}
+
+}  // namespace
+
+std::string group::name_of(int rank) const {
+  const auto index = static_cast<std::size_t>(rank);
+  if (index >= hosts_.size()) return format("rank %d", rank);
+  return format("rank %d (%s)", rank, hosts_[index].c_str());
+}
+
+status group::exchange_hosts() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  const std::string mine = std::string(name) + '\n' + own_host_id();
+  auto all = all_gather({reinterpret_cast<const std::byte*>(mine.data()), mine.size()});
+  if (!all) return all.error();
+  for (const auto& one : *all) {
+    const std::string text(reinterpret_cast<const char*>(one.data()), one.size());
+    const auto end = text.find('\n');
+    hosts_.push_back(text.substr(0, end));
+    host_ids_.push_back(end == std::string::npos ? "" : text.substr(end + 1));
+  }
+  for (int other = 0; other < rank(); ++other) local_rank_ += same_host(other, rank()) ? 1 : 0;
+  return {};
+}
+
+result<std::unique_ptr<group>> open_group(const group_options& options) {
+  auto made = open_unnamed(options);
+  if (!made) return made;
+  if (auto named = (*made)->exchange_hosts(); !named) return named.error();
+  return made;
+}
+
+}  // namespace pl::bandwidth

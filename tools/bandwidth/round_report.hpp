@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a rank tells the others: votes within a sample, and its results after a round.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "group.hpp"
+#include "runner.hpp"
+
+namespace pl::bandwidth {
+
+// Keeps the samples of all ranks in step. Each hook of the runner is a vote, so that a rank that fails ends the round for
+// all at the same step, instead of leaving them at a barrier.
+class sample_votes {
+ public:
+  sample_votes(group& ranks, unsigned samples, std::function<bool()> interrupted)
+      : ranks_(ranks), expected_(2 * samples), interrupted_(std::move(interrupted)) {}
+  run_hooks hooks();
+  // The runner has returned. Tells the others of a failure that they do not know of yet.
+  void settle(bool has_failed);
+
+ private:
+  status vote(char mine);
+  group& ranks_;
+  unsigned expected_;
+  std::function<bool()> interrupted_;
+  unsigned cast_ = 0;
+  bool is_over_ = false;
+};
+
+// Of one rank, for one round.
+struct round_report {
+  enum class ending { fine, failed, interrupted, ended_by_others } how = ending::fine;
+  failure why;  // failed
+  struct entry {
+    std::size_t transfer = 0;  // of the round
+    std::vector<double> gb_per_s;
+    mismatch wrong;
+  };
+  std::vector<entry> entries;
+};
+// `transfers`: which of the round's this rank has run.
+round_report make_report(const result<set_outcome>& outcome, const std::vector<std::size_t>& transfers);
+
+// Collective: the reports of all ranks.
+result<std::vector<round_report>> exchange_reports(group& ranks, const round_report& mine);
+
+}  // namespace pl::bandwidth

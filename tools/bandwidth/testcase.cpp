@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "testcase.hpp"
+
+#include <array>
+
+#include "case_plan.hpp"
+#include "text.hpp"
+
+namespace pl::bandwidth {
+namespace {
+
+test_outcome run_single(const testcase& self, test_context& context) {
+  return execute(self, context, plan_of(self.index, shape_of(context.gpus), context.options));
+}
+
+using kind = testcase::kind;
+constexpr testcase single(int index, const char* key, const char* description, bool has_size = true) {
+  return {index, key, description, kind::single_node, has_size, run_single};
+}
+constexpr testcase multi(int index, const char* key, const char* description) {
+  return {index, key, description, kind::multi_node, true, run_multinode};
+}
+constexpr testcase ours(int index, const char* key, const char* description, bool has_size = true) {
+  return {index, key, description, kind::ours, has_size, run_single};
+}
+
+constexpr std::array kTestcases = {
+    single(0, "host_to_device_memcpy_ce", "Host to device by copy engine, one GPU at a time"),
+    single(1, "device_to_host_memcpy_ce", "Device to host by copy engine, one GPU at a time"),
+    single(2, "host_to_device_bidirectional_memcpy_ce",
+           "Host to device by copy engine while the same GPU copies to the host.\nBoth directions and their total are "
+           "measured"),
+    single(3, "device_to_host_bidirectional_memcpy_ce",
+           "Device to host by copy engine while the same GPU copies from the host.\nBoth directions and their total are "
+           "measured"),
+    single(4, "device_to_device_memcpy_read_ce", "Each pair of peers: the row GPU pulls from the column GPU"),
+    single(5, "device_to_device_memcpy_write_ce", "Each pair of peers: the row GPU pushes to the column GPU"),
+    single(
+        6, "device_to_device_bidirectional_memcpy_read_ce",
+        "Each pair of peers pulls from each other at once.\nread1: the row GPU pulls; read2: the column GPU pulls; total"),
+    single(7, "device_to_device_bidirectional_memcpy_write_ce",
+           "Each pair of peers pushes to each other at once.\nwrite1: the row GPU pushes; write2: the column GPU pushes; "
+           "total"),
+    single(8, "all_to_host_memcpy_ce", "Every GPU copies to the host at once; each one's rate"),
+    single(9, "all_to_host_bidirectional_memcpy_ce",
+           "Every GPU copies to and from the host at once; each one's rate to the host"),
+    single(10, "host_to_all_memcpy_ce", "Every GPU copies from the host at once; each one's rate"),
+    single(11, "host_to_all_bidirectional_memcpy_ce",
+           "Every GPU copies from and to the host at once; each one's rate from the host"),
+    single(12, "all_to_one_write_ce", "All peers push to one GPU at once; total into the column GPU"),
+    single(13, "all_to_one_read_ce", "All peers pull from one GPU at once; total out of the column GPU"),
+    single(14, "one_to_all_write_ce", "One GPU pushes to all its peers at once; total out of the column GPU"),
+    single(15, "one_to_all_read_ce", "One GPU pulls from all its peers at once; total into the column GPU"),
+    single(16, "host_to_device_memcpy_sm", "Host to device by a kernel that reads host memory"),
+    single(17, "device_to_host_memcpy_sm", "Device to host by a kernel that writes host memory"),
+    single(18, "host_to_device_bidirectional_memcpy_sm",
+           "Two kernels on half of the GPU each, one a direction; host to device is the main result"),
+    single(19, "device_to_host_bidirectional_memcpy_sm",
+           "Two kernels on half of the GPU each, one a direction; device to host is the main result"),
+    single(20, "device_to_device_memcpy_read_sm", "Each pair of peers: a kernel on the row GPU reads from the column GPU"),
+    single(21, "device_to_device_memcpy_write_sm", "Each pair of peers: a kernel on the row GPU writes to the column GPU"),
+    single(
+        22, "device_to_device_bidirectional_memcpy_read_sm",
+        "Each pair of peers reads from each other at once, by kernels.\nread1: the row GPU; read2: the column GPU; total"),
+    single(
+        23, "device_to_device_bidirectional_memcpy_write_sm",
+        "Each pair of peers writes to each other at once, by kernels.\nwrite1: the row GPU; write2: the column GPU; total"),
+    single(24, "all_to_host_memcpy_sm", "Kernels on every GPU write to the host at once; each one's rate"),
+    single(25, "all_to_host_bidirectional_memcpy_sm",
+           "Kernels on every GPU write to and read from the host at once; each one's rate to the host"),
+    single(26, "host_to_all_memcpy_sm", "Kernels on every GPU read from the host at once; each one's rate"),
+    single(27, "host_to_all_bidirectional_memcpy_sm",
+           "Kernels on every GPU read from and write to the host at once; each one's rate from the host"),
+    single(28, "all_to_one_write_sm", "Kernels on all peers write to one GPU at once; total into the column GPU"),
+    single(29, "all_to_one_read_sm", "Kernels on all peers read from one GPU at once; total out of the column GPU"),
+    single(30, "one_to_all_write_sm",
+           "Kernels on one GPU, each on its share of multiprocessors, write to all its peers at once; total"),
+    single(31, "one_to_all_read_sm",
+           "Kernels on one GPU, each on its share of multiprocessors, read from all its peers at once; total"),
+    single(32, "host_device_latency_sm", "Latency of a load from host memory: pointer chase of 2 MiB by one thread", false),
+    single(33, "device_to_device_latency_sm",
+           "Latency of a load by the row GPU from the column GPU: pointer chase of 2 MiB by one thread", false),
+    single(34, "device_local_copy", "Copy within one GPU's memory by copy engine; bytes counted once"),
+    multi(35, "multinode_device_to_device_memcpy_read_ce", "Each pair of processes: the row GPU pulls from the column GPU"),
+    multi(36, "multinode_device_to_device_memcpy_write_ce", "Each pair of processes: the row GPU pushes to the column GPU"),
+    multi(37, "multinode_device_to_device_bidirectional_memcpy_read_ce",
+          "Each pair of processes pulls from each other at once"),
+    multi(38, "multinode_device_to_device_bidirectional_memcpy_write_ce",
+          "Each pair of processes pushes to each other at once"),
+    multi(39, "multinode_device_to_device_memcpy_read_sm",
+          "Each pair of processes: a kernel of the row reads from the column"),
+    multi(40, "multinode_device_to_device_memcpy_write_sm",
+          "Each pair of processes: a kernel of the row writes to the column"),
+    multi(41, "multinode_device_to_device_bidirectional_memcpy_read_sm",
+          "Each pair of processes reads from each other at once, by kernels"),
+    multi(42, "multinode_device_to_device_bidirectional_memcpy_write_sm",
+          "Each pair of processes writes to each other at once, by kernels"),
+    multi(43, "multinode_device_to_device_all_to_one_write_sm",
+          "Kernels of all processes write to the column GPU at once; sum"),
+    multi(44, "multinode_device_to_device_all_from_one_read_sm",
+          "Kernels of all processes read from the column GPU at once; sum"),
+    multi(45, "multinode_device_to_device_broadcast_one_to_all_sm",
+          "The column GPU stores into a multicast object of all GPUs; bytes counted once"),
+    multi(46, "multinode_device_to_device_broadcast_all_to_all_sm",
+          "All GPUs store into a multicast object each, at once; bytes counted once; sum"),
+    multi(47, "multinode_bisect_write_ce", "Every process A pushes to process (A + N/2) mod N, all at once"),
+    ours(48, "host_to_device_bar", "Host to device by CPU stores through BAR1 (at most 64 MiB)"),
+    ours(49, "device_to_host_bar", "Device to host by CPU loads through BAR1 (at most 4 MiB: loads wait for each other)"),
+    ours(50, "host_to_device_engine", "Host to device by the resident GPU engine (at most 64 MiB)"),
+    ours(51, "device_to_host_engine", "Device to host by the resident GPU engine (at most 64 MiB)"),
+    ours(52, "device_local_copy_sm", "Copy within one GPU's memory by a kernel; bytes counted once"),
+    ours(53, "device_to_device_staged_ce",
+         "Each pair of GPUs without peer access: the driver stages the copy in host memory"),
+    ours(54, "all_to_all_write_ce",
+         "Every GPU pushes to every peer at once, by copy engine; each pair's rate and the total"),
+    ours(55, "all_to_all_write_sm", "Every GPU writes to every peer at once, by kernels; each pair's rate and the total"),
+    ours(56, "bar_load_latency", "Latency of one CPU load from GPU memory through BAR1", false),
+    ours(57, "bar_store_latency", "Time for which one CPU store to GPU memory through BAR1 and its flush hold the CPU",
+         false),
+    ours(58, "bar_round_trip_latency", "CPU store to GPU memory, seen by a kernel, answered into host memory: whole trip",
+         false),
+    ours(59, "device_local_l2_latency_sm", "Latency of a load from the GPU's L2: pointer chase of 2 MiB", false),
+    ours(60, "device_local_memory_latency_sm", "Latency of a load from GPU memory: pointer chase of 256 MiB", false),
+    ours(61, "host_device_latency", "Latency of a load from host memory beyond caches and TLBs: pointer chase of 64 MiB",
+         false),
+};
+
+constexpr bool numbered_by_position() {
+  for (std::size_t i = 0; i < kTestcases.size(); ++i)
+    if (kTestcases[i].index != static_cast<int>(i)) return false;
+  return true;
+}
+static_assert(numbered_by_position());
+
+}  // namespace
+
+std::span<const testcase> all_testcases() { return kTestcases; }
+
+const testcase* find_testcase(const std::string& key_or_index) {
+  for (const testcase& one : kTestcases)
+    if (key_or_index == one.key) return &one;
+  const auto index = parse_integer(key_or_index);
+  if (!index || *index < 0 || *index >= static_cast<std::int64_t>(kTestcases.size())) return nullptr;
+  return &kTestcases[static_cast<std::size_t>(*index)];
+}
+
+}  // namespace pl::bandwidth

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Testcases between host and device memory: 0-3, 8-11, 16-19, 24-27, and ours by BAR1 and engine.
+#include <algorithm>
+#include <array>
+
+#include "case_plan.hpp"
+#include "text.hpp"
+
+namespace pl::bandwidth {
+namespace {
+
+constexpr std::uint64_t kUnlimited = ~0ull;
+
+struct host_case {
+  int index;
+  executor_kind by;
+  bool to_device;  // the direction of the main result
+  bool both;       // the other direction runs too
+  bool all;        // every GPU at once
+  std::uint64_t most_bytes = kUnlimited;
+};
+
+using enum executor_kind;
+constexpr std::array kHostCases = {
+    host_case{0, ce, true, false, false},
+    host_case{1, ce, false, false, false},
+    host_case{2, ce, true, true, false},
+    host_case{3, ce, false, true, false},
+    host_case{8, ce, false, false, true},
+    host_case{9, ce, false, true, true},
+    host_case{10, ce, true, false, true},
+    host_case{11, ce, true, true, true},
+    host_case{16, sm, true, false, false},
+    host_case{17, sm, false, false, false},
+    host_case{18, sm, true, true, false},
+    host_case{19, sm, false, true, false},
+    host_case{24, sm, false, false, true},
+    host_case{25, sm, false, true, true},
+    host_case{26, sm, true, false, true},
+    host_case{27, sm, true, true, true},
+    // BAR1 may be 256 MiB in all; CPU loads through it move about 1 GB/s, so larger ones only take longer.
+    host_case{48, bar, true, false, false, 64u << 20},
+    host_case{49, bar, false, false, false, 4u << 20},
+    host_case{50, engine, true, false, false, 64u << 20},
+    host_case{51, engine, false, false, false, 64u << 20},
+};
+
+const host_case& case_of(int index) {
+  return *std::find_if(kHostCases.begin(), kHostCases.end(), [index](const host_case& one) { return one.index == index; });
+}
+
+struct host_planner {
+  const host_case& what;
+  const machine_shape& shape;
+  const test_options& options;
+
+  std::uint64_t bytes() const { return std::min(options.bytes, what.most_bytes); }
+
+  transfer_spec transfer(int gpu, bool to_device) const {
+    const place host = host_place(options.host, options.numa_node);
+    transfer_spec out{host, gpu_place(gpu), {what.by, gpu, 0}, bytes()};
+    if (!to_device) std::swap(out.source, out.destination);
+    if (what.by == sm) out.by.width = share_of_multiprocessors(shape, options, gpu, what.both ? 2 : 1);
+    if (what.by == bar) out.by.width = options.threads;
+    return out;
+  }
+
+  std::string title(const char* suffix) const {
+    const char* arrow = what.both ? "<->" : what.to_device ? "->" : "<-";
+    return format("memcpy %s CPU(row) %s GPU(column) %sbandwidth (GB/s)", to_string(what.by), arrow, suffix);
+  }
+
+  // Main result, and what the original does not tell.
+  void add_matrices(case_plan& plan) const {
+    const auto labels = gpu_labels(shape.gpus());
+    plan.matrices.push_back(make_matrix("", title(""), {"0"}, labels));
+    if (options.original_mistakes) return;
+    if (what.both) {
+      const std::string arrow = what.to_device ? "<-" : "->";
+      plan.matrices.push_back(make_matrix(
+          "opposite",
+          format("memcpy %s CPU(row) %s GPU(column) beside it, bandwidth (GB/s)", to_string(what.by), arrow.c_str()), {"0"},
+          labels));
+    }
+    if (what.all) plan.matrices.push_back(make_matrix("total", title("total of all GPUs, "), {"0"}, {"all"}));
+    else if (what.both) plan.matrices.push_back(make_matrix("total", title("total, "), {"0"}, labels));
+    for (std::size_t i = 1; i < plan.matrices.size(); ++i) plan.matrices[i].is_native_only = true;
+  }
+
+  void add_gpu(cell_run& run, int gpu) const {
+    const auto column = static_cast<std::size_t>(gpu);
+    const std::size_t first = run.transfers.size();
+    run.transfers.push_back(transfer(gpu, what.to_device));
+    run.targets.push_back({.transfer = first, .matrix = 0, .column = column, .opposite_too = what.both});
+    if (!what.both) return;
+    run.transfers.push_back(transfer(gpu, !what.to_device));
+    run.targets.push_back({.transfer = first + 1, .matrix = 1, .column = column, .opposite_too = true});
+    if (!what.all)
+      run.targets.push_back(
+          {.what = cell_target::rate::total, .transfer = first, .matrix = 2, .column = column, .opposite_too = true});
+  }
+
+  void plan_each(case_plan& plan) const {
+    for (int gpu = 0; gpu < shape.gpus(); ++gpu) {
+      cell_run run;
+      run.name = format("GPU %d", gpu);
+      add_gpu(run, gpu);
+      plan.runs.push_back(std::move(run));
+    }
+  }
+
+  // One run answers for all GPUs: the traffic is balanced, so each one's rate is that beside all others.
+  void plan_all(case_plan& plan) const {
+    cell_run run;
+    run.name = "all GPUs";
+    for (int gpu = 0; gpu < shape.gpus(); ++gpu) add_gpu(run, gpu);
+    run.targets.push_back({.what = cell_target::rate::total,
+                           .matrix = plan.matrices.size() - 1,
+                           .opposite_too = what.both,
+                           .has_expectation = false});
+    plan.runs.push_back(std::move(run));
+  }
+
+  // The original's way: for each GPU a run of its own in which everything but one copy interferes with twice the bytes; by
+  // kernels, both directions count and half of their sum is reported as one direction.
+  void plan_original(case_plan& plan) const {
+    const bool half_of_both = what.both && what.by == sm;
+    for (int gpu = 0; gpu < shape.gpus(); ++gpu) {
+      cell_run run;
+      run.name = format("GPU %d", gpu);
+      run.transfers.push_back(transfer(gpu, half_of_both || what.to_device));
+      if (what.both) run.transfers.push_back(transfer(gpu, !half_of_both && !what.to_device));
+      for (int other = 0; what.all && other < shape.gpus(); ++other) {
+        if (other == gpu) continue;
+        run.transfers.push_back(transfer(other, what.to_device));
+        if (what.both) run.transfers.push_back(transfer(other, !what.to_device));
+      }
+      for (std::size_t i = 1; i < run.transfers.size(); ++i) {
+        run.transfers[i].measured = half_of_both && i == 1;
+        if (!half_of_both) run.transfers[i].bytes *= 2;
+      }
+      run.targets.push_back({.what = half_of_both ? cell_target::rate::half_of_total : cell_target::rate::own,
+                             .column = static_cast<std::size_t>(gpu),
+                             .opposite_too = what.both,
+                             .has_expectation = !half_of_both});
+      plan.runs.push_back(std::move(run));
+    }
+  }
+};
+
+}  // namespace
+
+case_plan plan_host_case(int index, const machine_shape& shape, const test_options& options) {
+  case_plan plan;
+  const host_planner planner{case_of(index), shape, options};
+  planner.add_matrices(plan);
+  if (options.original_mistakes && (planner.what.both || planner.what.all)) planner.plan_original(plan);
+  else if (planner.what.all) planner.plan_all(plan);
+  else planner.plan_each(plan);
+  return plan;
+}
+
+}  // namespace pl::bandwidth

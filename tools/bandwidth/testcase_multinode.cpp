@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+// Testcases 35-47: memory of several processes' GPUs.
+//
+// Every rank runs the same plan: the memory is shared once, then one round after the other, each with the transfers that run
+// at the same time. All ranks end a round with all results, so all know the same and take the same way on.
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+
+#include "agreement.hpp"
+#include "clock.hpp"
+#include "multinode_plan.hpp"
+#include "round_report.hpp"
+#include "shared_memory.hpp"
+#include "testcase.hpp"
+#include "text.hpp"
+
+namespace pl::bandwidth {
+namespace {
+
+struct rank_gpu {
+  std::string bus_id;
+  bool has_switch = false;  // pairs of GPUs share no link
+};
+
+class multinode_test {
+ public:
+  multinode_test(const testcase& self, test_context& context, test_outcome& out)
+      : self_(self),
+        context_(context),
+        ranks_(*context.ranks),
+        out_(out),
+        gpu_(ranks_.local_rank() % context.gpus.count()) {}
+
+  // A failure here is the same on all ranks.
+  status run();
+
+ private:
+  status exchange_gpus();
+  bool is_shared(std::string& who) const;
+  rank_shape shape() const;
+  bool run_round(const rank_round& round);
+  result<set_outcome> measure(const rank_round& round, const std::vector<std::size_t>& own, sample_votes& votes);
+  void fill(const rank_round& round, const std::vector<round_report>& reports);
+  void fill_cell(const rank_round& round, const rank_target& where, const std::vector<const round_report::entry*>& entries);
+  transfer_path path_of(const rank_round& round, const rank_target& where) const;
+  int ordinal_here(int rank) const;
+  bool stop_at(const rank_round& round, const std::vector<round_report>& reports);
+  void mark(const rank_round& round, cell_state state, const std::string& why);
+  void conclude();
+  cell& at(const rank_target& where) { return out_.matrices[where.matrix].cells[where.row][where.column]; }
+
+  const testcase& self_;
+  test_context& context_;
+  group& ranks_;
+  test_outcome& out_;
+  int gpu_;
+  std::vector<rank_gpu> rank_gpus_;
+  std::unique_ptr<shared_memory> memory_;
+  executor_kind by_ = executor_kind::ce;
+};
+
+status multinode_test::exchange_gpus() {
+  const auto& facts = context_.links.gpus;
+  const auto index = static_cast<std::size_t>(gpu_);
+  // The simulated GPUs' links are memory of the host, which all share in any order.
+  const bool has_switch = context_.gpus.simulated() || (index < facts.size() && facts[index].has_nvswitch);
+  const auto all = gather_texts(ranks_, (has_switch ? "s" : "-") + context_.gpus.bus_id(gpu_));
+  if (!all) return all.error();
+  for (const auto& one : *all) rank_gpus_.push_back({one.substr(1), one[0] == 's'});
+  return {};
+}
+
+bool multinode_test::is_shared(std::string& who) const {
+  for (int a = 0; a < ranks_.size(); ++a)
+    for (int b = a + 1; b < ranks_.size(); ++b) {
+      const auto& one = rank_gpus_[static_cast<std::size_t>(a)];
+      if (!ranks_.same_host(a, b) || one.bus_id != rank_gpus_[static_cast<std::size_t>(b)].bus_id) continue;
+      who = format("%s and rank %d share GPU %s, so they measure each other; start one rank for each GPU",
+                   ranks_.name_of(a).c_str(), b, one.bus_id.c_str());
+      return true;
+    }
+  return false;
+}
+
+rank_shape multinode_test::shape() const {
+  rank_shape out;
+  out.size = ranks_.size();
+  std::string ignored;
+  out.pairs_at_once = !is_shared(ignored) &&
+                      std::all_of(rank_gpus_.begin(), rank_gpus_.end(), [](const auto& one) { return one.has_switch; });
+  out.original_mistakes = context_.options.original_mistakes;
+  for (int from = 0; from < out.size; ++from) {
+    auto& row = out.why_not.emplace_back();
+    for (int to = 0; to < out.size; ++to) row.push_back(memory_->why_not(from, to));
+  }
+  return out;
+}
+
+status multinode_test::run() {
+  if (auto fine = exchange_gpus(); !fine) return fine;
+  auto memory = shared_memory::open(context_.gpus, ranks_, gpu_, context_.options.bytes,
+                                    buffers_of_multinode(self_.index, ranks_.size()));
+  if (!memory) return memory.error();
+  memory_ = std::move(*memory);
+  rank_plan plan = plan_multinode(self_.index, shape());
+  by_ = plan.by;
+  out_.matrices = std::move(plan.matrices);
+  for (std::size_t i = 0; i < plan.rounds.size(); ++i) {
+    if (context_.progress) context_.progress(i, plan.rounds.size(), plan.rounds[i].name);
+    if (!run_round(plan.rounds[i])) break;
+  }
+  conclude();
+  return {};
+}
+
+// False: the test ends here.
+bool multinode_test::run_round(const rank_round& round) {
+  std::vector<std::size_t> own;
+  for (std::size_t i = 0; i < round.transfers.size(); ++i)
+    if (round.transfers[i].by == ranks_.rank()) own.push_back(i);
+  sample_votes votes(ranks_, context_.options.how.samples, context_.interrupted);
+  const auto outcome = measure(round, own, votes);
+  votes.settle(!outcome);
+  const auto reports = exchange_reports(ranks_, make_report(outcome, own));
+  if (!reports) {
+    mark(round, cell_state::error, reports.error().message);
+    out_.state = test_state::error;
+    out_.reason = reports.error().message;
+    return false;
+  }
+  if (stop_at(round, *reports)) return false;
+  fill(round, *reports);
+  return true;
+}
+
+result<set_outcome> multinode_test::measure(const rank_round& round, const std::vector<std::size_t>& own,
+                                            sample_votes& votes) {
+  std::vector<bound_transfer> bound;
+  for (const std::size_t i : own) {
+    const rank_transfer& one = round.transfers[i];
+    bound_transfer made;
+    made.source = memory_->view(one.source_rank, one.source_buffer);
+    made.destination = memory_->view(one.destination_rank, one.destination_buffer);
+    made.by = {by_, gpu_, by_ == executor_kind::sm ? context_.options.sm_count : 0};
+    made.bytes = context_.options.bytes;
+    bound.push_back(made);
+  }
+  return context_.run.run(bound, context_.options.how, votes.hooks());
+}
+
+bool multinode_test::stop_at(const rank_round& round, const std::vector<round_report>& reports) {
+  using ending = round_report::ending;
+  for (int r = 0; r < ranks_.size(); ++r) {
+    const auto& one = reports[static_cast<std::size_t>(r)];
+    if (one.how != ending::failed) continue;
+    out_.state = test_state::error;
+    out_.reason = ranks_.name_of(r) + ": " + one.why.message;
+    mark(round, cell_state::error, out_.reason);
+    return true;
+  }
+  if (std::any_of(reports.begin(), reports.end(), [](const auto& one) { return one.how == ending::interrupted; })) {
+    out_.state = test_state::interrupted;
+    mark(round, cell_state::not_applicable, "interrupted before it was measured");
+    return true;
+  }
+  return false;
+}
+
+void multinode_test::mark(const rank_round& round, cell_state state, const std::string& why) {
+  for (const auto& transfer : round.transfers)
+    for (const auto& where : transfer.targets) {
+      at(where).state = state;
+      at(where).why = why;
+    }
+}
+
+void multinode_test::fill(const rank_round& round, const std::vector<round_report>& reports) {
+  std::vector<const round_report::entry*> by_transfer(round.transfers.size());
+  for (const auto& report : reports)
+    for (const auto& entry : report.entries)
+      if (entry.transfer < by_transfer.size()) by_transfer[entry.transfer] = &entry;
+  for (std::size_t i = 0; i < round.transfers.size(); ++i)
+    for (const auto& where : round.transfers[i].targets)
+      if (at(where).samples.empty()) fill_cell(round, where, by_transfer);
+}
+
+bool is_same(const rank_target& a, const rank_target& b) {
+  return a.matrix == b.matrix && a.row == b.row && a.column == b.column;
+}
+
+bool belongs_to(const rank_transfer& transfer, const rank_target& where) {
+  return std::any_of(transfer.targets.begin(), transfer.targets.end(), [&](const auto& one) { return is_same(one, where); });
+}
+
+void add_to(std::vector<double>& sum, const std::vector<double>& samples) {
+  sum.resize(std::max(sum.size(), samples.size()));
+  for (std::size_t i = 0; i < samples.size(); ++i) sum[i] += samples[i];
+}
+
+void multinode_test::fill_cell(const rank_round& round, const rank_target& where,
+                               const std::vector<const round_report::entry*>& entries) {
+  cell& one = at(where);
+  double sum_of_values = 0;
+  const auto value_of = [&](const std::vector<double>& samples) {
+    const auto all = describe(samples);
+    return context_.options.use_mean ? all.mean : all.median;
+  };
+  one.state = cell_state::measured;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (!belongs_to(round.transfers[i], where)) continue;
+    const rank_transfer& transfer = round.transfers[i];
+    if (entries[i] == nullptr || entries[i]->gb_per_s.empty()) {
+      one.state = cell_state::error;
+      one.why = ranks_.name_of(transfer.by) + " has told no rate";
+      return;
+    }
+    add_to(one.samples, entries[i]->gb_per_s);
+    sum_of_values += value_of(entries[i]->gb_per_s);
+    if (entries[i]->wrong.bytes == 0) continue;
+    one.state = cell_state::mismatch;
+    one.wrong = entries[i]->wrong;
+    one.why = format("%" PRIu64 " bytes from %s to %s, copied by %s of rank %d, arrived wrong; the first at offset %" PRIu64
+                     ": expected %016" PRIx64 ", found %016" PRIx64 " (bits that ever differ: %016" PRIx64 ")",
+                     one.wrong.bytes, ranks_.name_of(transfer.source_rank).c_str(),
+                     ranks_.name_of(transfer.destination_rank).c_str(), to_string(by_), transfer.by, one.wrong.first_offset,
+                     one.wrong.expected, one.wrong.found, one.wrong.flipped_bits);
+  }
+  // The original adds the medians of rates that need not belong to one moment.
+  one.value = context_.options.original_mistakes ? sum_of_values : value_of(one.samples);
+  if (one.state == cell_state::measured) one.why.clear();
+  one.path = path_of(round, where);
+  if (context_.cell_done && ranks_.rank() == 0)
+    context_.cell_done(self_.key, out_.matrices[where.matrix], where.row, where.column);
+}
+
+// The GPU of a rank as this process counts; -1 for one that it does not see.
+int multinode_test::ordinal_here(int rank) const {
+  if (!ranks_.same_host(rank, ranks_.rank())) return -1;
+  for (int gpu = 0; gpu < context_.gpus.count(); ++gpu)
+    if (context_.gpus.bus_id(gpu) == rank_gpus_[static_cast<std::size_t>(rank)].bus_id) return gpu;
+  return -1;
+}
+
+transfer_path multinode_test::path_of(const rank_round& round, const rank_target& where) const {
+  transfer_path path;
+  unsigned together = 0;
+  for (const auto& transfer : round.transfers) {
+    if (!belongs_to(transfer, where)) continue;
+    if (together++ > 0) continue;
+    path.source = gpu_place(ordinal_here(transfer.source_rank));
+    path.destination = gpu_place(ordinal_here(transfer.destination_rank));
+    path.by = {by_, ordinal_here(transfer.by), 0};
+  }
+  path.bytes = context_.options.bytes;
+  path.opposite_too = out_.matrices.size() == 3 || self_.index == 47;
+  path.is_sum_of_both = out_.matrices.size() == 3 && where.matrix == 2;
+  path.same_direction = path.is_sum_of_both ? 1 : together;
+  return path;
+}
+
+void multinode_test::conclude() {
+  bool has_measured = false;
+  std::string mismatch_why, other_why;
+  for (const auto& one : out_.matrices)
+    for (const auto& row : one.cells)
+      for (const cell& each : row) {
+        has_measured = has_measured || each.state == cell_state::measured;
+        if (each.state == cell_state::mismatch && mismatch_why.empty()) mismatch_why = each.why;
+        if (each.state == cell_state::not_applicable && other_why.empty() && each.why != "one GPU is no pair")
+          other_why = each.why;
+      }
+  if (out_.state != test_state::passed) return;
+  if (!mismatch_why.empty()) {
+    out_.state = test_state::failed;
+    out_.reason = mismatch_why;
+    return;
+  }
+  if (!has_measured) {
+    out_.state = test_state::waived;
+    out_.reason = other_why;
+    return;
+  }
+  out_.reason = memory_->remark();
+  std::string shared;
+  if (is_shared(shared)) out_.reason += (out_.reason.empty() ? "" : "; ") + shared;
+}
+
+// What needs no other rank to be known; empty: it can run.
+std::string waiver(const testcase& self, const test_context& context) {
+  if (context.ranks == nullptr || context.ranks->size() < 2)
+    return "needs several processes, one for each GPU: mpirun -n N, or --nodes N --rank R --rendezvous HOST:PORT";
+  if (buffers_of_multinode(self.index, context.ranks->size()) == 0) return "multicast is not built in this version";
+  return "";
+}
+
+}  // namespace
+
+test_outcome run_multinode(const testcase& self, test_context& context) {
+  test_outcome out;
+  out.index = self.index;
+  out.key = self.key;
+  const std::uint64_t begin = monotonic_ns();
+  out.reason = waiver(self, context);
+  if (!out.reason.empty()) {
+    out.state = test_state::waived;
+  } else if (auto fine = multinode_test(self, context, out).run(); !fine) {
+    out.state = fine.code() == ENOTSUP ? test_state::waived : test_state::error;
+    out.reason = fine.error().message;
+  }
+  out.seconds = static_cast<double>(monotonic_ns() - begin) * 1e-9;
+  return out;
+}
+
+}  // namespace pl::bandwidth

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies within one GPU (34 and ours), and the choice of the planner by number.
+#include "case_plan.hpp"
+#include "text.hpp"
+
+namespace pl::bandwidth {
+
+case_plan plan_local_case(int index, const machine_shape& shape, const test_options& options) {
+  const bool by_kernel = index != 34;
+  case_plan plan;
+  plan.matrices.push_back(make_matrix(
+      "", by_kernel ? "memcpy local SM GPU(column) bandwidth (GB/s)" : "memcpy local GPU(column) bandwidth (GB/s)", {"0"},
+      gpu_labels(shape.gpus())));
+  plan.matrices[0].row_label = "GPU";
+  for (int gpu = 0; gpu < shape.gpus(); ++gpu) {
+    cell_run run;
+    run.name = format("GPU %d", gpu);
+    transfer_spec copy{gpu_place(gpu), gpu_place(gpu), {executor_kind::ce, gpu, 0}, options.bytes};
+    if (by_kernel) copy.by = {executor_kind::sm, gpu, share_of_multiprocessors(shape, options, gpu, 1)};
+    run.transfers.push_back(copy);
+    run.targets.push_back({.column = static_cast<std::size_t>(gpu)});
+    plan.runs.push_back(std::move(run));
+  }
+  return plan;
+}
+
+case_plan plan_of(int index, const machine_shape& shape, const test_options& options) {
+  switch (index) {
+    case 32:
+    case 33:
+    case 56:
+    case 57:
+    case 58:
+    case 59:
+    case 60:
+    case 61:
+      return plan_latency_case(index, shape, options);
+    case 34:
+    case 52:
+      return plan_local_case(index, shape, options);
+    case 53:
+    case 54:
+    case 55:
+      return plan_peer_case(index, shape, options);
+    default:
+      break;
+  }
+  const int at_ce = index >= 16 && index < 32 ? index - 16 : index;  // kernels' tests stand 16 behind the copy engines'
+  const bool between_gpus = (at_ce >= 4 && at_ce <= 7) || (at_ce >= 12 && at_ce <= 15);
+  return between_gpus ? plan_peer_case(index, shape, options) : plan_host_case(index, shape, options);
+}
+
+}  // namespace pl::bandwidth
