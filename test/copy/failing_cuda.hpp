@@ -70,7 +70,7 @@ class failing_cuda {
     return kMostSteps;
   }
 
- private:
+ protected:  // for tests of code that makes other calls too
   static bool must_fail() {
     if (g_step++ != g_fail_at) return false;
     g_has_fired = true;
@@ -105,6 +105,7 @@ class failing_cuda {
     table_.*Member = &counted<Member>::call;
   }
 
+ private:
   static inline std::atomic<int> g_step{0}, g_fail_at{-1}, g_alive{0}, g_code{0};
   static inline std::atomic<bool> g_has_fired{false};
   cu::driver_table table_;

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
-#include <functional>
-#include <vector>
+#include <string>
 
 #include "clock.hpp"
 #include "driver_abi.hpp"
@@ -73,12 +73,13 @@ class Links : public testing::Test {
     cuCtxSynchronize();
     return static_cast<double>(monotonic_ns() - start_ns);
   }
-  // The best of some tries is the link's time; the upper bound leaves room for a busy machine.
+  // The best of some tries is the link's time: on a busy machine one may come late, none may come early.
   static void expect_rate(cu::device_ptr to, cu::device_ptr from, double gb_per_s) {
+    const double wanted_ns = 2 * kBytes / gb_per_s;
     double best_ns = copy_ns(to, from, 2);
-    for (int i = 0; i < 4; ++i) best_ns = std::min(best_ns, copy_ns(to, from, 2));
-    EXPECT_GE(best_ns, 2 * kBytes / gb_per_s);
-    EXPECT_LE(best_ns, 2 * kBytes / gb_per_s * 1.5);
+    for (int i = 0; i < 30 && best_ns > 1.2 * wanted_ns; ++i) best_ns = std::min(best_ns, copy_ns(to, from, 2));
+    EXPECT_GE(best_ns, wanted_ns);
+    EXPECT_LE(best_ns, 1.5 * wanted_ns);
   }
 
   cu::context_t contexts_[2]{};

@@ -20,7 +20,6 @@ namespace {
 using namespace pl::bandwidth;
 
 std::unique_ptr<gpu_set> open_gpus() {
-  must(choose_gpu());
   const auto* cuda = must(cu::driver());
   if (auto ready = cu::initialize(*cuda); !ready)
     throw tool_failure(format("no GPU answers: %s. %s", ready.error().message.c_str(), kNoRealGpuAdvice));
@@ -35,24 +34,37 @@ std::string host_name() {
   return name;
 }
 
-compat_environment describe(gpu_set& gpus, const group* ranks, const machine_facts& facts) {
+// "Process 0 (node1): device 0: NVIDIA H100 (00000000:0a:00)" of every process. Collective.
+std::vector<std::string> process_lines(gpu_set& gpus, group& ranks) {
+  const int gpu = ranks.local_rank() % gpus.count();
+  const std::string mine = format("device %d: %s", gpu, compat_device_name(gpus.name(gpu), gpus.bus_id(gpu)).c_str());
+  const auto all = must(ranks.all_gather(std::as_bytes(std::span(mine))));
+  std::vector<std::string> out;
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    const auto& bytes = all[static_cast<std::size_t>(rank)];
+    const std::string theirs(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    out.push_back(format("Process %d (%s): %s", rank, ranks.host_of(rank).c_str(), theirs.c_str()));
+  }
+  return out;
+}
+
+compat_environment describe(gpu_set& gpus, group* ranks, const machine_facts& facts) {
   compat_environment out;
   out.cuda_version = facts.cuda_version;
   out.driver_version = facts.driver_version;
   out.host = host_name();
   for (int gpu = 0; gpu < gpus.count(); ++gpu) out.devices.push_back(compat_device_name(gpus.name(gpu), gpus.bus_id(gpu)));
-  if (ranks == nullptr || ranks->size() == 1) return out;
+  if (ranks->size() == 1) return out;
   out.group_library = ranks->library();
-  for (int rank = 0; rank < ranks->size(); ++rank)
-    out.processes.push_back(format("Process %d (%s)", rank, ranks->host_of(rank).c_str()));
+  out.processes = process_lines(gpus, *ranks);
   return out;
 }
 
-void print_native_head(gpu_set& gpus, const group* ranks, const bandwidth_options& options) {
+void print_native_head(gpu_set& gpus, const group& ranks, const bandwidth_options& options) {
   for (int gpu = 0; gpu < gpus.count(); ++gpu)
     std::printf("GPU %d: %s, %s, %u multiprocessors\n", gpu, gpus.name(gpu).c_str(), gpus.bus_id(gpu).c_str(),
                 gpus.multiprocessors(gpu));
-  if (ranks != nullptr && ranks->size() > 1) std::printf("%d processes, %s\n", ranks->size(), ranks->library().c_str());
+  if (ranks.size() > 1) std::printf("%d processes, %s\n", ranks.size(), ranks.library().c_str());
   std::printf("%u samples of at least %u copies each; GB/s are 10^9 bytes a second\n\n", options.test.how.samples,
               options.test.how.copies);
 }
@@ -77,8 +89,8 @@ void set_parameters(result_file& file, const bandwidth_options& options) {
 }
 
 // Where the simulated GPU says so: in front of text; beside JSON, which must stay JSON.
-void print_head(gpu_set& gpus, const group* ranks, const bandwidth_options& options, const compat_environment& environment) {
-  if (ranks != nullptr && ranks->rank() != 0) return;
+void print_head(gpu_set& gpus, const group& ranks, const bandwidth_options& options, const compat_environment& environment) {
+  if (ranks.rank() != 0) return;
   const bool compat_object = options.compat && options.json_to_stdout;
   if (gpus.simulated() && compat_object) std::fprintf(stderr, "%s\n", kSimulatedHeader);
   if (compat_object) return;
@@ -91,6 +103,7 @@ void print_head(gpu_set& gpus, const group* ranks, const bandwidth_options& opti
 int measure(const invocation& call, const bandwidth_options& options) {
   std::optional<baseline> reference;
   if (!options.baseline_path.empty()) reference = must(baseline::load(options.baseline_path, options.threshold_percent));
+  must(choose_gpu());  // forks, which MPI does not like once it runs
   const auto ranks = must(open_group(options.ranks));
   const auto selection = must(select_testcases(options, ranks->size()));
   common_options common;
@@ -104,7 +117,7 @@ int measure(const invocation& call, const bandwidth_options& options) {
   set_parameters(out.file(), options);
   out.file().set_unit("value", "the row's unit");
   const compat_environment environment = describe(*gpus, ranks.get(), facts);
-  print_head(*gpus, ranks.get(), options, environment);
+  print_head(*gpus, *ranks, options, environment);
   bandwidth_session session(options,
                             {.gpus = *gpus,
                              .ranks = ranks->size() > 1 ? ranks.get() : nullptr,

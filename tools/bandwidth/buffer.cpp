@@ -9,6 +9,7 @@
 
 #include "checked_math.hpp"
 #include "numa.hpp"
+#include "simulated_topology.hpp"
 #include "text.hpp"
 
 namespace pl::bandwidth {
@@ -127,6 +128,7 @@ struct buffer_pool::entry {
     if ((is_registered || device != 0) && !gpus.make_current(gpu)) return;
     if (is_registered) gpus.cuda().cuMemHostUnregister(host.base());
     if (device != 0) gpus.cuda().cuMemFree_v2(device);
+    if (gpus.simulated() && host.base() != nullptr) simulated::set_host_node(host.base(), host.bytes(), -1);
   }
 
   status make_device(int ordinal, std::uint64_t bytes);
@@ -211,6 +213,33 @@ status buffer_pool::entry::register_pages() {
   return {};
 }
 
+namespace {
+
+struct chosen_nodes {
+  std::optional<int> bind_to;  // of this machine
+  int simulated = -1;          // of the simulated one, which need not be like this one
+};
+
+// `near_gpu`: -1 if nothing was said.
+result<chosen_nodes> choose_nodes(const gpu_set& gpus, const place& where, int near_gpu) {
+  chosen_nodes out;
+  if (where.index < 0) {
+    if (near_gpu < 0) return out;
+    if (gpus.simulated()) out.simulated = simulated::node_of_gpu(near_gpu);
+    else if (const int near = numa::node_of_pci_device(gpus.bus_id(near_gpu)); near >= 0) out.bind_to = near;
+    return out;
+  }
+  const auto nodes = numa::nodes();
+  if (std::find(nodes.begin(), nodes.end(), where.index) != nodes.end()) out.bind_to = where.index;
+  if (gpus.simulated() && where.index < simulated::node_count()) out.simulated = where.index;
+  if (!out.bind_to && out.simulated < 0)
+    return failure{EINVAL,
+                   format("no NUMA node %d with memory: this machine has %s", where.index, list_of_nodes(nodes).c_str())};
+  return out;
+}
+
+}  // namespace
+
 buffer_pool::buffer_pool(gpu_set& gpus, const host_memory_options& options) : gpus_(gpus), options_(options) {}
 buffer_pool::~buffer_pool() = default;
 
@@ -228,21 +257,18 @@ result<memory_view> buffer_pool::get(const place& where, std::uint64_t bytes, un
     return (entries_[key] = std::move(fresh))->view;
   }
   const bool is_near_a_gpu = near_gpu >= 0 && near_gpu < gpus_.count();
-  std::optional<int> node;
-  if (where.index >= 0) {
-    const auto nodes = numa::nodes();
-    if (std::find(nodes.begin(), nodes.end(), where.index) == nodes.end())
-      return failure{EINVAL,
-                     format("no NUMA node %d with memory: this machine has %s", where.index, list_of_nodes(nodes).c_str())};
-    node = where.index;
-  } else if (options_.bind_near_gpu && is_near_a_gpu) {
-    if (const int near = numa::node_of_pci_device(gpus_.bus_id(near_gpu)); near >= 0) node = near;
-  }
-  if (auto made = fresh->make_host(where, bytes, is_near_a_gpu ? near_gpu : 0, node); !made) return made.error();
+  const auto nodes = choose_nodes(gpus_, where, options_.bind_near_gpu && is_near_a_gpu ? near_gpu : -1);
+  if (!nodes) return nodes.error();
+  if (auto made = fresh->make_host(where, bytes, is_near_a_gpu ? near_gpu : 0, nodes->bind_to); !made) return made.error();
+  if (nodes->simulated >= 0) simulated::set_host_node(fresh->host.base(), fresh->host.bytes(), nodes->simulated);
   return (entries_[key] = std::move(fresh))->view;
 }
 
-int buffer_pool::node_of(const memory_view& view) const { return view.host == nullptr ? -1 : numa::node_of(view.host); }
+int buffer_pool::node_of(const memory_view& view) const {
+  if (view.host == nullptr) return -1;
+  if (const int told = gpus_.simulated() ? simulated::host_node(view.host) : -1; told >= 0) return told;
+  return numa::node_of(view.host);
+}
 
 void buffer_pool::trim() { entries_.clear(); }
 

@@ -150,7 +150,13 @@ class run_execution {
     for (place* end : {&one.path.source, &one.path.destination})
       if (end->what == place::kind::host && host_node >= 0) end->index = host_node;  // where the pages really are
     check_data(target, measured, one);
-    if (target.has_expectation && one.state == cell_state::measured) judge_cell(context_, one);
+    if (one.state == cell_state::measured && has_expectation(target)) judge_cell(context_, one);
+  }
+
+  bool has_expectation(const cell_target& target) const {
+    if (!target.has_expectation || !target.through_one_link) return target.has_expectation;
+    const auto gpu = static_cast<std::size_t>(run_.transfers[target.transfer].by.gpu);
+    return gpu < context_.links.gpus.size() && context_.links.gpus[gpu].nvlinks_to_gpu.empty();
   }
 
   bool measure_latency() {

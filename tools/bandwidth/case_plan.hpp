@@ -31,7 +31,8 @@ struct cell_target {
   std::size_t matrix = 0, row = 0, column = 0;
   unsigned same_direction = 1;
   bool opposite_too = false;
-  bool has_expectation = true;  // false: a sum over several GPUs' links, which the model does not know
+  bool through_one_link = false;  // all transfers of the GPU leave by one link; with direct links to each peer they do not
+  bool has_expectation = true;    // false: a sum over several GPUs' links, which the model does not know
 };
 
 struct cell_run {

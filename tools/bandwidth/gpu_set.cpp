@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu_set.hpp"
 
+#include <dlfcn.h>
+
 #include <map>
 #include <mutex>
 #include <set>
@@ -98,6 +100,22 @@ status gpu_set::enable_peer_access(int gpu, int peer) {
   if (rc != cu::error_code::peer_access_already_enabled)
     if (auto done = check(rc, format("GPU %d: access to the memory of GPU %d", gpu, peer)); !done) return done;
   one.peers.insert(peer);
+  return {};
+}
+
+status gpu_set::disable_peer_access(int gpu, int peer) {
+  auto& one = *gpus_[static_cast<std::size_t>(gpu)];
+  if (!one.peers.contains(peer)) return {};
+  // The one caller of this function: not in the table.
+  using disable_call = cu::result_t (*)(cu::context_t);
+  const auto disable =
+      cuda_.library == nullptr ? nullptr : reinterpret_cast<disable_call>(dlsym(cuda_.library, "cuCtxDisablePeerAccess"));
+  if (disable == nullptr) return failure{ENOTSUP, "the driver cannot take peer access back"};
+  const cu::context_t other = gpus_[static_cast<std::size_t>(peer)]->context;
+  if (auto ready = make_current(gpu); !ready) return ready;
+  const auto what = format("GPU %d: no access to the memory of GPU %d", gpu, peer);
+  if (auto done = check(disable(other), what); !done) return done;
+  one.peers.erase(peer);
   return {};
 }
 

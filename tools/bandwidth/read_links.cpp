@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // read_links: every GPU of the set, asked through NVML, sysfs and the driver.
-#include <dlfcn.h>
-
 #include <algorithm>
 
 #include "gpu_set.hpp"
 #include "judgement.hpp"
 #include "link_facts.hpp"
+#include "simulated_topology.hpp"
 #include "text.hpp"
 
 namespace pl::bandwidth {
@@ -14,20 +13,6 @@ namespace {
 
 constexpr int kMemoryBusBits = 37, kMemoryClockKhz = 36, kL2Bytes = 38;
 constexpr int kHostPageTables = 100;  // the GPU walks the host's page tables: coherent, over NVLink-C2C
-
-// The simulated GPU's own calls; null functions with a real one.
-struct simulated_calls {
-  int (*device_node)(int) = nullptr;
-  int (*node_count)() = nullptr;
-  int (*has_rates)() = nullptr;
-  explicit simulated_calls(bool wanted) {
-    void* const library = wanted ? dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD) : nullptr;
-    if (library == nullptr) return;
-    device_node = reinterpret_cast<int (*)(int)>(dlsym(library, "peerlaneSimDeviceNode"));
-    node_count = reinterpret_cast<int (*)()>(dlsym(library, "peerlaneSimNodeCount"));
-    has_rates = reinterpret_cast<int (*)()>(dlsym(library, "peerlaneSimHasRates"));
-  }
-};
 
 void ask_driver(gpu_set& gpus, int gpu, gpu_link_facts& facts) {
   const auto positive = [&](int which) { return static_cast<unsigned>(std::max(gpus.attribute(gpu, which), 0)); };
@@ -64,7 +49,6 @@ void ask_nvml(const tools::nvml_device& nvml, gpu_link_facts& facts) {
 machine_links read_links(gpu_set& gpus) {
   machine_links out;
   out.simulated = gpus.simulated();
-  const simulated_calls simulated(out.simulated);
   out.gpus.resize(static_cast<std::size_t>(gpus.count()));
   for (int gpu = 0; gpu < gpus.count(); ++gpu) ask_driver(gpus, gpu, out.gpus[static_cast<std::size_t>(gpu)]);
   for (int gpu = 0; gpu < gpus.count(); ++gpu) {
@@ -77,10 +61,10 @@ machine_links read_links(gpu_set& gpus) {
       out.remarks.push_back(format("GPU %d: links and clocks are not known: %s", gpu, why_not.c_str()));
     }
     if (!out.simulated) read_sysfs(facts);
-    else if (simulated.device_node != nullptr) facts.numa_node = simulated.device_node(gpu);
+    else facts.numa_node = simulated::node_of_gpu(gpu);
   }
-  out.numa_nodes = out.simulated && simulated.node_count != nullptr ? simulated.node_count() : count_numa_nodes();
-  out.has_rates = !out.simulated || (simulated.has_rates != nullptr && simulated.has_rates() != 0);
+  out.numa_nodes = out.simulated ? simulated::node_count() : count_numa_nodes();
+  out.has_rates = !out.simulated || simulated::has_rates();
   if (!out.has_rates)
     out.remarks.push_back(
         "simulated GPU: rates are this CPU's and not judged; set PEERLANE_SIM_RATES for links with a speed");

@@ -39,15 +39,12 @@ double gb_per_s(std::uint64_t bytes, std::uint64_t copies, double ns, bool whole
 }  // namespace
 
 struct runner::state {
-  explicit state(gpu_set& all) : gpus(all), data(all) {}
+  explicit state(gpu_set& all) : gpus(all), data(all), tools(all) {}
   gpu_set& gpus;
   pattern data;
-  // Windows whose work did not end in time, with copies of their transfers: kept, and their GPUs left alone, until it has.
-  struct stuck {
-    std::vector<bound_transfer> transfers;
-    std::unique_ptr<window> work;
-  };
-  std::vector<std::unique_ptr<stuck>> left_behind;
+  cpu_tools tools;
+  // Windows whose work did not end in time: kept, and their GPUs left alone, until it has.
+  std::vector<std::unique_ptr<window>> left_behind;
 
   status check_left_behind(std::span<const bound_transfer> transfers);
   result<std::vector<std::uint64_t>> plan(window& work, std::span<const bound_transfer> transfers, const method& how);
@@ -63,9 +60,9 @@ runner::runner(gpu_set& gpus) : state_(std::make_unique<state>(gpus)) {}
 runner::~runner() = default;
 
 status runner::state::check_left_behind(std::span<const bound_transfer> transfers) {
-  std::erase_if(left_behind, [](auto& one) { return !one->work->is_busy(); });
+  std::erase_if(left_behind, [](auto& one) { return !one->is_busy(); });
   for (const auto& one : left_behind)
-    for (const int gpu : one->work->gpus_in_use())
+    for (const int gpu : one->gpus_in_use())
       for (const auto& transfer : transfers)
         if (transfer.by.gpu == gpu)
           return failure{EIO,
@@ -81,13 +78,10 @@ result<set_outcome> runner::run(std::span<const bound_transfer> transfers, const
   if (auto free = self.check_left_behind(transfers); !free) return free.error();
   for (const auto& one : transfers)
     if (auto open = enable_peer_access(self.gpus, one); !open) return open.error();
-  auto owned = std::make_unique<state::stuck>();
-  owned->transfers.assign(transfers.begin(), transfers.end());
-  auto work = window::make(self.gpus, owned->transfers);
+  auto work = window::make(self.gpus, self.tools, transfers);
   if (!work) return work.error();
-  owned->work = *std::move(work);
-  auto outcome = self.run_samples(*owned->work, owned->transfers, how, hooks);
-  if (!outcome && owned->work->is_busy()) self.left_behind.push_back(std::move(owned));
+  auto outcome = self.run_samples(**work, transfers, how, hooks);
+  if (!outcome && (*work)->is_busy()) self.left_behind.push_back(*std::move(work));
   return outcome;
 }
 
@@ -102,6 +96,7 @@ result<set_outcome> runner::state::run_samples(window& work, std::span<const bou
     if (how.verify)
       if (auto ready = prepare_data(transfers, how, sample); !ready) return ready.error();
     if (auto done = run_sample(work, transfers, how, hooks, *copies, out); !done) return done.error();
+    for (std::size_t i = 0; i < transfers.size(); ++i) out.each[i].retries = work.retries(i);
     if (how.verify)
       if (auto checked = check_data(transfers, how, sample, out); !checked) return checked.error();
   }

@@ -146,6 +146,7 @@ struct peer_planner {
         run.transfers.push_back(one_works ? transfer(one, other, reads, others.size()) : transfer(other, one, reads, 1));
       cell_target target = at(0, 0, one);
       target.what = cell_target::rate::total;
+      target.through_one_link = true;
       run.targets.push_back(target);
       plan.runs.push_back(std::move(run));
     }
@@ -167,6 +168,7 @@ struct peer_planner {
         cell_target target = at(0, row, column);
         target.transfer = run.transfers.size();
         target.same_direction = static_cast<unsigned>(others.size());
+        target.through_one_link = true;
         target.opposite_too = true;
         run.transfers.push_back(transfer(row, column, false, others.size()));
         run.targets.push_back(target);

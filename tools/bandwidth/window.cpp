@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "window.hpp"
 
+#include <sched.h>
 #include <time.h>
 
 #include <algorithm>
 
 #include "clock.hpp"
 #include "text.hpp"
+#include "transfer_check.hpp"
 
 namespace pl::bandwidth {
 namespace {
@@ -20,90 +22,203 @@ void nap() {
 
 }  // namespace
 
-result<std::unique_ptr<window>> window::make(gpu_set& gpus, std::span<const bound_transfer> transfers) {
-  std::unique_ptr<window> fresh(new window(gpus, transfers));
-  for (const auto& one : transfers) {
-    auto lane = gpu_lane::make(gpus, one);
-    if (!lane) return lane.error();
-    fresh->lanes_.push_back(*std::move(lane));
-  }
-  if (fresh->lanes_.empty()) return fresh;
-  auto made = gate::make(gpus, fresh->lanes_.front()->gpu());
-  if (!made) return made.error();
-  fresh->gate_ = *std::move(made);
+result<std::unique_ptr<window>> window::make(gpu_set& gpus, cpu_tools& tools, std::span<const bound_transfer> transfers) {
+  std::unique_ptr<window> fresh(new window);
+  if (auto opened = fresh->open(gpus, tools, transfers); !opened) return opened.error();
   return fresh;
 }
 
 window::~window() = default;
 
+status window::open(gpu_set& gpus, cpu_tools& tools, std::span<const bound_transfer> transfers) {
+  for (std::size_t i = 0; i < transfers.size(); ++i) {
+    const auto by = transfers[i].by.what;
+    if (by == executor_kind::bar || by == executor_kind::engine || blocks_the_cpu(gpus, transfers[i])) {
+      auto lane = make_cpu_lane(gpus, tools, transfers[i]);
+      if (!lane) return lane.error();
+      on_cpus_.push_back({i, *std::move(lane)});
+    } else {
+      auto lane = gpu_lane::make(gpus, transfers[i]);
+      if (!lane) return lane.error();
+      on_gpus_.push_back({i, *std::move(lane)});
+    }
+  }
+  if (on_gpus_.empty()) return {};
+  auto made = gate::make(gpus, on_gpus_.front().lane->gpu());
+  if (!made) return made.error();
+  gate_ = *std::move(made);
+  return {};
+}
+
 std::vector<int> window::gpus_in_use() const {
   std::vector<int> out;
-  for (const auto& lane : lanes_) out.push_back(lane->gpu());
+  for (const auto& one : on_gpus_) out.push_back(one.lane->gpu());
   return out;
 }
 
 bool window::is_busy() {
-  return std::any_of(lanes_.begin(), lanes_.end(), [](auto& lane) { return lane->finished().code() == EAGAIN; });
+  return std::any_of(on_gpus_.begin(), on_gpus_.end(), [](auto& one) { return one.lane->finished().code() == EAGAIN; });
+}
+
+std::uint64_t window::retries(std::size_t transfer) const {
+  for (const auto& one : on_cpus_)
+    if (one.transfer == transfer) return one.lane->retries();
+  return 0;
 }
 
 result<window_timing> window::run(const window_plan& plan) {
+  auto timed = on_cpus_.empty() ? run_on_gpus(plan) : run_with_cpus(plan);
+  if (!timed) drain(plan.timeout_s);
+  return timed;
+}
+
+// ---- GPUs alone: their clocks time it --------------------------------------------------------------------------------
+
+result<window_timing> window::run_on_gpus(const window_plan& plan) {
   if (gate_) gate_->close(plan.timeout_s);
-  status done = enqueue(plan);
-  if (done) done = release(plan);
-  if (done) done = wait(plan.timeout_s);
-  if (!done) {
-    drain(plan.timeout_s);
-    return done.error();
-  }
+  if (auto queued = enqueue(plan); !queued) return queued.error();
+  if (auto released = release(plan); !released) return released.error();
+  if (auto ended = wait(plan, nullptr); !ended) return ended.error();
   return time_by_gpu();
 }
 
 // gate | warm-up | start | copies | end, on each stream. Nobody starts before all have warmed up, and all others after the
 // first, whose clock times the window.
 status window::enqueue(const window_plan& plan) {
-  if (auto queued = enqueue_warm_up(plan); !queued) return queued;
-  if (auto chained = chain_starts(); !chained) return chained;
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    if (auto ready = lanes_[i]->select(); !ready) return ready;
-    if (auto queued = lanes_[i]->enqueue_copies(plan.copies[i]); !queued) return queued;
-    if (auto marked = lanes_[i]->record(gpu_lane::mark::end); !marked) return marked;
-  }
-  return chain_ends();
-}
-
-status window::enqueue_warm_up(const window_plan& plan) {
-  for (const auto& lane : lanes_) {
+  for (const auto& [transfer, lane, seen] : on_gpus_) {
     if (auto ready = lane->select(); !ready) return ready;
     if (auto held = gate_->hold(lane->gpu(), lane->stream()); !held) return held;
     if (auto queued = lane->enqueue_copies(plan.warm_up); !queued) return queued;
     if (auto marked = lane->record(gpu_lane::mark::warm); !marked) return marked;
   }
-  return {};
+  if (auto chained = chain_starts(); !chained) return chained;
+  for (const auto& [transfer, lane, seen] : on_gpus_) {
+    if (auto ready = lane->select(); !ready) return ready;
+    if (auto queued = lane->enqueue_copies(plan.copies[transfer]); !queued) return queued;
+    if (auto marked = lane->record(gpu_lane::mark::end); !marked) return marked;
+  }
+  return chain_ends();
 }
 
 status window::chain_starts() {
-  if (lanes_.empty()) return {};
-  auto& first = *lanes_.front();
+  if (on_gpus_.empty()) return {};
+  auto& first = *on_gpus_.front().lane;
   if (auto ready = first.select(); !ready) return ready;
-  for (std::size_t i = 1; i < lanes_.size(); ++i)
-    if (auto waits = first.wait_for(*lanes_[i], gpu_lane::mark::warm); !waits) return waits;
+  for (std::size_t i = 1; i < on_gpus_.size(); ++i)
+    if (auto waits = first.wait_for(*on_gpus_[i].lane, gpu_lane::mark::warm); !waits) return waits;
   if (auto marked = first.record(gpu_lane::mark::start); !marked) return marked;
-  for (std::size_t i = 1; i < lanes_.size(); ++i) {
-    if (auto ready = lanes_[i]->select(); !ready) return ready;
-    if (auto waits = lanes_[i]->wait_for(first, gpu_lane::mark::start); !waits) return waits;
-    if (auto marked = lanes_[i]->record(gpu_lane::mark::start); !marked) return marked;
+  for (std::size_t i = 1; i < on_gpus_.size(); ++i) {
+    auto& lane = *on_gpus_[i].lane;
+    if (auto ready = lane.select(); !ready) return ready;
+    if (auto waits = lane.wait_for(first, gpu_lane::mark::start); !waits) return waits;
+    if (auto marked = lane.record(gpu_lane::mark::start); !marked) return marked;
   }
   return {};
 }
 
 status window::chain_ends() {
-  if (lanes_.empty()) return {};
-  auto& first = *lanes_.front();
+  if (on_gpus_.empty()) return {};
+  auto& first = *on_gpus_.front().lane;
   if (auto ready = first.select(); !ready) return ready;
-  for (std::size_t i = 1; i < lanes_.size(); ++i)
-    if (auto waits = first.wait_for(*lanes_[i], gpu_lane::mark::end); !waits) return waits;
+  for (std::size_t i = 1; i < on_gpus_.size(); ++i)
+    if (auto waits = first.wait_for(*on_gpus_[i].lane, gpu_lane::mark::end); !waits) return waits;
   return first.record(gpu_lane::mark::all_ended);
 }
+
+result<window_timing> window::time_by_gpu() {
+  window_timing out;
+  for (const auto& one : on_gpus_) {
+    const auto own = one.lane->elapsed_ns(gpu_lane::mark::start, gpu_lane::mark::end);
+    if (!own) return own.error();
+    out.own_ns.push_back(*own);
+  }
+  if (on_gpus_.empty()) return out;
+  const auto whole = on_gpus_.front().lane->elapsed_ns(gpu_lane::mark::start, gpu_lane::mark::all_ended);
+  if (!whole) return whole.error();
+  out.window_ns = *whole;
+  // All start together; clocks of different GPUs cannot be compared any closer.
+  out.all_ran_ns = std::min(*whole, *std::min_element(out.own_ns.begin(), out.own_ns.end()));
+  return out;
+}
+
+// ---- CPU threads take part: the host's clock times it ----------------------------------------------------------------
+
+result<window_timing> window::run_with_cpus(const window_plan& plan) {
+  cpu_team team;  // joined before this returns, however it does
+  if (auto ready = get_ready(plan, team); !ready) return ready.error();
+  if (gate_) gate_->close(plan.timeout_s);
+  if (auto queued = enqueue_unchained(plan); !queued) return queued.error();
+  if (auto released = release(plan); !released) return released.error();
+  const std::uint64_t release_ns = monotonic_ns();
+  team.go();
+  const status ended = wait(plan, &team);
+  if (!ended) team.stop();
+  const status joined = team.join();
+  if (!joined && joined.code() != ECANCELED) return joined.error();
+  if (!ended) return ended.error();
+  return time_by_cpu(team, release_ns);
+}
+
+// Warm-up is over before the gate opens: from then on the host's clock runs.
+status window::get_ready(const window_plan& plan, cpu_team& team) {
+  for (const auto& one : on_gpus_) {
+    if (auto ready = one.lane->select(); !ready) return ready;
+    if (auto queued = one.lane->enqueue_copies(plan.warm_up); !queued) return queued;
+  }
+  if (auto warm = wait(plan, nullptr); !warm) return warm;
+  for (const auto& one : on_cpus_) team.add(*one.lane, plan.copies[one.transfer], plan.warm_up);
+  const std::uint64_t deadline_ns = monotonic_ns() + plan.timeout_s * kSecondNs;
+  while (!team.is_ready()) {
+    if (monotonic_ns() > deadline_ns)
+      return failure{ETIMEDOUT,
+                     format("the CPU's transfers did not warm up within %u s: a smaller -b takes less", plan.timeout_s)};
+    nap();
+  }
+  if (!team.has_failed()) return {};
+  team.stop();
+  return team.join();
+}
+
+status window::enqueue_unchained(const window_plan& plan) {
+  for (const auto& [transfer, lane, seen] : on_gpus_) {
+    if (auto ready = lane->select(); !ready) return ready;
+    if (auto held = gate_->hold(lane->gpu(), lane->stream()); !held) return held;
+    if (auto marked = lane->record(gpu_lane::mark::start); !marked) return marked;
+    if (auto queued = lane->enqueue_copies(plan.copies[transfer]); !queued) return queued;
+    if (auto marked = lane->record(gpu_lane::mark::end); !marked) return marked;
+  }
+  return {};
+}
+
+result<window_timing> window::time_by_cpu(const cpu_team& team, std::uint64_t release_ns) {
+  window_timing out;
+  out.own_ns.resize(on_gpus_.size() + on_cpus_.size());
+  std::uint64_t last_start_ns = release_ns;
+  std::uint64_t first_end_ns = UINT64_MAX;
+  std::uint64_t last_end_ns = release_ns;
+  const auto note = [&](std::uint64_t start_ns, std::uint64_t end_ns) {
+    last_start_ns = std::max(last_start_ns, start_ns);
+    first_end_ns = std::min(first_end_ns, end_ns);
+    last_end_ns = std::max(last_end_ns, end_ns);
+  };
+  auto member = team.members().begin();
+  for (const auto& one : on_cpus_) {
+    out.own_ns[one.transfer] = static_cast<double>(member->end_ns - member->start_ns);
+    note(member->start_ns, member->end_ns);
+    ++member;
+  }
+  for (const auto& one : on_gpus_) {
+    const auto own = one.lane->elapsed_ns(gpu_lane::mark::start, gpu_lane::mark::end);
+    if (!own) return own.error();
+    out.own_ns[one.transfer] = *own;
+    note(release_ns, one.seen_ended_ns);
+  }
+  out.window_ns = static_cast<double>(last_end_ns - release_ns);
+  if (first_end_ns > last_start_ns) out.all_ran_ns = static_cast<double>(first_end_ns - last_start_ns);
+  return out;
+}
+
+// ---- Both -----------------------------------------------------------------------------------------------------------
 
 status window::release(const window_plan& plan) {
   if (gate_) gate_->everything_is_enqueued();
@@ -118,21 +233,28 @@ status window::release(const window_plan& plan) {
   return {};
 }
 
-status window::wait(unsigned timeout_s) {
-  const std::uint64_t deadline_ns = monotonic_ns() + timeout_s * kSecondNs;
-  for (const auto& lane : lanes_)
-    for (;;) {
-      const status now = lane->finished();
-      if (now) break;
-      if (now.code() != EAGAIN) return now;
-      if (monotonic_ns() > deadline_ns)
-        return failure{ETIMEDOUT,
-                       format("GPU %d did not end its transfers within %u s: a smaller -b or fewer copies take less; "
-                              "`dmesg | grep -i xid` tells of a GPU that is stuck",
-                              lane->gpu(), timeout_s)};
-      nap();
+// Until all have ended; notes when it saw each GPU's end. With a `team` it looks without pause, for those times count.
+status window::wait(const window_plan& plan, cpu_team* team) {
+  const std::uint64_t deadline_ns = monotonic_ns() + plan.timeout_s * kSecondNs;
+  for (auto& one : on_gpus_) one.seen_ended_ns = 0;
+  for (;;) {
+    int slow_gpu = -1;
+    for (auto& one : on_gpus_) {
+      if (one.seen_ended_ns != 0) continue;
+      const status now = one.lane->finished();
+      if (now) one.seen_ended_ns = monotonic_ns();
+      else if (now.code() != EAGAIN) return now;
+      else slow_gpu = one.lane->gpu();
     }
-  return {};
+    if (slow_gpu < 0 && (team == nullptr || team->has_ended())) return {};
+    if (monotonic_ns() > deadline_ns)
+      return failure{ETIMEDOUT,
+                     format("%s did not end its transfers within %u s: a smaller -b or fewer copies take less; `dmesg | "
+                            "grep -i xid` tells of a GPU that is stuck",
+                            slow_gpu < 0 ? "the CPU" : format("GPU %d", slow_gpu).c_str(), plan.timeout_s)};
+    if (team != nullptr && slow_gpu >= 0) sched_yield();
+    else nap();
+  }
 }
 
 // After a failure: lets everything that was enqueued run out.
@@ -140,22 +262,6 @@ void window::drain(unsigned timeout_s) {
   if (gate_) gate_->open();
   const std::uint64_t deadline_ns = monotonic_ns() + timeout_s * kSecondNs;
   while (is_busy() && monotonic_ns() < deadline_ns) nap();
-}
-
-result<window_timing> window::time_by_gpu() {
-  window_timing out;
-  for (const auto& lane : lanes_) {
-    const auto own = lane->elapsed_ns(gpu_lane::mark::start, gpu_lane::mark::end);
-    if (!own) return own.error();
-    out.own_ns.push_back(*own);
-  }
-  if (lanes_.empty()) return out;
-  const auto whole = lanes_.front()->elapsed_ns(gpu_lane::mark::start, gpu_lane::mark::all_ended);
-  if (!whole) return whole.error();
-  out.window_ns = *whole;
-  // All start together; clocks of different GPUs cannot be compared any closer.
-  out.all_ran_ns = std::min(*whole, *std::min_element(out.own_ns.begin(), out.own_ns.end()));
-  return out;
 }
 
 }  // namespace pl::bandwidth

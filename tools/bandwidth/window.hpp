@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "cpu_team.hpp"
 #include "gate.hpp"
 #include "gpu_lane.hpp"
 
@@ -26,38 +27,56 @@ struct window_timing {
   double all_ran_ns = 0;       // as much of it as all transfers ran
 };
 
-// The streams, events and threads for a set of transfers, for as many windows as wanted. One thread.
+// The streams, events and mappings for a set of transfers, for as many windows as wanted. One thread.
 class window {
  public:
   // Makes and loads everything that must not be made while streams are held. The transfers must be checked, and peer access
-  // enabled. `transfers` must outlive the object.
-  static result<std::unique_ptr<window>> make(gpu_set& gpus, std::span<const bound_transfer> transfers);
+  // enabled.
+  static result<std::unique_ptr<window>> make(gpu_set& gpus, cpu_tools& tools, std::span<const bound_transfer> transfers);
   ~window();
   window(const window&) = delete;
   window& operator=(const window&) = delete;
 
   // Nothing runs afterwards, unless is_busy().
   result<window_timing> run(const window_plan& plan);
-  // Work did not end in time, and still has not: this object must be kept until it has.
+  // Work of a GPU did not end in time, and still has not: this object must be kept until it has.
   bool is_busy();
   // GPUs that work for this object.
   std::vector<int> gpus_in_use() const;
+  // Of the transfer at this index, so far: how often its executor was asked again.
+  std::uint64_t retries(std::size_t transfer) const;
 
  private:
-  window(gpu_set& gpus, std::span<const bound_transfer> transfers) : gpus_(gpus), transfers_(transfers) {}
+  struct gpu_part {
+    std::size_t transfer;  // index
+    std::unique_ptr<gpu_lane> lane;
+    std::uint64_t seen_ended_ns = 0;
+  };
+  struct cpu_part {
+    std::size_t transfer;
+    std::unique_ptr<cpu_lane> lane;
+  };
+
+  window() = default;
+  status open(gpu_set& gpus, cpu_tools& tools, std::span<const bound_transfer> transfers);
+  result<window_timing> run_on_gpus(const window_plan& plan);
   status enqueue(const window_plan& plan);
-  status enqueue_warm_up(const window_plan& plan);
   status chain_starts();
   status chain_ends();
-  status release(const window_plan& plan);
-  status wait(unsigned timeout_s);
-  void drain(unsigned timeout_s);
   result<window_timing> time_by_gpu();
 
-  gpu_set& gpus_;
-  std::span<const bound_transfer> transfers_;
+  result<window_timing> run_with_cpus(const window_plan& plan);
+  status get_ready(const window_plan& plan, cpu_team& team);
+  status enqueue_unchained(const window_plan& plan);
+  result<window_timing> time_by_cpu(const cpu_team& team, std::uint64_t release_ns);
+
+  status release(const window_plan& plan);
+  status wait(const window_plan& plan, cpu_team* team);
+  void drain(unsigned timeout_s);
+
   std::unique_ptr<gate> gate_;
-  std::vector<std::unique_ptr<gpu_lane>> lanes_;
+  std::vector<gpu_part> on_gpus_;
+  std::vector<cpu_part> on_cpus_;
 };
 
 }  // namespace pl::bandwidth

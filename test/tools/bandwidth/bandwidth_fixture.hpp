@@ -18,7 +18,8 @@ T must(result<T> asked) {
 }
 
 struct machine {
-  std::unique_ptr<gpu_set> gpus = must(gpu_set::open(pl::test::simulated_cuda()));
+  explicit machine(const cu::driver_table& cuda = pl::test::simulated_cuda()) : gpus(must(gpu_set::open(cuda))) {}
+  std::unique_ptr<gpu_set> gpus;
   buffer_pool pool{*gpus, {}};
   runner run{*gpus};
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "buffer.hpp"
 
+#include <sys/resource.h>
+
 #include "bandwidth_fixture.hpp"
 #include "numa.hpp"
 
@@ -15,6 +17,63 @@ TEST(buffer, the_same_arguments_give_the_same_memory) {
   const auto device = must(m.pool.get(gpu_place(1), 1000, 0, 0));
   EXPECT_EQ(must(m.pool.get(gpu_place(1), 1000, 0, 1)).address, device.address);
   EXPECT_EQ(device.host, nullptr);
+}
+
+TEST(buffer, a_bigger_request_replaces_the_buffer) {
+  machine m;
+  EXPECT_LT(must(m.pool.get(gpu_place(0), 1 << 20, 0, 0)).bytes, 8u << 20);
+  EXPECT_GE(must(m.pool.get(gpu_place(0), 8 << 20, 0, 0)).bytes, 8u << 20);
+}
+
+TEST(buffer, host_memory_lies_where_it_was_asked_for) {
+  machine m;
+  const int node = numa::nodes().front();
+  for (const host_kind kind : {host_kind::pinned, host_kind::pageable}) {
+    const auto asked = m.pool.get(host_place(kind, node), 3 << 20, 0, 0);
+    if (!asked && (asked.code() == EPERM || asked.code() == ENOSYS)) GTEST_SKIP() << asked.error().message;
+    const auto view = must(m.pool.get(host_place(kind, node), 3 << 20, 0, 0));
+    EXPECT_EQ(view.gpu_reachable, kind == host_kind::pinned);
+    const int found = m.pool.node_of(view);
+    EXPECT_TRUE(found == node || found < 0) << found;
+  }
+  EXPECT_EQ(m.pool.node_of(must(m.pool.get(gpu_place(0), 4096, 0, 0))), -1);
+}
+
+TEST(buffer, huge_pages_are_given_or_refused_with_the_fix) {
+  machine m;
+  const auto view = m.pool.get(host_place(host_kind::huge), 4 << 20, 0, 0);
+  if (view) {
+    EXPECT_EQ(view->address % (2 << 20), 0u);
+    EXPECT_TRUE(view->gpu_reachable);
+  } else {
+    EXPECT_EQ(view.code(), ENOMEM);
+    EXPECT_NE(view.error().message.find("vm.nr_hugepages"), std::string::npos);
+  }
+}
+
+TEST(buffer, what_there_is_not_is_refused_by_name) {
+  machine m;
+  const auto node = m.pool.get(host_place(host_kind::pinned, 777), 4096, 0, 0);
+  EXPECT_EQ(node.code(), EINVAL);
+  EXPECT_NE(node.error().message.find("this machine has 0"), std::string::npos);
+  EXPECT_EQ(m.pool.get(gpu_place(5), 4096, 0, 0).code(), EINVAL);
+  EXPECT_EQ(m.pool.get(gpu_place(0), 0, 0, 0).code(), EINVAL);
+  const auto too_much = m.pool.get(gpu_place(0), 1ull << 50, 0, 0);
+  EXPECT_EQ(too_much.code(), ENOMEM);
+  EXPECT_NE(too_much.error().message.find("smaller -b"), std::string::npos);
+  EXPECT_EQ(m.pool.get(host_place(), UINT64_MAX, 0, 0).code(), EINVAL);
+}
+
+TEST(buffer, a_limit_of_locked_memory_is_named) {
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_MEMLOCK, &limit), 0);
+  if (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur > (64 << 20)) GTEST_SKIP() << "no limit here";
+  cu::driver_table table = pl::test::simulated_cuda();
+  table.cuMemHostRegister_v2 = [](void*, std::size_t, unsigned) -> cu::result_t { return cu::error_code::out_of_memory; };
+  machine m(table);
+  const auto refused = m.pool.get(host_place(), 128 << 20, 0, 0);
+  EXPECT_EQ(refused.code(), ENOMEM);
+  EXPECT_NE(refused.error().message.find("ulimit -l"), std::string::npos);
 }
 
 }  // namespace

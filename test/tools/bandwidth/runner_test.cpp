@@ -51,5 +51,106 @@ TEST(runner, every_wrong_byte_is_counted_and_told) {
   EXPECT_EQ(found.expected ^ found.found, std::uint64_t{0x40} << 16);
 }
 
+TEST(runner, cpu_driven_ways_move_every_size) {
+  machine m;
+  for (const auto& by : {executor{bar, 0, 0}, executor{bar, 0, 2}, executor{engine, 0, 0}, executor{engine, 0, 2}})
+    for (const std::uint64_t bytes : {4u, 5u, 100u, 65553u, 1u << 20})
+      for (const bool to_gpu : {true, false}) {
+        SCOPED_TRACE(format("%s %s, %llu bytes", to_string(by.what), to_gpu ? "to the GPU" : "from it",
+                            static_cast<unsigned long long>(bytes)));
+        const bound_transfer what =
+            to_gpu ? m.transfer(host_place(), gpu_place(0), by, bytes) : m.transfer(gpu_place(0), host_place(), by, bytes);
+        expect_right(must(m.run.run({&what, 1}, quick())), 1, 2);
+      }
+}
+
+TEST(runner, pageable_memory_goes_by_copy_engine_and_bar) {
+  machine m;
+  const place pageable = host_place(host_kind::pageable);
+  for (const executor_kind by : {ce, bar})
+    for (const auto& [from, to] : {std::pair{pageable, gpu_place(1)}, std::pair{gpu_place(1), pageable}}) {
+      const bound_transfer what = m.transfer(from, to, {by, 1, 0}, 100'001);
+      expect_right(must(m.run.run({&what, 1}, quick())), 1, 2);
+    }
+}
+
+TEST(runner, everything_at_once) {
+  machine m;
+  std::vector<bound_transfer> all = {
+      m.transfer(host_place(), gpu_place(0), {ce, 0, 0}, 1 << 20, 0),
+      m.transfer(gpu_place(0), gpu_place(1), {sm, 1, 4}, 1 << 18, 1),
+      m.transfer(gpu_place(1), host_place(), {sm, 1, 4}, 1 << 18, 2),
+  };
+  all[2].measured = false;
+  method how = quick();
+  how.min_sample_ns = 1'000'000;
+  expect_right(must(m.run.run(all, how)), 3, 2);
+  all.push_back(m.transfer(host_place(), gpu_place(1), {bar, 1, 0}, 1 << 16, 3));
+  all.push_back(m.transfer(gpu_place(0), host_place(), {engine, 0, 0}, 1 << 16, 4));
+  all.push_back(m.transfer(gpu_place(0), host_place(host_kind::pageable), {ce, 0, 0}, 1 << 16, 5));
+  expect_right(must(m.run.run(all, how)), 6, 2);
+}
+
+TEST(runner, small_samples_are_lengthened_and_split_into_windows) {
+  machine m;
+  const bound_transfer what = m.transfer(host_place(), gpu_place(0), {ce, 0, 0}, 64);
+  method how = quick();
+  how.copies = 1500;  // more than one launch queue takes
+  unsigned releases = 0, ends = 0;
+  run_hooks hooks;
+  hooks.before_release = [&] { return ++releases, status{}; };
+  hooks.after_sample = [&] { return ++ends, status{}; };
+  const auto plain = must(m.run.run({&what, 1}, how, hooks));
+  EXPECT_EQ(plain.each[0].copies, 1500u);
+  EXPECT_EQ(releases, 2u);  // once a sample, however many windows it has
+  EXPECT_EQ(ends, 2u);
+  how.copies = 1;
+  how.min_sample_ns = 3'000'000;
+  EXPECT_GT(must(m.run.run({&what, 1}, how)).each[0].copies, 1u);
+}
+
+TEST(runner, no_transfers_still_take_part_in_the_hooks) {
+  machine m;
+  unsigned calls = 0;
+  run_hooks hooks;
+  hooks.before_release = hooks.after_sample = [&] { return ++calls, status{}; };
+  const auto outcome = must(m.run.run({}, quick(), hooks));
+  EXPECT_TRUE(outcome.each.empty());
+  EXPECT_EQ(calls, 4u);
+}
+
+TEST(runner, what_cannot_work_is_refused_with_what_could) {
+  machine m;
+  const auto refusal = [&](bound_transfer what) {
+    const auto refused = m.run.run({&what, 1}, quick());
+    if (refused) return std::string("not refused");
+    EXPECT_EQ(refused.code(), EINVAL);
+    return refused.error().message;
+  };
+  EXPECT_NE(refusal(m.transfer(gpu_place(0), gpu_place(1), {bar, 0, 0}, 64)).find("use CE or SM"), std::string::npos);
+  EXPECT_NE(refusal(m.transfer(host_place(), gpu_place(1), {bar, 0, 0}, 64)).find("not GPU 0"), std::string::npos);
+  EXPECT_NE(refusal(m.transfer(host_place(host_kind::pageable), gpu_place(0), {sm, 0, 0}, 64)).find("pinned"),
+            std::string::npos);
+  EXPECT_NE(refusal(m.transfer(host_place(), gpu_place(0), {ce, 7, 0}, 64)).find("no GPU 7"), std::string::npos);
+  EXPECT_NE(refusal(m.transfer(host_place(), gpu_place(0), {ce, 0, 0}, 3)).find("4 bytes"), std::string::npos);
+  auto same = m.transfer(gpu_place(0), gpu_place(0), {ce, 0, 0}, 4096);
+  same.destination = same.source;
+  same.destination.address += 100;
+  same.bytes = 1000;
+  EXPECT_NE(refusal(same).find("overlap"), std::string::npos);
+  const auto one = m.transfer(host_place(), gpu_place(0), {ce, 0, 0}, 4096);
+  const std::vector<bound_transfer> twice{one, one};
+  EXPECT_EQ(m.run.run(twice, quick()).code(), EINVAL);
+}
+
+TEST(runner, a_hook_that_fails_ends_the_run_and_leaves_nothing_behind) {
+  machine m;
+  const bound_transfer what = m.transfer(host_place(), gpu_place(0), {sm, 0, 0}, 4096);
+  run_hooks hooks;
+  hooks.before_release = [] { return failure{ECONNRESET, "rank 3 is gone"}; };
+  EXPECT_EQ(m.run.run({&what, 1}, quick(), hooks).code(), ECONNRESET);
+  expect_right(must(m.run.run({&what, 1}, quick())), 1, 2);
+}
+
 }  // namespace
 }  // namespace pl::bandwidth::test

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of `peerlane bandwidth`: copies, and the data that proves them.
 #include "kernel_device.cuh"
+#include "latency_protocol.hpp"
 #include "pattern_hash.hpp"
 
 using namespace pl::dev;
+using namespace pl::bandwidth::protocol;
 using pl::bandwidth::check_result;
 using pl::bandwidth::pattern_word;
 
@@ -99,6 +101,67 @@ PL_KERNEL void bandwidth_check(std::uint64_t src, std::uint64_t bytes, std::uint
   atomic_or64(out + 16, mine.flipped_bits);
 }
 
+// A pointer chase by one thread. `first`: a line whose first 8 bytes are the address of the next one; it is followed once
+// over `warm_up` lines, then over `accesses` timed as a whole, then over as many timed one by one. `out`: a chase_result,
+// followed by the cycles of each access. Dynamic shared memory: kChaseBatch 32-bit words and one 64-bit word.
+//
+// A load is waited for when its value is used: storing it to shared memory is the cheapest use that cannot be moved. The
+// times of a batch are kept in shared memory, so that writing them out disturbs one access of a batch at most.
+PL_KERNEL void bandwidth_chase(std::uint64_t first, std::uint64_t warm_up, std::uint64_t accesses, std::uint64_t out) {
+  auto* const used = static_cast<volatile std::uint64_t*>(shared_memory());
+  auto* const batch = reinterpret_cast<volatile std::uint32_t*>(used + 1);
+  std::uint64_t at = first;
+  for (std::uint64_t i = 0; i < warm_up; ++i) at = load_relaxed<std::uint64_t>(at);
+  *used = at;
+
+  const std::uint64_t begin_ns = global_timer_ns();
+  const std::uint64_t begin = clock_cycles();
+  for (std::uint64_t i = 0; i < accesses; ++i) at = load_relaxed<std::uint64_t>(at);
+  *used = at;
+  store_relaxed<std::uint64_t>(out + offsetof(chase_result, whole_cycles), clock_cycles() - begin);
+  store_relaxed<std::uint64_t>(out + offsetof(chase_result, whole_ns), global_timer_ns() - begin_ns);
+
+  std::uint64_t empty = ~std::uint64_t{0};
+  for (int i = 0; i < 64; ++i) {
+    const std::uint64_t before = clock_cycles();
+    *used = at;
+    const std::uint64_t cycles = clock_cycles() - before;
+    if (cycles < empty) empty = cycles;
+  }
+  store_relaxed<std::uint64_t>(out + offsetof(chase_result, empty_cycles), empty);
+
+  for (std::uint64_t done = 0; done < accesses; done += kChaseBatch) {
+    const std::uint64_t count = accesses - done < kChaseBatch ? accesses - done : kChaseBatch;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const std::uint64_t before = clock_cycles();
+      at = load_relaxed<std::uint64_t>(at);
+      *used = at;
+      batch[i] = static_cast<std::uint32_t>(clock_cycles() - before);
+    }
+    for (std::uint64_t i = 0; i < count; ++i)
+      store_relaxed<std::uint32_t>(out + sizeof(chase_result) + 4 * (done + i), batch[i]);
+  }
+}
+
+// Answers `rounds` values that the CPU stores to `flag`, kFirstRound and up, by storing them to `answer`. Leaves when the
+// CPU stores kAbort, or does not store the next value for `patience_ns`.
+PL_KERNEL void bandwidth_echo(std::uint64_t flag, std::uint64_t answer, std::uint64_t rounds, std::uint64_t patience_ns) {
+  constexpr unsigned kPollsPerClock = 1024;  // the timer is slow to read
+  store_relaxed<std::uint32_t>(answer, kReady);
+  for (std::uint32_t round = 0; round < rounds; ++round) {
+    const std::uint64_t begin_ns = global_timer_ns();
+    for (unsigned polls = 1;; ++polls) {
+      const std::uint32_t seen = load_relaxed<std::uint32_t>(flag);
+      if (seen == kFirstRound + round) break;
+      if (seen == kAbort) return;
+      if (polls % kPollsPerClock == 0 && global_timer_ns() - begin_ns > patience_ns) return;
+    }
+    store_relaxed<std::uint32_t>(answer, kFirstRound + round);
+  }
+}
+
 PL_EXPORT_KERNEL(bandwidth_copy)
 PL_EXPORT_KERNEL(bandwidth_fill)
 PL_EXPORT_KERNEL(bandwidth_check)
+PL_EXPORT_KERNEL(bandwidth_chase)
+PL_EXPORT_KERNEL(bandwidth_echo)

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "latency.hpp"
+
+#include <numeric>
+
+#include "bandwidth_fixture.hpp"
+#include "list_order.hpp"
+
+namespace pl::bandwidth::test {
+namespace {
+
+TEST(latency, the_list_is_one_cycle_through_every_line) {
+  for (const std::uint32_t lines : {2u, 3u, 64u, 16384u})
+    for (const bool sequential : {false, true}) {
+      const auto next = chase_order(lines, 7, sequential);
+      std::uint32_t at = 0;
+      std::vector<bool> seen(lines);
+      for (std::uint32_t i = 0; i < lines; ++i) {
+        EXPECT_FALSE(seen[at]);
+        seen[at] = true;
+        at = next[at];
+      }
+      EXPECT_EQ(at, 0u);
+    }
+  EXPECT_NE(chase_order(64, 1, false), chase_order(64, 2, false));
+}
+
+void expect_plausible(const latency_outcome& found, std::uint64_t accesses) {
+  ASSERT_EQ(found.samples_ns.size(), accesses);
+  EXPECT_GT(found.mean_ns, 0);
+  EXPECT_GT(std::accumulate(found.samples_ns.begin(), found.samples_ns.end(), 0.0), 0);
+  for (const double one : found.samples_ns) EXPECT_GE(one, 0);
+}
+
+TEST(latency, a_kernel_chases_through_every_memory_that_it_reaches) {
+  machine m;
+  for (const place& list : {gpu_place(0), gpu_place(1), host_place()}) {
+    chase_spec what;
+    what.list = list;
+    what.bytes = 64 << 10;
+    what.accesses = 5000;  // more than one batch
+    expect_plausible(must(run_chase(*m.gpus, m.pool, what)), 5000);
+  }
+}
+
+TEST(latency, what_cannot_be_chased_is_refused) {
+  machine m;
+  chase_spec what;
+  what.list = host_place(host_kind::pageable);
+  EXPECT_EQ(run_chase(*m.gpus, m.pool, what).code(), EINVAL);
+  what.list = gpu_place(0);
+  what.bytes = 128;
+  EXPECT_EQ(run_chase(*m.gpus, m.pool, what).code(), EINVAL);
+  what.bytes = 4096;
+  what.accesses = 0;
+  EXPECT_EQ(run_chase(*m.gpus, m.pool, what).code(), EINVAL);
+  what.accesses = 1;
+  what.gpu = 9;
+  EXPECT_EQ(run_chase(*m.gpus, m.pool, what).code(), EINVAL);
+  EXPECT_EQ(run_bar_load(*m.gpus, m.pool, 9, 1).code(), EINVAL);
+}
+
+TEST(latency, the_cpu_accesses_gpu_memory) {
+  machine m;
+  expect_plausible(must(run_bar_load(*m.gpus, m.pool, 0, 500)), 500);
+  expect_plausible(must(run_bar_store(*m.gpus, m.pool, 1, 500)), 500);
+  expect_plausible(must(run_bar_round_trip(*m.gpus, m.pool, 1, 500)), 500);
+  expect_plausible(must(run_bar_round_trip(*m.gpus, m.pool, 1, 1)), 1);  // old values in the flag do no harm
+}
+
+TEST(latency, a_kernel_that_never_starts_is_told) {
+  cu::driver_table table = pl::test::simulated_cuda();
+  table.cuLaunchKernel = [](cu::function_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                            cu::stream_t, void**, void**) -> cu::result_t { return 0; };
+  machine m(table);
+  EXPECT_EQ(run_bar_round_trip(*m.gpus, m.pool, 0, 10).code(), ETIMEDOUT);
+}
+
+}  // namespace
+}  // namespace pl::bandwidth::test

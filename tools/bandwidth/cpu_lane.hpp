@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// One transfer that a CPU thread drives: BAR, the GPU engine, and those of CUDA's copies that block the caller.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "gpu_set.hpp"
+#include "planner.hpp"
+#include "runner.hpp"
+
+namespace pl::bandwidth {
+
+// What CPU-driven transfers share, made on first use. One thread.
+class cpu_tools {
+ public:
+  explicit cpu_tools(gpu_set& gpus) : gpus_(gpus) {}
+  result<copy::planner*> planner();
+  // Most that one mapping of planner()->maps() takes.
+  std::uint64_t piece_bytes() const { return piece_bytes_; }
+
+ private:
+  gpu_set& gpus_;
+  std::unique_ptr<copy::planner> planner_;
+  std::uint64_t piece_bytes_ = 0;
+};
+
+class cpu_lane {
+ public:
+  virtual ~cpu_lane() = default;
+  // On the lane's own thread, before the first copy.
+  virtual status enter() { return {}; }
+  // Complete on return. ECANCELED once `stop` is set: it is looked at between copies.
+  virtual status copy(std::uint64_t copies, const std::atomic<bool>& stop) = 0;
+  // Times that a copy was refused for the moment and tried again.
+  virtual std::uint64_t retries() const { return 0; }
+};
+
+// For a checked transfer (transfer_check.hpp) that no GPU stream can hold. Everything that it maps or loads is there when
+// this returns.
+result<std::unique_ptr<cpu_lane>> make_cpu_lane(gpu_set& gpus, cpu_tools& tools, const bound_transfer& what);
+
+}  // namespace pl::bandwidth
