@@ -123,6 +123,7 @@ void planner::add_pair(rank_round& round, int row, int column) {
 void planner::plan_all_to_one() {
   const char* arrow = what.reads ? "<-" : "->";
   add_matrix("", format("memcpy SM All Gpus %s GPU(column) total bandwidth (GB/s)", arrow), {"0"}, labels());
+  plan.matrices[0].row_label = "all";
   for (int one = 0; one < shape.size; ++one) {
     const rank_target target{0, 0, static_cast<std::size_t>(one)};
     rank_round round;
@@ -153,6 +154,7 @@ void planner::plan_bisection() {
     round.transfers.push_back(transfer(from, to, false, {{0, static_cast<std::size_t>(a), 0}}));
   }
   add_matrix("", "Bisect benchmarking, simultaneous write CE BW", std::move(rows), {"0"});
+  plan.matrices[0].row_label = "ranks";
   std::string why;
   for (const auto& one : round.transfers)
     if (why.empty()) why = why_not(one.by, one.destination_rank);

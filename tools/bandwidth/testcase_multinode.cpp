@@ -8,6 +8,8 @@
 #include <cinttypes>
 
 #include "agreement.hpp"
+#include "case_plan.hpp"
+#include "cell_judge.hpp"
 #include "clock.hpp"
 #include "multinode_plan.hpp"
 #include "round_report.hpp"
@@ -17,6 +19,8 @@
 
 namespace pl::bandwidth {
 namespace {
+
+constexpr int kBisection = 47;
 
 struct rank_gpu {
   std::string bus_id;
@@ -47,7 +51,7 @@ class multinode_test {
   int ordinal_here(int rank) const;
   bool stop_at(const rank_round& round, const std::vector<round_report>& reports);
   void mark(const rank_round& round, cell_state state, const std::string& why);
-  void conclude();
+  void finish();
   cell& at(const rank_target& where) { return out_.matrices[where.matrix].cells[where.row][where.column]; }
 
   const testcase& self_;
@@ -110,7 +114,7 @@ status multinode_test::run() {
     if (context_.progress) context_.progress(i, plan.rounds.size(), plan.rounds[i].name);
     if (!run_round(plan.rounds[i])) break;
   }
-  conclude();
+  finish();
   return {};
 }
 
@@ -230,6 +234,9 @@ void multinode_test::fill_cell(const rank_round& round, const rank_target& where
   one.value = context_.options.original_mistakes ? sum_of_values : value_of(one.samples);
   if (one.state == cell_state::measured) one.why.clear();
   one.path = path_of(round, where);
+  // The model knows the links of this host's GPUs; and the one rank whose verdict is printed is enough.
+  const bool knows_links = one.path.source.index >= 0 && one.path.destination.index >= 0 && one.path.by.gpu >= 0;
+  if (one.state == cell_state::measured && ranks_.rank() == 0 && knows_links) judge_cell(context_, one);
   if (context_.cell_done && ranks_.rank() == 0)
     context_.cell_done(self_.key, out_.matrices[where.matrix], where.row, where.column);
 }
@@ -243,44 +250,24 @@ int multinode_test::ordinal_here(int rank) const {
 }
 
 transfer_path multinode_test::path_of(const rank_round& round, const rank_target& where) const {
+  const auto first =
+      std::find_if(round.transfers.begin(), round.transfers.end(), [&](const auto& one) { return belongs_to(one, where); });
+  const bool both_ways = out_.matrices.size() == 3;
   transfer_path path;
-  unsigned together = 0;
-  for (const auto& transfer : round.transfers) {
-    if (!belongs_to(transfer, where)) continue;
-    if (together++ > 0) continue;
-    path.source = gpu_place(ordinal_here(transfer.source_rank));
-    path.destination = gpu_place(ordinal_here(transfer.destination_rank));
-    path.by = {by_, ordinal_here(transfer.by), 0};
-  }
+  path.source = gpu_place(ordinal_here(first->source_rank));
+  path.destination = gpu_place(ordinal_here(first->destination_rank));
+  path.by = {by_, ordinal_here(first->by), 0};
   path.bytes = context_.options.bytes;
-  path.opposite_too = out_.matrices.size() == 3 || self_.index == 47;
-  path.is_sum_of_both = out_.matrices.size() == 3 && where.matrix == 2;
-  path.same_direction = path.is_sum_of_both ? 1 : together;
+  path.opposite_too = both_ways || self_.index == kBisection;
+  path.is_sum_of_both = both_ways && where.matrix == 2;
   return path;
 }
 
-void multinode_test::conclude() {
-  bool has_measured = false;
-  std::string mismatch_why, other_why;
-  for (const auto& one : out_.matrices)
-    for (const auto& row : one.cells)
-      for (const cell& each : row) {
-        has_measured = has_measured || each.state == cell_state::measured;
-        if (each.state == cell_state::mismatch && mismatch_why.empty()) mismatch_why = each.why;
-        if (each.state == cell_state::not_applicable && other_why.empty() && each.why != "one GPU is no pair")
-          other_why = each.why;
-      }
+void multinode_test::finish() {
+  rejudge_with_evidence(context_, out_);
+  const bool was_interrupted = out_.state == test_state::interrupted;
+  if (out_.state != test_state::error) conclude(out_, was_interrupted);
   if (out_.state != test_state::passed) return;
-  if (!mismatch_why.empty()) {
-    out_.state = test_state::failed;
-    out_.reason = mismatch_why;
-    return;
-  }
-  if (!has_measured) {
-    out_.state = test_state::waived;
-    out_.reason = other_why;
-    return;
-  }
   out_.reason = memory_->remark();
   std::string shared;
   if (is_shared(shared)) out_.reason += (out_.reason.empty() ? "" : "; ") + shared;
