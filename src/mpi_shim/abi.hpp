@@ -6,7 +6,10 @@
 
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
+// Everything here is compiled as hidden, and not every mpi.h says that its functions are not.
+#pragma GCC visibility push(default)
 #include <mpi.h>
+#pragma GCC visibility pop
 
 #include <cstdint>
 
