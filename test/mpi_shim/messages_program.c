@@ -34,7 +34,7 @@ static void flavours(void) {
   void* detached;
   int bytes;
   MPI_Buffer_attach(attached, sizeof attached);
-  for (int count = 0; count <= 20000; count = count * 11 + 1) {
+  for (int count = 0; count <= 8000; count = count * 9 + 1) {
     const send_function send[] = {MPI_Bsend, MPI_Rsend};
     for (int i = 0; i < 2; ++i) ring(send[i], NULL, NULL, count);
     const begin_function begin[] = {MPI_Isend, MPI_Issend, MPI_Ibsend, MPI_Irsend};

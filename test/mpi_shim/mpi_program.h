@@ -12,7 +12,7 @@
 
 int cuDevicePrimaryCtxRelease_v2(int device);
 
-enum { kBytes = 128 * 1024 };
+enum { kBytes = 32 * 1024 };
 
 static unsigned char *device_in, *device_out, *host_in, *host_out;
 static int rank, ranks, next_rank, previous_rank;

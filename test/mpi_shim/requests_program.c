@@ -103,11 +103,11 @@ static void cancelled(void) {
 static void freed(void) {
   MPI_Request send, receive;
   reset();
-  CHECK(MPI_Irecv(device_out, 20000, MPI_INT, previous_rank, 5, WORLD, &receive) == 0);
+  CHECK(MPI_Irecv(device_out, 6000, MPI_INT, previous_rank, 5, WORLD, &receive) == 0);
   CHECK(MPI_Request_free(&receive) == 0 && receive == MPI_REQUEST_NULL);
-  CHECK(MPI_Isend(device_in, 20000, MPI_INT, next_rank, 5, WORLD, &send) == 0);
+  CHECK(MPI_Isend(device_in, 6000, MPI_INT, next_rank, 5, WORLD, &send) == 0);
   CHECK(MPI_Request_free(&send) == 0);
-  PMPI_Sendrecv(host_in, 20000, MPI_INT, next_rank, 99, host_out, 20000, MPI_INT, previous_rank, 99, WORLD, IGNORE);
+  PMPI_Sendrecv(host_in, 6000, MPI_INT, next_rank, 99, host_out, 6000, MPI_INT, previous_rank, 99, WORLD, IGNORE);
   for (int i = 0; i < 200; ++i) {
     int flag = 0;
     MPI_Request none = MPI_REQUEST_NULL;

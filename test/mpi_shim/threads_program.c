@@ -4,7 +4,7 @@
 
 #include "mpi_program.h"
 
-enum { kThreads = 4, kRounds = 60, kInts = 3000 };
+enum { kThreads = 4, kRounds = 25, kInts = 3000 };
 
 struct lane {
   int id;
