@@ -71,7 +71,7 @@ static void end(int how, MPI_Request* list, int n) {
 }
 
 /* Receives lie in arenas[1][receiver's kind] at `at`, and the model is that arena. */
-static void one_round(void) {
+static void one_round(int round) {
   MPI_Request list[2 * kMessages], persistent[kMessages];
   const int target_kind = (int)draw(kKinds), how_to_end = (int)draw(4);
   size_t at = 0;
@@ -84,16 +84,18 @@ static void one_round(void) {
     const unsigned bytes = size_of_message(), more = draw(3) * 100, value = draw(256), misfit = draw(64);
     const int any = draw(2) == 0;
     if (at + bytes + more + misfit > kArena) break;
+    /* A rank may be a round ahead of the one that waits for any source. */
+    const int tag = round * kMessages + i;
     at += misfit;
     for (unsigned b = 0; b < bytes; ++b) scratch[b] = (unsigned char)(value + b * 13);
     if (rank == to) {
       memcpy(model + at, scratch, bytes);
-      CHECK(MPI_Irecv(arenas[1][target_kind] + at, (int)(bytes + more), MPI_BYTE, any ? MPI_ANY_SOURCE : from, i,
+      CHECK(MPI_Irecv(arenas[1][target_kind] + at, (int)(bytes + more), MPI_BYTE, any ? MPI_ANY_SOURCE : from, tag,
                       MPI_COMM_WORLD, &list[n++]) == 0);
     }
     if (rank == from) {
       write_to(arenas[0][kind], kind, at, scratch, bytes);
-      CHECK(begin_send(how, arenas[0][kind] + at, bytes, to, i, &list[n]) == 0);
+      CHECK(begin_send(how, arenas[0][kind] + at, bytes, to, tag, &list[n]) == 0);
       if (how == 2) persistent[kept++] = list[n];
       ++n;
     }
@@ -113,7 +115,7 @@ int main(int argc, char** argv) {
   state = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
   const int rounds = argc > 2 ? atoi(argv[2]) : 20;
   make_arenas();
-  for (int i = 0; i < rounds; ++i) one_round();
+  for (int i = 0; i < rounds; ++i) one_round(i);
   MPI_Finalize();
   return 0;
 }
