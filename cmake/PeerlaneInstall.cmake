@@ -1,6 +1,7 @@
 # `cmake --install`: GNUInstallDirs, relocatable (every path inside is relative, so the prefix can be moved or packed).
 #   <prefix>/<libdir>/libgdrapi.so -> .so.2 -> .so.2.6     all three at run time: clients open each of these names
 #   <prefix>/<libdir>/libpeerlane.so*
+#   <prefix>/<libdir>/libpeerlane-mpi-*.so                 where the headers of an MPI were found
 #   <prefix>/<libdir>/peerlane/                            the program and what it finds beside itself (sim/)
 #   <prefix>/bin/peerlane, gdrcopy_sanity, ...             links to that program
 #   <prefix>/include, <libdir>/pkgconfig, <libdir>/cmake, share/doc/peerlane
@@ -36,6 +37,13 @@ function(pl_install_library target version description)
 endfunction()
 pl_install_library(gdrapi ${PL_GDRAPI_VERSION} "CPU mappings of GPU memory, behind the GDRCopy interface")
 pl_install_library(peerlane ${PROJECT_VERSION} "GPU memory in the CPU's address space: mappings and copies")
+
+# Preloaded by their names (docs/mpi-shim.md), so nobody links them.
+foreach(kind IN ITEMS ompi mpich)
+  if(TARGET peerlane-mpi-${kind})
+    install(TARGETS peerlane-mpi-${kind} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  endif()
+endforeach()
 
 # The program and its drop-in names are whatever the build put into out/: the links there are links here. The program is
 # linked from bin/ rather than placed there, so that what it looks for beside its own file is found in every layout.

@@ -74,13 +74,19 @@ fi
 # MPI: only for ranks of `peerlane bandwidth` that mpirun starts on several hosts.
 if [ "${CI:-}" = true ] && [ "$as_root" = yes ]; then
   extra=()
-  for package in g++-aarch64-linux-gnu qemu-user clang-format libopenmpi-dev openmpi-bin; do
+  python3 -c 'import ensurepip, venv' 2>/dev/null || extra+=(python3-venv)
+  for package in g++-aarch64-linux-gnu qemu-user clang-format libopenmpi-dev openmpi-bin libmpich-dev mpich; do
     installed "$package" || extra+=("$package")
   done
   if [ ${#extra[@]} -gt 0 ]; then
     echo "setup: installing ${extra[*]} (for tests)"
     { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${extra[@]}"; } >/dev/null 2>&1 ||
       echo "setup: could not be installed: ${extra[*]}; the tests that need them are skipped"
+  fi
+  if ! .venv/bin/python -c 'import mpi4py' 2>/dev/null; then
+    echo "setup: installing mpi4py into .venv (for tests)"
+    { python3 -m venv .venv && .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input mpi4py; } \
+      >/dev/null 2>&1 || echo "setup: mpi4py could not be installed; the test that needs it is skipped"
   fi
 fi
 

@@ -33,6 +33,8 @@ constexpr std::array kVariables = {
                  "CPU threads of one copy, the caller included; 0: 8, or half the CPUs if that is less"},
     env_variable{"PEERLANE_GDRAPI_PLANNER", env_type::boolean, "", "0", "",
                  "1: gdr_copy_to_mapping and gdr_copy_from_mapping of 4 KiB and more go through the copy planner"},
+    env_variable{"PEERLANE_MPI_POOL", env_type::size_bytes, "bytes", "256M", "",
+                 "MPI shim: pinned host memory that it keeps between messages"},
     env_variable{"PEERLANE_LOG", env_type::choice, "", "off", "debug|info|warn|error|off", "lowest level written to stderr"},
     env_variable{"PEERLANE_SIM_DEVICES", env_type::integer, "devices", "2", "", "simulated GPU: number of devices, 1..16"},
     env_variable{"PEERLANE_SIM_MEMORY", env_type::size_bytes, "bytes", "2G", "",

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// The MPI library below: its header, and what of it must not be bound when this library is loaded. A preloaded library comes
+// into every process under mpirun, also into shells that have no MPI, and Python loads MPI out of sight of other libraries.
+// So nothing here links libmpi; functions are bound at their first call and the library's objects are looked up.
+#pragma once
+
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+// Everything here is compiled as hidden, and not every mpi.h says that its functions are not.
+#pragma GCC visibility push(default)
+#include <mpi.h>
+#pragma GCC visibility pop
+
+#include <cstdint>
+
+namespace pl::mpi {
+
+// Makes the loaded libmpi visible to this library. Ends the process with a sentence if it is of the other kind.
+void find_mpi();
+
+#ifdef OPEN_MPI
+// Open MPI's handles are addresses of objects in libmpi.
+struct predefined {
+  MPI_Comm comm_world;
+  MPI_Request request_null;
+  MPI_Datatype byte;
+};
+const predefined& handles();
+inline MPI_Comm comm_world() { return handles().comm_world; }
+inline MPI_Request request_null() { return handles().request_null; }
+inline MPI_Datatype byte_type() { return handles().byte; }
+#else
+inline MPI_Comm comm_world() { return MPI_COMM_WORLD; }
+inline MPI_Request request_null() { return MPI_REQUEST_NULL; }
+inline MPI_Datatype byte_type() { return MPI_BYTE; }
+#endif
+
+// A handle as a number: Open MPI's are pointers, MPICH's integers.
+template <class Handle>
+std::uint64_t number_of(Handle handle) {
+  if constexpr (sizeof handle == sizeof(int))
+    return static_cast<std::uint64_t>(static_cast<unsigned>(reinterpret_cast<const int&>(handle)));
+  else return reinterpret_cast<std::uint64_t>(handle);
+}
+
+// Runs the communicator's error handler, as the MPI function that failed would have, and returns the code.
+inline int raise(MPI_Comm comm, int code) {
+  PMPI_Comm_call_errhandler(comm, code);
+  return code;
+}
+
+}  // namespace pl::mpi

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// MPI functions that refuse device memory: one-sided communication, neighbourhood collectives, buffers to attach.
+#include "refused.hpp"
+
+namespace pl::mpi {
+
+void tell_refused(const char* name) noexcept {
+  complain(name, {ENOTSUP, "device memory is not supported here: docs/mpi-shim.md lists what is"});
+}
+
+}  // namespace pl::mpi
+
+using namespace pl::mpi;
+
+int MPI_Win_create(void* base, MPI_Aint size, int disp_unit, MPI_Info info, MPI_Comm comm, MPI_Win* window) {
+  return host_only<PMPI_Win_create>("MPI_Win_create", comm, {base}, base, size, disp_unit, info, comm, window);
+}
+
+int MPI_Win_attach(MPI_Win window, void* base, MPI_Aint size) {
+  return window_of_host<PMPI_Win_attach>("MPI_Win_attach", window, {base}, window, base, size);
+}
+
+int MPI_Put(const void* origin, int origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset, int target_count,
+            MPI_Datatype target_type, MPI_Win window) {
+  return window_of_host<PMPI_Put>("MPI_Put", window, {origin}, origin, origin_count, origin_type, target, offset,
+                                  target_count, target_type, window);
+}
+
+int MPI_Get(void* origin, int origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset, int target_count,
+            MPI_Datatype target_type, MPI_Win window) {
+  return window_of_host<PMPI_Get>("MPI_Get", window, {origin}, origin, origin_count, origin_type, target, offset,
+                                  target_count, target_type, window);
+}
+
+int MPI_Accumulate(const void* origin, int origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset,
+                   int target_count, MPI_Datatype target_type, MPI_Op op, MPI_Win window) {
+  return window_of_host<PMPI_Accumulate>("MPI_Accumulate", window, {origin}, origin, origin_count, origin_type, target,
+                                         offset, target_count, target_type, op, window);
+}
+
+int MPI_Rput(const void* origin, int origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset, int target_count,
+             MPI_Datatype target_type, MPI_Win window, MPI_Request* request) {
+  return window_of_host<PMPI_Rput>("MPI_Rput", window, {origin}, origin, origin_count, origin_type, target, offset,
+                                   target_count, target_type, window, request);
+}
+
+int MPI_Rget(void* origin, int origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset, int target_count,
+             MPI_Datatype target_type, MPI_Win window, MPI_Request* request) {
+  return window_of_host<PMPI_Rget>("MPI_Rget", window, {origin}, origin, origin_count, origin_type, target, offset,
+                                   target_count, target_type, window, request);
+}
+
+int MPI_Raccumulate(const void* origin, int origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset,
+                    int target_count, MPI_Datatype target_type, MPI_Op op, MPI_Win window, MPI_Request* request) {
+  return window_of_host<PMPI_Raccumulate>("MPI_Raccumulate", window, {origin}, origin, origin_count, origin_type, target,
+                                          offset, target_count, target_type, op, window, request);
+}
+
+int MPI_Get_accumulate(const void* origin, int origin_count, MPI_Datatype origin_type, void* result, int result_count,
+                       MPI_Datatype result_type, int target, MPI_Aint offset, int target_count, MPI_Datatype target_type,
+                       MPI_Op op, MPI_Win window) {
+  return window_of_host<PMPI_Get_accumulate>("MPI_Get_accumulate", window, {origin, result}, origin, origin_count,
+                                             origin_type, result, result_count, result_type, target, offset, target_count,
+                                             target_type, op, window);
+}
+
+int MPI_Rget_accumulate(const void* origin, int origin_count, MPI_Datatype origin_type, void* result, int result_count,
+                        MPI_Datatype result_type, int target, MPI_Aint offset, int target_count, MPI_Datatype target_type,
+                        MPI_Op op, MPI_Win window, MPI_Request* request) {
+  return window_of_host<PMPI_Rget_accumulate>("MPI_Rget_accumulate", window, {origin, result}, origin, origin_count,
+                                              origin_type, result, result_count, result_type, target, offset, target_count,
+                                              target_type, op, window, request);
+}
+
+int MPI_Fetch_and_op(const void* origin, void* result, MPI_Datatype type, int target, MPI_Aint offset, MPI_Op op,
+                     MPI_Win window) {
+  return window_of_host<PMPI_Fetch_and_op>("MPI_Fetch_and_op", window, {origin, result}, origin, result, type, target,
+                                           offset, op, window);
+}
+
+int MPI_Compare_and_swap(const void* origin, const void* compare, void* result, MPI_Datatype type, int target,
+                         MPI_Aint offset, MPI_Win window) {
+  return window_of_host<PMPI_Compare_and_swap>("MPI_Compare_and_swap", window, {origin, compare, result}, origin, compare,
+                                               result, type, target, offset, window);
+}
+
+int MPI_Neighbor_allgather(const void* in, int in_count, MPI_Datatype in_type, void* out, int out_count,
+                           MPI_Datatype out_type, MPI_Comm comm) {
+  return host_only<PMPI_Neighbor_allgather>("MPI_Neighbor_allgather", comm, {in, out}, in, in_count, in_type, out, out_count,
+                                            out_type, comm);
+}
+
+int MPI_Neighbor_allgatherv(const void* in, int in_count, MPI_Datatype in_type, void* out, const int out_counts[],
+                            const int out_offsets[], MPI_Datatype out_type, MPI_Comm comm) {
+  return host_only<PMPI_Neighbor_allgatherv>("MPI_Neighbor_allgatherv", comm, {in, out}, in, in_count, in_type, out,
+                                             out_counts, out_offsets, out_type, comm);
+}
+
+int MPI_Neighbor_alltoall(const void* in, int in_count, MPI_Datatype in_type, void* out, int out_count,
+                          MPI_Datatype out_type, MPI_Comm comm) {
+  return host_only<PMPI_Neighbor_alltoall>("MPI_Neighbor_alltoall", comm, {in, out}, in, in_count, in_type, out, out_count,
+                                           out_type, comm);
+}
+
+int MPI_Neighbor_alltoallv(const void* in, const int in_counts[], const int in_offsets[], MPI_Datatype in_type, void* out,
+                           const int out_counts[], const int out_offsets[], MPI_Datatype out_type, MPI_Comm comm) {
+  return host_only<PMPI_Neighbor_alltoallv>("MPI_Neighbor_alltoallv", comm, {in, out}, in, in_counts, in_offsets, in_type,
+                                            out, out_counts, out_offsets, out_type, comm);
+}
+
+int MPI_Neighbor_alltoallw(const void* in, const int in_counts[], const MPI_Aint in_offsets[], const MPI_Datatype in_types[],
+                           void* out, const int out_counts[], const MPI_Aint out_offsets[], const MPI_Datatype out_types[],
+                           MPI_Comm comm) {
+  return host_only<PMPI_Neighbor_alltoallw>("MPI_Neighbor_alltoallw", comm, {in, out}, in, in_counts, in_offsets, in_types,
+                                            out, out_counts, out_offsets, out_types, comm);
+}
+
+int MPI_Ineighbor_allgather(const void* in, int in_count, MPI_Datatype in_type, void* out, int out_count,
+                            MPI_Datatype out_type, MPI_Comm comm, MPI_Request* request) {
+  return host_only<PMPI_Ineighbor_allgather>("MPI_Ineighbor_allgather", comm, {in, out}, in, in_count, in_type, out,
+                                             out_count, out_type, comm, request);
+}
+
+int MPI_Ineighbor_allgatherv(const void* in, int in_count, MPI_Datatype in_type, void* out, const int out_counts[],
+                             const int out_offsets[], MPI_Datatype out_type, MPI_Comm comm, MPI_Request* request) {
+  return host_only<PMPI_Ineighbor_allgatherv>("MPI_Ineighbor_allgatherv", comm, {in, out}, in, in_count, in_type, out,
+                                              out_counts, out_offsets, out_type, comm, request);
+}
+
+int MPI_Ineighbor_alltoall(const void* in, int in_count, MPI_Datatype in_type, void* out, int out_count,
+                           MPI_Datatype out_type, MPI_Comm comm, MPI_Request* request) {
+  return host_only<PMPI_Ineighbor_alltoall>("MPI_Ineighbor_alltoall", comm, {in, out}, in, in_count, in_type, out, out_count,
+                                            out_type, comm, request);
+}
+
+int MPI_Ineighbor_alltoallv(const void* in, const int in_counts[], const int in_offsets[], MPI_Datatype in_type, void* out,
+                            const int out_counts[], const int out_offsets[], MPI_Datatype out_type, MPI_Comm comm,
+                            MPI_Request* request) {
+  return host_only<PMPI_Ineighbor_alltoallv>("MPI_Ineighbor_alltoallv", comm, {in, out}, in, in_counts, in_offsets, in_type,
+                                             out, out_counts, out_offsets, out_type, comm, request);
+}
+
+int MPI_Ineighbor_alltoallw(const void* in, const int in_counts[], const MPI_Aint in_offsets[],
+                            const MPI_Datatype in_types[], void* out, const int out_counts[], const MPI_Aint out_offsets[],
+                            const MPI_Datatype out_types[], MPI_Comm comm, MPI_Request* request) {
+  return host_only<PMPI_Ineighbor_alltoallw>("MPI_Ineighbor_alltoallw", comm, {in, out}, in, in_counts, in_offsets, in_types,
+                                             out, out_counts, out_offsets, out_types, comm, request);
+}
+
+int MPI_Buffer_attach(void* buffer, int bytes) {
+  return host_only<PMPI_Buffer_attach>("MPI_Buffer_attach", comm_world(), {buffer}, buffer, bytes);
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// MPI functions that refuse device memory, as far as they came with MPI 4: persistent collectives, partitioned
+// communication, the non-blocking Sendrecv, one-sided communication with large counts.
+#include "refused.hpp"
+
+#if MPI_VERSION >= 4
+using namespace pl::mpi;
+
+int MPI_Allgather_init(const void* in, int in_count, MPI_Datatype in_type, void* out, int out_count, MPI_Datatype out_type,
+                       MPI_Comm comm, MPI_Info info, MPI_Request* request) {
+  return host_only<PMPI_Allgather_init>("MPI_Allgather_init", comm, {in, out}, in, in_count, in_type, out, out_count,
+                                        out_type, comm, info, request);
+}
+
+int MPI_Allgatherv_init(const void* in, int in_count, MPI_Datatype in_type, void* out, const int out_counts[],
+                        const int offsets[], MPI_Datatype out_type, MPI_Comm comm, MPI_Info info, MPI_Request* request) {
+  return host_only<PMPI_Allgatherv_init>("MPI_Allgatherv_init", comm, {in, out}, in, in_count, in_type, out, out_counts,
+                                         offsets, out_type, comm, info, request);
+}
+
+int MPI_Allreduce_init(const void* in, void* out, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm, MPI_Info info,
+                       MPI_Request* request) {
+  return host_only<PMPI_Allreduce_init>("MPI_Allreduce_init", comm, {in, out}, in, out, count, type, op, comm, info,
+                                        request);
+}
+
+int MPI_Alltoall_init(const void* in, int in_count, MPI_Datatype in_type, void* out, int out_count, MPI_Datatype out_type,
+                      MPI_Comm comm, MPI_Info info, MPI_Request* request) {
+  return host_only<PMPI_Alltoall_init>("MPI_Alltoall_init", comm, {in, out}, in, in_count, in_type, out, out_count, out_type,
+                                       comm, info, request);
+}
+
+int MPI_Alltoallv_init(const void* in, const int in_counts[], const int in_offsets[], MPI_Datatype in_type, void* out,
+                       const int out_counts[], const int out_offsets[], MPI_Datatype out_type, MPI_Comm comm, MPI_Info info,
+                       MPI_Request* request) {
+  return host_only<PMPI_Alltoallv_init>("MPI_Alltoallv_init", comm, {in, out}, in, in_counts, in_offsets, in_type, out,
+                                        out_counts, out_offsets, out_type, comm, info, request);
+}
+
+int MPI_Alltoallw_init(const void* in, const int in_counts[], const int in_offsets[], const MPI_Datatype in_types[],
+                       void* out, const int out_counts[], const int out_offsets[], const MPI_Datatype out_types[],
+                       MPI_Comm comm, MPI_Info info, MPI_Request* request) {
+  return host_only<PMPI_Alltoallw_init>("MPI_Alltoallw_init", comm, {in, out}, in, in_counts, in_offsets, in_types, out,
+                                        out_counts, out_offsets, out_types, comm, info, request);
+}
+
+int MPI_Bcast_init(void* buffer, int count, MPI_Datatype type, int root, MPI_Comm comm, MPI_Info info,
+                   MPI_Request* request) {
+  return host_only<PMPI_Bcast_init>("MPI_Bcast_init", comm, {buffer}, buffer, count, type, root, comm, info, request);
+}
+
+int MPI_Exscan_init(const void* in, void* out, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm, MPI_Info info,
+                    MPI_Request* request) {
+  return host_only<PMPI_Exscan_init>("MPI_Exscan_init", comm, {in, out}, in, out, count, type, op, comm, info, request);
+}
+
+int MPI_Gather_init(const void* in, int in_count, MPI_Datatype in_type, void* out, int out_count, MPI_Datatype out_type,
+                    int root, MPI_Comm comm, MPI_Info info, MPI_Request* request) {
+  return host_only<PMPI_Gather_init>("MPI_Gather_init", comm, {in, out}, in, in_count, in_type, out, out_count, out_type,
+                                     root, comm, info, request);
+}
+
+int MPI_Gatherv_init(const void* in, int in_count, MPI_Datatype in_type, void* out, const int out_counts[],
+                     const int offsets[], MPI_Datatype out_type, int root, MPI_Comm comm, MPI_Info info,
+                     MPI_Request* request) {
+  return host_only<PMPI_Gatherv_init>("MPI_Gatherv_init", comm, {in, out}, in, in_count, in_type, out, out_counts, offsets,
+                                      out_type, root, comm, info, request);
+}
+
+int MPI_Neighbor_allgather_init(const void* in, int in_count, MPI_Datatype in_type, void* out, int out_count,
+                                MPI_Datatype out_type, MPI_Comm comm, MPI_Info info, MPI_Request* request) {
+  return host_only<PMPI_Neighbor_allgather_init>("MPI_Neighbor_allgather_init", comm, {in, out}, in, in_count, in_type, out,
+                                                 out_count, out_type, comm, info, request);
+}
+
+int MPI_Neighbor_allgatherv_init(const void* in, int in_count, MPI_Datatype in_type, void* out, const int out_counts[],
+                                 const int offsets[], MPI_Datatype out_type, MPI_Comm comm, MPI_Info info,
+                                 MPI_Request* request) {
+  return host_only<PMPI_Neighbor_allgatherv_init>("MPI_Neighbor_allgatherv_init", comm, {in, out}, in, in_count, in_type,
+                                                  out, out_counts, offsets, out_type, comm, info, request);
+}
+
+int MPI_Neighbor_alltoall_init(const void* in, int in_count, MPI_Datatype in_type, void* out, int out_count,
+                               MPI_Datatype out_type, MPI_Comm comm, MPI_Info info, MPI_Request* request) {
+  return host_only<PMPI_Neighbor_alltoall_init>("MPI_Neighbor_alltoall_init", comm, {in, out}, in, in_count, in_type, out,
+                                                out_count, out_type, comm, info, request);
+}
+
+int MPI_Neighbor_alltoallv_init(const void* in, const int in_counts[], const int in_offsets[], MPI_Datatype in_type,
+                                void* out, const int out_counts[], const int out_offsets[], MPI_Datatype out_type,
+                                MPI_Comm comm, MPI_Info info, MPI_Request* request) {
+  return host_only<PMPI_Neighbor_alltoallv_init>("MPI_Neighbor_alltoallv_init", comm, {in, out}, in, in_counts, in_offsets,
+                                                 in_type, out, out_counts, out_offsets, out_type, comm, info, request);
+}
+
+int MPI_Neighbor_alltoallw_init(const void* in, const int in_counts[], const MPI_Aint in_offsets[],
+                                const MPI_Datatype in_types[], void* out, const int out_counts[],
+                                const MPI_Aint out_offsets[], const MPI_Datatype out_types[], MPI_Comm comm, MPI_Info info,
+                                MPI_Request* request) {
+  return host_only<PMPI_Neighbor_alltoallw_init>("MPI_Neighbor_alltoallw_init", comm, {in, out}, in, in_counts, in_offsets,
+                                                 in_types, out, out_counts, out_offsets, out_types, comm, info, request);
+}
+
+int MPI_Reduce_init(const void* in, void* out, int count, MPI_Datatype type, MPI_Op op, int root, MPI_Comm comm,
+                    MPI_Info info, MPI_Request* request) {
+  return host_only<PMPI_Reduce_init>("MPI_Reduce_init", comm, {in, out}, in, out, count, type, op, root, comm, info,
+                                     request);
+}
+
+int MPI_Reduce_scatter_block_init(const void* in, void* out, int out_count, MPI_Datatype type, MPI_Op op, MPI_Comm comm,
+                                  MPI_Info info, MPI_Request* request) {
+  return host_only<PMPI_Reduce_scatter_block_init>("MPI_Reduce_scatter_block_init", comm, {in, out}, in, out, out_count,
+                                                   type, op, comm, info, request);
+}
+
+int MPI_Reduce_scatter_init(const void* in, void* out, const int out_counts[], MPI_Datatype type, MPI_Op op, MPI_Comm comm,
+                            MPI_Info info, MPI_Request* request) {
+  return host_only<PMPI_Reduce_scatter_init>("MPI_Reduce_scatter_init", comm, {in, out}, in, out, out_counts, type, op, comm,
+                                             info, request);
+}
+
+int MPI_Scan_init(const void* in, void* out, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm, MPI_Info info,
+                  MPI_Request* request) {
+  return host_only<PMPI_Scan_init>("MPI_Scan_init", comm, {in, out}, in, out, count, type, op, comm, info, request);
+}
+
+int MPI_Scatter_init(const void* in, int in_count, MPI_Datatype in_type, void* out, int out_count, MPI_Datatype out_type,
+                     int root, MPI_Comm comm, MPI_Info info, MPI_Request* request) {
+  return host_only<PMPI_Scatter_init>("MPI_Scatter_init", comm, {in, out}, in, in_count, in_type, out, out_count, out_type,
+                                      root, comm, info, request);
+}
+
+int MPI_Scatterv_init(const void* in, const int in_counts[], const int offsets[], MPI_Datatype in_type, void* out,
+                      int out_count, MPI_Datatype out_type, int root, MPI_Comm comm, MPI_Info info, MPI_Request* request) {
+  return host_only<PMPI_Scatterv_init>("MPI_Scatterv_init", comm, {in, out}, in, in_counts, offsets, in_type, out, out_count,
+                                       out_type, root, comm, info, request);
+}
+
+int MPI_Psend_init(const void* buffer, int partitions, MPI_Count count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+                   MPI_Info info, MPI_Request* request) {
+  return host_only<PMPI_Psend_init>("MPI_Psend_init", comm, {buffer}, buffer, partitions, count, type, to, tag, comm, info,
+                                    request);
+}
+
+int MPI_Precv_init(void* buffer, int partitions, MPI_Count count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+                   MPI_Info info, MPI_Request* request) {
+  return host_only<PMPI_Precv_init>("MPI_Precv_init", comm, {buffer}, buffer, partitions, count, type, to, tag, comm, info,
+                                    request);
+}
+
+int MPI_Isendrecv(const void* in, int in_count, MPI_Datatype in_type, int to, int out_tag, void* out, int out_count,
+                  MPI_Datatype out_type, int from, int in_tag, MPI_Comm comm, MPI_Request* request) {
+  return host_only<PMPI_Isendrecv>("MPI_Isendrecv", comm, {in, out}, in, in_count, in_type, to, out_tag, out, out_count,
+                                   out_type, from, in_tag, comm, request);
+}
+
+int MPI_Isendrecv_replace(void* buffer, int count, MPI_Datatype type, int to, int out_tag, int from, int in_tag,
+                          MPI_Comm comm, MPI_Request* request) {
+  return host_only<PMPI_Isendrecv_replace>("MPI_Isendrecv_replace", comm, {buffer}, buffer, count, type, to, out_tag, from,
+                                           in_tag, comm, request);
+}
+
+int MPI_Buffer_attach_c(void* buffer, MPI_Count size) {
+  return host_only<PMPI_Buffer_attach_c>("MPI_Buffer_attach_c", comm_world(), {buffer}, buffer, size);
+}
+
+int MPI_Win_create_c(void* base, MPI_Aint size, MPI_Aint disp_unit, MPI_Info info, MPI_Comm comm, MPI_Win* window) {
+  return host_only<PMPI_Win_create_c>("MPI_Win_create_c", comm, {base}, base, size, disp_unit, info, comm, window);
+}
+
+int MPI_Put_c(const void* origin, MPI_Count origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset,
+              MPI_Count target_count, MPI_Datatype target_type, MPI_Win window) {
+  return window_of_host<PMPI_Put_c>("MPI_Put_c", window, {origin}, origin, origin_count, origin_type, target, offset,
+                                    target_count, target_type, window);
+}
+
+int MPI_Get_c(void* origin, MPI_Count origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset,
+              MPI_Count target_count, MPI_Datatype target_type, MPI_Win window) {
+  return window_of_host<PMPI_Get_c>("MPI_Get_c", window, {origin}, origin, origin_count, origin_type, target, offset,
+                                    target_count, target_type, window);
+}
+
+int MPI_Accumulate_c(const void* origin, MPI_Count origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset,
+                     MPI_Count target_count, MPI_Datatype target_type, MPI_Op op, MPI_Win window) {
+  return window_of_host<PMPI_Accumulate_c>("MPI_Accumulate_c", window, {origin}, origin, origin_count, origin_type, target,
+                                           offset, target_count, target_type, op, window);
+}
+
+int MPI_Rput_c(const void* origin, MPI_Count origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset,
+               MPI_Count target_count, MPI_Datatype target_type, MPI_Win window, MPI_Request* request) {
+  return window_of_host<PMPI_Rput_c>("MPI_Rput_c", window, {origin}, origin, origin_count, origin_type, target, offset,
+                                     target_count, target_type, window, request);
+}
+
+int MPI_Rget_c(void* origin, MPI_Count origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset,
+               MPI_Count target_count, MPI_Datatype target_type, MPI_Win window, MPI_Request* request) {
+  return window_of_host<PMPI_Rget_c>("MPI_Rget_c", window, {origin}, origin, origin_count, origin_type, target, offset,
+                                     target_count, target_type, window, request);
+}
+
+int MPI_Raccumulate_c(const void* origin, MPI_Count origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset,
+                      MPI_Count target_count, MPI_Datatype target_type, MPI_Op op, MPI_Win window, MPI_Request* request) {
+  return window_of_host<PMPI_Raccumulate_c>("MPI_Raccumulate_c", window, {origin}, origin, origin_count, origin_type, target,
+                                            offset, target_count, target_type, op, window, request);
+}
+
+int MPI_Get_accumulate_c(const void* origin, MPI_Count origin_count, MPI_Datatype origin_type, void* result,
+                         MPI_Count result_count, MPI_Datatype result_type, int target, MPI_Aint offset,
+                         MPI_Count target_count, MPI_Datatype target_type, MPI_Op op, MPI_Win window) {
+  return window_of_host<PMPI_Get_accumulate_c>("MPI_Get_accumulate_c", window, {origin, result}, origin, origin_count,
+                                               origin_type, result, result_count, result_type, target, offset, target_count,
+                                               target_type, op, window);
+}
+
+int MPI_Rget_accumulate_c(const void* origin, MPI_Count origin_count, MPI_Datatype origin_type, void* result,
+                          MPI_Count result_count, MPI_Datatype result_type, int target, MPI_Aint offset,
+                          MPI_Count target_count, MPI_Datatype target_type, MPI_Op op, MPI_Win window,
+                          MPI_Request* request) {
+  return window_of_host<PMPI_Rget_accumulate_c>("MPI_Rget_accumulate_c", window, {origin, result}, origin, origin_count,
+                                                origin_type, result, result_count, result_type, target, offset, target_count,
+                                                target_type, op, window, request);
+}
+
+#endif
