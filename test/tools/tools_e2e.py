@@ -100,7 +100,7 @@ def usage():
     check(run().code == 1, "no command must fail")
     for word in ("-h", "--help", "help"):
         text = succeed(run(word)).out
-        for command in "demo info doctor sanity copybw copylat apiperf pplat copy calibrate explain-copy env".split():
+        for command in "demo info doctor sanity copybw copylat apiperf pplat copy calibrate explain-copy bandwidth env".split():
             check(re.search(rf"^  {command} ", text, re.M), f"{command} is not in the usage")
     check(re.fullmatch(r"peerlane \d+\.\d+\.\d+ \(\S+\)\n", succeed(run("--version")).out), "--version")
     for name in "gdrcopy_sanity gdrcopy_copybw gdrcopy_copylat gdrcopy_apiperf gdrcopy_pplat sanity copybw".split():
@@ -112,7 +112,7 @@ def unknown_command():
 
 
 def bad_options():
-    for command in "info doctor sanity copybw copylat apiperf pplat env demo copy calibrate explain-copy".split():
+    for command in "info doctor sanity copybw copylat apiperf pplat env demo copy calibrate explain-copy bandwidth".split():
         refuse(run(command, "--no-such-option"), f"peerlane {command}:", "-h lists the options")
         check(run(command, "-h").code == 0, command)
     for arguments in (["copybw", "-s", "1X"], ["copybw", "-s", "0"], ["copylat", "-w", "0"], ["apiperf", "-n", "-1"],

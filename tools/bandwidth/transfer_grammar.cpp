@@ -155,7 +155,7 @@ class parser {
     const char* begin = text_.data() + at_;
     const auto [end, code] = std::from_chars(begin, text_.data() + text_.size(), value);
     if (code != std::errc() || value > 65535) {
-      expected(what);
+      wrong(at_, std::string("expected ") + what);  // here: a number follows its letter without a blank
       return std::nullopt;
     }
     at_ += static_cast<std::size_t>(end - begin);
