@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bandwidth_options.hpp"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <map>
