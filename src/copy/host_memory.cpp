@@ -5,7 +5,8 @@
 
 namespace pl::copy {
 
-host_memory inspect_host(const cu::driver_table& cuda, const void* pointer, std::size_t bytes) noexcept {
+host_memory inspect_host(const cu::driver_table& cuda, const void* pointer, std::size_t bytes,
+                         const gpu_context* context) noexcept {
   namespace attribute = cu::pointer_attribute;
   if (cuda.cuPointerGetAttributes == nullptr) return {};
   const auto address = reinterpret_cast<std::uint64_t>(pointer);
@@ -17,7 +18,12 @@ host_memory inspect_host(const cu::driver_table& cuda, const void* pointer, std:
                       attribute::range_size};
   void* values[] = {&type, &managed, &device, &begin, &size};
   if (cuda.cuPointerGetAttributes(5, attributes, values, address) != cu::error_code::success) return {};
-  if (type != cu::memory_type::host || managed != 0 || device == 0) return {};
+  if (type != cu::memory_type::host || managed != 0) return {};
+  if (device == 0) {
+    if (context == nullptr) return {};
+    const auto inside = context_use::enter(*context);
+    return inside ? inspect_host(cuda, pointer, bytes) : host_memory{};
+  }
   // The range is told in the GPU's addresses where those differ from the CPU's.
   const address_range known{begin, size};
   if (!known.contains({device, bytes}) && !known.contains({address, bytes})) return {};

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "driver_table.hpp"
+#include "gpu_context.hpp"
 
 namespace pl::copy {
 
@@ -14,8 +15,10 @@ struct host_memory {
   cu::device_ptr device_ptr = 0;  // the GPU's address of its first byte, if pinned
 };
 
-// One driver call, about 0.1 us. Memory
-// that CUDA does not know, and managed memory (which may move), counts as pageable. Never fails.
-host_memory inspect_host(const cu::driver_table& cuda, const void* pointer, std::size_t bytes) noexcept;
+// One driver call, about 0.1 us. Memory that CUDA does not know, and managed memory (which may move), counts as pageable.
+// Never fails. On a thread without a current context the driver knows pinned memory but not the GPU's address of it: it is
+// asked again inside `context` then, if that is given.
+host_memory inspect_host(const cu::driver_table& cuda, const void* pointer, std::size_t bytes,
+                         const gpu_context* context = nullptr) noexcept;
 
 }  // namespace pl::copy

@@ -163,7 +163,10 @@ void planner::inspect_other(const transfer& what, sides& at) const {
   const bool to_host = what.way == direction::to_host;
   const std::uint64_t address = to_host ? what.dst : what.src;
   const auto bytes = extent(what.rows, to_host ? what.dst_pitch : what.src_pitch, what.row_bytes);
-  if (!find_registered_host(address, *bytes, at.host)) at.host = inspect_host(cuda_, host_pointer(address), *bytes);
+  if (!find_registered_host(address, *bytes, at.host)) {
+    const gpu_context context{&cuda_, at.device.device_ordinal, at.device.context};
+    at.host = inspect_host(cuda_, host_pointer(address), *bytes, at.device.context != nullptr ? &context : nullptr);
+  }
   at.other = at.host.is_pinned ? other_side::pinned : other_side::pageable;
   at.other_is_known = true;
 }

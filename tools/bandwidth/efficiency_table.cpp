@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// "envelope" is docs/results/envelope, "foundation" docs/results/foundation: this project's runs on one H100 and two H200,
+// "envelope", "foundation" and "bandwidth" are folders of docs/results: this project's runs on one H100 and two H200,
 // PCIe 5 x16, NVLink 4 x 18. "nvbandwidth #n" is an issue of github.com/NVIDIA/nvbandwidth. "assumed" is no measurement.
 #include "efficiency_table.hpp"
 
@@ -29,13 +29,12 @@ constexpr efficiency_line kLines[] = {
      "envelope copy_d2d, 1 GiB: 1480 (H100), 2060 GB/s (H200), counted once"},
 
     // Copy kernels. Reads of host memory wait for tags and credits; writes are posted.
-    {sm, host_to_gpu, 5, 8, unit::of_raw, 0.556, "outstanding reads of the multiprocessors",
-     "nvbandwidth #24: H100 35 of 63 GB/s"},
-    {sm, gpu_to_host, 5, 8, unit::of_raw, 0.838, nullptr, "nvbandwidth #24: H100 52.8 of 63 GB/s"},
+    {sm, host_to_gpu, 5, 8, unit::of_raw, 0.81, nullptr, "bandwidth h200x2: 51.3-51.4 of 63 GB/s"},
+    {sm, gpu_to_host, 5, 8, unit::of_raw, 0.83, nullptr, "bandwidth h200x2: 52.2-52.6 of 63 GB/s"},
     {sm, host_to_gpu, 0, 8, unit::of_raw, 0.79, nullptr, "nvbandwidth #42: A100 25.1 of 31.5 GB/s at 1 GiB"},
     {sm, gpu_to_host, 0, 8, unit::of_raw, 0.79, nullptr, "assumed: as to the device, nvbandwidth #42"},
-    {sm, peer_nvlink, 0, UINT_MAX, unit::of_raw, 0.82, nullptr, "assumed: as the copy engine over NVLink 4"},
-    {sm, local_copy, 0, UINT_MAX, unit::of_raw, 0.86, nullptr, "assumed: as the copy engine"},
+    {sm, peer_nvlink, 0, UINT_MAX, unit::of_raw, 0.78, nullptr, "bandwidth h200x2: 370 written, 376 GB/s read"},
+    {sm, local_copy, 0, UINT_MAX, unit::of_raw, 0.82, nullptr, "bandwidth h200x2: 1990 GB/s, counted once"},
 
     // The resident engine: one worker is one block.
     {engine, host_to_gpu, 0, 1, unit::gb_per_s, 12.0, "one worker's outstanding reads",
@@ -68,10 +67,10 @@ constexpr efficiency_line kPageable[] = {
 
 // Usual ranges; those without a run of this project are public microbenchmarks' of A100 and H100, taken wide.
 constexpr latency_line kLatencies[] = {
-    {access::host, 1100, "round trip over PCIe", "assumed: 600-1100 ns; one BAR1 load, the other way, is 1020-1120 ns"},
-    {access::l2, 150, "L2 cache", "assumed: 200-270 cycles at 1.7-2.0 GHz"},
-    {access::device_memory, 700, "device memory", "assumed: 500-700 ns"},
-    {access::peer_nvlink, 1300, "round trip over NVLink", "assumed: 800-1300 ns"},
+    {access::host, 1200, "round trip over PCIe", "bandwidth h200x2: 1187-1206 ns"},
+    {access::l2, 150, "L2 cache", "bandwidth h200x2: 144 ns"},
+    {access::device_memory, 400, "device memory", "bandwidth h200x2: 340 ns at 256 MiB"},
+    {access::peer_nvlink, 900, "round trip over NVLink", "bandwidth h200x2: 852 ns"},
     {access::bar_load, 1300, "round trip over PCIe", "foundation copylat_alignments: 1020-1120 ns for 4 bytes"},
     {access::bar_store, 200, "the CPU's store until its fence", "foundation copylat: 111-140 ns for 1 byte"},
 };

@@ -215,12 +215,6 @@ reason shared_uplink(const case_at_hand& c) {
   });
 }
 
-reason both_directions(const case_at_hand& c) {
-  if (!crosses_pcie(c) || !c.path.opposite_too || c.path.is_sum_of_both) return std::nullopt;
-  return "both directions are busy, and a root complex need not share itself evenly between them: look at the sum of the "
-         "two";
-}
-
 std::string unexplained(const case_at_hand& c) {
   std::string next = "run it alone and with a larger buffer, then compare another GPU and `peerlane doctor`";
   if (!c.is_bandwidth()) next = "run it again on an idle machine; compare another GPU";
@@ -236,8 +230,8 @@ std::string unexplained(const case_at_hand& c) {
 
 reason find_reason(const case_at_hand& c) {
   constexpr reason (*kAll[])(const case_at_hand&) = {
-      trained_down, narrow_uplink, wrong_numa_node, nvlinks_missing, clocks_throttled, errors_rose,     small_bar1,
-      translated,   others_there,  small_buffer,    unsteady,        shared_uplink,    both_directions,
+      trained_down, narrow_uplink, wrong_numa_node, nvlinks_missing, clocks_throttled, errors_rose,
+      small_bar1,   translated,    others_there,    small_buffer,    unsteady,         shared_uplink,
   };
   for (const auto look : kAll)
     if (auto found = look(c)) return found;

@@ -165,7 +165,9 @@ std::string native_text(const test_outcome& outcome, const baseline* reference) 
   if (few) out += outcome.matrices[0].title + "\n" + lines_text(outcome, reference);
   else
     for (const matrix& each : outcome.matrices) out += matrix_text(each);
-  return out + remarks(outcome) + "\n";
+  out += remarks(outcome);
+  if (outcome.state == test_state::passed && !outcome.reason.empty()) out += "  note: " + outcome.reason + "\n";
+  return out + "\n";
 }
 
 std::string native_sweep_text(std::span<const test_outcome> by_size) {

@@ -56,6 +56,7 @@ bandwidth_session::bandwidth_session(const bandwidth_options& options, const ses
                    },
                .cell_done = [this](const std::string& key, const matrix& where, std::size_t row,
                                    std::size_t column) { cell_done(key, where, row, column); }} {
+  test_.judge_small = options.sizes.size() == 1;
   if (!options.jsonl_path.empty() && talks()) open_for_writing(lines_, options.jsonl_path);
 }
 
@@ -64,13 +65,21 @@ int bandwidth_session::run(const std::vector<selected>& selection) {
   for (const selected& one : selection) total += planned_runs(one);
   if (talks()) progress_.emplace("bandwidth", total);
   for (const selected& one : selection) {
-    if (interrupt_.raised()) break;
+    if (is_over()) break;
     run_one(one);
     runs_before_ += planned_runs(one);
   }
   progress_.reset();
   if (talks()) write_files();
-  return exit_code();
+  if (parts_.ranks != nullptr) tools::must(parts_.ranks->patient_barrier());
+  // Rank 0 speaks for all: a launcher takes any other rank's failure for a crash.
+  return talks() ? exit_code() : tools::kExitOk;
+}
+
+// Ranks must agree when to stop, or they wait for each other: they look at outcomes, on which they have agreed.
+bool bandwidth_session::is_over() const {
+  if (parts_.ranks == nullptr) return interrupt_.raised();
+  return !outcomes_.empty() && outcomes_.back().state == test_state::interrupted;
 }
 
 std::size_t bandwidth_session::planned_runs(const selected& one) const {
@@ -83,7 +92,7 @@ void bandwidth_session::run_one(const selected& one) {
   const std::size_t first = outcomes_.size();
   const bool has_size = one.is_transfer || (one.what != nullptr && one.what->has_size);
   const std::size_t turns = has_size ? options_.sizes.size() : 1;
-  for (std::size_t i = 0; i < turns && !interrupt_.raised(); ++i) {
+  for (std::size_t i = 0; i < turns && !is_over(); ++i) {
     test_.bytes = options_.sizes[i];
     outcomes_.push_back(outcome_of(one));
     write_line(test_row(outcomes_.back()));

@@ -42,6 +42,7 @@ class bandwidth_session {
   void write_line(const nlohmann::json& row);
   void write_files();
   int exit_code() const;
+  bool is_over() const;
   bool talks() const { return parts_.ranks == nullptr || parts_.ranks->rank() == 0; }
   compat_style style() const;
 

@@ -25,7 +25,9 @@ struct test_options {
   unsigned threads = 0;            // of BAR transfers; 0: 1
   bool original_mistakes = false;  // --compat-bugs
   bool mean_latency = false;       // --compat: the original's latency is whole time / accesses, not a median
-  bool judge = true;               // false: --no-judge
+  bool judge = true;
+  bool judge_small =
+      true;  // false (sweeps): sizes at which start-up counts get no verdict               // false: --no-judge
   thresholds limits;
   bool allow_multicast = false;  // cuMulticast* for testcases 45 and 46
 };

@@ -191,12 +191,6 @@ TEST(Judgement, SharedUplink) {
   expect_low(judge_on(links, to_gpu(), 27), "shares the uplink 0000:16:00.0 with GPU 1");
 }
 
-TEST(Judgement, BothDirections) {
-  auto path = to_gpu();
-  path.opposite_too = true;
-  expect_low(judge_on(machine_of({h100_facts()}), path, 27), "look at the sum");
-}
-
 TEST(Judgement, UnexplainedIsSuspiciousWhenFarOff) {
   const auto links = machine_of({h100_facts()});
   expect_low(judge_on(links, to_gpu(), 40), "unexplained: PCIe 5.0 x16 should give 54.9 GB/s");
