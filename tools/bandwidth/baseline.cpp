@@ -42,7 +42,7 @@ result<baseline> baseline::parse(const std::string& text, double threshold_perce
   try {
     for (const auto& row : file["rows"]) {
       if (row.value("kind", "") != "cell" || row.value("state", "") != "measured" || !row.contains("series")) continue;
-      out.cells_[row["series"]] = {row["median"], row["mean"], row["ci95"], row["sample_count"]};
+      out.cells_[row.at("series")] = {row.at("median"), row.at("mean"), row.at("ci95"), row.at("sample_count")};
     }
   } catch (const nlohmann::json::exception&) { return wrong("a row lacks its figures"); }
   return out;

@@ -95,11 +95,15 @@ std::optional<one_direction> expect_direction(const machine_links& links, const 
   return one_direction{value, line};
 }
 
-// What is left of a direction when the other one is busy too: only that which carries requests of the other loses.
-double duplex_factor(const machine_links& links, const crossed_link& crossed) {
+// What is left of a direction when the other one is busy too: only that which carries requests of the other loses. Kernels'
+// loads and stores besides wait for each other: docs/results/bandwidth, 77.5 of 99 GB/s on H100 and H200.
+double duplex_factor(const machine_links& links, const crossed_link& crossed, executor_kind by) {
+  constexpr double kKernelsBothWays = 0.79;
   if (crossed.kind == traffic::peer_nvlink) return kNvlinkDuplex;
-  if (crossed.kind != traffic::gpu_to_host) return 1;
-  return 1 - pcie_request_overhead(facts_of(links, crossed.gpu)->pcie_generation_max);
+  if (!is_pcie(crossed.kind)) return 1;
+  const double left = by == executor_kind::sm ? kKernelsBothWays : 1;
+  if (crossed.kind != traffic::gpu_to_host) return left;
+  return left * (1 - pcie_request_overhead(facts_of(links, crossed.gpu)->pcie_generation_max));
 }
 
 std::optional<expectation> expect_latency(const machine_links& links, const transfer_path& path) {
@@ -135,14 +139,14 @@ std::optional<expectation> expect_bandwidth(const machine_links& links, const tr
   out.limit = crossed->kind == traffic::local_copy ? raw / 2 : raw;
   out.limited_by = there->line->limited_by != nullptr ? there->line->limited_by : describe_link(links, *crossed);
   out.source = there->line->source;
-  if (path.opposite_too || path.is_sum_of_both) out.value *= duplex_factor(links, *crossed);
+  if (path.opposite_too || path.is_sum_of_both) out.value *= duplex_factor(links, *crossed, path.by.what);
   if (path.is_sum_of_both) {
     transfer_path back = path;
     std::swap(back.source, back.destination);
     const auto other = find_crossed_link(links, back);
     const auto other_way = other ? expect_direction(links, *other, back) : std::nullopt;
     if (!other_way) return std::nullopt;
-    out.value += other_way->value * duplex_factor(links, *other);
+    out.value += other_way->value * duplex_factor(links, *other, path.by.what);
     out.limit *= 2;
   }
   const double sharers = std::max(path.same_direction, 1u);

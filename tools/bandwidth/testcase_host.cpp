@@ -21,6 +21,7 @@ struct host_case {
 };
 
 using enum executor_kind;
+constexpr unsigned kEngineWorkers = 4;
 constexpr std::array kHostCases = {
     host_case{0, ce, true, false, false},
     host_case{1, ce, false, false, false},
@@ -41,8 +42,9 @@ constexpr std::array kHostCases = {
     // BAR1 may be 256 MiB in all; CPU loads through it move about 1 GB/s, so larger ones only take longer.
     host_case{48, bar, true, false, false, 64u << 20},
     host_case{49, bar, false, false, false, 4u << 20},
-    host_case{50, engine, true, false, false, 64u << 20},
-    host_case{51, engine, false, false, false, 64u << 20},
+    // A worker of the engine takes 4 MiB at a time, and four are what a copy may have.
+    host_case{50, engine, true, false, false, kEngineWorkers*(4u << 20)},
+    host_case{51, engine, false, false, false, kEngineWorkers*(4u << 20)},
 };
 
 const host_case& case_of(int index) {
@@ -62,6 +64,7 @@ struct host_planner {
     if (!to_device) std::swap(out.source, out.destination);
     if (what.by == sm) out.by.width = share_of_multiprocessors(shape, options, gpu, what.both ? 2 : 1);
     if (what.by == bar) out.by.width = options.threads;
+    if (what.by == engine) out.by.width = kEngineWorkers;
     return out;
   }
 

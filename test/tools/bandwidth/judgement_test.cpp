@@ -55,8 +55,8 @@ TEST(Judgement, MeasuredValuesAreGood) {
       {h200, gpu_place(0), host_place(), by_engine(2), 16, 51.61},
       {h100, gpu_place(0), gpu_place(0), by_engine(1), 16, 33.44},
       {h200, gpu_place(0), gpu_place(0), by_engine(8), 16, 256.7},
-      {h100, host_place(), gpu_place(0), by_sm(), 512, 35.0},
-      {h100, gpu_place(0), host_place(), by_sm(), 512, 52.8},
+      {h100, host_place(), gpu_place(0), by_sm(), 512, 51.16},
+      {h100, gpu_place(0), host_place(), by_sm(), 512, 52.45},
       {h100, host_place(host_kind::pageable), gpu_place(0), by_ce(), 1024, 9.7},
   };
   for (const auto& one : measured) {
