@@ -40,7 +40,7 @@ pl_install_library(peerlane ${PROJECT_VERSION} "GPU memory in the CPU's address 
 
 # Preloaded by their names (docs/mpi-shim.md), so nobody links them.
 foreach(kind IN ITEMS ompi mpich)
-  if(TARGET peerlane-mpi-${kind})
+  if(TARGET peerlane-mpi-${kind} AND NOT PEERLANE_SANITIZE)
     install(TARGETS peerlane-mpi-${kind} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   endif()
 endforeach()

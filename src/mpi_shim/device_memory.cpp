@@ -70,13 +70,13 @@ result<copy::gpu_context> context_of(std::uint64_t device) {
 }  // namespace
 
 bool detail::ask_driver(const void* pointer) noexcept {
-  const auto cuda = cu::driver();
-  if (!cuda || (*cuda)->cuPointerGetAttributes == nullptr) return false;
+  const auto* const cuda = g_driver.load(std::memory_order_acquire);
+  if (cuda->cuPointerGetAttributes == nullptr) return false;
   unsigned type = 0, managed = 0;
   int attributes[] = {cu::pointer_attribute::memory_type, cu::pointer_attribute::is_managed};
   void* values[] = {&type, &managed};
   const auto address = reinterpret_cast<std::uint64_t>(pointer);
-  const auto code = (*cuda)->cuPointerGetAttributes(std::size(attributes), attributes, values, address);
+  const auto code = cuda->cuPointerGetAttributes(std::size(attributes), attributes, values, address);
   if (code == cu::error_code::success) [[likely]]
     return type == cu::memory_type::device && managed == 0;
   const auto* const open = g_devices.load(std::memory_order_acquire);

@@ -12,7 +12,7 @@
 namespace pl::mpi {
 
 namespace detail {
-bool ask_driver(const void* pointer) noexcept;
+bool ask_driver(const void* pointer) noexcept;  // driver_is_there() has said yes
 }
 
 // Whether MPI's CPU code must not touch this address. One driver call of 0.1 us once libcuda is there. Nothing is remembered

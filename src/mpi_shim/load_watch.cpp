@@ -3,15 +3,12 @@
 
 #include <dlfcn.h>
 
-#include <mutex>
 #include <string>
-
-#include "driver_table.hpp"
 
 namespace pl::mpi::detail {
 
 std::atomic<const link_map*> g_last_object{nullptr};
-std::atomic<bool> g_driver_is_there{false};
+std::atomic<const cu::driver_table*> g_driver{nullptr};
 
 namespace {
 
@@ -29,25 +26,24 @@ void* hold_last_object() {
 
 }  // namespace
 
+// Without a lock of our own: a library's constructor may call MPI while its thread holds the dynamic linker's lock, for
+// which the holder of ours would wait.
 bool look_for_driver() noexcept {
-  static std::mutex mutex;
-  static void* held = nullptr;
-  const std::lock_guard lock(mutex);
-  if (g_driver_is_there.load(std::memory_order_relaxed)) return true;
-  // First the mark, then the look: what is loaded in between stands behind the mark and is found by the next call. The
-  // former mark stays loaded for ever: another thread may be reading it, and there is one for each burst of libraries.
+  // First the mark, then the look: what is loaded in between stands behind the mark and is found by the next call.
   void* const last = hold_last_object();
   const link_map* entry = nullptr;
   if (last != nullptr && dlinfo(last, RTLD_DI_LINKMAP, &entry) != 0) entry = nullptr;
-  if (last == held && last != nullptr) dlclose(last);  // counted twice
-  held = last;
-  g_last_object.store(entry, std::memory_order_release);
-  void* const library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-  if (library == nullptr) return false;
-  dlclose(library);
-  if (!cu::driver()) return false;
-  g_driver_is_there.store(true, std::memory_order_release);
-  return true;
+  if (void* const library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD)) {
+    dlclose(library);
+    const auto opened = cu::driver();
+    if (opened) g_driver.store(*opened, std::memory_order_release);
+    return opened.ok();
+  }
+  // Published after the look, until which other threads must look too. A former mark stays loaded for ever, since one of
+  // them may be reading it; there is one for each burst of libraries. An older mark that overtakes a newer one costs one
+  // more look.
+  if (g_last_object.exchange(entry, std::memory_order_acq_rel) == entry && last != nullptr) dlclose(last);  // counted twice
+  return false;
 }
 
 }  // namespace pl::mpi::detail

@@ -57,6 +57,23 @@ static void mixed_sides(void) {
   compare("mixed sides", __LINE__);
 }
 
+/* Both GPUs in one process, and no context current at the call. */
+static void two_gpus(void) {
+  enum { kSome = 3000 };
+  void* context = NULL;
+  CHECK(cuDevicePrimaryCtxRetain(&context, 1 - rank % 2) == 0 && cuCtxSetCurrent(context) == 0);
+  unsigned char* const other = device_bytes(kSome);
+  reset();
+  CHECK(cuCtxSetCurrent(NULL) == 0);
+  CHECK(MPI_Sendrecv(device_in, kSome, MPI_BYTE, next_rank, 1, other, kSome, MPI_BYTE, previous_rank, 1, WORLD, IGNORE) ==
+        0);
+  CHECK(MPI_Sendrecv(other, kSome, MPI_BYTE, previous_rank, 1, device_out, kSome, MPI_BYTE, next_rank, 1, WORLD, IGNORE) ==
+        0);
+  memcpy(host_out, host_in, kSome); /* there and back */
+  begin_gpu();
+  compare("two GPUs", __LINE__);
+}
+
 static void types(void) {
   const int lengths[] = {3, 1, 4}, places[] = {9, 0, 4}, numbers[] = {6, 8}, part[] = {3, 2}, from[] = {1, 5};
   const MPI_Aint bytes_at[] = {100, 3, 40};
@@ -164,6 +181,7 @@ int main(int argc, char** argv) {
   CHECK(query != NULL && query() == 1);
   flavours();
   mixed_sides();
+  two_gpus();
   types();
   short_receives();
   interleaved_columns();

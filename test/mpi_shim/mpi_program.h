@@ -10,8 +10,6 @@
 
 #include "c_program.h"
 
-int cuDevicePrimaryCtxRelease_v2(int device);
-
 enum { kBytes = 32 * 1024 };
 
 static unsigned char *device_in, *device_out, *host_in, *host_out;
