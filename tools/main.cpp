@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "command_line.hpp"
 #include "machine.hpp"
 #include "tool.hpp"
 
@@ -34,6 +35,7 @@ constexpr std::array kCommands = {
     command{"copy", nullptr, run_copy, "copies by every method and by the planner, against the best of them at each size"},
     command{"calibrate", nullptr, run_calibrate, "measures what each way to copy costs here, for the planner"},
     command{"explain-copy", nullptr, run_explain_copy, "which way a copy would go, and why (needs no GPU)"},
+    command{"p2p", nullptr, run_p2p, "messages between two processes' buffers, measured and printed as OSU's benchmarks do"},
     command{"env", nullptr, run_env, "environment variables: meaning, value, problems"},
 };
 
@@ -48,17 +50,17 @@ std::string_view base_name(const char* path) {
   return slash != nullptr ? slash + 1 : path;
 }
 
-// Old packages call the tools copybw, copylat, apiperf, sanity, pplat; newer ones put gdrcopy_ before.
-const command* by_program_name(std::string_view name) {
-  for (const auto& one : kCommands)
-    if (one.drop_in_name != nullptr && (name == one.drop_in_name || name == one.name)) return &one;
-  return nullptr;
-}
-
 const command* by_subcommand(std::string_view name) {
   for (const auto& one : kCommands)
     if (name == one.name || (one.drop_in_name != nullptr && name == one.drop_in_name)) return &one;
   return nullptr;
+}
+
+// Old packages call the tools copybw, copylat, apiperf, sanity, pplat; newer ones put gdrcopy_ before.
+const command* by_program_name(std::string_view name) {
+  for (const auto& one : kCommands)
+    if (one.drop_in_name != nullptr && (name == one.drop_in_name || name == one.name)) return &one;
+  return p2p::benchmark_of_program(std::string(name)) ? by_subcommand("p2p") : nullptr;
 }
 
 int run(const command& chosen, const invocation& call) {

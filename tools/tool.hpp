@@ -52,5 +52,6 @@ int run_demo(const invocation& call);
 int run_copy(const invocation& call);
 int run_calibrate(const invocation& call);
 int run_explain_copy(const invocation& call);
+int run_p2p(const invocation& call);
 
 }  // namespace pl::tools
