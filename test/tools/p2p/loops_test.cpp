@@ -102,8 +102,10 @@ TEST(LatencyLoop, ValidationWarmsUpInsideEachIterationAndMeetsBefore) {
     EXPECT_EQ(one.errors, 0);
   }
   std::size_t at = 0;
-  for (const auto& one : world.sent)
-    if (one.from == 0) EXPECT_EQ(one.data, pattern(8, at++ / 3));
+  for (const auto& one : world.sent) {
+    if (one.from != 0) continue;
+    EXPECT_EQ(one.data, pattern(8, at++ / 3));
+  }
 }
 
 TEST(LatencyLoop, OneWrongByteIsFoundByBothRanks) {

@@ -28,7 +28,7 @@ struct message {
 // What the ranks share.
 class memory_world {
  public:
-  explicit memory_world(int size) : size(size), gathered(static_cast<std::size_t>(size)) {}
+  explicit memory_world(int ranks) : size(ranks), gathered(static_cast<std::size_t>(ranks)) {}
 
   const int size;
   std::vector<message> sent;  // all, in the order of the calls
