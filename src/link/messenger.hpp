@@ -58,6 +58,7 @@ struct message_info {
 };
 
 struct operation;
+struct engine;
 class messenger;
 
 // An operation under way. Dropping one that has not ended cancels it, and waits for what cannot be cancelled any more (its
@@ -237,8 +238,6 @@ class messenger {
     std::uint64_t operations = 0;        // requests under way now
   };
   statistics counts() const;
-
-  struct engine;
 
  private:
   friend class request;

@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine.hpp"
+
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+
+#include "clock.hpp"
+#include "env.hpp"
+#include "fork_guard.hpp"
+#include "text.hpp"
+
+namespace pl::link {
+namespace {
+
+constexpr std::uint64_t kLookForDeathsNs = 2'000'000;
+constexpr unsigned kRoundsBetweenClocks = 256;
+constexpr std::uint64_t kLeaveNs = 1'000'000'000;  // a peer that takes nothing any more must not keep us
+
+bool has_rdma_device() {
+  std::error_code ignored;
+  return std::filesystem::directory_iterator("/sys/class/infiniband", ignored) != std::filesystem::directory_iterator();
+}
+
+// A short name for a GPU, the same in every process: never 0.
+std::uint16_t gpu_name(const cu::driver_table& cuda, int ordinal) {
+  cu::device_t device = 0;
+  cu::uuid_t uuid{};
+  if (cuda.cuDeviceGet(&device, ordinal) != cu::error_code::success ||
+      cuda.cuDeviceGetUuid_v2(&uuid, device) != cu::error_code::success)
+    return 0;
+  const auto hash = std::hash<std::string_view>{}({reinterpret_cast<const char*>(uuid.bytes), sizeof uuid.bytes});
+  return static_cast<std::uint16_t>((hash ^ hash >> 16 ^ hash >> 32) | 1);
+}
+
+}  // namespace
+
+engine::engine(const cu::driver_table* cuda, const messenger_options& wanted, int rank, int size)
+    : epoch_(claim_process_epoch()),
+      options_(wanted),
+      rank_(rank),
+      size_(size),
+      memory_(nullptr, nullptr),
+      peers_(static_cast<std::size_t>(size)),
+      operations_(this),
+      cuda_(cuda),
+      ipc_(cuda) {
+  for (int i = 0; i < size; ++i) peer(i).rank = i;
+}
+
+bool engine::is_foreign_process() const noexcept { return process_epoch() != epoch_; }
+
+// ---- Opening
+
+status engine::open(bootstrap& with) {
+  if (cuda_ != nullptr) {
+    copy::planner* planner = options_.planner;
+    if (planner == nullptr) {
+      auto made = copy::planner::open(*cuda_, copy::planner::options_from_environment());
+      if (!made) return std::move(made).error();
+      own_planner_ = *std::move(made);
+      planner = own_planner_.get();
+    }
+    memory_ = memory_access(cuda_, planner);
+    choose_gpu();
+  }
+  limits_ = crossovers::from(options_, memory_.has_gpu() ? &memory_.planner()->costs() : nullptr);
+  pinned_.emplace(memory_.planner(), limits_.network_chunk_bytes);
+  if (size_ > 1)
+    if (auto done = introduce(with); !done) return done;
+  is_open_ = true;
+  return {};
+}
+
+void engine::choose_gpu() {
+  cu::device_t device = -1;
+  cu::context_t current = nullptr;
+  if (cuda_->cuCtxGetCurrent(&current) == cu::error_code::success && current != nullptr &&
+      cuda_->cuCtxGetDevice(&device) == cu::error_code::success)
+    gpu_ = gpu_name(*cuda_, device);
+}
+
+status engine::open_fabric(bool is_alone_on_node) {
+  fabric::options wanted;
+  wanted.library = options_.ucx_library.empty() ? env_read("PEERLANE_UCX_LIBRARY").text : options_.ucx_library;
+  wanted.rails = options_.rails;
+  wanted.stripe_threshold = options_.stripe_threshold;
+  wanted.keepalive_ms = options_.peer_timeout.count();
+  wanted.network_only = options_.path == messenger_options::path_t::network;
+  // UCX's CUDA modules cost 0.8 s at start, and pay where a NIC reads and writes GPU memory.
+  wanted.gpu_lanes = options_.use_ucx_gpu_lanes && cuda_ != nullptr && !is_alone_on_node && has_rdma_device();
+  auto made = fabric::open(wanted, size_, *this);
+  if (!made) return std::move(made).error();
+  fabric_ = *std::move(made);
+  return {};
+}
+
+status engine::introduce(bootstrap& with) {
+  introduction mine;
+  mine.node = node_identity::here();
+  const auto bytes_of = [](const introduction& what) { return std::as_bytes(std::span(&what, 1)); };
+  // Who shares the node decides how UCX is opened, so this goes first.
+  auto nodes = with.all_gather(bytes_of(mine));
+  if (!nodes) return std::move(nodes).error();
+  bool is_one_node = options_.path == messenger_options::path_t::automatic;
+  std::vector<introduction> known(static_cast<std::size_t>(size_));
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    if ((*nodes)[i].size() < sizeof(introduction))
+      return failure{EPROTO, format("rank %zu runs another version of this library", i)};
+    std::memcpy(&known[i], (*nodes)[i].data(), sizeof(introduction));
+    peers_[i].is_same_node = options_.path == messenger_options::path_t::automatic && known[i].node.is_same_node(mine.node);
+    peers_[i].pid = known[i].node.pid;
+    is_one_node = is_one_node && peers_[i].is_same_node;
+  }
+  // A process that fails from here on says so to the others instead of letting them wait.
+  const auto opened = open_fabric(is_one_node);
+  mine.is_ready = opened ? 1 : 0;
+  mine.gpu = gpu_;
+  mine.has_gpu_lanes = fabric_ != nullptr && fabric_->has_gpu_lanes();
+  mine.has_rdma = mine.has_gpu_lanes;
+  byte_string whole(bytes_of(mine).begin(), bytes_of(mine).end());
+  if (fabric_ != nullptr) whole.insert(whole.end(), fabric_->address().begin(), fabric_->address().end());
+  auto all = with.all_gather(whole);
+  if (!opened) return opened;
+  if (!all) return std::move(all).error();
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    const auto& text = (*all)[i];
+    if (text.size() >= sizeof(introduction)) std::memcpy(&known[i], text.data(), sizeof(introduction));
+    if (known[i].protocol != kProtocol || text.size() < sizeof(introduction))
+      return failure{EPROTO, format("rank %zu runs another version of this library", i)};
+    if (known[i].is_ready == 0) return failure{ENOSYS, format("rank %zu could not open UCX; its own error says why", i)};
+    auto& of = peers_[i];
+    of.gpu = known[i].gpu;
+    of.can_take_gpu_pointers = mine.has_gpu_lanes != 0 && known[i].has_gpu_lanes != 0 && !of.is_same_node;
+    fabric_->set_peer(of.rank, byte_string(text.begin() + sizeof(introduction), text.end()));
+    if (of.rank == rank_) continue;
+    if (known[i].node.is_same_node(mine.node)) deaths_.add(of.rank, of.pid);
+    if (of.is_same_node && gpu_ != 0 && of.gpu == gpu_) is_gpu_shared_ = true;
+  }
+  // Everyone lived when the watches were set; and nobody sends to a process that does not know its peers yet.
+  return with.barrier();
+}
+
+engine::~engine() {
+  if (fabric_ != nullptr && is_open_) leave();
+  for (auto& each : peers_) drop_rings(each);
+  fabric_.reset();
+}
+
+// Others see `bye` and end what they wait for; what was sent before it arrives before it.
+void engine::leave() {
+  is_leaving_ = true;
+  for (auto& each : peers_)
+    if (each.rank != rank_ && !each.is_dead && !each.has_left && each.sent + each.received > 0)
+      control(each.rank, {.kind = frame_kind::bye});
+  for (auto& each : peers_)
+    if (each.rank != rank_) fabric_->close(each.rank, each.is_dead || each.has_left);
+  const auto limit = monotonic_ns() + kLeaveNs;
+  while (fabric_->is_closing() && monotonic_ns() < limit) {
+    fabric_->progress();
+    fabric_->reap_closed();
+  }
+}
+
+// ---- Packets
+
+void engine::depart(int to, packet& what) {
+  auto& target = peer(to);
+  what.head.source = static_cast<std::uint32_t>(rank_);
+  what.head.sequence = target.sent++;
+  what.head.credit = target.told_cost = target.taken_cost;
+  what.head.gpu = gpu_;
+  fabric_->send(to, what);
+}
+
+void engine::depart_operation(operation& what, frame_kind kind, std::size_t payload,
+                              int (*read)(packet&, std::size_t, void*, std::size_t)) {
+  what.out.head.kind = kind;
+  what.out.head.op = what.id();
+  what.out.payload = payload;
+  what.out.read = read;
+  what.out.done = &engine::on_departed;
+  what.is_departing = true;
+  depart(what.peer, what.out);
+}
+
+// A message sent whole has ended for its sender; everything else waits for an answer.
+void engine::on_departed(packet& what, int code) {
+  auto& of = *static_cast<operation*>(what.owner);
+  of.is_departing = false;
+  if (of.has_ended()) {
+    if (of.is_released) of.home->operations_.give_back(of);
+    return;
+  }
+  const bool is_whole = what.head.kind == frame_kind::eager || what.head.kind == frame_kind::reply_eager;
+  if (code != 0) of.home->end(of, code, "the peer is gone");
+  else if (is_whole) of.home->end(of, what.outcome, what.outcome == 0 ? "" : "the memory of the message could not be read");
+}
+
+void engine::control(int to, frame head, const void* data, std::size_t bytes) {
+  if (peer(to).is_dead || peer(to).has_left) return;
+  if (free_control_ == nullptr) {
+    controls_.push_back(std::make_unique<control_packet>());
+    free_control_ = controls_.back().get();
+    free_control_->home = this;
+    free_control_->owner = free_control_;
+    free_control_->done = &engine::on_control_sent;
+    free_control_->read = [](packet& from, std::size_t offset, void* out, std::size_t n) {
+      std::memcpy(out, static_cast<control_packet*>(from.owner)->inline_data.data() + offset, n);
+      return 0;
+    };
+  }
+  auto& taken = *free_control_;
+  free_control_ = taken.next;
+  taken.head = head;
+  taken.payload = bytes;
+  if (bytes != 0) std::memcpy(taken.inline_data.data(), data, bytes);
+  depart(to, taken);
+}
+
+void engine::on_control_sent(packet& what, int) {  // a failure is the endpoint's, which on_lost tells
+  auto& sent = *static_cast<control_packet*>(what.owner);
+  sent.next = std::exchange(sent.home->free_control_, &sent);
+}
+
+void engine::on_packet(const frame& head, const std::byte* payload, std::size_t bytes, int outcome) {
+  if (is_leaving_ || head.source >= peers_.size()) return;
+  auto& from = peers_[head.source];
+  if (from.is_dead) return;
+  const auto ahead = static_cast<std::int32_t>(head.sequence - from.received);
+  if (ahead < 0) return;
+  if (ahead > 0) {
+    byte_string whole(sizeof head + sizeof outcome + bytes);
+    std::memcpy(whole.data(), &head, sizeof head);
+    std::memcpy(whole.data() + sizeof head, &outcome, sizeof outcome);
+    if (bytes != 0) std::memcpy(whole.data() + sizeof head + sizeof outcome, payload, bytes);
+    from.early.emplace(head.sequence, std::move(whole));
+    return;
+  }
+  ++from.received;
+  dispatch(from, head, payload, bytes, outcome);
+  while (!from.early.empty()) {
+    const auto next = from.early.find(from.received);
+    if (next == from.early.end()) break;
+    const byte_string whole = std::move(next->second);
+    from.early.erase(next);
+    ++from.received;
+    frame then;
+    std::memcpy(&then, whole.data(), sizeof then);
+    std::memcpy(&outcome, whole.data() + sizeof then, sizeof outcome);
+    constexpr auto kBefore = sizeof then + sizeof outcome;
+    dispatch(from, then, whole.data() + kBefore, whole.size() - kBefore, outcome);
+  }
+}
+
+void engine::dispatch(peer_state& from, const frame& head, const std::byte* payload, std::size_t bytes, int outcome) {
+  update_credit(from, head);
+  switch (head.kind) {
+    case frame_kind::eager:
+    case frame_kind::announce:
+      return on_message(from, head, payload, bytes, outcome);
+    case frame_kind::put_eager:
+    case frame_kind::put_announce:
+      return on_put(from, head, payload, bytes, outcome);
+    case frame_kind::reply_eager:
+    case frame_kind::reply_announce:
+      return on_reply(from, head, payload, bytes, outcome);
+    case frame_kind::get:
+      return on_get(from, head);
+    case frame_kind::atomic:
+      if (atomic_request what; bytes == sizeof what) {
+        std::memcpy(&what, payload, sizeof what);
+        on_atomic(from, head, what);
+      }
+      return;
+    case frame_kind::atomic_reply:
+      if (operation* const asked = operations_.find(head.peer_op); asked != nullptr && !asked->has_ended()) {
+        if (asked->before != nullptr) *asked->before = head.tag;
+        end(*asked, head.code);
+      }
+      return;
+    case frame_kind::start:
+      if (start_order what; bytes == sizeof what) {
+        std::memcpy(&what, payload, sizeof what);
+        on_start(from, head, what);
+      }
+      return;
+    case frame_kind::finish:
+      return on_finish(head);
+    case frame_kind::retract:
+      return on_retract(from, head);
+    case frame_kind::barrier:
+      ++from.barriers;
+      return;
+    case frame_kind::bye:
+      from.has_left = true;
+      lost_.emplace_back(from.rank, "has left: it closed its messenger");
+      return;
+    case frame_kind::credit:
+    case frame_kind::hello:
+      return;
+  }
+}
+
+// ---- Credit: what a peer's messages cost here before a receive takes them is bounded by its sender.
+
+void engine::update_credit(peer_state& with, const frame& head) {
+  if (head.gpu != 0 && head.gpu != with.gpu) {
+    with.gpu = head.gpu;
+    if (with.is_same_node && head.gpu == gpu_) is_gpu_shared_ = true;
+  }
+  if (head.credit <= with.granted_cost) return;
+  with.granted_cost = head.credit;
+  if (!with.waiting_sends.is_empty()) send_waiting(with);
+}
+
+void engine::tell_credit(peer_state& with) {
+  if (with.taken_cost - with.told_cost > limits_.unexpected_bytes / 4) control(with.rank, {.kind = frame_kind::credit});
+}
+
+// ---- Operations
+
+void engine::end(operation& what, int code, std::string message) {
+  if (what.has_ended()) return;
+  what.state = operation_state::ended;
+  what.code = code;
+  if (code != 0 && !message.empty()) what.message = std::move(message);
+  if (what.kind == operation_kind::put) --peer(what.peer).puts;
+  if (what.transfer != nullptr && !what.is_departing) what.transfer.reset();
+  if (what.is_released && !what.is_departing) operations_.give_back(what);
+}
+
+void engine::release(operation& what) {
+  if (what.is_loose) {
+    delete &what;
+    return;
+  }
+  what.is_released = true;
+  if (what.has_ended() && !what.is_departing) operations_.give_back(what);
+}
+
+operation& engine::failed(operation_kind kind, int code, std::string message) {
+  auto* const made = new operation;  // outside the pool: a forked child must not touch what the parent's threads may hold
+  made->kind = kind;
+  made->is_loose = true;
+  made->state = operation_state::ended;
+  made->code = code;
+  made->message = std::move(message);
+  return *made;
+}
+
+std::optional<failure> engine::refuses_peer(int rank) const {
+  if (rank < 0 || rank >= size_) return failure{EINVAL, format("there is no rank %d among %d processes", rank, size_)};
+  const auto& of = peers_[static_cast<std::size_t>(rank)];
+  if (of.is_dead) return failure{ECONNRESET, format("rank %d is gone", rank)};
+  return std::nullopt;
+}
+
+touch engine::touch_of(const memory& what) const { return what.is_device && is_gpu_shared_ ? touch::cpu_only : touch::any; }
+
+// ---- Progress and death
+
+bool engine::progress() {
+  if (fabric_ == nullptr) return false;
+  const bool has_moved = fabric_->progress() != 0;
+  if (!moving_.is_empty()) advance();
+  if (!ring_peers_.empty()) advance_rings();
+  if (++rounds_ % kRoundsBetweenClocks == 0) look_for_deaths();
+  while (!lost_.empty()) {
+    const auto [rank, why] = std::move(lost_.back());
+    lost_.pop_back();
+    lose(rank, why);
+  }
+  return has_moved;
+}
+
+void engine::look_for_deaths() {
+  const auto now = monotonic_ns();
+  if (now - last_look_ns_ < kLookForDeathsNs) return;
+  last_look_ns_ = now;
+  for (const int rank : deaths_.look()) lost_.emplace_back(rank, "has ended: its process is gone");
+  fabric_->reap_closed();
+}
+
+void engine::on_lost(int rank, const char* reason) {
+  if (!is_leaving_) lost_.emplace_back(rank, format("is lost: %s", reason));
+}
+
+void engine::lose(int rank, const std::string& why) {
+  auto& of = peer(rank);
+  if (of.is_dead) return;
+  of.is_dead = true;
+  deaths_.remove(rank);
+  fabric_->close(rank, true);
+  fail_operations_of(rank, format("rank %d %s", rank, why.c_str()));
+  drop_rings(of);
+  of.early.clear();
+  ipc_.forget(rank);
+}
+
+void engine::fail_operations_of(int rank, const std::string& why) {
+  while (operation* const waiting = peer(rank).waiting_sends.pop_front()) end(*waiting, ECONNRESET, why);
+  while (operation* const filling = peer(rank).to_fill.pop_front()) end(*filling, ECONNRESET, why);
+  operations_.for_each([&](operation& each) {
+    // A receive from anybody may have been meant for it: the application must hear of the death somewhere.
+    const bool is_of = each.peer == rank || (each.kind == operation_kind::receive && each.peer == kAnySource &&
+                                             each.state == operation_state::waiting);
+    if (is_of && !each.has_ended()) fail_operation_of(each, why);
+  });
+}
+
+void engine::fail_operation_of(operation& what, const std::string& why) {
+  if (what.kind == operation_kind::arrival) {
+    if (!what.is_announced || what.is_taken) return;  // complete messages stay receivable
+    matcher_.remove_arrival(what);
+    what.state = operation_state::ended;
+    operations_.give_back(what);
+    return;
+  }
+  if (what.state == operation_state::moving && what.transfer != nullptr) {
+    if (what.transfer->way == bulk_way::ipc) return;  // its copy ends by itself: the memory lives until it is closed here
+    if (what.transfer->way == bulk_way::network) {
+      what.transfer->code = ECONNRESET;
+      what.transfer->message = why;
+      what.transfer->is_withdrawn = true;
+      return abandon_parts(what);
+    }
+  }
+  if (what.kind == operation_kind::receive && what.state == operation_state::waiting) matcher_.remove_receive(what);
+  end(what, ECONNRESET, why);
+}
+
+}  // namespace pl::link
