@@ -191,7 +191,7 @@ void add_own_options(tools::command_parser& parser, raw_options& raw, settings& 
   parser.flag("--show-plan", into.show_plan, "Print which way messages go");
   parser.text("--gpus", raw.gpus, "GPU of each local rank: 0,1 [rank modulo GPUs]");
   parser.text("--launch", raw.launch, "fork: local processes; env: as mpirun or srun says; auto [auto]");
-  parser.integer("-n,--processes", raw.processes, 2, 1024, "Processes of --launch fork");
+  parser.integer("-n,--processes", raw.processes, 2, 128, "Processes of --launch fork");
   parser.text("--listen", into.listen, "[ADDRESS:]PORT: be rank 0 of two, and wait for --peer");
   parser.text("--peer", into.peer, "HOST:PORT: be rank 1, and go to --listen");
   parser.text("--cpu", into.common.cpu, "auto (near the GPU), none, or CPUs, one list item for each local rank [auto]");

@@ -2,13 +2,12 @@
 // How the processes of a run come about.
 #pragma once
 
-#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "bootstrap.hpp"
+#include "local_bootstrap.hpp"
 
 namespace pl::p2p {
 
@@ -24,7 +23,7 @@ const char* launcher_says(const char* name);
 // What a launcher (mpirun, srun) says about this process; nothing if none started it.
 std::optional<rank_place> place_from_environment();
 
-// Memory that forked ranks share: how they find each other, and where the words of a failure lie.
+// What forked ranks share: how they find each other, and where the words of a failure lie.
 class fork_world {
  public:
   explicit fork_world(int size);
@@ -33,16 +32,18 @@ class fork_world {
   fork_world& operator=(const fork_world&) = delete;
 
   int size() const { return size_; }
-  std::unique_ptr<link::bootstrap> join(int rank);  // this object must outlive the result
+  std::unique_ptr<link::bootstrap> join(int rank);  // in the child, once
+  void leave() { ways_.close(); }                   // in the parent, after the forks
 
-  // In a rank that fails; the first one wins.
-  void tell_failure(int rank, const std::string& words);
+  // Ends this process, a rank that fails; the first one's words are told. To be called before anything of the rank is taken
+  // down: what the others would say of that is not the cause.
+  [[noreturn]] void fail(int rank, const std::string& words);
   std::optional<std::string> failure_words() const;  // "rank 1: ..."
 
  private:
   struct shared;
   shared* shared_;
-  std::size_t mapped_bytes_;
+  link::fork_bootstrap ways_;
   int size_;
 };
 

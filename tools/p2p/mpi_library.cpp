@@ -7,10 +7,10 @@
 #include <cstring>
 #include <exception>
 #include <memory>
-#include <optional>
 #include <type_traits>
 
 #include "launch.hpp"
+#include "local_bootstrap.hpp"
 #include "text.hpp"
 #include "tool.hpp"
 
@@ -248,40 +248,34 @@ class mpi_transport : public transport {
 };
 
 template <class Abi>
-class mpi_bootstrap : public link::bootstrap {
- public:
-  mpi_bootstrap() : world_(mpi_world<Abi>::get(false)), rank_(world_->rank()), size_(world_->size()) {}
-  int rank() const noexcept override { return rank_; }
-  int size() const noexcept override { return size_; }
-
-  result<std::vector<link::byte_string>> all_gather(std::span<const std::byte> mine) override {
-    const auto ranks = static_cast<std::size_t>(size_);
-    const auto length = static_cast<std::uint64_t>(mine.size());
-    std::vector<std::uint64_t> lengths(ranks);
-    if (auto done = gather(&length, sizeof length, lengths.data()); !done) return done.error();
-    std::size_t longest = 1;
-    for (const auto one : lengths) longest = std::max<std::size_t>(longest, one);
-    std::vector<std::byte> padded(longest), all(longest * ranks);
-    std::copy(mine.begin(), mine.end(), padded.begin());
-    if (auto done = gather(padded.data(), longest, all.data()); !done) return done.error();
-    std::vector<link::byte_string> out;
-    for (std::size_t i = 0; i < ranks; ++i) out.emplace_back(&all[i * longest], &all[i * longest] + lengths[i]);
-    return out;
-  }
-  status barrier() override {
-    return world_->call.Barrier(world_->abi.world) == 0 ? status() : status(failure{EIO, "MPI_Barrier failed"});
-  }
-
- private:
-  status gather(const void* mine, std::size_t bytes, void* all) {
-    const auto& abi = world_->abi;
+result<std::vector<link::byte_string>> gather_bytes(const mpi_world<Abi>& world, std::size_t ranks,
+                                                    std::span<const std::byte> mine) {
+  const auto gather = [&](const void* from, std::size_t bytes, void* all) {
+    const auto& abi = world.abi;
     const int count = static_cast<int>(bytes);
-    if (world_->call.Allgather(mine, count, abi.byte, all, count, abi.byte, abi.world) == 0) return {};
-    return failure{EIO, "MPI_Allgather failed"};
-  }
-  std::shared_ptr<mpi_world<Abi>> world_;
-  int rank_, size_;
-};
+    return world.call.Allgather(from, count, abi.byte, all, count, abi.byte, abi.world) == 0;
+  };
+  const failure refused{EIO, "MPI_Allgather failed"};
+  const auto length = static_cast<std::uint64_t>(mine.size());
+  std::vector<std::uint64_t> lengths(ranks);
+  if (!gather(&length, sizeof length, lengths.data())) return refused;
+  const std::size_t longest = std::max<std::size_t>(1, *std::max_element(lengths.begin(), lengths.end()));
+  std::vector<std::byte> padded(longest), all(longest * ranks);
+  std::copy(mine.begin(), mine.end(), padded.begin());
+  if (!gather(padded.data(), longest, all.data())) return refused;
+  std::vector<link::byte_string> out;
+  for (std::size_t i = 0; i < ranks; ++i) out.emplace_back(&all[i * longest], &all[i * longest] + lengths[i]);
+  return out;
+}
+
+template <class Abi>
+std::unique_ptr<link::bootstrap> make_bootstrap() {
+  auto world = mpi_world<Abi>::get(false);
+  const int rank = world->rank(), size = world->size();
+  return link::callback_bootstrap(rank, size, [world, size](std::span<const std::byte> mine) {
+    return gather_bytes(*world, static_cast<std::size_t>(size), mine);
+  });
+}
 
 }  // namespace
 
@@ -296,8 +290,7 @@ bool mpi_takes_device_memory() {
 }
 
 std::unique_ptr<link::bootstrap> open_mpi_bootstrap() {
-  if (opened().is_open_mpi) return std::make_unique<mpi_bootstrap<open_mpi_abi>>();
-  return std::make_unique<mpi_bootstrap<mpich_abi>>();
+  return opened().is_open_mpi ? make_bootstrap<open_mpi_abi>() : make_bootstrap<mpich_abi>();
 }
 
 }  // namespace pl::p2p

@@ -96,15 +96,13 @@ std::unique_ptr<transport> open_arm(arm which, const settings& asked, const tool
   return mpi;
 }
 
-std::vector<contender> open_arms(const settings& asked, const tools::gpu_session* gpu, link::bootstrap& with) {
-  std::vector<contender> arms;
+void open_arms(std::vector<contender>& arms, const settings& asked, const tools::gpu_session* gpu, link::bootstrap& with) {
   for (const arm which : asked.arms) {
     auto opened = open_arm(which, asked, gpu, with);
     const bool stages = asked.stage && (which == arm::ucx || which == arm::mpi);
     if (stages && gpu != nullptr) opened = stage_through_host(std::move(opened), *gpu);
     arms.push_back({which, std::move(opened)});
   }
-  return arms;
 }
 
 void show_plan(const std::vector<contender>& arms) {
@@ -136,23 +134,35 @@ void describe(tools::report& report, const settings& asked, const rank_place& wh
   file.set_parameter("stage", asked.stage);
 }
 
+// How a rank comes to the others, and what it does first when it fails.
+struct way_in {
+  bool launched = false;  // by a launcher, which has placed the rank
+  std::function<std::unique_ptr<link::bootstrap>()> meet;
+  std::function<void(const std::string& words)> on_failure = [](const std::string&) {};
+};
+
 // One rank, from its first touch of CUDA to the last line. GPU before MPI: some MPIs look at the current device when they
 // start.
-int live(const settings& asked, const tools::invocation& call, const rank_place& who, bool launched,
-         const std::function<std::unique_ptr<link::bootstrap>()>& meet) {
+int live(const settings& asked, const tools::invocation& call, const rank_place& who, const way_in& way) {
   std::optional<tools::report> report;
   if (who.rank == 0) report.emplace(call, asked.common, "p2p");
   else silence_stdout();
   const auto gpu = open_gpu(asked, who.local_rank);
-  const std::string cpus = place(asked, who, launched, gpu.get());
-  const auto with = meet();
+  const std::string cpus = place(asked, who, way.launched, gpu.get());
+  const auto with = way.meet();
   gpu_buffers memory(gpu.get());
-  const auto arms = open_arms(asked, gpu.get(), *with);
-  if (report) describe(*report, asked, who, gpu.get(), cpus);
-  if (report && asked.show_plan) show_plan(arms);
-  const int code = run_benchmark(asked, arms, memory, call.program, report ? &report->file() : nullptr);
-  if (report) report->write();
-  return code;
+  std::vector<contender> arms;
+  try {
+    open_arms(arms, asked, gpu.get(), *with);
+    if (report) describe(*report, asked, who, gpu.get(), cpus);
+    if (report && asked.show_plan) show_plan(arms);
+    const int code = run_benchmark(asked, arms, memory, call.program, report ? &report->file() : nullptr);
+    if (report) report->write();
+    return code;
+  } catch (const std::exception& failure) {
+    way.on_failure(failure.what());
+    throw;
+  }
 }
 
 int run_with_peer(const settings& asked, const tools::invocation& call) {
@@ -171,7 +181,10 @@ int run_forks(const settings& asked, const tools::invocation& call) {
     throw tool_failure(format("this test needs exactly two processes, and -n says %d", asked.processes));
   fork_world world(asked.processes);
   return run_forked(world, call.program, [&](int rank) {
-    return live(asked, call, {rank, asked.processes, rank}, false, [&] { return world.join(rank); });
+    way_in way;
+    way.meet = [&] { return world.join(rank); };
+    way.on_failure = [&](const std::string& words) { world.fail(rank, words); };
+    return live(asked, call, {rank, asked.processes, rank}, way);
   });
 }
 
@@ -191,7 +204,10 @@ int run_p2p(const invocation& call) {
     throw tool_failure("--launch env: no launcher's variables are set (OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID)");
   if (!launched || asked.launch == settings::launch_kind::fork) return p2p::run_forks(asked, call);
   // The launcher's MPI is how the ranks find each other, whatever carries the messages.
-  return p2p::live(asked, call, *launched, true, p2p::open_mpi_bootstrap);
+  p2p::way_in way;
+  way.launched = true;
+  way.meet = p2p::open_mpi_bootstrap;
+  return p2p::live(asked, call, *launched, way);
 }
 
 }  // namespace pl::tools

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "clock.hpp"
+#include "local_bootstrap.hpp"
 #include "text.hpp"
 #include "unique_handle.hpp"
 
@@ -28,13 +29,12 @@ struct socket_traits {
 };
 using socket_handle = unique_handle<socket_traits>;
 
-class pair_bootstrap : public link::bootstrap {
+// The connection to the other side.
+class pair_exchange {
  public:
-  pair_bootstrap(socket_handle peer, int rank) : peer_(std::move(peer)), rank_(rank) {}
-  int rank() const noexcept override { return rank_; }
-  int size() const noexcept override { return 2; }
+  pair_exchange(socket_handle peer, int rank) : peer_(std::move(peer)), rank_(rank) {}
 
-  result<std::vector<link::byte_string>> all_gather(std::span<const std::byte> mine) override {
+  result<std::vector<link::byte_string>> all_gather(std::span<const std::byte> mine) {
     const std::uint64_t length = mine.size();
     std::uint64_t theirs = 0;
     if (auto done = put(&length, sizeof length); !done) return done.error();
@@ -51,11 +51,6 @@ class pair_bootstrap : public link::bootstrap {
     out[static_cast<std::size_t>(1 - rank_)] = std::move(other);
     return out;
   }
-  status barrier() override {
-    auto all = all_gather({});
-    return all ? status() : status(all.error());
-  }
-
   status greet() {
     std::uint64_t theirs = 0;
     if (auto done = put(&kHello, sizeof kHello); !done) return done;
@@ -119,9 +114,9 @@ result<address_list> look_up(const std::string& where, bool to_listen) {
 result<std::unique_ptr<link::bootstrap>> finish(socket_handle socket, int rank) {
   const int on = 1;
   setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  auto made = std::make_unique<pair_bootstrap>(std::move(socket), rank);
+  auto made = std::make_shared<pair_exchange>(std::move(socket), rank);
   if (auto met = made->greet(); !met) return met.error();
-  return std::unique_ptr<link::bootstrap>(std::move(made));
+  return link::callback_bootstrap(rank, 2, [made](std::span<const std::byte> mine) { return made->all_gather(mine); });
 }
 
 }  // namespace
