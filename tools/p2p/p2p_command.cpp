@@ -169,8 +169,9 @@ int run_with_peer(const settings& asked, const tools::invocation& call) {
   if (asks_for_mpi(asked)) throw tool_failure("--via mpi needs mpirun on both machines instead of --listen and --peer");
   const bool listens = !asked.listen.empty();
   const rank_place who{listens ? 0 : 1, 2, 0};
-  return live(asked, call, who, false,
-              [&] { return tools::must(listens ? listen_for_peer(asked.listen) : connect_to_peer(asked.peer)); });
+  way_in way;
+  way.meet = [&] { return tools::must(listens ? listen_for_peer(asked.listen) : connect_to_peer(asked.peer)); };
+  return live(asked, call, who, way);
 }
 
 int run_forks(const settings& asked, const tools::invocation& call) {
