@@ -294,7 +294,7 @@ void engine::dispatch(peer_state& from, const frame& head, const std::byte* payl
       return;
     case frame_kind::bye:
       from.has_left = true;
-      lost_.emplace_back(from.rank, "has left: it closed its messenger");
+      leaving_.emplace_back(from.rank, monotonic_ns() + kLeaveNs);
       return;
     case frame_kind::credit:
     case frame_kind::hello:
@@ -366,6 +366,7 @@ bool engine::progress() {
   if (!moving_.is_empty()) advance();
   if (!ring_peers_.empty()) advance_rings();
   if (++rounds_ % kRoundsBetweenClocks == 0) look_for_deaths();
+  if (!leaving_.empty()) see_off();
   while (!lost_.empty()) {
     const auto [rank, why] = std::move(lost_.back());
     lost_.pop_back();
@@ -378,12 +379,26 @@ void engine::look_for_deaths() {
   const auto now = monotonic_ns();
   if (now - last_look_ns_ < kLookForDeathsNs) return;
   last_look_ns_ = now;
-  for (const int rank : deaths_.look()) lost_.emplace_back(rank, "has ended: its process is gone");
+  for (const int rank : deaths_.look())
+    if (!peer(rank).has_left) lost_.emplace_back(rank, "has ended: its process is gone");
   fabric_->reap_closed();
 }
 
+// What a process has sent before it left is still taken; then it counts as lost.
+void engine::see_off() {
+  const auto now = monotonic_ns();
+  std::erase_if(leaving_, [&](const auto& each) {
+    bool is_busy = false;
+    operations_.for_each(
+        [&](const operation& of) { is_busy = is_busy || (of.peer == each.first && of.state == operation_state::moving); });
+    if (is_busy && now < each.second) return false;
+    lost_.emplace_back(each.first, "has left: it closed its messenger");
+    return true;
+  });
+}
+
 void engine::on_lost(int rank, const char* reason) {
-  if (!is_leaving_) lost_.emplace_back(rank, format("is lost: %s", reason));
+  if (!is_leaving_ && !peer(rank).has_left) lost_.emplace_back(rank, format("is lost: %s", reason));
 }
 
 void engine::lose(int rank, const std::string& why) {

@@ -98,6 +98,7 @@ struct engine final : fabric::listener {
   bool is_foreign_process() const noexcept;
   std::optional<failure> refuses_peer(int rank) const;
   touch touch_of(const memory& what) const;
+  // Waits, with progress, until `done` yields a status.
   template <class Done>
   status wait_until(Done done, std::chrono::milliseconds limit);
 
@@ -130,7 +131,6 @@ struct engine final : fabric::listener {
   std::unique_ptr<fabric> fabric_;
   const cu::driver_table* cuda_;
 
-  // Waits for what `done` says, with progress; a status of its own from `done` ends it too.
  private:
   friend class messenger;
   // engine.cpp
@@ -142,6 +142,7 @@ struct engine final : fabric::listener {
   void choose_gpu();
   void leave();
   void look_for_deaths();
+  void see_off();
   void fail_operations_of(int rank, const std::string& why);
   void fail_operation_of(operation& what, const std::string& why);
   void update_credit(peer_state& with, const frame& head);
@@ -211,6 +212,7 @@ struct engine final : fabric::listener {
   std::deque<std::unique_ptr<control_packet>> controls_;
   control_packet* free_control_ = nullptr;
   std::vector<std::pair<int, std::string>> lost_;
+  std::vector<std::pair<int, std::uint64_t>> leaving_;      // until when what they sent is waited for
   intrusive_list<operation, &operation::in_order> moving_;  // network and IPC transfers
   std::vector<int> ring_peers_;                             // with data under way through a ring
   std::map<std::uint32_t, memory> windows_;

@@ -12,6 +12,12 @@ namespace {
 
 constexpr unsigned kPacketId = 0;
 
+// Whatever a transport calls it, what cannot be sent has lost its peer; only memory is our own trouble.
+int sending_code(ucs_status_t code) {
+  const int number = to_errno(code);
+  return number == 0 || number == ENOMEM ? number : ECONNRESET;
+}
+
 failure ucx_failure(const ucx_table& ucx, ucs_status_t code, const char* what) {
   return failure{to_errno(code),
                  format("UCX %u.%u: %s failed: %s", ucx.major, ucx.minor, what, ucx.ucs_status_string(code))};
@@ -175,7 +181,7 @@ void fabric::send(int rank, packet& what) {
   auto& to = peers_[static_cast<std::size_t>(rank)];
   what.outcome = 0;
   what.ucx = ucx_;
-  if (const auto rc = connect(to); rc != UCS_OK) return what.done(what, to_errno(rc));
+  if (const auto rc = connect(to); rc != UCS_OK) return what.done(what, sending_code(rc));
   ucp_request_param_t how{};
   how.op_attr_mask = UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
                      UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
@@ -186,13 +192,13 @@ void fabric::send(int rank, packet& what) {
   how.memory_type = UCS_MEMORY_TYPE_HOST;
   void* const request = ucx_->ucp_am_send_nbx(to.endpoint, kPacketId, nullptr, 0, &what, 1, &how);
   if (request == nullptr) what.done(what, 0);
-  else if (UCS_PTR_IS_ERR(request)) what.done(what, to_errno(UCS_PTR_STATUS(request)));
+  else if (UCS_PTR_IS_ERR(request)) what.done(what, sending_code(UCS_PTR_STATUS(request)));
 }
 
 void fabric::on_sent(void* request, ucs_status_t code, void* user) {
   auto& what = *static_cast<packet*>(user);
   what.ucx->ucp_request_free(request);
-  what.done(what, code == UCS_ERR_CANCELED ? ECONNRESET : to_errno(code));
+  what.done(what, sending_code(code));
 }
 
 ucs_status_t fabric::on_message(void* self, const void*, size_t, void* data, size_t bytes, const ucp_am_recv_param_t*) {
@@ -212,7 +218,7 @@ ucs_status_t fabric::on_message(void* self, const void*, size_t, void* data, siz
 void fabric::send_bulk(int rank, std::uint64_t tag, const void* from, std::size_t bytes, bool is_gpu_memory,
                        bulk_part& part) {
   auto& to = peers_[static_cast<std::size_t>(rank)];
-  if (const auto rc = connect(to); rc != UCS_OK) return part.done(part, to_errno(rc), 0);
+  if (const auto rc = connect(to); rc != UCS_OK) return part.done(part, sending_code(rc), 0);
   ucp_request_param_t how{};
   how.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   how.cb.send = &fabric::on_bulk_sent;
@@ -230,7 +236,7 @@ void fabric::on_bulk_sent(void* request, ucs_status_t code, void* user) {
   auto& part = *static_cast<bulk_part*>(user);
   part.ucx->ucp_request_free(request);
   part.request = nullptr;
-  part.done(part, code == UCS_ERR_CANCELED ? ECONNRESET : to_errno(code), 0);
+  part.done(part, sending_code(code), 0);
 }
 
 void fabric::receive_bulk(std::uint64_t tag, void* to, std::size_t bytes, bool is_gpu_memory, bulk_part& part) {

@@ -266,8 +266,13 @@ result<window> messenger::expose(const buffer& memory) {
 status messenger::flush(int to, std::chrono::milliseconds limit) {
   if (engine_->is_foreign_process()) return kForeign;
   if (to < 0 || to >= size()) return *engine_->refuses_peer(to);
-  return engine_->wait_until([&]() { return engine_->peer(to).puts == 0 ? std::optional<status>(status{}) : std::nullopt; },
-                             limit);
+  return engine_->wait_until(
+      [&]() -> std::optional<status> {
+        if (auto refused = engine_->refuses_peer(to)) return status(*std::move(refused));
+        if (engine_->peer(to).puts == 0) return status{};
+        return std::nullopt;
+      },
+      limit);
 }
 
 bool messenger::progress() {

@@ -11,6 +11,7 @@
 
 namespace pl::link {
 
+// clang-format off
 #define PL_UCX_FUNCTIONS(X)                                                                                              \
   X(ucp_get_version)                                                                                                     \
   X(ucp_init_version)                                                                                                    \
@@ -19,6 +20,7 @@ namespace pl::link {
           X(ucp_worker_progress) X(ucp_ep_create) X(ucp_ep_close_nbx) X(ucp_am_send_nbx) X(ucp_tag_send_nbx)             \
               X(ucp_tag_recv_nbx) X(ucp_request_cancel) X(ucp_request_check_status) X(ucp_request_free)                  \
                   X(ucp_dt_create_generic) X(ucp_dt_destroy) X(ucs_status_string)
+// clang-format on
 
 struct ucx_table {
 #define PL_UCX_ENTRY(name) decltype(&::name) name = nullptr;
