@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -39,6 +40,9 @@ void silence_stdout() {
   dup2(nowhere, STDOUT_FILENO);
   close(nowhere);
 }
+
+// UCX writes its log to standard output, among rows that programs parse.
+void keep_logs_off_stdout() { setenv("UCX_LOG_FILE", "stderr", 0); }
 
 int gpu_count() {
   tools::must(tools::choose_gpu());
@@ -144,6 +148,7 @@ struct way_in {
 // One rank, from its first touch of CUDA to the last line. GPU before MPI: some MPIs look at the current device when they
 // start.
 int live(const settings& asked, const tools::invocation& call, const rank_place& who, const way_in& way) {
+  keep_logs_off_stdout();
   std::optional<tools::report> report;
   if (who.rank == 0) report.emplace(call, asked.common, "p2p");
   else silence_stdout();

@@ -79,7 +79,7 @@ def usage():
     refuse(run("p2p", "allreduce"), "no benchmark")
     refuse(run("p2p", "latency", "--no-such-option"), "-h lists the options")
     refuse(run("p2p", "latency", "D"), "both sides")
-    refuse(run("osu", name="osu_bw"), '"osu"')
+    refuse(run("G", "H", name="osu_bw"), '"G"')
 
 
 def latency():
