@@ -175,9 +175,12 @@ class mpi_world {
   }
 };
 
-std::string first_line(const std::string& text) {
-  // "Open MPI v4.1.4, package: ..., ident: ..." says enough before its first comma.
-  return text.substr(0, text.find_first_of(",\n"));
+// "Open MPI v4.1.4, package: ..., ident: ..." and "MPICH Version:      5.0.2\n..." say enough in their beginnings.
+std::string beginning_of(const std::string& text) {
+  std::string out;
+  for (const char letter : text.substr(0, text.find_first_of(",\n")))
+    if (letter != ' ' || (!out.empty() && out.back() != ' ')) out += letter;
+  return out;
 }
 
 template <class Abi>
@@ -193,7 +196,7 @@ class mpi_transport : public transport {
     char text[kMaxText] = "";
     int length = 0;
     world_->check(world_->call.Get_library_version(text, &length), "MPI_Get_library_version");
-    return first_line(text);
+    return beginning_of(text);
   }
 
   request isend(const void* data, std::size_t size_bytes, memory_kind, int peer, int tag) override {

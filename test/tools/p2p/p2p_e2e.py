@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 OUT = ""
 SIM_HEADER = "simulated GPU: timings are not a GPU's"
@@ -138,6 +139,33 @@ def failures():
     refuse(run("p2p", "latency", "--peer", "nowhere"), "host:port")
 
 
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def killed():
+    """The ranks end with the program, however it ends."""
+    ours_or_leave_out()
+    with subprocess.Popen([os.path.join(OUT, "peerlane"), "p2p", "latency", "-m", "8:8", "-i", "1000000000"],
+                          env={**os.environ, "PEERLANE_GPU": "sim"}, stdout=subprocess.DEVNULL) as program:
+        ranks = []
+        deadline = time.monotonic() + 10
+        while len(ranks) < 2 and time.monotonic() < deadline:
+            with open(f"/proc/{program.pid}/task/{program.pid}/children", encoding="ascii") as file:
+                ranks = file.read().split()
+        time.sleep(0.2)
+        check(len(ranks) == 2 and all(map(is_running, ranks)), "ranks:", ranks)
+        program.kill()
+    deadline = time.monotonic() + 10
+    while any(map(is_running, ranks)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    check(not any(map(is_running, ranks)), "ranks live on:", ranks)
+
+
 def mpirun():
     if shutil.which("mpirun") is None:
         print("left out: no mpirun in the path (Debian: openmpi-bin)")
@@ -158,7 +186,7 @@ def main():
     global OUT
     OUT = os.path.abspath(sys.argv[1])
     cases = {"usage": usage, "latency": latency, "bandwidth": bandwidth, "pairs": pairs, "extras": extras,
-             "failures": failures, "mpirun": mpirun}
+             "failures": failures, "killed": killed, "mpirun": mpirun}
     cases[sys.argv[2]]()
 
 
