@@ -69,17 +69,18 @@ if [ ${#wanted[@]} -gt 0 ]; then
   fi
 fi
 
-# ---- What only some tests need -----------------------------------------------------------------------------------------
-# In CI nothing is left out for want of a package; elsewhere those tests are skipped and say which package they miss.
+# ---- What only some parts and tests need -------------------------------------------------------------------------------
+# In CI nothing is left out for want of a package; elsewhere those tests are skipped and say which package they miss, and
+# without UCX's headers the build leaves messages (src/link) out and says so.
 if [ "${CI:-}" = true ] && [ "$as_root" = yes ]; then
   extra=()
-  for package in g++-aarch64-linux-gnu qemu-user clang-format; do
+  for package in g++-aarch64-linux-gnu qemu-user clang-format libucx-dev libucx0; do
     installed "$package" || extra+=("$package")
   done
   if [ ${#extra[@]} -gt 0 ]; then
-    echo "setup: installing ${extra[*]} (for tests)"
+    echo "setup: installing ${extra[*]} (for optional parts and tests)"
     { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${extra[@]}"; } >/dev/null 2>&1 ||
-      echo "setup: could not be installed: ${extra[*]}; the tests that need them are skipped"
+      echo "setup: could not be installed: ${extra[*]}; what needs them is left out"
   fi
 fi
 

@@ -37,7 +37,6 @@ constexpr std::array kVariables = {
                  "path of the libucp.so.0 that messages use; empty: the loader finds it by name"},
     env_variable{"PEERLANE_LINK_PATH", env_type::choice, "", "auto", "auto|network",
                  "network: messages to processes of this node go as if it were another one"},
-    env_variable{"PEERLANE_LINK_SHM", env_type::boolean, "", "1", "", "0: no rings of pinned chunks in shared memory"},
     env_variable{"PEERLANE_LINK_IPC", env_type::boolean, "", "1", "", "0: no CUDA IPC between processes of a node"},
     env_variable{"PEERLANE_LINK_GPU_LANES", env_type::boolean, "", "1", "",
                  "0: UCX is never given GPU pointers, also where it has RDMA lanes for them"},

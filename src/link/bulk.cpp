@@ -33,7 +33,7 @@ void engine::announce(operation& what, frame_kind kind) {
   auto& to = peer(what.peer);
   offer.is_device = what.at.is_device;
   describe_gpu(what.at, *what.transfer);
-  if (to.is_same_node && options_.use_shared_memory && open_ring_out(to)) {
+  if (to.is_same_node && open_ring_out(to)) {
     offer.has_ring = true;
     offer.ring = to.out.ring->own_name();
   }
@@ -110,9 +110,7 @@ bulk_way engine::choose_way(const operation& to, const peer_state& from, const b
   const bool is_far_ipc = !is_gpu_shared_ || to.moved > limits_.shared_gpu_cpu_limit;
   if (offer.has_ipc && options_.use_ipc && memory_.has_gpu() && to.moved >= limits_.ipc_from && is_far_ipc)
     return bulk_way::ipc;
-  // Two host memories: UCX's own ways (one copy, where the kernel lets it).
-  if (offer.has_ring && options_.use_shared_memory && (offer.is_device || to.at.is_device)) return bulk_way::shared_ring;
-  return bulk_way::network;
+  return offer.has_ring ? bulk_way::shared_ring : bulk_way::none;
 }
 
 void engine::receive_announced(operation& to, int from, const bulk_offer& offer, std::uint64_t bytes,
@@ -129,8 +127,9 @@ void engine::receive_announced(operation& to, int from, const bulk_offer& offer,
   describe_gpu(to.at, *to.transfer);
   if (to.moved == 0) return finish_receive(to, 0);
   auto way = choose_way(to, source, offer);
-  if (way == bulk_way::ipc && !start_ipc(to, offer)) way = offer.has_ring ? bulk_way::shared_ring : bulk_way::network;
-  if (way == bulk_way::shared_ring && !open_ring_in(source, offer)) way = bulk_way::network;
+  if (way == bulk_way::ipc && !start_ipc(to, offer)) way = offer.has_ring ? bulk_way::shared_ring : bulk_way::none;
+  if (way == bulk_way::shared_ring && !open_ring_in(source, offer)) way = bulk_way::none;
+  if (way == bulk_way::none) return finish_receive(to, ENOMEM, "there is no shared memory for a message of the node");
   to.transfer->way = way;
   if (way == bulk_way::shared_ring)
     ++source.in.expected, order(to, {.way = way, .receiver_is_device = to.at.is_device, .bytes = to.moved});

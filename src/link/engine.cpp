@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <string_view>
@@ -20,6 +21,17 @@ constexpr std::uint64_t kLeaveNs = 1'000'000'000;  // a peer that takes nothing 
 bool has_rdma_device() {
   std::error_code ignored;
   return std::filesystem::directory_iterator("/sys/class/infiniband", ignored) != std::filesystem::directory_iterator();
+}
+
+// The rail of a process that is to use one: they go round the node.
+std::string one_of(const std::string& rails, int rank_on_node) {
+  std::vector<std::string> each;
+  for (std::size_t begin = 0; begin < rails.size();) {
+    const auto comma = std::min(rails.find(',', begin), rails.size());
+    each.push_back(rails.substr(begin, comma - begin));
+    begin = comma + 1;
+  }
+  return each.empty() ? std::string() : each[static_cast<std::size_t>(rank_on_node) % each.size()];
 }
 
 // A short name for a GPU, the same in every process: never 0.
@@ -80,70 +92,107 @@ void engine::choose_gpu() {
     gpu_ = gpu_name(*cuda_, device);
 }
 
-status engine::open_fabric(bool is_alone_on_node) {
+status engine::open_fabric(int rank_on_node) {
   fabric::options wanted;
   wanted.library = options_.ucx_library.empty() ? env_read("PEERLANE_UCX_LIBRARY").text : options_.ucx_library;
-  wanted.rails = options_.rails;
+  wanted.rails = options_.fixed_rail ? one_of(options_.rails, rank_on_node) : options_.rails;
   wanted.stripe_threshold = options_.stripe_threshold;
   wanted.keepalive_ms = options_.peer_timeout.count();
-  wanted.network_only = options_.path == messenger_options::path_t::network;
   // UCX's CUDA modules cost 0.8 s at start, and pay where a NIC reads and writes GPU memory.
-  wanted.gpu_lanes = options_.use_ucx_gpu_lanes && cuda_ != nullptr && !is_alone_on_node && has_rdma_device();
+  wanted.gpu_lanes = options_.use_ucx_gpu_lanes && cuda_ != nullptr && has_rdma_device();
   auto made = fabric::open(wanted, size_, *this);
   if (!made) return std::move(made).error();
   fabric_ = *std::move(made);
   return {};
 }
 
+// To every process of the node whose memory can be reached. Those that cannot count as on another node.
+status engine::open_lanes(const std::vector<introduction>& known) {
+  for (auto& of : peers_) {
+    const auto& its = known[static_cast<std::size_t>(of.rank)];
+    of.pid = its.node.pid;
+    const bool is_near = outbox_ && its.node.is_same_node(known[static_cast<std::size_t>(rank_)].node) && its.outbox.fd >= 0;
+    if (of.rank == rank_ || !is_near) continue;
+    auto in = shm_outbox::open_lane(its.outbox, rank_);
+    if (!in) continue;
+    of.lane_in = *in;
+    auto out = outbox_->lane_to(of.rank);
+    if (!out) return std::move(out).error();
+    of.lane_out = *out;
+    of.is_same_node = true;
+    lane_peers_.push_back(of.rank);
+  }
+  return {};
+}
+
 status engine::introduce(bootstrap& with) {
   introduction mine;
   mine.node = node_identity::here();
+  mine.gpu = gpu_;
+  if (options_.path == messenger_options::path_t::automatic) {
+    auto outbox = shm_outbox::make(size_);
+    if (!outbox) return std::move(outbox).error();
+    outbox_ = *std::move(outbox);
+    mine.outbox = outbox_->own_name();
+  }
   const auto bytes_of = [](const introduction& what) { return std::as_bytes(std::span(&what, 1)); };
-  // Who shares the node decides how UCX is opened, so this goes first.
-  auto nodes = with.all_gather(bytes_of(mine));
-  if (!nodes) return std::move(nodes).error();
-  bool is_one_node = options_.path == messenger_options::path_t::automatic;
+  auto all = with.all_gather(bytes_of(mine));
+  if (!all) return std::move(all).error();
   std::vector<introduction> known(static_cast<std::size_t>(size_));
+  int rank_on_node = 0;
   for (std::size_t i = 0; i < known.size(); ++i) {
-    if ((*nodes)[i].size() < sizeof(introduction))
+    if ((*all)[i].size() == sizeof(introduction)) std::memcpy(&known[i], (*all)[i].data(), sizeof(introduction));
+    if ((*all)[i].size() != sizeof(introduction) || known[i].protocol != kProtocol)
       return failure{EPROTO, format("rank %zu runs another version of this library", i)};
-    std::memcpy(&known[i], (*nodes)[i].data(), sizeof(introduction));
-    peers_[i].is_same_node = options_.path == messenger_options::path_t::automatic && known[i].node.is_same_node(mine.node);
-    peers_[i].pid = known[i].node.pid;
-    is_one_node = is_one_node && peers_[i].is_same_node;
+    if (static_cast<int>(i) < rank_ && known[i].node.is_same_node(mine.node)) ++rank_on_node;
   }
   // A process that fails from here on says so to the others instead of letting them wait.
-  const auto opened = open_fabric(is_one_node);
+  auto opened = open_lanes(known);
+  if (opened && lane_peers_.size() + 1 < peers_.size()) opened = open_fabric(rank_on_node);
   mine.is_ready = opened ? 1 : 0;
-  mine.gpu = gpu_;
   mine.has_gpu_lanes = fabric_ != nullptr && fabric_->has_gpu_lanes();
-  mine.has_rdma = mine.has_gpu_lanes;
   byte_string whole(bytes_of(mine).begin(), bytes_of(mine).end());
+  for (const auto& each : peers_) whole.push_back(std::byte{each.is_same_node});
   if (fabric_ != nullptr) whole.insert(whole.end(), fabric_->address().begin(), fabric_->address().end());
-  auto all = with.all_gather(whole);
+  all = with.all_gather(whole);
   if (!opened) return opened;
   if (!all) return std::move(all).error();
-  for (std::size_t i = 0; i < known.size(); ++i) {
-    const auto& text = (*all)[i];
-    if (text.size() >= sizeof(introduction)) std::memcpy(&known[i], text.data(), sizeof(introduction));
-    if (known[i].protocol != kProtocol || text.size() < sizeof(introduction))
-      return failure{EPROTO, format("rank %zu runs another version of this library", i)};
-    if (known[i].is_ready == 0) return failure{ENOSYS, format("rank %zu could not open UCX; its own error says why", i)};
-    auto& of = peers_[i];
-    of.gpu = known[i].gpu;
-    of.can_take_gpu_pointers = mine.has_gpu_lanes != 0 && known[i].has_gpu_lanes != 0 && !of.is_same_node;
-    fabric_->set_peer(of.rank, byte_string(text.begin() + sizeof(introduction), text.end()));
-    if (of.rank == rank_) continue;
-    if (known[i].node.is_same_node(mine.node)) deaths_.add(of.rank, of.pid);
-    if (of.is_same_node && gpu_ != 0 && of.gpu == gpu_) is_gpu_shared_ = true;
-  }
+  for (std::size_t i = 0; i < known.size(); ++i)
+    if (auto done = meet(i, (*all)[i], mine); !done) return done;
   // Everyone lived when the watches were set; and nobody sends to a process that does not know its peers yet.
   return with.barrier();
 }
 
+status engine::meet(std::size_t rank, const byte_string& text, const introduction& mine) {
+  introduction its;
+  const std::size_t before_address = sizeof its + peers_.size();
+  if (text.size() < before_address) return failure{EPROTO, format("rank %zu runs another version of this library", rank)};
+  std::memcpy(&its, text.data(), sizeof its);
+  if (its.is_ready == 0)
+    return failure{ENOSYS, format("rank %zu could not open its messenger; its own error says why", rank)};
+  auto& of = peers_[rank];
+  if (of.rank == rank_) return {};
+  if (of.is_same_node != (text[sizeof its + static_cast<std::size_t>(rank_)] != std::byte{0}))
+    return failure{EPERM,
+                   format("ranks %d and %zu share a node, and one of them may not open the other's memory: run both as "
+                          "the same user, or set PEERLANE_LINK_PATH=network",
+                          rank_, rank)};
+  of.gpu = its.gpu;
+  of.can_take_gpu_pointers = mine.has_gpu_lanes != 0 && its.has_gpu_lanes != 0 && !of.is_same_node;
+  if (!of.is_same_node)
+    fabric_->set_peer(of.rank, byte_string(text.begin() + static_cast<std::ptrdiff_t>(before_address), text.end()));
+  if (its.node.is_same_node(mine.node)) deaths_.add(of.rank, of.pid);
+  if (of.is_same_node && gpu_ != 0 && of.gpu == gpu_) is_gpu_shared_ = true;
+  return {};
+}
+
 engine::~engine() {
-  if (fabric_ != nullptr && is_open_) leave();
-  for (auto& each : peers_) drop_rings(each);
+  if (size_ > 1 && is_open_) leave();
+  for (auto& each : peers_) {
+    drop_rings(each);
+    shm_outbox::close(each.lane_out);
+    shm_outbox::close(each.lane_in);
+  }
   fabric_.reset();
 }
 
@@ -153,12 +202,15 @@ void engine::leave() {
   for (auto& each : peers_)
     if (each.rank != rank_ && !each.is_dead && !each.has_left && each.sent + each.received > 0)
       control(each.rank, {.kind = frame_kind::bye});
-  for (auto& each : peers_)
-    if (each.rank != rank_) fabric_->close(each.rank, each.is_dead || each.has_left);
+  if (fabric_ != nullptr)
+    for (auto& each : peers_) fabric_->close(each.rank, each.is_dead || each.has_left);
   const auto limit = monotonic_ns() + kLeaveNs;
-  while (fabric_->is_closing() && monotonic_ns() < limit) {
-    fabric_->progress();
-    fabric_->reap_closed();
+  const auto is_unsent = [](const peer_state& each) { return !each.is_dead && !each.has_left && !each.unsent.empty(); };
+  while (monotonic_ns() < limit &&
+         ((fabric_ != nullptr && fabric_->is_closing()) || std::any_of(peers_.begin(), peers_.end(), is_unsent))) {
+    if (fabric_ != nullptr) fabric_->progress(), fabric_->reap_closed();
+    advance_lanes();
+    for (const int rank : deaths_.look()) peer(rank).is_dead = true;
   }
 }
 
@@ -170,7 +222,43 @@ void engine::depart(int to, packet& what) {
   what.head.sequence = target.sent++;
   what.head.credit = target.told_cost = target.taken_cost;
   what.head.gpu = gpu_;
-  fabric_->send(to, what);
+  if (!target.lane_out.is_open()) return fabric_->send(to, what);
+  what.outcome = 0;
+  if (!target.unsent.empty() || !push(target, what)) target.unsent.push_back(&what);
+}
+
+bool engine::push(peer_state& to, packet& what) {
+  const auto bytes = packed_bytes(what);
+  std::byte* const at = to.lane_out.reserve(bytes);
+  if (at == nullptr) return false;
+  pack(what, 0, at, bytes);
+  to.lane_out.publish();
+  what.done(what, 0);
+  return true;
+}
+
+// Some packets of one peer, so that none keeps the others waiting.
+bool engine::read_lane(peer_state& from) {
+  constexpr int kAtOnce = 16;
+  int taken = 0;
+  std::size_t bytes = 0;
+  for (; taken < kAtOnce; ++taken) {
+    const std::byte* const whole = from.lane_in.peek(bytes);
+    if (whole == nullptr) break;
+    on_packet(whole, bytes);
+    from.lane_in.release();
+  }
+  return taken > 0;
+}
+
+bool engine::advance_lanes() {
+  bool has_moved = false;
+  for (const int rank : lane_peers_) {
+    auto& with = peer(rank);
+    has_moved = read_lane(with) || has_moved;
+    while (!with.unsent.empty() && push(with, *with.unsent.front())) with.unsent.pop_front();
+  }
+  return has_moved;
 }
 
 void engine::depart_operation(operation& what, frame_kind kind, std::size_t payload,
@@ -223,7 +311,17 @@ void engine::on_control_sent(packet& what, int) {  // a failure is the endpoint'
   sent.next = std::exchange(sent.home->free_control_, &sent);
 }
 
-void engine::on_packet(const frame& head, const std::byte* payload, std::size_t bytes, int outcome) {
+void engine::on_packet(const std::byte* whole, std::size_t bytes) {
+  constexpr std::size_t kLeast = sizeof(frame) + sizeof(trailer);
+  if (bytes < kLeast) return;
+  frame head;
+  trailer outcome;
+  std::memcpy(&head, whole, sizeof head);
+  std::memcpy(&outcome, whole + bytes - sizeof outcome, sizeof outcome);
+  accept(head, whole + sizeof head, bytes - kLeast, outcome);
+}
+
+void engine::accept(const frame& head, const std::byte* payload, std::size_t bytes, int outcome) {
   if (is_leaving_ || head.source >= peers_.size()) return;
   auto& from = peers_[head.source];
   if (from.is_dead) return;
@@ -361,8 +459,8 @@ touch engine::touch_of(const memory& what) const { return what.is_device && is_g
 // ---- Progress and death
 
 bool engine::progress() {
-  if (fabric_ == nullptr) return false;
-  const bool has_moved = fabric_->progress() != 0;
+  bool has_moved = advance_lanes();
+  if (fabric_ != nullptr) has_moved = fabric_->progress() != 0 || has_moved;
   if (!moving_.is_empty()) advance();
   if (!ring_peers_.empty()) advance_rings();
   if (++rounds_ % kRoundsBetweenClocks == 0) look_for_deaths();
@@ -381,7 +479,7 @@ void engine::look_for_deaths() {
   last_look_ns_ = now;
   for (const int rank : deaths_.look())
     if (!peer(rank).has_left) lost_.emplace_back(rank, "has ended: its process is gone");
-  fabric_->reap_closed();
+  if (fabric_ != nullptr) fabric_->reap_closed();
 }
 
 // What a process has sent before it left is still taken; then it counts as lost.
@@ -404,9 +502,16 @@ void engine::on_lost(int rank, const char* reason) {
 void engine::lose(int rank, const std::string& why) {
   auto& of = peer(rank);
   if (of.is_dead) return;
+  while (of.lane_in.is_open() && read_lane(of)) {  // what it had sent whole
+  }
   of.is_dead = true;
   deaths_.remove(rank);
-  fabric_->close(rank, true);
+  while (!of.unsent.empty()) {
+    packet& never = *of.unsent.front();
+    of.unsent.pop_front();
+    never.done(never, ECONNRESET);
+  }
+  if (fabric_ != nullptr) fabric_->close(rank, true);
   fail_operations_of(rank, format("rank %d %s", rank, why.c_str()));
   drop_rings(of);
   of.early.clear();

@@ -23,6 +23,7 @@
 #include "node.hpp"
 #include "operation.hpp"
 #include "pinned_pool.hpp"
+#include "shm_lane.hpp"
 #include "shm_ring.hpp"
 
 namespace pl::link {
@@ -32,6 +33,7 @@ struct introduction {
   std::uint32_t protocol = kProtocol;
   std::uint32_t is_ready = 0;
   node_identity node;
+  shm_outbox::name outbox;
   std::uint16_t gpu = 0;
   std::uint8_t has_gpu_lanes = 0;
   std::uint8_t has_rdma = 0;
@@ -70,6 +72,9 @@ struct peer_state {
   intrusive_list<operation, &operation::in_queue> waiting_sends;
   std::uint64_t barriers = 0;
   std::uint64_t puts = 0;  // not answered yet
+  // Same node: packets, and those for which there is no room yet.
+  shm_lane lane_out, lane_in;
+  std::deque<packet*> unsent;
   ring_end out, in;
   intrusive_list<operation, &operation::in_queue> to_fill;  // transfers that leave through `out`
 };
@@ -134,11 +139,17 @@ struct engine final : fabric::listener {
  private:
   friend class messenger;
   // engine.cpp
-  void on_packet(const frame& head, const std::byte* payload, std::size_t bytes, int outcome) override;
+  void on_packet(const std::byte* whole, std::size_t bytes) override;
+  void accept(const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
+  bool push(peer_state& to, packet& what);
+  bool read_lane(peer_state& from);
+  bool advance_lanes();
   void on_lost(int rank, const char* reason) override;
   void dispatch(peer_state& from, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
   status introduce(bootstrap& with);
-  status open_fabric(bool is_alone_on_node);
+  status open_fabric(int rank_on_node);
+  status open_lanes(const std::vector<introduction>& known);
+  status meet(std::size_t rank, const byte_string& text, const introduction& mine);
   void choose_gpu();
   void leave();
   void look_for_deaths();
@@ -207,6 +218,8 @@ struct engine final : fabric::listener {
   std::optional<failure> refuses_window(const window::key_t& of, std::uint64_t offset, std::uint64_t bytes) const;
 
   death_watch deaths_;
+  std::optional<shm_outbox> outbox_;
+  std::vector<int> lane_peers_;
   ipc_cache ipc_;
   std::optional<pinned_pool> pinned_;
   std::deque<std::unique_ptr<control_packet>> controls_;

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fabric.hpp"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 
 #include "env.hpp"
 #include "text.hpp"
@@ -11,6 +14,14 @@ namespace pl::link {
 namespace {
 
 constexpr unsigned kPacketId = 0;
+
+// Whether this UCX was built with CUDA: it warns of transports that it does not have.
+bool has_cuda_module(const ucx_table& ucx) {
+  Dl_info where{};
+  if (dladdr(reinterpret_cast<const void*>(ucx.ucp_init_version), &where) == 0 || where.dli_fname == nullptr) return false;
+  std::error_code ignored;
+  return std::filesystem::exists(std::filesystem::path(where.dli_fname).parent_path() / "ucx" / "libuct_cuda.so.0", ignored);
+}
 
 // Whatever a transport calls it, what cannot be sent has lost its peer; only memory is our own trouble.
 int sending_code(ucs_status_t code) {
@@ -24,6 +35,34 @@ failure ucx_failure(const ucx_table& ucx, ucs_status_t code, const char* what) {
 }
 
 }  // namespace
+
+std::size_t packed_bytes(const packet& what) noexcept { return sizeof(frame) + what.payload + sizeof(trailer); }
+
+std::size_t pack(packet& from, std::size_t offset, void* to, std::size_t most) {
+  auto* out = static_cast<std::byte*>(to);
+  std::size_t left = std::min(most, packed_bytes(from) - offset);
+  const std::size_t packed = left;
+  const auto take = [&](std::size_t begin, std::size_t bytes, auto&& copy) {
+    if (left == 0 || offset >= begin + bytes) return;
+    const std::size_t skip = offset - begin;
+    const std::size_t part = std::min(left, bytes - skip);
+    copy(skip, out, part);
+    out += part;
+    offset += part;
+    left -= part;
+  };
+  take(0, sizeof(frame), [&](std::size_t skip, std::byte* at, std::size_t part) {
+    std::memcpy(at, reinterpret_cast<const std::byte*>(&from.head) + skip, part);
+  });
+  take(sizeof(frame), from.payload, [&](std::size_t skip, std::byte* at, std::size_t part) {
+    if (from.outcome == 0) from.outcome = from.read(from, skip, at, part);
+    if (from.outcome != 0) std::memset(at, 0, part);
+  });
+  take(sizeof(frame) + from.payload, sizeof(trailer), [&](std::size_t skip, std::byte* at, std::size_t part) {
+    std::memcpy(at, reinterpret_cast<const std::byte*>(&from.outcome) + skip, part);
+  });
+  return packed;
+}
 
 fabric::fabric(const ucx_table& ucx, int ranks, listener& to)
     : ucx_(&ucx), to_(&to), peers_(static_cast<std::size_t>(ranks)) {
@@ -49,9 +88,10 @@ status fabric::configure(ucp_config_t* config, const options& wanted) const {
   };
   // What a version does not know is left at its default. A user's UCX_TLS comes first: it names what works there.
   if (!env_read("UCX_TLS").is_set) {
-    std::string without = wanted.network_only ? "posix,sysv,cma,xpmem,knem" : "";
-    if (!wanted.gpu_lanes) without += without.empty() ? "cuda_copy,cuda_ipc,gdr_copy" : ",cuda_copy,cuda_ipc,gdr_copy";
-    if (!without.empty()) set("TLS", "^" + without);
+    // Processes of one node that share no memory are no different from others.
+    std::string without = "shm";
+    if (!wanted.gpu_lanes && has_cuda_module(*ucx_)) without += ",cuda_copy,cuda_ipc";
+    set("TLS", "^" + without);
   }
   if (!wanted.gpu_lanes) set("MEMTYPE_CACHE", "n");
   if (!wanted.rails.empty() && !set("NET_DEVICES", wanted.rails))
@@ -99,8 +139,10 @@ status fabric::start(const options& wanted) {
   static const ucp_generic_dt_ops_t kPacketType = {
       [](void*, const void* buffer, size_t) { return const_cast<void*>(buffer); },
       [](void*, void* buffer, size_t) { return buffer; },
-      &fabric::packed_size,
-      &fabric::pack,
+      [](void* state) -> size_t { return packed_bytes(*static_cast<packet*>(state)); },
+      [](void* state, size_t offset, void* to, size_t most) -> size_t {
+        return pack(*static_cast<packet*>(state), offset, to, most);
+      },
       [](void*, size_t, const void*, size_t) { return UCS_ERR_UNSUPPORTED; },
       [](void*) {}};
   rc = ucx_->ucp_dt_create_generic(&kPacketType, this, &packets_);
@@ -146,37 +188,6 @@ void fabric::on_error(void* of, ucp_ep_h, ucs_status_t code) {
 
 // ---- Packets
 
-size_t fabric::packed_size(void* state) {
-  return sizeof(frame) + static_cast<const packet*>(state)->payload + sizeof(trailer);
-}
-
-size_t fabric::pack(void* state, size_t offset, void* to, size_t most) {
-  auto& from = *static_cast<packet*>(state);
-  auto* out = static_cast<std::byte*>(to);
-  std::size_t left = std::min(most, packed_size(state) - offset);
-  const std::size_t packed = left;
-  const auto take = [&](std::size_t begin, std::size_t bytes, auto&& copy) {
-    if (left == 0 || offset >= begin + bytes) return;
-    const std::size_t skip = offset - begin;
-    const std::size_t part = std::min(left, bytes - skip);
-    copy(skip, out, part);
-    out += part;
-    offset += part;
-    left -= part;
-  };
-  take(0, sizeof(frame), [&](std::size_t skip, std::byte* at, std::size_t part) {
-    std::memcpy(at, reinterpret_cast<const std::byte*>(&from.head) + skip, part);
-  });
-  take(sizeof(frame), from.payload, [&](std::size_t skip, std::byte* at, std::size_t part) {
-    if (from.outcome == 0) from.outcome = from.read(from, skip, at, part);
-    if (from.outcome != 0) std::memset(at, 0, part);
-  });
-  take(sizeof(frame) + from.payload, sizeof(trailer), [&](std::size_t skip, std::byte* at, std::size_t part) {
-    std::memcpy(at, reinterpret_cast<const std::byte*>(&from.outcome) + skip, part);
-  });
-  return packed;
-}
-
 void fabric::send(int rank, packet& what) {
   auto& to = peers_[static_cast<std::size_t>(rank)];
   what.outcome = 0;
@@ -202,14 +213,7 @@ void fabric::on_sent(void* request, ucs_status_t code, void* user) {
 }
 
 ucs_status_t fabric::on_message(void* self, const void*, size_t, void* data, size_t bytes, const ucp_am_recv_param_t*) {
-  constexpr std::size_t kLeast = sizeof(frame) + sizeof(trailer);
-  if (bytes < kLeast) return UCS_OK;
-  frame head;
-  trailer outcome;
-  const auto* from = static_cast<const std::byte*>(data);
-  std::memcpy(&head, from, sizeof head);
-  std::memcpy(&outcome, from + bytes - sizeof outcome, sizeof outcome);
-  static_cast<fabric*>(self)->to_->on_packet(head, from + sizeof head, bytes - kLeast, outcome);
+  static_cast<fabric*>(self)->to_->on_packet(static_cast<const std::byte*>(data), bytes);
   return UCS_OK;
 }
 

@@ -33,11 +33,16 @@ struct bulk_part {
   bool is_receive = false;
 };
 
+// The packet as it travels: frame, payload, trailer.
+std::size_t packed_bytes(const packet& what) noexcept;
+std::size_t pack(packet& what, std::size_t offset, void* to, std::size_t most);
+
 class fabric {
  public:
   class listener {
    public:
-    virtual void on_packet(const frame& head, const std::byte* payload, std::size_t bytes, int outcome) = 0;
+    // `bytes` of a packet, as packed.
+    virtual void on_packet(const std::byte* whole, std::size_t bytes) = 0;
     virtual void on_lost(int rank, const char* reason) = 0;
 
    protected:
@@ -46,8 +51,7 @@ class fabric {
   struct options {
     std::string library;
     std::string rails;
-    bool gpu_lanes = false;     // let UCX look for GPU memory types (0.8 s at start, where its CUDA modules are there)
-    bool network_only = false;  // no shared memory lanes
+    bool gpu_lanes = false;  // let UCX look for GPU memory types (0.8 s at start, where its CUDA modules are there)
     std::size_t stripe_threshold = 0;
     long keepalive_ms = 0;
   };
@@ -84,8 +88,6 @@ class fabric {
   status start(const options& wanted);
   status configure(ucp_config_t* config, const options& wanted) const;
   ucs_status_t connect(peer& to);
-  static size_t packed_size(void* state);
-  static size_t pack(void* state, size_t offset, void* to, size_t most);
   static void on_sent(void* request, ucs_status_t code, void* user);
   static void on_bulk_sent(void* request, ucs_status_t code, void* user);
   static void on_bulk_received(void* request, ucs_status_t code, const ucp_tag_recv_info_t* info, void* user);

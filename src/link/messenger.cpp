@@ -20,7 +20,7 @@ const failure kForeign{EACCES, "the messenger belongs to the parent process: ope
 class backoff {
  public:
   void pause() noexcept {
-    constexpr unsigned kHot = 2000;
+    constexpr unsigned kHot = 100;
     if (++rounds_ < kHot) arch::relax();
     else sched_yield();
   }

@@ -141,18 +141,16 @@ struct messenger_options {
   std::string ucx_library;           // path of libucp.so.0; empty: PEERLANE_UCX_LIBRARY, else by name
   enum class path_t { automatic, network } path = path_t::automatic;  // network: as if every peer were on another host
   bool use_ipc = true;
-  bool use_shared_memory = true;
-  bool use_ucx_gpu_lanes = true;      // raw GPU pointers to UCX where it has lanes for them
-  std::size_t eager_limit = 0;        // messages up to here travel with their header; at most 32 KiB
-  std::size_t gdr_send_limit = 0;     // device memory is read by CPU loads up to here
-  std::size_t gdr_receive_limit = 0;  // device memory is written by CPU stores up to here
-  std::size_t ipc_threshold = 0;      // device to device on one node: CUDA IPC from here up
-  std::size_t chunk_bytes = 0;        // of the rings of pinned memory
-  std::size_t unexpected_bytes = 0;   // what one peer may have sent without a receive for it; beyond, its sends wait
-  std::string rails;                  // UCX's net devices, "mlx5_0:1,mlx5_1:1"; empty: all
-  bool fixed_rail = false;            // each process uses one of `rails`, by its rank on the node
-  std::size_t stripe_threshold = 0;   // messages are spread over rails from here up
-  bool calibrate = false;             // measure the crossovers at open (about 20 ms), else the built-in and planner's costs
+  bool use_ucx_gpu_lanes = true;              // raw GPU pointers to UCX where it has lanes for them
+  std::size_t eager_limit = 0;                // messages up to here travel with their header; at most 32 KiB
+  std::size_t gdr_send_limit = 0;             // device memory is read by CPU loads up to here
+  std::size_t gdr_receive_limit = 0;          // device memory is written by CPU stores up to here
+  std::size_t ipc_threshold = 0;              // device to device on one node: CUDA IPC from here up
+  std::size_t chunk_bytes = 0;                // of the rings of pinned memory
+  std::size_t unexpected_bytes = 0;           // what one peer may have sent without a receive for it; beyond, its sends wait
+  std::string rails;                          // UCX's net devices, "mlx5_0:1,mlx5_1:1"; empty: all
+  bool fixed_rail = false;                    // each process uses one of `rails`, by its rank on the node
+  std::size_t stripe_threshold = 0;           // messages are spread over rails from here up
   std::chrono::milliseconds peer_timeout{0};  // silence of a host after which it counts as dead
 
   // The PEERLANE_LINK_* variables and their MVAPICH2 and Open MPI names.

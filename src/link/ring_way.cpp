@@ -8,6 +8,18 @@
 
 namespace pl::link {
 
+namespace {
+
+// Both sides work at the same time only on different chunks, and a copy by the GPU costs some microseconds whatever its
+// size.
+std::uint64_t chunk_of(const operation& what, const shm_ring& ring) {
+  const bool by_cpu = !what.at.is_device || what.transfer->how == touch::cpu_only;
+  const std::uint64_t least = by_cpu ? 16 << 10 : 64 << 10;
+  return std::min<std::uint64_t>(ring.chunk_bytes(), std::max(least, what.transfer->wanted / 4));
+}
+
+}  // namespace
+
 bool engine::open_ring_out(peer_state& to) {
   if (to.out.ring != nullptr || to.out.is_refused) return to.out.ring != nullptr;
   auto made = shm_ring::make(limits_.ring_chunk_bytes);
@@ -46,7 +58,7 @@ bool engine::fill_ring(peer_state& to) {
     auto& what = *to.to_fill.first();
     auto& state = *what.transfer;
     const auto slot = end_out.begun % shm_ring::kChunks;
-    const auto bytes = std::min<std::uint64_t>(ring.chunk_bytes(), state.wanted - state.started);
+    const auto bytes = std::min(chunk_of(what, ring), state.wanted - state.started);
     if (memory_.has_gpu() && what.at.is_device && state.how == touch::any)
       ring.pin(*memory_.planner(), state.device_ordinal);
     const auto begun =
