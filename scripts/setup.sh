@@ -69,19 +69,21 @@ if [ ${#wanted[@]} -gt 0 ]; then
   fi
 fi
 
-# ---- What only some tests and options need -----------------------------------------------------------------------------
-# In CI nothing is left out for want of a package; elsewhere those tests are skipped and say which package they miss.
-# MPI: only for ranks of `peerlane bandwidth` that mpirun starts on several hosts.
+# ---- What only some parts and tests need -------------------------------------------------------------------------------
+# In CI nothing is left out for want of a package; elsewhere those tests are skipped and say which package they miss, and
+# without UCX's headers the build leaves messages (src/link) out, without MPI's the shim and ranks that mpirun starts on several
+# hosts, and says so.
 if [ "${CI:-}" = true ] && [ "$as_root" = yes ]; then
   extra=()
   python3 -c 'import ensurepip, venv' 2>/dev/null || extra+=(python3-venv)
-  for package in g++-aarch64-linux-gnu qemu-user clang-format libopenmpi-dev openmpi-bin libmpich-dev mpich; do
+  for package in g++-aarch64-linux-gnu qemu-user clang-format libopenmpi-dev openmpi-bin libmpich-dev mpich libucx-dev \
+    libucx0; do
     installed "$package" || extra+=("$package")
   done
   if [ ${#extra[@]} -gt 0 ]; then
-    echo "setup: installing ${extra[*]} (for tests)"
+    echo "setup: installing ${extra[*]} (for optional parts and tests)"
     { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${extra[@]}"; } >/dev/null 2>&1 ||
-      echo "setup: could not be installed: ${extra[*]}; the tests that need them are skipped"
+      echo "setup: could not be installed: ${extra[*]}; what needs them is left out"
   fi
   if ! .venv/bin/python -c 'import mpi4py' 2>/dev/null; then
     echo "setup: installing mpi4py into .venv (for tests)"

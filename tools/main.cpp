@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "command_line.hpp"
 #include "machine.hpp"
 #include "tool.hpp"
 
@@ -37,6 +38,7 @@ constexpr std::array kCommands = {
     command{"topo", nullptr, run_topo, "GPUs, network adapters and NUMA nodes: distances, advice, checks (needs no GPU)"},
     command{"bandwidth", "nvbandwidth", run_bandwidth,
             "every link between host and GPU memory: rates, latencies, what to expect, and what is wrong"},
+    command{"p2p", nullptr, run_p2p, "messages between two processes' buffers, measured and printed as OSU's benchmarks do"},
     command{"env", nullptr, run_env, "environment variables: meaning, value, problems"},
 };
 
@@ -51,17 +53,17 @@ std::string_view base_name(const char* path) {
   return slash != nullptr ? slash + 1 : path;
 }
 
-// Old packages call the tools copybw, copylat, apiperf, sanity, pplat; newer ones put gdrcopy_ before.
-const command* by_program_name(std::string_view name) {
-  for (const auto& one : kCommands)
-    if (one.drop_in_name != nullptr && (name == one.drop_in_name || name == one.name)) return &one;
-  return nullptr;
-}
-
 const command* by_subcommand(std::string_view name) {
   for (const auto& one : kCommands)
     if (name == one.name || (one.drop_in_name != nullptr && name == one.drop_in_name)) return &one;
   return nullptr;
+}
+
+// Old packages call the tools copybw, copylat, apiperf, sanity, pplat; newer ones put gdrcopy_ before.
+const command* by_program_name(std::string_view name) {
+  for (const auto& one : kCommands)
+    if (one.drop_in_name != nullptr && (name == one.drop_in_name || name == one.name)) return &one;
+  return p2p::benchmark_of_program(std::string(name)) ? by_subcommand("p2p") : nullptr;
 }
 
 int run(const command& chosen, const invocation& call) {

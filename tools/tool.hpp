@@ -54,5 +54,6 @@ int run_calibrate(const invocation& call);
 int run_explain_copy(const invocation& call);
 int run_topo(const invocation& call);
 int run_bandwidth(const invocation& call);
+int run_p2p(const invocation& call);
 
 }  // namespace pl::tools

@@ -354,6 +354,8 @@ static_assert(sizeof(memcpy_2d) == 128);
   X(cuMemFreeAsync, (device_ptr pointer, stream_t stream))                                                              \
   X(cuDeviceGetDefaultMemPool, (pool_t * pool, device_t device))                                                        \
   X(cuIpcGetMemHandle, (ipc_mem_handle_t * handle, device_ptr pointer))                                                 \
+  X(cuIpcOpenMemHandle_v2, (device_ptr * pointer, ipc_mem_handle_t handle, unsigned flags))                             \
+  X(cuIpcCloseMemHandle, (device_ptr pointer))                                                                          \
   X(cuStreamCreate, (stream_t * stream, unsigned flags))                                                                \
   X(cuStreamCreateWithPriority, (stream_t * stream, unsigned flags, int priority))                                      \
   X(cuCtxGetStreamPriorityRange, (int* least, int* greatest))                                                           \

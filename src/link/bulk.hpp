@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Announced messages: what the sender offers, what the receiver orders, and the state of a transfer under way.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "completion.hpp"
+#include "fabric.hpp"
+#include "operation.hpp"
+#include "pinned_pool.hpp"
+#include "shm_ring.hpp"
+
+namespace pl::link {
+
+// Behind the frame of an announcement.
+struct bulk_offer {
+  bool is_device = false;
+  bool has_ipc = false;
+  bool has_ring = false;
+  std::uint64_t gpu = 0;         // hash of the GPU's uuid
+  std::uint64_t buffer_id = 0;   // CUDA's, of the exported allocation
+  std::uint64_t ipc_offset = 0;  // of the message in it
+  cu::ipc_mem_handle_t ipc{};
+  shm_ring::name ring;
+};
+
+// Behind the frame `start`, from the receiver.
+struct start_order {
+  bulk_way way = bulk_way::none;
+  bool receiver_is_device = false;
+  bool is_raw_gpu = false;        // network: GPU pointers are given to UCX as they are
+  std::uint64_t bytes = 0;        // that the receiver wants
+  std::uint64_t chunk_bytes = 0;  // network: of one tagged part
+  std::uint64_t first_tag = 0;    // network: of the first part; the next ones count up
+};
+
+// A copy between a chunk and the message's memory, maybe still under way.
+struct chunk_copy {
+  copy::completion pending;
+  bool is_pending = false;
+};
+
+constexpr std::size_t kChunksUnderWay = 4;
+
+// One side of a transfer.
+struct transfer_state {
+  bulk_offer offer;  // announced by the sender: until its packet has left
+  bulk_way way = bulk_way::none;
+  touch how = touch::any;
+  int device_ordinal = -1;
+  std::uint64_t wanted = 0;  // bytes that move
+  std::uint64_t chunk = 0;
+  std::uint64_t started = 0;  // bytes whose first step has begun
+  std::uint64_t ended = 0;    // bytes whose last step is over
+  std::uint64_t first_tag = 0;
+  int code = 0;  // first failure: the rest is moved without being copied
+  std::string message;
+  bool is_receive = false;
+  bool is_confirmed = false;  // the target of a put has it, and this side does not know yet that all has left
+  int confirmed_code = 0;
+  bool is_withdrawn = false;  // network: nothing more comes or goes
+  bool is_direct = false;     // network: parts lie in the message's own memory
+  bool is_raw_gpu = false;
+
+  // network: parts under way, in order of their offsets modulo their number
+  struct part : bulk_part {
+    operation* of = nullptr;
+    std::uint64_t offset = 0, bytes = 0;
+    std::byte* chunk = nullptr;  // of the pinned pool; null if direct
+    bool is_busy = false;        // with UCX
+    bool is_arrived = false;     // UCX is done with it
+    bool is_filling = false;     // its copy is under way
+    chunk_copy copy;
+  };
+  std::array<part, kChunksUnderWay> parts;
+  unsigned parts_busy = 0;
+
+  copy::completion ipc_copy;
+  std::uint64_t ipc_base = 0;
+};
+
+}  // namespace pl::link

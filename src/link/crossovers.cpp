@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crossovers.hpp"
+
+#include <algorithm>
+
+#include "cost_table.hpp"
+
+namespace pl::link {
+namespace {
+
+// Nanoseconds of what is not a copy, from two processes' ping-pongs over UCX (design page of this folder).
+constexpr double kPacketNs = 200;
+constexpr double kHandshakeNs = 700;  // announcement, and its end
+constexpr double kHostNsPerByte = 1.0 / 10;
+
+double copy_cost(const copy::cost_table& costs, copy::direction way, copy::other_side side, std::size_t bytes) {
+  return costs.cost(way, side, costs.pick(way, side, true, bytes), bytes);
+}
+
+double eager_cost(const copy::cost_table& costs, std::size_t bytes) {
+  return kPacketNs + copy_cost(costs, copy::direction::to_host, copy::other_side::pageable, bytes) +
+         static_cast<double>(bytes) * kHostNsPerByte +
+         copy_cost(costs, copy::direction::to_device, copy::other_side::pageable, bytes);
+}
+
+double ipc_cost(const copy::cost_table& costs, std::size_t bytes) {
+  return kPacketNs + kHandshakeNs + copy_cost(costs, copy::direction::on_device, copy::other_side::peer_gpu, bytes);
+}
+
+std::size_t whole_pages(std::size_t bytes) { return std::max<std::size_t>((bytes + 4095) & ~std::size_t{4095}, 4096); }
+
+}  // namespace
+
+crossovers crossovers::from(const messenger_options& wanted, const copy::cost_table* costs) {
+  crossovers out;
+  if (costs != nullptr) {
+    out.origin = "from the copy planner's costs";
+    std::size_t limit = 1 << 10;
+    while (limit < kMostEager && eager_cost(*costs, limit * 2) <= ipc_cost(*costs, limit * 2)) limit *= 2;
+    out.eager_device = out.ipc_from = limit;
+  }
+  if (wanted.eager_limit != 0) out.eager_host = out.eager_device = out.eager_shared_gpu = wanted.eager_limit;
+  if (wanted.gdr_send_limit != 0) out.eager_device = out.eager_shared_gpu = wanted.gdr_send_limit;
+  for (auto* limit : {&out.eager_host, &out.eager_device, &out.eager_shared_gpu}) *limit = std::min(*limit, kMostEager);
+  out.ipc_from = wanted.ipc_threshold != 0 ? wanted.ipc_threshold : out.eager_device;
+  out.store_limit = wanted.gdr_receive_limit;
+  if (wanted.chunk_bytes != 0) out.ring_chunk_bytes = out.network_chunk_bytes = whole_pages(wanted.chunk_bytes);
+  // At least some of the largest packets, or the sender would wait for an answer after each.
+  if (wanted.unexpected_bytes != 0) out.unexpected_bytes = std::max(wanted.unexpected_bytes, 4 * kMostEager);
+  return out;
+}
+
+}  // namespace pl::link

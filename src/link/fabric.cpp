@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fabric.hpp"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+#include "env.hpp"
+#include "text.hpp"
+
+namespace pl::link {
+namespace {
+
+constexpr unsigned kPacketId = 0;
+
+// Whether this UCX was built with CUDA: it warns of transports that it does not have.
+bool has_cuda_module(const ucx_table& ucx) {
+  Dl_info where{};
+  if (dladdr(reinterpret_cast<const void*>(ucx.ucp_init_version), &where) == 0 || where.dli_fname == nullptr) return false;
+  std::error_code ignored;
+  return std::filesystem::exists(std::filesystem::path(where.dli_fname).parent_path() / "ucx" / "libuct_cuda.so.0", ignored);
+}
+
+// Whatever a transport calls it, what cannot be sent has lost its peer; only memory is our own trouble.
+int sending_code(ucs_status_t code) {
+  const int number = to_errno(code);
+  return number == 0 || number == ENOMEM ? number : ECONNRESET;
+}
+
+failure ucx_failure(const ucx_table& ucx, ucs_status_t code, const char* what) {
+  return failure{to_errno(code),
+                 format("UCX %u.%u: %s failed: %s", ucx.major, ucx.minor, what, ucx.ucs_status_string(code))};
+}
+
+}  // namespace
+
+std::size_t packed_bytes(const packet& what) noexcept { return sizeof(frame) + what.payload + sizeof(trailer); }
+
+std::size_t pack(packet& from, std::size_t offset, void* to, std::size_t most) {
+  auto* out = static_cast<std::byte*>(to);
+  std::size_t left = std::min(most, packed_bytes(from) - offset);
+  const std::size_t packed = left;
+  const auto take = [&](std::size_t begin, std::size_t bytes, auto&& copy) {
+    if (left == 0 || offset >= begin + bytes) return;
+    const std::size_t skip = offset - begin;
+    const std::size_t part = std::min(left, bytes - skip);
+    copy(skip, out, part);
+    out += part;
+    offset += part;
+    left -= part;
+  };
+  take(0, sizeof(frame), [&](std::size_t skip, std::byte* at, std::size_t part) {
+    std::memcpy(at, reinterpret_cast<const std::byte*>(&from.head) + skip, part);
+  });
+  take(sizeof(frame), from.payload, [&](std::size_t skip, std::byte* at, std::size_t part) {
+    if (from.outcome == 0) from.outcome = from.read(from, skip, at, part);
+    if (from.outcome != 0) std::memset(at, 0, part);
+  });
+  take(sizeof(frame) + from.payload, sizeof(trailer), [&](std::size_t skip, std::byte* at, std::size_t part) {
+    std::memcpy(at, reinterpret_cast<const std::byte*>(&from.outcome) + skip, part);
+  });
+  return packed;
+}
+
+fabric::fabric(const ucx_table& ucx, int ranks, listener& to)
+    : ucx_(&ucx), to_(&to), peers_(static_cast<std::size_t>(ranks)) {
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    peers_[i].owner = this;
+    peers_[i].rank = static_cast<int>(i);
+  }
+}
+
+result<std::unique_ptr<fabric>> fabric::open(const options& wanted, int ranks, listener& to) {
+  auto ucx = open_ucx(wanted.library);
+  if (!ucx) return std::move(ucx).error();
+  std::unique_ptr<fabric> made(new fabric(**ucx, ranks, to));
+  if (auto done = made->start(wanted); !done) return std::move(done).error();
+  return made;
+}
+
+std::string fabric::version() const { return format("UCX %u.%u.%u", ucx_->major, ucx_->minor, ucx_->release); }
+
+status fabric::configure(ucp_config_t* config, const options& wanted) const {
+  const auto set = [&](const char* name, const std::string& value) {
+    return ucx_->ucp_config_modify(config, name, value.c_str()) == UCS_OK;
+  };
+  // What a version does not know is left at its default. A user's UCX_TLS comes first: it names what works there.
+  if (!env_read("UCX_TLS").is_set) {
+    // Processes of one node that share no memory are no different from others.
+    std::string without = "shm";
+    if (!wanted.gpu_lanes && has_cuda_module(*ucx_)) without += ",cuda_copy,cuda_ipc";
+    set("TLS", "^" + without);
+  }
+  if (!wanted.gpu_lanes) set("MEMTYPE_CACHE", "n");
+  if (!wanted.rails.empty() && !set("NET_DEVICES", wanted.rails))
+    return failure{EINVAL, format("UCX does not take '%s' as its list of net devices", wanted.rails.c_str())};
+  if (wanted.stripe_threshold != 0) set("MIN_RNDV_CHUNK_SIZE", format("%zu", wanted.stripe_threshold));
+  if (wanted.keepalive_ms != 0) set("KEEPALIVE_INTERVAL", format("%ldms", wanted.keepalive_ms));
+  return {};
+}
+
+status fabric::start(const options& wanted) {
+  ucp_config_t* config = nullptr;
+  if (const auto rc = ucx_->ucp_config_read(nullptr, nullptr, &config); rc != UCS_OK)
+    return ucx_failure(*ucx_, rc, "reading its configuration");
+  if (auto done = configure(config, wanted); !done) return ucx_->ucp_config_release(config), done;
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS | UCP_PARAM_FIELD_NAME;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_TAG;
+  params.estimated_num_eps = peers_.size();
+  params.name = "peerlane";
+  auto rc = ucx_->ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context_);
+  ucx_->ucp_config_release(config);
+  if (rc != UCS_OK) return ucx_failure(*ucx_, rc, "ucp_init");
+
+  ucp_context_attr_t attributes{};
+  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  if (ucx_->ucp_context_query(context_, &attributes) == UCS_OK)
+    has_gpu_lanes_ = wanted.gpu_lanes && (attributes.memory_types & (1ull << UCS_MEMORY_TYPE_CUDA)) != 0;
+
+  ucp_worker_params_t worker{};
+  worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // the messenger's lock sees to that
+  rc = ucx_->ucp_worker_create(context_, &worker, &worker_);
+  if (rc != UCS_OK) return ucx_failure(*ucx_, rc, "ucp_worker_create");
+
+  ucp_am_handler_param_t handler{};
+  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                       UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  handler.id = kPacketId;
+  handler.flags = UCP_AM_FLAG_WHOLE_MSG;
+  handler.cb = &fabric::on_message;
+  handler.arg = this;
+  rc = ucx_->ucp_worker_set_am_recv_handler(worker_, &handler);
+  if (rc != UCS_OK) return ucx_failure(*ucx_, rc, "setting the handler of active messages");
+
+  static const ucp_generic_dt_ops_t kPacketType = {
+      [](void*, const void* buffer, size_t) { return const_cast<void*>(buffer); },
+      [](void*, void* buffer, size_t) { return buffer; },
+      [](void* state) -> size_t { return packed_bytes(*static_cast<packet*>(state)); },
+      [](void* state, size_t offset, void* to, size_t most) -> size_t {
+        return pack(*static_cast<packet*>(state), offset, to, most);
+      },
+      [](void*, size_t, const void*, size_t) { return UCS_ERR_UNSUPPORTED; },
+      [](void*) {}};
+  rc = ucx_->ucp_dt_create_generic(&kPacketType, this, &packets_);
+  if (rc != UCS_OK) return ucx_failure(*ucx_, rc, "making a datatype");
+
+  ucp_address_t* address = nullptr;
+  std::size_t bytes = 0;
+  rc = ucx_->ucp_worker_get_address(worker_, &address, &bytes);
+  if (rc != UCS_OK) return ucx_failure(*ucx_, rc, "asking for its address");
+  const auto* first = reinterpret_cast<const std::byte*>(address);
+  address_.assign(first, first + bytes);
+  ucx_->ucp_worker_release_address(worker_, address);
+  return {};
+}
+
+fabric::~fabric() {
+  for (auto& each : peers_) close(each.rank, true);
+  for (int i = 0; i < 10000 && !closing_.empty(); ++i) {
+    progress();
+    reap_closed();
+  }
+  if (packets_ != 0) ucx_->ucp_dt_destroy(packets_);
+  if (worker_ != nullptr) ucx_->ucp_worker_destroy(worker_);
+  if (context_ != nullptr) ucx_->ucp_cleanup(context_);
+}
+
+ucs_status_t fabric::connect(peer& to) {
+  if (to.endpoint != nullptr) return UCS_OK;
+  if (to.is_closed) return UCS_ERR_CONNECTION_RESET;
+  ucp_ep_params_t params{};
+  params.field_mask =
+      UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(to.address.data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler = {&fabric::on_error, &to};
+  return ucx_->ucp_ep_create(worker_, &params, &to.endpoint);
+}
+
+void fabric::on_error(void* of, ucp_ep_h, ucs_status_t code) {
+  auto* const lost = static_cast<peer*>(of);
+  lost->owner->to_->on_lost(lost->rank, lost->owner->ucx_->ucs_status_string(code));
+}
+
+// ---- Packets
+
+void fabric::send(int rank, packet& what) {
+  auto& to = peers_[static_cast<std::size_t>(rank)];
+  what.outcome = 0;
+  what.ucx = ucx_;
+  if (const auto rc = connect(to); rc != UCS_OK) return what.done(what, sending_code(rc));
+  ucp_request_param_t how{};
+  how.op_attr_mask = UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
+                     UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  how.datatype = packets_;
+  how.cb.send = &fabric::on_sent;
+  how.user_data = &what;
+  how.flags = UCP_AM_SEND_FLAG_EAGER;
+  how.memory_type = UCS_MEMORY_TYPE_HOST;
+  void* const request = ucx_->ucp_am_send_nbx(to.endpoint, kPacketId, nullptr, 0, &what, 1, &how);
+  if (request == nullptr) what.done(what, 0);
+  else if (UCS_PTR_IS_ERR(request)) what.done(what, sending_code(UCS_PTR_STATUS(request)));
+}
+
+void fabric::on_sent(void* request, ucs_status_t code, void* user) {
+  auto& what = *static_cast<packet*>(user);
+  what.ucx->ucp_request_free(request);
+  what.done(what, sending_code(code));
+}
+
+ucs_status_t fabric::on_message(void* self, const void*, size_t, void* data, size_t bytes, const ucp_am_recv_param_t*) {
+  static_cast<fabric*>(self)->to_->on_packet(static_cast<const std::byte*>(data), bytes);
+  return UCS_OK;
+}
+
+// ---- Bulk data
+
+void fabric::send_bulk(int rank, std::uint64_t tag, const void* from, std::size_t bytes, bool is_gpu_memory,
+                       bulk_part& part) {
+  auto& to = peers_[static_cast<std::size_t>(rank)];
+  if (const auto rc = connect(to); rc != UCS_OK) return part.done(part, sending_code(rc), 0);
+  ucp_request_param_t how{};
+  how.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  how.cb.send = &fabric::on_bulk_sent;
+  how.user_data = &part;
+  how.memory_type = is_gpu_memory ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+  part.is_receive = false;
+  part.ucx = ucx_;
+  void* const request = ucx_->ucp_tag_send_nbx(to.endpoint, from, bytes, tag, &how);
+  if (request == nullptr) part.done(part, 0, bytes);
+  else if (UCS_PTR_IS_ERR(request)) part.done(part, to_errno(UCS_PTR_STATUS(request)), 0);
+  else part.request = request;
+}
+
+void fabric::on_bulk_sent(void* request, ucs_status_t code, void* user) {
+  auto& part = *static_cast<bulk_part*>(user);
+  part.ucx->ucp_request_free(request);
+  part.request = nullptr;
+  part.done(part, sending_code(code), 0);
+}
+
+void fabric::receive_bulk(std::uint64_t tag, void* to, std::size_t bytes, bool is_gpu_memory, bulk_part& part) {
+  ucp_request_param_t how{};
+  how.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE |
+                     UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  how.cb.recv = &fabric::on_bulk_received;
+  how.user_data = &part;
+  how.memory_type = is_gpu_memory ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+  part.is_receive = true;
+  part.ucx = ucx_;
+  void* const request = ucx_->ucp_tag_recv_nbx(worker_, to, bytes, tag, ~0ull, &how);
+  if (UCS_PTR_IS_ERR(request)) part.done(part, to_errno(UCS_PTR_STATUS(request)), 0);
+  else part.request = request;
+}
+
+void fabric::on_bulk_received(void* request, ucs_status_t code, const ucp_tag_recv_info_t* info, void* user) {
+  auto& part = *static_cast<bulk_part*>(user);
+  part.ucx->ucp_request_free(request);
+  part.request = nullptr;
+  part.done(part, to_errno(code), code == UCS_OK ? info->length : 0);
+}
+
+void fabric::cancel_bulk(bulk_part& part) {
+  if (part.request != nullptr && part.is_receive) ucx_->ucp_request_cancel(worker_, part.request);
+}
+
+// ---- Closing
+
+void fabric::close(int rank, bool at_once) {
+  auto& of = peers_[static_cast<std::size_t>(rank)];
+  of.is_closed = true;
+  if (of.endpoint == nullptr) return;
+  ucp_request_param_t how{};
+  how.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  how.flags = at_once ? UCP_EP_CLOSE_FLAG_FORCE : 0;
+  void* const request = ucx_->ucp_ep_close_nbx(std::exchange(of.endpoint, nullptr), &how);
+  if (request != nullptr && !UCS_PTR_IS_ERR(request)) closing_.push_back(request);
+}
+
+void fabric::reap_closed() {
+  std::erase_if(closing_, [&](void* request) {
+    if (ucx_->ucp_request_check_status(request) == UCS_INPROGRESS) return false;
+    ucx_->ucp_request_free(request);
+    return true;
+  });
+}
+
+}  // namespace pl::link

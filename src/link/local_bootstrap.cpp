@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "local_bootstrap.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "clock.hpp"
+#include "text.hpp"
+
+namespace pl::link {
+namespace {
+
+constexpr std::uint64_t kMostBytes = 16u << 20;  // of one contribution: a length beyond it is no length
+
+std::uint64_t deadline_of(std::chrono::milliseconds limit) {
+  return monotonic_ns() + static_cast<std::uint64_t>(limit.count()) * 1'000'000u;
+}
+
+// ---- Over sockets: everyone sends to everyone, then reads from everyone. Contributions fit into the sockets' buffers or
+// are read meanwhile.
+class socket_exchange final : public bootstrap {
+ public:
+  socket_exchange(int rank, std::vector<int> ends, std::chrono::milliseconds limit)
+      : rank_(rank), ends_(std::move(ends)), limit_(limit) {}
+  ~socket_exchange() override {
+    for (const int fd : ends_)
+      if (fd >= 0) ::close(fd);
+  }
+  int rank() const noexcept override { return rank_; }
+  int size() const noexcept override { return static_cast<int>(ends_.size()); }
+  status barrier() override {
+    auto all = all_gather({});
+    if (!all) return std::move(all).error();
+    return {};
+  }
+
+  result<std::vector<byte_string>> all_gather(std::span<const std::byte> mine) override {
+    std::vector<lane> lanes(ends_.size());
+    std::vector<byte_string> all(ends_.size());
+    all[static_cast<std::size_t>(rank_)].assign(mine.begin(), mine.end());
+    byte_string message(sizeof(std::uint64_t) + mine.size());
+    const std::uint64_t length = mine.size();
+    std::memcpy(message.data(), &length, sizeof length);
+    if (!mine.empty()) std::memcpy(message.data() + sizeof length, mine.data(), mine.size());
+    const auto deadline = deadline_of(limit_);
+    for (;;) {
+      std::vector<pollfd> waits;
+      for (std::size_t i = 0; i < ends_.size(); ++i) {
+        if (ends_[i] < 0 || (lanes[i].sent == message.size() && lanes[i].is_read)) continue;
+        const int events = (lanes[i].sent < message.size() ? POLLOUT : 0) | (lanes[i].is_read ? 0 : POLLIN);
+        waits.push_back({ends_[i], static_cast<short>(events), 0});
+      }
+      if (waits.empty()) return all;
+      const auto now = monotonic_ns();
+      if (now >= deadline || poll(waits.data(), waits.size(), static_cast<int>((deadline - now) / 1'000'000u) + 1) == 0)
+        return failure{ETIMEDOUT, "bootstrap: not every process came in time"};
+      for (std::size_t i = 0; i < ends_.size(); ++i)
+        if (auto done = advance(i, lanes[i], message, all[i]); !done) return std::move(done).error();
+    }
+  }
+
+ private:
+  struct lane {
+    std::size_t sent = 0, got = 0;
+    std::uint64_t length = 0;
+    bool is_read = false;
+  };
+
+  status advance(std::size_t i, lane& at, const byte_string& message, byte_string& into) {
+    if (ends_[i] < 0) return {};
+    const failure gone{ECONNRESET, format("bootstrap: rank %zu has ended", i)};
+    if (at.sent < message.size()) {
+      const auto n = ::send(ends_[i], message.data() + at.sent, message.size() - at.sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (n > 0) at.sent += static_cast<std::size_t>(n);
+      else if (errno != EAGAIN && errno != EINTR) return gone;
+    }
+    while (!at.is_read) {
+      const bool in_length = at.got < sizeof at.length;
+      auto* const to =
+          in_length ? reinterpret_cast<std::byte*>(&at.length) + at.got : into.data() + (at.got - sizeof at.length);
+      const std::size_t want = (in_length ? sizeof at.length : sizeof at.length + at.length) - at.got;
+      if (want != 0) {
+        const auto n = ::recv(ends_[i], to, want, MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR)) return {};
+        if (n <= 0) return gone;
+        at.got += static_cast<std::size_t>(n);
+      }
+      if (in_length && at.got == sizeof at.length) {
+        if (at.length > kMostBytes) return failure{EPROTO, format("bootstrap: rank %zu sent what is no contribution", i)};
+        into.resize(at.length);
+      }
+      at.is_read = at.got == sizeof at.length + at.length && at.got >= sizeof at.length;
+    }
+    return {};
+  }
+
+  int rank_;
+  std::vector<int> ends_;
+  std::chrono::milliseconds limit_;
+};
+
+// ---- Over files: a file for each contribution, complete when it has its final name.
+class folder_exchange final : public bootstrap {
+ public:
+  folder_exchange(std::filesystem::path folder, int rank, int size, std::chrono::milliseconds limit)
+      : folder_(std::move(folder)), rank_(rank), size_(size), limit_(limit) {}
+  ~folder_exchange() override {
+    std::error_code ignored;
+    // A file of the last exchange may still be read by another process; the next but last cannot.
+    for (unsigned i = 0; i + 1 < exchanges_; ++i) std::filesystem::remove(name(i, rank_), ignored);
+  }
+  int rank() const noexcept override { return rank_; }
+  int size() const noexcept override { return size_; }
+  status barrier() override {
+    auto all = all_gather({});
+    if (!all) return std::move(all).error();
+    return {};
+  }
+
+  result<std::vector<byte_string>> all_gather(std::span<const std::byte> mine) override {
+    const unsigned number = exchanges_++;
+    const auto part = folder_ / format("part.%d", rank_);
+    {
+      std::ofstream file(part, std::ios::binary | std::ios::trunc);
+      file.write(reinterpret_cast<const char*>(mine.data()), static_cast<std::streamsize>(mine.size()));
+      if (!file.flush()) return failure{EIO, format("bootstrap: cannot write %s", part.c_str())};
+    }
+    std::error_code code;
+    std::filesystem::rename(part, name(number, rank_), code);
+    if (code) return failure{EIO, format("bootstrap: cannot rename %s: %s", part.c_str(), code.message().c_str())};
+    std::vector<byte_string> all(static_cast<std::size_t>(size_));
+    const auto deadline = deadline_of(limit_);
+    for (int i = 0; i < size_; ++i) {
+      while (!read(name(number, i), all[static_cast<std::size_t>(i)])) {
+        if (monotonic_ns() >= deadline)
+          return failure{ETIMEDOUT, format("bootstrap: rank %d did not write %s in time", i, name(number, i).c_str())};
+        usleep(1000);
+      }
+    }
+    return all;
+  }
+
+ private:
+  std::filesystem::path name(unsigned number, int rank) const { return folder_ / format("exchange.%u.%d", number, rank); }
+  static bool read(const std::filesystem::path& path, byte_string& into) {
+    std::ifstream file(path, std::ios::binary | std::ios::ate);
+    if (!file) return false;
+    into.resize(static_cast<std::size_t>(file.tellg()));
+    file.seekg(0);
+    return static_cast<bool>(file.read(reinterpret_cast<char*>(into.data()), static_cast<std::streamsize>(into.size())));
+  }
+
+  std::filesystem::path folder_;
+  int rank_, size_;
+  std::chrono::milliseconds limit_;
+  unsigned exchanges_ = 0;
+};
+
+class callback_exchange final : public bootstrap {
+ public:
+  using gather = std::function<result<std::vector<byte_string>>(std::span<const std::byte>)>;
+  callback_exchange(int rank, int size, gather all_gather) : rank_(rank), size_(size), gather_(std::move(all_gather)) {}
+  int rank() const noexcept override { return rank_; }
+  int size() const noexcept override { return size_; }
+  result<std::vector<byte_string>> all_gather(std::span<const std::byte> mine) override {
+    auto all = gather_(mine);
+    if (all && all->size() != static_cast<std::size_t>(size_))
+      return failure{EPROTO, format("bootstrap: the callback gave %zu contributions for %d processes", all->size(), size_)};
+    return all;
+  }
+  status barrier() override {
+    auto all = all_gather({});
+    if (!all) return std::move(all).error();
+    return {};
+  }
+
+ private:
+  int rank_, size_;
+  gather gather_;
+};
+
+}  // namespace
+
+result<fork_bootstrap> fork_bootstrap::make(int size) {
+  fork_bootstrap out;
+  out.size_ = size;
+  const auto n = static_cast<std::size_t>(size);
+  out.ends_.assign(n * n, -1);
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t j = i + 1; j < n; ++j) {
+      int pair[2];
+      if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
+        const int code = errno;
+        return failure{code, format("bootstrap: socketpair failed: %s", errno_text(code).c_str())};
+      }
+      out.ends_[i * n + j] = pair[0];
+      out.ends_[j * n + i] = pair[1];
+    }
+  }
+  return out;
+}
+
+fork_bootstrap::fork_bootstrap(fork_bootstrap&& other) noexcept : size_(other.size_), ends_(std::move(other.ends_)) {
+  other.ends_.clear();
+}
+
+fork_bootstrap::~fork_bootstrap() { close(); }
+
+void fork_bootstrap::close() {
+  for (int& fd : ends_)
+    if (fd >= 0) ::close(std::exchange(fd, -1));
+}
+
+std::unique_ptr<bootstrap> fork_bootstrap::take(int rank, std::chrono::milliseconds limit) {
+  std::vector<int> mine(static_cast<std::size_t>(size_));
+  for (std::size_t i = 0; i < mine.size(); ++i)
+    mine[i] = std::exchange(ends_[static_cast<std::size_t>(rank) * mine.size() + i], -1);
+  close();
+  return std::make_unique<socket_exchange>(rank, std::move(mine), limit);
+}
+
+result<std::unique_ptr<bootstrap>> file_bootstrap(const std::string& folder, int rank, int size,
+                                                  std::chrono::milliseconds limit) {
+  std::error_code code;
+  std::filesystem::create_directories(folder, code);
+  if (code) return failure{EIO, format("bootstrap: cannot make the folder %s: %s", folder.c_str(), code.message().c_str())};
+  return std::unique_ptr<bootstrap>(std::make_unique<folder_exchange>(folder, rank, size, limit));
+}
+
+std::unique_ptr<bootstrap> callback_bootstrap(
+    int rank, int size, std::function<result<std::vector<byte_string>>(std::span<const std::byte>)> all_gather) {
+  return std::make_unique<callback_exchange>(rank, size, std::move(all_gather));
+}
+
+}  // namespace pl::link

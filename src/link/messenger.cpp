@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+// The interface over the engine: the lock, waiting, and what a forked child may not do.
+#include "messenger.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "clock.hpp"
+#include "engine.hpp"
+#include "mmio.hpp"
+#include "text.hpp"
+
+namespace pl::link {
+namespace {
+
+const failure kForeign{EACCES, "the messenger belongs to the parent process: open one in this process"};
+
+// Polls hot for some microseconds, then lets others of this CPU run: with more processes than CPUs the peer may be one.
+class backoff {
+ public:
+  void pause() noexcept {
+    constexpr unsigned kHot = 100;
+    if (++rounds_ < kHot) arch::relax();
+    else sched_yield();
+  }
+  bool is_time_to_look() const noexcept { return rounds_ % 64 == 0; }
+
+ private:
+  unsigned rounds_ = 0;
+};
+
+}  // namespace
+
+// `done` answers under the lock: nothing while it goes on.
+template <class Done>
+status engine::wait_until(Done done, std::chrono::milliseconds limit) {
+  const bool has_limit = limit.count() >= 0;
+  const auto deadline = has_limit ? monotonic_ns() + static_cast<std::uint64_t>(limit.count()) * 1'000'000u : 0;
+  for (backoff idle;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (std::optional<status> ended = done()) return *std::move(ended);
+      if (progress()) continue;
+      if (std::optional<status> ended = done()) return *std::move(ended);
+    }
+    if (has_limit && idle.is_time_to_look() && monotonic_ns() >= deadline)
+      return failure{ETIMEDOUT, format("not done within %lld ms", static_cast<long long>(limit.count()))};
+    idle.pause();
+  }
+}
+
+// ---- request
+
+request& request::operator=(request&& other) noexcept {
+  if (this != &other) {
+    drop();
+    owner_ = std::exchange(other.owner_, nullptr);
+    of_ = std::exchange(other.of_, nullptr);
+  }
+  return *this;
+}
+
+request::~request() { drop(); }
+
+void request::drop() noexcept {
+  operation* const of = std::exchange(of_, nullptr);
+  if (of == nullptr) return;
+  auto& in = *owner_->engine_;
+  if (of->is_loose) return in.release(*of);
+  if (in.is_foreign_process()) return;
+  {
+    const std::lock_guard lock(in.mutex_);
+    static_cast<void>(in.cancel(*of));
+    if (of->has_ended()) return in.release(*of);
+  }
+  static_cast<void>(in.wait_until([&]() { return of->has_ended() ? std::optional<status>(status{}) : std::nullopt; },
+                                  std::chrono::milliseconds(-1)));
+  const std::lock_guard lock(in.mutex_);
+  in.release(*of);
+}
+
+bool request::test() {
+  if (of_ == nullptr || of_->is_loose || owner_->engine_->is_foreign_process()) return true;
+  auto& in = *owner_->engine_;
+  const std::lock_guard lock(in.mutex_);
+  if (!of_->has_ended()) in.progress();
+  return of_->has_ended();
+}
+
+status request::wait(std::chrono::milliseconds limit) {
+  if (of_ == nullptr || of_->is_loose) return outcome();
+  auto& in = *owner_->engine_;
+  if (in.is_foreign_process()) return kForeign;
+  auto done = in.wait_until([&]() { return of_->has_ended() ? std::optional<status>(status{}) : std::nullopt; }, limit);
+  return done ? outcome() : done;
+}
+
+status request::cancel() {
+  if (of_ == nullptr || of_->is_loose) return {};
+  auto& in = *owner_->engine_;
+  if (in.is_foreign_process()) return kForeign;
+  const std::lock_guard lock(in.mutex_);
+  return in.cancel(*of_);
+}
+
+// The operation has ended, so nobody else writes it any more.
+status request::outcome() const {
+  if (of_ == nullptr || of_->code == 0) return {};
+  return failure{of_->code,
+                 of_->message.empty() ? format("the operation failed: %s", errno_text(of_->code).c_str()) : of_->message};
+}
+
+const message_info& request::info() const {
+  static const message_info kNone;
+  return of_ == nullptr ? kNone : of_->info;
+}
+
+// ---- matched_message and window
+
+matched_message& matched_message::operator=(matched_message&& other) noexcept {
+  std::swap(owner_, other.owner_);
+  std::swap(of_, other.of_);
+  return *this;
+}
+
+matched_message::~matched_message() {
+  if (of_ == nullptr || owner_->engine_->is_foreign_process()) return;
+  const std::lock_guard lock(owner_->engine_->mutex_);
+  owner_->engine_->discard(*of_);
+}
+
+const message_info& matched_message::info() const {
+  static const message_info kNone;
+  return of_ == nullptr ? kNone : of_->info;
+}
+
+window& window::operator=(window&& other) noexcept {
+  std::swap(owner_, other.owner_);
+  std::swap(key_, other.key_);
+  return *this;
+}
+
+window::~window() {
+  if (owner_ == nullptr || owner_->engine_->is_foreign_process()) return;
+  const std::lock_guard lock(owner_->engine_->mutex_);
+  owner_->engine_->end_window(key_.id);
+}
+
+// ---- registration
+
+struct messenger::registration::kept {
+  copy::planner::registration of;
+};
+messenger::registration::registration() = default;
+messenger::registration::registration(registration&&) noexcept = default;
+messenger::registration& messenger::registration::operator=(registration&&) noexcept = default;
+messenger::registration::~registration() = default;
+
+result<messenger::registration> messenger::register_memory(const buffer& memory) {
+  if (engine_->is_foreign_process()) return kForeign;
+  auto at = engine_->memory_.look(memory);
+  if (!at) return std::move(at).error();
+  registration out;
+  out.kept_ = std::make_unique<registration::kept>();
+  if (!at->is_device) return out;  // host memory is reached as it is
+  auto made = engine_->memory_.planner()->register_memory(at->address, at->bytes);
+  if (!made) return std::move(made).error();
+  out.kept_->of = *std::move(made);
+  return out;
+}
+
+// ---- messenger
+
+messenger::messenger(std::unique_ptr<engine> of) : engine_(std::move(of)) {}
+
+messenger::~messenger() {
+  // A child has inherited neither UCX's connections nor the GPU's context: there is nothing that it could close.
+  if (engine_->is_foreign_process()) static_cast<void>(engine_.release());
+}
+
+result<std::unique_ptr<messenger>> messenger::open(const cu::driver_table* cuda, bootstrap& with,
+                                                   const messenger_options& wanted) {
+  if (with.size() < 1 || with.rank() < 0 || with.rank() >= with.size())
+    return failure{EINVAL, format("rank %d of %d processes: the bootstrap is wrong", with.rank(), with.size())};
+  auto made = std::make_unique<engine>(cuda, wanted, with.rank(), with.size());
+  if (auto done = made->open(with); !done) return std::move(done).error();
+  return std::unique_ptr<messenger>(new messenger(std::move(made)));
+}
+
+int messenger::rank() const noexcept { return engine_->rank_; }
+int messenger::size() const noexcept { return engine_->size_; }
+
+#define PL_LINK_ENTER(kind)                                                                        \
+  if (engine_->is_foreign_process())                                                               \
+    return request(this, &engine_->failed(operation_kind::kind, kForeign.code, kForeign.message)); \
+  const std::lock_guard lock(engine_->mutex_)
+
+request messenger::isend(int to, const buffer& from, std::uint64_t tag) {
+  PL_LINK_ENTER(send);
+  return request(this, &engine_->isend(to, from, tag));
+}
+request messenger::irecv(int from, const buffer& to, std::uint64_t tag, std::uint64_t mask) {
+  PL_LINK_ENTER(receive);
+  return request(this, &engine_->irecv(from, to, tag, mask));
+}
+request messenger::put(const window::key_t& to, std::uint64_t offset, const buffer& from) {
+  PL_LINK_ENTER(put);
+  return request(this, &engine_->put(to, offset, from));
+}
+request messenger::get(const window::key_t& from, std::uint64_t offset, const buffer& to) {
+  PL_LINK_ENTER(get);
+  return request(this, &engine_->get(from, offset, to));
+}
+request messenger::atomic(const window::key_t& at, std::uint64_t offset, atomic_op what, std::uint64_t operand,
+                          std::uint64_t compare, std::uint64_t* before) {
+  PL_LINK_ENTER(atomic);
+  return request(this, &engine_->atomic(at, offset, {what, operand, compare}, before));
+}
+request messenger::receive(matched_message&& message, const buffer& to) {
+  operation* const taken = std::exchange(message.of_, nullptr);
+  PL_LINK_ENTER(receive);
+  if (taken == nullptr)
+    return request(this, &engine_->failed(operation_kind::receive, EINVAL, "no message was taken: match() found none"));
+  return request(this, &engine_->receive_taken(*taken, to));
+}
+#undef PL_LINK_ENTER
+
+status messenger::send(int to, const buffer& from, std::uint64_t tag, std::chrono::milliseconds limit) {
+  return isend(to, from, tag).wait(limit);
+}
+
+result<message_info> messenger::recv(int from, const buffer& to, std::uint64_t tag, std::uint64_t mask,
+                                     std::chrono::milliseconds limit) {
+  auto received = irecv(from, to, tag, mask);
+  if (auto done = received.wait(limit); !done) return std::move(done).error();
+  return received.info();
+}
+
+bool messenger::probe(int from, std::uint64_t tag, std::uint64_t mask, message_info& found) {
+  if (engine_->is_foreign_process()) return false;
+  const std::lock_guard lock(engine_->mutex_);
+  engine_->progress();
+  const operation* const message = engine_->find_message(from, tag, mask, false);
+  if (message == nullptr) return false;
+  found = message->info;
+  return true;
+}
+
+matched_message messenger::match(int from, std::uint64_t tag, std::uint64_t mask) {
+  if (engine_->is_foreign_process()) return {};
+  const std::lock_guard lock(engine_->mutex_);
+  engine_->progress();
+  operation* const message = engine_->find_message(from, tag, mask, true);
+  return message == nullptr ? matched_message{} : matched_message(this, message);
+}
+
+result<window> messenger::expose(const buffer& memory) {
+  if (engine_->is_foreign_process()) return kForeign;
+  const std::lock_guard lock(engine_->mutex_);
+  auto key = engine_->expose(memory);
+  if (!key) return std::move(key).error();
+  return window(this, *key);
+}
+
+status messenger::flush(int to, std::chrono::milliseconds limit) {
+  if (engine_->is_foreign_process()) return kForeign;
+  if (to < 0 || to >= size()) return *engine_->refuses_peer(to);
+  return engine_->wait_until(
+      [&]() -> std::optional<status> {
+        if (auto refused = engine_->refuses_peer(to)) return status(*std::move(refused));
+        if (engine_->peer(to).puts == 0) return status{};
+        return std::nullopt;
+      },
+      limit);
+}
+
+bool messenger::progress() {
+  if (engine_->is_foreign_process()) return false;
+  const std::lock_guard lock(engine_->mutex_);
+  return engine_->progress();
+}
+
+// Dissemination: in round k everyone tells the process 2^k further on, and hears from the one 2^k before.
+status messenger::barrier(std::chrono::milliseconds limit) {
+  if (engine_->is_foreign_process()) return kForeign;
+  auto& in = *engine_;
+  std::uint64_t number = 0;
+  {
+    const std::lock_guard lock(in.mutex_);
+    number = ++in.barriers_;
+  }
+  for (int distance = 1; distance < size(); distance *= 2) {
+    const int to = (rank() + distance) % size(), from = (rank() - distance + size()) % size();
+    {
+      const std::lock_guard lock(in.mutex_);
+      if (auto refused = in.refuses_peer(to)) return *std::move(refused);
+      in.control(to, {.kind = frame_kind::barrier});
+    }
+    auto done = in.wait_until(
+        [&]() -> std::optional<status> {
+          if (in.peer(from).barriers >= number) return status{};
+          if (in.peer(from).is_dead) return status(failure{ECONNRESET, format("rank %d is gone", from)});
+          return std::nullopt;
+        },
+        limit);
+    if (!done) return done;
+  }
+  return {};
+}
+
+status messenger::peer_state(int of) const {
+  const std::lock_guard lock(engine_->mutex_);
+  if (auto refused = engine_->refuses_peer(of)) return *std::move(refused);
+  return {};
+}
+
+bool messenger::is_same_node(int of) const {
+  return of == rank() || (of >= 0 && of < size() && engine_->peer(of).is_same_node);
+}
+
+messenger::statistics messenger::counts() const {
+  const std::lock_guard lock(engine_->mutex_);
+  auto out = engine_->counts_;
+  out.operations = engine_->operations_.in_use();
+  return out;
+}
+
+}  // namespace pl::link

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Through UCX in tagged parts. Between two host memories one part is the whole message, in place, and UCX does the rest;
+// so it is with GPU memory where UCX has RDMA lanes for it. Otherwise parts pass through pinned chunks, some of them under
+// way at once: while one is copied from the GPU, another is on the wire, and a third is copied to the other GPU.
+#include <algorithm>
+
+#include "engine.hpp"
+#include "text.hpp"
+
+namespace pl::link {
+
+// ---- Both sides
+
+void engine::on_part(bulk_part& what, int code, std::size_t bytes) {
+  auto& part = static_cast<transfer_state::part&>(what);
+  auto& state = *part.of->transfer;
+  part.is_busy = false;
+  part.is_arrived = true;
+  const bool is_short = what.is_receive && code == 0 && bytes != part.bytes;
+  if (state.code != 0 || (code == 0 && !is_short)) return;
+  state.code = is_short ? EIO : code;
+  state.message =
+      is_short ? "the sender could not read the memory of its message" : "UCX could not move a part of the message";
+}
+
+void engine::abandon_parts(operation& of) {
+  for (auto& part : of.transfer->parts)
+    if (part.is_busy) fabric_->cancel_bulk(part);
+}
+
+void engine::end_part(operation& of, transfer_state::part& part) {
+  auto& state = *of.transfer;
+  if (part.chunk != nullptr) pinned_->give_back(std::exchange(part.chunk, nullptr));
+  part.is_arrived = false;
+  part.of = nullptr;
+  --state.parts_busy;
+  state.ended += part.bytes;
+}
+
+// ---- Sending
+
+void engine::start_network_send(operation& what, const start_order& order) {
+  auto& state = *what.transfer;
+  state.chunk = order.chunk_bytes;
+  state.first_tag = order.first_tag;
+  state.is_raw_gpu = order.is_raw_gpu && what.at.is_device;
+  state.is_direct = !what.at.is_device || state.is_raw_gpu;
+  if (state.chunk == 0 || (!state.is_direct && state.chunk > pinned_->chunk_bytes())) {
+    state.code = EPROTO;
+    state.wanted = 0;
+  }
+  state.is_raw_gpu || !what.at.is_device ? ++counts_.ucx_direct : ++counts_.network_ring;
+  moving_.push_back(&what);
+  advance_network_send(what);
+}
+
+void engine::advance_network_send(operation& of) {
+  auto& state = *of.transfer;
+  for (auto& part : state.parts) {
+    if (part.of != nullptr && part.is_filling) {
+      const auto done = copy_ended(part.copy);
+      if (!done) continue;
+      if (!*done && state.code == 0) state.code = done->code(), state.message = done->error().message;
+      send_part(of, part);
+    }
+    if (part.of != nullptr && part.is_arrived) end_part(of, part);
+    if (part.of == nullptr && state.started < state.wanted && !peer(of.peer).is_dead && !fill_part(of, part)) break;
+  }
+  const bool is_over = state.parts_busy == 0 && (state.ended >= state.wanted || peer(of.peer).is_dead || state.is_withdrawn);
+  if (!is_over) return;
+  moving_.remove(&of);
+  finish_send(of);
+}
+
+// False: there is no chunk free now.
+bool engine::fill_part(operation& of, transfer_state::part& part) {
+  auto& state = *of.transfer;
+  std::byte* const chunk = state.is_direct ? nullptr : pinned_->take(state.device_ordinal);
+  if (!state.is_direct && chunk == nullptr) return false;
+  part.chunk = chunk;
+  part.of = &of;
+  part.offset = state.started;
+  part.bytes = std::min(state.chunk, state.wanted - state.started);
+  part.is_arrived = false;
+  part.is_filling = true;
+  state.started += part.bytes;
+  ++state.parts_busy;
+  status begun;
+  if (chunk != nullptr && state.code == 0)
+    begun = begin_copy(part.copy, of.at, part.offset, chunk, part.bytes, true, state.how);
+  if (!begun) state.code = begun.code(), state.message = begun.error().message;
+  if (!part.copy.is_pending) send_part(of, part);
+  return true;
+}
+
+// What could not be read is sent as a part of no bytes: the receiver waits for one.
+void engine::send_part(operation& of, transfer_state::part& part) {
+  auto& state = *of.transfer;
+  part.is_filling = false;
+  part.is_busy = true;
+  part.done = &engine::on_part;
+  const void* const from = part.chunk != nullptr ? part.chunk : copy::host_pointer(of.at.address + part.offset);
+  const std::uint64_t tag = state.first_tag + part.offset / state.chunk;
+  fabric_->send_bulk(of.peer, tag, from, state.code == 0 ? part.bytes : 0, state.is_raw_gpu, part);
+}
+
+// ---- Receiving
+
+void engine::start_network_receive(operation& to, const peer_state& from, const bulk_offer& offer) {
+  auto& state = *to.transfer;
+  const bool has_gpu_memory = offer.is_device || to.at.is_device;
+  const bool is_raw = has_gpu_memory && from.can_take_gpu_pointers;
+  state.is_raw_gpu = is_raw && to.at.is_device;
+  state.is_direct = !to.at.is_device || is_raw;
+  state.chunk = has_gpu_memory && !is_raw ? limits_.network_chunk_bytes : state.wanted;
+  state.first_tag = next_bulk_tag_;
+  next_bulk_tag_ += (state.wanted + state.chunk - 1) / state.chunk;
+  moving_.push_back(&to);
+  advance_network_receive(to);
+  order(to, {bulk_way::network, to.at.is_device, is_raw, state.wanted, state.chunk, state.first_tag});
+}
+
+void engine::post_part(operation& of, transfer_state::part& part) {
+  auto& state = *of.transfer;
+  part.of = &of;
+  part.offset = state.started;
+  part.bytes = std::min(state.chunk, state.wanted - state.started);
+  part.is_busy = true;
+  part.is_arrived = part.is_filling = false;
+  part.done = &engine::on_part;
+  state.started += part.bytes;
+  ++state.parts_busy;
+  void* const to = part.chunk != nullptr ? part.chunk : copy::host_pointer(of.at.address + part.offset);
+  fabric_->receive_bulk(state.first_tag + part.offset / state.chunk, to, part.bytes, state.is_raw_gpu, part);
+}
+
+void engine::advance_network_receive(operation& of) {
+  auto& state = *of.transfer;
+  for (auto& part : state.parts) {
+    if (part.of != nullptr && part.is_arrived && !part.is_filling) {
+      part.is_filling = true;
+      part.copy.is_pending = false;
+      status begun;
+      if (part.chunk != nullptr && state.code == 0)
+        begun = begin_copy(part.copy, of.at, part.offset, part.chunk, part.bytes, false, state.how);
+      if (!begun) state.code = begun.code(), state.message = begun.error().message;
+    }
+    if (part.of != nullptr && part.is_filling) {
+      const auto done = copy_ended(part.copy);
+      if (!done) continue;
+      if (!*done && state.code == 0) state.code = done->code(), state.message = done->error().message;
+      part.is_filling = false;
+      end_part(of, part);
+    }
+    if (part.of != nullptr || state.started >= state.wanted || state.is_withdrawn || peer(of.peer).is_dead) continue;
+    if (!state.is_direct && (part.chunk = pinned_->take(state.device_ordinal)) == nullptr) continue;
+    post_part(of, part);
+  }
+  const bool is_over = state.parts_busy == 0 && (state.ended >= state.wanted || state.is_withdrawn || peer(of.peer).is_dead);
+  if (!is_over) return;
+  moving_.remove(&of);
+  const int code = state.code;
+  finish_receive(of, code, std::move(state.message));
+}
+
+}  // namespace pl::link

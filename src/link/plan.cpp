@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plan in words, and where its numbers come from: options and environment.
+#include <algorithm>
+
+#include "engine.hpp"
+#include "env.hpp"
+#include "text.hpp"
+
+namespace pl::link {
+namespace {
+
+std::string line(const char* from, const char* to, const char* sizes, const char* way) {
+  return format("  %-7s %-7s %-22s %s\n", from, to, sizes, way);
+}
+
+std::string up_to(std::size_t bytes) { return "up to " + format_size(bytes); }
+std::string beyond(std::size_t bytes) { return "beyond " + format_size(bytes); }
+
+// The first of the names that is set, in the order in which they are given.
+env_value first_set(std::initializer_list<const char*> names) {
+  env_value value;
+  for (const char* name : names)
+    if ((value = env_read(name)).is_set) return value;
+  return {};
+}
+
+std::size_t size_from(std::initializer_list<const char*> names) {
+  const auto value = first_set(names);
+  return value.is_set && value.integer > 0 ? static_cast<std::size_t>(value.integer) : 0;
+}
+
+}  // namespace
+
+messenger_options messenger_options::from_environment() {
+  messenger_options out;
+  if (env_read("PEERLANE_LINK_PATH").text == "network") out.path = path_t::network;
+  const auto ipc = first_set({"PEERLANE_LINK_IPC", "MV2_CUDA_IPC", "OMPI_MCA_btl_smcuda_use_cuda_ipc"});
+  out.use_ipc = !ipc.is_set || ipc.integer != 0;
+  const auto gdr = first_set({"PEERLANE_LINK_GPU_LANES", "MV2_USE_GPUDIRECT_RDMA", "OMPI_MCA_btl_openib_want_cuda_gdr"});
+  out.use_ucx_gpu_lanes = !gdr.is_set || gdr.integer != 0;
+  out.eager_limit = size_from({"PEERLANE_LINK_EAGER_LIMIT"});
+  out.gdr_send_limit = size_from({"PEERLANE_LINK_GDR_SEND_LIMIT", "MV2_GDRCOPY_LIMIT", "MV2_USE_GPUDIRECT_GDRCOPY_LIMIT"});
+  out.gdr_receive_limit = size_from({"PEERLANE_LINK_GDR_RECEIVE_LIMIT"});
+  out.ipc_threshold = size_from({"PEERLANE_LINK_IPC_THRESHOLD", "MV2_CUDA_IPC_THRESHOLD"});
+  out.chunk_bytes = size_from({"PEERLANE_LINK_CHUNK", "MV2_CUDA_BLOCK_SIZE"});
+  out.unexpected_bytes = size_from({"PEERLANE_LINK_UNEXPECTED"});
+  out.rails = first_set({"PEERLANE_LINK_RAILS"}).text;
+  out.fixed_rail = env_read("PEERLANE_LINK_FIXED_RAIL").integer != 0;
+  if (env_read("MV2_RAIL_SHARING_POLICY").text == "FIXED_MAPPING") out.fixed_rail = true;
+  out.stripe_threshold = size_from({"PEERLANE_LINK_STRIPE_THRESHOLD", "MV2_RAIL_SHARING_LARGE_MSG_THRESHOLD"});
+  out.peer_timeout = std::chrono::milliseconds(env_read("PEERLANE_LINK_PEER_TIMEOUT_MS").integer);
+  return out;
+}
+
+std::string messenger::plan(int to) const {
+  const std::lock_guard lock(engine_->mutex_);
+  auto& in = *engine_;
+  if (to < 0 || to >= in.size_) return format("no rank %d\n", to);
+  const auto& with = in.peer(to);
+  if (to == in.rank_) return format("rank %d: this process: one copy by the copy planner\n", to);
+  const auto& limits = in.limits_;
+  const bool is_near = with.is_same_node;
+  const std::size_t device = in.is_gpu_shared_ ? limits.eager_shared_gpu : limits.eager_device;
+  const bool ipc = is_near && in.options_.use_ipc;
+  const std::size_t ipc_from = in.is_gpu_shared_ ? std::max(limits.ipc_from, limits.shared_gpu_cpu_limit) : limits.ipc_from;
+  const std::string chunks = format_size(is_near ? limits.ring_chunk_bytes : limits.network_chunk_bytes);
+  const std::string by_ring =
+      (is_near ? "ring of pinned chunks in shared memory, " : "ring of pinned chunks over UCX, ") + chunks;
+  const char* const raw = "GPU pointers to UCX (RDMA lanes)";
+
+  std::string out = format("rank %d: %s%s, %s; crossovers %s\n", to, is_near ? "same node" : "network",
+                           in.is_gpu_shared_ ? ", GPU shared with another process" : "",
+                           is_near ? "shared memory" : in.fabric_->version().c_str(), limits.origin);
+  out += line("from", "to", "size", "way");
+  out += line("host", "host", up_to(limits.eager_host).c_str(), "eager");
+  out += line("host", "host", beyond(limits.eager_host).c_str(), is_near ? by_ring.c_str() : "UCX, in place");
+  out += line("host", "device", up_to(limits.eager_host).c_str(), "eager, mapped stores");
+  out += line("host", "device", beyond(limits.eager_host).c_str(), with.can_take_gpu_pointers ? raw : by_ring.c_str());
+  out +=
+      line("device", "host", up_to(device).c_str(), in.is_gpu_shared_ ? "eager, mapped loads only" : "eager, planned reads");
+  out += line("device", "host", beyond(device).c_str(),
+              with.can_take_gpu_pointers ? raw
+              : ipc                      ? "CUDA IPC"
+                                         : by_ring.c_str());
+  out += line("device", "device", up_to(device).c_str(), "eager, mapped loads and stores");
+  if (ipc) {
+    if (ipc_from > device) out += line("device", "device", up_to(ipc_from).c_str(), by_ring.c_str());
+    out += line("device", "device", beyond(std::max(ipc_from, device)).c_str(), "CUDA IPC, polled completion");
+  } else {
+    out += line("device", "device", beyond(device).c_str(), with.can_take_gpu_pointers ? raw : by_ring.c_str());
+  }
+  return out;
+}
+
+}  // namespace pl::link

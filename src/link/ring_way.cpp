@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Through shared memory on one node: copies into chunks at one side and out of them at the other run at the same time, as
+// many as the ring has chunks. Each chunk says whose it is, so transfers of one pair follow each other without a gap.
+#include <algorithm>
+
+#include "engine.hpp"
+#include "text.hpp"
+
+namespace pl::link {
+
+namespace {
+
+// Both sides work at the same time only on different chunks, and a copy by the GPU costs some microseconds whatever its
+// size.
+std::uint64_t chunk_of(const operation& what, const shm_ring& ring) {
+  const bool by_cpu = !what.at.is_device || what.transfer->how == touch::cpu_only;
+  const std::uint64_t least = by_cpu ? 16 << 10 : 64 << 10;
+  return std::min<std::uint64_t>(ring.chunk_bytes(), std::max(least, what.transfer->wanted / 4));
+}
+
+}  // namespace
+
+bool engine::open_ring_out(peer_state& to) {
+  if (to.out.ring != nullptr || to.out.is_refused) return to.out.ring != nullptr;
+  auto made = shm_ring::make(limits_.ring_chunk_bytes);
+  to.out.is_refused = !made;
+  if (made) to.out.ring = *std::move(made);
+  return to.out.ring != nullptr;
+}
+
+bool engine::open_ring_in(peer_state& from, const bulk_offer& offer) {
+  if (from.in.ring == nullptr && !from.in.is_refused) {
+    auto opened = shm_ring::open(offer.ring);
+    from.in.is_refused = !opened;
+    if (opened) from.in.ring = *std::move(opened);
+  }
+  if (from.in.ring == nullptr) return false;
+  if (std::find(ring_peers_.begin(), ring_peers_.end(), from.rank) == ring_peers_.end()) ring_peers_.push_back(from.rank);
+  return true;
+}
+
+void engine::advance_rings() {
+  for (std::size_t i = 0; i < ring_peers_.size();) {
+    auto& with = peer(ring_peers_[i]);
+    const bool is_filling = fill_ring(with);
+    const bool is_emptying = empty_ring(with);
+    if (is_filling || is_emptying) ++i;
+    else ring_peers_.erase(ring_peers_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+// The first transfer's next chunks, as far as there is room; then those whose copy has ended are shown to the receiver.
+bool engine::fill_ring(peer_state& to) {
+  auto& end_out = to.out;
+  if (end_out.ring == nullptr) return false;
+  auto& ring = *end_out.ring;
+  while (!to.to_fill.is_empty() && end_out.begun - ring.emptied().load(std::memory_order_acquire) < shm_ring::kChunks) {
+    auto& what = *to.to_fill.first();
+    auto& state = *what.transfer;
+    const auto slot = end_out.begun % shm_ring::kChunks;
+    const auto bytes = std::min(chunk_of(what, ring), state.wanted - state.started);
+    if (memory_.has_gpu() && what.at.is_device && state.how == touch::any)
+      ring.pin(*memory_.planner(), state.device_ordinal);
+    const auto begun =
+        begin_copy(end_out.copies[slot], what.at, state.started, ring.chunk(end_out.begun), bytes, true, state.how);
+    end_out.labels[slot] = {what.peer_op, state.started, bytes, begun.code()};
+    end_out.senders[slot] = what.id();
+    state.started += bytes;
+    ++end_out.begun;
+    if (state.started == state.wanted) to.to_fill.remove(&what);
+  }
+  while (end_out.ended < end_out.begun) {
+    const auto slot = end_out.ended % shm_ring::kChunks;
+    const auto done = copy_ended(end_out.copies[slot]);
+    if (!done) break;
+    auto& label = end_out.labels[slot];
+    if (!*done) label.code = done->code();
+    ring.label_of(end_out.ended) = label;
+    ring.published().store(++end_out.ended, std::memory_order_release);
+    chunk_filled(end_out.senders[slot], label, *done);
+  }
+  return !to.to_fill.is_empty() || end_out.ended < end_out.begun;
+}
+
+void engine::chunk_filled(std::uint64_t sender, const shm_ring::label& label, const status& done) {
+  operation* const what = operations_.find(sender);
+  if (what == nullptr || what->has_ended()) return;
+  auto& state = *what->transfer;
+  state.ended += label.bytes;
+  if (label.code != 0 && state.code == 0) {
+    state.code = label.code;
+    state.message = done ? "the memory of the message could not be read" : done.error().message;
+  }
+  if (state.ended == state.wanted) finish_send(*what);
+}
+
+bool engine::empty_ring(peer_state& from) {
+  auto& end_in = from.in;
+  if (end_in.ring == nullptr) return false;
+  auto& ring = *end_in.ring;
+  const auto published = ring.published().load(std::memory_order_acquire);
+  while (end_in.begun < published && end_in.begun - end_in.ended < shm_ring::kChunks) {
+    const auto slot = end_in.begun % shm_ring::kChunks;
+    auto& label = end_in.labels[slot] = ring.label_of(end_in.begun);
+    label.code = begin_emptying(from, label, ring, end_in.begun, end_in.copies[slot]);
+    ++end_in.begun;
+  }
+  while (end_in.ended < end_in.begun) {
+    const auto slot = end_in.ended % shm_ring::kChunks;
+    const auto done = copy_ended(end_in.copies[slot]);
+    if (!done) break;
+    const auto label = end_in.labels[slot];
+    ring.emptied().store(++end_in.ended, std::memory_order_release);
+    chunk_emptied(label, *done);
+  }
+  // More may come as long as a receive of this peer has ordered it.
+  return end_in.ended < end_in.begun || end_in.expected != 0;
+}
+
+// The chunk's outcome so far. A chunk for an operation that has ended meanwhile is only counted.
+int engine::begin_emptying(peer_state& from, const shm_ring::label& label, shm_ring& ring, std::uint64_t number,
+                           chunk_copy& copy) {
+  copy.is_pending = false;
+  operation* const to = operations_.find(label.op);
+  if (label.code != 0 || to == nullptr || to->peer != from.rank || to->state != operation_state::moving) return label.code;
+  auto& state = *to->transfer;
+  if (label.bytes > ring.chunk_bytes() || label.offset > state.wanted || label.bytes > state.wanted - label.offset)
+    return EPROTO;
+  if (state.code != 0) return state.code;
+  if (to->at.is_device && state.how == touch::any) ring.pin(*memory_.planner(), state.device_ordinal);
+  return begin_copy(copy, to->at, label.offset, ring.chunk(number), label.bytes, false, state.how).code();
+}
+
+void engine::chunk_emptied(const shm_ring::label& label, const status& done) {
+  operation* const to = operations_.find(label.op);
+  if (to == nullptr || to->state != operation_state::moving) return;
+  auto& state = *to->transfer;
+  state.ended += label.bytes;
+  if (state.code == 0 && (label.code != 0 || !done)) {
+    state.code = label.code != 0 ? label.code : done.code();
+    state.message = done ? "a chunk of the message could not be copied" : done.error().message;
+  }
+  if (state.ended < state.wanted) return;
+  --peer(to->peer).in.expected;
+  const int code = state.code;
+  finish_receive(*to, code, std::move(state.message));
+}
+
+void engine::drop_rings(peer_state& of) {
+  std::erase(ring_peers_, of.rank);
+  for (ring_end* each : {&of.out, &of.in}) {
+    for (auto& copy : each->copies) copy = {};  // waits for what still copies
+    each->ring.reset();
+    each->is_refused = true;
+  }
+}
+
+}  // namespace pl::link

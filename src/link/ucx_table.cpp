@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ucx_table.hpp"
+
+#include <dlfcn.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "text.hpp"
+
+namespace pl::link {
+namespace {
+
+constexpr unsigned kMajor = 1, kOldestMinor = 13;
+
+failure not_there(const char* why) {
+  return failure{ENOSYS,
+                 format("UCX cannot be used: %s. Install it (Debian: apt-get install libucx0; PyPI: libucx-cu13), or "
+                        "name its libucp.so.0 in PEERLANE_UCX_LIBRARY",
+                        why)};
+}
+
+result<std::unique_ptr<ucx_table>> load(const std::string& path) {
+  // Local: an application may have another UCX of its own (an MPI's), whose symbols must not mix with these.
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return not_there(dlerror());
+  auto table = std::make_unique<ucx_table>();
+  const char* missing = nullptr;
+#define PL_UCX_LOAD(name)                                                       \
+  table->name = reinterpret_cast<decltype(table->name)>(dlsym(library, #name)); \
+  if (table->name == nullptr) missing = #name;
+  PL_UCX_FUNCTIONS(PL_UCX_LOAD)
+#undef PL_UCX_LOAD
+  if (missing != nullptr) return not_there(format("%s lacks %s: 1.13 or later is needed", path.c_str(), missing).c_str());
+  table->ucp_get_version(&table->major, &table->minor, &table->release);
+  if (table->major != kMajor || table->minor < kOldestMinor)
+    return not_there(format("%s is version %u.%u.%u, and 1.13 or a later 1.x is needed", path.c_str(), table->major,
+                            table->minor, table->release)
+                         .c_str());
+  return table;
+}
+
+}  // namespace
+
+result<const ucx_table*> open_ucx(const std::string& path) {
+  static std::mutex mutex;
+  static auto* const opened = new std::map<std::string, std::unique_ptr<ucx_table>>;
+  const std::string name = path.empty() ? "libucp.so.0" : path;
+  const std::lock_guard lock(mutex);
+  auto& entry = (*opened)[name];
+  if (entry == nullptr) {
+    auto loaded = load(name);
+    if (!loaded) return std::move(loaded).error();
+    entry = *std::move(loaded);
+  }
+  return static_cast<const ucx_table*>(entry.get());
+}
+
+int to_errno(ucs_status_t code) noexcept {
+  switch (code) {
+    case UCS_OK:
+      return 0;
+    case UCS_ERR_NO_MEMORY:
+    case UCS_ERR_NO_RESOURCE:
+      return ENOMEM;
+    case UCS_ERR_INVALID_PARAM:
+      return EINVAL;
+    case UCS_ERR_CANCELED:
+      return ECANCELED;
+    case UCS_ERR_MESSAGE_TRUNCATED:
+      return EMSGSIZE;
+    case UCS_ERR_TIMED_OUT:
+    case UCS_ERR_ENDPOINT_TIMEOUT:
+    case UCS_ERR_UNREACHABLE:
+    case UCS_ERR_CONNECTION_RESET:
+    case UCS_ERR_NOT_CONNECTED:
+    case UCS_ERR_REJECTED:
+      return ECONNRESET;
+    case UCS_ERR_UNSUPPORTED:
+    case UCS_ERR_NOT_IMPLEMENTED:
+      return ENOTSUP;
+    default:
+      return EIO;
+  }
+}
+
+}  // namespace pl::link

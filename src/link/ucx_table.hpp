@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// UCX's ucp library opened at run time: one table of its entry points. Compiled against the headers of 1.13, whose
+// structures later versions only extend behind their field masks; nothing of UCX is linked.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <string>
+
+#include "status.hpp"
+
+namespace pl::link {
+
+// clang-format off
+#define PL_UCX_FUNCTIONS(X)                                                                                              \
+  X(ucp_get_version)                                                                                                     \
+  X(ucp_init_version)                                                                                                    \
+  X(ucp_cleanup) X(ucp_config_read) X(ucp_config_modify) X(ucp_config_release) X(ucp_context_query) X(ucp_worker_create) \
+      X(ucp_worker_destroy) X(ucp_worker_get_address) X(ucp_worker_release_address) X(ucp_worker_set_am_recv_handler)    \
+          X(ucp_worker_progress) X(ucp_ep_create) X(ucp_ep_close_nbx) X(ucp_am_send_nbx) X(ucp_tag_send_nbx)             \
+              X(ucp_tag_recv_nbx) X(ucp_request_cancel) X(ucp_request_check_status) X(ucp_request_free)                  \
+                  X(ucp_dt_create_generic) X(ucp_dt_destroy) X(ucs_status_string)
+// clang-format on
+
+struct ucx_table {
+#define PL_UCX_ENTRY(name) decltype(&::name) name = nullptr;
+  PL_UCX_FUNCTIONS(PL_UCX_ENTRY)
+#undef PL_UCX_ENTRY
+  unsigned major = 0, minor = 0, release = 0;
+};
+
+// Opens `path`, or libucp.so.0 as the loader finds it. The library stays loaded. ENOSYS: not found, or older than 1.13, or
+// not of version 1; the sentence names the package. Thread-safe; each path is opened once.
+result<const ucx_table*> open_ucx(const std::string& path);
+
+// errno that an UCX failure becomes.
+int to_errno(ucs_status_t code) noexcept;
+
+}  // namespace pl::link

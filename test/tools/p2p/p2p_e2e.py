@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the built `peerlane p2p` and the OSU names on the simulated GPU: exit codes, the text's grammar, result files.
+
+usage: p2p_e2e.py OUT_FOLDER CASE        one function below for each case; exit code 77: left out, and the reason is printed
+"""
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+OUT = ""
+SIM_HEADER = "simulated GPU: timings are not a GPU's"
+LEFT_OUT = 77
+VALUE = r" +\d+\.\d\d"
+QUICK = ["-i", "5", "-x", "1"]
+LAUNCHERS = ("OMPI_", "PMI", "MV2_", "SLURM_", "PEERLANE_")
+
+
+class Done:
+    def __init__(self, process):
+        self.code, self.out, self.err = process.returncode, process.stdout, process.stderr
+        self.lines = [line for line in self.out.splitlines() if line != SIM_HEADER]
+
+
+def run(*arguments, name="peerlane", before=(), env=None):
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
+    variables.update({"PEERLANE_GPU": "sim", **(env or {})})
+    command = [*before, os.path.join(OUT, name), *arguments]
+    return Done(subprocess.run(command, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=100))
+
+
+def check(condition, *facts):
+    if not condition:
+        raise AssertionError(" | ".join(str(fact) for fact in facts))
+
+
+def succeed(done):
+    check(done.code == 0, f"exit code {done.code}", done.out[-1500:], done.err[-1500:])
+    return done
+
+
+def refuse(done, *parts):
+    check(done.code == 1, f"exit code {done.code}", done.out[-500:], done.err)
+    for part in parts:
+        check(part in done.err, f"no {part!r} in", done.err)
+
+
+def rows(done, header, columns, sizes, verdict=""):
+    """The header's lines, then one row for each size with so many values."""
+    check(done.lines[:len(header)] == header, "header:", done.lines[:len(header) + 1])
+    body = done.lines[len(header):]
+    check(len(body) == len(sizes), "rows:", body, done.err)
+    for line, size in zip(body, sizes):
+        check(re.fullmatch(f"{size}{VALUE * columns}{verdict}", line), "row:", repr(line))
+
+
+def ours_or_leave_out():
+    """The messaging layer needs UCX; a build or a machine without it says so."""
+    done = run("p2p", "latency", "-m", "0:1", *QUICK)
+    if done.code != 0 and "UCX" in done.err:
+        print(f"left out: {done.err.strip()}")
+        sys.exit(LEFT_OUT)
+    succeed(done)
+
+
+# ---- cases -------------------------------------------------------------------------------------------------------------
+
+
+def usage():
+    done = run("p2p")
+    check(done.code == 1 and "mbw_mr" in done.err, done.err)
+    check("osu_latency" in succeed(run("p2p", "-h")).out, "help")
+    for name in "osu_latency osu_bw osu_bibw osu_mbw_mr osu_multi_lat".split():
+        check("--validation" in succeed(run("-h", name=name)).out, name)
+    refuse(run("p2p", "allreduce"), "no benchmark")
+    refuse(run("p2p", "latency", "--no-such-option"), "-h lists the options")
+    refuse(run("p2p", "latency", "D"), "both sides")
+    refuse(run("G", "H", name="osu_bw"), '"G"')
+
+
+def latency():
+    ours_or_leave_out()
+    done = succeed(run("-m", "64", *QUICK, "-c", "-d", "cuda", "D", "D", name="osu_latency"))
+    rows(done, ["# OSU MPI-CUDA Latency Test v7.0", "# Send Buffer on DEVICE (D) and Receive Buffer on DEVICE (D)",
+                "# Size          Latency (us)        Validation"], 1, [0, 1, 2, 4, 8, 16, 32, 64], " +Pass")
+    for places in (["H", "D"], ["D", "H"]):
+        succeed(run("p2p", "latency", "-m", "16K:32K", *QUICK, "-c", *places))
+    done = succeed(run("p2p", "latency", "-m", "2", *QUICK, "--osu-format", "7.5"))
+    rows(done, ["", "# OSU MPI Latency Test v7.5", "# Datatype: MPI_CHAR.", "# Size       Avg Latency(us)"], 1, [1, 2])
+
+
+def bandwidth():
+    ours_or_leave_out()
+    title = "# Size      Bandwidth (MB/s)        Validation"
+    done = succeed(run("p2p", "bw", "-m", "1K:4K", *QUICK, "-c", "-W", "8", "-b", "multiple", "D", "D"))
+    rows(done, ["# OSU MPI-CUDA Bandwidth Test v7.0", "# Send Buffer on DEVICE (D) and Receive Buffer on DEVICE (D)", title], 1,
+         [1024, 2048, 4096], " +Pass")
+    done = succeed(run("-m", "1K:2K", *QUICK, "-c", "-W", "8", name="osu_bibw"))
+    rows(done, ["# OSU MPI Bi-Directional Bandwidth Test v7.0", title], 1, [1024, 2048], " +Pass")
+
+
+def pairs():
+    ours_or_leave_out()
+    done = succeed(run("p2p", "mbw_mr", "-n", "4", "-m", "8:16", "-W", "4", *QUICK))
+    rows(done, 2 * ["# OSU MPI Multiple Bandwidth / Message Rate Test v7.0"] +
+         ["", "# [ pairs: 2 ] [ window size: 4 ]", "# Size                  MB/s        Messages/s"], 2, [8, 16])
+    done = succeed(run("p2p", "multi_lat", "-n", "4", "-m", "1:2", *QUICK))
+    rows(done, ["# OSU MPI Multi Latency Test v7.0", "# Size          Latency (us)"], 1, [1, 2])
+
+
+def extras():
+    ours_or_leave_out()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "result.json")
+        done = succeed(run("p2p", "latency", "D", "D", "-m", "8:8", *QUICK, "--via", "ours,ucx", "--stage", "--pct", "50,99",
+                           "--consume", "--rotate", "2", "--show-plan", "--json", path))
+        check(any(line.startswith("# via ours") for line in done.lines), done.out)
+        check("ucx/ours" in done.lines[-2], done.out)
+        with open(path, encoding="utf-8") as file:
+            result = json.load(file)
+    check(result["schema"] == "peerlane-result/1" and result["simulated"] is True and result["tool"] == "p2p", "result")
+    check([row["via"] for row in result["rows"]] == ["ours", "ucx"], "via")
+    for row in result["rows"]:
+        check(row["sample_count"] == 5 and row["latency_us_p99"] > 0 and row["size_bytes"] == 8, row)
+    succeed(run("p2p", "bw", "D", "D", "-m", "64:64", "-W", "4", *QUICK, "--cold", "--batches", "3", "-c"))
+
+
+def failures():
+    refuse(run("p2p", "latency", "--via", "mpi"), "mpirun -n 2")
+    refuse(run("p2p", "latency", "-n", "3"), "exactly two")
+    refuse(run("p2p", "latency", "--launch", "env"), "no launcher")
+    refuse(run("p2p", "latency", "D", "D", "--gpus", "77"), "rank ", "there is no GPU 77")
+    refuse(run("p2p", "latency", "D", "D", env={"PEERLANE_GPU": "real"}), "rank ", "no GPU")
+    refuse(run("p2p", "latency", "--peer", "nowhere"), "host:port")
+
+
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def killed():
+    """The ranks end with the program, however it ends."""
+    ours_or_leave_out()
+    with subprocess.Popen([os.path.join(OUT, "peerlane"), "p2p", "latency", "-m", "8:8", "-i", "1000000000"],
+                          env={**os.environ, "PEERLANE_GPU": "sim"}, stdout=subprocess.DEVNULL) as program:
+        ranks = []
+        deadline = time.monotonic() + 10
+        while len(ranks) < 2 and time.monotonic() < deadline:
+            with open(f"/proc/{program.pid}/task/{program.pid}/children", encoding="ascii") as file:
+                ranks = file.read().split()
+        time.sleep(0.2)
+        check(len(ranks) == 2 and all(map(is_running, ranks)), "ranks:", ranks)
+        program.kill()
+    deadline = time.monotonic() + 10
+    while any(map(is_running, ranks)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    check(not any(map(is_running, ranks)), "ranks live on:", ranks)
+
+
+def mpirun():
+    if shutil.which("mpirun") is None:
+        print("left out: no mpirun in the path (Debian: openmpi-bin)")
+        sys.exit(LEFT_OUT)
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    two = ["mpirun", "-n", "2", "--oversubscribe"]
+    if "Open MPI" not in subprocess.run(["mpirun", "--version"], stdout=subprocess.PIPE, text=True, check=False).stdout:
+        two, root = two[:-1], {}
+    done = succeed(run("-m", "4", *QUICK, "-c", "--via", "mpi", name="osu_latency", before=two, env=root))
+    rows(done, ["# OSU MPI Latency Test v7.0", "# Size          Latency (us)        Validation"], 1, [0, 1, 2, 4], " +Pass")
+    done = succeed(run("p2p", "bw", "-m", "1K:1K", *QUICK, "-c", "--via", "mpi", "--stage", "D", "D", before=two, env=root))
+    check(done.lines[-1].endswith("Pass"), done.out)
+    done = run("p2p", "bw", "-m", "1K:1K", *QUICK, "--via", "mpi", "D", "D", before=two, env=root)
+    check(done.code != 0 and "--stage" in done.err, done.code, done.err)
+
+
+def main():
+    global OUT
+    OUT = os.path.abspath(sys.argv[1])
+    cases = {"usage": usage, "latency": latency, "bandwidth": bandwidth, "pairs": pairs, "extras": extras,
+             "failures": failures, "killed": killed, "mpirun": mpirun}
+    cases[sys.argv[2]]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "command_line.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "text.hpp"
+
+namespace pl::p2p {
+namespace {
+
+using tools::tool_failure;
+
+constexpr std::size_t kMostBytes = std::size_t{1} << 30;  // MPI counts are 31 bits
+
+struct named_benchmark {
+  const char *word, *program, *help;
+  benchmark which;
+};
+constexpr std::array kBenchmarks = {
+    named_benchmark{"latency", "osu_latency", "half a round trip of one message", benchmark::latency},
+    named_benchmark{"bw", "osu_bw", "a window of messages one way, then an answer", benchmark::bandwidth},
+    named_benchmark{"bibw", "osu_bibw", "a window each way at once", benchmark::bidirectional},
+    named_benchmark{"mbw_mr", "osu_mbw_mr", "bandwidth and message rate of several pairs", benchmark::multi_bandwidth},
+    named_benchmark{"multi_lat", "osu_multi_lat", "latency of several pairs at once", benchmark::multi_latency},
+};
+
+// What the options leave as text until everything is known.
+struct raw_options {
+  std::string sizes, buffers = "single", accelerator, format = "7.0", via = "ours", percentiles, gpus, launch = "auto";
+  std::vector<std::string> places;
+  std::int64_t iterations = -1, warm_up = -1, window = kWindow, validation_warm_up = kValidationWarmUp, pairs = 0;
+  std::int64_t vary_window = 0, print_rate = 1, batches = 1, rotate = 1, processes = 2;
+  std::uint64_t memory_limit = kMemoryLimitBytes;
+};
+
+std::vector<std::string> split(const std::string& text, char by) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const auto end = std::min(text.find(by, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+std::size_t size_in(const std::string& text) {
+  const auto size = parse_size(text);
+  if (!size || *size > kMostBytes) throw tool_failure(format("-m: \"%s\" is not a size of at most 1G", text.c_str()));
+  return *size;
+}
+
+void read_sizes(const std::string& text, settings& into) {
+  if (text.empty()) return;
+  const auto colon = text.find(':');
+  const std::string low = colon == std::string::npos ? "" : text.substr(0, colon);
+  const std::string high = colon == std::string::npos ? text : text.substr(colon + 1);
+  if (!low.empty()) into.min_bytes = size_in(low);
+  if (!high.empty()) into.max_bytes = size_in(high);
+  if (into.min_bytes.value_or(0) > into.max_bytes)
+    throw tool_failure(format("-m %s: the smallest size is above the largest", text.c_str()));
+  if (!is_latency(into.which) && (into.min_bytes == 0u || into.max_bytes == 0))
+    throw tool_failure("-m: bandwidths begin at 1 byte");
+}
+
+memory_kind kind_in(const std::string& text) {
+  if (text == "H") return memory_kind::host;
+  if (text == "D") return memory_kind::device;
+  if (text == "MD" || text == "M") return memory_kind::managed_device;
+  if (text == "MH") return memory_kind::managed_host;
+  throw tool_failure(format("\"%s\" is no kind of memory: H, D, MD or MH", text.c_str()));
+}
+
+void read_places(const raw_options& raw, settings& into) {
+  if (!raw.accelerator.empty() && raw.accelerator != "cuda" && raw.accelerator != "managed")
+    throw tool_failure(format("-d %s: cuda and managed are what there is", raw.accelerator.c_str()));
+  if (raw.accelerator == "managed") into.source = into.destination = memory_kind::managed_device;
+  if (raw.places.size() == 1 || raw.places.size() > 2) throw tool_failure("name both sides' memory: D D, H D, ...");
+  if (raw.places.size() == 2) {
+    into.source = kind_in(raw.places[0]);
+    into.destination = kind_in(raw.places[1]);
+  }
+  into.names_accelerator = !raw.accelerator.empty() || into.needs_gpu();
+}
+
+arm arm_in(const std::string& text) {
+  for (const arm one : {arm::ours, arm::ucx, arm::mpi, arm::shim})
+    if (text == to_string(one)) return one;
+  throw tool_failure(format("--via: \"%s\" is none of ours, ucx, mpi, shim", text.c_str()));
+}
+
+void read_lists(const raw_options& raw, settings& into) {
+  into.arms.clear();
+  for (const auto& word : split(raw.via, ',')) {
+    const arm one = arm_in(word);
+    if (std::find(into.arms.begin(), into.arms.end(), one) != into.arms.end())
+      throw tool_failure(format("--via names %s twice", word.c_str()));
+    into.arms.push_back(one);
+  }
+  if (!raw.percentiles.empty())
+    for (const auto& word : split(raw.percentiles, ',')) {
+      char* end = nullptr;
+      const double value = std::strtod(word.c_str(), &end);
+      if (word.empty() || *end != '\0' || !(value > 0 && value <= 100))
+        throw tool_failure(format("--pct: \"%s\" is not a percentage above 0", word.c_str()));
+      into.percentiles.push_back(value);
+    }
+  if (!raw.gpus.empty())
+    for (const auto& word : split(raw.gpus, ',')) {
+      const auto value = parse_integer(word);
+      if (!value || *value < 0 || *value > 1023)
+        throw tool_failure(format("--gpus: \"%s\" is not a GPU number", word.c_str()));
+      into.gpus.push_back(static_cast<int>(*value));
+    }
+}
+
+void read_launch(const raw_options& raw, settings& into) {
+  using kind = settings::launch_kind;
+  if (raw.launch == "auto") into.launch = kind::automatic;
+  else if (raw.launch == "fork") into.launch = kind::fork;
+  else if (raw.launch == "env") into.launch = kind::environment;
+  else throw tool_failure(format("--launch %s: auto, fork or env", raw.launch.c_str()));
+  if (!into.listen.empty() && !into.peer.empty()) throw tool_failure("--listen is for one machine and --peer for the other");
+}
+
+void read_formats(const raw_options& raw, settings& into) {
+  if (raw.format == "7.0") into.format = osu_format::v7_0;
+  else if (raw.format == "7.5") into.format = osu_format::v7_5;
+  else throw tool_failure(format("--osu-format %s: 7.0 or 7.5", raw.format.c_str()));
+  if (raw.buffers != "single" && raw.buffers != "multiple")
+    throw tool_failure(format("-b %s: single or multiple", raw.buffers.c_str()));
+  into.multiple_buffers = raw.buffers == "multiple";
+}
+
+// Managed memory migrates as a whole: with one buffer for the window only its first message would be of interest.
+void settle_buffers(settings& into) {
+  const auto is_managed = [](memory_kind kind) { return needs_gpu(kind) && kind != memory_kind::device; };
+  if (is_latency(into.which)) into.multiple_buffers = false;
+  else if ((is_managed(into.source) || is_managed(into.destination)) && !into.multiple_buffers) into.multiple_buffers = true;
+}
+
+void check_together(const settings& asked) {
+  if (asked.vary_window && asked.which != benchmark::multi_bandwidth) throw tool_failure("-V is for mbw_mr");
+  if (asked.vary_window && (asked.arms.size() > 1 || !asked.percentiles.empty() || asked.batches > 1))
+    throw tool_failure("-V has a table of its own: it goes with one library and without --pct and --batches");
+  if (asked.cold && asked.rotate > 1) throw tool_failure("--cold takes new memory each time: --rotate has nothing to turn");
+}
+
+// As OSU: sizes beyond the limit are left out, with a word.
+void respect_memory_limit(settings& into) {
+  const std::size_t windows = into.vary_window ? kVariedWindows[std::size(kVariedWindows) - 1] : into.window;
+  const std::size_t buffers = 2 * (into.multiple_buffers ? windows : 1) * static_cast<std::size_t>(std::max(1, into.rotate));
+  const std::size_t fits = into.memory_limit_bytes / buffers;
+  if (into.max_bytes <= fits) return;
+  std::fprintf(stderr, "note: %zu buffers of %s exceed the limit of %s (-M): the largest size is %zu\n", buffers,
+               format_size(into.max_bytes).c_str(), format_size(into.memory_limit_bytes).c_str(), fits);
+  into.max_bytes = fits;
+  if (into.min_bytes.value_or(0) > fits) throw tool_failure("-m: the smallest size is above the memory limit (-M)");
+}
+
+void add_osu_options(tools::command_parser& parser, raw_options& raw, settings& into) {
+  parser.text("-m,--message-size", raw.sizes, "[MIN:]MAX bytes, doubled from the one to the other [0 or 1 to 4M]");
+  parser.integer("-i,--iterations", raw.iterations, 1, 1'000'000'000, "Timed iterations at every size");
+  parser.integer("-x,--warmup", raw.warm_up, 0, 1'000'000'000, "Iterations before them");
+  parser.integer("-W,--window-size", raw.window, 1, kMaxWindow, "Messages in flight (bandwidths)");
+  parser.text("-b,--buffer-num", raw.buffers, "single: one buffer for the window; multiple: one for each message [single]");
+  parser.flag("-c,--validation", into.validate, "Check every byte; prints Pass or Fail");
+  parser.integer("-u,--warmup-validation", raw.validation_warm_up, 0, kMaxValidationWarmUp,
+                 "Untimed exchanges in each validated iteration");
+  parser.text("-d,--accelerator", raw.accelerator, "cuda, or managed (both sides MD)");
+  parser.flag("-f,--full", into.full, "Minimum, maximum and iterations too (latencies)");
+  parser.size("-M,--mem-limit", raw.memory_limit, "Memory for buffers");
+  parser.integer("-p,--num-pairs", raw.pairs, 1, 1'000'000, "Pairs (mbw_mr, multi_lat); 0: half of the processes");
+  parser.integer("-V,--vary-window", raw.vary_window, 0, 1, "1: windows of 1 to 128 (mbw_mr)");
+  parser.integer("-R,--print-rate", raw.print_rate, 0, 1, "0: no message rate (mbw_mr)");
+  parser.app().add_option("memory", raw.places, "Memory of rank 0 and of rank 1: H, D, MD, MH [H H]")->expected(0, 2);
+}
+
+void add_own_options(tools::command_parser& parser, raw_options& raw, settings& into) {
+  parser.text("--osu-format", raw.format, "Text as of this version of the OSU benchmarks: 7.0 or 7.5 [7.0]");
+  parser.text("--via", raw.via, "ours, ucx, mpi, shim; several, with commas, are compared in turns [ours]");
+  parser.flag("--stage", into.stage, "ucx, mpi: copy device memory through the host, inside the timing");
+  parser.text("--pct", raw.percentiles, "Percentiles of the iterations: 50,99,99.9");
+  parser.integer("--batches", raw.batches, 1, 100'000, "Repeat each size; tells the median, lowest and highest");
+  parser.flag("--cold", into.cold, "New memory in each iteration");
+  parser.integer("--rotate", raw.rotate, 1, 100'000, "Use this many buffers in turn");
+  parser.flag("--consume", into.consume, "The receiver's GPU (or CPU) reads the data, inside the timing");
+  parser.flag("--show-plan", into.show_plan, "Print which way messages go");
+  parser.text("--gpus", raw.gpus, "GPU of each local rank: 0,1 [rank modulo GPUs]");
+  parser.text("--launch", raw.launch, "fork: local processes; env: as mpirun or srun says; auto [auto]");
+  parser.integer("-n,--processes", raw.processes, 2, 128, "Processes of --launch fork");
+  parser.text("--listen", into.listen, "[ADDRESS:]PORT: be rank 0 of two, and wait for --peer");
+  parser.text("--peer", into.peer, "HOST:PORT: be rank 1, and go to --listen");
+  parser.text("--cpu", into.common.cpu, "auto (near the GPU), none, or CPUs, one list item for each local rank [auto]");
+  parser.common(into.common, false);
+}
+
+void settle(const raw_options& raw, settings& into) {
+  read_formats(raw, into);
+  read_sizes(raw.sizes, into);
+  read_places(raw, into);
+  read_lists(raw, into);
+  read_launch(raw, into);
+  if (raw.iterations >= 0) into.iterations = static_cast<int>(raw.iterations);
+  if (raw.warm_up >= 0) into.warm_up = static_cast<int>(raw.warm_up);
+  into.window = static_cast<int>(raw.window);
+  into.validation_warm_up = static_cast<int>(raw.validation_warm_up);
+  into.pairs = static_cast<int>(raw.pairs);
+  into.vary_window = raw.vary_window != 0;
+  into.print_rate = raw.print_rate != 0;
+  into.batches = static_cast<int>(raw.batches);
+  into.rotate = static_cast<int>(raw.rotate);
+  into.processes = static_cast<int>(raw.processes);
+  into.memory_limit_bytes = raw.memory_limit;
+  settle_buffers(into);
+  check_together(into);
+  respect_memory_limit(into);
+}
+
+void print_benchmarks(FILE* out) {
+  std::fputs("usage: peerlane p2p BENCHMARK [options] [H|D|MD|MH H|D|MD|MH]\n\nbenchmarks:\n", out);
+  for (const auto& one : kBenchmarks) std::fprintf(out, "  %-10s  %-14s  %s\n", one.word, one.program, one.help);
+  std::fputs("\npeerlane p2p BENCHMARK -h lists the options.\n", out);
+}
+
+}  // namespace
+
+std::optional<benchmark> benchmark_of_program(const std::string& name) {
+  for (const auto& one : kBenchmarks)
+    if (name == one.program) return one.which;
+  return std::nullopt;
+}
+
+parsed_command parse_command(const tools::invocation& call) {
+  parsed_command out;
+  tools::invocation rest = call;
+  const auto by_name = benchmark_of_program(call.program);
+  if (by_name) {
+    out.asked.which = *by_name;
+  } else {
+    const std::string word = call.arguments.empty() ? "" : call.arguments.front();
+    const auto found =
+        std::find_if(kBenchmarks.begin(), kBenchmarks.end(), [&](const auto& one) { return word == one.word; });
+    if (found == kBenchmarks.end()) {
+      const bool help = word == "-h" || word == "--help";
+      if (!help && !word.empty())
+        std::fprintf(stderr, "peerlane p2p: \"%s\" is no benchmark; peerlane p2p -h lists the options\n", word.c_str());
+      print_benchmarks(help ? stdout : stderr);
+      out.exit_code = help ? tools::kExitOk : tools::kExitFailed;
+      return out;
+    }
+    out.asked.which = found->which;
+    rest.program += " " + word;
+    rest.arguments.erase(rest.arguments.begin());
+  }
+  raw_options raw;
+  tools::command_parser parser(rest, "Messages between two processes' buffers, measured as the OSU micro-benchmarks do");
+  add_osu_options(parser, raw, out.asked);
+  add_own_options(parser, raw, out.asked);
+  out.exit_code = parser.parse();
+  if (!out.exit_code) settle(raw, out.asked);
+  return out;
+}
+
+}  // namespace pl::p2p

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch.hpp"
+
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "text.hpp"
+#include "tool.hpp"
+
+namespace pl::p2p {
+namespace {
+
+constexpr std::size_t kWordsBytes = 2000;
+constexpr std::chrono::seconds kPatience{120};  // a GPU's first context on a busy machine takes a while
+
+std::optional<int> number_in(const char* name) {
+  const char* text = launcher_says(name);
+  if (text == nullptr) return std::nullopt;
+  const auto value = parse_integer(text);
+  return value && *value >= 0 && *value < 1'000'000 ? std::optional(static_cast<int>(*value)) : std::nullopt;
+}
+
+struct launcher_names {
+  const char *rank, *size, *local_rank;
+};
+constexpr std::array kLaunchers = {
+    launcher_names{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+    launcher_names{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"},
+    launcher_names{"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
+    launcher_names{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
+};
+
+}  // namespace
+
+const char* launcher_says(const char* name) { return std::getenv(name); }  // lint:allow(getenv) launchers set it, not users
+
+std::optional<rank_place> place_from_environment() {
+  for (const auto& names : kLaunchers) {
+    // A batch script has SLURM_PROCID too; a step of it is what srun starts.
+    if (std::strcmp(names.rank, "SLURM_PROCID") == 0 && launcher_says("SLURM_STEP_ID") == nullptr) continue;
+    const auto rank = number_in(names.rank), size = number_in(names.size);
+    if (!rank || !size || *size < 1 || *rank >= *size) continue;
+    return rank_place{*rank, *size, number_in(names.local_rank).value_or(*rank)};
+  }
+  return std::nullopt;
+}
+
+// ---- what the ranks share -----------------------------------------------------------------------------------------------
+
+namespace {
+
+[[noreturn]] void leave_process(int code) {
+  std::fflush(stdout);
+  std::fflush(stderr);
+  _exit(code);  // handlers of the parent's exit are not ours to run
+}
+
+}  // namespace
+
+struct fork_world::shared {
+  std::atomic<int> failed_rank{-1};
+  std::atomic<bool> words_written{false};
+  char words[kWordsBytes] = "";
+};
+
+fork_world::fork_world(int size) : ways_(tools::must(link::fork_bootstrap::make(size))), size_(size) {
+  void* memory = mmap(nullptr, sizeof(shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    throw tools::tool_failure("no shared memory for the processes of this run: " + errno_text(errno));
+  shared_ = new (memory) shared;
+}
+
+fork_world::~fork_world() { munmap(shared_, sizeof(shared)); }
+
+std::unique_ptr<link::bootstrap> fork_world::join(int rank) { return ways_.take(rank, kPatience); }
+
+void fork_world::fail(int rank, const std::string& words) {
+  int nobody = -1;
+  if (shared_->failed_rank.compare_exchange_strong(nobody, rank)) {
+    const std::size_t length = std::min(words.size(), kWordsBytes - 1);
+    std::memcpy(shared_->words, words.data(), length);
+    shared_->words[length] = '\0';
+    shared_->words_written.store(true);
+  }
+  leave_process(tools::kExitFailed);
+}
+
+std::optional<std::string> fork_world::failure_words() const {
+  if (!shared_->words_written.load()) return std::nullopt;
+  return format("rank %d: %s", shared_->failed_rank.load(), shared_->words);
+}
+
+// ---- the processes -------------------------------------------------------------------------------------------------------
+
+namespace {
+
+[[noreturn]] void live_as(fork_world& world, int rank, pid_t parent, const std::function<int(int)>& body) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(tools::kExitFailed);  // it ended before the line above
+  try {
+    leave_process(body(rank));
+  } catch (const std::exception& failure) { world.fail(rank, failure.what()); }
+}
+
+void end_all(const std::vector<pid_t>& children) {
+  for (const pid_t child : children)
+    if (child > 0) kill(child, SIGKILL);
+}
+
+std::string words_about_signal(int rank, int signal) {
+  return format("rank %d was ended by signal %d (%s)", rank, signal, strsignal(signal));
+}
+
+}  // namespace
+
+int run_forked(fork_world& world, const std::string& program, const std::function<int(int rank)>& body) {
+  std::fflush(stdout);
+  const pid_t parent = getpid();
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const pid_t child = fork();
+    if (child == 0) live_as(world, rank, parent, body);
+    if (child < 0) {
+      end_all(children);
+      throw tools::tool_failure("a process for a rank cannot be made: " + errno_text(errno));
+    }
+    children.push_back(child);
+  }
+  world.leave();
+  int code = tools::kExitOk;
+  std::string words;
+  for (std::size_t left = children.size(); left != 0; --left) {
+    int how = 0;
+    const pid_t ended = waitpid(-1, &how, 0);
+    const auto at = std::find(children.begin(), children.end(), ended);
+    if (at == children.end()) break;
+    *at = 0;
+    const int rank = static_cast<int>(at - children.begin());
+    if (words.empty() && WIFSIGNALED(how)) words = words_about_signal(rank, WTERMSIG(how));
+    if (auto told = world.failure_words()) words = *told;
+    if (WIFEXITED(how)) code = std::max(code, WEXITSTATUS(how));
+    if (!words.empty()) end_all(children);
+  }
+  if (words.empty()) return code;
+  std::fprintf(stderr, "%s: %s\n", program.c_str(), words.c_str());
+  return tools::kExitFailed;
+}
+
+}  // namespace pl::p2p

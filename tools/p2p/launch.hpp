@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the processes of a run come about.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "local_bootstrap.hpp"
+
+namespace pl::p2p {
+
+struct rank_place {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+};
+
+// A variable of a launcher's; null if it is not set.
+const char* launcher_says(const char* name);
+
+// What a launcher (mpirun, srun) says about this process; nothing if none started it.
+std::optional<rank_place> place_from_environment();
+
+// What forked ranks share: how they find each other, and where the words of a failure lie.
+class fork_world {
+ public:
+  explicit fork_world(int size);
+  ~fork_world();
+  fork_world(const fork_world&) = delete;
+  fork_world& operator=(const fork_world&) = delete;
+
+  int size() const { return size_; }
+  std::unique_ptr<link::bootstrap> join(int rank);  // in the child, once
+  void leave() { ways_.close(); }                   // in the parent, after the forks
+
+  // Ends this process, a rank that fails; the first one's words are told. To be called before anything of the rank is taken
+  // down: what the others would say of that is not the cause.
+  [[noreturn]] void fail(int rank, const std::string& words);
+  std::optional<std::string> failure_words() const;  // "rank 1: ..."
+
+ private:
+  struct shared;
+  shared* shared_;
+  link::fork_bootstrap ways_;
+  int size_;
+};
+
+// Runs `body(rank)` in `world.size()` child processes and returns the exit code: the highest of theirs, or 1 with the words
+// of the rank that failed on stderr, after the others were ended. The children end with this process. Must be called before
+// CUDA or UCX is touched: neither survives a fork.
+int run_forked(fork_world& world, const std::string& program, const std::function<int(int rank)>& body);
+
+}  // namespace pl::p2p

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// In place of link_transport.cpp and ucx_transport.cpp where the messaging layer was not built.
+#include "link_transport.hpp"
+#include "tool.hpp"
+#include "ucx_transport.hpp"
+
+namespace pl::p2p {
+namespace {
+
+constexpr const char* kMissing = "this build has no UCX in it: it was made without UCX's headers (Debian: libucx-dev)";
+
+}  // namespace
+
+std::unique_ptr<transport> open_link(const cu::driver_table* /*cuda*/, link::bootstrap& /*with*/) {
+  throw tools::tool_failure(kMissing);
+}
+std::unique_ptr<transport> open_ucx_transport(bool /*device_memory*/, link::bootstrap& /*with*/) {
+  throw tools::tool_failure(kMissing);
+}
+
+}  // namespace pl::p2p

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Peerlane's own messaging layer as a transport.
+#pragma once
+
+#include <memory>
+
+#include "bootstrap.hpp"
+#include "driver_table.hpp"
+#include "transport.hpp"
+
+namespace pl::p2p {
+
+// Collective. `cuda` may be null: host memory only.
+std::unique_ptr<transport> open_link(const cu::driver_table* cuda, link::bootstrap& with);
+
+}  // namespace pl::p2p

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// An MPI opened at run time, so that one build measures whatever flavour is installed. Two binary interfaces: Open MPI's,
+// where handles are addresses of objects of the library, and MPICH's (also Intel MPI, MVAPICH, Cray), where they are
+// numbers.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "bootstrap.hpp"
+#include "transport.hpp"
+
+namespace pl::p2p {
+
+struct mpi_wish {
+  bool through_preload = false;  // the functions of a preloaded library rather than the MPI's own
+};
+
+// Initialises MPI (once in a process) and finalises it at the end of the last object. Throws: none opens, or the preload is
+// missing.
+std::unique_ptr<transport> open_mpi(const mpi_wish& wish);
+
+// Does this MPI take device pointers by its own account (MPIX_Query_cuda_support)? Call after open_mpi.
+bool mpi_takes_device_memory();
+
+// MPI as the way by which others find each other. Initialises MPI.
+std::unique_ptr<link::bootstrap> open_mpi_bootstrap();
+
+}  // namespace pl::p2p

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// peerlane p2p: how the processes come about, what each opens, and in which order.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "command_line.hpp"
+#include "gpu_buffers.hpp"
+#include "gpu_choice.hpp"
+#include "launch.hpp"
+#include "link_transport.hpp"
+#include "mpi_library.hpp"
+#include "pair_bootstrap.hpp"
+#include "report.hpp"
+#include "runner.hpp"
+#include "staged_transport.hpp"
+#include "text.hpp"
+#include "ucx_transport.hpp"
+
+namespace pl::p2p {
+namespace {
+
+using tools::tool_failure;
+
+bool asks_for(const settings& asked, arm which) {
+  return std::find(asked.arms.begin(), asked.arms.end(), which) != asked.arms.end();
+}
+bool asks_for_mpi(const settings& asked) { return asks_for(asked, arm::mpi) || asks_for(asked, arm::shim); }
+
+// Rank 0 speaks; the notes and headers of the others would stand between its lines.
+void silence_stdout() {
+  const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+  if (nowhere < 0) return;
+  dup2(nowhere, STDOUT_FILENO);
+  close(nowhere);
+}
+
+// UCX writes its log to standard output, among rows that programs parse.
+void keep_logs_off_stdout() { setenv("UCX_LOG_FILE", "stderr", 0); }
+
+int gpu_count() {
+  tools::must(tools::choose_gpu());
+  const auto* cuda = tools::must(cu::driver());
+  if (auto ready = cu::initialize(*cuda); !ready)
+    throw tool_failure(format("no GPU answers: %s. %s", ready.error().message.c_str(), tools::kNoRealGpuAdvice));
+  int count = 0;
+  cuda->cuDeviceGetCount(&count);
+  return count;
+}
+
+std::unique_ptr<tools::gpu_session> open_gpu(const settings& asked, int local_rank) {
+  if (!asked.needs_gpu()) return nullptr;
+  const int count = gpu_count();
+  if (count == 0) throw tool_failure(format("no GPU answers: the driver sees no GPU. %s", tools::kNoRealGpuAdvice));
+  const auto at = static_cast<std::size_t>(local_rank);
+  const int ordinal = asked.gpus.empty() ? local_rank % count : asked.gpus[at % asked.gpus.size()];
+  return std::make_unique<tools::gpu_session>(ordinal, false);
+}
+
+// A launcher has bound its ranks already, so "auto" is for our own processes.
+std::string place(const settings& asked, const rank_place& who, bool launched, const tools::gpu_session* gpu) {
+  tools::common_options mine = asked.common;
+  if (mine.cpu == "auto" && (launched || gpu == nullptr)) mine.cpu = "none";
+  if (mine.cpu != "auto" && mine.cpu != "none") {
+    std::vector<std::string> items;
+    for (std::size_t begin = 0; begin <= mine.cpu.size();) {
+      const auto end = std::min(mine.cpu.find(',', begin), mine.cpu.size());
+      items.push_back(mine.cpu.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    mine.cpu = items[static_cast<std::size_t>(who.local_rank) % items.size()];
+  }
+  return tools::place_thread(mine, gpu != nullptr ? gpu->bus_id() : "", gpu != nullptr && gpu->simulated());
+}
+
+std::unique_ptr<transport> open_arm(arm which, const settings& asked, const tools::gpu_session* gpu, link::bootstrap& with) {
+  const bool reaches_gpu = asked.needs_gpu() && !asked.stage;
+  switch (which) {
+    case arm::ours:
+      return open_link(gpu != nullptr ? &gpu->cuda() : nullptr, with);
+    case arm::ucx:
+      return open_ucx_transport(reaches_gpu, with);
+    case arm::shim:
+      return open_mpi({.through_preload = true});
+    case arm::mpi:
+      break;
+  }
+  auto mpi = open_mpi({});
+  if (reaches_gpu && !mpi_takes_device_memory())
+    throw tool_failure(
+        format("%s does not take device memory: add --stage (copies through the host are then part of the "
+               "timing), or use --via shim or ours",
+               mpi->library().c_str()));
+  return mpi;
+}
+
+void open_arms(std::vector<contender>& arms, const settings& asked, const tools::gpu_session* gpu, link::bootstrap& with) {
+  for (const arm which : asked.arms) {
+    auto opened = open_arm(which, asked, gpu, with);
+    const bool stages = asked.stage && (which == arm::ucx || which == arm::mpi);
+    if (stages && gpu != nullptr) opened = stage_through_host(std::move(opened), *gpu);
+    arms.push_back({which, std::move(opened)});
+  }
+}
+
+void show_plan(const std::vector<contender>& arms) {
+  for (const auto& one : arms) {
+    std::string text = "# via " + std::string(to_string(one.which)) + "\n";
+    std::string line;
+    for (const char letter : one.world->plan()) {
+      line += letter;
+      if (letter != '\n') continue;
+      text += "#   " + line;
+      line.clear();
+    }
+    std::fputs(text.c_str(), stdout);
+  }
+}
+
+void describe(tools::report& report, const settings& asked, const rank_place& who, const tools::gpu_session* gpu,
+              const std::string& cpus) {
+  report.describe(gpu, nullptr, cpus);
+  auto& file = report.file();
+  file.set_parameter("processes", who.size);
+  file.set_parameter("window", asked.window);
+  file.set_parameter("multiple_buffers", asked.multiple_buffers);
+  file.set_parameter("validation", asked.validate);
+  file.set_parameter("batches", asked.batches);
+  file.set_parameter("cold", asked.cold);
+  file.set_parameter("rotate", asked.rotate);
+  file.set_parameter("consume", asked.consume);
+  file.set_parameter("stage", asked.stage);
+}
+
+// How a rank comes to the others, and what it does first when it fails.
+struct way_in {
+  bool launched = false;  // by a launcher, which has placed the rank
+  std::function<std::unique_ptr<link::bootstrap>()> meet;
+  std::function<void(const std::string& words)> on_failure = [](const std::string&) {};
+};
+
+// One rank, from its first touch of CUDA to the last line. GPU before MPI: some MPIs look at the current device when they
+// start.
+int live(const settings& asked, const tools::invocation& call, const rank_place& who, const way_in& way) {
+  keep_logs_off_stdout();
+  std::optional<tools::report> report;
+  if (who.rank == 0) report.emplace(call, asked.common, "p2p");
+  else silence_stdout();
+  const auto gpu = open_gpu(asked, who.local_rank);
+  const std::string cpus = place(asked, who, way.launched, gpu.get());
+  const auto with = way.meet();
+  gpu_buffers memory(gpu.get());
+  std::vector<contender> arms;
+  try {
+    open_arms(arms, asked, gpu.get(), *with);
+    if (report) describe(*report, asked, who, gpu.get(), cpus);
+    if (report && asked.show_plan) show_plan(arms);
+    const int code = run_benchmark(asked, arms, memory, call.program, report ? &report->file() : nullptr);
+    if (report) report->write();
+    return code;
+  } catch (const std::exception& failure) {
+    way.on_failure(failure.what());
+    throw;
+  }
+}
+
+int run_with_peer(const settings& asked, const tools::invocation& call) {
+  if (asks_for_mpi(asked)) throw tool_failure("--via mpi needs mpirun on both machines instead of --listen and --peer");
+  const bool listens = !asked.listen.empty();
+  const rank_place who{listens ? 0 : 1, 2, 0};
+  way_in way;
+  way.meet = [&] { return tools::must(listens ? listen_for_peer(asked.listen) : connect_to_peer(asked.peer)); };
+  return live(asked, call, who, way);
+}
+
+int run_forks(const settings& asked, const tools::invocation& call) {
+  if (asks_for_mpi(asked))
+    throw tool_failure(
+        format("MPI has a launcher of its own: mpirun -n %d %s ... --via mpi", asked.processes, call.program.c_str()));
+  if (!has_pairs(asked.which) && asked.processes != 2)
+    throw tool_failure(format("this test needs exactly two processes, and -n says %d", asked.processes));
+  fork_world world(asked.processes);
+  return run_forked(world, call.program, [&](int rank) {
+    way_in way;
+    way.meet = [&] { return world.join(rank); };
+    way.on_failure = [&](const std::string& words) { world.fail(rank, words); };
+    return live(asked, call, {rank, asked.processes, rank}, way);
+  });
+}
+
+}  // namespace
+}  // namespace pl::p2p
+
+namespace pl::tools {
+
+int run_p2p(const invocation& call) {
+  using p2p::settings;
+  const auto parsed = p2p::parse_command(call);
+  if (parsed.exit_code) return *parsed.exit_code;
+  const settings& asked = parsed.asked;
+  if (!asked.listen.empty() || !asked.peer.empty()) return p2p::run_with_peer(asked, call);
+  const auto launched = p2p::place_from_environment();
+  if (asked.launch == settings::launch_kind::environment && !launched)
+    throw tool_failure("--launch env: no launcher's variables are set (OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID)");
+  if (!launched || asked.launch == settings::launch_kind::fork) return p2p::run_forks(asked, call);
+  // The launcher's MPI is how the ranks find each other, whatever carries the messages.
+  p2p::way_in way;
+  way.launched = true;
+  way.meet = p2p::open_mpi_bootstrap;
+  return p2p::live(asked, call, *launched, way);
+}
+
+}  // namespace pl::tools

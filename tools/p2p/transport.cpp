@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport.hpp"
+
+#include <numeric>
+
+namespace pl::p2p {
+
+double sum_over_ranks(transport& world, double mine) {
+  const auto all = world.all_gather(mine);
+  return std::accumulate(all.begin(), all.end(), 0.0);
+}
+
+std::vector<double> gather_by_messages(transport& world, double mine) {
+  const int ranks = world.size();
+  std::vector<double> all(static_cast<std::size_t>(ranks), mine);
+  std::vector<request> pending;
+  for (int peer = 0; peer < ranks; ++peer) {
+    if (peer == world.rank()) continue;
+    pending.push_back(
+        world.irecv(&all[static_cast<std::size_t>(peer)], sizeof(double), memory_kind::host, peer, kCollectiveTag));
+    pending.push_back(world.isend(&mine, sizeof mine, memory_kind::host, peer, kCollectiveTag));
+  }
+  world.waitall(pending);
+  return all;
+}
+
+}  // namespace pl::p2p

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ucx_transport.hpp"
+
+#include <exception>
+
+#include "messenger.hpp"
+#include "text.hpp"
+#include "tool.hpp"
+#include "ucx_table.hpp"
+
+namespace pl::p2p {
+namespace {
+
+using tools::tool_failure;
+
+class ucx_transport : public transport {
+ public:
+  ucx_transport(const link::ucx_table& ucx, bool device_memory, link::bootstrap& with)
+      : ucx_(ucx), rank_(with.rank()), size_(with.size()), bootstrap_(with) {
+    make_context();
+    if (device_memory) require_cuda();
+    make_worker();
+    connect();
+  }
+  ~ucx_transport() override {
+    if (std::uncaught_exceptions() != 0) return;  // the others may not be there to close with, and the process ends
+    // Everyone closes before anyone's worker goes: a peer that is gone would make the close an error.
+    for (const ucp_ep_h endpoint : endpoints_) close(endpoint);
+    (void)bootstrap_.barrier();
+    if (worker_ != nullptr) ucx_.ucp_worker_destroy(worker_);
+    if (context_ != nullptr) ucx_.ucp_cleanup(context_);
+  }
+  ucx_transport(const ucx_transport&) = delete;
+  ucx_transport& operator=(const ucx_transport&) = delete;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string library() const override { return format("UCX %u.%u.%u", ucx_.major, ucx_.minor, ucx_.release); }
+  std::string plan() const override { return "UCX prints its protocols with UCX_PROTO_INFO=y\n"; }
+
+  request isend(const void* data, std::size_t size_bytes, memory_kind, int peer, int tag) override {
+    ucp_request_param_t plain{};
+    return started(
+        ucx_.ucp_tag_send_nbx(endpoints_[static_cast<std::size_t>(peer)], data, size_bytes, wire_tag(rank_, tag), &plain),
+        "ucp_tag_send_nbx");
+  }
+  request irecv(void* data, std::size_t size_bytes, memory_kind, int peer, int tag) override {
+    ucp_request_param_t plain{};
+    return started(ucx_.ucp_tag_recv_nbx(worker_, data, size_bytes, wire_tag(peer, tag), kWholeTag, &plain),
+                   "ucp_tag_recv_nbx");
+  }
+  void waitall(std::span<request> pending) override {
+    for (const auto& one : pending) finish(reinterpret_cast<void*>(one.word));
+  }
+
+  void barrier() override { gather_by_messages(*this, 0); }
+  std::vector<double> all_gather(double mine) override { return gather_by_messages(*this, mine); }
+
+ private:
+  static constexpr ucp_tag_t kWholeTag = ~ucp_tag_t{0};
+  static ucp_tag_t wire_tag(int sender, int tag) {
+    return static_cast<ucp_tag_t>(sender) << 32 | static_cast<unsigned>(tag);
+  }
+
+  void check(ucs_status_t code, const char* what) const {
+    if (code != UCS_OK) throw tool_failure(format("%s failed: %s", what, ucx_.ucs_status_string(code)));
+  }
+
+  void make_context() {
+    ucp_config_t* config = nullptr;
+    check(ucx_.ucp_config_read(nullptr, nullptr, &config), "ucp_config_read");
+    ucp_params_t params{};
+    params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
+    params.features = UCP_FEATURE_TAG;
+    params.estimated_num_eps = static_cast<std::size_t>(size_);
+    const auto code = ucx_.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context_);
+    ucx_.ucp_config_release(config);
+    check(code, "ucp_init");
+  }
+  void require_cuda() const {
+    ucp_context_attr_t attributes{};
+    attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+    check(ucx_.ucp_context_query(context_, &attributes), "ucp_context_query");
+    if ((attributes.memory_types & (std::uint64_t{1} << UCS_MEMORY_TYPE_CUDA)) == 0)
+      throw tool_failure(
+          format("this UCX (%s) has no CUDA support: take one that has (PyPI: libucx-cu13, in "
+                 "PEERLANE_UCX_LIBRARY) or add --stage",
+                 library().c_str()));
+  }
+  void make_worker() {
+    ucp_worker_params_t params{};
+    params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+    params.thread_mode = UCS_THREAD_MODE_SINGLE;
+    check(ucx_.ucp_worker_create(context_, &params, &worker_), "ucp_worker_create");
+  }
+  void connect() {
+    ucp_address_t* address = nullptr;
+    std::size_t length = 0;
+    check(ucx_.ucp_worker_get_address(worker_, &address, &length), "ucp_worker_get_address");
+    auto all = bootstrap_.all_gather({reinterpret_cast<const std::byte*>(address), length});
+    ucx_.ucp_worker_release_address(worker_, address);
+    for (const auto& one : tools::must(std::move(all))) {
+      ucp_ep_params_t params{};
+      params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;
+      params.address = reinterpret_cast<const ucp_address_t*>(one.data());
+      ucp_ep_h endpoint = nullptr;
+      check(ucx_.ucp_ep_create(worker_, &params, &endpoint), "ucp_ep_create");
+      endpoints_.push_back(endpoint);
+    }
+  }
+  void close(ucp_ep_h endpoint) {
+    ucp_request_param_t flush{};
+    void* closing = ucx_.ucp_ep_close_nbx(endpoint, &flush);
+    if (closing == nullptr || UCS_PTR_IS_ERR(closing)) return;
+    while (ucx_.ucp_request_check_status(closing) == UCS_INPROGRESS) ucx_.ucp_worker_progress(worker_);
+    ucx_.ucp_request_free(closing);
+  }
+
+  request started(void* handle, const char* what) const {
+    if (UCS_PTR_IS_ERR(handle)) check(UCS_PTR_STATUS(handle), what);
+    return {reinterpret_cast<std::uintptr_t>(handle)};
+  }
+  void finish(void* handle) {
+    if (handle == nullptr) return;  // ended at once
+    ucs_status_t code;
+    while ((code = ucx_.ucp_request_check_status(handle)) == UCS_INPROGRESS) ucx_.ucp_worker_progress(worker_);
+    ucx_.ucp_request_free(handle);
+    check(code, "message");
+  }
+
+  const link::ucx_table& ucx_;
+  int rank_, size_;
+  link::bootstrap& bootstrap_;
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+  std::vector<ucp_ep_h> endpoints_;
+};
+
+}  // namespace
+
+std::unique_ptr<transport> open_ucx_transport(bool device_memory, link::bootstrap& with) {
+  const auto library = link::messenger_options::from_environment().ucx_library;
+  return std::make_unique<ucx_transport>(*tools::must(link::open_ucx(library)), device_memory, with);
+}
+
+}  // namespace pl::p2p

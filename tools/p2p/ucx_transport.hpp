@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// UCX alone, as an application without Peerlane would use it: plain tagged messages, the kind of memory found out by UCX.
+#pragma once
+
+#include <memory>
+
+#include "bootstrap.hpp"
+#include "transport.hpp"
+
+namespace pl::p2p {
+
+// Collective. The library is the one that PEERLANE_UCX_LIBRARY names, else the installed one. With `device_memory`, a UCX
+// without CUDA support is refused: it would touch GPU addresses by the CPU.
+std::unique_ptr<transport> open_ucx_transport(bool device_memory, link::bootstrap& with);
+
+}  // namespace pl::p2p
