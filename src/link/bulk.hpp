@@ -60,6 +60,7 @@ struct transfer_state {
   bool is_receive = false;
   bool is_confirmed = false;  // the target of a put has it, and this side does not know yet that all has left
   int confirmed_code = 0;
+  std::uint64_t lost_ns = 0;  // when its peer was lost
   bool is_withdrawn = false;  // network: nothing more comes or goes
   bool is_direct = false;     // network: parts lie in the message's own memory
   bool is_raw_gpu = false;

@@ -543,6 +543,7 @@ void engine::fail_operation_of(operation& what, const std::string& why) {
       what.transfer->code = ECONNRESET;
       what.transfer->message = why;
       what.transfer->is_withdrawn = true;
+      what.transfer->lost_ns = monotonic_ns();
       return abandon_parts(what);
     }
   }

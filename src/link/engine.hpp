@@ -208,6 +208,7 @@ struct engine final : fabric::listener {
   void send_part(operation& of, transfer_state::part& part);
   void end_part(operation& of, transfer_state::part& part);
   void abandon_parts(operation& of);
+  bool give_up(operation& of);
   static void on_part(bulk_part& what, int code, std::size_t bytes);
   // remote.cpp
   void on_put(peer_state& from, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
@@ -222,6 +223,7 @@ struct engine final : fabric::listener {
   std::vector<int> lane_peers_;
   ipc_cache ipc_;
   std::optional<pinned_pool> pinned_;
+  std::vector<std::unique_ptr<transfer_state>> given_up_;  // UCX has not let go of their parts
   std::deque<std::unique_ptr<control_packet>> controls_;
   control_packet* free_control_ = nullptr;
   std::vector<std::pair<int, std::string>> lost_;

@@ -45,19 +45,20 @@ status memory_access::copy(const copy::transfer& what, touch how) const {
 }
 
 status memory_access::read(const memory& from, std::size_t offset, void* to, std::size_t bytes, touch how) const {
+  if (bytes == 0) return {};
   if (from.is_device) return copy({copy::direction::to_host, copy::address_of(to), from.address + offset, bytes}, how);
   std::memcpy(to, copy::host_pointer(from.address + offset), bytes);
   return {};
 }
 
 status memory_access::write(const memory& to, std::size_t offset, const void* from, std::size_t bytes, touch how) const {
+  if (bytes == 0) return {};
   if (to.is_device) return copy({copy::direction::to_device, to.address + offset, copy::address_of(from), bytes}, how);
   std::memcpy(copy::host_pointer(to.address + offset), from, bytes);
   return {};
 }
 
 status memory_access::move(const memory& to, const memory& from, std::size_t bytes) const {
-  if (bytes == 0) return {};
   if (!to.is_device) return read(from, 0, copy::host_pointer(to.address), bytes, touch::any);
   if (!from.is_device) return write(to, 0, copy::host_pointer(from.address), bytes, touch::any);
   return planner_->copy({copy::direction::on_device, to.address, from.address, bytes});

@@ -4,6 +4,7 @@
 // way at once: while one is copied from the GPU, another is on the wire, and a third is copied to the other GPU.
 #include <algorithm>
 
+#include "clock.hpp"
 #include "engine.hpp"
 #include "text.hpp"
 
@@ -13,6 +14,7 @@ namespace pl::link {
 
 void engine::on_part(bulk_part& what, int code, std::size_t bytes) {
   auto& part = static_cast<transfer_state::part&>(what);
+  if (part.of == nullptr) return;  // given up
   auto& state = *part.of->transfer;
   part.is_busy = false;
   part.is_arrived = true;
@@ -26,6 +28,24 @@ void engine::on_part(bulk_part& what, int code, std::size_t bytes) {
 void engine::abandon_parts(operation& of) {
   for (auto& part : of.transfer->parts)
     if (part.is_busy) fabric_->cancel_bulk(part);
+}
+
+// Some versions of UCX never end what a peer had begun when it died. Nothing can arrive for it any more, so the operation
+// ends, and what UCX may still look at stays until it closes. True: `of` has ended.
+bool engine::give_up(operation& of) {
+  constexpr std::uint64_t kGraceNs = 200'000'000;
+  auto& state = *of.transfer;
+  if (state.lost_ns == 0 || state.parts_busy == 0 || monotonic_ns() - state.lost_ns < kGraceNs) return false;
+  for (auto& part : state.parts) {
+    if (part.copy.is_pending) return false;  // a copy of ours: it ends
+    part.of = nullptr;
+  }
+  moving_.remove(&of);
+  const int code = state.code;
+  std::string message = std::move(state.message);
+  given_up_.push_back(std::move(of.transfer));
+  end(of, code, std::move(message));
+  return true;
 }
 
 void engine::end_part(operation& of, transfer_state::part& part) {
@@ -55,6 +75,7 @@ void engine::start_network_send(operation& what, const start_order& order) {
 }
 
 void engine::advance_network_send(operation& of) {
+  if (give_up(of)) return;
   auto& state = *of.transfer;
   for (auto& part : state.parts) {
     if (part.of != nullptr && part.is_filling) {
@@ -135,6 +156,7 @@ void engine::post_part(operation& of, transfer_state::part& part) {
 }
 
 void engine::advance_network_receive(operation& of) {
+  if (give_up(of)) return;
   auto& state = *of.transfer;
   for (auto& part : state.parts) {
     if (part.of != nullptr && part.is_arrived && !part.is_filling) {

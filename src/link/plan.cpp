@@ -78,16 +78,14 @@ std::string messenger::plan(int to) const {
   out += line("host", "device", beyond(limits.eager_host).c_str(), with.can_take_gpu_pointers ? raw : by_ring.c_str());
   out +=
       line("device", "host", up_to(device).c_str(), in.is_gpu_shared_ ? "eager, mapped loads only" : "eager, planned reads");
-  out += line("device", "host", beyond(device).c_str(),
-              with.can_take_gpu_pointers ? raw
-              : ipc                      ? "CUDA IPC"
-                                         : by_ring.c_str());
-  out += line("device", "device", up_to(device).c_str(), "eager, mapped loads and stores");
-  if (ipc) {
-    if (ipc_from > device) out += line("device", "device", up_to(ipc_from).c_str(), by_ring.c_str());
-    out += line("device", "device", beyond(std::max(ipc_from, device)).c_str(), "CUDA IPC, polled completion");
-  } else {
-    out += line("device", "device", beyond(device).c_str(), with.can_take_gpu_pointers ? raw : by_ring.c_str());
+  for (const char* target : {"host", "device"}) {
+    if (*target == 'd') out += line("device", target, up_to(device).c_str(), "eager, mapped loads and stores");
+    if (!ipc) {
+      out += line("device", target, beyond(device).c_str(), with.can_take_gpu_pointers ? raw : by_ring.c_str());
+      continue;
+    }
+    if (ipc_from > device) out += line("device", target, up_to(ipc_from).c_str(), by_ring.c_str());
+    out += line("device", target, beyond(std::max(ipc_from, device)).c_str(), "CUDA IPC, polled completion");
   }
   return out;
 }

@@ -100,6 +100,8 @@ int talk_until_error(const place& at, bool is_device, std::size_t bytes) {
     int lost = 0;
     for (auto& each : all) {
       const auto done = each.wait(kInTime);
+      if (!done.ok() && done.code() != ECONNRESET)
+        std::fprintf(stderr, "got %d: %s\n", done.code(), done.error().message.c_str());
       CHECK(done.ok() || done.code() == ECONNRESET);
       lost += done.ok() ? 0 : 1;
     }
