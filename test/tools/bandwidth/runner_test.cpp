@@ -9,6 +9,12 @@ namespace {
 
 using enum executor_kind;
 
+#if defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t kMiddle = 4113, kLarge = 20'000;  // the simulated GPU's kernels are some 30 times slower there
+#else
+constexpr std::uint64_t kMiddle = 65553, kLarge = 1 << 20;
+#endif
+
 void expect_right(const set_outcome& outcome, std::size_t transfers, unsigned samples) {
   ASSERT_EQ(outcome.each.size(), transfers);
   EXPECT_EQ(outcome.total_gb_per_s.size(), samples);
@@ -23,7 +29,8 @@ void expect_right(const set_outcome& outcome, std::size_t transfers, unsigned sa
 TEST(runner, copy_engines_and_kernels_move_every_size_in_every_direction) {
   machine m;
   for (const executor_kind by : {ce, sm})
-    for (const std::uint64_t bytes : {4u, 5u, 100u, 4096u, 65553u, 1u << 20})
+    for (const std::uint64_t bytes :
+         {std::uint64_t{4}, std::uint64_t{5}, std::uint64_t{100}, std::uint64_t{4096}, kMiddle, kLarge})
       for (const auto& [from, to] : {std::pair{host_place(), gpu_place(0)}, std::pair{gpu_place(0), host_place()},
                                      std::pair{gpu_place(0), gpu_place(0)}, std::pair{gpu_place(1), gpu_place(0)},
                                      std::pair{gpu_place(0), gpu_place(1)}}) {
@@ -54,7 +61,7 @@ TEST(runner, every_wrong_byte_is_counted_and_told) {
 TEST(runner, cpu_driven_ways_move_every_size) {
   machine m;
   for (const auto& by : {executor{bar, 0, 0}, executor{bar, 0, 2}, executor{engine, 0, 0}, executor{engine, 0, 2}})
-    for (const std::uint64_t bytes : {4u, 5u, 100u, 65553u, 1u << 20})
+    for (const std::uint64_t bytes : {std::uint64_t{4}, std::uint64_t{5}, std::uint64_t{100}, kMiddle, kLarge})
       for (const bool to_gpu : {true, false}) {
         SCOPED_TRACE(format("%s %s, %llu bytes", to_string(by.what), to_gpu ? "to the GPU" : "from it",
                             static_cast<unsigned long long>(bytes)));
@@ -77,17 +84,17 @@ TEST(runner, pageable_memory_goes_by_copy_engine_and_bar) {
 TEST(runner, everything_at_once) {
   machine m;
   std::vector<bound_transfer> all = {
-      m.transfer(host_place(), gpu_place(0), {ce, 0, 0}, 1 << 20, 0),
-      m.transfer(gpu_place(0), gpu_place(1), {sm, 1, 4}, 1 << 18, 1),
-      m.transfer(gpu_place(1), host_place(), {sm, 1, 4}, 1 << 18, 2),
+      m.transfer(host_place(), gpu_place(0), {ce, 0, 0}, kLarge, 0),
+      m.transfer(gpu_place(0), gpu_place(1), {sm, 1, 4}, kLarge / 4, 1),
+      m.transfer(gpu_place(1), host_place(), {sm, 1, 4}, kLarge / 4, 2),
   };
   all[2].measured = false;
   method how = quick();
   how.min_sample_ns = 1'000'000;
   expect_right(must(m.run.run(all, how)), 3, 2);
-  all.push_back(m.transfer(host_place(), gpu_place(1), {bar, 1, 0}, 1 << 16, 3));
-  all.push_back(m.transfer(gpu_place(0), host_place(), {engine, 0, 0}, 1 << 16, 4));
-  all.push_back(m.transfer(gpu_place(0), host_place(host_kind::pageable), {ce, 0, 0}, 1 << 16, 5));
+  all.push_back(m.transfer(host_place(), gpu_place(1), {bar, 1, 0}, kLarge / 16, 3));
+  all.push_back(m.transfer(gpu_place(0), host_place(), {engine, 0, 0}, kLarge / 16, 4));
+  all.push_back(m.transfer(gpu_place(0), host_place(host_kind::pageable), {ce, 0, 0}, kLarge / 16, 5));
   expect_right(must(m.run.run(all, how)), 6, 2);
 }
 
