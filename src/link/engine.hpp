@@ -50,6 +50,7 @@ struct control_packet : packet {
 struct ring_end {
   std::unique_ptr<shm_ring> ring;
   bool is_refused = false;
+  bool is_gone = false;     // it could not be opened because its owner is no more
   std::uint64_t begun = 0;  // chunks whose copy has begun
   std::uint64_t ended = 0;  // chunks whose copy has ended: published, or emptied
   std::array<chunk_copy, shm_ring::kChunks> copies;

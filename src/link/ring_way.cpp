@@ -32,6 +32,7 @@ bool engine::open_ring_in(peer_state& from, const bulk_offer& offer) {
   if (from.in.ring == nullptr && !from.in.is_refused) {
     auto opened = shm_ring::open(offer.ring);
     from.in.is_refused = !opened;
+    from.in.is_gone = opened.code() == ENOENT || opened.code() == ESRCH || opened.code() == ESTALE;
     if (opened) from.in.ring = *std::move(opened);
   }
   if (from.in.ring == nullptr) return false;

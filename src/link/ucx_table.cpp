@@ -74,6 +74,7 @@ int to_errno(ucs_status_t code) noexcept {
     case UCS_ERR_ENDPOINT_TIMEOUT:
     case UCS_ERR_UNREACHABLE:
     case UCS_ERR_CONNECTION_RESET:
+    case UCS_ERR_IO_ERROR:  // also a TCP connection that broke
     case UCS_ERR_NOT_CONNECTED:
     case UCS_ERR_REJECTED:
       return ECONNRESET;

@@ -26,6 +26,13 @@
       return std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, done_.error().message.c_str()), __LINE__; \
   } while (0)
 
+#if defined(__SANITIZE_THREAD__)
+// UCX's thread has storage that the C library takes back when the thread ends, which ThreadSanitizer takes for a race.
+extern "C" inline __attribute__((used, visibility("default"))) const char* __tsan_default_suppressions() {
+  return "race:_dl_deallocate_tls\n";
+}
+#endif
+
 // There under AddressSanitizer; a child that ends by _exit would not be looked at otherwise.
 extern "C" int __lsan_do_recoverable_leak_check() __attribute__((weak));
 
