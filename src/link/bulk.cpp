@@ -130,7 +130,7 @@ void engine::receive_announced(operation& to, int from, const bulk_offer& offer,
   if (way == bulk_way::ipc && !start_ipc(to, offer)) way = offer.has_ring ? bulk_way::shared_ring : bulk_way::none;
   if (way == bulk_way::shared_ring && !open_ring_in(source, offer)) way = bulk_way::none;
   // Its owner may have ended after it had named the ring, and before anybody here has noticed.
-  if (way == bulk_way::none && source.in.is_gone) return finish_receive(to, ECONNRESET, format("rank %d is gone", from));
+  if (way == bulk_way::none && source.in.is_gone()) return finish_receive(to, ECONNRESET, format("rank %d is gone", from));
   if (way == bulk_way::none) return finish_receive(to, ENOMEM, "there is no shared memory for a message of the node");
   to.transfer->way = way;
   if (way == bulk_way::shared_ring)

@@ -7,6 +7,7 @@
 //   remote.cpp      windows: put, get, atomics
 #pragma once
 
+#include <cerrno>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -49,8 +50,11 @@ struct control_packet : packet {
 // One direction of a shared ring: copies into or out of its chunks, which end in order.
 struct ring_end {
   std::unique_ptr<shm_ring> ring;
-  bool is_refused = false;
-  bool is_gone = false;     // it could not be opened because its owner is no more
+  int refusal = 0;  // errno of the attempt to make or open it: there is no second one
+  // It could not be opened because its owner is no more.
+  bool is_gone() const noexcept {
+    return refusal == ENOENT || refusal == ESRCH || refusal == ESTALE || refusal == ECONNRESET;
+  }
   std::uint64_t begun = 0;  // chunks whose copy has begun
   std::uint64_t ended = 0;  // chunks whose copy has ended: published, or emptied
   std::array<chunk_copy, shm_ring::kChunks> copies;

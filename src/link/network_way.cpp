@@ -20,8 +20,7 @@ void engine::on_part(bulk_part& what, int code, std::size_t bytes) {
   part.is_arrived = true;
   const bool is_short = what.is_receive && code == 0 && bytes != part.bytes;
   if (state.code != 0 || (code == 0 && !is_short)) return;
-  // Nobody cancels a part whose owner is still there: UCX does, when it closes the connection to a dead peer.
-  state.code = is_short ? EIO : code == ECANCELED ? ECONNRESET : code;
+  state.code = is_short ? EIO : code;
   state.message =
       is_short ? "the sender could not read the memory of its message" : "UCX could not move a part of the message";
 }

@@ -21,18 +21,17 @@ std::uint64_t chunk_of(const operation& what, const shm_ring& ring) {
 }  // namespace
 
 bool engine::open_ring_out(peer_state& to) {
-  if (to.out.ring != nullptr || to.out.is_refused) return to.out.ring != nullptr;
+  if (to.out.ring != nullptr || to.out.refusal != 0) return to.out.ring != nullptr;
   auto made = shm_ring::make(limits_.ring_chunk_bytes);
-  to.out.is_refused = !made;
+  to.out.refusal = made.code();
   if (made) to.out.ring = *std::move(made);
   return to.out.ring != nullptr;
 }
 
 bool engine::open_ring_in(peer_state& from, const bulk_offer& offer) {
-  if (from.in.ring == nullptr && !from.in.is_refused) {
+  if (from.in.ring == nullptr && from.in.refusal == 0) {
     auto opened = shm_ring::open(offer.ring);
-    from.in.is_refused = !opened;
-    from.in.is_gone = opened.code() == ENOENT || opened.code() == ESRCH || opened.code() == ESTALE;
+    from.in.refusal = opened.code();
     if (opened) from.in.ring = *std::move(opened);
   }
   if (from.in.ring == nullptr) return false;
@@ -152,7 +151,7 @@ void engine::drop_rings(peer_state& of) {
   for (ring_end* each : {&of.out, &of.in}) {
     for (auto& copy : each->copies) copy = {};  // waits for what still copies
     each->ring.reset();
-    each->is_refused = true;
+    each->refusal = ECONNRESET;
   }
 }
 

@@ -66,8 +66,6 @@ int to_errno(ucs_status_t code) noexcept {
       return ENOMEM;
     case UCS_ERR_INVALID_PARAM:
       return EINVAL;
-    case UCS_ERR_CANCELED:
-      return ECANCELED;
     case UCS_ERR_MESSAGE_TRUNCATED:
       return EMSGSIZE;
     case UCS_ERR_TIMED_OUT:
@@ -75,6 +73,8 @@ int to_errno(ucs_status_t code) noexcept {
     case UCS_ERR_UNREACHABLE:
     case UCS_ERR_CONNECTION_RESET:
     case UCS_ERR_IO_ERROR:  // also a TCP connection that broke
+    case UCS_ERR_CANCELED:  // by UCX, when it closes the connection to a dead peer: what we cancel ourselves nobody waits
+                            // for
     case UCS_ERR_NOT_CONNECTED:
     case UCS_ERR_REJECTED:
       return ECONNRESET;
