@@ -66,9 +66,8 @@ inline int run_rank(int rank, fork_bootstrap& sockets, gpus which, const messeng
   return body({rank, opened->get(), with.get()});
 }
 
-// Runs `body` in `size` processes. The number of those whose body did not return 0; `killed` may die by a signal.
-inline int run_job(int size, gpus which, const messenger_options& options, const std::function<int(const place&)>& body,
-                   int killed = -1) {
+// Runs `body(rank, sockets)` in `size` processes. The number of those that did not answer 0; `killed` may die by a signal.
+inline int fork_ranks(int size, const std::function<int(int, fork_bootstrap&)>& body, int killed = -1) {
   auto sockets = fork_bootstrap::make(size);
   if (!sockets) return size;
   std::vector<pid_t> children;
@@ -77,7 +76,7 @@ inline int run_job(int size, gpus which, const messenger_options& options, const
     const pid_t child = fork();
     if (child == 0) {
       alarm(60);  // a hang is a failure, not a hung test program
-      const bool is_well = run_rank(rank, *sockets, which, options, body) == 0;
+      const bool is_well = body(rank, *sockets) == 0;
       const bool has_leaks = __lsan_do_recoverable_leak_check != nullptr && __lsan_do_recoverable_leak_check() != 0;
       _exit(is_well && !has_leaks ? 0 : 1);
     }
@@ -92,6 +91,13 @@ inline int run_job(int size, gpus which, const messenger_options& options, const
     if (!is_reaped || status != 0) ++failures, std::fprintf(stderr, "rank %d: status %d\n", rank, status);
   }
   return failures;
+}
+
+// The same with a messenger each.
+inline int run_job(int size, gpus which, const messenger_options& options, const std::function<int(const place&)>& body,
+                   int killed = -1) {
+  return fork_ranks(
+      size, [&](int rank, fork_bootstrap& sockets) { return run_rank(rank, sockets, which, options, body); }, killed);
 }
 
 // Memory of either kind with its bytes.

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// A channel: puts, signals and waits between two GPUs, queued on CUDA streams.
+//
+// Each end counts its puts and signals from 1 and its waits from 1: wait n of one end is over when put or signal n of the
+// other end is complete. The stream goes on by itself then; no CPU is asked (executor P), or only the service threads are
+// (executor X).
+//
+// Order: what the stream did before put(n) is visible to what the peer's stream does after wait(n). Puts and signals of one
+// end must come from one stream at a time, or from streams ordered by events. Windows are the caller's business: a put
+// into bytes that the peer still uses is a race, unless the peer releases what it has read and `depth` bounds the puts.
+//
+// Threads: one at a time per channel, any number of channels. cancel(), state() and sent()/arrived() from any thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "executor.hpp"
+#include "status.hpp"
+
+namespace pl::stream {
+
+class context;
+struct channel_core;
+
+struct channel_options {
+  executor_kind executor = executor_kind::automatic;
+  // Puts that the peer has not released: put(n) waits on the stream for release(n - depth). 0: no such wait, the peer
+  // need not release.
+  unsigned depth = 0;
+  // Waits that streams have not come past, and puts that have not left: beyond, calls answer EAGAIN rather than fill the
+  // driver's launch queue, where a call would block and with it the calls for other streams.
+  unsigned most_queued = 256;
+  // A stream that has stood in one wait for so long is let go, and the channel is in error ETIMEDOUT. Negative: the
+  // context's; 0: never.
+  std::chrono::nanoseconds wait_timeout{-1};
+};
+
+// Once not 0, `error` stays: ETIMEDOUT, ECONNRESET (peer gone), ECANCELED, EPIPE (the peer's end is in error or closed),
+// EIO. Streams that waited have been let go and run on with whatever data is there.
+struct channel_state {
+  executor_kind executor = executor_kind::automatic;
+  int error = 0;
+  std::string why;
+  std::uint64_t puts = 0;     // queued, signals included
+  std::uint64_t sent = 0;     // have left this GPU
+  std::uint64_t waits = 0;    // queued
+  std::uint64_t reached = 0;  // a stream has come to them
+  std::uint64_t passed = 0;   // a stream has got past them
+};
+
+class channel {
+ public:
+  // Ends what the peer's streams and ours still wait for (ECANCELED here, EPIPE there).
+  ~channel();
+  channel(const channel&) = delete;
+  channel& operator=(const channel&) = delete;
+
+  // Waits for the peer to make its end. The first other call does it with the context's time limit; this one is for
+  // whoever wants to say when. Two ends of one process may be made one after the other before either is ready.
+  status ready(std::chrono::milliseconds limit);
+  executor_kind executor() const noexcept;
+
+  // ---- On a stream: returns once queued. EAGAIN: most_queued; nothing was queued, try again later. ENOTSUP: the stream is
+  // being captured and this executor cannot. The channel's error once it has one.
+  // `source`: this GPU's memory, untouched until the stream has come past the put.
+  result<std::uint64_t> put_signal(cu::stream_t on, const remote_window& to, std::uint64_t offset, cu::device_ptr source,
+                                   std::size_t bytes);
+  result<std::uint64_t> signal(cu::stream_t on);
+  // For the next one; sequence names an earlier or later one and does not change what `next` is.
+  result<std::uint64_t> wait_signal(cu::stream_t on);
+  status wait_signal(cu::stream_t on, std::uint64_t sequence);
+  // The peer's puts up to `sequence` have been used: their bytes may be written again.
+  status release(cu::stream_t on, std::uint64_t sequence);
+
+  // ---- On the CPU
+  // Whether the peer's put or signal is here; about 1 us (a read of GPU memory). The channel's error.
+  result<bool> arrived(std::uint64_t sequence) const;
+  // ETIMEDOUT: not within `limit`; the channel is unharmed.
+  status host_wait(std::uint64_t sequence, std::chrono::nanoseconds limit) const;
+  // Lets go of every stream that waits on this channel, here and at the peer, for good. `code`: a positive errno.
+  void cancel(int code);
+  channel_state state() const;
+  // What is queued and what a stuck stream waits for, in lines for people.
+  std::string diag() const;
+
+ private:
+  friend class context;
+  channel(context& of, std::shared_ptr<channel_core> core);
+  status check(std::uint64_t queued, std::uint64_t retired);
+  status enter(cu::stream_t on);
+  context* context_;
+  std::shared_ptr<channel_core> core_;
+  std::unique_ptr<class executor> executor_;
+};
+
+}  // namespace pl::stream

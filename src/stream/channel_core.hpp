@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the service thread sees of a channel. Shared: a channel that was closed lives on here until no stream of either end
+// can touch its words any more.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+#include "channel.hpp"
+#include "words.hpp"
+
+namespace pl::stream {
+
+struct channel_core {
+  channel_core(word_pool& from, unsigned at, int to, std::uint32_t number, const channel_options& wanted)
+      : words(&from), index(at), peer(to), id(number), options(wanted) {}
+
+  word_pool* const words;
+  const unsigned index;
+  const int peer;
+  const std::uint32_t id;
+  const channel_options options;
+
+  // Queued by the channel's thread.
+  std::atomic<std::uint64_t> puts{0}, waits{0};
+  std::atomic<executor_kind> kind{executor_kind::automatic};  // automatic: not ready yet
+  std::atomic<bool> is_closed{false};                         // by its owner
+  std::atomic<bool> is_closed_there{false};                   // by the peer, or the peer is gone
+
+  // The first error wins and stays.
+  std::atomic<int> error{0};
+  bool fail(int code, const std::string& why) {
+    const std::lock_guard lock(mutex);
+    if (error.load(std::memory_order_relaxed) != 0) return false;
+    reason = why;
+    error.store(code, std::memory_order_release);
+    return true;
+  }
+  std::string why() const {
+    const std::lock_guard lock(mutex);
+    return reason;
+  }
+
+  host_words& host() const noexcept { return words->host(index); }
+  std::uint64_t reached() const noexcept { return __atomic_load_n(&host().reached, __ATOMIC_ACQUIRE); }
+  std::uint64_t passed() const noexcept { return __atomic_load_n(&host().passed, __ATOMIC_ACQUIRE); }
+  std::uint64_t sent() const noexcept { return __atomic_load_n(&host().sent, __ATOMIC_ACQUIRE); }
+  // Whether some stream still has work of this channel before it.
+  bool is_quiet() const noexcept {
+    return passed() == waits.load(std::memory_order_acquire) && sent() == puts.load(std::memory_order_acquire);
+  }
+
+  // Every word on which a stream of ours may wait becomes poison(code). Any thread; again and again while streams are not
+  // quiet, because a late write of the peer may put a count there.
+  void poison_words(int code) const noexcept;
+
+  // Service thread only.
+  std::uint64_t stood_at = 0;     // passed() when it was last seen to stand
+  std::uint64_t stood_since = 0;  // monotonic ns, 0: it does not stand
+
+ private:
+  mutable std::mutex mutex;
+  std::string reason;
+};
+
+}  // namespace pl::stream

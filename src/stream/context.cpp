@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "context.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "context_parts.hpp"
+#include "fork_guard.hpp"
+#include "kernel_image.hpp"
+#include "stream_put_image.hpp"
+#include "worker_pool.hpp"
+
+namespace pl::stream {
+namespace {
+
+constexpr std::chrono::seconds kCloseLimit{1};
+
+result<copy::gpu_context> find_gpu(const cu::driver_table& cuda, int wanted) {
+  cu::context_t current = nullptr;
+  static_cast<void>(cuda.cuCtxGetCurrent(&current));
+  int ordinal = -1;
+  if (current != nullptr && cuda.cuCtxGetDevice(&ordinal) != cu::error_code::success) ordinal = -1;
+  if (wanted < 0 && ordinal < 0)
+    return failure{EINVAL, "no CUDA context is current and no device is named: set context_options.device_ordinal"};
+  if (wanted < 0 || wanted == ordinal) return copy::find_context(cuda, ordinal, current);
+  return copy::find_context(cuda, wanted, nullptr);
+}
+
+int cpu_near(const copy::gpu_context& gpu) {
+  char bus[32] = {};
+  if (gpu.cuda->cuDeviceGetPCIBusId(bus, sizeof bus, gpu.device_ordinal) != cu::error_code::success) return -1;
+  const auto near = copy::cpus_near(bus);
+  return near.empty() ? -1 : near.back();  // the last: applications pin themselves from the first
+}
+
+}  // namespace
+
+result<std::unique_ptr<context>> context::open(const cu::driver_table& cuda, link::bootstrap& with,
+                                               const context_options& wanted) {
+  auto gpu = find_gpu(cuda, wanted.device_ordinal);
+  if (!gpu) return gpu.error();
+  auto of = std::make_unique<parts>();
+  of->gpu = *gpu;
+  of->options = wanted;
+  if (cuda.cuStreamBatchMemOp_v2 == nullptr)
+    return failure{ENOTSUP, "this driver has no stream memory operations: 11.7 or newer is needed"};
+  auto words = word_pool::make(*gpu, wanted.channels);
+  if (!words) return words.error();
+  of->words = std::move(words).value();
+  of->importer = std::make_unique<memory_importer>(*gpu);
+  if (auto done = of->load_kernel(); !done) return done.error();
+  auto messages = link::messenger::open(nullptr, with, wanted.messages);
+  if (!messages) return messages.error();
+  of->messages = std::move(messages).value();
+  const int cpu = wanted.service_cpu >= 0 ? wanted.service_cpu : cpu_near(*gpu);
+  of->watch = std::make_unique<service>(*of->messages, wanted.mode, wanted.wait_timeout, cpu);
+  return std::unique_ptr<context>(new context(std::move(of)));
+}
+
+context::context(std::unique_ptr<parts> of) : parts_(std::move(of)) {}
+context::~context() = default;
+
+context::parts::~parts() {
+  if (watch != nullptr) static_cast<void>(watch->flush(kCloseLimit));
+  watch.reset();
+  hellos.clear();
+  messages.reset();
+  importer.reset();
+  words.reset();
+  if (module == nullptr || !gpu.is_alive()) return;
+  if (auto in = copy::context_use::enter(gpu)) static_cast<void>(gpu.cuda->cuModuleUnload(module));
+}
+
+// Loaded now: at the first launch the driver might wait for the device, and with it for a stream that waits for us.
+status context::parts::load_kernel() {
+  auto in = copy::context_use::enter(gpu);
+  if (!in) return in.error();
+  auto loaded = cu::load_kernels(*gpu.cuda, kernels::stream_put());
+  if (!loaded) {
+    ways.kernel_limit = 0;  // built without nvcc: the copy engine does it all
+    return loaded.code() == ENOTSUP ? status{} : status{loaded.error()};
+  }
+  module = *loaded;
+  if (const auto rc = gpu.cuda->cuModuleGetFunction(&ways.kernel, module, "stream_put"); rc != cu::error_code::success)
+    return cu::make_error(*gpu.cuda, rc, "the put kernel");
+  return {};
+}
+
+void context::parts::close(channel& end) {
+  const auto core = end.core_;
+  {
+    const std::lock_guard lock(mutex);
+    channels.erase(&end);
+  }
+  watch->close(core, [this, core] {
+    const std::lock_guard lock(mutex);
+    words->give_back(core->index);
+  });
+}
+
+int context::rank() const noexcept { return parts_->messages->rank(); }
+int context::size() const noexcept { return parts_->messages->size(); }
+
+capabilities context::query() const {
+  capabilities out;
+  out.device_ordinal = parts_->gpu.device_ordinal;
+  out.has_cpu_mapping = parts_->words->is_mapped();
+  out.why_no_mapping = parts_->words->why_unmapped();
+  out.writer = parts_->ways.writer;
+  out.kernel_limit = parts_->ways.kernel_limit;
+  return out;
+}
+
+// ---- Windows
+
+result<window_key> context::expose(cu::device_ptr memory, std::size_t bytes) {
+  auto key = export_memory(parts_->gpu, memory, bytes);
+  if (!key) return key.error();
+  const std::lock_guard lock(parts_->mutex);
+  window_key out{*key, parts_->next_window++, rank()};
+  parts_->windows.push_back(out);
+  return out;
+}
+
+void context::withdraw(const window_key& key) {
+  const std::lock_guard lock(parts_->mutex);
+  std::erase_if(parts_->windows, [&](const window_key& w) { return w.id == key.id; });
+}
+
+result<remote_window> context::import(const window_key& key) {
+  if (key.rank < 0 || key.rank >= size()) return failure{EINVAL, "not a window's key: its rank is none of this job's"};
+  remote_window out{key.id, key.rank, key.memory.bytes, 0};
+  auto opened = parts_->importer->open(key.memory);
+  if (opened) out.address = *opened;
+  else if (opened.code() != ENOTSUP) return opened.error();
+  return out;
+}
+
+// ---- Channels
+
+result<std::unique_ptr<channel>> context::connect(int peer, std::uint32_t id, const channel_options& wanted) {
+  if (peer < 0 || peer >= size() || peer == rank())
+    return failure{EINVAL, "rank " + std::to_string(peer) + " is no other rank of this job of " + std::to_string(size())};
+  auto& of = *parts_;
+  std::shared_ptr<channel_core> core;
+  {
+    const std::lock_guard lock(of.mutex);
+    auto index = of.words->take();
+    if (!index) return index.error();
+    core = std::make_shared<channel_core>(*of.words, *index, peer, id, wanted);
+  }
+  auto greeting = std::make_unique<std::pair<hello, link::request>>();
+  auto key = export_memory(of.gpu, of.words->gpu(core->index), sizeof(gpu_words));
+  if (!key) return key.error();
+  greeting->first.wanted = wanted.executor;
+  greeting->first.words = *key;
+  greeting->second =
+      of.messages->isend(peer, link::host_buffer(&greeting->first, sizeof(hello)), tag_of(message_kind::hello, id));
+  std::unique_ptr<channel> out(new channel(*this, core));
+  const std::lock_guard lock(of.mutex);
+  of.hellos.push_back(std::move(greeting));
+  of.channels.insert(out.get());
+  of.watch->add(core);
+  return out;
+}
+
+status channel::ready(std::chrono::milliseconds limit) {
+  if (executor_ != nullptr) return {};
+  auto& of = *context_->parts_;
+  hello theirs;
+  const auto from = of.messages->recv(core_->peer, link::host_buffer(&theirs, sizeof theirs),
+                                      tag_of(message_kind::hello, core_->id), link::kWholeTag, limit);
+  if (!from) return from.error();
+  if (from->bytes != sizeof theirs || theirs.version != hello{}.version)
+    return failure{EPROTO, "rank " + std::to_string(core_->peer) + " runs another version of Peerlane"};
+  const auto reach = of.importer->open(theirs.words);
+  struct verdict {
+    std::uint32_t can_reach, wanted;
+  };
+  const auto mine = core_->options.executor;
+  verdict ours{reach.ok() ? 1u : 0u, static_cast<std::uint32_t>(mine)}, other = ours;
+  if (!(theirs.words.owner == process_token::here())) {
+    const auto tag = tag_of(message_kind::verdict, core_->id);
+    if (auto sent = of.messages->send(core_->peer, link::host_buffer(&ours, sizeof ours), tag, limit); !sent) return sent;
+    const auto got = of.messages->recv(core_->peer, link::host_buffer(&other, sizeof other), tag, link::kWholeTag, limit);
+    if (!got) return got.error();
+  }
+  const bool is_proxy = mine == executor_kind::proxy || theirs.wanted == executor_kind::proxy;
+  const bool is_peer = !is_proxy && ours.can_reach != 0 && other.can_reach != 0;
+  if (!is_peer && (mine == executor_kind::peer || theirs.wanted == executor_kind::peer))
+    return failure{ENOTSUP, reach.ok() ? "the peer's GPU cannot reach this one's memory" : reach.error().message};
+  if (!is_peer) return failure{ENOTSUP, "the proxy executor is not there yet"};
+  executor_ =
+      make_peer_executor(of.gpu, of.ways, {*reach, of.words->gpu(core_->index), of.words->host_on_gpu(core_->index)});
+  core_->kind.store(executor_->kind(), std::memory_order_release);
+  return {};
+}
+
+void context::set_mode(run_mode mode) { parts_->watch->set_mode(mode); }
+
+std::string context::diag() const {
+  std::string out = "rank " + std::to_string(rank()) + " of " + std::to_string(size()) + ", GPU " +
+                    std::to_string(parts_->gpu.device_ordinal) + "\n" + parts_->watch->report();
+  const std::lock_guard lock(parts_->mutex);
+  for (const auto* each : parts_->channels) out += each->diag();
+  return out;
+}
+
+}  // namespace pl::stream

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inside of a context, for context.cpp and channel.cpp.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "context.hpp"
+#include "service.hpp"
+
+namespace pl::stream {
+
+// What an end tells the other about itself. Plain bytes.
+struct hello {
+  std::uint32_t version = 1;
+  executor_kind wanted = executor_kind::automatic;
+  memory_key words;
+};
+
+struct context::parts {
+  copy::gpu_context gpu;
+  context_options options;
+  std::unique_ptr<link::messenger> messages;
+  std::unique_ptr<word_pool> words;
+  std::unique_ptr<memory_importer> importer;
+  std::unique_ptr<service> watch;
+  cu::module_t module = nullptr;
+  peer_ways ways;
+
+  std::mutex mutex;  // of what follows, and of words->take / give_back
+  std::uint32_t next_window = 1;
+  std::vector<window_key> windows;
+  std::set<const channel*> channels;
+  std::vector<std::unique_ptr<std::pair<hello, link::request>>> hellos;  // sent, not yet gone
+
+  ~parts();
+  status load_kernel();
+  void close(channel& end);
+};
+
+}  // namespace pl::stream

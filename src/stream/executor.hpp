@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the bytes and words of a channel get to its peer. The waiting side is the same for all: a word in the waiter's own
+// GPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "driver_table.hpp"
+#include "remote_memory.hpp"
+#include "status.hpp"
+
+namespace pl::stream {
+
+enum class executor_kind : std::uint32_t {
+  automatic = 0,
+  peer = 1,   // P: from GPU to GPU, no CPU takes part
+  proxy = 2,  // X: the stream rings, the service thread sends
+};
+const char* name_of(executor_kind kind) noexcept;
+
+// A window of the peer, as this process knows it.
+struct remote_window {
+  std::uint32_t id = 0;    // in its owner
+  std::int32_t rank = -1;  // its owner
+  std::uint64_t bytes = 0;
+  cu::device_ptr address = 0;  // where this GPU reaches it; 0: it cannot
+};
+
+struct put_request {
+  cu::device_ptr source = 0;
+  std::size_t bytes = 0;  // 0: only the signal
+  const remote_window* to = nullptr;
+  std::uint64_t offset = 0;
+  std::uint64_t sequence = 0;  // what the peer's signal word becomes
+  std::uint64_t released = 0;  // wait until the peer has released so many; 0: do not wait
+};
+
+// Of one channel. Calls come from the channel's thread, with the context current. Each queues on the stream and returns;
+// a refusal leaves what was queued before it.
+class executor {
+ public:
+  virtual ~executor() = default;
+  virtual executor_kind kind() const noexcept = 0;
+  // EAGAIN: too much is under way on this stream; nothing was queued.
+  virtual status put(cu::stream_t on, const put_request& what) = 0;
+  // The peer's ack word becomes `sequence`.
+  virtual status acknowledge(cu::stream_t on, std::uint64_t sequence) = 0;
+  // Service thread: stops writing the peer's words and gives up what is under way.
+  virtual void stop() noexcept {}
+  // Lines for diag(), two spaces indented; from any thread.
+  virtual std::string report() const { return {}; }
+};
+
+}  // namespace pl::stream

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "peer_executor.hpp"
+
+#include <cstddef>
+
+#include "mem_ops.hpp"
+#include "words.hpp"
+
+namespace pl::stream {
+namespace {
+
+class peer_executor final : public executor {
+ public:
+  peer_executor(const copy::gpu_context& context, const peer_ways& ways, const peer_words& words)
+      : context_(context), ways_(ways), words_(words) {}
+
+  executor_kind kind() const noexcept override { return executor_kind::peer; }
+
+  status put(cu::stream_t on, const put_request& what) override {
+    if (what.bytes != 0 && what.bytes <= ways_.kernel_limit) return put_by_kernel(on, what);
+    mem_ops ops(*context_.cuda, on);
+    if (what.released != 0) ops.wait64(words_.ours + offsetof(gpu_words, ack), what.released);
+    if (what.bytes != 0) {
+      if (auto done = ops.submit(); !done) return done;
+      if (auto done = copy(on, what.to->address + what.offset, what.source, what.bytes); !done) return done;
+    }
+    if (auto done = write_flag(ops, on, offsetof(gpu_words, signal), what.sequence); !done) return done;
+    ops.write64(words_.host + offsetof(host_words, sent), what.sequence);
+    return ops.submit();
+  }
+
+  status acknowledge(cu::stream_t on, std::uint64_t sequence) override {
+    mem_ops ops(*context_.cuda, on);
+    if (auto done = write_flag(ops, on, offsetof(gpu_words, ack), sequence); !done) return done;
+    return ops.submit();
+  }
+
+ private:
+  status put_by_kernel(cu::stream_t on, const put_request& what) {
+    if (what.released != 0) {
+      mem_ops ops(*context_.cuda, on);
+      if (auto done = ops.wait64(words_.ours + offsetof(gpu_words, ack), what.released).submit(); !done) return done;
+    }
+    return launch(on, what.to->address + what.offset, what.source, what.bytes, words_.theirs + offsetof(gpu_words, signal),
+                  what.sequence, words_.host + offsetof(host_words, sent));
+  }
+
+  status launch(cu::stream_t on, std::uint64_t dst, std::uint64_t src, std::uint64_t bytes, std::uint64_t flag,
+                std::uint64_t value, std::uint64_t sent) {
+    std::uint64_t sent_value = value;
+    void* parameters[] = {&dst, &src, &bytes, &flag, &value, &sent, &sent_value};
+    const auto rc = context_.cuda->cuLaunchKernel(ways_.kernel, 1, 1, 1, ways_.threads, 1, 1, 0, on, parameters, nullptr);
+    if (rc != cu::error_code::success) return cu::make_error(*context_.cuda, rc, "launch of the put kernel");
+    return {};
+  }
+
+  status copy(cu::stream_t on, cu::device_ptr dst, cu::device_ptr src, std::size_t bytes) {
+    const auto rc = context_.cuda->cuMemcpyDtoDAsync_v2(dst, src, bytes, on);
+    if (rc != cu::error_code::success) return cu::make_error(*context_.cuda, rc, "copy to the peer's window");
+    return {};
+  }
+
+  // What `ops` holds is queued before it, in every way.
+  status write_flag(mem_ops& ops, cu::stream_t on, std::size_t offset, std::uint64_t value) {
+    if (ways_.writer == flag_writer::direct) {
+      ops.write64(words_.theirs + offset, value);
+      return {};
+    }
+    if (ways_.writer == flag_writer::kernel) {
+      if (auto done = ops.submit(); !done) return done;
+      return launch(on, 0, 0, 0, words_.theirs + offset, value, 0);
+    }
+    // Both the write here and the copy are in the order of the stream, so that the next flag cannot overtake this copy.
+    const auto scratch = words_.ours + (offset == offsetof(gpu_words, signal) ? offsetof(gpu_words, scratch_signal)
+                                                                              : offsetof(gpu_words, scratch_ack));
+    ops.write64(scratch, value);
+    if (auto done = ops.submit(); !done) return done;
+    return copy(on, words_.theirs + offset, scratch, sizeof value);
+  }
+
+  const copy::gpu_context context_;
+  const peer_ways ways_;
+  const peer_words words_;
+};
+
+}  // namespace
+
+const char* name_of(executor_kind kind) noexcept {
+  if (kind == executor_kind::peer) return "peer";
+  return kind == executor_kind::proxy ? "proxy" : "automatic";
+}
+
+std::unique_ptr<executor> make_peer_executor(const copy::gpu_context& context, const peer_ways& ways,
+                                             const peer_words& words) {
+  return std::make_unique<peer_executor>(context, ways, words);
+}
+
+}  // namespace pl::stream

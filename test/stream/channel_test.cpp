@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// Channels between two processes, by the peer executor.
+#include "channel.hpp"
+
+#include "stream_job.hpp"
+
+namespace pl::stream {
+namespace {
+
+constexpr std::size_t kBytes = 1 << 20;
+
+// Two windows: what came, and what goes.
+struct two_ends {
+  test::device_buffer in{kBytes}, out{kBytes};
+  std::unique_ptr<channel> to;
+  remote_window there;
+  int open(const scene& at, const channel_options& options = {}) {
+    auto mine = at.by->expose(in.pointer(), kBytes);
+    CHECK_OK(mine);
+    auto keys = exchange_keys(at, *mine);
+    CHECK_OK(keys);
+    auto window = at.by->import((*keys)[static_cast<std::size_t>(1 - at.rank)]);
+    CHECK_OK(window);
+    there = *window;
+    auto end = at.by->connect(1 - at.rank, 7, options);
+    CHECK_OK(end);
+    to = std::move(end).value();
+    CHECK_OK(to->ready(kPatience));
+    return 0;
+  }
+};
+
+int ping_pong(const scene& at) {
+  two_ends ends;
+  if (const int line = ends.open(at)) return line;
+  CHECK(ends.to->executor() == executor_kind::peer);
+  std::uint64_t round = 0;
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{8}, std::size_t{100}, std::size_t{4096}, kBytes}) {
+    for (int i = 0; i < 5; ++i, ++round) {
+      const auto mine = test::random_bytes(bytes, round * 2 + static_cast<unsigned>(at.rank));
+      test::set_device_bytes(ends.out.pointer(), mine);
+      if (at.rank == 1) CHECK_OK(ends.to->wait_signal(at.on));
+      CHECK_OK(ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), bytes));
+      if (at.rank == 0) CHECK_OK(ends.to->wait_signal(at.on));
+      CHECK(cuda().cuStreamSynchronize(at.on) == 0);
+      CHECK(test::device_bytes(ends.in.pointer(), bytes) ==
+            test::random_bytes(bytes, round * 2 + static_cast<unsigned>(1 - at.rank)));
+      CHECK_OK(at.with->barrier());
+    }
+  }
+  const auto now = ends.to->state();
+  CHECK(now.error == 0 && now.puts == 25 && now.sent == 25 && now.waits == 25 && now.passed == 25);
+  CHECK_OK(at.with->barrier());
+  return 0;
+}
+
+TEST(channel, ping_pong_between_two_gpus) { EXPECT_EQ(run_streams(2, gpus::one_each, {}, ping_pong), 0); }
+TEST(channel, ping_pong_on_one_gpu) { EXPECT_EQ(run_streams(2, gpus::shared, {}, ping_pong), 0); }
+
+TEST(channel, depth_holds_puts_back_until_the_peer_has_released) {
+  EXPECT_EQ(run_streams(2, gpus::one_each, {},
+                        [](const scene& at) {
+                          two_ends ends;
+                          channel_options options;
+                          options.depth = 2;
+                          if (const int line = ends.open(at, options)) return line;
+                          auto& to = *ends.to;
+                          if (at.rank == 0) {
+                            for (int i = 0; i < 4; ++i)
+                              CHECK_OK(to.put_signal(at.on, ends.there, 0, ends.out.pointer(), 64));
+                            CHECK_OK(at.with->barrier());  // rank 1 has seen two puts
+                            CHECK(to.state().sent == 2);
+                            CHECK(to.diag().find("release put 1") != std::string::npos);
+                            CHECK_OK(at.with->barrier());
+                            CHECK(cuda().cuStreamSynchronize(at.on) == 0);
+                            CHECK(to.state().sent == 4);
+                            CHECK_OK(at.with->barrier());
+                            return 0;
+                          }
+                          CHECK_OK(to.host_wait(2, kPatience));
+                          CHECK(to.host_wait(3, 20ms).code() == ETIMEDOUT);
+                          CHECK_OK(at.with->barrier());
+                          CHECK_OK(at.with->barrier());
+                          for (std::uint64_t i = 1; i <= 4; ++i) {
+                            CHECK_OK(to.wait_signal(at.on));
+                            CHECK_OK(to.release(at.on, i));
+                          }
+                          CHECK(cuda().cuStreamSynchronize(at.on) == 0);
+                          CHECK_OK(at.with->barrier());
+                          return 0;
+                        }),
+            0);
+}
+
+TEST(channel, a_stuck_wait_is_let_go_after_its_time) {
+  EXPECT_EQ(run_streams(2, gpus::one_each, {},
+                        [](const scene& at) {
+                          two_ends ends;
+                          channel_options options;
+                          if (at.rank == 0) options.wait_timeout = 50ms;
+                          if (const int line = ends.open(at, options)) return line;
+                          if (at.rank == 0) {
+                            CHECK_OK(ends.to->wait_signal(at.on));
+                            CHECK(cuda().cuStreamSynchronize(at.on) == 0);
+                            CHECK(ends.to->state().error == ETIMEDOUT);
+                            CHECK(ends.to->wait_signal(at.on).code() == ETIMEDOUT);
+                            CHECK(ends.to->diag().find("wait 1") != std::string::npos);
+                          } else {
+                            CHECK_OK(ends.to->wait_signal(at.on, 9));  // its peer's error lets it go
+                            CHECK(cuda().cuStreamSynchronize(at.on) == 0);
+                            CHECK(ends.to->state().error == EPIPE);
+                          }
+                          CHECK_OK(at.with->barrier());
+                          return 0;
+                        }),
+            0);
+}
+
+TEST(channel, cancel_lets_both_ends_go) {
+  EXPECT_EQ(run_streams(2, gpus::one_each, {},
+                        [](const scene& at) {
+                          two_ends ends;
+                          if (const int line = ends.open(at)) return line;
+                          CHECK_OK(ends.to->wait_signal(at.on));
+                          if (at.rank == 0) ends.to->cancel(ECANCELED);
+                          CHECK(cuda().cuStreamSynchronize(at.on) == 0);
+                          while (ends.to->state().error == 0) sched_yield();
+                          CHECK(ends.to->state().error == (at.rank == 0 ? ECANCELED : EPIPE));
+                          CHECK_OK(at.with->barrier());
+                          return 0;
+                        }),
+            0);
+}
+
+TEST(channel, death_of_the_peer_lets_its_waiters_go) {
+  EXPECT_EQ(run_streams(
+                2, gpus::one_each, {},
+                [](const scene& at) {
+                  two_ends ends;
+                  if (const int line = ends.open(at)) return line;
+                  CHECK_OK(at.with->barrier());
+                  if (at.rank == 1) raise(SIGKILL);
+                  CHECK_OK(ends.to->wait_signal(at.on));
+                  CHECK(cuda().cuStreamSynchronize(at.on) == 0);
+                  CHECK(ends.to->state().error == ECONNRESET);
+                  return 0;
+                },
+                1),
+            0);
+}
+
+TEST(channel, refuses_what_cannot_be_meant) {
+  EXPECT_EQ(run_streams(2, gpus::one_each, {},
+                        [](const scene& at) {
+                          two_ends ends;
+                          channel_options options;
+                          options.most_queued = 4;
+                          if (const int line = ends.open(at, options)) return line;
+                          auto& to = *ends.to;
+                          CHECK(to.put_signal(at.on, ends.there, kBytes, ends.out.pointer(), 1).code() == ERANGE);
+                          auto foreign = ends.there;
+                          foreign.rank = at.rank;
+                          CHECK(to.put_signal(at.on, foreign, 0, ends.out.pointer(), 1).code() == EINVAL);
+                          CHECK(to.wait_signal(at.on, 0).code() == EINVAL);
+                          CHECK(at.by->connect(at.rank, 1).code() == EINVAL);
+                          CHECK(at.by->connect(5, 1).code() == EINVAL);
+                          CHECK(at.by->expose(ends.in.pointer(), kBytes + 1).code() == EINVAL);
+                          CHECK_OK(at.with->barrier());
+                          // A stuck stream does not fill the driver's queue.
+                          for (int i = 0; i < 4; ++i) CHECK_OK(to.wait_signal(at.on));
+                          CHECK(to.wait_signal(at.on).code() == EAGAIN);
+                          for (int i = 0; i < 4; ++i) CHECK_OK(to.signal(at.on));
+                          // Behind waits that nothing ends: nothing moves until one gives up.
+                          CHECK_OK(at.with->barrier());
+                          if (at.rank == 0) to.cancel(ECANCELED);
+                          CHECK(cuda().cuStreamSynchronize(at.on) == 0);
+                          CHECK_OK(at.with->barrier());
+                          return 0;
+                        }),
+            0);
+}
+
+}  // namespace
+}  // namespace pl::stream
