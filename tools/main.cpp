@@ -39,6 +39,10 @@ constexpr std::array kCommands = {
     command{"bandwidth", "nvbandwidth", run_bandwidth,
             "every link between host and GPU memory: rates, latencies, what to expect, and what is wrong"},
     command{"p2p", nullptr, run_p2p, "messages between two processes' buffers, measured and printed as OSU's benchmarks do"},
+#ifdef PL_HAS_ASYNC
+    command{"async", nullptr, run_async,
+            "streams that signal each other: benchmarks against the CPU between kernel and message"},
+#endif
     command{"env", nullptr, run_env, "environment variables: meaning, value, problems"},
 };
 

@@ -55,5 +55,6 @@ int run_explain_copy(const invocation& call);
 int run_topo(const invocation& call);
 int run_bandwidth(const invocation& call);
 int run_p2p(const invocation& call);
+int run_async(const invocation& call);
 
 }  // namespace pl::tools
