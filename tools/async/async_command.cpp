@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 
+#include "cost.hpp"
 #include "gpu_choice.hpp"
 #include "launch.hpp"
 #include "options.hpp"
@@ -124,12 +125,38 @@ int run_pingpong_command(const tools::invocation& call) {
   return p2p::run_forked(world, call.program, [&](int rank) { return live(what, call, rank, world); });
 }
 
+int run_cost_command(const tools::invocation& call) {
+  cost_plan plan;
+  tools::common_options common;
+  std::int64_t operations = plan.operations, repeats = plan.repeats;
+  tools::command_parser parser(call, "What each kind of queued operation costs, on the GPU and in its call.");
+  parser.integer("-n,--operations", operations, 1, 250, "of a kind in a row");
+  parser.integer("-r,--repeats", repeats, 1, 1000, "turns of each kind");
+  parser.common(common);
+  if (const auto code = parser.parse()) return *code;
+  plan.operations = static_cast<int>(operations);
+  plan.repeats = static_cast<int>(repeats);
+  tools::report report(call, common, "async");
+  const int count = gpu_count();
+  const tools::gpu_session gpu(common.gpu, false);
+  for (int other = 0; other < count && plan.peer < 0; ++other) {
+    int can = 0;
+    if (other != gpu.ordinal() && gpu.cuda().cuDeviceCanAccessPeer(&can, gpu.ordinal(), other) == 0 && can != 0)
+      plan.peer = other;
+  }
+  report.describe(&gpu, nullptr, tools::place_thread(common, gpu.bus_id(), gpu.simulated()));
+  const int code = run_cost(gpu, plan, &report.file());
+  report.write();
+  return code;
+}
+
 struct benchmark {
   const char *name, *help;
   int (*run)(const tools::invocation&);
 };
 constexpr benchmark kBenchmarks[] = {
     {"pingpong", "receive, kernel, send in turn between two GPUs", run_pingpong_command},
+    {"cost", "what each kind of queued operation costs, on the GPU and in its call", run_cost_command},
 };
 
 }  // namespace
