@@ -73,15 +73,23 @@ status channel::wait_signal(cu::stream_t on, std::uint64_t sequence) {
   if (auto in = enter(on); !in) return in;
   if (sequence == 0 || is_poisoned(sequence)) return failure{EINVAL, "puts are counted from 1"};
   const auto number = core_->waits.load(std::memory_order_relaxed) + 1;
-  if (auto room = check(number, core_->passed()); !room) return room;
-  const auto& words = *core_->words;
-  const auto host = words.host_on_gpu(core_->index);
-  mem_ops ops(*context_->parts_->gpu.cuda, on);
-  ops.write64(host + offsetof(host_words, reached), number)
-      .wait64(words.gpu(core_->index) + offsetof(gpu_words, signal), sequence)
-      .write64(host + offsetof(host_words, passed), number);
-  if (auto done = ops.submit(); !done) return done;
+  if (auto room = check(number, core_->reached()); !room) return room;
+  core_->set_target(number, sequence);
+  if (auto done = queue_wait(on, number, sequence); !done) return done;
   core_->waits.store(number, std::memory_order_release);
+  return {};
+}
+
+status channel::queue_wait(cu::stream_t on, std::uint64_t number, std::uint64_t sequence) {
+  const auto& words = *core_->words;
+  auto& of = *context_->parts_;
+  auto word = words.gpu(core_->index) + offsetof(gpu_words, signal);
+  auto reached = words.host_on_gpu(core_->index) + offsetof(host_words, reached);
+  if (core_->options.wait == wait_way::front_end || of.ways.wait_kernel == nullptr)
+    return mem_ops(*of.gpu.cuda, on).write64(reached, number).wait64(word, sequence).submit();
+  void* parameters[] = {&word, &sequence, &reached, &number};
+  const auto rc = of.gpu.cuda->cuLaunchKernel(of.ways.wait_kernel, 1, 1, 1, 1, 1, 1, 0, on, parameters, nullptr);
+  if (rc != cu::error_code::success) return cu::make_error(*of.gpu.cuda, rc, "launch of the wait kernel");
   return {};
 }
 
@@ -123,7 +131,7 @@ channel_state channel::state() const {
   out.sent = core_->sent();
   out.waits = core_->waits.load(std::memory_order_acquire);
   out.reached = core_->reached();
-  out.passed = core_->passed();
+  if (core_->words->is_mapped()) out.passed = core_->passed();
   return out;
 }
 
@@ -131,17 +139,15 @@ std::string channel::diag() const {
   const auto now = state();
   std::string out = "channel " + std::to_string(core_->id) + " to rank " + std::to_string(core_->peer) + ", " +
                     name_of(now.executor) + " executor: " + std::to_string(now.puts) + " puts queued, " +
-                    std::to_string(now.sent) + " have left; " + std::to_string(now.waits) + " waits queued, " +
-                    std::to_string(now.passed) + " over\n";
+                    std::to_string(now.sent) + " have left; " + std::to_string(now.waits) +
+                    " waits queued, a stream has come to " + std::to_string(now.reached) + "\n";
   if (now.error != 0) out += "  in error " + std::to_string(now.error) + ": " + now.why + "\n";
-  else if (now.reached > now.passed) {
-    out += "  a stream stands in wait " + std::to_string(now.passed + 1);
-    if (core_->words->is_mapped())
-      out += "; " + std::to_string(core_->words->load(core_->index, offsetof(gpu_words, signal))) +
-             " puts of the peer are here";
-    out += "\n";
-  } else if (now.waits > now.passed) {
-    out += "  no stream has come to wait " + std::to_string(now.passed + 1) + ": look at what is queued before it\n";
+  else if (core_->words->is_mapped() && now.reached > now.passed) {
+    out += "  a stream stands in wait " + std::to_string(now.reached) + " for put " +
+           std::to_string(core_->target(now.reached)) + "; " +
+           std::to_string(core_->words->load(core_->index, offsetof(gpu_words, signal))) + " puts of the peer are here\n";
+  } else if (now.waits > now.reached) {
+    out += "  no stream has come to wait " + std::to_string(now.reached + 1) + ": look at what is queued before it\n";
   }
   if (now.error == 0 && now.puts > now.sent && core_->options.depth != 0 && now.sent >= core_->options.depth)
     out += "  the next put may be waiting for the peer to release put " +

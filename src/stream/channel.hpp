@@ -25,6 +25,8 @@ namespace pl::stream {
 class context;
 struct channel_core;
 
+enum class wait_way : std::uint32_t { front_end = 0, kernel = 1 };
+
 struct channel_options {
   executor_kind executor = executor_kind::automatic;
   // Puts that the peer has not released: put(n) waits on the stream for release(n - depth). 0: no such wait, the peer
@@ -32,7 +34,10 @@ struct channel_options {
   unsigned depth = 0;
   // Waits that streams have not come past, and puts that have not left: beyond, calls answer EAGAIN rather than fill the
   // driver's launch queue, where a call would block and with it the calls for other streams.
-  unsigned most_queued = 256;
+  unsigned most_queued = 256;  // at most 1000
+  // How a stream waits. A polling kernel hears 3 us sooner and is one more launch for the CPU (3 us); it needs the GPU to be
+  // this process's own: with others on it, kernels that poll take turns with them.
+  wait_way wait = wait_way::front_end;
   // A stream that has stood in one wait for so long is let go, and the channel is in error ETIMEDOUT. Negative: the
   // context's; 0: never.
   std::chrono::nanoseconds wait_timeout{-1};
@@ -48,7 +53,7 @@ struct channel_state {
   std::uint64_t sent = 0;     // have left this GPU
   std::uint64_t waits = 0;    // queued
   std::uint64_t reached = 0;  // a stream has come to them
-  std::uint64_t passed = 0;   // a stream has got past them
+  std::uint64_t passed = 0;   // a stream has got past them; 0 where the CPU cannot read GPU memory
 };
 
 class channel {
@@ -91,6 +96,7 @@ class channel {
   channel(context& of, std::shared_ptr<channel_core> core);
   status check(std::uint64_t queued, std::uint64_t retired);
   status enter(cu::stream_t on);
+  status queue_wait(cu::stream_t on, std::uint64_t number, std::uint64_t sequence);
   context* context_;
   std::shared_ptr<channel_core> core_;
   std::unique_ptr<class executor> executor_;

@@ -3,6 +3,7 @@
 // can touch its words any more.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -22,6 +23,9 @@ struct channel_core {
   const int peer;
   const std::uint32_t id;
   const channel_options options;
+
+  static constexpr unsigned kMostQueued =
+      1000;  // fewer than kTargets: no target is written over while a wait for it is queued
 
   // Queued by the channel's thread.
   std::atomic<std::uint64_t> puts{0}, waits{0};
@@ -45,11 +49,19 @@ struct channel_core {
 
   host_words& host() const noexcept { return words->host(index); }
   std::uint64_t reached() const noexcept { return __atomic_load_n(&host().reached, __ATOMIC_ACQUIRE); }
-  std::uint64_t passed() const noexcept { return __atomic_load_n(&host().passed, __ATOMIC_ACQUIRE); }
+  // Waits that streams have got past; a read of GPU memory. Precondition: the words are mapped.
+  std::uint64_t passed() const noexcept;
+  // What wait `number` waits for; kept for those that a stream may stand in.
+  std::uint64_t target(std::uint64_t number) const noexcept {
+    return targets[number % kTargets].load(std::memory_order_relaxed);
+  }
+  void set_target(std::uint64_t number, std::uint64_t sequence) noexcept {
+    targets[number % kTargets].store(sequence, std::memory_order_relaxed);
+  }
   std::uint64_t sent() const noexcept { return __atomic_load_n(&host().sent, __ATOMIC_ACQUIRE); }
-  // Whether some stream still has work of this channel before it.
+  // No stream has work of this channel before it, but for a wait that is poisoned and will be looked at within microseconds.
   bool is_quiet() const noexcept {
-    return passed() == waits.load(std::memory_order_acquire) && sent() == puts.load(std::memory_order_acquire);
+    return reached() == waits.load(std::memory_order_acquire) && sent() == puts.load(std::memory_order_acquire);
   }
 
   // Every word on which a stream of ours may wait becomes poison(code). Any thread; again and again while streams are not
@@ -57,10 +69,13 @@ struct channel_core {
   void poison_words(int code) const noexcept;
 
   // Service thread only.
-  std::uint64_t stood_at = 0;     // passed() when it was last seen to stand
+  std::uint64_t stood_at = 0;     // the wait in which a stream was last seen to stand
   std::uint64_t stood_since = 0;  // monotonic ns, 0: it does not stand
+  std::uint64_t quiet_since = 0;  // the same, of is_quiet() after closing
 
  private:
+  static constexpr std::size_t kTargets = 1024;
+  std::array<std::atomic<std::uint64_t>, kTargets> targets{};
   mutable std::mutex mutex;
   std::string reason;
 };

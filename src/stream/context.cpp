@@ -83,6 +83,8 @@ status context::parts::load_kernel() {
   module = *loaded;
   if (const auto rc = gpu.cuda->cuModuleGetFunction(&ways.kernel, module, "stream_put"); rc != cu::error_code::success)
     return cu::make_error(*gpu.cuda, rc, "the put kernel");
+  if (const auto rc = gpu.cuda->cuModuleGetFunction(&ways.wait_kernel, module, "stream_wait"); rc != cu::error_code::success)
+    return cu::make_error(*gpu.cuda, rc, "the wait kernel");
   return {};
 }
 
@@ -141,6 +143,8 @@ result<remote_window> context::import(const window_key& key) {
 result<std::unique_ptr<channel>> context::connect(int peer, std::uint32_t id, const channel_options& wanted) {
   if (peer < 0 || peer >= size() || peer == rank())
     return failure{EINVAL, "rank " + std::to_string(peer) + " is no other rank of this job of " + std::to_string(size())};
+  if (wanted.most_queued == 0 || wanted.most_queued > channel_core::kMostQueued)
+    return failure{EINVAL, "most_queued is 1 to " + std::to_string(channel_core::kMostQueued)};
   auto& of = *parts_;
   std::shared_ptr<channel_core> core;
   {

@@ -9,6 +9,8 @@
 namespace pl::stream {
 namespace {
 
+constexpr std::size_t kOneWarpBytes = 512;  // a 16-byte access of each thread
+
 class peer_executor final : public executor {
  public:
   peer_executor(const copy::gpu_context& context, const peer_ways& ways, const peer_words& words)
@@ -49,7 +51,8 @@ class peer_executor final : public executor {
                 std::uint64_t value, std::uint64_t sent) {
     std::uint64_t sent_value = value;
     void* parameters[] = {&dst, &src, &bytes, &flag, &value, &sent, &sent_value};
-    const auto rc = context_.cuda->cuLaunchKernel(ways_.kernel, 1, 1, 1, ways_.threads, 1, 1, 0, on, parameters, nullptr);
+    const unsigned threads = bytes <= kOneWarpBytes ? 32 : 256;
+    const auto rc = context_.cuda->cuLaunchKernel(ways_.kernel, 1, 1, 1, threads, 1, 1, 0, on, parameters, nullptr);
     if (rc != cu::error_code::success) return cu::make_error(*context_.cuda, rc, "launch of the put kernel");
     return {};
   }

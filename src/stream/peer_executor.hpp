@@ -18,9 +18,9 @@ enum class flag_writer : std::uint32_t {
 // What a context found out about its GPU, for all channels.
 struct peer_ways {
   flag_writer writer = flag_writer::direct;
-  std::size_t kernel_limit = 8 << 10;  // data up to here goes with its flag in one kernel; 0: there is no kernel
-  cu::function_t kernel = nullptr;     // stream_put
-  unsigned threads = 256;
+  std::size_t kernel_limit = 8 << 10;    // data up to here goes with its flag in one kernel; 0: there is no kernel
+  cu::function_t kernel = nullptr;       // stream_put
+  cu::function_t wait_kernel = nullptr;  // stream_wait
 };
 
 struct peer_words {

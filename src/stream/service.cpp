@@ -17,6 +17,8 @@ namespace {
 // A stuck stream is let go that much later than its time-out says; in return an idle context costs 200 wake-ups a second.
 constexpr std::chrono::milliseconds kTick{5};
 constexpr unsigned kSpinsBeforeYield = 64;
+// From "come to the last wait" until the front end has certainly seen the poison in its word.
+constexpr std::uint64_t kGraceNs = 10'000'000;
 
 void pin_to(int cpu) {
   if (cpu < 0) return;
@@ -39,6 +41,13 @@ void channel_core::poison_words(int code) const noexcept {
     words->store(index, offsetof(gpu_words, graph_flag) + slot * sizeof value, value);
     words->store(index, offsetof(gpu_words, graph_ack) + slot * sizeof value, value);
   }
+}
+
+std::uint64_t channel_core::passed() const noexcept {
+  const auto last = reached();
+  if (last == 0) return 0;
+  const auto word = words->load(index, offsetof(gpu_words, signal));
+  return static_cast<std::int64_t>(word - target(last)) >= 0 ? last : last - 1;
 }
 
 service::service(link::messenger& messages, run_mode mode, std::chrono::nanoseconds wait_timeout, int cpu)
@@ -199,6 +208,8 @@ void service::look_at(entry& of, std::uint64_t now_ns) {
     if (!channel.is_quiet()) channel.poison_words(error != 0 ? error : ECANCELED);
   }
   if (!is_over || !channel.is_quiet()) return;
+  if (channel.quiet_since == 0) channel.quiet_since = now_ns;
+  if (now_ns - channel.quiet_since < kGraceNs) return;
   if (!channel.is_closed_there.load(std::memory_order_acquire) &&
       channel.kind.load(std::memory_order_acquire) != executor_kind::automatic)
     return;  // the peer's streams may still write our words
@@ -210,19 +221,19 @@ void service::look_at(entry& of, std::uint64_t now_ns) {
 
 void service::look_for_stuck(channel_core& channel, std::uint64_t now_ns) {
   const auto limit = channel.options.wait_timeout.count() >= 0 ? channel.options.wait_timeout : wait_timeout_;
-  const auto passed = channel.passed();
-  if (limit.count() == 0 || channel.reached() == passed || channel.stood_at != passed) {
-    channel.stood_at = passed;
-    channel.stood_since = 0;
-    return;
-  }
-  if (channel.stood_since == 0) {
+  if (limit.count() == 0 || !channel.words->is_mapped()) return;
+  // The word is read (1 us) only when the same wait is the last one reached for a second look.
+  const auto reached = channel.reached();
+  const bool is_new = channel.stood_at != reached;
+  channel.stood_at = reached;
+  if (is_new || reached == 0) {
     channel.stood_since = now_ns;
     return;
   }
   if (now_ns - channel.stood_since < static_cast<std::uint64_t>(limit.count())) return;
+  if (channel.passed() == reached) return;
   fail(channel, ETIMEDOUT,
-       "a stream has stood in wait " + std::to_string(passed + 1) + " for " +
+       "a stream has stood in wait " + std::to_string(reached) + " for " +
            std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(limit).count()) + " ms");
 }
 

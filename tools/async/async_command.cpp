@@ -98,10 +98,12 @@ int live(const asked& what, const tools::invocation& call, int rank, p2p::fork_w
 
 int run_pingpong_command(const tools::invocation& call) {
   asked what;
-  std::string arms = "normal,peer", sizes = "128", kernels = "0", gpus;
+  std::string arms = "normal,peer,peer-kernel", sizes = "128", kernels = "0", gpus;
   std::int64_t iterations = what.plan.iterations, batch = what.plan.batch, repeats = what.plan.repeats;
   tools::command_parser parser(call, "Round trips of receive, kernel, send between two GPUs, by several ways.");
-  parser.text("--arms", arms, "comma-separated: normal (CPU between all steps), peer (executor P), proxy (executor X)");
+  parser.text("--arms", arms,
+              "comma-separated: normal (CPU between all steps), peer (executor P), peer-kernel (its waits by a polling "
+              "kernel), proxy (executor X)");
   parser.text("-s,--sizes", sizes, "message sizes in bytes, comma-separated, K/M allowed");
   parser.text("-k,--kernel", kernels, "busy times of the kernel in us, comma-separated");
   parser.integer("-i,--iterations", iterations, 10, 10'000'000, "round trips of each arm and case");

@@ -68,10 +68,11 @@ class normal_exchange final : public exchange {
 // The streams go on by themselves; the CPU queues batches ahead of them.
 class stream_exchange final : public exchange {
  public:
-  stream_exchange(station& at, stream::executor_kind kind) {
+  stream_exchange(station& at, arm which) {
     stream::channel_options options;
-    options.executor = kind;
-    to_ = at.connect(1 - at.rank(), static_cast<std::uint32_t>(kind), options);
+    options.executor = which == arm::proxy ? stream::executor_kind::proxy : stream::executor_kind::peer;
+    if (which == arm::peer_kernel) options.wait = stream::wait_way::kernel;
+    to_ = at.connect(1 - at.rank(), static_cast<std::uint32_t>(which), options);
     for (auto& event : events_)
       at.gpu().check(at.cuda().cuEventCreate(&event, cu::event_flag::disable_timing), "cuEventCreate");
     cuda_ = &at.cuda();
@@ -121,8 +122,7 @@ std::unique_ptr<exchange> make_exchange(station& at, arm which) {
     static_cast<void>(at.messages());
     return std::make_unique<normal_exchange>();
   }
-  return std::make_unique<stream_exchange>(at,
-                                           which == arm::peer ? stream::executor_kind::peer : stream::executor_kind::proxy);
+  return std::make_unique<stream_exchange>(at, which);
 }
 
 struct case_result {
@@ -242,14 +242,23 @@ class run {
 }  // namespace
 
 const char* to_string(arm which) {
-  if (which == arm::normal) return "normal";
-  return which == arm::peer ? "peer" : "proxy";
+  switch (which) {
+    case arm::normal:
+      return "normal";
+    case arm::peer:
+      return "peer";
+    case arm::peer_kernel:
+      return "peer-kernel";
+    case arm::proxy:
+      break;
+  }
+  return "proxy";
 }
 
 arm arm_of(const std::string& word) {
-  for (const arm one : {arm::normal, arm::peer, arm::proxy})
+  for (const arm one : {arm::normal, arm::peer, arm::peer_kernel, arm::proxy})
     if (word == to_string(one)) return one;
-  throw tools::tool_failure(format("--arms: \"%s\" is none of normal, peer, proxy", word.c_str()));
+  throw tools::tool_failure(format("--arms: \"%s\" is none of normal, peer, peer-kernel, proxy", word.c_str()));
 }
 
 int run_pingpong(station& at, const pingpong_plan& plan, result_file* file) { return run(at, plan, file).all(); }

@@ -13,12 +13,12 @@
 
 namespace pl::async {
 
-enum class arm { normal, peer, proxy };
+enum class arm { normal, peer, peer_kernel, proxy };
 const char* to_string(arm which);
 arm arm_of(const std::string& word);  // throws tools::tool_failure
 
 struct pingpong_plan {
-  std::vector<arm> arms{arm::normal, arm::peer};
+  std::vector<arm> arms{arm::normal, arm::peer, arm::peer_kernel};
   std::vector<std::size_t> sizes{128};      // bytes, multiples of 8
   std::vector<std::uint64_t> kernel_ns{0};  // busy time of the kernel; 0: only its work
   int iterations = 10'000;
