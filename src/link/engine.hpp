@@ -148,6 +148,7 @@ struct engine final : fabric::listener {
   void accept(const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
   bool push(peer_state& to, packet& what);
   bool read_lane(peer_state& from);
+  void take_from_lane(peer_state& from, const shm_lane::view& whole);
   bool advance_lanes();
   void on_lost(int rank, const char* reason) override;
   void dispatch(peer_state& from, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
