@@ -483,9 +483,9 @@ touch engine::touch_of(const memory& what) const { return what.is_device && is_g
 
 // ---- Progress and death
 
-bool engine::progress() {
+bool engine::progress(bool with_network) {
   bool has_moved = advance_lanes();
-  if (fabric_ != nullptr) has_moved = fabric_->progress() != 0 || has_moved;
+  if (fabric_ != nullptr && with_network) has_moved = fabric_->progress() != 0 || has_moved;
   if (!moving_.is_empty()) advance();
   if (!ring_peers_.empty()) advance_rings();
   if (++rounds_ % kRoundsBetweenClocks == 0) look_for_deaths();

@@ -95,7 +95,8 @@ struct engine final : fabric::listener {
 
   // ---- engine.cpp
   status open(bootstrap& with);
-  bool progress();
+  // Without the network: for polls between others that ask it.
+  bool progress(bool with_network = true);
   void lose(int rank, const std::string& why);
   void end(operation& what, int code, std::string message = {});
   void release(operation& what);
