@@ -114,7 +114,7 @@ result<planner::sides> planner::look(const transfer& what) const {
   return at;
 }
 
-status planner::look(const transfer& what, sides& at) const {
+status planner::look(const transfer& what, sides& at, const cu::pointer_info* device) const {
   at.way = what.way;
   if (!is_mine()) return wrong_process();
   if (what.rows > 1 && (what.dst_pitch < what.row_bytes || what.src_pitch < what.row_bytes))
@@ -126,13 +126,11 @@ status planner::look(const transfer& what, sides& at) const {
     return failure{EINVAL, "rows times pitch goes beyond the address space"};
 
   const auto inspect = [&](const char* name, std::uint64_t address, std::uint64_t bytes, cu::pointer_info& out) -> status {
-    auto type = arch::mapping_type::none;
-    const cu::pointer_info* known = nullptr;
-    if (find_registered(address, bytes, type, &known) != nullptr) {
+    if (const auto* const known = registered(address, bytes); known != nullptr) {
       out = *known;
       return {};
     }
-    auto info = cu::inspect_pointer(cuda_, address);
+    auto info = device != nullptr ? result<cu::pointer_info>(*device) : cu::inspect_pointer(cuda_, address);
     if (!info) return failure{info.error().code, format("the %s: %s", name, info.error().message.c_str())};
     if (!info->allocation.contains({address, bytes}))
       return bad(name, address, bytes,
@@ -351,12 +349,18 @@ status planner::run_or_fall_back(const transfer& what, sides& at) {
 
 // ---- Calls --------------------------------------------------------------------------------------------------------------
 
-status planner::copy(const transfer& what) {
+status planner::copy(const transfer& what) { return copy_known(what, nullptr); }
+
+status planner::copy(const transfer& what, const cu::pointer_info& device) {
+  return copy_known(what, what.way == direction::on_device ? nullptr : &device);
+}
+
+status planner::copy_known(const transfer& what, const cu::pointer_info* device) {
   if (what.row_bytes == 0 || what.rows == 0) return {};
-  if (const auto plain = as_one_row(what)) return copy(*plain);
-  if (what.rows == 1 && copy_shortly(what)) return {};
+  if (const auto plain = as_one_row(what)) return copy_known(*plain, device);
+  if (what.rows == 1 && copy_shortly(what, device)) return {};
   sides at;
-  if (auto good = look(what, at); !good) return good;
+  if (auto good = look(what, at, device); !good) return good;
   return run_or_fall_back(what, at);
 }
 

@@ -59,6 +59,10 @@ class planner {
   // EIO: the driver's reason; nothing is in flight after a failure, part of the destination may be written.
   // A zero-sized copy checks nothing and succeeds.
   status copy(const transfer& what);
+  // The same for to_device and to_host where the caller has asked the driver: `device` is what it said (cu::inspect_pointer)
+  // of the device side since that was allocated, and the driver is not asked again. Memory that was freed since then must
+  // not be copied: as with any copy under way while its memory is freed, what is written or read is not defined.
+  status copy(const transfer& what, const cu::pointer_info& device);
   // Many copies, of one direction or mixed, in any order among themselves.
   status copy_list(std::span<const transfer> list);
   status fill(std::uint64_t dst, unsigned char value, std::size_t bytes);
@@ -95,6 +99,9 @@ class planner {
   // pass through other memory. The application ends the registration before it unmaps or frees the memory. EBUSY: part of it
   // is registered with CUDA already.
   result<registration> register_host_memory(void* pointer, std::size_t bytes, int device_ordinal);
+  // What the driver said of the first byte of the registration that these bytes of device memory lie in; null: in none.
+  // Valid while the registration lasts.
+  const cu::pointer_info* registered(std::uint64_t pointer, std::size_t bytes) const noexcept;
 
   // ---- Control
   // Opens everything that copies with this device's memory will need, so that none of them pays for it (some 10 ms).
@@ -133,14 +140,15 @@ class planner {
   struct cpu_place;  // a device range as the CPU reaches it
 
   planner(const cu::driver_table& cuda, const options& wanted, cost_table costs, std::string origin);
-  status look(const transfer& what, sides& at) const;
+  status look(const transfer& what, sides& at, const cu::pointer_info* device = nullptr) const;
   result<sides> look(const transfer& what) const;
   void inspect_other(const transfer& what, sides& at) const;
   result<cpu_place> reach(std::uint64_t pointer, std::size_t bytes, const cu::pointer_info& info);
   char* find_registered(std::uint64_t pointer, std::size_t bytes, arch::mapping_type& type,
                         const cu::pointer_info** info) const noexcept;
   bool find_registered_host(std::uint64_t pointer, std::size_t bytes, host_memory& out) const noexcept;
-  bool copy_shortly(const transfer& what);
+  bool copy_shortly(const transfer& what, const cu::pointer_info* device_info);
+  status copy_known(const transfer& what, const cu::pointer_info* device);
   choice choose(const transfer& what, sides& at);
   choice choose_for_rows(const transfer& what, sides& at);
   bool is_mine() const noexcept;

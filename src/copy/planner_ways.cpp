@@ -31,9 +31,16 @@ char* planner::find_registered(std::uint64_t pointer, std::size_t bytes, arch::m
   return nullptr;
 }
 
+const cu::pointer_info* planner::registered(std::uint64_t pointer, std::size_t bytes) const noexcept {
+  auto type = arch::mapping_type::none;
+  const cu::pointer_info* info = nullptr;
+  return find_registered(pointer, bytes, type, &info) != nullptr ? info : nullptr;
+}
+
 // Plain copies that one CPU thread does best whatever the host memory is: the same as the long way, with nothing on it that
 // they do not need. Registered memory is not even looked at. False: not such a one, or it fails, which the long way words.
-bool planner::copy_shortly(const transfer& what) {
+// `device_info`: what the driver said of the device side, null if it is to be asked.
+bool planner::copy_shortly(const transfer& what, const cu::pointer_info* device_info) {
   if (what.way == direction::on_device) return false;
   const bool to_device = what.way == direction::to_device;
   const choice how = costs_.pick(what.way, other_side::pinned, true, what.row_bytes);
@@ -51,9 +58,14 @@ bool planner::copy_shortly(const transfer& what) {
   };
   auto type = arch::mapping_type::none;
   if (char* const data = find_registered(device, what.row_bytes, type, nullptr)) return move(type, data);
-  const auto info = cu::inspect_pointer(cuda_, device);
-  if (!info || !info->allocation.contains({device, what.row_bytes})) return false;
-  const auto place = maps_.find(cuda_, *info, device, what.row_bytes);
+  std::optional<cu::pointer_info> asked;
+  if (device_info == nullptr) {
+    asked = cu::find_device_memory(cuda_, device);
+    if (!asked) return false;
+    device_info = &*asked;
+  }
+  if (!device_info->allocation.contains({device, what.row_bytes})) return false;
+  const auto place = maps_.find(cuda_, *device_info, device, what.row_bytes);
   return place && move(place->type, place->data);
 }
 

@@ -12,28 +12,40 @@ failure not_device_memory(std::uint64_t pointer, const char* why) {
   return failure{EINVAL, format("0x%llx %s", static_cast<unsigned long long>(pointer), why)};
 }
 
-}  // namespace
+// What the driver answers; `out` is of use where it knows the address as device memory.
+struct answer {
+  result_t rc = error_code::success;
+  unsigned type = 0, managed = 0;  // booleans are written as 4 bytes (measured on 580.159): none may be narrower
+};
 
-result<pointer_info> inspect_pointer(const driver_table& cuda, std::uint64_t pointer) {
-  if (cuda.cuPointerGetAttributes == nullptr) return failure{ENOTSUP, "this libcuda has no cuPointerGetAttributes"};
-  pointer_info out;
-  // Booleans are written as 4 bytes (measured on 580.159), so none of these may be narrower.
-  unsigned type = 0, managed = 0;
+answer ask(const driver_table& cuda, std::uint64_t pointer, pointer_info& out) noexcept {
+  answer got;
   std::uint64_t range_begin = 0, object_begin = 0;
   std::size_t range_bytes = 0, object_bytes = 0;
   int attributes[] = {pointer_attribute::memory_type,    pointer_attribute::is_managed,   pointer_attribute::device_ordinal,
                       pointer_attribute::context,        pointer_attribute::buffer_id,    pointer_attribute::range_start,
                       pointer_attribute::range_size,     pointer_attribute::mapping_base, pointer_attribute::mapping_size,
                       pointer_attribute::memory_block_id};
-  void* values[] = {&type,        &managed,     &out.device_ordinal, &out.context,  &out.buffer_id,
+  void* values[] = {&got.type,    &got.managed, &out.device_ordinal, &out.context,  &out.buffer_id,
                     &range_begin, &range_bytes, &object_begin,       &object_bytes, &out.block_id};
   constexpr unsigned kWithoutObject = 7;  // drivers before CUDA 12 do not know the last three
-  result_t rc = cuda.cuPointerGetAttributes(std::size(attributes), attributes, values, pointer);
-  if (rc == error_code::invalid_value || rc == error_code::not_supported) {
+  got.rc = cuda.cuPointerGetAttributes(std::size(attributes), attributes, values, pointer);
+  if (got.rc == error_code::invalid_value || got.rc == error_code::not_supported) {
     object_begin = object_bytes = 0;
     out.block_id = 0;
-    rc = cuda.cuPointerGetAttributes(kWithoutObject, attributes, values, pointer);
+    got.rc = cuda.cuPointerGetAttributes(kWithoutObject, attributes, values, pointer);
   }
+  out.allocation = {range_begin, range_bytes};
+  out.object = {object_begin, object_bytes};
+  return got;
+}
+
+}  // namespace
+
+result<pointer_info> inspect_pointer(const driver_table& cuda, std::uint64_t pointer) {
+  if (cuda.cuPointerGetAttributes == nullptr) return failure{ENOTSUP, "this libcuda has no cuPointerGetAttributes"};
+  pointer_info out;
+  const auto [rc, type, managed] = ask(cuda, pointer, out);
   if (rc == error_code::not_initialized)
     return failure{EINVAL,
                    "the CUDA driver is not initialised in this process (a forked child cannot use its parent's CUDA): "
@@ -50,9 +62,20 @@ result<pointer_info> inspect_pointer(const driver_table& cuda, std::uint64_t poi
   if (type == memory_type::host)
     return not_device_memory(pointer, "is host memory (cudaMallocHost or registered): the CPU can already use it directly");
   if (type != memory_type::device) return not_device_memory(pointer, "is neither device nor host memory");
-  out.allocation = {range_begin, range_bytes};
-  out.object = {object_begin, object_bytes};
   return out;
+}
+
+std::optional<pointer_info> find_device_memory(const driver_table& cuda, std::uint64_t pointer) noexcept {
+  if (cuda.cuPointerGetAttributes == nullptr) return std::nullopt;
+  pointer_info out;
+  const auto got = ask(cuda, pointer, out);
+  if (got.rc != error_code::success || got.type != memory_type::device || got.managed != 0) return std::nullopt;
+  return out;
+}
+
+bool is_still_buffer(const driver_table& cuda, std::uint64_t pointer, unsigned long long buffer_id) noexcept {
+  unsigned long long now = 0;
+  return cuda.cuPointerGetAttribute(&now, pointer_attribute::buffer_id, pointer) == error_code::success && now == buffer_id;
 }
 
 result<context_scope> context_scope::enter(const driver_table& cuda, int device_ordinal, context_t preferred) {

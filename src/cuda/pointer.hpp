@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "checked_math.hpp"
 #include "driver_table.hpp"
@@ -22,6 +23,13 @@ struct pointer_info {
 // One driver call, about 0.1 us. EINVAL with its own sentence for: an address CUDA does not know (freed, another
 // process's, plain host memory), pinned host memory, managed memory. Needs cuInit to have been called; no context.
 result<pointer_info> inspect_pointer(const driver_table& cuda, std::uint64_t pointer);
+
+// The same for who needs no reason: nothing if it is not device memory. No allocation, no text.
+std::optional<pointer_info> find_device_memory(const driver_table& cuda, std::uint64_t pointer) noexcept;
+
+// Whether the allocation of that id (pointer_info::buffer_id, not 0) still is what lies at `pointer`: one driver call for
+// one attribute. Says nothing of what is mapped into a VMM reservation, whose memory may change under one id.
+bool is_still_buffer(const driver_table& cuda, std::uint64_t pointer, unsigned long long buffer_id) noexcept;
 
 // Makes a context of the pointer's device current for the scope's life if none fits (the current context stays when it
 // belongs to that device). Restores what was there before. For use on one thread.

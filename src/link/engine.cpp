@@ -228,11 +228,17 @@ void engine::depart(int to, packet& what) {
 }
 
 bool engine::push(peer_state& to, packet& what) {
-  const auto bytes = packed_bytes(what);
-  std::byte* const at = to.lane_out.reserve(bytes);
-  if (at == nullptr) return false;
-  pack(what, 0, at, bytes);
-  to.lane_out.publish();
+  const auto& head = what.head;
+  const lane_frame brief{.kind = head.kind, .gpu = head.gpu, .tag = head.tag, .credit = head.credit};
+  const bool is_brief = head.kind == frame_kind::eager;
+  const std::size_t head_bytes = is_brief ? sizeof brief : sizeof head;
+  static_assert(sizeof(frame) <= shm_lane::kMostHead && crossovers::kMostEager <= shm_lane::kMostBody);
+  const auto room = to.lane_out.reserve(head_bytes, what.payload);
+  if (room.head == nullptr) return false;
+  std::memcpy(room.head, is_brief ? static_cast<const void*>(&brief) : &head, head_bytes);
+  if (what.payload != 0) what.outcome = what.read(what, 0, room.body, what.payload);
+  if (what.outcome != 0) std::memset(room.body, 0, what.payload);  // not the bytes of an older packet
+  to.lane_out.publish(what.outcome);
   what.done(what, 0);
   return true;
 }
@@ -241,14 +247,33 @@ bool engine::push(peer_state& to, packet& what) {
 bool engine::read_lane(peer_state& from) {
   constexpr int kAtOnce = 16;
   int taken = 0;
-  std::size_t bytes = 0;
   for (; taken < kAtOnce; ++taken) {
-    const std::byte* const whole = from.lane_in.peek(bytes);
-    if (whole == nullptr) break;
-    on_packet(whole, bytes);
+    const auto whole = from.lane_in.peek();
+    if (whole.head == nullptr) break;
+    take_from_lane(from, whole);
     from.lane_in.release();
   }
   return taken > 0;
+}
+
+// In a lane packets are whole and in order, and the lane says whose they are.
+void engine::take_from_lane(peer_state& from, const shm_lane::view& whole) {
+  if (is_leaving_ || from.is_dead) return;
+  frame head;
+  if (whole.head_bytes == sizeof head) {
+    std::memcpy(&head, whole.head, sizeof head);
+  } else if (lane_frame brief; whole.head_bytes == sizeof brief) {
+    std::memcpy(&brief, whole.head, sizeof brief);
+    head.kind = frame_kind::eager;
+    head.gpu = brief.gpu;
+    head.tag = brief.tag;
+    head.bytes = whole.body_bytes;
+    head.credit = brief.credit;
+  } else {
+    return;
+  }
+  ++from.received;
+  dispatch(from, head, whole.body, whole.body_bytes, whole.outcome);
 }
 
 bool engine::advance_lanes() {
@@ -458,9 +483,9 @@ touch engine::touch_of(const memory& what) const { return what.is_device && is_g
 
 // ---- Progress and death
 
-bool engine::progress() {
+bool engine::progress(bool with_network) {
   bool has_moved = advance_lanes();
-  if (fabric_ != nullptr) has_moved = fabric_->progress() != 0 || has_moved;
+  if (fabric_ != nullptr && with_network) has_moved = fabric_->progress() != 0 || has_moved;
   if (!moving_.is_empty()) advance();
   if (!ring_peers_.empty()) advance_rings();
   if (++rounds_ % kRoundsBetweenClocks == 0) look_for_deaths();

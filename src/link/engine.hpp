@@ -95,7 +95,8 @@ struct engine final : fabric::listener {
 
   // ---- engine.cpp
   status open(bootstrap& with);
-  bool progress();
+  // Without the network: for polls between others that ask it.
+  bool progress(bool with_network = true);
   void lose(int rank, const std::string& why);
   void end(operation& what, int code, std::string message = {});
   void release(operation& what);
@@ -148,6 +149,7 @@ struct engine final : fabric::listener {
   void accept(const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
   bool push(peer_state& to, packet& what);
   bool read_lane(peer_state& from);
+  void take_from_lane(peer_state& from, const shm_lane::view& whole);
   bool advance_lanes();
   void on_lost(int rank, const char* reason) override;
   void dispatch(peer_state& from, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);

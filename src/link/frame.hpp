@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What travels between two messengers: a frame, `payload` bytes behind it, and a trailer that says whether those bytes could
-// be read (they are taken from the sender's memory while the frame already leaves).
+// What travels between two messengers: a frame, `payload` bytes behind it, and over the network a trailer that says whether
+// those bytes could be read (they are taken from the sender's memory while the frame already leaves).
 //
 // A format of one build: processes of one job run the same one, and messenger::open compares kProtocol.
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace pl::link {
 
-constexpr std::uint32_t kProtocol = 0x504c0001;
+constexpr std::uint32_t kProtocol = 0x504c0002;
 
 enum class frame_kind : std::uint8_t {
   eager,         // a message with its data
@@ -47,5 +47,17 @@ struct frame {
 static_assert(sizeof(frame) == 56);
 
 using trailer = std::int32_t;
+
+// Of an eager message in a lane, where the sender, the order, the length and whether its bytes could be read are known
+// without: short, so that up to 32 bytes of the message lie in one cache line with it.
+struct lane_frame {
+  frame_kind kind = frame_kind::eager;  // as in `frame`, which all others have
+  std::uint8_t reserved = 0;
+  std::uint16_t gpu = 0;
+  std::uint32_t reserved_word = 0;
+  std::uint64_t tag = 0;
+  std::uint64_t credit = 0;
+};
+static_assert(sizeof(lane_frame) == 24);
 
 }  // namespace pl::link

@@ -20,11 +20,11 @@ const failure kForeign{EACCES, "the messenger belongs to the parent process: ope
 class backoff {
  public:
   void pause() noexcept {
-    constexpr unsigned kHot = 100;
+    constexpr unsigned kHot = 30;
     if (++rounds_ < kHot) arch::relax();
     else sched_yield();
   }
-  bool is_time_to_look() const noexcept { return rounds_ % 64 == 0; }
+  bool is_time_to_look() const noexcept { return rounds_ % 16 == 0; }
 
  private:
   unsigned rounds_ = 0;
@@ -32,21 +32,26 @@ class backoff {
 
 }  // namespace
 
-// `done` answers under the lock: nothing while it goes on.
+// `done` answers under the lock: nothing while it goes on. Peers of the node are asked some times in one hold of the lock,
+// which costs as much as asking them, and so does a pause; the network, which costs more, once.
 template <class Done>
 status engine::wait_until(Done done, std::chrono::milliseconds limit) {
+  constexpr int kPollsAtOnce = 8;
   const bool has_limit = limit.count() >= 0;
   const auto deadline = has_limit ? monotonic_ns() + static_cast<std::uint64_t>(limit.count()) * 1'000'000u : 0;
   for (backoff idle;;) {
+    bool has_moved = false;
     {
       const std::lock_guard lock(mutex_);
-      if (std::optional<status> ended = done()) return *std::move(ended);
-      if (progress()) continue;
+      for (int poll = 0; poll < kPollsAtOnce && !has_moved; ++poll) {
+        if (std::optional<status> ended = done()) return *std::move(ended);
+        has_moved = progress(poll == 0 || lane_peers_.empty());
+      }
       if (std::optional<status> ended = done()) return *std::move(ended);
     }
     if (has_limit && idle.is_time_to_look() && monotonic_ns() >= deadline)
       return failure{ETIMEDOUT, format("not done within %lld ms", static_cast<long long>(limit.count()))};
-    idle.pause();
+    if (!has_moved) idle.pause();
   }
 }
 
@@ -159,6 +164,7 @@ messenger::registration::~registration() = default;
 
 result<messenger::registration> messenger::register_memory(const buffer& memory) {
   if (engine_->is_foreign_process()) return kForeign;
+  const std::lock_guard lock(engine_->mutex_);
   auto at = engine_->memory_.look(memory);
   if (!at) return std::move(at).error();
   registration out;
@@ -227,13 +233,33 @@ request messenger::receive(matched_message&& message, const buffer& to) {
 #undef PL_LINK_ENTER
 
 status messenger::send(int to, const buffer& from, std::uint64_t tag, std::chrono::milliseconds limit) {
-  return isend(to, from, tag).wait(limit);
+  if (engine_->is_foreign_process()) return kForeign;
+  operation* of = nullptr;
+  {
+    const std::lock_guard lock(engine_->mutex_);
+    of = &engine_->isend(to, from, tag);
+    if (of->has_ended() && of->code == 0) return engine_->release(*of), status{};
+  }
+  return request(this, of).wait(limit);
 }
 
 result<message_info> messenger::recv(int from, const buffer& to, std::uint64_t tag, std::uint64_t mask,
                                      std::chrono::milliseconds limit) {
   auto received = irecv(from, to, tag, mask);
-  if (auto done = received.wait(limit); !done) return std::move(done).error();
+  if (!received.of_->is_loose) {
+    message_info info;
+    // One that ends well is released by the hold of the lock that sees its end.
+    const auto seen = [&]() -> std::optional<status> {
+      if (!received.of_->has_ended()) return std::nullopt;
+      if (received.of_->code != 0) return status{};
+      info = received.of_->info;
+      engine_->release(*std::exchange(received.of_, nullptr));
+      return status{};
+    };
+    if (auto done = engine_->wait_until(seen, limit); !done) return std::move(done).error();
+    if (received.is_empty()) return info;
+  }
+  if (auto done = received.outcome(); !done) return std::move(done).error();
   return received.info();
 }
 

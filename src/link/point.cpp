@@ -235,6 +235,7 @@ operation& engine::receive_taken(operation& arrival, const buffer& to) {
 void engine::discard(operation& arrival) {
   auto& what = operations_.take(operation_kind::receive);
   what.peer = arrival.peer;
+  what.at = {};
   receive_arrival(what, arrival);
   release(what);
 }

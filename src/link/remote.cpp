@@ -55,7 +55,7 @@ result<memory> engine::window_part(std::uint64_t id, std::uint64_t offset, std::
   const auto found = windows_.find(static_cast<std::uint32_t>(id));
   if (found == windows_.end() || offset > found->second.bytes || bytes > found->second.bytes - offset)
     return failure{EINVAL, kRefused};
-  return memory{found->second.address + offset, bytes, found->second.is_device};
+  return memory{found->second.address + offset, bytes, found->second.is_device, {}};
 }
 
 std::optional<failure> engine::refuses_window(const window::key_t& of, std::uint64_t offset, std::uint64_t bytes) const {

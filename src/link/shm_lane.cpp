@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "text.hpp"
@@ -28,38 +29,54 @@ result<shm_lane> map_lane(int fd, int rank) {
 
 }  // namespace
 
-std::byte* shm_lane::reserve(std::size_t bytes) noexcept {
-  const std::size_t needed = record(bytes);
-  const std::size_t position = at_ % kDataBytes;
-  const std::size_t skipped = position + needed > kDataBytes ? kDataBytes - position : 0;
-  if (at_ + skipped + needed - other_ > kDataBytes) {
-    other_ = control_->read.load(std::memory_order_acquire);
-    if (at_ + skipped + needed - other_ > kDataBytes) return nullptr;
-  }
-  if (skipped != 0) std::memcpy(data_ + position, &kSkip, sizeof kSkip);
-  std::byte* const to = data_ + (skipped != 0 ? 0 : position);
-  const std::uint64_t length = bytes;
-  std::memcpy(to, &length, sizeof length);
-  reserved_ = at_ + skipped + needed;
-  return to + sizeof length;
+shm_lane::extent shm_lane::extent_behind(std::uint32_t position, std::size_t body_bytes) noexcept {
+  constexpr std::size_t kLine = 64;
+  const std::size_t needed = (body_bytes + kLine - 1) & ~(kLine - 1);
+  const std::size_t inside = position % kDataBytes;
+  const std::uint32_t at =
+      inside + needed > kDataBytes ? position + static_cast<std::uint32_t>(kDataBytes - inside) : position;
+  return {at, at + static_cast<std::uint32_t>(needed)};
 }
 
-const std::byte* shm_lane::peek(std::size_t& bytes) noexcept {
-  if (at_ == other_) {
-    other_ = control_->written.load(std::memory_order_acquire);
-    if (at_ == other_) return nullptr;
+shm_lane::room shm_lane::reserve(std::size_t head_bytes, std::size_t body_bytes) noexcept {
+  const bool fits_slot = head_bytes + body_bytes <= kMostHead;
+  const extent body = fits_slot ? extent{data_, data_} : extent_behind(data_, body_bytes);
+  if (!has_room(body.end)) {
+    taken_ = shared_->taken.load(std::memory_order_acquire);
+    if (!has_room(body.end)) return {};
   }
-  std::uint64_t from = at_, length = 0;
-  std::memcpy(&length, data_ + from % kDataBytes, sizeof length);
-  if (length == kSkip) {
-    from += kDataBytes - from % kDataBytes;
-    std::memcpy(&length, data_, sizeof length);
-  }
-  // The other process's memory, not its word: a length that cannot be ends the lane instead of this process.
-  if (length > kDataBytes - from % kDataBytes - sizeof length) return nullptr;
-  bytes = length;
-  reserved_ = from + record(length);
-  return data_ + from % kDataBytes + sizeof length;
+  fresh_.body_bytes = static_cast<std::uint16_t>(body_bytes);
+  fresh_.head_bytes = static_cast<std::uint8_t>(head_bytes);
+  data_behind_ = body.end;
+  return {fresh_.inside, fits_slot ? fresh_.inside + head_bytes : shared_->data + body.at % kDataBytes};
+}
+
+void shm_lane::publish(int outcome) noexcept {
+  constexpr int kMost = 0xff;
+  fresh_.outcome = static_cast<std::uint8_t>(outcome >= 0 && outcome <= kMost ? outcome : EIO);
+  slot& to = slot_of(number_);
+  std::memcpy(&to.what, &fresh_, sizeof fresh_);
+  to.mark.store(++number_, std::memory_order_release);
+  data_ = data_behind_;
+}
+
+shm_lane::view shm_lane::peek() noexcept {
+  slot& from = slot_of(number_);
+  if (from.mark.load(std::memory_order_acquire) != number_ + 1) return {};
+  const content& what = from.what;
+  view out{what.inside, what.head_bytes, nullptr, what.body_bytes, what.outcome};
+  // A length that cannot be ends the lane instead of this process.
+  if (out.head_bytes > kMostHead) return {};
+  const bool fits_slot = out.head_bytes + out.body_bytes <= kMostHead;
+  const extent body = fits_slot ? extent{data_, data_} : extent_behind(data_, out.body_bytes);
+  out.body = fits_slot ? out.head + out.head_bytes : shared_->data + body.at % kDataBytes;
+  data_behind_ = body.end;
+  return out;
+}
+
+void shm_lane::release() noexcept {
+  data_ = data_behind_;
+  shared_->taken.store(std::uint64_t{++number_} << 32 | data_, std::memory_order_release);
 }
 
 result<shm_outbox> shm_outbox::make(int ranks) {

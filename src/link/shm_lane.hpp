@@ -4,6 +4,24 @@
 // Why not UCX's shared memory: with its error handling on it has none, and its queues, one for each receiver, stop for ever
 // when a process dies while it writes a packet, which takes a microsecond where the packet's bytes come from a GPU. Here a
 // death ends the pair's own queue and nothing else, and what was complete in it is still read.
+//
+// A packet is a slot, and bytes in the data area if its body does not fit into the slot. The slot is one cache line and says
+// by itself that it is there, so a short packet costs the reader that one line and nothing else:
+//
+//   slot   | mark 4 | body bytes 2 | head bytes 1 | outcome 1 | head, and the body behind it if both fit into 56 bytes |
+//   data   a ring of bytes; each body begins on a line of its own and is contiguous: what is left at the end is skipped
+//
+// Marks: packet number n (from 0, modulo 2^32) lies in slot n % kSlots with the mark n + 1. A slot's first word never holds
+// anything but marks, and before packet n is there it holds that of n - kSlots, or 0 in the first lap: neither is n + 1,
+// also when the numbers wrap. So the writer has nothing to clear, and no byte of a message can pass for a mark.
+//
+// Lengths: both ends compute where a body lies from the lengths of all before it, so there is no position to trust.
+//
+// Order: all of a packet is written before its mark (release; the reader's load acquires). The reader counts what it has
+// taken in `taken` (release) after its last access to the packet; the writer acquires that before it writes there again,
+// and loads it only when by its last look there is no room.
+//
+// Death: a writer has published a packet or has not, for there is no mark before all of the packet.
 #pragma once
 
 #include <atomic>
@@ -18,38 +36,79 @@ namespace pl::link {
 // One direction, as one of its two ends sees it.
 class shm_lane {
  public:
+  static constexpr std::size_t kSlots = 512;  // 32 KiB: they stay in the caches of both ends
   static constexpr std::size_t kDataBytes = 256 << 10;
-  static constexpr std::size_t kBytes = kDataBytes + 4096;
+  static constexpr std::size_t kMostHead = 56;
+  static constexpr std::size_t kMostBody = 0xffff;
+
+  // Where a packet's parts go. The head, and a short body, are in the writer's own memory until publish(): bytes that come
+  // from a GPU take a microsecond, in which a polling reader would take the slot's line away again.
+  struct room {
+    std::byte* head = nullptr;  // null: the reader is too far behind
+    std::byte* body = nullptr;
+  };
+  // A packet in the lane's memory. The writer may change it at any time: for a reader that trusts its peer's process no
+  // further than its own limits.
+  struct view {
+    const std::byte* head = nullptr;  // null: there is none
+    std::size_t head_bytes = 0;
+    const std::byte* body = nullptr;
+    std::size_t body_bytes = 0;
+    int outcome = 0;
+  };
 
   shm_lane() = default;
-  explicit shm_lane(void* at) noexcept : control_(static_cast<control*>(at)), data_(static_cast<std::byte*>(at) + 4096) {}
-  bool is_open() const noexcept { return control_ != nullptr; }
-  void* address() const noexcept { return control_; }
+  explicit shm_lane(void* at) noexcept : shared_(static_cast<shared*>(at)) {}
+  bool is_open() const noexcept { return shared_ != nullptr; }
+  void* address() const noexcept { return shared_; }
 
-  // Writer: room for a packet, contiguous; null: the reader is too far behind. publish() shows it to the reader.
-  std::byte* reserve(std::size_t bytes) noexcept;
-  void publish() noexcept { control_->written.store(at_ = reserved_, std::memory_order_release); }
+  // Writer: room for a packet of at most kMostHead and kMostBody bytes. publish() shows it to the reader, with an errno
+  // value (0: the body is what it says); a room that is not published is forgotten by the next reserve().
+  room reserve(std::size_t head_bytes, std::size_t body_bytes) noexcept;
+  void publish(int outcome) noexcept;
 
-  // Reader: the oldest packet; null if there is none. release() gives its room back.
-  const std::byte* peek(std::size_t& bytes) noexcept;
-  void release() noexcept { control_->read.store(at_ = reserved_, std::memory_order_release); }
+  // Reader: the oldest packet; release() gives its room back.
+  view peek() noexcept;
+  void release() noexcept;
 
  private:
-  struct control {
-    alignas(64) std::atomic<std::uint64_t> written;
-    alignas(64) std::atomic<std::uint64_t> read;
+  friend struct lane_position;  // of shm_lane_test.cpp
+  struct content {
+    std::uint16_t body_bytes;
+    std::uint8_t head_bytes;
+    std::uint8_t outcome;
+    std::byte inside[kMostHead];
   };
-  static constexpr std::size_t kLine = 64;
-  static constexpr std::uint64_t kSkip = ~0ull;  // the rest up to the end of the data is empty
-  static std::size_t record(std::size_t bytes) noexcept {
-    return (bytes + sizeof(std::uint64_t) + kLine - 1) & ~(kLine - 1);
+  struct alignas(64) slot {
+    std::atomic<std::uint32_t> mark;
+    content what;
+  };
+  static_assert(sizeof(slot) == 64);
+  struct shared {
+    alignas(4096) std::atomic<std::uint64_t> taken;  // packets << 32 | bytes of the data area, each modulo 2^32
+    alignas(4096) slot slots[kSlots];
+    alignas(4096) std::byte data[kDataBytes];
+  };
+  // Of the data area, as both ends count them. `at` is where a body of so many bytes begins, `end` what is behind it.
+  struct extent {
+    std::uint32_t at, end;
+  };
+  static extent extent_behind(std::uint32_t position, std::size_t body_bytes) noexcept;
+  slot& slot_of(std::uint32_t number) const noexcept { return shared_->slots[number % kSlots]; }
+  bool has_room(std::uint32_t data_end) const noexcept {
+    return number_ - static_cast<std::uint32_t>(taken_ >> 32) < kSlots &&
+           data_end - static_cast<std::uint32_t>(taken_) <= kDataBytes;
   }
 
-  control* control_ = nullptr;
-  std::byte* data_ = nullptr;
-  std::uint64_t at_ = 0;        // own position
-  std::uint64_t reserved_ = 0;  // own position behind the packet in hand
-  std::uint64_t other_ = 0;     // the other end's position when last seen: its line is not fetched for each packet
+  shared* shared_ = nullptr;
+  std::uint32_t number_ = 0;       // of the next packet
+  std::uint32_t data_ = 0;         // own position in the data area
+  std::uint32_t data_behind_ = 0;  // own position behind the packet in hand
+  std::uint64_t taken_ = 0;        // writer: `taken` when last seen
+  content fresh_{};                // writer: the packet in hand
+
+ public:
+  static constexpr std::size_t kBytes = sizeof(shared);
 };
 
 // What a process writes to: a lane for each rank, in one unnamed file that readers open through /proc.

@@ -133,6 +133,26 @@ TEST(matching, probe_and_matched_receive) {
             0);
 }
 
+TEST(matching, a_dropped_message_is_written_nowhere) {
+  EXPECT_EQ(run_pair([](const place& at) {
+              piece data(false, 8);
+              if (at.rank == 0) {
+                for (const unsigned seed : {1, 2}) {
+                  data.set(test::random_bytes(8, seed));
+                  CHECK_OK(at.by->send(1, data.all(), seed, kPatience));
+                }
+                return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+              }
+              CHECK_OK(at.by->recv(0, data.all(), 1, kWholeTag, kPatience));
+              matched_message dropped;
+              while (dropped.is_empty()) dropped = at.by->match(0, 2, kWholeTag);
+              dropped = {};
+              CHECK(data.get(8) == test::random_bytes(8, 1));  // not through the operation that received there before
+              return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+            }),
+            0);
+}
+
 TEST(matching, a_flood_is_bounded_and_arrives_in_order) {
   auto options = test_options();
   options.unexpected_bytes = 256 << 10;
