@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Messages between GPU buffers of two processes: ours beside UCX alone, in turns, as OSU's benchmarks measure them. With two GPUs
+# Messages between GPU buffers of two processes: ours beside UCX alone (and NCCL where Python has it), in turns, as OSU's benchmarks measure them. With two GPUs
 # one for each process, else both on one. No build here: it takes the folder that `make build` leaves, and a folder with a UCX
 # that knows CUDA (the lib folder of PyPI's libucx-cu13). Results (JSON and text) go to the folder given.
 #   scripts/gpu/p2p.sh <out folder of the build> <results folder> <folder of libucp.so.0>
@@ -36,10 +36,12 @@ p2p one_gpu_check latency --via ours --gpus 0,0 -m 1:1M -i 20 -x 2 -c D D
 p2p host_latency latency --via ours,ucx -m 8:64K -i 2000 -x 200 H H
 p2p host_to_device latency --via ours,ucx --gpus 0,0 -m 8:64K -i 300 -x 50 H D
 if [ "$gpus" -gt 1 ]; then
-  p2p latency latency --via ours,ucx --gpus 0,1 -m 1:64M -i 1000 -x 100 D D
+  find_nccl
+  arms=ours,ucx${PEERLANE_NCCL_LIBRARY:+,nccl}
+  p2p latency latency --via "$arms" --gpus 0,1 -m 1:64M -i 1000 -x 100 D D
   p2p check latency --via ours --gpus 0,1 -m 1:16M -i 20 -x 2 -c D D
-  p2p bandwidth bw --via ours,ucx --gpus 0,1 -m 1:64M -i 40 -x 5 D D
-  p2p bidirectional bibw --via ours,ucx --gpus 0,1 -m 1K:64M -i 20 -x 5 D D
+  p2p bandwidth bw --via "$arms" --gpus 0,1 -m 1:64M -i 40 -x 5 D D
+  p2p bidirectional bibw --via "$arms" --gpus 0,1 -m 1K:64M -i 20 -x 5 D D
 fi
 # Two hosts' way, over TCP on loopback.
 UCX_TLS=tcp,cuda_copy,self PEERLANE_LINK_PATH=network p2p network_latency latency --via ours,ucx --gpus "0,$((gpus > 1))" -m 8:1M \

@@ -23,6 +23,20 @@ step() { # name, command...
   [ $rc -eq "${EXPECT_RC:-0}" ] || failed=1
 }
 
+# PEERLANE_NCCL_LIBRARY: the NCCL that this machine's Python packages bring (PyTorch's), or what it was; empty without one.
+find_nccl() {
+  PEERLANE_NCCL_LIBRARY=${PEERLANE_NCCL_LIBRARY:-$(python3 - <<'PYTHON'
+import glob, os, site, sys
+
+folders = sys.path + site.getsitepackages() + [site.getusersitepackages()]
+found = [path for folder in folders for path in sorted(glob.glob(os.path.join(folder, "nvidia/nccl/lib/libnccl.so.2")))]
+print(found[0] if found else "")
+PYTHON
+)}
+  # Two processes of one machine need no network; NVLink multicast is not what is measured.
+  export PEERLANE_NCCL_LIBRARY NCCL_SOCKET_IFNAME=lo NCCL_NVLS_ENABLE=0
+}
+
 # Results are committed: what names the machine's folders comes out, rows stand one on a line.
 tidy_results() { # folder
   python3 - "$1" <<'PYTHON'

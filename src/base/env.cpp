@@ -35,6 +35,8 @@ constexpr std::array kVariables = {
                  "1: gdr_copy_to_mapping and gdr_copy_from_mapping of 4 KiB and more go through the copy planner"},
     env_variable{"PEERLANE_MPI_POOL", env_type::size_bytes, "bytes", "256M", "",
                  "MPI shim: pinned host memory that it keeps between messages"},
+    env_variable{"PEERLANE_NCCL_LIBRARY", env_type::text, "", "", "",
+                 "path of the libnccl.so.2 for `peerlane p2p --via nccl`; empty: the loader finds it by name"},
     env_variable{"PEERLANE_UCX_LIBRARY", env_type::text, "", "", "",
                  "path of the libucp.so.0 that messages use; empty: the loader finds it by name"},
     env_variable{"PEERLANE_LINK_PATH", env_type::choice, "", "auto", "auto|network",

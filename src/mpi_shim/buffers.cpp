@@ -63,30 +63,5 @@ int reduce_local(const void* in, void* in_out, Count count, MPI_Datatype type, M
 
 }  // namespace
 
-int MPI_Pack(const void* in, int in_count, MPI_Datatype type, void* out, int out_bytes, int* position, MPI_Comm comm) {
-  return pack<PMPI_Pack>(in, in_count, type, out, out_bytes, position, comm);
-}
-
-int MPI_Unpack(const void* in, int in_bytes, int* position, void* out, int out_count, MPI_Datatype type, MPI_Comm comm) {
-  return unpack<PMPI_Unpack>(in, in_bytes, position, out, out_count, type, comm);
-}
-
-int MPI_Reduce_local(const void* in, void* in_out, int count, MPI_Datatype type, MPI_Op op) {
-  return reduce_local<PMPI_Reduce_local>(in, in_out, count, type, op);
-}
-
-#if MPI_VERSION >= 4
-int MPI_Pack_c(const void* in, MPI_Count in_count, MPI_Datatype type, void* out, MPI_Count out_bytes, MPI_Count* position,
-               MPI_Comm comm) {
-  return pack<PMPI_Pack_c>(in, in_count, type, out, out_bytes, position, comm);
-}
-
-int MPI_Unpack_c(const void* in, MPI_Count in_bytes, MPI_Count* position, void* out, MPI_Count out_count, MPI_Datatype type,
-                 MPI_Comm comm) {
-  return unpack<PMPI_Unpack_c>(in, in_bytes, position, out, out_count, type, comm);
-}
-
-int MPI_Reduce_local_c(const void* in, void* in_out, MPI_Count count, MPI_Datatype type, MPI_Op op) {
-  return reduce_local<PMPI_Reduce_local_c>(in, in_out, count, type, op);
-}
-#endif
+#define PL_FUNCTIONS "buffers.inc"
+#include "both_counts.inc"

@@ -12,64 +12,8 @@ void tell_refused(const char* name) noexcept {
 
 using namespace pl::mpi;
 
-int MPI_Win_create(void* base, MPI_Aint size, int disp_unit, MPI_Info info, MPI_Comm comm, MPI_Win* window) {
-  return host_only<PMPI_Win_create>("MPI_Win_create", comm, {base}, base, size, disp_unit, info, comm, window);
-}
-
 int MPI_Win_attach(MPI_Win window, void* base, MPI_Aint size) {
   return window_of_host<PMPI_Win_attach>("MPI_Win_attach", window, {base}, window, base, size);
-}
-
-int MPI_Put(const void* origin, int origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset, int target_count,
-            MPI_Datatype target_type, MPI_Win window) {
-  return window_of_host<PMPI_Put>("MPI_Put", window, {origin}, origin, origin_count, origin_type, target, offset,
-                                  target_count, target_type, window);
-}
-
-int MPI_Get(void* origin, int origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset, int target_count,
-            MPI_Datatype target_type, MPI_Win window) {
-  return window_of_host<PMPI_Get>("MPI_Get", window, {origin}, origin, origin_count, origin_type, target, offset,
-                                  target_count, target_type, window);
-}
-
-int MPI_Accumulate(const void* origin, int origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset,
-                   int target_count, MPI_Datatype target_type, MPI_Op op, MPI_Win window) {
-  return window_of_host<PMPI_Accumulate>("MPI_Accumulate", window, {origin}, origin, origin_count, origin_type, target,
-                                         offset, target_count, target_type, op, window);
-}
-
-int MPI_Rput(const void* origin, int origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset, int target_count,
-             MPI_Datatype target_type, MPI_Win window, MPI_Request* request) {
-  return window_of_host<PMPI_Rput>("MPI_Rput", window, {origin}, origin, origin_count, origin_type, target, offset,
-                                   target_count, target_type, window, request);
-}
-
-int MPI_Rget(void* origin, int origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset, int target_count,
-             MPI_Datatype target_type, MPI_Win window, MPI_Request* request) {
-  return window_of_host<PMPI_Rget>("MPI_Rget", window, {origin}, origin, origin_count, origin_type, target, offset,
-                                   target_count, target_type, window, request);
-}
-
-int MPI_Raccumulate(const void* origin, int origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset,
-                    int target_count, MPI_Datatype target_type, MPI_Op op, MPI_Win window, MPI_Request* request) {
-  return window_of_host<PMPI_Raccumulate>("MPI_Raccumulate", window, {origin}, origin, origin_count, origin_type, target,
-                                          offset, target_count, target_type, op, window, request);
-}
-
-int MPI_Get_accumulate(const void* origin, int origin_count, MPI_Datatype origin_type, void* result, int result_count,
-                       MPI_Datatype result_type, int target, MPI_Aint offset, int target_count, MPI_Datatype target_type,
-                       MPI_Op op, MPI_Win window) {
-  return window_of_host<PMPI_Get_accumulate>("MPI_Get_accumulate", window, {origin, result}, origin, origin_count,
-                                             origin_type, result, result_count, result_type, target, offset, target_count,
-                                             target_type, op, window);
-}
-
-int MPI_Rget_accumulate(const void* origin, int origin_count, MPI_Datatype origin_type, void* result, int result_count,
-                        MPI_Datatype result_type, int target, MPI_Aint offset, int target_count, MPI_Datatype target_type,
-                        MPI_Op op, MPI_Win window, MPI_Request* request) {
-  return window_of_host<PMPI_Rget_accumulate>("MPI_Rget_accumulate", window, {origin, result}, origin, origin_count,
-                                              origin_type, result, result_count, result_type, target, offset, target_count,
-                                              target_type, op, window, request);
 }
 
 int MPI_Fetch_and_op(const void* origin, void* result, MPI_Datatype type, int target, MPI_Aint offset, MPI_Op op,
@@ -147,6 +91,5 @@ int MPI_Ineighbor_alltoallw(const void* in, const int in_counts[], const MPI_Ain
                                              out, out_counts, out_offsets, out_types, comm, request);
 }
 
-int MPI_Buffer_attach(void* buffer, int bytes) {
-  return host_only<PMPI_Buffer_attach>("MPI_Buffer_attach", comm_world(), {buffer}, buffer, bytes);
-}
+#define PL_FUNCTIONS "refused.inc"
+#include "both_counts.inc"

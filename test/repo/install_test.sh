@@ -41,6 +41,15 @@ if command -v pkg-config >/dev/null; then
   [ "$(pkg-config --modversion gdrapi)" = 2.6 ] || fail "gdrapi.pc states another version than 2.6"
 fi
 
+# As UCX's configure looks for --with-gdrcopy=PREFIX: the header, then PREFIX/lib64 if that is there and else PREFIX/lib, the
+# library by -lgdrapi, and two functions declared or not, which decides what its module calls.
+ucx_lib=$prefix/lib
+[ ! -d "$prefix/lib64" ] || ucx_lib=$prefix/lib64
+for call in 'gdr_pin_buffer(0, 0, 0, 0, 0, 0)' '(void)gdr_pin_buffer_v2' '(void)gdr_copy_to_mapping'; do
+  printf '#include <gdrapi.h>\nint main(void) { %s; return 0; }\n' "$call" >"$work/conftest.c"
+  "$cc" -I"$prefix/include" -o "$work/conftest" "$work/conftest.c" -L"$ucx_lib" -lgdrapi || fail "UCX --with-gdrcopy: $call"
+done
+
 "$cmake" -S "$source/test/repo/consumer" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" \
   -DCMAKE_CXX_COMPILER="$cxx" >"$work/log" 2>&1 || { cat "$work/log"; fail "find_package"; }
 "$cmake" --build "$work/consumer" >"$work/log" 2>&1 || { cat "$work/log"; fail "building by find_package"; }

@@ -88,9 +88,9 @@ void read_places(const raw_options& raw, settings& into) {
 }
 
 arm arm_in(const std::string& text) {
-  for (const arm one : {arm::ours, arm::ucx, arm::mpi, arm::shim})
+  for (const arm one : {arm::ours, arm::ucx, arm::mpi, arm::shim, arm::nccl})
     if (text == to_string(one)) return one;
-  throw tool_failure(format("--via: \"%s\" is none of ours, ucx, mpi, shim", text.c_str()));
+  throw tool_failure(format("--via: \"%s\" is none of ours, ucx, mpi, shim, nccl", text.c_str()));
 }
 
 void read_lists(const raw_options& raw, settings& into) {
@@ -147,6 +147,12 @@ void check_together(const settings& asked) {
   if (asked.vary_window && asked.which != benchmark::multi_bandwidth) throw tool_failure("-V is for mbw_mr");
   if (asked.vary_window && (asked.arms.size() > 1 || !asked.percentiles.empty() || asked.batches > 1))
     throw tool_failure("-V has a table of its own: it goes with one library and without --pct and --batches");
+  if (asked.asks_for(arm::nccl)) {
+    if (!needs_gpu(asked.source) || !needs_gpu(asked.destination))
+      throw tool_failure("--via nccl: NCCL takes no host memory, so name D or MD for both sides");
+    if (asked.min_bytes == 0u || asked.max_bytes == 0)
+      throw tool_failure("--via nccl: NCCL sends no empty messages: -m 1:...");
+  }
   if (asked.cold && asked.rotate > 1) throw tool_failure("--cold takes new memory each time: --rotate has nothing to turn");
 }
 
@@ -182,7 +188,7 @@ void add_osu_options(tools::command_parser& parser, raw_options& raw, settings& 
 
 void add_own_options(tools::command_parser& parser, raw_options& raw, settings& into) {
   parser.text("--osu-format", raw.format, "Text as of this version of the OSU benchmarks: 7.0 or 7.5 [7.0]");
-  parser.text("--via", raw.via, "ours, ucx, mpi, shim; several, with commas, are compared in turns [ours]");
+  parser.text("--via", raw.via, "ours, ucx, mpi, shim, nccl; several, with commas, are compared in turns [ours]");
   parser.flag("--stage", into.stage, "ucx, mpi: copy device memory through the host, inside the timing");
   parser.text("--pct", raw.percentiles, "Percentiles of the iterations: 50,99,99.9");
   parser.integer("--batches", raw.batches, 1, 100'000, "Repeat each size; tells the median, lowest and highest");

@@ -163,7 +163,8 @@ class mpi_world {
     abi.resolve(opened().handle);
     call = resolve_functions<H>(through_preload ? RTLD_DEFAULT : opened().handle);
     if (through_preload && reinterpret_cast<void*>(call.Send) == dlsym(opened().handle, "MPI_Send"))
-      throw tool_failure("no MPI shim is loaded: start with LD_PRELOAD=libpeerlane-mpi.so, or use --via mpi");
+      throw tool_failure(format("no MPI shim is loaded: start with LD_PRELOAD=libpeerlane-mpi-%s.so, or use --via mpi",
+                                opened().is_open_mpi ? "ompi" : "mpich"));
     int running = 0;
     call.Initialized(&running);
     if (running == 0) {

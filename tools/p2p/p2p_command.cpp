@@ -16,6 +16,7 @@
 #include "launch.hpp"
 #include "link_transport.hpp"
 #include "mpi_library.hpp"
+#include "nccl_transport.hpp"
 #include "pair_bootstrap.hpp"
 #include "report.hpp"
 #include "runner.hpp"
@@ -28,10 +29,7 @@ namespace {
 
 using tools::tool_failure;
 
-bool asks_for(const settings& asked, arm which) {
-  return std::find(asked.arms.begin(), asked.arms.end(), which) != asked.arms.end();
-}
-bool asks_for_mpi(const settings& asked) { return asks_for(asked, arm::mpi) || asks_for(asked, arm::shim); }
+bool asks_for_mpi(const settings& asked) { return asked.asks_for(arm::mpi) || asked.asks_for(arm::shim); }
 
 // Rank 0 speaks; the notes and headers of the others would stand between its lines.
 void silence_stdout() {
@@ -88,6 +86,8 @@ std::unique_ptr<transport> open_arm(arm which, const settings& asked, const tool
       return open_ucx_transport(reaches_gpu, with);
     case arm::shim:
       return open_mpi({.through_preload = true});
+    case arm::nccl:
+      return open_nccl({.sends_end_in_call = asked.validate || asked.cold}, *gpu, with);
     case arm::mpi:
       break;
   }

@@ -15,6 +15,8 @@ const char* to_string(arm which) {
       return "mpi";
     case arm::shim:
       return "shim";
+    case arm::nccl:
+      return "nccl";
   }
   return "?";
 }
@@ -30,8 +32,9 @@ repetition repetition_at(const settings& asked, std::size_t size_bytes) {
 }
 
 std::vector<std::size_t> sizes_of(const settings& asked) {
-  // A message of no element has no datatype, so the newer versions start at 1.
-  const std::size_t smallest = is_latency(asked.which) && asked.format == osu_format::v7_0 ? 0 : 1;
+  // A message of no element has no datatype, so the newer versions start at 1; NCCL sends nothing then.
+  const bool has_empty = asked.format == osu_format::v7_0 && !asked.asks_for(arm::nccl);
+  const std::size_t smallest = is_latency(asked.which) && has_empty ? 0 : 1;
   std::vector<std::size_t> sizes;
   for (std::size_t size = asked.min_bytes.value_or(std::min(smallest, asked.max_bytes)); size <= asked.max_bytes;
        size = size == 0 ? 1 : size * 2)

@@ -3,6 +3,7 @@
 // numbers were taken.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -34,7 +35,7 @@ struct repetition {
 };
 
 enum class osu_format { v7_0, v7_5 };
-enum class arm { ours, ucx, mpi, shim };
+enum class arm { ours, ucx, mpi, shim, nccl };
 const char* to_string(arm which);
 
 struct settings {
@@ -76,6 +77,7 @@ struct settings {
   int processes = 2;
   std::string listen, peer;
 
+  bool asks_for(arm one) const { return std::find(arms.begin(), arms.end(), one) != arms.end(); }
   bool needs_gpu() const { return p2p::needs_gpu(source) || p2p::needs_gpu(destination); }
 };
 

@@ -139,6 +139,29 @@ def failures():
     refuse(run("p2p", "latency", "--peer", "nowhere"), "host:port")
 
 
+def nccl():
+    """By a stand-in for NCCL (fake_nccl.cpp), which refuses what the real one refuses."""
+    library = {"PEERLANE_NCCL_LIBRARY": os.environ["FAKE_NCCL"]}
+    done = succeed(run("p2p", "latency", "-m", "16", *QUICK, "-c", "--via", "nccl", "D", "D", env=library))
+    rows(done, ["# OSU MPI-CUDA Latency Test v7.0", "# Send Buffer on DEVICE (D) and Receive Buffer on DEVICE (D)",
+                "# Size          Latency (us)        Validation"], 1, [1, 2, 4, 8, 16], " +Pass")
+    succeed(run("p2p", "latency", "-m", "8:8", *QUICK, "--via", "nccl", "D", "D", env=library))
+    for what in ("bw", "bibw"):
+        done = succeed(run("p2p", what, "-m", "64K:64K", *QUICK, "-W", "8", "-b", "multiple", "-c", "--via", "nccl", "D", "D",
+                           env=library))
+        check(done.lines[-1].endswith("Pass"), done.out)
+    succeed(run("p2p", "mbw_mr", "-n", "4", "-m", "8:16", "-W", "4", *QUICK, "--via", "nccl", "D", "D", env=library))
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "result.json")
+        succeed(run("p2p", "latency", "D", "D", "-m", "8:8", *QUICK, "--via", "nccl", "--cold", "--json", path, env=library))
+        with open(path, encoding="utf-8") as file:
+            check([row["library"] for row in json.load(file)["rows"]] == ["NCCL 2.29.1"], "library")
+    refuse(run("p2p", "latency", "-m", "8:8", "--via", "nccl", "D", "D", env={"PEERLANE_NCCL_LIBRARY": "/nowhere/libnccl.so.2"}),
+           "rank ", "/nowhere/libnccl.so.2", "PEERLANE_NCCL_LIBRARY", "PyPI")
+    refuse(run("p2p", "latency", "-m", "8:8", "--via", "nccl", "D", "D", env={**library, "FAKE_NCCL_ONE_GPU": "1"}),
+           "ncclCommInitRank", "a GPU of its own")
+
+
 def is_running(pid):
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii") as file:
@@ -186,7 +209,7 @@ def main():
     global OUT
     OUT = os.path.abspath(sys.argv[1])
     cases = {"usage": usage, "latency": latency, "bandwidth": bandwidth, "pairs": pairs, "extras": extras,
-             "failures": failures, "killed": killed, "mpirun": mpirun}
+             "failures": failures, "killed": killed, "nccl": nccl, "mpirun": mpirun}
     cases[sys.argv[2]]()
 
 

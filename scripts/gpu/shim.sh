@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The distribution's Open MPI, which knows nothing of GPUs, with the preloaded library: latency and bandwidth of device memory beside
+# Peerlane's own messages (and UCX's and NCCL's where they are there), and mpi4py's examples with arrays on the GPU. Two ranks, on two GPUs
+# or both on one. No build and no MPI here: it takes the folder that `make build` leaves and the one that scripts/gpu/pack_mpi.sh made.
+# Under a minute. Results (JSON and text) go to the folder given.
+#   scripts/gpu/shim.sh <out folder of the build> <results folder> <folder of pack_mpi.sh> [folder of libucp.so.0]
+set -u
+if [ $# -ne 3 ] && [ $# -ne 4 ]; then
+  echo "usage: $0 <out folder of the build> <results folder> <folder of pack_mpi.sh> [folder of libucp.so.0]" >&2
+  exit 2
+fi
+here=$(cd "$(dirname "$0")" && pwd)
+out=$(cd "$1" && pwd) || exit 2
+mpi=$(cd "$3" && pwd) || exit 2
+mkdir -p "$2"
+results=$(cd "$2" && pwd) || exit 2
+export PEERLANE_GPU=${PEERLANE_GPU:-real} LIMIT=25 TAIL=30
+# shellcheck source-path=SCRIPTDIR source=steps.sh
+. "$here/steps.sh"
+# shellcheck source=/dev/null
+. "$mpi/env.sh"
+program=$out/peerlane
+gpus=$("$program" info 2>/dev/null | grep -c '^GPU [0-9]*:')
+pair=0,$((gpus > 1))
+
+arms=ours,shim
+if [ $# -eq 4 ]; then
+  ucx=$(cd "$4" && pwd) || exit 2
+  export UCX_MODULE_DIR=$ucx/ucx PEERLANE_UCX_LIBRARY=$ucx/libucp.so.0 LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$ucx UCX_WARN_UNUSED_ENV_VARS=n
+  arms=$arms,ucx
+fi
+find_nccl
+if [ -n "$PEERLANE_NCCL_LIBRARY" ] && [ "$gpus" -gt 1 ]; then arms=$arms,nccl; fi
+
+# Two ranks that poll want two CPUs, and get their environment from here: mpirun on one machine hands it on.
+ranks=(mpirun -n 2 --oversubscribe -x "LD_PRELOAD=$out/libpeerlane-mpi-ompi.so")
+p2p() { # name, benchmark, options...
+  local name=$1 what=$2
+  shift 2
+  step "$name" "${ranks[@]}" "$program" p2p "$what" "$@" --gpus "$pair" --json "$results/$name.json"
+}
+
+p2p shim_latency latency --via shim -m 1:1M -i 1000 -x 100 --pct 50,99 D D
+p2p shim_check latency --via shim -m 1:4M -i 20 -x 2 -c D D
+p2p arms_latency latency --via "$arms" -m 8:4M -i 300 -x 50 --pct 50 D D
+p2p arms_bandwidth bw --via "$arms" -m 8:4M -i 20 -x 2 -W 16 D D
+export TAIL=60
+# What this machine's Python has: CuPy, or else PyTorch; on the simulated GPU its own memory.
+examples=("$here/mpi_examples.py")
+if [ "$PEERLANE_GPU" = sim ]; then
+  examples+=(driver)
+  export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$out/sim
+fi
+step mpi4py "${ranks[@]}" python3 -B "${examples[@]}"
+if [ "$PEERLANE_GPU" != sim ]; then step mpi4py_torch "${ranks[@]}" python3 -B "${examples[@]}" torch; fi
+
+echo "=== summary"
+echo "$(python3 --version 2>&1), $(ldd --version | head -1), NCCL: ${PEERLANE_NCCL_LIBRARY:-none found}, arms: $arms"
+printf '%s\n' "${summary[@]}"
+tidy_results "$results"
+exit "$failed"

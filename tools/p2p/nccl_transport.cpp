@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl_transport.hpp"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "env.hpp"
+#include "text.hpp"
+#include "tool.hpp"
+
+namespace pl::p2p {
+namespace {
+
+using tools::tool_failure;
+
+constexpr int kInvalidUsage = 5;  // ncclResult_t
+constexpr int kBytes = 1;         // ncclUint8
+constexpr unsigned kPollsPerErrorCheck = 1024;
+
+struct nccl_communicator;
+
+// Passed by value, as NCCL's header has it.
+struct nccl_id {
+  char bytes[128];
+};
+
+struct nccl_table {
+  int (*GetVersion)(int* version);
+  int (*GetUniqueId)(nccl_id* id);
+  int (*CommInitRank)(nccl_communicator** comm, int ranks, nccl_id id, int rank);
+  int (*CommDestroy)(nccl_communicator* comm);
+  int (*CommGetAsyncError)(nccl_communicator* comm, int* error);
+  int (*GroupStart)();
+  int (*GroupEnd)();
+  int (*Send)(const void* data, std::size_t count, int type, int peer, nccl_communicator* comm, cu::stream_t stream);
+  int (*Recv)(void* data, std::size_t count, int type, int peer, nccl_communicator* comm, cu::stream_t stream);
+  const char* (*GetErrorString)(int code);
+};
+
+tool_failure not_there(const char* why) {
+  return tool_failure(
+      format("NCCL cannot be used: %s. Install it (PyPI: nvidia-nccl-cu13; PyTorch for GPUs brings one in "
+             "nvidia/nccl/lib), or name its libnccl.so.2 in PEERLANE_NCCL_LIBRARY",
+             why));
+}
+
+template <class Function>
+void resolve(void* library, const char* name, Function& into) {
+  into = reinterpret_cast<Function>(dlsym(library, name));
+  if (into == nullptr) throw not_there(format("the library has no %s: 2.7 or later is needed", name).c_str());
+}
+
+nccl_table load_nccl() {
+  const std::string named = env_read("PEERLANE_NCCL_LIBRARY").text;
+  void* library = dlopen(named.empty() ? "libnccl.so.2" : named.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) throw not_there(dlerror());
+  nccl_table out{};
+  resolve(library, "ncclGetVersion", out.GetVersion);
+  resolve(library, "ncclGetUniqueId", out.GetUniqueId);
+  resolve(library, "ncclCommInitRank", out.CommInitRank);
+  resolve(library, "ncclCommDestroy", out.CommDestroy);
+  resolve(library, "ncclCommGetAsyncError", out.CommGetAsyncError);
+  resolve(library, "ncclGroupStart", out.GroupStart);
+  resolve(library, "ncclGroupEnd", out.GroupEnd);
+  resolve(library, "ncclSend", out.Send);
+  resolve(library, "ncclRecv", out.Recv);
+  resolve(library, "ncclGetErrorString", out.GetErrorString);
+  return out;
+}
+
+class nccl_transport : public transport {
+ public:
+  nccl_transport(const nccl_wish& wish, const tools::gpu_session& gpu, link::bootstrap& with)
+      : wish_(wish), gpu_(gpu), bootstrap_(with), nccl_(load_nccl()), stream_(gpu), rank_(with.rank()), size_(with.size()) {
+    check(nccl_.CommInitRank(&communicator_, size_, agreed_id(), rank_), "ncclCommInitRank");
+  }
+  ~nccl_transport() override {
+    // Taking down waits for the other ranks, which a failing rank must not: the process ends.
+    if (std::uncaught_exceptions() == 0) nccl_.CommDestroy(communicator_);
+  }
+  nccl_transport(const nccl_transport&) = delete;
+  nccl_transport& operator=(const nccl_transport&) = delete;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string library() const override {
+    int version = 0;
+    check(nccl_.GetVersion(&version), "ncclGetVersion");
+    return format("NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+  }
+
+  request isend(const void* data, std::size_t size_bytes, memory_kind kind, int peer, int) override {
+    return keep({const_cast<void*>(data), size_bytes, kind, peer, true});
+  }
+  request irecv(void* data, std::size_t size_bytes, memory_kind kind, int peer, int) override {
+    return keep({data, size_bytes, kind, peer, false});
+  }
+  // Everything that is pending, also what the caller does not wait for yet: what is launched later is ordered behind it, and
+  // a send would wait for a receive that is not under way.
+  void waitall(std::span<request>) override {
+    launch();
+    finish();
+  }
+  void send(const void* data, std::size_t size_bytes, memory_kind kind, int peer, int tag) override {
+    isend(data, size_bytes, kind, peer, tag);
+    launch();
+    if (wish_.sends_end_in_call) finish();
+  }
+
+  void barrier() override {
+    finish();
+    tools::must(bootstrap_.barrier());
+  }
+  std::vector<double> all_gather(double mine) override {
+    finish();
+    const auto all = tools::must(bootstrap_.all_gather(std::as_bytes(std::span(&mine, 1))));
+    std::vector<double> out(all.size());
+    for (std::size_t i = 0; i < all.size(); ++i) std::memcpy(&out[i], all[i].data(), sizeof(double));
+    return out;
+  }
+
+ private:
+  struct operation {
+    void* data;
+    std::size_t size_bytes;
+    memory_kind kind;
+    int peer;
+    bool sends;
+  };
+
+  nccl_id agreed_id() {
+    nccl_id id{};
+    if (rank_ == 0) check(nccl_.GetUniqueId(&id), "ncclGetUniqueId");
+    const auto all = tools::must(bootstrap_.all_gather(std::as_bytes(std::span(&id, 1))));
+    std::memcpy(&id, all[0].data(), sizeof id);
+    return id;
+  }
+
+  void check(int code, const char* what) const {
+    if (code == 0) return;
+    throw tool_failure(format("%s failed: %s%s", what, nccl_.GetErrorString(code),
+                              code == kInvalidUsage ? " (NCCL wants a GPU of its own for each process)" : ""));
+  }
+
+  request keep(const operation& one) {
+    if (one.kind == memory_kind::host) throw tool_failure("NCCL takes no host memory: name D or MD for both sides");
+    pending_.push_back(one);
+    return {};
+  }
+
+  void launch() {
+    if (pending_.empty()) return;
+    check(nccl_.GroupStart(), "ncclGroupStart");
+    for (const auto& one : pending_) {
+      if (one.sends) check(nccl_.Send(one.data, one.size_bytes, kBytes, one.peer, communicator_, stream_.get()), "ncclSend");
+      else check(nccl_.Recv(one.data, one.size_bytes, kBytes, one.peer, communicator_, stream_.get()), "ncclRecv");
+    }
+    pending_.clear();
+    check(nccl_.GroupEnd(), "ncclGroupEnd");
+  }
+
+  // Polled, so that waiting costs as little as it can, and a peer that is lost becomes an error.
+  void finish() {
+    for (unsigned polls = 1;; ++polls) {
+      const auto code = gpu_.cuda().cuStreamQuery(stream_.get());
+      if (code != cu::error_code::not_ready) return gpu_.check(code, "NCCL's stream");
+      if (polls % kPollsPerErrorCheck != 0) continue;
+      int error = 0;
+      check(nccl_.CommGetAsyncError(communicator_, &error), "ncclCommGetAsyncError");
+      check(error, "NCCL's message");
+    }
+  }
+
+  nccl_wish wish_;
+  const tools::gpu_session& gpu_;
+  link::bootstrap& bootstrap_;
+  nccl_table nccl_;
+  tools::gpu_stream stream_;
+  int rank_, size_;
+  nccl_communicator* communicator_ = nullptr;
+  std::vector<operation> pending_;
+};
+
+}  // namespace
+
+std::unique_ptr<transport> open_nccl(const nccl_wish& wish, const tools::gpu_session& gpu, link::bootstrap& with) {
+  return std::make_unique<nccl_transport>(wish, gpu, with);
+}
+
+}  // namespace pl::p2p
