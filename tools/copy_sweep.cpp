@@ -5,9 +5,10 @@
 //   cuMemcpy                   the driver's synchronous copy; between GPU memories, which it does not wait for, with
 //                              cuStreamSynchronize
 //   planner                    planner::copy with plain pointers
-//   planner_registered         the same with the device memory registered: by a second planner without GPU engine at sizes
-//                              which the CPU copies; up to 256 KiB where the engine copies by the first one, in a run of
-//                              its own after the others, with pinned host memory registered too
+//   planner_registered         the same with the device memory registered, and pinned host memory too: where a CPU or the
+//   GPU
+//                              engine copies, up to 256 KiB, in a run of its own after the others, to whose planner the
+//                              memory would be known
 //
 // Before, each of them copies once between unaligned places and is compared byte for byte.
 #include <algorithm>
@@ -128,24 +129,9 @@ class copy_sweep {
     summary_ = {which, 0, 0, 0, 0};
     rows_.clear();
     columns_.clear();
-    // The first planner must not know the registration: a second one has it. Only its CPU copies are wanted; a second GPU
-    // engine would disturb the first.
-    if (which.way == direction::on_device || !is_wanted(options_.methods, kRegistered)) return;
-    auto wanted = copy::planner::options_from_environment();
-    wanted.use_engine = false;
-    second_.emplace(gpu_, wanted);
-    auto range = (**second_).register_memory(arena_->device().get(), arena_->device_bytes());
-    if (range) {
-      registration_.emplace(*std::move(range));
-    } else {
-      note(std::string(kRegistered) + " is left out: " + range.error().message);
-      second_.reset();
-    }
   }
 
   void end_case(const copy_case& which) {
-    registration_.reset();
-    second_.reset();
     print_table(which);
     summaries_.push_back(summary_);
   }
@@ -161,8 +147,6 @@ class copy_sweep {
     }
     out.push_back({kCuMemcpy, {}, {}, false});
     out.push_back({kPlanner, {}, {}, stores});
-    const auto picked = (*planner_)->costs().pick(which.way, which.side, true, bytes).how;
-    if (second_ && (picked == method::cpu_store || picked == method::cpu_load)) out.push_back({kRegistered, {}, {}, stores});
     std::erase_if(out, [&](const entrant& one) { return !is_wanted(options_.methods, one.name); });
     return out;
   }
@@ -170,7 +154,7 @@ class copy_sweep {
   status call(const entrant& one, const transfer& what) {
     if (one.how) return (*planner_)->copy_by(*one.how, what);
     if (one.name == kCuMemcpy) return driver_copy(gpu_.cuda(), what);
-    return one.name == kPlanner ? (*planner_)->copy(what) : (*second_)->copy(what);
+    return (*planner_)->copy(what);
   }
 
   // Does it once, compared unless --no-verify. False: this way is not open here.
@@ -200,9 +184,7 @@ class copy_sweep {
     }
     if (one.name == kCuMemcpy)
       return make_contender(one.name, one.record, how, [&cuda = gpu_.cuda(), &what] { return driver_copy(cuda, what); });
-    if (one.name == kPlanner)
-      return make_contender(one.name, one.record, how, [&planner, &what] { return planner.copy(what); });
-    return make_contender(one.name, one.record, how, [&second = **second_, &what] { return second.copy(what); });
+    return make_contender(one.name, one.record, how, [&planner, &what] { return planner.copy(what); });
   }
 
   void measure(const copy_case& which, std::uint64_t bytes) {
@@ -229,11 +211,13 @@ class copy_sweep {
     report_size(which, bytes, entrants, all, most_taken(before.copies, after.copies, forced));
   }
 
-  // Where the engine copies. With it registered memory would be known to the planner of the others, so it comes after them.
+  // What is registered is known to the planner of the others, so it comes after them.
   std::optional<contender> registered_contender(const copy_case& which, std::uint64_t bytes, const transfer& what,
                                                 std::list<entrant>& entrants) {
     const auto picked = (*planner_)->costs().pick(which.way, which.side, true, bytes).how;
-    if (!second_ || !copy::needs_engine(picked) || bytes > kMostRegistered) return std::nullopt;
+    if (which.way == direction::on_device || bytes > kMostRegistered || !is_wanted(options_.methods, kRegistered) ||
+        (picked != method::cpu_store && picked != method::cpu_load && !copy::needs_engine(picked)))
+      return std::nullopt;
     const bool to_device = which.way == direction::to_device;
     auto device = (*planner_)->register_memory(arena_->device().get(), arena_->device_bytes());
     if (!device) return note(std::string(kRegistered) + " is left out: " + device.error().message), std::nullopt;
@@ -244,11 +228,12 @@ class copy_sweep {
       if (!made) return note(std::string(kRegistered) + " is left out: " + made.error().message), std::nullopt;
       host.emplace(*std::move(made));
     }
-    entrants.push_back({kRegistered, {}, {}, false});
-    auto& planner = **planner_;
+    entrants.push_back({kRegistered, {}, {}, to_device});
+    auto& one = entrants.back();
+    prove(which, bytes, one);
+    one.record = {};
     std::vector<contender> alone;
-    alone.push_back(make_contender(kRegistered, entrants.back().record, sampling_for(bytes, false),
-                                   [&planner, &what] { return planner.copy(what); }));
+    alone.push_back(contender_of(one, sampling_for(bytes, one.is_short_store), what));
     run_budget(alone, static_cast<std::uint64_t>(options_.time_ms) * 250'000, static_cast<std::size_t>(options_.samples),
                true);
     return std::move(alone.front());
@@ -394,8 +379,7 @@ class copy_sweep {
   std::set<std::string> noted_;
   std::vector<copy_case> cases_;
   std::optional<copy_arena> arena_;
-  std::optional<planner_session> planner_, second_;
-  std::optional<copy::planner::registration> registration_;
+  std::optional<planner_session> planner_;
 
   // Of the case under way.
   std::vector<size_row> rows_;

@@ -7,6 +7,7 @@
 
 #include "calibration.hpp"
 #include "cost_view.hpp"
+#include "explain.hpp"
 #include "gpu_choice.hpp"
 #include "report.hpp"
 #include "table.hpp"
@@ -86,7 +87,7 @@ int run_explain_copy(const invocation& call) {
   auto& file = out.file();
   const copy_case which = case_of(options);
   const auto costs = costs_in_force(options, out);
-  const auto all = explain(costs.table, which, !options.cold, options.bytes);
+  const auto all = copy::alternatives(costs.table, which.way, which.side, !options.cold, options.bytes);
   file.set_parameter("size_bytes", options.bytes);
   file.set_parameter("costs", costs.origin);
 

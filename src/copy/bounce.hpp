@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies to and from host memory that is not pinned, in a pipeline: the copy engine moves chunk i between the GPU and a ring
-// of pinned chunks while CPU threads move its neighbours between the ring and the application's memory.
+// of pinned chunks while CPU threads move its neighbours between the ring and the application's memory. The threads share a
+// chunk, so that the first one is no longer with the CPU than the others, and none is left alone with the last.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +18,8 @@ class bounce_ring {
   struct options {
     std::size_t chunk_bytes = 512u << 10;  // a power of two, at least 64 KiB
     unsigned chunks = 16;                  // at least 2
+    // Copies to the host from this size on are stored past the caches: the destination is not read before it is written.
+    std::size_t past_caches_bytes = 1u << 20;
   };
   // `engine` and `pool` must outlive it. The ring is allocated at the first copy.
   bounce_ring(copy_engine& engine, worker_pool& pool, options wanted);

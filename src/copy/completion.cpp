@@ -90,10 +90,8 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
   std::vector<sides> looked(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (is_empty(list[i])) continue;
-    auto at = look(list[i]);
-    if (!at) return at.error();
-    (void)inspect_other(list[i], *at);
-    looked[i] = *std::move(at);
+    if (auto good = look(list[i], looked[i]); !good) return good.error();
+    inspect_other(list[i], looked[i]);
   }
   completion made;
   made.owner_ = this;

@@ -134,7 +134,8 @@ std::vector<choice> candidates(direction way, other_side side) {
     return all;
   }
   std::vector<choice> all{{cpu_load, 1}, {engine_low_latency, 1}};
-  if (side == other_side::pinned) all.insert(all.end(), {{engine_copy, 1}, {engine_copy, 2}, {copy_engine, 1}});
+  if (side == other_side::pinned)
+    all.insert(all.end(), {{engine_copy, 1}, {engine_copy, 2}, {engine_copy, 4}, {copy_engine, 1}});
   else
     all.insert(all.end(), {{engine_bounce, 1},
                            {engine_bounce, 4},
@@ -178,13 +179,9 @@ cost_table::cost_table(std::vector<cost_curve> curves) : curves_(std::move(curve
   for (std::size_t way = 0; way < decisions_.size(); ++way)
     for (std::size_t side = 0; side < kSides; ++side)
       for (std::size_t hot = 0; hot < 2; ++hot)
-        for (std::size_t cell = 0; cell < kCells; ++cell) {
-          // A cell's decision is made in its middle.
-          const std::uint64_t low = smallest_of(cell);
-          const std::uint64_t high = cell + 1 < kCells ? smallest_of(cell + 1) : low;
+        for (std::size_t cell = 0; cell < kCells; ++cell)
           decisions_[way][side][hot][cell] = cheapest(static_cast<direction>(way), static_cast<other_side>(side), hot != 0,
-                                                      std::max<std::uint64_t>(1, low + (high > low ? (high - low) / 2 : 0)));
-        }
+                                                      std::max<std::uint64_t>(1, middle_of(cell)));
 }
 
 double cost_table::cost(direction way, other_side side, const choice& how, std::uint64_t bytes) const {

@@ -2,8 +2,9 @@
 // What each way to copy costs, by size, and which one is therefore taken.
 //
 // Curves are measured points (bytes, nanoseconds), interpolated linearly between two points and continued at the last
-// slope. The decision for a size is the cheapest curve there; all decisions are made beforehand, on a grid of four steps
-// an octave, so that a copy's lookup is one load.
+// slope. The decision for a size is the cheapest curve there; all decisions are made beforehand, so that a copy's lookup is
+// one load: for four round sizes an octave (4, 5, 6 and 7 times a power of two), which people use and at which ways begin
+// and end, and for the sizes between two of them.
 #pragma once
 
 #include <array>
@@ -69,6 +70,7 @@ struct size_limits {
   std::uint64_t least = 1;
   std::uint64_t most = UINT64_MAX;
 };
+// Round sizes, in the sense of cost_table's cells.
 size_limits limits_of(direction way, const choice& how);
 
 // Where several numbers of threads are equally quick, as they are once the bus is full, the middle one is the safe one: of
@@ -95,16 +97,26 @@ class cost_table {
   std::string text() const;
   static result<cost_table> parse(const std::string& text);
 
-  // Four cells an octave.
-  static constexpr std::size_t kCells = 40 * 4;
+  // Two for each of four steps an octave: the round size itself (even cells), and what lies between it and the next (odd
+  // ones; below 8 B there is nothing between).
+  static constexpr std::size_t kCells = 40 * 4 * 2;
   static std::size_t cell_of(std::uint64_t bytes) noexcept {
-    if (bytes < 4) return bytes;
-    const auto octave = static_cast<unsigned>(63 - __builtin_clzll(bytes));
-    const std::size_t cell = (octave - 1) * 4 + ((bytes >> (octave - 2)) & 3);
+    if (bytes < 4) return bytes * 2;
+    const auto below_step = static_cast<unsigned>(63 - __builtin_clzll(bytes)) - 2;  // bits of a size inside its step
+    const std::size_t step = (below_step + 1) * 4 + ((bytes >> below_step) & 3);
+    const std::size_t cell = step * 2 + ((bytes & ((std::uint64_t{1} << below_step) - 1)) != 0 ? 1 : 0);
     return cell < kCells ? cell : kCells - 1;
   }
   static std::uint64_t smallest_of(std::size_t cell) noexcept {
-    return cell < 8 ? cell : std::uint64_t{4 + cell % 4} << (cell / 4 - 1);
+    const std::size_t step = cell / 2;
+    return (step < 8 ? step : std::uint64_t{4 + step % 4} << (step / 4 - 1)) + cell % 2;
+  }
+  // The size whose decision is the whole cell's: its middle. Ways begin and end at round sizes only (limits_of), so what can
+  // be done there can be done at all of the cell's sizes.
+  static std::uint64_t middle_of(std::size_t cell) noexcept {
+    const std::uint64_t low = smallest_of(cell);
+    const std::uint64_t next = cell + 1 < kCells ? smallest_of(cell + 1) : low;
+    return next > low ? low + (next - low) / 2 : low;
   }
 
  private:

@@ -91,7 +91,7 @@ status engine_crew::launch(std::uint64_t lease_ns) {
   if (next == 0) next = 1;  // 0 is what the status lines begin with
   cu::device_ptr control = control_;
   cu::device_ptr status_lines = host_.device_address();
-  void* parameters[] = {&control, &status_lines, &next, &lease_ns};
+  void* parameters[] = {&control, &status_lines, &next, &lease_ns, &shape_.tuning};
   const auto rc = context_.cuda->cuLaunchKernel(kernel_, shape_.workers, 1, 1, shape_.threads, 1, 1,
                                                 2 * sizeof(engine::descriptor), stream_, parameters, nullptr);
   if (rc != cu::error_code::success) return cu::make_error(*context_.cuda, rc, "launching the GPU engine");
@@ -139,13 +139,20 @@ void engine_crew::write_descriptor(unsigned worker, const engine::descriptor& wh
   for (std::size_t i = 0; i < std::size(words); ++i)
     std::atomic_ref<std::uint64_t>(reinterpret_cast<std::uint64_t*>(at)[i]).store(words[i], std::memory_order_release);
 #else
-  // Everything written before (a list, data that the descriptor speaks of) leaves the CPU first.
-  arch::publish_to_device(view_.type);
-  arch::copy_to(view_.type, at, &what, sizeof what);
+  arch::copy_to_unfenced(view_.type, at, &what, sizeof what);
 #endif
 }
 
+void engine_crew::publish() noexcept { arch::publish_to_device(view_.type); }
+
 std::uint32_t engine_crew::send(unsigned worker, const engine::descriptor& what) noexcept {
+  publish();  // everything written before (a list, data that the descriptor speaks of) leaves the CPU first
+  const std::uint32_t sequence = post(worker, what);
+  publish();
+  return sequence;
+}
+
+std::uint32_t engine_crew::post(unsigned worker, const engine::descriptor& what) noexcept {
   auto& slot = slots_[worker];
   if (++slot.last_sequence == 0) {
     slot.last_sequence = 1;
@@ -172,6 +179,7 @@ engine_crew::answer engine_crew::ask(unsigned worker, std::uint32_t sequence) no
   if (load_acquire(status_line.last) == sequence) return answer::executed;
   // Sequence 0 is never waited for. The next generation expects the number that was not taken.
   write_descriptor(worker, engine::descriptor{});
+  publish();
   auto& slot = slots_[worker];
   slot.last_sequence = slot.last_sequence == 1 ? 0 : slot.last_sequence - 1;
   return answer::left;

@@ -25,6 +25,7 @@ class engine_crew {
   struct shape {
     unsigned workers = 8;    // 1..engine::kMostWorkers
     unsigned threads = 256;  // each, a multiple of 32; more are slower to gather at the barriers (4 KiB: 2.4 us, 512: 2.7)
+    std::uint32_t tuning = 1 | engine::tune_batches;  // engine::tuning
   };
 
   // Loads nothing and launches nothing: `kernel` is gpu_engine in that context's module. A failed make leaves nothing
@@ -54,6 +55,9 @@ class engine_crew {
   void release(unsigned worker) noexcept;
   // Gives the worker a descriptor; the pieces' sequence fields are filled in here. Returns the sequence number.
   std::uint32_t send(unsigned worker, const engine::descriptor& what) noexcept;
+  // send() for several workers with two fences in all: publish(), post() for each, publish().
+  std::uint32_t post(unsigned worker, const engine::descriptor& what) noexcept;
+  void publish() noexcept;
   // The done word has the number; acquire.
   bool is_done(unsigned worker, std::uint32_t sequence) const noexcept;
   enum class answer {

@@ -15,48 +15,88 @@ std::string duration(double ns) {
   return format("%.2f ms", ns / 1e6);
 }
 
+std::string why_never(direction way, const choice& how, std::uint64_t bytes) {
+  const auto limits = limits_of(way, how);
+  if (bytes < limits.least) return format("only for %s and more", format_size(limits.least).c_str());
+  if (bytes > limits.most) return format("only up to %s", format_size(limits.most).c_str());
+  return "not in this table: not measured, or not possible on that machine";
+}
+
 }  // namespace
 
-std::string crossovers(const cost_table& table, direction way, other_side side, bool engine_hot) {
-  std::string out;
-  choice last{method::registered, 255};
-  for (std::size_t cell = 1; cell < cost_table::kCells; ++cell) {
-    const std::uint64_t bytes = cost_table::smallest_of(cell);
-    if (cost_table::cell_of(bytes) != cell) continue;
-    const choice now = table.pick(way, side, engine_hot, bytes);
-    if (now == last) continue;
-    out += format("%s%s: %s", out.empty() ? "" : ", ", format_size(bytes).c_str(), to_text(now).c_str());
-    last = now;
+std::vector<crossover> crossovers(const cost_table& costs, direction way, other_side side, bool engine_hot) {
+  std::vector<crossover> out;
+  std::uint64_t last = 0;
+  for (std::size_t cell = cost_table::cell_of(1); cell < cost_table::kCells; ++cell) {
+    const std::uint64_t least = cost_table::smallest_of(cell);
+    if (least == last) continue;  // the cell before has no size in it
+    last = least;
+    const choice how = costs.pick(way, side, engine_hot, least);
+    if (!out.empty() && out.back().how == how) continue;
+    if (!out.empty()) out.back().up_to_bytes = least - 1;
+    out.push_back({UINT64_MAX, how});
   }
   return out;
 }
 
-std::string explain(const cost_table& table, const std::string& origin, direction way, other_side side, bool engine_hot,
-                    std::uint64_t bytes) {
-  const choice taken = table.pick(way, side, engine_hot, bytes);
-  std::string out = format("%s %s, %s, GPU engine %s: %s\n", format_size(bytes).c_str(), name_of(way), name_of(side),
-                           engine_hot ? "hot" : "cold", to_text(taken).c_str());
-  struct line {
-    choice how;
-    double ns;
-  };
-  std::vector<line> lines;
-  for (const auto& how : candidates(way, side)) lines.push_back({how, table.cost(way, side, how, bytes)});
-  std::stable_sort(lines.begin(), lines.end(), [](const line& a, const line& b) { return a.ns < b.ns; });
-  const double taken_ns = table.cost(way, side, taken, bytes);
-  for (const auto& one : lines) {
-    std::string why;
-    const auto limits = limits_of(way, one.how);
-    if (one.how == taken) why = "taken";
-    else if (bytes < limits.least) why = format("not below %s", format_size(limits.least).c_str());
-    else if (bytes > limits.most) why = format("not above %s", format_size(limits.most).c_str());
-    else if (!std::isfinite(one.ns)) why = "not measured here";
-    else if (needs_engine(one.how.how) && !engine_hot) why = "needs the GPU engine, which is not resident";
-    else why = std::isfinite(taken_ns) && taken_ns > 0 ? format("%.2f times the time", one.ns / taken_ns) : "slower";
-    out += format("  %-22s %12s  %s\n", to_text(one.how).c_str(), std::isfinite(one.ns) ? duration(one.ns).c_str() : "-",
-                  why.c_str());
+std::string to_text(const std::vector<crossover>& list) {
+  std::string out;
+  for (const auto& one : list) {
+    if (!out.empty()) out += "; ";
+    if (one.up_to_bytes != UINT64_MAX) {
+      // A way ends at a round size or one byte below it, and the round number reads better.
+      const bool is_round = cost_table::cell_of(one.up_to_bytes) % 2 == 0;
+      out += format("%s %s: ", is_round ? "up to" : "below", format_size(one.up_to_bytes + (is_round ? 0 : 1)).c_str());
+    } else {
+      out += list.size() == 1 ? "all sizes: " : "above: ";
+    }
+    out += to_text(one.how);
   }
-  out += format("ways by size: %s\n", crossovers(table, way, side, engine_hot).c_str());
+  return out;
+}
+
+std::vector<alternative> alternatives(const cost_table& costs, direction way, other_side side, bool engine_hot,
+                                      std::uint64_t bytes) {
+  const choice taken = costs.pick(way, side, engine_hot, bytes);
+  auto ways = candidates(way, side);
+  // A table may have widths that are no candidates of today, as the built-in one does.
+  for (const auto& curve : costs.curves())
+    if (curve.way == way && curve.side == side && std::find(ways.begin(), ways.end(), curve.how) == ways.end())
+      ways.push_back(curve.how);
+  if (std::find(ways.begin(), ways.end(), taken) == ways.end()) ways.push_back(taken);
+
+  const double taken_ns = costs.cost(way, side, taken, bytes);
+  std::vector<alternative> out;
+  for (const auto& how : ways) {
+    alternative one{how, costs.cost(way, side, how, bytes), {}, how == taken};
+    if (one.is_taken) {
+      one.why = std::isinf(one.expected_ns) ? "taken: no way in this table does this size, DMA can do every copy" : "taken";
+    } else if (std::isinf(one.expected_ns)) {
+      one.why = why_never(way, how, bytes);
+    } else if (needs_engine(how.how) && !engine_hot) {
+      one.why = "the GPU engine is cold";
+    } else if (one.expected_ns >= taken_ns) {
+      one.why = format("%.2f x slower", one.expected_ns / taken_ns);
+    } else {
+      // Decisions are made in the middle of steps of a quarter octave.
+      one.why = format("%.2f x faster here, but not in the middle of this step of sizes", taken_ns / one.expected_ns);
+    }
+    out.push_back(std::move(one));
+  }
+  std::stable_sort(out.begin(), out.end(), [](const alternative& a, const alternative& b) {
+    return a.expected_ns < b.expected_ns || (a.expected_ns == b.expected_ns && a.is_taken && !b.is_taken);
+  });
+  return out;
+}
+
+std::string explain(const cost_table& costs, const std::string& origin, direction way, other_side side, bool engine_hot,
+                    std::uint64_t bytes) {
+  std::string out = format("%s %s, %s, GPU engine %s: %s\n", format_size(bytes).c_str(), name_of(way), name_of(side),
+                           engine_hot ? "hot" : "cold", to_text(costs.pick(way, side, engine_hot, bytes)).c_str());
+  for (const auto& one : alternatives(costs, way, side, engine_hot, bytes))
+    out += format("  %-22s %12s  %s\n", to_text(one.how).c_str(),
+                  std::isfinite(one.expected_ns) ? duration(one.expected_ns).c_str() : "-", one.why.c_str());
+  out += format("ways by size: %s\n", to_text(crossovers(costs, way, side, engine_hot)).c_str());
   out += format("costs: %s\n", origin.c_str());
   return out;
 }

@@ -1,17 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cost table in words.
+// A cost table for people: where one way takes over from another, and why a size goes the way it goes.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "cost_table.hpp"
 
 namespace pl::copy {
 
-// Which way a plain copy of `bytes` goes, what it should take, and what the other ways would: one line each, cheapest first.
-std::string explain(const cost_table& table, const std::string& origin, direction way, other_side side, bool engine_hot,
+// Sizes of at most `up_to_bytes` (and above the entry before) go this way. The last entry has UINT64_MAX.
+struct crossover {
+  std::uint64_t up_to_bytes = UINT64_MAX;
+  choice how;
+};
+std::vector<crossover> crossovers(const cost_table& costs, direction way, other_side side, bool engine_hot);
+// "below 2 KiB: cpu_load; up to 32 KiB: engine_low_latency; above: copy_engine"
+std::string to_text(const std::vector<crossover>& list);
+
+// One way and why it is taken or not.
+struct alternative {
+  choice how;
+  double expected_ns = 0;  // infinite: it has no curve, or cannot do this size
+  std::string why;         // "taken", "1.24 x slower", "the GPU engine is cold", "only up to 32 KiB", ...
+  bool is_taken = false;
+};
+// Everything that exists for the case, cheapest first; what cannot be done comes last.
+std::vector<alternative> alternatives(const cost_table& costs, direction way, other_side side, bool engine_hot,
+                                      std::uint64_t bytes);
+
+// All of this as text of several lines; `origin` says where the costs come from.
+std::string explain(const cost_table& costs, const std::string& origin, direction way, other_side side, bool engine_hot,
                     std::uint64_t bytes);
-// "1 B: cpu_load, 2 KiB: engine_low_latency, ...": where the way changes.
-std::string crossovers(const cost_table& table, direction way, other_side side, bool engine_hot);
 
 }  // namespace pl::copy

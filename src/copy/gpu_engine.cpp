@@ -282,6 +282,7 @@ result<gpu_engine::request> gpu_engine::begin_copy(const transfer& what, unsigne
     return made;
   }
   made.refused_ = false;
+  first.crew->publish();
   for (unsigned i = 0; i < have; ++i) {
     const std::size_t begin = std::min(unit, i * share);
     const std::size_t end = std::min(unit, begin + share);
@@ -296,9 +297,10 @@ result<gpu_engine::request> gpu_engine::begin_copy(const transfer& what, unsigne
     part.dst = {dst, static_cast<std::uint32_t>(by_rows ? end - begin : 1), 0};
     part.src_pitch = {what.src_pitch, engine::op_copy, 0};
     part.dst_pitch = {what.dst_pitch, 0, 0};
-    made.sequences_[mine[i]] = first.crew->send(mine[i], part);
+    made.sequences_[mine[i]] = first.crew->post(mine[i], part);
     made.pending_ |= std::uint64_t{1} << mine[i];
   }
+  first.crew->publish();
   return made;
 }
 

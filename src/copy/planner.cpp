@@ -108,12 +108,6 @@ bool planner::is_mine() const noexcept { return process_epoch() == epoch_; }
 
 // ---- Looking at addresses ---------------------------------------------------------------------------------------------
 
-result<planner::sides> planner::look(const transfer& what) const {
-  sides at;
-  if (auto good = look(what, at); !good) return good.error();
-  return at;
-}
-
 status planner::look(const transfer& what, sides& at, const cu::pointer_info* device) const {
   at.way = what.way;
   if (!is_mine()) return wrong_process();
@@ -367,8 +361,8 @@ status planner::copy_known(const transfer& what, const cu::pointer_info* device)
 status planner::copy_by(const choice& how, const transfer& what) {
   if (what.row_bytes == 0 || what.rows == 0) return {};
   if (const auto plain = as_one_row(what)) return copy_by(how, *plain);
-  auto at = look(what);
-  if (!at) return at.error();
+  sides at;
+  if (auto good = look(what, at); !good) return good;
   const auto limits = limits_of(what.way, how);
   if (is_by_cpu(how.how)) {
     const bool fits = how.how == method::cpu_store  ? what.way == direction::to_device
@@ -377,7 +371,7 @@ status planner::copy_by(const choice& how, const transfer& what) {
     if (!fits || what.bytes() > limits.most)
       return failure{ENOTSUP, format("%s does not copy %zu bytes %s", name_of(how.how), what.bytes(), name_of(what.way))};
   }
-  auto done = run(how, what, *at);
+  auto done = run(how, what, at);
   if (done) count(how.how, what.bytes());
   return done;
 }
@@ -385,17 +379,17 @@ status planner::copy_by(const choice& how, const transfer& what) {
 status planner::fill(std::uint64_t dst, unsigned char value, std::size_t bytes) {
   if (bytes == 0) return {};
   const transfer what{direction::to_device, dst, 1, bytes};  // the source is never looked at, but null would be refused
-  auto at = look(what);
-  if (!at) return at.error();
+  sides at;
+  if (auto good = look(what, at); !good) return good;
   const choice how = costs_.pick(direction::to_device, other_side::pinned, false, bytes);
   if (how.how == method::cpu_store) {
-    if (auto place = reach(dst, bytes, at->device)) {
+    if (auto place = reach(dst, bytes, at.device)) {
       fill_parallel(shared_->pool, how.width, place->type, place->data, 0x0101010101010101u * value, bytes);
       return count(method::cpu_store, bytes), status{};
     }
     shared_->not_mapped.fetch_add(1, std::memory_order_relaxed);
   }
-  auto state = state_of(at->device);
+  auto state = state_of(at.device);
   if (!state) return state.error();
   auto dma = (*state)->dma();
   if (!dma) return dma.error();

@@ -141,7 +141,6 @@ class planner {
 
   planner(const cu::driver_table& cuda, const options& wanted, cost_table costs, std::string origin);
   status look(const transfer& what, sides& at, const cu::pointer_info* device = nullptr) const;
-  result<sides> look(const transfer& what) const;
   void inspect_other(const transfer& what, sides& at) const;
   result<cpu_place> reach(std::uint64_t pointer, std::size_t bytes, const cu::pointer_info& info);
   char* find_registered(std::uint64_t pointer, std::size_t bytes, arch::mapping_type& type,

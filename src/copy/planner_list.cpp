@@ -33,21 +33,19 @@ status planner::store_list(std::span<const transfer> list) {
       break;
     }
     if (what.dst < place_begin || what.dst >= place_end || what.row_bytes > place_end - what.dst) {
-      auto at = look(what);
-      if (!at) {
-        bad = at.error();
-        break;
-      }
+      sides at;
+      bad = look(what, at);
+      if (!bad) break;
       // As much around the piece as the rest of the list may want and the cache can give at once.
-      const std::uint64_t reachable = std::min<std::uint64_t>(at->device.allocation.end() - what.dst, 1u << 20);
-      auto reached = reach(what.dst, reachable, at->device);
+      const std::uint64_t reachable = std::min<std::uint64_t>(at.device.allocation.end() - what.dst, 1u << 20);
+      auto reached = reach(what.dst, reachable, at.device);
       std::uint64_t length = reachable;
       if (!reached) {
-        reached = reach(what.dst, what.row_bytes, at->device);
+        reached = reach(what.dst, what.row_bytes, at.device);
         length = what.row_bytes;
       }
       if (!reached) {
-        if (bad = run_or_fall_back(what, *at); !bad) break;
+        if (bad = run_or_fall_back(what, at); !bad) break;
         continue;
       }
       if (fence != arch::mapping_type::none) arch::publish_to_device(fence);
@@ -129,10 +127,9 @@ status planner::copy_list(std::span<const transfer> list) {
   // The long ones first: they move while the CPU does the short ones.
   std::vector<sides> looked;
   for (const auto& what : rest) {
-    auto at = look(what);
-    if (!at) return at.error();
-    inspect_other(what, *at);
-    looked.push_back(*std::move(at));
+    sides& at = looked.emplace_back();
+    if (auto good = look(what, at); !good) return good;
+    inspect_other(what, at);
   }
   struct in_flight {
     copy_engine* dma;
@@ -165,18 +162,18 @@ status planner::copy_list(std::span<const transfer> list) {
 
 status planner::read_list(std::span<const transfer> list) {
   while (!list.empty()) {
-    auto first = look(list[0]);
-    if (!first) return first.error();
+    sides first;
+    if (auto good = look(list[0], first); !good) return good;
     // As many as one message carries, of one context.
     std::size_t pieces = 0;
     std::size_t total = 0;
     while (pieces < list.size() && pieces < engine::kListEntries) {
       const std::size_t padded = (list[pieces].row_bytes + 15) / 16 * 16;
       if (total + padded > kGatherBytes) break;
-      if (!first->device.allocation.contains({list[pieces].src, list[pieces].row_bytes})) {
-        auto at = look(list[pieces]);
-        if (!at) return at.error();
-        if (at->device.context != first->device.context || at->device.device_ordinal != first->device.device_ordinal) break;
+      if (!first.device.allocation.contains({list[pieces].src, list[pieces].row_bytes})) {
+        sides at;
+        if (auto good = look(list[pieces], at); !good) return good;
+        if (at.device.context != first.device.context || at.device.device_ordinal != first.device.device_ordinal) break;
       }
       if (list[pieces].dst == 0)
         return failure{EINVAL, format("the destination of the list's piece from 0x%llx: a null pointer",
@@ -184,14 +181,14 @@ status planner::read_list(std::span<const transfer> list) {
       total += padded;
       ++pieces;
     }
-    const bool gathers = pieces > kLoadPieces && engine_is_hot(*first);
-    const status gathered = gathers ? gather_list(list.first(pieces), *first) : failure{EAGAIN, "not tried"};
+    const bool gathers = pieces > kLoadPieces && engine_is_hot(first);
+    const status gathered = gathers ? gather_list(list.first(pieces), first) : failure{EAGAIN, "not tried"};
     if (!gathered && gathered.code() != EAGAIN) return gathered;
     if (!gathered)
       for (const auto& what : list.first(pieces)) {
-        auto at = look(what);
-        if (!at) return at.error();
-        if (auto done = run_or_fall_back(what, *at); !done) return done;
+        sides at;
+        if (auto good = look(what, at); !good) return good;
+        if (auto done = run_or_fall_back(what, at); !done) return done;
       }
     list = list.subspan(pieces);
   }

@@ -18,6 +18,7 @@
 #define PL_KERNEL extern "C" __global__
 #define PL_EXPORT_KERNEL(name)
 #define PL_DEVICE __device__ __forceinline__
+#define PL_UNROLL _Pragma("unroll")
 
 namespace pl::dev {
 
@@ -153,6 +154,11 @@ PL_DEVICE void store_stream_vec16(void* p, vec16 v) {
   asm volatile("st.global.cg.v2.u64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "l"(v.low), "l"(v.high));
 }
 
+// A relaxed load of data that no loop polls for: on the simulated GPU it lets no other thread run.
+PL_DEVICE std::uint64_t load_data64(std::uint64_t address) {
+  return load_relaxed(reinterpret_cast<const std::uint64_t*>(address));
+}
+
 // On memory of this GPU only: PCIe has no such atomics.
 PL_DEVICE void atomic_min64(std::uint64_t address, std::uint64_t value) {
   atomicMin(reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
@@ -186,6 +192,7 @@ PL_DEVICE T atomic_add(T* p, T value) {
 
 #define PL_KERNEL static
 #define PL_DEVICE inline
+#define PL_UNROLL _Pragma("GCC unroll 8")
 
 namespace pl::dev {
 
@@ -273,6 +280,10 @@ PL_DEVICE void store_stream_vec16(void* p, vec16 v) {
   vec16* at = reach(static_cast<vec16*>(p), true);
   __atomic_store_n(&at->low, v.low, kRelaxedStore);
   __atomic_store_n(&at->high, v.high, kRelaxedStore);
+}
+
+PL_DEVICE std::uint64_t load_data64(std::uint64_t address) {
+  return __atomic_load_n(reach(reinterpret_cast<const std::uint64_t*>(address), false), kRelaxedLoad);
 }
 
 PL_DEVICE void atomic_min64(std::uint64_t address, std::uint64_t value) {

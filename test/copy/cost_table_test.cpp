@@ -22,21 +22,27 @@ cost_table parsed(const std::string& curves) {
 }
 
 TEST(CostTable, CellsCoverAllSizesWithoutGapsOrOverlaps) {
-  for (std::size_t cell = 4; cell + 1 < cost_table::kCells; ++cell) {
+  for (std::size_t cell = 16; cell + 1 < cost_table::kCells; ++cell) {
     const auto begin = cost_table::smallest_of(cell);
     const auto next = cost_table::smallest_of(cell + 1);
     ASSERT_LT(begin, next) << cell;
     EXPECT_EQ(cost_table::cell_of(begin), cell);
     EXPECT_EQ(cost_table::cell_of(next - 1), cell);
-    EXPECT_LE(next - begin, std::max<std::uint64_t>(1, begin / 4)) << "four cells an octave";
+    EXPECT_EQ(cost_table::cell_of(cost_table::middle_of(cell)), cell);
+    if (cell % 2 == 0) EXPECT_EQ(next - begin, 1u) << "a round size has a cell of its own";
+    else EXPECT_LT(next - begin, begin / 4 + 1) << "four steps an octave";
   }
   std::size_t last = 0;
   for (std::uint64_t bytes = 0; bytes < 100'000; ++bytes) {
     const auto cell = cost_table::cell_of(bytes);
-    ASSERT_GE(cell, last) << bytes;
-    ASSERT_LE(cell, last + 1) << bytes;
+    ASSERT_TRUE(bytes == 0 || cell > last || (cell == last && cell % 2 == 1)) << bytes;
+    ASSERT_LE(cell, last + 2) << bytes;
     ASSERT_GE(bytes, cost_table::smallest_of(cell));
     last = cell;
+  }
+  for (unsigned bits = 0; bits < 40; ++bits) {
+    const std::uint64_t power = std::uint64_t{1} << bits;
+    EXPECT_EQ(cost_table::middle_of(cost_table::cell_of(power)), power) << "decided for itself";
   }
   EXPECT_EQ(cost_table::cell_of(UINT64_MAX), cost_table::kCells - 1);
 }
@@ -58,11 +64,12 @@ TEST(CostTable, EveryDecisionIsTheCheapestThatIsAllowed) {
   for (const auto way : kDirections)
     for (const auto side : kAllSides)
       for (const bool hot : {false, true})
-        for (std::size_t cell = 1; cell + 1 < cost_table::kCells; ++cell) {
+        for (std::size_t cell = 2; cell + 1 < cost_table::kCells; ++cell) {
           const auto low = cost_table::smallest_of(cell);
-          const auto high = cost_table::smallest_of(cell + 1);
-          const auto expected = cheapest_of(table, way, side, hot, low + (high - low) / 2);
-          for (const auto bytes : {low, low + (high - low) / 2, high - 1}) {
+          const auto next = cost_table::smallest_of(cell + 1);
+          if (low == next) continue;  // no size is in it
+          const auto expected = cheapest_of(table, way, side, hot, cost_table::middle_of(cell));
+          for (const auto bytes : {low, low + (next - low) / 2, next - 1}) {
             const auto picked = table.pick(way, side, hot, bytes);
             ASSERT_EQ(picked, expected) << name_of(way) << " " << name_of(side) << " " << bytes;
             ASSERT_FALSE(!hot && needs_engine(picked.how)) << bytes;
@@ -114,6 +121,46 @@ TEST(CostTable, AWayIsNotTakenBeyondItsLimits) {
   const auto wide = parsed("curve to_device pinned cpu_store 4 1:1\n");
   EXPECT_EQ(wide.pick(direction::to_device, other_side::pinned, false, 20479).how, method::copy_engine);
   EXPECT_EQ(wide.pick(direction::to_device, other_side::pinned, false, 20480), (choice{method::cpu_store, 4}));
+}
+
+// What a way can do ends or begins at a size that people use: the byte beside it may go another way, this one must not.
+TEST(CostTable, WaysBeginAndEndExactlyAtTheirLimits) {
+  std::uint64_t state = 1;
+  const auto random_ns = [&] {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return 1000 + static_cast<double>(state >> 54);
+  };
+  for (int round = 0; round < 20; ++round) {
+    // Flat costs: between two limits nothing changes, so the cheapest eligible way is known at every size.
+    std::vector<cost_curve> curves;
+    for (const auto way : kDirections)
+      for (const auto side : kAllSides)
+        for (const auto& how : candidates(way, side)) curves.push_back({way, side, how, {{1, random_ns()}}});
+    const cost_table table(curves);
+    for (const auto& curve : curves)
+      for (const bool hot : {false, true}) {
+        const auto limits = limits_of(curve.way, curve.how);
+        for (const auto limit : {limits.least, limits.most}) {
+          if (limit == UINT64_MAX) continue;
+          ASSERT_EQ(cost_table::middle_of(cost_table::cell_of(limit)), limit) << to_text(curve.how) << ": no round size";
+          for (const auto bytes : {limit - 1, limit, limit + 1}) {
+            if (bytes == 0) continue;
+            ASSERT_EQ(table.pick(curve.way, curve.side, hot, bytes), cheapest_of(table, curve.way, curve.side, hot, bytes))
+                << name_of(curve.way) << " " << name_of(curve.side) << " " << bytes;
+          }
+        }
+      }
+  }
+}
+
+// Where a way that is worse in the middle of what follows is the best at the round size itself.
+TEST(CostTable, AtItsLastSizeTheBestWayIsTaken) {
+  const auto table = parsed(
+      "curve to_host pageable engine_low_latency 1 32768:5400\n"
+      "curve to_host pageable engine_bounce 1 1024:3826 32768:6834 65536:9865\n");
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, 32767).how, method::engine_low_latency);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, 32768).how, method::engine_low_latency);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, 32769).how, method::engine_bounce);
 }
 
 TEST(CostTable, TheEngineIsChosenOnlyWhileItIsHot) {

@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cost_view.hpp"
+#include "explain.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
-namespace pl::tools {
+namespace pl::copy {
 namespace {
 
-using copy::choice;
-using copy::direction;
-using copy::method;
-using copy::other_side;
-
-constexpr copy_case kToHost{direction::to_host, other_side::pinned};
+constexpr auto kWay = direction::to_host;
+constexpr auto kSide = other_side::pinned;
+constexpr std::pair<direction, other_side> kCases[] = {
+    {direction::to_device, other_side::pinned},   {direction::to_device, other_side::pageable},
+    {direction::to_host, other_side::pinned},     {direction::to_host, other_side::pageable},
+    {direction::on_device, other_side::same_gpu}, {direction::on_device, other_side::peer_gpu}};
 
 // Loads to about 2 KiB, the engine to about 1 MiB, DMA above.
-copy::cost_table three_ways() {
-  return copy::cost_table({{kToHost.way, kToHost.side, {method::cpu_load, 1}, {{1, 1000}, {65536, 67000}}},
-                           {kToHost.way, kToHost.side, {method::engine_copy, 1}, {{1, 3000}, {1 << 20, 50000}}},
-                           {kToHost.way, kToHost.side, {method::copy_engine, 1}, {{1, 8000}, {1 << 24, 300000}}}});
+cost_table three_ways() {
+  return cost_table({{kWay, kSide, {method::cpu_load, 1}, {{1, 1000}, {65536, 67000}}},
+                     {kWay, kSide, {method::engine_copy, 1}, {{1, 3000}, {1 << 20, 50000}}},
+                     {kWay, kSide, {method::copy_engine, 1}, {{1, 8000}, {1 << 24, 300000}}}});
 }
 
 const alternative& find(const std::vector<alternative>& all, const choice& how) {
@@ -28,16 +29,16 @@ const alternative& find(const std::vector<alternative>& all, const choice& how) 
 }
 
 TEST(crossovers, every_size_goes_the_way_that_the_table_picks) {
-  for (const auto& costs : {three_ways(), copy::cost_table::built_in()})
-    for (const auto& which : all_copy_cases())
+  for (const auto& costs : {three_ways(), cost_table::built_in()})
+    for (const auto& [way, side] : kCases)
       for (const bool hot : {true, false}) {
-        const auto list = crossovers(costs, which, hot);
+        const auto list = crossovers(costs, way, side, hot);
         ASSERT_FALSE(list.empty());
         EXPECT_EQ(list.back().up_to_bytes, UINT64_MAX);
         std::size_t at = 0;
         for (std::uint64_t bytes = 1; bytes < 1ull << 33; bytes += 1 + bytes / 7) {
           while (bytes > list[at].up_to_bytes) ++at;
-          ASSERT_EQ(list[at].how, costs.pick(which.way, which.side, hot, bytes)) << bytes;
+          ASSERT_EQ(list[at].how, costs.pick(way, side, hot, bytes)) << bytes;
         }
         for (std::size_t i = 1; i < list.size(); ++i) {
           EXPECT_LT(list[i - 1].up_to_bytes, list[i].up_to_bytes);
@@ -48,7 +49,7 @@ TEST(crossovers, every_size_goes_the_way_that_the_table_picks) {
 
 TEST(crossovers, a_cold_engine_is_not_in_them) {
   const auto costs = three_ways();
-  const auto hot = crossovers(costs, kToHost, true), cold = crossovers(costs, kToHost, false);
+  const auto hot = crossovers(costs, kWay, kSide, true), cold = crossovers(costs, kWay, kSide, false);
   EXPECT_EQ(hot.size(), 3u);
   EXPECT_EQ(cold.size(), 2u);
   EXPECT_EQ(to_text(cold).find("engine_copy"), std::string::npos);
@@ -57,7 +58,7 @@ TEST(crossovers, a_cold_engine_is_not_in_them) {
 }
 
 TEST(explanation, the_taken_way_comes_first_and_the_others_have_reasons) {
-  const auto all = explain(three_ways(), kToHost, true, 64u << 10);
+  const auto all = alternatives(three_ways(), kWay, kSide, true, 64u << 10);
   ASSERT_FALSE(all.empty());
   EXPECT_TRUE(all[0].is_taken);
   EXPECT_EQ(all[0].how, (choice{method::engine_copy, 1}));
@@ -71,20 +72,28 @@ TEST(explanation, the_taken_way_comes_first_and_the_others_have_reasons) {
 }
 
 TEST(explanation, a_cold_engine_is_the_reason) {
-  const auto all = explain(three_ways(), kToHost, false, 64u << 10);
+  const auto all = alternatives(three_ways(), kWay, kSide, false, 64u << 10);
   EXPECT_EQ(find(all, {method::engine_copy, 1}).why, "the GPU engine is cold");
   EXPECT_TRUE(find(all, {method::copy_engine, 1}).is_taken);
 }
 
+TEST(explanation, the_text_has_all_of_it) {
+  const auto text = explain(three_ways(), "a test", kWay, kSide, true, 64u << 10);
+  EXPECT_EQ(text.find("64 KiB to_host, pinned, GPU engine hot: engine_copy\n"), 0u) << text;
+  for (const auto& one : alternatives(three_ways(), kWay, kSide, true, 64u << 10))
+    EXPECT_NE(text.find("  " + to_text(one.how) + " "), std::string::npos) << text;
+  EXPECT_NE(text.find("ways by size: " + to_text(crossovers(three_ways(), kWay, kSide, true))), std::string::npos) << text;
+  EXPECT_NE(text.find("costs: a test\n"), std::string::npos) << text;
+}
+
 TEST(explanation, sizes_below_a_limit) {
-  const auto all = explain(three_ways(), kToHost, true, 64);
+  const auto all = alternatives(three_ways(), kWay, kSide, true, 64);
   EXPECT_EQ(find(all, {method::engine_copy, 2}).why, "only for 16 KiB and more");
   EXPECT_TRUE(find(all, {method::cpu_load, 1}).is_taken);
 }
 
 TEST(explanation, without_any_curve_dma_is_taken_and_said_to_be_the_last_resort) {
-  const copy_case other{direction::to_device, other_side::pageable};
-  const auto all = explain(three_ways(), other, true, 100);
+  const auto all = alternatives(three_ways(), direction::to_device, other_side::pageable, true, 100);
   const auto& taken = find(all, {method::copy_engine, 1});
   EXPECT_TRUE(taken.is_taken);
   EXPECT_TRUE(std::isinf(taken.expected_ns));
@@ -92,4 +101,4 @@ TEST(explanation, without_any_curve_dma_is_taken_and_said_to_be_the_last_resort)
 }
 
 }  // namespace
-}  // namespace pl::tools
+}  // namespace pl::copy
