@@ -8,6 +8,7 @@
 namespace pl::link {
 
 ipc_cache::~ipc_cache() {
+  lanes_.clear();  // waits for their copies
   for (const auto& known : open_) close(known.second);
 }
 
@@ -24,24 +25,40 @@ result<cu::ipc_mem_handle_t> ipc_cache::export_handle(const cu::pointer_info& in
   return handle;
 }
 
-result<std::uint64_t> ipc_cache::open(int rank, std::uint64_t buffer_id, const cu::ipc_mem_handle_t& handle,
-                                      int device_ordinal) {
+result<ipc_cache::opened*> ipc_cache::open(int rank, std::uint64_t buffer_id, const cu::ipc_mem_handle_t& handle,
+                                           int device_ordinal) {
   if (const auto known = open_.find({rank, buffer_id}); known != open_.end()) {
     known->second.last_use = ++uses_;
-    return known->second.base;
+    return &known->second;
   }
   if (cuda_->cuIpcOpenMemHandle_v2 == nullptr) return failure{ENOTSUP, "this libcuda has no cuIpcOpenMemHandle"};
   if (open_.size() >= kMostOpen) make_room();
   auto use = cu::context_scope::enter(*cuda_, device_ordinal, nullptr);
   if (!use) return std::move(use).error();
+  auto lanes = lanes_of_current(device_ordinal);
+  if (!lanes) return std::move(lanes).error();
   constexpr unsigned kLazyPeerAccess = 1;
-  entry made;
+  opened made{0, *lanes, device_ordinal, 0, ++uses_};
   if (const auto rc = cuda_->cuIpcOpenMemHandle_v2(&made.base, handle, kLazyPeerAccess); rc != cu::error_code::success)
     return failure{ENOTSUP, cu::make_error(*cuda_, rc, format("opening device memory of rank %d", rank)).message};
-  made.device_ordinal = device_ordinal;
-  made.last_use = ++uses_;
-  open_[{rank, buffer_id}] = made;
-  return made.base;
+  return &(open_[{rank, buffer_id}] = made);
+}
+
+result<copy_lanes*> ipc_cache::lanes_of_current(int device_ordinal) {
+  cu::context_t current = nullptr;
+  if (const auto rc = cuda_->cuCtxGetCurrent(&current); rc != cu::error_code::success)
+    return cu::make_error(*cuda_, rc, "asking for the current context");
+  auto context = copy::find_context(*cuda_, device_ordinal, current);
+  if (!context) return std::move(context).error();
+  // Drivers before CUDA 12 have no id: the handle is as good while the context lives.
+  const auto which = context->id != 0 ? context->id : reinterpret_cast<unsigned long long>(context->handle);
+  auto& lanes = lanes_[which];
+  if (lanes == nullptr) {
+    auto made = copy_lanes::open(*context);
+    if (!made) return std::move(made).error();
+    lanes = *std::move(made);
+  }
+  return lanes.get();
 }
 
 void ipc_cache::make_room() {
@@ -53,11 +70,6 @@ void ipc_cache::make_room() {
   open_.erase(oldest);
 }
 
-void ipc_cache::count(std::uint64_t base, int by) noexcept {
-  for (auto& known : open_)
-    if (known.second.base == base) known.second.holders += by;
-}
-
 void ipc_cache::forget(int rank) {
   std::erase_if(open_, [&](const auto& known) {
     if (known.first.first != rank || known.second.holders != 0) return false;
@@ -66,7 +78,7 @@ void ipc_cache::forget(int rank) {
   });
 }
 
-void ipc_cache::close(const entry& what) noexcept {
+void ipc_cache::close(const opened& what) noexcept {
   if (auto use = cu::context_scope::enter(*cuda_, what.device_ordinal, nullptr)) cuda_->cuIpcCloseMemHandle(what.base);
 }
 
