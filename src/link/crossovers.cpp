@@ -12,7 +12,10 @@ namespace {
 constexpr double kPacketNs = 200;
 constexpr double kHandshakeNs = 700;  // announcement, and its end
 constexpr double kHostNsPerByte = 1.0 / 10;
-constexpr double kPeerReadNs = 1000;  // a read over NVLink, beyond one in the GPU's own memory
+// What the resident kernel needs more for memory of another GPU than of its own (two H200, docs/results/p2p): the latency of
+// NVLink, and with one worker 12 GB/s instead of 40.
+constexpr double kPeerNs = 1300;
+constexpr double kPeerNsPerByte = 1.0 / 18;
 
 double copy_cost(const copy::cost_table& costs, copy::direction way, copy::other_side side, std::size_t bytes) {
   return costs.cost(way, side, costs.pick(way, side, true, bytes), bytes);
@@ -27,7 +30,8 @@ double eager_cost(const copy::cost_table& costs, std::size_t bytes) {
 // By a copy engine, or by the resident kernel, whose table knows its own GPU only.
 double ipc_cost(const copy::cost_table& costs, std::size_t bytes) {
   const double by_copy_engine = copy_cost(costs, copy::direction::on_device, copy::other_side::peer_gpu, bytes);
-  const double by_kernel = copy_cost(costs, copy::direction::on_device, copy::other_side::same_gpu, bytes) + kPeerReadNs;
+  const double by_kernel = copy_cost(costs, copy::direction::on_device, copy::other_side::same_gpu, bytes) + kPeerNs +
+                           kPeerNsPerByte * static_cast<double>(bytes);
   return kPacketNs + kHandshakeNs + std::min(by_copy_engine, by_kernel);
 }
 
