@@ -176,12 +176,10 @@ status engine::meet(std::size_t rank, const byte_string& text, const introductio
                    format("ranks %d and %zu share a node, and one of them may not open the other's memory: run both as "
                           "the same user, or set PEERLANE_LINK_PATH=network",
                           rank_, rank)};
-  of.gpu = its.gpu;
   of.can_take_gpu_pointers = mine.has_gpu_lanes != 0 && its.has_gpu_lanes != 0 && !of.is_same_node;
   if (!of.is_same_node)
     fabric_->set_peer(of.rank, byte_string(text.begin() + static_cast<std::ptrdiff_t>(before_address), text.end()));
   if (its.node.is_same_node(mine.node)) deaths_.add(of.rank, of.pid);
-  if (of.is_same_node && gpu_ != 0 && of.gpu == gpu_) is_gpu_shared_ = true;
   return {};
 }
 

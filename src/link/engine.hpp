@@ -37,7 +37,6 @@ struct introduction {
   std::uint32_t is_ready = 0;
   node_identity node;
   shm_outbox::name outbox;
-  std::uint16_t gpu = 0;
   std::uint8_t has_gpu_lanes = 0;
   std::uint8_t has_rdma = 0;
 };
