@@ -33,9 +33,11 @@ result<ipc_cache::opened*> ipc_cache::open(int rank, std::uint64_t buffer_id, co
   }
   if (cuda_->cuIpcOpenMemHandle_v2 == nullptr) return failure{ENOTSUP, "this libcuda has no cuIpcOpenMemHandle"};
   if (open_.size() >= kMostOpen) make_room();
-  auto use = cu::context_scope::enter(*cuda_, device_ordinal, nullptr);
+  const auto context = context_on(device_ordinal);
+  if (!context) return context.error();
+  auto use = cu::context_scope::enter(*cuda_, device_ordinal, context->handle);
   if (!use) return std::move(use).error();
-  auto lanes = lanes_of_current(device_ordinal);
+  auto lanes = lanes_of(*context);
   if (!lanes) return std::move(lanes).error();
   constexpr unsigned kLazyPeerAccess = 1;
   opened made{0, *lanes, device_ordinal, 0, ++uses_};
@@ -44,17 +46,21 @@ result<ipc_cache::opened*> ipc_cache::open(int rank, std::uint64_t buffer_id, co
   return &(open_[{rank, buffer_id}] = made);
 }
 
-result<copy_lanes*> ipc_cache::lanes_of_current(int device_ordinal) {
+// The thread's, if it is of this device; else the primary one, which stays from then on.
+result<copy::gpu_context> ipc_cache::context_on(int device_ordinal) const {
   cu::context_t current = nullptr;
-  if (const auto rc = cuda_->cuCtxGetCurrent(&current); rc != cu::error_code::success)
-    return cu::make_error(*cuda_, rc, "asking for the current context");
-  auto context = copy::find_context(*cuda_, device_ordinal, current);
-  if (!context) return std::move(context).error();
+  cu::device_t device = -1;
+  const bool is_here = cuda_->cuCtxGetCurrent(&current) == cu::error_code::success && current != nullptr &&
+                       cuda_->cuCtxGetDevice(&device) == cu::error_code::success && device == device_ordinal;
+  return copy::find_context(*cuda_, device_ordinal, is_here ? current : nullptr);
+}
+
+result<copy_lanes*> ipc_cache::lanes_of(const copy::gpu_context& context) {
   // Drivers before CUDA 12 have no id: the handle is as good while the context lives.
-  const auto which = context->id != 0 ? context->id : reinterpret_cast<unsigned long long>(context->handle);
+  const auto which = context.id != 0 ? context.id : reinterpret_cast<unsigned long long>(context.handle);
   auto& lanes = lanes_[which];
   if (lanes == nullptr) {
-    auto made = copy_lanes::open(*context);
+    auto made = copy_lanes::open(context);
     if (!made) return std::move(made).error();
     lanes = *std::move(made);
   }

@@ -42,7 +42,8 @@ class ipc_cache {
  private:
   static constexpr std::size_t kMostOpen = 32, kMostExported = 256;
   using key = std::pair<int, std::uint64_t>;
-  result<copy_lanes*> lanes_of_current(int device_ordinal);
+  result<copy::gpu_context> context_on(int device_ordinal) const;
+  result<copy_lanes*> lanes_of(const copy::gpu_context& context);
   void close(const opened& what) noexcept;
   void make_room();
 
