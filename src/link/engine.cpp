@@ -511,6 +511,7 @@ void engine::on_lost(int rank, const char* reason) {
 void engine::lose(int rank, const std::string& why) {
   auto& of = peer(rank);
   if (of.is_dead) return;
+  of.refuses_pull = true;                          // its number may be another process's by now
   while (of.lane_in.is_open() && read_lane(of)) {  // what it had sent whole
   }
   of.is_dead = true;
