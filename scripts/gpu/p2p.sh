@@ -34,7 +34,8 @@ p2p one_gpu_latency latency --via ours --gpus 0,0 -m 1:1M -i 1000 -x 100 D D
 p2p one_gpu_latency_ucx latency --via ours,ucx --gpus 0,0 -m 8:64K -i 200 -x 20 D D
 p2p one_gpu_check latency --via ours --gpus 0,0 -m 1:1M -i 20 -x 2 -c D D
 p2p host_latency latency --via ours,ucx -m 8:64K -i 2000 -x 200 H H
-p2p host_to_device latency --via ours,ucx --gpus 0,0 -m 8:64K -i 300 -x 50 H D
+pair=0,$((gpus > 1))
+p2p host_to_device latency --via ours,ucx --gpus "$pair" -m 8:64K -i 300 -x 50 H D
 if [ "$gpus" -gt 1 ]; then
   find_nccl
   arms=ours,ucx${PEERLANE_NCCL_LIBRARY:+,nccl}
@@ -43,8 +44,41 @@ if [ "$gpus" -gt 1 ]; then
   p2p bandwidth bw --via "$arms" --gpus 0,1 -m 1:64M -i 40 -x 5 D D
   p2p bidirectional bibw --via "$arms" --gpus 0,1 -m 1K:64M -i 20 -x 5 D D
 fi
+# The middle sizes between every two kinds of memory. Bandwidths last, the slowest of them all: few iterations.
+middle() { # name, benchmark, largest size, memories...
+  local name=$1 what=$2 most=$3 turns=(-i 5 -x 2)
+  shift 3
+  [ "$what" = bw ] || turns=(-i 100 -x 20)
+  p2p "$name" "$what" --via ours,ucx --gpus "$pair" -m "16K:$most" "${turns[@]}" "$@"
+}
+middle middle_latency_HH latency 8M H H
+middle middle_latency_HD latency 8M H D
+middle middle_bw_HH bw 4M H H
+middle middle_bw_HD bw 4M H D
+middle middle_bw_DH bw 4M D H
+# One table of all: how much better ours is than UCX's, 0.95 and more being the aim.
+ratios() {
+  local name
+  for name in latency bandwidth middle_latency_HH middle_latency_HD middle_bw_HH middle_bw_HD middle_bw_DH; do
+    [ ! -f "$results/$name.txt" ] || awk -v name="$name" '$1 ~ /^[0-9]+$/ && $1 >= 8192 && $2 > 0 && $3 > 0 {
+      print name, $1, name ~ /latency/ ? $3 / $2 : $2 / $3 }' "$results/$name.txt"
+  done | awk '
+    !($1 in column) { column[$1] = ++columns; names[columns] = $1 }
+    { value[$2, column[$1]] = $3; if ($2 > most) most = $2 }
+    END {
+      printf "%10s", "bytes"
+      for (i = 1; i <= columns; i++) { sub(/^middle_/, "", names[i]); printf " %11s", names[i] }
+      print ""
+      for (size = 8192; size <= most; size *= 2) {
+        printf "%10d", size
+        for (i = 1; i <= columns; i++) printf " %11s", (size, i) in value ? sprintf("%.2f", value[size, i]) : "-"
+        print ""
+      }
+    }'
+}
+step ratios ratios
 # Two hosts' way, over TCP on loopback.
-UCX_TLS=tcp,cuda_copy,self PEERLANE_LINK_PATH=network p2p network_latency latency --via ours,ucx --gpus "0,$((gpus > 1))" -m 8:1M \
+UCX_TLS=tcp,cuda_copy,self PEERLANE_LINK_PATH=network p2p network_latency latency --via ours,ucx --gpus "$pair" -m 8:1M \
   -i 200 -x 20 D D
 
 echo "=== summary"

@@ -21,10 +21,14 @@ int read_offer(packet& from, std::size_t offset, void* to, std::size_t bytes) {
 
 // ---- The sender
 
-void engine::describe_gpu(const memory& what, transfer_state& into) {
+// What the driver says of it; null for host memory.
+std::optional<cu::pointer_info> engine::describe_gpu(const memory& what, transfer_state& into) {
   into.how = touch_of(what);
-  if (!what.is_device) return;
-  if (const auto info = cu::inspect_pointer(*cuda_, what.address)) into.device_ordinal = info->device_ordinal;
+  if (!what.is_device) return std::nullopt;
+  auto info = cu::inspect_pointer(*cuda_, what.address);
+  if (!info) return std::nullopt;
+  into.device_ordinal = info->device_ordinal;
+  return *std::move(info);
 }
 
 void engine::announce(operation& what, frame_kind kind) {
@@ -32,15 +36,17 @@ void engine::announce(operation& what, frame_kind kind) {
   auto& offer = what.transfer->offer;
   auto& to = peer(what.peer);
   offer.is_device = what.at.is_device;
-  describe_gpu(what.at, *what.transfer);
+  const auto info = describe_gpu(what.at, *what.transfer);
   if (to.is_same_node && open_ring_out(to)) {
     offer.has_ring = true;
     offer.ring = to.out.ring->own_name();
   }
-  if (to.is_same_node && options_.use_ipc && what.at.is_device && what.bytes >= limits_.ipc_from) {
-    const auto info = cu::inspect_pointer(*cuda_, what.at.address);
-    const auto handle = info ? ipc_.export_handle(*info) : result<cu::ipc_mem_handle_t>(failure{EINVAL, ""});
-    if (handle) {
+  if (to.is_same_node && options_.use_pull && !what.at.is_device) {
+    offer.has_pull = true;
+    offer.address = what.at.address;
+  }
+  if (to.is_same_node && options_.use_ipc && info && what.bytes >= limits_.ipc_from) {
+    if (const auto handle = ipc_.export_handle(*info)) {
       offer.has_ipc = true;
       offer.ipc = *handle;
       offer.buffer_id = info->buffer_id;
@@ -107,9 +113,11 @@ void engine::finish_send(operation& what) {
 
 bulk_way engine::choose_way(const operation& to, const peer_state& from, const bulk_offer& offer) {
   if (!from.is_same_node) return bulk_way::network;
-  const bool is_far_ipc = !is_gpu_shared_ || to.moved > limits_.shared_gpu_cpu_limit;
-  if (offer.has_ipc && options_.use_ipc && memory_.has_gpu() && to.moved >= limits_.ipc_from && is_far_ipc)
-    return bulk_way::ipc;
+  const std::size_t ipc_from = std::max(to.at.is_device ? limits_.ipc_from : limits_.ipc_to_host_from,
+                                        is_gpu_shared_ ? limits_.shared_gpu_cpu_limit + 1 : 0);
+  const bool can_ipc = offer.has_ipc && options_.use_ipc && memory_.has_gpu();
+  if (can_ipc && (to.moved >= ipc_from || !offer.has_ring)) return bulk_way::ipc;
+  if (offer.has_pull && options_.use_pull && !to.at.is_device && !from.refuses_pull) return bulk_way::pull;
   return offer.has_ring ? bulk_way::shared_ring : bulk_way::none;
 }
 
@@ -126,16 +134,11 @@ void engine::receive_announced(operation& to, int from, const bulk_offer& offer,
   to.transfer->is_receive = true;
   describe_gpu(to.at, *to.transfer);
   if (to.moved == 0) return finish_receive(to, 0);
-  auto way = choose_way(to, source, offer);
-  if (way == bulk_way::ipc && !start_ipc(to, offer)) way = offer.has_ring ? bulk_way::shared_ring : bulk_way::none;
-  if (way == bulk_way::shared_ring && !open_ring_in(source, offer)) way = bulk_way::none;
-  // Its owner may have ended after it had named the ring, and before anybody here has noticed.
-  if (way == bulk_way::none && source.in.is_gone()) return finish_receive(to, ECONNRESET, format("rank %d is gone", from));
-  if (way == bulk_way::none) return finish_receive(to, ENOMEM, "there is no shared memory for a message of the node");
-  to.transfer->way = way;
-  if (way == bulk_way::shared_ring)
-    ++source.in.expected, order(to, {.way = way, .receiver_is_device = to.at.is_device, .bytes = to.moved});
-  else if (way == bulk_way::network) start_network_receive(to, source, offer);
+  const auto way = to.transfer->way = choose_way(to, source, offer);
+  if (way == bulk_way::ipc && start_ipc(to, offer)) return;
+  if (way == bulk_way::pull && start_pull(to, source, offer)) return;
+  if (way == bulk_way::network) return start_network_receive(to, source, offer);
+  start_ring(to, source, offer);
 }
 
 void engine::order(operation& to, const start_order& what) {
@@ -147,7 +150,7 @@ void engine::finish_receive(operation& of, int code, std::string message) {
   const bool is_deposit = of.kind == operation_kind::deposit;
   const auto way = of.transfer->way;
   // A send through a ring or the network has ended by itself when its last byte had left.
-  if (is_deposit || way == bulk_way::ipc || way == bulk_way::none)
+  if (is_deposit || (way != bulk_way::shared_ring && way != bulk_way::network))
     control(of.peer, {.kind = frame_kind::finish, .code = code, .peer_op = of.peer_op});
   if (code == 0 && of.bytes > of.at.bytes)
     return end(
@@ -156,44 +159,18 @@ void engine::finish_receive(operation& of, int code, std::string message) {
   end(of, code, std::move(message));
 }
 
-// ---- CUDA IPC: the receiver copies straight from the sender's memory.
-
-bool engine::start_ipc(operation& to, const bulk_offer& offer) {
-  auto& state = *to.transfer;
-  const int device = to.at.is_device ? state.device_ordinal : 0;
-  const auto base = ipc_.open(to.peer, offer.buffer_id, offer.ipc, device);
-  if (!base) return false;
-  const auto way = to.at.is_device ? copy::direction::on_device : copy::direction::to_host;
-  const copy::transfer what{way, to.at.address, *base + offer.ipc_offset, to.moved};
-  auto begun = memory_.planner()->begin(std::span(&what, 1), {});
-  if (!begun) return false;
-  ++counts_.ipc;
-  ipc_.hold(*base);
-  state.ipc_base = *base;
-  state.ipc_copy = *std::move(begun);
-  moving_.push_back(&to);
-  return true;
-}
-
-void engine::advance_ipc(operation& of) {
-  auto& state = *of.transfer;
-  const auto done = state.ipc_copy.test();
-  if (done && !*done) return;
-  ipc_.let_go(state.ipc_base);
-  moving_.remove(&of);
-  if (done) finish_receive(of, 0);
-  else finish_receive(of, done.code(), done.error().message);
-}
+// ---- Progress
 
 void engine::advance() {
+  if (!ready_.empty()) submit_copies();
+  pull_budget_ = kPullAtOnce;
   for (operation* at = moving_.first(); at != nullptr;) {
     operation* const next = moving_.next(at);
-    if (at->transfer->way == bulk_way::network) {
-      if (at->transfer->is_receive) advance_network_receive(*at);
-      else advance_network_send(*at);
-    } else {
-      advance_ipc(*at);
-    }
+    const auto way = at->transfer->way;
+    if (way == bulk_way::ipc) advance_ipc(*at);
+    else if (way == bulk_way::pull) advance_pull(*at);
+    else if (at->transfer->is_receive) advance_network_receive(*at);
+    else advance_network_send(*at);
     at = next;
   }
 }

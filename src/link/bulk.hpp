@@ -8,6 +8,7 @@
 
 #include "completion.hpp"
 #include "fabric.hpp"
+#include "ipc_cache.hpp"
 #include "operation.hpp"
 #include "pinned_pool.hpp"
 #include "shm_ring.hpp"
@@ -19,7 +20,8 @@ struct bulk_offer {
   bool is_device = false;
   bool has_ipc = false;
   bool has_ring = false;
-  std::uint64_t gpu = 0;         // hash of the GPU's uuid
+  bool has_pull = false;         // the receiver may try to read the message at `address`
+  std::uint64_t address = 0;     // of the message in host memory
   std::uint64_t buffer_id = 0;   // CUDA's, of the exported allocation
   std::uint64_t ipc_offset = 0;  // of the message in it
   cu::ipc_mem_handle_t ipc{};
@@ -43,6 +45,8 @@ struct chunk_copy {
 };
 
 constexpr std::size_t kChunksUnderWay = 4;
+// What is read from other processes' memory in one look at everything: all else waits no longer than that (some 50 us).
+constexpr std::size_t kPullAtOnce = 512 << 10;
 
 // One side of a transfer.
 struct transfer_state {
@@ -78,8 +82,11 @@ struct transfer_state {
   std::array<part, kChunksUnderWay> parts;
   unsigned parts_busy = 0;
 
+  // ipc, receiver: one of the two completions
+  ipc_cache::opened* ipc_source = nullptr;
+  std::uint64_t source = 0;  // of the message: its address here (ipc), at its sender (pull)
+  copy_lanes::mark ipc_mark;
   copy::completion ipc_copy;
-  std::uint64_t ipc_base = 0;
 };
 
 }  // namespace pl::link

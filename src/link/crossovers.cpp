@@ -12,6 +12,10 @@ namespace {
 constexpr double kPacketNs = 200;
 constexpr double kHandshakeNs = 700;  // announcement, and its end
 constexpr double kHostNsPerByte = 1.0 / 10;
+// What the resident kernel needs more for memory of another GPU than of its own (two H200, docs/results/p2p): the latency of
+// NVLink, and with one worker 12 GB/s instead of 40.
+constexpr double kPeerNs = 1300;
+constexpr double kPeerNsPerByte = 1.0 / 18;
 
 double copy_cost(const copy::cost_table& costs, copy::direction way, copy::other_side side, std::size_t bytes) {
   return costs.cost(way, side, costs.pick(way, side, true, bytes), bytes);
@@ -23,8 +27,12 @@ double eager_cost(const copy::cost_table& costs, std::size_t bytes) {
          copy_cost(costs, copy::direction::to_device, copy::other_side::pageable, bytes);
 }
 
+// By a copy engine, or by the resident kernel, whose table knows its own GPU only.
 double ipc_cost(const copy::cost_table& costs, std::size_t bytes) {
-  return kPacketNs + kHandshakeNs + copy_cost(costs, copy::direction::on_device, copy::other_side::peer_gpu, bytes);
+  const double by_copy_engine = copy_cost(costs, copy::direction::on_device, copy::other_side::peer_gpu, bytes);
+  const double by_kernel = copy_cost(costs, copy::direction::on_device, copy::other_side::same_gpu, bytes) + kPeerNs +
+                           kPeerNsPerByte * static_cast<double>(bytes);
+  return kPacketNs + kHandshakeNs + std::min(by_copy_engine, by_kernel);
 }
 
 std::size_t whole_pages(std::size_t bytes) { return std::max<std::size_t>((bytes + 4095) & ~std::size_t{4095}, 4096); }
@@ -43,6 +51,7 @@ crossovers crossovers::from(const messenger_options& wanted, const copy::cost_ta
   if (wanted.gdr_send_limit != 0) out.eager_device = out.eager_shared_gpu = wanted.gdr_send_limit;
   for (auto* limit : {&out.eager_host, &out.eager_device, &out.eager_shared_gpu}) *limit = std::min(*limit, kMostEager);
   out.ipc_from = wanted.ipc_threshold != 0 ? wanted.ipc_threshold : out.eager_device;
+  if (wanted.ipc_threshold != 0) out.ipc_to_host_from = wanted.ipc_threshold;
   out.store_limit = wanted.gdr_receive_limit;
   if (wanted.chunk_bytes != 0) out.ring_chunk_bytes = out.network_chunk_bytes = whole_pages(wanted.chunk_bytes);
   // At least some of the largest packets, or the sender would wait for an answer after each.

@@ -128,7 +128,6 @@ status engine::open_lanes(const std::vector<introduction>& known) {
 status engine::introduce(bootstrap& with) {
   introduction mine;
   mine.node = node_identity::here();
-  mine.gpu = gpu_;
   if (options_.path == messenger_options::path_t::automatic) {
     auto outbox = shm_outbox::make(size_);
     if (!outbox) return std::move(outbox).error();
@@ -177,12 +176,10 @@ status engine::meet(std::size_t rank, const byte_string& text, const introductio
                    format("ranks %d and %zu share a node, and one of them may not open the other's memory: run both as "
                           "the same user, or set PEERLANE_LINK_PATH=network",
                           rank_, rank)};
-  of.gpu = its.gpu;
   of.can_take_gpu_pointers = mine.has_gpu_lanes != 0 && its.has_gpu_lanes != 0 && !of.is_same_node;
   if (!of.is_same_node)
     fabric_->set_peer(of.rank, byte_string(text.begin() + static_cast<std::ptrdiff_t>(before_address), text.end()));
   if (its.node.is_same_node(mine.node)) deaths_.add(of.rank, of.pid);
-  if (of.is_same_node && gpu_ != 0 && of.gpu == gpu_) is_gpu_shared_ = true;
   return {};
 }
 
@@ -221,7 +218,7 @@ void engine::depart(int to, packet& what) {
   what.head.source = static_cast<std::uint32_t>(rank_);
   what.head.sequence = target.sent++;
   what.head.credit = target.told_cost = target.taken_cost;
-  what.head.gpu = gpu_;
+  what.head.gpu = is_gpu_used_ ? gpu_ : 0;
   if (!target.lane_out.is_open()) return fabric_->send(to, what);
   what.outcome = 0;
   if (!target.unsent.empty() || !push(target, what)) target.unsent.push_back(&what);
@@ -278,11 +275,13 @@ void engine::take_from_lane(peer_state& from, const shm_lane::view& whole) {
 
 bool engine::advance_lanes() {
   bool has_moved = false;
+  is_reading_ = true;
   for (const int rank : lane_peers_) {
     auto& with = peer(rank);
     has_moved = read_lane(with) || has_moved;
     while (!with.unsent.empty() && push(with, *with.unsent.front())) with.unsent.pop_front();
   }
+  is_reading_ = false;
   return has_moved;
 }
 
@@ -479,7 +478,11 @@ std::optional<failure> engine::refuses_peer(int rank) const {
   return std::nullopt;
 }
 
-touch engine::touch_of(const memory& what) const { return what.is_device && is_gpu_shared_ ? touch::cpu_only : touch::any; }
+touch engine::touch_of(const memory& what) {
+  if (!what.is_device) return touch::any;
+  is_gpu_used_ = true;
+  return is_gpu_shared_ ? touch::cpu_only : touch::any;
+}
 
 // ---- Progress and death
 
@@ -496,6 +499,12 @@ bool engine::progress(bool with_network) {
     lose(rank, why);
   }
   return has_moved;
+}
+
+// By the last look, which is no older than a process number needs to be used again.
+bool engine::is_gone(const peer_state& of) {
+  look_for_deaths();
+  return of.is_dead || std::any_of(lost_.begin(), lost_.end(), [&](const auto& each) { return each.first == of.rank; });
 }
 
 void engine::look_for_deaths() {
@@ -527,6 +536,7 @@ void engine::on_lost(int rank, const char* reason) {
 void engine::lose(int rank, const std::string& why) {
   auto& of = peer(rank);
   if (of.is_dead) return;
+  of.refuses_pull = true;                          // its number may be another process's by now
   while (of.lane_in.is_open() && read_lane(of)) {  // what it had sent whole
   }
   of.is_dead = true;
@@ -563,7 +573,8 @@ void engine::fail_operation_of(operation& what, const std::string& why) {
     return;
   }
   if (what.state == operation_state::moving && what.transfer != nullptr) {
-    if (what.transfer->way == bulk_way::ipc) return;  // its copy ends by itself: the memory lives until it is closed here
+    // These end by themselves: IPC's memory lives until it is closed here, and the next read finds nobody.
+    if (what.transfer->way == bulk_way::ipc || what.transfer->way == bulk_way::pull) return;
     if (what.transfer->way == bulk_way::network) {
       what.transfer->code = ECONNRESET;
       what.transfer->message = why;

@@ -4,6 +4,7 @@
 //   point.cpp       messages: sends, receives, matching, cancelling
 //   bulk.cpp        announced messages: which way, its start and end
 //   ring_way.cpp    ... through shared memory      network_way.cpp  ... through UCX
+//   ipc_way.cpp     ... from GPU to GPU            pull_way.cpp     ... from host memory, read in place
 //   remote.cpp      windows: put, get, atomics
 #pragma once
 
@@ -13,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 
 #include "bulk.hpp"
 #include "crossovers.hpp"
@@ -35,7 +37,6 @@ struct introduction {
   std::uint32_t is_ready = 0;
   node_identity node;
   shm_outbox::name outbox;
-  std::uint16_t gpu = 0;
   std::uint8_t has_gpu_lanes = 0;
   std::uint8_t has_rdma = 0;
 };
@@ -68,6 +69,8 @@ struct peer_state {
   bool is_same_node = false;
   bool is_dead = false;
   bool has_left = false;
+  bool is_pull_tried = false;
+  bool refuses_pull = false;           // the kernel does not let its memory be read
   bool can_take_gpu_pointers = false;  // UCX has RDMA lanes for GPU memory at both ends
   std::uint16_t gpu = 0;
   pid_t pid = 0;
@@ -108,7 +111,7 @@ struct engine final : fabric::listener {
   peer_state& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
   bool is_foreign_process() const noexcept;
   std::optional<failure> refuses_peer(int rank) const;
-  touch touch_of(const memory& what) const;
+  touch touch_of(const memory& what);
   // Waits, with progress, until `done` yields a status.
   template <class Done>
   status wait_until(Done done, std::chrono::milliseconds limit);
@@ -160,6 +163,7 @@ struct engine final : fabric::listener {
   void choose_gpu();
   void leave();
   void look_for_deaths();
+  bool is_gone(const peer_state& of);
   void see_off();
   void fail_operations_of(int rank, const std::string& why);
   void fail_operation_of(operation& what, const std::string& why);
@@ -186,18 +190,27 @@ struct engine final : fabric::listener {
   void on_finish(const frame& head);
   void finish_send(operation& what);
   bulk_way choose_way(const operation& to, const peer_state& from, const bulk_offer& offer);
-  bool start_ipc(operation& to, const bulk_offer& offer);
-  void advance_ipc(operation& of);
   void finish_receive(operation& of, int code, std::string message = {});
   void advance();
-  void describe_gpu(const memory& what, transfer_state& into);
+  std::optional<cu::pointer_info> describe_gpu(const memory& what, transfer_state& into);
   status begin_copy(chunk_copy& copy, const memory& of, std::uint64_t offset, void* chunk, std::size_t bytes, bool to_chunk,
                     touch how);
   std::optional<status> copy_ended(chunk_copy& copy);
   void order(operation& to, const start_order& what);
+  // ipc_way.cpp
+  bool start_ipc(operation& to, const bulk_offer& offer);
+  bool begin_by_planner(operation& to);
+  void submit_copies();
+  void submit_list(std::span<operation* const> list);
+  void advance_ipc(operation& of);
+  // pull_way.cpp
+  bool start_pull(operation& to, peer_state& from, const bulk_offer& offer);
+  bool pull_some(operation& to, std::size_t most);
+  void advance_pull(operation& of);
   // ring_way.cpp
   bool open_ring_out(peer_state& to);
   bool open_ring_in(peer_state& from, const bulk_offer& offer);
+  void start_ring(operation& to, peer_state& from, const bulk_offer& offer);
   void advance_rings();
   bool fill_ring(peer_state& to);
   bool empty_ring(peer_state& from);
@@ -235,14 +248,21 @@ struct engine final : fabric::listener {
   control_packet* free_control_ = nullptr;
   std::vector<std::pair<int, std::string>> lost_;
   std::vector<std::pair<int, std::uint64_t>> leaving_;      // until when what they sent is waited for
-  intrusive_list<operation, &operation::in_order> moving_;  // network and IPC transfers
-  std::vector<int> ring_peers_;                             // with data under way through a ring
+  intrusive_list<operation, &operation::in_order> moving_;  // all but rings
+  std::vector<operation*> ready_;                           // of them, copies between GPUs that have not been queued
+  std::size_t ready_bytes_ = 0;
+  std::size_t copies_under_way_ = 0;  // between GPUs
+  std::size_t pulls_ = 0;             // in moving_
+  std::size_t pull_budget_ = 0;       // of this look
+  std::vector<int> ring_peers_;       // with data under way through a ring
   std::map<std::uint32_t, memory> windows_;
   std::uint32_t next_window_ = 1;
   std::uint64_t next_bulk_tag_ = 1;
   std::uint64_t barriers_ = 0;
   std::uint16_t gpu_ = 0;
   bool is_gpu_shared_ = false;
+  bool is_gpu_used_ = false;  // by this process, as far as its messages show
+  bool is_reading_ = false;   // lanes: more messages may be in them
   bool is_open_ = false;
   bool is_leaving_ = false;
   unsigned rounds_ = 0;

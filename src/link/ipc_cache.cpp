@@ -8,6 +8,7 @@
 namespace pl::link {
 
 ipc_cache::~ipc_cache() {
+  lanes_.clear();  // waits for their copies
   for (const auto& known : open_) close(known.second);
 }
 
@@ -24,24 +25,46 @@ result<cu::ipc_mem_handle_t> ipc_cache::export_handle(const cu::pointer_info& in
   return handle;
 }
 
-result<std::uint64_t> ipc_cache::open(int rank, std::uint64_t buffer_id, const cu::ipc_mem_handle_t& handle,
-                                      int device_ordinal) {
+result<ipc_cache::opened*> ipc_cache::open(int rank, std::uint64_t buffer_id, const cu::ipc_mem_handle_t& handle,
+                                           int device_ordinal) {
   if (const auto known = open_.find({rank, buffer_id}); known != open_.end()) {
     known->second.last_use = ++uses_;
-    return known->second.base;
+    return &known->second;
   }
   if (cuda_->cuIpcOpenMemHandle_v2 == nullptr) return failure{ENOTSUP, "this libcuda has no cuIpcOpenMemHandle"};
   if (open_.size() >= kMostOpen) make_room();
-  auto use = cu::context_scope::enter(*cuda_, device_ordinal, nullptr);
+  const auto context = context_on(device_ordinal);
+  if (!context) return context.error();
+  auto use = cu::context_scope::enter(*cuda_, device_ordinal, context->handle);
   if (!use) return std::move(use).error();
+  auto lanes = lanes_of(*context);
+  if (!lanes) return std::move(lanes).error();
   constexpr unsigned kLazyPeerAccess = 1;
-  entry made;
+  opened made{0, *lanes, device_ordinal, 0, ++uses_};
   if (const auto rc = cuda_->cuIpcOpenMemHandle_v2(&made.base, handle, kLazyPeerAccess); rc != cu::error_code::success)
     return failure{ENOTSUP, cu::make_error(*cuda_, rc, format("opening device memory of rank %d", rank)).message};
-  made.device_ordinal = device_ordinal;
-  made.last_use = ++uses_;
-  open_[{rank, buffer_id}] = made;
-  return made.base;
+  return &(open_[{rank, buffer_id}] = made);
+}
+
+// The thread's, if it is of this device; else the primary one, which stays from then on.
+result<copy::gpu_context> ipc_cache::context_on(int device_ordinal) const {
+  cu::context_t current = nullptr;
+  cu::device_t device = -1;
+  const bool is_here = cuda_->cuCtxGetCurrent(&current) == cu::error_code::success && current != nullptr &&
+                       cuda_->cuCtxGetDevice(&device) == cu::error_code::success && device == device_ordinal;
+  return copy::find_context(*cuda_, device_ordinal, is_here ? current : nullptr);
+}
+
+result<copy_lanes*> ipc_cache::lanes_of(const copy::gpu_context& context) {
+  // Drivers before CUDA 12 have no id: the handle is as good while the context lives.
+  const auto which = context.id != 0 ? context.id : reinterpret_cast<unsigned long long>(context.handle);
+  auto& lanes = lanes_[which];
+  if (lanes == nullptr) {
+    auto made = copy_lanes::open(context);
+    if (!made) return std::move(made).error();
+    lanes = *std::move(made);
+  }
+  return lanes.get();
 }
 
 void ipc_cache::make_room() {
@@ -53,11 +76,6 @@ void ipc_cache::make_room() {
   open_.erase(oldest);
 }
 
-void ipc_cache::count(std::uint64_t base, int by) noexcept {
-  for (auto& known : open_)
-    if (known.second.base == base) known.second.holders += by;
-}
-
 void ipc_cache::forget(int rank) {
   std::erase_if(open_, [&](const auto& known) {
     if (known.first.first != rank || known.second.holders != 0) return false;
@@ -66,7 +84,7 @@ void ipc_cache::forget(int rank) {
   });
 }
 
-void ipc_cache::close(const entry& what) noexcept {
+void ipc_cache::close(const opened& what) noexcept {
   if (auto use = cu::context_scope::enter(*cuda_, what.device_ordinal, nullptr)) cuda_->cuIpcCloseMemHandle(what.base);
 }
 

@@ -142,6 +142,7 @@ struct messenger_options {
   std::string ucx_library;           // path of libucp.so.0; empty: PEERLANE_UCX_LIBRARY, else by name
   enum class path_t { automatic, network } path = path_t::automatic;  // network: as if every peer were on another host
   bool use_ipc = true;
+  bool use_pull = true;                       // between host memories of a node the receiver reads the sender's, if it may
   bool use_ucx_gpu_lanes = true;              // raw GPU pointers to UCX where it has lanes for them
   std::size_t eager_limit = 0;                // messages up to here travel with their header; at most 32 KiB
   std::size_t gdr_send_limit = 0;             // device memory is read by CPU loads up to here
@@ -229,7 +230,8 @@ class messenger {
     std::uint64_t self = 0;
     std::uint64_t shared_ring = 0;
     std::uint64_t network_ring = 0;
-    std::uint64_t ipc = 0;
+    std::uint64_t ipc = 0;     // received
+    std::uint64_t pulled = 0;  // received
     std::uint64_t ucx_direct = 0;
     std::uint64_t unexpected = 0;        // arrived before their receive
     std::uint64_t waiting_sends = 0;     // sends that had to wait for the peer's unexpected_bytes

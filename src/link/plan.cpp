@@ -36,6 +36,8 @@ messenger_options messenger_options::from_environment() {
   if (env_read("PEERLANE_LINK_PATH").text == "network") out.path = path_t::network;
   const auto ipc = first_set({"PEERLANE_LINK_IPC", "MV2_CUDA_IPC", "OMPI_MCA_btl_smcuda_use_cuda_ipc"});
   out.use_ipc = !ipc.is_set || ipc.integer != 0;
+  const auto pull = first_set({"PEERLANE_LINK_PULL", "MV2_SMP_USE_CMA"});
+  out.use_pull = !pull.is_set || pull.integer != 0;
   const auto gdr = first_set({"PEERLANE_LINK_GPU_LANES", "MV2_USE_GPUDIRECT_RDMA", "OMPI_MCA_btl_openib_want_cuda_gdr"});
   out.use_ucx_gpu_lanes = !gdr.is_set || gdr.integer != 0;
   out.eager_limit = size_from({"PEERLANE_LINK_EAGER_LIMIT"});
@@ -62,7 +64,7 @@ std::string messenger::plan(int to) const {
   const bool is_near = with.is_same_node;
   const std::size_t device = in.is_gpu_shared_ ? limits.eager_shared_gpu : limits.eager_device;
   const bool ipc = is_near && in.options_.use_ipc;
-  const std::size_t ipc_from = in.is_gpu_shared_ ? std::max(limits.ipc_from, limits.shared_gpu_cpu_limit) : limits.ipc_from;
+  const bool pull = is_near && in.options_.use_pull && !with.refuses_pull;
   const std::string chunks = format_size(is_near ? limits.ring_chunk_bytes : limits.network_chunk_bytes);
   const std::string by_ring =
       (is_near ? "ring of pinned chunks in shared memory, " : "ring of pinned chunks over UCX, ") + chunks;
@@ -73,7 +75,10 @@ std::string messenger::plan(int to) const {
                            is_near ? "shared memory" : in.fabric_->version().c_str(), limits.origin);
   out += line("from", "to", "size", "way");
   out += line("host", "host", up_to(limits.eager_host).c_str(), "eager");
-  out += line("host", "host", beyond(limits.eager_host).c_str(), is_near ? by_ring.c_str() : "UCX, in place");
+  out += line("host", "host", beyond(limits.eager_host).c_str(),
+              !is_near ? "UCX, in place"
+              : pull   ? "read in place by the receiver's CPU"
+                       : by_ring.c_str());
   out += line("host", "device", up_to(limits.eager_host).c_str(), "eager, mapped stores");
   out += line("host", "device", beyond(limits.eager_host).c_str(), with.can_take_gpu_pointers ? raw : by_ring.c_str());
   out +=
@@ -84,8 +89,11 @@ std::string messenger::plan(int to) const {
       out += line("device", target, beyond(device).c_str(), with.can_take_gpu_pointers ? raw : by_ring.c_str());
       continue;
     }
+    const std::size_t ipc_from = std::max(*target == 'd' ? limits.ipc_from : limits.ipc_to_host_from,
+                                          in.is_gpu_shared_ ? limits.shared_gpu_cpu_limit : 0);
     if (ipc_from > device) out += line("device", target, up_to(ipc_from).c_str(), by_ring.c_str());
-    out += line("device", target, beyond(std::max(ipc_from, device)).c_str(), "CUDA IPC, polled completion");
+    out += line("device", target, beyond(std::max(ipc_from, device)).c_str(),
+                *target == 'd' ? "CUDA IPC, polled completion" : "CUDA IPC, the copy planner");
   }
   return out;
 }

@@ -39,6 +39,19 @@ bool engine::open_ring_in(peer_state& from, const bulk_offer& offer) {
   return true;
 }
 
+// The receiver: also where another way could not be gone.
+void engine::start_ring(operation& to, peer_state& from, const bulk_offer& offer) {
+  to.transfer->way = bulk_way::none;
+  if (offer.has_ring && open_ring_in(from, offer)) {
+    to.transfer->way = bulk_way::shared_ring;
+    ++from.in.expected;
+    return order(to, {.way = bulk_way::shared_ring, .receiver_is_device = to.at.is_device, .bytes = to.moved});
+  }
+  // Its owner may have ended after it had named the ring, and before anybody here has noticed.
+  if (from.in.is_gone()) return finish_receive(to, ECONNRESET, format("rank %d is gone", from.rank));
+  finish_receive(to, ENOMEM, "there is no shared memory for a message of the node");
+}
+
 void engine::advance_rings() {
   for (std::size_t i = 0; i < ring_peers_.size();) {
     auto& with = peer(ring_peers_[i]);

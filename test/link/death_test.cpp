@@ -29,12 +29,14 @@ struct way {
   gpus which;
   bool use_ipc;
   messenger_options::path_t path;
+  bool use_pull = true;
 };
 constexpr way kWays[] = {{"ipc", gpus::one_each, true, messenger_options::path_t::automatic},
                          {"ring", gpus::one_each, false, messenger_options::path_t::automatic},
                          {"shared", gpus::shared, true, messenger_options::path_t::automatic},
                          {"network", gpus::one_each, true, messenger_options::path_t::network},
-                         {"host", gpus::none, true, messenger_options::path_t::automatic}};
+                         {"host", gpus::none, true, messenger_options::path_t::automatic},
+                         {"host_ring", gpus::none, true, messenger_options::path_t::automatic, false}};
 
 class death : public testing::TestWithParam<way> {
  protected:
@@ -42,6 +44,7 @@ class death : public testing::TestWithParam<way> {
     auto out = test_options();
     out.use_ipc = GetParam().use_ipc;
     out.path = GetParam().path;
+    out.use_pull = GetParam().use_pull;
     return out;
   }
   int run(int size, const std::function<int(const place&)>& body) {
