@@ -96,6 +96,8 @@ status request::wait(std::chrono::milliseconds limit) {
   return done ? outcome() : done;
 }
 
+bool request::is_refused() const noexcept { return of_ != nullptr && of_->is_loose; }
+
 status request::cancel() {
   if (of_ == nullptr || of_->is_loose) return {};
   auto& in = *owner_->engine_;
@@ -253,6 +255,21 @@ matched_message messenger::match(int from, std::uint64_t tag, std::uint64_t mask
   engine_->progress();
   operation* const message = engine_->find_message(from, tag, mask, true);
   return message == nullptr ? matched_message{} : matched_message(this, message);
+}
+
+result<std::size_t> messenger::wait_any(std::span<const request* const> of, std::chrono::milliseconds limit) {
+  if (engine_->is_foreign_process()) return kForeign;
+  std::size_t found = of.size();
+  if (std::all_of(of.begin(), of.end(), [](const request* each) { return each == nullptr; }))
+    return failure{EINVAL, "no request to wait for"};
+  const auto look = [&]() -> std::optional<status> {
+    for (std::size_t i = 0; i < of.size(); ++i)
+      if (of[i] != nullptr && (of[i]->is_empty() || of[i]->is_refused() || of[i]->of_->has_ended()))
+        return found = i, status{};
+    return std::nullopt;
+  };
+  if (auto done = engine_->wait_until(look, limit); !done) return std::move(done).error();
+  return found;
 }
 
 result<window> messenger::expose(const buffer& memory) {
