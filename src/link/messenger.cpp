@@ -8,6 +8,7 @@
 
 #include "clock.hpp"
 #include "engine.hpp"
+#include "handshake_meter.hpp"
 #include "mmio.hpp"
 #include "text.hpp"
 
@@ -187,7 +188,20 @@ result<std::unique_ptr<messenger>> messenger::open(const cu::driver_table* cuda,
     return failure{EINVAL, format("rank %d of %d processes: the bootstrap is wrong", with.rank(), with.size())};
   auto made = std::make_unique<engine>(cuda, wanted, with.rank(), with.size());
   if (auto done = made->open(with); !done) return std::move(done).error();
-  return std::unique_ptr<messenger>(new messenger(std::move(made)));
+  auto out = std::unique_ptr<messenger>(new messenger(std::move(made)));
+  if (out->engine_->do_all_calibrate_)
+    if (auto done = out->calibrate(with); !done) return std::move(done).error();
+  return out;
+}
+
+status messenger::calibrate(bootstrap& with) {
+  auto& in = *engine_;
+  const std::string key = handshake_key(in.cuda_, in.fabric_ != nullptr ? in.fabric_->version() : "none");
+  auto measured = measure_handshakes(*this, with, in.limits_, key);
+  if (!measured) return std::move(measured).error();
+  in.limits_ = crossovers::from(in.options_, in.memory_.has_gpu() ? &in.memory_.planner()->costs() : nullptr, &*measured);
+  in.counts_ = {};
+  return {};
 }
 
 int messenger::rank() const noexcept { return engine_->rank_; }

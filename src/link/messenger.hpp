@@ -144,7 +144,8 @@ struct messenger_options {
   std::string ucx_library;           // path of libucp.so.0; empty: PEERLANE_UCX_LIBRARY, else by name
   enum class path_t { automatic, network } path = path_t::automatic;  // network: as if every peer were on another host
   bool use_ipc = true;
-  bool calibrate = false;  // measure packets and handshakes at open, if all processes want it and none knows (handshake.hpp)
+  bool calibrate =
+      false;  // measure packets and handshakes at open, if all processes want it and none knows (handshake_meter.hpp)
   bool use_ucx_gpu_lanes = true;              // raw GPU pointers to UCX where it has lanes for them
   std::size_t eager_limit = 0;                // messages up to here travel with their header; at most 32 KiB
   std::size_t gdr_send_limit = 0;             // device memory is read by CPU loads up to here
@@ -250,6 +251,7 @@ class messenger {
   friend class matched_message;
   friend class window;
   explicit messenger(std::unique_ptr<engine> of);
+  status calibrate(bootstrap& with);
   std::unique_ptr<engine> engine_;
 };
 
