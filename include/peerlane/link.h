@@ -100,8 +100,8 @@ struct peerlane_link_options {
   uint64_t stripe_threshold;
 };
 
-/* Collective; NULL options: all defaults. The calling thread's current CUDA context tells the GPU; without one, or without a
- * driver, messages of device memory still work if CUDA is initialised later.
+/* Collective; NULL options: all defaults. CUDA is initialised (cuInit) unless host_only; the calling thread's current
+ * context tells the process's GPU, so set the device first. Where no driver answers, messages are of host memory only.
  * ENODATA: nothing says who takes part. ENOSYS: built without UCX's headers, UCX is missing (only jobs of several hosts need
  * it), or no way to meet. ETIMEDOUT, ECONNRESET: a rank that did not come. EINVAL, EADDRINUSE, EEXIST, EPROTO: ranks that do
  * not fit together. ENFILE: 64 links are open. */
