@@ -2,13 +2,12 @@
 // libpeerlane's C interface: registry operations, results as errno values. The contract stands in peerlane/peerlane.h.
 #include <peerlane/peerlane.h>
 
-#include <new>
-
+#include "capi_call.hpp"
 #include "env.hpp"
 #include "errno_keeper.hpp"
-#include "registry.hpp"
 
 using pl::fail;
+using pl::kNullPointer;
 
 namespace {
 
@@ -28,12 +27,7 @@ int locate(peerlane_mapping_t handle, size_t offset_bytes, size_t size_bytes, ch
   return 0;
 }
 
-constexpr const char* kNullPointer = "a pointer argument is null";
-constexpr const char* kNoMemory = "memory is exhausted: nothing was changed";
-
 }  // namespace
-
-#define PL_EXPORT extern "C" __attribute__((visibility("default")))
 
 PL_EXPORT int peerlane_open(const char* backend, peerlane_session_t* session) try {
   const pl::errno_keeper keeper;
@@ -43,13 +37,15 @@ PL_EXPORT int peerlane_open(const char* backend, peerlane_session_t* session) tr
   if (!opened) return fail(opened.error());
   *session = reinterpret_cast<peerlane_session_t>(*opened);
   return 0;
-} catch (const std::bad_alloc&) { return fail(ENOMEM, kNoMemory); }
+}
+PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_close(peerlane_session_t session) try {
   const pl::errno_keeper keeper;
   const auto outcome = pl::close_session(session_of(session));
   return outcome ? 0 : fail(outcome.error());
-} catch (const std::bad_alloc&) { return fail(ENOMEM, kNoMemory); }
+}
+PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_map(peerlane_session_t session, uint64_t device_ptr, size_t size_bytes, uint32_t flags,
                            peerlane_mapping_t* mapping) try {
@@ -69,7 +65,8 @@ PL_EXPORT int peerlane_map(peerlane_session_t session, uint64_t device_ptr, size
   }
   *mapping = reinterpret_cast<peerlane_mapping_t>(*pinned);
   return 0;
-} catch (const std::bad_alloc&) { return fail(ENOMEM, kNoMemory); }
+}
+PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_unmap(peerlane_mapping_t mapping) try {
   const pl::errno_keeper keeper;
@@ -77,7 +74,8 @@ PL_EXPORT int peerlane_unmap(peerlane_mapping_t mapping) try {
   if (const int code = pl::check_region(region)) return fail(code, "the mapping is not live in this process");
   const auto outcome = pl::unpin_region(region->owner.load(std::memory_order_relaxed), region);
   return outcome ? 0 : fail(outcome.error());
-} catch (const std::bad_alloc&) { return fail(ENOMEM, kNoMemory); }
+}
+PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_mapping_get_info(peerlane_mapping_t mapping, struct peerlane_mapping_info* info) {
   if (info == nullptr) return fail(EINVAL, kNullPointer);
@@ -143,7 +141,8 @@ PL_EXPORT int peerlane_is_simulated(peerlane_session_t session, int* simulated) 
   if (!cuda) return fail(cuda.error());
   *simulated = (*cuda)->is_simulated ? 1 : 0;
   return 0;
-} catch (const std::bad_alloc&) { return fail(ENOMEM, kNoMemory); }
+}
+PL_NO_EXCEPTIONS
 
 PL_EXPORT const char* peerlane_last_error(void) { return pl::last_error(); }
 

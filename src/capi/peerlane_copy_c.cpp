@@ -5,9 +5,9 @@
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <new>
-#include <system_error>
 
+#include "borrowed_planner.hpp"
+#include "capi_call.hpp"
 #include "completion.hpp"
 #include "env.hpp"
 #include "errno_keeper.hpp"
@@ -15,7 +15,6 @@
 #include "fork_guard.hpp"
 #include "live_handles.hpp"
 #include "planner.hpp"
-#include "registry.hpp"
 
 // What handles point to: a slot of a fixed table, so that any address can be checked without a lock on the way to a copy of
 // 0.2 us.
@@ -28,6 +27,9 @@ struct peerlane_copier {
 namespace {
 
 using pl::fail;
+using pl::kDead;
+using pl::kNullPointer;
+using pl::told;
 using pl::copy::direction;
 using pl::copy::planner;
 using pl::copy::transfer;
@@ -36,9 +38,6 @@ constexpr std::size_t kCopiers = 64;
 std::array<peerlane_copier, kCopiers> g_copiers;
 std::mutex g_copiers_mutex;
 
-constexpr const char* kNullPointer = "a pointer argument is null";
-constexpr const char* kNoMemory = "memory is exhausted: nothing was changed";
-constexpr const char* kDead = "the handle is not live: ended already, or not made by this library";
 constexpr const char* kForeign =
     "the copier belongs to another process (made before fork): CUDA does not work in a forked child";
 
@@ -76,8 +75,6 @@ planner* planner_of(peerlane_copier_t copier, int& code) noexcept {
   return found;
 }
 
-int told(const pl::status& outcome) { return outcome ? 0 : fail(outcome.error()); }
-
 bool take(const peerlane_transfer& given, transfer& out) {
   if (given.direction > PEERLANE_ON_DEVICE) return false;
   out = {static_cast<direction>(given.direction),
@@ -101,15 +98,17 @@ int take_all(const peerlane_transfer* given, std::size_t count, std::vector<tran
 
 }  // namespace
 
-#define PL_EXPORT extern "C" __attribute__((visibility("default")))
-#define PL_NO_EXCEPTIONS                                                        \
-  catch (const std::bad_alloc&) {                                               \
-    return fail(ENOMEM, kNoMemory);                                             \
-  }                                                                             \
-  catch (const std::system_error& why) {                                        \
-    return fail(why.code().value() != 0 ? why.code().value() : EAGAIN,          \
-                "a thread could not be started: raise the limit of processes"); \
-  }
+namespace pl {
+
+copy::planner* borrow_planner(peerlane_copier_t copier, int& code) noexcept {
+  auto* const found = planner_of(copier, code);
+  if (found != nullptr) copier->objects.fetch_add(1, std::memory_order_relaxed);
+  return found;
+}
+
+void return_planner(peerlane_copier_t copier) noexcept { copier->objects.fetch_sub(1, std::memory_order_release); }
+
+}  // namespace pl
 
 PL_EXPORT int peerlane_copier_open(const struct peerlane_copier_options* options, peerlane_copier_t* copier) try {
   const pl::errno_keeper keeper;
@@ -349,12 +348,6 @@ PL_EXPORT int peerlane_copier_explain(peerlane_copier_t copier, uint32_t way, in
                               : (pageable != 0 ? other_side::pageable : other_side::pinned);
   const std::string words =
       pl::copy::explain(by->costs(), by->costs_origin(), static_cast<direction>(way), side, true, bytes);
-  if (needed != nullptr) *needed = words.size();
-  if (capacity != 0) {
-    const std::size_t fits = std::min(capacity - 1, words.size());
-    std::memcpy(text, words.data(), fits);
-    text[fits] = '\0';
-  }
-  return 0;
+  return pl::give_text(words, text, capacity, needed);
 }
 PL_NO_EXCEPTIONS

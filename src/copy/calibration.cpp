@@ -25,13 +25,6 @@ std::string read_line(const std::string& path) {
   return line.empty() ? "unknown" : line;
 }
 
-std::string cpu_model() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.rfind("model name", 0) == 0 && line.find(": ") != std::string::npos) return line.substr(line.find(": ") + 2);
-  return "unknown";
-}
-
 std::string bus_id_of(const cu::driver_table& cuda, int device_ordinal) {
   cu::device_t device = 0;
   char text[32] = "";
@@ -52,6 +45,13 @@ std::uint64_t hash_of(const std::string& text) {
 std::string key_line(const std::string& key) { return "machine " + key; }
 
 }  // namespace
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.rfind("model name", 0) == 0 && line.find(": ") != std::string::npos) return line.substr(line.find(": ") + 2);
+  return "unknown";
+}
 
 std::vector<int> cpus_near_device(const cu::driver_table& cuda, int device_ordinal) {
   const std::string bus_id = bus_id_of(cuda, device_ordinal);
@@ -81,13 +81,11 @@ std::string calibration_path(const std::string& key) {
   return format("%s/peerlane/calibration-%016llx.txt", base.c_str(), static_cast<unsigned long long>(hash_of(key)));
 }
 
-status save_costs(const cost_table& table, const std::string& key, const std::string& path) {
+status write_calibration(const std::string& text, const std::string& path) {
   if (path.empty()) return failure{ENOENT, "neither XDG_CACHE_HOME nor HOME is set: there is no place for a calibration"};
   for (std::size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1))
     mkdir(path.substr(0, slash).c_str(), 0777);  // what is there already is fine, what fails shows below
   const std::string temporary = format("%s.%d.tmp", path.c_str(), static_cast<int>(getpid()));
-  std::string text = table.text();
-  text.insert(text.find('\n') + 1, key_line(key) + "\n");
   errno = 0;
   std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
   file << text;
@@ -97,6 +95,12 @@ status save_costs(const cost_table& table, const std::string& key, const std::st
   unlink(temporary.c_str());
   return failure{code, format("cannot write the calibration to %s: %s; set XDG_CACHE_HOME to a folder that can be written",
                               path.c_str(), std::strerror(code))};
+}
+
+status save_costs(const cost_table& table, const std::string& key, const std::string& path) {
+  std::string text = table.text();
+  text.insert(text.find('\n') + 1, key_line(key) + "\n");
+  return write_calibration(text, path);
 }
 
 result<found_costs> find_costs(const cu::driver_table& cuda, const std::string& text) {

@@ -26,7 +26,11 @@ result<found_costs> find_costs(const cu::driver_table& cuda, const std::string& 
 std::string machine_key(const cu::driver_table& cuda, int device_ordinal);
 // $XDG_CACHE_HOME/peerlane/calibration-<hash of the key>.txt, or under ~/.cache. Empty if there is neither variable.
 std::string calibration_path(const std::string& key);
-// Writes by way of a temporary file: never half a table. Makes the folder.
+// The CPU as /proc/cpuinfo names it, or "unknown".
+std::string cpu_model();
+// Writes by way of a temporary file: never half a text. Makes the folder. ENOENT: `path` is empty.
+status write_calibration(const std::string& text, const std::string& path);
+// The table with its key, in the same manner.
 status save_costs(const cost_table& table, const std::string& key, const std::string& path);
 
 // CPUs next to the device (worker_pool.hpp: cpus_near).

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <string>
 
+#include "handshake_costs.hpp"
 #include "messenger.hpp"
 
 namespace pl::copy {
@@ -16,8 +17,10 @@ namespace pl::link {
 struct crossovers {
   static constexpr std::size_t kMostEager = 32 << 10;  // generic datatypes always travel in fragments, which UCX reassembles
   std::size_t eager_host = 8 << 10;
+  std::size_t eager_host_network = 8 << 10;  // the same to another host
   std::size_t eager_device = 8 << 10;        // sent from device memory, also the limit of reads for it
-  std::size_t eager_shared_gpu = 16 << 10;   // the same while another process of the node uses the GPU: CPU loads only
+  std::size_t eager_device_network = 8 << 10;
+  std::size_t eager_shared_gpu = 16 << 10;  // the same while another process of the node uses the GPU: CPU loads only
   std::size_t ipc_from = 8 << 10;            // to device memory
   std::size_t ipc_to_host_from = 512 << 10;  // below, copies at both sides of a ring overlap; above, several threads copy
   std::size_t shared_gpu_cpu_limit = 192 << 10;  // up to here CPU copies cost less than a context switch of the GPU
@@ -25,10 +28,12 @@ struct crossovers {
   std::size_t ring_chunk_bytes = 128 << 10;
   std::size_t network_chunk_bytes = 256 << 10;
   std::size_t unexpected_bytes = 4u << 20;
-  const char* origin = "built in";
+  std::string origin = "built in";
 
-  // `costs`: the planner's, measured on this machine or built in; null without a GPU. What `wanted` sets wins.
-  static crossovers from(const messenger_options& wanted, const copy::cost_table* costs);
+  // `costs`: the planner's, measured on this machine or built in; null without a GPU. `messages`: null if they were not
+  // measured. What `wanted` sets wins.
+  static crossovers from(const messenger_options& wanted, const copy::cost_table* costs,
+                         const handshake_costs* messages = nullptr);
 };
 
 }  // namespace pl::link

@@ -128,6 +128,7 @@ status engine::open_lanes(const std::vector<introduction>& known) {
 status engine::introduce(bootstrap& with) {
   introduction mine;
   mine.node = node_identity::here();
+  mine.wants_calibration = options_.calibrate ? 1 : 0;
   if (options_.path == messenger_options::path_t::automatic) {
     auto outbox = shm_outbox::make(size_);
     if (!outbox) return std::move(outbox).error();
@@ -139,10 +140,12 @@ status engine::introduce(bootstrap& with) {
   if (!all) return std::move(all).error();
   std::vector<introduction> known(static_cast<std::size_t>(size_));
   int rank_on_node = 0;
+  do_all_calibrate_ = true;
   for (std::size_t i = 0; i < known.size(); ++i) {
     if ((*all)[i].size() == sizeof(introduction)) std::memcpy(&known[i], (*all)[i].data(), sizeof(introduction));
     if ((*all)[i].size() != sizeof(introduction) || known[i].protocol != kProtocol)
       return failure{EPROTO, format("rank %zu runs another version of this library", i)};
+    do_all_calibrate_ = do_all_calibrate_ && known[i].wants_calibration != 0;
     if (static_cast<int>(i) < rank_ && known[i].node.is_same_node(mine.node)) ++rank_on_node;
   }
   // A process that fails from here on says so to the others instead of letting them wait.

@@ -38,7 +38,7 @@ struct introduction {
   node_identity node;
   shm_outbox::name outbox;
   std::uint8_t has_gpu_lanes = 0;
-  std::uint8_t has_rdma = 0;
+  std::uint8_t wants_calibration = 0;
 };
 
 // A packet that belongs to no operation.
@@ -144,6 +144,7 @@ struct engine final : fabric::listener {
   matcher matcher_;
   std::unique_ptr<fabric> fabric_;
   const cu::driver_table* cuda_;
+  bool do_all_calibrate_ = false;  // every process of the job asks for it
 
  private:
   friend class messenger;
@@ -175,7 +176,7 @@ struct engine final : fabric::listener {
   void start_send(operation& what);
   void send_to_self(operation& what);
   void send_waiting(peer_state& to);
-  std::size_t eager_limit(const memory& from) const;
+  std::size_t eager_limit(const memory& from, const peer_state& to) const;
   void on_message(peer_state& from, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
   void on_reply(peer_state& from, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
   void deliver(operation& to, const std::byte* payload, std::size_t bytes, int outcome);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <random>
 
 #include "clock.hpp"
 #include "text.hpp"
@@ -33,11 +34,6 @@ class socket_exchange final : public bootstrap {
   }
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return static_cast<int>(ends_.size()); }
-  status barrier() override {
-    auto all = all_gather({});
-    if (!all) return std::move(all).error();
-    return {};
-  }
 
   result<std::vector<byte_string>> all_gather(std::span<const std::byte> mine) override {
     std::vector<lane> lanes(ends_.size());
@@ -105,48 +101,73 @@ class socket_exchange final : public bootstrap {
 };
 
 // ---- Over files: a file for each contribution, complete when it has its final name.
+//
+// Files of an earlier run may lie there. So every rank first writes a number that is new (hello.<rank>); rank 0 answers with
+// `run`, which repeats everybody's number, again whenever one of them changes, until all have said that they read it
+// (ready.<rank>). All later names carry the run's number.
 class folder_exchange final : public bootstrap {
  public:
   folder_exchange(std::filesystem::path folder, int rank, int size, std::chrono::milliseconds limit)
       : folder_(std::move(folder)), rank_(rank), size_(size), limit_(limit) {}
   ~folder_exchange() override {
-    std::error_code ignored;
     // A file of the last exchange may still be read by another process; the next but last cannot.
-    for (unsigned i = 0; i + 1 < exchanges_; ++i) std::filesystem::remove(name(i, rank_), ignored);
+    for (unsigned i = 0; i + 1 < exchanges_; ++i) remove(name(i, rank_));
   }
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return size_; }
-  status barrier() override {
-    auto all = all_gather({});
-    if (!all) return std::move(all).error();
-    return {};
+
+  status meet() {
+    std::random_device random;
+    const std::uint64_t mine = (std::uint64_t{random()} << 32) | random();
+    if (auto done = write(named("hello", rank_), number_bytes(mine)); !done) return done;
+    return rank_ == 0 ? gather_ranks(mine) : follow_rank_0(mine);
   }
 
   result<std::vector<byte_string>> all_gather(std::span<const std::byte> mine) override {
     const unsigned number = exchanges_++;
-    const auto part = folder_ / format("part.%d", rank_);
-    {
-      std::ofstream file(part, std::ios::binary | std::ios::trunc);
-      file.write(reinterpret_cast<const char*>(mine.data()), static_cast<std::streamsize>(mine.size()));
-      if (!file.flush()) return failure{EIO, format("bootstrap: cannot write %s", part.c_str())};
-    }
-    std::error_code code;
-    std::filesystem::rename(part, name(number, rank_), code);
-    if (code) return failure{EIO, format("bootstrap: cannot rename %s: %s", part.c_str(), code.message().c_str())};
+    if (auto done = write(name(number, rank_), mine); !done) return std::move(done).error();
     std::vector<byte_string> all(static_cast<std::size_t>(size_));
     const auto deadline = deadline_of(limit_);
     for (int i = 0; i < size_; ++i) {
       while (!read(name(number, i), all[static_cast<std::size_t>(i)])) {
-        if (monotonic_ns() >= deadline)
-          return failure{ETIMEDOUT, format("bootstrap: rank %d did not write %s in time", i, name(number, i).c_str())};
-        usleep(1000);
+        if (monotonic_ns() >= deadline) return late(i, name(number, i));
+        usleep(kLookAgainUs);
       }
     }
     return all;
   }
 
  private:
-  std::filesystem::path name(unsigned number, int rank) const { return folder_ / format("exchange.%u.%d", number, rank); }
+  static constexpr unsigned kLookAgainUs = 1000;
+  using numbers = std::vector<std::uint64_t>;
+
+  static std::span<const std::byte> number_bytes(const std::uint64_t& value) { return std::as_bytes(std::span(&value, 1)); }
+  std::filesystem::path named(const char* what, int rank) const { return folder_ / format("%s.%d", what, rank); }
+  std::filesystem::path name(unsigned number, int rank) const {
+    return folder_ / format("exchange.%016llx.%u.%d", static_cast<unsigned long long>(run_), number, rank);
+  }
+  static void remove(const std::filesystem::path& path) {
+    std::error_code ignored;
+    std::filesystem::remove(path, ignored);
+  }
+  failure late(int rank, const std::filesystem::path& path) const {
+    return {ETIMEDOUT, format("bootstrap: rank %d of %d did not write %s within %lld s; was it started, with this folder?",
+                              rank, size_, path.c_str(), static_cast<long long>(limit_.count() / 1000))};
+  }
+
+  status write(const std::filesystem::path& path, std::span<const std::byte> bytes) const {
+    const auto part = named("part", rank_);
+    {
+      std::ofstream file(part, std::ios::binary | std::ios::trunc);
+      file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+      if (!file.flush())
+        return failure{EIO, format("bootstrap: cannot write %s; all ranks need a folder they may write", part.c_str())};
+    }
+    std::error_code code;
+    std::filesystem::rename(part, path, code);
+    if (code) return failure{EIO, format("bootstrap: cannot rename %s: %s", part.c_str(), code.message().c_str())};
+    return {};
+  }
   static bool read(const std::filesystem::path& path, byte_string& into) {
     std::ifstream file(path, std::ios::binary | std::ios::ate);
     if (!file) return false;
@@ -154,10 +175,55 @@ class folder_exchange final : public bootstrap {
     file.seekg(0);
     return static_cast<bool>(file.read(reinterpret_cast<char*>(into.data()), static_cast<std::streamsize>(into.size())));
   }
+  static numbers read_numbers(const std::filesystem::path& path) {
+    byte_string bytes;
+    if (!read(path, bytes)) return {};
+    numbers out(bytes.size() / sizeof(std::uint64_t));
+    if (!out.empty()) std::memcpy(out.data(), bytes.data(), out.size() * sizeof(std::uint64_t));
+    return out;
+  }
+
+  // The number of rank 0 names the run.
+  status gather_ranks(std::uint64_t mine) {
+    run_ = mine;
+    numbers told;
+    for (const auto deadline = deadline_of(limit_);; usleep(kLookAgainUs)) {
+      numbers known;
+      int missing = -1;
+      bool are_ready = true;
+      for (int i = 0; i < size_; ++i) {
+        const auto one = i == 0 ? numbers{mine} : read_numbers(named("hello", i));
+        if (one.empty() && missing < 0) missing = i;
+        known.push_back(one.empty() ? 0 : one.front());
+        are_ready = are_ready && (i == 0 || read_numbers(named("ready", i)) == numbers{mine});
+      }
+      if (are_ready) break;
+      if (monotonic_ns() >= deadline)
+        return late(missing < 0 ? size_ - 1 : missing, named("hello", missing < 0 ? size_ - 1 : missing));
+      if (missing >= 0 || known == told) continue;
+      if (auto done = write(folder_ / "run", std::as_bytes(std::span(known))); !done) return done;
+      told = std::move(known);
+    }
+    for (int i = 1; i < size_; ++i) remove(named("ready", i)), remove(named("hello", i));
+    remove(folder_ / "run");
+    remove(named("hello", 0));
+    return {};
+  }
+  status follow_rank_0(std::uint64_t mine) {
+    for (const auto deadline = deadline_of(limit_);; usleep(kLookAgainUs)) {
+      const auto run = read_numbers(folder_ / "run");
+      if (run.size() == static_cast<std::size_t>(size_) && run[static_cast<std::size_t>(rank_)] == mine) {
+        run_ = run[0];
+        return write(named("ready", rank_), number_bytes(run_));
+      }
+      if (monotonic_ns() >= deadline) return late(0, folder_ / "run");
+    }
+  }
 
   std::filesystem::path folder_;
   int rank_, size_;
   std::chrono::milliseconds limit_;
+  std::uint64_t run_ = 0;
   unsigned exchanges_ = 0;
 };
 
@@ -172,11 +238,6 @@ class callback_exchange final : public bootstrap {
     if (all && all->size() != static_cast<std::size_t>(size_))
       return failure{EPROTO, format("bootstrap: the callback gave %zu contributions for %d processes", all->size(), size_)};
     return all;
-  }
-  status barrier() override {
-    auto all = all_gather({});
-    if (!all) return std::move(all).error();
-    return {};
   }
 
  private:
@@ -229,7 +290,9 @@ result<std::unique_ptr<bootstrap>> file_bootstrap(const std::string& folder, int
   std::error_code code;
   std::filesystem::create_directories(folder, code);
   if (code) return failure{EIO, format("bootstrap: cannot make the folder %s: %s", folder.c_str(), code.message().c_str())};
-  return std::unique_ptr<bootstrap>(std::make_unique<folder_exchange>(folder, rank, size, limit));
+  auto made = std::make_unique<folder_exchange>(folder, rank, size, limit);
+  if (auto done = made->meet(); !done) return std::move(done).error();
+  return std::unique_ptr<bootstrap>(std::move(made));
 }
 
 std::unique_ptr<bootstrap> callback_bootstrap(

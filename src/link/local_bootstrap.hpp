@@ -32,8 +32,8 @@ class fork_bootstrap {
   std::vector<int> ends_;  // size x size: how rank i reaches rank j, -1 on the diagonal
 };
 
-// Every process names the same, empty or not yet existing folder (of a file system that renames atomically, NFS included).
-// Rank 0 removes its own files when it goes; a folder must not be used by two jobs.
+// Collective. Every process names the same folder (of a file system that renames atomically, NFS included); it is made if it
+// is not there, and what an earlier run left in it does no harm. Two runs at a time need two folders.
 result<std::unique_ptr<bootstrap>> file_bootstrap(const std::string& folder, int rank, int size,
                                                   std::chrono::milliseconds limit = kBootstrapTimeout);
 

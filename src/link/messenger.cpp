@@ -8,6 +8,7 @@
 
 #include "clock.hpp"
 #include "engine.hpp"
+#include "handshake_meter.hpp"
 #include "mmio.hpp"
 #include "text.hpp"
 
@@ -101,6 +102,8 @@ status request::wait(std::chrono::milliseconds limit) {
   return done ? outcome() : done;
 }
 
+bool request::is_refused() const noexcept { return of_ != nullptr && of_->is_loose; }
+
 status request::cancel() {
   if (of_ == nullptr || of_->is_loose) return {};
   auto& in = *owner_->engine_;
@@ -191,7 +194,20 @@ result<std::unique_ptr<messenger>> messenger::open(const cu::driver_table* cuda,
     return failure{EINVAL, format("rank %d of %d processes: the bootstrap is wrong", with.rank(), with.size())};
   auto made = std::make_unique<engine>(cuda, wanted, with.rank(), with.size());
   if (auto done = made->open(with); !done) return std::move(done).error();
-  return std::unique_ptr<messenger>(new messenger(std::move(made)));
+  auto out = std::unique_ptr<messenger>(new messenger(std::move(made)));
+  if (out->engine_->do_all_calibrate_)
+    if (auto done = out->calibrate(with); !done) return std::move(done).error();
+  return out;
+}
+
+status messenger::calibrate(bootstrap& with) {
+  auto& in = *engine_;
+  const std::string key = handshake_key(in.cuda_, in.fabric_ != nullptr ? in.fabric_->version() : "none");
+  auto measured = measure_handshakes(*this, with, in.limits_, key);
+  if (!measured) return std::move(measured).error();
+  in.limits_ = crossovers::from(in.options_, in.memory_.has_gpu() ? &in.memory_.planner()->costs() : nullptr, &*measured);
+  in.counts_ = {};
+  return {};
 }
 
 int messenger::rank() const noexcept { return engine_->rank_; }
@@ -279,6 +295,21 @@ matched_message messenger::match(int from, std::uint64_t tag, std::uint64_t mask
   engine_->progress();
   operation* const message = engine_->find_message(from, tag, mask, true);
   return message == nullptr ? matched_message{} : matched_message(this, message);
+}
+
+result<std::size_t> messenger::wait_any(std::span<const request* const> of, std::chrono::milliseconds limit) {
+  if (engine_->is_foreign_process()) return kForeign;
+  std::size_t found = of.size();
+  if (std::all_of(of.begin(), of.end(), [](const request* each) { return each == nullptr; }))
+    return failure{EINVAL, "no request to wait for"};
+  const auto look = [&]() -> std::optional<status> {
+    for (std::size_t i = 0; i < of.size(); ++i)
+      if (of[i] != nullptr && (of[i]->is_empty() || of[i]->is_refused() || of[i]->of_->has_ended()))
+        return found = i, status{};
+    return std::nullopt;
+  };
+  if (auto done = engine_->wait_until(look, limit); !done) return std::move(done).error();
+  return found;
 }
 
 result<window> messenger::expose(const buffer& memory) {

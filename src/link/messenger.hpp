@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -72,6 +73,8 @@ class request {
   ~request();
 
   bool is_empty() const noexcept { return of_ == nullptr; }
+  // The call that made it refused its arguments: outcome() says why, and nothing has begun.
+  bool is_refused() const noexcept;
   // Makes progress once if it has not ended. True: ended, and outcome() says how.
   bool test();
   // Success once it ended well, else its error; ETIMEDOUT leaves it under way. A negative time waits without limit (the
@@ -143,6 +146,8 @@ struct messenger_options {
   enum class path_t { automatic, network } path = path_t::automatic;  // network: as if every peer were on another host
   bool use_ipc = true;
   bool use_pull = true;                       // between host memories of a node the receiver reads the sender's, if it may
+  bool calibrate =
+      false;  // measure packets and handshakes at open, if all processes want it and none knows (handshake_meter.hpp)
   bool use_ucx_gpu_lanes = true;              // raw GPU pointers to UCX where it has lanes for them
   std::size_t eager_limit = 0;                // messages up to here travel with their header; at most 32 KiB
   std::size_t gdr_send_limit = 0;             // device memory is read by CPU loads up to here
@@ -187,6 +192,10 @@ class messenger {
   // The same, and takes it: empty if none is here.
   matched_message match(int peer_or_any, std::uint64_t tag, std::uint64_t mask);
   request receive(matched_message&& message, const buffer& to);
+
+  // The place of the first of these (null is left out) that has ended. ETIMEDOUT: none has. EINVAL: there is none.
+  result<std::size_t> wait_any(std::span<const request* const> of,
+                               std::chrono::milliseconds limit = std::chrono::milliseconds(-1));
 
   // ---- Put, get, atomics. Complete at the target too when the request ends. flush: everything that was put to `peer` by
   // requests that are still alive.
@@ -245,6 +254,7 @@ class messenger {
   friend class matched_message;
   friend class window;
   explicit messenger(std::unique_ptr<engine> of);
+  status calibrate(bootstrap& with);
   std::unique_ptr<engine> engine_;
 };
 

@@ -50,6 +50,7 @@ messenger_options messenger_options::from_environment() {
   out.fixed_rail = env_read("PEERLANE_LINK_FIXED_RAIL").integer != 0;
   if (env_read("MV2_RAIL_SHARING_POLICY").text == "FIXED_MAPPING") out.fixed_rail = true;
   out.stripe_threshold = size_from({"PEERLANE_LINK_STRIPE_THRESHOLD", "MV2_RAIL_SHARING_LARGE_MSG_THRESHOLD"});
+  out.calibrate = env_read("PEERLANE_LINK_CALIBRATE").integer != 0;
   out.peer_timeout = std::chrono::milliseconds(env_read("PEERLANE_LINK_PEER_TIMEOUT_MS").integer);
   return out;
 }
@@ -62,7 +63,8 @@ std::string messenger::plan(int to) const {
   if (to == in.rank_) return format("rank %d: this process: one copy by the copy planner\n", to);
   const auto& limits = in.limits_;
   const bool is_near = with.is_same_node;
-  const std::size_t device = in.is_gpu_shared_ ? limits.eager_shared_gpu : limits.eager_device;
+  const std::size_t device = in.eager_limit({0, 0, true}, with);
+  const std::size_t host = in.eager_limit({}, with);
   const bool ipc = is_near && in.options_.use_ipc;
   const bool pull = is_near && in.options_.use_pull && !with.refuses_pull;
   const std::string chunks = format_size(is_near ? limits.ring_chunk_bytes : limits.network_chunk_bytes);
@@ -72,15 +74,15 @@ std::string messenger::plan(int to) const {
 
   std::string out = format("rank %d: %s%s, %s; crossovers %s\n", to, is_near ? "same node" : "network",
                            in.is_gpu_shared_ ? ", GPU shared with another process" : "",
-                           is_near ? "shared memory" : in.fabric_->version().c_str(), limits.origin);
+                           is_near ? "shared memory" : in.fabric_->version().c_str(), limits.origin.c_str());
   out += line("from", "to", "size", "way");
-  out += line("host", "host", up_to(limits.eager_host).c_str(), "eager");
-  out += line("host", "host", beyond(limits.eager_host).c_str(),
+  out += line("host", "host", up_to(host).c_str(), "eager");
+  out += line("host", "host", beyond(host).c_str(),
               !is_near ? "UCX, in place"
               : pull   ? "read in place by the receiver's CPU"
                        : by_ring.c_str());
-  out += line("host", "device", up_to(limits.eager_host).c_str(), "eager, mapped stores");
-  out += line("host", "device", beyond(limits.eager_host).c_str(), with.can_take_gpu_pointers ? raw : by_ring.c_str());
+  out += line("host", "device", up_to(host).c_str(), "eager, mapped stores");
+  out += line("host", "device", beyond(host).c_str(), with.can_take_gpu_pointers ? raw : by_ring.c_str());
   out +=
       line("device", "host", up_to(device).c_str(), in.is_gpu_shared_ ? "eager, mapped loads only" : "eager, planned reads");
   for (const char* target : {"host", "device"}) {

@@ -24,9 +24,10 @@ int read_message(packet& from, std::size_t offset, void* to, std::size_t bytes) 
 
 }  // namespace
 
-std::size_t engine::eager_limit(const memory& from) const {
-  if (!from.is_device) return limits_.eager_host;
-  return is_gpu_shared_ ? limits_.eager_shared_gpu : limits_.eager_device;
+std::size_t engine::eager_limit(const memory& from, const peer_state& to) const {
+  if (!from.is_device) return to.is_same_node ? limits_.eager_host : limits_.eager_host_network;
+  if (is_gpu_shared_) return limits_.eager_shared_gpu;
+  return to.is_same_node ? limits_.eager_device : limits_.eager_device_network;
 }
 
 // ---- Sending
@@ -49,7 +50,7 @@ operation& engine::isend(int to, const buffer& from, std::uint64_t tag) {
 
 void engine::start_send(operation& what) {
   auto& to = peer(what.peer);
-  const bool is_eager = what.bytes <= eager_limit(what.at);
+  const bool is_eager = what.bytes <= eager_limit(what.at, to);
   const auto cost = cost_of(is_eager, what.bytes);
   // Behind others that wait, whatever it costs: messages match in the order in which they were sent.
   const bool has_turn = what.state == operation_state::queued;
@@ -70,7 +71,7 @@ void engine::start_send(operation& what) {
 
 void engine::send_waiting(peer_state& to) {
   while (operation* const first = to.waiting_sends.first()) {
-    const auto cost = cost_of(first->bytes <= eager_limit(first->at), first->bytes);
+    const auto cost = cost_of(first->bytes <= eager_limit(first->at, to), first->bytes);
     if (to.sent_cost - to.granted_cost + cost > limits_.unexpected_bytes) return;
     to.waiting_sends.remove(first);
     start_send(*first);

@@ -86,7 +86,7 @@ operation& engine::put(const window::key_t& to, std::uint64_t offset, const buff
     return what;
   }
   what.out.head.peer_op = to.id;
-  if (what.bytes > eager_limit(what.at)) {
+  if (what.bytes > eager_limit(what.at, peer(to.rank))) {
     announce(what, frame_kind::put_announce);
     return what;
   }
@@ -146,7 +146,7 @@ void engine::on_get(peer_state& from, const frame& head) {
   reply.bytes = at->bytes;
   reply.is_released = true;
   reply.out.head.peer_op = head.op;
-  if (reply.bytes > eager_limit(reply.at)) return announce(reply, frame_kind::reply_announce);
+  if (reply.bytes > eager_limit(reply.at, from)) return announce(reply, frame_kind::reply_announce);
   reply.out.head.bytes = reply.bytes;
   depart_operation(reply, frame_kind::reply_eager, reply.bytes, &read_operation);
 }

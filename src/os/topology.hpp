@@ -1,28 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which CPUs are near a GPU, and how to run a thread there. Programs only; the libraries do not link this (hwloc).
+// Which CPUs are near a GPU. Programs only; the libraries do not link this (hwloc).
 //
 // A CPU copy through BAR1 crosses the socket interconnect when it runs on the far socket: writes lose some per cent,
 // reads a few hundred nanoseconds each. So every benchmark pins its thread near the GPU unless told otherwise.
 #pragma once
 
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "cpu_list.hpp"
 #include "status.hpp"
 
 namespace pl {
-
-// Logical CPU numbers as the operating system counts them, ascending, without duplicates.
-using cpu_numbers = std::vector<unsigned>;
-
-// {0,1,2,3,8} -> "0-3,8"; "none" when empty.
-std::string format_cpu_list(std::span<const unsigned> cpus);
-
-// "0-3,8" -> {0,1,2,3,8}. EINVAL with the offending part on anything else (CPU numbers above 65535 included).
-result<cpu_numbers> parse_cpu_list(std::string_view text);
 
 struct device_locality {
   bool known = false;  // false: a simulated device, or a machine that does not say; then cpus are all allowed ones
@@ -53,12 +43,5 @@ class topology {
   explicit topology(std::unique_ptr<state> loaded);
   std::unique_ptr<state> state_;
 };
-
-// Restricts the calling thread to `cpus`. EINVAL for an empty list, the kernel's errno (EINVAL when none of them may be
-// used by this process) otherwise.
-status pin_this_thread(std::span<const unsigned> cpus);
-
-// CPUs the calling thread may run on now.
-cpu_numbers cpus_of_this_thread();
 
 }  // namespace pl

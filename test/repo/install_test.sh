@@ -50,8 +50,16 @@ for call in 'gdr_pin_buffer(0, 0, 0, 0, 0, 0)' '(void)gdr_pin_buffer_v2' '(void)
   "$cc" -I"$prefix/include" -o "$work/conftest" "$work/conftest.c" -L"$ucx_lib" -lgdrapi || fail "UCX --with-gdrcopy: $call"
 done
 
-"$cmake" -S "$source/test/repo/consumer" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" \
+sim=$lib/peerlane/sim
+[ -e "$sim/libcuda.so.1" ] && nm -D "$lib/libpeerlane.so" | grep -q peerlane_link_open || sim=
+"$cmake" -S "$source/test/repo/consumer" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$prefix" -DSIMULATED_GPU="$sim" -DCMAKE_C_COMPILER="$cc" \
   -DCMAKE_CXX_COMPILER="$cxx" >"$work/log" 2>&1 || { cat "$work/log"; fail "find_package"; }
 "$cmake" --build "$work/consumer" >"$work/log" 2>&1 || { cat "$work/log"; fail "building by find_package"; }
 "$work/consumer/use_gdrapi" || fail "use_gdrapi by find_package: $?"
 "$work/consumer/use_peerlane" || fail "use_peerlane by find_package: $?"
+"$work/consumer/use_link" "$work/meet" || fail "use_link by find_package: $?"
+if [ -n "$sim" ]; then
+  export LD_LIBRARY_PATH=$sim:$LD_LIBRARY_PATH PEERLANE_SIM_LOG=off
+  "$work/consumer/link_pingpong" callbacks || fail "link_pingpong, callbacks: $?"
+  "$work/consumer/link_pingpong" "file:$work/meet" || fail "link_pingpong, file: $?"
+fi

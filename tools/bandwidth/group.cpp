@@ -5,14 +5,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
-#include <functional>
 
 #include "device_io.hpp"
 #include "group_mpi.hpp"
-#include "group_tcp.hpp"
 #include "launcher.hpp"
-#include "star_group.hpp"
+#include "socket_star.hpp"
 #include "text.hpp"
 
 namespace pl::bandwidth {
@@ -20,18 +19,6 @@ namespace {
 
 constexpr const char* kByHand =
     "--nodes N --rank R --rendezvous HOST:PORT (a free port of rank 0's host) needs no launcher and no MPI";
-
-class solo_group final : public group {
- public:
-  int rank() const override { return 0; }
-  int size() const override { return 1; }
-  std::string library() const override { return "none"; }
-  status barrier() override { return {}; }
-  status patient_barrier() override { return {}; }
-  result<std::vector<std::vector<std::byte>>> all_gather(std::span<const std::byte> mine) override {
-    return std::vector<std::vector<std::byte>>{{mine.begin(), mine.end()}};
-  }
-};
 
 // Host names may be equal on different hosts (containers, images), and sockets do not reach into other network namespaces.
 std::string own_host_id() {
@@ -41,18 +28,20 @@ std::string own_host_id() {
   return (boot ? *boot : std::string()) + space;
 }
 
-std::unique_ptr<group> star(std::unique_ptr<star_channel> channel, const group_options& options) {
-  return make_star_group(std::move(channel), options.timeout_s);
+std::unique_ptr<group> star(std::unique_ptr<link::star_channel> channel, const group_options& options) {
+  return std::make_unique<group>(std::make_unique<link::star_exchange>(std::move(channel), options.timeout_s));
 }
 
-result<std::unique_ptr<group>> by_meeting(const meeting& at, const group_options& options) {
-  auto channel = meet(at);
+result<std::unique_ptr<group>> by_meeting(link::meeting at, const group_options& options) {
+  at.timeout_s = options.timeout_s;
+  at.tell = [](const std::string& line) { std::fprintf(stderr, "bandwidth: %s\n", line.c_str()); };
+  auto channel = link::meet(at);
   if (!channel) return channel.error();
   return star(std::move(*channel), options);
 }
 
 // Of the environment alone: MPI carries it, or the ranks of one host find each other by the job's key.
-result<std::unique_ptr<group>> by_launcher(const launcher& by, const group_options& options) {
+result<std::unique_ptr<group>> by_launcher(const link::launcher& by, const group_options& options) {
   std::string why = by.name + " starts no MPI";
   if (by.starts_mpi) {
     auto channel = open_mpi(by.size);
@@ -65,12 +54,11 @@ result<std::unique_ptr<group>> by_launcher(const launcher& by, const group_optio
         format("%s has started ranks on several hosts and MPI cannot be used (%s); add --rendezvous HOST:PORT, a free "
                "port of rank 0's host, to the same command",
                by.name.c_str(), why.c_str())};
-  meeting at;
-  at.where = local_endpoint(by.job_key);
+  link::meeting at;
+  at.where = link::local_endpoint(by.job_key);
   at.rank = by.rank;
-  at.nodes = by.size;
-  at.timeout_s = options.timeout_s;
-  return by_meeting(at, options);
+  at.size = by.size;
+  return by_meeting(std::move(at), options);
 }
 
 status check(const group_options& options, int nodes, int rank) {
@@ -84,28 +72,32 @@ status check(const group_options& options, int nodes, int rank) {
 }
 
 result<std::unique_ptr<group>> open_unnamed(const group_options& options) {
-  const launcher by = read_launcher();
+  const link::launcher by = link::read_launcher();
   const int nodes = options.nodes != 0 ? options.nodes : by.size != 0 ? by.size : options.rendezvous.empty() ? 1 : 0;
   const int rank = options.rank >= 0 ? options.rank : nodes == by.size ? by.rank : -1;
   if (auto fine = check(options, nodes, rank); !fine) return fine.error();
-  if (nodes == 1) return std::unique_ptr<group>(std::make_unique<solo_group>());
+  if (nodes == 1) return std::make_unique<group>(nullptr);
   if (options.rendezvous.empty()) {
     if (by.size == nodes && by.rank == rank) return by_launcher(by, options);
     return failure{EINVAL, format("--nodes %d: where do they meet? %s", nodes, kByHand)};
   }
-  meeting at;
-  auto where = parse_endpoint(options.rendezvous);
+  link::meeting at;
+  auto where = link::parse_endpoint(options.rendezvous);
   if (!where) return where.error();
   at.where = std::move(*where);
   at.rank = rank;
-  at.nodes = nodes;
+  at.size = nodes;
   // Ranks that an earlier run has left behind look for the same port.
-  if (options.nodes == 0 && by.is_key_global) at.job = std::hash<std::string>{}(by.job_key);
-  at.timeout_s = options.timeout_s;
-  return by_meeting(at, options);
+  if (options.nodes == 0 && by.is_key_global) at.job = by.job_number();
+  return by_meeting(std::move(at), options);
 }
 
 }  // namespace
+
+result<std::vector<std::vector<std::byte>>> group::all_gather(std::span<const std::byte> mine) {
+  if (by_) return by_->all_gather(mine);
+  return std::vector<std::vector<std::byte>>{{mine.begin(), mine.end()}};
+}
 
 std::string group::name_of(int rank) const {
   const auto index = static_cast<std::size_t>(rank);
@@ -125,6 +117,7 @@ status group::exchange_hosts() {
     hosts_.push_back(text.substr(0, end));
     host_ids_.push_back(end == std::string::npos ? "" : text.substr(end + 1));
   }
+  if (by_) by_->set_hosts(hosts_);
   for (int other = 0; other < rank(); ++other) local_rank_ += same_host(other, rank()) ? 1 : 0;
   return {};
 }

@@ -7,11 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -24,37 +22,7 @@ namespace {
 constexpr std::size_t kWordsBytes = 2000;
 constexpr std::chrono::seconds kPatience{120};  // a GPU's first context on a busy machine takes a while
 
-std::optional<int> number_in(const char* name) {
-  const char* text = launcher_says(name);
-  if (text == nullptr) return std::nullopt;
-  const auto value = parse_integer(text);
-  return value && *value >= 0 && *value < 1'000'000 ? std::optional(static_cast<int>(*value)) : std::nullopt;
-}
-
-struct launcher_names {
-  const char *rank, *size, *local_rank;
-};
-constexpr std::array kLaunchers = {
-    launcher_names{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
-    launcher_names{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"},
-    launcher_names{"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
-    launcher_names{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
-};
-
 }  // namespace
-
-const char* launcher_says(const char* name) { return std::getenv(name); }  // lint:allow(getenv) launchers set it, not users
-
-std::optional<rank_place> place_from_environment() {
-  for (const auto& names : kLaunchers) {
-    // A batch script has SLURM_PROCID too; a step of it is what srun starts.
-    if (std::strcmp(names.rank, "SLURM_PROCID") == 0 && launcher_says("SLURM_STEP_ID") == nullptr) continue;
-    const auto rank = number_in(names.rank), size = number_in(names.size);
-    if (!rank || !size || *size < 1 || *rank >= *size) continue;
-    return rank_place{*rank, *size, number_in(names.local_rank).value_or(*rank)};
-  }
-  return std::nullopt;
-}
 
 // ---- what the ranks share -----------------------------------------------------------------------------------------------
 

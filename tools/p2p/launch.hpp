@@ -17,12 +17,6 @@ struct rank_place {
   int local_rank = 0;
 };
 
-// A variable of a launcher's; null if it is not set.
-const char* launcher_says(const char* name);
-
-// What a launcher (mpirun, srun) says about this process; nothing if none started it.
-std::optional<rank_place> place_from_environment();
-
 // What forked ranks share: how they find each other, and where the words of a failure lie.
 class fork_world {
  public:

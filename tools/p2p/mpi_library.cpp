@@ -9,7 +9,7 @@
 #include <memory>
 #include <type_traits>
 
-#include "launch.hpp"
+#include "env.hpp"
 #include "local_bootstrap.hpp"
 #include "text.hpp"
 #include "tool.hpp"
@@ -104,7 +104,7 @@ struct opened_library {
 const opened_library& opened() {
   static const opened_library library = [] {
     // The launcher tells whose processes these are; a foreign MPI would see a job of one each.
-    const bool mpich_first = launcher_says("OMPI_COMM_WORLD_SIZE") == nullptr && launcher_says("PMI_SIZE") != nullptr;
+    const bool mpich_first = !env_read("OMPI_COMM_WORLD_SIZE").is_set && env_read("PMI_SIZE").is_set;
     for (const char* name : {mpich_first ? kMpich : kOpenMpi, mpich_first ? kOpenMpi : kMpich})
       if (void* handle = open_library(name)) return opened_library{handle, name == std::string_view(kOpenMpi)};
     throw tool_failure(

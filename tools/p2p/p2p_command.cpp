@@ -10,14 +10,15 @@
 #include <memory>
 #include <optional>
 
+#include "bootstrap.hpp"
 #include "command_line.hpp"
+#include "cpu_binding.hpp"
 #include "gpu_buffers.hpp"
 #include "gpu_choice.hpp"
 #include "launch.hpp"
 #include "link_transport.hpp"
 #include "mpi_library.hpp"
 #include "nccl_transport.hpp"
-#include "pair_bootstrap.hpp"
 #include "report.hpp"
 #include "runner.hpp"
 #include "staged_transport.hpp"
@@ -61,10 +62,16 @@ std::unique_ptr<tools::gpu_session> open_gpu(const settings& asked, int local_ra
   return std::make_unique<tools::gpu_session>(ordinal, false);
 }
 
-// A launcher has bound its ranks already, so "auto" is for our own processes.
+// Where this rank's thread runs, as "0-15". The variable is --cpu for programs on the library. A launcher has bound its
+// ranks already, so "auto" is for our own processes.
 std::string place(const settings& asked, const rank_place& who, bool launched, const tools::gpu_session* gpu) {
   tools::common_options mine = asked.common;
-  if (mine.cpu == "auto" && (launched || gpu == nullptr)) mine.cpu = "none";
+  const std::string policy = link::cpu_policy_from_environment();
+  if (mine.cpu == "auto" && !policy.empty() && policy != "near") {
+    tools::must(link::bind_this_thread(policy, {}, {who.local_rank, 0}));
+    return format_cpu_list(cpus_of_this_thread());
+  }
+  if (mine.cpu == "auto" && ((launched && policy.empty()) || gpu == nullptr)) mine.cpu = "none";
   if (mine.cpu != "auto" && mine.cpu != "none") {
     std::vector<std::string> items;
     for (std::size_t begin = 0; begin <= mine.cpu.size();) {
@@ -75,6 +82,16 @@ std::string place(const settings& asked, const rank_place& who, bool launched, c
     mine.cpu = items[static_cast<std::size_t>(who.local_rank) % items.size()];
   }
   return tools::place_thread(mine, gpu != nullptr ? gpu->bus_id() : "", gpu != nullptr && gpu->simulated());
+}
+
+// Collective: every rank's CPUs, by rank, as lines.
+std::string places_of_all(link::bootstrap& with, const std::string& mine) {
+  const auto all = tools::must(with.all_gather(std::as_bytes(std::span(mine))));
+  std::string text;
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    text += format("# CPUs of rank %zu: ", rank) +
+            std::string(reinterpret_cast<const char*>(all[rank].data()), all[rank].size()) + "\n";
+  return text;
 }
 
 std::unique_ptr<transport> open_arm(arm which, const settings& asked, const tools::gpu_session* gpu, link::bootstrap& with) {
@@ -109,7 +126,8 @@ void open_arms(std::vector<contender>& arms, const settings& asked, const tools:
   }
 }
 
-void show_plan(const std::vector<contender>& arms) {
+void show_plan(const std::string& places, const std::vector<contender>& arms) {
+  std::fputs(places.c_str(), stdout);
   for (const auto& one : arms) {
     std::string text = "# via " + std::string(to_string(one.which)) + "\n";
     std::string line;
@@ -158,9 +176,10 @@ int live(const settings& asked, const tools::invocation& call, const rank_place&
   gpu_buffers memory(gpu.get());
   std::vector<contender> arms;
   try {
+    const std::string places = asked.show_plan ? places_of_all(*with, cpus) : "";
     open_arms(arms, asked, gpu.get(), *with);
     if (report) describe(*report, asked, who, gpu.get(), cpus);
-    if (report && asked.show_plan) show_plan(arms);
+    if (report && asked.show_plan) show_plan(places, arms);
     const int code = run_benchmark(asked, arms, memory, call.program, report ? &report->file() : nullptr);
     if (report) report->write();
     return code;
@@ -170,13 +189,38 @@ int live(const settings& asked, const tools::invocation& call, const rank_place&
   }
 }
 
+constexpr unsigned kPatienceS = 120;  // a GPU's first context on a busy machine takes a while
+
+std::unique_ptr<link::bootstrap> meet(link::bootstrap_options how) {
+  how.timeout_s = kPatienceS;
+  how.tell = [](const std::string& line) { std::fprintf(stderr, "p2p: %s\n", line.c_str()); };
+  return tools::must(link::open_bootstrap(how));
+}
+
 int run_with_peer(const settings& asked, const tools::invocation& call) {
   if (asks_for_mpi(asked)) throw tool_failure("--via mpi needs mpirun on both machines instead of --listen and --peer");
   const bool listens = !asked.listen.empty();
-  const rank_place who{listens ? 0 : 1, 2, 0};
+  link::bootstrap_options how;
+  how.where = listens ? asked.listen : asked.peer;
+  if (listens && how.where.find(':') == std::string::npos) how.where = "*:" + how.where;
+  how.rank = listens ? 0 : 1;
+  how.size = 2;
   way_in way;
-  way.meet = [&] { return tools::must(listens ? listen_for_peer(asked.listen) : connect_to_peer(asked.peer)); };
-  return live(asked, call, who, way);
+  way.meet = [&] { return meet(how); };
+  return live(asked, call, {how.rank, 2, 0}, way);
+}
+
+// Ranks of a launcher find each other as programs on the library do; by its MPI where that is opened anyhow, or where they
+// run on several hosts and nothing else tells how.
+int run_launched(const settings& asked, const tools::invocation& call, const link::meeting_plan& plan) {
+  const bool needs_mpi =
+      asks_for_mpi(asked) || (plan.where.empty() && plan.by.starts_mpi && plan.by.ranks_here != plan.size);
+  way_in way;
+  way.launched = true;
+  if (needs_mpi) way.meet = open_mpi_bootstrap;
+  else way.meet = [] { return meet({}); };
+  const int local_rank = plan.by.local_rank >= 0 ? plan.by.local_rank : plan.rank;
+  return live(asked, call, {plan.rank, plan.size, local_rank}, way);
 }
 
 int run_forks(const settings& asked, const tools::invocation& call) {
@@ -205,15 +249,14 @@ int run_p2p(const invocation& call) {
   if (parsed.exit_code) return *parsed.exit_code;
   const settings& asked = parsed.asked;
   if (!asked.listen.empty() || !asked.peer.empty()) return p2p::run_with_peer(asked, call);
-  const auto launched = p2p::place_from_environment();
-  if (asked.launch == settings::launch_kind::environment && !launched)
-    throw tool_failure("--launch env: no launcher's variables are set (OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID)");
-  if (!launched || asked.launch == settings::launch_kind::fork) return p2p::run_forks(asked, call);
-  // The launcher's MPI is how the ranks find each other, whatever carries the messages.
-  p2p::way_in way;
-  way.launched = true;
-  way.meet = p2p::open_mpi_bootstrap;
-  return p2p::live(asked, call, *launched, way);
+  // Without a launcher or variables that stand for one, the processes are made here.
+  const auto plan = link::plan_meeting({});
+  const bool nobody_says = plan.code() == ENODATA;
+  if (!plan && asked.launch != settings::launch_kind::fork &&
+      (!nobody_says || asked.launch == settings::launch_kind::environment))
+    throw tool_failure(plan.error().message);
+  if (!plan || asked.launch == settings::launch_kind::fork) return p2p::run_forks(asked, call);
+  return p2p::run_launched(asked, call, *plan);
 }
 
 }  // namespace pl::tools

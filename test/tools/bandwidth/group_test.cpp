@@ -16,12 +16,14 @@
 
 #include "clock.hpp"
 #include "frame_stream.hpp"
-#include "group_tcp.hpp"
 #include "launcher.hpp"
-#include "star_group.hpp"
+#include "socket_star.hpp"
 
 namespace pl::bandwidth {
 namespace {
+
+using link::connect_to, link::frame_stream, link::parse_endpoint, link::read_launcher, link::star_frame,
+    link::star_frame_head, link::star_frame_kind;
 
 constexpr unsigned kShort = 2;  // seconds, where a time-out is what is tested
 constexpr unsigned kLong = 30;  // where it must not come
@@ -160,8 +162,8 @@ TEST(Group, AnotherNumberOfNodesEndsTheRunForAll) {
   const auto where = loopback();
   const auto begin = monotonic_ns();
   for (const auto& text : run_ranks({options_of(3, 0, where), options_of(4, 1, where)}, all_of)) {
-    EXPECT_TRUE(has(text, "--nodes 4"));
-    EXPECT_TRUE(has(text, "--nodes 3"));
+    EXPECT_TRUE(has(text, "one of 4"));
+    EXPECT_TRUE(has(text, "one of 3"));
   }
   EXPECT_LT(monotonic_ns() - begin, 10'000'000'000u);
 }
@@ -189,11 +191,11 @@ class Stranger : public testing::Test {
       if (auto made = connect_to(*where, 1000)) return frame_stream(std::move(*made));
     return failure{ETIMEDOUT, "rank 0 does not listen"};
   }
-  std::string answer_to(const frame_head& head) {
+  std::string answer_to(const star_frame_head& head) {
     auto made = connect();
     if (!made) return made.error().message;
     static_cast<void>(made->send(head, bytes_of("stranger"), 1000));
-    frame got;
+    star_frame got;
     for (int attempt = 0; attempt < 100; ++attempt, poll(nullptr, 0, 50)) {
       auto whole = made->receive(got);
       if (!whole) return whole.error().message;
@@ -204,9 +206,9 @@ class Stranger : public testing::Test {
   std::future<std::string> start(int rank) {
     return std::async(std::launch::async, be_rank, options_of(2, rank, where_), all_of);
   }
-  frame_head hello() const {
-    frame_head head;
-    head.kind = frame_kind::hello;
+  star_frame_head hello() const {
+    star_frame_head head;
+    head.kind = star_frame_kind::hello;
     head.rank = 1;
     head.nodes = 2;
     return head;

@@ -2,16 +2,10 @@
 #include "launch.hpp"
 
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
-#include <numeric>
-#include <thread>
 
-#include "pair_bootstrap.hpp"
 #include "tool.hpp"
 
 namespace pl::p2p {
@@ -77,57 +71,6 @@ TEST(Fork, ADeadRankEndsTheRun) {
 
 TEST(Fork, TheHighestExitCodeCounts) {
   EXPECT_EQ(run(2, [](fork_world&, int rank) { return rank; }).code, 1);
-}
-
-TEST(Environment, NamesOfLaunchers) {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}) unsetenv(name);
-  EXPECT_FALSE(place_from_environment());
-  setenv("SLURM_PROCID", "1", 1);
-  setenv("SLURM_NTASKS", "2", 1);
-  EXPECT_FALSE(place_from_environment());  // a batch script, not a step
-  setenv("SLURM_STEP_ID", "0", 1);
-  EXPECT_EQ(place_from_environment()->rank, 1);
-  setenv("OMPI_COMM_WORLD_RANK", "5", 1);
-  setenv("OMPI_COMM_WORLD_SIZE", "8", 1);
-  setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1", 1);
-  const auto place = place_from_environment();
-  EXPECT_EQ(place->rank, 5);
-  EXPECT_EQ(place->size, 8);
-  EXPECT_EQ(place->local_rank, 1);
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "SLURM_STEP_ID"}) unsetenv(name);
-}
-
-// A port that was free a moment ago.
-int free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  close(fd);
-  return ntohs(address.sin_port);
-}
-
-TEST(Pair, ListenAndConnect) {
-  const std::string where = "127.0.0.1:" + std::to_string(free_port());
-  bool other = false;
-  std::thread peer([&] {
-    auto with = connect_to_peer(where);
-    other = with && (*with)->rank() == 1 && gathers(**with, {3'000'000, 2'000'000});
-  });
-  auto with = listen_for_peer(where);
-  EXPECT_TRUE(with && gathers(**with, {3'000'000, 2'000'000}));
-  peer.join();
-  EXPECT_TRUE(other);
-  // The other side has gone.
-  EXPECT_EQ((*with)->barrier().code(), ECONNRESET);
-}
-
-TEST(Pair, BadAddresses) {
-  EXPECT_EQ(connect_to_peer("12345").code(), EINVAL);
-  EXPECT_EQ(listen_for_peer("127.0.0.1:no-such-port").code(), EINVAL);
 }
 
 }  // namespace

@@ -136,7 +136,7 @@ def failures():
     refuse(run("p2p", "latency", "--launch", "env"), "no launcher")
     refuse(run("p2p", "latency", "D", "D", "--gpus", "77"), "rank ", "there is no GPU 77")
     refuse(run("p2p", "latency", "D", "D", env={"PEERLANE_GPU": "real"}), "rank ", "no GPU")
-    refuse(run("p2p", "latency", "--peer", "nowhere"), "host:port")
+    refuse(run("p2p", "latency", "--peer", "nowhere"), "names no port")
 
 
 def nccl():
@@ -203,6 +203,11 @@ def mpirun():
     check(done.lines[-1].endswith("Pass"), done.out)
     done = run("p2p", "bw", "-m", "1K:1K", *QUICK, "--via", "mpi", "D", "D", before=two, env=root)
     check(done.code != 0 and "--stage" in done.err, done.code, done.err)
+    # Without an MPI in it: the ranks find each other by what mpirun tells them.
+    ours_or_leave_out()
+    done = succeed(run("p2p", "latency", "-m", "8:8", *QUICK, "-c", "--show-plan", before=two,
+                       env={**root, "PEERLANE_LINK_CPU": "bunch"}))
+    check(re.search(r"^# CPUs of rank 1: \d+$", done.out, re.M) and done.lines[-1].endswith("Pass"), done.out)
 
 
 def main():

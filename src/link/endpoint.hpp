@@ -9,7 +9,7 @@
 
 #include "unique_fd.hpp"
 
-namespace pl::bandwidth {
+namespace pl::link {
 
 struct endpoint {
   struct address {
@@ -23,7 +23,8 @@ struct endpoint {
   bool is_literal_loopback = false;  // 127.x.y.z, ::1 or localhost
 };
 
-// "node7:5000", "10.0.0.1:5000", "[fe80::1]:5000". EINVAL with what is wrong: no port, port 0, a name that no address has.
+// "node7:5000", "10.0.0.1:5000", "[fe80::1]:5000", or for rank 0 "*:5000", all addresses of its machine. EINVAL with what is
+// wrong: no port, port 0, a name that no address has.
 result<endpoint> parse_endpoint(const std::string& text);
 // Processes of one user on one host that know the same key; nothing to clean up (an abstract socket name).
 endpoint local_endpoint(const std::string& key);
@@ -37,4 +38,4 @@ void prepare_connection(int socket, unsigned timeout_s);
 // False only for a local socket whose other end runs as somebody else.
 bool is_same_user(int socket);
 
-}  // namespace pl::bandwidth
+}  // namespace pl::link

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace pl::bandwidth {
+namespace pl::link {
 
 struct launcher {
   std::string name;         // "Open MPI's mpirun", "srun", ...; empty: none
@@ -13,10 +13,19 @@ struct launcher {
   int rank = -1;
   int size = 0;
   int ranks_here = 0;          // on this host; 0: not told
+  int local_rank = -1;         // among them; -1: not told
   std::string job_key;         // the same for all ranks of this run and for no other run on this host
   bool is_key_global = false;  // the same on other hosts, too
+  std::string first_host;      // rank 0's, where the launcher tells (srun)
+
+  std::uint64_t job_number() const;  // hash of job_key
+  // A port that all ranks derive from the job, below the range from which systems give out ports: nobody has promised it.
+  int free_port() const;
 };
 
 launcher read_launcher();
 
-}  // namespace pl::bandwidth
+// "node[07-09,12],gpu3" -> "node07". Empty: not understood.
+std::string first_of_host_list(const std::string& list);
+
+}  // namespace pl::link

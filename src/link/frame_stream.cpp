@@ -11,7 +11,7 @@
 #include "clock.hpp"
 #include "text.hpp"
 
-namespace pl::bandwidth {
+namespace pl::link {
 namespace {
 
 constexpr std::uint64_t kMaxBody = 64u << 20;  // results of the largest run are far below; a stray client's length is not
@@ -25,7 +25,7 @@ ssize_t read_some(int fd, void* into, std::size_t bytes) {
   return -1;
 }
 
-status check_head(const frame_head& head) {
+status check_head(const star_frame_head& head) {
   if (head.magic != kFrameMagic) return failure{EPROTO, "what came is not of a peerlane"};
   if (head.length > kMaxBody) return failure{EPROTO, "a frame of impossible length"};
   return {};
@@ -33,7 +33,7 @@ status check_head(const frame_head& head) {
 
 }  // namespace
 
-status frame_stream::send(frame_head head, std::span<const std::byte> body, unsigned timeout_ms) {
+status frame_stream::send(star_frame_head head, std::span<const std::byte> body, unsigned timeout_ms) {
   head.length = body.size();
   const std::uint64_t deadline = monotonic_ns() + timeout_ms * std::uint64_t{1'000'000};
   std::size_t done = 0;
@@ -59,7 +59,7 @@ status frame_stream::send(frame_head head, std::span<const std::byte> body, unsi
   return {};
 }
 
-result<bool> frame_stream::receive(frame& out) {
+result<bool> frame_stream::receive(star_frame& out) {
   for (;;) {
     if (have_ == sizeof partial_.head + partial_.head.length && have_ >= sizeof partial_.head) break;
     std::byte* into = have_ < sizeof partial_.head ? reinterpret_cast<std::byte*>(&partial_.head) + have_
@@ -79,4 +79,4 @@ result<bool> frame_stream::receive(frame& out) {
   return true;
 }
 
-}  // namespace pl::bandwidth
+}  // namespace pl::link

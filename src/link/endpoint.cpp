@@ -15,7 +15,7 @@
 
 #include "text.hpp"
 
-namespace pl::bandwidth {
+namespace pl::link {
 namespace {
 
 constexpr const char* kForm = "; give rank 0's host and a free port of it, as in node7:5000 or [fe80::1]:5000";
@@ -90,10 +90,12 @@ result<endpoint> parse_endpoint(const std::string& text) {
   if (is_bracketed) host = host.substr(1, host.size() - 2);
   else if (host.find(':') != std::string::npos)
     return failure{EINVAL, "rendezvous " + text + ": an IPv6 address stands in brackets" + kForm};
+  const bool is_any = host == "*";
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = is_any ? AI_PASSIVE : 0;
   addrinfo* found = nullptr;
-  if (const int rc = getaddrinfo(host.c_str(), std::to_string(*port).c_str(), &hints, &found); rc != 0)
+  if (const int rc = getaddrinfo(is_any ? nullptr : host.c_str(), std::to_string(*port).c_str(), &hints, &found); rc != 0)
     return failure{EINVAL, "rendezvous " + text + ": " + gai_strerror(rc) + kForm};
   endpoint out;
   out.text = text;
@@ -105,6 +107,10 @@ result<endpoint> parse_endpoint(const std::string& text) {
     out.addresses.push_back(at);
   }
   freeaddrinfo(found);
+  // The IPv6 socket of all addresses takes IPv4's connections, too.
+  if (is_any)
+    std::stable_partition(out.addresses.begin(), out.addresses.end(),
+                          [](const auto& at) { return at.family() == AF_INET6; });
   out.is_literal_loopback = host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
   return out;
 }
@@ -178,4 +184,4 @@ bool is_same_user(int socket) {
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &other, &length) == 0 && other.uid == getuid();
 }
 
-}  // namespace pl::bandwidth
+}  // namespace pl::link

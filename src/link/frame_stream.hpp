@@ -9,27 +9,27 @@
 
 #include "unique_fd.hpp"
 
-namespace pl::bandwidth {
+namespace pl::link {
 
 inline constexpr std::uint32_t kFrameMagic = 0x524c4c50;  // "PLLR"
 inline constexpr std::uint16_t kFrameVersion = 1;
 
-enum class frame_kind : std::uint16_t { hello = 1, welcome, refusal, message };
+enum class star_frame_kind : std::uint16_t { hello = 1, welcome, refusal, message };
 
 // In the order of bytes of x86 and ARM; the magic number of another machine's order is not ours and is refused.
-struct frame_head {
+struct star_frame_head {
   std::uint32_t magic = kFrameMagic;
   std::uint16_t version = kFrameVersion;
-  frame_kind kind = frame_kind::message;
+  star_frame_kind kind = star_frame_kind::message;
   std::uint32_t rank = 0;    // the sender's
   std::uint32_t nodes = 0;   // how many ranks it expects
   std::uint64_t nonce = 0;   // hello: key of the job; later: the run's, given by rank 0
   std::uint64_t length = 0;  // of the body
 };
-static_assert(sizeof(frame_head) == 32);
+static_assert(sizeof(star_frame_head) == 32);
 
-struct frame {
-  frame_head head;
+struct star_frame {
+  star_frame_head head;
   std::vector<std::byte> body;
 };
 
@@ -38,14 +38,14 @@ class frame_stream {
   explicit frame_stream(unique_fd socket) : socket_(std::move(socket)) {}
   int fd() const { return socket_.get(); }
   // ECONNRESET, or ETIMEDOUT when the other end takes nothing.
-  status send(frame_head head, std::span<const std::byte> body, unsigned timeout_ms);
+  status send(star_frame_head head, std::span<const std::byte> body, unsigned timeout_ms);
   // Reads what is there. True: `out` is a whole frame. ECONNRESET: the other end is closed; EPROTO: it is no peerlane.
-  result<bool> receive(frame& out);
+  result<bool> receive(star_frame& out);
 
  private:
   unique_fd socket_;
-  frame partial_;
+  star_frame partial_;
   std::size_t have_ = 0;  // bytes of head and body read so far
 };
 
-}  // namespace pl::bandwidth
+}  // namespace pl::link

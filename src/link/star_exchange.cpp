@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "star_group.hpp"
+#include "star_exchange.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -9,7 +9,7 @@
 #include "clock.hpp"
 #include "text.hpp"
 
-namespace pl::bandwidth {
+namespace pl::link {
 namespace {
 
 constexpr std::uint64_t kMillisecond = 1'000'000;
@@ -27,28 +27,26 @@ struct message_head {
   std::uint64_t sequence;
 };
 
-using bytes = std::vector<std::byte>;
-
-bytes make_message(const message_head& head, std::span<const std::byte> body) {
-  bytes out(sizeof head + body.size());
+byte_string make_message(const message_head& head, std::span<const std::byte> body) {
+  byte_string out(sizeof head + body.size());
   std::memcpy(out.data(), &head, sizeof head);
   if (!body.empty()) std::memcpy(out.data() + sizeof head, body.data(), body.size());
   return out;
 }
 
-std::optional<message_head> head_of(const bytes& message) {
+std::optional<message_head> head_of(const byte_string& message) {
   message_head head{};
   if (message.size() < sizeof head) return std::nullopt;
   std::memcpy(&head, message.data(), sizeof head);
   return head;
 }
 
-bytes body_of(const bytes& message) { return {message.begin() + sizeof(message_head), message.end()}; }
+byte_string body_of(const byte_string& message) { return {message.begin() + sizeof(message_head), message.end()}; }
 
 // Each part as its length and its bytes, by rank.
-bytes join(const std::vector<bytes>& parts) {
-  bytes out;
-  for (const bytes& part : parts) {
+byte_string join(const std::vector<byte_string>& parts) {
+  byte_string out;
+  for (const byte_string& part : parts) {
     const std::uint64_t length = part.size();
     const auto* raw = reinterpret_cast<const std::byte*>(&length);
     out.insert(out.end(), raw, raw + sizeof length);
@@ -57,8 +55,8 @@ bytes join(const std::vector<bytes>& parts) {
   return out;
 }
 
-std::optional<std::vector<bytes>> split(const bytes& whole, std::size_t count) {
-  std::vector<bytes> parts;
+std::optional<std::vector<byte_string>> split(const byte_string& whole, std::size_t count) {
+  std::vector<byte_string> parts;
   std::size_t at = 0;
   while (parts.size() < count) {
     std::uint64_t length = 0;
@@ -73,49 +71,31 @@ std::optional<std::vector<bytes>> split(const bytes& whole, std::size_t count) {
   return parts;
 }
 
-class star_group final : public group {
- public:
-  star_group(std::unique_ptr<star_channel> channel, unsigned timeout_s)
-      : channel_(std::move(channel)), timeout_ms_(timeout_s * 1000) {}
+}  // namespace
 
-  int rank() const override { return channel_->rank(); }
-  int size() const override { return channel_->size(); }
-  std::string library() const override { return channel_->library(); }
-  status barrier() override { return without_value(exchange({}, true)); }
-  status patient_barrier() override { return without_value(exchange({}, false)); }
-  result<std::vector<bytes>> all_gather(std::span<const std::byte> mine) override { return exchange(mine, true); }
+std::string star_exchange::name_of(int rank) const {
+  const auto index = static_cast<std::size_t>(rank);
+  return index < hosts_.size() ? format("rank %d (%s)", rank, hosts_[index].c_str()) : format("rank %d", rank);
+}
 
- private:
-  static status without_value(const result<std::vector<bytes>>& outcome) {
-    return outcome ? status() : status(outcome.error());
-  }
+status star_exchange::patient_barrier() {
+  auto all = exchange({}, false);
+  return all ? status() : status(all.error());
+}
 
-  result<std::vector<bytes>> exchange(std::span<const std::byte> mine, bool is_limited) {
-    if (broken_) return *broken_;
-    ++sequence_;
-    auto outcome = rank() == 0 ? collect(mine, is_limited) : contribute(mine, is_limited);
-    if (!outcome) give_up(outcome.error());
-    return outcome;
-  }
+result<std::vector<byte_string>> star_exchange::exchange(std::span<const std::byte> mine, bool is_limited) {
+  if (broken_) return *broken_;
+  ++sequence_;
+  auto outcome = rank() == 0 ? collect(mine, is_limited) : contribute(mine, is_limited);
+  if (!outcome) give_up(outcome.error());
+  return outcome;
+}
 
-  result<std::vector<bytes>> collect(std::span<const std::byte> mine, bool is_limited);
-  result<std::vector<bytes>> contribute(std::span<const std::byte> mine, bool is_limited);
-  status take_part(channel_event&& event, std::vector<std::optional<bytes>>& parts) const;
-  status spread(const bytes& message);
-  void tell_the_waiting(const std::vector<std::optional<bytes>>& parts);
-  void give_up(const failure& why);
-  failure lost(int peer, const std::string& why) const {
-    return {ECONNRESET, name_of(peer) + " is gone: " + why + "; look at what it printed last"};
-  }
-  failure silent(const std::vector<std::optional<bytes>>& parts) const;
+failure star_exchange::lost(int peer, const std::string& why) const {
+  return {ECONNRESET, name_of(peer) + " is gone: " + why + "; look at what it printed last"};
+}
 
-  std::unique_ptr<star_channel> channel_;
-  unsigned timeout_ms_;
-  std::uint64_t sequence_ = 0;
-  std::optional<failure> broken_;
-};
-
-failure star_group::silent(const std::vector<std::optional<bytes>>& parts) const {
+failure star_exchange::silent(const parts_t& parts) const {
   std::string names;
   for (std::size_t r = 0; r < parts.size(); ++r)
     if (!parts[r]) names += (names.empty() ? "" : ", ") + name_of(static_cast<int>(r));
@@ -123,7 +103,7 @@ failure star_group::silent(const std::vector<std::optional<bytes>>& parts) const
           format("no sign of %s for %u s; does it hang, or wait for its GPU?", names.c_str(), timeout_ms_ / 1000)};
 }
 
-status star_group::take_part(channel_event&& event, std::vector<std::optional<bytes>>& parts) const {
+status star_exchange::take_part(channel_event&& event, parts_t& parts) const {
   if (event.is_lost) return lost(event.peer, event.why);
   const auto head = head_of(event.data);
   if (!head || head->kind != message_kind::part)
@@ -136,14 +116,14 @@ status star_group::take_part(channel_event&& event, std::vector<std::optional<by
   return {};
 }
 
-void star_group::tell_the_waiting(const std::vector<std::optional<bytes>>& parts) {
-  const bytes message = make_message({message_kind::heartbeat, 0, sequence_}, {});
+void star_exchange::tell_the_waiting(const parts_t& parts) {
+  const byte_string message = make_message({message_kind::heartbeat, 0, sequence_}, {});
   for (int peer = 1; peer < size(); ++peer)
     if (parts[static_cast<std::size_t>(peer)])
       static_cast<void>(channel_->send(peer, message, kGoodbyeMs));  // a loss is reported by receive()
 }
 
-status star_group::spread(const bytes& message) {
+status star_exchange::spread(const byte_string& message) {
   for (int peer = 1; peer < size(); ++peer)
     if (auto sent = channel_->send(peer, message, timeout_ms_); !sent)
       return sent.code() == ETIMEDOUT ? failure{ETIMEDOUT, name_of(peer) + " does not take what it is sent"}
@@ -151,9 +131,9 @@ status star_group::spread(const bytes& message) {
   return {};
 }
 
-result<std::vector<bytes>> star_group::collect(std::span<const std::byte> mine, bool is_limited) {
-  std::vector<std::optional<bytes>> parts(static_cast<std::size_t>(size()));
-  parts[0] = bytes(mine.begin(), mine.end());
+result<std::vector<byte_string>> star_exchange::collect(std::span<const std::byte> mine, bool is_limited) {
+  parts_t parts(static_cast<std::size_t>(size()));
+  parts[0] = byte_string(mine.begin(), mine.end());
   const std::uint64_t begin = monotonic_ns();
   std::uint64_t heartbeat = begin;
   while (std::any_of(parts.begin(), parts.end(), [](const auto& part) { return !part; })) {
@@ -166,13 +146,13 @@ result<std::vector<bytes>> star_group::collect(std::span<const std::byte> mine, 
     tell_the_waiting(parts);
     heartbeat = now;
   }
-  std::vector<bytes> all;
+  std::vector<byte_string> all;
   for (auto& part : parts) all.push_back(std::move(*part));
   if (auto sent = spread(make_message({message_kind::whole, 0, sequence_}, join(all))); !sent) return sent.error();
   return all;
 }
 
-result<std::vector<bytes>> star_group::contribute(std::span<const std::byte> mine, bool is_limited) {
+result<std::vector<byte_string>> star_exchange::contribute(std::span<const std::byte> mine, bool is_limited) {
   if (auto sent = channel_->send(0, make_message({message_kind::part, 0, sequence_}, mine), timeout_ms_);
       !sent && sent.code() == ETIMEDOUT)
     return failure{ETIMEDOUT, name_of(0) + " does not take what it is sent"};
@@ -186,7 +166,7 @@ result<std::vector<bytes>> star_group::contribute(std::span<const std::byte> min
     const auto head = head_of(event->data);
     if (!head) return failure{EPROTO, name_of(0) + " sent what no peerlane of this version sends"};
     if (head->kind == message_kind::heartbeat) continue;
-    const bytes body = body_of(event->data);
+    const byte_string body = body_of(event->data);
     if (head->kind == message_kind::failure)
       return failure{head->code, std::string(reinterpret_cast<const char*>(body.data()), body.size())};
     auto all = split(body, static_cast<std::size_t>(size()));
@@ -198,20 +178,14 @@ result<std::vector<bytes>> star_group::contribute(std::span<const std::byte> min
                                    (timeout_ms_ + kGraceMs) / 1000)};
 }
 
-void star_group::give_up(const failure& why) {
+void star_exchange::give_up(const failure& why) {
   broken_ = why;
   channel_->abandon();
   if (rank() != 0) return;
   const std::span text(reinterpret_cast<const std::byte*>(why.message.data()), why.message.size());
-  const bytes message = make_message({message_kind::failure, why.code, sequence_}, text);
+  const byte_string message = make_message({message_kind::failure, why.code, sequence_}, text);
   for (int peer = 1; peer < size(); ++peer)
     static_cast<void>(channel_->send(peer, message, kGoodbyeMs));  // the lost one cannot be told
 }
 
-}  // namespace
-
-std::unique_ptr<group> make_star_group(std::unique_ptr<star_channel> channel, unsigned timeout_s) {
-  return std::make_unique<star_group>(std::move(channel), timeout_s);
-}
-
-}  // namespace pl::bandwidth
+}  // namespace pl::link

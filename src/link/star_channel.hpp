@@ -10,7 +10,7 @@
 
 #include "status.hpp"
 
-namespace pl::bandwidth {
+namespace pl::link {
 
 struct channel_event {
   int peer = -1;
@@ -34,4 +34,4 @@ class star_channel {
   virtual void abandon() = 0;
 };
 
-}  // namespace pl::bandwidth
+}  // namespace pl::link

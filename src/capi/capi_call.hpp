@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the C calls of libpeerlane share: how they are exported, and what becomes of exceptions.
+#pragma once
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <string>
+#include <system_error>
+
+#include "registry.hpp"
+
+#define PL_EXPORT extern "C" __attribute__((visibility("default")))
+#define PL_NO_EXCEPTIONS                                                            \
+  catch (const std::bad_alloc&) {                                                   \
+    return pl::fail(ENOMEM, "memory is exhausted: nothing was changed");            \
+  }                                                                                 \
+  catch (const std::system_error& why) {                                            \
+    return pl::fail(why.code().value() != 0 ? why.code().value() : EAGAIN,          \
+                    "a thread could not be started: raise the limit of processes"); \
+  }
+
+namespace pl {
+
+constexpr const char* kNullPointer = "a pointer argument is null";
+constexpr const char* kDead = "the handle is not live: ended already, or not made by this library";
+
+inline int told(const status& outcome) { return outcome ? 0 : fail(outcome.error()); }
+
+// Text for a caller's buffer: at most capacity - 1 characters and an end; *needed, if asked for, becomes the whole length.
+inline int give_text(const std::string& words, char* text, std::size_t capacity, std::size_t* needed) noexcept {
+  if (needed != nullptr) *needed = words.size();
+  if (capacity == 0) return 0;
+  const std::size_t fits = std::min(capacity - 1, words.size());
+  std::memcpy(text, words.data(), fits);
+  text[fits] = '\0';
+  return 0;
+}
+
+}  // namespace pl

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opening, closing and what tells about a link. The contract stands in peerlane/link.h.
+#include "open_link.hpp"
+
+#include <array>
+#include <mutex>
+
+#include "borrowed_planner.hpp"
+#include "calibration.hpp"
+#include "cpu_binding.hpp"
+#include "fork_guard.hpp"
+#include "local_bootstrap.hpp"
+#include "log.hpp"
+#include "text.hpp"
+
+namespace pl {
+namespace {
+
+constexpr std::size_t kLinks = 64;
+std::array<peerlane_link, kLinks> g_links;
+std::mutex g_links_mutex;
+
+constexpr const char* kForeignLink =
+    "the link belongs to another process (made before fork): open one in this process, after the fork";
+
+// ---- The caller's exchange
+
+failure refused_by_caller(const char* what, int code) {
+  return {code > 0 ? code : EIO, format("the bootstrap's %s failed: %s", what, errno_text(code).c_str())};
+}
+
+// Contributions of different lengths over an exchange of equal ones: lengths first, then all padded to the longest.
+class callers_bootstrap final : public link::bootstrap {
+ public:
+  explicit callers_bootstrap(const peerlane_bootstrap& given) : given_(given) {}
+  int rank() const noexcept override { return given_.rank; }
+  int size() const noexcept override { return given_.size; }
+
+  result<std::vector<link::byte_string>> all_gather(std::span<const std::byte> mine) override {
+    const auto count = static_cast<std::size_t>(given_.size);
+    const std::uint64_t length = mine.size();
+    std::vector<std::uint64_t> lengths(count);
+    if (const int code = given_.all_gather(given_.context, &length, sizeof length, lengths.data()))
+      return refused_by_caller("all_gather", code);
+    const std::uint64_t longest = *std::max_element(lengths.begin(), lengths.end());
+    if (longest > kMostBytes || lengths[static_cast<std::size_t>(given_.rank)] != length)
+      return failure{EPROTO,
+                     "the bootstrap's all_gather gave what no rank sent: it must put the bytes of all ranks, in their "
+                     "order, into `all`"};
+    link::byte_string padded(mine.begin(), mine.end()), whole(count * longest);
+    padded.resize(longest);
+    if (longest != 0)
+      if (const int code = given_.all_gather(given_.context, padded.data(), longest, whole.data()))
+        return refused_by_caller("all_gather", code);
+    std::vector<link::byte_string> out;
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto begin = whole.begin() + static_cast<std::ptrdiff_t>(i * longest);
+      out.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(lengths[i]));
+    }
+    return out;
+  }
+
+  status barrier() override {
+    if (given_.barrier == nullptr) return bootstrap::barrier();
+    const int code = given_.barrier(given_.context);
+    return code == 0 ? status() : status(refused_by_caller("barrier", code));
+  }
+
+ private:
+  static constexpr std::uint64_t kMostBytes = 64u << 20;
+  peerlane_bootstrap given_;
+};
+
+result<std::unique_ptr<link::bootstrap>> meet(const peerlane_link_options& given) {
+  if (given.bootstrap != nullptr) {
+    const auto& own = *given.bootstrap;
+    if (own.all_gather == nullptr || own.size < 1 || own.rank < 0 || own.rank >= own.size)
+      return failure{EINVAL, format("the bootstrap's rank %d of %d, or its all_gather, is none", own.rank, own.size)};
+    return std::unique_ptr<link::bootstrap>(std::make_unique<callers_bootstrap>(own));
+  }
+  link::bootstrap_options how;
+  if (given.rendezvous != nullptr) how.where = given.rendezvous;
+  if (given.size != 0) {
+    if (given.size < 0 || given.rank < 0 || given.rank >= given.size)
+      return failure{EINVAL, format("rank %d of %d processes: ranks go from 0 to size - 1", given.rank, given.size)};
+    how.rank = given.rank;
+    how.size = given.size;
+  }
+  if (given.open_timeout_s != 0) how.timeout_s = given.open_timeout_s;
+  how.tell = [](const std::string& line) { PL_LOG(info, "%s", line.c_str()); };
+  return link::open_bootstrap(how);
+}
+
+// ---- Options
+
+void choose(std::uint32_t given, bool& what) {
+  if (given != PEERLANE_AS_SET) what = given == PEERLANE_YES;
+}
+void choose(std::uint64_t given, std::size_t& what) {
+  if (given != 0) what = given;
+}
+
+link::messenger_options options_from(const peerlane_link_options& given) {
+  auto out = link::messenger_options::from_environment();
+  using path = link::messenger_options::path_t;
+  if (given.network_only != PEERLANE_AS_SET) out.path = given.network_only == PEERLANE_YES ? path::network : path::automatic;
+  if (given.ucx_library != nullptr) out.ucx_library = given.ucx_library;
+  if (given.rails != nullptr) out.rails = given.rails;
+  choose(given.use_ipc, out.use_ipc);
+  choose(given.use_gpu_lanes, out.use_ucx_gpu_lanes);
+  choose(given.fixed_rail, out.fixed_rail);
+  choose(given.calibrate, out.calibrate);
+  choose(given.eager_limit, out.eager_limit);
+  choose(given.gdr_send_limit, out.gdr_send_limit);
+  choose(given.gdr_receive_limit, out.gdr_receive_limit);
+  choose(given.ipc_threshold, out.ipc_threshold);
+  choose(given.chunk_bytes, out.chunk_bytes);
+  choose(given.unexpected_bytes, out.unexpected_bytes);
+  choose(given.stripe_threshold, out.stripe_threshold);
+  if (given.peer_timeout_ms != 0) out.peer_timeout = std::chrono::milliseconds(given.peer_timeout_ms);
+  return out;
+}
+
+// Null: none answers, or it is not wanted.
+const cu::driver_table* driver_for(const peerlane_link_options& given) {
+  if (given.host_only != 0) return nullptr;
+  auto cuda = cu::driver();
+  auto ready = cuda ? cu::initialize(**cuda) : status(cuda.error());
+  if (ready) return *cuda;
+  PL_LOG(info, "messages of host memory only: %s", ready.error().message.c_str());
+  return nullptr;
+}
+
+cpu_numbers cpus_near_current(const cu::driver_table* cuda) {
+  cu::device_t device = 0;
+  cu::context_t current = nullptr;
+  if (cuda == nullptr) return {};
+  if (cuda->cuCtxGetCurrent(&current) != cu::error_code::success || current == nullptr ||
+      cuda->cuCtxGetDevice(&device) != cu::error_code::success)
+    device = 0;
+  const auto cpus = copy::cpus_near_device(*cuda, device);
+  return {cpus.begin(), cpus.end()};
+}
+
+result<std::string> bind_cpus(const peerlane_link_options& given, const cu::driver_table* cuda, int rank) {
+  const std::string policy = given.cpus != nullptr ? given.cpus : link::cpu_policy_from_environment();
+  const auto by = link::read_launcher();
+  const int local_rank = by.local_rank >= 0 ? by.local_rank : rank;
+  return link::bind_this_thread(policy, policy == "near" ? cpus_near_current(cuda) : cpu_numbers{},
+                                {local_rank, by.ranks_here});
+}
+
+result<std::unique_ptr<open_link>> open_with(const peerlane_link_options& given) {
+  auto made = std::make_unique<open_link>();
+  auto options = options_from(given);
+  const cu::driver_table* const cuda = driver_for(given);
+  if (given.copier != nullptr && cuda != nullptr) {
+    int code = 0;
+    options.planner = borrow_planner(given.copier, code);
+    if (options.planner == nullptr) return failure{code, last_error()};
+    made->copier = given.copier;
+  }
+  auto with = meet(given);
+  if (!with) return std::move(with).error();
+  made->with = *std::move(with);
+  auto bound = bind_cpus(given, cuda, made->with->rank());
+  if (!bound) return std::move(bound).error();
+  made->cpus = *std::move(bound);
+  auto opened = link::messenger::open(cuda, *made->with, options);
+  if (!opened) return std::move(opened).error();
+  made->by = *std::move(opened);
+  return made;
+}
+
+}  // namespace
+
+open_link::~open_link() {
+  requests.clear();
+  matched.clear();
+  windows.clear();
+  registrations.clear();
+  by.reset();
+  if (copier != nullptr) return_planner(copier);
+}
+
+open_link* link_of(peerlane_link_t handle, int& code) noexcept {
+  const auto at = reinterpret_cast<std::uintptr_t>(handle) - reinterpret_cast<std::uintptr_t>(g_links.data());
+  if (at >= sizeof g_links || at % sizeof(peerlane_link) != 0) return code = fail(EINVAL, kDead), nullptr;
+  auto* const found = handle->open.load(std::memory_order_acquire);
+  if (found == nullptr || found->by == nullptr) return code = fail(EINVAL, kDead), nullptr;  // closed, or opening
+  if (handle->epoch != process_epoch()) [[unlikely]]
+    return code = fail(EACCES, kForeignLink), nullptr;
+  return found;
+}
+
+}  // namespace pl
+
+using pl::fail;
+using pl::kNullPointer;
+using pl::open_link;
+using pl::told;
+using pl::with_link;
+
+PL_EXPORT int peerlane_link_open(const struct peerlane_link_options* options, peerlane_link_t* link) try {
+  const pl::errno_keeper keeper;
+  if (link == nullptr) return fail(EINVAL, kNullPointer);
+  peerlane_link_options given{};
+  if (options != nullptr) {
+    if (options->struct_bytes < sizeof(size_t) + sizeof(void*))
+      return fail(EINVAL, "options->struct_bytes is not sizeof(struct peerlane_link_options)");
+    std::memcpy(&given, options, std::min(options->struct_bytes, sizeof given));
+  }
+  peerlane_link* slot = nullptr;
+  {
+    // Not over the opening: ranks of one job may be threads of one process.
+    static auto* const reserved = new open_link;
+    const std::lock_guard lock(pl::g_links_mutex);
+    const auto free = std::find_if(pl::g_links.begin(), pl::g_links.end(), [](const peerlane_link& each) {
+      return each.open.load(std::memory_order_relaxed) == nullptr || each.epoch != pl::process_epoch();
+    });
+    if (free == pl::g_links.end()) return fail(ENFILE, "64 links are open: close one, or use one for all threads");
+    slot = &*free;
+    slot->epoch = pl::claim_process_epoch();
+    slot->open.store(reserved, std::memory_order_relaxed);
+  }
+  auto made = pl::open_with(given);
+  const std::lock_guard lock(pl::g_links_mutex);
+  slot->open.store(nullptr, std::memory_order_relaxed);
+  if (!made) return fail(made.error());
+  slot->open.store(made->release(), std::memory_order_release);
+  *link = slot;
+  return 0;
+}
+PL_NO_EXCEPTIONS
+
+PL_EXPORT int peerlane_link_close(peerlane_link_t link) try {
+  return with_link(link, [&](open_link& of) {
+    {
+      const std::lock_guard lock(pl::g_links_mutex);
+      link->open.store(nullptr, std::memory_order_relaxed);
+    }
+    delete &of;
+    return 0;
+  });
+}
+PL_NO_EXCEPTIONS
+
+PL_EXPORT int peerlane_link_rank(peerlane_link_t link) {
+  int rank = -1;
+  with_link(link, [&](open_link& of) { return rank = of.by->rank(), 0; });
+  return rank;
+}
+
+PL_EXPORT int peerlane_link_size(peerlane_link_t link) {
+  int size = -1;
+  with_link(link, [&](open_link& of) { return size = of.by->size(), 0; });
+  return size;
+}
+
+PL_EXPORT int peerlane_link_peer_state(peerlane_link_t link, int peer) {
+  return with_link(link, [&](open_link& of) { return told(of.by->peer_state(peer)); });
+}
+
+PL_EXPORT int peerlane_link_is_same_node(peerlane_link_t link, int peer, int* same) {
+  if (same == nullptr) return fail(EINVAL, kNullPointer);
+  return with_link(link, [&](open_link& of) {
+    if (peer < 0 || peer >= of.by->size()) return fail(EINVAL, "no such rank");
+    *same = of.by->is_same_node(peer) ? 1 : 0;
+    return 0;
+  });
+}
+
+PL_EXPORT int peerlane_link_progress(peerlane_link_t link, int* moved) {
+  return with_link(link, [&](open_link& of) {
+    const bool did = of.by->progress();
+    if (moved != nullptr) *moved = did ? 1 : 0;
+    return 0;
+  });
+}
+
+PL_EXPORT int peerlane_link_barrier(peerlane_link_t link, int64_t timeout_ms) {
+  return with_link(link, [&](open_link& of) { return told(of.by->barrier(std::chrono::milliseconds(timeout_ms))); });
+}
+
+PL_EXPORT int peerlane_link_all_gather(peerlane_link_t link, const void* mine, size_t bytes, void* all) {
+  constexpr size_t kMostBytes = 16u << 20;
+  if ((mine == nullptr || all == nullptr) && bytes != 0) return fail(EINVAL, kNullPointer);
+  if (bytes > kMostBytes) return fail(EINVAL, "all_gather is for setting up, 16 MiB at most: send messages");
+  return with_link(link, [&](open_link& of) {
+    auto parts = of.with->all_gather({static_cast<const std::byte*>(mine), bytes});
+    if (!parts) return fail(parts.error());
+    for (const auto& part : *parts)
+      if (part.size() != bytes) return fail(EINVAL, "the ranks gave different numbers of bytes: all must give the same");
+    auto* at = static_cast<std::byte*>(all);
+    for (const auto& part : *parts) at = std::copy(part.begin(), part.end(), at);
+    return 0;
+  });
+}
+
+PL_EXPORT int peerlane_link_get_statistics(peerlane_link_t link, struct peerlane_link_statistics* statistics) {
+  if (statistics == nullptr) return fail(EINVAL, kNullPointer);
+  if (statistics->struct_bytes < sizeof(size_t) + sizeof(uint64_t))
+    return fail(EINVAL, "statistics->struct_bytes is not sizeof(struct peerlane_link_statistics)");
+  return with_link(link, [&](open_link& of) {
+    const auto now = of.by->counts();
+    const peerlane_link_statistics out{
+        statistics->struct_bytes, now.eager,      now.self,          now.shared_ring,      now.network_ring, now.ipc,
+        now.ucx_direct,           now.unexpected, now.waiting_sends, now.unexpected_bytes, now.operations};
+    std::memcpy(statistics, &out, std::min(statistics->struct_bytes, sizeof out));
+    return 0;
+  });
+}
+
+PL_EXPORT int peerlane_link_plan(peerlane_link_t link, int peer, char* text, size_t capacity, size_t* needed) {
+  if (text == nullptr && capacity != 0) return fail(EINVAL, kNullPointer);
+  return with_link(link, [&](open_link& of) {
+    if (peer < 0 || peer >= of.by->size()) return fail(EINVAL, "no such rank");
+    return pl::give_text("this thread: CPUs " + of.cpus + "\n" + of.by->plan(peer), text, capacity, needed);
+  });
+}

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages, put, get and atomics behind checked numbers. The contract stands in peerlane/link.h.
+#include <algorithm>
+#include <vector>
+
+#include "clock.hpp"
+#include "open_link.hpp"
+
+namespace {
+
+using pl::fail;
+using pl::kNullPointer;
+using pl::open_link;
+using pl::told;
+using pl::with_link;
+namespace link = pl::link;
+using std::chrono::milliseconds;
+
+constexpr const char* kNoRequest = "the request is not live: it has ended already, or is of another link";
+constexpr const char* kNoMemoryKind = "memory is none of PEERLANE_MEMORY_DETECT, _HOST, _DEVICE";
+
+bool is_kind(std::uint32_t memory) { return memory <= PEERLANE_MEMORY_DEVICE; }
+
+link::buffer buffer_of(const void* data, std::size_t bytes, std::uint32_t memory) {
+  return {reinterpret_cast<std::uint64_t>(data), bytes, static_cast<link::memory_kind>(memory)};
+}
+
+link::window::key_t key_of(const peerlane_window_key& given) { return {given.rank, given.id, given.bytes}; }
+
+// A request whose arguments were refused never gets a number: the call itself says so.
+int keep(open_link& of, link::request&& made, peerlane_request_t* request) {
+  if (made.is_refused()) return told(made.outcome());
+  const auto number = of.requests.add(std::move(made));
+  if (number == 0) return fail(EAGAIN, "4 million requests of this link have not been waited for: end some");
+  *request = number;
+  return 0;
+}
+
+void write_info(const link::message_info& from, int error, peerlane_message_info* info) {
+  if (info != nullptr) *info = {from.source, error, from.tag, from.bytes};
+}
+
+// The request has ended: gives its outcome and the number back.
+int end(open_link& of, peerlane_request_t& request, peerlane_message_info* info) {
+  const link::request ended = of.requests.take(request);
+  request = 0;
+  const auto outcome = ended.outcome();
+  write_info(ended.info(), outcome.code(), info);
+  return told(outcome);
+}
+
+// What a request of 0 has to say.
+int ended_well(peerlane_message_info* info) {
+  write_info({}, 0, info);
+  return 0;
+}
+
+// `act` gets the link and the live request.
+template <class Act>
+int with_request(peerlane_link_t handle, const peerlane_request_t* request, Act&& act) {
+  return with_link(handle, [&](open_link& of) {
+    link::request* const found = of.requests.find(*request);
+    return found != nullptr ? act(of, *found) : fail(EINVAL, kNoRequest);
+  });
+}
+
+// What is left of a limit that several waits share.
+class time_limit {
+ public:
+  explicit time_limit(std::int64_t timeout_ms)
+      : is_endless_(timeout_ms < 0),
+        end_ns_(pl::monotonic_ns() + static_cast<std::uint64_t>(std::max<std::int64_t>(timeout_ms, 0)) * 1'000'000u) {}
+  milliseconds left() const {
+    if (is_endless_) return milliseconds(-1);
+    const auto now = pl::monotonic_ns();
+    return milliseconds(now >= end_ns_ ? 0 : static_cast<std::int64_t>((end_ns_ - now) / 1'000'000u));
+  }
+
+ private:
+  bool is_endless_;
+  std::uint64_t end_ns_;
+};
+
+}  // namespace
+
+// ---- Messages
+
+PL_EXPORT int peerlane_link_isend(peerlane_link_t link, int peer, const void* data, size_t bytes, uint32_t memory,
+                                  uint64_t tag, peerlane_request_t* request) {
+  if (request == nullptr) return fail(EINVAL, kNullPointer);
+  if (!is_kind(memory)) return fail(EINVAL, kNoMemoryKind);
+  return with_link(
+      link, [&](open_link& of) { return keep(of, of.by->isend(peer, buffer_of(data, bytes, memory), tag), request); });
+}
+
+PL_EXPORT int peerlane_link_irecv(peerlane_link_t link, int source, void* data, size_t bytes, uint32_t memory, uint64_t tag,
+                                  uint64_t mask, peerlane_request_t* request) {
+  if (request == nullptr) return fail(EINVAL, kNullPointer);
+  if (!is_kind(memory)) return fail(EINVAL, kNoMemoryKind);
+  return with_link(link, [&](open_link& of) {
+    return keep(of, of.by->irecv(source, buffer_of(data, bytes, memory), tag, mask), request);
+  });
+}
+
+PL_EXPORT int peerlane_link_send(peerlane_link_t link, int peer, const void* data, size_t bytes, uint32_t memory,
+                                 uint64_t tag, int64_t timeout_ms) {
+  if (!is_kind(memory)) return fail(EINVAL, kNoMemoryKind);
+  return with_link(link, [&](open_link& of) {
+    return told(of.by->send(peer, buffer_of(data, bytes, memory), tag, milliseconds(timeout_ms)));
+  });
+}
+
+PL_EXPORT int peerlane_link_recv(peerlane_link_t link, int source, void* data, size_t bytes, uint32_t memory, uint64_t tag,
+                                 uint64_t mask, int64_t timeout_ms, struct peerlane_message_info* info) {
+  if (!is_kind(memory)) return fail(EINVAL, kNoMemoryKind);
+  return with_link(link, [&](open_link& of) {
+    auto received = of.by->irecv(source, buffer_of(data, bytes, memory), tag, mask);
+    const auto outcome = received.wait(milliseconds(timeout_ms));
+    if (outcome || outcome.code() == EMSGSIZE) write_info(received.info(), outcome.code(), info);
+    return told(outcome);
+  });
+}
+
+PL_EXPORT int peerlane_link_test(peerlane_link_t link, peerlane_request_t* request, int* done,
+                                 struct peerlane_message_info* info) {
+  if (request == nullptr || done == nullptr) return fail(EINVAL, kNullPointer);
+  if (*request == 0) return *done = 1, ended_well(info);
+  return with_request(link, request, [&](open_link& of, link::request& what) {
+    *done = what.test() ? 1 : 0;
+    return *done != 0 ? end(of, *request, info) : 0;
+  });
+}
+
+PL_EXPORT int peerlane_link_wait(peerlane_link_t link, peerlane_request_t* request, int64_t timeout_ms,
+                                 struct peerlane_message_info* info) {
+  size_t index = 0;
+  if (request == nullptr) return fail(EINVAL, kNullPointer);
+  return peerlane_link_wait_any(link, request, 1, timeout_ms, &index, info);
+}
+
+PL_EXPORT int peerlane_link_wait_any(peerlane_link_t link, peerlane_request_t* requests, size_t count, int64_t timeout_ms,
+                                     size_t* index, struct peerlane_message_info* info) {
+  constexpr size_t kFew = 64;
+  if (index == nullptr || (requests == nullptr && count != 0)) return fail(EINVAL, kNullPointer);
+  return with_link(link, [&](open_link& of) {
+    std::array<const link::request*, kFew> few;
+    std::vector<const link::request*> many(count > kFew ? count : 0);
+    const std::span<const link::request*> live(count > kFew ? many.data() : few.data(), count);
+    bool is_any = false;
+    for (size_t i = 0; i < count; ++i) {
+      live[i] = requests[i] != 0 ? of.requests.find(requests[i]) : nullptr;
+      if (requests[i] != 0 && live[i] == nullptr) return fail(EINVAL, kNoRequest);
+      is_any = is_any || live[i] != nullptr;
+    }
+    if (!is_any) return *index = count, ended_well(info);
+    const auto ended = of.by->wait_any(live, milliseconds(timeout_ms));
+    if (!ended) return fail(ended.error());
+    *index = *ended;
+    return end(of, requests[*ended], info);
+  });
+}
+
+PL_EXPORT int peerlane_link_wait_all(peerlane_link_t link, peerlane_request_t* requests, size_t count, int64_t timeout_ms,
+                                     struct peerlane_message_info* infos) {
+  if (requests == nullptr && count != 0) return fail(EINVAL, kNullPointer);
+  return with_link(link, [&](open_link& of) {
+    const time_limit limit(timeout_ms);
+    pl::status first;
+    for (size_t i = 0; i < count; ++i) {
+      auto* const info = infos != nullptr ? infos + i : nullptr;
+      if (requests[i] == 0) {
+        ended_well(info);
+        continue;
+      }
+      const link::request* const one = of.requests.find(requests[i]);
+      if (one == nullptr) return fail(EINVAL, kNoRequest);
+      if (auto ended = of.by->wait_any({&one, 1}, limit.left()); !ended) return fail(ended.error());
+      const link::request done = of.requests.take(requests[i]);
+      requests[i] = 0;
+      const auto outcome = done.outcome();
+      write_info(done.info(), outcome.code(), info);
+      if (!outcome && first) first = outcome;
+    }
+    return told(first);
+  });
+}
+
+PL_EXPORT int peerlane_link_cancel(peerlane_link_t link, peerlane_request_t request) {
+  return with_request(link, &request, [](open_link&, link::request& what) { return told(what.cancel()); });
+}
+
+PL_EXPORT int peerlane_link_free(peerlane_link_t link, peerlane_request_t* request) {
+  if (request == nullptr) return fail(EINVAL, kNullPointer);
+  if (*request == 0) return 0;
+  return with_request(link, request, [&](open_link& of, link::request&) {
+    static_cast<void>(of.requests.take(*request));
+    *request = 0;
+    return 0;
+  });
+}
+
+// ---- Probing
+
+PL_EXPORT int peerlane_link_probe(peerlane_link_t link, int source, uint64_t tag, uint64_t mask, int* found,
+                                  struct peerlane_message_info* info) {
+  if (found == nullptr) return fail(EINVAL, kNullPointer);
+  return with_link(link, [&](open_link& of) {
+    link::message_info seen;
+    *found = of.by->probe(source, tag, mask, seen) ? 1 : 0;
+    if (*found != 0) write_info(seen, 0, info);
+    return 0;
+  });
+}
+
+PL_EXPORT int peerlane_link_mprobe(peerlane_link_t link, int source, uint64_t tag, uint64_t mask,
+                                   peerlane_message_t* message, struct peerlane_message_info* info) {
+  if (message == nullptr) return fail(EINVAL, kNullPointer);
+  return with_link(link, [&](open_link& of) {
+    auto taken = of.by->match(source, tag, mask);
+    const auto seen = taken.info();
+    const bool is_none = taken.is_empty();
+    *message = is_none ? 0 : of.matched.add(std::move(taken));
+    if (!is_none) write_info(seen, 0, info);
+    return 0;
+  });
+}
+
+PL_EXPORT int peerlane_link_receive_matched(peerlane_link_t link, peerlane_message_t* message, void* data, size_t bytes,
+                                            uint32_t memory, peerlane_request_t* request) {
+  if (message == nullptr || request == nullptr) return fail(EINVAL, kNullPointer);
+  if (!is_kind(memory)) return fail(EINVAL, kNoMemoryKind);
+  return with_link(link, [&](open_link& of) {
+    auto taken = of.matched.take(*message);
+    if (taken.is_empty()) return fail(EINVAL, "the message is not live: mprobe found none, or it has been received");
+    *message = 0;
+    return keep(of, of.by->receive(std::move(taken), buffer_of(data, bytes, memory)), request);
+  });
+}
+
+PL_EXPORT int peerlane_link_discard(peerlane_link_t link, peerlane_message_t* message) {
+  if (message == nullptr) return fail(EINVAL, kNullPointer);
+  return with_link(link, [&](open_link& of) {
+    if (of.matched.take(*message).is_empty())
+      return fail(EINVAL, "the message is not live: mprobe found none, or it has been received");
+    *message = 0;
+    return 0;
+  });
+}
+
+// ---- Put, get, atomics
+
+PL_EXPORT int peerlane_link_expose(peerlane_link_t link, void* data, size_t bytes, uint32_t memory,
+                                   peerlane_window_t* window, struct peerlane_window_key* key) {
+  if (window == nullptr || key == nullptr) return fail(EINVAL, kNullPointer);
+  if (!is_kind(memory)) return fail(EINVAL, kNoMemoryKind);
+  return with_link(link, [&](open_link& of) {
+    auto made = of.by->expose(buffer_of(data, bytes, memory));
+    if (!made) return fail(made.error());
+    *key = {made->key().rank, made->key().id, made->key().bytes};
+    *window = of.windows.add(*std::move(made));
+    return 0;
+  });
+}
+
+PL_EXPORT int peerlane_link_unexpose(peerlane_link_t link, peerlane_window_t window) {
+  return with_link(link, [&](open_link& of) {
+    if (of.windows.find(window) == nullptr) return fail(EINVAL, "the window is not live: it has ended already");
+    static_cast<void>(of.windows.take(window));
+    return 0;
+  });
+}
+
+PL_EXPORT int peerlane_link_put(peerlane_link_t link, const struct peerlane_window_key* to, uint64_t offset,
+                                const void* data, size_t bytes, uint32_t memory, peerlane_request_t* request) {
+  if (to == nullptr || request == nullptr) return fail(EINVAL, kNullPointer);
+  if (!is_kind(memory)) return fail(EINVAL, kNoMemoryKind);
+  return with_link(link, [&](open_link& of) {
+    return keep(of, of.by->put(key_of(*to), offset, buffer_of(data, bytes, memory)), request);
+  });
+}
+
+PL_EXPORT int peerlane_link_get(peerlane_link_t link, const struct peerlane_window_key* from, uint64_t offset, void* data,
+                                size_t bytes, uint32_t memory, peerlane_request_t* request) {
+  if (from == nullptr || request == nullptr) return fail(EINVAL, kNullPointer);
+  if (!is_kind(memory)) return fail(EINVAL, kNoMemoryKind);
+  return with_link(link, [&](open_link& of) {
+    return keep(of, of.by->get(key_of(*from), offset, buffer_of(data, bytes, memory)), request);
+  });
+}
+
+PL_EXPORT int peerlane_link_flush(peerlane_link_t link, int peer, int64_t timeout_ms) {
+  return with_link(link, [&](open_link& of) { return told(of.by->flush(peer, milliseconds(timeout_ms))); });
+}
+
+PL_EXPORT int peerlane_link_atomic(peerlane_link_t link, const struct peerlane_window_key* at, uint64_t offset,
+                                   uint32_t operation, uint64_t operand, uint64_t compare, uint64_t* before,
+                                   peerlane_request_t* request) {
+  if (at == nullptr || request == nullptr) return fail(EINVAL, kNullPointer);
+  if (operation > PEERLANE_ATOMIC_COMPARE_SWAP) return fail(EINVAL, "the operation is none of PEERLANE_ATOMIC_*");
+  return with_link(link, [&](open_link& of) {
+    return keep(of, of.by->atomic(key_of(*at), offset, static_cast<link::atomic_op>(operation), operand, compare, before),
+                request);
+  });
+}
+
+// ---- Registered memory
+
+PL_EXPORT int peerlane_link_register(peerlane_link_t link, const void* data, size_t bytes, uint32_t memory,
+                                     peerlane_registered_t* registered) {
+  if (registered == nullptr) return fail(EINVAL, kNullPointer);
+  if (!is_kind(memory)) return fail(EINVAL, kNoMemoryKind);
+  return with_link(link, [&](open_link& of) {
+    auto kept = of.by->register_memory(buffer_of(data, bytes, memory));
+    if (!kept) return fail(kept.error());
+    *registered = of.registrations.add(*std::move(kept));
+    return 0;
+  });
+}
+
+PL_EXPORT int peerlane_link_unregister(peerlane_link_t link, peerlane_registered_t registered) {
+  return with_link(link, [&](open_link& of) {
+    if (of.registrations.find(registered) == nullptr)
+      return fail(EINVAL, "the registration is not live: it has ended already");
+    static_cast<void>(of.registrations.take(registered));
+    return 0;
+  });
+}
