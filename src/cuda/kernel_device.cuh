@@ -153,6 +153,25 @@ PL_DEVICE void store_stream_vec16(void* p, vec16 v) {
   asm volatile("st.global.cg.v2.u64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "l"(v.low), "l"(v.high));
 }
 
+// To a multicast address: the switch stores into the memory that each device has bound there. Other accesses of such an
+// address are undefined. Compute capability 9.0 and up; kernels that call it are compiled for those only.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+PL_DEVICE void store_multicast(std::uint64_t address, std::uint32_t value) {
+  asm volatile(
+      "multimem.st.relaxed.sys.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(reinterpret_cast<void*>(address))),
+      "r"(value)
+      : "memory");
+}
+// The instruction moves sixteen bytes only as floats; a store leaves their bits alone.
+PL_DEVICE void store_multicast_vec16(std::uint64_t address, vec16 v) {
+  asm volatile("multimem.st.relaxed.sys.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(
+                   __cvta_generic_to_global(reinterpret_cast<void*>(address))),
+               "r"(static_cast<unsigned>(v.low)), "r"(static_cast<unsigned>(v.low >> 32)),
+               "r"(static_cast<unsigned>(v.high)), "r"(static_cast<unsigned>(v.high >> 32))
+               : "memory");
+}
+#endif
+
 // On memory of this GPU only: PCIe has no such atomics.
 PL_DEVICE void atomic_min64(std::uint64_t address, std::uint64_t value) {
   atomicMin(reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
@@ -273,6 +292,19 @@ PL_DEVICE void store_stream_vec16(void* p, vec16 v) {
   vec16* at = reach(static_cast<vec16*>(p), true);
   __atomic_store_n(&at->low, v.low, kRelaxedStore);
   __atomic_store_n(&at->high, v.high, kRelaxedStore);
+}
+
+template <class T>
+PL_DEVICE void store_to_all(std::uint64_t address, T value) {
+  void* replicas[sim_abi::most_multicast_devices];
+  const unsigned count = g_services->multicast(address, sizeof(T), replicas);
+  for (unsigned i = 0; i < count; ++i) __atomic_store_n(static_cast<T*>(replicas[i]), value, kRelaxedStore);
+}
+PL_DEVICE void store_multicast(std::uint64_t address, std::uint32_t value) { store_to_all(address, value); }
+PL_DEVICE void store_multicast_vec16(std::uint64_t address, vec16 v) {
+  if (address % 16 != 0) g_services->translate(address, 16, true);  // faults, as the GPU does
+  store_to_all(address, v.low);
+  store_to_all(address + 8, v.high);
 }
 
 PL_DEVICE void atomic_min64(std::uint64_t address, std::uint64_t value) {
