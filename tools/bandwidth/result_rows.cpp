@@ -44,6 +44,7 @@ void add_figures(json& row, const cell& one) {
   row["ci95"] = all.ci95_half_width;
   row["p90"] = summarize(one.samples).p90;
   row["p99"] = all.p99;
+  row["attempts"] = one.attempts;
 }
 
 void add_verdict(json& row, const cell& one) {
