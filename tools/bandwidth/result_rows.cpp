@@ -32,6 +32,7 @@ constexpr std::array kFigures = {"value", "median", "mean", "min", "max", "stdde
 void add_figures(json& row, const cell& one) {
   for (const char* name : kFigures) row[name] = nullptr;
   row["sample_count"] = one.samples.size();
+  row["attempts"] = one.attempts;
   if (one.state != cell_state::measured && one.state != cell_state::mismatch) return;
   const sample_statistics all = describe(one.samples);
   row["value"] = one.value;
@@ -44,7 +45,6 @@ void add_figures(json& row, const cell& one) {
   row["ci95"] = all.ci95_half_width;
   row["p90"] = summarize(one.samples).p90;
   row["p99"] = all.p99;
-  row["attempts"] = one.attempts;
 }
 
 void add_verdict(json& row, const cell& one) {

@@ -42,7 +42,8 @@ def free_port():
 
 
 def command(*arguments):
-    return [os.path.join(OUT, "peerlane"), "bandwidth", "-b", "1M", "-i", "2", "--no-judge", *arguments]
+    size = [] if "-b" in arguments else ["-b", "1M"]
+    return [os.path.join(OUT, "peerlane"), "bandwidth", *size, "-i", "2", "--no-judge", *arguments]
 
 
 class Ranks:
@@ -154,7 +155,7 @@ def multicast():
     for fabric in ("off", "on", "no_imex"):
         with tempfile.TemporaryDirectory() as folder:
             lines = os.path.join(folder, "lines")
-            with Ranks(3, "-t", *MULTICAST, "--multicast", "-b", "260K", "--jsonl", lines, PEERLANE_SIM_FABRIC=fabric) as ranks:
+            with Ranks(3, "-t", *MULTICAST, "--multicast", "-b", "65540B", "--jsonl", lines, PEERLANE_SIM_FABRIC=fabric) as ranks:
                 for (out, err), code in ranks.finish():
                     check(code == 0, fabric, code, out, err)
             rows = rows_of(lines)
