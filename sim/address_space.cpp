@@ -93,14 +93,14 @@ void address_space::map(mapping entry) {
 }
 
 bool address_space::unmap(device_ptr base, std::size_t bytes) {
-  std::vector<object_ref> dropped;  // destroyed after the lock: unmapping views is slow
+  std::vector<mapping> dropped;  // destroyed after the lock: unmapping views is slow
   const std::lock_guard lock(mutex_);
   const auto first = mappings_.find(base);
   auto last = first;
   device_ptr at = base;
   while (last != mappings_.end() && last->first == at && at < base + bytes) at += (last++)->second.bytes;
   if (at != base + bytes) return false;
-  for (auto entry = first; entry != last; ++entry) dropped.push_back(std::move(entry->second.memory));
+  for (auto entry = first; entry != last; ++entry) dropped.push_back(std::move(entry->second));
   mappings_.erase(first, last);
   generation_.fetch_add(1, std::memory_order_acq_rel);
   return true;
@@ -235,6 +235,7 @@ result_t address_space::resolve(device_ptr address, std::size_t bytes, std::vect
     const auto entry = mapping_at(at);
     if (entry == mappings_.end() || entry->second.readable == 0) return code::invalid_value;
     const mapping& m = entry->second;
+    if (m.memory == nullptr) return code::invalid_value;  // only kernels store to multicast addresses
     const std::size_t inside = at - m.base;
     const std::size_t here = std::min<std::size_t>(m.bytes - inside, address + bytes - at);
     pieces.push_back({m.memory->view() + m.offset + inside, here, m.memory});
@@ -256,12 +257,25 @@ bool address_space::reach_from_kernel(device_ptr address, std::size_t bytes, boo
   const auto entry = mapping_at(address);
   if (entry == mappings_.end()) return false;
   const mapping& m = entry->second;
+  if (m.memory == nullptr) return false;  // real GPUs leave open what ordinary accesses of multicast addresses do
   const unsigned bit = 1u << device_ordinal;
   if ((m.readable & bit) == 0 || (is_write && (m.writable & bit) == 0)) return false;
   if (m.needs_peer_access && (reachable >> m.memory->device_ordinal() & 1u) == 0) return false;
   if (m.bytes - (address - m.base) < bytes) return false;
   out = {m.base, m.base + m.bytes, m.memory->view() + m.offset, (m.writable & bit) != 0, m.memory};
   return true;
+}
+
+std::shared_ptr<multicast_team> address_space::team_from_kernel(device_ptr address, std::size_t bytes, int device_ordinal,
+                                                                std::size_t& offset) {
+  const std::lock_guard lock(mutex_);
+  if (!is_device_address(address)) return nullptr;
+  const auto entry = mapping_at(address);
+  if (entry == mappings_.end()) return nullptr;
+  const mapping& m = entry->second;
+  if (m.team == nullptr || (m.writable & 1u << device_ordinal) == 0 || m.bytes - (address - m.base) < bytes) return nullptr;
+  offset = address - m.base;
+  return m.team;
 }
 
 }  // namespace pl::sim

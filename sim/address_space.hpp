@@ -21,7 +21,8 @@ namespace pl::sim {
 
 enum class memory_kind { device, pool, vmm, ipc, managed, host, registered, module_variable };
 
-struct physical_memory;  // vmm.cpp
+struct physical_memory;  // physical.hpp
+class multicast_team;    // multicast.hpp
 struct memory_pool;      // pool.cpp
 
 struct allocation {
@@ -50,9 +51,10 @@ using allocation_ref = std::shared_ptr<allocation>;
 struct mapping {
   device_ptr base = 0;
   std::size_t bytes = 0;
-  object_ref memory;
-  std::size_t offset = 0;   // of base in the object
-  unsigned readable = ~0u;  // bit per device ordinal
+  object_ref memory;                     // null: a multicast object
+  std::shared_ptr<multicast_team> team;  // multicast: which
+  std::size_t offset = 0;                // of base in the object
+  unsigned readable = ~0u;               // bit per device ordinal
   unsigned writable = ~0u;
   bool needs_peer_access = true;  // other devices' kernels need cuCtxEnablePeerAccess (not so for vmm and ipc)
 };
@@ -121,6 +123,9 @@ class address_space {
   // the kernel's context may touch. Known host memory is reached at its own address.
   bool reach_from_kernel(device_ptr address, std::size_t bytes, bool is_write, int device_ordinal, unsigned reachable,
                          reach& out);
+  // The same for a multicast store: the object behind the address, and the address' offset in it. Null: none, or no access.
+  std::shared_ptr<multicast_team> team_from_kernel(device_ptr address, std::size_t bytes, int device_ordinal,
+                                                   std::size_t& offset);
 
  private:
   address_space();

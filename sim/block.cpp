@@ -12,6 +12,7 @@
 #include "fiber.hpp"
 #include "launch.hpp"
 #include "log.hpp"
+#include "multicast.hpp"
 
 namespace pl::sim {
 namespace {
@@ -28,6 +29,7 @@ class block_runner {
   // services, on the current fiber
   const sim_abi::thread_ids* self() const { return &current_->ids; }
   void* translate(std::uint64_t address, std::size_t bytes, bool is_write);
+  unsigned multicast(std::uint64_t address, std::size_t bytes, void** out);
   void synchronize();
   void yield();
   void pause(std::uint64_t ns);
@@ -183,6 +185,19 @@ void* block_runner::translate(std::uint64_t address, std::size_t bytes, bool is_
   return result;
 }
 
+unsigned block_runner::multicast(std::uint64_t address, std::size_t bytes, void** out) {
+  if (address % bytes != 0) fault(code::misaligned_address, address, "misaligned access");
+  has_progress_ = true;
+  std::size_t offset = 0;
+  unsigned count = 0;
+  {
+    const auto team = address_space::instance().team_from_kernel(address, bytes, work_->device_ordinal, offset);
+    if (team != nullptr) count = team->replicas(offset, bytes, out);
+  }
+  if (count == 0) fault(code::illegal_address, address, "multicast store without memory bound by every device");
+  return count;
+}
+
 void block_runner::synchronize() {
   if (must_stop()) abandon();
   current_->now = state::at_barrier;
@@ -218,6 +233,7 @@ const sim_abi::kernel_services* kernel_services_table() {
       [] { t_runner.synchronize(); },
       [] { t_runner.yield(); },
       [](std::uint64_t ns) { t_runner.pause(ns); },
+      [](std::uint64_t address, std::size_t bytes, void** out) { return t_runner.multicast(address, bytes, out); },
   };
   return &kTable;
 }

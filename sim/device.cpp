@@ -149,6 +149,11 @@ fabric_mode fabric_handles() {
   return mode;
 }
 
+bool has_multicast() {
+  static const bool has = env_read("PEERLANE_SIM_MULTICAST").integer != 0;
+  return has;
+}
+
 std::uint64_t seed() { return state().seed.load(std::memory_order_relaxed); }
 
 std::uint64_t random_below(std::uint64_t limit) {

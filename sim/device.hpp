@@ -43,6 +43,9 @@ device* find_device(device_t ordinal);
 enum class fabric_mode { off, on, no_imex };
 fabric_mode fabric_handles();
 
+// PEERLANE_SIM_MULTICAST: the devices stand behind a switch that multicasts.
+bool has_multicast();
+
 // PEERLANE_SIM_SEED; 0 means no artificial disorder.
 std::uint64_t seed();
 // The next number of the seeded generator (any thread), for 0 < limit: in [0, limit).

@@ -71,6 +71,8 @@ int attribute_value(const device& d, int attribute) {
     case 113:  // read-only registration
     case 122:  // 64-bit stream memory operations
       return 1;
+    case at::multicast_supported:
+      return has_multicast() ? 1 : 0;
     case at::handle_type_fabric:
       return fabric_handles() != fabric_mode::off ? 1 : 0;
     case at::pci_bus_id:

@@ -81,6 +81,8 @@ result_t export_range(int* out, device_ptr base, std::size_t bytes, unsigned lon
   if (base + bytes < base || !space.overlaps(base, bytes)) return code::invalid_value;
   const auto pieces = space.mappings_over(base, bytes);
   if (pieces.empty()) return code::invalid_value;
+  if (std::any_of(pieces.begin(), pieces.end(), [](const auto& m) { return m.memory == nullptr; }))
+    return code::not_supported;
   const auto parts = split(pieces, base, bytes);
   announce(parts, bytes, flags);
   if (parts.size() != 1) {

@@ -19,7 +19,7 @@ bool is_ipc_capable(const allocation& a) { return a.kind == memory_kind::device 
 
 std::uint64_t block_id(const allocation& a, device_ptr pointer) {
   const auto pieces = address_space::instance().mappings_over(pointer, 1);
-  return pieces.empty() ? a.buffer_id : pieces[0].memory->handle();
+  return pieces.empty() || pieces[0].memory == nullptr ? a.buffer_id : pieces[0].memory->handle();
 }
 
 // The memory object mapped around `pointer`: a 2 MiB block behind small allocations, one cuMemCreate piece in a reservation.

@@ -12,16 +12,10 @@
 #include "context.hpp"
 #include "env.hpp"
 #include "memory.hpp"
+#include "multicast.hpp"
 #include "text.hpp"
 
 namespace pl::sim {
-
-struct physical_memory {
-  object_ref memory;
-  allocation_prop prop{};
-  physical_t handle = 0;  // 0 while no handle is out
-  unsigned handle_users = 0;
-};
 
 namespace {
 
@@ -46,10 +40,10 @@ struct fabric_fields {
 constexpr std::uint32_t kFabricMagic = 0x42464c50;  // "PLFB"
 static_assert(sizeof(fabric_fields) == 64);
 
-result_t export_fabric(void* out, const object& memory) {
+result_t export_fabric(void* out, int fd) {
   struct stat info {};
-  if (fstat(memory.fd(), &info) != 0) return code::operating_system;
-  const fabric_fields fields{kFabricMagic, memory.fd(), static_cast<std::uint64_t>(getpid()), info.st_ino, {}};
+  if (fstat(fd, &info) != 0) return code::operating_system;
+  const fabric_fields fields{kFabricMagic, fd, static_cast<std::uint64_t>(getpid()), info.st_ino, {}};
   std::memcpy(out, &fields, sizeof fields);
   return code::success;
 }
@@ -81,7 +75,45 @@ physical_t hand_out_locked(const std::shared_ptr<physical_memory>& memory) {
   return memory->handle;
 }
 
+mapping map_whole(device_ptr base, std::size_t bytes, const physical_memory& what) {
+  mapping entry;
+  entry.base = base;
+  entry.bytes = bytes;
+  entry.memory = what.memory;
+  entry.team = what.team;
+  entry.readable = entry.writable = 0;  // until cuMemSetAccess
+  entry.needs_peer_access = false;
+  return entry;
+}
+
+// Of memory or of a multicast object.
+std::shared_ptr<physical_memory> adopt_descriptor(int own, int type, result_t& why) {
+  auto made = std::make_shared<physical_memory>();
+  made->prop.requested_handle_types = type;
+  if ((made->team = multicast_team::adopt(own)) != nullptr) return made;
+  const device* on = device_of_descriptor(own);
+  struct stat info {};
+  if (on == nullptr || fstat(own, &info) != 0) {
+    why = code::invalid_value;
+    close(own);
+    return nullptr;
+  }
+  made->memory = object::adopt(own, static_cast<std::size_t>(info.st_size), on->ordinal);
+  made->prop.type = allocation_type::pinned;
+  made->prop.where = {location_type::device, on->ordinal};
+  made->prop.flags.gpu_direct_rdma_capable = 1;
+  why = code::out_of_memory;
+  return made->memory != nullptr ? made : nullptr;
+}
+
 }  // namespace
+
+std::shared_ptr<physical_memory> find_physical(physical_t handle) { return vmm().table.find(handle); }
+
+physical_t hand_out(const std::shared_ptr<physical_memory>& memory) {
+  const std::lock_guard lock(vmm().mutex);
+  return hand_out_locked(memory);
+}
 
 PL_SIM_API cuMemGetAllocationGranularity(std::size_t* bytes, const allocation_prop* prop, int option) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
@@ -128,8 +160,7 @@ PL_SIM_API cuMemCreate(physical_t* out, std::size_t bytes, const allocation_prop
   made->memory = object::create(*on, bytes, why);
   if (made->memory == nullptr) return why;
   made->prop = *prop;
-  const std::lock_guard lock(vmm().mutex);
-  *out = hand_out_locked(made);
+  *out = hand_out(made);
   return code::success;
 }
 
@@ -152,18 +183,13 @@ PL_SIM_API cuMemMap(device_ptr base, std::size_t bytes, std::size_t offset, phys
   const auto memory = vmm().table.find(handle);
   // Real drivers, too, demand offset 0 for now.
   if (memory == nullptr || flags != 0 || offset != 0) return code::invalid_value;
-  if (base % kGpuPageBytes != 0 || bytes == 0 || bytes % kGpuPageBytes != 0 || bytes > memory->memory->bytes())
-    return code::invalid_value;
+  if (memory->team != nullptr && !memory->team->is_complete()) return code::illegal_state;
+  const std::size_t most = memory->team != nullptr ? memory->team->bytes() : memory->memory->bytes();
+  if (base % kGpuPageBytes != 0 || bytes == 0 || bytes % kGpuPageBytes != 0 || bytes > most) return code::invalid_value;
   reservation range;
   if (!space.find_reservation(base, range) || range.bytes - (base - range.base) < bytes) return code::invalid_value;
   if (space.is_mapped(base, bytes)) return code::invalid_value;
-  mapping entry;
-  entry.base = base;
-  entry.bytes = bytes;
-  entry.memory = memory->memory;
-  entry.readable = entry.writable = 0;  // until cuMemSetAccess
-  entry.needs_peer_access = false;
-  space.map(std::move(entry));
+  space.map(map_whole(base, bytes, *memory));
   auto made = std::make_shared<allocation>();
   made->base = base;
   made->bytes = bytes;
@@ -237,7 +263,7 @@ PL_SIM_API cuMemRetainAllocationHandle(physical_t* out, void* pointer) {
 PL_SIM_API cuMemGetAllocationPropertiesFromHandle(allocation_prop* prop, physical_t handle) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
   const auto memory = vmm().table.find(handle);
-  if (prop == nullptr || memory == nullptr) return code::invalid_value;
+  if (prop == nullptr || memory == nullptr || memory->team != nullptr) return code::invalid_value;
   *prop = memory->prop;
   return code::success;
 }
@@ -247,9 +273,11 @@ PL_SIM_API cuMemExportToShareableHandle(void* out, physical_t handle, int type, 
   const auto memory = vmm().table.find(handle);
   if (out == nullptr || memory == nullptr || flags != 0) return code::invalid_value;
   if (type != handle_type::posix_fd && type != handle_type::fabric) return code::not_supported;
-  if ((memory->prop.requested_handle_types & type) == 0) return code::invalid_value;
-  if (type == handle_type::fabric) return export_fabric(out, *memory->memory);
-  const int fd = memory->memory->reopen();
+  const auto& team = memory->team;
+  const int allowed = team != nullptr ? team->handle_types() : memory->prop.requested_handle_types;
+  if ((allowed & type) == 0) return code::invalid_value;
+  if (type == handle_type::fabric) return export_fabric(out, team != nullptr ? team->fd() : memory->memory->fd());
+  const int fd = team != nullptr ? team->reopen() : memory->memory->reopen();
   if (fd < 0) return code::operating_system;
   *static_cast<int*>(out) = fd;
   return code::success;
@@ -264,18 +292,10 @@ PL_SIM_API cuMemImportFromShareableHandle(physical_t* out, void* os_handle, int 
   const int own = is_fabric ? open_fabric(os_handle)
                             : fcntl(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)), F_DUPFD_CLOEXEC, 0);
   if (own < 0) return code::invalid_value;
-  const device* on = device_of_descriptor(own);
-  struct stat info {};
-  if (on == nullptr || fstat(own, &info) != 0) return close(own), code::invalid_value;
-  auto made = std::make_shared<physical_memory>();
-  made->memory = object::adopt(own, static_cast<std::size_t>(info.st_size), on->ordinal);
-  if (made->memory == nullptr) return code::out_of_memory;
-  made->prop.type = allocation_type::pinned;
-  made->prop.requested_handle_types = type;
-  made->prop.where = {location_type::device, on->ordinal};
-  made->prop.flags.gpu_direct_rdma_capable = 1;
-  const std::lock_guard lock(vmm().mutex);
-  *out = hand_out_locked(made);
+  result_t why = code::success;
+  const auto made = adopt_descriptor(own, type, why);
+  if (made == nullptr) return why;
+  *out = hand_out(made);
   return code::success;
 }
 

@@ -107,6 +107,8 @@ constexpr std::array kVariables = {
                  "simulated GPU: seed of delays and legal reorderings; 0 adds none"},
     env_variable{"PEERLANE_SIM_FABRIC", env_type::choice, "", "off", "off|on|no_imex",
                  "simulated GPU: fabric handles of memory; no_imex: as on a machine without the IMEX service"},
+    env_variable{"PEERLANE_SIM_MULTICAST", env_type::boolean, "", "1", "",
+                 "simulated GPU: the switch between its devices multicasts (cuMulticast*)"},
     env_variable{"PEERLANE_SIM_LOG", env_type::choice, "", "error", "debug|info|warn|error|off",
                  "simulated GPU: lowest level written to stderr"},
     env_variable{"PEERLANE_SIM_DRIVER_VERSION", env_type::integer, "", "13030", "",

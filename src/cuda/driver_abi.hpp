@@ -117,6 +117,7 @@ enum : int {
   handle_type_fabric = 128,
   numa_config = 130,
   numa_id = 131,
+  multicast_supported = 132,
   host_numa_id = 134,
 };
 }
@@ -229,6 +230,14 @@ struct allocation_prop {  // CUmemAllocationProp
   } flags;
 };
 static_assert(sizeof(allocation_prop) == 32);
+
+struct multicast_prop {  // CUmulticastObjectProp
+  unsigned devices;
+  std::size_t bytes;  // of each device
+  unsigned long long handle_types;
+  unsigned long long flags;
+};
+static_assert(sizeof(multicast_prop) == 32);
 
 struct access_desc {  // CUmemAccessDesc
   location where;
@@ -350,6 +359,12 @@ static_assert(sizeof(memcpy_2d) == 128);
   X(cuMemExportToShareableHandle, (void* out, physical_t handle, int type, unsigned long long flags))                   \
   X(cuMemImportFromShareableHandle, (physical_t * handle, void* os_handle, int type))                                   \
   X(cuMemRetainAllocationHandle, (physical_t * handle, void* pointer))                                                  \
+  X(cuMulticastCreate, (physical_t * handle, const multicast_prop* prop))                                               \
+  X(cuMulticastAddDevice, (physical_t handle, device_t device))                                                         \
+  X(cuMulticastBindMem, (physical_t handle, std::size_t offset, physical_t memory, std::size_t memory_offset,           \
+                         std::size_t bytes, unsigned long long flags))                                                  \
+  X(cuMulticastUnbind, (physical_t handle, device_t device, std::size_t offset, std::size_t bytes))                     \
+  X(cuMulticastGetGranularity, (std::size_t * bytes, const multicast_prop* prop, int option))                           \
   X(cuMemAllocAsync, (device_ptr * pointer, std::size_t bytes, stream_t stream))                                        \
   X(cuMemFreeAsync, (device_ptr pointer, stream_t stream))                                                              \
   X(cuDeviceGetDefaultMemPool, (pool_t * pool, device_t device))                                                        \

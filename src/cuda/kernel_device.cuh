@@ -158,6 +158,24 @@ PL_DEVICE void store_stream_vec16(void* p, vec16 v) {
 PL_DEVICE std::uint64_t load_data64(std::uint64_t address) {
   return load_relaxed(reinterpret_cast<const std::uint64_t*>(address));
 }
+// To a multicast address: the switch stores into the memory that each device has bound there. Other accesses of such an
+// address are undefined. Compute capability 9.0 and up; kernels that call it are compiled for those only.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+PL_DEVICE void store_multicast(std::uint64_t address, std::uint32_t value) {
+  asm volatile(
+      "multimem.st.relaxed.sys.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(reinterpret_cast<void*>(address))),
+      "r"(value)
+      : "memory");
+}
+// The instruction moves sixteen bytes only as floats; a store leaves their bits alone.
+PL_DEVICE void store_multicast_vec16(std::uint64_t address, vec16 v) {
+  asm volatile("multimem.st.relaxed.sys.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(
+                   __cvta_generic_to_global(reinterpret_cast<void*>(address))),
+               "r"(static_cast<unsigned>(v.low)), "r"(static_cast<unsigned>(v.low >> 32)),
+               "r"(static_cast<unsigned>(v.high)), "r"(static_cast<unsigned>(v.high >> 32))
+               : "memory");
+}
+#endif
 
 // On memory of this GPU only: PCIe has no such atomics.
 PL_DEVICE void atomic_min64(std::uint64_t address, std::uint64_t value) {
@@ -284,6 +302,19 @@ PL_DEVICE void store_stream_vec16(void* p, vec16 v) {
 
 PL_DEVICE std::uint64_t load_data64(std::uint64_t address) {
   return __atomic_load_n(reach(reinterpret_cast<const std::uint64_t*>(address), false), kRelaxedLoad);
+}
+
+template <class T>
+PL_DEVICE void store_to_all(std::uint64_t address, T value) {
+  void* replicas[sim_abi::most_multicast_devices];
+  const unsigned count = g_services->multicast(address, sizeof(T), replicas);
+  for (unsigned i = 0; i < count; ++i) __atomic_store_n(static_cast<T*>(replicas[i]), value, kRelaxedStore);
+}
+PL_DEVICE void store_multicast(std::uint64_t address, std::uint32_t value) { store_to_all(address, value); }
+PL_DEVICE void store_multicast_vec16(std::uint64_t address, vec16 v) {
+  if (address % 16 != 0) g_services->translate(address, 16, true);  // faults, as the GPU does
+  store_to_all(address, v.low);
+  store_to_all(address + 8, v.high);
 }
 
 PL_DEVICE void atomic_min64(std::uint64_t address, std::uint64_t value) {

@@ -11,7 +11,8 @@
 
 namespace pl::sim_abi {
 
-constexpr std::uint32_t kernel_abi_version = 1;
+constexpr unsigned most_multicast_devices = 16;
+constexpr std::uint32_t kernel_abi_version = 2;
 
 struct thread_ids {
   unsigned thread[3];
@@ -31,6 +32,9 @@ struct kernel_services {
   void (*sync_threads)();
   void (*yield)();                     // a poll: let others run
   void (*pause_ns)(std::uint64_t ns);  // a poll that is in no hurry
+  // The CPU addresses of `bytes` bytes at a multicast address, one a device, into `out` (most_multicast_devices entries);
+  // how many. Faults if the address is none, may not be written, or a device has bound no memory there.
+  unsigned (*multicast)(std::uint64_t address, std::size_t bytes, void** out);
 };
 
 struct kernel_descriptor {

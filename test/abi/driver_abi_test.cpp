@@ -108,6 +108,7 @@ SAME_VALUE(device_attribute::dma_buf, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
 SAME_VALUE(device_attribute::handle_type_fabric, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
 SAME_VALUE(device_attribute::numa_config, CU_DEVICE_ATTRIBUTE_NUMA_CONFIG);
 SAME_VALUE(device_attribute::numa_id, CU_DEVICE_ATTRIBUTE_NUMA_ID);
+SAME_VALUE(device_attribute::multicast_supported, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED);
 SAME_VALUE(device_attribute::host_numa_id, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID);
 
 SAME_VALUE(pointer_attribute::context, CU_POINTER_ATTRIBUTE_CONTEXT);
@@ -145,6 +146,8 @@ SAME_VALUE(handle_type::posix_fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 SAME_VALUE(handle_type::fabric, CU_MEM_HANDLE_TYPE_FABRIC);
 SAME_VALUE(granularity::minimum, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
 SAME_VALUE(granularity::recommended, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+SAME_VALUE(granularity::minimum, CU_MULTICAST_GRANULARITY_MINIMUM);
+SAME_VALUE(granularity::recommended, CU_MULTICAST_GRANULARITY_RECOMMENDED);
 SAME_VALUE(access_flags::none, CU_MEM_ACCESS_FLAGS_PROT_NONE);
 SAME_VALUE(access_flags::read, CU_MEM_ACCESS_FLAGS_PROT_READ);
 SAME_VALUE(access_flags::read_write, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
@@ -209,6 +212,11 @@ SAME_FIELD(allocation_prop, win32_meta, CUmemAllocationProp, win32HandleMetaData
 SAME_FIELD(allocation_prop, flags.compression_type, CUmemAllocationProp, allocFlags.compressionType);
 SAME_FIELD(allocation_prop, flags.gpu_direct_rdma_capable, CUmemAllocationProp, allocFlags.gpuDirectRDMACapable);
 SAME_FIELD(allocation_prop, flags.usage, CUmemAllocationProp, allocFlags.usage);
+SAME_LAYOUT(multicast_prop, CUmulticastObjectProp);
+SAME_FIELD(multicast_prop, devices, CUmulticastObjectProp, numDevices);
+SAME_FIELD(multicast_prop, bytes, CUmulticastObjectProp, size);
+SAME_FIELD(multicast_prop, handle_types, CUmulticastObjectProp, handleTypes);
+SAME_FIELD(multicast_prop, flags, CUmulticastObjectProp, flags);
 SAME_LAYOUT(access_desc, CUmemAccessDesc);
 SAME_FIELD(access_desc, where, CUmemAccessDesc, location);
 SAME_FIELD(access_desc, flags, CUmemAccessDesc, flags);

@@ -59,6 +59,16 @@ TEST(ProcessChild, OpenIpcHandle) {
   CU_OK(cuCtxDestroy_v2(context));
 }
 
+TEST(ProcessChild, NoMulticast) {
+  CU_OK(cuInit(0));
+  int has = 1;
+  CU_OK(cuDeviceGetAttribute(&has, device_attribute::multicast_supported, 0));
+  EXPECT_EQ(has, 0);
+  const multicast_prop prop{2, 2u << 20, 0, 0};
+  physical_t team = 0;
+  CU_FAILS(not_supported, cuMulticastCreate(&team, &prop));
+}
+
 TEST(ProcessChild, ImportShareableHandle) {
   CU_OK(cuInit(0));
   context_t context = nullptr;

@@ -57,3 +57,12 @@ PL_KERNEL void spin_for_ever(std::uint64_t flag) {
   while (load_acquire<std::uint32_t>(flag) == 0) pause(1000);
 }
 PL_EXPORT_KERNEL(spin_for_ever)
+
+// Words and vectors to a multicast address.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+PL_KERNEL void store_everywhere(std::uint64_t address, std::uint64_t bytes) {
+  for (std::uint64_t at = 0; at + 16 <= bytes; at += 16) store_multicast_vec16(address + at, {at, ~at});
+  store_multicast(address, 0xfeedu);
+}
+PL_EXPORT_KERNEL(store_everywhere)
+#endif

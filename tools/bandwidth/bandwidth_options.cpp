@@ -99,7 +99,7 @@ class command_line {
     parser_.integer("--nodes", raw_.nodes, 0, 4096, "Processes of a multi-node run; 0: from the launcher");
     parser_.integer("--rank", raw_.rank, -1, 4095, "This process among them");
     app.add_option("--rendezvous", options_.ranks.rendezvous, "Where process 0 listens")->type_name("HOST:PORT");
-    parser_.flag("--multicast", options_.test.allow_multicast, "Allow the tests of multicast objects");
+    parser_.flag("--multicast", options_.test.allow_multicast, "Allow testcases 45 and 46 to make multicast objects");
   }
 
   void add_output() {

@@ -41,6 +41,7 @@ struct cell_run {
   transfer_path latency_path;
   std::vector<cell_target> targets;
   bool without_peer_access = false;  // the two GPUs of the first transfer must not reach each other
+  bool judged_together = false;      // arbitrary company: link_share.hpp says what each should reach
   std::string name;                  // for progress: "G0 -> G1"
 };
 
@@ -50,7 +51,8 @@ struct case_plan {
   std::vector<cell_run> runs;
 };
 
-// Runs a plan. An error in one run marks its cells and the next run follows; an interrupt ends the loop.
+// Runs a plan. An error in one run marks its cells and the next run follows; an interrupt ends the loop. A run of which a
+// cell is low only because its samples vary is made again, twice at most; the last one counts.
 test_outcome execute(const testcase& self, test_context& context, case_plan plan);
 
 // Worst state of the cells, with the first reason; `interrupted` wins. Waived if nothing was measured and nothing failed.

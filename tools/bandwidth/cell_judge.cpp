@@ -14,6 +14,7 @@ void judge_with(const test_context& context, const machine_links* after, cell& o
   for (const place& end : {one.path.source, one.path.destination})
     if (end.what == place::kind::host) known.host_node = end.index;
   known.coefficient_of_variation = describe(one.samples).coefficient_of_variation;
+  known.attempts = one.attempts;
   one.judged = judge(one.value, *one.expected, one.path, known, context.options.limits);
 }
 
@@ -27,9 +28,12 @@ bool is_bad(const cell& one) { return one.judged && one.judged->level != verdict
 
 }  // namespace
 
-void judge_cell(const test_context& context, cell& one) {
+void judge_cell(const test_context& context, cell& one) { judge_cell(context, one, expect(context.links, one.path)); }
+
+void judge_cell(const test_context& context, cell& one, std::optional<expectation> expected) {
   if (!context.options.judge) return;
-  one.expected = expect(context.links, one.path);
+  one.expected = std::move(expected);
+  one.judged.reset();
   if (one.expected && !context.options.judge_small && start_up_counts(context.links, one)) one.expected.reset();
   if (one.expected) judge_with(context, nullptr, one);
 }

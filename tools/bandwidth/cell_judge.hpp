@@ -8,6 +8,8 @@ namespace pl::bandwidth {
 
 // Fills `expected` and `judged` of a measured cell, unless judging is off or the model has no basis.
 void judge_cell(const test_context& context, cell& one);
+// The same with what is expected beside other transfers.
+void judge_cell(const test_context& context, cell& one, std::optional<expectation> expected);
 
 // Judges the cells that are not good again, knowing what the links say now: counters that moved during the testcase and
 // throttling are evidence. Reads the links only if there is such a cell.

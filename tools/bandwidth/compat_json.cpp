@@ -49,6 +49,7 @@ const char* status_text(const test_outcome& outcome) {
   switch (outcome.state) {
     case test_state::passed:
     case test_state::slow:
+    case test_state::unsteady:
       return "Passed";
     case test_state::waived:
       return "Waived";

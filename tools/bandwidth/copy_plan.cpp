@@ -60,6 +60,19 @@ std::vector<std::uint64_t> balanced_copies(std::span<const bound_transfer> trans
   return out;
 }
 
+double copies_until(std::span<const double> ended_ns, std::uint64_t step, std::uint64_t copies, double ns) {
+  double before_ns = 0;
+  std::uint64_t before = 0;
+  for (std::size_t i = 0; i < ended_ns.size(); ++i) {
+    const std::uint64_t now = i + 1 == ended_ns.size() ? copies : (i + 1) * step;
+    if (ended_ns[i] > ns)
+      return static_cast<double>(before) + static_cast<double>(now - before) * (ns - before_ns) / (ended_ns[i] - before_ns);
+    before = now;
+    before_ns = ended_ns[i];
+  }
+  return static_cast<double>(copies);
+}
+
 std::uint64_t windows_for(std::span<const bound_transfer> transfers, const method& how,
                           std::span<const std::uint64_t> copies) {
   const std::uint64_t room = std::max<std::uint64_t>(1, kMostQueued - std::min<std::uint64_t>(how.warm_up, kMostQueued - 1));

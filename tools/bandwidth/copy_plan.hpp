@@ -19,6 +19,9 @@ std::uint64_t probe_copies(const bound_transfer& what, const method& how);
 // `copy_ns`: of one copy of each, with all running. Those whose number the caller fixed keep it.
 std::vector<std::uint64_t> balanced_copies(std::span<const bound_transfer> transfers, const method& how,
                                            std::span<const double> copy_ns);
+// How many copies of a stream had ended `ns` after its start, the unfinished one in proportion. `ended_ns`: when every
+// `step`th copy had ended, and at last when all `copies` had.
+double copies_until(std::span<const double> ended_ns, std::uint64_t step, std::uint64_t copies, double ns);
 // Gated windows into which a sample is split, so that no stream has more than kMostQueued copies enqueued behind the gate.
 constexpr std::uint64_t kMostQueued = 512;
 std::uint64_t windows_for(std::span<const bound_transfer> transfers, const method& how,

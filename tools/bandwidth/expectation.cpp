@@ -95,18 +95,6 @@ std::optional<one_direction> expect_direction(const machine_links& links, const 
   return one_direction{value, line};
 }
 
-// What is left of a direction when the other one is busy too: only that which carries requests of the other loses. Kernels'
-// loads and stores besides wait for each other: docs/results/bandwidth, 77.5 of 99 GB/s on H100 and H200; copy engines
-// reached 101.7 of 107 on H200, 89-96 on H100.
-double duplex_factor(const machine_links& links, const crossed_link& crossed, executor_kind by) {
-  constexpr double kKernelsBothWays = 0.79, kCopyEnginesBothWays = 0.94;
-  if (crossed.kind == traffic::peer_nvlink) return kNvlinkDuplex;
-  if (!is_pcie(crossed.kind)) return 1;
-  const double left = by == executor_kind::sm ? kKernelsBothWays : kCopyEnginesBothWays;
-  if (crossed.kind != traffic::gpu_to_host) return left;
-  return left * (1 - pcie_request_overhead(facts_of(links, crossed.gpu)->pcie_generation_max));
-}
-
 std::optional<expectation> expect_latency(const machine_links& links, const transfer_path& path) {
   using access = latency_line::access;
   std::optional<access> what;
@@ -175,6 +163,17 @@ std::optional<crossed_link> find_crossed_link(const machine_links& links, const 
   const bool receiver_is_narrower = pcie_rate_of(*facts_of(links, receiver)) < pcie_rate_of(*facts_of(links, sender));
   return receiver_is_narrower ? crossed_link{traffic::peer_pcie, receiver, sender}
                               : crossed_link{traffic::peer_pcie, sender, receiver};
+}
+
+// Only the direction that carries requests of the other loses to them. Kernels' loads and stores besides wait for each
+// other: docs/results/bandwidth, 77.5 of 99 GB/s on H100 and H200; copy engines reached 101.7 of 107 on H200, 89-96 on H100.
+double duplex_factor(const machine_links& links, const crossed_link& crossed, executor_kind by) {
+  constexpr double kKernelsBothWays = 0.79, kCopyEnginesBothWays = 0.94;
+  if (crossed.kind == traffic::peer_nvlink) return kNvlinkDuplex;
+  if (!is_pcie(crossed.kind)) return 1;
+  const double left = by == executor_kind::sm ? kKernelsBothWays : kCopyEnginesBothWays;
+  if (crossed.kind != traffic::gpu_to_host) return left;
+  return left * (1 - pcie_request_overhead(facts_of(links, crossed.gpu)->pcie_generation_max));
 }
 
 double raw_rate(const machine_links& links, const crossed_link& crossed) {

@@ -2,7 +2,9 @@
 #include "gpu_lane.hpp"
 
 #include <algorithm>
+#include <span>
 
+#include "copy_plan.hpp"
 #include "text.hpp"
 
 namespace pl::bandwidth {
@@ -36,17 +38,19 @@ owned_stream::~owned_stream() {
   if (stream_ != nullptr && gpus_.make_current(gpu_)) gpus_.cuda().cuStreamDestroy_v2(stream_);
 }
 
-result<std::unique_ptr<gpu_lane>> gpu_lane::make(gpu_set& gpus, const bound_transfer& what) {
+result<std::unique_ptr<gpu_lane>> gpu_lane::make(gpu_set& gpus, const bound_transfer& what, bool has_company) {
   std::unique_ptr<gpu_lane> lane(new gpu_lane(gpus, what));
   if (auto opened = lane->stream_.open(); !opened) return opened.error();
-  for (auto& event : lane->events_) {
-    cu::event_t made = nullptr;
-    const auto rc = gpus.cuda().cuEventCreate(&made, cu::event_flag::standard);
-    if (auto got = lane->check(rc, "an event"); !got) return got.error();
-    event = made;
-  }
+  if (has_company && what.by.what == executor_kind::ce) lane->traces_.resize(kTraces);
+  for (const std::span<cu::event_t> some : {std::span<cu::event_t>(lane->events_), std::span(lane->traces_)})
+    for (auto& event : some) {
+      cu::event_t made = nullptr;
+      const auto rc = gpus.cuda().cuEventCreate(&made, cu::event_flag::standard);
+      if (auto got = lane->check(rc, "an event"); !got) return got.error();
+      event = made;
+    }
   if (what.by.what != executor_kind::sm) return lane;
-  const auto kernel = gpus.kernel(lane->gpu(), "bandwidth_copy");
+  const auto kernel = gpus.kernel(lane->gpu(), what.is_multicast ? "bandwidth_multicast" : "bandwidth_copy");
   if (!kernel) return kernel.error();
   lane->kernel_ = *kernel;
   return lane;
@@ -54,8 +58,9 @@ result<std::unique_ptr<gpu_lane>> gpu_lane::make(gpu_set& gpus, const bound_tran
 
 gpu_lane::~gpu_lane() {
   if (!select()) return;
-  for (const auto event : events_)
-    if (event != nullptr) gpus_.cuda().cuEventDestroy_v2(event);
+  for (const std::span<cu::event_t> some : {std::span<cu::event_t>(events_), std::span(traces_)})
+    for (const auto event : some)
+      if (event != nullptr) gpus_.cuda().cuEventDestroy_v2(event);
 }
 
 status gpu_lane::check(cu::result_t code, const char* step) const {
@@ -79,6 +84,37 @@ status gpu_lane::enqueue_copies(std::uint64_t copies) {
   for (std::uint64_t copy = 0; copy < copies; ++copy)
     if (auto queued = check(cuda.cuMemcpyAsync(dst, src, bytes, stream()), "cuMemcpyAsync"); !queued) return queued;
   return {};
+}
+
+status gpu_lane::enqueue_timed(std::uint64_t copies) {
+  copies_ = copies;
+  traced_ = 0;
+  if (traces_.empty()) return enqueue_copies(copies);
+  step_ = (copies + kTraces - 1) / kTraces;
+  for (std::uint64_t done = 0; done < copies; done += step_) {
+    const std::uint64_t some = std::min(step_, copies - done);
+    if (auto queued = enqueue_copies(some); !queued) return queued;
+    if (done + some == copies) break;  // the end has its own mark
+    if (auto left = check(gpus_.cuda().cuEventRecord(traces_[traced_], stream()), "cuEventRecord"); !left) return left;
+    ++traced_;
+  }
+  return {};
+}
+
+result<std::optional<double>> gpu_lane::copies_until(double ns) {
+  if (traces_.empty()) return std::optional<double>();
+  const auto end_ns = elapsed_ns(mark::start, mark::end);
+  if (!end_ns) return end_ns.error();
+  std::vector<double> ended_ns;
+  for (std::size_t i = 0; i < traced_; ++i) {
+    float milliseconds = 0;
+    const auto rc =
+        gpus_.cuda().cuEventElapsedTime(&milliseconds, events_[static_cast<std::size_t>(mark::start)], traces_[i]);
+    if (auto got = check(rc, "cuEventElapsedTime"); !got) return got.error();
+    ended_ns.push_back(static_cast<double>(milliseconds) * 1e6);
+  }
+  ended_ns.push_back(*end_ns);
+  return std::optional(bandwidth::copies_until(ended_ns, step_, copies_, ns));
 }
 
 status gpu_lane::record(mark which) {

@@ -5,6 +5,8 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "gpu_set.hpp"
 #include "runner.hpp"
@@ -39,7 +41,8 @@ class gpu_lane {
   enum class mark : std::uint8_t { warm, start, end, all_ended };
 
   // Loads the kernel that it needs.
-  static result<std::unique_ptr<gpu_lane>> make(gpu_set& gpus, const bound_transfer& what);
+  // `has_company`: other GPU streams run beside it, so it must be known how far it was when one of them ended.
+  static result<std::unique_ptr<gpu_lane>> make(gpu_set& gpus, const bound_transfer& what, bool has_company);
   ~gpu_lane();
   gpu_lane(const gpu_lane&) = delete;
   gpu_lane& operator=(const gpu_lane&) = delete;
@@ -48,6 +51,10 @@ class gpu_lane {
   cu::stream_t stream() const { return stream_.get(); }
   status select() { return gpus_.make_current(gpu()); }
   status enqueue_copies(std::uint64_t copies);
+  // The same between the marks start and end. Copies by copy engine leave traces of their progress if there is company.
+  status enqueue_timed(std::uint64_t copies);
+  // Copies that had ended `ns` after the start; nothing where there are no traces (kernels copy all in one launch).
+  result<std::optional<double>> copies_until(double ns);
   status record(mark which);
   status wait_for(const gpu_lane& other, mark which);  // also of another GPU
   // EAGAIN while work is under way; the driver's reason if it failed.
@@ -56,12 +63,17 @@ class gpu_lane {
 
  private:
   static constexpr std::size_t kMarks = 4;
+  static constexpr std::size_t kTraces = 64;
   gpu_lane(gpu_set& gpus, const bound_transfer& what) : gpus_(gpus), what_(what), stream_(gpus, what.by.gpu) {}
   status check(cu::result_t code, const char* step) const;
   gpu_set& gpus_;
   const bound_transfer what_;
   owned_stream stream_;
   std::array<cu::event_t, kMarks> events_{};
+  std::vector<cu::event_t> traces_;  // empty: none are left
+  std::size_t traced_ = 0;           // of the last enqueue_timed; one after every step_ copies
+  std::uint64_t step_ = 1;
+  std::uint64_t copies_ = 0;
   cu::function_t kernel_ = nullptr;
 };
 

@@ -197,10 +197,13 @@ reason small_buffer(const case_at_hand& c) {
                 start_up > moving_us ? "dominates" : "counts", option_size(enough).c_str());
 }
 
-reason unsteady(const case_at_hand& c) {
-  if (c.known.coefficient_of_variation <= kUnsteady) return std::nullopt;
-  return format("samples vary by %.0f %%: something else uses the machine; run again with more samples (-i)",
-                c.known.coefficient_of_variation * 100);
+// Not a reason in the link: what was measured is the machine's other work.
+std::string varied_words(const circumstances& known) {
+  return format(
+      "varied, host busy: samples vary by %.0f %%%s, so something else uses the machine; run again when it is idle, "
+      "with more samples (-i)",
+      known.coefficient_of_variation * 100,
+      known.attempts > 1 ? format(" in the last of %u runs", known.attempts).c_str() : "");
 }
 
 reason shared_uplink(const case_at_hand& c) {
@@ -231,7 +234,7 @@ std::string unexplained(const case_at_hand& c) {
 reason find_reason(const case_at_hand& c) {
   constexpr reason (*kAll[])(const case_at_hand&) = {
       trained_down, narrow_uplink, wrong_numa_node, nvlinks_missing, clocks_throttled, errors_rose,
-      small_bar1,   translated,    others_there,    small_buffer,    unsteady,         shared_uplink,
+      small_bar1,   translated,    others_there,    small_buffer,    shared_uplink,
   };
   for (const auto look : kAll)
     if (auto found = look(c)) return found;
@@ -298,6 +301,12 @@ verdict judge(double value, const expectation& expected, const transfer_path& pa
   }
   if (out.ratio >= limits.good) return out;
   const auto found = find_reason(c);
+  if (!found && c.is_bandwidth() && known.coefficient_of_variation > kUnsteady) {
+    out.level = verdict_level::suspicious;
+    out.is_varied = true;
+    out.reason = varied_words(known);
+    return out;
+  }
   out.level = found || out.ratio >= limits.suspicious ? verdict_level::low : verdict_level::suspicious;
   out.reason = found ? *found : unexplained(c);
   return out;

@@ -72,6 +72,8 @@ struct verdict {
   verdict_level level = verdict_level::good;
   double ratio = 0;    // value / expected (inverted for latencies: expected / value)
   std::string reason;  // for low and suspicious: what is the matter, from the evidence; and what to do
+  bool is_varied =
+      false;  // suspicious because the samples vary, and nothing of the link explains it: no verdict on the link
 };
 
 // Reads NVML, sysfs and the CUDA driver; never fails (what is not known stays zero, `remarks` say why).
@@ -88,6 +90,7 @@ struct circumstances {
   const machine_links* after = nullptr;  // may be null
   int host_node = -1;                    // that really held the host memory
   double coefficient_of_variation = 0;
+  unsigned attempts = 1;  // how often it was measured
 };
 struct thresholds {
   double good = 0.85;        // of the expectation

@@ -10,7 +10,7 @@ namespace {
 
 constexpr unsigned kSource = 0, kDestination = 1;  // the buffers of pairs
 
-enum class form { pair, pair_both, all_to_one, bisection };
+enum class form { pair, pair_both, all_to_one, one_to_all_multicast, all_to_all_multicast, bisection };
 
 struct multinode_case {
   form shape;
@@ -20,6 +20,8 @@ struct multinode_case {
 
 multinode_case case_of(int index) {
   if (index == 43 || index == 44) return {form::all_to_one, index == 44, executor_kind::sm};
+  if (index == 45) return {form::one_to_all_multicast, false, executor_kind::sm};
+  if (index == 46) return {form::all_to_all_multicast, false, executor_kind::sm};
   if (index == 47) return {form::bisection, false, executor_kind::ce};
   const int within = (index - 35) % 4;  // read, write, both by reads, both by writes; first CE, then SM
   return {within < 2 ? form::pair : form::pair_both, within % 2 == 0, index < 39 ? executor_kind::ce : executor_kind::sm};
@@ -63,6 +65,8 @@ struct planner {
   void add_pair(rank_round& round, int row, int column);
   std::string pair_title(const char* suffix) const;
   void plan_all_to_one();
+  void plan_one_to_all_multicast();
+  void plan_all_to_all_multicast();
   void plan_bisection();
 };
 
@@ -141,6 +145,28 @@ void planner::plan_all_to_one() {
   }
 }
 
+// All take turns with one object.
+void planner::plan_one_to_all_multicast() {
+  add_matrix("", "multicast SM GPU(column) -> All Gpus total bandwidth (GB/s)", {"0"}, labels());
+  plan.matrices[0].row_label = "all";
+  for (int one = 0; one < shape.size; ++one) {
+    rank_round round;
+    round.name = format("%d to all ranks", one);
+    round.transfers.push_back({one, one, kSource, kEveryRank, 0, {{0, 0, static_cast<std::size_t>(one)}}});
+    plan.rounds.push_back(std::move(round));
+  }
+}
+
+void planner::plan_all_to_all_multicast() {
+  add_matrix("", "multicast SM All -> All Gpus total bandwidth (GB/s)", {"0"}, {"0"});
+  plan.matrices[0].row_label = plan.matrices[0].column_label = "all";
+  rank_round round;
+  round.name = "all ranks to all ranks";
+  for (int one = 0; one < shape.size; ++one)
+    round.transfers.push_back({one, one, kSource, kEveryRank, static_cast<unsigned>(one), {{0, 0, 0}}});
+  plan.rounds.push_back(std::move(round));
+}
+
 void planner::plan_bisection() {
   const auto width = static_cast<int>(std::to_string(shape.size - 1).size());
   std::vector<std::string> rows;
@@ -182,8 +208,11 @@ std::vector<std::vector<std::pair<int, int>>> tournament(int n) {
 }
 
 unsigned buffers_of_multinode(int index, int size) {
-  if (index == 45 || index == 46) return 0;
   return case_of(index).shape == form::all_to_one ? 1 + static_cast<unsigned>(size) : 2;
+}
+
+unsigned multicast_objects_of(int index, int size) {
+  return index == 45 ? 1 : index == 46 ? static_cast<unsigned>(size) : 0;
 }
 
 rank_plan plan_multinode(int index, const rank_shape& shape) {
@@ -196,6 +225,12 @@ rank_plan plan_multinode(int index, const rank_shape& shape) {
       break;
     case form::all_to_one:
       made.plan_all_to_one();
+      break;
+    case form::one_to_all_multicast:
+      made.plan_one_to_all_multicast();
+      break;
+    case form::all_to_all_multicast:
+      made.plan_all_to_all_multicast();
       break;
     case form::bisection:
       made.plan_bisection();

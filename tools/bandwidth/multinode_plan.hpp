@@ -15,7 +15,10 @@ struct rank_target {
   std::size_t matrix = 0, row = 0, column = 0;
 };
 
-// `by` copies from a buffer of one rank into a buffer of another (one of the two is its own).
+constexpr int kEveryRank = -1;
+
+// `by` copies from a buffer of one rank into a buffer of another (one of the two is its own), or into the multicast object
+// `destination_buffer` of kEveryRank.
 struct rank_transfer {
   int by = 0;
   int source_rank = 0;
@@ -45,7 +48,9 @@ struct rank_plan {
   std::vector<rank_round> rounds;
 };
 
-// Buffers on each rank that a testcase needs; tells also whether it has a plan at all (not 45 and 46): 0 if not.
+// Multicast objects that a testcase needs; 0: it is not one of multicast.
+unsigned multicast_objects_of(int index, int size);
+// Buffers on each rank that any other testcase needs.
 unsigned buffers_of_multinode(int index, int size);
 rank_plan plan_multinode(int index, const rank_shape& shape);
 

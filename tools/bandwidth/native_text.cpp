@@ -133,6 +133,10 @@ std::string remarks(const test_outcome& outcome) {
         const cell& one = where.cells[row][column];
         const bool diagonal = where.rows.size() > 1 && row == column;
         if (one.state != cell_state::measured && !diagonal) say(one.why, cell_name(where, row, column));
+        if (one.attempts > 1 && !(one.judged && one.judged->is_varied))
+          say(format("measured %u times, as the samples of the run%s before varied", one.attempts,
+                     one.attempts > 2 ? "s" : ""),
+              cell_name(where, row, column));
         if (one.judged && one.judged->level != verdict_level::good) say(one.judged->reason, cell_name(where, row, column));
       }
   std::string out;

@@ -27,16 +27,16 @@ std::string first_line(const std::string& path) {
 
 }  // namespace
 
-std::vector<int> nodes() {
-  const auto listed = parse_cpu_list(first_line("/sys/devices/system/node/has_memory"));  // same syntax as CPU lists
+std::vector<int> nodes(const std::string& sysfs) {
+  const auto listed = parse_cpu_list(first_line(sysfs + "/devices/system/node/has_memory"));  // same syntax as CPU lists
   if (!listed) return {0};
   return {listed->begin(), listed->end()};
 }
 
-int node_of_pci_device(const std::string& bus_id) {
+int node_of_pci_device(const std::string& bus_id, const std::string& sysfs) {
   std::string name;
   for (const char c : bus_id) name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  const auto node = parse_integer(first_line("/sys/bus/pci/devices/" + name + "/numa_node"));
+  const auto node = parse_integer(first_line(sysfs + "/bus/pci/devices/" + name + "/numa_node"));
   return node ? static_cast<int>(*node) : -1;
 }
 

@@ -52,6 +52,8 @@ const char* to_string(test_state state) {
       return "error";
     case test_state::slow:
       return "slow";
+    case test_state::unsteady:
+      return "unsteady";
     case test_state::interrupted:
       return "interrupted";
   }

@@ -27,7 +27,8 @@ struct cell {
   std::string why;   // for every state but measured
   double value = 0;  // GB/s or ns: the median, or the mean if that was asked for
   std::vector<double> samples;
-  transfer_path path;  // what was measured, for the judgement
+  unsigned attempts = 1;  // runs it took: 2 or 3 where samples varied; the values are the last one's
+  transfer_path path;     // what was measured, for the judgement
   std::optional<expectation> expected;
   std::optional<verdict> judged;
   mismatch wrong;
@@ -43,7 +44,8 @@ struct matrix {
   bool is_native_only = false;  // the original has no such matrix: not in its text and JSON
 };
 
-enum class test_state { passed, waived, failed, error, slow, interrupted };  // slow: a verdict below the threshold
+// slow: a verdict below the threshold; unsteady: samples varied too much for a verdict.
+enum class test_state { passed, waived, failed, error, slow, unsteady, interrupted };
 const char* to_string(test_state state);
 
 struct test_outcome {

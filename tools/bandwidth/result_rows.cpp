@@ -32,6 +32,7 @@ constexpr std::array kFigures = {"value", "median", "mean", "min", "max", "stdde
 void add_figures(json& row, const cell& one) {
   for (const char* name : kFigures) row[name] = nullptr;
   row["sample_count"] = one.samples.size();
+  row["attempts"] = one.attempts;
   if (one.state != cell_state::measured && one.state != cell_state::mismatch) return;
   const sample_statistics all = describe(one.samples);
   row["value"] = one.value;

@@ -95,6 +95,8 @@ round_report make_report(const result<set_outcome>& outcome, const std::vector<s
   }
   for (std::size_t i = 0; i < transfers.size(); ++i)
     report.entries.push_back({transfers[i], outcome->each[i].own_gb_per_s, outcome->each[i].wrong});
+  for (std::size_t i = 0; i < outcome->arrived.size(); ++i)
+    if (outcome->arrived[i].bytes != 0) report.entries.push_back({i, {}, outcome->arrived[i]});
   return report;
 }
 

@@ -35,13 +35,14 @@ struct round_report {
   enum class ending { fine, failed, interrupted, ended_by_others } how = ending::fine;
   failure why;  // failed
   struct entry {
-    std::size_t transfer = 0;  // of the round
-    std::vector<double> gb_per_s;
+    std::size_t transfer = 0;      // of the round
+    std::vector<double> gb_per_s;  // empty: another rank's, whose data arrived here
     mismatch wrong;
   };
   std::vector<entry> entries;
 };
-// `transfers`: which of the round's this rank has run.
+// `transfers`: which of the round's this rank has run. Arrivals, if any, are one for each transfer of the round, and in the
+// report when something is wrong with them.
 round_report make_report(const result<set_outcome>& outcome, const std::vector<std::size_t>& transfers);
 
 // Collective: the reports of all ranks.

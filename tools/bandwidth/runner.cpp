@@ -13,9 +13,13 @@
 namespace pl::bandwidth {
 namespace {
 
+std::uint64_t seed_of(std::uint64_t key, std::uint64_t seed, std::size_t sample) {
+  return pattern_word(key, seed * 0x10001 + sample);
+}
+
 // Sources that several transfers read have one pattern, and those that are different have different ones.
 std::uint64_t seed_of(const bound_transfer& what, std::uint64_t seed, std::size_t sample) {
-  return pattern_word(what.source.address, seed * 0x10001 + sample);
+  return seed_of(what.data_key != 0 ? what.data_key : what.source.address, seed, sample);
 }
 
 void add(mismatch& sum, const mismatch& found) {
@@ -36,6 +40,32 @@ double gb_per_s(std::uint64_t bytes, std::uint64_t copies, double ns, bool whole
          1e-9;
 }
 
+// Of one sample. Where it is known how far every transfer was when the first of them ended, what they moved until then
+// counts: which one ends last, and what it does alone after that, changes from sample to sample and is no simultaneous
+// traffic.
+void add_rates(std::span<const bound_transfer> transfers, const method& how, std::span<const std::uint64_t> copies,
+               const window_timing& sum, set_outcome& out) {
+  const bool knows_common = !sum.copies_while_all_ran.empty() && sum.all_ran_ns > 0;
+  double total_bytes = 0;
+  for (std::size_t t = 0; t < transfers.size(); ++t) {
+    const double moved = static_cast<double>(transfers[t].bytes) *
+                         (knows_common ? sum.copies_while_all_ran[t] : static_cast<double>(copies[t]));
+    out.each[t].own_gb_per_s.push_back(knows_common
+                                           ? moved / sum.all_ran_ns
+                                           : gb_per_s(transfers[t].bytes, copies[t], sum.own_ns[t], how.whole_microseconds));
+    if (transfers[t].measured) total_bytes += moved;
+  }
+  out.total_gb_per_s.push_back(total_bytes / std::max(knows_common ? sum.all_ran_ns : sum.window_ns, 1.0));
+}
+
+// What run() was asked.
+struct run_task {
+  std::span<const bound_transfer> transfers;
+  const method& how;
+  const run_hooks& hooks;
+  std::span<const arrival> arrivals;
+};
+
 }  // namespace
 
 struct runner::state {
@@ -48,12 +78,10 @@ struct runner::state {
 
   status check_left_behind(std::span<const bound_transfer> transfers);
   result<std::vector<std::uint64_t>> plan(window& work, std::span<const bound_transfer> transfers, const method& how);
-  status prepare_data(std::span<const bound_transfer> transfers, const method& how, std::size_t sample);
-  status check_data(std::span<const bound_transfer> transfers, const method& how, std::size_t sample, set_outcome& out);
-  status run_sample(window& work, std::span<const bound_transfer> transfers, const method& how, const run_hooks& hooks,
-                    std::span<const std::uint64_t> copies, set_outcome& out);
-  result<set_outcome> run_samples(window& work, std::span<const bound_transfer> transfers, const method& how,
-                                  const run_hooks& hooks);
+  status prepare_data(const run_task& task, std::size_t sample);
+  status check_data(const run_task& task, std::size_t sample, set_outcome& out);
+  status run_sample(window& work, const run_task& task, std::span<const std::uint64_t> copies, set_outcome& out);
+  result<set_outcome> run_samples(window& work, const run_task& task);
 };
 
 runner::runner(gpu_set& gpus) : state_(std::make_unique<state>(gpus)) {}
@@ -72,7 +100,8 @@ status runner::state::check_left_behind(std::span<const bound_transfer> transfer
   return {};
 }
 
-result<set_outcome> runner::run(std::span<const bound_transfer> transfers, const method& how, const run_hooks& hooks) {
+result<set_outcome> runner::run(std::span<const bound_transfer> transfers, const method& how, const run_hooks& hooks,
+                                std::span<const arrival> arrivals) {
   auto& self = *state_;
   if (auto good = check_transfers(self.gpus, transfers, how.verify); !good) return good.error();
   if (auto free = self.check_left_behind(transfers); !free) return free.error();
@@ -80,25 +109,26 @@ result<set_outcome> runner::run(std::span<const bound_transfer> transfers, const
     if (auto open = prepare_peer_access(self.gpus, one); !open) return open.error();
   auto work = window::make(self.gpus, self.tools, transfers);
   if (!work) return work.error();
-  auto outcome = self.run_samples(**work, transfers, how, hooks);
+  auto outcome = self.run_samples(**work, {transfers, how, hooks, arrivals});
   if (!outcome && (*work)->is_busy()) self.left_behind.push_back(*std::move(work));
   return outcome;
 }
 
-result<set_outcome> runner::state::run_samples(window& work, std::span<const bound_transfer> transfers, const method& how,
-                                               const run_hooks& hooks) {
+result<set_outcome> runner::state::run_samples(window& work, const run_task& task) {
+  const auto& transfers = task.transfers;
   set_outcome out;
   out.each.resize(transfers.size());
-  const auto copies = plan(work, transfers, how);
+  out.arrived.resize(task.arrivals.size());
+  const auto copies = plan(work, transfers, task.how);
   if (!copies) return copies.error();
   for (std::size_t i = 0; i < transfers.size(); ++i) out.each[i].copies = static_cast<unsigned>((*copies)[i]);
-  for (std::size_t sample = 0; sample < how.samples; ++sample) {
-    if (how.verify)
-      if (auto ready = prepare_data(transfers, how, sample); !ready) return ready.error();
-    if (auto done = run_sample(work, transfers, how, hooks, *copies, out); !done) return done.error();
+  for (std::size_t sample = 0; sample < task.how.samples; ++sample) {
+    if (task.how.verify)
+      if (auto ready = prepare_data(task, sample); !ready) return ready.error();
+    if (auto done = run_sample(work, task, *copies, out); !done) return done.error();
     for (std::size_t i = 0; i < transfers.size(); ++i) out.each[i].retries = work.retries(i);
-    if (how.verify)
-      if (auto checked = check_data(transfers, how, sample, out); !checked) return checked.error();
+    if (task.how.verify)
+      if (auto checked = check_data(task, sample, out); !checked) return checked.error();
   }
   return out;
 }
@@ -118,30 +148,45 @@ result<std::vector<std::uint64_t>> runner::state::plan(window& work, std::span<c
   return balanced_copies(transfers, how, timed->own_ns);
 }
 
-status runner::state::prepare_data(std::span<const bound_transfer> transfers, const method& how, std::size_t sample) {
-  for (const auto& one : transfers) {
-    const std::uint64_t seed = seed_of(one, how.seed, sample);
+status runner::state::prepare_data(const run_task& task, std::size_t sample) {
+  for (const auto& one : task.transfers) {
+    const std::uint64_t seed = seed_of(one, task.how.seed, sample);
     if (auto filled = data.fill(one.source, one.bytes, one.by.gpu, seed); !filled) return filled;
+    if (one.is_multicast) continue;
     if (auto cleared = data.clear(one.destination, one.bytes, one.by.gpu, seed); !cleared) return cleared;
   }
+  for (const auto& one : task.arrivals)
+    if (auto cleared = data.clear(one.at, one.bytes, one.at.where.index, seed_of(one.data_key, task.how.seed, sample));
+        !cleared)
+      return cleared;
   return {};
 }
 
-status runner::state::check_data(std::span<const bound_transfer> transfers, const method& how, std::size_t sample,
-                                 set_outcome& out) {
-  for (std::size_t i = 0; i < transfers.size(); ++i) {
-    const auto& one = transfers[i];
-    const auto found = data.check(one.destination, one.bytes, one.by.gpu, seed_of(one, how.seed, sample));
+status runner::state::check_data(const run_task& task, std::size_t sample, set_outcome& out) {
+  for (std::size_t i = 0; i < task.transfers.size(); ++i) {
+    const auto& one = task.transfers[i];
+    if (one.is_multicast) continue;
+    const auto found = data.check(one.destination, one.bytes, one.by.gpu, seed_of(one, task.how.seed, sample));
     if (!found) return found.error();
     add(out.each[i].wrong, *found);
   }
+  for (std::size_t i = 0; i < task.arrivals.size(); ++i) {
+    const auto& one = task.arrivals[i];
+    const auto found = data.check(one.at, one.bytes, one.at.where.index, seed_of(one.data_key, task.how.seed, sample));
+    if (!found) return found.error();
+    add(out.arrived[i], *found);
+  }
   return {};
 }
 
-status runner::state::run_sample(window& work, std::span<const bound_transfer> transfers, const method& how,
-                                 const run_hooks& hooks, std::span<const std::uint64_t> copies, set_outcome& out) {
+status runner::state::run_sample(window& work, const run_task& task, std::span<const std::uint64_t> copies,
+                                 set_outcome& out) {
+  const auto& transfers = task.transfers;
+  const auto& how = task.how;
+  const auto& hooks = task.hooks;
   window_timing sum;
   sum.own_ns.resize(transfers.size());
+  sum.copies_while_all_ran.resize(how.balance && transfers.size() > 1 ? transfers.size() : 0);
   const std::uint64_t windows = windows_for(transfers, how, copies);
   std::vector<std::uint64_t> part(copies.size());
   for (std::uint64_t i = 0; i < windows; ++i) {
@@ -151,15 +196,13 @@ status runner::state::run_sample(window& work, std::span<const bound_transfer> t
     for (std::size_t t = 0; t < part.size(); ++t) sum.own_ns[t] += timed->own_ns[t];
     sum.window_ns += timed->window_ns;
     sum.all_ran_ns += timed->all_ran_ns;
+    if (timed->copies_while_all_ran.empty()) sum.copies_while_all_ran.clear();
+    for (std::size_t t = 0; t < sum.copies_while_all_ran.size(); ++t)
+      sum.copies_while_all_ran[t] += timed->copies_while_all_ran[t];
   }
   if (hooks.after_sample)
     if (auto agreed = hooks.after_sample(); !agreed) return agreed;
-  double total_bytes = 0;
-  for (std::size_t t = 0; t < transfers.size(); ++t) {
-    out.each[t].own_gb_per_s.push_back(gb_per_s(transfers[t].bytes, copies[t], sum.own_ns[t], how.whole_microseconds));
-    if (transfers[t].measured) total_bytes += static_cast<double>(transfers[t].bytes) * static_cast<double>(copies[t]);
-  }
-  out.total_gb_per_s.push_back(total_bytes / std::max(sum.window_ns, 1.0));
+  add_rates(transfers, how, copies, sum, out);
   out.overlap.push_back(sum.window_ns > 0 ? std::clamp(sum.all_ran_ns / sum.window_ns, 0.0, 1.0) : 0);
   return {};
 }

@@ -8,9 +8,11 @@
 // a time limit. Streams of GPUs start together: each waits for the start event of the first. Then every byte of every
 // destination is compared with the pattern, by a kernel on the GPU that can reach it or by CPU threads.
 //
-// Rates: `own` = bytes of one transfer / its own start..end. `total` = bytes of all measured transfers / the one window from
-// the first start to the last end. With `balance`, the number of copies of each transfer is chosen from a first
-// untimed round such that all end at about the same time, so `total` is simultaneous traffic and interference lasts.
+// Rates: of copy engines that run together (with `balance`), `own` and `total` are what one or all measured transfers moved
+// while all ran, which events between the copies tell, / that time. Else `own` = bytes of one transfer / its own start..end,
+// `total` = bytes of all measured transfers / the one window from the first start to the last end. With `balance`, the
+// number of copies of each transfer is chosen from a first untimed round such that all end at about the same time, so
+// `total` is simultaneous traffic and interference lasts.
 #pragma once
 
 #include <functional>
@@ -44,6 +46,16 @@ struct bound_transfer {
   bool measured = true;
   unsigned copies = 0;               // 0: the method's
   bool without_peer_access = false;  // between GPUs, by copy engine: taken back before, so that the driver stages the data
+  bool is_multicast = false;         // the destination is a multicast object's address; what arrives is told by `arrivals`
+  std::uint64_t data_key = 0;        // which pattern the source gets; 0: that of its address
+};
+
+// Memory that a multicast transfer writes, of whatever process: cleared before and compared after each sample. Its
+// `data_key` is that transfer's and not 0.
+struct arrival {
+  memory_view at;
+  std::uint64_t bytes = 0;
+  std::uint64_t data_key = 0;
 };
 
 struct mismatch {
@@ -62,6 +74,7 @@ struct transfer_outcome {
 
 struct set_outcome {
   std::vector<transfer_outcome> each;  // in the order given
+  std::vector<mismatch> arrived;       // in the order given, over all samples
   std::vector<double> total_gb_per_s;  // per sample; measured transfers over their common window
   std::vector<double> overlap;         // per sample: share of the common window in which all transfers ran, 0..1
 };
@@ -80,7 +93,8 @@ class runner {
   // An empty list is allowed (a rank that only takes part in the hooks). EINVAL: a combination that cannot work (bar between
   // two GPUs, ...), with what could; EIO, ETIMEDOUT: nothing of this run is in flight any more, or the GPU is lost and
   // later calls on it fail at once. Data that arrives wrong is not a failure here: see mismatch.
-  result<set_outcome> run(std::span<const bound_transfer> transfers, const method& how, const run_hooks& hooks = {});
+  result<set_outcome> run(std::span<const bound_transfer> transfers, const method& how, const run_hooks& hooks = {},
+                          std::span<const arrival> arrivals = {});
 
  private:
   struct state;

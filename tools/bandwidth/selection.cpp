@@ -9,7 +9,7 @@
 namespace pl::bandwidth {
 namespace {
 
-constexpr int kExitBad = 2, kExitSlow = 3, kExitInterrupted = 4, kExitNothingRan = 5;
+constexpr int kExitBad = 2, kExitSlow = 3, kExitInterrupted = 4, kExitNothingRan = 5, kExitUnsteady = 6;
 
 bool is_default(const testcase& one, const bandwidth_options& options, int processes) {
   using kind = testcase::kind;
@@ -23,7 +23,7 @@ bool is_slow(const test_outcome& outcome, const baseline* reference) {
     for (std::size_t row = 0; row < where.cells.size(); ++row)
       for (std::size_t column = 0; column < where.cells[row].size(); ++column) {
         const auto& judged = where.cells[row][column].judged;
-        if (judged && judged->level != verdict_level::good) return true;
+        if (judged && judged->level != verdict_level::good && !judged->is_varied) return true;
         if (reference == nullptr) continue;
         const auto found = reference->compare(outcome.key, where, row, column);
         if (found && found->slow) return true;
@@ -65,6 +65,8 @@ int exit_code_of(std::span<const test_outcome> outcomes, bool interrupted, const
   if (interrupted) return kExitInterrupted;
   if (std::any_of(outcomes.begin(), outcomes.end(), [&](const test_outcome& one) { return is_slow(one, reference); }))
     return kExitSlow;
+  const auto unsteady = [](const test_outcome& one) { return one.state == test_state::unsteady; };
+  if (std::any_of(outcomes.begin(), outcomes.end(), unsteady)) return kExitUnsteady;
   const auto waived = [](const test_outcome& one) { return one.state == test_state::waived; };
   return std::all_of(outcomes.begin(), outcomes.end(), waived) ? kExitNothingRan : tools::kExitOk;
 }

@@ -26,7 +26,7 @@ struct selected {
 result<std::vector<selected>> select_testcases(const bandwidth_options& options, int processes);
 
 // 0 all good, 1 not from here (usage and internal errors), 2 a mismatch or an error, 3 something is slow, 4 interrupted,
-// 5 nothing ran. Of several the most severe: 2, 4, 3, 5, 0.
+// 5 nothing ran, 6 nothing is slow but samples varied too much for a verdict. Of several the most severe: 2, 4, 3, 6, 5, 0.
 int exit_code_of(std::span<const test_outcome> outcomes, bool interrupted, const baseline* reference);
 // The original's: 1 for a mismatch or an error, else 0; 4 when interrupted, which it does not know.
 int original_exit_code(std::span<const test_outcome> outcomes, bool interrupted);

@@ -11,6 +11,7 @@
 
 #include "buffer.hpp"
 #include "group.hpp"
+#include "shared_piece.hpp"
 
 namespace pl::bandwidth {
 
@@ -34,14 +35,11 @@ class shared_memory {
   const std::string& remark() const { return remark_; }  // why not by fabric handles, where the GPUs have them
 
  private:
-  struct piece;
   shared_memory(gpu_set& gpus, group& ranks, int gpu);
-  status plan(std::vector<int>& handle_types);
   status attempt(int handle_type);
   status create(int handle_type);
   status export_and_import(int handle_type);
-  status import_from(int rank, void* handle, int handle_type);
-  status map(piece& one);
+  status map(shared_piece& one);
   status tell_reach(const std::vector<std::string>& mine);
 
   gpu_set& gpus_;
@@ -51,7 +49,7 @@ class shared_memory {
   std::uint64_t buffer_bytes_ = 0;  // each, rounded up to the granularity
   std::uint64_t wanted_bytes_ = 0;
   unsigned count_ = 0;
-  std::vector<std::unique_ptr<piece>> pieces_;         // by rank
+  std::vector<std::unique_ptr<shared_piece>> pieces_;  // by rank
   std::vector<std::vector<std::string>> unreachable_;  // [from][to]: why; empty: reachable
   std::string remark_;
 };

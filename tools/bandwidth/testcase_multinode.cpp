@@ -11,6 +11,7 @@
 #include "case_plan.hpp"
 #include "cell_judge.hpp"
 #include "clock.hpp"
+#include "multicast_memory.hpp"
 #include "multinode_plan.hpp"
 #include "round_report.hpp"
 #include "shared_memory.hpp"
@@ -27,6 +28,13 @@ struct rank_gpu {
   bool has_switch = false;  // pairs of GPUs share no link
 };
 
+// What the ranks have told of one transfer: its executor the rates, whoever has looked at the data what is wrong.
+struct told_transfer {
+  const std::vector<double>* rates = nullptr;
+  const mismatch* wrong = nullptr;
+  int seen_by = -1;
+};
+
 class multinode_test {
  public:
   multinode_test(const testcase& self, test_context& context, test_outcome& out)
@@ -41,12 +49,15 @@ class multinode_test {
 
  private:
   status exchange_gpus();
+  status open_memory();
   bool is_shared(std::string& who) const;
   rank_shape shape() const;
   bool run_round(const rank_round& round);
+  result<bound_transfer> bind(const rank_transfer& one);
+  std::vector<arrival> arrivals_of(const rank_round& round) const;
   result<set_outcome> measure(const rank_round& round, const std::vector<std::size_t>& own, sample_votes& votes);
   void fill(const rank_round& round, const std::vector<round_report>& reports);
-  void fill_cell(const rank_round& round, const rank_target& where, const std::vector<const round_report::entry*>& entries);
+  void fill_cell(const rank_round& round, const rank_target& where, const std::vector<told_transfer>& told);
   transfer_path path_of(const rank_round& round, const rank_target& where) const;
   int ordinal_here(int rank) const;
   bool stop_at(const rank_round& round, const std::vector<round_report>& reports);
@@ -60,7 +71,8 @@ class multinode_test {
   test_outcome& out_;
   int gpu_;
   std::vector<rank_gpu> rank_gpus_;
-  std::unique_ptr<shared_memory> memory_;
+  std::unique_ptr<shared_memory> memory_;  // or, of the multicast tests:
+  std::unique_ptr<multicast_memory> multicast_;
   executor_kind by_ = executor_kind::ce;
 };
 
@@ -96,17 +108,31 @@ rank_shape multinode_test::shape() const {
   out.original_mistakes = context_.options.original_mistakes;
   for (int from = 0; from < out.size; ++from) {
     auto& row = out.why_not.emplace_back();
-    for (int to = 0; to < out.size; ++to) row.push_back(memory_->why_not(from, to));
+    for (int to = 0; to < out.size; ++to) row.push_back(memory_ != nullptr ? memory_->why_not(from, to) : "");
   }
   return out;
 }
 
+status multinode_test::open_memory() {
+  const std::uint64_t bytes = context_.options.bytes;
+  const unsigned objects = multicast_objects_of(self_.index, ranks_.size());
+  if (objects == 0) {
+    auto memory = shared_memory::open(context_.gpus, ranks_, gpu_, bytes, buffers_of_multinode(self_.index, ranks_.size()));
+    if (!memory) return memory.error();
+    memory_ = std::move(*memory);
+    return {};
+  }
+  std::string who;
+  if (is_shared(who)) return failure{ENOTSUP, who + ": a GPU can be in a multicast object once"};
+  auto memory = multicast_memory::open(context_.gpus, ranks_, gpu_, bytes, objects);
+  if (!memory) return memory.error();
+  multicast_ = std::move(*memory);
+  return {};
+}
+
 status multinode_test::run() {
   if (auto fine = exchange_gpus(); !fine) return fine;
-  auto memory = shared_memory::open(context_.gpus, ranks_, gpu_, context_.options.bytes,
-                                    buffers_of_multinode(self_.index, ranks_.size()));
-  if (!memory) return memory.error();
-  memory_ = std::move(*memory);
+  if (auto fine = open_memory(); !fine) return fine;
   rank_plan plan = plan_multinode(self_.index, shape());
   by_ = plan.by;
   out_.matrices = std::move(plan.matrices);
@@ -142,15 +168,41 @@ result<set_outcome> multinode_test::measure(const rank_round& round, const std::
                                             sample_votes& votes) {
   std::vector<bound_transfer> bound;
   for (const std::size_t i : own) {
-    const rank_transfer& one = round.transfers[i];
-    bound_transfer made;
+    auto made = bind(round.transfers[i]);
+    if (!made) return made.error();
+    bound.push_back(*made);
+  }
+  return context_.run.run(bound, context_.options.how, votes.hooks(), arrivals_of(round));
+}
+
+// What all ranks know of a multicast transfer's data.
+std::uint64_t data_key_of(const rank_transfer& one) { return static_cast<std::uint64_t>(one.by) + 1; }
+
+result<bound_transfer> multinode_test::bind(const rank_transfer& one) {
+  bound_transfer made;
+  made.by = {by_, gpu_, by_ == executor_kind::sm ? context_.options.sm_count : 0};
+  made.bytes = context_.options.bytes;
+  if (multicast_ == nullptr) {
     made.source = memory_->view(one.source_rank, one.source_buffer);
     made.destination = memory_->view(one.destination_rank, one.destination_buffer);
-    made.by = {by_, gpu_, by_ == executor_kind::sm ? context_.options.sm_count : 0};
-    made.bytes = context_.options.bytes;
-    bound.push_back(made);
+    return made;
   }
-  return context_.run.run(bound, context_.options.how, votes.hooks());
+  const auto source = context_.pool.get(gpu_place(gpu_), made.bytes, 0, gpu_);
+  if (!source) return source.error();
+  made.source = *source;
+  made.destination = multicast_->object(one.destination_buffer);
+  made.is_multicast = true;
+  made.data_key = data_key_of(one);
+  return made;
+}
+
+// Every rank looks at its own memory behind each object of the round.
+std::vector<arrival> multinode_test::arrivals_of(const rank_round& round) const {
+  std::vector<arrival> out;
+  if (multicast_ == nullptr) return out;
+  for (const rank_transfer& one : round.transfers)
+    out.push_back({multicast_->replica(one.destination_buffer), context_.options.bytes, data_key_of(one)});
+  return out;
 }
 
 bool multinode_test::stop_at(const rank_round& round, const std::vector<round_report>& reports) {
@@ -180,10 +232,14 @@ void multinode_test::mark(const rank_round& round, cell_state state, const std::
 }
 
 void multinode_test::fill(const rank_round& round, const std::vector<round_report>& reports) {
-  std::vector<const round_report::entry*> by_transfer(round.transfers.size());
-  for (const auto& report : reports)
-    for (const auto& entry : report.entries)
-      if (entry.transfer < by_transfer.size()) by_transfer[entry.transfer] = &entry;
+  std::vector<told_transfer> by_transfer(round.transfers.size());
+  for (int r = 0; r < ranks_.size(); ++r)
+    for (const auto& entry : reports[static_cast<std::size_t>(r)].entries) {
+      if (entry.transfer >= by_transfer.size()) continue;
+      told_transfer& one = by_transfer[entry.transfer];
+      if (!entry.gb_per_s.empty()) one.rates = &entry.gb_per_s;
+      if (entry.wrong.bytes != 0 && one.wrong == nullptr) one.wrong = &entry.wrong, one.seen_by = r;
+    }
   for (std::size_t i = 0; i < round.transfers.size(); ++i)
     for (const auto& where : round.transfers[i].targets)
       if (at(where).samples.empty()) fill_cell(round, where, by_transfer);
@@ -202,8 +258,7 @@ void add_to(std::vector<double>& sum, const std::vector<double>& samples) {
   for (std::size_t i = 0; i < samples.size(); ++i) sum[i] += samples[i];
 }
 
-void multinode_test::fill_cell(const rank_round& round, const rank_target& where,
-                               const std::vector<const round_report::entry*>& entries) {
+void multinode_test::fill_cell(const rank_round& round, const rank_target& where, const std::vector<told_transfer>& told) {
   cell& one = at(where);
   double sum_of_values = 0;
   const auto value_of = [&](const std::vector<double>& samples) {
@@ -211,24 +266,25 @@ void multinode_test::fill_cell(const rank_round& round, const rank_target& where
     return context_.options.use_mean ? all.mean : all.median;
   };
   one.state = cell_state::measured;
-  for (std::size_t i = 0; i < entries.size(); ++i) {
+  for (std::size_t i = 0; i < told.size(); ++i) {
     if (!belongs_to(round.transfers[i], where)) continue;
     const rank_transfer& transfer = round.transfers[i];
-    if (entries[i] == nullptr || entries[i]->gb_per_s.empty()) {
+    if (told[i].rates == nullptr) {
       one.state = cell_state::error;
       one.why = ranks_.name_of(transfer.by) + " has told no rate";
       return;
     }
-    add_to(one.samples, entries[i]->gb_per_s);
-    sum_of_values += value_of(entries[i]->gb_per_s);
-    if (entries[i]->wrong.bytes == 0) continue;
+    add_to(one.samples, *told[i].rates);
+    sum_of_values += value_of(*told[i].rates);
+    if (told[i].wrong == nullptr) continue;
     one.state = cell_state::mismatch;
-    one.wrong = entries[i]->wrong;
-    one.why = format("%" PRIu64 " bytes from %s to %s, copied by %s of rank %d, arrived wrong; the first at offset %" PRIu64
-                     ": expected %016" PRIx64 ", found %016" PRIx64 " (bits that ever differ: %016" PRIx64 ")",
-                     one.wrong.bytes, ranks_.name_of(transfer.source_rank).c_str(),
-                     ranks_.name_of(transfer.destination_rank).c_str(), to_string(by_), transfer.by, one.wrong.first_offset,
-                     one.wrong.expected, one.wrong.found, one.wrong.flipped_bits);
+    one.wrong = *told[i].wrong;
+    const int to = transfer.destination_rank == kEveryRank ? told[i].seen_by : transfer.destination_rank;
+    one.why =
+        format("%" PRIu64 " bytes from %s to %s, copied by %s of rank %d, arrived wrong; the first at offset %" PRIu64
+               ": expected %016" PRIx64 ", found %016" PRIx64 " (bits that ever differ: %016" PRIx64 ")",
+               one.wrong.bytes, ranks_.name_of(transfer.source_rank).c_str(), ranks_.name_of(to).c_str(), to_string(by_),
+               transfer.by, one.wrong.first_offset, one.wrong.expected, one.wrong.found, one.wrong.flipped_bits);
   }
   // The original adds the medians of rates that need not belong to one moment.
   one.value = context_.options.original_mistakes ? sum_of_values : value_of(one.samples);
@@ -255,7 +311,7 @@ transfer_path multinode_test::path_of(const rank_round& round, const rank_target
   const bool both_ways = out_.matrices.size() == 3;
   transfer_path path;
   path.source = gpu_place(ordinal_here(first->source_rank));
-  path.destination = gpu_place(ordinal_here(first->destination_rank));
+  path.destination = gpu_place(first->destination_rank == kEveryRank ? -1 : ordinal_here(first->destination_rank));
   path.by = {by_, ordinal_here(first->by), 0};
   path.bytes = context_.options.bytes;
   path.opposite_too = both_ways || self_.index == kBisection;
@@ -268,7 +324,7 @@ void multinode_test::finish() {
   const bool was_interrupted = out_.state == test_state::interrupted;
   if (out_.state != test_state::error) conclude(out_, was_interrupted);
   if (out_.state != test_state::passed) return;
-  out_.reason = memory_->remark();
+  out_.reason = memory_ != nullptr ? memory_->remark() : multicast_->remark();
   std::string shared;
   if (is_shared(shared)) out_.reason += (out_.reason.empty() ? "" : "; ") + shared;
 }
@@ -277,7 +333,10 @@ void multinode_test::finish() {
 std::string waiver(const testcase& self, const test_context& context) {
   if (context.ranks == nullptr || context.ranks->size() < 2)
     return "needs several processes, one for each GPU: mpirun -n N, or --nodes N --rank R --rendezvous HOST:PORT";
-  if (buffers_of_multinode(self.index, context.ranks->size()) == 0) return "multicast is not built in this version";
+  if (multicast_objects_of(self.index, context.ranks->size()) == 0) return "";
+  if (!context.options.allow_multicast)
+    return "multicast objects are made only when asked for, as some shared machines forbid them: add --multicast";
+  if (context.options.bytes % 4 != 0) return "multicast objects take whole words: -b must be a multiple of 4";
   return "";
 }
 

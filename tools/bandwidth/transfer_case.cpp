@@ -15,12 +15,12 @@ case_plan plan_transfers(const std::vector<transfer_spec>& transfers) {
   cell_run run;
   run.name = format("%zu transfers", transfers.size());
   run.transfers = transfers;
-  const bool alone = transfers.size() == 1;  // the model knows no arbitrary company
-  for (std::size_t i = 0; i < transfers.size(); ++i)
-    run.targets.push_back({.transfer = i, .row = i, .has_expectation = alone});
+  const bool alone = transfers.size() == 1;
+  run.judged_together = !alone;
+  for (std::size_t i = 0; i < transfers.size(); ++i) run.targets.push_back({.transfer = i, .row = i});
   if (!alone) {
     plan.matrices.push_back(make_matrix("total", "total over the common window (GB/s)", {"all"}, {"rate"}));
-    run.targets.push_back({.what = cell_target::rate::total, .matrix = 1, .has_expectation = false});
+    run.targets.push_back({.what = cell_target::rate::total, .matrix = 1});
   }
   for (matrix& each : plan.matrices) {
     each.row_label = "transfer";

@@ -42,6 +42,8 @@ status check_one(const gpu_set& gpus, const bound_transfer& what) {
     if (auto good = check_view(gpus, what, *view); !good) return good;
   if (overlap(what.source, what.bytes, what.destination, what.bytes))
     return refuse(what, "source and destination overlap: give them different memory");
+  if (what.is_multicast && (what.by.what != executor_kind::sm || what.bytes % 4 != 0))
+    return refuse(what, "multicast objects take whole words of 4 bytes, from kernels only");
   const bool one_side_is_host = is_gpu(what.source) != is_gpu(what.destination);
   if (!is_gpu(what.source) && !is_gpu(what.destination) && what.by.what != executor_kind::sm)
     return refuse(what, "both sides are host memory: only SM copies that");

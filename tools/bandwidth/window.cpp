@@ -38,7 +38,7 @@ status window::open(gpu_set& gpus, cpu_tools& tools, std::span<const bound_trans
       if (!lane) return lane.error();
       on_cpus_.push_back({i, *std::move(lane)});
     } else {
-      auto lane = gpu_lane::make(gpus, transfers[i]);
+      auto lane = gpu_lane::make(gpus, transfers[i], transfers.size() > 1);
       if (!lane) return lane.error();
       on_gpus_.push_back({i, *std::move(lane)});
     }
@@ -93,7 +93,7 @@ status window::enqueue(const window_plan& plan) {
   if (auto chained = chain_starts(); !chained) return chained;
   for (const auto& [transfer, lane, seen] : on_gpus_) {
     if (auto ready = lane->select(); !ready) return ready;
-    if (auto queued = lane->enqueue_copies(plan.copies[transfer]); !queued) return queued;
+    if (auto queued = lane->enqueue_timed(plan.copies[transfer]); !queued) return queued;
     if (auto marked = lane->record(gpu_lane::mark::end); !marked) return marked;
   }
   return chain_ends();
@@ -137,6 +137,13 @@ result<window_timing> window::time_by_gpu() {
   out.window_ns = *whole;
   // All start together; clocks of different GPUs cannot be compared any closer.
   out.all_ran_ns = std::min(*whole, *std::min_element(out.own_ns.begin(), out.own_ns.end()));
+  if (on_gpus_.size() < 2) return out;
+  for (const auto& one : on_gpus_) {
+    const auto copies = one.lane->copies_until(out.all_ran_ns);
+    if (!copies) return copies.error();
+    if (*copies) out.copies_while_all_ran.push_back(**copies);
+  }
+  if (out.copies_while_all_ran.size() != on_gpus_.size()) out.copies_while_all_ran.clear();
   return out;
 }
 

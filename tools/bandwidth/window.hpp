@@ -27,6 +27,8 @@ struct window_timing {
   std::vector<double> own_ns;  // of each transfer, its own start to its own end
   double window_ns = 0;        // from the first start to the last end
   double all_ran_ns = 0;       // as much of it as all transfers ran
+  // Copies of each transfer in that time, in parts of one too; empty where it is not known (kernels, CPUs).
+  std::vector<double> copies_while_all_ran;
 };
 
 // The streams, events and mappings for a set of transfers, for as many windows as wanted. One thread.

@@ -46,6 +46,18 @@ TEST(copy_plan, numbers_that_the_caller_fixed_stay) {
   EXPECT_EQ(balanced_copies(set, with(16, 1'000'000), std::vector{1000.0, 1000.0}), (counts{3, 1000}));
 }
 
+TEST(copy_plan, what_had_been_copied_when_another_ended) {
+  const std::vector<double> each{100, 200, 300, 400};
+  EXPECT_DOUBLE_EQ(copies_until(each, 1, 4, 400), 4);
+  EXPECT_DOUBLE_EQ(copies_until(each, 1, 4, 250), 2.5);
+  EXPECT_DOUBLE_EQ(copies_until(each, 1, 4, 0), 0);
+  EXPECT_DOUBLE_EQ(copies_until(each, 1, 4, 500), 4);
+  // One trace after every third copy, seven copies; faster once the other has ended.
+  const std::vector<double> thirds{300, 600, 650};
+  EXPECT_DOUBLE_EQ(copies_until(thirds, 3, 7, 450), 4.5);
+  EXPECT_DOUBLE_EQ(copies_until(thirds, 3, 7, 625), 6.5);
+}
+
 TEST(copy_plan, no_window_holds_more_than_a_launch_queue) {
   const std::vector<bound_transfer> set{one(), one(true, 0, executor_kind::sm)};
   method how = with(16, 0);

@@ -182,7 +182,18 @@ TEST(Judgement, SmallBuffer) {
 TEST(Judgement, Variation) {
   circumstances known;
   known.coefficient_of_variation = 0.12;
-  expect_low(judge_on(machine_of({h100_facts()}), to_gpu(), 40, known), "vary by 12 %");
+  known.attempts = 3;
+  const auto busy = judge_on(machine_of({h100_facts()}), to_gpu(), 40, known);
+  EXPECT_EQ(busy.level, verdict_level::suspicious);
+  EXPECT_TRUE(busy.is_varied);
+  EXPECT_NE(busy.reason.find("vary by 12 % in the last of 3 runs"), std::string::npos) << busy.reason;
+  EXPECT_EQ(judge_on(machine_of({h100_facts()}), to_gpu(), 54, known).level, verdict_level::good);
+  // What the link itself shows is a reason, however the samples vary.
+  auto trained_down = h100_facts();
+  trained_down.pcie_width_now = 8;
+  const auto link = judge_on(machine_of({trained_down}), to_gpu(), 25, known);
+  EXPECT_EQ(link.level, verdict_level::low);
+  EXPECT_FALSE(link.is_varied);
 }
 
 TEST(Judgement, SharedUplink) {

@@ -21,6 +21,8 @@ LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "SLURM_", "MPI_")
 PAIRS = ("multinode_device_to_device_memcpy_read_ce", "multinode_device_to_device_bidirectional_memcpy_write_ce",
          "multinode_device_to_device_all_to_one_write_sm", "multinode_bisect_write_ce")
 
+MULTICAST = ("multinode_device_to_device_broadcast_one_to_all_sm", "multinode_device_to_device_broadcast_all_to_all_sm")
+
 
 def environment(**more):
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PEERLANE_", *LAUNCHERS))}
@@ -40,7 +42,8 @@ def free_port():
 
 
 def command(*arguments):
-    return [os.path.join(OUT, "peerlane"), "bandwidth", "-b", "1M", "-i", "2", "--no-judge", *arguments]
+    size = [] if "-b" in arguments else ["-b", "1M"]
+    return [os.path.join(OUT, "peerlane"), "bandwidth", *size, "-i", "2", "--no-judge", *arguments]
 
 
 class Ranks:
@@ -147,6 +150,38 @@ def ranks_may_share_a_gpu():
             check(code == 0, code, out, err)
 
 
+def multicast():
+    """Both testcases, every byte checked on every GPU; by descriptors, fabric handles, and without the fabric's service."""
+    for fabric in ("off", "on", "no_imex"):
+        with tempfile.TemporaryDirectory() as folder:
+            lines = os.path.join(folder, "lines")
+            with Ranks(3, "-t", *MULTICAST, "--multicast", "-b", "65540B", "--jsonl", lines, PEERLANE_SIM_FABRIC=fabric) as ranks:
+                for (out, err), code in ranks.finish():
+                    check(code == 0, fabric, code, out, err)
+            rows = rows_of(lines)
+            for key, cells in zip(MULTICAST, (3, 1)):
+                measured = [row for row in rows if row.get("testcase") == key and row.get("value", 0) > 0]
+                check(len(measured) == cells, fabric, key, rows)
+
+
+def waived(ranks, words):
+    (out, err), code = ranks.finish()[0]
+    check(code == 5, code, out, err)
+    check(out.count(words) == 2, words, out, err)
+
+
+def multicast_is_not_made_unasked():
+    with Ranks(2, "-t", *MULTICAST) as ranks:
+        waived(ranks, "add --multicast")
+
+
+def multicast_where_there_is_none():
+    with Ranks(2, "-t", *MULTICAST, "--multicast", PEERLANE_SIM_MULTICAST="0") as ranks:
+        waived(ranks, "CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED")
+    with Ranks(2, "-t", *MULTICAST, "--multicast", PEERLANE_SIM_DEVICES="1") as ranks:
+        waived(ranks, "a GPU can be in a multicast object once")
+
+
 def a_killed_rank_is_named():
     with Ranks(3, "-p", "multinode", "--loopCount", "2000") as ranks:
         time.sleep(3)
@@ -165,7 +200,7 @@ def main(folder, case):
     global OUT
     OUT = os.path.abspath(folder)
     cases = (rendezvous, by_mpi, mpirun_without_the_bridge, by_fabric_handles, without_the_fabric_service, ranks_may_share_a_gpu,
-             a_killed_rank_is_named)
+             a_killed_rank_is_named, multicast, multicast_is_not_made_unasked, multicast_where_there_is_none)
     {one.__name__: one for one in cases}[case]()
     return 0
 

@@ -130,9 +130,28 @@ TEST(MultinodePlan, Titles) {
   EXPECT_EQ(title(42, 2), "memcpy SM CPU(row) <-> GPU(column) Total bandwidth (GB/s)");
 }
 
-TEST(MultinodePlan, MulticastHasNoPlan) {
-  EXPECT_EQ(buffers_of_multinode(45, 4), 0u);
-  EXPECT_EQ(buffers_of_multinode(46, 4), 0u);
+TEST(MultinodePlan, MulticastIsOneAfterTheOtherThroughOneObjectOrAllAtOnceThroughOneEach) {
+  EXPECT_EQ(multicast_objects_of(43, 3), 0u);
+  EXPECT_EQ(multicast_objects_of(45, 3), 1u);
+  EXPECT_EQ(multicast_objects_of(46, 3), 3u);
+  const auto turns = plan_multinode(45, shape_of(3));
+  ASSERT_EQ(turns.rounds.size(), 3u);
+  EXPECT_EQ(turns.matrices[0].title, "multicast SM GPU(column) -> All Gpus total bandwidth (GB/s)");
+  EXPECT_EQ(turns.matrices[0].cells.at(0).size(), 3u);
+  for (int r = 0; r < 3; ++r) {
+    const auto& only = turns.rounds[static_cast<std::size_t>(r)].transfers.at(0);
+    EXPECT_EQ(only.by, r);
+    EXPECT_EQ(only.destination_rank, kEveryRank);
+    EXPECT_EQ(only.destination_buffer, 0u);
+    EXPECT_EQ(only.targets.at(0).column, static_cast<std::size_t>(r));
+  }
+  const auto together = plan_multinode(46, shape_of(3));
+  ASSERT_EQ(together.rounds.size(), 1u);
+  EXPECT_EQ(together.matrices[0].title, "multicast SM All -> All Gpus total bandwidth (GB/s)");
+  EXPECT_EQ(together.matrices[0].cells.size() * together.matrices[0].cells[0].size(), 1u);
+  std::set<unsigned> objects;
+  for (const auto& one : together.rounds[0].transfers) objects.insert(one.destination_buffer);
+  EXPECT_EQ(objects.size(), 3u);
 }
 
 }  // namespace

@@ -58,6 +58,21 @@ TEST(runner, every_wrong_byte_is_counted_and_told) {
   EXPECT_EQ(found.expected ^ found.found, std::uint64_t{0x40} << 16);
 }
 
+// However the work is divided: the total is the sum of what ran at the same time.
+TEST(runner, copy_engines_together_count_what_they_moved_while_all_ran) {
+  machine m;
+  std::vector<bound_transfer> both{m.transfer(host_place(), gpu_place(0), {ce, 0, 0}, kLarge, 0),
+                                   m.transfer(gpu_place(1), host_place(), {ce, 1, 0}, kLarge, 1)};
+  both[0].copies = 3;
+  both[1].copies = 100;  // more than traces
+  const auto outcome = must(m.run.run(both, quick()));
+  for (std::size_t sample = 0; sample < 2; ++sample) {
+    const double sum = outcome.each[0].own_gb_per_s[sample] + outcome.each[1].own_gb_per_s[sample];
+    EXPECT_NEAR(outcome.total_gb_per_s[sample], sum, 1e-6 * sum);
+    EXPECT_EQ(outcome.each[1].wrong.bytes, 0u);
+  }
+}
+
 TEST(runner, cpu_driven_ways_move_every_size) {
   machine m;
   for (const auto& by : {executor{bar, 0, 0}, executor{bar, 0, 2}, executor{engine, 0, 0}, executor{engine, 0, 2}})

@@ -137,7 +137,22 @@ TEST(ExitCode, TheMostSevereOfSeveral) {
   EXPECT_EQ(code({in_state(test_state::slow), in_state(test_state::waived)}), 3);
   EXPECT_EQ(code({in_state(test_state::slow), in_state(test_state::interrupted)}, true), 4);
   EXPECT_EQ(code({in_state(test_state::error), in_state(test_state::slow)}, true), 2);
+  EXPECT_EQ(code({in_state(test_state::unsteady), in_state(test_state::waived)}), 6);
+  EXPECT_EQ(code({in_state(test_state::unsteady), in_state(test_state::slow)}), 3);
+  EXPECT_EQ(code({in_state(test_state::unsteady), in_state(test_state::interrupted)}, true), 4);
   EXPECT_EQ(code(outcomes_of_two_gpus()), 2);
+}
+
+TEST(ExitCode, AVariedCellIsNoSlowOne) {
+  auto outcome = outcome_with(0, "x", {matrix_with("", "t", {{40}})});
+  outcome.matrices[0].cells[0][0].judged = verdict{verdict_level::suspicious, 0.7, "varied", true};
+  conclude(outcome, false);
+  EXPECT_EQ(outcome.state, test_state::unsteady);
+  EXPECT_EQ(exit_code_of({{outcome}}, false, nullptr), 6);
+  outcome.matrices[0].cells[0][0].judged->is_varied = false;
+  conclude(outcome, false);
+  EXPECT_EQ(outcome.state, test_state::slow);
+  EXPECT_EQ(exit_code_of({{outcome}}, false, nullptr), 3);
 }
 
 TEST(ExitCode, TheOriginalKnowsOnlyFailure) {

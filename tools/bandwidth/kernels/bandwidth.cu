@@ -77,6 +77,20 @@ PL_KERNEL void bandwidth_copy(std::uint64_t dst, std::uint64_t src, std::uint64_
   for (std::uint64_t copy = 0; copy < copies; ++copy) copy_once(dst, src, bytes);
 }
 
+// The same into a multicast object. `bytes`: a multiple of 4, as there are no narrower stores to it.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+PL_KERNEL void bandwidth_multicast(std::uint64_t dst, std::uint64_t src, std::uint64_t bytes, std::uint64_t copies) {
+  const std::uint64_t vectors = (dst | src) % 16 == 0 ? bytes / 16 : 0;
+  for (std::uint64_t copy = 0; copy < copies; ++copy) {
+    for (std::uint64_t at = first_of_thread(); at < vectors; at += threads_of_grid())
+      store_multicast_vec16(dst + 16 * at, load_stream_vec16(src + 16 * at));
+    for (std::uint64_t at = 4 * vectors + first_of_thread(); at < bytes / 4; at += threads_of_grid())
+      store_multicast(dst + 4 * at, load_relaxed<std::uint32_t>(src + 4 * at));
+  }
+}
+PL_EXPORT_KERNEL(bandwidth_multicast)
+#endif
+
 // The pattern of `seed`, with all bits of `flip` inverted.
 PL_KERNEL void bandwidth_fill(std::uint64_t dst, std::uint64_t bytes, std::uint64_t seed, std::uint64_t flip) {
   for (std::uint64_t at = first_of_thread(); at < (bytes + 15) / 16; at += threads_of_grid()) {
