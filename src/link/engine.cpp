@@ -99,7 +99,8 @@ status engine::open_fabric(int rank_on_node) {
   wanted.stripe_threshold = options_.stripe_threshold;
   wanted.keepalive_ms = options_.peer_timeout.count();
   // UCX's CUDA modules cost 0.8 s at start, and pay where a NIC reads and writes GPU memory.
-  wanted.gpu_lanes = options_.use_ucx_gpu_lanes && cuda_ != nullptr && has_rdma_device();
+  wanted.has_rdma = has_rdma_device();
+  wanted.gpu_lanes = options_.use_ucx_gpu_lanes && cuda_ != nullptr && wanted.has_rdma;
   auto made = fabric::open(wanted, size_, *this);
   if (!made) return std::move(made).error();
   fabric_ = *std::move(made);
@@ -383,6 +384,8 @@ void engine::dispatch(peer_state& from, const frame& head, const std::byte* payl
         on_start(from, head, what);
       }
       return;
+    case frame_kind::parts:
+      return on_parts(from, head);
     case frame_kind::finish:
       return on_finish(head);
     case frame_kind::retract:

@@ -208,6 +208,8 @@ struct engine final : fabric::listener {
   void start_network_receive(operation& to, const peer_state& from, const bulk_offer& offer);
   void advance_network_send(operation& of);
   void advance_network_receive(operation& of);
+  void on_parts(const peer_state& from, const frame& head);
+  void post_parts(operation& of);
   void post_part(operation& of, transfer_state::part& part);
   bool fill_part(operation& of, transfer_state::part& part);
   void send_part(operation& of, transfer_state::part& part);

@@ -96,6 +96,12 @@ status fabric::configure(ucp_config_t* config, const options& wanted) const {
   if (!wanted.gpu_lanes) set("MEMTYPE_CACHE", "n");
   if (!wanted.rails.empty() && !set("NET_DEVICES", wanted.rails))
     return failure{EINVAL, format("UCX does not take '%s' as its list of net devices", wanted.rails.c_str())};
+  // Without RDMA, UCX's rendezvous is the same copies and one more round trip: receives of parts are posted before their
+  // sender may send. TCP's packets of 8 KiB cost half of its rate.
+  const bool is_one_rail = wanted.stripe_threshold == 0 && wanted.rails.find(',') == std::string::npos;
+  if (!wanted.has_rdma && is_one_rail && !env_read("UCX_RNDV_THRESH").is_set) set("RNDV_THRESH", "inf");
+  if (const auto segment = env_read("UCX_TCP_TX_SEG_SIZE"); !segment.is_set) set("TCP_TX_SEG_SIZE", segment.text);
+  if (const auto segment = env_read("UCX_TCP_RX_SEG_SIZE"); !segment.is_set) set("TCP_RX_SEG_SIZE", segment.text);
   if (wanted.stripe_threshold != 0) set("MIN_RNDV_CHUNK_SIZE", format("%zu", wanted.stripe_threshold));
   if (wanted.keepalive_ms != 0) set("KEEPALIVE_INTERVAL", format("%ldms", wanted.keepalive_ms));
   return {};

@@ -52,6 +52,7 @@ class fabric {
     std::string library;
     std::string rails;
     bool gpu_lanes = false;  // let UCX look for GPU memory types (0.8 s at start, where its CUDA modules are there)
+    bool has_rdma = false;
     std::size_t stripe_threshold = 0;
     long keepalive_ms = 0;
   };
