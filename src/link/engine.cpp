@@ -152,6 +152,7 @@ status engine::introduce(bootstrap& with) {
   if (opened && lane_peers_.size() + 1 < peers_.size()) opened = open_fabric(rank_on_node);
   mine.is_ready = opened ? 1 : 0;
   mine.has_gpu_lanes = fabric_ != nullptr && fabric_->has_gpu_lanes();
+  if (fabric_ != nullptr) mine.ports = fabric_->ports();
   byte_string whole(bytes_of(mine).begin(), bytes_of(mine).end());
   for (const auto& each : peers_) whole.push_back(std::byte{each.is_same_node});
   if (fabric_ != nullptr) whole.insert(whole.end(), fabric_->address().begin(), fabric_->address().end());
@@ -181,7 +182,8 @@ status engine::meet(std::size_t rank, const byte_string& text, const introductio
   of.gpu = its.gpu;
   of.can_take_gpu_pointers = mine.has_gpu_lanes != 0 && its.has_gpu_lanes != 0 && !of.is_same_node;
   if (!of.is_same_node)
-    fabric_->set_peer(of.rank, byte_string(text.begin() + static_cast<std::ptrdiff_t>(before_address), text.end()));
+    fabric_->set_peer(of.rank, byte_string(text.begin() + static_cast<std::ptrdiff_t>(before_address), text.end()),
+                      its.ports);
   if (its.node.is_same_node(mine.node)) deaths_.add(of.rank, of.pid);
   if (of.is_same_node && gpu_ != 0 && of.gpu == gpu_) is_gpu_shared_ = true;
   return {};
@@ -336,7 +338,7 @@ void engine::accept(const frame& head, const std::byte* payload, std::size_t byt
     from.early.emplace(head.sequence, std::move(whole));
     return;
   }
-  ++from.received;
+  if (++from.received == 1 && fabric_ != nullptr && !from.is_same_node) fabric_->keep_connections(from.rank);
   dispatch(from, head, payload, bytes, outcome);
   while (!from.early.empty()) {
     const auto next = from.early.find(from.received);

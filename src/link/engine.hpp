@@ -38,6 +38,7 @@ struct introduction {
   std::uint16_t gpu = 0;
   std::uint8_t has_gpu_lanes = 0;
   std::uint8_t has_rdma = 0;
+  port_list ports{};  // of UCX
 };
 
 // A packet that belongs to no operation.

@@ -117,6 +117,7 @@ status fabric::start(const options& wanted) {
   params.features = UCP_FEATURE_AM | UCP_FEATURE_TAG;
   params.estimated_num_eps = peers_.size();
   params.name = "peerlane";
+  const auto descriptors = open_descriptors();
   auto rc = ucx_->ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context_);
   ucx_->ucp_config_release(config);
   if (rc != UCS_OK) return ucx_failure(*ucx_, rc, "ucp_init");
@@ -157,6 +158,7 @@ status fabric::start(const options& wanted) {
   ucp_address_t* address = nullptr;
   std::size_t bytes = 0;
   rc = ucx_->ucp_worker_get_address(worker_, &address, &bytes);
+  ports_ = close_on_exec_since(descriptors);
   if (rc != UCS_OK) return ucx_failure(*ucx_, rc, "asking for its address");
   const auto* first = reinterpret_cast<const std::byte*>(address);
   address_.assign(first, first + bytes);
@@ -184,7 +186,9 @@ ucs_status_t fabric::connect(peer& to) {
   params.address = reinterpret_cast<const ucp_address_t*>(to.address.data());
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {&fabric::on_error, &to};
-  return ucx_->ucp_ep_create(worker_, &params, &to.endpoint);
+  const auto rc = ucx_->ucp_ep_create(worker_, &params, &to.endpoint);
+  if (rc == UCS_OK) keep_connections(to.rank);
+  return rc;
 }
 
 void fabric::on_error(void* of, ucp_ep_h, ucs_status_t code) {

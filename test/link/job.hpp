@@ -66,9 +66,10 @@ inline int run_rank(int rank, fork_bootstrap& sockets, gpus which, const messeng
   return body({rank, opened->get(), with.get()});
 }
 
-// Runs `body` in `size` processes. The number of those whose body did not return 0; `killed` may die by a signal.
+// Runs `body` in `size` processes. The number of those whose body did not return 0; `killed` may die by a signal. `before`
+// runs in each process before anything is opened.
 inline int run_job(int size, gpus which, const messenger_options& options, const std::function<int(const place&)>& body,
-                   int killed = -1) {
+                   int killed = -1, const std::function<bool(int rank)>& before = {}) {
   auto sockets = fork_bootstrap::make(size);
   if (!sockets) return size;
   std::vector<pid_t> children;
@@ -77,7 +78,7 @@ inline int run_job(int size, gpus which, const messenger_options& options, const
     const pid_t child = fork();
     if (child == 0) {
       alarm(60);  // a hang is a failure, not a hung test program
-      const bool is_well = run_rank(rank, *sockets, which, options, body) == 0;
+      const bool is_well = (!before || before(rank)) && run_rank(rank, *sockets, which, options, body) == 0;
       const bool has_leaks = __lsan_do_recoverable_leak_check != nullptr && __lsan_do_recoverable_leak_check() != 0;
       _exit(is_well && !has_leaks ? 0 : 1);
     }
