@@ -97,11 +97,19 @@ status fabric::configure(ucp_config_t* config, const options& wanted) const {
   if (!wanted.rails.empty() && !set("NET_DEVICES", wanted.rails))
     return failure{EINVAL, format("UCX does not take '%s' as its list of net devices", wanted.rails.c_str())};
   // Without RDMA, UCX's rendezvous is the same copies and one more round trip: receives of parts are posted before their
-  // sender may send. TCP's packets of 8 KiB cost half of its rate.
+  // sender may send.
   const bool is_one_rail = wanted.stripe_threshold == 0 && wanted.rails.find(',') == std::string::npos;
   if (!wanted.has_rdma && is_one_rail && !env_read("UCX_RNDV_THRESH").is_set) set("RNDV_THRESH", "inf");
-  if (const auto segment = env_read("UCX_TCP_TX_SEG_SIZE"); !segment.is_set) set("TCP_TX_SEG_SIZE", segment.text);
-  if (const auto segment = env_read("UCX_TCP_RX_SEG_SIZE"); !segment.is_set) set("TCP_RX_SEG_SIZE", segment.text);
+  // UCX 1.13 aborts the process when a peer dies under a TCP send without a copy; 1.22 does not.
+  constexpr unsigned kSeenWell = 22;
+  const bool is_old = ucx_->minor < kSeenWell;
+  const bool must_copy = is_old && !wanted.has_rdma;
+  if (must_copy && !env_read("UCX_ZCOPY_THRESH").is_set) set("ZCOPY_THRESH", "inf");
+  // TCP's packets of 8 KiB cost half of its rate; copied ones do best while they fit a cache. 1.13 takes a transport's
+  // settings without the transport's name, 1.22 with it.
+  const char* const segment = must_copy ? "64k" : "256k";
+  for (const std::string name : {"TX_SEG_SIZE", "RX_SEG_SIZE"})
+    if (!env_read(("UCX_TCP_" + name).c_str()).is_set) set((is_old ? name : "TCP_" + name).c_str(), segment);
   if (wanted.stripe_threshold != 0) set("MIN_RNDV_CHUNK_SIZE", format("%zu", wanted.stripe_threshold));
   if (wanted.keepalive_ms != 0) set("KEEPALIVE_INTERVAL", format("%ldms", wanted.keepalive_ms));
   return {};

@@ -2,9 +2,10 @@
 // Memory of every kind that the simulated GPU has, with its bytes; for a rank that has a GPU.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -24,8 +25,9 @@ class any_memory {
     constexpr unsigned kAttachGlobal = 1;
     void* at = nullptr;
     if (kind == memory_of::host) {
-      host_.reset(new unsigned char[least]);
-      address_ = reinterpret_cast<std::uint64_t>(host_.get());
+      // Not from the heap: a sanitizer's would not give an address out again.
+      at = mmap(nullptr, least, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (at != MAP_FAILED) address_ = reinterpret_cast<std::uint64_t>(at);
     } else if (kind == memory_of::pinned) {
       if (cuda.cuMemHostAlloc(&at, least, 0) == cu::error_code::success) address_ = reinterpret_cast<std::uint64_t>(at);
     } else if (kind == memory_of::managed) {
@@ -38,6 +40,7 @@ class any_memory {
     }
   }
   ~any_memory() {
+    if (kind_ == memory_of::host) munmap(reinterpret_cast<void*>(address_), std::max<std::size_t>(bytes_, 1));
     if (kind_ == memory_of::pinned) test::simulated_cuda().cuMemFreeHost(reinterpret_cast<void*>(address_));
     if (kind_ == memory_of::managed) test::simulated_cuda().cuMemFree_v2(address_);
   }
@@ -64,7 +67,6 @@ class any_memory {
   memory_of kind_;
   std::size_t bytes_;
   std::uint64_t address_ = 0;
-  std::unique_ptr<unsigned char[]> host_;
   std::optional<test::device_buffer> device_;
   std::optional<test::vmm_buffer> vmm_;
 };

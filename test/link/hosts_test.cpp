@@ -4,6 +4,7 @@
 #include <fcntl.h>
 
 #include <filesystem>
+#include <memory>
 #include <random>
 
 #include "any_memory.hpp"
