@@ -80,6 +80,8 @@ step ratios ratios
 # Two hosts' way, over TCP on loopback.
 UCX_TLS=tcp,cuda_copy,self PEERLANE_LINK_PATH=network p2p network_latency latency --via ours,ucx --gpus "$pair" -m 8:1M \
   -i 200 -x 20 D D
+UCX_TLS=tcp,cuda_copy,self PEERLANE_LINK_PATH=network p2p network_large latency --via ours,ucx --gpus "0,$((gpus > 1))" \
+  -m 2M:64M -i 10 -x 2 D D
 
 echo "=== summary"
 printf '%s\n' "${summary[@]}"

@@ -36,6 +36,7 @@ struct start_order {
   std::uint64_t bytes = 0;        // that the receiver wants
   std::uint64_t chunk_bytes = 0;  // network: of one tagged part
   std::uint64_t first_tag = 0;    // network: of the first part; the next ones count up
+  std::uint64_t granted = 0;      // network: bytes whose receives are posted; `parts` tells of more
 };
 
 // A copy between a chunk and the message's memory, maybe still under way.
@@ -59,7 +60,8 @@ struct transfer_state {
   std::uint64_t started = 0;  // bytes whose first step has begun
   std::uint64_t ended = 0;    // bytes whose last step is over
   std::uint64_t first_tag = 0;
-  int code = 0;  // first failure: the rest is moved without being copied
+  std::uint64_t granted = 0;  // network: bytes for which the receiver has receives posted, as far as the sender was told
+  int code = 0;               // first failure: the rest is moved without being copied
   std::string message;
   bool is_receive = false;
   bool is_confirmed = false;  // the target of a put has it, and this side does not know yet that all has left

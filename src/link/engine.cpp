@@ -99,7 +99,8 @@ status engine::open_fabric(int rank_on_node) {
   wanted.stripe_threshold = options_.stripe_threshold;
   wanted.keepalive_ms = options_.peer_timeout.count();
   // UCX's CUDA modules cost 0.8 s at start, and pay where a NIC reads and writes GPU memory.
-  wanted.gpu_lanes = options_.use_ucx_gpu_lanes && cuda_ != nullptr && has_rdma_device();
+  wanted.has_rdma = has_rdma_device();
+  wanted.gpu_lanes = options_.use_ucx_gpu_lanes && cuda_ != nullptr && wanted.has_rdma;
   auto made = fabric::open(wanted, size_, *this);
   if (!made) return std::move(made).error();
   fabric_ = *std::move(made);
@@ -153,6 +154,7 @@ status engine::introduce(bootstrap& with) {
   if (opened && lane_peers_.size() + 1 < peers_.size()) opened = open_fabric(rank_on_node);
   mine.is_ready = opened ? 1 : 0;
   mine.has_gpu_lanes = fabric_ != nullptr && fabric_->has_gpu_lanes();
+  if (fabric_ != nullptr) mine.ports = fabric_->ports();
   byte_string whole(bytes_of(mine).begin(), bytes_of(mine).end());
   for (const auto& each : peers_) whole.push_back(std::byte{each.is_same_node});
   if (fabric_ != nullptr) whole.insert(whole.end(), fabric_->address().begin(), fabric_->address().end());
@@ -181,7 +183,8 @@ status engine::meet(std::size_t rank, const byte_string& text, const introductio
                           rank_, rank)};
   of.can_take_gpu_pointers = mine.has_gpu_lanes != 0 && its.has_gpu_lanes != 0 && !of.is_same_node;
   if (!of.is_same_node)
-    fabric_->set_peer(of.rank, byte_string(text.begin() + static_cast<std::ptrdiff_t>(before_address), text.end()));
+    fabric_->set_peer(of.rank, byte_string(text.begin() + static_cast<std::ptrdiff_t>(before_address), text.end()),
+                      its.ports);
   if (its.node.is_same_node(mine.node)) deaths_.add(of.rank, of.pid);
   return {};
 }
@@ -362,7 +365,7 @@ void engine::accept(const frame& head, const std::byte* payload, std::size_t byt
     from.early.emplace(head.sequence, std::move(whole));
     return;
   }
-  ++from.received;
+  if (++from.received == 1 && fabric_ != nullptr && !from.is_same_node) fabric_->keep_connections(from.rank);
   dispatch(from, head, payload, bytes, outcome);
   while (!from.early.empty()) {
     const auto next = from.early.find(from.received);
@@ -410,6 +413,8 @@ void engine::dispatch(peer_state& from, const frame& head, const std::byte* payl
         on_start(from, head, what);
       }
       return;
+    case frame_kind::parts:
+      return on_parts(from, head);
     case frame_kind::finish:
       return on_finish(head);
     case frame_kind::retract:

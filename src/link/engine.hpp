@@ -39,6 +39,7 @@ struct introduction {
   shm_outbox::name outbox;
   std::uint8_t has_gpu_lanes = 0;
   std::uint8_t wants_calibration = 0;
+  port_list ports{};  // of UCX
 };
 
 // A packet that belongs to no operation.
@@ -224,6 +225,8 @@ struct engine final : fabric::listener {
   void start_network_receive(operation& to, const peer_state& from, const bulk_offer& offer);
   void advance_network_send(operation& of);
   void advance_network_receive(operation& of);
+  void on_parts(const peer_state& from, const frame& head);
+  void post_parts(operation& of);
   void post_part(operation& of, transfer_state::part& part);
   bool fill_part(operation& of, transfer_state::part& part);
   void send_part(operation& of, transfer_state::part& part);

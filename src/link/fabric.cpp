@@ -96,6 +96,20 @@ status fabric::configure(ucp_config_t* config, const options& wanted) const {
   if (!wanted.gpu_lanes) set("MEMTYPE_CACHE", "n");
   if (!wanted.rails.empty() && !set("NET_DEVICES", wanted.rails))
     return failure{EINVAL, format("UCX does not take '%s' as its list of net devices", wanted.rails.c_str())};
+  // Without RDMA, UCX's rendezvous is the same copies and one more round trip: receives of parts are posted before their
+  // sender may send.
+  const bool is_one_rail = wanted.stripe_threshold == 0 && wanted.rails.find(',') == std::string::npos;
+  if (!wanted.has_rdma && is_one_rail && !env_read("UCX_RNDV_THRESH").is_set) set("RNDV_THRESH", "inf");
+  // UCX 1.13 aborts the process when a peer dies under a TCP send without a copy; 1.22 does not.
+  constexpr unsigned kSeenWell = 22;
+  const bool is_old = ucx_->minor < kSeenWell;
+  const bool must_copy = is_old && !wanted.has_rdma;
+  if (must_copy && !env_read("UCX_ZCOPY_THRESH").is_set) set("ZCOPY_THRESH", "inf");
+  // TCP's packets of 8 KiB cost half of its rate; copied ones do best while they fit a cache. 1.13 takes a transport's
+  // settings without the transport's name, 1.22 with it.
+  const char* const segment = must_copy ? "64k" : "256k";
+  for (const std::string name : {"TX_SEG_SIZE", "RX_SEG_SIZE"})
+    if (!env_read(("UCX_TCP_" + name).c_str()).is_set) set((is_old ? name : "TCP_" + name).c_str(), segment);
   if (wanted.stripe_threshold != 0) set("MIN_RNDV_CHUNK_SIZE", format("%zu", wanted.stripe_threshold));
   if (wanted.keepalive_ms != 0) set("KEEPALIVE_INTERVAL", format("%ldms", wanted.keepalive_ms));
   return {};
@@ -111,6 +125,7 @@ status fabric::start(const options& wanted) {
   params.features = UCP_FEATURE_AM | UCP_FEATURE_TAG;
   params.estimated_num_eps = peers_.size();
   params.name = "peerlane";
+  const auto descriptors = open_descriptors();
   auto rc = ucx_->ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context_);
   ucx_->ucp_config_release(config);
   if (rc != UCS_OK) return ucx_failure(*ucx_, rc, "ucp_init");
@@ -151,6 +166,7 @@ status fabric::start(const options& wanted) {
   ucp_address_t* address = nullptr;
   std::size_t bytes = 0;
   rc = ucx_->ucp_worker_get_address(worker_, &address, &bytes);
+  ports_ = close_on_exec_since(descriptors);
   if (rc != UCS_OK) return ucx_failure(*ucx_, rc, "asking for its address");
   const auto* first = reinterpret_cast<const std::byte*>(address);
   address_.assign(first, first + bytes);
@@ -178,7 +194,9 @@ ucs_status_t fabric::connect(peer& to) {
   params.address = reinterpret_cast<const ucp_address_t*>(to.address.data());
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {&fabric::on_error, &to};
-  return ucx_->ucp_ep_create(worker_, &params, &to.endpoint);
+  const auto rc = ucx_->ucp_ep_create(worker_, &params, &to.endpoint);
+  if (rc == UCS_OK) keep_connections(to.rank);
+  return rc;
 }
 
 void fabric::on_error(void* of, ucp_ep_h, ucs_status_t code) {

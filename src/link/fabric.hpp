@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bootstrap.hpp"
+#include "close_on_exec.hpp"
 #include "frame.hpp"
 #include "ucx_table.hpp"
 
@@ -52,6 +53,7 @@ class fabric {
     std::string library;
     std::string rails;
     bool gpu_lanes = false;  // let UCX look for GPU memory types (0.8 s at start, where its CUDA modules are there)
+    bool has_rdma = false;
     std::size_t stripe_threshold = 0;
     long keepalive_ms = 0;
   };
@@ -61,7 +63,14 @@ class fabric {
   fabric& operator=(const fabric&) = delete;
 
   const byte_string& address() const noexcept { return address_; }
-  void set_peer(int rank, byte_string address) { peers_[static_cast<std::size_t>(rank)].address = std::move(address); }
+  const port_list& ports() const noexcept { return ports_; }
+  void set_peer(int rank, byte_string address, const port_list& ports) {
+    auto& of = peers_[static_cast<std::size_t>(rank)];
+    of.address = std::move(address);
+    of.ports = ports;
+  }
+  // Programs that this process starts do not inherit the connections with this rank: once they exist.
+  void keep_connections(int rank) const { close_on_exec_connections(ports_, peers_[static_cast<std::size_t>(rank)].ports); }
   bool has_gpu_lanes() const noexcept { return has_gpu_lanes_; }
   std::string version() const;
 
@@ -79,6 +88,7 @@ class fabric {
  private:
   struct peer {
     byte_string address;
+    port_list ports{};
     ucp_ep_h endpoint = nullptr;
     bool is_closed = false;
     fabric* owner = nullptr;
@@ -102,6 +112,7 @@ class fabric {
   ucp_datatype_t packets_ = 0;
   bool has_gpu_lanes_ = false;
   byte_string address_;
+  port_list ports_{};
   std::vector<peer> peers_;
   std::vector<void*> closing_;
 };

@@ -23,6 +23,7 @@ enum class frame_kind : std::uint8_t {
   atomic,        // request behind the frame
   atomic_reply,  // old value in tag
   start,         // to the sender of an announcement: send this way (start_order behind the frame)
+  parts,         // to the sender of a network transfer: it may send up to byte `tag`
   finish,        // to the sender: the data is there, or `code`
   retract,       // by the sender: forget the announcement, if nobody has taken it
   credit,        // nothing but the header's credit

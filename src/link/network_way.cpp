@@ -63,6 +63,7 @@ void engine::start_network_send(operation& what, const start_order& order) {
   auto& state = *what.transfer;
   state.chunk = order.chunk_bytes;
   state.first_tag = order.first_tag;
+  state.granted = order.granted;
   state.is_raw_gpu = order.is_raw_gpu && what.at.is_device;
   state.is_direct = !what.at.is_device || state.is_raw_gpu;
   if (state.chunk == 0 || (!state.is_direct && state.chunk > pinned_->chunk_bytes())) {
@@ -74,9 +75,17 @@ void engine::start_network_send(operation& what, const start_order& order) {
   advance_network_send(what);
 }
 
+void engine::on_parts(const peer_state& from, const frame& head) {
+  operation* const what = operations_.find(head.peer_op);
+  const bool is_valid = what != nullptr && what->peer == from.rank && what->state == operation_state::moving &&
+                        what->transfer != nullptr && what->transfer->way == bulk_way::network && !what->transfer->is_receive;
+  if (is_valid) what->transfer->granted = std::max(what->transfer->granted, head.tag);
+}
+
 void engine::advance_network_send(operation& of) {
   if (give_up(of)) return;
   auto& state = *of.transfer;
+  const auto may_start = std::min(state.wanted, state.granted);
   for (auto& part : state.parts) {
     if (part.of != nullptr && part.is_filling) {
       const auto done = copy_ended(part.copy);
@@ -85,7 +94,7 @@ void engine::advance_network_send(operation& of) {
       send_part(of, part);
     }
     if (part.of != nullptr && part.is_arrived) end_part(of, part);
-    if (part.of == nullptr && state.started < state.wanted && !peer(of.peer).is_dead && !fill_part(of, part)) break;
+    if (part.of == nullptr && state.started < may_start && !peer(of.peer).is_dead && !fill_part(of, part)) break;
   }
   const bool is_over = state.parts_busy == 0 && (state.ended >= state.wanted || peer(of.peer).is_dead || state.is_withdrawn);
   if (!is_over) return;
@@ -137,8 +146,19 @@ void engine::start_network_receive(operation& to, const peer_state& from, const 
   state.first_tag = next_bulk_tag_;
   next_bulk_tag_ += (state.wanted + state.chunk - 1) / state.chunk;
   moving_.push_back(&to);
-  advance_network_receive(to);
-  order(to, {bulk_way::network, to.at.is_device, is_raw, state.wanted, state.chunk, state.first_tag});
+  post_parts(to);
+  state.granted = state.started;
+  order(to, {bulk_way::network, to.at.is_device, is_raw, state.wanted, state.chunk, state.first_tag, state.granted});
+}
+
+void engine::post_parts(operation& of) {
+  auto& state = *of.transfer;
+  for (auto& part : state.parts) {
+    if (part.of != nullptr) continue;
+    if (state.started >= state.wanted || state.is_withdrawn || peer(of.peer).is_dead) return;
+    if (!state.is_direct && (part.chunk = pinned_->take(state.device_ordinal)) == nullptr) return;
+    post_part(of, part);
+  }
 }
 
 void engine::post_part(operation& of, transfer_state::part& part) {
@@ -174,9 +194,11 @@ void engine::advance_network_receive(operation& of) {
       part.is_filling = false;
       end_part(of, part);
     }
-    if (part.of != nullptr || state.started >= state.wanted || state.is_withdrawn || peer(of.peer).is_dead) continue;
-    if (!state.is_direct && (part.chunk = pinned_->take(state.device_ordinal)) == nullptr) continue;
-    post_part(of, part);
+  }
+  post_parts(of);
+  if (state.started > state.granted) {
+    state.granted = state.started;
+    control(of.peer, {.kind = frame_kind::parts, .tag = state.granted, .peer_op = of.peer_op});
   }
   const bool is_over = state.parts_busy == 0 && (state.ended >= state.wanted || state.is_withdrawn || peer(of.peer).is_dead);
   if (!is_over) return;

@@ -63,7 +63,7 @@ std::string messenger::plan(int to) const {
   if (to == in.rank_) return format("rank %d: this process: one copy by the copy planner\n", to);
   const auto& limits = in.limits_;
   const bool is_near = with.is_same_node;
-  const std::size_t device = in.eager_limit({0, 0, true}, with);
+  const std::size_t device = in.eager_limit({.is_device = true, .device = {}}, with);
   const std::size_t host = in.eager_limit({}, with);
   const bool ipc = is_near && in.options_.use_ipc;
   const bool pull = is_near && in.options_.use_pull && !with.refuses_pull;

@@ -4,6 +4,7 @@
 #include <sys/time.h>
 
 #include "job.hpp"
+#include "two_hosts.hpp"
 
 namespace pl::link {
 namespace {
@@ -30,16 +31,22 @@ struct way {
   bool use_ipc;
   messenger_options::path_t path;
   bool use_pull = true;
+  bool has_two_hosts = false;  // where only the network shows a death
 };
 constexpr way kWays[] = {{"ipc", gpus::one_each, true, messenger_options::path_t::automatic},
                          {"ring", gpus::one_each, false, messenger_options::path_t::automatic},
                          {"shared", gpus::shared, true, messenger_options::path_t::automatic},
                          {"network", gpus::one_each, true, messenger_options::path_t::network},
+                         {"two_hosts", gpus::one_each, true, messenger_options::path_t::automatic, true, true},
                          {"host", gpus::none, true, messenger_options::path_t::automatic},
                          {"host_ring", gpus::none, true, messenger_options::path_t::automatic, false}};
 
 class death : public testing::TestWithParam<way> {
  protected:
+  void SetUp() override {
+    if (!GetParam().has_two_hosts) return;
+    if (const auto why = hosts_.make({}); !why.empty()) GTEST_SKIP() << "no two hosts here: " << why;
+  }
   messenger_options options() const {
     auto out = test_options();
     out.use_ipc = GetParam().use_ipc;
@@ -48,9 +55,13 @@ class death : public testing::TestWithParam<way> {
     return out;
   }
   int run(int size, const std::function<int(const place&)>& body) {
-    return run_job(size, GetParam().which, options(), body, size - 1);
+    return run_job(size, GetParam().which, options(), body, size - 1,
+                   [&](int rank) { return !GetParam().has_two_hosts || hosts_.enter(rank % 2); });
   }
   bool has_gpu() const { return GetParam().which != gpus::none; }
+
+ private:
+  two_hosts hosts_;
 };
 INSTANTIATE_TEST_SUITE_P(every_way, death, testing::ValuesIn(kWays),
                          [](const auto& of) { return std::string(of.param.name); });

@@ -93,11 +93,15 @@ inline int fork_ranks(int size, const std::function<int(int, fork_bootstrap&)>& 
   return failures;
 }
 
-// The same with a messenger each.
+// The same with a messenger each. `before` runs in each process before anything is opened.
 inline int run_job(int size, gpus which, const messenger_options& options, const std::function<int(const place&)>& body,
-                   int killed = -1) {
+                   int killed = -1, const std::function<bool(int rank)>& before = {}) {
   return fork_ranks(
-      size, [&](int rank, fork_bootstrap& sockets) { return run_rank(rank, sockets, which, options, body); }, killed);
+      size,
+      [&](int rank, fork_bootstrap& sockets) {
+        return !before || before(rank) ? run_rank(rank, sockets, which, options, body) : __LINE__;
+      },
+      killed);
 }
 
 // Memory of either kind with its bytes.

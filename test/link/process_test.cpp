@@ -27,7 +27,8 @@ int fork_between_messages(const place& at) {
     const bool is_refused = at.by->isend(1 - at.rank, data.all(), 1).wait().code() == EACCES &&
                             pending.wait(0ms).code() == EACCES && at.by->barrier(0ms).code() == EACCES;
     if (!is_refused) _exit(1);
-    execl("/bin/sh", "sh", "-c", "ls -l /proc/self/fd | grep -q peerlane && exit 2; exit 0", nullptr);
+    // Neither the memory nor a connection is open in another program: it would keep a dead process's connections alive.
+    execl("/bin/sh", "sh", "-c", "ls -l /proc/self/fd | grep -E 'peerlane|socket|eventpoll' >&2 && exit 2; exit 0", nullptr);
     _exit(3);
   }
   int status = 0;
@@ -38,6 +39,12 @@ int fork_between_messages(const place& at) {
 }
 
 TEST(process, fork_and_exec) { EXPECT_EQ(run_job(2, gpus::none, test_options(), fork_between_messages), 0); }
+
+TEST(process, fork_and_exec_over_the_network) {
+  auto options = test_options();
+  options.path = messenger_options::path_t::network;
+  EXPECT_EQ(run_job(2, gpus::none, options, fork_between_messages), 0);
+}
 
 TEST(process, closing_leaves_no_descriptor_and_no_mapping) {
   auto sockets = fork_bootstrap::make(2);
