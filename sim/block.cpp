@@ -23,7 +23,7 @@ constexpr std::size_t kSharedAlignment = 128;  // a GPU's begins at 0 of its own
 
 class block_runner {
  public:
-  void run(launch& work, std::uint64_t index);
+  void run(const launch& work, std::uint64_t index);
 
   // services, on the current fiber
   const sim_abi::thread_ids* self() const { return &current_->ids; }
@@ -49,7 +49,7 @@ class block_runner {
   [[noreturn]] void abandon();
   [[noreturn]] void fault(result_t why, std::uint64_t address, const char* what);
 
-  launch* work_ = nullptr;
+  const launch* work_ = nullptr;
   std::vector<std::unique_ptr<cuda_thread>> threads_;  // reused from block to block
   unsigned count_ = 0;
   unsigned alive_ = 0;
@@ -96,7 +96,7 @@ void block_runner::prepare(std::uint64_t index) {
   }
 }
 
-void block_runner::run(launch& work, std::uint64_t index) {
+void block_runner::run(const launch& work, std::uint64_t index) {
   work_ = &work;
   if (must_stop()) return;
   prepare(index);
@@ -222,6 +222,6 @@ const sim_abi::kernel_services* kernel_services_table() {
   return &kTable;
 }
 
-void run_block(launch& work, std::uint64_t index) { t_runner.run(work, index); }
+void run_block(const launch& work, std::uint64_t index) { t_runner.run(work, index); }
 
 }  // namespace pl::sim

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 
+#include "capture.hpp"
+
 namespace pl::sim {
 namespace {
 
@@ -50,7 +52,8 @@ context_ref make_context(device& on, unsigned flags, bool is_primary, context_t 
 void end_context(const context_ref& ended) {
   ended->fate->stopped = true;
   ended->synchronize();
-  streams().remove_if([&](const stream& s) { return s.owner() == ended->handle; });
+  for (const auto& gone : streams().remove_if([&](const stream& s) { return s.owner() == ended->handle; }))
+    leave_capture(*gone);
   release_context_memory(ended->handle);
   release_context_events(ended->handle);
   release_context_modules(ended->handle);
@@ -134,7 +137,18 @@ stream::ticket submit(const context_ref& ctx, const std::shared_ptr<stream>& on,
   return on->submit(dependencies(*ctx, on), std::move(work), always);
 }
 
+result_t enqueue(const stream_entry& s, int type, stream::action work, bool always, stream::ticket* queued) {
+  result_t rc = code::success;
+  if (capture_operation(s, type, work, rc)) return rc;
+  if (s.on == s.ctx->legacy) rc = refuse_while_capturing(s);
+  if (rc != code::success) return rc;
+  const auto done = submit(s.ctx, s.on, std::move(work), always);
+  if (queued != nullptr) *queued = done;
+  return code::success;
+}
+
 result_t run_synchronously(const context_ref& ctx, const stream::action& work) {
+  if (const auto rc = refuse_while_capturing({code::success, ctx, ctx->legacy}); rc != code::success) return rc;
   stream::ticket done = 0;
   bool is_claimed = false;
   {
@@ -320,15 +334,14 @@ PL_SIM_API cuCtxGetId(context_t handle, unsigned long long* id) {
   return code::success;
 }
 
-PL_SIM_API cuCtxSynchronize() {
-  const auto e = enter();
-  return e ? e.ctx->synchronize() : e.rc;
-}
-
 PL_SIM_API cuCtxSynchronize_v2(context_t handle) {
   const auto e = enter(handle);
-  return e ? e.ctx->synchronize() : e.rc;
+  if (!e) return e.rc;
+  if (const auto rc = refuse_while_capturing(*e.ctx); rc != code::success) return rc;
+  return e.ctx->synchronize();
 }
+
+PL_SIM_API cuCtxSynchronize() { return cuCtxSynchronize_v2(nullptr); }
 
 PL_SIM_API cuCtxGetApiVersion(context_t handle, unsigned* version) {
   const auto e = enter(handle);

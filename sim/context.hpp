@@ -58,7 +58,11 @@ struct stream_entry {
 };
 stream_entry enter_stream(stream_t handle);
 
-// Queues work with the legacy stream's ordering rules.
+// What every asynchronous call ends with: the work becomes a node if the stream is in capture, else it is queued and
+// `queued` (if wanted) is its ticket. `type` is a graph_node_type. Refused when a capture forbids it.
+result_t enqueue(const stream_entry& s, int type, stream::action work, bool always = false,
+                 stream::ticket* queued = nullptr);
+// Queues work with the legacy stream's ordering rules, whatever is being captured.
 stream::ticket submit(const context_ref& ctx, const std::shared_ptr<stream>& on, stream::action work, bool always = false);
 // Runs work in the order of the legacy stream and returns when it is done; on the calling thread when nothing is
 // outstanding. The sticky error, if there is one afterwards.

@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "address_space.hpp"
-#include "context.hpp"
+#include "graph.hpp"
 
 namespace pl::sim {
 namespace {
@@ -85,8 +85,7 @@ result_t queue(stream_t handle, memory_operation::kind what, device_ptr address,
   if (!s) return s.rc;
   memory_operation op;
   if (const auto rc = make(what, address, value, flags, is_64, op); rc != code::success) return rc;
-  submit(s.ctx, s.on, [op = std::move(op), fate = s.ctx->fate] { run(op, *fate); });
-  return code::success;
+  return enqueue(s, graph_node_type::batch_mem_op, [op = std::move(op), fate = s.ctx->fate] { run(op, *fate); });
 }
 
 result_t make_from(const mem_op_params& p, memory_operation& out) {
@@ -108,9 +107,20 @@ result_t make_from(const mem_op_params& p, memory_operation& out) {
   }
 }
 
-constexpr unsigned kMaxBatch = 256;  // the real driver's limit
+constexpr unsigned kMaxBatch = 255;  // as documented
 
 }  // namespace
+
+result_t make_batch(const context_ref& ctx, unsigned count, const mem_op_params* ops, unsigned flags, stream::action& out) {
+  if (ops == nullptr || count == 0 || count > kMaxBatch || flags != 0) return code::invalid_value;
+  std::vector<memory_operation> batch(count);
+  for (unsigned i = 0; i < count; ++i)
+    if (const auto rc = make_from(ops[i], batch[i]); rc != code::success) return rc;
+  out = [batch = std::move(batch), fate = ctx->fate] {
+    for (const auto& op : batch) run(op, *fate);
+  };
+  return code::success;
+}
 
 PL_SIM_API cuStreamWaitValue32_v2(stream_t on, device_ptr address, std::uint32_t value, unsigned flags) {
   return queue(on, memory_operation::kind::wait, address, value, flags, false);
@@ -128,14 +138,9 @@ PL_SIM_API cuStreamWriteValue64_v2(stream_t on, device_ptr address, std::uint64_
 PL_SIM_API cuStreamBatchMemOp_v2(stream_t handle, unsigned count, mem_op_params* ops, unsigned flags) {
   const auto s = enter_stream(handle);
   if (!s) return s.rc;
-  if (ops == nullptr || count == 0 || count > kMaxBatch || flags != 0) return code::invalid_value;
-  std::vector<memory_operation> batch(count);
-  for (unsigned i = 0; i < count; ++i)
-    if (const auto rc = make_from(ops[i], batch[i]); rc != code::success) return rc;
-  submit(s.ctx, s.on, [batch = std::move(batch), fate = s.ctx->fate] {
-    for (const auto& op : batch) run(op, *fate);
-  });
-  return code::success;
+  stream::action work;
+  if (const auto rc = make_batch(s.ctx, count, ops, flags, work); rc != code::success) return rc;
+  return enqueue(s, graph_node_type::batch_mem_op, std::move(work));
 }
 
 }  // namespace pl::sim

@@ -19,6 +19,8 @@
 
 namespace pl::sim {
 
+struct capture;  // capture.hpp
+
 // What outlives a context for the operations still in flight: may they go on, and what broke.
 struct context_fate {
   std::atomic<int> error{code::success};  // sticky: the first fault of a kernel
@@ -56,6 +58,12 @@ class stream : public std::enable_shared_from_this<stream> {
   void wait(ticket until);
   ticket submitted();
   bool is_idle();
+
+  // Stream capture, under graph_mutex(): the sequence the stream takes part in, the nodes that its next node follows, and
+  // the copy of these that the application was last shown.
+  std::shared_ptr<capture> in_capture;
+  std::vector<graph_node_t> tails;
+  std::vector<graph_node_t> told;
 
  private:
   struct operation {
