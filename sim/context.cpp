@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "capture.hpp"
+#include "settings.hpp"
 
 namespace pl::sim {
 namespace {
@@ -44,6 +45,7 @@ context_ref make_context(device& on, unsigned flags, bool is_primary, context_t 
   made->flags = flags;
   made->is_primary = is_primary;
   made->legacy = std::make_shared<stream>(made->handle, made->fate, stream_flag::standard, 0);
+  assign_queue(*made, *made->legacy);
   contexts().table.assign(made->handle, made);
   return made;
 }
@@ -116,9 +118,29 @@ stream_entry enter_stream(stream_t handle) {
 
 namespace {
 
+const queue_settings& queues() {
+  static const queue_settings settings = read_queue_settings();
+  return settings;
+}
+
+std::atomic<std::uint64_t> g_waits_for_room{0};
+
+void make_room(stream& on) {
+  const auto depth = queues().depth;
+  if (depth == 0 || on.has_room(depth)) return;
+  ++g_waits_for_room;  // before the wait: it may be for ever
+  on.wait_for_room(depth);
+}
+
+void note_end(context& ctx, const std::shared_ptr<stream>& on, engine runs_on, stream::ticket done) {
+  if (queues().queues != 0) ctx.ends.insert_or_assign({on->queue, runs_on}, stream::dependency{on, done});
+}
+
 // Under ctx.mutex: what work on `on` must wait for.
-std::vector<stream::dependency> dependencies(context& ctx, const std::shared_ptr<stream>& on) {
+std::vector<stream::dependency> dependencies(context& ctx, const std::shared_ptr<stream>& on, engine runs_on) {
   std::vector<stream::dependency> after;
+  if (const auto end = ctx.ends.find({on->queue, runs_on}); end != ctx.ends.end())
+    if (const auto& last = end->second; last.on != on && !last.on->has_completed(last.until)) after.push_back(last);
   if (on != ctx.legacy) {
     if (on->is_blocking() && !ctx.legacy->is_idle()) after.push_back({ctx.legacy, ctx.legacy->submitted()});
     return after;
@@ -132,9 +154,18 @@ std::vector<stream::dependency> dependencies(context& ctx, const std::shared_ptr
 
 }  // namespace
 
-stream::ticket submit(const context_ref& ctx, const std::shared_ptr<stream>& on, stream::action work, bool always) {
+void assign_queue(context& ctx, stream& made) {
+  if (queues().queues != 0) made.queue = ctx.next_queue++ % queues().queues;
+}
+
+stream::ticket submit(const context_ref& ctx, const std::shared_ptr<stream>& on, stream::action work, bool always,
+                      engine runs_on) {
+  const std::lock_guard submitting(ctx->submitting);
+  make_room(*on);
   const std::lock_guard lock(ctx->mutex);
-  return on->submit(dependencies(*ctx, on), std::move(work), always);
+  const auto done = on->submit(dependencies(*ctx, on, runs_on), std::move(work), always);
+  note_end(*ctx, on, runs_on, done);
+  return done;
 }
 
 result_t enqueue(const stream_entry& s, int type, stream::action work, bool always, stream::ticket* queued) {
@@ -142,7 +173,8 @@ result_t enqueue(const stream_entry& s, int type, stream::action work, bool alwa
   if (capture_operation(s, type, work, rc)) return rc;
   if (s.on == s.ctx->legacy) rc = refuse_while_capturing(s);
   if (rc != code::success) return rc;
-  const auto done = submit(s.ctx, s.on, std::move(work), always);
+  const auto runs_on = type == graph_node_type::memcpy ? engine::copy : engine::compute;
+  const auto done = submit(s.ctx, s.on, std::move(work), always, runs_on);
   if (queued != nullptr) *queued = done;
   return code::success;
 }
@@ -152,15 +184,21 @@ result_t run_synchronously(const context_ref& ctx, const stream::action& work) {
   stream::ticket done = 0;
   bool is_claimed = false;
   {
+    const std::lock_guard submitting(ctx->submitting);
+    make_room(*ctx->legacy);
     const std::lock_guard lock(ctx->mutex);
-    auto after = dependencies(*ctx, ctx->legacy);
+    auto after = dependencies(*ctx, ctx->legacy, engine::copy);
     is_claimed = after.empty() && ctx->legacy->try_claim(done);
     if (!is_claimed) done = ctx->legacy->submit(std::move(after), work, false);
+    note_end(*ctx, ctx->legacy, engine::copy, done);
   }
   if (is_claimed) ctx->legacy->run_claimed(work);
   else ctx->legacy->wait(done);
   return ctx->fate->error.load();
 }
+
+// How often a call found its stream's queue full and blocked, since the process began.
+PL_SIM_EXPORT unsigned long long peerlaneSimQueueWaits() { return g_waits_for_room.load(); }
 
 // ---- driver calls ---------------------------------------------------------------------------------------------------
 

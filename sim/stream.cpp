@@ -62,6 +62,21 @@ bool stream::is_idle() {
   return completed_ == submitted_;
 }
 
+bool stream::has_completed(ticket until) {
+  const std::lock_guard lock(mutex_);
+  return completed_ >= until;
+}
+
+bool stream::has_room(std::uint64_t depth) {
+  const std::lock_guard lock(mutex_);
+  return submitted_ - completed_ < depth;
+}
+
+void stream::wait_for_room(std::uint64_t depth) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return submitted_ - completed_ < depth; });
+}
+
 void stream::start_worker_locked() {
   has_worker_ = true;
   start_thread([self = shared_from_this()] { self->work_loop(); });

@@ -49,6 +49,9 @@ class stream : public std::enable_shared_from_this<stream> {
   int priority() const { return priority_; }
   bool is_blocking() const { return (flags_ & stream_flag::non_blocking) == 0; }
 
+  // Which of its context's hardware queues the stream goes through; set when it is made.
+  unsigned queue = 0;
+
   // Queues work. `always` runs even when the context has failed or is being destroyed (bookkeeping, not device work).
   ticket submit(std::vector<dependency> after, action work, bool always);
   // Claims the stream for work that the caller then runs itself through run_claimed; false if work is outstanding.
@@ -58,6 +61,10 @@ class stream : public std::enable_shared_from_this<stream> {
   void wait(ticket until);
   ticket submitted();
   bool is_idle();
+  bool has_completed(ticket until);
+  // Fewer than `depth` operations are outstanding.
+  bool has_room(std::uint64_t depth);
+  void wait_for_room(std::uint64_t depth);
 
   // Stream capture, under graph_mutex(): the sequence the stream takes part in, the nodes that its next node follows, and
   // the copy of these that the application was last shown.

@@ -13,6 +13,7 @@ PL_SIM_API cuStreamCreateWithPriority(stream_t* out, unsigned flags, int priorit
   auto made = std::make_shared<stream>(e.ctx->handle, e.ctx->fate, flags, clamped);
   {
     const std::lock_guard lock(e.ctx->mutex);
+    assign_queue(*e.ctx, *made);
     e.ctx->streams.push_back(made);
   }
   *out = streams().insert(std::move(made));
