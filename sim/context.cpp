@@ -44,7 +44,7 @@ context_ref make_context(device& on, unsigned flags, bool is_primary, context_t 
   made->on = &on;
   made->flags = flags;
   made->is_primary = is_primary;
-  made->legacy = std::make_shared<stream>(made->handle, made->fate, stream_flag::standard, 0);
+  made->legacy = std::make_shared<stream>(made->handle, made->fate, on.ordinal, stream_flag::standard, 0);
   assign_queue(*made, *made->legacy);
   contexts().table.assign(made->handle, made);
   return made;

@@ -66,7 +66,12 @@ PL_SIM_API cuEventRecordWithFlags(event_t handle, stream_t on, unsigned flags) {
   if (flags == event_record_flag::external) return code::invalid_value;  // a graph's nodes only
   const auto next = e.found->make_latest();
   return enqueue(
-      s, graph_node_type::event_record, [next] { next->pass(monotonic_ns()); }, true);
+      s, graph_node_type::event_record,
+      [next] {
+        order_stores();
+        next->pass(monotonic_ns());
+      },
+      true);
 }
 
 PL_SIM_API cuEventRecord(event_t handle, stream_t on) {

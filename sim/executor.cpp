@@ -38,7 +38,7 @@ void work_loop(executor& self) {
     const std::uint64_t index = current->next_block++;
     if (current->next_block == blocks) self.queue.pop_front();
     lock.unlock();
-    run_block(*current->work, index);
+    run_block(*current, index);
     {
       const std::lock_guard done(current->mutex);
       if (++current->finished_blocks == blocks) current->changed.notify_all();
@@ -54,6 +54,8 @@ void execute_launch(const std::shared_ptr<const launch>& work) {
   executor& on = executor_of(work->device_ordinal);
   const auto started = std::make_shared<launch_run>();
   started->work = work;
+  started->stores = current_writer();
+  order_stores();
   {
     const std::lock_guard lock(on.mutex);
     on.queue.push_back(started);

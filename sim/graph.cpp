@@ -104,10 +104,11 @@ class run {
     const graph_node& node = *what_->steps[at].node;
     const context_fate& fate = *node.ctx->fate;
     random_delay();
-    if (node.type == graph_node_type::event_record) moments_[at]->pass(monotonic_ns());
+    if (node.type == graph_node_type::event_record) order_stores(), moments_[at]->pass(monotonic_ns());
     else if (node.type == graph_node_type::event_wait) {
       if (moments_[at] != nullptr) moments_[at]->wait_unless(fate.stopped);
     } else if (!fate.ended()) node.work();
+    if (what_->lanes.size() > 1) order_stores();  // another lane may follow
   }
   void wait_for(std::size_t step) {
     std::unique_lock lock(mutex_);
@@ -126,7 +127,7 @@ void start_lanes(graph_exec& exec, const context_ref& ctx, const std::shared_ptr
   if (exec.ctx != ctx) exec.lanes.clear();
   exec.ctx = ctx;
   while (exec.lanes.size() + 1 < what->lanes.size())
-    exec.lanes.push_back(std::make_shared<stream>(ctx->handle, ctx->fate, stream_flag::non_blocking, 0));
+    exec.lanes.push_back(std::make_shared<stream>(ctx->handle, ctx->fate, ctx->on->ordinal, stream_flag::non_blocking, 0));
   out = std::make_shared<run>(what);
 }
 

@@ -35,6 +35,7 @@ struct launch {
 // One run of it; the executor's.
 struct launch_run {
   std::shared_ptr<const launch> work;
+  std::shared_ptr<store_buffer> stores;  // of the stream it runs in
   std::uint64_t next_block = 0;
   std::mutex mutex;
   std::condition_variable changed;
@@ -49,6 +50,6 @@ const sim_abi::kernel_services* kernel_services_table();
 void execute_launch(const std::shared_ptr<const launch>& work);
 
 // One block, on the calling thread (executor only).
-void run_block(const launch& work, std::uint64_t index);
+void run_block(const launch_run& run, std::uint64_t index);
 
 }  // namespace pl::sim

@@ -42,6 +42,7 @@ result_t allocate_device(const context& ctx, std::size_t bytes, device_ptr& out)
 
 bool release_allocation(const allocation_ref& doomed) {
   if (address_space::instance().remove(doomed->base) != doomed) return false;
+  settle_all_stores();
   switch (doomed->kind) {
     case memory_kind::device:
       if (doomed->bytes < kPackedBelowBytes) small_heap(doomed->device_ordinal).free(doomed->base, doomed->bytes, 0);

@@ -15,7 +15,7 @@
 #include <mutex>
 #include <vector>
 
-#include "device.hpp"
+#include "store_buffer.hpp"
 
 namespace pl::sim {
 
@@ -41,8 +41,12 @@ class stream : public std::enable_shared_from_this<stream> {
     ticket until;
   };
 
-  stream(context_t owner, std::shared_ptr<context_fate> fate, unsigned flags, int priority)
-      : owner_(owner), fate_(std::move(fate)), flags_(flags), priority_(priority) {}
+  stream(context_t owner, std::shared_ptr<context_fate> fate, int device, unsigned flags, int priority)
+      : owner_(owner),
+        fate_(std::move(fate)),
+        flags_(flags),
+        priority_(priority),
+        stores_(std::make_shared<store_buffer>(device, false)) {}
 
   context_t owner() const { return owner_; }
   unsigned flags() const { return flags_; }
@@ -58,6 +62,7 @@ class stream : public std::enable_shared_from_this<stream> {
   bool try_claim(ticket& claimed);
   void run_claimed(const action& work);
 
+  // Returns when the operation is complete and what it stored can be seen everywhere.
   void wait(ticket until);
   ticket submitted();
   bool is_idle();
@@ -87,6 +92,7 @@ class stream : public std::enable_shared_from_this<stream> {
   const std::shared_ptr<context_fate> fate_;
   const unsigned flags_;
   const int priority_;
+  const std::shared_ptr<store_buffer> stores_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

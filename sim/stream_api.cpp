@@ -10,7 +10,7 @@ PL_SIM_API cuStreamCreateWithPriority(stream_t* out, unsigned flags, int priorit
   if (!e) return e.rc;
   if (out == nullptr || (flags & ~unsigned{stream_flag::non_blocking}) != 0) return code::invalid_value;
   const int clamped = priority < -5 ? -5 : priority > 0 ? 0 : priority;  // out of range is no error, as documented
-  auto made = std::make_shared<stream>(e.ctx->handle, e.ctx->fate, flags, clamped);
+  auto made = std::make_shared<stream>(e.ctx->handle, e.ctx->fate, e.ctx->on->ordinal, flags, clamped);
   {
     const std::lock_guard lock(e.ctx->mutex);
     assign_queue(*e.ctx, *made);
@@ -113,6 +113,7 @@ PL_SIM_API cuLaunchHostFunc(stream_t handle, host_function_t function, void* dat
   if (!s) return s.rc;
   if (function == nullptr) return code::invalid_value;
   return enqueue(s, graph_node_type::host, [function, data] {
+    order_stores();
     const host_function_scope scope;
     function(data);
   });
@@ -127,6 +128,7 @@ PL_SIM_API cuStreamAddCallback(stream_t handle, stream_callback callback, void* 
   submit(
       s.ctx, s.on,
       [callback, data, handle, fate = s.ctx->fate] {
+        order_stores();
         const host_function_scope scope;
         callback(handle, fate->error.load(), data);
       },

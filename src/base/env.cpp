@@ -87,6 +87,9 @@ constexpr std::array kVariables = {
     env_variable{"PEERLANE_SIM_SEED", env_type::integer, "", "0", "",
                  "simulated GPU: seed of delays and legal reorderings; 0 adds none"},
     env_variable{
+        "PEERLANE_SIM_DELAY", env_type::integer, "us", "0", "",
+        "simulated GPU: how long stores to other devices and the host are held back, about, to arrive in another order"},
+    env_variable{
         "PEERLANE_SIM_QUEUE", env_type::integer, "operations", "1024", "",
         "simulated GPU: how many operations of a stream may be outstanding before the next call blocks; 0: any number"},
     env_variable{"PEERLANE_SIM_QUEUES", env_type::integer, "", "0", "",

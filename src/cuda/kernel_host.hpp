@@ -11,7 +11,7 @@
 
 namespace pl::sim_abi {
 
-constexpr std::uint32_t kernel_abi_version = 1;
+constexpr std::uint32_t kernel_abi_version = 2;
 
 struct thread_ids {
   unsigned thread[3];
@@ -31,6 +31,11 @@ struct kernel_services {
   void (*sync_threads)();
   void (*yield)();                     // a poll: let others run
   void (*pause_ns)(std::uint64_t ns);  // a poll that is in no hurry
+  // Delayed visibility. While the word is not 0, stores and system fences go through the two functions. A store that is
+  // taken (true) must not be made by the kernel; a releasing one comes after the thread's earlier stores.
+  const std::uint32_t* store_delay;
+  bool (*take_store)(std::uint64_t address, const void* value, std::size_t bytes, bool is_release);
+  void (*fence_system)();
 };
 
 struct kernel_descriptor {
