@@ -180,12 +180,12 @@ result_t enqueue(const stream_entry& s, int type, stream::action work, bool alwa
 }
 
 result_t run_synchronously(const context_ref& ctx, const stream::action& work) {
-  if (const auto rc = refuse_while_capturing({code::success, ctx, ctx->legacy}); rc != code::success) return rc;
+  if (is_anything_captured())
+    if (const auto rc = refuse_while_capturing({code::success, ctx, ctx->legacy}); rc != code::success) return rc;
   stream::ticket done = 0;
   bool is_claimed = false;
   {
     const std::lock_guard submitting(ctx->submitting);
-    make_room(*ctx->legacy);
     const std::lock_guard lock(ctx->mutex);
     auto after = dependencies(*ctx, ctx->legacy, engine::copy);
     is_claimed = after.empty() && ctx->legacy->try_claim(done);

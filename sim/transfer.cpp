@@ -11,7 +11,7 @@ struct run {
   std::byte* to;
   const std::byte* from;
   std::size_t bytes;
-  object_ref keep;  // of the destination
+  const object_ref* keep;  // of the destination, the operand's own
 };
 
 constexpr std::size_t kShuffledChunkBytes = 32u << 10;
@@ -40,7 +40,7 @@ std::vector<run> pair_up(const std::vector<piece>& to, const std::vector<piece>&
   std::size_t f_done = 0;
   while (t < to.size() && f < from.size()) {
     const std::size_t bytes = std::min(to[t].bytes - t_done, from[f].bytes - f_done);
-    if (bytes != 0) runs.push_back({to[t].data + t_done, from[f].data + f_done, bytes, to[t].keep});
+    if (bytes != 0) runs.push_back({to[t].data + t_done, from[f].data + f_done, bytes, &to[t].keep});
     t_done += bytes;
     f_done += bytes;
     if (t_done == to[t].bytes) ++t, t_done = 0;
@@ -63,14 +63,29 @@ void move_shuffled(const run& r) {
   }
 }
 
+// Aligned words at once, as they may be changing.
+std::vector<std::byte> load_words(const std::byte* from, std::size_t bytes) {
+  std::vector<std::byte> out(bytes);
+  if (reinterpret_cast<std::uintptr_t>(from) % 8 != 0 || bytes % 8 != 0) {
+    std::memcpy(out.data(), from, bytes);
+    return out;
+  }
+  for (std::size_t at = 0; at < bytes; at += 8) {
+    const auto word = __atomic_load_n(reinterpret_cast<const std::uint64_t*>(from + at), __ATOMIC_ACQUIRE);
+    std::memcpy(out.data() + at, &word, 8);
+  }
+  return out;
+}
+
 // About half of the copy is held back, in parts that have no order among themselves.
 void move_delayed(store_buffer& writer, const run& r) {
   constexpr std::size_t kParts = 8;
   const std::size_t part = std::clamp<std::size_t>(round_up(r.bytes / kParts, 8), 8, kPageBytes);
   for (std::size_t at = 0; at < r.bytes; at += part) {
     const std::size_t bytes = std::min(part, r.bytes - at);
-    if (random_below(2) == 0) writer.hold(r.to + at, r.from + at, bytes, r.keep);
-    else store_words(r.to + at, r.from + at, bytes);
+    const auto read = load_words(r.from + at, bytes);
+    if (random_below(2) == 0) writer.hold(r.to + at, read.data(), bytes, *r.keep);
+    else store_words(r.to + at, read.data(), bytes);
   }
 }
 
@@ -83,7 +98,7 @@ void move_bytes(const std::vector<piece>& to, const std::vector<piece>& from) {
     for (const piece& p : from)
       if (is_remote(p.keep, writer->device())) observe(p.data, p.bytes, writer->device());
   for (const run& r : pair_up(to, from)) {
-    if (writer != nullptr && is_remote(r.keep, writer->device())) {
+    if (writer != nullptr && is_remote(*r.keep, writer->device())) {
       move_delayed(*writer, r);
       continue;
     }
