@@ -123,7 +123,7 @@ TEST_F(Process, LateStoresOfAnotherProcessKeepTheirRules) {
     }
     EXPECT_EQ(run_child("ProcessChild.SendLate",
                         {"PL_TEST_HANDLE=" + to_hex(&handle, sizeof handle), "PL_TEST_FLAGS=" + std::to_string(flags),
-                         "PL_TEST_ROUNDS=" + std::to_string(kRounds), "PEERLANE_SIM_SEED=5", "PEERLANE_SIM_DELAY=1000"}),
+                         "PL_TEST_ROUNDS=" + std::to_string(kRounds), "PEERLANE_SIM_SEED=5", "PEERLANE_SIM_DELAY=8000"}),
               0);
     CU_OK(cuStreamSynchronize(receiving));
     std::uint64_t stale = 0;
