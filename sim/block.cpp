@@ -24,7 +24,7 @@ constexpr std::size_t kSharedAlignment = 128;  // a GPU's begins at 0 of its own
 
 class block_runner {
  public:
-  void run(launch& work, std::uint64_t index);
+  void run(const launch_run& what, std::uint64_t index);
 
   // services, on the current fiber
   const sim_abi::thread_ids* self() const { return &current_->ids; }
@@ -33,6 +33,8 @@ class block_runner {
   void synchronize();
   void yield();
   void pause(std::uint64_t ns);
+  bool take_store(std::uint64_t address, const void* value, std::size_t bytes, bool is_release);
+  void fence_system();
 
  private:
   enum class state { ready, at_barrier, ended };
@@ -51,7 +53,13 @@ class block_runner {
   [[noreturn]] void abandon();
   [[noreturn]] void fault(result_t why, std::uint64_t address, const char* what);
 
-  launch* work_ = nullptr;
+  const reach& find(std::uint64_t address, std::size_t bytes, bool is_write);
+  // Who the running CUDA thread is to the store buffer; its place among the block's threads is all that counts.
+  store_author author() const;
+
+  const launch* work_ = nullptr;
+  store_buffer* stores_ = nullptr;
+  std::uint64_t index_ = 0;
   std::vector<std::unique_ptr<cuda_thread>> threads_;  // reused from block to block
   unsigned count_ = 0;
   unsigned alive_ = 0;
@@ -98,8 +106,11 @@ void block_runner::prepare(std::uint64_t index) {
   }
 }
 
-void block_runner::run(launch& work, std::uint64_t index) {
+void block_runner::run(const launch_run& what, std::uint64_t index) {
+  const launch& work = *what.work;
   work_ = &work;
+  stores_ = what.stores.get();
+  index_ = index;
   if (must_stop()) return;
   prepare(index);
   while (alive_ != 0 && !must_stop()) {
@@ -134,6 +145,7 @@ void block_runner::release_barrier() {
   if (alive_ == 0) return;
   waiting_ = 0;
   has_progress_ = true;
+  if (stores_are_delayed()) stores_->join_block(index_);
   for (unsigned i = 0; i < count_; ++i)
     if (threads_[i]->now == state::at_barrier) threads_[i]->now = state::ready;
 }
@@ -166,6 +178,28 @@ void block_runner::fault(result_t why, std::uint64_t address, const char* what) 
 }
 
 void* block_runner::translate(std::uint64_t address, std::size_t bytes, bool is_write) {
+  const reach& found = find(address, bytes, is_write);
+  std::byte* const data = found.data + (address - found.base);
+  if (stores_are_delayed() && is_remote(found.keep, work_->device_ordinal)) observe(data, bytes, work_->device_ordinal);
+  return data;
+}
+
+store_author block_runner::author() const {
+  const auto& ids = current_->ids;
+  return {index_, ids.thread[0] + ids.block_dim[0] * (ids.thread[1] + ids.block_dim[1] * ids.thread[2])};
+}
+
+bool block_runner::take_store(std::uint64_t address, const void* value, std::size_t bytes, bool is_release) {
+  const reach found = find(address, bytes, true);
+  if (is_release) stores_->drain_of(author());
+  if (!is_remote(found.keep, work_->device_ordinal)) return false;
+  stores_->hold(found.data + (address - found.base), value, bytes, found.keep, author());
+  return true;
+}
+
+void block_runner::fence_system() { stores_->drain_of(author()); }
+
+const reach& block_runner::find(std::uint64_t address, std::size_t bytes, bool is_write) {
   if (address % bytes != 0) fault(code::misaligned_address, address, "misaligned access");
   has_progress_ |= is_write;
   auto& space = address_space::instance();
@@ -176,13 +210,11 @@ void* block_runner::translate(std::uint64_t address, std::size_t bytes, bool is_
   }
   for (const auto& entry : cache_)
     if (address >= entry.base && address < entry.end && bytes <= entry.end - address && (!is_write || entry.is_writable))
-      return entry.data + (address - entry.base);
+      return entry;
   reach found;
   if (!space.reach_from_kernel(address, bytes, is_write, work_->device_ordinal, work_->reachable_devices, found))
     fault(code::illegal_address, address, is_write ? "illegal write" : "illegal read");
-  void* const result = found.data + (address - found.base);
-  cache_[next_cache_++ % kCachedTranslations] = std::move(found);
-  return result;
+  return cache_[next_cache_++ % kCachedTranslations] = std::move(found);
 }
 
 unsigned block_runner::multicast(std::uint64_t address, std::size_t bytes, void** out) {
@@ -234,10 +266,15 @@ const sim_abi::kernel_services* kernel_services_table() {
       [] { t_runner.yield(); },
       [](std::uint64_t ns) { t_runner.pause(ns); },
       [](std::uint64_t address, std::size_t bytes, void** out) { return t_runner.multicast(address, bytes, out); },
+      &g_store_delay_us,
+      [](std::uint64_t address, const void* value, std::size_t bytes, bool is_release) {
+        return t_runner.take_store(address, value, bytes, is_release);
+      },
+      [] { t_runner.fence_system(); },
   };
   return &kTable;
 }
 
-void run_block(launch& work, std::uint64_t index) { t_runner.run(work, index); }
+void run_block(const launch_run& run, std::uint64_t index) { t_runner.run(run, index); }
 
 }  // namespace pl::sim

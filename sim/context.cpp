@@ -7,6 +7,9 @@
 
 #include <algorithm>
 
+#include "capture.hpp"
+#include "settings.hpp"
+
 namespace pl::sim {
 namespace {
 
@@ -41,7 +44,8 @@ context_ref make_context(device& on, unsigned flags, bool is_primary, context_t 
   made->on = &on;
   made->flags = flags;
   made->is_primary = is_primary;
-  made->legacy = std::make_shared<stream>(made->handle, made->fate, stream_flag::standard, 0);
+  made->legacy = std::make_shared<stream>(made->handle, made->fate, on.ordinal, stream_flag::standard, 0);
+  assign_queue(*made, *made->legacy);
   contexts().table.assign(made->handle, made);
   return made;
 }
@@ -50,7 +54,8 @@ context_ref make_context(device& on, unsigned flags, bool is_primary, context_t 
 void end_context(const context_ref& ended) {
   ended->fate->stopped = true;
   ended->synchronize();
-  streams().remove_if([&](const stream& s) { return s.owner() == ended->handle; });
+  for (const auto& gone : streams().remove_if([&](const stream& s) { return s.owner() == ended->handle; }))
+    leave_capture(*gone);
   release_context_memory(ended->handle);
   release_context_events(ended->handle);
   release_context_modules(ended->handle);
@@ -113,9 +118,29 @@ stream_entry enter_stream(stream_t handle) {
 
 namespace {
 
+const queue_settings& queues() {
+  static const queue_settings settings = read_queue_settings();
+  return settings;
+}
+
+std::atomic<std::uint64_t> g_waits_for_room{0};
+
+void make_room(stream& on) {
+  const auto depth = queues().depth;
+  if (depth == 0 || on.has_room(depth)) return;
+  ++g_waits_for_room;  // before the wait: it may be for ever
+  on.wait_for_room(depth);
+}
+
+void note_end(context& ctx, const std::shared_ptr<stream>& on, engine runs_on, stream::ticket done) {
+  if (queues().queues != 0) ctx.ends.insert_or_assign({on->queue, runs_on}, stream::dependency{on, done});
+}
+
 // Under ctx.mutex: what work on `on` must wait for.
-std::vector<stream::dependency> dependencies(context& ctx, const std::shared_ptr<stream>& on) {
+std::vector<stream::dependency> dependencies(context& ctx, const std::shared_ptr<stream>& on, engine runs_on) {
   std::vector<stream::dependency> after;
+  if (const auto end = ctx.ends.find({on->queue, runs_on}); end != ctx.ends.end())
+    if (const auto& last = end->second; last.on != on && !last.on->has_completed(last.until)) after.push_back(last);
   if (on != ctx.legacy) {
     if (on->is_blocking() && !ctx.legacy->is_idle()) after.push_back({ctx.legacy, ctx.legacy->submitted()});
     return after;
@@ -129,24 +154,51 @@ std::vector<stream::dependency> dependencies(context& ctx, const std::shared_ptr
 
 }  // namespace
 
-stream::ticket submit(const context_ref& ctx, const std::shared_ptr<stream>& on, stream::action work, bool always) {
+void assign_queue(context& ctx, stream& made) {
+  if (queues().queues != 0) made.queue = ctx.next_queue++ % queues().queues;
+}
+
+stream::ticket submit(const context_ref& ctx, const std::shared_ptr<stream>& on, stream::action work, bool always,
+                      engine runs_on) {
+  const std::lock_guard submitting(ctx->submitting);
+  make_room(*on);
   const std::lock_guard lock(ctx->mutex);
-  return on->submit(dependencies(*ctx, on), std::move(work), always);
+  const auto done = on->submit(dependencies(*ctx, on, runs_on), std::move(work), always);
+  note_end(*ctx, on, runs_on, done);
+  return done;
+}
+
+result_t enqueue(const stream_entry& s, int type, stream::action work, bool always, stream::ticket* queued) {
+  result_t rc = code::success;
+  if (capture_operation(s, type, work, rc)) return rc;
+  if (s.on == s.ctx->legacy) rc = refuse_while_capturing(s);
+  if (rc != code::success) return rc;
+  const auto runs_on = type == graph_node_type::memcpy ? engine::copy : engine::compute;
+  const auto done = submit(s.ctx, s.on, std::move(work), always, runs_on);
+  if (queued != nullptr) *queued = done;
+  return code::success;
 }
 
 result_t run_synchronously(const context_ref& ctx, const stream::action& work) {
+  if (is_anything_captured())
+    if (const auto rc = refuse_while_capturing({code::success, ctx, ctx->legacy}); rc != code::success) return rc;
   stream::ticket done = 0;
   bool is_claimed = false;
   {
+    const std::lock_guard submitting(ctx->submitting);
     const std::lock_guard lock(ctx->mutex);
-    auto after = dependencies(*ctx, ctx->legacy);
+    auto after = dependencies(*ctx, ctx->legacy, engine::copy);
     is_claimed = after.empty() && ctx->legacy->try_claim(done);
     if (!is_claimed) done = ctx->legacy->submit(std::move(after), work, false);
+    note_end(*ctx, ctx->legacy, engine::copy, done);
   }
   if (is_claimed) ctx->legacy->run_claimed(work);
   else ctx->legacy->wait(done);
   return ctx->fate->error.load();
 }
+
+// How often a call found its stream's queue full and blocked, since the process began.
+PL_SIM_EXPORT unsigned long long peerlaneSimQueueWaits() { return g_waits_for_room.load(); }
 
 // ---- driver calls ---------------------------------------------------------------------------------------------------
 
@@ -320,15 +372,14 @@ PL_SIM_API cuCtxGetId(context_t handle, unsigned long long* id) {
   return code::success;
 }
 
-PL_SIM_API cuCtxSynchronize() {
-  const auto e = enter();
-  return e ? e.ctx->synchronize() : e.rc;
-}
-
 PL_SIM_API cuCtxSynchronize_v2(context_t handle) {
   const auto e = enter(handle);
-  return e ? e.ctx->synchronize() : e.rc;
+  if (!e) return e.rc;
+  if (const auto rc = refuse_while_capturing(*e.ctx); rc != code::success) return rc;
+  return e.ctx->synchronize();
 }
+
+PL_SIM_API cuCtxSynchronize() { return cuCtxSynchronize_v2(nullptr); }
 
 PL_SIM_API cuCtxGetApiVersion(context_t handle, unsigned* version) {
   const auto e = enter(handle);

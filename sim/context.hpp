@@ -13,6 +13,9 @@
 
 namespace pl::sim {
 
+// A hardware queue has one order for each of these: a copy does not stand behind another stream's kernel.
+enum class engine { compute, copy };
+
 struct context {
   context_t handle = nullptr;
   unsigned long long id = 0;  // never given out twice, although a primary context keeps its handle over a reset
@@ -22,9 +25,14 @@ struct context {
   std::shared_ptr<context_fate> fate = std::make_shared<context_fate>();
   std::shared_ptr<stream> legacy;  // the NULL stream
 
+  // Held by a call that puts work into a stream, also while it waits for room there: the other streams' calls then wait
+  // as well, as in the real driver. Before `mutex`.
+  std::mutex submitting;
   std::mutex mutex;                            // guards what follows, and makes a submission and its dependencies one step
   std::vector<std::weak_ptr<stream>> streams;  // all but legacy; destroyed ones stay until their work is done
   std::map<int, std::size_t> limits;
+  unsigned next_queue = 0;                                         // hardware queue of the next stream
+  std::map<std::pair<unsigned, engine>, stream::dependency> ends;  // last work in each shared hardware queue
 
   std::atomic<unsigned> peers{0};  // bit per device ordinal whose memory this context's kernels may touch
 
@@ -58,8 +66,16 @@ struct stream_entry {
 };
 stream_entry enter_stream(stream_t handle);
 
-// Queues work with the legacy stream's ordering rules.
-stream::ticket submit(const context_ref& ctx, const std::shared_ptr<stream>& on, stream::action work, bool always = false);
+// What every asynchronous call ends with: the work becomes a node if the stream is in capture, else it is queued and
+// `queued` (if wanted) is its ticket. `type` is a graph_node_type. Refused when a capture forbids it.
+result_t enqueue(const stream_entry& s, int type, stream::action work, bool always = false,
+                 stream::ticket* queued = nullptr);
+// Queues work with the legacy stream's ordering rules, whatever is being captured. Blocks while the stream's queue is
+// full. Where streams share a hardware queue, the work also waits for what was put into that queue before.
+stream::ticket submit(const context_ref& ctx, const std::shared_ptr<stream>& on, stream::action work, bool always = false,
+                      engine runs_on = engine::compute);
+// Gives a new stream its hardware queue. Under ctx.mutex, or before the context is known to others.
+void assign_queue(context& ctx, stream& made);
 // Runs work in the order of the legacy stream and returns when it is done; on the calling thread when nothing is
 // outstanding. The sticky error, if there is one afterwards.
 result_t run_synchronously(const context_ref& ctx, const stream::action& work);

@@ -3,10 +3,11 @@
 // memory alive until the copy has run.
 //
 // Pageable host memory follows the real rules: an asynchronous copy from it has read the source when the call returns,
-// a copy to it has completed when the call returns. Only pinned, registered or managed memory is truly asynchronous.
+// a copy to it has completed when the call returns. Only pinned, registered or managed memory is truly asynchronous, and
+// only such copies are accepted into graphs here.
 #include <cstring>
 
-#include "context.hpp"
+#include "capture.hpp"
 #include "pace.hpp"
 #include "transfer.hpp"
 
@@ -49,7 +50,7 @@ bool is_allowed(device_ptr address, side wanted) {
 }
 
 result_t copy(device_ptr dst, side dst_side, device_ptr src, side src_side, std::size_t bytes) {
-  const auto e = enter();
+  const auto e = enter_unsafe();
   if (!e) return e.rc;
   if (bytes == 0) return code::success;
   if (!is_allowed(dst, dst_side) || !is_allowed(src, src_side)) return code::invalid_value;
@@ -68,12 +69,16 @@ result_t copy_async(device_ptr dst, side dst_side, device_ptr src, side src_side
   operands op;
   if (const auto rc = resolve_both(dst, src, bytes, op); rc != code::success) return rc;
   const bool must_finish = is_pageable(dst);
+  if (must_finish || is_pageable(src))
+    if (const auto rc = refuse_while_capturing(s); rc != code::success) return rc;
   std::shared_ptr<std::vector<std::byte>> staged;
   if (is_pageable(src) && !must_finish) staged = stage(op, bytes);
-  const auto done = submit(s.ctx, s.on, [op = std::move(op), staged, dst, src, bytes, device = s.ctx->on->ordinal] {
+  stream::ticket done = 0;
+  auto work = [op = std::move(op), staged, dst, src, bytes, device = s.ctx->on->ordinal] {
     run_paced(dst, src, bytes, device, [&] { move_bytes(op.to, op.from); });
-  });
-  if (!must_finish) return code::success;
+  };
+  const auto rc = enqueue(s, graph_node_type::memcpy, std::move(work), false, &done);
+  if (rc != code::success || !must_finish) return rc;
   s.on->wait(done);
   return s.ctx->fate->error.load();
 }
@@ -161,8 +166,30 @@ PL_SIM_API cuMemcpyPeerAsync(device_ptr dst, context_t dst_context, device_ptr s
   return copy_async(dst, side::device, src, side::device, bytes, on);
 }
 
+// One operation of the stream whose copies have no order among themselves.
+PL_SIM_API cuMemcpyBatchAsync_v2(device_ptr* dsts, device_ptr* srcs, std::size_t* sizes, std::size_t count,
+                                 memcpy_attributes* attributes, std::size_t* first, std::size_t attribute_count,
+                                 stream_t handle) {
+  const auto s = enter_stream(handle);
+  if (!s) return s.rc;
+  if (s.on == s.ctx->legacy || dsts == nullptr || srcs == nullptr || sizes == nullptr || count == 0)
+    return code::invalid_value;
+  if (attributes == nullptr || first == nullptr || attribute_count == 0 || attribute_count > count || first[0] != 0)
+    return code::invalid_value;
+  for (std::size_t i = 0; i < attribute_count; ++i)
+    if (attributes[i].source_order < memcpy_source_order::stream || attributes[i].source_order > memcpy_source_order::any ||
+        first[i] >= count || (i > 0 && first[i] <= first[i - 1]))
+      return code::invalid_value;
+  operands op;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (is_pageable(dsts[i]) || is_pageable(srcs[i])) return code::not_supported;
+    if (const auto rc = resolve_both(dsts[i], srcs[i], sizes[i], op); rc != code::success) return rc;
+  }
+  return enqueue(s, graph_node_type::memcpy, [op = std::move(op)] { move_bytes(op.to, op.from); });
+}
+
 PL_SIM_API cuMemcpy2D_v2(const copy_2d* c) {
-  const auto e = enter();
+  const auto e = enter_unsafe();
   if (!e) return e.rc;
   if (c == nullptr) return code::invalid_value;
   if (c->width == 0 || c->height == 0) return code::success;
@@ -180,8 +207,12 @@ PL_SIM_API cuMemcpy2DAsync_v2(const copy_2d* c, stream_t handle) {
   if (const auto rc = resolve_2d(*c, op); rc != code::success) return rc;
   const bool has_pageable = (c->src_type == memory_type::host && is_pageable(address_of(c->src_host))) ||
                             (c->dst_type == memory_type::host && is_pageable(address_of(c->dst_host)));
-  const auto done = submit(s.ctx, s.on, [op = std::move(op)] { move_bytes(op.to, op.from); });
-  if (!has_pageable) return code::success;
+  if (has_pageable)
+    if (const auto rc = refuse_while_capturing(s); rc != code::success) return rc;
+  stream::ticket done = 0;
+  const auto rc = enqueue(
+      s, graph_node_type::memcpy, [op = std::move(op)] { move_bytes(op.to, op.from); }, false, &done);
+  if (rc != code::success || !has_pageable) return rc;
   s.on->wait(done);
   return s.ctx->fate->error.load();
 }
@@ -196,7 +227,7 @@ result_t resolve_set(device_ptr dst, std::size_t count, std::size_t element_byte
 }
 
 result_t set(device_ptr dst, std::uint32_t value, std::size_t element_bytes, std::size_t count) {
-  const auto e = enter();
+  const auto e = enter_unsafe();
   if (!e) return e.rc;
   if (count == 0) return code::success;
   std::vector<piece> to;
@@ -210,8 +241,8 @@ result_t set_async(device_ptr dst, std::uint32_t value, std::size_t element_byte
   if (count == 0) return code::success;
   std::vector<piece> to;
   if (const auto rc = resolve_set(dst, count, element_bytes, to); rc != code::success) return rc;
-  submit(s.ctx, s.on, [to = std::move(to), value, element_bytes] { fill_bytes(to, value, element_bytes); });
-  return code::success;
+  return enqueue(s, graph_node_type::memset,
+                 [to = std::move(to), value, element_bytes] { fill_bytes(to, value, element_bytes); });
 }
 
 result_t resolve_set_2d(device_ptr dst, std::size_t pitch, std::size_t element_bytes, std::size_t width, std::size_t height,
@@ -224,7 +255,7 @@ result_t resolve_set_2d(device_ptr dst, std::size_t pitch, std::size_t element_b
 
 result_t set_2d(device_ptr dst, std::size_t pitch, std::uint32_t value, std::size_t element_bytes, std::size_t width,
                 std::size_t height) {
-  const auto e = enter();
+  const auto e = enter_unsafe();
   if (!e) return e.rc;
   if (width == 0 || height == 0) return code::success;
   std::vector<piece> to;

@@ -15,6 +15,7 @@
 #include "env.hpp"
 #include "log.hpp"
 #include "settings.hpp"
+#include "store_buffer.hpp"
 #include "text.hpp"
 
 namespace pl::sim {
@@ -123,6 +124,8 @@ result_t initialize() {
   make_devices(s);
   if (s.devices.empty()) return code::no_device;
   s.seed = static_cast<std::uint64_t>(env_read("PEERLANE_SIM_SEED").integer);
+  set_store_delay(
+      static_cast<std::uint32_t>(std::clamp<std::int64_t>(env_read("PEERLANE_SIM_DELAY").integer, 0, 1'000'000)));
   void* page = mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return code::operating_system;
   madvise(page, kPageBytes, MADV_WIPEONFORK);
@@ -193,6 +196,14 @@ void log_unsupported_once(const char* call, const char* why) {
 }
 
 PL_SIM_EXPORT int peerlaneSimVersion() { return 1; }
+
+// What PEERLANE_SIM_SEED and PEERLANE_SIM_DELAY say, changed at run time. After cuInit, with no work outstanding.
+PL_SIM_EXPORT void peerlaneSimSetDisorder(unsigned long long seed_value, unsigned delay_us) {
+  process_state& s = state();
+  s.seed = seed_value;
+  s.draws = 0;
+  set_store_delay(delay_us);
+}
 
 // The nth (1 = next) call of `call` fails with `code`; one rule a name, a later one replaces it, nth < 1 removes it.
 PL_SIM_EXPORT void peerlaneSimFail(const char* call, int nth, int failure) {

@@ -225,7 +225,9 @@ PL_SIM_API cuFlushGPUDirectRDMAWrites(int target, int scope) {
   if (!e) return e.rc;
   const bool is_known =
       target == flush_target::current_context && (scope == flush_scope::owner || scope == flush_scope::all_devices);
-  return is_known ? code::success : code::invalid_value;
+  if (!is_known) return code::invalid_value;
+  flush_network_writes(scope == flush_scope::owner ? e.ctx->on->ordinal : -1);
+  return code::success;
 }
 
 PL_SIM_API cuProfilerStart() { return enter().rc; }

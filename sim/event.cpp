@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "event.hpp"
 
+#include "capture.hpp"
 #include "clock.hpp"
 #include "context.hpp"
 
@@ -53,29 +54,36 @@ PL_SIM_API cuEventDestroy_v2(event_t handle) {
   return events().remove(handle) != nullptr ? code::success : code::invalid_handle;
 }
 
-PL_SIM_API cuEventRecord(event_t handle, stream_t on) {
+PL_SIM_API cuEventRecordWithFlags(event_t handle, stream_t on, unsigned flags) {
   const auto e = enter_event(handle);
   if (e.rc != code::success) return e.rc;
   const auto s = enter_stream(on);
   if (!s) return s.rc;
+  if (flags > event_record_flag::external) return code::invalid_value;
   if (s.ctx->handle != e.found->owner) return code::invalid_handle;
-  auto next = std::make_shared<moment>();
-  {
-    const std::lock_guard lock(e.found->mutex);
-    e.found->latest = next;
-  }
-  submit(
-      s.ctx, s.on, [next] { next->pass(monotonic_ns()); }, true);
-  return code::success;
+  result_t rc = code::success;
+  if (capture_record(s, *e.found, flags, rc)) return rc;
+  if (flags == event_record_flag::external) return code::invalid_value;  // a graph's nodes only
+  const auto next = e.found->make_latest();
+  return enqueue(
+      s, graph_node_type::event_record,
+      [next] {
+        order_stores();
+        next->pass(monotonic_ns());
+      },
+      true);
 }
 
-PL_SIM_API cuEventRecordWithFlags(event_t handle, stream_t on, unsigned flags) {
-  return flags > 1 ? static_cast<result_t>(code::invalid_value) : cuEventRecord(handle, on);
+PL_SIM_API cuEventRecord(event_t handle, stream_t on) {
+  return cuEventRecordWithFlags(handle, on, event_record_flag::standard);
 }
 
+// Asking an event may make the driver synchronise, so captures can forbid it; one in capture has no time at all.
 PL_SIM_API cuEventSynchronize(event_t handle) {
   const auto e = enter_event(handle);
   if (e.rc != code::success) return e.rc;
+  if (const auto rc = refuse_captured(*e.found); rc != code::success) return rc;
+  if (const auto unsafe = refuse_unsafe(); unsafe != code::success) return unsafe;
   if (const auto awaited = e.found->current()) awaited->wait();
   return e.ctx->fate->error.load();
 }
@@ -83,6 +91,8 @@ PL_SIM_API cuEventSynchronize(event_t handle) {
 PL_SIM_API cuEventQuery(event_t handle) {
   const auto e = enter_event(handle);
   if (e.rc != code::success) return e.rc;
+  if (const auto rc = refuse_captured(*e.found); rc != code::success) return rc;
+  if (const auto unsafe = refuse_unsafe(); unsafe != code::success) return unsafe;
   const auto asked = e.found->current();
   return asked == nullptr || asked->has_passed() ? code::success : code::not_ready;
 }

@@ -10,7 +10,7 @@
 #include <memory>
 #include <mutex>
 
-#include "api.hpp"
+#include "stream.hpp"
 
 namespace pl::sim {
 
@@ -43,12 +43,21 @@ class moment {
   std::uint64_t passed_ns_ = 0;  // CLOCK_MONOTONIC; 0: not yet
 };
 
-struct event {
+struct event : std::enable_shared_from_this<event> {
   context_t owner = nullptr;
   unsigned flags = 0;
   std::mutex mutex;
   std::shared_ptr<moment> latest;  // null: never recorded, which counts as passed
 
+  // Under graph_mutex(): the capture that the event was last recorded in (null: in none), and where.
+  std::shared_ptr<capture> in_capture;
+  std::vector<graph_node_t> tails;
+
+  // The moment that the record made now will pass.
+  std::shared_ptr<moment> make_latest() {
+    const std::lock_guard lock(mutex);
+    return latest = std::make_shared<moment>();
+  }
   std::shared_ptr<moment> current() {
     const std::lock_guard lock(mutex);
     return latest;

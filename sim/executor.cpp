@@ -13,7 +13,7 @@ constexpr std::chrono::milliseconds kLinger{100};
 struct executor {
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<std::shared_ptr<launch>> queue;  // launches with blocks not yet started, in order of arrival
+  std::deque<std::shared_ptr<launch_run>> queue;  // launches with blocks not yet started, in order of arrival
   int threads = 0;
   int idle = 0;
 };
@@ -33,34 +33,39 @@ void work_loop(executor& self) {
       --self.threads;
       return;
     }
-    auto work = self.queue.front();
-    const std::uint64_t index = work->next_block++;
-    if (work->next_block == work->block_count()) self.queue.pop_front();
+    auto current = self.queue.front();
+    const std::uint64_t blocks = current->work->block_count();
+    const std::uint64_t index = current->next_block++;
+    if (current->next_block == blocks) self.queue.pop_front();
     lock.unlock();
-    run_block(*work, index);
+    run_block(*current, index);
     {
-      const std::lock_guard done(work->mutex);
-      if (++work->finished_blocks == work->block_count()) work->changed.notify_all();
+      const std::lock_guard done(current->mutex);
+      if (++current->finished_blocks == blocks) current->changed.notify_all();
     }
-    work = nullptr;
+    current = nullptr;
     lock.lock();
   }
 }
 
 }  // namespace
 
-void execute_launch(const std::shared_ptr<launch>& work) {
+void execute_launch(const std::shared_ptr<const launch>& work) {
   executor& on = executor_of(work->device_ordinal);
+  const auto started = std::make_shared<launch_run>();
+  started->work = work;
+  started->stores = current_writer();
+  order_stores();
   {
     const std::lock_guard lock(on.mutex);
-    on.queue.push_back(work);
+    on.queue.push_back(started);
     std::uint64_t wanted = work->block_count();
     for (int i = on.idle; wanted > static_cast<std::uint64_t>(i) && on.threads < kMultiprocessors; ++i, ++on.threads)
       start_thread([&on] { work_loop(on); });
     on.changed.notify_all();
   }
-  std::unique_lock lock(work->mutex);
-  work->changed.wait(lock, [&] { return work->finished_blocks == work->block_count(); });
+  std::unique_lock lock(started->mutex);
+  started->changed.wait(lock, [&] { return started->finished_blocks == work->block_count(); });
 }
 
 }  // namespace pl::sim

@@ -3,7 +3,7 @@
 // mapped; the record is what makes kernels and attributes accept it.
 #include <sys/mman.h>
 
-#include "context.hpp"
+#include "capture.hpp"
 #include "memory.hpp"
 #include "pace.hpp"
 
@@ -48,7 +48,7 @@ void release_host_memory(const allocation& freed) {
 }
 
 PL_SIM_API cuMemHostAlloc(void** out, std::size_t bytes, unsigned flags) {
-  const auto e = enter();
+  const auto e = enter_unsafe();
   if (!e) return e.rc;
   if (out == nullptr || bytes == 0 || (flags & ~kHostAllocFlags) != 0) return code::invalid_value;
   return allocate_host(*e.ctx, bytes, memory_kind::host, flags, out);
@@ -60,7 +60,7 @@ PL_SIM_API cuMemAllocHost_v2(void** out, std::size_t bytes) {
 }
 
 PL_SIM_API cuMemFreeHost(void* pointer) {
-  const auto e = enter();
+  const auto e = enter_unsafe();
   if (!e) return e.rc;
   const auto found = address_space::instance().find_base(reinterpret_cast<device_ptr>(pointer));
   if (found == nullptr || found->kind != memory_kind::host) return code::invalid_value;
@@ -69,7 +69,7 @@ PL_SIM_API cuMemFreeHost(void* pointer) {
 }
 
 PL_SIM_API cuMemAllocManaged(device_ptr* out, std::size_t bytes, unsigned flags) {
-  const auto e = enter();
+  const auto e = enter_unsafe();
   if (!e) return e.rc;
   constexpr unsigned kAttachGlobal = 1;
   constexpr unsigned kAttachHost = 2;
@@ -81,7 +81,7 @@ PL_SIM_API cuMemAllocManaged(device_ptr* out, std::size_t bytes, unsigned flags)
 }
 
 PL_SIM_API cuMemHostRegister_v2(void* pointer, std::size_t bytes, unsigned flags) {
-  const auto e = enter();
+  const auto e = enter_unsafe();
   if (!e) return e.rc;
   if (pointer == nullptr || bytes == 0 || (flags & ~kHostRegisterFlags) != 0) return code::invalid_value;
   auto& space = address_space::instance();
@@ -101,7 +101,7 @@ PL_SIM_API cuMemHostRegister_v2(void* pointer, std::size_t bytes, unsigned flags
 }
 
 PL_SIM_API cuMemHostUnregister(void* pointer) {
-  const auto e = enter();
+  const auto e = enter_unsafe();
   if (!e) return e.rc;
   const auto found = address_space::instance().find_base(reinterpret_cast<device_ptr>(pointer));
   if (found == nullptr || found->kind != memory_kind::registered) return code::host_memory_not_registered;

@@ -2,18 +2,20 @@
 // Stream memory operations: the front end waits for and writes words without a kernel.
 //
 // A wait polls (yielding, then sleeping a little: two cores must do for many streams) until the word satisfies it or
-// the context ends. Waits acquire and writes release, so what was written before a flag is seen after it.
+// the context ends. Waits acquire and writes release, so what was written before a flag is seen after it. A write to another
+// device or the host may be held back (store_buffer.hpp), behind the stream's earlier stores unless it was asked to have no
+// barrier, which only the names without _v2 allow.
 #include <sched.h>
 #include <time.h>
 
 #include "address_space.hpp"
-#include "context.hpp"
+#include "graph.hpp"
 
 namespace pl::sim {
 namespace {
 
 struct memory_operation {
-  enum class kind { wait, write, none } what = kind::none;
+  enum class kind { wait, write, flush, barrier } what = kind::flush;
   piece word;
   std::uint64_t value = 0;
   unsigned flags = 0;
@@ -55,19 +57,26 @@ void wait_for_word(const memory_operation& op, const context_fate& fate) {
 }
 
 void write_word(const memory_operation& op) {
+  if ((op.flags & write_value::no_memory_barrier) == 0) order_stores();
+  if (const auto writer = stores_are_delayed() ? current_writer() : nullptr;
+      writer != nullptr && is_remote(op.word.keep, writer->device())) {
+    writer->hold(op.word.data, &op.value, op.is_64 ? 8 : 4, op.word.keep);
+    return;
+  }
   const int order = (op.flags & write_value::no_memory_barrier) != 0 ? __ATOMIC_RELAXED : __ATOMIC_RELEASE;
   if (op.is_64) __atomic_store_n(reinterpret_cast<std::uint64_t*>(op.word.data), op.value, order);
   else __atomic_store_n(reinterpret_cast<std::uint32_t*>(op.word.data), static_cast<std::uint32_t>(op.value), order);
 }
 
 result_t make(memory_operation::kind what, device_ptr address, std::uint64_t value, unsigned flags, bool is_64,
-              memory_operation& out) {
+              unsigned write_flags, memory_operation& out) {
   const std::size_t bytes = is_64 ? 8 : 4;
-  const unsigned known =
-      what == memory_operation::kind::wait ? wait_value::flush | 3u : unsigned{write_value::no_memory_barrier};
+  const unsigned known = what == memory_operation::kind::wait ? wait_value::flush | 3u : write_flags;
   if (address == 0 || address % bytes != 0 || (flags & ~known) != 0) return code::invalid_value;
   auto& space = address_space::instance();
-  if (space.find(address) == nullptr) return code::invalid_value;  // plain host memory is not reachable from the front end
+  const auto owner = space.find(address);
+  // The front end reaches neither plain host memory nor managed memory.
+  if (owner == nullptr || owner->kind == memory_kind::managed) return code::invalid_value;
   std::vector<piece> pieces;
   if (const auto rc = space.resolve(address, bytes, pieces); rc != code::success) return rc;
   out = {what, std::move(pieces.front()), value, flags, is_64};
@@ -75,67 +84,106 @@ result_t make(memory_operation::kind what, device_ptr address, std::uint64_t val
 }
 
 void run(const memory_operation& op, const context_fate& fate) {
-  if (op.what == memory_operation::kind::wait) wait_for_word(op, fate);
-  if (op.what == memory_operation::kind::write) write_word(op);
+  using kind = memory_operation::kind;
+  if (op.what == kind::write) return write_word(op);
+  if (op.what == kind::barrier) return op.flags == memory_barrier::system ? order_stores() : void();
+  if (op.what == kind::wait) wait_for_word(op, fate);
+  const auto reader = current_writer();
+  if (reader != nullptr && (op.what == kind::flush || (op.flags & wait_value::flush) != 0))
+    flush_network_writes(reader->device());
 }
 
+// What a write may ask for: nothing in the present interface, no barrier in the first one.
+constexpr unsigned kNow = write_value::standard;
+constexpr unsigned kFirst = write_value::no_memory_barrier;
+
 result_t queue(stream_t handle, memory_operation::kind what, device_ptr address, std::uint64_t value, unsigned flags,
-               bool is_64) {
+               bool is_64, unsigned write_flags) {
   const auto s = enter_stream(handle);
   if (!s) return s.rc;
   memory_operation op;
-  if (const auto rc = make(what, address, value, flags, is_64, op); rc != code::success) return rc;
-  submit(s.ctx, s.on, [op = std::move(op), fate = s.ctx->fate] { run(op, *fate); });
-  return code::success;
+  if (const auto rc = make(what, address, value, flags, is_64, write_flags, op); rc != code::success) return rc;
+  return enqueue(s, graph_node_type::batch_mem_op, [op = std::move(op), fate = s.ctx->fate] { run(op, *fate); });
 }
 
-result_t make_from(const mem_op_params& p, memory_operation& out) {
+result_t make_from(const mem_op_params& p, unsigned write_flags, memory_operation& out) {
   using kind = memory_operation::kind;
+  const auto& v = p.value;
   switch (p.operation) {
     case mem_op::wait32:
-      return make(kind::wait, p.value.address, p.value.value32, p.value.flags, false, out);
+      return make(kind::wait, v.address, v.value32, v.flags, false, write_flags, out);
     case mem_op::wait64:
-      return make(kind::wait, p.value.address, p.value.value64, p.value.flags, true, out);
+      return make(kind::wait, v.address, v.value64, v.flags, true, write_flags, out);
     case mem_op::write32:
-      return make(kind::write, p.value.address, p.value.value32, p.value.flags, false, out);
+      return make(kind::write, v.address, v.value32, v.flags, false, write_flags, out);
     case mem_op::write64:
-      return make(kind::write, p.value.address, p.value.value64, p.value.flags, true, out);
+      return make(kind::write, v.address, v.value64, v.flags, true, write_flags, out);
     case mem_op::flush_remote_writes:
-    case mem_op::barrier:  // operations of one batch run in order here, each with its own ordering
+    case mem_op::barrier: {
+      const bool is_flush = p.operation == mem_op::flush_remote_writes;
+      if (p.simple.flags > (is_flush ? 0u : unsigned{memory_barrier::device})) return code::invalid_value;
+      out.what = is_flush ? kind::flush : kind::barrier;
+      out.flags = p.simple.flags;
       return code::success;
+    }
     default:
       return code::invalid_value;
   }
 }
 
-constexpr unsigned kMaxBatch = 256;  // the real driver's limit
+constexpr unsigned kMaxBatch = 255;  // as documented
 
-}  // namespace
-
-PL_SIM_API cuStreamWaitValue32_v2(stream_t on, device_ptr address, std::uint32_t value, unsigned flags) {
-  return queue(on, memory_operation::kind::wait, address, value, flags, false);
-}
-PL_SIM_API cuStreamWaitValue64_v2(stream_t on, device_ptr address, std::uint64_t value, unsigned flags) {
-  return queue(on, memory_operation::kind::wait, address, value, flags, true);
-}
-PL_SIM_API cuStreamWriteValue32_v2(stream_t on, device_ptr address, std::uint32_t value, unsigned flags) {
-  return queue(on, memory_operation::kind::write, address, value, flags, false);
-}
-PL_SIM_API cuStreamWriteValue64_v2(stream_t on, device_ptr address, std::uint64_t value, unsigned flags) {
-  return queue(on, memory_operation::kind::write, address, value, flags, true);
-}
-
-PL_SIM_API cuStreamBatchMemOp_v2(stream_t handle, unsigned count, mem_op_params* ops, unsigned flags) {
-  const auto s = enter_stream(handle);
-  if (!s) return s.rc;
+result_t make_list(const context_ref& ctx, unsigned count, const mem_op_params* ops, unsigned flags, unsigned write_flags,
+                   stream::action& out) {
   if (ops == nullptr || count == 0 || count > kMaxBatch || flags != 0) return code::invalid_value;
   std::vector<memory_operation> batch(count);
   for (unsigned i = 0; i < count; ++i)
-    if (const auto rc = make_from(ops[i], batch[i]); rc != code::success) return rc;
-  submit(s.ctx, s.on, [batch = std::move(batch), fate = s.ctx->fate] {
+    if (const auto rc = make_from(ops[i], write_flags, batch[i]); rc != code::success) return rc;
+  out = [batch = std::move(batch), fate = ctx->fate] {
     for (const auto& op : batch) run(op, *fate);
-  });
+  };
   return code::success;
+}
+
+result_t queue_list(stream_t handle, unsigned count, const mem_op_params* ops, unsigned flags, unsigned write_flags) {
+  const auto s = enter_stream(handle);
+  if (!s) return s.rc;
+  stream::action work;
+  if (const auto rc = make_list(s.ctx, count, ops, flags, write_flags, work); rc != code::success) return rc;
+  return enqueue(s, graph_node_type::batch_mem_op, std::move(work));
+}
+
+}  // namespace
+
+result_t make_batch(const context_ref& ctx, unsigned count, const mem_op_params* ops, unsigned flags, stream::action& out) {
+  return make_list(ctx, count, ops, flags, kNow, out);
+}
+
+PL_SIM_API cuStreamWaitValue32_v2(stream_t on, device_ptr address, std::uint32_t value, unsigned flags) {
+  return queue(on, memory_operation::kind::wait, address, value, flags, false, kNow);
+}
+PL_SIM_API cuStreamWaitValue64_v2(stream_t on, device_ptr address, std::uint64_t value, unsigned flags) {
+  return queue(on, memory_operation::kind::wait, address, value, flags, true, kNow);
+}
+PL_SIM_API cuStreamWriteValue32_v2(stream_t on, device_ptr address, std::uint32_t value, unsigned flags) {
+  return queue(on, memory_operation::kind::write, address, value, flags, false, kNow);
+}
+PL_SIM_API cuStreamWriteValue64_v2(stream_t on, device_ptr address, std::uint64_t value, unsigned flags) {
+  return queue(on, memory_operation::kind::write, address, value, flags, true, kNow);
+}
+PL_SIM_API cuStreamBatchMemOp_v2(stream_t on, unsigned count, mem_op_params* ops, unsigned flags) {
+  return queue_list(on, count, ops, flags, kNow);
+}
+
+// The first interface, as on a machine whose driver was told to have it (NVreg_EnableStreamMemOPs=1).
+PL_SIM_API cuStreamWriteValue32(stream_t on, device_ptr address, std::uint32_t value, unsigned flags) {
+  return queue(on, memory_operation::kind::write, address, value, flags, false, kFirst);
+}
+PL_SIM_API cuStreamWriteValue64(stream_t on, device_ptr address, std::uint64_t value, unsigned flags) {
+  return queue(on, memory_operation::kind::write, address, value, flags, true, kFirst);
+}
+PL_SIM_API cuStreamBatchMemOp(stream_t on, unsigned count, mem_op_params* ops, unsigned flags) {
+  return queue_list(on, count, ops, flags, kFirst);
 }
 
 }  // namespace pl::sim

@@ -5,7 +5,7 @@
 // cuMemFree waits for the context's work first, as the real one does: code that deadlocks there deadlocks here.
 #include "memory.hpp"
 
-#include "context.hpp"
+#include "capture.hpp"
 #include "heap.hpp"
 
 namespace pl::sim {
@@ -42,6 +42,7 @@ result_t allocate_device(const context& ctx, std::size_t bytes, device_ptr& out)
 
 bool release_allocation(const allocation_ref& doomed) {
   if (address_space::instance().remove(doomed->base) != doomed) return false;
+  settle_all_stores();
   switch (doomed->kind) {
     case memory_kind::device:
       if (doomed->bytes < kPackedBelowBytes) small_heap(doomed->device_ordinal).free(doomed->base, doomed->bytes, 0);
@@ -71,7 +72,7 @@ void release_context_memory(context_t handle) {
 }
 
 PL_SIM_API cuMemAlloc_v2(device_ptr* out, std::size_t bytes) {
-  const auto e = enter();
+  const auto e = enter_unsafe();
   if (!e) return e.rc;
   if (const auto rc = injected_failure("cuMemAlloc_v2"); rc != code::success) return rc;
   if (out == nullptr || bytes == 0) return code::invalid_value;
@@ -82,7 +83,7 @@ PL_SIM_API cuMemAlloc_v2(device_ptr* out, std::size_t bytes) {
 }
 
 PL_SIM_API cuMemAllocPitch_v2(device_ptr* out, std::size_t* pitch, std::size_t width, std::size_t height, unsigned element) {
-  const auto e = enter();
+  const auto e = enter_unsafe();
   if (!e) return e.rc;
   if (out == nullptr || pitch == nullptr || width == 0 || height == 0) return code::invalid_value;
   if (element != 4 && element != 8 && element != 16) return code::invalid_value;
@@ -97,7 +98,7 @@ PL_SIM_API cuMemAllocPitch_v2(device_ptr* out, std::size_t* pitch, std::size_t w
 }
 
 PL_SIM_API cuMemFree_v2(device_ptr pointer) {
-  const auto e = enter();
+  const auto e = enter_unsafe();
   if (!e) return e.rc;
   if (pointer == 0) return code::success;
   const auto found = address_space::instance().find_base(pointer);

@@ -358,8 +358,7 @@ PL_SIM_API cuLaunchKernel(function_t handle, unsigned gx, unsigned gy, unsigned 
   work->fate = s.ctx->fate;
   work->device_ordinal = s.ctx->on->ordinal;
   work->reachable_devices = (1u << s.ctx->on->ordinal) | s.ctx->peers.load();
-  submit(s.ctx, s.on, [work] { execute_launch(work); });
-  return code::success;
+  return enqueue(s, graph_node_type::kernel, [work] { execute_launch(work); });
 }
 
 PL_SIM_API cuLaunchKernelEx(const launch_config* c, function_t handle, void** params, void** extra) {

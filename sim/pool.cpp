@@ -3,7 +3,7 @@
 //
 // An allocation's address is known at once and usable at once (a legal early moment of the stream order); a free takes
 // effect when the stream reaches it.
-#include "context.hpp"
+#include "capture.hpp"
 #include "heap.hpp"
 #include "memory.hpp"
 
@@ -218,6 +218,7 @@ PL_SIM_API cuMemAllocAsync(device_ptr* out, std::size_t bytes, stream_t handle) 
   const auto s = enter_stream(handle);
   if (!s) return s.rc;
   if (out == nullptr || bytes == 0) return code::invalid_value;
+  if (const auto rc = refuse_while_capturing(s); rc != code::success) return rc;  // no such nodes here
   const auto pool = pools().table.find(current_pool(s.ctx->on->ordinal));
   return pool == nullptr ? static_cast<result_t>(code::invalid_value) : allocate_from(pool, bytes, s.ctx->handle, out);
 }
@@ -227,6 +228,7 @@ PL_SIM_API cuMemAllocFromPoolAsync(device_ptr* out, std::size_t bytes, pool_t ha
   if (!s) return s.rc;
   const auto pool = pools().table.find(handle);
   if (out == nullptr || bytes == 0 || pool == nullptr) return code::invalid_value;
+  if (const auto rc = refuse_while_capturing(s); rc != code::success) return rc;
   return allocate_from(pool, bytes, s.ctx->handle, out);
 }
 
@@ -237,6 +239,7 @@ PL_SIM_API cuMemFreeAsync(device_ptr pointer, stream_t handle) {
   const auto found = address_space::instance().find_base(pointer);
   if (found == nullptr || (found->kind != memory_kind::pool && found->kind != memory_kind::device))
     return code::invalid_value;
+  if (const auto rc = refuse_while_capturing(s); rc != code::success) return rc;
   if (found->is_freeing.exchange(true)) return code::invalid_value;
   submit(
       s.ctx, s.on, [found] { release_allocation(found); }, true);

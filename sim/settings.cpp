@@ -202,6 +202,19 @@ rate_settings read_rate_settings() {
   return value_or_default(parse_rates(env_read("PEERLANE_SIM_RATES").text), rate_settings{}, last_problem);
 }
 
+queue_settings read_queue_settings() {
+  constexpr std::int64_t kMostQueues = 32;  // what CUDA takes
+  const auto limited = [](const char* name, std::int64_t high) {
+    return std::clamp<std::int64_t>(env_read(name).integer, 0, high);
+  };
+  queue_settings out;
+  out.depth = static_cast<std::uint64_t>(limited("PEERLANE_SIM_QUEUE", 1 << 30));
+  out.queues = static_cast<unsigned>(limited("PEERLANE_SIM_QUEUES", kMostQueues));
+  const auto cuda_says = static_cast<unsigned>(limited("CUDA_DEVICE_MAX_CONNECTIONS", kMostQueues));
+  if (out.queues != 0 && cuda_says != 0) out.queues = cuda_says;
+  return out;
+}
+
 std::size_t read_board_count() {
   return static_cast<std::size_t>(std::clamp<std::int64_t>(env_read("PEERLANE_SIM_DEVICES").integer, 1, 16));
 }

@@ -44,9 +44,16 @@ struct rate_settings {
 // PEERLANE_SIM_RATES: "h2d=2,d2h=2,p2p=4,local=8,far=0.5". EINVAL with the part that is not understood.
 result<rate_settings> parse_rates(std::string_view text);
 
+// How streams reach the device. PEERLANE_SIM_QUEUE, PEERLANE_SIM_QUEUES, CUDA_DEVICE_MAX_CONNECTIONS.
+struct queue_settings {
+  std::uint64_t depth = 0;  // outstanding operations of a stream; 0: no limit
+  unsigned queues = 0;      // that the streams of a context share; 0: every stream has its own
+};
+
 // From the environment; a value that is not understood is logged and the defaults are in force.
 std::vector<link_settings> read_link_settings(std::size_t boards);
 rate_settings read_rate_settings();
+queue_settings read_queue_settings();
 std::size_t read_board_count();  // PEERLANE_SIM_DEVICES
 
 }  // namespace pl::sim

@@ -40,7 +40,11 @@ bool stream::try_claim(ticket& claimed) {
 
 void stream::run_claimed(const action& work) {
   random_delay();
-  if (!fate_->ended()) work();
+  if (!fate_->ended()) {
+    const writer_scope writer(stores_);
+    work();
+    order_stores();  // the caller returns to the application
+  }
   const std::lock_guard lock(mutex_);
   is_running_ = false;
   ++completed_;
@@ -48,8 +52,11 @@ void stream::run_claimed(const action& work) {
 }
 
 void stream::wait(ticket until) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return completed_ >= until; });
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return completed_ >= until; });
+  }
+  if (stores_are_delayed()) stores_->drain();
 }
 
 stream::ticket stream::submitted() {
@@ -59,7 +66,24 @@ stream::ticket stream::submitted() {
 
 bool stream::is_idle() {
   const std::lock_guard lock(mutex_);
-  return completed_ == submitted_;
+  if (completed_ != submitted_) return false;
+  if (stores_are_delayed()) stores_->drain();
+  return true;
+}
+
+bool stream::has_completed(ticket until) {
+  const std::lock_guard lock(mutex_);
+  return completed_ >= until;
+}
+
+bool stream::has_room(std::uint64_t depth) {
+  const std::lock_guard lock(mutex_);
+  return submitted_ - completed_ < depth;
+}
+
+void stream::wait_for_room(std::uint64_t depth) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return submitted_ - completed_ < depth; });
 }
 
 void stream::start_worker_locked() {
@@ -97,6 +121,7 @@ void stream::work_loop() {
 void stream::execute(operation& next) {
   for (const auto& earlier : next.after) earlier.on->wait(earlier.until);
   random_delay();
+  const writer_scope writer(stores_);
   if (next.always || !fate_->ended()) next.work();
 }
 

@@ -15,9 +15,11 @@
 #include <mutex>
 #include <vector>
 
-#include "device.hpp"
+#include "store_buffer.hpp"
 
 namespace pl::sim {
+
+struct capture;  // capture.hpp
 
 // What outlives a context for the operations still in flight: may they go on, and what broke.
 struct context_fate {
@@ -39,13 +41,20 @@ class stream : public std::enable_shared_from_this<stream> {
     ticket until;
   };
 
-  stream(context_t owner, std::shared_ptr<context_fate> fate, unsigned flags, int priority)
-      : owner_(owner), fate_(std::move(fate)), flags_(flags), priority_(priority) {}
+  stream(context_t owner, std::shared_ptr<context_fate> fate, int device, unsigned flags, int priority)
+      : owner_(owner),
+        fate_(std::move(fate)),
+        flags_(flags),
+        priority_(priority),
+        stores_(std::make_shared<store_buffer>(device, false)) {}
 
   context_t owner() const { return owner_; }
   unsigned flags() const { return flags_; }
   int priority() const { return priority_; }
   bool is_blocking() const { return (flags_ & stream_flag::non_blocking) == 0; }
+
+  // Which of its context's hardware queues the stream goes through; set when it is made.
+  unsigned queue = 0;
 
   // Queues work. `always` runs even when the context has failed or is being destroyed (bookkeeping, not device work).
   ticket submit(std::vector<dependency> after, action work, bool always);
@@ -53,9 +62,20 @@ class stream : public std::enable_shared_from_this<stream> {
   bool try_claim(ticket& claimed);
   void run_claimed(const action& work);
 
+  // Returns when the operation is complete and what it stored can be seen everywhere.
   void wait(ticket until);
   ticket submitted();
   bool is_idle();
+  bool has_completed(ticket until);
+  // Fewer than `depth` operations are outstanding.
+  bool has_room(std::uint64_t depth);
+  void wait_for_room(std::uint64_t depth);
+
+  // Stream capture, under graph_mutex(): the sequence the stream takes part in, the nodes that its next node follows, and
+  // the copy of these that the application was last shown.
+  std::shared_ptr<capture> in_capture;
+  std::vector<graph_node_t> tails;
+  std::vector<graph_node_t> told;
 
  private:
   struct operation {
@@ -72,6 +92,7 @@ class stream : public std::enable_shared_from_this<stream> {
   const std::shared_ptr<context_fate> fate_;
   const unsigned flags_;
   const int priority_;
+  const std::shared_ptr<store_buffer> stores_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

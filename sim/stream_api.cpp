@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Driver calls about streams themselves. Memory operations on streams are in memops.cpp.
-#include "context.hpp"
+#include "capture.hpp"
 #include "event.hpp"
 
 namespace pl::sim {
@@ -10,9 +10,10 @@ PL_SIM_API cuStreamCreateWithPriority(stream_t* out, unsigned flags, int priorit
   if (!e) return e.rc;
   if (out == nullptr || (flags & ~unsigned{stream_flag::non_blocking}) != 0) return code::invalid_value;
   const int clamped = priority < -5 ? -5 : priority > 0 ? 0 : priority;  // out of range is no error, as documented
-  auto made = std::make_shared<stream>(e.ctx->handle, e.ctx->fate, flags, clamped);
+  auto made = std::make_shared<stream>(e.ctx->handle, e.ctx->fate, e.ctx->on->ordinal, flags, clamped);
   {
     const std::lock_guard lock(e.ctx->mutex);
+    assign_queue(*e.ctx, *made);
     e.ctx->streams.push_back(made);
   }
   *out = streams().insert(std::move(made));
@@ -21,15 +22,19 @@ PL_SIM_API cuStreamCreateWithPriority(stream_t* out, unsigned flags, int priorit
 
 PL_SIM_API cuStreamCreate(stream_t* out, unsigned flags) { return cuStreamCreateWithPriority(out, flags, 0); }
 
-// Returns at once; the worker finishes what is queued.
+// Returns at once; the worker finishes what is queued. A capture that the stream took part in is spoilt.
 PL_SIM_API cuStreamDestroy_v2(stream_t handle) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
-  return streams().remove(handle) != nullptr ? code::success : code::invalid_handle;
+  const auto ended = streams().remove(handle);
+  if (ended == nullptr) return code::invalid_handle;
+  leave_capture(*ended);
+  return code::success;
 }
 
 PL_SIM_API cuStreamSynchronize(stream_t handle) {
   const auto s = enter_stream(handle);
   if (!s) return s.rc;
+  if (const auto rc = refuse_while_capturing(s); rc != code::success) return rc;
   // Waiting for the legacy stream means waiting for everything it is ordered behind.
   if (s.on == s.ctx->legacy) return run_synchronously(s.ctx, [] {});
   s.on->wait(s.on->submitted());
@@ -39,6 +44,7 @@ PL_SIM_API cuStreamSynchronize(stream_t handle) {
 PL_SIM_API cuStreamQuery(stream_t handle) {
   const auto s = enter_stream(handle);
   if (!s) return s.rc;
+  if (const auto rc = refuse_while_capturing(s); rc != code::success) return rc;
   if (!s.on->is_idle()) return code::not_ready;
   return s.ctx->fate->error.load();
 }
@@ -46,13 +52,15 @@ PL_SIM_API cuStreamQuery(stream_t handle) {
 PL_SIM_API cuStreamWaitEvent(stream_t handle, event_t awaited, unsigned flags) {
   const auto s = enter_stream(handle);
   if (!s) return s.rc;
-  if (flags > 1) return code::invalid_value;
+  if (flags > event_wait_flag::external) return code::invalid_value;
   const auto found = find_event(awaited);
   if (found == nullptr) return code::invalid_handle;
+  result_t rc = code::success;
+  if (capture_wait(s, *found, flags, rc)) return rc;
+  if (flags == event_wait_flag::external) return code::invalid_value;  // a graph's nodes only
   const auto until = found->current();
   if (until == nullptr || until->has_passed()) return code::success;
-  submit(s.ctx, s.on, [until, fate = s.ctx->fate] { until->wait_unless(fate->stopped); });
-  return code::success;
+  return enqueue(s, graph_node_type::event_wait, [until, fate = s.ctx->fate] { until->wait_unless(fate->stopped); });
 }
 
 PL_SIM_API cuStreamGetFlags(stream_t handle, unsigned* flags) {
@@ -96,37 +104,19 @@ PL_SIM_API cuStreamGetId(stream_t handle, unsigned long long* id) {
   return code::success;
 }
 
-// Nothing can be captured (graphs do not exist here), which is a fact worth telling programs that ask.
-PL_SIM_API cuStreamIsCapturing(stream_t handle, int* status) {
-  const auto s = enter_stream(handle);
-  if (!s) return s.rc;
-  if (status == nullptr) return code::invalid_value;
-  *status = 0;
-  return code::success;
-}
-
-PL_SIM_API cuThreadExchangeStreamCaptureMode(int* mode) {
-  if (const auto rc = check_initialized(); rc != code::success) return rc;
-  if (mode == nullptr || *mode < 0 || *mode > 2) return code::invalid_value;
-  thread_local int t_mode = 0;
-  std::swap(t_mode, *mode);
-  return code::success;
-}
-
 namespace {
-using host_function = void (*)(void*);
 using stream_callback = void (*)(stream_t, result_t, void*);
 }  // namespace
 
-PL_SIM_API cuLaunchHostFunc(stream_t handle, host_function function, void* data) {
+PL_SIM_API cuLaunchHostFunc(stream_t handle, host_function_t function, void* data) {
   const auto s = enter_stream(handle);
   if (!s) return s.rc;
   if (function == nullptr) return code::invalid_value;
-  submit(s.ctx, s.on, [function, data] {
+  return enqueue(s, graph_node_type::host, [function, data] {
+    order_stores();
     const host_function_scope scope;
     function(data);
   });
-  return code::success;
 }
 
 // Unlike host functions, callbacks are also called when the context has failed, with the reason.
@@ -134,9 +124,11 @@ PL_SIM_API cuStreamAddCallback(stream_t handle, stream_callback callback, void* 
   const auto s = enter_stream(handle);
   if (!s) return s.rc;
   if (callback == nullptr || flags != 0) return code::invalid_value;
+  if (const auto rc = refuse_while_capturing(s); rc != code::success) return rc;  // graphs have no callbacks
   submit(
       s.ctx, s.on,
       [callback, data, handle, fate = s.ctx->fate] {
+        order_stores();
         const host_function_scope scope;
         callback(handle, fate->error.load(), data);
       },

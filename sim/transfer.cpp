@@ -11,6 +11,7 @@ struct run {
   std::byte* to;
   const std::byte* from;
   std::size_t bytes;
+  const object_ref* keep;  // of the destination, the operand's own
 };
 
 constexpr std::size_t kShuffledChunkBytes = 32u << 10;
@@ -39,7 +40,7 @@ std::vector<run> pair_up(const std::vector<piece>& to, const std::vector<piece>&
   std::size_t f_done = 0;
   while (t < to.size() && f < from.size()) {
     const std::size_t bytes = std::min(to[t].bytes - t_done, from[f].bytes - f_done);
-    if (bytes != 0) runs.push_back({to[t].data + t_done, from[f].data + f_done, bytes});
+    if (bytes != 0) runs.push_back({to[t].data + t_done, from[f].data + f_done, bytes, &to[t].keep});
     t_done += bytes;
     f_done += bytes;
     if (t_done == to[t].bytes) ++t, t_done = 0;
@@ -54,7 +55,7 @@ void move_shuffled(const run& r) {
   if (overlap || r.bytes <= kShuffledChunkBytes) return move_run(r);
   std::vector<run> chunks;
   for (std::size_t at = 0; at < r.bytes; at += kShuffledChunkBytes)
-    chunks.push_back({r.to + at, r.from + at, std::min(kShuffledChunkBytes, r.bytes - at)});
+    chunks.push_back({r.to + at, r.from + at, std::min(kShuffledChunkBytes, r.bytes - at), r.keep});
   for (std::size_t i = chunks.size() - 1; i > 0; --i) std::swap(chunks[i], chunks[random_below(i + 1)]);
   for (const auto& chunk : chunks) {
     move_run(chunk);
@@ -62,16 +63,52 @@ void move_shuffled(const run& r) {
   }
 }
 
+// Aligned words at once, as they may be changing.
+std::vector<std::byte> load_words(const std::byte* from, std::size_t bytes) {
+  std::vector<std::byte> out(bytes);
+  if (reinterpret_cast<std::uintptr_t>(from) % 8 != 0 || bytes % 8 != 0) {
+    std::memcpy(out.data(), from, bytes);
+    return out;
+  }
+  for (std::size_t at = 0; at < bytes; at += 8) {
+    const auto word = __atomic_load_n(reinterpret_cast<const std::uint64_t*>(from + at), __ATOMIC_ACQUIRE);
+    std::memcpy(out.data() + at, &word, 8);
+  }
+  return out;
+}
+
+// About half of the copy is held back, in parts that have no order among themselves.
+void move_delayed(store_buffer& writer, const run& r) {
+  constexpr std::size_t kParts = 8;
+  const std::size_t part = std::clamp<std::size_t>(round_up(r.bytes / kParts, 8), 8, kPageBytes);
+  for (std::size_t at = 0; at < r.bytes; at += part) {
+    const std::size_t bytes = std::min(part, r.bytes - at);
+    const auto read = load_words(r.from + at, bytes);
+    if (random_below(2) == 0) writer.hold(r.to + at, read.data(), bytes, *r.keep);
+    else store_words(r.to + at, read.data(), bytes);
+  }
+}
+
 }  // namespace
 
 void move_bytes(const std::vector<piece>& to, const std::vector<piece>& from) {
+  order_stores();
+  const auto writer = stores_are_delayed() ? current_writer() : nullptr;
+  if (writer != nullptr)
+    for (const piece& p : from)
+      if (is_remote(p.keep, writer->device())) observe(p.data, p.bytes, writer->device());
   for (const run& r : pair_up(to, from)) {
+    if (writer != nullptr && is_remote(*r.keep, writer->device())) {
+      move_delayed(*writer, r);
+      continue;
+    }
     if (seed() != 0) move_shuffled(r);
     else move_run(r);
   }
 }
 
 void fill_bytes(const std::vector<piece>& to, std::uint32_t pattern, std::size_t pattern_bytes) {
+  order_stores();  // a fill itself is not held back
   std::byte bytes[4];
   std::memcpy(bytes, &pattern, sizeof bytes);
   for (const piece& p : to) {

@@ -4,12 +4,13 @@
 
 #include <vector>
 
-#include "address_space.hpp"
+#include "store_buffer.hpp"
 
 namespace pl::sim {
 
 // Both sides cover the same number of bytes. Words of up to 8 aligned bytes move as one atomic access, so that a
-// completion word written by a copy can be polled. With a seed, larger copies are cut up and done in shuffled order.
+// completion word written by a copy can be polled. With a seed, larger copies are cut up and done in shuffled order;
+// with a delay, copies to another device or the host arrive in parts.
 void move_bytes(const std::vector<piece>& to, const std::vector<piece>& from);
 
 // Repeats a pattern of 1, 2 or 4 bytes over a resolved operand.

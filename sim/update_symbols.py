@@ -16,8 +16,7 @@ STUB = sys.argv[1] if len(sys.argv) > 1 else "/usr/local/cuda/lib64/stubs/libcud
 # Older names with the same parameters as the newer symbol.
 SAME_AS_V2 = """cuCtxCreate cuCtxDestroy cuCtxPopCurrent cuCtxPushCurrent cuDeviceGetUuid cuDevicePrimaryCtxRelease
 cuDevicePrimaryCtxReset cuDevicePrimaryCtxSetFlags cuEventDestroy cuIpcOpenMemHandle cuMemHostRegister
-cuStreamBatchMemOp cuStreamDestroy cuStreamWaitValue32 cuStreamWaitValue64 cuStreamWriteValue32
-cuStreamWriteValue64""".split()
+cuStreamDestroy cuStreamWaitValue32 cuStreamWaitValue64""".split()
 OTHER = {"cuEventElapsedTime_v2": "cuEventElapsedTime", "cuMemcpy2DUnaligned_v2": "cuMemcpy2D_v2"}
 
 names = sorted(

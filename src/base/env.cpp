@@ -110,6 +110,14 @@ constexpr std::array kVariables = {
                  "simulated GPU: memory of each device (committed only when touched)"},
     env_variable{"PEERLANE_SIM_SEED", env_type::integer, "", "0", "",
                  "simulated GPU: seed of delays and legal reorderings; 0 adds none"},
+    env_variable{
+        "PEERLANE_SIM_DELAY", env_type::integer, "us", "0", "",
+        "simulated GPU: how long stores to other devices and the host are held back, about, to arrive in another order"},
+    env_variable{
+        "PEERLANE_SIM_QUEUE", env_type::integer, "operations", "1024", "",
+        "simulated GPU: how many operations of a stream may be outstanding before the next call blocks; 0: any number"},
+    env_variable{"PEERLANE_SIM_QUEUES", env_type::integer, "", "0", "",
+                 "simulated GPU: hardware queues of a context, which its streams share in turn; 0: one for every stream"},
     env_variable{"PEERLANE_SIM_FABRIC", env_type::choice, "", "off", "off|on|no_imex",
                  "simulated GPU: fabric handles of memory; no_imex: as on a machine without the IMEX service"},
     env_variable{"PEERLANE_SIM_MULTICAST", env_type::boolean, "", "1", "",
@@ -128,6 +136,8 @@ constexpr std::array kVariables = {
         "host memory on another NUMA node"},
     env_variable{"CUDA_VISIBLE_DEVICES", env_type::text, "", "", "",
                  "simulated GPU: which devices exist and in which order, by ordinal or GPU-uuid (as CUDA)"},
+    env_variable{"CUDA_DEVICE_MAX_CONNECTIONS", env_type::integer, "", "0", "",
+                 "simulated GPU: used instead of PEERLANE_SIM_QUEUES where that is not 0 (as CUDA)"},
     env_variable{"GDRCOPY_ENABLE_LOGGING", env_type::presence, "", "", "", "set to anything: log to stderr (as GDRCopy)"},
     env_variable{"GDRCOPY_LOG_LEVEL", env_type::integer, "", "4", "", "1 debug, 2 info, 3 warn, 4 error (as GDRCopy)"},
     env_variable{"GDRCOPY_USE_DMABUF_MMAP", env_type::text, "", "0", "", "exactly \"1\": do not try gdrdrv (as GDRCopy)"},

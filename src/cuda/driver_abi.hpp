@@ -19,13 +19,22 @@ struct event_s;
 struct module_s;
 struct function_s;
 struct pool_s;
+struct graph_s;
+struct graph_exec_s;
+struct graph_node_s;
+struct user_object_s;
 using context_t = context_s*;
 using stream_t = stream_s*;
 using event_t = event_s*;
 using module_t = module_s*;
 using function_t = function_s*;
 using pool_t = pool_s*;
-using physical_t = unsigned long long;  // CUmemGenericAllocationHandle
+using graph_t = graph_s*;
+using graph_exec_t = graph_exec_s*;
+using graph_node_t = graph_node_s*;
+using user_object_t = user_object_s*;
+using host_function_t = void (*)(void*);  // CUhostFn
+using physical_t = unsigned long long;    // CUmemGenericAllocationHandle
 
 struct uuid_t {
   unsigned char bytes[16];
@@ -77,6 +86,14 @@ enum : result_t {
   system_not_ready = 802,
   system_driver_mismatch = 803,
   stream_capture_unsupported = 900,
+  stream_capture_invalidated = 901,
+  stream_capture_merge = 902,
+  stream_capture_unmatched = 903,
+  stream_capture_unjoined = 904,
+  stream_capture_isolation = 905,
+  stream_capture_implicit = 906,
+  captured_event = 907,
+  stream_capture_wrong_thread = 908,
   timeout = 909,
   unknown = 999,
 };
@@ -190,6 +207,12 @@ enum : unsigned { standard = 0, non_blocking = 1 };
 namespace event_flag {
 enum : unsigned { standard = 0, blocking_sync = 1, disable_timing = 2, interprocess = 4 };
 }
+namespace event_record_flag {
+enum : unsigned { standard = 0, external = 1 };
+}
+namespace event_wait_flag {
+enum : unsigned { standard = 0, external = 1 };
+}
 namespace wait_value {
 enum : unsigned { geq = 0, eq = 1, bit_and = 2, nor = 3, flush = 1u << 30 };
 }
@@ -199,11 +222,37 @@ enum : unsigned { standard = 0, no_memory_barrier = 1 };
 namespace mem_op {
 enum : int { wait32 = 1, write32 = 2, flush_remote_writes = 3, wait64 = 4, write64 = 5, barrier = 6 };
 }
+namespace memory_barrier {
+enum : unsigned { system = 0, device = 1 };
+}
 namespace capture_mode {
 enum : int { global = 0, thread_local_only = 1, relaxed = 2 };
 }
 namespace capture_status {
 enum : int { none = 0, active = 1, invalidated = 2 };
+}
+namespace capture_dependencies {
+enum : unsigned { add = 0, set = 1 };
+}
+namespace graph_node_type {
+enum : int {
+  kernel = 0,
+  memcpy = 1,
+  memset = 2,
+  host = 3,
+  event_wait = 6,
+  event_record = 7,
+  batch_mem_op = 12,
+};
+}
+namespace user_object_flag {
+enum : unsigned { no_destructor_sync = 1 };
+}
+namespace user_object_retain_flag {
+enum : unsigned { move = 1 };
+}
+namespace memcpy_source_order {
+enum : int { stream = 1, during_call = 2, any = 3 };
 }
 namespace flush_target {
 enum : int { current_context = 0 };
@@ -276,6 +325,22 @@ union mem_op_params {  // CUstreamBatchMemOpParams
 };
 static_assert(sizeof(mem_op_params) == 48);
 
+struct batch_mem_op_node_params {  // CUDA_BATCH_MEM_OP_NODE_PARAMS
+  context_t context;
+  unsigned count;
+  mem_op_params* ops;
+  unsigned flags;
+};
+static_assert(sizeof(batch_mem_op_node_params) == 32);
+
+struct memcpy_attributes {  // CUmemcpyAttributes
+  int source_order;         // memcpy_source_order
+  location source_hint;
+  location destination_hint;
+  unsigned flags;
+};
+static_assert(sizeof(memcpy_attributes) == 24);
+
 struct memcpy_2d {  // CUDA_MEMCPY2D
   std::size_t src_x_bytes, src_y;
   unsigned src_type;  // memory_type
@@ -293,6 +358,37 @@ struct memcpy_2d {  // CUDA_MEMCPY2D
   std::size_t height;
 };
 static_assert(sizeof(memcpy_2d) == 128);
+
+// The newer part of the list below: graphs, and what streams learnt with them.
+#define PL_CUDA_GRAPH_FUNCTIONS(X)                                                                                          \
+  X(cuMemcpyBatchAsync_v2,                                                                                                  \
+    (device_ptr * dsts, device_ptr * srcs, std::size_t * sizes, std::size_t count, memcpy_attributes * attributes,          \
+     std::size_t * first, std::size_t attribute_count, stream_t stream))                                                    \
+  X(cuStreamGetCtx, (stream_t stream, context_t * context))                                                                 \
+  X(cuStreamGetId, (stream_t stream, unsigned long long* id))                                                               \
+  X(cuLaunchHostFunc, (stream_t stream, host_function_t function, void* data))                                              \
+  X(cuEventRecordWithFlags, (event_t event, stream_t stream, unsigned flags))                                               \
+  X(cuStreamBeginCapture_v2, (stream_t stream, int mode))                                                                   \
+  X(cuStreamEndCapture, (stream_t stream, graph_t * graph))                                                                 \
+  X(cuStreamGetCaptureInfo_v3, (stream_t stream, int* status, std::uint64_t* id, graph_t* graph,                            \
+                                const graph_node_t** nodes, const void** edges, std::size_t* count))                        \
+  X(cuStreamUpdateCaptureDependencies_v2,                                                                                   \
+    (stream_t stream, graph_node_t * nodes, const void* edges, std::size_t count, unsigned flags))                          \
+  X(cuGraphCreate, (graph_t * graph, unsigned flags))                                                                       \
+  X(cuGraphDestroy, (graph_t graph))                                                                                        \
+  X(cuGraphGetNodes, (graph_t graph, graph_node_t * nodes, std::size_t * count))                                            \
+  X(cuGraphNodeGetType, (graph_node_t node, int* type))                                                                     \
+  X(cuGraphAddBatchMemOpNode, (graph_node_t * node, graph_t graph, const graph_node_t* after, std::size_t count,            \
+                               const batch_mem_op_node_params* params))                                                     \
+  X(cuGraphInstantiateWithFlags, (graph_exec_t * exec, graph_t graph, unsigned long long flags))                            \
+  X(cuGraphExecBatchMemOpNodeSetParams, (graph_exec_t exec, graph_node_t node, const batch_mem_op_node_params* params))     \
+  X(cuGraphLaunch, (graph_exec_t exec, stream_t stream))                                                                    \
+  X(cuGraphExecDestroy, (graph_exec_t exec))                                                                                \
+  X(cuUserObjectCreate, (user_object_t * object, void* data, host_function_t destroy, unsigned references, unsigned flags)) \
+  X(cuUserObjectRetain, (user_object_t object, unsigned count))                                                             \
+  X(cuUserObjectRelease, (user_object_t object, unsigned count))                                                            \
+  X(cuGraphRetainUserObject, (graph_t graph, user_object_t object, unsigned count, unsigned flags))                         \
+  X(cuGraphReleaseUserObject, (graph_t graph, user_object_t object, unsigned count))
 
 // X(name as exported, parameter list). Every function returns result_t. The list is the driver table
 // (driver_table.hpp) and what the simulated GPU must at least provide.
@@ -397,6 +493,7 @@ static_assert(sizeof(memcpy_2d) == 128);
   X(cuModuleGetFunction, (function_t * function, module_t module, const char* name))                                    \
   X(cuLaunchKernel, (function_t function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, \
                      unsigned shared_bytes, stream_t stream, void** params, void** extra))                              \
-  X(cuFlushGPUDirectRDMAWrites, (int target, int scope))
+  X(cuFlushGPUDirectRDMAWrites, (int target, int scope))                                                                \
+  PL_CUDA_GRAPH_FUNCTIONS(X)
 
 }  // namespace pl::cu

@@ -233,7 +233,11 @@ PL_DEVICE unsigned block_dim_x() { return g_services->self()->block_dim[0]; }
 PL_DEVICE unsigned grid_dim_x() { return g_services->self()->grid_dim[0]; }
 PL_DEVICE void* shared_memory() { return g_services->self()->shared; }
 PL_DEVICE void sync_threads() { g_services->sync_threads(); }
-PL_DEVICE void fence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+PL_DEVICE bool stores_are_delayed() { return __atomic_load_n(g_services->store_delay, __ATOMIC_RELAXED) != 0; }
+PL_DEVICE void fence_system() {
+  if (stores_are_delayed()) g_services->fence_system();
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
 PL_DEVICE void fence_device() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 PL_DEVICE void pause(unsigned ns) { g_services->pause_ns(ns); }
 PL_DEVICE void let_others_run() { g_services->yield(); }
@@ -248,6 +252,11 @@ PL_DEVICE std::uint64_t clock_cycles() { return global_timer_ns(); }  // one cyc
 template <class T>
 T* reach(const T* p, bool is_write) {
   return static_cast<T*>(g_services->translate(reinterpret_cast<std::uint64_t>(p), sizeof(T), is_write));
+}
+
+template <class T>
+bool is_taken(T* p, const T& value, bool is_release) {
+  return stores_are_delayed() && g_services->take_store(reinterpret_cast<std::uint64_t>(p), &value, sizeof(T), is_release);
 }
 
 // Loads yield: a kernel that polls must not keep those from running for which it waits.
@@ -267,10 +276,12 @@ PL_DEVICE T load_acquire(const T* p) {
 }
 template <class T>
 PL_DEVICE void store_relaxed(T* p, T value) {
+  if (is_taken(p, value, false)) return;
   __atomic_store(reach(p, true), &value, kRelaxedStore);
 }
 template <class T>
 PL_DEVICE void store_release(T* p, T value) {
+  if (is_taken(p, value, true)) return;
   __atomic_store(reach(p, true), &value, __ATOMIC_RELEASE);
 }
 
@@ -285,6 +296,7 @@ PL_DEVICE vec16 load_vec16(const void* p) {
   return {__atomic_load_n(&at->low, kRelaxedLoad), high};
 }
 PL_DEVICE void store_vec16(void* p, vec16 v) {
+  if (is_taken(static_cast<vec16*>(p), v, false)) return;
   vec16* at = reach(static_cast<const vec16*>(p), true);
   __atomic_store_n(&at->low, v.low, kRelaxedStore);
   __atomic_store_n(&at->high, v.high, __ATOMIC_RELEASE);
@@ -295,6 +307,7 @@ PL_DEVICE vec16 load_stream_vec16(const void* p) {
   return {__atomic_load_n(&at->low, kRelaxedLoad), __atomic_load_n(&at->high, kRelaxedLoad)};
 }
 PL_DEVICE void store_stream_vec16(void* p, vec16 v) {
+  if (is_taken(static_cast<vec16*>(p), v, false)) return;
   vec16* at = reach(static_cast<vec16*>(p), true);
   __atomic_store_n(&at->low, v.low, kRelaxedStore);
   __atomic_store_n(&at->high, v.high, kRelaxedStore);

@@ -12,7 +12,7 @@
 namespace pl::sim_abi {
 
 constexpr unsigned most_multicast_devices = 16;
-constexpr std::uint32_t kernel_abi_version = 2;
+constexpr std::uint32_t kernel_abi_version = 3;
 
 struct thread_ids {
   unsigned thread[3];
@@ -35,6 +35,11 @@ struct kernel_services {
   // The CPU addresses of `bytes` bytes at a multicast address, one a device, into `out` (most_multicast_devices entries);
   // how many. Faults if the address is none, may not be written, or a device has bound no memory there.
   unsigned (*multicast)(std::uint64_t address, std::size_t bytes, void** out);
+  // Delayed visibility. While the word is not 0, stores and system fences go through the two functions. A store that is
+  // taken (true) must not be made by the kernel; a releasing one comes after the thread's earlier stores.
+  const std::uint32_t* store_delay;
+  bool (*take_store)(std::uint64_t address, const void* value, std::size_t bytes, bool is_release);
+  void (*fence_system)();
 };
 
 struct kernel_descriptor {

@@ -143,6 +143,35 @@ TEST(ProcessChild, FabricWithoutTheService) {
 }
 
 // What streams promise holds under every seed; what they do not promise (the order inside a copy) is seen to vary.
+extern "C" result_t cuStreamWriteValue64(stream_t, device_ptr, std::uint64_t, unsigned);
+
+TEST(ProcessChild, SendLate) {
+  ipc_mem_handle_t handle;
+  from_hex(std::getenv("PL_TEST_HANDLE"), &handle, sizeof handle);
+  const auto flags = static_cast<unsigned>(std::atoi(std::getenv("PL_TEST_FLAGS")));
+  const auto rounds = static_cast<std::uint64_t>(std::atoi(std::getenv("PL_TEST_ROUNDS")));
+  CU_OK(cuInit(0));
+  context_t context = nullptr;
+  CU_OK(cuCtxCreate_v2(&context, 0, 0));
+  stream_t sending = nullptr;
+  CU_OK(cuStreamCreate(&sending, stream_flag::non_blocking));
+  device_ptr to = 0;
+  CU_OK(cuIpcOpenMemHandle_v2(&to, handle, 1));
+  std::vector<std::uint64_t> numbers(rounds * 8);
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = i / 8 + 1;
+  device_ptr from = 0;
+  CU_OK(cuMemAlloc_v2(&from, numbers.size() * 8));
+  CU_OK(cuMemcpyHtoD_v2(from, numbers.data(), numbers.size() * 8));
+  for (std::uint64_t round = 1; round <= rounds; ++round) {
+    CU_OK(cuMemcpyDtoDAsync_v2(to, from + 64 * (round - 1), 64, sending));
+    CU_OK(cuStreamWriteValue64(sending, to + 1024, round, flags));
+    CU_OK(cuStreamWaitValue64_v2(sending, to + 2048, round, wait_value::geq));
+  }
+  CU_OK(cuStreamSynchronize(sending));
+  CU_OK(cuIpcCloseMemHandle(to));
+  CU_OK(cuCtxDestroy_v2(context));
+}
+
 TEST(ProcessChild, OrderUnderASeed) {
   CU_OK(cuInit(0));
   context_t context = nullptr;

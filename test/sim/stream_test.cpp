@@ -185,7 +185,6 @@ TEST_F(Streams, TwoStreamsPlayPingPongThroughDeviceMemory) {
 }
 
 extern "C" {
-result_t cuLaunchHostFunc(stream_t, void (*)(void*), void*);
 result_t cuStreamAddCallback(stream_t, void (*)(stream_t, result_t, void*), void*, unsigned);
 }
 

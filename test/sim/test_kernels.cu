@@ -66,3 +66,24 @@ PL_KERNEL void store_everywhere(std::uint64_t address, std::uint64_t bytes) {
 }
 PL_EXPORT_KERNEL(store_everywhere)
 #endif
+// Every thread stores `value` to its word of `data`, then thread 0 to `flag`. `how` leaves out what the order needs:
+// 0 nothing; 1 the barrier; 2 the fence and the release; 3 only the fence (the release is enough); 4 the fence has the
+// device's scope and the store is relaxed.
+PL_KERNEL void publish(std::uint64_t data, std::uint64_t flag, std::uint64_t value, unsigned how) {
+  store_relaxed<std::uint64_t>(data + 8 * thread_x(), value);
+  if (how != 1) sync_threads();
+  if (thread_x() != 0) return;
+  if (how < 2) fence_system();
+  if (how == 4) fence_device();
+  if (how == 2 || how == 4) store_relaxed<std::uint64_t>(flag, value);
+  else store_release<std::uint64_t>(flag, value);
+}
+PL_EXPORT_KERNEL(publish)
+
+PL_KERNEL void add_ones(std::uint64_t word, unsigned times, unsigned is_atomic) {
+  for (unsigned i = 0; i < times; ++i) {
+    if (is_atomic != 0) atomic_add<std::uint64_t>(word, 1);
+    else store_relaxed<std::uint64_t>(word, load_relaxed<std::uint64_t>(word) + 1);
+  }
+}
+PL_EXPORT_KERNEL(add_ones)

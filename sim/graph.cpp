@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "graph.hpp"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "capture.hpp"
+#include "clock.hpp"
+#include "event.hpp"
+
+namespace pl::sim {
+namespace {
+
+using graph_table = handle_table<graph, graph_t, 9>;
+using node_table = handle_table<const graph_node, graph_node_t, 10>;
+
+graph_table& graphs() {
+  static auto* const instance = new graph_table;
+  return *instance;
+}
+
+node_table& nodes() {
+  static auto* const instance = new node_table;
+  return *instance;
+}
+
+// What one launch runs: the nodes as they were at that moment, cut into lanes. The nodes of a lane run one after the
+// other; lanes run at the same time, as far as dependencies between them allow.
+struct plan {
+  struct step {
+    graph_node_ref node;
+    std::vector<std::size_t> after;  // steps of other lanes
+  };
+  std::vector<step> steps;
+  std::vector<std::vector<std::size_t>> lanes;
+  kept_objects objects;
+};
+
+struct graph_exec {
+  std::mutex launching;  // one launch at a time is being queued
+  std::shared_ptr<const plan> now;
+  std::vector<std::shared_ptr<stream>> lanes;  // for all lanes but the first, which runs in the launch's own stream
+  context_ref ctx;                             // where `lanes` belong
+  stream::dependency last{nullptr, 0};         // a launch waits for the one before it
+};
+
+handle_table<graph_exec, graph_exec_t, 11>& execs() {
+  static auto* const instance = new handle_table<graph_exec, graph_exec_t, 11>;
+  return *instance;
+}
+
+// A node continues the lane of the first node it depends on that nothing continues yet.
+std::shared_ptr<plan> make_plan(const graph& from) {
+  auto made = std::make_shared<plan>(plan{{}, {}, from.objects});
+  std::unordered_map<graph_node_t, std::size_t> index;
+  std::vector<std::size_t> lane_of;
+  for (const auto& node : from.nodes) {
+    const std::size_t at = made->steps.size();
+    std::size_t lane = made->lanes.size();
+    for (const graph_node_t before : node->after)
+      if (const auto l = lane_of[index[before]]; lane == made->lanes.size() && made->lanes[l].back() == index[before])
+        lane = l;
+    if (lane == made->lanes.size()) made->lanes.emplace_back();
+    plan::step step{node, {}};
+    for (const graph_node_t before : node->after)
+      if (lane_of[index[before]] != lane) step.after.push_back(index[before]);
+    made->lanes[lane].push_back(at);
+    made->steps.push_back(std::move(step));
+    index[node->handle] = at;
+    lane_of.push_back(lane);
+  }
+  return made;
+}
+
+// One launch under way.
+class run {
+ public:
+  // Events that nodes record are recorded by the launch: who waits for them from now on waits for this run.
+  explicit run(std::shared_ptr<const plan> what)
+      : what_(std::move(what)), moments_(what_->steps.size()), done_(what_->steps.size()) {
+    for (std::size_t i = 0; i < moments_.size(); ++i) {
+      const graph_node& node = *what_->steps[i].node;
+      if (node.external != nullptr)
+        moments_[i] = node.type == graph_node_type::event_record ? node.external->make_latest() : node.external->current();
+    }
+  }
+
+  void run_lane(std::size_t lane) {
+    for (const std::size_t at : what_->lanes[lane]) {
+      const auto& step = what_->steps[at];
+      for (const std::size_t before : step.after) wait_for(before);
+      run_step(at);
+      const std::lock_guard lock(mutex_);
+      done_[at] = true;
+      changed_.notify_all();
+    }
+  }
+  void wait_for_all() {
+    for (const auto& lane : what_->lanes) wait_for(lane.back());
+  }
+
+ private:
+  void run_step(std::size_t at) {
+    const graph_node& node = *what_->steps[at].node;
+    const context_fate& fate = *node.ctx->fate;
+    random_delay();
+    if (node.type == graph_node_type::event_record) order_stores(), moments_[at]->pass(monotonic_ns());
+    else if (node.type == graph_node_type::event_wait) {
+      if (moments_[at] != nullptr) moments_[at]->wait_unless(fate.stopped);
+    } else if (!fate.ended()) node.work();
+    if (what_->lanes.size() > 1) order_stores();  // another lane may follow
+  }
+  void wait_for(std::size_t step) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_[step]; });
+  }
+
+  const std::shared_ptr<const plan> what_;
+  std::vector<std::shared_ptr<moment>> moments_;  // of the steps that record or await an event
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<bool> done_;
+};
+
+void start_lanes(graph_exec& exec, const context_ref& ctx, const std::shared_ptr<const plan>& what,
+                 std::shared_ptr<run>& out) {
+  if (exec.ctx != ctx) exec.lanes.clear();
+  exec.ctx = ctx;
+  while (exec.lanes.size() + 1 < what->lanes.size())
+    exec.lanes.push_back(std::make_shared<stream>(ctx->handle, ctx->fate, ctx->on->ordinal, stream_flag::non_blocking, 0));
+  out = std::make_shared<run>(what);
+}
+
+result_t instantiate(graph_exec_t* out, graph_t handle, unsigned long long flags) {
+  constexpr unsigned long long kAutoFree = 1, kNodePriority = 8;  // change nothing here
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  const auto from = find_graph(handle);
+  if (out == nullptr || from == nullptr || (flags & ~(kAutoFree | kNodePriority)) != 0) return code::invalid_value;
+  auto made = std::make_shared<graph_exec>();
+  {
+    const std::lock_guard lock(graph_mutex());
+    made->now = make_plan(*from);
+  }
+  *out = execs().insert(std::move(made));
+  return code::success;
+}
+
+}  // namespace
+
+std::mutex& graph_mutex() {
+  static auto* const instance = new std::mutex;
+  return *instance;
+}
+
+std::shared_ptr<graph> make_graph() {
+  auto made = std::make_shared<graph>();
+  made->handle = graphs().new_handle();
+  graphs().assign(made->handle, made);
+  return made;
+}
+
+std::shared_ptr<graph> find_graph(graph_t handle) { return graphs().find(handle); }
+graph_node_ref find_node(graph_node_t handle) { return nodes().find(handle); }
+
+bool end_graph(graph_t handle) {
+  const auto ended = graphs().remove(handle);
+  if (ended == nullptr) return false;
+  nodes().remove_if([&](const graph_node& n) { return n.graph == handle; });
+  return true;
+}
+
+graph_node_ref add_node_locked(graph& into, graph_node made) {
+  made.graph = into.handle;
+  made.handle = nodes().new_handle();
+  auto added = std::make_shared<const graph_node>(std::move(made));
+  nodes().assign(added->handle, added);
+  into.nodes.push_back(added);
+  return added;
+}
+
+PL_SIM_API cuGraphCreate(graph_t* out, unsigned flags) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  if (out == nullptr || flags != 0) return code::invalid_value;
+  *out = make_graph()->handle;
+  return code::success;
+}
+
+PL_SIM_API cuGraphDestroy(graph_t handle) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  if (is_being_captured(handle)) return code::invalid_value;
+  return end_graph(handle) ? code::success : code::invalid_value;
+}
+
+PL_SIM_API cuGraphGetNodes(graph_t handle, graph_node_t* out, std::size_t* count) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  const auto found = find_graph(handle);
+  if (found == nullptr || count == nullptr) return code::invalid_value;
+  const std::lock_guard lock(graph_mutex());
+  if (out != nullptr) {
+    const std::size_t room = *count;
+    for (std::size_t i = 0; i < room; ++i) out[i] = i < found->nodes.size() ? found->nodes[i]->handle : nullptr;
+    *count = std::min(room, found->nodes.size());
+  } else {
+    *count = found->nodes.size();
+  }
+  return code::success;
+}
+
+PL_SIM_API cuGraphNodeGetType(graph_node_t handle, int* type) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  const auto found = find_node(handle);
+  if (found == nullptr || type == nullptr) return code::invalid_value;
+  *type = found->type;
+  return code::success;
+}
+
+PL_SIM_API cuGraphAddBatchMemOpNode(graph_node_t* out, graph_t handle, const graph_node_t* after, std::size_t count,
+                                    const batch_mem_op_node_params* params) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  const auto into = find_graph(handle);
+  if (out == nullptr || into == nullptr || params == nullptr || (count != 0 && after == nullptr)) return code::invalid_value;
+  graph_node made;
+  made.type = graph_node_type::batch_mem_op;
+  made.ctx = find_context(params->context);
+  if (made.ctx == nullptr) return code::invalid_context;
+  if (const auto rc = make_batch(made.ctx, params->count, params->ops, params->flags, made.work); rc != code::success)
+    return rc;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto before = find_node(after[i]);
+    if (before == nullptr || before->graph != handle) return code::invalid_value;
+    made.after.push_back(after[i]);
+  }
+  const std::lock_guard lock(graph_mutex());
+  *out = add_node_locked(*into, std::move(made))->handle;
+  return code::success;
+}
+
+PL_SIM_API cuGraphInstantiateWithFlags(graph_exec_t* out, graph_t handle, unsigned long long flags) {
+  return instantiate(out, handle, flags);
+}
+
+// The forms before CUDA 12 also tell which node is wrong; none can be.
+PL_SIM_API cuGraphInstantiate(graph_exec_t* out, graph_t handle, graph_node_t* error_node, char* log,
+                              std::size_t log_bytes) {
+  if (error_node != nullptr) *error_node = nullptr;
+  if (log != nullptr && log_bytes != 0) *log = 0;
+  return instantiate(out, handle, 0);
+}
+PL_SIM_API cuGraphInstantiate_v2(graph_exec_t* out, graph_t handle, graph_node_t* error_node, char* log,
+                                 std::size_t log_bytes) {
+  return cuGraphInstantiate(out, handle, error_node, log, log_bytes);
+}
+
+// Later launches have the new operations; one that is queued or under way keeps the old ones.
+PL_SIM_API cuGraphExecBatchMemOpNodeSetParams(graph_exec_t handle, graph_node_t node,
+                                              const batch_mem_op_node_params* params) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  const auto exec = execs().find(handle);
+  if (exec == nullptr || params == nullptr) return code::invalid_value;
+  const auto ctx = find_context(params->context);
+  if (ctx == nullptr) return code::invalid_context;
+  const std::lock_guard lock(exec->launching);
+  auto changed = std::make_shared<plan>(*exec->now);
+  const auto step = std::find_if(changed->steps.begin(), changed->steps.end(),
+                                 [&](const plan::step& s) { return s.node->handle == node; });
+  if (step == changed->steps.end() || step->node->type != graph_node_type::batch_mem_op || step->node->ctx != ctx)
+    return code::invalid_value;
+  auto made = std::make_shared<graph_node>(*step->node);
+  if (const auto rc = make_batch(ctx, params->count, params->ops, params->flags, made->work); rc != code::success) return rc;
+  step->node = std::move(made);
+  exec->now = std::move(changed);
+  return code::success;
+}
+
+PL_SIM_API cuGraphUpload(graph_exec_t handle, stream_t on) {
+  const auto s = enter_stream(on);
+  if (!s) return s.rc;
+  return execs().find(handle) != nullptr ? code::success : code::invalid_value;
+}
+
+PL_SIM_API cuGraphLaunch(graph_exec_t handle, stream_t on) {
+  const auto s = enter_stream(on);
+  if (!s) return s.rc;
+  const auto exec = execs().find(handle);
+  if (exec == nullptr) return code::invalid_value;
+  if (const auto rc = refuse_while_capturing(s); rc != code::success) return rc;
+  const std::lock_guard lock(exec->launching);
+  const auto what = exec->now;
+  std::shared_ptr<run> started;
+  start_lanes(*exec, s.ctx, what, started);
+  stream::ticket queued = 0;
+  const auto before = exec->last;
+  const auto rc = enqueue(
+      s, graph_node_type::kernel,
+      [started, before, lanes = exec->lanes, count = what->lanes.size()] {
+        if (before.on != nullptr) before.on->wait(before.until);
+        for (std::size_t lane = 1; lane < count; ++lane)
+          lanes[lane - 1]->submit(
+              {}, [started, lane] { started->run_lane(lane); }, true);
+        if (count != 0) started->run_lane(0);
+        started->wait_for_all();
+      },
+      true, &queued);
+  if (rc == code::success) exec->last = {s.on, queued};
+  return rc;
+}
+
+// A launch under way keeps what it needs.
+PL_SIM_API cuGraphExecDestroy(graph_exec_t handle) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  return execs().remove(handle) != nullptr ? code::success : code::invalid_value;
+}
+
+}  // namespace pl::sim
