@@ -98,17 +98,8 @@ void prove(const scene& where, entry& one, unsigned char* dst, std::size_t bytes
 struct variant {
   const char* name;
   unsigned threads;
-  std::uint32_t tuning;
 };
-constexpr variant kVariants[] = {
-    {"1 look, one word, fence", 256, 1},
-    {"1 look, batches, fence", 256, 1 | engine::tune_batches},
-    {"1 look, batches, release", 256, 1 | engine::tune_batches | engine::tune_release},
-    {"2 looks, batches, release", 256, 2 | engine::tune_batches | engine::tune_release},
-    {"4 looks, batches, release", 256, 4 | engine::tune_batches | engine::tune_release},
-    {"4 looks, batches, release, weak", 256, 4 | engine::tune_batches | engine::tune_release | engine::tune_weak_stores},
-    {"2 looks, batches, release, 512 thr.", 512, 2 | engine::tune_batches | engine::tune_release},
-};
+constexpr variant kVariants[] = {{"256 threads", 256}, {"128 threads", 128}, {"512 threads", 512}};
 
 struct engine_cell {
   std::size_t bytes;
@@ -147,7 +138,6 @@ void compare_engines(const scene& where, double seconds) {
     wanted.shape.threads = where.cuda.is_simulated ? 4 : one.threads;
     wanted.shape.workers = where.cuda.is_simulated ? 2 : 8;
     wanted.lease_us = where.cuda.is_simulated ? 20'000 : 200;
-    wanted.shape.tuning = one.tuning;
     auto& made = all.emplace_back();
     made.engine = must(copy::gpu_engine::open(where.context, *maps, wanted));
     for (const auto& cell : kCells) made.cells.push_back(engine_entry(where, *made.engine, cell, one.name));
@@ -203,11 +193,10 @@ void compare_rings(const scene& where, double seconds) {
                             {}});
   };
   add("cuMemcpy", {}, 0);
-  for (const bool is_past_caches : {false, true})
-    for (const std::size_t chunk : {256u << 10, 512u << 10, 1u << 20})
-      for (const unsigned width : {2u, 4u, 8u})
-        add(format("%4zu KiB chunks, %u threads, %s", chunk >> 10, width, is_past_caches ? "past caches" : "cached"),
-            {chunk, static_cast<unsigned>((8u << 20) / chunk), is_past_caches ? 0 : ~std::size_t{0}}, width);
+  for (const std::size_t chunk : {256u << 10, 512u << 10, 1u << 20})
+    for (const unsigned width : {2u, 4u, 8u})
+      add(format("%4zu KiB chunks, %u threads", chunk >> 10, width), {chunk, static_cast<unsigned>((8u << 20) / chunk)},
+          width);
   const std::uint64_t end_ns = monotonic_ns() + static_cast<std::uint64_t>(seconds * 1e9);
   for (unsigned round = 0; round < 2 || monotonic_ns() < end_ns; ++round)
     for (auto& one : all)

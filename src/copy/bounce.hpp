@@ -18,8 +18,6 @@ class bounce_ring {
   struct options {
     std::size_t chunk_bytes = 512u << 10;  // a power of two, at least 64 KiB
     unsigned chunks = 16;                  // at least 2
-    // Copies to the host from this size on are stored past the caches: the destination is not read before it is written.
-    std::size_t past_caches_bytes = 1u << 20;
   };
   // `engine` and `pool` must outlive it. The ring is allocated at the first copy.
   bounce_ring(copy_engine& engine, worker_pool& pool, options wanted);

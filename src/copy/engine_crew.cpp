@@ -91,7 +91,7 @@ status engine_crew::launch(std::uint64_t lease_ns) {
   if (next == 0) next = 1;  // 0 is what the status lines begin with
   cu::device_ptr control = control_;
   cu::device_ptr status_lines = host_.device_address();
-  void* parameters[] = {&control, &status_lines, &next, &lease_ns, &shape_.tuning};
+  void* parameters[] = {&control, &status_lines, &next, &lease_ns};
   const auto rc = context_.cuda->cuLaunchKernel(kernel_, shape_.workers, 1, 1, shape_.threads, 1, 1,
                                                 2 * sizeof(engine::descriptor), stream_, parameters, nullptr);
   if (rc != cu::error_code::success) return cu::make_error(*context_.cuda, rc, "launching the GPU engine");

@@ -25,7 +25,6 @@ class engine_crew {
   struct shape {
     unsigned workers = 8;    // 1..engine::kMostWorkers
     unsigned threads = 256;  // each, a multiple of 32; more are slower to gather at the barriers (4 KiB: 2.4 us, 512: 2.7)
-    std::uint32_t tuning = 1 | engine::tune_batches;  // engine::tuning
   };
 
   // Loads nothing and launches nothing: `kernel` is gpu_engine in that context's module. A failed make leaves nothing

@@ -21,14 +21,6 @@ enum operation : std::uint32_t {
   op_leave = 4,        // end now
 };
 
-// How a worker goes about it; the conversation is the same.
-enum tuning : std::uint32_t {
-  tune_looks = 7,         // mask: looks at the descriptor that are under way at a time, 1, 2 or 4
-  tune_release = 8,       // the done word by a release store instead of a fence and a store
-  tune_batches = 16,      // several words of a low-latency message are loaded before the first is stored
-  tune_weak_stores = 32,  // op_copy's data by stores that the hardware may merge
-};
-
 // Sixteen bytes are read in one access, and each sixteen carry the sequence number: a poll needs no second look.
 struct alignas(16) quarter {
   std::uint64_t low;

@@ -18,7 +18,6 @@
 #define PL_KERNEL extern "C" __global__
 #define PL_EXPORT_KERNEL(name)
 #define PL_DEVICE __device__ __forceinline__
-#define PL_UNROLL _Pragma("unroll")
 
 namespace pl::dev {
 
@@ -154,10 +153,6 @@ PL_DEVICE void store_stream_vec16(void* p, vec16 v) {
   asm volatile("st.global.cg.v2.u64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "l"(v.low), "l"(v.high));
 }
 
-// A relaxed load of data that no loop polls for: on the simulated GPU it lets no other thread run.
-PL_DEVICE std::uint64_t load_data64(std::uint64_t address) {
-  return load_relaxed(reinterpret_cast<const std::uint64_t*>(address));
-}
 // To a multicast address: the switch stores into the memory that each device has bound there. Other accesses of such an
 // address are undefined. Compute capability 9.0 and up; kernels that call it are compiled for those only.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -210,7 +205,6 @@ PL_DEVICE T atomic_add(T* p, T value) {
 
 #define PL_KERNEL static
 #define PL_DEVICE inline
-#define PL_UNROLL _Pragma("GCC unroll 8")
 
 namespace pl::dev {
 
@@ -311,10 +305,6 @@ PL_DEVICE void store_stream_vec16(void* p, vec16 v) {
   vec16* at = reach(static_cast<vec16*>(p), true);
   __atomic_store_n(&at->low, v.low, kRelaxedStore);
   __atomic_store_n(&at->high, v.high, kRelaxedStore);
-}
-
-PL_DEVICE std::uint64_t load_data64(std::uint64_t address) {
-  return __atomic_load_n(reach(reinterpret_cast<const std::uint64_t*>(address), false), kRelaxedLoad);
 }
 
 template <class T>

@@ -145,7 +145,7 @@ struct messenger_options {
   std::string ucx_library;           // path of libucp.so.0; empty: PEERLANE_UCX_LIBRARY, else by name
   enum class path_t { automatic, network } path = path_t::automatic;  // network: as if every peer were on another host
   bool use_ipc = true;
-  bool use_pull = true;                       // between host memories of a node the receiver reads the sender's, if it may
+  bool use_pull = true;  // between host memories of a node the receiver reads the sender's, if it may
   bool calibrate =
       false;  // measure packets and handshakes at open, if all processes want it and none knows (handshake_meter.hpp)
   bool use_ucx_gpu_lanes = true;              // raw GPU pointers to UCX where it has lanes for them

@@ -121,31 +121,6 @@ TEST_F(GpuEngine, CopiesEverySizeAndAlignmentBothWays) {
       }
 }
 
-TEST_F(GpuEngine, CopiesTheSameHoweverItIsTuned) {
-  const test::device_buffer memory(40'000);
-  const auto data = test::random_bytes(40'000, 3);
-  test::set_device_bytes(memory.pointer(), data);
-  auto pinned = pinned_buffer::make(context_, 40'000);
-  ASSERT_TRUE(pinned);
-  for (const std::uint32_t tuning : {1u, 1u | engine::tune_batches, 2u | engine::tune_release,
-                                     4u | engine::tune_release | engine::tune_batches | engine::tune_weak_stores}) {
-    auto wanted = small_options();
-    wanted.shape.tuning = tuning;
-    make(wanted);
-    for (std::size_t offset : {0u, 5u, 8u})
-      for (std::size_t bytes : {1u, 8u, 120u, 129u, 1000u, 30'001u}) {
-        std::vector<unsigned char> got(bytes + 16, 0xEE);
-        until_done([&] { return engine_->read_low_latency(got.data() + 8, memory.pointer() + offset, bytes); });
-        ASSERT_EQ(std::memcmp(got.data() + 8, data.data() + offset, bytes), 0) << tuning << " " << offset << " " << bytes;
-        ASSERT_EQ(got[7] + got[bytes + 8], 2 * 0xEE) << tuning << " " << offset << " " << bytes;
-        std::memset(pinned->data(), 0x11, pinned->size_bytes());
-        copy({direction::to_host, pinned->device_address() + 3, memory.pointer() + offset, bytes}, 2);
-        ASSERT_EQ(std::memcmp(pinned->data() + 3, data.data() + offset, bytes), 0)
-            << tuning << " " << offset << " " << bytes;
-      }
-  }
-}
-
 TEST_F(GpuEngine, CopiesRowsAndLists) {
   const test::device_buffer memory(64 * 1024);
   auto pinned = pinned_buffer::make(context_, 64 * 1024);

@@ -26,8 +26,8 @@ PL_DEVICE void copy_vectors(std::uint64_t dst, std::uint64_t src, std::uint64_t 
 
 }  // namespace
 
-// One block. `bytes` may be 0; the words at `flag` and `sent` are written in this order (0: not written). One fence is enough:
-// the barrier orders every thread's stores before thread 0's release, and a release is cumulative.
+// One block. `bytes` may be 0; the words at `flag` and `sent` are written in this order (0: not written). One fence is
+// enough: the barrier orders every thread's stores before thread 0's release, and a release is cumulative.
 PL_KERNEL void stream_put(std::uint64_t dst, std::uint64_t src, std::uint64_t bytes, std::uint64_t flag,
                           std::uint64_t flag_value, std::uint64_t sent, std::uint64_t sent_value) {
   const std::uint64_t together = dst | src;
