@@ -52,7 +52,7 @@ export OPAL_PREFIX=$pl_mpi PATH=$pl_mpi/bin:$PATH LD_LIBRARY_PATH=$pl_mpi/lib${L
 export PYTHONPATH=$pl_mpi/python${PYTHONPATH:+:$PYTHONPATH} MPI4PY_MPIABI=openmpi MPI4PY_LIBMPI=$pl_mpi/lib/libmpi.so.40
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # The processes are all here: no other machine is started, looked for, or listened to.
-export PMIX_MCA_pcompress_base_silence_warning=1 OMPI_MCA_plm=isolated OMPI_MCA_btl=self,vader OMPI_MCA_pml=ob1 OMPI_MCA_oob_tcp_if_include=lo
+export PMIX_MCA_pcompress_base_silence_warning=1 PMIX_MCA_mca_base_component_show_load_errors=0 OMPI_MCA_plm=isolated OMPI_MCA_btl=self,vader OMPI_MCA_pml=ob1 OMPI_MCA_oob_tcp_if_include=lo
 # Of what a machine mostly has itself, only what this one lacks.
 pl_lacking=$(ldd "$pl_mpi/bin/mpirun" "$pl_mpi"/lib/*.so* "$pl_mpi"/lib/*/openmpi/lib/openmpi3/*.so | awk '/not found/ { print $1 }' | sort -u)
 for pl_name in $pl_lacking; do
