@@ -10,6 +10,7 @@
 #include <string>
 
 #include "channel.hpp"
+#include "graph_slots.hpp"
 #include "words.hpp"
 
 namespace pl::stream {
@@ -23,6 +24,7 @@ struct channel_core {
   const int peer;
   const std::uint32_t id;
   const channel_options options;
+  const std::shared_ptr<graph_slots> graph = std::make_shared<graph_slots>();
 
   static constexpr unsigned kMostQueued =
       1000;  // fewer than kTargets: no target is written over while a wait for it is queued
@@ -49,7 +51,7 @@ struct channel_core {
 
   host_words& host() const noexcept { return words->host(index); }
   std::uint64_t reached() const noexcept { return __atomic_load_n(&host().reached, __ATOMIC_ACQUIRE); }
-  // Waits that streams have got past; a read of GPU memory. Precondition: the words are mapped.
+  // Waits that streams have got past; a read of GPU memory where that is mapped.
   std::uint64_t passed() const noexcept;
   // What wait `number` waits for; kept for those that a stream may stand in.
   std::uint64_t target(std::uint64_t number) const noexcept {
@@ -59,9 +61,18 @@ struct channel_core {
     targets[number % kTargets].store(sequence, std::memory_order_relaxed);
   }
   std::uint64_t sent() const noexcept { return __atomic_load_n(&host().sent, __ATOMIC_ACQUIRE); }
-  // No stream has work of this channel before it, but for a wait that is poisoned and will be looked at within microseconds.
+  // No stream has work of this channel before it, but for a wait that is poisoned and will be looked at within microseconds,
+  // and no graph has that may be launched.
   bool is_quiet() const noexcept {
-    return reached() == waits.load(std::memory_order_acquire) && sent() == puts.load(std::memory_order_acquire);
+    return !graph->is_any_held() && reached() == waits.load(std::memory_order_acquire) &&
+           sent() == puts.load(std::memory_order_acquire);
+  }
+
+  // Of a captured wait: come to it, and what it waits for is not here.
+  bool is_standing_in(unsigned slot) const noexcept {
+    const auto at = __atomic_load_n(&host().graph_at[slot], __ATOMIC_ACQUIRE);
+    if (at != graph_place::waiting && at != graph_place::seen) return false;
+    return !words->is_mapped() || words->load(index, offsetof(gpu_words, graph_flag) + slot * sizeof at) == 0;
   }
 
   // Every word on which a stream of ours may wait becomes poison(code). Any thread; again and again while streams are not

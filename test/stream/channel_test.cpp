@@ -2,33 +2,10 @@
 // Channels between two processes, by the peer executor.
 #include "channel.hpp"
 
-#include "stream_job.hpp"
+#include "ends.hpp"
 
 namespace pl::stream {
 namespace {
-
-constexpr std::size_t kBytes = 1 << 20;
-
-// Two windows: what came, and what goes.
-struct two_ends {
-  test::device_buffer in{kBytes}, out{kBytes};
-  std::unique_ptr<channel> to;
-  remote_window there;
-  int open(const scene& at, const channel_options& options = {}) {
-    auto mine = at.by->expose(in.pointer(), kBytes);
-    CHECK_OK(mine);
-    auto keys = exchange_keys(at, *mine);
-    CHECK_OK(keys);
-    auto window = at.by->import((*keys)[static_cast<std::size_t>(1 - at.rank)]);
-    CHECK_OK(window);
-    there = *window;
-    auto end = at.by->connect(1 - at.rank, 7, options);
-    CHECK_OK(end);
-    to = std::move(end).value();
-    CHECK_OK(to->ready(kPatience));
-    return 0;
-  }
-};
 
 int ping_pong(const scene& at) {
   two_ends ends;
