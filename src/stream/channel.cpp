@@ -222,9 +222,9 @@ std::string channel::diag() const {
   } else if (now.waits > now.reached) {
     out += "  no stream has come to wait " + std::to_string(now.reached + 1) + ": look at what is queued before it\n";
   }
-  if (now.error == 0 && now.puts > now.sent && core_->options.depth != 0 && now.sent >= core_->options.depth)
-    out += "  the next put may be waiting for the peer to release put " +
-           std::to_string(now.sent + 1 - core_->options.depth) + "\n";
+  if (const auto put = core_->held_put(); now.error == 0 && put != 0)
+    out += "  a stream stands before put " + std::to_string(put) + " until the peer releases put " +
+           std::to_string(put - core_->options.depth) + "\n";
   if (core_->graph->is_any_held()) {
     out += "  in graphs: " + std::to_string(core_->graph->count(graph_slots::direction::put)) + " puts, " +
            std::to_string(core_->graph->count(graph_slots::direction::wait)) + " waits captured so far\n";

@@ -42,8 +42,8 @@ struct channel_options {
   // A captured wait releases its put by itself, right behind the wait: for puts whose bytes nobody overwrites while they are
   // used, and signals. Else the graph must hold a release for each of its waits, or the graph works only once.
   bool releases_captured_waits = false;
-  // A stream that has stood in one wait for so long is let go, and the channel is in error ETIMEDOUT. Negative: the
-  // context's; 0: never.
+  // A stream that has stood in one wait for so long, or before a put for a release, is let go, and the channel is in error
+  // ETIMEDOUT. Negative: the context's; 0: never. Without a CPU mapping of GPU memory puts have no time-out.
   std::chrono::nanoseconds wait_timeout{-1};
 };
 

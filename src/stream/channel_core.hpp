@@ -75,14 +75,19 @@ struct channel_core {
     return !words->is_mapped() || words->load(index, offsetof(gpu_words, graph_flag) + slot * sizeof at) == 0;
   }
 
+  // The put that a stream has come to and that its peer has not made room for; 0: none, or the CPU cannot know.
+  std::uint64_t held_put() const noexcept;
+
   // Every word on which a stream of ours may wait becomes poison(code). Any thread; again and again while streams are not
   // quiet, because a late write of the peer may put a count there.
   void poison_words(int code) const noexcept;
 
-  // Service thread only.
-  std::uint64_t stood_at = 0;     // the wait in which a stream was last seen to stand
-  std::uint64_t stood_since = 0;  // monotonic ns, 0: it does not stand
-  std::uint64_t quiet_since = 0;  // the same, of is_quiet() after closing
+  // Service thread only. A put that has been held for `limit_ns`; 0: none.
+  std::uint64_t find_stuck_put(std::uint64_t now_ns, std::uint64_t limit_ns) noexcept;
+  std::uint64_t put_stood_at = 0, put_stood_since = 0;  // the held put seen last, and since when (monotonic ns)
+  std::uint64_t stood_at = 0;                           // the wait in which a stream was last seen to stand
+  std::uint64_t stood_since = 0;                        // monotonic ns, 0: it does not stand
+  std::uint64_t quiet_since = 0;                        // the same, of is_quiet() after closing
 
  private:
   static constexpr std::size_t kTargets = 1024;

@@ -65,6 +65,7 @@ class peer_executor final : public executor {
       const auto ack = words_.ours + slot_of(offsetof(gpu_words, graph_ack), what.slot);
       ops.wait64(ack, 1).write64(ack, 0);
     } else if (what.released != 0) {
+      ops.write64(words_.host + offsetof(host_words, put_reached), what.sequence);
       ops.wait64(words_.ours + offsetof(gpu_words, ack), what.released);
     }
   }

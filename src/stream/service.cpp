@@ -221,6 +221,10 @@ void service::look_for_stuck(channel_core& channel, std::uint64_t now_ns) {
   const auto for_ms = " for " + std::to_string(limit_ns / 1'000'000) + " ms";
   if (const auto number = channel.graph->find_stuck(*channel.words, channel.index, now_ns, limit_ns))
     fail(channel, ETIMEDOUT, "a stream has stood in captured wait " + std::to_string(*number) + for_ms);
+  if (const auto put = channel.find_stuck_put(now_ns, limit_ns); put != 0)
+    fail(channel, ETIMEDOUT,
+         "put " + std::to_string(put) + " has waited for the release of put " + std::to_string(put - channel.options.depth) +
+             for_ms);
   // The word is read (1 us) only when the same wait is the last one reached for a second look.
   const auto reached = channel.reached();
   const bool is_new = channel.stood_at != reached;

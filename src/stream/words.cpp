@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 
+#include "env.hpp"
 #include "mmio.hpp"
 
 namespace pl::stream {
@@ -33,6 +34,7 @@ status word_pool::allocate() {
 void word_pool::map() {
   copy::mapping_cache::options wanted;
   wanted.sweep_ms = 0;  // it holds one mapping for as long as it lives
+  wanted.backend = env_read("PEERLANE_BACKEND").text;
   cache_ = std::make_unique<copy::mapping_cache>(wanted);
   const auto info = cu::inspect_pointer(*context_.cuda, gpu_);
   if (!info) {

@@ -56,7 +56,8 @@ struct alignas(4096) host_words {
   alignas(64) std::uint64_t reached;
   std::uint64_t sent;                // puts and signals that have left
   alignas(64) std::uint64_t status;  // 0 or an errno, written by the CPU; kernels may read it
-  std::uint64_t passed;  // as `reached`, of waits that are over; written only where the CPU cannot read GPU memory
+  std::uint64_t passed;       // as `reached`, of waits that are over; written only where the CPU cannot read GPU memory
+  std::uint64_t put_reached;  // puts that had to ask for a release and that a stream has come to
   alignas(64) std::uint64_t graph_doorbell[kGraphSlots];
   alignas(64) std::uint64_t graph_at[kGraphSlots];  // where a captured wait stands: graph_place
   alignas(64) std::uint64_t litmus[kLitmusWords];   // what has come back from the peer's GPU

@@ -47,7 +47,8 @@ TEST(channel, depth_holds_puts_back_until_the_peer_has_released) {
                               CHECK_OK(to.put_signal(at.on, ends.there, 0, ends.out.pointer(), 64));
                             CHECK_OK(at.with->barrier());  // rank 1 has seen two puts
                             CHECK(to.state().sent == 2);
-                            CHECK(to.diag().find("release put 1") != std::string::npos);
+                            while (to.diag().find("before put 3 until the peer releases put 1") == std::string::npos)
+                              sched_yield();
                             CHECK_OK(at.with->barrier());
                             CHECK(cuda().cuStreamSynchronize(at.on) == 0);
                             CHECK(to.state().sent == 4);

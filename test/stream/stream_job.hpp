@@ -22,6 +22,18 @@ struct scene {
 
 inline const cu::driver_table& cuda() { return test::simulated_cuda(); }
 
+// An environment variable, for the processes that are forked meanwhile.
+class with_variable {
+ public:
+  with_variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~with_variable() { unsetenv(name_); }
+  with_variable(const with_variable&) = delete;
+  with_variable& operator=(const with_variable&) = delete;
+
+ private:
+  const char* const name_;
+};
+
 inline int run_scene(int rank, link::fork_bootstrap& sockets, gpus which, const context_options& options,
                      const std::function<int(const scene&)>& body, const std::function<void(cu::driver_table&)>& change) {
   if (change) {
