@@ -77,6 +77,8 @@ TEST(channel, a_stuck_wait_is_let_go_after_its_time) {
                           channel_options options;
                           if (at.rank == 0) options.wait_timeout = 50ms;
                           if (const int line = ends.open(at, options)) return line;
+                          if (at.rank == 1) CHECK_OK(ends.to->wait_signal(at.on, 9));  // its peer's error lets it go
+                          CHECK_OK(at.with->barrier());
                           if (at.rank == 0) {
                             CHECK_OK(ends.to->wait_signal(at.on));
                             CHECK(cuda().cuStreamSynchronize(at.on) == 0);
@@ -84,7 +86,6 @@ TEST(channel, a_stuck_wait_is_let_go_after_its_time) {
                             CHECK(ends.to->wait_signal(at.on).code() == ETIMEDOUT);
                             CHECK(ends.to->diag().find("wait 1") != std::string::npos);
                           } else {
-                            CHECK_OK(ends.to->wait_signal(at.on, 9));  // its peer's error lets it go
                             CHECK(cuda().cuStreamSynchronize(at.on) == 0);
                             CHECK(ends.to->state().error == EPIPE);
                           }
@@ -100,6 +101,7 @@ TEST(channel, cancel_lets_both_ends_go) {
                           two_ends ends;
                           if (const int line = ends.open(at)) return line;
                           CHECK_OK(ends.to->wait_signal(at.on));
+                          CHECK_OK(at.with->barrier());
                           if (at.rank == 0) ends.to->cancel(ECANCELED);
                           CHECK(cuda().cuStreamSynchronize(at.on) == 0);
                           while (ends.to->state().error == 0) sched_yield();

@@ -91,6 +91,7 @@ TEST(graph, cancel_lets_a_stuck_replay_go) {
                           const test::device_buffer used{kExchanges * kSlice};
                           captured it;
                           if (const int line = it.make(at.on, [&] { return exchanges(at, ends, used, 64); })) return line;
+                          CHECK_OK(at.with->barrier());
                           if (at.rank == 0) {  // its peer launches nothing
                             CHECK(cuda().cuGraphLaunch(it.exec, at.on) == 0);
                             CHECK(cuda().cuGraphLaunch(it.exec, at.on) == 0);
@@ -109,11 +110,12 @@ TEST(graph, a_stuck_replay_is_let_go_after_its_time_and_a_slow_one_is_not) {
                         [](const scene& at) {
                           two_ends ends;
                           channel_options options;
-                          if (at.rank == 0) options.wait_timeout = 100ms;
+                          if (at.rank == 0) options.wait_timeout = 500ms;
                           if (const int line = ends.open(at, options)) return line;
                           const test::device_buffer used{kExchanges * kSlice};
                           captured it;
                           if (const int line = it.make(at.on, [&] { return exchanges(at, ends, used, 64); })) return line;
+                          CHECK_OK(at.with->barrier());
                           for (int i = 0; i < 3; ++i) CHECK(cuda().cuGraphLaunch(it.exec, at.on) == 0);
                           CHECK(cuda().cuStreamSynchronize(at.on) == 0);
                           CHECK(ends.to->state().error == 0);
@@ -122,7 +124,7 @@ TEST(graph, a_stuck_replay_is_let_go_after_its_time_and_a_slow_one_is_not) {
                             CHECK(cuda().cuGraphLaunch(it.exec, at.on) == 0);
                             CHECK(cuda().cuStreamSynchronize(at.on) == 0);
                             CHECK(ends.to->state().error == ETIMEDOUT);
-                            CHECK(ends.to->state().why.find("captured wait 1 for 100 ms") != std::string::npos);
+                            CHECK(ends.to->state().why.find("captured wait 1 for 500 ms") != std::string::npos);
                           }
                           CHECK_OK(at.with->barrier());
                           return it.destroy();

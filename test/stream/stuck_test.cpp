@@ -48,6 +48,12 @@ int in_two(const std::function<int(const scene&, two_ends&)>& body, const channe
       -1, change);
 }
 
+// Queued, or too late: the time was over here or at the peer.
+template <class T>
+bool is_queued(const T& outcome) {
+  return outcome.ok() || outcome.code() == ETIMEDOUT || outcome.code() == EPIPE;
+}
+
 channel_options short_of_time() {
   channel_options out;
   out.wait_timeout = 50ms;
@@ -89,8 +95,8 @@ TEST(stuck, case_1_and_the_time_out_tells) {
   EXPECT_EQ(in_two(
                 [](const scene& at, two_ends& ends) -> int {
                   auto* const other = new_stream();
-                  CHECK_OK(ends.to->wait_signal(at.on));
-                  CHECK_OK(ends.to->signal(other));
+                  CHECK(is_queued(ends.to->wait_signal(at.on)));
+                  CHECK(is_queued(ends.to->signal(other)));
                   CHECK(cuda().cuStreamSynchronize(at.on) == 0 && cuda().cuStreamSynchronize(other) == 0);
                   while (ends.to->state().error == 0) sched_yield();
                   const int error = ends.to->state().error;
@@ -166,8 +172,9 @@ TEST(stuck, case_4_calls_that_wait_for_the_device_end_with_the_time_out) {
   EXPECT_EQ(in_two(
                 [](const scene& at, two_ends& ends) -> int {
                   test::device_buffer unused(64);
-                  CHECK_OK(ends.to->wait_signal(at.on));
+                  CHECK(is_queued(ends.to->wait_signal(at.on)));
                   unused.free_now();
+                  while (ends.to->state().error == 0) sched_yield();
                   const int error = ends.to->state().error;
                   CHECK(error == ETIMEDOUT || error == EPIPE);
                   return 0;
@@ -228,8 +235,8 @@ TEST(stuck, case_7_a_host_function_that_waits_does_not_hold_channels_up) {
 
 TEST(stuck, case_8_everybody_waits_first) {
   const auto body = [](const scene& at, two_ends& ends, bool is_timed) -> int {
-    CHECK_OK(ends.to->wait_signal(at.on));
-    CHECK_OK(ends.to->signal(at.on));
+    CHECK(is_queued(ends.to->wait_signal(at.on)));
+    CHECK(is_queued(ends.to->signal(at.on)));
     if (!is_timed) {
       CHECK(says(*ends.to, "  a stream stands in wait 1 for put 1; 0 puts of the peer are here\n"));
       CHECK_OK(at.with->barrier());
@@ -247,9 +254,9 @@ TEST(stuck, case_8_everybody_waits_first) {
 
 TEST(stuck, case_8_depth_is_used_up_before_anybody_releases) {
   const auto body = [](const scene& at, two_ends& ends, bool is_timed) -> int {
-    for (int i = 0; i < 3; ++i) CHECK_OK(ends.to->signal(at.on));
-    CHECK_OK(ends.to->wait_signal(at.on));
-    CHECK_OK(ends.to->release(at.on, 1));
+    for (int i = 0; i < 3; ++i) CHECK(is_queued(ends.to->signal(at.on)));
+    CHECK(is_queued(ends.to->wait_signal(at.on)));
+    CHECK(is_queued(ends.to->release(at.on, 1)));
     if (!is_timed) {
       CHECK(says(*ends.to, "  no stream has come to wait 1: look at what is queued before it\n"));
       CHECK(says(*ends.to, "  a stream stands before put 3 until the peer releases put 1\n"));
