@@ -24,6 +24,7 @@ namespace pl::stream {
 
 class context;
 struct channel_core;
+struct capture;
 
 enum class wait_way : std::uint32_t { front_end = 0, kernel = 1 };
 
@@ -38,8 +39,11 @@ struct channel_options {
   // How a stream waits. A polling kernel hears 3 us sooner and is one more launch for the CPU (3 us); it needs the GPU to be
   // this process's own: with others on it, kernels that poll take turns with them.
   wait_way wait = wait_way::front_end;
-  // A stream that has stood in one wait for so long is let go, and the channel is in error ETIMEDOUT. Negative: the
-  // context's; 0: never.
+  // A captured wait releases its put by itself, right behind the wait: for puts whose bytes nobody overwrites while they are
+  // used, and signals. Else the graph must hold a release for each of its waits, or the graph works only once.
+  bool releases_captured_waits = false;
+  // A stream that has stood in one wait for so long, or before a put for a release, is let go, and the channel is in error
+  // ETIMEDOUT. Negative: the context's; 0: never. Without a CPU mapping of GPU memory puts have no time-out.
   std::chrono::nanoseconds wait_timeout{-1};
 };
 
@@ -68,16 +72,23 @@ class channel {
   status ready(std::chrono::milliseconds limit);
   executor_kind executor() const noexcept;
 
-  // ---- On a stream: returns once queued. EAGAIN: most_queued; nothing was queued, try again later. ENOTSUP: the stream is
-  // being captured and this executor cannot. The channel's error once it has one.
+  // ---- On a stream: returns once queued. EAGAIN: most_queued; nothing was queued, try again later. EACCES: in a forked
+  // child. The channel's error once it has one.
+  //
+  // On a stream that is being captured the counts are others, of captured puts and waits: captured put n meets the peer's
+  // captured wait n, at every launch of the two graphs. There are 64 of each at a time (ENOSPC), given back when the graph
+  // and what was instantiated from it are destroyed, which must be before the channel ends. A put waits for the release of
+  // its own last launch; `depth` does not matter. An executable must not run twice at the same time. ENOTSUP: this executor
+  // cannot be captured.
   // `source`: this GPU's memory, untouched until the stream has come past the put.
   result<std::uint64_t> put_signal(cu::stream_t on, const remote_window& to, std::uint64_t offset, cu::device_ptr source,
                                    std::size_t bytes);
   result<std::uint64_t> signal(cu::stream_t on);
-  // For the next one; sequence names an earlier or later one and does not change what `next` is.
+  // For the next one; sequence names an earlier or later one and does not change what `next` is (EINVAL: in a capture).
   result<std::uint64_t> wait_signal(cu::stream_t on);
   status wait_signal(cu::stream_t on, std::uint64_t sequence);
-  // The peer's puts up to `sequence` have been used: their bytes may be written again.
+  // The peer's puts up to `sequence` have been used: their bytes may be written again. In a capture: the put of captured
+  // wait `sequence`, which must be of this capture (EINVAL).
   status release(cu::stream_t on, std::uint64_t sequence);
 
   // ---- On the CPU
@@ -95,8 +106,18 @@ class channel {
   friend class context;
   channel(context& of, std::shared_ptr<channel_core> core);
   status check(std::uint64_t queued, std::uint64_t retired);
-  status enter(cu::stream_t on);
-  status queue_wait(cu::stream_t on, std::uint64_t number, std::uint64_t sequence);
+  result<capture> enter(cu::stream_t on);
+  result<std::uint64_t> put_captured(cu::stream_t on, put_request what, const capture& into);
+  result<std::uint64_t> wait_captured(cu::stream_t on, const capture& into);
+  status release_captured(cu::stream_t on, std::uint64_t number, const capture& into);
+  // The stream says in the word `at` (offset in host_words) that it is there, then waits until the word `flag` (in
+  // gpu_words) is at least `value`. Where the CPU cannot read that, it says in `past_at` that it has got past.
+  struct wait_request {
+    std::size_t flag, at, past_at;
+    std::uint64_t value, at_value, past_value;
+  };
+  status queue_wait(cu::stream_t on, const wait_request& what);
+  status check_process() const;
   context* context_;
   std::shared_ptr<channel_core> core_;
   std::unique_ptr<class executor> executor_;

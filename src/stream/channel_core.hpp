@@ -10,6 +10,7 @@
 #include <string>
 
 #include "channel.hpp"
+#include "graph_slots.hpp"
 #include "words.hpp"
 
 namespace pl::stream {
@@ -23,6 +24,7 @@ struct channel_core {
   const int peer;
   const std::uint32_t id;
   const channel_options options;
+  const std::shared_ptr<graph_slots> graph = std::make_shared<graph_slots>();
 
   static constexpr unsigned kMostQueued =
       1000;  // fewer than kTargets: no target is written over while a wait for it is queued
@@ -49,7 +51,7 @@ struct channel_core {
 
   host_words& host() const noexcept { return words->host(index); }
   std::uint64_t reached() const noexcept { return __atomic_load_n(&host().reached, __ATOMIC_ACQUIRE); }
-  // Waits that streams have got past; a read of GPU memory. Precondition: the words are mapped.
+  // Waits that streams have got past; a read of GPU memory where that is mapped.
   std::uint64_t passed() const noexcept;
   // What wait `number` waits for; kept for those that a stream may stand in.
   std::uint64_t target(std::uint64_t number) const noexcept {
@@ -59,19 +61,33 @@ struct channel_core {
     targets[number % kTargets].store(sequence, std::memory_order_relaxed);
   }
   std::uint64_t sent() const noexcept { return __atomic_load_n(&host().sent, __ATOMIC_ACQUIRE); }
-  // No stream has work of this channel before it, but for a wait that is poisoned and will be looked at within microseconds.
+  // No stream has work of this channel before it, but for a wait that is poisoned and will be looked at within microseconds,
+  // and no graph has that may be launched.
   bool is_quiet() const noexcept {
-    return reached() == waits.load(std::memory_order_acquire) && sent() == puts.load(std::memory_order_acquire);
+    return !graph->is_any_held() && reached() == waits.load(std::memory_order_acquire) &&
+           sent() == puts.load(std::memory_order_acquire);
   }
+
+  // Of a captured wait: come to it, and what it waits for is not here.
+  bool is_standing_in(unsigned slot) const noexcept {
+    const auto at = __atomic_load_n(&host().graph_at[slot], __ATOMIC_ACQUIRE);
+    if (at != graph_place::waiting && at != graph_place::seen) return false;
+    return !words->is_mapped() || words->load(index, offsetof(gpu_words, graph_flag) + slot * sizeof at) == 0;
+  }
+
+  // The put that a stream has come to and that its peer has not made room for; 0: none, or the CPU cannot know.
+  std::uint64_t held_put() const noexcept;
 
   // Every word on which a stream of ours may wait becomes poison(code). Any thread; again and again while streams are not
   // quiet, because a late write of the peer may put a count there.
   void poison_words(int code) const noexcept;
 
-  // Service thread only.
-  std::uint64_t stood_at = 0;     // the wait in which a stream was last seen to stand
-  std::uint64_t stood_since = 0;  // monotonic ns, 0: it does not stand
-  std::uint64_t quiet_since = 0;  // the same, of is_quiet() after closing
+  // Service thread only. A put that has been held for `limit_ns`; 0: none.
+  std::uint64_t find_stuck_put(std::uint64_t now_ns, std::uint64_t limit_ns) noexcept;
+  std::uint64_t put_stood_at = 0, put_stood_since = 0;  // the held put seen last, and since when (monotonic ns)
+  std::uint64_t stood_at = 0;                           // the wait in which a stream was last seen to stand
+  std::uint64_t stood_since = 0;                        // monotonic ns, 0: it does not stand
+  std::uint64_t quiet_since = 0;                        // the same, of is_quiet() after closing
 
  private:
   static constexpr std::size_t kTargets = 1024;

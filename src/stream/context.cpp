@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "context_parts.hpp"
+#include "env.hpp"
 #include "fork_guard.hpp"
 #include "kernel_image.hpp"
+#include "log.hpp"
 #include "stream_put_image.hpp"
 #include "worker_pool.hpp"
 
@@ -26,6 +28,16 @@ result<copy::gpu_context> find_gpu(const cu::driver_table& cuda, int wanted) {
   return copy::find_context(cuda, wanted, nullptr);
 }
 
+flag_writer fixed_writer(writer_choice choice) {
+  return static_cast<flag_writer>(static_cast<unsigned>(choice) - static_cast<unsigned>(writer_choice::direct));
+}
+
+writer_choice writer_of(const std::string& name) {
+  for (const auto each : {writer_choice::direct, writer_choice::copied, writer_choice::kernel})
+    if (name == name_of(fixed_writer(each))) return each;
+  return writer_choice::automatic;
+}
+
 int cpu_near(const copy::gpu_context& gpu) {
   char bus[32] = {};
   if (gpu.cuda->cuDeviceGetPCIBusId(bus, sizeof bus, gpu.device_ordinal) != cu::error_code::success) return -1;
@@ -37,11 +49,16 @@ int cpu_near(const copy::gpu_context& gpu) {
 
 result<std::unique_ptr<context>> context::open(const cu::driver_table& cuda, link::bootstrap& with,
                                                const context_options& wanted) {
+  if (env_read("CUDA_LAUNCH_BLOCKING").integer != 0)
+    return failure{ENOTSUP,
+                   "CUDA_LAUNCH_BLOCKING=1 makes every launch wait for its end, and a queued wait would never "
+                   "return: unset it"};
   auto gpu = find_gpu(cuda, wanted.device_ordinal);
   if (!gpu) return gpu.error();
   auto of = std::make_unique<parts>();
   of->gpu = *gpu;
   of->options = wanted;
+  if (wanted.writer == writer_choice::automatic) of->options.writer = writer_of(env_read("PEERLANE_STREAM_WRITER").text);
   if (cuda.cuStreamBatchMemOp_v2 == nullptr)
     return failure{ENOTSUP, "this driver has no stream memory operations: 11.7 or newer is needed"};
   auto words = word_pool::make(*gpu, wanted.channels);
@@ -58,7 +75,15 @@ result<std::unique_ptr<context>> context::open(const cu::driver_table& cuda, lin
 }
 
 context::context(std::unique_ptr<parts> of) : parts_(std::move(of)) {}
-context::~context() = default;
+context::~context() {
+  // A child's copy: its threads are not there, and what it owns is the parent's.
+  if (process_epoch() != parts_->epoch) static_cast<void>(parts_.release());
+}
+
+status context::check_process() const {
+  if (process_epoch() == parts_->epoch) return {};
+  return failure{EACCES, "the context was inherited by fork(): it belongs to the parent"};
+}
 
 context::parts::~parts() {
   if (watch != nullptr) static_cast<void>(watch->flush(kCloseLimit));
@@ -88,6 +113,21 @@ status context::parts::load_kernel() {
   return {};
 }
 
+result<flag_writer> context::parts::writer_to(const memory_key& key, cu::device_ptr theirs, unsigned index) {
+  if (options.writer != writer_choice::automatic) return fixed_writer(options.writer);
+  const std::string device(reinterpret_cast<const char*>(key.device.bytes), sizeof key.device.bytes);
+  {
+    const std::lock_guard lock(mutex);
+    if (const auto known = writers.find(device); known != writers.end()) return known->second;
+  }
+  const auto found = choose_writer(gpu, ways, theirs, *words, index);
+  if (!found) return found.error();
+  if (!found->why.empty()) PL_LOG(warn, "stream: flags are written %s, not %s", name_of(found->writer), found->why.c_str());
+  const std::lock_guard lock(mutex);
+  writers.emplace(device, found->writer);
+  return found->writer;
+}
+
 void context::parts::close(channel& end) {
   const auto core = end.core_;
   {
@@ -108,7 +148,12 @@ capabilities context::query() const {
   out.device_ordinal = parts_->gpu.device_ordinal;
   out.has_cpu_mapping = parts_->words->is_mapped();
   out.why_no_mapping = parts_->words->why_unmapped();
-  out.writer = parts_->ways.writer;
+  out.can_release = parts_->words->can_release();
+  {
+    const std::lock_guard lock(parts_->mutex);
+    for (const auto& [device, writer] : parts_->writers) out.writer = std::max(out.writer, writer);
+  }
+  if (parts_->options.writer != writer_choice::automatic) out.writer = fixed_writer(parts_->options.writer);
   out.kernel_limit = parts_->ways.kernel_limit;
   return out;
 }
@@ -116,6 +161,7 @@ capabilities context::query() const {
 // ---- Windows
 
 result<window_key> context::expose(cu::device_ptr memory, std::size_t bytes) {
+  if (auto ours = check_process(); !ours) return ours.error();
   auto key = export_memory(parts_->gpu, memory, bytes);
   if (!key) return key.error();
   const std::lock_guard lock(parts_->mutex);
@@ -125,11 +171,13 @@ result<window_key> context::expose(cu::device_ptr memory, std::size_t bytes) {
 }
 
 void context::withdraw(const window_key& key) {
+  if (!check_process()) return;
   const std::lock_guard lock(parts_->mutex);
   std::erase_if(parts_->windows, [&](const window_key& w) { return w.id == key.id; });
 }
 
 result<remote_window> context::import(const window_key& key) {
+  if (auto ours = check_process(); !ours) return ours.error();
   if (key.rank < 0 || key.rank >= size()) return failure{EINVAL, "not a window's key: its rank is none of this job's"};
   remote_window out{key.id, key.rank, key.memory.bytes, 0};
   auto opened = parts_->importer->open(key.memory);
@@ -141,6 +189,7 @@ result<remote_window> context::import(const window_key& key) {
 // ---- Channels
 
 result<std::unique_ptr<channel>> context::connect(int peer, std::uint32_t id, const channel_options& wanted) {
+  if (auto ours = check_process(); !ours) return ours.error();
   if (peer < 0 || peer >= size() || peer == rank())
     return failure{EINVAL, "rank " + std::to_string(peer) + " is no other rank of this job of " + std::to_string(size())};
   if (wanted.most_queued == 0 || wanted.most_queued > channel_core::kMostQueued)
@@ -169,6 +218,7 @@ result<std::unique_ptr<channel>> context::connect(int peer, std::uint32_t id, co
 }
 
 status channel::ready(std::chrono::milliseconds limit) {
+  if (auto ours = check_process(); !ours) return ours;
   if (executor_ != nullptr) return {};
   auto& of = *context_->parts_;
   hello theirs;
@@ -194,15 +244,29 @@ status channel::ready(std::chrono::milliseconds limit) {
   if (!is_peer && (mine == executor_kind::peer || theirs.wanted == executor_kind::peer))
     return failure{ENOTSUP, reach.ok() ? "the peer's GPU cannot reach this one's memory" : reach.error().message};
   if (!is_peer) return failure{ENOTSUP, "the proxy executor is not there yet"};
-  executor_ =
-      make_peer_executor(of.gpu, of.ways, {*reach, of.words->gpu(core_->index), of.words->host_on_gpu(core_->index)});
+  const auto limit_of_waits =
+      core_->options.wait_timeout.count() >= 0 ? core_->options.wait_timeout : of.options.wait_timeout;
+  if (limit_of_waits.count() != 0 && !core_->words->can_release())
+    return failure{ENOTSUP,
+                   "a wait cannot have a time-out here, since nothing could let its stream go: the CPU cannot write "
+                   "GPU memory (" +
+                       core_->words->why_unmapped() + ") and there is no stream for it (" + core_->words->why_no_rescue() +
+                       "); set wait_timeout to 0 to do without"};
+  const auto writer = of.writer_to(theirs.words, *reach, core_->index);
+  if (!writer) return writer.error();
+  auto ways = of.ways;
+  ways.writer = *writer;
+  executor_ = make_peer_executor(of.gpu, ways, {*reach, of.words->gpu(core_->index), of.words->host_on_gpu(core_->index)});
   core_->kind.store(executor_->kind(), std::memory_order_release);
   return {};
 }
 
-void context::set_mode(run_mode mode) { parts_->watch->set_mode(mode); }
+void context::set_mode(run_mode mode) {
+  if (check_process()) parts_->watch->set_mode(mode);
+}
 
 std::string context::diag() const {
+  if (auto ours = check_process(); !ours) return ours.error().message + "\n";
   std::string out = "rank " + std::to_string(rank()) + " of " + std::to_string(size()) + ", GPU " +
                     std::to_string(parts_->gpu.device_ordinal) + "\n" + parts_->watch->report();
   const std::lock_guard lock(parts_->mutex);

@@ -21,13 +21,17 @@ enum class run_mode : std::uint32_t {
   economy = 1,      // it sleeps when nothing comes
 };
 
+// automatic: PEERLANE_STREAM_WRITER if set, else what a litmus towards each peer GPU finds.
+enum class writer_choice : std::uint32_t { automatic = 0, direct = 1, copied = 2, kernel = 3 };
+
 struct context_options {
   int device_ordinal = -1;  // -1: the current context's device
   run_mode mode = run_mode::performance;
   std::chrono::nanoseconds wait_timeout = std::chrono::seconds(30);  // of channels that name none; 0: never
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(30);
   unsigned channels = 64;  // most at a time
-  int service_cpu = -1;    // where the service thread runs; -1: near the GPU
+  writer_choice writer = writer_choice::automatic;
+  int service_cpu = -1;  // where the service thread runs; -1: near the GPU
   link::messenger_options messages = link::messenger_options::from_environment();
 };
 
@@ -43,8 +47,9 @@ struct capabilities {
   int device_ordinal = -1;
   bool has_cpu_mapping = false;  // of GPU words; without it waits are released by a stream
   std::string why_no_mapping;
-  flag_writer writer = flag_writer::direct;
-  std::size_t kernel_limit = 0;  // puts up to here go by one kernel with their flag
+  bool can_release = false;                  // without it (no mapping, no stream for it) no wait may have a time-out
+  flag_writer writer = flag_writer::direct;  // the slowest towards the peer GPUs met so far
+  std::size_t kernel_limit = 0;              // puts up to here go by one kernel with their flag
 };
 
 class service;
@@ -52,7 +57,7 @@ class service;
 class context {
  public:
   // Collective over `with`. The current CUDA context of the device is used, else its primary one. ENOTSUP: the driver has no
-  // 64-bit stream memory operations.
+  // 64-bit stream memory operations, or CUDA_LAUNCH_BLOCKING is set. In a forked child every call answers EACCES.
   static result<std::unique_ptr<context>> open(const cu::driver_table& cuda, link::bootstrap& with,
                                                const context_options& wanted = {});
   // Not collective. All channels must have ended. Waits, at most a second, for streams that still wait on closed channels
@@ -82,6 +87,7 @@ class context {
   friend class channel;
   struct parts;
   explicit context(std::unique_ptr<parts> of);
+  status check_process() const;
   std::unique_ptr<parts> parts_;
 };
 

@@ -2,6 +2,7 @@
 // The inside of a context, for context.cpp and channel.cpp.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -9,6 +10,8 @@
 #include <vector>
 
 #include "context.hpp"
+#include "fork_guard.hpp"
+#include "litmus.hpp"
 #include "service.hpp"
 
 namespace pl::stream {
@@ -29,16 +32,20 @@ struct context::parts {
   std::unique_ptr<service> watch;
   cu::module_t module = nullptr;
   peer_ways ways;
+  std::uint32_t epoch = claim_process_epoch();
 
   std::mutex mutex;  // of what follows, and of words->take / give_back
   std::uint32_t next_window = 1;
   std::vector<window_key> windows;
   std::set<const channel*> channels;
+  std::map<std::string, flag_writer> writers;                            // by the peer GPU's uuid: what its litmus found
   std::vector<std::unique_ptr<std::pair<hello, link::request>>> hellos;  // sent, not yet gone
 
   ~parts();
   status load_kernel();
   void close(channel& end);
+  // How flags get to the owner of `words`, a GPU towards which some channel may have been opened before.
+  result<flag_writer> writer_to(const memory_key& key, cu::device_ptr theirs, unsigned index);
 };
 
 }  // namespace pl::stream

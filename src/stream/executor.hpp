@@ -35,6 +35,7 @@ struct put_request {
   std::uint64_t offset = 0;
   std::uint64_t sequence = 0;  // what the peer's signal word becomes
   std::uint64_t released = 0;  // wait until the peer has released so many; 0: do not wait
+  int slot = -1;               // of a put that is captured, instead of both counts; -1: it is not
 };
 
 // Of one channel. Calls come from the channel's thread, with the context current. Each queues on the stream and returns;
@@ -47,6 +48,9 @@ class executor {
   virtual status put(cu::stream_t on, const put_request& what) = 0;
   // The peer's ack word becomes `sequence`.
   virtual status acknowledge(cu::stream_t on, std::uint64_t sequence) = 0;
+  // Whether put() takes slots. If so, acknowledge_slot() sets our flag of the slot back, then the peer's graph_ack to 1.
+  virtual bool can_be_captured() const noexcept { return false; }
+  virtual status acknowledge_slot(cu::stream_t, int) { return failure{ENOTSUP, "not by this executor"}; }
   // Service thread: stops writing the peer's words and gives up what is under way.
   virtual void stop() noexcept {}
   // Lines for diag(), two spaces indented; from any thread.

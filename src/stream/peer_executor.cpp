@@ -18,33 +18,56 @@ class peer_executor final : public executor {
 
   executor_kind kind() const noexcept override { return executor_kind::peer; }
 
+  bool can_be_captured() const noexcept override { return true; }
+
   status put(cu::stream_t on, const put_request& what) override {
-    if (what.bytes != 0 && what.bytes <= ways_.kernel_limit) return put_by_kernel(on, what);
+    const bool is_captured = what.slot >= 0;
+    const auto flag = is_captured ? slot_of(offsetof(gpu_words, graph_flag), what.slot) : offsetof(gpu_words, signal);
+    const auto value = is_captured ? 1 : what.sequence;
+    const auto sent = is_captured ? 0 : words_.host + offsetof(host_words, sent);
+    const bool is_by_kernel = what.bytes != 0 && what.bytes <= ways_.kernel_limit;
     mem_ops ops(*context_.cuda, on);
-    if (what.released != 0) ops.wait64(words_.ours + offsetof(gpu_words, ack), what.released);
+    wait_for_room(ops, what);
     if (what.bytes != 0) {
       if (auto done = ops.submit(); !done) return done;
-      if (auto done = copy(on, what.to->address + what.offset, what.source, what.bytes); !done) return done;
+      const auto dst = what.to->address + what.offset;
+      if (is_by_kernel) return launch(on, dst, what.source, what.bytes, words_.theirs + flag, value, sent);
+      if (auto done = copy(on, dst, what.source, what.bytes); !done) return done;
     }
-    if (auto done = write_flag(ops, on, offsetof(gpu_words, signal), what.sequence); !done) return done;
-    ops.write64(words_.host + offsetof(host_words, sent), what.sequence);
+    if (auto done = write_flag(ops, on, flag, value, is_captured); !done) return done;
+    if (sent != 0) ops.write64(sent, value);
     return ops.submit();
   }
 
   status acknowledge(cu::stream_t on, std::uint64_t sequence) override {
     mem_ops ops(*context_.cuda, on);
-    if (auto done = write_flag(ops, on, offsetof(gpu_words, ack), sequence); !done) return done;
+    if (auto done = write_flag(ops, on, offsetof(gpu_words, ack), sequence, false); !done) return done;
     return ops.submit();
   }
 
+  status acknowledge_slot(cu::stream_t on, int slot) override {
+    mem_ops ops(*context_.cuda, on);
+    // Before the peer may set it again.
+    ops.write64(words_.ours + slot_of(offsetof(gpu_words, graph_flag), slot), 0);
+    if (auto done = write_flag(ops, on, slot_of(offsetof(gpu_words, graph_ack), slot), 1, true); !done) return done;
+    return ops.submit();
+  }
+
+  std::string report() const override { return std::string("  flags are written ") + name_of(ways_.writer) + "\n"; }
+
  private:
-  status put_by_kernel(cu::stream_t on, const put_request& what) {
-    if (what.released != 0) {
-      mem_ops ops(*context_.cuda, on);
-      if (auto done = ops.wait64(words_.ours + offsetof(gpu_words, ack), what.released).submit(); !done) return done;
+  static std::size_t slot_of(std::size_t array, int slot) {
+    return array + static_cast<std::size_t>(slot) * sizeof(std::uint64_t);
+  }
+
+  void wait_for_room(mem_ops& ops, const put_request& what) const {
+    if (what.slot >= 0) {
+      const auto ack = words_.ours + slot_of(offsetof(gpu_words, graph_ack), what.slot);
+      ops.wait64(ack, 1).write64(ack, 0);
+    } else if (what.released != 0) {
+      ops.write64(words_.host + offsetof(host_words, put_reached), what.sequence);
+      ops.wait64(words_.ours + offsetof(gpu_words, ack), what.released);
     }
-    return launch(on, what.to->address + what.offset, what.source, what.bytes, words_.theirs + offsetof(gpu_words, signal),
-                  what.sequence, words_.host + offsetof(host_words, sent));
   }
 
   status launch(cu::stream_t on, std::uint64_t dst, std::uint64_t src, std::uint64_t bytes, std::uint64_t flag,
@@ -64,7 +87,7 @@ class peer_executor final : public executor {
   }
 
   // What `ops` holds is queued before it, in every way.
-  status write_flag(mem_ops& ops, cu::stream_t on, std::size_t offset, std::uint64_t value) {
+  status write_flag(mem_ops& ops, cu::stream_t on, std::size_t offset, std::uint64_t value, bool is_one) {
     if (ways_.writer == flag_writer::direct) {
       ops.write64(words_.theirs + offset, value);
       return {};
@@ -72,6 +95,10 @@ class peer_executor final : public executor {
     if (ways_.writer == flag_writer::kernel) {
       if (auto done = ops.submit(); !done) return done;
       return launch(on, 0, 0, 0, words_.theirs + offset, value, 0);
+    }
+    if (is_one) {
+      if (auto done = ops.submit(); !done) return done;
+      return copy(on, words_.theirs + offset, words_.ours + offsetof(gpu_words, one), sizeof value);
     }
     // Both the write here and the copy are in the order of the stream, so that the next flag cannot overtake this copy.
     const auto scratch = words_.ours + (offset == offsetof(gpu_words, signal) ? offsetof(gpu_words, scratch_signal)
@@ -91,6 +118,11 @@ class peer_executor final : public executor {
 const char* name_of(executor_kind kind) noexcept {
   if (kind == executor_kind::peer) return "peer";
   return kind == executor_kind::proxy ? "proxy" : "automatic";
+}
+
+const char* name_of(flag_writer writer) noexcept {
+  constexpr const char* kNames[] = {"direct", "copied", "kernel"};
+  return kNames[static_cast<unsigned>(writer)];
 }
 
 std::unique_ptr<executor> make_peer_executor(const copy::gpu_context& context, const peer_ways& ways,

@@ -15,6 +15,8 @@ enum class flag_writer : std::uint32_t {
   kernel = 2,  // a kernel of one block
 };
 
+const char* name_of(flag_writer writer) noexcept;  // direct, copied, kernel
+
 // What a context found out about its GPU, for all channels.
 struct peer_ways {
   flag_writer writer = flag_writer::direct;

@@ -34,18 +34,13 @@ void pin_to(int cpu) {
 void channel_core::poison_words(int code) const noexcept {
   const auto value = poison(code);
   __atomic_store_n(&host().status, static_cast<std::uint64_t>(code), __ATOMIC_RELEASE);
-  if (!words->is_mapped()) return;
-  for (const auto offset : {offsetof(gpu_words, signal), offsetof(gpu_words, ack), offsetof(gpu_words, staged)})
-    words->store(index, offset, value);
-  for (unsigned slot = 0; slot < kGraphSlots; ++slot) {
-    words->store(index, offsetof(gpu_words, graph_flag) + slot * sizeof value, value);
-    words->store(index, offsetof(gpu_words, graph_ack) + slot * sizeof value, value);
-  }
+  words->poison_all(index, value);
 }
 
 std::uint64_t channel_core::passed() const noexcept {
   const auto last = reached();
   if (last == 0) return 0;
+  if (!words->is_mapped()) return __atomic_load_n(&host().passed, __ATOMIC_ACQUIRE);
   const auto word = words->load(index, offsetof(gpu_words, signal));
   return static_cast<std::int64_t>(word - target(last)) >= 0 ? last : last - 1;
 }
@@ -221,7 +216,15 @@ void service::look_at(entry& of, std::uint64_t now_ns) {
 
 void service::look_for_stuck(channel_core& channel, std::uint64_t now_ns) {
   const auto limit = channel.options.wait_timeout.count() >= 0 ? channel.options.wait_timeout : wait_timeout_;
-  if (limit.count() == 0 || !channel.words->is_mapped()) return;
+  if (limit.count() == 0 || !channel.words->can_release()) return;
+  const auto limit_ns = static_cast<std::uint64_t>(limit.count());
+  const auto for_ms = " for " + std::to_string(limit_ns / 1'000'000) + " ms";
+  if (const auto number = channel.graph->find_stuck(*channel.words, channel.index, now_ns, limit_ns))
+    fail(channel, ETIMEDOUT, "a stream has stood in captured wait " + std::to_string(*number) + for_ms);
+  if (const auto put = channel.find_stuck_put(now_ns, limit_ns); put != 0)
+    fail(channel, ETIMEDOUT,
+         "put " + std::to_string(put) + " has waited for the release of put " + std::to_string(put - channel.options.depth) +
+             for_ms);
   // The word is read (1 us) only when the same wait is the last one reached for a second look.
   const auto reached = channel.reached();
   const bool is_new = channel.stood_at != reached;
@@ -230,11 +233,9 @@ void service::look_for_stuck(channel_core& channel, std::uint64_t now_ns) {
     channel.stood_since = now_ns;
     return;
   }
-  if (now_ns - channel.stood_since < static_cast<std::uint64_t>(limit.count())) return;
+  if (now_ns - channel.stood_since < limit_ns) return;
   if (channel.passed() == reached) return;
-  fail(channel, ETIMEDOUT,
-       "a stream has stood in wait " + std::to_string(reached) + " for " +
-           std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(limit).count()) + " ms");
+  fail(channel, ETIMEDOUT, "a stream has stood in wait " + std::to_string(reached) + for_ms);
 }
 
 void service::idle(std::uint64_t idle_since_ns) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 
+#include "env.hpp"
 #include "mmio.hpp"
 
 namespace pl::stream {
@@ -13,6 +14,7 @@ result<std::unique_ptr<word_pool>> word_pool::make(const copy::gpu_context& cont
   std::unique_ptr<word_pool> out(new word_pool(context, channels));
   if (auto made = out->allocate(); !made) return made.error();
   out->map();
+  if (!out->is_mapped()) out->open_rescue();
   out->used_.resize(channels);
   return out;
 }
@@ -32,6 +34,7 @@ status word_pool::allocate() {
 void word_pool::map() {
   copy::mapping_cache::options wanted;
   wanted.sweep_ms = 0;  // it holds one mapping for as long as it lives
+  wanted.backend = env_read("PEERLANE_BACKEND").text;
   cache_ = std::make_unique<copy::mapping_cache>(wanted);
   const auto info = cu::inspect_pointer(*context_.cuda, gpu_);
   if (!info) {
@@ -43,7 +46,14 @@ void word_pool::map() {
   else why_unmapped_ = found.error().message;
 }
 
+void word_pool::open_rescue() {
+  auto made = rescue::make(context_);
+  if (made) rescue_ = std::move(made).value();
+  else why_no_rescue_ = made.error().message;
+}
+
 word_pool::~word_pool() {
+  rescue_.reset();
   mapped_.end();
   cache_.reset();
   if (gpu_ == 0 || !context_.is_alive()) return;
@@ -59,6 +69,7 @@ result<unsigned> word_pool::take() {
   gpu_words fresh;
   std::memset(&fresh, 0, sizeof fresh);
   std::fill(std::begin(fresh.graph_ack), std::end(fresh.graph_ack), 1);
+  fresh.one = 1;
   auto in = copy::context_use::enter(context_);
   if (!in) return in.error();
   const auto& cuda = *context_.cuda;
@@ -76,6 +87,17 @@ void word_pool::store(unsigned index, std::size_t offset, std::uint64_t value) c
   auto* const at = reinterpret_cast<std::uint64_t*>(mapped_.data + std::size_t{index} * sizeof(gpu_words) + offset);
   __atomic_store_n(at, value, __ATOMIC_RELEASE);
   arch::publish_to_device(mapped_.type);
+}
+
+void word_pool::poison_all(unsigned index, std::uint64_t value) const noexcept {
+  if (rescue_ != nullptr) rescue_->poison(gpu(index), value);
+  if (!is_mapped()) return;
+  for (const auto offset : {offsetof(gpu_words, signal), offsetof(gpu_words, ack), offsetof(gpu_words, staged)})
+    store(index, offset, value);
+  for (unsigned slot = 0; slot < kGraphSlots; ++slot) {
+    store(index, offsetof(gpu_words, graph_flag) + slot * sizeof value, value);
+    store(index, offsetof(gpu_words, graph_ack) + slot * sizeof value, value);
+  }
 }
 
 std::uint64_t word_pool::load(unsigned index, std::size_t offset) const noexcept {

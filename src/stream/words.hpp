@@ -15,6 +15,7 @@
 #include "gpu_context.hpp"
 #include "mapping_cache.hpp"
 #include "pinned_buffer.hpp"
+#include "rescue.hpp"
 
 namespace pl::stream {
 
@@ -26,6 +27,7 @@ inline constexpr bool is_poisoned(std::uint64_t word) noexcept { return (word & 
 inline constexpr int poison_code(std::uint64_t word) noexcept { return static_cast<int>(static_cast<std::uint32_t>(word)); }
 
 inline constexpr unsigned kGraphSlots = 64;  // captured puts of one channel and direction
+inline constexpr unsigned kLitmusWords = 128;
 
 // In the memory of the GPU that waits for them. Written by the peer GPU's front end, or by this process's service thread
 // through a CPU mapping.
@@ -35,8 +37,13 @@ struct alignas(4096) gpu_words {
   alignas(64) std::uint64_t staged;          // chunks that have left their staging slot (executor X)
   alignas(64) std::uint64_t scratch_signal;  // of the flag writer that copies: the values to be copied
   std::uint64_t scratch_ack;
+  std::uint64_t one;  // 1, for ever: what that writer copies in graphs
   alignas(64) std::uint64_t graph_flag[kGraphSlots];
   alignas(64) std::uint64_t graph_ack[kGraphSlots];  // 1: the slot may be used again
+  // Of the peer's litmus (litmus.hpp), who writes here; and the data that ours sends.
+  alignas(64) std::uint64_t litmus_flag;
+  alignas(64) std::uint64_t litmus_data[kLitmusWords];
+  alignas(64) std::uint64_t litmus_source[kLitmusWords];
 };
 static_assert(sizeof(gpu_words) == 4096);
 
@@ -49,7 +56,11 @@ struct alignas(4096) host_words {
   alignas(64) std::uint64_t reached;
   std::uint64_t sent;                // puts and signals that have left
   alignas(64) std::uint64_t status;  // 0 or an errno, written by the CPU; kernels may read it
+  std::uint64_t passed;       // as `reached`, of waits that are over; written only where the CPU cannot read GPU memory
+  std::uint64_t put_reached;  // puts that had to ask for a release and that a stream has come to
   alignas(64) std::uint64_t graph_doorbell[kGraphSlots];
+  alignas(64) std::uint64_t graph_at[kGraphSlots];  // where a captured wait stands: graph_place
+  alignas(64) std::uint64_t litmus[kLitmusWords];   // what has come back from the peer's GPU
 };
 static_assert(sizeof(host_words) == 4096);
 
@@ -64,7 +75,7 @@ class word_pool {
   word_pool(const word_pool&) = delete;
   word_pool& operator=(const word_pool&) = delete;
 
-  // Zeroed, graph_ack 1. ENOSPC: all in use.
+  // Zeroed, graph_ack and `one` 1. ENOSPC: all in use.
   result<unsigned> take();
   void give_back(unsigned index) noexcept;
 
@@ -78,6 +89,12 @@ class word_pool {
 
   bool is_mapped() const noexcept { return mapped_.data != nullptr; }
   const std::string& why_unmapped() const noexcept { return why_unmapped_; }
+  // Whether streams that wait can be let go: by the mapping, or by a stream. `why_no_rescue` tells.
+  bool can_release() const noexcept { return is_mapped() || rescue_ != nullptr; }
+  const std::string& why_no_rescue() const noexcept { return why_no_rescue_; }
+  // Every word of a channel on which a stream may wait becomes `value`: at once through the mapping, soon without it,
+  // never if !can_release(). Any thread; makes no CUDA call.
+  void poison_all(unsigned index, std::uint64_t value) const noexcept;
   // A store that the GPU sees: data stored before it through the mapping is visible first. Precondition: is_mapped().
   void store(unsigned index, std::size_t offset, std::uint64_t value) const noexcept;
   // About 1 us. Precondition: is_mapped().
@@ -87,6 +104,7 @@ class word_pool {
   explicit word_pool(const copy::gpu_context& context, unsigned channels) : context_(context), channels_(channels) {}
   status allocate();
   void map();
+  void open_rescue();
 
   copy::gpu_context context_;
   unsigned channels_;
@@ -95,6 +113,8 @@ class word_pool {
   std::unique_ptr<copy::mapping_cache> cache_;
   copy::mapping_cache::hold mapped_;
   std::string why_unmapped_;
+  std::unique_ptr<rescue> rescue_;  // where there is no mapping
+  std::string why_no_rescue_;
   std::vector<bool> used_;
 };
 

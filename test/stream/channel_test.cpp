@@ -2,33 +2,10 @@
 // Channels between two processes, by the peer executor.
 #include "channel.hpp"
 
-#include "stream_job.hpp"
+#include "ends.hpp"
 
 namespace pl::stream {
 namespace {
-
-constexpr std::size_t kBytes = 1 << 20;
-
-// Two windows: what came, and what goes.
-struct two_ends {
-  test::device_buffer in{kBytes}, out{kBytes};
-  std::unique_ptr<channel> to;
-  remote_window there;
-  int open(const scene& at, const channel_options& options = {}) {
-    auto mine = at.by->expose(in.pointer(), kBytes);
-    CHECK_OK(mine);
-    auto keys = exchange_keys(at, *mine);
-    CHECK_OK(keys);
-    auto window = at.by->import((*keys)[static_cast<std::size_t>(1 - at.rank)]);
-    CHECK_OK(window);
-    there = *window;
-    auto end = at.by->connect(1 - at.rank, 7, options);
-    CHECK_OK(end);
-    to = std::move(end).value();
-    CHECK_OK(to->ready(kPatience));
-    return 0;
-  }
-};
 
 int ping_pong(const scene& at) {
   two_ends ends;
@@ -70,7 +47,8 @@ TEST(channel, depth_holds_puts_back_until_the_peer_has_released) {
                               CHECK_OK(to.put_signal(at.on, ends.there, 0, ends.out.pointer(), 64));
                             CHECK_OK(at.with->barrier());  // rank 1 has seen two puts
                             CHECK(to.state().sent == 2);
-                            CHECK(to.diag().find("release put 1") != std::string::npos);
+                            while (to.diag().find("before put 3 until the peer releases put 1") == std::string::npos)
+                              sched_yield();
                             CHECK_OK(at.with->barrier());
                             CHECK(cuda().cuStreamSynchronize(at.on) == 0);
                             CHECK(to.state().sent == 4);
@@ -99,6 +77,8 @@ TEST(channel, a_stuck_wait_is_let_go_after_its_time) {
                           channel_options options;
                           if (at.rank == 0) options.wait_timeout = 50ms;
                           if (const int line = ends.open(at, options)) return line;
+                          if (at.rank == 1) CHECK_OK(ends.to->wait_signal(at.on, 9));  // its peer's error lets it go
+                          CHECK_OK(at.with->barrier());
                           if (at.rank == 0) {
                             CHECK_OK(ends.to->wait_signal(at.on));
                             CHECK(cuda().cuStreamSynchronize(at.on) == 0);
@@ -106,7 +86,6 @@ TEST(channel, a_stuck_wait_is_let_go_after_its_time) {
                             CHECK(ends.to->wait_signal(at.on).code() == ETIMEDOUT);
                             CHECK(ends.to->diag().find("wait 1") != std::string::npos);
                           } else {
-                            CHECK_OK(ends.to->wait_signal(at.on, 9));  // its peer's error lets it go
                             CHECK(cuda().cuStreamSynchronize(at.on) == 0);
                             CHECK(ends.to->state().error == EPIPE);
                           }
@@ -122,6 +101,7 @@ TEST(channel, cancel_lets_both_ends_go) {
                           two_ends ends;
                           if (const int line = ends.open(at)) return line;
                           CHECK_OK(ends.to->wait_signal(at.on));
+                          CHECK_OK(at.with->barrier());
                           if (at.rank == 0) ends.to->cancel(ECANCELED);
                           CHECK(cuda().cuStreamSynchronize(at.on) == 0);
                           while (ends.to->state().error == 0) sched_yield();

@@ -22,11 +22,29 @@ struct scene {
 
 inline const cu::driver_table& cuda() { return test::simulated_cuda(); }
 
+// An environment variable, for the processes that are forked meanwhile.
+class with_variable {
+ public:
+  with_variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~with_variable() { unsetenv(name_); }
+  with_variable(const with_variable&) = delete;
+  with_variable& operator=(const with_variable&) = delete;
+
+ private:
+  const char* const name_;
+};
+
 inline int run_scene(int rank, link::fork_bootstrap& sockets, gpus which, const context_options& options,
-                     const std::function<int(const scene&)>& body) {
+                     const std::function<int(const scene&)>& body, const std::function<void(cu::driver_table&)>& change) {
+  if (change) {
+    static cu::driver_table table;
+    table = cuda();
+    change(table);
+    cu::set_driver_for_tests(&table);
+  }
   auto with = sockets.take(rank);
   test::current_device device(which == gpus::shared ? 0 : rank % 2);
-  auto opened = context::open(cuda(), *with, options);
+  auto opened = context::open(change ? **cu::driver() : cuda(), *with, options);
   CHECK_OK(opened);
   cu::stream_t on = nullptr;
   CHECK(cuda().cuStreamCreate(&on, cu::stream_flag::non_blocking) == 0);
@@ -36,11 +54,13 @@ inline int run_scene(int rank, link::fork_bootstrap& sockets, gpus which, const 
   return line;
 }
 
-// Runs `body` in `size` processes. The number of those whose body did not return 0; `killed` may die by a signal.
+// Runs `body` in `size` processes. The number of those whose body did not return 0; `killed` may die by a signal; `change`
+// makes the driver into a lesser one.
 inline int run_streams(int size, gpus which, const context_options& options, const std::function<int(const scene&)>& body,
-                       int killed = -1) {
+                       int killed = -1, const std::function<void(cu::driver_table&)>& change = {}) {
   return link::fork_ranks(
-      size, [&](int rank, link::fork_bootstrap& sockets) { return run_scene(rank, sockets, which, options, body); }, killed);
+      size, [&](int rank, link::fork_bootstrap& sockets) { return run_scene(rank, sockets, which, options, body, change); },
+      killed);
 }
 
 // Everyone's keys, by rank.

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "channel_core.hpp"
+
+#include <cstddef>
+
+namespace pl::stream {
+
+std::uint64_t channel_core::held_put() const noexcept {
+  const auto put = __atomic_load_n(&host().put_reached, __ATOMIC_ACQUIRE);
+  if (put <= sent() || !words->is_mapped()) return 0;
+  const auto released = words->load(index, offsetof(gpu_words, ack));
+  return static_cast<std::int64_t>(released - (put - options.depth)) < 0 ? put : 0;
+}
+
+std::uint64_t channel_core::find_stuck_put(std::uint64_t now_ns, std::uint64_t limit_ns) noexcept {
+  if (options.depth == 0) return 0;
+  const auto put = __atomic_load_n(&host().put_reached, __ATOMIC_ACQUIRE);
+  if (put != put_stood_at) {
+    put_stood_at = put;
+    put_stood_since = now_ns;
+    return 0;
+  }
+  if (now_ns - put_stood_since < limit_ns) return 0;
+  return held_put();
+}
+
+}  // namespace pl::stream
