@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// The benchmarks' command lines. Each returns the exit code and throws tools::tool_failure.
+#pragma once
+
+#include "tool.hpp"
+
+namespace pl::async {
+
+int run_pingpong_command(const tools::invocation& call);
+int run_economy_command(const tools::invocation& call);
+int run_cost_command(const tools::invocation& call);
+
+}  // namespace pl::async
