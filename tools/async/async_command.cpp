@@ -15,6 +15,7 @@ struct benchmark {
 constexpr benchmark kBenchmarks[] = {
     {"pingpong", "receive, kernel, send in turn between two GPUs", run_pingpong_command},
     {"economy", "what that takes of the CPUs, with threads that spin and threads that sleep", run_economy_command},
+    {"stencil", "5-point Jacobi over blocks, the halos exchanged in streams, fields checked", run_stencil_command},
     {"cost", "what each kind of queued operation costs, on the GPU and in its call", run_cost_command},
 };
 

@@ -8,6 +8,7 @@ namespace pl::async {
 
 int run_pingpong_command(const tools::invocation& call);
 int run_economy_command(const tools::invocation& call);
+int run_stencil_command(const tools::invocation& call);
 int run_cost_command(const tools::invocation& call);
 
 }  // namespace pl::async
