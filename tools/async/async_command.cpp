@@ -16,6 +16,8 @@ constexpr benchmark kBenchmarks[] = {
     {"pingpong", "receive, kernel, send in turn between two GPUs", run_pingpong_command},
     {"economy", "what that takes of the CPUs, with threads that spin and threads that sleep", run_economy_command},
     {"stencil", "5-point Jacobi over blocks, the halos exchanged in streams, fields checked", run_stencil_command},
+    {"stopped", "an exchange that goes on while both of its processes are stopped", run_stopped_command},
+    {"stuck", "streams stuck on purpose, and the time until cancel has released them", run_stuck_command},
     {"cost", "what each kind of queued operation costs, on the GPU and in its call", run_cost_command},
 };
 

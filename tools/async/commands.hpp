@@ -9,6 +9,8 @@ namespace pl::async {
 int run_pingpong_command(const tools::invocation& call);
 int run_economy_command(const tools::invocation& call);
 int run_stencil_command(const tools::invocation& call);
+int run_stopped_command(const tools::invocation& call);
+int run_stuck_command(const tools::invocation& call);
 int run_cost_command(const tools::invocation& call);
 
 }  // namespace pl::async

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "station.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -8,6 +10,7 @@
 #include <span>
 
 #include "async_step_image.hpp"
+#include "clock.hpp"
 #include "kernel_image.hpp"
 #include "tool.hpp"
 
@@ -15,6 +18,7 @@ namespace pl::async {
 namespace {
 
 constexpr std::chrono::seconds kPatience{60};
+constexpr std::uint64_t kCloseNs = 2'000'000'000;
 constexpr unsigned kThreads = 256;
 constexpr std::uint64_t kMostBlocks = 128;
 
@@ -66,7 +70,13 @@ link::messenger& station::host_messages() {
 }
 
 std::unique_ptr<stream::channel> station::connect(int peer, std::uint32_t id, const stream::channel_options& options) {
-  auto out = tools::must(context_->connect(peer, id, options));
+  auto made = context_->connect(peer, id, options);
+  // The words of channels that were just closed are given back a moment later.
+  for (const auto end = monotonic_ns() + kCloseNs; made.code() == ENOSPC && monotonic_ns() < end;) {
+    sched_yield();
+    made = context_->connect(peer, id, options);
+  }
+  auto out = tools::must(std::move(made));
   tools::must(out->ready(kPatience));
   return out;
 }
