@@ -18,6 +18,7 @@ constexpr benchmark kBenchmarks[] = {
     {"stencil", "5-point Jacobi over blocks, the halos exchanged in streams, fields checked", run_stencil_command},
     {"stopped", "an exchange that goes on while both of its processes are stopped", run_stopped_command},
     {"stuck", "streams stuck on purpose, and the time until cancel has released them", run_stuck_command},
+    {"poke", "words between a CPU and the front end of its GPU: latency and rate", run_poke_command},
     {"cost", "what each kind of queued operation costs, on the GPU and in its call", run_cost_command},
 };
 

@@ -11,6 +11,7 @@ int run_economy_command(const tools::invocation& call);
 int run_stencil_command(const tools::invocation& call);
 int run_stopped_command(const tools::invocation& call);
 int run_stuck_command(const tools::invocation& call);
+int run_poke_command(const tools::invocation& call);
 int run_cost_command(const tools::invocation& call);
 
 }  // namespace pl::async
