@@ -166,7 +166,9 @@ class graph_exchange final : public exchange {
     stream::channel_options options;
     options.executor = stream::executor_kind::peer;
     to_ = at_.connect(1 - at_.rank(), at_.new_channel_id(), options);
-    return capture(bytes, busy_ns);
+    const auto made = capture(bytes, busy_ns);
+    at_.barrier();  // an end that closes is an error of the other one, which may still be capturing
+    return made;
   }
 
   int unit() const override { return unit_; }
