@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "station.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <span>
 
 #include "async_step_image.hpp"
+#include "clock.hpp"
 #include "kernel_image.hpp"
 #include "tool.hpp"
 
@@ -14,6 +18,7 @@ namespace pl::async {
 namespace {
 
 constexpr std::chrono::seconds kPatience{60};
+constexpr std::uint64_t kCloseNs = 2'000'000'000;
 constexpr unsigned kThreads = 256;
 constexpr std::uint64_t kMostBlocks = 128;
 
@@ -49,6 +54,7 @@ station::~station() {
   static_cast<void>(cuda().cuStreamSynchronize(on()));
   static_cast<void>(with_.barrier());  // nobody's memory goes while a peer's stream may write there
   messages_.reset();
+  host_messages_.reset();
   context_.reset();
   static_cast<void>(cuda().cuModuleUnload(module_));
 }
@@ -58,8 +64,19 @@ link::messenger& station::messages() {
   return *messages_;
 }
 
+link::messenger& station::host_messages() {
+  if (host_messages_ == nullptr) host_messages_ = tools::must(link::messenger::open(nullptr, with_));
+  return *host_messages_;
+}
+
 std::unique_ptr<stream::channel> station::connect(int peer, std::uint32_t id, const stream::channel_options& options) {
-  auto out = tools::must(context_->connect(peer, id, options));
+  auto made = context_->connect(peer, id, options);
+  // The words of channels that were just closed are given back a moment later.
+  for (const auto end = monotonic_ns() + kCloseNs; made.code() == ENOSPC && monotonic_ns() < end;) {
+    sched_yield();
+    made = context_->connect(peer, id, options);
+  }
+  auto out = tools::must(std::move(made));
   tools::must(out->ready(kPatience));
   return out;
 }
@@ -80,6 +97,19 @@ std::size_t station::wrong_words(std::uint64_t value, std::size_t bytes) const {
   std::vector<std::uint64_t> words(bytes / 8);
   gpu_->check(cuda().cuMemcpyDtoH_v2(words.data(), out(), bytes), "cuMemcpyDtoH");
   return static_cast<std::size_t>(std::count_if(words.begin(), words.end(), [&](auto word) { return word != value; }));
+}
+
+double station::time_on_gpu(int count, const std::function<void()>& call) const {
+  std::array<cu::event_t, 2> events{};
+  for (auto& event : events) gpu_->check(cuda().cuEventCreate(&event, 0), "cuEventCreate");
+  gpu_->check(cuda().cuEventRecord(events[0], on()), "cuEventRecord");
+  for (int i = 0; i < count; ++i) call();
+  gpu_->check(cuda().cuEventRecord(events[1], on()), "cuEventRecord");
+  synchronize();
+  float ms = 0;
+  gpu_->check(cuda().cuEventElapsedTime(&ms, events[0], events[1]), "cuEventElapsedTime");
+  for (auto event : events) static_cast<void>(cuda().cuEventDestroy_v2(event));
+  return static_cast<double>(ms) * 1e6 / count;
 }
 
 void station::synchronize() const { gpu_->check(cuda().cuStreamSynchronize(on()), "the exchange"); }

@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the built `peerlane async` on the simulated GPU: exit codes, that the data are right, tables and result files.
+
+usage: async_e2e.py OUT_FOLDER CASE        one function below for each case; exit code 77: left out, and the reason is printed
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+OUT = ""
+DISORDER = {"PEERLANE_SIM_SEED": "7", "PEERLANE_SIM_DELAY": "20"}
+
+
+class Done:
+    def __init__(self, process):
+        self.code, self.out, self.err = process.returncode, process.stdout, process.stderr
+
+
+def run(*arguments, env=None):
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("PEERLANE_")}
+    variables.update({"PEERLANE_GPU": "sim", **(env or {})})
+    return Done(subprocess.run([os.path.join(OUT, "peerlane"), "async", *arguments], env=variables, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=100))
+
+
+def check(condition, *facts):
+    if not condition:
+        raise AssertionError(" | ".join(str(fact) for fact in facts))
+
+
+def measure(*arguments, env=None):
+    """A run that succeeds, and its result file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "result.json")
+        done = run(*arguments, "--json", path, env=env)
+        if done.code != 0 and "UCX" in done.err:
+            print(f"left out: {done.err.strip()}")
+            sys.exit(77)
+        check(done.code == 0, f"exit code {done.code}", done.out[-1500:], done.err[-1500:])
+        with open(path, encoding="utf-8") as file:
+            result = json.load(file)
+    check(result["passed"], result)
+    return done, result
+
+
+def refuse(done, *parts):
+    check(done.code == 1, f"exit code {done.code}", done.out[-500:], done.err)
+    for part in parts:
+        check(part in done.err, f"no {part!r} in", done.err)
+
+
+def usage():
+    done = run("--help")
+    check(done.code == 0, done.err)
+    for name in ("pingpong", "economy", "stencil", "stopped", "stuck", "poke", "cost"):
+        check(f"\n  {name} " in done.out, name, done.out)
+        check("Usage:" in run(name, "--help").out, name)
+    refuse(run("nonsense"), 'there is no benchmark "nonsense"', "pingpong")
+    refuse(run(), "")
+
+
+def bad_options():
+    for arguments, words in (
+            (("pingpong", "--arms", "normal,fast"), 'none of normal, hostfn, peer, peer-kernel, proxy, graph'),
+            (("pingpong", "-s", "12"), "--sizes"),
+            (("pingpong", "-k", "soon"), "--kernel"),
+            (("pingpong", "--gpus", "0,one"), "--gpus"),
+            (("pingpong", "-b", "81"), "1 to 80"),
+            (("pingpong", "--gpus", "0,99", "-i", "10"), "rank 1"),
+            (("economy", "--arms", ""), "--arms"),
+            (("stencil", "--grid", "1x1"), "--grid"),
+            (("stencil", "--grid", "2x1x1"), "--grid"),
+            (("stencil", "--grid", "5x5"), "--grid"),
+            (("stencil", "-p", "1"), "2 to 16"),
+            (("stencil", "-n", "1"), "--points"),
+            (("stencil", "-n", "16385"), "--points"),
+            (("stencil", "--arms", "graph"), 'no form for "graph"'),
+            (("stopped", "-i", "301"), "1 to 300"),
+            (("stopped", "-s", "12"), "--size"),
+            (("stuck", "-n", "0"), "1 to 512"),
+            (("poke", "-n", "0"), "1 to 1000000"),
+            (("poke", "extra"), "extra")):
+        refuse(run(*arguments), words)
+
+
+def pingpong():
+    done, result = measure("pingpong", "--arms", "normal,hostfn,peer,peer-kernel", "-i", "30", "-r", "2", "-b", "7", "-s", "8,16K",
+                           "-k", "0,20")
+    rows = {(row["arm"], row["size_bytes"], row["kernel_asked_ns"]): row for row in result["rows"]}
+    check(set(rows) == {(arm, size, busy) for arm in ("normal", "hostfn", "peer", "peer-kernel") for size in (8, 16384)
+                        for busy in (0, 20000)}, rows.keys())
+    for row in rows.values():
+        check(row["iteration_ns_p50"] > 2 * row["kernel_asked_ns"] and row["kernel_ns"] >= row["kernel_asked_ns"], row)
+        check((row["enqueue_ns_p50"] > 0) == (row["arm"] != "normal"), row)
+        check(row["cpu_busy_percent_p50"] >= 0 and row["sleeps_per_s_p50"] >= 0, row)
+    check(all(row["ratio_to_first"] == 1 for row in rows.values() if row["arm"] == "normal"), "ratios")
+    check("CPU %" in done.out and "enqueue us" in done.out, done.out)
+
+
+def graph():
+    """Captured exchanges, or the reason why there are none and the other arm's figures."""
+    _, result = measure("pingpong", "--arms", "peer,graph", "-i", "40", "-r", "2", "-b", "10")
+    arms = [row["arm"] for row in result["rows"]]
+    is_left_out = any("graph is left out: " in note for note in result["notes"])
+    check(arms == (["peer"] if is_left_out else ["peer", "graph"]), arms, result["notes"])
+
+
+def economy():
+    done, result = measure("economy", "--arms", "peer,hostfn", "-i", "60", "-r", "2")
+    modes = [(row["arm"], row["mode"]) for row in result["rows"]]
+    check(modes == [(arm, mode) for arm in ("peer", "hostfn") for mode in ("performance", "economy")], modes)
+    check("peer economy" in done.out, done.out)
+
+
+def stencil():
+    _, result = measure("stencil", "--arms", "normal,peer,peer-kernel", "-n", "2,16,33", "-i", "25", "-r", "2", "-b", "4")
+    seen = {(row["arm"], row["n"]) for row in result["rows"]}
+    check(seen == {(arm, n) for arm in ("normal", "peer", "peer-kernel") for n in (2, 16, 33)}, seen)
+    for row in result["rows"]:
+        check(row["steps"] == row["steps_checked_by_cpu"] == 25 and row["grid"] == "2x1", row)
+        check(row["kernel_ns"] > 0 and row["step_ns_p50"] > 0 and row["edge_bytes"] == 8 * row["n"], row)
+
+
+def stencil_grids():
+    """Other grids, and with stores to other GPUs late and out of order."""
+    _, result = measure("stencil", "--grid", "1x2", "-n", "12", "-i", "20", "-r", "2", env=DISORDER)
+    check({row["grid"] for row in result["rows"]} == {"1x2"}, result["rows"])
+    _, result = measure("stencil", "-p", "4", "-n", "12", "-i", "20", "-r", "2", env=DISORDER)
+    check({row["grid"] for row in result["rows"]} == {"2x2"}, result["rows"])
+
+
+def stopped():
+    """Here streams are the processes' own threads: the watcher must see that nothing moved, and nothing may be lost."""
+    done, result = measure("stopped", "-i", "30", "--patience", "100")
+    row, = result["rows"]
+    check(row["finished_while_stopped"] is False and row["stopped_ns"] >= 100_000_000, row)
+    check(row["cpu_ticks_while_stopped"] == 0, row)
+    check("streams are threads of the stopped processes" in done.out, done.out)
+
+
+def stuck():
+    done, result = measure("stuck", "-n", "12", "-r", "3")
+    check(len(result["rows"]) == 3 and "all released" in done.out, done.out)
+    for row in result["rows"]:
+        check(row["standing"] == 12 and 0 < row["free_ns_p50"] <= row["free_ns_max"], row)
+    # Two hardware queues: the other streams stand behind the first two, and are let go one after the other.
+    _, result = measure("stuck", "-n", "12", "-r", "1", env={"PEERLANE_SIM_QUEUES": "2"})
+    check(result["rows"][0]["standing"] == 2, result["rows"])
+
+
+def poke():
+    _, result = measure("poke", "-n", "30", "-r", "2")
+    ways = {(row["word"], row["wait"]) for row in result["rows"] if row["kind"] == "poke"}
+    check(ways == {(word, wait) for word in ("gpu", "pinned") for wait in ("front_end", "kernel")}, ways)
+    rates = {row["list_operations"]: row for row in result["rows"] if row["kind"] == "doorbell"}
+    check(set(rates) == {1, 4, 32, 255}, rates)
+    for row in rates.values():
+        check(row["write_ns_p50"] > 0 and 1 <= row["writes_seen_p50"] <= row["writes"] and row["enqueue_ns_p50"] > 0, row)
+
+
+def cost():
+    _, result = measure("cost", "-n", "5", "-r", "2")
+    names = {row["operation"] for row in result["rows"]}
+    check({"kernel", "write64 here", "wait64 here, satisfied"} <= names, names)
+
+
+if __name__ == "__main__":
+    OUT = sys.argv[1]
+    globals()[sys.argv[2]]()
