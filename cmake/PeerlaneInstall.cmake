@@ -1,6 +1,6 @@
 # `cmake --install`: GNUInstallDirs, relocatable (every path inside is relative, so the prefix can be moved or packed).
 #   <prefix>/<libdir>/libgdrapi.so -> .so.2 -> .so.2.6     all three at run time: clients open each of these names
-#   <prefix>/<libdir>/libpeerlane.so*
+#   <prefix>/<libdir>/libpeerlane.so*, libgdsync.so*
 #   <prefix>/<libdir>/libpeerlane-mpi-*.so                 where the headers of an MPI were found
 #   <prefix>/<libdir>/peerlane/                            the program and what it finds beside itself (sim/)
 #   <prefix>/bin/peerlane, gdrcopy_sanity, ...             links to that program
@@ -13,7 +13,8 @@ set(PL_GDRAPI_VERSION 2.6)
 file(RELATIVE_PATH PL_PKGCONFIG_TO_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 file(RELATIVE_PATH PL_CMAKE_TO_PREFIX /${CMAKE_INSTALL_LIBDIR}/cmake/package /)
 
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp"
+  PATTERN "*.cuh")
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md
   DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/peerlane)
 
@@ -37,6 +38,8 @@ function(pl_install_library target version description)
 endfunction()
 pl_install_library(gdrapi ${PL_GDRAPI_VERSION} "CPU mappings of GPU memory, behind the GDRCopy interface")
 pl_install_library(peerlane ${PROJECT_VERSION} "GPU memory in the CPU's address space: mappings and copies")
+
+pl_install_library(gdsync 2.2 "Values on CUDA streams, behind libgdsync's interface")
 
 # Preloaded by their names (docs/mpi-shim.md), so nobody links them.
 foreach(kind IN ITEMS ompi mpich)

@@ -144,17 +144,17 @@ class request {
 };
 
 namespace detail {
-// Owner of a number of a link that `End` ends.
-template <int (*End)(peerlane_link_t, std::uint64_t)>
+// Owner of a number of a link (or another `Handle`) that `End` ends.
+template <class Handle, int (*End)(Handle, std::uint64_t)>
 class owned_number {
  public:
   owned_number() = default;
-  owned_number(peerlane_link_t of, std::uint64_t number) noexcept : link_(of), number_(number) {}
-  owned_number(owned_number&& other) noexcept : link_(other.link_), number_(std::exchange(other.number_, 0)) {}
+  owned_number(Handle of, std::uint64_t number) noexcept : of_(of), number_(number) {}
+  owned_number(owned_number&& other) noexcept : of_(other.of_), number_(std::exchange(other.number_, 0)) {}
   owned_number& operator=(owned_number&& other) noexcept {
     if (this != &other) {
       reset();
-      link_ = other.link_;
+      of_ = other.of_;
       number_ = std::exchange(other.number_, 0);
     }
     return *this;
@@ -162,11 +162,11 @@ class owned_number {
   ~owned_number() { reset(); }
   std::uint64_t get() const noexcept { return number_; }
   void reset() noexcept {
-    if (number_ != 0) End(link_, std::exchange(number_, 0));
+    if (number_ != 0) End(of_, std::exchange(number_, 0));
   }
 
  protected:
-  peerlane_link_t link_ = nullptr;
+  Handle of_ = nullptr;
   std::uint64_t number_ = 0;
 };
 
@@ -174,7 +174,7 @@ inline int discard_message(peerlane_link_t of, std::uint64_t number) { return pe
 }  // namespace detail
 
 // Memory that other processes may put to and get from, until this is dropped.
-class window : public detail::owned_number<peerlane_link_unexpose> {
+class window : public detail::owned_number<peerlane_link_t, peerlane_link_unexpose> {
  public:
   window() = default;
   window(peerlane_link_t of, peerlane_window_t number, const window_key& key) noexcept
@@ -186,7 +186,7 @@ class window : public detail::owned_number<peerlane_link_unexpose> {
 };
 
 // A message that matched_probe has taken out of the matching. Dropping it discards the message.
-class matched_message : public detail::owned_number<detail::discard_message> {
+class matched_message : public detail::owned_number<peerlane_link_t, detail::discard_message> {
  public:
   matched_message() = default;
   matched_message(peerlane_link_t of, peerlane_message_t number, const message_info& info) noexcept
@@ -200,7 +200,7 @@ class matched_message : public detail::owned_number<detail::discard_message> {
 };
 
 // Memory whose messages do not ask the driver.
-using registered_memory = detail::owned_number<peerlane_link_unregister>;
+using registered_memory = detail::owned_number<peerlane_link_t, peerlane_link_unregister>;
 
 // The caller's own exchange, as an object: all_gather(mine, all) like MPI_Allgather, 0 or an errno value. Must outlive its
 // link.

@@ -2,13 +2,9 @@
 // Opening, closing and what tells about a link. The contract stands in peerlane/link.h.
 #include "open_link.hpp"
 
-#include <array>
-#include <mutex>
-
 #include "borrowed_planner.hpp"
 #include "calibration.hpp"
 #include "cpu_binding.hpp"
-#include "fork_guard.hpp"
 #include "local_bootstrap.hpp"
 #include "log.hpp"
 #include "text.hpp"
@@ -16,9 +12,7 @@
 namespace pl {
 namespace {
 
-constexpr std::size_t kLinks = 64;
-std::array<peerlane_link, kLinks> g_links;
-std::mutex g_links_mutex;
+open_table<peerlane_link, 64> g_links;
 
 constexpr const char* kForeignLink =
     "the link belongs to another process (made before fork): open one in this process, after the fork";
@@ -71,26 +65,6 @@ class callers_bootstrap final : public link::bootstrap {
   peerlane_bootstrap given_;
 };
 
-result<std::unique_ptr<link::bootstrap>> meet(const peerlane_link_options& given) {
-  if (given.bootstrap != nullptr) {
-    const auto& own = *given.bootstrap;
-    if (own.all_gather == nullptr || own.size < 1 || own.rank < 0 || own.rank >= own.size)
-      return failure{EINVAL, format("the bootstrap's rank %d of %d, or its all_gather, is none", own.rank, own.size)};
-    return std::unique_ptr<link::bootstrap>(std::make_unique<callers_bootstrap>(own));
-  }
-  link::bootstrap_options how;
-  if (given.rendezvous != nullptr) how.where = given.rendezvous;
-  if (given.size != 0) {
-    if (given.size < 0 || given.rank < 0 || given.rank >= given.size)
-      return failure{EINVAL, format("rank %d of %d processes: ranks go from 0 to size - 1", given.rank, given.size)};
-    how.rank = given.rank;
-    how.size = given.size;
-  }
-  if (given.open_timeout_s != 0) how.timeout_s = given.open_timeout_s;
-  how.tell = [](const std::string& line) { PL_LOG(info, "%s", line.c_str()); };
-  return link::open_bootstrap(how);
-}
-
 // ---- Options
 
 void choose(std::uint32_t given, bool& what) {
@@ -98,27 +72,6 @@ void choose(std::uint32_t given, bool& what) {
 }
 void choose(std::uint64_t given, std::size_t& what) {
   if (given != 0) what = given;
-}
-
-link::messenger_options options_from(const peerlane_link_options& given) {
-  auto out = link::messenger_options::from_environment();
-  using path = link::messenger_options::path_t;
-  if (given.network_only != PEERLANE_AS_SET) out.path = given.network_only == PEERLANE_YES ? path::network : path::automatic;
-  if (given.ucx_library != nullptr) out.ucx_library = given.ucx_library;
-  if (given.rails != nullptr) out.rails = given.rails;
-  choose(given.use_ipc, out.use_ipc);
-  choose(given.use_gpu_lanes, out.use_ucx_gpu_lanes);
-  choose(given.fixed_rail, out.fixed_rail);
-  choose(given.calibrate, out.calibrate);
-  choose(given.eager_limit, out.eager_limit);
-  choose(given.gdr_send_limit, out.gdr_send_limit);
-  choose(given.gdr_receive_limit, out.gdr_receive_limit);
-  choose(given.ipc_threshold, out.ipc_threshold);
-  choose(given.chunk_bytes, out.chunk_bytes);
-  choose(given.unexpected_bytes, out.unexpected_bytes);
-  choose(given.stripe_threshold, out.stripe_threshold);
-  if (given.peer_timeout_ms != 0) out.peer_timeout = std::chrono::milliseconds(given.peer_timeout_ms);
-  return out;
 }
 
 // Null: none answers, or it is not wanted.
@@ -152,7 +105,7 @@ result<std::string> bind_cpus(const peerlane_link_options& given, const cu::driv
 
 result<std::unique_ptr<open_link>> open_with(const peerlane_link_options& given) {
   auto made = std::make_unique<open_link>();
-  auto options = options_from(given);
+  auto options = messenger_options_from(given);
   const cu::driver_table* const cuda = driver_for(given);
   if (given.copier != nullptr && cuda != nullptr) {
     int code = 0;
@@ -174,6 +127,68 @@ result<std::unique_ptr<open_link>> open_with(const peerlane_link_options& given)
 
 }  // namespace
 
+result<peerlane_link_options> read_link_options(const peerlane_link_options* options) {
+  peerlane_link_options given{};
+  if (options == nullptr) return given;
+  if (options->struct_bytes < sizeof(size_t) + sizeof(void*))
+    return failure{EINVAL, "options->struct_bytes is not sizeof(struct peerlane_link_options)"};
+  std::memcpy(&given, options, std::min(options->struct_bytes, sizeof given));
+  return given;
+}
+
+result<std::unique_ptr<link::bootstrap>> meet(const peerlane_link_options& given) {
+  if (given.bootstrap != nullptr) {
+    const auto& own = *given.bootstrap;
+    if (own.all_gather == nullptr || own.size < 1 || own.rank < 0 || own.rank >= own.size)
+      return failure{EINVAL, format("the bootstrap's rank %d of %d, or its all_gather, is none", own.rank, own.size)};
+    return std::unique_ptr<link::bootstrap>(std::make_unique<callers_bootstrap>(own));
+  }
+  link::bootstrap_options how;
+  if (given.rendezvous != nullptr) how.where = given.rendezvous;
+  if (given.size != 0) {
+    if (given.size < 0 || given.rank < 0 || given.rank >= given.size)
+      return failure{EINVAL, format("rank %d of %d processes: ranks go from 0 to size - 1", given.rank, given.size)};
+    how.rank = given.rank;
+    how.size = given.size;
+  }
+  if (given.open_timeout_s != 0) how.timeout_s = given.open_timeout_s;
+  how.tell = [](const std::string& line) { PL_LOG(info, "%s", line.c_str()); };
+  return link::open_bootstrap(how);
+}
+
+link::messenger_options messenger_options_from(const peerlane_link_options& given) {
+  auto out = link::messenger_options::from_environment();
+  using path = link::messenger_options::path_t;
+  if (given.network_only != PEERLANE_AS_SET) out.path = given.network_only == PEERLANE_YES ? path::network : path::automatic;
+  if (given.ucx_library != nullptr) out.ucx_library = given.ucx_library;
+  if (given.rails != nullptr) out.rails = given.rails;
+  choose(given.use_ipc, out.use_ipc);
+  choose(given.use_gpu_lanes, out.use_ucx_gpu_lanes);
+  choose(given.fixed_rail, out.fixed_rail);
+  choose(given.calibrate, out.calibrate);
+  choose(given.eager_limit, out.eager_limit);
+  choose(given.gdr_send_limit, out.gdr_send_limit);
+  choose(given.gdr_receive_limit, out.gdr_receive_limit);
+  choose(given.ipc_threshold, out.ipc_threshold);
+  choose(given.chunk_bytes, out.chunk_bytes);
+  choose(given.unexpected_bytes, out.unexpected_bytes);
+  choose(given.stripe_threshold, out.stripe_threshold);
+  if (given.peer_timeout_ms != 0) out.peer_timeout = std::chrono::milliseconds(given.peer_timeout_ms);
+  return out;
+}
+
+int all_gather_equal(link::bootstrap& with, const void* mine, std::size_t bytes, void* all) {
+  constexpr std::size_t kMostBytes = 16u << 20;
+  if (bytes > kMostBytes) return fail(EINVAL, "all_gather is for setting up, 16 MiB at most: send messages");
+  const auto parts = with.all_gather({static_cast<const std::byte*>(mine), bytes});
+  if (!parts) return fail(parts.error());
+  for (const auto& part : *parts)
+    if (part.size() != bytes) return fail(EINVAL, "the ranks gave different numbers of bytes: all must give the same");
+  auto* at = static_cast<std::byte*>(all);
+  for (const auto& part : *parts) at = std::copy(part.begin(), part.end(), at);
+  return 0;
+}
+
 open_link::~open_link() {
   requests.clear();
   matched.clear();
@@ -183,15 +198,7 @@ open_link::~open_link() {
   if (copier != nullptr) return_planner(copier);
 }
 
-open_link* link_of(peerlane_link_t handle, int& code) noexcept {
-  const auto at = reinterpret_cast<std::uintptr_t>(handle) - reinterpret_cast<std::uintptr_t>(g_links.data());
-  if (at >= sizeof g_links || at % sizeof(peerlane_link) != 0) return code = fail(EINVAL, kDead), nullptr;
-  auto* const found = handle->open.load(std::memory_order_acquire);
-  if (found == nullptr || found->by == nullptr) return code = fail(EINVAL, kDead), nullptr;  // closed, or opening
-  if (handle->epoch != process_epoch()) [[unlikely]]
-    return code = fail(EACCES, kForeignLink), nullptr;
-  return found;
-}
+open_link* link_of(peerlane_link_t handle, int& code) noexcept { return g_links.find(handle, kForeignLink, code); }
 
 }  // namespace pl
 
@@ -204,30 +211,13 @@ using pl::with_link;
 PL_EXPORT int peerlane_link_open(const struct peerlane_link_options* options, peerlane_link_t* link) try {
   const pl::errno_keeper keeper;
   if (link == nullptr) return fail(EINVAL, kNullPointer);
-  peerlane_link_options given{};
-  if (options != nullptr) {
-    if (options->struct_bytes < sizeof(size_t) + sizeof(void*))
-      return fail(EINVAL, "options->struct_bytes is not sizeof(struct peerlane_link_options)");
-    std::memcpy(&given, options, std::min(options->struct_bytes, sizeof given));
-  }
-  peerlane_link* slot = nullptr;
-  {
-    // Not over the opening: ranks of one job may be threads of one process.
-    static auto* const reserved = new open_link;
-    const std::lock_guard lock(pl::g_links_mutex);
-    const auto free = std::find_if(pl::g_links.begin(), pl::g_links.end(), [](const peerlane_link& each) {
-      return each.open.load(std::memory_order_relaxed) == nullptr || each.epoch != pl::process_epoch();
-    });
-    if (free == pl::g_links.end()) return fail(ENFILE, "64 links are open: close one, or use one for all threads");
-    slot = &*free;
-    slot->epoch = pl::claim_process_epoch();
-    slot->open.store(reserved, std::memory_order_relaxed);
-  }
-  auto made = pl::open_with(given);
-  const std::lock_guard lock(pl::g_links_mutex);
-  slot->open.store(nullptr, std::memory_order_relaxed);
+  const auto given = pl::read_link_options(options);
+  if (!given) return fail(given.error());
+  auto* const slot = pl::g_links.reserve();
+  if (slot == nullptr) return fail(ENFILE, "64 links are open: close one, or use one for all threads");
+  auto made = pl::open_with(*given);
+  pl::g_links.publish(*slot, made ? made->release() : nullptr);
   if (!made) return fail(made.error());
-  slot->open.store(made->release(), std::memory_order_release);
   *link = slot;
   return 0;
 }
@@ -235,10 +225,7 @@ PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_link_close(peerlane_link_t link) try {
   return with_link(link, [&](open_link& of) {
-    {
-      const std::lock_guard lock(pl::g_links_mutex);
-      link->open.store(nullptr, std::memory_order_relaxed);
-    }
+    pl::g_links.publish(*link, nullptr);
     delete &of;
     return 0;
   });
@@ -283,18 +270,8 @@ PL_EXPORT int peerlane_link_barrier(peerlane_link_t link, int64_t timeout_ms) {
 }
 
 PL_EXPORT int peerlane_link_all_gather(peerlane_link_t link, const void* mine, size_t bytes, void* all) {
-  constexpr size_t kMostBytes = 16u << 20;
   if ((mine == nullptr || all == nullptr) && bytes != 0) return fail(EINVAL, kNullPointer);
-  if (bytes > kMostBytes) return fail(EINVAL, "all_gather is for setting up, 16 MiB at most: send messages");
-  return with_link(link, [&](open_link& of) {
-    auto parts = of.with->all_gather({static_cast<const std::byte*>(mine), bytes});
-    if (!parts) return fail(parts.error());
-    for (const auto& part : *parts)
-      if (part.size() != bytes) return fail(EINVAL, "the ranks gave different numbers of bytes: all must give the same");
-    auto* at = static_cast<std::byte*>(all);
-    for (const auto& part : *parts) at = std::copy(part.begin(), part.end(), at);
-    return 0;
-  });
+  return with_link(link, [&](open_link& of) { return pl::all_gather_equal(*of.with, mine, bytes, all); });
 }
 
 PL_EXPORT int peerlane_link_get_statistics(peerlane_link_t link, struct peerlane_link_statistics* statistics) {

@@ -4,7 +4,6 @@
 
 #include <peerlane/link.h>
 
-#include <atomic>
 #include <memory>
 #include <string>
 
@@ -12,6 +11,7 @@
 #include "capi_call.hpp"
 #include "errno_keeper.hpp"
 #include "messenger.hpp"
+#include "open_table.hpp"
 #include "slot_table.hpp"
 
 namespace pl {
@@ -31,13 +31,17 @@ struct open_link {
 
 }  // namespace pl
 
-// Slots of a fixed table, so that any address can be checked without a lock on the way to a message.
-struct peerlane_link {
-  std::atomic<pl::open_link*> open{nullptr};
-  std::uint32_t epoch = 0;
-};
+struct peerlane_link : pl::open_slot<pl::open_link> {};
 
 namespace pl {
+
+// What a caller's options say, for everything that opens a messenger. EINVAL: struct_bytes is none.
+result<peerlane_link_options> read_link_options(const peerlane_link_options* options);
+result<std::unique_ptr<link::bootstrap>> meet(const peerlane_link_options& given);
+link::messenger_options messenger_options_from(const peerlane_link_options& given);
+
+// `bytes` of every rank into `all`, for setting up: an errno value, with the thread's last error set.
+int all_gather_equal(link::bootstrap& with, const void* mine, std::size_t bytes, void* all);
 
 // The link, or null with `code` and the thread's last error set: EINVAL, EACCES in a forked child.
 open_link* link_of(peerlane_link_t handle, int& code) noexcept;

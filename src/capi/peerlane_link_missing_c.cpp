@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of peerlane_link_c.cpp and open_link.cpp where UCX's headers were not there: the same symbols, so that programs
-// link and load, and ENOSYS from all of them. Without the header: one body stands for every signature.
+// In place of what implements peerlane/link.h and peerlane/stream.h where UCX's headers were not there: the same symbols, so
+// that programs link and load, and ENOSYS from all of them. Without the header: one body stands for every signature.
 #include <array>
 
 #include "capi_call.hpp"
 
-#define PL_MISSING(name)                                                                                                  \
-  PL_EXPORT int name() {                                                                                                  \
-    return pl::fail(ENOSYS, "this libpeerlane has no messages: it was built without UCX's headers (Debian: libucx-dev)"); \
+#define PL_MISSING(name)                                                                                                    \
+  PL_EXPORT int name() {                                                                                                    \
+    return pl::fail(ENOSYS,                                                                                                 \
+                    "this libpeerlane has no messages and no stream contexts: it was built without UCX's headers (Debian: " \
+                    "libucx-dev)");                                                                                         \
   }
 
 PL_MISSING(peerlane_link_open)
@@ -43,5 +45,33 @@ PL_MISSING(peerlane_link_barrier)
 PL_MISSING(peerlane_link_all_gather)
 PL_MISSING(peerlane_link_get_statistics)
 PL_MISSING(peerlane_link_plan)
+PL_MISSING(peerlane_stream_open)
+PL_MISSING(peerlane_stream_close)
+PL_MISSING(peerlane_stream_rank)
+PL_MISSING(peerlane_stream_size)
+PL_MISSING(peerlane_stream_query)
+PL_MISSING(peerlane_stream_set_mode)
+PL_MISSING(peerlane_stream_all_gather)
+PL_MISSING(peerlane_stream_diag)
+PL_MISSING(peerlane_stream_expose)
+PL_MISSING(peerlane_stream_withdraw)
+PL_MISSING(peerlane_stream_import)
+PL_MISSING(peerlane_stream_drop)
+PL_MISSING(peerlane_channel_connect)
+PL_MISSING(peerlane_channel_ready)
+PL_MISSING(peerlane_channel_close)
+PL_MISSING(peerlane_channel_put_signal)
+PL_MISSING(peerlane_channel_signal)
+PL_MISSING(peerlane_channel_wait_signal)
+PL_MISSING(peerlane_channel_release)
+PL_MISSING(peerlane_channel_arrived)
+PL_MISSING(peerlane_channel_host_wait)
+PL_MISSING(peerlane_channel_cancel)
+PL_MISSING(peerlane_channel_get_state)
+PL_MISSING(peerlane_channel_diag)
+PL_MISSING(peerlane_batch_begin)
+PL_MISSING(peerlane_batch_add)
+PL_MISSING(peerlane_batch_submit)
+PL_MISSING(peerlane_batch_drop)
 
 #undef PL_MISSING

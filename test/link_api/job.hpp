@@ -22,31 +22,18 @@ namespace peerlane::test {
 
 inline constexpr std::chrono::milliseconds patience{20'000};
 
-// `body(job)` in `size` processes; how many of them did not return 0.
-inline int run_job(int size, const std::function<int(messenger&)>& body,
-                   const std::function<void(peerlane_link_options&)>& adjust = {}) {
+// `body(rank, where)` in `size` processes that may meet at `where`; how many of them did not return 0.
+inline int fork_ranks(int size, const std::function<int(int, const std::string&)>& body) {
   static int jobs = 0;
   const auto folder =
       std::filesystem::temp_directory_path() / ("peerlane-api." + std::to_string(getpid()) + "." + std::to_string(jobs++));
-  const std::string where = "file:" + folder.string();
   std::fflush(nullptr);
   std::vector<pid_t> children;
   for (int rank = 0; rank < size; ++rank) {
     const pid_t child = fork();
     if (child == 0) {
       alarm(60);
-      auto options = messenger::options();
-      options.rendezvous = where.c_str();
-      options.rank = rank;
-      options.size = size;
-      if (adjust) adjust(options);
-      int line = 0;
-      {
-        auto job = messenger::open(&options);
-        if (!job) std::fprintf(stderr, "rank %d: %s\n", rank, job.error().message.c_str());
-        line = job ? body(*job) : 1;
-      }
-      _exit(line == 0 ? 0 : 1);
+      _exit(body(rank, "file:" + folder.string()) == 0 ? 0 : 1);
     }
     children.push_back(child);
   }
@@ -57,6 +44,21 @@ inline int run_job(int size, const std::function<int(messenger&)>& body,
   }
   std::filesystem::remove_all(folder);
   return failures;
+}
+
+// `body(job)` in `size` processes; how many of them did not return 0.
+inline int run_job(int size, const std::function<int(messenger&)>& body,
+                   const std::function<void(peerlane_link_options&)>& adjust = {}) {
+  return fork_ranks(size, [&](int rank, const std::string& where) {
+    auto options = messenger::options();
+    options.rendezvous = where.c_str();
+    options.rank = rank;
+    options.size = size;
+    if (adjust) adjust(options);
+    auto job = messenger::open(&options);
+    if (!job) std::fprintf(stderr, "rank %d: %s\n", rank, job.error().message.c_str());
+    return job ? body(*job) : 1;
+  });
 }
 
 }  // namespace peerlane::test

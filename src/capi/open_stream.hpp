@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stands behind a C stream context: its core, and the objects that its numbers name.
+#pragma once
+
+#include <peerlane/stream.h>
+
+#include <memory>
+
+#include "bootstrap.hpp"
+#include "capi_call.hpp"
+#include "context.hpp"
+#include "errno_keeper.hpp"
+#include "mem_ops.hpp"
+#include "open_table.hpp"
+#include "slot_table.hpp"
+
+namespace pl {
+
+struct open_stream {
+  ~open_stream();
+  const cu::driver_table* cuda = nullptr;
+  std::unique_ptr<link::bootstrap> with;
+  std::unique_ptr<stream::context> by;
+  // End before the context.
+  slot_table<std::unique_ptr<stream::channel>> channels;
+  slot_table<std::unique_ptr<stream::mem_ops>> batches;
+  slot_table<std::unique_ptr<stream::window_key>> exposed;
+  slot_table<std::unique_ptr<stream::remote_window>> remote;
+};
+
+}  // namespace pl
+
+struct peerlane_stream : pl::open_slot<pl::open_stream> {};
+
+namespace pl {
+
+// The context, or null with `code` and the thread's last error set: EINVAL, EACCES in a forked child.
+open_stream* stream_of(peerlane_stream_t handle, int& code) noexcept;
+
+// One way in for the calls of a context. `act(open_stream&)` answers with an errno value. errno is kept: CUDA and the kernel
+// may be called.
+template <class Act>
+int with_stream(peerlane_stream_t handle, Act&& act) try {
+  const errno_keeper keeper;
+  int code = 0;
+  open_stream* const found = stream_of(handle, code);
+  return found != nullptr ? act(*found) : code;
+}
+PL_NO_EXCEPTIONS
+
+}  // namespace pl

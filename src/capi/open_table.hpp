@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Objects behind C handles that are opened seldom and looked up by every call: a fixed table, so that any address can be
+// checked without a lock. After a fork the parent's objects answer EACCES in the child, which may open its own.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "capi_call.hpp"
+#include "fork_guard.hpp"
+
+namespace pl {
+
+// What a handle points to; the public struct derives from it.
+template <class Object>
+struct open_slot {
+  using object_t = Object;
+  std::atomic<Object*> open{nullptr};
+  std::atomic<std::uint32_t> epoch{0};
+  bool is_reserved = false;  // under the table's mutex
+};
+
+template <class Slot, std::size_t Most>
+class open_table {
+ public:
+  using object_t = typename Slot::object_t;
+
+  // The object, or null with `code` and the thread's last error set: EINVAL, or EACCES with `foreign` in a forked child.
+  object_t* find(Slot* handle, const char* foreign, int& code) noexcept {
+    const auto at = reinterpret_cast<std::uintptr_t>(handle) - reinterpret_cast<std::uintptr_t>(slots_.data());
+    if (at >= sizeof slots_ || at % sizeof(Slot) != 0) return code = fail(EINVAL, kDead), nullptr;
+    object_t* const found = handle->open.load(std::memory_order_acquire);
+    if (found == nullptr) return code = fail(EINVAL, kDead), nullptr;
+    if (handle->epoch.load(std::memory_order_relaxed) != process_epoch()) [[unlikely]]
+      return code = fail(EACCES, foreign), nullptr;
+    return found;
+  }
+
+  // A place, kept while its object is being made (ranks of one job may be threads of one process, so no lock is held
+  // meanwhile). Null: all are in use. What a parent left behind in a forked child counts as free.
+  Slot* reserve() {
+    const std::lock_guard lock(mutex_);
+    const auto free = std::find_if(slots_.begin(), slots_.end(), [](const Slot& each) {
+      return each.epoch.load(std::memory_order_relaxed) != process_epoch() ||
+             (!each.is_reserved && each.open.load(std::memory_order_relaxed) == nullptr);
+    });
+    if (free == slots_.end()) return nullptr;
+    free->open.store(nullptr, std::memory_order_relaxed);
+    free->is_reserved = true;
+    free->epoch.store(claim_process_epoch(), std::memory_order_relaxed);
+    return &*free;
+  }
+  // Ends the reservation; null: the object could not be made.
+  void publish(Slot& at, object_t* made) {
+    const std::lock_guard lock(mutex_);
+    at.is_reserved = false;
+    at.open.store(made, std::memory_order_release);
+  }
+
+ private:
+  std::array<Slot, Most> slots_{};
+  std::mutex mutex_;
+};
+
+}  // namespace pl

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// Windows, channels and batches of a stream context behind checked numbers. The contract stands in peerlane/stream.h.
+#include "open_stream.hpp"
+
+namespace {
+
+using pl::fail;
+using pl::kNullPointer;
+using pl::open_stream;
+using pl::told;
+using pl::with_stream;
+namespace stream = pl::stream;
+using std::chrono::milliseconds;
+
+constexpr const char* kNoChannel = "the channel is not live: closed already, or of another context";
+constexpr const char* kNoBatch = "the batch is not live: submitted already, or of another context";
+constexpr const char* kNoWindow = "the window is not live: ended already, or of another context";
+constexpr const char* kTooMany = "4 million objects of this context have not been ended: end some";
+
+// What a key's bytes hold; the rest of them is 0.
+struct packed_key {
+  static constexpr std::uint32_t kMagic = 0x504c534b, kVersion = 1;
+  std::uint32_t magic = kMagic;
+  std::uint32_t version = kVersion;
+  stream::window_key key;
+};
+static_assert(sizeof(packed_key) <= sizeof(peerlane_stream_key));
+static_assert(std::is_trivially_copyable_v<packed_key>);
+
+pl::cu::stream_t cuda_stream(void* given) { return static_cast<pl::cu::stream_t>(given); }
+
+// Keeps the object and gives its number.
+template <class Object>
+int keep(pl::slot_table<std::unique_ptr<Object>>& in, std::unique_ptr<Object> made, std::uint64_t* number) {
+  const auto given = in.add(std::move(made));
+  if (given == 0) return fail(EAGAIN, kTooMany);
+  *number = given;
+  return 0;
+}
+
+template <class Act>
+int with_channel(peerlane_stream_t context, peerlane_channel_t number, Act&& act) {
+  return with_stream(context, [&](open_stream& of) {
+    const auto* const found = of.channels.find(number);
+    return found != nullptr ? act(of, **found) : fail(EINVAL, kNoChannel);
+  });
+}
+
+// A count that the caller may not want.
+int told(const pl::result<std::uint64_t>& outcome, std::uint64_t* number) {
+  if (!outcome) return fail(outcome.error());
+  if (number != nullptr) *number = *outcome;
+  return 0;
+}
+
+pl::result<stream::channel_options> channel_options_from(const peerlane_channel_options* options) {
+  peerlane_channel_options given{};
+  if (options != nullptr) {
+    if (options->struct_bytes < sizeof(size_t) + sizeof(uint32_t))
+      return pl::failure{EINVAL, "options->struct_bytes is not sizeof(struct peerlane_channel_options)"};
+    std::memcpy(&given, options, std::min(options->struct_bytes, sizeof given));
+  }
+  if (given.executor > PEERLANE_EXECUTOR_PROXY) return pl::failure{EINVAL, "executor is none of PEERLANE_EXECUTOR_*"};
+  if (given.wait_way > PEERLANE_WAIT_KERNEL) return pl::failure{EINVAL, "wait_way is none of PEERLANE_WAIT_*"};
+  stream::channel_options out;
+  out.executor = static_cast<stream::executor_kind>(given.executor);
+  out.wait = static_cast<stream::wait_way>(given.wait_way);
+  out.depth = given.depth;
+  if (given.most_queued != 0) out.most_queued = given.most_queued;
+  if (given.wait_timeout_ms > 0) out.wait_timeout = milliseconds(given.wait_timeout_ms);
+  if (given.wait_timeout_ms < 0) out.wait_timeout = milliseconds(0);
+  return out;
+}
+
+bool is_op(const peerlane_op& op) {
+  if (op.kind == PEERLANE_OP_FLUSH) return true;
+  const bool is_wait = op.kind == PEERLANE_OP_WAIT64 || op.kind == PEERLANE_OP_WAIT32;
+  const bool is_32 = op.kind == PEERLANE_OP_WRITE32 || op.kind == PEERLANE_OP_WAIT32;
+  return op.kind < PEERLANE_OP_FLUSH && op.address != 0 && op.address % (is_32 ? 4 : 8) == 0 &&
+         op.condition <= (is_wait ? PEERLANE_NOR : 0) && (!is_32 || op.value <= UINT32_MAX);
+}
+
+void add_op(stream::mem_ops& to, const peerlane_op& op) {
+  const auto when = static_cast<stream::wait_until>(op.condition);
+  switch (op.kind) {
+    case PEERLANE_OP_WRITE64:
+      to.write64(op.address, op.value);
+      break;
+    case PEERLANE_OP_WAIT64:
+      to.wait64(op.address, op.value, when);
+      break;
+    case PEERLANE_OP_WRITE32:
+      to.write32(op.address, static_cast<std::uint32_t>(op.value));
+      break;
+    case PEERLANE_OP_WAIT32:
+      to.wait32(op.address, static_cast<std::uint32_t>(op.value), when);
+      break;
+    default:
+      to.flush();
+  }
+}
+
+}  // namespace
+
+// ---- Windows
+
+PL_EXPORT int peerlane_stream_expose(peerlane_stream_t context, uint64_t device_ptr, size_t bytes,
+                                     peerlane_exposed_t* window, struct peerlane_stream_key* key) {
+  if (window == nullptr || key == nullptr) return fail(EINVAL, kNullPointer);
+  return with_stream(context, [&](open_stream& of) {
+    const auto made = of.by->expose(device_ptr, bytes);
+    if (!made) return fail(made.error());
+    if (const int code = keep(of.exposed, std::make_unique<stream::window_key>(*made), window)) {
+      of.by->withdraw(*made);
+      return code;
+    }
+    packed_key packed;
+    packed.key = *made;
+    *key = {};
+    std::memcpy(key->bytes, &packed, sizeof packed);
+    return 0;
+  });
+}
+
+PL_EXPORT int peerlane_stream_withdraw(peerlane_stream_t context, peerlane_exposed_t window) {
+  return with_stream(context, [&](open_stream& of) {
+    const auto taken = of.exposed.take(window);
+    if (taken == nullptr) return fail(EINVAL, kNoWindow);
+    of.by->withdraw(*taken);
+    return 0;
+  });
+}
+
+PL_EXPORT int peerlane_stream_import(peerlane_stream_t context, const struct peerlane_stream_key* key,
+                                     peerlane_remote_t* remote) {
+  if (key == nullptr || remote == nullptr) return fail(EINVAL, kNullPointer);
+  return with_stream(context, [&](open_stream& of) {
+    packed_key packed;
+    std::memcpy(&packed, key->bytes, sizeof packed);
+    if (packed.magic != packed_key::kMagic) return fail(EINVAL, "not a key: give what peerlane_stream_expose wrote");
+    if (packed.version != packed_key::kVersion) return fail(EPROTO, "the key is of another version of Peerlane");
+    const auto found = of.by->import(packed.key);
+    if (!found) return fail(found.error());
+    return keep(of.remote, std::make_unique<stream::remote_window>(*found), remote);
+  });
+}
+
+PL_EXPORT int peerlane_stream_drop(peerlane_stream_t context, peerlane_remote_t remote) {
+  return with_stream(context,
+                     [&](open_stream& of) { return of.remote.take(remote) != nullptr ? 0 : fail(EINVAL, kNoWindow); });
+}
+
+// ---- Channels
+
+PL_EXPORT int peerlane_channel_connect(peerlane_stream_t context, int peer, uint32_t id,
+                                       const struct peerlane_channel_options* options, peerlane_channel_t* channel) {
+  if (channel == nullptr) return fail(EINVAL, kNullPointer);
+  return with_stream(context, [&](open_stream& of) {
+    const auto wanted = channel_options_from(options);
+    if (!wanted) return fail(wanted.error());
+    auto made = of.by->connect(peer, id, *wanted);
+    return made ? keep(of.channels, *std::move(made), channel) : fail(made.error());
+  });
+}
+
+PL_EXPORT int peerlane_channel_ready(peerlane_stream_t context, peerlane_channel_t channel, int64_t timeout_ms) {
+  return with_channel(context, channel,
+                      [&](open_stream&, stream::channel& end) { return told(end.ready(milliseconds(timeout_ms))); });
+}
+
+PL_EXPORT int peerlane_channel_close(peerlane_stream_t context, peerlane_channel_t channel) {
+  return with_stream(context,
+                     [&](open_stream& of) { return of.channels.take(channel) != nullptr ? 0 : fail(EINVAL, kNoChannel); });
+}
+
+PL_EXPORT int peerlane_channel_put_signal(peerlane_stream_t context, peerlane_channel_t channel, void* on,
+                                          peerlane_remote_t to, uint64_t offset, uint64_t source, size_t bytes,
+                                          uint64_t* sequence) {
+  return with_channel(context, channel, [&](open_stream& of, stream::channel& end) {
+    const auto* const window = of.remote.find(to);
+    if (window == nullptr) return fail(EINVAL, kNoWindow);
+    return told(end.put_signal(cuda_stream(on), **window, offset, source, bytes), sequence);
+  });
+}
+
+PL_EXPORT int peerlane_channel_signal(peerlane_stream_t context, peerlane_channel_t channel, void* on, uint64_t* sequence) {
+  return with_channel(context, channel,
+                      [&](open_stream&, stream::channel& end) { return told(end.signal(cuda_stream(on)), sequence); });
+}
+
+PL_EXPORT int peerlane_channel_wait_signal(peerlane_stream_t context, peerlane_channel_t channel, void* on,
+                                           uint64_t sequence, uint64_t* waited) {
+  return with_channel(context, channel, [&](open_stream&, stream::channel& end) {
+    if (sequence == 0) return told(end.wait_signal(cuda_stream(on)), waited);
+    if (const auto queued = end.wait_signal(cuda_stream(on), sequence); !queued) return fail(queued.error());
+    if (waited != nullptr) *waited = sequence;
+    return 0;
+  });
+}
+
+PL_EXPORT int peerlane_channel_release(peerlane_stream_t context, peerlane_channel_t channel, void* on, uint64_t sequence) {
+  return with_channel(context, channel,
+                      [&](open_stream&, stream::channel& end) { return told(end.release(cuda_stream(on), sequence)); });
+}
+
+PL_EXPORT int peerlane_channel_arrived(peerlane_stream_t context, peerlane_channel_t channel, uint64_t sequence, int* here) {
+  if (here == nullptr) return fail(EINVAL, kNullPointer);
+  return with_channel(context, channel, [&](open_stream&, stream::channel& end) {
+    const auto found = end.arrived(sequence);
+    if (!found) return fail(found.error());
+    *here = *found ? 1 : 0;
+    return 0;
+  });
+}
+
+PL_EXPORT int peerlane_channel_host_wait(peerlane_stream_t context, peerlane_channel_t channel, uint64_t sequence,
+                                         int64_t timeout_ms) {
+  constexpr milliseconds kForEver = std::chrono::hours(24 * 365);
+  const auto limit = timeout_ms < 0 ? kForEver : std::min(kForEver, milliseconds(timeout_ms));
+  return with_channel(context, channel,
+                      [&](open_stream&, stream::channel& end) { return told(end.host_wait(sequence, limit)); });
+}
+
+PL_EXPORT int peerlane_channel_cancel(peerlane_stream_t context, peerlane_channel_t channel, int code) {
+  if (code < 0) return fail(EINVAL, "code is negative: give a positive errno value, or 0 for ECANCELED");
+  return with_channel(context, channel, [&](open_stream&, stream::channel& end) { return end.cancel(code), 0; });
+}
+
+PL_EXPORT int peerlane_channel_get_state(peerlane_stream_t context, peerlane_channel_t channel,
+                                         struct peerlane_channel_state* state) {
+  if (state == nullptr) return fail(EINVAL, kNullPointer);
+  if (state->struct_bytes < sizeof(size_t) + sizeof(uint64_t))
+    return fail(EINVAL, "state->struct_bytes is not sizeof(struct peerlane_channel_state)");
+  return with_channel(context, channel, [&](open_stream&, stream::channel& end) {
+    const auto now = end.state();
+    const peerlane_channel_state out{
+        state->struct_bytes, static_cast<uint32_t>(now.executor), now.error, now.puts, now.sent, now.waits, now.reached,
+        now.passed};
+    std::memcpy(state, &out, std::min(state->struct_bytes, sizeof out));
+    return 0;
+  });
+}
+
+PL_EXPORT int peerlane_channel_diag(peerlane_stream_t context, peerlane_channel_t channel, char* text, size_t capacity,
+                                    size_t* needed) {
+  if (text == nullptr && capacity != 0) return fail(EINVAL, kNullPointer);
+  return with_channel(context, channel,
+                      [&](open_stream&, stream::channel& end) { return pl::give_text(end.diag(), text, capacity, needed); });
+}
+
+// ---- Words on a stream
+
+PL_EXPORT int peerlane_batch_begin(peerlane_stream_t context, void* on, peerlane_batch_t* batch) {
+  if (batch == nullptr) return fail(EINVAL, kNullPointer);
+  return with_stream(context, [&](open_stream& of) {
+    return keep(of.batches, std::make_unique<stream::mem_ops>(*of.cuda, cuda_stream(on)), batch);
+  });
+}
+
+PL_EXPORT int peerlane_batch_add(peerlane_stream_t context, peerlane_batch_t batch, const struct peerlane_op* operations,
+                                 size_t count) {
+  if (operations == nullptr && count != 0) return fail(EINVAL, kNullPointer);
+  return with_stream(context, [&](open_stream& of) {
+    const auto* const found = of.batches.find(batch);
+    if (found == nullptr) return fail(EINVAL, kNoBatch);
+    if (!std::all_of(operations, operations + count, is_op))
+      return fail(EINVAL, "an operation is none: look at kind, condition, alignment and the upper half of 32-bit values");
+    for (size_t i = 0; i < count; ++i) add_op(**found, operations[i]);
+    return 0;
+  });
+}
+
+PL_EXPORT int peerlane_batch_submit(peerlane_stream_t context, peerlane_batch_t batch) {
+  return with_stream(context, [&](open_stream& of) {
+    const auto taken = of.batches.take(batch);
+    return taken != nullptr ? told(taken->submit()) : fail(EINVAL, kNoBatch);
+  });
+}
+
+PL_EXPORT int peerlane_batch_drop(peerlane_stream_t context, peerlane_batch_t batch) {
+  return with_stream(context,
+                     [&](open_stream& of) { return of.batches.take(batch) != nullptr ? 0 : fail(EINVAL, kNoBatch); });
+}
