@@ -34,7 +34,7 @@ namespace pl::link {
 inline constexpr int kAnySource = -1;
 inline constexpr std::uint64_t kWholeTag = ~0ull;  // mask: every bit of the tag counts
 
-// The driver is asked once for each detect (0.1 us), and for device memory of up to 32 KiB: not if the memory is registered,
+// The driver is asked once for each detect and for device memory (0.1 us): not if the memory is registered,
 // nor for host memory on the heap of the main thread's malloc or on the caller's stack.
 enum class memory_kind : std::uint8_t { detect, host, device };
 
@@ -145,7 +145,7 @@ struct messenger_options {
   std::string ucx_library;           // path of libucp.so.0; empty: PEERLANE_UCX_LIBRARY, else by name
   enum class path_t { automatic, network } path = path_t::automatic;  // network: as if every peer were on another host
   bool use_ipc = true;
-  bool use_pull = true;                       // between host memories of a node the receiver reads the sender's, if it may
+  bool use_pull = true;  // between host memories of a node the receiver reads the sender's, if it may
   bool calibrate =
       false;  // measure packets and handshakes at open, if all processes want it and none knows (handshake_meter.hpp)
   bool use_ucx_gpu_lanes = true;              // raw GPU pointers to UCX where it has lanes for them
