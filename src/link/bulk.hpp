@@ -84,9 +84,14 @@ struct transfer_state {
   std::array<part, kChunksUnderWay> parts;
   unsigned parts_busy = 0;
 
+  // staged, receiver
+  copy_lanes* lanes = nullptr;  // of the GPU memory's context
+  unsigned staged = 0;          // chunks that are on their way to it
+  bool is_unreadable = false;   // a ring takes over when they have ended
+
   // ipc, receiver: one of the two completions
   ipc_cache::opened* ipc_source = nullptr;
-  std::uint64_t source = 0;  // of the message: its address here (ipc), at its sender (pull)
+  std::uint64_t source = 0;  // of the message: its address here (ipc), at its sender (pull, staged)
   copy_lanes::mark ipc_mark;
   copy::completion ipc_copy;
 };

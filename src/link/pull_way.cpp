@@ -44,29 +44,42 @@ void engine::advance_pull(operation& of) {
   start_ring(of, peer(of.peer), state.offer);
 }
 
-// Up to `most` bytes more of the message. False: its sender is there, and the kernel does not do it, for this process
-// (EPERM, ENOSYS) or for this memory (EFAULT: a driver's, such as managed memory).
+// Up to `most` bytes more of the message. False as for judge_read.
 bool engine::pull_some(operation& to, std::size_t most) {
   auto& state = *to.transfer;
   auto& from = peer(to.peer);
   const std::size_t bytes = std::min<std::size_t>(most, state.wanted - state.ended);
-  const iovec here{copy::host_pointer(to.at.address + state.ended), bytes};
-  const iovec there{copy::host_pointer(state.source + state.ended), bytes};
-  const auto done = process_vm_readv(from.pid, &here, 1, &there, 1, 0);
-  const int code = done < 0 ? errno : 0;
+  const int code =
+      read_process(from.pid, state.source + state.ended, copy::host_pointer(to.at.address + state.ended), bytes);
+  if (!judge_read(to, from, code)) return false;
+  if (state.code == 0) state.ended += bytes;
+  return true;
+}
+
+// All of it, or an errno value. From any thread.
+int engine::read_process(pid_t pid, std::uint64_t from, void* to, std::size_t bytes) {
+  for (std::size_t done = 0; done != bytes;) {
+    const iovec here{static_cast<std::byte*>(to) + done, bytes - done};
+    const iovec there{copy::host_pointer(from + done), bytes - done};
+    const auto got = process_vm_readv(pid, &here, 1, &there, 1, 0);
+    if (got <= 0) return got < 0 ? errno : EFAULT;
+    done += static_cast<std::size_t>(got);
+  }
+  return 0;
+}
+
+// What a read's errno means. False: its sender is there, and the kernel does not do it, for this process (EPERM, ENOSYS) or
+// for this memory (EFAULT: a driver's, such as managed memory).
+bool engine::judge_read(operation& to, peer_state& from, int code) {
   from.is_pull_tried = true;
   // A process number that was used again may have been read: not without the death being seen.
   if (code == ESRCH || is_gone(from)) {
-    state.code = ECONNRESET;
-    state.message = format("rank %d is gone", to.peer);
+    to.transfer->code = ECONNRESET;
+    to.transfer->message = format("rank %d is gone", to.peer);
     return true;
   }
-  if (done <= 0) {
-    from.refuses_pull = code != EFAULT;
-    return false;
-  }
-  state.ended += static_cast<std::uint64_t>(done);
-  return true;
+  if (code != 0) from.refuses_pull = code != EFAULT;
+  return code == 0;
 }
 
 }  // namespace pl::link
