@@ -140,7 +140,7 @@ void engine::receive_announced(operation& to, int from, const bulk_offer& offer,
   if (to.moved == 0) return finish_receive(to, 0);
   const auto way = to.transfer->way = choose_way(to, source, offer);
   if (way == bulk_way::ipc && start_ipc(to, offer)) return;
-  if (way == bulk_way::pull && start_pull(to, source, offer)) return;
+  if (way == bulk_way::pull) return start_pull(to, offer);
   if (way == bulk_way::staged && start_staged(to, offer)) return;
   if (way == bulk_way::network) return start_network_receive(to, source, offer);
   start_ring(to, source, offer);
@@ -170,6 +170,7 @@ void engine::advance() {
   if (!ready_.empty()) submit_copies();
   if (stages_busy_ != 0) end_stages();
   pull_budget_ = kPullAtOnce;
+  if (pulls_ > 1) pull_together();
   for (operation* at = moving_.first(); at != nullptr;) {
     operation* const next = moving_.next(at);
     const auto way = at->transfer->way;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "completion.hpp"
@@ -81,7 +82,9 @@ struct transfer_state {
     bool is_filling = false;     // its copy is under way
     chunk_copy copy;
   };
-  std::array<part, kChunksUnderWay> parts;
+  // Of the network way only: they are most of what a transfer is.
+  std::unique_ptr<std::array<part, kChunksUnderWay>> parts;
+  void make_parts() { parts = std::make_unique<std::array<part, kChunksUnderWay>>(); }
   unsigned parts_busy = 0;
 
   // staged, receiver

@@ -72,7 +72,6 @@ struct peer_state {
   bool is_same_node = false;
   bool is_dead = false;
   bool has_left = false;
-  bool is_pull_tried = false;
   bool refuses_pull = false;           // the kernel does not let its memory be read
   bool can_take_gpu_pointers = false;  // UCX has RDMA lanes for GPU memory at both ends
   std::uint16_t gpu = 0;
@@ -208,7 +207,8 @@ struct engine final : fabric::listener {
   void submit_list(std::span<operation* const> list);
   void advance_ipc(operation& of);
   // pull_way.cpp
-  bool start_pull(operation& to, peer_state& from, const bulk_offer& offer);
+  void start_pull(operation& to, const bulk_offer& offer);
+  void pull_together();
   bool pull_some(operation& to, std::size_t most);
   void advance_pull(operation& of);
   static int read_process(pid_t pid, std::uint64_t from, void* to, std::size_t bytes);

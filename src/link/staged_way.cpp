@@ -29,9 +29,8 @@ bool engine::start_staged(operation& to, const bulk_offer& offer) {
   state.lanes = *lanes;
   state.source = offer.address;
   state.offer = offer;
-  const bool has_turn = pulls_++ == 0 || !peer(to.peer).is_pull_tried;
   moving_.push_back(&to);
-  if (has_turn) {
+  if (pulls_++ == 0) {
     pull_budget_ = kPullAtOnce;
     advance_staged(to);
   }

@@ -99,6 +99,39 @@ TEST(bulk, host_memory_is_read_in_place) {
             0);
 }
 
+// The receives are posted, and rank 0 sends before rank 1 looks: short ones are read by one call, up to a long one.
+int send_to_posted(const place& at, const std::vector<std::size_t>& sizes) {
+  std::deque<piece> all;
+  std::vector<request> under_way;
+  for (const std::size_t bytes : sizes) {
+    all.emplace_back(false, bytes);
+    if (at.rank == 0) all.back().set(test::random_bytes(bytes, bytes));
+    under_way.push_back(at.rank == 0 ? at.by->isend(1, all.back().all(), under_way.size())
+                                     : at.by->irecv(0, all.back().all(), under_way.size()));
+  }
+  CHECK_OK(at.with->barrier());
+  for (auto& each : under_way) CHECK_OK(each.wait(kPatience));
+  for (std::size_t i = 0; at.rank == 1 && i < sizes.size(); ++i)
+    CHECK(all[i].get(sizes[i]) == test::random_bytes(sizes[i], sizes[i]));
+  return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+}
+
+std::vector<std::size_t> many_short_ones() {
+  std::vector<std::size_t> sizes;
+  for (std::size_t i = 0; i < 60; ++i) sizes.push_back(i % 20 == 7 ? 900000 + i : 9000 + 500 * i);
+  return sizes;
+}
+
+TEST(bulk, short_messages_are_read_together) {
+  EXPECT_EQ(run_job(2, gpus::none, test_options(),
+                    [](const place& at) {
+                      if (const int line = send_to_posted(at, many_short_ones())) return line;
+                      CHECK(at.by->counts().pulled == (at.rank == 1 ? many_short_ones().size() : 0));
+                      return 0;
+                    }),
+            0);
+}
+
 // Rank 0 sends from host memory, rank 1 has GPU memory; all at once, so that they share the chunks.
 int send_to_device(const place& at, const std::vector<std::size_t>& sizes) {
   std::deque<piece> all;
@@ -173,6 +206,18 @@ TEST_P(refused, reading_in_place_gives_way_to_the_ring) {
                       if (const int line = send_together(at, false, sizes)) return line;
                       CHECK(at.by->counts().pulled == (at.rank == 1 ? sizes.size() : 0));
                       CHECK(at.by->counts().shared_ring == (at.rank == 0 ? sizes.size() : 0));
+                      return 0;
+                    }),
+            0);
+}
+
+TEST_P(refused, reading_together_gives_way_to_the_ring) {
+  EXPECT_EQ(run_job(2, gpus::none, test_options(),
+                    [](const place& at) {
+                      CHECK(refuse_reading(GetParam()));
+                      if (const int line = send_to_posted(at, many_short_ones())) return line;
+                      CHECK(at.by->counts().pulled == 0);
+                      CHECK(at.by->counts().shared_ring == (at.rank == 0 ? many_short_ones().size() : 0));
                       return 0;
                     }),
             0);

@@ -127,7 +127,7 @@ int talk_until_error(const place& at, bool from_device, bool to_device, std::siz
 }
 
 TEST_P(death, at_any_moment) {
-  for (const std::size_t bytes : {std::size_t{64}, std::size_t{400000}}) {
+  for (const std::size_t bytes : {std::size_t{64}, std::size_t{40000}, std::size_t{400000}}) {
     for (const long us : {3000L, 7700L, 15000L}) {
       EXPECT_EQ(run(2,
                     [&](const place& at) {
