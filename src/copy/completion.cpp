@@ -111,7 +111,8 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
       continue;
     }
     if (!wanted.has_after && what.rows == 1 && at.other != other_side::peer_gpu) {
-      const choice how = choose(what, at);
+      choice how = choose(what, at);
+      how.width = static_cast<std::uint8_t>(std::max<unsigned>(how.width, wanted.least_workers));
       if (auto given = how.how == method::engine_copy ? give_to_engine(how, what, at) : std::nullopt) {
         made.given_.push_back({given->first, std::move(given->second), what});
         continue;

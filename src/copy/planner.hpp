@@ -72,6 +72,9 @@ class planner {
   struct async_options {
     bool has_after = false;
     cu::stream_t after = nullptr;
+    // Workers of the GPU engine for copies that it takes, at least; for who knows that a worker is slower there than the
+    // table says: memory of another GPU, opened through CUDA IPC, looks like this one's.
+    unsigned least_workers = 0;
   };
   result<completion> begin(std::span<const transfer> list, const async_options& wanted);
 

@@ -25,10 +25,10 @@ int read_offer(packet& from, std::size_t offset, void* to, std::size_t bytes) {
 std::optional<cu::pointer_info> engine::describe_gpu(const memory& what, transfer_state& into) {
   into.how = touch_of(what);
   if (!what.is_device) return std::nullopt;
-  auto info = cu::inspect_pointer(*cuda_, what.address);
-  if (!info) return std::nullopt;
-  into.device_ordinal = info->device_ordinal;
-  return *std::move(info);
+  const auto info =
+      what.device.device_ordinal >= 0 ? std::optional(what.device) : cu::find_device_memory(*cuda_, what.address);
+  if (info) into.device_ordinal = info->device_ordinal;
+  return info;
 }
 
 void engine::announce(operation& what, frame_kind kind) {
@@ -117,7 +117,11 @@ bulk_way engine::choose_way(const operation& to, const peer_state& from, const b
                                         is_gpu_shared_ ? limits_.shared_gpu_cpu_limit + 1 : 0);
   const bool can_ipc = offer.has_ipc && options_.use_ipc && memory_.has_gpu();
   if (can_ipc && (to.moved >= ipc_from || !offer.has_ring)) return bulk_way::ipc;
-  if (offer.has_pull && options_.use_pull && !to.at.is_device && !from.refuses_pull) return bulk_way::pull;
+  if (offer.has_pull && options_.use_pull && !from.refuses_pull) {
+    if (!to.at.is_device) return bulk_way::pull;
+    if (to.moved > std::max(limits_.stage_beyond, is_gpu_shared_ ? limits_.shared_gpu_cpu_limit : 0))
+      return bulk_way::staged;
+  }
   return offer.has_ring ? bulk_way::shared_ring : bulk_way::none;
 }
 
@@ -136,7 +140,8 @@ void engine::receive_announced(operation& to, int from, const bulk_offer& offer,
   if (to.moved == 0) return finish_receive(to, 0);
   const auto way = to.transfer->way = choose_way(to, source, offer);
   if (way == bulk_way::ipc && start_ipc(to, offer)) return;
-  if (way == bulk_way::pull && start_pull(to, source, offer)) return;
+  if (way == bulk_way::pull) return start_pull(to, offer);
+  if (way == bulk_way::staged && start_staged(to, offer)) return;
   if (way == bulk_way::network) return start_network_receive(to, source, offer);
   start_ring(to, source, offer);
 }
@@ -163,12 +168,15 @@ void engine::finish_receive(operation& of, int code, std::string message) {
 
 void engine::advance() {
   if (!ready_.empty()) submit_copies();
+  if (stages_busy_ != 0) end_stages();
   pull_budget_ = kPullAtOnce;
+  if (pulls_ > 1) pull_together();
   for (operation* at = moving_.first(); at != nullptr;) {
     operation* const next = moving_.next(at);
     const auto way = at->transfer->way;
     if (way == bulk_way::ipc) advance_ipc(*at);
     else if (way == bulk_way::pull) advance_pull(*at);
+    else if (way == bulk_way::staged) advance_staged(*at);
     else if (at->transfer->is_receive) advance_network_receive(*at);
     else advance_network_send(*at);
     at = next;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "completion.hpp"
@@ -81,12 +82,19 @@ struct transfer_state {
     bool is_filling = false;     // its copy is under way
     chunk_copy copy;
   };
-  std::array<part, kChunksUnderWay> parts;
+  // Of the network way only: they are most of what a transfer is.
+  std::unique_ptr<std::array<part, kChunksUnderWay>> parts;
+  void make_parts() { parts = std::make_unique<std::array<part, kChunksUnderWay>>(); }
   unsigned parts_busy = 0;
+
+  // staged, receiver
+  copy_lanes* lanes = nullptr;  // of the GPU memory's context
+  unsigned staged = 0;          // chunks that are on their way to it
+  bool is_unreadable = false;   // a ring takes over when they have ended
 
   // ipc, receiver: one of the two completions
   ipc_cache::opened* ipc_source = nullptr;
-  std::uint64_t source = 0;  // of the message: its address here (ipc), at its sender (pull)
+  std::uint64_t source = 0;  // of the message: its address here (ipc), at its sender (pull, staged)
   copy_lanes::mark ipc_mark;
   copy::completion ipc_copy;
 };

@@ -582,7 +582,8 @@ void engine::fail_operation_of(operation& what, const std::string& why) {
   }
   if (what.state == operation_state::moving && what.transfer != nullptr) {
     // These end by themselves: IPC's memory lives until it is closed here, and the next read finds nobody.
-    if (what.transfer->way == bulk_way::ipc || what.transfer->way == bulk_way::pull) return;
+    const auto way = what.transfer->way;
+    if (way == bulk_way::ipc || way == bulk_way::pull || way == bulk_way::staged) return;
     if (what.transfer->way == bulk_way::network) {
       what.transfer->code = ECONNRESET;
       what.transfer->message = why;

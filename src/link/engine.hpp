@@ -5,6 +5,7 @@
 //   bulk.cpp        announced messages: which way, its start and end
 //   ring_way.cpp    ... through shared memory      network_way.cpp  ... through UCX
 //   ipc_way.cpp     ... from GPU to GPU            pull_way.cpp     ... from host memory, read in place
+//   staged_way.cpp  ... from host to GPU memory, read in place too
 //   remote.cpp      windows: put, get, atomics
 #pragma once
 
@@ -28,6 +29,7 @@
 #include "pinned_pool.hpp"
 #include "shm_lane.hpp"
 #include "shm_ring.hpp"
+#include "worker_pool.hpp"
 
 namespace pl::link {
 
@@ -70,7 +72,6 @@ struct peer_state {
   bool is_same_node = false;
   bool is_dead = false;
   bool has_left = false;
-  bool is_pull_tried = false;
   bool refuses_pull = false;           // the kernel does not let its memory be read
   bool can_take_gpu_pointers = false;  // UCX has RDMA lanes for GPU memory at both ends
   std::uint16_t gpu = 0;
@@ -206,9 +207,24 @@ struct engine final : fabric::listener {
   void submit_list(std::span<operation* const> list);
   void advance_ipc(operation& of);
   // pull_way.cpp
-  bool start_pull(operation& to, peer_state& from, const bulk_offer& offer);
+  void start_pull(operation& to, const bulk_offer& offer);
+  void pull_together();
   bool pull_some(operation& to, std::size_t most);
   void advance_pull(operation& of);
+  static int read_process(pid_t pid, std::uint64_t from, void* to, std::size_t bytes);
+  bool judge_read(operation& to, peer_state& from, int code);
+  // staged_way.cpp
+  struct stage {
+    std::byte* chunk = nullptr;  // of the pinned pool, kept
+    operation* of = nullptr;     // whose bytes are on their way to the GPU; null: free
+    copy_lanes::mark end;
+  };
+  bool start_staged(operation& to, const bulk_offer& offer);
+  bool has_chunk(stage& of, int device_ordinal);
+  void end_stages();
+  stage* free_stage(int device_ordinal);
+  void advance_staged(operation& of);
+  void fill_stage(stage& next, operation& of);
   // ring_way.cpp
   bool open_ring_out(peer_state& to);
   bool open_ring_in(peer_state& from, const bulk_offer& offer);
@@ -245,8 +261,11 @@ struct engine final : fabric::listener {
   death_watch deaths_;
   std::optional<shm_outbox> outbox_;
   std::vector<int> lane_peers_;
-  ipc_cache ipc_;
   std::optional<pinned_pool> pinned_;
+  ipc_cache ipc_;  // its end waits for copies from and to chunks of `pinned_`
+  std::array<stage, 4> stages_;
+  unsigned stages_busy_ = 0;
+  std::unique_ptr<copy::worker_pool> readers_;             // made by the first message that is staged
   std::vector<std::unique_ptr<transfer_state>> given_up_;  // UCX has not let go of their parts
   std::deque<std::unique_ptr<control_packet>> controls_;
   control_packet* free_control_ = nullptr;
@@ -256,7 +275,7 @@ struct engine final : fabric::listener {
   std::vector<operation*> ready_;                           // of them, copies between GPUs that have not been queued
   std::size_t ready_bytes_ = 0;
   std::size_t copies_under_way_ = 0;  // between GPUs
-  std::size_t pulls_ = 0;             // in moving_
+  std::size_t pulls_ = 0;             // in moving_, staged ones too
   std::size_t pull_budget_ = 0;       // of this look
   std::vector<int> ring_peers_;       // with data under way through a ring
   std::map<std::uint32_t, memory> windows_;

@@ -46,6 +46,12 @@ result<ipc_cache::opened*> ipc_cache::open(int rank, std::uint64_t buffer_id, co
   return &(open_[{rank, buffer_id}] = made);
 }
 
+result<copy_lanes*> ipc_cache::lanes_on(int device_ordinal) {
+  const auto context = context_on(device_ordinal);
+  if (!context) return context.error();
+  return lanes_of(*context);
+}
+
 // The thread's, if it is of this device; else the primary one, which stays from then on.
 result<copy::gpu_context> ipc_cache::context_on(int device_ordinal) const {
   cu::context_t current = nullptr;

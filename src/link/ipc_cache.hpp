@@ -36,6 +36,8 @@ class ipc_cache {
   // Allocation `buffer_id` of process `rank`, in a context of `device_ordinal`. Stays open until it is the least recently
   // used of kMostOpen, so the exporter's memory does not go back before that. The pointer holds while there are holders.
   result<opened*> open(int rank, std::uint64_t buffer_id, const cu::ipc_mem_handle_t& handle, int device_ordinal);
+  // Of the context that `device_ordinal` is used in by this thread, else of its primary one. They live as long as this.
+  result<copy_lanes*> lanes_on(int device_ordinal);
   // Closes what was opened from this process and is not held.
   void forget(int rank);
 

@@ -16,7 +16,10 @@ namespace {
 constexpr std::size_t kListBytes = 2 << 20;  // a list is worth its end from here on: 5 us of NVLink
 constexpr std::size_t kListPieces = 16;
 // Up to here the resident kernel's 100 GB/s over NVLink cost less than a copy engine's start.
-constexpr std::size_t kMostAlone = 256 << 10;
+constexpr std::size_t kMostAlone = 512 << 10;
+// One worker of the kernel reads 12 GB/s over NVLink: from here on calling all of them is quicker.
+constexpr std::size_t kManyWorkersFrom = 32 << 10;
+constexpr unsigned kManyWorkers = 8;
 
 }  // namespace
 
@@ -44,7 +47,9 @@ bool engine::begin_by_planner(operation& to) {
   auto& state = *to.transfer;
   const auto way = to.at.is_device ? copy::direction::on_device : copy::direction::to_host;
   const copy::transfer what{way, to.at.address, state.source, to.moved};
-  auto begun = memory_.planner()->begin(std::span(&what, 1), {});
+  copy::planner::async_options wanted;
+  if (to.at.is_device && to.moved >= kManyWorkersFrom) wanted.least_workers = kManyWorkers;
+  auto begun = memory_.planner()->begin(std::span(&what, 1), wanted);
   if (!begun) return false;
   state.ipc_copy = *std::move(begun);
   return true;

@@ -38,8 +38,7 @@ result<memory> memory_access::look(const buffer& what) {
                      "device memory, and this messenger was opened without CUDA: give messenger::open a driver table"};
     return found;
   }
-  const bool is_asked = what.kind == memory_kind::detect ? !host_.contains(what.address, what.bytes)
-                                                         : found.is_device && what.bytes <= crossovers::kMostEager;
+  const bool is_asked = what.kind == memory_kind::detect ? !host_.contains(what.address, what.bytes) : found.is_device;
   if (!is_asked) return found;
   if (const auto device = device_memory_at(what.address, what.bytes)) {
     found.is_device = true;

@@ -36,8 +36,8 @@ class memory_access {
   // Both null: host memory only.
   memory_access(const cu::driver_table* cuda, copy::planner* planner) : cuda_(cuda), planner_(planner) {}
 
-  // EINVAL: device memory without a GPU, bytes without an address. Asks the driver at most once for all that a message of up
-  // to crossovers::kMostEager bytes needs; nothing for registered memory, and for host memory that shows itself as such.
+  // EINVAL: device memory without a GPU, bytes without an address. Asks the driver at most once for all that a message
+  // needs; nothing for registered memory, and for host memory that shows itself as such.
   result<memory> look(const buffer& what);
   // [offset, offset + bytes) of `from` to host memory, complete on return; and the other direction.
   status read(const memory& from, std::size_t offset, void* to, std::size_t bytes, touch how) const;

@@ -34,7 +34,7 @@ namespace pl::link {
 inline constexpr int kAnySource = -1;
 inline constexpr std::uint64_t kWholeTag = ~0ull;  // mask: every bit of the tag counts
 
-// The driver is asked once for each detect (0.1 us), and for device memory of up to 32 KiB: not if the memory is registered,
+// The driver is asked once for each detect and for device memory (0.1 us): not if the memory is registered,
 // nor for host memory on the heap of the main thread's malloc or on the caller's stack.
 enum class memory_kind : std::uint8_t { detect, host, device };
 

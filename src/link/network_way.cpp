@@ -26,7 +26,7 @@ void engine::on_part(bulk_part& what, int code, std::size_t bytes) {
 }
 
 void engine::abandon_parts(operation& of) {
-  for (auto& part : of.transfer->parts)
+  for (auto& part : *of.transfer->parts)
     if (part.is_busy) fabric_->cancel_bulk(part);
 }
 
@@ -36,7 +36,7 @@ bool engine::give_up(operation& of) {
   constexpr std::uint64_t kGraceNs = 200'000'000;
   auto& state = *of.transfer;
   if (state.lost_ns == 0 || state.parts_busy == 0 || monotonic_ns() - state.lost_ns < kGraceNs) return false;
-  for (auto& part : state.parts) {
+  for (auto& part : *state.parts) {
     if (part.copy.is_pending) return false;  // a copy of ours: it ends
     part.of = nullptr;
   }
@@ -61,6 +61,7 @@ void engine::end_part(operation& of, transfer_state::part& part) {
 
 void engine::start_network_send(operation& what, const start_order& order) {
   auto& state = *what.transfer;
+  state.make_parts();
   state.chunk = order.chunk_bytes;
   state.first_tag = order.first_tag;
   state.granted = order.granted;
@@ -86,7 +87,7 @@ void engine::advance_network_send(operation& of) {
   if (give_up(of)) return;
   auto& state = *of.transfer;
   const auto may_start = std::min(state.wanted, state.granted);
-  for (auto& part : state.parts) {
+  for (auto& part : *state.parts) {
     if (part.of != nullptr && part.is_filling) {
       const auto done = copy_ended(part.copy);
       if (!done) continue;
@@ -138,6 +139,7 @@ void engine::send_part(operation& of, transfer_state::part& part) {
 
 void engine::start_network_receive(operation& to, const peer_state& from, const bulk_offer& offer) {
   auto& state = *to.transfer;
+  state.make_parts();
   const bool has_gpu_memory = offer.is_device || to.at.is_device;
   const bool is_raw = has_gpu_memory && from.can_take_gpu_pointers;
   state.is_raw_gpu = is_raw && to.at.is_device;
@@ -153,7 +155,7 @@ void engine::start_network_receive(operation& to, const peer_state& from, const 
 
 void engine::post_parts(operation& of) {
   auto& state = *of.transfer;
-  for (auto& part : state.parts) {
+  for (auto& part : *state.parts) {
     if (part.of != nullptr) continue;
     if (state.started >= state.wanted || state.is_withdrawn || peer(of.peer).is_dead) return;
     if (!state.is_direct && (part.chunk = pinned_->take(state.device_ordinal)) == nullptr) return;
@@ -178,7 +180,7 @@ void engine::post_part(operation& of, transfer_state::part& part) {
 void engine::advance_network_receive(operation& of) {
   if (give_up(of)) return;
   auto& state = *of.transfer;
-  for (auto& part : state.parts) {
+  for (auto& part : *state.parts) {
     if (part.of != nullptr && part.is_arrived && !part.is_filling) {
       part.is_filling = true;
       part.copy.is_pending = false;

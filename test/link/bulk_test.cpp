@@ -99,6 +99,101 @@ TEST(bulk, host_memory_is_read_in_place) {
             0);
 }
 
+// The receives are posted, and rank 0 sends before rank 1 looks: short ones are read by one call, up to a long one.
+int send_to_posted(const place& at, const std::vector<std::size_t>& sizes) {
+  std::deque<piece> all;
+  std::vector<request> under_way;
+  for (const std::size_t bytes : sizes) {
+    all.emplace_back(false, bytes);
+    if (at.rank == 0) all.back().set(test::random_bytes(bytes, bytes));
+    under_way.push_back(at.rank == 0 ? at.by->isend(1, all.back().all(), under_way.size())
+                                     : at.by->irecv(0, all.back().all(), under_way.size()));
+  }
+  CHECK_OK(at.with->barrier());
+  for (auto& each : under_way) CHECK_OK(each.wait(kPatience));
+  for (std::size_t i = 0; at.rank == 1 && i < sizes.size(); ++i)
+    CHECK(all[i].get(sizes[i]) == test::random_bytes(sizes[i], sizes[i]));
+  return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+}
+
+std::vector<std::size_t> many_short_ones() {
+  std::vector<std::size_t> sizes;
+  for (std::size_t i = 0; i < 60; ++i) sizes.push_back(i % 20 == 7 ? 900000 + i : 9000 + 500 * i);
+  return sizes;
+}
+
+TEST(bulk, short_messages_are_read_together) {
+  EXPECT_EQ(run_job(2, gpus::none, test_options(),
+                    [](const place& at) {
+                      if (const int line = send_to_posted(at, many_short_ones())) return line;
+                      CHECK(at.by->counts().pulled == (at.rank == 1 ? many_short_ones().size() : 0));
+                      return 0;
+                    }),
+            0);
+}
+
+// Rank 0 sends from host memory, rank 1 has GPU memory; all at once, so that they share the chunks.
+int send_to_device(const place& at, const std::vector<std::size_t>& sizes) {
+  std::deque<piece> all;
+  std::vector<request> under_way;
+  for (const std::size_t bytes : sizes) {
+    all.emplace_back(at.rank == 1, bytes);
+    if (at.rank == 0) all.back().set(test::random_bytes(bytes, bytes));
+    if (at.rank == 0) under_way.push_back(at.by->isend(1, all.back().all(), under_way.size()));
+  }
+  CHECK_OK(at.with->barrier());
+  for (std::size_t i = 0; at.rank == 1 && i < sizes.size(); ++i) under_way.push_back(at.by->irecv(0, all[i].all(), i));
+  for (auto& each : under_way) CHECK_OK(each.wait(kPatience));
+  for (std::size_t i = 0; at.rank == 1 && i < sizes.size(); ++i)
+    CHECK(all[i].get(sizes[i]) == test::random_bytes(sizes[i], sizes[i]));
+  return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+}
+
+TEST(bulk, host_memory_is_read_for_the_gpu) {
+  EXPECT_EQ(run_job(2, gpus::one_each, test_options(),
+                    [](const place& at) {
+                      const std::vector<std::size_t> sizes{3000001, 1u << 20, 64 << 10, (64 << 10) + 1,
+                                                           262144,  262145,   100000};
+                      if (const int line = send_to_device(at, sizes)) return line;
+                      CHECK(at.by->counts().pulled == (at.rank == 1 ? sizes.size() - 1 : 0));
+                      CHECK(at.by->counts().shared_ring == (at.rank == 0 ? 1 : 0));  // the 64 KiB
+                      return 0;
+                    }),
+            0);
+}
+
+// More threads than CPUs, chunks of two shares, a message that is cut, one to a window.
+TEST(bulk, several_threads_read_for_the_gpu) {
+  auto options = test_options();
+  options.chunk_bytes = 128 << 10;
+  EXPECT_EQ(run_job(
+                2, gpus::one_each, options,
+                [](const place& at) {
+                  if (const int line = send_to_device(at, std::vector<std::size_t>(12, 300001))) return line;
+                  constexpr std::size_t kBytes = 400000;
+                  piece data(at.rank == 1, kBytes);
+                  if (at.rank == 0) data.set(test::random_bytes(kBytes, 3));
+                  auto exposed = at.by->expose(data.all());
+                  CHECK_OK(exposed);
+                  window::key_t there = exposed->key();
+                  there.rank = 1;
+                  CHECK_OK(at.by->barrier(kPatience));
+                  if (at.rank == 0) {
+                    auto put = at.by->put(there, 1000, data.part(1000, kBytes - 1000));
+                    CHECK_OK(put.wait(kPatience));
+                    CHECK_OK(at.by->send(1, data.part(0, 200000), 1, kPatience));
+                  } else {
+                    const auto cut = at.by->recv(0, data.part(0, 100000), 1, kWholeTag, kPatience);
+                    CHECK(cut.code() == EMSGSIZE);
+                    CHECK(data.get(kBytes) == test::random_bytes(kBytes, 3));
+                    CHECK(at.by->counts().pulled == 14);
+                  }
+                  return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+                },
+                -1, [](int) { return setenv("PEERLANE_COPY_THREADS", "4", 1) == 0; }),
+            0);
+}
+
 class refused : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(by, refused, testing::Values(EPERM, EFAULT));
 
@@ -116,27 +211,54 @@ TEST_P(refused, reading_in_place_gives_way_to_the_ring) {
             0);
 }
 
-// Refused while a message is under way: what has been read does not matter.
-TEST_P(refused, a_message_half_read_starts_again) {
+TEST_P(refused, reading_together_gives_way_to_the_ring) {
   EXPECT_EQ(run_job(2, gpus::none, test_options(),
                     [](const place& at) {
-                      constexpr std::size_t kBytes = 4u << 20;
-                      piece data(false, kBytes);
-                      if (at.rank == 0) data.set(test::random_bytes(kBytes, 5));
-                      request all;
-                      if (at.rank == 0) all = at.by->isend(1, data.all(), 1);
-                      CHECK_OK(at.with->barrier());
-                      if (at.rank == 1) {
-                        all = at.by->irecv(0, data.all(), 1);
-                        at.by->progress();
-                        CHECK(at.by->counts().pulled == 1 && refuse_reading(GetParam()));
-                      }
-                      CHECK_OK(all.wait(kPatience));
-                      CHECK(data.get(kBytes) == test::random_bytes(kBytes, 5));
-                      CHECK(at.by->counts().shared_ring == (at.rank == 0 ? 1 : 0));
-                      return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+                      CHECK(refuse_reading(GetParam()));
+                      if (const int line = send_to_posted(at, many_short_ones())) return line;
+                      CHECK(at.by->counts().pulled == 0);
+                      CHECK(at.by->counts().shared_ring == (at.rank == 0 ? many_short_ones().size() : 0));
+                      return 0;
                     }),
             0);
+}
+
+TEST_P(refused, reading_for_the_gpu_gives_way_to_the_ring) {
+  EXPECT_EQ(run_job(2, gpus::one_each, test_options(),
+                    [](const place& at) {
+                      const std::vector<std::size_t> sizes{900000, 100000, 1u << 20};
+                      if (const int line = send_to_device(at, sizes)) return line;
+                      CHECK(refuse_reading(GetParam()));
+                      if (const int line = send_to_device(at, sizes)) return line;
+                      CHECK(at.by->counts().pulled == (at.rank == 1 ? sizes.size() : 0));
+                      CHECK(at.by->counts().shared_ring == (at.rank == 0 ? sizes.size() : 0));
+                      return 0;
+                    }),
+            0);
+}
+
+// Refused while a message is under way: what has been read does not matter.
+TEST_P(refused, a_message_half_read_starts_again) {
+  for (const bool to_device : {false, true})
+    EXPECT_EQ(run_job(2, to_device ? gpus::one_each : gpus::none, test_options(),
+                      [&](const place& at) {
+                        constexpr std::size_t kBytes = 4u << 20;
+                        piece data(to_device && at.rank == 1, kBytes);
+                        if (at.rank == 0) data.set(test::random_bytes(kBytes, 5));
+                        request all;
+                        if (at.rank == 0) all = at.by->isend(1, data.all(), 1);
+                        CHECK_OK(at.with->barrier());
+                        if (at.rank == 1) {
+                          all = at.by->irecv(0, data.all(), 1);
+                          at.by->progress();
+                          CHECK(at.by->counts().pulled == 1 && refuse_reading(GetParam()));
+                        }
+                        CHECK_OK(all.wait(kPatience));
+                        CHECK(data.get(kBytes) == test::random_bytes(kBytes, 5));
+                        CHECK(at.by->counts().shared_ring == (at.rank == 0 ? 1 : 0));
+                        return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+                      }),
+              0);
 }
 
 TEST(bulk, crossovers_follow_the_costs) {

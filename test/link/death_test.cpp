@@ -32,12 +32,14 @@ struct way {
   messenger_options::path_t path;
   bool use_pull = true;
   bool has_two_hosts = false;  // where only the network shows a death
+  bool from_host = false;      // every message of two processes in traffic, to GPU memory
 };
 constexpr way kWays[] = {{"ipc", gpus::one_each, true, messenger_options::path_t::automatic},
                          {"ring", gpus::one_each, false, messenger_options::path_t::automatic},
                          {"shared", gpus::shared, true, messenger_options::path_t::automatic},
                          {"network", gpus::one_each, true, messenger_options::path_t::network},
                          {"two_hosts", gpus::one_each, true, messenger_options::path_t::automatic, true, true},
+                         {"to_gpu", gpus::one_each, true, messenger_options::path_t::automatic, true, false, true},
                          {"host", gpus::none, true, messenger_options::path_t::automatic},
                          {"host_ring", gpus::none, true, messenger_options::path_t::automatic, false}};
 
@@ -101,9 +103,9 @@ TEST_P(death, ends_what_waits) {
 }
 
 // Traffic in both directions with several operations under way; the other process ends somewhere in it.
-int talk_until_error(const place& at, bool is_device, std::size_t bytes) {
+int talk_until_error(const place& at, bool from_device, bool to_device, std::size_t bytes) {
   constexpr int kWindow = 6;
-  piece from(is_device, bytes), to(is_device, bytes * kWindow);
+  piece from(from_device, bytes), to(to_device, bytes * kWindow);
   for (int round = 0; round < 100000; ++round) {
     std::vector<request> all;
     for (int i = 0; i < kWindow; ++i) {
@@ -125,13 +127,13 @@ int talk_until_error(const place& at, bool is_device, std::size_t bytes) {
 }
 
 TEST_P(death, at_any_moment) {
-  for (const std::size_t bytes : {std::size_t{64}, std::size_t{400000}}) {
+  for (const std::size_t bytes : {std::size_t{64}, std::size_t{40000}, std::size_t{400000}}) {
     for (const long us : {3000L, 7700L, 15000L}) {
       EXPECT_EQ(run(2,
                     [&](const place& at) {
                       CHECK_OK(at.by->barrier(kPatience));
                       if (at.rank == 1) die_in(us);
-                      return talk_until_error(at, has_gpu(), bytes);
+                      return talk_until_error(at, has_gpu() && !GetParam().from_host, has_gpu(), bytes);
                     }),
                 0)
           << bytes << " bytes, " << us << " us";
@@ -142,7 +144,7 @@ TEST_P(death, at_any_moment) {
 TEST_P(death, leaves_the_others_alone) {
   EXPECT_EQ(run(3,
                 [&](const place& at) {
-                  piece from(has_gpu(), 300000), to(has_gpu(), 300000);
+                  piece from(has_gpu() && !GetParam().from_host, 300000), to(has_gpu(), 300000);
                   from.set(test::random_bytes(300000, static_cast<unsigned>(at.rank)));
                   CHECK_OK(at.by->barrier(kPatience));
                   if (at.rank == 2) return raise(SIGKILL);
