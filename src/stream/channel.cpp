@@ -76,7 +76,8 @@ status channel::wait_signal(cu::stream_t on, std::uint64_t sequence) {
   if (auto room = check(number, core_->reached()); !room) return room;
   core_->set_target(number, sequence);
   if (auto done = queue_wait(on, number, sequence); !done) return done;
-  core_->waits.store(number, std::memory_order_release);
+  core_->waits.store(number, std::memory_order_seq_cst);
+  executor_->wait_queued();
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include "context_parts.hpp"
 #include "fork_guard.hpp"
 #include "kernel_image.hpp"
+#include "proxy_executor.hpp"
 #include "stream_put_image.hpp"
 #include "worker_pool.hpp"
 
@@ -53,7 +54,10 @@ result<std::unique_ptr<context>> context::open(const cu::driver_table& cuda, lin
   if (!messages) return messages.error();
   of->messages = std::move(messages).value();
   const int cpu = wanted.service_cpu >= 0 ? wanted.service_cpu : cpu_near(*gpu);
+  of->windows_here = std::make_unique<landing>(*gpu);
+  of->slots = std::make_unique<staging_pool>(*gpu);
   of->watch = std::make_unique<service>(*of->messages, wanted.mode, wanted.wait_timeout, cpu);
+  of->bell = std::make_unique<event_bell>(*gpu, [watch = of->watch.get()] { watch->wake(); });
   return std::unique_ptr<context>(new context(std::move(of)));
 }
 
@@ -62,9 +66,12 @@ context::~context() = default;
 
 context::parts::~parts() {
   if (watch != nullptr) static_cast<void>(watch->flush(kCloseLimit));
+  bell.reset();
   watch.reset();
   hellos.clear();
   messages.reset();
+  slots.reset();
+  windows_here.reset();
   importer.reset();
   words.reset();
   if (module == nullptr || !gpu.is_alive()) return;
@@ -118,13 +125,18 @@ capabilities context::query() const {
 result<window_key> context::expose(cu::device_ptr memory, std::size_t bytes) {
   auto key = export_memory(parts_->gpu, memory, bytes);
   if (!key) return key.error();
-  const std::lock_guard lock(parts_->mutex);
-  window_key out{*key, parts_->next_window++, rank()};
-  parts_->windows.push_back(out);
+  window_key out{*key, 0, rank()};
+  {
+    const std::lock_guard lock(parts_->mutex);
+    out.id = parts_->next_window++;
+    parts_->windows.push_back(out);
+  }
+  parts_->windows_here->add(out.id, memory, bytes);
   return out;
 }
 
 void context::withdraw(const window_key& key) {
+  parts_->windows_here->remove(key.id);
   const std::lock_guard lock(parts_->mutex);
   std::erase_if(parts_->windows, [&](const window_key& w) { return w.id == key.id; });
 }
@@ -152,6 +164,7 @@ result<std::unique_ptr<channel>> context::connect(int peer, std::uint32_t id, co
     auto index = of.words->take();
     if (!index) return index.error();
     core = std::make_shared<channel_core>(*of.words, *index, peer, id, wanted);
+    core->incarnation = of.connects[{peer, id}]++;
   }
   auto greeting = std::make_unique<std::pair<hello, link::request>>();
   auto key = export_memory(of.gpu, of.words->gpu(core->index), sizeof(gpu_words));
@@ -159,7 +172,7 @@ result<std::unique_ptr<channel>> context::connect(int peer, std::uint32_t id, co
   greeting->first.wanted = wanted.executor;
   greeting->first.words = *key;
   greeting->second =
-      of.messages->isend(peer, link::host_buffer(&greeting->first, sizeof(hello)), tag_of(message_kind::hello, id));
+      of.messages->isend(peer, link::host_buffer(&greeting->first, sizeof(hello)), tag_of(message_kind::hello, id, core->incarnation));
   std::unique_ptr<channel> out(new channel(*this, core));
   const std::lock_guard lock(of.mutex);
   of.hellos.push_back(std::move(greeting));
@@ -173,7 +186,7 @@ status channel::ready(std::chrono::milliseconds limit) {
   auto& of = *context_->parts_;
   hello theirs;
   const auto from = of.messages->recv(core_->peer, link::host_buffer(&theirs, sizeof theirs),
-                                      tag_of(message_kind::hello, core_->id), link::kWholeTag, limit);
+                                      tag_of(message_kind::hello, core_->id, core_->incarnation), link::kWholeTag, limit);
   if (!from) return from.error();
   if (from->bytes != sizeof theirs || theirs.version != hello{}.version)
     return failure{EPROTO, "rank " + std::to_string(core_->peer) + " runs another version of Peerlane"};
@@ -184,7 +197,7 @@ status channel::ready(std::chrono::milliseconds limit) {
   const auto mine = core_->options.executor;
   verdict ours{reach.ok() ? 1u : 0u, static_cast<std::uint32_t>(mine)}, other = ours;
   if (!(theirs.words.owner == process_token::here())) {
-    const auto tag = tag_of(message_kind::verdict, core_->id);
+    const auto tag = tag_of(message_kind::verdict, core_->id, core_->incarnation);
     if (auto sent = of.messages->send(core_->peer, link::host_buffer(&ours, sizeof ours), tag, limit); !sent) return sent;
     const auto got = of.messages->recv(core_->peer, link::host_buffer(&other, sizeof other), tag, link::kWholeTag, limit);
     if (!got) return got.error();
@@ -193,9 +206,15 @@ status channel::ready(std::chrono::milliseconds limit) {
   const bool is_peer = !is_proxy && ours.can_reach != 0 && other.can_reach != 0;
   if (!is_peer && (mine == executor_kind::peer || theirs.wanted == executor_kind::peer))
     return failure{ENOTSUP, reach.ok() ? "the peer's GPU cannot reach this one's memory" : reach.error().message};
-  if (!is_peer) return failure{ENOTSUP, "the proxy executor is not there yet"};
-  executor_ =
-      make_peer_executor(of.gpu, of.ways, {*reach, of.words->gpu(core_->index), of.words->host_on_gpu(core_->index)});
+  if (is_peer) {
+    executor_ =
+        make_peer_executor(of.gpu, of.ways, {*reach, of.words->gpu(core_->index), of.words->host_on_gpu(core_->index)});
+  } else {
+    auto made = make_proxy_executor(
+        {&of.gpu, of.messages.get(), of.watch.get(), of.windows_here.get(), of.slots.get(), of.bell.get()}, core_);
+    if (!made) return made.error();
+    executor_ = std::move(made).value();
+  }
   core_->kind.store(executor_->kind(), std::memory_order_release);
   return {};
 }

@@ -2,6 +2,7 @@
 // The inside of a context, for context.cpp and channel.cpp.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -9,7 +10,10 @@
 #include <vector>
 
 #include "context.hpp"
+#include "event_bell.hpp"
+#include "landing.hpp"
 #include "service.hpp"
+#include "staging.hpp"
 
 namespace pl::stream {
 
@@ -26,6 +30,9 @@ struct context::parts {
   std::unique_ptr<link::messenger> messages;
   std::unique_ptr<word_pool> words;
   std::unique_ptr<memory_importer> importer;
+  std::unique_ptr<landing> windows_here;    // of the proxy executor, as are these
+  std::unique_ptr<staging_pool> slots;
+  std::unique_ptr<event_bell> bell;
   std::unique_ptr<service> watch;
   cu::module_t module = nullptr;
   peer_ways ways;
@@ -34,6 +41,7 @@ struct context::parts {
   std::uint32_t next_window = 1;
   std::vector<window_key> windows;
   std::set<const channel*> channels;
+  std::map<std::pair<int, std::uint32_t>, std::uint32_t> connects;  // of each peer and id, so far
   std::vector<std::unique_ptr<std::pair<hello, link::request>>> hellos;  // sent, not yet gone
 
   ~parts();

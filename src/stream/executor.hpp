@@ -47,8 +47,8 @@ class executor {
   virtual status put(cu::stream_t on, const put_request& what) = 0;
   // The peer's ack word becomes `sequence`.
   virtual status acknowledge(cu::stream_t on, std::uint64_t sequence) = 0;
-  // Service thread: stops writing the peer's words and gives up what is under way.
-  virtual void stop() noexcept {}
+  // A wait was queued: a message may come for which nobody was awake.
+  virtual void wait_queued() {}
   // Lines for diag(), two spaces indented; from any thread.
   virtual std::string report() const { return {}; }
 };
