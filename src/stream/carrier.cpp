@@ -8,8 +8,8 @@
 namespace pl::stream {
 namespace {
 
-// Asking a request whether it has ended makes progress, which the round has done already: asked when something was heard, and
-// now and then for what moves without being heard.
+// Asking a request whether it has ended makes progress, which the round has done already: asked when something was heard,
+// and now and then for what moves without being heard.
 constexpr unsigned kRoundsBetweenLooks = 8;
 
 }  // namespace
@@ -121,8 +121,7 @@ bool carrier::send_credit() {
   if (released == credit_) return false;
   if (!credit_sending_.is_empty() && !credit_sending_.test()) return false;
   credit_ = released;
-  credit_sending_ =
-      messages_.isend(core_->peer, link::host_buffer(&credit_, sizeof credit_), tag(message_kind::credit));
+  credit_sending_ = messages_.isend(core_->peer, link::host_buffer(&credit_, sizeof credit_), tag(message_kind::credit));
   ++credits_sent_;
   return true;
 }
@@ -154,8 +153,8 @@ status carrier::land(const std::byte* message, const link::message_info& info) {
   if (head.magic != chunk_head::kMagic || head.bytes != info.bytes - kHeadBytes)
     return failure{EPROTO, "the peer sent a chunk whose head does not fit its length"};
   if (head.sequence != 0 && head.sequence != last_sequence_ + 1)
-    return failure{EPROTO, "the peer sent put " + std::to_string(head.sequence) + " after put " +
-                               std::to_string(last_sequence_)};
+    return failure{EPROTO,
+                   "the peer sent put " + std::to_string(head.sequence) + " after put " + std::to_string(last_sequence_)};
   if (head.bytes != 0)
     if (auto stored = windows_.store(head.window, head.offset, message + kHeadBytes, head.bytes); !stored) return stored;
   if (head.sequence == 0) return {};
@@ -180,8 +179,8 @@ bool carrier::take_credits() {
 }
 
 void carrier::expect_data(unsigned at) {
-  inbox_[at].coming = messages_.irecv(core_->peer, link::host_buffer(inbox_[at].bytes.get(), kSlotBytes),
-                                      tag(message_kind::data));
+  inbox_[at].coming =
+      messages_.irecv(core_->peer, link::host_buffer(inbox_[at].bytes.get(), kSlotBytes), tag(message_kind::data));
 }
 
 void carrier::expect_credit() {

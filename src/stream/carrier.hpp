@@ -29,7 +29,7 @@ static_assert(sizeof(chunk_head) <= kHeadBytes);
 
 class carrier final : public service_task {
  public:
-  static constexpr std::uint64_t kPuts = 1024;     // that have not been sent
+  static constexpr std::uint64_t kPuts = 1024;       // that have not been sent
   static constexpr std::uint64_t kMostQueued = 256;  // chunks on streams: with their copies half of the driver's queue
 
   struct put {
@@ -61,7 +61,9 @@ class carrier final : public service_task {
   void give_up() override;
   bool has_carried() const noexcept override;
   carried sent() const noexcept override { return {begun_, credits_sent_}; }
-  bool has_got(const carried& theirs) const noexcept override { return got_ >= theirs.data && credits_got_ >= theirs.credits; }
+  bool has_got(const carried& theirs) const noexcept override {
+    return got_ >= theirs.data && credits_got_ >= theirs.credits;
+  }
   bool expects_bell() const noexcept override;
 
  private:

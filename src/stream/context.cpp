@@ -171,8 +171,8 @@ result<std::unique_ptr<channel>> context::connect(int peer, std::uint32_t id, co
   if (!key) return key.error();
   greeting->first.wanted = wanted.executor;
   greeting->first.words = *key;
-  greeting->second =
-      of.messages->isend(peer, link::host_buffer(&greeting->first, sizeof(hello)), tag_of(message_kind::hello, id, core->incarnation));
+  greeting->second = of.messages->isend(peer, link::host_buffer(&greeting->first, sizeof(hello)),
+                                        tag_of(message_kind::hello, id, core->incarnation));
   std::unique_ptr<channel> out(new channel(*this, core));
   const std::lock_guard lock(of.mutex);
   of.hellos.push_back(std::move(greeting));

@@ -30,7 +30,7 @@ struct context::parts {
   std::unique_ptr<link::messenger> messages;
   std::unique_ptr<word_pool> words;
   std::unique_ptr<memory_importer> importer;
-  std::unique_ptr<landing> windows_here;    // of the proxy executor, as are these
+  std::unique_ptr<landing> windows_here;  // of the proxy executor, as are these
   std::unique_ptr<staging_pool> slots;
   std::unique_ptr<event_bell> bell;
   std::unique_ptr<service> watch;
@@ -41,7 +41,7 @@ struct context::parts {
   std::uint32_t next_window = 1;
   std::vector<window_key> windows;
   std::set<const channel*> channels;
-  std::map<std::pair<int, std::uint32_t>, std::uint32_t> connects;  // of each peer and id, so far
+  std::map<std::pair<int, std::uint32_t>, std::uint32_t> connects;       // of each peer and id, so far
   std::vector<std::unique_ptr<std::pair<hello, link::request>>> hellos;  // sent, not yet gone
 
   ~parts();

@@ -23,8 +23,8 @@ class event_bell {
   event_bell(const event_bell&) = delete;
   event_bell& operator=(const event_bell&) = delete;
 
-  // `ring` once the stream has come past what is queued on it now. Events are heard in the order in which they were armed: one
-  // stuck stream delays the bells of others, which then wait for the service thread's own rounds. Any thread, with the
+  // `ring` once the stream has come past what is queued on it now. Events are heard in the order in which they were armed:
+  // one stuck stream delays the bells of others, which then wait for the service thread's own rounds. Any thread, with the
   // context current.
   status arm(cu::stream_t on);
 

@@ -171,8 +171,7 @@ void service::look_at_all(std::uint64_t now_ns) {
   has_tasks_ = std::any_of(mine_.begin(), mine_.end(), [](const entry& e) { return e.task != nullptr; });
   for (const auto& [peer, what] : news) tell(peer, what);
   std::erase_if(outgoing_, [](outgoing& out) { return out.sending.test(); });
-  while (take_notices()) {
-  }
+  while (take_notices()) {}
   for (auto& e : mine_) look_at(e, now_ns);
 }
 
@@ -242,15 +241,13 @@ void service::look_for_end(entry& of, std::uint64_t now_ns) {
   }
   if (end.is_stopped && of.task != nullptr) {
     end.is_drained = of.task->drain();
-    if (!end.is_drained && !channel.are_slots_free.load(std::memory_order_relaxed) &&
-        now_ns - end.stopped_at > kDrainNs)
+    if (!end.is_drained && !channel.are_slots_free.load(std::memory_order_relaxed) && now_ns - end.stopped_at > kDrainNs)
       of.task->give_up();
   }
   if (is_over && is_done && !end.is_told) {
     end.is_told = true;
     if (!end.is_peer_dead)
-      tell(channel.peer,
-           {channel.id, 0, channel.incarnation, 0, of.task != nullptr ? of.task->sent() : carried{}});
+      tell(channel.peer, {channel.id, 0, channel.incarnation, 0, of.task != nullptr ? of.task->sent() : carried{}});
   }
   // Again as long as a stream may stand in a wait: a count that was on its way has perhaps come to lie over the poison.
   if (!channel.is_quiet() || (channel.words->is_mapped() && channel.passed() != channel.reached()))

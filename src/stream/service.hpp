@@ -60,8 +60,9 @@ class service {
 
   void add(const std::shared_ptr<channel_core>& channel);
   void add(const std::shared_ptr<channel_core>& channel, std::shared_ptr<service_task> task);
-  // The owner has closed the channel: the peer is told once all that streams have put has been carried, and `free` is called on the service thread once no stream can touch
-  // its words any more. False from flush(): some had not got so far within the limit.
+  // The owner has closed the channel: the peer is told once all that streams have put has been carried, and `free` is called
+  // on the service thread once no stream can touch its words any more. False from flush(): some had not got so far within
+  // the limit.
   void close(const std::shared_ptr<channel_core>& channel, std::function<void()> free);
   bool flush(std::chrono::milliseconds limit);
   // Puts the channel into error and lets its streams go; tells the peer unless it is gone. Any thread.

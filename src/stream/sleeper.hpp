@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // When the service thread of economy mode sleeps, and how nobody's work is slept through.
 //
-// Two depths. A nap ends by itself within kMostNap and needs no protocol; it is what is left while something is expected that
-// nothing announces: a message for a stream that waits, a doorbell behind which no event was recorded. A deep sleep lasts
-// until wake() or kDeepSleep, and is for when all that was queued has rung, or will ring an event.
+// Two depths. A nap ends by itself within kMostNap and needs no protocol; it is what is left while something is expected
+// that nothing announces: a message for a stream that waits, a doorbell behind which no event was recorded. A deep sleep
+// lasts until wake() or kDeepSleep, and is for when all that was queued has rung, or will ring an event.
 //
 // Lost wakes: the sleeper says `asleep` and then looks again; who queues work publishes it first and then asks for `asleep`.
 // Both in one total order (seq_cst), so either the sleeper sees the work or the other sees that it sleeps.

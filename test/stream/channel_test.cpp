@@ -122,6 +122,7 @@ TEST(channel, cancel_lets_both_ends_go) {
                           two_ends ends;
                           if (const int line = ends.open(at)) return line;
                           CHECK_OK(ends.to->wait_signal(at.on));
+                          CHECK_OK(at.with->barrier());
                           if (at.rank == 0) ends.to->cancel(ECANCELED);
                           CHECK(cuda().cuStreamSynchronize(at.on) == 0);
                           while (ends.to->state().error == 0) sched_yield();

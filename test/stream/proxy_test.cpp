@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Channels between two processes, by the proxy executor.
 #include "proxy_executor.hpp"
-
 #include "stream_job.hpp"
 
 namespace pl::stream {
@@ -210,25 +209,25 @@ TEST(proxy, a_stuck_wait_is_let_go_after_its_time) {
 
 // Streams that wait for a release and for a slot are let go too.
 TEST(proxy, cancel_lets_every_wait_go) {
-  EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& at) {
-                          two_ends ends;
-                          auto options = by_proxy();
-                          options.depth = 1;
-                          if (const int line = ends.open(at, options)) return line;
-                          for (int i = 0; i < 4; ++i)
-                            CHECK_OK(ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), kBytes));
-                          CHECK_OK(ends.to->wait_signal(at.on, 9));
-                          CHECK_OK(at.with->barrier());
-                          if (at.rank == 0) ends.to->cancel(ECANCELED);
-                          if (const int line = synchronize(at)) return line;
-                          CHECK(ends.to->state().error == (at.rank == 0 ? ECANCELED : EPIPE));
-                          CHECK(ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), 1).code() ==
-                                ends.to->state().error);
-                          CHECK_OK(at.with->barrier());
-                          return 0;
-                        }),
-            0);
+  EXPECT_EQ(
+      run_streams(2, gpus::one_each, {},
+                  [](const scene& at) {
+                    two_ends ends;
+                    auto options = by_proxy();
+                    options.depth = 1;
+                    if (const int line = ends.open(at, options)) return line;
+                    for (int i = 0; i < 4; ++i)
+                      CHECK_OK(ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), kBytes));
+                    CHECK_OK(ends.to->wait_signal(at.on, 9));
+                    CHECK_OK(at.with->barrier());
+                    if (at.rank == 0) ends.to->cancel(ECANCELED);
+                    if (const int line = synchronize(at)) return line;
+                    CHECK(ends.to->state().error == (at.rank == 0 ? ECANCELED : EPIPE));
+                    CHECK(ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), 1).code() == ends.to->state().error);
+                    CHECK_OK(at.with->barrier());
+                    return 0;
+                  }),
+      0);
 }
 
 TEST(proxy, death_of_the_peer_lets_its_waiters_go) {
@@ -262,8 +261,8 @@ int bad_window(const scene& at, const std::function<void(remote_window&)>& spoil
     auto wrong = ends.there;
     spoil(wrong);
     CHECK_OK(ends.to->put_signal(at.on, wrong, wrong.bytes - 128, ends.out.pointer(), 128));
-  } else {
-    CHECK_OK(ends.to->wait_signal(at.on));
+  } else if (const auto wait = ends.to->wait_signal(at.on); !wait) {
+    CHECK(wait.code() == EPROTO);  // it was here first
   }
   if (const int line = synchronize(at)) return line;
   while (ends.to->state().error == 0) sched_yield();
@@ -287,26 +286,27 @@ TEST(proxy, a_put_into_no_window_is_an_error) {
 }
 
 TEST(proxy, a_full_stream_answers_eagain) {
-  EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& at) {
-                          two_ends ends;
-                          if (const int line = ends.open(at)) return line;
-                          CHECK_OK(ends.to->wait_signal(at.on));  // nothing rings before it is over
-                          int puts = 0;
-                          status last;
-                          while (last && puts < 100) {
-                            const auto put = ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), kBytes);
-                            if (put) ++puts;
-                            else last = put.error();
-                          }
-                          CHECK(last.code() == EAGAIN && puts == static_cast<int>(carrier::kMostQueued * kChunkBytes / kBytes));
-                          CHECK_OK(at.with->barrier());
-                          if (at.rank == 0) ends.to->cancel(ECANCELED);
-                          if (const int line = synchronize(at)) return line;
-                          CHECK_OK(at.with->barrier());
-                          return 0;
-                        }),
-            0);
+  EXPECT_EQ(
+      run_streams(2, gpus::one_each, {},
+                  [](const scene& at) {
+                    two_ends ends;
+                    if (const int line = ends.open(at)) return line;
+                    CHECK_OK(ends.to->wait_signal(at.on));  // nothing rings before it is over
+                    int puts = 0;
+                    status last;
+                    while (last && puts < 100) {
+                      const auto put = ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), kBytes);
+                      if (put) ++puts;
+                      else last = put.error();
+                    }
+                    CHECK(last.code() == EAGAIN && puts == static_cast<int>(carrier::kMostQueued * kChunkBytes / kBytes));
+                    CHECK_OK(at.with->barrier());
+                    if (at.rank == 0) ends.to->cancel(ECANCELED);
+                    if (const int line = synchronize(at)) return line;
+                    CHECK_OK(at.with->barrier());
+                    return 0;
+                  }),
+      0);
 }
 
 // ---- Sleep

@@ -16,7 +16,7 @@ constexpr int kPuts = 2;  // by one thread, one after the other
 struct rules {
   sleep_step (*sleep)(sleep_step, bool);
   queue_step (*queue)(queue_step, bool);
-  bool asks_first = false;    // the mutant asks before it publishes, and goes by that
+  bool asks_first = false;       // the mutant asks before it publishes, and goes by that
   bool ignores_unarmed = false;  // the mutant sleeps while a doorbell without an event is on its way
 };
 
@@ -25,10 +25,10 @@ struct world {
   sleep_step sleeper = sleep_step::look;
   bool is_asleep = false, is_blocked = false, is_woken = false;
   queue_step queuer = queue_step::publish;
-  int put = 0;                            // of the queuer, under way
+  int put = 0;  // of the queuer, under way
   int queued = 0, at_driver = 0, rung = 0, seen = 0;
-  int armed = 0;                          // what the sleeper knows to have an event
-  int event = 0, rings = 0;               // the event behind put n is recorded; has been heard
+  int armed = 0;                           // what the sleeper knows to have an event
+  int event = 0, rings = 0;                // the event behind put n is recorded; has been heard
   bool has_asked = false, answer = false;  // of the mutant that asks first
   auto operator<=>(const world&) const = default;
 };
@@ -137,7 +137,9 @@ TEST(sleeper, without_the_second_look_a_wake_is_lost) {
 }
 
 TEST(sleeper, without_asking_a_wake_is_lost_only_where_the_sleeper_relies_on_it) {
-  const auto mutant = [](queue_step done, bool) { return done == queue_step::publish ? queue_step::ring : queue_step::leave; };
+  const auto mutant = [](queue_step done, bool) {
+    return done == queue_step::publish ? queue_step::ring : queue_step::leave;
+  };
   EXPECT_GT(explore({real_sleep, mutant}).stuck, 0u);
 }
 
