@@ -93,7 +93,8 @@ status channel::wait_signal(cu::stream_t on, std::uint64_t sequence) {
                                   sequence, number, number});
       !done)
     return done;
-  core_->waits.store(number, std::memory_order_release);
+  core_->waits.store(number, std::memory_order_seq_cst);
+  executor_->wait_queued();
   return {};
 }
 

@@ -25,6 +25,7 @@ struct channel_core {
   const std::uint32_t id;
   const channel_options options;
   const std::shared_ptr<graph_slots> graph = std::make_shared<graph_slots>();
+  std::uint32_t incarnation = 0;  // the how manieth of this id and peer; the same at both ends
 
   static constexpr unsigned kMostQueued =
       1000;  // fewer than kTargets: no target is written over while a wait for it is queued
@@ -34,6 +35,8 @@ struct channel_core {
   std::atomic<executor_kind> kind{executor_kind::automatic};  // automatic: not ready yet
   std::atomic<bool> is_closed{false};                         // by its owner
   std::atomic<bool> is_closed_there{false};                   // by the peer, or the peer is gone
+
+  std::atomic<bool> are_slots_free{true};  // streams may be let go from waiting for a staging slot (executor X)
 
   // The first error wins and stays.
   std::atomic<int> error{0};

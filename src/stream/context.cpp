@@ -9,6 +9,7 @@
 #include "fork_guard.hpp"
 #include "kernel_image.hpp"
 #include "log.hpp"
+#include "proxy_executor.hpp"
 #include "stream_put_image.hpp"
 #include "worker_pool.hpp"
 
@@ -70,7 +71,10 @@ result<std::unique_ptr<context>> context::open(const cu::driver_table& cuda, lin
   if (!messages) return messages.error();
   of->messages = std::move(messages).value();
   const int cpu = wanted.service_cpu >= 0 ? wanted.service_cpu : cpu_near(*gpu);
+  of->windows_here = std::make_unique<landing>(*gpu);
+  of->slots = std::make_unique<staging_pool>(*gpu);
   of->watch = std::make_unique<service>(*of->messages, wanted.mode, wanted.wait_timeout, cpu);
+  of->bell = std::make_unique<event_bell>(*gpu, [watch = of->watch.get()] { watch->wake(); });
   return std::unique_ptr<context>(new context(std::move(of)));
 }
 
@@ -87,9 +91,12 @@ status context::check_process() const {
 
 context::parts::~parts() {
   if (watch != nullptr) static_cast<void>(watch->flush(kCloseLimit));
+  bell.reset();
   watch.reset();
   hellos.clear();
   messages.reset();
+  slots.reset();
+  windows_here.reset();
   importer.reset();
   words.reset();
   if (module == nullptr || !gpu.is_alive()) return;
@@ -164,14 +171,19 @@ result<window_key> context::expose(cu::device_ptr memory, std::size_t bytes) {
   if (auto ours = check_process(); !ours) return ours.error();
   auto key = export_memory(parts_->gpu, memory, bytes);
   if (!key) return key.error();
-  const std::lock_guard lock(parts_->mutex);
-  window_key out{*key, parts_->next_window++, rank()};
-  parts_->windows.push_back(out);
+  window_key out{*key, 0, rank()};
+  {
+    const std::lock_guard lock(parts_->mutex);
+    out.id = parts_->next_window++;
+    parts_->windows.push_back(out);
+  }
+  parts_->windows_here->add(out.id, memory, bytes);
   return out;
 }
 
 void context::withdraw(const window_key& key) {
   if (!check_process()) return;
+  parts_->windows_here->remove(key.id);
   const std::lock_guard lock(parts_->mutex);
   std::erase_if(parts_->windows, [&](const window_key& w) { return w.id == key.id; });
 }
@@ -201,14 +213,15 @@ result<std::unique_ptr<channel>> context::connect(int peer, std::uint32_t id, co
     auto index = of.words->take();
     if (!index) return index.error();
     core = std::make_shared<channel_core>(*of.words, *index, peer, id, wanted);
+    core->incarnation = of.connects[{peer, id}]++;
   }
   auto greeting = std::make_unique<std::pair<hello, link::request>>();
   auto key = export_memory(of.gpu, of.words->gpu(core->index), sizeof(gpu_words));
   if (!key) return key.error();
   greeting->first.wanted = wanted.executor;
   greeting->first.words = *key;
-  greeting->second =
-      of.messages->isend(peer, link::host_buffer(&greeting->first, sizeof(hello)), tag_of(message_kind::hello, id));
+  greeting->second = of.messages->isend(peer, link::host_buffer(&greeting->first, sizeof(hello)),
+                                        tag_of(message_kind::hello, id, core->incarnation));
   std::unique_ptr<channel> out(new channel(*this, core));
   const std::lock_guard lock(of.mutex);
   of.hellos.push_back(std::move(greeting));
@@ -223,7 +236,7 @@ status channel::ready(std::chrono::milliseconds limit) {
   auto& of = *context_->parts_;
   hello theirs;
   const auto from = of.messages->recv(core_->peer, link::host_buffer(&theirs, sizeof theirs),
-                                      tag_of(message_kind::hello, core_->id), link::kWholeTag, limit);
+                                      tag_of(message_kind::hello, core_->id, core_->incarnation), link::kWholeTag, limit);
   if (!from) return from.error();
   if (from->bytes != sizeof theirs || theirs.version != hello{}.version)
     return failure{EPROTO, "rank " + std::to_string(core_->peer) + " runs another version of Peerlane"};
@@ -234,7 +247,7 @@ status channel::ready(std::chrono::milliseconds limit) {
   const auto mine = core_->options.executor;
   verdict ours{reach.ok() ? 1u : 0u, static_cast<std::uint32_t>(mine)}, other = ours;
   if (!(theirs.words.owner == process_token::here())) {
-    const auto tag = tag_of(message_kind::verdict, core_->id);
+    const auto tag = tag_of(message_kind::verdict, core_->id, core_->incarnation);
     if (auto sent = of.messages->send(core_->peer, link::host_buffer(&ours, sizeof ours), tag, limit); !sent) return sent;
     const auto got = of.messages->recv(core_->peer, link::host_buffer(&other, sizeof other), tag, link::kWholeTag, limit);
     if (!got) return got.error();
@@ -243,20 +256,26 @@ status channel::ready(std::chrono::milliseconds limit) {
   const bool is_peer = !is_proxy && ours.can_reach != 0 && other.can_reach != 0;
   if (!is_peer && (mine == executor_kind::peer || theirs.wanted == executor_kind::peer))
     return failure{ENOTSUP, reach.ok() ? "the peer's GPU cannot reach this one's memory" : reach.error().message};
-  if (!is_peer) return failure{ENOTSUP, "the proxy executor is not there yet"};
-  const auto limit_of_waits =
-      core_->options.wait_timeout.count() >= 0 ? core_->options.wait_timeout : of.options.wait_timeout;
-  if (limit_of_waits.count() != 0 && !core_->words->can_release())
-    return failure{ENOTSUP,
-                   "a wait cannot have a time-out here, since nothing could let its stream go: the CPU cannot write "
-                   "GPU memory (" +
-                       core_->words->why_unmapped() + ") and there is no stream for it (" + core_->words->why_no_rescue() +
-                       "); set wait_timeout to 0 to do without"};
-  const auto writer = of.writer_to(theirs.words, *reach, core_->index);
-  if (!writer) return writer.error();
-  auto ways = of.ways;
-  ways.writer = *writer;
-  executor_ = make_peer_executor(of.gpu, ways, {*reach, of.words->gpu(core_->index), of.words->host_on_gpu(core_->index)});
+  if (is_peer) {
+    const auto limit_of_waits =
+        core_->options.wait_timeout.count() >= 0 ? core_->options.wait_timeout : of.options.wait_timeout;
+    if (limit_of_waits.count() != 0 && !core_->words->can_release())
+      return failure{ENOTSUP,
+                     "a wait cannot have a time-out here, since nothing could let its stream go: the CPU cannot write "
+                     "GPU memory (" +
+                         core_->words->why_unmapped() + ") and there is no stream for it (" + core_->words->why_no_rescue() +
+                         "); set wait_timeout to 0 to do without"};
+    const auto writer = of.writer_to(theirs.words, *reach, core_->index);
+    if (!writer) return writer.error();
+    auto ways = of.ways;
+    ways.writer = *writer;
+    executor_ = make_peer_executor(of.gpu, ways, {*reach, of.words->gpu(core_->index), of.words->host_on_gpu(core_->index)});
+  } else {
+    auto made = make_proxy_executor(
+        {&of.gpu, of.messages.get(), of.watch.get(), of.windows_here.get(), of.slots.get(), of.bell.get()}, core_);
+    if (!made) return made.error();
+    executor_ = std::move(made).value();
+  }
   core_->kind.store(executor_->kind(), std::memory_order_release);
   return {};
 }

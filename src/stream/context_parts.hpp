@@ -10,9 +10,12 @@
 #include <vector>
 
 #include "context.hpp"
+#include "event_bell.hpp"
 #include "fork_guard.hpp"
+#include "landing.hpp"
 #include "litmus.hpp"
 #include "service.hpp"
+#include "staging.hpp"
 
 namespace pl::stream {
 
@@ -29,6 +32,9 @@ struct context::parts {
   std::unique_ptr<link::messenger> messages;
   std::unique_ptr<word_pool> words;
   std::unique_ptr<memory_importer> importer;
+  std::unique_ptr<landing> windows_here;  // of the proxy executor, as are these
+  std::unique_ptr<staging_pool> slots;
+  std::unique_ptr<event_bell> bell;
   std::unique_ptr<service> watch;
   cu::module_t module = nullptr;
   peer_ways ways;
@@ -39,6 +45,7 @@ struct context::parts {
   std::vector<window_key> windows;
   std::set<const channel*> channels;
   std::map<std::string, flag_writer> writers;                            // by the peer GPU's uuid: what its litmus found
+  std::map<std::pair<int, std::uint32_t>, std::uint32_t> connects;       // of each peer and id, so far
   std::vector<std::unique_ptr<std::pair<hello, link::request>>> hellos;  // sent, not yet gone
 
   ~parts();

@@ -51,8 +51,8 @@ class executor {
   // Whether put() takes slots. If so, acknowledge_slot() sets our flag of the slot back, then the peer's graph_ack to 1.
   virtual bool can_be_captured() const noexcept { return false; }
   virtual status acknowledge_slot(cu::stream_t, int) { return failure{ENOTSUP, "not by this executor"}; }
-  // Service thread: stops writing the peer's words and gives up what is under way.
-  virtual void stop() noexcept {}
+  // A wait was queued: a message may come for which nobody was awake.
+  virtual void wait_queued() {}
   // Lines for diag(), two spaces indented; from any thread.
   virtual std::string report() const { return {}; }
 };

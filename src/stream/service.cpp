@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -17,6 +18,9 @@ namespace {
 // A stuck stream is let go that much later than its time-out says; in return an idle context costs 200 wake-ups a second.
 constexpr std::chrono::milliseconds kTick{5};
 constexpr unsigned kSpinsBeforeYield = 64;
+constexpr std::uint64_t kLookNs = 1'000'000;
+// A peer that does not take what is under way holds up streams that wait for a slot no longer than this.
+constexpr std::uint64_t kDrainNs = 100'000'000;
 // From "come to the last wait" until the front end has certainly seen the poison in its word.
 constexpr std::uint64_t kGraceNs = 10'000'000;
 
@@ -34,7 +38,7 @@ void pin_to(int cpu) {
 void channel_core::poison_words(int code) const noexcept {
   const auto value = poison(code);
   __atomic_store_n(&host().status, static_cast<std::uint64_t>(code), __ATOMIC_RELEASE);
-  words->poison_all(index, value);
+  words->poison_all(index, value, are_slots_free.load(std::memory_order_acquire));
 }
 
 std::uint64_t channel_core::passed() const noexcept {
@@ -68,10 +72,12 @@ void service::add(const std::shared_ptr<channel_core>& channel, std::shared_ptr<
 
 void service::close(const std::shared_ptr<channel_core>& channel, std::function<void()> free) {
   channel->is_closed.store(true, std::memory_order_release);
-  if (!channel->is_quiet()) channel->poison_words(ECANCELED);
+  if (!channel->is_quiet()) {
+    static_cast<void>(channel->fail(ECANCELED, "closed while streams had work of it before them"));
+    channel->poison_words(ECANCELED);
+  }
   {
     const std::lock_guard lock(mutex_);
-    to_tell_.emplace_back(channel->peer, notice{channel->id, 0});
     for (auto& e : entries_)
       if (e.channel == channel) e.free = std::move(free);
   }
@@ -88,7 +94,7 @@ void service::fail(channel_core& channel, int code, const std::string& why) {
   channel.poison_words(code);
   {
     const std::lock_guard lock(mutex_);
-    if (code != ECONNRESET) to_tell_.emplace_back(channel.peer, notice{channel.id, code});
+    if (code != ECONNRESET) to_tell_.emplace_back(channel.peer, notice{channel.id, code, channel.incarnation, 0, {}});
   }
   wake();
 }
@@ -102,13 +108,16 @@ void service::wake() {
   {
     const std::lock_guard lock(mutex_);
     is_woken_ = true;
+    changes_.fetch_add(1, std::memory_order_release);
   }
+  wakes_.fetch_add(1, std::memory_order_relaxed);
   changed_.notify_all();
 }
 
 std::string service::report() const {
-  return "service thread: " + std::to_string(rounds_.load(std::memory_order_relaxed)) + " rounds, " +
-         std::to_string(sleeps_.load(std::memory_order_relaxed)) + " sleeps, " +
+  const auto count = [](const std::atomic<std::uint64_t>& of) { return std::to_string(of.load(std::memory_order_relaxed)); };
+  return "service thread: " + count(rounds_) + " rounds, " + count(naps_) + " naps, " + count(sleeps_) + " sleeps, " +
+         count(wakes_) + " wake-ups, " +
          (mode_.load(std::memory_order_relaxed) == run_mode::economy ? "economy" : "performance") + " mode\n";
 }
 
@@ -117,38 +126,47 @@ std::string service::report() const {
 void service::run(int cpu) {
   pin_to(cpu);
   pthread_setname_np(pthread_self(), "peerlane-stream");
-  std::uint64_t last_move = monotonic_ns();
-  unsigned quiet_rounds = 0;
+  prctl(PR_SET_TIMERSLACK, 1ul);  // naps end when they should, not 50 us later
   while (!is_stopping_.load(std::memory_order_acquire)) {
     const auto now = monotonic_ns();
     rounds_.fetch_add(1, std::memory_order_relaxed);
     if (round(now)) {
-      last_move = now;
-      quiet_rounds = 0;
-    } else if (++quiet_rounds > kSpinsBeforeYield) {
-      idle(last_move);
+      planner_.moved(now);
+      quiet_rounds_ = 0;
+    } else {
+      rest(now);
     }
   }
   if (!incoming_.is_empty()) static_cast<void>(incoming_.cancel());
 }
 
+// Tasks each time; everything else, which takes locks and system calls, at most once in kLookNs.
 bool service::round(std::uint64_t now_ns) {
-  bool moved = take_notices();
-  std::vector<entry> mine;
+  const bool has_heard = messages_.progress();
+  bool has_moved = has_heard;
+  for (auto& e : mine_)
+    if (e.task != nullptr && !e.end->is_stopped && e.channel->error.load(std::memory_order_acquire) == 0)
+      has_moved |= e.task->advance(has_heard);
+  if (now_ns - last_look_ns_ >= kLookNs || changes_.load(std::memory_order_acquire) != seen_changes_) look_at_all(now_ns);
+  return has_moved;
+}
+
+void service::look_at_all(std::uint64_t now_ns) {
+  last_look_ns_ = now_ns;
   std::vector<std::pair<int, notice>> news;
   {
     const std::lock_guard lock(mutex_);
     news.swap(to_tell_);
-    mine = entries_;
+    if (const auto now = changes_.load(std::memory_order_relaxed); now != seen_changes_) {
+      mine_ = entries_;
+      seen_changes_ = now;
+    }
   }
+  has_tasks_ = std::any_of(mine_.begin(), mine_.end(), [](const entry& e) { return e.task != nullptr; });
   for (const auto& [peer, what] : news) tell(peer, what);
   std::erase_if(outgoing_, [](outgoing& out) { return out.sending.test(); });
-  for (auto& e : mine) {
-    if (e.task != nullptr && e.channel->error.load(std::memory_order_acquire) == 0) moved |= e.task->advance();
-    look_at(e, now_ns);
-  }
-  static_cast<void>(messages_.progress());
-  return moved;
+  while (take_notices()) {}
+  for (auto& e : mine_) look_at(e, now_ns);
 }
 
 void service::tell(int peer, const notice& what) {
@@ -162,56 +180,85 @@ bool service::take_notices() {
     incoming_ = messages_.irecv(link::kAnySource, link::host_buffer(&received_, sizeof received_),
                                 tag_of(message_kind::notice, 0), kKindMask);
   if (!incoming_.test()) return false;
-  if (incoming_.outcome().ok()) {
+  const bool is_notice = incoming_.outcome().ok();  // not if everybody is gone
+  if (is_notice) {
     const int from = incoming_.info().source;
-    std::shared_ptr<channel_core> about;
-    {
-      const std::lock_guard lock(mutex_);
-      for (const auto& e : entries_)
-        if (e.channel->peer == from && e.channel->id == received_.id) about = e.channel;
-    }
-    if (about != nullptr) {
-      const int code = received_.code == 0 ? EPIPE : received_.code;
-      about->is_closed_there.store(true, std::memory_order_release);
-      // A peer that closes has nothing under way towards us; only what we still wait for will not come.
-      if (about->fail(EPIPE,
-                      code == EPIPE ? "the peer has closed its end" : "the peer's end is in error " + std::to_string(code)))
-        about->poison_words(EPIPE);
+    for (auto& e : mine_) {
+      if (e.channel->peer != from || e.channel->id != received_.id || e.channel->incarnation != received_.incarnation)
+        continue;
+      if (received_.code == 0) e.end->theirs = received_.sent;
+      else if (e.channel->fail(EPIPE, "the peer's end is in error " + std::to_string(received_.code)))
+        e.channel->poison_words(EPIPE);
     }
   }
   incoming_ = {};
-  return true;
+  return is_notice;
 }
 
 void service::look_at(entry& of, std::uint64_t now_ns) {
   auto& channel = *of.channel;
-  if (const auto peer = messages_.peer_state(channel.peer); peer.code() == ECONNRESET) {
+  auto& end = *of.end;
+  if (const auto peer = messages_.peer_state(channel.peer); peer.code() == ECONNRESET && !end.is_peer_dead) {
+    end.is_peer_dead = true;
     channel.is_closed_there.store(true, std::memory_order_release);
     if (channel.fail(ECONNRESET, "the process of rank " + std::to_string(channel.peer) + " is gone"))
       channel.poison_words(ECONNRESET);
   }
-  look_for_stuck(channel, now_ns);
-  const int error = channel.error.load(std::memory_order_acquire);
-  const bool is_over = of.free != nullptr;
-  if (is_over || error != 0) {
-    if (of.task != nullptr && !of.is_task_stopped) {
-      of.task->stop(error != 0 ? error : ECANCELED);
-      const std::lock_guard lock(mutex_);
-      for (auto& e : entries_)
-        if (e.channel == of.channel) e.is_task_stopped = true;
-    }
-    if (!channel.is_quiet()) channel.poison_words(error != 0 ? error : ECANCELED);
+  // What the peer sent before it closed is taken first.
+  const auto& theirs = end.theirs;
+  if (theirs && !channel.is_closed_there.load(std::memory_order_relaxed) &&
+      (of.task != nullptr ? of.task->has_got(*theirs) : theirs->data + theirs->credits == 0)) {
+    channel.is_closed_there.store(true, std::memory_order_release);
+    if (channel.fail(EPIPE, "the peer has closed its end")) channel.poison_words(EPIPE);
   }
-  if (!is_over || !channel.is_quiet()) return;
-  if (channel.quiet_since == 0) channel.quiet_since = now_ns;
-  if (now_ns - channel.quiet_since < kGraceNs) return;
-  if (!channel.is_closed_there.load(std::memory_order_acquire) &&
-      channel.kind.load(std::memory_order_acquire) != executor_kind::automatic)
-    return;  // the peer's streams may still write our words
+  look_for_stuck(channel, now_ns);
+  look_for_end(of, now_ns);
+  if (!can_free(of, now_ns)) return;
   of.free();
   const std::lock_guard lock(mutex_);
   std::erase_if(entries_, [&](const entry& e) { return e.channel == of.channel; });
+  changes_.fetch_add(1, std::memory_order_release);
   changed_.notify_all();
+}
+
+void service::look_for_end(entry& of, std::uint64_t now_ns) {
+  auto& channel = *of.channel;
+  auto& end = *of.end;
+  const int error = channel.error.load(std::memory_order_acquire);
+  const bool is_over = of.free != nullptr;
+  if (!is_over && error == 0) return;
+  const bool is_done = error != 0 || of.task == nullptr || of.task->has_carried();
+  if (is_done && !end.is_stopped) {
+    end.is_stopped = true;
+    end.stopped_at = now_ns;
+    if (of.task != nullptr) of.task->stop();
+  }
+  if (end.is_stopped && of.task != nullptr) {
+    end.is_drained = of.task->drain();
+    if (!end.is_drained && !channel.are_slots_free.load(std::memory_order_relaxed) && now_ns - end.stopped_at > kDrainNs)
+      of.task->give_up();
+  }
+  if (is_over && is_done && !end.is_told) {
+    end.is_told = true;
+    if (!end.is_peer_dead)
+      tell(channel.peer, {channel.id, 0, channel.incarnation, 0, of.task != nullptr ? of.task->sent() : carried{}});
+  }
+  // Again as long as a stream may stand in a wait: a count that was on its way has perhaps come to lie over the poison.
+  if (!channel.is_quiet() || (channel.words->is_mapped() && channel.passed() != channel.reached()))
+    channel.poison_words(error != 0 ? error : ECANCELED);
+}
+
+// No stream of either end can touch the words any more, and no message is left that a later channel might take for its own.
+bool service::can_free(const entry& of, std::uint64_t now_ns) const {
+  auto& channel = *of.channel;
+  const auto& end = *of.end;
+  if (of.free == nullptr || !end.is_told || !channel.is_quiet()) return false;
+  if (channel.quiet_since == 0) channel.quiet_since = now_ns;
+  if (now_ns - channel.quiet_since < kGraceNs) return false;
+  if (channel.kind.load(std::memory_order_acquire) == executor_kind::automatic) return true;
+  if (!channel.is_closed_there.load(std::memory_order_acquire) && !end.theirs) return false;
+  if (of.task == nullptr || end.is_peer_dead) return of.task == nullptr || end.is_drained;
+  return end.is_drained && of.task->has_got(*end.theirs);
 }
 
 void service::look_for_stuck(channel_core& channel, std::uint64_t now_ns) {
@@ -238,17 +285,52 @@ void service::look_for_stuck(channel_core& channel, std::uint64_t now_ns) {
   fail(channel, ETIMEDOUT, "a stream has stood in wait " + std::to_string(reached) + for_ms);
 }
 
-void service::idle(std::uint64_t idle_since_ns) {
-  static_cast<void>(idle_since_ns);
-  std::unique_lock lock(mutex_);
-  const bool has_tasks = std::any_of(entries_.begin(), entries_.end(), [](const entry& e) { return e.task != nullptr; });
-  if (has_tasks && mode_.load(std::memory_order_acquire) == run_mode::performance) {
-    lock.unlock();
+// ---- Rest
+
+void service::rest(std::uint64_t now_ns) {
+  if (++quiet_rounds_ <= kSpinsBeforeYield) return;
+  if (!has_tasks_) {
+    sleeps_.fetch_add(1, std::memory_order_relaxed);
+    return doze(kTick);
+  }
+  if (mode_.load(std::memory_order_acquire) == run_mode::performance) {
     sched_yield();
     return;
   }
-  sleeps_.fetch_add(1, std::memory_order_relaxed);
-  changed_.wait_for(lock, kTick, [&] { return is_woken_; });
+  const auto nap = planner_.nap_ns(now_ns);
+  if (nap == 0) {
+    sched_yield();
+  } else if (planner_.is_still(now_ns) && !is_work_expected()) {
+    deep_sleep();
+  } else {
+    naps_.fetch_add(1, std::memory_order_relaxed);
+    doze(std::chrono::nanoseconds(nap));
+  }
+}
+
+// What nothing would wake a deep sleeper for. Messages have no bell: one is expected while a wait is queued.
+bool service::is_work_expected() const {
+  return std::any_of(mine_.begin(), mine_.end(), [](const entry& e) {
+    if (e.task == nullptr || e.end->is_stopped) return false;
+    return e.task->expects_bell() || e.channel->waits.load(std::memory_order_seq_cst) != e.channel->passed();
+  });
+}
+
+void service::deep_sleep() {
+  bool has_work = false;
+  for (auto step = sleep_step::look; step != sleep_step::leave; step = next(step, has_work)) {
+    if (step == sleep_step::look || step == sleep_step::look_again) has_work = is_work_expected();
+    if (step == sleep_step::announce) is_asleep_.store(true, std::memory_order_seq_cst);
+    if (step == sleep_step::withdraw) is_asleep_.store(false, std::memory_order_seq_cst);
+    if (step != sleep_step::block) continue;
+    sleeps_.fetch_add(1, std::memory_order_relaxed);
+    doze(kTick);
+  }
+}
+
+void service::doze(std::chrono::nanoseconds limit) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, limit, [&] { return is_woken_; });
   is_woken_ = false;
 }
 

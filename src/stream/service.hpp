@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,34 +17,52 @@
 #include "channel_core.hpp"
 #include "context.hpp"
 #include "messenger.hpp"
+#include "sleeper.hpp"
 
 namespace pl::stream {
 
-// Part of the thread's round. Both calls on the service thread.
+// Messages that one end of a channel has sent.
+struct carried {
+  std::uint64_t data = 0, credits = 0;
+};
+
+// What an executor has carried by the service thread, on which all calls are made.
 class service_task {
  public:
   virtual ~service_task() = default;
-  virtual bool advance() = 0;       // true: something moved
-  virtual void stop(int code) = 0;  // its channel is in error: give up what is under way, write no word any more
+  // `has_heard`: messages moved. True: something of this task moved.
+  virtual bool advance(bool has_heard) = 0;
+  // Its channel is in error or closed: gives up what is under way and writes no word any more. drain() is called instead of
+  // advance() from then on: it takes what still comes, and is true once nothing of ours is under way.
+  virtual void stop() = 0;
+  virtual bool drain() = 0;
+  // Streams will be let go though drain() is not true: spoils what the peer could take for whole.
+  virtual void give_up() = 0;
+  // All that was queued has been sent and has arrived at the messenger's end.
+  virtual bool has_carried() const noexcept = 0;
+  virtual carried sent() const noexcept = 0;
+  virtual bool has_got(const carried& theirs) const noexcept = 0;
+  // Something is under way, or may ring with no event behind it.
+  virtual bool expects_bell() const noexcept = 0;
 };
 
-// The tags of the messages among services; the low 32 bits are a channel's id.
+// The tags of the messages among services; the low 32 bits are a channel's id, those above its incarnation.
 enum class message_kind : std::uint64_t { hello = 1, verdict = 2, notice = 3, data = 4, credit = 5 };
-inline constexpr std::uint64_t tag_of(message_kind kind, std::uint32_t id) noexcept {
-  return static_cast<std::uint64_t>(kind) << 56 | id;
+inline constexpr std::uint64_t tag_of(message_kind kind, std::uint32_t id, std::uint32_t incarnation = 0) noexcept {
+  return static_cast<std::uint64_t>(kind) << 56 | (incarnation & 0xffffffull) << 32 | id;
 }
 inline constexpr std::uint64_t kKindMask = 0xffull << 56;
 
 class service {
  public:
-  // `release` poisons words where the CPU cannot write them (a CUDA call, so made on a thread of its own); null otherwise.
   service(link::messenger& messages, run_mode mode, std::chrono::nanoseconds wait_timeout, int cpu);
   ~service();  // stops the thread; tasks must have ended
 
   void add(const std::shared_ptr<channel_core>& channel);
   void add(const std::shared_ptr<channel_core>& channel, std::shared_ptr<service_task> task);
-  // The owner has closed the channel: the peer is told, and `free` is called on the service thread once no stream can touch
-  // its words any more. False from flush(): some had not got so far within the limit.
+  // The owner has closed the channel: the peer is told once all that streams have put has been carried, and `free` is called
+  // on the service thread once no stream can touch its words any more. False from flush(): some had not got so far within
+  // the limit.
   void close(const std::shared_ptr<channel_core>& channel, std::function<void()> free);
   bool flush(std::chrono::milliseconds limit);
   // Puts the channel into error and lets its streams go; tells the peer unless it is gone. Any thread.
@@ -51,40 +70,66 @@ class service {
   void set_mode(run_mode mode);
   // Wakes the thread if it sleeps.
   void wake();
+  // In a deep sleep or about to be: who queues work asks after having published it (sleeper.hpp).
+  bool is_asleep() const noexcept { return is_asleep_.load(std::memory_order_seq_cst); }
   std::string report() const;
 
  private:
+  // How far the end of a channel has come. Service thread only.
+  struct ending {
+    bool is_stopped = false, is_drained = false;  // the task
+    bool is_told = false;                         // the peer, that we closed
+    bool is_peer_dead = false;
+    std::optional<carried> theirs;  // the peer has closed, after so many messages
+    std::uint64_t stopped_at = 0;
+  };
   struct entry {
     std::shared_ptr<channel_core> channel;
     std::shared_ptr<service_task> task;
     std::function<void()> free;  // set by close()
-    bool is_task_stopped = false;
+    std::shared_ptr<ending> end = std::make_shared<ending>();
   };
   struct notice {
     std::uint32_t id = 0;
     std::int32_t code = 0;  // 0: closed
+    std::uint32_t incarnation = 0;
+    std::uint32_t reserved = 0;
+    carried sent;  // of a closed one
   };
 
   void run(int cpu);
   bool round(std::uint64_t now_ns);
   void look_at(entry& of, std::uint64_t now_ns);
+  void look_at_all(std::uint64_t now_ns);
+  void look_for_end(entry& of, std::uint64_t now_ns);
+  bool can_free(const entry& of, std::uint64_t now_ns) const;
   void look_for_stuck(channel_core& channel, std::uint64_t now_ns);
   bool take_notices();
   void tell(int peer, const notice& what);
-  void idle(std::uint64_t idle_since_ns);
+  void rest(std::uint64_t now_ns);
+  bool is_work_expected() const;
+  void deep_sleep();
+  void doze(std::chrono::nanoseconds limit);
 
   link::messenger& messages_;
   const std::chrono::nanoseconds wait_timeout_;
   std::atomic<run_mode> mode_;
   std::atomic<bool> is_stopping_{false};
-  std::atomic<std::uint64_t> rounds_{0}, sleeps_{0};
+  std::atomic<bool> is_asleep_{false};
+  std::atomic<std::uint64_t> rounds_{0}, naps_{0}, sleeps_{0}, wakes_{0};
 
   mutable std::mutex mutex_;  // of entries_ and what follows
   std::condition_variable changed_;
   std::vector<entry> entries_;
   bool is_woken_ = false;
+  std::atomic<std::uint64_t> changes_{1};  // of what the thread looks at only in its slow rounds
 
   // Service thread only.
+  std::vector<entry> mine_;  // entries_ as of seen_changes_
+  std::uint64_t seen_changes_ = 0, last_look_ns_ = 0;
+  bool has_tasks_ = false;
+  unsigned quiet_rounds_ = 0;
+  nap_planner planner_;
   link::request incoming_;
   notice received_;
   struct outgoing {

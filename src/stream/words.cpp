@@ -89,11 +89,12 @@ void word_pool::store(unsigned index, std::size_t offset, std::uint64_t value) c
   arch::publish_to_device(mapped_.type);
 }
 
-void word_pool::poison_all(unsigned index, std::uint64_t value) const noexcept {
+void word_pool::poison_all(unsigned index, std::uint64_t value, bool with_staged) const noexcept {
   if (rescue_ != nullptr) rescue_->poison(gpu(index), value);
   if (!is_mapped()) return;
-  for (const auto offset : {offsetof(gpu_words, signal), offsetof(gpu_words, ack), offsetof(gpu_words, staged)})
-    store(index, offset, value);
+  store(index, offsetof(gpu_words, signal), value);
+  store(index, offsetof(gpu_words, ack), value);
+  if (with_staged) store(index, offsetof(gpu_words, staged), value);
   for (unsigned slot = 0; slot < kGraphSlots; ++slot) {
     store(index, offsetof(gpu_words, graph_flag) + slot * sizeof value, value);
     store(index, offsetof(gpu_words, graph_ack) + slot * sizeof value, value);

@@ -94,7 +94,8 @@ class word_pool {
   const std::string& why_no_rescue() const noexcept { return why_no_rescue_; }
   // Every word of a channel on which a stream may wait becomes `value`: at once through the mapping, soon without it,
   // never if !can_release(). Any thread; makes no CUDA call.
-  void poison_all(unsigned index, std::uint64_t value) const noexcept;
+  // `with_staged`: also the word that says which staging slots are free.
+  void poison_all(unsigned index, std::uint64_t value, bool with_staged) const noexcept;
   // A store that the GPU sees: data stored before it through the mapping is visible first. Precondition: is_mapped().
   void store(unsigned index, std::size_t offset, std::uint64_t value) const noexcept;
   // About 1 us. Precondition: is_mapped().
