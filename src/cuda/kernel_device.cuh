@@ -153,6 +153,11 @@ PL_DEVICE void store_stream_vec16(void* p, vec16 v) {
   asm volatile("st.global.cg.v2.u64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "l"(v.low), "l"(v.high));
 }
 
+// A relaxed load of data that no loop polls for: on the simulated GPU it lets no other thread run.
+PL_DEVICE std::uint64_t load_data64(std::uint64_t address) {
+  return load_relaxed(reinterpret_cast<const std::uint64_t*>(address));
+}
+
 // To a multicast address: the switch stores into the memory that each device has bound there. Other accesses of such an
 // address are undefined. Compute capability 9.0 and up; kernels that call it are compiled for those only.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -305,6 +310,10 @@ PL_DEVICE void store_stream_vec16(void* p, vec16 v) {
   vec16* at = reach(static_cast<vec16*>(p), true);
   __atomic_store_n(&at->low, v.low, kRelaxedStore);
   __atomic_store_n(&at->high, v.high, kRelaxedStore);
+}
+
+PL_DEVICE std::uint64_t load_data64(std::uint64_t address) {
+  return __atomic_load_n(reach(reinterpret_cast<const std::uint64_t*>(address), false), kRelaxedLoad);
 }
 
 template <class T>
