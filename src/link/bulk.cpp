@@ -119,8 +119,8 @@ bulk_way engine::choose_way(const operation& to, const peer_state& from, const b
   if (can_ipc && (to.moved >= ipc_from || !offer.has_ring)) return bulk_way::ipc;
   if (offer.has_pull && options_.use_pull && !from.refuses_pull) {
     if (!to.at.is_device) return bulk_way::pull;
-    if (to.moved > std::max(limits_.stage_beyond, is_gpu_shared_ ? limits_.shared_gpu_cpu_limit : 0))
-      return bulk_way::staged;
+    const auto least = std::max(limits_.stage_beyond, is_gpu_shared_ ? limits_.shared_gpu_cpu_limit : 0);
+    if (to.moved > least && (to.moved <= limits_.stage_up_to || !offer.has_ring)) return bulk_way::staged;
   }
   return offer.has_ring ? bulk_way::shared_ring : bulk_way::none;
 }

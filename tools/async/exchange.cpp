@@ -165,6 +165,7 @@ class graph_exchange final : public exchange {
     drop();
     stream::channel_options options;
     options.executor = stream::executor_kind::peer;
+    options.releases_captured_waits = true;  // the other side writes here again only after it got our answer
     to_ = at_.connect(1 - at_.rank(), at_.new_channel_id(), options);
     const auto made = capture(bytes, busy_ns);
     at_.barrier();  // an end that closes is an error of the other one, which may still be capturing
