@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What needs four GPUs or more: every link, messages of several pairs at once, streams on a 2x2 grid, all devices in shuffled order.
+# No build here: it takes the folder that `make build` leaves, and optionally a folder with a UCX that knows CUDA. Results (JSON and
+# text) go to the folder given.
+#   scripts/gpu/many.sh <out folder of the build> <results folder> [folder of libucp.so.0]
+set -u
+if [ $# -lt 2 ] || [ $# -gt 3 ]; then
+  echo "usage: $0 <out folder of the build> <results folder> [folder of libucp.so.0]" >&2
+  exit 2
+fi
+out=$(cd "$1" && pwd) || exit 2
+mkdir -p "$2"
+results=$(cd "$2" && pwd) || exit 2
+export PEERLANE_GPU=${PEERLANE_GPU:-real}
+# shellcheck source-path=SCRIPTDIR source=steps.sh
+. "$(dirname "$0")/steps.sh"
+export LIMIT=${LIMIT:-60} TAIL=24
+program=$out/peerlane
+gpus=$("$program" info 2>/dev/null | grep -c '^GPU [0-9]*:')
+all=$(seq -s, 0 $((gpus - 1)))
+via=ours
+if [ $# -eq 3 ]; then
+  ucx=$(cd "$3" && pwd) || exit 2
+  export UCX_MODULE_DIR=$ucx/ucx PEERLANE_UCX_LIBRARY=$ucx/libucp.so.0 LD_LIBRARY_PATH=$ucx:${LD_LIBRARY_PATH:-} UCX_WARN_UNUSED_ENV_VARS=n
+  via=ours,ucx
+fi
+
+step topo "$program" topo
+command -v nvidia-smi >/dev/null && step nvidia_smi_topo nvidia-smi topo -m
+shuffled=$(seq -s, $((gpus - 1)) -1 0)
+for gpu in $(seq 0 $((gpus - 1))); do
+  TAIL=2 CUDA_VISIBLE_DEVICES=$shuffled step "sanity_$gpu" "$program" sanity -d "$gpu"
+done
+LIMIT=150 step bandwidth "$program" bandwidth --json "$results/bandwidth.json"
+step mbw_mr "$program" p2p mbw_mr --via $via --launch fork -n "$gpus" --gpus "$all" -m 1K:16M -i 20 -x 5 D D --json "$results/mbw_mr.json"
+step multi_lat "$program" p2p multi_lat --via $via --launch fork -n "$gpus" --gpus "$all" -m 8:1M -i 300 -x 50 D D --json "$results/multi_lat.json"
+for peer in $(seq 1 $((gpus - 1))); do
+  step "pingpong_0_$peer" "$program" async pingpong --gpus "0,$peer" -i 2000 -s 128 --json "$results/pingpong_0_$peer.json"
+done
+step stencil_2x2 "$program" async stencil --grid 2x2 --gpus "$all" --arms normal,peer,peer-kernel -n 64,256,1024,4096 -i 300 -r 3 \
+  --json "$results/stencil_2x2.json"
+step stencil_row "$program" async stencil --grid "${gpus}x1" --gpus "$all" --arms normal,peer,peer-kernel -n 256 -i 300 -r 3 \
+  --json "$results/stencil_row.json"
+
+echo "=== summary"
+printf '%s\n' "${summary[@]}"
+tidy_results "$results"
+exit "$failed"
