@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The public interface of stream-triggered communication in C++, from the shared library that users load.
-#include <sched.h>
-
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <array>
 #include <cstring>
