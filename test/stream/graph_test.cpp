@@ -6,7 +6,11 @@
 namespace pl::stream {
 namespace {
 
+#if defined(__SANITIZE_THREAD__)
+constexpr unsigned kExchanges = 4, kReplays = 8;  // a kernel's threads are slow there
+#else
 constexpr unsigned kExchanges = 4, kReplays = 50;
+#endif
 constexpr std::size_t kSlice = 4096;
 
 struct captured {
