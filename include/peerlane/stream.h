@@ -67,7 +67,7 @@ struct peerlane_stream_options {
   int32_t service_cpu;
   uint32_t channels;          /* most at a time; 64 */
   int64_t wait_timeout_ms;    /* of channels that name none; 0: 30 s, negative: never */
-  int64_t connect_timeout_ms; /* of the first call on a channel; 0: 30 s */
+  int64_t connect_timeout_ms; /* of the first call on a channel; 0: 30 s, negative: without limit */
 };
 
 /* Collective; NULL options: all defaults. ENOSYS: built without UCX's headers. ENOTSUP: the driver has no 64-bit stream

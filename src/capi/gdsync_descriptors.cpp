@@ -14,11 +14,21 @@ namespace {
 
 constexpr std::size_t kMostBytes = 1024;  // of one write_memory
 constexpr std::size_t kWord = sizeof(std::uint32_t);
+constexpr const char* kNoCondition = "the condition is none of GDS_WAIT_COND_*";
 
 static_assert(static_cast<int>(stream::wait_until::at_least) == GDS_WAIT_COND_GEQ);
 static_assert(static_cast<int>(stream::wait_until::equal) == GDS_WAIT_COND_EQ);
 static_assert(static_cast<int>(stream::wait_until::any_bit) == GDS_WAIT_COND_AND);
 static_assert(static_cast<int>(stream::wait_until::nor) == GDS_WAIT_COND_NOR);
+
+// An enumeration as a C program left it: any bits, which C++ may not even look at as that type.
+template <class Enum>
+unsigned bits_of(const Enum& from) {
+  unsigned out = 0;
+  static_assert(sizeof from == sizeof out);
+  std::memcpy(&out, &from, sizeof out);
+  return out;
+}
 
 bool is_word(const void* pointer) { return pointer != nullptr && reinterpret_cast<std::uintptr_t>(pointer) % kWord == 0; }
 bool has_only(int flags, int known) { return is_memory_type(flags) && (flags & ~(GDS_MEMORY_MASK | known)) == 0; }
@@ -26,8 +36,7 @@ bool has_only(int flags, int known) { return is_memory_type(flags) && (flags & ~
 const char* problem_of(const gds_wait_value32_t& what) {
   if (!is_word(what.ptr)) return "ptr is null or not a multiple of 4";
   if (!has_only(what.flags, GDS_WAIT_POST_FLUSH_REMOTE)) return "flags are not one memory type and GDS_WAIT_POST_FLUSH";
-  const auto cond = static_cast<unsigned>(what.cond_flags);
-  return cond <= GDS_WAIT_COND_NOR ? nullptr : "the condition is none of GDS_WAIT_COND_*";
+  return bits_of(what.cond_flags) <= GDS_WAIT_COND_NOR ? nullptr : kNoCondition;
 }
 const char* problem_of(const gds_write_value32_t& what) {
   if (!is_word(what.ptr)) return "ptr is null or not a multiple of 4";
@@ -55,7 +64,7 @@ struct word_op {
 
 status gather(const gds_descriptor_t& from, std::vector<word_op>& to) {
   const char* problem = nullptr;
-  switch (from.tag) {
+  switch (bits_of(from.tag)) {
     case GDS_TAG_WAIT_VALUE32: {
       const auto& what = from.wait32;
       problem = problem_of(what);
@@ -173,7 +182,7 @@ int prepare(const char* call, Desc* desc, const Desc& wanted) {
 using pl::gds::refuse;
 
 PL_EXPORT int gds_query_param(gds_param_t param, int* value) {
-  if (param != GDS_PARAM_VERSION || value == nullptr)
+  if (pl::gds::bits_of(param) != GDS_PARAM_VERSION || value == nullptr)
     return refuse(__func__, {EINVAL, "not GDS_PARAM_VERSION, or no place for its value"});
   *value = static_cast<int>(GDS_API_VERSION);
   return 0;
@@ -181,6 +190,7 @@ PL_EXPORT int gds_query_param(gds_param_t param, int* value) {
 
 PL_EXPORT int gds_prepare_wait_value32(gds_wait_value32_t* desc, uint32_t* ptr, uint32_t value,
                                        gds_wait_cond_flag_t cond_flags, int flags) {
+  if (pl::gds::bits_of(cond_flags) > GDS_WAIT_COND_NOR) return refuse(__func__, {EINVAL, pl::gds::kNoCondition});
   return pl::gds::prepare(__func__, desc, {ptr, value, cond_flags, flags});
 }
 

@@ -101,6 +101,12 @@ bool is_host_memory_of_cuda(const void* pointer) {
 
 }  // namespace
 
+int refuse(const char* call, const failure& why) {
+  if (!env_read("PEERLANE_LOG").is_set || log_enabled(log_level::error))
+    log_line(log_level::error, "%s: %s", call, why.message.c_str());
+  return fail(why);
+}
+
 result<const cu::driver_table*> ready_driver() {
   const auto cuda = cu::driver();
   if (!cuda) return cuda.error();

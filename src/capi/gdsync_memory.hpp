@@ -13,11 +13,9 @@
 
 namespace pl::gds {
 
-// Says so on stderr, once per failing call, and gives the code.
-inline int refuse(const char* call, const failure& why) {
-  PL_LOG(error, "%s: %s", call, why.message.c_str());
-  return fail(why);
-}
+// Says so on stderr and gives the code. This interface has no other place for the sentence, so only PEERLANE_LOG silences
+// it.
+int refuse(const char* call, const failure& why);
 
 // The driver, initialised.
 result<const cu::driver_table*> ready_driver();

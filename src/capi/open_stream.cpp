@@ -35,8 +35,9 @@ stream::context_options context_options_from(const peerlane_stream_options& give
   if (given.has_device != 0) out.device_ordinal = given.device;
   if (given.has_service_cpu != 0) out.service_cpu = given.service_cpu;
   if (given.channels != 0) out.channels = given.channels;
-  if (given.wait_timeout_ms != 0) out.wait_timeout = milliseconds(std::max<int64_t>(given.wait_timeout_ms, 0));
-  if (given.connect_timeout_ms != 0) out.connect_timeout = milliseconds(given.connect_timeout_ms);
+  if (given.wait_timeout_ms > 0) out.wait_timeout = limit_of(given.wait_timeout_ms);
+  if (given.wait_timeout_ms < 0) out.wait_timeout = milliseconds(0);
+  if (given.connect_timeout_ms != 0) out.connect_timeout = limit_of(given.connect_timeout_ms);
   out.messages = messenger_options_from(link);
   return out;
 }

@@ -4,6 +4,7 @@
 
 #include <peerlane/stream.h>
 
+#include <chrono>
 #include <memory>
 
 #include "bootstrap.hpp"
@@ -36,6 +37,12 @@ namespace pl {
 
 // The context, or null with `code` and the thread's last error set: EINVAL, EACCES in a forked child.
 open_stream* stream_of(peerlane_stream_t handle, int& code) noexcept;
+
+// A caller's limit that can be counted in nanoseconds; negative: so long that it never ends.
+inline std::chrono::milliseconds limit_of(std::int64_t timeout_ms) noexcept {
+  constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365);
+  return timeout_ms < 0 ? kForEver : std::min(kForEver, std::chrono::milliseconds(timeout_ms));
+}
 
 // One way in for the calls of a context. `act(open_stream&)` answers with an errno value. errno is kept: CUDA and the kernel
 // may be called.

@@ -67,7 +67,7 @@ pl::result<stream::channel_options> channel_options_from(const peerlane_channel_
   out.wait = static_cast<stream::wait_way>(given.wait_way);
   out.depth = given.depth;
   if (given.most_queued != 0) out.most_queued = given.most_queued;
-  if (given.wait_timeout_ms > 0) out.wait_timeout = milliseconds(given.wait_timeout_ms);
+  if (given.wait_timeout_ms > 0) out.wait_timeout = pl::limit_of(given.wait_timeout_ms);
   if (given.wait_timeout_ms < 0) out.wait_timeout = milliseconds(0);
   return out;
 }
@@ -165,7 +165,7 @@ PL_EXPORT int peerlane_channel_connect(peerlane_stream_t context, int peer, uint
 
 PL_EXPORT int peerlane_channel_ready(peerlane_stream_t context, peerlane_channel_t channel, int64_t timeout_ms) {
   return with_channel(context, channel,
-                      [&](open_stream&, stream::channel& end) { return told(end.ready(milliseconds(timeout_ms))); });
+                      [&](open_stream&, stream::channel& end) { return told(end.ready(pl::limit_of(timeout_ms))); });
 }
 
 PL_EXPORT int peerlane_channel_close(peerlane_stream_t context, peerlane_channel_t channel) {
@@ -215,10 +215,9 @@ PL_EXPORT int peerlane_channel_arrived(peerlane_stream_t context, peerlane_chann
 
 PL_EXPORT int peerlane_channel_host_wait(peerlane_stream_t context, peerlane_channel_t channel, uint64_t sequence,
                                          int64_t timeout_ms) {
-  constexpr milliseconds kForEver = std::chrono::hours(24 * 365);
-  const auto limit = timeout_ms < 0 ? kForEver : std::min(kForEver, milliseconds(timeout_ms));
-  return with_channel(context, channel,
-                      [&](open_stream&, stream::channel& end) { return told(end.host_wait(sequence, limit)); });
+  return with_channel(context, channel, [&](open_stream&, stream::channel& end) {
+    return told(end.host_wait(sequence, pl::limit_of(timeout_ms)));
+  });
 }
 
 PL_EXPORT int peerlane_channel_cancel(peerlane_stream_t context, peerlane_channel_t channel, int code) {

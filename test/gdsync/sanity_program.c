@@ -159,6 +159,22 @@ static void misuse(CUstream stream) {
         gds_stream_queue_send(stream, &pair, NULL, NULL) == ENOSYS);
 }
 
+/* A refused call says so on stderr, with its name. */
+static void tell(void) {
+  char line[512];
+  ssize_t length;
+  int ends[2], kept = dup(2);
+  struct gds_qp pair;
+  memset(&pair, 0, sizeof pair);
+  CHECK(pipe(ends) == 0 && dup2(ends[1], 2) == 2);
+  gds_destroy_qp(&pair);
+  CHECK(dup2(kept, 2) == 2);
+  length = read(ends[0], line, sizeof line - 1);
+  CHECK(length > 0);
+  line[length] = 0;
+  CHECK(strstr(line, "gds_destroy_qp: there is no adapter") != NULL && strchr(line, '\n') == line + length - 1);
+}
+
 int main(void) {
   CUcontext context = NULL;
   CUstream stream = NULL;
@@ -184,6 +200,7 @@ int main(void) {
             0) == EFAULT);
   CHECK(gds_free_mapped_memory(&memory) == 0);
   misuse(stream);
+  tell();
   free(own);
   return 0;
 }
