@@ -139,7 +139,8 @@ namespace {
 class registered_board {
  public:
   registered_board(const station& at, stopped_board& board) : at_(at), board_(&board) {
-    at.gpu().check(at.cuda().cuMemHostRegister_v2(board_, sizeof(stopped_board), 2 /* mapped */), "cuMemHostRegister");
+    at.gpu().check(at.cuda().cuMemHostRegister_v2(board_, sizeof(stopped_board), cu::host_register_flag::device_map),
+                   "cuMemHostRegister");
     at.gpu().check(at.cuda().cuMemHostGetDevicePointer_v2(&address_, board_, 0), "cuMemHostGetDevicePointer");
   }
   ~registered_board() { static_cast<void>(at_.cuda().cuMemHostUnregister(board_)); }
