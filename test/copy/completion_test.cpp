@@ -56,7 +56,7 @@ TEST_F(Completion, IsTestedOrWaitedFor) {
   for (const auto& [way, side, bytes] : kPieces)
     for (const bool by_test : {false, true}) {
       const copy_case one(way, side, bytes, 3, 1);
-      auto begun = begin(one);
+      auto begun = begin(one, {.least_workers = by_test ? 8u : 0u});  // more than there are
       ASSERT_TRUE(begun) << begun.error().message;
       if (by_test) {
         for (auto done = begun->test();; done = begun->test()) {

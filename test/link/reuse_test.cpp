@@ -22,9 +22,16 @@ class reuse : public testing::TestWithParam<way> {};
 INSTANTIATE_TEST_SUITE_P(every_way, reuse, testing::ValuesIn(kWays),
                          [](const auto& of) { return std::string(of.param.name); });
 
-int exchange(const place& at, memory_of kind, std::size_t bytes, unsigned round, std::set<std::uint64_t>& seen,
+struct kinds {
+  memory_of from, to;
+};
+constexpr kinds kKinds[] = {{memory_of::device, memory_of::device}, {memory_of::host, memory_of::host},
+                            {memory_of::pinned, memory_of::pinned}, {memory_of::vmm, memory_of::vmm},
+                            {memory_of::host, memory_of::device},   {memory_of::host, memory_of::vmm}};
+
+int exchange(const place& at, const kinds& of, std::size_t bytes, unsigned round, std::set<std::uint64_t>& seen,
              int& reused) {
-  any_memory from(kind, bytes), to(kind, bytes);
+  any_memory from(of.from, bytes), to(of.to, bytes);
   for (const auto address : {from.address(), to.address()}) reused += seen.insert(address).second ? 0 : 1;
   from.set(test::random_bytes(bytes, round * 2 + static_cast<unsigned>(at.rank)));
   auto received = at.by->irecv(1 - at.rank, to.all(), round);
@@ -42,7 +49,7 @@ TEST_P(reuse, of_every_kind_of_memory) {
   EXPECT_EQ(run_job(2, gpus::one_each, options,
                     [](const place& at) {
                       unsigned round = 0;
-                      for (const auto kind : {memory_of::device, memory_of::host, memory_of::pinned, memory_of::vmm}) {
+                      for (const auto& kind : kKinds) {
                         std::set<std::uint64_t> seen;
                         int reused = 0;
                         // The last sizes differ: an old mapping would also be too short.
