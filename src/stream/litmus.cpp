@@ -12,7 +12,7 @@ namespace pl::stream {
 namespace {
 
 constexpr unsigned kRounds = 8;
-constexpr std::uint64_t kFlagLimitNs = 100'000'000;
+constexpr std::uint64_t kFlagLimitNs = 1'000'000'000;
 constexpr std::size_t kDataBytes = sizeof(gpu_words::litmus_data);
 
 // Two streams of their own: one writes, one looks.

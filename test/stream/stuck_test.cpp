@@ -110,7 +110,10 @@ TEST(stuck, case_1_and_the_time_out_tells) {
 TEST(stuck, case_2_a_channel_does_not_fill_the_launch_queue) {
   EXPECT_EQ(in_two([](const scene& at, two_ends& ends) -> int {
               if (at.rank == 1) return 0;
-              for (unsigned i = 0; i < channel_options{}.most_queued; ++i) CHECK_OK(ends.to->wait_signal(at.on));
+              unsigned queued = 0;
+              while (ends.to->wait_signal(at.on)) ++queued;
+              const auto most = channel_options{}.most_queued;
+              CHECK(queued == most || queued == most + 1);  // the stream may have come to the first already
               CHECK(ends.to->wait_signal(at.on).code() == EAGAIN);
               for (unsigned i = 0; i < channel_options{}.most_queued; ++i)
                 CHECK_OK(ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), 64));
