@@ -17,7 +17,7 @@ struct litmus_outcome {
 
 // direct, copied, kernel: the first that the driver accepts and whose flag never comes before the data in some rounds. In
 // each a copy engine writes a pattern into the peer's litmus_data, the flag follows, and another stream of this GPU reads
-// back first the flag, then the data. One side only, a millisecond, 100 when a flag does not come.
+// back first the flag, then the data. One side only, a millisecond, a second when a flag does not come.
 // It catches a way that is refused, lost, or grossly out of order; the peer's own view is what the litmus programs for real
 // GPUs look at. ENOTSUP with all reasons: none works.
 // `theirs` is the peer's gpu_words as this GPU reaches them, index names ours.
