@@ -133,21 +133,7 @@ TEST(bulk, short_messages_are_read_together) {
 }
 
 // Rank 0 sends from host memory, rank 1 has GPU memory; all at once, so that they share the chunks.
-int send_to_device(const place& at, const std::vector<std::size_t>& sizes) {
-  std::deque<piece> all;
-  std::vector<request> under_way;
-  for (const std::size_t bytes : sizes) {
-    all.emplace_back(at.rank == 1, bytes);
-    if (at.rank == 0) all.back().set(test::random_bytes(bytes, bytes));
-    if (at.rank == 0) under_way.push_back(at.by->isend(1, all.back().all(), under_way.size()));
-  }
-  CHECK_OK(at.with->barrier());
-  for (std::size_t i = 0; at.rank == 1 && i < sizes.size(); ++i) under_way.push_back(at.by->irecv(0, all[i].all(), i));
-  for (auto& each : under_way) CHECK_OK(each.wait(kPatience));
-  for (std::size_t i = 0; at.rank == 1 && i < sizes.size(); ++i)
-    CHECK(all[i].get(sizes[i]) == test::random_bytes(sizes[i], sizes[i]));
-  return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
-}
+int send_to_device(const place& at, const std::vector<std::size_t>& sizes) { return send_together(at, at.rank == 1, sizes); }
 
 TEST(bulk, host_memory_is_read_for_the_gpu) {
   EXPECT_EQ(run_job(2, gpus::one_each, test_options(),
