@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 OR (MIT AND GPL-2.0-only)
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
  *
  * Contract between the gdrdrv kernel driver (stock 2.0 to 2.6, and ours) and user space: ioctl numbers and structs.
  * Most numbers encode the size of a pointer (8) although the struct is larger: a quirk of the original that is ABI now.

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
+/*
+ * The user's side of a pin. mmap only prepares; PTEs come from the fault handler, which looks under region->lock whether
+ * the memory is still ours. An mmap that filled the VMA at once could do so after the zap of a concurrent free, because the
+ * kernel links the VMA, by which zapping finds it, only afterwards.
+ *
+ * Memory types. On x86 the kernel overrides the type of a PTE with what is registered for its physical range, and nothing
+ * registered means uncached. So the range of a pin is registered as write-combining for as long as it may be mapped.
+ */
+#include "gdrdrv.h"
+
+#include <linux/io.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/pci.h>
+
+static bool host_needs_device_type;
+
+void gdrdrv_mmap_init(void)
+{
+#if defined(CONFIG_ARM64) && defined(CONFIG_PCI)
+	/* BlueField-3 as the host: its CPU must not combine writes to the GPU. */
+	static const struct pci_device_id hosts[] = { { PCI_DEVICE(0x15b3, 0xa2da) }, { PCI_DEVICE(0x15b3, 0xa2db) }, {} };
+
+	host_needs_device_type = pci_dev_present(hosts);
+#endif
+}
+
+/* ---- Memory types ------------------------------------------------------------------------------------------------- */
+
+/* The number of GPU pages from `first` on that are physically contiguous. */
+static u32 run_length(const struct gdrdrv_region *region, u32 first)
+{
+	u32 next = first + 1;
+
+	while (next < region->entries && region->physical[next] == region->physical[next - 1] + GDRDRV_GPU_PAGE_SIZE)
+		next++;
+	return next - first;
+}
+
+static void release_until(const struct gdrdrv_region *region, u32 end)
+{
+	u32 at, length;
+
+	for (at = 0; at < end; at += length) {
+		length = run_length(region, at);
+		arch_io_free_memtype_wc(region->physical[at], length * GDRDRV_GPU_PAGE_SIZE);
+	}
+}
+
+bool gdrdrv_memtype_reserve(const struct gdrdrv_region *region)
+{
+	u32 at, length;
+
+	if (region->cacheable || host_needs_device_type)
+		return false;
+	for (at = 0; at < region->entries; at += length) {
+		length = run_length(region, at);
+		if (arch_io_reserve_memtype_wc(region->physical[at], length * GDRDRV_GPU_PAGE_SIZE)) {
+			pr_err_ratelimited("0x%llx: somebody maps this part of BAR1 with another memory type: not write-combining\n",
+					   region->va);
+			release_until(region, at);
+			return false;
+		}
+	}
+	return true;
+}
+
+void gdrdrv_memtype_release(const struct gdrdrv_region *region)
+{
+	release_until(region, region->entries);
+}
+
+static u32 natural_type(const struct gdrdrv_region *region)
+{
+	if (region->cacheable)
+		return GDRDRV_MAPPING_CACHED;
+	return region->memtype_reserved ? GDRDRV_MAPPING_WC : GDRDRV_MAPPING_DEVICE;
+}
+
+int gdrdrv_request_type(struct gdrdrv_region *region, u32 type)
+{
+	int ret = 0;
+
+	if (type > GDRDRV_MAPPING_DEVICE)
+		return -EINVAL;
+	down_write(&region->lock);
+	if (region->mappings)
+		ret = -EBUSY;
+	else if (type != GDRDRV_MAPPING_NONE && type != natural_type(region))
+		ret = -EOPNOTSUPP;
+	else
+		region->requested_type = type;
+	up_write(&region->lock);
+	return ret;
+}
+
+static pgprot_t protection_of(pgprot_t prot, u32 type)
+{
+#ifdef CONFIG_X86
+	/* By hand: pgprot_writecombine and pgprot_decrypted are not for modules that serve a proprietary driver too. */
+	const enum page_cache_mode mode = type == GDRDRV_MAPPING_WC ? _PAGE_CACHE_MODE_WC : _PAGE_CACHE_MODE_UC_MINUS;
+
+	return __pgprot(__sme_clr((pgprot_val(prot) & ~_PAGE_CACHE_MASK) | cachemode2protval(mode)));
+#else
+	if (type == GDRDRV_MAPPING_WC)
+		return pgprot_writecombine(prot);
+	if (type == GDRDRV_MAPPING_DEVICE)
+		return pgprot_device(prot);
+	return prot;
+#endif
+}
+
+/* ---- Faults ------------------------------------------------------------------------------------------------------- */
+
+/* Maps the GPU page around the address, as far as it lies in the VMA. */
+static vm_fault_t gdrdrv_fault(struct vm_fault *vmf)
+{
+	struct vm_area_struct *vma = vmf->vma;
+	struct gdrdrv_region *region = vma->vm_private_data;
+	const unsigned long address = vmf->address & PAGE_MASK;
+	const u64 offset = (u64)(vmf->pgoff - region->handle) << PAGE_SHIFT;
+	const u64 in_page = offset & (GDRDRV_GPU_PAGE_SIZE - 1);
+	const u64 index = offset >> GDRDRV_GPU_PAGE_SHIFT;
+	vm_fault_t ret = VM_FAULT_SIGBUS;
+	unsigned long at, end;
+	u64 physical;
+
+	down_read(&region->lock);
+	if (region->dead || index >= region->entries)
+		goto unlock;
+	physical = region->physical[index];
+	ret = vmf_insert_pfn_prot(vma, address, (physical + in_page) >> PAGE_SHIFT, vma->vm_page_prot);
+	if (ret != VM_FAULT_NOPAGE)
+		goto unlock;
+	/* The neighbours for free. Should one fail, it faults later. */
+	at = max_t(unsigned long, vma->vm_start, address - in_page);
+	end = min_t(unsigned long, vma->vm_end, address - in_page + GDRDRV_GPU_PAGE_SIZE);
+	physical -= address - in_page;
+	for (; at < end; at += PAGE_SIZE)
+		if (at != address &&
+		    vmf_insert_pfn_prot(vma, at, (physical + at) >> PAGE_SHIFT, vma->vm_page_prot) != VM_FAULT_NOPAGE)
+			break;
+unlock:
+	up_read(&region->lock);
+	return ret;
+}
+
+static void gdrdrv_vma_open(struct vm_area_struct *vma)
+{
+	struct gdrdrv_region *region = vma->vm_private_data;
+
+	kref_get(&region->ref);
+	down_write(&region->lock);
+	region->mappings++;
+	up_write(&region->lock);
+}
+
+static void gdrdrv_vma_close(struct vm_area_struct *vma)
+{
+	struct gdrdrv_region *region = vma->vm_private_data;
+
+	down_write(&region->lock);
+	if (--region->mappings == 0)
+		region->type = GDRDRV_MAPPING_NONE;
+	up_write(&region->lock);
+	gdrdrv_region_put(region);
+}
+
+/* A mapping is whole or not there: what is left of a partial munmap would be neither. */
+static int gdrdrv_vma_may_split(struct vm_area_struct *vma, unsigned long address)
+{
+	return -EINVAL;
+}
+
+static int gdrdrv_vma_mremap(GDRDRV_MREMAP_ARGUMENTS)
+{
+	return -EINVAL;
+}
+
+static const struct vm_operations_struct gdrdrv_vm_ops = {
+	.open = gdrdrv_vma_open,
+	.close = gdrdrv_vma_close,
+	.GDRDRV_MAY_SPLIT = gdrdrv_vma_may_split,
+	.mremap = gdrdrv_vma_mremap,
+	.fault = gdrdrv_fault,
+};
+
+/* Why a region cannot be mapped now; NULL if it can. */
+static const char *why_not(const struct gdrdrv_region *region, const struct vm_area_struct *vma)
+{
+	lockdep_assert_held(&region->lock);
+	if (!(vma->vm_flags & VM_SHARED))
+		return "not MAP_SHARED";
+	if (region->dead)
+		return "the memory has been freed";
+	if (region->mappings)
+		return "it is mapped already";
+	if (region->offset_bytes)
+		return "the pinned address is not a multiple of 64 KiB";
+	if (vma->vm_end - vma->vm_start > region->size_bytes)
+		return "longer than the pin";
+	return NULL;
+}
+
+int gdrdrv_mmap(struct file *filp, struct vm_area_struct *vma)
+{
+	struct gdrdrv_file *file = filp->private_data;
+	struct gdrdrv_region *region;
+	const char *reason;
+
+	if (!gdrdrv_is_owner(file))
+		return -EACCES;
+	region = gdrdrv_region_find(file, vma->vm_pgoff);
+	if (!region)
+		return -EINVAL;
+	down_write(&region->lock);
+	reason = why_not(region, vma);
+	if (!reason) {
+		region->mappings = 1;
+		region->type = region->requested_type ? region->requested_type : natural_type(region);
+		vm_flags_set(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND | VM_DONTDUMP | VM_DONTCOPY);
+		vma->vm_page_prot = protection_of(vma->vm_page_prot, region->type);
+		vma->vm_ops = &gdrdrv_vm_ops;
+		vma->vm_private_data = region; /* with the reference of the search */
+	}
+	up_write(&region->lock);
+	if (!reason)
+		return 0;
+	pr_err_ratelimited("mmap of handle 0x%lx refused: %s\n", vma->vm_pgoff, reason);
+	gdrdrv_region_put(region);
+	return -EINVAL;
+}
+
+void gdrdrv_zap(struct gdrdrv_region *region)
+{
+	bool has_handle;
+
+	down_read(&region->lock);
+	has_handle = region->has_handle;
+	up_read(&region->lock);
+	if (has_handle) /* otherwise nobody could have mapped it */
+		unmap_mapping_range(&region->file->mapping, (loff_t)region->handle << PAGE_SHIFT,
+				    (loff_t)region->host_pages << PAGE_SHIFT, 1);
+}
