@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+// The store's engine against what the disk and others give, in the same run.
+//
+//   store_bench --dir DIR [--json FILE] [--seconds S] [--restart-gb G] [--only small,large,volatile,restart]
+//
+// Method: contenders take turns, three rounds each; the median round is reported and all are kept. Everything goes to DIR,
+// which is removed at the end. Values are different each time; what the store holds is checked after each part.
+//   small     durable puts of 4 KiB: the engine with 32 threads (group commit) and with one; RocksDB with sync=true and LMDB
+//             (when built in) by one client, which is how applications use them
+//   large     durable puts of 128 MiB: the engine, and the ceiling: the same bytes by the same io_uring code with O_DIRECT
+//   into a
+//             preallocated file, then fdatasync
+//   volatile  puts of 4 KiB into memory, one thread and two
+//   restart   a store of G GB of 1 MiB values (killed, not closed): time until open() returns and the first value is read
+#include <fcntl.h>
+#include <rocksdb/db.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "disk.hpp"
+#include "engine.hpp"
+#include "machine.hpp"
+#include "result_file.hpp"
+#ifdef PL_HAS_LMDB
+#include <lmdb.h>
+#endif
+
+namespace pl::store {
+namespace {
+
+using clock_type = std::chrono::steady_clock;
+constexpr std::size_t kSmallBytes = 4096;
+constexpr std::size_t kLargeBytes = std::size_t{128} << 20;
+constexpr int kRounds = 3;
+
+double since(clock_type::time_point start) { return std::chrono::duration<double>(clock_type::now() - start).count(); }
+
+struct arguments {
+  std::string folder;
+  std::string json;
+  std::string only = "small,large,volatile,restart";
+  double seconds = 3;
+  double restart_gb = 10;
+  std::string rival;
+  bool wants(const char* part) const { return only.find(part) != std::string::npos; }
+};
+
+[[noreturn]] void die(const std::string& why) {
+  std::fprintf(stderr, "store_bench: %s\n", why.c_str());
+  std::exit(1);
+}
+
+template <class T>
+T must(result<T> got) {
+  if (!got) die(got.error().message);
+  return std::move(*got);
+}
+
+std::unique_ptr<engine> open_store(const std::string& folder, std::uint64_t arena_bytes) {
+  engine_options how;
+  how.directory = folder;
+  how.arena_bytes = arena_bytes;
+  return must(engine::open(std::move(how)));
+}
+
+pool_id pool_of(engine& store, durability level) {
+  pool_options how;
+  how.level = level;
+  if (auto found = store.find_pool("bench")) return found->id;
+  return must(store.create_pool("bench", how)).id;
+}
+
+// Different contents for each number, cheaply.
+void stamp(std::vector<std::byte>& value, std::uint64_t number) {
+  for (std::size_t at = 0; at + 8 <= value.size(); at += 512) std::memcpy(value.data() + at, &number, 8);
+}
+
+// Calls of `put(thread, number)` a second from so many threads.
+double rate(std::size_t threads, double seconds, const std::function<void(std::size_t, std::uint64_t)>& put) {
+  std::atomic<std::uint64_t> done{0};
+  const auto start = clock_type::now();
+  std::vector<std::thread> running;
+  for (std::size_t t = 0; t < threads; ++t) {
+    running.emplace_back([&, t] {
+      std::uint64_t number = 0;
+      while (since(start) < seconds) put(t, number++);
+      done += number;
+    });
+  }
+  for (std::thread& thread : running) thread.join();
+  return static_cast<double>(done) / since(start);
+}
+
+struct contender {
+  std::string name;
+  std::string unit;
+  std::function<double()> round;
+  std::vector<double> results{};
+  double median() const {
+    std::vector<double> sorted = results;
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[sorted.size() / 2];
+  }
+};
+
+void take_turns(std::vector<contender>& all, const std::string& part, result_file& out) {
+  for (int round = 0; round < kRounds; ++round) {
+    for (contender& one : all) one.results.push_back(one.round());
+  }
+  for (const contender& one : all) {
+    std::printf("%-9s %-28s %12.1f %s\n", part.c_str(), one.name.c_str(), one.median(), one.unit.c_str());
+    out.add_row({{"part", part},
+                 {"contender", one.name},
+                 {"median", one.median()},
+                 {"unit", one.unit},
+                 {"series", part + "/" + one.name}});
+    out.add_samples(part + "/" + one.name, one.results, one.unit);
+  }
+  std::fflush(stdout);
+}
+
+double engine_puts(const std::string& folder, durability level, std::size_t threads, double seconds) {
+  const auto store = open_store(folder, std::uint64_t{1} << 30);
+  const pool_id pool = pool_of(*store, level);
+  const double got = rate(threads, seconds, [&](std::size_t thread, std::uint64_t number) {
+    thread_local std::vector<std::byte> value(kSmallBytes);
+    stamp(value, number);
+    const auto done = store->put(pool, std::to_string(thread) + "/" + std::to_string(number % 1000), value);
+    if (!done || done->reached != level) die("put: " + (done ? "wrong durability" : done.error().message));
+  });
+  const auto report = must(store->check(true));
+  if (!report.problems.empty()) die(report.problems.front());
+  return got;
+}
+
+double rocksdb_puts(const std::string& folder, double seconds) {
+  rocksdb::Options options;
+  options.create_if_missing = true;
+  options.compression = rocksdb::kNoCompression;
+  rocksdb::DB* opened = nullptr;
+  if (!rocksdb::DB::Open(options, folder, &opened).ok()) die("RocksDB does not open");
+  const std::unique_ptr<rocksdb::DB> db(opened);
+  rocksdb::WriteOptions how;
+  how.sync = true;
+  std::vector<std::byte> value(kSmallBytes);
+  return rate(1, seconds, [&](std::size_t, std::uint64_t number) {
+    stamp(value, number);
+    if (!db->Put(how, std::to_string(number % 1000), {reinterpret_cast<const char*>(value.data()), value.size()}).ok())
+      die("RocksDB put");
+  });
+}
+
+#ifdef PL_HAS_LMDB
+double lmdb_puts(const std::string& folder, double seconds) {
+  std::filesystem::create_directories(folder);
+  MDB_env* env = nullptr;
+  if (mdb_env_create(&env) != 0 || mdb_env_set_mapsize(env, std::size_t{1} << 30) != 0 ||
+      mdb_env_open(env, folder.c_str(), 0, 0600) != 0)
+    die("LMDB does not open");
+  std::vector<std::byte> value(kSmallBytes);
+  const double got = rate(1, seconds, [&](std::size_t, std::uint64_t number) {
+    stamp(value, number);
+    std::string name = std::to_string(number % 1000);
+    MDB_txn* transaction = nullptr;
+    MDB_dbi dbi = 0;
+    MDB_val key{name.size(), name.data()};
+    MDB_val data{value.size(), value.data()};
+    if (mdb_txn_begin(env, nullptr, 0, &transaction) != 0 || mdb_dbi_open(transaction, nullptr, 0, &dbi) != 0 ||
+        mdb_put(transaction, dbi, &key, &data, 0) != 0 || mdb_txn_commit(transaction) != 0)
+      die("LMDB put");
+  });
+  mdb_env_close(env);
+  return got;
+}
+#endif
+
+void small_part(const arguments& of, result_file& out) {
+  std::vector<contender> all{
+      {"store, 32 threads", "op/s", [&] { return engine_puts(of.folder + "/store", durability::durable, 32, of.seconds); }},
+      {"store, 1 thread", "op/s", [&] { return engine_puts(of.folder + "/store", durability::durable, 1, of.seconds); }},
+      {"RocksDB sync, 1 client", "op/s", [&] { return rocksdb_puts(of.folder + "/rocksdb", of.seconds); }},
+#ifdef PL_HAS_LMDB
+      {"LMDB sync, 1 client", "op/s", [&] { return lmdb_puts(of.folder + "/lmdb", of.seconds); }},
+#endif
+  };
+  take_turns(all, "small", out);
+  const double best = std::max(all[2].median(), all.back().median());
+  std::printf("small     32 threads / best single client: %.2f\n", all[0].median() / best);
+  out.add_row({{"part", "small"},
+               {"contender", "ratio to the better single client"},
+               {"median", all[0].median() / best},
+               {"unit", "1"}});
+}
+
+void large_part(const arguments& of, result_file& out) {
+  constexpr int kValues = 8;
+  std::vector<std::byte> value(kLargeBytes);
+  const auto store = open_store(of.folder + "/large", std::uint64_t{1} << 30);
+  const pool_id pool = pool_of(*store, durability::durable);
+  const auto files = make_system_disk();
+  const int file = must(files->open_file(of.folder + "/ceiling", kValues * kLargeBytes, false));
+  auto* aligned = static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, kLargeBytes));
+  std::memset(aligned, 7, kLargeBytes);
+  std::uint64_t number = 0;
+  const auto engine_round = [&](bool ahead) {
+    const auto start = clock_type::now();
+    std::atomic<int> open{0};
+    for (int i = 0; i < kValues; ++i) {
+      stamp(value, ++number);
+      const std::string key = std::to_string(i);
+      if (!ahead) {
+        if (auto done = store->put(pool, key, value); !done) die(done.error().message);
+        continue;
+      }
+      while (open >= 3) std::this_thread::yield();
+      ++open;
+      store->put_async(pool, key, value, {}, [&](const result<put_result>& done) {
+        if (!done) die(done.error().message);
+        --open;
+      });
+    }
+    while (open > 0) std::this_thread::yield();
+    return kValues * static_cast<double>(kLargeBytes) / since(start) / 1e9;
+  };
+  const auto ceiling_round = [&] {
+    const auto start = clock_type::now();
+    for (int i = 0; i < kValues; ++i) {
+      const block_io block{file, static_cast<std::uint64_t>(i) * kLargeBytes, aligned, kLargeBytes};
+      if (!files->write({&block, 1}) || !files->sync(file)) die("O_DIRECT write");
+    }
+    return kValues * static_cast<double>(kLargeBytes) / since(start) / 1e9;
+  };
+  engine_round(false);  // extent files are made once, as the ceiling's file was
+  ceiling_round();
+  std::vector<contender> all{{"store, one after the other", "GB/s", [&] { return engine_round(false); }},
+                             {"store, three under way", "GB/s", [&] { return engine_round(true); }},
+                             {"O_DIRECT + fdatasync", "GB/s", ceiling_round}};
+  take_turns(all, "large", out);
+  for (int i = 0; i < 2; ++i) {
+    const double share = all[static_cast<std::size_t>(i)].median() / all[2].median();
+    std::printf("large     %s: %.0f %% of O_DIRECT\n", all[static_cast<std::size_t>(i)].name.c_str(), 100 * share);
+    out.add_row({{"part", "large"},
+                 {"contender", all[static_cast<std::size_t>(i)].name + ", share of O_DIRECT"},
+                 {"median", share},
+                 {"unit", "1"}});
+  }
+  files->close_file(file);
+  std::free(aligned);
+  const auto report = must(store->check(true));
+  if (!report.problems.empty()) die(report.problems.front());
+}
+
+void volatile_part(const arguments& of, result_file& out) {
+  std::vector<contender> all{{"store, 1 thread", "op/s",
+                              [&] { return engine_puts(of.folder + "/volatile", durability::volatile_, 1, of.seconds); }},
+                             {"store, 2 threads", "op/s",
+                              [&] { return engine_puts(of.folder + "/volatile", durability::volatile_, 2, of.seconds); }}};
+  take_turns(all, "volatile", out);
+}
+
+void restart_part(const arguments& of, result_file& out) {
+  const std::string folder = of.folder + "/restart";
+  constexpr std::size_t kValueBytes = 1'000'000;
+  const auto count = static_cast<std::uint64_t>(of.restart_gb * 1e9 / kValueBytes);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto store = open_store(folder, std::uint64_t{256} << 20);
+    const pool_id pool = pool_of(*store, durability::durable);
+    std::vector<std::byte> value(kValueBytes);
+    std::atomic<int> open{0};
+    for (std::uint64_t i = 0; i < count; ++i) {
+      stamp(value, i);
+      while (open >= 32) std::this_thread::yield();
+      ++open;
+      store->put_async(pool, std::to_string(i), value, {}, [&](const result<put_result>& done) {
+        if (!done) die(done.error().message);
+        --open;
+      });
+    }
+    while (open > 0) std::this_thread::yield();
+    ::_exit(0);  // as killed: nothing is closed
+  }
+  int status = 0;
+  if (::waitpid(child, &status, 0) != child || status != 0) die("filling the store failed");
+  std::vector<double> opened, first;
+  for (int round = 0; round < kRounds; ++round) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder + "/index")) {  // out of the page cache
+      const int file = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+      if (file >= 0 && ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED) == 0) ::close(file);
+    }
+    const auto start = clock_type::now();
+    const auto store = open_store(folder, std::uint64_t{256} << 20);
+    opened.push_back(since(start));
+    std::vector<std::byte> value(kValueBytes);
+    std::uint64_t stamped = 0;
+    if (auto got = store->get(pool_of(*store, durability::durable), std::to_string(count / 2), value); !got)
+      die(got.error().message);
+    std::memcpy(&stamped, value.data(), sizeof stamped);
+    if (stamped != count / 2) die("another value came back");
+    first.push_back(since(start));
+    if (must(store->pool(pool_of(*store, durability::durable))).keys != count) die("keys are missing");
+  }
+  for (const auto& [name, samples] : {std::pair("open() returned", opened), std::pair("first value read", first)}) {
+    std::vector<double> sorted = samples;
+    std::sort(sorted.begin(), sorted.end());
+    std::printf("restart   %-28s %12.3f s (%.1f GB, %llu values)\n", name, sorted[sorted.size() / 2], of.restart_gb,
+                static_cast<unsigned long long>(count));
+    out.add_row({{"part", "restart"},
+                 {"contender", name},
+                 {"median", sorted[sorted.size() / 2]},
+                 {"unit", "s"},
+                 {"series", std::string("restart/") + name}});
+    out.add_samples(std::string("restart/") + name, samples, "s");
+  }
+}
+
+// One rival for so long; its rate goes to standard output, for scripts that give it turns with others.
+int run_rival(const arguments& of) {
+  std::filesystem::remove_all(of.folder);
+  std::filesystem::create_directories(of.folder);
+  double got = 0;
+  if (of.rival == "rocksdb") got = rocksdb_puts(of.folder + "/rocksdb", of.seconds);
+#ifdef PL_HAS_LMDB
+  else if (of.rival == "lmdb") got = lmdb_puts(of.folder + "/lmdb", of.seconds);
+#endif
+  else die("no rival \"" + of.rival + "\" was built in");
+  std::filesystem::remove_all(of.folder);
+  std::printf("%.1f\n", got);
+  return 0;
+}
+
+int run(const arguments& of, const std::vector<std::string>& command) {
+  std::filesystem::remove_all(of.folder);
+  std::filesystem::create_directories(of.folder);
+  result_file out("store_bench", command);
+  out.set_machine(describe_host());
+  out.set_parameter("small_bytes", kSmallBytes);
+  out.set_parameter("large_bytes", kLargeBytes);
+  out.set_parameter("rounds", kRounds);
+  out.set_parameter("seconds_a_round", of.seconds);
+  out.set_parameter("restart_bytes", of.restart_gb * 1e9);
+  double load = 0;
+  if (::getloadavg(&load, 1) == 1) out.set_parameter("load_average_at_start", load);
+  if (of.wants("small")) small_part(of, out);
+  if (of.wants("large")) large_part(of, out);
+  if (of.wants("volatile")) volatile_part(of, out);
+  if (of.wants("restart")) restart_part(of, out);
+  std::filesystem::remove_all(of.folder);
+  if (of.json.empty()) return 0;
+  if (const status written = out.write(of.json); !written) die(written.error().message);
+  return 0;
+}
+
+}  // namespace
+}  // namespace pl::store
+
+int main(int count, char** given) {
+  pl::store::arguments of;
+  const std::vector<std::string> command(given, given + count);
+  for (int i = 1; i + 1 < count; i += 2) {
+    const std::string name = given[i];
+    if (name == "--dir") of.folder = given[i + 1];
+    if (name == "--json") of.json = given[i + 1];
+    if (name == "--only") of.only = given[i + 1];
+    if (name == "--seconds") of.seconds = std::atof(given[i + 1]);
+    if (name == "--rival") of.rival = given[i + 1];
+    if (name == "--restart-gb") of.restart_gb = std::atof(given[i + 1]);
+  }
+  if (of.folder.empty()) {
+    std::fprintf(
+        stderr,
+        "usage: store_bench --dir DIR [--json FILE] [--seconds S] [--restart-gb G] [--only small,large,volatile,restart]\n"
+        "       store_bench --dir DIR [--seconds S] --rival rocksdb|lmdb    4 KiB puts a second of one client that syncs "
+        "each\n");
+    return 2;
+  }
+  if (!of.rival.empty()) return pl::store::run_rival(of);
+  return pl::store::run(of, command);
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory that values lie in: one memfd, mapped once, cut into pieces that can be handed to other processes.
+// Values of more than kSlotBytes get whole blocks; smaller ones share a block with others of their size.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "engine.hpp"
+#include "space_map.hpp"
+#include "types.hpp"
+
+namespace pl::store {
+
+class arena {
+ public:
+  static constexpr std::uint64_t kSmallestSlotBytes = 64;
+  static constexpr std::uint64_t kSlotBytes = 2048;  // largest
+
+  static result<std::unique_ptr<arena>> make(std::uint64_t size_bytes, std::uint64_t chunk_bytes, bool huge_pages);
+  ~arena();
+  arena(const arena&) = delete;
+  arena& operator=(const arena&) = delete;
+
+  const arena_info& info() const noexcept { return info_; }
+
+  // Pieces whose sizes add up to `size_bytes` (what rounding adds behind the last is zeroed). Nothing if there is no room;
+  // the caller makes some or waits. Thread-safe, as are the others.
+  std::optional<std::vector<segment>> allocate(std::uint64_t size_bytes);
+  void release(std::span<const segment> pieces) noexcept;
+  // Waits until something was released after `seen` (a value of releases()), or the deadline. False: the deadline.
+  bool wait_for_release(std::uint64_t seen, deadline_t until);
+  std::uint64_t releases() const noexcept { return releases_.load(std::memory_order_acquire); }
+  std::uint64_t used_bytes() const;
+
+  std::span<std::byte> at(const segment& piece) const noexcept {
+    return {info_.base + piece.offset_bytes, piece.size_bytes};
+  }
+
+ private:
+  struct slot_block {  // a block that is cut into slots
+    std::uint64_t slot_bytes = 0;
+    std::uint64_t free = 0;  // bit i: slot i
+  };
+  arena(const arena_info& info);
+  std::optional<segment> allocate_slot(std::uint64_t size_bytes);
+  void release_slot(const segment& piece);
+
+  arena_info info_;
+  mutable std::mutex mutex_;
+  std::condition_variable released_;
+  space_map space_;
+  std::map<std::uint64_t, slot_block> slot_blocks_;         // by offset
+  std::map<std::uint64_t, std::set<std::uint64_t>> roomy_;  // slot size -> blocks with a free slot
+  std::atomic<std::uint64_t> releases_{0};
+  unsigned waiting_ = 0;
+};
+
+}  // namespace pl::store

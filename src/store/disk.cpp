@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "disk.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <mutex>
+
+#include "log.hpp"
+#include "text.hpp"
+#include "uring.hpp"
+
+namespace pl::store {
+namespace {
+
+failure system_failure(const std::string& what) {
+  const int code = errno;
+  return failure{code, what + ": " + errno_text(code)};
+}
+
+status sync_folder_of(const std::string& path) {
+  const std::string folder = path.substr(0, path.rfind('/') + 1);
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return system_failure(folder);
+  status outcome;
+  if (::fsync(fd) != 0) outcome = system_failure("fsync of " + folder);
+  ::close(fd);
+  return outcome;
+}
+
+class system_disk final : public disk {
+ public:
+  result<int> open_file(const std::string& path, std::uint64_t size_bytes, bool read_only) override {
+    const int flags = (read_only ? O_RDONLY : O_RDWR | O_CREAT) | O_CLOEXEC;
+    int fd = ::open(path.c_str(), flags | O_DIRECT, 0600);
+    if (fd < 0 && errno == EINVAL) {
+      if (!said_no_direct_.exchange(true))
+        PL_LOG(warn, "store: %s: no O_DIRECT here, values go through the page cache", path.c_str());
+      fd = ::open(path.c_str(), flags, 0600);
+    }
+    if (fd < 0) return system_failure(path);
+    if (status done = read_only ? status{} : allocate(fd, path, size_bytes); !done) {
+      ::close(fd);
+      return std::move(done).error();
+    }
+    return fd;
+  }
+
+  void close_file(int file) noexcept override { ::close(file); }
+
+  status write(std::span<const block_io> blocks) override { return run(blocks, true); }
+  status read(std::span<const block_io> blocks) override { return run(blocks, false); }
+
+  status sync(int file) override {
+    if (::fdatasync(file) != 0) return system_failure("fdatasync of an extent file");
+    return {};
+  }
+
+  result<std::uint64_t> free_bytes(const std::string& path) override {
+    struct statvfs of {};
+    if (::statvfs(path.c_str(), &of) != 0) return system_failure(path);
+    return std::uint64_t{of.f_bavail} * of.f_frsize;
+  }
+
+ private:
+  // A file of the right size is whole: it is synced before anything names it.
+  static status allocate(int fd, const std::string& path, std::uint64_t size_bytes) {
+    struct stat now {};
+    if (::fstat(fd, &now) != 0) return system_failure(path);
+    if (static_cast<std::uint64_t>(now.st_size) >= size_bytes) return {};
+    if (const int error = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes)); error != 0) {
+      errno = error;
+      failure why = system_failure(path + format(": allocating %s", format_size(size_bytes).c_str()));
+      if (::ftruncate(fd, 0) == 0) ::unlink(path.c_str());  // what it got so far
+      return why;
+    }
+    if (::fsync(fd) != 0) return system_failure("fsync of " + path);
+    return sync_folder_of(path);
+  }
+
+  status run(std::span<const block_io> blocks, bool write) {
+    std::unique_ptr<uring> ring;
+    {
+      std::lock_guard lock(mutex_);
+      if (!idle_.empty()) {
+        ring = std::move(idle_.back());
+        idle_.pop_back();
+      }
+    }
+    if (!ring && !no_ring_) {
+      ring = uring::make();
+      if (!ring && !no_ring_.exchange(true))
+        PL_LOG(warn, "store: no io_uring here (%s), plain reads and writes", errno_text(errno).c_str());
+    }
+    if (!ring) return run_plainly(blocks, write);
+    status outcome = ring->run(blocks, write);
+    if (outcome) {  // one that failed may hold what did not complete
+      std::lock_guard lock(mutex_);
+      idle_.push_back(std::move(ring));
+    }
+    return outcome;
+  }
+
+  static status run_plainly(std::span<const block_io> blocks, bool write) {
+    for (const block_io& block : blocks) {
+      for (std::uint64_t done = 0; done < block.size_bytes;) {
+        const auto at = static_cast<off_t>(block.offset_bytes + done);
+        const ssize_t moved = write ? ::pwrite(block.file, block.data + done, block.size_bytes - done, at)
+                                    : ::pread(block.file, block.data + done, block.size_bytes - done, at);
+        if (moved < 0 && errno == EINTR) continue;
+        if (moved == 0) errno = EIO;  // the file ends inside the block
+        if (moved <= 0)
+          return system_failure(format("%s of %llu bytes at %llu", write ? "write" : "read",
+                                       static_cast<unsigned long long>(block.size_bytes),
+                                       static_cast<unsigned long long>(block.offset_bytes)));
+        done += static_cast<std::uint64_t>(moved);
+      }
+    }
+    return {};
+  }
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<uring>> idle_;
+  std::atomic<bool> no_ring_{false};
+  std::atomic<bool> said_no_direct_{false};
+};
+
+}  // namespace
+
+std::unique_ptr<disk> make_system_disk() { return std::make_unique<system_disk>(); }
+
+}  // namespace pl::store

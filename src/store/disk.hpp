@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The files that large values lie in, as the engine sees them: whole blocks at whole-block offsets, written past the page
+// cache, and a sync that says when they are safe. Everything the engine writes goes through here or through index_env(), so
+// a test that replaces both sees (and can lose, tear, reorder or refuse) every write.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "types.hpp"
+
+namespace rocksdb {
+class Env;
+}
+
+namespace pl::store {
+
+struct block_io {
+  int file = -1;                   // from disk::open_file
+  std::uint64_t offset_bytes = 0;  // multiple of kBlockBytes, and so is the size
+  std::byte* data = nullptr;       // aligned to kBlockBytes; not written to by write()
+  std::uint64_t size_bytes = 0;
+};
+
+// All calls from any thread; each blocks until what it does is done. Failures carry the errno that the system gave.
+class disk {
+ public:
+  virtual ~disk() = default;
+  // Opens `path`. Not read-only: makes it if absent and sees to it that `size_bytes` are allocated (ENOSPC), durably.
+  virtual result<int> open_file(const std::string& path, std::uint64_t size_bytes, bool read_only) = 0;
+  virtual void close_file(int file) noexcept = 0;
+  virtual status write(std::span<const block_io> blocks) = 0;
+  virtual status read(std::span<const block_io> blocks) = 0;
+  // What was written to the file before the call is on the medium after it.
+  virtual status sync(int file) = 0;
+  // Bytes that the file system of `path` can still give to files.
+  virtual result<std::uint64_t> free_bytes(const std::string& path) = 0;
+  // Where the index keeps its files; null: RocksDB's default. Owned by the disk.
+  virtual rocksdb::Env* index_env() noexcept { return nullptr; }
+};
+
+// The system's files: O_DIRECT through io_uring, many blocks under way at once. Where a file system has no O_DIRECT or the
+// kernel no io_uring, the page cache or plain calls are used, and the log says so once.
+std::unique_ptr<disk> make_system_disk();
+
+}  // namespace pl::store

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's parts and how they hang together. engine.cpp opens, closes and keeps pools; engine_write.cpp, engine_read.cpp
+// and engine_find.cpp are the calls; engine_check.cpp looks after it. Lock order: requests' group, a table shard, then pool
+// names, space, arena; never two shards.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "arena.hpp"
+#include "committer.hpp"
+#include "disk.hpp"
+#include "engine.hpp"
+#include "extent_writer.hpp"
+#include "extents.hpp"
+#include "health.hpp"
+#include "index.hpp"
+#include "pools.hpp"
+#include "requests.hpp"
+#include "sessions.hpp"
+#include "table.hpp"
+#include "value_stream.hpp"
+#include "workers.hpp"
+
+namespace pl::store {
+
+class engine::impl {
+ public:
+  explicit impl(engine_options made) : options(std::move(made)) {}
+  ~impl();
+
+  status open();
+  status close();
+
+  // ---- engine.cpp
+  result<pool_ref> need_pool(pool_id id) const;
+  status check_key(std::string_view key) const;
+
+  // ---- engine_write.cpp
+  // Memory for a value, after eviction and waiting if need be. EFBIG, ENOSPC.
+  result<value_ref> make_value(std::uint64_t length_bytes, deadline_t until);
+  // Evicts until about this much is free, or nothing can be evicted. False: nothing was.
+  bool make_room(std::uint64_t bytes);
+  // Applies it now if the key's truth is, and stays, in memory; else hands it to extents and committer.
+  void submit(unit_ref unit);
+  void write_extents_then_commit(unit_ref unit);
+  // Whether a value of this length and durability gets extents.
+  bool is_large(std::uint64_t length_bytes, durability level) const {
+    return length_bytes > options.small_value_bytes && level != durability::volatile_;
+  }
+
+  // ---- value_stream.cpp
+  std::uint64_t most_in_memory() const noexcept;
+  // EAGAIN: in memory, or in the index.
+  result<value_reader::source> find_on_disk(const std::string& full);
+  result<std::shared_ptr<value_reader>> make_reader(pool_ref pool, const std::string& full, std::uint64_t offset_bytes,
+                                                    std::uint64_t length_bytes, stream_slot_ref slot);
+  result<std::shared_ptr<value_reader>> open_reader(const pool_ref& pool, const std::string& full, const get_options& how);
+  static result<put_result> put_in_windows(engine& of, pool_id pool, std::string_view key, std::span<const std::byte> bytes,
+                                           const put_options& options);
+
+  // ---- engine_read.cpp
+  // Where a value lies, for messages; and the failure (counted) if its checksum is not this one.
+  std::string place_on_disk(const value& what) const;
+  status check_stored(const pool_state& pool, const std::string& full, const value& what, std::uint32_t crc);
+  // The current version, in memory. ENOENT.
+  result<value_ref> acquire(const pool_state& pool, const std::string& full, deadline_t until);
+  // Only if that needs no disk; null otherwise.
+  value_ref acquire_cached(const std::string& full);
+  status verify(const pool_state& pool, const std::string& full, const value& what);
+  result<pinned_value> pin(session_id session, const pool_state& pool, const std::string& full, const get_options& how,
+                           value_ref what);
+  result<value_info> stat(const std::string& full);
+  result<get_result> get_in_windows(const pool_ref& pool, const std::string& full, std::span<std::byte> out,
+                                    get_options how);
+  result<pinned_value> load_and_pin(session_id session, const pool_ref& pool, const std::string& full,
+                                    const get_options& how);
+
+  engine_options options;
+  std::unique_ptr<disk> own_files;
+  disk* files = nullptr;
+  int lock_fd = -1;
+  health state;
+  pools known;
+  std::mutex pools_mutex;  // one change of the catalogue at a time
+  pool_id last_pool = 0;
+  std::unique_ptr<store::arena> memory;
+  std::unique_ptr<index> records;
+  std::unique_ptr<extents> space;
+  // Values in here give their memory and extents back when they go, so these go before the two.
+  std::unique_ptr<table> values;
+  sessions owners;
+  std::unique_ptr<requests> remembered;
+  std::unique_ptr<committer> commits;
+  std::unique_ptr<extent_writer> writer;
+  std::unique_ptr<workers> helpers;
+  std::atomic<bool> closed{false};
+  std::atomic<std::size_t> evict_next{0};
+  std::atomic<int> streams{0};  // value_stream.hpp
+
+ private:
+  status lock_folder();
+  status read_format();
+  status read_catalogue(version_t& ceiling);
+  status read_extents();
+  bool apply_in_memory(commit_unit& unit);
+  bool truth_in_memory(const entry* at, const commit_unit& unit, const operation& what);
+  status apply_one(table::shard& shard, entry* at, commit_unit& unit, operation& what);
+  void write_beside_checksum(unit_ref unit);
+  bool evict_from(table::shard& shard, std::uint64_t bytes, std::uint64_t& evicted);
+  struct victim {
+    std::string full;
+    value_ref what;
+  };
+  std::uint64_t spill(std::vector<victim> victims);
+  bool put_in_place_of(const victim& old, value_ref moved);
+  result<value_ref> read_indexed(const pool_state& pool, const std::string& full, deadline_t until, bool& is_small);
+  result<value_ref> read_extents_of(const pool_state& pool, const std::string& full, const value& from, deadline_t until);
+};
+
+// Of a value that lies in memory.
+std::uint32_t crc_of(const value& what);
+// A put's answer from its unit; counts it.
+std::function<void(commit_unit&)> answer_put(engine::impl& of, completion<put_result> done);
+
+}  // namespace pl::store

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "requests.hpp"
+
+#include <cerrno>
+
+#include "bytes.hpp"
+#include "text.hpp"
+
+namespace pl::store {
+namespace {
+
+std::string client_key(std::uint64_t client) {
+  std::string key;
+  append_ordered(key, client);
+  return key;
+}
+
+std::string slot_key(const request_key& request) {
+  std::string key = client_key(request.client);
+  append_ordered(key, static_cast<std::uint32_t>(request.sequence % kDedupeWindow));
+  return key;
+}
+
+}  // namespace
+
+status requests::load() {
+  std::string from;
+  for (bool more = true; more;) {
+    more = false;
+    status scanned = index_.scan(family::requests, from, {}, false, [&](std::string_view key, std::string_view) {
+      const std::uint64_t client = std::uint64_t{read_ordered(key)} << 32 | read_ordered(key.substr(4));
+      group& of = group_of(client);
+      std::lock_guard lock(of.mutex);
+      need(of, client).in_index = true;
+      from = client_key(client + 1);
+      more = client + 1 != 0;
+      return false;
+    });
+    if (!scanned) return scanned;
+  }
+  return {};
+}
+
+requests::window& requests::need(group& of, std::uint64_t client) {
+  const auto at = of.clients.find(client);
+  if (at != of.clients.end()) {
+    of.recent.splice(of.recent.begin(), of.recent, at->second.recent);
+    return at->second;
+  }
+  if (of.clients.size() >= kMaxClients / kGroups) {
+    const std::uint64_t oldest = of.recent.back();
+    if (of.clients[oldest].in_index) of.forgotten.push_back(oldest);
+    of.clients.erase(oldest);
+    of.recent.pop_back();
+  }
+  window& made = of.clients[client];
+  made.recent = of.recent.insert(of.recent.begin(), client);
+  return made;
+}
+
+status requests::read_window(std::uint64_t client, window& into) {
+  return index_.scan(family::requests, client_key(client), client_key(client + 1), false,
+                     [&](std::string_view, std::string_view raw) {
+                       auto outcome = decode_outcome(raw);
+                       if (!outcome) return true;  // a layout of another version: as if forgotten
+                       const std::size_t slot = outcome->sequence % kDedupeWindow;
+                       if (into.slots.size() <= slot) into.slots.resize(slot + 1);
+                       into.slots[slot] = std::move(*outcome);
+                       return true;
+                     });
+}
+
+result<std::optional<request_outcome>> requests::find(const request_key& request) {
+  group& of = group_of(request.client);
+  window& client = need(of, request.client);
+  if (client.in_index && client.slots.empty()) {
+    if (status read = read_window(request.client, client); !read) return std::move(read).error();
+  }
+  const std::size_t slot = request.sequence % kDedupeWindow;
+  if (slot >= client.slots.size() || client.slots[slot].sequence < request.sequence) return std::optional<request_outcome>{};
+  if (client.slots[slot].sequence == request.sequence) return std::optional<request_outcome>(client.slots[slot]);
+  return failure{EINVAL, format("store: request %llu came after its client's request %llu: what it did is forgotten",
+                                static_cast<unsigned long long>(request.sequence),
+                                static_cast<unsigned long long>(client.slots[slot].sequence))};
+}
+
+void requests::remember(const request_key& request, request_outcome outcome) {
+  window& client = need(group_of(request.client), request.client);
+  const std::size_t slot = request.sequence % kDedupeWindow;
+  if (client.slots.size() <= slot) client.slots.resize(slot + 1);
+  client.slots[slot] = std::move(outcome);
+}
+
+void requests::store(rocksdb::WriteBatch& batch, const request_key& request, const request_outcome& outcome) {
+  group& of = group_of(request.client);
+  need(of, request.client).in_index = true;
+  for (const std::uint64_t client : of.forgotten) {
+    if (client != request.client) index_.erase_range(batch, family::requests, client_key(client), client_key(client + 1));
+  }
+  of.forgotten.clear();
+  index_.put(batch, family::requests, slot_key(request), encode(outcome));
+}
+
+}  // namespace pl::store

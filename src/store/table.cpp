@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "table.hpp"
+
+namespace pl::store {
+
+entry& table::shard::need(std::string_view key) {
+  entry* found = find(key);
+  return found != nullptr ? *found : add(key);
+}
+
+entry& table::shard::add(std::string_view key) {
+  const auto at = entries.try_emplace(std::string(key)).first;
+  at->second.key = &at->first;
+  return at->second;
+}
+
+void table::shard::set_current(entry& at, value_ref next) {
+  const bool list_it = next && !next->segments.empty();
+  if (list_it && at.listed) {
+    touch(at);
+  } else if (list_it) {
+    at.recent = recent.insert(recent.begin(), &at);
+    at.listed = true;
+  } else if (at.listed) {
+    recent.erase(at.recent);
+    at.listed = false;
+  }
+  at.current = std::move(next);
+}
+
+void table::shard::drop_if_empty(entry& at) {
+  if (at.current || at.committing || at.loading) return;
+  entries.erase(entries.find(*at.key));
+}
+
+}  // namespace pl::store

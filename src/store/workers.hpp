@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// A few threads for what may wait for the disk and must not make a caller wait.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace pl::store {
+
+class workers {
+ public:
+  explicit workers(std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) threads_.emplace_back([this] { run(); });
+  }
+  ~workers() { stop(); }
+  // False, and not run, after stop().
+  bool run_later(std::function<void()> what) {
+    {
+      std::lock_guard lock(mutex_);
+      if (stopping_) return false;
+      queue_.push_back(std::move(what));
+    }
+    wake_.notify_one();
+    return true;
+  }
+  // Finishes what is queued.
+  void stop() {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& thread : threads_) {
+      if (thread.joinable()) thread.join();
+    }
+  }
+
+ private:
+  void run() {
+    for (;;) {
+      std::function<void()> next;
+      {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+        if (queue_.empty()) return;
+        next = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      next();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> queue_;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace pl::store

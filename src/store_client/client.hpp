@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// A store's client: one connection, any number of requests under way, values in host or GPU memory.
+//
+// Threads: every call from any thread. Whoever waits drives the connection for all; a thread of the client's own does it
+// while operations with a callback or an event are under way. A connection that breaks is made again and what was under way
+// is asked again, until the operations' deadlines; a put or erase whose answer was lost is applied once.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+#include "arena_map.hpp"
+#include "byte_channel.hpp"
+#include "operation.hpp"
+
+namespace pl::store_client {
+
+struct client_options {
+  address where;
+  unsigned timeout_ms = 30'000;     // deadline of operations that name none, and of connecting
+  copy::planner* copies = nullptr;  // for GPU memory; outlives the client. Null: host memory only
+  const cu::driver_table* cuda = nullptr;
+  bool use_shm = true;
+  store_wire::path require = store_wire::path::none;  // an operation that would go another way fails with ENOTSUP
+  bool reconnect = true;
+  unsigned spin_us = 20;  // how long a waiter looks before it sleeps
+};
+
+struct put_request {
+  std::optional<store_wire::durability> level;
+  std::optional<store_wire::precondition> only;
+  std::optional<std::uint32_t> user_flags;
+  std::optional<std::uint64_t> offset;  // only this part of the value changes
+  std::optional<std::uint32_t> crc;     // of the value; the store refuses others (EBADMSG)
+  stream_order order;                   // device memory: read after the stream's work so far
+  int timeout_ms = -1;                  // -1: the client's
+};
+
+struct get_request {
+  std::uint64_t offset = 0;
+  bool verify = false;
+  stream_order order;  // device memory: written after the stream's work so far, before its later work
+  int timeout_ms = -1;
+};
+
+struct key_search {
+  std::string prefix, regex, after;
+  std::uint64_t limit = 0;
+};
+
+class client {
+ public:
+  static result<std::unique_ptr<client>> open(const client_options& options);
+  // Operations under way end with ECANCELED first; GPU copies under way are waited for.
+  ~client();
+  client(const client&) = delete;
+  client& operator=(const client&) = delete;
+
+  // ---- Making operations. `then` and `event_fd` may be set before start().
+  operation_ptr make_put(std::uint32_t pool, std::string_view key, const memory& from, const put_request& how);
+  operation_ptr make_get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& how);
+  operation_ptr make_erase(std::uint32_t pool, std::string_view key, const put_request& how);
+  operation_ptr make_plain(store_wire::opcode op, std::uint32_t pool, std::string_view key, int timeout_ms = -1);
+  operation_ptr make_find(std::uint32_t pool, const key_search& what, int timeout_ms = -1);
+  // Several at once share system calls.
+  void start(std::span<const operation_ptr> list);
+  void start(const operation_ptr& one) { start({&one, 1}); }
+
+  // True: it has ended. Drives the connection a little if not.
+  bool test(const operation_ptr& one);
+  // False: not by then; the operation goes on.
+  bool wait(const operation_ptr& one, clock::time_point until = clock::time_point::max());
+  // start() and wait().
+  reply run(const operation_ptr& one);
+
+  // What lies at the caller's address. EINVAL: GPU memory, and this client has no GPU.
+  result<memory> look_at(std::uint64_t address, std::uint64_t bytes) const;
+  // The pool's number. Remembered, for connections to come.
+  result<std::uint32_t> open_pool(std::string_view name);
+  result<std::uint32_t> create_pool(std::string_view name, const store_wire::pool_settings& settings);
+
+  // Why shared memory is not used; empty if it is.
+  std::string why_no_shm() const;
+  std::string why_not_pinned() const;
+  store_wire::path way() const;
+  std::uint64_t reconnects() const;
+  // Tests: the connection breaks here and now.
+  void break_connection();
+
+ private:
+  explicit client(const client_options& options);
+  using lock_t = std::unique_lock<std::mutex>;
+
+  // client.cpp
+  clock::time_point deadline_of(int timeout_ms) const;
+  void finish(const operation_ptr& one, int status, std::string text = {});
+  void run_callbacks(lock_t& hold);
+  void background();
+  status copy_out(const memory& from, std::uint64_t skip, void* into, std::uint64_t bytes, const stream_order& order);
+  result<std::uint32_t> remember_pool(const reply& got, std::string_view name);
+
+  // client_pump.cpp; by the thread that drives the connection
+  bool pump(lock_t& hold, clock::time_point until, bool may_sleep);
+  void submit(const operation_ptr& one);  // by any thread
+  void ask(operation& one, store_wire::opcode op, const store_wire::tail& fields);
+  bool flush();  // by any thread
+  bool send_next_data();
+  bool read_some();
+  bool parse_one();
+  void* room_for_data(std::size_t& room);
+  void data_came(const std::byte* at, std::size_t bytes);
+  void data_complete();
+  void take_data(const store_wire::head& what);
+  void take_answer(const store_wire::head& what, store_wire::tail fields, std::string_view body);
+  void take_answer_to(const operation_ptr& one, const store_wire::head& what, store_wire::tail fields, std::string_view body,
+                      bool data_follow);
+  void go_by_socket(const operation_ptr& one, const std::string& why);
+  status copy_in(const memory& into, std::string_view body);
+  result<std::vector<copy::transfer>> pieces_of(operation& one);
+  status begin_copy(operation& one);
+  status begin_parts(operation& one, const std::vector<copy::transfer>& pieces);
+  result<bool> copy_ended(operation& one);
+  static void wait_for_copies(operation& one);
+  bool run_copies(lock_t& hold);
+  void copied(const operation_ptr& one, const status& outcome);
+  void let_go(std::uint64_t pin, std::uint64_t bytes);
+  void expire();
+  clock::time_point next_deadline() const;
+
+  // client_connect.cpp
+  status connect_now(lock_t& hold, unsigned timeout_ms);
+  bool connect_again(lock_t& hold, clock::time_point until);
+  void lose_connection(const failure& why);
+
+  struct sending {
+    std::string head;
+    const std::byte* body = nullptr;
+    std::size_t body_bytes = 0, done = 0;
+    operation_ptr of;  // whose memory the body is
+    bool empty() const { return head.empty(); }
+    void clear() {  // the head's memory stays for the next one, unless it is large
+      if (head.capacity() > kMostKept) head = {};
+      head.clear();
+      body = nullptr;
+      body_bytes = done = 0;
+      of.reset();
+    }
+    static constexpr std::size_t kMostKept = 1 << 20;
+  };
+  struct receiving {
+    operation_ptr into;  // null: thrown away
+    store_wire::head what;
+    std::size_t done = 0;
+    std::uint32_t crc = 0;
+  };
+
+  client_options options_;
+  mutable std::mutex lock_;
+  std::condition_variable changed_;
+  bool pumping_ = false;  // a thread drives the connection
+  bool closing_ = false;
+  int wake_fd_ = -1;  // ends the sleep of whoever drives
+
+  std::unique_ptr<byte_channel> wire_;
+  std::unique_ptr<arena_map> arena_;
+  checksum_crew crew_;
+  store_wire::hello server_;
+  std::string why_no_shm_;
+  std::map<std::uint32_t, std::string> pools_;
+  std::uint64_t last_session_ = 0, reconnects_ = 0;
+  clock::time_point next_connect_{}, next_look_{};
+  std::chrono::milliseconds backoff_{10};
+  failure lost_because_;
+
+  std::uint64_t next_request_ = 1, client_id_ = 0, next_sequence_ = 1;
+  std::unordered_map<std::uint64_t, operation_ptr> asked_;  // by request id; also ended ones whose answer is to come
+  std::deque<operation_ptr> streaming_;                     // puts with data frames to send
+  std::deque<operation_ptr> copies_;                        // to_copy and copying
+  std::vector<operation_ptr> ended_;                        // callbacks to run
+  std::vector<std::uint64_t> unpin_;
+  std::uint64_t unpin_bytes_ = 0;
+  std::string out_;
+  sending current_;
+  std::vector<char> in_;
+  std::size_t in_begin_ = 0, in_end_ = 0;
+  std::optional<receiving> receiving_;
+  bool data_next_ = false;     // the next frame is data, as far as is known
+  std::uint64_t noticed_ = 0;  // operations under way that nobody need wait for
+  std::thread background_;
+};
+
+}  // namespace pl::store_client

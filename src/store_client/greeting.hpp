@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The first exchange on a connection: versions, pools that were open before, the arena.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "byte_channel.hpp"
+#include "wire.hpp"
+
+namespace pl::store_client {
+
+struct greeted {
+  store_wire::hello server;
+  std::optional<store_wire::arena> memory;  // attached
+  int arena_fd = -1;                        // the caller's; -1 if not attached
+  std::string why_no_shm;                   // if not attached
+};
+
+struct greeting_wish {
+  std::uint64_t last_session = 0;
+  bool attach = true;                          // the arena, if the server allows it
+  std::map<std::uint32_t, std::string> pools;  // opened again
+};
+
+// Blocks, at most `timeout_ms`. EPROTO: not a store, or another version; EACCES, ...
+result<greeted> greet(byte_channel& wire, const greeting_wish& wish, unsigned timeout_ms);
+
+}  // namespace pl::store_client

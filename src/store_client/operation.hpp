@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// One request of a client on its way: what was asked, how far it is, and what became of it.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "checksum_crew.hpp"
+#include "completion.hpp"
+#include "pointer.hpp"
+#include "wire.hpp"
+
+namespace pl::store_client {
+
+using clock = std::chrono::steady_clock;
+
+// What a store answered.
+struct reply {
+  int status = 0;                 // errno value
+  std::string text;               // why, if status is not 0
+  store_wire::outcome result;     // version, path taken, durability reached, ...
+  std::uint64_t moved_bytes = 0;  // of the value, between the store and the caller's memory
+  std::uint32_t pool_id = 0;
+  bool more = false;  // find: there are more keys
+  store_wire::tail fields;
+  std::string body;  // lists, metrics
+};
+
+// The caller's memory. Host and device addresses alike are numbers.
+struct memory {
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  std::optional<cu::pointer_info> device;  // set: device memory
+};
+
+// A CUDA stream that a copy is ordered with.
+struct stream_order {
+  bool has = false;
+  cu::stream_t stream = nullptr;
+};
+
+class operation {
+ public:
+  enum class kind { plain, put_streamed, get_streamed, put_shm, get_shm };
+  enum class stage {
+    asked,    // a frame is (or will be) with the server
+    to_copy,  // shm: the extents are known
+    copying,  // shm: the GPU is at it
+    done,
+  };
+
+  // ---- what was asked; constant once submitted
+  kind how = kind::plain;
+  store_wire::head head;
+  std::string key;
+  store_wire::tail fields;
+  std::string body;    // plain: sent with the head; of a short put from device memory its value
+  memory mine;         // put: source, get: destination
+  stream_order order;  // shm
+  clock::time_point deadline = clock::time_point::max();
+  bool may_repeat = true;                // after a lost connection
+  bool leave_to_stream = false;          // get: done once the stream waits for the copy
+  std::function<void(operation&)> then;  // called once, without locks, by the thread that saw the end
+  int event_fd = -1;                     // written once, the caller's
+
+  // ---- how far it is; the client's lock guards it
+  stage at = stage::asked;
+  std::uint64_t sent_bytes = 0;      // put_streamed
+  std::uint64_t received_bytes = 0;  // get_streamed
+  std::uint64_t token = 0;           // grant or pin
+  std::vector<store_wire::extent> extents;
+  copy::completion copies;                        // get
+  std::deque<std::shared_ptr<value_part>> parts;  // put: copied one by one, summed as they arrive; gone once in `sum`
+  std::optional<std::uint32_t> sum;               // put: of what was copied into the arena
+  std::vector<std::byte> staging;                 // device memory over a socket: one frame
+  int attempts = 0;
+  bool unpin_later = false;  // leave_to_stream: the copy is not over yet
+
+  // ---- what became of it; valid once done
+  reply got;
+  bool done() const noexcept { return at == stage::done; }
+};
+using operation_ptr = std::shared_ptr<operation>;
+
+}  // namespace pl::store_client

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "etcd.hpp"
+
+#include <array>
+#include <asio/connect.hpp>
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/read.hpp>
+#include <asio/write.hpp>
+#include <nlohmann/json.hpp>
+
+#include "text.hpp"
+
+namespace pl::store_cluster {
+namespace {
+
+using asio::ip::tcp;
+using json = nlohmann::json;
+
+constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+constexpr std::size_t kMostAnswerBytes = 64u << 20;
+
+// One request over a connection of its own: HTTP/1.0, so that the answer ends where the connection does.
+class exchange {
+ public:
+  explicit exchange(std::string request) : request_(std::move(request)) {}
+
+  result<std::string> run(const std::string& host, const std::string& port, std::chrono::milliseconds timeout) {
+    std::error_code error;
+    const auto found = resolver_.resolve(host, port, error);
+    if (error) return failed(error, host, port);
+    asio::async_connect(socket_, found, [this](std::error_code why, const tcp::endpoint&) {
+      if (why) return end(why);
+      asio::async_write(socket_, asio::buffer(request_), [this](std::error_code bad, std::size_t) {
+        if (bad) return end(bad);
+        asio::async_read(socket_, asio::dynamic_buffer(answer_, kMostAnswerBytes),
+                         [this](std::error_code last, std::size_t) { end(last); });
+      });
+    });
+    home_.run_for(timeout);
+    if (!done_) return failure{ETIMEDOUT, format("etcd at %s:%s did not answer in time", host.c_str(), port.c_str())};
+    if (error_ && error_ != asio::error::eof) return failed(error_, host, port);
+    return std::move(answer_);
+  }
+
+ private:
+  static failure failed(std::error_code why, const std::string& host, const std::string& port) {
+    const int code = why.category() == asio::error::get_system_category() ? why.value() : EHOSTUNREACH;
+    return {code, format("etcd at %s:%s: %s", host.c_str(), port.c_str(), why.message().c_str())};
+  }
+  void end(std::error_code why) {
+    done_ = true;
+    error_ = why;
+  }
+  asio::io_context home_{1};
+  tcp::resolver resolver_{home_};
+  tcp::socket socket_{home_};
+  std::string request_, answer_;
+  std::error_code error_;
+  bool done_ = false;
+};
+
+// The body of a 200; etcd's own words otherwise.
+result<std::string> body_of(std::string answer) {
+  const auto line = answer.find("\r\n"), head = answer.find("\r\n\r\n");
+  if (!answer.starts_with("HTTP/1.") || head == std::string::npos) return failure{EPROTO, "etcd: the answer is not HTTP"};
+  std::string body = answer.substr(head + 4);
+  if (answer.compare(9, 3, "200") == 0) return body;
+  return failure{EIO, "etcd answered " + answer.substr(9, line - 9) + ": " + body.substr(0, 200)};
+}
+
+// The gateway writes 64-bit numbers as texts and leaves zeros out.
+std::int64_t number(const json& from, const char* name) {
+  const auto found = from.find(name);
+  if (found == from.end()) return 0;
+  if (found->is_string()) return parse_integer(found->get<std::string>()).value_or(0);
+  return found->is_number_integer() ? found->get<std::int64_t>() : 0;
+}
+
+std::string text_of(const json& from, const char* name) {
+  const auto found = from.find(name);
+  if (found == from.end() || !found->is_string()) return {};
+  return from_base64(found->get<std::string>()).ok() ? *from_base64(found->get<std::string>()) : std::string();
+}
+
+result<json> parsed(const result<std::string>& answer) {
+  if (!answer) return answer.error();
+  json out = json::parse(*answer, nullptr, false);
+  if (out.is_discarded() || !out.is_object()) return failure{EPROTO, "etcd: the answer is not JSON"};
+  return out;
+}
+
+}  // namespace
+
+std::string to_base64(std::string_view bytes) {
+  std::string out;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    const std::size_t count = std::min<std::size_t>(3, bytes.size() - i);
+    unsigned word = 0;
+    for (std::size_t k = 0; k < 3; ++k) word = word << 8 | (k < count ? static_cast<unsigned char>(bytes[i + k]) : 0u);
+    for (std::size_t k = 0; k < 4; ++k) out += k <= count ? kDigits[word >> (18 - 6 * k) & 63] : '=';
+  }
+  return out;
+}
+
+result<std::string> from_base64(std::string_view text) {
+  std::string out;
+  unsigned word = 0, bits = 0;
+  while (!text.empty() && text.back() == '=') text.remove_suffix(1);
+  for (const char one : text) {
+    const auto digit = kDigits.find(one);
+    if (digit == std::string_view::npos) return failure{EPROTO, "this is not base64"};
+    word = word << 6 | static_cast<unsigned>(digit);
+    bits += 6;
+    if (bits < 8) continue;
+    bits -= 8;
+    out += static_cast<char>(word >> bits & 255);
+  }
+  return out;
+}
+
+std::string end_of_prefix(std::string prefix) {
+  while (!prefix.empty() && static_cast<unsigned char>(prefix.back()) == 255) prefix.pop_back();
+  if (!prefix.empty()) prefix.back() = static_cast<char>(prefix.back() + 1);
+  return prefix;
+}
+
+result<etcd> etcd::at(const std::vector<std::string>& urls, std::chrono::milliseconds timeout) {
+  std::vector<address> out;
+  for (std::string_view one : urls) {
+    const std::string whole(one);
+    if (!one.starts_with("http://"))
+      return failure{
+          EINVAL, format("etcd address \"%s\": http://HOST:PORT is expected (TLS to etcd is not there yet)", whole.c_str())};
+    one.remove_prefix(7);
+    while (one.ends_with('/')) one.remove_suffix(1);
+    const auto colon = one.rfind(':');
+    if (colon == std::string_view::npos || colon == 0 || colon + 1 == one.size())
+      return failure{EINVAL, format("etcd address \"%s\": http://HOST:PORT is expected", whole.c_str())};
+    std::string host(one.substr(0, colon));
+    if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+    out.push_back({std::move(host), std::string(one.substr(colon + 1))});
+  }
+  if (out.empty()) return failure{EINVAL, "no address of etcd is given"};
+  return etcd(std::move(out), timeout);
+}
+
+result<std::string> etcd::post(const std::string& path, const std::string& body) const {
+  failure last{EINVAL, "no address"};
+  for (const auto& one : addresses_) {
+    exchange talk(format("POST %s HTTP/1.0\r\nHost: %s:%s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n",
+                         path.c_str(), one.host.c_str(), one.port.c_str(), body.size()) +
+                  body);
+    auto answer = talk.run(one.host, one.port, timeout_);
+    if (answer) return body_of(*std::move(answer));
+    last = answer.error();
+  }
+  return last;
+}
+
+result<etcd::snapshot> etcd::list(const std::string& prefix, bool without_values) const {
+  json ask = {{"key", to_base64(prefix)}, {"range_end", to_base64(end_of_prefix(prefix))}};
+  if (without_values) ask["keys_only"] = true;
+  const auto answer = parsed(post("/v3/kv/range", ask.dump()));
+  if (!answer) return answer.error();
+  snapshot out;
+  out.revision = number(answer->value("header", json::object()), "revision");
+  for (const json& one : answer->value("kvs", json::array()))
+    out.entries.push_back({text_of(one, "key"), text_of(one, "value"), number(one, "mod_revision"), number(one, "lease")});
+  return out;
+}
+
+result<bool> etcd::transact(const std::vector<compare>& when, const std::vector<change>& then) const {
+  json compares = json::array(), changes = json::array();
+  for (const auto& one : when)
+    compares.push_back({{"key", to_base64(one.key)},
+                        {"target", "MOD"},
+                        {"result", "EQUAL"},
+                        {"mod_revision", std::to_string(one.revision)}});
+  for (const auto& one : then) {
+    const json key = to_base64(one.key);
+    if (one.erase) changes.push_back({{"request_delete_range", {{"key", key}}}});
+    else
+      changes.push_back(
+          {{"request_put", {{"key", key}, {"value", to_base64(one.value)}, {"lease", std::to_string(one.lease)}}}});
+  }
+  const auto answer = parsed(post("/v3/kv/txn", json{{"compare", compares}, {"success", changes}}.dump()));
+  if (!answer) return answer.error();
+  return answer->value("succeeded", false);
+}
+
+result<std::int64_t> etcd::grant(unsigned seconds) const {
+  const auto answer = parsed(post("/v3/lease/grant", json{{"TTL", std::to_string(seconds)}}.dump()));
+  if (!answer) return answer.error();
+  const std::int64_t id = number(*answer, "ID");
+  if (id == 0) return failure{EPROTO, "etcd gave no lease"};
+  return id;
+}
+
+result<std::int64_t> etcd::keep_alive(std::int64_t lease) const {
+  const auto answer = parsed(post("/v3/lease/keepalive", json{{"ID", std::to_string(lease)}}.dump()));
+  if (!answer) return answer.error();
+  return number(answer->value("result", json::object()), "TTL");
+}
+
+status etcd::revoke(std::int64_t lease) const {
+  const auto answer = parsed(post("/v3/lease/revoke", json{{"ID", std::to_string(lease)}}.dump()));
+  if (!answer) return answer.error();
+  return {};
+}
+
+}  // namespace pl::store_cluster

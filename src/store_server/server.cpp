@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <asio/executor_work_guard.hpp>
+#include <asio/post.hpp>
+#include <asio/signal_set.hpp>
+#include <asio/thread_pool.hpp>
+#include <asio/write.hpp>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "clock.hpp"
+#include "cluster_door.hpp"
+#include "endpoint_text.hpp"
+#include "live_counter.hpp"
+#include "session.hpp"
+#include "text.hpp"
+
+namespace pl::store_server {
+namespace {
+
+using asio::ip::tcp;
+using unix_socket = asio::local::stream_protocol;
+
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);  // after EMFILE and the like
+constexpr unsigned kBlockingThreads = 2;
+
+// One thread's connections.
+struct lane {
+  asio::io_context context{1};
+  asio::executor_work_guard<asio::io_context::executor_type> stay{context.get_executor()};
+  std::thread thread;
+
+  // Looks for work for a while before it sleeps: waking up costs more than a small request.
+  void serve(std::uint64_t spin_ns) {
+    if (spin_ns == 0) {
+      context.run();
+      return;
+    }
+    std::uint64_t idle_since = monotonic_ns();
+    while (!context.stopped()) {
+      if (context.poll() > 0) {
+        idle_since = monotonic_ns();
+        continue;
+      }
+      if (monotonic_ns() - idle_since < spin_ns) continue;
+      context.run_one();
+      idle_since = monotonic_ns();
+    }
+  }
+};
+
+access_rules::lists lists_of(const server_config& config) {
+  access_rules::lists out{config.admins, config.mappers, config.map_readers};
+  const std::string mine = format("uid:%u", geteuid());
+  // Plain TCP is bound to the loopback interface, or the operator said --insecure.
+  if (out.admins.empty()) out.admins = {mine, "uid:0", "tcp"};
+  if (out.mappers.empty()) out.mappers = {mine, "uid:0"};
+  return out;
+}
+
+event_log::level level_of(const std::string& name) {
+  if (name == "debug") return event_log::level::debug;
+  if (name == "warn") return event_log::level::warn;
+  return name == "error" ? event_log::level::error : event_log::level::info;
+}
+
+std::string text_of(const tcp::endpoint& at) {
+  const std::string host = at.address().to_string();
+  return at.address().is_v6() ? format("[%s]:%u", host.c_str(), at.port()) : format("%s:%u", host.c_str(), at.port());
+}
+
+result<std::unique_ptr<tcp::acceptor>> listen_on(asio::io_context& home, const std::string& endpoint) {
+  const auto parts = split_endpoint(endpoint);
+  if (!parts) return parts.error();
+  std::error_code error;
+  tcp::resolver resolver(home);
+  const auto found = resolver.resolve(parts->first, parts->second, tcp::resolver::passive, error);
+  if (error || found.empty())
+    return failure{EINVAL, format("listening on %s: %s", endpoint.c_str(), error.message().c_str())};
+  const tcp::endpoint at = found.begin()->endpoint();
+  auto out = std::make_unique<tcp::acceptor>(home);
+  out->open(at.protocol(), error);
+  if (!error) out->set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) out->bind(at, error);
+  if (!error) out->listen(asio::socket_base::max_listen_connections, error);
+  if (error) return failure{error.value(), format("listening on %s: %s", endpoint.c_str(), error.message().c_str())};
+  return out;
+}
+
+// A socket file that nobody listens on any more is replaced; one that answers is not.
+result<std::unique_ptr<unix_socket::acceptor>> listen_on_path(asio::io_context& home, const std::string& path) {
+  if (path.size() > 107) return failure{EINVAL, format("the socket path %s is longer than 107 bytes", path.c_str())};
+  std::error_code error;
+  const unix_socket::endpoint at(path);
+  unix_socket::socket probe(home);
+  probe.connect(at, error);
+  if (!error) return failure{EADDRINUSE, format("another server listens on %s", path.c_str())};
+  struct stat what {};
+  if (lstat(path.c_str(), &what) == 0) {
+    if (!S_ISSOCK(what.st_mode)) return failure{EEXIST, format("%s is there and is no socket", path.c_str())};
+    unlink(path.c_str());
+  }
+  auto out = std::make_unique<unix_socket::acceptor>(home);
+  error = {};
+  out->open(at.protocol(), error);
+  const mode_t before = umask(0117);
+  if (!error) out->bind(at, error);
+  umask(before);
+  if (!error) out->listen(asio::socket_base::max_listen_connections, error);
+  if (error) return failure{error.value(), format("listening on %s: %s", path.c_str(), error.message().c_str())};
+  return out;
+}
+
+// One scrape: whatever is asked, the metrics are the answer.
+struct scrape : std::enable_shared_from_this<scrape> {
+  explicit scrape(tcp::socket from) : socket(std::move(from)) {}
+  tcp::socket socket;
+  std::array<char, 4096> question{};
+  std::string reply;
+
+  void start(std::string text) {
+    reply =
+        format("HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: %zu\r\n\r\n", text.size()) +
+        text;
+    socket.async_read_some(asio::buffer(question), [me = shared_from_this()](std::error_code error, std::size_t) {
+      if (error) return;
+      asio::async_write(me->socket, asio::buffer(me->reply), [me](std::error_code, std::size_t) {
+        std::error_code ignored;
+        me->socket.shutdown(tcp::socket::shutdown_both, ignored);
+      });
+    });
+  }
+};
+
+}  // namespace
+
+struct server::state {
+  explicit state(server_config given, event_log to)
+      : config(std::move(given)), access(lists_of(config)), log(std::move(to)), blocking(kBlockingThreads) {}
+
+  server_config config;
+  access_rules access;
+  metrics counters;
+  event_log log;
+  std::unique_ptr<store::engine> engine;
+  std::unique_ptr<store_cluster::door> plain;
+  std::unique_ptr<store_cluster::cluster_door> cluster;  // null: of itself alone
+  asio::thread_pool blocking;
+  std::vector<std::unique_ptr<lane>> lanes;
+  std::unique_ptr<asio::ssl::context> tls;
+  std::unique_ptr<session_keeper> keeper;
+  std::unique_ptr<server_parts> parts;
+  std::unique_ptr<unix_socket::acceptor> local;
+  std::unique_ptr<tcp::acceptor> remote, prometheus;
+  std::unique_ptr<asio::signal_set> signals;
+  std::unique_ptr<asio::steady_timer> pause, drain_timer;
+  std::string socket_path;
+  std::size_t next_lane = 0;
+  std::mutex sessions_lock;
+  std::map<session*, std::weak_ptr<session>> sessions;
+  bool stopping = false;  // of the first lane's thread
+  bool has_run = false;
+
+  asio::io_context& home() { return lanes.front()->context; }
+  status open();
+  status join_cluster();
+  status open_listeners();
+  template <class Acceptor>
+  void accept(Acceptor& from);
+  void add(asio::io_context& lane, std::unique_ptr<transport> wire);
+  void begin_stop();
+  void end_when_empty();
+  std::vector<std::shared_ptr<session>> live_sessions();
+};
+
+status server::state::open() {
+  for (std::uint64_t i = 0; i < config.threads; ++i) lanes.push_back(std::make_unique<lane>());
+  pause = std::make_unique<asio::steady_timer>(home());
+  drain_timer = std::make_unique<asio::steady_timer>(home());
+  if (!config.tls.certificate.empty()) {
+    auto made = make_tls_context(config.tls);
+    if (!made) return made.error();
+    tls = *std::move(made);
+  }
+  auto opened = store::engine::open(engine_options_of(config));
+  if (!opened) return opened.error();
+  engine = *std::move(opened);
+  keeper = std::make_unique<session_keeper>(home(), *engine, counters);
+  plain = std::make_unique<store_cluster::door>(*engine);
+  // Before others can hear of this server they must be able to reach it.
+  if (auto listening = open_listeners(); !listening) return listening;
+  if (auto joined = join_cluster(); !joined) return joined;
+  std::random_device random;
+  parts = std::make_unique<server_parts>(server_parts{*engine,
+                                                      cluster ? *cluster : *plain,
+                                                      *plain,
+                                                      config,
+                                                      access,
+                                                      counters,
+                                                      log,
+                                                      *keeper,
+                                                      blocking,
+                                                      (std::uint64_t{random()} << 32) | random(),
+                                                      {},
+                                                      {}});
+  parts->ended = [this](session* gone) {
+    {
+      const std::lock_guard hold(sessions_lock);
+      sessions.erase(gone);
+    }
+    asio::post(home(), [this] { end_when_empty(); });
+  };
+  parts->policy_changed = [this](const pool_policy& now) {
+    for (const auto& one : live_sessions()) one->policy_changed(now);
+  };
+  if (cluster) cluster->when_pool_changed([this](const store::pool_info& pool) { parts->policy_changed(policy_of(pool)); });
+  if (local) accept(*local);
+  if (remote) accept(*remote);
+  if (prometheus) accept(*prometheus);
+  return {};
+}
+
+status server::state::join_cluster() {
+  if (config.cluster.empty()) return {};
+  store_cluster::cluster_options options;
+  options.etcd = config.cluster;
+  options.cluster = config.cluster_name;
+  options.name = config.name;
+  std::error_code ignored;
+  options.endpoint = config.advertise.empty() ? text_of(remote->local_endpoint(ignored)) : config.advertise;
+  options.lease_s = static_cast<unsigned>(config.lease_s);
+  options.repair_after_s = static_cast<unsigned>(config.repair_s);
+  store_client::address security;
+  security.tls_certificate = config.tls.certificate;
+  security.tls_key = config.tls.key;
+  security.tls_authority = config.tls.client_authority;
+  auto joined =
+      store_cluster::cluster_door::open(*engine, options, security, [this](const char* event, const std::string& text) {
+        log.write(event_log::level::info, event, {{"what", text}});
+      });
+  if (!joined) return joined.error();
+  cluster = *std::move(joined);
+  return {};
+}
+
+status server::state::open_listeners() {
+  if (config.socket != "none") {
+    socket_path = config.socket.empty() ? config.data + "/store.sock" : config.socket;
+    auto made = listen_on_path(home(), socket_path);
+    if (!made) return made.error();
+    local = *std::move(made);
+  }
+  if (config.listen != "none") {
+    auto made = listen_on(home(), config.listen);
+    if (!made) return made.error();
+    remote = *std::move(made);
+  }
+  if (config.metrics != "none") {
+    auto made = listen_on(home(), config.metrics);
+    if (!made) return made.error();
+    prometheus = *std::move(made);
+  }
+  return {};
+}
+
+template <class Acceptor>
+void server::state::accept(Acceptor& from) {
+  const std::size_t lane_index = next_lane++ % lanes.size();
+  asio::io_context& lane = lanes[lane_index]->context;
+  const bool is_scrape = static_cast<void*>(&from) == static_cast<void*>(prometheus.get());
+  const auto taken = std::make_shared<typename Acceptor::protocol_type::socket>(lane);
+  from.async_accept(*taken, [this, &from, &lane, taken, is_scrape](std::error_code error) {
+    if (error == asio::error::operation_aborted || stopping) return;
+    if (error) {  // out of descriptors: those that are open go on
+      log.write(event_log::level::error, "accept_failed", {{"why", error.message()}});
+      pause->expires_after(kAcceptPause);
+      pause->async_wait([this, &from](std::error_code cancelled) {
+        if (!cancelled && !stopping) accept(from);
+      });
+      return;
+    }
+    accept(from);
+    if constexpr (std::is_same_v<Acceptor, tcp::acceptor>) {
+      if (is_scrape)
+        return std::make_shared<scrape>(std::move(*taken))->start(counters.text(engine->stats()) + parts->values.metrics());
+      if (tls != nullptr) return add(lane, make_transport(std::move(*taken), *tls));
+    }
+    add(lane, make_transport(std::move(*taken)));
+  });
+}
+
+void server::state::add(asio::io_context& lane, std::unique_ptr<transport> wire) {
+  std::shared_ptr<session> made;
+  {
+    const std::lock_guard hold(sessions_lock);
+    if (sessions.size() < config.max_connections) {
+      made = std::make_shared<session>(lane, std::move(wire), *parts);
+      sessions[made.get()] = made;
+    }
+  }
+  if (!made) {
+    ++counters.refused;
+    log.write(event_log::level::warn, "refused", {{"why", "max_connections are open"}});
+    return;
+  }
+  ++counters.accepted;
+  asio::post(lane, [made] { made->start(); });
+}
+
+std::vector<std::shared_ptr<session>> server::state::live_sessions() {
+  std::vector<std::shared_ptr<session>> out;
+  const std::lock_guard hold(sessions_lock);
+  for (const auto& [at, one] : sessions)
+    if (auto alive = one.lock()) out.push_back(std::move(alive));
+  return out;
+}
+
+void server::state::begin_stop() {
+  if (stopping) return;
+  stopping = true;
+  std::error_code ignored;
+  if (local) local->close(ignored);
+  if (remote) remote->close(ignored);
+  if (prometheus) prometheus->close(ignored);
+  if (signals) signals->cancel(ignored);
+  const auto open_now = live_sessions();
+  log.write(event_log::level::info, "draining", {{"connections", std::to_string(open_now.size())}});
+  for (const auto& one : open_now) one->drain();
+  drain_timer->expires_after(std::chrono::seconds(config.drain_timeout_s));
+  drain_timer->async_wait([this](std::error_code cancelled) {
+    if (cancelled) return;
+    log.write(event_log::level::warn, "drain_timeout", {{"connections", std::to_string(live_sessions().size())}});
+    for (auto& one : lanes) one->context.stop();
+  });
+  end_when_empty();
+}
+
+void server::state::end_when_empty() {
+  if (!stopping || !live_sessions().empty()) return;
+  drain_timer->cancel();
+  for (auto& one : lanes) one->context.stop();
+}
+
+server::server(std::unique_ptr<state> made) : state_(std::move(made)) {}
+
+result<std::unique_ptr<server>> server::open(server_config config) {
+  publish_live_counters();
+  if (auto fine = check(config); !fine) return fine.error();
+  auto log = event_log::open(config.log, level_of(config.log_level));
+  if (!log) return log.error();
+  auto made = std::make_unique<state>(std::move(config), *std::move(log));
+  if (auto opened = made->open(); !opened) return opened.error();
+  return std::unique_ptr<server>(new server(std::move(made)));
+}
+
+status server::run() {
+  auto& all = *state_;
+  all.has_run = true;
+  all.log.write(
+      event_log::level::info, "serving",
+      {{"data", all.config.data}, {"socket", all.socket_path}, {"tcp", tcp_endpoint()}, {"metrics", metrics_endpoint()}});
+  const std::uint64_t spin_ns = all.config.spin_us * 1000;
+  for (std::size_t i = 1; i < all.lanes.size(); ++i)
+    all.lanes[i]->thread = std::thread([&all, i, spin_ns] { all.lanes[i]->serve(spin_ns); });
+  all.lanes[0]->serve(spin_ns);
+  for (auto& one : all.lanes)
+    if (one->thread.joinable()) one->thread.join();
+  all.blocking.join();
+  all.cluster.reset();  // others take over at once
+  if (!all.socket_path.empty()) unlink(all.socket_path.c_str());
+  const auto closed = all.engine->close();
+  all.log.write(closed ? event_log::level::info : event_log::level::error, "stopped",
+                {{"engine", closed ? "closed" : closed.error().message}});
+  return closed;
+}
+
+void server::stop() {
+  asio::post(state_->home(), [this] { state_->begin_stop(); });
+}
+
+void server::stop_on_signals() {
+  state_->signals = std::make_unique<asio::signal_set>(state_->home(), SIGTERM, SIGINT);
+  state_->signals->async_wait([this](std::error_code error, int) {
+    if (!error) state_->begin_stop();
+  });
+}
+
+server::~server() {
+  if (!state_->has_run) {
+    if (!state_->socket_path.empty()) unlink(state_->socket_path.c_str());
+    state_->blocking.join();
+  }
+  state_->cluster.reset();
+  state_->engine->close().ok();
+  state_->keeper->clear();
+  // Handlers that were never run hold sessions, and those the engine's grants: before the engine goes.
+  for (auto& one : state_->lanes) one->context.stop();
+  state_->local.reset();
+  state_->remote.reset();
+  state_->prometheus.reset();
+  state_->signals.reset();
+  state_->pause.reset();
+  state_->drain_timer.reset();
+  state_->lanes.clear();
+}
+
+const std::string& server::socket_path() const noexcept { return state_->socket_path; }
+
+std::string server::tcp_endpoint() const {
+  std::error_code ignored;
+  return state_->remote ? text_of(state_->remote->local_endpoint(ignored)) : std::string();
+}
+
+std::string server::metrics_endpoint() const {
+  std::error_code ignored;
+  return state_->prometheus ? text_of(state_->prometheus->local_endpoint(ignored)) : std::string();
+}
+
+store::engine& server::engine() noexcept { return *state_->engine; }
+
+}  // namespace pl::store_server

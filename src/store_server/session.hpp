@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// One client's connection: takes its frames apart, has the engine do what they ask, and sends the answers in whatever order
+// they come about.
+//
+//   socket -> buffer -> frame -> operation -> engine ... completion -> outbox -> socket
+//                          \-> bytes of a streamed value, straight into the arena
+//
+// Everything runs on the connection's executor; completions of the engine's threads are brought there. A session that is
+// closed finishes what is under way in the engine, then gives its grants and pins back (session_keeper.hpp says when).
+#pragma once
+
+#include <asio/steady_timer.hpp>
+#include <memory>
+#include <unordered_map>
+
+#include "access.hpp"
+#include "door.hpp"
+#include "engine.hpp"
+#include "event_log.hpp"
+#include "metrics.hpp"
+#include "outbox.hpp"
+#include "server_config.hpp"
+#include "session_keeper.hpp"
+#include "transport.hpp"
+#include "value_stream.hpp"
+
+namespace asio {
+class thread_pool;
+}
+
+namespace pl::store_server {
+
+class session;
+
+// What the sessions of a server share; lives longer than they.
+struct server_parts {
+  store::engine& engine;
+  store_cluster::door& values;  // where sessions ask for values and pools
+  store_cluster::door& copies;  // the plain one, for other servers' copies
+  const server_config& config;
+  const access_rules& access;
+  metrics& counters;
+  event_log& log;
+  session_keeper& keeper;
+  asio::thread_pool& blocking;  // for calls that wait for a disk
+  std::uint64_t instance = 0;   // random
+  std::function<void(session*)> ended;
+  std::function<void(const pool_policy&)> policy_changed;
+};
+
+class session : public std::enable_shared_from_this<session> {
+ public:
+  session(asio::io_context& home, std::unique_ptr<transport> wire, server_parts& parts);
+  ~session();
+  // Greets and serves until the connection ends.
+  void start();
+  // From any thread: takes no more requests, answers those under way, then closes.
+  void drain();
+  // From any thread: a pool's rules are others now.
+  void policy_changed(const pool_policy& now);
+
+ private:
+  using clock = std::chrono::steady_clock;
+  using mapping = access_rules::mapping;
+  using self = std::shared_ptr<session>;
+
+  // A request whose answer is to come.
+  struct request {
+    store_wire::head head;
+    store_wire::tail fields;
+    std::uint64_t began_ns = 0;
+    clock::time_point deadline = clock::time_point::max();
+  };
+  using request_ptr = std::shared_ptr<request>;
+
+  // A streamed put: its bytes go where `granted` says.
+  struct upload {
+    request_ptr what;
+    std::string key;
+    store::grant granted;
+    std::uint64_t have_bytes = 0;
+    std::uint64_t patch_at = 0;  // where the body starts in the grant's memory
+    std::uint32_t crc = 0;       // of the bytes so far
+    store::version_t base_version = 0;
+    std::shared_ptr<store::value_writer> writer;  // of a value that memory does not hold: instead of `granted`
+    bool refused = false;                         // answered with an error already; the rest of its frames is thrown away
+  };
+
+  // A value that memory does not hold, on its way to the client.
+  struct outgoing {
+    request_ptr what;
+    std::shared_ptr<store::value_reader> reader;
+    std::uint64_t unread_bytes = 0, unsent_bytes = 0;
+    bool reading = false, sending = false, ended = false;
+    std::optional<result<std::span<const std::byte>>> ready;
+  };
+  using outgoing_ptr = std::shared_ptr<outgoing>;
+
+  // A frame's body that is being read, straight to where it shall lie.
+  struct filling {
+    store_wire::head frame;
+    std::shared_ptr<upload> into;  // null: nobody wants it
+    std::vector<std::span<std::byte>> room;
+    std::uint64_t left_bytes = 0;
+    std::uint32_t crc = 0;
+  };
+
+  // ---- session.cpp: frames in, answers out
+  void read_more();
+  void received(std::error_code error, std::size_t bytes);
+  void parse();
+  bool parse_one();
+  bool take_frame(std::span<const std::byte> whole, const store_wire::head& what, std::string_view body);
+  bool may_parse() const;
+  void resume();
+  void fill_from_buffer();
+  // `bytes` of the present frame came, and lie in its room.
+  void room_filled(std::size_t bytes);
+  void body_complete();
+  void fail_protocol(const failure& why);
+  void close(const char* why);
+  void finish_if_drained();
+  void watch();
+  std::string_view buffered() const { return {buffer_.data() + begin_, end_ - begin_}; }
+  // Runs `then` on this connection's thread, now if that is this one.
+  template <class Then>
+  void here(Then then);
+  // The one answer to a request.
+  void answer(const request_ptr& to, const status& outcome, store_wire::tail fields = {}, std::string_view body = {},
+              std::uint64_t value_bytes = 0, std::uint16_t flags = 0);
+  void answer(const request_ptr& to, const failure& why) { answer(to, status(why)); }
+  void count_and_log(const request& what, const status& outcome, std::uint64_t took_ns);
+  // Puts wait for room up to their deadline: runs `again` in a while.
+  bool may_wait(const request& what) const;
+  void wait_for_room(std::function<void()> again);
+  // Tries `step` until it does not answer ENOSPC or the request's deadline has passed.
+  void until_room(const request_ptr& what, std::function<status()> step, std::function<void(const status&)> then);
+
+  // ---- session_values.cpp
+  void dispatch(const request_ptr& what, std::string_view key, std::string_view body);
+  void dispatch_value(const request_ptr& what, const pool_policy& pool, std::string_view key, std::string_view body);
+  const char* why_not_mapped(store_wire::opcode op) const;
+  void put_whole(const request_ptr& what, std::string_view key, std::string_view body);
+  void put_streamed(const request_ptr& what, std::string_view key);
+  void upload_complete(const std::shared_ptr<upload>& one);
+  // Finds and pins the value that the request asks for, then `then` on this session's strand; or answers why not.
+  void look_up(const request_ptr& what, std::string_view key,
+               void (session::*then)(const request_ptr&, const store::pinned_value&));
+  void send_value(const request_ptr& what, const store::pinned_value& value);
+  void alloc(const request_ptr& what, std::string_view key);
+  void commit(const request_ptr& what);
+  void send_extents(const request_ptr& what, const store::pinned_value& value);
+  void erase(const request_ptr& what, std::string_view key);
+  void stat(const request_ptr& what, std::string_view key);
+  void let_go(std::span<const std::uint64_t> pins);
+  // Where the request goes: another server's copies past what clients go through.
+  store_cluster::door& door_of(const request& what) { return what.fields.copy ? parts_.copies : parts_.values; }
+  status admits(const request& what, std::string_view key, bool writes);
+  result<store::grant> begin(const request& what, std::string_view key, store::begin_options options,
+                             std::uint64_t& patch_at);
+  store_wire::outcome outcome_of(const store::put_result& done, std::uint64_t bytes, store_wire::path way) const;
+  store_wire::outcome outcome_of(const store::value_info& info) const;
+
+  // ---- session_streams.cpp: values that memory does not hold
+  // What a request for this many bytes takes of the connection's allowance.
+  std::uint64_t held_bytes(std::uint64_t value_bytes) const;
+  void put_in_windows(const request_ptr& what, std::string_view key);
+  void open_writer(const std::shared_ptr<upload>& one);
+  // False: the present frame must wait for room, which the writer tells of.
+  bool more_room();
+  void refuse_upload(const std::shared_ptr<upload>& one, const failure& why);
+  void send_in_windows(const request_ptr& what, const store::pinned_value& value);
+  void next_window(const outgoing_ptr& one);
+  void send_window(const outgoing_ptr& one);
+
+  // ---- session_pools.cpp
+  bool dispatch_other(const request_ptr& what, std::string_view key, std::string_view body);
+  void greet(const request_ptr& what);
+  void attach(const request_ptr& what);
+  void pool_create(const request_ptr& what, std::string name);
+  void pool_open(const request_ptr& what, std::string_view name);
+  void pool_opened(const request_ptr& what, const store::pool_info& pool);
+  void pool_set(const request_ptr& what, std::string name);
+  void pool_delete(const request_ptr& what, std::string name);
+  void pool_list(const request_ptr& what);
+  void find(const request_ptr& what);
+  void sync(const request_ptr& what);
+  void cluster_map(const request_ptr& what);
+  void sync_keys(const request_ptr& what, std::string_view key, std::string_view body);
+  // Runs `work` where it may block, then `then` with its outcome here.
+  template <class T>
+  void aside(const request_ptr& what, std::function<result<T>()> work, std::function<void(T)> then);
+  result<pool_policy> admin_of(std::string_view name) const;
+
+  asio::io_context& home_;
+  std::unique_ptr<transport> wire_;
+  server_parts& parts_;
+  outbox out_;
+  asio::steady_timer watch_timer_, room_timer_;
+
+  std::vector<char> buffer_;
+  std::size_t begin_ = 0, end_ = 0;
+  bool reading_ = false, parsing_ = false, greeted_ = false, closed_ = false, draining_ = false;
+  access_rules::mapping mapped_ = access_rules::mapping::none;
+  bool waiting_for_room_ = false;
+  bool broken_ = false;  // what comes is not understood any more
+  std::uint64_t opened_ns_ = 0;
+  std::uint64_t parse_ns_ = 0;  // when what is being parsed was looked at; requests of one read share it
+  std::optional<filling> filling_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<upload>> uploads_;
+  std::unordered_map<std::uint32_t, pool_policy> pools_;  // opened on this connection
+  std::uint64_t under_way_ = 0;                           // requests without an answer yet
+  std::uint64_t granted_bytes_ = 0;                       // of grants and uploads
+  struct shm_grant {
+    std::uint64_t bytes = 0;
+    std::uint32_t pool = 0;
+    std::string key;
+  };
+  std::unordered_map<std::uint64_t, shm_grant> grants_;  // by token
+  store::session_id engine_session_ = 0;
+};
+
+template <class Then>
+void session::here(Then then) {
+  if (home_.get_executor().running_in_this_thread()) then();
+  else asio::post(home_, std::move(then));
+}
+
+}  // namespace pl::store_server

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Servers in this process around a real etcd: redirects, copies, slots that move under load, a server that goes and comes
+// back, etcd that goes, values that are damaged.
+#include <atomic>
+
+#include "clock.hpp"
+#include "cluster_rig.hpp"
+
+namespace pl::store_test {
+namespace {
+
+using store_client::router;
+
+class store_cluster : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!etcd_is_there()) GTEST_SKIP() << kNoEtcd;
+  }
+};
+
+bytes_t value_of(std::uint64_t number, std::size_t bytes = 64) { return random_value(bytes, number); }
+
+store_client::reply put(router& to, std::uint32_t pool, const std::string& key, const bytes_t& value) {
+  return to.put(pool, key, memory_of(value));
+}
+
+std::string read_back(router& from, std::uint32_t pool, const std::string& key, const bytes_t& wanted) {
+  bytes_t out(wanted.size() + 1);
+  const auto got = from.get(pool, key, memory_of(out));
+  if (got.status != 0) return key + ": " + got.text;
+  out.resize(got.moved_bytes);
+  return out == wanted ? "" : key + " has other bytes";
+}
+
+TEST_F(store_cluster, KeysAreWhereTheMapSaysAndOthersSayWhoHasThem) {
+  cluster_rig rig;
+  for (const char* name : {"a", "b", "c"}) rig.start(name);
+  ASSERT_TRUE(rig.settled({"a", "b", "c"}));
+  const auto all = rig.open();
+  const auto pool = rig.make_pool(*all, "p", 2);
+  for (std::uint64_t i = 0; i < 60; ++i) {
+    const auto done = put(*all, pool, "key" + std::to_string(i), value_of(i, i % 10 == 0 ? 200'000 : 64));
+    ASSERT_EQ(done.status, 0) << done.text;
+    EXPECT_EQ(done.result.copies, 2);
+  }
+  for (std::uint64_t i = 0; i < 60; ++i)
+    EXPECT_EQ(read_back(*all, pool, "key" + std::to_string(i), value_of(i, i % 10 == 0 ? 200'000 : 64)), "");
+  // A client that knows nothing of slots: exactly one server takes the key, the others say who.
+  const auto map = all->map();
+  for (const std::string key : {"key1", "key2", "key3"}) {
+    int took = 0;
+    for (const char* name : {"a", "b", "c"}) {
+      const auto one = store_rig::open(rig.server(name).over_unix());
+      const auto mine = one->open_pool("p");
+      ASSERT_TRUE(mine) << mine.error().message;
+      const auto got = one->run(one->make_plain(store_wire::opcode::stat, *mine, key));
+      if (got.status == 0) ++took;
+      else {
+        EXPECT_EQ(got.status, EREMOTE) << got.text;
+        EXPECT_EQ(got.fields.epoch.value_or(0), map.epoch);
+      }
+      EXPECT_EQ(got.status == 0, rig.server(name).config.listen == map.endpoint_for(2, key));
+    }
+    EXPECT_EQ(took, 1);
+  }
+  // All keys, in order, once.
+  const auto found = all->find(pool, {});
+  ASSERT_EQ(found.status, 0) << found.text;
+  const auto keys = store_wire::decode_keys(found.body);
+  ASSERT_TRUE(keys);
+  EXPECT_EQ(keys->size(), 60u);
+  EXPECT_TRUE(std::is_sorted(keys->begin(), keys->end(), [](const auto& a, const auto& b) { return a.key < b.key; }));
+  EXPECT_EQ(all->erase(pool, "key1").status, 0);
+  EXPECT_EQ(all->stat(pool, "key1").status, ENOENT);
+  EXPECT_EQ(all->erase(pool, "key1").status, ENOENT);
+  // Copies from somebody who does not serve the slot are refused, whatever epoch it names.
+  const auto forger = store_rig::open(rig.server("a").over_unix());
+  const auto value = value_of(1);
+  const auto forged = forger->make_put(*forger->open_pool("p"), "key2", memory_of(value), {});
+  forged->fields.copy = store_wire::copy_terms{map.epoch, 12345, 1ull << 62, 0};
+  EXPECT_EQ(forger->run(forged).status, EREMOTE);
+}
+
+TEST_F(store_cluster, NothingIsLostWhileServersComeAndGo) {
+  cluster_rig rig;
+  rig.start("a");
+  const auto first = rig.open();
+  const auto pool = rig.make_pool(*first, "p", 2), lone = rig.make_pool(*first, "lone", 1);
+  // Two copies need two servers; one needs one.
+  EXPECT_EQ(put(*first, lone, "x", value_of(1)).status, 0);
+  rig.start("b");
+  std::atomic<bool> stop{false};
+  std::atomic<std::uint64_t> done{0};
+  std::string problem;
+  std::thread writer([&] {
+    const auto mine = rig.open();
+    const auto at = mine->open_pool("p");
+    for (std::uint64_t i = 0; !stop && at; ++i) {
+      const auto put_now = put(*mine, *at, "key" + std::to_string(i % 500), value_of(i));
+      if (put_now.status != 0) {
+        problem = put_now.text;
+        break;
+      }
+      done = i + 1;
+    }
+  });
+  EXPECT_TRUE(rig.settled({"a", "b"}));
+  rig.start("c");
+  EXPECT_TRUE(rig.settled({"a", "b", "c"}));
+  rig.stop("a");
+  EXPECT_TRUE(wait_until(rig.etcd().client(), [](const auto& now) { return is_settled(now, {"b", "c"}, 2); }));
+  rig.start("a");
+  EXPECT_TRUE(rig.settled({"a", "b", "c"}));
+  stop = true;
+  writer.join();
+  EXPECT_EQ(problem, "");
+  EXPECT_GT(done, 100u);
+  for (std::uint64_t i = done > 500 ? done - 500 : 0; i < done; ++i)
+    EXPECT_EQ(read_back(*first, pool, "key" + std::to_string(i % 500), value_of(i)), "");
+  EXPECT_EQ(read_back(*first, lone, "x", value_of(1)), "") << "moved, too";
+  // The copies are the same everywhere, by version and checksum.
+  const auto map = first->map();
+  for (std::uint64_t key = 0; key < std::min<std::uint64_t>(done, 500); ++key) {
+    const std::string name = "key" + std::to_string(key);
+    std::set<std::pair<std::uint64_t, std::uint32_t>> versions;
+    for (const auto& server : map.units[store_client::unit_of(2, name)].copies) {
+      auto& engine = rig.server(server).server().engine();
+      const auto info = engine.stat(engine.find_pool("p")->id, name);
+      ASSERT_TRUE(info) << server << ": " << name;
+      versions.emplace(info->version, info->crc32c);
+    }
+    EXPECT_EQ(versions.size(), 1u) << name;
+  }
+}
+
+TEST_F(store_cluster, ADamagedValueIsTakenFromAnotherCopyAndHealed) {
+  cluster_rig rig;
+  for (const char* name : {"a", "b"}) rig.start(name);
+  ASSERT_TRUE(rig.settled({"a", "b"}));
+  const auto all = rig.open();
+  const auto pool = rig.make_pool(*all, "p", 2);
+  const auto good = value_of(7, 100'000);
+  ASSERT_EQ(put(*all, pool, "k", good).status, 0);
+  const std::string server = all->map().units[store_client::unit_of(2, "k")].copies.front();
+  auto& engine = rig.server(server).server().engine();
+  const auto session = engine.open_session();
+  const auto value = engine.lookup(session, engine.find_pool("p")->id, "k");
+  ASSERT_TRUE(value) << value.error().message;
+  engine.arena().base[value->segments.front().offset_bytes + 5000] ^= std::byte{1};
+  store_client::get_request how;
+  how.verify = true;
+  bytes_t out(good.size());
+  const auto got = all->get(pool, "k", memory_of(out), how);
+  EXPECT_EQ(got.status, 0) << got.text;
+  EXPECT_TRUE(out == good);
+  EXPECT_EQ(got.result.version, value->info.version);
+  EXPECT_EQ(read_back(*all, pool, "k", good), "") << "healed, not only served";
+  engine.close_session(session);
+  // The only copy of a pool without others stays what it is, and says so.
+  const auto lone = rig.make_pool(*all, "lone", 1);
+  ASSERT_EQ(put(*all, lone, "k", good).status, 0);
+  const std::string keeper = all->map().units[store_client::unit_of(1, "k")].copies.front();
+  auto& other = rig.server(keeper).server().engine();
+  const auto owner = other.open_session();
+  const auto pinned = other.lookup(owner, other.find_pool("lone")->id, "k");
+  ASSERT_TRUE(pinned);
+  other.arena().base[pinned->segments.front().offset_bytes] ^= std::byte{1};
+  EXPECT_EQ(all->get(lone, "k", memory_of(out), how).status, EBADMSG);
+  other.close_session(owner);
+}
+
+TEST_F(store_cluster, WithoutEtcdNobodyServesAndAfterwardsAllIsThere) {
+  cluster_rig rig;
+  for (const char* name : {"a", "b"}) rig.start(name);
+  ASSERT_TRUE(rig.settled({"a", "b"}));
+  const auto all = rig.open();
+  const auto pool = rig.make_pool(*all, "p", 2);
+  ASSERT_EQ(put(*all, pool, "k", value_of(1)).status, 0);
+  rig.etcd().process().signal(SIGSTOP);
+  // Until the leases are out by the servers' own clocks; then reads are refused, too: others might serve by now.
+  const auto one = rig.open(50);
+  const auto again = one->open_pool("p");
+  ASSERT_TRUE(again);
+  const std::uint64_t until = monotonic_ns() + 20'000'000'000;
+  int status = 0;
+  do status = one->stat(*again, "k").status;
+  while (status != EAGAIN && monotonic_ns() < until);
+  EXPECT_EQ(status, EAGAIN);
+  EXPECT_NE(put(*one, *again, "k", value_of(2)).status, 0);
+  rig.etcd().process().signal(SIGCONT);
+  ASSERT_TRUE(rig.settled({"a", "b"}));
+  EXPECT_EQ(put(*all, pool, "k2", value_of(3)).status, 0);
+  EXPECT_EQ(read_back(*all, pool, "k2", value_of(3)), "");
+  EXPECT_EQ(all->stat(pool, "k").status, 0);
+}
+
+}  // namespace
+}  // namespace pl::store_test

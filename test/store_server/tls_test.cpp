@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// TLS on TCP: certificates at both ends, the client's says who it is. The certificates are made by the openssl program.
+#include <cstdlib>
+#include <fstream>
+
+#include "store_rig.hpp"
+#include "text.hpp"
+
+namespace pl::store_test {
+namespace {
+
+class store_tls : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::system("command -v openssl >/dev/null") != 0)
+      GTEST_SKIP() << "the openssl program is missing (Debian: openssl)";
+    folder_ = rig_.directory() + "/pki";
+    std::filesystem::create_directory(folder_);
+    authority("ca");
+    certificate("server", "ca", "IP:127.0.0.1");
+    certificate("client", "ca", "URI:spiffe://site/trainer");
+    rig_.config.tls = {path("server.crt"), path("server.key"), path("ca.crt")};
+  }
+  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  void run(const std::string& words) { ASSERT_EQ(std::system(("openssl " + words + " 2>/dev/null").c_str()), 0) << words; }
+  void authority(const std::string& name) {
+    run(format("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=%s -keyout %s -out %s",
+               name.c_str(), path(name + ".key").c_str(), path(name + ".crt").c_str()));
+  }
+  void certificate(const std::string& name, const std::string& by, const std::string& alternative) {
+    std::ofstream(path(name + ".ext")) << "subjectAltName=" << alternative << "\n";
+    run(format("req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=%s -keyout %s -out %s", name.c_str(),
+               path(name + ".key").c_str(), path(name + ".csr").c_str()));
+    run(format("x509 -req -days 2 -in %s -CA %s -CAkey %s -CAcreateserial -extfile %s -out %s", path(name + ".csr").c_str(),
+               path(by + ".crt").c_str(), path(by + ".key").c_str(), path(name + ".ext").c_str(),
+               path(name + ".crt").c_str()));
+  }
+  store_client::client_options as(const std::string& name, const std::string& authority_name = "ca") const {
+    auto how = rig_.over_tcp();
+    how.timeout_ms = 3000;
+    how.where.tls_certificate = path(name + ".crt");
+    how.where.tls_key = path(name + ".key");
+    how.where.tls_authority = path(authority_name + ".crt");
+    return how;
+  }
+  store_rig rig_;
+  std::string folder_;
+};
+
+TEST_F(store_tls, ValuesTravelAndTheCertificateSaysWho) {
+  rig_.config.admins = {"uid:" + std::to_string(geteuid())};
+  rig_.start();
+  const auto admin = store_rig::open(rig_.over_unix());
+  store_wire::pool_settings settings;
+  settings.access = "cert:spiffe://site/trainer=rw";
+  const auto pool = make_pool(*admin, "p", settings);
+  make_pool(*admin, "closed", {0, 0, store_wire::durability::durable, false, true, "uid:99=r"});
+  const auto store = store_rig::open(as("client"));
+  ASSERT_NE(store, nullptr);
+  EXPECT_EQ(store->way(), store_wire::path::tls);
+  ASSERT_TRUE(store->open_pool("p"));
+  for (const std::size_t bytes : {100u, 9u << 20}) {
+    const auto value = random_value(bytes, bytes);
+    const auto told = put(*store, pool, "k", value);
+    ASSERT_EQ(told.status, 0) << told.text;
+    EXPECT_EQ(told.result.way, store_wire::path::tls);
+    EXPECT_EQ(get(*store, pool, "k", bytes), value);
+  }
+  EXPECT_EQ(store->open_pool("closed").code(), EACCES);
+}
+
+TEST_F(store_tls, StrangersAreRefusedAtBothEnds) {
+  authority("stranger_ca");
+  certificate("stranger", "stranger_ca", "URI:spiffe://site/trainer");
+  certificate("elsewhere", "ca", "IP:127.0.0.2");
+  rig_.start();
+  EXPECT_FALSE(store_client::client::open(as("stranger")));               // the server does not know who signed it
+  EXPECT_FALSE(store_client::client::open(as("client", "stranger_ca")));  // the client does not know who signed the server
+  EXPECT_FALSE(store_client::client::open(rig_.over_tcp()));              // no TLS at all
+  rig_.stop();
+  rig_.config.tls.certificate = path("elsewhere.crt");
+  rig_.config.tls.key = path("elsewhere.key");
+  rig_.start();
+  EXPECT_FALSE(store_client::client::open(as("client")));  // a certificate of another host
+}
+
+}  // namespace
+}  // namespace pl::store_test

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// peerlane store cluster: what etcd says of a cluster, and what an operator changes there.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <sstream>
+#include <thread>
+
+#include "clock.hpp"
+#include "membership.hpp"
+#include "options.hpp"
+#include "store_commands.hpp"
+#include "text.hpp"
+
+namespace pl::store_tools {
+namespace {
+
+using store_client::cluster_map;
+using store_client::cluster_server;
+using store_client::kPlacements;
+using store_cluster::cluster_view;
+using store_cluster::etcd;
+using tools::tool_failure;
+
+constexpr auto kEtcdTimeout = std::chrono::milliseconds(3000);
+constexpr int kAttempts = 50;  // others change the map too
+
+struct load {
+  unsigned serves = 0, copies = 0, joining = 0;
+};
+
+load load_of(const cluster_map& map, const std::string& name) {
+  load out;
+  for (const auto& at : map.units) {
+    if (at.has(name)) ++(at.copies.front() == name ? out.serves : out.copies);
+    if (at.fills(name)) ++out.joining;
+  }
+  return out;
+}
+
+// Units whose copies are not (yet) where they belong, and those that nobody serves.
+struct unsettled {
+  unsigned moving = 0, unserved = 0, short_of_copies = 0;
+};
+
+unsettled unsettled_of(const cluster_view& now) {
+  unsettled out;
+  for (unsigned unit = 0; unit < kPlacements; ++unit) {
+    const auto& at = now.map.units[unit];
+    const auto wanted = store_cluster::wanted_on(now.map, unit);
+    if (at.copies.empty() || !now.alive.contains(at.copies.front())) ++out.unserved;
+    else if (at.copies.size() < store_cluster::least_copies(unit)) ++out.short_of_copies;
+    const bool same = at.joining.empty() && !wanted.empty() && at.copies.size() == wanted.size() &&
+                      at.copies.front() == wanted.front() &&
+                      std::all_of(wanted.begin(), wanted.end(), [&](const auto& one) { return at.has(one); });
+    if (!same) ++out.moving;
+  }
+  return out;
+}
+
+void print_status(const cluster_view& now) {
+  std::printf("epoch %llu, %zu pools\n", static_cast<unsigned long long>(now.map.epoch), now.pools.size());
+  std::printf("%-16s %-22s %-8s %-6s %7s %7s %7s\n", "server", "address", "role", "alive", "serves", "copies", "joining");
+  for (const auto& [name, one] : now.map.servers) {
+    const auto mine = load_of(now.map, name);
+    std::printf("%-16s %-22s %-8s %-6s %7u %7u %7u\n", name.c_str(), one.endpoint.c_str(), store_client::name_of(one.as),
+                now.alive.contains(name) ? "yes"
+                : one.down               ? "down"
+                                         : "no",
+                mine.serves, mine.copies, mine.joining);
+  }
+  const auto left = unsettled_of(now);
+  std::printf(
+      "of %u units (64 slots each, a table for each number of copies): %u on the move, %u that nobody serves, "
+      "%u that take no puts for want of a second copy\n",
+      kPlacements, left.moving, left.unserved, left.short_of_copies);
+}
+
+// Changes a server's part in the map.
+void set_role(const etcd& at, const std::string& cluster, const std::string& name, cluster_server::role role) {
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    auto now = tools::must(store_cluster::read_view(at, cluster));
+    const auto found = now.map.servers.find(name);
+    if (found == now.map.servers.end())
+      throw tool_failure(format("cluster %s has no server %s", cluster.c_str(), name.c_str()));
+    if (found->second.as == role || (role == cluster_server::role::leaving && found->second.as == cluster_server::role::out))
+      return;
+    found->second.as = role;
+    ++now.map.epoch;
+    const std::string key = store_cluster::cluster_prefix(cluster) + "map";
+    if (tools::must(at.transact({{key, now.map_revision}}, {{key, to_text(now.map), 0, false}}))) return;
+  }
+  throw tool_failure("the slot map changes all the time: try again");
+}
+
+// Until everything is where it belongs. False: not in time.
+bool wait_until_settled(const etcd& at, const std::string& cluster, std::int64_t seconds) {
+  const std::uint64_t until = monotonic_ns() + static_cast<std::uint64_t>(seconds) * 1'000'000'000;
+  for (;;) {
+    const auto now = tools::must(store_cluster::read_view(at, cluster));
+    const auto left = unsettled_of(now);
+    const bool leaving = std::any_of(now.map.servers.begin(), now.map.servers.end(),
+                                     [](const auto& one) { return one.second.as == cluster_server::role::leaving; });
+    if (now.map_revision != 0 && left.moving == 0 && !leaving) return true;
+    if (monotonic_ns() >= until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+}  // namespace
+
+int run_cluster(const tools::invocation& call) {
+  std::string action = "status", name, addresses = "http://127.0.0.1:2379", cluster = "default";
+  std::int64_t wait_s = 0;
+  tools::command_parser parser(call, "Shows a cluster of stores; takes servers in and out");
+  parser.app()
+      .add_option("ACTION", action,
+                  "status; add NAME: it gets slots (again; a server that starts for the first time is in by itself); "
+                  "remove NAME: its slots move to others, then it can be stopped; rebalance: waits until all slots are "
+                  "where they belong")
+      ->check(CLI::IsMember({"status", "add", "remove", "rebalance"}));
+  parser.app().add_option("NAME", name, "Server");
+  parser.text("--cluster", addresses, "etcd's addresses, http://HOST:PORT,... [" + addresses + "]");
+  parser.text("--cluster-name", cluster, "Which cluster, if several share an etcd [default]");
+  parser.integer("--wait-s", wait_s, 0, 86400, "Seconds to wait until the slots have moved [0; rebalance: 600]");
+  if (const auto code = parser.parse()) return *code;
+  std::vector<std::string> urls;
+  std::stringstream in(addresses);
+  for (std::string one; std::getline(in, one, ',');) urls.push_back(one);
+  const auto at = tools::must(etcd::at(urls, kEtcdTimeout));
+  const bool about_one = action == "add" || action == "remove";
+  if (about_one == name.empty())
+    throw tool_failure(about_one ? action + " whom? Give the server's name" : "NAME is for add and remove");
+  if (action == "add") set_role(at, cluster, name, cluster_server::role::in);
+  if (action == "remove") set_role(at, cluster, name, cluster_server::role::leaving);
+  if (action == "rebalance" && wait_s == 0) wait_s = 600;
+  const bool settled = wait_s == 0 || wait_until_settled(at, cluster, wait_s);
+  const auto now = tools::must(store_cluster::read_view(at, cluster));
+  if (now.map_revision == 0) throw tool_failure(format("there is no cluster %s in this etcd", cluster.c_str()));
+  print_status(now);
+  if (!settled) throw tool_failure("the slots have not all moved in that time; they go on");
+  return tools::kExitOk;
+}
+
+}  // namespace pl::store_tools

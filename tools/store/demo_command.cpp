@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// peerlane store gpu-direct-demo: the steps and the lines of MCAS's GPU-direct example, with what it left out: a warm-up,
+// every byte compared, the path named, and the link's own rate measured in the same run.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+
+#include "clock.hpp"
+#include "gpu.hpp"
+#include "own_server.hpp"
+#include "planner_session.hpp"
+#include "reach.hpp"
+#include "report.hpp"
+#include "statistics.hpp"
+#include "store_commands.hpp"
+#include "text.hpp"
+
+namespace pl::store_tools {
+namespace {
+
+using tools::tool_failure;
+constexpr unsigned char kFill = 0xbb;
+constexpr double kMiB = 1024.0 * 1024.0;
+
+struct demo_options {
+  tools::common_options common;
+  reach_options where;
+  std::string server, level = "volatile", device;
+  std::uint64_t bytes = 128u << 20;
+  std::int64_t rounds = 10, patience_s = 30, debug = 0;
+};
+
+struct rate {
+  std::vector<double> ns;  // of each round
+  double bytes = 0;
+  double total_ns() const {
+    double out = 0;
+    for (const double one : ns) out += one;
+    return out;
+  }
+  double gb_per_s() const { return bytes * static_cast<double>(ns.size()) / total_ns(); }
+  double gib_per_s() const { return gb_per_s() * 1e9 / (1024.0 * kMiB); }
+  double mib_per_s() const { return gb_per_s() * 1e9 / kMiB; }
+};
+
+class demo {
+ public:
+  demo(const demo_options& options, const tools::gpu_session& gpu, tools::planner_session& copies)
+      : options_(options),
+        gpu_(gpu),
+        copies_(copies),
+        buffer_(gpu, options.bytes),
+        host_(gpu, options.bytes),
+        store_(reach(options.where, &*copies, &gpu.cuda())) {
+    mine_ = tools::must(store_->look_at(buffer_.get(), options.bytes));
+    pool_ = pool_of(*store_, "gpuPool", true);
+  }
+
+  void run(result_file& results) {
+    std::printf("TLS: %s\n", store_->way() == store_wire::path::tls ? "on" : "off");
+    std::printf("Handshakes: 1\n");
+    int count = 0;
+    gpu_.check(gpu_.cuda().cuDeviceGetCount(&count), "cuDeviceGetCount");
+    char name[256] = "";
+    gpu_.check(gpu_.cuda().cuDeviceGetName(name, sizeof name, gpu_.device()), "cuDeviceGetName");
+    std::printf("%d device(s) found\n[pid = %d, dev = %d] device name = [%s]\n", count, getpid(), gpu_.ordinal(), name);
+    std::printf("Allocated GPU buffer: %.0f MiB at 0x%llx\n", static_cast<double>(options_.bytes) / kMiB,
+                static_cast<unsigned long long>(buffer_.get()));
+    std::printf("Registered with the store: %s\n", registration().c_str());
+    fill(0);
+    view();
+    const rate put = puts();
+    std::printf("GPU --> MCAS Throughput: %.2f MB/s\n", put.mib_per_s());
+    gpu_.check(gpu_.cuda().cuMemsetD8_v2(buffer_.get(), 0, options_.bytes), "cuMemsetD8");
+    gpu_.synchronize();
+    view();
+    const rate get = gets();
+    std::printf("GPU <-- MCAS Throughput: %.2f MB/s\n", get.mib_per_s());
+    view();
+    tell(put, get, results);
+  }
+
+ private:
+  std::string registration() const {
+    const std::string why = store_->why_no_shm(), not_pinned = store_->why_not_pinned();
+    if (!why.empty()) return "through the socket (" + why + ")";
+    return not_pinned.empty() ? "the store's memory is mapped"
+                              : "the store's memory is mapped, not pinned (" + not_pinned + ")";
+  }
+
+  // Every round has bytes of its own, so that one round's value cannot pass for another's.
+  unsigned char byte_at(std::int64_t round, std::size_t i) const {
+    return round == 0 ? kFill : static_cast<unsigned char>(i * 131 + (i >> 12) + static_cast<std::size_t>(round) * 7);
+  }
+  void fill(std::int64_t round) {
+    auto* at = static_cast<unsigned char*>(host_.data());
+    for (std::size_t i = 0; i < options_.bytes; ++i) at[i] = byte_at(round, i);
+    gpu_.check(gpu_.cuda().cuMemcpyHtoD_v2(buffer_.get(), at, options_.bytes), "cuMemcpyHtoD");
+    gpu_.synchronize();
+  }
+  void verify(std::int64_t round, const char* what) {
+    auto* at = static_cast<unsigned char*>(host_.data());
+    std::memset(at, 0, options_.bytes);
+    gpu_.check(gpu_.cuda().cuMemcpyDtoH_v2(at, buffer_.get(), options_.bytes), "cuMemcpyDtoH");
+    for (std::size_t i = 0; i < options_.bytes; ++i)
+      if (at[i] != byte_at(round, i))
+        throw tool_failure(format("%s: byte %zu is 0x%02x, not 0x%02x", what, i, at[i], byte_at(round, i)));
+  }
+  void view() {
+    unsigned char three[3] = {};
+    gpu_.check(gpu_.cuda().cuMemcpyDtoH_v2(three, buffer_.get(), sizeof three), "cuMemcpyDtoH");
+    std::printf("Viewed from GPU: 0x%x 0x%x 0x%x\n", three[0], three[1], three[2]);
+  }
+
+  template <class Step>
+  rate timed(const Step& step) {
+    rate out;
+    out.bytes = static_cast<double>(options_.bytes);
+    step();  // warm-up: mappings, pinning
+    for (std::int64_t i = 0; i < options_.rounds; ++i) {
+      const std::uint64_t begin = monotonic_ns();
+      step();
+      out.ns.push_back(static_cast<double>(monotonic_ns() - begin));
+    }
+    return out;
+  }
+  rate puts() {
+    store_client::put_request how;
+    how.level = durability_option(options_.level);
+    return timed([&] { put_ = must(store_->run(store_->make_put(pool_, "key0", mine_, how))); });
+  }
+  rate gets() {
+    const rate out = timed([&] {
+      get_ = must(store_->run(store_->make_get(pool_, "key0", mine_, {})));
+      if (get_.moved_bytes != options_.bytes) throw tool_failure("a get brought fewer bytes than were put");
+    });
+    verify(0, "get after the rounds");
+    // Once more with bytes that nobody has seen before, from end to end.
+    fill(1);
+    must(store_->run(store_->make_put(pool_, "key1", mine_, {})));
+    gpu_.check(gpu_.cuda().cuMemsetD8_v2(buffer_.get(), 0, options_.bytes), "cuMemsetD8");
+    gpu_.synchronize();
+    must(store_->run(store_->make_get(pool_, "key1", mine_, {})));
+    verify(1, "put and get of new bytes");
+    fill(0);
+    return out;
+  }
+  // The copy engine's own rate to and from pinned memory of this process.
+  rate link(copy::direction way) {
+    const auto host = copy::address_of(host_.data());
+    return timed([&] {
+      if (way == copy::direction::to_host)
+        gpu_.check(gpu_.cuda().cuMemcpyDtoHAsync_v2(copy::host_pointer(host), buffer_.get(), options_.bytes, nullptr),
+                   "cuMemcpyDtoHAsync");
+      else
+        gpu_.check(gpu_.cuda().cuMemcpyHtoDAsync_v2(buffer_.get(), copy::host_pointer(host), options_.bytes, nullptr),
+                   "cuMemcpyHtoDAsync");
+      gpu_.check(gpu_.cuda().cuStreamSynchronize(nullptr), "cuStreamSynchronize");
+    });
+  }
+
+  void row(result_file& results, const char* direction, const rate& took, const rate& limit,
+           const store_client::reply& got) {
+    nlohmann::json one = latency_fields(took.ns);
+    one["kind"] = "transfer";
+    one["direction"] = direction;
+    one["size_bytes"] = options_.bytes;
+    one["path"] = store_wire::name_of(got.result.way);
+    one["durability"] = store_wire::name_of(got.result.reached);
+    one["bandwidth_gb_per_s"] = took.gb_per_s();
+    one["link_gb_per_s"] = limit.gb_per_s();
+    one["ratio_to_link"] = took.gb_per_s() / limit.gb_per_s();
+    results.add_row(one);
+    std::printf("%-4s %8.2f GB/s %8.2f GiB/s  %5.1f %% of the link's %.2f GB/s  path %s, %s\n", direction, took.gb_per_s(),
+                took.gib_per_s(), 100 * took.gb_per_s() / limit.gb_per_s(), limit.gb_per_s(),
+                store_wire::name_of(got.result.way), store_wire::name_of(got.result.reached));
+  }
+  void tell(const rate& put, const rate& get, result_file& results) {
+    const rate out = link(copy::direction::to_host), in = link(copy::direction::to_device);
+    fill(0);
+    std::printf("verified: every byte, of both values\n");
+    row(results, "put", put, out, put_);
+    row(results, "get", get, in, get_);
+    if (const std::string why = store_->why_not_pinned(); !why.empty()) results.add_note("arena not pinned: " + why);
+    std::printf("end of gpu direct demo\n");
+  }
+
+  const demo_options& options_;
+  const tools::gpu_session& gpu_;
+  tools::planner_session& copies_;
+  tools::device_memory buffer_;
+  tools::host_memory host_;
+  std::unique_ptr<store_client::client> store_;
+  store_client::memory mine_;
+  std::uint32_t pool_ = 0;
+  store_client::reply put_, get_;
+};
+
+}  // namespace
+
+int run_gpu_direct_demo(const tools::invocation& call) {
+  demo_options options;
+  tools::command_parser parser(
+      call, "MCAS's GPU-direct example: puts a GPU buffer into the store and gets it back, timed and verified");
+  parser.text("--server", options.server, "The store: path of its socket or HOST:PORT [a server of its own]");
+  parser.integer("--debug", options.debug, 0, 3, "As MCAS's; says nothing more here");
+  parser.integer("--patience", options.patience_s, 1, 3600, "Seconds for one operation");
+  parser.text("--device", options.device, "As MCAS's network device; not used: same-host copies need none");
+  parser.size("--size", options.bytes, "Bytes of the buffer");
+  parser.integer("--rounds", options.rounds, 1, 100'000, "Timed puts, and gets");
+  parser.text("--durability", options.level, "What the puts survive: volatile, logged, durable [volatile]");
+  add(parser, options.where);
+  parser.common(options.common);
+  if (const auto code = parser.parse()) return *code;
+  if (!options.server.empty())
+    (options.server.find('/') != std::string::npos ? options.where.socket : options.where.connect) = options.server;
+  options.where.timeout_ms = options.patience_s * 1000;
+  std::optional<own_server> own;
+  if (options.where.socket.empty() && options.where.connect.empty()) {
+    // Room for two values, and for the new version of one while the old one is still there.
+    const std::uint64_t arena = std::max<std::uint64_t>(64u << 20, 4 * options.bytes);
+    const std::uint64_t chunk = arena >= (256u << 20) ? 256u << 20 : 16u << 20;
+    own.emplace(options.where.data,
+                std::vector<std::string>{"--arena", std::to_string(arena), "--chunk", std::to_string(chunk)});
+    options.where.socket = own->socket();
+  }
+  const tools::gpu_session gpu(options.common.gpu, false);
+  tools::report report(call, options.common, "store gpu-direct-demo");
+  report.describe(&gpu, nullptr, tools::place_thread(options.common, gpu.bus_id(), gpu.simulated()));
+  report.file().set_parameter("size_bytes", options.bytes);
+  report.file().set_parameter("rounds", options.rounds);
+  report.file().set_parameter("durability", options.level);
+  {
+    tools::planner_session copies(gpu);
+    demo(options, gpu, copies).run(report.file());
+  }
+  report.write();
+  return tools::kExitOk;
+}
+
+}  // namespace pl::store_tools

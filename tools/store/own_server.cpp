@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "own_server.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "text.hpp"
+#include "tool.hpp"
+
+namespace pl::store_tools {
+namespace {
+
+// The server's first line says where it listens.
+std::string first_line(int from) {
+  std::string out;
+  for (char c; out.size() < 4096 && read(from, &c, 1) == 1 && c != '\n';) out += c;
+  return out;
+}
+
+}  // namespace
+
+own_server::own_server(std::string directory, const std::vector<std::string>& more)
+    : directory_(std::move(directory)), temporary_(directory_.empty()) {
+  if (temporary_) {
+    std::string pattern = (std::filesystem::temp_directory_path() / "peerlane-store-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr)
+      throw tools::tool_failure(format("%s: %s", pattern.c_str(), errno_text(errno).c_str()));
+    directory_ = pattern;
+  }
+  std::vector<std::string> words = {"peerlane", "store",       "serve",       "--data", directory_,
+                                    "--listen", "127.0.0.1:0", "--log-level", "warn"};
+  words.insert(words.end(), more.begin(), more.end());
+  std::vector<char*> arguments;
+  for (auto& one : words) arguments.push_back(one.data());
+  arguments.push_back(nullptr);
+  int line[2];
+  if (pipe2(line, O_CLOEXEC) != 0) throw tools::tool_failure("pipe: " + errno_text(errno));
+  process_ = fork();
+  if (process_ == 0) {
+    dup2(line[1], STDOUT_FILENO);
+    execv("/proc/self/exe", arguments.data());
+    _exit(127);
+  }
+  close(line[1]);
+  const std::string said = first_line(line[0]);
+  close(line[0]);
+  const auto at = said.find("TCP ");
+  if (at == std::string::npos) throw tools::tool_failure("the store's server did not start; its reason stands above");
+  endpoint_ = said.substr(at + 4);
+}
+
+own_server::~own_server() {
+  if (process_ > 0) {
+    kill(process_, SIGTERM);
+    waitpid(process_, nullptr, 0);
+  }
+  std::error_code ignored;
+  if (temporary_) std::filesystem::remove_all(directory_, ignored);
+}
+
+}  // namespace pl::store_tools

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// A server of a command's own, for demonstrations and benchmarks: a process of this program on a directory of its own.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace pl::store_tools {
+
+// Made before CUDA is initialised: the process is forked. Throws when the server does not come up.
+class own_server {
+ public:
+  // `directory` empty: a new one in TMPDIR, deleted at the end. `more`: options of `peerlane store serve`.
+  explicit own_server(std::string directory, const std::vector<std::string>& more = {});
+  // SIGTERM, and waits until it has drained.
+  ~own_server();
+  own_server(const own_server&) = delete;
+  own_server& operator=(const own_server&) = delete;
+  std::string socket() const { return directory_ + "/store.sock"; }
+  const std::string& endpoint() const { return endpoint_; }  // TCP, as bound
+
+ private:
+  std::string directory_, endpoint_;
+  bool temporary_;
+  pid_t process_ = -1;
+};
+
+}  // namespace pl::store_tools

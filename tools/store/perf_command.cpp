@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+// peerlane store perf: kvstore-perf's tests and option names, YCSB A to F, and a cache of large values; closed loop, or open
+// loop with latencies from the moment at which an operation was due.
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <thread>
+
+#include "clock.hpp"
+#include "own_server.hpp"
+#include "perf_load.hpp"
+#include "reach.hpp"
+#include "report.hpp"
+#include "store_commands.hpp"
+#include "text.hpp"
+
+namespace pl::store_tools {
+namespace {
+
+using tools::tool_failure;
+
+struct perf_options {
+  tools::common_options common;
+  reach_options where;
+  std::vector<std::string> tests = {"put", "get"};
+  std::string server, pool_name = "perf", level;
+  std::uint64_t value_length = 0, arena = 256u << 20;
+  std::int64_t elements = 10'000, key_length = 8, clients = 1, depth = 16, duration_s = 0, rate = 0, seed = 1;
+  std::int64_t read_pct = -1, insert_erase_pct = 0, get_attr_pct = 0;
+};
+
+struct tally {
+  latency_histogram latency;
+  std::uint64_t operations = 0, bytes = 0, failed = 0, missing = 0, wrong = 0;
+  store_client::reply last;
+  std::string why;
+};
+
+// One client's part of one test.
+class driver {
+ public:
+  driver(const perf_options& options, const perf_mix& mix, const std::string& pool, std::uint64_t client)
+      : options_(options),
+        load_(mix, static_cast<std::uint64_t>(options.elements), static_cast<std::uint64_t>(options.seed),
+              static_cast<std::uint64_t>(options.clients), client),
+        client_(client),
+        store_(reach(options.where)),
+        pool_(pool_of(*store_, pool)),
+        level_(durability_option(options.level)),
+        slots_(static_cast<std::size_t>(options.depth)) {
+    // Memory that is touched for the first time costs more than the operation, so it is touched before the clock runs.
+    if (slots_.size() * mix.highest_bytes <= kMostTouched)
+      for (auto& at : slots_) at.value.resize(mix.highest_bytes);
+  }
+
+  // Every element once, as quickly as it goes.
+  void fill() {
+    for (auto key = client_; key < static_cast<std::uint64_t>(options_.elements);
+         key += static_cast<std::uint64_t>(options_.clients)) {
+      slot& at = free_slot();
+      begin(at, {perf_kind::put, key, load_.bytes_of(key)}, monotonic_ns());
+    }
+    finish();
+    if (sum.failed > 0) throw tool_failure(sum.why);
+    sum = {};
+  }
+
+  void run(std::uint64_t begin_ns, std::uint64_t end_ns, std::uint64_t operations) {
+    const std::uint64_t pause_ns =
+        options_.rate > 0
+            ? static_cast<std::uint64_t>(1e9 * static_cast<double>(options_.clients) / static_cast<double>(options_.rate))
+            : 0;
+    std::uint64_t due_ns = begin_ns;
+    for (std::uint64_t i = 0; i < operations || end_ns != 0; ++i) {
+      std::uint64_t now = monotonic_ns();
+      if (end_ns != 0 && now >= end_ns) break;
+      if (pause_ns != 0) {
+        due_ns += pause_ns;
+        for (; now < due_ns; now = monotonic_ns()) collect();
+      }
+      slot& at = free_slot();
+      begin(at, load_.next(), pause_ns != 0 ? due_ns : monotonic_ns());
+      if (pause_ns != 0) start_made();
+    }
+    finish();
+  }
+  tally sum;
+
+ private:
+  struct slot {
+    store_client::operation_ptr op;
+    perf_step step;
+    std::string value;
+    std::uint64_t since_ns = 0;
+    bool second = false;  // of read, modify, write
+  };
+
+  std::string key_of(std::uint64_t key) const { return format("%0*" PRIu64, static_cast<int>(options_.key_length), key); }
+  store_client::memory memory_of(slot& at) {
+    return {reinterpret_cast<std::uint64_t>(at.value.data()), at.value.size(), std::nullopt};
+  }
+
+  void begin_put(slot& at) {
+    // Values say whose they are, at both ends.
+    at.value.resize(at.step.bytes);
+    const std::uint64_t mark = at.step.key * 0x9e3779b97f4a7c15ull;
+    if (at.value.size() >= 8) {
+      std::memcpy(at.value.data(), &mark, 8);
+      std::memcpy(at.value.data() + at.value.size() - 8, &mark, 8);
+    }
+    store_client::put_request how;
+    how.level = level_;
+    at.op = store_->make_put(pool_, key_of(at.step.key), memory_of(at), how);
+  }
+  void begin(slot& at, const perf_step& step, std::uint64_t since_ns) {
+    at.step = step;
+    at.since_ns = since_ns;
+    at.second = false;
+    switch (step.what) {
+      case perf_kind::put:
+      case perf_kind::insert:
+        begin_put(at);
+        break;
+      case perf_kind::get:
+      case perf_kind::read_modify_write:
+        at.value.resize(step.bytes);
+        at.op = store_->make_get(pool_, key_of(step.key), memory_of(at), {});
+        break;
+      case perf_kind::erase:
+        at.op = store_->make_erase(pool_, key_of(step.key), {});
+        break;
+      case perf_kind::get_attribute:
+        at.op = store_->make_plain(store_wire::opcode::stat, pool_, key_of(step.key));
+        break;
+      case perf_kind::scan: {
+        store_client::key_search what;
+        what.after = key_of(step.key);
+        what.limit = 1 + step.key % 100;
+        at.op = store_->make_find(pool_, what);
+        break;
+      }
+    }
+    made_.push_back(at.op);
+  }
+  // What was made since the last wait starts together: one system call for all.
+  void start_made() {
+    if (!made_.empty()) store_->start(made_);
+    made_.clear();
+  }
+
+  void ended(slot& at) {
+    const auto& got = at.op->got;
+    const bool read = at.step.what == perf_kind::get || at.step.what == perf_kind::read_modify_write;
+    if (read && !at.second && got.status == 0 && at.value.size() >= 8) {
+      const std::uint64_t mark = at.step.key * 0x9e3779b97f4a7c15ull;
+      if (got.moved_bytes != at.value.size() || std::memcmp(at.value.data(), &mark, 8) != 0 ||
+          std::memcmp(at.value.data() + at.value.size() - 8, &mark, 8) != 0)
+        ++sum.wrong;
+    }
+    if (at.step.what == perf_kind::read_modify_write && !at.second && got.status == 0) {
+      at.second = true;
+      begin_put(at);
+      store_->start(at.op);
+      return;
+    }
+    if (got.status == ENOENT) ++sum.missing;
+    else if (got.status != 0) {
+      ++sum.failed;
+      sum.why = got.text;
+    } else {
+      sum.last = got;
+    }
+    ++sum.operations;
+    sum.bytes += got.moved_bytes;
+    sum.latency.add(monotonic_ns() - at.since_ns);
+    at.op.reset();
+  }
+  void collect() {
+    for (auto& at : slots_)
+      if (at.op && store_->test(at.op)) ended(at);
+  }
+  slot& free_slot() {
+    for (;;) {
+      for (std::size_t i = 0; i < slots_.size(); ++i) {
+        slot& at = slots_[next_++ % slots_.size()];
+        if (at.op && at.op->done()) ended(at);
+        if (!at.op) return at;
+      }
+      slot& oldest = slots_[next_ % slots_.size()];
+      start_made();
+      store_->wait(oldest.op);
+    }
+  }
+  void finish() {
+    start_made();
+    for (auto& at : slots_)
+      while (at.op) {
+        store_->wait(at.op);
+        ended(at);
+      }
+  }
+
+  static constexpr std::uint64_t kMostTouched = 1u << 30;
+  const perf_options& options_;
+  perf_load load_;
+  std::uint64_t client_;
+  std::unique_ptr<store_client::client> store_;
+  std::uint32_t pool_;
+  std::optional<store_wire::durability> level_;
+  std::vector<slot> slots_;
+  std::vector<store_client::operation_ptr> made_;
+  std::size_t next_ = 0;
+};
+
+template <class Step>
+void on_all(std::vector<std::unique_ptr<driver>>& drivers, const Step& step) {
+  std::vector<std::thread> threads;
+  std::vector<std::string> problems(drivers.size());
+  for (std::size_t i = 0; i < drivers.size(); ++i)
+    threads.emplace_back([&, i] {
+      try {
+        step(*drivers[i]);
+      } catch (const tool_failure& why) { problems[i] = why.what(); }
+    });
+  for (auto& one : threads) one.join();
+  for (const auto& why : problems)
+    if (!why.empty()) throw tool_failure(why);
+}
+
+bool run_test(const perf_options& options, const std::string& test, result_file& results) {
+  auto mix = mix_of(test, options.value_length);
+  if (!mix)
+    throw tool_failure(
+        format("there is no test \"%s\": put, get, put_direct, get_direct, erase, update, throughput, ycsb-a .. ycsb-f, llm",
+               test.c_str()));
+  if (test == "throughput") {
+    const std::int64_t others = options.insert_erase_pct + options.get_attr_pct;
+    const std::int64_t reads = options.read_pct >= 0 ? options.read_pct : std::max<std::int64_t>(0, 80 - others);
+    if (reads + others > 100)
+      throw tool_failure("--read_pct, --insert_erase_pct and --get_attr_pct are more than 100 together");
+    mix->put = static_cast<unsigned>(100 - reads - others);
+    mix->insert = mix->erase = static_cast<unsigned>(options.insert_erase_pct / 2);
+    mix->get_attribute = static_cast<unsigned>(options.get_attr_pct);
+  }
+  const std::string pool = options.pool_name + "-" + test;
+  {
+    const auto store = reach(options.where);
+    pool_of(*store, pool, true);
+  }
+  std::vector<std::unique_ptr<driver>> drivers;
+  for (std::int64_t i = 0; i < options.clients; ++i)
+    drivers.push_back(std::make_unique<driver>(options, *mix, pool, static_cast<std::uint64_t>(i)));
+  if (mix->put != 100 || test == "update") on_all(drivers, [](driver& one) { one.fill(); });
+  const std::uint64_t begin_ns = monotonic_ns();
+  const std::uint64_t end_ns =
+      options.duration_s > 0 ? begin_ns + static_cast<std::uint64_t>(options.duration_s) * 1'000'000'000 : 0;
+  on_all(drivers, [&](driver& one) {
+    one.run(begin_ns, end_ns, static_cast<std::uint64_t>((options.elements + options.clients - 1) / options.clients));
+  });
+  const double seconds = 1e-9 * static_cast<double>(monotonic_ns() - begin_ns);
+  tally all;
+  for (const auto& one : drivers) {
+    all.latency.merge(one->sum.latency);
+    all.operations += one->sum.operations;
+    all.bytes += one->sum.bytes;
+    all.failed += one->sum.failed;
+    all.missing += one->sum.missing;
+    all.wrong += one->sum.wrong;
+    if (one->sum.last.status == 0) all.last = one->sum.last;
+    if (!one->sum.why.empty()) all.why = one->sum.why;
+  }
+  const auto us = [&](double fraction) { return 1e-3 * static_cast<double>(all.latency.quantile(fraction)); };
+  const double rate = static_cast<double>(all.operations) / seconds, gb = 1e-9 * static_cast<double>(all.bytes) / seconds;
+  std::printf("%-12s %11.0f op/s %8.3f GB/s  us: p50 %9.1f p99 %9.1f p99.9 %9.1f max %9.1f  path %s", test.c_str(), rate, gb,
+              us(0.5), us(0.99), us(0.999), 1e-3 * static_cast<double>(all.latency.highest()),
+              store_wire::name_of(all.last.result.way));
+  if (all.missing > 0) std::printf("  not there: %" PRIu64, all.missing);
+  std::printf("\n");
+  nlohmann::json row = {{"kind", "load"},
+                        {"test", test},
+                        {"loop", options.rate > 0 ? "open" : "closed"},
+                        {"clients", options.clients},
+                        {"depth", options.depth},
+                        {"value_lowest_bytes", mix->lowest_bytes},
+                        {"value_highest_bytes", mix->highest_bytes},
+                        {"operations", all.operations},
+                        {"failed", all.failed},
+                        {"missing", all.missing},
+                        {"wrong", all.wrong},
+                        {"seconds", seconds},
+                        {"operations_per_s", rate},
+                        {"bandwidth_gb_per_s", gb},
+                        {"path", store_wire::name_of(all.last.result.way)},
+                        {"durability", options.level.empty() ? "pool" : options.level},
+                        {"latency_ns_mean", all.latency.mean()},
+                        {"latency_ns_max", all.latency.highest()}};
+  for (const auto& [name, fraction] :
+       {std::pair{"latency_ns_p50", 0.5}, {"latency_ns_p90", 0.9}, {"latency_ns_p99", 0.99}, {"latency_ns_p99.9", 0.999}})
+    row[name] = all.latency.quantile(fraction);
+  results.add_row(row);
+  if (all.wrong > 0) std::printf("%-12s %" PRIu64 " values were not those that were put\n", "", all.wrong);
+  if (all.failed > 0) std::printf("%-12s %" PRIu64 " operations failed: %s\n", "", all.failed, all.why.c_str());
+  return all.wrong == 0 && all.failed == 0;
+}
+
+}  // namespace
+
+int run_perf(const tools::invocation& call) {
+  perf_options options;
+  tools::command_parser parser(call, "Benchmark of a store: kvstore-perf's tests, YCSB and a cache of large values");
+  parser.app()
+      .add_option("--test", options.tests,
+                  "put, get, put_direct, get_direct, erase, update, throughput, ycsb-a .. ycsb-f, llm [put get]")
+      ->delimiter(',');
+  parser.text("--server", options.server, "The store: path of its socket or HOST:PORT [a server of its own]");
+  parser.text("--pool_name", options.pool_name, "Pools are named so, and after the test");
+  parser.integer("--elements", options.elements, 1, 1'000'000'000, "Keys, and operations without --duration");
+  parser.integer("--key_length", options.key_length, 1, 1000, "Bytes of a key at least");
+  parser.size("--value_length", options.value_length, "Bytes of a value; 0: the test's");
+  parser.integer("--cores", options.clients, 1, 256, "Clients, each a thread with a connection");
+  parser.integer("--depth", options.depth, 1, 4096, "Operations that a client has under way");
+  parser.integer("--duration", options.duration_s, 0, 86'400, "Seconds; 0: --elements operations");
+  parser.integer("--rate", options.rate, 0, 100'000'000, "Open loop: operations a second of all clients; 0: closed loop");
+  parser.integer("--read_pct", options.read_pct, -1, 100, "throughput: share of gets; -1: 80");
+  parser.integer("--insert_erase_pct", options.insert_erase_pct, 0, 100, "throughput: share of inserts and erases");
+  parser.integer("--get_attr_pct", options.get_attr_pct, 0, 100, "throughput: share of questions for attributes");
+  parser.integer("--seed", options.seed, 0, INT64_MAX, "Of the order of keys");
+  parser.text("--durability", options.level, "volatile, logged or durable [the pool's: durable]");
+  parser.size("--arena", options.arena, "Memory tier of a server of its own");
+  add(parser, options.where);
+  parser.common(options.common, false);
+  if (const auto code = parser.parse()) return *code;
+  if (!options.server.empty())
+    (options.server.find('/') != std::string::npos ? options.where.socket : options.where.connect) = options.server;
+  std::optional<own_server> own;
+  if (options.where.socket.empty() && options.where.connect.empty()) {
+    own.emplace(options.where.data, std::vector<std::string>{"--arena", std::to_string(options.arena), "--chunk", "16M"});
+    options.where.socket = own->socket();
+  }
+  tools::report report(call, options.common, "store perf");
+  report.describe(nullptr, nullptr, "unknown");
+  report.file().set_parameter("elements", options.elements);
+  report.file().set_parameter("rate", options.rate);
+  bool passed = true;
+  for (const auto& test : options.tests) passed = run_test(options, test, report.file()) && passed;
+  report.file().set_pass(passed);
+  report.write();
+  return passed ? tools::kExitOk : tools::kExitFailed;
+}
+
+}  // namespace pl::store_tools

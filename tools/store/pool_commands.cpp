@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// peerlane store pool, ls, find, sync, stats.
+#include <CLI/CLI.hpp>
+#include <cinttypes>
+#include <cstdio>
+
+#include "reach.hpp"
+#include "store_commands.hpp"
+#include "text.hpp"
+
+namespace pl::store_tools {
+namespace {
+
+using store_wire::opcode;
+using tools::tool_failure;
+
+std::vector<store_wire::pool_entry> pools_of(store_client::client& store) {
+  const auto got = must(store.run(store.make_plain(opcode::pool_list, 0, {})));
+  return tools::must(store_wire::decode_pools(got.body));
+}
+
+void print_pools(store_client::client& store) {
+  std::printf("%-24s %10s %14s %14s %-10s %-4s %s\n", "pool", "keys", "bytes", "quota bytes", "durability", "shm", "access");
+  for (const auto& one : pools_of(store))
+    std::printf("%-24s %10" PRIu64 " %14" PRIu64 " %14" PRIu64 " %-10s %-4s %s\n", one.name.c_str(), one.keys, one.bytes,
+                one.settings.size_bytes, store_wire::name_of(one.settings.level), one.settings.allow_shm ? "yes" : "no",
+                one.settings.access.empty() ? "everybody" : one.settings.access.c_str());
+}
+
+// Every key, a page at a time.
+void print_keys(const reach_options& where, store_client::client& store, const std::string& pool_name,
+                store_client::key_search what, std::uint64_t limit, bool lengthy) {
+  const auto cluster = cluster_of(where, store);
+  const auto pool = cluster ? pool_of(*cluster, pool_name) : pool_of(store, pool_name);
+  for (std::uint64_t printed = 0;;) {
+    const auto got = must(cluster ? cluster->find(pool, what) : store.run(store.make_find(pool, what)));
+    for (const auto& one : tools::must(store_wire::decode_keys(got.body))) {
+      if (limit != 0 && printed++ >= limit) return;
+      if (lengthy) std::printf("%14" PRIu64 " %10" PRIu64 "  %s\n", one.value_bytes, one.version, one.key.c_str());
+      else std::printf("%s\n", one.key.c_str());
+    }
+    if (!got.more) return;
+    what.after = got.fields.after.value_or("");
+  }
+}
+
+}  // namespace
+
+int run_ls(const tools::invocation& call) {
+  reach_options where;
+  std::string pool_name;
+  bool lengthy = false;
+  tools::command_parser parser(call, "Lists the pools, or the keys of one");
+  parser.app().add_option("POOL", pool_name, "Pool; without one: the pools");
+  parser.flag("-l", lengthy, "With bytes and version of each value");
+  add(parser, where);
+  if (const auto code = parser.parse()) return *code;
+  const auto store = reach(where);
+  if (pool_name.empty()) print_pools(*store);
+  else print_keys(where, *store, pool_name, {}, 0, lengthy);
+  return tools::kExitOk;
+}
+
+int run_find(const tools::invocation& call) {
+  reach_options where;
+  std::string pool_name;
+  store_client::key_search what;
+  std::int64_t limit = 0;
+  bool lengthy = false;
+  tools::command_parser parser(call, "Lists keys by prefix or regular expression (POSIX extended), in order");
+  parser.app().add_option("POOL", pool_name, "Pool")->required();
+  parser.text("--prefix", what.prefix, "Keys that begin so");
+  parser.text("--regex", what.regex, "Keys in which this is found");
+  parser.text("--after", what.after, "Keys behind this one");
+  parser.integer("--limit", limit, 0, INT64_MAX, "At most so many; 0: all");
+  parser.flag("-l", lengthy, "With bytes and version of each value");
+  add(parser, where);
+  if (const auto code = parser.parse()) return *code;
+  const auto store = reach(where);
+  print_keys(where, *store, pool_name, what, static_cast<std::uint64_t>(limit), lengthy);
+  return tools::kExitOk;
+}
+
+int run_pool(const tools::invocation& call) {
+  reach_options where;
+  std::string action, name, level;
+  store_wire::pool_settings settings;
+  std::uint64_t keys = 0;
+  std::int64_t copies = 1;
+  bool no_shm = false;
+  tools::command_parser parser(call, "Makes, changes or deletes a pool");
+  parser.app()
+      .add_option("ACTION", action, "create, set or delete")
+      ->required()
+      ->check(CLI::IsMember({"create", "set", "delete"}));
+  parser.app().add_option("POOL", name, "Pool")->required();
+  parser.text("--durability", level, "volatile, logged or durable: what puts survive that ask for nothing [durable]");
+  parser.size("--quota", settings.size_bytes, "Bytes of values; 0: no limit");
+  parser.size("--quota-keys", keys, "Keys; 0: no limit");
+  parser.text("--access", settings.access, "PRINCIPAL=RIGHTS,... with rights of r, w, a [everybody reads and writes]");
+  parser.integer("--copies", copies, 1, store_client::kMaxCopies, "In a cluster: servers that each value is on [1]");
+  parser.flag("--no-pool-shm", no_shm, "Clients do not reach this pool through shared memory");
+  add(parser, where);
+  if (const auto code = parser.parse()) return *code;
+  settings.level = durability_option(level).value_or(store_wire::durability::durable);
+  settings.max_keys = keys;
+  settings.allow_shm = !no_shm;
+  settings.copies = static_cast<std::uint8_t>(copies);
+  const auto store = reach(where);
+  const opcode op = action == "create" ? opcode::pool_create : action == "set" ? opcode::pool_set : opcode::pool_delete;
+  const auto one = store->make_plain(op, 0, name);
+  if (op != opcode::pool_delete) one->fields.settings = settings;
+  must(store->run(one));
+  return tools::kExitOk;
+}
+
+int run_sync(const tools::invocation& call) {
+  reach_options where;
+  std::string name;
+  tools::command_parser parser(call, "Waits until everything acknowledged for a pool is durable");
+  parser.app().add_option("POOL", name, "Pool")->required();
+  add(parser, where);
+  if (const auto code = parser.parse()) return *code;
+  const auto store = reach(where);
+  if (const auto cluster = cluster_of(where, *store)) {
+    must(cluster->sync(pool_of(*cluster, name)));
+  } else {
+    must(store->run(store->make_plain(opcode::sync, pool_of(*store, name), {})));
+  }
+  return tools::kExitOk;
+}
+
+int run_stats(const tools::invocation& call) {
+  reach_options where;
+  tools::command_parser parser(call, "Prints the server's metrics in Prometheus' text format");
+  add(parser, where);
+  if (const auto code = parser.parse()) return *code;
+  const auto store = reach(where);
+  std::fputs(must(store->run(store->make_plain(opcode::stats, 0, {}))).body.c_str(), stdout);
+  return tools::kExitOk;
+}
+
+}  // namespace pl::store_tools

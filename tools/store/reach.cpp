@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reach.hpp"
+
+#include "env.hpp"
+#include "text.hpp"
+
+namespace pl::store_tools {
+
+using tools::tool_failure;
+
+void add(tools::command_parser& parser, reach_options& options) {
+  parser.text("--socket", options.socket, "The store's unix socket [PEERLANE_STORE]");
+  parser.text("--connect", options.connect, "The store's address, HOST:PORT [PEERLANE_STORE]");
+  parser.text("--data", options.data, "The store's data directory, which holds its socket");
+  parser.text("--tls-cert", options.tls_certificate, "TLS: this client's certificate, PEM");
+  parser.text("--tls-key", options.tls_key, "TLS: its private key, PEM");
+  parser.text("--tls-ca", options.tls_authority, "TLS: the authority that signed the store's certificate, PEM");
+  parser.text("--require-path", options.require, "Fail instead of going another way: shm-direct, unix, tcp or tls");
+  parser.flag("--no-shm", options.no_shm, "Do not map the store's memory");
+  parser.integer("--timeout-ms", options.timeout_ms, 1, 3'600'000, "Time for one operation");
+}
+
+store_client::address address_of(const reach_options& options) {
+  store_client::address out;
+  out.socket = options.socket;
+  out.endpoint = options.connect;
+  if (out.socket.empty() && !options.data.empty()) out.socket = options.data + "/store.sock";
+  if (out.socket.empty() && out.endpoint.empty()) {
+    const std::string given = env_read("PEERLANE_STORE").text;
+    (given.find('/') != std::string::npos ? out.socket : out.endpoint) = given;
+  }
+  if (out.socket.empty() && out.endpoint.empty())
+    throw tool_failure("where is the store? Give --socket PATH, --connect HOST:PORT or --data DIR, or set PEERLANE_STORE");
+  const int files = !options.tls_certificate.empty() + !options.tls_key.empty() + !options.tls_authority.empty();
+  if (files != 0 && files != 3) throw tool_failure("TLS needs --tls-cert, --tls-key and --tls-ca, all three");
+  out.tls_certificate = options.tls_certificate;
+  out.tls_key = options.tls_key;
+  out.tls_authority = options.tls_authority;
+  return out;
+}
+
+std::unique_ptr<store_client::client> reach(const reach_options& options, copy::planner* copies,
+                                            const cu::driver_table* cuda) {
+  store_client::client_options how;
+  how.where = address_of(options);
+  how.timeout_ms = static_cast<unsigned>(options.timeout_ms);
+  how.copies = copies;
+  how.cuda = cuda;
+  how.use_shm = !options.no_shm;
+  if (!options.require.empty()) {
+    const auto way = store_wire::path_of(options.require);
+    if (!way) throw tool_failure(format("--require-path %s: there is no such path", options.require.c_str()));
+    how.require = *way;
+  }
+  return tools::must(store_client::client::open(how));
+}
+
+std::unique_ptr<store_client::router> cluster_of(const reach_options& options, store_client::client& store) {
+  const auto got = store.run(store.make_plain(store_wire::opcode::cluster_map, 0, {}));
+  if (got.status != 0) return nullptr;
+  if (!options.require.empty()) throw tool_failure("--require-path: a cluster's servers are reached by TCP");
+  store_client::router_options how;
+  how.security = address_of(options);
+  how.timeout_ms = static_cast<unsigned>(options.timeout_ms);
+  if (!how.security.endpoint.empty()) how.servers.push_back(how.security.endpoint);
+  for (const auto& [name, one] : tools::must(store_client::read_cluster_map(got.body)).servers)
+    how.servers.push_back(one.endpoint);
+  return tools::must(store_client::router::open(how));
+}
+
+namespace {
+
+template <class Store>
+std::uint32_t open_or_make(Store& store, const std::string& name, bool make) {
+  auto found = store.open_pool(name);
+  if (!found && found.code() == ENXIO && make) {
+    found = store.create_pool(name, {});
+    if (!found && found.code() == EEXIST) found = store.open_pool(name);  // somebody else was quicker
+  }
+  return tools::must(std::move(found));
+}
+
+}  // namespace
+
+std::uint32_t pool_of(store_client::client& store, const std::string& name, bool make) {
+  return open_or_make(store, name, make);
+}
+std::uint32_t pool_of(store_client::router& cluster, const std::string& name, bool make) {
+  return open_or_make(cluster, name, make);
+}
+
+store_client::reply must(store_client::reply got) {
+  if (got.status != 0) throw tool_failure(got.text);
+  return got;
+}
+
+std::optional<store_wire::durability> durability_option(const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  const auto level = store_wire::durability_of(name);
+  if (!level) throw tool_failure(format("durability %s: volatile, logged or durable", name.c_str()));
+  return level;
+}
+
+std::string told(const store_client::reply& got) {
+  const std::string copies = got.result.copies > 1 ? format(", %u copies", got.result.copies) : std::string();
+  return format("path %s, %s%s, version %llu", store_wire::name_of(got.result.way), store_wire::name_of(got.result.reached),
+                copies.c_str(), static_cast<unsigned long long>(got.result.version));
+}
+
+}  // namespace pl::store_tools

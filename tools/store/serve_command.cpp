@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// peerlane store serve.
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "options.hpp"
+#include "server.hpp"
+#include "store_commands.hpp"
+#include "text.hpp"
+#include "word_list.hpp"
+
+namespace pl::store_tools {
+namespace {
+
+using store_server::server_config;
+
+std::string text_of_file(const std::string& path) {
+  std::ifstream in(path);
+  std::stringstream all;
+  all << in.rdbuf();
+  if (!in) throw tools::tool_failure(format("config file %s cannot be read", path.c_str()));
+  return all.str();
+}
+
+// The file first, whatever the order on the command line: options are there to differ from it.
+std::string config_path_in(const std::vector<std::string>& arguments) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--config" && i + 1 < arguments.size()) return arguments[i + 1];
+    if (arguments[i].starts_with("--config=")) return arguments[i].substr(9);
+  }
+  return {};
+}
+
+}  // namespace
+
+int run_serve(const tools::invocation& call) {
+  server_config config;
+  // A thread that looks for work takes a CPU that somebody else could use: where there are few, it sleeps at once.
+  if (std::thread::hardware_concurrency() > 4) config.spin_us = 50;
+  std::string config_path = config_path_in(call.arguments);
+  if (!config_path.empty()) tools::must(store_server::read_config(text_of_file(config_path), config));
+  bool print_schema = false, check_only = false;
+  std::string etcd;
+  auto lease = static_cast<std::int64_t>(config.lease_s), repair = static_cast<std::int64_t>(config.repair_s);
+  auto threads = static_cast<std::int64_t>(config.threads), spin = static_cast<std::int64_t>(config.spin_us);
+  tools::command_parser parser(call, "Serves the store in a directory until SIGTERM, which lets requests under way end");
+  parser.text("--data", config.data, "Directory that holds everything; made if it is missing");
+  parser.text("--socket", config.socket, "Unix socket; none: no socket [DATA/store.sock]");
+  parser.text("--listen", config.listen, "HOST:PORT for TCP; none: no TCP [" + config.listen + "]");
+  parser.text("--metrics", config.metrics, "HOST:PORT of the Prometheus endpoint [none]");
+  parser.text("--config", config_path, "JSON file with these and more settings (--print-schema)");
+  parser.text("--tls-cert", config.tls.certificate, "TLS: the server's certificate, PEM");
+  parser.text("--tls-key", config.tls.key, "TLS: its private key, PEM");
+  parser.text("--tls-client-ca", config.tls.client_authority, "TLS: the authority of the clients that are let in, PEM");
+  parser.flag("--insecure", config.insecure, "Listen beyond the loopback interface without TLS");
+  parser.size("--arena", config.arena_bytes, "Memory tier");
+  parser.size("--chunk", config.chunk_bytes, "What clients map and register at once");
+  parser.flag("--huge-pages", config.huge_pages, "Huge pages for the memory tier");
+  parser.text("--cluster", etcd, "One of a cluster: etcd's addresses, http://HOST:PORT,...");
+  parser.text("--cluster-name", config.cluster_name, "Which cluster, if several share an etcd [default]");
+  parser.text("--name", config.name, "This server's name in its cluster");
+  parser.text("--advertise", config.advertise, "HOST:PORT where clients and other servers reach it [--listen]");
+  parser.integer("--lease-s", lease, 2, 60, "Seconds without etcd after which it stops serving [5]");
+  parser.integer("--repair-s", repair, 0, 86400, "Seconds after which a dead server's copies are made on others [60]");
+  parser.integer("--threads", threads, 1, 64, "Threads that serve connections");
+  parser.integer("--spin-us", spin, 0, 1000, "How long a thread looks for more work before it sleeps");
+  parser.text("--log", config.log, "Log file [standard error]");
+  parser.text("--log-level", config.log_level, "debug, info, warn or error [info]");
+  parser.flag("--check", check_only, "Say whether the settings are good, and exit");
+  parser.flag("--print-schema", print_schema, "Print the JSON schema of the config file and exit");
+  if (const auto code = parser.parse()) return *code;
+  if (print_schema) {
+    std::fputs(store_server::config_schema().c_str(), stdout);
+    return tools::kExitOk;
+  }
+  config.threads = static_cast<std::uint64_t>(threads);
+  config.lease_s = static_cast<std::uint64_t>(lease);
+  config.repair_s = static_cast<std::uint64_t>(repair);
+  if (!etcd.empty()) config.cluster = tools::split_list(etcd);
+  config.spin_us = static_cast<std::uint64_t>(spin);
+  if (check_only) {
+    tools::must(store_server::check(config));
+    return tools::kExitOk;
+  }
+  const auto server = tools::must(store_server::server::open(config));
+  server->stop_on_signals();
+  std::printf("store %s: socket %s, TCP %s\n", config.data.c_str(),
+              server->socket_path().empty() ? "none" : server->socket_path().c_str(),
+              server->tcp_endpoint().empty() ? "none" : server->tcp_endpoint().c_str());
+  if (!server->metrics_endpoint().empty()) std::printf("metrics http://%s/metrics\n", server->metrics_endpoint().c_str());
+  std::fflush(stdout);
+  tools::must(server->run());
+  return tools::kExitOk;
+}
+
+}  // namespace pl::store_tools

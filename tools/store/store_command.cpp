@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// peerlane store: a persistent store of values, for host and GPU memory (docs/store.md).
+#include "store_commands.hpp"
+#include "subcommand.hpp"
+
+namespace pl::store_tools {
+namespace {
+
+constexpr tools::subcommand kSubcommands[] = {
+    {"serve", "serves the store in a directory", run_serve},
+    {"put", "puts a file's bytes as a value", run_put},
+    {"get", "writes a value's bytes into a file", run_get},
+    {"ls", "pools, or the keys of one", run_ls},
+    {"find", "keys by prefix or regular expression", run_find},
+    {"stat", "what is known of a value", run_stat},
+    {"rm", "erases values", run_rm},
+    {"pool", "makes, changes or deletes a pool", run_pool},
+    {"sync", "waits until a pool's acknowledged values are durable", run_sync},
+    {"stats", "the server's metrics", run_stats},
+    {"cluster", "shows a cluster of stores, and moves its slots", run_cluster},
+    {"perf", "benchmark: kvstore-perf's tests, YCSB, a cache of large values", run_perf},
+    {"gpu-direct-demo", "MCAS's example: a GPU buffer into the store and back, timed and verified", run_gpu_direct_demo},
+};
+
+}  // namespace
+}  // namespace pl::store_tools
+
+namespace pl::tools {
+
+int run_store(const invocation& call) { return run_subcommand(call, "subcommand", store_tools::kSubcommands); }
+
+}  // namespace pl::tools

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// peerlane store put, get, stat, rm: values and files.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+
+#include "crc32c.hpp"
+#include "reach.hpp"
+#include "store_commands.hpp"
+#include "text.hpp"
+
+namespace pl::store_tools {
+namespace {
+
+using tools::tool_failure;
+
+// A file as memory; standard input and output are "-".
+class file_memory {
+ public:
+  static file_memory read(const std::string& path) {
+    file_memory out;
+    const int fd = path == "-" ? dup(STDIN_FILENO) : open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) throw tool_failure(format("%s: %s", path.c_str(), errno_text(errno).c_str()));
+    struct stat about {};
+    if (fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_size > 0) {
+      out.bytes_ = static_cast<std::size_t>(about.st_size);
+      void* at = mmap(nullptr, out.bytes_, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd, 0);
+      if (at != MAP_FAILED) out.mapped_ = at;
+    }
+    if (out.mapped_ == nullptr) {  // a pipe
+      char piece[65536];
+      for (ssize_t got; (got = ::read(fd, piece, sizeof piece)) > 0;) out.text_.append(piece, static_cast<std::size_t>(got));
+      out.bytes_ = out.text_.size();
+    }
+    close(fd);
+    return out;
+  }
+  file_memory(file_memory&& other) noexcept
+      : mapped_(std::exchange(other.mapped_, nullptr)), bytes_(other.bytes_), text_(std::move(other.text_)) {}
+  ~file_memory() {
+    if (mapped_ != nullptr) munmap(mapped_, bytes_);
+  }
+  const void* data() const { return mapped_ != nullptr ? mapped_ : text_.data(); }
+  std::size_t size() const { return bytes_; }
+
+ private:
+  file_memory() = default;
+  void* mapped_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::string text_;
+};
+
+void write_file(const std::string& path, std::string_view bytes) {
+  const int fd = path == "-" ? dup(STDOUT_FILENO) : open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) throw tool_failure(format("%s: %s", path.c_str(), errno_text(errno).c_str()));
+  while (!bytes.empty()) {
+    const auto done = ::write(fd, bytes.data(), bytes.size());
+    if (done <= 0) {
+      const int code = errno;
+      close(fd);
+      throw tool_failure(format("%s: %s", path.c_str(), errno_text(code).c_str()));
+    }
+    bytes.remove_prefix(static_cast<std::size_t>(done));
+  }
+  close(fd);
+}
+
+// A pool of a store, or of the cluster that the store is one of.
+class open_store {
+ public:
+  open_store(const reach_options& where, const std::string& pool, bool make_pool = false)
+      : store_(reach(where)), cluster_(cluster_of(where, *store_)) {
+    pool_ = cluster_ ? pool_of(*cluster_, pool, make_pool) : pool_of(*store_, pool, make_pool);
+  }
+  store_client::reply stat(const std::string& key) {
+    return cluster_ ? cluster_->stat(pool_, key) : store_->run(store_->make_plain(store_wire::opcode::stat, pool_, key));
+  }
+  store_client::reply put(const std::string& key, const store_client::memory& from, const store_client::put_request& how) {
+    return cluster_ ? cluster_->put(pool_, key, from, how) : store_->run(store_->make_put(pool_, key, from, how));
+  }
+  store_client::reply get(const std::string& key, const store_client::memory& into, const store_client::get_request& how) {
+    return cluster_ ? cluster_->get(pool_, key, into, how) : store_->run(store_->make_get(pool_, key, into, how));
+  }
+  // In their order.
+  std::vector<store_client::reply> erase(const std::vector<std::string>& keys) {
+    std::vector<store_client::reply> out;
+    if (cluster_) {
+      for (const auto& key : keys) out.push_back(cluster_->erase(pool_, key));
+      return out;
+    }
+    std::vector<store_client::operation_ptr> all;
+    for (const auto& key : keys) all.push_back(store_->make_erase(pool_, key, {}));
+    store_->start(all);
+    for (const auto& one : all) {
+      store_->wait(one);
+      out.push_back(one->got);
+    }
+    return out;
+  }
+
+ private:
+  std::unique_ptr<store_client::client> store_;
+  std::unique_ptr<store_client::router> cluster_;
+  std::uint32_t pool_ = 0;
+};
+
+struct condition_options {
+  bool if_absent = false;
+  std::int64_t if_version = 0;
+  void add(tools::command_parser& parser) {
+    parser.flag("--if-absent", if_absent, "Only if there is no such key (EEXIST)");
+    parser.integer("--if-version", if_version, 0, INT64_MAX, "Only if this is the present version (ESTALE)");
+  }
+  std::optional<store_wire::precondition> get() const {
+    if (if_absent) return store_wire::precondition{store_wire::condition::if_absent, 0};
+    if (if_version != 0)
+      return store_wire::precondition{store_wire::condition::if_version, static_cast<std::uint64_t>(if_version)};
+    return std::nullopt;
+  }
+};
+
+}  // namespace
+
+int run_put(const tools::invocation& call) {
+  reach_options where;
+  condition_options condition;
+  std::string pool_name, key, path, level;
+  bool make_pool = false;
+  tools::command_parser parser(call, "Puts a file's bytes as a value and says how they went and what they survive");
+  parser.app().add_option("POOL", pool_name, "Pool")->required();
+  parser.app().add_option("KEY", key, "Key")->required();
+  parser.app().add_option("FILE", path, "File; - is standard input")->required();
+  parser.text("--durability", level, "volatile, logged or durable [the pool's]");
+  parser.flag("--make-pool", make_pool, "Make the pool if there is none of this name");
+  condition.add(parser);
+  add(parser, where);
+  if (const auto code = parser.parse()) return *code;
+  const auto file = file_memory::read(path);
+  open_store store(where, pool_name, make_pool);
+  store_client::put_request how;
+  how.level = durability_option(level);
+  how.only = condition.get();
+  const auto got = must(store.put(key, {reinterpret_cast<std::uint64_t>(file.data()), file.size(), std::nullopt}, how));
+  if (got.result.has_crc && got.result.crc != arch::crc32c(file.data(), file.size()))
+    throw tool_failure("the store's checksum is not that of the file, which changed while it was put");
+  std::printf("put %s/%s: %zu bytes, %s\n", pool_name.c_str(), key.c_str(), file.size(), told(got).c_str());
+  return tools::kExitOk;
+}
+
+int run_get(const tools::invocation& call) {
+  reach_options where;
+  std::string pool_name, key, path;
+  std::uint64_t offset = 0, length = 0;
+  bool verify = false;
+  tools::command_parser parser(call, "Writes a value's bytes into a file");
+  parser.app().add_option("POOL", pool_name, "Pool")->required();
+  parser.app().add_option("KEY", key, "Key")->required();
+  parser.app().add_option("FILE", path, "File; - is standard output")->required();
+  parser.size("--offset", offset, "From this byte on");
+  parser.size("--length", length, "At most so many; 0: to the end");
+  parser.flag("--verify", verify, "Have the store hold the value against its checksum first");
+  add(parser, where);
+  if (const auto code = parser.parse()) return *code;
+  open_store store(where, pool_name);
+  store_client::get_request how;
+  how.offset = offset;
+  how.verify = verify;
+  std::string bytes;
+  store_client::reply got;
+  // The value may grow between the question for its length and the answer with its bytes.
+  for (;;) {
+    const auto known = must(store.stat(key)).result.value_bytes;
+    std::uint64_t wanted = known > offset ? known - offset : 0;
+    if (length != 0) wanted = std::min(wanted, length);
+    bytes.resize(wanted);
+    got = must(store.get(key, {reinterpret_cast<std::uint64_t>(bytes.data()), wanted, std::nullopt}, how));
+    if (got.result.value_bytes <= known || length != 0) break;
+  }
+  bytes.resize(got.moved_bytes);
+  const bool whole = offset == 0 && got.moved_bytes == got.result.value_bytes;
+  if (whole && got.result.has_crc && arch::crc32c(bytes.data(), bytes.size()) != got.result.crc)
+    throw tool_failure(format("%s/%s: the bytes are not those that were put (checksum)", pool_name.c_str(), key.c_str()));
+  write_file(path, bytes);
+  std::fprintf(path == "-" ? stderr : stdout, "get %s/%s: %zu bytes, %s\n", pool_name.c_str(), key.c_str(), bytes.size(),
+               told(got).c_str());
+  return tools::kExitOk;
+}
+
+int run_stat(const tools::invocation& call) {
+  reach_options where;
+  std::string pool_name, key;
+  tools::command_parser parser(call, "What is known of a value");
+  parser.app().add_option("POOL", pool_name, "Pool")->required();
+  parser.app().add_option("KEY", key, "Key")->required();
+  add(parser, where);
+  if (const auto code = parser.parse()) return *code;
+  const auto got = must(open_store(where, pool_name).stat(key)).result;
+  std::printf("bytes %" PRIu64 "\nversion %" PRIu64 "\ncrc32c %08x\ndurability %s\nuser_flags %u\nwritten_unix_ns %" PRId64
+              "\n",
+              got.value_bytes, got.version, got.crc, store_wire::name_of(got.reached), got.user_flags, got.written_unix_ns);
+  return tools::kExitOk;
+}
+
+int run_rm(const tools::invocation& call) {
+  reach_options where;
+  std::string pool_name;
+  std::vector<std::string> keys;
+  bool force = false;
+  tools::command_parser parser(call, "Erases values");
+  parser.app().add_option("POOL", pool_name, "Pool")->required();
+  parser.app().add_option("KEY", keys, "Keys")->required();
+  parser.flag("-f,--force", force, "Keys that are not there are no error");
+  add(parser, where);
+  if (const auto code = parser.parse()) return *code;
+  const auto all = open_store(where, pool_name).erase(keys);
+  int code = tools::kExitOk;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].status == 0 || (force && all[i].status == ENOENT)) continue;
+    std::fprintf(stderr, "%s: %s\n", keys[i].c_str(), all[i].text.c_str());
+    code = tools::kExitFailed;
+  }
+  return code;
+}
+
+}  // namespace pl::store_tools
