@@ -83,8 +83,13 @@ int gds_prepare_wait_value32(gds_wait_value32_t* desc, uint32_t* ptr, uint32_t v
 int gds_prepare_write_value32(gds_write_value32_t* desc, uint32_t* ptr, uint32_t value, int flags);
 int gds_prepare_write_memory(gds_write_memory_t* desc, uint8_t* dest, const uint8_t* src, size_t count, int flags);
 
-/* ---- Queue pairs: names only. Every call answers ENOSYS, gds_create_qp with NULL and errno. ------------------------------
- */
+/* ---- Queue pairs: of software, between processes of one node (gdsync/soft.h). ENOSYS: `context` is an adapter's, or this
+ * library was built without infiniband/verbs.h. One thread at a time per queue pair; requests end before their queue pair.
+ *
+ * gds_create_qp: RC or UD, no shared receive queue, flags 0; NULL with errno otherwise. *qp_init_attr gets the queues that
+ * were made. A send leaves when its stream comes to it, in the order in which sends were prepared. A wait is for the
+ * completion after all those that were waited for before; the CPU gets that completion (ibv_poll_cq) once the stream is past
+ * it, or gds_post_wait_cq has given the wait up. ENOMEM: max_send_wr or max_recv_wr are under way. */
 
 struct ibv_pd;
 struct ibv_context;
@@ -162,7 +167,7 @@ typedef struct gds_descriptor {
 } gds_descriptor_t;
 
 /* Queues them on the stream, in order, as stream memory operations; lists of up to 255 are one driver call. Returns at once.
- * flags: 0. EINVAL: a descriptor is none; nothing was queued then. ENOSYS: SEND or WAIT. ENOTSUP: the driver has no stream
+ * flags: 0. EINVAL: a descriptor is none; nothing was queued then. ENOTSUP: the driver has no stream
  * memory operations. Nothing but its word lets such a wait go. */
 int gds_stream_post_descriptors(CUstream stream, size_t n_descs, gds_descriptor_t* descs, int flags);
 /* The same list carried out by the CPU before it returns; waits spin. GPU memory: of gds_alloc_mapped_memory, or host memory

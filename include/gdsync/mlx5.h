@@ -29,7 +29,7 @@ typedef struct gds_mlx5_wait_info {
   uint32_t* flag_ptr;
   uint32_t flag_value;
 } gds_mlx5_wait_info_t;
-/* ENOSYS: there is no adapter behind this library. */
+/* Of a soft queue pair: one word is its doorbell, and its completions are counts. */
 int gds_mlx5_get_send_info(int count, const gds_send_request_t* requests, gds_mlx5_send_info_t* mlx5_infos);
 int gds_mlx5_get_wait_info(int count, const gds_wait_request_t* requests, gds_mlx5_wait_info_t* mlx5_infos);
 

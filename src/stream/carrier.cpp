@@ -12,11 +12,15 @@ namespace {
 // and now and then for what moves without being heard.
 constexpr unsigned kRoundsBetweenLooks = 8;
 
+constexpr std::uint64_t count_chunks(std::uint64_t bytes, std::uint64_t chunk_bytes) noexcept {
+  return bytes == 0 ? 1 : (bytes - 1) / chunk_bytes + 1;
+}
+
 }  // namespace
 
 carrier::carrier(std::shared_ptr<channel_core> core, link::messenger& messages, service& watch, landing& windows,
-                 staging_pool::ring slots)
-    : core_(std::move(core)), messages_(messages), watch_(watch), windows_(windows), slots_(std::move(slots)) {
+                 staging_pool::ring slots, const lane_cut& cut)
+    : core_(std::move(core)), messages_(messages), watch_(watch), windows_(windows), slots_(std::move(slots)), cut_(cut) {
   for (unsigned i = 0; i < kInbox; ++i) {
     inbox_[i].bytes = std::make_unique<std::byte[]>(kSlotBytes);
     expect_data(i);
@@ -28,17 +32,32 @@ carrier::carrier(std::shared_ptr<channel_core> core, link::messenger& messages, 
 
 // ---- The channel's thread
 
-bool carrier::has_room(std::uint64_t chunks) const noexcept {
+bool carrier::has_room(std::uint64_t bytes) const noexcept {
   if (puts_in_.load(std::memory_order_relaxed) - puts_out_.load(std::memory_order_acquire) >= kPuts) return false;
   const auto queued = queued_.load(std::memory_order_relaxed) - rung();
-  return queued == 0 || queued + chunks <= kMostQueued;
+  return queued == 0 || queued + count_chunks(bytes, cut_.chunk_of(bytes)) <= kMostQueued;
 }
 
 void carrier::publish(const put& what) noexcept {
   const auto number = puts_in_.load(std::memory_order_relaxed);
-  puts_[number % kPuts] = what;
+  const std::uint64_t before = queued_.load(std::memory_order_relaxed), chunk_bytes = cut_.chunk_of(what.bytes),
+                      chunks = count_chunks(what.bytes, chunk_bytes);
+  puts_[number % kPuts] = {what, before + 1, chunks, chunk_bytes};
   puts_in_.store(number + 1, std::memory_order_release);
-  queued_.store(what.first + what.chunks - 1, std::memory_order_seq_cst);
+  queued_.store(before + chunks, std::memory_order_seq_cst);
+}
+
+outlet::piece carrier::at(std::uint64_t number) const noexcept {
+  const auto& of = last();
+  const auto chunk = of.first + number;
+  piece out;
+  out.host = slots_.slot(chunk) + kHeadBytes;
+  out.gpu = slots_.gpu_slot(chunk) + kHeadBytes;
+  out.bytes = std::min(of.bytes - number * of.chunk_bytes, of.chunk_bytes);
+  if (chunk > left_.load(std::memory_order_acquire) + kSlots) out.staged = chunk - kSlots;
+  out.bell = chunk;
+  out.bell_word = doorbell_word();
+  return out;
 }
 
 void carrier::take_back() noexcept {
@@ -55,8 +74,9 @@ void carrier::armed() noexcept {
 }
 
 std::string carrier::report() const {
-  return "  proxy: " + std::to_string(queued()) + " chunks queued, " + std::to_string(rung()) + " ready to be sent, " +
-         std::to_string(left()) + " sent; " + std::to_string(got_.load(std::memory_order_relaxed)) + " have come\n";
+  return "  proxy: " + std::to_string(queued_.load(std::memory_order_relaxed)) + " chunks queued, " +
+         std::to_string(rung()) + " ready to be sent, " + std::to_string(left_.load(std::memory_order_acquire)) + " sent; " +
+         std::to_string(got_.load(std::memory_order_relaxed)) + " have come\n";
 }
 
 // ---- The service thread
@@ -84,12 +104,12 @@ bool carrier::send_rung() {
 void carrier::send(std::uint64_t chunk) {
   const auto number = puts_out_.load(std::memory_order_relaxed);
   const auto& of = puts_[number % kPuts];
-  const auto from = (chunk - of.first) * kChunkBytes;
+  const auto from = (chunk - of.first) * of.chunk_bytes;
   const bool is_last = chunk == of.first + of.chunks - 1;
   chunk_head head;
   head.window = of.window;
   head.offset = of.offset + from;
-  head.bytes = std::min<std::uint64_t>(of.bytes - from, kChunkBytes);
+  head.bytes = std::min(of.bytes - from, of.chunk_bytes);
   head.sequence = is_last ? of.sequence : 0;
   std::memcpy(slots_.slot(chunk), &head, sizeof head);
   const auto what = link::host_buffer(slots_.slot(chunk), kHeadBytes + head.bytes);
@@ -188,7 +208,10 @@ void carrier::expect_credit() {
       messages_.irecv(core_->peer, link::host_buffer(&credit_in_, sizeof credit_in_), tag(message_kind::credit));
 }
 
-void carrier::fail(const failure& why) { watch_.fail(*core_, why.code, why.message); }
+// Of a peer that has closed nothing is missing, and it wants nothing any more.
+void carrier::fail(const failure& why) {
+  if (!core_->has_peer_left()) watch_.fail(*core_, why.code, why.message);
+}
 
 // ---- The end
 
@@ -222,7 +245,9 @@ bool carrier::has_carried() const noexcept {
          credit_ == release_.load(std::memory_order_seq_cst);
 }
 
+// Messages have no bell: one is expected while a wait is queued.
 bool carrier::expects_bell() const noexcept {
+  if (core_->waits.load(std::memory_order_seq_cst) != core_->passed()) return true;
   const auto queued = queued_.load(std::memory_order_seq_cst), ready = rung();
   if (ready != begun_ || left_.load(std::memory_order_relaxed) != begun_) return true;
   if (queued != ready && armed_.load(std::memory_order_seq_cst) != queued) return true;

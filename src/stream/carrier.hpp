@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The service thread's part of executor X: sends what the stream has staged, stores what comes, and passes releases on.
+// Executor X by messages, for processes that share no memory: the service thread sends what the stream has staged, stores
+// what comes, and passes releases on.
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "channel_core.hpp"
 #include "landing.hpp"
+#include "lane.hpp"
 #include "messenger.hpp"
+#include "outlet.hpp"
 #include "service.hpp"
 #include "staging.hpp"
 
@@ -26,33 +30,32 @@ struct chunk_head {
   static constexpr std::uint32_t kMagic = 0x706c7831;
 };
 static_assert(sizeof(chunk_head) <= kHeadBytes);
+static_assert(kLaneChunkBytes <= kChunkBytes);
 
-class carrier final : public service_task {
+class carrier final : public outlet, public service_task {
  public:
   static constexpr std::uint64_t kPuts = 1024;       // that have not been sent
   static constexpr std::uint64_t kMostQueued = 256;  // chunks on streams: with their copies half of the driver's queue
 
-  struct put {
-    std::uint32_t window = 0;
-    std::uint64_t offset = 0, bytes = 0, sequence = 0;
-    std::uint64_t first = 0, chunks = 0;  // chunks are counted from 1
-  };
-
   carrier(std::shared_ptr<channel_core> core, link::messenger& messages, service& watch, landing& windows,
-          staging_pool::ring slots);
+          staging_pool::ring slots, const lane_cut& cut);
 
   // ---- The channel's thread
-  bool has_room(std::uint64_t chunks) const noexcept;
-  // Before its operations are queued. The last one can be taken back as long as none of its doorbells was queued.
-  void publish(const put& what) noexcept;
-  void take_back() noexcept;
-  void publish_release(std::uint64_t sequence) noexcept;
-  // An event behind all that was published wakes the service thread.
-  void armed() noexcept;
-  std::uint64_t queued() const noexcept { return queued_.load(std::memory_order_relaxed); }
-  std::uint64_t left() const noexcept { return left_.load(std::memory_order_acquire); }  // chunks whose slot is free again
-  std::byte* slot(std::uint64_t chunk) const noexcept { return slots_.slot(chunk) + kHeadBytes; }
-  std::string report() const;
+  bool has_room(std::uint64_t bytes) const noexcept override;
+  void publish(const put& what) noexcept override;
+  void take_back() noexcept override;
+  std::uint64_t pieces() const noexcept override { return last().chunks; }
+  piece at(std::uint64_t number) const noexcept override;
+  void publish_release(std::uint64_t sequence) noexcept override;
+  void armed() noexcept override;
+  wake_bell& who_carries() const noexcept override { return *watch_.bell(); }
+  std::shared_ptr<wake_bell> share_who_carries() const noexcept override { return watch_.bell(); }
+  bool must_listen() const noexcept override { return watch_.bell()->is_asleep(); }
+  cu::device_ptr doorbell_word() const noexcept override { return host() + offsetof(host_words, doorbell); }
+  cu::device_ptr consumed_word() const noexcept override { return host() + offsetof(host_words, consumed); }
+  cu::device_ptr sent_word() const noexcept override { return host() + offsetof(host_words, sent); }
+  std::uint64_t kernel_limit() const noexcept override { return 8 << 10; }
+  std::string report() const override;
 
   // ---- The service thread
   bool advance(bool has_heard) override;
@@ -65,9 +68,16 @@ class carrier final : public service_task {
     return got_ >= theirs.data && credits_got_ >= theirs.credits;
   }
   bool expects_bell() const noexcept override;
+  bool needs_messages() const noexcept override { return true; }
 
  private:
   static constexpr unsigned kInbox = 8;
+  // Chunks are counted from 1, over all puts.
+  struct chunked_put : put {
+    std::uint64_t first = 0, chunks = 0, chunk_bytes = 0;
+  };
+  const chunked_put& last() const noexcept { return puts_[(puts_in_.load(std::memory_order_relaxed) - 1) % kPuts]; }
+  cu::device_ptr host() const noexcept { return core_->words->host_on_gpu(core_->index); }
   bool send_rung();
   void send(std::uint64_t chunk);
   bool retire();
@@ -87,9 +97,10 @@ class carrier final : public service_task {
   service& watch_;
   landing& windows_;
   staging_pool::ring slots_;
+  const lane_cut cut_;
 
   // Written by the channel's thread.
-  std::array<put, kPuts> puts_;
+  std::array<chunked_put, kPuts> puts_;
   std::atomic<std::uint64_t> puts_in_{0}, queued_{0}, release_{0}, armed_{0}, release_armed_{0};
   // Written by the service thread.
   alignas(64) std::atomic<std::uint64_t> puts_out_{0}, left_{0};

@@ -7,13 +7,26 @@
 #include "clock.hpp"
 #include "context_parts.hpp"
 #include "fork_guard.hpp"
+#include "live_counter.hpp"
 #include "mem_ops.hpp"
 
 namespace pl::stream {
 
-channel::channel(context& of, std::shared_ptr<channel_core> core) : context_(&of), core_(std::move(core)) {}
+namespace {
+// For `peerlane top`.
+live_counter g_live_channels{"streams.channels", live_kind::level};
+live_pair g_live_puts{"streams.puts.count", "streams.puts.bytes"};
+live_counter g_live_waits{"streams.waits.count"};
+
+constexpr const char* kPeerLeft = "the peer has closed its end";
+}  // namespace
+
+channel::channel(context& of, std::shared_ptr<channel_core> core) : context_(&of), core_(std::move(core)) {
+  g_live_channels.add();
+}
 
 channel::~channel() {
+  g_live_channels.add(-1);
   if (check_process()) context_->parts_->close(*this);
 }
 
@@ -57,6 +70,7 @@ result<std::uint64_t> channel::put_signal(cu::stream_t on, const remote_window& 
                                std::to_string(to.bytes) + " bytes"};
   if (to.address == 0 && executor_->kind() == executor_kind::peer && bytes != 0)
     return failure{ENOTSUP, "this GPU cannot reach the window; open the channel with the proxy executor"};
+  if (core_->has_peer_left()) return failure{EPIPE, kPeerLeft};
   const auto sequence = core_->puts.load(std::memory_order_relaxed) + 1;
   put_request what{source, bytes, &to, offset, sequence, 0, -1};
   if (into->id != 0) return put_captured(on, what, *into);
@@ -64,6 +78,7 @@ result<std::uint64_t> channel::put_signal(cu::stream_t on, const remote_window& 
   if (const auto depth = core_->options.depth; depth != 0 && sequence > depth) what.released = sequence - depth;
   if (auto done = executor_->put(on, what); !done) return done.error();
   core_->puts.store(sequence, std::memory_order_release);
+  g_live_puts.add(bytes);
   return sequence;
 }
 
@@ -76,9 +91,8 @@ result<std::uint64_t> channel::wait_signal(cu::stream_t on) {
   const auto into = enter(on);
   if (!into) return into.error();
   if (into->id != 0) return wait_captured(on, *into);
-  const auto sequence = core_->waits.load(std::memory_order_relaxed) + 1;
-  if (auto done = wait_signal(on, sequence); !done) return done.error();
-  return sequence;
+  if (auto done = wait_signal(on, next_); !done) return done.error();
+  return next_++;
 }
 
 status channel::wait_signal(cu::stream_t on, std::uint64_t sequence) {
@@ -86,6 +100,7 @@ status channel::wait_signal(cu::stream_t on, std::uint64_t sequence) {
   if (!into) return into.error();
   if (into->id != 0) return failure{EINVAL, "a captured wait is for the next captured put, no other"};
   if (sequence == 0 || is_poisoned(sequence)) return failure{EINVAL, "puts are counted from 1"};
+  if (auto possible = can_come(sequence); !possible) return possible;
   const auto number = core_->waits.load(std::memory_order_relaxed) + 1;
   if (auto room = check(number, core_->reached()); !room) return room;
   core_->set_target(number, sequence);
@@ -94,8 +109,15 @@ status channel::wait_signal(cu::stream_t on, std::uint64_t sequence) {
       !done)
     return done;
   core_->waits.store(number, std::memory_order_seq_cst);
+  g_live_waits.add();
   executor_->wait_queued();
   return {};
+}
+
+status channel::can_come(std::uint64_t sequence) const {
+  if (core_->can_come(sequence)) return {};
+  return failure{EPIPE, std::string(kPeerLeft) + " after put " + std::to_string(core_->last_put_there.load()) + ": put " +
+                            std::to_string(sequence) + " will not come"};
 }
 
 status channel::queue_wait(cu::stream_t on, const wait_request& what) {
@@ -105,7 +127,7 @@ status channel::queue_wait(cu::stream_t on, const wait_request& what) {
   auto at = words.host_on_gpu(core_->index) + what.at;
   auto value = what.value, at_value = what.at_value;
   mem_ops ops(*of.gpu.cuda, on);
-  if (core_->options.wait == wait_way::front_end || of.ways.wait_kernel == nullptr) {
+  if (!core_->waits_by_kernel) {
     ops.write64(at, at_value).wait64(flag, value);
   } else {
     void* parameters[] = {&flag, &value, &at, &at_value};
@@ -119,12 +141,47 @@ status channel::queue_wait(cu::stream_t on, const wait_request& what) {
 status channel::release(cu::stream_t on, std::uint64_t sequence) {
   const auto into = enter(on);
   if (!into) return into.error();
-  return into->id != 0 ? release_captured(on, sequence, *into) : executor_->acknowledge(on, sequence);
+  if (into->id != 0) return release_captured(on, sequence, *into);
+  if (core_->has_peer_left()) return {};  // nobody waits for it
+  if (auto done = executor_->acknowledge(on, sequence); !done) return done;
+  core_->releases.store(sequence, std::memory_order_release);
+  return {};
 }
 
 // ---- In a capture
 
+result<std::uint64_t> channel::put_counted(cu::stream_t on, put_request what, const capture& into) {
+  const auto number = core_->graph->count_one(*context_->parts_->gpu.cuda, graph_slots::direction::put, into);
+  if (!number) return number;
+  what.is_counted = true;
+  what.depth = core_->options.depth;
+  if (auto done = executor_->put(on, what); !done) {
+    core_->graph->undo_count(graph_slots::direction::put);
+    return done.error();
+  }
+  return number;
+}
+
+result<std::uint64_t> channel::wait_counted(cu::stream_t on, const capture& into) {
+  const auto& of = *context_->parts_;
+  const auto number = core_->graph->count_one(*of.gpu.cuda, graph_slots::direction::wait, into);
+  if (!number) return number;
+  std::uint64_t counter = core_->words->gpu(core_->index) + offsetof(gpu_words, graph_waits),
+                word = core_->words->gpu(core_->index) + offsetof(gpu_words, graph_signal),
+                reached = core_->words->host_on_gpu(core_->index) + offsetof(host_words, graph_reached);
+  void* parameters[] = {&counter, &word, &reached};
+  const auto rc = of.gpu.cuda->cuLaunchKernel(of.ways.counted_wait, 1, 1, 1, 1, 1, 1, 0, on, parameters, nullptr);
+  if (rc != cu::error_code::success) {
+    core_->graph->undo_count(graph_slots::direction::wait);
+    return cu::make_error(*of.gpu.cuda, rc, "launch of the counting wait kernel");
+  }
+  if (core_->options.releases_captured_waits)
+    if (auto done = release_captured(on, *number, into); !done) return done.error();
+  return number;
+}
+
 result<std::uint64_t> channel::put_captured(cu::stream_t on, put_request what, const capture& into) {
+  if (core_->peer_waits_by_kernel) return put_counted(on, what, into);
   const auto number = core_->graph->take(*context_->parts_->gpu.cuda, graph_slots::direction::put, into);
   if (!number) return number;
   what.slot = graph_slots::slot_of(*number);
@@ -136,6 +193,7 @@ result<std::uint64_t> channel::put_captured(cu::stream_t on, put_request what, c
 }
 
 result<std::uint64_t> channel::wait_captured(cu::stream_t on, const capture& into) {
+  if (core_->waits_by_kernel) return wait_counted(on, into);
   const auto number = core_->graph->take(*context_->parts_->gpu.cuda, graph_slots::direction::wait, into);
   if (!number) return number;
   const auto slot = static_cast<std::size_t>(graph_slots::slot_of(*number)) * sizeof(std::uint64_t);
@@ -151,6 +209,8 @@ result<std::uint64_t> channel::wait_captured(cu::stream_t on, const capture& int
 }
 
 status channel::release_captured(cu::stream_t on, std::uint64_t number, const capture& into) {
+  // Nobody waits for it where the peer has no depth.
+  if (core_->waits_by_kernel) return core_->peer_depth == 0 ? status{} : executor_->acknowledge_counted(on);
   if (auto done = core_->graph->release(number, into); !done) return done;
   const int slot = graph_slots::slot_of(number);
   const auto at = core_->words->host_on_gpu(core_->index) + offsetof(host_words, graph_at) +
@@ -168,7 +228,9 @@ result<bool> channel::arrived(std::uint64_t sequence) const {
     return failure{ENOTSUP, "the CPU cannot read the channel's words here: " + core_->words->why_unmapped()};
   const auto word = core_->words->load(core_->index, offsetof(gpu_words, signal));
   if (is_poisoned(word)) return failure{poison_code(word), core_->why()};
-  return static_cast<std::int64_t>(word - sequence) >= 0;
+  if (static_cast<std::int64_t>(word - sequence) >= 0) return true;
+  if (auto possible = can_come(sequence); !possible) return possible.error();
+  return false;
 }
 
 status channel::host_wait(std::uint64_t sequence, std::chrono::nanoseconds limit) const {
@@ -212,6 +274,8 @@ std::string channel::diag() const {
                     name_of(now.executor) + " executor: " + std::to_string(now.puts) + " puts queued, " +
                     std::to_string(now.sent) + " have left; " + std::to_string(now.waits) +
                     " waits queued, a stream has come to " + std::to_string(now.reached) + "\n";
+  if (core_->has_peer_left())
+    out += std::string("  ") + kPeerLeft + " after put " + std::to_string(core_->last_put_there.load()) + "\n";
   if (now.error != 0) out += "  in error " + std::to_string(now.error) + ": " + now.why + "\n";
   else if (now.reached > now.passed) {
     out += "  a stream stands in wait " + std::to_string(now.reached) + " for put " +
@@ -235,6 +299,8 @@ std::string channel::diag() const {
       if (core_->is_standing_in(slot))
         out += "  a stream stands in the captured wait of slot " + std::to_string(slot) + "\n";
   }
+  if (core_->options.wait == wait_way::kernel && executor_ != nullptr && !core_->waits_by_kernel)
+    out += "  the front end waits, not a kernel: " + context_->parts_->why_no_wait_kernel() + "\n";
   if (executor_ != nullptr) out += executor_->report();
   return out;
 }

@@ -36,8 +36,10 @@ struct channel_options {
   // Waits that streams have not come past, and puts that have not left: beyond, calls answer EAGAIN rather than fill the
   // driver's launch queue, where a call would block and with it the calls for other streams.
   unsigned most_queued = 256;  // at most 1000
-  // How a stream waits. A polling kernel hears 3 us sooner and is one more launch for the CPU (3 us); it needs the GPU to be
-  // this process's own: with others on it, kernels that poll take turns with them.
+  // How a stream waits. A polling kernel hears 3 us sooner and is one more launch for the CPU (3 us), but for none in a
+  // graph, where it is also what makes an operation one node (graph_slots.hpp). It needs the GPU to be this process's own:
+  // with others on it, kernels that poll take turns with them, so where ranks of this job share a GPU, and where there are
+  // no kernels in this build, the front end waits whatever is said here; diag() tells.
   wait_way wait = wait_way::front_end;
   // A captured wait releases its put by itself, right behind the wait: for puts whose bytes nobody overwrites while they are
   // used, and signals. Else the graph must hold a release for each of its waits, or the graph works only once.
@@ -47,8 +49,9 @@ struct channel_options {
   std::chrono::nanoseconds wait_timeout{-1};
 };
 
-// Once not 0, `error` stays: ETIMEDOUT, ECONNRESET (peer gone), ECANCELED, EPIPE (the peer's end is in error or closed),
-// EIO. Streams that waited have been let go and run on with whatever data is there.
+// Once not 0, `error` stays: ETIMEDOUT, ECONNRESET (peer gone), ECANCELED, EPIPE (the peer's end is in error, or it was
+// closed and a stream stood in a wait for what will not come), EIO. Streams that waited have been let go and run on with
+// whatever data is there.
 struct channel_state {
   executor_kind executor = executor_kind::automatic;
   int error = 0;
@@ -62,7 +65,9 @@ struct channel_state {
 
 class channel {
  public:
-  // Ends what the peer's streams and ours still wait for (ECANCELED here, EPIPE there).
+  // Ends what the peer's streams and ours still wait for (ECANCELED here, EPIPE there). What was put before stays with the
+  // peer: its waits for that, queued earlier or later, are satisfied; EPIPE answers only waits for what will not come, and
+  // new puts. Graphs with slots can still be launched without our knowing: the peer's end is in error if it holds one.
   ~channel();
   channel(const channel&) = delete;
   channel& operator=(const channel&) = delete;
@@ -75,16 +80,18 @@ class channel {
   // ---- On a stream: returns once queued. EAGAIN: most_queued; nothing was queued, try again later. EACCES: in a forked
   // child. The channel's error once it has one.
   //
-  // On a stream that is being captured the counts are others, of captured puts and waits: captured put n meets the peer's
-  // captured wait n, at every launch of the two graphs. There are 64 of each at a time (ENOSPC), given back when the graph
-  // and what was instantiated from it are destroyed, which must be before the channel ends. A put waits for the release of
-  // its own last launch; `depth` does not matter. An executable must not run twice at the same time. ENOTSUP: this executor
-  // cannot be captured.
-  // `source`: this GPU's memory, untouched until the stream has come past the put.
+  // On a stream that is being captured the counts are others, of captured puts and waits. Graphs must be destroyed before
+  // the channel ends. An executable must not run twice at the same time. ENOTSUP: this executor cannot be captured. Where
+  // the peer waits by kernels: the n-th captured put that is launched meets the n-th captured wait that the peer launches,
+  // and `depth` counts releases as outside of graphs. Else: captured put n meets the peer's captured wait n, at every launch
+  // of the two graphs. There are 64 of each at a time (ENOSPC), given back when the graph and what was instantiated from it
+  // are destroyed. A put waits for the release of its own last launch; `depth` does not matter. `source`: this GPU's memory,
+  // untouched until the stream has come past the put.
   result<std::uint64_t> put_signal(cu::stream_t on, const remote_window& to, std::uint64_t offset, cu::device_ptr source,
                                    std::size_t bytes);
   result<std::uint64_t> signal(cu::stream_t on);
-  // For the next one; sequence names an earlier or later one and does not change what `next` is (EINVAL: in a capture).
+  // For the next one: the n-th call that names none waits for put or signal n. `sequence` names an earlier or later one and
+  // does not change what is next (EINVAL: in a capture).
   result<std::uint64_t> wait_signal(cu::stream_t on);
   status wait_signal(cu::stream_t on, std::uint64_t sequence);
   // The peer's puts up to `sequence` have been used: their bytes may be written again. In a capture: the put of captured
@@ -109,6 +116,8 @@ class channel {
   result<capture> enter(cu::stream_t on);
   result<std::uint64_t> put_captured(cu::stream_t on, put_request what, const capture& into);
   result<std::uint64_t> wait_captured(cu::stream_t on, const capture& into);
+  result<std::uint64_t> put_counted(cu::stream_t on, put_request what, const capture& into);
+  result<std::uint64_t> wait_counted(cu::stream_t on, const capture& into);
   status release_captured(cu::stream_t on, std::uint64_t number, const capture& into);
   // The stream says in the word `at` (offset in host_words) that it is there, then waits until the word `flag` (in
   // gpu_words) is at least `value`. Where the CPU cannot read that, it says in `past_at` that it has got past.
@@ -117,10 +126,12 @@ class channel {
     std::uint64_t value, at_value, past_value;
   };
   status queue_wait(cu::stream_t on, const wait_request& what);
+  status can_come(std::uint64_t sequence) const;
   status check_process() const;
   context* context_;
   std::shared_ptr<channel_core> core_;
   std::unique_ptr<class executor> executor_;
+  std::uint64_t next_ = 1;  // what a wait that names nothing waits for
 };
 
 }  // namespace pl::stream

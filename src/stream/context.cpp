@@ -2,6 +2,8 @@
 #include "context.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <span>
 #include <utility>
 
 #include "context_parts.hpp"
@@ -39,11 +41,13 @@ writer_choice writer_of(const std::string& name) {
   return writer_choice::automatic;
 }
 
-int cpu_near(const copy::gpu_context& gpu) {
+// All CPUs near the GPU and not one of them: the service threads of several processes would take turns on it (two H200 of
+// one socket: 57 us a round trip, each thread half of a core).
+std::vector<int> service_cpus(const copy::gpu_context& gpu, int wanted) {
+  if (wanted >= 0) return {wanted};
   char bus[32] = {};
-  if (gpu.cuda->cuDeviceGetPCIBusId(bus, sizeof bus, gpu.device_ordinal) != cu::error_code::success) return -1;
-  const auto near = copy::cpus_near(bus);
-  return near.empty() ? -1 : near.back();  // the last: applications pin themselves from the first
+  if (gpu.cuda->cuDeviceGetPCIBusId(bus, sizeof bus, gpu.device_ordinal) != cu::error_code::success) return {};
+  return copy::cpus_near(bus);
 }
 
 }  // namespace
@@ -70,11 +74,13 @@ result<std::unique_ptr<context>> context::open(const cu::driver_table& cuda, lin
   auto messages = link::messenger::open(nullptr, with, wanted.messages);
   if (!messages) return messages.error();
   of->messages = std::move(messages).value();
-  const int cpu = wanted.service_cpu >= 0 ? wanted.service_cpu : cpu_near(*gpu);
+  if (auto done = of->find_sharer(with); !done) return done.error();
   of->windows_here = std::make_unique<landing>(*gpu);
   of->slots = std::make_unique<staging_pool>(*gpu);
-  of->watch = std::make_unique<service>(*of->messages, wanted.mode, wanted.wait_timeout, cpu);
-  of->bell = std::make_unique<event_bell>(*gpu, [watch = of->watch.get()] { watch->wake(); });
+  of->watch =
+      std::make_unique<service>(*of->messages, wanted.mode, wanted.wait_timeout, service_cpus(*gpu, wanted.service_cpu));
+  of->lanes = std::make_unique<lane_pool>(*gpu);
+  of->bell = std::make_unique<event_bell>(*gpu);
   return std::unique_ptr<context>(new context(std::move(of)));
 }
 
@@ -96,6 +102,7 @@ context::parts::~parts() {
   hellos.clear();
   messages.reset();
   slots.reset();
+  lanes.reset();
   windows_here.reset();
   importer.reset();
   words.reset();
@@ -113,11 +120,38 @@ status context::parts::load_kernel() {
     return loaded.code() == ENOTSUP ? status{} : status{loaded.error()};
   }
   module = *loaded;
-  if (const auto rc = gpu.cuda->cuModuleGetFunction(&ways.kernel, module, "stream_put"); rc != cu::error_code::success)
-    return cu::make_error(*gpu.cuda, rc, "the put kernel");
-  if (const auto rc = gpu.cuda->cuModuleGetFunction(&ways.wait_kernel, module, "stream_wait"); rc != cu::error_code::success)
-    return cu::make_error(*gpu.cuda, rc, "the wait kernel");
+  const struct {
+    cu::function_t* to;
+    const char* name;
+  } wanted[] = {{&ways.kernel, "stream_put"},
+                {&ways.spread_put, "stream_put_spread"},
+                {&ways.wait_kernel, "stream_wait"},
+                {&ways.counted_put, "stream_put_counted"},
+                {&ways.counted_wait, "stream_wait_counted"}};
+  for (const auto& one : wanted)
+    if (const auto rc = gpu.cuda->cuModuleGetFunction(one.to, module, one.name); rc != cu::error_code::success)
+      return cu::make_error(*gpu.cuda, rc, "the kernel " + std::string(one.name));
   return {};
+}
+
+status context::parts::find_sharer(link::bootstrap& with) {
+  cu::uuid_t mine{};
+  if (const auto rc = gpu.cuda->cuDeviceGetUuid_v2(&mine, gpu.device_ordinal); rc != cu::error_code::success)
+    return cu::make_error(*gpu.cuda, rc, "cuDeviceGetUuid");
+  const auto all = with.all_gather(std::as_bytes(std::span(&mine, 1)));
+  if (!all) return all.error();
+  for (std::size_t rank = 0; rank < all->size(); ++rank)
+    if (static_cast<int>(rank) != with.rank() && (*all)[rank].size() == sizeof mine &&
+        std::memcmp((*all)[rank].data(), &mine, sizeof mine) == 0)
+      shares_gpu_with = static_cast<int>(rank);
+  return {};
+}
+
+std::string context::parts::why_no_wait_kernel() const {
+  if (shares_gpu_with >= 0) return "rank " + std::to_string(shares_gpu_with) + " uses this GPU too";
+  if (ways.wait_kernel == nullptr) return "this build has no kernels";
+  // Nothing would tell a wait that is over from one that is stuck.
+  return words->is_mapped() ? "" : "the CPU cannot read the channel's words";
 }
 
 result<flag_writer> context::parts::writer_to(const memory_key& key, cu::device_ptr theirs, unsigned index) {
@@ -204,6 +238,8 @@ result<std::unique_ptr<channel>> context::connect(int peer, std::uint32_t id, co
   if (auto ours = check_process(); !ours) return ours.error();
   if (peer < 0 || peer >= size() || peer == rank())
     return failure{EINVAL, "rank " + std::to_string(peer) + " is no other rank of this job of " + std::to_string(size())};
+  if (wanted.executor > executor_kind::proxy)
+    return failure{ENOTSUP, "channels do not connect adapters: make_mlx5_executor is for whoever has one"};
   if (wanted.most_queued == 0 || wanted.most_queued > channel_core::kMostQueued)
     return failure{EINVAL, "most_queued is 1 to " + std::to_string(channel_core::kMostQueued)};
   auto& of = *parts_;
@@ -220,6 +256,9 @@ result<std::unique_ptr<channel>> context::connect(int peer, std::uint32_t id, co
   if (!key) return key.error();
   greeting->first.wanted = wanted.executor;
   greeting->first.words = *key;
+  greeting->first.has_kernels = of.ways.kernel != nullptr ? 1 : 0;
+  greeting->first.waits_by_kernel = wanted.wait == wait_way::kernel && of.may_wait_by_kernel() ? 1 : 0;
+  greeting->first.depth = wanted.depth;
   greeting->second = of.messages->isend(peer, link::host_buffer(&greeting->first, sizeof(hello)),
                                         tag_of(message_kind::hello, id, core->incarnation));
   std::unique_ptr<channel> out(new channel(*this, core));
@@ -240,6 +279,11 @@ status channel::ready(std::chrono::milliseconds limit) {
   if (!from) return from.error();
   if (from->bytes != sizeof theirs || theirs.version != hello{}.version)
     return failure{EPROTO, "rank " + std::to_string(core_->peer) + " runs another version of Peerlane"};
+  // Both go by both words: captured puts of one end must be what the other end's captured waits expect.
+  const bool have_kernels = of.ways.kernel != nullptr && theirs.has_kernels != 0;
+  core_->waits_by_kernel = have_kernels && core_->options.wait == wait_way::kernel && of.may_wait_by_kernel();
+  core_->peer_waits_by_kernel = have_kernels && theirs.waits_by_kernel != 0;
+  core_->peer_depth = theirs.depth;
   const auto reach = of.importer->open(theirs.words);
   struct verdict {
     std::uint32_t can_reach, wanted;
@@ -271,8 +315,12 @@ status channel::ready(std::chrono::milliseconds limit) {
     ways.writer = *writer;
     executor_ = make_peer_executor(of.gpu, ways, {*reach, of.words->gpu(core_->index), of.words->host_on_gpu(core_->index)});
   } else {
-    auto made = make_proxy_executor(
-        {&of.gpu, of.messages.get(), of.watch.get(), of.windows_here.get(), of.slots.get(), of.bell.get()}, core_);
+    const bool is_other_process = !(theirs.words.owner == process_token::here());
+    const bool may_share = of.options.messages.path != link::messenger_options::path_t::network;
+    auto made =
+        make_proxy_executor({&of.gpu, of.messages.get(), of.watch.get(), of.windows_here.get(), of.slots.get(),
+                             may_share ? of.lanes.get() : nullptr, of.bell.get(), of.ways.kernel, of.ways.spread_put},
+                            core_, is_other_process, limit);
     if (!made) return made.error();
     executor_ = std::move(made).value();
   }

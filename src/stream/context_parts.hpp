@@ -21,8 +21,10 @@ namespace pl::stream {
 
 // What an end tells the other about itself. Plain bytes.
 struct hello {
-  std::uint32_t version = 1;
+  std::uint32_t version = 3;
   executor_kind wanted = executor_kind::automatic;
+  std::uint32_t waits_by_kernel = 0, has_kernels = 0;
+  std::uint32_t depth = 0, reserved = 0;
   memory_key words;
 };
 
@@ -34,6 +36,7 @@ struct context::parts {
   std::unique_ptr<memory_importer> importer;
   std::unique_ptr<landing> windows_here;  // of the proxy executor, as are these
   std::unique_ptr<staging_pool> slots;
+  std::unique_ptr<lane_pool> lanes;
   std::unique_ptr<event_bell> bell;
   std::unique_ptr<service> watch;
   cu::module_t module = nullptr;
@@ -50,6 +53,12 @@ struct context::parts {
 
   ~parts();
   status load_kernel();
+  // Collective. Which other rank uses this GPU.
+  status find_sharer(link::bootstrap& with);
+  int shares_gpu_with = -1;
+  // Whether a channel's streams may wait by a kernel if its options say so.
+  bool may_wait_by_kernel() const noexcept { return why_no_wait_kernel().empty(); }
+  std::string why_no_wait_kernel() const;  // empty: it may
   void close(channel& end);
   // How flags get to the owner of `words`, a GPU towards which some channel may have been opened before.
   result<flag_writer> writer_to(const memory_key& key, cu::device_ptr theirs, unsigned index);

@@ -7,9 +7,6 @@
 
 namespace pl::stream {
 
-event_bell::event_bell(const copy::gpu_context& context, std::function<void()> ring)
-    : context_(context), ring_(std::move(ring)) {}
-
 event_bell::~event_bell() {
   {
     const std::lock_guard lock(mutex_);
@@ -22,7 +19,7 @@ event_bell::~event_bell() {
     for (auto event : free_) static_cast<void>(context_.cuda->cuEventDestroy_v2(event));
 }
 
-status event_bell::arm(cu::stream_t on) {
+status event_bell::arm(cu::stream_t on, std::shared_ptr<wake_bell> whom) {
   const auto& cuda = *context_.cuda;
   const std::lock_guard lock(mutex_);
   if (free_.empty()) {
@@ -33,7 +30,7 @@ status event_bell::arm(cu::stream_t on) {
   }
   if (const auto rc = cuda.cuEventRecord(free_.back(), on); rc != cu::error_code::success)
     return cu::make_error(cuda, rc, "recording an event for the sleeping service thread");
-  armed_.push_back(free_.back());
+  armed_.emplace_back(free_.back(), std::move(whom));
   free_.pop_back();
   if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   changed_.notify_all();
@@ -47,11 +44,11 @@ void event_bell::run() {
   for (;;) {
     changed_.wait(lock, [&] { return is_stopping_ || !armed_.empty(); });
     if (armed_.empty()) return;
-    const auto event = armed_.front();
+    const auto [event, whom] = std::move(armed_.front());
     armed_.pop_front();
     lock.unlock();
     if (in) static_cast<void>(context_.cuda->cuEventSynchronize(event));
-    ring_();
+    whom->ring();
     lock.lock();
     free_.push_back(event);
   }

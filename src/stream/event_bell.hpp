@@ -1,42 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells a sleeping service thread that a stream has come somewhere: a thread that blocks in the driver until the GPU's
-// interrupt. It makes the CUDA calls that the service thread may not make.
+// Tells a sleeping service thread, of this process or of a peer, that a stream has come somewhere: a thread that blocks in
+// the driver until the GPU's interrupt. It makes the CUDA calls that the service thread may not make.
 #pragma once
 
 #include <condition_variable>
 #include <deque>
-#include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gpu_context.hpp"
+#include "wake_bell.hpp"
 
 namespace pl::stream {
 
 class event_bell {
  public:
-  // `ring` is called on the helper thread, which starts with the first arm().
-  event_bell(const copy::gpu_context& context, std::function<void()> ring);
+  // The helper thread starts with the first arm().
+  explicit event_bell(const copy::gpu_context& context) : context_(context) {}
   // Waits until streams have come to what was armed.
   ~event_bell();
   event_bell(const event_bell&) = delete;
   event_bell& operator=(const event_bell&) = delete;
 
-  // `ring` once the stream has come past what is queued on it now. Events are heard in the order in which they were armed:
-  // one stuck stream delays the bells of others, which then wait for the service thread's own rounds. Any thread, with the
-  // context current.
-  status arm(cu::stream_t on);
+  // `whom` is rung once the stream has come past what is queued on it now. Events are heard in the order in which they were
+  // armed: one stuck stream delays the bells of others, which then wait for the service thread's own rounds. Any thread,
+  // with the context current.
+  status arm(cu::stream_t on, std::shared_ptr<wake_bell> whom);
 
  private:
   void run();
   copy::gpu_context context_;
-  std::function<void()> ring_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_stopping_ = false;
   std::vector<cu::event_t> free_;
-  std::deque<cu::event_t> armed_;
+  std::deque<std::pair<cu::event_t, std::shared_ptr<wake_bell>>> armed_;
   std::thread thread_;
 };
 

@@ -36,6 +36,8 @@ struct put_request {
   std::uint64_t sequence = 0;  // what the peer's signal word becomes
   std::uint64_t released = 0;  // wait until the peer has released so many; 0: do not wait
   int slot = -1;               // of a put that is captured, instead of both counts; -1: it is not
+  bool is_counted = false;     // captured, and its kernel counts
+  std::uint64_t depth = 0;     // of a counted one
 };
 
 // Of one channel. Calls come from the channel's thread, with the context current. Each queues on the stream and returns;
@@ -48,9 +50,11 @@ class executor {
   virtual status put(cu::stream_t on, const put_request& what) = 0;
   // The peer's ack word becomes `sequence`.
   virtual status acknowledge(cu::stream_t on, std::uint64_t sequence) = 0;
-  // Whether put() takes slots. If so, acknowledge_slot() sets our flag of the slot back, then the peer's graph_ack to 1.
+  // Whether put() takes slots and counted puts. If so, acknowledge_slot() sets our flag of the slot back, then the peer's
+  // graph_ack to 1, and acknowledge_counted() counts a release on the GPU.
   virtual bool can_be_captured() const noexcept { return false; }
   virtual status acknowledge_slot(cu::stream_t, int) { return failure{ENOTSUP, "not by this executor"}; }
+  virtual status acknowledge_counted(cu::stream_t) { return failure{ENOTSUP, "not by this executor"}; }
   // A wait was queued: a message may come for which nobody was awake.
   virtual void wait_queued() {}
   // Lines for diag(), two spaces indented; from any thread.

@@ -32,14 +32,21 @@ struct graph_slots::keeper {
   }
 };
 
+// Without the lock: the driver's thread that ends a keeper takes it too, and what locks of its own it holds then is its
+// secret.
 status graph_slots::keep(const cu::driver_table& cuda, const capture& into) {
-  if (std::find(kept_.begin(), kept_.end(), into.id) != kept_.end()) return {};
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::find(kept_.begin(), kept_.end(), into.id) != kept_.end()) return {};
+    kept_.push_back(into.id);
+  }
   auto made = std::make_unique<keeper>(keeper{shared_from_this(), into.id});
   cu::user_object_t object = nullptr;
   if (const auto rc = cuda.cuUserObjectCreate(&object, made.get(), keeper::end, 1, cu::user_object_flag::no_destructor_sync);
-      rc != cu::error_code::success)
+      rc != cu::error_code::success) {
+    drop(into.id);
     return cu::make_error(cuda, rc, "cuUserObjectCreate");
-  kept_.push_back(into.id);
+  }
   static_cast<void>(made.release());  // the object's now
   const auto rc = cuda.cuGraphRetainUserObject(into.graph, object, 1, cu::user_object_retain_flag::move);
   if (rc == cu::error_code::success) return {};
@@ -50,6 +57,7 @@ status graph_slots::keep(const cu::driver_table& cuda, const capture& into) {
 void graph_slots::drop(std::uint64_t capture_id) {
   const std::lock_guard lock(mutex_);
   std::erase(kept_, capture_id);
+  if (std::erase(counting_, capture_id) != 0) held_.fetch_sub(1, std::memory_order_release);
   for (auto& way : slots_)
     for (auto& each : way)
       if (each.capture_id == capture_id) {
@@ -59,6 +67,7 @@ void graph_slots::drop(std::uint64_t capture_id) {
 }
 
 result<std::uint64_t> graph_slots::take(const cu::driver_table& cuda, direction way, const capture& into) {
+  if (auto done = keep(cuda, into); !done) return done.error();
   const std::lock_guard lock(mutex_);
   auto& count = counts_[static_cast<unsigned>(way)];
   auto& next = slots_[static_cast<unsigned>(way)][static_cast<unsigned>(slot_of(count + 1))];
@@ -66,10 +75,24 @@ result<std::uint64_t> graph_slots::take(const cu::driver_table& cuda, direction 
     return failure{ENOSPC, "captured " + std::string(way == direction::put ? "put " : "wait ") +
                                std::to_string(next.number) + ", " + std::to_string(kGraphSlots) +
                                " before this one, is in a graph that still exists: destroy it, or open another channel"};
-  if (auto done = keep(cuda, into); !done) return done.error();
   next = {into.id, ++count, false};
   held_.fetch_add(1, std::memory_order_release);
   return count;
+}
+
+result<std::uint64_t> graph_slots::count_one(const cu::driver_table& cuda, direction way, const capture& into) {
+  if (auto done = keep(cuda, into); !done) return done.error();
+  const std::lock_guard lock(mutex_);
+  if (std::find(counting_.begin(), counting_.end(), into.id) == counting_.end()) {
+    counting_.push_back(into.id);
+    held_.fetch_add(1, std::memory_order_release);
+  }
+  return ++counts_[static_cast<unsigned>(way)];
+}
+
+void graph_slots::undo_count(direction way) {
+  const std::lock_guard lock(mutex_);
+  --counts_[static_cast<unsigned>(way)];
 }
 
 void graph_slots::undo(direction way) {

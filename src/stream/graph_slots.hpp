@@ -1,6 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Captured puts and waits. The values of a graph's memory operations are those of the moment of capture, so what is
-// captured cannot count: it has a slot for itself, a flag and an ack that are 0 and 1.
+// captured cannot count. Two forms, by how the end that waits does it (channel_options::wait):
+//
+// Counted, where a kernel waits: kernels count by themselves, in words of their own GPU, and everything else is as outside
+// of graphs. An operation is one kernel node; any number may be captured, and nothing is ever set back.
+//
+//   put:   n = ++graph_puts, wait own graph_released >= n - depth (if there is a depth), data, peer's graph_signal = n
+//   wait:  n = ++graph_waits, wait own graph_signal >= n
+//   release (only if the peer has a depth): peer's graph_released = ++graph_releases
+//
+// Slots, where the front end waits: each captured operation has a flag and an ack for itself that are 0 and 1.
 //
 //   put  in slot k: wait own ack[k] >= 1, ack[k] = 0, data, peer's flag[k] = 1
 //   wait in slot k: at[k] = waiting, wait own flag[k] >= 1
@@ -45,8 +54,11 @@ class graph_slots : public std::enable_shared_from_this<graph_slots> {
   // The number of the next captured put or wait, from 1. ENOSPC: its slot is in use. The first one of a capture makes the
   // graph hold its slots.
   result<std::uint64_t> take(const cu::driver_table& cuda, direction way, const capture& into);
+  // A counted one: no slot.
+  result<std::uint64_t> count_one(const cu::driver_table& cuda, direction way, const capture& into);
   // The one taken last could not be queued: its number is the next one's again.
   void undo(direction way);
+  void undo_count(direction way);
   // EINVAL: wait `number` is not of this capture, or has been released in it.
   status release(std::uint64_t number, const capture& into);
   std::uint64_t count(direction way) const;
@@ -72,8 +84,9 @@ class graph_slots : public std::enable_shared_from_this<graph_slots> {
   mutable std::mutex mutex_;
   std::array<std::array<slot, kGraphSlots>, 2> slots_;  // by direction
   std::array<std::uint64_t, 2> counts_{};
-  std::vector<std::uint64_t> kept_;  // captures that have a user object
-  std::atomic<unsigned> held_{0};
+  std::vector<std::uint64_t> kept_;                        // captures that have a user object
+  std::atomic<unsigned> held_{0};                          // slots, and captures that count
+  std::vector<std::uint64_t> counting_;                    // captures with counted operations
   std::array<std::uint64_t, kGraphSlots> stands_since_{};  // service thread only
 };
 

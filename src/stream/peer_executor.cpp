@@ -21,6 +21,7 @@ class peer_executor final : public executor {
   bool can_be_captured() const noexcept override { return true; }
 
   status put(cu::stream_t on, const put_request& what) override {
+    if (what.is_counted) return put_counted(on, what);
     const bool is_captured = what.slot >= 0;
     const auto flag = is_captured ? slot_of(offsetof(gpu_words, graph_flag), what.slot) : offsetof(gpu_words, signal);
     const auto value = is_captured ? 1 : what.sequence;
@@ -42,7 +43,8 @@ class peer_executor final : public executor {
   status acknowledge(cu::stream_t on, std::uint64_t sequence) override {
     mem_ops ops(*context_.cuda, on);
     if (auto done = write_flag(ops, on, offsetof(gpu_words, ack), sequence, false); !done) return done;
-    return ops.submit();
+    // By which a channel that closes knows that nothing of it will be written any more.
+    return ops.write64(words_.host + offsetof(host_words, consumed), sequence).submit();
   }
 
   status acknowledge_slot(cu::stream_t on, int slot) override {
@@ -51,6 +53,10 @@ class peer_executor final : public executor {
     ops.write64(words_.ours + slot_of(offsetof(gpu_words, graph_flag), slot), 0);
     if (auto done = write_flag(ops, on, slot_of(offsetof(gpu_words, graph_ack), slot), 1, true); !done) return done;
     return ops.submit();
+  }
+
+  status acknowledge_counted(cu::stream_t on) override {
+    return launch_counted(on, {}, offsetof(gpu_words, graph_releases), offsetof(gpu_words, graph_released), 0);
   }
 
   std::string report() const override { return std::string("  flags are written ") + name_of(ways_.writer) + "\n"; }
@@ -68,6 +74,33 @@ class peer_executor final : public executor {
       ops.write64(words_.host + offsetof(host_words, put_reached), what.sequence);
       ops.wait64(words_.ours + offsetof(gpu_words, ack), what.released);
     }
+  }
+
+  struct piece {
+    std::uint64_t dst = 0, src = 0, bytes = 0;
+  };
+  static constexpr std::size_t kNoFlag = ~std::size_t{0};
+
+  // `counter` in our words, `flag` in the peer's.
+  status launch_counted(cu::stream_t on, piece what, std::size_t counter, std::size_t flag, std::uint64_t depth) {
+    std::uint64_t counter_at = words_.ours + counter, flag_at = flag == kNoFlag ? 0 : words_.theirs + flag,
+                  released = words_.ours + offsetof(gpu_words, graph_released),
+                  reached = words_.host + offsetof(host_words, graph_put_reached);
+    void* parameters[] = {&what.dst, &what.src, &what.bytes, &counter_at, &flag_at, &released, &depth, &reached};
+    const unsigned threads = what.bytes <= kOneWarpBytes ? 32 : 256;
+    const auto rc = context_.cuda->cuLaunchKernel(ways_.counted_put, 1, 1, 1, threads, 1, 1, 0, on, parameters, nullptr);
+    if (rc != cu::error_code::success) return cu::make_error(*context_.cuda, rc, "launch of the counting put kernel");
+    return {};
+  }
+
+  status put_counted(cu::stream_t on, const put_request& what) {
+    constexpr auto kCounter = offsetof(gpu_words, graph_puts), kFlag = offsetof(gpu_words, graph_signal);
+    const piece bytes{what.bytes != 0 ? what.to->address + what.offset : 0, what.source, what.bytes};
+    if (what.bytes <= ways_.kernel_limit) return launch_counted(on, bytes, kCounter, kFlag, what.depth);
+    if (what.depth != 0)
+      if (auto done = launch_counted(on, {}, kCounter, kNoFlag, what.depth); !done) return done;
+    if (auto done = copy(on, bytes.dst, bytes.src, bytes.bytes); !done) return done;
+    return launch_counted(on, {}, kCounter, kFlag, 0);
   }
 
   status launch(cu::stream_t on, std::uint64_t dst, std::uint64_t src, std::uint64_t bytes, std::uint64_t flag,

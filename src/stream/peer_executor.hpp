@@ -20,9 +20,12 @@ const char* name_of(flag_writer writer) noexcept;  // direct, copied, kernel
 // What a context found out about its GPU, for all channels.
 struct peer_ways {
   flag_writer writer = flag_writer::direct;
-  std::size_t kernel_limit = 8 << 10;    // data up to here goes with its flag in one kernel; 0: there is no kernel
-  cu::function_t kernel = nullptr;       // stream_put
-  cu::function_t wait_kernel = nullptr;  // stream_wait
+  std::size_t kernel_limit = 8 << 10;     // data up to here goes with its flag in one kernel; 0: there is no kernel
+  cu::function_t kernel = nullptr;        // stream_put
+  cu::function_t spread_put = nullptr;    // stream_put_spread
+  cu::function_t wait_kernel = nullptr;   // stream_wait
+  cu::function_t counted_put = nullptr;   // stream_put_counted
+  cu::function_t counted_wait = nullptr;  // stream_wait_counted
 };
 
 struct peer_words {

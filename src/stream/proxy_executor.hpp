@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executor X: the stream copies into pinned slots and rings; the service threads of both processes carry the bytes and store
-// them through CPU mappings. For GPUs that cannot reach each other, on one node or two.
+// Executor X: the stream copies into pinned memory and rings; service threads carry the bytes and store them through CPU
+// mappings. For GPUs that cannot reach each other, on one node (lane_carrier.hpp) or two (carrier.hpp).
 #pragma once
 
+#include <chrono>
 #include <memory>
 
 #include "carrier.hpp"
 #include "event_bell.hpp"
 #include "executor.hpp"
 #include "gpu_context.hpp"
+#include "lane.hpp"
 #include "service.hpp"
 
 namespace pl::stream {
@@ -19,12 +21,18 @@ struct proxy_parts {
   service* watch = nullptr;
   landing* windows = nullptr;
   staging_pool* slots = nullptr;
+  lane_pool* lanes = nullptr;  // null: the peer is to be taken for one on another host
   event_bell* bell = nullptr;
+  cu::function_t put_kernel = nullptr;     // stream_put; null: the copy engine does it all
+  cu::function_t spread_kernel = nullptr;  // stream_put_spread
 };
 
-// Pins memory and gives the channel's task to the service. ENOTSUP: the CPU cannot reach the words of this GPU.
+// Agrees with the peer's call on what carries, pins memory and gives the channel's task to the service. ENOTSUP: the CPU
+// cannot reach the words of this GPU.
+// `is_other_process`: the peer is; one of this process could not answer while we ask.
 //
-// A put of more than 256 chunks (64 MiB) may block in the driver until its stream has come to it.
-result<std::unique_ptr<executor>> make_proxy_executor(const proxy_parts& of, const std::shared_ptr<channel_core>& core);
+// A put of more than 256 chunks (32 MiB) may block in the driver until its stream has come to it.
+result<std::unique_ptr<executor>> make_proxy_executor(const proxy_parts& of, const std::shared_ptr<channel_core>& core,
+                                                      bool is_other_process, std::chrono::milliseconds limit);
 
 }  // namespace pl::stream

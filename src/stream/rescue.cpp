@@ -67,12 +67,8 @@ void rescue::write(cu::device_ptr words, std::uint64_t value) {
   auto in = copy::context_use::enter(context_);
   if (!in) return;  // the context is gone, and with it every stream that waited
   mem_ops ops(*context_.cuda, on_);
-  for (const auto offset : {offsetof(gpu_words, signal), offsetof(gpu_words, ack), offsetof(gpu_words, staged)})
-    ops.write64(words + offset, value);
-  for (unsigned slot = 0; slot < kGraphSlots; ++slot) {
-    ops.write64(words + offsetof(gpu_words, graph_flag) + slot * sizeof value, value);
-    ops.write64(words + offsetof(gpu_words, graph_ack) + slot * sizeof value, value);
-  }
+  for (const auto offset : kWaitedWords) ops.write64(words + offset, value);
+  ops.write64(words + offsetof(gpu_words, staged), value);
   auto done = ops.submit();
   if (done && context_.cuda->cuStreamSynchronize(on_) != cu::error_code::success)
     done = failure{EIO, "the stream for it has failed"};

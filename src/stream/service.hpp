@@ -18,6 +18,7 @@
 #include "context.hpp"
 #include "messenger.hpp"
 #include "sleeper.hpp"
+#include "wake_bell.hpp"
 
 namespace pl::stream {
 
@@ -44,10 +45,12 @@ class service_task {
   virtual bool has_got(const carried& theirs) const noexcept = 0;
   // Something is under way, or may ring with no event behind it.
   virtual bool expects_bell() const noexcept = 0;
+  // Nothing comes or goes for it unless messages make progress.
+  virtual bool needs_messages() const noexcept = 0;
 };
 
 // The tags of the messages among services; the low 32 bits are a channel's id, those above its incarnation.
-enum class message_kind : std::uint64_t { hello = 1, verdict = 2, notice = 3, data = 4, credit = 5 };
+enum class message_kind : std::uint64_t { hello = 1, verdict = 2, notice = 3, data = 4, credit = 5, offer = 6, answer = 7 };
 inline constexpr std::uint64_t tag_of(message_kind kind, std::uint32_t id, std::uint32_t incarnation = 0) noexcept {
   return static_cast<std::uint64_t>(kind) << 56 | (incarnation & 0xffffffull) << 32 | id;
 }
@@ -55,32 +58,42 @@ inline constexpr std::uint64_t kKindMask = 0xffull << 56;
 
 class service {
  public:
-  service(link::messenger& messages, run_mode mode, std::chrono::nanoseconds wait_timeout, int cpu);
+  // `cpus`: where the thread runs; empty: anywhere.
+  service(link::messenger& messages, run_mode mode, std::chrono::nanoseconds wait_timeout, std::vector<int> cpus);
   ~service();  // stops the thread; tasks must have ended
 
   void add(const std::shared_ptr<channel_core>& channel);
   void add(const std::shared_ptr<channel_core>& channel, std::shared_ptr<service_task> task);
-  // The owner has closed the channel: the peer is told once all that streams have put has been carried, and `free` is called
-  // on the service thread once no stream can touch its words any more. False from flush(): some had not got so far within
-  // the limit.
+  // The owner has closed the channel. If streams have work of it before them, that is an error of both ends, so that those
+  // which wait are let go. That it is closed the peer hears once our streams are past all of it and what they put has been
+  // carried: it may use the words again then, which our streams write. `free` is called on the service thread once no stream
+  // of either end can touch our words any more. False from flush(): some had not got so far within the limit.
   void close(const std::shared_ptr<channel_core>& channel, std::function<void()> free);
   bool flush(std::chrono::milliseconds limit);
   // Puts the channel into error and lets its streams go; tells the peer unless it is gone. Any thread.
   void fail(channel_core& channel, int code, const std::string& why);
   void set_mode(run_mode mode);
-  // Wakes the thread if it sleeps.
+  // Something changed that the thread looks at in its slow rounds only; wakes it if it sleeps.
   void wake();
-  // In a deep sleep or about to be: who queues work asks after having published it (sleeper.hpp).
-  bool is_asleep() const noexcept { return is_asleep_.load(std::memory_order_seq_cst); }
+  // By which it is woken, also by peers: who queues work asks it after having published (sleeper.hpp).
+  const std::shared_ptr<wake_bell>& bell() const noexcept { return bell_; }
   std::string report() const;
 
  private:
+  struct notice {
+    std::uint32_t id = 0;
+    std::int32_t code = 0;  // 0: closed
+    std::uint32_t incarnation = 0;
+    std::uint32_t reserved = 0;
+    carried sent;            // of a closed one
+    std::uint64_t puts = 0;  // signals included
+  };
   // How far the end of a channel has come. Service thread only.
   struct ending {
     bool is_stopped = false, is_drained = false;  // the task
     bool is_told = false;                         // the peer, that we closed
     bool is_peer_dead = false;
-    std::optional<carried> theirs;  // the peer has closed, after so many messages
+    std::optional<notice> theirs;  // the peer has closed
     std::uint64_t stopped_at = 0;
   };
   struct entry {
@@ -89,15 +102,8 @@ class service {
     std::function<void()> free;  // set by close()
     std::shared_ptr<ending> end = std::make_shared<ending>();
   };
-  struct notice {
-    std::uint32_t id = 0;
-    std::int32_t code = 0;  // 0: closed
-    std::uint32_t incarnation = 0;
-    std::uint32_t reserved = 0;
-    carried sent;  // of a closed one
-  };
 
-  void run(int cpu);
+  void run(const std::vector<int>& cpus);
   bool round(std::uint64_t now_ns);
   void look_at(entry& of, std::uint64_t now_ns);
   void look_at_all(std::uint64_t now_ns);
@@ -109,26 +115,25 @@ class service {
   void rest(std::uint64_t now_ns);
   bool is_work_expected() const;
   void deep_sleep();
-  void doze(std::chrono::nanoseconds limit);
+  bool doze(std::chrono::nanoseconds limit);
 
   link::messenger& messages_;
   const std::chrono::nanoseconds wait_timeout_;
+  const std::shared_ptr<wake_bell> bell_ = wake_bell::make();
   std::atomic<run_mode> mode_;
   std::atomic<bool> is_stopping_{false};
-  std::atomic<bool> is_asleep_{false};
   std::atomic<std::uint64_t> rounds_{0}, naps_{0}, sleeps_{0}, wakes_{0};
 
   mutable std::mutex mutex_;  // of entries_ and what follows
   std::condition_variable changed_;
   std::vector<entry> entries_;
-  bool is_woken_ = false;
   std::atomic<std::uint64_t> changes_{1};  // of what the thread looks at only in its slow rounds
 
   // Service thread only.
   std::vector<entry> mine_;  // entries_ as of seen_changes_
   std::uint64_t seen_changes_ = 0, last_look_ns_ = 0;
-  bool has_tasks_ = false;
-  unsigned quiet_rounds_ = 0;
+  bool has_tasks_ = false, needs_messages_ = true;
+  unsigned quiet_rounds_ = 0, rounds_without_messages_ = 0;
   nap_planner planner_;
   link::request incoming_;
   notice received_;

@@ -32,6 +32,9 @@ class staging_pool {
     ring& operator=(ring&&) = delete;
     ~ring();
     std::byte* slot(std::uint64_t chunk) const noexcept { return memory_.data() + (chunk % kSlots) * kSlotBytes; }
+    cu::device_ptr gpu_slot(std::uint64_t chunk) const noexcept {
+      return memory_.device_address() + (chunk % kSlots) * kSlotBytes;
+    }
 
    private:
     friend class staging_pool;

@@ -7,6 +7,7 @@
 
 #include "env.hpp"
 #include "mmio.hpp"
+#include "two_views.hpp"
 
 namespace pl::stream {
 
@@ -85,6 +86,7 @@ void word_pool::give_back(unsigned index) noexcept { used_[index] = false; }
 void word_pool::store(unsigned index, std::size_t offset, std::uint64_t value) const noexcept {
   arch::publish_to_device(mapped_.type);
   auto* const at = reinterpret_cast<std::uint64_t*>(mapped_.data + std::size_t{index} * sizeof(gpu_words) + offset);
+  before_store_in_view(gpu(index) + offset);
   __atomic_store_n(at, value, __ATOMIC_RELEASE);
   arch::publish_to_device(mapped_.type);
 }
@@ -92,13 +94,8 @@ void word_pool::store(unsigned index, std::size_t offset, std::uint64_t value) c
 void word_pool::poison_all(unsigned index, std::uint64_t value, bool with_staged) const noexcept {
   if (rescue_ != nullptr) rescue_->poison(gpu(index), value);
   if (!is_mapped()) return;
-  store(index, offsetof(gpu_words, signal), value);
-  store(index, offsetof(gpu_words, ack), value);
+  for (const auto offset : kWaitedWords) store(index, offset, value);
   if (with_staged) store(index, offsetof(gpu_words, staged), value);
-  for (unsigned slot = 0; slot < kGraphSlots; ++slot) {
-    store(index, offsetof(gpu_words, graph_flag) + slot * sizeof value, value);
-    store(index, offsetof(gpu_words, graph_ack) + slot * sizeof value, value);
-  }
 }
 
 std::uint64_t word_pool::load(unsigned index, std::size_t offset) const noexcept {
@@ -106,6 +103,7 @@ std::uint64_t word_pool::load(unsigned index, std::size_t offset) const noexcept
   const auto* const at =
       reinterpret_cast<const std::uint64_t*>(mapped_.data + std::size_t{index} * sizeof(gpu_words) + offset);
   const auto value = __atomic_load_n(at, __ATOMIC_ACQUIRE);
+  after_load_in_view(gpu(index) + offset);
   arch::order_after_reads(mapped_.type);
   return value;
 }

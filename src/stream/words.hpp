@@ -6,6 +6,7 @@
 // are 0 and 1, because values in a captured graph cannot grow; only the end that waited sets them back.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -38,6 +39,14 @@ struct alignas(4096) gpu_words {
   alignas(64) std::uint64_t scratch_signal;  // of the flag writer that copies: the values to be copied
   std::uint64_t scratch_ack;
   std::uint64_t one;  // 1, for ever: what that writer copies in graphs
+  // Of captured operations that count (graph_slots.hpp): what has arrived, what the peer has released, and how many puts,
+  // waits and releases this end's kernels have counted.
+  alignas(64) std::uint64_t graph_signal;
+  alignas(64) std::uint64_t graph_released;
+  alignas(64) std::uint64_t graph_puts;
+  std::uint64_t graph_waits;
+  std::uint64_t graph_releases;
+  std::uint64_t spread;  // pieces of the put under way whose blocks have ended (executor X)
   alignas(64) std::uint64_t graph_flag[kGraphSlots];
   alignas(64) std::uint64_t graph_ack[kGraphSlots];  // 1: the slot may be used again
   // Of the peer's litmus (litmus.hpp), who writes here; and the data that ours sends.
@@ -47,10 +56,21 @@ struct alignas(4096) gpu_words {
 };
 static_assert(sizeof(gpu_words) == 4096);
 
+// Words on which a stream may wait, but for `staged`: by whom a stream is let go writes all of them.
+inline constexpr auto kWaitedWords = [] {
+  std::array<std::size_t, 4 + 2 * kGraphSlots> out{offsetof(gpu_words, signal), offsetof(gpu_words, ack),
+                                                   offsetof(gpu_words, graph_signal), offsetof(gpu_words, graph_released)};
+  for (unsigned slot = 0; slot < kGraphSlots; ++slot) {
+    out[4 + slot] = offsetof(gpu_words, graph_flag) + slot * sizeof(std::uint64_t);
+    out[4 + kGraphSlots + slot] = offsetof(gpu_words, graph_ack) + slot * sizeof(std::uint64_t);
+  }
+  return out;
+}();
+
 // In pinned host memory: written by this end's own streams, read by the CPU.
 struct alignas(4096) host_words {
   alignas(64) std::uint64_t doorbell;  // chunks that lie ready in their staging slot (executor X)
-  std::uint64_t consumed;              // puts that our consumer has released (executor X)
+  std::uint64_t consumed;              // puts that our consumer has released
   // Waits that a stream has come to. That it got past one shows in the word it waits for: a write behind the wait would
   // stand between the peer's signal and the next kernel (1.6 us on an H200).
   alignas(64) std::uint64_t reached;
@@ -58,6 +78,7 @@ struct alignas(4096) host_words {
   alignas(64) std::uint64_t status;  // 0 or an errno, written by the CPU; kernels may read it
   std::uint64_t passed;       // as `reached`, of waits that are over; written only where the CPU cannot read GPU memory
   std::uint64_t put_reached;  // puts that had to ask for a release and that a stream has come to
+  std::uint64_t graph_reached, graph_put_reached;  // as both, of captured operations that count
   alignas(64) std::uint64_t graph_doorbell[kGraphSlots];
   alignas(64) std::uint64_t graph_at[kGraphSlots];  // where a captured wait stands: graph_place
   alignas(64) std::uint64_t litmus[kLitmusWords];   // what has come back from the peer's GPU

@@ -2,7 +2,10 @@
 // Channels between two processes, by the peer executor.
 #include "channel.hpp"
 
+#include <chrono>
+
 #include "ends.hpp"
+#include "mem_ops.hpp"
 
 namespace pl::stream {
 namespace {
@@ -35,39 +38,26 @@ TEST(channel, ping_pong_between_two_gpus) { EXPECT_EQ(run_streams(2, gpus::one_e
 TEST(channel, ping_pong_on_one_gpu) { EXPECT_EQ(run_streams(2, gpus::shared, {}, ping_pong), 0); }
 
 TEST(channel, depth_holds_puts_back_until_the_peer_has_released) {
+  EXPECT_EQ(
+      run_streams(2, gpus::one_each, {}, [](const scene& at) { return depth_holds_puts_back(at, executor_kind::peer); }), 0);
+}
+
+TEST(channel, what_was_put_outlives_the_peers_end) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& at) {
-                          two_ends ends;
-                          channel_options options;
-                          options.depth = 2;
-                          if (const int line = ends.open(at, options)) return line;
-                          auto& to = *ends.to;
-                          if (at.rank == 0) {
-                            for (int i = 0; i < 4; ++i)
-                              CHECK_OK(to.put_signal(at.on, ends.there, 0, ends.out.pointer(), 64));
-                            CHECK_OK(at.with->barrier());  // rank 1 has seen two puts
-                            CHECK(to.state().sent == 2);
-                            while (to.diag().find("before put 3 until the peer releases put 1") == std::string::npos)
-                              sched_yield();
-                            CHECK_OK(at.with->barrier());
-                            CHECK(cuda().cuStreamSynchronize(at.on) == 0);
-                            CHECK(to.state().sent == 4);
-                            CHECK_OK(at.with->barrier());
-                            return 0;
-                          }
-                          CHECK_OK(to.host_wait(2, kPatience));
-                          CHECK(to.host_wait(3, 20ms).code() == ETIMEDOUT);
-                          CHECK_OK(at.with->barrier());
-                          CHECK_OK(at.with->barrier());
-                          for (std::uint64_t i = 1; i <= 4; ++i) {
-                            CHECK_OK(to.wait_signal(at.on));
-                            CHECK_OK(to.release(at.on, i));
-                          }
-                          CHECK(cuda().cuStreamSynchronize(at.on) == 0);
-                          CHECK_OK(at.with->barrier());
-                          return 0;
-                        }),
+                        [](const scene& at) { return what_was_put_outlives_the_channel(at, executor_kind::peer, false); }),
             0);
+}
+TEST(channel, what_was_put_outlives_the_peer) {
+  EXPECT_EQ(run_streams(
+                2, gpus::one_each, {},
+                [](const scene& at) { return what_was_put_outlives_the_channel(at, executor_kind::peer, true); }, 0),
+            0);
+}
+TEST(channel, what_a_closed_peer_will_not_do_lets_streams_go) {
+  for (const bool is_wait : {true, false})
+    EXPECT_EQ(run_streams(2, gpus::one_each, {},
+                          [=](const scene& at) { return what_never_comes_is_let_go(at, executor_kind::peer, is_wait); }),
+              0);
 }
 
 TEST(channel, a_stuck_wait_is_let_go_after_its_time) {
@@ -126,6 +116,94 @@ TEST(channel, death_of_the_peer_lets_its_waiters_go) {
                   return 0;
                 },
                 1),
+            0);
+}
+
+// A wait that names a number does not count among those that name none.
+TEST(channel, a_named_wait_does_not_change_what_is_next) {
+  EXPECT_EQ(run_streams(2, gpus::one_each, {},
+                        [](const scene& at) {
+                          two_ends ends;
+                          if (const int line = ends.open(at)) return line;
+                          for (int i = 0; i < 4; ++i) CHECK_OK(ends.to->signal(at.on));
+                          CHECK_OK(ends.to->wait_signal(at.on, 3));
+                          auto next = ends.to->wait_signal(at.on);
+                          CHECK(next && *next == 1);
+                          CHECK_OK(ends.to->wait_signal(at.on, 1));
+                          next = ends.to->wait_signal(at.on);
+                          CHECK(next && *next == 2);
+                          CHECK(cuda().cuStreamSynchronize(at.on) == 0);
+                          const auto now = ends.to->state();
+                          CHECK(now.error == 0 && now.waits == 4 && now.reached == 4 && now.passed == 4);
+                          CHECK_OK(at.with->barrier());
+                          return 0;
+                        }),
+            0);
+}
+
+// Rank 0 closes while its stream has work of the channel before it. Rank 1 is let go at once, but its words are not used
+// again before that work has been done: it would count in somebody else's channel.
+int closes_early(const scene& at, const std::function<int(channel&)>& queue) {
+  two_ends ends;
+  if (const int line = ends.open(at)) return line;
+  const test::device_buffer gate{4096};
+  test::set_device_bytes(gate.pointer(), std::vector<unsigned char>(4096, 0));
+  if (at.rank == 0) {
+    CHECK_OK(mem_ops(cuda(), at.on).wait64(gate.pointer(), 1).submit());
+    if (const int line = queue(*ends.to)) return line;
+    CHECK_OK(at.with->barrier());  // a wait that is queued after the peer has closed is refused
+    ends.to.reset();
+  } else {
+    CHECK_OK(ends.to->wait_signal(at.on));
+    CHECK_OK(at.with->barrier());
+    CHECK(cuda().cuStreamSynchronize(at.on) == 0);
+    while (ends.to->state().error == 0) sched_yield();
+    CHECK(ends.to->state().error == EPIPE);
+    ends.to.reset();
+    // Longer than the grace that words have after both ends have said that they are closed.
+    for (const auto end = std::chrono::steady_clock::now() + 50ms; std::chrono::steady_clock::now() < end; sched_yield())
+      CHECK(at.by->connect(0, 8).code() == ENOSPC);
+  }
+  CHECK_OK(at.with->barrier());
+  if (at.rank == 0) test::set_device_bytes(gate.pointer(), std::vector<unsigned char>{1, 0, 0, 0, 0, 0, 0, 0});
+  CHECK(cuda().cuStreamSynchronize(at.on) == 0);
+  auto next = at.by->connect(1 - at.rank, 8);
+  while (next.code() == ENOSPC) {
+    sched_yield();
+    next = at.by->connect(1 - at.rank, 8);
+  }
+  CHECK_OK(next);
+  CHECK_OK((*next)->ready(kPatience));
+  CHECK(!*(*next)->arrived(1));
+  CHECK_OK(at.with->barrier());
+  return 0;
+}
+
+context_options of_one_channel() {
+  context_options out;
+  out.channels = 1;
+  return out;
+}
+
+TEST(channel, an_end_is_closed_once_its_streams_are_past_their_puts) {
+  EXPECT_EQ(run_streams(2, gpus::one_each, of_one_channel(),
+                        [](const scene& at) {
+                          return closes_early(at, [&](channel& to) -> int {
+                            CHECK_OK(to.signal(at.on));
+                            return 0;
+                          });
+                        }),
+            0);
+}
+
+TEST(channel, an_end_is_closed_once_its_streams_are_past_their_releases) {
+  EXPECT_EQ(run_streams(2, gpus::one_each, of_one_channel(),
+                        [](const scene& at) {
+                          return closes_early(at, [&](channel& to) -> int {
+                            CHECK_OK(to.release(at.on, 1));
+                            return 0;
+                          });
+                        }),
             0);
 }
 

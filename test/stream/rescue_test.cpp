@@ -38,6 +38,23 @@ TEST_F(unmapped, a_stuck_wait_is_let_go_after_its_time) {
             0);
 }
 
+TEST_F(unmapped, closing_lets_go_of_a_wait_in_which_a_stream_stands) {
+  EXPECT_EQ(run_streams(2, gpus::one_each, {},
+                        [](const scene& at) {
+                          two_ends ends;
+                          if (const int line = ends.open(at)) return line;
+                          if (at.rank == 0) {
+                            CHECK_OK(ends.to->wait_signal(at.on));
+                            while (ends.to->state().reached == 0) sched_yield();
+                            ends.to.reset();
+                            CHECK(cuda().cuStreamSynchronize(at.on) == 0);
+                          }
+                          CHECK_OK(at.with->barrier());
+                          return 0;
+                        }),
+            0);
+}
+
 TEST_F(unmapped, also_in_a_graph) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
                         [](const scene& at) {

@@ -163,9 +163,9 @@ TEST(nap_planner, naps_until_shortly_before_the_next_is_due) {
   EXPECT_EQ(by.nap_ns(now + 10'000), 0u);
   EXPECT_EQ(by.nap_ns(now + 30'000), 50'000u);  // to 80 %
   EXPECT_EQ(by.nap_ns(now + 90'000), 0u);
-  EXPECT_EQ(by.nap_ns(now + 130'000), nap_planner::kMostNapNs);
-  EXPECT_FALSE(by.is_still(now + 199'999));
-  EXPECT_TRUE(by.is_still(now + 200'000));
+  EXPECT_EQ(by.nap_ns(now + 130'000), 130'000u / nap_planner::kShare);
+  EXPECT_FALSE(by.is_still(now + nap_planner::kStillNs - 1));
+  EXPECT_TRUE(by.is_still(now + nap_planner::kStillNs));
 }
 
 TEST(nap_planner, a_nap_is_never_longer_than_the_bound) {
@@ -177,12 +177,53 @@ TEST(nap_planner, a_nap_is_never_longer_than_the_bound) {
     EXPECT_LE(by.nap_ns(now + since), nap_planner::kMostNapNs);
 }
 
+TEST(nap_planner, naps_that_end_late_are_shorter_or_not_at_all) {
+  nap_planner by;
+  std::uint64_t now = 1'000'000;
+  by.moved(now);
+  for (int i = 0; i < 50; ++i) by.moved(now += 100'000);
+  for (int i = 0; i < 50; ++i) by.napped(50'000, 70'000);
+  EXPECT_NEAR(static_cast<double>(by.lateness_ns()), 20'000, 10);
+  EXPECT_NEAR(static_cast<double>(by.nap_ns(now + 30'000)), 30'000, 10);
+  EXPECT_EQ(by.nap_ns(now + 60'000), 0u);
+}
+
 TEST(nap_planner, a_burst_is_one_movement) {
   nap_planner by;
   std::uint64_t now = 1'000'000;
   by.moved(now);
   for (int i = 0; i < 20; ++i) by.moved(now += 500);
   EXPECT_EQ(by.interval_ns(), 0u);
+}
+
+// Both sides of a ping-pong sleep by the planner: how long a round takes then. `late_ns`: how late naps end.
+double round_trip_ns(std::uint64_t hop_ns, std::uint64_t late_ns) {
+  constexpr int kRounds = 2000, kLooked = 500;
+  constexpr std::uint64_t kLookNs = 300;  // one look of a thread that is awake
+  nap_planner by[2];
+  std::uint64_t arrives = 1'000'000, clocks[2] = {arrives, arrives}, begin = 0;
+  for (int i = 0; i < 2 * kRounds; ++i) {
+    if (i == 2 * (kRounds - kLooked)) begin = arrives;
+    auto& mine = by[i % 2];
+    auto& now = clocks[i % 2];
+    while (now < arrives) {
+      const auto nap = mine.nap_ns(now);
+      if (nap != 0) mine.napped(nap, nap + late_ns);
+      now += nap != 0 ? nap + late_ns : kLookNs;
+    }
+    mine.moved(now);
+    arrives = now + hop_ns;
+  }
+  return static_cast<double>(arrives - begin) / kLooked;
+}
+
+// The figure that decides about economy mode: not more than a tenth slower than awake, whatever the round takes.
+TEST(nap_planner, two_sides_that_nap_lose_at_most_a_tenth) {
+  for (const std::uint64_t hop : {8'000u, 12'000u, 20'000u, 30'000u, 60'000u, 100'000u, 300'000u, 1'000'000u})
+    for (const std::uint64_t late : {1'000u, 10'000u, 60'000u}) {
+      const double taken = round_trip_ns(hop, late), awake = 2 * (static_cast<double>(hop) + 300);
+      EXPECT_LT(taken, 1.1 * awake) << "hop " << hop << " ns, naps end " << late << " ns late";
+    }
 }
 
 }  // namespace

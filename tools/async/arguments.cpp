@@ -1,25 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arguments.hpp"
 
-#include <algorithm>
 #include <cstdlib>
 
 #include "text.hpp"
 #include "tool.hpp"
+#include "word_list.hpp"
 
 namespace pl::async {
 
+using tools::split_list;
 using tools::tool_failure;
-
-std::vector<std::string> split_list(const std::string& text) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const auto end = std::min(text.find(',', begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
 
 std::vector<std::size_t> sizes_in(const char* option, const std::string& text) {
   std::vector<std::size_t> out;

@@ -8,7 +8,6 @@
 
 namespace pl::async {
 
-std::vector<std::string> split_list(const std::string& text);
 // Sizes in bytes, 8 to 1G, that 8 divides; K/M/G allowed.
 std::vector<std::size_t> sizes_in(const char* option, const std::string& text);
 // Times in us, 0 to a second; the result is in ns.

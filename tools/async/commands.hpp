@@ -9,6 +9,7 @@ namespace pl::async {
 int run_pingpong_command(const tools::invocation& call);
 int run_economy_command(const tools::invocation& call);
 int run_stencil_command(const tools::invocation& call);
+int run_multigrid_command(const tools::invocation& call);
 int run_stopped_command(const tools::invocation& call);
 int run_stuck_command(const tools::invocation& call);
 int run_poke_command(const tools::invocation& call);

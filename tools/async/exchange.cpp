@@ -3,10 +3,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <limits>
+#include <optional>
+#include <utility>
 
 #include "batch_events.hpp"
+#include "captured_work.hpp"
 #include "clock.hpp"
+#include "queue_when_room.hpp"
 #include "text.hpp"
 #include "tool.hpp"
 
@@ -111,11 +117,11 @@ status queue_iterations(station& at, stream::channel& to, std::size_t bytes, std
   const auto send = [&] { return to.put_signal(at.on(), window, 0, at.out(), bytes); };
   for (int i = 0; i < count; ++i) {
     if (at.rank() == 0)
-      if (const auto put = send(); !put) return put.error();
+      if (const auto put = queue_when_room(send); !put) return put;
     if (const auto wait = to.wait_signal(at.on()); !wait) return wait.error();
     at.launch_step(bytes, busy_ns);
     if (at.rank() == 1)
-      if (const auto put = send(); !put) return put.error();
+      if (const auto put = queue_when_room(send); !put) return put;
   }
   return {};
 }
@@ -129,8 +135,9 @@ class stream_exchange final : public exchange {
  public:
   stream_exchange(station& at, const contender& which) : at_(at), batches_(at, which.mode) {
     stream::channel_options options;
-    options.executor = which.which == arm::proxy ? stream::executor_kind::proxy : stream::executor_kind::peer;
-    if (which.which == arm::peer_kernel) options.wait = stream::wait_way::kernel;
+    const bool is_proxy = which.which == arm::proxy || which.which == arm::proxy_kernel;
+    options.executor = is_proxy ? stream::executor_kind::proxy : stream::executor_kind::peer;
+    if (which.which == arm::peer_kernel || which.which == arm::proxy_kernel) options.wait = stream::wait_way::kernel;
     to_ = at.connect(1 - at.rank(), at.new_channel_id(), options);
   }
 
@@ -153,11 +160,14 @@ class stream_exchange final : public exchange {
   std::unique_ptr<stream::channel> to_;
 };
 
-// A batch captured once and launched again and again: one call of the driver for all of its steps.
+// Some iterations captured once and launched again and again: one call of the driver for all of their steps.
 class graph_exchange final : public exchange {
  public:
-  graph_exchange(station& at, stream::run_mode mode, int batch)
-      : at_(at), batches_(at, mode), unit_(std::min(batch, kMostCaptured)) {}
+  graph_exchange(station& at, const contender& which, int unroll)
+      : at_(at),
+        batches_(at, which.mode),
+        wait_(which.which == arm::graph_kernel ? stream::wait_way::kernel : stream::wait_way::front_end),
+        unit_(wait_ == stream::wait_way::kernel ? unroll : std::min(unroll, kMostSlots)) {}
   ~graph_exchange() override { drop(); }
 
   // Every case has a channel of its own, because captured operations keep their places in it.
@@ -165,20 +175,23 @@ class graph_exchange final : public exchange {
     drop();
     stream::channel_options options;
     options.executor = stream::executor_kind::peer;
+    options.wait = wait_;
     options.releases_captured_waits = true;  // the other side writes here again only after it got our answer
     to_ = at_.connect(1 - at_.rank(), at_.new_channel_id(), options);
-    const auto made = capture(bytes, busy_ns);
+    auto made = captured_work::make(at_, [&] { return queue_iterations(at_, *to_, bytes, busy_ns, unit_); });
     at_.barrier();  // an end that closes is an error of the other one, which may still be capturing
-    return made;
+    if (!made) return made.error();
+    graph_.emplace(std::move(made).value());
+    return {};
   }
 
   int unit() const override { return unit_; }
+  int most_at_once() const override { return std::numeric_limits<int>::max(); }  // the channel counts none of them
 
   void iterate(std::size_t, std::uint64_t, int count) override {
     batches_.wait_for_room();
     const auto begin = monotonic_ns();
-    for (int done = 0; done < count; done += unit_)
-      at_.gpu().check(at_.cuda().cuGraphLaunch(exec_, at_.on()), "cuGraphLaunch");
+    for (int done = 0; done < count; done += unit_) graph_->launch();
     batches_.end_batch();
     enqueue_ns += monotonic_ns() - begin;
   }
@@ -189,41 +202,29 @@ class graph_exchange final : public exchange {
   }
 
  private:
-  static constexpr int kMostCaptured = 32;  // iterations of one graph; a channel has places for 64 puts
-
-  status capture(std::size_t bytes, std::uint64_t busy_ns) {
-    const auto& cuda = at_.cuda();
-    at_.gpu().check(cuda.cuStreamBeginCapture_v2(at_.on(), cu::capture_mode::relaxed), "cuStreamBeginCapture");
-    const auto queued = queue_iterations(at_, *to_, bytes, busy_ns, unit_);
-    cu::graph_t graph = nullptr;
-    const auto ended = cuda.cuStreamEndCapture(at_.on(), &graph);
-    const auto made =
-        queued && ended == cu::error_code::success ? cuda.cuGraphInstantiateWithFlags(&exec_, graph, 0) : ended;
-    if (graph != nullptr) static_cast<void>(cuda.cuGraphDestroy(graph));
-    if (!queued) return queued;
-    if (made != cu::error_code::success) return cu::make_error(cuda, made, "the graph of a batch");
-    return {};
-  }
+  static constexpr int kMostSlots = 32;  // iterations of one graph; a channel has places for 64 puts that do not count
 
   void drop() {
     static_cast<void>(at_.cuda().cuStreamSynchronize(at_.on()));
-    if (exec_ != nullptr) static_cast<void>(at_.cuda().cuGraphExecDestroy(exec_));
-    exec_ = nullptr;
+    graph_.reset();
     to_.reset();
   }
 
   station& at_;
   batch_events batches_;
+  const stream::wait_way wait_;
   const int unit_;
   std::unique_ptr<stream::channel> to_;
-  cu::graph_exec_t exec_ = nullptr;
+  std::optional<captured_work> graph_;
 };
 
 constexpr struct {
   arm which;
   const char* name;
-} kArms[] = {{arm::normal, "normal"},           {arm::hostfn, "hostfn"}, {arm::peer, "peer"},
-             {arm::peer_kernel, "peer-kernel"}, {arm::proxy, "proxy"},   {arm::graph, "graph"}};
+} kArms[] = {{arm::normal, "normal"}, {arm::hostfn, "hostfn"},
+             {arm::peer, "peer"},     {arm::peer_kernel, "peer-kernel"},
+             {arm::proxy, "proxy"},   {arm::proxy_kernel, "proxy-kernel"},
+             {arm::graph, "graph"},   {arm::graph_kernel, "graph-kernel"}};
 
 }  // namespace
 
@@ -240,10 +241,11 @@ arm arm_of(const std::string& word) {
   throw tools::tool_failure(format("--arms: \"%s\" is none of %s", word.c_str(), names.c_str()));
 }
 
-std::unique_ptr<exchange> make_exchange(station& at, const contender& which, int batch) {
+std::unique_ptr<exchange> make_exchange(station& at, const contender& which, int unroll) {
   if (which.which == arm::normal) return std::make_unique<normal_exchange>(at);
   if (which.which == arm::hostfn) return std::make_unique<hostfn_exchange>(at, which.mode);
-  if (which.which == arm::graph) return std::make_unique<graph_exchange>(at, which.mode, batch);
+  if (which.which == arm::graph || which.which == arm::graph_kernel)
+    return std::make_unique<graph_exchange>(at, which, unroll);
   return std::make_unique<stream_exchange>(at, which);
 }
 

@@ -11,7 +11,7 @@
 
 namespace pl::async {
 
-enum class arm { normal, hostfn, peer, peer_kernel, proxy, graph };
+enum class arm { normal, hostfn, peer, peer_kernel, proxy, proxy_kernel, graph, graph_kernel };
 const char* to_string(arm which);
 arm arm_of(const std::string& word);  // throws tools::tool_failure
 
@@ -29,6 +29,8 @@ class exchange {
   virtual status prepare(std::size_t, std::uint64_t) { return {}; }
   // Iterations come in multiples of it.
   virtual int unit() const { return 1; }
+  // What one call of iterate() may queue: several such are under way, and a channel bounds what is queued on streams.
+  virtual int most_at_once() const { return 80; }
   // Queues or does `count` iterations of rank 0: send, receive, kernel; rank 1: receive, kernel, send.
   virtual void iterate(std::size_t bytes, std::uint64_t busy_ns, int count) = 0;
   // Everything that was queued has been done.
@@ -37,7 +39,7 @@ class exchange {
   std::uint64_t enqueue_ns = 0;  // time of the calls that queue; stays 0 where the CPU takes part in each step
 };
 
-// `batch`: most iterations that will be queued by one call. Collective.
-std::unique_ptr<exchange> make_exchange(station& at, const contender& which, int batch);
+// `unroll`: iterations of one graph, where there are graphs (fewer for one with slots). Collective.
+std::unique_ptr<exchange> make_exchange(station& at, const contender& which, int unroll);
 
 }  // namespace pl::async

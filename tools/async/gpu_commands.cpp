@@ -2,6 +2,7 @@
 // cost and poke: one process, one GPU.
 #include <functional>
 
+#include "arguments.hpp"
 #include "commands.hpp"
 #include "cost.hpp"
 #include "options.hpp"
@@ -60,9 +61,12 @@ int run_poke_command(const tools::invocation& call) {
   tools::command_parser parser(call, "Words between a CPU and the front end of its GPU: latency there and back, and rate.");
   parser.integer("-n,--pokes", pokes, 1, 1'000'000, "stores of the CPU that are timed, of each way");
   parser.integer("-r,--repeats", repeats, 1, 1000, "turns of each length of list");
+  std::string stuck = "0";
+  parser.text("--stuck", stuck, "other streams that stand in a wait meanwhile, comma-separated");
   parser.common(common);
   if (const auto code = parser.parse()) return *code;
   plan.pokes = static_cast<int>(pokes);
+  plan.stuck = integers_in("--stuck", stuck, 0, 1000);
   plan.repeats = static_cast<int>(repeats);
   return run_on_gpu(call, common,
                     [&](const tools::gpu_session& gpu, result_file& file) { return run_poke(gpu, plan, &file); });

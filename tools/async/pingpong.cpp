@@ -46,7 +46,7 @@ class run {
   void add(const contender& which) {
     std::string name = to_string(which.which);
     if (plan_.has_modes) name += which.mode == stream::run_mode::economy ? " economy" : " performance";
-    auto by = make_exchange(at_, which, plan_.batch);
+    auto by = make_exchange(at_, which, plan_.unroll != 0 ? plan_.unroll : plan_.batch);
     const auto ready = by->prepare(plan_.sizes.front(), 0);
     if (!ready && ready.code() != ENOTSUP) tools::must(ready);
     if (ready) return ways_.push_back({which, name, std::move(by)});
@@ -82,7 +82,7 @@ class run {
   void take_turn(way& of, std::size_t bytes, std::uint64_t busy_ns, int at_least, samples& into) {
     auto& by = *of.by;
     const int unit = by.unit(), iterations = (at_least + unit - 1) / unit * unit;
-    const int batch = std::max(unit, plan_.batch / unit * unit);
+    const int batch = std::max(unit, std::min(plan_.batch, by.most_at_once()) / unit * unit);
     at_.context().set_mode(of.which.mode);
     at_.fill(kStart, bytes);
     at_.barrier();

@@ -19,7 +19,8 @@ struct pingpong_plan {
   std::vector<std::size_t> sizes{128};      // bytes, multiples of 8
   std::vector<std::uint64_t> kernel_ns{0};  // busy time of the kernel; 0: only its work
   int iterations = 10'000;
-  int batch = 20;   // iterations queued at once
+  int batch = 20;   // iterations queued at once, and until the next event for which the CPU waits
+  int unroll = 0;   // iterations of one graph; 0: as many as `batch`
   int repeats = 5;  // turns of each contender, interleaved
 };
 

@@ -6,13 +6,18 @@
 #include "commands.hpp"
 #include "pingpong.hpp"
 #include "ranks.hpp"
+#include "word_list.hpp"
 
 namespace pl::async {
 namespace {
 
 constexpr const char* kArmsHelp =
     "comma-separated: normal (CPU between all steps), hostfn (host functions in the stream), peer (executor P), peer-kernel "
-    "(its waits by a polling kernel), proxy (executor X), graph (executor P, a captured batch)";
+    "(its waits by a polling kernel), proxy (executor X), proxy-kernel, graph (executor P, a captured batch), graph-kernel "
+    "(the "
+    "same with kernels that count)";
+
+constexpr int kMostBatch = 4096;
 
 class exchange_options {
  public:
@@ -21,7 +26,8 @@ class exchange_options {
     parser.text("-s,--sizes", sizes_, "message sizes in bytes, comma-separated, K/M allowed");
     parser.text("-k,--kernel", kernels_, "busy times of the kernel in us, comma-separated");
     parser.integer("-i,--iterations", iterations_, 10, 10'000'000, "round trips of each arm and case");
-    parser.integer("-b,--batch", batch_, 1, 80, "iterations queued at once");
+    parser.integer("-b,--batch", batch_, 1, kMostBatch, "iterations queued at once; without graphs 80 at most");
+    parser.integer("--unroll", unroll_, 0, kMostBatch, "iterations of one graph (0: as many as -b says)");
     parser.integer("-r,--repeats", repeats_, 1, 1000, "turns that the iterations of an arm are shared out to");
     parser.text("--gpus", gpus_, "ordinals of the ranks' GPUs, comma-separated");
     parser.common(ranks.common, false);
@@ -29,12 +35,13 @@ class exchange_options {
 
   void take() {
     plan.contenders.clear();
-    for (const auto& word : split_list(arms_)) plan.contenders.push_back({arm_of(word)});
+    for (const auto& word : tools::split_list(arms_)) plan.contenders.push_back({arm_of(word)});
     plan.sizes = sizes_in("--sizes", sizes_);
     plan.kernel_ns = times_in("--kernel", kernels_);
     if (!gpus_.empty()) ranks.gpus = integers_in("--gpus", gpus_, 0, 1023);
     plan.iterations = static_cast<int>(iterations_);
     plan.batch = static_cast<int>(batch_);
+    plan.unroll = static_cast<int>(unroll_);
     plan.repeats = static_cast<int>(std::min(repeats_, iterations_));
     ranks.window_bytes = *std::max_element(plan.sizes.begin(), plan.sizes.end());
   }
@@ -44,7 +51,10 @@ class exchange_options {
       if (file != nullptr) {
         file->set_parameter("iterations", plan.iterations);
         file->set_parameter("batch", plan.batch);
+        file->set_parameter("unroll", plan.unroll);
         file->set_parameter("repeats", plan.repeats);
+        const bool is_network = ranks.context.messages.path == link::messenger_options::path_t::network;
+        file->set_parameter("path", is_network ? "network" : "auto");
       }
       return run_pingpong(at, plan, file);
     });
@@ -55,7 +65,7 @@ class exchange_options {
 
  private:
   std::string arms_, sizes_ = "128", kernels_ = "0", gpus_;
-  std::int64_t iterations_ = plan.iterations, batch_ = plan.batch, repeats_ = plan.repeats;
+  std::int64_t iterations_ = plan.iterations, batch_ = plan.batch, unroll_ = plan.unroll, repeats_ = plan.repeats;
 };
 
 }  // namespace

@@ -25,14 +25,14 @@ using stream::mem_ops;
 constexpr int kAhead = 64;               // pokes that are queued at once
 constexpr int kWarmUp = 100;             // not counted
 constexpr std::uint64_t kSettle = 5000;  // ns after an answer until the stream is surely in its next wait
-constexpr std::uint64_t kLimitNs = 10'000'000'000;
+constexpr std::uint64_t kLimitNs = 10'000'000'000, kTrialNs = 200'000'000;
 constexpr int kListLengths[] = {1, 4, 32, 255};
 constexpr int kMostOps = 1020, kMostLists = 200;  // of a turn: held back by a gate, so they must fit into the launch queue
 
-// Spins until the word has come to `value`; counts how often it was seen to have changed.
-int watch(const std::uint64_t& word, std::uint64_t value) {
-  const auto end = monotonic_ns() + kLimitNs;
-  std::uint64_t last = __atomic_load_n(&word, __ATOMIC_ACQUIRE);
+// Spins until the word has come from `last` to `value`; counts how often it was seen to have changed. -1: not within the
+// limit.
+int watch_for(const std::uint64_t& word, std::uint64_t last, std::uint64_t value, std::uint64_t limit_ns) {
+  const auto end = monotonic_ns() + limit_ns;
   int changes = 0;
   for (unsigned spins = 1; last != value; ++spins) {
     const auto now = __atomic_load_n(&word, __ATOMIC_ACQUIRE);
@@ -40,8 +40,13 @@ int watch(const std::uint64_t& word, std::uint64_t value) {
     last = now;
     if (spins % 4096 != 0) continue;
     sched_yield();  // where there are fewer CPUs than threads
-    if (monotonic_ns() > end) throw tools::tool_failure("a stream did not answer within 10 s");
+    if (monotonic_ns() > end) return -1;
   }
+  return changes;
+}
+int watch(const std::uint64_t& word, std::uint64_t last, std::uint64_t value) {
+  const int changes = watch_for(word, last, value, kLimitNs);
+  if (changes < 0) throw tools::tool_failure("a stream did not answer within 10 s");
   return changes;
 }
 
@@ -58,6 +63,25 @@ constexpr poke_way kWays[] = {{"word in GPU memory, front end waits", true, fals
                               {"word in GPU memory, kernel waits", true, true},
                               {"word in pinned memory, front end waits", false, false},
                               {"word in pinned memory, kernel waits", false, true}};
+
+// Streams that stand in a wait until this object ends.
+class stuck_streams {
+ public:
+  stuck_streams(const tools::gpu_session& gpu, int count, std::uint64_t* gate, std::uint64_t gate_on_gpu) : gate_(gate) {
+    __atomic_store_n(gate_, 0, __ATOMIC_RELEASE);
+    for (int i = 0; i < count; ++i) {
+      all_.push_back(std::make_unique<tools::gpu_stream>(gpu));
+      tools::must(mem_ops(gpu.cuda(), all_.back()->get()).wait64(gate_on_gpu, 1).submit());
+    }
+  }
+  ~stuck_streams() { __atomic_store_n(gate_, 1, __ATOMIC_RELEASE); }
+  stuck_streams(const stuck_streams&) = delete;
+  stuck_streams& operator=(const stuck_streams&) = delete;
+
+ private:
+  std::uint64_t* const gate_;
+  std::vector<std::unique_ptr<tools::gpu_stream>> all_;  // their ends wait for the streams: after the gate is open
+};
 
 class bench {
  public:
@@ -77,8 +101,8 @@ class bench {
   int all() {
     std::printf(
         "# a store of the CPU releases a waiting stream, which writes a word that the CPU polls: us, there and back\n");
-    std::printf("%-40s %8s %8s %8s %8s %8s\n", "way", "min", "p50", "p90", "p99", "max");
-    for (const auto& way : kWays) poke(way);
+    std::printf("%-40s %6s %8s %8s %8s %8s %8s\n", "way", "stuck", "min", "p50", "p90", "p99", "max");
+    for (const int stuck : plan_.stuck) poke_beside(stuck);
     std::printf(
         "# words that a stream writes to pinned memory, in lists of so many, all queued behind a gate; from its opening\n");
     std::printf("%-8s %14s %12s %18s %16s\n", "list", "writes/s", "us a write", "values the CPU saw", "enqueue us/write");
@@ -113,6 +137,26 @@ class bench {
     tools::must(ops.write64(answer(), value).submit());
   }
 
+  void poke_beside(int stuck) {
+    stuck_ = stuck;
+    bool does_answer = true;
+    {
+      const stuck_streams others(gpu_, stuck, &host().litmus[0], on_gpu(offsetof(stream::host_words, litmus)));
+      tools::must(mem_ops(cuda_, on_.get()).write64(answer(), ++value_).submit());
+      does_answer = watch_for(host().doorbell, value_ - 1, value_, kTrialNs) >= 0;
+      for (const auto& way : kWays)
+        if (does_answer) poke(way);
+    }
+    gpu_.check(cuda_.cuStreamSynchronize(on_.get()), "the stream");
+    if (does_answer) return;
+    const auto why = format(
+        "%d stuck streams: left out, one of them holds this stream's hardware queue "
+        "(CUDA_DEVICE_MAX_CONNECTIONS=32 gives 32)",
+        stuck);
+    std::printf("%s\n", why.c_str());
+    if (file_ != nullptr) file_->add_note(why);
+  }
+
   void poke(const poke_way& way) {
     if (way.is_in_gpu_memory && !words_->is_mapped()) {
       const auto why = format("%s: left out, %s", way.name, words_->why_unmapped().c_str());
@@ -127,11 +171,11 @@ class bench {
       spin_for(kSettle);
       const auto begin = monotonic_ns();
       store(way, ++value_);
-      watch(host().doorbell, value_);
+      watch(host().doorbell, value_ - 1, value_);
       if (i >= kWarmUp) taken_ns.push_back(static_cast<double>(monotonic_ns() - begin));
     }
     // What is queued beyond the last poke.
-    while (value_ % kAhead != 0) ++value_;
+    value_ += static_cast<unsigned>((kAhead - (plan_.pokes + kWarmUp) % kAhead) % kAhead);
     store(way, value_);
     gpu_.check(cuda_.cuStreamSynchronize(on_.get()), "the stream");
     tell(way, taken_ns);
@@ -139,15 +183,17 @@ class bench {
 
   void tell(const poke_way& way, const std::vector<double>& taken_ns) {
     const auto facts = summarize(taken_ns);
-    std::printf("%-40s %8.2f %8.2f %8.2f %8.2f %8.2f\n", way.name, facts.min * 1e-3, facts.p50 * 1e-3, facts.p90 * 1e-3,
-                facts.p99 * 1e-3, facts.max * 1e-3);
+    std::printf("%-40s %6d %8.2f %8.2f %8.2f %8.2f %8.2f\n", way.name, stuck_, facts.min * 1e-3, facts.p50 * 1e-3,
+                facts.p90 * 1e-3, facts.p99 * 1e-3, facts.max * 1e-3);
     if (file_ == nullptr) return;
     auto row = latency_fields(taken_ns);
-    row["series"] = way.name;
+    const auto series = stuck_ == 0 ? std::string(way.name) : format("%s, %d stuck", way.name, stuck_);
+    row["series"] = series;
+    row["stuck_streams"] = stuck_;
     row["kind"] = "poke";
     row["word"] = way.is_in_gpu_memory ? "gpu" : "pinned";
     row["wait"] = way.is_by_kernel ? "kernel" : "front_end";
-    file_->add_samples(way.name, taken_ns);
+    file_->add_samples(series, taken_ns);
     file_->add_row(std::move(row));
   }
 
@@ -165,9 +211,10 @@ class bench {
       }
       const auto queued = monotonic_ns();
       spin_for(kSettle);
+      const auto shut = __atomic_load_n(&host().doorbell, __ATOMIC_ACQUIRE);  // before: the first write may come at once
       const auto opened = monotonic_ns();
       __atomic_store_n(&host().status, gate, __ATOMIC_RELEASE);
-      const int changes = watch(host().doorbell, value_);
+      const int changes = watch(host().doorbell, shut, value_);
       const auto ended = monotonic_ns();
       if (turn == 0) continue;
       write_ns.push_back(static_cast<double>(ended - opened) / writes);
@@ -199,6 +246,7 @@ class bench {
   unsigned index_ = 0;
   cu::module_t module_ = nullptr;
   cu::function_t wait_kernel_ = nullptr;
+  int stuck_ = 0;            // streams meanwhile
   std::uint64_t value_ = 0;  // of the last poke; all ways count on
 };
 

@@ -3,14 +3,17 @@
 // stream's answer, and how many words a second a stream can write for a CPU to see.
 #pragma once
 
+#include <vector>
+
 #include "gpu.hpp"
 #include "result_file.hpp"
 
 namespace pl::async {
 
 struct poke_plan {
-  int pokes = 2000;  // of each way, after some that are not counted
-  int repeats = 20;  // turns of each list length
+  int pokes = 2000;           // of each way, after some that are not counted
+  int repeats = 20;           // turns of each list length
+  std::vector<int> stuck{0};  // other streams that stand in a wait meanwhile: each of these numbers in turn
 };
 
 // Prints; `file` may be null. Exit code.

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <optional>
 
 #include "gpu_choice.hpp"
@@ -13,13 +10,6 @@
 
 namespace pl::async {
 namespace {
-
-void silence_stdout() {
-  const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
-  if (nowhere < 0) return;
-  dup2(nowhere, STDOUT_FILENO);
-  close(nowhere);
-}
 
 int gpu_of(const rank_plan& plan, int rank) {
   if (plan.gpus.empty()) return rank % gpu_count();
@@ -44,7 +34,7 @@ int run_ranks(const tools::invocation& call, const rank_plan& plan,
   return p2p::run_forked(world, call.program, [&](int rank) {
     std::optional<tools::report> report;
     if (rank == 0) report.emplace(call, plan.common, "async");
-    else silence_stdout();
+    else p2p::silence_stdout();
     const auto with = world.join(rank);
     try {
       station at({rank, gpu_of(plan, rank), plan.window_bytes, plan.context}, *with);

@@ -19,11 +19,6 @@ struct region {
 
 }  // namespace
 
-int block_place::neighbour(side at) const {
-  const int to_x = x() + (at == right) - (at == left), to_y = y() + (at == down) - (at == up);
-  return to_x < 0 || to_x >= gx || to_y < 0 || to_y >= gy ? -1 : to_y * gx + to_x;
-}
-
 double first_value(std::int64_t x, std::int64_t y) {
   auto bits =
       static_cast<std::uint64_t>(x + 1) * 0x9e3779b97f4a7c15u ^ static_cast<std::uint64_t>(y + 1) * 0xc2b2ae3d27d4eb4fu;

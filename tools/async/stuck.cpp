@@ -16,7 +16,7 @@ namespace pl::async {
 namespace {
 
 constexpr std::uint64_t kSettledNs = 20'000'000;  // without another stream at its wait, none will come
-constexpr std::uint64_t kLimitNs = 10'000'000'000;
+constexpr std::uint64_t kReleaseLimitNs = 10'000'000'000;
 
 struct turn {
   std::vector<double> free_ns;  // from the first cancel until the CPU saw the stream idle, for each
@@ -59,7 +59,7 @@ turn release_all(const station& at, const channels& of, const std::vector<std::u
   out.cancel_ns = static_cast<double>(monotonic_ns() - begin);
   for (std::size_t left = of.size(); left != 0;) {
     const auto now = monotonic_ns() - begin;
-    if (now > kLimitNs) throw tools::tool_failure(format("%zu streams are still stuck after 10 s", left));
+    if (now > kReleaseLimitNs) throw tools::tool_failure(format("%zu streams are still stuck after 10 s", left));
     for (std::size_t i = 0; i < of.size(); ++i) {
       if (out.free_ns[i] != 0 || at.cuda().cuStreamQuery(streams[i]->get()) != cu::error_code::success) continue;
       out.free_ns[i] = static_cast<double>(monotonic_ns() - begin);
