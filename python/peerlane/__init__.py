@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peerlane: a lane straight into GPU memory.
+
+    import peerlane, torch
+    x = torch.zeros(4, 8, device="cuda")
+    with peerlane.map(x) as m:
+        m[3, 5] = 7.0              # a store of the CPU into GPU memory, fenced
+        view = m.array             # a NumPy array whose elements lie there
+    peerlane.copy(host_array, x)   # the fastest way for its size
+
+Names are loaded on first use, so that `peerlane report` needs neither NumPy nor a GPU.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # "x as x": a type checker's word for what is exported
+    from . import messages as messages, store as store, streams as streams, testing as testing
+    from ._copy import Completion as Completion, copy as copy, copy_async as copy_async, explain as explain, fill as fill
+    from ._errors import Error as Error, Timeout as Timeout
+    from ._machine import doctor as doctor, info as info
+    from ._mapping import MappedArray as MappedArray, Mapping as Mapping, SlowReadWarning as SlowReadWarning, map as map
+    from ._version import __version__ as __version__
+
+_HOMES = {
+    "_copy": ("Completion", "copy", "copy_async", "explain", "fill"),
+    "_errors": ("Error", "Timeout"),
+    "_machine": ("doctor", "info"),
+    "_mapping": ("MappedArray", "Mapping", "SlowReadWarning", "map"),
+    "_version": ("__version__",),
+}
+_MODULES = ("messages", "store", "streams", "testing")
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+__all__ = sorted([*(name for name in _HOME_OF if not name.startswith("_")), *_MODULES])
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOME_OF:
+        value = getattr(importlib.import_module("." + _HOME_OF[name], __name__), name)
+        globals()[name] = value
+        return value
+    if name in _MODULES:
+        return importlib.import_module("." + name, __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF, *_MODULES})

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `peerlane` command of a wheel, and its drop-in names: parts that are Python run here, the rest is the program."""
+
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from . import _native
+
+_IN_PYTHON = ("report", "top")
+
+
+def main() -> None:
+    """Replaces this process by the program; does not return."""
+    name, arguments = Path(sys.argv[0]).name, sys.argv[1:]
+    if name == "peerlane" and arguments and arguments[0] in _IN_PYTHON:
+        sys.argv = [f"peerlane {arguments[0]}", *arguments[1:]]
+        runpy.run_module(f"peerlane.{arguments[0]}", run_name="__main__", alter_sys=True)
+        sys.exit(0)
+    try:
+        program = _native.program()
+    except FileNotFoundError as why:
+        sys.exit(f"{name}: {why}")
+    os.execv(program, [name, *arguments])

@@ -1,0 +1,311 @@
+"""The compiled half of the package; use `peerlane`."""
+
+from collections.abc import Generator
+from typing import Any
+
+
+class Region:
+    """The mapped memory itself; lives as long as any view onto it."""
+
+class MappingBase:
+    """What peerlane.Mapping is built on."""
+
+    def __init__(self, x: object, dtype: object | None = None, shape: object | None = None, force_pcie: bool = False, verify: bool = False) -> None: ...
+
+    def read(self, index: Any = ...) -> Any:
+        """
+        One element as a Python number (0.2 us and one bus round trip), or what a slice names as a new NumPy array,
+        fetched by the copy planner. No stream is waited for.
+        """
+
+    def write(self, index: object, value: object) -> None:
+        """
+        Stores a number into one element, or an array (or a number) into what a slice names. Fenced: later stores of
+        this thread come after it.
+        """
+
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+    def __setitem__(self, arg0: object, arg1: object, /) -> None: ...
+
+    def flush(self) -> None:
+        """
+        Orders stores made through `array` before later ones, and sends them on their way.
+        """
+
+    def close(self) -> None:
+        """
+        Ends the mapping. While NumPy views onto it live, the memory stays mapped (and allocated) for them.
+        """
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The tensor's."""
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """In bytes."""
+
+    @property
+    def dtype_name(self) -> str:
+        """As "float32", "bfloat16"."""
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements, without gaps."""
+
+    @property
+    def device_ptr(self) -> int:
+        """Device address of the first element."""
+
+    def info(self) -> dict[str, Any]:
+        """Backend, kind of mapping and pinned range, as a dictionary."""
+
+    def _array_interface(self) -> dict[str, Any]: ...
+
+    def _region(self) -> object: ...
+
+class Completion:
+    """
+    The end of an asynchronous copy; `await` it, or wait(). Keeps both tensors. Dropping it waits.
+    """
+
+    def done(self) -> bool:
+        """True: over. A failure is raised once and ends it."""
+
+    def wait(self) -> None:
+        """This thread waits, others run. Raises what went wrong."""
+
+    def make_wait(self, stream: object | None) -> None:
+        """
+        The CUDA stream waits on the GPU for the copies; nothing blocks here but copies that need a CPU.
+        """
+
+    def record(self, event: object) -> None:
+        """Records the CUDA event behind the copies."""
+
+    def __await__(self) -> Generator[Any, None, Any]: ...
+
+def copy(dst: object, src: object, after: object | None) -> bool: ...
+
+def copy_async(dst: object, src: object, after: object | None) -> Completion: ...
+
+def fill_bytes(dst: object, value: object, after: object | None) -> bytes | None: ...
+
+def one_run(x: object, is_written: bool, after: object | None) -> tuple[int, int]: ...
+
+def look_at(x: object) -> tuple[str, str, tuple[int, ...], int, int, bool]: ...
+
+def explain(direction: str, nbytes: int, pageable: bool) -> str: ...
+
+ANY_SOURCE: int = -1
+
+WHOLE_TAG: int = 18446744073709551615
+
+class Request:
+    """
+    A message, put or get under way; `await` it or wait(). Keeps its tensor. Dropping it cancels.
+    """
+
+    def done(self) -> bool:
+        """Makes progress once. True: it has ended; wait() then tells how."""
+
+    def wait(self, timeout: object | None = None) -> tuple[int, int, int]:
+        """
+        (source, tag, bytes) of the message. Seconds; Timeout leaves it under way.
+        """
+
+    def cancel(self) -> None:
+        """Error with EBUSY where it is too late."""
+
+    def __await__(self) -> Generator[Any, None, Any]: ...
+
+class Window:
+    """
+    Memory that other processes may put to and get from, until it is closed or dropped.
+    """
+
+    @property
+    def key(self) -> bytes:
+        """Bytes for the others: send them by any way."""
+
+    def close(self) -> None:
+        """Peers reach the memory no longer. Any number of times."""
+
+class Messenger:
+    """What peerlane.messages.open() returns."""
+
+    def __init__(self, rendezvous: str, rank: int, size: int, host_only: bool, open_timeout: float) -> None: ...
+
+    def close(self) -> None:
+        """
+        Leaves the job; what is under way ends with an error. Any number of times.
+        """
+
+    @property
+    def rank(self) -> int:
+        """This process, from 0."""
+
+    @property
+    def size(self) -> int:
+        """Processes of the job."""
+
+    def send(self, peer: int, x: object, tag: int = 0, *, timeout: object | None = None, after: object | None = 'auto') -> None:
+        """
+        One contiguous tensor, of the GPU or the host. Returns once it may be written again.
+        """
+
+    def recv(self, source: int, x: object, tag: int = 0, mask: int = 18446744073709551615, *, timeout: object | None = None, after: object | None = 'auto') -> tuple[int, int, int]:
+        """
+        Into the tensor; (source, tag, bytes). GPU work launched afterwards sees the data.
+        """
+
+    def isend(self, peer: int, x: object, tag: int = 0, *, after: object | None = 'auto') -> Request:
+        """
+        Begins a send. The request keeps the tensor, which must not be written until it has ended.
+        """
+
+    def irecv(self, source: int, x: object, tag: int = 0, mask: int = 18446744073709551615, *, after: object | None = 'auto') -> Request:
+        """
+        Begins a receive. The tensor must not be touched until the request has ended.
+        """
+
+    def expose(self, x: object) -> Window:
+        """
+        Lets peers put to and get from the tensor, which the window keeps. Its key goes to them.
+        """
+
+    def put(self, key: bytes, offset: int, x: object, *, after: object | None = 'auto') -> Request:
+        """
+        Writes the tensor into a peer's window; over there once the request has ended.
+        """
+
+    def get(self, key: bytes, offset: int, x: object, *, after: object | None = 'auto') -> Request:
+        """Fills the tensor from a peer's window, from byte `offset` on."""
+
+    def fetch_add(self, key: bytes, offset: int, operand: int) -> int:
+        """Adds to an aligned 64-bit word of a window; its old value."""
+
+    def barrier(self, timeout: object | None = None) -> None:
+        """Returns once every process has come here. Seconds."""
+
+    def all_gather(self, mine: bytes) -> list[bytes]:
+        """The bytes of every rank, by rank; all of one length. For setting up."""
+
+    def progress(self) -> bool:
+        """Advances everything once; true: something moved."""
+
+    def peer_is_alive(self, peer: int) -> bool:
+        """Whether nothing says that the process has ended."""
+
+    def plan(self, peer: int) -> str:
+        """Which way messages take, from which size; lines for people."""
+
+    def statistics(self) -> dict[str, int]:
+        """Messages sent, by way."""
+
+class StreamWindow:
+    """Own GPU memory that peers may put into, while this lives."""
+
+    @property
+    def key(self) -> bytes:
+        """Bytes for the peers."""
+
+class RemoteWindow:
+    """A peer's window."""
+
+class Channel:
+    """
+    This process's end of a channel. Puts and signals count from 1, and so do waits: wait n is over once
+    put or signal n of the peer is complete. A stream is a CUstream as an integer, or PyTorch's or CuPy's.
+    """
+
+    def ready(self, timeout: object | None = None) -> None:
+        """Waits until the peer has made its end."""
+
+    def put_signal(self, stream: object | None, to: RemoteWindow, offset: int, x: object) -> int:
+        """
+        When the stream comes here, x goes to `offset` (bytes) of the window, then the peer is signalled; the number of
+        the signal. x must stay, untouched, until the stream has come past (PyTorch: x.record_stream).
+        """
+
+    def signal(self, stream: object | None) -> int:
+        """As put_signal, without a put."""
+
+    def wait_signal(self, stream: object | None, sequence: int = 0) -> int:
+        """
+        The stream goes on once the peer's signal is complete; 0: the next one. Its number.
+        """
+
+    def release(self, stream: object | None, sequence: int) -> None:
+        """
+        Once the stream has come here, the peer may write what puts up to `sequence` have brought.
+        """
+
+    def arrived(self, sequence: int) -> bool:
+        """Whether the peer's signal of that number is complete; no waiting."""
+
+    def host_wait(self, sequence: int, timeout: object | None = None) -> None:
+        """This thread waits for it. Seconds."""
+
+    def cancel(self) -> None:
+        """
+        Lets go every stream that waits here and ends the channel with an error, on both sides.
+        """
+
+    def state(self) -> dict[str, Any]:
+        """
+        Executor, error (0: none) and counts of puts and waits, as a dictionary.
+        """
+
+    def diag(self) -> str:
+        """What the channel waits for, in lines for people."""
+
+class StreamContext:
+    """What peerlane.streams.open() returns."""
+
+    def __init__(self, rendezvous: str, rank: int, size: int, device: int | None, economy: bool, wait_timeout: float) -> None: ...
+
+    def close(self) -> None:
+        """
+        Closes its channels; synchronise the streams first. Any number of times.
+        """
+
+    @property
+    def rank(self) -> int:
+        """This process, from 0."""
+
+    @property
+    def size(self) -> int:
+        """Processes that take part."""
+
+    def expose(self, x: object) -> StreamWindow:
+        """
+        Lets peers put into the GPU tensor, which the window keeps. Its key goes to them.
+        """
+
+    def import_window(self, key: bytes) -> RemoteWindow:
+        """A peer's window, from its key."""
+
+    def connect(self, peer: int, id: int, depth: int = 0) -> Channel:
+        """
+        This process's end of channel `id`; the peer connects with the same. `depth`: put n waits until n - depth was
+        released; 0: no such wait.
+        """
+
+    def all_gather(self, mine: bytes) -> list[bytes]:
+        """The bytes of every rank, by rank; all of one length. For setting up."""
+
+    def barrier(self) -> None:
+        """Returns once every process has come here."""
+
+    def diag(self) -> str:
+        """Every channel's, and the service thread's."""

@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What calls of the package raise. Wrong types and shapes are TypeError, ValueError and IndexError as everywhere."""
+
+
+class Error(OSError):
+    """A call failed: `errno` is the number, `strerror` says which object, why, and what to do next."""
+
+
+class Timeout(Error, TimeoutError):
+    """The time that a call was given is over; what it waited for goes on."""

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPU memory as a NumPy array: the mapping object, and the array type that knows what reading it costs."""
+
+import os
+import sys
+import types
+import warnings
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ._copy import copy
+from . import _gpu, _core  # _gpu first: it is what _core runs on
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+# Loads through a mapping of GPU memory wait for the bus, one after the other.
+_VIEW_READ_GBPS = 0.5
+_PLANNER_READ_GBPS = 25.0
+_BIG_READ_BYTES = 64 << 10
+_warned = False
+
+
+class SlowReadWarning(UserWarning):
+    """Much GPU memory is read through a view, which is some fifty times slower than Mapping.read()."""
+
+
+def numpy_dtype(name: str, itemsize: int) -> np.dtype:
+    """The dtype of that name; types that neither NumPy nor ml_dtypes knows become unsigned integers of that size."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        pass
+    try:
+        import ml_dtypes  # type: ignore[import-not-found]
+        known: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return known
+    except (ImportError, AttributeError):
+        return np.dtype(f"u{itemsize}")
+
+
+def _callers_level() -> int:
+    """For warnings.warn: the first frame that is neither ours nor NumPy's."""
+    inner = (os.path.dirname(__file__), os.path.dirname(np.__file__))
+    frame: types.FrameType | None = sys._getframe(1)
+    level = 1
+    while frame is not None and frame.f_code.co_filename.startswith(inner):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _warn_once(size_bytes: int) -> None:
+    global _warned
+    if _warned:
+        return
+    _warned = True
+    warnings.warn(
+        f"{size_bytes} bytes of GPU memory are being read through a view: {size_bytes / _VIEW_READ_GBPS / 1e6:.2f} ms at best "
+        f"({_VIEW_READ_GBPS} GB/s over PCIe). mapping.read() or mapping[...] fetches them in about "
+        f"{size_bytes / _PLANNER_READ_GBPS / 1e6 + 0.005:.2f} ms. This is said once.", SlowReadWarning, stacklevel=_callers_level())
+
+
+def _plain(value: Any) -> Any:
+    """`value` with views replaced by plain arrays on the same memory; warns if they are big."""
+    if isinstance(value, MappedArray):
+        if value.nbytes >= _BIG_READ_BYTES:
+            _warn_once(value.nbytes)
+        return value.view(np.ndarray)
+    if isinstance(value, (tuple, list)):
+        return type(value)(_plain(each) for each in value) if type(value) in (tuple, list) else value
+    return value
+
+
+class MappedArray(np.ndarray[Any, Any]):
+    """A NumPy array whose elements lie in GPU memory.
+
+    `view[3, 5] = 7.0` is one store over the bus and `view[3, 5]` one load; slices are views again. What is computed from it
+    is an ordinary array. Stores may linger in the CPU's write-combining buffers until `mapping.flush()`.
+    """
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **kwargs: Any) -> Any:
+        if out is not None:
+            kwargs["out"] = tuple(o.view(np.ndarray) if isinstance(o, MappedArray) else o for o in out)
+        result = getattr(ufunc, method)(*(_plain(each) for each in inputs), **kwargs)
+        return out[0] if out is not None and len(out) == 1 else result
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if func is np.copyto:  # writes the view; its source may be one, too
+            return func(args[0].view(np.ndarray) if isinstance(args[0], MappedArray) else args[0], *_plain(args[1:]), **kwargs)
+        return func(*_plain(args), **{key: _plain(value) for key, value in kwargs.items()})
+
+    def copy(self, order: Any = "C") -> Any:
+        """An ordinary array with the same elements."""
+        return _plain(self).copy(order)
+
+    def tolist(self) -> Any:
+        return _plain(self).tolist()
+
+    def tobytes(self, order: Any = "C") -> Any:
+        return _plain(self).tobytes(order)
+
+    def astype(self, *args: Any, **kwargs: Any) -> Any:
+        return _plain(self).astype(*args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return self.copy().__reduce__()
+
+
+class _Window:
+    """What NumPy takes for the owner of a view's memory."""
+
+    __slots__ = ("__array_interface__", "_region")
+
+    def __init__(self, interface: dict[str, Any], region: object):
+        self.__array_interface__ = interface
+        self._region = region
+
+
+class _DeviceView:
+    """Part of a mapping as device memory, for the planner."""
+
+    __slots__ = ("__cuda_array_interface__", "dtype", "_mapping")
+
+    def __init__(self, mapping: "Mapping", view: np.ndarray[Any, Any], address: int):
+        self.__cuda_array_interface__ = {
+            "version": 3, "typestr": view.dtype.str if view.dtype.kind != "V" else f"|V{view.dtype.itemsize}",
+            "shape": view.shape, "strides": view.strides, "data": (address, not view.flags.writeable)}
+        self.dtype = view.dtype
+        self._mapping = mapping
+
+
+class Mapping(_core.MappingBase):
+    """Memory of a GPU tensor in the CPU's address space; see peerlane.map(). Usable as a context manager.
+
+    One element: `m[i, j]`, `m[i, j] = value` (or `read`, `write`). Slices of it are copied by the planner. `array` is the NumPy
+    view. A mapping may be used from any thread; it waits for no stream, so synchronise what produces the tensor first.
+    """
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a mapping without dimensions")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        state = " closed" if self.closed else ""
+        return f"<peerlane.Mapping{state} {self.dtype_name}{list(self.shape)} at {self.device_ptr:#x}>"
+
+    @property
+    def dtype(self) -> np.dtype:
+        """As NumPy sees it: bfloat16 and float8 are ml_dtypes' where that is installed, else unsigned integers."""
+        return numpy_dtype(self.dtype_name, self.itemsize)
+
+    @property
+    def array(self) -> MappedArray:
+        """The NumPy view onto the GPU memory; keeps the mapping alive beyond close()."""
+        view = np.asarray(_Window(self._array_interface(), self._region()))
+        return (view if view.dtype == self.dtype else view.view(self.dtype)).view(MappedArray)
+
+    def _select(self, index: Any) -> tuple[Any, int | None]:
+        """The part that `index` names, as a view, and its device address; no address for a copy (lists, masks)."""
+        whole = self.array.view(np.ndarray)
+        part = whole[index]
+        if isinstance(part, np.ndarray) and (part.size == 0 or np.may_share_memory(whole, part)):
+            first = whole.__array_interface__["data"][0]
+            return part, self.device_ptr + part.__array_interface__["data"][0] - first
+        return part, None
+
+    def _read_any(self, index: Any) -> Any:
+        part, address = self._select(index)
+        if address is None:
+            return part.item() if isinstance(part, np.generic) else part
+        out = np.empty(part.shape, part.dtype)
+        copy(out, _DeviceView(self, part, address), after=None)
+        return out.item() if out.ndim == 0 and index is not Ellipsis else out
+
+    def _write_any(self, index: Any, value: Any) -> None:
+        part, address = self._select(index)
+        if address is None:
+            self.array[index] = value
+            self.flush()
+            return
+        source = np.asarray(value)
+        if source.dtype != part.dtype or source.shape != part.shape or not source.flags.c_contiguous:
+            source = np.ascontiguousarray(np.broadcast_to(source.astype(part.dtype), part.shape))
+        copy(_DeviceView(self, part, address), source, after=None)
+
+
+def map(x: object, *, dtype: object = None, shape: Iterable[int] | None = None, force_pcie: bool = False, verify: bool = False) -> Mapping:
+    """Maps GPU memory into the CPU's address space: no copy, no CUDA call for an access.
+
+    `x`: a PyTorch, CuPy, Numba or JAX array, anything with `__cuda_array_interface__` or DLPack, or (device pointer, bytes).
+    `dtype` and `shape` reinterpret contiguous memory. `force_pcie`: over BAR1 even where CPU and GPU are coherent. `verify`:
+    prove the mapping by a number. The mapping keeps `x` alive, and works on while views of it live. Raises peerlane.Error for
+    memory that is managed, freed or the host's. Tens of microseconds; about one where the allocation is mapped already.
+    """
+    return Mapping(x, dtype, shape, force_pcie, verify)

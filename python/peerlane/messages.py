@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages, put and get between tensors of the processes of a job: any mix of GPU and host memory, no MPI needed.
+
+    job = peerlane.messages.open()              # as mpirun, srun or torchrun says
+    if job.rank == 0:
+        job.send(1, tensor, tag=7)
+    else:
+        job.recv(0, tensor, tag=7)
+
+How messages travel: docs/messaging.md. Progress is made inside calls.
+"""
+
+import os
+from typing import TYPE_CHECKING
+
+from . import _gpu, _core  # _gpu first: it is what _core runs on
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Request, Window = _core.Request, _core.Window
+ANY_SOURCE, WHOLE_TAG = _core.ANY_SOURCE, _core.WHOLE_TAG
+
+
+class Messenger(_core.Messenger):
+    """A process's place in a job; usable as a context manager. `after` of its calls: see peerlane.copy()."""
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _torchrun_place(rendezvous: str, rank: int, size: int) -> tuple[str, int, int]:
+    """What torchrun says, where nothing else was said: rank 0 listens one port above torch.distributed's."""
+    if rendezvous or size or "TORCHELASTIC_RUN_ID" not in os.environ:
+        return rendezvous, rank, size
+    port = int(os.environ["MASTER_PORT"]) + 1
+    return f"{os.environ['MASTER_ADDR']}:{port}", int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def open(*, rendezvous: str = "", rank: int = 0, size: int = 0, host_only: bool = False, timeout: float = 60) -> Messenger:
+    """Opens this process's place; collective. Set the GPU first (torch.cuda.set_device).
+
+    `rendezvous`: "host:port" of rank 0 or "file:FOLDER"; it, `rank` and `size` are left out under mpirun, srun, torchrun or
+    with PEERLANE_LINK_* set. `host_only`: CUDA is not touched. `timeout`: seconds.
+    """
+    rendezvous, rank, size = _torchrun_place(rendezvous, rank, size)
+    return Messenger(rendezvous, rank, size, host_only, timeout)

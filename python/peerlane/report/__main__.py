@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of `peerlane report`."""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from . import files, html, markdown, plotly_script, views
+
+DESCRIPTION = "Result files (every command's --json FILE) as one self-contained HTML page, or as Markdown."
+EPILOG = ("A .txt beside its .json (same stem) is shown with it. Files of the same command are compared, each with the first; "
+          "two files of one command always are. Exit code: 0; 1 if a file is refused or something is missing.")
+
+
+def arguments(argv):
+    parser = argparse.ArgumentParser(prog="peerlane report", description=DESCRIPTION, epilog=EPILOG)
+    parser.add_argument("files", nargs="*", metavar="FILE", help="result files, and texts (.txt) to show beside them")
+    parser.add_argument("-o", "--output", metavar="FILE", help="where to write (default: report.html; Markdown: standard output)")
+    parser.add_argument("--markdown", action="store_true", help="a summary in Markdown instead of the page")
+    parser.add_argument("--title", default="Peerlane report", help="heading of the page")
+    parser.add_argument("--setup", action="store_true", help="fetch plotly.js from PyPI into a private environment, once")
+    given = parser.parse_args(argv)
+    if not given.files and not given.setup:
+        parser.error("no file given")
+    return given
+
+
+def collect(names):
+    """(results, texts). Every refusal is printed; None if there was one."""
+    items, refused = [], False
+    for name in dict.fromkeys(names):
+        try:
+            items.append(files.read(name))
+        except files.Refused as error:
+            print(f"peerlane report: {error}", file=sys.stderr)
+            refused = True
+    if refused:
+        return None
+    files.label_all(items)
+    return files.attach_logs(items)
+
+
+def write(text, output):
+    """Beside its name, then renamed: a report that exists is whole."""
+    target = Path(output)
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        print(f"peerlane report: {output}: {error.strerror}", file=sys.stderr)
+        return 1
+    print(f"{output}: {len(text.encode()) / 1e6:.1f} MB" if len(text) > 1e5 else f"{output}: {len(text.encode())} bytes")
+    return 0
+
+
+def set_up():
+    try:
+        print(f"plotly is in {plotly_script.set_up()}")
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"peerlane report: --setup: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def main(argv=None):
+    given = arguments(argv)
+    if given.setup and (code := set_up() or not given.files):
+        return int(code is not True and code)
+    read = collect(given.files)
+    if read is None:
+        return 1
+    results, texts = read
+    report = views.build(results, texts, given.title)
+    if given.markdown:
+        text = markdown.render(report)
+        if given.output:
+            return write(text, given.output)
+        sys.stdout.write(text)
+        return 0
+    try:
+        script = plotly_script.read()
+    except plotly_script.Missing as error:
+        print(f"peerlane report: {error}", file=sys.stderr)
+        return 1
+    return write(html.render(report, script), given.output or "report.html")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

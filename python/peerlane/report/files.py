@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads result files (docs/results.md) and refuses everything else with a sentence that says why."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SCHEMA = "peerlane-result/1"
+LARGEST_FILE_BYTES = 256 << 20
+LARGEST_TEXT_BYTES = 256 << 10
+OBJECTS = ("machine", "parameters", "units")
+LISTS = ("command_line", "notes", "rows", "samples")
+
+# Every tool that writes result files (docs/results.md, "Rows by tool"). A name that is not here is newer than this program.
+TOOLS = ("apiperf", "async", "bandwidth", "calibrate", "copy", "copybw", "copylat", "demo", "doctor", "env", "explain-copy",
+         "info", "p2p", "pplat", "python_cost", "sanity", "store gpu-direct-demo", "store perf", "store_bench", "store_compare", "topo")
+
+
+class Refused(Exception):
+    """This file is no result file, and the message says why."""
+
+
+@dataclass
+class Result:
+    """One result file. `label` tells it from the other files of the same report."""
+
+    path: Path
+    tool: str
+    command_line: list
+    simulated: bool
+    passed: bool
+    machine: dict
+    parameters: dict
+    units: dict
+    notes: list
+    rows: list
+    samples: list
+    label: str = ""
+    logs: list = field(default_factory=list)  # texts that were made by the same run
+
+    def rows_of(self, kind):
+        return [row for row in self.rows if row.get("kind", "") == kind]
+
+    def samples_of(self, series):
+        """Raw samples of a series in ns or GB/s, or None."""
+        for one in self.samples:
+            if one.get("series") == series:
+                return one.get("samples_ns") or one.get("samples_gb_per_s")
+        return None
+
+
+@dataclass
+class Text:
+    """A text beside result files: shown as it is."""
+
+    path: Path
+    text: str
+    label: str = ""
+
+
+def read(path):
+    """A Result, or a Text for a name that ends in .txt. Raises Refused."""
+    path = Path(path)
+    try:
+        size = path.stat().st_size
+        if path.is_dir():
+            raise Refused(f"{path}: a folder; give the files in it")
+        limit = LARGEST_TEXT_BYTES if path.suffix == ".txt" else LARGEST_FILE_BYTES
+        if size > limit:
+            raise Refused(f"{path}: {size} bytes; at most {limit} are read")
+        data = path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise Refused(f"{path}: not UTF-8 text (byte {error.start})") from error
+    return Text(path, plain(path, data)) if path.suffix == ".txt" else parse(path, data)
+
+
+def plain(path, data):
+    if not data.strip():
+        raise Refused(f"{path}: empty")
+    bad = next((c for c in data if ord(c) < 32 and c not in "\n\t\r\f\x1b"), None)
+    if bad is not None:
+        raise Refused(f"{path}: not plain text (character {ord(bad)})")
+    return data
+
+
+def no_constant(word):
+    raise Refused(f"{word} is no JSON")
+
+
+def parse(path, data):
+    try:
+        body = json.loads(data, parse_constant=no_constant)
+    except Refused as error:
+        raise Refused(f"{path}: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"{path}: not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise Refused(f"{path}: not a result file: JSON, but not an object")
+    schema = body.get("schema")
+    if schema != SCHEMA:
+        if isinstance(schema, str) and schema.startswith("peerlane-result/"):
+            raise Refused(f'{path}: schema "{schema}": this program reads {SCHEMA}')
+        if "nvbandwidth" in body:
+            raise Refused(f"{path}: nvbandwidth's own JSON; `peerlane bandwidth --json FILE` writes what this reads")
+        raise Refused(f'{path}: not a result file: "schema" is not "{SCHEMA}"')
+    tool = body.get("tool")
+    if tool not in TOOLS:
+        raise Refused(f'{path}: tool "{tool}" is not known to this program; known: {", ".join(TOOLS)}')
+    check_shape(path, body)
+    return Result(path=path, tool=tool, command_line=body["command_line"], simulated=body["simulated"], passed=body["passed"],
+                  machine=told(body["machine"]), parameters=body["parameters"], units=body["units"], notes=body["notes"],
+                  rows=body["rows"], samples=body["samples"])
+
+
+def told(machine):
+    """Numbers and words only; of a number where a word belongs, or the reverse, "unknown" is left."""
+    numbers = ("cpu_count", "cpu_clock_mhz", "gpu_count", "gpu_sm_clock_mhz", "gpu_memory_clock_mhz", "cuda_version")
+    right = lambda k, v: isinstance(v, bool) if k == "simulated" else isinstance(v, (int, float)) if k in numbers else isinstance(v, str)  # noqa: E731
+    return {k: v if right(k, v) else "unknown" for k, v in machine.items()}
+
+
+def check_shape(path, body):
+    for name, kind in [(n, dict) for n in OBJECTS] + [(n, list) for n in LISTS] + [("simulated", bool), ("passed", bool)]:
+        if not isinstance(body.get(name), kind):
+            raise Refused(f'{path}: not a whole result file: "{name}" is missing or of another type')
+    for number, row in enumerate(body["rows"]):
+        if not isinstance(row, dict):
+            raise Refused(f'{path}: "rows"[{number}] is not an object')
+    for number, one in enumerate(body["samples"]):
+        if not isinstance(one, dict) or not isinstance(one.get("series"), str):
+            raise Refused(f'{path}: "samples"[{number}] has no series')
+
+
+def label_all(items):
+    """Shortest names that tell the files apart: their last path components."""
+    depth = 1
+    names = [i.path.with_suffix("").parts if isinstance(i, Result) else i.path.parts for i in items]
+    while depth < 8:
+        labels = ["/".join(parts[-depth:]) for parts in names]
+        if len(set(labels)) == len(labels):
+            break
+        depth += 1
+    for item, label in zip(items, labels if items else ()):
+        item.label = label
+
+
+def attach_logs(items):
+    """Moves each text to the result of the same stem in the same folder; returns (results, texts that have none)."""
+    results = [i for i in items if isinstance(i, Result)]
+    by_stem = {r.path.with_suffix(""): r for r in results}
+    alone = []
+    for text in (i for i in items if isinstance(i, Text)):
+        owner = by_stem.get(text.path.with_suffix(""))
+        if owner is not None:
+            owner.logs.append(text)
+        else:
+            alone.append(text)
+    return results, alone

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of the persistent store, straight from and into GPU tensors (or NumPy arrays); `peerlane store serve` is the server.
+
+    with peerlane.store.open("/run/peerlane/store.sock") as store:
+        pool = store.create_pool("checkpoints")
+        pool.put("layer0", tensor)
+        pool.get("layer0", tensor)
+
+What each durability promises: include/peerlane/store.h. Calls may come from any thread, and let other Python threads run.
+"""
+
+import ctypes
+import errno
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from . import _gpu, _core, _native  # _gpu first: it is what the others run on
+from ._errors import Error, Timeout
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+DURABILITIES: dict[str | None, int] = {None: 0, "volatile": 1, "logged": 2, "durable": 3}
+CONDITIONS: dict[str | None, int] = {None: 0, "absent": 1, "present": 2}
+_PATHS = {0: "", 1: "shared memory", 3: "unix", 4: "tcp", 5: "tls"}
+_size, _u32, _u64, _i32, _text, _pointer = (ctypes.c_size_t, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_char_p,
+                                            ctypes.c_void_p)
+
+
+class _Options(ctypes.Structure):
+    _fields_ = [("struct_bytes", _size), ("socket", _text), ("endpoint", _text), ("tls_certificate", _text), ("tls_key", _text),
+                ("tls_authority", _text), ("timeout_ms", _u32), ("require_path", _u32), ("flags", _u32)]
+
+
+class _PoolOptions(ctypes.Structure):
+    _fields_ = [("struct_bytes", _size), ("quota_bytes", _u64), ("quota_keys", _u64), ("durability", _u32), ("no_shm", _u32),
+                ("access", _text)]
+
+
+class _PutOptions(ctypes.Structure):
+    _fields_ = [("struct_bytes", _size), ("durability", _u32), ("condition", _u32), ("expected_version", _u64),
+                ("user_flags", _u32), ("is_part", _u32), ("offset", _u64), ("on_stream", _u32), ("timeout_ms", _i32),
+                ("stream", _pointer)]
+
+
+class _GetOptions(ctypes.Structure):
+    _fields_ = [("struct_bytes", _size), ("offset", _u64), ("verify", _u32), ("on_stream", _u32), ("timeout_ms", _i32),
+                ("stream", _pointer)]
+
+
+class _Reply(ctypes.Structure):
+    _fields_ = [("status", _i32), ("path", _u32), ("durability", _u32), ("crc32c", _u32), ("user_flags", _u32), ("repeated", _u32),
+                ("version", _u64), ("value_bytes", _u64), ("moved_bytes", _u64), ("server_ns", _u64)]
+
+
+_EACH = ctypes.CFUNCTYPE(ctypes.c_int, _pointer, _pointer, _size, _u64)
+try:
+    _library = ctypes.CDLL(str(_native.FOLDER / "libpeerlane_store.so.0"))
+except OSError as why:
+    raise Error(errno.ENOSYS, f"{why}: the package was built without the store (Debian: libssl-dev)") from None
+_library.peerlane_store_last_error.restype = _text
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What became of an operation: the version and length of the whole value, bytes moved, and the way they took."""
+
+    version: int
+    value_bytes: int
+    moved_bytes: int
+    path: str
+    durability: str | None
+
+
+def _told(reply: _Reply) -> Reply:
+    durability = next((name for name, number in DURABILITIES.items() if number == reply.durability), None)
+    return Reply(reply.version, reply.value_bytes, reply.moved_bytes, _PATHS.get(reply.path, ""), durability)
+
+
+def _call(name: str, *arguments: object) -> None:
+    code = getattr(_library, name)(*arguments)
+    if code != 0:
+        raise (Timeout if code == errno.ETIMEDOUT else Error)(code, _library.peerlane_store_last_error().decode())
+
+
+_Struct = TypeVar("_Struct", bound=ctypes.Structure)
+
+
+def _filled(kind: type[_Struct], **fields: Any) -> _Struct:
+    return kind(struct_bytes=ctypes.sizeof(kind), **fields)
+
+
+def _key(key: str | bytes) -> tuple[bytes, ctypes.c_size_t]:
+    plain = key.encode() if isinstance(key, str) else bytes(key)
+    return plain, _size(len(plain))
+
+
+class Pool:
+    """Values by key (str or bytes), of one pool; from Store.create_pool() or open_pool()."""
+
+    def __init__(self, store: "Store", number: int):
+        self._store, self._number = store, _u32(number)
+
+    def _at(self, key: str | bytes) -> tuple[object, ...]:
+        return (self._store._open(), self._number, *_key(key))
+
+    def put(self, key: str | bytes, x: object, *, durability: str | None = None, condition: str | None = None,
+            after: object = "auto") -> Reply:
+        """Stores the bytes of `x`: a contiguous tensor, array or bytes. `durability`: "volatile", "logged", "durable"; None: the
+        pool's. `condition`: "absent" or "present", else Error with EEXIST or ENOENT. `after`: as for peerlane.copy()."""
+        options = _filled(_PutOptions, durability=DURABILITIES[durability], condition=CONDITIONS[condition])
+        address, size = _core.one_run(x, False, after)
+        reply = _Reply()
+        _call("peerlane_store_put", *self._at(key), _pointer(address), _size(size), ctypes.byref(options), ctypes.byref(reply))
+        return _told(reply)
+
+    def get(self, key: str | bytes, x: object, *, offset: int = 0, verify: bool = False, after: object = "auto") -> Reply:
+        """Writes the value, from byte `offset` on, into `x`: as many bytes as there are and as fit (moved_bytes)."""
+        options = _filled(_GetOptions, offset=offset, verify=int(verify))
+        address, size = _core.one_run(x, True, after)
+        reply = _Reply()
+        _call("peerlane_store_get", *self._at(key), _pointer(address), _size(size), ctypes.byref(options), ctypes.byref(reply))
+        return _told(reply)
+
+    def erase(self, key: str | bytes) -> None:
+        """Error with ENOENT where nothing is."""
+        _call("peerlane_store_erase", *self._at(key), None, None)
+
+    def stat(self, key: str | bytes) -> Reply:
+        """Version and length of a value; nothing is moved."""
+        reply = _Reply()
+        _call("peerlane_store_stat", *self._at(key), ctypes.byref(reply))
+        return _told(reply)
+
+    def keys(self, prefix: str | None = None) -> list[bytes]:
+        """In order; those that were there all the time, exactly once."""
+        found: list[bytes] = []
+
+        def keep(_: object, key: int, size: int, _bytes: int) -> int:
+            found.append(ctypes.string_at(key, size))
+            return 0
+
+        each = _EACH(keep)
+        _call("peerlane_store_find", self._store._open(), self._number, prefix.encode() if prefix else None, None, each, None)
+        return found
+
+    def sync(self) -> None:
+        """Returns when everything that was acknowledged for the pool is durable."""
+        _call("peerlane_store_sync", self._store._open(), self._number)
+
+
+class Store:
+    """A connection; from open(). Usable as a context manager."""
+
+    def __init__(self, options: _Options):
+        self._handle = _pointer()
+        _call("peerlane_store_open", ctypes.byref(options), ctypes.byref(self._handle))
+
+    def _open(self) -> ctypes.c_void_p:
+        if not self._handle:
+            raise ValueError("the store is closed")
+        return self._handle
+
+    def _pool(self, call: str, name: str, *more: object) -> Pool:
+        number = _u32()
+        _call(call, self._open(), name.encode(), *more, ctypes.byref(number))
+        return Pool(self, number.value)
+
+    def create_pool(self, name: str, *, durability: str | None = None, quota_bytes: int = 0) -> Pool:
+        """`durability`: of puts that ask for none; None: durable."""
+        options = _filled(_PoolOptions, durability=DURABILITIES[durability], quota_bytes=quota_bytes)
+        return self._pool("peerlane_store_create_pool", name, ctypes.byref(options))
+
+    def open_pool(self, name: str) -> Pool:
+        """Error with ENXIO where there is none of that name."""
+        return self._pool("peerlane_store_open_pool", name)
+
+    def delete_pool(self, name: str) -> None:
+        """With all its values."""
+        _call("peerlane_store_delete_pool", self._open(), name.encode())
+
+    def close(self) -> None:
+        """What is under way ends with ECANCELED. Any number of times."""
+        handle, self._handle = self._handle, _pointer()
+        if handle:
+            _call("peerlane_store_close", handle)
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            _library.peerlane_store_close(self._handle)
+
+
+def open(where: str | None = None, *, timeout: float = 30) -> Store:
+    """Connects to a unix socket (a path) or "host:port"; None: the variable PEERLANE_STORE. `timeout`: seconds, of operations."""
+    options = _filled(_Options, timeout_ms=int(timeout * 1e3))
+    if where is not None:
+        setattr(options, "socket" if "/" in where else "endpoint", where.encode())
+    return Store(options)

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts, signals and waits that CUDA streams carry out by themselves: between a kernel and the peer's next one stands no CPU.
+
+    job = peerlane.streams.open()
+    mine = job.expose(inbox)                                    # a GPU tensor that peers may put into
+    theirs = job.import_window(job.all_gather(mine.key)[peer])
+    channel = job.connect(peer, 1)
+    channel.put_signal(torch.cuda.current_stream(), theirs, 0, outbox)
+    channel.wait_signal(torch.cuda.current_stream())            # kernels queued after this see the peer's values
+
+What is ordered after what: docs/async-api.md.
+"""
+
+from typing import TYPE_CHECKING
+
+from . import _gpu, _core  # _gpu first: it is what _core runs on
+from .messages import _torchrun_place
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Channel, StreamWindow, RemoteWindow = _core.Channel, _core.StreamWindow, _core.RemoteWindow
+
+
+class StreamContext(_core.StreamContext):
+    """One process's part, for one GPU; usable as a context manager."""
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open(*, rendezvous: str = "", rank: int = 0, size: int = 0, device: int | None = None, economy: bool = False,
+         wait_timeout: float = 30) -> StreamContext:
+    """Opens this process's part; collective. Who takes part: as peerlane.messages.open().
+
+    `device`: the GPU; None: that of the current context. `economy`: the service thread sleeps when nothing comes.
+    `wait_timeout`: seconds until a stream that stands in a wait is let go, with an error.
+    """
+    rendezvous, rank, size = _torchrun_place(rendezvous, rank, size)
+    return StreamContext(rendezvous, rank, size, device, economy, wait_timeout)

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPU arrays without PyTorch or CuPy: a small allocator over the CUDA driver, for tests, examples and first steps.
+
+It runs on a real GPU where libcuda.so.1 finds one, else on the simulated GPU (PEERLANE_GPU=real or sim decides).
+Every array offers `__cuda_array_interface__` and DLPack, as those of the large libraries do.
+"""
+
+import ctypes
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _native
+
+_NOT_READY = 600
+
+
+class CudaError(RuntimeError):
+    """A call of the CUDA driver failed."""
+
+
+class _Driver:
+    """libcuda with a context of device 0 current on the thread that asks."""
+
+    def __init__(self) -> None:
+        wanted = os.environ.get("PEERLANE_GPU", "auto")
+        if wanted == "sim" or (wanted == "auto" and not _real_gpu_answers()):
+            _native.load_simulated_gpu()
+            os.environ["PEERLANE_GPU"] = "sim"  # for the programs that this process starts
+        self.library = ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
+        self.is_simulated = hasattr(self.library, "peerlaneSimVersion")
+        self.call("cuInit", 0)
+        self.contexts: dict[int, ctypes.c_void_p] = {}
+
+    def call(self, name: str, *arguments: object) -> None:
+        """A call of the driver by its name; CudaError if it fails."""
+        code = getattr(self.library, name)(*arguments)
+        if code != 0:
+            text = ctypes.c_char_p()
+            self.library.cuGetErrorName(code, ctypes.byref(text))
+            raise CudaError(f"{name}: {text.value.decode() if text.value else code}")
+
+    def enter(self, device: int) -> None:
+        """Makes the device's primary context current on this thread."""
+        if device not in self.contexts:
+            context = ctypes.c_void_p()
+            self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+            self.contexts[device] = context
+        self.call("cuCtxSetCurrent", self.contexts[device])
+
+
+_PROBE = """
+import ctypes, sys
+library, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+sys.exit(library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count)) or count.value == 0)
+"""
+
+
+def _real_gpu_answers() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL | os.RTLD_NOLOAD)
+        return True  # PyTorch or another has it open: there must not be a second one
+    except OSError:
+        pass
+    # In a process of its own: a driver that was once initialised stays, and a bad one may crash.
+    return subprocess.run([sys.executable, "-S", "-c", _PROBE], capture_output=True, check=False).returncode == 0
+
+
+@functools.cache
+def driver() -> _Driver:
+    """The CUDA driver of this process: `call(name, ...)` calls it, `enter(device)` makes a context current."""
+    return _Driver()
+
+
+def is_simulated() -> bool:
+    """Whether the simulated GPU answers."""
+    return driver().is_simulated
+
+
+class Stream:
+    """A CUDA stream; `ptr` is its CUstream."""
+
+    def __init__(self, device: int = 0):
+        driver().enter(device)
+        handle = ctypes.c_void_p()
+        driver().call("cuStreamCreate", ctypes.byref(handle), 1)
+        self.ptr = handle.value
+
+    def synchronize(self) -> None:
+        """Waits until it has done what was queued."""
+        driver().call("cuStreamSynchronize", ctypes.c_void_p(self.ptr))
+
+    def is_done(self) -> bool:
+        """Whether it has; no waiting."""
+        return bool(driver().library.cuStreamQuery(ctypes.c_void_p(self.ptr)) != _NOT_READY)
+
+    def __cuda_stream__(self) -> tuple[int, int | None]:
+        return 0, self.ptr
+
+    def __del__(self) -> None:
+        if getattr(self, "ptr", None):
+            driver().library.cuStreamDestroy_v2(ctypes.c_void_p(self.ptr))
+
+
+class _Memory:
+    """An allocation; freed when the last array on it goes."""
+
+    def __init__(self, size_bytes: int, device: int, is_managed: bool = False):
+        driver().enter(device)
+        pointer = ctypes.c_uint64()
+        if is_managed:
+            driver().call("cuMemAllocManaged", ctypes.byref(pointer), ctypes.c_size_t(max(size_bytes, 1)), 1)
+        else:
+            driver().call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(max(size_bytes, 1)))
+        self.pointer = pointer.value
+
+    def free(self) -> None:
+        """Frees it now, whoever still has arrays on it."""
+        if self.pointer:
+            driver().library.cuMemFree_v2(ctypes.c_uint64(self.pointer))
+            self.pointer = 0
+
+    __del__ = free
+
+
+class DeviceArray:
+    """An array in GPU memory: shape, dtype, basic indexing, and the interfaces; no arithmetic."""
+
+    def __init__(self, memory: _Memory, address: int, shape: Iterable[int], strides: Iterable[int], dtype: npt.DTypeLike, device: int,
+                 stream: Stream | None = None):
+        self.memory, self.address, self.shape, self.strides = memory, address, tuple(shape), tuple(strides)
+        self.dtype, self.device, self.stream = np.dtype(dtype), device, stream
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        typestr = self.dtype.str if self.dtype.kind != "V" else f"|V{self.dtype.itemsize}"
+        return {"version": 3, "shape": self.shape, "strides": self.strides, "typestr": typestr,
+                "data": (self.address, False), "stream": self.stream.ptr if self.stream else None}
+
+    def __getitem__(self, index: Any) -> "DeviceArray":
+        """A view, by the rules of NumPy's basic indexing."""
+        ghost = np.lib.stride_tricks.as_strided(np.empty(1, self.dtype), self.shape, self.strides)
+        part = ghost[index]
+        if not isinstance(part, np.ndarray):
+            part = ghost[(*index, None) if isinstance(index, tuple) else (index, None)].reshape(())
+        offset = part.__array_interface__["data"][0] - ghost.__array_interface__["data"][0]
+        return DeviceArray(self.memory, self.address + offset, part.shape, part.strides, self.dtype, self.device, self.stream)
+
+    def get(self) -> np.ndarray[Any, Any]:
+        """The elements, copied by the CUDA driver (not by Peerlane, so that tests have a second opinion)."""
+        if self.nbytes == 0:
+            return np.empty(self.shape, self.dtype)
+        low = sum((n - 1) * s for n, s in zip(self.shape, self.strides) if s < 0)
+        high = sum((n - 1) * s for n, s in zip(self.shape, self.strides) if s > 0) + self.dtype.itemsize
+        raw = np.empty(high - low, np.uint8)
+        driver().enter(self.device)
+        driver().call("cuMemcpyDtoH_v2", ctypes.c_void_p(raw.ctypes.data), ctypes.c_uint64(self.address + low),
+                      ctypes.c_size_t(raw.nbytes))
+        driver().call("cuCtxSynchronize")
+        return np.ndarray(self.shape, self.dtype, raw, -low, self.strides).copy()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.device
+
+    def __dlpack__(self, *, stream: object = None, **_: object) -> object:
+        from . import _dlpack
+        return _dlpack.capsule(self)
+
+
+def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    out: list[int] = []
+    for extent in reversed(shape):
+        out.append(itemsize)
+        itemsize *= extent
+    return tuple(reversed(out))
+
+
+def empty(shape: int | Iterable[int], dtype: npt.DTypeLike = np.float32, *, device: int = 0, stream: Stream | None = None,
+          managed: bool = False) -> DeviceArray:
+    """An array with whatever its memory holds."""
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    dtype = np.dtype(dtype)
+    memory = _Memory(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, device, managed)
+    return DeviceArray(memory, memory.pointer, shape, _strides(shape, dtype.itemsize), dtype, device, stream)
+
+
+def array(values: npt.ArrayLike, dtype: npt.DTypeLike | None = None, *, device: int = 0, stream: Stream | None = None) -> DeviceArray:
+    """An array with these elements, copied by the CUDA driver."""
+    host = np.ascontiguousarray(values, dtype)
+    out = empty(np.shape(values), host.dtype, device=device, stream=stream)
+    if host.nbytes:
+        driver().call("cuMemcpyHtoD_v2", ctypes.c_uint64(out.address), ctypes.c_void_p(host.ctypes.data),
+                      ctypes.c_size_t(host.nbytes))
+        driver().call("cuCtxSynchronize")
+    return out
+
+
+def zeros(shape: int | Iterable[int], dtype: npt.DTypeLike = np.float32, *, device: int = 0, stream: Stream | None = None) -> DeviceArray:
+    """An array of zeros."""
+    return array(np.zeros(shape, dtype), device=device, stream=stream)

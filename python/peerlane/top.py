@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`peerlane top`: what running Peerlane processes do, live in a terminal, from their statistics in shared memory.
+
+    PEERLANE_STATISTICS=1 ./program         # the process makes its numbers readable (for this user)
+    python3 -m peerlane.top                 # shows all of them
+
+The files are laid out as src/base/live_counter.hpp says. With `rich` the view is live; --once and --json need the standard library alone.
+"""
+
+import argparse
+import json
+import mmap
+import os
+import struct
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+VERSION = 1
+MAGIC = b"PEERLANE"
+HEADER = struct.Struct("<8sIIIIIIQQQ64sIII")
+ENTRY = struct.Struct("<QII48s")
+U64 = struct.Struct("<Q")
+PREFIX = "peerlane-statistics-"
+LARGEST_FILE = 1 << 20
+
+TOTAL, LEVEL = 0, 1
+
+
+class Unreadable(Exception):
+    """This file is not (yet) a statistics file that this program knows."""
+
+
+@dataclass
+class Snapshot:
+    """One library's numbers in one process at one moment. Totals are unsigned, levels signed."""
+
+    path: Path
+    process_id: int
+    process_start: int
+    pid_namespace: int
+    made_unix_ns: int
+    program: str
+    values: dict
+    kinds: dict
+    taken: float = field(default_factory=time.monotonic)
+
+
+def text(raw):
+    return raw.split(b"\0", 1)[0].decode("utf-8", "replace")
+
+
+def parse(path, data):
+    """A Snapshot. Raises Unreadable."""
+    if len(data) < HEADER.size:
+        raise Unreadable("too short")
+    magic, version, header_bytes, entry_bytes, count, process, _, start, namespace, made, program, blocks, blocks_at, block_bytes = HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise Unreadable("no statistics, or not finished")
+    if version != VERSION:
+        raise Unreadable(f"layout {version}; this program reads {VERSION}")
+    if entry_bytes < ENTRY.size or header_bytes < HEADER.size or header_bytes + count * entry_bytes > len(data):
+        raise Unreadable("damaged")
+    if blocks and (block_bytes < 8 * count or blocks_at + blocks * block_bytes > len(data)):
+        raise Unreadable("damaged")
+    values, kinds = {}, {}
+    for i in range(count):
+        value, kind, _, name = ENTRY.unpack_from(data, header_bytes + i * entry_bytes)
+        value = (value + sum(U64.unpack_from(data, blocks_at + b * block_bytes + 8 * i)[0] for b in range(blocks))) % (1 << 64)
+        if kind == LEVEL and value >= 1 << 63:
+            value -= 1 << 64
+        # Two libraries of a process have a counter of the same name each, in files of their own; within one file names differ.
+        values[text(name)], kinds[text(name)] = value, kind
+    return Snapshot(path, process, start, namespace, made, text(program), values, kinds)
+
+
+def read(path):
+    """A Snapshot of a file. Raises Unreadable; OSError if it has gone meanwhile."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        size = os.fstat(fd).st_size
+        if not HEADER.size <= size <= LARGEST_FILE:
+            raise Unreadable("of another size")
+        with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as view:
+            return parse(Path(path), view[:])
+    finally:
+        os.close(fd)
+
+
+def start_of(process_id):
+    """Field 22 of /proc/<pid>/stat, None if there is no such process."""
+    try:
+        stat = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return int(stat[stat.rindex(")") + 2:].split(" ")[19])
+
+
+def pid_namespace():
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def is_dead(snapshot):
+    """Whether the process that made it is gone. A process id means something in its own namespace only: elsewhere, not known to be."""
+    return snapshot.pid_namespace == pid_namespace() and start_of(snapshot.process_id) != snapshot.process_start
+
+
+def collect(folder, keep_stale=False):
+    """(snapshots, names of removed files): every readable file of the folder; those of dead processes are removed."""
+    found, removed = [], []
+    for path in sorted(Path(folder).glob(PREFIX + "*")):
+        try:
+            one = read(path)
+            if is_dead(one):
+                if not keep_stale:
+                    path.unlink(missing_ok=True)
+                    removed.append(path.name)
+                continue
+            found.append(one)
+        except (Unreadable, OSError):
+            continue  # being made, of another user, or of another version
+    return found, removed
+
+
+@dataclass
+class Process:
+    """The sum of a process's libraries, and what changed a second since the look before."""
+
+    process_id: int
+    program: str
+    age_s: float
+    values: dict
+    rates: dict
+    foreign: bool = False
+
+
+def combine(snapshots, before):
+    """[Process] from snapshots now and {path: Snapshot} of the look before."""
+    processes: dict[tuple, Process] = {}
+    here = pid_namespace()
+    for one in snapshots:
+        key = (one.pid_namespace, one.process_id, one.process_start)
+        process = processes.setdefault(key, Process(one.process_id, one.program, time.time() - one.made_unix_ns / 1e9, {}, {},
+                                                    one.pid_namespace != here))
+        earlier = before.get(one.path)
+        if earlier is not None and earlier.made_unix_ns != one.made_unix_ns:
+            earlier = None  # another process under the same name
+        for name, value in one.values.items():
+            process.values[name] = process.values.get(name, 0) + value
+            if one.kinds[name] == TOTAL and earlier is not None and name in earlier.values and one.taken > earlier.taken:
+                change = (value - earlier.values[name]) % (1 << 64)
+                process.rates[name] = process.rates.get(name, 0.0) + change / (one.taken - earlier.taken)
+    return sorted(processes.values(), key=lambda p: (-sum(v for k, v in p.rates.items() if k.endswith(".bytes")), p.process_id))
+
+
+# ---- What a process does, in words ---------------------------------------------------------------------------------------
+
+
+def size_words(count):
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(count) >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def count_words(count):
+    for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(count) >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count:.3g}" if count and abs(count) < 10 else f"{count:.0f}"
+
+
+def bar1_bytes(process):
+    """GPU memory that this process holds in BAR1: mappings asked for, and those that the planner keeps."""
+    return process.values.get("mapping.bytes", 0) + process.values.get("copy.mapped_bytes", 0)
+
+
+def engine_words(process):
+    """The resident GPU kernel: it lives in leases of 0.2 ms or so, each a launch."""
+    if "engine.leases" not in process.values:
+        return "–"
+    state = "hot" if process.rates.get("engine.leases", 0) > 0 else "cold" if process.values["engine.leases"] else "never started"
+    return state + (", held" if process.values.get("engine.holds", 0) > 0 else "")
+
+
+def ways(process, group):
+    """[(way, count, bytes, count a second, bytes a second)] of a group ("copy", "messages", "streams") that were used, the busiest first."""
+    out = []
+    for name in process.values:
+        parts = name.split(".")
+        if len(parts) != 3 or parts[0] != group or parts[2] != "count" or not process.values[name]:
+            continue
+        volume = f"{group}.{parts[1]}.bytes"
+        out.append((parts[1], process.values[name], process.values.get(volume, 0), process.rates.get(name, 0.0), process.rates.get(volume, 0.0)))
+    return sorted(out, key=lambda w: (-w[4], -w[2], w[0]))
+
+
+def store_words(process):
+    puts, gets, others = (process.rates.get(f"store.{k}", 0) for k in ("puts", "gets", "other_requests"))
+    served = sum(process.values.get(f"store.{k}", 0) for k in ("puts", "gets", "other_requests"))
+    return f"{count_words(puts)} puts, {count_words(gets)} gets, {count_words(others)} others a second" if served else ""
+
+
+def header_line(process):
+    return (f"{process.program} ({process.process_id}{', another pid namespace' if process.foreign else ''}), "
+            f"{process.values.get('mapping.open', 0) + process.values.get('copy.mappings', 0)} mappings, BAR1 {size_words(bar1_bytes(process))}, "
+            f"engine {engine_words(process)}, {process.values.get('streams.channels', 0)} channels")
+
+
+def as_text(processes, removed):
+    """The plain view: one paragraph a process."""
+    lines = []
+    for process in processes:
+        lines.append(header_line(process))
+        for group, what in (("copy", "copies"), ("messages", "messages"), ("streams", "stream operations")):
+            for way, count, volume, rate, speed in ways(process, group):
+                lines.append(f"  {what:18} {way:20} {count_words(count):>8} {size_words(volume):>10} {count_words(rate):>8}/s {size_words(speed):>10}/s")
+        if store_words(process):
+            lines.append(f"  {'store':18} {store_words(process)}")
+    if not processes:
+        lines.append("no process publishes statistics: start it with PEERLANE_STATISTICS=1")
+    lines += [f"removed what a dead process left: {name}" for name in removed]
+    return "\n".join(lines)
+
+
+def as_json(processes, removed):
+    body = [{"process_id": p.process_id, "program": p.program, "age_s": round(p.age_s, 3), "bar1_bytes": bar1_bytes(p), "engine": engine_words(p),
+             "values": p.values, "rates_per_s": {k: round(v, 3) for k, v in p.rates.items()}} for p in processes]
+    return json.dumps({"processes": body, "removed": removed}, indent=1)
+
+
+# ---- Live ------------------------------------------------------------------------------------------------------------------
+
+
+def rich_view(processes, removed):
+    """What rich draws; called with rich present only."""
+    from rich.console import Group
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    parts: list = []
+    for process in processes:
+        table = Table(box=None, pad_edge=False, expand=True)
+        table.add_column("what")
+        table.add_column("way")
+        for title in ("count", "volume", "a second", "rate"):
+            table.add_column(title, justify="right")
+        for group, what in (("copy", "copies"), ("messages", "messages"), ("streams", "streams")):
+            for way, count, volume, rate, speed in ways(process, group):
+                busy = "bold" if rate > 0 else "dim"
+                table.add_row(what, way, count_words(count), size_words(volume), count_words(rate), f"{size_words(speed)}/s", style=busy)
+        if store_words(process):
+            table.add_row("store", store_words(process))
+        # Names of programs are not ours: Text, so that brackets in them mean nothing.
+        parts.append(Panel(table, title=Text(header_line(process)), title_align="left"))
+    if not processes:
+        parts.append(Text("no process publishes statistics: start it with PEERLANE_STATISTICS=1"))
+    parts += [Text(f"removed what a dead process left: {name}", style="dim") for name in removed]
+    parts.append(Text("Ctrl-C ends", style="dim"))
+    return Group(*parts)
+
+
+def live(folder, interval_s, looks):
+    """Until Ctrl-C, or for `looks` pictures."""
+    from rich.live import Live
+
+    removed_lately: list[str] = []
+    before: dict[Path, Snapshot] = {}
+    with Live(rich_view([], []), screen=sys.stdout.isatty(), auto_refresh=False) as view:
+        while looks != 0:
+            snapshots, removed = collect(folder)
+            removed_lately = (removed_lately + removed)[-3:]
+            view.update(rich_view(combine(snapshots, before), removed_lately), refresh=True)
+            before = {one.path: one for one in snapshots}
+            looks -= 1
+            if looks != 0:
+                time.sleep(interval_s)
+
+
+def find_rich():
+    """Makes `rich` importable if a private environment has it (peerlane.report --setup, a clone's .venv)."""
+    try:
+        import rich.live  # noqa: F401
+        return True
+    except ImportError:
+        pass
+    try:
+        from peerlane.report.plotly_script import private_environment
+        bases = [private_environment()]
+    except ImportError:
+        bases = []
+    bases += [parent / ".venv" for parent in Path(__file__).resolve().parents[1:6]]
+    wanted = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    for folder in (base / wanted for base in bases):
+        if (folder / "rich").is_dir():
+            sys.path.append(str(folder))
+            return True
+    return False
+
+
+def arguments(argv):
+    parser = argparse.ArgumentParser(prog="peerlane top", description="What running Peerlane processes do. A process takes part if it was started with "
+                                     "PEERLANE_STATISTICS=1; only this user's are seen.")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between two looks (default 1)")
+    parser.add_argument("--once", action="store_true", help="two looks, one interval apart, as plain text")
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.add_argument("--looks", type=int, default=-1, metavar="N", help="end the live view after so many pictures")
+    parser.add_argument("--folder", default=os.environ.get("PEERLANE_STATISTICS_FOLDER", "/dev/shm"), help="where the numbers lie (default %(default)s)")
+    given = parser.parse_args(argv)
+    if given.interval <= 0:
+        parser.error("--interval: more than 0")
+    return given
+
+
+def main(argv=None):
+    given = arguments(argv)
+    try:
+        if not given.once and not given.json:
+            if find_rich():
+                live(given.folder, given.interval, given.looks)
+                return 0
+            print("peerlane top: the live view needs rich (python3 -m pip install rich); --once does without", file=sys.stderr)
+            return 1
+        first, removed = collect(given.folder)
+        time.sleep(given.interval)
+        second, more = collect(given.folder)
+        processes = combine(second, {one.path: one for one in first})
+        print((as_json if given.json else as_text)(processes, removed + more))
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors as what messages and streams carry: one run of bytes.
+#pragma once
+
+#include <chrono>
+#include <cmath>
+#include <peerlane/link.hpp>
+
+#include "error.hpp"
+#include "tensor.hpp"
+
+namespace pl::py {
+
+inline void must_be_one_run(const tensor& what, bool is_written) {
+  if (!what.is_contiguous())
+    throw nb::value_error("the tensor has gaps: give a contiguous one, or send its rows one by one");
+  if (is_written && !what.is_writable) throw nb::value_error("the tensor is read-only and would be written");
+}
+
+inline peerlane::memory memory_of(const tensor& what) {
+  return {reinterpret_cast<void*>(static_cast<std::uintptr_t>(what.address)), static_cast<std::size_t>(what.bytes()),
+          what.where == place::device ? PEERLANE_MEMORY_DEVICE : PEERLANE_MEMORY_HOST};
+}
+
+// Seconds, None: without limit.
+inline std::chrono::milliseconds limit_of(nb::handle seconds) {
+  if (seconds.is_none()) return peerlane::no_limit;
+  const double given = PyFloat_AsDouble(seconds.ptr());
+  if (given == -1.0 && PyErr_Occurred() != nullptr) throw nb::python_error();
+  if (!(given >= 0)) throw nb::value_error("the timeout is seconds, 0 or more, or None");
+  return std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(std::min(given, 1e9) * 1e3)));
+}
+
+}  // namespace pl::py

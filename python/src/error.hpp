@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Failures on their way to Python: a C++ exception that module.cpp turns into peerlane.Error (peerlane/_errors.py).
+#pragma once
+
+#include <cerrno>
+#include <exception>
+#include <peerlane/result.hpp>
+#include <string>
+#include <utility>
+
+namespace pl::py {
+
+class error : public std::exception {
+ public:
+  error(int code, std::string message) : code_(code), message_(std::move(message)) {}
+  explicit error(const peerlane::failure& why) : error(why.code, why.message) {}
+  int code() const noexcept { return code_; }
+  const char* what() const noexcept override { return message_.c_str(); }
+
+ private:
+  int code_;
+  std::string message_;
+};
+
+template <class T>
+T value_of(peerlane::result<T> outcome) {
+  if (!outcome) throw error(outcome.error());
+  return *std::move(outcome);
+}
+inline void must(const peerlane::status& outcome) {
+  if (!outcome) throw error(outcome.error());
+}
+
+}  // namespace pl::py

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mapping.hpp"
+
+#include "error.hpp"
+
+namespace pl::py {
+namespace {
+
+using extents = nb::typed<nb::tuple, int, nb::ellipsis>;
+
+element_type type_of(nb::handle dtype) {
+  element_type out;
+  const bool is_class = PyType_Check(dtype.ptr()) != 0;  // np.float32 itself
+  const std::string name = text_of(is_class ? nb::object(dtype.attr("__name__")) : nb::borrow(dtype));
+  if (!type_of_name(name, out) && !type_of_typestr(name, out))
+    throw nb::type_error(("dtype " + name + " is not known: give a name such as \"float32\"").c_str());
+  return out;
+}
+
+void reinterpret(tensor& what, nb::handle dtype, nb::handle shape) {
+  if (!what.is_contiguous())
+    throw nb::value_error("dtype and shape reinterpret contiguous memory only: this tensor has gaps");
+  const std::uint64_t bytes = what.bytes();
+  if (!dtype.is_none()) {
+    what.type = type_of(dtype);
+    if (bytes % what.type.bytes != 0)
+      throw nb::value_error((std::to_string(bytes) + " bytes are no whole number of " + name_of(what.type)).c_str());
+    what.shape = {static_cast<std::int64_t>(bytes / what.type.bytes)};
+  }
+  if (!shape.is_none()) what.shape = nb::cast<std::vector<std::int64_t>>(shape);
+  what.strides = packed_strides(what.shape, what.type.bytes);
+  if (what.bytes() != bytes)
+    throw nb::value_error(
+        ("shape and dtype take " + std::to_string(what.bytes()) + " bytes, the memory has " + std::to_string(bytes))
+            .c_str());
+}
+
+peerlane::mapping map_range(extent range, std::uint32_t flags) {
+  const nb::gil_scoped_release waiting;
+  return value_of(peerlane::map(range.begin, range.bytes, flags));
+}
+
+}  // namespace
+
+mapping::mapping(nb::handle object, nb::handle dtype, nb::handle shape, bool force_pcie, bool verify)
+    : what_(describe(object)) {
+  if (what_.where == place::host)
+    throw error(EINVAL, "map: " + class_name(object) + " lies in host memory, which needs no mapping: give memory of a GPU");
+  if (!dtype.is_none() || !shape.is_none()) reinterpret(what_, dtype, shape);
+  range_ = extent_of(what_);
+  nb::object owner = std::move(what_.owner);
+  what_.owner = nb::none();
+  region_ = nb::none();
+  if (range_.bytes == 0) return;
+  std::uint32_t flags = PEERLANE_MAP_DEFAULT;
+  if (force_pcie) flags |= PEERLANE_MAP_FORCE_PCIE;
+  if (verify) flags |= PEERLANE_MAP_VERIFY;
+  peerlane::mapping mapped = map_range(range_, flags);
+  handle_ = mapped.get();
+  region_ = nb::cast(new region{std::move(owner), std::move(mapped)}, nb::rv_policy::take_ownership);
+}
+
+void mapping::must_be_open() const {
+  if (closed_) [[unlikely]]
+    throw nb::value_error("the mapping is closed");
+}
+
+bool mapping::add_index(std::size_t dimension, nb::handle index, std::int64_t& offset) const {
+  if (!PyLong_Check(index.ptr()) || PyBool_Check(index.ptr())) return false;
+  std::int64_t at = PyLong_AsLongLong(index.ptr());
+  const std::int64_t extent = what_.shape[dimension];
+  if (at < 0) {
+    if (at == -1 && PyErr_Occurred() != nullptr) PyErr_Clear(), at = extent;  // beyond 64 bits is beyond any shape
+    at += extent;
+  }
+  if (at < 0 || at >= extent) [[unlikely]]
+    throw nb::index_error(("index " + nb::cast<std::string>(nb::repr(index)) + " is outside dimension " +
+                           std::to_string(dimension) + " of size " + std::to_string(extent))
+                              .c_str());
+  offset += at * what_.strides[dimension];
+  return true;
+}
+
+bool mapping::locate(nb::handle index, std::uint64_t& offset) const {
+  std::int64_t from_first = 0;
+  const std::size_t dimensions = what_.shape.size();
+  if (PyTuple_Check(index.ptr())) {
+    if (static_cast<std::size_t>(PyTuple_Size(index.ptr())) != dimensions) return false;
+    for (std::size_t i = 0; i < dimensions; ++i)
+      if (!add_index(i, PyTuple_GetItem(index.ptr(), static_cast<Py_ssize_t>(i)), from_first)) return false;
+  } else if (dimensions != 1 || !add_index(0, index, from_first)) {
+    return false;
+  }
+  if (handle_ == nullptr) return false;
+  offset = first_offset() + static_cast<std::uint64_t>(from_first);
+  return true;
+}
+
+nb::object mapping::read_element(nb::handle index) const {
+  must_be_open();
+  std::uint64_t offset = 0;
+  if (!locate(index, offset) || what_.type.bytes > kLargestScalar) return {};
+  alignas(16) unsigned char bytes[kLargestScalar];
+  if (const int code = peerlane_read(handle_, offset, bytes, what_.type.bytes)) [[unlikely]]
+    throw error(code, peerlane_last_error());
+  nb::object out = nb::steal(decode(what_.type, bytes));
+  if (!out.is_valid()) throw nb::python_error();
+  return out;
+}
+
+bool mapping::write_element(nb::handle index, nb::handle value) const {
+  must_be_open();
+  if (!what_.is_writable) throw nb::value_error("the tensor is read-only");
+  std::uint64_t offset = 0;
+  if (!locate(index, offset) || what_.type.bytes > kLargestScalar) return false;
+  alignas(16) unsigned char bytes[kLargestScalar];
+  if (!encode(what_.type, value.ptr(), bytes)) throw nb::python_error();
+  if (const int code = peerlane_write(handle_, offset, bytes, what_.type.bytes)) [[unlikely]]
+    throw error(code, peerlane_last_error());
+  return true;
+}
+
+void mapping::flush() const {
+  must_be_open();
+  if (handle_ != nullptr)
+    if (const int code = peerlane_flush(handle_)) throw error(code, peerlane_last_error());
+}
+
+void mapping::close() {
+  closed_ = true;
+  handle_ = nullptr;
+  region_ = nb::none();
+}
+
+tensor mapping::device_tensor(nb::object self) const {
+  must_be_open();
+  tensor out = what_;
+  out.owner = std::move(self);
+  return out;
+}
+
+nb::typed<nb::dict, nb::str, nb::any> mapping::array_interface() const {
+  must_be_open();
+  std::uintptr_t first = 0;
+  if (handle_ != nullptr) first = reinterpret_cast<std::uintptr_t>(peerlane_data(handle_)) + first_offset();
+  nb::dict out;
+  out["version"] = 3;
+  out["typestr"] = typestr_of(what_.type);
+  out["shape"] = nb::tuple(nb::cast(what_.shape));
+  out["strides"] = nb::tuple(nb::cast(what_.strides));
+  out["data"] = nb::make_tuple(first, !what_.is_writable);
+  return out;
+}
+
+nb::typed<nb::dict, nb::str, nb::any> mapping::facts() const {
+  must_be_open();
+  nb::dict out;
+  out["device_ptr"] = what_.address;
+  out["mapped_bytes"] = range_.bytes;
+  if (handle_ == nullptr) return out;
+  peerlane_mapping_info info{};
+  if (const int code = peerlane_mapping_get_info(handle_, &info)) throw error(code, peerlane_last_error());
+  constexpr const char* kTypes[] = {"none", "wc", "cached", "device"};
+  out["backend"] = info.backend;
+  out["mapping_type"] = info.mapping_type < 4 ? kTypes[info.mapping_type] : "unknown";
+  out["device_ordinal"] = info.device_ordinal;
+  out["pinned_ptr"] = info.pinned_ptr;
+  out["pinned_bytes"] = info.pinned_bytes;
+  return out;
+}
+
+void bind_mapping(nb::module_& module) {
+  nb::class_<region>(module, "Region", "The mapped memory itself; lives as long as any view onto it.");
+  nb::class_<mapping>(module, "MappingBase", nb::is_weak_referenceable(), "What peerlane.Mapping is built on.")
+      .def(nb::init<nb::handle, nb::handle, nb::handle, bool, bool>(), nb::arg("x"), nb::arg("dtype").none() = nb::none(),
+           nb::arg("shape").none() = nb::none(), nb::arg("force_pcie") = false, nb::arg("verify") = false)
+      .def(
+          "read",
+          [](nb::handle_t<mapping> self, nb::handle index) {
+            if (nb::object element = nb::inst_ptr<mapping>(self)->read_element(index); element.is_valid()) return element;
+            return nb::object(self.attr("_read_any")(index));
+          },
+          nb::arg("index") = nb::ellipsis(), nb::sig("def read(self, index: typing.Any = ...) -> typing.Any"),
+          "One element as a Python number (0.2 us and one bus round trip), or what a slice names as a new NumPy array,\n"
+          "fetched by the copy planner. No stream is waited for.")
+      .def(
+          "write",
+          [](nb::handle_t<mapping> self, nb::handle index, nb::handle value) {
+            if (!nb::inst_ptr<mapping>(self)->write_element(index, value)) self.attr("_write_any")(index, value);
+          },
+          nb::arg("index"), nb::arg("value"),
+          "Stores a number into one element, or an array (or a number) into what a slice names. Fenced: later stores of\n"
+          "this thread come after it.")
+      .def(
+          "__getitem__",
+          [](nb::handle_t<mapping> self, nb::handle index) {
+            if (nb::object element = nb::inst_ptr<mapping>(self)->read_element(index); element.is_valid()) return element;
+            return nb::object(self.attr("_read_any")(index));
+          },
+          nb::sig("def __getitem__(self, index: typing.Any, /) -> typing.Any"))
+      .def("__setitem__",
+           [](nb::handle_t<mapping> self, nb::handle index, nb::handle value) {
+             if (!nb::inst_ptr<mapping>(self)->write_element(index, value)) self.attr("_write_any")(index, value);
+           })
+      .def("flush", &mapping::flush, "Orders stores made through `array` before later ones, and sends them on their way.")
+      .def("close", &mapping::close,
+           "Ends the mapping. While NumPy views onto it live, the memory stays mapped (and allocated) for them.")
+      .def_prop_ro("closed", &mapping::is_closed, "Whether close() was called.")
+      .def_prop_ro(
+          "shape", [](const mapping& self) { return extents(nb::cast(self.what().shape)); }, "The tensor's.")
+      .def_prop_ro(
+          "strides", [](const mapping& self) { return extents(nb::cast(self.what().strides)); }, "In bytes.")
+      .def_prop_ro(
+          "dtype_name", [](const mapping& self) { return name_of(self.what().type); }, "As \"float32\", \"bfloat16\".")
+      .def_prop_ro(
+          "itemsize", [](const mapping& self) { return self.what().type.bytes; }, "Bytes of an element.")
+      .def_prop_ro(
+          "nbytes", [](const mapping& self) { return self.what().bytes(); }, "Bytes of all elements, without gaps.")
+      .def_prop_ro(
+          "device_ptr", [](const mapping& self) { return self.what().address; }, "Device address of the first element.")
+      .def("info", &mapping::facts, "Backend, kind of mapping and pinned range, as a dictionary.")
+      .def("_array_interface", &mapping::array_interface)
+      .def("_region", &mapping::region_object);
+}
+
+}  // namespace pl::py

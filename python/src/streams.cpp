@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "streams.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <peerlane/stream.hpp>
+
+#include "device_span.hpp"
+#include "stream_order.hpp"
+
+namespace pl::py {
+namespace {
+
+class stream_context {
+ public:
+  stream_context(const std::string& rendezvous, int rank, int size, std::optional<int> device, bool economy,
+                 double wait_timeout_s) {
+    auto meeting = peerlane::messenger::options();
+    meeting.rendezvous = rendezvous.empty() ? nullptr : rendezvous.c_str();
+    meeting.rank = rank;
+    meeting.size = size;
+    auto options = peerlane::stream_context::options();
+    options.link = &meeting;
+    options.mode = economy ? PEERLANE_STREAM_ECONOMY : PEERLANE_STREAM_PERFORMANCE;
+    options.has_device = device ? 1 : 0;
+    options.device = device.value_or(0);
+    options.wait_timeout_ms = static_cast<std::int64_t>(wait_timeout_s * 1e3);
+    const nb::gil_scoped_release waiting;
+    context_ = value_of(peerlane::stream_context::open(&options));
+  }
+  ~stream_context() { close(); }
+  stream_context(const stream_context&) = delete;
+  stream_context& operator=(const stream_context&) = delete;
+  void close() {
+    const nb::gil_scoped_release waiting;
+    context_.reset();
+  }
+  const peerlane::stream_context& open() const {
+    if (context_.get() == nullptr) throw nb::value_error("the stream context is closed");
+    return context_;
+  }
+
+ private:
+  peerlane::stream_context context_;
+};
+
+// Own memory that peers may put into: keeps the tensor.
+struct exposed {
+  nb::object context, memory;
+  peerlane::stream_window window;
+};
+struct imported {
+  nb::object context;
+  peerlane::remote_window window;
+};
+struct channel {
+  nb::object context;
+  peerlane::stream_channel end;
+  ~channel() {
+    const nb::gil_scoped_release waiting;
+    end.reset();
+  }
+};
+
+using self_t = nb::handle_t<stream_context>;
+const peerlane::stream_context& context_of(self_t self) { return nb::inst_ptr<stream_context>(self)->open(); }
+
+std::unique_ptr<exposed> expose(self_t self, nb::handle x) {
+  tensor what = describe(x);
+  must_be_one_run(what, true);
+  auto made = value_of(context_of(self).expose(what.address, what.bytes()));
+  return std::unique_ptr<exposed>(new exposed{nb::borrow(self), std::move(what.owner), std::move(made)});
+}
+
+nb::bytes key_of(const exposed& self) { return nb::bytes(self.window.key().bytes, sizeof self.window.key().bytes); }
+
+std::unique_ptr<imported> import_window(self_t self, const nb::bytes& key) {
+  peerlane::stream_key plain{};
+  if (key.size() != sizeof plain.bytes) throw nb::value_error("this is no window's key");
+  std::memcpy(plain.bytes, key.c_str(), sizeof plain.bytes);
+  return std::unique_ptr<imported>(new imported{nb::borrow(self), value_of(context_of(self).import(plain))});
+}
+
+std::unique_ptr<channel> connect(self_t self, int peer, std::uint32_t id, std::uint32_t depth) {
+  auto options = peerlane::stream_context::channel_options();
+  options.depth = depth;
+  return std::unique_ptr<channel>(new channel{nb::borrow(self), value_of(context_of(self).connect(peer, id, &options))});
+}
+
+nb::typed<nb::list, nb::bytes> all_gather(self_t self, const nb::bytes& mine) {
+  const auto& context = context_of(self);
+  const auto bytes = mine.size();
+  std::string all(bytes * static_cast<std::size_t>(context.size()), '\0');
+  {
+    const nb::gil_scoped_release waiting;
+    if (const int code = peerlane_stream_all_gather(context.get(), mine.c_str(), bytes, all.data()))
+      throw error(code, peerlane_last_error());
+  }
+  nb::list out;
+  for (int rank = 0; rank < context.size(); ++rank)
+    out.append(nb::bytes(all.data() + static_cast<std::size_t>(rank) * bytes, bytes));
+  return out;
+}
+
+// The first call on a channel waits for the peer, so all of these release the GIL.
+std::uint64_t put_signal(const channel& self, nb::handle stream, const imported& to, std::uint64_t offset, nb::handle x) {
+  const tensor what = describe(x);
+  must_be_one_run(what, false);
+  auto* const on = stream_of(stream);
+  const nb::gil_scoped_release waiting;
+  return value_of(self.end.put_signal(on, to.window, offset, what.address, what.bytes()));
+}
+
+std::uint64_t signal(const channel& self, nb::handle stream) {
+  auto* const on = stream_of(stream);
+  const nb::gil_scoped_release waiting;
+  return value_of(self.end.signal(on));
+}
+
+std::uint64_t wait_signal(const channel& self, nb::handle stream, std::uint64_t sequence) {
+  auto* const on = stream_of(stream);
+  const nb::gil_scoped_release waiting;
+  return value_of(self.end.wait_signal(on, sequence));
+}
+
+void release(const channel& self, nb::handle stream, std::uint64_t sequence) {
+  auto* const on = stream_of(stream);
+  const nb::gil_scoped_release waiting;
+  must(self.end.release(on, sequence));
+}
+
+void host_wait(const channel& self, std::uint64_t sequence, nb::handle timeout) {
+  const auto limit = limit_of(timeout);
+  const nb::gil_scoped_release waiting;
+  must(self.end.host_wait(sequence, limit));
+}
+
+nb::typed<nb::dict, nb::str, nb::any> state_of(const channel& self) {
+  const auto told = value_of(self.end.state());
+  constexpr const char* kExecutors[] = {"not ready", "peer", "proxy"};
+  nb::dict out;
+  out["executor"] = told.executor < 3 ? kExecutors[told.executor] : "unknown";
+  out["error"] = told.error;
+  out["puts"] = told.puts;
+  out["sent"] = told.sent;
+  out["waits"] = told.waits;
+  out["reached"] = told.reached;
+  out["passed"] = told.passed;
+  return out;
+}
+
+void bind_channel(nb::module_& module) {
+  nb::class_<exposed>(module, "StreamWindow", "Own GPU memory that peers may put into, while this lives.")
+      .def_prop_ro("key", &key_of, "Bytes for the peers.");
+  nb::class_<imported>(module, "RemoteWindow", "A peer's window.");
+  nb::class_<channel>(
+      module, "Channel",
+      "This process's end of a channel. Puts and signals count from 1, and so do waits: wait n is over once\n"
+      "put or signal n of the peer is complete. A stream is a CUstream as an integer, or PyTorch's or CuPy's.")
+      .def(
+          "ready",
+          [](const channel& self, nb::handle timeout) {
+            const auto limit = limit_of(timeout);
+            const nb::gil_scoped_release waiting;
+            must(self.end.ready(limit));
+          },
+          nb::arg("timeout").none() = nb::none(), "Waits until the peer has made its end.")
+      .def(
+          "put_signal", &put_signal, nb::arg("stream").none(), nb::arg("to"), nb::arg("offset"), nb::arg("x"),
+          "When the stream comes here, x goes to `offset` (bytes) of the window, then the peer is signalled; the number of\n"
+          "the signal. x must stay, untouched, until the stream has come past (PyTorch: x.record_stream).")
+      .def("signal", &signal, nb::arg("stream").none(), "As put_signal, without a put.")
+      .def("wait_signal", &wait_signal, nb::arg("stream").none(), nb::arg("sequence") = 0,
+           "The stream goes on once the peer's signal is complete; 0: the next one. Its number.")
+      .def("release", &release, nb::arg("stream").none(), nb::arg("sequence"),
+           "Once the stream has come here, the peer may write what puts up to `sequence` have brought.")
+      .def(
+          "arrived", [](const channel& self, std::uint64_t sequence) { return value_of(self.end.arrived(sequence)); },
+          nb::arg("sequence"), "Whether the peer's signal of that number is complete; no waiting.")
+      .def("host_wait", &host_wait, nb::arg("sequence"), nb::arg("timeout").none() = nb::none(),
+           "This thread waits for it. Seconds.")
+      .def(
+          "cancel", [](const channel& self) { must(self.end.cancel()); },
+          "Lets go every stream that waits here and ends the channel with an error, on both sides.")
+      .def("state", &state_of, "Executor, error (0: none) and counts of puts and waits, as a dictionary.")
+      .def(
+          "diag", [](const channel& self) { return value_of(self.end.diag()); },
+          "What the channel waits for, in lines for people.");
+}
+
+}  // namespace
+
+void bind_streams(nb::module_& module) {
+  bind_channel(module);
+  nb::class_<stream_context>(module, "StreamContext", nb::is_weak_referenceable(), "What peerlane.streams.open() returns.")
+      .def(nb::init<const std::string&, int, int, std::optional<int>, bool, double>(), nb::arg("rendezvous"),
+           nb::arg("rank"), nb::arg("size"), nb::arg("device").none(), nb::arg("economy"), nb::arg("wait_timeout"))
+      .def("close", &stream_context::close, "Closes its channels; synchronise the streams first. Any number of times.")
+      .def_prop_ro(
+          "rank", [](self_t self) { return context_of(self).rank(); }, "This process, from 0.")
+      .def_prop_ro(
+          "size", [](self_t self) { return context_of(self).size(); }, "Processes that take part.")
+      .def("expose", &expose, nb::arg("x"),
+           "Lets peers put into the GPU tensor, which the window keeps. Its key goes to them.")
+      .def("import_window", &import_window, nb::arg("key"), "A peer's window, from its key.")
+      .def("connect", &connect, nb::arg("peer"), nb::arg("id"), nb::arg("depth") = 0,
+           "This process's end of channel `id`; the peer connects with the same. `depth`: put n waits until n - depth was\n"
+           "released; 0: no such wait.")
+      .def("all_gather", &all_gather, nb::arg("mine"),
+           "The bytes of every rank, by rank; all of one length. For setting up.")
+      .def(
+          "barrier",
+          [](self_t self) {
+            const auto& context = context_of(self);
+            const nb::gil_scoped_release waiting;
+            must(context.barrier());
+          },
+          "Returns once every process has come here.")
+      .def(
+          "diag", [](self_t self) { return value_of(context_of(self).diag()); },
+          "Every channel's, and the service thread's.");
+}
+
+}  // namespace pl::py

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Puts, signals and waits that CUDA streams carry out by themselves (peerlane/stream.hpp).
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace nb = nanobind;
+
+namespace pl::py {
+
+void bind_streams(nb::module_& module);
+
+}  // namespace pl::py

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a Python object says of its memory: PyTorch tensors, __cuda_array_interface__ (CuPy, Numba, JAX), DLPack, the buffer
+// protocol (NumPy, bytes), our own mappings, and (pointer, size). Nothing is copied, no stream is waited for.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "scalar.hpp"
+
+namespace nb = nanobind;
+
+namespace pl::py {
+
+enum class place : std::uint8_t { host, device };
+
+struct tensor {
+  std::uint64_t address = 0;  // of element [0, 0, ...]; with negative strides not the lowest byte
+  place where = place::host;
+  element_type type;
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> strides;  // bytes
+  bool is_writable = true;
+  nb::object owner;              // keeps the memory
+  bool is_torch = false;         // has a current stream (stream_order.hpp)
+  int device = -1;               // where known
+  std::uint64_t stream = 0;      // that produces the values, by its __cuda_array_interface__; 0: none named
+  nb::object block_until_ready;  // of JAX's arrays; else null
+
+  std::int64_t elements() const;
+  std::uint64_t bytes() const { return static_cast<std::uint64_t>(elements()) * type.bytes; }
+  bool is_contiguous() const;  // in C order
+};
+
+// The range of addresses that the elements lie in.
+struct extent {
+  std::uint64_t begin = 0;
+  std::uint64_t bytes = 0;
+};
+extent extent_of(const tensor& what);
+
+// C order strides of that shape.
+std::vector<std::int64_t> packed_strides(const std::vector<std::int64_t>& shape, std::int64_t element_bytes);
+
+// Throws TypeError for objects that tell nothing of their memory; the GIL is needed.
+tensor describe(nb::handle object);
+
+// str(object). (nb::str(x) of an nb::object casts instead of converting.)
+std::string text_of(nb::handle object);
+
+// "torch.Tensor" of an object, for messages.
+std::string class_name(nb::handle object);
+
+}  // namespace pl::py

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transfers.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "error.hpp"
+
+namespace pl::py {
+namespace {
+
+constexpr std::int64_t kMostTransfers = 1 << 20;
+
+struct axis {
+  std::int64_t extent, dst, src;
+};
+
+std::uint32_t direction_between(const tensor& dst, const tensor& src) {
+  if (dst.where == place::host) return PEERLANE_TO_HOST;
+  return src.where == place::host ? PEERLANE_TO_DEVICE : PEERLANE_ON_DEVICE;
+}
+
+// Axes of more than one element, the widest steps of the destination first; negative steps on both sides turned round.
+std::vector<axis> axes_of(const tensor& dst, const tensor& src, std::uint64_t& to, std::uint64_t& from) {
+  std::vector<axis> out;
+  for (std::size_t i = 0; i < dst.shape.size(); ++i) {
+    axis one{dst.shape[i], dst.strides[i], src.strides[i]};
+    if (one.extent == 1) continue;
+    if (one.dst == 0) throw error(EINVAL, "copy: elements of the destination share memory (a stride is 0)");
+    if (one.dst < 0) {
+      to += static_cast<std::uint64_t>((one.extent - 1) * one.dst);
+      from += static_cast<std::uint64_t>((one.extent - 1) * one.src);
+      one = {one.extent, -one.dst, -one.src};
+    }
+    out.push_back(one);
+  }
+  std::stable_sort(out.begin(), out.end(), [](const axis& a, const axis& b) { return a.dst > b.dst; });
+  return out;
+}
+
+void join(std::vector<axis>& axes) {
+  std::vector<axis> out;
+  for (const axis& inner : axes) {
+    if (!out.empty() && out.back().dst == inner.dst * inner.extent && out.back().src == inner.src * inner.extent)
+      out.back() = {out.back().extent * inner.extent, inner.dst, inner.src};
+    else out.push_back(inner);
+  }
+  axes = std::move(out);
+}
+
+}  // namespace
+
+std::vector<peerlane_transfer> transfers_between(const tensor& dst, const tensor& src) {
+  if (dst.elements() == 0) return {};
+  peerlane_transfer one{dst.address, src.address, dst.type.bytes, 1, 0, 0, direction_between(dst, src), 0};
+  auto axes = axes_of(dst, src, one.dst, one.src);
+  join(axes);
+  const std::int64_t item = dst.type.bytes;
+  if (!axes.empty() && axes.back().dst == item && axes.back().src == item) {
+    one.row_bytes *= static_cast<std::size_t>(axes.back().extent);
+    axes.pop_back();
+  }
+  const auto row = static_cast<std::int64_t>(one.row_bytes);
+  if (!axes.empty() && axes.back().dst >= row && axes.back().src >= row) {
+    one.rows = static_cast<std::size_t>(axes.back().extent);
+    one.dst_pitch = static_cast<std::size_t>(axes.back().dst);
+    one.src_pitch = static_cast<std::size_t>(axes.back().src);
+    axes.pop_back();
+  }
+  std::int64_t count = 1;
+  for (const axis& each : axes)
+    if (__builtin_mul_overflow(count, each.extent, &count) || count > kMostTransfers)
+      throw error(E2BIG, "copy: the strides leave more than a million pieces: make one side contiguous first");
+  std::vector<peerlane_transfer> out;
+  out.reserve(static_cast<std::size_t>(count));
+  for (std::int64_t number = 0; number < count; ++number) {
+    peerlane_transfer piece = one;
+    std::int64_t rest = number;
+    for (std::size_t i = axes.size(); i-- > 0; rest /= axes[i].extent) {
+      piece.dst += static_cast<std::uint64_t>(rest % axes[i].extent * axes[i].dst);
+      piece.src += static_cast<std::uint64_t>(rest % axes[i].extent * axes[i].src);
+    }
+    out.push_back(piece);
+  }
+  return out;
+}
+
+}  // namespace pl::py

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""peerlane.streams between two processes: rounds of puts that no CPU orders, and what the host sees of them."""
+
+import job
+import numpy as np
+import peerlane
+import pytest
+from peerlane import streams, testing
+
+ROUNDS = 20
+
+
+def ping_pong(rank, rendezvous):
+    peer = 1 - rank
+    testing.driver().enter(rank)
+    stream = testing.Stream(rank)
+    inbox = testing.zeros(1024, np.int32, device=rank)
+    outboxes = [testing.array(np.full(1024, 100 * rank + i, np.int32), device=rank) for i in range(ROUNDS)]
+    with streams.open(rendezvous=rendezvous, rank=rank, size=2, device=rank) as s:
+        assert (s.rank, s.size) == (rank, 2)
+        mine = s.expose(inbox)
+        theirs = s.import_window(s.all_gather(mine.key)[peer])
+        channel = s.connect(peer, 1)
+        channel.ready(30)
+        for i in range(ROUNDS):  # all queued at once: the answer to a put is what lets the next one go
+            if rank == 1:
+                assert channel.wait_signal(stream) == i + 1
+            assert channel.put_signal(stream, theirs, 0, outboxes[i]) == i + 1
+            if rank == 0:
+                channel.wait_signal(stream.ptr)
+        channel.host_wait(ROUNDS, 30)
+        stream.synchronize()
+        assert channel.arrived(ROUNDS) and (inbox.get() == 100 * peer + ROUNDS - 1).all()
+        state = channel.state()
+        assert (state["error"], state["puts"], state["waits"]) == (0, ROUNDS, ROUNDS) and state["executor"] in ("peer", "proxy")
+        assert channel.diag() and s.diag()
+        with pytest.raises(peerlane.Timeout):
+            channel.host_wait(ROUNDS + 1, 0.01)
+        with pytest.raises(peerlane.Error):
+            channel.put_signal(stream, theirs, 4096, outboxes[0])  # leaves the window
+        with pytest.raises(TypeError, match="is no stream"):
+            channel.signal("stream")
+        s.barrier()
+    with pytest.raises(ValueError, match="closed"):
+        s.barrier()
+
+
+def test_streams(tmp_path):
+    job.run(ping_pong, tmp_path)

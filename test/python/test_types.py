@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The types that the package promises: the compiled module's stub is its own words, what users import is strictly typed, and a user's
+type checker sees it."""
+
+import ast
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from peerlane import _core, _native
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(_native.__file__).parent
+STUB = ROOT / "python" / "peerlane" / "_core.pyi"
+USERS_PROGRAM = """
+import peerlane
+async def use(x: object) -> None:
+    with peerlane.map(x) as m:
+        reveal_type(m)
+        reveal_type(m.shape)
+        reveal_type(m.array.astype)
+    await peerlane.copy_async(x, x)
+    reveal_type(peerlane.copy_async(x, x))
+    with peerlane.messages.open() as job:
+        reveal_type(job.recv(0, x))
+    with peerlane.store.open() as store:
+        reveal_type(store.open_pool("p").get("k", x).version)
+    peerlane.copy(x)
+    peerlane.fill(x, "one")
+    m.nothing()
+"""
+SAID = ["peerlane._mapping.Mapping", "tuple[int, ...]", "Any", "peerlane._core.Completion", "tuple[int, int, int]", "int"]
+WRONG = ['Missing positional argument "src"', "incompatible type", 'has no attribute "nothing"']
+
+
+def run(*command, code=0, **options):
+    done = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, check=False, timeout=250, **options)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def mypy(tmp_path_factory):
+    """Runs mypy, with the built package as the one that is installed. (Its stubtest knows nothing of nanobind's classes and functions.)"""
+    pytest.importorskip("mypy", reason="pip install mypy")
+    cache = tmp_path_factory.mktemp("mypy")
+    environment = {**os.environ, "MYPYPATH": str(PACKAGE.parent)}
+    return lambda *arguments, code=0: run("-m", "mypy", "--config-file", ROOT / "pyproject.toml", *arguments, code=code, cwd=cache,
+                                          env=environment)
+
+
+def words_of(text):
+    """A stub without its layout: imports, names, signatures and the words of docstrings."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = inspect.cleandoc(node.value)
+    return ast.unparse(tree)
+
+
+def test_stub_is_what_the_module_says(tmp_path):
+    pytest.importorskip("nanobind", reason="pip install nanobind")
+    made = tmp_path / "_core.pyi"
+    command = ("-m", "nanobind.stubgen", "-q", "-m", "_core", "-i", Path(_core.__file__).parent, "-P", "-o")
+    run(*command, made)
+    assert words_of(made.read_text()) == words_of(STUB.read_text()), \
+        f"renew it: cp {made} {STUB.relative_to(ROOT)}"
+
+
+def test_package(mypy):
+    assert "no issues found" in mypy()
+
+
+def test_users_see_types(mypy, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(USERS_PROGRAM)
+    lines = mypy("--strict", program, code=1).splitlines()
+    revealed = [line.split('Revealed type is "')[1] for line in lines if "Revealed type" in line]
+    errors = [line for line in lines if ": error: " in line]
+    assert len(revealed) == len(SAID) and all(word in line for word, line in zip(SAID, revealed)), revealed
+    assert len(errors) == len(WRONG) and all(word in line for word, line in zip(WRONG, errors)), errors
