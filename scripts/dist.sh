@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # scripts/dist.sh [PRESET]: packs a finished build as build/peerlane-<version>-linux-<arch>.tar.gz: programs, libraries,
 # headers, pkg-config and CMake files, licence. Unpack anywhere; nothing inside knows where. The same build packed twice
-# gives the same bytes.
+# gives the same bytes. Then the Debian packages (debs.sh) and the wheels (wheels.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=${1:-release}
@@ -20,3 +20,10 @@ epoch=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y C
 tar --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner --format=gnu --mode='u=rwX,go=rX' \
   -C "$stage" -cf - "$name" | gzip -9n >"build/$name.tar.gz"
 echo "dist: build/$name.tar.gz ($(stat -c %s "build/$name.tar.gz") bytes)"
+
+if command -v dpkg-gencontrol >/dev/null && command -v dpkg-shlibdeps >/dev/null; then
+  scripts/debs.sh "$preset" || [ $? -eq 3 ]  # 3: it has said what this build lacks
+else
+  echo "dist: no Debian packages (needs dpkg's tools: apt-get install dpkg-dev)"
+fi
+scripts/wheels.sh "$preset"

@@ -30,6 +30,7 @@ CODE = CXX + SCRIPT
 # #define is found by itself; what is left:
 NOT_ENVIRONMENT = {
     "PEERLANE_NO_NVCC": "scripts/setup.sh: do not install a CUDA compiler",
+    "GDRCOPY_ENABLED": "docs/containers.md: of the device plug-in of Kubernetes",
     "PEERLANE_CLEAN_ROOM": "scripts/check-clean-room.sh: working folder",
 }
 # Quoted includes that no folder holds because the build writes them.
@@ -40,6 +41,8 @@ MACHINE_PATH = re.compile(r"(?<![\w.~$}/-])/(home|Users|work|workspace|builds)/[
 COMMON_DIRS = {"/", "/tmp", "/var/tmp", "/home", "/root", "/opt", "/srv", "/mnt", "/usr", "/usr/src", "/usr/local/src"}
 # These two hold the patterns themselves.
 SELF = {"scripts/lint.py", "scripts/lint_test.py"}
+# Laid out as the kernel's code is.
+KERNEL_STYLE = ("driver/", "test/kernel/mock/")
 # Captured output and stored results are data: their spaces and lengths are what is being tested.
 DATA = re.compile(r"(^|/)(golden|fixtures|corpus|testdata)/|^docs/results/|^LICENSE$|\.(svg|patch|diff)$")
 
@@ -362,7 +365,7 @@ def clang_format_reason():
 
 def run_clang_format(tree, skipped):
     reason = clang_format_reason()
-    files = [p for p in tree.with_suffix(*CXX) if not DATA.search(p) and not p.startswith("driver/")]
+    files = [p for p in tree.with_suffix(*CXX) if not DATA.search(p) and not p.startswith(KERNEL_STYLE)]
     if reason:
         skipped.append(f"layout of {len(files)} C and C++ files ({reason})")
         return

@@ -71,13 +71,14 @@ fi
 
 # ---- What only some parts and tests need -------------------------------------------------------------------------------
 # In CI nothing is left out for want of a package; elsewhere those tests are skipped and say which package they miss, and
-# without UCX's headers the build leaves messages (src/link) out, without MPI's the shim and ranks that mpirun starts on several
-# hosts, and says so.
+# without UCX's headers the build leaves messages (src/link) out, without RocksDB and liburing the store, without MPI's headers
+# the shim and ranks that mpirun starts on several hosts, and says so.
 if [ "${CI:-}" = true ] && [ "$as_root" = yes ]; then
   extra=()
   python3 -c 'import ensurepip, venv' 2>/dev/null || extra+=(python3-venv)
   for package in g++-aarch64-linux-gnu qemu-user clang-format libopenmpi-dev openmpi-bin libmpich-dev mpich libucx-dev \
-    libucx0; do
+    libucx0 librocksdb-dev liburing-dev libasio-dev libssl-dev libibverbs-dev \
+    chromium fonts-dejavu-core python3-dev dpkg-dev lintian rpm rpmlint; do
     installed "$package" || extra+=("$package")
   done
   if [ ${#extra[@]} -gt 0 ]; then
@@ -85,11 +86,51 @@ if [ "${CI:-}" = true ] && [ "$as_root" = yes ]; then
     { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${extra[@]}"; } >/dev/null 2>&1 ||
       echo "setup: could not be installed: ${extra[*]}; what needs them is left out"
   fi
-  if ! .venv/bin/python -c 'import mpi4py' 2>/dev/null; then
-    echo "setup: installing mpi4py into .venv (for tests)"
-    { python3 -m venv .venv && .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input mpi4py; } \
-      >/dev/null 2>&1 || echo "setup: mpi4py could not be installed; the test that needs it is skipped"
+  # For the kernel driver's tests in emulated machines (test/kernel): QEMU, and two kernels with their headers, by the names of
+  # Debian 12; and what gives such a machine soft-RoCE. INITRD=No: the tests make their own initramfs; making the usual ones takes minutes.
+  guests=()
+  for package in qemu-system-x86 busybox-static zstd linux-image-amd64 linux-headers-amd64 linux-headers-6.12-amd64 sparse \
+    iproute2 ibverbs-providers; do
+    installed "$package" || guests+=("$package")
+  done
+  if [ ${#guests[@]} -gt 0 ] && [ "$(dpkg --print-architecture)" = amd64 ]; then
+    echo "setup: installing ${guests[*]} (for tests of the kernel driver)"
+    { apt-get update -qq && INITRD=No apt-get install -y -qq --no-install-recommends "${guests[@]}"; } >/dev/null 2>&1 ||
+      echo "setup: could not be installed: ${guests[*]}; the tests that need them are skipped"
   fi
+  # To compile the driver for arm64 as well: headers of another architecture, which are unpacked and not installed.
+  if [ "$(dpkg --print-architecture)" = amd64 ] && [ ! -e build/arm64-headers/current ]; then
+    echo "setup: fetching arm64 kernel headers into build/arm64-headers (for a test)"
+    test/kernel/arm64_headers.sh build/arm64-headers >/dev/null 2>&1 ||
+      echo "setup: arm64 kernel headers could not be fetched; the test that needs them is skipped"
+  fi
+  # For tests of clusters of stores, which start an etcd of their own: the package's service is not wanted.
+  if ! installed etcd-server; then
+    echo "setup: installing etcd-server (for tests of clusters of stores)"
+    if { apt-get update -qq && apt-get install -y -qq --no-install-recommends etcd-server iproute2; } >/dev/null 2>&1; then
+      systemctl disable --now etcd >/dev/null 2>&1 || true
+    else
+      echo "setup: etcd-server could not be installed; the tests that need it are skipped"
+    fi
+  fi
+  # into_venv MODULES WORDS REGRET PACKAGE...: from PyPI into .venv, unless these modules are there.
+  into_venv() {
+    local modules=$1 words=$2 regret=$3
+    shift 3
+    if .venv/bin/python -c "import $modules" 2>/dev/null; then return 0; fi
+    echo "setup: installing $words"
+    { python3 -m venv .venv && .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input "$@"; } >/dev/null 2>&1 ||
+      echo "setup: $regret"
+  }
+  into_venv mpi4py 'mpi4py into .venv (for tests)' 'mpi4py could not be installed; the test that needs it is skipped' mpi4py
+  # What the Python package is built and tested with; without, the build leaves it out and says so.
+  into_venv 'nanobind, numpy, pytest, scikit_build_core, mypy' \
+    'nanobind, numpy, pytest, scikit-build-core and mypy into .venv (for the Python package)' \
+    'they could not be installed; the Python package and its test are left out' \
+    'nanobind>=2.2' numpy pytest 'scikit-build-core>=0.10' 'mypy>=1.11'
+  # What the report's page, `peerlane top` and the documentation are made with: their tests are skipped without. Small, and no network later.
+  into_venv 'plotly, rich' 'plotly and rich into .venv (for the report, the terminal view and the documentation)' \
+    'plotly and rich could not be installed; the tests that need them are skipped' 'plotly>=6,<8' 'rich>=13'
 fi
 
 # ---- CUDA compiler ---------------------------------------------------------------------------------------------------

@@ -36,8 +36,11 @@ for preset in $presets; do
   scripts/build.sh "$preset"
   report=$PWD/build/$preset/junit.xml
   rm -f "$report"
+  # A test that fails is run once more, with its first output kept: machines are shared and some tests wait for others. One that
+  # then passes is named at the end.
   # shellcheck disable=SC2086 # prefix and CTEST_ARGS are lists of words
-  $prefix ctest --preset "$preset" -j "$jobs" --output-junit "$report" ${CTEST_ARGS:-} 2>&1 | show || failed=1
+  $prefix ctest --preset "$preset" -j "$jobs" --repeat until-pass:2 --output-junit "$report" ${CTEST_ARGS:-} 2>&1 |
+    tee "build/$preset/ctest.log" | show || failed=1
   reports+=("$preset=$report")
 done
 

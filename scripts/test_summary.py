@@ -3,6 +3,8 @@
 """Adds up ctest's JUnit reports: names what failed, why tests were skipped, and ends with one line of counts.
 
     scripts/test_summary.py PRESET=REPORT.xml...      exit 1 if a test failed, a report is missing, or nothing ran
+
+Beside a report, ctest.log (if there is one) tells which tests passed at their second try only: they are named too.
 """
 
 import re
@@ -38,12 +40,19 @@ def add_report(preset, path, counts, failures, skips, unchecked):
             counts["passed"] += 1
 
 
+def second_tries(preset, log, failures):
+    """Those that the log says failed and the report does not."""
+    failed = re.findall(r" Test +#\d+: (.+?) \.*\*\*\*(?!Skipped|Not Run)", log.read_text(errors="replace")) if log.is_file() else []
+    return [name for name in (f"{preset}: {one}" for one in dict.fromkeys(failed)) if name not in failures]
+
+
 def main(arguments):
-    counts, failures, skips, unchecked = Counter(), [], Counter(), set()
+    counts, failures, skips, unchecked, retried = Counter(), [], Counter(), set(), []
     for argument in arguments:
         preset, _, path = argument.partition("=")
         if Path(path).is_file():
             add_report(preset, path, counts, failures, skips, unchecked)
+            retried += second_tries(preset, Path(path).with_name("ctest.log"), failures)
         else:
             counts["failed"] += 1
             failures.append(f"{preset}: no report was written: ctest did not run")
@@ -51,6 +60,8 @@ def main(arguments):
         print(f"failed: {name}")
     if len(failures) > MAX_NAMED:
         print(f"failed: ... and {len(failures) - MAX_NAMED} more")
+    for name in retried:
+        print(f"passed at the second try only: {name}")
     for text in sorted(unchecked):
         print(f"not checked: {text}")
     for reason, count in sorted(skips.items()):

@@ -48,6 +48,18 @@ class Summary(unittest.TestCase):
         case = '<testcase name="lint" status="run"><system-out>lint: NOT CHECKED: layout\nlint: 3 files</system-out></testcase>'
         self.assertEqual(run(case, case), (0, ["not checked: layout", "2 passed, 0 failed, 0 skipped"]))
 
+    def test_second_tries_are_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "junit.xml").write_text(f"<testsuite>{PASSED}{FAILED}</testsuite>")
+            lines = [" 1/3 Test #1: a ......***Failed    0.01 sec", " 2/3 Test #2: b ....***Timeout 9.00 sec", "    Test #2: b ....***Failed 9.00 sec",
+                     "    Test #1: a ......   Passed    0.01 sec", " 3/3 Test #3: c ....***Skipped   0.00 sec"]
+            (Path(folder) / "ctest.log").write_text("\n".join(lines))
+            output = io.StringIO()
+            with contextlib.redirect_stdout(output):
+                code = test_summary.main([f"p={folder}/junit.xml"])
+        self.assertEqual(code, 1)
+        self.assertEqual(output.getvalue().split("\n")[:3], ["failed: p: b", "passed at the second try only: p: a", "1 passed, 1 failed, 0 skipped"])
+
     def test_missing_report(self):
         code, lines = run(PASSED, None)
         self.assertEqual((code, lines[-1]), (1, "1 passed, 1 failed, 0 skipped"))

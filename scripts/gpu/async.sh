@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Streams that signal each other against the CPU between kernel and message, on two GPUs where there are two: every benchmark of
-# docs/async-benchmarks.md, about 80 s on two H200. No build here: it takes the folder that `make build` leaves. Results (JSON and
+# docs/async-benchmarks.md, about 100 s on two H200; a short table of what the targets ask for comes last. No build here: it takes the folder that `make build` leaves. Results (JSON and
 # text) go to the folder given.
 #   scripts/gpu/async.sh <out folder of the build> <results folder>
 set -u
@@ -24,26 +24,48 @@ async() { # name, benchmark, options...
   step "$name" "$program" async "$what" "$@" --json "$results/$name.json"
 }
 
-arms=normal,hostfn,peer,peer-kernel,graph
-async pingpong pingpong --arms $arms -i 4000 -s 128 -k 0,2,5,10,20,50,200
-async pingpong_sizes pingpong --arms $arms -i 1000 -s 8,128,1K,4K,8K,16K,64K,256K,1M,4M
-async pingpong_one_gpu pingpong --gpus 0,0 -i 500
-async pingpong_proxy pingpong --arms normal,proxy -i 4000 -s 128,8K,1M
-async economy economy --arms peer,graph -i 20000 -k 0,10
-async economy_proxy economy --arms proxy -i 10000 -k 0,10
+async pingpong pingpong --arms normal,peer,peer-kernel,proxy,proxy-kernel,graph,graph-kernel -i 2000 -s 128 -k 0,5,10,20,50,200
+async pingpong_sizes pingpong --arms normal,peer,proxy,graph-kernel -i 500 -s 8,128,1K,8K,16K,64K,256K,1M,4M
+# Large puts of the proxy: by one kernel or by the copy engine, and how large its chunks should be.
+PEERLANE_STREAM_SPREAD=0 async pingpong_no_spread pingpong --arms normal,proxy -i 300 -s 16K,64K,256K
+for chunk in 16K 32K 128K; do
+  PEERLANE_STREAM_CHUNK=$chunk async "pingpong_chunk_$chunk" pingpong --arms normal,proxy -i 200 -s 512K,1M,4M
+done
+for batch in 1 4 16; do
+  async "pingpong_batch_$batch" pingpong --arms normal,proxy,proxy-kernel -b "$batch" -i 3000
+done
+PEERLANE_LINK_PATH=network UCX_TLS=tcp async pingpong_tcp pingpong --arms normal,proxy -i 1000 -s 128,64K
+for chunk in 32K 64K 128K; do
+  PEERLANE_STREAM_CHUNK=$chunk PEERLANE_LINK_PATH=network UCX_TLS=tcp async "pingpong_tcp_$chunk" \
+    pingpong --arms normal,proxy -i 200 -s 256K,1M
+done
+async pingpong_one_gpu pingpong --gpus 0,0 --arms normal,peer,peer-kernel,proxy -i 500
+async hostfn pingpong --arms normal,hostfn -i 400
+# Apart: while there are proxy channels, the service thread spins in performance mode, whatever the arm.
+async economy economy --arms peer,graph-kernel -i 6000 -k 0,10,50
+async economy_proxy economy --arms proxy,proxy-kernel -i 6000 -k 0,10,50
+async economy_proxy_80 economy --arms proxy,proxy-kernel -b 80 -i 8000
+async economy_80 economy --arms graph-kernel -b 80 -i 8000 -k 0,10
+# What a replaying thread costs by launches and by events: more launches an event, then longer graphs.
+async economy_640_80 economy --arms graph-kernel -b 640 --unroll 80 -i 32000 -k 0,10
+async economy_640 economy --arms graph-kernel -b 640 -i 32000 -k 0,10
 
-async stencil_2x1 stencil --arms normal,peer,peer-kernel -n 16,32,64,128,256,512,1024,2048,4096,8192
-async stencil_1x2 stencil --grid 1x2 --arms normal,peer -n 256
-async stencil_2x2 stencil --grid 2x2 --arms normal,peer -n 64,256,1024 -i 100 -r 3
-async stencil_proxy stencil --arms normal,proxy -n 64,256,1024
+async stencil_2x1 stencil --arms normal,peer,peer-kernel,proxy,graph-kernel -n 16,64,256,1024,4096
+async multigrid_2x1 multigrid --arms normal,peer,peer-kernel,proxy,graph-kernel -n 16,64,256,1024
+# Where nothing is to be gained: kernels that take long, halos of 32 and 64 KiB.
+async multigrid_no_gain multigrid --arms normal,peer -n 4096 -i 20 -r 3
+async stencil_no_gain stencil --arms normal,peer -n 8192 -i 40 -r 3
+async stencil_2x2 stencil --grid 2x2 --arms normal,peer -n 64,256 -i 100 -r 3
 
 async stopped stopped
 async stuck stuck
 CUDA_DEVICE_MAX_CONNECTIONS=32 async stuck_32_queues stuck
-async poke poke
+CUDA_DEVICE_MAX_CONNECTIONS=32 async poke poke --stuck 0,8,31
 async cost cost
 
 echo "=== summary"
 printf '%s\n' "${summary[@]}"
 tidy_results "$results"
+echo "=== what the targets ask for"
+python3 "$(dirname "$0")/async_table.py" "$results" | tee "$results/table.txt"
 exit "$failed"

@@ -33,19 +33,8 @@ ln -sf peerlane "$out/nvbandwidth"
 TAIL=40 LIMIT=60 step nvbandwidth_text "$out/nvbandwidth" -b 128 -p device
 TAIL=12 LIMIT=60 step nvbandwidth_json "$out/nvbandwidth" -b 128 -j -p host
 
-ranks() { # as many processes as GPUs, without MPI
-  local count=$1 rank
-  for ((rank = 1; rank < count; ++rank)); do
-    timeout -k 5 100 "$program" bandwidth --nodes "$count" --rank $rank --rendezvous 127.0.0.1:29511 -p multinode -b $size &
-  done
-  timeout -k 5 100 "$program" bandwidth --nodes "$count" --rank 0 --rendezvous 127.0.0.1:29511 -p multinode -b $size \
-    --json "$results/multinode.json"
-  local rc=$?
-  wait
-  return $rc
-}
 gpus=$("$program" info 2>/dev/null | grep -c '^GPU [0-9]*:')
-[ "$gpus" -gt 1 ] && TAIL=80 step multinode ranks "$gpus"
+[ "$gpus" -gt 1 ] && TAIL=80 step multinode multinode_ranks "$gpus" -b $size
 
 echo "=== summary"
 printf '%s\n' "${summary[@]}"

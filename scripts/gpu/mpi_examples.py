@@ -305,13 +305,32 @@ def latency_us(out, got, turns):
     return sorted(times[100:])[turns // 2] / 2 * 1e6
 
 
+def address_us(made, turns=1000):
+    """What mpi4py takes to find out where an array lies, once in every call that is given one: the median."""
+    times = []
+    for _ in range(turns):
+        begin = time.perf_counter()
+        MPI.Get_address(made)
+        times.append(time.perf_counter() - begin)
+    return sorted(times)[turns // 2] * 1e6
+
+
 def print_latencies(arrays, turns):
-    """With the arrays themselves, whose interface Python reads in every call, and with what was read of it once."""
+    """With the arrays themselves, whose interface Python reads in every call, with what was read of it once, and what of both is
+    Python's and MPI's own: host memory, which nothing of ours looks at for long."""
+
+    def once(address):
+        return [MPI.buffer.fromaddress(address, 8), 8, MPI.BYTE]
+
     out, got = arrays.new([1.0]), arrays.new([0.0])
-    buffers = [[MPI.buffer.fromaddress(one.__cuda_array_interface__["data"][0], 8), 8, MPI.BYTE] for one in (out, got)]
-    plain, once = latency_us(out, got, turns), latency_us(*buffers, turns)
+    host = [array.array("d", [1.0]) for _ in range(2)]
+    gpu = latency_us(out, got, turns), latency_us(*(once(one.__cuda_array_interface__["data"][0]) for one in (out, got)), turns)
+    floor = latency_us(*host, turns), latency_us(*(once(one.buffer_info()[0]) for one in host), turns)
     if MPI.COMM_WORLD.rank == 0:
-        print(f"8 bytes one way: {plain:.2f} us with arrays, {once:.2f} us with MPI.buffer.fromaddress", flush=True)
+        print(f"8 bytes one way: {gpu[0]:.2f} us with arrays, {gpu[1]:.2f} us with MPI.buffer.fromaddress", flush=True)
+        print(f"the same in host memory: {floor[0]:.2f} us with Python's arrays, {floor[1]:.2f} us with MPI.buffer.fromaddress")
+        print(f"mpi4py finds the address of an array: {address_us(out):.2f} us on the GPU, {address_us(host[0]):.2f} us of the host",
+              flush=True)
 
 
 def main():

@@ -23,6 +23,18 @@ step() { # name, command...
   [ $rc -eq "${EXPECT_RC:-0}" ] || failed=1
 }
 
+# The testcases of several machines as so many processes of this one, which needs no MPI. Needs `program`; options go to all.
+multinode_ranks() { # count, options of bandwidth...
+  local count=$1 rank rc common
+  shift
+  common=(timeout -k 5 100 "$program" bandwidth --nodes "$count" --rendezvous 127.0.0.1:29511 -p multinode "$@")
+  for ((rank = 1; rank < count; ++rank)); do "${common[@]}" --rank "$rank" & done
+  "${common[@]}" --rank 0 --json "$results/multinode.json"
+  rc=$?
+  wait
+  return $rc
+}
+
 # PEERLANE_NCCL_LIBRARY: the NCCL that this machine's Python packages bring (PyTorch's), or what it was; empty without one.
 find_nccl() {
   PEERLANE_NCCL_LIBRARY=${PEERLANE_NCCL_LIBRARY:-$(python3 - <<'PYTHON'

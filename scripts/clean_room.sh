@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Minimal systems in folders, for tests of what happens on a fresh machine; sourced by check-clean-room.sh and check-packages.sh.
+# How this machine reaches its registries (apt, pip, certificates, proxies, hosts) is copied into the system at run time and lies
+# nowhere in the repository. All mounts live in a mount namespace of their own and end with it.
+# Expects: sources (a file of package sources, or empty), keep (yes: the work folder stays). Gives: work (a folder), and the
+# functions below. `step` prints the variable suite.
+
+[ "$(id -u)" -eq 0 ] || { echo "clean-room: needs root (it makes a chroot)" >&2; exit 2; }
+if ! command -v mmdebstrap >/dev/null && ! command -v debootstrap >/dev/null; then
+  echo "clean-room: needs mmdebstrap: apt-get install -y --no-install-recommends mmdebstrap" >&2
+  exit 2
+fi
+
+keep=${keep:-no} sources=${sources:-}
+work=${PEERLANE_CLEAN_ROOM:-$(mktemp -d /var/tmp/peerlane-clean-room.XXXXXX)}
+mkdir -p "$work"
+# The mounts ended with their namespace before this runs; --one-file-system is the second lock on that door.
+clean_up() { [ "$keep" = yes ] && echo "clean-room: kept $work" || rm -rf --one-file-system "$work"; }
+trap clean_up EXIT
+
+# ---- What the system is made of --------------------------------------------------------------------------------------
+own_suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+
+sources_for() {  # prints files with the package sources of a suite; fails if there are none
+  local file found=1
+  if [ -n "$sources" ]; then echo "$sources" && return 0; fi
+  [ "$1" = "$own_suite" ] || return 1
+  for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
+    if [ -s "$file" ] && grep -q "$1" "$file"; then echo "$file" && found=0; fi
+  done
+  return "$found"
+}
+
+bootstrap() {  # SUITE ROOT PACKAGES SOURCE_FILE...: PACKAGES is a list with commas of what it has beside the minimum
+  local suite=$1 root=$2 include=apt,$3 mirror  # apt: not among Ubuntu's smallest set
+  shift 3
+  if command -v mmdebstrap >/dev/null; then
+    mmdebstrap --quiet --mode=root --variant=minbase --include="$include" "$suite" "$root" "$@"
+  else
+    mirror=$(sed -nE 's/^URIs: *([^ ]+).*/\1/p; s/^deb +(\[[^]]*\] +)?([^ ]+) .*/\2/p' "$@" | head -n 1)
+    debootstrap --variant=minbase --include="$include" "$suite" "$root" "$mirror" >/dev/null
+    rm -f "$root/etc/apt/sources.list"
+    cp "$@" "$root/etc/apt/sources.list.d/"
+  fi
+}
+
+copy_in() {  # FILE ROOT: to the same place, contents instead of links
+  [ -e "$1" ] || return 0
+  mkdir -p "$2$(dirname "$1")"
+  rm -rf "${2:?}$1"
+  cp -rL "$1" "$2$1"
+}
+
+carry_configuration() {  # ROOT
+  local root=$1 file value
+  # Only how packages are fetched: hooks of this machine's other software would run programs that are not there.
+  apt-config dump | grep '^Acquire::' | grep -viE '^Acquire::(Languages|GzipIndexes|CompressionTypes|IndexTargets)' \
+    >"$root/etc/apt/apt.conf.d/00host" || true
+  for file in /etc/apt/auth.conf /etc/apt/auth.conf.d /etc/resolv.conf /etc/hosts /etc/pip.conf \
+    /etc/ssl/certs/ca-certificates.crt; do
+    copy_in "$file" "$root"
+  done
+  if [ -f "$HOME/.config/pip/pip.conf" ]; then
+    mkdir -p "$root/root/.config/pip"
+    cp "$HOME/.config/pip/pip.conf" "$root/root/.config/pip/"
+  fi
+  for value in "${PIP_CERT:-}" "${PIP_FIND_LINKS:-}" "${SSL_CERT_FILE:-}"; do
+    case "$value" in /*) copy_in "$value" "$root" ;; esac
+  done
+}
+
+environment() {
+  env | grep -E '^(PIP_[A-Z_]+|SSL_CERT_FILE|[A-Za-z]+_proxy|[A-Z]+_PROXY|JOBS|TEST_PRESETS|CTEST_ARGS|PEERLANE_NO_NVCC)=' || true
+}
+
+# ---- Running something inside ----------------------------------------------------------------------------------------
+# Runs in namespaces of its own: mounts, processes. $1 = root folder, $2 = user id, rest = command.
+inside() {
+  local root=$1 user=$2 home
+  shift 2
+  home=/root
+  [ "$user" = 0 ] || home=/srv/builder
+  local variables=()
+  mapfile -t variables < <(environment)
+  # shellcheck disable=SC2016 # expanded by the inner shell
+  unshare --mount --pid --fork --kill-child --propagation private bash -ec '
+    root=$1 user=$2 home=$3; shift 3
+    mount -t proc proc "$root/proc"
+    mount -t sysfs -o ro sysfs "$root/sys"
+    mount -t tmpfs -o mode=755 tmpfs "$root/dev"
+    mkdir "$root/dev/shm" "$root/dev/pts"
+    mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
+    mknod -m 666 "$root/dev/null" c 1 3; mknod -m 666 "$root/dev/zero" c 1 5; mknod -m 666 "$root/dev/full" c 1 7
+    mknod -m 666 "$root/dev/random" c 1 8; mknod -m 666 "$root/dev/urandom" c 1 9; mknod -m 666 "$root/dev/tty" c 5 0
+    ln -s /proc/self/fd "$root/dev/fd"; ln -s /proc/self/fd/1 "$root/dev/stdout"; ln -s /proc/self/fd/2 "$root/dev/stderr"
+    exec chroot --userspec="$user:$user" "$root" /usr/bin/env -i HOME="$home" PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+      LANG=C.UTF-8 TERM=dumb "$@"
+  ' inside "$root" "$user" "$home" "${variables[@]}" "$@"
+}
+
+step() {  # NAME COMMAND...: prints the time taken, the end of the log on failure
+  local name=$1 log=$work/log started=$SECONDS
+  shift
+  if "$@" >"$log" 2>&1; then
+    echo "clean-room: $suite: $name: passed ($((SECONDS - started)) s): $(tail -n 1 "$log")"
+  else
+    echo "clean-room: $suite: $name: FAILED ($((SECONDS - started)) s); the end of its output:"
+    tail -n 40 "$log"
+    return 1
+  fi
+}

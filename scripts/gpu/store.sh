@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The store with a GPU: puts and gets of 128 MiB by one copy (shm-direct) against the link's rate of the same run, durable puts
+# against the disk's own rate past the page cache, and gets of 4 KiB. Less than a minute on an H100. No build here: it takes the
+# folder that `make build` leaves (or BUILD/out of the current tree). Results (JSON and text) go to the folder given.
+#   scripts/gpu/store.sh <results folder> [<out folder of the build>]
+set -u
+if [ $# -lt 1 ]; then
+  echo "usage: $0 <results folder> [<out folder of the build>]" >&2
+  exit 2
+fi
+here=$(cd "$(dirname "$0")" && pwd)
+out=$(cd "${2:-$here/../../build/release/out}" && pwd) || exit 2
+mkdir -p "$1"
+results=$(cd "$1" && pwd) || exit 2
+export PEERLANE_GPU=${PEERLANE_GPU:-real}
+# shellcheck source-path=SCRIPTDIR source=steps.sh
+. "$here/steps.sh"
+export LIMIT=40 TAIL=8
+program=$out/peerlane
+data=$(mktemp -d "${STORE_DATA:-$results}/data-XXXXXX")
+trap 'rm -rf "$data"' EXIT
+
+# The disk's own rate: 128 MiB at a time past the page cache, made durable each time; MB/s of the best of three.
+disk_rate() {
+  local best=0 rate
+  for _ in 1 2 3; do
+    rate=$(LC_ALL=C dd if=/dev/zero of="$data/rate" bs=16M count=8 oflag=direct conv=fdatasync 2>&1 |
+      python3 -c 'import re, sys; s = sys.stdin.read(); m = re.search(r"([\d.]+) s,", s); print(int(134.217728 / float(m.group(1))) if m else 0)')
+    [ "$rate" -gt "$best" ] && best=$rate
+  done
+  rm -f "$data/rate"
+  echo "$best"
+}
+
+demo() { # name, options...
+  local name=$1
+  shift
+  step "$name" "$program" store gpu-direct-demo --data "$data/$name" --require-path shm-direct --json "$results/$name.json" "$@"
+  rm -rf "${data:?}/$name"
+}
+
+demo shm_volatile_128M --size 128M --rounds 20
+disk=$(disk_rate)
+demo shm_durable_128M --size 128M --rounds 6 --durability durable
+demo shm_volatile_1M --size 1M --rounds 200
+demo shm_volatile_4K --size 4K --rounds 5000
+step unix_volatile_128M "$program" store gpu-direct-demo --data "$data/unix" --no-shm --size 128M --rounds 4 --json "$results/unix_volatile_128M.json"
+
+echo "=== summary"
+printf '%s\n' "${summary[@]}"
+tidy_results "$results"
+python3 - "$results" "$disk" <<'PYTHON'
+import json, os, sys
+
+folder, disk = sys.argv[1], float(sys.argv[2]) / 1000
+print(f"{'run':<20} {'way':<4} {'GB/s':>8} {'of link':>8} {'p50 us':>10} {'p99 us':>10}  path, durability")
+for name in ("shm_volatile_128M", "shm_durable_128M", "shm_volatile_1M", "shm_volatile_4K", "unix_volatile_128M"):
+    path = os.path.join(folder, name + ".json")
+    if not os.path.exists(path):
+        print(f"{name:<20} no result")
+        continue
+    with open(path, encoding="utf-8") as file:
+        result = json.load(file)
+    for row in result["rows"]:
+        if row.get("kind") != "transfer":
+            continue
+        print(f"{name:<20} {row['direction']:<4} {row['bandwidth_gb_per_s']:8.2f} {100 * row['ratio_to_link']:7.1f}% "
+              f"{row['latency_ns_p50'] / 1000:10.1f} {row['latency_ns_p99'] / 1000:10.1f}  {row['path']}, {row['durability']}")
+        if name == "shm_durable_128M" and row["direction"] == "put" and disk > 0:
+            print(f"{'':<20} the disk takes {disk:.2f} GB/s past the page cache: {100 * row['bandwidth_gb_per_s'] / disk:.0f} %")
+PYTHON
+exit "$failed"
