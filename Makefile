@@ -4,7 +4,7 @@ BUILD  := build/$(PRESET)
 JOBS   ?= $(shell nproc)
 export JOBS PRESET CMAKE_ARGS
 
-.PHONY: build run test lint dist clean setup help
+.PHONY: build run test test-kernel-debug test-packages lint dist docs clean setup help
 .DEFAULT_GOAL := build
 
 build: setup        ## build/release/out: the peerlane program, its drop-in names and its libraries
@@ -16,11 +16,21 @@ run: build          ## the main job, on the simulated GPU if no real one answers
 test: setup         ## everything that CI runs; the last line counts passed, failed and skipped
 	@scripts/test.sh
 
+test-kernel-debug: build  ## the kernel driver's tests on a kernel with KASAN and lockdep (built once, below build/)
+	@test/kernel/debug_kernel.sh build/debug-kernel
+	@test/kernel/debug_gate.sh $(BUILD) build/debug-kernel
+
 lint: setup         ## our own rules, layout, shellcheck, clang-tidy on changed files (ALL=1: on all)
 	@scripts/lint.sh
 
-dist: build         ## build/peerlane-<version>-linux-<arch>.tar.gz
+dist: build         ## build/peerlane-<version>-linux-<arch>.tar.gz, Debian packages in build/debs, and Python wheels
 	@scripts/dist.sh $(PRESET)
+
+test-packages: build  ## as root: the packages in a fresh Debian: install, use, upgrade, replace the stock ones, DKMS, remove
+	@scripts/check-packages.sh $(PRESET)
+
+docs:               ## build/site: the documentation as pages (needs Python; fetches its Markdown reader once)
+	@scripts/docs.sh
 
 setup:              ## install what is missing (as root), or name the command that does
 	@scripts/setup.sh
@@ -29,4 +39,4 @@ clean:              ## remove build/ (the private Python environment .venv stays
 	@rm -rf build
 
 help:               ## this list
-	@sed -n 's/^\([a-z]*\):.*## */\1\t/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## */\1\t/p' Makefile

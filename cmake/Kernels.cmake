@@ -104,7 +104,9 @@ const cu::kernel_image& @stem@() {
 }
 }
 ]] @ONLY)
-    set_source_files_properties(${out}/${stem}_image.cpp PROPERTIES OBJECT_DEPENDS "${embedded}")
+    # Compiled apart: a unit of several sources does not know what they embed, and would keep old images.
+    set_source_files_properties(${out}/${stem}_image.cpp PROPERTIES
+      OBJECT_DEPENDS "${embedded}" SKIP_UNITY_BUILD_INCLUSION ON)
     list(APPEND glue ${out}/${stem}_image.cpp)
   endforeach()
   add_library(${target} STATIC ${glue})

@@ -1,10 +1,11 @@
 # `cmake --install`: GNUInstallDirs, relocatable (every path inside is relative, so the prefix can be moved or packed).
 #   <prefix>/<libdir>/libgdrapi.so -> .so.2 -> .so.2.6     all three at run time: clients open each of these names
-#   <prefix>/<libdir>/libpeerlane.so*, libgdsync.so*
+#   <prefix>/<libdir>/libpeerlane.so*, libpeerlane_store.so*, libgdsync.so*
 #   <prefix>/<libdir>/libpeerlane-mpi-*.so                 where the headers of an MPI were found
 #   <prefix>/<libdir>/peerlane/                            the program and what it finds beside itself (sim/)
 #   <prefix>/bin/peerlane, gdrcopy_sanity, ...             links to that program
-#   <prefix>/include, <libdir>/pkgconfig, <libdir>/cmake, share/doc/peerlane
+#   <prefix>/include, <libdir>/pkgconfig, <libdir>/cmake, share/doc/peerlane, share/man
+#   <prefix>/src/peerlane-gdrdrv-<version>                 the optional kernel module's sources, for make and DKMS
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -17,6 +18,15 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INC
   PATTERN "*.cuh")
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md
   DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/peerlane)
+
+install(FILES ${PROJECT_SOURCE_DIR}/packaging/peerlane.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+
+set(PL_DRIVER_DIR src/peerlane-gdrdrv-${PROJECT_VERSION})
+configure_file(${PROJECT_SOURCE_DIR}/packaging/dkms.conf.in ${PROJECT_BINARY_DIR}/packaging/dkms.conf @ONLY)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/driver/gdrdrv/ DESTINATION ${PL_DRIVER_DIR} FILES_MATCHING PATTERN "*.[ch]" PATTERN Makefile PATTERN Kbuild
+  PATTERN "*.rules" PATTERN "*.mod.c" EXCLUDE)
+install(FILES ${PROJECT_BINARY_DIR}/packaging/dkms.conf ${PROJECT_SOURCE_DIR}/packaging/peerlane-gdrdrv.conf
+  ${PROJECT_SOURCE_DIR}/uapi/gdrdrv_ioctl.h DESTINATION ${PL_DRIVER_DIR})
 
 # pl_install_library(<target> <version> <description>): the library, its pkg-config file and its CMake package, so that
 # `pkg-config --libs <target>` and `find_package(<target>)` + <target>::<target> work.
@@ -38,6 +48,7 @@ function(pl_install_library target version description)
 endfunction()
 pl_install_library(gdrapi ${PL_GDRAPI_VERSION} "CPU mappings of GPU memory, behind the GDRCopy interface")
 pl_install_library(peerlane ${PROJECT_VERSION} "GPU memory in the CPU's address space: mappings and copies")
+pl_install_library(peerlane_store ${PROJECT_VERSION} "Values between host or GPU memory and a persistent store")
 
 pl_install_library(gdsync 2.2 "Values on CUDA streams, behind libgdsync's interface")
 
@@ -63,10 +74,13 @@ install(CODE "
     if(EXISTS \"\${out}/sim\")
       file(INSTALL \"\${out}/sim\" DESTINATION \"\${private}\" USE_SOURCE_PERMISSIONS)
     endif()
+    if(EXISTS \"\${out}/python\")
+      file(INSTALL \"\${out}/python\" DESTINATION \"\${private}\" PATTERN __pycache__ EXCLUDE)
+    endif()
     if(CMAKE_INSTALL_DO_STRIP)
       file(GLOB_RECURSE binaries \"\${private}/*\")
       foreach(binary IN LISTS binaries)
-        if(NOT IS_SYMLINK \"\${binary}\")
+        if(NOT IS_SYMLINK \"\${binary}\" AND NOT binary MATCHES \"/python/\")
           execute_process(COMMAND \"${CMAKE_STRIP}\" \"\${binary}\" ERROR_QUIET)
         endif()
       endforeach()

@@ -89,6 +89,7 @@ void address_space::give_range(device_ptr base, std::size_t bytes) {
 void address_space::map(mapping entry) {
   const std::lock_guard lock(mutex_);
   const device_ptr base = entry.base;
+  if (entry.memory != nullptr) entry.memory->bind(base, entry.bytes, entry.offset);
   mappings_[base] = std::move(entry);
 }
 
@@ -100,7 +101,10 @@ bool address_space::unmap(device_ptr base, std::size_t bytes) {
   device_ptr at = base;
   while (last != mappings_.end() && last->first == at && at < base + bytes) at += (last++)->second.bytes;
   if (at != base + bytes) return false;
-  for (auto entry = first; entry != last; ++entry) dropped.push_back(std::move(entry->second));
+  for (auto entry = first; entry != last; ++entry) {
+    if (entry->second.memory != nullptr) entry->second.memory->unbind(entry->first, entry->second.bytes);
+    dropped.push_back(std::move(entry->second));
+  }
   mappings_.erase(first, last);
   generation_.fetch_add(1, std::memory_order_acq_rel);
   return true;

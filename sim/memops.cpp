@@ -10,6 +10,7 @@
 
 #include "address_space.hpp"
 #include "graph.hpp"
+#include "two_views.hpp"
 
 namespace pl::sim {
 namespace {
@@ -20,6 +21,7 @@ struct memory_operation {
   std::uint64_t value = 0;
   unsigned flags = 0;
   bool is_64 = false;
+  device_ptr address = 0;
 };
 
 // cyclic comparison: a counter that wraps still satisfies "at least"
@@ -46,7 +48,10 @@ bool is_satisfied(const memory_operation& op) {
 void wait_for_word(const memory_operation& op, const context_fate& fate) {
   constexpr unsigned kYields = 200;
   for (unsigned round = 0; !fate.ended(); ++round) {
-    if (op.is_64 ? is_satisfied<std::uint64_t>(op) : is_satisfied<std::uint32_t>(op)) return;
+    if (op.is_64 ? is_satisfied<std::uint64_t>(op) : is_satisfied<std::uint32_t>(op)) {
+      after_load_in_view(op.address);
+      return;
+    }
     if (round < kYields) {
       sched_yield();
       continue;
@@ -63,6 +68,7 @@ void write_word(const memory_operation& op) {
     writer->hold(op.word.data, &op.value, op.is_64 ? 8 : 4, op.word.keep);
     return;
   }
+  before_store_in_view(op.address);
   const int order = (op.flags & write_value::no_memory_barrier) != 0 ? __ATOMIC_RELAXED : __ATOMIC_RELEASE;
   if (op.is_64) __atomic_store_n(reinterpret_cast<std::uint64_t*>(op.word.data), op.value, order);
   else __atomic_store_n(reinterpret_cast<std::uint32_t*>(op.word.data), static_cast<std::uint32_t>(op.value), order);
@@ -79,7 +85,7 @@ result_t make(memory_operation::kind what, device_ptr address, std::uint64_t val
   if (owner == nullptr || owner->kind == memory_kind::managed) return code::invalid_value;
   std::vector<piece> pieces;
   if (const auto rc = space.resolve(address, bytes, pieces); rc != code::success) return rc;
-  out = {what, std::move(pieces.front()), value, flags, is_64};
+  out = {what, std::move(pieces.front()), value, flags, is_64, address};
   return code::success;
 }
 

@@ -2,6 +2,7 @@
 #include "object.hpp"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +11,9 @@
 #include <map>
 #include <mutex>
 
+#include "board_file.h"
+#include "env.hpp"
+#include "log.hpp"
 #include "text.hpp"
 
 namespace pl::sim {
@@ -35,6 +39,18 @@ std::byte* map_view(int fd, std::size_t bytes) {
   return view == MAP_FAILED ? nullptr : static_cast<std::byte*>(view);
 }
 
+// A new descriptor of so much zeroed memory, or -1.
+int open_memory(const std::string& board_file, const device& on, std::size_t bytes) {
+  const int fd = board_file.empty() ? memfd_create(format("%s%d", kNamePrefix, on.physical).c_str(), MFD_CLOEXEC)
+                                    : open(board_file.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return -1;
+  board_alloc wanted{bytes};
+  const int rc = board_file.empty() ? ftruncate(fd, static_cast<off_t>(bytes)) : ioctl(fd, BOARD_IOC_ALLOC, &wanted);
+  if (rc == 0) return fd;
+  close(fd);
+  return -1;
+}
+
 }  // namespace
 
 std::shared_ptr<object> object::create(device& on, std::size_t bytes, result_t& why) {
@@ -43,16 +59,16 @@ std::shared_ptr<object> object::create(device& on, std::size_t bytes, result_t& 
   do {
     if (bytes > on.memory_bytes || used > on.memory_bytes - bytes) return nullptr;
   } while (!on.used_bytes.compare_exchange_weak(used, used + bytes));
-  const int fd = memfd_create(format("%s%d", kNamePrefix, on.physical).c_str(), MFD_CLOEXEC);
-  std::byte* view = nullptr;
-  if (fd >= 0 && ftruncate(fd, static_cast<off_t>(bytes)) == 0) view = map_view(fd, bytes);
+  const std::string board_file = env_read("PEERLANE_SIM_BOARD_FILE").text;
+  const int fd = open_memory(board_file, on, bytes);
+  std::byte* view = fd >= 0 ? map_view(fd, bytes) : nullptr;
   if (view == nullptr) {
     on.used_bytes -= bytes;
     if (fd >= 0) close(fd);
     return nullptr;
   }
   why = code::success;
-  return std::shared_ptr<object>(new object(fd, bytes, view, on.ordinal, &on));
+  return std::shared_ptr<object>(new object(fd, bytes, view, on.ordinal, &on, !board_file.empty()));
 }
 
 std::shared_ptr<object> object::adopt(int fd, std::size_t bytes, int device_ordinal) {
@@ -63,11 +79,16 @@ std::shared_ptr<object> object::adopt(int fd, std::size_t bytes, int device_ordi
     close(fd);
     return nullptr;
   }
-  return std::shared_ptr<object>(new object(fd, bytes, view, device_ordinal, nullptr));
+  return std::shared_ptr<object>(new object(fd, bytes, view, device_ordinal, nullptr, false));
 }
 
-object::object(int fd, std::size_t bytes, std::byte* view, int device_ordinal, device* charged)
-    : fd_(fd), bytes_(bytes), view_(view), device_ordinal_(device_ordinal), charged_(charged) {
+object::object(int fd, std::size_t bytes, std::byte* view, int device_ordinal, device* charged, bool is_board_file)
+    : fd_(fd),
+      bytes_(bytes),
+      view_(view),
+      device_ordinal_(device_ordinal),
+      charged_(charged),
+      is_board_file_(is_board_file) {
   registry& all = objects();
   const std::lock_guard lock(all.mutex);
   handle_ = ++all.last;
@@ -85,7 +106,22 @@ object::~object() {
   if (charged_ != nullptr) charged_->used_bytes -= bytes_;
 }
 
-int object::reopen() const { return open(format("/proc/self/fd/%d", fd_).c_str(), O_RDWR | O_CLOEXEC); }
+int object::reopen() const {
+  if (is_board_file_) return -1;  // it would be another object
+  return open(format("/proc/self/fd/%d", fd_).c_str(), O_RDWR | O_CLOEXEC);
+}
+
+void object::bind(device_ptr address, std::size_t bytes, std::size_t offset) const {
+  board_bind request{address, bytes, offset};
+  if (is_board_file_ && ioctl(fd_, BOARD_IOC_BIND, &request) != 0)
+    PL_LOG(error, "sim: the board file does not take 0x%llx + %zu bytes", static_cast<unsigned long long>(address), bytes);
+}
+
+void object::unbind(device_ptr address, std::size_t bytes) const {
+  board_unbind request{address, bytes};
+  if (is_board_file_ && ioctl(fd_, BOARD_IOC_UNBIND, &request) != 0)
+    PL_LOG(error, "sim: the board file did not have 0x%llx + %zu bytes", static_cast<unsigned long long>(address), bytes);
+}
 
 device* device_of_descriptor(int fd) {
   char name[128] = {};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A backing object: the physical memory behind device addresses. One memfd, mapped once into the simulator's own
 // address space (the "GPU side" view); exports and IPC hand out further descriptors of the same memfd, so CPU mappings
-// outlive the object and keep its bytes.
+// outlive the object and keep its bytes. With PEERLANE_SIM_BOARD_FILE it is a file of that device instead (board_file.h),
+// which is told the object's device addresses too; such memory cannot be exported.
 //
 // The handle plays the part of the resource manager's object handle: unique in the process, never reused.
 #pragma once
@@ -33,8 +34,12 @@ class object {
   // A descriptor with its own file position (dup would share it), or -1.
   int reopen() const;
 
+  // Tells the board file, if that is what is behind it, where this memory is mapped, and that it no longer is.
+  void bind(device_ptr address, std::size_t bytes, std::size_t offset) const;
+  void unbind(device_ptr address, std::size_t bytes) const;
+
  private:
-  object(int fd, std::size_t bytes, std::byte* view, int device_ordinal, device* charged);
+  object(int fd, std::size_t bytes, std::byte* view, int device_ordinal, device* charged, bool is_board_file);
 
   int fd_;
   std::size_t bytes_;
@@ -42,6 +47,7 @@ class object {
   int device_ordinal_;
   device* charged_;  // whose memory it uses up; null for adopted objects
   unsigned handle_;
+  bool is_board_file_;
 };
 using object_ref = std::shared_ptr<object>;
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 
 #include "text.hpp"
 
@@ -94,6 +95,28 @@ std::optional<envelope_point> judge(std::span<const measured_way> all, const std
   return out;
 }
 
+interval median_interval(std::vector<double> values) {
+  if (values.empty()) return {};
+  std::sort(values.begin(), values.end());
+  const auto count = static_cast<double>(values.size());
+  // The binomial's 2.5 % quantile, by the normal approximation, rounded outwards; with less than six values there is none.
+  const auto from_end = static_cast<std::size_t>(std::max(0.0, std::floor(count / 2 - 0.98 * std::sqrt(count))));
+  const std::size_t low = values.size() < 6 || from_end == 0 ? 0 : from_end - 1;
+  return {values[low], values[(values.size() - 1) / 2], values[values.size() - 1 - low]};
+}
+
+second_look look_again(std::span<const sample_pair> pairs) {
+  std::vector<double> planner, best, ratios, beyond;
+  for (const auto& one : pairs) {
+    planner.push_back(one.planner_ns);
+    best.push_back(one.best_ns);
+    ratios.push_back(one.best_ns > 0 ? one.planner_ns / one.best_ns : 1);
+    beyond.push_back(one.planner_ns - one.best_ns - std::max(kEnvelopeShare * one.best_ns, kEnvelopeNs));
+  }
+  return {median_interval(planner).middle, median_interval(best).middle, median_interval(ratios),
+          !pairs.empty() && median_interval(beyond).low > 0};
+}
+
 taken_way most_taken(const std::uint64_t (&before)[copy::kMethods], const std::uint64_t (&after)[copy::kMethods],
                      const std::uint64_t (&forced)[copy::kMethods]) {
   std::uint64_t most = 0, sum = 0;
@@ -113,6 +136,10 @@ taken_way most_taken(const std::uint64_t (&before)[copy::kMethods], const std::u
 std::string to_text(const taken_way& taken, const copy::cost_table& costs, const copy_case& which, std::uint64_t bytes) {
   if (taken.share == 0) return "-";
   std::string out = copy::name_of(taken.how);
+  if (which.way != direction::on_device)
+    if (const auto unasked = costs.pick_unasked(which.way, true, bytes); unasked.width != 0 && unasked.how == taken.how)
+      return taken.share > 0.98 ? copy::to_text(unasked)
+                                : format("%s %.0f %%", copy::to_text(unasked).c_str(), taken.share * 100);
   for (const bool hot : {true, false})
     if (const auto picked = costs.pick(which.way, which.side, hot, bytes); picked.how == taken.how) {
       out = copy::to_text(picked);

@@ -57,6 +57,25 @@ bool exceeds_envelope(double planner_ns, double best_ns);
 // Nothing if no single way or no contender `planner` was measured.
 std::optional<envelope_point> judge(std::span<const measured_way> all, const std::string& planner = "planner");
 
+// The lowest of many medians is too low by luck, so what seems to exceed is measured again: the planner and the way that was
+// the best in turns, alone. A pair is one turn of each, one right behind the other.
+struct sample_pair {
+  double planner_ns = 0, best_ns = 0;
+};
+struct interval {
+  double low = 0, middle = 0, high = 0;
+};
+// Median, and what it lies between with 95 % confidence: order statistics, no assumption about the distribution. Of less
+// than six values all of them. All 0 for none.
+interval median_interval(std::vector<double> values);
+
+struct second_look {
+  double planner_ns = 0, best_ns = 0;  // medians
+  interval ratio;                      // of pairs
+  bool exceeds = false;                // the planner's excess over the allowance is above 0 with that confidence
+};
+second_look look_again(std::span<const sample_pair> pairs);
+
 // The way that a planner took for most of its copies.
 struct taken_way {
   copy::method how = copy::method::copy_engine;

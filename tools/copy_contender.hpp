@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <random>
 
 #include "samples.hpp"
@@ -103,6 +104,29 @@ inline void run_budget(std::vector<contender>& all, std::uint64_t budget_ns, std
   const auto place = [&](const contender& one) { return std::find(names.begin(), names.end(), one.name) - names.begin(); };
   std::sort(all.begin(), all.end(), [&](const contender& a, const contender& b) { return place(a) < place(b); });
   for (auto& one : all) drop_missing_samples(one);
+}
+
+// Turns of two, which of them goes first left to chance, until the time is over, at least kLeastPairs and at most
+// kMostPairs: a contender's mean of each turn, first that of `first`. A turn with a sample that was given up is left out.
+inline std::vector<std::pair<double, double>> run_pairs(contender first, contender second, std::uint64_t budget_ns) {
+  constexpr std::size_t kLeastPairs = 15, kMostPairs = 400, kMostTurns = 2 * kMostPairs;
+  contender* order[] = {&first, &second};
+  std::minstd_rand random(2);
+  std::vector<std::pair<double, double>> out;
+  const std::uint64_t begin_ns = monotonic_ns();
+  const auto mean = [](const contender& of) {
+    return std::accumulate(of.samples_ns.begin(), of.samples_ns.end(), 0.0) / static_cast<double>(of.samples_ns.size());
+  };
+  for (std::size_t turn = 0; turn < kMostTurns && out.size() < kMostPairs; ++turn) {
+    if (out.size() >= kLeastPairs && monotonic_ns() - begin_ns >= budget_ns) break;
+    if (random() % 2 == 0) std::swap(order[0], order[1]);
+    for (contender* const one : order) {
+      one->samples_ns.clear();
+      run_interleaved(std::span(one, 1), {.warm_up_rounds = 0, .rounds = 1, .budget_ns = 0});
+    }
+    if (const std::pair pair{mean(first), mean(second)}; !std::isnan(pair.first + pair.second)) out.push_back(pair);
+  }
+  return out;
 }
 
 }  // namespace pl::tools

@@ -106,21 +106,6 @@ void look_at_cpu(const doctor_facts& facts, findings& out) {
       "nothing to fix; small reads and message rates are lower than on newer CPUs");
 }
 
-void look_at_gdrdrv(const doctor_facts& facts, findings& out) {
-  for (const auto& backend : facts.backends) {
-    if (backend.name != "gdrdrv") continue;
-    if (backend.usable) return add(out, severity::ok, "gdrdrv", "the gdrdrv module answers");
-    if (!facts.gdrdrv.exists)
-      return add(out, severity::note, "gdrdrv", "/dev/gdrdrv is absent: mappings are made without a module",
-                 facts.in_container ? "optional: NVIDIA_GDRCOPY=enabled gives containers the node" : "");
-    if (!facts.gdrdrv.accessible)
-      return add(out, severity::note, "gdrdrv", "/dev/gdrdrv exists but this user may not open it",
-                 "chmod 0666 /dev/gdrdrv as root");
-    return add(out, severity::note, "gdrdrv", format("/dev/gdrdrv is not usable: %s", backend.reason.c_str()),
-               "load gdrdrv 2.0 or newer, or remove the stale node");
-  }
-}
-
 void look_at_backends(const doctor_facts& facts, findings& out) {
   std::string names, reasons;
   for (const auto& backend : facts.backends) {
@@ -148,6 +133,7 @@ std::vector<finding> diagnose(const doctor_facts& facts) {
   }
   look_at_cpu(facts, out);
   look_at_backends(facts, out);
+  if (!facts.simulated) compare_backends(facts, out);
   return out;
 }
 

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "gdrdrv_facts.hpp"
+
 namespace pl::tools {
 
 struct device_node {
@@ -33,6 +35,7 @@ struct doctor_facts {
   bool rm_forced = false;                 // PEERLANE_RM_FORCE=1
   std::vector<device_node> nvidia_nodes;  // nvidiactl and nvidia<minor>; empty: none found
   device_node gdrdrv;
+  gdrdrv_facts module;
   bool mig_enabled = false;
   std::uint64_t bar1_bytes = 0;    // 0: not known
   std::uint64_t memory_bytes = 0;  // of the same GPU
@@ -53,5 +56,10 @@ struct finding {
 // In the order in which a person should deal with them. No blocker: the machine is ready.
 std::vector<finding> diagnose(const doctor_facts& facts);
 bool is_ready(const std::vector<finding>& findings);
+
+// Parts of diagnose, in diagnosis_gdrdrv.cpp: the kernel module's state and what to do about it; what each backend gives and
+// lacks, from the one in use on, and what those before it would have given.
+void look_at_gdrdrv(const doctor_facts& facts, std::vector<finding>& out);
+void compare_backends(const doctor_facts& facts, std::vector<finding>& out);
 
 }  // namespace pl::tools

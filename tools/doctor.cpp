@@ -78,6 +78,7 @@ void gather_driver(doctor_facts& facts) {
   facts.rm_forced = env_read("PEERLANE_RM_FORCE").integer != 0;
   facts.nvidia_nodes = nvidia_nodes();
   facts.gdrdrv = look_at("/dev/gdrdrv");
+  facts.module = read_gdrdrv_facts("/");
 }
 
 doctor_facts gather() {

@@ -43,6 +43,12 @@ constexpr std::array kCommands = {
     command{"async", nullptr, run_async,
             "streams that signal each other: benchmarks against the CPU between kernel and message"},
 #endif
+    command{"report", nullptr, run_report, "result files as one page with charts, or as Markdown (needs python3)"},
+    command{"top", nullptr, run_top,
+            "what running processes do, live: mappings, copies by way, messages, channels (needs python3)"},
+#ifdef PL_HAS_STORE
+    command{"store", nullptr, run_store, "a persistent store of values for host and GPU memory: server, client, benchmark"},
+#endif
     command{"env", nullptr, run_env, "environment variables: meaning, value, problems"},
 };
 

@@ -14,8 +14,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <string_view>
 
 #include "clock.hpp"
+#include "env.hpp"
 #include "gpu_choice.hpp"
 #include "log.hpp"
 #include "progress.hpp"
@@ -82,7 +85,17 @@ int be_the_case(const sanity_options& options) {
 
 // ---- the parent ----------------------------------------------------------------------------------------------------------
 
-[[noreturn]] void execute_case(const sanity_case& one, const case_context& context, int report_fd) {
+// Lets this process see the chosen GPU alone, as number 0. Its number stays where that is not possible: the case then says
+// what is wrong with it.
+void narrow_to_one_gpu(int& gpu) {
+  const env_value list = env_read("CUDA_VISIBLE_DEVICES");
+  const std::string only = visible_entry(list.is_set ? list.text.c_str() : nullptr, gpu);
+  if (only.empty() || setenv("CUDA_VISIBLE_DEVICES", only.c_str(), 1) != 0) return;
+  gpu = 0;
+}
+
+[[noreturn]] void execute_case(const sanity_case& one, case_context context, int report_fd) {
+  if (!one.sees_every_gpu) narrow_to_one_gpu(context.gpu);
   setpgid(0, 0);
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   dup2(null, STDIN_FILENO);
@@ -113,6 +126,18 @@ bool collect_until(int fd, std::uint64_t deadline_ns, std::string& text) {
 }
 
 }  // namespace
+
+std::string visible_entry(const char* list, int ordinal) {
+  if (ordinal < 0) return "";
+  if (list == nullptr) return std::to_string(ordinal);
+  std::string_view rest = list;
+  for (int i = 0; i < ordinal; ++i) {
+    const auto comma = rest.find(',');
+    if (comma == std::string_view::npos) return "";
+    rest.remove_prefix(comma + 1);
+  }
+  return std::string(rest.substr(0, rest.find(',')));
+}
 
 case_report run_case(const sanity_case& one, const case_context& context, int timeout_s) {
   case_report out{one.name, case_outcome::failed, "", 0};

@@ -18,6 +18,10 @@ struct case_report {
   double seconds = 0;
 };
 
+// The entry of CUDA_VISIBLE_DEVICES (`list`; null: not set) that names GPU `ordinal` as a process under that list counts;
+// empty if the list has no such entry.
+std::string visible_entry(const char* list, int ordinal);
+
 // Executes this program again for the one case, in its own process group, which is killed afterwards. A case that runs
 // longer than `timeout_s` fails.
 case_report run_case(const sanity_case& one, const case_context& context, int timeout_s);

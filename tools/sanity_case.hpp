@@ -29,6 +29,9 @@ struct sanity_case {
   bool stock = true;      // a case of GDRCopy's gdrcopy_sanity, by its name
   bool extended = false;  // only with -e
   bool in_demo = false;   // short and telling: part of `peerlane demo`
+  // Sees every GPU of the machine, so that taking another one for the right one would show. The other cases see the chosen
+  // GPU alone: CUDA's start takes 0.6 s for each GPU that a process sees (four H200: 2.5 s a case instead of 0.7).
+  bool sees_every_gpu = false;
 };
 
 std::span<const sanity_case> stock_basic_cases();

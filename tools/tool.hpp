@@ -56,5 +56,8 @@ int run_topo(const invocation& call);
 int run_bandwidth(const invocation& call);
 int run_p2p(const invocation& call);
 int run_async(const invocation& call);
+int run_report(const invocation& call);
+int run_top(const invocation& call);
+int run_store(const invocation& call);
 
 }  // namespace pl::tools

@@ -13,8 +13,10 @@
  * queued and the channel is unharmed: go on with something else, synchronise a stream, try again.
  *
  * Errors of a channel stay: ETIMEDOUT (a stream stood in one wait for too long), ECONNRESET (the peer is gone), ECANCELED,
- * EPIPE (the peer's end is in error or closed), EIO. The streams that waited have been let go and run on with whatever data
- * is there; every later call on the channel answers the error. Ask for the state after synchronising, before using data.
+ * EPIPE (the peer's end is in error, or it was closed and a stream waited for what will not come), EIO. The streams that
+ * waited have been let go and run on with whatever data is there; every later call on the channel answers the error. Ask for
+ * the state after synchronising, before using data. A peer that has closed its end is no error by itself: what it put can
+ * still be waited for; EPIPE answers waits for more, and puts.
  *
  * Threads: calls of a context from any thread. One thread at a time for one channel, and for one batch; cancel, get_state,
  * arrived, host_wait and diag from any thread beside it. Opening is collective; nothing may run beside a close of the same
@@ -145,7 +147,8 @@ int peerlane_channel_connect(peerlane_stream_t context, int peer, uint32_t id,
                              const struct peerlane_channel_options* options, peerlane_channel_t* channel);
 /* Waits until the peer has made its end (negative: without limit). Optional: the first other call does it. */
 int peerlane_channel_ready(peerlane_stream_t context, peerlane_channel_t channel, int64_t timeout_ms);
-/* Streams that still wait are let go: ECANCELED here, EPIPE at the peer. So synchronise first, on both sides. */
+/* Streams that still wait are let go: ECANCELED here, EPIPE at the peer, if what they wait for will not come. So synchronise
+ * first; the peer may go on to wait for what was put before. */
 int peerlane_channel_close(peerlane_stream_t context, peerlane_channel_t channel);
 
 /* On a stream. ENOTSUP: the stream is being captured, or this GPU cannot reach the window.
@@ -157,8 +160,8 @@ int peerlane_channel_put_signal(peerlane_stream_t context, peerlane_channel_t ch
                                 uint64_t offset, uint64_t source, size_t bytes, uint64_t* sequence);
 /* Counts like a put, without bytes. */
 int peerlane_channel_signal(peerlane_stream_t context, peerlane_channel_t channel, void* stream, uint64_t* sequence);
-/* The stream goes on once put or signal `sequence` of the peer is complete. 0: the next one, counted by this end's waits;
- * *waited (may be NULL) becomes its number. The n-th wait of this end is for number n unless it names another. */
+/* The stream goes on once put or signal `sequence` of the peer is complete. 0: the next one, which is number n for the n-th
+ * call with 0; *waited (may be NULL) becomes its number. A call that names one does not change what is next. */
 int peerlane_channel_wait_signal(peerlane_stream_t context, peerlane_channel_t channel, void* stream, uint64_t sequence,
                                  uint64_t* waited);
 /* Once the stream has come here, the bytes of the peer's puts up to `sequence` may be written again. */

@@ -86,7 +86,7 @@ class stream_batch : public detail::stream_number<peerlane_batch_drop> {
 };
 
 // This process's end of a channel. Dropping it lets go of streams that still wait on it, here (ECANCELED) and at the peer
-// (EPIPE).
+// (EPIPE, if what they wait for was not put before).
 class stream_channel : public detail::stream_number<peerlane_channel_close> {
  public:
   using owned_number::owned_number;

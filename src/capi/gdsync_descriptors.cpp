@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "errno_keeper.hpp"
-#include "gdsync_memory.hpp"
+#include "gdsync_words.hpp"
 #include "mem_ops.hpp"
 
 namespace pl::gds {
@@ -52,16 +52,6 @@ const char* problem_of(const gds_write_memory_t& what) {
              : "flags are not one memory type and GDS_WRITE_MEMORY_*";
 }
 
-// One word's operation, with what it was asked with.
-struct word_op {
-  std::uint32_t* pointer;
-  std::uint32_t value;
-  int flags;  // of the descriptor, for its memory type
-  bool is_wait;
-  bool is_flush;  // after the wait
-  gds_wait_cond_flag_t cond;
-};
-
 status gather(const gds_descriptor_t& from, std::vector<word_op>& to) {
   const char* problem = nullptr;
   switch (bits_of(from.tag)) {
@@ -87,8 +77,9 @@ status gather(const gds_descriptor_t& from, std::vector<word_op>& to) {
       break;
     }
     case GDS_TAG_SEND:
+      return gather_send(from.send, to);
     case GDS_TAG_WAIT:
-      return failure{ENOSYS, "a descriptor of a queue pair: there is no adapter behind this library"};
+      return gather_wait(from.wait, to);
     default:
       problem = "the tag is none of GDS_TAG_*";
   }
@@ -119,6 +110,29 @@ bool can_flush(const cu::driver_table& cuda) {
   return false;
 }
 
+bool is_met(std::uint32_t word, std::uint32_t value, gds_wait_cond_flag_t cond) {
+  switch (cond) {
+    case GDS_WAIT_COND_GEQ:
+      return static_cast<std::int32_t>(word - value) >= 0;
+    case GDS_WAIT_COND_EQ:
+      return word == value;
+    case GDS_WAIT_COND_AND:
+      return (word & value) != 0;
+    default:
+      return ~(word | value) != 0;
+  }
+}
+
+template <class Desc>
+int prepare(const char* call, Desc* desc, const Desc& wanted) {
+  const char* const problem = desc == nullptr ? "no descriptor" : problem_of(wanted);
+  if (problem != nullptr) return refuse(call, {EINVAL, problem});
+  *desc = wanted;
+  return 0;
+}
+
+}  // namespace
+
 status post_on_stream(cu::stream_t on, const std::vector<word_op>& ops) {
   const auto cuda = ready_driver();
   if (!cuda) return cuda.error();
@@ -140,19 +154,6 @@ status post_on_stream(cu::stream_t on, const std::vector<word_op>& ops) {
   return list.submit();
 }
 
-bool is_met(std::uint32_t word, std::uint32_t value, gds_wait_cond_flag_t cond) {
-  switch (cond) {
-    case GDS_WAIT_COND_GEQ:
-      return static_cast<std::int32_t>(word - value) >= 0;
-    case GDS_WAIT_COND_EQ:
-      return word == value;
-    case GDS_WAIT_COND_AND:
-      return (word & value) != 0;
-    default:
-      return ~(word | value) != 0;
-  }
-}
-
 status post_on_cpu(const std::vector<word_op>& ops) {
   std::vector<cpu_word> words;
   for (const auto& op : ops) {
@@ -168,15 +169,6 @@ status post_on_cpu(const std::vector<word_op>& ops) {
   return {};
 }
 
-template <class Desc>
-int prepare(const char* call, Desc* desc, const Desc& wanted) {
-  const char* const problem = desc == nullptr ? "no descriptor" : problem_of(wanted);
-  if (problem != nullptr) return refuse(call, {EINVAL, problem});
-  *desc = wanted;
-  return 0;
-}
-
-}  // namespace
 }  // namespace pl::gds
 
 using pl::gds::refuse;

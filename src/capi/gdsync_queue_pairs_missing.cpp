@@ -1,16 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls of an adapter's queue pairs: present, so that programs link and load, and refused. They would need peer-direct
-// verbs, which no adapter's current driver offers (docs/async-api.md); between GPUs there are peerlane/stream.h's channels.
-#include "gdsync_memory.hpp"
+// Queue pairs in a build without verbs' headers: present, so that programs link and load, and refused.
+#include <gdsync/soft.h>
+
+#include "gdsync_words.hpp"
 
 namespace {
 
 int refused(const char* call) {
-  return pl::gds::refuse(call, {ENOSYS, "there is no adapter behind this library: queue pairs are not supported"});
+  return pl::gds::refuse(call, {ENOSYS, "this library was built without infiniband/verbs.h: queue pairs are not supported"});
 }
 
 }  // namespace
 
+namespace pl::gds {
+status gather_send(const gds_send_request_t*, std::vector<word_op>&) {
+  return failure{ENOSYS, "no queue pairs in this build"};
+}
+status gather_wait(const gds_wait_request_t*, std::vector<word_op>&) {
+  return failure{ENOSYS, "no queue pairs in this build"};
+}
+}  // namespace pl::gds
+
+PL_EXPORT int gds_soft_open(struct ibv_context**, struct ibv_pd**) { return refused(__func__); }
+PL_EXPORT int gds_soft_get_address(struct gds_qp*, gds_soft_address_t*) { return refused(__func__); }
+PL_EXPORT int gds_soft_connect(struct gds_qp*, const gds_soft_address_t*) { return refused(__func__); }
 PL_EXPORT struct gds_qp* gds_create_qp(struct ibv_pd*, struct ibv_context*, gds_qp_init_attr_t*, int, int) {
   errno = refused(__func__);
   return nullptr;

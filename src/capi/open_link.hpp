@@ -9,7 +9,6 @@
 
 #include "bootstrap.hpp"
 #include "capi_call.hpp"
-#include "errno_keeper.hpp"
 #include "messenger.hpp"
 #include "open_table.hpp"
 #include "slot_table.hpp"
@@ -46,15 +45,10 @@ int all_gather_equal(link::bootstrap& with, const void* mine, std::size_t bytes,
 // The link, or null with `code` and the thread's last error set: EINVAL, EACCES in a forked child.
 open_link* link_of(peerlane_link_t handle, int& code) noexcept;
 
-// One way in for the calls of a link. `act(open_link&)` answers with an errno value. errno is kept: CUDA and the kernel may
-// be called.
+// One way in for the calls of a link: with_open() of `act(open_link&)`.
 template <class Act>
-int with_link(peerlane_link_t handle, Act&& act) try {
-  const errno_keeper keeper;
-  int code = 0;
-  open_link* const found = link_of(handle, code);
-  return found != nullptr ? act(*found) : code;
+int with_link(peerlane_link_t handle, Act&& act) {
+  return with_open(handle, link_of, act);
 }
-PL_NO_EXCEPTIONS
 
 }  // namespace pl

@@ -10,7 +10,6 @@
 #include "bootstrap.hpp"
 #include "capi_call.hpp"
 #include "context.hpp"
-#include "errno_keeper.hpp"
 #include "mem_ops.hpp"
 #include "open_table.hpp"
 #include "slot_table.hpp"
@@ -44,15 +43,10 @@ inline std::chrono::milliseconds limit_of(std::int64_t timeout_ms) noexcept {
   return timeout_ms < 0 ? kForEver : std::min(kForEver, std::chrono::milliseconds(timeout_ms));
 }
 
-// One way in for the calls of a context. `act(open_stream&)` answers with an errno value. errno is kept: CUDA and the kernel
-// may be called.
+// One way in for the calls of a context: with_open() of `act(open_stream&)`.
 template <class Act>
-int with_stream(peerlane_stream_t handle, Act&& act) try {
-  const errno_keeper keeper;
-  int code = 0;
-  open_stream* const found = stream_of(handle, code);
-  return found != nullptr ? act(*found) : code;
+int with_stream(peerlane_stream_t handle, Act&& act) {
+  return with_open(handle, stream_of, act);
 }
-PL_NO_EXCEPTIONS
 
 }  // namespace pl

@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "capi_call.hpp"
+#include "errno_keeper.hpp"
 #include "fork_guard.hpp"
 
 namespace pl {
@@ -64,5 +65,16 @@ class open_table {
   std::array<Slot, Most> slots_{};
   std::mutex mutex_;
 };
+
+// The way in for the calls on a handle: `act(object&)` answers with an errno value, if `find(handle, code)` has the object.
+// errno is kept: CUDA and the kernel may be called.
+template <class Handle, class Object, class Act>
+int with_open(Handle handle, Object* (*find)(Handle, int&) noexcept, Act&& act) try {
+  const errno_keeper keeper;
+  int code = 0;
+  Object* const found = find(handle, code);
+  return found != nullptr ? act(*found) : code;
+}
+PL_NO_EXCEPTIONS
 
 }  // namespace pl

@@ -7,6 +7,7 @@
 
 #include "calibration.hpp"
 #include "clock.hpp"
+#include "host_memory.hpp"
 #include "pinned_buffer.hpp"
 #include "planner.hpp"
 #include "text.hpp"
@@ -19,6 +20,7 @@ constexpr unsigned kLeastRepetitions = 3;
 constexpr unsigned kMostRepetitions = 300;
 constexpr unsigned kMostWarmUps = 100;  // threads wake up, pages and caches are filled
 constexpr std::uint64_t kWarmUpNs = 120'000;
+constexpr std::uint64_t kBendsBelow = 1u << 20;
 constexpr std::uint64_t kPatienceNs = 20'000'000;  // for the GPU engine to start
 
 struct device_block {
@@ -48,7 +50,7 @@ std::vector<std::uint64_t> sizes_for(const case_of_curve& one, std::size_t most_
   const auto limits = limits_of(one.way, one.how);
   std::vector<std::uint64_t> out;
   // Every octave where the curves bend, every second one above.
-  for (std::uint64_t bytes = 64; bytes <= most_bytes; bytes *= bytes < 65536 ? 2 : 4)
+  for (std::uint64_t bytes = 64; bytes <= most_bytes; bytes *= bytes < kBendsBelow ? 2 : 4)
     if (bytes >= limits.least && bytes <= limits.most) out.push_back(bytes);
   return out;
 }
@@ -77,6 +79,21 @@ std::optional<double> measure(planner& by, const choice& how, const transfer& wh
   }
   if (samples.size() < kLeastRepetitions) return std::nullopt;
   auto middle = samples.begin() + static_cast<long>(samples.size() / 2);
+  std::nth_element(samples.begin(), middle, samples.end());
+  return *middle;
+}
+
+// What it takes to ask the driver whether host memory is pinned.
+double measure_question(const cu::driver_table& cuda, const void* pinned, const void* pageable) {
+  constexpr unsigned kQuestions = 200, kAtOnce = 8;
+  std::vector<double> samples;
+  for (unsigned i = 0; i < kQuestions; ++i) {
+    const void* const memory = i % 2 == 0 ? pinned : pageable;
+    const std::uint64_t before = ticks_ordered();
+    for (unsigned call = 0; call < kAtOnce; ++call) (void)inspect_host(cuda, memory, 64);
+    samples.push_back(ticks_to_ns(ticks_ordered() - before) / kAtOnce);
+  }
+  auto middle = samples.begin() + kQuestions / 2;
   std::nth_element(samples.begin(), middle, samples.end());
   return *middle;
 }
@@ -183,7 +200,7 @@ result<cost_table> calibrate(const cu::driver_table& cuda, planner& by, const ca
     if (!curve.points.empty()) curves.push_back(std::move(curve));
   }
   if (curves.empty()) return failure{EIO, "no way to copy works with this device: peerlane doctor says why"};
-  return cost_table(std::move(curves));
+  return cost_table(std::move(curves), measure_question(cuda, where.pinned.data(), where.pageable.data()));
 }
 
 }  // namespace pl::copy

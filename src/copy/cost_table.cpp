@@ -175,13 +175,17 @@ size_limits limits_of(direction way, const choice& how) {
   return {};
 }
 
-cost_table::cost_table(std::vector<cost_curve> curves) : curves_(std::move(curves)) {
+cost_table::cost_table(std::vector<cost_curve> curves, double question_ns)
+    : curves_(std::move(curves)), question_ns_(question_ns) {
   for (std::size_t way = 0; way < decisions_.size(); ++way)
-    for (std::size_t side = 0; side < kSides; ++side)
-      for (std::size_t hot = 0; hot < 2; ++hot)
-        for (std::size_t cell = 0; cell < kCells; ++cell)
-          decisions_[way][side][hot][cell] = cheapest(static_cast<direction>(way), static_cast<other_side>(side), hot != 0,
-                                                      std::max<std::uint64_t>(1, middle_of(cell)));
+    for (std::size_t hot = 0; hot < 2; ++hot)
+      for (std::size_t cell = 0; cell < kCells; ++cell) {
+        const auto bytes = std::max<std::uint64_t>(1, middle_of(cell));
+        const auto direction_of = static_cast<direction>(way);
+        for (std::size_t side = 0; side < kSides; ++side)
+          decisions_[way][side][hot][cell] = cheapest(direction_of, static_cast<other_side>(side), hot != 0, bytes);
+        if (direction_of != direction::on_device) unasked_[way][hot][cell] = cheapest_unasked(direction_of, hot != 0, bytes);
+      }
 }
 
 double cost_table::cost(direction way, other_side side, const choice& how, std::uint64_t bytes) const {
@@ -197,14 +201,31 @@ choice cost_table::cheapest(direction way, other_side side, bool engine_hot, std
   double best_ns = cost(way, side, best, bytes);  // infinite without a curve
   for (const auto& curve : curves_) {
     if (curve.way != way || curve.side != side || (needs_engine(curve.how.how) && !engine_hot)) continue;
-    const double ns = cost(way, side, curve.how, bytes) * caution(curve.how);
+    const double ns = cautious_cost(way, side, curve.how, bytes);
     if (ns < best_ns) best_ns = ns, best = curve.how;
   }
   return best;
 }
 
+choice cost_table::cheapest_unasked(direction way, bool engine_hot, std::uint64_t bytes) const {
+  constexpr other_side kHostSides[] = {other_side::pinned, other_side::pageable};
+  choice best{method::copy_engine, 0};
+  double best_loss_ns = question_ns_ + 1e-3;  // a loss as large as the question's cost still spares it
+  for (const auto& how : candidates(way, other_side::pageable)) {
+    if (needs_engine(how.how) && !engine_hot) continue;
+    double loss_ns = 0;
+    for (const auto side : kHostSides) {
+      const double ns = cautious_cost(way, side, how, bytes);
+      const double least_ns = cautious_cost(way, side, cheapest(way, side, engine_hot, bytes), bytes);
+      loss_ns = std::isfinite(ns) ? std::max(loss_ns, ns - least_ns) : ns;
+    }
+    if (loss_ns < best_loss_ns) best_loss_ns = loss_ns, best = how;
+  }
+  return best;
+}
+
 std::string cost_table::text() const {
-  std::string out = format("%s\n", kHeader);
+  std::string out = format("%s\nquestion %.0f\n", kHeader, question_ns_);
   for (const auto& curve : curves_) {
     out += format("curve %s %s %s %u", name_of(curve.way), name_of(curve.side), name_of(curve.how.how), curve.how.width);
     for (const auto& point : curve.points)
@@ -216,6 +237,7 @@ std::string cost_table::text() const {
 
 result<cost_table> cost_table::parse(const std::string& text) {
   std::vector<cost_curve> curves;
+  double question_ns = kUsualQuestionNs;
   std::size_t number = 0;
   for (std::size_t at = 0; at < text.size();) {
     const auto end = std::min(text.find('\n', at), text.size());
@@ -227,13 +249,18 @@ result<cost_table> cost_table::parse(const std::string& text) {
       continue;
     }
     const auto words = words_of(line);
+    if (words.size() == 2 && words[0] == "question") {
+      std::uint64_t ns = 0;
+      if (!parse_number(words[1], ns) || ns > kMostNs) return failure{EINVAL, format("line %zu: question NS", number)};
+      question_ns = static_cast<double>(ns);
+    }
     if (words.empty() || words[0] != "curve") continue;  // what the file says of its machine
     auto curve = parse_curve(words);
     if (!curve) return failure{EINVAL, format("line %zu: %s", number, curve.error().message.c_str())};
     curves.push_back(*std::move(curve));
   }
   if (curves.empty()) return failure{EINVAL, "no curve in it"};
-  return cost_table(std::move(curves));
+  return cost_table(std::move(curves), question_ns);
 }
 
 }  // namespace pl::copy

@@ -84,11 +84,18 @@ class cost_table {
  public:
   // Measured on an H100 over PCIe 5 x16 behind a Sapphire Rapids (docs/results/envelope); for machines not yet calibrated.
   static const cost_table& built_in();
-  explicit cost_table(std::vector<cost_curve> curves);
+  // `question_ns`: what the driver takes to say whether host memory is pinned.
+  explicit cost_table(std::vector<cost_curve> curves, double question_ns = kUsualQuestionNs);
 
   choice pick(direction way, other_side side, bool engine_hot, std::uint64_t bytes) const noexcept {
     return decisions_[static_cast<std::size_t>(way)][static_cast<std::size_t>(side)][engine_hot ? 1 : 0][cell_of(bytes)];
   }
+  // The way for host memory that nobody has asked the driver about: whether it is pinned or not, it can be gone and costs no
+  // more above the best one than the question would. Width 0: there is none, ask.
+  choice pick_unasked(direction way, bool engine_hot, std::uint64_t bytes) const noexcept {
+    return unasked_[static_cast<std::size_t>(way)][engine_hot ? 1 : 0][cell_of(bytes)];
+  }
+  double question_ns() const noexcept { return question_ns_; }
   const std::vector<cost_curve>& curves() const noexcept { return curves_; }
   // Expected cost; infinite for a way that has no curve or cannot do this size.
   double cost(direction way, other_side side, const choice& how, std::uint64_t bytes) const;
@@ -120,9 +127,16 @@ class cost_table {
   }
 
  private:
+  static constexpr double kUsualQuestionNs = 120;  // 90 to 200 were seen
   choice cheapest(direction way, other_side side, bool engine_hot, std::uint64_t bytes) const;
+  choice cheapest_unasked(direction way, bool engine_hot, std::uint64_t bytes) const;
+  double cautious_cost(direction way, other_side side, const choice& how, std::uint64_t bytes) const {
+    return cost(way, side, how, bytes) * caution(how);
+  }
   std::vector<cost_curve> curves_;
+  double question_ns_;
   std::array<std::array<std::array<std::array<choice, kCells>, 2>, kSides>, 3> decisions_;
+  std::array<std::array<std::array<choice, kCells>, 2>, 2> unasked_;  // to_device, to_host
 };
 
 }  // namespace pl::copy

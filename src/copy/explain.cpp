@@ -89,6 +89,16 @@ std::vector<alternative> alternatives(const cost_table& costs, direction way, ot
   return out;
 }
 
+std::string unasked_remark(const cost_table& costs, direction way, other_side side, bool engine_hot, std::uint64_t bytes) {
+  if (way == direction::on_device) return "";
+  const choice unasked = costs.pick_unasked(way, engine_hot, bytes);
+  if (unasked.width == 0 || unasked == costs.pick(way, side, engine_hot, bytes)) return "";
+  return format(
+      "unless the host memory is registered: %s, which does for pinned and for pageable memory, so that the driver "
+      "need not be asked (%.0f ns)\n",
+      to_text(unasked).c_str(), costs.question_ns());
+}
+
 std::string explain(const cost_table& costs, const std::string& origin, direction way, other_side side, bool engine_hot,
                     std::uint64_t bytes) {
   std::string out = format("%s %s, %s, GPU engine %s: %s\n", format_size(bytes).c_str(), name_of(way), name_of(side),
@@ -96,6 +106,7 @@ std::string explain(const cost_table& costs, const std::string& origin, directio
   for (const auto& one : alternatives(costs, way, side, engine_hot, bytes))
     out += format("  %-22s %12s  %s\n", to_text(one.how).c_str(),
                   std::isfinite(one.expected_ns) ? duration(one.expected_ns).c_str() : "-", one.why.c_str());
+  out += unasked_remark(costs, way, side, engine_hot, bytes);
   out += format("ways by size: %s\n", to_text(crossovers(costs, way, side, engine_hot)).c_str());
   out += format("costs: %s\n", origin.c_str());
   return out;

@@ -29,6 +29,10 @@ struct alternative {
 std::vector<alternative> alternatives(const cost_table& costs, direction way, other_side side, bool engine_hot,
                                       std::uint64_t bytes);
 
+// What else there is to say where an application's host memory goes another way than this one because the driver is not
+// asked whether it is pinned (cost_table::pick_unasked); empty if it goes the same way.
+std::string unasked_remark(const cost_table& costs, direction way, other_side side, bool engine_hot, std::uint64_t bytes);
+
 // All of this as text of several lines; `origin` says where the costs come from.
 std::string explain(const cost_table& costs, const std::string& origin, direction way, other_side side, bool engine_hot,
                     std::uint64_t bytes);

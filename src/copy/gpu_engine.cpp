@@ -10,9 +10,11 @@
 #include <cstring>
 
 #include "clock.hpp"
+#include "copy_dispatch.hpp"
 #include "fork_guard.hpp"
 #include "gpu_engine_image.hpp"
 #include "kernel_image.hpp"
+#include "live_counter.hpp"
 #include "ll_unpack.hpp"
 #include "log.hpp"
 #include "mmio.hpp"
@@ -21,6 +23,9 @@
 
 namespace pl::copy {
 namespace {
+
+live_counter g_leases{"engine.leases"};
+live_counter g_holds{"engine.holds", live_kind::level};
 
 constexpr std::uint64_t kHealthEveryNs = 1'000'000;
 constexpr unsigned kSpinsBetweenLooks = 64;  // of a waiting loop, before it asks the clock
@@ -153,6 +158,7 @@ status gpu_engine::start() {
   const auto launched = idle->crew->launch(std::uint64_t{options_.lease_us} * 1000);
   if (!launched) return launched;
   count(counters_.launches);
+  g_leases.add();
   idle->launched_ticks.store(now, std::memory_order_relaxed);
   idle->until_ticks.store(now + lease_ticks_ - margin_ticks_, std::memory_order_relaxed);
   return {};
@@ -236,19 +242,25 @@ result<gpu_engine::fate> gpu_engine::wait_for(const claim& at, std::uint32_t seq
   return fate::done;
 }
 
-result<gpu_engine::fate> gpu_engine::read_low_latency(void* dst, std::uint64_t src, std::size_t bytes) {
-  if (bytes == 0 || bytes > kLowLatencyBytes)
-    return failure{EINVAL, format("a low-latency message of %zu bytes: it carries 1 to %zu", bytes, kLowLatencyBytes)};
+result<gpu_engine::fate> gpu_engine::read_low_latency(void* dst, std::uint64_t src, std::size_t bytes, const head& by_cpu) {
+  if (bytes == 0 || bytes > kLowLatencyBytes || by_cpu.bytes >= bytes)
+    return failure{EINVAL,
+                   format("a low-latency message of %zu bytes, the first %zu by the CPU: it carries 1 to %zu, some of "
+                          "them by the engine",
+                          bytes, by_cpu.bytes, kLowLatencyBytes)};
   claim at;
   if (!belongs_here() || !try_claim(at)) return fate::not_taken;
+  const std::size_t sent = bytes - by_cpu.bytes;
   engine::descriptor what{};
-  what.src = {src, static_cast<std::uint32_t>(bytes), 0};
+  what.src = {src + by_cpu.bytes, static_cast<std::uint32_t>(sent), 0};
   what.dst = {at.crew->lines_device(at.worker), 1, 0};
   what.src_pitch.word = engine::op_low_latency;
   const std::uint32_t sequence = at.crew->send(at.worker, what);
+  if (by_cpu.bytes != 0) arch::copy_from(by_cpu.type, dst, by_cpu.data, by_cpu.bytes);
+  char* const rest = static_cast<char*>(dst) + by_cpu.bytes;
   const std::byte* const lines = at.crew->lines(at.worker);
   std::size_t have = 0;
-  auto got = wait_for(at, sequence, [&] { return (have = ll_unpack(dst, lines, sequence, have, bytes)) == bytes; });
+  auto got = wait_for(at, sequence, [&] { return (have = ll_unpack(rest, lines, sequence, have, sent)) == sent; });
   if (got && *got == fate::done) count(counters_.low_latency);
   return got;
 }
@@ -433,6 +445,7 @@ result<gpu_engine::hold> gpu_engine::keep_hot() {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   ++keeper_->holds;
+  g_holds.add();
   keeper_->changed.notify_all();
   return hold(this);
 }
@@ -458,6 +471,7 @@ void gpu_engine::drop_hold() noexcept {
   if (!belongs_here()) return;
   const std::lock_guard lock(keeper_->mutex);
   --keeper_->holds;
+  g_holds.add(-1);
 }
 
 gpu_engine::hold::~hold() {

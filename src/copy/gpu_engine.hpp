@@ -75,8 +75,17 @@ class gpu_engine {
   // start(), and waits up to `timeout_us` for the first worker. ETIMEDOUT: the device is full.
   status start_and_wait(unsigned timeout_us);
 
+  // The first bytes of a message as the calling CPU reaches them: it loads those itself while the worker is on its way.
+  struct head {
+    arch::mapping_type type = arch::mapping_type::none;
+    const void* data = nullptr;
+    std::size_t bytes = 0;  // less than the message's; 1 KiB is what one round trip of the bus brings
+  };
   // Device -> host by data lines; returns with the data in dst, which may be any memory. At most kLowLatencyBytes, one row.
-  result<fate> read_low_latency(void* dst, std::uint64_t src, std::size_t bytes);
+  result<fate> read_low_latency(void* dst, std::uint64_t src, std::size_t bytes) {
+    return read_low_latency(dst, src, bytes, head());
+  }
+  result<fate> read_low_latency(void* dst, std::uint64_t src, std::size_t bytes, const head& by_cpu);
   // Up to `workers` workers copy parts of it; addresses are the GPU's (pinned host memory by its device address). For done
   // or not_taken the request has ended; not_taken may have written parts of the destination.
   result<request> begin_copy(const transfer& what, unsigned workers);

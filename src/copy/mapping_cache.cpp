@@ -23,6 +23,7 @@
 
 #include "device_io.hpp"
 #include "fork_guard.hpp"
+#include "live_counter.hpp"
 #include "log.hpp"
 #include "memory_window.hpp"
 #include "refusal_list.hpp"
@@ -35,6 +36,9 @@ namespace {
 constexpr std::uint64_t kSmallestWindow = 2u << 20;
 constexpr std::size_t kMostEntries = 512;  // a dma-buf takes a descriptor each: half of the usual limit of 1024
 constexpr std::size_t kBuckets = 1024;     // a power of two
+
+live_counter g_kept_mappings{"copy.mappings", live_kind::level};
+live_counter g_kept_bytes{"copy.mapped_bytes", live_kind::level};
 
 bool tells_of_exhaustion(int code) { return code == ENOMEM || code == ENOSPC || code == EMFILE || code == ENFILE; }
 
@@ -142,6 +146,8 @@ void mapping_cache::entry::release() noexcept {
   const std::uint64_t bytes = pin->range().size_bytes;
   pin.reset();
   owner->mapped_bytes.fetch_sub(bytes, std::memory_order_relaxed);
+  g_kept_mappings.add(-1);
+  g_kept_bytes.add(-static_cast<std::int64_t>(bytes));
   delete this;
 }
 
@@ -265,6 +271,8 @@ result<mapping_cache::entry*> mapping_cache::state::map(const memory_identity& i
   fresh->view = *view;
   fresh->owner = this;
   mapped_bytes.fetch_add(fresh->pin->range().size_bytes, std::memory_order_relaxed);
+  g_kept_mappings.add();
+  g_kept_bytes.add(static_cast<std::int64_t>(fresh->pin->range().size_bytes));
   return fresh;
 }
 

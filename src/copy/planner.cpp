@@ -11,6 +11,7 @@
 #include "cpu_copy.hpp"
 #include "env.hpp"
 #include "fork_guard.hpp"
+#include "live_counter.hpp"
 #include "log.hpp"
 #include "planner_impl.hpp"
 #include "text.hpp"
@@ -72,6 +73,7 @@ planner::options planner::options_from_environment() {
 }
 
 result<std::unique_ptr<planner>> planner::open(const cu::driver_table& cuda, const options& wanted) {
+  publish_live_counters();
   auto found = find_costs(cuda, wanted.costs);
   if (!found) return found.error();
   std::unique_ptr<planner> made(new planner(cuda, wanted, std::move(found->table), std::move(found->origin)));
@@ -243,17 +245,22 @@ bool planner::engine_is_hot(sides& at) {
 choice planner::choose(const transfer& what, sides& at) {
   const std::size_t bytes = what.bytes();
   if (!what.is_linear()) return inspect_other(what, at), choose_for_rows(what, at);
+  std::optional<bool> hot;  // looked at once: each look counts as a wish for the engine
+  const auto is_hot = [&] { return hot ? *hot : *(hot = engine_is_hot(at)); };
   if (!at.other_is_known) {
-    // Often the way is the same whatever the host memory is.
-    const choice same = costs_.pick(at.way, other_side::pageable, true, bytes);
-    if (same == costs_.pick(at.way, other_side::pinned, true, bytes)) {
-      if (!needs_engine(same.how) || engine_is_hot(at)) return same;
+    // Registered memory costs nothing to look up, and for other memory one way is often as good as any, pinned or not.
+    if (find_registered_host(at.way == direction::to_host ? what.dst : what.src, bytes, at.host)) {
+      at.other = other_side::pinned;
+      at.other_is_known = true;
+    } else {
+      choice unasked = costs_.pick_unasked(at.way, true, bytes);
+      if (unasked.width != 0 && needs_engine(unasked.how) && !is_hot()) unasked = costs_.pick_unasked(at.way, false, bytes);
+      if (unasked.width != 0) return unasked;
+      inspect_other(what, at);
     }
-    inspect_other(what, at);
   }
-  const choice hot = costs_.pick(at.way, at.other, true, bytes);
-  if (!needs_engine(hot.how)) return hot;
-  return engine_is_hot(at) ? hot : costs_.pick(at.way, at.other, false, bytes);
+  const choice best = costs_.pick(at.way, at.other, true, bytes);
+  return !needs_engine(best.how) || is_hot() ? best : costs_.pick(at.way, at.other, false, bytes);
 }
 
 // Rows: the curves are of plain copies, so these are rules. A row costs the CPU one round trip to load, nothing to store.
@@ -272,6 +279,17 @@ choice planner::choose_for_rows(const transfer& what, sides& at) {
                                       : choice{method::copy_engine, 1};
 }
 
+namespace {
+// In the order of `method`; names as name_of(method) gives them.
+live_pair g_copies[kMethods] = {
+    {"copy.cpu_store.count", "copy.cpu_store.bytes"},     {"copy.cpu_load.count", "copy.cpu_load.bytes"},
+    {"copy.cpu_relay.count", "copy.cpu_relay.bytes"},     {"copy.engine_low_latency.count", "copy.engine_low_latency.bytes"},
+    {"copy.engine_copy.count", "copy.engine_copy.bytes"}, {"copy.engine_bounce.count", "copy.engine_bounce.bytes"},
+    {"copy.copy_engine.count", "copy.copy_engine.bytes"}, {"copy.bounce.count", "copy.bounce.bytes"},
+    {"copy.registered.count", "copy.registered.bytes"},
+};
+}  // namespace
+
 void planner::count(method how, std::size_t bytes) noexcept {
   auto& t_mine = this_thread().counters;
   if (t_mine.serial != serial_) [[unlikely]] {
@@ -285,6 +303,7 @@ void planner::count(method how, std::size_t bytes) noexcept {
   auto& counter = t_mine.block->taken[static_cast<std::size_t>(how)];
   add(counter.copies, 1);
   add(counter.bytes, bytes);
+  g_copies[static_cast<std::size_t>(how)].add(bytes);
 }
 
 void planner::count_refusal(const choice& how) noexcept {

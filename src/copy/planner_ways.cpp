@@ -43,10 +43,8 @@ const cu::pointer_info* planner::registered(std::uint64_t pointer, std::size_t b
 bool planner::copy_shortly(const transfer& what, const cu::pointer_info* device_info) {
   if (what.way == direction::on_device) return false;
   const bool to_device = what.way == direction::to_device;
-  const choice how = costs_.pick(what.way, other_side::pinned, true, what.row_bytes);
-  if (how != choice{to_device ? method::cpu_store : method::cpu_load, 1} ||
-      how != costs_.pick(what.way, other_side::pageable, true, what.row_bytes) || !is_mine())
-    return false;
+  const choice how = costs_.pick_unasked(what.way, true, what.row_bytes);
+  if (how != choice{to_device ? method::cpu_store : method::cpu_load, 1} || !is_mine()) return false;
   const std::uint64_t device = to_device ? what.dst : what.src;
   void* const host = host_pointer(to_device ? what.src : what.dst);
   if (host == nullptr) return false;
@@ -165,7 +163,13 @@ status planner::by_low_latency(const transfer& what, sides& at) {
     return not_for({method::engine_low_latency, 1}, "carries single rows of at most 32 KiB to the host");
   auto engine = open_engine(at);
   if (!engine) return engine.error();
-  return as_status((*engine)->read_low_latency(host_pointer(what.dst), what.src, what.row_bytes));
+  // What one round trip of the bus brings is there before the worker's first line (4 KiB: 2.47 us instead of 2.67, H200).
+  constexpr std::size_t kHeadBytes = 1u << 10;
+  cpu_place place;
+  if (what.row_bytes >= 2 * kHeadBytes)
+    if (auto reached = reach(what.src, kHeadBytes, at.device)) place = *std::move(reached);
+  return as_status((*engine)->read_low_latency(host_pointer(what.dst), what.src, what.row_bytes,
+                                               {place.type, place.data, place.data != nullptr ? kHeadBytes : 0}));
 }
 
 status planner::by_engine_copy(const choice& how, const transfer& what, sides& at) {

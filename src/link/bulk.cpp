@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "engine.hpp"
+#include "live_messages.hpp"
 #include "text.hpp"
 
 namespace pl::link {
@@ -70,6 +71,8 @@ void engine::on_start(peer_state& from, const frame& head, const start_order& or
   state.wanted = order.bytes;
   if (order.way == bulk_way::shared_ring) {
     ++counts_.shared_ring;
+    g_live_shared_ring.add(order.bytes);
+    state.is_for_device = order.receiver_is_device;
     from.to_fill.push_back(what);
     if (std::find(ring_peers_.begin(), ring_peers_.end(), from.rank) == ring_peers_.end()) ring_peers_.push_back(from.rank);
   } else {
@@ -117,11 +120,7 @@ bulk_way engine::choose_way(const operation& to, const peer_state& from, const b
                                         is_gpu_shared_ ? limits_.shared_gpu_cpu_limit + 1 : 0);
   const bool can_ipc = offer.has_ipc && options_.use_ipc && memory_.has_gpu();
   if (can_ipc && (to.moved >= ipc_from || !offer.has_ring)) return bulk_way::ipc;
-  if (offer.has_pull && options_.use_pull && !from.refuses_pull) {
-    if (!to.at.is_device) return bulk_way::pull;
-    const auto least = std::max(limits_.stage_beyond, is_gpu_shared_ ? limits_.shared_gpu_cpu_limit : 0);
-    if (to.moved > least && (to.moved <= limits_.stage_up_to || !offer.has_ring)) return bulk_way::staged;
-  }
+  if (offer.has_pull && !to.at.is_device && options_.use_pull && !from.refuses_pull) return bulk_way::pull;
   return offer.has_ring ? bulk_way::shared_ring : bulk_way::none;
 }
 
@@ -141,7 +140,6 @@ void engine::receive_announced(operation& to, int from, const bulk_offer& offer,
   const auto way = to.transfer->way = choose_way(to, source, offer);
   if (way == bulk_way::ipc && start_ipc(to, offer)) return;
   if (way == bulk_way::pull) return start_pull(to, offer);
-  if (way == bulk_way::staged && start_staged(to, offer)) return;
   if (way == bulk_way::network) return start_network_receive(to, source, offer);
   start_ring(to, source, offer);
 }
@@ -168,7 +166,6 @@ void engine::finish_receive(operation& of, int code, std::string message) {
 
 void engine::advance() {
   if (!ready_.empty()) submit_copies();
-  if (stages_busy_ != 0) end_stages();
   pull_budget_ = kPullAtOnce;
   if (pulls_ > 1) pull_together();
   for (operation* at = moving_.first(); at != nullptr;) {
@@ -176,7 +173,6 @@ void engine::advance() {
     const auto way = at->transfer->way;
     if (way == bulk_way::ipc) advance_ipc(*at);
     else if (way == bulk_way::pull) advance_pull(*at);
-    else if (way == bulk_way::staged) advance_staged(*at);
     else if (at->transfer->is_receive) advance_network_receive(*at);
     else advance_network_send(*at);
     at = next;

@@ -65,7 +65,8 @@ struct transfer_state {
   int code = 0;               // first failure: the rest is moved without being copied
   std::string message;
   bool is_receive = false;
-  bool is_confirmed = false;  // the target of a put has it, and this side does not know yet that all has left
+  bool is_for_device = false;  // ring, sender: the receiver's copies out of it are not the CPU's
+  bool is_confirmed = false;   // the target of a put has it, and this side does not know yet that all has left
   int confirmed_code = 0;
   std::uint64_t lost_ns = 0;  // when its peer was lost
   bool is_withdrawn = false;  // network: nothing more comes or goes
@@ -87,14 +88,9 @@ struct transfer_state {
   void make_parts() { parts = std::make_unique<std::array<part, kChunksUnderWay>>(); }
   unsigned parts_busy = 0;
 
-  // staged, receiver
-  copy_lanes* lanes = nullptr;  // of the GPU memory's context
-  unsigned staged = 0;          // chunks that are on their way to it
-  bool is_unreadable = false;   // a ring takes over when they have ended
-
   // ipc, receiver: one of the two completions
   ipc_cache::opened* ipc_source = nullptr;
-  std::uint64_t source = 0;  // of the message: its address here (ipc), at its sender (pull, staged)
+  std::uint64_t source = 0;  // of the message: its address here (ipc), at its sender (pull)
   copy_lanes::mark ipc_mark;
   copy::completion ipc_copy;
 };

@@ -18,18 +18,14 @@ struct crossovers {
   static constexpr std::size_t kMostEager = 32 << 10;  // generic datatypes always travel in fragments, which UCX reassembles
   std::size_t eager_host = 8 << 10;
   std::size_t eager_host_network = 8 << 10;  // the same to another host
-  std::size_t eager_device = 8 << 10;        // sent from device memory, also the limit of reads for it
+  std::size_t eager_device = 4 << 10;        // sent from device memory, also the limit of reads for it
   std::size_t eager_device_network = 8 << 10;
   std::size_t eager_shared_gpu = 16 << 10;   // the same while another process of the node uses the GPU: CPU loads only
-  std::size_t ipc_from = 8 << 10;            // to device memory
+  std::size_t ipc_from = 4 << 10;            // to device memory
   std::size_t ipc_to_host_from = 512 << 10;  // below, copies at both sides of a ring overlap; above, several threads copy
-  // From host to device memory: up to here the ring, whose small chunks the CPU stores; beyond, the receiver reads, up to
-  // there; from where the ring is ahead again (two H200, window of 64: 1 MiB 11.9 GB/s by the ring, 9.4 read).
-  std::size_t stage_beyond = 64 << 10;
-  std::size_t stage_up_to = 256 << 10;
   std::size_t shared_gpu_cpu_limit = 192 << 10;  // up to here CPU copies cost less than a context switch of the GPU
   std::size_t store_limit = 0;  // received device data is stored by the CPU up to here; 0: the planner's choice
-  std::size_t ring_chunk_bytes = 128 << 10;
+  std::size_t ring_chunk_bytes = 256 << 10;
   std::size_t network_chunk_bytes = 256 << 10;
   std::size_t unexpected_bytes = 4u << 20;
   std::string origin = "built in";

@@ -328,10 +328,10 @@ void engine::control(int to, frame head, const void* data, std::size_t bytes) {
       return 0;
     };
   }
-  auto& taken = *free_control_;
-  free_control_ = taken.next;
+  auto& taken = *std::exchange(free_control_, free_control_->next);
   taken.head = head;
   taken.payload = bytes;
+  barrier_frames_ += head.kind == frame_kind::barrier ? 1 : 0;
   if (bytes != 0) std::memcpy(taken.inline_data.data(), data, bytes);
   depart(to, taken);
 }
@@ -339,6 +339,7 @@ void engine::control(int to, frame head, const void* data, std::size_t bytes) {
 void engine::on_control_sent(packet& what, int) {  // a failure is the endpoint's, which on_lost tells
   auto& sent = *static_cast<control_packet*>(what.owner);
   sent.next = std::exchange(sent.home->free_control_, &sent);
+  sent.home->barrier_frames_ -= what.head.kind == frame_kind::barrier ? 1 : 0;
 }
 
 void engine::on_packet(const std::byte* whole, std::size_t bytes) {
@@ -583,7 +584,7 @@ void engine::fail_operation_of(operation& what, const std::string& why) {
   if (what.state == operation_state::moving && what.transfer != nullptr) {
     // These end by themselves: IPC's memory lives until it is closed here, and the next read finds nobody.
     const auto way = what.transfer->way;
-    if (way == bulk_way::ipc || way == bulk_way::pull || way == bulk_way::staged) return;
+    if (way == bulk_way::ipc || way == bulk_way::pull) return;
     if (what.transfer->way == bulk_way::network) {
       what.transfer->code = ECONNRESET;
       what.transfer->message = why;

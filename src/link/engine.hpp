@@ -5,7 +5,6 @@
 //   bulk.cpp        announced messages: which way, its start and end
 //   ring_way.cpp    ... through shared memory      network_way.cpp  ... through UCX
 //   ipc_way.cpp     ... from GPU to GPU            pull_way.cpp     ... from host memory, read in place
-//   staged_way.cpp  ... from host to GPU memory, read in place too
 //   remote.cpp      windows: put, get, atomics
 #pragma once
 
@@ -213,24 +212,14 @@ struct engine final : fabric::listener {
   void advance_pull(operation& of);
   static int read_process(pid_t pid, std::uint64_t from, void* to, std::size_t bytes);
   bool judge_read(operation& to, peer_state& from, int code);
-  // staged_way.cpp
-  struct stage {
-    std::byte* chunk = nullptr;  // of the pinned pool, kept
-    operation* of = nullptr;     // whose bytes are on their way to the GPU; null: free
-    copy_lanes::mark end;
-  };
-  bool start_staged(operation& to, const bulk_offer& offer);
-  bool has_chunk(stage& of, int device_ordinal);
-  void end_stages();
-  stage* free_stage(int device_ordinal);
-  void advance_staged(operation& of);
-  void fill_stage(stage& next, operation& of);
   // ring_way.cpp
   bool open_ring_out(peer_state& to);
   bool open_ring_in(peer_state& from, const bulk_offer& offer);
   void start_ring(operation& to, peer_state& from, const bulk_offer& offer);
   void advance_rings();
   bool fill_ring(peer_state& to);
+  status begin_filling(operation& what, shm_ring& ring, std::uint64_t number, std::uint64_t bytes, chunk_copy& copy);
+  void fill_by_threads(void* chunk, const void* from, std::size_t bytes);
   bool empty_ring(peer_state& from);
   void chunk_filled(std::uint64_t sender, const shm_ring::label& label, const status& done);
   int begin_emptying(peer_state& from, const shm_ring::label& label, shm_ring& ring, std::uint64_t number, chunk_copy& copy);
@@ -262,10 +251,8 @@ struct engine final : fabric::listener {
   std::optional<shm_outbox> outbox_;
   std::vector<int> lane_peers_;
   std::optional<pinned_pool> pinned_;
-  ipc_cache ipc_;  // its end waits for copies from and to chunks of `pinned_`
-  std::array<stage, 4> stages_;
-  unsigned stages_busy_ = 0;
-  std::unique_ptr<copy::worker_pool> readers_;             // made by the first message that is staged
+  ipc_cache ipc_;
+  std::unique_ptr<copy::worker_pool> fillers_;             // made by the first chunk that they share
   std::vector<std::unique_ptr<transfer_state>> given_up_;  // UCX has not let go of their parts
   std::deque<std::unique_ptr<control_packet>> controls_;
   control_packet* free_control_ = nullptr;
@@ -275,13 +262,14 @@ struct engine final : fabric::listener {
   std::vector<operation*> ready_;                           // of them, copies between GPUs that have not been queued
   std::size_t ready_bytes_ = 0;
   std::size_t copies_under_way_ = 0;  // between GPUs
-  std::size_t pulls_ = 0;             // in moving_, staged ones too
+  std::size_t pulls_ = 0;             // in moving_
   std::size_t pull_budget_ = 0;       // of this look
   std::vector<int> ring_peers_;       // with data under way through a ring
   std::map<std::uint32_t, memory> windows_;
   std::uint32_t next_window_ = 1;
   std::uint64_t next_bulk_tag_ = 1;
   std::uint64_t barriers_ = 0;
+  std::uint64_t barrier_frames_ = 0;  // under way: they must leave before this process turns to other things
   std::uint16_t gpu_ = 0;
   bool is_gpu_shared_ = false;
   bool is_gpu_used_ = false;  // by this process, as far as its messages show

@@ -23,6 +23,13 @@ bool has_cuda_module(const ucx_table& ucx) {
   return std::filesystem::exists(std::filesystem::path(where.dli_fname).parent_path() / "ucx" / "libuct_cuda.so.0", ignored);
 }
 
+// Whether the user's list of transports leaves TCP among them.
+bool may_use_tcp() {
+  const auto names = env_read("UCX_TLS");
+  const bool has_name = names.text.find("tcp") != std::string::npos;
+  return !names.is_set || names.text == "all" || has_name != names.text.starts_with('^');
+}
+
 // Whatever a transport calls it, what cannot be sent has lost its peer; only memory is our own trouble.
 int sending_code(ucs_status_t code) {
   const int number = to_errno(code);
@@ -106,10 +113,11 @@ status fabric::configure(ucp_config_t* config, const options& wanted) const {
   const bool must_copy = is_old && !wanted.has_rdma;
   if (must_copy && !env_read("UCX_ZCOPY_THRESH").is_set) set("ZCOPY_THRESH", "inf");
   // TCP's packets of 8 KiB cost half of its rate; copied ones do best while they fit a cache. 1.13 takes a transport's
-  // settings without the transport's name, 1.22 with it.
+  // settings without the transport's name, 1.22 with it; both warn of those that no transport in use has.
   const char* const segment = must_copy ? "64k" : "256k";
   for (const std::string name : {"TX_SEG_SIZE", "RX_SEG_SIZE"})
-    if (!env_read(("UCX_TCP_" + name).c_str()).is_set) set((is_old ? name : "TCP_" + name).c_str(), segment);
+    if (may_use_tcp() && !env_read(("UCX_TCP_" + name).c_str()).is_set)
+      set((is_old ? name : "TCP_" + name).c_str(), segment);
   if (wanted.stripe_threshold != 0) set("MIN_RNDV_CHUNK_SIZE", format("%zu", wanted.stripe_threshold));
   if (wanted.keepalive_ms != 0) set("KEEPALIVE_INTERVAL", format("%ldms", wanted.keepalive_ms));
   return {};
@@ -180,6 +188,8 @@ fabric::~fabric() {
     progress();
     reap_closed();
   }
+  // A connection that verbs still tear down: the worker ends it, if nobody waits for it any more (UCX asserts that).
+  for (void* const request : closing_) ucx_->ucp_request_free(request);
   if (packets_ != 0) ucx_->ucp_dt_destroy(packets_);
   if (worker_ != nullptr) ucx_->ucp_worker_destroy(worker_);
   if (context_ != nullptr) ucx_->ucp_cleanup(context_);

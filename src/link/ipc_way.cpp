@@ -9,11 +9,12 @@
 #include <algorithm>
 
 #include "engine.hpp"
+#include "live_messages.hpp"
 
 namespace pl::link {
 namespace {
 
-constexpr std::size_t kListBytes = 2 << 20;  // a list is worth its end from here on: 5 us of NVLink
+constexpr std::size_t kListBytes = 4 << 20;  // a list is worth its end from here on: 10 us of NVLink
 constexpr std::size_t kListPieces = 16;
 // Up to here the resident kernel's 100 GB/s over NVLink cost less than a copy engine's start.
 constexpr std::size_t kMostAlone = 512 << 10;
@@ -31,6 +32,7 @@ bool engine::start_ipc(operation& to, const bulk_offer& offer) {
   // Host memory of any kind is the planner's business.
   if (!to.at.is_device && !begin_by_planner(to)) return false;
   ++counts_.ipc;
+  g_live_ipc.add(state.wanted);
   state.ipc_source = *opened;
   ++state.ipc_source->holders;
   moving_.push_back(&to);

@@ -9,6 +9,7 @@
 #include "clock.hpp"
 #include "engine.hpp"
 #include "handshake_meter.hpp"
+#include "live_messages.hpp"
 #include "mmio.hpp"
 #include "text.hpp"
 
@@ -37,7 +38,7 @@ class backoff {
 // which costs as much as asking them, and so does a pause; the network, which costs more, once.
 template <class Done>
 status engine::wait_until(Done done, std::chrono::milliseconds limit) {
-  constexpr int kPollsAtOnce = 8;
+  constexpr int kPollsAtOnce = 16;
   const bool has_limit = limit.count() >= 0;
   const auto deadline = has_limit ? monotonic_ns() + static_cast<std::uint64_t>(limit.count()) * 1'000'000u : 0;
   for (backoff idle;;) {
@@ -184,6 +185,7 @@ result<messenger::registration> messenger::register_memory(const buffer& memory)
 messenger::messenger(std::unique_ptr<engine> of) : engine_(std::move(of)) {}
 
 messenger::~messenger() {
+  g_live_jobs.add(-1);
   // A child has inherited neither UCX's connections nor the GPU's context: there is nothing that it could close.
   if (engine_->is_foreign_process()) static_cast<void>(engine_.release());
 }
@@ -192,9 +194,11 @@ result<std::unique_ptr<messenger>> messenger::open(const cu::driver_table* cuda,
                                                    const messenger_options& wanted) {
   if (with.size() < 1 || with.rank() < 0 || with.rank() >= with.size())
     return failure{EINVAL, format("rank %d of %d processes: the bootstrap is wrong", with.rank(), with.size())};
+  publish_live_counters();
   auto made = std::make_unique<engine>(cuda, wanted, with.rank(), with.size());
   if (auto done = made->open(with); !done) return std::move(done).error();
   auto out = std::unique_ptr<messenger>(new messenger(std::move(made)));
+  g_live_jobs.add();
   if (out->engine_->do_all_calibrate_)
     if (auto done = out->calibrate(with); !done) return std::move(done).error();
   return out;
@@ -338,7 +342,8 @@ bool messenger::progress() {
   return engine_->progress();
 }
 
-// Dissemination: in round k everyone tells the process 2^k further on, and hears from the one 2^k before.
+// Dissemination: in round k everyone tells the process 2^k further on, and hears from the one 2^k before. What was told has
+// left at the end: a connection that verbs still make needs our calls, and there may be none for long.
 status messenger::barrier(std::chrono::milliseconds limit) {
   if (engine_->is_foreign_process()) return kForeign;
   auto& in = *engine_;
@@ -356,7 +361,7 @@ status messenger::barrier(std::chrono::milliseconds limit) {
     }
     auto done = in.wait_until(
         [&]() -> std::optional<status> {
-          if (in.peer(from).barriers >= number) return status{};
+          if (in.peer(from).barriers >= number && in.barrier_frames_ == 0) return status{};
           if (in.peer(from).is_dead) return status(failure{ECONNRESET, format("rank %d is gone", from)});
           return std::nullopt;
         },

@@ -6,6 +6,7 @@
 
 #include "clock.hpp"
 #include "engine.hpp"
+#include "live_messages.hpp"
 #include "text.hpp"
 
 namespace pl::link {
@@ -72,6 +73,7 @@ void engine::start_network_send(operation& what, const start_order& order) {
     state.wanted = 0;
   }
   state.is_raw_gpu || !what.at.is_device ? ++counts_.ucx_direct : ++counts_.network_ring;
+  g_live_network.add(state.wanted);
   moving_.push_back(&what);
   advance_network_send(what);
 }

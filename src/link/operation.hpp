@@ -26,7 +26,7 @@ enum class operation_state : std::uint8_t {
 };
 
 // Which way the data of an announced message takes.
-enum class bulk_way : std::uint8_t { none, shared_ring, network, ipc, pull, staged };
+enum class bulk_way : std::uint8_t { none, shared_ring, network, ipc, pull };
 
 struct transfer_state;  // bulk.hpp: what a way needs while data is under way
 

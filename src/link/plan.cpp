@@ -82,19 +82,7 @@ std::string messenger::plan(int to) const {
               : pull   ? "read in place by the receiver's CPU"
                        : by_ring.c_str());
   out += line("host", "device", up_to(host).c_str(), "eager, mapped stores");
-  const std::size_t staged = !pull               ? 0
-                             : in.is_gpu_shared_ ? std::max(limits.stage_beyond, limits.shared_gpu_cpu_limit)
-                                                 : limits.stage_beyond;
-  if (staged == 0 || staged > host)
-    out += line("host", "device", staged == 0 ? beyond(host).c_str() : up_to(staged).c_str(),
-                with.can_take_gpu_pointers ? raw : by_ring.c_str());
-  if (staged != 0) {
-    if (std::max(staged, host) < limits.stage_up_to)
-      out += line("host", "device", up_to(limits.stage_up_to).c_str(),
-                  "read by the receiver's CPU into pinned chunks, copy engines");
-    out += line("host", "device", beyond(std::max({staged, host, limits.stage_up_to})).c_str(),
-                with.can_take_gpu_pointers ? raw : by_ring.c_str());
-  }
+  out += line("host", "device", beyond(host).c_str(), with.can_take_gpu_pointers ? raw : by_ring.c_str());
   out +=
       line("device", "host", up_to(device).c_str(), in.is_gpu_shared_ ? "eager, mapped loads only" : "eager, planned reads");
   for (const char* target : {"host", "device"}) {

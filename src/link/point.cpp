@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "engine.hpp"
+#include "live_messages.hpp"
 #include "text.hpp"
 
 namespace pl::link {
@@ -64,6 +65,7 @@ void engine::start_send(operation& what) {
   what.state = operation_state::waiting;
   if (!is_eager) return announce(what, frame_kind::announce);
   ++counts_.eager;
+  g_live_eager.add(what.bytes);
   what.out.head.tag = what.tag;
   what.out.head.bytes = what.bytes;
   depart_operation(what, frame_kind::eager, what.bytes, &read_message);
@@ -80,6 +82,7 @@ void engine::send_waiting(peer_state& to) {
 
 void engine::send_to_self(operation& what) {
   ++counts_.self;
+  g_live_self.add(what.bytes);
   if (operation* const receive = matcher_.take_receive(rank_, what.tag)) return deliver_from_self(*receive, what);
   auto& arrival = operations_.take(operation_kind::arrival);
   arrival.peer = rank_;
@@ -138,17 +141,18 @@ operation& engine::irecv(int from, const buffer& to, std::uint64_t tag, std::uin
 
 void engine::on_message(peer_state& from, const frame& head, const std::byte* payload, std::size_t bytes, int outcome) {
   const bool is_eager = head.kind == frame_kind::eager;
-  bulk_offer offer;
-  if (!is_eager) {
-    if (bytes != sizeof offer) return;
-    std::memcpy(&offer, payload, sizeof offer);
-  }
+  if (!is_eager && bytes != sizeof(bulk_offer)) return;
   const auto cost = cost_of(is_eager, head.bytes);
   if (operation* const to = matcher_.take_receive(from.rank, head.tag)) {
     from.taken_cost += cost;
     to->info = {from.rank, head.tag, head.bytes};
-    if (is_eager) deliver(*to, payload, bytes, outcome);
-    else receive_announced(*to, from.rank, offer, head.bytes, head.op);
+    if (is_eager) {
+      deliver(*to, payload, bytes, outcome);
+    } else {
+      bulk_offer offer;
+      std::memcpy(&offer, payload, sizeof offer);
+      receive_announced(*to, from.rank, offer, head.bytes, head.op);
+    }
     return tell_credit(from);
   }
   auto& arrival = operations_.take(operation_kind::arrival);

@@ -8,6 +8,7 @@
 
 #include "clock.hpp"
 #include "engine.hpp"
+#include "live_messages.hpp"
 #include "text.hpp"
 
 namespace pl::link {
@@ -52,6 +53,7 @@ void engine::pull_together() {
   pull_budget_ -= bytes;
   for (operation* const each : std::span(list).first(count)) {
     ++counts_.pulled;
+    g_live_pulled.add(each->transfer->wanted);
     --pulls_;
     moving_.remove(each);
     finish_receive(*each, 0);
@@ -81,7 +83,10 @@ bool engine::pull_some(operation& to, std::size_t most) {
   const int code =
       read_process(from.pid, state.source + state.ended, copy::host_pointer(to.at.address + state.ended), bytes);
   if (!judge_read(to, from, code)) return false;
-  if (state.ended == 0) ++counts_.pulled;
+  if (state.ended == 0) {
+    ++counts_.pulled;
+    g_live_pulled.add(state.wanted);
+  }
   if (state.code == 0) state.ended += bytes;
   return true;
 }

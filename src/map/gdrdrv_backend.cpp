@@ -18,7 +18,7 @@ constexpr std::uint32_t kOldestVersion = GDRDRV_VERSION_WORD(2, 0);
 constexpr std::uint32_t kInfoV2Version = GDRDRV_VERSION_WORD(2, 4);
 constexpr std::uint32_t kPinV2Version = GDRDRV_VERSION_WORD(2, 5);
 constexpr std::uint32_t kOurApiVersion = GDRDRV_VERSION_WORD(2, 6);
-constexpr int kKernelEnotsupp = 524;  // leaks out of nvidia.ko through stock gdrdrv
+constexpr int kKernelEnotsupp = 524;  // leaks out of nvidia.ko through stock gdrdrv; ours says EOPNOTSUPP
 
 class gdrdrv_pin final : public pinned_memory {
  public:
@@ -154,10 +154,12 @@ class gdrdrv_backend final : public backend {
 
   // The module answers with a bare number; CUDA usually knows the reason.
   failure explain(const pin_request& request, int code) {
-    if (code == kKernelEnotsupp)
-      return failure{
-          ENOTSUP,
-          "the NVIDIA driver refuses to share this GPU's memory with modules (MIG, vGPU or a GPU without GPUDirect RDMA)"};
+    if (code == kKernelEnotsupp || code == EOPNOTSUPP)
+      return failure{ENOTSUP, request.force_pcie
+                                  ? "the NVIDIA driver cannot force a mapping through BAR1 here: it needs persistent pins, "
+                                    "which MIG and vGPU refuse; map without that flag"
+                                  : "the NVIDIA driver refuses to share this GPU's memory with modules (MIG, vGPU or a GPU "
+                                    "without GPUDirect RDMA)"};
     if (code == ENOMEM) return failure{ENOMEM, "BAR1 is full: release mappings or pin smaller ranges"};
     auto plan = plan_request(request);
     if (!plan) return failure{code, plan.error().message};

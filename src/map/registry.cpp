@@ -14,6 +14,7 @@
 
 #include "clock.hpp"
 #include "env.hpp"
+#include "live_counter.hpp"
 #include "log.hpp"
 #include "slot_arena.hpp"
 #include "text.hpp"
@@ -113,12 +114,19 @@ void close_sendable_descriptor(session& target) {
     ::close(target.fd);
 }
 
+live_counter g_mappings{"mapping.open", live_kind::level};
+live_counter g_mapped_bytes{"mapping.bytes", live_kind::level};
+live_pair g_writes{"copy.mapping_write.count", "copy.mapping_write.bytes"};
+live_pair g_reads{"copy.mapping_read.count", "copy.mapping_read.bytes"};
+
 void unmap_locked(region& target) {
   target.state.store(region_state::pinned, std::memory_order_release);
   target.type.store(arch::mapping_type::none, std::memory_order_relaxed);
   target.data_bytes.store(0, std::memory_order_relaxed);
   target.data.store(nullptr, std::memory_order_relaxed);
   target.pin->unmap(target.view);
+  g_mappings.add(-1);
+  g_mapped_bytes.add(-static_cast<std::int64_t>(target.view.size_bytes));
   target.view = {};
 }
 
@@ -160,6 +168,7 @@ int check_region(const region* handle) noexcept {
 }
 
 result<session*> open_session(const backend_environment& environment, const std::string& backend_name) {
+  publish_live_counters();
   auto chosen = open_backend(environment, backend_name);
   if (!chosen) return chosen.error();
   process_state& state = state_of_this_process();
@@ -235,6 +244,8 @@ status map_region(session* handle, region* target, std::size_t size_bytes, arch:
   auto view = target->pin->map(*rounded, wanted);
   if (!view) return view.error();
   target->view = *view;
+  g_mappings.add();
+  g_mapped_bytes.add(static_cast<std::int64_t>(view->size_bytes));
   target->data.store(static_cast<char*>(view->address), std::memory_order_relaxed);
   target->data_bytes.store(view->size_bytes, std::memory_order_relaxed);
   target->type.store(view->type, std::memory_order_relaxed);
@@ -320,6 +331,7 @@ int region_write(region* target, void* at, const void* source, std::size_t size_
   const arch::mapping_type type = target->type.load(std::memory_order_relaxed);
   if (fence) arch::copy_to(type, at, source, size_bytes);
   else arch::copy_to_unfenced(type, at, source, size_bytes);
+  g_writes.add(size_bytes);
   return 0;
 }
 
@@ -327,6 +339,7 @@ int region_read(region* target, void* destination, const void* at, std::size_t s
   if (const int code = check_copy(target, at, destination, size_bytes)) [[unlikely]]
     return copy_code(code);
   arch::copy_from(target->type.load(std::memory_order_relaxed), destination, at, size_bytes);
+  g_reads.add(size_bytes);
   return 0;
 }
 

@@ -83,6 +83,11 @@ bool detail::ask_driver(const void* pointer) noexcept {
   return open != nullptr && open->epoch != process_epoch() && !can_be_read(pointer);
 }
 
+std::optional<cu::pointer_info> device_info(const void* pointer) noexcept {
+  if (pointer == nullptr || !driver_is_there()) return std::nullopt;
+  return cu::find_device_memory(*detail::g_driver.load(std::memory_order_acquire), reinterpret_cast<std::uint64_t>(pointer));
+}
+
 result<staging_pool::block> take_staging(std::uint64_t device, std::size_t bytes, bool sparse) {
   auto open = open_devices();
   if (!open) return open.error();
@@ -90,10 +95,17 @@ result<staging_pool::block> take_staging(std::uint64_t device, std::size_t bytes
   return (*open)->pool.take(bytes, [device] { return context_of(device); });
 }
 
-status copy_all(std::span<const copy::transfer> list) {
+status copy_all(std::span<const copy::transfer> list, const cu::pointer_info* device) {
   auto open = open_devices();
   if (!open) return open.error();
-  if (list.size() == 1) return (*open)->planner->copy(list[0]);
+  if (list.size() == 1) {
+    const auto& only = list[0];
+    const address_range place{only.way == copy::direction::to_device ? only.dst : only.src, only.row_bytes};
+    // Behind the first memory object another may lie, of which nothing is known.
+    const bool is_known = device != nullptr && only.rows == 1 && device->allocation.contains(place) &&
+                          (device->object.size_bytes == 0 || device->object.contains(place));
+    return is_known ? (*open)->planner->copy(only, *device) : (*open)->planner->copy(only);
+  }
   return (*open)->planner->copy_list(list);
 }
 

@@ -2,9 +2,11 @@
 // All that this library does with CUDA: it tells device memory from other memory, and copies.
 #pragma once
 
+#include <optional>
 #include <span>
 
 #include "load_watch.hpp"
+#include "pointer.hpp"
 #include "staging_pool.hpp"
 #include "status.hpp"
 #include "transfer.hpp"
@@ -23,11 +25,16 @@ inline bool is_device_memory(const void* pointer) noexcept {
   return pointer != nullptr && driver_is_there() && detail::ask_driver(pointer);
 }
 
+// What the driver says of device memory; nothing for other memory. Holds while an operation on that memory is under way, for
+// as long as the caller may not free it.
+std::optional<cu::pointer_info> device_info(const void* pointer) noexcept;
+
 // Host memory for a copy of what begins at `device`; `sparse`: most of it will not be touched.
 result<staging_pool::block> take_staging(std::uint64_t device, std::size_t bytes, bool sparse);
 
 // Complete on return. EACCES in a forked child whose parent uses CUDA; else as copy::planner.
-status copy_all(std::span<const copy::transfer> list);
+// `device`: what is known of a single copy's device side, which the driver then is not asked about; may be null.
+status copy_all(std::span<const copy::transfer> list, const cu::pointer_info* device);
 
 // Gives all host and GPU resources back. No other call of this library may be under way; it may be used again.
 void close_devices() noexcept;

@@ -29,6 +29,7 @@ int begin_send(const void* buffer, Count count, MPI_Datatype type, int to, int t
     made->is_persistent = Persistent;
     made->is_active = !Persistent;
     if (int code = made->send.attach(buffer, count, type); code != MPI_SUCCESS) return raise(comm, code);
+    if (Persistent) made->send.forget_device();
     if (!Persistent)
       if (int code = made->send.load(); code != MPI_SUCCESS) return raise(comm, code);
     const int code = Pmpi(made->send.pointer(), count, type, to, tag, comm, request);
@@ -47,6 +48,7 @@ int begin_receive(void* buffer, Count count, MPI_Datatype type, int from, int ta
     made->is_persistent = Persistent;
     made->is_active = !Persistent;
     if (int code = made->receive.attach(buffer, count, type); code != MPI_SUCCESS) return raise(comm, code);
+    if (Persistent) made->receive.forget_device();
     const int code = Pmpi(made->receive.pointer(), count, type, from, tag, comm, request);
     if (code == MPI_SUCCESS) requests().put(*request, std::move(made));
     return code;

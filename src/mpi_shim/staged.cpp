@@ -27,20 +27,6 @@ copy::transfer transfer_of(const piece& one, std::ptrdiff_t to_host, bool to_dev
   return {copy::direction::to_host, host, device, one.row_bytes, one.rows, one.pitch, one.pitch};
 }
 
-int copy_runs(const pieces& runs, std::ptrdiff_t to_host, bool to_device) {
-  const char* const what = to_device ? "received data to device memory" : "data of device memory to the host";
-  if (runs.size() == 1) {
-    const auto only = transfer_of(runs[0], to_host, to_device);
-    if (auto done = copy_all({&only, 1}); !done) return failed(what, done.error());
-    return MPI_SUCCESS;
-  }
-  std::vector<copy::transfer> list;
-  list.reserve(runs.size());
-  for (const auto& one : runs) list.push_back(transfer_of(one, to_host, to_device));
-  if (auto done = copy_all(list); !done) return failed(what, done.error());
-  return MPI_SUCCESS;
-}
-
 // The first `bytes` of them; rows that are not whole become a piece of their own.
 pieces first_bytes(const pieces& runs, std::size_t bytes) {
   pieces out;
@@ -83,7 +69,11 @@ int staged::attach_bytes(const void* buffer, std::size_t bytes) {
 
 int staged::make(const void* buffer, pieces&& runs) {
   std::erase_if(runs, [](const piece& one) { return bytes_of(one) == 0; });
-  if (runs.empty() || !is_device_memory(reinterpret_cast<const void*>(runs[0].offset))) return MPI_SUCCESS;
+  if (runs.empty()) return MPI_SUCCESS;
+  const auto* const first = reinterpret_cast<const void*>(runs[0].offset);
+  // What no driver answers for can still be memory that must not be touched: of a forked child's parent.
+  device_ = device_info(first);
+  if (!device_ && !is_device_memory(first)) return MPI_SUCCESS;
   std::ptrdiff_t begin = runs[0].offset, end = begin;
   for (const auto& one : runs) {
     begin = std::min(begin, one.offset);
@@ -103,15 +93,30 @@ int staged::make(const void* buffer, pieces&& runs) {
   return MPI_SUCCESS;
 }
 
-int staged::load() { return is_stand_in() ? copy_runs(runs_, to_host_, false) : MPI_SUCCESS; }
+int staged::copy_runs(const pieces& runs, bool to_device) const {
+  const char* const what = to_device ? "received data to device memory" : "data of device memory to the host";
+  const auto* const device = device_ ? &*device_ : nullptr;
+  if (runs.size() == 1) {
+    const auto only = transfer_of(runs[0], to_host_, to_device);
+    if (auto done = copy_all({&only, 1}, device); !done) return failed(what, done.error());
+    return MPI_SUCCESS;
+  }
+  std::vector<copy::transfer> list;
+  list.reserve(runs.size());
+  for (const auto& one : runs) list.push_back(transfer_of(one, to_host_, to_device));
+  if (auto done = copy_all(list, nullptr); !done) return failed(what, done.error());
+  return MPI_SUCCESS;
+}
+
+int staged::load() { return is_stand_in() ? copy_runs(runs_, false) : MPI_SUCCESS; }
 
 int staged::store() { return store_first(SIZE_MAX); }
 
 int staged::store_first(std::size_t bytes) {
   bytes = std::min(bytes, limit_);
   if (!is_stand_in() || bytes == 0) return MPI_SUCCESS;
-  if (bytes >= bytes_) return copy_runs(runs_, to_host_, true);
-  return copy_runs(first_bytes(runs_, bytes), to_host_, true);
+  if (bytes >= bytes_) return copy_runs(runs_, true);
+  return copy_runs(first_bytes(runs_, bytes), true);
 }
 
 std::size_t received_bytes(const MPI_Status& status) {

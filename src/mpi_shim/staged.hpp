@@ -56,15 +56,19 @@ class staged {
   int load();
   int store();
   int store_first(std::size_t bytes);
+  // For a persistent request, whose memory may be another allocation's at the next start: copies ask the driver again.
+  void forget_device() noexcept { device_.reset(); }
   // At most this many bytes are ever stored.
   void limit_store(std::size_t bytes) noexcept { limit_ = bytes; }
 
  private:
   int make(const void* buffer, pieces&& runs);
+  int copy_runs(const pieces& runs, bool to_device) const;
 
   void* pointer_ = nullptr;
-  std::ptrdiff_t to_host_ = 0;  // from a device address to the stand-in's
-  pieces runs_;                 // offsets are device addresses
+  std::ptrdiff_t to_host_ = 0;              // from a device address to the stand-in's
+  pieces runs_;                             // offsets are device addresses
+  std::optional<cu::pointer_info> device_;  // what the driver said of the first run when the operation began
   std::size_t bytes_ = 0;
   std::size_t limit_ = SIZE_MAX;
   staging_pool::block memory_;

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "c_check.h"
+
 int cuInit(unsigned flags);
 int cuDevicePrimaryCtxRetain(void** context, int device);
 int cuCtxSetCurrent(void* context);
@@ -15,14 +17,6 @@ int cuMemAlloc_v2(unsigned long long* pointer, size_t bytes);
 int cuMemFree_v2(unsigned long long pointer);
 int cuMemcpyDtoH_v2(void* host, unsigned long long device, size_t bytes);
 int cuMemcpyHtoD_v2(unsigned long long device, const void* host, size_t bytes);
-
-#define CHECK(condition)                                                        \
-  do {                                                                          \
-    if (!(condition)) {                                                         \
-      fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
-      exit(1);                                                                  \
-    }                                                                           \
-  } while (0)
 
 /* A zeroed buffer that starts on a 64 KiB boundary, in the primary context of device 0. */
 static inline unsigned long long device_memory(size_t bytes) {

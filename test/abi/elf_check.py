@@ -3,8 +3,8 @@
 """elf_check.py NM READELF LIBRARY MAP_FILE SONAME PLAIN|SANITIZED [NAME...]
 
 What programs meet when they load the library, read from the file itself:
-  - it exports the names of its version script, no more and no fewer, and each NAME is among them;
-  - its SONAME, the links that clients open (lib.so, the SONAME) beside it, and -z nodelete;
+  - it exports the names of its version script, no more and no fewer, under that script's version; each NAME is among them;
+  - its SONAME, which its file name goes on from, the links that clients open (lib.so, the SONAME) beside it, -z nodelete;
   - it needs libc and the dynamic linker only (plain builds: sanitizers bring their run times);
   - its thread-local storage stays small: it is initial-exec, so dlopen serves it from the 1.6 KiB that glibc keeps for
     all libraries of a process together, and a library that asks for much fails to load next to others.
@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 
-TLS_LIMIT_BYTES = 64
+TLS_LIMIT_BYTES = 96  # of the some 1.6 KiB that the dynamic linker keeps for libraries that are opened late
 
 
 def run(*command):
@@ -25,13 +25,13 @@ def run(*command):
 def names_of_map(path):
     with open(path, encoding="utf-8") as file:
         text = re.sub(r"/\*.*?\*/", "", file.read(), flags=re.S)
-    exported = re.search(r"global:(.*?)local:", text, flags=re.S).group(1)
-    return set(re.findall(r"\w+", exported))
+    version, exported = re.search(r"(\w*)\s*{\s*global:(.*?)local:", text, flags=re.S).groups()
+    return {name + "@@" + version if version else name for name in re.findall(r"\w+", exported)}
 
 
 def exported(nm, library):
     rows = [line.split() for line in run(nm, "-D", "--defined-only", library).splitlines()]
-    return {row[-1].split("@")[0] for row in rows if row[-2] != "A"}  # A: the name of a symbol version
+    return {row[-1] for row in rows if row[-2] != "A"}  # A: the name of a symbol version
 
 
 def check(nm, readelf, library, map_file, soname, build, names):
@@ -39,8 +39,10 @@ def check(nm, readelf, library, map_file, soname, build, names):
     for name in sorted(wanted ^ found):
         yield f"{name} is {'exported but not' if name in found else 'not exported but'} in {os.path.basename(map_file)}"
     for name in names:
-        if name not in found:
+        if name not in {one.split("@")[0] for one in found}:
             yield f"{name}: a name of the original library is missing"
+    if not os.path.basename(library).startswith(soname + "."):
+        yield f"the file's name does not go on from {soname}"
     dynamic = run(readelf, "-dW", library)
     if f"Library soname: [{soname}]" not in dynamic:
         yield f"the SONAME is not {soname}"

@@ -247,6 +247,24 @@ TEST_F(missing_pieces, GdrdrvThroughTheCInterface) {
   }
 }
 
+// The stock module passes on the kernel's own number, ours tells user space's.
+TEST_F(missing_pieces, GdrdrvOnAGpuThatIsNotShared) {
+  constexpr int kKernelEnotsupp = 524;
+  for (const int answer : {kKernelEnotsupp, EOPNOTSUPP}) {
+    fake_gdrdrv module;
+    set_default_device_io_for_tests(&module);
+    peerlane_session_t s = nullptr;
+    ASSERT_EQ(peerlane_open("gdrdrv", &s), 0) << peerlane_last_error();
+    module.refuse_pins(answer);
+    peerlane_mapping_t m = nullptr;
+    EXPECT_EQ(peerlane_map(s, device_, 65536, 0, &m), ENOTSUP) << answer;
+    expect_message("refuses to share this GPU's memory with modules (MIG, vGPU");
+    EXPECT_EQ(peerlane_map(s, device_, 65536, PEERLANE_MAP_FORCE_PCIE, &m), ENOTSUP) << answer;
+    expect_message("cannot force a mapping through BAR1 here");
+    EXPECT_EQ(peerlane_close(s), 0);
+  }
+}
+
 TEST_F(missing_pieces, AutoJoinsAllReasons) {
   kernel_.settings().no_driver = true;
   set_default_device_io_for_tests(&kernel_);

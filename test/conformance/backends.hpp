@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backends under test, each over the simulated GPU: dmabuf directly, rm and gdrdrv over fake kernels.
+// The backends under test, each over the simulated GPU: dmabuf directly, rm and gdrdrv over fake kernels. In the guests of
+// test/kernel it is the real gdrdrv module alone: there the environment says CONFORMANCE_ON_MODULE=1.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "counting_io.hpp"
 #include "fake_gdrdrv.hpp"
@@ -19,18 +22,35 @@ struct backend_case {
   const char* label;
   const char* backend;
   unsigned gdrdrv_minor = 6;
+  bool is_module = false;  // /dev/gdrdrv of this machine
 };
 
 inline void PrintTo(const backend_case& value, std::ostream* out) { *out << value.label; }
 
-inline const backend_case kBackends[] = {
-    {"dmabuf", "dmabuf"},        {"rm", "rm"}, {"gdrdrv_2_0", "gdrdrv", 0}, {"gdrdrv_2_4", "gdrdrv", 4},
-    {"gdrdrv_2_6", "gdrdrv", 6},
-};
+inline const backend_case kModule = {"module", "gdrdrv", 6, true};
 
-// Backends that can join several memory objects here. The fake gdrdrv module pins within one; the real module's turn is in a
-// guest of its own.
-inline const backend_case kJoiningBackends[] = {{"dmabuf", "dmabuf"}, {"rm", "rm"}};
+inline bool on_module() {
+  const char* text = std::getenv("CONFORMANCE_ON_MODULE");
+  return text != nullptr && std::string(text) == "1";
+}
+
+inline std::vector<backend_case> all_backends() {
+  if (on_module()) return {kModule};
+  return {{"dmabuf", "dmabuf"},
+          {"rm", "rm"},
+          {"gdrdrv_2_0", "gdrdrv", 0},
+          {"gdrdrv_2_4", "gdrdrv", 4},
+          {"gdrdrv_2_6", "gdrdrv", 6}};
+}
+
+// Backends that can join several memory objects here. The fake gdrdrv module pins within one.
+inline std::vector<backend_case> joining_backends() {
+  if (on_module()) return {kModule};
+  return {{"dmabuf", "dmabuf"}, {"rm", "rm"}};
+}
+
+// With gdrdrv the module's own page checks decide about granules, and a refusal's words are its own.
+inline std::vector<backend_case> granule_backends() { return {{"dmabuf", "dmabuf"}, {"rm", "rm"}}; }
 
 inline std::string label_of(const testing::TestParamInfo<backend_case>& info) { return info.param.label; }
 
@@ -41,7 +61,7 @@ class backend_test : public testing::TestWithParam<backend_case> {
     simulated_cuda();
     context_ = std::make_unique<current_device>(0);
     if (std::string(GetParam().backend) == "rm") kernel_ = std::make_unique<fake_rm>();
-    else if (std::string(GetParam().backend) == "gdrdrv")
+    else if (std::string(GetParam().backend) == "gdrdrv" && !GetParam().is_module)
       kernel_ = std::make_unique<fake_gdrdrv>(2, GetParam().gdrdrv_minor);
     io_ = std::make_unique<counting_io>(kernel_ ? *kernel_ : real_device_io());
     { const device_buffer warm_up(1 << 20); }

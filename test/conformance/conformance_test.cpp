@@ -329,8 +329,8 @@ TEST_P(conformance, AForkedChildMayOpenItsOwnSession) {
   EXPECT_TRUE(close_session(s));
 }
 
-INSTANTIATE_TEST_SUITE_P(backends, joining, testing::ValuesIn(kJoiningBackends), label_of);
-INSTANTIATE_TEST_SUITE_P(backends, conformance, testing::ValuesIn(kBackends), label_of);
+INSTANTIATE_TEST_SUITE_P(backends, joining, testing::ValuesIn(joining_backends()), label_of);
+INSTANTIATE_TEST_SUITE_P(backends, conformance, testing::ValuesIn(all_backends()), label_of);
 
 }  // namespace
 }  // namespace pl::test

@@ -109,8 +109,8 @@ TEST_P(refusal, StaleHandlesStayDeadThroughReuse) {
   EXPECT_TRUE(close_session(s));
 }
 
-INSTANTIATE_TEST_SUITE_P(backends, granule_refusal, testing::ValuesIn(kJoiningBackends), label_of);
-INSTANTIATE_TEST_SUITE_P(backends, refusal, testing::ValuesIn(kBackends), label_of);
+INSTANTIATE_TEST_SUITE_P(backends, granule_refusal, testing::ValuesIn(granule_backends()), label_of);
+INSTANTIATE_TEST_SUITE_P(backends, refusal, testing::ValuesIn(all_backends()), label_of);
 
 }  // namespace
 }  // namespace pl::test

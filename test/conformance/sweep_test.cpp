@@ -73,8 +73,8 @@ TEST_P(joining_sweep, EveryCallOfSeveralPiecesLife) {
   sweep_all(buffer.pointer(), buffer.bytes(), ENOMEM);
 }
 
-INSTANTIATE_TEST_SUITE_P(backends, joining_sweep, testing::ValuesIn(kJoiningBackends), label_of);
-INSTANTIATE_TEST_SUITE_P(backends, sweep, testing::ValuesIn(kBackends), label_of);
+INSTANTIATE_TEST_SUITE_P(backends, joining_sweep, testing::ValuesIn(joining_backends()), label_of);
+INSTANTIATE_TEST_SUITE_P(backends, sweep, testing::ValuesIn(all_backends()), label_of);
 
 }  // namespace
 }  // namespace pl::test

@@ -169,6 +169,48 @@ TEST(CostTable, TheEngineIsChosenOnlyWhileItIsHot) {
   EXPECT_EQ(table.pick(direction::to_host, other_side::pinned, false, 100).how, method::cpu_load);
 }
 
+TEST(CostTable, HostMemoryIsNotAskedAboutWhereTheAnswerIsWorthLessThanTheQuestion) {
+  // Two ways for both kinds of memory, each the best for one, 60 ns apart at 4 KiB and further and further from there on.
+  const auto table = parsed(
+      "question 100\n"
+      "curve to_host pinned cpu_load 1 64:1000 4096:4060 65536:65000\n"
+      "curve to_host pinned copy_engine 1 64:4000 65536:4000\n"
+      "curve to_host pageable cpu_load 1 64:1000 4096:4000 65536:65000\n"
+      "curve to_host pageable copy_engine 1 64:4060 4096:4060 65536:9000\n");
+  constexpr auto kWay = direction::to_host;
+  EXPECT_EQ(table.question_ns(), 100);
+  EXPECT_NE(table.pick(kWay, other_side::pinned, false, 4096), table.pick(kWay, other_side::pageable, false, 4096));
+  EXPECT_EQ(table.pick_unasked(kWay, false, 4096).width, 1) << "either does";
+  EXPECT_EQ(table.pick_unasked(kWay, false, 64), (choice{method::cpu_load, 1})) << "the best for both";
+  EXPECT_EQ(table.pick_unasked(kWay, false, 65536), (choice{method::copy_engine, 1}));
+  EXPECT_EQ(parsed("question 20\n" + table.text().substr(table.text().find("curve"))).pick_unasked(kWay, false, 4096).width,
+            0)
+      << "a question that is cheaper than the worse way is asked";
+  EXPECT_EQ(table.pick_unasked(direction::to_device, false, 64).width, 0) << "no curves";
+  EXPECT_FALSE(cost_table::parse(kHeader + "question x\ncurve to_host pinned cpu_load 1 64:1\n"));
+}
+
+// What is taken without asking is open to both kinds, and never dearer than the question above what asking would give.
+TEST(CostTable, AWayTakenUnaskedCostsAtMostTheQuestion) {
+  const auto& table = cost_table::built_in();
+  std::size_t unasked = 0;
+  for (const auto way : {direction::to_device, direction::to_host})
+    for (const bool hot : {false, true})
+      for (std::uint64_t bytes = 1; bytes <= 1u << 30; bytes *= 2) {
+        const auto how = table.pick_unasked(way, hot, bytes);
+        if (how.width == 0) continue;
+        ++unasked;
+        EXPECT_TRUE(hot || !needs_engine(how.how));
+        for (const auto side : {other_side::pinned, other_side::pageable}) {
+          const auto best = table.pick(way, side, hot, bytes);
+          EXPECT_LE(table.cost(way, side, how, bytes) * caution(how),
+                    table.cost(way, side, best, bytes) * caution(best) + table.question_ns() + 1e-6)
+              << name_of(way) << " " << bytes;
+        }
+      }
+  EXPECT_GT(unasked, 40u) << "all short copies by the CPU, at least";
+}
+
 TEST(CostTable, TextsComeBackAsTheyWere) {
   const auto text = cost_table::built_in().text();
   auto again = cost_table::parse(text);

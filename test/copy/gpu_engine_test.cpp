@@ -95,6 +95,34 @@ TEST_F(GpuEngine, ReadsEverySizeAndAlignmentWithLowLatency) {
   EXPECT_EQ(engine_->counts().low_latency, 6u * 12u);
 }
 
+TEST_F(GpuEngine, TheCpuLoadsTheHeadOfALowLatencyMessage) {
+  constexpr std::size_t kBytes = 65536;
+  const test::device_buffer memory(kBytes);
+  const auto data = test::random_bytes(kBytes, 3);
+  test::set_device_bytes(memory.pointer(), data);
+  pin_request request;
+  request.range = {memory.pointer(), kBytes};
+  auto pin = maps_->pin(request);
+  ASSERT_TRUE(pin) << pin.error().message;
+  auto view = (*pin)->map((*pin)->range().size_bytes, arch::mapping_type::none);
+  ASSERT_TRUE(view);
+  const char* const mapped = static_cast<char*>(view->address) + (memory.pointer() - (*pin)->range().begin);
+  for (const std::size_t offset : {0u, 13u})
+    for (const std::size_t bytes : {2u, 100u, 1025u, 4096u, 5001u})
+      for (const std::size_t by_cpu : {std::size_t{1}, bytes / 2, bytes - 1}) {
+        std::vector<unsigned char> got(bytes + 16, 0xEE);
+        until_done([&] {
+          return engine_->read_low_latency(got.data() + 8, memory.pointer() + offset, bytes,
+                                           {view->type, mapped + offset, by_cpu});
+        });
+        ASSERT_EQ(std::memcmp(got.data() + 8, data.data() + offset, bytes), 0) << offset << " " << bytes << " " << by_cpu;
+        ASSERT_TRUE(got[7] == 0xEE && got[bytes + 8] == 0xEE);
+      }
+  std::uint64_t word = 0;
+  EXPECT_EQ(engine_->read_low_latency(&word, memory.pointer(), 8, {view->type, mapped, 8}).code(), EINVAL) << "none is left";
+  (*pin)->unmap(*view);
+}
+
 TEST_F(GpuEngine, CopiesEverySizeAndAlignmentBothWays) {
   const test::device_buffer memory(40'000);
   auto pinned = pinned_buffer::make(context_, 40'000);

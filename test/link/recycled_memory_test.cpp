@@ -195,7 +195,7 @@ TEST(surely_host, the_stack_of_the_thread_that_asks) {
   munmap(mapped, 4096);
   for (int i = 0; i < 12; ++i) {  // more than it remembers
     std::thread([&] {
-      char others[64];
+      char others[64] = {};
       const bool is_known = known.contains(address_of(others), sizeof others);
       EXPECT_TRUE(is_known || i > 0);
       EXPECT_FALSE(known.contains(address_of(mine), sizeof mine));

@@ -9,13 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHECK(condition)                                                        \
-  do {                                                                          \
-    if (!(condition)) {                                                         \
-      fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
-      exit(1);                                                                  \
-    }                                                                           \
-  } while (0)
+#include "c_check.h"
 
 static double now_ns(void) {
   struct timespec t;

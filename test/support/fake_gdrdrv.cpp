@@ -49,6 +49,7 @@ int fake_gdrdrv::close(int fd) {
 }
 
 int fake_gdrdrv::pin_range(open_file& owner, std::uint64_t address, std::uint64_t size, std::uint64_t& handle) {
+  if (pin_refusal_ != 0) return fail_with(pin_refusal_);
   if (address == 0) return fail_with(EINVAL);
   const auto rounded = round_outwards({address, size}, kGpuPageBytes);
   int memfd = -1;

@@ -17,6 +17,7 @@ class fake_gdrdrv final : public device_io {
 
   int live_pins() const;
   void set_minimum_api(std::uint32_t word) { minimum_api_ = word; }
+  void refuse_pins(int code) { pin_refusal_ = code; }  // an errno; 0: none
 
   int open(const char* path, int flags) override;
   int close(int fd) override;
@@ -42,6 +43,7 @@ class fake_gdrdrv final : public device_io {
   int describe(open_file& owner, void* argument);
   std::uint32_t version_;
   std::uint32_t minimum_api_ = 0x20000;
+  int pin_refusal_ = 0;
   mutable std::mutex mutex_;
   std::map<int, open_file> files_;
 };

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 
 namespace pl::tools {
 namespace {
@@ -90,6 +91,46 @@ TEST(envelope, nothing_without_a_planner_or_a_single_way) {
   EXPECT_FALSE(judge(no_planner));
   const std::vector<measured_way> only_planner = {{"planner", 1, false}};
   EXPECT_FALSE(judge(only_planner));
+}
+
+TEST(second_look, the_interval_holds_the_median_as_often_as_it_says) {
+  EXPECT_EQ(median_interval({}).middle, 0);
+  const auto few = median_interval({3, 1, 2});
+  EXPECT_TRUE(few.low == 1 && few.middle == 2 && few.high == 3) << "too few to leave any out";
+  std::minstd_rand random(7);
+  std::uniform_real_distribution<double> uniform(0, 1);
+  int held = 0;
+  constexpr int kTimes = 2000;
+  for (int i = 0; i < kTimes; ++i) {
+    std::vector<double> values(40);
+    for (auto& value : values) value = uniform(random);
+    const auto found = median_interval(values);
+    EXPECT_TRUE(found.low <= found.middle && found.middle <= found.high);
+    held += found.low <= 0.5 && 0.5 <= found.high ? 1 : 0;
+  }
+  EXPECT_GE(held, kTimes * 95 / 100);
+  EXPECT_LE(held, kTimes * 99 / 100) << "an interval that says nothing";
+}
+
+std::vector<sample_pair> pairs_of(double planner_ns, double best_ns, double noise_ns) {
+  std::minstd_rand random(11);
+  std::normal_distribution<double> noise(0, noise_ns);
+  std::vector<sample_pair> out(60);
+  for (auto& one : out) one = {planner_ns + noise(random), best_ns + noise(random)};
+  return out;
+}
+
+TEST(second_look, only_what_is_sure_exceeds) {
+  EXPECT_FALSE(look_again({}).exceeds);
+  EXPECT_FALSE(look_again(pairs_of(5000, 5000, 300)).exceeds) << "the same way twice";
+  EXPECT_FALSE(look_again(pairs_of(5490, 5000, 300)).exceeds) << "within the allowance";
+  EXPECT_FALSE(look_again(pairs_of(5510, 5000, 2000)).exceeds) << "above it, as far as one can tell";
+  const auto sure = look_again(pairs_of(6000, 5000, 300));
+  EXPECT_TRUE(sure.exceeds);
+  EXPECT_NEAR(sure.ratio.middle, 1.2, 0.05);
+  EXPECT_TRUE(sure.ratio.low > 1.1 && sure.ratio.high < 1.3);
+  EXPECT_NEAR(sure.planner_ns, 6000, 200);
+  EXPECT_FALSE(look_again(pairs_of(290, 200, 5)).exceeds) << "100 ns are nothing";
 }
 
 TEST(way_taken, forced_copies_are_not_the_planners) {

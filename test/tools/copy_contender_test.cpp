@@ -78,6 +78,26 @@ TEST(run_budget, three_rounds_even_without_time) {
   EXPECT_EQ(all[0].samples_ns.size(), 3u);
 }
 
+TEST(run_pairs, each_pair_is_a_turn_of_both_and_lost_ones_are_left_out) {
+  call_record one, other;
+  int calls = 0;
+  const auto quick = [] { return status{}; };
+  const auto often_away = [&calls]() -> status {
+    ++calls;
+    if (calls % 128 < 2 * static_cast<int>(kAttempts)) return failure{EAGAIN, "not now"};
+    return {};
+  };
+  sampling how;
+  how.pause_us = 0;
+  how.has_uncounted_call = false;
+  const auto pairs = run_pairs(make_contender("a", one, how, quick), make_contender("b", other, how, often_away), 0);
+  EXPECT_GE(pairs.size(), 15u) << "also without any time";
+  EXPECT_GT(other.dropped, 0u);
+  for (const auto& [a, b] : pairs) EXPECT_TRUE(a >= 0 && b >= 0);
+  const auto never = [] { return status(failure{EAGAIN, "never"}); };
+  EXPECT_TRUE(run_pairs(make_contender("a", one, how, quick), make_contender("b", other, how, never), 0).empty());
+}
+
 TEST(sampling, short_stores_are_timed_in_batches) {
   EXPECT_EQ(sampling_for(64, true).calls_per_sample, 16u);
   EXPECT_EQ(sampling_for(4096, true).calls_per_sample, 16u);

@@ -121,15 +121,78 @@ TEST(diagnosis, plain_cpu) {
   expect_noted(facts, "CPU", "nothing to fix");
 }
 
-TEST(diagnosis, gdrdrv_absent_closed_or_stale) {
+TEST(diagnosis, gdrdrv_absent) {
   auto facts = healthy();
+  facts.module.kernel_release = "6.1.0-56";
   expect_noted(facts, "gdrdrv", "");
+  EXPECT_EQ(about(diagnose(facts), "gdrdrv")->fix, "") << "it is optional";
+  facts.module.needs_signature = facts.module.is_secure_boot = true;
+  EXPECT_NE(about(diagnose(facts), "gdrdrv")->what.find("Secure Boot is on"), std::string::npos);
+  facts.in_container = true;
+  expect_noted(facts, "gdrdrv", "NVIDIA_GDRCOPY=enabled");
+}
+
+TEST(diagnosis, gdrdrv_built_for_another_kernel_or_not_loaded) {
+  auto facts = healthy();
+  facts.module.kernel_release = "6.1.0-56";
+  facts.module.built_for = {"6.1.0-50", "6.1.0-55"};
+  expect_noted(facts, "gdrdrv", "dkms autoinstall -k 6.1.0-56");
+  EXPECT_NE(about(diagnose(facts), "gdrdrv")->what.find("6.1.0-50, 6.1.0-55"), std::string::npos);
+  facts.module.built_for.emplace_back("6.1.0-56");
+  expect_noted(facts, "gdrdrv", "modprobe gdrdrv");
+  facts.module.needs_signature = true;
+  expect_noted(facts, "gdrdrv", "mokutil --import");
+  EXPECT_NE(about(diagnose(facts), "gdrdrv")->what.find("signed modules only"), std::string::npos);
+}
+
+TEST(diagnosis, gdrdrv_loaded_without_a_node) {
+  auto facts = healthy();
+  facts.module.is_loaded = true;
+  expect_noted(facts, "gdrdrv", "mknod -m 666");
+  facts.in_container = true;
+  expect_noted(facts, "gdrdrv", "--device /dev/gdrdrv");
+}
+
+TEST(diagnosis, gdrdrv_closed_stale_or_of_another_version) {
+  auto facts = healthy();
   facts.gdrdrv = {"/dev/gdrdrv", true, false};
   expect_noted(facts, "gdrdrv", "chmod 0666 /dev/gdrdrv");
   facts.gdrdrv.accessible = true;
+  expect_noted(facts, "gdrdrv", "remove the stale node");
+  EXPECT_NE(about(diagnose(facts), "gdrdrv")->what.find("left-over"), std::string::npos);
+  facts.module.is_loaded = true;
+  facts.module.version = "1.3";
+  facts.backends[0].reason = "gdrdrv 1.3 is too old: 2.0 or newer is needed";
   expect_noted(facts, "gdrdrv", "gdrdrv 2.0");
+  EXPECT_NE(about(diagnose(facts), "gdrdrv")->what.find("version 1.3"), std::string::npos);
+}
+
+TEST(diagnosis, gdrdrv_answers) {
+  auto facts = healthy();
+  facts.gdrdrv = {"/dev/gdrdrv", true, true};
+  facts.module.is_loaded = true;
+  facts.module.version = "2.6-peerlane";
   facts.backends[0] = {"gdrdrv", true, ""};
   EXPECT_EQ(about(diagnose(facts), "gdrdrv")->level, severity::ok);
+  EXPECT_NE(about(diagnose(facts), "gdrdrv")->what.find("2.6-peerlane"), std::string::npos);
+  facts.module.is_persistent = true;
+  EXPECT_EQ(about(diagnose(facts), "gdrdrv")->level, severity::ok);
+  facts.module.is_persistent = false;
+  expect_noted(facts, "gdrdrv", "use_persistent_mapping=1");
+}
+
+// One line for the backend in use, one for each before it that is not, and for each behind it that is.
+TEST(diagnosis, backends_are_compared) {
+  const auto lines_of = [](const doctor_facts& facts) {
+    std::vector<std::string> out;
+    for (const auto& one : diagnose(facts))
+      if (one.subject == "backend") out.push_back(one.what.substr(0, one.what.find(':')));
+    return out;
+  };
+  auto facts = healthy();
+  EXPECT_EQ(lines_of(facts), (std::vector<std::string>{"gdrdrv, not usable here", "dmabuf, not usable here", "rm, in use"}));
+  facts.backends[0].usable = true;
+  EXPECT_EQ(lines_of(facts), (std::vector<std::string>{"gdrdrv, in use", "rm, also usable"}));
 }
 
 TEST(diagnosis, no_backend_blocks_and_gives_every_reason) {

@@ -291,6 +291,15 @@ def sanity_unknown_case():
     check(failing.code == 1 and summary_of(failing.out) == (1, 0, 1, 0), "a failing case must fail the program", failing.out)
 
 
+def sanity_every_gpu():
+    few = ("-t", "data_validation_cumemalloc", "-t", "basic_cumemalloc", "-t", "vmm_adjacent_pieces")
+    for gpu in range(4):
+        done = succeed(run("sanity", "-d", str(gpu), *few, env={"PEERLANE_SIM_DEVICES": "4", "CUDA_VISIBLE_DEVICES": "3,1,2,0"}))
+        check(summary_of(done.out) == (3, 3, 0, 0), done.out)
+    beyond = run("sanity", "-d", "2", *few, env={"PEERLANE_SIM_DEVICES": "4", "CUDA_VISIBLE_DEVICES": "1,0"})
+    check(beyond.code == 1 and "there is no GPU 2: this process sees 2" in beyond.out, beyond.out)
+
+
 # ---- benchmarks --------------------------------------------------------------------------------------------------------
 
 COPYBW_HEAD = GPU_LINES + [r"testing size: \d+", r"rounded size: \d+", r"gpu alloc fn: cuMem(Alloc|Create)",
@@ -488,7 +497,8 @@ def copy_sweep():
         single = {name: value for name, value in here.items() if not name.startswith("planner")}
         check(row["best_ns"] == min(single.values()) == single[row["best_method"]], row, single)
         check(row["planner_ns"] == here["planner"], row)
-        check(row["exceeds"] == (row["planner_ns"] - row["best_ns"] > max(row["best_ns"] * 0.1, 100)), row)
+        seems_to = row["planner_ns"] - row["best_ns"] > max(row["best_ns"] * 0.1, 100)
+        check(row["repeated"] == seems_to and (seems_to or not row["exceeds"]), row)  # what seems to exceed is measured again
         check(row["choice"].split(" ")[0] in WAYS[row["direction"]] and 0 < row["choice_share"] <= 1, row)
     check(result["parameters"]["seed"] == 7 and result["parameters"]["verified"] is True, result["parameters"])
     check("planner against the envelope" in text and "p2p, device memory" in text, text[-2000:])

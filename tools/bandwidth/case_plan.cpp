@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cinttypes>
+#include <set>
 
 #include "cell_judge.hpp"
 #include "clock.hpp"
@@ -53,6 +54,14 @@ class run_execution {
     return what.code != ECANCELED;
   }
 
+  unsigned gpus_at_host() const {
+    std::set<int> gpus;
+    for (const auto& one : run_.transfers)
+      for (const auto& [host, gpu] : {std::pair(one.source, one.destination), std::pair(one.destination, one.source)})
+        if (host.what == place::kind::host && gpu.what == place::kind::gpu) gpus.insert(gpu.index);
+    return std::max(1u, static_cast<unsigned>(gpus.size()));
+  }
+
   transfer_path path_of(const cell_target& target) const {
     transfer_path path = run_.latency_path;
     if (!run_.latency) {
@@ -64,6 +73,7 @@ class run_execution {
       path.is_local_copy = transfer.source.what == place::kind::gpu && transfer.source == transfer.destination;
     }
     path.same_direction = target.same_direction;
+    path.gpus_at_host = gpus_at_host();
     path.opposite_too = target.opposite_too;
     path.is_sum_of_both = target.opposite_too && target.what != cell_target::rate::own;
     return path;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace pl::bandwidth {
 namespace {
@@ -71,6 +72,15 @@ double copies_until(std::span<const double> ended_ns, std::uint64_t step, std::u
     before_ns = ended_ns[i];
   }
   return static_cast<double>(copies);
+}
+
+time_span common_span(std::span<const double> start_ns, std::span<const double> own_ns) {
+  time_span out{0, std::numeric_limits<double>::infinity()};
+  for (std::size_t i = 0; i < start_ns.size(); ++i) {
+    out.from_ns = std::max(out.from_ns, start_ns[i]);
+    out.to_ns = std::min(out.to_ns, start_ns[i] + own_ns[i]);
+  }
+  return out;
 }
 
 std::uint64_t windows_for(std::span<const bound_transfer> transfers, const method& how,

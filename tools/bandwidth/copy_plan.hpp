@@ -22,6 +22,12 @@ std::vector<std::uint64_t> balanced_copies(std::span<const bound_transfer> trans
 // How many copies of a stream had ended `ns` after its start, the unfinished one in proportion. `ended_ns`: when every
 // `step`th copy had ended, and at last when all `copies` had.
 double copies_until(std::span<const double> ended_ns, std::uint64_t step, std::uint64_t copies, double ns);
+// When all transfers ran, on the clock on which they started at `start_ns` and took `own_ns` each; empty if they took turns.
+struct time_span {
+  double from_ns = 0, to_ns = 0;
+  double length_ns() const { return to_ns > from_ns ? to_ns - from_ns : 0; }
+};
+time_span common_span(std::span<const double> start_ns, std::span<const double> own_ns);
 // Gated windows into which a sample is split, so that no stream has more than kMostQueued copies enqueued behind the gate.
 constexpr std::uint64_t kMostQueued = 512;
 std::uint64_t windows_for(std::span<const bound_transfer> transfers, const method& how,

@@ -134,10 +134,18 @@ status gpu_lane::finished() {
 }
 
 result<double> gpu_lane::elapsed_ns(mark from, mark to) {
+  return between(events_[static_cast<std::size_t>(from)], events_[static_cast<std::size_t>(to)]);
+}
+
+result<double> gpu_lane::started_after_ns(const gpu_lane& other) {
+  constexpr auto start = static_cast<std::size_t>(mark::start);
+  return between(other.events_[start], events_[start]);
+}
+
+result<double> gpu_lane::between(cu::event_t from, cu::event_t to) {
   if (auto ready = select(); !ready) return ready.error();
   float milliseconds = 0;
-  const auto rc = gpus_.cuda().cuEventElapsedTime(&milliseconds, events_[static_cast<std::size_t>(from)],
-                                                  events_[static_cast<std::size_t>(to)]);
+  const auto rc = gpus_.cuda().cuEventElapsedTime(&milliseconds, from, to);
   if (auto got = check(rc, "cuEventElapsedTime"); !got) return got.error();
   return static_cast<double>(milliseconds) * 1e6;
 }

@@ -53,6 +53,9 @@ class gpu_lane {
   status enqueue_copies(std::uint64_t copies);
   // The same between the marks start and end. Copies by copy engine leave traces of their progress if there is company.
   status enqueue_timed(std::uint64_t copies);
+  // Of the same GPU: how much later than the other one's its own start mark was passed. A copy engine that several streams
+  // share passes the mark of the second when it has done the copies of the first.
+  result<double> started_after_ns(const gpu_lane& other);
   // Copies that had ended `ns` after the start; nothing where there are no traces (kernels copy all in one launch).
   result<std::optional<double>> copies_until(double ns);
   status record(mark which);
@@ -62,6 +65,8 @@ class gpu_lane {
   result<double> elapsed_ns(mark from, mark to);
 
  private:
+  result<double> between(cu::event_t from, cu::event_t to);
+
   static constexpr std::size_t kMarks = 4;
   static constexpr std::size_t kTraces = 64;
   gpu_lane(gpu_set& gpus, const bound_transfer& what) : gpus_(gpus), what_(what), stream_(gpus, what.by.gpu) {}

@@ -218,6 +218,15 @@ reason shared_uplink(const case_at_hand& c) {
   });
 }
 
+// Last: each link may be what it should be, and the host still not feed all of them.
+reason shared_host(const case_at_hand& c) {
+  if (!crosses_pcie(c) || !c.is_bandwidth() || c.path.gpus_at_host < 2) return std::nullopt;
+  return format(
+      "%u GPUs use the host's memory at once, some %.0f GB/s together: memory, a switch or the way between sockets "
+      "gives out before the GPUs' links do; compare the test with one GPU at a time",
+      c.path.gpus_at_host, c.value * c.path.gpus_at_host);
+}
+
 std::string unexplained(const case_at_hand& c) {
   std::string next = "run it alone and with a larger buffer, then compare another GPU and `peerlane doctor`";
   if (!c.is_bandwidth()) next = "run it again on an idle machine; compare another GPU";
@@ -234,7 +243,7 @@ std::string unexplained(const case_at_hand& c) {
 reason find_reason(const case_at_hand& c) {
   constexpr reason (*kAll[])(const case_at_hand&) = {
       trained_down, narrow_uplink, wrong_numa_node, nvlinks_missing, clocks_throttled, errors_rose,
-      small_bar1,   translated,    others_there,    small_buffer,    shared_uplink,
+      small_bar1,   translated,    others_there,    small_buffer,    shared_uplink,    shared_host,
   };
   for (const auto look : kAll)
     if (auto found = look(c)) return found;

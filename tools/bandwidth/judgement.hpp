@@ -21,6 +21,7 @@ struct transfer_path {
   std::uint64_t bytes = 0;  // of one copy
   unsigned same_direction =
       1;                      // transfers that share the narrowest link in this direction (all GPUs behind one switch, ...)
+  unsigned gpus_at_host = 1;  // GPUs that move data from or to this host's memory at the same time
   bool opposite_too = false;  // the other direction is busy at the same time
   bool is_sum_of_both = false;  // the value is the sum of both directions
   bool is_local_copy = false;   // counted once, though memory is read and written

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "clock.hpp"
+#include "copy_plan.hpp"
 #include "text.hpp"
 #include "transfer_check.hpp"
 
@@ -14,6 +15,8 @@ namespace pl::bandwidth {
 namespace {
 
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
+// Of the window: transfers that ran together for less of it took turns, and what they did meanwhile says nothing.
+constexpr double kTookTurns = 0.1;
 
 void nap() {
   const timespec while_a_gpu_works{0, 20'000};
@@ -135,16 +138,38 @@ result<window_timing> window::time_by_gpu() {
   const auto whole = on_gpus_.front().lane->elapsed_ns(gpu_lane::mark::start, gpu_lane::mark::all_ended);
   if (!whole) return whole.error();
   out.window_ns = *whole;
-  // All start together; clocks of different GPUs cannot be compared any closer.
-  out.all_ran_ns = std::min(*whole, *std::min_element(out.own_ns.begin(), out.own_ns.end()));
-  if (on_gpus_.size() < 2) return out;
-  for (const auto& one : on_gpus_) {
-    const auto copies = one.lane->copies_until(out.all_ran_ns);
-    if (!copies) return copies.error();
-    if (*copies) out.copies_while_all_ran.push_back(**copies);
+  if (auto compared = compare_lanes(out); !compared) return compared.error();
+  return out;
+}
+
+// What all did at the same time. Lanes of different GPUs start together, their clocks cannot be compared any closer; lanes
+// of one GPU may start one after the other although nothing holds them, where a copy engine serves them in turn (three peers
+// of one H200: each copied at the link's full rate, a third of the time).
+status window::compare_lanes(window_timing& out) {
+  std::vector<double> start_ns;
+  for (auto& one : on_gpus_) {
+    const auto first = std::find_if(on_gpus_.begin(), on_gpus_.end(),
+                                    [&](const auto& other) { return other.lane->gpu() == one.lane->gpu(); });
+    const auto after = first->lane == one.lane ? result<double>(0.0) : one.lane->started_after_ns(*first->lane);
+    if (!after) return after.error();
+    start_ns.push_back(std::max(*after, 0.0));
+  }
+  const time_span all_ran = common_span(start_ns, out.own_ns);
+  out.all_ran_ns = std::min(out.window_ns, all_ran.length_ns());
+  if (on_gpus_.size() < 2) return {};
+  if (out.all_ran_ns < kTookTurns * out.window_ns) {
+    out.all_ran_ns = 0;
+    out.own_ns.assign(out.own_ns.size(), out.window_ns);
+    return {};
+  }
+  for (std::size_t i = 0; i < on_gpus_.size(); ++i) {
+    const auto before = on_gpus_[i].lane->copies_until(all_ran.from_ns - start_ns[i]);
+    const auto copies = on_gpus_[i].lane->copies_until(all_ran.from_ns + out.all_ran_ns - start_ns[i]);
+    if (!before || !copies) return before ? copies.error() : before.error();
+    if (*copies && *before) out.copies_while_all_ran.push_back(**copies - **before);
   }
   if (out.copies_while_all_ran.size() != on_gpus_.size()) out.copies_while_all_ran.clear();
-  return out;
+  return {};
 }
 
 // ---- CPU threads take part: the host's clock times it ----------------------------------------------------------------

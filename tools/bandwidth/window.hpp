@@ -24,9 +24,10 @@ struct window_plan {
 };
 
 struct window_timing {
-  std::vector<double> own_ns;  // of each transfer, its own start to its own end
-  double window_ns = 0;        // from the first start to the last end
-  double all_ran_ns = 0;       // as much of it as all transfers ran
+  // Of each transfer, its own start to its own end; the whole window where they took turns at one engine.
+  std::vector<double> own_ns;
+  double window_ns = 0;   // from the first start to the last end
+  double all_ran_ns = 0;  // as much of it as all transfers ran
   // Copies of each transfer in that time, in parts of one too; empty where it is not known (kernels, CPUs).
   std::vector<double> copies_while_all_ran;
 };
@@ -69,6 +70,7 @@ class window {
   status chain_starts();
   status chain_ends();
   result<window_timing> time_by_gpu();
+  status compare_lanes(window_timing& out);
 
   result<window_timing> run_with_cpus(const window_plan& plan);
   status get_ready(const window_plan& plan, cpu_team& team);

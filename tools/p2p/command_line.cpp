@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "text.hpp"
+#include "word_list.hpp"
 
 namespace pl::p2p {
 namespace {
@@ -37,16 +38,6 @@ struct raw_options {
   std::int64_t vary_window = 0, print_rate = 1, batches = 1, rotate = 1, processes = 2;
   std::uint64_t memory_limit = kMemoryLimitBytes;
 };
-
-std::vector<std::string> split(const std::string& text, char by) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const auto end = std::min(text.find(by, begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
 
 std::size_t size_in(const std::string& text) {
   const auto size = parse_size(text);
@@ -95,14 +86,14 @@ arm arm_in(const std::string& text) {
 
 void read_lists(const raw_options& raw, settings& into) {
   into.arms.clear();
-  for (const auto& word : split(raw.via, ',')) {
+  for (const auto& word : tools::split_list(raw.via)) {
     const arm one = arm_in(word);
     if (std::find(into.arms.begin(), into.arms.end(), one) != into.arms.end())
       throw tool_failure(format("--via names %s twice", word.c_str()));
     into.arms.push_back(one);
   }
   if (!raw.percentiles.empty())
-    for (const auto& word : split(raw.percentiles, ',')) {
+    for (const auto& word : tools::split_list(raw.percentiles)) {
       char* end = nullptr;
       const double value = std::strtod(word.c_str(), &end);
       if (word.empty() || *end != '\0' || !(value > 0 && value <= 100))
@@ -110,7 +101,7 @@ void read_lists(const raw_options& raw, settings& into) {
       into.percentiles.push_back(value);
     }
   if (!raw.gpus.empty())
-    for (const auto& word : split(raw.gpus, ',')) {
+    for (const auto& word : tools::split_list(raw.gpus)) {
       const auto value = parse_integer(word);
       if (!value || *value < 0 || *value > 1023)
         throw tool_failure(format("--gpus: \"%s\" is not a GPU number", word.c_str()));

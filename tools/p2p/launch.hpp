@@ -41,6 +41,9 @@ class fork_world {
   int size_;
 };
 
+// For ranks other than 0, which speaks: the notes and headers of the others would stand between its lines.
+void silence_stdout();
+
 // Runs `body(rank)` in `world.size()` child processes and returns the exit code: the highest of theirs, or 1 with the words
 // of the rank that failed on stderr, after the others were ended. The children end with this process. Must be called before
 // CUDA or UCX is touched: neither survives a fork.

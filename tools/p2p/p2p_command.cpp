@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // peerlane p2p: how the processes come about, what each opens, and in which order.
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,14 +30,6 @@ namespace {
 using tools::tool_failure;
 
 bool asks_for_mpi(const settings& asked) { return asked.asks_for(arm::mpi) || asked.asks_for(arm::shim); }
-
-// Rank 0 speaks; the notes and headers of the others would stand between its lines.
-void silence_stdout() {
-  const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
-  if (nowhere < 0) return;
-  dup2(nowhere, STDOUT_FILENO);
-  close(nowhere);
-}
 
 // UCX writes its log to standard output, among rows that programs parse.
 void keep_logs_off_stdout() { setenv("UCX_LOG_FILE", "stderr", 0); }

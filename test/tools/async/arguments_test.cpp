@@ -4,12 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "tool.hpp"
+#include "word_list.hpp"
 
 namespace pl::async {
 namespace {
 
 TEST(Arguments, ListsAreSplitAtCommas) {
-  EXPECT_EQ(split_list("a,b,,c"), (std::vector<std::string>{"a", "b", "", "c"}));
+  EXPECT_EQ(tools::split_list("a,b,,c"), (std::vector<std::string>{"a", "b", "", "c"}));
   EXPECT_EQ(sizes_in("-s", "8,4K,1M"), (std::vector<std::size_t>{8, 4096, 1 << 20}));
   EXPECT_EQ(times_in("-k", "0,2.5,200"), (std::vector<std::uint64_t>{0, 2500, 200'000}));
   EXPECT_EQ(integers_in("-n", "2,16384", 2, 16384), (std::vector<int>{2, 16384}));

@@ -55,7 +55,7 @@ def refuse(done, *parts):
 def usage():
     done = run("--help")
     check(done.code == 0, done.err)
-    for name in ("pingpong", "economy", "stencil", "stopped", "stuck", "poke", "cost"):
+    for name in ("pingpong", "economy", "stencil", "multigrid", "stopped", "stuck", "poke", "cost"):
         check(f"\n  {name} " in done.out, name, done.out)
         check("Usage:" in run(name, "--help").out, name)
     refuse(run("nonsense"), 'there is no benchmark "nonsense"', "pingpong")
@@ -64,11 +64,11 @@ def usage():
 
 def bad_options():
     for arguments, words in (
-            (("pingpong", "--arms", "normal,fast"), 'none of normal, hostfn, peer, peer-kernel, proxy, graph'),
+            (("pingpong", "--arms", "normal,fast"), 'none of normal, hostfn, peer, peer-kernel, proxy, proxy-kernel, graph, graph-kernel'),
             (("pingpong", "-s", "12"), "--sizes"),
             (("pingpong", "-k", "soon"), "--kernel"),
             (("pingpong", "--gpus", "0,one"), "--gpus"),
-            (("pingpong", "-b", "81"), "1 to 80"),
+            (("pingpong", "-b", "4097"), "1 to 4096"),
             (("pingpong", "--gpus", "0,99", "-i", "10"), "rank 1"),
             (("economy", "--arms", ""), "--arms"),
             (("stencil", "--grid", "1x1"), "--grid"),
@@ -78,10 +78,13 @@ def bad_options():
             (("stencil", "-n", "1"), "--points"),
             (("stencil", "-n", "16385"), "--points"),
             (("stencil", "--arms", "graph"), 'no form for "graph"'),
+            (("multigrid", "-n", "48"), "48 is not a power of two"),
+            (("multigrid", "-n", "16384"), "2 to 8192"),
             (("stopped", "-i", "301"), "1 to 300"),
             (("stopped", "-s", "12"), "--size"),
             (("stuck", "-n", "0"), "1 to 512"),
             (("poke", "-n", "0"), "1 to 1000000"),
+            (("poke", "--stuck", "some"), "--stuck"),
             (("poke", "extra"), "extra")):
         refuse(run(*arguments), words)
 
@@ -102,10 +105,15 @@ def pingpong():
 
 def graph():
     """Captured exchanges, or the reason why there are none and the other arm's figures."""
-    _, result = measure("pingpong", "--arms", "peer,graph", "-i", "40", "-r", "2", "-b", "10")
+    _, result = measure("pingpong", "--arms", "peer,graph,graph-kernel", "-i", "40", "-r", "2", "-b", "10")
     arms = [row["arm"] for row in result["rows"]]
     is_left_out = any("graph is left out: " in note for note in result["notes"])
-    check(arms == (["peer"] if is_left_out else ["peer", "graph"]), arms, result["notes"])
+    check(arms == (["peer"] if is_left_out else ["peer", "graph", "graph-kernel"]), arms, result["notes"])
+    # Several launches until the next event, and a graph that is longer than what other arms may queue.
+    _, result = measure("economy", "--arms", "peer,graph-kernel", "-i", "240", "-r", "2", "-b", "120", "--unroll", "30")
+    check([row["arm"] for row in result["rows"]] == ["peer"] * 2 + ["graph-kernel"] * 2, result["rows"])
+    check(result["parameters"]["unroll"] == 30 and result["parameters"]["batch"] == 120, result["parameters"])
+    measure("pingpong", "--arms", "graph-kernel", "-i", "200", "-r", "2", "-b", "100")
 
 
 def economy():
@@ -116,11 +124,12 @@ def economy():
 
 
 def stencil():
-    _, result = measure("stencil", "--arms", "normal,peer,peer-kernel", "-n", "2,16,33", "-i", "25", "-r", "2", "-b", "4")
+    arms = ("normal", "peer", "peer-kernel", "proxy", "graph-kernel")
+    _, result = measure("stencil", "--arms", ",".join(arms), "-n", "2,16,33", "-i", "25", "-r", "2", "-b", "5")
     seen = {(row["arm"], row["n"]) for row in result["rows"]}
-    check(seen == {(arm, n) for arm in ("normal", "peer", "peer-kernel") for n in (2, 16, 33)}, seen)
+    check(seen == {(arm, n) for arm in arms for n in (2, 16, 33)}, seen)
     for row in result["rows"]:
-        check(row["steps"] == row["steps_checked_by_cpu"] == 25 and row["grid"] == "2x1", row)
+        check(row["steps"] == row["steps_checked_by_cpu"] == 24 and row["grid"] == "2x1", row)
         check(row["kernel_ns"] > 0 and row["step_ns_p50"] > 0 and row["edge_bytes"] == 8 * row["n"], row)
 
 
@@ -129,6 +138,18 @@ def stencil_grids():
     _, result = measure("stencil", "--grid", "1x2", "-n", "12", "-i", "20", "-r", "2", env=DISORDER)
     check({row["grid"] for row in result["rows"]} == {"1x2"}, result["rows"])
     _, result = measure("stencil", "-p", "4", "-n", "12", "-i", "20", "-r", "2", env=DISORDER)
+    check({row["grid"] for row in result["rows"]} == {"2x2"}, result["rows"])
+
+
+def multigrid():
+    arms = ("normal", "peer", "peer-kernel", "proxy", "graph-kernel")
+    done, result = measure("multigrid", "--arms", ",".join(arms), "-n", "2,16", "-i", "5", "-r", "2")
+    check({(row["arm"], row["n"]) for row in result["rows"]} == {(arm, n) for arm in arms for n in (2, 16)}, result["rows"])
+    for row in result["rows"]:
+        check(row["cycles"] == row["cycles_checked_by_cpu"] == 5 and row["edge_bytes"] == 8 * row["n"], row)
+        check(row["kernel_ns"] > 0 and row["cycle_ns_p50"] > 0, row)
+    check("us/cycle" in done.out, done.out)
+    _, result = measure("multigrid", "-p", "4", "-n", "8", "-i", "3", "-r", "1", env=DISORDER)
     check({row["grid"] for row in result["rows"]} == {"2x2"}, result["rows"])
 
 

@@ -162,6 +162,17 @@ TEST(CasePlan, AllPairsAtOnceShareTheMultiprocessors) {
   EXPECT_EQ(plan.runs[0].transfers[0].by.width, 44u);
 }
 
+// Copy engines take a GPU's streams in turn: in each turn every GPU must be written by one other.
+TEST(CasePlan, AllPairsByCopyEngineMeetAtNoGpu) {
+  const auto plan = planned("all_to_all_write_ce", fully_connected(4));
+  ASSERT_EQ(plan.runs[0].transfers.size(), 12u);
+  for (std::size_t turn = 0; turn < 3; ++turn) {
+    std::set<int> written;
+    for (std::size_t gpu = 0; gpu < 4; ++gpu) written.insert(plan.runs[0].transfers[gpu * 3 + turn].destination.index);
+    EXPECT_EQ(written.size(), 4u) << "turn " << turn;
+  }
+}
+
 TEST(CasePlan, WithoutPeerAccessPairsAreWaivedAndStagingIsNot) {
   machine_shape alone{{132, 132}, {{true, false}, {false, true}}};
   EXPECT_NE(planned("device_to_device_memcpy_read_ce", alone).waived, "");

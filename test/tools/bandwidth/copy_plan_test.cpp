@@ -58,6 +58,17 @@ TEST(copy_plan, what_had_been_copied_when_another_ended) {
   EXPECT_DOUBLE_EQ(copies_until(thirds, 3, 7, 625), 6.5);
 }
 
+TEST(copy_plan, transfers_ran_together_between_the_last_start_and_the_first_end) {
+  using list = std::vector<double>;
+  const auto together = common_span(list{0, 5, 2}, list{100, 120, 90});
+  EXPECT_DOUBLE_EQ(together.from_ns, 5);
+  EXPECT_DOUBLE_EQ(together.to_ns, 92);
+  EXPECT_DOUBLE_EQ(together.length_ns(), 87);
+  // One engine, three streams, one after the other.
+  EXPECT_DOUBLE_EQ(common_span(list{0, 100, 200}, list{100, 100, 100}).length_ns(), 0);
+  EXPECT_DOUBLE_EQ(common_span(list{0}, list{70}).length_ns(), 70);
+}
+
 TEST(copy_plan, no_window_holds_more_than_a_launch_queue) {
   const std::vector<bound_transfer> set{one(), one(true, 0, executor_kind::sm)};
   method how = with(16, 0);

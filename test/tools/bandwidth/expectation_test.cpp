@@ -98,7 +98,7 @@ TEST(Expectation, ExecutorsHaveTheirOwnLimits) {
   EXPECT_NEAR(to_gpu(by_sm())->value, 63.0154 * 0.81, 0.1);
   EXPECT_NEAR(expect(links, path_of(gpu_place(0), host_place(), by_sm()))->value, 63.0154 * 0.83, 0.1);
   EXPECT_FALSE(to_gpu(by_sm(0, 2)));  // two multiprocessors: nothing says
-  EXPECT_DOUBLE_EQ(to_gpu(by_bar(0))->value, 10.0);
+  EXPECT_DOUBLE_EQ(to_gpu(by_bar(0))->value, 8.0);
   EXPECT_DOUBLE_EQ(to_gpu(by_bar(6))->value, 32.5);
   EXPECT_DOUBLE_EQ(to_gpu(by_engine(3))->value, 12.0);
   EXPECT_DOUBLE_EQ(to_gpu(by_engine(8))->value, 50.3);

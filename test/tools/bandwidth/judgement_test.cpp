@@ -110,6 +110,16 @@ TEST(Judgement, WrongNumaNode) {
   expect_low(judge_on(machine_of({h100_facts()}), to_gpu(), 40, known), "unexplained");
 }
 
+// Four H200 of one host, all to host at once: 30.7 GB/s each, 55 alone.
+TEST(Judgement, TheHostGivesOutBeforeTheLinks) {
+  transfer_path path = to_gpu();
+  path.gpus_at_host = 4;
+  const auto got = judge_on(machine_of({h100_facts()}), path, 30.7);
+  expect_low(got, "4 GPUs use the host's memory at once, some 123 GB/s together");
+  path.gpus_at_host = 1;
+  EXPECT_EQ(judge_on(machine_of({h100_facts()}), path, 30.7).level, verdict_level::suspicious);
+}
+
 TEST(Judgement, MissingNvlinks) {
   auto links = machine_of({h200_facts(), h200_facts()});
   links.gpus[1].nvlinks_active = 12;

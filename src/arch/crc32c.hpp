@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// CRC-32C (Castagnoli), the checksum of stored values and of what travels between a store and its clients.
+//
+// Speed, from a core's cache: carry-less multiplication of 512 bits (VPCLMULQDQ) from 512 bytes up (about 70 GB/s a
+// core on a Sapphire Rapids Xeon); else 3 streams of the CPU's crc32 instruction side by side (about 20); else a table.
+// Pure functions; any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pl::arch {
+
+// The checksum of `bytes` at `data`, as a continuation of `before`: crc32c(b, crc32c(a)) is the checksum of a followed by b.
+// The checksum of nothing is 0; that of "123456789" is 0xE3069283.
+std::uint32_t crc32c(const void* data, std::size_t bytes, std::uint32_t before = 0) noexcept;
+
+// The checksum of two pieces from the pieces' own: first(0..n), second of `second_bytes`. About a microsecond.
+std::uint32_t crc32c_combine(std::uint32_t first, std::uint32_t second, std::uint64_t second_bytes) noexcept;
+
+// Without carry-less multiplication, and without any instruction: for machines that lack them; the tests compare all three.
+std::uint32_t crc32c_streams(const void* data, std::size_t bytes, std::uint32_t before = 0) noexcept;
+std::uint32_t crc32c_portable(const void* data, std::size_t bytes, std::uint32_t before = 0) noexcept;
+
+}  // namespace pl::arch

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// One word at two addresses: a CPU's mapping of GPU memory and the simulated device's own view of it. ThreadSanitizer orders
+// accesses by address, so it is told that a store through one is what a load through the other has seen. Nothing elsewhere.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace pl {
+
+// Before the store, after the load. `device_address`: the word's, which both know.
+inline void before_store_in_view([[maybe_unused]] std::uint64_t device_address) noexcept {
+#if defined(__SANITIZE_THREAD__)
+  __tsan_release(reinterpret_cast<void*>(device_address));
+#endif
+}
+inline void after_load_in_view([[maybe_unused]] std::uint64_t device_address) noexcept {
+#if defined(__SANITIZE_THREAD__)
+  __tsan_acquire(reinterpret_cast<void*>(device_address));
+#endif
+}
+
+}  // namespace pl

@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: Apache-2.0
+// The store's C interface: the client behind checked handles. The contract stands in peerlane/store.h.
+#include <peerlane/store.h>
+
+#include <atomic>
+
+#include "capi_call.hpp"
+#include "client.hpp"
+#include "env.hpp"
+#include "errno_keeper.hpp"
+#include "live_handles.hpp"
+
+namespace {
+
+using pl::fail;
+using pl::kDead;
+using pl::kNullPointer;
+using pl::store_client::client;
+using pl::store_client::memory;
+using pl::store_client::operation_ptr;
+namespace wire = pl::store_wire;
+
+static_assert(PEERLANE_PATH_SHM_DIRECT == static_cast<int>(wire::path::shm_direct));
+static_assert(PEERLANE_PATH_TLS == static_cast<int>(wire::path::tls));
+static_assert(PEERLANE_DURABLE == static_cast<int>(wire::durability::durable));
+static_assert(PEERLANE_IF_VERSION == static_cast<int>(wire::condition::if_version));
+
+struct open_store {
+  std::unique_ptr<pl::copy::planner> copies;  // outlives the client
+  std::unique_ptr<client> store;
+  std::atomic<int> registered{0};
+};
+struct open_operation {
+  std::shared_ptr<open_store> of;
+  operation_ptr op;
+};
+struct direct_memory {
+  std::shared_ptr<open_store> of;
+  memory where;
+  std::atomic<int> busy{0};
+};
+using stores = pl::live_handles<open_store>;
+using operations = pl::live_handles<open_operation>;
+using memories = pl::live_handles<direct_memory>;
+
+// The fields that the caller's release knew; the rest is zero.
+template <class Options>
+Options taken(const Options* given) {
+  Options out{};
+  if (given != nullptr) std::memcpy(&out, given, std::min(given->struct_bytes, sizeof out));
+  return out;
+}
+
+std::string text_or_empty(const char* text) { return text != nullptr ? text : ""; }
+
+pl::store_client::put_request put_request_of(const peerlane_put_options* given) {
+  const auto options = taken(given);
+  pl::store_client::put_request out;
+  if (options.durability != 0) out.level = static_cast<wire::durability>(options.durability);
+  if (options.condition != 0)
+    out.only = wire::precondition{static_cast<wire::condition>(options.condition), options.expected_version};
+  if (options.user_flags != 0) out.user_flags = options.user_flags;
+  if (options.is_part != 0) out.offset = options.offset;
+  if (options.timeout_ms > 0) out.timeout_ms = options.timeout_ms;
+  out.order = {options.on_stream != 0, static_cast<pl::cu::stream_t>(options.stream)};
+  return out;
+}
+
+pl::store_client::get_request get_request_of(const peerlane_get_options* given) {
+  const auto options = taken(given);
+  pl::store_client::get_request out;
+  out.offset = options.offset;
+  out.verify = options.verify != 0;
+  if (options.timeout_ms > 0) out.timeout_ms = options.timeout_ms;
+  out.order = {options.on_stream != 0, static_cast<pl::cu::stream_t>(options.stream)};
+  return out;
+}
+
+bool known(const peerlane_put_options* given) {
+  const auto options = taken(given);
+  return options.durability <= PEERLANE_DURABLE && options.condition <= PEERLANE_IF_VERSION;
+}
+
+void tell(const pl::store_client::reply& got, peerlane_store_reply* out) {
+  if (out == nullptr) return;
+  *out = {};
+  out->status = got.status;
+  out->path = static_cast<std::uint32_t>(got.result.way);
+  out->durability = static_cast<std::uint32_t>(got.result.reached);
+  out->crc32c = got.result.crc;
+  out->user_flags = got.result.user_flags;
+  out->repeated = got.result.repeated ? 1 : 0;
+  out->version = got.result.version;
+  out->value_bytes = got.result.value_bytes;
+  out->moved_bytes = got.moved_bytes;
+  out->server_ns = got.result.server_ns;
+}
+
+int ended(const pl::store_client::reply& got, peerlane_store_reply* out) {
+  tell(got, out);
+  return got.status == 0 ? 0 : fail(got.status, got.text.c_str());
+}
+
+std::string_view key_of(const void* key, std::size_t bytes) { return {static_cast<const char*>(key), bytes}; }
+
+// The operation for device memory on a stream ends when the stream has it.
+operation_ptr make_get(client& store, peerlane_pool_t pool, std::string_view key, const memory& into,
+                       const peerlane_get_options* how) {
+  const auto request = get_request_of(how);
+  auto one = store.make_get(pool, key, into, request);
+  if (!request.order.has || one->done()) return one;
+  if (one->how != pl::store_client::operation::kind::get_shm || !into.device) {
+    one->at = pl::store_client::operation::stage::done;
+    one->got.status = ENOTSUP;
+    one->got.text = "a get in stream order needs device memory and the store's memory mapped here: " + store.why_no_shm();
+  }
+  one->leave_to_stream = true;
+  return one;
+}
+
+// Runs `make(client)` on a live store.
+template <class Make>
+int run(peerlane_store_t handle, peerlane_store_reply* reply, const Make& make) {
+  const pl::errno_keeper keep;
+  try {
+    const auto one = stores::instance().find(handle);
+    if (!one) return fail(EINVAL, kDead);
+    pl::result<operation_ptr> made = make(*one->store);
+    if (!made) return fail(made.error());
+    return ended(one->store->run(*made), reply);
+  }
+  PL_NO_EXCEPTIONS
+}
+
+pl::status open_gpu(open_store& into, pl::store_client::client_options& how) {
+  auto cuda = pl::cu::driver();
+  if (!cuda || !pl::cu::initialize(**cuda)) return {};  // host memory only
+  auto opened = pl::copy::planner::open(**cuda, pl::copy::planner::options_from_environment());
+  if (!opened) return opened.error();
+  into.copies = *std::move(opened);
+  how.copies = into.copies.get();
+  how.cuda = *cuda;
+  return {};
+}
+
+pl::store_client::address address_of(const peerlane_store_options& options) {
+  pl::store_client::address out;
+  out.socket = text_or_empty(options.socket);
+  out.endpoint = text_or_empty(options.endpoint);
+  out.tls_certificate = text_or_empty(options.tls_certificate);
+  out.tls_key = text_or_empty(options.tls_key);
+  out.tls_authority = text_or_empty(options.tls_authority);
+  if (out.socket.empty() && out.endpoint.empty()) {
+    const std::string given = pl::env_read("PEERLANE_STORE").text;
+    (given.find('/') != std::string::npos ? out.socket : out.endpoint) = given;
+  }
+  return out;
+}
+
+pl::result<operation_ptr> make_item(client& store, const peerlane_store_item& item) {
+  if (item.key == nullptr || (item.value == nullptr && item.bytes > 0)) return pl::failure{EINVAL, kNullPointer};
+  if (!known(item.put_options)) return pl::failure{EINVAL, "unknown durability or condition"};
+  const auto key = key_of(item.key, item.key_bytes);
+  if (item.operation == PEERLANE_STORE_ERASE) return store.make_erase(item.pool, key, put_request_of(item.put_options));
+  const auto where = store.look_at(reinterpret_cast<std::uint64_t>(item.value), item.bytes);
+  if (!where) return where.error();
+  if (item.operation == PEERLANE_STORE_PUT) return store.make_put(item.pool, key, *where, put_request_of(item.put_options));
+  if (item.operation == PEERLANE_STORE_GET) return make_get(store, item.pool, key, *where, item.get_options);
+  return pl::failure{EINVAL, "unknown operation: PEERLANE_STORE_PUT, _GET or _ERASE"};
+}
+
+peerlane_store_item item_of(std::uint32_t operation, peerlane_pool_t pool, const void* key, std::size_t key_bytes,
+                            void* value, std::size_t bytes) {
+  peerlane_store_item out{};
+  out.operation = operation;
+  out.pool = pool;
+  out.key = key;
+  out.key_bytes = key_bytes;
+  out.value = value;
+  out.bytes = bytes;
+  return out;
+}
+
+int run(peerlane_store_t handle, peerlane_store_reply* reply, const peerlane_store_item& item) {
+  return run(handle, reply, [&](client& at) { return make_item(at, item); });
+}
+
+// A part of registered memory, held busy while it lives.
+class busy_part {
+ public:
+  static pl::result<busy_part> take(peerlane_store_t store, peerlane_direct_memory_t handle, std::size_t at,
+                                    std::size_t bytes) {
+    auto found = memories::instance().find(handle);
+    if (!found || found->of.get() != static_cast<void*>(store)) return pl::failure{EINVAL, kDead};
+    if (at > found->where.bytes || bytes > found->where.bytes - at)
+      return pl::failure{EINVAL, "the range leaves the registered memory"};
+    memory part{found->where.address + at, bytes, found->where.device};
+    return busy_part(std::move(found), part);
+  }
+  busy_part(busy_part&& other) noexcept : of_(std::move(other.of_)), part_(other.part_) {}
+  ~busy_part() {
+    if (of_) --of_->busy;
+  }
+  const memory& get() const { return part_; }
+
+ private:
+  busy_part(std::shared_ptr<direct_memory> of, memory part) : of_(std::move(of)), part_(part) { ++of_->busy; }
+  std::shared_ptr<direct_memory> of_;
+  memory part_;
+};
+
+}  // namespace
+
+PL_EXPORT const char* peerlane_store_last_error(void) { return pl::last_error(); }
+
+PL_EXPORT int peerlane_store_open(const peerlane_store_options* given, peerlane_store_t* store) {
+  const pl::errno_keeper keep;
+  try {
+    if (store == nullptr) return fail(EINVAL, kNullPointer);
+    const auto options = taken(given);
+    if (options.require_path > PEERLANE_PATH_TLS) return fail(EINVAL, "unknown require_path");
+    auto made = std::make_shared<open_store>();
+    pl::store_client::client_options how;
+    how.where = address_of(options);
+    if (options.timeout_ms != 0) how.timeout_ms = options.timeout_ms;
+    how.require = static_cast<wire::path>(options.require_path);
+    how.use_shm = (options.flags & PEERLANE_STORE_NO_SHM) == 0;
+    how.reconnect = (options.flags & PEERLANE_STORE_NO_RECONNECT) == 0;
+    if ((options.flags & PEERLANE_STORE_NO_GPU) == 0)
+      if (const auto gpu = open_gpu(*made, how); !gpu) return fail(gpu.error());
+    auto opened = client::open(how);
+    if (!opened) return fail(opened.error());
+    made->store = *std::move(opened);
+    *store = static_cast<peerlane_store_t>(stores::instance().add(std::move(made)));
+    return 0;
+  }
+  PL_NO_EXCEPTIONS
+}
+
+PL_EXPORT int peerlane_store_close(peerlane_store_t store) {
+  const pl::errno_keeper keep;
+  const auto found = stores::instance().find(store);
+  if (!found) return fail(EINVAL, kDead);
+  if (found->registered > 0) return fail(EBUSY, "direct memory is still registered with this store: unregister it first");
+  stores::instance().remove(store);
+  return 0;
+}
+
+// ---- Pools
+// -----------------------------------------------------------------------------------------------------------------
+
+PL_EXPORT int peerlane_store_create_pool(peerlane_store_t store, const char* name, const peerlane_pool_options* given,
+                                         peerlane_pool_t* pool) {
+  const pl::errno_keeper keep;
+  try {
+    const auto one = stores::instance().find(store);
+    if (!one) return fail(EINVAL, kDead);
+    if (name == nullptr || pool == nullptr) return fail(EINVAL, kNullPointer);
+    const auto options = taken(given);
+    if (options.durability > PEERLANE_DURABLE) return fail(EINVAL, "unknown durability");
+    wire::pool_settings settings;
+    settings.size_bytes = options.quota_bytes;
+    settings.max_keys = options.quota_keys;
+    settings.level = static_cast<wire::durability>(options.durability);
+    settings.allow_shm = options.no_shm == 0;
+    settings.access = text_or_empty(options.access);
+    const auto made = one->store->create_pool(name, settings);
+    if (!made) return fail(made.error());
+    *pool = *made;
+    return 0;
+  }
+  PL_NO_EXCEPTIONS
+}
+
+PL_EXPORT int peerlane_store_open_pool(peerlane_store_t store, const char* name, peerlane_pool_t* pool) {
+  const pl::errno_keeper keep;
+  try {
+    const auto one = stores::instance().find(store);
+    if (!one) return fail(EINVAL, kDead);
+    if (name == nullptr || pool == nullptr) return fail(EINVAL, kNullPointer);
+    const auto found = one->store->open_pool(name);
+    if (!found) return fail(found.error());
+    *pool = *found;
+    return 0;
+  }
+  PL_NO_EXCEPTIONS
+}
+
+PL_EXPORT int peerlane_store_delete_pool(peerlane_store_t store, const char* name) {
+  if (name == nullptr) return fail(EINVAL, kNullPointer);
+  return run(store, nullptr, [&](client& at) { return at.make_plain(wire::opcode::pool_delete, 0, name); });
+}
+
+PL_EXPORT int peerlane_store_sync(peerlane_store_t store, peerlane_pool_t pool) {
+  return run(store, nullptr, [&](client& at) { return at.make_plain(wire::opcode::sync, pool, {}); });
+}
+
+// ---- Values
+// ----------------------------------------------------------------------------------------------------------------
+
+PL_EXPORT int peerlane_store_put(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_bytes,
+                                 const void* value, size_t bytes, const peerlane_put_options* options,
+                                 peerlane_store_reply* reply) {
+  auto item = item_of(PEERLANE_STORE_PUT, pool, key, key_bytes, const_cast<void*>(value), bytes);
+  item.put_options = options;
+  return run(store, reply, item);
+}
+
+PL_EXPORT int peerlane_store_get(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_bytes,
+                                 void* value, size_t bytes, const peerlane_get_options* options,
+                                 peerlane_store_reply* reply) {
+  auto item = item_of(PEERLANE_STORE_GET, pool, key, key_bytes, value, bytes);
+  item.get_options = options;
+  return run(store, reply, item);
+}
+
+PL_EXPORT int peerlane_store_erase(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_bytes,
+                                   const peerlane_put_options* options, peerlane_store_reply* reply) {
+  auto item = item_of(PEERLANE_STORE_ERASE, pool, key, key_bytes, nullptr, 0);
+  item.put_options = options;
+  return run(store, reply, item);
+}
+
+PL_EXPORT int peerlane_store_stat(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_bytes,
+                                  peerlane_store_reply* reply) {
+  if (key == nullptr) return fail(EINVAL, kNullPointer);
+  return run(store, reply, [&](client& at) { return at.make_plain(wire::opcode::stat, pool, key_of(key, key_bytes)); });
+}
+
+PL_EXPORT int peerlane_store_find(peerlane_store_t store, peerlane_pool_t pool, const char* prefix, const char* regex,
+                                  int (*each)(void*, const void*, size_t, uint64_t), void* context) {
+  const pl::errno_keeper keep;
+  try {
+    const auto one = stores::instance().find(store);
+    if (!one) return fail(EINVAL, kDead);
+    if (each == nullptr) return fail(EINVAL, kNullPointer);
+    pl::store_client::key_search what;
+    what.prefix = text_or_empty(prefix);
+    what.regex = text_or_empty(regex);
+    for (;;) {
+      const auto got = one->store->run(one->store->make_find(pool, what));
+      if (got.status != 0) return fail(got.status, got.text.c_str());
+      const auto keys = wire::decode_keys(got.body);
+      if (!keys) return fail(keys.error());
+      for (const auto& key : *keys)
+        if (const int code = each(context, key.key.data(), key.key.size(), key.value_bytes)) return code;
+      if (!got.more) return 0;
+      what.after = got.fields.after.value_or("");
+    }
+  }
+  PL_NO_EXCEPTIONS
+}
+
+// ---- Direct memory
+// ---------------------------------------------------------------------------------------------------------
+
+PL_EXPORT int peerlane_store_register_direct_memory(peerlane_store_t store, void* address, size_t bytes,
+                                                    peerlane_direct_memory_t* out) {
+  const pl::errno_keeper keep;
+  try {
+    const auto one = stores::instance().find(store);
+    if (!one) return fail(EINVAL, kDead);
+    if (out == nullptr) return fail(EINVAL, kNullPointer);
+    if (bytes == 0 || address == nullptr) return fail(EINVAL, "an empty range cannot be registered");
+    const auto where = one->store->look_at(reinterpret_cast<std::uint64_t>(address), bytes);
+    if (!where) return fail(where.error());
+    if (where->device && !where->device->allocation.contains({where->address, bytes}))
+      return fail(EINVAL, "the range leaves its allocation of GPU memory");
+    auto made = std::make_shared<direct_memory>();
+    made->of = one;
+    made->where = *where;
+    ++one->registered;
+    *out = static_cast<peerlane_direct_memory_t>(memories::instance().add(std::move(made)));
+    return 0;
+  }
+  PL_NO_EXCEPTIONS
+}
+
+PL_EXPORT int peerlane_store_unregister_direct_memory(peerlane_direct_memory_t handle) {
+  const auto found = memories::instance().find(handle);
+  if (!found) return fail(EINVAL, kDead);
+  if (found->busy > 0) return fail(EBUSY, "operations within this memory are under way: wait for them first");
+  if (!memories::instance().remove(handle)) return fail(EINVAL, kDead);
+  --found->of->registered;
+  return 0;
+}
+
+PL_EXPORT int peerlane_store_put_direct(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_bytes,
+                                        peerlane_direct_memory_t handle, size_t at, size_t bytes,
+                                        const peerlane_put_options* options, peerlane_store_reply* reply) {
+  if (key == nullptr) return fail(EINVAL, kNullPointer);
+  if (!known(options)) return fail(EINVAL, "unknown durability or condition");
+  const auto part = busy_part::take(store, handle, at, bytes);
+  if (!part) return fail(part.error());
+  return run(store, reply,
+             [&](client& to) { return to.make_put(pool, key_of(key, key_bytes), part->get(), put_request_of(options)); });
+}
+
+PL_EXPORT int peerlane_store_get_direct(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_bytes,
+                                        peerlane_direct_memory_t handle, size_t at, size_t bytes,
+                                        const peerlane_get_options* options, peerlane_store_reply* reply) {
+  if (key == nullptr) return fail(EINVAL, kNullPointer);
+  const auto part = busy_part::take(store, handle, at, bytes);
+  if (!part) return fail(part.error());
+  return run(store, reply, [&](client& from) { return make_get(from, pool, key_of(key, key_bytes), part->get(), options); });
+}
+
+// ---- Asynchronous
+// ----------------------------------------------------------------------------------------------------------
+
+PL_EXPORT int peerlane_store_begin(peerlane_store_t store, const peerlane_store_item* items, size_t count,
+                                   peerlane_store_op_t* ops) {
+  const pl::errno_keeper keep;
+  try {
+    const auto one = stores::instance().find(store);
+    if (!one) return fail(EINVAL, kDead);
+    if (count > 0 && (items == nullptr || ops == nullptr)) return fail(EINVAL, kNullPointer);
+    std::vector<operation_ptr> made;
+    for (std::size_t i = 0; i < count; ++i) {
+      auto op = make_item(*one->store, items[i]);
+      if (!op) return fail(op.code(), ("item " + std::to_string(i) + ": " + op.error().message).c_str());
+      if (items[i].event_fd > 0) (*op)->event_fd = items[i].event_fd;
+      if (items[i].done != nullptr)
+        (*op)->then = [done = items[i].done, context = items[i].context](pl::store_client::operation& ended_one) {
+          peerlane_store_reply reply;
+          tell(ended_one.got, &reply);
+          done(context, &reply);
+        };
+      made.push_back(*std::move(op));
+    }
+    for (std::size_t i = 0; i < count; ++i)
+      ops[i] = static_cast<peerlane_store_op_t>(
+          operations::instance().add(std::make_shared<open_operation>(open_operation{one, made[i]})));
+    one->store->start(made);
+    return 0;
+  }
+  PL_NO_EXCEPTIONS
+}
+
+PL_EXPORT int peerlane_store_test(peerlane_store_op_t op, int* done) {
+  const pl::errno_keeper keep;
+  try {
+    const auto found = operations::instance().find(op);
+    if (!found) return fail(EINVAL, kDead);
+    if (done == nullptr) return fail(EINVAL, kNullPointer);
+    *done = found->of->store->test(found->op) ? 1 : 0;
+    return 0;
+  }
+  PL_NO_EXCEPTIONS
+}
+
+PL_EXPORT int peerlane_store_wait(peerlane_store_op_t op, int32_t timeout_ms, peerlane_store_reply* reply) {
+  const pl::errno_keeper keep;
+  try {
+    const auto found = operations::instance().find(op);
+    if (!found) return fail(EINVAL, kDead);
+    const auto until = timeout_ms < 0 ? pl::store_client::clock::time_point::max()
+                                      : pl::store_client::clock::now() + std::chrono::milliseconds(timeout_ms);
+    if (found->of->store->wait(found->op, until)) return ended(found->op->got, reply);
+    if (reply != nullptr) {
+      *reply = {};
+      reply->status = EINPROGRESS;
+    }
+    return fail(ETIMEDOUT, "the operation has not ended yet; it goes on");
+  }
+  PL_NO_EXCEPTIONS
+}
+
+PL_EXPORT int peerlane_store_free(peerlane_store_op_t op) {
+  const pl::errno_keeper keep;
+  const auto found = operations::instance().find(op);
+  if (!found) return fail(EINVAL, kDead);
+  if (!found->of->store->test(found->op)) return fail(EBUSY, "the operation has not ended: its memory is in use");
+  operations::instance().remove(op);
+  return 0;
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crc32c.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string_view>
+#include <vector>
+
+namespace pl::arch {
+namespace {
+
+TEST(crc32c, KnownValues) {
+  struct {
+    std::string_view text;
+    std::uint32_t crc;
+  } const known[] = {
+      {"", 0}, {"a", 0xc1d04330}, {"123456789", 0xe3069283}, {"The quick brown fox jumps over the lazy dog", 0x22620404}};
+  for (const auto& one : known) {
+    EXPECT_EQ(crc32c(one.text.data(), one.text.size()), one.crc) << one.text;
+    EXPECT_EQ(crc32c_portable(one.text.data(), one.text.size()), one.crc) << one.text;
+  }
+  const std::vector<unsigned char> zeros(32, 0), ones(32, 0xff);  // RFC 3720, B.4
+  EXPECT_EQ(crc32c(zeros.data(), 32), 0x8a9136aau);
+  EXPECT_EQ(crc32c(ones.data(), 32), 0x62a8ab43u);
+}
+
+// Every boundary of the streams' and the folded blocks, at odd addresses, from the start and as a continuation.
+TEST(crc32c, AllWaysAgreeAtEveryLengthThatMatters) {
+  std::mt19937 random(7);
+  std::vector<unsigned char> data(40000);
+  for (auto& byte : data) byte = static_cast<unsigned char>(random());
+  for (const std::size_t around : {0u, 8u, 256u, 512u, 768u, 1024u, 1536u, 4096u, 12288u, 24576u, 36864u})
+    for (std::size_t bytes = around < 9 ? 0 : around - 9; bytes < around + 9; ++bytes)
+      for (const std::size_t skew : {0u, 1u, 7u})
+        for (const std::uint32_t before : {0u, 0x9e3779b9u}) {
+          const std::uint32_t right = crc32c_portable(&data[skew], bytes, before);
+          ASSERT_EQ(crc32c(&data[skew], bytes, before), right) << bytes << " at " << skew;
+          ASSERT_EQ(crc32c_streams(&data[skew], bytes, before), right) << bytes << " at " << skew;
+        }
+}
+
+TEST(crc32c, ContinuesAndCombines) {
+  std::mt19937 random(8);
+  std::vector<unsigned char> data(20000);
+  for (auto& byte : data) byte = static_cast<unsigned char>(random());
+  const std::uint32_t whole = crc32c(data.data(), data.size());
+  for (const std::size_t cut : {0u, 1u, 4095u, 12288u, 19999u, 20000u}) {
+    const std::uint32_t first = crc32c(data.data(), cut), second = crc32c(&data[0] + cut, data.size() - cut);
+    EXPECT_EQ(crc32c(&data[0] + cut, data.size() - cut, first), whole) << cut;
+    EXPECT_EQ(crc32c_combine(first, second, data.size() - cut), whole) << cut;
+  }
+}
+
+}  // namespace
+}  // namespace pl::arch

@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the built `peerlane store` as people do: a server, files in and out, the demo and the benchmark on the simulated GPU.
+
+usage: store_e2e.py OUT_FOLDER CASE        one function below for each case
+"""
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+OUT = ""
+
+
+class Done:
+    def __init__(self, process):
+        self.code, self.out, self.err = process.returncode, process.stdout, process.stderr
+
+
+def environment():
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("PEERLANE_")}
+    return {**variables, "PEERLANE_GPU": "sim", "PEERLANE_SIM_LOG": "off"}
+
+
+def run(*arguments, **more):
+    return Done(subprocess.run([os.path.join(OUT, "peerlane"), "store", *arguments], env={**environment(), **more}, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60))
+
+
+def check(condition, *facts):
+    if not condition:
+        raise AssertionError(" | ".join(str(fact) for fact in facts))
+
+
+def good(*arguments, **more):
+    done = run(*arguments, **more)
+    check(done.code == 0, arguments, done.code, done.out[-1500:], done.err[-1500:])
+    return done
+
+
+class Server:
+    """A server on a folder of its own; its first line says where it listens."""
+
+    def __init__(self, folder, *more):
+        self.data = os.path.join(folder, "data")
+        self.process = subprocess.Popen(
+            [os.path.join(OUT, "peerlane"), "store", "serve", "--data", self.data, "--listen", "127.0.0.1:0", "--arena", "64M",
+             "--chunk", "16M", "--log", os.path.join(folder, "log"), *more], env=environment(), stdout=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline()
+        check("TCP 127.0.0.1:" in line, line)
+        self.tcp = line.split("TCP ")[1].strip()
+        self.socket = os.path.join(self.data, "store.sock")
+
+    def __enter__(self):
+        return self
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        check(self.process.wait(30) == 0, "exit code", self.process.returncode)
+
+    def __exit__(self, kind, *_):
+        if kind is not None:
+            self.process.kill()
+            self.process.wait()
+        elif self.process.poll() is None:
+            self.stop()
+        self.process.stdout.close()
+
+
+def usage():
+    done = good("--help")
+    for name in ("serve", "put", "get", "ls", "find", "stat", "rm", "pool", "sync", "stats", "gpu-direct-demo", "perf"):
+        check(f"\n  {name} " in done.out, name, done.out)
+        check("Usage:" in good(name, "--help").out, name)
+    check(run("nonsense").code == 1)
+    check("PEERLANE_STORE" in run("ls").err)
+
+
+def files():
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = os.path.join(folder, "in"), os.path.join(folder, "out")
+        with open(source, "wb") as file:
+            file.write(os.urandom(3_000_001))
+        with Server(folder) as server:
+            for number, (where, path) in enumerate([(("--socket", server.socket), "shm-direct"),
+                                                    (("--socket", server.socket, "--no-shm"), "unix"),
+                                                    (("--connect", server.tcp), "tcp"), (("--data", server.data), "shm-direct")]):
+                key = f"key{number}"
+                done = good("put", "--make-pool", "models", key, source, *where, "--require-path", path)
+                check(f"path {path}, durable, version" in done.out, done.out)
+                good("get", "models", key, target, *where, "--verify")
+                with open(source, "rb") as one, open(target, "rb") as two:
+                    check(one.read() == two.read(), path)
+            check(run("put", "models", "k", source, "--connect", server.tcp, "--require-path", "shm-direct").code == 1)
+            check(run("get", "models", "nothing", target, "--socket", server.socket).code == 1)
+            server.stop()
+        with Server(folder) as server:  # everything is there after a restart
+            variables = {"PEERLANE_STORE": server.tcp}
+            check(good("ls", "models", **variables).out.split() == ["key0", "key1", "key2", "key3"])
+            good("get", "models", "key2", target, "--offset", "1000", "--length", "10", **variables)
+            check(os.path.getsize(target) == 10)
+            check("bytes 3000001" in good("stat", "models", "key1", **variables).out)
+            good("rm", "models", "key0", "key1", **variables)
+            check(run("rm", "models", "key0", **variables).code == 1)
+            check(good("find", "models", "--regex", "[23]$", **variables).out.split() == ["key2", "key3"])
+            good("sync", "models", **variables)
+            check("models" in good("ls", **variables).out)
+            check("peerlane_store_connections 1" in good("stats", **variables).out)
+            good("pool", "set", "models", "--quota", "1M", **variables)
+            check("quota" in run("put", "models", "more", source, **variables).err)
+            good("pool", "delete", "models", **variables)
+            check(run("ls", "models", **variables).code == 1)
+
+
+def schema():
+    made = json.loads(good("serve", "--print-schema").out)
+    check(made["additionalProperties"] is False and "data" in made["properties"], made)
+    validator = None
+    try:
+        import jsonschema
+        jsonschema.Draft202012Validator.check_schema(made)
+        validator = jsonschema.Draft202012Validator(made)
+    except ImportError:
+        print("the schema was not held against a validator: jsonschema is not installed for", sys.executable, "(python3-jsonschema)")
+    documents = (  # and what the program says; empty: nothing is wrong
+        ({"data": "d"}, ""),
+        ({"data": "d", "threads": 4, "admins": ["uid:0"], "chunk_bytes": 1 << 30, "log_level": "warn"}, ""),
+        ({"data": "d", "tls_certificate": "c", "tls_key": "k", "tls_client_authority": "a", "listen": "0.0.0.0:1"}, ""),
+        ({"data": "d", "treads": 4}, '"treads"'),
+        ({"data": "d", "threads": 65}, "from 1 to 64"),
+        ({"data": "d", "huge_pages": "yes"}, '"huge_pages"'),
+        ({"data": "d", "chunk_bytes": 5 << 20}, "a power of two"),
+        ({"data": "d", "extent_file_bytes": (5 << 20) + 1}, "a multiple of 4096"),
+        ({"data": "d", "log_level": "loud"}, "loud"),
+        ({"data": "d", "tls_key": "k"}, "tls_client_authority"),
+        (["data"], "not a JSON object"),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "config.json")
+        for document, problem in documents:
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(document, file)
+            done = run("serve", "--check", "--config", path)
+            check(done.code == (1 if problem else 0) and problem in done.err, document, done.code, done.err)
+            if validator:
+                check(validator.is_valid(document) == (not problem), document)
+        check("TLS" in run("serve", "--check", "--data", folder, "--listen", "0.0.0.0:0").err)
+
+
+def demo():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "result.json")
+        done = good("gpu-direct-demo", "--size", "6M", "--rounds", "2", "--require-path", "shm-direct", "--json", path)
+        for line in ("device(s) found", "device name = [", "GPU --> MCAS Throughput: ", "GPU <-- MCAS Throughput: ", "verified: every byte"):
+            check(line in done.out, line, done.out)
+        check(done.out.count("Viewed from GPU: 0x") == 3 and done.out.count("Viewed from GPU: 0xbb 0xbb 0xbb") == 2, done.out)
+        with open(path, encoding="utf-8") as file:
+            rows = [row for row in json.load(file)["rows"] if row["kind"] == "transfer"]
+        check([(row["direction"], row["path"], row["durability"]) for row in rows] ==
+              [("put", "shm-direct", "volatile"), ("get", "shm-direct", "volatile")], rows)
+        check("path unix, durable" in good("gpu-direct-demo", "--size", "1M", "--rounds", "1", "--no-shm", "--durability", "durable").out)
+
+
+def perf():
+    with tempfile.TemporaryDirectory() as folder, Server(folder) as server:
+        path = os.path.join(folder, "result.json")
+        tests = "put,get,erase,update,throughput,ycsb-a,ycsb-b,ycsb-c,ycsb-d,ycsb-e,ycsb-f"
+        good("perf", "--test", tests, "--server", server.socket, "--elements", "300", "--cores", "2", "--durability", "volatile", "--json", path)
+        with open(path, encoding="utf-8") as file:
+            rows = json.load(file)["rows"]
+        check([row["test"] for row in rows] == tests.split(","), rows)
+        check(all(row["operations"] >= 300 and row["failed"] == 0 and row["wrong"] == 0 for row in rows), rows)
+        good("perf", "--test", "llm", "--server", server.tcp, "--elements", "20", "--value_length", "300000", "--depth", "2")
+        done = good("perf", "--test", "get", "--server", server.socket, "--elements", "200", "--rate", "2000", "--json", path)
+        with open(path, encoding="utf-8") as file:
+            row = json.load(file)["rows"][0]
+        check(row["loop"] == "open" and 0.08 < row["seconds"] < 10, row, done.out)
+
+
+if __name__ == "__main__":
+    OUT = sys.argv[1]
+    globals()[sys.argv[2]]()

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "subcommand.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <cstring>
+
+namespace pl::tools {
+
+int run_subcommand(const invocation& call, const char* noun, std::span<const subcommand> all) {
+  const std::string word = call.arguments.empty() ? "-h" : call.arguments[0];
+  std::size_t widest = 0;
+  for (const auto& one : all) {
+    widest = std::max(widest, std::strlen(one.name));
+    if (word != one.name) continue;
+    invocation inner = call;
+    inner.program += std::string(" ") + one.name;
+    inner.arguments.erase(inner.arguments.begin());
+    return one.run(inner);
+  }
+  const bool is_help = word == "-h" || word == "--help";
+  std::FILE* to = is_help ? stdout : stderr;
+  if (!is_help) std::fprintf(to, "%s: there is no %s \"%s\"\n", call.program.c_str(), noun, word.c_str());
+  std::string capitals = noun;
+  for (char& letter : capitals) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  std::fprintf(to, "usage: %s %s [options]\n\n%ss:\n", call.program.c_str(), capitals.c_str(), noun);
+  for (const auto& one : all) std::fprintf(to, "  %-*s  %s\n", static_cast<int>(widest + 2), one.name, one.help);
+  return is_help && !call.arguments.empty() ? kExitOk : kExitFailed;
+}
+
+}  // namespace pl::tools
