@@ -55,6 +55,7 @@ client::~client() {
   }
   if (background_.joinable()) background_.join();
   lock_t hold(lock_);
+  current_.clear();  // nothing is sent any more
   for (auto& one : copies_) wait_for_copies(*one);
   const auto asked = asked_;
   for (const auto& [id, one] : asked)
@@ -252,6 +253,7 @@ void client::background() {
 
 void client::finish(const operation_ptr& one, int status, std::string text) {
   if (one->done()) return;
+  keep_rest_of_frame(*one);
   one->at = operation::stage::done;
   one->got.status = status;
   if (status != 0) one->got.text = std::move(text);

@@ -109,6 +109,7 @@ class client {
   void ask(operation& one, store_wire::opcode op, const store_wire::tail& fields);
   bool flush();  // by any thread
   bool send_next_data();
+  void keep_rest_of_frame(operation& one);
   bool read_some();
   bool parse_one();
   void* room_for_data(std::size_t& room);

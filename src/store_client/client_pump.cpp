@@ -150,6 +150,18 @@ bool client::send_next_data() {
   return true;
 }
 
+// The caller's memory is its own again when its operation has ended: what a frame that is half sent still needs of it is
+// kept here. At most one frame, and only of a put that is refused or late.
+void client::keep_rest_of_frame(operation& one) {
+  if (current_.of.get() != &one || one.mine.device) return;
+  const std::size_t head_bytes = current_.head.size();
+  const std::size_t body_done = current_.done > head_bytes ? current_.done - head_bytes : 0;
+  one.staging.assign(current_.body + body_done, current_.body + current_.body_bytes);
+  current_.body = one.staging.data();
+  current_.body_bytes -= body_done;
+  current_.done -= body_done;
+}
+
 void client::let_go(std::uint64_t pin, std::uint64_t bytes) {
   if (pin == 0 || !wire_) return;
   unpin_.push_back(pin);
@@ -603,8 +615,6 @@ void client::expire() {
   for (const auto& [id, one] : asked) {
     if (one->done() || one->deadline == clock::time_point::max() || now < one->deadline + (wire_ ? kGrace : kGrace * 0))
       continue;
-    // What a frame that is half sent takes from the caller's memory must still be there: the connection goes instead.
-    if (current_.of == one && !one->mine.device) lose_connection({ETIMEDOUT, "a put's time ended in the middle of a frame"});
     wait_for_copies(*one);
     std::string why =
         wire_ ? "the store did not answer in time" : "the store was not reached in time: " + lost_because_.message;

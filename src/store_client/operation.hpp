@@ -76,7 +76,7 @@ class operation {
   copy::completion copies;                        // get
   std::deque<std::shared_ptr<value_part>> parts;  // put: copied one by one, summed as they arrive; gone once in `sum`
   std::optional<std::uint32_t> sum;               // put: of what was copied into the arena
-  std::vector<std::byte> staging;                 // device memory over a socket: one frame
+  std::vector<std::byte> staging;  // one frame of device memory over a socket, or the rest of one after the end
   int attempts = 0;
   bool unpin_later = false;  // leave_to_stream: the copy is not over yet
 

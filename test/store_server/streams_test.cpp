@@ -114,9 +114,9 @@ TEST_F(store_streams, RefusalsLeaveTheConnectionAndTheSpaceAsTheyWere) {
 
 TEST_F(store_streams, AClientThatGoesInTheMiddleLeavesNothing) {
   {
+    const auto value = random_value(kLong, 1);  // outlives the put, which ends with its client
     const auto doomed = store_rig::open(rig_.over_tcp());
     ASSERT_TRUE(doomed->open_pool("p"));
-    const auto value = random_value(kLong, 1);
     const auto one = doomed->make_put(pool_, "k", memory_of(value), {});
     doomed->start(one);
     while (disk_used() == 0) doomed->test(one);
