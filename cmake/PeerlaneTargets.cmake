@@ -15,6 +15,11 @@ if(CMAKE_UNITY_BUILD)
   # Several sources in one unit (for half the time): what is a source's own then looks like an include's.
   target_compile_options(pl_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
 endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC collects its garbage later: a tenth of the compile time, for at most half a GiB a compiler.
+  target_compile_options(pl_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-expand=400> $<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=400000>)
+endif()
 if(PEERLANE_SANITIZE)
   target_compile_options(pl_options INTERFACE -fsanitize=${PEERLANE_SANITIZE} -fno-sanitize-recover=all)
   target_link_options(pl_options INTERFACE -fsanitize=${PEERLANE_SANITIZE})
@@ -55,6 +60,9 @@ function(pl_test name)
   # Tests run where they are built, and find shared libraries of ours there.
   set_target_properties(${name} PROPERTIES BUILD_WITH_INSTALL_RPATH OFF PL_TEST_CODE ON)
   target_link_libraries(${name} PRIVATE ${ARG_LIBS} pl_options GTest::gtest GTest::gtest_main)
+  if(PEERLANE_PCH AND NOT "${ARG_SOURCES}" MATCHES "\\.c(;|$)")  # the headers are C++
+    target_precompile_headers(${name} REUSE_FROM pl_test_headers)
+  endif()
   include(GoogleTest)
   # Only what is set: an empty value would shift the properties behind it.
   set(properties TIMEOUT ${ARG_TIMEOUT} SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
