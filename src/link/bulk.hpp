@@ -72,6 +72,8 @@ struct transfer_state {
   bool is_withdrawn = false;  // network: nothing more comes or goes
   bool is_direct = false;     // network: parts lie in the message's own memory
   bool is_raw_gpu = false;
+  bool is_retracted = false;  // network, sender: its cancelling was asked for; the receiver answers
+  remote_data data;           // network, receiver: what UCX moves, or has to be told at the end that it is not wanted
 
   // network: parts under way, in order of their offsets modulo their number
   struct part : bulk_part {

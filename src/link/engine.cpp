@@ -195,7 +195,13 @@ engine::~engine() {
     drop_rings(each);
     shm_outbox::close(each.lane_out);
     shm_outbox::close(each.lane_in);
+    each.early.clear();
   }
+  // What nobody has received: its senders were told that this process leaves.
+  operations_.for_each([](operation& each) {
+    each.data.reset();
+    if (each.transfer != nullptr) each.transfer->data.reset();
+  });
   fabric_.reset();
 }
 
@@ -310,6 +316,7 @@ void engine::on_departed(packet& what, int code) {
     if (of.is_released) of.home->operations_.give_back(of);
     return;
   }
+  if (what.in_place != nullptr) return of.home->on_let_go(of, code);
   const bool is_whole = what.head.kind == frame_kind::eager || what.head.kind == frame_kind::reply_eager;
   if (code != 0) of.home->end(of, code, "the peer is gone");
   else if (is_whole) of.home->end(of, what.outcome, what.outcome == 0 ? "" : "the memory of the message could not be read");
@@ -350,6 +357,15 @@ void engine::on_packet(const std::byte* whole, std::size_t bytes) {
   std::memcpy(&head, whole, sizeof head);
   std::memcpy(&outcome, whole + bytes - sizeof outcome, sizeof outcome);
   accept(head, whole + sizeof head, bytes - kLeast, outcome);
+  arriving_.reset();
+}
+
+// As if its sender had offered host memory, and UCX can bring it besides.
+void engine::on_remote(const frame& head, remote_data what) {
+  const bulk_offer offer;
+  arriving_ = std::move(what);
+  accept(head, reinterpret_cast<const std::byte*>(&offer), sizeof offer, 0);
+  arriving_.reset();
 }
 
 void engine::accept(const frame& head, const std::byte* payload, std::size_t bytes, int outcome) {
@@ -363,7 +379,7 @@ void engine::accept(const frame& head, const std::byte* payload, std::size_t byt
     std::memcpy(whole.data(), &head, sizeof head);
     std::memcpy(whole.data() + sizeof head, &outcome, sizeof outcome);
     if (bytes != 0) std::memcpy(whole.data() + sizeof head + sizeof outcome, payload, bytes);
-    from.early.emplace(head.sequence, std::move(whole));
+    from.early.emplace(head.sequence, early_packet{std::move(whole), std::move(arriving_)});
     return;
   }
   if (++from.received == 1 && fabric_ != nullptr && !from.is_same_node) fabric_->keep_connections(from.rank);
@@ -371,7 +387,8 @@ void engine::accept(const frame& head, const std::byte* payload, std::size_t byt
   while (!from.early.empty()) {
     const auto next = from.early.find(from.received);
     if (next == from.early.end()) break;
-    const byte_string whole = std::move(next->second);
+    const byte_string whole = std::move(next->second.whole);
+    arriving_ = std::move(next->second.data);
     from.early.erase(next);
     ++from.received;
     frame then;

@@ -10,7 +10,7 @@
 
 namespace pl::link {
 
-constexpr std::uint32_t kProtocol = 0x504c0002;
+constexpr std::uint32_t kProtocol = 0x504c0003;
 
 enum class frame_kind : std::uint8_t {
   eager,         // a message with its data
@@ -34,7 +34,7 @@ enum class frame_kind : std::uint8_t {
 
 struct frame {
   frame_kind kind = frame_kind::hello;
-  std::uint8_t reserved = 0;
+  std::uint8_t is_remote = 0;  // an announcement with which UCX's own came, which takes more room at the receiver
   std::uint16_t gpu = 0;       // short name of the GPU that the sender last used, 0 unknown: to see whether it is shared
   std::uint32_t source = 0;    // rank
   std::uint32_t sequence = 0;  // of the frames from one process to another: lanes may overtake each other
