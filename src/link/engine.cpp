@@ -303,6 +303,9 @@ void engine::depart_operation(operation& what, frame_kind kind, std::size_t payl
   what.out.head.op = what.id();
   what.out.payload = payload;
   what.out.read = read;
+  const bool is_data = kind == frame_kind::eager || kind == frame_kind::put_eager || kind == frame_kind::reply_eager;
+  what.out.is_plain = !is_data || !what.at.is_device;
+  what.out.plain = !what.out.is_plain ? nullptr : is_data ? copy::host_pointer(what.at.address) : &what.transfer->offer;
   what.out.done = &engine::on_departed;
   what.is_departing = true;
   depart(what.peer, what.out);
@@ -338,6 +341,8 @@ void engine::control(int to, frame head, const void* data, std::size_t bytes) {
   auto& taken = *std::exchange(free_control_, free_control_->next);
   taken.head = head;
   taken.payload = bytes;
+  taken.is_plain = true;
+  taken.plain = taken.inline_data.data();
   barrier_frames_ += head.kind == frame_kind::barrier ? 1 : 0;
   if (bytes != 0) std::memcpy(taken.inline_data.data(), data, bytes);
   depart(to, taken);
@@ -350,13 +355,24 @@ void engine::on_control_sent(packet& what, int) {  // a failure is the endpoint'
 }
 
 void engine::on_packet(const std::byte* whole, std::size_t bytes) {
-  constexpr std::size_t kLeast = sizeof(frame) + sizeof(trailer);
-  if (bytes < kLeast) return;
   frame head;
   trailer outcome;
-  std::memcpy(&head, whole, sizeof head);
+  if (bytes < sizeof head.kind) return;
+  std::memcpy(&head.kind, whole, sizeof head.kind);
+  const std::size_t head_bytes = frame_bytes(head.kind), least = head_bytes + sizeof outcome;
+  if (bytes < least) return;
+  std::memcpy(&head, whole, head_bytes);
   std::memcpy(&outcome, whole + bytes - sizeof outcome, sizeof outcome);
-  accept(head, whole + sizeof head, bytes - kLeast, outcome);
+  accept(head, whole + head_bytes, bytes - least, outcome);
+  arriving_.reset();
+}
+
+void engine::on_plain(const void* from, std::size_t head_bytes, const std::byte* payload, std::size_t bytes) {
+  frame head;
+  if (head_bytes > sizeof head || head_bytes < frame_bytes(frame_kind::eager)) return;
+  std::memcpy(static_cast<void*>(&head), from, head_bytes);
+  if (head_bytes != frame_bytes(head.kind)) return;
+  accept(head, payload, bytes, 0);
   arriving_.reset();
 }
 

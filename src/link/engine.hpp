@@ -132,7 +132,7 @@ struct engine final : fabric::listener {
   status cancel(operation& what);
 
   // ---- network_way.cpp
-  bool is_for_rendezvous(int to, const memory& from);
+  bool is_for_rendezvous(int to, const memory& from) const;
 
   // ---- remote.cpp
   result<window::key_t> expose(const buffer& what);
@@ -160,6 +160,7 @@ struct engine final : fabric::listener {
   friend class messenger;
   // engine.cpp
   void on_packet(const std::byte* whole, std::size_t bytes) override;
+  void on_plain(const void* head, std::size_t head_bytes, const std::byte* payload, std::size_t bytes) override;
   void on_remote(const frame& head, remote_data what) override;
   void accept(const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
   bool push(peer_state& to, packet& what);
@@ -242,7 +243,7 @@ struct engine final : fabric::listener {
   void start_network_receive(operation& to, const peer_state& from, const bulk_offer& offer);
   void advance_network_send(operation& of);
   void advance_network_receive(operation& of);
-  bool is_for_rendezvous(const operation& what) { return is_for_rendezvous(what.peer, what.at); }
+  bool is_for_rendezvous(const operation& what) const { return is_for_rendezvous(what.peer, what.at); }
   void announce_in_place(operation& what, frame_kind kind);
   void on_let_go(operation& of, int code);
   void receive_in_place(operation& to);

@@ -25,6 +25,10 @@ struct packet {
   int (*read)(packet& from, std::size_t offset, void* to, std::size_t bytes) = nullptr;
   void (*done)(packet& what, int code) = nullptr;
   trailer outcome = 0;
+  // The payload lies at `plain`, in host memory, until done() is called: nothing is read through `read`, and no trailer
+  // travels.
+  bool is_plain = false;
+  const void* plain = nullptr;
   // Not null: the frame goes as an announcement, and UCX moves these bytes of host memory once the receiver asks for them;
   // done() is called when it has them or has let go of them. There is no payload then.
   const void* in_place = nullptr;
@@ -76,6 +80,8 @@ class fabric {
    public:
     // `bytes` of a packet, as packed.
     virtual void on_packet(const std::byte* whole, std::size_t bytes) = 0;
+    // The same of a plain packet.
+    virtual void on_plain(const void* head, std::size_t head_bytes, const std::byte* payload, std::size_t bytes) = 0;
     // The frame of a packet whose bytes wait at their sender.
     virtual void on_remote(const frame& head, remote_data what) = 0;
     virtual void on_lost(int rank, const char* reason) = 0;
@@ -102,6 +108,7 @@ class fabric {
     auto& of = peers_[static_cast<std::size_t>(rank)];
     of.address = std::move(address);
     of.ports = ports;
+    guard_.add_peer(ports);
   }
   // Programs that this process starts do not inherit the connections with this rank: once they exist.
   void keep_connections(int rank) const { close_on_exec_connections(ports_, peers_[static_cast<std::size_t>(rank)].ports); }
@@ -145,6 +152,8 @@ class fabric {
   static void on_bulk_received(void* request, ucs_status_t code, const ucp_tag_recv_info_t* info, void* user);
   static ucs_status_t on_message(void* self, const void* head, size_t head_bytes, void* data, size_t bytes,
                                  const ucp_am_recv_param_t* how);
+  static ucs_status_t on_plain(void* self, const void* head, size_t head_bytes, void* data, size_t bytes,
+                               const ucp_am_recv_param_t* how);
   static ucs_status_t on_announcement(void* self, const void* head, size_t head_bytes, void* data, size_t bytes,
                                       const ucp_am_recv_param_t* how);
   static void on_remote_received(void* request, ucs_status_t code, size_t bytes, void* user);
@@ -159,6 +168,7 @@ class fabric {
   bool has_gpu_lanes_ = false;
   byte_string address_;
   port_list ports_{};
+  exec_guard guard_;
   std::vector<peer> peers_;
   std::vector<void*> closing_;
   void* arriving_ = nullptr;  // descriptor of the announcement whose callback runs, until it is let go

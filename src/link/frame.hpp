@@ -40,12 +40,19 @@ struct frame {
   std::uint32_t sequence = 0;  // of the frames from one process to another: lanes may overtake each other
   std::int32_t code = 0;
   std::uint64_t tag = 0;
-  std::uint64_t bytes = 0;    // of the message
+  std::uint64_t bytes = 0;   // of the message
+  std::uint64_t credit = 0;  // cost of all messages of the receiver that the sender's side has taken so far
+  // What follows does not travel with `eager`.
   std::uint64_t op = 0;       // the sender's operation
   std::uint64_t peer_op = 0;  // the receiver's
-  std::uint64_t credit = 0;   // cost of all messages of the receiver that the sender's side has taken so far
 };
 static_assert(sizeof(frame) == 56);
+
+// Of a frame as it travels over the network. A message of 8 KiB fits one of UCX's packets over verbs, of 8256 bytes, that
+// way.
+constexpr std::size_t frame_bytes(frame_kind kind) noexcept {
+  return kind == frame_kind::eager ? offsetof(frame, op) : sizeof(frame);
+}
 
 using trailer = std::int32_t;
 

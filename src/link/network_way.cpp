@@ -64,8 +64,8 @@ void engine::end_part(operation& of, transfer_state::part& part) {
 // host memory and fits there; else it orders parts, as of other announcements, and lets go of UCX's at the end. Either way
 // the send ends when UCX does.
 
-bool engine::is_for_rendezvous(int to, const memory& from) {
-  if (from.is_device || fabric_ == nullptr || peer(to).is_same_node) return false;
+bool engine::is_for_rendezvous(int to, const memory& from) const {
+  if (from.is_device || fabric_ == nullptr || peers_[static_cast<std::size_t>(to)].is_same_node) return false;
   using way = messenger_options::rendezvous_t;
   return options_.rendezvous == way::always || (options_.rendezvous == way::automatic && fabric_->has_rdma_lane(to));
 }
@@ -85,6 +85,7 @@ void engine::on_let_go(operation& of, int code) {
     // The same announcement, without UCX's. The receiver counts its room as if it had come with it.
     of.out.in_place = nullptr;
     of.out.payload = sizeof state.offer;
+    of.out.plain = &state.offer;
     of.out.read = &read_offer;
     of.is_departing = true;
     return fabric_->send(of.peer, of.out);

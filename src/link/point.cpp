@@ -30,7 +30,8 @@ int read_message(packet& from, std::size_t offset, void* to, std::size_t bytes) 
 }  // namespace
 
 std::size_t engine::eager_limit(const memory& from, const peer_state& to) const {
-  if (!from.is_device) return to.is_same_node ? limits_.eager_host : limits_.eager_host_network;
+  if (!from.is_device && to.is_same_node) return limits_.eager_host;
+  if (!from.is_device) return fabric_->has_rdma_lane(to.rank) ? limits_.eager_host_rdma : limits_.eager_host_network;
   if (is_gpu_shared_) return limits_.eager_shared_gpu;
   return to.is_same_node ? limits_.eager_device : limits_.eager_device_network;
 }
