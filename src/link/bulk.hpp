@@ -21,6 +21,7 @@ struct bulk_offer {
   bool is_device = false;
   bool has_ipc = false;
   bool has_ring = false;
+  bool is_staged = false;        // network: its sender copies the message, host memory that UCX cannot have read
   bool has_pull = false;         // the receiver may try to read the message at `address`
   std::uint64_t address = 0;     // of the message in host memory
   std::uint64_t buffer_id = 0;   // CUDA's, of the exported allocation

@@ -84,6 +84,7 @@ void engine::on_let_go(operation& of, int code) {
   if (code == kNotInPlace && of.state == operation_state::waiting) {
     // The same announcement, without UCX's. The receiver counts its room as if it had come with it.
     of.out.in_place = nullptr;
+    state.offer.is_staged = true;
     of.out.payload = sizeof state.offer;
     of.out.plain = &state.offer;
     of.out.read = &read_offer;
@@ -122,12 +123,12 @@ void engine::start_network_send(operation& what, const start_order& order) {
   state.first_tag = order.first_tag;
   state.granted = order.granted;
   state.is_raw_gpu = order.is_raw_gpu && what.at.is_device;
-  state.is_direct = !what.at.is_device || state.is_raw_gpu;
+  state.is_direct = !(what.at.is_device || state.offer.is_staged) || state.is_raw_gpu;
   if (state.chunk == 0 || (!state.is_direct && state.chunk > pinned_->chunk_bytes())) {
     state.code = EPROTO;
     state.wanted = 0;
   }
-  state.is_raw_gpu || !what.at.is_device ? ++counts_.ucx_direct : ++counts_.network_ring;
+  state.is_direct ? ++counts_.ucx_direct : ++counts_.network_ring;
   g_live_network.add(state.wanted);
   moving_.push_back(&what);
   advance_network_send(what);
@@ -204,7 +205,7 @@ void engine::start_network_receive(operation& to, const peer_state& from, const 
   const bool is_raw = has_gpu_memory && from.can_take_gpu_pointers;
   state.is_raw_gpu = is_raw && to.at.is_device;
   state.is_direct = !to.at.is_device || is_raw;
-  state.chunk = has_gpu_memory && !is_raw ? limits_.network_chunk_bytes : state.wanted;
+  state.chunk = (has_gpu_memory && !is_raw) || offer.is_staged ? limits_.network_chunk_bytes : state.wanted;
   state.first_tag = next_bulk_tag_;
   next_bulk_tag_ += (state.wanted + state.chunk - 1) / state.chunk;
   moving_.push_back(&to);
