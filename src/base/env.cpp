@@ -46,6 +46,8 @@ constexpr std::array kVariables = {
     env_variable{"PEERLANE_LINK_IPC", env_type::boolean, "", "1", "", "0: no CUDA IPC between processes of a node"},
     env_variable{"PEERLANE_LINK_PULL", env_type::boolean, "", "1", "",
                  "0: processes of a node do not read each other's host memory; messages pass through shared memory"},
+    env_variable{"PEERLANE_LINK_UCX_RENDEZVOUS", env_type::choice, "", "auto", "auto|never|always",
+                 "large messages from host memory by UCX's own rendezvous; auto: where UCX has RDMA to the peer"},
     env_variable{"PEERLANE_LINK_GPU_LANES", env_type::boolean, "", "1", "",
                  "0: UCX is never given GPU pointers, also where it has RDMA lanes for them"},
     env_variable{"PEERLANE_LINK_EAGER_LIMIT", env_type::size_bytes, "bytes", "0", "",

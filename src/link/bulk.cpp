@@ -10,17 +10,14 @@
 #include "text.hpp"
 
 namespace pl::link {
-namespace {
 
-int read_offer(packet& from, std::size_t offset, void* to, std::size_t bytes) {
+// ---- The sender
+
+int engine::read_offer(packet& from, std::size_t offset, void* to, std::size_t bytes) {
   const auto& what = *static_cast<const operation*>(from.owner);
   std::memcpy(to, reinterpret_cast<const std::byte*>(&what.transfer->offer) + offset, bytes);
   return 0;
 }
-
-}  // namespace
-
-// ---- The sender
 
 // What the driver says of it; null for host memory.
 std::optional<cu::pointer_info> engine::describe_gpu(const memory& what, transfer_state& into) {
@@ -36,6 +33,7 @@ void engine::announce(operation& what, frame_kind kind) {
   what.transfer = std::make_unique<transfer_state>();
   auto& offer = what.transfer->offer;
   auto& to = peer(what.peer);
+  if (is_for_rendezvous(what)) return announce_in_place(what, kind);
   offer.is_device = what.at.is_device;
   const auto info = describe_gpu(what.at, *what.transfer);
   if (to.is_same_node && open_ring_out(to)) {
@@ -99,6 +97,10 @@ void engine::on_finish(const frame& head) {
       return abandon_parts(*what);
     }
     --peer(what->peer).in.expected;
+  } else if (what->is_departing && what->out.in_place != nullptr) {
+    what->transfer->is_confirmed = true;  // UCX has the last word: until then its peer may read the memory
+    what->transfer->confirmed_code = head.code;
+    return;
   }
   end(*what, head.code, head.code == ECANCELED ? "cancelled" : head.code != 0 ? "the receiver's side failed" : "");
 }
@@ -125,7 +127,7 @@ bulk_way engine::choose_way(const operation& to, const peer_state& from, const b
 }
 
 void engine::receive_announced(operation& to, int from, const bulk_offer& offer, std::uint64_t bytes,
-                               std::uint64_t sender_op) {
+                               std::uint64_t sender_op, remote_data data) {
   auto& source = peer(from);
   to.peer = from;
   to.peer_op = sender_op;
@@ -135,6 +137,7 @@ void engine::receive_announced(operation& to, int from, const bulk_offer& offer,
   to.transfer = std::make_unique<transfer_state>();
   to.transfer->wanted = to.moved;
   to.transfer->is_receive = true;
+  to.transfer->data = std::move(data);
   describe_gpu(to.at, *to.transfer);
   if (to.moved == 0) return finish_receive(to, 0);
   const auto way = to.transfer->way = choose_way(to, source, offer);

@@ -21,6 +21,7 @@ struct bulk_offer {
   bool is_device = false;
   bool has_ipc = false;
   bool has_ring = false;
+  bool is_staged = false;        // network: its sender copies the message, host memory that UCX cannot have read
   bool has_pull = false;         // the receiver may try to read the message at `address`
   std::uint64_t address = 0;     // of the message in host memory
   std::uint64_t buffer_id = 0;   // CUDA's, of the exported allocation
@@ -72,6 +73,8 @@ struct transfer_state {
   bool is_withdrawn = false;  // network: nothing more comes or goes
   bool is_direct = false;     // network: parts lie in the message's own memory
   bool is_raw_gpu = false;
+  bool is_retracted = false;  // network, sender: its cancelling was asked for; the receiver answers
+  remote_data data;           // network, receiver: what UCX moves, or has to be told at the end that it is not wanted
 
   // network: parts under way, in order of their offsets modulo their number
   struct part : bulk_part {

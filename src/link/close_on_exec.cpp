@@ -3,12 +3,21 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <pthread.h>
+#include <sched.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstddef>
+#include <cstring>
 #include <filesystem>
+#include <mutex>
 #include <string>
+#include <utility>
 
 namespace pl::link {
 namespace {
@@ -66,6 +75,100 @@ void close_on_exec_connections(const port_list& own, const port_list& theirs) {
   for (const int fd : open_descriptors())
     if (!is_marked(fd) && (has_port(own, port_of(fd, &getsockname)) || has_port(theirs, port_of(fd, &getpeername))))
       fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
+// ---- In a forked child. Only it sees its descriptors as they are: a look before the fork misses what UCX's thread accepts
+// meanwhile.
+
+namespace {
+
+// Held while the list changes, and over a fork, so that the child finds it whole.
+std::mutex g_list_mutex;
+exec_guard* g_list = nullptr;
+thread_local bool t_is_held_over_fork = false;  // the thread that forks is the one that the child has
+
+// Without the heap, of which a child of many threads knows nothing.
+template <class Body>
+void for_each_descriptor(Body body) {
+  struct entry {  // the kernel's linux_dirent64
+    std::uint64_t inode;
+    std::int64_t offset;
+    std::uint16_t bytes;
+    std::uint8_t type;
+    char name[1];
+  };
+  const int folder = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return;
+  alignas(entry) char buffer[4096];
+  for (long filled; (filled = syscall(SYS_getdents64, folder, buffer, sizeof buffer)) > 0;)
+    for (long at = 0; at < filled;) {
+      const auto& one = *reinterpret_cast<const entry*>(buffer + at);
+      const char* const name = buffer + at + offsetof(entry, name);
+      if (int fd = -1; std::from_chars(name, name + strlen(name), fd).ec == std::errc() && fd != folder) body(fd);
+      at += one.bytes;
+    }
+  close(folder);
+}
+
+}  // namespace
+
+exec_guard::exec_guard() {
+  static std::once_flag once;
+  // Taken back by the C library when this library is unloaded.
+  std::call_once(once, [] { pthread_atfork(before_fork, in_parent, in_child); });
+  const std::lock_guard lock(g_list_mutex);
+  next_ = g_list;
+  g_list = this;
+}
+
+exec_guard::~exec_guard() {
+  const std::lock_guard lock(g_list_mutex);
+  exec_guard** at = &g_list;
+  while (*at != this) at = &(*at)->next_;
+  *at = next_;
+}
+
+void exec_guard::add(sorted_ports& to, const port_list& ports) {
+  const std::lock_guard lock(g_list_mutex);
+  for (const auto port : ports)
+    if (const auto at = std::lower_bound(to.begin(), to.end(), port); port != 0 && (at == to.end() || *at != port))
+      to.insert(at, port);
+}
+
+// Others hold it for a moment only. A fork in a signal's handler may have interrupted its own thread there: then the child
+// does without.
+void exec_guard::before_fork() {
+  constexpr int kTries = 10000;
+  for (int i = 0; i < kTries; ++i) {
+    if (g_list_mutex.try_lock()) {
+      t_is_held_over_fork = true;
+      return;
+    }
+    sched_yield();
+  }
+}
+
+void exec_guard::in_parent() {
+  if (!std::exchange(t_is_held_over_fork, false)) return;
+  g_list_mutex.unlock();
+}
+
+void exec_guard::in_child() {
+  if (!t_is_held_over_fork) return;
+  const int before = errno;
+  if (g_list != nullptr) for_each_descriptor(mark);
+  errno = before;
+  in_parent();
+}
+
+void exec_guard::mark(int fd) {
+  if (is_marked(fd)) return;
+  const auto own = port_of(fd, &getsockname), theirs = port_of(fd, &getpeername);
+  for (const exec_guard* each = g_list; each != nullptr; each = each->next_) {
+    const bool is_ours = (own != 0 && std::binary_search(each->own_.begin(), each->own_.end(), own)) ||
+                         (theirs != 0 && std::binary_search(each->theirs_.begin(), each->theirs_.end(), theirs));
+    if (is_ours) fcntl(fd, F_SETFD, FD_CLOEXEC);
+  }
 }
 
 }  // namespace pl::link

@@ -21,4 +21,27 @@ port_list close_on_exec_since(const std::vector<int>& before);
 // Marks the TCP connections that came in on one of the ports `own`, or went out to one of `theirs`.
 void close_on_exec_connections(const port_list& own, const port_list& theirs);
 
+// For as long as it lives, what UCX accepts or opens later is not inherited by programs either that a forked child becomes:
+// each child of fork() marks what it finds, before it runs. A child of vfork() or posix_spawn() runs no such code: of what
+// UCX's thread has accepted since the last look it inherits a copy. Thread-safe.
+class exec_guard {
+ public:
+  exec_guard();
+  ~exec_guard();
+  exec_guard(const exec_guard&) = delete;
+  exec_guard& operator=(const exec_guard&) = delete;
+  void add_own(const port_list& ports) { add(own_, ports); }
+  void add_peer(const port_list& ports) { add(theirs_, ports); }
+
+ private:
+  using sorted_ports = std::vector<std::uint16_t>;
+  static void add(sorted_ports& to, const port_list& ports);
+  static void before_fork();
+  static void in_parent();
+  static void in_child();
+  static void mark(int fd);
+  sorted_ports own_, theirs_;
+  exec_guard* next_ = nullptr;
+};
+
 }  // namespace pl::link

@@ -103,8 +103,8 @@ crossovers crossovers::from(const messenger_options& wanted, const copy::cost_ta
   crossovers out;
   const auto near = messages != nullptr ? messages->near : std::nullopt;
   const auto far = messages != nullptr ? messages->far : std::nullopt;
-  if (near) out.eager_host = out.eager_host_network = host_crossing(*near);
-  if (far) out.eager_host_network = host_crossing(*far);
+  if (near) out.eager_host = out.eager_host_network = out.eager_host_rdma = host_crossing(*near);
+  if (far) out.eager_host_network = out.eager_host_rdma = host_crossing(*far);
   if (costs != nullptr) {
     out.origin = "from the copy planner's costs";
     const message_costs here = near.value_or(message_costs{});
@@ -122,11 +122,11 @@ crossovers crossovers::from(const messenger_options& wanted, const copy::cost_ta
     out.origin = (costs != nullptr ? out.origin + " and " : "from ") + "what messages cost here (" + messages->origin +
                  words_of("node", near) + words_of("network", far) + ")";
   if (wanted.eager_limit != 0)
-    out.eager_host = out.eager_host_network = out.eager_device = out.eager_device_network = out.eager_shared_gpu =
-        wanted.eager_limit;
+    out.eager_host = out.eager_host_network = out.eager_host_rdma = out.eager_device = out.eager_device_network =
+        out.eager_shared_gpu = wanted.eager_limit;
   if (wanted.gdr_send_limit != 0) out.eager_device = out.eager_device_network = out.eager_shared_gpu = wanted.gdr_send_limit;
-  for (auto* limit :
-       {&out.eager_host, &out.eager_host_network, &out.eager_device, &out.eager_device_network, &out.eager_shared_gpu})
+  for (auto* limit : {&out.eager_host, &out.eager_host_network, &out.eager_host_rdma, &out.eager_device,
+                      &out.eager_device_network, &out.eager_shared_gpu})
     *limit = std::min(*limit, kMostEager);
   out.ipc_from = wanted.ipc_threshold != 0 ? wanted.ipc_threshold : out.eager_device;
   if (wanted.ipc_threshold != 0) out.ipc_to_host_from = wanted.ipc_threshold;

@@ -195,7 +195,13 @@ engine::~engine() {
     drop_rings(each);
     shm_outbox::close(each.lane_out);
     shm_outbox::close(each.lane_in);
+    each.early.clear();
   }
+  // What nobody has received: its senders were told that this process leaves.
+  operations_.for_each([](operation& each) {
+    each.data.reset();
+    if (each.transfer != nullptr) each.transfer->data.reset();
+  });
   fabric_.reset();
 }
 
@@ -297,6 +303,9 @@ void engine::depart_operation(operation& what, frame_kind kind, std::size_t payl
   what.out.head.op = what.id();
   what.out.payload = payload;
   what.out.read = read;
+  const bool is_data = kind == frame_kind::eager || kind == frame_kind::put_eager || kind == frame_kind::reply_eager;
+  what.out.is_plain = !is_data || !what.at.is_device;
+  what.out.plain = !what.out.is_plain ? nullptr : is_data ? copy::host_pointer(what.at.address) : &what.transfer->offer;
   what.out.done = &engine::on_departed;
   what.is_departing = true;
   depart(what.peer, what.out);
@@ -310,6 +319,7 @@ void engine::on_departed(packet& what, int code) {
     if (of.is_released) of.home->operations_.give_back(of);
     return;
   }
+  if (what.in_place != nullptr) return of.home->on_let_go(of, code);
   const bool is_whole = what.head.kind == frame_kind::eager || what.head.kind == frame_kind::reply_eager;
   if (code != 0) of.home->end(of, code, "the peer is gone");
   else if (is_whole) of.home->end(of, what.outcome, what.outcome == 0 ? "" : "the memory of the message could not be read");
@@ -331,6 +341,8 @@ void engine::control(int to, frame head, const void* data, std::size_t bytes) {
   auto& taken = *std::exchange(free_control_, free_control_->next);
   taken.head = head;
   taken.payload = bytes;
+  taken.is_plain = true;
+  taken.plain = taken.inline_data.data();
   barrier_frames_ += head.kind == frame_kind::barrier ? 1 : 0;
   if (bytes != 0) std::memcpy(taken.inline_data.data(), data, bytes);
   depart(to, taken);
@@ -343,13 +355,33 @@ void engine::on_control_sent(packet& what, int) {  // a failure is the endpoint'
 }
 
 void engine::on_packet(const std::byte* whole, std::size_t bytes) {
-  constexpr std::size_t kLeast = sizeof(frame) + sizeof(trailer);
-  if (bytes < kLeast) return;
   frame head;
   trailer outcome;
-  std::memcpy(&head, whole, sizeof head);
+  if (bytes < sizeof head.kind) return;
+  std::memcpy(&head.kind, whole, sizeof head.kind);
+  const std::size_t head_bytes = frame_bytes(head.kind), least = head_bytes + sizeof outcome;
+  if (bytes < least) return;
+  std::memcpy(&head, whole, head_bytes);
   std::memcpy(&outcome, whole + bytes - sizeof outcome, sizeof outcome);
-  accept(head, whole + sizeof head, bytes - kLeast, outcome);
+  accept(head, whole + head_bytes, bytes - least, outcome);
+  arriving_.reset();
+}
+
+void engine::on_plain(const void* from, std::size_t head_bytes, const std::byte* payload, std::size_t bytes) {
+  frame head;
+  if (head_bytes > sizeof head || head_bytes < frame_bytes(frame_kind::eager)) return;
+  std::memcpy(static_cast<void*>(&head), from, head_bytes);
+  if (head_bytes != frame_bytes(head.kind)) return;
+  accept(head, payload, bytes, 0);
+  arriving_.reset();
+}
+
+// As if its sender had offered host memory, and UCX can bring it besides.
+void engine::on_remote(const frame& head, remote_data what) {
+  const bulk_offer offer;
+  arriving_ = std::move(what);
+  accept(head, reinterpret_cast<const std::byte*>(&offer), sizeof offer, 0);
+  arriving_.reset();
 }
 
 void engine::accept(const frame& head, const std::byte* payload, std::size_t bytes, int outcome) {
@@ -363,7 +395,7 @@ void engine::accept(const frame& head, const std::byte* payload, std::size_t byt
     std::memcpy(whole.data(), &head, sizeof head);
     std::memcpy(whole.data() + sizeof head, &outcome, sizeof outcome);
     if (bytes != 0) std::memcpy(whole.data() + sizeof head + sizeof outcome, payload, bytes);
-    from.early.emplace(head.sequence, std::move(whole));
+    from.early.emplace(head.sequence, early_packet{std::move(whole), std::move(arriving_)});
     return;
   }
   if (++from.received == 1 && fabric_ != nullptr && !from.is_same_node) fabric_->keep_connections(from.rank);
@@ -371,7 +403,8 @@ void engine::accept(const frame& head, const std::byte* payload, std::size_t byt
   while (!from.early.empty()) {
     const auto next = from.early.find(from.received);
     if (next == from.early.end()) break;
-    const byte_string whole = std::move(next->second);
+    const byte_string whole = std::move(next->second.whole);
+    arriving_ = std::move(next->second.data);
     from.early.erase(next);
     ++from.received;
     frame then;

@@ -66,6 +66,12 @@ struct ring_end {
   unsigned expected = 0;                                   // in: transfers that have been ordered
 };
 
+// Came before others that its sender had sent before it.
+struct early_packet {
+  byte_string whole;
+  remote_data data;
+};
+
 struct peer_state {
   int rank = -1;
   bool is_same_node = false;
@@ -76,7 +82,7 @@ struct peer_state {
   std::uint16_t gpu = 0;
   pid_t pid = 0;
   std::uint32_t sent = 0, received = 0;  // frames
-  std::map<std::uint32_t, byte_string> early;
+  std::map<std::uint32_t, early_packet> early;
   std::uint64_t sent_cost = 0, granted_cost = 0, taken_cost = 0, told_cost = 0;
   intrusive_list<operation, &operation::in_queue> waiting_sends;
   std::uint64_t barriers = 0;
@@ -125,6 +131,9 @@ struct engine final : fabric::listener {
   void discard(operation& arrival);
   status cancel(operation& what);
 
+  // ---- network_way.cpp
+  bool is_for_rendezvous(int to, const memory& from) const;
+
   // ---- remote.cpp
   result<window::key_t> expose(const buffer& what);
   void end_window(std::uint32_t id);
@@ -151,6 +160,8 @@ struct engine final : fabric::listener {
   friend class messenger;
   // engine.cpp
   void on_packet(const std::byte* whole, std::size_t bytes) override;
+  void on_plain(const void* head, std::size_t head_bytes, const std::byte* payload, std::size_t bytes) override;
+  void on_remote(const frame& head, remote_data what) override;
   void accept(const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
   bool push(peer_state& to, packet& what);
   bool read_lane(peer_state& from);
@@ -186,8 +197,10 @@ struct engine final : fabric::listener {
   void receive_arrival(operation& to, operation& arrival);
   void on_retract(peer_state& from, const frame& head);
   // bulk.cpp
+  static int read_offer(packet& from, std::size_t offset, void* to, std::size_t bytes);
   void announce(operation& what, frame_kind kind);
-  void receive_announced(operation& to, int from, const bulk_offer& offer, std::uint64_t bytes, std::uint64_t sender_op);
+  void receive_announced(operation& to, int from, const bulk_offer& offer, std::uint64_t bytes, std::uint64_t sender_op,
+                         remote_data data);
   void on_start(peer_state& from, const frame& head, const start_order& order);
   void on_finish(const frame& head);
   void finish_send(operation& what);
@@ -230,6 +243,10 @@ struct engine final : fabric::listener {
   void start_network_receive(operation& to, const peer_state& from, const bulk_offer& offer);
   void advance_network_send(operation& of);
   void advance_network_receive(operation& of);
+  bool is_for_rendezvous(const operation& what) const { return is_for_rendezvous(what.peer, what.at); }
+  void announce_in_place(operation& what, frame_kind kind);
+  void on_let_go(operation& of, int code);
+  void receive_in_place(operation& to);
   void on_parts(const peer_state& from, const frame& head);
   void post_parts(operation& of);
   void post_part(operation& of, transfer_state::part& part);
@@ -254,6 +271,7 @@ struct engine final : fabric::listener {
   ipc_cache ipc_;
   std::unique_ptr<copy::worker_pool> fillers_;             // made by the first chunk that they share
   std::vector<std::unique_ptr<transfer_state>> given_up_;  // UCX has not let go of their parts
+  remote_data arriving_;                                   // of the announcement that is looked at
   std::deque<std::unique_ptr<control_packet>> controls_;
   control_packet* free_control_ = nullptr;
   std::vector<std::pair<int, std::string>> lost_;

@@ -4,6 +4,8 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
@@ -13,7 +15,7 @@
 namespace pl::link {
 namespace {
 
-constexpr unsigned kPacketId = 0;
+constexpr unsigned kPacketId = 0, kPlainId = 1, kAnnouncementId = 2;
 
 // Whether this UCX was built with CUDA: it warns of transports that it does not have.
 bool has_cuda_module(const ucx_table& ucx) {
@@ -43,12 +45,14 @@ failure ucx_failure(const ucx_table& ucx, ucs_status_t code, const char* what) {
 
 }  // namespace
 
-std::size_t packed_bytes(const packet& what) noexcept { return sizeof(frame) + what.payload + sizeof(trailer); }
+std::size_t packed_bytes(const packet& what) noexcept {
+  return frame_bytes(what.head.kind) + what.payload + sizeof(trailer);
+}
 
 std::size_t pack(packet& from, std::size_t offset, void* to, std::size_t most) {
   auto* out = static_cast<std::byte*>(to);
   std::size_t left = std::min(most, packed_bytes(from) - offset);
-  const std::size_t packed = left;
+  const std::size_t packed = left, head_bytes = frame_bytes(from.head.kind);
   const auto take = [&](std::size_t begin, std::size_t bytes, auto&& copy) {
     if (left == 0 || offset >= begin + bytes) return;
     const std::size_t skip = offset - begin;
@@ -58,14 +62,14 @@ std::size_t pack(packet& from, std::size_t offset, void* to, std::size_t most) {
     offset += part;
     left -= part;
   };
-  take(0, sizeof(frame), [&](std::size_t skip, std::byte* at, std::size_t part) {
+  take(0, head_bytes, [&](std::size_t skip, std::byte* at, std::size_t part) {
     std::memcpy(at, reinterpret_cast<const std::byte*>(&from.head) + skip, part);
   });
-  take(sizeof(frame), from.payload, [&](std::size_t skip, std::byte* at, std::size_t part) {
+  take(head_bytes, from.payload, [&](std::size_t skip, std::byte* at, std::size_t part) {
     if (from.outcome == 0) from.outcome = from.read(from, skip, at, part);
     if (from.outcome != 0) std::memset(at, 0, part);
   });
-  take(sizeof(frame) + from.payload, sizeof(trailer), [&](std::size_t skip, std::byte* at, std::size_t part) {
+  take(head_bytes + from.payload, sizeof(trailer), [&](std::size_t skip, std::byte* at, std::size_t part) {
     std::memcpy(at, reinterpret_cast<const std::byte*>(&from.outcome) + skip, part);
   });
   return packed;
@@ -149,15 +153,9 @@ status fabric::start(const options& wanted) {
   rc = ucx_->ucp_worker_create(context_, &worker, &worker_);
   if (rc != UCS_OK) return ucx_failure(*ucx_, rc, "ucp_worker_create");
 
-  ucp_am_handler_param_t handler{};
-  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS | UCP_AM_HANDLER_PARAM_FIELD_CB |
-                       UCP_AM_HANDLER_PARAM_FIELD_ARG;
-  handler.id = kPacketId;
-  handler.flags = UCP_AM_FLAG_WHOLE_MSG;
-  handler.cb = &fabric::on_message;
-  handler.arg = this;
-  rc = ucx_->ucp_worker_set_am_recv_handler(worker_, &handler);
-  if (rc != UCS_OK) return ucx_failure(*ucx_, rc, "setting the handler of active messages");
+  if (auto done = set_handler(kPacketId, &fabric::on_message); !done) return done;
+  if (auto done = set_handler(kPlainId, &fabric::on_plain); !done) return done;
+  if (auto done = set_handler(kAnnouncementId, &fabric::on_announcement); !done) return done;
 
   static const ucp_generic_dt_ops_t kPacketType = {
       [](void*, const void* buffer, size_t) { return const_cast<void*>(buffer); },
@@ -175,10 +173,24 @@ status fabric::start(const options& wanted) {
   std::size_t bytes = 0;
   rc = ucx_->ucp_worker_get_address(worker_, &address, &bytes);
   ports_ = close_on_exec_since(descriptors);
+  guard_.add_own(ports_);
   if (rc != UCS_OK) return ucx_failure(*ucx_, rc, "asking for its address");
   const auto* first = reinterpret_cast<const std::byte*>(address);
   address_.assign(first, first + bytes);
   ucx_->ucp_worker_release_address(worker_, address);
+  return {};
+}
+
+status fabric::set_handler(unsigned id, ucp_am_recv_callback_t handler) {
+  ucp_am_handler_param_t what{};
+  what.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                    UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  what.id = id;
+  what.flags = UCP_AM_FLAG_WHOLE_MSG;
+  what.cb = handler;
+  what.arg = this;
+  const auto rc = ucx_->ucp_worker_set_am_recv_handler(worker_, &what);
+  if (rc != UCS_OK) return ucx_failure(*ucx_, rc, "setting a handler of active messages");
   return {};
 }
 
@@ -205,8 +217,34 @@ ucs_status_t fabric::connect(peer& to) {
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {&fabric::on_error, &to};
   const auto rc = ucx_->ucp_ep_create(worker_, &params, &to.endpoint);
-  if (rc == UCS_OK) keep_connections(to.rank);
+  if (rc != UCS_OK) return rc;
+  keep_connections(to.rank);
+  to.has_rdma_lane = looks_for_rdma_lane(to.endpoint);
   return rc;
+}
+
+// UCX 1.13 tells its lanes in words only: "lane[0]: 2:rc_verbs/rxe0:1.0 md[1] -> ... rma_bw#0 am". TCP has such lanes too,
+// which are no RDMA. An endpoint keeps the lanes that it was made with.
+bool fabric::looks_for_rdma_lane(ucp_ep_h endpoint) const {
+  char* text = nullptr;
+  std::size_t bytes = 0;
+  FILE* const out = open_memstream(&text, &bytes);
+  if (out == nullptr) return false;
+  ucx_->ucp_ep_print_info(endpoint, out);
+  std::fclose(out);
+  const std::string whole(text, bytes);
+  std::free(text);
+  for (std::size_t at = whole.find("lane["); at != std::string::npos; at = whole.find("lane[", at + 1)) {
+    const std::string line = whole.substr(at, whole.find('\n', at) - at);
+    const bool is_rdma = line.find(":rc_") != std::string::npos || line.find(":dc_") != std::string::npos;
+    if (is_rdma && line.find("rma_bw") != std::string::npos) return true;
+  }
+  return false;
+}
+
+bool fabric::has_rdma_lane(int rank) {
+  auto& to = peers_[static_cast<std::size_t>(rank)];
+  return connect(to) == UCS_OK && to.has_rdma_lane;
 }
 
 void fabric::on_error(void* of, ucp_ep_h, ucs_status_t code) {
@@ -221,17 +259,28 @@ void fabric::send(int rank, packet& what) {
   what.outcome = 0;
   what.ucx = ucx_;
   if (const auto rc = connect(to); rc != UCS_OK) return what.done(what, sending_code(rc));
+  // UCX sends contiguous bytes with fewer steps than what it packs through a datatype, and without a request where they are
+  // few.
+  const bool is_contiguous = what.is_plain || what.in_place != nullptr;
   ucp_request_param_t how{};
-  how.op_attr_mask = UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
-                     UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  how.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  if (!is_contiguous) how.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
   how.datatype = packets_;
   how.cb.send = &fabric::on_sent;
   how.user_data = &what;
   how.flags = UCP_AM_SEND_FLAG_EAGER;
+  if (what.in_place != nullptr) how.flags = UCP_AM_SEND_FLAG_RNDV;
   how.memory_type = UCS_MEMORY_TYPE_HOST;
-  void* const request = ucx_->ucp_am_send_nbx(to.endpoint, kPacketId, nullptr, 0, &what, 1, &how);
+  const std::size_t head_bytes = frame_bytes(what.head.kind);
+  void* const request =
+      what.in_place != nullptr ? ucx_->ucp_am_send_nbx(to.endpoint, kAnnouncementId, &what.head, head_bytes, what.in_place,
+                                                       what.in_place_bytes, &how)
+      : what.is_plain ? ucx_->ucp_am_send_nbx(to.endpoint, kPlainId, &what.head, head_bytes, what.plain, what.payload, &how)
+                      : ucx_->ucp_am_send_nbx(to.endpoint, kPacketId, nullptr, 0, &what, 1, &how);
   if (request == nullptr) what.done(what, 0);
-  else if (UCS_PTR_IS_ERR(request)) what.done(what, sending_code(UCS_PTR_STATUS(request)));
+  else if (UCS_PTR_IS_ERR(request))
+    what.done(what, what.in_place == nullptr ? sending_code(UCS_PTR_STATUS(request)) : kNotInPlace);
 }
 
 void fabric::on_sent(void* request, ucs_status_t code, void* user) {
@@ -243,6 +292,67 @@ void fabric::on_sent(void* request, ucs_status_t code, void* user) {
 ucs_status_t fabric::on_message(void* self, const void*, size_t, void* data, size_t bytes, const ucp_am_recv_param_t*) {
   static_cast<fabric*>(self)->to_->on_packet(static_cast<const std::byte*>(data), bytes);
   return UCS_OK;
+}
+
+ucs_status_t fabric::on_plain(void* self, const void* head, size_t head_bytes, void* data, size_t bytes,
+                              const ucp_am_recv_param_t* how) {
+  if ((how->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) return UCS_OK;
+  static_cast<fabric*>(self)->to_->on_plain(head, head_bytes, static_cast<const std::byte*>(data), bytes);
+  return UCS_OK;
+}
+
+// ---- Messages that wait at their sender
+
+ucs_status_t fabric::on_announcement(void* self, const void* head, size_t head_bytes, void* data, size_t,
+                                     const ucp_am_recv_param_t* how) {
+  frame what;
+  // UCX sends by its rendezvous what it is told to; anything else is none of ours.
+  if (head_bytes != sizeof what || (how->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) return UCS_OK;
+  std::memcpy(&what, head, sizeof what);
+  auto& of = *static_cast<fabric*>(self);
+  of.arriving_ = data;
+  of.to_->on_remote(what, remote_data(&of, data));
+  // Let go in here, it is UCX that releases it.
+  return std::exchange(of.arriving_, nullptr) == nullptr ? UCS_OK : UCS_INPROGRESS;
+}
+
+void fabric::let_go(void* descriptor) noexcept {
+  if (descriptor == arriving_) arriving_ = nullptr;
+  else ucx_->ucp_am_data_release(worker_, descriptor);
+}
+
+remote_data& remote_data::operator=(remote_data&& other) noexcept {
+  if (this == &other) return *this;
+  reset();
+  owner_ = std::exchange(other.owner_, nullptr);
+  descriptor_ = std::exchange(other.descriptor_, nullptr);
+  return *this;
+}
+
+void remote_data::reset() noexcept {
+  if (descriptor_ != nullptr) std::exchange(owner_, nullptr)->let_go(std::exchange(descriptor_, nullptr));
+}
+
+void fabric::receive_remote(remote_data what, void* to, std::size_t bytes, bulk_part& part) {
+  ucp_request_param_t how{};
+  how.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE |
+                     UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  how.cb.recv_am = &fabric::on_remote_received;
+  how.user_data = &part;
+  how.memory_type = UCS_MEMORY_TYPE_HOST;
+  part.is_receive = part.is_final = true;
+  part.ucx = ucx_;
+  // UCX owns the descriptor from here on, whatever comes of it.
+  void* const request = ucx_->ucp_am_recv_data_nbx(worker_, std::exchange(what.descriptor_, nullptr), to, bytes, &how);
+  // The request is not kept: the callback, which frees it, may already have run.
+  if (request == nullptr) part.done(part, 0, bytes);
+  else if (UCS_PTR_IS_ERR(request)) part.done(part, sending_code(UCS_PTR_STATUS(request)), 0);
+}
+
+void fabric::on_remote_received(void* request, ucs_status_t code, size_t bytes, void* user) {
+  auto& part = *static_cast<bulk_part*>(user);
+  part.ucx->ucp_request_free(request);
+  part.done(part, sending_code(code), code == UCS_OK ? bytes : 0);
 }
 
 // ---- Bulk data
@@ -293,7 +403,7 @@ void fabric::on_bulk_received(void* request, ucs_status_t code, const ucp_tag_re
 }
 
 void fabric::cancel_bulk(bulk_part& part) {
-  if (part.request != nullptr && part.is_receive) ucx_->ucp_request_cancel(worker_, part.request);
+  if (part.request != nullptr && part.is_receive && !part.is_final) ucx_->ucp_request_cancel(worker_, part.request);
 }
 
 // ---- Closing

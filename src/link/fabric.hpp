@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// One UCX worker: packets (active messages) and bulk data (tag sends whose receive the other side has posted), both to
-// ranks. Everything is called under the messenger's lock, and so are the callbacks, which progress() makes.
+// One UCX worker: packets (active messages), bulk data (tag sends whose receive the other side has posted), and whole
+// messages that wait at their sender until the other side asks for them (active messages by UCX's rendezvous), all to ranks.
+// Everything is called under the messenger's lock, and so are the callbacks, which progress() makes.
 #pragma once
 
+#include <cerrno>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bootstrap.hpp"
@@ -22,9 +25,20 @@ struct packet {
   int (*read)(packet& from, std::size_t offset, void* to, std::size_t bytes) = nullptr;
   void (*done)(packet& what, int code) = nullptr;
   trailer outcome = 0;
+  // The payload lies at `plain`, in host memory, until done() is called: nothing is read through `read`, and no trailer
+  // travels.
+  bool is_plain = false;
+  const void* plain = nullptr;
+  // Not null: the frame goes as an announcement, and UCX moves these bytes of host memory once the receiver asks for them;
+  // done() is called when it has them or has let go of them. There is no payload then.
+  const void* in_place = nullptr;
+  std::size_t in_place_bytes = 0;
   const ucx_table* ucx = nullptr;  // while under way
   void* owner = nullptr;           // for its owner's callbacks
 };
+
+// To done() of a packet `in_place`: nothing was sent, UCX cannot have that memory read (it may be read-only).
+constexpr int kNotInPlace = EFAULT;
 
 // Bulk data under way.
 struct bulk_part {
@@ -32,6 +46,28 @@ struct bulk_part {
   void* request = nullptr;  // UCX's, while under way
   const ucx_table* ucx = nullptr;
   bool is_receive = false;
+  bool is_final = false;  // UCX cannot cancel it: closing the connection ends it
+};
+
+class fabric;
+
+// A message that waits at its sender. Dropped without being received, its sender's packet ends as if it had been. Belongs to
+// a fabric, and must be gone before it.
+class remote_data {
+ public:
+  remote_data() = default;
+  remote_data(fabric* owner, void* descriptor) noexcept : owner_(owner), descriptor_(descriptor) {}
+  remote_data(remote_data&& other) noexcept
+      : owner_(std::exchange(other.owner_, nullptr)), descriptor_(std::exchange(other.descriptor_, nullptr)) {}
+  remote_data& operator=(remote_data&& other) noexcept;
+  ~remote_data() { reset(); }
+  bool is_empty() const noexcept { return descriptor_ == nullptr; }
+  void reset() noexcept;
+
+ private:
+  friend class fabric;
+  fabric* owner_ = nullptr;
+  void* descriptor_ = nullptr;  // UCX's
 };
 
 // The packet as it travels: frame, payload, trailer.
@@ -44,6 +80,10 @@ class fabric {
    public:
     // `bytes` of a packet, as packed.
     virtual void on_packet(const std::byte* whole, std::size_t bytes) = 0;
+    // The same of a plain packet.
+    virtual void on_plain(const void* head, std::size_t head_bytes, const std::byte* payload, std::size_t bytes) = 0;
+    // The frame of a packet whose bytes wait at their sender.
+    virtual void on_remote(const frame& head, remote_data what) = 0;
     virtual void on_lost(int rank, const char* reason) = 0;
 
    protected:
@@ -68,10 +108,13 @@ class fabric {
     auto& of = peers_[static_cast<std::size_t>(rank)];
     of.address = std::move(address);
     of.ports = ports;
+    guard_.add_peer(ports);
   }
   // Programs that this process starts do not inherit the connections with this rank: once they exist.
   void keep_connections(int rank) const { close_on_exec_connections(ports_, peers_[static_cast<std::size_t>(rank)].ports); }
   bool has_gpu_lanes() const noexcept { return has_gpu_lanes_; }
+  // Whether UCX reads or writes this rank's memory by RDMA. Connects.
+  bool has_rdma_lane(int rank);
   std::string version() const;
 
   unsigned progress() { return ucx_->ucp_worker_progress(worker_); }
@@ -79,6 +122,8 @@ class fabric {
   void send(int rank, packet& what);
   void send_bulk(int rank, std::uint64_t tag, const void* from, std::size_t bytes, bool is_gpu_memory, bulk_part& part);
   void receive_bulk(std::uint64_t tag, void* to, std::size_t bytes, bool is_gpu_memory, bulk_part& part);
+  // `bytes` are those of the whole message.
+  void receive_remote(remote_data what, void* to, std::size_t bytes, bulk_part& part);
   void cancel_bulk(bulk_part& part);
   // Ends everything that is under way to this rank, in the coming calls of progress(), and refuses what is sent later.
   void close(int rank, bool at_once);
@@ -86,11 +131,13 @@ class fabric {
   void reap_closed();
 
  private:
+  friend class remote_data;
   struct peer {
     byte_string address;
     port_list ports{};
     ucp_ep_h endpoint = nullptr;
     bool is_closed = false;
+    bool has_rdma_lane = false;
     fabric* owner = nullptr;
     int rank = -1;
   };
@@ -98,11 +145,19 @@ class fabric {
   status start(const options& wanted);
   status configure(ucp_config_t* config, const options& wanted) const;
   ucs_status_t connect(peer& to);
+  bool looks_for_rdma_lane(ucp_ep_h endpoint) const;
+  void let_go(void* descriptor) noexcept;
   static void on_sent(void* request, ucs_status_t code, void* user);
   static void on_bulk_sent(void* request, ucs_status_t code, void* user);
   static void on_bulk_received(void* request, ucs_status_t code, const ucp_tag_recv_info_t* info, void* user);
   static ucs_status_t on_message(void* self, const void* head, size_t head_bytes, void* data, size_t bytes,
                                  const ucp_am_recv_param_t* how);
+  static ucs_status_t on_plain(void* self, const void* head, size_t head_bytes, void* data, size_t bytes,
+                               const ucp_am_recv_param_t* how);
+  static ucs_status_t on_announcement(void* self, const void* head, size_t head_bytes, void* data, size_t bytes,
+                                      const ucp_am_recv_param_t* how);
+  static void on_remote_received(void* request, ucs_status_t code, size_t bytes, void* user);
+  status set_handler(unsigned id, ucp_am_recv_callback_t handler);
   static void on_error(void* of, ucp_ep_h endpoint, ucs_status_t code);
 
   const ucx_table* ucx_;
@@ -113,8 +168,10 @@ class fabric {
   bool has_gpu_lanes_ = false;
   byte_string address_;
   port_list ports_{};
+  exec_guard guard_;
   std::vector<peer> peers_;
   std::vector<void*> closing_;
+  void* arriving_ = nullptr;  // descriptor of the announcement whose callback runs, until it is let go
 };
 
 }  // namespace pl::link

@@ -10,7 +10,7 @@
 
 namespace pl::link {
 
-constexpr std::uint32_t kProtocol = 0x504c0002;
+constexpr std::uint32_t kProtocol = 0x504c0003;
 
 enum class frame_kind : std::uint8_t {
   eager,         // a message with its data
@@ -34,18 +34,25 @@ enum class frame_kind : std::uint8_t {
 
 struct frame {
   frame_kind kind = frame_kind::hello;
-  std::uint8_t reserved = 0;
+  std::uint8_t is_remote = 0;  // an announcement with which UCX's own came, which takes more room at the receiver
   std::uint16_t gpu = 0;       // short name of the GPU that the sender last used, 0 unknown: to see whether it is shared
   std::uint32_t source = 0;    // rank
   std::uint32_t sequence = 0;  // of the frames from one process to another: lanes may overtake each other
   std::int32_t code = 0;
   std::uint64_t tag = 0;
-  std::uint64_t bytes = 0;    // of the message
+  std::uint64_t bytes = 0;   // of the message
+  std::uint64_t credit = 0;  // cost of all messages of the receiver that the sender's side has taken so far
+  // What follows does not travel with `eager`.
   std::uint64_t op = 0;       // the sender's operation
   std::uint64_t peer_op = 0;  // the receiver's
-  std::uint64_t credit = 0;   // cost of all messages of the receiver that the sender's side has taken so far
 };
 static_assert(sizeof(frame) == 56);
+
+// Of a frame as it travels over the network. A message of 8 KiB fits one of UCX's packets over verbs, of 8256 bytes, that
+// way.
+constexpr std::size_t frame_bytes(frame_kind kind) noexcept {
+  return kind == frame_kind::eager ? offsetof(frame, op) : sizeof(frame);
+}
 
 using trailer = std::int32_t;
 

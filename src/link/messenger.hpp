@@ -148,7 +148,13 @@ struct messenger_options {
   bool use_pull = true;  // between host memories of a node the receiver reads the sender's, if it may
   bool calibrate =
       false;  // measure packets and handshakes at open, if all processes want it and none knows (handshake_meter.hpp)
-  bool use_ucx_gpu_lanes = true;              // raw GPU pointers to UCX where it has lanes for them
+  bool use_ucx_gpu_lanes = true;  // raw GPU pointers to UCX where it has lanes for them
+  // From host memory: UCX's own rendezvous, in place, instead of a receive that is posted for it and told of.
+  enum class rendezvous_t {
+    automatic,
+    never,
+    always
+  } rendezvous = rendezvous_t::automatic;     // automatic: where UCX has RDMA
   std::size_t eager_limit = 0;                // messages up to here travel with their header; at most 32 KiB
   std::size_t gdr_send_limit = 0;             // device memory is read by CPU loads up to here
   std::size_t gdr_receive_limit = 0;          // device memory is written by CPU stores up to here

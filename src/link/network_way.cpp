@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Through UCX in tagged parts. Between two host memories one part is the whole message, in place, and UCX does the rest;
-// so it is with GPU memory where UCX has RDMA lanes for it. Otherwise parts pass through pinned chunks, some of them under
-// way at once: while one is copied from the GPU, another is on the wire, and a third is copied to the other GPU.
+// Through UCX. Where it has RDMA, a message from host memory is announced and moved by UCX's own rendezvous, in place: no
+// more packets than UCX alone needs. All others go in tagged parts. Between two host memories one part is the whole message,
+// in place; so it is with GPU memory where UCX has RDMA lanes for it. Otherwise parts pass through pinned chunks, some of
+// them under way at once: while one is copied from the GPU, another is on the wire, and a third is copied to the other GPU.
 #include <algorithm>
 
 #include "clock.hpp"
@@ -44,6 +45,7 @@ bool engine::give_up(operation& of) {
   moving_.remove(&of);
   const int code = state.code;
   std::string message = std::move(state.message);
+  state.data.reset();
   given_up_.push_back(std::move(of.transfer));
   end(of, code, std::move(message));
   return true;
@@ -58,6 +60,60 @@ void engine::end_part(operation& of, transfer_state::part& part) {
   state.ended += part.bytes;
 }
 
+// ---- By UCX's rendezvous: the announcement is its request to send. The receiver has UCX fetch the message if it is for
+// host memory and fits there; else it orders parts, as of other announcements, and lets go of UCX's at the end. Either way
+// the send ends when UCX does.
+
+bool engine::is_for_rendezvous(int to, const memory& from) const {
+  if (from.is_device || fabric_ == nullptr || peers_[static_cast<std::size_t>(to)].is_same_node) return false;
+  using way = messenger_options::rendezvous_t;
+  return options_.rendezvous == way::always || (options_.rendezvous == way::automatic && fabric_->has_rdma_lane(to));
+}
+
+void engine::announce_in_place(operation& what, frame_kind kind) {
+  what.out.head.tag = what.tag;
+  what.out.head.bytes = what.bytes;
+  what.out.head.is_remote = 1;
+  what.out.in_place = copy::host_pointer(what.at.address);
+  what.out.in_place_bytes = what.bytes;
+  depart_operation(what, kind, 0, nullptr);
+}
+
+void engine::on_let_go(operation& of, int code) {
+  auto& state = *of.transfer;
+  if (code == kNotInPlace && of.state == operation_state::waiting) {
+    // The same announcement, without UCX's. The receiver counts its room as if it had come with it.
+    of.out.in_place = nullptr;
+    state.offer.is_staged = true;
+    of.out.payload = sizeof state.offer;
+    of.out.plain = &state.offer;
+    of.out.read = &read_offer;
+    of.is_departing = true;
+    return fabric_->send(of.peer, of.out);
+  }
+  if (code != 0 && state.code == 0) state.code = code, state.message = "the peer is gone";
+  if (of.state == operation_state::moving) return;  // in parts, which end it
+  if (code == 0 && state.is_retracted && !state.is_confirmed)
+    return;  // taken or forgotten: the receiver's word is on its way
+  if (code == 0 && state.is_retracted) return end(of, state.confirmed_code, state.confirmed_code == 0 ? "" : "cancelled");
+  ++counts_.ucx_direct;
+  g_live_network.add(of.bytes);
+  finish_send(of);
+}
+
+void engine::receive_in_place(operation& to) {
+  auto& state = *to.transfer;
+  state.make_parts();
+  auto& whole = state.parts->front();
+  whole.of = &to;
+  whole.bytes = state.chunk = state.started = state.granted = state.wanted;
+  whole.is_busy = state.is_direct = true;
+  whole.done = &engine::on_part;
+  state.parts_busy = 1;
+  moving_.push_back(&to);
+  fabric_->receive_remote(std::move(state.data), copy::host_pointer(to.at.address), state.wanted, whole);
+}
+
 // ---- Sending
 
 void engine::start_network_send(operation& what, const start_order& order) {
@@ -67,12 +123,12 @@ void engine::start_network_send(operation& what, const start_order& order) {
   state.first_tag = order.first_tag;
   state.granted = order.granted;
   state.is_raw_gpu = order.is_raw_gpu && what.at.is_device;
-  state.is_direct = !what.at.is_device || state.is_raw_gpu;
+  state.is_direct = !(what.at.is_device || state.offer.is_staged) || state.is_raw_gpu;
   if (state.chunk == 0 || (!state.is_direct && state.chunk > pinned_->chunk_bytes())) {
     state.code = EPROTO;
     state.wanted = 0;
   }
-  state.is_raw_gpu || !what.at.is_device ? ++counts_.ucx_direct : ++counts_.network_ring;
+  state.is_direct ? ++counts_.ucx_direct : ++counts_.network_ring;
   g_live_network.add(state.wanted);
   moving_.push_back(&what);
   advance_network_send(what);
@@ -99,8 +155,10 @@ void engine::advance_network_send(operation& of) {
     if (part.of != nullptr && part.is_arrived) end_part(of, part);
     if (part.of == nullptr && state.started < may_start && !peer(of.peer).is_dead && !fill_part(of, part)) break;
   }
-  const bool is_over = state.parts_busy == 0 && (state.ended >= state.wanted || peer(of.peer).is_dead || state.is_withdrawn);
-  if (!is_over) return;
+  const bool is_dead = peer(of.peer).is_dead;
+  const bool is_over = state.parts_busy == 0 && (state.ended >= state.wanted || is_dead || state.is_withdrawn);
+  const bool is_with_ucx = of.is_departing && of.out.in_place != nullptr && !is_dead;
+  if (!is_over || is_with_ucx) return;
   moving_.remove(&of);
   finish_send(of);
 }
@@ -141,12 +199,13 @@ void engine::send_part(operation& of, transfer_state::part& part) {
 
 void engine::start_network_receive(operation& to, const peer_state& from, const bulk_offer& offer) {
   auto& state = *to.transfer;
+  if (!state.data.is_empty() && !to.at.is_device && to.moved == to.bytes) return receive_in_place(to);
   state.make_parts();
   const bool has_gpu_memory = offer.is_device || to.at.is_device;
   const bool is_raw = has_gpu_memory && from.can_take_gpu_pointers;
   state.is_raw_gpu = is_raw && to.at.is_device;
   state.is_direct = !to.at.is_device || is_raw;
-  state.chunk = has_gpu_memory && !is_raw ? limits_.network_chunk_bytes : state.wanted;
+  state.chunk = (has_gpu_memory && !is_raw) || offer.is_staged ? limits_.network_chunk_bytes : state.wanted;
   state.first_tag = next_bulk_tag_;
   next_bulk_tag_ += (state.wanted + state.chunk - 1) / state.chunk;
   moving_.push_back(&to);

@@ -44,7 +44,10 @@ void operation_pool::give_back(operation& what) noexcept {
   if (!what.message.empty()) what.message.clear();
   what.before = nullptr;
   what.self_send = nullptr;
-  what.out.payload = 0;
+  what.out.payload = what.out.in_place_bytes = 0;
+  what.out.in_place = nullptr;
+  what.out.head.is_remote = 0;
+  what.data.reset();
   if (what.held.capacity() > kKeptBytes) what.held = {};
   if (what.transfer != nullptr) what.transfer.reset();
   what.in_queue.next = free_;

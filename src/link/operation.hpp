@@ -56,6 +56,7 @@ struct operation {
   bool is_announced = false;
   bool is_taken = false;
   operation* self_send = nullptr;
+  remote_data data;
   std::uint64_t cost = 0;  // against its sender's credit
 
   std::unique_ptr<transfer_state> transfer;

@@ -38,6 +38,9 @@ messenger_options messenger_options::from_environment() {
   out.use_ipc = !ipc.is_set || ipc.integer != 0;
   const auto pull = first_set({"PEERLANE_LINK_PULL", "MV2_SMP_USE_CMA"});
   out.use_pull = !pull.is_set || pull.integer != 0;
+  const auto rendezvous = env_read("PEERLANE_LINK_UCX_RENDEZVOUS").text;
+  if (rendezvous == "never") out.rendezvous = rendezvous_t::never;
+  if (rendezvous == "always") out.rendezvous = rendezvous_t::always;
   const auto gdr = first_set({"PEERLANE_LINK_GPU_LANES", "MV2_USE_GPUDIRECT_RDMA", "OMPI_MCA_btl_openib_want_cuda_gdr"});
   out.use_ucx_gpu_lanes = !gdr.is_set || gdr.integer != 0;
   out.eager_limit = size_from({"PEERLANE_LINK_EAGER_LIMIT"});
@@ -77,10 +80,12 @@ std::string messenger::plan(int to) const {
                            is_near ? "shared memory" : in.fabric_->version().c_str(), limits.origin.c_str());
   out += line("from", "to", "size", "way");
   out += line("host", "host", up_to(host).c_str(), "eager");
+  const bool is_rendezvous = !is_near && in.is_for_rendezvous(to, {});
   out += line("host", "host", beyond(host).c_str(),
-              !is_near ? "UCX, in place"
-              : pull   ? "read in place by the receiver's CPU"
-                       : by_ring.c_str());
+              is_rendezvous ? "UCX's rendezvous, in place"
+              : !is_near    ? "UCX, in place"
+              : pull        ? "read in place by the receiver's CPU"
+                            : by_ring.c_str());
   out += line("host", "device", up_to(host).c_str(), "eager, mapped stores");
   out += line("host", "device", beyond(host).c_str(), with.can_take_gpu_pointers ? raw : by_ring.c_str());
   out +=

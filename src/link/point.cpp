@@ -14,7 +14,11 @@ constexpr std::uint64_t kCostOfMessage = 64;  // what an unexpected one takes he
 // What a process may have sent to itself without a receive before the data stays in the sender's buffer.
 constexpr std::size_t kMostHeldOfSelf = 1 << 20;
 
-constexpr std::uint64_t cost_of(bool is_eager, std::uint64_t bytes) { return kCostOfMessage + (is_eager ? bytes : 0); }
+constexpr std::uint64_t kCostOfRendezvous = 8 << 10;  // UCX keeps the packet in which it came, and so a buffer of its queue
+
+constexpr std::uint64_t cost_of(bool is_eager, bool is_remote, std::uint64_t bytes) {
+  return kCostOfMessage + (is_eager ? bytes : is_remote ? kCostOfRendezvous : 0);
+}
 
 int read_message(packet& from, std::size_t offset, void* to, std::size_t bytes) {
   auto& what = *static_cast<operation*>(from.owner);
@@ -26,7 +30,8 @@ int read_message(packet& from, std::size_t offset, void* to, std::size_t bytes) 
 }  // namespace
 
 std::size_t engine::eager_limit(const memory& from, const peer_state& to) const {
-  if (!from.is_device) return to.is_same_node ? limits_.eager_host : limits_.eager_host_network;
+  if (!from.is_device && to.is_same_node) return limits_.eager_host;
+  if (!from.is_device) return fabric_->has_rdma_lane(to.rank) ? limits_.eager_host_rdma : limits_.eager_host_network;
   if (is_gpu_shared_) return limits_.eager_shared_gpu;
   return to.is_same_node ? limits_.eager_device : limits_.eager_device_network;
 }
@@ -52,7 +57,7 @@ operation& engine::isend(int to, const buffer& from, std::uint64_t tag) {
 void engine::start_send(operation& what) {
   auto& to = peer(what.peer);
   const bool is_eager = what.bytes <= eager_limit(what.at, to);
-  const auto cost = cost_of(is_eager, what.bytes);
+  const auto cost = cost_of(is_eager, !is_eager && is_for_rendezvous(what), what.bytes);
   // Behind others that wait, whatever it costs: messages match in the order in which they were sent.
   const bool has_turn = what.state == operation_state::queued;
   if ((!has_turn && !to.waiting_sends.is_empty()) || to.sent_cost - to.granted_cost + cost > limits_.unexpected_bytes) {
@@ -73,7 +78,8 @@ void engine::start_send(operation& what) {
 
 void engine::send_waiting(peer_state& to) {
   while (operation* const first = to.waiting_sends.first()) {
-    const auto cost = cost_of(first->bytes <= eager_limit(first->at, to), first->bytes);
+    const bool is_eager = first->bytes <= eager_limit(first->at, to);
+    const auto cost = cost_of(is_eager, !is_eager && is_for_rendezvous(*first), first->bytes);
     if (to.sent_cost - to.granted_cost + cost > limits_.unexpected_bytes) return;
     to.waiting_sends.remove(first);
     start_send(*first);
@@ -142,7 +148,7 @@ operation& engine::irecv(int from, const buffer& to, std::uint64_t tag, std::uin
 void engine::on_message(peer_state& from, const frame& head, const std::byte* payload, std::size_t bytes, int outcome) {
   const bool is_eager = head.kind == frame_kind::eager;
   if (!is_eager && bytes != sizeof(bulk_offer)) return;
-  const auto cost = cost_of(is_eager, head.bytes);
+  const auto cost = cost_of(is_eager, head.is_remote != 0, head.bytes);
   if (operation* const to = matcher_.take_receive(from.rank, head.tag)) {
     from.taken_cost += cost;
     to->info = {from.rank, head.tag, head.bytes};
@@ -151,7 +157,7 @@ void engine::on_message(peer_state& from, const frame& head, const std::byte* pa
     } else {
       bulk_offer offer;
       std::memcpy(&offer, payload, sizeof offer);
-      receive_announced(*to, from.rank, offer, head.bytes, head.op);
+      receive_announced(*to, from.rank, offer, head.bytes, head.op, std::move(arriving_));
     }
     return tell_credit(from);
   }
@@ -164,6 +170,7 @@ void engine::on_message(peer_state& from, const frame& head, const std::byte* pa
   arrival.code = outcome;
   arrival.is_announced = !is_eager;
   arrival.held.assign(payload, payload + bytes);
+  arrival.data = std::move(arriving_);
   counts_.unexpected_bytes += bytes;
   ++counts_.unexpected;
   matcher_.hold(arrival);
@@ -192,7 +199,7 @@ void engine::receive_arrival(operation& to, operation& arrival) {
     counts_.unexpected_bytes -= arrival.held.size();
     to.peer = arrival.peer;
     if (from.is_dead) end(to, ECONNRESET, format("rank %d is gone", arrival.peer));
-    else receive_announced(to, arrival.peer, offer, arrival.bytes, arrival.peer_op);
+    else receive_announced(to, arrival.peer, offer, arrival.bytes, arrival.peer_op, std::move(arrival.data));
   } else {
     counts_.unexpected_bytes -= arrival.held.size();
     deliver(to, arrival.held.data(), arrival.held.size(), arrival.code);
@@ -261,8 +268,12 @@ status engine::cancel(operation& what) {
     operations_.give_back(*arrival);
   } else {
     // Announced and not begun: its receiver forgets it if no receive has taken it, and says which it was.
-    if (what.kind == operation_kind::send && what.state == operation_state::waiting && what.transfer != nullptr)
-      control(what.peer, {.kind = frame_kind::retract, .op = what.id()});
+    const bool is_announced =
+        what.kind == operation_kind::send && what.state == operation_state::waiting && what.transfer != nullptr;
+    if (is_announced && !what.transfer->is_retracted) {
+      what.transfer->is_retracted = true;
+      control(what.peer, {.kind = frame_kind::retract, .is_remote = what.out.head.is_remote, .op = what.id()});
+    }
     return busy;
   }
   end(what, ECANCELED, "cancelled");
@@ -274,6 +285,8 @@ void engine::on_retract(peer_state& from, const frame& head) {
   matcher_.for_each_arrival([&](operation& each) {
     if (each.peer == from.rank && each.is_announced && each.peer_op == head.op) found = &each;
   });
+  // By UCX's word alone the sender of what UCX moves cannot tell whether it was taken or forgotten.
+  if (found == nullptr && head.is_remote != 0) control(from.rank, {.kind = frame_kind::finish, .peer_op = head.op});
   if (found == nullptr) return;
   matcher_.remove_arrival(*found);
   from.taken_cost += found->cost;

@@ -111,7 +111,7 @@ void engine::on_put(peer_state& from, const frame& head, const std::byte* payloa
   auto& deposit = operations_.take(operation_kind::deposit);
   deposit.at = *at;
   deposit.is_released = true;
-  receive_announced(deposit, from.rank, offer, head.bytes, head.op);
+  receive_announced(deposit, from.rank, offer, head.bytes, head.op, std::move(arriving_));
 }
 
 // ---- Get
@@ -164,7 +164,7 @@ void engine::on_reply(peer_state& from, const frame& head, const std::byte* payl
   bulk_offer offer;
   if (bytes != sizeof offer) return end(*asked, EPROTO);
   std::memcpy(&offer, payload, sizeof offer);
-  receive_announced(*asked, from.rank, offer, head.bytes, head.op);
+  receive_announced(*asked, from.rank, offer, head.bytes, head.op, std::move(arriving_));
 }
 
 // ---- Atomics: executed by the target's messenger, one after another.

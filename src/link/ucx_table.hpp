@@ -19,7 +19,8 @@ namespace pl::link {
       X(ucp_worker_destroy) X(ucp_worker_get_address) X(ucp_worker_release_address) X(ucp_worker_set_am_recv_handler)    \
           X(ucp_worker_progress) X(ucp_ep_create) X(ucp_ep_close_nbx) X(ucp_am_send_nbx) X(ucp_tag_send_nbx)             \
               X(ucp_tag_recv_nbx) X(ucp_request_cancel) X(ucp_request_check_status) X(ucp_request_free)                  \
-                  X(ucp_dt_create_generic) X(ucp_dt_destroy) X(ucs_status_string)
+                  X(ucp_dt_create_generic) X(ucp_dt_destroy) X(ucs_status_string)                                           \
+                  X(ucp_am_recv_data_nbx) X(ucp_am_data_release) X(ucp_ep_print_info)
 // clang-format on
 
 struct ucx_table {

@@ -6,6 +6,7 @@
     gate.py ... mutations         the suite must fail when known mistakes are put into the driver
     gate.py ... flavours          open and closed NVIDIA drivers, of several branches: what loads, what is refused, and how
     gate.py ... verbs one|two     messages over soft-RoCE in one guest, or between two
+    gate.py ... figures FOLDER    messages over soft-RoCE in one guest, ours beside UCX alone: JSON and text files there
     gate.py ... sparse            the driver's sources for the oldest and newest kernel under sparse; a seeded mistake is seen
     gate.py ... arm64 FOLDER      the driver compiled for arm64, with the headers that arm64_headers.sh has fetched there
     gate.py ... debug FOLDER      suite and mutations on the kernel that debug_kernel.sh has built there
@@ -15,6 +16,7 @@ Exit code 0: passed, 1: failed, 77: skipped, with the reason.
 
 import argparse
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -300,6 +302,23 @@ def run_verbs(options):
     return all(good)
 
 
+def run_figures(options):
+    kernel = choose("oldest")
+    missing = verbs.missing_packages(kernel)
+    if missing:
+        skip(f"a guest would have no verbs: missing {', '.join(missing)}")
+    cache = options.build / "kernel"
+    log = cache / f"figures-{kernel.release}.log"
+    files, load = verbs.guest_files(kernel, "one", cache, [options.peerlane], options.simulator)
+    run = guest.boot(kernel, files, verbs.figures_script(load, options.peerlane), cache, log, bar_mib=0, memory_mib=1024, cpus=3, timeout_s=900)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for name, data in verbs.files_said(run.console).items():
+        (options.folder / name).write_bytes(data)
+    kept = [line for line in run.console.splitlines() if re.match(r"#|\d+ +\d|ok ", line)]
+    (options.folder / "figures.txt").write_text("\n".join(kept) + "\n")
+    return report("figures over verbs", run, guest.judge(run), log)
+
+
 # ---- Debug kernel ------------------------------------------------------------------------------------------------------
 
 LEAK_SCAN = """
@@ -349,6 +368,10 @@ def main():
     over_verbs.add_argument("--peerlane", type=absolute, required=True, help="the program")
     over_verbs.add_argument("--link-test", type=absolute, required=True, help="the messages' test program")
     over_verbs.set_defaults(run=run_verbs)
+    figures = commands.add_parser("figures")
+    figures.add_argument("folder", type=absolute)
+    figures.set_defaults(run=run_figures)
+    figures.add_argument("--peerlane", type=absolute, required=True, help="the program")
     debug = commands.add_parser("debug")
     debug.add_argument("folder", type=absolute)
     debug.set_defaults(run=run_debug)

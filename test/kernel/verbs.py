@@ -5,8 +5,11 @@ rxe keeps the verbs' rules (queue pairs, memory registration, RC's acknowledgeme
 GPU memory: GPU buffers travel through pinned chunks, as on a machine without GPUDirect RDMA.
 """
 
+import base64
+import gzip
 import lzma
 import os
+import re
 import shutil
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -122,7 +125,8 @@ over_verbs beside_ucx {peerlane} p2p latency H H {small} --via ours,ucx
 over_verbs gpu_beside_ucx {peerlane} p2p latency D D {small} --via ours,ucx --stage
 over_verbs host_windows {peerlane} p2p bw H H {large}
 over_verbs gpu_windows {peerlane} p2p bibw D D {large}
-over_verbs deaths {link_test} --gtest_color=no --gtest_filter='every_way/death.ends_what_waits/network:every_way/death.leaves_the_others_alone/network'
+over_verbs deaths {link_test} --gtest_color=no --gtest_filter='every_way/death.ends_what_waits/network:every_way/death.leaves_the_others_alone/network:every_way/death.at_any_moment/host_network'
+over_verbs random_traffic {link_test} --gtest_color=no --gtest_filter='seeds/traffic.network/0'
 """
 # Two machines: rank 0 on the first. Last, the second one's process is killed while messages go on.
 TWO_FIRST = """
@@ -143,6 +147,29 @@ before=$(packets)
 while [ $(packets) -lt $((before + 200)) ]; do sleep 0.1; done
 kill -9 $!
 """
+
+
+# Ours beside UCX alone, in turns. An emulated CPU runs a tenth as fast and may be taken away in any exchange: low percentiles.
+FIGURES = {
+    "small_latency": "latency H H -m 8:8192 -i 2000 -x 50 --via ours,ucx --pct 1,10,50",
+    "large_latency": "latency H H -m 16384:4194304 -i 80 -x 4 --via ours,ucx --pct 1,10,50",
+    "windows": "bw H H -m 16384:1048576 -i 4 -x 1 -W 16 --via ours,ucx",
+    "staged_latency": "latency D D -m 16384:1048576 -i 20 -x 3 --via ours,ucx --stage --pct 1,10,50",
+}
+# A file of the guest on its console, which has no other way out.
+SEND_FILE = "step {name} {peerlane} p2p {options} --json /tmp/{name}.json\necho FILE {name}.json; gzip -c /tmp/{name}.json | base64; echo FILE-END\n"
+
+
+def figures_script(load, peerlane):
+    card = CARD_OF["one"].format(host=1)
+    parts = (SEND_FILE.format(name=name, peerlane=peerlane, options=options) for name, options in FIGURES.items())
+    return load + "\n" + card + SETTINGS + f"{peerlane} p2p latency H H -m 8:8 -i 2 -x 1 --show-plan\n" + "".join(parts)
+
+
+def files_said(console):
+    """{name: bytes} of the files that the guest has written to its console. The kernel's own lines may stand among theirs."""
+    said = re.findall(r"^FILE (\S+)\n(.*?)^FILE-END$", console, re.MULTILINE | re.DOTALL)
+    return {name: gzip.decompress(base64.b64decode("".join(re.findall(r"^[A-Za-z0-9+/=]+$", text, re.MULTILINE)))) for name, text in said}
 
 
 def script_of(guests, host, load, peerlane, link_test):

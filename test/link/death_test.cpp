@@ -33,15 +33,21 @@ struct way {
   bool use_pull = true;
   bool has_two_hosts = false;  // where only the network shows a death
   bool from_host = false;      // every message of two processes in traffic, to GPU memory
+  bool by_rendezvous = false;  // UCX's, as where it has RDMA
 };
-constexpr way kWays[] = {{"ipc", gpus::one_each, true, messenger_options::path_t::automatic},
-                         {"ring", gpus::one_each, false, messenger_options::path_t::automatic},
-                         {"shared", gpus::shared, true, messenger_options::path_t::automatic},
-                         {"network", gpus::one_each, true, messenger_options::path_t::network},
-                         {"two_hosts", gpus::one_each, true, messenger_options::path_t::automatic, true, true},
-                         {"to_gpu", gpus::one_each, true, messenger_options::path_t::automatic, true, false, true},
-                         {"host", gpus::none, true, messenger_options::path_t::automatic},
-                         {"host_ring", gpus::none, true, messenger_options::path_t::automatic, false}};
+constexpr way kWays[] = {
+    {"ipc", gpus::one_each, true, messenger_options::path_t::automatic},
+    {"ring", gpus::one_each, false, messenger_options::path_t::automatic},
+    {"shared", gpus::shared, true, messenger_options::path_t::automatic},
+    {"network", gpus::one_each, true, messenger_options::path_t::network},
+    {"two_hosts", gpus::one_each, true, messenger_options::path_t::automatic, true, true},
+    {"to_gpu", gpus::one_each, true, messenger_options::path_t::automatic, true, false, true},
+    {"host", gpus::none, true, messenger_options::path_t::automatic},
+    {"host_ring", gpus::none, true, messenger_options::path_t::automatic, false},
+    {"host_network", gpus::none, true, messenger_options::path_t::network},
+    {"rendezvous", gpus::none, true, messenger_options::path_t::network, true, false, false, true},
+    {"rendezvous_to_gpu", gpus::one_each, true, messenger_options::path_t::network, true, false, true, true},
+    {"rendezvous_two_hosts", gpus::none, true, messenger_options::path_t::automatic, true, true, false, true}};
 
 class death : public testing::TestWithParam<way> {
  protected:
@@ -54,6 +60,7 @@ class death : public testing::TestWithParam<way> {
     out.use_ipc = GetParam().use_ipc;
     out.path = GetParam().path;
     out.use_pull = GetParam().use_pull;
+    if (GetParam().by_rendezvous) out.rendezvous = messenger_options::rendezvous_t::always;
     return out;
   }
   int run(int size, const std::function<int(const place&)>& body) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages of every size and kind of memory, by every way between two processes.
+#include <sys/mman.h>
+
 #include "job.hpp"
 
 namespace pl::link {
@@ -67,6 +69,31 @@ TEST(messages, network) {
                     [](const place& at) {
                       if (const int line = exchange_all(at, true)) return line;
                       CHECK(at.by->counts().network_ring > 0 && !at.by->is_same_node(1 - at.rank));
+                      return 0;
+                    }),
+            0);
+}
+
+// A NIC's registration may ask for the right to write; what a program may only read has none.
+TEST(messages, from_memory_that_may_only_be_read) {
+  auto options = test_options();
+  options.path = messenger_options::path_t::network;
+  EXPECT_EQ(run_job(2, gpus::none, options,
+                    [](const place& at) {
+                      constexpr std::size_t kBytes = 600000;
+                      const auto wanted = test::random_bytes(kBytes, 3);
+                      piece to(false, kBytes);
+                      void* const from = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                      CHECK(from != MAP_FAILED);
+                      std::memcpy(from, wanted.data(), kBytes);
+                      CHECK(mprotect(from, kBytes, PROT_READ) == 0);
+                      const int peer = 1 - at.rank;
+                      auto received = at.by->irecv(peer, to.all(), 1);
+                      auto sent = at.by->isend(peer, {reinterpret_cast<std::uint64_t>(from), kBytes}, 1);
+                      CHECK_OK(sent.wait(kPatience));
+                      CHECK_OK(received.wait(kPatience));
+                      CHECK(to.get(kBytes) == wanted);
+                      CHECK_OK(at.by->barrier(kPatience));
                       return 0;
                     }),
             0);

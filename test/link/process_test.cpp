@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a messenger means to the rest of the process: forked children, programs that they start, descriptors, environment.
+#include <fcntl.h>
+#include <sys/socket.h>
+
 #include <filesystem>
 
+#include "close_on_exec.hpp"
 #include "crossovers.hpp"
 #include "job.hpp"
 #include "ucx_table.hpp"
@@ -45,6 +49,45 @@ TEST(process, fork_and_exec_over_the_network) {
   auto options = test_options();
   options.path = messenger_options::path_t::network;
   EXPECT_EQ(run_job(2, gpus::none, options, fork_between_messages), 0);
+}
+
+// UCX's thread accepts a peer's connection while this process calls nothing: no look of ours has seen it when it forks.
+int fork_with_a_fresh_connection(const place& at) {
+  piece data(false, 8);
+  if (at.rank == 1) {
+    auto sent = at.by->isend(0, data.all(), 1);  // connects
+    const auto until = std::chrono::steady_clock::now() + 300ms;
+    while (std::chrono::steady_clock::now() < until) at.by->progress();
+    CHECK_OK(at.with->barrier());
+    CHECK_OK(sent.wait(kPatience));
+    return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+  }
+  const auto has_open_connection = [] {
+    for (const int fd : open_descriptors()) {
+      sockaddr_storage other{};
+      socklen_t bytes = sizeof other;
+      const bool is_connected = getpeername(fd, reinterpret_cast<sockaddr*>(&other), &bytes) == 0;
+      if (is_connected && other.ss_family == AF_INET && (fcntl(fd, F_GETFD) & FD_CLOEXEC) == 0) return true;
+    }
+    return false;
+  };
+  const auto until = std::chrono::steady_clock::now() + 250ms;
+  while (!has_open_connection() && std::chrono::steady_clock::now() < until) usleep(1000);
+  CHECK(has_open_connection());  // else there is nothing to be seen here
+  const pid_t child = fork();
+  if (child == 0)
+    execl("/bin/sh", "sh", "-c", "ls -l /proc/self/fd | grep -E 'peerlane|socket' >&2 && exit 2; exit 0", nullptr);
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+  CHECK_OK(at.with->barrier());
+  CHECK_OK(at.by->recv(1, data.all(), 1, kWholeTag, kPatience));
+  return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+}
+
+TEST(process, fork_and_exec_with_a_fresh_connection) {
+  auto options = test_options();
+  options.path = messenger_options::path_t::network;
+  EXPECT_EQ(run_job(2, gpus::none, options, fork_with_a_fresh_connection), 0);
 }
 
 TEST(process, closing_leaves_no_descriptor_and_no_mapping) {

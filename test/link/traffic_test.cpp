@@ -10,7 +10,11 @@
 namespace pl::link {
 namespace {
 
-constexpr int kMessages = 60;
+// How many messages each process sends, and of how many bytes at most (a power of two).
+struct volume {
+  int messages = 60;
+  int most = 20;
+};
 
 struct message {
   std::uint64_t tag;
@@ -19,15 +23,15 @@ struct message {
   std::uint64_t seed;
 };
 
-std::size_t random_size(std::mt19937_64& random) {
-  const std::size_t most = std::size_t{1} << random() % 21;
+std::size_t random_size(std::mt19937_64& random, const volume& of) {
+  const std::size_t most = std::size_t{1} << random() % static_cast<unsigned>(of.most + 1);
   return random() % (most + 1);
 }
 
-std::vector<message> messages_of(std::uint64_t seed, int from, int to) {
+std::vector<message> messages_of(std::uint64_t seed, int from, int to, const volume& of) {
   std::mt19937_64 random(seed * 100 + static_cast<unsigned>(from * 10 + to));
   std::vector<message> out;
-  for (int i = 0; i < kMessages; ++i) out.push_back({random() % 3, random_size(random), random() % 2 == 0, random()});
+  for (int i = 0; i < of.messages; ++i) out.push_back({random() % 3, random_size(random, of), random() % 2 == 0, random()});
   return out;
 }
 
@@ -51,10 +55,10 @@ int check(expected& one, int source) {
 }
 
 // Sends the whole list in order, a few at a time, while receives are posted: exact tags, or by a mask that takes any tag.
-int talk(const place& at, std::uint64_t seed) {
+int talk(const place& at, std::uint64_t seed, const volume& of = {}) {
   const int peer = 1 - at.rank;
-  const auto outgoing = messages_of(seed, at.rank, peer);
-  auto incoming = messages_of(seed, peer, at.rank);
+  const auto outgoing = messages_of(seed, at.rank, peer, of);
+  auto incoming = messages_of(seed, peer, at.rank, of);
   std::mt19937_64 random(seed * 7 + static_cast<unsigned>(at.rank));
   std::vector<std::unique_ptr<piece>> kept;
   std::vector<request> sends;
@@ -120,6 +124,19 @@ TEST_P(traffic, network) {
   options.path = messenger_options::path_t::network;
   options.chunk_bytes = 64 << 10;
   EXPECT_EQ(run_job(2, gpus::one_each, options, [&](const place& at) { return talk(at, seed); }), 0);
+}
+
+// Messages from host memory by UCX's rendezvous, as where it has RDMA: in place, and in parts to GPU memory and where the
+// buffer is too short.
+TEST_P(traffic, rendezvous) {
+  const auto seed = static_cast<std::uint64_t>(GetParam()) + 300;
+  auto options = test_options();
+  options.path = messenger_options::path_t::network;
+  options.rendezvous = messenger_options::rendezvous_t::always;
+  options.chunk_bytes = 64 << 10;
+  EXPECT_EQ(run_job(2, gpus::one_each, options, [&](const place& at) { return talk(at, seed); }), 0);
+  const volume large{.messages = 20, .most = 26};
+  EXPECT_EQ(run_job(2, gpus::one_each, options, [&](const place& at) { return talk(at, seed, large); }), 0);
 }
 
 }  // namespace
