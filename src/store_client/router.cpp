@@ -232,19 +232,24 @@ reply router::routed(std::uint32_t pool, std::string_view key, std::uint64_t byt
   if (copies == 0) return failed(ENXIO, "no such pool is open");
   reply last;
   for (auto pause = kFirstPause;; pause = std::min(pause * 2, kLastPause)) {
-    std::string endpoint;
+    std::string endpoint, waits;
     {
       const std::lock_guard hold(lock_);
       endpoint = map_->endpoint_for(copies, key);
+      waits = map_->why_waiting(copies, key);
     }
-    if (endpoint.empty()) last = failed(EAGAIN, "no server has the key's slot yet");
+    if (endpoint.empty()) last = failed(EAGAIN, waits.empty() ? "no server has the key's slot yet" : waits);
     else
       last = attempt(endpoint, pool, std::min(end, clock::now() + patience), [&](client& at, std::uint32_t number) {
         auto one = make(at, number);
         if (changes) one->fields.who = who;
         return one;
       });
-    if (!may_pass(last.status) || clock::now() + pause >= end) return last;
+    if (!may_pass(last.status)) return last;
+    if (clock::now() + pause >= end) {
+      if (!waits.empty() && !endpoint.empty()) last.text += "; " + waits;
+      return last;
+    }
     ++retries_;
     if (last.status != EAGAIN) (void)refresh(last.status == EREMOTE ? endpoint : std::string());
     else if (pause == kLastPause) (void)refresh({});
