@@ -441,6 +441,7 @@ bool cluster_door::wishes(const cluster_view& from, cluster_map& next) {
     placement& at = next.units[one.unit];
     const auto server = next.servers.find(one.name);
     if (!serves(one.unit) || !at.fills(one.name) || server == next.servers.end() || server->second.run != one.run) continue;
+    if (!copies_.promise(one.unit, one.name, from.map_revision)) continue;
     std::erase(at.joining, one.name);
     at.copies.push_back(one.name);
     changed = true;

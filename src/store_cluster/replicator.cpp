@@ -65,6 +65,7 @@ void replicator::act_by(const view_ptr& now, bool serving, std::uint64_t run) {
     view_ = now;
     serving_ = serving;
     run_ = run;
+    std::erase_if(promised_, [&](const auto& one) { return !serving || now->map_revision != one.second; });
     std::erase_if(filling_, [&](const auto& one) {
       const placement& at = now->map.units[one.first];
       return !serving || at.copies.empty() || at.copies.front() != self_ || !(at.fills(one.second) || at.has(one.second));
@@ -144,8 +145,9 @@ void replicator::told(const spreading_ptr& one, const peer_name& who, const stat
       ++failed;
       one->again_at_ns[who.name] = monotonic_ns() + kPauseNs;
       failing_since_ns_.emplace(who.name, monotonic_ns());
-      // It is being filled: that starts anew, and nobody waits for it meanwhile.
-      filling_.erase({one->what.unit, who.name});
+      // It is being filled: that starts anew, and nobody waits for it meanwhile. Unless the map may say by now that it is
+      // complete: then it must have this, or be voted out.
+      if (!promised_.contains({one->what.unit, who.name})) filling_.erase({one->what.unit, who.name});
     }
   }
   if (!outcome && is_about_connection(outcome.code())) links_.forget(who);
@@ -167,7 +169,13 @@ void replicator::begin_filling(unsigned unit, const std::string& name) {
 }
 void replicator::end_filling(unsigned unit, const std::string& name) {
   const std::lock_guard hold(lock_);
-  filling_.erase({unit, name});
+  if (!promised_.contains({unit, name})) filling_.erase({unit, name});
+}
+bool replicator::promise(unsigned unit, const std::string& name, std::int64_t revision) {
+  const std::lock_guard hold(lock_);
+  if (!filling_.contains({unit, name})) return false;
+  promised_[{unit, name}] = revision;
+  return true;
 }
 bool replicator::fills(unsigned unit, const std::string& name) const {
   const std::lock_guard hold(lock_);

@@ -49,6 +49,10 @@ class replicator {
   void begin_filling(unsigned unit, const std::string& name);
   void end_filling(unsigned unit, const std::string& name);
   bool fills(unsigned unit, const std::string& name) const;
+  // This server is about to write, over the map's revision, that the copy is complete. False: it has failed meanwhile, and
+  // is not. Whether the map was written may not be known for a while: no change ends without the copy until another
+  // revision has been seen.
+  bool promise(unsigned unit, const std::string& name, std::int64_t revision);
   // Copies that a put to the unit would reach now, this server's included.
   unsigned reachable_copies(unsigned unit) const;
 
@@ -78,6 +82,7 @@ class replicator {
   std::uint64_t run_ = 0;
   std::set<spreading_ptr> under_way_;
   std::set<std::pair<unsigned, std::string>> filling_;
+  std::map<std::pair<unsigned, std::string>, std::int64_t> promised_;  // of those, and over which revision
   std::map<std::string, std::uint64_t> failing_since_ns_;
 };
 
