@@ -44,6 +44,9 @@ bool read_server(const json& from, cluster_server& into) {
   into.endpoint = from["endpoint"].get<std::string>();
   into.run = from["run"].get<std::uint64_t>();
   into.down = from.value("down", json(false)) == json(true);
+  if (const json socket = from.value("socket", json("")); socket.is_string()) into.socket = socket.get<std::string>();
+  if (const json instance = from.value("instance", json(0u)); instance.is_number_unsigned())
+    into.instance = instance.get<std::uint64_t>();
   if (const json folder = from.value("folder", json("")); folder.is_string()) into.folder = folder.get<std::string>();
   for (std::size_t i = 0; i < std::size(kRoles); ++i) {
     if (from.value("role", json()) != json(kRoles[i])) continue;
@@ -128,6 +131,7 @@ std::string to_text(const cluster_map& map) {
   for (const auto& [name, one] : map.servers) {
     servers[name] = {{"endpoint", one.endpoint}, {"role", name_of(one.as)}, {"down", one.down}, {"run", one.run}};
     if (!one.folder.empty()) servers[name]["folder"] = one.folder;
+    if (!one.socket.empty()) servers[name].update(json{{"socket", one.socket}, {"instance", one.instance}});
   }
   json rows = json::array();
   for (unsigned copies = 1; copies <= kMaxCopies; ++copies) {

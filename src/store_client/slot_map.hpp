@@ -38,9 +38,11 @@ struct cluster_server {
   };
   std::string endpoint;  // "host:port" that clients and other servers reach
   role as = role::in;
-  bool down = false;      // was away for so long that its slots were given to others
-  std::uint64_t run = 0;  // random, another one each time the server joins
-  std::string folder;     // identity of the data folder that holds its complete copies; empty: not known
+  bool down = false;           // was away for so long that its slots were given to others
+  std::uint64_t run = 0;       // random, another one each time the server joins
+  std::string socket;          // path of its unix socket, on its host; empty: none
+  std::uint64_t instance = 0;  // what it says of itself in its greeting: who is at that path is it, or not
+  std::string folder;          // identity of the data folder that holds its complete copies; empty: not known
   bool operator==(const cluster_server&) const = default;
 };
 const char* name_of(cluster_server::role as) noexcept;

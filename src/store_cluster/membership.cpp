@@ -214,8 +214,15 @@ bool membership::enter_with_folder(const cluster_view& from, cluster_map& next, 
   const auto known = from.map.servers.find(options_.name);
   const bool was_there = known != from.map.servers.end();
   enter(next, options_.name, options_.endpoint, run, mine, used);
+  tell_of_self(next.servers[options_.name]);
   if (!was_there || known->second.folder == options_.folder) return false;
   return !known->second.folder.empty() || left_behind(next, options_.name) > 0;
+}
+
+void membership::tell_of_self(cluster_server& self) const {
+  self.folder = options_.folder;
+  self.socket = options_.socket;
+  self.instance = options_.instance;
 }
 
 void membership::tell_what_waits(const std::string& before, const cluster_map& now) const {
@@ -286,7 +293,7 @@ status membership::propose() {
     }
     auto& self = next.servers[options_.name];
     if (self.run == run_ && self.folder.empty()) {  // a server from before identities has written the map
-      self.folder = options_.folder;
+      tell_of_self(self);
       changed = true;
     }
     changed = hooks_.wishes(*now, next) || changed;

@@ -31,6 +31,8 @@ struct cluster_options {
   std::string cluster = "default";  // clusters that share an etcd differ in it
   std::string name;                 // of this server, in its cluster
   std::string endpoint;             // "host:port" where clients and other servers reach it
+  std::string socket;               // path of its unix socket; empty: none
+  std::uint64_t instance = 0;       // what its greeting tells
   unsigned lease_s = 5;             // without etcd for so long, this server stops serving
   unsigned repair_after_s = 60;     // a dead server's copies are made anew on others after this time
   std::string folder;               // identity of its data folder
@@ -95,6 +97,7 @@ class membership {
   void serve();
   status enter_anew();
   bool enter_with_folder(const cluster_view& from, cluster_map& next, std::uint64_t run) const;
+  void tell_of_self(cluster_server& self) const;
   void tell_what_waits(const std::string& before, const cluster_map& now) const;
   void renew();
   status look_once();
