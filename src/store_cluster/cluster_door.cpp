@@ -70,7 +70,8 @@ cluster_door::stand_ptr cluster_door::now() const {
 }
 
 status cluster_door::may(const stand& at, unsigned unit, std::string_view key) const {
-  if (!members_->holds_lease()) {
+  // Who has joined anew looks at the map first: what it served before is another's now.
+  if (!members_->holds_lease() || at.run != members_->run()) {
     ++not_now_;
     return failure{EAGAIN, format("server %s has no lease in its cluster: it may not serve", options_.name.c_str())};
   }
@@ -403,6 +404,7 @@ void cluster_door::seen(const view_ptr& view) {
     if (const status pools = pools_.follow(*view, *members_); !pools) log_("cluster_pool", pools.error().message);
   auto next = std::make_shared<stand>();
   next->view = view;
+  next->run = members_->run();
   const auto me = view->map.servers.find(options_.name);
   const bool known = serving && me != view->map.servers.end() && me->second.run == members_->run();
   bool gained = false;
@@ -441,7 +443,7 @@ bool cluster_door::wishes(const cluster_view& from, cluster_map& next) {
     placement& at = next.units[one.unit];
     const auto server = next.servers.find(one.name);
     if (!serves(one.unit) || !at.fills(one.name) || server == next.servers.end() || server->second.run != one.run) continue;
-    if (!copies_.promise(one.unit, one.name, from.map_revision)) continue;
+    if (!copies_.promise(one.unit, one.name, one.filling, from.map_revision)) continue;
     std::erase(at.joining, one.name);
     at.copies.push_back(one.name);
     changed = true;

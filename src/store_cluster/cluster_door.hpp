@@ -71,6 +71,7 @@ class cluster_door final : public door {
   // What this server goes by at a moment.
   struct stand {
     view_ptr view;
+    std::uint64_t run = 0;                                       // of this server, when it looked
     std::array<bool, store_client::kPlacements> mine{};          // the map says that this server serves it
     std::array<bool, store_client::kPlacements> handing_over{};  // as soon as no change is under way
   };

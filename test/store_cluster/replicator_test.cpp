@@ -83,18 +83,24 @@ class replicator_ends : public testing::Test {
 TEST_F(replicator_ends, WithoutACopyThatFailsWhileItIsFilled) {
   const auto now = view(10, {"me"}, {"x"});
   copies_->act_by(now, true, 1);
-  copies_->begin_filling(kUnit, "x");
+  const auto filling = copies_->begin_filling(kUnit, "x");
+  EXPECT_TRUE(copies_->fills(kUnit, "x", filling));
   spread();
   EXPECT_EQ(tried(now), 1);
-  EXPECT_FALSE(copies_->fills(kUnit, "x"));
-  EXPECT_FALSE(copies_->promise(kUnit, "x", 10)) << "it is not complete any more";
+  EXPECT_FALSE(copies_->fills(kUnit, "x", filling));
+  EXPECT_FALSE(copies_->promise(kUnit, "x", filling, 10)) << "it is not complete any more";
+  // A job that was late, or one for another run, begins again: the first one has missed a change all the same.
+  const auto other = copies_->begin_filling(kUnit, "x");
+  EXPECT_FALSE(copies_->fills(kUnit, "x", filling));
+  EXPECT_FALSE(copies_->promise(kUnit, "x", filling, 10));
+  copies_->end_filling(kUnit, "x", filling);
+  EXPECT_TRUE(copies_->promise(kUnit, "x", other, 10));
 }
 
 TEST_F(replicator_ends, NotWhileTheMapMaySayThatTheCopyIsComplete) {
   const auto now = view(10, {"me"}, {"x"});
   copies_->act_by(now, true, 1);
-  copies_->begin_filling(kUnit, "x");
-  ASSERT_TRUE(copies_->promise(kUnit, "x", 10));
+  ASSERT_TRUE(copies_->promise(kUnit, "x", copies_->begin_filling(kUnit, "x"), 10));
   spread();
   EXPECT_EQ(tried(now), 0) << "acknowledged without a copy that may be complete in the map by now";
   EXPECT_EQ(tried(view(11, {"me", "x"}, {})), 0) << "it is";
@@ -103,8 +109,7 @@ TEST_F(replicator_ends, NotWhileTheMapMaySayThatTheCopyIsComplete) {
 
 TEST_F(replicator_ends, AsBeforeOnceTheMapHasChangedOtherwise) {
   copies_->act_by(view(10, {"me"}, {"x"}), true, 1);
-  copies_->begin_filling(kUnit, "x");
-  ASSERT_TRUE(copies_->promise(kUnit, "x", 10));
+  ASSERT_TRUE(copies_->promise(kUnit, "x", copies_->begin_filling(kUnit, "x"), 10));
   spread();
   EXPECT_EQ(tried(view(10, {"me"}, {"x"})), 0);
   EXPECT_EQ(tried(view(11, {"me"}, {"x"})), 1) << "somebody else's change came first: it is not complete";
