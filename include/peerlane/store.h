@@ -2,7 +2,8 @@
  *
  * libpeerlane_store: a client of `peerlane store serve`. Values go between the store and host or GPU memory; on the store's
  * own host by one copy between the GPU and the value. Link -lpeerlane_store. C++: <peerlane/store.hpp>; guide:
- * docs/store.md.
+ * docs/store.md. A server of a cluster (docs/store-cluster.md) leads to all of them: operations go to whoever has the key,
+ * by shared memory where that is this host, and are tried again while servers come and go, until their timeout.
  *
  * Conventions: 0 or a positive errno value; outputs are written on success only (a reply always);
  * peerlane_store_last_error() is the sentence behind the calling thread's last failure, with the next step. Sizes are bytes.
@@ -12,7 +13,8 @@
  * What the store answers: ENOENT no such key, ENXIO no such pool, EEXIST there already, ESTALE another version, EACCES not
  * allowed, ENOSPC full until the deadline, EDQUOT the pool's quota, EFBIG too large, EROFS the store met an I/O error and
  * takes no more, EBADMSG the bytes are not those that were put, ETIMEDOUT, ECONNRESET not known whether it was done, ENOTSUP
- * another path than the required one, ESHUTDOWN the store is going down.
+ * another path than the required one, ESHUTDOWN the store is going down. In a cluster also EAGAIN: nobody who may serve the
+ * key was there until the timeout; the sentence says what it waits for.
  *
  * Threads: every call from any thread; one operation by one thread at a time. Memory order: when a get has ended for its
  * waiter, later CPU loads and GPU work launched later see the bytes. What is put is read at an unspecified time between the
@@ -57,7 +59,8 @@ enum peerlane_store_condition {
 
 #define PEERLANE_STORE_NO_SHM 1u       /* do not map the store's memory */
 #define PEERLANE_STORE_NO_GPU 2u       /* do not touch CUDA; device memory is then refused or unknown */
-#define PEERLANE_STORE_NO_RECONNECT 4u /* a broken connection ends operations with ECONNRESET */
+#define PEERLANE_STORE_NO_RECONNECT 4u /* a broken connection ends operations with ECONNRESET; not in a cluster */
+#define PEERLANE_STORE_ONE_SERVER 8u   /* of a cluster: speak to this server alone; others' keys are EREMOTE */
 
 /* Zero means the default everywhere. */
 struct peerlane_store_options {
@@ -103,6 +106,7 @@ struct peerlane_pool_options {
   uint32_t durability;  /* of puts that ask for nothing; default durable */
   uint32_t no_shm;      /* 1: never through shared memory */
   const char* access;   /* "uid:1000=rw,cert:NAME=r"; NULL: everybody who can connect reads and writes */
+  uint32_t copies;      /* of a cluster: servers that have each value, 1 (also 0) to 3 */
 };
 int peerlane_store_create_pool(peerlane_store_t store, const char* name, const struct peerlane_pool_options* options,
                                peerlane_pool_t* pool);

@@ -6,7 +6,7 @@
         pool.put("layer0", tensor)
         pool.get("layer0", tensor)
 
-What each durability promises: include/peerlane/store.h. Calls may come from any thread, and let other Python threads run.
+A server of a cluster leads to all of them (docs/store-cluster.md). What each durability promises: include/peerlane/store.h. Calls may come from any thread, and let other Python threads run.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ class _Options(ctypes.Structure):
 
 class _PoolOptions(ctypes.Structure):
     _fields_ = [("struct_bytes", _size), ("quota_bytes", _u64), ("quota_keys", _u64), ("durability", _u32), ("no_shm", _u32),
-                ("access", _text)]
+                ("access", _text), ("copies", _u32)]
 
 
 class _PutOptions(ctypes.Structure):
@@ -166,9 +166,9 @@ class Store:
         _call(call, self._open(), name.encode(), *more, ctypes.byref(number))
         return Pool(self, number.value)
 
-    def create_pool(self, name: str, *, durability: str | None = None, quota_bytes: int = 0) -> Pool:
-        """`durability`: of puts that ask for none; None: durable."""
-        options = _filled(_PoolOptions, durability=DURABILITIES[durability], quota_bytes=quota_bytes)
+    def create_pool(self, name: str, *, durability: str | None = None, quota_bytes: int = 0, copies: int = 1) -> Pool:
+        """`durability`: of puts that ask for none; None: durable. `copies`: servers of a cluster that have each value, 1 to 3."""
+        options = _filled(_PoolOptions, durability=DURABILITIES[durability], quota_bytes=quota_bytes, copies=copies)
         return self._pool("peerlane_store_create_pool", name, ctypes.byref(options))
 
     def open_pool(self, name: str) -> Pool:

@@ -9,6 +9,7 @@
 #include "env.hpp"
 #include "errno_keeper.hpp"
 #include "live_handles.hpp"
+#include "router.hpp"
 
 namespace {
 
@@ -18,6 +19,8 @@ using pl::kNullPointer;
 using pl::store_client::client;
 using pl::store_client::memory;
 using pl::store_client::operation_ptr;
+using pl::store_client::routed_ptr;
+using pl::store_client::router;
 namespace wire = pl::store_wire;
 
 static_assert(PEERLANE_PATH_SHM_DIRECT == static_cast<int>(wire::path::shm_direct));
@@ -27,12 +30,25 @@ static_assert(PEERLANE_IF_VERSION == static_cast<int>(wire::condition::if_versio
 
 struct open_store {
   std::unique_ptr<pl::copy::planner> copies;  // outlives the client
-  std::unique_ptr<client> store;
+  std::unique_ptr<client> store;              // one of these two
+  std::unique_ptr<router> cluster;
   std::atomic<int> registered{0};
+
+  pl::result<memory> look_at(const void* at, std::size_t bytes) const {
+    const auto address = reinterpret_cast<std::uint64_t>(at);
+    return cluster ? cluster->look_at(address, bytes) : store->look_at(address, bytes);
+  }
 };
 struct open_operation {
   std::shared_ptr<open_store> of;
-  operation_ptr op;
+  operation_ptr op;  // one of these two
+  routed_ptr routed;
+
+  bool test() const { return op ? of->store->test(op) : of->cluster->test(routed); }
+  bool wait(pl::store_client::clock::time_point until) const {
+    return op ? of->store->wait(op, until) : of->cluster->wait(routed, until);
+  }
+  const pl::store_client::reply& got() const { return op ? op->got : routed->got; }
 };
 struct direct_memory {
   std::shared_ptr<open_store> of;
@@ -73,6 +89,7 @@ pl::store_client::get_request get_request_of(const peerlane_get_options* given) 
   out.verify = options.verify != 0;
   if (options.timeout_ms > 0) out.timeout_ms = options.timeout_ms;
   out.order = {options.on_stream != 0, static_cast<pl::cu::stream_t>(options.stream)};
+  out.leave_to_stream = out.order.has;
   return out;
 }
 
@@ -103,31 +120,15 @@ int ended(const pl::store_client::reply& got, peerlane_store_reply* out) {
 
 std::string_view key_of(const void* key, std::size_t bytes) { return {static_cast<const char*>(key), bytes}; }
 
-// The operation for device memory on a stream ends when the stream has it.
-operation_ptr make_get(client& store, peerlane_pool_t pool, std::string_view key, const memory& into,
-                       const peerlane_get_options* how) {
-  const auto request = get_request_of(how);
-  auto one = store.make_get(pool, key, into, request);
-  if (!request.order.has || one->done()) return one;
-  if (one->how != pl::store_client::operation::kind::get_shm || !into.device) {
-    one->at = pl::store_client::operation::stage::done;
-    one->got.status = ENOTSUP;
-    one->got.text = "a get in stream order needs device memory and the store's memory mapped here: " + store.why_no_shm();
-  }
-  one->leave_to_stream = true;
-  return one;
-}
-
-// Runs `make(client)` on a live store.
-template <class Make>
-int run(peerlane_store_t handle, peerlane_store_reply* reply, const Make& make) {
+// Runs on a live store what `make` makes for a client, or what `ask` asks a cluster.
+template <class Make, class Ask>
+int run(peerlane_store_t handle, peerlane_store_reply* reply, const Make& make, const Ask& ask) {
   const pl::errno_keeper keep;
   try {
     const auto one = stores::instance().find(handle);
     if (!one) return fail(EINVAL, kDead);
-    pl::result<operation_ptr> made = make(*one->store);
-    if (!made) return fail(made.error());
-    return ended(one->store->run(*made), reply);
+    if (one->cluster) return ended(ask(*one->cluster), reply);
+    return ended(one->store->run(make(*one->store)), reply);
   }
   PL_NO_EXCEPTIONS
 }
@@ -157,16 +158,48 @@ pl::store_client::address address_of(const peerlane_store_options& options) {
   return out;
 }
 
-pl::result<operation_ptr> make_item(client& store, const peerlane_store_item& item) {
+pl::status check_item(const peerlane_store_item& item) {
   if (item.key == nullptr || (item.value == nullptr && item.bytes > 0)) return pl::failure{EINVAL, kNullPointer};
   if (!known(item.put_options)) return pl::failure{EINVAL, "unknown durability or condition"};
+  if (item.operation < PEERLANE_STORE_PUT || item.operation > PEERLANE_STORE_ERASE)
+    return pl::failure{EINVAL, "unknown operation: PEERLANE_STORE_PUT, _GET or _ERASE"};
+  return {};
+}
+
+// Of a client or a router, which call it alike. Precondition: check_item.
+template <class Store>
+auto make_item(Store& store, const peerlane_store_item& item, const memory& where) {
   const auto key = key_of(item.key, item.key_bytes);
   if (item.operation == PEERLANE_STORE_ERASE) return store.make_erase(item.pool, key, put_request_of(item.put_options));
-  const auto where = store.look_at(reinterpret_cast<std::uint64_t>(item.value), item.bytes);
-  if (!where) return where.error();
-  if (item.operation == PEERLANE_STORE_PUT) return store.make_put(item.pool, key, *where, put_request_of(item.put_options));
-  if (item.operation == PEERLANE_STORE_GET) return make_get(store, item.pool, key, *where, item.get_options);
-  return pl::failure{EINVAL, "unknown operation: PEERLANE_STORE_PUT, _GET or _ERASE"};
+  if (item.operation == PEERLANE_STORE_PUT) return store.make_put(item.pool, key, where, put_request_of(item.put_options));
+  return store.make_get(item.pool, key, where, get_request_of(item.get_options));
+}
+
+// At once.
+pl::store_client::reply do_item(const open_store& at, const peerlane_store_item& item, const memory& where) {
+  if (!at.cluster) return at.store->run(make_item(*at.store, item, where));
+  const auto key = key_of(item.key, item.key_bytes);
+  if (item.operation == PEERLANE_STORE_ERASE) return at.cluster->erase(item.pool, key, put_request_of(item.put_options));
+  if (item.operation == PEERLANE_STORE_PUT) return at.cluster->put(item.pool, key, where, put_request_of(item.put_options));
+  return at.cluster->get(item.pool, key, where, get_request_of(item.get_options));
+}
+
+void tell_when_done(open_operation& one, const peerlane_store_item& item) {
+  const int event = item.event_fd > 0 ? item.event_fd : -1;
+  std::function<void(const pl::store_client::reply&)> then;
+  if (item.done != nullptr)
+    then = [done = item.done, context = item.context](const pl::store_client::reply& got) {
+      peerlane_store_reply reply;
+      tell(got, &reply);
+      done(context, &reply);
+    };
+  if (one.routed) {
+    one.routed->event_fd = event;
+    one.routed->then = std::move(then);
+    return;
+  }
+  one.op->event_fd = event;
+  if (then) one.op->then = [then = std::move(then)](pl::store_client::operation& ended_one) { then(ended_one.got); };
 }
 
 peerlane_store_item item_of(std::uint32_t operation, peerlane_pool_t pool, const void* key, std::size_t key_bytes,
@@ -182,7 +215,35 @@ peerlane_store_item item_of(std::uint32_t operation, peerlane_pool_t pool, const
 }
 
 int run(peerlane_store_t handle, peerlane_store_reply* reply, const peerlane_store_item& item) {
-  return run(handle, reply, [&](client& at) { return make_item(at, item); });
+  const pl::errno_keeper keep;
+  try {
+    const auto one = stores::instance().find(handle);
+    if (!one) return fail(EINVAL, kDead);
+    if (const auto fine = check_item(item); !fine) return fail(fine.error());
+    const auto where = one->look_at(item.value, item.bytes);
+    if (!where) return fail(where.error());
+    return ended(do_item(*one, item, *where), reply);
+  }
+  PL_NO_EXCEPTIONS
+}
+
+// The cluster that the store is a server of; null: it is in none.
+pl::result<std::unique_ptr<router>> cluster_of(client& store, const pl::store_client::client_options& how) {
+  const auto got = store.run(store.make_plain(wire::opcode::cluster_map, 0, {}));
+  if (got.status == ENOTSUP) return std::unique_ptr<router>();
+  if (got.status != 0) return pl::failure{got.status, got.text};
+  const auto map = pl::store_client::read_cluster_map(got.body);
+  if (!map) return map.error();
+  pl::store_client::router_options out;
+  out.security = how.where;
+  out.timeout_ms = how.timeout_ms;
+  out.copies = how.copies;
+  out.cuda = how.cuda;
+  out.use_shm = how.use_shm;
+  out.require = how.require;
+  if (!how.where.endpoint.empty()) out.servers.push_back(how.where.endpoint);
+  for (const auto& [name, one] : map->servers) out.servers.push_back(one.endpoint);
+  return router::open(out);
 }
 
 // A part of registered memory, held busy while it lives.
@@ -230,7 +291,12 @@ PL_EXPORT int peerlane_store_open(const peerlane_store_options* given, peerlane_
       if (const auto gpu = open_gpu(*made, how); !gpu) return fail(gpu.error());
     auto opened = client::open(how);
     if (!opened) return fail(opened.error());
-    made->store = *std::move(opened);
+    if ((options.flags & PEERLANE_STORE_ONE_SERVER) == 0) {
+      auto cluster = cluster_of(**opened, how);
+      if (!cluster) return fail(cluster.error());
+      made->cluster = *std::move(cluster);
+    }
+    if (!made->cluster) made->store = *std::move(opened);
     *store = static_cast<peerlane_store_t>(stores::instance().add(std::move(made)));
     return 0;
   }
@@ -264,7 +330,10 @@ PL_EXPORT int peerlane_store_create_pool(peerlane_store_t store, const char* nam
     settings.level = static_cast<wire::durability>(options.durability);
     settings.allow_shm = options.no_shm == 0;
     settings.access = text_or_empty(options.access);
-    const auto made = one->store->create_pool(name, settings);
+    if (options.copies > pl::store_client::kMaxCopies) return fail(EINVAL, "a pool has 1 to 3 copies");
+    if (options.copies > 1 && !one->cluster) return fail(EINVAL, "copies of a pool need a cluster of stores");
+    if (options.copies != 0) settings.copies = static_cast<std::uint8_t>(options.copies);
+    const auto made = one->cluster ? one->cluster->create_pool(name, settings) : one->store->create_pool(name, settings);
     if (!made) return fail(made.error());
     *pool = *made;
     return 0;
@@ -278,7 +347,7 @@ PL_EXPORT int peerlane_store_open_pool(peerlane_store_t store, const char* name,
     const auto one = stores::instance().find(store);
     if (!one) return fail(EINVAL, kDead);
     if (name == nullptr || pool == nullptr) return fail(EINVAL, kNullPointer);
-    const auto found = one->store->open_pool(name);
+    const auto found = one->cluster ? one->cluster->open_pool(name) : one->store->open_pool(name);
     if (!found) return fail(found.error());
     *pool = *found;
     return 0;
@@ -288,11 +357,15 @@ PL_EXPORT int peerlane_store_open_pool(peerlane_store_t store, const char* name,
 
 PL_EXPORT int peerlane_store_delete_pool(peerlane_store_t store, const char* name) {
   if (name == nullptr) return fail(EINVAL, kNullPointer);
-  return run(store, nullptr, [&](client& at) { return at.make_plain(wire::opcode::pool_delete, 0, name); });
+  return run(
+      store, nullptr, [&](client& at) { return at.make_plain(wire::opcode::pool_delete, 0, name); },
+      [&](router& at) { return at.ask_anyone(wire::opcode::pool_delete, name); });
 }
 
 PL_EXPORT int peerlane_store_sync(peerlane_store_t store, peerlane_pool_t pool) {
-  return run(store, nullptr, [&](client& at) { return at.make_plain(wire::opcode::sync, pool, {}); });
+  return run(
+      store, nullptr, [&](client& at) { return at.make_plain(wire::opcode::sync, pool, {}); },
+      [&](router& at) { return at.sync(pool); });
 }
 
 // ---- Values
@@ -324,7 +397,9 @@ PL_EXPORT int peerlane_store_erase(peerlane_store_t store, peerlane_pool_t pool,
 PL_EXPORT int peerlane_store_stat(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_bytes,
                                   peerlane_store_reply* reply) {
   if (key == nullptr) return fail(EINVAL, kNullPointer);
-  return run(store, reply, [&](client& at) { return at.make_plain(wire::opcode::stat, pool, key_of(key, key_bytes)); });
+  return run(
+      store, reply, [&](client& at) { return at.make_plain(wire::opcode::stat, pool, key_of(key, key_bytes)); },
+      [&](router& at) { return at.stat(pool, key_of(key, key_bytes)); });
 }
 
 PL_EXPORT int peerlane_store_find(peerlane_store_t store, peerlane_pool_t pool, const char* prefix, const char* regex,
@@ -338,7 +413,7 @@ PL_EXPORT int peerlane_store_find(peerlane_store_t store, peerlane_pool_t pool, 
     what.prefix = text_or_empty(prefix);
     what.regex = text_or_empty(regex);
     for (;;) {
-      const auto got = one->store->run(one->store->make_find(pool, what));
+      const auto got = one->cluster ? one->cluster->find(pool, what) : one->store->run(one->store->make_find(pool, what));
       if (got.status != 0) return fail(got.status, got.text.c_str());
       const auto keys = wire::decode_keys(got.body);
       if (!keys) return fail(keys.error());
@@ -362,7 +437,7 @@ PL_EXPORT int peerlane_store_register_direct_memory(peerlane_store_t store, void
     if (!one) return fail(EINVAL, kDead);
     if (out == nullptr) return fail(EINVAL, kNullPointer);
     if (bytes == 0 || address == nullptr) return fail(EINVAL, "an empty range cannot be registered");
-    const auto where = one->store->look_at(reinterpret_cast<std::uint64_t>(address), bytes);
+    const auto where = one->look_at(address, bytes);
     if (!where) return fail(where.error());
     if (where->device && !where->device->allocation.contains({where->address, bytes}))
       return fail(EINVAL, "the range leaves its allocation of GPU memory");
@@ -392,8 +467,10 @@ PL_EXPORT int peerlane_store_put_direct(peerlane_store_t store, peerlane_pool_t 
   if (!known(options)) return fail(EINVAL, "unknown durability or condition");
   const auto part = busy_part::take(store, handle, at, bytes);
   if (!part) return fail(part.error());
-  return run(store, reply,
-             [&](client& to) { return to.make_put(pool, key_of(key, key_bytes), part->get(), put_request_of(options)); });
+  return run(
+      store, reply,
+      [&](client& to) { return to.make_put(pool, key_of(key, key_bytes), part->get(), put_request_of(options)); },
+      [&](router& to) { return to.put(pool, key_of(key, key_bytes), part->get(), put_request_of(options)); });
 }
 
 PL_EXPORT int peerlane_store_get_direct(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_bytes,
@@ -402,7 +479,10 @@ PL_EXPORT int peerlane_store_get_direct(peerlane_store_t store, peerlane_pool_t 
   if (key == nullptr) return fail(EINVAL, kNullPointer);
   const auto part = busy_part::take(store, handle, at, bytes);
   if (!part) return fail(part.error());
-  return run(store, reply, [&](client& from) { return make_get(from, pool, key_of(key, key_bytes), part->get(), options); });
+  return run(
+      store, reply,
+      [&](client& from) { return from.make_get(pool, key_of(key, key_bytes), part->get(), get_request_of(options)); },
+      [&](router& from) { return from.get(pool, key_of(key, key_bytes), part->get(), get_request_of(options)); });
 }
 
 // ---- Asynchronous
@@ -415,23 +495,27 @@ PL_EXPORT int peerlane_store_begin(peerlane_store_t store, const peerlane_store_
     const auto one = stores::instance().find(store);
     if (!one) return fail(EINVAL, kDead);
     if (count > 0 && (items == nullptr || ops == nullptr)) return fail(EINVAL, kNullPointer);
-    std::vector<operation_ptr> made;
+    std::vector<open_operation> made;
     for (std::size_t i = 0; i < count; ++i) {
-      auto op = make_item(*one->store, items[i]);
-      if (!op) return fail(op.code(), ("item " + std::to_string(i) + ": " + op.error().message).c_str());
-      if (items[i].event_fd > 0) (*op)->event_fd = items[i].event_fd;
-      if (items[i].done != nullptr)
-        (*op)->then = [done = items[i].done, context = items[i].context](pl::store_client::operation& ended_one) {
-          peerlane_store_reply reply;
-          tell(ended_one.got, &reply);
-          done(context, &reply);
-        };
-      made.push_back(*std::move(op));
+      const auto where = check_item(items[i]) ? one->look_at(items[i].value, items[i].bytes)
+                                              : pl::result<memory>(check_item(items[i]).error());
+      if (!where) return fail(where.code(), ("item " + std::to_string(i) + ": " + where.error().message).c_str());
+      open_operation op{one, {}, {}};
+      if (one->cluster) op.routed = make_item(*one->cluster, items[i], *where);
+      else op.op = make_item(*one->store, items[i], *where);
+      tell_when_done(op, items[i]);
+      made.push_back(std::move(op));
     }
-    for (std::size_t i = 0; i < count; ++i)
-      ops[i] = static_cast<peerlane_store_op_t>(
-          operations::instance().add(std::make_shared<open_operation>(open_operation{one, made[i]})));
-    one->store->start(made);
+    std::vector<operation_ptr> plain;
+    std::vector<routed_ptr> routed;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (one->cluster) routed.push_back(made[i].routed);
+      else plain.push_back(made[i].op);
+      ops[i] =
+          static_cast<peerlane_store_op_t>(operations::instance().add(std::make_shared<open_operation>(std::move(made[i]))));
+    }
+    if (one->cluster) one->cluster->start(routed);
+    else one->store->start(plain);
     return 0;
   }
   PL_NO_EXCEPTIONS
@@ -443,7 +527,7 @@ PL_EXPORT int peerlane_store_test(peerlane_store_op_t op, int* done) {
     const auto found = operations::instance().find(op);
     if (!found) return fail(EINVAL, kDead);
     if (done == nullptr) return fail(EINVAL, kNullPointer);
-    *done = found->of->store->test(found->op) ? 1 : 0;
+    *done = found->test() ? 1 : 0;
     return 0;
   }
   PL_NO_EXCEPTIONS
@@ -456,7 +540,7 @@ PL_EXPORT int peerlane_store_wait(peerlane_store_op_t op, int32_t timeout_ms, pe
     if (!found) return fail(EINVAL, kDead);
     const auto until = timeout_ms < 0 ? pl::store_client::clock::time_point::max()
                                       : pl::store_client::clock::now() + std::chrono::milliseconds(timeout_ms);
-    if (found->of->store->wait(found->op, until)) return ended(found->op->got, reply);
+    if (found->wait(until)) return ended(found->got(), reply);
     if (reply != nullptr) {
       *reply = {};
       reply->status = EINPROGRESS;
@@ -470,7 +554,7 @@ PL_EXPORT int peerlane_store_free(peerlane_store_op_t op) {
   const pl::errno_keeper keep;
   const auto found = operations::instance().find(op);
   if (!found) return fail(EINVAL, kDead);
-  if (!found->of->store->test(found->op)) return fail(EBUSY, "the operation has not ended: its memory is in use");
+  if (!found->test()) return fail(EBUSY, "the operation has not ended: its memory is in use");
   operations::instance().remove(op);
   return 0;
 }

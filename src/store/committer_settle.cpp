@@ -50,7 +50,7 @@ void committer::settle(group& of, commit_unit& unit) {
   if (!unit.request.empty() && answer_repeated(of, unit)) return;
   settle_operations(of, unit);
   if (unit.failed || unit.request.empty()) return;
-  request_outcome outcome{unit.request.sequence, unit.reached, {}};
+  request_outcome outcome{unit.request.sequence, unit.reached, unit.request.group, {}};
   bool any = false;
   for (const operation& what : unit.operations) {
     outcome.items.push_back({what.outcome.error, what.outcome.version, what.made ? what.made->crc : 0});

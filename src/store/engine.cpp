@@ -133,6 +133,7 @@ status engine::impl::read_format() {
       return failure{ENOTSUP, format("store: %s has format %u, this program knows %u", options.directory.c_str(),
                                      format_record->number, store_format{}.number)};
     options.extent_file_bytes = format_record->file_bytes;
+    identity = format("%016llx", static_cast<unsigned long long>(format_record->id_high));
     return {};
   }
   if (options.read_only) return failure{ENOENT, "store: " + options.directory + " holds no store"};
@@ -141,6 +142,7 @@ status engine::impl::read_format() {
   fresh.file_bytes = options.extent_file_bytes;
   fresh.id_high = std::uint64_t{random()} << 32 | random();
   fresh.id_low = std::uint64_t{random()} << 32 | random();
+  identity = format("%016llx", static_cast<unsigned long long>(fresh.id_high));
   rocksdb::WriteBatch batch;
   records->put(batch, family::catalogue, kFormatKey, encode(fresh));
   return records->write(batch, true);
@@ -219,6 +221,11 @@ status engine::impl::check_key(std::string_view key) const {
 
 status engine::close() { return impl_->close(); }
 const arena_info& engine::arena() const noexcept { return impl_->memory->info(); }
+const std::string& engine::identity() const noexcept { return impl_->identity; }
+status engine::forget_requests(const std::function<bool(std::uint16_t)>& which) {
+  if (status able = impl_->state.writable(); !able) return able;
+  return impl_->remembered->forget(which);
+}
 void engine::skip_versions(version_t by) noexcept { impl_->commits->skip_versions(by); }
 
 std::string engine::read_only_reason() const { return impl_->state.reason(); }

@@ -81,8 +81,13 @@ class engine {
 
   const arena_info& arena() const noexcept;
   engine_stats stats() const;
+  // Of the data directory: 16 hexadecimal digits, random, made durable with it and kept for ever.
+  const std::string& identity() const noexcept;
   // Versions given out from now on are greater by at least `by` than those so far.
   void skip_versions(version_t by) noexcept;
+  // Requests of these groups (request_key) are new ones when they come again. Blocking. Precondition: none of them is under
+  // way.
+  status forget_requests(const std::function<bool(std::uint16_t group)>& which);
   // Why writes are refused, if they are: the first I/O error. Empty while all is well.
   std::string read_only_reason() const;
 

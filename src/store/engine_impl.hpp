@@ -88,6 +88,7 @@ class engine::impl {
   std::mutex pools_mutex;  // one change of the catalogue at a time
   pool_id last_pool = 0;
   std::unique_ptr<store::arena> memory;
+  std::string identity;
   std::unique_ptr<index> records;
   std::unique_ptr<extents> space;
   // Values in here give their memory and extents back when they go, so these go before the two.

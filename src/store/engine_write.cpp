@@ -233,8 +233,10 @@ bool engine::impl::apply_in_memory(commit_unit& unit) {
   }
   unit.reached = durability::volatile_;
   if (once)
-    remembered->remember(unit.request,
-                         {unit.request.sequence, unit.reached, {{0, what.outcome.version, what.made ? what.made->crc : 0}}});
+    remembered->remember(unit.request, {unit.request.sequence,
+                                        unit.reached,
+                                        unit.request.group,
+                                        {{0, what.outcome.version, what.made ? what.made->crc : 0}}});
   return true;
 }
 

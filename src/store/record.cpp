@@ -10,7 +10,7 @@ namespace {
 constexpr std::uint8_t kSmall = 1;
 constexpr std::uint8_t kLarge = 2;
 constexpr std::uint8_t kPool = 1;  // layout numbers: a later one that this code does not know is not a record to it
-constexpr std::uint8_t kOutcome = 1;
+constexpr std::uint8_t kOutcomeWithoutGroup = 1, kOutcome = 2;
 
 bool is_level(std::uint8_t level) { return level >= 1 && level <= 3; }
 
@@ -165,6 +165,7 @@ std::string encode(const request_outcome& outcome) {
   append_number(out, kOutcome);
   append_number(out, outcome.sequence);
   append_number(out, static_cast<std::uint8_t>(outcome.reached));
+  append_number(out, outcome.group);
   append_number(out, static_cast<std::uint16_t>(outcome.items.size()));
   for (const auto& item : outcome.items) {
     append_number(out, static_cast<std::int32_t>(item.error));
@@ -177,9 +178,11 @@ std::string encode(const request_outcome& outcome) {
 std::optional<request_outcome> decode_outcome(std::string_view bytes) {
   byte_reader from(bytes);
   request_outcome outcome;
-  if (from.number<std::uint8_t>() != kOutcome) return std::nullopt;
+  const auto layout = from.number<std::uint8_t>();
+  if (layout != kOutcome && layout != kOutcomeWithoutGroup) return std::nullopt;
   outcome.sequence = from.number<std::uint64_t>();
   const auto level = from.number<std::uint8_t>();
+  outcome.group = layout == kOutcome ? from.number<std::uint16_t>() : kAnyGroup;
   const auto count = from.number<std::uint16_t>();
   if (!is_level(level) || count > kMaxBatchOperations) return std::nullopt;
   outcome.reached = static_cast<durability>(level);

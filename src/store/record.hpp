@@ -51,9 +51,11 @@ std::string encode(const store_format& format);
 std::optional<store_format> decode_format(std::string_view bytes);
 
 // What a remembered request did: one entry an operation.
+inline constexpr std::uint16_t kAnyGroup = 0xffff;  // from before groups: goes with whichever is forgotten
 struct request_outcome {
   std::uint64_t sequence = 0;
   durability reached = durability::pool_default;
+  std::uint16_t group = 0;  // request_key::group
   struct item {
     int error = 0;
     version_t version = 0;

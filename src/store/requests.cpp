@@ -91,6 +91,24 @@ void requests::remember(const request_key& request, request_outcome outcome) {
   client.slots[slot] = std::move(outcome);
 }
 
+status requests::forget(const std::function<bool(std::uint16_t)>& which) {
+  const auto goes = [&](std::uint16_t number) { return number == kAnyGroup || which(number); };
+  for (group& of : groups_) {
+    const std::lock_guard lock(of.mutex);
+    for (auto& [client, remembered] : of.clients)
+      for (request_outcome& one : remembered.slots)
+        if (one.sequence != 0 && goes(one.group)) one = {};
+  }
+  rocksdb::WriteBatch batch;
+  status scanned = index_.scan(family::requests, {}, {}, false, [&](std::string_view key, std::string_view raw) {
+    const auto outcome = decode_outcome(raw);
+    if (outcome && goes(outcome->group)) index_.erase(batch, family::requests, key);
+    return true;
+  });
+  if (!scanned || batch.Count() == 0) return scanned;
+  return index_.write(batch, true);
+}
+
 void requests::store(rocksdb::WriteBatch& batch, const request_key& request, const request_outcome& outcome) {
   group& of = group_of(request.client);
   need(of, request.client).in_index = true;

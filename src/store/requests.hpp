@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <mutex>
 #include <optional>
@@ -31,6 +32,9 @@ class requests {
   // What this request did, if it was done. EINVAL: it is older than the window, so nobody knows.
   result<std::optional<request_outcome>> find(const request_key& request);
   void remember(const request_key& request, request_outcome outcome);
+
+  // Of these groups, also in the index. Blocking. Precondition: no lock(); requests of the groups are not under way.
+  status forget(const std::function<bool(std::uint16_t group)>& which);
 
   // The same as records of a batch, with the clients that are forgotten for it.
   void store(rocksdb::WriteBatch& batch, const request_key& request, const request_outcome& outcome);

@@ -99,6 +99,7 @@ enum class tier : std::uint8_t { memory = 1, disk = 2 };
 struct request_key {
   std::uint64_t client = 0;
   std::uint64_t sequence = 0;
+  std::uint16_t group = 0;  // which of them engine::forget_requests() can forget together; no part of the name
   bool empty() const noexcept { return client == 0; }
 };
 

@@ -70,13 +70,17 @@ clock::time_point client::deadline_of(int timeout_ms) const {
   return clock::now() + std::chrono::milliseconds(timeout_ms < 0 ? options_.timeout_ms : static_cast<unsigned>(timeout_ms));
 }
 
-result<memory> client::look_at(std::uint64_t address, std::uint64_t bytes) const {
+result<memory> find_memory(const cu::driver_table* cuda, const copy::planner* copies, std::uint64_t address,
+                           std::uint64_t bytes) {
   memory out{address, bytes, std::nullopt};
-  if (options_.cuda == nullptr || bytes == 0) return out;
-  out.device = cu::find_device_memory(*options_.cuda, address);
-  if (out.device && options_.copies == nullptr)
-    return failure{EINVAL, "this is GPU memory, and the client was opened without a GPU"};
+  if (cuda == nullptr || bytes == 0) return out;
+  out.device = cu::find_device_memory(*cuda, address);
+  if (out.device && copies == nullptr) return failure{EINVAL, "this is GPU memory, and the client was opened without a GPU"};
   return out;
+}
+
+result<memory> client::look_at(std::uint64_t address, std::uint64_t bytes) const {
+  return find_memory(options_.cuda, options_.copies, address, bytes);
 }
 
 // ---- Operations ----------------------------------------------------------------------------------------------------------
@@ -145,7 +149,11 @@ operation_ptr client::make_get(std::uint32_t pool, std::string_view key, const m
                   format("path %s was required, this get would go by %s: %s", name_of(options_.require), name_of(way),
                          why_no_shm_.empty() ? "that is how the store was reached" : why_no_shm_.c_str()));
   one->how = shm ? operation::kind::get_shm : operation::kind::get_streamed;
-  return one;
+  if (!how.leave_to_stream || !how.order.has) return one;
+  one->leave_to_stream = true;
+  if (shm && into.device) return one;
+  return failed(one, ENOTSUP,
+                "a get in stream order needs device memory and the store's memory mapped here: " + why_no_shm_);
 }
 
 operation_ptr client::make_erase(std::uint32_t pool, std::string_view key, const put_request& how) {
@@ -304,6 +312,10 @@ std::string client::why_not_pinned() const {
 store_wire::path client::way() const {
   const lock_t hold(lock_);
   return wire_ ? wire_->way() : store_wire::path::none;
+}
+std::uint64_t client::server_instance() const {
+  const lock_t hold(lock_);
+  return server_.instance;
 }
 std::uint64_t client::reconnects() const {
   const lock_t hold(lock_);

@@ -43,7 +43,8 @@ struct put_request {
 struct get_request {
   std::uint64_t offset = 0;
   bool verify = false;
-  stream_order order;  // device memory: written after the stream's work so far, before its later work
+  stream_order order;            // device memory: written after the stream's work so far, before its later work
+  bool leave_to_stream = false;  // with an order: ended once the stream waits for the copy. ENOTSUP: not by shared memory
   int timeout_ms = -1;
 };
 
@@ -51,6 +52,10 @@ struct key_search {
   std::string prefix, regex, after;
   std::uint64_t limit = 0;
 };
+
+// What lies at the caller's address. EINVAL: GPU memory, and there is nobody to copy it.
+result<memory> find_memory(const cu::driver_table* cuda, const copy::planner* copies, std::uint64_t address,
+                           std::uint64_t bytes);
 
 class client {
  public:
@@ -77,7 +82,7 @@ class client {
   // start() and wait().
   reply run(const operation_ptr& one);
 
-  // What lies at the caller's address. EINVAL: GPU memory, and this client has no GPU.
+  // As find_memory.
   result<memory> look_at(std::uint64_t address, std::uint64_t bytes) const;
   // The pool's number. Remembered, for connections to come.
   result<std::uint32_t> open_pool(std::string_view name);
@@ -87,6 +92,8 @@ class client {
   std::string why_no_shm() const;
   std::string why_not_pinned() const;
   store_wire::path way() const;
+  // Of the server that was reached last: another number after each start.
+  std::uint64_t server_instance() const;
   std::uint64_t reconnects() const;
   // Tests: the connection breaks here and now.
   void break_connection();

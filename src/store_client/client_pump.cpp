@@ -325,7 +325,8 @@ void client::take_answer_to(const operation_ptr& one, const store_wire::head& wh
     if (is_patch(*one) && !one->fields.only && changed && ++one->attempts < kMostPatchAttempts &&
         clock::now() < one->deadline) {
       asked_.erase(what.request_id);
-      one->fields.who->number = next_sequence_++;
+      // Nothing is remembered of a request that did nothing: a router's goes on under its own number.
+      if (one->fields.who->client == client_id_) one->fields.who->number = next_sequence_++;
       return submit(one);
     }
     const bool by_memory = one->how == operation::kind::put_shm || one->how == operation::kind::get_shm;

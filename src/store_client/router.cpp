@@ -1,49 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <random>
 #include <thread>
 
+#include "router_tries.hpp"
 #include "text.hpp"
 
 namespace pl::store_client {
 namespace {
 
 using store_wire::opcode;
-constexpr auto kFirstPause = std::chrono::milliseconds(2), kLastPause = std::chrono::milliseconds(100);
-constexpr std::uint64_t kSlowestBytesPerMs = 10'000;  // what a try's time allows for
-
-reply failed(int code, std::string text) {
-  reply out;
-  out.status = code;
-  out.text = std::move(text);
-  return out;
-}
-
 std::uint64_t random_id() {
   std::random_device random;
   return (std::uint64_t{random()} << 32 | random()) | 1;
-}
-
-// Nothing is wrong with what was asked: another server, or the same one later, may do it.
-bool may_pass(int code) {
-  switch (code) {
-    case EREMOTE:
-    case EAGAIN:
-    case ECONNRESET:
-    case ECONNREFUSED:
-    case ECONNABORTED:
-    case EHOSTUNREACH:
-    case ENETUNREACH:
-    case EPIPE:
-    case ETIMEDOUT:
-    case ESHUTDOWN:
-    case ECANCELED:
-      return true;
-    default:
-      return false;
-  }
 }
 
 bool serves(const cluster_map& map, unsigned copies, const std::string& name) {
@@ -63,6 +36,10 @@ result<std::unique_ptr<router>> router::open(const router_options& options) {
   return made;
 }
 
+result<memory> router::look_at(std::uint64_t address, std::uint64_t bytes) const {
+  return find_memory(options_.cuda, options_.copies, address, bytes);
+}
+
 cluster_map router::map() const {
   const std::lock_guard hold(lock_);
   return *map_;
@@ -77,28 +54,72 @@ std::vector<std::string> router::endpoints() const {
   return out;
 }
 
-result<std::shared_ptr<client>> router::reach(const std::string& endpoint) {
-  {
-    const std::lock_guard hold(lock_);
-    if (const auto at = connections_.find(endpoint); at != connections_.end()) return at->second.to;
-  }
+std::uint64_t router::map_epoch() const {
+  const std::lock_guard hold(lock_);
+  return map_->epoch;
+}
+
+std::string router::endpoint_for(unsigned copies, std::string_view key) const {
+  const std::lock_guard hold(lock_);
+  return map_->endpoint_for(copies, key);
+}
+
+clock::time_point router::end_of(int timeout_ms) const {
+  return clock::now() + std::chrono::milliseconds(timeout_ms < 0 ? static_cast<int>(options_.timeout_ms) : timeout_ms);
+}
+
+// With the lock held.
+router::local_way router::local_way_to(const std::string& endpoint) const {
+  if (!options_.use_shm || !options_.security.tls_certificate.empty()) return {};
+  for (const auto& [name, one] : map_->servers)
+    if (one.endpoint == endpoint && !one.socket.empty()) return {one.socket, one.instance};
+  return {};
+}
+
+// By the unix socket if that leads to the very same server: a path means something on one host, and in one container, only.
+result<router::client_ptr> router::connect_to(const std::string& endpoint, const local_way& local) {
   client_options how;
-  how.where = options_.security;
-  how.where.socket.clear();
-  how.where.endpoint = endpoint;
   how.timeout_ms = std::min(options_.try_ms, options_.timeout_ms);
   how.copies = options_.copies;
   how.cuda = options_.cuda;
-  how.use_shm = false;
   how.reconnect = false;
+  how.require = options_.require;
+  const auto bury_it = [this](client* gone) { bury(gone); };
+  if (local.instance != 0 && access(local.socket.c_str(), R_OK | W_OK) == 0) {
+    how.where.socket = local.socket;
+    if (auto made = client::open(how); made && (*made)->server_instance() == local.instance)
+      return client_ptr(made->release(), bury_it);
+  }
+  how.use_shm = false;
+  how.where = options_.security;
+  how.where.socket.clear();
+  how.where.endpoint = endpoint;
   auto made = client::open(how);
   if (!made) return made.error();
-  std::shared_ptr<client> mine = *std::move(made);
-  const std::lock_guard hold(lock_);
-  return connections_.try_emplace(endpoint, connection{mine, {}}).first->second.to;  // somebody else may have been quicker
+  return client_ptr(made->release(), bury_it);
 }
 
-void router::forget(const std::string& endpoint, const std::shared_ptr<client>& to) {
+result<router::client_ptr> router::reach(const std::string& endpoint) {
+  local_way local;
+  {
+    const std::lock_guard hold(lock_);
+    local = local_way_to(endpoint);
+    // A server that was asked for the map, before that said how else it can be reached, is reached anew.
+    if (const auto at = connections_.find(endpoint); at != connections_.end() && at->second.local_of == local.instance)
+      return at->second.to;
+  }
+  auto mine = connect_to(endpoint, local);
+  if (!mine) return mine.error();
+  connection before;  // let go of behind the lock
+  const std::lock_guard hold(lock_);
+  auto& at = connections_[endpoint];
+  if (at.to == nullptr || at.local_of != local.instance) {  // else somebody was quicker
+    before = std::exchange(at, connection{*std::move(mine), {}, local.instance});
+  }
+  return at.to;
+}
+
+void router::forget(const std::string& endpoint, const client_ptr& to) {
   connection gone;  // let go of behind the lock
   const std::lock_guard hold(lock_);
   const auto at = connections_.find(endpoint);
@@ -156,12 +177,12 @@ unsigned router::copies_of(std::uint32_t pool) const {
 
 reply router::ask_anyone(opcode op, std::string_view key, const store_wire::tail& fields) {
   const auto until = clock::now() + std::chrono::milliseconds(options_.timeout_ms);
-  reply last = failed(EHOSTUNREACH, "no server of the cluster is known");
+  reply last = failed_reply(EHOSTUNREACH, "no server of the cluster is known");
   for (auto pause = kFirstPause; clock::now() < until; pause = std::min(pause * 2, kLastPause)) {
     for (const auto& endpoint : endpoints()) {
       const auto to = reach(endpoint);
       if (!to) {
-        last = failed(to.code(), to.error().message);
+        last = failed_reply(to.code(), to.error().message);
         continue;
       }
       auto one = (*to)->make_plain(op, 0, key);
@@ -186,7 +207,7 @@ result<std::uint32_t> router::create_pool(const std::string& name, const store_w
   return remember(name, ask_anyone(opcode::pool_create, name, fields));
 }
 
-result<std::uint32_t> router::pool_at(const std::string& endpoint, const std::shared_ptr<client>& to, std::uint32_t pool) {
+result<std::uint32_t> router::pool_at(const std::string& endpoint, const client_ptr& to, std::uint32_t pool) {
   std::string name;
   {
     const std::lock_guard hold(lock_);
@@ -208,43 +229,46 @@ result<std::uint32_t> router::pool_at(const std::string& endpoint, const std::sh
 
 reply router::attempt(const std::string& endpoint, std::uint32_t pool, clock::time_point until, const maker& make) {
   const auto to = reach(endpoint);
-  if (!to) return failed(to.code(), to.error().message);
+  if (!to) return failed_reply(to.code(), to.error().message);
   const auto number = pool_at(endpoint, *to, pool);
   if (!number) {
     if (may_pass(number.code())) forget(endpoint, *to);
-    return failed(number.code(), number.error().message);
+    return failed_reply(number.code(), number.error().message);
   }
   const auto one = make(**to, *number);
-  one->deadline = std::min(one->deadline, until);
+  one->deadline = until;
   reply got = (*to)->run(one);
-  // After a silence the connection may be one of those that never end.
-  if (may_pass(got.status) && got.status != EREMOTE && got.status != EAGAIN) forget(endpoint, *to);
+  if (is_about_connection(got.status)) forget(endpoint, *to);
   return got;
 }
 
 reply router::routed(std::uint32_t pool, std::string_view key, std::uint64_t bytes, bool changes, int timeout_ms,
                      const maker& make) {
-  const auto end =
-      clock::now() + std::chrono::milliseconds(timeout_ms < 0 ? static_cast<int>(options_.timeout_ms) : timeout_ms);
-  const auto patience = std::chrono::milliseconds(options_.try_ms + bytes / kSlowestBytesPerMs);
+  const auto end = end_of(timeout_ms);
+  const auto patience = std::chrono::milliseconds(options_.try_ms) + time_for(bytes);
   const store_wire::sequence who{id_, changes ? next_sequence_++ : 0};
   const unsigned copies = copies_of(pool);
-  if (copies == 0) return failed(ENXIO, "no such pool is open");
+  if (copies == 0) return failed_reply(ENXIO, "no such pool is open");
   reply last;
   for (auto pause = kFirstPause;; pause = std::min(pause * 2, kLastPause)) {
-    std::string endpoint;
+    std::string endpoint, waits;
     {
       const std::lock_guard hold(lock_);
       endpoint = map_->endpoint_for(copies, key);
+      waits = map_->why_waiting(copies, key);
     }
-    if (endpoint.empty()) last = failed(EAGAIN, "no server has the key's slot yet");
+    if (endpoint.empty()) last = failed_reply(EAGAIN, waits.empty() ? "no server has the key's slot yet" : waits);
     else
       last = attempt(endpoint, pool, std::min(end, clock::now() + patience), [&](client& at, std::uint32_t number) {
         auto one = make(at, number);
         if (changes) one->fields.who = who;
         return one;
       });
-    if (!may_pass(last.status) || clock::now() + pause >= end) return last;
+    if (!may_pass(last.status)) return last;
+    if (clock::now() + pause >= end) {
+      if (!waits.empty() && !endpoint.empty()) last.text += "; " + waits;
+      return last;
+    }
     ++retries_;
     if (last.status != EAGAIN) (void)refresh(last.status == EREMOTE ? endpoint : std::string());
     else if (pause == kLastPause) (void)refresh({});
@@ -253,7 +277,6 @@ reply router::routed(std::uint32_t pool, std::string_view key, std::uint64_t byt
 }
 
 reply router::put(std::uint32_t pool, std::string_view key, const memory& from, const put_request& how) {
-  if (how.offset) return failed(ENOTSUP, "parts of values are not put through a cluster's router: put the whole value");
   return routed(pool, key, from.bytes, true, how.timeout_ms,
                 [&](client& at, std::uint32_t number) { return at.make_put(number, key, from, how); });
 }
@@ -284,7 +307,7 @@ reply router::find(std::uint32_t pool, const key_search& what) {
                               [&](client& at, std::uint32_t number) { return at.make_find(number, what); });
     if (got.status != 0) return got;
     const auto keys = store_wire::decode_keys(got.body);
-    if (!keys) return failed(keys.code(), keys.error().message);
+    if (!keys) return failed_reply(keys.code(), keys.error().message);
     all.insert(all.end(), keys->begin(), keys->end());
     if (!got.more) continue;
     out.more = true;

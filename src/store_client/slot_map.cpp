@@ -44,6 +44,10 @@ bool read_server(const json& from, cluster_server& into) {
   into.endpoint = from["endpoint"].get<std::string>();
   into.run = from["run"].get<std::uint64_t>();
   into.down = from.value("down", json(false)) == json(true);
+  if (const json socket = from.value("socket", json("")); socket.is_string()) into.socket = socket.get<std::string>();
+  if (const json instance = from.value("instance", json(0u)); instance.is_number_unsigned())
+    into.instance = instance.get<std::uint64_t>();
+  if (const json folder = from.value("folder", json("")); folder.is_string()) into.folder = folder.get<std::string>();
   for (std::size_t i = 0; i < std::size(kRoles); ++i) {
     if (from.value("role", json()) != json(kRoles[i])) continue;
     into.as = static_cast<cluster_server::role>(i);
@@ -84,6 +88,14 @@ unsigned slot_of(std::string_view key) noexcept {
 
 const char* name_of(cluster_server::role as) noexcept { return kRoles[static_cast<std::size_t>(as)]; }
 
+std::string left_in(std::string_view server, std::string_view folder) {
+  return std::string(server).append(1, kFolderMark).append(folder);
+}
+std::string_view server_of_left(std::string_view copy) {
+  const auto mark = copy.find(kFolderMark);
+  return mark == std::string_view::npos ? std::string_view() : copy.substr(0, mark);
+}
+
 bool placement::has(std::string_view server) const { return contains(copies, server); }
 bool placement::fills(std::string_view server) const { return contains(joining, server); }
 
@@ -95,10 +107,32 @@ std::string cluster_map::endpoint_for(unsigned copies, std::string_view key) con
   return found == servers.end() ? std::string() : found->second.endpoint;
 }
 
+std::string cluster_map::why_waiting(unsigned copies, std::string_view key) const {
+  if (copies < 1 || copies > kMaxCopies) return {};
+  std::string copies_left, whom;
+  for (const auto& one : units[unit_of(copies, key)].copies) {
+    const std::string server(server_of_left(one));
+    if (!copies_left.empty()) copies_left += ", or ";
+    if (server.empty()) copies_left += "server " + one;
+    else
+      copies_left +=
+          format("data folder %s of server %s, which has another one now", one.c_str() + server.size() + 1, server.c_str());
+    if (whom.empty()) whom = server;
+  }
+  if (whom.empty()) return {};
+  return format(
+      "slot %u waits for a complete copy: %s. Start what is away, or put that disk back, or give up what only it "
+      "had: peerlane store cluster accept-loss %s",
+      slot_of(key), copies_left.c_str(), whom.c_str());
+}
+
 std::string to_text(const cluster_map& map) {
   json servers = json::object();
-  for (const auto& [name, one] : map.servers)
+  for (const auto& [name, one] : map.servers) {
     servers[name] = {{"endpoint", one.endpoint}, {"role", name_of(one.as)}, {"down", one.down}, {"run", one.run}};
+    if (!one.folder.empty()) servers[name]["folder"] = one.folder;
+    if (!one.socket.empty()) servers[name].update(json{{"socket", one.socket}, {"instance", one.instance}});
+  }
   json rows = json::array();
   for (unsigned copies = 1; copies <= kMaxCopies; ++copies) {
     const placement* table = &map.units[(copies - 1) * kUnits];

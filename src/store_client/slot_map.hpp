@@ -38,11 +38,21 @@ struct cluster_server {
   };
   std::string endpoint;  // "host:port" that clients and other servers reach
   role as = role::in;
-  bool down = false;      // was away for so long that its slots were given to others
-  std::uint64_t run = 0;  // random, another one each time the server joins
+  bool down = false;           // was away for so long that its slots were given to others
+  std::uint64_t run = 0;       // random, another one each time the server joins
+  std::string socket;          // path of its unix socket, on its host; empty: none
+  std::uint64_t instance = 0;  // what it says of itself in its greeting: who is at that path is it, or not
+  std::string folder;          // identity of the data folder that holds its complete copies; empty: not known
   bool operator==(const cluster_server&) const = default;
 };
 const char* name_of(cluster_server::role as) noexcept;
+
+// A complete copy in a data folder that its server has no more: "NAME#FOLDER" stands for it among a placement's copies. No
+// server has such a name, so it counts as one that is away; it is NAME again when NAME comes with that folder.
+inline constexpr char kFolderMark = '#';
+std::string left_in(std::string_view server, std::string_view folder);
+// The server's name of such a copy; empty: it is none.
+std::string_view server_of_left(std::string_view copy);
 
 // Where a unit's keys are, by servers' names.
 struct placement {
@@ -60,6 +70,8 @@ struct cluster_map {
 
   // "host:port" of who serves the key; empty: nobody.
   std::string endpoint_for(unsigned copies, std::string_view key) const;
+  // What the key waits for and what can be done, where a complete copy is in a data folder that is not there; else empty.
+  std::string why_waiting(unsigned copies, std::string_view key) const;
 };
 
 // JSON; neighbours that are placed alike share a line.

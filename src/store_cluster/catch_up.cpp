@@ -73,7 +73,7 @@ void catch_up::act_by(const view_ptr& now, bool serving, std::uint64_t run) {
   const auto current = [&](const filled& one) {
     const auto known = map.servers.find(one.name);
     return serving && known != map.servers.end() && known->second.run == one.run && map.units[one.unit].fills(one.name) &&
-           map.units[one.unit].copies.front() == self_ && copies_.fills(one.unit, one.name);
+           map.units[one.unit].copies.front() == self_ && copies_.fills(one.unit, one.name, one.filling);
   };
   std::erase_if(finished_, [&](const filled& one) { return !current(one); });
   for (auto next = jobs_.begin(); next != jobs_.end();) {
@@ -89,7 +89,9 @@ void catch_up::act_by(const view_ptr& now, bool serving, std::uint64_t run) {
     for (const auto& name : at.joining) {
       const auto known = map.servers.find(name);
       if (known == map.servers.end() || !now->alive.contains(name)) continue;
-      if (finished_.contains({unit, name, known->second.run})) continue;
+      const auto ready = finished_.lower_bound({unit, name, known->second.run, 0});
+      if (ready != finished_.end() && ready->unit == unit && ready->name == name && ready->run == known->second.run)
+        continue;
       wanted[{name, known->second.endpoint, known->second.run}].set(unit);
     }
   }
@@ -112,11 +114,14 @@ std::vector<catch_up::filled> catch_up::finished() const {
 
 void catch_up::fill(const peer_name& who, const unit_set& units, store_wire::copy_terms terms) {
   status done;
+  // A job that takes long to reach the server may be one for a run that it has left behind: what it begins is told from what
+  // the job for the present run has begun, and has the changes since then.
+  std::vector<std::uint64_t> fillings(units.size());
   // Not before it is reached: every change waits for it from then on.
   if (const auto at = reach_now(links_, who, {}); !at) done = at.error();
   if (done)
     for (unsigned unit = 0; unit < units.size(); ++unit)
-      if (units[unit]) copies_.begin_filling(unit, who.name);
+      if (units[unit]) fillings[unit] = copies_.begin_filling(unit, who.name);
   if (done)
     for (const auto& pool : pools_.all()) {
       unit_set of_pool = units;
@@ -127,14 +132,15 @@ void catch_up::fill(const peer_name& who, const unit_set& units, store_wire::cop
   if (!done) {
     links_.forget(who);
     for (unsigned unit = 0; unit < units.size(); ++unit)
-      if (units[unit]) copies_.end_filling(unit, who.name);
+      if (units[unit]) copies_.end_filling(unit, who.name, fillings[unit]);
     if (!stopping_) log_("cluster_fill_failed", who.name + ": " + done.error().message);
     return;
   }
   log_("cluster_filled", format("%s: %zu units", who.name.c_str(), units.count()));
   const std::lock_guard hold(lock_);
   for (unsigned unit = 0; unit < units.size(); ++unit)
-    if (units[unit] && copies_.fills(unit, who.name)) finished_.insert({unit, who.name, who.run});
+    if (units[unit] && copies_.fills(unit, who.name, fillings[unit]))
+      finished_.insert({unit, who.name, who.run, fillings[unit]});
 }
 
 status catch_up::fill_pool(const peer_name& who, const known_pool& pool, const unit_set& units,

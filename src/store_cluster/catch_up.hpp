@@ -46,6 +46,7 @@ class catch_up {
     unsigned unit = 0;
     std::string name;
     std::uint64_t run = 0;
+    std::uint64_t filling = 0;  // replicator::begin_filling
     auto operator<=>(const filled&) const = default;
   };
   std::vector<filled> finished() const;

@@ -8,11 +8,13 @@
 namespace pl::store_cluster {
 namespace {
 
+using store_client::copies_of_unit;
 using store_client::kPlacements;
 using store_client::unit_of;
 
 constexpr store::version_t kTakeOverVersions = store::version_t{1} << 32;  // more than anybody puts while it loses a lease
 constexpr auto kLookPatience = std::chrono::seconds(5);
+constexpr auto kJoinPatience = std::chrono::seconds(30);  // others may change the map all the time
 
 bool is_condition(int code) { return code == ENOENT || code == EEXIST || code == ESTALE; }
 
@@ -36,9 +38,15 @@ result<std::unique_ptr<cluster_door>> cluster_door::open(store::engine& behind, 
   membership::hooks hooks;
   hooks.wishes = [me](const cluster_view& from, cluster_map& next) { return me->wishes(from, next); };
   hooks.seen = [me](const view_ptr& view) { me->seen(view); };
+  hooks.idle = [me] { return me->is_idle(); };
   hooks.log = me->log_;
+  cluster_options self = options;
+  self.folder = behind.identity();
+  for (const auto& pool : behind.list_pools())
+    if (const auto identity = identity_of(pool.options); identity != 0) self.pools.insert(identity);
   // A former self's lease may have to run out first.
-  auto joined = membership::join(options, std::move(hooks), std::chrono::seconds(options.lease_s) * 3);
+  const auto patience = std::max(std::chrono::seconds(options.lease_s) * 3, kJoinPatience);
+  auto joined = membership::join(self, std::move(hooks), patience);
   if (!joined) return joined.error();
   me->members_ = *std::move(joined);
   if (const status pools = me->pools_.follow(*me->members_->view(), *me->members_); !pools)
@@ -62,11 +70,17 @@ cluster_door::stand_ptr cluster_door::now() const {
 }
 
 status cluster_door::may(const stand& at, unsigned unit, std::string_view key) const {
-  if (!members_->holds_lease()) {
+  // Who has joined anew looks at the map first: what it served before is another's now.
+  if (!members_->holds_lease() || at.run != members_->run()) {
     ++not_now_;
     return failure{EAGAIN, format("server %s has no lease in its cluster: it may not serve", options_.name.c_str())};
   }
   if (!at.mine[unit]) {
+    const std::string waits = at.view ? at.view->map.why_waiting(copies_of_unit(unit), key) : std::string();
+    if (!waits.empty() && !at.view->alive.contains(at.view->map.units[unit].copies.front())) {
+      ++not_now_;
+      return failure{EAGAIN, waits};
+    }
     ++moved_;
     const auto& copies = at.view ? at.view->map.units[unit].copies : std::vector<std::string>();
     return failure{EREMOTE, format("slot %u is served by %s, not by %s (epoch %llu)", store_client::slot_of(key),
@@ -255,8 +269,9 @@ void cluster_door::heal(const known_pool& pool, const std::string& key, std::fun
   if (!at->view) return what->then(what->last);
   const placement& where = at->view->map.units[unit_of(pool.copies, key)];
   for (const auto& name : where.copies) {
-    const auto& server = at->view->map.servers.at(name);
-    if (name != options_.name) what->others.push_back({name, server.endpoint, server.run});
+    const auto server = at->view->map.servers.find(name);
+    if (name != options_.name && server != at->view->map.servers.end())
+      what->others.push_back({name, server->second.endpoint, server->second.run});
   }
   what->terms = {at->view->map.epoch, members_->run(), info->version, 0};
   turns_.take(what->turn, [this, what] { heal_from(what); });
@@ -303,6 +318,24 @@ void cluster_door::heal_from(const std::shared_ptr<healing>& what) {
 
 // ---- Between servers -----------------------------------------------------------------------------------------------------
 
+std::uint16_t cluster_door::request_group(store::pool_id pool, std::string_view key) const {
+  const auto known = pools_.find(pool);
+  return known && known->copies > 0 ? static_cast<std::uint16_t>(unit_of(known->copies, key) + 1) : std::uint16_t{0};
+}
+
+// A put that this server took (to serve it, or as a copy) and that whoever serves the unit now does not have is undone by
+// the filling. Its client may ask again, and this server may serve by then: it must not say that it is done.
+status cluster_door::forget_requests(const cluster_map& map, const unit_set& units) {
+  return engine_.forget_requests([&](std::uint16_t group) {
+    const unsigned unit = group - 1u;
+    return group != 0 && unit < kPlacements && units[unit] && map.units[unit].fills(options_.name);
+  });
+}
+
+bool cluster_door::is_idle() const {
+  return std::all_of(changes_.begin(), changes_.end(), [](const auto& count) { return count.load() == 0; });
+}
+
 status cluster_door::admits_copy(const store_wire::copy_terms& terms, store::pool_id pool, std::string_view key,
                                  bool write) {
   const auto known = pools_.find(pool);
@@ -334,6 +367,8 @@ result<std::string> cluster_door::differing_keys(const store_wire::copy_terms& t
     members_->wake();
     return failure{EAGAIN, "this server does not know that epoch yet"};
   }
+  if (fields.after.value_or("").empty())
+    if (const status forgotten = forget_requests(view->map, *units); !forgotten) return forgotten.error();
   return keys_that_differ(engine_, *known, *units, fields.after.value_or(""), until, theirs);
 }
 
@@ -369,6 +404,7 @@ void cluster_door::seen(const view_ptr& view) {
     if (const status pools = pools_.follow(*view, *members_); !pools) log_("cluster_pool", pools.error().message);
   auto next = std::make_shared<stand>();
   next->view = view;
+  next->run = members_->run();
   const auto me = view->map.servers.find(options_.name);
   const bool known = serving && me != view->map.servers.end() && me->second.run == members_->run();
   bool gained = false;
@@ -407,6 +443,7 @@ bool cluster_door::wishes(const cluster_view& from, cluster_map& next) {
     placement& at = next.units[one.unit];
     const auto server = next.servers.find(one.name);
     if (!serves(one.unit) || !at.fills(one.name) || server == next.servers.end() || server->second.run != one.run) continue;
+    if (!copies_.promise(one.unit, one.name, one.filling, from.map_revision)) continue;
     std::erase(at.joining, one.name);
     at.copies.push_back(one.name);
     changed = true;
@@ -442,6 +479,9 @@ std::string cluster_door::metrics() const {
               static_cast<double>(serves)) +
          line("peerlane_store_cluster_units_handing_over", "gauge", "Of them those on their way to another server.",
               static_cast<double>(moving)) +
+         line("peerlane_store_cluster_units_waiting", "gauge",
+              "Units with a complete copy in a data folder that this server had and has no more.",
+              at->view ? left_behind(at->view->map, options_.name) : 0) +
          count("peerlane_store_cluster_moved_total", "Requests for keys of other servers.", moved_.load()) +
          count("peerlane_store_cluster_not_now_total", "Requests that were asked to come again.", not_now_.load()) +
          count("peerlane_store_cluster_copies_sent_total", "Values and erasures sent to other copies.",

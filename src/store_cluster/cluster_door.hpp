@@ -55,6 +55,7 @@ class cluster_door final : public door {
   status delete_pool(store::pool_id id) override;
   result<store::pool_info> look_for_pool(const std::string& name) override;
 
+  std::uint16_t request_group(store::pool_id pool, std::string_view key) const override;
   status admits_copy(const store_wire::copy_terms& terms, store::pool_id pool, std::string_view key, bool write) override;
   result<std::string> differing_keys(const store_wire::copy_terms& terms, store::pool_id pool,
                                      const store_wire::tail& fields, std::string_view until,
@@ -70,6 +71,7 @@ class cluster_door final : public door {
   // What this server goes by at a moment.
   struct stand {
     view_ptr view;
+    std::uint64_t run = 0;                                       // of this server, when it looked
     std::array<bool, store_client::kPlacements> mine{};          // the map says that this server serves it
     std::array<bool, store_client::kPlacements> handing_over{};  // as soon as no change is under way
   };
@@ -102,6 +104,10 @@ class cluster_door final : public door {
   void heal(const known_pool& pool, const std::string& key, std::function<void(const status&)> then);
   void heal_from(const std::shared_ptr<healing>& what);
 
+  // What this server remembers of requests for units in which it is filled now: what they did here may have been lost since.
+  status forget_requests(const cluster_map& map, const unit_set& units);
+  // Nothing of a former self is under way any more.
+  bool is_idle() const;
   void seen(const view_ptr& view);
   bool wishes(const cluster_view& from, cluster_map& next);
 

@@ -34,6 +34,12 @@ std::uint64_t number_in_tags(std::string_view tags, std::string_view name) {
   return 0;
 }
 
+std::uint64_t identity_of(const store::pool_options& options) { return number_in_tags(options.tags, kIdentity); }
+unsigned copies_of(const store::pool_options& options) {
+  return static_cast<unsigned>(
+      std::clamp<std::uint64_t>(number_in_tags(options.tags, "copies"), 1, store_client::kMaxCopies));
+}
+
 std::string to_text(const store::pool_options& options) {
   return json{{"level", static_cast<unsigned>(options.level)},
               {"quota_bytes", options.quota_bytes},
@@ -70,10 +76,10 @@ status cluster_pools::delete_if_gone(const store::pool_info& mine, const members
   const std::string key = members.prefix() + "pool/" + mine.name;
   const auto there = members.store().list(key);
   if (!there) return there.error();
-  const auto identity = number_in_tags(mine.options.tags, kIdentity);
+  const auto identity = identity_of(mine.options);
   for (const auto& one : there->entries) {
     const auto wanted = one.key == key ? read_pool(one.value) : std::nullopt;
-    if (wanted && number_in_tags(wanted->tags, kIdentity) == identity) return {};
+    if (wanted && identity_of(*wanted) == identity) return {};
   }
   return engine_.delete_pool(mine.id);
 }
@@ -88,7 +94,7 @@ status cluster_pools::follow(const cluster_view& now, const membership& members)
     if (!done) last = done;
   }
   for (const auto& pool : engine_.list_pools()) {
-    if (number_in_tags(pool.options.tags, kIdentity) == 0 || now.pools.contains(pool.name)) continue;
+    if (identity_of(pool.options) == 0 || now.pools.contains(pool.name)) continue;
     if (const status done = delete_if_gone(pool, members); !done && done.code() != ENXIO) last = done;
   }
   return last;
@@ -98,7 +104,7 @@ status cluster_pools::follow_one(const std::string& name, const store::pool_opti
   const auto have = engine_.find_pool(name);
   if (have) {
     if (to_text(have->options) == to_text(wanted)) return {};
-    const auto theirs = number_in_tags(wanted.tags, kIdentity), mine = number_in_tags(have->options.tags, kIdentity);
+    const auto theirs = identity_of(wanted), mine = identity_of(have->options);
     if (mine == 0)
       return failure{EEXIST,
                      "pool " + name + " of this server has the name of another pool of the cluster: it is not served"};
@@ -123,9 +129,7 @@ result<known_pool> cluster_pools::find(store::pool_id id) const {
   const auto pool = engine_.pool(id);
   if (!pool) return pool.error();
   known_pool out{id, pool->name, 0};
-  if (number_in_tags(pool->options.tags, kIdentity) != 0)
-    out.copies = static_cast<unsigned>(
-        std::clamp<std::uint64_t>(number_in_tags(pool->options.tags, "copies"), 1, store_client::kMaxCopies));
+  if (identity_of(pool->options) != 0) out.copies = copies_of(pool->options);
   const std::lock_guard hold(lock_);
   known_.emplace(id, std::make_shared<const known_pool>(out));
   return out;
@@ -156,10 +160,9 @@ result<store::pool_info> cluster_pools::configure(membership& members, store::po
                                                   const store::pool_options& options) {
   const auto now = engine_.pool(id);
   if (!now) return now.error();
-  const auto identity = number_in_tags(now->options.tags, kIdentity);
+  const auto identity = identity_of(now->options);
   if (identity == 0) return engine_.configure_pool(id, options);
-  if (std::max<std::uint64_t>(number_in_tags(options.tags, "copies"), 1) !=
-      std::max<std::uint64_t>(number_in_tags(now->options.tags, "copies"), 1))
+  if (copies_of(options) != copies_of(now->options))
     return failure{ENOTSUP, "the number of copies is a pool's for ever: make another pool and copy the values"};
   store::pool_options made = options;
   made.tags = with_identity(options.tags, identity);
@@ -179,7 +182,7 @@ result<store::pool_info> cluster_pools::configure(membership& members, store::po
 status cluster_pools::drop(membership& members, store::pool_id id) {
   const auto now = engine_.pool(id);
   if (!now) return now.error();
-  if (number_in_tags(now->options.tags, kIdentity) == 0) return engine_.delete_pool(id);
+  if (identity_of(now->options) == 0) return engine_.delete_pool(id);
   const auto done = members.store().transact({}, {{members.prefix() + "pool/" + now->name, {}, 0, true}});
   if (!done) return done.error();
   return engine_.delete_pool(id);

@@ -52,6 +52,9 @@ class cluster_pools {
 
 // "copies=N" and "pool=ID" among the tags of a pool; 0 if there is none.
 std::uint64_t number_in_tags(std::string_view tags, std::string_view name);
+// Of a pool of the cluster: which one it is (0: it is none), and how many servers keep it.
+std::uint64_t identity_of(const store::pool_options& options);
+unsigned copies_of(const store::pool_options& options);
 std::string to_text(const store::pool_options& options);
 std::optional<store::pool_options> read_pool(std::string_view text);
 

@@ -59,6 +59,9 @@ class door {
   // A pool that the engine does not have: whether it should.
   virtual result<store::pool_info> look_for_pool(const std::string& name) { return engine_.find_pool(name); }
 
+  // Of a request to change the key (request_key::group).
+  virtual std::uint16_t request_group(store::pool_id, std::string_view) const { return 0; }
+
   // ---- Between servers
   // Whether the sender may have this done to the key's copy here. EPERM in the plain door: there is no cluster.
   virtual status admits_copy(const store_wire::copy_terms&, store::pool_id, std::string_view, bool) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "clock.hpp"
+#include "cluster_pools.hpp"
 #include "text.hpp"
 
 namespace pl::store_cluster {
@@ -166,6 +167,7 @@ void membership::renew() {
 // A server that (re)starts, or whose lease was out, comes back as a new one: it was dead for the others.
 status membership::enter_anew() {
   lease_until_ns_ = 0;
+  if (!hooks_.idle()) return failure{EAGAIN, "changes from before the lease was lost are still under way"};
   auto now = read_view(etcd_, options_.cluster);
   if (!now) return now.error();
   const std::string member = prefix() + "member/" + options_.name;
@@ -185,16 +187,55 @@ status membership::enter_anew() {
   now->alive.erase(options_.name);
   now->member_revisions.erase(options_.name);
   forget_dead(next, now->alive);
-  enter(next, options_.name, options_.endpoint, run);
+  const bool other_folder = enter_with_folder(*now, next, run);
   const nlohmann::json about = {{"endpoint", options_.endpoint}, {"run", run}};
+  const cluster_map written = next;
   const auto done = write_map(*now, std::move(next), {}, {{member, about.dump(), *lease, false}});
   if (!done) return done.error();
   if (!*done) return failure{EAGAIN, "the slot map was changed by another server at the same time"};
+  if (other_folder) tell_what_waits(now->map.servers.at(options_.name).folder, written);
   lease_ = *lease;
   run_ = run;
   lease_until_ns_.store(asked + options_.lease_s * kSecond / 10 * 9, std::memory_order_release);
   renew_at_ns_ = asked + options_.lease_s * kSecond / 5;
   return {};
+}
+
+// True: it comes with another data folder than the one that the map knew.
+bool membership::enter_with_folder(const cluster_view& from, cluster_map& next, std::uint64_t run) const {
+  data_folder mine{options_.folder, false};
+  copies_in_use used{};
+  for (const auto& [name, text] : from.pools) {
+    const auto pool = read_pool(text);
+    if (!pool) continue;
+    used[copies_of(*pool)] = true;
+    if (options_.pools.contains(identity_of(*pool))) mine.has_its_pools = true;
+  }
+  const auto known = from.map.servers.find(options_.name);
+  const bool was_there = known != from.map.servers.end();
+  enter(next, options_.name, options_.endpoint, run, mine, used);
+  tell_of_self(next.servers[options_.name]);
+  if (!was_there || known->second.folder == options_.folder) return false;
+  return !known->second.folder.empty() || left_behind(next, options_.name) > 0;
+}
+
+void membership::tell_of_self(cluster_server& self) const {
+  self.folder = options_.folder;
+  self.socket = options_.socket;
+  self.instance = options_.instance;
+}
+
+void membership::tell_what_waits(const std::string& before, const cluster_map& now) const {
+  const unsigned units = left_behind(now, options_.name);
+  std::string text = format(
+      "%s comes with data folder %s, the cluster knew it with %s: it is complete nowhere and is filled from other copies",
+      options_.name.c_str(), options_.folder.c_str(), before.empty() ? kFolderUnknown : before.c_str());
+  if (units > 0)
+    text += format(
+        "; of %u units complete copies are only in that folder or on servers that are away: start those, or put the "
+        "disk back, or give up what only it had: peerlane store cluster accept-loss %s",
+        units, options_.name.c_str());
+  hooks_.log("cluster_other_folder", text);
 }
 
 status membership::look_once() {
@@ -249,6 +290,11 @@ status membership::propose() {
       mark_down(*now, next, changed);
       changed = place(next, now->alive) || changed;
       changed = retire(next) || changed;
+    }
+    auto& self = next.servers[options_.name];
+    if (self.run == run_ && self.folder.empty()) {  // a server from before identities has written the map
+      tell_of_self(self);
+      changed = true;
     }
     changed = hooks_.wishes(*now, next) || changed;
     if (!changed) return {};

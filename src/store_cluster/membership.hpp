@@ -31,8 +31,12 @@ struct cluster_options {
   std::string cluster = "default";  // clusters that share an etcd differ in it
   std::string name;                 // of this server, in its cluster
   std::string endpoint;             // "host:port" where clients and other servers reach it
+  std::string socket;               // path of its unix socket; empty: none
+  std::uint64_t instance = 0;       // what its greeting tells
   unsigned lease_s = 5;             // without etcd for so long, this server stops serving
   unsigned repair_after_s = 60;     // a dead server's copies are made anew on others after this time
+  std::string folder;               // identity of its data folder
+  std::set<std::uint64_t> pools;    // of the cluster, that the folder has: their identities
 };
 
 // What etcd held at one moment.
@@ -57,6 +61,9 @@ class membership {
     std::function<bool(const cluster_view& now, cluster_map& next)> wishes;
     // After each look, changed or not; `now` may be old where etcd does not answer.
     std::function<void(const view_ptr& now)> seen;
+    // Whether what this server had begun before it lost its lease has ended. It comes back only then: nothing of that may
+    // happen after others have compared their keys with its own.
+    std::function<bool()> idle;
     std::function<void(const char* event, const std::string& text)> log;
   };
   // Joins: blocks until etcd has this server, at most `patience`. EEXIST: another server has this name.
@@ -89,6 +96,9 @@ class membership {
   membership(const cluster_options& options, etcd to, hooks with);
   void serve();
   status enter_anew();
+  bool enter_with_folder(const cluster_view& from, cluster_map& next, std::uint64_t run) const;
+  void tell_of_self(cluster_server& self) const;
+  void tell_what_waits(const std::string& before, const cluster_map& now) const;
   void renew();
   status look_once();
   status propose();

@@ -64,12 +64,52 @@ bool place_one(placement& at, const cluster_map& map, unsigned unit, const names
 
 }  // namespace
 
-bool enter(cluster_map& map, const std::string& name, const std::string& endpoint, std::uint64_t run) {
+bool enter(cluster_map& map, const std::string& name, const std::string& endpoint, std::uint64_t run,
+           const data_folder& folder, const copies_in_use& used) {
   auto& mine = map.servers[name];
   mine.endpoint = endpoint;
   mine.run = run;
   mine.down = false;
+  const bool same = mine.folder == folder.identity || (mine.folder.empty() && folder.has_its_pools);
+  const std::string left = store_client::left_in(name, mine.folder.empty() ? kFolderUnknown : mine.folder);
+  const std::string back = store_client::left_in(name, folder.identity);
+  mine.folder = folder.identity;
+  for (unsigned unit = 0; unit < kPlacements; ++unit) {
+    placement& at = map.units[unit];
+    if (!same) erase_from(at.joining, [&](const auto& one) { return one == name; });
+    if (!same && used[copies_of_unit(unit)]) std::replace(at.copies.begin(), at.copies.end(), name, left);
+    std::replace(at.copies.begin(), at.copies.end(), back, name);
+  }
   return true;
+}
+
+unsigned left_behind(const cluster_map& map, const std::string& name) {
+  return static_cast<unsigned>(std::count_if(map.units.begin(), map.units.end(), [&](const placement& at) {
+    return std::any_of(at.copies.begin(), at.copies.end(),
+                       [&](const auto& one) { return store_client::server_of_left(one) == name; });
+  }));
+}
+
+unsigned accept_loss(cluster_map& map, const std::string& name, const names_t& alive) {
+  unsigned given_up = 0;
+  const bool gone = !alive.contains(name);
+  for (unsigned unit = 0; unit < kPlacements; ++unit) {
+    placement next = map.units[unit];
+    if (!erase_from(next.copies,
+                    [&](const auto& one) { return store_client::server_of_left(one) == name || (gone && one == name); }))
+      continue;
+    if (next.copies.empty()) {
+      const auto eligible = ranked(map, unit, [&](const auto& one, const auto& server) {
+        return alive.contains(one) && server.as == cluster_server::role::in;
+      });
+      if (gone && eligible.empty()) continue;  // nobody could take it: it waits on
+      next.copies = {gone ? eligible.front() : name};
+      erase_from(next.joining, [&](const auto& one) { return one == next.copies.front(); });
+    }
+    map.units[unit] = next;
+    ++given_up;
+  }
+  return given_up;
 }
 
 bool forget_dead(cluster_map& map, const names_t& alive) {

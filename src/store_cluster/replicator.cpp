@@ -65,9 +65,11 @@ void replicator::act_by(const view_ptr& now, bool serving, std::uint64_t run) {
     view_ = now;
     serving_ = serving;
     run_ = run;
+    std::erase_if(promised_, [&](const auto& one) { return !serving || now->map_revision != one.second; });
     std::erase_if(filling_, [&](const auto& one) {
-      const placement& at = now->map.units[one.first];
-      return !serving || at.copies.empty() || at.copies.front() != self_ || !(at.fills(one.second) || at.has(one.second));
+      const auto& [unit, name] = one.first;
+      const placement& at = now->map.units[unit];
+      return !serving || at.copies.empty() || at.copies.front() != self_ || !(at.fills(name) || at.has(name));
     });
     std::erase_if(failing_since_ns_, [&](const auto& one) {
       return std::none_of(now->map.units.begin(), now->map.units.end(), [&](const placement& at) {
@@ -144,8 +146,9 @@ void replicator::told(const spreading_ptr& one, const peer_name& who, const stat
       ++failed;
       one->again_at_ns[who.name] = monotonic_ns() + kPauseNs;
       failing_since_ns_.emplace(who.name, monotonic_ns());
-      // It is being filled: that starts anew, and nobody waits for it meanwhile.
-      filling_.erase({one->what.unit, who.name});
+      // It is being filled: that starts anew, and nobody waits for it meanwhile. Unless the map may say by now that it is
+      // complete: then it must have this, or be voted out.
+      if (!promised_.contains({one->what.unit, who.name})) filling_.erase({one->what.unit, who.name});
     }
   }
   if (!outcome && is_about_connection(outcome.code())) links_.forget(who);
@@ -161,17 +164,26 @@ std::set<std::string> replicator::suspects() const {
   return out;
 }
 
-void replicator::begin_filling(unsigned unit, const std::string& name) {
+std::uint64_t replicator::begin_filling(unsigned unit, const std::string& name) {
   const std::lock_guard hold(lock_);
-  filling_.emplace(unit, name);
+  return filling_[{unit, name}] = ++fillings_;
 }
-void replicator::end_filling(unsigned unit, const std::string& name) {
+void replicator::end_filling(unsigned unit, const std::string& name, std::uint64_t filling) {
   const std::lock_guard hold(lock_);
-  filling_.erase({unit, name});
+  const auto at = filling_.find({unit, name});
+  if (at != filling_.end() && at->second == filling && !promised_.contains(at->first)) filling_.erase(at);
 }
-bool replicator::fills(unsigned unit, const std::string& name) const {
+bool replicator::fills(unsigned unit, const std::string& name, std::uint64_t filling) const {
   const std::lock_guard hold(lock_);
-  return filling_.contains({unit, name});
+  const auto at = filling_.find({unit, name});
+  return at != filling_.end() && at->second == filling;
+}
+bool replicator::promise(unsigned unit, const std::string& name, std::uint64_t filling, std::int64_t revision) {
+  const std::lock_guard hold(lock_);
+  const auto at = filling_.find({unit, name});
+  if (at == filling_.end() || at->second != filling) return false;
+  promised_[at->first] = revision;
+  return true;
 }
 
 void replicator::send(const change& what, const peer_name& to, std::function<void(const status&)> done) {

@@ -46,9 +46,14 @@ class replicator {
   void send(const change& what, const peer_name& to, std::function<void(const status&)> done);
 
   // A copy that is being filled from here takes part from now on, until it fails or is dropped.
-  void begin_filling(unsigned unit, const std::string& name);
-  void end_filling(unsigned unit, const std::string& name);
-  bool fills(unsigned unit, const std::string& name) const;
+  // The number is this filling's: a later one of the same copy has another, and the earlier one comes to nothing.
+  std::uint64_t begin_filling(unsigned unit, const std::string& name);
+  void end_filling(unsigned unit, const std::string& name, std::uint64_t filling);
+  bool fills(unsigned unit, const std::string& name, std::uint64_t filling) const;
+  // This server is about to write, over the map's revision, that the copy is complete. False: it has failed meanwhile, and
+  // is not. Whether the map was written may not be known for a while: no change ends without the copy until another
+  // revision has been seen.
+  bool promise(unsigned unit, const std::string& name, std::uint64_t filling, std::int64_t revision);
   // Copies that a put to the unit would reach now, this server's included.
   unsigned reachable_copies(unsigned unit) const;
 
@@ -77,7 +82,9 @@ class replicator {
   bool serving_ = false;
   std::uint64_t run_ = 0;
   std::set<spreading_ptr> under_way_;
-  std::set<std::pair<unsigned, std::string>> filling_;
+  std::map<std::pair<unsigned, std::string>, std::uint64_t> filling_;
+  std::uint64_t fillings_ = 0;
+  std::map<std::pair<unsigned, std::string>, std::int64_t> promised_;  // of those, and over which revision
   std::map<std::string, std::uint64_t> failing_since_ns_;
 };
 

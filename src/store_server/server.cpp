@@ -9,6 +9,7 @@
 #include <asio/signal_set.hpp>
 #include <asio/thread_pool.hpp>
 #include <asio/write.hpp>
+#include <filesystem>
 #include <map>
 #include <random>
 #include <thread>
@@ -160,6 +161,7 @@ struct server::state {
   std::unique_ptr<asio::signal_set> signals;
   std::unique_ptr<asio::steady_timer> pause, drain_timer;
   std::string socket_path;
+  std::uint64_t instance = 0;
   std::size_t next_lane = 0;
   std::mutex sessions_lock;
   std::map<session*, std::weak_ptr<session>> sessions;
@@ -192,22 +194,13 @@ status server::state::open() {
   engine = *std::move(opened);
   keeper = std::make_unique<session_keeper>(home(), *engine, counters);
   plain = std::make_unique<store_cluster::door>(*engine);
+  std::random_device random;
+  instance = (std::uint64_t{random()} << 31 | random() >> 1) | 1;  // JSON readers elsewhere may know signed numbers only
   // Before others can hear of this server they must be able to reach it.
   if (auto listening = open_listeners(); !listening) return listening;
   if (auto joined = join_cluster(); !joined) return joined;
-  std::random_device random;
-  parts = std::make_unique<server_parts>(server_parts{*engine,
-                                                      cluster ? *cluster : *plain,
-                                                      *plain,
-                                                      config,
-                                                      access,
-                                                      counters,
-                                                      log,
-                                                      *keeper,
-                                                      blocking,
-                                                      (std::uint64_t{random()} << 32) | random(),
-                                                      {},
-                                                      {}});
+  parts = std::make_unique<server_parts>(server_parts{
+      *engine, cluster ? *cluster : *plain, *plain, config, access, counters, log, *keeper, blocking, instance, {}, {}});
   parts->ended = [this](session* gone) {
     {
       const std::lock_guard hold(sessions_lock);
@@ -233,6 +226,9 @@ status server::state::join_cluster() {
   options.name = config.name;
   std::error_code ignored;
   options.endpoint = config.advertise.empty() ? text_of(remote->local_endpoint(ignored)) : config.advertise;
+  std::error_code no_path;
+  if (local) options.socket = std::filesystem::absolute(socket_path, no_path).string();
+  options.instance = instance;
   options.lease_s = static_cast<unsigned>(config.lease_s);
   options.repair_after_s = static_cast<unsigned>(config.repair_s);
   store_client::address security;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <variant>
 
+#include "slot_map.hpp"
 #include "text.hpp"
 
 namespace pl::store_server {
@@ -186,6 +187,8 @@ status check(const server_config& config) {
     return failure{EINVAL, "TLS needs tls_certificate, tls_key and tls_client_authority, all three"};
   if (!config.cluster.empty() && config.name.empty())
     return failure{EINVAL, "a server of a cluster has a name: give --name NAME, another one for each server"};
+  if (config.name.find(store_client::kFolderMark) != std::string::npos)
+    return failure{EINVAL, "name: '#' cannot be part of a server's name"};
   if (!config.cluster.empty() && config.listen == "none")
     return failure{EINVAL, "a server of a cluster is reached by TCP: give --listen HOST:PORT"};
   if (config.listen != "none" && given == 0 && !is_loopback(config.listen) && !config.insecure)

@@ -24,7 +24,7 @@ static_assert(static_cast<int>(store::condition::if_absent) == static_cast<int>(
 static_assert(static_cast<int>(store::condition::if_present) == static_cast<int>(store_wire::condition::if_present));
 static_assert(static_cast<int>(store::condition::if_version) == static_cast<int>(store_wire::condition::if_version));
 
-store::put_options put_options_of(const store_wire::tail& fields) {
+store::put_options put_options_of(const store_wire::tail& fields, std::uint16_t request_group) {
   store::put_options out;
   if (fields.level) out.level = static_cast<store::durability>(*fields.level);
   if (fields.only) {
@@ -32,7 +32,7 @@ store::put_options put_options_of(const store_wire::tail& fields) {
     out.expected_version = fields.only->version;
   }
   if (fields.user_flags) out.user_flags = *fields.user_flags;
-  if (fields.who) out.request = {fields.who->client, fields.who->number};
+  if (fields.who) out.request = {fields.who->client, fields.who->number, request_group};
   if (fields.copy) out.copy = {fields.copy->version, fields.copy->replaces};
   return out;
 }
@@ -162,7 +162,7 @@ void session::put_whole(const request_ptr& what, std::string_view key, std::stri
       me->answer(what, {}, std::move(fields));
     });
   };
-  auto options = put_options_of(what->fields);
+  auto options = put_options_of(what->fields, parts_.values.request_group(what->head.pool_id, key));
   if (!body.empty()) options.known_crc = what->head.body_crc;  // held against the body when the frame was taken apart
   door_of(*what).put_async(what->head.pool_id, key, std::as_bytes(std::span(body)), options, std::move(ended));
   now->running = false;
@@ -225,7 +225,7 @@ void session::put_streamed(const request_ptr& what, std::string_view key) {
 
 void session::upload_complete(const std::shared_ptr<upload>& one) {
   store::commit_options options;
-  options.put = put_options_of(one->what->fields);
+  options.put = put_options_of(one->what->fields, parts_.values.request_group(one->what->head.pool_id, one->key));
   if ((one->what->head.flags & flag::patch) != 0 && options.put.when == store::condition::none) {
     // What the rest of the value was taken from must still be the value.
     options.put.when = one->base_version != 0 ? store::condition::if_version : store::condition::if_absent;
@@ -292,7 +292,7 @@ void session::commit(const request_ptr& what) {
     return answer(what, parts_.engine.abort(engine_session_, token));
   }
   store::commit_options options;
-  options.put = put_options_of(what->fields);
+  options.put = put_options_of(what->fields, parts_.values.request_group(grant.pool, grant.key));
   if (what->fields.crc) {
     options.take_crc = true;
     options.crc32c = *what->fields.crc;
@@ -311,7 +311,7 @@ void session::commit(const request_ptr& what) {
 }
 
 void session::erase(const request_ptr& what, std::string_view key) {
-  const auto given = put_options_of(what->fields);
+  const auto given = put_options_of(what->fields, parts_.values.request_group(what->head.pool_id, key));
   store::erase_options options;
   options.level = given.level;
   const bool is_copy = what->fields.copy.has_value();

@@ -2,7 +2,9 @@
 """peerlane.store against a server of its own: values of GPU tensors, conditions, searches, refusals."""
 
 import errno
+import os
 import select
+import socket
 import subprocess
 
 import numpy as np
@@ -64,6 +66,60 @@ def refusals(store, pool, x):
         pool.get("layer0", b"1234")
     with pytest.raises(KeyError):
         pool.put("layer0", x, durability="eternal")
+
+
+def serve(data, *more):
+    """A server that serves."""
+    process = subprocess.Popen([_native.program(), "store", "serve", "--data", data, "--arena", "64M", "--chunk", "64M", *more],
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], 60)
+    assert ready, "the server says nothing"
+    return process
+
+
+def free_port():
+    with socket.socket() as any_port:
+        any_port.bind(("127.0.0.1", 0))
+        return any_port.getsockname()[1]
+
+
+def test_a_cluster_is_one_store(tmp_path):
+    if not (_native.FOLDER / "libpeerlane_store.so.0").exists():
+        pytest.skip("libpeerlane_store.so.0 was not built")
+    if not os.access("/usr/bin/etcd", os.X_OK):
+        pytest.skip("/usr/bin/etcd is missing: apt-get install etcd-server")
+    url, peers = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    with open(tmp_path / "etcd.log", "wb") as log:
+        running = [subprocess.Popen(["/usr/bin/etcd", "--data-dir", tmp_path / "etcd", "--listen-client-urls", url,
+                                     "--advertise-client-urls", url, "--listen-peer-urls", peers, "--initial-advertise-peer-urls",
+                                     peers, "--initial-cluster", f"default={peers}"], stdout=log, stderr=log)]
+    try:
+        running += [serve(tmp_path / name, "--listen", "127.0.0.1:0", "--cluster", url, "--name", name) for name in ("a", "b")]
+        with peerlane.store.open(str(tmp_path / "a" / "store.sock")) as store:
+            pool = store.create_pool("values", durability="logged", copies=2)
+            arrays = {f"k{i}": testing.array(np.full(20_000, i, np.float32)) for i in range(12)}
+            for key, array in arrays.items():
+                assert pool.put(key, array).path == "shared memory"
+            back = testing.zeros((20_000,))
+            for i, key in enumerate(arrays):
+                assert pool.get(key, back).path == "shared memory" and (back.get() == i).all()
+            assert len(pool.keys()) == 12
+            pool.erase("k3")
+            with pytest.raises(peerlane.Error) as told:
+                pool.stat("k3")
+            assert told.value.errno == errno.ENOENT
+            # One of them goes: the other one has all.
+            running.pop().terminate()
+            for i, key in enumerate(arrays):
+                if key != "k3":
+                    pool.get(key, back)
+                    assert (back.get() == i).all()
+    finally:
+        for process in reversed(running):
+            process.terminate()
+        for process in running:
+            process.wait(30)
 
 
 def test_nobody_serves(tmp_path):

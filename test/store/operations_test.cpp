@@ -169,6 +169,25 @@ TEST_F(Operations, RequestsOlderThanTheWindowAreRefused) {
   EXPECT_TRUE(store_->put(quick, "k", as_bytes("v"), {.request = {5, 2}})->repeated);
 }
 
+TEST_F(Operations, RequestsOfAGroupAreForgottenForGood) {
+  for (const durability level : {durability::durable, durability::volatile_})
+    for (const std::uint16_t group : {std::uint16_t{1}, std::uint16_t{2}}) {
+      const std::uint64_t client = 10 * group + static_cast<std::uint64_t>(level);
+      ASSERT_TRUE(store_->put(pool_, "k", as_bytes("v"), {.level = level, .request = {client, 1, group}}));
+    }
+  ASSERT_TRUE(store_->forget_requests([](std::uint16_t group) { return group == 2; }));
+  const auto again = [&](std::uint64_t group, durability level) {
+    const auto done = store_->put(pool_, "k", as_bytes("v"),
+                                  {.level = level, .request = {10 * group + static_cast<std::uint64_t>(level), 1}});
+    return done && done->repeated;
+  };
+  for (const durability level : {durability::durable, durability::volatile_}) EXPECT_TRUE(again(1, level));
+  EXPECT_FALSE(again(2, durability::volatile_));
+  reopen();
+  EXPECT_TRUE(again(1, durability::durable));
+  EXPECT_FALSE(again(2, durability::durable)) << "also in the index";
+}
+
 TEST_F(Operations, FailedRequestsMayBeTriedAgain) {
   const put_options how{.when = condition::if_present, .request = {5, 1}};
   EXPECT_EQ(put("k", "v", how), ENOENT);

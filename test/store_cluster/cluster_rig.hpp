@@ -69,6 +69,22 @@ class cluster_rig {
   }
   // Gives its lease back, as on SIGTERM.
   void stop(const std::string& name) { servers_.at(name)->stop(); }
+  // At one moment, as far as the map goes: nobody sees another one go.
+  void stop_together(const std::set<std::string>& names) {
+    etcd_->process().signal(SIGSTOP);
+    for (const auto& name : names) stop(name);
+    etcd_->process().signal(SIGCONT);
+    EXPECT_TRUE(wait_until(etcd_->client(), [&](const auto& now) {
+      return std::none_of(names.begin(), names.end(), [&](const auto& one) { return now.alive.contains(one); });
+    }));
+  }
+  // The server's data folder; it must not run. Another disk in its place: an empty one, or one that was put aside.
+  std::filesystem::path folder(const std::string& name) { return servers_.at(name)->config.data; }
+  void put_disk_aside(const std::string& name) { std::filesystem::rename(folder(name), folder(name).string() + ".aside"); }
+  void put_disk_back(const std::string& name) {
+    std::filesystem::remove_all(folder(name));
+    std::filesystem::rename(folder(name).string() + ".aside", folder(name));
+  }
   store_rig& server(const std::string& name) { return *servers_.at(name); }
   etcd_process& etcd() { return *etcd_; }
   bool settled(const std::set<std::string>& servers) {

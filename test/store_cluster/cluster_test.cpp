@@ -169,6 +169,41 @@ TEST_F(store_cluster, ADamagedValueIsTakenFromAnotherCopyAndHealed) {
   other.close_session(owner);
 }
 
+TEST_F(store_cluster, APutThatWasUndoneIsDoneWhenItComesAgain) {
+  cluster_rig rig;
+  for (const char* name : {"a", "b"}) rig.start(name);
+  ASSERT_TRUE(rig.settled({"a", "b"}));
+  const auto all = rig.open();
+  const auto pool = rig.make_pool(*all, "p", 2);
+  const auto old = value_of(1), lost = value_of(2);
+  ASSERT_EQ(put(*all, pool, "k", old).status, 0);
+  const unsigned unit = store_client::unit_of(2, "k");
+  const std::string first = all->map().units[unit].copies.front(), other = first == "a" ? "b" : "a";
+  rig.stop(first);
+  ASSERT_TRUE(wait_until(rig.etcd().client(), [&](const auto& now) { return is_settled(now, {other}, 2); }));
+  {
+    // As if it had died between its own part of a put and the other server's.
+    store::engine_options options;
+    options.directory = rig.folder(first);
+    options.arena_bytes = options.chunk_bytes = 16u << 20;
+    auto engine = store::engine::open(options);
+    ASSERT_TRUE(engine) << engine.error().message;
+    store::put_options how;
+    how.request = {77, 1, static_cast<std::uint16_t>(unit + 1)};
+    ASSERT_TRUE((*engine)->put((*engine)->find_pool("p")->id, "k", std::as_bytes(std::span(lost)), how));
+  }
+  rig.start(first);
+  ASSERT_TRUE(rig.settled({"a", "b"}));
+  EXPECT_EQ(read_back(*all, pool, "k", old), "");
+  const auto again = store_rig::open(rig.server(first).over_tcp());
+  const auto one = again->make_put(*again->open_pool("p"), "k", memory_of(lost), {});
+  one->fields.who = store_wire::sequence{77, 1};
+  const auto done = again->run(one);
+  EXPECT_EQ(done.status, 0) << done.text;
+  EXPECT_FALSE(done.result.repeated);
+  EXPECT_EQ(read_back(*all, pool, "k", lost), "") << "it was answered as done";
+}
+
 TEST_F(store_cluster, WithoutEtcdNobodyServesAndAfterwardsAllIsThere) {
   cluster_rig rig;
   for (const char* name : {"a", "b"}) rig.start(name);

@@ -160,10 +160,10 @@ class players {
       : cluster_(cluster), pool_(pool), prefix_(std::move(prefix)) {
     for (std::size_t i = 0; i < kClients; ++i) threads_.emplace_back([this, i] { play(i); });
   }
+  ~players() { join(); }
   // Then a last read of every key. What is not possible, in words.
   std::vector<std::string> stop() {
-    stop_ = true;
-    for (auto& one : threads_) one.join();
+    join();
     const auto last = cluster_.open();
     const auto pool = last->open_pool(pool_);
     std::vector<std::string> wrong;
@@ -184,6 +184,12 @@ class players {
   }
 
  private:
+  void join() {
+    stop_ = true;
+    for (auto& one : threads_)
+      if (one.joinable()) one.join();
+  }
+
   static event read(router& store, std::uint32_t pool, const std::string& key, std::uint64_t* version = nullptr) {
     event one;
     one.what = kind::get;

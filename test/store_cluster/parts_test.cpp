@@ -17,6 +17,7 @@ namespace {
 
 using store_client::kPlacements;
 using store_client::kUnits;
+using store_client::left_in;
 using store_client::slot_of;
 
 TEST(slot_map, SlotsAreCrc16OfTheKey) {
@@ -27,9 +28,15 @@ TEST(slot_map, SlotsAreCrc16OfTheKey) {
   EXPECT_EQ(slot_of(""), 0u);
 }
 
+constexpr copies_in_use kAllUsed = {true, true, true, true};
+
+void enter(cluster_map& map, const std::string& name, std::uint64_t run = 7) {
+  store_cluster::enter(map, name, name + ":1", run, {"disk-of-" + name, true}, kAllUsed);
+}
+
 cluster_map map_of(const std::vector<std::string>& names) {
   cluster_map map;
-  for (const auto& name : names) enter(map, name, name + ":1", 7);
+  for (const auto& name : names) enter(map, name);
   return map;
 }
 
@@ -63,6 +70,7 @@ TEST(slot_map, ComesBackFromItsText) {
   map.epoch = 1ull << 60;
   map.servers["b"].as = cluster_server::role::leaving;
   map.servers["c"].down = true;
+  map.units[5].copies = {left_in("b", "0123")};
   place(map, {"a", "b", "c"});
   const auto read = store_client::read_cluster_map(to_text(map));
   ASSERT_TRUE(read) << read.error().message;
@@ -98,7 +106,7 @@ TEST(plan, SpreadsSlotsAndMovesFewWhenAServerComesOrGoes) {
     EXPECT_EQ(std::set<std::string>(at.copies.begin(), at.copies.end()).size(), at.copies.size());
   EXPECT_EQ(map.units[2 * kUnits].copies.size(), 3u);
   const auto before = map;
-  enter(map, "d", "d:1", 8);
+  enter(map, "d", 8);
   settle(map, {"a", "b", "c", "d"});
   int moved = 0;
   for (unsigned unit = 0; unit < kUnits; ++unit) {
@@ -129,6 +137,88 @@ TEST(plan, ADeadServersSlotsGoToACompleteCopyAndTheOthersJoinAnew) {
   EXPECT_FALSE(forget_dead(map, {"b", "c"}));
 }
 
+void enter_with(cluster_map& map, const std::string& folder, bool has_its_pools = false,
+                const copies_in_use& used = kAllUsed) {
+  store_cluster::enter(map, "a", "a:1", 9, {folder, has_its_pools}, used);
+}
+
+TEST(plan, AServerWithAnotherFolderIsCompleteNowhere) {
+  auto map = map_of({"a", "b"});
+  map.units[0].copies = {"a"};
+  map.units[300].copies = {"a", "b"};
+  map.units[301].copies = {"b", "a"};
+  const auto before = map;
+  enter_with(map, "disk-of-a");
+  EXPECT_TRUE(map.units == before.units);
+  enter_with(map, "new");
+  EXPECT_EQ(map.units[0].copies, std::vector<std::string>{"a#disk-of-a"});
+  EXPECT_EQ(map.units[300].copies, (std::vector<std::string>{"a#disk-of-a", "b"}));
+  EXPECT_EQ(left_behind(map, "a"), 3u);
+  EXPECT_EQ(map.endpoint_for(1, "123456789"), "") << "nobody serves it";
+  // Alone it is given nothing, however often the map is looked at, and comes back the same.
+  for (int i = 0; i < 3; ++i) {
+    forget_dead(map, {"a"});
+    place(map, {"a"});
+    enter_with(map, "new");
+  }
+  for (const unsigned unit : {0u, 300u, 301u}) EXPECT_FALSE(map.units[unit].has("a")) << unit;
+  // The other complete copy takes over and fills it; what nobody else has waits.
+  auto with_b = map;
+  forget_dead(with_b, {"a", "b"});
+  place(with_b, {"a", "b"});
+  EXPECT_EQ(with_b.units[300].copies, std::vector<std::string>{"b"});
+  EXPECT_TRUE(with_b.units[300].fills("a"));
+  EXPECT_EQ(left_behind(with_b, "a"), 1u);
+  // The right disk again.
+  enter_with(map, "disk-of-a");
+  EXPECT_EQ(map.units[0].copies, std::vector<std::string>{"a"});
+  EXPECT_EQ(map.units[300].copies, before.units[300].copies);
+  EXPECT_EQ(map.units[301].copies, before.units[301].copies);
+}
+
+TEST(plan, WhereNoPoolIsNothingCanBeMissing) {
+  auto map = map_of({"a", "b"});
+  map.units[0].copies = {"a"};
+  map.units[300].copies = {"a"};
+  enter_with(map, "new", false, {false, false, true, false});
+  EXPECT_EQ(map.units[0].copies, std::vector<std::string>{"a"}) << "no pool has one copy";
+  EXPECT_EQ(map.units[300].copies, std::vector<std::string>{"a#disk-of-a"});
+}
+
+TEST(plan, AMapFromBeforeIdentitiesBelievesAFolderThatHasItsPools) {
+  auto map = map_of({"a", "b"});
+  map.units[0].copies = {"a"};
+  map.servers["a"].folder.clear();
+  auto wiped = map;
+  enter_with(map, "old", true);
+  EXPECT_EQ(map.units[0].copies, std::vector<std::string>{"a"});
+  EXPECT_EQ(map.servers["a"].folder, "old");
+  enter_with(wiped, "new", false);
+  EXPECT_EQ(wiped.units[0].copies, std::vector<std::string>{"a#unknown"});
+}
+
+TEST(plan, AcceptedLossGivesUpOnlyWhatIsLost) {
+  auto map = map_of({"a", "b", "c"});
+  map.units[0].copies = {"a"};
+  map.units[1].copies = {"c"};
+  map.units[300].copies = {"a", "b"};
+  auto burnt = map;
+  enter_with(map, "new");
+  EXPECT_EQ(accept_loss(map, "a", {"a"}), 2u);
+  EXPECT_EQ(map.units[0].copies, std::vector<std::string>{"a"});
+  EXPECT_EQ(map.units[1].copies, std::vector<std::string>{"c"});
+  EXPECT_EQ(map.units[300].copies, std::vector<std::string>{"b"}) << "b has it all, and may come back";
+  EXPECT_EQ(accept_loss(map, "a", {"a"}), 0u);
+  // A server that never comes back.
+  EXPECT_EQ(accept_loss(burnt, "a", {}), 1u) << "where nobody is alive to take it, it waits";
+  EXPECT_EQ(burnt.units[0].copies, std::vector<std::string>{"a"});
+  EXPECT_EQ(accept_loss(burnt, "a", {"c"}), 1u);
+  EXPECT_EQ(burnt.units[0].copies, std::vector<std::string>{"c"});
+  // Its folder has no part in what others took over.
+  enter_with(burnt, "disk-of-a");
+  EXPECT_FALSE(burnt.units[0].has("a"));
+}
+
 TEST(plan, AUnitWithOneCopyLeftGetsAnotherAtOnce) {
   auto map = map_of({"a", "b", "c"});
   map.servers["b"].down = false;  // it is away, but its copies are not given up yet
@@ -151,7 +241,7 @@ TEST(plan, AnyMixOfDeathsAndReturnsKeepsACompleteCopy) {
         alive.erase(who);
       } else {
         forget_dead(map, alive);
-        enter(map, who, who + ":1", random());
+        enter(map, who, random());
         alive.insert(who);
       }
       if (alive.empty()) continue;

@@ -69,6 +69,12 @@ void print_status(const cluster_view& now) {
                                          : "no",
                 mine.serves, mine.copies, mine.joining);
   }
+  for (const auto& [name, one] : now.map.servers)
+    if (const unsigned units = store_cluster::left_behind(now.map, name); units > 0)
+      std::printf(
+          "%s has another data folder than before (now %s): %u units wait for the old one, or for other servers with "
+          "complete copies; to give up what only it had: peerlane store cluster accept-loss %s\n",
+          name.c_str(), one.folder.c_str(), units, name.c_str());
   const auto left = unsettled_of(now);
   std::printf(
       "of %u units (64 slots each, a table for each number of copies): %u on the move, %u that nobody serves, "
@@ -89,6 +95,32 @@ void set_role(const etcd& at, const std::string& cluster, const std::string& nam
     ++now.map.epoch;
     const std::string key = store_cluster::cluster_prefix(cluster) + "map";
     if (tools::must(at.transact({{key, now.map_revision}}, {{key, to_text(now.map), 0, false}}))) return;
+  }
+  throw tool_failure("the slot map changes all the time: try again");
+}
+
+// What only the server's lost data folder had is given up.
+void give_up(const etcd& at, const std::string& cluster, const std::string& name) {
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    auto now = tools::must(store_cluster::read_view(at, cluster));
+    if (!now.map.servers.contains(name))
+      throw tool_failure(format("cluster %s has no server %s", cluster.c_str(), name.c_str()));
+    const unsigned units = store_cluster::accept_loss(now.map, name, now.alive);
+    if (units == 0)
+      throw tool_failure(now.alive.contains(name)
+                             ? format("nothing waits for a data folder of server %s: nothing was given up", name.c_str())
+                             : format("server %s has the only complete copy of nothing that another one could take: nothing "
+                                      "was given up",
+                                      name.c_str()));
+    ++now.map.epoch;
+    const std::string key = store_cluster::cluster_prefix(cluster) + "map",
+                      member = key.substr(0, key.size() - 3) + "member/";
+    std::vector<etcd::compare> same = {{key, now.map_revision}};
+    const auto revision = now.member_revisions.find(name);  // it neither came nor went meanwhile
+    same.push_back({member + name, revision == now.member_revisions.end() ? 0 : revision->second});
+    if (!tools::must(at.transact(same, {{key, to_text(now.map), 0, false}}))) continue;
+    std::printf("%u units no longer wait for server %s's data\n", units, name.c_str());
+    return;
   }
   throw tool_failure("the slot map changes all the time: try again");
 }
@@ -117,8 +149,8 @@ int run_cluster(const tools::invocation& call) {
       .add_option("ACTION", action,
                   "status; add NAME: it gets slots (again; a server that starts for the first time is in by itself); "
                   "remove NAME: its slots move to others, then it can be stopped; rebalance: waits until all slots are "
-                  "where they belong")
-      ->check(CLI::IsMember({"status", "add", "remove", "rebalance"}));
+                  "where they belong; accept-loss NAME: what only its lost data folder had is given up")
+      ->check(CLI::IsMember({"status", "add", "remove", "rebalance", "accept-loss"}));
   parser.app().add_option("NAME", name, "Server");
   parser.text("--cluster", addresses, "etcd's addresses, http://HOST:PORT,... [" + addresses + "]");
   parser.text("--cluster-name", cluster, "Which cluster, if several share an etcd [default]");
@@ -128,11 +160,12 @@ int run_cluster(const tools::invocation& call) {
   std::stringstream in(addresses);
   for (std::string one; std::getline(in, one, ',');) urls.push_back(one);
   const auto at = tools::must(etcd::at(urls, kEtcdTimeout));
-  const bool about_one = action == "add" || action == "remove";
+  const bool about_one = action == "add" || action == "remove" || action == "accept-loss";
   if (about_one == name.empty())
-    throw tool_failure(about_one ? action + " whom? Give the server's name" : "NAME is for add and remove");
+    throw tool_failure(about_one ? action + " whom? Give the server's name" : "NAME is for add, remove and accept-loss");
   if (action == "add") set_role(at, cluster, name, cluster_server::role::in);
   if (action == "remove") set_role(at, cluster, name, cluster_server::role::leaving);
+  if (action == "accept-loss") give_up(at, cluster, name);
   if (action == "rebalance" && wait_s == 0) wait_s = 600;
   const bool settled = wait_s == 0 || wait_until_settled(at, cluster, wait_s);
   const auto now = tools::must(store_cluster::read_view(at, cluster));

@@ -39,6 +39,17 @@ store_client::address address_of(const reach_options& options) {
   return out;
 }
 
+namespace {
+
+store_wire::path required(const reach_options& options) {
+  if (options.require.empty()) return store_wire::path::none;
+  const auto way = store_wire::path_of(options.require);
+  if (!way) throw tool_failure(format("--require-path %s: there is no such path", options.require.c_str()));
+  return *way;
+}
+
+}  // namespace
+
 std::unique_ptr<store_client::client> reach(const reach_options& options, copy::planner* copies,
                                             const cu::driver_table* cuda) {
   store_client::client_options how;
@@ -47,20 +58,17 @@ std::unique_ptr<store_client::client> reach(const reach_options& options, copy::
   how.copies = copies;
   how.cuda = cuda;
   how.use_shm = !options.no_shm;
-  if (!options.require.empty()) {
-    const auto way = store_wire::path_of(options.require);
-    if (!way) throw tool_failure(format("--require-path %s: there is no such path", options.require.c_str()));
-    how.require = *way;
-  }
+  how.require = required(options);
   return tools::must(store_client::client::open(how));
 }
 
 std::unique_ptr<store_client::router> cluster_of(const reach_options& options, store_client::client& store) {
   const auto got = store.run(store.make_plain(store_wire::opcode::cluster_map, 0, {}));
   if (got.status != 0) return nullptr;
-  if (!options.require.empty()) throw tool_failure("--require-path: a cluster's servers are reached by TCP");
   store_client::router_options how;
   how.security = address_of(options);
+  how.use_shm = !options.no_shm;
+  how.require = required(options);
   how.timeout_ms = static_cast<unsigned>(options.timeout_ms);
   if (!how.security.endpoint.empty()) how.servers.push_back(how.security.endpoint);
   for (const auto& [name, one] : tools::must(store_client::read_cluster_map(got.body)).servers)
