@@ -189,6 +189,14 @@ bool client::drive_lane() {
   if (lane_ == nullptr) return false;
   bool moved = false;
   while (lane_->progress()) moved = true;
+  if (lane_session_ && lane_session_->lost) {
+    // Not every end of a lane is seen at the other one.
+    lane_->close(std::exchange(lane_session_, nullptr));
+    operation note;
+    note.head.flags = flag::lane;
+    if (wire_) ask(note, opcode::abort, {});
+    moved = true;
+  }
   if (!moved) return false;
   const auto all = on_lane_;
   for (const auto& one : all) look_at_lane_operation(one);
@@ -225,7 +233,7 @@ void client::quiet_lane(operation& one) {
   if (!quiet_by(clock::now() + kMostClosing)) lane_.reset();  // which takes UCX's worker down, and so ends everything
 }
 
-// All of the lane's transfers end. The next connection may have a lane again.
+// All of the lane's transfers end, and the connection too: the store sees that. The next connection may have a lane again.
 void client::leave_lane() {
   if (lane_ == nullptr) return;
   if (lane_session_) lane_->close(std::exchange(lane_session_, nullptr));

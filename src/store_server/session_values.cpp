@@ -293,6 +293,10 @@ void session::alloc(const request_ptr& what, std::string_view key) {
 
 void session::commit(const request_ptr& what) {
   const std::uint64_t token = what->fields.token.value_or(0);
+  if ((what->head.flags & flag::lane) != 0) {  // the client has done with its lane
+    leave_lane();
+    return answer(what, status{});
+  }
   if (lane_grants_.contains(token))
     return what->head.op == opcode::abort ? abort_lane_grant(what, token) : commit_lane_grant(what, token);
   const auto found = grants_.find(token);
