@@ -34,6 +34,7 @@ bool is_loopback(const std::string& where) { return where.starts_with("127.") ||
 std::string session::why_no_lane(const store_wire::tail& greeting) const {
   if (!greeting.lane) return "the client offers none";
   if (parts_.lane == nullptr) return parts_.why_no_lane;
+  if (greeting.lane->address.empty()) return "the client's offer has no address";
   const bool forced = greeting.lane->any_transport && parts_.lane->offer().any_transport;
   const auto& who = wire_->other();
   if (who.way == store_wire::path::tls && !parts_.config.ucx_beside_tls)
@@ -57,6 +58,7 @@ void session::join_lane(const request_ptr& what, store_wire::tail fields) {
       } else if (me->closed_) {
         return me->parts_.lane->close(*made);
       } else {
+        me->leave_lane();  // of an earlier greeting
         me->lane_ = *made;
         fields.lane = me->parts_.lane->offer();
         std::copy(std::begin(me->lane_->secret), std::end(me->lane_->secret), fields.lane->secret);
