@@ -191,11 +191,13 @@ bool client::drive_lane() {
   while (lane_->progress()) moved = true;
   if (lane_session_ && lane_session_->lost) {
     // Not every end of a lane is seen at the other one.
-    lane_->close(std::exchange(lane_session_, nullptr));
     operation note;
     note.head.flags = flag::lane;
     if (wire_) ask(note, opcode::abort, {});
-    moved = true;
+    const auto all = on_lane_;
+    for (const auto& one : all) look_at_lane_operation(one);
+    leave_lane();
+    return true;
   }
   if (!moved) return false;
   const auto all = on_lane_;
@@ -233,11 +235,13 @@ void client::quiet_lane(operation& one) {
   if (!quiet_by(clock::now() + kMostClosing)) lane_.reset();  // which takes UCX's worker down, and so ends everything
 }
 
-// All of the lane's transfers end, and the connection too: the store sees that. The next connection may have a lane again.
+// All of the lane's transfers end. The next connection may have a lane again, with a worker of its own: UCX 1.22 crashed in
+// a worker whose TCP connection had been closed by force and then heard of its peer again.
 void client::leave_lane() {
   if (lane_ == nullptr) return;
   if (lane_session_) lane_->close(std::exchange(lane_session_, nullptr));
   for (const auto& one : std::exchange(on_lane_, {})) quiet_lane(*one);
+  lane_.reset();
 }
 
 void client::break_lane() {
