@@ -63,7 +63,6 @@ client::~client() {
     if (!one->done()) finish(one, ECANCELED, "the client was closed");
   run_callbacks(hold);
   leave_lane();
-  lane_.reset();
   hold.unlock();
   arena_.reset();
   close(wake_fd_);

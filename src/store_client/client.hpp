@@ -148,6 +148,7 @@ class client {
   void look_at_lane_operation(const operation_ptr& one);
   void quiet_lane(operation& one);
   void leave_lane();
+  void drop_lane();
   void give_grant_back(operation& one);
   bool check_path(operation& one, store_wire::path way, const char* what) const;
 
@@ -192,7 +193,9 @@ class client {
   std::string why_no_shm_;
   std::unique_ptr<value_lane> lane_;
   lane_session_ptr lane_session_;
-  std::vector<operation_ptr> on_lane_;  // put_lane and get_lane whose bytes may move
+  std::vector<copy::planner::registration> lane_staging_;  // of the lane's memory between it and a GPU
+  int lane_device_ = 0;                                    // whose copies it is registered for
+  std::vector<operation_ptr> on_lane_;                     // put_lane and get_lane whose bytes may move
   std::string why_no_ucx_;
   std::map<std::uint32_t, std::string> pools_;
   std::uint64_t last_session_ = 0, reconnects_ = 0;

@@ -54,6 +54,11 @@ std::optional<store_wire::lane_offer> client::offer_lane() {
   if (lane_ == nullptr) {
     value_lane::options how;
     how.mode = mode;
+    // A failure costs another copy, no more: the planner then goes through pinned memory of its own.
+    how.pin = [this](void* at, std::size_t bytes) {
+      if (auto pinned = options_.copies->register_host_memory(at, bytes, lane_device_))
+        lane_staging_.push_back(*std::move(pinned));
+    };
     auto opened = value_lane::open(std::move(how));
     if (!opened) {
       why_no_ucx_ = opened.error().message;
@@ -99,6 +104,7 @@ void client::submit_by_lane(const operation_ptr& one) {
     asked_.erase(one->head.request_id);
     return go_by_socket(one, why_no_ucx_.empty() ? "the UCX lane broke" : why_no_ucx_);
   }
+  if (one->mine.device) lane_device_ = one->mine.device->device_ordinal;
   const auto given = one->head.flags;
   one->head.flags |= flag::lane;
   if (one->how == operation::kind::put_lane) {
@@ -232,7 +238,7 @@ void client::quiet_lane(operation& one) {
   // It does not end by itself: the other end hangs, or the network.
   if (lane_session_) lane_->close(lane_session_);  // its transfers see that when they are looked at
   why_no_ucx_ = "the UCX lane hung and was closed";
-  if (!quiet_by(clock::now() + kMostClosing)) lane_.reset();  // which takes UCX's worker down, and so ends everything
+  if (!quiet_by(clock::now() + kMostClosing)) drop_lane();  // which takes UCX's worker down, and so ends everything
 }
 
 // All of the lane's transfers end. The next connection may have a lane again, with a worker of its own: UCX 1.22 crashed in
@@ -241,6 +247,11 @@ void client::leave_lane() {
   if (lane_ == nullptr) return;
   if (lane_session_) lane_->close(std::exchange(lane_session_, nullptr));
   for (const auto& one : std::exchange(on_lane_, {})) quiet_lane(*one);
+  drop_lane();
+}
+
+void client::drop_lane() {
+  lane_staging_.clear();
   lane_.reset();
 }
 
