@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store beside what it is held against, in one run: a raw TCP socket, RocksDB, LMDB and Mooncake's store.
 
-    scripts/store_compare.py [--build build/release] [--mooncake VENV] [--json FILE] [--rounds N] [--seconds S]
+    scripts/store_compare.py [--build build/release] [--mooncake VENV] [--lane] [--json FILE] [--rounds N] [--seconds S]
 
 Each part's contenders take turns, round after round, so a machine that is busy is busy for all of them; ratios are medians of the
 rounds' ratios. Server and client are two processes everywhere. RocksDB and LMDB need `store_bench` (-DPEERLANE_BENCH=ON), Mooncake
 a virtual environment into which `pip install mooncake-transfer-engine-non-cuda` was done by hand; what is missing is left out,
-and the reason stands in the result's notes.
+and the reason stands in the result's notes. With --lane instead the store's UCX lane, forced over whatever UCX finds here, beside the
+store's own TCP.
 """
 
 import argparse
@@ -57,7 +58,7 @@ class Part:
     name: str
     unit: str
     contenders: list
-    # (of, to, aim): the ratio of the first's rate to the second's, and what it should be at least
+    # (of, to, aim): the ratio of the first's rate to the second's, and what it should be at least (None: nothing)
     ratios: list
 
 
@@ -115,11 +116,11 @@ class RawSocket:
 
 
 class Store:
-    def __init__(self, program, folder):
+    def __init__(self, program, folder, *more):
         self.program, self.folder = program, folder
         self.server = subprocess.Popen(
             [program, "store", "serve", "--data", folder / "data", "--listen", "127.0.0.1:0", "--arena", "1G", "--chunk", "64M",
-             "--log-level", "error"], stdout=subprocess.PIPE, text=True)
+             "--log-level", "error", *more], stdout=subprocess.PIPE, text=True)
         line = self.server.stdout.readline()
         if "TCP " not in line:
             raise RuntimeError("the store's server did not start")
@@ -132,10 +133,12 @@ class Store:
                  max(1, round(seconds)), "--json", out]
         for name, value in options.items():
             words += [f"--{name}", value]
-        subprocess.run([str(word) for word in words], check=True, stdout=subprocess.DEVNULL)
+        lane = {"PEERLANE_STORE_UCX": "on" if options.get("require-path") == "ucx" else "off"}
+        subprocess.run([str(word) for word in words], check=True, stdout=subprocess.DEVNULL, env={**os.environ, **lane})
         result = json.loads(out.read_text())
         self.machine = result["machine"]
         row = result["rows"][0]
+        self.path = row["path"]
         rate = row["bandwidth_gb_per_s"] if size > SMALL else row["operations_per_s"]
         return Turn(rate, row["latency_ns_p50"], row["latency_ns_p99"])
 
@@ -288,6 +291,20 @@ def parts_of(store, raw, mooncake, rivals, seconds):
     return parts
 
 
+def lane_parts_of(store, seconds):
+    def turn(test, size, **more):
+        return store.perf(test, size, seconds, store.tcp, elements=2 if size == LARGE else 100, depth=1, durability="volatile", **more)
+
+    parts = []
+    for size, name in ((LARGE, "128 MiB"), (MIDDLE, "1 MiB"), (64 << 10, "64 KiB")):
+        for test in ("put", "get"):
+            parts.append(Part(f"{test} of {name}", "GB/s",
+                              [Contender("store, TCP", lambda test=test, size=size: turn(test, size)),
+                               Contender("store, UCX lane", lambda test=test, size=size: turn(test, size, **{"require-path": "ucx"}))],
+                              [("store, UCX lane", "store, TCP", None)]))
+    return parts
+
+
 def rows_of(part):
     by_name = {one.name: one for one in part.contenders}
     rows = [{"kind": "contender", "part": part.name, "contender": one.name, "unit": part.unit,
@@ -297,14 +314,16 @@ def rows_of(part):
             for one in part.contenders]
     for of, to, aim in part.ratios:
         ratio = statistics.median(a.rate / b.rate for a, b in zip(by_name[of].turns, by_name[to].turns))
-        rows.append({"kind": "ratio", "part": part.name, "contender": of, "to": to, "ratio": ratio, "aim": aim, "met": ratio >= aim})
+        wanted = {} if aim is None else {"aim": aim, "met": ratio >= aim}
+        rows.append({"kind": "ratio", "part": part.name, "contender": of, "to": to, "ratio": ratio, **wanted})
     return rows
 
 
 def show(rows):
     for row in rows:
         if row["kind"] == "ratio":
-            print(f"{row['part']}: {row['contender']} / {row['to']} = {row['ratio']:.2f} (aim {row['aim']:g})")
+            aim = f" (aim {row['aim']:g})" if "aim" in row else ""
+            print(f"{row['part']}: {row['contender']} / {row['to']} = {row['ratio']:.2f}{aim}")
         else:
             latency = f", p50 {row['latency_ns_p50'] / 1e3:.1f} us, p99 {row['latency_ns_p99'] / 1e3:.1f} us" if row["latency_ns_p50"] else ""
             print(f"{row['part']}: {row['contender']}: {row['median']:.4g} {row['unit']}{latency}")
@@ -314,6 +333,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "release", help="the build folder [build/release]")
     parser.add_argument("--mooncake", metavar="VENV", help="virtual environment that has Mooncake [without Mooncake]")
+    parser.add_argument("--lane", action="store_true", help="the UCX lane beside TCP instead")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a result file")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contender [5]")
     parser.add_argument("--seconds", type=float, default=2, help="of a turn [2]")
@@ -325,10 +345,10 @@ def main():
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         raw = RawSocket()
         stack.callback(raw.close)
-        store = Store(arguments.build / "out" / "peerlane", folder)
+        store = Store(arguments.build / "out" / "peerlane", folder, *(["--ucx", "on"] if arguments.lane else []))
         stack.callback(store.close)
         bench = arguments.build / "bench" / "store_bench"
-        for name, key in (("RocksDB", "rocksdb"), ("LMDB", "lmdb")):
+        for name, key in () if arguments.lane else (("RocksDB", "rocksdb"), ("LMDB", "lmdb")):
             try:
                 rival(bench, key, folder, 0.01)
                 rivals[name] = lambda seconds, key=key: rival(bench, key, folder, seconds)
@@ -338,11 +358,12 @@ def main():
             if arguments.mooncake:
                 mooncake = Mooncake(arguments.mooncake, folder)
                 stack.callback(mooncake.close)
-            else:
+            elif not arguments.lane:
                 notes.append("Mooncake was left out: --mooncake was not given")
         except (OSError, RuntimeError) as why:
             notes.append(f"Mooncake was left out: {why}")
-        parts, load = parts_of(store, raw, mooncake, rivals, arguments.seconds), os.getloadavg()[0]
+        parts = lane_parts_of(store, arguments.seconds) if arguments.lane else parts_of(store, raw, mooncake, rivals, arguments.seconds)
+        load = os.getloadavg()[0]
         rows = []
         for part in parts:
             for one in part.contenders:

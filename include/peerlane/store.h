@@ -40,7 +40,8 @@ enum peerlane_store_path {
   PEERLANE_PATH_SHM_DIRECT = 1, /* one copy between the caller's memory and the store's */
   PEERLANE_PATH_UNIX = 3,
   PEERLANE_PATH_TCP = 4,
-  PEERLANE_PATH_TLS = 5
+  PEERLANE_PATH_TLS = 5,
+  PEERLANE_PATH_UCX = 6 /* the bytes by UCX, beside the connection (docs/store.md) */
 };
 
 enum peerlane_store_durability {

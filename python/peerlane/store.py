@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DURABILITIES: dict[str | None, int] = {None: 0, "volatile": 1, "logged": 2, "durable": 3}
 CONDITIONS: dict[str | None, int] = {None: 0, "absent": 1, "present": 2}
-_PATHS = {0: "", 1: "shared memory", 3: "unix", 4: "tcp", 5: "tls"}
+_PATHS = {0: "", 1: "shared memory", 3: "unix", 4: "tcp", 5: "tls", 6: "ucx"}
 _size, _u32, _u64, _i32, _text, _pointer = (ctypes.c_size_t, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_char_p,
                                             ctypes.c_void_p)
 

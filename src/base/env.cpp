@@ -35,6 +35,9 @@ constexpr std::array kVariables = {
                  "1: gdr_copy_to_mapping and gdr_copy_from_mapping of 4 KiB and more go through the copy planner"},
     env_variable{"PEERLANE_STORE", env_type::text, "", "", "",
                  "the store that `peerlane store` and clients without an address use: path of its socket, or HOST:PORT"},
+    env_variable{
+        "PEERLANE_STORE_UCX", env_type::choice, "", "auto", "auto|off|on",
+        "values between a store and its clients by UCX: auto where RDMA joins them; on: also over what else UCX finds"},
     env_variable{"PEERLANE_MPI_POOL", env_type::size_bytes, "bytes", "256M", "",
                  "MPI shim: pinned host memory that it keeps between messages"},
     env_variable{"PEERLANE_NCCL_LIBRARY", env_type::text, "", "", "",

@@ -25,6 +25,7 @@ namespace wire = pl::store_wire;
 
 static_assert(PEERLANE_PATH_SHM_DIRECT == static_cast<int>(wire::path::shm_direct));
 static_assert(PEERLANE_PATH_TLS == static_cast<int>(wire::path::tls));
+static_assert(PEERLANE_PATH_UCX == static_cast<int>(wire::path::last));
 static_assert(PEERLANE_DURABLE == static_cast<int>(wire::durability::durable));
 static_assert(PEERLANE_IF_VERSION == static_cast<int>(wire::condition::if_version));
 
@@ -279,7 +280,7 @@ PL_EXPORT int peerlane_store_open(const peerlane_store_options* given, peerlane_
   try {
     if (store == nullptr) return fail(EINVAL, kNullPointer);
     const auto options = taken(given);
-    if (options.require_path > PEERLANE_PATH_TLS) return fail(EINVAL, "unknown require_path");
+    if (options.require_path > PEERLANE_PATH_UCX) return fail(EINVAL, "unknown require_path");
     auto made = std::make_shared<open_store>();
     pl::store_client::client_options how;
     how.where = address_of(options);

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <string_view>
 
 #include "clock.hpp"
 #include "env.hpp"
 #include "fork_guard.hpp"
+#include "rdma_device.hpp"
 #include "text.hpp"
 
 namespace pl::link {
@@ -17,11 +17,6 @@ namespace {
 constexpr std::uint64_t kLookForDeathsNs = 2'000'000;
 constexpr unsigned kRoundsBetweenClocks = 256;
 constexpr std::uint64_t kLeaveNs = 1'000'000'000;  // a peer that takes nothing any more must not keep us
-
-bool has_rdma_device() {
-  std::error_code ignored;
-  return std::filesystem::directory_iterator("/sys/class/infiniband", ignored) != std::filesystem::directory_iterator();
-}
 
 // The rail of a process that is to use one: they go round the node.
 std::string one_of(const std::string& rails, int rank_on_node) {
@@ -99,7 +94,7 @@ status engine::open_fabric(int rank_on_node) {
   wanted.stripe_threshold = options_.stripe_threshold;
   wanted.keepalive_ms = options_.peer_timeout.count();
   // UCX's CUDA modules cost 0.8 s at start, and pay where a NIC reads and writes GPU memory.
-  wanted.has_rdma = has_rdma_device();
+  wanted.has_rdma = ucx::has_rdma_device();
   wanted.gpu_lanes = options_.use_ucx_gpu_lanes && cuda_ != nullptr && wanted.has_rdma;
   auto made = fabric::open(wanted, size_, *this);
   if (!made) return std::move(made).error();

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fabric.hpp"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 
 #include "env.hpp"
 #include "text.hpp"
@@ -17,30 +14,10 @@ namespace {
 
 constexpr unsigned kPacketId = 0, kPlainId = 1, kAnnouncementId = 2;
 
-// Whether this UCX was built with CUDA: it warns of transports that it does not have.
-bool has_cuda_module(const ucx_table& ucx) {
-  Dl_info where{};
-  if (dladdr(reinterpret_cast<const void*>(ucx.ucp_init_version), &where) == 0 || where.dli_fname == nullptr) return false;
-  std::error_code ignored;
-  return std::filesystem::exists(std::filesystem::path(where.dli_fname).parent_path() / "ucx" / "libuct_cuda.so.0", ignored);
-}
-
-// Whether the user's list of transports leaves TCP among them.
-bool may_use_tcp() {
-  const auto names = env_read("UCX_TLS");
-  const bool has_name = names.text.find("tcp") != std::string::npos;
-  return !names.is_set || names.text == "all" || has_name != names.text.starts_with('^');
-}
-
 // Whatever a transport calls it, what cannot be sent has lost its peer; only memory is our own trouble.
 int sending_code(ucs_status_t code) {
   const int number = to_errno(code);
   return number == 0 || number == ENOMEM ? number : ECONNRESET;
-}
-
-failure ucx_failure(const ucx_table& ucx, ucs_status_t code, const char* what) {
-  return failure{to_errno(code),
-                 format("UCX %u.%u: %s failed: %s", ucx.major, ucx.minor, what, ucx.ucs_status_string(code))};
 }
 
 }  // namespace
@@ -101,7 +78,7 @@ status fabric::configure(ucp_config_t* config, const options& wanted) const {
   if (!env_read("UCX_TLS").is_set) {
     // Processes of one node that share no memory are no different from others.
     std::string without = "shm";
-    if (!wanted.gpu_lanes && has_cuda_module(*ucx_)) without += ",cuda_copy,cuda_ipc";
+    if (!wanted.gpu_lanes && ucx::has_cuda_module(*ucx_)) without += ",cuda_copy,cuda_ipc";
     set("TLS", "^" + without);
   }
   if (!wanted.gpu_lanes) set("MEMTYPE_CACHE", "n");
@@ -111,17 +88,7 @@ status fabric::configure(ucp_config_t* config, const options& wanted) const {
   // sender may send.
   const bool is_one_rail = wanted.stripe_threshold == 0 && wanted.rails.find(',') == std::string::npos;
   if (!wanted.has_rdma && is_one_rail && !env_read("UCX_RNDV_THRESH").is_set) set("RNDV_THRESH", "inf");
-  // UCX 1.13 aborts the process when a peer dies under a TCP send without a copy; 1.22 does not.
-  constexpr unsigned kSeenWell = 22;
-  const bool is_old = ucx_->minor < kSeenWell;
-  const bool must_copy = is_old && !wanted.has_rdma;
-  if (must_copy && !env_read("UCX_ZCOPY_THRESH").is_set) set("ZCOPY_THRESH", "inf");
-  // TCP's packets of 8 KiB cost half of its rate; copied ones do best while they fit a cache. 1.13 takes a transport's
-  // settings without the transport's name, 1.22 with it; both warn of those that no transport in use has.
-  const char* const segment = must_copy ? "64k" : "256k";
-  for (const std::string name : {"TX_SEG_SIZE", "RX_SEG_SIZE"})
-    if (may_use_tcp() && !env_read(("UCX_TCP_" + name).c_str()).is_set)
-      set((is_old ? name : "TCP_" + name).c_str(), segment);
+  ucx::tune_for_tcp(*ucx_, config, wanted.has_rdma);
   if (wanted.stripe_threshold != 0) set("MIN_RNDV_CHUNK_SIZE", format("%zu", wanted.stripe_threshold));
   if (wanted.keepalive_ms != 0) set("KEEPALIVE_INTERVAL", format("%ldms", wanted.keepalive_ms));
   return {};
@@ -130,7 +97,7 @@ status fabric::configure(ucp_config_t* config, const options& wanted) const {
 status fabric::start(const options& wanted) {
   ucp_config_t* config = nullptr;
   if (const auto rc = ucx_->ucp_config_read(nullptr, nullptr, &config); rc != UCS_OK)
-    return ucx_failure(*ucx_, rc, "reading its configuration");
+    return ucx::failed(*ucx_, rc, "reading its configuration");
   if (auto done = configure(config, wanted); !done) return ucx_->ucp_config_release(config), done;
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS | UCP_PARAM_FIELD_NAME;
@@ -140,7 +107,7 @@ status fabric::start(const options& wanted) {
   const auto descriptors = open_descriptors();
   auto rc = ucx_->ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context_);
   ucx_->ucp_config_release(config);
-  if (rc != UCS_OK) return ucx_failure(*ucx_, rc, "ucp_init");
+  if (rc != UCS_OK) return ucx::failed(*ucx_, rc, "ucp_init");
 
   ucp_context_attr_t attributes{};
   attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
@@ -151,7 +118,7 @@ status fabric::start(const options& wanted) {
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // the messenger's lock sees to that
   rc = ucx_->ucp_worker_create(context_, &worker, &worker_);
-  if (rc != UCS_OK) return ucx_failure(*ucx_, rc, "ucp_worker_create");
+  if (rc != UCS_OK) return ucx::failed(*ucx_, rc, "ucp_worker_create");
 
   if (auto done = set_handler(kPacketId, &fabric::on_message); !done) return done;
   if (auto done = set_handler(kPlainId, &fabric::on_plain); !done) return done;
@@ -167,14 +134,14 @@ status fabric::start(const options& wanted) {
       [](void*, size_t, const void*, size_t) { return UCS_ERR_UNSUPPORTED; },
       [](void*) {}};
   rc = ucx_->ucp_dt_create_generic(&kPacketType, this, &packets_);
-  if (rc != UCS_OK) return ucx_failure(*ucx_, rc, "making a datatype");
+  if (rc != UCS_OK) return ucx::failed(*ucx_, rc, "making a datatype");
 
   ucp_address_t* address = nullptr;
   std::size_t bytes = 0;
   rc = ucx_->ucp_worker_get_address(worker_, &address, &bytes);
   ports_ = close_on_exec_since(descriptors);
   guard_.add_own(ports_);
-  if (rc != UCS_OK) return ucx_failure(*ucx_, rc, "asking for its address");
+  if (rc != UCS_OK) return ucx::failed(*ucx_, rc, "asking for its address");
   const auto* first = reinterpret_cast<const std::byte*>(address);
   address_.assign(first, first + bytes);
   ucx_->ucp_worker_release_address(worker_, address);
@@ -190,7 +157,7 @@ status fabric::set_handler(unsigned id, ucp_am_recv_callback_t handler) {
   what.cb = handler;
   what.arg = this;
   const auto rc = ucx_->ucp_worker_set_am_recv_handler(worker_, &what);
-  if (rc != UCS_OK) return ucx_failure(*ucx_, rc, "setting a handler of active messages");
+  if (rc != UCS_OK) return ucx::failed(*ucx_, rc, "setting a handler of active messages");
   return {};
 }
 

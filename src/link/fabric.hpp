@@ -17,6 +17,10 @@
 
 namespace pl::link {
 
+using ucx::open_ucx;
+using ucx::to_errno;
+using ucx::ucx_table;
+
 // A frame on its way, and where its payload is. Its owner keeps it until done() is called; `read` may be called until then.
 struct packet {
   frame head;

@@ -18,6 +18,7 @@ namespace flag = store_wire::flag;
 
 constexpr std::uint64_t kInlineBytes = 16 << 10;        // up to here one round trip beats two with a copy less
 constexpr std::uint64_t kInlineSocketBytes = 64 << 10;  // without shared memory: longer ones in data frames
+constexpr std::uint64_t kLaneBytes = 256 << 10;         // from here up one more round trip costs less than frames
 constexpr auto kMostSleep = std::chrono::milliseconds(100);
 
 operation_ptr failed(operation_ptr one, int code, std::string text) {
@@ -61,6 +62,7 @@ client::~client() {
   for (const auto& [id, one] : asked)
     if (!one->done()) finish(one, ECANCELED, "the client was closed");
   run_callbacks(hold);
+  leave_lane();
   hold.unlock();
   arena_.reset();
   close(wake_fd_);
@@ -110,17 +112,15 @@ operation_ptr client::make_put(std::uint32_t pool, std::string_view key, const m
   }
   lock_t hold(lock_);
   one->fields.who = {client_id_, next_sequence_++};
-  const bool mapped = arena_ != nullptr && !arena_->read_only();
+  const bool mapped = arena_ != nullptr && !arena_->read_only() && options_.require != store_wire::path::ucx;
   const bool shm = mapped && (from.bytes > kInlineBytes || how.offset || options_.require == store_wire::path::shm_direct);
-  const auto way = shm ? store_wire::path::shm_direct : wire_ ? wire_->way() : store_wire::path::none;
-  if (options_.require != store_wire::path::none && options_.require != way)
-    return failed(one, ENOTSUP,
-                  format("path %s was required, this put would go by %s: %s", name_of(options_.require), name_of(way),
-                         arena_ != nullptr && !mapped ? "the store's memory is mapped to read only"
-                         : why_no_shm_.empty()        ? "that is how the store was reached"
-                                                      : why_no_shm_.c_str()));
+  const bool lane = !shm && lane_ready() && (from.bytes >= kLaneBytes || options_.require == store_wire::path::ucx);
+  if (!check_path(*one, shm ? store_wire::path::shm_direct : lane ? store_wire::path::ucx : store_wire::path::none, "put"))
+    return one;
   if (shm) {
     one->how = operation::kind::put_shm;
+  } else if (lane) {
+    one->how = operation::kind::put_lane;
   } else if (from.bytes > kInlineSocketBytes || how.offset) {
     one->how = operation::kind::put_streamed;
     one->head.flags |= flag::streamed;
@@ -141,14 +141,13 @@ operation_ptr client::make_get(std::uint32_t pool, std::string_view key, const m
   one->head.value_bytes = into.bytes;
   if (how.verify) one->head.flags |= flag::verify;
   const lock_t hold(lock_);
-  const bool shm =
-      arena_ != nullptr && (into.bytes > kInlineBytes || how.order.has || options_.require == store_wire::path::shm_direct);
-  const auto way = shm ? store_wire::path::shm_direct : wire_ ? wire_->way() : store_wire::path::none;
-  if (options_.require != store_wire::path::none && options_.require != way)
-    return failed(one, ENOTSUP,
-                  format("path %s was required, this get would go by %s: %s", name_of(options_.require), name_of(way),
-                         why_no_shm_.empty() ? "that is how the store was reached" : why_no_shm_.c_str()));
-  one->how = shm ? operation::kind::get_shm : operation::kind::get_streamed;
+  const bool shm = arena_ != nullptr && options_.require != store_wire::path::ucx &&
+                   (into.bytes > kInlineBytes || how.order.has || options_.require == store_wire::path::shm_direct);
+  const bool lane =
+      !shm && lane_ready() && !how.order.has && (into.bytes >= kLaneBytes || options_.require == store_wire::path::ucx);
+  if (!check_path(*one, shm ? store_wire::path::shm_direct : lane ? store_wire::path::ucx : store_wire::path::none, "get"))
+    return one;
+  one->how = shm ? operation::kind::get_shm : lane ? operation::kind::get_lane : operation::kind::get_streamed;
   if (!how.leave_to_stream || !how.order.has) return one;
   one->leave_to_stream = true;
   if (shm && into.device) return one;
@@ -262,6 +261,7 @@ void client::background() {
 void client::finish(const operation_ptr& one, int status, std::string text) {
   if (one->done()) return;
   keep_rest_of_frame(*one);
+  quiet_lane(*one);
   one->at = operation::stage::done;
   one->got.status = status;
   if (status != 0) one->got.text = std::move(text);
@@ -308,6 +308,14 @@ std::string client::why_no_shm() const {
 std::string client::why_not_pinned() const {
   const lock_t hold(lock_);
   return arena_ ? arena_->why_not() : std::string();
+}
+std::string client::why_no_ucx() const {
+  const lock_t hold(lock_);
+  return lane_ready() ? std::string() : why_no_ucx_;
+}
+std::string client::ucx_lanes() const {
+  const lock_t hold(lock_);
+  return lane_ready() ? lane_session_->lanes : std::string();
 }
 store_wire::path client::way() const {
   const lock_t hold(lock_);

@@ -27,7 +27,8 @@ struct client_options {
   bool use_shm = true;
   store_wire::path require = store_wire::path::none;  // an operation that would go another way fails with ENOTSUP
   bool reconnect = true;
-  unsigned spin_us = 20;  // how long a waiter looks before it sleeps
+  std::optional<lane_mode> ucx;  // unset: PEERLANE_STORE_UCX
+  unsigned spin_us = 20;         // how long a waiter looks before it sleeps
 };
 
 struct put_request {
@@ -91,12 +92,17 @@ class client {
   // Why shared memory is not used; empty if it is.
   std::string why_no_shm() const;
   std::string why_not_pinned() const;
+  // Why values do not go by UCX; empty if large ones do.
+  std::string why_no_ucx() const;
+  // The transports that they take: "rc_verbs/mlx5_0:1".
+  std::string ucx_lanes() const;
   store_wire::path way() const;
   // Of the server that was reached last: another number after each start.
   std::uint64_t server_instance() const;
   std::uint64_t reconnects() const;
-  // Tests: the connection breaks here and now.
+  // Tests: the connection breaks here and now; the UCX lane does.
   void break_connection();
+  void break_lane();
 
  private:
   explicit client(const client_options& options);
@@ -139,6 +145,20 @@ class client {
   void expire();
   clock::time_point next_deadline() const;
 
+  // client_lane.cpp
+  bool lane_ready() const { return lane_session_ != nullptr && !lane_session_->lost; }
+  std::optional<store_wire::lane_offer> offer_lane();
+  void join_lane(const std::optional<store_wire::lane_offer>& theirs, const std::string& why_not);
+  void submit_by_lane(const operation_ptr& one);
+  void lane_answered(const operation_ptr& one, const store_wire::head& what, const store_wire::tail& fields);
+  bool drive_lane();
+  void look_at_lane_operation(const operation_ptr& one);
+  void quiet_lane(operation& one);
+  void leave_lane();
+  void drop_lane();
+  void give_grant_back(operation& one);
+  bool check_path(operation& one, store_wire::path way, const char* what) const;
+
   // client_connect.cpp
   status connect_now(lock_t& hold, unsigned timeout_ms);
   bool connect_again(lock_t& hold, clock::time_point until);
@@ -178,6 +198,12 @@ class client {
   checksum_crew crew_;
   store_wire::hello server_;
   std::string why_no_shm_;
+  std::unique_ptr<value_lane> lane_;
+  lane_session_ptr lane_session_;
+  std::vector<copy::planner::registration> lane_staging_;  // of the lane's memory between it and a GPU
+  int lane_device_ = 0;                                    // whose copies it is registered for
+  std::vector<operation_ptr> on_lane_;                     // put_lane and get_lane whose bytes may move
+  std::string why_no_ucx_;
   std::map<std::uint32_t, std::string> pools_;
   std::uint64_t last_session_ = 0, reconnects_ = 0;
   clock::time_point next_connect_{}, next_look_{};

@@ -21,6 +21,7 @@ status client::connect_now(lock_t& hold, unsigned timeout_ms) {
   wish.last_session = last_session_;
   wish.attach = options_.use_shm;
   wish.pools = pools_;
+  wish.lane = offer_lane();
   hold.unlock();
   auto wire = connect(options_.where, timeout_ms);
   result<greeted> hello = failure{};
@@ -47,6 +48,7 @@ status client::connect_now(lock_t& hold, unsigned timeout_ms) {
   last_session_ = arena_ ? server_.session : 0;
   why_no_shm_ = why;
   backoff_ = kFirstBackoff;
+  join_lane(hello->lane, hello->why_no_lane);
   // In the order in which they were asked.
   std::vector<operation_ptr> again;
   for (const auto& [id, one] : asked_)
@@ -76,6 +78,7 @@ void client::lose_connection(const failure& why) {
     if (one->done() && one->unpin_later) --noticed_;
   }
   copies_.clear();
+  leave_lane();
   ++reconnects_;
   next_connect_ = clock::now();
   const auto asked = asked_;

@@ -52,6 +52,7 @@ void client::submit(const operation_ptr& one) {
   one->extents.clear();
   asked_[one->head.request_id] = one;
   if (!wire_) return;  // asked when there is a connection again
+  if (one->how == operation::kind::put_lane || one->how == operation::kind::get_lane) return submit_by_lane(one);
   auto op = one->head.op;
   if (one->how == operation::kind::put_shm) {
     op = opcode::alloc;
@@ -330,7 +331,9 @@ void client::take_answer_to(const operation_ptr& one, const store_wire::head& wh
       return submit(one);
     }
     const bool by_memory = one->how == operation::kind::put_shm || one->how == operation::kind::get_shm;
-    if (by_memory && (what.status == EFBIG || what.status == ENOTSUP)) {
+    const bool by_lane = one->how == operation::kind::put_lane || one->how == operation::kind::get_lane;
+    const bool no_way = what.status == EFBIG || what.status == ENOTSUP;
+    if ((by_memory && no_way) || (by_lane && (no_way || what.status == ECONNABORTED))) {
       asked_.erase(what.request_id);
       return go_by_socket(one, fields.text.value_or(errno_text(what.status)));
     }
@@ -350,6 +353,18 @@ void client::take_answer_to(const operation_ptr& one, const store_wire::head& wh
       one->at = operation::stage::to_copy;
       copies_.push_back(one);
       return;
+    case operation::kind::put_lane:
+      if (what.op == opcode::alloc) return lane_answered(one, what, fields);
+      got.moved_bytes = one->mine.bytes;
+      break;
+    case operation::kind::get_lane:
+      if ((what.flags & flag::lane) != 0) return lane_answered(one, what, fields);
+      quiet_lane(*one);
+      one->how = operation::kind::get_streamed;  // memory does not hold the value as a whole
+      if (options_.require != store_wire::path::none && what.value_bytes > 0)
+        finish(one, ENOTSUP,
+               format("path %s was required: the value is not in memory as a whole", name_of(options_.require)));
+      [[fallthrough]];
     case operation::kind::get_streamed:
       data_next_ = data_follow;
       if (data_follow) return;
@@ -382,11 +397,12 @@ void client::take_answer_to(const operation_ptr& one, const store_wire::head& wh
 // The store's memory does not hold the value as a whole, or may not be used for this pool: through the socket then, unless
 // that is forbidden.
 void client::go_by_socket(const operation_ptr& one, const std::string& why) {
+  quiet_lane(*one);
   if (options_.require != store_wire::path::none)
     return finish(one, ENOTSUP, format("path %s was required: %s", name_of(options_.require), why.c_str()));
   if (one->how == operation::kind::get_shm && one->order.has)
     return finish(one, ENOTSUP, "a get in stream order reads the store's memory: " + why);
-  if (one->how == operation::kind::put_shm) {
+  if (one->how == operation::kind::put_shm || one->how == operation::kind::put_lane) {
     one->how = operation::kind::put_streamed;
     one->head.flags |= flag::streamed;
   } else {
@@ -617,6 +633,7 @@ void client::expire() {
     if (one->done() || one->deadline == clock::time_point::max() || now < one->deadline + (wire_ ? kGrace : kGrace * 0))
       continue;
     wait_for_copies(*one);
+    if (one->how == operation::kind::put_lane) give_grant_back(*one);
     std::string why =
         wire_ ? "the store did not answer in time" : "the store was not reached in time: " + lost_because_.message;
     finish(one, ETIMEDOUT, std::move(why));
@@ -627,12 +644,15 @@ void client::expire() {
 bool client::pump(lock_t& hold, clock::time_point until, bool may_sleep) {
   if (!wire_) return connect_again(hold, until);
   bool moved = run_copies(hold);
+  moved = drive_lane() || moved;
   if (wire_) flush();
   moved = read_some() || moved;
   if (wire_ && !out_.empty()) flush();
   expire();
   if (moved || !wire_) return true;
-  if (!may_sleep || !copies_.empty()) {
+  // Armed here, so that what comes from now on ends the sleep.
+  const bool by_lane = lane_ != nullptr && !on_lane_.empty();
+  if (!may_sleep || !copies_.empty() || (by_lane && !lane_->arm())) {
     hold.unlock();
     hold.lock();
     return false;
@@ -640,9 +660,11 @@ bool client::pump(lock_t& hold, clock::time_point until, bool may_sleep) {
   const bool to_write = !current_.empty() || !out_.empty();
   const auto end = std::min({until, next_deadline(), clock::now() + kMostSleep});
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - clock::now()).count();
-  pollfd both[2] = {{wire_->fd(), static_cast<short>(POLLIN | (to_write ? POLLOUT : 0)), 0}, {wake_fd_, POLLIN, 0}};
+  pollfd all[3] = {{wire_->fd(), static_cast<short>(POLLIN | (to_write ? POLLOUT : 0)), 0},
+                   {wake_fd_, POLLIN, 0},
+                   {by_lane ? lane_->fd() : -1, POLLIN, 0}};
   hold.unlock();
-  poll(both, 2, static_cast<int>(std::max<std::int64_t>(left, 0) + 1));
+  poll(all, 3, static_cast<int>(std::max<std::int64_t>(left, 0) + 1));
   eventfd_t ignored = 0;
   (void)eventfd_read(wake_fd_, &ignored);
   hold.lock();

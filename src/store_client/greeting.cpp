@@ -82,12 +82,15 @@ result<greeted> greet(byte_channel& wire, const greeting_wish& wish, unsigned ti
   store_wire::tail hello;
   hello.greeting.emplace().session = wish.last_session;
   hello.greeting->agent = "peerlane store client";
+  hello.lane = wish.lane;
   const auto welcome = talk.ask(opcode::hello, {}, hello);
   if (!welcome) return welcome.error();
   if (welcome->what.status != 0) return refused(*welcome);
   if (!welcome->fields.greeting) return failure{EPROTO, "the store's greeting says nothing of itself"};
   greeted out;
   out.server = *welcome->fields.greeting;
+  out.lane = welcome->fields.lane;
+  out.why_no_lane = welcome->fields.lane_name.value_or("the store has no UCX, or is told not to use it (\"ucx\")");
   for (const auto& [id, name] : wish.pools) {
     const auto opened = talk.ask(opcode::pool_open, name, {});
     // A pool that is gone is told to those who use it.

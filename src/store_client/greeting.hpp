@@ -16,12 +16,15 @@ struct greeted {
   std::optional<store_wire::arena> memory;  // attached
   int arena_fd = -1;                        // the caller's; -1 if not attached
   std::string why_no_shm;                   // if not attached
+  std::optional<store_wire::lane_offer> lane;
+  std::string why_no_lane;  // if the server said it
 };
 
 struct greeting_wish {
   std::uint64_t last_session = 0;
   bool attach = true;                          // the arena, if the server allows it
   std::map<std::uint32_t, std::string> pools;  // opened again
+  std::optional<store_wire::lane_offer> lane;  // this end's
 };
 
 // Blocks, at most `timeout_ms`. EPROTO: not a store, or another version; EACCES, ...

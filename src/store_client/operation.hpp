@@ -12,6 +12,7 @@
 #include "checksum_crew.hpp"
 #include "completion.hpp"
 #include "pointer.hpp"
+#include "value_lane.hpp"
 #include "wire.hpp"
 
 namespace pl::store_client {
@@ -45,7 +46,7 @@ struct stream_order {
 
 class operation {
  public:
-  enum class kind { plain, put_streamed, get_streamed, put_shm, get_shm };
+  enum class kind { plain, put_streamed, get_streamed, put_shm, get_shm, put_lane, get_lane };
   enum class stage {
     asked,    // a frame is (or will be) with the server
     to_copy,  // shm: the extents are known
@@ -72,6 +73,9 @@ class operation {
   std::uint64_t sent_bytes = 0;      // put_streamed
   std::uint64_t received_bytes = 0;  // get_streamed
   std::uint64_t token = 0;           // grant or pin
+  lane_transfer_ptr lane;            // put_lane, get_lane: from when its bytes may move
+  bool lane_answered = false;        // get_lane: how many they are is known; put_lane: the commit is asked for
+  std::uint64_t lane_bytes = 0;      // get_lane: that many
   std::vector<store_wire::extent> extents;
   copy::completion copies;                        // get
   std::deque<std::shared_ptr<value_part>> parts;  // put: copied one by one, summed as they arrive; gone once in `sum`

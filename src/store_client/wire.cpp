@@ -19,7 +19,7 @@ constexpr std::array kOpcodeNames = {"?",         "hello",  "ping",  "pool_creat
                                      "sync",      "attach", "stats", "pool_set",    "cluster_map", "sync_keys"};
 static_assert(kOpcodeNames.size() == static_cast<std::size_t>(opcode::last) + 1);
 
-constexpr std::array kPathNames = {"none", "shm-direct", "shm-staged", "unix", "tcp", "tls"};
+constexpr std::array kPathNames = {"none", "shm-direct", "shm-staged", "unix", "tcp", "tls", "ucx"};
 constexpr std::array kDurabilityNames = {"default", "volatile", "logged", "durable", "replicated"};
 
 failure bad(const std::string& what) { return {EPROTO, "store protocol: " + what}; }

@@ -68,7 +68,8 @@ inline constexpr std::uint16_t more = 4;      // data: others of this request fo
 inline constexpr std::uint16_t warm = 8;      // get: bring it into memory, but send nothing
 inline constexpr std::uint16_t patch = 16;    // put, alloc: only [offset, offset + value_bytes) of the value changes
 inline constexpr std::uint16_t verify = 32;   // get, lookup: hold the value against its checksum first
-inline constexpr std::uint16_t known = reply | streamed | more | warm | patch | verify;
+inline constexpr std::uint16_t lane = 64;     // get, alloc and the answers: the bytes go by UCX (value_lane.hpp)
+inline constexpr std::uint16_t known = reply | streamed | more | warm | patch | verify | lane;
 }  // namespace flag
 
 struct head {
@@ -95,7 +96,7 @@ inline constexpr std::uint16_t kMandatory = 0x8000;
 enum class condition : std::uint8_t { none, if_absent, if_present, if_version };
 // 0 in a request: as the pool says.
 enum class durability : std::uint8_t { pool_default, volatile_, logged, durable, replicated };
-enum class path : std::uint8_t { none, shm_direct, shm_staged, unix_socket, tcp, tls };
+enum class path : std::uint8_t { none, shm_direct, shm_staged, unix_socket, tcp, tls, ucx, last = ucx };
 const char* name_of(path way) noexcept;
 const char* name_of(durability level) noexcept;
 std::optional<path> path_of(std::string_view name) noexcept;              // "shm-direct", "tcp", ...
@@ -162,6 +163,16 @@ namespace capability {
 inline constexpr std::uint64_t shm = 1;  // may attach the arena
 }
 
+// One end of a UCX lane, in both greetings; the server's only where there shall be a lane.
+struct lane_offer {
+  std::uint16_t major = 0, minor = 0;  // UCX's version: only equal ones are known to understand each other
+  std::uint64_t secret[2] = {0, 0};    // server: what every message of this session carries
+  bool any_transport = false;          // forced: also without RDMA
+  std::string address;                 // of the UCX worker
+  std::string transports;              // "rc_verbs/mlx5_0:1,tcp/eth0"
+  bool operator==(const lane_offer&) const = default;
+};
+
 // On what one server of a cluster asks of another for a value's copy.
 struct copy_terms {
   std::uint64_t epoch = 0;    // of the slot map that the sender acts by
@@ -196,6 +207,8 @@ struct tail {
   std::optional<arena> memory;                      // attach
   std::optional<std::uint64_t> epoch;               // with EREMOTE: of the slot map by which another server has the key
   std::optional<copy_terms> copy;
+  std::optional<lane_offer> lane;
+  std::optional<std::string> lane_name;  // path::ucx: the transports that carried the value
   bool operator==(const tail&) const = default;
 };
 

@@ -28,6 +28,8 @@ enum field : std::uint16_t {
   kArena = 16,
   kEpoch = 17,
   kCopy = 18 | kMandatory,
+  kLane = 19,
+  kLaneName = 20,
 };
 
 void add(std::string& out, std::uint16_t type, std::string_view bytes) {
@@ -78,7 +80,7 @@ bool read_outcome(byte_reader& in, outcome& out) {
   out.version = in.number<std::uint64_t>();
   out.crc = in.number<std::uint32_t>();
   out.has_crc = in.number<std::uint8_t>() != 0;
-  bool known = read_enum(in, path::tls, out.way);
+  bool known = read_enum(in, path::last, out.way);
   known = read_enum(in, durability::replicated, out.reached) && known;
   out.server_ns = in.number<std::uint64_t>();
   out.user_flags = in.number<std::uint32_t>();
@@ -111,6 +113,17 @@ hello read_hello(byte_reader& in) {
   out.instance = in.number<std::uint64_t>();
   out.session = in.number<std::uint64_t>();
   out.agent = in.rest();
+  return out;
+}
+
+lane_offer read_lane(byte_reader& in) {
+  lane_offer out;
+  out.major = in.number<std::uint16_t>();
+  out.minor = in.number<std::uint16_t>();
+  for (auto& one : out.secret) one = in.number<std::uint64_t>();
+  out.any_transport = in.number<std::uint8_t>() != 0;
+  out.address = in.take(in.number<std::uint16_t>());
+  out.transports = in.rest();
   return out;
 }
 
@@ -183,6 +196,12 @@ bool read_field(std::uint16_t type, byte_reader& in, tail& out) {
       copy.replaces = in.number<std::uint64_t>();
       return true;
     }
+    case kLane:
+      out.lane = read_lane(in);
+      return true;
+    case kLaneName:
+      out.lane_name.emplace(in.rest());
+      return true;
     default:
       in.rest();
       return false;
@@ -227,6 +246,12 @@ std::string encode_tail(const tail& fields) {
     add_numbers(out, kArena, memory->size_bytes, memory->chunk_bytes, static_cast<std::uint8_t>(memory->read_only));
   if (fields.epoch) add_numbers(out, kEpoch, *fields.epoch);
   if (const auto& copy = fields.copy) add_numbers(out, kCopy, copy->epoch, copy->sender, copy->version, copy->replaces);
+  if (const auto& lane = fields.lane)
+    add(out, kLane,
+        packed(lane->major, lane->minor, lane->secret[0], lane->secret[1], static_cast<std::uint8_t>(lane->any_transport),
+               static_cast<std::uint16_t>(lane->address.size())) +
+            lane->address + lane->transports);
+  if (fields.lane_name) add(out, kLaneName, *fields.lane_name);
   add_lists(out, fields);
   return out;
 }

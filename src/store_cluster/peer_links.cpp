@@ -94,6 +94,7 @@ result<peer_pool> peer_links::connect(const peer_name& who, const std::string& p
     how.where.endpoint = who.endpoint;
     how.timeout_ms = timeout_ms_;
     how.use_shm = false;
+    how.ucx = store_client::lane_mode::off;  // what is said of copies goes with frames
     how.reconnect = false;
     how.spin_us = 0;
     auto made = store_client::client::open(how);

@@ -21,14 +21,15 @@ class metrics {
 
   std::atomic<std::int64_t> connections{0};
   std::atomic<std::uint64_t> accepted{0}, refused{0}, protocol_errors{0}, stalled{0}, waits_for_room{0};
-  std::atomic<std::int64_t> orphans{0};  // sessions of vanished connections whose process may still touch the arena
+  std::atomic<std::uint64_t> lane_refused{0};  // UCX messages that named no transfer of a session
+  std::atomic<std::int64_t> orphans{0};        // sessions of vanished connections whose process may still touch the arena
 
   // Prometheus' text format, version 0.0.4.
   std::string text(const store::engine_stats& engine) const;
 
  private:
   static constexpr std::size_t kOps = static_cast<std::size_t>(store_wire::opcode::last) + 1;
-  static constexpr std::size_t kPaths = static_cast<std::size_t>(store_wire::path::tls) + 1;
+  static constexpr std::size_t kPaths = static_cast<std::size_t>(store_wire::path::last) + 1;
   static constexpr std::size_t kBuckets = 25;  // up to 1 us, 2 us, 4 us, ... 16 s, more
   struct per_operation {
     std::array<std::atomic<std::uint64_t>, kBuckets> buckets{};

@@ -17,7 +17,9 @@
 #include "clock.hpp"
 #include "cluster_door.hpp"
 #include "endpoint_text.hpp"
+#include "env.hpp"
 #include "live_counter.hpp"
+#include "rdma_device.hpp"
 #include "session.hpp"
 #include "text.hpp"
 
@@ -155,6 +157,7 @@ struct server::state {
   std::vector<std::unique_ptr<lane>> lanes;
   std::unique_ptr<asio::ssl::context> tls;
   std::unique_ptr<session_keeper> keeper;
+  std::unique_ptr<lane_server> lane_end;
   std::unique_ptr<server_parts> parts;
   std::unique_ptr<unix_socket::acceptor> local;
   std::unique_ptr<tcp::acceptor> remote, prometheus;
@@ -171,6 +174,7 @@ struct server::state {
   asio::io_context& home() { return lanes.front()->context; }
   status open();
   status join_cluster();
+  std::string open_lane();
   status open_listeners();
   template <class Acceptor>
   void accept(Acceptor& from);
@@ -179,6 +183,24 @@ struct server::state {
   void end_when_empty();
   std::vector<std::shared_ptr<session>> live_sessions();
 };
+
+// UCX for the sessions that can use it, or why there is none: a store without it is a whole one.
+std::string server::state::open_lane() {
+  auto mode = store_client::lane_mode_of(config.ucx).value_or(store_client::lane_mode::off);
+  if (mode == store_client::lane_mode::automatic)
+    mode = store_client::lane_mode_of(env_read("PEERLANE_STORE_UCX").text).value_or(mode);
+  if (mode == store_client::lane_mode::off) return "the store's \"ucx\" is off";
+  if (mode == store_client::lane_mode::automatic && !ucx::has_rdma_device())
+    return "the store's host has no RDMA device (/sys/class/infiniband)";
+  const auto& arena = engine->arena();
+  auto made = lane_server::open({mode, arena.base, arena.size_bytes}, counters, log);
+  if (made) {
+    lane_end = *std::move(made);
+    return {};
+  }
+  log.write(event_log::level::warn, "no_ucx", {{"why", made.error().message}});
+  return made.error().message;
+}
 
 status server::state::open() {
   for (std::uint64_t i = 0; i < config.threads; ++i) lanes.push_back(std::make_unique<lane>());
@@ -199,8 +221,22 @@ status server::state::open() {
   // Before others can hear of this server they must be able to reach it.
   if (auto listening = open_listeners(); !listening) return listening;
   if (auto joined = join_cluster(); !joined) return joined;
-  parts = std::make_unique<server_parts>(server_parts{
-      *engine, cluster ? *cluster : *plain, *plain, config, access, counters, log, *keeper, blocking, instance, {}, {}});
+  parts = std::make_unique<server_parts>(server_parts{*engine,
+                                                      cluster ? *cluster : *plain,
+                                                      *plain,
+                                                      config,
+                                                      access,
+                                                      counters,
+                                                      log,
+                                                      *keeper,
+                                                      blocking,
+                                                      instance,
+                                                      {},
+                                                      {},
+                                                      nullptr,
+                                                      {}});
+  parts->why_no_lane = open_lane();
+  parts->lane = lane_end.get();
   parts->ended = [this](session* gone) {
     {
       const std::lock_guard hold(sessions_lock);
@@ -367,7 +403,8 @@ status server::run() {
   for (auto& one : all.lanes)
     if (one->thread.joinable()) one->thread.join();
   all.blocking.join();
-  all.cluster.reset();  // others take over at once
+  all.lane_end.reset();  // UCX lets go of the memory first
+  all.cluster.reset();   // others take over at once
   if (!all.socket_path.empty()) unlink(all.socket_path.c_str());
   const auto closed = all.engine->close();
   all.log.write(closed ? event_log::level::info : event_log::level::error, "stopped",
@@ -391,6 +428,7 @@ server::~server() {
     if (!state_->socket_path.empty()) unlink(state_->socket_path.c_str());
     state_->blocking.join();
   }
+  state_->lane_end.reset();
   state_->cluster.reset();
   state_->engine->close().ok();
   state_->keeper->clear();

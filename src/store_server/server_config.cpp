@@ -8,6 +8,7 @@
 
 #include "slot_map.hpp"
 #include "text.hpp"
+#include "value_lane.hpp"
 
 namespace pl::store_server {
 namespace {
@@ -54,6 +55,9 @@ const field kFields[] = {
     {"advertise", &server_config::advertise, "HOST:PORT where clients and other servers reach it; default: listen"},
     {"lease_s", number{&server_config::lease_s, 2, 60}, "without etcd for so long the server stops serving"},
     {"repair_s", number{&server_config::repair_s, 0, 86400}, "after which a dead server's copies are made on others"},
+    {"ucx", &server_config::ucx,
+     "large values by UCX: off; auto: where RDMA joins server and client; on: over whatever UCX finds"},
+    {"ucx_beside_tls", &server_config::ucx_beside_tls, "UCX also for TLS connections: their values are then not encrypted"},
     {"log", &server_config::log, "log file; default: standard error"},
     {"log_level", &server_config::log_level, "debug, info, warn or error"},
     {"threads", number{&server_config::threads, 1, 64}, "threads that serve connections"},
@@ -147,6 +151,7 @@ struct describe {
 };
 
 constexpr const char* kLogLevels[] = {"debug", "info", "warn", "error"};
+constexpr const char* kLaneModes[] = {"auto", "off", "on"};
 
 // JSON, or the failure that says where it stops being it.
 result<json> parse_json(const std::string& text) {
@@ -199,6 +204,8 @@ status check(const server_config& config) {
   if (config.metrics != "none" && !is_loopback(config.metrics) && !config.insecure)
     return failure{EACCES, format("metrics at %s are reachable from other machines: listen on 127.0.0.1, or give --insecure",
                                   config.metrics.c_str())};
+  if (!store_client::lane_mode_of(config.ucx))
+    return failure{EINVAL, format("ucx \"%s\": auto, off or on", config.ucx.c_str())};
   for (const char* known : kLogLevels)
     if (config.log_level == known) return {};
   return failure{EINVAL, format("log level \"%s\": debug, info, warn or error", config.log_level.c_str())};
@@ -211,6 +218,7 @@ std::string config_schema() {
     properties[one.name]["description"] = one.meaning;
   }
   properties["log_level"]["enum"] = kLogLevels;
+  properties["ucx"]["enum"] = kLaneModes;
   const char* const tls[] = {"tls_certificate", "tls_key", "tls_client_authority"};
   schema together = schema::object();
   for (const char* one : tls)

@@ -21,7 +21,9 @@ struct server_config {
   tls_files tls;                             // all three or none
   std::vector<std::string> admins, mappers;  // principals (access.hpp); empty: the defaults
   std::vector<std::string> map_readers;
-  std::string log;  // file; empty: standard error
+  std::string ucx = "auto";     // large values by UCX: off; auto: where RDMA joins server and client; on: any transport
+  bool ucx_beside_tls = false;  // also for TLS connections, although UCX does not encrypt
+  std::string log;              // file; empty: standard error
   std::string log_level = "info";
 
   // A server of a cluster (docs/store-cluster.md); empty: of itself alone.

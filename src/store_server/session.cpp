@@ -80,6 +80,7 @@ void session::close(const char* why) {
                    {{"peer", wire_->other().where}, {"principal", wire_->other().principal}, {"why", why}});
   watch_timer_.cancel();
   room_timer_.cancel();
+  leave_lane();
   wire_->close();
   if (out_.writing_since_ns() == 0) out_.drop();
   parts_.ended(this);

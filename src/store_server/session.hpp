@@ -17,6 +17,7 @@
 #include "door.hpp"
 #include "engine.hpp"
 #include "event_log.hpp"
+#include "lane_server.hpp"
 #include "metrics.hpp"
 #include "outbox.hpp"
 #include "server_config.hpp"
@@ -32,6 +33,8 @@ namespace pl::store_server {
 
 class session;
 
+store::put_options put_options_of(const store_wire::tail& fields, std::uint16_t request_group);
+
 // What the sessions of a server share; lives longer than they.
 struct server_parts {
   store::engine& engine;
@@ -46,6 +49,8 @@ struct server_parts {
   std::uint64_t instance = 0;   // random
   std::function<void(session*)> ended;
   std::function<void(const pool_policy&)> policy_changed;
+  lane_server* lane = nullptr;  // null: no UCX, `why_no_lane` says why
+  std::string why_no_lane;
 };
 
 class session : public std::enable_shared_from_this<session> {
@@ -173,6 +178,20 @@ class session : public std::enable_shared_from_this<session> {
   void next_window(const outgoing_ptr& one);
   void send_window(const outgoing_ptr& one);
 
+  // ---- session_lane.cpp: bytes that go by UCX
+  std::string why_no_lane(const store_wire::tail& greeting) const;
+  void join_lane(const request_ptr& what, store_wire::tail fields);
+  bool by_lane(const request& what) const;
+  void receive_by_lane(const request_ptr& what, const store::grant& granted, std::uint64_t patch_at, std::string key);
+  void lane_received(std::uint64_t token, const status& outcome, std::uint32_t crc);
+  bool settle_lane_grant(std::uint64_t token);
+  void commit_lane_grant(const request_ptr& what, std::uint64_t token);
+  void abort_lane_grant(const request_ptr& what, std::uint64_t token);
+  void send_by_lane(const request_ptr& what, store_wire::tail fields, std::uint64_t pin,
+                    const std::vector<std::span<const std::byte>>& pieces, std::uint64_t bytes);
+  void expire_lane_commits();
+  void leave_lane();
+
   // ---- session_pools.cpp
   bool dispatch_other(const request_ptr& what, std::string_view key, std::string_view body);
   void greet(const request_ptr& what);
@@ -217,6 +236,19 @@ class session : public std::enable_shared_from_this<session> {
     std::string key;
   };
   std::unordered_map<std::uint64_t, shm_grant> grants_;  // by token
+  // Room whose bytes come by UCX. It is UCX's until `arrived`.
+  struct lane_grant {
+    shm_grant what;
+    store::grant_id id = 0;
+    bool whole = true;  // all of the value's bytes come: their checksum is the value's
+    std::optional<status> arrived;
+    std::uint32_t crc = 0;
+    bool given_up = false;
+    request_ptr commit;  // waits for the bytes
+  };
+  std::unordered_map<std::uint64_t, lane_grant> lane_grants_;  // by token, which is random
+  store_client::lane_session_ptr lane_;
+  std::unique_ptr<asio::steady_timer> lane_timer_;
   store::session_id engine_session_ = 0;
 };
 

@@ -92,7 +92,7 @@ void session::greet(const request_ptr& what) {
   ours.instance = parts_.instance;
   ours.session = engine_session_;
   ours.agent = "peerlane store";
-  answer(what, {}, std::move(fields));
+  join_lane(what, std::move(fields));
 }
 
 void session::attach(const request_ptr& what) {

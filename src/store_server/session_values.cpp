@@ -24,6 +24,8 @@ static_assert(static_cast<int>(store::condition::if_absent) == static_cast<int>(
 static_assert(static_cast<int>(store::condition::if_present) == static_cast<int>(store_wire::condition::if_present));
 static_assert(static_cast<int>(store::condition::if_version) == static_cast<int>(store_wire::condition::if_version));
 
+}  // namespace
+
 store::put_options put_options_of(const store_wire::tail& fields, std::uint16_t request_group) {
   store::put_options out;
   if (fields.level) out.level = static_cast<store::durability>(*fields.level);
@@ -36,6 +38,8 @@ store::put_options put_options_of(const store_wire::tail& fields, std::uint16_t 
   if (fields.copy) out.copy = {fields.copy->version, fields.copy->replaces};
   return out;
 }
+
+namespace {
 
 std::vector<store_wire::extent> extents_of(const std::vector<store::segment>& segments) {
   std::vector<store_wire::extent> out;
@@ -96,9 +100,11 @@ void session::dispatch_value(const request_ptr& what, const pool_policy& pool, s
   if (writes(op) ? !may.write : !may.read)
     refusal = failure{EACCES, format("%s may not %s pool %s: its access list is \"%s\"", wire_->other().principal.c_str(),
                                      writes(op) ? "write" : "read", pool.name.c_str(), pool.access.c_str())};
-  else if ((op == opcode::alloc || op == opcode::lookup) && !pool.allow_shm)
+  else if ((what->head.flags & flag::lane) != 0 && !by_lane(*what))
+    refusal = failure{ENOTSUP, "this connection has no UCX lane"};
+  else if ((op == opcode::alloc || op == opcode::lookup) && !by_lane(*what) && !pool.allow_shm)
     refusal = failure{ENOTSUP, format("pool %s is not reached by shared memory: its settings forbid it", pool.name.c_str())};
-  else if (const char* why = why_not_mapped(op); why != nullptr)
+  else if (const char* why = by_lane(*what) ? nullptr : why_not_mapped(op); why != nullptr)
     refusal = failure{EACCES, format("pool %s is not reached by shared memory here: %s", pool.name.c_str(), why)};
   else if (writes(op) && op != opcode::erase &&
            (what->head.value_bytes > store_wire::kMaxValueBytes ||
@@ -267,8 +273,13 @@ void session::alloc(const request_ptr& what, std::string_view key) {
         *granted = *std::move(begun);
         return {};
       },
-      [me = shared_from_this(), what, granted, key = std::string(key)](const status& begun) {
+      [me = shared_from_this(), what, granted, patch_at, key = std::string(key)](const status& begun) {
         if (!begun) return me->answer(what, begun.error());
+        if (me->by_lane(*what)) return me->receive_by_lane(what, *granted, *patch_at, key);
+        if ((what->head.flags & flag::lane) != 0) {  // it broke while this waited for room
+          (void)me->parts_.engine.abort(me->engine_session_, granted->id);
+          return me->answer(what, {ECONNABORTED, "the UCX lane broke"});
+        }
         me->grants_[granted->id] = {granted->length_bytes, what->head.pool_id, key};
         me->granted_bytes_ += granted->length_bytes;
         store_wire::tail fields;
@@ -282,6 +293,12 @@ void session::alloc(const request_ptr& what, std::string_view key) {
 
 void session::commit(const request_ptr& what) {
   const std::uint64_t token = what->fields.token.value_or(0);
+  if ((what->head.flags & flag::lane) != 0) {  // the client has done with its lane
+    leave_lane();
+    return answer(what, status{});
+  }
+  if (lane_grants_.contains(token))
+    return what->head.op == opcode::abort ? abort_lane_grant(what, token) : commit_lane_grant(what, token);
   const auto found = grants_.find(token);
   if (found == grants_.end()) return answer(what, {EBADF, "no such grant: it was committed, aborted, or never given"});
   const shm_grant grant = std::move(found->second);
@@ -376,6 +393,7 @@ void session::send_value(const request_ptr& what, const store::pinned_value& val
   const auto way = wire_->other().way;
   store_wire::tail fields;
   fields.result = outcome_of(value.info);
+  if (by_lane(*what)) return send_by_lane(what, std::move(fields), pin, pieces, bytes);
   parts_.counters.bytes(way, false, bytes);
   if (bytes <= kInlineBytes) {
     std::string body;

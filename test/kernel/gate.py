@@ -7,6 +7,7 @@
     gate.py ... flavours          open and closed NVIDIA drivers, of several branches: what loads, what is refused, and how
     gate.py ... verbs one|two     messages over soft-RoCE in one guest, or between two
     gate.py ... figures FOLDER    messages over soft-RoCE in one guest, ours beside UCX alone: JSON and text files there
+    gate.py ... verbs store       the store's UCX lane over soft-RoCE in one guest
     gate.py ... sparse            the driver's sources for the oldest and newest kernel under sparse; a seeded mistake is seen
     gate.py ... arm64 FOLDER      the driver compiled for arm64, with the headers that arm64_headers.sh has fetched there
     gate.py ... debug FOLDER      suite and mutations on the kernel that debug_kernel.sh has built there
@@ -293,7 +294,7 @@ def run_verbs(options):
         skip(f"a guest would have no verbs: missing {', '.join(missing)}")
     cache, guests = options.build / "kernel", options.guests
     files, load = verbs.guest_files(kernel, guests, cache, [options.peerlane, options.link_test], options.simulator)
-    hosts = (1,) if guests == "one" else (1, 2)
+    hosts = (1, 2) if guests == "two" else (1,)
     logs = [cache / f"verbs-{guests}-{kernel.release}-{host}.log" for host in hosts]
     scripts = [verbs.script_of(guests, host, load, options.peerlane, options.link_test) for host in hosts]
     runs = verbs.boot(kernel, files, scripts, cache, logs)
@@ -364,7 +365,7 @@ def main():
     arm64.add_argument("folder", type=absolute)
     arm64.set_defaults(run=run_arm64)
     over_verbs = commands.add_parser("verbs")
-    over_verbs.add_argument("guests", choices=("one", "two"))
+    over_verbs.add_argument("guests", choices=("one", "two", "store"))
     over_verbs.add_argument("--peerlane", type=absolute, required=True, help="the program")
     over_verbs.add_argument("--link-test", type=absolute, required=True, help="the messages' test program")
     over_verbs.set_defaults(run=run_verbs)

@@ -19,7 +19,7 @@ import guest
 
 # rxe's checksums come from a module that it does not name as a dependency.
 RXE = ("crc32_generic", "ib_uverbs", "rdma_ucm", "rdma_rxe")
-CARD = {"one": ("dummy",), "two": ("virtio_pci", "virtio_net")}
+CARD = {"one": ("dummy",), "store": ("dummy",), "two": ("virtio_pci", "virtio_net")}
 LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 # What is opened by name at run time, and so is in no closure by itself: UCX, its transports, rxe's verbs.
 OPENED = ("libucp.so.0", "libuct.so.0", "ucx/libuct_ib.so.0", "ucx/libuct_rdmacm.so.0", "libibverbs/librxe-rdmav34.so")
@@ -115,6 +115,7 @@ SMALL = "-m 8192:16384 -i 2 -x 1 -u 1 -c"
 LARGE = "-m 524288:524288 -i 1 -x 1 -u 1 -W 2 -c"
 CARD_OF = {
     "one": "ifconfig dummy0 10.0.0.1 up\nstep verbs rdma link add rxe0 type rxe netdev dummy0\nexport PEERLANE_LINK_PATH=network\n",
+    "store": "ifconfig dummy0 10.0.0.1 up\nstep verbs rdma link add rxe0 type rxe netdev dummy0\n",
     "two": "ifconfig eth0 10.0.0.{host} up\nstep verbs rdma link add rxe0 type rxe netdev eth0\n",
 }
 # On one machine: as if its two processes were on two.
@@ -147,6 +148,28 @@ before=$(packets)
 while [ $(packets) -lt $((before + 200)) ]; do sleep 0.1; done
 kill -9 $!
 """
+# The store and a client of it, as if on two machines: neither is forced, so the lane is there because RDMA is.
+STORE = """
+export PEERLANE_STORE=10.0.0.1:18530
+{peerlane} store serve --data /store --listen 10.0.0.1:18530 --insecure --arena 128M --chunk 4M --log-level debug >/serve.log 2>&1 &
+for i in $(seq 600); do grep -q 'TCP 10' /serve.log && break; sleep 0.1; done
+head -c 5000001 /dev/urandom >/value
+over_verbs store_put {peerlane} store put --make-pool p k /value --durability volatile --require-path ucx
+over_verbs store_get {peerlane} store get p k /back --require-path ucx
+step store_bytes cmp /value /back
+step store_names_the_lane grep -q '"event":"lane".*rc_verbs/rxe0:1' /serve.log
+step store_refused_nothing sh -c '{peerlane} store stats | grep -q "lane_refused_total 0"'
+head -c 60000000 /dev/zero >/large
+{peerlane} store put p large /large --durability volatile --require-path ucx &
+before=$(packets)
+while [ $(packets) -lt $((before + 500)) ]; do sleep 0.1; done
+kill -9 $!
+room_is_back() {{ for i in $(seq 300); do {peerlane} store stats | grep -q '^peerlane_store_grants 0' && return; sleep 0.1; done; false; }}
+step store_room_of_the_killed room_is_back
+over_verbs store_goes_on {peerlane} store get p k /again --require-path ucx
+step store_bytes_again cmp /value /again
+cat /serve.log
+"""
 
 
 # Ours beside UCX alone, in turns. An emulated CPU runs a tenth as fast and may be taken away in any exchange: low percentiles.
@@ -174,7 +197,7 @@ def files_said(console):
 
 def script_of(guests, host, load, peerlane, link_test):
     """What guest number `host` (1 or 2) of so many runs."""
-    body = ONE if guests == "one" else TWO_FIRST if host == 1 else TWO_SECOND
+    body = {"one": ONE, "store": STORE, "two": TWO_FIRST if host == 1 else TWO_SECOND}[guests]
     card = CARD_OF[guests].format(host=host)
     return load + "\n" + card + SETTINGS + body.format(peerlane=peerlane, link_test=link_test, small=SMALL, large=LARGE)
 

@@ -141,7 +141,7 @@ TEST(process, bootstrap_by_files) {
 }
 
 TEST(process, a_missing_ucx_is_named) {
-  const auto missing = open_ucx("/nonexistent/libucp.so.0");
+  const auto missing = ucx::open_ucx("/nonexistent/libucp.so.0");
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.code(), ENOSYS);
   EXPECT_NE(missing.error().message.find("libucx0"), std::string::npos);

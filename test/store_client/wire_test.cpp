@@ -36,6 +36,8 @@ std::vector<std::pair<const char*, tail>> tails() {
   with("arena").memory = {1ull << 34, 1ull << 30, true};
   with("epoch").epoch = 1ull << 40;
   with("copy").copy = {7, 1ull << 63, 1ull << 44, 3};
+  with("lane").lane = {1, 13, {1ull << 63, 5}, true, "a\0dress"s, "rc_verbs/mlx5_0:1,tcp/eth0"};
+  with("lane name").lane_name = "rc_verbs/mlx5_0:1";
   tail& all = with("all");
   all.who = {1, 2};
   all.only = {condition::if_absent, 0};
@@ -159,7 +161,7 @@ TEST(store_wire, ListsOfKeysAndPools) {
 }
 
 TEST(store_wire, NamesGoBothWays) {
-  for (const auto way : {path::shm_direct, path::shm_staged, path::unix_socket, path::tcp, path::tls})
+  for (const auto way : {path::shm_direct, path::shm_staged, path::unix_socket, path::tcp, path::tls, path::ucx})
     EXPECT_EQ(path_of(name_of(way)), way);
   for (const auto level : {durability::volatile_, durability::logged, durability::durable})
     EXPECT_EQ(durability_of(name_of(level)), level);

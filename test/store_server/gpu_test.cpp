@@ -12,18 +12,23 @@ using store_wire::path;
 
 class gpu_rig {
  public:
-  void open(bool shm) {
+  void open(bool shm, bool ucx = false) {
+    if (ucx) rig_.config.ucx = "on";
     rig_.start();
     auto opened = copy::planner::open(test::simulated_cuda(), copy::planner::options_from_environment());
     ASSERT_TRUE(opened) << opened.error().message;
     copies_ = *std::move(opened);
     auto how = rig_.over_unix();
     how.use_shm = shm;
+    if (ucx) how.ucx = store_client::lane_mode::on;
     how.copies = copies_.get();
     how.cuda = &test::simulated_cuda();
     store_ = store_rig::open(how);
     ASSERT_NE(store_, nullptr);
     pool_ = make_pool(*store_, "p");
+  }
+  store_client::reply put_of(std::uint64_t at, std::size_t bytes) {
+    return store_->run(store_->make_put(pool_, "k", device(at, bytes), at_level(durability::durable)));
   }
   store_client::memory device(std::uint64_t at, std::size_t bytes) {
     auto found = store_->look_at(at, bytes);
@@ -44,6 +49,35 @@ class store_gpu : public gpu_rig, public testing::TestWithParam<bool> {  // true
   void SetUp() override { open(GetParam()); }
   path expected(std::size_t bytes) const { return GetParam() && bytes > 16384 ? path::shm_direct : path::unix_socket; }
 };
+
+class store_gpu_lane : public gpu_rig, public testing::Test {
+ protected:
+  void SetUp() override {
+    open(false, true);
+    if (!store_->why_no_ucx().empty()) GTEST_SKIP() << store_->why_no_ucx();
+  }
+};
+
+// Through pinned memory a chunk at a time, in both directions at once.
+TEST_F(store_gpu_lane, PutsAndGetsGoThroughIt) {
+  for (const std::size_t bytes : {300'000u, 1u << 20, (21u << 20) + 3}) {
+    const test::device_buffer from(bytes), to(bytes);
+    const auto value = test::random_bytes(bytes, bytes);
+    test::set_device_bytes(from.pointer(), value);
+    const auto told = put_of(from.pointer(), bytes);
+    ASSERT_EQ(told.status, 0) << told.text;
+    EXPECT_EQ(told.result.way, path::ucx);
+    EXPECT_EQ(get(*store_, pool_, "k", bytes), value);
+    const auto again = store_->make_put(pool_, "other", device(from.pointer(), bytes), at_level(durability::volatile_));
+    const auto back = store_->make_get(pool_, "k", device(to.pointer(), bytes), {});
+    store_->start(std::vector{again, back});
+    ASSERT_TRUE(store_->wait(again) && store_->wait(back));
+    EXPECT_EQ(again->got.status, 0) << again->got.text;
+    ASSERT_EQ(back->got.status, 0) << back->got.text;
+    EXPECT_EQ(back->got.result.way, path::ucx);
+    EXPECT_EQ(test::device_bytes(to.pointer(), bytes), value) << bytes;
+  }
+}
 
 class store_gpu_streams : public gpu_rig, public testing::Test {
  protected:

@@ -69,6 +69,30 @@ TEST_F(store_tls, ValuesTravelAndTheCertificateSaysWho) {
   EXPECT_EQ(store->open_pool("closed").code(), EACCES);
 }
 
+// UCX does not encrypt: only whoever says so at both ends has values go past TLS.
+TEST_F(store_tls, ValuesGoPastItByUcxOnlyIfBothEndsSaySo) {
+  rig_.config.ucx = "on";
+  rig_.start();
+  auto how = as("client");
+  const auto value = random_value(1 << 20, 1);
+  const auto plain = store_rig::open(how);
+  EXPECT_NE(plain->why_no_ucx(), "");
+  how.ucx = store_client::lane_mode::on;
+  const auto refused = store_rig::open(how);
+  if (refused->why_no_ucx().find("UCX cannot be used") != std::string::npos) GTEST_SKIP() << refused->why_no_ucx();
+  EXPECT_NE(refused->why_no_ucx().find("ucx_beside_tls"), std::string::npos) << refused->why_no_ucx();
+  const auto pool = make_pool(*store_rig::open(rig_.over_unix()), "p");
+  ASSERT_TRUE(refused->open_pool("p"));
+  EXPECT_EQ(put(*refused, pool, "k", value).result.way, store_wire::path::tls);
+  rig_.stop();
+  rig_.config.ucx_beside_tls = true;
+  rig_.start();
+  const auto allowed = store_rig::open(how);
+  ASSERT_TRUE(allowed->open_pool("p"));
+  EXPECT_EQ(put(*allowed, pool, "k", value).result.way, store_wire::path::ucx) << allowed->why_no_ucx();
+  EXPECT_EQ(get(*allowed, pool, "k", value.size()), value);
+}
+
 TEST_F(store_tls, StrangersAreRefusedAtBothEnds) {
   authority("stranger_ca");
   certificate("stranger", "stranger_ca", "URI:spiffe://site/trainer");

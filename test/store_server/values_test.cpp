@@ -13,18 +13,24 @@ struct way_case {
   const char* name;
   bool tcp, shm;
   path small, large;
+  std::size_t limit = 16385;
+  bool ucx = false;
 };
 
 class store_paths : public testing::TestWithParam<way_case> {
  protected:
   void SetUp() override {
+    if (GetParam().ucx) rig_.config.ucx = "on";
     rig_.start();
     auto how = GetParam().tcp ? rig_.over_tcp() : rig_.over_unix();
     how.use_shm = GetParam().shm;
+    if (GetParam().ucx) how.ucx = store_client::lane_mode::on;
     store_ = store_rig::open(how);
     ASSERT_NE(store_, nullptr);
+    if (GetParam().ucx && !store_->why_no_ucx().empty()) GTEST_SKIP() << store_->why_no_ucx();
     pool_ = make_pool(*store_, "pool");
   }
+  path way_of(std::size_t bytes) const { return bytes >= GetParam().limit ? GetParam().large : GetParam().small; }
   store_rig rig_;
   std::unique_ptr<store_client::client> store_;
   std::uint32_t pool_ = 0;
@@ -36,7 +42,7 @@ TEST_P(store_paths, EverySizeComesBack) {
     const auto level = bytes % 2 == 0 ? durability::durable : durability::volatile_;
     const auto told = put(*store_, pool_, "key" + std::to_string(bytes), value, at_level(level));
     ASSERT_EQ(told.status, 0) << told.text;
-    EXPECT_EQ(told.result.way, bytes > 16384 ? GetParam().large : GetParam().small) << bytes;
+    EXPECT_EQ(told.result.way, way_of(bytes)) << bytes;
     EXPECT_GE(told.result.reached, level) << bytes;
     EXPECT_EQ(told.result.value_bytes, bytes);
     EXPECT_GT(told.result.version, 0u);
@@ -44,7 +50,7 @@ TEST_P(store_paths, EverySizeComesBack) {
     EXPECT_EQ(get(*store_, pool_, "key" + std::to_string(bytes), bytes + 5, &got), value) << bytes;
     EXPECT_EQ(got.result.version, told.result.version);
     EXPECT_EQ(got.result.crc, told.result.crc);
-    EXPECT_EQ(got.result.way, bytes + 5 > 16384 ? GetParam().large : GetParam().small) << bytes;
+    EXPECT_EQ(got.result.way, way_of(bytes + 5)) << bytes;
   }
 }
 
@@ -186,7 +192,10 @@ TEST_P(store_paths, ServerComesBack) {
 INSTANTIATE_TEST_SUITE_P(all, store_paths,
                          testing::Values(way_case{"unix", false, false, path::unix_socket, path::unix_socket},
                                          way_case{"shm", false, true, path::unix_socket, path::shm_direct},
-                                         way_case{"tcp", true, true, path::tcp, path::tcp}),
+                                         way_case{"tcp", true, true, path::tcp, path::tcp},
+                                         way_case{"ucx", true, false, path::tcp, path::ucx, 256u << 10, true},
+                                         way_case{"ucx_beside_unix", false, false, path::unix_socket, path::ucx, 256u << 10,
+                                                  true}),
                          [](const auto& one) { return one.param.name; });
 
 TEST(store_client, RequiredPathsAreAnErrorWhereTheyAreMissing) {

@@ -15,7 +15,7 @@ using tools::tool_failure;
 
 class ucx_transport : public transport {
  public:
-  ucx_transport(const link::ucx_table& ucx, bool device_memory, link::bootstrap& with)
+  ucx_transport(const ucx::ucx_table& ucx, bool device_memory, link::bootstrap& with)
       : ucx_(ucx), rank_(with.rank()), size_(with.size()), bootstrap_(with) {
     make_context();
     if (device_memory) require_cuda();
@@ -128,7 +128,7 @@ class ucx_transport : public transport {
     check(code, "message");
   }
 
-  const link::ucx_table& ucx_;
+  const ucx::ucx_table& ucx_;
   int rank_, size_;
   link::bootstrap& bootstrap_;
   ucp_context_h context_ = nullptr;
@@ -140,7 +140,7 @@ class ucx_transport : public transport {
 
 std::unique_ptr<transport> open_ucx_transport(bool device_memory, link::bootstrap& with) {
   const auto library = link::messenger_options::from_environment().ucx_library;
-  return std::make_unique<ucx_transport>(*tools::must(link::open_ucx(library)), device_memory, with);
+  return std::make_unique<ucx_transport>(*tools::must(ucx::open_ucx(library)), device_memory, with);
 }
 
 }  // namespace pl::p2p

@@ -15,7 +15,7 @@ void add(tools::command_parser& parser, reach_options& options) {
   parser.text("--tls-cert", options.tls_certificate, "TLS: this client's certificate, PEM");
   parser.text("--tls-key", options.tls_key, "TLS: its private key, PEM");
   parser.text("--tls-ca", options.tls_authority, "TLS: the authority that signed the store's certificate, PEM");
-  parser.text("--require-path", options.require, "Fail instead of going another way: shm-direct, unix, tcp or tls");
+  parser.text("--require-path", options.require, "Fail instead of going another way: shm-direct, unix, tcp, tls or ucx");
   parser.flag("--no-shm", options.no_shm, "Do not map the store's memory");
   parser.integer("--timeout-ms", options.timeout_ms, 1, 3'600'000, "Time for one operation");
 }
@@ -111,8 +111,11 @@ std::optional<store_wire::durability> durability_option(const std::string& name)
 
 std::string told(const store_client::reply& got) {
   const std::string copies = got.result.copies > 1 ? format(", %u copies", got.result.copies) : std::string();
-  return format("path %s, %s%s, version %llu", store_wire::name_of(got.result.way), store_wire::name_of(got.result.reached),
-                copies.c_str(), static_cast<unsigned long long>(got.result.version));
+  const auto& lanes = got.fields.lane_name;
+  const std::string by = got.result.way == store_wire::path::ucx && lanes ? ": " + *lanes : std::string();
+  return format("path %s%s, %s%s, version %llu", store_wire::name_of(got.result.way), by.c_str(),
+                store_wire::name_of(got.result.reached), copies.c_str(),
+                static_cast<unsigned long long>(got.result.version));
 }
 
 }  // namespace pl::store_tools

@@ -55,6 +55,10 @@ int run_serve(const tools::invocation& call) {
   parser.text("--tls-key", config.tls.key, "TLS: its private key, PEM");
   parser.text("--tls-client-ca", config.tls.client_authority, "TLS: the authority of the clients that are let in, PEM");
   parser.flag("--insecure", config.insecure, "Listen beyond the loopback interface without TLS");
+  parser.text("--ucx", config.ucx,
+              "Large values by UCX: auto (where RDMA joins both ends), off or on (any transport) [auto]");
+  parser.flag("--ucx-beside-tls", config.ucx_beside_tls,
+              "UCX also for TLS connections: their values are then not encrypted");
   parser.size("--arena", config.arena_bytes, "Memory tier");
   parser.size("--chunk", config.chunk_bytes, "What clients map and register at once");
   parser.flag("--huge-pages", config.huge_pages, "Huge pages for the memory tier");

@@ -39,8 +39,8 @@ def rivals(result):
 def demo(result):
     rows = result.rows_of("transfer")
     names = [f"{r['direction']} {words.size(r['size_bytes'])}, {r['path']}, {r['durability']}" for r in rows]
-    bars = Bars("GPU memory and the store (GB/s)", names, [("store", [r["bandwidth_gb_per_s"] for r in rows]),
-                                                           ("link", [r["link_gb_per_s"] for r in rows])], "GB/s", unit="GB/s")
+    bars = Bars("GPU memory and the store", names, [("store", [r["bandwidth_gb_per_s"] for r in rows]),
+                                                           ("link", [r["link_gb_per_s"] for r in rows])], "bandwidth", unit="GB/s")
     table = Table("Transfers", ["transfer", "GB/s", "of the link", "p50 us", "p99 us"],
                   [[name, words.rounded(r["bandwidth_gb_per_s"], 3), f"{r['ratio_to_link']:.0%}", words.rounded(r["latency_ns_p50"] / 1e3, 4),
                     words.rounded(r["latency_ns_p99"] / 1e3, 4)] for name, r in zip(names, rows)], "<>>>>")

@@ -3,13 +3,15 @@
 
 #include <dlfcn.h>
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
 
+#include "env.hpp"
 #include "text.hpp"
 
-namespace pl::link {
+namespace pl::ucx {
 namespace {
 
 constexpr unsigned kMajor = 1, kOldestMinor = 13;
@@ -39,6 +41,13 @@ result<std::unique_ptr<ucx_table>> load(const std::string& path) {
                             table->minor, table->release)
                          .c_str());
   return table;
+}
+
+// Whether the user's list of transports leaves TCP among them.
+bool may_use_tcp() {
+  const auto names = env_read("UCX_TLS");
+  const bool has_name = names.text.find("tcp") != std::string::npos;
+  return !names.is_set || names.text == "all" || has_name != names.text.starts_with('^');
 }
 
 }  // namespace
@@ -86,4 +95,31 @@ int to_errno(ucs_status_t code) noexcept {
   }
 }
 
-}  // namespace pl::link
+failure failed(const ucx_table& ucx, ucs_status_t code, const char* what) {
+  return failure{to_errno(code),
+                 format("UCX %u.%u: %s failed: %s", ucx.major, ucx.minor, what, ucx.ucs_status_string(code))};
+}
+
+bool has_cuda_module(const ucx_table& ucx) {
+  Dl_info where{};
+  if (dladdr(reinterpret_cast<const void*>(ucx.ucp_init_version), &where) == 0 || where.dli_fname == nullptr) return false;
+  std::error_code ignored;
+  return std::filesystem::exists(std::filesystem::path(where.dli_fname).parent_path() / "ucx" / "libuct_cuda.so.0", ignored);
+}
+
+void tune_for_tcp(const ucx_table& ucx, ucp_config_t* config, bool has_rdma) {
+  const auto set = [&](const char* name, const char* value) { (void)ucx.ucp_config_modify(config, name, value); };
+  // UCX 1.13 aborts the process when a peer dies under a TCP send without a copy; 1.22 does not.
+  constexpr unsigned kSeenWell = 22;
+  const bool is_old = ucx.minor < kSeenWell;
+  const bool must_copy = is_old && !has_rdma;
+  if (must_copy && !env_read("UCX_ZCOPY_THRESH").is_set) set("ZCOPY_THRESH", "inf");
+  // TCP's packets of 8 KiB cost half of its rate; copied ones do best while they fit a cache. 1.13 takes a transport's
+  // settings without the transport's name, 1.22 with it; both warn of those that no transport in use has.
+  const char* const segment = must_copy ? "64k" : "256k";
+  for (const std::string name : {"TX_SEG_SIZE", "RX_SEG_SIZE"})
+    if (may_use_tcp() && !env_read(("UCX_TCP_" + name).c_str()).is_set)
+      set((is_old ? name : "TCP_" + name).c_str(), segment);
+}
+
+}  // namespace pl::ucx

@@ -9,7 +9,7 @@
 
 #include "status.hpp"
 
-namespace pl::link {
+namespace pl::ucx {
 
 // clang-format off
 #define PL_UCX_FUNCTIONS(X)                                                                                              \
@@ -17,10 +17,10 @@ namespace pl::link {
   X(ucp_init_version)                                                                                                    \
   X(ucp_cleanup) X(ucp_config_read) X(ucp_config_modify) X(ucp_config_release) X(ucp_context_query) X(ucp_worker_create) \
       X(ucp_worker_destroy) X(ucp_worker_get_address) X(ucp_worker_release_address) X(ucp_worker_set_am_recv_handler)    \
-          X(ucp_worker_progress) X(ucp_ep_create) X(ucp_ep_close_nbx) X(ucp_am_send_nbx) X(ucp_tag_send_nbx)             \
+          X(ucp_worker_progress) X(ucp_worker_get_efd) X(ucp_worker_arm) X(ucp_ep_create) X(ucp_ep_close_nbx) X(ucp_am_send_nbx) X(ucp_am_recv_data_nbx) X(ucp_tag_send_nbx)             \
               X(ucp_tag_recv_nbx) X(ucp_request_cancel) X(ucp_request_check_status) X(ucp_request_free)                  \
-                  X(ucp_dt_create_generic) X(ucp_dt_destroy) X(ucs_status_string)                                           \
-                  X(ucp_am_recv_data_nbx) X(ucp_am_data_release) X(ucp_ep_print_info)
+                  X(ucp_dt_create_generic) X(ucp_dt_destroy) X(ucp_mem_map) X(ucp_mem_unmap)            \
+                      X(ucp_context_print_info) X(ucp_am_data_release) X(ucp_ep_print_info) X(ucs_status_string)
 // clang-format on
 
 struct ucx_table {
@@ -36,5 +36,11 @@ result<const ucx_table*> open_ucx(const std::string& path);
 
 // errno that an UCX failure becomes.
 int to_errno(ucs_status_t code) noexcept;
+failure failed(const ucx_table& ucx, ucs_status_t code, const char* what);
 
-}  // namespace pl::link
+// Whether this UCX was built with CUDA: it warns of transports that it does not have.
+bool has_cuda_module(const ucx_table& ucx);
+// What TCP needs, where RDMA does not carry the data; what the user has set stays.
+void tune_for_tcp(const ucx_table& ucx, ucp_config_t* config, bool has_rdma);
+
+}  // namespace pl::ucx

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The store's end of UCX: one worker and one thread of its own, which sleeps while nothing moves. Sessions hand it what they
+// have granted, and hear of it when it is over. Every call from any thread.
+//
+//   session ── receive(token, extents) ──▶ thread: value_lane ── chunks ──▶ the arena ── done(crc) ──▶ session: commit
+//
+// The arena is registered once, and no key to it leaves the process (am_port.hpp): no client can write into it or read it
+// but through this end, which looks at every chunk's head first.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "event_log.hpp"
+#include "metrics.hpp"
+#include "value_lane.hpp"
+
+namespace pl::store_server {
+
+class lane_server {
+ public:
+  struct options {
+    store_client::lane_mode mode = store_client::lane_mode::automatic;
+    void* arena = nullptr;
+    std::size_t arena_bytes = 0;
+  };
+  // What became of a transfer: `crc` of all its bytes. UCX touches its memory no more.
+  using done = std::function<void(const status& outcome, std::uint32_t crc)>;
+
+  // ENODEV, ENOSYS: why there can be no lane.
+  static result<std::unique_ptr<lane_server>> open(const options& wanted, metrics& counters, event_log& log);
+  // Transfers under way end without their done().
+  ~lane_server();
+
+  const store_wire::lane_offer& offer() const noexcept { return offer_; }
+
+  // `joined` and `lost` are called by the lane's thread.
+  void join(const store_wire::lane_offer& client, std::function<void(result<store_client::lane_session_ptr>)> joined,
+            std::function<void()> lost);
+  // `then` is called once, by the lane's thread, when all has moved or after the first failure. ECONNABORTED: the lane
+  // broke, ECANCELED: stop(). Names a transfer by its token.
+  void receive(const store_client::lane_session_ptr& from, std::uint64_t token, std::vector<iovec> into, std::uint64_t bytes,
+               done then);
+  void send(const store_client::lane_session_ptr& to, std::uint64_t token, std::vector<iovec> from, std::uint64_t bytes,
+            done then);
+  void stop(const store_client::lane_session_ptr& with, std::uint64_t token);
+  void close(const store_client::lane_session_ptr& one);
+
+ private:
+  lane_server(metrics& counters, event_log& log) : counters_(counters), log_(log) {}
+  void post(std::function<void()> what);
+  void serve();
+  void begin(const store_client::lane_session_ptr& with, store_client::lane_transfer_ptr what, done then);
+
+  metrics& counters_;
+  event_log& log_;
+  store_wire::lane_offer offer_;
+  std::unique_ptr<store_client::value_lane> lane_;  // of the thread
+  std::mutex lock_;
+  std::vector<std::function<void()>> posted_;
+  bool ending_ = false;
+  int wake_fd_ = -1;
+  std::thread thread_;
+};
+
+}  // namespace pl::store_server

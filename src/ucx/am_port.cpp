@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "am_port.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <list>
+#include <map>
+
+#include "env.hpp"
+#include "text.hpp"
+#include "ucx_table.hpp"
+
+namespace pl::ucx {
+namespace {
+
+constexpr unsigned kMessageId = 0;
+constexpr int kMostClosingRounds = 100'000;
+
+// What one of UCX's print functions says.
+template <class Print>
+std::string printed(Print print) {
+  char* text = nullptr;
+  std::size_t bytes = 0;
+  std::FILE* const into = open_memstream(&text, &bytes);
+  if (into == nullptr) return {};
+  print(into);
+  std::fclose(into);
+  std::string out(text, bytes);
+  std::free(text);
+  return out;
+}
+
+void add_once(std::string& list, std::string_view name) {
+  if (("," + list + ",").find("," + std::string(name) + ",") != std::string::npos) return;
+  if (!list.empty()) list += ',';
+  list += name;
+}
+
+// "#  resource 1  :  md 1  dev 1  flags -- tcp/lo"
+std::string transports_in(const std::string& text) {
+  std::string out;
+  for (std::size_t at = 0; (at = text.find("resource ", at)) != std::string::npos;) {
+    const auto end = std::min(text.find('\n', at), text.size());
+    const auto name = text.rfind(' ', text.find_last_not_of(' ', end - 1));
+    add_once(out, std::string_view(text).substr(name + 1, end - name - 1));
+    at = end;
+  }
+  return out;
+}
+
+// "#  lane[0]:  1:tcp/lo.0 md[1]  -> ..."; the number behind the dot counts paths of one device.
+std::string lanes_in(const std::string& text) {
+  std::string out;
+  for (std::size_t at = 0; (at = text.find("lane[", at)) != std::string::npos;) {
+    const auto number = text.find_first_not_of(' ', text.find("]:", at) + 2);
+    const auto name = text.find(':', number) + 1;
+    auto end = text.find(' ', name);
+    if (end == std::string::npos) break;
+    at = end;
+    const auto dot = text.rfind('.', end);
+    if (dot != std::string::npos && dot > name) end = dot;
+    add_once(out, std::string_view(text).substr(name, end - name));
+  }
+  return out;
+}
+
+class port final : public am_port {
+ public:
+  port(const ucx_table& ucx, const options& wanted, listener& to) : ucx_(ucx), to_(to), publish_(wanted.publish) {}
+  ~port() override;
+  status start(const options& wanted);
+
+  const std::string& address() const noexcept override { return address_; }
+  unsigned version_major() const noexcept override { return ucx_.major; }
+  unsigned version_minor() const noexcept override { return ucx_.minor; }
+  const std::string& transports() const noexcept override { return transports_; }
+  result<peer_id> connect(std::string_view address) override;
+  std::string lanes_to(peer_id which) const override;
+  void send(peer_id to, std::string_view head, std::span<const iovec> from, void* ticket) override;
+  void close(peer_id which) override;
+  status keep_registered(void* at, std::size_t bytes) override;
+  bool progress() override;
+  int fd() const noexcept override { return fd_; }
+  bool arm() override { return ended_.empty() && lost_.empty() && ucx_.ucp_worker_arm(worker_) == UCS_OK; }
+
+ private:
+  // One message on its way. UCX looks at head and list until it has ended.
+  struct transfer {
+    port* of = nullptr;
+    void* ticket = nullptr;
+    bool is_receive = false;
+    std::string head;
+    std::vector<ucp_dt_iov_t> list;
+    std::list<transfer>::iterator place;
+    int code = 0;
+  };
+  struct peer {
+    port* of = nullptr;
+    peer_id id = 0;
+    ucp_ep_h endpoint = nullptr;
+    bool lost = false;
+  };
+  transfer& make(void* ticket, bool is_receive, std::span<const iovec> memory);
+  // Memory as UCX is told of it.
+  struct view {
+    const void* at;
+    std::size_t count;
+    ucp_datatype_t type;
+  };
+  view view_of(const transfer& what) const;
+  void end(transfer& what, ucs_status_t code);
+  // What a call of UCX returned for it.
+  void began(transfer& what, void* request);
+  void reap_closed();
+  static void on_sent(void* request, ucs_status_t code, void* user);
+  static void on_received(void* request, ucs_status_t code, size_t bytes, void* user);
+  static ucs_status_t on_message(void* self, const void* head, size_t head_bytes, void* data, size_t bytes,
+                                 const ucp_am_recv_param_t* how);
+  static void on_error(void* of, ucp_ep_h endpoint, ucs_status_t code);
+
+  const ucx_table& ucx_;
+  listener& to_;
+  const bool publish_;
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+  int fd_ = -1;
+  std::string address_, transports_;
+  std::vector<ucp_mem_h> registered_;
+  std::map<peer_id, peer> peers_;
+  peer_id next_peer_ = 1;
+  std::list<transfer> under_way_, ended_;
+  std::vector<std::pair<peer_id, std::string>> lost_;
+  std::vector<std::pair<void*, peer_id>> closing_;
+};
+
+status port::start(const options& wanted) {
+  ucp_config_t* config = nullptr;
+  if (const auto rc = ucx_.ucp_config_read(nullptr, nullptr, &config); rc != UCS_OK)
+    return failed(ucx_, rc, "reading its configuration");
+  if (!env_read("UCX_TLS").is_set) {
+    if (wanted.rdma_only) (void)ucx_.ucp_config_modify(config, "TLS", "ib");
+    else if (has_cuda_module(ucx_)) (void)ucx_.ucp_config_modify(config, "TLS", "^cuda_copy,cuda_ipc");
+  }
+  (void)ucx_.ucp_config_modify(config, "MEMTYPE_CACHE", "n");  // host memory only
+  tune_for_tcp(ucx_, config, wanted.rdma_only);
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
+  // Not UCP_FEATURE_RMA: with it UCX's own messages write wherever their sender says.
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  params.name = "peerlane store";
+  auto rc = ucx_.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context_);
+  ucx_.ucp_config_release(config);
+  if (rc == UCS_ERR_NO_DEVICE && wanted.rdma_only)
+    return failure{ENODEV, "UCX finds no RDMA device here (ibv_devices lists them)"};
+  if (rc != UCS_OK) return failed(ucx_, rc, "ucp_init");
+  transports_ = transports_in(printed([&](std::FILE* into) { ucx_.ucp_context_print_info(context_, into); }));
+
+  ucp_worker_params_t worker{};
+  worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  rc = ucx_.ucp_worker_create(context_, &worker, &worker_);
+  if (rc != UCS_OK) return failed(ucx_, rc, "ucp_worker_create");
+  rc = ucx_.ucp_worker_get_efd(worker_, &fd_);
+  if (rc != UCS_OK) return failed(ucx_, rc, "asking for its descriptor");
+
+  ucp_am_handler_param_t handler{};
+  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  handler.id = kMessageId;
+  handler.cb = &port::on_message;
+  handler.arg = this;
+  rc = ucx_.ucp_worker_set_am_recv_handler(worker_, &handler);
+  if (rc != UCS_OK) return failed(ucx_, rc, "setting the handler of active messages");
+
+  ucp_address_t* address = nullptr;
+  std::size_t bytes = 0;
+  rc = ucx_.ucp_worker_get_address(worker_, &address, &bytes);
+  if (rc != UCS_OK) return failed(ucx_, rc, "asking for its address");
+  address_.assign(reinterpret_cast<const char*>(address), bytes);
+  ucx_.ucp_worker_release_address(worker_, address);
+  return {};
+}
+
+port::~port() {
+  for (peer_id id = 1; id < next_peer_; ++id) close(id);
+  for (int i = 0; i < kMostClosingRounds && !(closing_.empty() && under_way_.empty()); ++i) {
+    ucx_.ucp_worker_progress(worker_);
+    reap_closed();
+  }
+  // A connection that verbs still tear down: the worker ends it, if nobody waits for it any more (UCX asserts that).
+  for (const auto& [request, which] : closing_) ucx_.ucp_request_free(request);
+  for (const auto handle : registered_) ucx_.ucp_mem_unmap(context_, handle);
+  if (worker_ != nullptr) ucx_.ucp_worker_destroy(worker_);
+  if (context_ != nullptr) ucx_.ucp_cleanup(context_);
+}
+
+status port::keep_registered(void* at, std::size_t bytes) {
+  ucp_mem_map_params_t what{};
+  what.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_PROT;
+  what.address = at;
+  what.length = bytes;
+  what.prot = UCP_MEM_MAP_PROT_LOCAL_READ | UCP_MEM_MAP_PROT_LOCAL_WRITE;
+  ucp_mem_h handle = nullptr;
+  if (const auto rc = ucx_.ucp_mem_map(context_, &what, &handle); rc != UCS_OK)
+    return failed(ucx_, rc, "registering memory (ulimit -l?)");
+  registered_.push_back(handle);
+  return {};
+}
+
+// ---- Peers
+
+result<am_port::peer_id> port::connect(std::string_view address) {
+  auto& made = peers_[next_peer_];
+  made.of = this;
+  made.id = next_peer_;
+  ucp_ep_params_t params{};
+  params.field_mask =
+      UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler = {&port::on_error, &made};
+  if (const auto rc = ucx_.ucp_ep_create(worker_, &params, &made.endpoint); rc != UCS_OK) {
+    peers_.erase(next_peer_);
+    return failed(ucx_, rc, "connecting");
+  }
+  return next_peer_++;
+}
+
+std::string port::lanes_to(peer_id which) const {
+  const auto found = peers_.find(which);
+  if (found == peers_.end() || found->second.lost) return {};
+  return lanes_in(printed([&](std::FILE* into) { ucx_.ucp_ep_print_info(found->second.endpoint, into); }));
+}
+
+void port::on_error(void* of, ucp_ep_h, ucs_status_t code) {
+  auto& one = *static_cast<peer*>(of);
+  if (std::exchange(one.lost, true)) return;
+  one.of->lost_.emplace_back(one.id, one.of->ucx_.ucs_status_string(code));
+}
+
+void port::close(peer_id which) {
+  const auto found = peers_.find(which);
+  if (found == peers_.end() || found->second.endpoint == nullptr) return;
+  ucp_request_param_t how{};
+  how.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  how.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  found->second.lost = true;
+  void* const request = ucx_.ucp_ep_close_nbx(std::exchange(found->second.endpoint, nullptr), &how);
+  // The node stays while UCX may tell of the connection's end.
+  if (request != nullptr && !UCS_PTR_IS_ERR(request)) closing_.emplace_back(request, which);
+  else peers_.erase(found);
+}
+
+void port::reap_closed() {
+  std::erase_if(closing_, [&](const auto& one) {
+    if (ucx_.ucp_request_check_status(one.first) == UCS_INPROGRESS) return false;
+    ucx_.ucp_request_free(one.first);
+    peers_.erase(one.second);
+    return true;
+  });
+}
+
+// ---- Messages
+
+port::transfer& port::make(void* ticket, bool is_receive, std::span<const iovec> memory) {
+  auto& out = under_way_.emplace_back();
+  out.place = std::prev(under_way_.end());
+  out.of = this;
+  out.ticket = ticket;
+  out.is_receive = is_receive;
+  for (const auto& one : memory) out.list.push_back({one.iov_base, one.iov_len});
+  return out;
+}
+
+port::view port::view_of(const transfer& what) const {
+  if (publish_ && what.list.size() == 1) return {what.list[0].buffer, what.list[0].length, ucp_dt_make_contig(1)};
+  return {what.list.data(), what.list.size(), UCP_DATATYPE_IOV};
+}
+
+void port::end(transfer& what, ucs_status_t code) {
+  what.code = to_errno(code);
+  ended_.splice(ended_.end(), under_way_, what.place);
+}
+
+void port::began(transfer& what, void* request) {
+  if (request == nullptr) end(what, UCS_OK);
+  else if (UCS_PTR_IS_ERR(request)) end(what, UCS_PTR_STATUS(request));
+}
+
+void port::on_sent(void* request, ucs_status_t code, void* user) {
+  auto& what = *static_cast<transfer*>(user);
+  what.of->ucx_.ucp_request_free(request);
+  what.of->end(what, code);
+}
+
+void port::on_received(void* request, ucs_status_t code, size_t, void* user) { on_sent(request, code, user); }
+
+void port::send(peer_id to, std::string_view head, std::span<const iovec> from, void* ticket) {
+  auto& what = make(ticket, false, from);
+  what.head = head;
+  const auto found = peers_.find(to);
+  if (found == peers_.end() || found->second.endpoint == nullptr || found->second.lost)
+    return end(what, UCS_ERR_CONNECTION_RESET);
+  ucp_request_param_t how{};
+  const auto memory = view_of(what);
+  how.op_attr_mask = UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
+                     UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  how.datatype = memory.type;
+  how.cb.send = &port::on_sent;
+  how.user_data = &what;
+  how.flags = UCP_AM_SEND_FLAG_RNDV;
+  how.memory_type = UCS_MEMORY_TYPE_HOST;
+  began(what, ucx_.ucp_am_send_nbx(found->second.endpoint, kMessageId, what.head.data(), what.head.size(), memory.at,
+                                   memory.count, &how));
+}
+
+ucs_status_t port::on_message(void* self, const void* head, size_t head_bytes, void* data, size_t bytes,
+                              const ucp_am_recv_param_t* how) {
+  auto& me = *static_cast<port*>(self);
+  // Whoever is an end of ours sends by rendezvous.
+  if ((how->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) return UCS_OK;
+  std::vector<iovec> into;
+  void* ticket = nullptr;
+  if (!me.to_.on_arrival({static_cast<const char*>(head), head_bytes}, bytes, into, ticket)) return UCS_ERR_REJECTED;
+  auto& what = me.make(ticket, true, into);
+  const auto memory = me.view_of(what);
+  ucp_request_param_t param{};
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.datatype = memory.type;
+  param.cb.recv_am = &port::on_received;
+  param.user_data = &what;
+  param.memory_type = UCS_MEMORY_TYPE_HOST;
+  me.began(what, me.ucx_.ucp_am_recv_data_nbx(me.worker_, data, const_cast<void*>(memory.at), memory.count, &param));
+  return UCS_INPROGRESS;
+}
+
+bool port::progress() {
+  bool moved = ucx_.ucp_worker_progress(worker_) > 0;
+  if (!closing_.empty()) reap_closed();
+  while (!lost_.empty()) {
+    moved = true;
+    const auto [which, why] = std::move(lost_.back());
+    lost_.pop_back();
+    to_.on_lost(which, why);
+  }
+  while (!ended_.empty()) {
+    moved = true;
+    const void* const ticket = ended_.front().ticket;
+    const bool is_receive = ended_.front().is_receive;
+    const int code = ended_.front().code;
+    ended_.pop_front();
+    if (is_receive) to_.on_received(const_cast<void*>(ticket), code);
+    else to_.on_sent(const_cast<void*>(ticket), code);
+  }
+  return moved;
+}
+
+}  // namespace
+
+result<std::unique_ptr<am_port>> am_port::open(const options& wanted, listener& to) {
+  const auto ucx = open_ucx(wanted.library.empty() ? env_read("PEERLANE_UCX_LIBRARY").text : wanted.library);
+  if (!ucx) return ucx.error();
+  auto made = std::make_unique<port>(**ucx, wanted, to);
+  if (auto done = made->start(wanted); !done) return done.error();
+  return std::unique_ptr<am_port>(std::move(made));
+}
+
+}  // namespace pl::ucx
