@@ -174,10 +174,10 @@ cat /serve.log
 
 # Ours beside UCX alone, in turns. An emulated CPU runs a tenth as fast and may be taken away in any exchange: low percentiles.
 FIGURES = {
-    "small_latency": "latency H H -m 8:8192 -i 2000 -x 50 --via ours,ucx --pct 1,10,50",
-    "large_latency": "latency H H -m 16384:4194304 -i 80 -x 4 --via ours,ucx --pct 1,10,50",
-    "windows": "bw H H -m 16384:1048576 -i 4 -x 1 -W 16 --via ours,ucx",
-    "staged_latency": "latency D D -m 16384:1048576 -i 20 -x 3 --via ours,ucx --stage --pct 1,10,50",
+    "small_latency": "latency H H -m 8:8192 -i 500 -x 50 --via ours,ucx --pct 1,10,50",
+    "large_latency": "latency H H -m 16384:4194304 -i 30 -x 3 --via ours,ucx --pct 1,10,50",
+    "windows": "bw H H -m 65536:1048576 -i 2 -x 1 -W 16 --via ours,ucx",
+    "staged_latency": "latency D D -m 65536:1048576 -i 10 -x 2 --via ours,ucx --stage --pct 1,10,50",
 }
 # A file of the guest on its console, which has no other way out.
 SEND_FILE = "step {name} {peerlane} p2p {options} --json /tmp/{name}.json\necho FILE {name}.json; gzip -c /tmp/{name}.json | base64; echo FILE-END\n"
