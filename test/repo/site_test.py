@@ -103,6 +103,9 @@ class Words(unittest.TestCase):
     def test_calls(self):
         headers = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "include").rglob("*.*"))
         known = set(re.findall(r"\b(?:peerlane|gdr|gds)_\w+", headers)) | {"gdr_copy", "peerlane_version"}  # UCX's transport; a field of result files
+        # Of a server's metrics.
+        for source in (ROOT / "src").rglob("*.cpp"):
+            known |= set(re.findall(r'"(peerlane_store_\w+)"', source.read_text(encoding="utf-8")))
         for document in self.documents:
             text = document.read_text(encoding="utf-8")
             named = set(re.findall(r"`((?:peerlane|gdr|gds)_[a-z0-9_]+)\b[^`]*`", text))

@@ -163,7 +163,7 @@ TEST(Record, NothingElseIsARecord) {
   mutate(encode(pool), decode_pool);
   mutate(encode(pool_counts{1, 2}), decode_counts);
   mutate(encode(store_format{1, 1 << 20, 3, 4}), decode_format);
-  mutate(encode(request_outcome{5, durability::durable, {{0, 6, 7}, {ENOENT, 0, 0}}}), decode_outcome);
+  mutate(encode(request_outcome{5, durability::durable, 8, {{0, 6, 7}, {ENOENT, 0, 0}}}), decode_outcome);
 }
 
 TEST(Record, KeysOfAPoolAreNeighbours) {

@@ -29,10 +29,10 @@ def rivals(result):
         out.append(Bars(f"{part} (median)", [r["contender"] for r in rows], [(unit, [r["median"] for r in rows])], unit, unit=unit))
     ratios = result.rows_of("ratio")
     out.append(Table("Ratios (medians of the rounds' ratios)", ["part", "contender", "to", "ratio", "aim"],
-                     [[r["part"], r["contender"], r["to"], words.rounded(r["ratio"], 3), words.rounded(r["aim"], 3)] for r in ratios], "<<<>>"))
+                     [[r["part"], r["contender"], r["to"], words.rounded(r["ratio"], 3), words.rounded(r["aim"], 3) if "aim" in r else "–"] for r in ratios], "<<<>>"))
     for r in ratios:
         summary.append(f"{r['part']}: {r['contender']} / {r['to']} = {words.rounded(r['ratio'], 3)}" +
-                       ("." if r["met"] else f", aim {words.rounded(r['aim'], 3)}."))
+                       ("." if r.get("met", True) else f", aim {words.rounded(r['aim'], 3)}."))
     return out, summary
 
 
