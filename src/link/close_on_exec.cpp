@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <cstddef>
@@ -17,7 +18,6 @@
 #include <filesystem>
 #include <mutex>
 #include <string>
-#include <utility>
 
 namespace pl::link {
 namespace {
@@ -85,7 +85,9 @@ namespace {
 // Held while the list changes, and over a fork, so that the child finds it whole.
 std::mutex g_list_mutex;
 exec_guard* g_list = nullptr;
-thread_local bool t_is_held_over_fork = false;  // the thread that forks is the one that the child has
+// The thread that forks is the one that the child has, by the same name; 0 is none's. Not thread-local: that memory is
+// scarce.
+std::atomic<pthread_t> g_forking{0};
 
 // Without the heap, of which a child of many threads knows nothing.
 template <class Body>
@@ -141,7 +143,7 @@ void exec_guard::before_fork() {
   constexpr int kTries = 10000;
   for (int i = 0; i < kTries; ++i) {
     if (g_list_mutex.try_lock()) {
-      t_is_held_over_fork = true;
+      g_forking = pthread_self();
       return;
     }
     sched_yield();
@@ -149,12 +151,13 @@ void exec_guard::before_fork() {
 }
 
 void exec_guard::in_parent() {
-  if (!std::exchange(t_is_held_over_fork, false)) return;
+  if (g_forking != pthread_self()) return;
+  g_forking = 0;
   g_list_mutex.unlock();
 }
 
 void exec_guard::in_child() {
-  if (!t_is_held_over_fork) return;
+  if (g_forking != pthread_self()) return;
   const int before = errno;
   if (g_list != nullptr) for_each_descriptor(mark);
   errno = before;
