@@ -120,8 +120,8 @@ def pplat(result):
 
 def python_cost(result):
     rows = result.rows
-    bars = Bars("A call (median)", [r["call"] for r in rows], [("us", [r["latency_ns_p50"] / 1e3 for r in rows])], "us", x_log=True)
+    bars = Bars("A call (median)", [r["call"] for r in rows], [("us", [r["latency_ns_p50"] / 1e3 for r in rows])], "time", x_log=True)
     table = Table("Calls", ["call", "median us", "least us", "calls"],
                   [[r["call"], words.rounded(r["latency_ns_p50"] / 1e3, 4), words.rounded(r["latency_ns_min"] / 1e3, 4), str(r["sample_count"])]
                    for r in rows], "<>>>")
-    return [bars, table], [f"{r['call']}: {words.microseconds(r['latency_ns_p50'])}." for r in rows[:8]]
+    return [bars, table], [f"{r['call']}: {words.duration(r['latency_ns_p50'])}." for r in rows[:8]]
