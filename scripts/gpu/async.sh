@@ -52,8 +52,8 @@ async economy_640 economy --arms graph-kernel -b 640 -i 32000 -k 0,10
 
 async stencil_2x1 stencil --arms normal,peer,peer-kernel,proxy,graph-kernel -n 16,64,256,1024,4096
 async multigrid_2x1 multigrid --arms normal,peer,peer-kernel,proxy,graph-kernel -n 16,64,256,1024
-# Where nothing is to be gained: kernels that take long, halos of 32 and 64 KiB.
-async multigrid_no_gain multigrid --arms normal,peer -n 4096 -i 20 -r 3
+# Kernels that take long, halos of 32 and 64 KiB: little is gained, and then nothing.
+async multigrid_large multigrid --arms normal,peer -n 4096 -i 20 -r 3
 async stencil_no_gain stencil --arms normal,peer -n 8192 -i 40 -r 3
 async stencil_2x2 stencil --grid 2x2 --arms normal,peer -n 64,256 -i 100 -r 3
 

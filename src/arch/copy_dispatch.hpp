@@ -136,9 +136,12 @@ inline void copy_to(mapping_type type, void* device, const void* host, std::size
   publish_to_device(type);
 }
 
-// As copy_to, from an 8-byte pattern that is laid over the device addresses (copy_routines.hpp).
-inline void fill_to(mapping_type type, void* device, std::uint64_t pattern8, std::size_t bytes) {
+// As copy_to_unfenced and copy_to, from an 8-byte pattern that is laid over the device addresses (copy_routines.hpp).
+inline void fill_to_unfenced(mapping_type type, void* device, std::uint64_t pattern8, std::size_t bytes) {
   copy_ops_for(type).fill(device, pattern8, bytes);
+}
+inline void fill_to(mapping_type type, void* device, std::uint64_t pattern8, std::size_t bytes) {
+  fill_to_unfenced(type, device, pattern8, bytes);
   publish_to_device(type);
 }
 

@@ -21,6 +21,7 @@ constexpr unsigned kMostRepetitions = 300;
 constexpr unsigned kMostWarmUps = 100;  // threads wake up, pages and caches are filled
 constexpr std::uint64_t kWarmUpNs = 120'000;
 constexpr std::uint64_t kBendsBelow = 1u << 20;
+constexpr std::uint64_t kThreadsPayFrom = 16u << 10;
 constexpr std::uint64_t kPatienceNs = 20'000'000;  // for the GPU engine to start
 
 struct device_block {
@@ -49,9 +50,15 @@ struct case_of_curve {
 std::vector<std::uint64_t> sizes_for(const case_of_curve& one, std::size_t most_bytes) {
   const auto limits = limits_of(one.way, one.how);
   std::vector<std::uint64_t> out;
+  const auto add = [&](std::uint64_t bytes) {
+    if (bytes >= limits.least && bytes <= std::min<std::uint64_t>(limits.most, most_bytes)) out.push_back(bytes);
+  };
   // Every octave where the curves bend, every second one above.
-  for (std::uint64_t bytes = 64; bytes <= most_bytes; bytes *= bytes < kBendsBelow ? 2 : 4)
-    if (bytes >= limits.least && bytes <= limits.most) out.push_back(bytes);
+  for (std::uint64_t bytes = 64; bytes <= most_bytes; bytes *= bytes < kBendsBelow ? 2 : 4) {
+    add(bytes);
+    // Where threads begin to pay, their curves cross between two octaves, and steps of whole parts make them uneven.
+    if (one.how.how == method::cpu_store && bytes >= kThreadsPayFrom && bytes < kThreadsPayFrom * 8) add(bytes * 5 / 4);
+  }
   return out;
 }
 

@@ -28,6 +28,7 @@ namespace pl::copy {
 namespace {
 
 using body_function = void (*)(void* context, std::size_t part);
+using finish_function = void (*)(void* context);
 using cpu_numbers = std::vector<int>;
 
 constexpr std::size_t kPartsOfLongJob =
@@ -131,6 +132,7 @@ struct worker_pool::state {
   struct alignas(kDestructiveBytes) job_line {
     std::atomic<std::uint64_t> claims{0};
     std::atomic<body_function> body{nullptr};
+    std::atomic<finish_function> finish{nullptr};
     std::atomic<void*> context{nullptr};
     std::atomic<std::size_t> parts{0};
     std::atomic<unsigned> wanted{0};  // helpers [0, wanted) may take part
@@ -157,7 +159,7 @@ struct worker_pool::state {
   cpu_numbers cpus;
 
   // ---- The caller's side ----
-  void run(unsigned wanted, std::size_t parts, body_function body, void* context);
+  void run(unsigned wanted, std::size_t parts, body_function body, void* context, finish_function finish);
   void publish(std::size_t unclaimed);
   void wake_next(unsigned wanted);
   void wake(std::uint32_t which);
@@ -174,9 +176,10 @@ struct worker_pool::state {
 };
 
 // ---- The caller's side -----------------------------------------------------------------------------------------------
-void worker_pool::state::run(unsigned wanted, std::size_t parts, body_function body, void* context) {
+void worker_pool::state::run(unsigned wanted, std::size_t parts, body_function body, void* context, finish_function finish) {
   ended.store(0, std::memory_order_relaxed);
   job.body.store(body, std::memory_order_relaxed);
+  job.finish.store(finish, std::memory_order_relaxed);
   job.context.store(context, std::memory_order_relaxed);
   job.parts.store(parts, std::memory_order_relaxed);
   job.wanted.store(wanted, std::memory_order_relaxed);
@@ -192,6 +195,7 @@ void worker_pool::state::run(unsigned wanted, std::size_t parts, body_function b
     ++own;
     word = job.claims.load(std::memory_order_relaxed);
   }
+  if (finish != nullptr) finish(context);
   wait_for_helpers(parts - own);
 }
 
@@ -299,8 +303,11 @@ void worker_pool::state::take_parts(unsigned index) {
     ++own;
     word = job.claims.load(std::memory_order_acquire);
   }
-  // Until this the job stays the current one, so everything counted is of one job.
-  if (own != 0) ended.fetch_add(own, std::memory_order_release);
+  // Until it is counted the job stays the current one, so everything here is of one job.
+  if (own == 0) return;
+  if (const finish_function finish = job.finish.load(std::memory_order_relaxed))
+    finish(job.context.load(std::memory_order_relaxed));
+  ended.fetch_add(own, std::memory_order_release);
 }
 
 // True: woken for a job. False: there already is one that the helper has not seen.
@@ -333,16 +340,17 @@ worker_pool::~worker_pool() {
 
 unsigned worker_pool::helpers() const noexcept { return state_->capacity.load(std::memory_order_relaxed); }
 
-void worker_pool::run(unsigned width, std::size_t parts, body_function body, void* context) {
+void worker_pool::run(unsigned width, std::size_t parts, body_function body, void* context, finish_function finish) {
   if (parts == 0) return;
   const std::size_t useful = std::min<std::size_t>({width == 0 ? 0 : width - 1, parts - 1, helpers()});
   const bool is_shared = useful != 0 && parts <= kMostParts && process_epoch() == state_->epoch &&
                          !state_->is_busy.exchange(true, std::memory_order_acquire);
   if (!is_shared) {
     for (std::size_t part = 0; part < parts; ++part) body(context, part);
+    if (finish != nullptr) finish(context);
     return;
   }
-  state_->run(state_->start_helpers(static_cast<unsigned>(useful)), parts, body, context);
+  state_->run(state_->start_helpers(static_cast<unsigned>(useful)), parts, body, context, finish);
   state_->is_busy.store(false, std::memory_order_release);
 }
 

@@ -30,14 +30,24 @@ class worker_pool {
   // Calls body(context, part) once for each part in [0, parts), on the caller and at most width - 1 helpers, in rising order
   // of claiming; returns when all have ended. What the parts wrote is visible to the caller. One job at a time: a second
   // caller does its parts alone meanwhile. In a forked child there are no helpers and the caller does all parts.
-  // `body` must not throw and must not call run on the same pool.
-  void run(unsigned width, std::size_t parts, void (*body)(void* context, std::size_t part), void* context);
+  // `finish`, if there is one, is called once on each thread that had a part, after its last one and before run() returns.
+  // Neither may throw or call run on the same pool.
+  void run(unsigned width, std::size_t parts, void (*body)(void* context, std::size_t part), void* context,
+           void (*finish)(void* context) = nullptr);
 
   template <class Body>
   void run(unsigned width, std::size_t parts, Body&& body) {
     run(
         width, parts, [](void* context, std::size_t part) { (*static_cast<std::remove_reference_t<Body>*>(context))(part); },
         const_cast<void*>(static_cast<const void*>(&body)));
+  }
+  // The body has a finish() of its own.
+  template <class Body>
+  void run_and_finish(unsigned width, std::size_t parts, Body&& body) {
+    using kind = std::remove_reference_t<Body>;
+    run(
+        width, parts, [](void* context, std::size_t part) { (*static_cast<kind*>(context))(part); },
+        const_cast<void*>(static_cast<const void*>(&body)), [](void* context) { static_cast<kind*>(context)->finish(); });
   }
 
  private:

@@ -225,8 +225,9 @@ result<std::unique_ptr<executor>> make_proxy_executor(const proxy_parts& of, con
   }
   auto slots = of.slots->take();
   if (!slots) return slots.error();
-  auto by = std::make_shared<carrier>(core, *of.messages, *of.watch, *of.windows, std::move(slots).value(),
-                                      lane_cut::from_environment(false));
+  auto cut = lane_cut::from_environment(false);
+  cut.doubled_from = 32;  // the network takes the time; a chunk costs the stream little beside it
+  auto by = std::make_shared<carrier>(core, *of.messages, *of.watch, *of.windows, std::move(slots).value(), cut);
   std::unique_ptr<executor> out = std::make_unique<proxy_executor>(of, core, by);
   of.watch->add(core, std::move(by));
   return out;

@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -78,6 +79,40 @@ TEST(WorkerPool, RunsEveryPartOnce) {
         pool.run(width, parts, counts);
         ASSERT_TRUE(counts.all_once()) << helpers << " helpers, width " << width << ", " << parts << " parts";
       }
+    }
+  }
+}
+
+// Once on each thread that had a part, after that thread's last part, and before run() returns.
+TEST(WorkerPool, EachThreadFinishesOnceBehindItsParts) {
+  worker_pool pool({.helpers = 3, .cpus = {}});
+  struct {
+    std::mutex mutex;
+    std::map<std::thread::id, std::pair<unsigned, unsigned>> threads;  // parts, finishes
+    unsigned late = 0;                                                 // parts behind a finish
+    void operator()(std::size_t) {
+      const std::lock_guard lock(mutex);
+      auto& mine = threads[std::this_thread::get_id()];
+      late += mine.second;
+      ++mine.first;
+    }
+    void finish() {
+      const std::lock_guard lock(mutex);
+      ++threads[std::this_thread::get_id()].second;
+    }
+  } body;
+  for (unsigned round = 0; round < 500; ++round) {
+    for (const unsigned width : {1u, 2u, 4u}) {
+      const std::size_t parts = 1 + round % 20;
+      body.threads.clear();
+      pool.run_and_finish(width, parts, body);
+      std::size_t sum = 0;
+      for (const auto& [thread, counts] : body.threads) {
+        ASSERT_EQ(counts.second, 1u) << "after " << counts.first << " parts, width " << width;
+        sum += counts.first;
+      }
+      ASSERT_EQ(sum, parts);
+      ASSERT_EQ(body.late, 0u);
     }
   }
 }

@@ -41,9 +41,9 @@ TEST(lane_cut, what_is_cut_into_how_many) {
   EXPECT_FALSE(cut.is_spread(kMostSpreadBytes + 1));
   EXPECT_EQ(cut.chunk_of(kMostSpreadBytes), kSpreadChunkBytes);
   EXPECT_EQ(cut.chunk_of(kMostSpreadBytes + 1), std::size_t{64} << 10);
-  EXPECT_EQ(cut.chunk_of((2u << 20) - 1), std::size_t{64} << 10);
-  EXPECT_EQ(cut.chunk_of(2u << 20), kLaneChunkBytes);
-  EXPECT_EQ((lane_cut{kLaneChunkBytes, 0}.chunk_of(64u << 20)), kLaneChunkBytes);
+  EXPECT_EQ(cut.chunk_of((512u << 10) - 1), std::size_t{64} << 10);
+  EXPECT_EQ(cut.chunk_of(512u << 10), kLaneChunkBytes);
+  EXPECT_EQ((lane_cut{.chunk_bytes = kLaneChunkBytes, .spread_limit = 0}.chunk_of(64u << 20)), kLaneChunkBytes);
 }
 
 TEST(lane_cut, the_environment_chooses_within_bounds) {
