@@ -120,7 +120,7 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
     }
     auto dma = (*state)->dma();
     if (!dma) return dma.error();
-    auto ticket = (*dma)->submit(std::span(&what, 1), wanted.after, wanted.has_after);
+    auto ticket = (*dma)->submit(std::span(&what, 1), wanted.after, wanted.has_after, wanted.turn);
     if (!ticket) return ticket.error();
     made.queued_.push_back({*dma, *ticket});
     count(method::copy_engine, what.bytes());

@@ -116,7 +116,7 @@ struct copy_engine::state {
 
   failure lost() const;
   result<context_use> enter() const;
-  lane& lock_one(std::unique_lock<std::mutex>& lock, bool has_after);
+  lane& lock_one(std::unique_lock<std::mutex>& lock, bool has_after, unsigned turn);
   bool is_held_up(lane& asked) const noexcept;
   result<context_use> enter_theirs(gpu_context& theirs) const;
   status order_behind(lane& ours, cu::stream_t after) const;
@@ -250,10 +250,10 @@ bool copy_engine::state::is_held_up(lane& asked) const noexcept {
 // A copy behind an application's stream may have long to wait, even for what this thread does next. So others keep off its
 // lane, it keeps off lanes with work of others before it, and lane 0 takes none of its kind: there always is a way past,
 // except in an engine of one lane.
-lane& copy_engine::state::lock_one(std::unique_lock<std::mutex>& lock, bool has_after) {
+lane& copy_engine::state::lock_one(std::unique_lock<std::mutex>& lock, bool has_after, unsigned turn) {
   const unsigned first = has_after && count > 1 ? 1 : 0;
   const unsigned many = count - first;
-  const unsigned own = thread_index() % many;
+  const unsigned own = (thread_index() + turn) % many;
   for (unsigned i = 0; i < many; ++i) {
     lane& candidate = lanes[first + (own + i) % many];
     lock = std::unique_lock(candidate.mutex, std::try_to_lock);
@@ -312,11 +312,12 @@ failure copy_engine::state::give_up(lane& ours, failure why) const {
   return why;
 }
 
-result<copy_engine::ticket> copy_engine::submit(std::span<const transfer> copies, cu::stream_t after, bool has_after) {
+result<copy_engine::ticket> copy_engine::submit(std::span<const transfer> copies, cu::stream_t after, bool has_after,
+                                                unsigned turn) {
   auto& s = *state_;
   if (!s.is_ours()) return forked();
   std::unique_lock<std::mutex> lock;
-  lane& ours = s.lock_one(lock, has_after);
+  lane& ours = s.lock_one(lock, has_after, turn);
   if (has_after) {
     if (!s.context.is_alive()) return s.lost();
     if (auto ordered = s.order_behind(ours, after); !ordered) return ordered.error();
@@ -341,7 +342,7 @@ result<copy_engine::ticket> copy_engine::submit_fill(std::uint64_t dst, unsigned
   auto& s = *state_;
   if (!s.is_ours()) return forked();
   std::unique_lock<std::mutex> lock;
-  lane& ours = s.lock_one(lock, false);
+  lane& ours = s.lock_one(lock, false, 0);
   auto scope = s.enter();
   if (!scope) return scope.error();
   if (bytes != 0) {

@@ -10,7 +10,7 @@ namespace pl::copy {
 namespace {
 
 constexpr std::uintptr_t kLine = 64;
-constexpr std::size_t kSmallestPart = 4096;      // less does not pay for the claim
+constexpr std::size_t kSmallestPart = 8192;  // less does not pay for the claim: 32 KiB by two threads 2.3 us, 40000 B 1.8
 constexpr std::size_t kLargestPart = 64u << 10;  // bounds how long the caller waits for the last helper: some 10 us
 constexpr std::size_t kPartsForEachThread = 4;   // so that a late or slow helper leaves its share to the others
 

@@ -75,6 +75,9 @@ class planner {
     // Workers of the GPU engine for copies that it takes, at least; for who knows that a worker is slower there than the
     // table says: memory of another GPU, opened through CUDA IPC, looks like this one's.
     unsigned least_workers = 0;
+    // Parts of one copy that are begun one by one, to see each arrive, take turns in two or three queues:
+    // copy_engine::submit.
+    unsigned turn = 0;
   };
   result<completion> begin(std::span<const transfer> list, const async_options& wanted);
 

@@ -502,7 +502,9 @@ status client::begin_parts(operation& one, const std::vector<copy::transfer>& pi
   for (auto piece : pieces) {
     for (std::size_t left = piece.row_bytes; left > 0;) {
       piece.row_bytes = std::min(left, checksum_crew::part_bytes(all_left));
-      auto begun = options_.copies->begin({&piece, 1}, {one.order.has, one.order.stream});
+      copy::planner::async_options how{one.order.has, one.order.stream};
+      how.turn = static_cast<unsigned>(one.parts.size() % 2);
+      auto begun = options_.copies->begin({&piece, 1}, how);
       if (!begun) {
         wait_for_copies(one);
         return begun.error();
@@ -515,6 +517,7 @@ status client::begin_parts(operation& one, const std::vector<copy::transfer>& pi
       piece.src += piece.row_bytes;
       left -= piece.row_bytes;
       all_left -= piece.row_bytes;
+      if (one.parts.size() == 1) crew_.call();
     }
   }
   return {};
