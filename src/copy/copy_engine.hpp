@@ -35,7 +35,7 @@ class copy_engine {
   // False in a forked child, where every call answers EACCES: CUDA does not work there and the words are not mapped.
   bool is_of_this_process() const noexcept;
 
-  // Queues the copies in this order on one lane and returns a ticket behind the last one. Host memory should be pinned: CUDA
+  // Queues the copies, which have no order among themselves, on one lane and returns a ticket behind all. Host memory should be pinned: CUDA
   // stages other memory itself, slowly, and returns from to_host only when that is done.
   // With `has_after`, the copies wait for what the stream `after` has queued so far; null then is the default stream of the
   // thread's current context. EBUSY if that stream is being captured into a graph: it has no "so far" then.

@@ -3,9 +3,10 @@
 //
 // What decides between two GPUs from 64 KiB to some MiB is not the link but what a message costs the receiver's CPU (the
 // driver takes 2 us to queue a copy, and 1 us more for the word that tells its end), and the pause between a copy and the
-// next one of its stream (4 us). So copies that can start at the same time are queued as one list with one such word, and
-// lists take turns on several streams. A small message that is alone goes by the copy planner, which has a resident kernel
-// for it: that is quicker to start than a copy engine, and slower with many.
+// next one of its stream (4 us). So copies that can start at the same time are queued as one list by one call, which costs
+// half as much for each of them, with one such word, and lists take turns on several streams. A small message that is alone
+// goes by the copy planner, which has a resident kernel for it: that is quicker to start than a copy engine, and slower with
+// many.
 #include <algorithm>
 
 #include "engine.hpp"
@@ -14,7 +15,7 @@
 namespace pl::link {
 namespace {
 
-constexpr std::size_t kListBytes = 4 << 20;  // a list is worth its end from here on: 10 us of NVLink
+constexpr std::size_t kListBytes = 8 << 20;  // a list is worth its end from here on: 20 us of NVLink
 constexpr std::size_t kListPieces = 16;
 // Up to here the resident kernel's 100 GB/s over NVLink cost less than a copy engine's start.
 constexpr std::size_t kMostAlone = 512 << 10;

@@ -126,22 +126,95 @@ TEST_F(CopyEngine, RowsFurtherApartThanCudasLargestPitchGoOneByOne) {
   munmap(host, kPitch + 4096);
 }
 
-TEST_F(CopyEngine, ListsRunInOrderBehindOneTicket) {
+TEST_F(CopyEngine, OneTicketIsBehindAWholeList) {
   auto engine = open_engine(context_);
   guarded_host host(context_, 3000);
   guarded_device first(3000);
   guarded_device second(3000);
   host.set(test::random_bytes(3000, 1));
+  second.set(test::random_bytes(3000, 2));
+  const auto old = second.get();
   guarded_host result(context_, 3000);
-  const transfer chain[] = {
-      {.way = direction::to_device, .dst = first.at(), .src = host.at(), .row_bytes = 3000},
+  const transfer list[] = {
+      {.way = direction::to_device, .dst = first.at(), .src = host.at(), .row_bytes = 1000},
       {.way = direction::on_device, .dst = first.at() + 8, .src = first.at() + 100, .row_bytes = 0},  // nothing
-      {direction::on_device, second.at(), first.at(), 100, 30, 100, 100},
+      {direction::to_device, first.at() + 1000, host.at() + 1000, 100, 20, 100, 101},
       {.way = direction::to_host, .dst = result.at(), .src = second.at(), .row_bytes = 3000},
   };
-  run(*engine, chain);
-  EXPECT_EQ(result.get(), host.get());
+  run(*engine, list);
+  EXPECT_EQ(result.get(), old);
+  const bytes_t there = first.get(), here = host.get();
+  EXPECT_TRUE(std::equal(there.begin(), there.begin() + 1000, here.begin()));
   run(*engine, kNothing);  // a mark
+}
+
+// Calls of the driver that a table counts; one test at a time.
+struct call_counts {
+  int single = 0, together = 0;
+};
+call_counts g_calls;
+cu::result_t g_answer_to_lists = cu::error_code::success;
+
+cu::driver_table counting(const cu::driver_table& real) {
+  static cu::driver_table below;
+  below = real;
+  g_calls = {};
+  g_answer_to_lists = cu::error_code::success;
+  cu::driver_table out = real;
+  out.cuMemcpyAsync = [](cu::device_ptr dst, cu::device_ptr src, std::size_t bytes, cu::stream_t on) {
+    ++g_calls.single;
+    if (dst < 4096) return cu::result_t{cu::error_code::invalid_value};
+    return below.cuMemcpyAsync(dst, src, bytes, on);
+  };
+  out.cuMemcpyBatchAsync_v2 = [](cu::device_ptr* dsts, cu::device_ptr* srcs, std::size_t* sizes, std::size_t count,
+                                 cu::memcpy_attributes* attributes, std::size_t* first, std::size_t attribute_count,
+                                 cu::stream_t on) {
+    ++g_calls.together;
+    if (g_answer_to_lists != cu::error_code::success) return g_answer_to_lists;
+    return below.cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attributes, first, attribute_count, on);
+  };
+  return out;
+}
+
+TEST_F(CopyEngine, LinearPiecesOfAListAreQueuedByOneCall) {
+  const cu::driver_table table = counting(cuda_);
+  auto engine = open_engine(context_of(0, table));
+  constexpr std::size_t kPieces = 16, kBytes = 100;
+  guarded_host host(context_, kPieces * kBytes);
+  guarded_device device(kPieces * kBytes);
+  std::vector<transfer> list;
+  for (std::size_t i = 0; i < kPieces; ++i)
+    list.push_back({.way = direction::to_device,
+                    .dst = device.at() + (kPieces - 1 - i) * kBytes,
+                    .src = host.at() + i * kBytes,
+                    .row_bytes = i == 3 ? 0 : kBytes});
+  const auto expected = [&](bytes_t before) {
+    const bytes_t here = host.get();
+    for (std::size_t i = 0; i < kPieces; ++i)
+      if (i != 3)
+        std::copy_n(here.begin() + static_cast<long>(i * kBytes), kBytes,
+                    before.begin() + static_cast<long>((kPieces - 1 - i) * kBytes));
+    return before;
+  };
+  for (const bool is_refused : {false, true}) {
+    g_calls = {};
+    g_answer_to_lists = is_refused ? cu::error_code::not_supported : cu::error_code::success;
+    host.set(test::random_bytes(kPieces * kBytes, is_refused));
+    const bytes_t wanted = expected(device.get());
+    run(*engine, list);
+    EXPECT_EQ(device.get(), wanted);
+    EXPECT_EQ(g_calls.together, 1);
+    EXPECT_EQ(g_calls.single, is_refused ? 15 : 0);
+  }
+  g_calls = {};
+  run(*engine, std::span(list).first(1));
+  EXPECT_EQ(g_calls.together, 0) << "one piece needs no list";
+  // Which piece it was is told, and nothing is in flight.
+  g_answer_to_lists = cu::error_code::success;
+  list[5].dst = 64;
+  auto queued = engine->submit(list);
+  ASSERT_FALSE(queued);
+  EXPECT_NE(queued.error().message.find("copy 6 of 16"), std::string::npos) << queued.error().message;
 }
 
 TEST_F(CopyEngine, Fills) {

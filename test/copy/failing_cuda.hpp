@@ -26,6 +26,7 @@ class failing_cuda {
     wrap<&cu::driver_table::cuEventRecord>();
     wrap<&cu::driver_table::cuStreamWaitEvent>();
     wrap<&cu::driver_table::cuMemcpyAsync>();
+    wrap<&cu::driver_table::cuMemcpyBatchAsync_v2>();
     wrap<&cu::driver_table::cuMemcpy2DAsync_v2>();
     wrap<&cu::driver_table::cuMemsetD8Async>();
     wrap<&cu::driver_table::cuStreamWriteValue32_v2>();
