@@ -11,8 +11,8 @@ namespace pl::store_client {
 namespace {
 
 constexpr unsigned kMostThreads = 8;
-constexpr std::uint64_t kLongestPart = 4 << 20, kShortestPart = 256 << 10;
-constexpr std::uint64_t kLooksNs = 200'000;
+constexpr std::uint64_t kLongestCopy = 16 << 20, kShortestCopy = 256 << 10;
+constexpr std::uint64_t kLooksNs = 500'000;    // the longest copy takes 300 us
 constexpr unsigned kPausesBetweenClocks = 32;  // about 1.5 us
 
 }  // namespace
@@ -33,12 +33,19 @@ void checksum_crew::start() {
   for (unsigned i = 0; i < count; ++i) threads_.emplace_back([this] { work(); });
 }
 
-void checksum_crew::call() {
+// Under the lock.
+void checksum_crew::want(std::size_t parts) {
+  const auto count = static_cast<unsigned>(std::min(parts, threads_.size()));
+  wanted_.store(std::max(wanted_.load(std::memory_order_relaxed), count), std::memory_order_relaxed);
+}
+
+void checksum_crew::call(std::size_t parts) {
   {
     const std::lock_guard hold(lock_);
     start();
+    want(parts);
   }
-  if (looking_.load(std::memory_order_relaxed) == 0) wake_another();
+  if (is_another_wanted()) wake_another();
 }
 
 void checksum_crew::give(std::shared_ptr<value_part> part) {
@@ -47,6 +54,7 @@ void checksum_crew::give(std::shared_ptr<value_part> part) {
     start();
     waiting_.push_back(std::move(part));
     given_.store(waiting_.size(), std::memory_order_relaxed);
+    want(waiting_.size());
     // Who looks takes it, or sees it on lying down.
     if (looking_.load(std::memory_order_relaxed) != 0 || called_ != 0) return;
   }
@@ -59,9 +67,9 @@ bool checksum_crew::help() {
   return part != nullptr;
 }
 
-std::uint64_t checksum_crew::part_bytes(std::uint64_t left) noexcept {
-  if (left <= kShortestPart) return left;
-  return std::clamp(left / 4 / kShortestPart * kShortestPart, kShortestPart, kLongestPart);
+std::uint64_t checksum_crew::copy_bytes(std::uint64_t left) noexcept {
+  if (left <= kShortestCopy) return left;
+  return std::clamp(left / 2 / kShortestCopy * kShortestCopy, kShortestCopy, kLongestCopy);
 }
 
 void checksum_crew::sum(value_part& part) {
@@ -76,6 +84,13 @@ std::shared_ptr<value_part> checksum_crew::take() {
   waiting_.pop_front();
   given_.store(waiting_.size(), std::memory_order_relaxed);
   return part;
+}
+
+bool checksum_crew::is_another_wanted() {
+  const unsigned wanted = wanted_.load(std::memory_order_relaxed);
+  if (wanted == 0) return false;
+  const std::lock_guard hold(lock_);
+  return threads_.size() - asleep_ + called_ < wanted;
 }
 
 void checksum_crew::wake_another() {
@@ -102,13 +117,14 @@ std::shared_ptr<value_part> checksum_crew::look_for_one() {
 
 void checksum_crew::work() {
   for (;;) {
+    if (is_another_wanted()) wake_another();
     if (const auto part = look_for_one(); part != nullptr) {
-      if (looking_.load(std::memory_order_relaxed) == 0) wake_another();
       sum(*part);
       continue;
     }
     std::unique_lock hold(lock_);
     ++asleep_;
+    wanted_.store(0, std::memory_order_relaxed);
     // What came since the last look is not slept over.
     changed_.wait(hold, [&] { return closing_ || called_ != 0 || !waiting_.empty(); });
     --asleep_;

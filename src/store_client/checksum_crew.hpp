@@ -17,20 +17,20 @@
 
 namespace pl::store_client {
 
-// A piece of a value on its way into the arena. `given` belongs to the thread that drives the connection; `crc` is valid
-// once `summed` is true (acquire).
+// A piece of a value on its way into the arena. Several come by one copy. `given` belongs to the thread that drives the
+// connection; `crc` is valid once `summed` is true (acquire).
 struct value_part {
   const std::byte* at = nullptr;
   std::size_t bytes = 0;
-  copy::completion copied;
+  std::shared_ptr<copy::completion> copied;
   bool given = false;
   std::uint32_t crc = 0;
   std::atomic<bool> summed{false};
 };
 
 // Thread-safe. Threads are made at the first use. To wake one that sleeps takes some 50 us of the waker's in a virtual
-// machine, as long as 2 MiB take to arrive. So whoever gives parts wakes the first alone, before the first part is there;
-// each that has one wakes the next; and one that has had one looks for another, for kLooksUs, before it sleeps.
+// machine, as long as 2 MiB take to arrive. So whoever gives parts wakes one alone, before the first part is there; each
+// that gets up wakes the next; and all look for parts for a while before they sleep again.
 class checksum_crew {
  public:
   checksum_crew() = default;
@@ -38,28 +38,34 @@ class checksum_crew {
   ~checksum_crew();
   checksum_crew(const checksum_crew&) = delete;
   checksum_crew& operator=(const checksum_crew&) = delete;
-  // Parts will be given soon.
-  void call();
+  // So many parts will be given, the first of them soon.
+  void call(std::size_t parts);
   void give(std::shared_ptr<value_part> part);
   // Sums one part that no thread has begun with, here. False: there is none.
   bool help();
 
-  // How long the next part of a value should be of which so many bytes are left. Long ones cost few calls; the last ones are
-  // short, because the time from the last byte's arrival to the checksum is that of summing the last part.
-  static std::uint64_t part_bytes(std::uint64_t left) noexcept;
+  // How much the next copy of a value should bring of which so many bytes are left. Long ones cost little: between two
+  // copies the link rests for 4 to 10 us. The last ones are short, because the checksum is ready when what they brought is
+  // summed, and get shorter no faster than the crew sums.
+  static std::uint64_t copy_bytes(std::uint64_t left) noexcept;
+  // What is summed in one go, so that all can take part in what one copy has brought.
+  static constexpr std::uint64_t kPartBytes = 1 << 20;
 
  private:
   static void sum(value_part& part);
   void start();
+  void want(std::size_t parts);
   void work();
   std::shared_ptr<value_part> take();
   std::shared_ptr<value_part> look_for_one();
+  bool is_another_wanted();
   void wake_another();
   std::mutex lock_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<value_part>> waiting_;
   std::atomic<std::size_t> given_{0};  // waiting_.size(), to be looked at without the lock
   std::atomic<unsigned> looking_{0};   // awake, without a part
+  std::atomic<unsigned> wanted_{0};    // so many should be awake; changed under lock_
   unsigned asleep_ = 0;                // guarded by lock_, as the two below
   unsigned called_ = 0;                // of the sleeping, told to get up
   std::vector<std::thread> threads_;

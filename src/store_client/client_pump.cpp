@@ -499,34 +499,37 @@ status client::begin_copy(operation& one) {
 status client::begin_parts(operation& one, const std::vector<copy::transfer>& pieces) {
   one.sum = 0;
   std::uint64_t all_left = one.got.moved_bytes;
+  copy::planner::async_options how{one.order.has, one.order.stream};
   for (auto piece : pieces) {
     for (std::size_t left = piece.row_bytes; left > 0;) {
-      piece.row_bytes = std::min(left, checksum_crew::part_bytes(all_left));
-      copy::planner::async_options how{one.order.has, one.order.stream};
-      how.turn = static_cast<unsigned>(one.parts.size() % 2);
+      piece.row_bytes = std::min(left, checksum_crew::copy_bytes(all_left));
+      how.turn = 1 - how.turn;
       auto begun = options_.copies->begin({&piece, 1}, how);
       if (!begun) {
         wait_for_copies(one);
         return begun.error();
       }
-      const auto& part = one.parts.emplace_back(std::make_shared<value_part>());
-      part->at = static_cast<const std::byte*>(copy::host_pointer(piece.dst));
-      part->bytes = piece.row_bytes;
-      part->copied = *std::move(begun);
+      const auto copied = std::make_shared<copy::completion>(*std::move(begun));
+      for (std::size_t at = 0; at < piece.row_bytes; at += checksum_crew::kPartBytes) {
+        const auto& part = one.parts.emplace_back(std::make_shared<value_part>());
+        part->at = static_cast<const std::byte*>(copy::host_pointer(piece.dst + at));
+        part->bytes = std::min<std::size_t>(checksum_crew::kPartBytes, piece.row_bytes - at);
+        part->copied = copied;
+      }
       piece.dst += piece.row_bytes;
       piece.src += piece.row_bytes;
       left -= piece.row_bytes;
       all_left -= piece.row_bytes;
-      if (one.parts.size() == 1) crew_.call();
     }
   }
+  crew_.call(one.parts.size());
   return {};
 }
 
 // After a failure, and before memory changes hands: nothing of this operation touches memory any more.
 void client::wait_for_copies(operation& one) {
   (void)one.copies.wait().ok();
-  for (const auto& part : one.parts) (void)part->copied.wait().ok();
+  for (const auto& part : one.parts) (void)part->copied->wait().ok();
   while (std::any_of(one.parts.begin(), one.parts.end(),
                      [](const auto& part) { return part->given && !part->summed.load(std::memory_order_acquire); }))
     std::this_thread::yield();
@@ -537,7 +540,7 @@ result<bool> client::copy_ended(operation& one) {
   if (one.parts.empty()) return one.copies.test();
   for (const auto& part : one.parts) {
     if (!part->given) {
-      const auto there = part->copied.test();
+      const auto there = part->copied->test();
       if (!there) {
         const failure why = there.error();
         wait_for_copies(one);

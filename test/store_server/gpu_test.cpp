@@ -110,7 +110,7 @@ TEST(checksum_parts, EndWithShortOnes) {
   for (const std::uint64_t bytes : {1ull, 262'144ull, 262'145ull, (5ull << 20) + 3, 128ull << 20, (1ull << 30) + 1}) {
     std::uint64_t left = bytes, parts = 0, last = 0, before = ~0ull;
     for (; left > 0; left -= last, ++parts) {
-      last = store_client::checksum_crew::part_bytes(left);
+      last = store_client::checksum_crew::copy_bytes(left);
       ASSERT_TRUE(last > 0 && last <= left && last <= before) << left;
       before = last;
     }
