@@ -23,13 +23,19 @@ constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
   return product;
 }
 
+// x^(8 * 2^i) modulo the polynomial.
+constexpr std::array<std::uint32_t, 64> kSquares = [] {
+  std::array<std::uint32_t, 64> out{};
+  std::uint32_t square = 1u << 23;  // x^8
+  for (auto& one : out) one = square, square = multiply(square, square);
+  return out;
+}();
+
 // x^(8 bytes) modulo the polynomial: multiplying by it appends that many zero bytes.
 constexpr std::uint32_t zeros_operator(std::uint64_t bytes) {
-  std::uint32_t power = 1u << 31, square = 1u << 23;  // x^0, x^8
-  for (; bytes != 0; bytes >>= 1) {
-    if (bytes & 1) power = multiply(power, square);
-    square = multiply(square, square);
-  }
+  std::uint32_t power = 1u << 31;  // x^0
+  for (unsigned bit = 0; bytes != 0; bytes >>= 1, ++bit)
+    if (bytes & 1) power = multiply(power, kSquares[bit]);
   return power;
 }
 

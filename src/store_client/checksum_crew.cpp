@@ -48,11 +48,11 @@ void checksum_crew::call(std::size_t parts) {
   if (is_another_wanted()) wake_another();
 }
 
-void checksum_crew::give(std::shared_ptr<value_part> part) {
+void checksum_crew::give(std::span<const std::shared_ptr<value_part>> parts) {
   {
     const std::lock_guard hold(lock_);
     start();
-    waiting_.push_back(std::move(part));
+    waiting_.insert(waiting_.end(), parts.begin(), parts.end());
     given_.store(waiting_.size(), std::memory_order_relaxed);
     want(waiting_.size());
     // Who looks takes it, or sees it on lying down.

@@ -10,6 +10,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -40,7 +41,8 @@ class checksum_crew {
   checksum_crew& operator=(const checksum_crew&) = delete;
   // So many parts will be given, the first of them soon.
   void call(std::size_t parts);
-  void give(std::shared_ptr<value_part> part);
+  // What has arrived.
+  void give(std::span<const std::shared_ptr<value_part>> parts);
   // Sums one part that no thread has begun with, here. False: there is none.
   bool help();
 

@@ -538,18 +538,24 @@ void client::wait_for_copies(operation& one) {
 
 result<bool> client::copy_ended(operation& one) {
   if (one.parts.empty()) return one.copies.test();
+  // Copies arrive in order, nearly; all parts of one at once.
+  std::vector<std::shared_ptr<value_part>> here;
   for (const auto& part : one.parts) {
-    if (!part->given) {
+    if (part->given) continue;
+    if (here.empty() || here.back()->copied != part->copied) {
       const auto there = part->copied->test();
       if (!there) {
         const failure why = there.error();
         wait_for_copies(one);
         return why;
       }
-      if (!*there) break;  // they arrive in order, nearly
-      part->given = true;
-      crew_.give(part);
+      if (!*there) break;
     }
+    here.push_back(part);
+  }
+  if (!here.empty()) {
+    for (const auto& part : here) part->given = true;
+    crew_.give(here);
   }
   // Joined while later ones are on their way: at the end only the last ones' sums are missing.
   for (; !one.parts.empty() && one.parts.front()->summed.load(std::memory_order_acquire); one.parts.pop_front())

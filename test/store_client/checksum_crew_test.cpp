@@ -47,7 +47,7 @@ TEST(checksum_crew, sums_what_it_is_given_at_any_time) {
     parts given;
     for (unsigned i = 0; i < 1 + round % 9; ++i) {
       given.push_back(part_of(bytes, i * 4096, 4096 + i));
-      crew.give(given.back());
+      crew.give({&given.back(), 1});
     }
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (!all_summed(given) && std::chrono::steady_clock::now() < end) std::this_thread::yield();
@@ -67,7 +67,7 @@ TEST(checksum_crew, ends_with_every_part_summed) {
       if (round % 2 == 0) crew.call(9);
       for (unsigned i = 0; i < 16; ++i) {
         given.push_back(part_of(bytes, i << 16, 1 << 16));
-        crew.give(given.back());
+        crew.give({&given.back(), 1});
       }
       if (round % 3 == 0) crew.help();
     }
