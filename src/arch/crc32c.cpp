@@ -49,7 +49,6 @@ constexpr std::array<std::uint32_t, 256> kByteTable = [] {
   return table;
 }();
 
-#if defined(__x86_64__)
 using shift_table = std::array<std::array<std::uint32_t, 256>, 4>;
 
 constexpr shift_table make_shift(std::uint64_t bytes) {
@@ -60,13 +59,17 @@ constexpr shift_table make_shift(std::uint64_t bytes) {
   return table;
 }
 
-// Three streams hide the instruction's latency of three cycles. Long blocks for long data, short ones for the rest.
-constexpr std::size_t kLongBlock = 4096, kShortBlock = 256;
-constexpr shift_table kLongShift = make_shift(kLongBlock), kShortShift = make_shift(kShortBlock);
+constexpr shift_table kPageShift = make_shift(kCrcPageBytes);
 
 std::uint32_t shift(const shift_table& table, std::uint32_t crc) {
   return table[0][crc & 0xff] ^ table[1][(crc >> 8) & 0xff] ^ table[2][(crc >> 16) & 0xff] ^ table[3][crc >> 24];
 }
+
+#if defined(__x86_64__)
+// Three streams hide the instruction's latency of three cycles. Long blocks for long data, short ones for the rest.
+constexpr std::size_t kLongBlock = 4096, kShortBlock = 256;
+static_assert(kLongBlock == kCrcPageBytes);
+constexpr shift_table kShortShift = make_shift(kShortBlock);
 
 std::uint64_t word_at(const unsigned char* at) {
   std::uint64_t word;
@@ -93,7 +96,7 @@ __attribute__((target("sse4.2"))) std::uint32_t three_streams(const unsigned cha
 __attribute__((target("sse4.2"))) std::uint32_t by_instruction(const unsigned char* at, std::size_t bytes,
                                                                std::uint32_t crc) {
   crc = ~crc;
-  crc = three_streams<kLongBlock>(at, bytes, crc, kLongShift);
+  crc = three_streams<kLongBlock>(at, bytes, crc, kPageShift);
   crc = three_streams<kShortBlock>(at, bytes, crc, kShortShift);
   std::uint64_t wide = crc;
   for (; bytes >= 8; bytes -= 8, at += 8) wide = _mm_crc32_u64(wide, word_at(at));
@@ -184,6 +187,13 @@ std::uint32_t crc32c(const void* data, std::size_t bytes, std::uint32_t before) 
   }
 #endif
   return crc32c_streams(data, bytes, before);
+}
+
+std::uint32_t crc32c_join_pages(std::span<const std::uint32_t> pages, std::size_t last_bytes) noexcept {
+  if (pages.empty()) return 0;
+  std::uint32_t crc = ~0u;
+  for (const std::uint32_t page : pages.first(pages.size() - 1)) crc = shift(kPageShift, crc) ^ page;
+  return ~(multiply(crc, zeros_operator(last_bytes)) ^ pages.back());
 }
 
 std::uint32_t crc32c_combine(std::uint32_t first, std::uint32_t second, std::uint64_t second_bytes) noexcept {

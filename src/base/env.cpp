@@ -38,6 +38,9 @@ constexpr std::array kVariables = {
     env_variable{
         "PEERLANE_STORE_UCX", env_type::choice, "", "auto", "auto|off|on",
         "values between a store and its clients by UCX: auto where RDMA joins them; on: also over what else UCX finds"},
+    env_variable{
+        "PEERLANE_STORE_GPU_CHECKSUM", env_type::choice, "", "auto", "auto|off|on",
+        "the checksum of large puts from GPU memory by the GPU itself; auto: not on the simulated one; off: by CPU threads"},
     env_variable{"PEERLANE_MPI_POOL", env_type::size_bytes, "bytes", "256M", "",
                  "MPI shim: pinned host memory that it keeps between messages"},
     env_variable{"PEERLANE_NCCL_LIBRARY", env_type::text, "", "", "",

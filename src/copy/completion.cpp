@@ -84,6 +84,16 @@ void planner::enqueue(std::function<void(const status&)> run, copy_engine* dma, 
   shared_->queue_changed.notify_one();
 }
 
+result<gpu_checksum::job> planner::begin_checksum(const cu::pointer_info& device, std::uint64_t src, std::size_t bytes,
+                                                  const async_options& wanted) {
+  if (!is_mine()) return failure{EACCES, "a planner of the parent process: open one in this process"};
+  auto state = state_of(device);
+  if (!state) return state.error();
+  auto by = (*state)->checksum();
+  if (!by) return by.error();
+  return (*by)->begin(src, bytes, wanted.after, wanted.has_after);
+}
+
 result<completion> planner::begin(std::span<const transfer> list, const async_options& wanted) {
   // All are looked at before one is queued: a copy that is refused would have to wait for the others, and those for a stream
   // that may be waiting for the caller.

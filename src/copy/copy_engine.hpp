@@ -35,13 +35,13 @@ class copy_engine {
   // False in a forked child, where every call answers EACCES: CUDA does not work there and the words are not mapped.
   bool is_of_this_process() const noexcept;
 
-  // Queues the copies, which have no order among themselves, on one lane and returns a ticket behind all. Host memory should be pinned: CUDA
-  // stages other memory itself, slowly, and returns from to_host only when that is done.
-  // With `has_after`, the copies wait for what the stream `after` has queued so far; null then is the default stream of the
-  // thread's current context. EBUSY if that stream is being captured into a graph: it has no "so far" then.
-  // On failure nothing more is queued, and what was queued before the failing copy has ended.
-  // `turn`: calls of one thread with different turns go to different lanes, if there are so many. Behind its copies a lane
-  // tells of their end, and another's copies fill that gap of 6 to 10 us (H200).
+  // Queues the copies, which have no order among themselves, on one lane and returns a ticket behind all. Host memory should
+  // be pinned: CUDA stages other memory itself, slowly, and returns from to_host only when that is done. With `has_after`,
+  // the copies wait for what the stream `after` has queued so far; null then is the default stream of the thread's current
+  // context. EBUSY if that stream is being captured into a graph: it has no "so far" then. On failure nothing more is
+  // queued, and what was queued before the failing copy has ended. `turn`: calls of one thread with different turns go to
+  // different lanes, if there are so many. Behind its copies a lane tells of their end, and another's copies fill that gap
+  // of 6 to 10 us (H200).
   result<ticket> submit(std::span<const transfer> copies, cu::stream_t after = nullptr, bool has_after = false,
                         unsigned turn = 0);
   result<ticket> submit(const transfer& copy) { return submit(std::span(&copy, 1)); }

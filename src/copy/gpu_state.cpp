@@ -60,6 +60,17 @@ result<staging_area*> gpu_state::staging() {
   return staging_.get();
 }
 
+result<gpu_checksum*> gpu_state::checksum() {
+  const std::lock_guard lock(mutex_);
+  if (checksum_refusal_) return *checksum_refusal_;
+  if (checksum_ == nullptr) {
+    auto made = gpu_checksum::open(context);
+    if (!made) return *(checksum_refusal_ = made.error());
+    checksum_ = *std::move(made);
+  }
+  return checksum_.get();
+}
+
 void gpu_state::refuse_engine_locked(const failure& why) {
   if (!engine_refusal_) PL_LOG(info, "copies go without the GPU engine: %s", why.message.c_str());
   engine_refusal_ = why;

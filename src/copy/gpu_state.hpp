@@ -11,6 +11,7 @@
 #include "bounce.hpp"
 #include "clock.hpp"
 #include "copy_engine.hpp"
+#include "gpu_checksum.hpp"
 #include "gpu_engine.hpp"
 #include "worker_pool.hpp"
 
@@ -60,6 +61,7 @@ struct gpu_state {
   result<copy_engine*> dma();
   result<bounce_ring*> ring();
   result<staging_area*> staging();
+  result<gpu_checksum*> checksum();  // a refusal is remembered
   // Opens it (some 5 ms). A refusal is remembered: for good if it lies in the set-up, for kEngineRetryMs if it may pass.
   result<gpu_engine*> engine(backend& maps, const gpu_engine::options& wanted);
   gpu_engine* open_engine() const noexcept { return engine_open_.load(std::memory_order_acquire); }
@@ -80,6 +82,8 @@ struct gpu_state {
   std::unique_ptr<copy_engine> dma_;
   std::unique_ptr<bounce_ring> ring_;
   std::unique_ptr<staging_area> staging_;
+  std::unique_ptr<gpu_checksum> checksum_;
+  std::optional<failure> checksum_refusal_;
   std::unique_ptr<gpu_engine> engine_;
   std::optional<failure> engine_refusal_;
   std::atomic<std::uint64_t> engine_refused_until_ns_{0};

@@ -19,6 +19,7 @@
 
 #include "copy_engine.hpp"
 #include "cost_table.hpp"
+#include "gpu_checksum.hpp"
 #include "gpu_engine.hpp"
 #include "host_memory.hpp"
 #include "mapping_cache.hpp"
@@ -80,6 +81,11 @@ class planner {
     unsigned turn = 0;
   };
   result<completion> begin(std::span<const transfer> list, const async_options& wanted);
+
+  // The CRC-32C of device memory, computed by the GPU while the memory is copied; gpu_checksum says what may be expected.
+  // `device` is what the driver said of it. Of `wanted` the order counts.
+  result<gpu_checksum::job> begin_checksum(const cu::pointer_info& device, std::uint64_t src, std::size_t bytes,
+                                           const async_options& wanted);
 
   // ---- Registered memory
   // Keeps [pointer, pointer + bytes) mapped, and copies inside it no longer ask the driver what lies there, which is half of

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <random>
 
+#include "env.hpp"
 #include "text.hpp"
 
 namespace pl::store_client {
@@ -36,7 +37,12 @@ std::uint64_t random_number() {
 }  // namespace
 
 client::client(const client_options& options)
-    : options_(options), wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), client_id_(random_number() | 1), in_(256 << 10) {}
+    : options_(options), wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), client_id_(random_number() | 1), in_(256 << 10) {
+  // A simulated GPU reads no faster than the CPU it runs on.
+  const auto& asked = env_read("PEERLANE_STORE_GPU_CHECKSUM").text;
+  const bool is_wanted = asked == "on" || (asked != "off" && options_.cuda != nullptr && !options_.cuda->is_simulated);
+  sums_on_gpu_ = options_.copies != nullptr && options_.gpu_checksum.value_or(is_wanted);
+}
 
 result<std::unique_ptr<client>> client::open(const client_options& options) {
   std::unique_ptr<client> made(new client(options));

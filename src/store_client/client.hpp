@@ -27,8 +27,9 @@ struct client_options {
   bool use_shm = true;
   store_wire::path require = store_wire::path::none;  // an operation that would go another way fails with ENOTSUP
   bool reconnect = true;
-  std::optional<lane_mode> ucx;  // unset: PEERLANE_STORE_UCX
-  unsigned spin_us = 20;         // how long a waiter looks before it sleeps
+  std::optional<lane_mode> ucx;      // unset: PEERLANE_STORE_UCX
+  std::optional<bool> gpu_checksum;  // of large puts from GPU memory; unset: PEERLANE_STORE_GPU_CHECKSUM
+  unsigned spin_us = 20;             // how long a waiter looks before it sleeps
 };
 
 struct put_request {
@@ -137,6 +138,8 @@ class client {
   result<std::vector<copy::transfer>> pieces_of(operation& one);
   status begin_copy(operation& one);
   status begin_parts(operation& one, const std::vector<copy::transfer>& pieces);
+  static void add_parts(operation& one, const copy::transfer& piece, const std::shared_ptr<copy::completion>& copied);
+  result<bool> gpu_sum_ended(operation& one);
   result<bool> copy_ended(operation& one);
   static void wait_for_copies(operation& one);
   bool run_copies(lock_t& hold);
@@ -195,6 +198,7 @@ class client {
 
   std::unique_ptr<byte_channel> wire_;
   std::unique_ptr<arena_map> arena_;
+  bool sums_on_gpu_ = false;
   checksum_crew crew_;
   store_wire::hello server_;
   std::string why_no_shm_;

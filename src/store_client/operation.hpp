@@ -79,6 +79,8 @@ class operation {
   std::vector<store_wire::extent> extents;
   copy::completion copies;                        // get
   std::deque<std::shared_ptr<value_part>> parts;  // put: copied one by one, summed as they arrive; gone once in `sum`
+  copy::gpu_checksum::job gpu_sum;                // put: then there are no parts, unless it is given up
+  clock::time_point gpu_sum_until;                // when it is; set once the copies have ended
   std::optional<std::uint32_t> sum;               // put: of what was copied into the arena
   std::vector<std::byte> staging;  // one frame of device memory over a socket, or the rest of one after the end
   int attempts = 0;
@@ -87,6 +89,7 @@ class operation {
   // ---- what became of it; valid once done
   reply got;
   bool done() const noexcept { return at == stage::done; }
+  bool is_patch() const noexcept { return (head.flags & store_wire::flag::patch) != 0; }
 };
 using operation_ptr = std::shared_ptr<operation>;
 

@@ -52,5 +52,21 @@ TEST(crc32c, ContinuesAndCombines) {
   }
 }
 
+// Pages are summed from 0 and without complement: what crc32c gives, less what the start and the end do to it.
+TEST(crc32c, JoinsPages) {
+  for (const std::size_t bytes : {1u, 4095u, 4096u, 4097u, 8192u, 100'000u}) {
+    std::vector<unsigned char> data(bytes);
+    for (std::size_t i = 0; i < bytes; ++i) data[i] = static_cast<unsigned char>(i * 37 + i / 251);
+    std::vector<std::uint32_t> pages;
+    std::size_t last = 0;
+    for (std::size_t at = 0; at < bytes; at += last) {
+      last = std::min(kCrcPageBytes, bytes - at);
+      pages.push_back(~crc32c(data.data() + at, last, ~0u));
+    }
+    EXPECT_EQ(crc32c_join_pages(pages, last), crc32c(data.data(), bytes)) << bytes;
+  }
+  EXPECT_EQ(crc32c_join_pages({}, 0), 0u);
+}
+
 }  // namespace
 }  // namespace pl::arch
