@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 #include "env.hpp"
+#include "lanes.hpp"
 #include "text.hpp"
 
 namespace pl::link {
@@ -186,27 +186,9 @@ ucs_status_t fabric::connect(peer& to) {
   const auto rc = ucx_->ucp_ep_create(worker_, &params, &to.endpoint);
   if (rc != UCS_OK) return rc;
   keep_connections(to.rank);
-  to.has_rdma_lane = looks_for_rdma_lane(to.endpoint);
+  to.has_rdma_lane =
+      ucx::has_rdma_lane(ucx::lanes_in(ucx::printed([&](std::FILE* into) { ucx_->ucp_ep_print_info(to.endpoint, into); })));
   return rc;
-}
-
-// UCX 1.13 tells its lanes in words only: "lane[0]: 2:rc_verbs/rxe0:1.0 md[1] -> ... rma_bw#0 am". TCP has such lanes too,
-// which are no RDMA. An endpoint keeps the lanes that it was made with.
-bool fabric::looks_for_rdma_lane(ucp_ep_h endpoint) const {
-  char* text = nullptr;
-  std::size_t bytes = 0;
-  FILE* const out = open_memstream(&text, &bytes);
-  if (out == nullptr) return false;
-  ucx_->ucp_ep_print_info(endpoint, out);
-  std::fclose(out);
-  const std::string whole(text, bytes);
-  std::free(text);
-  for (std::size_t at = whole.find("lane["); at != std::string::npos; at = whole.find("lane[", at + 1)) {
-    const std::string line = whole.substr(at, whole.find('\n', at) - at);
-    const bool is_rdma = line.find(":rc_") != std::string::npos || line.find(":dc_") != std::string::npos;
-    if (is_rdma && line.find("rma_bw") != std::string::npos) return true;
-  }
-  return false;
 }
 
 bool fabric::has_rdma_lane(int rank) {

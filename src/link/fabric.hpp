@@ -149,7 +149,6 @@ class fabric {
   status start(const options& wanted);
   status configure(ucp_config_t* config, const options& wanted) const;
   ucs_status_t connect(peer& to);
-  bool looks_for_rdma_lane(ucp_ep_h endpoint) const;
   void let_go(void* descriptor) noexcept;
   static void on_sent(void* request, ucs_status_t code, void* user);
   static void on_bulk_sent(void* request, ucs_status_t code, void* user);
