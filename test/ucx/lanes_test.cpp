@@ -7,9 +7,10 @@ namespace pl::ucx {
 namespace {
 
 // The form of UCX 1.13's ucp_ep_print_info.
-std::string endpoint(const std::string& lanes) {
-  return "#\n# UCP endpoint \n#\n#               peer: <no debug data>\n" + lanes +
-         "#\n#                tag_send: 0..<egr/short>..8185..<rndv>..(inf)\n#                  rma_bw: mds [0] \n";
+std::string endpoint(std::initializer_list<const char*> lanes) {
+  std::string out = "#\n# UCP endpoint \n#\n#               peer: <no debug data>\n";
+  for (const char* const each : lanes) out += each;
+  return out += "#\n#                tag_send: 0..<egr/short>..8185..<rndv>..(inf)\n#                  rma_bw: mds [0] \n";
 }
 constexpr const char* kTcp =
     "#                 lane[0]:  0:tcp/eth0.0 md[0]              -> md[0]/tcp/sysdev[255] rma_bw#0 am am_bw#0\n"
@@ -26,20 +27,21 @@ std::vector<std::string> names(const std::vector<lane>& of) {
 }
 
 TEST(lanes, are_read_with_their_use) {
-  const auto tcp = lanes_in(endpoint(kTcp));
+  const auto tcp = lanes_in(endpoint({kTcp}));
   EXPECT_EQ(names(tcp), (std::vector<std::string>{"tcp/eth0", "tcp/eth0.100"}));
   EXPECT_TRUE(tcp[0].is_for_bulk && tcp[1].is_for_bulk);
   EXPECT_FALSE(has_rdma_lane(tcp));
 
-  const auto rdma = lanes_in(endpoint(std::string(kRdma) + kAuxiliary + kTcp));
+  const auto rdma = lanes_in(endpoint({kRdma, kAuxiliary, kTcp}));
   EXPECT_EQ(names_of(rdma), "rc_verbs/rxe0:1,ud_verbs/rxe0:1,tcp/eth0,tcp/eth0.100");
   EXPECT_TRUE(has_rdma_lane(rdma));
 }
 
 TEST(lanes, are_rdma_where_bulk_data_takes_them) {
-  const std::string no_bulk = "#                 lane[0]:  2:rc_mlx5/mlx5_0:1.0 md[1]   -> md[1]/ib/sysdev[0] am am_bw#0\n";
-  EXPECT_EQ(names_of(lanes_in(no_bulk)), "rc_mlx5/mlx5_0:1");
-  EXPECT_FALSE(has_rdma_lane(lanes_in(no_bulk + kTcp)));  // another lane's use is not its own
+  constexpr const char* kNoBulk =
+      "#                 lane[0]:  2:rc_mlx5/mlx5_0:1.0 md[1]   -> md[1]/ib/sysdev[0] am am_bw#0\n";
+  EXPECT_EQ(names_of(lanes_in(kNoBulk)), "rc_mlx5/mlx5_0:1");
+  EXPECT_FALSE(has_rdma_lane(lanes_in(endpoint({kNoBulk, kTcp}))));  // another lane's use is not its own
   EXPECT_FALSE(has_rdma_lane(lanes_in(kAuxiliary)));
   EXPECT_TRUE(has_rdma_lane({{"dc_mlx5/mlx5_0:1", true}}));
   EXPECT_FALSE(has_rdma_lane({}));
@@ -52,7 +54,7 @@ TEST(lanes, have_each_name_once) {
 
 // Whatever is cut off: no lane is made up, and nothing beyond the text is read.
 TEST(lanes, of_a_text_that_breaks_off) {
-  const std::string whole = endpoint(kRdma);
+  const std::string whole = endpoint({kRdma});
   for (std::size_t bytes = 0; bytes <= whole.size(); ++bytes) {
     const auto found = lanes_in(std::string_view(whole).substr(0, bytes));
     EXPECT_TRUE(found.empty() || names_of(found) == "rc_verbs/rxe0:1") << bytes;
