@@ -17,9 +17,9 @@ namespace pl::link {
 struct crossovers {
   static constexpr std::size_t kMostEager = 32 << 10;  // generic datatypes always travel in fragments, which UCX reassembles
   std::size_t eager_host = 8 << 10;
-  std::size_t eager_host_network = 8 << 10;  // the same to another host
-  std::size_t eager_host_rdma = 16 << 10;    // ... to which UCX has RDMA: three packets of it cost less than its rendezvous
-  std::size_t eager_device = 4 << 10;        // sent from device memory, also the limit of reads for it
+  std::size_t eager_host_network = kMostEager;  // the same to another host: over TCP no copy costs as much as a handshake
+  std::size_t eager_host_rdma = 16 << 10;  // ... to which UCX has RDMA: three packets of it cost less than its rendezvous
+  std::size_t eager_device = 4 << 10;      // sent from device memory, also the limit of reads for it
   std::size_t eager_device_network = 8 << 10;
   std::size_t eager_shared_gpu = 16 << 10;   // the same while another process of the node uses the GPU: CPU loads only
   std::size_t ipc_from = 4 << 10;            // to device memory

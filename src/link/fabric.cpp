@@ -3,16 +3,19 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 #include "env.hpp"
+#include "lanes.hpp"
 #include "text.hpp"
 
 namespace pl::link {
 namespace {
 
 constexpr unsigned kPacketId = 0, kPlainId = 1, kAnnouncementId = 2;
+// Over TCP UCX writes what lies in pieces to the socket piece by piece, whatever its size, which takes longer than to copy
+// so much and write it at once.
+constexpr std::size_t kPackedBelow = 4096;
 
 // Whatever a transport calls it, what cannot be sent has lost its peer; only memory is our own trouble.
 int sending_code(ucs_status_t code) {
@@ -52,6 +55,12 @@ std::size_t pack(packet& from, std::size_t offset, void* to, std::size_t most) {
   return packed;
 }
 
+std::uint64_t part_bytes(std::uint64_t message, std::uint64_t most) noexcept {
+  constexpr std::uint64_t kPage = 4096, kLeast = 64 << 10;
+  if (most == 0) return message;
+  return std::clamp(((message + 1) / 2 + kPage - 1) / kPage * kPage, std::min(kLeast, most), most);
+}
+
 fabric::fabric(const ucx_table& ucx, int ranks, listener& to)
     : ucx_(&ucx), to_(&to), peers_(static_cast<std::size_t>(ranks)) {
   for (std::size_t i = 0; i < peers_.size(); ++i) {
@@ -70,7 +79,7 @@ result<std::unique_ptr<fabric>> fabric::open(const options& wanted, int ranks, l
 
 std::string fabric::version() const { return format("UCX %u.%u.%u", ucx_->major, ucx_->minor, ucx_->release); }
 
-status fabric::configure(ucp_config_t* config, const options& wanted) const {
+status fabric::configure(ucp_config_t* config, const options& wanted) {
   const auto set = [&](const char* name, const std::string& value) {
     return ucx_->ucp_config_modify(config, name, value.c_str()) == UCS_OK;
   };
@@ -88,7 +97,7 @@ status fabric::configure(ucp_config_t* config, const options& wanted) const {
   // sender may send.
   const bool is_one_rail = wanted.stripe_threshold == 0 && wanted.rails.find(',') == std::string::npos;
   if (!wanted.has_rdma && is_one_rail && !env_read("UCX_RNDV_THRESH").is_set) set("RNDV_THRESH", "inf");
-  ucx::tune_for_tcp(*ucx_, config, wanted.has_rdma);
+  most_of_part_ = ucx::tune_for_tcp(*ucx_, config, wanted.has_rdma, ucx::tcp_sends::in_parts);
   if (wanted.stripe_threshold != 0) set("MIN_RNDV_CHUNK_SIZE", format("%zu", wanted.stripe_threshold));
   if (wanted.keepalive_ms != 0) set("KEEPALIVE_INTERVAL", format("%ldms", wanted.keepalive_ms));
   return {};
@@ -186,27 +195,9 @@ ucs_status_t fabric::connect(peer& to) {
   const auto rc = ucx_->ucp_ep_create(worker_, &params, &to.endpoint);
   if (rc != UCS_OK) return rc;
   keep_connections(to.rank);
-  to.has_rdma_lane = looks_for_rdma_lane(to.endpoint);
+  to.has_rdma_lane =
+      ucx::has_rdma_lane(ucx::lanes_in(ucx::printed([&](std::FILE* into) { ucx_->ucp_ep_print_info(to.endpoint, into); })));
   return rc;
-}
-
-// UCX 1.13 tells its lanes in words only: "lane[0]: 2:rc_verbs/rxe0:1.0 md[1] -> ... rma_bw#0 am". TCP has such lanes too,
-// which are no RDMA. An endpoint keeps the lanes that it was made with.
-bool fabric::looks_for_rdma_lane(ucp_ep_h endpoint) const {
-  char* text = nullptr;
-  std::size_t bytes = 0;
-  FILE* const out = open_memstream(&text, &bytes);
-  if (out == nullptr) return false;
-  ucx_->ucp_ep_print_info(endpoint, out);
-  std::fclose(out);
-  const std::string whole(text, bytes);
-  std::free(text);
-  for (std::size_t at = whole.find("lane["); at != std::string::npos; at = whole.find("lane[", at + 1)) {
-    const std::string line = whole.substr(at, whole.find('\n', at) - at);
-    const bool is_rdma = line.find(":rc_") != std::string::npos || line.find(":dc_") != std::string::npos;
-    if (is_rdma && line.find("rma_bw") != std::string::npos) return true;
-  }
-  return false;
 }
 
 bool fabric::has_rdma_lane(int rank) {
@@ -228,7 +219,8 @@ void fabric::send(int rank, packet& what) {
   if (const auto rc = connect(to); rc != UCS_OK) return what.done(what, sending_code(rc));
   // UCX sends contiguous bytes with fewer steps than what it packs through a datatype, and without a request where they are
   // few.
-  const bool is_contiguous = what.is_plain || what.in_place != nullptr;
+  const bool is_plain = what.is_plain && (to.has_rdma_lane || what.payload >= kPackedBelow);
+  const bool is_contiguous = is_plain || what.in_place != nullptr;
   ucp_request_param_t how{};
   how.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
@@ -243,8 +235,8 @@ void fabric::send(int rank, packet& what) {
   void* const request =
       what.in_place != nullptr ? ucx_->ucp_am_send_nbx(to.endpoint, kAnnouncementId, &what.head, head_bytes, what.in_place,
                                                        what.in_place_bytes, &how)
-      : what.is_plain ? ucx_->ucp_am_send_nbx(to.endpoint, kPlainId, &what.head, head_bytes, what.plain, what.payload, &how)
-                      : ucx_->ucp_am_send_nbx(to.endpoint, kPacketId, nullptr, 0, &what, 1, &how);
+      : is_plain ? ucx_->ucp_am_send_nbx(to.endpoint, kPlainId, &what.head, head_bytes, what.plain, what.payload, &how)
+                 : ucx_->ucp_am_send_nbx(to.endpoint, kPacketId, nullptr, 0, &what, 1, &how);
   if (request == nullptr) what.done(what, 0);
   else if (UCS_PTR_IS_ERR(request))
     what.done(what, what.in_place == nullptr ? sending_code(UCS_PTR_STATUS(request)) : kNotInPlace);

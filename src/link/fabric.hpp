@@ -29,8 +29,8 @@ struct packet {
   int (*read)(packet& from, std::size_t offset, void* to, std::size_t bytes) = nullptr;
   void (*done)(packet& what, int code) = nullptr;
   trailer outcome = 0;
-  // The payload lies at `plain`, in host memory, until done() is called: nothing is read through `read`, and no trailer
-  // travels.
+  // The payload lies at `plain`, in host memory, until done() is called: where that is faster nothing is read through
+  // `read`, and no trailer travels.
   bool is_plain = false;
   const void* plain = nullptr;
   // Not null: the frame goes as an announcement, and UCX moves these bytes of host memory once the receiver asks for them;
@@ -78,6 +78,10 @@ class remote_data {
 std::size_t packed_bytes(const packet& what) noexcept;
 std::size_t pack(packet& what, std::size_t offset, void* to, std::size_t most);
 
+// Of a part of a message between host memories, where a part has `most` bytes; 0: the whole message is one. Two at least
+// of more than 64 KiB: a part is copied to its place when all of it has come, while the next one comes.
+std::uint64_t part_bytes(std::uint64_t message, std::uint64_t most) noexcept;
+
 class fabric {
  public:
   class listener {
@@ -120,6 +124,8 @@ class fabric {
   // Whether UCX reads or writes this rank's memory by RDMA. Connects.
   bool has_rdma_lane(int rank);
   std::string version() const;
+  // Bytes of one part of a message between host memories.
+  std::uint64_t part_bytes_of(std::uint64_t message) const noexcept { return part_bytes(message, most_of_part_); }
 
   unsigned progress() { return ucx_->ucp_worker_progress(worker_); }
   // done() follows, maybe before this returns.
@@ -147,9 +153,8 @@ class fabric {
   };
   fabric(const ucx_table& ucx, int ranks, listener& to);
   status start(const options& wanted);
-  status configure(ucp_config_t* config, const options& wanted) const;
+  status configure(ucp_config_t* config, const options& wanted);
   ucs_status_t connect(peer& to);
-  bool looks_for_rdma_lane(ucp_ep_h endpoint) const;
   void let_go(void* descriptor) noexcept;
   static void on_sent(void* request, ucs_status_t code, void* user);
   static void on_bulk_sent(void* request, ucs_status_t code, void* user);
@@ -170,6 +175,7 @@ class fabric {
   ucp_worker_h worker_ = nullptr;
   ucp_datatype_t packets_ = 0;
   bool has_gpu_lanes_ = false;
+  std::size_t most_of_part_ = 0;
   byte_string address_;
   port_list ports_{};
   exec_guard guard_;

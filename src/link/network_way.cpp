@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Through UCX. Where it has RDMA, a message from host memory is announced and moved by UCX's own rendezvous, in place: no
-// more packets than UCX alone needs. All others go in tagged parts. Between two host memories one part is the whole message,
-// in place; so it is with GPU memory where UCX has RDMA lanes for it. Otherwise parts pass through pinned chunks, some of
-// them under way at once: while one is copied from the GPU, another is on the wire, and a third is copied to the other GPU.
+// more packets than UCX alone needs. All others go in tagged parts. Between two host memories these lie in the messages'
+// own memory, and one part is the whole message where UCX does well with it; so it is with GPU memory where UCX has RDMA
+// lanes for it. Otherwise parts pass through pinned chunks, some of them under way at once: while one is copied from the
+// GPU, another is on the wire, and a third is copied to the other GPU.
 #include <algorithm>
 
 #include "clock.hpp"
@@ -205,7 +206,8 @@ void engine::start_network_receive(operation& to, const peer_state& from, const 
   const bool is_raw = has_gpu_memory && from.can_take_gpu_pointers;
   state.is_raw_gpu = is_raw && to.at.is_device;
   state.is_direct = !to.at.is_device || is_raw;
-  state.chunk = (has_gpu_memory && !is_raw) || offer.is_staged ? limits_.network_chunk_bytes : state.wanted;
+  if (is_raw) state.chunk = state.wanted;
+  else state.chunk = has_gpu_memory || offer.is_staged ? limits_.network_chunk_bytes : fabric_->part_bytes_of(state.wanted);
   state.first_tag = next_bulk_tag_;
   next_bulk_tag_ += (state.wanted + state.chunk - 1) / state.chunk;
   moving_.push_back(&to);

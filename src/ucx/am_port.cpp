@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "am_port.hpp"
 
-#include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <list>
 #include <map>
 
 #include "env.hpp"
+#include "lanes.hpp"
 #include "text.hpp"
 #include "ucx_table.hpp"
 
@@ -16,54 +15,6 @@ namespace {
 
 constexpr unsigned kMessageId = 0;
 constexpr int kMostClosingRounds = 100'000;
-
-// What one of UCX's print functions says.
-template <class Print>
-std::string printed(Print print) {
-  char* text = nullptr;
-  std::size_t bytes = 0;
-  std::FILE* const into = open_memstream(&text, &bytes);
-  if (into == nullptr) return {};
-  print(into);
-  std::fclose(into);
-  std::string out(text, bytes);
-  std::free(text);
-  return out;
-}
-
-void add_once(std::string& list, std::string_view name) {
-  if (("," + list + ",").find("," + std::string(name) + ",") != std::string::npos) return;
-  if (!list.empty()) list += ',';
-  list += name;
-}
-
-// "#  resource 1  :  md 1  dev 1  flags -- tcp/lo"
-std::string transports_in(const std::string& text) {
-  std::string out;
-  for (std::size_t at = 0; (at = text.find("resource ", at)) != std::string::npos;) {
-    const auto end = std::min(text.find('\n', at), text.size());
-    const auto name = text.rfind(' ', text.find_last_not_of(' ', end - 1));
-    add_once(out, std::string_view(text).substr(name + 1, end - name - 1));
-    at = end;
-  }
-  return out;
-}
-
-// "#  lane[0]:  1:tcp/lo.0 md[1]  -> ..."; the number behind the dot counts paths of one device.
-std::string lanes_in(const std::string& text) {
-  std::string out;
-  for (std::size_t at = 0; (at = text.find("lane[", at)) != std::string::npos;) {
-    const auto number = text.find_first_not_of(' ', text.find("]:", at) + 2);
-    const auto name = text.find(':', number) + 1;
-    auto end = text.find(' ', name);
-    if (end == std::string::npos) break;
-    at = end;
-    const auto dot = text.rfind('.', end);
-    if (dot != std::string::npos && dot > name) end = dot;
-    add_once(out, std::string_view(text).substr(name, end - name));
-  }
-  return out;
-}
 
 class port final : public am_port {
  public:
@@ -143,7 +94,7 @@ status port::start(const options& wanted) {
     else if (has_cuda_module(ucx_)) (void)ucx_.ucp_config_modify(config, "TLS", "^cuda_copy,cuda_ipc");
   }
   (void)ucx_.ucp_config_modify(config, "MEMTYPE_CACHE", "n");  // host memory only
-  tune_for_tcp(ucx_, config, wanted.rdma_only);
+  (void)tune_for_tcp(ucx_, config, wanted.rdma_only, tcp_sends::whole);
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
   // Not UCP_FEATURE_RMA: with it UCX's own messages write wherever their sender says.
@@ -229,7 +180,7 @@ result<am_port::peer_id> port::connect(std::string_view address) {
 std::string port::lanes_to(peer_id which) const {
   const auto found = peers_.find(which);
   if (found == peers_.end() || found->second.lost) return {};
-  return lanes_in(printed([&](std::FILE* into) { ucx_.ucp_ep_print_info(found->second.endpoint, into); }));
+  return names_of(lanes_in(printed([&](std::FILE* into) { ucx_.ucp_ep_print_info(found->second.endpoint, into); })));
 }
 
 void port::on_error(void* of, ucp_ep_h, ucs_status_t code) {

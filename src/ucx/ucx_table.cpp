@@ -107,19 +107,33 @@ bool has_cuda_module(const ucx_table& ucx) {
   return std::filesystem::exists(std::filesystem::path(where.dli_fname).parent_path() / "ucx" / "libuct_cuda.so.0", ignored);
 }
 
-void tune_for_tcp(const ucx_table& ucx, ucp_config_t* config, bool has_rdma) {
-  const auto set = [&](const char* name, const char* value) { (void)ucx.ucp_config_modify(config, name, value); };
-  // UCX 1.13 aborts the process when a peer dies under a TCP send without a copy; 1.22 does not.
+std::size_t tune_for_tcp(const ucx_table& ucx, ucp_config_t* config, bool has_rdma, tcp_sends sends) {
+  constexpr std::size_t kKiB = 1024, kHeads = 4 * kKiB;
   constexpr unsigned kSeenWell = 22;
   const bool is_old = ucx.minor < kSeenWell;
-  const bool must_copy = is_old && !has_rdma;
-  if (must_copy && !env_read("UCX_ZCOPY_THRESH").is_set) set("ZCOPY_THRESH", "inf");
-  // TCP's packets of 8 KiB cost half of its rate; copied ones do best while they fit a cache. 1.13 takes a transport's
-  // settings without the transport's name, 1.22 with it; both warn of those that no transport in use has.
-  const char* const segment = must_copy ? "64k" : "256k";
-  for (const std::string name : {"TX_SEG_SIZE", "RX_SEG_SIZE"})
-    if (may_use_tcp() && !env_read(("UCX_TCP_" + name).c_str()).is_set)
-      set((is_old ? name : "TCP_" + name).c_str(), segment);
+  const auto set = [&](const char* name, const char* value) { (void)ucx.ucp_config_modify(config, name, value); };
+  // TCP's packets of 8 KiB cost half of its rate. 1.13 takes a transport's settings without the transport's name, 1.22 with
+  // it; both warn of those that no transport in use has.
+  const auto set_segments = [&](std::size_t sent, std::size_t received) {
+    // UCX opens only where it takes as large ones as it sends.
+    const bool can_receive = !env_read("UCX_TCP_RX_SEG_SIZE").is_set;
+    const bool is_ours = can_receive && !env_read("UCX_TCP_TX_SEG_SIZE").is_set;
+    if (!may_use_tcp()) return is_ours;
+    if (can_receive) set(is_old ? "RX_SEG_SIZE" : "TCP_RX_SEG_SIZE", format("%zu", received).c_str());
+    if (is_ours) set(is_old ? "TX_SEG_SIZE" : "TCP_TX_SEG_SIZE", format("%zu", sent).c_str());
+    return is_ours;
+  };
+  if (!is_old) return set_segments(256 * kKiB, 256 * kKiB), 0;
+  // A peer's packets must fit, however it is set: UCX 1.13 aborts where one does not.
+  constexpr std::size_t kLargest = 512 * kKiB;
+  if (has_rdma) return set_segments(256 * kKiB, kLargest), 0;
+  // A send without a copy that has not left when its peer dies ends twice in UCX 1.13, which aborts the process. So it
+  // copies; only what fits one packet it gives to the socket without a copy, keeps what the socket does not take, and is
+  // done. Copies do best while they fit a cache.
+  const bool is_users_way = env_read("UCX_ZCOPY_THRESH").is_set;
+  if (!is_users_way) set("ZCOPY_THRESH", "inf");
+  const bool is_ours = set_segments(sends == tcp_sends::in_parts ? kLargest : 64 * kKiB, kLargest);
+  return is_ours && !is_users_way && sends == tcp_sends::in_parts ? kLargest - kHeads : 0;
 }
 
 }  // namespace pl::ucx

@@ -5,6 +5,7 @@
 
 #include <ucp/api/ucp.h>
 
+#include <cstddef>
 #include <string>
 
 #include "status.hpp"
@@ -40,7 +41,14 @@ failure failed(const ucx_table& ucx, ucs_status_t code, const char* what);
 
 // Whether this UCX was built with CUDA: it warns of transports that it does not have.
 bool has_cuda_module(const ucx_table& ucx);
-// What TCP needs, where RDMA does not carry the data; what the user has set stays.
-void tune_for_tcp(const ucx_table& ucx, ucp_config_t* config, bool has_rdma);
+// How memory is given to UCX where it goes over TCP.
+enum class tcp_sends {
+  whole,     // as large as it is: UCX cuts it
+  in_parts,  // no larger than tune_for_tcp() says
+};
+// What TCP needs, where RDMA does not carry the data; what the user has set stays. Answers how many bytes of host memory a
+// send of tcp_sends::in_parts may have for UCX to give them to the socket from where they lie, and to end the send at once;
+// 0: any number, UCX does as well as it can.
+std::size_t tune_for_tcp(const ucx_table& ucx, ucp_config_t* config, bool has_rdma, tcp_sends sends);
 
 }  // namespace pl::ucx

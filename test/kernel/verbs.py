@@ -128,6 +128,7 @@ over_verbs host_windows {peerlane} p2p bw H H {large}
 over_verbs gpu_windows {peerlane} p2p bibw D D {large}
 over_verbs deaths {link_test} --gtest_color=no --gtest_filter='every_way/death.ends_what_waits/network:every_way/death.leaves_the_others_alone/network:every_way/death.at_any_moment/host_network'
 over_verbs random_traffic {link_test} --gtest_color=no --gtest_filter='seeds/traffic.network/0'
+over_verbs flood {link_test} --gtest_color=no --gtest_filter='flood.over_the_network'
 """
 # Two machines: rank 0 on the first. Last, the second one's process is killed while messages go on.
 TWO_FIRST = """
