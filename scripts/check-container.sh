@@ -4,9 +4,9 @@
 # Does packaging/container/Containerfile make an image that works? Builds the last commit by it with buildah and runs the image's commands
 # on the simulated GPU. Needs no container engine, no registry of images and no GPU: the base image is a minimal system, made here from the
 # distribution's packages, under the name that the recipe asks for; images lie in a folder of their own, which is removed.
-# Suites as in check-clean-room.sh. Needs root, buildah, mmdebstrap or debootstrap, a mirror, and some 7 GiB of disk for half an hour of two
-# cores. Exit code 77, with the reason: it cannot be done here. Environment: JOBS; PEERLANE_CLEAN_ROOM, a folder that --keep leaves: the
-# base image and finished steps in it are used again.
+# Suites as in check-clean-room.sh. Needs root, buildah, mmdebstrap or debootstrap, a mirror, and some 6 GiB of disk. Exit code 77, with the
+# reason: it cannot be done here. Environment: CCACHE_DIR names a compiler cache that shall be used (by a ccache in the base image); PEERLANE_CLEAN_ROOM
+# a folder that --keep left: the base image in it is used again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -47,9 +47,13 @@ in_store() { local verb=$1 && shift && buildah --root "$work/storage" --runroot 
 # ---- The base image --------------------------------------------------------------------------------------------------
 # No step may go unnoticed: `step` calls these functions where `set -e` has no say.
 make_base() {
-  local root=$work/base made variable
+  local root=$work/base made variable packages=ca-certificates
   rm -rf --one-file-system "$root"
-  bootstrap "$suite" "$root" ca-certificates "${files[@]}" || return 1
+  [ -z "${CCACHE_DIR:-}" ] || packages+=,ccache
+  bootstrap "$suite" "$root" "$packages" "${files[@]}" || return 1
+  # How large the cache may become is its owner's business.
+  printf '%s = %s\n' cache_dir /var/cache/ccache base_dir /src hash_dir false max_size 0 >"$root/etc/ccache.conf"
+  echo 'sloppiness = pch_defines,time_macros,include_file_mtime,include_file_ctime' >>"$root/etc/ccache.conf"
   carry_configuration "$root"
   made=$(in_store from scratch) && in_store add --quiet "$made" "$root" / && in_store config --cmd /bin/bash "$made" || return 1
   while read -r variable; do
@@ -62,9 +66,11 @@ make_base() {
 
 # ---- The image -------------------------------------------------------------------------------------------------------
 build_image() {
+  local cache=()
+  [ -z "${CCACHE_DIR:-}" ] || cache=(--volume "$CCACHE_DIR:/var/cache/ccache")
   rm -rf "$work/context"
   git clone -q --no-local . "$work/context" || return 1
-  in_store bud --isolation chroot --pull-never --layers --file "$work/context/$recipe" --tag localhost/peerlane ${arguments[@]+"${arguments[@]}"} \
+  in_store bud --isolation chroot --pull-never --file "$work/context/$recipe" --tag localhost/peerlane "${arguments[@]}" "${cache[@]}" \
     "$work/context" || return 1
   echo "$(in_store images --format '{{.Size}}' localhost/peerlane) with the base's $(in_store images --format '{{.Size}}' "$full_base")"
 }
