@@ -132,7 +132,8 @@ void gdrdrv_region_put(struct gdrdrv_region *region);
 /* provider.c */
 /* Fills page_table, physical, entries, persistent and cacheable. On an error nothing is held. No locks held. */
 int gdrdrv_provider_get(struct gdrdrv_region *region, u32 flags);
-/* Gives the pages back, unless the callback has had them. No locks held, region->dead is set, mappings are zapped. */
+/* Ends the mappings, and gives the pages back unless the callback has had them. The region is out of the tree, or never
+ * was in it. No locks held. */
 void gdrdrv_provider_put(struct gdrdrv_region *region);
 bool gdrdrv_provider_is_persistent(void);
 int gdrdrv_pages_refcount(void);
@@ -140,8 +141,8 @@ int gdrdrv_pages_refcount(void);
 /* mmap.c */
 int gdrdrv_mmap(struct file *filp, struct vm_area_struct *vma);
 int gdrdrv_request_type(struct gdrdrv_region *region, u32 type);
-/* Removes every PTE of the region. Call it with `dead` set and no lock held. */
-void gdrdrv_zap(struct gdrdrv_region *region);
+/* From now on the region is dead, has no PTE and no memory type. May be called more than once, and at once. No locks held. */
+void gdrdrv_end_mappings(struct gdrdrv_region *region);
 /* Tells the CPU's memory type tracking that the region is write-combining; false if somebody has it otherwise. */
 bool gdrdrv_memtype_reserve(const struct gdrdrv_region *region);
 void gdrdrv_memtype_release(const struct gdrdrv_region *region);

@@ -232,14 +232,21 @@ int gdrdrv_mmap(struct file *filp, struct vm_area_struct *vma)
 	return -EINVAL;
 }
 
-void gdrdrv_zap(struct gdrdrv_region *region)
-{
-	bool has_handle;
+/* ---- The end ------------------------------------------------------------------------------------------------------ */
 
-	down_read(&region->lock);
-	has_handle = region->has_handle;
-	up_read(&region->lock);
+void gdrdrv_end_mappings(struct gdrdrv_region *region)
+{
+	bool has_handle, reserved;
+
+	down_write(&region->lock);
+	region->dead = true;
+	has_handle = region->has_handle; /* it stays so: a dead region gets no handle */
+	reserved = region->memtype_reserved;
+	region->memtype_reserved = false;
+	up_write(&region->lock);
 	if (has_handle) /* otherwise nobody could have mapped it */
 		unmap_mapping_range(&region->file->mapping, (loff_t)region->handle << PAGE_SHIFT,
 				    (loff_t)region->host_pages << PAGE_SHIFT, 1);
+	if (reserved)
+		gdrdrv_memtype_release(region);
 }

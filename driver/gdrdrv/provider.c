@@ -110,19 +110,13 @@ static void revoke(void *data)
 {
 	struct gdrdrv_region *region = data;
 	struct nvidia_p2p_page_table *table;
-	bool reserved;
 
 	down_write(&region->lock);
 	table = region->page_table;
 	region->page_table = NULL;
-	region->dead = true;
 	region->callback_ran = true;
-	reserved = region->memtype_reserved;
-	region->memtype_reserved = false;
 	up_write(&region->lock);
-	gdrdrv_zap(region);
-	if (reserved)
-		gdrdrv_memtype_release(region);
+	gdrdrv_end_mappings(region);
 	if (table)
 		nvidia_p2p_free_page_table(table);
 	atomic_dec(&pages_refcount);
@@ -223,12 +217,8 @@ int gdrdrv_provider_get(struct gdrdrv_region *region, u32 flags)
 	}
 	region->physical = kvmalloc_array(region->entries, sizeof(*region->physical), GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
 	ret = region->physical ? read_table(region) : -ENOMEM;
-	if (ret) {
-		down_write(&region->lock);
-		region->dead = true;
-		up_write(&region->lock);
+	if (ret)
 		gdrdrv_provider_put(region);
-	}
 	return ret;
 }
 
@@ -238,6 +228,7 @@ void gdrdrv_provider_put(struct gdrdrv_region *region)
 	bool revoked;
 	int ret = 0;
 
+	gdrdrv_end_mappings(region);
 	mutex_lock(&provider_lock);
 	down_read(&region->lock);
 	table = region->page_table;

@@ -150,22 +150,6 @@ static struct gdrdrv_region *region_new(struct gdrdrv_file *file, const struct g
 	return region;
 }
 
-/* The region is out of the tree, or never was in it. No locks held. */
-static void region_end(struct gdrdrv_region *region)
-{
-	bool reserved;
-
-	down_write(&region->lock);
-	region->dead = true;
-	reserved = region->memtype_reserved;
-	region->memtype_reserved = false;
-	up_write(&region->lock);
-	gdrdrv_zap(region);
-	if (reserved)
-		gdrdrv_memtype_release(region);
-	gdrdrv_provider_put(region);
-}
-
 struct gdrdrv_region *gdrdrv_pin(struct gdrdrv_file *file, const struct gdrdrv_pin_buffer *params, u32 flags)
 {
 	struct gdrdrv_region *region = region_new(file, params);
@@ -191,7 +175,7 @@ struct gdrdrv_region *gdrdrv_pin(struct gdrdrv_file *file, const struct gdrdrv_p
 				   ret == -ENOSPC ? "no handle is left" : "the memory was freed meanwhile");
 		if (reserved)
 			gdrdrv_memtype_release(region);
-		region_end(region);
+		gdrdrv_provider_put(region);
 		gdrdrv_region_put(region);
 		return ERR_PTR(ret);
 	}
@@ -213,7 +197,7 @@ int gdrdrv_unpin(struct gdrdrv_region *region)
 	mutex_unlock(&file->lock);
 	if (!linked)
 		return -EINVAL;
-	region_end(region);
+	gdrdrv_provider_put(region);
 	gdrdrv_debug("unpinned 0x%llx\n", region->handle);
 	gdrdrv_region_put(region);
 	return 0;
