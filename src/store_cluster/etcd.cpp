@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "etcd.hpp"
 
+#include <openssl/ssl.h>
+
 #include <array>
 #include <asio/connect.hpp>
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
 #include <asio/read.hpp>
+#include <asio/ssl.hpp>
 #include <asio/write.hpp>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "text.hpp"
 
@@ -23,18 +27,22 @@ constexpr std::size_t kMostAnswerBytes = 64u << 20;
 // One request over a connection of its own: HTTP/1.0, so that the answer ends where the connection does.
 class exchange {
  public:
-  explicit exchange(std::string request) : request_(std::move(request)) {}
+  // `tls`: null for none.
+  exchange(std::string request, asio::ssl::context* tls) : request_(std::move(request)) {
+    if (tls != nullptr) secure_.emplace(socket_, *tls);
+  }
 
   result<std::string> run(const std::string& host, const std::string& port, std::chrono::milliseconds timeout) {
     std::error_code error;
     const auto found = resolver_.resolve(host, port, error);
     if (error) return failed(error, host, port);
+    if (secure_) expect(host);
     asio::async_connect(socket_, found, [this](std::error_code why, const tcp::endpoint&) {
       if (why) return end(why);
-      asio::async_write(socket_, asio::buffer(request_), [this](std::error_code bad, std::size_t) {
+      if (!secure_) return talk(socket_);
+      secure_->async_handshake(asio::ssl::stream_base::client, [this](std::error_code bad) {
         if (bad) return end(bad);
-        asio::async_read(socket_, asio::dynamic_buffer(answer_, kMostAnswerBytes),
-                         [this](std::error_code last, std::size_t) { end(last); });
+        talk(*secure_);
       });
     });
     home_.run_for(timeout);
@@ -44,8 +52,27 @@ class exchange {
   }
 
  private:
+  // The certificate must name the host.
+  void expect(const std::string& host) {
+    secure_->set_verify_mode(asio::ssl::verify_peer);
+    secure_->set_verify_callback(asio::ssl::host_name_verification(host));
+    std::error_code no_number;
+    asio::ip::make_address(host, no_number);
+    if (no_number) SSL_set_tlsext_host_name(secure_->native_handle(), host.c_str());
+  }
+  // The answer ends with the connection: by TLS with its own goodbye, so that nobody can cut it short.
+  template <class Stream>
+  void talk(Stream& with) {
+    asio::async_write(with, asio::buffer(request_), [this, &with](std::error_code bad, std::size_t) {
+      if (bad) return end(bad);
+      asio::async_read(with, asio::dynamic_buffer(answer_, kMostAnswerBytes),
+                       [this](std::error_code last, std::size_t) { end(last); });
+    });
+  }
   static failure failed(std::error_code why, const std::string& host, const std::string& port) {
-    const int code = why.category() == asio::error::get_system_category() ? why.value() : EHOSTUNREACH;
+    int code = why.category() == asio::error::get_system_category() ? why.value() : EHOSTUNREACH;
+    if (why.category() == asio::error::get_ssl_category() || why.category() == asio::ssl::error::get_stream_category())
+      code = EPROTO;
     return {code, format("etcd at %s:%s: %s", host.c_str(), port.c_str(), why.message().c_str())};
   }
   void end(std::error_code why) {
@@ -55,6 +82,7 @@ class exchange {
   asio::io_context home_{1};
   tcp::resolver resolver_{home_};
   tcp::socket socket_{home_};
+  std::optional<asio::ssl::stream<tcp::socket&>> secure_;
   std::string request_, answer_;
   std::error_code error_;
   bool done_ = false;
@@ -125,24 +153,56 @@ std::string end_of_prefix(std::string prefix) {
   return prefix;
 }
 
-result<etcd> etcd::at(const std::vector<std::string>& urls, std::chrono::milliseconds timeout) {
+struct etcd::secrets {
+  asio::ssl::context context{asio::ssl::context::tls_client};
+};
+
+result<std::shared_ptr<etcd::secrets>> etcd::read_files(const etcd_tls& tls) {
+  if (tls.authority.empty())
+    return failure{EINVAL, "etcd by https: give the authority that signed its certificate (--cluster-tls-ca)"};
+  if (tls.certificate.empty() != tls.key.empty())
+    return failure{EINVAL,
+                   "etcd by https: a certificate and its key belong together (--cluster-tls-cert, --cluster-tls-key)"};
+  auto out = std::make_shared<secrets>();
+  SSL_CTX_set_min_proto_version(out->context.native_handle(), TLS1_2_VERSION);
+  std::error_code error;
+  const auto step = [&](const char* what, const std::string& file) -> status {
+    if (!error) return {};
+    return failure{EINVAL, format("etcd's TLS %s %s: %s", what, file.c_str(), error.message().c_str())};
+  };
+  out->context.load_verify_file(tls.authority, error);
+  if (auto done = step("authority", tls.authority); !done) return done.error();
+  if (tls.certificate.empty()) return out;
+  out->context.use_certificate_chain_file(tls.certificate, error);
+  if (auto done = step("certificate", tls.certificate); !done) return done.error();
+  out->context.use_private_key_file(tls.key, asio::ssl::context::pem, error);
+  if (auto done = step("key", tls.key); !done) return done.error();
+  return out;
+}
+
+result<etcd> etcd::at(const std::vector<std::string>& urls, std::chrono::milliseconds timeout, const etcd_tls& tls) {
   std::vector<address> out;
+  bool any_secure = false;
   for (std::string_view one : urls) {
     const std::string whole(one);
-    if (!one.starts_with("http://"))
-      return failure{
-          EINVAL, format("etcd address \"%s\": http://HOST:PORT is expected (TLS to etcd is not there yet)", whole.c_str())};
-    one.remove_prefix(7);
+    const bool secure = one.starts_with("https://");
+    if (!secure && !one.starts_with("http://"))
+      return failure{EINVAL, format("etcd address \"%s\": http(s)://HOST:PORT is expected", whole.c_str())};
+    one.remove_prefix(secure ? 8 : 7);
     while (one.ends_with('/')) one.remove_suffix(1);
     const auto colon = one.rfind(':');
     if (colon == std::string_view::npos || colon == 0 || colon + 1 == one.size())
-      return failure{EINVAL, format("etcd address \"%s\": http://HOST:PORT is expected", whole.c_str())};
+      return failure{EINVAL, format("etcd address \"%s\": http(s)://HOST:PORT is expected", whole.c_str())};
     std::string host(one.substr(0, colon));
     if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-    out.push_back({std::move(host), std::string(one.substr(colon + 1))});
+    out.push_back({std::move(host), std::string(one.substr(colon + 1)), secure});
+    any_secure = any_secure || secure;
   }
   if (out.empty()) return failure{EINVAL, "no address of etcd is given"};
-  return etcd(std::move(out), timeout);
+  if (!any_secure) return etcd(std::move(out), timeout, nullptr);
+  auto files = read_files(tls);
+  if (!files) return files.error();
+  return etcd(std::move(out), timeout, *std::move(files));
 }
 
 result<std::string> etcd::post(const std::string& path, const std::string& body) const {
@@ -150,7 +210,8 @@ result<std::string> etcd::post(const std::string& path, const std::string& body)
   for (const auto& one : addresses_) {
     exchange talk(format("POST %s HTTP/1.0\r\nHost: %s:%s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n",
                          path.c_str(), one.host.c_str(), one.port.c_str(), body.size()) +
-                  body);
+                      body,
+                  one.secure ? &tls_->context : nullptr);
     auto answer = talk.run(one.host, one.port, timeout_);
     if (answer) return body_of(*std::move(answer));
     last = answer.error();

@@ -2,17 +2,25 @@
 // A client of etcd's HTTP/JSON gateway (v3): keys, transactions and leases, as much as a cluster of stores needs.
 //
 // Every call opens a connection of its own, blocks for at most the timeout, and tries the next address if one does not
-// answer. ETIMEDOUT or ECONNREFUSED...: nothing is known of what was asked; a transaction may have happened. Thread-safe.
+// answer. An https:// address is spoken to by TLS 1.2 or later: its certificate must be signed by the authority and name the
+// host. ETIMEDOUT or ECONNREFUSED...: nothing is known of what was asked; a transaction may have happened. Thread-safe.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "status.hpp"
 
 namespace pl::store_cluster {
+
+// Files for https:// addresses, PEM.
+struct etcd_tls {
+  std::string authority;         // that signed etcd's certificate
+  std::string certificate, key;  // of this client, both or none: where etcd wants one (--client-cert-auth)
+};
 
 class etcd {
  public:
@@ -37,8 +45,9 @@ class etcd {
     bool erase = false;
   };
 
-  // "http://host:port", as many as there are. EINVAL: another scheme, or no port.
-  static result<etcd> at(const std::vector<std::string>& urls, std::chrono::milliseconds timeout);
+  // "http://host:port" or "https://host:port", as many as there are. EINVAL: another scheme, or no port; https without an
+  // authority, or a file that cannot be used. The files are read here, once.
+  static result<etcd> at(const std::vector<std::string>& urls, std::chrono::milliseconds timeout, const etcd_tls& tls = {});
 
   // Keys that start so, in order. `without_values`: keys and revisions only.
   result<snapshot> list(const std::string& prefix, bool without_values = false) const;
@@ -53,14 +62,18 @@ class etcd {
  private:
   struct address {
     std::string host, port;
+    bool secure = false;
   };
-  etcd(std::vector<address> addresses, std::chrono::milliseconds timeout)
-      : addresses_(std::move(addresses)), timeout_(timeout) {}
+  struct secrets;  // what TLS connections share
+  static result<std::shared_ptr<secrets>> read_files(const etcd_tls& tls);
+  etcd(std::vector<address> addresses, std::chrono::milliseconds timeout, std::shared_ptr<secrets> tls)
+      : addresses_(std::move(addresses)), timeout_(timeout), tls_(std::move(tls)) {}
   // The answer's JSON text.
   result<std::string> post(const std::string& path, const std::string& body) const;
 
   std::vector<address> addresses_;
   std::chrono::milliseconds timeout_;
+  std::shared_ptr<secrets> tls_;  // null: no address needs it
 };
 
 std::string to_base64(std::string_view bytes);

@@ -63,7 +63,7 @@ result<std::unique_ptr<membership>> membership::join(const cluster_options& opti
                                                      std::chrono::milliseconds patience) {
   // Short, so that a server that etcd does not answer to renews in time with another of its addresses.
   const auto timeout = std::clamp<std::chrono::milliseconds>(std::chrono::seconds(options.lease_s) / 4, 200ms, 2000ms);
-  auto to = etcd::at(options.etcd, timeout);
+  auto to = etcd::at(options.etcd, timeout, options.tls);
   if (!to) return to.error();
   std::unique_ptr<membership> made(new membership(options, *std::move(to), std::move(with)));
   const auto until = std::chrono::steady_clock::now() + patience;

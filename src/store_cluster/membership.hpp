@@ -27,7 +27,8 @@
 namespace pl::store_cluster {
 
 struct cluster_options {
-  std::vector<std::string> etcd;    // "http://host:port"
+  std::vector<std::string> etcd;    // "http://host:port", "https://host:port"
+  etcd_tls tls;                     // for the latter
   std::string cluster = "default";  // clusters that share an etcd differ in it
   std::string name;                 // of this server, in its cluster
   std::string endpoint;             // "host:port" where clients and other servers reach it

@@ -258,6 +258,7 @@ status server::state::join_cluster() {
   if (config.cluster.empty()) return {};
   store_cluster::cluster_options options;
   options.etcd = config.cluster;
+  options.tls = config.cluster_tls;
   options.cluster = config.cluster_name;
   options.name = config.name;
   std::error_code ignored;

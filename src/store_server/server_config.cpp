@@ -14,6 +14,7 @@ namespace pl::store_server {
 namespace {
 
 using json = nlohmann::json;
+using store_cluster::etcd_tls;
 constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
 constexpr std::uint64_t kMostArena = store::kMaxValueBytes * 64;  // the engine's limit
 
@@ -27,7 +28,7 @@ struct number {
            (must_be == shape::blocks ? given % store::kBlockBytes == 0 : std::has_single_bit(given));
   }
 };
-using target = std::variant<std::string server_config::*, std::string tls_files::*,
+using target = std::variant<std::string server_config::*, std::string tls_files::*, std::string etcd_tls::*,
                             std::vector<std::string> server_config::*, bool server_config::*, number>;
 
 struct field {
@@ -49,7 +50,10 @@ const field kFields[] = {
     {"admins", &server_config::admins, "principals that may do everything with every pool"},
     {"mappers", &server_config::mappers, "principals that may map the memory tier (shm-direct)"},
     {"map_readers", &server_config::map_readers, "principals that may map it to read: shm-direct for their gets alone"},
-    {"cluster", &server_config::cluster, "addresses of etcd, http://HOST:PORT: this server is one of a cluster"},
+    {"cluster", &server_config::cluster, "addresses of etcd, http(s)://HOST:PORT: this server is one of a cluster"},
+    {"cluster_tls_authority", &etcd_tls::authority, "authority that signed etcd's certificate, PEM: for https"},
+    {"cluster_tls_certificate", &etcd_tls::certificate, "this server's certificate for etcd, PEM, if etcd wants one"},
+    {"cluster_tls_key", &etcd_tls::key, "its private key, PEM"},
     {"cluster_name", &server_config::cluster_name, "which cluster, if several share an etcd"},
     {"name", &server_config::name, "this server's name in its cluster"},
     {"advertise", &server_config::advertise, "HOST:PORT where clients and other servers reach it; default: listen"},
@@ -89,6 +93,7 @@ struct assign {
 
   status operator()(std::string server_config::*at) const { return text(into.*at); }
   status operator()(std::string tls_files::*at) const { return text(into.tls.*at); }
+  status operator()(std::string etcd_tls::*at) const { return text(into.cluster_tls.*at); }
   status operator()(bool server_config::*at) const {
     if (!value.is_boolean()) return wrong(what.name, "true or false is expected");
     into.*at = value.get<bool>();
@@ -148,6 +153,7 @@ struct describe {
     return out;
   }
   schema operator()(std::string tls_files::*) const { return {{"type", "string"}}; }
+  schema operator()(std::string etcd_tls::*) const { return {{"type", "string"}}; }
 };
 
 constexpr const char* kLogLevels[] = {"debug", "info", "warn", "error"};
@@ -192,6 +198,8 @@ status check(const server_config& config) {
     return failure{EINVAL, "TLS needs tls_certificate, tls_key and tls_client_authority, all three"};
   if (!config.cluster.empty() && config.name.empty())
     return failure{EINVAL, "a server of a cluster has a name: give --name NAME, another one for each server"};
+  if (config.cluster_tls.certificate.empty() != config.cluster_tls.key.empty())
+    return failure{EINVAL, "cluster_tls_certificate and cluster_tls_key belong together"};
   if (config.name.find(store_client::kFolderMark) != std::string::npos)
     return failure{EINVAL, "name: '#' cannot be part of a server's name"};
   if (!config.cluster.empty() && config.listen == "none")
@@ -224,6 +232,8 @@ std::string config_schema() {
   for (const char* one : tls)
     for (const char* other : tls)
       if (one != other) together[one].push_back(other);
+  together["cluster_tls_certificate"].push_back("cluster_tls_key");
+  together["cluster_tls_key"].push_back("cluster_tls_certificate");
   return schema{{"$schema", "https://json-schema.org/draft/2020-12/schema"},
                 {"title", "Settings of `peerlane store serve --config` (docs/store.md)"},
                 {"type", "object"},

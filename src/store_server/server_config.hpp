@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine.hpp"
+#include "etcd.hpp"
 #include "status.hpp"
 #include "transport.hpp"
 
@@ -27,7 +28,8 @@ struct server_config {
   std::string log_level = "info";
 
   // A server of a cluster (docs/store-cluster.md); empty: of itself alone.
-  std::vector<std::string> cluster;  // etcd's addresses, http://HOST:PORT
+  std::vector<std::string> cluster;     // etcd's addresses, http(s)://HOST:PORT
+  store_cluster::etcd_tls cluster_tls;  // for https
   std::string cluster_name = "default";
   std::string name;             // of this server in its cluster
   std::string advertise;        // HOST:PORT where others reach it; empty: where it listens

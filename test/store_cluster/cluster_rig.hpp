@@ -21,7 +21,7 @@ inline bool wait_until(const store_cluster::etcd& at, const std::function<bool(c
   while (std::chrono::steady_clock::now() < until) {
     const auto now = store_cluster::read_view(at, "default");
     if (now && is(*now)) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // etcd has other things to do
   }
   return false;
 }

@@ -6,16 +6,20 @@
 //   bridge br0 (this process's own namespace, 10.77.0.254) -- veth -- etcd 10.77.0.10
 //                                                          -- veth -- a 10.77.0.1, b .2, c .3, d .4
 //
-// The long form draws what happens at random: --gtest_also_run_disabled_tests --gtest_filter='*Long*'
+// The long form draws what happens at random: --gtest_also_run_disabled_tests --gtest_filter='*Long*'; the environment's
+// PL_NETNS_SEED draws the same faults again, PL_NETNS_ROUNDS more or fewer of them than 20 rounds, PL_NETNS_LEASE_S the
+// servers' --lease-s.
 #include <sched.h>
 
 #include <atomic>
+#include <deque>
 #include <map>
 #include <random>
 
 #include "clock.hpp"
 #include "cluster_rig.hpp"
 #include "history.hpp"
+#include "text.hpp"
 
 namespace pl::store_test {
 namespace {
@@ -23,7 +27,7 @@ namespace {
 using store_client::router;
 using kind = event::kind;
 
-constexpr std::size_t kClients = 4, kKeys = 24, kPerKey = 12;  // 48 events of a key, and the last read
+constexpr std::size_t kSlowKept = 40, kClients = 4, kKeys = 24, kPerKey = 12;  // 48 events of a key, and the last read
 
 bool run(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
 
@@ -81,7 +85,7 @@ std::string why_not() {
 
 class wired_cluster {
  public:
-  wired_cluster() {
+  explicit wired_cluster(unsigned lease_s = kLeaseSeconds) : lease_s_(lease_s) {
     std::string pattern = (std::filesystem::temp_directory_path() / "peerlane-netns-test-XXXXXX").string();
     EXPECT_NE(mkdtemp(pattern.data()), nullptr);
     folder_ = pattern;
@@ -124,7 +128,7 @@ class wired_cluster {
                                                                      "--name",
                                                                      name,
                                                                      "--lease-s",
-                                                                     std::to_string(kLeaseSeconds),
+                                                                     std::to_string(lease_s_),
                                                                      "--repair-s",
                                                                      "1",
                                                                      "--arena",
@@ -135,8 +139,17 @@ class wired_cluster {
   }
   node& server(const std::string& name) { return *servers_.at(name); }
   void kill(const std::string& name) { servers_.erase(name); }
+  // Nothing is wrong with any of them. What etcd says is not enough: a server that was killed and started again is alive
+  // there, and complete, until its old lease is out or it has joined anew.
   bool settled(const std::set<std::string>& names) {
-    return wait_until(at(), [&](const auto& now) { return is_settled(now, names); });
+    const std::uint64_t until = monotonic_ns() + 90'000'000'000;
+    const auto well = [&](const auto& now) {
+      return is_settled(now, names) &&
+             std::all_of(names.begin(), names.end(), [&](const auto& one) { return goes_by(one, now.map.epoch); });
+    };
+    while (monotonic_ns() < until)
+      if (wait_until(at(), well, 5)) return true;
+    return false;
   }
   std::unique_ptr<router> open() const {
     store_client::router_options how;
@@ -149,7 +162,25 @@ class wired_cluster {
   }
 
  private:
+  // The server's own word, past its network: its lease runs, and it goes by this map.
+  bool goes_by(const std::string& name, std::uint64_t epoch) const {
+    store_client::client_options how;
+    how.where.socket = socket(name);
+    how.timeout_ms = 500;
+    how.use_shm = false;
+    const auto past = store_client::client::open(how);
+    if (!past) return false;
+    const auto told = (*past)->run((*past)->make_plain(store_wire::opcode::stats, 0, {}));
+    return told.status == 0 && value_in(told.body, "peerlane_store_cluster_lease_seconds") > 0 &&
+           value_in(told.body, "peerlane_store_cluster_epoch") == static_cast<double>(epoch);
+  }
+  static double value_in(const std::string& metrics, const std::string& name) {
+    const auto at = metrics.find("\n" + name + " ");
+    return at == std::string::npos ? -1 : std::strtod(metrics.c_str() + at + name.size() + 2, nullptr);
+  }
+
   static constexpr const char* kUrl = "http://10.77.0.10:2379";
+  const unsigned lease_s_;
   std::string folder_;
   std::unique_ptr<node> etcd_;
   std::map<std::string, std::unique_ptr<node>> servers_;
@@ -184,7 +215,9 @@ class players {
   bool go_on() {
     const std::uint64_t wanted = answered_ + 200, until = monotonic_ns() + 60'000'000'000;
     while (answered_ < wanted && monotonic_ns() < until) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    return answered_ >= wanted;
+    if (answered_ >= wanted) return true;
+    tell_why();
+    return false;
   }
 
  private:
@@ -194,7 +227,25 @@ class players {
       if (one.joinable()) one.join();
   }
 
-  static event read(router& store, std::uint32_t pool, const std::string& key, std::uint64_t* version = nullptr) {
+  // What the clients are at, for people: on stderr.
+  void tell_why() {
+    const auto now = store_cluster::read_view(cluster_.at(), "default");
+    const std::lock_guard hold(lock_);
+    for (const auto& one : slow_) std::fprintf(stderr, "  %s\n", one.c_str());
+    for (const auto& [number, key] : under_way_) {
+      std::fprintf(stderr, "  client %zu is at %s", number, key.c_str());
+      if (!now) continue;
+      const auto& at = now->map.units[store_client::unit_of(pool_ == "p" ? 2 : 3, key)];
+      for (const auto& one : at.copies) std::fprintf(stderr, ", on %s", one.c_str());
+      for (const auto& one : at.joining) std::fprintf(stderr, ", joining %s", one.c_str());
+      std::fprintf(stderr, "\n");
+    }
+    if (!now) return;
+    for (const auto& one : now->alive) std::fprintf(stderr, "  %s is alive\n", one.c_str());
+  }
+
+  static event read(router& store, std::uint32_t pool, const std::string& key, std::uint64_t* version = nullptr,
+                    std::string* text = nullptr) {
     event one;
     one.what = kind::get;
     std::uint64_t word = 0;
@@ -204,6 +255,7 @@ class players {
     if (got.status == 0) one.value = word;
     else if (got.status != ENOENT) one.unknown = true;
     if (version != nullptr) *version = got.result.version;
+    if (text != nullptr) *text = got.text;
     return one;
   }
 
@@ -218,6 +270,10 @@ class players {
       std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> seen;  // value and version
       for (std::size_t i = 0; i < kKeys * kPerKey && !stop_; ++i) {
         const std::string key = prefix_ + "r" + std::to_string(round) + "k" + std::to_string(i % kKeys);
+        {
+          const std::lock_guard hold(lock_);
+          under_way_[number] = key;
+        }
         mine[key].push_back(one_operation(*store, *pool, key, random() % 10, ++value, seen[key]));
       }
       const std::lock_guard hold(lock_);
@@ -228,9 +284,10 @@ class players {
   event one_operation(router& store, std::uint32_t pool, const std::string& key, std::uint64_t dice, std::uint64_t value,
                       std::pair<std::uint64_t, std::uint64_t>& seen) {
     event one;
+    std::string text;
     if (dice < 4 || (dice == 8 && seen.first == 0)) {
       std::uint64_t version = 0;
-      one = read(store, pool, key, &version);
+      one = read(store, pool, key, &version, &text);
       if (!one.unknown) seen = {one.value, version};
     } else {
       store_client::put_request how;
@@ -245,11 +302,23 @@ class players {
               ? store.erase(pool, key, how)
               : store.put(pool, key, {reinterpret_cast<std::uint64_t>(&value), sizeof value, std::nullopt}, how);
       one.end_ns = monotonic_ns();
+      text = got.text;
       if (got.status == ENOENT || got.status == EEXIST || got.status == ESTALE) one.succeeded = false;
       else one.unknown = got.status != 0;
     }
     if (!one.unknown) ++answered_;
+    note_if_slow(one, key, text);
     return one;
+  }
+
+  // What to say if the clients do not go on.
+  void note_if_slow(const event& one, const std::string& key, const std::string& text) {
+    const std::uint64_t took_ms = (one.end_ns - one.begin_ns) / 1'000'000;
+    if (took_ms < 500) return;
+    const std::lock_guard hold(lock_);
+    slow_.push_back(format("%.3f s: %s kind %d took %llu ms: %s", 1e-9 * static_cast<double>(one.end_ns), key.c_str(),
+                           static_cast<int>(one.what), static_cast<unsigned long long>(took_ms), text.c_str()));
+    if (slow_.size() > kSlowKept) slow_.pop_front();
   }
 
   wired_cluster& cluster_;
@@ -258,6 +327,8 @@ class players {
   std::atomic<std::uint64_t> answered_{0};
   std::mutex lock_;
   std::map<std::string, std::vector<event>> histories_;
+  std::map<std::size_t, std::string> under_way_;  // by client
+  std::deque<std::string> slow_;                  // the last operations that took long
   std::vector<std::thread> threads_;
 };
 
@@ -282,6 +353,13 @@ void expect_that_it_refuses(wired_cluster& cluster, const std::string& name) {
     const auto got = (*past)->run((*past)->make_plain(store_wire::opcode::stat, *pool, "k" + std::to_string(i)));
     EXPECT_TRUE(got.status == EAGAIN || got.status == EREMOTE) << got.status << " " << got.text;
   }
+}
+
+std::optional<std::int64_t> number_in(const char* variable) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr) return std::nullopt;
+  const auto number = parse_integer(text);
+  return number ? std::optional(*number) : std::nullopt;
 }
 
 bool left_it(const store_cluster::cluster_view& now, const std::string& name) {
@@ -323,32 +401,42 @@ TEST(store_netns, OneCutOffOneKilledOneAddedOneTakenOut) {
 
 TEST(store_netns, DISABLED_LongAndAtRandom) {
   if (const auto why = why_not(); !why.empty()) GTEST_SKIP() << why;
-  wired_cluster cluster;
+  // The usual lease: where other programs have the CPUs, etcd does not always answer in time for the shortest one, and
+  // servers that leave for that reason are faults that this test has not drawn.
+  wired_cluster cluster(static_cast<unsigned>(number_in("PL_NETNS_LEASE_S").value_or(5)));
   const std::set<std::string> names = {"a", "b", "c", "d"};
   for (const auto& name : names) cluster.start(name);
   ASSERT_TRUE(cluster.settled(names));
   make_pool(cluster, "p", 2);
   make_pool(cluster, "three", 3);
-  const auto seed = static_cast<unsigned>(monotonic_ns());
+  const auto given = number_in("PL_NETNS_SEED"), rounds = number_in("PL_NETNS_ROUNDS");
+  const auto seed = static_cast<unsigned>(given.value_or(static_cast<std::int64_t>(monotonic_ns() & 0x7fffffff)));
   std::mt19937 random(seed);
   std::fprintf(stderr, "seed %u\n", seed);
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < rounds.value_or(20); ++round) {
     players all(cluster, round % 2 == 0 ? "p" : "three", "n" + std::to_string(round));
     for (int fault = 0; fault < 3; ++fault) {
       const std::string name(1, static_cast<char>('a' + random() % 4));
       EXPECT_TRUE(all.go_on());
+      const std::uint64_t began = monotonic_ns();
+      const auto told = [&](const char* what) {
+        std::fprintf(stderr, "round %d: %s of %s at %.3f s for %.3f s\n", round, what, name.c_str(),
+                     1e-9 * static_cast<double>(began), 1e-9 * static_cast<double>(monotonic_ns() - began));
+      };
       if (random() % 2 == 0) {
         cluster.kill(name);
         if (random() % 2 == 0) {  // else it is back before its lease is out
           ASSERT_TRUE(wait_until(cluster.at(), [&](const auto& now) { return !now.alive.contains(name); }));
         }
         cluster.start(name);
+        told("death");
       } else {
         cluster.server(name).wire(false);
         if (random() % 2 == 0) {
           ASSERT_TRUE(wait_until(cluster.at(), [&](const auto& now) { return !now.alive.contains(name); }));
         }
         EXPECT_TRUE(all.go_on());
+        told("cut");
         cluster.server(name).wire(true);
       }
       ASSERT_TRUE(cluster.settled(names));

@@ -308,9 +308,14 @@ TEST(etcd_text, Base64AndPrefixes) {
 TEST(etcd_text, AddressesThatAreNone) {
   using namespace std::chrono_literals;
   EXPECT_TRUE(etcd::at({"http://10.0.0.1:2379", "http://[::1]:2379/"}, 1s));
-  for (const char* bad : {"", "10.0.0.1:2379", "https://h:1", "http://h", "http://:1", "http://h:"})
+  for (const char* bad : {"", "10.0.0.1:2379", "ftp://h:1", "http://h", "http://:1", "http://h:"})
     EXPECT_EQ(etcd::at({bad}, 1s).code(), EINVAL) << bad;
   EXPECT_EQ(etcd::at({}, 1s).code(), EINVAL);
+  // https needs an authority, and files that are some.
+  EXPECT_EQ(etcd::at({"http://h:1", "https://h:1"}, 1s).code(), EINVAL);
+  EXPECT_EQ(etcd::at({"https://h:1"}, 1s, {"/dev/null", "", ""}).code(), EINVAL);
+  EXPECT_EQ(etcd::at({"https://h:1"}, 1s, {"/dev/null", "/dev/null", ""}).code(), EINVAL);
+  EXPECT_EQ(etcd::at({"https://h"}, 1s).code(), EINVAL);
 }
 
 TEST(cluster_pools, SettingsComeBackFromTheirText) {

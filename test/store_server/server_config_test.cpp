@@ -67,6 +67,7 @@ status one_field(const std::string& name, const json& value) {
   if (auto read = store_server::read_config(json{{name, value}}.dump(), into); !read) return read;
   if (name == "cluster") into.name = "n";
   if (name.starts_with("tls_")) into.tls = {"c", "k", "a"};
+  if (name.starts_with("cluster_tls_")) into.cluster_tls = {"a", "c", "k"};
   return store_server::check(into);
 }
 

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "store_rig.hpp"
+#include "test_pki.hpp"
 #include "text.hpp"
 
 namespace pl::store_test {
@@ -12,8 +13,7 @@ namespace {
 class store_tls : public testing::Test {
  protected:
   void SetUp() override {
-    if (std::system("command -v openssl >/dev/null") != 0)
-      GTEST_SKIP() << "the openssl program is missing (Debian: openssl)";
+    if (!openssl_is_there()) GTEST_SKIP() << kNoOpenssl;
     folder_ = rig_.directory() + "/pki";
     std::filesystem::create_directory(folder_);
     authority("ca");
@@ -21,19 +21,11 @@ class store_tls : public testing::Test {
     certificate("client", "ca", "URI:spiffe://site/trainer");
     rig_.config.tls = {path("server.crt"), path("server.key"), path("ca.crt")};
   }
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
-  void run(const std::string& words) { ASSERT_EQ(std::system(("openssl " + words + " 2>/dev/null").c_str()), 0) << words; }
-  void authority(const std::string& name) {
-    run(format("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=%s -keyout %s -out %s",
-               name.c_str(), path(name + ".key").c_str(), path(name + ".crt").c_str()));
-  }
+  std::string path(const std::string& name) const { return pki().path(name); }
+  test_pki pki() const { return test_pki(folder_); }
+  void authority(const std::string& name) { pki().authority(name); }
   void certificate(const std::string& name, const std::string& by, const std::string& alternative) {
-    std::ofstream(path(name + ".ext")) << "subjectAltName=" << alternative << "\n";
-    run(format("req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=%s -keyout %s -out %s", name.c_str(),
-               path(name + ".key").c_str(), path(name + ".csr").c_str()));
-    run(format("x509 -req -days 2 -in %s -CA %s -CAkey %s -CAcreateserial -extfile %s -out %s", path(name + ".csr").c_str(),
-               path(by + ".crt").c_str(), path(by + ".key").c_str(), path(name + ".ext").c_str(),
-               path(name + ".crt").c_str()));
+    pki().certificate(name, by, alternative);
   }
   store_client::client_options as(const std::string& name, const std::string& authority_name = "ca") const {
     auto how = rig_.over_tcp();

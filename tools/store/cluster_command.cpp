@@ -152,14 +152,18 @@ int run_cluster(const tools::invocation& call) {
                   "where they belong; accept-loss NAME: what only its lost data folder had is given up")
       ->check(CLI::IsMember({"status", "add", "remove", "rebalance", "accept-loss"}));
   parser.app().add_option("NAME", name, "Server");
-  parser.text("--cluster", addresses, "etcd's addresses, http://HOST:PORT,... [" + addresses + "]");
+  store_cluster::etcd_tls tls;
+  parser.text("--cluster", addresses, "etcd's addresses, http(s)://HOST:PORT,... [" + addresses + "]");
+  parser.text("--cluster-tls-ca", tls.authority, "https: the authority that signed etcd's certificate, PEM");
+  parser.text("--cluster-tls-cert", tls.certificate, "https: a certificate for etcd, PEM, if it wants one");
+  parser.text("--cluster-tls-key", tls.key, "https: its private key, PEM");
   parser.text("--cluster-name", cluster, "Which cluster, if several share an etcd [default]");
   parser.integer("--wait-s", wait_s, 0, 86400, "Seconds to wait until the slots have moved [0; rebalance: 600]");
   if (const auto code = parser.parse()) return *code;
   std::vector<std::string> urls;
   std::stringstream in(addresses);
   for (std::string one; std::getline(in, one, ',');) urls.push_back(one);
-  const auto at = tools::must(etcd::at(urls, kEtcdTimeout));
+  const auto at = tools::must(etcd::at(urls, kEtcdTimeout, tls));
   const bool about_one = action == "add" || action == "remove" || action == "accept-loss";
   if (about_one == name.empty())
     throw tool_failure(about_one ? action + " whom? Give the server's name" : "NAME is for add, remove and accept-loss");

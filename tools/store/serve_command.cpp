@@ -62,7 +62,10 @@ int run_serve(const tools::invocation& call) {
   parser.size("--arena", config.arena_bytes, "Memory tier");
   parser.size("--chunk", config.chunk_bytes, "What clients map and register at once");
   parser.flag("--huge-pages", config.huge_pages, "Huge pages for the memory tier");
-  parser.text("--cluster", etcd, "One of a cluster: etcd's addresses, http://HOST:PORT,...");
+  parser.text("--cluster", etcd, "One of a cluster: etcd's addresses, http(s)://HOST:PORT,...");
+  parser.text("--cluster-tls-ca", config.cluster_tls.authority, "https: the authority that signed etcd's certificate, PEM");
+  parser.text("--cluster-tls-cert", config.cluster_tls.certificate, "https: this server's certificate for etcd, PEM");
+  parser.text("--cluster-tls-key", config.cluster_tls.key, "https: its private key, PEM");
   parser.text("--cluster-name", config.cluster_name, "Which cluster, if several share an etcd [default]");
   parser.text("--name", config.name, "This server's name in its cluster");
   parser.text("--advertise", config.advertise, "HOST:PORT where clients and other servers reach it [--listen]");
