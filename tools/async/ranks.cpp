@@ -31,7 +31,7 @@ int gpu_count() {
 int run_ranks(const tools::invocation& call, const rank_plan& plan,
               const std::function<int(station& at, result_file* file)>& body) {
   p2p::fork_world world(plan.ranks);
-  return p2p::run_forked(world, call.program, [&](int rank) {
+  const auto as_rank = [&](int rank) -> int {
     std::optional<tools::report> report;
     if (rank == 0) report.emplace(call, plan.common, "async");
     else p2p::silence_stdout();
@@ -44,7 +44,8 @@ int run_ranks(const tools::invocation& call, const rank_plan& plan,
       if (report) report->write();
       return code;
     } catch (const std::exception& failure) { world.fail(rank, failure.what()); }
-  });
+  };
+  return p2p::run_forked(world, call.program, as_rank, plan.when_forked);
 }
 
 }  // namespace pl::async

@@ -19,6 +19,7 @@ struct rank_plan {
   std::size_t window_bytes = 8;  // of each station
   stream::context_options context;
   tools::common_options common;
+  std::function<void()> when_forked;  // in the launching process, once all ranks exist: the place to start threads there
 };
 
 // GPUs that answer, real or simulated; throws if none does. Initialises CUDA: not before a fork.

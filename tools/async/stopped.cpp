@@ -84,12 +84,15 @@ stopped_watcher::stopped_watcher(const stopped_plan& plan) : plan_(plan) {
   void* const memory = mmap(nullptr, sizeof(stopped_board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw tools::tool_failure("no shared memory for this run: " + errno_text(errno));
   board_ = new (memory) stopped_board{};
+}
+
+void stopped_watcher::start() {
   thread_ = std::thread([this] { watch(); });
 }
 
 stopped_watcher::~stopped_watcher() {
   is_over_.store(true);
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
   munmap(board_, sizeof(stopped_board));
 }
 

@@ -37,11 +37,12 @@ struct stopped_board {
   std::int64_t cpu_ticks;  // that both ranks used meanwhile
 };
 
-// A thread of the launching process. To be made before the ranks are forked; it only sleeps and looks until they are queued.
+// A thread of the launching process, for `rank_plan::when_forked`; its board is there before, for the ranks to inherit.
 class stopped_watcher {
  public:
   explicit stopped_watcher(const stopped_plan& plan);
   ~stopped_watcher();  // gives up if the ranks have ended
+  void start();        // once
   stopped_watcher(const stopped_watcher&) = delete;
   stopped_watcher& operator=(const stopped_watcher&) = delete;
 

@@ -23,7 +23,8 @@ int run_stopped_command(const tools::invocation& call) {
   plan.patience_ms = static_cast<int>(patience);
   plan.bytes = bytes;
   ranks.window_bytes = bytes;
-  const stopped_watcher watcher(plan);
+  stopped_watcher watcher(plan);
+  ranks.when_forked = [&] { watcher.start(); };
   return run_ranks(call, ranks,
                    [&](station& at, result_file* file) { return run_stopped(at, plan, watcher.board(), file); });
 }

@@ -100,7 +100,8 @@ void silence_stdout() {
   close(nowhere);
 }
 
-int run_forked(fork_world& world, const std::string& program, const std::function<int(int rank)>& body) {
+int run_forked(fork_world& world, const std::string& program, const std::function<int(int rank)>& body,
+               const std::function<void()>& when_forked) {
   std::fflush(stdout);
   const pid_t parent = getpid();
   std::vector<pid_t> children;
@@ -114,6 +115,7 @@ int run_forked(fork_world& world, const std::string& program, const std::functio
     children.push_back(child);
   }
   world.leave();
+  if (when_forked) when_forked();
   int code = tools::kExitOk;
   std::string words;
   for (std::size_t left = children.size(); left != 0; --left) {

@@ -45,8 +45,10 @@ class fork_world {
 void silence_stdout();
 
 // Runs `body(rank)` in `world.size()` child processes and returns the exit code: the highest of theirs, or 1 with the words
-// of the rank that failed on stderr, after the others were ended. The children end with this process. Must be called before
-// CUDA or UCX is touched: neither survives a fork.
-int run_forked(fork_world& world, const std::string& program, const std::function<int(int rank)>& body);
+// of the rank that failed on stderr, after the others were ended. The children end with this process. `when_forked` runs in
+// this process once the last child exists. Must be called before CUDA or UCX is touched and by a process of one thread:
+// neither survives a fork, nor does a lock that another thread holds, be it the allocator's. Threads are for `when_forked`.
+int run_forked(fork_world& world, const std::string& program, const std::function<int(int rank)>& body,
+               const std::function<void()>& when_forked = {});
 
 }  // namespace pl::p2p
