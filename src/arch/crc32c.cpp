@@ -131,19 +131,34 @@ PL_FOLDING __m512i four_times(const move_by& by) {
   return _mm512_set_epi64(high, low, high, low, high, low, high, low);
 }
 
-// Takes whole kFoldBytes off the front. Precondition: bytes >= kFoldBytes. `crc` is complemented here and in the answer.
+// What is summed may be stored on the way.
+enum class storing { none, cached, past_cache };
+template <storing How>
+PL_FOLDING __m512i taken(const unsigned char* from, unsigned char* to, std::size_t offset) {
+  const __m512i what = _mm512_loadu_si512(from + offset);
+  if constexpr (How == storing::cached) _mm512_storeu_si512(to + offset, what);
+  if constexpr (How == storing::past_cache) _mm512_stream_si512(reinterpret_cast<__m512i*>(to + offset), what);
+  return what;
+}
+
+// Takes whole kFoldBytes off the front. Precondition: bytes >= kFoldBytes; past_cache: `to` is a multiple of 64. `crc` is
+// complemented here and in the answer.
+template <storing How>
 __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2"))) std::uint32_t by_folding(const unsigned char*& at,
-                                                                                     std::size_t& bytes, std::uint32_t crc) {
-  __m512i a = _mm512_loadu_si512(at), b = _mm512_loadu_si512(at + 64), c = _mm512_loadu_si512(at + 128),
-          d = _mm512_loadu_si512(at + 192);
+                                                                                     std::size_t& bytes, std::uint32_t crc,
+                                                                                     unsigned char* to) {
+  __m512i a = taken<How>(at, to, 0), b = taken<How>(at, to, 64), c = taken<How>(at, to, 128), d = taken<How>(at, to, 192);
   a = _mm512_xor_si512(a, _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(crc))));
   const __m512i over_fold = four_times(kOverFold);
-  for (at += kFoldBytes, bytes -= kFoldBytes; bytes >= kFoldBytes; at += kFoldBytes, bytes -= kFoldBytes) {
-    a = moved(a, over_fold, _mm512_loadu_si512(at));
-    b = moved(b, over_fold, _mm512_loadu_si512(at + 64));
-    c = moved(c, over_fold, _mm512_loadu_si512(at + 128));
-    d = moved(d, over_fold, _mm512_loadu_si512(at + 192));
+  std::size_t done = kFoldBytes;
+  for (; done + kFoldBytes <= bytes; done += kFoldBytes) {
+    a = moved(a, over_fold, taken<How>(at, to, done));
+    b = moved(b, over_fold, taken<How>(at, to, done + 64));
+    c = moved(c, over_fold, taken<How>(at, to, done + 128));
+    d = moved(d, over_fold, taken<How>(at, to, done + 192));
   }
+  at += done, bytes -= done;
+  if constexpr (How == storing::past_cache) _mm_sfence();
   const __m512i over_register = four_times(kOverRegister);
   d = moved(moved(moved(a, over_register, b), over_register, c), over_register, d);
   alignas(64) __m128i lanes[4];
@@ -182,11 +197,46 @@ std::uint32_t crc32c(const void* data, std::size_t bytes, std::uint32_t before) 
 #if defined(__x86_64__)
   if (kCanFold && bytes >= kLeastFolded) {
     auto at = static_cast<const unsigned char*>(data);
-    const std::uint32_t folded = ~by_folding(at, bytes, ~before);
+    const std::uint32_t folded = ~by_folding<storing::none>(at, bytes, ~before, nullptr);
     return by_instruction(at, bytes, folded);
   }
 #endif
   return crc32c_streams(data, bytes, before);
+}
+
+namespace {
+
+constexpr std::size_t kCopyPiece = 16 << 10;  // stays in a core's first cache
+
+std::uint32_t copy_in_pieces(unsigned char* to, const unsigned char* from, std::size_t bytes, std::uint32_t crc) {
+  for (; bytes != 0;) {
+    const std::size_t piece = bytes < kCopyPiece ? bytes : kCopyPiece;
+    std::memcpy(to, from, piece);
+    crc = crc32c(to, piece, crc);
+    to += piece, from += piece, bytes -= piece;
+  }
+  return crc;
+}
+
+}  // namespace
+
+std::uint32_t crc32c_copy(void* to_any, const void* from_any, std::size_t bytes, std::uint32_t crc,
+                          bool past_cache) noexcept {
+  auto to = static_cast<unsigned char*>(to_any);
+  auto from = static_cast<const unsigned char*>(from_any);
+#if defined(__x86_64__)
+  if (kCanFold && bytes >= kLeastFolded) {
+    if (const std::size_t head = -reinterpret_cast<std::uintptr_t>(to) % 64; past_cache && head != 0) {
+      crc = copy_in_pieces(to, from, head, crc);
+      to += head, from += head, bytes -= head;
+    }
+    const std::size_t whole = bytes;
+    crc = past_cache ? ~by_folding<storing::past_cache>(from, bytes, ~crc, to)
+                     : ~by_folding<storing::cached>(from, bytes, ~crc, to);
+    to += whole - bytes;
+  }
+#endif
+  return copy_in_pieces(to, from, bytes, crc);
 }
 
 std::uint32_t crc32c_join_pages(std::span<const std::uint32_t> pages, std::size_t last_bytes) noexcept {

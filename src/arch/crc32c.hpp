@@ -16,6 +16,14 @@ namespace pl::arch {
 // The checksum of nothing is 0; that of "123456789" is 0xE3069283.
 std::uint32_t crc32c(const void* data, std::size_t bytes, std::uint32_t before = 0) noexcept;
 
+// Copies like memcpy and gives the checksum of what was stored, as a continuation of `before`: what is summed is what is
+// stored, even if another thread changes `from` meanwhile. One pass where crc32c() uses carry-less multiplication, else
+// piece by piece through the cache. `past_cache`: without reading the destination's lines first and without keeping them,
+// for what is larger than the cache (128 MiB twice as fast, what would have stayed in the cache half as fast); the stores
+// are ordered before later ones by then.
+std::uint32_t crc32c_copy(void* to, const void* from, std::size_t bytes, std::uint32_t before = 0,
+                          bool past_cache = false) noexcept;
+
 // The checksum of two pieces from the pieces' own: first(0..n), second of `second_bytes`. About a microsecond.
 std::uint32_t crc32c_combine(std::uint32_t first, std::uint32_t second, std::uint64_t second_bytes) noexcept;
 

@@ -73,7 +73,8 @@ std::uint64_t checksum_crew::copy_bytes(std::uint64_t left) noexcept {
 }
 
 void checksum_crew::sum(value_part& part) {
-  part.crc = arch::crc32c(part.at, part.bytes);
+  part.crc = part.to == nullptr ? arch::crc32c(part.at, part.bytes)
+                                : arch::crc32c_copy(part.to, part.at, part.bytes, 0, part.past_cache);
   part.summed.store(true, std::memory_order_release);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Threads that compute checksums of pieces of a value while its later pieces are still on their way from the GPU: one core
-// reads about 12 GB/s, the link brings more than 50.
+// reads about 12 GB/s, the link brings more than 50. And that copy and sum pieces between host memories.
 #pragma once
 
 #include <atomic>
@@ -18,11 +18,13 @@
 
 namespace pl::store_client {
 
-// A piece of a value on its way into the arena. Several come by one copy. `given` belongs to the thread that drives the
-// connection; `crc` is valid once `summed` is true (acquire).
+// A piece of a value on its way into the arena, or out of it into host memory. Several come by one copy. `given` belongs to
+// the thread that drives the connection; `crc` is valid once `summed` is true (acquire).
 struct value_part {
   const std::byte* at = nullptr;
   std::size_t bytes = 0;
+  std::byte* to = nullptr;  // set: they are copied there on summing (crc32c_copy)
+  bool past_cache = false;
   std::shared_ptr<copy::completion> copied;
   bool given = false;
   std::uint32_t crc = 0;

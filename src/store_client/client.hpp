@@ -137,6 +137,9 @@ class client {
   status copy_in(const memory& into, std::string_view body);
   result<std::vector<copy::transfer>> pieces_of(operation& one);
   status begin_copy(operation& one);
+  void give_all(operation& one);
+  static status check_sum(const operation& one);
+  void copy_on_cpu(operation& one, const std::vector<copy::transfer>& pieces);
   status begin_parts(operation& one, const std::vector<copy::transfer>& pieces);
   static void add_parts(operation& one, const copy::transfer& piece, const std::shared_ptr<copy::completion>& copied);
   result<bool> gpu_sum_ended(operation& one);

@@ -50,7 +50,7 @@ class operation {
   enum class stage {
     asked,    // a frame is (or will be) with the server
     to_copy,  // shm: the extents are known
-    copying,  // shm: the GPU is at it
+    copying,  // shm: the GPU or other threads are at it
     done,
   };
 
@@ -78,10 +78,10 @@ class operation {
   std::uint64_t lane_bytes = 0;      // get_lane: that many
   std::vector<store_wire::extent> extents;
   copy::completion copies;                        // get
-  std::deque<std::shared_ptr<value_part>> parts;  // put: copied one by one, summed as they arrive; gone once in `sum`
+  std::deque<std::shared_ptr<value_part>> parts;  // put, or host memory: copied one by one and summed; gone once in `sum`
   copy::gpu_checksum::job gpu_sum;                // put: then there are no parts, unless it is given up
   clock::time_point gpu_sum_until;                // when it is; set once the copies have ended
-  std::optional<std::uint32_t> sum;               // put: of what was copied into the arena
+  std::optional<std::uint32_t> sum;               // of what was copied between the arena and host memory, or into it
   std::vector<std::byte> staging;  // one frame of device memory over a socket, or the rest of one after the end
   int attempts = 0;
   bool unpin_later = false;  // leave_to_stream: the copy is not over yet

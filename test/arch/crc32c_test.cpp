@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string_view>
 #include <vector>
@@ -37,6 +38,25 @@ TEST(crc32c, AllWaysAgreeAtEveryLengthThatMatters) {
           const std::uint32_t right = crc32c_portable(&data[skew], bytes, before);
           ASSERT_EQ(crc32c(&data[skew], bytes, before), right) << bytes << " at " << skew;
           ASSERT_EQ(crc32c_streams(&data[skew], bytes, before), right) << bytes << " at " << skew;
+        }
+}
+
+// Both ways of storing, at all skews of both ends against a line, with the bytes around it left alone.
+TEST(crc32c, CopiesWhatItSums) {
+  std::mt19937 random(9);
+  std::vector<unsigned char> data(40000);
+  for (auto& byte : data) byte = static_cast<unsigned char>(random());
+  std::vector<unsigned char> to(data.size() + 256);
+  for (const std::size_t bytes : {0u, 1u, 63u, 511u, 512u, 513u, 575u, 1023u, 4096u, 16384u, 16385u, 38000u})
+    for (const std::size_t skew : {0u, 1u, 63u})
+      for (const std::size_t from : {0u, 1u, 8u})
+        for (const bool past_cache : {false, true}) {
+          std::fill(to.begin(), to.end(), static_cast<unsigned char>(0xa5));
+          unsigned char* const at = &to[64 + skew];
+          ASSERT_EQ(crc32c_copy(at, &data[from], bytes, 77, past_cache), crc32c_portable(&data[from], bytes, 77))
+              << bytes << " from " << from << " to " << skew << (past_cache ? " past the cache" : "");
+          ASSERT_TRUE(std::equal(at, at + bytes, &data[from])) << bytes << " from " << from << " to " << skew;
+          ASSERT_TRUE(at[-1] == 0xa5 && at[bytes] == 0xa5) << bytes << " from " << from << " to " << skew;
         }
 }
 

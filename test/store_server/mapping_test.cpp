@@ -69,25 +69,67 @@ TEST(store_mapping, SizeAndSealsAreNotTheClients) {
   EXPECT_EQ(put(*store, pool, "k", random_value(300'000, 2)).status, 0);
 }
 
-TEST(store_mapping, WritingWhereItWasCommittedIsFoundOut) {
-  store_rig rig;
-  rig.start();
-  const auto store = store_rig::open(rig.over_unix());
-  const auto pool = make_pool(*store, "p");
-  ASSERT_EQ(put(*store, pool, "k", random_value(100'000, 1), at_level(durability::volatile_)).status, 0);
-  const auto found = store->run(store->make_plain(opcode::lookup, pool, "k"));
+// Copied in one go, in parts by several threads, past the cache.
+constexpr std::size_t kShmSizes[] = {100'000, 6'000'001, 12'000'001};
+
+void scribble(store_rig& rig, store_client::client& store, std::uint32_t pool, std::uint64_t offset) {
+  const auto found = store.run(store.make_plain(opcode::lookup, pool, "k"));
   ASSERT_EQ(found.status, 0) << found.text;
   const attached one(rig);
   void* at = mmap(nullptr, one.what.size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, one.fd, 0);
   ASSERT_NE(at, MAP_FAILED);
-  static_cast<unsigned char*>(at)[found.fields.extents[0].offset + 5] ^= 1;
+  static_cast<unsigned char*>(at)[found.fields.extents[0].offset + offset] ^= 1;
   munmap(at, one.what.size_bytes);
-  store_client::get_request how;
-  how.verify = true;
-  bytes_t room(100'000);
-  const auto got = store->run(store->make_get(pool, "k", memory_of(room), how));
-  EXPECT_EQ(got.status, EBADMSG) << got.text;
-  EXPECT_NE(got.text.find("pool 'p', key 'k'"), std::string::npos) << got.text;
+}
+
+TEST(store_mapping, WritingWhereItWasCommittedIsFoundOut) {
+  for (const std::size_t bytes : kShmSizes) {
+    store_rig rig;
+    rig.start();
+    const auto store = store_rig::open(rig.over_unix());
+    const auto pool = make_pool(*store, "p");
+    const auto value = random_value(bytes, 1);
+    ASSERT_EQ(put(*store, pool, "k", value, at_level(durability::volatile_)).status, 0);
+    ASSERT_TRUE(get(*store, pool, "k", bytes) == value) << bytes;
+    scribble(rig, *store, pool, bytes / 2);
+    bytes_t room(bytes);
+    // By the client, which sums as it copies.
+    const auto got = store->run(store->make_get(pool, "k", memory_of(room), {}));
+    EXPECT_EQ(got.status, EBADMSG) << bytes << ": " << got.text;
+    EXPECT_NE(got.text.find("a client that maps this memory"), std::string::npos) << got.text;
+    // By the store, which is asked to.
+    store_client::get_request how;
+    how.verify = true;
+    const auto verified = store->run(store->make_get(pool, "k", memory_of(room), how));
+    EXPECT_EQ(verified.status, EBADMSG) << verified.text;
+    EXPECT_NE(verified.text.find("pool 'p', key 'k'"), std::string::npos) << verified.text;
+    // A part cannot be held against the whole one's checksum.
+    how = {};
+    how.offset = 1;
+    EXPECT_EQ(store->run(store->make_get(pool, "k", memory_of(room), how)).status, 0);
+    ASSERT_EQ(put(*store, pool, "k", value, at_level(durability::volatile_)).status, 0);
+    EXPECT_TRUE(get(*store, pool, "k", bytes) == value) << bytes;
+  }
+}
+
+// Values that are changed in part, by host memory of all sizes: the store sums what became of them.
+TEST(store_mapping, PartsOfAValueAreCopiedInParts) {
+  store_rig rig;
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  const auto pool = make_pool(*store, "p");
+  for (const std::size_t bytes : kShmSizes) {
+    auto value = random_value(bytes + 1000, 1);
+    const auto part = random_value(bytes, 2);
+    ASSERT_EQ(put(*store, pool, "k", value).status, 0);
+    auto how = at_level(durability::durable);
+    how.offset = 500;
+    const auto done = put(*store, pool, "k", part, how);
+    ASSERT_EQ(done.status, 0) << done.text;
+    EXPECT_EQ(done.result.way, path::shm_direct);
+    std::copy(part.begin(), part.end(), value.begin() + 500);
+    EXPECT_TRUE(get(*store, pool, "k", value.size()) == value) << bytes;
+  }
 }
 
 TEST(store_mapping, ReadersReadThereAndWriteByTheSocket) {
