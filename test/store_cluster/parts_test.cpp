@@ -80,6 +80,13 @@ TEST(slot_map, ComesBackFromItsText) {
   EXPECT_LT(to_text(map).size(), 100'000u) << "etcd takes 1.5 MB";
 }
 
+TEST(slot_map, AnInstanceWithoutASocketIsNotKept) {
+  const auto read = store_client::read_cluster_map(
+      R"({"epoch":1,"servers":{"a":{"endpoint":"h:1","role":"in","run":1,"instance":5}},"slots":[]})");
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(store_client::read_cluster_map(to_text(*read))->servers, read->servers);
+}
+
 TEST(slot_map, WhatIsNoMapIsRefused) {
   const std::string good = to_text(map_of({"a"}));
   EXPECT_TRUE(store_client::read_cluster_map(good));
