@@ -57,9 +57,10 @@ function(pl_kernel_image target)
     set_source_files_properties(${source} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
     add_library(${target}_${stem}_host MODULE ${source})
     target_include_directories(${target}_${stem}_host PRIVATE ${cuda_dir} ${CMAKE_CURRENT_SOURCE_DIR})
-    # -fno-gnu-unique: images must unload; -O2 in every preset: polling loops should poll. -Wno-tsan: fences stay, and
-    # kernel_device.cuh does without them where ThreadSanitizer looks.
-    target_compile_options(${target}_${stem}_host PRIVATE -O2 -fno-exceptions -fno-rtti -fno-gnu-unique -Wno-tsan)
+    # -fno-gnu-unique: images must unload (clang makes no such symbols, and does not know the option); -O2 in every preset:
+    # polling loops should poll. -Wno-tsan: fences stay, and kernel_device.cuh does without them where ThreadSanitizer looks.
+    target_compile_options(${target}_${stem}_host PRIVATE -O2 -fno-exceptions -fno-rtti
+                           $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique> $<$<CXX_COMPILER_ID:GNU>:-Wno-tsan>)
     target_link_libraries(${target}_${stem}_host PRIVATE pl_options)
     target_link_options(${target}_${stem}_host PRIVATE -Wl,--as-needed -Wl,-s)
     set_target_properties(${target}_${stem}_host PROPERTIES

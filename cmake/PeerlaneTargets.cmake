@@ -76,12 +76,14 @@ function(pl_test name)
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES PROPERTIES ${properties})
 endfunction()
 
-# A libFuzzer program (preset fuzz only) from a source that has LLVMFuzzerTestOneInput under PL_LIBFUZZER; it sees into LAYER.
+# A libFuzzer program (preset fuzz only) from a source that has what test/support/fuzz.hpp asks for under PL_LIBFUZZER; it sees
+# into LAYER.
 function(pl_fuzzer name source layer)
   if(NOT PEERLANE_FUZZ)
     return()
   endif()
-  add_executable(${name} ${source})
+  add_executable(${name} ${source} ${PROJECT_SOURCE_DIR}/test/support/fuzz_main.cpp)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/test/support)
   target_compile_definitions(${name} PRIVATE PL_LIBFUZZER)
   target_link_libraries(${name} PRIVATE ${layer} pl_options GTest::gtest)
   target_compile_options(${name} PRIVATE -fsanitize=fuzzer)

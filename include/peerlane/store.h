@@ -153,7 +153,9 @@ int peerlane_store_stat(peerlane_store_t store, peerlane_pool_t pool, const void
                         struct peerlane_store_reply* reply);
 
 /* Keys in order. `each` returns 0 to go on; another value ends the search and is returned. Keys that were there all the time
- * come exactly once, however others change. prefix and regex (POSIX extended) may be NULL. */
+ * come exactly once, however others change. prefix and regex (POSIX extended) may be NULL. EINVAL: the regex has a
+ * back-reference, repeats what can be empty, or is longer than 1024 bytes or, with its repetitions written out, than 1000
+ * characters. */
 int peerlane_store_find(peerlane_store_t store, peerlane_pool_t pool, const char* prefix, const char* regex,
                         int (*each)(void* context, const void* key, size_t key_bytes, uint64_t value_bytes), void* context);
 

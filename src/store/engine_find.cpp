@@ -1,48 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keys in order: those of the index and those that only memory knows, merged.
-#include <regex.h>
-
-#include <cerrno>
 #include <set>
 
 #include "engine.hpp"
 #include "engine_impl.hpp"
+#include "pattern.hpp"
 #include "record.hpp"
 
 namespace pl::store {
 namespace {
-
-// A compiled POSIX regular expression, which unlike std::regex needs no stack in proportion to the key.
-class pattern {
- public:
-  explicit pattern(const std::string& text) {
-    if (text.empty()) return;
-    error_ = ::regcomp(&regex_, text.c_str(), REG_EXTENDED | REG_NOSUB);
-    if (error_ == 0) compiled_ = true;
-  }
-  ~pattern() {
-    if (compiled_) ::regfree(&regex_);
-  }
-  pattern(const pattern&) = delete;
-  pattern& operator=(const pattern&) = delete;
-  status good() const {
-    if (error_ == 0) return {};
-    char text[200];
-    ::regerror(error_, &regex_, text, sizeof text);
-    return failure{EINVAL, std::string("store: regular expression: ") + text};
-  }
-  bool matches(std::string_view key) const {
-    if (!compiled_) return true;
-    regmatch_t range{};
-    range.rm_eo = static_cast<regoff_t>(key.size());
-    return ::regexec(&regex_, key.data(), 1, &range, REG_STARTEND) == 0;  // keys may hold zeros
-  }
-
- private:
-  regex_t regex_{};
-  int error_ = 0;
-  bool compiled_ = false;
-};
 
 // The least key behind all that start with `prefix`; empty if there is none.
 std::string behind(std::string prefix) {
@@ -67,7 +33,7 @@ result<find_page> engine::find(pool_id id, const find_options& options) {
   auto found = impl_->need_pool(id);
   if (!found) return std::move(found).error();
   const pattern wanted(options.regex);
-  if (status good = wanted.good(); !good) return std::move(good).error();
+  if (!wanted.good()) return wanted.good().error();
   const std::size_t limit = std::min(options.limit == 0 ? kMaxFindKeys : options.limit, kMaxFindKeys);
   std::string from = options.prefix;
   if (!options.after.empty() && options.after + '\0' > from) from = options.after + '\0';

@@ -278,7 +278,7 @@ bool client::parse_one() {
 }
 
 void client::take_data(const store_wire::head& what) {
-  auto& now = receiving_.emplace();
+  auto& now = receiving_.emplace(receiving{});
   now.what = what;
   if (const auto found = asked_.find(what.request_id); found != asked_.end()) now.into = found->second;
   if (now.into && !now.into->done()) {

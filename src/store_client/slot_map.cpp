@@ -45,7 +45,8 @@ bool read_server(const json& from, cluster_server& into) {
   into.run = from["run"].get<std::uint64_t>();
   into.down = from.value("down", json(false)) == json(true);
   if (const json socket = from.value("socket", json("")); socket.is_string()) into.socket = socket.get<std::string>();
-  if (const json instance = from.value("instance", json(0u)); instance.is_number_unsigned())
+  // Who is at the socket; without one it says nothing, and is not written.
+  if (const json instance = from.value("instance", json(0u)); instance.is_number_unsigned() && !into.socket.empty())
     into.instance = instance.get<std::uint64_t>();
   if (const json folder = from.value("folder", json("")); folder.is_string()) into.folder = folder.get<std::string>();
   for (std::size_t i = 0; i < std::size(kRoles); ++i) {

@@ -224,7 +224,11 @@ bool value_lane::on_arrival(std::string_view bytes_of_head, std::size_t bytes, s
   ++refused_;  // unless it passes
   if (found == sessions_.end() || (found->second->secret[1] ^ head->secret[1]) != 0) return false;
   const auto& session = found->second;
-  const auto named = session->transfers.find(head->token);
+  auto named = session->transfers.find(head->token);
+  if (named == session->transfers.end() && how_.unknown) {
+    how_.unknown();
+    named = session->transfers.find(head->token);
+  }
   if (named == session->transfers.end()) return false;
   const auto& what = named->second;
   const bool continues = !what->is_out && what->bad.code == 0 && head->offset == what->begun_bytes && head->bytes == bytes &&
@@ -266,6 +270,12 @@ void value_lane::end_session(lane_session& one, const std::string& why) {
     if (what->bad.code == 0) what->bad = {ECONNABORTED, why};
     if (what->changed) what->changed();
   }
+}
+
+void value_lane::shut() {
+  while (!sessions_.empty()) close(std::shared_ptr(sessions_.begin()->second));
+  port_.reset();
+  while (!chunks_.empty()) end_chunk(chunks_.front(), {ECONNABORTED, "the UCX lane was closed"});
 }
 
 void value_lane::on_lost(ucx::am_port::peer_id which, const std::string& why) {

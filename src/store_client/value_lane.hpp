@@ -72,6 +72,8 @@ class value_lane final : ucx::am_port::listener {
     bool is_store = false;                        // no key to this end's memory leaves it
     std::string library;                          // am_port::options::library
     std::function<void(void*, std::size_t)> pin;  // for staging memory; may be empty
+    // A chunk names a transfer that is not known here: the last moment to add() those that come in. May be empty.
+    std::function<void()> unknown;
   };
   // ENODEV, ENOSYS: the sentence says why there can be no lane.
   static result<std::unique_ptr<value_lane>> open(options how);
@@ -85,6 +87,10 @@ class value_lane final : ucx::am_port::listener {
   // Its transfers end with ECONNABORTED as UCX lets go of their memory, in the coming calls of progress().
   void close(const lane_session_ptr& one);
   status keep_registered(void* at, std::size_t bytes) { return port_->keep_registered(at, bytes); }
+
+  // Takes UCX's worker down: it touches no memory any more, and whatever was under way ends with ECONNABORTED before this
+  // returns. Only to be destroyed afterwards.
+  void shut();
 
   // A transfer that goes out begins now. One whose session is lost ends at once.
   void add(const lane_session_ptr& with, const lane_transfer_ptr& what);

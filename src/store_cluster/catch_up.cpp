@@ -99,10 +99,10 @@ void catch_up::act_by(const view_ptr& now, bool serving, std::uint64_t run) {
     if (jobs_.contains(who)) continue;
     const store_wire::copy_terms terms{map.epoch, run, 0, 0};
     auto& mine = jobs_[who];
-    mine.thread = std::thread([this, who, units, terms] {
-      fill(who, units, terms);
+    mine.thread = std::thread([this, peer = who, what = units, terms] {
+      fill(peer, what, terms);
       const std::lock_guard done(lock_);
-      if (const auto at = jobs_.find(who); at != jobs_.end()) at->second.ended = true;
+      if (const auto at = jobs_.find(peer); at != jobs_.end()) at->second.ended = true;
     });
   }
 }

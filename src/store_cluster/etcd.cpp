@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "etcd_answer.hpp"
 #include "text.hpp"
 
 namespace pl::store_cluster {
@@ -87,36 +88,6 @@ class exchange {
   std::error_code error_;
   bool done_ = false;
 };
-
-// The body of a 200; etcd's own words otherwise.
-result<std::string> body_of(std::string answer) {
-  const auto line = answer.find("\r\n"), head = answer.find("\r\n\r\n");
-  if (!answer.starts_with("HTTP/1.") || head == std::string::npos) return failure{EPROTO, "etcd: the answer is not HTTP"};
-  std::string body = answer.substr(head + 4);
-  if (answer.compare(9, 3, "200") == 0) return body;
-  return failure{EIO, "etcd answered " + answer.substr(9, line - 9) + ": " + body.substr(0, 200)};
-}
-
-// The gateway writes 64-bit numbers as texts and leaves zeros out.
-std::int64_t number(const json& from, const char* name) {
-  const auto found = from.find(name);
-  if (found == from.end()) return 0;
-  if (found->is_string()) return parse_integer(found->get<std::string>()).value_or(0);
-  return found->is_number_integer() ? found->get<std::int64_t>() : 0;
-}
-
-std::string text_of(const json& from, const char* name) {
-  const auto found = from.find(name);
-  if (found == from.end() || !found->is_string()) return {};
-  return from_base64(found->get<std::string>()).ok() ? *from_base64(found->get<std::string>()) : std::string();
-}
-
-result<json> parsed(const result<std::string>& answer) {
-  if (!answer) return answer.error();
-  json out = json::parse(*answer, nullptr, false);
-  if (out.is_discarded() || !out.is_object()) return failure{EPROTO, "etcd: the answer is not JSON"};
-  return out;
-}
 
 }  // namespace
 
@@ -213,7 +184,7 @@ result<std::string> etcd::post(const std::string& path, const std::string& body)
                       body,
                   one.secure ? &tls_->context : nullptr);
     auto answer = talk.run(one.host, one.port, timeout_);
-    if (answer) return body_of(*std::move(answer));
+    if (answer) return etcd_answer::body_of(*std::move(answer));
     last = answer.error();
   }
   return last;
@@ -222,13 +193,7 @@ result<std::string> etcd::post(const std::string& path, const std::string& body)
 result<etcd::snapshot> etcd::list(const std::string& prefix, bool without_values) const {
   json ask = {{"key", to_base64(prefix)}, {"range_end", to_base64(end_of_prefix(prefix))}};
   if (without_values) ask["keys_only"] = true;
-  const auto answer = parsed(post("/v3/kv/range", ask.dump()));
-  if (!answer) return answer.error();
-  snapshot out;
-  out.revision = number(answer->value("header", json::object()), "revision");
-  for (const json& one : answer->value("kvs", json::array()))
-    out.entries.push_back({text_of(one, "key"), text_of(one, "value"), number(one, "mod_revision"), number(one, "lease")});
-  return out;
+  return etcd_answer::listed(post("/v3/kv/range", ask.dump()));
 }
 
 result<bool> etcd::transact(const std::vector<compare>& when, const std::vector<change>& then) const {
@@ -245,29 +210,19 @@ result<bool> etcd::transact(const std::vector<compare>& when, const std::vector<
       changes.push_back(
           {{"request_put", {{"key", key}, {"value", to_base64(one.value)}, {"lease", std::to_string(one.lease)}}}});
   }
-  const auto answer = parsed(post("/v3/kv/txn", json{{"compare", compares}, {"success", changes}}.dump()));
-  if (!answer) return answer.error();
-  return answer->value("succeeded", false);
+  return etcd_answer::succeeded(post("/v3/kv/txn", json{{"compare", compares}, {"success", changes}}.dump()));
 }
 
 result<std::int64_t> etcd::grant(unsigned seconds) const {
-  const auto answer = parsed(post("/v3/lease/grant", json{{"TTL", std::to_string(seconds)}}.dump()));
-  if (!answer) return answer.error();
-  const std::int64_t id = number(*answer, "ID");
-  if (id == 0) return failure{EPROTO, "etcd gave no lease"};
-  return id;
+  return etcd_answer::lease_given(post("/v3/lease/grant", json{{"TTL", std::to_string(seconds)}}.dump()));
 }
 
 result<std::int64_t> etcd::keep_alive(std::int64_t lease) const {
-  const auto answer = parsed(post("/v3/lease/keepalive", json{{"ID", std::to_string(lease)}}.dump()));
-  if (!answer) return answer.error();
-  return number(answer->value("result", json::object()), "TTL");
+  return etcd_answer::seconds_left(post("/v3/lease/keepalive", json{{"ID", std::to_string(lease)}}.dump()));
 }
 
 status etcd::revoke(std::int64_t lease) const {
-  const auto answer = parsed(post("/v3/lease/revoke", json{{"ID", std::to_string(lease)}}.dump()));
-  if (!answer) return answer.error();
-  return {};
+  return etcd_answer::done(post("/v3/lease/revoke", json{{"ID", std::to_string(lease)}}.dump()));
 }
 
 }  // namespace pl::store_cluster

@@ -149,8 +149,8 @@ bool retire(cluster_map& map) {
   bool changed = false;
   for (auto& [name, one] : map.servers) {
     if (one.as != cluster_server::role::leaving) continue;
-    const bool holds =
-        std::any_of(map.units.begin(), map.units.end(), [&](const placement& at) { return at.has(name) || at.fills(name); });
+    const bool holds = std::any_of(map.units.begin(), map.units.end(),
+                                   [&server = name](const placement& at) { return at.has(server) || at.fills(server); });
     if (holds) continue;
     one.as = cluster_server::role::out;
     changed = true;

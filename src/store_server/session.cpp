@@ -178,7 +178,7 @@ bool session::take_frame(std::span<const std::byte> whole, const store_wire::hea
   if (!rest) return fail_protocol(rest.error()), false;
   if ((what.flags & store_wire::flag::reply) != 0) return fail_protocol({EPROTO, "an answer came from a client"}), false;
   if (what.op == opcode::data) {
-    auto& next = filling_.emplace();
+    auto& next = filling_.emplace(filling{});
     next.frame = what;
     next.left_bytes = what.body_bytes;
     if (const auto found = uploads_.find(what.request_id); found != uploads_.end()) next.into = found->second;

@@ -49,19 +49,18 @@ void session::join_lane(const request_ptr& what, store_wire::tail fields) {
     if (what->fields.lane) fields.lane_name = std::move(why);
     return answer(what, {}, std::move(fields));
   }
-  auto joined = [me = shared_from_this(), what, fields](result<store_client::lane_session_ptr> made) mutable {
+  auto joined = [me = shared_from_this(), what, fields](result<lane_server::joined_lane> made) mutable {
     asio::post(me->home_, [me, what, fields = std::move(fields), made = std::move(made)]() mutable {
       if (!made) {
         fields.lane_name = made.error().message;
         me->parts_.log.write(event_log::level::warn, "no_lane",
                              {{"peer", me->wire_->other().where}, {"why", made.error().message}});
       } else if (me->closed_) {
-        return me->parts_.lane->close(*made);
+        return me->parts_.lane->close(made->session);
       } else {
         me->leave_lane();  // of an earlier greeting
-        me->lane_ = *made;
-        fields.lane = me->parts_.lane->offer();
-        std::copy(std::begin(me->lane_->secret), std::end(me->lane_->secret), fields.lane->secret);
+        me->lane_ = made->session;
+        fields.lane = made->offer;
         fields.lane_name = me->lane_->lanes;
         me->parts_.log.write(event_log::level::info, "lane",
                              {{"peer", me->wire_->other().where}, {"transports", me->lane_->lanes}});

@@ -103,6 +103,7 @@ TEST_F(Operations, FindPagesThroughIndexAndMemory) {
   ASSERT_TRUE(some);
   EXPECT_EQ(some->keys, (std::vector<std::string>{"b/10", "b/11", "b/13", "b/14", "b/16", "b/17", "b/19"}));
   EXPECT_EQ(store_->find(pool_, {.prefix = {}, .regex = "(", .after = {}}).code(), EINVAL);
+  EXPECT_EQ(store_->find(pool_, {.prefix = {}, .regex = ".*{10,}{10,}{10,}{10,}{10,}", .after = {}}).code(), EINVAL);
   EXPECT_TRUE(store_->find(pool_, {.prefix = "\xff\xff", .regex = {}, .after = {}})->keys.empty());
 }
 

@@ -65,6 +65,7 @@ class cluster_rig {
     one->config.name = name;
     one->config.lease_s = kLeaseSeconds;
     one->config.repair_s = 0;
+    one->config.ucx = ucx;
     one->start();
   }
   // Gives its lease back, as on SIGTERM.
@@ -106,6 +107,8 @@ class cluster_rig {
     EXPECT_TRUE(made) << made.error().message;
     return made ? *made : 0;
   }
+
+  std::string ucx = "auto";  // of servers that start from now on
 
  private:
   std::string folder_;

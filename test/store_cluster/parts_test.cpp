@@ -8,7 +8,7 @@
 
 #include "catch_up.hpp"
 #include "cluster_pools.hpp"
-#include "etcd.hpp"
+#include "etcd_answer.hpp"
 #include "key_turns.hpp"
 #include "plan.hpp"
 
@@ -78,6 +78,13 @@ TEST(slot_map, ComesBackFromItsText) {
   EXPECT_EQ(read->servers, map.servers);
   EXPECT_TRUE(read->units == map.units);
   EXPECT_LT(to_text(map).size(), 100'000u) << "etcd takes 1.5 MB";
+}
+
+TEST(slot_map, AnInstanceWithoutASocketIsNotKept) {
+  const auto read = store_client::read_cluster_map(
+      R"({"epoch":1,"servers":{"a":{"endpoint":"h:1","role":"in","run":1,"instance":5}},"slots":[]})");
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(store_client::read_cluster_map(to_text(*read))->servers, read->servers);
 }
 
 TEST(slot_map, WhatIsNoMapIsRefused) {
@@ -303,6 +310,26 @@ TEST(etcd_text, Base64AndPrefixes) {
   EXPECT_FALSE(from_base64("Zm9v*"));
   EXPECT_EQ(end_of_prefix("/a/"), "/a0");
   EXPECT_EQ(end_of_prefix("a\xff"), "b");
+}
+
+TEST(etcd_text, AnswersOfSomebodyElseAreFailures) {
+  EXPECT_EQ(etcd_answer::body_of("HTTP/1.0 200 OK\r\nA: b\r\n\r\n{}").ok(), true);
+  for (const char* bad : {"", "HTTP/1.\r\n", "SSH-2.0-x\r\n\r\n", "HTTP/1.0 200 OK\r\n"})
+    EXPECT_EQ(etcd_answer::body_of(bad).code(), EPROTO) << bad;
+  EXPECT_EQ(etcd_answer::body_of("HTTP/1.\r\n\r\n").code(), EIO);
+  for (const char* bad : {"", "[]", "7", "{", "\xff"})
+    EXPECT_EQ(etcd_answer::listed(std::string(bad)).code(), EPROTO) << bad;
+  // Members of other types than etcd gives them: these ended the server once.
+  for (const char* bad : {R"({"succeeded":"yes"})", R"({"succeeded":1})", R"({"succeeded":null})"})
+    EXPECT_EQ(etcd_answer::succeeded(std::string(bad)).code(), EPROTO) << bad;
+  EXPECT_FALSE(*etcd_answer::succeeded(std::string("{}")));
+  EXPECT_TRUE(*etcd_answer::succeeded(std::string(R"({"succeeded":true})")));
+  const auto odd = etcd_answer::listed(std::string(R"({"header":7,"kvs":[1,{"key":5,"value":"*","lease":[]}]})"));
+  ASSERT_TRUE(odd);
+  EXPECT_EQ(odd->entries.size(), 2u);
+  EXPECT_EQ(etcd_answer::listed(std::string(R"({"kvs":"none"})")).code(), EPROTO);  // not: that there is nothing
+  EXPECT_EQ(*etcd_answer::seconds_left(std::string(R"({"result":[]})")), 0);
+  EXPECT_EQ(etcd_answer::lease_given(std::string(R"({"ID":"x"})")).code(), EPROTO);
 }
 
 TEST(etcd_text, AddressesThatAreNone) {

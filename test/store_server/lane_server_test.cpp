@@ -39,20 +39,21 @@ TEST(lane_server, ServesSessionsOfSeveralThreadsAndEndsUnderLoad) {
     ASSERT_TRUE(made) << made.error().message;
     auto& lane = **made;
     std::mutex lock;
-    lane_session_ptr at_store;
+    std::optional<store_server::lane_server::joined_lane> told;
     store.join(
         lane.offer(),
-        [&](result<lane_session_ptr> joined) {
+        [&](const result<store_server::lane_server::joined_lane>& joined) {
           const std::lock_guard hold(lock);
-          if (joined) at_store = *joined;
+          if (joined) told = *joined;
         },
         [] {});
     const auto known = [&] {
       const std::lock_guard hold(lock);
-      return at_store != nullptr;
+      return told.has_value();
     };
     while (!known()) std::this_thread::yield();
-    auto mine = lane.connect(store.offer(), at_store->secret);
+    const lane_session_ptr at_store = told->session;
+    auto mine = lane.connect(told->offer, at_store->secret);
     ASSERT_TRUE(mine) << mine.error().message;
     std::vector<std::shared_ptr<lane_transfer>> all;
     std::atomic<int> arrived{0};

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The UCX lane of a whole store, forced over whatever UCX finds here: who gets one, what happens when it breaks, and when
 // one of the two processes is killed while values travel.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include <atomic>
@@ -64,6 +68,64 @@ store_client::client_options by_ucx(store_client::client_options how) {
   how.use_shm = false;
   return how;
 }
+
+// What a client says to a store passes through here, until it is cut: the store then has an end of the connection, whatever
+// the client does. What goes by UCX does not pass.
+class relay {
+ public:
+  explicit relay(const std::string& endpoint)
+      : store_port_(static_cast<std::uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1)))) {
+    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    auto at = loopback(0);
+    socklen_t bytes = sizeof at;
+    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&at), bytes), 0);
+    EXPECT_EQ(listen(listener_, 4), 0);
+    EXPECT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&at), &bytes), 0);
+    endpoint_ = "127.0.0.1:" + std::to_string(ntohs(at.sin_port));
+    thread_ = std::thread([this] { carry(); });
+  }
+  ~relay() { cut(); }
+  const std::string& endpoint() const { return endpoint_; }
+  void cut() {
+    cut_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  static sockaddr_in loopback(std::uint16_t port) {
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    at.sin_port = htons(port);
+    return at;
+  }
+  // One connection.
+  void carry() {
+    pollfd ready[2] = {{listener_, POLLIN, 0}, {-1, POLLIN, 0}};
+    while (!cut_ && poll(ready, 1, 10) == 0) {}
+    const int client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    const int store = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const auto at = loopback(store_port_);
+    EXPECT_EQ(connect(store, reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+    ready[0].fd = client;
+    ready[1].fd = store;
+    std::vector<char> some(65536);
+    for (bool over = false; !cut_ && !over;) {
+      poll(ready, 2, 10);
+      for (const int from : {0, 1}) {
+        if (ready[from].revents == 0) continue;
+        const auto got = recv(ready[from].fd, some.data(), some.size(), 0);
+        over = got <= 0 || send(ready[1 - from].fd, some.data(), static_cast<std::size_t>(got), MSG_NOSIGNAL) != got;
+      }
+    }
+    for (const int one : {listener_, client, store}) close(one);
+  }
+  const std::uint16_t store_port_;
+  int listener_ = -1;
+  std::string endpoint_;
+  std::atomic<bool> cut_{false};
+  std::thread thread_;
+};
 
 std::string log_of(const store_rig& rig) {
   std::ifstream in(rig.config.log);
@@ -356,6 +418,56 @@ TEST(store_lane_server, KilledWhileValuesTravelAndEverythingIsAppliedOnce) {
     EXPECT_EQ(room, value);
     EXPECT_EQ(get(*store, pool, key, kLarge), value);
     EXPECT_EQ(store->why_no_ucx(), "") << "the new connection has a lane again";
+  }
+}
+
+// The store closes the lane of a client that stands still, by force, while values travel; the client then goes on, and UCX
+// hears of a connection that it has closed. PL_LANE_ROUNDS: how many such clients.
+TEST(store_lane_server, OutlivesClientsThatItCutOffWhileTheyStoodStill) {
+  const store_rig rig;
+  other_process served("lane_helper.DISABLED_ServesUntilKilled", rig.directory());
+  std::string endpoint;
+  ASSERT_TRUE(comes_true([&] {
+    std::ifstream in(rig.directory() + "/endpoint");
+    std::getline(in, endpoint);
+    return !endpoint.empty();
+  }));
+  store_client::client_options how;
+  how.where.endpoint = endpoint;
+  how.ucx = lane_mode::on;
+  const auto store = store_rig::open(how);
+  if (!store->why_no_ucx().empty()) GTEST_SKIP() << store->why_no_ucx();
+  const auto pool = make_pool(*store, "p");
+  const auto value = random_value(kLarge, 8);
+  ASSERT_EQ(put(*store, pool, "large", value).result.way, path::ucx);
+  const auto theirs = [&] {
+    const auto got = store->run(store->make_plain(opcode::stat, pool, "theirs"));
+    return got.status == 0 ? got.result.version : 0;
+  };
+  const auto log_of_served = [&] {
+    std::ifstream in(rig.directory() + "/log");
+    const std::string all{std::istreambuf_iterator<char>(in), {}};
+    return "\n" + all.substr(all.size() > 600 ? all.size() - 600 : 0);
+  };
+  const char* const wanted = std::getenv("PL_LANE_ROUNDS");
+  const int rounds = wanted != nullptr ? std::atoi(wanted) : 5;
+  for (int round = 0; round < rounds; ++round) {
+    relay between(endpoint);
+    const auto before = theirs();
+    const other_process client("lane_helper.DISABLED_PutsUntilKilled", between.endpoint());
+    ASSERT_TRUE(comes_true([&] { return theirs() != before; }));
+    std::this_thread::sleep_for(std::chrono::microseconds(round * 1700 % 20'000));
+    client.send(SIGSTOP);
+    if (round % 2 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(round % 16));
+    between.cut();
+    std::this_thread::sleep_for(std::chrono::milliseconds(round % 3 * 20));
+    client.send(SIGCONT);
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    const auto told = put(*store, pool, "mine", value);
+    ASSERT_EQ(told.status, 0) << "round " << round << ": " << told.text;
+    ASSERT_EQ(told.result.way, path::ucx) << "round " << round << "round " << round
+                                          << ": another client lost its lane: " << store->why_no_ucx() << log_of_served();
+    ASSERT_EQ(get(*store, pool, "large", kLarge), value) << "round " << round;
   }
 }
 

@@ -4,12 +4,13 @@
 //   store_config_fuzz -max_total_time=600
 #include <gtest/gtest.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "server_config.hpp"
+#ifdef PL_LIBFUZZER
+#include "fuzz.hpp"
+#endif
 
 namespace pl::store_server {
 namespace {
@@ -58,25 +59,6 @@ std::string replay_config(const std::string& text, int& taken) {
   return {};
 }
 
-}  // namespace
-}  // namespace pl::store_server
-
-#ifdef PL_LIBFUZZER
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  int taken = 0;
-  const std::string text(reinterpret_cast<const char*>(data), size);
-  const std::string problem = pl::store_server::replay_config(text, taken);
-  if (problem.empty()) return 0;
-  std::fprintf(stderr, "%s\n", problem.c_str());
-  std::abort();
-}
-
-#else
-
-namespace pl::store_server {
-namespace {
-
 json some_value(const json& rules, std::mt19937& random) {
   switch (random() % 8) {
     case 0:
@@ -101,18 +83,45 @@ json some_value(const json& rules, std::mt19937& random) {
   return "text";
 }
 
+// A file of a few fields, most of them with values that the schema allows.
+std::string some_file(std::uint32_t seed) {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> out;
+    for (const auto& [name, rules] : properties().items()) out.push_back(name);
+    return out;
+  }();
+  std::mt19937 random(seed);
+  json file = json::object();
+  for (unsigned i = random() % 4; i > 0; --i) {
+    const std::string& name = names[random() % names.size()];
+    file[random() % 20 == 0 ? name + "s" : name] = some_value(properties()[name], random);
+  }
+  return file.dump();
+}
+
+}  // namespace
+}  // namespace pl::store_server
+
+#ifdef PL_LIBFUZZER
+
+namespace pl::fuzz {
+std::string problem_with(std::span<const std::uint8_t> input) {
+  int taken = 0;
+  return store_server::replay_config(std::string(reinterpret_cast<const char*>(input.data()), input.size()), taken);
+}
+std::string good_input(std::uint32_t seed) { return store_server::some_file(seed); }
+}  // namespace pl::fuzz
+
+#else
+
+namespace pl::store_server {
+namespace {
+
 TEST(store_config_fuzz, SeededFiles) {
-  std::vector<std::string> names;
-  for (const auto& [name, rules] : properties().items()) names.push_back(name);
   int taken = 0;
   for (std::uint32_t seed = 1; seed <= 5000; ++seed) {
     std::mt19937 random(seed);
-    json file = json::object();
-    for (unsigned i = random() % 4; i > 0; --i) {
-      const std::string& name = names[random() % names.size()];
-      file[random() % 20 == 0 ? name + "s" : name] = some_value(properties()[name], random);
-    }
-    std::string text = file.dump();
+    std::string text = some_file(seed);
     for (unsigned damage = random() % 8; damage > 5 && !text.empty(); --damage) {
       const std::size_t at = random() % text.size();
       if (random() % 2 == 0) text[at] = static_cast<char>(random());
