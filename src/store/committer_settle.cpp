@@ -40,6 +40,9 @@ void committer::settle(group& of, commit_unit& unit) {
     case commit_unit::kind::drop_pool:
       settle_drop(of, unit);
       return;
+    case commit_unit::kind::remember:
+      settle_told(of, unit);
+      return;
     case commit_unit::kind::operations:
       break;
   }
@@ -63,6 +66,27 @@ void committer::settle(group& of, commit_unit& unit) {
     with_.remembered.store(of.batch, unit.request, outcome);
   }
   of.outcomes.emplace_back(unit.request, std::move(outcome));
+}
+
+// What another store says of requests takes the place of what is known of the same ones, not of later ones.
+void committer::settle_told(group& of, commit_unit& unit) {
+  if (status able = with_.state.writable(); !able) {
+    unit.failed = able.error();
+    return;
+  }
+  for (auto& [request, outcome] : unit.told) {
+    if (of.requests.contains({request.client, request.sequence + kDedupeWindow})) continue;
+    const auto lock = with_.remembered.lock(request);
+    const auto known = with_.remembered.find(request);
+    if (!known && known.code() == EINVAL) continue;
+    if (!known) {
+      unit.failed = known.error();
+      return;
+    }
+    if (outcome.reached != durability::volatile_) with_.remembered.store(of.batch, request, outcome);
+    of.sync = of.sync || outcome.reached == durability::durable;
+    of.outcomes.emplace_back(request, std::move(outcome));
+  }
 }
 
 bool committer::answer_repeated(group& of, commit_unit& unit) {

@@ -88,6 +88,14 @@ class engine {
   // Requests of these groups (request_key) are new ones when they come again. Blocking. Precondition: none of them is under
   // way.
   status forget_requests(const std::function<bool(std::uint16_t group)>& which);
+  // What is remembered of requests of these groups, for the remember_requests() of another store: calls `take` with parts of
+  // about `part_bytes`, until one of its answers is no success. Blocking.
+  using group_test = std::function<bool(std::uint16_t group)>;
+  status tell_requests(const group_test& which, std::size_t part_bytes,
+                       const std::function<status(std::string part)>& take) const;
+  // Remembers those of the part that are of these groups, but for older ones than it knows. EPROTO: this is no such part.
+  // Blocking.
+  status remember_requests(std::string_view part, const group_test& which);
   // Why writes are refused, if they are: the first I/O error. Empty while all is well.
   std::string read_only_reason() const;
 

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::size_t kPageKeys = 500;  // of 4 KiB at most: a page fits a frame
 constexpr std::size_t kMostAnswerBytes = 3u << 20;
+constexpr std::size_t kRequestBytes = 1u << 20;
 constexpr int kPushesUnderWay = 32;
 constexpr int kPageTimeoutMs = 10'000;
 
@@ -129,6 +130,8 @@ void catch_up::fill(const peer_name& who, const unit_set& units, store_wire::cop
         if (store_client::copies_of_unit(unit) != pool.copies) of_pool.reset(unit);
       if (of_pool.any() && done) done = fill_pool(who, pool, of_pool, terms);
     }
+  // Behind the keys: their first page makes the copy forget what it knew of requests.
+  if (done) done = tell_requests(who, units, terms);
   if (!done) {
     links_.forget(who);
     for (unsigned unit = 0; unit < units.size(); ++unit)
@@ -187,6 +190,24 @@ result<bool> catch_up::fill_page(const peer_name& who, const known_pool& pool, c
   if (again) return true;
   after = page->last;
   return page->more;
+}
+
+status catch_up::tell_requests(const peer_name& who, const unit_set& units, const store_wire::copy_terms& terms) {
+  const auto of_units = [&](std::uint16_t group) { return group != 0 && group <= units.size() && units[group - 1u]; };
+  return engine_.tell_requests(of_units, kRequestBytes, [&](std::string part) -> status {
+    if (stopping_) return failure{ESHUTDOWN, "the server is going down"};
+    const auto at = reach_now(links_, who, {});
+    if (!at) return at.error();
+    // A server of an earlier release answers requests from before its filling as new ones.
+    if ((at->to->server_capabilities() & store_wire::capability::sync_requests) == 0) return {};
+    auto tell = at->to->make_plain(store_wire::opcode::sync_requests, 0, {}, kPageTimeoutMs);
+    tell->fields.prefix = to_bytes(units);
+    tell->fields.copy = terms;
+    tell->body = std::move(part);
+    const auto answer = at->to->run(tell);
+    if (answer.status != 0) return failure{answer.status, answer.text};
+    return {};
+  });
 }
 
 status catch_up::push(const peer_name& who, const known_pool& pool, const std::vector<store_wire::key_entry>& keys) {

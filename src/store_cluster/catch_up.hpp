@@ -4,7 +4,9 @@
 //
 // From its start a copy takes part in each change (replicator::begin_filling). Then the keys of the units are compared page
 // by page, by version and checksum, and what differs is sent anew, each key in its turn, so that nothing overtakes anything:
-// values that the copy lacks, and the absence of those that it should not have.
+// values that the copy lacks, and the absence of those that it should not have. Last it is told what requests for the units
+// did, so that one that comes again is answered by the copy as by this server, if it serves the unit by then. (Those that
+// come during the filling bring their numbers along, as to every copy.)
 #pragma once
 
 #include <atomic>
@@ -63,6 +65,7 @@ class catch_up {
   status fill_pool(const peer_name& who, const known_pool& pool, const unit_set& units, const store_wire::copy_terms& terms);
   result<bool> fill_page(const peer_name& who, const known_pool& pool, const unit_set& units,
                          const store_wire::copy_terms& terms, std::string& after);
+  status tell_requests(const peer_name& who, const unit_set& units, const store_wire::copy_terms& terms);
   status push(const peer_name& who, const known_pool& pool, const std::vector<store_wire::key_entry>& keys);
 
   store::engine& engine_;

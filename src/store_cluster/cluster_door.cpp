@@ -372,6 +372,24 @@ result<std::string> cluster_door::differing_keys(const store_wire::copy_terms& t
   return keys_that_differ(engine_, *known, *units, fields.after.value_or(""), until, theirs);
 }
 
+// Only of units that are filled here, and by whoever serves them: that is the one who knows which requests count.
+status cluster_door::take_requests(const store_wire::copy_terms& terms, const std::string& units, std::string_view told) {
+  const auto named = units_in(units);
+  if (!named) return failure{EPROTO, "answers to requests without units"};
+  const auto view = members_->view();
+  if (terms.epoch > view->map.epoch) {
+    members_->wake();
+    return failure{EAGAIN, "this server does not know that epoch yet"};
+  }
+  return engine_.remember_requests(told, [&](std::uint16_t group) {
+    const unsigned unit = group - 1u;
+    if (group == 0 || unit >= kPlacements || !(*named)[unit]) return false;
+    const placement& at = view->map.units[unit];
+    const auto sender = at.copies.empty() ? view->map.servers.end() : view->map.servers.find(at.copies.front());
+    return sender != view->map.servers.end() && sender->second.run == terms.sender && at.fills(options_.name);
+  });
+}
+
 std::uint64_t cluster_door::epoch() const {
   const auto at = now();
   return at->view ? at->view->map.epoch : 0;

@@ -61,6 +61,8 @@ class cluster_door final : public door {
                                      const store_wire::tail& fields, std::string_view until,
                                      std::string_view theirs) override;
 
+  status take_requests(const store_wire::copy_terms& terms, const std::string& units, std::string_view told) override;
+
   std::uint64_t epoch() const override;
   result<std::string> map_text() const override;
   std::string metrics() const override;

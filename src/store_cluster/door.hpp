@@ -73,6 +73,11 @@ class door {
     return failure{EPERM, "this server is in no cluster"};
   }
 
+  // What requests for the units (unit_set) did, for a copy that is filled here (sync_requests, catch_up.hpp). Blocking.
+  virtual status take_requests(const store_wire::copy_terms&, const std::string&, std::string_view) {
+    return failure{EPERM, "this server is in no cluster"};
+  }
+
   virtual std::uint64_t epoch() const { return 0; }
   virtual result<std::string> map_text() const { return failure{ENOTSUP, "this server is in no cluster"}; }
   // Lines for Prometheus.

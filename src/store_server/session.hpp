@@ -206,6 +206,7 @@ class session : public std::enable_shared_from_this<session> {
   void sync(const request_ptr& what);
   void cluster_map(const request_ptr& what);
   void sync_keys(const request_ptr& what, std::string_view key, std::string_view body);
+  void sync_requests(const request_ptr& what, std::string_view body);
   // Runs `work` where it may block, then `then` with its outcome here.
   template <class T>
   void aside(const request_ptr& what, std::function<result<T>()> work, std::function<void(T)> then);

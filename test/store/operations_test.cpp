@@ -188,6 +188,45 @@ TEST_F(Operations, RequestsOfAGroupAreForgottenForGood) {
   EXPECT_FALSE(again(2, durability::durable)) << "also in the index";
 }
 
+TEST_F(Operations, RequestsOfAGroupAreKnownToAStoreThatIsToldOfThem) {
+  for (const durability level : {durability::durable, durability::volatile_})
+    for (const std::uint16_t group : {std::uint16_t{1}, std::uint16_t{2}}) {
+      const std::uint64_t client = 10 * group + static_cast<std::uint64_t>(level);
+      ASSERT_TRUE(store_->put(pool_, "k", as_bytes("v"), {.level = level, .request = {client, 1, group}}));
+    }
+  ASSERT_TRUE(store_->put(pool_, "k", as_bytes("v"), {.request = {99, kDedupeWindow + 7, 1}}));
+  const auto put = store_->put(pool_, "gone", as_bytes("v"));
+  ASSERT_TRUE(store_->erase(pool_, "gone", {.request = {98, 5, 1}}));
+  reopen();  // what is in the index alone is told, too; the volatile ones are gone
+  ASSERT_TRUE(store_->put(pool_, "k", as_bytes("v"), {.level = durability::volatile_, .request = {11, 1, 1}}));
+  std::vector<std::string> parts;
+  const auto keep = [&](std::string part) {
+    parts.push_back(std::move(part));
+    return status();
+  };
+  ASSERT_TRUE(store_->tell_requests([](std::uint16_t group) { return group == 1; }, 1, keep));
+  EXPECT_EQ(parts.size(), 4u) << "one a part, which is as short as may be";
+
+  // Another store, that knows a later request of client 99, in the same place of its window.
+  ASSERT_TRUE(store_->forget_requests([](std::uint16_t) { return true; }));
+  ASSERT_TRUE(store_->put(pool_, "k", as_bytes("v"), {.request = {99, 2 * kDedupeWindow + 7, 1}}));
+  EXPECT_EQ(store_->erase(pool_, "gone", {.request = {98, 5, 1}}).code(), ENOENT);
+  for (const auto& part : parts) {
+    ASSERT_TRUE(store_->remember_requests(part, [](std::uint16_t group) { return group == 1; }));
+    EXPECT_EQ(store_->remember_requests(part.substr(1), [](std::uint16_t) { return true; }).code(), EPROTO);
+  }
+  const auto again = store_->erase(pool_, "gone", {.request = {98, 5, 1}});
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_TRUE(again->repeated);
+  EXPECT_EQ(again->version, put->version);
+  EXPECT_TRUE(store_->put(pool_, "k", as_bytes("v"), {.request = {11, 1, 1}})->repeated);
+  EXPECT_TRUE(store_->put(pool_, "k", as_bytes("v"), {.request = {99, 2 * kDedupeWindow + 7, 1}})->repeated);
+  EXPECT_FALSE(store_->put(pool_, "k", as_bytes("v"), {.request = {23, 1, 2}})->repeated) << "of another group";
+  reopen();
+  EXPECT_TRUE(store_->erase(pool_, "gone", {.request = {98, 5, 1}})->repeated) << "as durable as what it did";
+  EXPECT_FALSE(store_->put(pool_, "k", as_bytes("v"), {.request = {11, 1, 1}})->repeated);
+}
+
 TEST_F(Operations, FailedRequestsMayBeTriedAgain) {
   const put_options how{.when = condition::if_present, .request = {5, 1}};
   EXPECT_EQ(put("k", "v", how), ENOENT);

@@ -24,6 +24,11 @@ store_client::reply put(router& to, std::uint32_t pool, const std::string& key, 
   return to.put(pool, key, memory_of(value));
 }
 
+store_client::cluster_map store_cluster_map(cluster_rig& rig) {
+  const auto now = pl::store_cluster::read_view(rig.etcd().client(), "default");
+  return now ? now->map : store_client::cluster_map{};
+}
+
 std::string read_back(router& from, std::uint32_t pool, const std::string& key, const bytes_t& wanted) {
   bytes_t out(wanted.size() + 1);
   const auto got = from.get(pool, key, memory_of(out));
@@ -202,6 +207,89 @@ TEST_F(store_cluster, APutThatWasUndoneIsDoneWhenItComesAgain) {
   EXPECT_EQ(done.status, 0) << done.text;
   EXPECT_FALSE(done.result.repeated);
   EXPECT_EQ(read_back(*all, pool, "k", lost), "") << "it was answered as done";
+}
+
+// A client whose answers were lost asks again, and other servers have the keys by then, which were filled since.
+TEST_F(store_cluster, ARequestThatComesAgainIsAnsweredByAServerThatWasFilledSince) {
+  cluster_rig rig;
+  for (const char* name : {"a", "b"}) rig.start(name);
+  ASSERT_TRUE(rig.settled({"a", "b"}));
+  const auto all = rig.open();
+  const auto pool = rig.make_pool(*all, "p", 2);
+  constexpr std::uint64_t kKeys = 60;
+  std::map<std::string, std::uint64_t> erased, made;  // versions
+  const auto value = value_of(1);
+  // By this server, once it has seen the map in which it has the key.
+  const auto ask = [&](const std::string& server, std::uint64_t number, const auto& make) {
+    const auto to = store_rig::open(rig.server(server).over_tcp());
+    const auto at = *to->open_pool("p");
+    for (const std::uint64_t until = monotonic_ns() + 5'000'000'000;;) {
+      const auto one = make(*to, at);
+      one->fields.who = store_wire::sequence{77, number};
+      const auto done = to->run(one);
+      if ((done.status != EREMOTE && done.status != EAGAIN) || monotonic_ns() > until) return done;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  };
+  const auto erase_again = [&](const std::string& server, std::uint64_t i) {
+    return ask(server, 2 * i + 1,
+               [&](auto& to, std::uint32_t at) { return to.make_erase(at, "key" + std::to_string(i), {}); });
+  };
+  const auto make_again = [&](const std::string& server, std::uint64_t i) {
+    store_client::put_request how;
+    how.only = {store_wire::condition::if_absent, 0};
+    return ask(server, 2 * i + 2, [&](auto& to, std::uint32_t at) {
+      return to.make_put(at, "new" + std::to_string(i), memory_of(value), how);
+    });
+  };
+  const auto server_of = [&](const std::string& key) {
+    return store_cluster_map(rig).units[store_client::unit_of(2, key)].copies.front();
+  };
+  for (std::uint64_t i = 0; i < kKeys; ++i) {
+    const std::string old = "key" + std::to_string(i), fresh = "new" + std::to_string(i);
+    ASSERT_EQ(put(*all, pool, old, value).status, 0);
+    const auto gone = erase_again(server_of(old), i), there = make_again(server_of(fresh), i);
+    ASSERT_EQ(gone.status, 0) << gone.text;
+    ASSERT_EQ(there.status, 0) << there.text;
+    erased[old] = gone.result.version;
+    made[fresh] = there.result.version;
+  }
+  rig.start("c");
+  rig.start("d");
+  ASSERT_TRUE(rig.settled({"a", "b", "c", "d"}));
+  const auto all_come_again = [&](const std::set<std::string>& servers) {
+    unsigned asked = 0;
+    for (std::uint64_t i = 0; i < kKeys; ++i) {
+      const std::string old = "key" + std::to_string(i), fresh = "new" + std::to_string(i);
+      if (const auto server = server_of(old); servers.contains(server)) {
+        const auto done = erase_again(server, i);
+        EXPECT_EQ(done.status, 0) << server << ": " << done.text;
+        EXPECT_TRUE(done.result.repeated);
+        EXPECT_EQ(done.result.version, erased[old]);
+        ++asked;
+      }
+      if (const auto server = server_of(fresh); servers.contains(server)) {
+        const auto done = make_again(server, i);
+        EXPECT_EQ(done.status, 0) << server << ": " << done.text;
+        EXPECT_TRUE(done.result.repeated);
+        EXPECT_EQ(done.result.version, made[fresh]);
+        ++asked;
+      }
+    }
+    return asked;
+  };
+  EXPECT_GT(all_come_again({"c", "d"}), 20u) << "some have moved";
+  // Also from those that were told themselves, to one that starts with what it knew long ago.
+  const auto settled_on = [&](const std::set<std::string>& names) {
+    return wait_until(rig.etcd().client(), [&](const auto& now) { return is_settled(now, names, 2); });
+  };
+  rig.stop("a");
+  ASSERT_TRUE(settled_on({"b", "c", "d"}));
+  rig.stop("b");
+  ASSERT_TRUE(settled_on({"c", "d"}));
+  rig.start("a");
+  ASSERT_TRUE(settled_on({"a", "c", "d"}));
+  EXPECT_GT(all_come_again({"a"}), 10u);
 }
 
 TEST_F(store_cluster, WithoutEtcdNobodyServesAndAfterwardsAllIsThere) {
