@@ -43,6 +43,7 @@ struct commit_unit {
   // A single large put: its checksum is computed while it is written, and compared with its writer's if there is one.
   bool crc_missing = false;
   std::optional<std::uint32_t> expected_crc;
+  bool is_copy() const noexcept { return !operations.empty() && operations.front().copy.version != 0; }
 
   // Set when done() is called.
   std::optional<failure> failed;  // of the unit as a whole; single operations have their outcome

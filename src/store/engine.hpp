@@ -93,8 +93,9 @@ class engine {
   using group_test = std::function<bool(std::uint16_t group)>;
   status tell_requests(const group_test& which, std::size_t part_bytes,
                        const std::function<status(std::string part)>& take) const;
-  // Remembers those of the part that are of these groups, but for older ones than it knows. EPROTO: this is no such part.
-  // Blocking.
+  // Remembers those of the part that are of these groups, but for what was done here and for older ones than it knows.
+  // Whoever asks again is answered by it; a copy (copy_of) with the same number is done all the same, and counts as done
+  // here from then on. EPROTO: this is no such part. Blocking.
   status remember_requests(std::string_view part, const group_test& which);
   // Why writes are refused, if they are: the first I/O error. Empty while all is well.
   std::string read_only_reason() const;

@@ -128,7 +128,8 @@ status requests::forget(const std::function<bool(std::uint16_t)>& which) {
   rocksdb::WriteBatch batch;
   status scanned = index_.scan(family::requests, {}, {}, false, [&](std::string_view key, std::string_view raw) {
     const auto outcome = decode_outcome(raw);
-    if (outcome && goes(outcome->group)) index_.erase(batch, family::requests, key);
+    // What cannot be read is of another release. It goes, too: that release shall not believe it again after this.
+    if (!outcome || goes(outcome->group)) index_.erase(batch, family::requests, key);
     return true;
   });
   if (!scanned || batch.Count() == 0) return scanned;

@@ -357,7 +357,7 @@ status cluster_door::admits_copy(const store_wire::copy_terms& terms, store::poo
 
 result<std::string> cluster_door::differing_keys(const store_wire::copy_terms& terms, store::pool_id pool,
                                                  const store_wire::tail& fields, std::string_view until,
-                                                 std::string_view theirs) {
+                                                 std::string_view theirs, bool told) {
   const auto known = pools_.find(pool);
   if (!known) return known.error();
   const auto units = units_in(fields.prefix.value_or(""));
@@ -367,7 +367,8 @@ result<std::string> cluster_door::differing_keys(const store_wire::copy_terms& t
     members_->wake();
     return failure{EAGAIN, "this server does not know that epoch yet"};
   }
-  if (fields.after.value_or("").empty())
+  // From a server of an earlier release this is the first word of a filling.
+  if (!told && fields.after.value_or("").empty())
     if (const status forgotten = forget_requests(view->map, *units); !forgotten) return forgotten.error();
   return keys_that_differ(engine_, *known, *units, fields.after.value_or(""), until, theirs);
 }
@@ -381,12 +382,25 @@ status cluster_door::take_requests(const store_wire::copy_terms& terms, const st
     members_->wake();
     return failure{EAGAIN, "this server does not know that epoch yet"};
   }
-  return engine_.remember_requests(told, [&](std::uint16_t group) {
-    const unsigned unit = group - 1u;
-    if (group == 0 || unit >= kPlacements || !(*named)[unit]) return false;
+  const auto filled_by_sender = [&](unsigned unit) {
     const placement& at = view->map.units[unit];
     const auto sender = at.copies.empty() ? view->map.servers.end() : view->map.servers.find(at.copies.front());
     return sender != view->map.servers.end() && sender->second.run == terms.sender && at.fills(options_.name);
+  };
+  if (told.empty()) {
+    // All or nothing: what is left here of an earlier filling, by a server that has lost its changes since, must not outlive
+    // this one.
+    for (unsigned unit = 0; unit < kPlacements; ++unit)
+      if ((*named)[unit] && !filled_by_sender(unit)) {
+        ++refused_copies_;
+        return failure{EREMOTE, format("the sender does not fill unit %u here in epoch %llu", unit,
+                                       static_cast<unsigned long long>(view->map.epoch))};
+      }
+    return forget_requests(view->map, *named);
+  }
+  return engine_.remember_requests(told, [&](std::uint16_t group) {
+    const unsigned unit = group - 1u;
+    return group != 0 && unit < kPlacements && (*named)[unit] && filled_by_sender(unit);
   });
 }
 

@@ -58,9 +58,8 @@ class cluster_door final : public door {
   std::uint16_t request_group(store::pool_id pool, std::string_view key) const override;
   status admits_copy(const store_wire::copy_terms& terms, store::pool_id pool, std::string_view key, bool write) override;
   result<std::string> differing_keys(const store_wire::copy_terms& terms, store::pool_id pool,
-                                     const store_wire::tail& fields, std::string_view until,
-                                     std::string_view theirs) override;
-
+                                     const store_wire::tail& fields, std::string_view until, std::string_view theirs,
+                                     bool told) override;
   status take_requests(const store_wire::copy_terms& terms, const std::string& units, std::string_view told) override;
 
   std::uint64_t epoch() const override;

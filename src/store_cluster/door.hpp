@@ -67,13 +67,14 @@ class door {
   virtual status admits_copy(const store_wire::copy_terms&, store::pool_id, std::string_view, bool) {
     return failure{EPERM, "this server is in no cluster"};
   }
-  // Answers a page of keys (sync_keys, catch_up.hpp). Blocking.
+  // Answers a page of keys (sync_keys, catch_up.hpp), `told`: after take_requests(). Blocking.
   virtual result<std::string> differing_keys(const store_wire::copy_terms&, store::pool_id, const store_wire::tail&,
-                                             std::string_view, std::string_view) {
+                                             std::string_view, std::string_view, bool /*told*/) {
     return failure{EPERM, "this server is in no cluster"};
   }
 
-  // What requests for the units (unit_set) did, for a copy that is filled here (sync_requests, catch_up.hpp). Blocking.
+  // What requests for the units (unit_set) did, for a copy that is filled here (sync_requests, catch_up.hpp); nothing: it
+  // begins, and what is known of them is forgotten. Blocking.
   virtual status take_requests(const store_wire::copy_terms&, const std::string&, std::string_view) {
     return failure{EPERM, "this server is in no cluster"};
   }

@@ -279,7 +279,8 @@ void session::sync_keys(const request_ptr& what, std::string_view key, std::stri
   aside<std::string>(
       what,
       [this, what, until = std::string(key), theirs = std::string(body)] {
-        return parts_.values.differing_keys(*what->fields.copy, what->head.pool_id, what->fields, until, theirs);
+        return parts_.values.differing_keys(*what->fields.copy, what->head.pool_id, what->fields, until, theirs,
+                                            (what->head.flags & store_wire::flag::told) != 0);
       },
       [me = shared_from_this(), what](const std::string& list) { me->answer(what, {}, {}, list); });
 }

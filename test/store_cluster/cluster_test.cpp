@@ -292,6 +292,77 @@ TEST_F(store_cluster, ARequestThatComesAgainIsAnsweredByAServerThatWasFilledSinc
   EXPECT_GT(all_come_again({"a"}), 10u);
 }
 
+// A server that is still filled has been told of a put that the server which tells it then loses: when the next one fills
+// it, it forgets that, or it would answer as done what nobody has.
+TEST_F(store_cluster, WhatACopyWasToldAndWhatWasUndoneSinceIsForgotten) {
+  cluster_rig rig;
+  for (const char* name : {"a", "b"}) rig.start(name);
+  ASSERT_TRUE(rig.settled({"a", "b"}));
+  const auto all = rig.open();
+  const auto pool = rig.make_pool(*all, "p", 2);
+  // A key that c will serve as soon as it is complete.
+  auto with_c = store_cluster_map(rig);
+  with_c.servers["c"] = with_c.servers["a"];
+  std::string key;
+  for (int i = 0; key.empty(); ++i) {
+    const std::string one = "key" + std::to_string(i);
+    if (pl::store_cluster::wanted_on(with_c, store_client::unit_of(2, one)).front() == "c") key = one;
+  }
+  const unsigned unit = store_client::unit_of(2, key);
+  const std::string first = store_cluster_map(rig).units[unit].copies.front(), other = first == "a" ? "b" : "a";
+  const auto old = value_of(1), lost = value_of(2);
+  ASSERT_EQ(put(*all, pool, key, old).status, 0);
+  auto& engine = rig.server(first).server().engine();
+  const auto at = engine.find_pool("p")->id;
+  {
+    // Its own part of a put, that the other server never gets.
+    store::put_options how;
+    how.request = {77, 1, static_cast<std::uint16_t>(unit + 1)};
+    ASSERT_TRUE(engine.put(at, key, std::as_bytes(std::span(lost)), how));
+    // And a value which cannot be sent, so that the filling never ends.
+    std::string stuck;
+    for (int i = 0; stuck.empty(); ++i)
+      if (store_client::unit_of(2, "s" + std::to_string(i)) == unit) stuck = "s" + std::to_string(i);
+    ASSERT_EQ(put(*all, pool, stuck, value_of(3, 10'000)).status, 0);
+    const auto session = engine.open_session();
+    const auto value = engine.lookup(session, at, stuck);
+    ASSERT_TRUE(value) << value.error().message;
+    engine.arena().base[value->segments.front().offset_bytes + 5000] ^= std::byte{1};
+    engine.close_session(session);
+  }
+  rig.start("c");
+  const auto knows = [&] {  // of the request that c has been told of
+    bool found = false;
+    (void)rig.server("c").server().engine().tell_requests([&](std::uint16_t group) { return group == unit + 1; }, 1,
+                                                          [&](const std::string& part) {
+                                                            found = found || part.starts_with(std::string("\x4d\0", 2));
+                                                            return status();
+                                                          });
+    return found;
+  };
+  const std::uint64_t until = monotonic_ns() + 30'000'000'000;
+  bool was_told = false;  // again and again, as the filling begins anew
+  while (!(was_told = knows()) && monotonic_ns() < until) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_TRUE(was_told) << "the test tries nothing";
+  ASSERT_FALSE(store_cluster_map(rig).units[unit].has("c")) << "the filling has ended";
+  rig.stop(first);
+  ASSERT_TRUE(wait_until(rig.etcd().client(), [&](const auto& now) { return is_settled(now, {other, "c"}, 2); }));
+  ASSERT_EQ(store_cluster_map(rig).units[unit].copies.front(), "c");
+  EXPECT_FALSE(knows());
+  EXPECT_EQ(read_back(*all, pool, key, old), "");
+  const auto again = store_rig::open(rig.server("c").over_tcp());
+  store_client::reply done;
+  for (const std::uint64_t patience = monotonic_ns() + 5'000'000'000; monotonic_ns() < patience;) {
+    const auto one = again->make_put(*again->open_pool("p"), key, memory_of(lost), {});
+    one->fields.who = store_wire::sequence{77, 1};
+    done = again->run(one);
+    if (done.status != EREMOTE && done.status != EAGAIN) break;
+  }
+  EXPECT_EQ(done.status, 0) << done.text;
+  EXPECT_FALSE(done.result.repeated);
+  EXPECT_EQ(read_back(*all, pool, key, lost), "") << "it was answered as done";
+}
+
 TEST_F(store_cluster, WithoutEtcdNobodyServesAndAfterwardsAllIsThere) {
   cluster_rig rig;
   for (const char* name : {"a", "b"}) rig.start(name);
