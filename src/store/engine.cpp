@@ -253,11 +253,20 @@ status engine::remember_requests(std::string_view part, const group_test& which)
     const request_key request{client, outcome->sequence, outcome->group};
     unit->told.emplace_back(request, std::move(*outcome));
   }
-  if (unit->told.empty()) return {};
+  return unit->told.empty() ? status() : impl_->commit_now(std::move(unit));
+}
+
+status engine::settle() {
+  auto nothing = std::make_unique<commit_unit>();
+  nothing->what = commit_unit::kind::remember;
+  return impl_->commit_now(std::move(nothing));
+}
+
+status engine::impl::commit_now(unit_ref unit) {
   std::promise<status> answer;
   auto answered = answer.get_future();
   unit->done = [&](commit_unit& of) { answer.set_value(of.failed ? status(*of.failed) : status()); };
-  impl_->commits->enqueue(std::move(unit));
+  commits->enqueue(std::move(unit));
   return answered.get();
 }
 

@@ -97,6 +97,8 @@ class engine {
   // Whoever asks again is answered by it; a copy (copy_of) with the same number is done all the same, and counts as done
   // here from then on. EPROTO: this is no such part. Blocking.
   status remember_requests(std::string_view part, const group_test& which);
+  // What was asked before this has been done, and can be read. Blocking.
+  status settle();
   // Why writes are refused, if they are: the first I/O error. Empty while all is well.
   std::string read_only_reason() const;
 

@@ -279,8 +279,8 @@ void session::sync_keys(const request_ptr& what, std::string_view key, std::stri
   aside<std::string>(
       what,
       [this, what, until = std::string(key), theirs = std::string(body)] {
-        return parts_.values.differing_keys(*what->fields.copy, what->head.pool_id, what->fields, until, theirs,
-                                            (what->head.flags & store_wire::flag::told) != 0);
+        return parts_.values.differing_keys(*what->fields.copy, engine_session_, what->head.pool_id, what->fields, until,
+                                            theirs, (what->head.flags & store_wire::flag::told) != 0);
       },
       [me = shared_from_this(), what](const std::string& list) { me->answer(what, {}, {}, list); });
 }
@@ -292,8 +292,8 @@ void session::sync_requests(const request_ptr& what, std::string_view body) {
   aside<bool>(
       what,
       [this, what, told = std::string(body)]() -> result<bool> {
-        const status done =
-            parts_.values.take_requests(*what->fields.copy, what->fields.prefix.value_or(std::string()), told);
+        const status done = parts_.values.take_requests(*what->fields.copy, engine_session_,
+                                                        what->fields.prefix.value_or(std::string()), told);
         if (!done) return done.error();
         return true;
       },
