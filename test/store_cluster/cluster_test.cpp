@@ -3,6 +3,7 @@
 // back, etcd that goes, values that are damaged.
 #include <atomic>
 
+#include "catch_up.hpp"
 #include "clock.hpp"
 #include "cluster_rig.hpp"
 
@@ -361,6 +362,47 @@ TEST_F(store_cluster, WhatACopyWasToldAndWhatWasUndoneSinceIsForgotten) {
   EXPECT_EQ(done.status, 0) << done.text;
   EXPECT_FALSE(done.result.repeated);
   EXPECT_EQ(read_back(*all, pool, key, lost), "") << "it was answered as done";
+}
+
+// What whoever serves a slot sent on one connection, and then began to fill the copy on another one.
+TEST_F(store_cluster, WhatWasSentBeforeACopyWasFilledIsRefusedBehindThat) {
+  cluster_rig rig;
+  for (const char* name : {"a", "b"}) rig.start(name);
+  ASSERT_TRUE(rig.settled({"a", "b"}));
+  const auto all = rig.open();
+  rig.make_pool(*all, "p", 2);
+  const auto map = store_cluster_map(rig);
+  const unsigned unit = store_client::unit_of(2, "k");
+  const std::string serves = map.units[unit].copies.front(), copies = serves == "a" ? "b" : "a";
+  store_wire::copy_terms terms{map.epoch, map.servers.at(serves).run, 77, 0};
+  const auto earlier = store_rig::open(rig.server(copies).over_tcp());
+  const auto later = store_rig::open(rig.server(copies).over_tcp());
+  const auto value = value_of(1), long_value = value_of(2, 3 << 20);
+  const auto send = [&](store_client::client& by, const bytes_t& what) {
+    const auto one = by.make_put(*by.open_pool("p"), "k", memory_of(what), {});
+    ++terms.version;
+    one->fields.copy = terms;
+    return by.run(one);
+  };
+  EXPECT_EQ(send(*earlier, value).status, 0);
+  EXPECT_EQ(send(*later, value).status, 0);
+  pl::store_cluster::unit_set units;
+  units.set(unit);
+  const auto page = later->make_plain(store_wire::opcode::sync_keys, *later->open_pool("p"), {}, 5000);
+  page->fields.prefix = pl::store_cluster::to_bytes(units);
+  page->fields.after = "";
+  page->fields.copy = terms;
+  const auto begun = later->run(page);
+  ASSERT_EQ(begun.status, 0) << begun.text;
+  for (const auto& what : {value, long_value}) {
+    const auto late = send(*earlier, what);
+    EXPECT_EQ(late.status, ECONNABORTED) << late.text;
+    const auto fine = send(*later, what);
+    EXPECT_EQ(fine.status, 0) << fine.text;
+  }
+  const auto gone = earlier->make_erase(*earlier->open_pool("p"), "k", {});
+  gone->fields.copy = terms;
+  EXPECT_EQ(earlier->run(gone).status, ECONNABORTED);
 }
 
 TEST_F(store_cluster, WithoutEtcdNobodyServesAndAfterwardsAllIsThere) {
