@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the committer is asked to do: operations on keys that belong together, a barrier, or the end of a pool.
+// What the committer is asked to do: operations on keys that belong together, a barrier, the end of a pool, or to remember
+// what requests did elsewhere.
 #pragma once
 
 #include <functional>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "pools.hpp"
+#include "record.hpp"
 #include "types.hpp"
 #include "value.hpp"
 
@@ -31,15 +33,17 @@ struct operation {
 };
 
 struct commit_unit {
-  enum class kind : std::uint8_t { operations, sync, drop_pool } what = kind::operations;
+  enum class kind : std::uint8_t { operations, sync, drop_pool, remember } what = kind::operations;
   pool_ref pool;
   std::vector<operation> operations;
   durability level = durability::durable;  // never pool_default
   bool atomic = false;
   request_key request;
+  std::vector<std::pair<request_key, request_outcome>> told;  // remember
   // A single large put: its checksum is computed while it is written, and compared with its writer's if there is one.
   bool crc_missing = false;
   std::optional<std::uint32_t> expected_crc;
+  bool is_copy() const noexcept { return !operations.empty() && operations.front().copy.version != 0; }
 
   // Set when done() is called.
   std::optional<failure> failed;  // of the unit as a whole; single operations have their outcome

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -109,7 +110,8 @@ class committer {
   status settle_flags(group& of, operation& what, pending_key& key);
   void put_record(group& of, const value& made, std::string_view full);
   void settle_drop(group& of, commit_unit& unit);
-  bool answer_repeated(group& of, commit_unit& unit);
+  void settle_told(group& of, commit_unit& unit);
+  bool answer_repeated(group& of, commit_unit& unit, std::optional<request_outcome>& told);
   void remove_record(group& of, const pool_ref& pool, std::string_view full, key_state& state);
   result<pending_key*> need_key(group& of, const std::string& full);
   pool_counts& need_counts(group& of, const pool_ref& pool);

@@ -40,6 +40,9 @@ void committer::settle(group& of, commit_unit& unit) {
     case commit_unit::kind::drop_pool:
       settle_drop(of, unit);
       return;
+    case commit_unit::kind::remember:
+      settle_told(of, unit);
+      return;
     case commit_unit::kind::operations:
       break;
   }
@@ -47,7 +50,8 @@ void committer::settle(group& of, commit_unit& unit) {
     unit.failed = able.error();
     return;
   }
-  if (!unit.request.empty() && answer_repeated(of, unit)) return;
+  std::optional<request_outcome> told;
+  if (!unit.request.empty() && answer_repeated(of, unit, told)) return;
   settle_operations(of, unit);
   if (unit.failed || unit.request.empty()) return;
   request_outcome outcome{unit.request.sequence, unit.reached, unit.request.group, {}};
@@ -57,6 +61,8 @@ void committer::settle(group& of, commit_unit& unit) {
     any = any || what.outcome.error == 0;
   }
   if (!any) return;  // nothing was done: doing it again later is as good
+  // The client is answered as by the store that it asked: here a later version may have overtaken this one.
+  if (told && told->items.size() == outcome.items.size()) outcome.items = std::move(told->items);
   of.requests[{unit.request.client, unit.request.sequence}] = &unit;
   if (unit.reached != durability::volatile_) {
     const auto lock = with_.remembered.lock(unit.request);
@@ -65,7 +71,33 @@ void committer::settle(group& of, commit_unit& unit) {
   of.outcomes.emplace_back(unit.request, std::move(outcome));
 }
 
-bool committer::answer_repeated(group& of, commit_unit& unit) {
+// What another store says of requests takes the place of nothing that was done here, and of no later ones.
+void committer::settle_told(group& of, commit_unit& unit) {
+  if (status able = with_.state.writable(); !able) {
+    unit.failed = able.error();
+    return;
+  }
+  for (auto& [request, outcome] : unit.told) {
+    if (of.requests.contains({request.client, request.sequence}) ||
+        of.requests.contains({request.client, request.sequence + kDedupeWindow}))
+      continue;
+    const auto lock = with_.remembered.lock(request);
+    const auto known = with_.remembered.find(request);
+    if (!known && known.code() == EINVAL) continue;
+    if (!known) {
+      unit.failed = known.error();
+      return;
+    }
+    if (*known && !(*known)->told) continue;
+    outcome.told = true;
+    if (outcome.reached != durability::volatile_) with_.remembered.store(of.batch, request, outcome);
+    of.sync = of.sync || outcome.reached == durability::durable;
+    of.outcomes.emplace_back(request, std::move(outcome));
+  }
+}
+
+// False: the unit is to be done; `told` is then what another store said of it, if one did.
+bool committer::answer_repeated(group& of, commit_unit& unit, std::optional<request_outcome>& told) {
   if (const auto twin = of.requests.find({unit.request.client, unit.request.sequence}); twin != of.requests.end()) {
     of.copies.emplace_back(&unit, twin->second);
     return true;
@@ -77,6 +109,11 @@ bool committer::answer_repeated(group& of, commit_unit& unit) {
     return true;
   }
   if (!*found) return false;
+  // A copy of a change that was under way when this store was told of it: the value is not here yet.
+  if ((*found)->told && unit.is_copy()) {
+    told = **found;
+    return false;
+  }
   const request_outcome& outcome = **found;
   unit.repeated = true;
   unit.reached = outcome.reached;

@@ -226,6 +226,50 @@ status engine::forget_requests(const std::function<bool(std::uint16_t)>& which) 
   if (status able = impl_->state.writable(); !able) return able;
   return impl_->remembered->forget(which);
 }
+status engine::tell_requests(const group_test& which, std::size_t part_bytes,
+                             const std::function<status(std::string)>& take) const {
+  std::string part;
+  status taken;
+  const auto tell = [&](std::uint64_t client, const request_outcome& one) {
+    if (!taken) return;
+    append_number(part, client);
+    append_text(part, encode(one));
+    if (part.size() >= part_bytes) taken = take(std::exchange(part, {}));
+  };
+  if (status told = impl_->remembered->each(which, tell); !told) return told;
+  if (!taken || part.empty()) return taken;
+  return take(std::move(part));
+}
+
+status engine::remember_requests(std::string_view part, const group_test& which) {
+  auto unit = std::make_unique<commit_unit>();
+  unit->what = commit_unit::kind::remember;
+  for (byte_reader from(part); !from.good_end();) {
+    const auto client = from.number<std::uint64_t>();
+    auto outcome = decode_outcome(from.text());
+    if (!from.good() || client == 0 || !outcome || outcome->sequence == 0)
+      return failure{EPROTO, "store: this is no list of requests"};
+    if (outcome->group == kAnyGroup || !which(outcome->group)) continue;
+    const request_key request{client, outcome->sequence, outcome->group};
+    unit->told.emplace_back(request, std::move(*outcome));
+  }
+  return unit->told.empty() ? status() : impl_->commit_now(std::move(unit));
+}
+
+status engine::settle() {
+  auto nothing = std::make_unique<commit_unit>();
+  nothing->what = commit_unit::kind::remember;
+  return impl_->commit_now(std::move(nothing));
+}
+
+status engine::impl::commit_now(unit_ref unit) {
+  std::promise<status> answer;
+  auto answered = answer.get_future();
+  unit->done = [&](commit_unit& of) { answer.set_value(of.failed ? status(*of.failed) : status()); };
+  commits->enqueue(std::move(unit));
+  return answered.get();
+}
+
 void engine::skip_versions(version_t by) noexcept { impl_->commits->skip_versions(by); }
 
 std::string engine::read_only_reason() const { return impl_->state.reason(); }

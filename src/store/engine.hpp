@@ -88,6 +88,17 @@ class engine {
   // Requests of these groups (request_key) are new ones when they come again. Blocking. Precondition: none of them is under
   // way.
   status forget_requests(const std::function<bool(std::uint16_t group)>& which);
+  // What is remembered of requests of these groups, for the remember_requests() of another store: calls `take` with parts of
+  // about `part_bytes`, until one of its answers is no success. Blocking.
+  using group_test = std::function<bool(std::uint16_t group)>;
+  status tell_requests(const group_test& which, std::size_t part_bytes,
+                       const std::function<status(std::string part)>& take) const;
+  // Remembers those of the part that are of these groups, but for what was done here and for older ones than it knows.
+  // Whoever asks again is answered by it; a copy (copy_of) with the same number is done all the same, and counts as done
+  // here from then on. EPROTO: this is no such part. Blocking.
+  status remember_requests(std::string_view part, const group_test& which);
+  // What was asked before this has been done, and can be read. Blocking.
+  status settle();
   // Why writes are refused, if they are: the first I/O error. Empty while all is well.
   std::string read_only_reason() const;
 

@@ -47,6 +47,7 @@ class engine::impl {
   // Applies it now if the key's truth is, and stays, in memory; else hands it to extents and committer.
   void submit(unit_ref unit);
   void write_extents_then_commit(unit_ref unit);
+  status commit_now(unit_ref unit);  // blocking
   // Whether a value of this length and durability gets extents.
   bool is_large(std::uint64_t length_bytes, durability level) const {
     return length_bytes > options.small_value_bytes && level != durability::volatile_;

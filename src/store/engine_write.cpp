@@ -218,7 +218,7 @@ bool engine::impl::apply_in_memory(commit_unit& unit) {
   if (!unit.request.empty()) {
     once = remembered->lock(unit.request);
     const auto found = remembered->find(unit.request);
-    if (!found || *found) return false;  // the committer knows how to say that
+    if (!found || *found) return false;  // the committer knows what that means for it
   }
   table::shard& shard = values->of(what.full);
   value_ref old;  // let go of behind the lock

@@ -10,7 +10,7 @@ namespace {
 constexpr std::uint8_t kSmall = 1;
 constexpr std::uint8_t kLarge = 2;
 constexpr std::uint8_t kPool = 1;  // layout numbers: a later one that this code does not know is not a record to it
-constexpr std::uint8_t kOutcomeWithoutGroup = 1, kOutcome = 2;
+constexpr std::uint8_t kOutcomeWithoutGroup = 1, kOutcome = 2, kOutcomeTold = 3;
 
 bool is_level(std::uint8_t level) { return level >= 1 && level <= 3; }
 
@@ -162,7 +162,7 @@ std::optional<store_format> decode_format(std::string_view bytes) {
 
 std::string encode(const request_outcome& outcome) {
   std::string out;
-  append_number(out, kOutcome);
+  append_number(out, outcome.told ? kOutcomeTold : kOutcome);
   append_number(out, outcome.sequence);
   append_number(out, static_cast<std::uint8_t>(outcome.reached));
   append_number(out, outcome.group);
@@ -179,10 +179,11 @@ std::optional<request_outcome> decode_outcome(std::string_view bytes) {
   byte_reader from(bytes);
   request_outcome outcome;
   const auto layout = from.number<std::uint8_t>();
-  if (layout != kOutcome && layout != kOutcomeWithoutGroup) return std::nullopt;
+  if (layout < kOutcomeWithoutGroup || layout > kOutcomeTold) return std::nullopt;
+  outcome.told = layout == kOutcomeTold;
   outcome.sequence = from.number<std::uint64_t>();
   const auto level = from.number<std::uint8_t>();
-  outcome.group = layout == kOutcome ? from.number<std::uint16_t>() : kAnyGroup;
+  outcome.group = layout != kOutcomeWithoutGroup ? from.number<std::uint16_t>() : kAnyGroup;
   const auto count = from.number<std::uint16_t>();
   if (!is_level(level) || count > kMaxBatchOperations) return std::nullopt;
   outcome.reached = static_cast<durability>(level);

@@ -91,6 +91,32 @@ void requests::remember(const request_key& request, request_outcome outcome) {
   client.slots[slot] = std::move(outcome);
 }
 
+status requests::each(const std::function<bool(std::uint16_t)>& which,
+                      const std::function<void(std::uint64_t, const request_outcome&)>& tell) {
+  for (group& of : groups_) {
+    std::vector<std::uint64_t> clients;
+    {
+      const std::lock_guard lock(of.mutex);
+      clients.assign(of.recent.rbegin(), of.recent.rend());
+    }
+    for (const std::uint64_t client : clients) {
+      window known;
+      {
+        const std::lock_guard lock(of.mutex);
+        const auto at = of.clients.find(client);
+        if (at == of.clients.end()) continue;
+        known.slots = at->second.slots;
+        known.in_index = at->second.in_index;
+      }
+      if (known.in_index && known.slots.empty())
+        if (status read = read_window(client, known); !read) return read;
+      for (const request_outcome& one : known.slots)
+        if (one.sequence != 0 && one.group != kAnyGroup && which(one.group)) tell(client, one);
+    }
+  }
+  return {};
+}
+
 status requests::forget(const std::function<bool(std::uint16_t)>& which) {
   const auto goes = [&](std::uint16_t number) { return number == kAnyGroup || which(number); };
   for (group& of : groups_) {
@@ -102,7 +128,8 @@ status requests::forget(const std::function<bool(std::uint16_t)>& which) {
   rocksdb::WriteBatch batch;
   status scanned = index_.scan(family::requests, {}, {}, false, [&](std::string_view key, std::string_view raw) {
     const auto outcome = decode_outcome(raw);
-    if (outcome && goes(outcome->group)) index_.erase(batch, family::requests, key);
+    // What cannot be read is of another release. It goes, too: that release shall not believe it again after this.
+    if (!outcome || goes(outcome->group)) index_.erase(batch, family::requests, key);
     return true;
   });
   if (!scanned || batch.Count() == 0) return scanned;

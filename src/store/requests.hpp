@@ -33,6 +33,11 @@ class requests {
   result<std::optional<request_outcome>> find(const request_key& request);
   void remember(const request_key& request, request_outcome outcome);
 
+  // Calls `tell` with what is remembered of these groups, of the client that was seen last at the end. Blocking.
+  // What is remembered meanwhile may be missed. Precondition: no lock().
+  status each(const std::function<bool(std::uint16_t group)>& which,
+              const std::function<void(std::uint64_t client, const request_outcome& outcome)>& tell);
+
   // Of these groups, also in the index. Blocking. Precondition: no lock(); requests of the groups are not under way.
   status forget(const std::function<bool(std::uint16_t group)>& which);
 

@@ -331,6 +331,10 @@ std::uint64_t client::server_instance() const {
   const lock_t hold(lock_);
   return server_.instance;
 }
+std::uint64_t client::server_capabilities() const {
+  const lock_t hold(lock_);
+  return server_.capabilities;
+}
 std::uint64_t client::reconnects() const {
   const lock_t hold(lock_);
   return reconnects_;

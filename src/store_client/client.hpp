@@ -100,6 +100,8 @@ class client {
   store_wire::path way() const;
   // Of the server that was reached last: another number after each start.
   std::uint64_t server_instance() const;
+  // store_wire::capability bits.
+  std::uint64_t server_capabilities() const;
   std::uint64_t reconnects() const;
   // Tests: the connection breaks here and now; the UCX lane does.
   void break_connection();

@@ -49,15 +49,17 @@ enum class opcode : std::uint8_t {
   lookup,       // shm-direct: pins a value and tells its extents
   unpin,        // lets pins go (tail: tokens)
   erase,
-  stat,         // what is known of a value, without it
-  find,         // keys by prefix or regular expression, in order, after a key
-  sync,         // everything of the pool that was acknowledged before is durable
-  attach,       // unix socket only: the answer brings the arena's descriptor (SCM_RIGHTS)
-  stats,        // body of the answer: metrics in Prometheus' text format
-  pool_set,     // changes settings of a pool
-  cluster_map,  // body of the answer: who serves which slots (slot_map.hpp), as this server knows it
-  sync_keys,    // between servers: a page of the keys that a copy shall have; the answer's body names what differs
-  last = sync_keys,
+  stat,           // what is known of a value, without it
+  find,           // keys by prefix or regular expression, in order, after a key
+  sync,           // everything of the pool that was acknowledged before is durable
+  attach,         // unix socket only: the answer brings the arena's descriptor (SCM_RIGHTS)
+  stats,          // body of the answer: metrics in Prometheus' text format
+  pool_set,       // changes settings of a pool
+  cluster_map,    // body of the answer: who serves which slots (slot_map.hpp), as this server knows it
+  sync_keys,      // between servers: a page of the keys that a copy shall have; the answer's body names what differs
+  sync_requests,  // between servers: what requests did, for a copy that is filled; the body is the engine's (none: a filling
+                  // begins, forget what you know)
+  last = sync_requests,
 };
 const char* name_of(opcode op) noexcept;
 
@@ -69,7 +71,8 @@ inline constexpr std::uint16_t warm = 8;      // get: bring it into memory, but 
 inline constexpr std::uint16_t patch = 16;    // put, alloc: only [offset, offset + value_bytes) of the value changes
 inline constexpr std::uint16_t verify = 32;   // get, lookup: hold the value against its checksum first
 inline constexpr std::uint16_t lane = 64;     // get, alloc and the answers: the bytes go by UCX (value_lane.hpp)
-inline constexpr std::uint16_t known = reply | streamed | more | warm | patch | verify | lane;
+inline constexpr std::uint16_t told = 128;    // sync_keys: what requests did was told before (sync_requests)
+inline constexpr std::uint16_t known = reply | streamed | more | warm | patch | verify | lane | told;
 }  // namespace flag
 
 struct head {
@@ -160,8 +163,9 @@ struct hello {
   bool operator==(const hello&) const = default;
 };
 namespace capability {
-inline constexpr std::uint64_t shm = 1;  // may attach the arena
-}
+inline constexpr std::uint64_t shm = 1;            // may attach the arena
+inline constexpr std::uint64_t sync_requests = 2;  // knows the operation
+}  // namespace capability
 
 // One end of a UCX lane, in both greetings; the server's only where there shall be a lane.
 struct lane_offer {

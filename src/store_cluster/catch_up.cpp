@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::size_t kPageKeys = 500;  // of 4 KiB at most: a page fits a frame
 constexpr std::size_t kMostAnswerBytes = 3u << 20;
+constexpr std::size_t kRequestBytes = 1u << 20;
 constexpr int kPushesUnderWay = 32;
 constexpr int kPageTimeoutMs = 10'000;
 
@@ -118,17 +119,16 @@ void catch_up::fill(const peer_name& who, const unit_set& units, store_wire::cop
   // the job for the present run has begun, and has the changes since then.
   std::vector<std::uint64_t> fillings(units.size());
   // Not before it is reached: every change waits for it from then on.
-  if (const auto at = reach_now(links_, who, {}); !at) done = at.error();
+  const auto at = reach_now(links_, who, {});
+  if (!at) done = at.error();
+  const bool tells = at && (at->to->server_capabilities() & store_wire::capability::sync_requests) != 0;
+  // No change comes meanwhile, whose number could be forgotten with the others.
+  if (done && tells) done = tell(who, units, terms, {});
   if (done)
     for (unsigned unit = 0; unit < units.size(); ++unit)
       if (units[unit]) fillings[unit] = copies_.begin_filling(unit, who.name);
-  if (done)
-    for (const auto& pool : pools_.all()) {
-      unit_set of_pool = units;
-      for (unsigned unit = 0; unit < units.size(); ++unit)
-        if (store_client::copies_of_unit(unit) != pool.copies) of_pool.reset(unit);
-      if (of_pool.any() && done) done = fill_pool(who, pool, of_pool, terms);
-    }
+  if (done && tells) done = tell_requests(who, units, terms);
+  if (done) done = fill_keys(who, units, terms, tells);
   if (!done) {
     links_.forget(who);
     for (unsigned unit = 0; unit < units.size(); ++unit)
@@ -143,12 +143,23 @@ void catch_up::fill(const peer_name& who, const unit_set& units, store_wire::cop
       finished_.insert({unit, who.name, who.run, fillings[unit]});
 }
 
+status catch_up::fill_keys(const peer_name& who, const unit_set& units, const store_wire::copy_terms& terms, bool told) {
+  for (const auto& pool : pools_.all()) {
+    unit_set of_pool = units;
+    for (unsigned unit = 0; unit < units.size(); ++unit)
+      if (store_client::copies_of_unit(unit) != pool.copies) of_pool.reset(unit);
+    if (of_pool.none()) continue;
+    if (const status done = fill_pool(who, pool, of_pool, terms, told); !done) return done;
+  }
+  return {};
+}
+
 status catch_up::fill_pool(const peer_name& who, const known_pool& pool, const unit_set& units,
-                           const store_wire::copy_terms& terms) {
+                           const store_wire::copy_terms& terms, bool told) {
   std::string after;
   for (;;) {
     if (stopping_) return failure{ESHUTDOWN, "the server is going down"};
-    const auto more = fill_page(who, pool, units, terms, after);
+    const auto more = fill_page(who, pool, units, terms, told, after);
     if (!more) return more.error();
     if (!*more) return {};
   }
@@ -156,7 +167,7 @@ status catch_up::fill_pool(const peer_name& who, const known_pool& pool, const u
 
 // False: that was the last page.
 result<bool> catch_up::fill_page(const peer_name& who, const known_pool& pool, const unit_set& units,
-                                 const store_wire::copy_terms& terms, std::string& after) {
+                                 const store_wire::copy_terms& terms, bool told, std::string& after) {
   store::find_options options;
   options.after = after;
   options.limit = kPageKeys;
@@ -175,6 +186,7 @@ result<bool> catch_up::fill_page(const peer_name& who, const known_pool& pool, c
       at->to->make_plain(store_wire::opcode::sync_keys, at->pool, page->more ? page->last : std::string(), kPageTimeoutMs);
   ask->fields.prefix = to_bytes(units);
   ask->fields.after = after;
+  if (told) ask->head.flags |= store_wire::flag::told;
   ask->fields.copy = terms;
   ask->body = std::move(list);
   const auto answer = at->to->run(ask);
@@ -187,6 +199,25 @@ result<bool> catch_up::fill_page(const peer_name& who, const known_pool& pool, c
   if (again) return true;
   after = page->last;
   return page->more;
+}
+
+status catch_up::tell(const peer_name& who, const unit_set& units, const store_wire::copy_terms& terms, std::string part) {
+  if (stopping_) return failure{ESHUTDOWN, "the server is going down"};
+  const auto at = reach_now(links_, who, {});
+  if (!at) return at.error();
+  auto tell = at->to->make_plain(store_wire::opcode::sync_requests, 0, {}, kPageTimeoutMs);
+  tell->fields.prefix = to_bytes(units);
+  tell->fields.copy = terms;
+  tell->body = std::move(part);
+  const auto answer = at->to->run(tell);
+  if (answer.status != 0) return failure{answer.status, answer.text};
+  return {};
+}
+
+status catch_up::tell_requests(const peer_name& who, const unit_set& units, const store_wire::copy_terms& terms) {
+  const auto of_units = [&](std::uint16_t group) { return group != 0 && group <= units.size() && units[group - 1u]; };
+  return engine_.tell_requests(of_units, kRequestBytes,
+                               [&](std::string part) { return tell(who, units, terms, std::move(part)); });
 }
 
 status catch_up::push(const peer_name& who, const known_pool& pool, const std::vector<store_wire::key_entry>& keys) {

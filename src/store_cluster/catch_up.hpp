@@ -2,9 +2,24 @@
 // Fills the copies that join units which this server serves, from whatever they have: nothing, or what a server that was
 // away still knows.
 //
-// From its start a copy takes part in each change (replicator::begin_filling). Then the keys of the units are compared page
-// by page, by version and checksum, and what differs is sent anew, each key in its turn, so that nothing overtakes anything:
-// values that the copy lacks, and the absence of those that it should not have.
+//   1. The copy forgets what it knows of requests for the units: it may know of some that this server does not have, which
+//      the filling undoes. From now on it refuses what this server sent it before, on connections that were made earlier:
+//      that may lie in the network for seconds, and would overtake what follows.
+//   2. It takes part in each change (replicator::begin_filling), which brings its request's number along.
+//   3. It is told what requests for the units did, so that one that comes again is answered by the copy as by this server,
+//      if it serves the unit by then.
+//   4. The keys of the units are compared page by page, by version and checksum, and what differs is sent anew, each key in
+//      its turn, so that nothing overtakes anything: values that the copy lacks, and the absence of those that it should
+//      not have.
+//
+// No request is missed: one that this server had remembered before step 3 is told, a later one is spread after step 2. Some
+// are both, being under way: their change is done at the copy although the copy was told of it (request_outcome::told). What
+// was told need not be settled, and may be undone where this server dies before other copies have it. That does no harm:
+// - The copy answers requests only once it is complete. Step 4, which begins when all has been told, has brought every
+//   change by then that was told: whoever answers "done" has what was done.
+// - If this server dies before that, only a complete copy takes over. If that one lacks the change, it fills this copy anew,
+//   from step 1, and so it does with this server when it comes back.
+// A server of an earlier release has no step 3, and does step 1 with the first page of each pool.
 #pragma once
 
 #include <atomic>
@@ -60,9 +75,15 @@ class catch_up {
     bool ended = false;
   };
   void fill(const peer_name& who, const unit_set& units, store_wire::copy_terms terms);
-  status fill_pool(const peer_name& who, const known_pool& pool, const unit_set& units, const store_wire::copy_terms& terms);
+  // `told`: the copy knows of requests. Else it forgets them again with a pool's first page.
+  status fill_keys(const peer_name& who, const unit_set& units, const store_wire::copy_terms& terms, bool told);
+  status fill_pool(const peer_name& who, const known_pool& pool, const unit_set& units, const store_wire::copy_terms& terms,
+                   bool told);
   result<bool> fill_page(const peer_name& who, const known_pool& pool, const unit_set& units,
-                         const store_wire::copy_terms& terms, std::string& after);
+                         const store_wire::copy_terms& terms, bool told, std::string& after);
+  // A part of what requests did; nothing: forget what you know of them.
+  status tell(const peer_name& who, const unit_set& units, const store_wire::copy_terms& terms, std::string part);
+  status tell_requests(const peer_name& who, const unit_set& units, const store_wire::copy_terms& terms);
   status push(const peer_name& who, const known_pool& pool, const std::vector<store_wire::key_entry>& keys);
 
   store::engine& engine_;

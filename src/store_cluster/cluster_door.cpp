@@ -336,8 +336,27 @@ bool cluster_door::is_idle() const {
   return std::all_of(changes_.begin(), changes_.end(), [](const auto& count) { return count.load() == 0; });
 }
 
-status cluster_door::admits_copy(const store_wire::copy_terms& terms, store::pool_id pool, std::string_view key,
-                                 bool write) {
+// From here on the sender's changes come on this connection or on later ones. What it sent on older ones may lie in the
+// network, or wait here for room, for seconds: it would overtake what the filling brings.
+status cluster_door::begin_being_filled(const store_wire::copy_terms& terms, std::uint64_t connection,
+                                        const cluster_map& map, const unit_set& units) {
+  {
+    const std::unique_lock gate(copies_gate_);
+    const std::lock_guard hold(lock_);
+    for (unsigned unit = 0; unit < kPlacements; ++unit)
+      if (units[unit]) fillings_[unit] = {terms.sender, connection};
+  }
+  if (const status settled = engine_.settle(); !settled) return settled;
+  return forget_requests(map, units);
+}
+
+bool cluster_door::is_late(unsigned unit, std::uint64_t sender, std::uint64_t connection) const {
+  const std::lock_guard hold(lock_);
+  return fillings_[unit].sender == sender && connection < fillings_[unit].connection;
+}
+
+status cluster_door::admits_copy(const store_wire::copy_terms& terms, std::uint64_t connection, store::pool_id pool,
+                                 std::string_view key, bool write) {
   const auto known = pools_.find(pool);
   if (!known) return known.error();
   if (known->copies == 0) return failure{ENXIO, "the pool is not the cluster's here yet"};
@@ -346,18 +365,21 @@ status cluster_door::admits_copy(const store_wire::copy_terms& terms, store::poo
     members_->wake();
     return failure{EAGAIN, "this server does not know that epoch yet"};
   }
-  const placement& at = view->map.units[unit_of(known->copies, key)];
+  const unsigned unit = unit_of(known->copies, key);
+  const placement& at = view->map.units[unit];
   const auto sender = at.copies.empty() ? view->map.servers.end() : view->map.servers.find(at.copies.front());
   const bool has_place = at.has(options_.name) || (write && at.fills(options_.name));
-  if (sender != view->map.servers.end() && sender->second.run == terms.sender && has_place) return {};
+  const bool late = write && is_late(unit, terms.sender, connection);
+  if (sender != view->map.servers.end() && sender->second.run == terms.sender && has_place && !late) return {};
   ++refused_copies_;
+  if (late) return failure{ECONNABORTED, "sent on a connection from before this copy was filled"};
   return failure{EREMOTE, format("the sender does not serve slot %u in epoch %llu", store_client::slot_of(key),
                                  static_cast<unsigned long long>(view->map.epoch))};
 }
 
-result<std::string> cluster_door::differing_keys(const store_wire::copy_terms& terms, store::pool_id pool,
-                                                 const store_wire::tail& fields, std::string_view until,
-                                                 std::string_view theirs) {
+result<std::string> cluster_door::differing_keys(const store_wire::copy_terms& terms, std::uint64_t connection,
+                                                 store::pool_id pool, const store_wire::tail& fields, std::string_view until,
+                                                 std::string_view theirs, bool told) {
   const auto known = pools_.find(pool);
   if (!known) return known.error();
   const auto units = units_in(fields.prefix.value_or(""));
@@ -367,9 +389,42 @@ result<std::string> cluster_door::differing_keys(const store_wire::copy_terms& t
     members_->wake();
     return failure{EAGAIN, "this server does not know that epoch yet"};
   }
-  if (fields.after.value_or("").empty())
-    if (const status forgotten = forget_requests(view->map, *units); !forgotten) return forgotten.error();
+  // From a server of an earlier release this is the first word of a filling.
+  if (!told && fields.after.value_or("").empty())
+    if (const status begun = begin_being_filled(terms, connection, view->map, *units); !begun) return begun.error();
   return keys_that_differ(engine_, *known, *units, fields.after.value_or(""), until, theirs);
+}
+
+// Only of units that are filled here, and by whoever serves them: that is the one who knows which requests count.
+status cluster_door::take_requests(const store_wire::copy_terms& terms, std::uint64_t connection, const std::string& units,
+                                   std::string_view told) {
+  const auto named = units_in(units);
+  if (!named) return failure{EPROTO, "answers to requests without units"};
+  const auto view = members_->view();
+  if (terms.epoch > view->map.epoch) {
+    members_->wake();
+    return failure{EAGAIN, "this server does not know that epoch yet"};
+  }
+  const auto filled_by_sender = [&](unsigned unit) {
+    const placement& at = view->map.units[unit];
+    const auto sender = at.copies.empty() ? view->map.servers.end() : view->map.servers.find(at.copies.front());
+    return sender != view->map.servers.end() && sender->second.run == terms.sender && at.fills(options_.name);
+  };
+  if (told.empty()) {
+    // All or nothing: what is left here of an earlier filling, by a server that has lost its changes since, must not outlive
+    // this one.
+    for (unsigned unit = 0; unit < kPlacements; ++unit)
+      if ((*named)[unit] && !filled_by_sender(unit)) {
+        ++refused_copies_;
+        return failure{EREMOTE, format("the sender does not fill unit %u here in epoch %llu", unit,
+                                       static_cast<unsigned long long>(view->map.epoch))};
+      }
+    return begin_being_filled(terms, connection, view->map, *named);
+  }
+  return engine_.remember_requests(told, [&](std::uint16_t group) {
+    const unsigned unit = group - 1u;
+    return group != 0 && unit < kPlacements && (*named)[unit] && filled_by_sender(unit);
+  });
 }
 
 std::uint64_t cluster_door::epoch() const {

@@ -56,10 +56,14 @@ class cluster_door final : public door {
   result<store::pool_info> look_for_pool(const std::string& name) override;
 
   std::uint16_t request_group(store::pool_id pool, std::string_view key) const override;
-  status admits_copy(const store_wire::copy_terms& terms, store::pool_id pool, std::string_view key, bool write) override;
-  result<std::string> differing_keys(const store_wire::copy_terms& terms, store::pool_id pool,
-                                     const store_wire::tail& fields, std::string_view until,
-                                     std::string_view theirs) override;
+  status admits_copy(const store_wire::copy_terms& terms, std::uint64_t connection, store::pool_id pool,
+                     std::string_view key, bool write) override;
+  result<std::string> differing_keys(const store_wire::copy_terms& terms, std::uint64_t connection, store::pool_id pool,
+                                     const store_wire::tail& fields, std::string_view until, std::string_view theirs,
+                                     bool told) override;
+
+  status take_requests(const store_wire::copy_terms& terms, std::uint64_t connection, const std::string& units,
+                       std::string_view told) override;
 
   std::uint64_t epoch() const override;
   result<std::string> map_text() const override;
@@ -106,6 +110,10 @@ class cluster_door final : public door {
 
   // What this server remembers of requests for units in which it is filled now: what they did here may have been lost since.
   status forget_requests(const cluster_map& map, const unit_set& units);
+  // The first word of a filling by the terms' sender. Blocking.
+  status begin_being_filled(const store_wire::copy_terms& terms, std::uint64_t connection, const cluster_map& map,
+                            const unit_set& units);
+  bool is_late(unsigned unit, std::uint64_t sender, std::uint64_t connection) const;
   // Nothing of a former self is under way any more.
   bool is_idle() const;
   void seen(const view_ptr& view);
@@ -121,6 +129,11 @@ class cluster_door final : public door {
   catch_up filler_;
   mutable std::mutex lock_;
   stand_ptr stand_;
+  struct filling {
+    std::uint64_t sender = 0;  // run
+    std::uint64_t connection = 0;
+  };
+  std::array<filling, store_client::kPlacements> fillings_{};  // here, the last one of each unit; guarded by lock_
   mutable std::array<std::atomic<std::uint32_t>, store_client::kPlacements> changes_{};  // under way
   mutable std::atomic<std::uint64_t> moved_{0}, not_now_{0}, healed_{0}, refused_copies_{0};
 };

@@ -7,6 +7,7 @@
 // EAGAIN: not now (docs/store-cluster.md).
 #pragma once
 
+#include <shared_mutex>
 #include <string>
 #include <string_view>
 
@@ -63,13 +64,24 @@ class door {
   virtual std::uint16_t request_group(store::pool_id, std::string_view) const { return 0; }
 
   // ---- Between servers
-  // Whether the sender may have this done to the key's copy here. EPERM in the plain door: there is no cluster.
-  virtual status admits_copy(const store_wire::copy_terms&, store::pool_id, std::string_view, bool) {
+  // Between servers; `connection`: later ones have greater numbers.
+  // Whether the sender may have this done to the key's copy here. EPERM in the plain door: there is no cluster. Changes are
+  // admitted and handed to the engine under copies_gate(), shared.
+  virtual status admits_copy(const store_wire::copy_terms&, std::uint64_t /*connection*/, store::pool_id, std::string_view,
+                             bool /*write*/) {
     return failure{EPERM, "this server is in no cluster"};
   }
-  // Answers a page of keys (sync_keys, catch_up.hpp). Blocking.
-  virtual result<std::string> differing_keys(const store_wire::copy_terms&, store::pool_id, const store_wire::tail&,
-                                             std::string_view, std::string_view) {
+  std::shared_mutex& copies_gate() noexcept { return copies_gate_; }
+  // Answers a page of keys (sync_keys, catch_up.hpp), `told`: after take_requests(). Blocking.
+  virtual result<std::string> differing_keys(const store_wire::copy_terms&, std::uint64_t /*connection*/, store::pool_id,
+                                             const store_wire::tail&, std::string_view, std::string_view, bool /*told*/) {
+    return failure{EPERM, "this server is in no cluster"};
+  }
+
+  // What requests for the units (unit_set) did, for a copy that is filled here (sync_requests, catch_up.hpp); nothing: it
+  // begins, and what is known of them is forgotten. Blocking.
+  virtual status take_requests(const store_wire::copy_terms&, std::uint64_t /*connection*/, const std::string&,
+                               std::string_view) {
     return failure{EPERM, "this server is in no cluster"};
   }
 
@@ -80,6 +92,7 @@ class door {
 
  protected:
   store::engine& engine_;
+  std::shared_mutex copies_gate_;
 };
 
 }  // namespace pl::store_cluster

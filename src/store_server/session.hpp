@@ -11,6 +11,7 @@
 
 #include <asio/steady_timer.hpp>
 #include <memory>
+#include <shared_mutex>
 #include <unordered_map>
 
 #include "access.hpp"
@@ -161,6 +162,8 @@ class session : public std::enable_shared_from_this<session> {
   // Where the request goes: another server's copies past what clients go through.
   store_cluster::door& door_of(const request& what) { return what.fields.copy ? parts_.copies : parts_.values; }
   status admits(const request& what, std::string_view key, bool writes);
+  std::shared_lock<std::shared_mutex> gate_of(const request& what);
+  status is_still_admitted(const request& what, std::string_view key);
   result<store::grant> begin(const request& what, std::string_view key, store::begin_options options,
                              std::uint64_t& patch_at);
   store_wire::outcome outcome_of(const store::put_result& done, std::uint64_t bytes, store_wire::path way) const;
@@ -206,6 +209,7 @@ class session : public std::enable_shared_from_this<session> {
   void sync(const request_ptr& what);
   void cluster_map(const request_ptr& what);
   void sync_keys(const request_ptr& what, std::string_view key, std::string_view body);
+  void sync_requests(const request_ptr& what, std::string_view body);
   // Runs `work` where it may block, then `then` with its outcome here.
   template <class T>
   void aside(const request_ptr& what, std::function<result<T>()> work, std::function<void(T)> then);

@@ -60,6 +60,9 @@ bool session::dispatch_other(const request_ptr& what, std::string_view key, std:
     case opcode::cluster_map:
       cluster_map(what);
       return true;
+    case opcode::sync_requests:
+      sync_requests(what, body);
+      return true;
     case opcode::find:
     case opcode::sync_keys:
     case opcode::sync:
@@ -88,7 +91,7 @@ void session::greet(const request_ptr& what) {
   store_wire::tail fields;
   auto& ours = fields.greeting.emplace();
   const bool may_map = parts_.access.mapping_of(wire_->other()) != mapping::none;
-  ours.capabilities = may_map ? store_wire::capability::shm : 0;
+  ours.capabilities = store_wire::capability::sync_requests | (may_map ? store_wire::capability::shm : 0);
   ours.instance = parts_.instance;
   ours.session = engine_session_;
   ours.agent = "peerlane store";
@@ -276,9 +279,25 @@ void session::sync_keys(const request_ptr& what, std::string_view key, std::stri
   aside<std::string>(
       what,
       [this, what, until = std::string(key), theirs = std::string(body)] {
-        return parts_.values.differing_keys(*what->fields.copy, what->head.pool_id, what->fields, until, theirs);
+        return parts_.values.differing_keys(*what->fields.copy, engine_session_, what->head.pool_id, what->fields, until,
+                                            theirs, (what->head.flags & store_wire::flag::told) != 0);
       },
       [me = shared_from_this(), what](const std::string& list) { me->answer(what, {}, {}, list); });
+}
+
+void session::sync_requests(const request_ptr& what, std::string_view body) {
+  if (!what->fields.copy) return answer(what, {EPROTO, "answers to requests without a sender"});
+  if (!parts_.access.is_admin(wire_->other()))
+    return answer(what, {EACCES, format("%s may not tell of requests", wire_->other().principal.c_str())});
+  aside<bool>(
+      what,
+      [this, what, told = std::string(body)]() -> result<bool> {
+        const status done = parts_.values.take_requests(*what->fields.copy, engine_session_,
+                                                        what->fields.prefix.value_or(std::string()), told);
+        if (!done) return done.error();
+        return true;
+      },
+      [me = shared_from_this(), what](bool) { me->answer(what, status{}); });
 }
 
 void session::sync(const request_ptr& what) {

@@ -139,7 +139,15 @@ status session::admits(const request& what, std::string_view key, bool writes) {
   if (!parts_.access.is_admin(wire_->other()))
     return failure{EACCES, format("%s may not write copies: a server of the cluster must be among the others' \"admins\"",
                                   wire_->other().principal.c_str())};
-  return parts_.values.admits_copy(*what.fields.copy, what.head.pool_id, key, writes);
+  return parts_.values.admits_copy(*what.fields.copy, engine_session_, what.head.pool_id, key, writes);
+}
+
+// A copy's change on its way to the engine: it was admitted when it came, which may be long ago.
+std::shared_lock<std::shared_mutex> session::gate_of(const request& what) {
+  return what.fields.copy ? std::shared_lock(parts_.values.copies_gate()) : std::shared_lock<std::shared_mutex>();
+}
+status session::is_still_admitted(const request& what, std::string_view key) {
+  return what.fields.copy ? admits(what, key, true) : status();
 }
 
 // ---- Puts ----------------------------------------------------------------------------------------------------------------
@@ -169,6 +177,8 @@ void session::put_whole(const request_ptr& what, std::string_view key, std::stri
     });
   };
   auto options = put_options_of(what->fields, parts_.values.request_group(what->head.pool_id, key));
+  const auto gate = gate_of(*what);
+  if (const status fine = is_still_admitted(*what, key); !fine) return answer(what, fine.error());
   if (!body.empty()) options.known_crc = what->head.body_crc;  // held against the body when the frame was taken apart
   door_of(*what).put_async(what->head.pool_id, key, std::as_bytes(std::span(body)), options, std::move(ended));
   now->running = false;
@@ -258,6 +268,11 @@ void session::upload_complete(const std::shared_ptr<upload>& one) {
     });
   };
   if (one->writer) return one->writer->commit_async(options.put, one->crc, std::move(committed));
+  const auto gate = gate_of(*one->what);
+  if (const status fine = is_still_admitted(*one->what, one->key); !fine) {
+    (void)parts_.engine.abort(engine_session_, one->granted.id);
+    return committed(fine.error());
+  }
   door_of(*one->what)
       .commit_async(engine_session_, one->granted.id, one->what->head.pool_id, one->key, options, std::move(committed));
 }
@@ -336,6 +351,8 @@ void session::erase(const request_ptr& what, std::string_view key) {
   options.copy = given.copy;
   options.expected_version = given.expected_version;
   options.request = given.request;
+  const auto gate = gate_of(*what);
+  if (const status fine = is_still_admitted(*what, key); !fine) return answer(what, fine.error());
   door_of(*what).erase_async(what->head.pool_id, key, options,
                              [me = shared_from_this(), what](result<store::erase_result> done) {
                                me->here([me, what, done = std::move(done)] {

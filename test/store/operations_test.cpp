@@ -189,6 +189,178 @@ TEST_F(Operations, RequestsOfAGroupAreForgottenForGood) {
   EXPECT_FALSE(again(2, durability::durable)) << "also in the index";
 }
 
+TEST_F(Operations, RequestsOfAGroupAreKnownToAStoreThatIsToldOfThem) {
+  for (const durability level : {durability::durable, durability::volatile_})
+    for (const std::uint16_t group : {std::uint16_t{1}, std::uint16_t{2}}) {
+      const std::uint64_t client = 10 * group + static_cast<std::uint64_t>(level);
+      ASSERT_TRUE(store_->put(pool_, "k", as_bytes("v"), {.level = level, .request = {client, 1, group}}));
+    }
+  ASSERT_TRUE(store_->put(pool_, "k", as_bytes("v"), {.request = {99, kDedupeWindow + 7, 1}}));
+  const auto put = store_->put(pool_, "gone", as_bytes("v"));
+  ASSERT_TRUE(store_->erase(pool_, "gone", {.request = {98, 5, 1}}));
+  reopen();  // what is in the index alone is told, too; the volatile ones are gone
+  ASSERT_TRUE(store_->put(pool_, "k", as_bytes("v"), {.level = durability::volatile_, .request = {11, 1, 1}}));
+  std::vector<std::string> parts;
+  const auto keep = [&](std::string part) {
+    parts.push_back(std::move(part));
+    return status();
+  };
+  ASSERT_TRUE(store_->tell_requests([](std::uint16_t group) { return group == 1; }, 1, keep));
+  EXPECT_EQ(parts.size(), 4u) << "one a part, which is as short as may be";
+
+  // Another store, that knows a later request of client 99, in the same place of its window.
+  ASSERT_TRUE(store_->forget_requests([](std::uint16_t) { return true; }));
+  ASSERT_TRUE(store_->put(pool_, "k", as_bytes("v"), {.request = {99, 2 * kDedupeWindow + 7, 1}}));
+  EXPECT_EQ(store_->erase(pool_, "gone", {.request = {98, 5, 1}}).code(), ENOENT);
+  for (const auto& part : parts) {
+    ASSERT_TRUE(store_->remember_requests(part, [](std::uint16_t group) { return group == 1; }));
+    EXPECT_EQ(store_->remember_requests(part.substr(1), [](std::uint16_t) { return true; }).code(), EPROTO);
+  }
+  const auto again = store_->erase(pool_, "gone", {.request = {98, 5, 1}});
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_TRUE(again->repeated);
+  EXPECT_EQ(again->version, put->version);
+  EXPECT_TRUE(store_->put(pool_, "k", as_bytes("v"), {.request = {11, 1, 1}})->repeated);
+  EXPECT_TRUE(store_->put(pool_, "k", as_bytes("v"), {.request = {99, 2 * kDedupeWindow + 7, 1}})->repeated);
+  EXPECT_FALSE(store_->put(pool_, "k", as_bytes("v"), {.request = {23, 1, 2}})->repeated) << "of another group";
+  reopen();
+  EXPECT_TRUE(store_->erase(pool_, "gone", {.request = {98, 5, 1}})->repeated) << "as durable as what it did";
+  EXPECT_FALSE(store_->put(pool_, "k", as_bytes("v"), {.request = {11, 1, 1}})->repeated);
+}
+
+// A store that is told what requests did at another one. This one plays both: it forgets what it did, and is told of it.
+class Told : public Operations {
+ protected:
+  static bool all(std::uint16_t) { return true; }
+  std::string what_is_known() {
+    std::string out;
+    const auto keep = [&](std::string part) {
+      out += part;
+      return status();
+    };
+    EXPECT_TRUE(store_->tell_requests(all, 1 << 20, keep));
+    return out;
+  }
+  void forget() { EXPECT_TRUE(store_->forget_requests(all)); }
+  void tell(const std::string& what) { EXPECT_TRUE(store_->remember_requests(what, all)); }
+};
+
+// The change is under way to the store when that is told of it.
+TEST_F(Told, ACopyOfWhatWasToldIsStillDone) {
+  std::uint64_t client = 100;
+  for (const durability level : {durability::durable, durability::volatile_})
+    for (const bool reopened : {false, true}) {
+      if (reopened && level == durability::volatile_) continue;  // gone, value and all
+      const request_key put{++client, 5, 1}, erase{client, 6, 1};
+      const auto old = store_->put(pool_, "k", as_bytes("old"), {.level = level});
+      const auto made = store_->put(pool_, "k", as_bytes("new"), {.level = level, .request = put});
+      const auto gone = store_->erase(pool_, "k", {.level = level, .request = erase});
+      ASSERT_TRUE(old && made && gone);
+      const std::string known = what_is_known();
+      // The other store: it has the old value.
+      forget();
+      const copy_of as_old{old->version, 0}, as_made{made->version, 0}, as_gone{gone->version, 0};
+      ASSERT_TRUE(store_->put(pool_, "k", as_bytes("old"), {.level = level, .copy = as_old}));
+      tell(known);
+      if (reopened) reopen();
+      const auto asked = store_->put(pool_, "k", as_bytes("new"), {.level = level, .request = put});
+      ASSERT_TRUE(asked);
+      EXPECT_TRUE(asked->repeated) << "the client's own question";
+      EXPECT_EQ(asked->version, made->version);
+      EXPECT_EQ(read("k"), "old");
+
+      const auto copied = store_->put(pool_, "k", as_bytes("new"), {.level = level, .request = put, .copy = as_made});
+      ASSERT_TRUE(copied);
+      EXPECT_FALSE(copied->repeated);
+      EXPECT_EQ(read("k"), "new");
+      const auto removed = store_->erase(pool_, "k", {.level = level, .request = erase, .copy = as_gone});
+      ASSERT_TRUE(removed);
+      EXPECT_FALSE(removed->repeated);
+      EXPECT_EQ(read("k"), "errno 2") << "an erased value would be back";
+
+      // From now on it was done here.
+      EXPECT_TRUE(store_->erase(pool_, "k", {.level = level, .request = erase, .copy = as_gone})->repeated);
+      const auto again = store_->erase(pool_, "k", {.level = level, .request = erase});
+      ASSERT_TRUE(again) << again.error().message;
+      EXPECT_TRUE(again->repeated);
+      EXPECT_EQ(again->version, gone->version);
+      forget();
+    }
+}
+
+// The comparison of keys was faster than the copy: it changes nothing, and the client gets the first store's answer.
+TEST_F(Told, ACopyThatComesLateKeepsTheFirstAnswer) {
+  ASSERT_TRUE(store_->put(pool_, "k", as_bytes("old")));
+  const auto gone = store_->erase(pool_, "k", {.request = {7, 5, 1}});
+  ASSERT_TRUE(gone);
+  const std::string known = what_is_known();
+  forget();
+  tell(known);
+  const auto copied = store_->erase(pool_, "k", {.when = condition::none, .request = {7, 5, 1}, .copy = {gone->version, 0}});
+  ASSERT_TRUE(copied) << copied.error().message;
+  const auto again = store_->erase(pool_, "k", {.request = {7, 5, 1}});
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_TRUE(again->repeated);
+  EXPECT_EQ(again->version, gone->version);
+}
+
+TEST_F(Told, WhatIsToldTakesThePlaceOfNothingThatWasDone) {
+  ASSERT_TRUE(store_->put(pool_, "k", as_bytes("there"), {.request = {7, 5, 1}}));
+  const std::string known = what_is_known();
+  forget();
+  const auto done = store_->put(pool_, "k", as_bytes("here"), {.request = {7, 5, 1}});
+  ASSERT_TRUE(done);
+  for (const bool reopened : {false, true}) {
+    tell(known);
+    if (reopened) reopen();
+    const auto again = store_->put(pool_, "k", as_bytes("here"), {.request = {7, 5, 1}});
+    ASSERT_TRUE(again);
+    EXPECT_TRUE(again->repeated);
+    EXPECT_EQ(again->version, done->version);
+    const auto copied = store_->put(pool_, "k", as_bytes("copy"), {.request = {7, 5, 1}, .copy = {done->version + 1, 0}});
+    ASSERT_TRUE(copied);
+    EXPECT_TRUE(copied->repeated) << "a copy that comes twice";
+    EXPECT_EQ(read("k"), "here");
+  }
+}
+
+// The store that told it lost the change since, and the next one says nothing of it.
+TEST_F(Told, WhatWasToldIsForgottenWithTheRest) {
+  for (const durability level : {durability::durable, durability::volatile_}) {
+    const request_key request{static_cast<std::uint64_t>(level), 5, 1};
+    ASSERT_TRUE(store_->put(pool_, "k", as_bytes("v"), {.level = level, .request = request}));
+    const std::string known = what_is_known();
+    forget();
+    tell(known);
+    EXPECT_EQ(what_is_known().size(), known.size());
+    forget();
+    EXPECT_EQ(what_is_known(), "");
+    if (level == durability::durable) reopen();
+    EXPECT_FALSE(store_->put(pool_, "k", as_bytes("v"), {.level = level, .request = request})->repeated);
+    forget();
+  }
+}
+
+// A store with two operations in one request, all or nothing, as one without.
+TEST_F(Told, ABatchIsAnsweredItemByItem) {
+  const auto batch = [&] {
+    std::vector<batch_operation> out(2);
+    out[0].key = "a", out[0].value = as_bytes("1");
+    out[1].key = "b", out[1].value = as_bytes("2");
+    return out;
+  };
+  const batch_options how{.atomic = true, .request = {7, 5, 1}};
+  const auto done = store_->batch(pool_, batch(), how);
+  ASSERT_TRUE(done);
+  const std::string known = what_is_known();
+  forget();
+  tell(known);
+  const auto again = store_->batch(pool_, batch(), how);
+  ASSERT_TRUE(again);
+  EXPECT_TRUE(again->repeated);
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(again->items[i].version, done->items[i].version);
+}
+
 TEST_F(Operations, FailedRequestsMayBeTriedAgain) {
   const put_options how{.when = condition::if_present, .request = {5, 1}};
   EXPECT_EQ(put("k", "v", how), ENOENT);

@@ -163,7 +163,32 @@ TEST(Record, NothingElseIsARecord) {
   mutate(encode(pool), decode_pool);
   mutate(encode(pool_counts{1, 2}), decode_counts);
   mutate(encode(store_format{1, 1 << 20, 3, 4}), decode_format);
-  mutate(encode(request_outcome{5, durability::durable, 8, {{0, 6, 7}, {ENOENT, 0, 0}}}), decode_outcome);
+  for (const bool told : {false, true})
+    mutate(encode(request_outcome{5, durability::durable, 8, {{0, 6, 7}, {ENOENT, 0, 0}}, told}), decode_outcome);
+}
+
+// As releases have written them: what they did themselves in layouts 1 (without a group) and 2, what they were told in 3.
+TEST(Record, OutcomesOfEarlierReleasesWereNotTold) {
+  using namespace std::string_literals;
+  const std::string sequence = "\5\0\0\0\0\0\0\0"s, level = "\3"s, group = "\x8\0"s,
+                    items = "\1\0"s + "\0\0\0\0"s + "\6\0\0\0\0\0\0\0"s + "\7\0\0\0"s;
+  const auto first = decode_outcome("\1"s + sequence + level + items);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->group, kAnyGroup);
+  EXPECT_FALSE(first->told);
+  for (const bool told : {false, true}) {
+    const std::string raw = (told ? "\3"s : "\2"s) + sequence + level + group + items;
+    const auto read = decode_outcome(raw);
+    ASSERT_TRUE(read);
+    EXPECT_EQ(read->told, told);
+    EXPECT_EQ(read->sequence, 5u);
+    EXPECT_EQ(read->group, 8u);
+    ASSERT_EQ(read->items.size(), 1u);
+    EXPECT_EQ(read->items.front().version, 6u);
+    EXPECT_EQ(read->items.front().crc, 7u);
+    EXPECT_EQ(encode(*read), raw);
+  }
+  EXPECT_FALSE(decode_outcome("\4"s + sequence + level + group + items)) << "a later release's";
 }
 
 TEST(Record, KeysOfAPoolAreNeighbours) {

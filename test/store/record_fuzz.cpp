@@ -96,7 +96,7 @@ std::string some_record(unsigned kind, std::mt19937& random) {
     case 4:
       return encode(store_format{1, (1 + random() % 100) * kBlockBytes, number(), number()});
     default: {
-      request_outcome one{number(), durability::durable, static_cast<std::uint16_t>(random()), {}};
+      request_outcome one{number(), durability::durable, static_cast<std::uint16_t>(random()), {}, random() % 2 == 0};
       one.items.resize(random() % 4, {EEXIST, number(), word()});
       std::string record = encode(one);
       if (random() % 4 == 0) record.erase(kGroupAt, sizeof one.group)[0] = kOutcomeOfOldReleases;

@@ -168,7 +168,7 @@ TEST(store_wire, NamesGoBothWays) {
   EXPECT_FALSE(path_of("rdma"));
   EXPECT_FALSE(durability_of(""));
   EXPECT_STREQ(name_of(opcode::pool_set), "pool_set");
-  EXPECT_STREQ(name_of(opcode::sync_keys), "sync_keys");
+  EXPECT_STREQ(name_of(opcode::sync_requests), "sync_requests");
 }
 
 }  // namespace
