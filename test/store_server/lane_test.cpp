@@ -421,17 +421,24 @@ TEST(store_lane_server, KilledWhileValuesTravelAndEverythingIsAppliedOnce) {
   }
 }
 
+// Where a store of another process listens, once it does. Empty: it does not.
+std::string endpoint_in(const std::string& directory) {
+  std::string endpoint;
+  comes_true([&] {
+    std::ifstream in(directory + "/endpoint");
+    std::getline(in, endpoint);
+    return !endpoint.empty();
+  });
+  return endpoint;
+}
+
 // The store closes the lane of a client that stands still, by force, while values travel; the client then goes on, and UCX
 // hears of a connection that it has closed. PL_LANE_ROUNDS: how many such clients.
 TEST(store_lane_server, OutlivesClientsThatItCutOffWhileTheyStoodStill) {
   const store_rig rig;
   other_process served("lane_helper.DISABLED_ServesUntilKilled", rig.directory());
-  std::string endpoint;
-  ASSERT_TRUE(comes_true([&] {
-    std::ifstream in(rig.directory() + "/endpoint");
-    std::getline(in, endpoint);
-    return !endpoint.empty();
-  }));
+  const std::string endpoint = endpoint_in(rig.directory());
+  ASSERT_NE(endpoint, "");
   store_client::client_options how;
   how.where.endpoint = endpoint;
   how.ucx = lane_mode::on;
@@ -465,8 +472,8 @@ TEST(store_lane_server, OutlivesClientsThatItCutOffWhileTheyStoodStill) {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     const auto told = put(*store, pool, "mine", value);
     ASSERT_EQ(told.status, 0) << "round " << round << ": " << told.text;
-    ASSERT_EQ(told.result.way, path::ucx) << "round " << round << "round " << round
-                                          << ": another client lost its lane: " << store->why_no_ucx() << log_of_served();
+    ASSERT_EQ(told.result.way, path::ucx) << "round " << round << ": another client lost its lane: " << store->why_no_ucx()
+                                          << log_of_served();
     ASSERT_EQ(get(*store, pool, "large", kLarge), value) << "round " << round;
   }
 }
@@ -474,12 +481,8 @@ TEST(store_lane_server, OutlivesClientsThatItCutOffWhileTheyStoodStill) {
 TEST(store_lane_server, ThatHangsCostsTheDeadlineAndNoMore) {
   const store_rig rig;
   other_process served("lane_helper.DISABLED_ServesUntilKilled", rig.directory());
-  std::string endpoint;
-  ASSERT_TRUE(comes_true([&] {
-    std::ifstream in(rig.directory() + "/endpoint");
-    std::getline(in, endpoint);
-    return !endpoint.empty();
-  }));
+  const std::string endpoint = endpoint_in(rig.directory());
+  ASSERT_NE(endpoint, "");
   store_client::client_options how;
   how.where.endpoint = endpoint;
   how.ucx = lane_mode::on;
