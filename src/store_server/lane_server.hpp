@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store's end of UCX: a thread of its own, which sleeps while nothing moves, and one worker; over TCP one for each
-// session. UCX 1.22 crashes in a worker that closed a TCP connection by force while its peer stood still (SIGSTOP) and then
-// hears of it: a session's worker goes with it, so nothing can be heard. Sessions hand it what they have granted, and hear
-// of it when it is over. Every call from any thread.
+// session. With UCX 1.22 stores ended that had closed a TCP connection by force while its peer stood still (SIGSTOP), when
+// the peer went on (no trace was had; what fits is an event of that connection): a session's worker goes with it, so nothing
+// can be heard. Sessions hand it what they have granted, and hear of it when it is over. Every call from any thread.
 //
 //   session ── receive(token, extents) ──▶ thread: value_lane ── chunks ──▶ the arena ── done(crc) ──▶ session: commit
 //
