@@ -16,6 +16,13 @@ constexpr store::version_t kTakeOverVersions = store::version_t{1} << 32;  // mo
 constexpr auto kLookPatience = std::chrono::seconds(5);
 constexpr auto kJoinPatience = std::chrono::seconds(30);  // others may change the map all the time
 
+// Whether this run of a server serves the unit.
+bool is_served_by(const cluster_map& map, unsigned unit, std::uint64_t run) {
+  const auto& copies = map.units[unit].copies;
+  const auto first = copies.empty() ? map.servers.end() : map.servers.find(copies.front());
+  return first != map.servers.end() && first->second.run == run;
+}
+
 bool is_condition(int code) { return code == ENOENT || code == EEXIST || code == ESTALE; }
 
 }  // namespace
@@ -336,6 +343,14 @@ bool cluster_door::is_idle() const {
   return std::all_of(changes_.begin(), changes_.end(), [](const auto& count) { return count.load() == 0; });
 }
 
+// The newest map here, which is not older than the sender's.
+result<view_ptr> cluster_door::view_for(const store_wire::copy_terms& terms) {
+  auto view = members_->view();
+  if (terms.epoch <= view->map.epoch) return view;
+  members_->wake();
+  return failure{EAGAIN, "this server does not know that epoch yet"};
+}
+
 // From here on the sender's changes come on this connection or on later ones. What it sent on older ones may lie in the
 // network, or wait here for room, for seconds: it would overtake what the filling brings.
 status cluster_door::begin_being_filled(const store_wire::copy_terms& terms, std::uint64_t connection,
@@ -360,17 +375,14 @@ status cluster_door::admits_copy(const store_wire::copy_terms& terms, std::uint6
   const auto known = pools_.find(pool);
   if (!known) return known.error();
   if (known->copies == 0) return failure{ENXIO, "the pool is not the cluster's here yet"};
-  const auto view = members_->view();
-  if (terms.epoch > view->map.epoch) {
-    members_->wake();
-    return failure{EAGAIN, "this server does not know that epoch yet"};
-  }
+  const auto seen = view_for(terms);
+  if (!seen) return seen.error();
+  const view_ptr& view = *seen;
   const unsigned unit = unit_of(known->copies, key);
   const placement& at = view->map.units[unit];
-  const auto sender = at.copies.empty() ? view->map.servers.end() : view->map.servers.find(at.copies.front());
   const bool has_place = at.has(options_.name) || (write && at.fills(options_.name));
   const bool late = write && is_late(unit, terms.sender, connection);
-  if (sender != view->map.servers.end() && sender->second.run == terms.sender && has_place && !late) return {};
+  if (is_served_by(view->map, unit, terms.sender) && has_place && !late) return {};
   ++refused_copies_;
   if (late) return failure{ECONNABORTED, "sent on a connection from before this copy was filled"};
   return failure{EREMOTE, format("the sender does not serve slot %u in epoch %llu", store_client::slot_of(key),
@@ -384,11 +396,9 @@ result<std::string> cluster_door::differing_keys(const store_wire::copy_terms& t
   if (!known) return known.error();
   const auto units = units_in(fields.prefix.value_or(""));
   if (!units || known->copies == 0) return failure{EPROTO, "a comparison of keys without units of a pool of the cluster"};
-  const auto view = members_->view();
-  if (terms.epoch > view->map.epoch) {
-    members_->wake();
-    return failure{EAGAIN, "this server does not know that epoch yet"};
-  }
+  const auto seen = view_for(terms);
+  if (!seen) return seen.error();
+  const view_ptr& view = *seen;
   // From a server of an earlier release this is the first word of a filling.
   if (!told && fields.after.value_or("").empty())
     if (const status begun = begin_being_filled(terms, connection, view->map, *units); !begun) return begun.error();
@@ -400,15 +410,11 @@ status cluster_door::take_requests(const store_wire::copy_terms& terms, std::uin
                                    std::string_view told) {
   const auto named = units_in(units);
   if (!named) return failure{EPROTO, "answers to requests without units"};
-  const auto view = members_->view();
-  if (terms.epoch > view->map.epoch) {
-    members_->wake();
-    return failure{EAGAIN, "this server does not know that epoch yet"};
-  }
+  const auto seen = view_for(terms);
+  if (!seen) return seen.error();
+  const view_ptr& view = *seen;
   const auto filled_by_sender = [&](unsigned unit) {
-    const placement& at = view->map.units[unit];
-    const auto sender = at.copies.empty() ? view->map.servers.end() : view->map.servers.find(at.copies.front());
-    return sender != view->map.servers.end() && sender->second.run == terms.sender && at.fills(options_.name);
+    return is_served_by(view->map, unit, terms.sender) && view->map.units[unit].fills(options_.name);
   };
   if (told.empty()) {
     // All or nothing: what is left here of an earlier filling, by a server that has lost its changes since, must not outlive

@@ -110,6 +110,7 @@ class cluster_door final : public door {
 
   // What this server remembers of requests for units in which it is filled now: what they did here may have been lost since.
   status forget_requests(const cluster_map& map, const unit_set& units);
+  result<view_ptr> view_for(const store_wire::copy_terms& terms);
   // The first word of a filling by the terms' sender. Blocking.
   status begin_being_filled(const store_wire::copy_terms& terms, std::uint64_t connection, const cluster_map& map,
                             const unit_set& units);
