@@ -25,7 +25,7 @@ namespace {
 constexpr std::size_t kMinChunkBytes = 64u << 10;    // below it the engine's start-up, not its speed, sets the pace
 constexpr std::size_t kLeastCutBytes = 256u << 10;   // a shorter copy is not cut into smaller chunks than the ring's
 constexpr std::size_t kLeastChunks = 4;              // that a longer one is cut into, for the two sides to overlap
-constexpr std::size_t kLeastShares = 4;              // of a chunk
+constexpr std::size_t kLeastShares = 16;             // of a chunk: no thread waits long for the last one
 constexpr std::size_t kLeastParts = 8;               // of a copy, for several threads to share
 constexpr std::size_t kLeastShareBytes = 16u << 10;  // some 1.5 us
 constexpr std::size_t kAhead = 2;   // chunks queued before any thread is called; the others while those are under way
@@ -50,7 +50,7 @@ class job {
         slots_(slots),
         chunk_bytes_(chunk_bytes),
         share_bytes_(std::clamp(std::bit_floor(whole.row_bytes / kLeastParts), std::min(kLeastShareBytes, chunk_bytes),
-                                chunk_bytes / kLeastShares)),
+                                std::max(kLeastShareBytes, chunk_bytes / kLeastShares))),
         whole_(whole) {
     for (std::size_t i = 0; i < slots_.size(); ++i) {
       slots_[i].submitted.store(kNever, std::memory_order_relaxed);
