@@ -35,6 +35,8 @@ constexpr std::array kVariables = {
                  "1: gdr_copy_to_mapping and gdr_copy_from_mapping of 4 KiB and more go through the copy planner"},
     env_variable{"PEERLANE_STORE", env_type::text, "", "", "",
                  "the store that `peerlane store` and clients without an address use: path of its socket, or HOST:PORT"},
+    env_variable{"PEERLANE_STORE_RINGS", env_type::boolean, "", "1", "",
+                 "0: a client of the store's unix socket sends and receives by system calls, not through shared memory"},
     env_variable{
         "PEERLANE_STORE_UCX", env_type::choice, "", "auto", "auto|off|on",
         "values between a store and its clients by UCX: auto where RDMA joins them; on: also over what else UCX finds"},

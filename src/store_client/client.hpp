@@ -15,6 +15,7 @@
 
 #include "arena_map.hpp"
 #include "byte_channel.hpp"
+#include "env.hpp"
 #include "operation.hpp"
 
 namespace pl::store_client {
@@ -25,6 +26,7 @@ struct client_options {
   copy::planner* copies = nullptr;  // for GPU memory; outlives the client. Null: host memory only
   const cu::driver_table* cuda = nullptr;
   bool use_shm = true;
+  bool use_rings = env_read("PEERLANE_STORE_RINGS").integer != 0;  // with use_shm: small messages without system calls
   store_wire::path require = store_wire::path::none;  // an operation that would go another way fails with ENOTSUP
   bool reconnect = true;
   std::optional<lane_mode> ucx;      // unset: PEERLANE_STORE_UCX

@@ -20,12 +20,15 @@ status client::connect_now(lock_t& hold, unsigned timeout_ms) {
   greeting_wish wish;
   wish.last_session = last_session_;
   wish.attach = options_.use_shm;
+  wish.rings = options_.use_shm && options_.use_rings;
   wish.pools = pools_;
   wish.lane = offer_lane();
   hold.unlock();
   auto wire = connect(options_.where, timeout_ms);
   result<greeted> hello = failure{};
   if (wire) hello = greet(**wire, wish, timeout_ms);
+  if (hello && hello->rings_fd >= 0) wire = over_rings(*std::move(wire), hello->rings_fd);
+  if (!wire && hello && hello->arena_fd >= 0) close(hello->arena_fd);
   hold.lock();
   if (!wire) return wire.error();
   if (!hello) return hello.error();

@@ -444,17 +444,17 @@ bool client::pump(lock_t& hold, clock::time_point until, bool may_sleep) {
   if (moved || !wire_) return true;
   // Armed here, so that what comes from now on ends the sleep.
   const bool by_lane = lane_ != nullptr && !on_lane_.empty();
-  if (!may_sleep || !copies_.empty() || (by_lane && !lane_->arm())) {
+  const bool to_write = !current_.empty() || !out_.empty();
+  std::optional<short> events;
+  if (may_sleep && copies_.empty() && (!by_lane || lane_->arm())) events = wire_->arm(to_write);
+  if (!events) {
     hold.unlock();
     hold.lock();
     return false;
   }
-  const bool to_write = !current_.empty() || !out_.empty();
   const auto end = std::min({until, next_deadline(), clock::now() + kMostSleep});
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - clock::now()).count();
-  pollfd all[3] = {{wire_->fd(), static_cast<short>(POLLIN | (to_write ? POLLOUT : 0)), 0},
-                   {wake_fd_, POLLIN, 0},
-                   {by_lane ? lane_->fd() : -1, POLLIN, 0}};
+  pollfd all[3] = {{wire_->fd(), *events, 0}, {wake_fd_, POLLIN, 0}, {by_lane ? lane_->fd() : -1, POLLIN, 0}};
   hold.unlock();
   poll(all, 3, static_cast<int>(std::max<std::int64_t>(left, 0) + 1));
   eventfd_t ignored = 0;

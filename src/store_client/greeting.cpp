@@ -108,6 +108,17 @@ result<greeted> greet(byte_channel& wire, const greeting_wish& wish, unsigned ti
     if (attached->what.status != 0) out.why_no_shm = refused(*attached).message;
     else if (out.arena_fd < 0 || !out.memory) return failure{EPROTO, "the store's memory came without a descriptor"};
   }
+  // Last: nothing goes through the socket after it.
+  const bool has_rings = (out.server.capabilities & store_wire::capability::rings) != 0;
+  if (wish.rings && has_rings && wire.way() == store_wire::path::unix_socket) {
+    const auto given = talk.ask(opcode::rings, {}, {});
+    out.rings_fd = wire.take_descriptor();
+    const bool is_lost = given && given->what.status == 0 && out.rings_fd < 0;
+    if (!given || is_lost) {
+      if (out.arena_fd >= 0) close(out.arena_fd);
+      return given ? failure{EPROTO, "the store's rings came without a descriptor"} : given.error();
+    }
+  }
   return out;
 }
 

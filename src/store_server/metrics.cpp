@@ -100,6 +100,7 @@ std::string metrics::text(const store::engine_stats& engine) const {
   counter(out, "peerlane_store_protocol_errors_total", "Connections ended because of what they sent.",
           protocol_errors.load());
   counter(out, "peerlane_store_stalled_total", "Connections ended because they took nothing.", stalled.load());
+  counter(out, "peerlane_store_rings_total", "Connections whose bytes went through shared memory.", rings.load());
   counter(out, "peerlane_store_waits_for_room_total", "Puts that waited for memory.", waits_for_room.load());
   counter(out, "peerlane_store_lane_refused_total", "UCX messages that named no transfer of a session, or broke its rules.",
           lane_refused.load());

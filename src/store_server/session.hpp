@@ -199,6 +199,8 @@ class session : public std::enable_shared_from_this<session> {
   bool dispatch_other(const request_ptr& what, std::string_view key, std::string_view body);
   void greet(const request_ptr& what);
   void attach(const request_ptr& what);
+  void open_rings(const request_ptr& what);
+  void answer_with_descriptor(const request_ptr& what, const store_wire::tail& fields, int fd);
   void pool_create(const request_ptr& what, std::string name);
   void pool_open(const request_ptr& what, std::string_view name);
   void pool_opened(const request_ptr& what, const store::pool_info& pool);

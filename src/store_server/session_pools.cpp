@@ -35,6 +35,9 @@ bool session::dispatch_other(const request_ptr& what, std::string_view key, std:
     case opcode::attach:
       attach(what);
       return true;
+    case opcode::rings:
+      open_rings(what);
+      return true;
     case opcode::commit:
     case opcode::abort:
       commit(what);
@@ -91,7 +94,8 @@ void session::greet(const request_ptr& what) {
   store_wire::tail fields;
   auto& ours = fields.greeting.emplace();
   const bool may_map = parts_.access.mapping_of(wire_->other()) != mapping::none;
-  ours.capabilities = store_wire::capability::sync_requests | (may_map ? store_wire::capability::shm : 0);
+  ours.capabilities = store_wire::capability::sync_requests | (may_map ? store_wire::capability::shm : 0) |
+                      (wire_->may_ring() ? store_wire::capability::rings : 0);
   ours.instance = parts_.instance;
   ours.session = engine_session_;
   ours.agent = "peerlane store";
@@ -108,16 +112,28 @@ void session::attach(const request_ptr& what) {
                                         wire_->other().principal.c_str())});
   const auto& arena = parts_.engine.arena();
   mapped_ = may;
-  --under_way_;
-  count_and_log(*what, {}, monotonic_ns() - what->began_ns);
   store_wire::tail fields;
   fields.memory = store_wire::arena{arena.size_bytes, arena.chunk_bytes, may == mapping::read};
+  answer_with_descriptor(what, fields, may == mapping::read ? arena.read_only_fd : arena.fd);
+}
+
+// The socket is left once the answer has gone through it: descriptors go before what else is to be written (outbox.cpp).
+void session::open_rings(const request_ptr& what) {
+  const auto made = wire_->open_rings();
+  if (!made) return answer(what, made.error());
+  ++parts_.counters.rings;
+  answer_with_descriptor(what, {}, *made);
+}
+
+void session::answer_with_descriptor(const request_ptr& what, const store_wire::tail& fields, int fd) {
+  --under_way_;
+  count_and_log(*what, {}, monotonic_ns() - what->began_ns);
   auto head = what->head;
   head.flags = store_wire::flag::reply;
   head.body_bytes = 0;
   std::string frame;
   (void)store_wire::encode(head, {}, fields, frame);
-  out_.add_with_descriptor(std::move(frame), may == mapping::read ? arena.read_only_fd : arena.fd);
+  out_.add_with_descriptor(std::move(frame), fd);
   if (!parsing_) out_.flush(shared_from_this());
 }
 

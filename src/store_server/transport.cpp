@@ -3,67 +3,14 @@
 
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
 #include <asio/ssl/stream.hpp>
 #include <asio/write.hpp>
-#include <cstring>
 
 #include "text.hpp"
 
 namespace pl::store_server {
 namespace {
-
-constexpr int kSocketBytes = 4 << 20;
-
-// A call takes what the socket has room for; Asio's own rule is 64 KiB a call, each with a turn of the event loop.
-constexpr auto kAllAtOnce = [](std::error_code error, std::size_t) -> std::size_t { return error ? 0 : 4 << 20; };
-
-class unix_transport final : public transport {
- public:
-  explicit unix_transport(asio::local::stream_protocol::socket socket) : socket_(std::move(socket)) {}
-  void start(std::function<void(std::error_code)> ready) override {
-    ucred who{};
-    socklen_t length = sizeof who;
-    if (getsockopt(socket_.native_handle(), SOL_SOCKET, SO_PEERCRED, &who, &length) != 0)
-      return ready(std::error_code(errno, std::generic_category()));
-    std::error_code ignored;
-    socket_.set_option(asio::socket_base::send_buffer_size(kSocketBytes), ignored);
-    peer_ = {store_wire::path::unix_socket, format("uid:%u", who.uid), format("pid %d", who.pid), who.pid, who.uid};
-    ready({});
-  }
-  void read_some(asio::mutable_buffer into, done then) override { socket_.async_read_some(into, std::move(then)); }
-  void write(std::vector<asio::const_buffer> from, done then) override {
-    asio::async_write(socket_, from, kAllAtOnce, std::move(then));
-  }
-  void close() override {
-    std::error_code ignored;
-    socket_.close(ignored);
-  }
-  status send_descriptor(std::string_view bytes, int fd) override {
-    iovec data{const_cast<char*>(bytes.data()), bytes.size()};
-    alignas(cmsghdr) char room[CMSG_SPACE(sizeof fd)] = {};
-    msghdr message{};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = room;
-    message.msg_controllen = sizeof room;
-    cmsghdr* control = CMSG_FIRSTHDR(&message);
-    control->cmsg_level = SOL_SOCKET;
-    control->cmsg_type = SCM_RIGHTS;
-    control->cmsg_len = CMSG_LEN(sizeof fd);
-    std::memcpy(CMSG_DATA(control), &fd, sizeof fd);
-    // Some hundred bytes into an empty socket buffer: all or nothing in practice, and checked.
-    const auto sent = sendmsg(socket_.native_handle(), &message, MSG_NOSIGNAL);
-    if (sent == static_cast<ssize_t>(bytes.size())) return {};
-    return failure{sent < 0 ? errno : EAGAIN, "the arena's descriptor could not be sent"};
-  }
-
- private:
-  asio::local::stream_protocol::socket socket_;
-};
 
 void set_up(asio::ip::tcp::socket& socket, peer& who) {
   std::error_code ignored;
@@ -141,9 +88,8 @@ status transport::send_descriptor(std::string_view, int) {
   return failure{ENOTSUP, "descriptors travel over unix sockets only: connect to the store's socket for shm-direct"};
 }
 
-std::unique_ptr<transport> make_transport(asio::local::stream_protocol::socket socket) {
-  return std::make_unique<unix_transport>(std::move(socket));
-}
+result<int> transport::open_rings() { return failure{ENOTSUP, "rings of bytes are for the store's socket only"}; }
+
 std::unique_ptr<transport> make_transport(asio::ip::tcp::socket socket) {
   return std::make_unique<tcp_transport>(std::move(socket));
 }

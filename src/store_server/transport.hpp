@@ -29,6 +29,9 @@ struct peer {
   unsigned uid = 0;       // unix sockets only
 };
 
+// A call takes what the socket has room for; Asio's own rule is 64 KiB a call, each with a turn of the event loop.
+inline constexpr auto kAllAtOnce = [](std::error_code error, std::size_t) -> std::size_t { return error ? 0 : 4 << 20; };
+
 class transport {
  public:
   using done = std::function<void(std::error_code, std::size_t)>;
@@ -43,6 +46,10 @@ class transport {
   virtual void write(std::vector<asio::const_buffer> from, done then) = 0;
   // `bytes` with a descriptor along. Only while no write is under way. ENOTSUP where descriptors do not travel.
   virtual status send_descriptor(std::string_view bytes, int fd);
+  // Same host: what is read and written from now on goes through memory that both ends map (byte_ring.hpp), whose descriptor
+  // this is; the transport's own. Not while a read or a write is under way. ENOTSUP, ENOSPC: everything stays as it was.
+  virtual bool may_ring() const noexcept { return false; }
+  virtual result<int> open_rings();
   virtual void close() = 0;
   const peer& other() const noexcept { return peer_; }
 
@@ -51,7 +58,9 @@ class transport {
   peer peer_;
 };
 
-std::unique_ptr<transport> make_transport(asio::local::stream_protocol::socket socket);
+class ring_hub;
+// `hub` is of the thread that runs the connection, and outlives it; null: no rings.
+std::unique_ptr<transport> make_transport(asio::local::stream_protocol::socket socket, ring_hub* hub);
 std::unique_ptr<transport> make_transport(asio::ip::tcp::socket socket);
 std::unique_ptr<transport> make_transport(asio::ip::tcp::socket socket, asio::ssl::context& tls);
 

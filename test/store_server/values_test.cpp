@@ -15,12 +15,15 @@ struct way_case {
   path small, large;
   std::size_t limit = 16385;
   bool ucx = false;
+  bool rings = false, arena = true;
 };
 
 class store_paths : public testing::TestWithParam<way_case> {
  protected:
   void SetUp() override {
     if (GetParam().ucx) rig_.config.ucx = "on";
+    if (GetParam().rings) rig_.config.spin_us = 20;
+    if (!GetParam().arena) rig_.config.mappers = {"uid:4294967294"};
     rig_.start();
     auto how = GetParam().tcp ? rig_.over_tcp() : rig_.over_unix();
     how.use_shm = GetParam().shm;
@@ -189,14 +192,16 @@ TEST_P(store_paths, ServerComesBack) {
   EXPECT_EQ(store_->run(store_->make_get(pool_, "gone", memory_of(room), {})).status, ENOENT);
 }
 
-INSTANTIATE_TEST_SUITE_P(all, store_paths,
-                         testing::Values(way_case{"unix", false, false, path::unix_socket, path::unix_socket},
-                                         way_case{"shm", false, true, path::unix_socket, path::shm_direct},
-                                         way_case{"tcp", true, true, path::tcp, path::tcp},
-                                         way_case{"ucx", true, false, path::tcp, path::ucx, 256u << 10, true},
-                                         way_case{"ucx_beside_unix", false, false, path::unix_socket, path::ucx, 256u << 10,
-                                                  true}),
-                         [](const auto& one) { return one.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    all, store_paths,
+    testing::Values(way_case{"unix", false, false, path::unix_socket, path::unix_socket},
+                    way_case{"shm", false, true, path::unix_socket, path::shm_direct},
+                    way_case{"rings", false, true, path::unix_socket, path::shm_direct, 16385, false, true},
+                    way_case{"rings_alone", false, true, path::unix_socket, path::unix_socket, 16385, false, true, false},
+                    way_case{"tcp", true, true, path::tcp, path::tcp},
+                    way_case{"ucx", true, false, path::tcp, path::ucx, 256u << 10, true},
+                    way_case{"ucx_beside_unix", false, false, path::unix_socket, path::ucx, 256u << 10, true}),
+    [](const auto& one) { return one.param.name; });
 
 TEST(store_client, RequiredPathsAreAnErrorWhereTheyAreMissing) {
   store_rig rig;

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The connections of one thread whose bytes go through shared memory (byte_ring.hpp). No event loop hears of those: the
+// thread looks at them by turns, and asks for bells before it sleeps.
+//
+// Used by that thread alone. It must outlive the connections in it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+namespace pl::store_server {
+
+class ring_hub {
+ public:
+  class member {
+   public:
+    virtual ~member() = default;
+    // Calls the handlers of what has ended; how many that were.
+    virtual std::size_t look() = 0;
+    // Asks for a bell. False: there is something to do already.
+    virtual bool arm() = 0;
+    virtual void disarm() = 0;
+  };
+
+  // A look costs each of them a line of another CPU's cache: with more, a socket is as quick.
+  static constexpr std::size_t kMostMembers = 64;
+
+  bool is_full() const noexcept { return members_.size() >= kMostMembers; }
+  bool is_empty() const noexcept { return members_.empty(); }
+  void add(member* one) { members_.push_back(one); }
+  // Also from within a handler.
+  void remove(member* one) noexcept { std::replace(members_.begin(), members_.end(), one, static_cast<member*>(nullptr)); }
+
+  std::size_t look() {
+    std::size_t did = 0;
+    bool has_gone = false;
+    // By index: handlers open and close connections.
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      if (members_[i] != nullptr) did += members_[i]->look();
+      has_gone = has_gone || members_[i] == nullptr;
+    }
+    if (has_gone) std::erase(members_, nullptr);
+    return did;
+  }
+  bool arm() {
+    return std::all_of(members_.begin(), members_.end(), [](member* one) { return one == nullptr || one->arm(); });
+  }
+  void disarm() {
+    for (auto* const one : members_)
+      if (one != nullptr) one->disarm();
+  }
+
+ private:
+  std::vector<member*> members_;  // null: gone
+};
+
+}  // namespace pl::store_server
