@@ -43,6 +43,9 @@ if [ "$gpus" -gt 1 ]; then
   p2p check latency --via ours --gpus 0,1 -m 1:16M -i 20 -x 2 -c D D
   p2p bandwidth bw --via "$arms" --gpus 0,1 -m 1:64M -i 40 -x 5 D D
   p2p bidirectional bibw --via "$arms" --gpus 0,1 -m 1K:64M -i 20 -x 5 D D
+  # The ceiling: what the copy engine does with copies of the same sizes.
+  TAIL=40 step copy_engine "$program" bandwidth --size-sweep 1M:64M -t device_to_device_memcpy_read_ce \
+    device_to_device_memcpy_write_ce --samples 3 --json "$results/copy_engine.json"
 fi
 # The middle sizes between every two kinds of memory. Bandwidths last, the slowest of them all: few iterations.
 middle() { # name, benchmark, largest size, memories...
