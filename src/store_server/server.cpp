@@ -60,8 +60,8 @@ struct lane {
     }
   }
 
-  // A look at the event loop is a system call: some at the rings for each. 32 were no quicker for one request at a time, and a
-  // quarter slower for 16 (gets of 4 KiB): what the engine's threads have done waits in the loop.
+  // A look at the event loop is a system call: some at the rings for each. 32 were no quicker for one request at a time, and
+  // a quarter slower for 16 (gets of 4 KiB): what the engine's threads have done waits in the loop.
   bool look_at_rings() {
     constexpr unsigned kLooks = 8;
     bool did = false;
