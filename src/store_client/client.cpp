@@ -103,6 +103,17 @@ operation_ptr client::make_plain(opcode op, std::uint32_t pool, std::string_view
   return one;
 }
 
+// Under the lock: how a value of so many bytes goes, none being the connection. `at_any_size`: through mapped memory also if
+// it is small.
+store_wire::path client::way_of(std::uint64_t bytes, bool may_map, bool at_any_size, bool may_use_lane) const {
+  using store_wire::path;
+  const path required = options_.require;
+  const bool fits_memory = bytes > kInlineBytes || at_any_size || required == path::shm_direct;
+  if (arena_ != nullptr && may_map && fits_memory && required != path::ucx) return path::shm_direct;
+  if (may_use_lane && lane_ready() && (bytes >= kLaneBytes || required == path::ucx)) return path::ucx;
+  return path::none;
+}
+
 operation_ptr client::make_put(std::uint32_t pool, std::string_view key, const memory& from, const put_request& how) {
   auto one = make_plain(opcode::put, pool, key, how.timeout_ms);
   one->mine = from;
@@ -118,14 +129,11 @@ operation_ptr client::make_put(std::uint32_t pool, std::string_view key, const m
   }
   lock_t hold(lock_);
   one->fields.who = {client_id_, next_sequence_++};
-  const bool mapped = arena_ != nullptr && !arena_->read_only() && options_.require != store_wire::path::ucx;
-  const bool shm = mapped && (from.bytes > kInlineBytes || how.offset || options_.require == store_wire::path::shm_direct);
-  const bool lane = !shm && lane_ready() && (from.bytes >= kLaneBytes || options_.require == store_wire::path::ucx);
-  if (!check_path(*one, shm ? store_wire::path::shm_direct : lane ? store_wire::path::ucx : store_wire::path::none, "put"))
-    return one;
-  if (shm) {
+  const auto way = way_of(from.bytes, arena_ != nullptr && !arena_->read_only(), how.offset.has_value(), true);
+  if (!check_path(*one, way, "put")) return one;
+  if (way == store_wire::path::shm_direct) {
     one->how = operation::kind::put_shm;
-  } else if (lane) {
+  } else if (way == store_wire::path::ucx) {
     one->how = operation::kind::put_lane;
   } else if (from.bytes > kInlineSocketBytes || how.offset) {
     one->how = operation::kind::put_streamed;
@@ -147,16 +155,15 @@ operation_ptr client::make_get(std::uint32_t pool, std::string_view key, const m
   one->head.value_bytes = into.bytes;
   if (how.verify) one->head.flags |= flag::verify;
   const lock_t hold(lock_);
-  const bool shm = arena_ != nullptr && options_.require != store_wire::path::ucx &&
-                   (into.bytes > kInlineBytes || how.order.has || options_.require == store_wire::path::shm_direct);
-  const bool lane =
-      !shm && lane_ready() && !how.order.has && (into.bytes >= kLaneBytes || options_.require == store_wire::path::ucx);
-  if (!check_path(*one, shm ? store_wire::path::shm_direct : lane ? store_wire::path::ucx : store_wire::path::none, "get"))
-    return one;
-  one->how = shm ? operation::kind::get_shm : lane ? operation::kind::get_lane : operation::kind::get_streamed;
+  const auto way = way_of(into.bytes, true, how.order.has, !how.order.has);
+  if (!check_path(*one, way, "get")) return one;
+  const bool by_memory = way == store_wire::path::shm_direct;
+  one->how = by_memory                      ? operation::kind::get_shm
+             : way == store_wire::path::ucx ? operation::kind::get_lane
+                                            : operation::kind::get_streamed;
   if (!how.leave_to_stream || !how.order.has) return one;
   one->leave_to_stream = true;
-  if (shm && into.device) return one;
+  if (by_memory && into.device) return one;
   return failed(one, ENOTSUP,
                 "a get in stream order needs device memory and the store's memory mapped here: " + why_no_shm_);
 }

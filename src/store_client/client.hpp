@@ -167,6 +167,7 @@ class client {
   void leave_lane();
   void drop_lane();
   void give_grant_back(operation& one);
+  store_wire::path way_of(std::uint64_t bytes, bool may_map, bool at_any_size, bool may_use_lane) const;
   bool check_path(operation& one, store_wire::path way, const char* what) const;
 
   // client_connect.cpp
