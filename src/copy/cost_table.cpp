@@ -152,9 +152,9 @@ size_limits limits_of(direction way, const choice& how) {
   constexpr std::uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
   switch (how.how) {
     case method::cpu_store:
-      // A second thread costs some 0.3 us to tell and to hear from; one alone is slower than DMA long before 16 MiB. Half of what
-      // the mapping cache keeps: longer copies drive their own mappings out (1 GiB: 12 GB/s, 31 below), and a calibration ends
-      // before it sees that.
+      // A second thread costs some 0.3 us to tell and to hear from; one alone is slower than DMA long before 16 MiB. Half of
+      // what the mapping cache keeps: longer copies drive their own mappings out (1 GiB: 12 GB/s, 31 below), and a
+      // calibration ends before it sees that.
       return how.width > 1 ? size_limits{20 * kKiB, 256 * kMiB} : size_limits{1, 16 * kMiB};
     case method::cpu_load:
       return {1, 256 * kKiB};
