@@ -44,7 +44,11 @@ demo shm_volatile_128M --size 128M --rounds 20
 disk=$(disk_rate)
 demo shm_durable_128M --size 128M --rounds 6 --durability durable
 demo shm_volatile_1M --size 1M --rounds 200
-demo shm_volatile_4K --size 4K --rounds 5000
+# By turns: requests through rings in shared memory, and by system calls on the socket.
+for turn in 1 2 3; do
+  demo shm_volatile_4K_rings_$turn --size 4K --rounds 5000
+  PEERLANE_STORE_RINGS=0 demo shm_volatile_4K_socket_$turn --size 4K --rounds 5000
+done
 step unix_volatile_128M "$program" store gpu-direct-demo --data "$data/unix" --no-shm --size 128M --rounds 4 --json "$results/unix_volatile_128M.json"
 
 echo "=== summary"
@@ -54,20 +58,21 @@ python3 - "$results" "$disk" <<'PYTHON'
 import json, os, sys
 
 folder, disk = sys.argv[1], float(sys.argv[2]) / 1000
-print(f"{'run':<20} {'way':<4} {'GB/s':>8} {'of link':>8} {'p50 us':>10} {'p99 us':>10}  path, durability")
-for name in ("shm_volatile_128M", "shm_durable_128M", "shm_volatile_1M", "shm_volatile_4K", "unix_volatile_128M"):
+print(f"{'run':<26} {'way':<4} {'GB/s':>8} {'of link':>8} {'p50 us':>10} {'p99 us':>10}  path, durability")
+turns = [f"shm_volatile_4K_{how}_{turn}" for turn in (1, 2, 3) for how in ("rings", "socket")]
+for name in ("shm_volatile_128M", "shm_durable_128M", "shm_volatile_1M", *turns, "unix_volatile_128M"):
     path = os.path.join(folder, name + ".json")
     if not os.path.exists(path):
-        print(f"{name:<20} no result")
+        print(f"{name:<26} no result")
         continue
     with open(path, encoding="utf-8") as file:
         result = json.load(file)
     for row in result["rows"]:
         if row.get("kind") != "transfer":
             continue
-        print(f"{name:<20} {row['direction']:<4} {row['bandwidth_gb_per_s']:8.2f} {100 * row['ratio_to_link']:7.1f}% "
+        print(f"{name:<26} {row['direction']:<4} {row['bandwidth_gb_per_s']:8.2f} {100 * row['ratio_to_link']:7.1f}% "
               f"{row['latency_ns_p50'] / 1000:10.1f} {row['latency_ns_p99'] / 1000:10.1f}  {row['path']}, {row['durability']}")
         if name == "shm_durable_128M" and row["direction"] == "put" and disk > 0:
-            print(f"{'':<20} the disk takes {disk:.2f} GB/s past the page cache: {100 * row['bandwidth_gb_per_s'] / disk:.0f} %")
+            print(f"{'':<26} the disk takes {disk:.2f} GB/s past the page cache: {100 * row['bandwidth_gb_per_s'] / disk:.0f} %")
 PYTHON
 exit "$failed"
