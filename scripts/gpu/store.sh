@@ -51,6 +51,17 @@ for turn in 1 2 3; do
 done
 step unix_volatile_128M "$program" store gpu-direct-demo --data "$data/unix" --no-shm --size 128M --rounds 4 --json "$results/unix_volatile_128M.json"
 
+# Values of 4 KiB in host memory, so many requests under way.
+under_way() { # rings (1 or 0), depth
+  local name=host_4K_rings_$1_depth_$2
+  PEERLANE_STORE_RINGS=$1 step "$name" "$program" store perf --test put get --value_length 4K --depth "$2" --elements 10000 \
+    --duration "$seconds" --durability volatile --json "$results/$name.json"
+}
+seconds=1
+for depth in 1 16 64; do
+  for rings in 1 0; do under_way $rings $depth; done
+done
+
 echo "=== summary"
 printf '%s\n' "${summary[@]}"
 tidy_results "$results"
@@ -75,4 +86,7 @@ for name in ("shm_volatile_128M", "shm_durable_128M", "shm_volatile_1M", *turns,
         if name == "shm_durable_128M" and row["direction"] == "put" and disk > 0:
             print(f"{'':<26} the disk takes {disk:.2f} GB/s past the page cache: {100 * row['bandwidth_gb_per_s'] / disk:.0f} %")
 PYTHON
+for file in "$results"/host_4K_*.txt; do
+  sed -n "/op\/s/s|^|$(basename "$file" .txt)  |p" "$file" | cut -c1-110
+done
 exit "$failed"
