@@ -4,11 +4,14 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <filesystem>
 #include <mutex>
+#include <system_error>
 
 #include "log.hpp"
 #include "text.hpp"
@@ -32,8 +35,19 @@ status sync_folder_of(const std::string& path) {
   return outcome;
 }
 
+// Whether this file lies on a disk of the virtual machine's host. False where the system does not say.
+bool is_on_virtio(int file) {
+  struct stat of {};
+  if (::fstat(file, &of) != 0) return false;
+  std::error_code error;
+  const auto device = std::filesystem::canonical(format("/sys/dev/block/%u:%u", major(of.st_dev), minor(of.st_dev)), error);
+  return !error && device.string().find("/virtio") != std::string::npos;
+}
+
 class system_disk final : public disk {
  public:
+  explicit system_disk(staging how) : staging_(how), stages_(how == staging::always) {}
+
   result<int> open_file(const std::string& path, std::uint64_t size_bytes, bool read_only) override {
     const int flags = (read_only ? O_RDONLY : O_RDWR | O_CREAT) | O_CLOEXEC;
     int fd = ::open(path.c_str(), flags | O_DIRECT, 0600);
@@ -47,13 +61,15 @@ class system_disk final : public disk {
       ::close(fd);
       return std::move(done).error();
     }
+    if (staging_ == staging::by_device && is_on_virtio(fd)) stages_ = true;
     return fd;
   }
 
   void close_file(int file) noexcept override { ::close(file); }
 
-  status write(std::span<const block_io> blocks) override { return run(blocks, true); }
-  status read(std::span<const block_io> blocks) override { return run(blocks, false); }
+  status write(std::span<const block_io> blocks) override { return run(blocks, true, nullptr); }
+  status write_when_ready(std::span<const block_io> blocks, block_gate& gate) override { return run(blocks, true, &gate); }
+  status read(std::span<const block_io> blocks) override { return run(blocks, false, nullptr); }
 
   status sync(int file) override {
     if (::fdatasync(file) != 0) return system_failure("fdatasync of an extent file");
@@ -82,7 +98,7 @@ class system_disk final : public disk {
     return sync_folder_of(path);
   }
 
-  status run(std::span<const block_io> blocks, bool write) {
+  status run(std::span<const block_io> blocks, bool write, block_gate* gate) {
     std::unique_ptr<uring> ring;
     {
       std::lock_guard lock(mutex_);
@@ -96,8 +112,8 @@ class system_disk final : public disk {
       if (!ring && !no_ring_.exchange(true))
         PL_LOG(warn, "store: no io_uring here (%s), plain reads and writes", errno_text(errno).c_str());
     }
-    if (!ring) return run_plainly(blocks, write);
-    status outcome = ring->run(blocks, write);
+    if (!ring) return gate != nullptr ? disk::write_when_ready(blocks, *gate) : run_plainly(blocks, write);
+    status outcome = write ? ring->write(blocks, stages_, gate) : ring->read(blocks);
     if (outcome) {  // one that failed may hold what did not complete
       std::lock_guard lock(mutex_);
       idle_.push_back(std::move(ring));
@@ -123,6 +139,8 @@ class system_disk final : public disk {
     return {};
   }
 
+  const staging staging_;
+  std::atomic<bool> stages_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<uring>> idle_;
   std::atomic<bool> no_ring_{false};
@@ -131,6 +149,15 @@ class system_disk final : public disk {
 
 }  // namespace
 
-std::unique_ptr<disk> make_system_disk() { return std::make_unique<system_disk>(); }
+status disk::write_when_ready(std::span<const block_io> blocks, block_gate& gate) {
+  for (std::size_t done = 0; done < blocks.size();) {
+    const std::size_t ready = gate.ready(done, true);
+    if (status written = write(blocks.subspan(done, ready - done)); !written) return written;
+    done = ready;
+  }
+  return {};
+}
+
+std::unique_ptr<disk> make_system_disk(staging how) { return std::make_unique<system_disk>(how); }
 
 }  // namespace pl::store

@@ -76,7 +76,7 @@ status engine::impl::lock_folder() {
 
 status engine::impl::open() {
   if (status locked = lock_folder(); !locked) return locked;
-  if (options.files == nullptr) own_files = make_system_disk();
+  if (options.files == nullptr) own_files = make_system_disk(options.huge_pages ? staging::never : staging::by_device);
   files = options.files != nullptr ? options.files : own_files.get();
   state.read_only = options.read_only;
 

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -47,6 +48,7 @@ class engine::impl {
   // Applies it now if the key's truth is, and stays, in memory; else hands it to extents and committer.
   void submit(unit_ref unit);
   void write_extents_then_commit(unit_ref unit);
+  void write_beside_checksum(unit_ref unit, std::span<const std::byte> to_copy);
   status commit_now(unit_ref unit);  // blocking
   // Whether a value of this length and durability gets extents.
   bool is_large(std::uint64_t length_bytes, durability level) const {
@@ -111,7 +113,6 @@ class engine::impl {
   bool apply_in_memory(commit_unit& unit);
   bool truth_in_memory(const entry* at, const commit_unit& unit, const operation& what);
   status apply_one(table::shard& shard, entry* at, commit_unit& unit, operation& what);
-  void write_beside_checksum(unit_ref unit);
   bool evict_from(table::shard& shard, std::uint64_t bytes, std::uint64_t& evicted);
   struct victim {
     std::string full;

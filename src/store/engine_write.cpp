@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Puts, erases, batches, grants; and the room in memory for them.
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <future>
+#include <utility>
 
+#include "crc32c.hpp"
 #include "engine.hpp"
 #include "engine_impl.hpp"
 #include "record.hpp"
@@ -12,13 +15,24 @@
 namespace pl::store {
 namespace {
 
-constexpr std::uint64_t kSpillBytes = 128 << 10;  // written at a time at least, if there is so much to write
+constexpr std::uint64_t kSpillBytes = 128 << 10;                  // written at a time at least, if there is so much to write
+constexpr std::uint64_t kPastCacheFrom = std::uint64_t{8} << 20;  // what is longer has left the cache before it is read
 
-void fill(value& what, std::span<const std::byte> from) {
-  for (const auto& piece : what.spans()) {
-    std::memcpy(piece.data(), from.data(), piece.size());
-    from = from.subspan(piece.size());
+// Copies the value's bytes to where it lies, in one pass with their checksum, and says how far it is.
+std::uint32_t fill(value& what, std::span<const std::byte> from, filling* told = nullptr) {
+  const bool past_cache = from.size() >= kPastCacheFrom;
+  std::uint32_t crc = 0;
+  std::uint64_t at = 0;  // of the value
+  for (std::span<std::byte> piece : what.spans()) {
+    while (!piece.empty()) {
+      const std::size_t size = std::min<std::uint64_t>(piece.size(), kFillStepBytes - at % kFillStepBytes);
+      crc = arch::crc32c_copy(piece.data(), from.data() + at, size, crc, past_cache);
+      piece = piece.subspan(size);
+      at += size;
+      if (told != nullptr) told->reach(at);
+    }
   }
+  return crc;
 }
 
 failure of_item(const batch_item& item) {
@@ -299,12 +313,13 @@ void engine::impl::submit(unit_ref unit) {
     return unit->done(*unit);
   }
   if (apply_in_memory(*unit)) return unit->done(*unit);
-  if (unit->crc_missing) return write_beside_checksum(std::move(unit));
+  if (unit->crc_missing) return write_beside_checksum(std::move(unit), {});
   write_extents_then_commit(std::move(unit));
 }
 
-// The disk and the checksum both only read the value. Whoever is done last goes on.
-void engine::impl::write_beside_checksum(unit_ref unit) {
+// The disk writes the value while its checksum is made here and, if it is not there yet, the bytes `to_copy` are copied:
+// step by step, each one written as soon as it is there. Whoever is done last goes on.
+void engine::impl::write_beside_checksum(unit_ref unit, std::span<const std::byte> to_copy) {
   struct meeting {
     std::atomic<int> missing{2};
     unit_ref unit;
@@ -312,7 +327,9 @@ void engine::impl::write_beside_checksum(unit_ref unit) {
   };
   const auto both = std::make_shared<meeting>();
   value_ref made = unit->operations.front().made;
+  const bool crc_missing = unit->crc_missing;
   both->unit = std::move(unit);
+  const auto coming = to_copy.empty() ? nullptr : std::make_shared<filling>();
   const auto arrive = [this](meeting& at) {
     if (at.missing.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     unit_ref back = std::move(at.unit);
@@ -320,11 +337,15 @@ void engine::impl::write_beside_checksum(unit_ref unit) {
     if (at.written) return write_extents_then_commit(std::move(back));
     give_up(std::move(back), at.written.error());
   };
-  writer->enqueue(made, [both, arrive](status written) {
-    both->written = std::move(written);
-    arrive(*both);
-  });
-  made->crc = crc_of(*made);
+  writer->enqueue(
+      made,
+      [both, arrive](status written) {
+        both->written = std::move(written);
+        arrive(*both);
+      },
+      coming);
+  const std::uint32_t crc = coming ? fill(*made, to_copy, coming.get()) : crc_of(*made);
+  if (crc_missing) made->crc = crc;
   made.reset();
   arrive(*both);
 }
@@ -356,7 +377,6 @@ void engine::put_async(pool_id pool, std::string_view key, std::span<const std::
   if (status able = impl_->state.writable(); !able) return done(able.error());
   auto made = impl_->make_value(value.size(), options.deadline);
   if (!made) return done(std::move(made).error());
-  fill(**made, value);
   (*made)->user_flags = options.user_flags;
   auto unit = std::make_unique<commit_unit>();
   unit->pool = *found;
@@ -370,9 +390,15 @@ void engine::put_async(pool_id pool, std::string_view key, std::span<const std::
                                        0,
                                        {},
                                        options.copy});
-  if (options.known_crc) unit->operations.front().made->crc = *options.known_crc;
-  else (void)settle_checksum(*impl_, *unit);  // there is none to hold it against
   unit->done = answer_put(*impl_, std::move(done));
+  unit->crc_missing = !options.known_crc;
+  store::value& to = *unit->operations.front().made;
+  if (options.known_crc) to.crc = *options.known_crc;
+  // What fits into one step is there before a thread that writes it is awake.
+  if (impl_->is_large(value.size(), unit->level) && value.size() > kFillStepBytes)
+    return impl_->write_beside_checksum(std::move(unit), value);
+  const std::uint32_t crc = fill(to, value);
+  if (std::exchange(unit->crc_missing, false)) to.crc = crc;
   impl_->submit(std::move(unit));
 }
 
@@ -461,8 +487,7 @@ void engine::batch_async(pool_id pool, std::span<const batch_operation> operatio
     if (putting) {
       auto space = impl_->make_value(one.value.size(), kNoWait);
       if (!space) return done(std::move(space).error());
-      fill(**space, one.value);
-      (*space)->crc = crc_of(**space);
+      (*space)->crc = fill(**space, one.value);
       (*space)->user_flags = one.user_flags;
       made.made = std::move(*space);
     }

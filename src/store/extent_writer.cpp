@@ -1,12 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "extent_writer.hpp"
 
+#include <algorithm>
 #include <cerrno>
 
 namespace pl::store {
 namespace {
 
 constexpr std::uint64_t kWriteBytes = std::uint64_t{64} << 20;
+
+// Blocks of several values one behind the other, and what each must wait for.
+class blocks_to_come final : public block_gate {
+ public:
+  // Whole: they are there. Else they are cut at the steps of `coming`.
+  void add(std::span<const block_io> more, std::uint64_t length_bytes, filling* coming) {
+    if (coming != nullptr) any_ = true;
+    std::uint64_t at = 0;  // of the value
+    for (const block_io& one : more) {
+      for (std::uint64_t done = 0; done < one.size_bytes;) {
+        const std::uint64_t to_step = kFillStepBytes - at % kFillStepBytes;
+        const std::uint64_t size = coming != nullptr ? std::min(one.size_bytes - done, to_step) : one.size_bytes;
+        blocks_.push_back(block_io{one.file, one.offset_bytes + done, one.data + done, size});
+        done += size, at += size;
+        needs_.push_back({coming, std::min(at, length_bytes)});
+      }
+    }
+  }
+  bool empty() const noexcept { return blocks_.empty(); }
+  status write(disk& to) { return any_ ? to.write_when_ready(blocks_, *this) : to.write(blocks_); }
+
+  std::size_t ready(std::size_t passed, bool wait) override {
+    if (wait && needs_[passed].of != nullptr) needs_[passed].of->wait_for(needs_[passed].bytes);
+    while (ready_ < needs_.size() && is_there(needs_[ready_])) ++ready_;
+    return ready_;
+  }
+
+ private:
+  struct need {
+    filling* of;
+    std::uint64_t bytes;
+  };
+  static bool is_there(const need& what) { return what.of == nullptr || what.of->reached() >= what.bytes; }
+
+  std::vector<block_io> blocks_;
+  std::vector<need> needs_;  // of each block
+  std::size_t ready_ = 0;
+  bool any_ = false;
+};
 
 }  // namespace
 
@@ -27,11 +67,11 @@ void extent_writer::stop() {
   }
 }
 
-void extent_writer::enqueue(value_ref what, std::function<void(status)> done) {
+void extent_writer::enqueue(value_ref what, std::function<void(status)> done, std::shared_ptr<filling> coming) {
   {
     std::lock_guard lock(mutex_);
     if (!stopping_) {
-      queue_.push_back(job{std::move(what), std::move(done), {}});
+      queue_.push_back(job{std::move(what), std::move(done), {}, std::move(coming)});
       wake_.notify_one();
       return;
     }
@@ -82,19 +122,18 @@ status extent_writer::find_space(value& what) {
 }
 
 void extent_writer::write(std::vector<job>& jobs) {
-  std::vector<block_io> blocks;
+  blocks_to_come blocks;
   std::vector<segment> pieces;
   for (job& one : jobs) {
     one.outcome = find_space(*one.what);
     if (!one.outcome) continue;
     const auto memory = one.what->spans();
-    const auto more = with_.space.blocks(one.what->on_disk, memory);
-    blocks.insert(blocks.end(), more.begin(), more.end());
+    blocks.add(with_.space.blocks(one.what->on_disk, memory), one.what->length_bytes, one.coming.get());
     pieces.insert(pieces.end(), one.what->on_disk.begin(), one.what->on_disk.end());
   }
   if (blocks.empty()) return;
   reach("extent.before-write");
-  status outcome = with_.space.files().write(blocks);
+  status outcome = blocks.write(with_.space.files());
   reach("extent.written");
   if (outcome) {
     outcome = with_.space.sync(pieces);

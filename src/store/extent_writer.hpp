@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "extents.hpp"
+#include "filling.hpp"
 #include "health.hpp"
 #include "value.hpp"
 
@@ -33,7 +34,8 @@ class extent_writer {
 
   // Finds extents for the value (which lies in memory) and writes it there; then `done`, from the writer's thread: the value
   // is on the medium and owns its extents. ENOSPC, EROFS, EIO (read-only from then on); ESHUTDOWN after stop(), at once.
-  void enqueue(value_ref what, std::function<void(status)> done);
+  // `coming`: the value's bytes are still being copied to where it lies; they are written as they come.
+  void enqueue(value_ref what, std::function<void(status)> done, std::shared_ptr<filling> coming = nullptr);
 
   // The same without the sync, and at once: for values that need not survive.
   status write_unsynced(const value_ref& what);
@@ -43,6 +45,7 @@ class extent_writer {
     value_ref what;
     std::function<void(status)> done;
     status outcome;
+    std::shared_ptr<filling> coming;
   };
   void run();
   std::vector<job> take();

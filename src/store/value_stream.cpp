@@ -309,12 +309,12 @@ result<put_result> engine::impl::put_in_windows(engine& of, pool_id pool, std::s
                                                 std::span<const std::byte> bytes, const put_options& options) {
   auto writer = of.open_writer(pool, key, bytes.size());
   if (!writer) return std::move(writer).error();
-  const std::uint32_t crc = arch::crc32c(bytes.data(), bytes.size());
+  std::uint32_t crc = 0;
   while (!bytes.empty()) {
     const auto room = (*writer)->room();
     if (!room.empty()) {
       const auto part = bytes.first(std::min(bytes.size(), room.size()));
-      std::memcpy(room.data(), part.data(), part.size());
+      crc = arch::crc32c_copy(room.data(), part.data(), part.size(), crc, true);
       (*writer)->filled(part.size());
       bytes = bytes.subspan(part.size());
       continue;

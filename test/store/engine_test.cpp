@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <thread>
 
+#include "crc32c.hpp"
 #include "disk.hpp"
 #include "store_fixture.hpp"
 
@@ -259,6 +260,35 @@ TEST_F(Engine, SmallValuesThatLeaveMemoryAreWrittenTogether) {
   EXPECT_LE(files.writes * 8, now.evictions);
   EXPECT_LE(now.evictions, kValues - 4096 + 64) << "more went than had to";
   for (std::uint64_t i = 0; i < kValues; i += 7) EXPECT_TRUE(read(store, quick, key(i)) == text(pattern(4096, i))) << i;
+}
+
+// Written step by step while it is copied: into several extent files, by several threads, with a checksum of its own or
+// given.
+TEST_F(Engine, LongValuesComeBackWhole) {
+  constexpr std::size_t kStep = std::size_t{1} << 20;
+  const std::size_t sizes[] = {kStep - 1, kStep, kStep + 1, 2 * kStep, 3 * kStep + 4095, 5 * kStep + 4097, 7 * kStep + 1};
+  std::vector<std::thread> putting;
+  for (std::size_t t = 0; t < 2; ++t) {
+    putting.emplace_back([&, t] {
+      for (std::size_t i = t; i < std::size(sizes); i += 2) {
+        const bytes what = pattern(sizes[i], i);
+        put_options how;
+        how.deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+        if (i % 3 == 0) how.known_crc = arch::crc32c(what.data(), what.size());
+        const auto done = store_->put(pool_, std::to_string(i), what, how);
+        ASSERT_TRUE(done) << done.error().message;
+        EXPECT_EQ(done->crc32c, arch::crc32c(what.data(), what.size())) << sizes[i];
+        EXPECT_EQ(done->reached, durability::durable);
+      }
+    });
+  }
+  for (std::thread& one : putting) one.join();
+  reopen();
+  for (std::size_t i = 0; i < std::size(sizes); ++i)
+    EXPECT_TRUE(read(std::to_string(i)) == text(pattern(sizes[i], i))) << sizes[i];
+  const auto report = store_->check(true);
+  ASSERT_TRUE(report);
+  EXPECT_TRUE(report->problems.empty());
 }
 
 TEST_F(Engine, NoRoomIsSaidOrWaitedFor) {

@@ -20,6 +20,7 @@ namespace {
 
 class Faults : public StoreTest {
  protected:
+  static constexpr std::size_t kLong = (std::size_t{3} << 20) + 17;  // written while it is copied
   engine_options options() override {
     engine_options made = StoreTest::options();
     made.files = &disk_;
@@ -55,8 +56,8 @@ TEST_F(Faults, AnErrorOfTheDiskMakesItReadOnlyUntilReopened) {
     const char* operation;
     const char* path;
     std::size_t size;
-  } cases[] = {
-      {"write", ".extents", kLarge}, {"sync", ".extents", kLarge}, {"write", ".log", kSmall}, {"sync", ".log", kSmall}};
+  } cases[] = {{"write", ".extents", kLarge}, {"write", ".extents", kLong}, {"sync", ".extents", kLong},
+               {"sync", ".extents", kLarge},  {"write", ".log", kSmall},    {"sync", ".log", kSmall}};
   for (const auto& of : cases) {
     ASSERT_TRUE(store_->put(pool_, "before", pattern(of.size, 1)));
     fail(of.operation, of.path, EIO);
@@ -116,6 +117,8 @@ TEST_F(Faults, BelowTheReservePutsAreRefusedAndErasesAreNot) {
 TEST_F(Faults, NoExtentFileMeansFull) {
   fail("allocate", ".extents", ENOSPC);
   EXPECT_EQ(store_->put(pool_, "large", pattern(kLarge, 1)).code(), ENOSPC);
+  EXPECT_EQ(store_->put(pool_, "long", pattern(kLong, 1)).code(), ENOSPC);
+  EXPECT_EQ(store_->stats().arena_used_bytes, 0u);
   EXPECT_EQ(put("small", "value"), 0);
   heal();
   EXPECT_TRUE(store_->put(pool_, "large", pattern(kLarge, 1)));
