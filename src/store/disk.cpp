@@ -100,8 +100,10 @@ class system_disk final : public disk {
 
   status run(std::span<const block_io> blocks, bool write, block_gate* gate) {
     std::unique_ptr<uring> ring;
+    std::unique_ptr<stage> through;
     {
       std::lock_guard lock(mutex_);
+      if (write && stages_) through = take_stage();
       if (!idle_.empty()) {
         ring = std::move(idle_.back());
         idle_.pop_back();
@@ -113,12 +115,23 @@ class system_disk final : public disk {
         PL_LOG(warn, "store: no io_uring here (%s), plain reads and writes", errno_text(errno).c_str());
     }
     if (!ring) return gate != nullptr ? disk::write_when_ready(blocks, *gate) : run_plainly(blocks, write);
-    status outcome = write ? ring->write(blocks, stages_, gate) : ring->read(blocks);
-    if (outcome) {  // one that failed may hold what did not complete
-      std::lock_guard lock(mutex_);
+    status outcome = write ? ring->write(blocks, through.get(), gate) : ring->read(blocks);
+    std::lock_guard lock(mutex_);
+    if (outcome) {  // what failed may be used by what did not complete
       idle_.push_back(std::move(ring));
+      if (through) idle_stages_.push_back(std::move(through));
+    } else if (through) {
+      --stages_made_;
     }
     return outcome;
+  }
+
+  // Null if all are in use. The lock is held.
+  std::unique_ptr<stage> take_stage() {
+    if (idle_stages_.empty()) return stages_made_ < kMostStages ? (++stages_made_, stage::make()) : nullptr;
+    auto taken = std::move(idle_stages_.back());
+    idle_stages_.pop_back();
+    return taken;
   }
 
   static status run_plainly(std::span<const block_io> blocks, bool write) {
@@ -141,8 +154,11 @@ class system_disk final : public disk {
 
   const staging staging_;
   std::atomic<bool> stages_;
+  static constexpr unsigned kMostStages = 2;  // an engine has two threads that write large values
+  unsigned stages_made_ = 0;
   std::mutex mutex_;
   std::vector<std::unique_ptr<uring>> idle_;
+  std::vector<std::unique_ptr<stage>> idle_stages_;
   std::atomic<bool> no_ring_{false};
   std::atomic<bool> said_no_direct_{false};
 };

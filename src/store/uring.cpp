@@ -15,7 +15,7 @@ namespace pl::store {
 namespace {
 
 // Larger parts gain nothing, smaller ones cost calls; several under way keep the device's queue filled.
-constexpr std::uint64_t kPartBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kPartBytes = stage::kPartBytes;
 constexpr std::uint64_t kStagedFromBytes = std::uint64_t{32} << 10;  // few pages are taken as fast as they are copied
 constexpr long kBrieflyNs = 100'000;                                 // a copy of 1 MiB takes about as long
 
@@ -38,29 +38,28 @@ std::unique_ptr<uring> uring::make() {
 
 uring::~uring() {
   if (ring_.ring_fd >= 0) io_uring_queue_exit(&ring_);
-  if (stage_ != nullptr) ::munmap(stage_, kStagedDepth * kPartBytes);
 }
 
 // Huge pages start at multiples of their size: one more is mapped, and what lies outside given back.
-bool uring::make_stage() {
-  if (stage_ != nullptr) return true;
-  constexpr std::uint64_t kHuge = std::uint64_t{2} << 20, kWhole = kStagedDepth * kPartBytes;
+std::unique_ptr<stage> stage::make() {
+  constexpr std::uint64_t kHuge = std::uint64_t{2} << 20, kWhole = kParts * kPartBytes;
   void* mapped = ::mmap(nullptr, kWhole + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) return false;
+  if (mapped == MAP_FAILED) return nullptr;
   auto* base = static_cast<std::byte*>(mapped);
   const std::uint64_t before = -reinterpret_cast<std::uintptr_t>(base) % kHuge;
   if (before != 0) ::munmap(base, before);
-  if (before != kHuge) ::munmap(base + before + kWhole, kHuge - before);
-  stage_ = base + before;
-  ::madvise(stage_, kWhole, MADV_HUGEPAGE);  // a wish
-  return true;
+  ::munmap(base + before + kWhole, kHuge - before);
+  ::madvise(base + before, kWhole, MADV_HUGEPAGE);  // a wish
+  return std::unique_ptr<stage>(new stage(base + before));
 }
+
+stage::~stage() { ::munmap(base_, kParts * kPartBytes); }
 
 void uring::begin(part& which) {
   which.data = which.block->data + which.begun;
   const std::uint64_t size = which.until - which.begun;
-  if (!staged_ || size < kStagedFromBytes) return;
-  std::byte* copy = stage_ + static_cast<std::size_t>(&which - parts_) * kPartBytes;
+  if (through_ == nullptr || size < kStagedFromBytes) return;
+  std::byte* copy = through_->part(static_cast<std::size_t>(&which - parts_));
   arch::crc32c_copy(copy, which.data, size, 0, true);  // for its stores past the cache: twice as fast as memcpy here
   which.data = copy;
 }
@@ -98,14 +97,14 @@ status uring::reap(bool write, unsigned& under_way, bool briefly) {
   return {};
 }
 
-status uring::write(std::span<const block_io> blocks, bool staged, block_gate* gate) {
-  staged_ = staged && make_stage();
-  most_ = staged_ ? kStagedDepth : kDepth;
+status uring::write(std::span<const block_io> blocks, stage* through, block_gate* gate) {
+  through_ = through;
+  most_ = through != nullptr ? stage::kParts : kDepth;
   return run(blocks, true, gate);
 }
 
 status uring::read(std::span<const block_io> blocks) {
-  staged_ = false;
+  through_ = nullptr;
   most_ = kDepth;
   return run(blocks, false, nullptr);
 }
@@ -131,12 +130,12 @@ status uring::run(std::span<const block_io> blocks, bool write, block_gate* gate
         ++next;
         begun = 0;
       }
-      if (staged_) break;  // the device need not wait for the next one's copy
+      if (through_ != nullptr) break;  // the device need not wait for the next one's copy
     }
     const int submitted = io_uring_submit(&ring_);
     if (submitted < 0 && submitted != -EINTR && submitted != -EAGAIN && submitted != -EBUSY && outcome)
       return failure{-submitted, "io_uring: submission failed: " + errno_text(-submitted)};
-    if (staged_ && outcome && next < ready && under_way < most_) continue;
+    if (through_ != nullptr && outcome && next < ready && under_way < most_) continue;
     const bool more_comes = outcome && next == ready && ready < blocks.size() && under_way < most_;
     if (status one = reap(write, under_way, more_comes); !one && outcome) outcome = std::move(one);
   }
