@@ -8,10 +8,9 @@
 // goes to DIR, which is removed at the end. Values are different each time; what the store holds is checked after each part.
 //   small     durable puts of 4 KiB: the engine with 32 threads (group commit) and with one; RocksDB with sync=true and LMDB
 //             (when built in) by one client, which is how applications use them
-//   large     durable puts of 128 MiB, one after the other and three under way: the engine, and the ceiling, which writes
-//   the
-//             same memory by the same io_uring code with O_DIRECT into a file that was written before, then fdatasync. New
-//             contents are made before the clock starts. The share is the median of the rounds' shares
+//   large     durable puts of 128 MiB, one after the other and three under way: the engine, and the ceiling, which
+//             writes the same memory by the same io_uring code with O_DIRECT into a file that was written before, then
+//             fdatasync. New contents are made before the clock starts. The share is the median of the rounds' shares
 //   volatile  puts of 4 KiB into memory, one thread and two
 //   restart   a store of G GB of 1 MiB values (killed, not closed): time until open() returns and the first value is read
 #include <fcntl.h>

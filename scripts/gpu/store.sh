@@ -3,6 +3,7 @@
 # The store with a GPU: puts and gets of 128 MiB by one copy (shm-direct) against the link's rate of the same run, durable puts
 # against the disk's own rate past the page cache, and gets of 4 KiB. Less than a minute on an H100. No build here: it takes the
 # folder that `make build` leaves (or BUILD/out of the current tree). Results (JSON and text) go to the folder given.
+# STORE_BENCH: the program store_bench (-DPEERLANE_BENCH=ON), for the engine alone beside the disk by the same io_uring code.
 #   scripts/gpu/store.sh <results folder> [<out folder of the build>]
 set -u
 if [ $# -lt 1 ]; then
@@ -43,6 +44,9 @@ demo() { # name, options...
 demo shm_volatile_128M --size 128M --rounds 20
 disk=$(disk_rate)
 demo shm_durable_128M --size 128M --rounds 6 --durability durable
+if [ -n "${STORE_BENCH:-}" ]; then
+  step engine_durable_128M "$STORE_BENCH" --dir "$data/engine" --only large --large-rounds 5 --json "$results/engine_durable_128M.json"
+fi
 demo shm_volatile_1M --size 1M --rounds 200
 # By turns: requests through rings in shared memory, and by system calls on the socket.
 for turn in 1 2 3; do
@@ -84,7 +88,7 @@ for name in ("shm_volatile_128M", "shm_durable_128M", "shm_volatile_1M", *turns,
         print(f"{name:<26} {row['direction']:<4} {row['bandwidth_gb_per_s']:8.2f} {100 * row['ratio_to_link']:7.1f}% "
               f"{row['latency_ns_p50'] / 1000:10.1f} {row['latency_ns_p99'] / 1000:10.1f}  {row['path']}, {row['durability']}")
         if name == "shm_durable_128M" and row["direction"] == "put" and disk > 0:
-            print(f"{'':<26} the disk takes {disk:.2f} GB/s past the page cache: {100 * row['bandwidth_gb_per_s'] / disk:.0f} %")
+            print(f"{'':<26} the disk takes {disk:.2f} GB/s past the page cache by dd: {100 * row['bandwidth_gb_per_s'] / disk:.0f} %")
 PYTHON
 for file in "$results"/host_4K_*.txt; do
   sed -n "/op\/s/s|^|$(basename "$file" .txt)  |p" "$file" | cut -c1-110
