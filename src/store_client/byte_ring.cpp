@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <utility>
 
+#include "copy_dispatch.hpp"
 #include "text.hpp"
 
 namespace pl::store_wire {
@@ -25,6 +27,8 @@ struct byte_rings::words {
 namespace {
 
 constexpr std::size_t kDataAt = 4096;
+// The other end's cache holds the lines that are written over, and each would be fetched from there to be changed.
+constexpr std::size_t kPastCacheFrom = 1024;
 constexpr std::size_t kWholeBytes = kDataAt + 2 * byte_rings::kRingBytes;
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
@@ -76,12 +80,22 @@ byte_rings::~byte_rings() {
 
 failure byte_rings::nonsense() { return {EPROTO, "the other end of the rings of bytes tells positions that cannot be"}; }
 
+// Not yet to be seen: write() publishes it.
+void byte_rings::store(std::byte* to, const void* from, std::size_t bytes) {
+  if (bytes < kPastCacheFrom) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  arch::copy_to_unfenced(arch::mapping_type::wc, to, from, bytes);
+  stored_past_cache_ = true;
+}
+
 // Precondition: there is room.
 std::size_t byte_rings::put(const void* from, std::size_t bytes) {
   const std::size_t at = out_.mine % kRingBytes;
   const std::size_t first = std::min(bytes, kRingBytes - at);
-  std::memcpy(out_.data + at, from, first);
-  std::memcpy(out_.data, static_cast<const std::byte*>(from) + first, bytes - first);
+  store(out_.data + at, from, first);
+  store(out_.data, static_cast<const std::byte*>(from) + first, bytes - first);
   out_.mine += bytes;
   return bytes;
 }
@@ -100,6 +114,7 @@ result<std::size_t> byte_rings::write(std::span<const iovec> from) {
     done += part;
   }
   if (done == 0) return done;
+  if (std::exchange(stored_past_cache_, false)) arch::publish_to_device(arch::mapping_type::wc);
   // Sequentially consistent, as what arm() does: either it sees these bytes, or they are seen to be waited for.
   out_.shared->written.store(out_.mine, std::memory_order_seq_cst);
   if (out_.shared->reader_sleeps.load(std::memory_order_seq_cst) != 0)

@@ -56,6 +56,7 @@ class byte_rings {
     std::uint64_t theirs = 0;  // as the other end last said
   };
   byte_rings(void* at, int fd, bool is_server);
+  void store(std::byte* to, const void* from, std::size_t bytes);
   std::size_t put(const void* from, std::size_t bytes);
   static failure nonsense();
 
@@ -64,6 +65,7 @@ class byte_rings {
   direction out_, in_;
   bool is_armed_ = false;
   bool rings_bell_ = false;
+  bool stored_past_cache_ = false;
 };
 
 }  // namespace pl::store_wire

@@ -66,6 +66,10 @@ void outbox::add_data_frame(std::vector<asio::const_buffer>& buffers) {
   else last_frame_of_ = std::move(value.finished);
 }
 
+void outbox::flush_early() {
+  if (!writing_ && !dropped_ && descriptors_.empty()) gathered_.erase(0, wire_.write_now(gathered_));
+}
+
 void outbox::flush(const std::shared_ptr<void>& keep_alive) {
   if (writing_ || dropped_ || !send_descriptors()) return;
   if (gathered_.empty() && downloads_.empty()) return;

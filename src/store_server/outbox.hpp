@@ -35,6 +35,8 @@ class outbox {
   std::string& frames() noexcept { return gathered_; }
   void add_with_descriptor(std::string frame, int fd);  // fd stays the caller's and must stay open
   void add(download value);
+  // Sends frames now if that takes no system call; the others wait for flush().
+  void flush_early();
   // `keep_alive` is held while a write is under way.
   void flush(const std::shared_ptr<void>& keep_alive);
 

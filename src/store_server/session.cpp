@@ -315,6 +315,7 @@ void session::answer(const request_ptr& to, const status& outcome, store_wire::t
   if (fields.result) fields.result->server_ns = took_ns;
   (void)store_wire::encode(head, {}, fields, out_.frames());  // no key, and the texts are bounded
   out_.frames().append(body);
+  out_.flush_early();
   if (parsing_) return;
   out_.flush(shared_from_this());
   resume();

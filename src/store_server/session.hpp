@@ -34,6 +34,9 @@ namespace pl::store_server {
 
 class session;
 
+// The event loop of this thread, also while the thread looks at rings, of which the loop knows nothing. Null: of no lane.
+inline thread_local const asio::io_context* served_here = nullptr;
+
 store::put_options put_options_of(const store_wire::tail& fields, std::uint16_t request_group);
 
 // What the sessions of a server share; lives longer than they.
@@ -260,7 +263,7 @@ class session : public std::enable_shared_from_this<session> {
 
 template <class Then>
 void session::here(Then then) {
-  if (home_.get_executor().running_in_this_thread()) then();
+  if (served_here == &home_) then();
   else asio::post(home_, std::move(then));
 }
 

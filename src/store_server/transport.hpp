@@ -44,6 +44,8 @@ class transport {
   virtual void read_some(asio::mutable_buffer into, done then) = 0;
   // All of it; the memory must stay until `then`.
   virtual void write(std::vector<asio::const_buffer> from, done then) = 0;
+  // As many of the bytes as go without a system call: none, but through rings. Only while no write is under way.
+  virtual std::size_t write_now(std::string_view) { return 0; }
   // `bytes` with a descriptor along. Only while no write is under way. ENOTSUP where descriptors do not travel.
   virtual status send_descriptor(std::string_view bytes, int fd);
   // Same host: what is read and written from now on goes through memory that both ends map (byte_ring.hpp), whose descriptor

@@ -45,6 +45,13 @@ class ringing final : public ring_hub::member, public std::enable_shared_from_th
     write_ = std::move(then);
     push();
   }
+  std::size_t write_now(std::string_view bytes) {
+    const iovec all{const_cast<char*>(bytes.data()), bytes.size()};
+    const auto taken = rings_->write({&all, 1});
+    if (!taken) broken_ = true;
+    ring_bell();
+    return taken ? *taken : 0;
+  }
   // Handlers that wait are told from the event loop: they may own whoever calls this.
   void close() {
     if (socket_ == nullptr) return;
@@ -148,6 +155,7 @@ class unix_transport final : public transport {
     if (rings_ != nullptr) return rings_->write(std::move(from), std::move(then));
     asio::async_write(socket_, from, kAllAtOnce, std::move(then));
   }
+  std::size_t write_now(std::string_view bytes) override { return rings_ != nullptr ? rings_->write_now(bytes) : 0; }
   void close() override {
     if (rings_ != nullptr) rings_->close();
     std::error_code ignored;
