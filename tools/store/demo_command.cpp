@@ -219,7 +219,7 @@ int run_gpu_direct_demo(const tools::invocation& call) {
     (options.server.find('/') != std::string::npos ? options.where.socket : options.where.connect) = options.server;
   options.where.timeout_ms = options.patience_s * 1000;
   std::optional<own_server> own;
-  if (options.where.socket.empty() && options.where.connect.empty()) {
+  if (options.where.socket.empty() && options.where.connect.empty() && nobody_serves(options.where.data)) {
     // Room for two values, and for the new version of one while the old one is still there.
     const std::uint64_t arena = std::max<std::uint64_t>(64u << 20, 4 * options.bytes);
     const std::uint64_t chunk = arena >= (256u << 20) ? 256u << 20 : 16u << 20;

@@ -3,6 +3,8 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,6 +25,19 @@ std::string first_line(int from) {
 }
 
 }  // namespace
+
+bool nobody_serves(const std::string& directory) {
+  sockaddr_un at{};
+  at.sun_family = AF_UNIX;
+  const std::string path = directory + "/store.sock";
+  if (directory.empty() || path.size() >= sizeof at.sun_path) return true;
+  path.copy(at.sun_path, path.size());
+  const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (probe < 0) return true;
+  const bool answers = connect(probe, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0;
+  close(probe);
+  return !answers;
+}
 
 own_server::own_server(std::string directory, const std::vector<std::string>& more)
     : directory_(std::move(directory)), temporary_(directory_.empty()) {

@@ -9,6 +9,9 @@
 
 namespace pl::store_tools {
 
+// False: a store's server answers on the socket of this directory. Empty: no directory, true.
+bool nobody_serves(const std::string& directory);
+
 // Made before CUDA is initialised: the process is forked. Throws when the server does not come up.
 class own_server {
  public:

@@ -336,7 +336,7 @@ int run_perf(const tools::invocation& call) {
   if (!options.server.empty())
     (options.server.find('/') != std::string::npos ? options.where.socket : options.where.connect) = options.server;
   std::optional<own_server> own;
-  if (options.where.socket.empty() && options.where.connect.empty()) {
+  if (options.where.socket.empty() && options.where.connect.empty() && nobody_serves(options.where.data)) {
     own.emplace(options.where.data, std::vector<std::string>{"--arena", std::to_string(options.arena), "--chunk", "16M"});
     options.where.socket = own->socket();
   }

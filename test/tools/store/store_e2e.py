@@ -174,6 +174,9 @@ def perf():
         check(all(row["operations"] >= 300 and row["failed"] == 0 and row["wrong"] == 0 for row in rows), rows)
         good("perf", "--test", "llm", "--server", server.tcp, "--elements", "20", "--value_length", "300000", "--depth", "2")
         done = good("perf", "--test", "get", "--server", server.socket, "--elements", "200", "--rate", "2000", "--json", path)
+        # The directory of a store that runs is that store's, not one for a server of the benchmark's own.
+        good("perf", "--test", "get", "--data", server.data, "--pool_name", "beside", "--elements", "20")
+        check("beside-get" in good("ls", "--socket", server.socket).out)
         with open(path, encoding="utf-8") as file:
             row = json.load(file)["rows"][0]
         check(row["loop"] == "open" and 0.08 < row["seconds"] < 10, row, done.out)
