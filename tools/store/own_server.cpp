@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -55,8 +56,11 @@ own_server::own_server(std::string directory, const std::vector<std::string>& mo
   arguments.push_back(nullptr);
   int line[2];
   if (pipe2(line, O_CLOEXEC) != 0) throw tools::tool_failure("pipe: " + errno_text(errno));
+  const pid_t parent = getpid();
   process_ = fork();
   if (process_ == 0) {
+    // A command that is killed leaves no server behind.
+    if (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0 || getppid() != parent) _exit(127);
     dup2(line[1], STDOUT_FILENO);
     execv("/proc/self/exe", arguments.data());
     _exit(127);

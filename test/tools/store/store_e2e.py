@@ -7,9 +7,11 @@ usage: store_e2e.py OUT_FOLDER CASE        one function below for each case
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 
 OUT = ""
 
@@ -180,6 +182,31 @@ def perf():
         with open(path, encoding="utf-8") as file:
             row = json.load(file)["rows"][0]
         check(row["loop"] == "open" and 0.08 < row["seconds"] < 10, row, done.out)
+
+
+def until(condition, what):
+    end = time.monotonic() + 30
+    while not condition():
+        check(time.monotonic() < end, what)
+        time.sleep(0.02)
+
+
+def answers(path):
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(path) == 0
+
+
+def killed():
+    """A benchmark that is killed leaves no server behind."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = os.path.join(folder, "own")
+        benchmark = subprocess.Popen([os.path.join(OUT, "peerlane"), "store", "perf", "--test", "put", "--data", data, "--duration", "60"],
+                                     env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        path = os.path.join(data, "store.sock")
+        until(lambda: answers(path), "its server came up")
+        benchmark.kill()
+        benchmark.wait()
+        until(lambda: not answers(path), "its server went")
 
 
 if __name__ == "__main__":
