@@ -29,7 +29,8 @@ struct block_io {
 class block_gate {
  public:
   virtual ~block_gate() = default;
-  // How many are ready. `wait`: more than `passed`, which is less than all of them. Called by the thread that writes.
+  // How many are ready. `wait`: more than `passed`, which is less than all of them, or as many: no more will come. Called by
+  // the thread that writes.
   virtual std::size_t ready(std::size_t passed, bool wait) = 0;
 };
 
@@ -42,7 +43,7 @@ class disk {
   virtual void close_file(int file) noexcept = 0;
   virtual status write(std::span<const block_io> blocks) = 0;
   // The same for blocks whose bytes are still coming. One that is not ready is not looked at, and after a failure none is
-  // waited for. By default: write() for those that are ready, and again.
+  // waited for. By default: write() for those that are ready, and again. ECANCELED: some did not come.
   virtual status write_when_ready(std::span<const block_io> blocks, block_gate& gate);
   virtual status read(std::span<const block_io> blocks) = 0;
   // What was written to the file before the call is on the medium after it.

@@ -282,6 +282,7 @@ engine_stats engine::stats() const {
   made.hits = of.hits, made.misses = of.misses;
   made.evictions = of.evictions, made.evicted_bytes = of.evicted_bytes, made.spilled_bytes = of.spilled_bytes;
   made.commits = of.commits, made.committed = of.committed, made.syncs = of.syncs;
+  made.early_writes = of.early_writes;
   made.checksum_errors = of.checksum_errors, made.repeated_requests = of.repeated;
   made.arena_bytes = impl_->memory->info().size_bytes, made.arena_used_bytes = impl_->memory->used_bytes();
   made.disk_bytes = impl_->space->total_bytes(), made.disk_used_bytes = impl_->space->used_bytes();

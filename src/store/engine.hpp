@@ -150,6 +150,10 @@ class engine {
   // options.deadline where there is no room, and on the disk with from_current.
   result<grant> begin_put(session_id session, pool_id pool, std::string_view key, std::uint64_t length_bytes,
                           const begin_options& options = {});
+  // The first `bytes` of the grant are there, and will not change. Where the value will go to disk with this durability, it
+  // is written from now on, while the rest comes: a commit has less to wait for. Nothing is promised by it; what does not
+  // come goes the usual way. Not blocking. EBADF; EINVAL: more bytes than the grant has.
+  status arrived(session_id session, grant_id id, std::uint64_t bytes, durability level = durability::pool_default);
   // Makes the grant's bytes the key's value. The grant is used up whatever the outcome. Writes to its memory afterwards
   // are the writer's fault: reads that verify answer EBADMSG. EBADF: no such grant of this session.
   result<put_result> commit(session_id session, grant_id id, const commit_options& options = {});

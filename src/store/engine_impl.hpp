@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's parts and how they hang together. engine.cpp opens, closes and keeps pools; engine_write.cpp, engine_read.cpp
-// and engine_find.cpp are the calls; engine_check.cpp looks after it. Lock order: requests' group, a table shard, then pool
-// names, space, arena; never two shards.
+// The engine's parts and how they hang together. engine.cpp opens, closes and keeps pools; engine_write.cpp,
+// engine_grants.cpp, engine_read.cpp and engine_find.cpp are the calls; engine_check.cpp looks after it. Lock order:
+// requests' group, a table shard, then pool names, space, arena; never two shards.
 #pragma once
 
 #include <atomic>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -55,6 +56,9 @@ class engine::impl {
     return length_bytes > options.small_value_bytes && level != durability::volatile_;
   }
 
+  // ---- engine_grants.cpp
+  void submit_when_written(unit_ref unit, early_write early);
+
   // ---- value_stream.cpp
   std::uint64_t most_in_memory() const noexcept;
   // EAGAIN: in memory, or in the index.
@@ -103,7 +107,8 @@ class engine::impl {
   std::unique_ptr<workers> helpers;
   std::atomic<bool> closed{false};
   std::atomic<std::size_t> evict_next{0};
-  std::atomic<int> streams{0};  // value_stream.hpp
+  std::atomic<int> streams{0};            // value_stream.hpp
+  std::atomic<bool> writes_early{false};  // one at a time: the writer's other thread waits for nobody
 
  private:
   status lock_folder();
@@ -124,9 +129,21 @@ class engine::impl {
   result<value_ref> read_extents_of(const pool_state& pool, const std::string& full, const value& from, deadline_t until);
 };
 
+status check_request(const request_key& request);
+// A writer's own checksum against that of what arrived.
+status compare_checksum(const commit_unit& unit);
 // Of a value that lies in memory.
 std::uint32_t crc_of(const value& what);
 // A put's answer from its unit; counts it.
 std::function<void(commit_unit&)> answer_put(engine::impl& of, completion<put_result> done);
+
+// Waits for what an _async call answers.
+template <class T, class Call>
+result<T> wait_for(const Call& call) {
+  std::promise<result<T>> answer;
+  auto answered = answer.get_future();
+  call([&](result<T> got) { answer.set_value(std::move(got)); });
+  return answered.get();
+}
 
 }  // namespace pl::store

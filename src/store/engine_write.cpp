@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <future>
 #include <utility>
 
 #include "crc32c.hpp"
@@ -39,15 +38,6 @@ failure of_item(const batch_item& item) {
   return failure{item.error, item.message.empty() ? "store: as it was before" : item.message};
 }
 
-// Waits for what an _async call answers.
-template <class T, class Call>
-result<T> wait_for(const Call& call) {
-  std::promise<result<T>> answer;
-  auto answered = answer.get_future();
-  call([&](result<T> got) { answer.set_value(std::move(got)); });
-  return answered.get();
-}
-
 // Answers a unit that failed; who is answered finds its space free.
 void give_up(unit_ref unit, const failure& why) {
   for (operation& what : unit->operations) what.made.reset();
@@ -55,7 +45,8 @@ void give_up(unit_ref unit, const failure& why) {
   unit->done(*unit);
 }
 
-// A writer's own checksum against that of what arrived.
+}  // namespace
+
 status compare_checksum(const commit_unit& unit) {
   const operation& what = unit.operations.front();
   if (!unit.expected_crc || *unit.expected_crc == what.made->crc) return {};
@@ -67,17 +58,6 @@ status check_request(const request_key& request) {
   if (request.client != 0 && request.sequence == 0) return failure{EINVAL, "store: a client's requests are numbered from 1"};
   return {};
 }
-
-// The checksum now, unless the value is written to disk meanwhile. EBADMSG if it is known to be wrong.
-status settle_checksum(const engine::impl& of, commit_unit& unit) {
-  const operation& what = unit.operations.front();
-  value& made = *what.made;
-  unit.crc_missing = of.is_large(made.length_bytes, unit.level);
-  if (!unit.crc_missing) made.crc = crc_of(made);
-  return unit.crc_missing ? status() : compare_checksum(unit);
-}
-
-}  // namespace
 
 std::function<void(commit_unit&)> answer_put(engine::impl& of, completion<put_result> done) {
   return [&state = of.state, done = std::move(done)](commit_unit& unit) {
@@ -513,86 +493,6 @@ void engine::batch_async(pool_id pool, std::span<const batch_operation> operatio
 result<batch_result> engine::batch(pool_id pool, std::span<const batch_operation> operations, const batch_options& options) {
   return wait_for<batch_result>(
       [&](completion<batch_result> done) { batch_async(pool, operations, options, std::move(done)); });
-}
-
-// ---- Grants
-// -----------------------------------------------------------------------------------------------------------------------
-
-result<grant> engine::begin_put(session_id session, pool_id pool, std::string_view key, std::uint64_t length_bytes,
-                                const begin_options& options) {
-  auto found = impl_->need_pool(pool);
-  if (!found) return std::move(found).error();
-  if (status good = impl_->check_key(key); !good) return std::move(good).error();
-  if (status able = impl_->state.writable(); !able) return std::move(able).error();
-  const auto limits = (*found)->options();
-  if (limits->quota_bytes != 0 && length_bytes > limits->quota_bytes)
-    return failure{EDQUOT, "store: pool " + shown((*found)->name) + ": a value greater than its quota"};
-  auto made = impl_->make_value(length_bytes, options.deadline);
-  if (!made) return std::move(made).error();
-  grant given;
-  given.segments = (*made)->segments;
-  given.length_bytes = length_bytes;
-  std::string full = full_key(pool, key);
-  if (options.from_current) {
-    auto now = impl_->acquire(**found, full, options.deadline);
-    if (!now && now.error().code != ENOENT) return std::move(now).error();
-    std::vector<std::span<std::byte>> from = now ? (*now)->spans() : std::vector<std::span<std::byte>>{};
-    if (now) given.base_version = (*now)->version;
-    std::size_t at = 0;
-    for (std::span<std::byte> to : (*made)->spans()) {
-      while (!to.empty()) {
-        while (at < from.size() && from[at].empty()) ++at;
-        if (at == from.size()) {
-          std::memset(to.data(), 0, to.size());
-          break;
-        }
-        const std::size_t size = std::min(to.size(), from[at].size());
-        std::memcpy(to.data(), from[at].data(), size);
-        to = to.subspan(size);
-        from[at] = from[at].subspan(size);
-      }
-    }
-  }
-  given.id = impl_->owners.add(session, open_grant{*found, std::move(full), std::move(*made)});
-  if (given.id == 0) return failure{EBADF, "store: no such session"};
-  return given;
-}
-
-void engine::commit_async(session_id session, grant_id id, const commit_options& options, completion<put_result> done) {
-  auto taken = impl_->owners.take_grant(session, id);
-  if (!taken) return done(failure{EBADF, "store: no such grant in this session"});
-  if (impl_->closed) return done(failure{ESHUTDOWN, "store: closed"});
-  if (status good = check_request(options.put.request); !good) return done(good.error());
-  taken->made->user_flags = options.put.user_flags;
-  auto unit = std::make_unique<commit_unit>();
-  unit->level = taken->pool->level(options.put.level);
-  unit->request = options.put.request;
-  unit->operations.push_back(operation{operation::kind::put,
-                                       std::move(taken->full),
-                                       std::move(taken->made),
-                                       options.put.when,
-                                       options.put.expected_version,
-                                       0,
-                                       {},
-                                       options.put.copy});
-  unit->pool = std::move(taken->pool);
-  if (options.check_crc) unit->expected_crc = options.crc32c;
-  if (options.take_crc) {
-    unit->operations.front().made->crc = options.crc32c;
-  } else if (status right = settle_checksum(*impl_, *unit); !right) {
-    return done(right.error());
-  }
-  unit->done = answer_put(*impl_, std::move(done));
-  impl_->submit(std::move(unit));
-}
-
-result<put_result> engine::commit(session_id session, grant_id id, const commit_options& options) {
-  return wait_for<put_result>([&](completion<put_result> done) { commit_async(session, id, options, std::move(done)); });
-}
-
-status engine::abort(session_id session, grant_id id) {
-  if (!impl_->owners.take_grant(session, id)) return failure{EBADF, "store: no such grant in this session"};
-  return {};
 }
 
 }  // namespace pl::store

@@ -30,7 +30,7 @@ class blocks_to_come final : public block_gate {
   status write(disk& to) { return any_ ? to.write_when_ready(blocks_, *this) : to.write(blocks_); }
 
   std::size_t ready(std::size_t passed, bool wait) override {
-    if (wait && needs_[passed].of != nullptr) needs_[passed].of->wait_for(needs_[passed].bytes);
+    if (wait && needs_[passed].of != nullptr && !needs_[passed].of->wait_for(needs_[passed].bytes)) return passed;
     while (ready_ < needs_.size() && is_there(needs_[ready_])) ++ready_;
     return ready_;
   }
@@ -85,6 +85,9 @@ std::vector<extent_writer::job> extent_writer::take() {
   std::vector<job> taken;
   std::uint64_t bytes = 0;
   while (!queue_.empty() && bytes < kWriteBytes) {
+    const bool alone = queue_.front().coming && queue_.front().coming->has_patience();
+    if (alone && !taken.empty()) break;
+    if (alone) bytes = kWriteBytes;
     bytes += queue_.front().what->length_bytes;
     taken.push_back(std::move(queue_.front()));
     queue_.pop_front();
@@ -141,7 +144,7 @@ void extent_writer::write(std::vector<job>& jobs) {
   }
   reach("extent.synced");
   if (outcome) return;
-  with_.state.note(outcome.error());
+  if (outcome.code() != ECANCELED) with_.state.note(outcome.error());
   for (job& one : jobs) {
     if (one.outcome) one.outcome = outcome.error();
   }

@@ -34,7 +34,8 @@ class extent_writer {
 
   // Finds extents for the value (which lies in memory) and writes it there; then `done`, from the writer's thread: the value
   // is on the medium and owns its extents. ENOSPC, EROFS, EIO (read-only from then on); ESHUTDOWN after stop(), at once.
-  // `coming`: the value's bytes are still being copied to where it lies; they are written as they come.
+  // `coming`: the value's bytes are still being copied to where it lies; they are written as they come. With patience:
+  // alone, so that nobody else waits for whom this waits for; ECANCELED if they do not come.
   void enqueue(value_ref what, std::function<void(status)> done, std::shared_ptr<filling> coming = nullptr);
 
   // The same without the sync, and at once: for values that need not survive.

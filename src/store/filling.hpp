@@ -2,9 +2,11 @@
 // How far a value's bytes have come into memory: said by who copies them there, heard by who writes them to disk meanwhile.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 
 namespace pl::store {
 
@@ -12,9 +14,14 @@ namespace pl::store {
 // millisecond, and many times what waking a thread costs.
 constexpr std::uint64_t kFillStepBytes = std::uint64_t{1} << 20;
 
-// Any thread; one copies, one waits. Who copies reaches the value's end in any case, even if the write failed.
+// Any thread; one copies, one waits.
 class filling {
  public:
+  // Without patience who copies reaches the value's end in any case, even if the write failed.
+  filling() = default;
+  // Who copies is another process, which may never go on: it is not waited for any longer once nothing came for so long.
+  explicit filling(std::chrono::milliseconds patience) : patience_(patience) {}
+  bool has_patience() const noexcept { return patience_.has_value(); }
   // The first `bytes` are there.
   void reach(std::uint64_t bytes) {
     {
@@ -27,15 +34,31 @@ class filling {
     std::lock_guard lock(mutex_);
     return reached_;
   }
-  void wait_for(std::uint64_t bytes) {
+  // Nothing more comes.
+  void give_up() {
+    {
+      std::lock_guard lock(mutex_);
+      given_up_ = true;
+    }
+    more_.notify_one();
+  }
+  // False: they will not come.
+  bool wait_for(std::uint64_t bytes) {
     std::unique_lock lock(mutex_);
-    more_.wait(lock, [&] { return reached_ >= bytes; });
+    while (reached_ < bytes && !given_up_) {
+      const std::uint64_t before = reached_;
+      if (!patience_) more_.wait(lock);
+      else if (more_.wait_for(lock, *patience_) == std::cv_status::timeout && reached_ == before) given_up_ = true;
+    }
+    return reached_ >= bytes;
   }
 
  private:
   mutable std::mutex mutex_;
   std::condition_variable more_;
   std::uint64_t reached_ = 0;
+  bool given_up_ = false;
+  const std::optional<std::chrono::milliseconds> patience_;
 };
 
 }  // namespace pl::store

@@ -41,7 +41,8 @@ class health {
   std::atomic<bool> full{false};
   using counter = std::atomic<std::uint64_t>;
   counter puts{0}, gets{0}, erases{0}, failed{0}, put_bytes{0}, get_bytes{0}, hits{0}, misses{0}, evictions{0},
-      evicted_bytes{0}, spilled_bytes{0}, commits{0}, committed{0}, syncs{0}, checksum_errors{0}, repeated{0};
+      evicted_bytes{0}, spilled_bytes{0}, commits{0}, committed{0}, syncs{0}, early_writes{0}, checksum_errors{0},
+      repeated{0};
 
  private:
   mutable std::mutex mutex_;

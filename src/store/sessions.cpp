@@ -53,6 +53,16 @@ std::optional<open_grant> sessions::take_grant(session_id session, grant_id id) 
   return std::move(found.mapped());
 }
 
+bool sessions::with_grant(session_id session, grant_id id, const std::function<void(open_grant&)>& what) {
+  std::lock_guard lock(mutex_);
+  const auto at = open_.find(session);
+  if (at == open_.end()) return false;
+  const auto found = at->second.grants.find(id);
+  if (found == at->second.grants.end()) return false;
+  what(found->second);
+  return true;
+}
+
 bool sessions::drop_pin(session_id session, pin_id id) {
   value_ref gone;  // let go of behind the lock
   std::lock_guard lock(mutex_);

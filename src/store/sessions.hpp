@@ -4,11 +4,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
 
+#include "early_write.hpp"
 #include "pools.hpp"
 #include "types.hpp"
 #include "value.hpp"
@@ -19,6 +21,7 @@ struct open_grant {
   pool_ref pool;
   std::string full;
   value_ref made;  // its memory is the grant's
+  early_write early{};
 };
 
 class sessions {
@@ -31,6 +34,8 @@ class sessions {
   grant_id add(session_id session, open_grant made);
   pin_id add(session_id session, value_ref pinned);
   std::optional<open_grant> take_grant(session_id session, grant_id id);
+  // Calls `what` under the lock. False: no such grant.
+  bool with_grant(session_id session, grant_id id, const std::function<void(open_grant&)>& what);
   bool drop_pin(session_id session, pin_id id);
 
   struct counts {

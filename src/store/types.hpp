@@ -277,6 +277,7 @@ struct engine_stats {
   std::uint64_t evictions = 0, evicted_bytes = 0, spilled_bytes = 0;
   std::uint64_t commits = 0, committed = 0;  // groups written, operations in them
   std::uint64_t syncs = 0;                   // fdatasync of the log and of extent files
+  std::uint64_t early_writes = 0;            // grants that went to disk while their bytes came (engine::arrived)
   std::uint64_t checksum_errors = 0, repeated_requests = 0;
   std::uint64_t arena_bytes = 0, arena_used_bytes = 0;  // gauges
   std::uint64_t disk_bytes = 0, disk_used_bytes = 0;    // gauges: extent files, values in them

@@ -118,7 +118,10 @@ status uring::run(std::span<const block_io> blocks, bool write, block_gate* gate
   std::uint64_t begun = 0;  // of blocks[next]
   std::size_t ready = gate != nullptr ? 0 : blocks.size();
   while (under_way > 0 || (outcome && next < blocks.size())) {
-    if (outcome && next == ready && ready < blocks.size()) ready = gate->ready(next, under_way == 0);
+    if (outcome && next == ready && ready < blocks.size()) {
+      ready = gate->ready(next, under_way == 0);
+      if (ready == next && under_way == 0) return failure{ECANCELED, "the rest of a value did not come"};
+    }
     while (outcome && next < ready && under_way < most_) {
       part& fresh = parts_[free_[--free_count_]];
       fresh = part{&blocks[next], nullptr, begun, begun, std::min(blocks[next].size_bytes, begun + kPartBytes)};

@@ -142,6 +142,8 @@ class client {
   result<std::vector<copy::transfer>> pieces_of(operation& one);
   status begin_copy(operation& one);
   void give_all(operation& one);
+  bool may_tell_arrival(const operation& one, std::optional<store_wire::durability> of_pool) const;
+  void tell_arrival(operation& one);
   static status check_sum(const operation& one);
   void copy_on_cpu(operation& one, const std::vector<copy::transfer>& pieces);
   status begin_parts(operation& one, const std::vector<copy::transfer>& pieces);

@@ -23,6 +23,9 @@ constexpr std::uint64_t kTogetherFrom = 4 << 20, kPastCacheFrom = 8 << 20;
 // From here on a kernel's start costs less than waking threads and waiting for the last part (1 MiB: 129 us and 76, 4 MiB:
 // 152 and 202; H200, H100).
 constexpr std::uint64_t kGpuSumFrom = 2 << 20;
+// A durable put of a value as long as this is written to disk while it comes, and the store hears of it every so often: a
+// disk takes longer for so many bytes than one more message does.
+constexpr std::uint64_t kTellFrom = 16 << 20, kTellBytes = 8 << 20;
 // After the last byte's arrival: as long as a kernel that other kernels keep waiting is given. It takes less than the copy.
 constexpr auto kPatienceWithGpu = std::chrono::microseconds(500);
 
@@ -108,7 +111,8 @@ status client::begin_copy(operation& one) {
   }
   one.at = operation::stage::copying;
   const copy::planner::async_options how{one.order.has, one.order.stream};
-  if (whole && sums_on_gpu_ && one.got.moved_bytes >= kGpuSumFrom) {
+  // (the GPU's sum comes with the last byte; the disk waits for the crew's no longer than for the bytes)
+  if (whole && sums_on_gpu_ && one.got.moved_bytes >= kGpuSumFrom && !one.tells_arrival) {
     auto sum = options_.copies->begin_checksum(*one.mine.device, one.mine.address, one.got.moved_bytes, how);
     if (sum) one.gpu_sum = *std::move(sum);
   }
@@ -229,11 +233,34 @@ result<bool> client::copy_ended(operation& one) {
     crew_.give(here);
   }
   // Joined while later ones are on their way: at the end only the last ones' sums are missing.
-  for (; !one.parts.empty() && one.parts.front()->summed.load(std::memory_order_acquire); one.parts.pop_front())
+  for (; !one.parts.empty() && one.parts.front()->summed.load(std::memory_order_acquire); one.parts.pop_front()) {
     one.sum = arch::crc32c_combine(*one.sum, one.parts.front()->crc, one.parts.front()->bytes);
+    one.arrived_bytes += one.parts.front()->bytes;
+  }
   if (one.parts.empty()) return true;
+  tell_arrival(one);
   if (one.parts.back()->given) crew_.help();  // nothing else is left to do for this value
   return false;
+}
+
+bool client::may_tell_arrival(const operation& one, std::optional<store_wire::durability> of_pool) const {
+  using store_wire::durability;
+  auto level = one.fields.level.value_or(durability::pool_default);
+  if (level == durability::pool_default) level = of_pool.value_or(durability::volatile_);
+  return one.how == operation::kind::put_shm && !one.is_patch() && one.mine.bytes >= kTellFrom &&
+         level != durability::volatile_ && (server_.capabilities & store_wire::capability::arrived) != 0;
+}
+
+void client::tell_arrival(operation& one) {
+  if (!one.tells_arrival || one.arrived_bytes < one.told_bytes + kTellBytes) return;
+  one.told_bytes = one.arrived_bytes;
+  operation note;  // answered, and nobody waits for it
+  note.head.pool_id = one.head.pool_id;
+  note.head.value_bytes = one.told_bytes;
+  store_wire::tail fields;
+  fields.token = one.token;
+  fields.level = one.fields.level;
+  ask(note, opcode::arrived, fields);
 }
 
 bool client::run_copies(lock_t& hold) {

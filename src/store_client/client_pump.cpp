@@ -43,6 +43,7 @@ void client::submit(const operation_ptr& one) {
   one->head.request_id = next_request_++;
   one->at = operation::stage::asked;
   one->sent_bytes = one->received_bytes = 0;
+  one->arrived_bytes = one->told_bytes = 0;
   one->token = 0;
   one->sum.reset();
   one->extents.clear();
@@ -346,6 +347,7 @@ void client::take_answer_to(const operation_ptr& one, const store_wire::head& wh
     case operation::kind::get_shm:
       one->token = fields.token.value_or(0);
       one->extents = std::move(fields.extents);
+      one->tells_arrival = may_tell_arrival(*one, fields.level);
       one->at = operation::stage::to_copy;
       copies_.push_back(one);
       return;

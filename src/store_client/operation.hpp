@@ -81,6 +81,9 @@ class operation {
   std::deque<std::shared_ptr<value_part>> parts;  // put, or host memory: copied one by one and summed; gone once in `sum`
   copy::gpu_checksum::job gpu_sum;                // put: then there are no parts, unless it is given up
   clock::time_point gpu_sum_until;                // when it is; set once the copies have ended
+  bool tells_arrival = false;                     // put: the store writes to its disk what is there
+  std::uint64_t arrived_bytes = 0;                // put, in parts: there and summed, from the value's start
+  std::uint64_t told_bytes = 0;                   // the store knows of so many
   std::optional<std::uint32_t> sum;               // of what was copied between the arena and host memory, or into it
   std::vector<std::byte> staging;  // one frame of device memory over a socket, or the rest of one after the end
   int attempts = 0;

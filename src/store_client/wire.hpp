@@ -59,9 +59,11 @@ enum class opcode : std::uint8_t {
   sync_keys,      // between servers: a page of the keys that a copy shall have; the answer's body names what differs
   sync_requests,  // between servers: what requests did, for a copy that is filled; the body is the engine's (none: a filling
                   // begins, forget what you know)
-  rings,  // unix socket only: the answer brings the descriptor of rings (byte_ring.hpp), through which both ends send
-          // from then on; the client sends nothing between the question and the answer
-  last = rings,
+  rings,    // unix socket only: the answer brings the descriptor of rings (byte_ring.hpp), through which both ends send
+            // from then on; the client sends nothing between the question and the answer
+  arrived,  // shm-direct: the first value_bytes of the grant are there and will not change (tail: token, level); the answer
+            // says nothing
+  last = arrived,
 };
 const char* name_of(opcode op) noexcept;
 
@@ -168,6 +170,7 @@ namespace capability {
 inline constexpr std::uint64_t shm = 1;            // may attach the arena
 inline constexpr std::uint64_t sync_requests = 2;  // knows the operation
 inline constexpr std::uint64_t rings = 4;          // the same
+inline constexpr std::uint64_t arrived = 8;        // the same
 }  // namespace capability
 
 // One end of a UCX lane, in both greetings; the server's only where there shall be a lane.

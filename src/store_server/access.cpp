@@ -71,6 +71,7 @@ pool_policy policy_of(const store::pool_info& pool) {
   pool_policy out;
   out.id = pool.id;
   out.name = pool.name;
+  out.level = pool.options.level;
   std::string_view rest = pool.options.tags;
   while (!rest.empty()) {
     if (rest.starts_with("access=")) {

@@ -37,6 +37,7 @@ struct pool_policy {
   std::string name, access;
   bool allow_shm = true, is_cache = false;
   unsigned copies = 1;
+  store::durability level = store::durability::durable;
 };
 std::string tags_of(const store_wire::pool_settings& settings);
 pool_policy policy_of(const store::pool_info& pool);

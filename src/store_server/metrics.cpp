@@ -34,6 +34,8 @@ void engine_text(std::string& out, const store::engine_stats& engine) {
   counter(out, "peerlane_store_engine_commit_groups_total", "Groups of commits, one sync each.", engine.commits);
   counter(out, "peerlane_store_engine_committed_total", "Commits in those groups.", engine.committed);
   counter(out, "peerlane_store_engine_syncs_total", "fdatasync calls.", engine.syncs);
+  counter(out, "peerlane_store_engine_early_writes_total", "Values that went to disk while they came into memory.",
+          engine.early_writes);
   counter(out, "peerlane_store_engine_checksum_errors_total", "Values whose bytes were not those put.",
           engine.checksum_errors);
   counter(out, "peerlane_store_engine_repeated_total", "Requests that came again and were not applied again.",

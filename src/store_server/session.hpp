@@ -157,6 +157,7 @@ class session : public std::enable_shared_from_this<session> {
                void (session::*then)(const request_ptr&, const store::pinned_value&));
   void send_value(const request_ptr& what, const store::pinned_value& value);
   void alloc(const request_ptr& what, std::string_view key);
+  void arrived(const request_ptr& what);
   void commit(const request_ptr& what);
   void send_extents(const request_ptr& what, const store::pinned_value& value);
   void erase(const request_ptr& what, std::string_view key);

@@ -38,6 +38,9 @@ bool session::dispatch_other(const request_ptr& what, std::string_view key, std:
     case opcode::rings:
       open_rings(what);
       return true;
+    case opcode::arrived:
+      arrived(what);
+      return true;
     case opcode::commit:
     case opcode::abort:
       commit(what);
@@ -94,8 +97,8 @@ void session::greet(const request_ptr& what) {
   store_wire::tail fields;
   auto& ours = fields.greeting.emplace();
   const bool may_map = parts_.access.mapping_of(wire_->other()) != mapping::none;
-  ours.capabilities = store_wire::capability::sync_requests | (may_map ? store_wire::capability::shm : 0) |
-                      (wire_->may_ring() ? store_wire::capability::rings : 0);
+  ours.capabilities = store_wire::capability::sync_requests | store_wire::capability::arrived |
+                      (may_map ? store_wire::capability::shm : 0) | (wire_->may_ring() ? store_wire::capability::rings : 0);
   ours.instance = parts_.instance;
   ours.session = engine_session_;
   ours.agent = "peerlane store";

@@ -299,11 +299,19 @@ void session::alloc(const request_ptr& what, std::string_view key) {
         me->granted_bytes_ += granted->length_bytes;
         store_wire::tail fields;
         fields.token = granted->id;
+        if (const auto pool = me->pools_.find(what->head.pool_id); pool != me->pools_.end())
+          fields.level = static_cast<store_wire::durability>(pool->second.level);
         fields.extents = extents_of(granted->segments);
         fields.result.emplace().version = granted->base_version;
         fields.result->value_bytes = granted->length_bytes;
         me->answer(what, {}, std::move(fields));
       });
+}
+
+void session::arrived(const request_ptr& what) {
+  const std::uint64_t token = what->fields.token.value_or(0);
+  if (!grants_.contains(token)) return answer(what, {EBADF, "no such grant: it was committed, aborted, or never given"});
+  answer(what, parts_.engine.arrived(engine_session_, token, what->head.value_bytes, put_options_of(what->fields, 0).level));
 }
 
 void session::commit(const request_ptr& what) {

@@ -157,6 +157,112 @@ TEST_F(Engine, AGrantBecomesAValueOnCommitOnly) {
   EXPECT_TRUE(read("k") == text(changed));
 }
 
+// A grant whose bytes come step by step.
+class EarlyWrites : public StoreTest {
+ protected:
+  static constexpr std::uint64_t kStep = std::uint64_t{1} << 20, kBytes = 5 * kStep + 777;
+  void begin() {
+    const auto given = store_->begin_put(session_, pool_, "k", kBytes);
+    ASSERT_TRUE(given);
+    ASSERT_EQ(given->segments.size(), 1u);
+    grant_ = given->id;
+    at_ = store_->arena().base + given->segments[0].offset_bytes;
+  }
+  void come(std::uint64_t from, std::uint64_t until, durability level = durability::pool_default) {
+    std::memcpy(at_ + from, value_.data() + from, until - from);
+    ASSERT_TRUE(store_->arrived(session_, grant_, until, level));
+  }
+  void commit(const commit_options& how = {}) {
+    std::memcpy(at_, value_.data(), kBytes);
+    const auto done = store_->commit(session_, grant_, how);
+    ASSERT_TRUE(done) << done.error().message;
+    EXPECT_TRUE(read("k") == text(value_));
+  }
+  commit_options with_checksum(durability level = durability::pool_default) const {
+    return {.put = {.level = level}, .take_crc = true, .crc32c = arch::crc32c(value_.data(), value_.size())};
+  }
+  const bytes value_ = pattern(kBytes, 5);
+  session_id session_ = 0;
+  grant_id grant_ = 0;
+  std::byte* at_ = nullptr;
+  void SetUp() override {
+    StoreTest::SetUp();
+    session_ = store_->open_session();
+    begin();
+  }
+};
+
+TEST_F(EarlyWrites, AreTheCommittedValue) {
+  // Again where the machine took too long: what comes late goes the usual way.
+  for (int i = 0; i < 50 && store_->stats().early_writes == 0; ++i) {
+    for (std::uint64_t at = 0; at < 5 * kStep; at += kStep) come(at, at + kStep);
+    commit(with_checksum());
+    begin();
+  }
+  EXPECT_GT(store_->stats().early_writes, 0u);
+  ASSERT_TRUE(store_->abort(session_, grant_));
+  reopen();
+  EXPECT_TRUE(read("k") == text(value_));
+  expect_sound();
+}
+
+TEST_F(EarlyWrites, ThatStopComingGoTheUsualWay) {
+  come(0, kStep);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  // Others are not kept waiting, whatever comes of this one.
+  EXPECT_EQ(put("other", std::string(2 * kStep, 'x')), 0);
+  come(kStep, 2 * kStep);
+  commit(with_checksum());
+  EXPECT_EQ(store_->stats().early_writes, 0u);
+  expect_sound();
+}
+
+TEST_F(EarlyWrites, LeaveNothingBehindWhenTheyAreGivenUp) {
+  come(0, 2 * kStep);
+  ASSERT_TRUE(store_->abort(session_, grant_));
+  begin();
+  come(0, 3 * kStep);
+  store_->close_session(session_);
+  session_ = store_->open_session();
+  begin();
+  come(0, kStep);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  ASSERT_TRUE(store_->abort(session_, grant_));
+  // The writer holds the last one until it has heard.
+  const auto left = [&] { return store_->stats().disk_used_bytes + store_->stats().arena_used_bytes; };
+  while (left() != 0 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  EXPECT_EQ(left(), 0u);
+  EXPECT_TRUE(store_->read_only_reason().empty());
+}
+
+TEST_F(EarlyWrites, MayTurnOutOtherThanForeseen) {
+  come(0, 5 * kStep);
+  commit();  // the checksum is made here
+  begin();
+  come(0, 5 * kStep);
+  commit(with_checksum(durability::volatile_));
+  EXPECT_EQ(store_->stats().early_writes, 0u);
+  begin();
+  come(0, 5 * kStep, durability::volatile_);
+  commit(with_checksum());
+  EXPECT_EQ(store_->stats().early_writes, 0u);
+  begin();
+  come(0, kStep);
+  EXPECT_EQ(store_->commit(session_, grant_, {.put = {.when = condition::if_absent}, .take_crc = true, .crc32c = 1}).code(),
+            EEXIST);
+  expect_sound();
+}
+
+TEST_F(EarlyWrites, BadNumbersAreRefused) {
+  EXPECT_EQ(store_->arrived(session_, grant_, kBytes + 1).code(), EINVAL);
+  EXPECT_EQ(store_->arrived(session_, grant_ + 1, 1).code(), EBADF);
+  EXPECT_EQ(store_->arrived(session_ + 1, grant_, 1).code(), EBADF);
+  come(0, kBytes);
+  ASSERT_TRUE(store_->arrived(session_, grant_, 1));  // less than before says nothing
+  commit(with_checksum());
+  EXPECT_EQ(store_->arrived(session_, grant_, 1).code(), EBADF);
+}
+
 TEST_F(Engine, AWritersChecksumIsCompared) {
   const session_id session = store_->open_session();
   for (const std::uint64_t size : {std::uint64_t{10}, std::uint64_t{kLarge}}) {

@@ -57,6 +57,23 @@ TEST_P(store_paths, EverySizeComesBack) {
   }
 }
 
+// Long enough for the store to hear of it in between, by way of shared memory.
+TEST_P(store_paths, LongDurableValuesGoToDiskWhileTheyCome) {
+  const auto early = [&] { return rig_.server().engine().stats().early_writes; };
+  const bool can = GetParam().large == path::shm_direct;
+  for (unsigned i = 0; i < 30; ++i) {
+    const auto value = random_value((17u << 20) + i, i);
+    const auto told = put(*store_, pool_, "k", value, at_level(durability::durable));
+    ASSERT_EQ(told.status, 0) << told.text;
+    EXPECT_EQ(get(*store_, pool_, "k", value.size()), value);
+    if (!can || early() > 0) break;  // a busy machine may have to try again
+  }
+  EXPECT_EQ(early() > 0, can);
+  const auto before = early();
+  ASSERT_EQ(put(*store_, pool_, "k", random_value(17u << 20, 1), at_level(durability::volatile_)).status, 0);
+  EXPECT_EQ(early(), before);
+}
+
 TEST_P(store_paths, PartsOfValues) {
   const auto value = random_value(3 << 20, 1);
   ASSERT_EQ(put(*store_, pool_, "k", value).status, 0);
