@@ -43,7 +43,6 @@ demo() { # name, options...
 
 demo shm_volatile_128M --size 128M --rounds 20
 disk=$(disk_rate)
-# Half of the rounds and more use room of the disk again, as the disk's rate by store_bench does: ext4 takes longer for the first time.
 demo shm_durable_128M_1 --size 128M --rounds 20 --durability durable
 if [ -n "${STORE_BENCH:-}" ]; then
   step engine_durable_128M "$STORE_BENCH" --dir "$data/engine" --only large --large-rounds 5 --json "$results/engine_durable_128M.json"
