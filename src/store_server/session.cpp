@@ -16,7 +16,8 @@ using store_wire::opcode;
 constexpr std::size_t kBufferBytes = 256 << 10;
 constexpr std::size_t kMostWaitingBytes = 16u << 20;  // answers that the client has not taken yet
 constexpr std::size_t kMostDownloads = 256;
-constexpr auto kRoomPause = std::chrono::milliseconds(2);  // between looks for room
+constexpr std::uint64_t kTellFrom = 16u << 20, kTellBytes = 4u << 20;  // as clients do that copy it themselves
+constexpr auto kRoomPause = std::chrono::milliseconds(2);              // between looks for room
 constexpr auto kWatchPause = std::chrono::seconds(1);
 
 }  // namespace
@@ -258,12 +259,20 @@ void session::body_complete() {
     return fail_protocol({EPROTO, "a piece of a value has a wrong checksum: it was damaged on its way"});
   done.into->crc = arch::crc32c_combine(done.into->crc, done.crc, done.frame.body_bytes);
   done.into->have_bytes += done.frame.body_bytes;
-  if (!last) return;
+  if (!last) return tell_arrival(*done.into);
   if (done.into->have_bytes != done.into->what->head.value_bytes)
     return fail_protocol({EPROTO, "a value ended before its length"});
   const auto one = done.into;
   uploads_.erase(done.frame.request_id);
   upload_complete(one);
+}
+
+// A durable value goes to disk while it comes.
+void session::tell_arrival(upload& one) {
+  const bool whole = (one.what->head.flags & store_wire::flag::patch) == 0;
+  if (one.writer || !whole || one.what->head.value_bytes < kTellFrom || one.have_bytes < one.told_bytes + kTellBytes) return;
+  one.told_bytes = one.have_bytes;
+  (void)parts_.engine.arrived(engine_session_, one.granted.id, one.have_bytes, put_options_of(one.what->fields, 0).level);
 }
 
 void session::fail_protocol(const failure& why) {

@@ -88,8 +88,9 @@ class session : public std::enable_shared_from_this<session> {
     std::string key;
     store::grant granted;
     std::uint64_t have_bytes = 0;
-    std::uint64_t patch_at = 0;  // where the body starts in the grant's memory
-    std::uint32_t crc = 0;       // of the bytes so far
+    std::uint64_t told_bytes = 0;  // the engine knows of so many
+    std::uint64_t patch_at = 0;    // where the body starts in the grant's memory
+    std::uint32_t crc = 0;         // of the bytes so far
     store::version_t base_version = 0;
     std::shared_ptr<store::value_writer> writer;  // of a value that memory does not hold: instead of `granted`
     bool refused = false;                         // answered with an error already; the rest of its frames is thrown away
@@ -126,6 +127,7 @@ class session : public std::enable_shared_from_this<session> {
   // `bytes` of the present frame came, and lie in its room.
   void room_filled(std::size_t bytes);
   void body_complete();
+  void tell_arrival(upload& one);
   void fail_protocol(const failure& why);
   void close(const char* why);
   void finish_if_drained();
