@@ -82,7 +82,9 @@ bool live(const arguments& of, disk_model& files, life& told) {
     int code = 0;
     if (is_erase(now.number))
       code = (*opened)->erase(pool->id, key_name(key), {.level = level, .when = condition::none}).code();
-    else code = (*opened)->put(pool->id, key_name(key), value_of(0, 0, key, now.number), {.level = level}).code();
+    else if (const auto value = value_of(0, 0, key, now.number); now.number % 3 == 0)
+      code = put_as_it_comes(**opened, pool->id, key_name(key), value, now.number, {.level = level});
+    else code = (*opened)->put(pool->id, key_name(key), value, {.level = level}).code();
     if (code != 0) return std::fprintf(stderr, "images: operation %u: errno %d\n", i, code), false;
     now.acknowledged = files.events();
     if (level == durability::durable) told.barriers.emplace_back(now.begun, now.acknowledged);
