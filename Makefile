@@ -4,23 +4,26 @@ BUILD  := build/$(PRESET)
 JOBS   ?= $(shell nproc)
 export JOBS PRESET CMAKE_ARGS
 
-.PHONY: build run test test-kernel-debug test-packages lint dist docs clean setup help
+.PHONY: build run test test-sanitizers test-kernel-debug test-packages lint dist docs clean setup setup-tests help
 .DEFAULT_GOAL := build
 
-build: setup        ## build/release/out: the peerlane program, its drop-in names and its libraries
+build: setup        ## build/release/out: the peerlane program, its drop-in names, its libraries and the Python package
 	@scripts/build.sh $(PRESET)
 
-run: build          ## the main job, on the simulated GPU if no real one answers
+run: build          ## every job once, verified, on the simulated GPU if no real one answers
 	@$(BUILD)/out/peerlane demo
 
-test: setup         ## everything that CI runs; the last line counts passed, failed and skipped
-	@scripts/test.sh
+test: setup-tests   ## every test of the release build; the last line counts passed, failed and skipped
+	@scripts/test.sh release
+
+test-sanitizers: setup-tests  ## the same tests under AddressSanitizer + UBSan, then under ThreadSanitizer
+	@scripts/test.sh asan tsan
 
 test-kernel-debug: build  ## the kernel driver's tests on a kernel with KASAN and lockdep (built once, below build/)
 	@test/kernel/debug_kernel.sh build/debug-kernel
 	@test/kernel/debug_gate.sh $(BUILD) build/debug-kernel
 
-lint: setup         ## our own rules, layout, shellcheck, clang-tidy on changed files (ALL=1: on all)
+lint: setup-tests         ## our own rules, layout, shellcheck, clang-tidy on changed files (ALL=1: on all)
 	@scripts/lint.sh
 
 dist: build         ## build/peerlane-<version>-linux-<arch>.tar.gz, Debian packages in build/debs, and Python wheels
@@ -34,6 +37,9 @@ docs:               ## build/site: the documentation as pages (needs Python; fet
 
 setup:              ## install what is missing (as root), or name the command that does
 	@scripts/setup.sh
+
+setup-tests:        ## the same, and what only tests need
+	@scripts/setup.sh --tests
 
 clean:              ## remove build/ (the private Python environment .venv stays)
 	@rm -rf build

@@ -5,6 +5,7 @@
 #   <prefix>/<libdir>/peerlane/                            the program and what it finds beside itself (sim/)
 #   <prefix>/bin/peerlane, gdrcopy_sanity, ...             links to that program
 #   <prefix>/include, <libdir>/pkgconfig, <libdir>/cmake, share/doc/peerlane, share/man
+#   <prefix>/share/bash-completion, share/zsh               completions
 #   <prefix>/src/peerlane-gdrdrv-<version>                 the optional kernel module's sources, for make and DKMS
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -17,9 +18,13 @@ file(RELATIVE_PATH PL_CMAKE_TO_PREFIX /${CMAKE_INSTALL_LIBDIR}/cmake/package /)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp"
   PATTERN "*.cuh")
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md
-  DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/peerlane)
+  ${PL_THIRD_PARTY} DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/peerlane)
 
-install(FILES ${PROJECT_SOURCE_DIR}/packaging/peerlane.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+# The build writes the manual by what the program says of itself (tools/CMakeLists.txt).
+install(FILES ${PROJECT_BINARY_DIR}/packaging/peerlane.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 OPTIONAL)
+install(FILES ${PROJECT_SOURCE_DIR}/packaging/completions/peerlane.bash RENAME peerlane
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+install(FILES ${PROJECT_SOURCE_DIR}/packaging/completions/_peerlane DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
 
 set(PL_DRIVER_DIR src/peerlane-gdrdrv-${PROJECT_VERSION})
 configure_file(${PROJECT_SOURCE_DIR}/packaging/dkms.conf.in ${PROJECT_BINARY_DIR}/packaging/dkms.conf @ONLY)

@@ -111,7 +111,8 @@ typedef struct gdr_info_v1 gdr_info_v1_t;
  * `peerlane doctor` and GDRCOPY_ENABLE_LOGGING=1 say why. Does not initialise CUDA. */
 gdr_t gdr_open(void);
 
-/* Unmaps and unpins everything that is left in `g`, then frees it. EINVAL for a gdr_t that is not open. */
+/* Unmaps and unpins everything that is left in `g`, then frees it. Pointers into mappings that were left raise SIGBUS from
+ * then on (the first 256 of a process; SIGSEGV behind that). EINVAL for a gdr_t that is not open. */
 int gdr_close(gdr_t g);
 
 /* Pins `size` bytes of device memory at `addr` (any alignment; rounded outwards to GPU_PAGE_SIZE). The two tokens are
@@ -122,7 +123,8 @@ int gdr_close(gdr_t g);
 int gdr_pin_buffer(gdr_t g, unsigned long addr, size_t size, uint64_t p2p_token, uint32_t va_space, gdr_mh_t* handle);
 int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags, gdr_mh_t* handle);
 
-/* Releases a pin; a live mapping of it is unmapped first. The handle is dead afterwards, also when an error is returned. */
+/* Releases a pin; a live mapping of it is unmapped first, and pointers into it raise SIGBUS as after gdr_close. The handle
+ * is dead afterwards, also when an error is returned. */
 int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle);
 
 /* *flag = 1 if the driver revoked the pin because the memory was freed. Always 0 where mappings are persistent. */
@@ -137,12 +139,14 @@ int gdr_get_info(gdr_t g, gdr_mh_t handle, gdr_info_v1_t* info);
 #endif
 
 /* Maps the first `size` bytes of the pin (rounded up to the host page). One mapping per handle at a time: EAGAIN if it is
- * mapped. *va corresponds to info.va, not to the address given to pin. EINVAL if the pinned address is not a multiple of
- * GPU_PAGE_SIZE (as GDRCopy; peerlane::map takes any address), size is 0 or larger than the pin. */
+ * mapped. Each mapping has addresses of its own, also where several pins share memory. *va corresponds to info.va, not to
+ * the address given to pin. EINVAL if the pinned address is not a multiple of GPU_PAGE_SIZE (as GDRCopy; peerlane::map takes
+ * any address), size is 0 or larger than the pin. */
 int gdr_map(gdr_t g, gdr_mh_t handle, void** va, size_t size);
 int gdr_map_v2(gdr_t g, gdr_mh_t handle, void** va, size_t size, int flags);
 
-/* EINVAL if not mapped, or if va or size are not those of the mapping (nothing is unmapped then). */
+/* The addresses are free for other uses afterwards. EINVAL if not mapped, or if va or size are not those of the mapping
+ * (nothing is unmapped then). */
 int gdr_unmap(gdr_t g, gdr_mh_t handle, void* va, size_t size);
 
 /* Copies through a live mapping. No lock, no system call, no allocation. Host pointer: any alignment. `map_d_ptr` and

@@ -60,7 +60,7 @@ make_base() {
   made=$(in_store from scratch) && in_store add --quiet "$made" "$root" / && in_store config --cmd /bin/bash "$made" || return 1
   while read -r variable; do
     in_store config --env "$variable" "$made" || return 1
-  done < <(environment | grep -vE '^(JOBS|TEST_PRESETS|CTEST_ARGS)=')
+  done < <(environment | grep -vE '^(JOBS|CTEST_ARGS)=')
   in_store commit --quiet --rm "$made" "$full_base" || return 1
   rm -rf --one-file-system "$root"
   in_store images --format '{{.Size}}' "$full_base"

@@ -71,7 +71,7 @@ carry_configuration() {  # ROOT
 }
 
 environment() {
-  env | grep -E '^(PIP_[A-Z_]+|SSL_CERT_FILE|[A-Za-z]+_proxy|[A-Z]+_PROXY|JOBS|TEST_PRESETS|CTEST_ARGS|PEERLANE_NO_NVCC)=' || true
+  env | grep -E '^(PIP_[A-Z_]+|SSL_CERT_FILE|[A-Za-z]+_proxy|[A-Z]+_PROXY|JOBS|CTEST_ARGS|PEERLANE_NO_NVCC)=' || true
 }
 
 # ---- Running something inside ----------------------------------------------------------------------------------------

@@ -67,6 +67,10 @@ add_documents() {  # PACKAGE ROOT
   cp "$rules/copyright" "$folder/"
   gzip -9nc "$debian/changelog" >"$folder/changelog.Debian.gz"
   gzip -9nc CHANGELOG.md >"$folder/changelog.gz"
+  # Of what is linked into programs and libraries; headers and the module's sources hold nothing of others.
+  if [ -n "$(find "$2/usr/lib" -type f \( -name '*.so*' -o -name peerlane \) -print -quit 2>/dev/null)" ]; then
+    gzip -9nc "$build/out/THIRD-PARTY-LICENSES" >"$folder/THIRD-PARTY-LICENSES.gz"
+  fi
   if [ -e "$overrides" ]; then install -D -m 644 "$overrides" "$2/usr/share/lintian/overrides/$1"; fi
 }
 
@@ -127,6 +131,7 @@ printf 'peerlane (%s-0peerlane1) unstable; urgency=medium\n\n  * What changed fo
   "$version" "$maintainer" "$(LC_ALL=C date -Ru -d "@$SOURCE_DATE_EPOCH")" >"$debian/changelog"
 umask 022
 system_layout "$build" "$stage" "$lib" lib/udev "$version"
+mv "$stage/usr/share/zsh/site-functions" "$stage/usr/share/zsh/vendor-completions"  # where Debian's zsh looks
 rm -f "$out"/*.deb
 mapfile -t packages < <(sed -n 's/^Package: //p' "$rules/control")
 for package in "${packages[@]}"; do make_package "$package"; done

@@ -12,8 +12,12 @@ name=peerlane-$version-linux-$(uname -m)
 stage=$(mktemp -d build/dist.XXXXXX)
 trap 'rm -rf "$stage"' EXIT
 
+if grep -q 'TEXT NOT FOUND' "$build/out/THIRD-PARTY-LICENSES"; then
+  echo "dist: the licence of something that is linked was not found when this build was configured ($build/out/THIRD-PARTY-LICENSES)" >&2
+  exit 1
+fi
 cmake --install "$build" --prefix "$PWD/$stage/$name" --strip >"$stage/install.log" || { cat "$stage/install.log"; exit 1; }
-cp LICENSE README.md "$stage/$name/"
+cp LICENSE README.md "$build/out/THIRD-PARTY-LICENSES" "$stage/$name/"
 
 # Time stamps: those of the commit, so that the archive depends on the content alone.
 epoch=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CMakeLists.txt)}

@@ -18,6 +18,10 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import figures  # noqa: E402
+
 LINES_WARN = 600  # ask which noun wants its own file
 LINES_MAX = 700
 CLANG_FORMAT_MAJOR = 14  # Debian 12's; other versions lay out some constructs differently
@@ -30,6 +34,7 @@ CODE = CXX + SCRIPT
 # #define is found by itself; what is left:
 NOT_ENVIRONMENT = {
     "PEERLANE_NO_NVCC": "scripts/setup.sh: do not install a CUDA compiler",
+    "PEERLANE_ALLOW_SKIPS": "scripts/setup.sh: run the tests without the packages that only some of them need",
     "GDRCOPY_ENABLED": "docs/containers.md: of the device plug-in of Kubernetes",
     "PEERLANE_CLEAN_ROOM": "scripts/check-clean-room.sh: working folder",
 }
@@ -171,6 +176,29 @@ def rule_layers(tree):
                 yield Finding(path, number, "layers", f'"{name}": no ../ in includes; name the header as its layer exports it')
             elif match and not GENERATED_INCLUDE.search(name):
                 yield from check_include(tree, deps, match.group(1), path, number, name)
+
+
+def rule_layer_table(tree):
+    """The layers of docs/architecture.md are those of CMakeLists.txt, in that order."""
+    path = "docs/architecture.md"
+    if path not in tree.files:
+        return
+    order, told = layer_order(tree), re.findall(r"^\| `src/(\w+)` \|", tree.files[path], re.M)
+    for number, line in lines_of(tree.files[path]):
+        match = re.match(r"\| `src/(\w+)` \|", line)
+        wanted = order[told.index(match.group(1))] if match and told.index(match.group(1)) < len(order) else None
+        if match and match.group(1) != wanted:
+            yield Finding(path, number, "layer-table", f"src/{match.group(1)} stands where CMakeLists.txt has {wanted or 'no layer'}")
+            return
+    if told != order:
+        yield Finding(path, 1, "layer-table", f"the table lacks {', '.join(order[len(told):])}")
+
+
+def rule_figures(tree):
+    """Measured numbers of the documents are those of the result files, and each has its proof (scripts/figures.py)."""
+    findings, _ = figures.check(tree.files, figures.reader(tree.files.__getitem__))
+    for finding in findings:
+        yield Finding(finding.path, finding.line, "figures", finding.text)
 
 
 def check_include(tree, deps, layer, path, number, name):
@@ -318,6 +346,20 @@ def rule_links(tree):
                     yield Finding(path, number, "links", f"{target} does not exist")
 
 
+# The printed length as a result: an exit status is taken modulo 256, so a message of 255 characters and its newline succeeds.
+PRINTED_LENGTH = re.compile(r"\breturn\s+(?:std::)?(?:v?f?printf|f?puts)\s*\(.*\)\s*;")
+
+
+def rule_printed_length(tree):
+    for path, text in tree.with_suffix(*CXX, ".md").items():
+        if DATA.search(path):
+            continue
+        for number, line in lines_of(text):
+            if PRINTED_LENGTH.search(line) and not allowed(line, "printed-length"):
+                yield Finding(path, number, "printed-length",
+                              "returns a length: print to stderr and return 1 (`return fprintf(stderr, ...), 1;`)")
+
+
 def rule_binary(tree):
     for path in tree.binary:
         if not DATA.search(path) and not path.endswith(".png"):
@@ -346,8 +388,8 @@ def rule_bash(tree):
             yield Finding(path, 1, "bash", done.stderr.strip().split("\n")[0])
 
 
-RULES = (rule_layers, rule_getenv, rule_variables, rule_length, rule_spdx, rule_machine_paths, rule_words,
-         rule_whitespace, rule_links, rule_binary, rule_executable, rule_bash)
+RULES = (rule_layers, rule_layer_table, rule_figures, rule_getenv, rule_variables, rule_length, rule_spdx, rule_machine_paths, rule_words,
+         rule_whitespace, rule_links, rule_printed_length, rule_binary, rule_executable, rule_bash)
 
 # ---- Linters from outside ----------------------------------------------------------------------------------------------
 

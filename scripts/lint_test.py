@@ -54,6 +54,21 @@ class Layers(unittest.TestCase):
         files = {**LAYERS, "src/map/CMakeLists.txt": "pl_layer(map SOURCES map.cpp DEPS pl_base)"}
         self.assertIn(("src/map/map.hpp", 1), run(lint.rule_layers, files))
 
+    def test_the_table_of_layers(self):
+        rows = [f"| `src/{name}` | what it knows |" for name in ("base", "os", "map", "capi")]
+        page = lambda rows: {**LAYERS, "docs/architecture.md": "\n".join(rows) + "\n"}  # noqa: E731
+        self.assertEqual(run(lint.rule_layer_table, page(rows)), [])
+        self.assertEqual(run(lint.rule_layer_table, page([rows[0], rows[2], rows[1], rows[3]])), [("docs/architecture.md", 2)])
+        self.assertEqual(run(lint.rule_layer_table, page(rows[:3])), [("docs/architecture.md", 1)])
+        self.assertEqual(run(lint.rule_layer_table, page([*rows, "| `src/old` | gone |"])), [("docs/architecture.md", 5)])
+
+    def test_figures(self):
+        files = {"docs/a.md": "\nA copy takes 5 us.\n", "docs/results/a.json": '{"rows": [{"us": 5.2}]}',
+                 "docs/figures/a.txt": "file a a.json\nA copy takes {} us\n    max(a[us>0].us)\n"}
+        self.assertEqual(run(lint.rule_figures, files), [])
+        self.assertEqual(run(lint.rule_figures, {**files, "docs/a.md": "\nA copy takes 6 us.\n"}), [("docs/a.md", 2)])
+        self.assertEqual(run(lint.rule_figures, {"docs/a.md": files["docs/a.md"]}), [("docs/a.md", 2)])
+
     def test_unknown_header(self):
         files = {**LAYERS, "src/os/fd.hpp": '#include "stdio.h"\n'}
         self.assertEqual(run(lint.rule_layers, files), [("src/os/fd.hpp", 1)])
@@ -150,6 +165,12 @@ class Text(unittest.TestCase):
         self.assertEqual(run(lint.rule_links, files), [])
         self.assertEqual(run(lint.rule_links, {"docs/a.md": "\n[b](b.md)\n"}), [("docs/a.md", 2)])
 
+    def test_printed_length(self):
+        for line in ('if (!a) return std::puts(text);\n', '  return printf("%s\\n", f(x));\n', 'return fprintf(stderr, "x");\n'):
+            self.assertEqual(run(lint.rule_printed_length, {"docs/a.md": line}), [("docs/a.md", 1)])
+        for line in ('return std::fprintf(stderr, "x\\n"), 1;\n', 'puts("x"); return 1;\n', "return puts_[0];\n"):
+            self.assertEqual(run(lint.rule_printed_length, {"docs/a.md": line, "examples/a.c": line}), [])
+
     def test_binary(self):
         tree = lint.Tree({}, binary={"tools/probe", "docs/topology.png", "test/store/corpus/1"})
         self.assertEqual([f.path for f in lint.rule_binary(tree)], ["tools/probe"])
@@ -203,8 +224,9 @@ class Outside(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             scripts = Path(folder) / "scripts"
             scripts.mkdir()
-            (scripts / "lint.py").write_bytes(Path(lint.__file__).read_bytes())
-            (scripts / "lint.py").chmod(0o755)
+            for name in ("lint.py", "figures.py"):
+                (scripts / name).write_bytes(Path(lint.__file__).with_name(name).read_bytes())
+                (scripts / name).chmod(0o755)
             (scripts / "bad.py").write_text("x = 1\n")
             done = subprocess.run([sys.executable, str(scripts / "lint.py")], capture_output=True, text=True, check=False)
             self.assertEqual(done.returncode, 1, done.stdout + done.stderr)

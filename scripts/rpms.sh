@@ -27,7 +27,7 @@ umask 022
 system_layout "build/$preset" "$stage" usr/lib64 usr/lib/udev "$version"
 # RPM looks for what a library needs and provides in executable files only.
 find "$stage" -type f -name '*.so*' -exec chmod 755 {} +
-cp LICENSE README.md CHANGELOG.md "$stage/"
+cp LICENSE README.md CHANGELOG.md "build/$preset/out/THIRD-PARTY-LICENSES" "$stage/"
 mkdir "$work/SOURCES"
 tar --owner=0 --group=0 --mtime="@$(project_time)" -C "$work" -czf "$work/SOURCES/peerlane-$version-system.tar.gz" "peerlane-$version"
 # _libdir: Debian's rpmbuild knows no lib64.

@@ -1,16 +1,116 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what the build needs and lacks: Debian/Ubuntu packages as root (otherwise it names the exact command and
-# stops), and, where no CUDA compiler is found, one from PyPI in the private Python environment .venv. Quiet, and quick,
-# when nothing is missing. Works on Debian 12 and Ubuntu 24.04.
-# Environment: PEERLANE_NO_NVCC=1 leaves the CUDA compiler alone.
+# scripts/setup.sh [--tests]: installs what the build of every part needs and lacks, with --tests what the tests need as well.
+# As root it installs Debian or Ubuntu packages; as an ordinary user it names the one command that does, and stops. What comes
+# from PyPI goes into the private Python environment .venv: nanobind, and the CUDA compiler where none is found. Quiet, and quick,
+# when nothing is missing. Works on Debian 12 and Ubuntu 24.04; the variable CI changes nothing.
+# Environment: PEERLANE_NO_NVCC=1 leaves the CUDA compiler alone; PEERLANE_ALLOW_SKIPS=1 lets an ordinary user go on without the
+# packages that only tests need (tests that miss one are skipped and say so).
 set -euo pipefail
 cd "$(dirname "$0")/.."
+tests=no
+[ "${1:-}" != --tests ] || tests=yes
 
-# ---- Debian packages -------------------------------------------------------------------------------------------------
-required=(g++ cmake ninja-build pkg-config libgtest-dev libhwloc-dev nlohmann-json3-dev libcli11-dev python3)
+distribution=$(. /etc/os-release 2>/dev/null && echo "${ID:-unknown}" || echo unknown)
+# On another distribution the commands and libraries count, by what cmake finds; its packages have other names.
+architecture=$(dpkg --print-architecture 2>/dev/null || echo unknown)
 
-# The CUDA compiler of this machine, if there is one; cmake looks in the same places, in this order.
+# ---- What is wanted ----------------------------------------------------------------------------------------------------
+build_packages=(g++ cmake ninja-build pkg-config python3 python3-dev python3-venv
+  libhwloc-dev nlohmann-json3-dev libcli11-dev          # the program
+  libucx-dev libucx0 libibverbs-dev                     # messages
+  libopenmpi-dev libmpich-dev                           # the MPI shim, and ranks that mpirun starts
+  librocksdb-dev liburing-dev libre2-dev libasio-dev libssl-dev)   # the store
+build_modules=nanobind
+build_wheels=('nanobind>=2.2')
+
+test_packages=(libgtest-dev openmpi-bin mpich clang-format g++-aarch64-linux-gnu qemu-user dpkg-dev lintian rpm rpmlint
+  openssl etcd-server iproute2 fonts-dejavu-core)
+# Ubuntu's package of Chromium is a link to a snap, which does not run in containers: there the report's page test is skipped.
+[ "$distribution" = ubuntu ] || test_packages+=(chromium)
+# The kernel driver's tests run emulated machines: QEMU, kernels with their headers, and what gives such a machine soft-RoCE.
+if [ "$architecture" = amd64 ]; then
+  test_packages+=(qemu-system-x86 busybox-static zstd sparse ibverbs-providers)
+  case "$distribution" in
+    ubuntu) test_packages+=(linux-image-virtual linux-headers-virtual linux-modules-extra-virtual) ;;
+    *) test_packages+=(linux-image-amd64 linux-headers-amd64 linux-headers-6.12-amd64) ;;
+  esac
+fi
+test_modules='mpi4py, numpy, pytest, scikit_build_core, mypy, plotly, rich'
+test_wheels=(mpi4py numpy pytest 'scikit-build-core>=0.10' 'mypy>=1.11' 'plotly>=6,<8' 'rich>=13' 'nvidia-nvml-dev==13.0.*')
+
+# What was installed may be what the last configure step did not find: scripts/build.sh then runs that step again.
+installed_something() { mkdir -p build && touch build/setup-installed; }
+
+# ---- Packages ----------------------------------------------------------------------------------------------------------
+installed() {
+  dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed' && return 0
+  # A tool that is on PATH from elsewhere (PyPI, a module system, another distribution) is as good as the package.
+  case "$1" in
+    g++ | cmake | pkg-config | python3 | clang-format | openssl | rpm) command -v "$1" >/dev/null ;;
+    ninja-build) command -v ninja >/dev/null ;;
+    python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
+    python3-dev) python3 -c 'import os, sysconfig, sys; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null ;;
+    *) return 1 ;;
+  esac
+}
+
+missing_of() {
+  local package
+  for package in "$@"; do installed "$package" || echo "$package"; done
+}
+
+mapfile -t needed < <(missing_of "${build_packages[@]}")
+extra=()
+if [ "$tests" = yes ]; then mapfile -t extra < <(missing_of "${test_packages[@]}"); fi
+wanted=("${needed[@]}" "${extra[@]}")
+command_for() { echo "apt-get update && apt-get install -y --no-install-recommends $*"; }
+
+if [ ${#wanted[@]} -gt 0 ]; then
+  if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+    echo "setup: missing packages: ${wanted[*]}" >&2
+    echo "setup: as root, run: $(command_for "${wanted[@]}")" >&2
+    if [ ${#needed[@]} -gt 0 ] || [ "${PEERLANE_ALLOW_SKIPS:-0}" != 1 ]; then
+      [ ${#needed[@]} -gt 0 ] || echo "setup: or run make test with PEERLANE_ALLOW_SKIPS=1: tests that miss a package are then skipped" >&2
+      exit 1
+    fi
+  else
+    echo "setup: installing ${#wanted[@]} packages and what they need: ${wanted[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    log=$(mktemp)
+    # A server that a package starts by itself (etcd) is not wanted: where no policy stands, ours keeps it from starting.
+    policy=/usr/sbin/policy-rc.d own_policy=no
+    if [ ! -e "$policy" ]; then
+      own_policy=yes
+      printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy"
+    fi
+    clean_up() {
+      rm -f "$log"
+      [ "$own_policy" = no ] || rm -f "$policy"
+    }
+    trap clean_up EXIT
+    # INITRD=No: the tests make their own initramfs, and making the usual ones takes minutes.
+    if ! { apt-get update -qq && INITRD=No apt-get install -y -qq --no-install-recommends "${wanted[@]}"; } >"$log" 2>&1; then
+      tail -n 20 "$log" >&2
+      echo "setup: apt-get failed; this is what was tried: $(command_for "${wanted[@]}")" >&2
+      exit 1
+    fi
+    clean_up
+    trap - EXIT
+    installed_something
+  fi
+fi
+
+# To compile the driver for arm64 as well: headers of another architecture, which are unpacked and not installed.
+if [ "$tests" = yes ] && [ "$architecture" = amd64 ] && [ "$distribution" = debian ] && [ ! -e build/arm64-headers/current ] &&
+  [ "$(id -u)" -eq 0 ]; then
+  echo "setup: fetching arm64 kernel headers into build/arm64-headers (for a test)"
+  test/kernel/arm64_headers.sh build/arm64-headers >/dev/null 2>&1 ||
+    echo "setup: arm64 kernel headers could not be fetched; the test that needs them is skipped"
+fi
+
+# ---- The CUDA compiler -------------------------------------------------------------------------------------------------
+# Of this machine, if there is one; cmake looks in the same places, in this order.
 find_nvcc() {
   local candidate
   for candidate in "${CMAKE_CUDA_COMPILER:-}" "${CUDACXX:-}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc \
@@ -19,121 +119,39 @@ find_nvcc() {
   done
   return 1
 }
-
 want_nvcc=no
-venv_package=()
-if [ "${PEERLANE_NO_NVCC:-0}" != 1 ] && [ ! -e .venv/nvcc-failed ] && ! find_nvcc >/dev/null; then
-  want_nvcc=yes
-  # Debian splits these modules off Python; a Python from elsewhere has them.
-  python3 -c 'import ensurepip, venv' 2>/dev/null || venv_package=(python3-venv)
-fi
+if [ "${PEERLANE_NO_NVCC:-0}" != 1 ] && [ ! -e .venv/nvcc-failed ] && ! find_nvcc >/dev/null; then want_nvcc=yes; fi
 
-installed() {
-  dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed' && return 0
-  # A tool that is on PATH from elsewhere (PyPI, a module system, another distribution) is as good as the package.
-  case "$1" in
-    g++ | cmake | pkg-config | python3) command -v "$1" >/dev/null ;;
-    ninja-build) command -v ninja >/dev/null ;;
-    *) return 1 ;;
-  esac
+# ---- PyPI --------------------------------------------------------------------------------------------------------------
+has_modules() { .venv/bin/python -c "import $1" 2>/dev/null; }
+make_venv() {
+  mkdir -p build
+  [ -x .venv/bin/python ] && return 0
+  # Half an environment would look like a whole one to the next run.
+  trap 'rm -rf .venv; exit 130' INT TERM
+  python3 -m venv .venv >build/setup-venv.log 2>&1 || { rm -rf .venv && return 1; }
+  trap - INT TERM
+}
+fetch() {  # LOG PACKAGE...
+  local log=$1
+  shift
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input "$@" >"$log" 2>&1
 }
 
-missing=()
-for package in "${required[@]}"; do
-  installed "$package" || missing+=("$package")
-done
-
-as_root=no
-[ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null && as_root=yes
-if [ "$as_root" = yes ]; then
-  wanted=("${missing[@]}" "${venv_package[@]}")
-else
-  wanted=("${missing[@]}")
-fi
-command_for() { echo "apt-get update && apt-get install -y --no-install-recommends $*"; }
-
-if [ ${#wanted[@]} -gt 0 ]; then
-  if [ "$as_root" = no ]; then
-    echo "setup: missing packages: ${missing[*]}" >&2
-    echo "setup: as root, run: $(command_for "${missing[@]}" "${venv_package[@]}")" >&2
+wheels=()
+has_modules "$build_modules" || wheels+=("${build_wheels[@]}")
+has_nvml_header() { compgen -G '.venv/lib/python3*/site-packages/nvidia/cu13/include/nvml.h' >/dev/null; }
+if [ "$tests" = yes ] && { ! has_modules "$test_modules" || ! has_nvml_header; }; then wheels+=("${test_wheels[@]}"); fi
+if [ ${#wheels[@]} -gt 0 ]; then
+  echo "setup: fetching ${wheels[*]} into .venv"
+  if ! make_venv || ! fetch build/setup-wheels.log "${wheels[@]}"; then
+    tail -n 5 build/setup-venv.log build/setup-wheels.log 2>/dev/null >&2 || true
+    echo "setup: Python packages could not be fetched from PyPI: is a registry reached (pip config, proxy)?" >&2
     exit 1
   fi
-  echo "setup: installing ${wanted[*]}"
-  export DEBIAN_FRONTEND=noninteractive
-  log=$(mktemp)
-  trap 'rm -f "$log"' EXIT
-  if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${wanted[@]}"; } >"$log" 2>&1; then
-    tail -n 20 "$log" >&2
-    echo "setup: apt-get failed; this is what was tried: $(command_for "${wanted[@]}")" >&2
-    exit 1
-  fi
+  installed_something
 fi
 
-# ---- What only some parts and tests need -------------------------------------------------------------------------------
-# In CI nothing is left out for want of a package; elsewhere those tests are skipped and say which package they miss, and
-# without UCX's headers the build leaves messages (src/link) out, without RocksDB and liburing the store, without MPI's headers
-# the shim and ranks that mpirun starts on several hosts, and says so.
-if [ "${CI:-}" = true ] && [ "$as_root" = yes ]; then
-  extra=()
-  python3 -c 'import ensurepip, venv' 2>/dev/null || extra+=(python3-venv)
-  for package in g++-aarch64-linux-gnu qemu-user clang-format libopenmpi-dev openmpi-bin libmpich-dev mpich libucx-dev \
-    libucx0 librocksdb-dev liburing-dev libasio-dev libssl-dev libibverbs-dev \
-    chromium fonts-dejavu-core python3-dev dpkg-dev lintian rpm rpmlint; do
-    installed "$package" || extra+=("$package")
-  done
-  if [ ${#extra[@]} -gt 0 ]; then
-    echo "setup: installing ${extra[*]} (for optional parts and tests)"
-    { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${extra[@]}"; } >/dev/null 2>&1 ||
-      echo "setup: could not be installed: ${extra[*]}; what needs them is left out"
-  fi
-  # For the kernel driver's tests in emulated machines (test/kernel): QEMU, and two kernels with their headers, by the names of
-  # Debian 12; and what gives such a machine soft-RoCE. INITRD=No: the tests make their own initramfs; making the usual ones takes minutes.
-  guests=()
-  for package in qemu-system-x86 busybox-static zstd linux-image-amd64 linux-headers-amd64 linux-headers-6.12-amd64 sparse \
-    iproute2 ibverbs-providers; do
-    installed "$package" || guests+=("$package")
-  done
-  if [ ${#guests[@]} -gt 0 ] && [ "$(dpkg --print-architecture)" = amd64 ]; then
-    echo "setup: installing ${guests[*]} (for tests of the kernel driver)"
-    { apt-get update -qq && INITRD=No apt-get install -y -qq --no-install-recommends "${guests[@]}"; } >/dev/null 2>&1 ||
-      echo "setup: could not be installed: ${guests[*]}; the tests that need them are skipped"
-  fi
-  # To compile the driver for arm64 as well: headers of another architecture, which are unpacked and not installed.
-  if [ "$(dpkg --print-architecture)" = amd64 ] && [ ! -e build/arm64-headers/current ]; then
-    echo "setup: fetching arm64 kernel headers into build/arm64-headers (for a test)"
-    test/kernel/arm64_headers.sh build/arm64-headers >/dev/null 2>&1 ||
-      echo "setup: arm64 kernel headers could not be fetched; the test that needs them is skipped"
-  fi
-  # For tests of clusters of stores, which start an etcd of their own: the package's service is not wanted.
-  if ! installed etcd-server; then
-    echo "setup: installing etcd-server (for tests of clusters of stores)"
-    if { apt-get update -qq && apt-get install -y -qq --no-install-recommends etcd-server iproute2; } >/dev/null 2>&1; then
-      systemctl disable --now etcd >/dev/null 2>&1 || true
-    else
-      echo "setup: etcd-server could not be installed; the tests that need it are skipped"
-    fi
-  fi
-  # into_venv MODULES WORDS REGRET PACKAGE...: from PyPI into .venv, unless these modules are there.
-  into_venv() {
-    local modules=$1 words=$2 regret=$3
-    shift 3
-    if .venv/bin/python -c "import $modules" 2>/dev/null; then return 0; fi
-    echo "setup: installing $words"
-    { python3 -m venv .venv && .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input "$@"; } >/dev/null 2>&1 ||
-      echo "setup: $regret"
-  }
-  into_venv mpi4py 'mpi4py into .venv (for tests)' 'mpi4py could not be installed; the test that needs it is skipped' mpi4py
-  # What the Python package is built and tested with; without, the build leaves it out and says so.
-  into_venv 'nanobind, numpy, pytest, scikit_build_core, mypy' \
-    'nanobind, numpy, pytest, scikit-build-core and mypy into .venv (for the Python package)' \
-    'they could not be installed; the Python package and its test are left out' \
-    'nanobind>=2.2' numpy pytest 'scikit-build-core>=0.10' 'mypy>=1.11'
-  # What the report's page, `peerlane top` and the documentation are made with: their tests are skipped without. Small, and no network later.
-  into_venv 'plotly, rich' 'plotly and rich into .venv (for the report, the terminal view and the documentation)' \
-    'plotly and rich could not be installed; the tests that need them are skipped' 'plotly>=6,<8' 'rich>=13'
-fi
-
-# ---- CUDA compiler ---------------------------------------------------------------------------------------------------
 [ "$want_nvcc" = yes ] || exit 0
 # Kernels compiled by 13.0 run on every driver of the 580 series and later. Its parts name each other without a version,
 # so all of them are pinned.
@@ -143,22 +161,14 @@ give_up() {  # not fatal: everything but GPU kernels works without the compiler
   mkdir -p .venv
   echo "$1" >.venv/nvcc-failed
   echo "setup: no CUDA compiler: $1"
-  echo "setup: going on without; the build says which features are off. To try again: rm -r .venv"
+  echo "setup: going on without; the build says which features are off. To try again: rm .venv/nvcc-failed"
   exit 0
 }
 
-if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
-  echo "setup: no CUDA compiler: installing one needs python3-venv. As root, run: $(command_for python3-venv)"
-  echo "setup: going on without; the build says which features are off"
-  exit 0
-fi
 echo "setup: no nvcc found: fetching the CUDA 13.0 compiler into .venv (some 280 MB on disk; PEERLANE_NO_NVCC=1 skips this)"
-mkdir -p build
-# Half an environment would look like a whole one to the next run.
-[ -e .venv ] || trap 'rm -rf .venv; exit 130' INT TERM
-python3 -m venv .venv >build/setup-nvcc.log 2>&1 || give_up "python3 -m venv failed (build/setup-nvcc.log)"
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input "${cuda_packages[@]}" \
-  >>build/setup-nvcc.log 2>&1 || give_up "pip install failed: $(grep -m1 ERROR build/setup-nvcc.log || echo see build/setup-nvcc.log)"
+make_venv || give_up "python3 -m venv failed (build/setup-venv.log)"
+fetch build/setup-nvcc.log "${cuda_packages[@]}" ||
+  give_up "pip install failed: $(grep -m1 ERROR build/setup-nvcc.log || echo see build/setup-nvcc.log)"
 nvcc=$(find_nvcc) || give_up "the packages hold no nvcc where it is expected"
 
 # The wheels are laid out as lib/, the compiler's link step looks in lib64/ and for the unversioned name.
@@ -168,12 +178,11 @@ ln -sfn lib "$toolkit/lib64"
 
 # A compiler that starts is not yet one that works: make what the build will make.
 probe=$(mktemp -d)
+trap 'rm -rf "$probe"' EXIT
 printf 'extern "C" __global__ void probe(unsigned* word) { atomicAdd_system(word, 1u); }\n' >"$probe/probe.cu"
 if ! { "$nvcc" -cubin -arch=sm_90 -o "$probe/probe.cubin" "$probe/probe.cu" && "$nvcc" -ptx -arch=compute_80 -o "$probe/probe.ptx" "$probe/probe.cu"; } \
   >>build/setup-nvcc.log 2>&1; then
-  rm -rf "$probe"
   give_up "the installed nvcc cannot compile a kernel (build/setup-nvcc.log)"
 fi
-rm -rf "$probe"
-trap - INT TERM
+installed_something
 echo "setup: CUDA compiler ready ($("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p'))"

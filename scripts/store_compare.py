@@ -120,7 +120,7 @@ class Store:
         self.program, self.folder = program, folder
         self.server = subprocess.Popen(
             [program, "store", "serve", "--data", folder / "data", "--listen", "127.0.0.1:0", "--arena", "1G", "--chunk", "64M",
-             "--log-level", "error", *more], stdout=subprocess.PIPE, text=True)
+             "--log-level", "error", "--admins", f"uid:{os.geteuid()},tcp", *more], stdout=subprocess.PIPE, text=True)
         line = self.server.stdout.readline()
         if "TCP " not in line:
             raise RuntimeError("the store's server did not start")

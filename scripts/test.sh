@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds and runs every test: sanitizer builds first, the release build (which users run) last. All of them run even if
-# one fails; the last line counts all. Environment: TEST_PRESETS, JOBS, CTEST_ARGS (for example "-R Env").
+# scripts/test.sh [PRESET...]: builds these presets (release, which users run, if none is named) and runs every test of each. All of
+# them run even if one fails; the last line counts all. Environment: JOBS, CTEST_ARGS (for example "-R Env").
 set -euo pipefail
 cd "$(dirname "$0")/.."
 jobs=${JOBS:-$(nproc)}
-presets=${TEST_PRESETS:-asan tsan release}
+presets=("$@")
+[ $# -gt 0 ] || presets=(release)
 failed=0
 reports=()
 
@@ -27,13 +28,13 @@ prefix_for() {
 # What passed is counted, not listed: the log of a green run is short enough to be read.
 show() { grep -vE '^ +Start +[0-9]+: | +Passed +[0-9.]+ sec$' || true; }
 
-for preset in $presets; do
+for preset in "${presets[@]}"; do
   echo "== $preset"
   if ! prefix=$(prefix_for "$preset"); then
     echo "test: NOT RUN: $preset (ThreadSanitizer cannot place its memory on this kernel: lower vm.mmap_rnd_bits to 28)"
     continue
   fi
-  scripts/build.sh "$preset"
+  scripts/build.sh "$preset" --tests
   report=$PWD/build/$preset/junit.xml
   rm -f "$report"
   # A test that fails is run once more, with its first output kept: machines are shared and some tests wait for others. One that

@@ -93,16 +93,18 @@ void address_space::map(mapping entry) {
   mappings_[base] = std::move(entry);
 }
 
-bool address_space::unmap(device_ptr base, std::size_t bytes) {
+bool address_space::unmap(device_ptr base, std::size_t bytes, std::vector<device_ptr>* bases) {
   std::vector<mapping> dropped;  // destroyed after the lock: unmapping views is slow
   const std::lock_guard lock(mutex_);
-  const auto first = mappings_.find(base);
+  if (const auto before = mapping_at(base); before != mappings_.end() && before->first != base) return false;
+  const auto first = mappings_.lower_bound(base);
   auto last = first;
-  device_ptr at = base;
-  while (last != mappings_.end() && last->first == at && at < base + bytes) at += (last++)->second.bytes;
-  if (at != base + bytes) return false;
+  for (; last != mappings_.end() && last->first < base + bytes; ++last)
+    if (last->first + last->second.bytes > base + bytes) return false;
+  if (first == last && bases == nullptr) return false;
   for (auto entry = first; entry != last; ++entry) {
     if (entry->second.memory != nullptr) entry->second.memory->unbind(entry->first, entry->second.bytes);
+    if (bases != nullptr) bases->push_back(entry->first);
     dropped.push_back(std::move(entry->second));
   }
   mappings_.erase(first, last);

@@ -92,8 +92,9 @@ class address_space {
 
   // -- page tables
   void map(mapping entry);
-  // Removes the mappings that make up exactly [base, base + bytes); false (nothing changed) if they do not.
-  bool unmap(device_ptr base, std::size_t bytes);
+  // Removes the mappings in [base, base + bytes); false (nothing changed) if one of them lies only partly in it. `bases`
+  // gets where they began, and there need be none then.
+  bool unmap(device_ptr base, std::size_t bytes, std::vector<device_ptr>* bases = nullptr);
   bool is_mapped(device_ptr base, std::size_t bytes);  // any byte of it
   // The mappings that cover [base, base + bytes) without a hole, in order; empty otherwise.
   std::vector<mapping> mappings_over(device_ptr base, std::size_t bytes);

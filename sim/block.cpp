@@ -74,7 +74,9 @@ class block_runner {
   std::uint64_t cache_generation_ = 0;
 };
 
-thread_local block_runner t_runner;
+// The runner of the block that this thread runs. A plain pointer in static TLS: kernels come here at every access, and a
+// thread-local object with a constructor in a library that is opened at run time costs two calls each time.
+thread_local block_runner* t_runner [[gnu::tls_model("initial-exec")]] = nullptr;
 
 void block_runner::thread_main(void* runner) {
   auto& self = *static_cast<block_runner*>(runner);
@@ -200,7 +202,9 @@ bool block_runner::take_store(std::uint64_t address, const void* value, std::siz
 void block_runner::fence_system() { stores_->drain_of(author()); }
 
 const reach& block_runner::find(std::uint64_t address, std::size_t bytes, bool is_write) {
-  if (address % bytes != 0) fault(code::misaligned_address, address, "misaligned access");
+  // Accesses are powers of two, and a division by a variable would cost as much as all the rest here.
+  if ((address & (bytes - 1)) != 0) [[unlikely]]
+    fault(code::misaligned_address, address, "misaligned access");
   has_progress_ |= is_write;
   auto& space = address_space::instance();
   const std::uint64_t generation = space.generation();
@@ -260,21 +264,25 @@ void block_runner::pause(std::uint64_t ns) {
 
 const sim_abi::kernel_services* kernel_services_table() {
   static constexpr sim_abi::kernel_services kTable = {
-      [] { return t_runner.self(); },
-      [](std::uint64_t address, std::size_t bytes, bool is_write) { return t_runner.translate(address, bytes, is_write); },
-      [] { t_runner.synchronize(); },
-      [] { t_runner.yield(); },
-      [](std::uint64_t ns) { t_runner.pause(ns); },
-      [](std::uint64_t address, std::size_t bytes, void** out) { return t_runner.multicast(address, bytes, out); },
+      [] { return t_runner->self(); },
+      [](std::uint64_t address, std::size_t bytes, bool is_write) { return t_runner->translate(address, bytes, is_write); },
+      [] { t_runner->synchronize(); },
+      [] { t_runner->yield(); },
+      [](std::uint64_t ns) { t_runner->pause(ns); },
+      [](std::uint64_t address, std::size_t bytes, void** out) { return t_runner->multicast(address, bytes, out); },
       &g_store_delay_us,
       [](std::uint64_t address, const void* value, std::size_t bytes, bool is_release) {
-        return t_runner.take_store(address, value, bytes, is_release);
+        return t_runner->take_store(address, value, bytes, is_release);
       },
-      [] { t_runner.fence_system(); },
+      [] { t_runner->fence_system(); },
   };
   return &kTable;
 }
 
-void run_block(const launch_run& run, std::uint64_t index) { t_runner.run(run, index); }
+void run_block(const launch_run& run, std::uint64_t index) {
+  thread_local block_runner own;
+  t_runner = &own;
+  own.run(run, index);
+}
 
 }  // namespace pl::sim

@@ -162,6 +162,12 @@ entry enter_unsafe() {
   return e;
 }
 
+result_t enter_unsafe_anywhere() {
+  if (has_current_context()) return enter_unsafe().rc;
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  return refuse_unsafe();
+}
+
 namespace {
 
 bool capture_node(const stream_entry& s, int type, const stream::action& work, const std::shared_ptr<event>& external,

@@ -39,6 +39,8 @@ result_t refuse_while_capturing(context& ctx);
 // thread's and the captures' modes say. enter_unsafe() is enter() and this in one.
 result_t refuse_unsafe();
 entry enter_unsafe();
+// The same for calls whose argument says where they act: they need no current context, as frees.
+result_t enter_unsafe_anywhere();
 
 // In capture: adds a node and returns true with the outcome in `rc`. False: the stream is not in capture, do the work.
 bool capture_operation(const stream_entry& s, int type, const stream::action& work, result_t& rc);

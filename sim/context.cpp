@@ -11,6 +11,9 @@
 #include "settings.hpp"
 
 namespace pl::sim {
+
+PL_SIM_API cuDevicePrimaryCtxRetain(context_t* out, device_t ordinal);
+
 namespace {
 
 using context_table = handle_table<context, context_t, 1>;
@@ -63,6 +66,21 @@ void end_context(const context_ref& ended) {
 
 constexpr unsigned kKnownFlags = 0x7f;  // scheduling (0..7), map host, local memory resize, core dumps, sync memops
 
+// At most one way to wait.
+bool are_flags_valid(unsigned flags) {
+  const unsigned scheduling = flags & 7;
+  return (flags & ~kKnownFlags) == 0 && (scheduling & (scheduling - 1)) == 0;
+}
+
+// The device of a primary context's handle, also after the context's end; null for other handles.
+device* device_of_primary(context_t handle) {
+  auto& all = contexts();
+  const std::lock_guard lock(all.primary_mutex);
+  for (const auto& [ordinal, slot] : all.primaries)
+    if (handle != nullptr && slot.handle == handle) return find_device(ordinal);
+  return nullptr;
+}
+
 }  // namespace
 
 context_ref find_context(context_t handle) { return contexts().table.find(handle); }
@@ -84,11 +102,31 @@ result_t context::synchronize() {
   return fate->error.load();
 }
 
+namespace {
+
+std::atomic<bool> g_runtime_asked{false};
+
+// A program of the CUDA runtime counts on its first cuda* call to make the device's primary context current. That call fails
+// here, and what such a program does by the driver API should not fail with it.
+context_t make_primary_current() {
+  static const context_t primary = [] {
+    context_t retained = nullptr;  // for the life of the process
+    return cuDevicePrimaryCtxRetain(&retained, 0) == code::success ? retained : nullptr;
+  }();
+  if (primary != nullptr) t_stack.push_back(primary);
+  return primary;
+}
+
+}  // namespace
+
+void note_runtime() { g_runtime_asked = true; }
+
 entry enter(context_t handle) {
   entry e;
   e.rc = check_initialized();
   if (e.rc != code::success) return e;
   if (handle == nullptr) handle = current();
+  if (handle == nullptr && g_runtime_asked.load(std::memory_order_relaxed)) handle = make_primary_current();
   if (handle == nullptr) return e.rc = code::invalid_context, e;
   e.ctx = find_context(handle);
   e.rc = e.ctx == nullptr ? code::context_is_destroyed : e.ctx->fate->error.load();
@@ -96,6 +134,8 @@ entry enter(context_t handle) {
 }
 
 entry enter() { return enter(nullptr); }
+
+bool has_current_context() { return current() != nullptr; }
 
 stream_entry enter_stream(stream_t handle) {
   stream_entry s;
@@ -253,7 +293,7 @@ PL_SIM_API cuDevicePrimaryCtxReset_v2(device_t ordinal) {
 PL_SIM_API cuDevicePrimaryCtxSetFlags_v2(device_t ordinal, unsigned flags) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
   if (find_device(ordinal) == nullptr) return code::invalid_device;
-  if ((flags & ~kKnownFlags) != 0) return code::invalid_value;
+  if (!are_flags_valid(flags)) return code::invalid_value;
   auto& all = contexts();
   const std::lock_guard lock(all.primary_mutex);
   auto& slot = all.primaries[ordinal];
@@ -278,13 +318,17 @@ PL_SIM_API cuCtxCreate_v2(context_t* out, unsigned flags, device_t ordinal) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
   device* on = find_device(ordinal);
   if (on == nullptr) return code::invalid_device;
-  if (out == nullptr || (flags & ~kKnownFlags) != 0) return code::invalid_value;
+  if (out == nullptr || !are_flags_valid(flags)) return code::invalid_value;
   *out = make_context(*on, flags, false, nullptr)->handle;
   t_stack.push_back(*out);
   return code::success;
 }
 
-// v4's parameters ask for execution affinity and the like; only "nothing special" exists here.
+// v3's and v4's parameters ask for execution affinity and the like; only "nothing special" exists here.
+PL_SIM_API cuCtxCreate_v3(context_t* out, void* params, int count, unsigned flags, device_t ordinal) {
+  if (params != nullptr || count != 0) return code::not_supported;
+  return cuCtxCreate_v2(out, flags, ordinal);
+}
 PL_SIM_API cuCtxCreate_v4(context_t* out, void* params, unsigned flags, device_t ordinal) {
   if (params != nullptr) return code::not_supported;
   return cuCtxCreate_v2(out, flags, ordinal);
@@ -292,6 +336,7 @@ PL_SIM_API cuCtxCreate_v4(context_t* out, void* params, unsigned flags, device_t
 
 PL_SIM_API cuCtxDestroy_v2(context_t handle) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
+  if (handle == nullptr) return code::invalid_value;
   const auto found = find_context(handle);
   if (found == nullptr || found->is_primary) return code::invalid_context;
   const auto ended = contexts().table.remove(handle);
@@ -310,7 +355,9 @@ PL_SIM_API cuCtxGetCurrent(context_t* out) {
 
 PL_SIM_API cuCtxSetCurrent(context_t handle) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
-  if (handle != nullptr && find_context(handle) == nullptr) return code::invalid_context;
+  // A primary context that has ended can be made current; calls that use it then say that it is destroyed.
+  if (handle != nullptr && find_context(handle) == nullptr && device_of_primary(handle) == nullptr)
+    return code::invalid_context;
   if (!t_stack.empty()) t_stack.pop_back();
   if (handle != nullptr) t_stack.push_back(handle);
   return code::success;
@@ -319,7 +366,8 @@ PL_SIM_API cuCtxSetCurrent(context_t handle) {
 PL_SIM_API cuCtxPushCurrent_v2(context_t handle) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
   if (const auto rc = injected_failure("cuCtxPushCurrent_v2"); rc != code::success) return rc;
-  if (handle == nullptr || find_context(handle) == nullptr) return code::invalid_context;
+  if (handle == nullptr) return code::invalid_value;
+  if (find_context(handle) == nullptr) return code::invalid_context;
   t_stack.push_back(handle);
   return code::success;
 }
@@ -334,8 +382,10 @@ PL_SIM_API cuCtxPopCurrent_v2(context_t* out) {
 
 PL_SIM_API cuCtxGetDevice(device_t* out) {
   const auto e = enter();
-  if (e.ctx == nullptr) return e.rc;
+  const device* const ended = e.rc == code::context_is_destroyed ? device_of_primary(current()) : nullptr;
+  if (e.ctx == nullptr && ended == nullptr) return e.rc;
   if (out == nullptr) return code::invalid_value;
+  if (ended != nullptr) return *out = ended->ordinal, code::success;
   *out = e.ctx->on->ordinal;
   return code::success;
 }
@@ -359,7 +409,7 @@ PL_SIM_API cuCtxGetFlags(unsigned* flags) {
 PL_SIM_API cuCtxSetFlags(unsigned flags) {
   const auto e = enter();
   if (e.ctx == nullptr) return e.rc;
-  if ((flags & ~kKnownFlags) != 0) return code::invalid_value;
+  if (!are_flags_valid(flags)) return code::invalid_value;
   e.ctx->flags = flags;
   return code::success;
 }
@@ -398,15 +448,24 @@ PL_SIM_API cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 }
 
 namespace {
-constexpr int kLimits = 7;  // stack size, printf fifo, heap, sync depth, pending launches, L2 fetch, persisting L2
-constexpr std::size_t kDefaultLimits[kLimits] = {1024, 1 << 20, 8 << 20, 2, 2048, 64, 0};
+
+// Stack size, printf fifo, heap, device runtime's depth and launches, L2 fetch, persisting L2, shared memory, three of CIG.
+// What compute capability 9.0 does not have is unsupported.
+constexpr std::size_t kNoLimit = ~std::size_t{0};
+constexpr std::size_t kDefaultLimits[] = {1024, 1 << 20, 8 << 20, kNoLimit, 2048, 64, 0, kMaxSharedBytes, 0, kNoLimit};
+
+result_t check_limit(int limit) {
+  if (limit < 0 || limit >= static_cast<int>(std::size(kDefaultLimits))) return code::invalid_value;
+  return kDefaultLimits[limit] == kNoLimit ? code::unsupported_limit : code::success;
+}
+
 }  // namespace
 
 PL_SIM_API cuCtxGetLimit(std::size_t* value, int limit) {
   const auto e = enter();
   if (!e) return e.rc;
-  if (value == nullptr || limit < 0) return code::invalid_value;
-  if (limit >= kLimits) return code::not_supported;
+  if (value == nullptr) return code::invalid_value;
+  if (const auto rc = check_limit(limit); rc != code::success) return rc;
   const std::lock_guard lock(e.ctx->mutex);
   const auto set = e.ctx->limits.find(limit);
   *value = set != e.ctx->limits.end() ? set->second : kDefaultLimits[limit];
@@ -416,8 +475,7 @@ PL_SIM_API cuCtxGetLimit(std::size_t* value, int limit) {
 PL_SIM_API cuCtxSetLimit(int limit, std::size_t value) {
   const auto e = enter();
   if (!e) return e.rc;
-  if (limit < 0) return code::invalid_value;
-  if (limit >= kLimits) return code::not_supported;
+  if (const auto rc = check_limit(limit); rc != code::success) return rc;
   const std::lock_guard lock(e.ctx->mutex);
   e.ctx->limits[limit] = value;
   return code::success;
@@ -437,7 +495,8 @@ PL_SIM_API cuCtxEnablePeerAccess(context_t peer, unsigned flags) {
   const auto e = enter();
   if (!e) return e.rc;
   const auto other = find_context(peer);
-  if (other == nullptr || other->on == e.ctx->on) return code::invalid_context;
+  if (other == nullptr) return code::invalid_context;
+  if (other->on == e.ctx->on) return code::peer_access_unsupported;
   if (flags != 0) return code::invalid_value;
   const unsigned bit = 1u << other->on->ordinal;
   return (e.ctx->peers.fetch_or(bit) & bit) != 0 ? code::peer_access_already_enabled : code::success;

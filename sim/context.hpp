@@ -53,6 +53,10 @@ struct entry {
 entry enter();
 // The same for one handle (null: the current context): streams and events know their context.
 entry enter(context_t handle);
+// The CUDA runtime has asked for its private tables: threads without a current context get device 0's primary one.
+void note_runtime();
+// Whether this thread has a current context, be it a live one or not.
+bool has_current_context();
 
 using stream_table = handle_table<stream, stream_t, 2>;
 stream_table& streams();

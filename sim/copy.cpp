@@ -263,8 +263,31 @@ result_t set_2d(device_ptr dst, std::size_t pitch, std::uint32_t value, std::siz
   return run_synchronously(e.ctx, [to = std::move(to), value, element_bytes] { fill_bytes(to, value, element_bytes); });
 }
 
+result_t set_2d_async(device_ptr dst, std::size_t pitch, std::uint32_t value, std::size_t element_bytes, std::size_t width,
+                      std::size_t height, stream_t handle) {
+  const auto s = enter_stream(handle);
+  if (!s) return s.rc;
+  if (width == 0 || height == 0) return code::success;
+  std::vector<piece> to;
+  if (const auto rc = resolve_set_2d(dst, pitch, element_bytes, width, height, to); rc != code::success) return rc;
+  return enqueue(s, graph_node_type::memset,
+                 [to = std::move(to), value, element_bytes] { fill_bytes(to, value, element_bytes); });
+}
+
 }  // namespace
 
+PL_SIM_API cuMemsetD2D8Async(device_ptr dst, std::size_t pitch, unsigned char value, std::size_t width, std::size_t height,
+                             stream_t on) {
+  return set_2d_async(dst, pitch, value, 1, width, height, on);
+}
+PL_SIM_API cuMemsetD2D16Async(device_ptr dst, std::size_t pitch, unsigned short value, std::size_t width, std::size_t height,
+                              stream_t on) {
+  return set_2d_async(dst, pitch, value, 2, width, height, on);
+}
+PL_SIM_API cuMemsetD2D32Async(device_ptr dst, std::size_t pitch, unsigned value, std::size_t width, std::size_t height,
+                              stream_t on) {
+  return set_2d_async(dst, pitch, value, 4, width, height, on);
+}
 PL_SIM_API cuMemsetD8_v2(device_ptr dst, unsigned char value, std::size_t count) { return set(dst, value, 1, count); }
 PL_SIM_API cuMemsetD16_v2(device_ptr dst, unsigned short value, std::size_t count) { return set(dst, value, 2, count); }
 PL_SIM_API cuMemsetD32_v2(device_ptr dst, unsigned value, std::size_t count) { return set(dst, value, 4, count); }

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "env.hpp"
+#include "identity.hpp"
 #include "log.hpp"
 #include "settings.hpp"
 #include "store_buffer.hpp"
@@ -49,28 +50,12 @@ __attribute__((constructor)) void read_log_level() {
   set_log_level(static_cast<log_level>(env_read("PEERLANE_SIM_LOG").integer));
 }
 
-std::uint64_t mix(std::uint64_t x) {  // splitmix64's finaliser
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 uuid_t make_uuid(int physical) {
   uuid_t uuid{};
-  std::memcpy(uuid.bytes, "Peerlane", 8);
-  const std::uint64_t low = mix(static_cast<std::uint64_t>(physical) + 1);
-  std::memcpy(uuid.bytes + 8, &low, 8);
+  unsigned char bytes[16];
+  board_uuid(static_cast<std::size_t>(physical), bytes);
+  std::memcpy(uuid.bytes, bytes, sizeof bytes);
   return uuid;
-}
-
-std::string uuid_text(const uuid_t& uuid) {
-  std::string text = "GPU-";
-  for (int i = 0; i < 16; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += format("%02x", uuid.bytes[i]);
-  }
-  return text;
 }
 
 // CUDA_VISIBLE_DEVICES: ordinals or UUID prefixes; the list ends at the first entry that names nothing, as in CUDA.
@@ -89,7 +74,8 @@ std::vector<int> visible_boards(int boards) {
     int board = -1;
     if (entry.rfind("GPU-", 0) == 0) {
       for (int i = 0; i < boards; ++i)
-        if (uuid_text(make_uuid(i)).rfind(entry, 0) == 0) board = board < 0 ? i : boards;  // ambiguous: none
+        if (board_uuid_text(static_cast<std::size_t>(i)).rfind(entry, 0) == 0)
+          board = board < 0 ? i : boards;  // ambiguous: none
     } else if (const auto ordinal = parse_integer(entry)) {
       board = *ordinal >= 0 && *ordinal < boards ? static_cast<int>(*ordinal) : -1;
     }
@@ -109,7 +95,7 @@ void make_devices(process_state& s) {
     d.ordinal = static_cast<int>(i);
     d.physical = visible[i];
     d.uuid = make_uuid(d.physical);
-    d.pci_id = format("0000:fe:%02x.0", static_cast<unsigned>(d.physical));
+    d.pci_id = board_pci_id(static_cast<std::size_t>(d.physical));
     d.memory_bytes = memory_bytes / kGpuPageBytes * kGpuPageBytes;
   }
 }
@@ -193,6 +179,13 @@ void log_unsupported_once(const char* call, const char* why) {
     if (!s.logged.insert(call).second) return;
   }
   PL_LOG(error, "sim: %s %s", call, why);
+}
+
+// What this process has allocated of a board's memory; for the management library.
+PL_SIM_EXPORT unsigned long long peerlaneSimUsedBytes(unsigned board) {
+  for (const auto& d : devices())
+    if (d.physical == static_cast<int>(board)) return d.used_bytes.load();
+  return 0;
 }
 
 PL_SIM_EXPORT int peerlaneSimVersion() { return 1; }

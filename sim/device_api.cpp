@@ -7,6 +7,7 @@
 
 #include "context.hpp"
 #include "env.hpp"
+#include "identity.hpp"
 
 namespace pl::sim {
 namespace {
@@ -42,6 +43,13 @@ int attribute_value(const device& d, int attribute) {
     case 13:  // clock, kHz
     case 36:
       return 1'000'000;
+    case 51:  // pitch of textures: the one of their facts that programs round with
+      return 32;
+    case 79:  // L1 caches global and local memory
+    case 80:
+      return 1;
+    case 87:  // single to double precision
+      return 2;
     case 14:  // texture and surface alignment
     case 30:
       return 512;
@@ -76,7 +84,7 @@ int attribute_value(const device& d, int attribute) {
     case at::handle_type_fabric:
       return fabric_handles() != fabric_mode::off ? 1 : 0;
     case at::pci_bus_id:
-      return 0xfe;
+      return static_cast<int>(kBoardBus);
     case at::pci_device_id:
       return d.physical;
     case at::l2_cache_bytes:
@@ -97,12 +105,14 @@ int attribute_value(const device& d, int attribute) {
       return handle_type::none;
     case at::numa_id:
       return -1;
+    case at::dma_buf_mmap:
+      return 1;
     default:
       return 0;  // a feature that is not there
   }
 }
 
-constexpr int kLastAttribute = 147;
+constexpr int kLastAttribute = device_attribute::dma_buf_mmap;
 
 }  // namespace
 
@@ -137,7 +147,7 @@ PL_SIM_API cuDeviceGetName(char* name, int capacity, device_t ordinal) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
   if (name == nullptr || capacity <= 0) return code::invalid_value;
   if (find_device(ordinal) == nullptr) return code::invalid_device;
-  std::snprintf(name, static_cast<std::size_t>(capacity), "Peerlane Simulated GPU");
+  std::snprintf(name, static_cast<std::size_t>(capacity), "%s", kBoardName);
   return code::success;
 }
 
@@ -168,7 +178,7 @@ PL_SIM_API cuDeviceGetByPCIBusId(device_t* out, const char* text) {
     if (std::sscanf(text, "%x:%x.%x", &bus, &slot, &function) < 2) return code::invalid_value;
   }
   for (const auto& d : devices()) {
-    if (domain != 0 || bus != 0xfe || slot != static_cast<unsigned>(d.physical) || function != 0) continue;
+    if (domain != 0 || bus != kBoardBus || slot != static_cast<unsigned>(d.physical) || function != 0) continue;
     *out = d.ordinal;
     return code::success;
   }
@@ -213,7 +223,8 @@ PL_SIM_API cuDeviceCanAccessPeer(int* can, device_t ordinal, device_t peer) {
 PL_SIM_API cuDeviceGetP2PAttribute(int* value, int attribute, device_t from, device_t to) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
   if (find_device(from) == nullptr || find_device(to) == nullptr) return code::invalid_device;
-  if (value == nullptr || from == to || attribute < 1 || attribute > 4) return code::invalid_value;
+  if (from == to) return code::invalid_device;
+  if (value == nullptr || attribute < 1 || attribute > 4) return code::invalid_value;
   const int values[] = {0, 1, 1, 0};  // performance rank, access, native atomics, arrays
   *value = values[attribute - 1];
   return code::success;
@@ -228,6 +239,19 @@ PL_SIM_API cuFlushGPUDirectRDMAWrites(int target, int scope) {
   if (!is_known) return code::invalid_value;
   flush_network_writes(scope == flush_scope::owner ? e.ctx->on->ordinal : -1);
   return code::success;
+}
+
+// The CUDA runtime's private door into NVIDIA's driver: tables without a public description. Who asks is told plainly, since
+// every cuda* call of the program fails with this code from now on.
+PL_SIM_API cuGetExportTable(const void** table, const void*) {
+  log_unsupported_once(
+      "cuGetExportTable",
+      "is not part of the simulated GPU, which runs programs of the CUDA driver API (cu*). This program uses the "
+      "CUDA runtime (libcudart, cuda*), which needs private tables of NVIDIA's driver: its calls answer "
+      "cudaErrorNotSupported");
+  note_runtime();
+  if (table != nullptr) *table = nullptr;
+  return code::not_supported;
 }
 
 PL_SIM_API cuProfilerStart() { return enter().rc; }

@@ -41,12 +41,22 @@ PL_SIM_API cuEventCreate(event_t* out, unsigned flags) {
   const auto e = enter();
   if (!e) return e.rc;
   if (out == nullptr || (flags & ~kKnownFlags) != 0) return code::invalid_value;
-  if ((flags & event_flag::interprocess) != 0) return code::not_supported;
+  if ((flags & event_flag::interprocess) != 0) {
+    if ((flags & event_flag::disable_timing) == 0) return code::invalid_value;
+    log_unsupported_once("cuEventCreate with CU_EVENT_INTERPROCESS", "is not part of the simulated GPU");
+    return code::not_supported;
+  }
   auto made = std::make_shared<event>();
   made->owner = e.ctx->handle;
   made->flags = flags;
   *out = events().insert(std::move(made));
   return code::success;
+}
+
+// No event here is an interprocess one.
+PL_SIM_API cuIpcGetEventHandle(void*, event_t) {
+  const auto rc = check_initialized();
+  return rc != code::success ? rc : static_cast<result_t>(code::invalid_handle);
 }
 
 PL_SIM_API cuEventDestroy_v2(event_t handle) {

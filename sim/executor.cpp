@@ -14,8 +14,9 @@ struct executor {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::shared_ptr<launch_run>> queue;  // launches with blocks not yet started, in order of arrival
+  std::uint64_t pending_blocks = 0;               // of all these launches
   int threads = 0;
-  int idle = 0;
+  int idle = 0;  // waiting, or woken and not yet here
 };
 
 executor& executor_of(int ordinal) {
@@ -36,6 +37,7 @@ void work_loop(executor& self) {
     auto current = self.queue.front();
     const std::uint64_t blocks = current->work->block_count();
     const std::uint64_t index = current->next_block++;
+    --self.pending_blocks;
     if (current->next_block == blocks) self.queue.pop_front();
     lock.unlock();
     run_block(*current, index);
@@ -59,10 +61,14 @@ void execute_launch(const std::shared_ptr<const launch>& work) {
   {
     const std::lock_guard lock(on.mutex);
     on.queue.push_back(started);
-    std::uint64_t wanted = work->block_count();
-    for (int i = on.idle; wanted > static_cast<std::uint64_t>(i) && on.threads < kMultiprocessors; ++i, ++on.threads)
+    const std::uint64_t wanted = work->block_count();
+    // As many as there are blocks: each thread that wakes for nothing costs two switches on a machine with few CPUs.
+    for (int i = 0; i < on.idle && wanted > static_cast<std::uint64_t>(i); ++i) on.changed.notify_one();
+    // An idle thread may already have been promised to an earlier launch, whose kernel may wait for this one.
+    on.pending_blocks += wanted;
+    for (int i = on.idle; on.pending_blocks > static_cast<std::uint64_t>(i) && on.threads < kMultiprocessors;
+         ++i, ++on.threads)
       start_thread([&on] { work_loop(on); });
-    on.changed.notify_all();
   }
   std::unique_lock lock(started->mutex);
   started->changed.wait(lock, [&] { return started->finished_blocks == work->block_count(); });

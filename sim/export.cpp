@@ -76,6 +76,8 @@ result_t export_range(int* out, device_ptr base, std::size_t bytes, unsigned lon
     const auto host = space.find(base);
     return host != nullptr && host->kind == memory_kind::managed ? code::not_supported : code::invalid_value;
   }
+  // Memory of another process: its importer cannot export it, whatever its kind.
+  if (const auto known = space.find(base); known != nullptr && known->kind == memory_kind::ipc) return code::invalid_value;
   if (base % kPageBytes != 0 || bytes % kPageBytes != 0) return code::invalid_value;
   // Rounding to pages may leave the allocation but not its object; a range that touches no live allocation is stale.
   if (base + bytes < base || !space.overlaps(base, bytes)) return code::invalid_value;

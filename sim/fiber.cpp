@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -93,13 +94,18 @@ constexpr std::size_t kStackBytes = 256u << 10;  // instrumented frames are seve
 #else
 constexpr std::size_t kStackBytes = 64u << 10;
 #endif
+constexpr unsigned kColours = 16;
+constexpr std::size_t kColourBytes = 256;
+std::atomic<unsigned> g_next_colour{0};
 constexpr std::uint64_t kCanary = 0x50656572'6c616e65u;
 
-thread_local fiber* t_entering = nullptr;
+thread_local fiber* t_entering [[gnu::tls_model("initial-exec")]] = nullptr;
 
 }  // namespace
 
-fiber::fiber() {
+// Stacks begin at different places in their first page: at the same one, those of a block would all compete for the few
+// lines of one set of the cache.
+fiber::fiber() : colour_bytes_(g_next_colour.fetch_add(1, std::memory_order_relaxed) % kColours * kColourBytes) {
   void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (stack == MAP_FAILED) throw std::bad_alloc();
   stack_ = static_cast<std::byte*>(stack);
@@ -127,7 +133,7 @@ void fiber::start(function run, void* argument) {
   ASAN_UNPOISON_MEMORY_REGION(stack_, kStackBytes);  // frames abandoned by an earlier run leave their red zones
   asan_own_ = nullptr;
 #endif
-  auto** top = reinterpret_cast<void**>(stack_ + kStackBytes);
+  auto** top = reinterpret_cast<void**>(stack_ + kStackBytes - colour_bytes_);
 #if defined(__x86_64__)
   // Six saved registers, the "return" into enter(), and one slot that gives enter() the alignment of a called function.
   own_sp_ = top - 8;

@@ -32,6 +32,7 @@ class fiber {
  private:
   static void enter();
 
+  const std::size_t colour_bytes_;
   std::byte* stack_;
   void* own_sp_ = nullptr;
   void* scheduler_sp_ = nullptr;

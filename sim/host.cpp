@@ -50,7 +50,8 @@ void release_host_memory(const allocation& freed) {
 PL_SIM_API cuMemHostAlloc(void** out, std::size_t bytes, unsigned flags) {
   const auto e = enter_unsafe();
   if (!e) return e.rc;
-  if (out == nullptr || bytes == 0 || (flags & ~kHostAllocFlags) != 0) return code::invalid_value;
+  if (out == nullptr || (flags & ~kHostAllocFlags) != 0) return code::invalid_value;
+  if (bytes == 0) return *out = nullptr, code::success;
   return allocate_host(*e.ctx, bytes, memory_kind::host, flags, out);
 }
 
@@ -60,8 +61,8 @@ PL_SIM_API cuMemAllocHost_v2(void** out, std::size_t bytes) {
 }
 
 PL_SIM_API cuMemFreeHost(void* pointer) {
-  const auto e = enter_unsafe();
-  if (!e) return e.rc;
+  if (const auto rc = enter_unsafe_anywhere(); rc != code::success) return rc;
+  if (pointer == nullptr) return code::success;
   const auto found = address_space::instance().find_base(reinterpret_cast<device_ptr>(pointer));
   if (found == nullptr || found->kind != memory_kind::host) return code::invalid_value;
   if (const auto owner = find_context(found->context)) owner->synchronize();
@@ -101,10 +102,11 @@ PL_SIM_API cuMemHostRegister_v2(void* pointer, std::size_t bytes, unsigned flags
 }
 
 PL_SIM_API cuMemHostUnregister(void* pointer) {
-  const auto e = enter_unsafe();
-  if (!e) return e.rc;
-  const auto found = address_space::instance().find_base(reinterpret_cast<device_ptr>(pointer));
+  if (const auto rc = enter_unsafe_anywhere(); rc != code::success) return rc;
+  const auto found = find_host(pointer);
+  if (pointer == nullptr) return code::invalid_value;
   if (found == nullptr || found->kind != memory_kind::registered) return code::host_memory_not_registered;
+  if (found->base != reinterpret_cast<device_ptr>(pointer)) return code::invalid_value;  // amid a registered range
   if (const auto owner = find_context(found->context)) owner->synchronize();
   return release_allocation(found) ? code::success : code::host_memory_not_registered;
 }
@@ -124,8 +126,8 @@ PL_SIM_API cuMemHostGetFlags(unsigned* flags, void* host) {
   if (!e) return e.rc;
   if (flags == nullptr) return code::invalid_value;
   const auto found = find_host(host);
-  if (found == nullptr || found->kind != memory_kind::host) return code::invalid_value;
-  *flags = found->flags | host_alloc_flag::portable | host_alloc_flag::device_map;
+  if (found == nullptr || found->kind == memory_kind::managed) return code::invalid_value;
+  *flags = (found->flags & kHostAllocFlags) | host_alloc_flag::device_map;
   return code::success;
 }
 

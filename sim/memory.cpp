@@ -98,8 +98,7 @@ PL_SIM_API cuMemAllocPitch_v2(device_ptr* out, std::size_t* pitch, std::size_t w
 }
 
 PL_SIM_API cuMemFree_v2(device_ptr pointer) {
-  const auto e = enter_unsafe();
-  if (!e) return e.rc;
+  if (const auto rc = enter_unsafe_anywhere(); rc != code::success) return rc;
   if (pointer == 0) return code::success;
   const auto found = address_space::instance().find_base(pointer);
   if (found == nullptr || found->is_freeing) return code::invalid_value;

@@ -9,6 +9,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string_view>
 
 #include "address_space.hpp"
 #include "launch.hpp"
@@ -20,6 +23,7 @@ namespace pl::sim {
 
 struct kernel_function {
   context_t owner = nullptr;
+  module_t module = nullptr;
   std::string name;
   std::shared_ptr<module_image> image;
   const sim_abi::kernel_descriptor* kernel = nullptr;
@@ -99,8 +103,21 @@ bool is_host_image(const void* image) {
   return header.e_ident[EI_CLASS] == ELFCLASS64 && header.e_machine == kHostMachine && header.e_type == ET_DYN;
 }
 
+// Code for a GPU: a fatbin, a cubin (ELF for another machine) or PTX text.
+bool is_gpu_image(const void* image) {
+  constexpr std::uint32_t kFatbin = 0xba55ed50, kFatbinWrapper = 0x466243b1;
+  std::uint32_t magic = 0;
+  std::memcpy(&magic, image, sizeof magic);
+  if (magic == kFatbin || magic == kFatbinWrapper || std::memcmp(image, ELFMAG, SELFMAG) == 0) return true;
+  constexpr std::size_t kSearchedBytes = 64 << 10;
+  const auto* const first = static_cast<const char*>(image);
+  const std::string_view text(first, strnlen(first, kSearchedBytes));
+  return text.find(".version") != std::string_view::npos && text.find(".target") != std::string_view::npos;
+}
+
 result_t load_image(const void* image, std::shared_ptr<module_image>& out) {
   if (!is_host_image(image)) {
+    if (!is_gpu_image(image)) return code::invalid_image;
     PL_LOG(error,
            "sim: cuModuleLoadData: not a shared object for this CPU; the simulated GPU runs no GPU code: build kernels "
            "with pl_kernel_image()");
@@ -156,6 +173,23 @@ PL_SIM_API cuModuleLoadDataEx(module_t* out, const void* image, unsigned, int*, 
 }
 PL_SIM_API cuModuleLoadFatBinary(module_t* out, const void* image) { return cuModuleLoadData(out, image); }
 
+PL_SIM_API cuModuleLoad(module_t* out, const char* path) {
+  const auto e = enter();
+  if (!e) return e.rc;
+  if (out == nullptr || path == nullptr) return code::invalid_value;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return code::file_not_found;
+  std::string image((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  image.resize(std::max(image.size() + 1, sizeof(Elf64_Ehdr)));  // ends like a string; the header can be read
+  return cuModuleLoadData(out, image.data());
+}
+
+PL_SIM_API cuModuleGetLoadingMode(int* mode) {
+  constexpr int kEager = 1;
+  if (mode == nullptr) return code::invalid_value;
+  return *mode = kEager, code::success;
+}
+
 PL_SIM_API cuModuleUnload(module_t handle) {
   const auto e = enter();
   if (!e) return e.rc;
@@ -187,6 +221,7 @@ PL_SIM_API cuModuleGetFunction(function_t* out, module_t handle, const char* nam
     __atomic_store_n(kernel->services, kernel_services_table(), __ATOMIC_RELEASE);
   auto made = std::make_shared<kernel_function>();
   made->owner = found->owner;
+  made->module = handle;
   made->name = name;
   made->image = found->image;
   made->kernel = kernel;
@@ -263,6 +298,28 @@ PL_SIM_API cuFuncSetCacheConfig(function_t handle, int) {
   const auto e = enter();
   if (!e) return e.rc;
   return functions().find(handle) != nullptr ? code::success : code::invalid_handle;
+}
+
+PL_SIM_API cuFuncGetModule(module_t* out, function_t handle) {
+  const auto e = enter();
+  if (!e) return e.rc;
+  const auto found = functions().find(handle);
+  if (found == nullptr) return code::invalid_handle;
+  if (out == nullptr) return code::invalid_value;
+  return *out = found->module, code::success;
+}
+
+// Functions are loaded with their module.
+PL_SIM_API cuFuncLoad(function_t handle) {
+  const auto e = enter();
+  if (!e) return e.rc;
+  return functions().find(handle) != nullptr ? code::success : code::invalid_handle;
+}
+PL_SIM_API cuFuncIsLoaded(int* state, function_t handle) {
+  const auto rc = cuFuncLoad(handle);
+  if (rc != code::success) return rc;
+  if (state == nullptr) return code::invalid_value;
+  return *state = 1, code::success;
 }
 
 PL_SIM_API cuFuncGetName(const char** name, function_t handle) {
@@ -392,6 +449,22 @@ PL_SIM_API cuOccupancyMaxPotentialBlockSize(int* grid, int* block, function_t ha
   if (grid == nullptr || block == nullptr) return code::invalid_value;
   *grid = kMultiprocessors;
   *block = limit > 0 ? std::min(limit, kMaxThreadsPerBlock) : kMaxThreadsPerBlock;
+  return code::success;
+}
+
+PL_SIM_API cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid, int* block, function_t handle, std::size_t (*shared)(int),
+                                                     std::size_t shared_bytes, int limit, unsigned flags) {
+  constexpr unsigned kKeepsCachingOff = 1;
+  if (flags > kKeepsCachingOff) return code::invalid_value;
+  return cuOccupancyMaxPotentialBlockSize(grid, block, handle, shared, shared_bytes, limit);
+}
+
+PL_SIM_API cuOccupancyAvailableDynamicSMemPerBlock(std::size_t* bytes, function_t handle, int blocks, int threads) {
+  const auto e = enter();
+  if (!e) return e.rc;
+  if (functions().find(handle) == nullptr) return code::invalid_handle;
+  if (bytes == nullptr || blocks <= 0 || threads <= 0 || threads > kMaxThreadsPerBlock) return code::invalid_value;
+  *bytes = blocks == 1 ? kMaxSharedBytes : 0;
   return code::success;
 }
 

@@ -1,34 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 // The management library of the simulated machine: what PEERLANE_SIM_LINKS says about each board, in NVML's calls.
-//
-// The environment is read again whenever a device is looked up, so that a test can let a counter rise between two looks.
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
 
-#include "nvml_abi.hpp"
-#include "settings.hpp"
-
-#define PL_NVML_API extern "C" __attribute__((visibility("default"))) int
+#include "identity.hpp"
+#include "nvml_machine.hpp"
 
 namespace pl::sim {
 namespace {
 
-using namespace nvml;  // NOLINT: this file speaks NVML's types
-
 constexpr std::size_t kMostBoards = 16;
-
-struct board {
-  std::size_t number = 0;
-  link_settings links;
-};
 
 struct machine {
   std::mutex mutex;
   std::array<board, kMostBoards> boards;
   std::size_t count = 0;
+  unsigned users = 0;  // nvmlInit without nvmlShutdown
+
+  void read_locked() {
+    count = read_board_count();
+    const auto settings = read_link_settings(count);
+    for (std::size_t i = 0; i < count; ++i) boards[i] = {i, settings[i]};
+  }
 };
 
 machine& the_machine() {
@@ -36,19 +32,33 @@ machine& the_machine() {
   return *instance;
 }
 
-// A copy, since another thread may look the device up anew.
-struct looked_up {
-  int rc = code::invalid_argument;
-  board found;
-  std::size_t boards = 0;
-};
+}  // namespace
+
 looked_up look_up(device_t handle) {
   machine& m = the_machine();
   const std::lock_guard lock(m.mutex);
+  if (m.users == 0) return {code::uninitialized, {}, 0};
   for (const auto& one : m.boards)
     if (handle == &one && one.number < m.count) return {code::success, one, m.count};
   return {};
 }
+
+int check_nvml() {
+  machine& m = the_machine();
+  const std::lock_guard lock(m.mutex);
+  return m.users != 0 ? code::success : code::uninitialized;
+}
+
+device_t open_board(std::size_t number) {
+  machine& m = the_machine();
+  const std::lock_guard lock(m.mutex);
+  m.read_locked();
+  return number < m.count ? &m.boards[number] : nullptr;
+}
+
+std::size_t count_boards() { return read_board_count(); }
+
+namespace {
 
 template <class Value, class Read>
 int answer(device_t handle, Value* out, const Read& read) {
@@ -87,36 +97,52 @@ int read_field(const looked_up& on, field_value& field) {
 
 }  // namespace
 
-PL_NVML_API nvmlInit_v2() { return code::success; }
-PL_NVML_API nvmlShutdown() { return code::success; }
-
-extern "C" __attribute__((visibility("default"))) const char* nvmlErrorString(int rc) {
-  switch (rc) {
-    case code::success:
-      return "Success";
-    case code::invalid_argument:
-      return "Invalid Argument";
-    case code::not_supported:
-      return "Not Supported";
-    case code::not_found:
-      return "Not Found";
-    default:
-      return "Unknown Error";
-  }
-}
-
-PL_NVML_API nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, device_t* out) {
-  if (bus_id == nullptr || out == nullptr) return code::invalid_argument;
-  unsigned domain = 0, bus = 0, slot = 0, function = 0;
-  if (std::sscanf(bus_id, "%x:%x:%x.%x", &domain, &bus, &slot, &function) != 4) return code::invalid_argument;
+PL_NVML_API nvmlInit_v2() {
   machine& m = the_machine();
   const std::lock_guard lock(m.mutex);
-  m.count = read_board_count();
-  const auto settings = read_link_settings(m.count);
-  for (std::size_t i = 0; i < m.count; ++i) m.boards[i] = {i, settings[i]};
-  if (domain != 0 || bus != 0xfe || slot >= m.count || function != 0) return code::not_found;
-  *out = &m.boards[slot];
+  ++m.users;
   return code::success;
+}
+PL_NVML_API nvmlInit() { return nvmlInit_v2(); }
+PL_NVML_API nvmlInitWithFlags(unsigned) { return nvmlInit_v2(); }
+
+PL_NVML_API nvmlShutdown() {
+  machine& m = the_machine();
+  const std::lock_guard lock(m.mutex);
+  if (m.users == 0) return code::uninitialized;
+  --m.users;
+  return code::success;
+}
+
+extern "C" __attribute__((visibility("default"))) const char* nvmlErrorString(int rc) {
+  // In the order of their numbers, from 0 (driver 580.159).
+  static constexpr const char* kTexts[] = {"Success",
+                                           "Uninitialized",
+                                           "Invalid Argument",
+                                           "Not Supported",
+                                           "Insufficient Permissions",
+                                           "Already Initialized",
+                                           "Not Found",
+                                           "Insufficient Size",
+                                           "Insufficient External Power",
+                                           "Driver Not Loaded",
+                                           "Timeout",
+                                           "Interrupt Request Issue",
+                                           "NVML Shared Library Not Found",
+                                           "Function Not Found",
+                                           "Corrupted infoROM",
+                                           "GPU is lost",
+                                           "GPU requires reset",
+                                           "GPU access blocked by the operating system",
+                                           "Driver/library version mismatch",
+                                           "In use by another client",
+                                           "Insufficient Memory",
+                                           "No data",
+                                           "vGPU ECC not supported",
+                                           "Insufficient Resources",
+                                           "Invalid Frequency",
+                                           "Argument version mismatch"};
+  return rc >= 0 && static_cast<std::size_t>(rc) < std::size(kTexts) ? kTexts[rc] : "Unknown Error";
 }
 
 PL_NVML_API nvmlDeviceGetBAR1MemoryInfo(device_t handle, bar1_memory* out) {
@@ -210,7 +236,7 @@ PL_NVML_API nvmlDeviceGetNvLinkRemotePciInfo_v2(device_t handle, unsigned link, 
   if (on.rc != code::success) return on.rc;
   if (out == nullptr || !is_active(on, link)) return code::invalid_argument;
   *out = {};
-  out->bus = on.found.links.has_switch ? 0xfd : 0xfe;
+  out->bus = on.found.links.has_switch ? 0xfd : kBoardBus;
   out->device = on.found.links.has_switch ? link % 4 : static_cast<unsigned>(peer_of(on, link));
   std::snprintf(out->bus_id, sizeof out->bus_id, "%08x:%02x:%02x.0", out->domain, out->bus, out->device);
   return code::success;

@@ -157,8 +157,7 @@ PL_SIM_API cuPointerGetAttributes(unsigned count, int* attributes, void** data, 
 }
 
 PL_SIM_API cuPointerSetAttribute(const void* value, int attribute, device_ptr pointer) {
-  const auto e = enter();
-  if (!e) return e.rc;
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
   if (value == nullptr || attribute != pointer_attribute::sync_memops) return code::invalid_value;
   const auto a = address_space::instance().find(pointer);
   if (a == nullptr || a->is_host_address()) return code::invalid_value;

@@ -214,11 +214,20 @@ PL_SIM_API cuMemPoolSetAccess(pool_t handle, const access_desc*, std::size_t) {
   return pools().table.find(handle) != nullptr ? code::success : code::invalid_value;
 }
 
+PL_SIM_API cuMemPoolGetAccess(int* flags, pool_t handle, location* where) {
+  if (const auto rc = check_initialized(); rc != code::success) return rc;
+  if (flags == nullptr || where == nullptr || pools().table.find(handle) == nullptr) return code::invalid_value;
+  if (where->type != location_type::device) return code::invalid_value;
+  if (find_device(where->id) == nullptr) return code::invalid_device;
+  return *flags = access_flags::read_write, code::success;
+}
+
 PL_SIM_API cuMemAllocAsync(device_ptr* out, std::size_t bytes, stream_t handle) {
   const auto s = enter_stream(handle);
   if (!s) return s.rc;
-  if (out == nullptr || bytes == 0) return code::invalid_value;
+  if (out == nullptr) return code::invalid_value;
   if (const auto rc = refuse_while_capturing(s); rc != code::success) return rc;  // no such nodes here
+  if (bytes == 0) return *out = 0, code::success;
   const auto pool = pools().table.find(current_pool(s.ctx->on->ordinal));
   return pool == nullptr ? static_cast<result_t>(code::invalid_value) : allocate_from(pool, bytes, s.ctx->handle, out);
 }
@@ -227,8 +236,9 @@ PL_SIM_API cuMemAllocFromPoolAsync(device_ptr* out, std::size_t bytes, pool_t ha
   const auto s = enter_stream(on);
   if (!s) return s.rc;
   const auto pool = pools().table.find(handle);
-  if (out == nullptr || bytes == 0 || pool == nullptr) return code::invalid_value;
+  if (out == nullptr || pool == nullptr) return code::invalid_value;
   if (const auto rc = refuse_while_capturing(s); rc != code::success) return rc;
+  if (bytes == 0) return *out = 0, code::success;
   return allocate_from(pool, bytes, s.ctx->handle, out);
 }
 

@@ -2,44 +2,35 @@
 // cuGetProcAddress: base names ("cuMemAlloc") to the symbol that a program built for a CUDA version means by them.
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cstring>
+#include <optional>
+#include <string_view>
 
 #include "device.hpp"
 #include "text.hpp"
 
 namespace pl::sim {
+
+PL_SIM_API cuDriverGetVersion(int* version);
+
 namespace {
 
-// Names whose newest symbol is not simply NAME_v2 where that exists. First fitting line wins.
-struct version_rule {
-  const char* name;
-  int since;  // CUDA version as in cuDriverGetVersion
-  const char* symbol;
+// What each name has meant since which version: "2000 3020_v2" is NAME since 2.0 and NAME_v2 since 3.2.
+struct entry_point {
+  std::string_view name;
+  std::string_view forms;
 };
-constexpr version_rule kRules[] = {
-    {"cuCtxCreate", 13000, "cuCtxCreate_v4"},
-    {"cuMemAdvise", 13000, "cuMemAdvise_v2"},
-    {"cuMemAdvise", 0, "cuMemAdvise"},
-    {"cuMemPrefetchAsync", 13000, "cuMemPrefetchAsync_v2"},
-    {"cuMemPrefetchAsync", 0, "cuMemPrefetchAsync"},
-    {"cuGraphInstantiate", 12000, "cuGraphInstantiateWithFlags"},
-    {"cuStreamBeginCapture", 10010, "cuStreamBeginCapture_v2"},
-    {"cuStreamBeginCapture", 0, "cuStreamBeginCapture"},
-    {"cuStreamGetCaptureInfo", 12030, "cuStreamGetCaptureInfo_v3"},
-    {"cuStreamGetCaptureInfo", 11030, "cuStreamGetCaptureInfo_v2"},
-    {"cuStreamGetCaptureInfo", 0, "cuStreamGetCaptureInfo"},
-    {"cuStreamUpdateCaptureDependencies", 12030, "cuStreamUpdateCaptureDependencies_v2"},
-    {"cuStreamUpdateCaptureDependencies", 0, "cuStreamUpdateCaptureDependencies"},
-    {"cuGetProcAddress", 12000, "cuGetProcAddress_v2"},
-    {"cuGetProcAddress", 0, "cuGetProcAddress"},
-    // these _v2 symbols take other parameters and are reached by their full names only
-    {"cuCtxGetDevice", 0, "cuCtxGetDevice"},
-    {"cuCtxSynchronize", 0, "cuCtxSynchronize"},
-    {"cuStreamGetCtx", 0, "cuStreamGetCtx"},
+constexpr entry_point kEntryPoints[] = {
+#define PL_ENTRY_POINT(name, forms) {#name, forms},
+#include "entry_points.def"
+#undef PL_ENTRY_POINT
 };
 
 constexpr std::uint64_t kPerThreadStream = 2;
-enum query_result : int { found = 0, not_found = 1 };
+constexpr int kPerThreadSince = 7000;
+enum query_result : int { found = 0, not_found = 1, version_not_sufficient = 2 };
 
 void* own_symbol(const std::string& name) {
   static void* const self = [] {
@@ -50,27 +41,57 @@ void* own_symbol(const std::string& name) {
   return self != nullptr ? dlsym(self, name.c_str()) : nullptr;
 }
 
-void* resolve(const char* name, int version, std::uint64_t flags) {
-  std::string symbol;
-  for (const auto& rule : kRules)
-    if (symbol.empty() && std::strcmp(rule.name, name) == 0 && version >= rule.since) symbol = rule.symbol;
-  if (symbol.empty()) {
-    symbol = format("%s_v2", name);
-    if (own_symbol(symbol) == nullptr) symbol = name;
+// The suffix that a version means, or nothing where the version is older than the name.
+std::optional<std::string_view> find_form(std::string_view forms, int version) {
+  std::optional<std::string_view> meant;
+  while (!forms.empty()) {
+    const auto end = std::min(forms.find(' '), forms.size());
+    const std::string_view form = forms.substr(0, end);
+    forms.remove_prefix(std::min(end + 1, forms.size()));
+    int since = 0;
+    const auto number = std::from_chars(form.data(), form.data() + form.size(), since);
+    constexpr int kOldest = 2000;  // programs that say less mean it
+    if (version >= since || since == kOldest) meant = form.substr(static_cast<std::size_t>(number.ptr - form.data()));
+  }
+  return meant;
+}
+
+struct resolved {
+  void* symbol = nullptr;
+  query_result why = not_found;
+};
+
+resolved resolve(const std::string& name, int version, std::uint64_t flags) {
+  const auto* known = std::find_if(std::begin(kEntryPoints), std::end(kEntryPoints),
+                                   [&](const entry_point& one) { return one.name == name; });
+  std::string symbol = name;
+  if (known != std::end(kEntryPoints)) {
+    const auto form = find_form(known->forms, version);
+    if (!form) return {nullptr, version_not_sufficient};
+    symbol += *form;
+  } else if (own_symbol(name + "_v2") != nullptr) {
+    symbol = name + "_v2";  // newer than the table
   }
   if ((flags & kPerThreadStream) != 0)
     for (const char* suffix : {"_ptsz", "_ptds"})
-      if (void* const special = own_symbol(symbol + suffix)) return special;
-  return own_symbol(symbol);
+      if (void* const special = own_symbol(symbol + suffix)) {
+        if (version < kPerThreadSince) return {nullptr, version_not_sufficient};
+        return {special, found};
+      }
+  void* const symbol_found = own_symbol(symbol);
+  return {symbol_found, symbol_found != nullptr ? found : not_found};
 }
 
 }  // namespace
 
 PL_SIM_API cuGetProcAddress_v2(const char* name, void** out, int version, std::uint64_t flags, int* status) {
-  if (name == nullptr || out == nullptr) return code::invalid_value;
-  *out = std::strncmp(name, "cu", 2) == 0 ? resolve(name, version, flags) : nullptr;
-  if (status != nullptr) *status = *out != nullptr ? found : not_found;
-  return *out != nullptr || status != nullptr ? code::success : code::not_found;
+  int own_version = 0;
+  cuDriverGetVersion(&own_version);
+  if (name == nullptr || out == nullptr || version > own_version) return code::invalid_value;
+  const auto got = std::strncmp(name, "cu", 2) == 0 ? resolve(name, version, flags) : resolved{};
+  *out = got.symbol;
+  if (status != nullptr) *status = got.why;
+  return got.symbol != nullptr || status != nullptr ? code::success : code::not_found;
 }
 
 PL_SIM_API cuGetProcAddress(const char* name, void** out, int version, std::uint64_t flags) {

@@ -181,13 +181,14 @@ PL_SIM_API cuMemMap(device_ptr base, std::size_t bytes, std::size_t offset, phys
   auto& space = address_space::instance();
   const std::lock_guard lock(vmm().mutex);
   const auto memory = vmm().table.find(handle);
-  // Real drivers, too, demand offset 0 for now.
-  if (memory == nullptr || flags != 0 || offset != 0) return code::invalid_value;
+  if (memory == nullptr || flags != 0) return code::invalid_value;
   if (memory->team != nullptr && !memory->team->is_complete()) return code::illegal_state;
   const std::size_t most = memory->team != nullptr ? memory->team->bytes() : memory->memory->bytes();
-  if (base % kGpuPageBytes != 0 || bytes == 0 || bytes % kGpuPageBytes != 0 || bytes > most) return code::invalid_value;
   reservation range;
-  if (!space.find_reservation(base, range) || range.bytes - (base - range.base) < bytes) return code::invalid_value;
+  if (base % kGpuPageBytes != 0 || bytes == 0 || !space.find_reservation(base, range)) return code::invalid_value;
+  // Real drivers, too, map from the memory's beginning only (measured on 580.159).
+  if (offset != 0 || bytes % kGpuPageBytes != 0 || bytes > most) return code::not_supported;
+  if (range.bytes - (base - range.base) < bytes) return code::invalid_value;
   if (space.is_mapped(base, bytes)) return code::invalid_value;
   space.map(map_whole(base, bytes, *memory));
   auto made = std::make_shared<allocation>();
@@ -209,12 +210,11 @@ PL_SIM_API cuMemUnmap(device_ptr base, std::size_t bytes) {
   const std::lock_guard lock(vmm().mutex);
   reservation range;
   if (bytes == 0 || !space.find_reservation(base, range)) return code::invalid_value;
-  if (!space.unmap(base, bytes)) return code::invalid_value;
-  for (device_ptr at = base; at < base + bytes;) {
-    auto part = space.remove(at);
-    at += part->bytes;
-    ended.push_back(std::move(part));
-  }
+  if (base % kGpuPageBytes != 0 || range.bytes - (base - range.base) < bytes) return code::invalid_value;
+  // What of the range is mapped ends; nothing of it need be (measured on 580.159).
+  std::vector<device_ptr> bases;
+  if (!space.unmap(base, bytes, &bases)) return code::invalid_value;
+  for (const device_ptr at : bases) ended.push_back(space.remove(at));
   return code::success;
 }
 

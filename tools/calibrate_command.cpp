@@ -30,6 +30,9 @@ std::optional<int> parse(const invocation& call, calibrate_options& options) {
   parser.flag("--print", options.print, "Print the calibration file's text");
   parser.common(options.common);
   if (const auto code = parser.parse()) return code;
+  smaller_run smaller(parser);
+  smaller.number("--budget-ms", options.budget_ms, 1000);
+  smaller.size("--max", options.most_bytes, 8u << 20);
   if (options.most_bytes < 4096 || options.most_bytes > (1ull << 30)) throw tool_failure("--max must be from 4K to 1G");
   return std::nullopt;
 }
@@ -93,7 +96,7 @@ int run_calibrate(const invocation& call) {
   file.set_parameter("machine_key", key);
   file.set_parameter("path", options.dry_run ? "" : path);
   file.set_parameter("seconds", taken_s);
-  std::printf("machine: %s\nmeasured %zu curves in %.1f s\n", key.c_str(), costs.curves().size(), taken_s);
+  std::printf("machine: %s\nmeasured %s in %.1f s\n", key.c_str(), plural(costs.curves().size(), "curve").c_str(), taken_s);
   if (options.budget_ms < kMostSeconds * 1000 && taken_s > kMostSeconds)
     std::printf("note: more than %d s: the least number of repetitions takes longer than the budget here\n", kMostSeconds);
   if (options.print) std::printf("\n%s", costs.text().c_str());

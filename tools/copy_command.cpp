@@ -35,6 +35,10 @@ std::optional<int> parse(const invocation& call, copy_options& options) {
   parser.flag("--async", options.async, "Lists of small copies and asynchronous copies, instead of the sweep");
   parser.common(options.common);
   if (const auto code = parser.parse()) return code;
+  smaller_run smaller(parser);
+  smaller.number("--time", options.time_ms, 10);
+  smaller.number("--samples", options.samples, 100);
+  smaller.size("--max", options.max_bytes, 1u << 20);
   options.cases = must(parse_cases(directions, memories));
   if (options.min_bytes == 0 || options.min_bytes > options.max_bytes) throw tool_failure("--min must be from 1 to --max");
   if (options.max_bytes > (1ull << 30)) throw tool_failure("--max may be at most 1G");

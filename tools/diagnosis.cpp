@@ -141,4 +141,14 @@ bool is_ready(const std::vector<finding>& all) {
   return std::none_of(all.begin(), all.end(), [](const finding& one) { return one.level == severity::blocker; });
 }
 
+std::string verdict(const doctor_facts& facts, const std::vector<finding>& all) {
+  if (!is_ready(all)) return "not ready: deal with the BLOCKER lines in their order";
+  if (!facts.simulated) return "ready: GPU memory can be mapped on this machine";
+  return format(
+      "this is the simulated GPU: programs run on it, and it says nothing about this machine's hardware\n"
+      "a real GPU needs NVIDIA's driver (%d or newer), its libcuda.so.1, and /dev/nvidia* nodes that this user may open; "
+      "PEERLANE_GPU=real peerlane doctor checks them",
+      kOldestDriverMajor);
+}
+
 }  // namespace pl::tools

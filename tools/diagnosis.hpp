@@ -57,6 +57,9 @@ struct finding {
 std::vector<finding> diagnose(const doctor_facts& facts);
 bool is_ready(const std::vector<finding>& findings);
 
+// The last line: what the findings mean. Only a real GPU is ever called ready.
+std::string verdict(const doctor_facts& facts, const std::vector<finding>& findings);
+
 // Parts of diagnose, in diagnosis_gdrdrv.cpp: the kernel module's state and what to do about it; what each backend gives and
 // lacks, from the one in use on, and what those before it would have given.
 void look_at_gdrdrv(const doctor_facts& facts, std::vector<finding>& out);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// doctor: gathers the facts of this machine for diagnosis.cpp and prints its findings. Exit code 0: ready, 1: not.
+// doctor: gathers the facts of this machine for diagnosis.cpp and prints its findings. Exit code 0: no blocker, 1: there is
+// one.
 #include <dlfcn.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,6 +19,8 @@
 #include "pci_facts.hpp"
 #include "report.hpp"
 #include "rm_client.hpp"
+#include "terminal.hpp"
+#include "text.hpp"
 
 namespace pl::tools {
 namespace {
@@ -118,13 +121,17 @@ const char* word(severity level) {
   return "";
 }
 
+colour shade(severity level) {
+  return level == severity::ok ? colour::good : level == severity::note ? colour::warning : colour::bad;
+}
+
 }  // namespace
 
 int run_doctor(const invocation& call) {
   common_options options;
   command_parser parser(call,
                         "What stands between this machine and the fast path, each finding with the fix. "
-                        "Exit code 0: ready, 1: not");
+                        "Exit code 0: the GPU that PEERLANE_GPU chose can be used, 1: not");
   parser.common(options, false);
   if (const auto code = parser.parse()) return *code;
   report out(call, options, "doctor");
@@ -132,13 +139,14 @@ int run_doctor(const invocation& call) {
   print_header_if_simulated();
   const auto findings = diagnose(facts);
   for (const auto& one : findings) {
-    std::printf("%-8s %-14s %s\n", word(one.level), one.subject.c_str(), one.what.c_str());
+    std::printf("%s %-14s %s\n", paint(shade(one.level), format("%-8s", word(one.level))).c_str(), one.subject.c_str(),
+                one.what.c_str());
     if (!one.fix.empty()) std::printf("%-8s %-14s -> %s\n", "", "", one.fix.c_str());
     out.file().add_row({{"level", word(one.level)}, {"subject", one.subject}, {"what", one.what}, {"fix", one.fix}});
   }
   const bool ready = is_ready(findings);
-  std::printf("\n%s\n", ready ? "ready: GPU memory can be mapped on this machine"
-                              : "not ready: deal with the BLOCKER lines in their order");
+  const auto shade = !ready ? colour::bad : facts.simulated ? colour::warning : colour::good;
+  std::printf("\n%s\n", paint(shade, verdict(facts, findings)).c_str());
   out.file().set_pass(ready);
   machine_facts machine = describe_host();
   machine.simulated = facts.simulated;

@@ -33,7 +33,7 @@ gpu_session::gpu_session(int ordinal, bool announce) : ordinal_(ordinal) {
   print_header_if_simulated();
   cuda_ = must(cu::driver());
   if (auto ready = cu::initialize(*cuda_); !ready)
-    throw tool_failure(format("no GPU answers: %s. %s", ready.error().message.c_str(), kNoRealGpuAdvice));
+    throw tool_failure(format("no GPU answers: %s", ready.error().message.c_str()));
   if (announce) print_gpu_lines(*cuda_);
   int count = 0;
   check(cuda_->cuDeviceGetCount(&count), "cuDeviceGetCount");

@@ -7,30 +7,23 @@
 
 #include <string>
 
+#include "gpu_probe.hpp"
+#include "simulated_gpu.hpp"
 #include "status.hpp"
 
 namespace pl::tools {
 
 enum class gpu_kind { real, simulated };
 
-// What to do when PEERLANE_GPU=real and none answers.
-inline constexpr const char* kNoRealGpuAdvice =
-    "`peerlane doctor` looks for the cause; PEERLANE_GPU=sim runs on the simulated GPU instead";
+using cu::kNoRealGpuAdvice;
+using cu::probe_real_gpu;
+using cu::real_gpu_probe;
 
 // Decides by PEERLANE_GPU and loads the library. Calls cuInit in a short-lived child only, so that the caller may still
 // fork (CUDA does not survive fork) and so that a driver library without a device never enters this process, where its
 // SONAME would block the simulated one. Sets PEERLANE_GPU for children to what was chosen. Idempotent.
 // ENODEV with the way out: PEERLANE_GPU=real but no GPU answers, or no simulated GPU beside the program.
 result<gpu_kind> choose_gpu();
-
-// The probe alone: is there a real GPU? Runs in a child, as said above.
-struct real_gpu_probe {
-  bool library_opens = false;
-  bool usable = false;
-  bool is_simulated = false;  // the library is the simulated GPU, found through LD_LIBRARY_PATH; not usable then
-  std::string reason;         // why not; empty if usable
-};
-real_gpu_probe probe_real_gpu();
 
 // Why auto did not take a real GPU; empty if it did or was not asked.
 const std::string& why_not_real();

@@ -5,11 +5,15 @@
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string_view>
 
+#include "command_facts.hpp"
 #include "command_line.hpp"
+#include "env.hpp"
 #include "machine.hpp"
+#include "subcommand.hpp"
 #include "tool.hpp"
 
 namespace pl::tools {
@@ -48,14 +52,68 @@ constexpr std::array kCommands = {
             "what running processes do, live: mappings, copies by way, messages, channels (needs python3)"},
 #ifdef PL_HAS_STORE
     command{"store", nullptr, run_store, "a persistent store of values for host and GPU memory: server, client, benchmark"},
+    command{"soak", nullptr, run_soak,
+            "store, messages and mappings under random kills, floods and full disks, against an oracle"},
 #endif
     command{"env", nullptr, run_env, "environment variables: meaning, value, problems"},
 };
 
+constexpr const char* kHelp = "measures and explains CPU access to GPU memory";
+
 void print_usage(FILE* out) {
   std::fputs("usage: peerlane COMMAND [options]\n\ncommands:\n", out);
   for (const auto& one : kCommands) std::fprintf(out, "  %-12s  %s\n", one.name, one.help);
-  std::fputs("\npeerlane COMMAND -h lists its options. PEERLANE_GPU=auto|real|sim chooses the GPU.\n", out);
+  std::fputs(
+      "\npeerlane COMMAND -h lists its options, man peerlane all of them. PEERLANE_GPU=auto|real|sim chooses the GPU.\n",
+      out);
+  std::fputs("\nexit status:\n", out);
+  for (const auto& one : exit_statuses()) std::fprintf(out, "  %s  %s\n", one.code, one.meaning);
+}
+
+void print_version() {
+  const auto host = describe_host();
+  std::printf("peerlane %s (%s)\n", host.peerlane_version.c_str(), host.git_revision.c_str());
+}
+
+command_facts facts_of_program() {
+  command_facts out{
+      "peerlane",
+      kHelp,
+      "",
+      "Without a command it lists its commands; peerlane COMMAND -h lists the options of one. Good "
+      "first commands: peerlane doctor (what stands between this machine and the fast path), peerlane demo, peerlane "
+      "sanity.\nUnder another name it is that tool, with the options and the text of its namesake: gdrcopy_sanity, "
+      "gdrcopy_copybw, gdrcopy_copylat, gdrcopy_apiperf, gdrcopy_pplat (and the same without gdrcopy_), nvbandwidth, "
+      "osu_latency, osu_bw, osu_bibw, osu_mbw_mr and osu_multi_lat.",
+      {},
+      {}};
+  for (const auto& one : kCommands) {
+    command_facts& facts = out.commands.emplace_back();
+    facts.name = one.name;
+    facts.help = one.help;
+    facts.drop_in = one.drop_in_name != nullptr ? one.drop_in_name : "";
+    invocation asked;
+    asked.program = std::string("peerlane ") + one.name;
+    asked.facts = &facts;
+    one.run(asked);
+  }
+  command_facts help{"help", "the commands, or the options of one", "", "", {}, {}};
+  for (const auto& one : out.commands) help.commands.push_back({one.name, one.help, "", "", {}, {}});
+  out.commands.push_back(std::move(help));
+  out.options = {{{"-h", "--help"}, "", "Print this help and exit", {}},
+                 {{"--version"}, "", "Print the version and exit", {}}};
+  return out;
+}
+
+// For the shells' completions (packaging/completions) and the build, which writes the manual. No commands for people.
+int run_hidden(std::string_view word, const std::vector<std::string>& arguments) {
+  const auto facts = facts_of_program();
+  if (word == "__manual") {
+    std::fputs(manual_page(facts, describe_host().peerlane_version).c_str(), stdout);
+    return kExitOk;
+  }
+  for (const auto& line : complete(facts, arguments)) std::printf("%s\n", line.c_str());
+  return kExitOk;
 }
 
 std::string_view base_name(const char* path) {
@@ -76,7 +134,15 @@ const command* by_program_name(std::string_view name) {
   return p2p::benchmark_of_program(std::string(name)) ? by_subcommand("p2p") : nullptr;
 }
 
+bool asks_for_version(const invocation& call) {
+  for (const auto& one : call.arguments)
+    if (one == "--version") return true;
+  return false;
+}
+
 int run(const command& chosen, const invocation& call) {
+  // OSU's programs have a --version of their own.
+  if (asks_for_version(call) && !(call.drop_in && p2p::benchmark_of_program(call.program))) return print_version(), kExitOk;
   try {
     return chosen.run(call);
   } catch (const tool_failure& failure) {
@@ -84,6 +150,30 @@ int run(const command& chosen, const invocation& call) {
     std::fprintf(stderr, "%s: %s\n", call.program.c_str(), failure.what());
     return failure.exit_code;
   }
+}
+
+// Programs that this one starts do not say it again, nor do the libraries that it links.
+void check_variables() {
+  if (env_read("PEERLANE_NAMES_CHECKED").integer == 0)
+    for (const auto& one : env_unknown_names())
+      if (!one.nearest.empty()) std::fprintf(stderr, "peerlane: %s\n", env_unknown_text(one).c_str());
+  setenv("PEERLANE_NAMES_CHECKED", "1", 1);
+}
+
+int refuse_command(const std::string& word) {
+  std::vector<std::string> names = {"help"};
+  for (const auto& one : kCommands) names.emplace_back(one.name);
+  std::fprintf(stderr, "peerlane: there is no command \"%s\"%s\n\n", word.c_str(), did_you_mean(word, names).c_str());
+  print_usage(stderr);
+  return kExitFailed;
+}
+
+int run_named(invocation call, std::vector<std::string> words) {
+  const command* chosen = by_subcommand(words[0]);
+  if (chosen == nullptr) return refuse_command(words[0]);
+  call.program = std::string("peerlane ") + chosen->name;
+  call.arguments.assign(words.begin() + 1, words.end());
+  return run(*chosen, call);
 }
 
 int dispatch(int argc, char** argv) {
@@ -100,25 +190,17 @@ int dispatch(int argc, char** argv) {
     print_usage(stderr);
     return kExitFailed;
   }
-  const std::string_view word = argv[1];
-  if (word == "-h" || word == "--help" || word == "help") {
-    print_usage(stdout);
-    return kExitOk;
+  std::vector<std::string> words(call.command_line.begin() + 1, call.command_line.end());
+  const std::string word = words[0];
+  if (word == "__complete" || word == "__manual") return run_hidden(word, {words.begin() + 1, words.end()});
+  if (word == "help" && words.size() > 1) {  // peerlane help COMMAND [SUBCOMMAND]
+    words.erase(words.begin());
+    words.emplace_back("-h");
+    return run_named(call, words);
   }
-  if (word == "--version") {
-    const auto host = describe_host();
-    std::printf("peerlane %s (%s)\n", host.peerlane_version.c_str(), host.git_revision.c_str());
-    return kExitOk;
-  }
-  const command* chosen = by_subcommand(word);
-  if (chosen == nullptr) {
-    std::fprintf(stderr, "peerlane: there is no command \"%s\"\n\n", argv[1]);
-    print_usage(stderr);
-    return kExitFailed;
-  }
-  call.program = std::string("peerlane ") + chosen->name;
-  call.arguments.assign(call.command_line.begin() + 2, call.command_line.end());
-  return run(*chosen, call);
+  if (word == "-h" || word == "--help" || word == "help") return print_usage(stdout), kExitOk;
+  if (word == "--version") return print_version(), kExitOk;
+  return run_named(call, words);
 }
 
 }  // namespace
@@ -127,6 +209,7 @@ int dispatch(int argc, char** argv) {
 int main(int argc, char** argv) {
   // Benchmarks print for minutes: a reader of a pipe wants each line when it is known.
   std::setvbuf(stdout, nullptr, _IOLBF, 1 << 16);
+  pl::tools::check_variables();
   const int code = pl::tools::dispatch(argc, argv);
   if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
     std::fputs("peerlane: standard output cannot be written\n", stderr);

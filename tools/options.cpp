@@ -7,15 +7,46 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "gpu_choice.hpp"
+#include "spelling.hpp"
 #include "text.hpp"
 
 namespace pl::tools {
+namespace {
+
+std::vector<std::string> names_of(const CLI::Option& one) {
+  std::vector<std::string> out;
+  for (const auto& name : one.get_snames()) out.push_back("-" + name);
+  for (const auto& name : one.get_lnames()) out.push_back("--" + name);
+  return out;
+}
+
+option_facts facts_of(const CLI::Option& one) {
+  option_facts out{names_of(one), one.get_items_expected_max() == 0 ? "" : one.get_type_name(), one.get_description(), {}};
+  if (out.names.empty()) {
+    out.names = {one.get_name(true)};
+    out.is_positional = true;
+  }
+  // A set of words is told as "NAME:{a,b,c}".
+  if (const auto brace = out.value.find('{'); brace != std::string::npos) {
+    out.value = out.value.substr(brace + 1, out.value.find('}') - brace - 1);
+    std::replace(out.value.begin(), out.value.end(), ',', '|');
+  }
+  out.words = literal_words(out.value);
+  return out;
+}
+
+}  // namespace
 
 const char* to_string(alloc_kind kind) { return kind == alloc_kind::cu_mem_alloc ? "cuMemAlloc" : "cuMemCreate"; }
 
 command_parser::command_parser(const invocation& call, const std::string& description)
     : call_(call), app_(std::make_unique<CLI::App>(description, call.program)) {
   app_->set_help_flag("-h,--help", "Print this help and exit");
+  // main() prints it, for every command. The original's beginnings of names (--ver) stay what they are.
+  if (!call.drop_in)
+    app_->add_flag_callback(
+        "--version", [] {}, "Print the version and exit");
   app_->get_formatter()->column_width(34);
 }
 
@@ -100,7 +131,34 @@ void command_parser::mapping(common_options& options) {
       ->type_name("default|wc|cache|device");
 }
 
+bool command_parser::tell_facts() {
+  if (call_.facts == nullptr) return false;
+  call_.facts->description = app_->get_description();
+  for (const CLI::Option* one : static_cast<const CLI::App&>(*app_).get_options())
+    if (!one->get_group().empty()) call_.facts->options.push_back(facts_of(*one));
+  return true;
+}
+
+bool command_parser::is_given(const std::string& name) const { return app_->count(name) > 0; }
+
+std::string command_parser::complaint(const std::string& what) const {
+  std::vector<std::string> known, bare;
+  for (const CLI::Option* one : static_cast<const CLI::App&>(*app_).get_options())
+    for (const auto& name : names_of(*one)) known.push_back(name);
+  for (const auto& name : known)
+    if (name.starts_with("--")) bare.push_back(name.substr(2));
+  for (const auto& argument : call_.arguments) {
+    const std::string name = argument.substr(0, argument.find('='));
+    if (name == "--") break;
+    if (!name.starts_with("--") || std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const std::string nearest = nearest_word(name.substr(2), bare);
+    return "there is no option " + name + (nearest.empty() ? "" : "; did you mean --" + nearest + "?");
+  }
+  return what;
+}
+
 std::optional<int> command_parser::parse() {
+  if (tell_facts()) return kExitOk;
   try {
     std::vector<std::string> reversed(call_.arguments.rbegin(), call_.arguments.rend());  // CLI11 takes them from the end
     app_->parse(reversed);
@@ -109,9 +167,42 @@ std::optional<int> command_parser::parse() {
     std::fputs(app_->help().c_str(), stdout);
     return kExitOk;
   } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "%s: %s; %s -h lists the options\n", call_.program.c_str(), error.what(), call_.program.c_str());
+    // A word that is missing may have been taken for the value of an option that does not exist.
+    const bool is_about_words = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError) ||
+                                error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError);
+    const std::string what = is_about_words ? complaint(error.what()) : error.what();
+    std::fprintf(stderr, "%s: %s; %s -h lists the options\n", call_.program.c_str(), what.c_str(), call_.program.c_str());
     return kExitFailed;
   }
+}
+
+smaller_run::smaller_run(const command_parser& parser) : parser_(parser) {
+  const auto chosen = choose_gpu();  // no GPU at all: the command says so better than this
+  is_simulated_ = chosen && *chosen == gpu_kind::simulated;
+}
+
+smaller_run::~smaller_run() {
+  if (!told_.empty())
+    std::fprintf(stderr, "note: smaller than by default, as the GPU is simulated: %s; options given are kept\n",
+                 told_.c_str());
+}
+
+bool smaller_run::applies_to(const char* option, const std::string& shown) {
+  if (!is_simulated_ || parser_.is_given(option)) return false;
+  told_ += (told_.empty() ? "" : ", ") + std::string(option) + " " + shown;
+  return true;
+}
+
+void smaller_run::number(const char* option, std::int64_t& value, std::int64_t smaller) {
+  if (smaller < value && applies_to(option, std::to_string(smaller))) value = smaller;
+}
+
+void smaller_run::size(const char* option, std::uint64_t& value, std::uint64_t smaller) {
+  if (smaller < value && applies_to(option, format_size(smaller))) value = smaller;
+}
+
+void smaller_run::text(const char* option, std::string& value, const std::string& smaller) {
+  if (smaller != value && applies_to(option, smaller)) value = smaller;
 }
 
 }  // namespace pl::tools

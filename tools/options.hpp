@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "command_facts.hpp"
 #include "tool.hpp"
 
 namespace CLI {
@@ -45,9 +46,39 @@ class command_parser {
   // Nothing: go on. Otherwise the tool ends with this exit code (help was asked for, or an error was printed).
   std::optional<int> parse();
 
+  // After parse(): whether the user gave this option.
+  bool is_given(const std::string& name) const;
+
+  // For those that parse in their own way. True if the caller wants nothing but the facts, which then stand there.
+  bool tell_facts();
+  // "there is no option --sise; did you mean --size?" for the first of the arguments that looks like an option and is none;
+  // for other faults of the command line `what`.
+  std::string complaint(const std::string& what) const;
+
  private:
   const invocation& call_;
   std::unique_ptr<CLI::App> app_;
+};
+
+// Smaller defaults where the GPU is simulated: a kernel's threads take turns on the CPU there, and the full run would take
+// minutes for numbers that mean nothing. What the user gave stays.
+class smaller_run {
+ public:
+  // May choose the GPU (gpu_choice.hpp). Does nothing on a real one.
+  explicit smaller_run(const command_parser& parser);
+  ~smaller_run();  // says on stderr what is smaller
+  smaller_run(const smaller_run&) = delete;
+  smaller_run& operator=(const smaller_run&) = delete;
+
+  void number(const char* option, std::int64_t& value, std::int64_t smaller);
+  void size(const char* option, std::uint64_t& value, std::uint64_t smaller);
+  void text(const char* option, std::string& value, const std::string& smaller);
+
+ private:
+  bool applies_to(const char* option, const std::string& shown);
+  const command_parser& parser_;
+  bool is_simulated_;
+  std::string told_;
 };
 
 }  // namespace pl::tools

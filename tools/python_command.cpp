@@ -9,16 +9,51 @@
 #include <string>
 #include <vector>
 
+#include "command_facts.hpp"
 #include "text.hpp"
 #include "tool.hpp"
 
 namespace pl::tools {
 namespace {
 
-// Not by PYTHONPATH, which programs that Python starts would inherit.
+// Not by PYTHONPATH, which programs that Python starts would inherit. argparse ends with 2 for a wrong command line; every
+// command of ours with 1.
 constexpr const char* kStart =
-    "import runpy, sys; folder = sys.argv.pop(1); sys.path[:0] = [folder] if folder else []; "
-    "module = sys.argv.pop(1); runpy.run_module(module, run_name='__main__', alter_sys=True)";
+    "import runpy, sys\n"
+    "folder = sys.argv.pop(1)\n"
+    "sys.path[:0] = [folder] if folder else []\n"
+    "module = sys.argv.pop(1)\n"
+    "try:\n"
+    "    runpy.run_module(module, run_name='__main__', alter_sys=True)\n"
+    "except SystemExit as end:\n"
+    "    sys.exit(1 if end.code == 2 else end.code)\n";
+
+// What their parsers take, as `peerlane report -h` prints it; a test compares.
+const option_facts kReportOptions[] = {
+    {{"-h", "--help"}, "", "Print this help and exit", {}},
+    {{"--version"}, "", "Print the version and exit", {}},
+    {{"-o", "--output"},
+     "FILE",
+     "where to write; - is standard output (default: report.html; Markdown: standard output)",
+     {}},
+    {{"--markdown"}, "", "a summary in Markdown instead of the page", {}},
+    {{"--title"}, "TITLE", "heading of the page", {}},
+    {{"--setup"}, "", "fetch plotly.js from PyPI into a private environment, once", {}},
+};
+const option_facts kTopOptions[] = {
+    {{"-h", "--help"}, "", "Print this help and exit", {}},
+    {{"--version"}, "", "Print the version and exit", {}},
+    {{"--interval"}, "SECONDS", "between two looks (default 1)", {}},
+    {{"--once"}, "", "two looks, one interval apart, as plain text", {}},
+    {{"--json"}, "[FILE]", "the same as JSON; without FILE, or for -, to standard output", {}},
+    {{"--looks"}, "N", "end the live view after so many pictures", {}},
+    {{"--folder"}, "FOLDER", "where the numbers lie (default /dev/shm)", {}},
+};
+
+int tell_facts(const invocation& call, std::span<const option_facts> options) {
+  call.facts->options.assign(options.begin(), options.end());
+  return kExitOk;
+}
 
 std::string folder_of_modules(const char* module) {
   std::error_code ignored;
@@ -44,7 +79,14 @@ std::string folder_of_modules(const char* module) {
 
 }  // namespace
 
-int run_report(const invocation& call) { become_python("peerlane.report", call); }
-int run_top(const invocation& call) { become_python("peerlane.top", call); }
+int run_report(const invocation& call) {
+  if (call.facts != nullptr) return tell_facts(call, kReportOptions);
+  become_python("peerlane.report", call);
+}
+
+int run_top(const invocation& call) {
+  if (call.facts != nullptr) return tell_facts(call, kTopOptions);
+  become_python("peerlane.top", call);
+}
 
 }  // namespace pl::tools

@@ -23,6 +23,7 @@
 #include "log.hpp"
 #include "progress.hpp"
 #include "report.hpp"
+#include "terminal.hpp"
 
 namespace pl::tools {
 namespace {
@@ -249,8 +250,13 @@ int run_sanity(const invocation& call) {
     return std::count_if(reports.begin(), reports.end(), [which](const auto& one) { return one.outcome == which; });
   };
   if (!options.no_summary) {
-    std::printf("Total: %zu, Passed: %td, Failed: %td, Waived: %td\n", reports.size(), count(case_outcome::passed),
-                count(case_outcome::failed), count(case_outcome::waived));
+    const auto failed = count(case_outcome::failed);
+    const auto part = [&](const char* name, std::ptrdiff_t n, colour shade) {
+      return paint(n == 0 || call.drop_in ? colour::none : shade, format("%s: %td", name, n));
+    };
+    std::printf(
+        "Total: %zu, %s, %s, %s\n", reports.size(), part("Passed", count(case_outcome::passed), colour::good).c_str(),
+        part("Failed", failed, colour::bad).c_str(), part("Waived", count(case_outcome::waived), colour::warning).c_str());
     print_names("\nList of failed tests:", reports, case_outcome::failed, !call.drop_in);
     print_names("\nList of waived tests:", reports, case_outcome::waived, !call.drop_in);
   }

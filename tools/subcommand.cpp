@@ -6,9 +6,36 @@
 #include <cstdio>
 #include <cstring>
 
+#include "command_facts.hpp"
+#include "spelling.hpp"
+
 namespace pl::tools {
 
+namespace {
+
+int tell_facts(const invocation& call, std::span<const subcommand> all) {
+  for (const auto& one : all) {
+    command_facts& inner = call.facts->commands.emplace_back();
+    inner.name = one.name;
+    inner.help = one.help;
+    invocation asked = call;
+    asked.program += std::string(" ") + one.name;
+    asked.arguments.clear();
+    asked.facts = &inner;
+    one.run(asked);
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+std::string did_you_mean(const std::string& word, std::span<const std::string> known) {
+  const std::string nearest = nearest_word(word, known);
+  return nearest.empty() ? "" : "; did you mean \"" + nearest + "\"?";
+}
+
 int run_subcommand(const invocation& call, const char* noun, std::span<const subcommand> all) {
+  if (call.facts != nullptr) return tell_facts(call, all);
   const std::string word = call.arguments.empty() ? "-h" : call.arguments[0];
   std::size_t widest = 0;
   for (const auto& one : all) {
@@ -21,7 +48,11 @@ int run_subcommand(const invocation& call, const char* noun, std::span<const sub
   }
   const bool is_help = word == "-h" || word == "--help";
   std::FILE* to = is_help ? stdout : stderr;
-  if (!is_help) std::fprintf(to, "%s: there is no %s \"%s\"\n", call.program.c_str(), noun, word.c_str());
+  std::vector<std::string> names;
+  for (const auto& one : all) names.emplace_back(one.name);
+  if (!is_help)
+    std::fprintf(to, "%s: there is no %s \"%s\"%s\n\n", call.program.c_str(), noun, word.c_str(),
+                 did_you_mean(word, names).c_str());
   std::string capitals = noun;
   for (char& letter : capitals) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
   std::fprintf(to, "usage: %s %s [options]\n\n%ss:\n", call.program.c_str(), capitals.c_str(), noun);

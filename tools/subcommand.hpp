@@ -18,4 +18,7 @@ struct subcommand {
 // ("benchmark").
 int run_subcommand(const invocation& call, const char* noun, std::span<const subcommand> all);
 
+// "; did you mean "bandwidth"?" if one of them is near, else nothing.
+std::string did_you_mean(const std::string& word, std::span<const std::string> known);
+
 }  // namespace pl::tools

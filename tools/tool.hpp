@@ -12,7 +12,10 @@
 namespace pl::tools {
 
 constexpr int kExitOk = 0;
-constexpr int kExitFailed = 1;  // bad options, missing pieces, mismatches: as the stock tools
+constexpr int kExitFailed =
+    1;  // bad options, missing pieces, mismatches: as the stock tools; command_facts.cpp has them all
+
+struct command_facts;
 
 // How the program was started.
 struct invocation {
@@ -20,6 +23,7 @@ struct invocation {
   bool drop_in = false;                   // started under a name of GDRCopy's tools: stock output shape only
   std::vector<std::string> arguments;     // after the program or subcommand name
   std::vector<std::string> command_line;  // everything, for result files
+  command_facts* facts = nullptr;         // not null: nothing is to run, the command only says here what it takes
 };
 
 // Ends a tool with one line on stderr. Thrown by the helpers, caught in main: the tools are programs, so an exception is
@@ -59,5 +63,6 @@ int run_async(const invocation& call);
 int run_report(const invocation& call);
 int run_top(const invocation& call);
 int run_store(const invocation& call);
+int run_soak(const invocation& call);
 
 }  // namespace pl::tools

@@ -71,7 +71,8 @@ struct peerlane_link_options {
 
   /* Who takes part: */
   const struct peerlane_bootstrap* bootstrap; /* or, if NULL: */
-  const char* rendezvous; /* "host:port" of rank 0 ("*:port" for rank 0 itself), "file:FOLDER" of a common file system; NULL:
+  const char* rendezvous; /* "host:port" of rank 0 ("*:port" for rank 0 itself), "file:FOLDER" of a common file system; ranks
+                             of several machines or users: PEERLANE_LINK_SECRET_FILE names their secret. NULL:
                              PEERLANE_LINK_RENDEZVOUS, else as mpirun, mpiexec or srun says */
   int32_t rank;           /* read if size is not 0 */
   int32_t size;           /* 0: rank and size from PEERLANE_LINK_RANK, _SIZE, else the launcher's */
@@ -107,7 +108,9 @@ struct peerlane_link_options {
  * not fit together. ENFILE: 64 links are open. */
 int peerlane_link_open(const struct peerlane_link_options* options, peerlane_link_t* link);
 /* Not collective: what others have under way with this process ends with ECONNRESET there (a barrier before it lets all
- * finish). What this link has under way is cancelled or waited for; its windows and registrations end. */
+ * finish). What this link has under way is cancelled, or its memory is taken back as by peerlane_link_free; its windows and
+ * registrations end. A process that does not answer delays that by some seconds at most, however much is under way with it.
+ */
 int peerlane_link_close(peerlane_link_t link);
 
 /* Both -1 if the link is not open. */
@@ -135,8 +138,10 @@ int peerlane_link_isend(peerlane_link_t link, int peer, const void* data, size_t
                         peerlane_request_t* request);
 int peerlane_link_irecv(peerlane_link_t link, int source, void* data, size_t bytes, uint32_t memory, uint64_t tag,
                         uint64_t mask, peerlane_request_t* request);
-/* Blocking forms. ETIMEDOUT: withdrawn, or waited for where that was too late; the buffer is free again. `info` may be NULL
- * here and below; recv writes it for EMSGSIZE too. */
+/* Blocking forms. ETIMEDOUT: given up; the buffer is free again some 0.2 s after the limit at the latest, also where the
+ * peer answers nothing (its receive then ends with ECANCELED). Over a network, where the peer takes nothing of what UCX has
+ * begun to move, it is after 1.2 s, and the connection with the peer is closed. `info` may be NULL here and below; recv
+ * writes it for EMSGSIZE too: info->bytes is the message's true length. */
 int peerlane_link_send(peerlane_link_t link, int peer, const void* data, size_t bytes, uint32_t memory, uint64_t tag,
                        int64_t timeout_ms);
 int peerlane_link_recv(peerlane_link_t link, int source, void* data, size_t bytes, uint32_t memory, uint64_t tag,
@@ -157,7 +162,9 @@ int peerlane_link_wait_all(peerlane_link_t link, peerlane_request_t* requests, s
 /* A receive that nothing has matched and a send that has not left end with ECANCELED at once (wait still frees them). EBUSY:
  * too late, it goes on. */
 int peerlane_link_cancel(peerlane_link_t link, peerlane_request_t request);
-/* Cancels, waits for what cannot be cancelled any more, and forgets the outcome. */
+/* Cancels, takes the memory back within the bounds of peerlane_link_send's time-out where that is too late, and forgets the
+ * outcome. A message or put that was under way ends with ECANCELED at its peer; of a put's range the bytes are then unknown.
+ */
 int peerlane_link_free(peerlane_link_t link, peerlane_request_t* request);
 
 /* The first message that such a receive would get, if one is here: *found 1 and info, else *found 0. Makes progress once. */
@@ -183,7 +190,10 @@ struct peerlane_window_key {
 
 int peerlane_link_expose(peerlane_link_t link, void* data, size_t bytes, uint32_t memory, peerlane_window_t* window,
                          struct peerlane_window_key* key);
-/* What arrives later is refused with EINVAL at its origin. */
+/* What arrives later is refused with EINVAL at its origin; what is under way ends there with ECANCELED, of a put some bytes
+ * may have come. On return nothing touches the memory any more. ETIMEDOUT, after 2 s: the window takes nothing new, but a
+ * peer that does not answer may still read the memory; the sentence names it. The number stays: call again before the memory
+ * is used for something else. */
 int peerlane_link_unexpose(peerlane_link_t link, peerlane_window_t window);
 int peerlane_link_put(peerlane_link_t link, const struct peerlane_window_key* to, uint64_t offset, const void* data,
                       size_t bytes, uint32_t memory, peerlane_request_t* request);
@@ -215,7 +225,8 @@ int peerlane_link_unregister(peerlane_link_t link, peerlane_registered_t registe
 
 /* Advances everything once; *moved (may be NULL) becomes 1 if something did. */
 int peerlane_link_progress(peerlane_link_t link, int* moved);
-/* Collective, by messages. ECONNRESET: a process is gone. */
+/* Collective, by messages. ECONNRESET: a process is gone. ETIMEDOUT: not every process came; the next call goes on with the
+ * same barrier. */
 int peerlane_link_barrier(peerlane_link_t link, int64_t timeout_ms);
 /* Collective, for setting up (keys of windows): `bytes` of every rank, in rank order, into `all`. By the bootstrap, so some
  * 0.1 ms, from one thread, and at most 16 MiB. */

@@ -35,17 +35,21 @@ inline constexpr std::chrono::milliseconds no_limit{-1};
 // What *_or_throw throws: a failure that can be thrown.
 class link_error : public std::exception {
  public:
-  explicit link_error(failure why) : why_(std::make_shared<const failure>(std::move(why))) {}
+  explicit link_error(failure why, const peerlane_message_info& info = {})
+      : why_(std::make_shared<const failure>(std::move(why))), info_(info) {}
   int code() const noexcept { return why_->code; }
   const char* what() const noexcept override { return why_->message.c_str(); }
+  // Of EMSGSIZE: the message's source, tag and true length, which is more than the buffer holds.
+  const peerlane_message_info& info() const noexcept { return info_; }
 
  private:
   std::shared_ptr<const failure> why_;  // copies of exceptions must not throw
+  peerlane_message_info info_;
 };
 
 template <class T>
-T value_or_throw(result<T> outcome) {
-  if (!outcome) throw link_error(std::move(outcome).error());
+T value_or_throw(result<T> outcome, const peerlane_message_info& info = {}) {
+  if (!outcome) throw link_error(std::move(outcome).error(), info);
   return *std::move(outcome);
 }
 inline void value_or_throw(const status& outcome) {
@@ -95,8 +99,8 @@ inline memory any_memory(void* data, std::size_t bytes) noexcept { return {data,
 using message_info = peerlane_message_info;
 using window_key = peerlane_window_key;
 
-// An operation under way. Dropping one that has not ended cancels it, and waits for what cannot be cancelled any more. Must
-// be gone before its link is closed. An empty one has ended well.
+// An operation under way. Dropping one that has not ended is peerlane_link_free: its memory is free afterwards. Must be gone
+// before its link is closed. An empty one has ended well.
 class request {
  public:
   request() = default;
@@ -123,15 +127,21 @@ class request {
     if (const int code = peerlane_link_test(link_, &number_, &done, info)) return failure{code, peerlane_last_error()};
     return done != 0;
   }
-  // ETIMEDOUT with the request not empty: it goes on. EMSGSIZE: truncated.
-  result<message_info> wait(std::chrono::milliseconds limit = no_limit) {
-    message_info info{};
-    if (number_ == 0) return info;
-    if (const int code = peerlane_link_wait(link_, &number_, limit.count(), &info))
+  // ETIMEDOUT with the request not empty: it goes on. EMSGSIZE: truncated. `info`, if given, says how it ended whatever the
+  // answer: of a truncated message info->bytes is the true length.
+  result<message_info> wait(std::chrono::milliseconds limit = no_limit, message_info* info = nullptr) {
+    message_info own{};
+    message_info& told = info != nullptr ? *info : own;
+    if (number_ == 0) return told = message_info{};
+    if (const int code = peerlane_link_wait(link_, &number_, limit.count(), &told))
       return failure{code, peerlane_last_error()};
-    return info;
+    return told;
   }
-  message_info wait_or_throw(std::chrono::milliseconds limit = no_limit) { return value_or_throw(wait(limit)); }
+  message_info wait_or_throw(std::chrono::milliseconds limit = no_limit) {
+    message_info info{};
+    auto outcome = wait(limit, &info);
+    return value_or_throw(std::move(outcome), info);
+  }
   status cancel() { return detail::to_status(peerlane_link_cancel(link_, number_)); }
   void reset() noexcept {
     if (number_ != 0) peerlane_link_free(link_, &number_);
@@ -173,13 +183,21 @@ class owned_number {
 inline int discard_message(peerlane_link_t of, std::uint64_t number) { return peerlane_link_discard(of, &number); }
 }  // namespace detail
 
-// Memory that other processes may put to and get from, until this is dropped.
+// Memory that other processes may put to and get from, until this is closed or dropped. Drop it where close() has failed
+// only if the memory stays.
 class window : public detail::owned_number<peerlane_link_t, peerlane_link_unexpose> {
  public:
   window() = default;
   window(peerlane_link_t of, peerlane_window_t number, const window_key& key) noexcept
       : owned_number(of, number), key_(key) {}
   const window_key& key() const noexcept { return key_; }
+  // As peerlane_link_unexpose. ETIMEDOUT: a peer may still read the memory; call it again.
+  status close() noexcept {
+    if (number_ == 0) return {};
+    const int code = peerlane_link_unexpose(of_, number_);
+    if (code == 0) number_ = 0;
+    return detail::to_status(code);
+  }
 
  private:
   window_key key_{};
@@ -267,20 +285,24 @@ class messenger : public detail::owned_handle<peerlane_link_t, peerlane_link_clo
   status send(int peer, const_memory from, std::uint64_t tag, std::chrono::milliseconds limit = no_limit) const {
     return detail::to_status(peerlane_link_send(handle_, peer, from.data(), from.bytes(), from.kind(), tag, limit.count()));
   }
+  // `info`, if given, is written for EMSGSIZE too: info->bytes is the message's true length.
   result<message_info> recv(int source, memory to, std::uint64_t tag, std::uint64_t mask = whole_tag,
-                            std::chrono::milliseconds limit = no_limit) const {
-    message_info info{};
+                            std::chrono::milliseconds limit = no_limit, message_info* info = nullptr) const {
+    message_info own{};
+    message_info& told = info != nullptr ? *info : own;
     if (const int code =
-            peerlane_link_recv(handle_, source, to.data(), to.bytes(), to.kind(), tag, mask, limit.count(), &info))
+            peerlane_link_recv(handle_, source, to.data(), to.bytes(), to.kind(), tag, mask, limit.count(), &told))
       return failure{code, peerlane_last_error()};
-    return info;
+    return told;
   }
   void send_or_throw(int peer, const_memory from, std::uint64_t tag, std::chrono::milliseconds limit = no_limit) const {
     value_or_throw(send(peer, from, tag, limit));
   }
   message_info recv_or_throw(int source, memory to, std::uint64_t tag, std::uint64_t mask = whole_tag,
                              std::chrono::milliseconds limit = no_limit) const {
-    return value_or_throw(recv(source, to, tag, mask, limit));
+    message_info info{};
+    auto outcome = recv(source, to, tag, mask, limit, &info);
+    return value_or_throw(std::move(outcome), info);
   }
 
   // The place of one that has ended, which is empty then; of.size() if all were empty. An error is that request's, or

@@ -33,7 +33,7 @@ enum peerlane_map_flags {
   PEERLANE_MAP_DEFAULT = 0,
   PEERLANE_MAP_FORCE_PCIE = 1, /* BAR1 even where CPU and GPU are coherent */
   PEERLANE_MAP_VERIFY = 2,     /* prove the mapping by a nonce (written, read through CUDA, restored): nobody else may use
-                                  the first 64 bytes of the range meanwhile */
+                                  the first 64 bytes of the range meanwhile; ETIMEDOUT if CUDA does not answer in 2 s */
 };
 
 struct peerlane_mapping_info {
@@ -51,17 +51,30 @@ struct peerlane_mapping_info {
  * ENODEV/ENOSYS/EACCES with a reason if no backend works. */
 int peerlane_open(const char* backend, peerlane_session_t* session);
 
-/* Unmaps what is left, then frees the session. EINVAL if it is not open. */
+/* Unmaps what is left, then frees the session. Pointers into mappings that were left raise SIGBUS from then on (the first
+ * 256 of a process; SIGSEGV behind that). EINVAL if it is not open. */
 int peerlane_close(peerlane_session_t session);
 
 /* Maps [device_ptr, device_ptr + size_bytes): any alignment, inside one allocation or over adjacent cuMemCreate pieces that
  * are mapped next to each other. The memory stays alive (and readable) until unmapped, even after cuMemFree. Needs an
  * initialised CUDA driver in the process; a current context is not needed. Tens of microseconds; about one if the
  * allocation has a live mapping already.
- * EINVAL size 0, not device memory, managed or host memory, freed, or leaving the allocation; ENOMEM BAR1 is full. */
+ * Mappings of one allocation may share CPU addresses: a pointer is to be used no longer than its own mapping lives, though
+ * it may go on working while another one does. EINVAL size 0, not device memory, managed or host memory, freed, or leaving
+ * the allocation; ENOMEM BAR1 is full; ETIMEDOUT a first mapping waits for its proof, which a running kernel holds up
+ * (docs/architecture.md): map while the GPU is idle. */
 int peerlane_map(peerlane_session_t session, uint64_t device_ptr, size_t size_bytes, uint32_t flags,
                  peerlane_mapping_t* mapping);
 int peerlane_unmap(peerlane_mapping_t mapping);
+
+/* peerlane_map for memory that another process made: device_ptr lies in what cuIpcOpenMemHandle returned here, ipc_handle
+ * points to the 64 bytes (CUipcMemHandle, cudaIpcMemHandle_t) with which it was opened. The exporting process must still
+ * hold the memory when it is mapped. Backend rm proves that the mapping shows this memory by comparing bytes with what CUDA
+ * reads. EAGAIN all bytes compared are alike, which proves nothing: write something first, or give PEERLANE_MAP_VERIFY; EIO
+ * they differ: the handle is of other memory, or this driver's handles are not the known ones; EINVAL not a handle, or of
+ * another size; EACCES/ENOENT the driver does not share the memory, or its exporter is gone; else as peerlane_map. */
+int peerlane_map_ipc(peerlane_session_t session, uint64_t device_ptr, size_t size_bytes, uint32_t flags,
+                     const void* ipc_handle, peerlane_mapping_t* mapping);
 
 /* No system call. */
 int peerlane_mapping_get_info(peerlane_mapping_t mapping, struct peerlane_mapping_info* info);

@@ -124,6 +124,14 @@ class session {
       return failure{code, peerlane_last_error()};
     return mapping::from_native_handle(out);
   }
+  // Memory of another process, opened by cuIpcOpenMemHandle with these 64 bytes.
+  result<mapping> map_ipc(std::uint64_t device_ptr, std::size_t size_bytes, const void* ipc_handle,
+                          std::uint32_t flags = PEERLANE_MAP_DEFAULT) const {
+    peerlane_mapping_t out = nullptr;
+    if (const int code = peerlane_map_ipc(handle_, device_ptr, size_bytes, flags, ipc_handle, &out))
+      return failure{code, peerlane_last_error()};
+    return mapping::from_native_handle(out);
+  }
   const char* backend_name() const { return peerlane_backend_name(handle_); }
 
  private:

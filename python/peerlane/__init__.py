@@ -17,21 +17,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # "x as x": a type checker's word for what is exported
     from . import messages as messages, store as store, streams as streams, testing as testing
     from ._copy import Completion as Completion, copy as copy, copy_async as copy_async, explain as explain, fill as fill
-    from ._errors import Error as Error, Timeout as Timeout
+    from ._errors import Error as Error, StaleMapping as StaleMapping, Timeout as Timeout
     from ._machine import doctor as doctor, info as info
     from ._mapping import MappedArray as MappedArray, Mapping as Mapping, SlowReadWarning as SlowReadWarning, map as map
+    from ._types import After as After, AnyArray as AnyArray, DeviceArray as DeviceArray, Direction as Direction, Stream as Stream
     from ._version import __version__ as __version__
 
 _HOMES = {
     "_copy": ("Completion", "copy", "copy_async", "explain", "fill"),
-    "_errors": ("Error", "Timeout"),
+    "_errors": ("Error", "StaleMapping", "Timeout"),
     "_machine": ("doctor", "info"),
     "_mapping": ("MappedArray", "Mapping", "SlowReadWarning", "map"),
+    "_types": ("After", "AnyArray", "DeviceArray", "Direction", "Stream"),
     "_version": ("__version__",),
 }
 _MODULES = ("messages", "store", "streams", "testing")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-__all__ = sorted([*(name for name in _HOME_OF if not name.startswith("_")), *_MODULES])
+_HIDING = ("map",)  # `from peerlane import *` must not take Python's own away
+__all__ = sorted([*(name for name in _HOME_OF if not name.startswith("_") and name not in _HIDING), *_MODULES])
 
 
 def __getattr__(name: str) -> object:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from . import _native
 
+__all__ = ["main"]
+
 _IN_PYTHON = ("report", "top")
 
 
-def main() -> None:
-    """Replaces this process by the program; does not return."""
-    name, arguments = Path(sys.argv[0]).name, sys.argv[1:]
+def main(name: str | None = None) -> None:
+    """Replaces this process by the program; does not return. `name`: of the command, None: by which it was called."""
+    name, arguments = name or Path(sys.argv[0]).name, sys.argv[1:]
     if name == "peerlane" and arguments and arguments[0] in _IN_PYTHON:
         sys.argv = [f"peerlane {arguments[0]}", *arguments[1:]]
         runpy.run_module(f"peerlane.{arguments[0]}", run_name="__main__", alter_sys=True)

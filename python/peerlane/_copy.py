@@ -1,35 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copies and fills between NumPy arrays and GPU tensors of any library."""
 
+import operator
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
 
-from . import _gpu, _core  # _gpu first: it is what _core runs on
+from . import _gpu, _core, _waiting  # _gpu first: it is what _core runs on
+from ._types import After, AnyArray, Direction
 
-Completion = _core.Completion
+__all__ = ["Completion", "copy", "copy_async", "explain", "fill"]
 
 _FILL_CHUNK_BYTES = 4 << 20
+_copy = _core.copy
 
 
-def copy(dst: object, src: object, *, after: object = "auto") -> None:
+class Completion(_core.Completion):  # a coroutine by its methods, which the stub of its base promises
+    """The end of an asynchronous copy; `await` it, or wait(). A coroutine, too: asyncio.create_task(copy_async(...)) works. Keeps both
+    tensors. Dropping it waits; cancelling a task that awaits it does not: the copy goes on, and its tensors are kept until its end."""
+
+    _steps: Generator[Any, None, None] | None = None
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return _waiting.until_done(self)
+
+    def send(self, value: Any) -> Any:
+        """For the event loop."""
+        if self._steps is None:
+            self._steps = _waiting.until_done(self)
+        return self._steps.send(value)
+
+    def throw(self, *exception: Any) -> Any:
+        """For the event loop."""
+        if self._steps is None:
+            self._steps = _waiting.until_done(self)
+        return self._steps.throw(*exception)
+
+    def close(self) -> None:
+        """For the event loop; the copy goes on."""
+        if self._steps is not None:
+            self._steps.close()
+
+    def __repr__(self) -> str:
+        try:
+            return f"<peerlane.Completion {'done' if self.done() else 'under way'}>"
+        except OSError as why:
+            return f"<peerlane.Completion failed: {why}>"
+
+
+def copy(dst: AnyArray, src: AnyArray, *, after: After = "auto") -> None:
     """Copies `src` into `dst`, of the same shape and dtype, by the way that costs least; complete on return.
 
     Each may be a NumPy array, a PyTorch, CuPy, Numba or JAX array, a Mapping, or (device pointer, bytes). `after`: "auto" waits
-    for what the tensors' libraries have queued on their current streams, None for nothing (0.5 us less), a stream for that
-    stream. GPU work launched afterwards sees the data. Other Python threads run meanwhile.
+    for what the tensors' libraries have queued on their current streams, None for nothing (0.2 us less), a stream for that
+    stream. GPU work launched afterwards sees the data. Other Python threads run meanwhile. Error with EBUSY, before CUDA is
+    touched: the stream is being captured into a graph.
     """
-    if not _core.copy(dst, src, after):
+    if not _copy(dst, src, after):
         np.copyto(np.asarray(dst), np.asarray(src))
 
 
-def copy_async(dst: object, src: object, *, after: object = "auto") -> Completion:
+def copy_async(dst: AnyArray, src: AnyArray, *, after: After = "auto") -> Completion:
     """Begins such a copy. The end is a Completion: `await` it, wait(), or make_wait(stream). Both tensors are kept until then
     and must not be written (the source) or touched (the destination) meanwhile."""
-    return _core.copy_async(dst, src, after)
+    return Completion(dst, src, after)
 
 
-def fill(dst: object, value: complex, *, after: object = "auto") -> None:
+def fill(dst: AnyArray, value: complex, *, after: After = "auto") -> None:
     """Sets every element of `dst` to the number `value`; complete on return."""
     element = _core.fill_bytes(dst, value, after)
     if element is None:
@@ -38,7 +76,7 @@ def fill(dst: object, value: complex, *, after: object = "auto") -> None:
     if where == "host":
         np.asarray(dst)[...] = value
     elif not is_contiguous or nbytes <= _FILL_CHUNK_BYTES:
-        _core.copy(dst, _repeated(element, shape), after)
+        _copy(dst, _repeated(element, shape), after)
     else:
         _fill_large(address, nbytes, element)
 
@@ -52,14 +90,19 @@ def _repeated(element: bytes, shape: int | tuple[int, ...]) -> np.ndarray[Any, A
 def _fill_large(address: int, nbytes: int, element: bytes) -> None:
     """A first chunk from the host, then the GPU doubles it."""
     done = _FILL_CHUNK_BYTES
-    _core.copy((address, done), _repeated(element, done // len(element)).view("u1"), None)
+    _copy((address, done), _repeated(element, done // len(element)).view("u1"), None)
     while done < nbytes:
         step = min(done, nbytes - done)
-        _core.copy((address + done, step), (address, step), None)
+        _copy((address + done, step), (address, step), None)
         done += step
 
 
-def explain(direction: str, nbytes: int, *, pageable: bool = True) -> str:
+def explain(direction: Direction, nbytes: int, *, pageable: bool = True) -> str:
     """Which way a copy of this size would take and why, in lines for people. `direction`: "to_device", "to_host" or
     "on_device"; `pageable`: the host memory is not pinned (on the device: the GPUs differ)."""
-    return _core.explain(direction, nbytes, pageable)
+    if direction not in ("to_device", "to_host", "on_device"):
+        raise ValueError(f"explain: direction is \"to_device\", \"to_host\" or \"on_device\", not {direction!r}")
+    size = operator.index(nbytes)
+    if not 0 <= size < 1 << 64:
+        raise ValueError(f"explain: {nbytes} is no number of bytes")
+    return _core.explain(direction, size, bool(pageable))

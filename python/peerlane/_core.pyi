@@ -1,8 +1,14 @@
 """The compiled half of the package; use `peerlane`."""
 
-from collections.abc import Generator
+import abc
+from collections.abc import Coroutine, Generator
 from typing import Any
 
+import peerlane._types
+
+
+def process_number() -> int:
+    """Another number in every forked child."""
 
 class Region:
     """The mapped memory itself; lives as long as any view onto it."""
@@ -10,7 +16,11 @@ class Region:
 class MappingBase:
     """What peerlane.Mapping is built on."""
 
-    def __init__(self, x: object, dtype: object | None = None, shape: object | None = None, force_pcie: bool = False, verify: bool = False) -> None: ...
+    def __init__(self, x: object | None, dtype: object | None = None, shape: object | None = None, force_pcie: bool = False, verify: bool = False) -> None: ...
+
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+    def __setitem__(self, index: Any, value: Any, /) -> None: ...
 
     def read(self, index: Any = ...) -> Any:
         """
@@ -18,15 +28,11 @@ class MappingBase:
         fetched by the copy planner. No stream is waited for.
         """
 
-    def write(self, index: object, value: object) -> None:
+    def write(self, index: Any, value: Any) -> None:
         """
         Stores a number into one element, or an array (or a number) into what a slice names. Fenced: later stores of
         this thread come after it.
         """
-
-    def __getitem__(self, index: Any, /) -> Any: ...
-
-    def __setitem__(self, arg0: object, arg1: object, /) -> None: ...
 
     def flush(self) -> None:
         """
@@ -66,17 +72,19 @@ class MappingBase:
     def device_ptr(self) -> int:
         """Device address of the first element."""
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> peerlane._types.MappingInfo:
         """Backend, kind of mapping and pinned range, as a dictionary."""
 
     def _array_interface(self) -> dict[str, Any]: ...
 
     def _region(self) -> object: ...
 
-class Completion:
+class Completion(Coroutine[Any, Any, None], metaclass=abc.ABCMeta):
     """
-    The end of an asynchronous copy; `await` it, or wait(). Keeps both tensors. Dropping it waits.
+    The end of an asynchronous copy. Keeps both tensors. Dropping it waits.
     """
+
+    def __init__(self, dst: object | None, src: object | None, after: object | None) -> None: ...
 
     def done(self) -> bool:
         """True: over. A failure is raised once and ends it."""
@@ -84,7 +92,7 @@ class Completion:
     def wait(self) -> None:
         """This thread waits, others run. Raises what went wrong."""
 
-    def make_wait(self, stream: object | None) -> None:
+    def make_wait(self, stream: peerlane._types.Stream) -> None:
         """
         The CUDA stream waits on the GPU for the copies; nothing blocks here but copies that need a CPU.
         """
@@ -92,17 +100,14 @@ class Completion:
     def record(self, event: object) -> None:
         """Records the CUDA event behind the copies."""
 
-    def __await__(self) -> Generator[Any, None, Any]: ...
+def copy(dst: object, src: object, after: object, /) -> bool:
+    """False: both lie in host memory, and nothing was copied."""
 
-def copy(dst: object, src: object, after: object | None) -> bool: ...
+def fill_bytes(dst: object | None, value: object | None, after: object | None) -> bytes | None: ...
 
-def copy_async(dst: object, src: object, after: object | None) -> Completion: ...
+def one_run(x: object | None, is_written: bool, after: object | None) -> tuple[int, int]: ...
 
-def fill_bytes(dst: object, value: object, after: object | None) -> bytes | None: ...
-
-def one_run(x: object, is_written: bool, after: object | None) -> tuple[int, int]: ...
-
-def look_at(x: object) -> tuple[str, str, tuple[int, ...], int, int, bool]: ...
+def look_at(x: object | None) -> tuple[str, str, tuple[int, ...], int, int, bool]: ...
 
 def explain(direction: str, nbytes: int, pageable: bool) -> str: ...
 
@@ -118,7 +123,7 @@ class Request:
     def done(self) -> bool:
         """Makes progress once. True: it has ended; wait() then tells how."""
 
-    def wait(self, timeout: object | None = None) -> tuple[int, int, int]:
+    def wait(self, timeout: float | None = None) -> tuple[int, int, int]:
         """
         (source, tag, bytes) of the message. Seconds; Timeout leaves it under way.
         """
@@ -138,7 +143,9 @@ class Window:
         """Bytes for the others: send them by any way."""
 
     def close(self) -> None:
-        """Peers reach the memory no longer. Any number of times."""
+        """
+        Peers reach the memory no longer. Timeout: one does not answer and may still read it; call again. Any number of times.
+        """
 
 class Messenger:
     """What peerlane.messages.open() returns."""
@@ -158,43 +165,43 @@ class Messenger:
     def size(self) -> int:
         """Processes of the job."""
 
-    def send(self, peer: int, x: object, tag: int = 0, *, timeout: object | None = None, after: object | None = 'auto') -> None:
+    def send(self, peer: int, x: peerlane._types.AnyArray, tag: int = 0, *, timeout: float | None = None, after: peerlane._types.After = 'auto') -> None:
         """
         One contiguous tensor, of the GPU or the host. Returns once it may be written again.
         """
 
-    def recv(self, source: int, x: object, tag: int = 0, mask: int = 18446744073709551615, *, timeout: object | None = None, after: object | None = 'auto') -> tuple[int, int, int]:
+    def recv(self, source: int, x: peerlane._types.AnyArray, tag: int = 0, mask: int = 18446744073709551615, *, timeout: float | None = None, after: peerlane._types.After = 'auto') -> tuple[int, int, int]:
         """
         Into the tensor; (source, tag, bytes). GPU work launched afterwards sees the data.
         """
 
-    def isend(self, peer: int, x: object, tag: int = 0, *, after: object | None = 'auto') -> Request:
+    def isend(self, peer: int, x: peerlane._types.AnyArray, tag: int = 0, *, after: peerlane._types.After = 'auto') -> Request:
         """
         Begins a send. The request keeps the tensor, which must not be written until it has ended.
         """
 
-    def irecv(self, source: int, x: object, tag: int = 0, mask: int = 18446744073709551615, *, after: object | None = 'auto') -> Request:
+    def irecv(self, source: int, x: peerlane._types.AnyArray, tag: int = 0, mask: int = 18446744073709551615, *, after: peerlane._types.After = 'auto') -> Request:
         """
         Begins a receive. The tensor must not be touched until the request has ended.
         """
 
-    def expose(self, x: object) -> Window:
+    def expose(self, x: peerlane._types.AnyArray) -> Window:
         """
         Lets peers put to and get from the tensor, which the window keeps. Its key goes to them.
         """
 
-    def put(self, key: bytes, offset: int, x: object, *, after: object | None = 'auto') -> Request:
+    def put(self, key: bytes, offset: int, x: peerlane._types.AnyArray, *, after: peerlane._types.After = 'auto') -> Request:
         """
         Writes the tensor into a peer's window; over there once the request has ended.
         """
 
-    def get(self, key: bytes, offset: int, x: object, *, after: object | None = 'auto') -> Request:
+    def get(self, key: bytes, offset: int, x: peerlane._types.AnyArray, *, after: peerlane._types.After = 'auto') -> Request:
         """Fills the tensor from a peer's window, from byte `offset` on."""
 
     def fetch_add(self, key: bytes, offset: int, operand: int) -> int:
         """Adds to an aligned 64-bit word of a window; its old value."""
 
-    def barrier(self, timeout: object | None = None) -> None:
+    def barrier(self, timeout: float | None = None) -> None:
         """Returns once every process has come here. Seconds."""
 
     def all_gather(self, mine: bytes) -> list[bytes]:
@@ -209,7 +216,7 @@ class Messenger:
     def plan(self, peer: int) -> str:
         """Which way messages take, from which size; lines for people."""
 
-    def statistics(self) -> dict[str, int]:
+    def statistics(self) -> peerlane._types.MessageCounts:
         """Messages sent, by way."""
 
 class StreamWindow:
@@ -228,24 +235,24 @@ class Channel:
     put or signal n of the peer is complete. A stream is a CUstream as an integer, or PyTorch's or CuPy's.
     """
 
-    def ready(self, timeout: object | None = None) -> None:
+    def ready(self, timeout: float | None = None) -> None:
         """Waits until the peer has made its end."""
 
-    def put_signal(self, stream: object | None, to: RemoteWindow, offset: int, x: object) -> int:
+    def put_signal(self, stream: peerlane._types.Stream, to: RemoteWindow, offset: int, x: peerlane._types.DeviceArray) -> int:
         """
         When the stream comes here, x goes to `offset` (bytes) of the window, then the peer is signalled; the number of
         the signal. x must stay, untouched, until the stream has come past (PyTorch: x.record_stream).
         """
 
-    def signal(self, stream: object | None) -> int:
+    def signal(self, stream: peerlane._types.Stream) -> int:
         """As put_signal, without a put."""
 
-    def wait_signal(self, stream: object | None, sequence: int = 0) -> int:
+    def wait_signal(self, stream: peerlane._types.Stream, sequence: int = 0) -> int:
         """
         The stream goes on once the peer's signal is complete; 0: the next one. Its number.
         """
 
-    def release(self, stream: object | None, sequence: int) -> None:
+    def release(self, stream: peerlane._types.Stream, sequence: int) -> None:
         """
         Once the stream has come here, the peer may write what puts up to `sequence` have brought.
         """
@@ -253,7 +260,7 @@ class Channel:
     def arrived(self, sequence: int) -> bool:
         """Whether the peer's signal of that number is complete; no waiting."""
 
-    def host_wait(self, sequence: int, timeout: object | None = None) -> None:
+    def host_wait(self, sequence: int, timeout: float | None = None) -> None:
         """This thread waits for it. Seconds."""
 
     def cancel(self) -> None:
@@ -261,7 +268,7 @@ class Channel:
         Lets go every stream that waits here and ends the channel with an error, on both sides.
         """
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> peerlane._types.ChannelState:
         """
         Executor, error (0: none) and counts of puts and waits, as a dictionary.
         """
@@ -287,7 +294,7 @@ class StreamContext:
     def size(self) -> int:
         """Processes that take part."""
 
-    def expose(self, x: object) -> StreamWindow:
+    def expose(self, x: peerlane._types.DeviceArray) -> StreamWindow:
         """
         Lets peers put into the GPU tensor, which the window keeps. Its key goes to them.
         """

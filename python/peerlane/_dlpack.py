@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .testing import DeviceArray
 
+__all__ = ["capsule"]
+
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6, "V": 4}  # V: ml_dtypes' bfloat16
 _NAME = b"dltensor"
 

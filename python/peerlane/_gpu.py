@@ -5,5 +5,7 @@ import os
 
 from . import _native
 
+__all__: list[str] = []
+
 if os.environ.get("PEERLANE_GPU") == "sim":
     _native.load_simulated_gpu()

@@ -3,10 +3,13 @@
 
 import json
 import subprocess
-from typing import Any
+from typing import Any, cast
 
-from . import _native
+from . import _html, _native
 from ._errors import Error
+from ._types import Finding, MachineInfo
+
+__all__ = ["doctor", "info"]
 
 
 def _ask(command: str) -> dict[str, Any]:
@@ -21,14 +24,34 @@ def _ask(command: str) -> dict[str, Any]:
         raise Error(5, f"peerlane {command}: {said[-1] if said else 'no answer'}") from None
 
 
-def info() -> dict[str, Any]:
+class _Info(dict[str, Any]):
+    """A dictionary that a notebook shows as tables."""
+
+    def _repr_html_(self) -> str:
+        gpus = [row for row in self["rows"] if row.get("kind") == "gpu"]
+        backends = [row for row in self["rows"] if row.get("kind") == "backend"]
+        return (_html.rows("peerlane.info()", self["machine"]) + _html.table("GPUs", ["ordinal", "name", "bus_id", "memory_bytes"], gpus)
+                + _html.table("mapping backends", sorted({name for row in backends for name in row} - {"kind"}), backends))
+
+
+class _Findings(list[Finding]):
+    """A list that a notebook shows as a table, and print() as lines."""
+
+    def __str__(self) -> str:
+        return "\n".join(f"{each['level']:8} {each['subject']:14} {each['what']}" + (f"\n{'':24}{each['fix']}" if each["fix"] else "")
+                         for each in self)
+
+    def _repr_html_(self) -> str:
+        return _html.table("peerlane.doctor()", ["level", "subject", "what", "fix"], cast("list[dict[str, object]]", self))
+
+
+def info() -> MachineInfo:
     """GPUs, BAR1, links, driver, near CPUs, and each mapping backend with the reason why it is usable or not: the result file of
     `peerlane info` (docs/results.md). Runs the program, so it disturbs nothing in this process."""
-    return _ask("info")
+    return cast(MachineInfo, _Info(_ask("info")))
 
 
-def doctor() -> list[dict[str, str]]:
+def doctor() -> list[Finding]:
     """What stands between this machine and the fast path: findings with `level` ("ok", "note", "BLOCKER"), `subject`, `what` and
     `fix`."""
-    rows: list[dict[str, str]] = _ask("doctor")["rows"]
-    return rows
+    return _Findings(_ask("doctor")["rows"])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPU memory as a NumPy array: the mapping object, and the array type that knows what reading it costs."""
 
+import errno
 import os
 import sys
 import types
@@ -9,13 +10,19 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
+from . import _html
 from ._copy import copy
+from ._errors import Error
+from ._types import DeviceArray
 from . import _gpu, _core  # _gpu first: it is what _core runs on
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+
+__all__ = ["MappedArray", "Mapping", "SlowReadWarning"]  # map() would hide Python's: import it by name
 
 # Loads through a mapping of GPU memory wait for the bus, one after the other.
 _VIEW_READ_GBPS = 0.5
@@ -63,12 +70,23 @@ def _warn_once(size_bytes: int) -> None:
         f"{size_bytes / _PLANNER_READ_GBPS / 1e6 + 0.005:.2f} ms. This is said once.", SlowReadWarning, stacklevel=_callers_level())
 
 
+def _raw(view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A plain array on the memory of the view; Error in a forked child, where touching it would be a fault."""
+    owner: Any = view
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if isinstance(owner, _Window) and owner.process != _core.process_number():
+        raise Error(errno.EACCES, "the view belongs to the parent process: its memory is not mapped in a forked child; start it with "
+                                  "multiprocessing's method spawn")
+    return view.view(np.ndarray)
+
+
 def _plain(value: Any) -> Any:
     """`value` with views replaced by plain arrays on the same memory; warns if they are big."""
     if isinstance(value, MappedArray):
         if value.nbytes >= _BIG_READ_BYTES:
             _warn_once(value.nbytes)
-        return value.view(np.ndarray)
+        return _raw(value)
     if isinstance(value, (tuple, list)):
         return type(value)(_plain(each) for each in value) if type(value) in (tuple, list) else value
     return value
@@ -83,13 +101,13 @@ class MappedArray(np.ndarray[Any, Any]):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **kwargs: Any) -> Any:
         if out is not None:
-            kwargs["out"] = tuple(o.view(np.ndarray) if isinstance(o, MappedArray) else o for o in out)
+            kwargs["out"] = tuple(_raw(o) if isinstance(o, MappedArray) else o for o in out)
         result = getattr(ufunc, method)(*(_plain(each) for each in inputs), **kwargs)
         return out[0] if out is not None and len(out) == 1 else result
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if func is np.copyto:  # writes the view; its source may be one, too
-            return func(args[0].view(np.ndarray) if isinstance(args[0], MappedArray) else args[0], *_plain(args[1:]), **kwargs)
+            return func(_raw(args[0]) if isinstance(args[0], MappedArray) else args[0], *_plain(args[1:]), **kwargs)
         return func(*_plain(args), **{key: _plain(value) for key, value in kwargs.items()})
 
     def copy(self, order: Any = "C") -> Any:
@@ -105,6 +123,12 @@ class MappedArray(np.ndarray[Any, Any]):
     def astype(self, *args: Any, **kwargs: Any) -> Any:
         return _plain(self).astype(*args, **kwargs)
 
+    def __repr__(self) -> str:
+        return f"MappedArray({repr(_raw(self)).removeprefix('array(')}"
+
+    def __str__(self) -> str:
+        return str(_raw(self))
+
     def __reduce__(self) -> Any:
         return self.copy().__reduce__()
 
@@ -112,11 +136,12 @@ class MappedArray(np.ndarray[Any, Any]):
 class _Window:
     """What NumPy takes for the owner of a view's memory."""
 
-    __slots__ = ("__array_interface__", "_region")
+    __slots__ = ("__array_interface__", "_region", "process")
 
     def __init__(self, interface: dict[str, Any], region: object):
         self.__array_interface__ = interface
         self._region = region
+        self.process = _core.process_number()
 
 
 class _DeviceView:
@@ -154,6 +179,14 @@ class Mapping(_core.MappingBase):
         state = " closed" if self.closed else ""
         return f"<peerlane.Mapping{state} {self.dtype_name}{list(self.shape)} at {self.device_ptr:#x}>"
 
+    def _repr_html_(self) -> str:
+        facts: dict[str, object] = {"dtype": self.dtype_name, "shape": self.shape, "strides": self.strides, "bytes": self.nbytes,
+                                    "device address": hex(self.device_ptr)}
+        if not self.closed:
+            told = self.info()
+            facts |= {"backend": told.get("backend", ""), "kind of mapping": told.get("mapping_type", ""), "GPU": told.get("device_ordinal", "")}
+        return _html.rows(f"peerlane.Mapping{' (closed)' if self.closed else ''}", facts)
+
     @property
     def dtype(self) -> np.dtype:
         """As NumPy sees it: bfloat16 and float8 are ml_dtypes' where that is installed, else unsigned integers."""
@@ -164,6 +197,13 @@ class Mapping(_core.MappingBase):
         """The NumPy view onto the GPU memory; keeps the mapping alive beyond close()."""
         view = np.asarray(_Window(self._array_interface(), self._region()))
         return (view if view.dtype == self.dtype else view.view(self.dtype)).view(MappedArray)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """For np.asarray(m): all elements, fetched by the planner rather than one by one."""
+        if copy is False:
+            raise ValueError("the elements of a mapping are fetched: for a NumPy array that lies there, take mapping.array")
+        out: np.ndarray[Any, Any] = self.read()
+        return out if dtype is None else out.astype(dtype, copy=False)
 
     def _select(self, index: Any) -> tuple[Any, int | None]:
         """The part that `index` names, as a view, and its device address; no address for a copy (lists, masks)."""
@@ -194,7 +234,8 @@ class Mapping(_core.MappingBase):
         copy(_DeviceView(self, part, address), source, after=None)
 
 
-def map(x: object, *, dtype: object = None, shape: Iterable[int] | None = None, force_pcie: bool = False, verify: bool = False) -> Mapping:
+def map(x: DeviceArray, *, dtype: npt.DTypeLike | str | None = None, shape: int | Iterable[int] | None = None, force_pcie: bool = False,
+        verify: bool = False) -> Mapping:
     """Maps GPU memory into the CPU's address space: no copy, no CUDA call for an access.
 
     `x`: a PyTorch, CuPy, Numba or JAX array, anything with `__cuda_array_interface__` or DLPack, or (device pointer, bytes).
@@ -202,4 +243,4 @@ def map(x: object, *, dtype: object = None, shape: Iterable[int] | None = None, 
     prove the mapping by a number. The mapping keeps `x` alive, and works on while views of it live. Raises peerlane.Error for
     memory that is managed, freed or the host's. Tens of microseconds; about one where the allocation is mapped already.
     """
-    return Mapping(x, dtype, shape, force_pcie, verify)
+    return Mapping(x, dtype, shape, bool(force_pcie), bool(verify))

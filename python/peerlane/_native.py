@@ -4,6 +4,8 @@
 import ctypes
 from pathlib import Path
 
+__all__ = ["FOLDER", "load_simulated_gpu", "program"]
+
 _HERE = Path(__file__).resolve().parent
 # In a wheel the package holds them; beside a build's output they lie two folders above (out/python/peerlane).
 FOLDER = _HERE / "native" if (_HERE / "native").is_dir() else _HERE.parent.parent

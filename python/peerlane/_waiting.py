@@ -2,24 +2,20 @@
 """Waiting from asyncio for what has no file descriptor."""
 
 import asyncio
+import contextlib
+import threading
+import time
 from collections.abc import Generator
 from typing import Any
 
+__all__ = ["until_done", "while_polled"]
+
 _TURNS = 50         # of the loop, before anything sleeps: most copies are over by then
-_LONGEST_NAP = 1e-3  # seconds; a nap is as long as what has passed before it, so it adds at most half
-
-
-def until_done(what: Any) -> Generator[Any, None, Any]:
-    """`await` for objects with done() and a blocking wait() that any thread may call."""
-    for _ in range(_TURNS):
-        if what.done():
-            return what.wait()
-        yield from asyncio.sleep(0).__await__()
-    return (yield from asyncio.get_running_loop().run_in_executor(None, what.wait).__await__())
+_LONGEST_NAP = 1e-3  # seconds; naps grow by half, so they add about half to what has passed
 
 
 def while_polled(what: Any) -> Generator[Any, None, Any]:
-    """The same for what advances only inside calls, and only by one thread."""
+    """`await` for objects with done() and wait(), of which done() does not block."""
     nap = 0.0
     turns = 0
     while not what.done():
@@ -28,3 +24,20 @@ def while_polled(what: Any) -> Generator[Any, None, Any]:
             nap = min(nap * 1.5 + 1e-5, _LONGEST_NAP)
         yield from asyncio.sleep(nap).__await__()
     return what.wait()
+
+
+def until_done(what: Any) -> Generator[Any, None, Any]:
+    """The same for what cannot be called off: where the task is cancelled, a thread keeps it until its end, since dropping it would
+    block the loop."""
+    try:
+        return (yield from while_polled(what))
+    except (asyncio.CancelledError, GeneratorExit):
+        if not what.done():
+            threading.Thread(target=_keep, args=(what,), name="peerlane-copy", daemon=True).start()
+        raise
+
+
+def _keep(what: Any) -> None:
+    with contextlib.suppress(OSError):  # whoever waits for it is told
+        while not what.done():
+            time.sleep(_LONGEST_NAP)

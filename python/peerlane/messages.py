@@ -18,6 +18,8 @@ from . import _gpu, _core  # _gpu first: it is what _core runs on
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+__all__ = ["ANY_SOURCE", "Messenger", "Request", "WHOLE_TAG", "Window"]  # open() would hide Python's: import it by name
+
 Request, Window = _core.Request, _core.Window
 ANY_SOURCE, WHOLE_TAG = _core.ANY_SOURCE, _core.WHOLE_TAG
 
@@ -30,6 +32,12 @@ class Messenger(_core.Messenger):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        try:
+            return f"<peerlane.messages.Messenger rank {self.rank} of {self.size}>"
+        except ValueError:
+            return "<peerlane.messages.Messenger closed>"
 
 
 def _torchrun_place(rendezvous: str, rank: int, size: int) -> tuple[str, int, int]:

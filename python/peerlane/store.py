@@ -11,14 +11,19 @@ A server of a cluster leads to all of them (docs/store-cluster.md). What each du
 
 import ctypes
 import errno
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import _gpu, _core, _native  # _gpu first: it is what the others run on
+from . import _html
 from ._errors import Error, Timeout
+from ._types import After, AnyArray, Condition, Durability
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+__all__ = ["CONDITIONS", "DURABILITIES", "Pool", "Reply", "Store"]  # open() would hide Python's: import it by name
 
 DURABILITIES: dict[str | None, int] = {None: 0, "volatile": 1, "logged": 2, "durable": 3}
 CONDITIONS: dict[str | None, int] = {None: 0, "absent": 1, "present": 2}
@@ -71,6 +76,9 @@ class Reply:
     path: str
     durability: str | None
 
+    def _repr_html_(self) -> str:
+        return _html.rows("peerlane.store.Reply", vars(self))
+
 
 def _told(reply: _Reply) -> Reply:
     durability = next((name for name, number in DURABILITIES.items() if number == reply.durability), None)
@@ -90,9 +98,18 @@ def _filled(kind: type[_Struct], **fields: Any) -> _Struct:
     return kind(struct_bytes=ctypes.sizeof(kind), **fields)
 
 
-def _key(key: str | bytes) -> tuple[bytes, ctypes.c_size_t]:
+def _key(key: str | bytes, role: str = "key") -> tuple[bytes, ctypes.c_size_t]:
+    if not isinstance(key, (str, bytes, bytearray, memoryview)):  # bytes(5) would be five zeros
+        raise TypeError(f"{role}: {type(key).__name__} is given, str or bytes is wanted")
     plain = key.encode() if isinstance(key, str) else bytes(key)
     return plain, _size(len(plain))
+
+
+def _number_of(word: str | None, words: dict[str | None, int], role: str) -> int:
+    try:
+        return words[word]
+    except (KeyError, TypeError):
+        raise ValueError(f"{role}: {word!r} is none of {', '.join(repr(each) for each in words)}") from None
 
 
 class Pool:
@@ -104,17 +121,21 @@ class Pool:
     def _at(self, key: str | bytes) -> tuple[object, ...]:
         return (self._store._open(), self._number, *_key(key))
 
-    def put(self, key: str | bytes, x: object, *, durability: str | None = None, condition: str | None = None,
-            after: object = "auto") -> Reply:
+    def __repr__(self) -> str:
+        return f"<peerlane.store.Pool {self._number.value}>"
+
+    def put(self, key: str | bytes, x: AnyArray, *, durability: Durability | None = None, condition: Condition | None = None,
+            after: After = "auto") -> Reply:
         """Stores the bytes of `x`: a contiguous tensor, array or bytes. `durability`: "volatile", "logged", "durable"; None: the
         pool's. `condition`: "absent" or "present", else Error with EEXIST or ENOENT. `after`: as for peerlane.copy()."""
-        options = _filled(_PutOptions, durability=DURABILITIES[durability], condition=CONDITIONS[condition])
+        options = _filled(_PutOptions, durability=_number_of(durability, DURABILITIES, "durability"),
+                          condition=_number_of(condition, CONDITIONS, "condition"))
         address, size = _core.one_run(x, False, after)
         reply = _Reply()
         _call("peerlane_store_put", *self._at(key), _pointer(address), _size(size), ctypes.byref(options), ctypes.byref(reply))
         return _told(reply)
 
-    def get(self, key: str | bytes, x: object, *, offset: int = 0, verify: bool = False, after: object = "auto") -> Reply:
+    def get(self, key: str | bytes, x: AnyArray, *, offset: int = 0, verify: bool = False, after: After = "auto") -> Reply:
         """Writes the value, from byte `offset` on, into `x`: as many bytes as there are and as fit (moved_bytes)."""
         options = _filled(_GetOptions, offset=offset, verify=int(verify))
         address, size = _core.one_run(x, True, after)
@@ -132,7 +153,7 @@ class Pool:
         _call("peerlane_store_stat", *self._at(key), ctypes.byref(reply))
         return _told(reply)
 
-    def keys(self, prefix: str | None = None) -> list[bytes]:
+    def keys(self, prefix: str | bytes | None = None) -> list[bytes]:
         """In order; those that were there all the time, exactly once."""
         found: list[bytes] = []
 
@@ -141,7 +162,7 @@ class Pool:
             return 0
 
         each = _EACH(keep)
-        _call("peerlane_store_find", self._store._open(), self._number, prefix.encode() if prefix else None, None, each, None)
+        _call("peerlane_store_find", self._store._open(), self._number, _key(prefix, "prefix")[0] if prefix else None, None, each, None)
         return found
 
     def sync(self) -> None:
@@ -156,6 +177,9 @@ class Store:
         self._handle = _pointer()
         _call("peerlane_store_open", ctypes.byref(options), ctypes.byref(self._handle))
 
+    def __repr__(self) -> str:
+        return f"<peerlane.store.Store {'connected' if self._handle else 'closed'}>"
+
     def _open(self) -> ctypes.c_void_p:
         if not self._handle:
             raise ValueError("the store is closed")
@@ -166,9 +190,9 @@ class Store:
         _call(call, self._open(), name.encode(), *more, ctypes.byref(number))
         return Pool(self, number.value)
 
-    def create_pool(self, name: str, *, durability: str | None = None, quota_bytes: int = 0, copies: int = 1) -> Pool:
+    def create_pool(self, name: str, *, durability: Durability | None = None, quota_bytes: int = 0, copies: int = 1) -> Pool:
         """`durability`: of puts that ask for none; None: durable. `copies`: servers of a cluster that have each value, 1 to 3."""
-        options = _filled(_PoolOptions, durability=DURABILITIES[durability], quota_bytes=quota_bytes, copies=copies)
+        options = _filled(_PoolOptions, durability=_number_of(durability, DURABILITIES, "durability"), quota_bytes=quota_bytes, copies=copies)
         return self._pool("peerlane_store_create_pool", name, ctypes.byref(options))
 
     def open_pool(self, name: str) -> Pool:
@@ -196,9 +220,10 @@ class Store:
             _library.peerlane_store_close(self._handle)
 
 
-def open(where: str | None = None, *, timeout: float = 30) -> Store:
+def open(where: str | os.PathLike[str] | None = None, *, timeout: float = 30) -> Store:
     """Connects to a unix socket (a path) or "host:port"; None: the variable PEERLANE_STORE. `timeout`: seconds, of operations."""
     options = _filled(_Options, timeout_ms=int(timeout * 1e3))
     if where is not None:
-        setattr(options, "socket" if "/" in where else "endpoint", where.encode())
+        text = os.fspath(where)
+        setattr(options, "socket" if "/" in text or not isinstance(where, str) else "endpoint", text.encode())
     return Store(options)

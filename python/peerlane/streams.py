@@ -19,6 +19,8 @@ from .messages import _torchrun_place
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+__all__ = ["Channel", "RemoteWindow", "StreamContext", "StreamWindow"]  # open() would hide Python's: import it by name
+
 Channel, StreamWindow, RemoteWindow = _core.Channel, _core.StreamWindow, _core.RemoteWindow
 
 
@@ -30,6 +32,12 @@ class StreamContext(_core.StreamContext):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        try:
+            return f"<peerlane.streams.StreamContext rank {self.rank} of {self.size}>"
+        except ValueError:
+            return "<peerlane.streams.StreamContext closed>"
 
 
 def open(*, rendezvous: str = "", rank: int = 0, size: int = 0, device: int | None = None, economy: bool = False,

@@ -18,6 +18,8 @@ import numpy.typing as npt
 
 from . import _native
 
+__all__ = ["CudaError", "DeviceArray", "Stream", "array", "driver", "empty", "is_simulated", "zeros"]
+
 _NOT_READY = 600
 
 
@@ -136,17 +138,18 @@ class DeviceArray:
                  stream: Stream | None = None):
         self.memory, self.address, self.shape, self.strides = memory, address, tuple(shape), tuple(strides)
         self.dtype, self.device, self.stream = np.dtype(dtype), device, stream
+        # Made once: an array is never moved, and a property that builds it takes a microsecond.
+        self.__cuda_array_interface__: dict[str, Any] = {
+            "version": 3, "shape": self.shape, "strides": self.strides, "data": (address, False), "stream": stream.ptr if stream else None,
+            "typestr": self.dtype.str if self.dtype.kind != "V" else f"|V{self.dtype.itemsize}"}
+
+    def __repr__(self) -> str:
+        return f"<peerlane.testing.DeviceArray {self.dtype}{list(self.shape)} at {self.address:#x} of GPU {self.device}>"
 
     @property
     def nbytes(self) -> int:
         """Bytes of all elements."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        typestr = self.dtype.str if self.dtype.kind != "V" else f"|V{self.dtype.itemsize}"
-        return {"version": 3, "shape": self.shape, "strides": self.strides, "typestr": typestr,
-                "data": (self.address, False), "stream": self.stream.ptr if self.stream else None}
 
     def __getitem__(self, index: Any) -> "DeviceArray":
         """A view, by the rules of NumPy's basic indexing."""

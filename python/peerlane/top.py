@@ -17,6 +17,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+__all__ = ["main"]
+
 VERSION = 1
 MAGIC = b"PEERLANE"
 HEADER = struct.Struct("<8sIIIIIIQQQ64sIII")
@@ -308,7 +310,7 @@ def arguments(argv):
                                      "PEERLANE_STATISTICS=1; only this user's are seen.")
     parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between two looks (default 1)")
     parser.add_argument("--once", action="store_true", help="two looks, one interval apart, as plain text")
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="the same as JSON; without FILE, or for -, to standard output")
     parser.add_argument("--looks", type=int, default=-1, metavar="N", help="end the live view after so many pictures")
     parser.add_argument("--folder", default=os.environ.get("PEERLANE_STATISTICS_FOLDER", "/dev/shm"), help="where the numbers lie (default %(default)s)")
     given = parser.parse_args(argv)
@@ -330,7 +332,12 @@ def main(argv=None):
         time.sleep(given.interval)
         second, more = collect(given.folder)
         processes = combine(second, {one.path: one for one in first})
-        print((as_json if given.json else as_text)(processes, removed + more))
+        text = (as_json if given.json else as_text)(processes, removed + more)
+        if given.json in (None, "-"):
+            print(text)
+        else:
+            with open(given.json, "w", encoding="utf-8") as file:
+                file.write(text + "\n")
     except KeyboardInterrupt:
         pass
     return 0

@@ -22,6 +22,12 @@ class error : public std::exception {
   std::string message_;
 };
 
+// ESTALE of a mapping whose memory is gone; other calls' ESTALE is another matter.
+class stale_mapping : public error {
+ public:
+  explicit stale_mapping(std::string message) : error(ESTALE, std::move(message)) {}
+};
+
 template <class T>
 T value_of(peerlane::result<T> outcome) {
   if (!outcome) throw error(outcome.error());

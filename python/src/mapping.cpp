@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mapping.hpp"
 
+#include "call.hpp"
 #include "error.hpp"
+#include "torch.hpp"
 
 namespace pl::py {
 namespace {
 
 using extents = nb::typed<nb::tuple, int, nb::ellipsis>;
+
+extents tuple_of(const dimensions& values) {
+  nb::list out;
+  for (const auto each : values) out.append(each);
+  return extents(nb::tuple(out));
+}
 
 element_type type_of(nb::handle dtype) {
   element_type out;
@@ -27,7 +35,8 @@ void reinterpret(tensor& what, nb::handle dtype, nb::handle shape) {
       throw nb::value_error((std::to_string(bytes) + " bytes are no whole number of " + name_of(what.type)).c_str());
     what.shape = {static_cast<std::int64_t>(bytes / what.type.bytes)};
   }
-  if (!shape.is_none()) what.shape = nb::cast<std::vector<std::int64_t>>(shape);
+  if (PyLong_Check(shape.ptr())) what.shape = {signed_integer(shape, "map: shape")};
+  else if (!shape.is_none()) what.shape = integers(shape, "map: shape");
   what.strides = packed_strides(what.shape, what.type.bytes);
   if (what.bytes() != bytes)
     throw nb::value_error(
@@ -43,7 +52,7 @@ peerlane::mapping map_range(extent range, std::uint32_t flags) {
 }  // namespace
 
 mapping::mapping(nb::handle object, nb::handle dtype, nb::handle shape, bool force_pcie, bool verify)
-    : what_(describe(object)) {
+    : what_(describe(object, "map")) {
   if (what_.where == place::host)
     throw error(EINVAL, "map: " + class_name(object) + " lies in host memory, which needs no mapping: give memory of a GPU");
   if (!dtype.is_none() || !shape.is_none()) reinterpret(what_, dtype, shape);
@@ -56,13 +65,39 @@ mapping::mapping(nb::handle object, nb::handle dtype, nb::handle shape, bool for
   if (force_pcie) flags |= PEERLANE_MAP_FORCE_PCIE;
   if (verify) flags |= PEERLANE_MAP_VERIFY;
   peerlane::mapping mapped = map_range(range_, flags);
+  remember_memory(object, owner);  // after the mapping, which has the better reasons to refuse
   handle_ = mapped.get();
   region_ = nb::cast(new region{std::move(owner), std::move(mapped)}, nb::rv_policy::take_ownership);
+}
+
+// What keeps the memory, and how it is known that it still is there.
+void mapping::remember_memory(nb::handle object, nb::object& owner) {
+  nb::object data_ptr;
+  if (nb::isinstance<mapping>(object)) {
+    const auto& other = *nb::inst_ptr<mapping>(object);
+    owner = other.region_;  // which its close() does not end
+    memory_ = other.memory_;
+    return;
+  }
+  if (const nb::object storage = torch_storage(object); storage.is_valid()) {
+    owner = nb::make_tuple(owner, storage);
+    data_ptr = storage.attr("data_ptr");
+  }
+  memory_ = mapped_memory(range_, std::move(data_ptr));
 }
 
 void mapping::must_be_open() const {
   if (closed_) [[unlikely]]
     throw nb::value_error("the mapping is closed");
+  if (process_ != process_number()) [[unlikely]]
+    throw error(EACCES,
+                "the mapping belongs to the parent process: neither CUDA nor its mappings work in a forked child; start it "
+                "with multiprocessing's method spawn");
+}
+
+void mapping::must_be_there() const {
+  must_be_open();
+  memory_.must_be_there();
 }
 
 bool mapping::add_index(std::size_t dimension, nb::handle index, std::int64_t& offset) const {
@@ -100,6 +135,7 @@ nb::object mapping::read_element(nb::handle index) const {
   must_be_open();
   std::uint64_t offset = 0;
   if (!locate(index, offset) || what_.type.bytes > kLargestScalar) return {};
+  memory_.must_be_there(range_.begin + offset);
   alignas(16) unsigned char bytes[kLargestScalar];
   if (const int code = peerlane_read(handle_, offset, bytes, what_.type.bytes)) [[unlikely]]
     throw error(code, peerlane_last_error());
@@ -115,6 +151,7 @@ bool mapping::write_element(nb::handle index, nb::handle value) const {
   if (!locate(index, offset) || what_.type.bytes > kLargestScalar) return false;
   alignas(16) unsigned char bytes[kLargestScalar];
   if (!encode(what_.type, value.ptr(), bytes)) throw nb::python_error();
+  memory_.must_be_there(range_.begin + offset);
   if (const int code = peerlane_write(handle_, offset, bytes, what_.type.bytes)) [[unlikely]]
     throw error(code, peerlane_last_error());
   return true;
@@ -133,21 +170,21 @@ void mapping::close() {
 }
 
 tensor mapping::device_tensor(nb::object self) const {
-  must_be_open();
+  must_be_there();
   tensor out = what_;
   out.owner = std::move(self);
   return out;
 }
 
 nb::typed<nb::dict, nb::str, nb::any> mapping::array_interface() const {
-  must_be_open();
+  must_be_there();
   std::uintptr_t first = 0;
   if (handle_ != nullptr) first = reinterpret_cast<std::uintptr_t>(peerlane_data(handle_)) + first_offset();
   nb::dict out;
   out["version"] = 3;
   out["typestr"] = typestr_of(what_.type);
-  out["shape"] = nb::tuple(nb::cast(what_.shape));
-  out["strides"] = nb::tuple(nb::cast(what_.strides));
+  out["shape"] = tuple_of(what_.shape);
+  out["strides"] = tuple_of(what_.strides);
   out["data"] = nb::make_tuple(first, !what_.is_writable);
   return out;
 }
@@ -169,47 +206,60 @@ nb::typed<nb::dict, nb::str, nb::any> mapping::facts() const {
   return out;
 }
 
+namespace {
+
+// The long way, for slices and the like, is in python/peerlane/_mapping.py.
+nb::object read_any(nb::handle self, nb::handle index) {
+  if (nb::object element = nb::inst_ptr<mapping>(self)->read_element(index); element.is_valid()) return element;
+  return self.attr("_read_any")(index);
+}
+
+void write_any(nb::handle self, nb::handle index, nb::handle value) {
+  if (!nb::inst_ptr<mapping>(self)->write_element(index, value)) self.attr("_write_any")(index, value);
+}
+
+// m[i] and m[i] = v come here without a look-up by name.
+PyObject* subscript(PyObject* self, PyObject* index) {
+  return call_guarded([&] { return read_any(self, index).release().ptr(); }, static_cast<PyObject*>(nullptr));
+}
+
+int assign_subscript(PyObject* self, PyObject* index, PyObject* value) {
+  if (value == nullptr) return PyErr_SetString(PyExc_TypeError, "elements of a mapping cannot be deleted"), -1;
+  return call_guarded([&] { return write_any(self, index, value), 0; }, -1);
+}
+
+PyType_Slot subscript_slots[] = {{Py_mp_subscript, reinterpret_cast<void*>(subscript)},
+                                 {Py_mp_ass_subscript, reinterpret_cast<void*>(assign_subscript)},
+                                 {0, nullptr}};
+
+}  // namespace
+
 void bind_mapping(nb::module_& module) {
   nb::class_<region>(module, "Region", "The mapped memory itself; lives as long as any view onto it.");
-  nb::class_<mapping>(module, "MappingBase", nb::is_weak_referenceable(), "What peerlane.Mapping is built on.")
-      .def(nb::init<nb::handle, nb::handle, nb::handle, bool, bool>(), nb::arg("x"), nb::arg("dtype").none() = nb::none(),
-           nb::arg("shape").none() = nb::none(), nb::arg("force_pcie") = false, nb::arg("verify") = false)
+  nb::class_<mapping>(module, "MappingBase", nb::type_slots(subscript_slots), nb::is_weak_referenceable(),
+                      "What peerlane.Mapping is built on.")
+      .def(nb::init<nb::handle, nb::handle, nb::handle, bool, bool>(), nb::arg("x").none(),
+           nb::arg("dtype").none() = nb::none(), nb::arg("shape").none() = nb::none(), nb::arg("force_pcie") = false,
+           nb::arg("verify") = false)
       .def(
-          "read",
-          [](nb::handle_t<mapping> self, nb::handle index) {
-            if (nb::object element = nb::inst_ptr<mapping>(self)->read_element(index); element.is_valid()) return element;
-            return nb::object(self.attr("_read_any")(index));
-          },
-          nb::arg("index") = nb::ellipsis(), nb::sig("def read(self, index: typing.Any = ...) -> typing.Any"),
+          "read", [](nb::handle_t<mapping> self, nb::handle index) { return read_any(self, index); },
+          nb::arg("index").none() = nb::ellipsis(), nb::sig("def read(self, index: typing.Any = ...) -> typing.Any"),
           "One element as a Python number (0.2 us and one bus round trip), or what a slice names as a new NumPy array,\n"
           "fetched by the copy planner. No stream is waited for.")
       .def(
-          "write",
-          [](nb::handle_t<mapping> self, nb::handle index, nb::handle value) {
-            if (!nb::inst_ptr<mapping>(self)->write_element(index, value)) self.attr("_write_any")(index, value);
-          },
-          nb::arg("index"), nb::arg("value"),
+          "write", [](nb::handle_t<mapping> self, nb::handle index, nb::handle value) { write_any(self, index, value); },
+          nb::arg("index").none(), nb::arg("value").none(),
+          nb::sig("def write(self, index: typing.Any, value: typing.Any) -> None"),
           "Stores a number into one element, or an array (or a number) into what a slice names. Fenced: later stores of\n"
           "this thread come after it.")
-      .def(
-          "__getitem__",
-          [](nb::handle_t<mapping> self, nb::handle index) {
-            if (nb::object element = nb::inst_ptr<mapping>(self)->read_element(index); element.is_valid()) return element;
-            return nb::object(self.attr("_read_any")(index));
-          },
-          nb::sig("def __getitem__(self, index: typing.Any, /) -> typing.Any"))
-      .def("__setitem__",
-           [](nb::handle_t<mapping> self, nb::handle index, nb::handle value) {
-             if (!nb::inst_ptr<mapping>(self)->write_element(index, value)) self.attr("_write_any")(index, value);
-           })
       .def("flush", &mapping::flush, "Orders stores made through `array` before later ones, and sends them on their way.")
       .def("close", &mapping::close,
            "Ends the mapping. While NumPy views onto it live, the memory stays mapped (and allocated) for them.")
       .def_prop_ro("closed", &mapping::is_closed, "Whether close() was called.")
       .def_prop_ro(
-          "shape", [](const mapping& self) { return extents(nb::cast(self.what().shape)); }, "The tensor's.")
+          "shape", [](const mapping& self) { return tuple_of(self.what().shape); }, "The tensor's.")
       .def_prop_ro(
-          "strides", [](const mapping& self) { return extents(nb::cast(self.what().strides)); }, "In bytes.")
+          "strides", [](const mapping& self) { return tuple_of(self.what().strides); }, "In bytes.")
       .def_prop_ro(
           "dtype_name", [](const mapping& self) { return name_of(self.what().type); }, "As \"float32\", \"bfloat16\".")
       .def_prop_ro(
@@ -218,7 +268,8 @@ void bind_mapping(nb::module_& module) {
           "nbytes", [](const mapping& self) { return self.what().bytes(); }, "Bytes of all elements, without gaps.")
       .def_prop_ro(
           "device_ptr", [](const mapping& self) { return self.what().address; }, "Device address of the first element.")
-      .def("info", &mapping::facts, "Backend, kind of mapping and pinned range, as a dictionary.")
+      .def("info", &mapping::facts, nb::sig("def info(self) -> peerlane._types.MappingInfo"),
+           "Backend, kind of mapping and pinned range, as a dictionary.")
       .def("_array_interface", &mapping::array_interface)
       .def("_region", &mapping::region_object);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A tensor's memory in the CPU's address space. `region` is the mapping itself and lives as long as any NumPy view onto it;
 // `mapping` is what the user holds, closes, reads and writes. One scalar costs no lock, no allocation beyond its Python
-// number, and no call into CUDA. The GIL guards all fields.
+// number, and of CUDA the one question whether the memory still is there. The GIL guards all fields.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <peerlane/peerlane.hpp>
 
+#include "mapped_memory.hpp"
+#include "process.hpp"
 #include "tensor.hpp"
 
 namespace pl::py {
@@ -42,7 +44,11 @@ class mapping {
   nb::typed<nb::dict, nb::str, nb::any> facts() const;
 
  private:
+  void remember_memory(nb::handle object, nb::object& owner);
+  // ValueError: closed; EACCES: a forked child.
   void must_be_open() const;
+  // StaleMapping, too: for what reaches all of the memory.
+  void must_be_there() const;
   // Offset in bytes of the element in the mapped range; false: not an index of one element.
   bool locate(nb::handle index, std::uint64_t& offset) const;
   bool add_index(std::size_t dimension, nb::handle index, std::int64_t& offset) const;
@@ -51,7 +57,9 @@ class mapping {
   tensor what_;
   extent range_;
   nb::object region_;  // a region; none: an empty tensor
+  mapped_memory memory_;
   peerlane_mapping_t handle_ = nullptr;
+  std::uint32_t process_ = process_number();
   bool closed_ = false;
 };
 

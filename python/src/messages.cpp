@@ -11,13 +11,38 @@
 #include <optional>
 #include <tuple>
 
+#include "arguments.hpp"
 #include "device_span.hpp"
 #include "stream_order.hpp"
+#include "torch.hpp"
+#include "waiting.hpp"
 
 namespace pl::py {
 namespace {
 
 using told_message = std::tuple<int, std::uint64_t, std::uint64_t>;  // source, tag, bytes
+
+// A message that was longer than its tensor: its Error also has source, tag and bytes, the message's true length.
+[[noreturn]] void throw_failed(const peerlane::failure& why, const peerlane::message_info& info) {
+  if (why.code != EMSGSIZE) throw error(why);
+  nb::object thrown = nb::module_::import_("peerlane._errors").attr("Error")(why.code, why.message);
+  thrown.attr("source") = info.source;
+  thrown.attr("tag") = info.tag;
+  thrown.attr("bytes") = info.bytes;
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(thrown.ptr())), thrown.ptr());
+  throw nb::python_error();
+}
+
+// As operation.wait(limit, &info); Ctrl-C ends it, and leaves the operation under way.
+peerlane::result<peerlane::message_info> wait_for_end(peerlane::request& operation, std::chrono::milliseconds limit,
+                                                      peerlane::message_info& info) {
+  peerlane::result<peerlane::message_info> outcome = peerlane::message_info{};
+  (void)wait_in_slices(limit, [&](std::chrono::milliseconds slice) {
+    outcome = operation.wait(slice, &info);
+    return outcome || operation.is_empty() || outcome.error().code != ETIMEDOUT;
+  });
+  return outcome;
+}
 
 // A process's place in a job. Threads: any; calls that can wait release the GIL.
 class messenger {
@@ -63,7 +88,10 @@ class request {
   bool done() {
     if (ended_) return true;
     peerlane::message_info info{};
-    auto outcome = operation_.test(&info);
+    auto outcome = [&] {
+      const nb::gil_scoped_release waiting;  // progress may copy
+      return operation_.test(&info);
+    }();
     if (!outcome || *outcome) ended_ = info;
     if (!outcome) failed_ = outcome.error();
     return ended_.has_value();
@@ -71,16 +99,14 @@ class request {
   told_message wait(nb::handle timeout) {
     if (!ended_) {
       const auto limit = limit_of(timeout);
-      const auto outcome = [&] {
-        const nb::gil_scoped_release waiting;
-        return operation_.wait(limit);
-      }();
+      peerlane::message_info info{};
+      const auto outcome = wait_for_end(operation_, limit, info);
       if (!outcome && !operation_.is_empty()) throw error(outcome.error());  // timed out: it goes on
-      ended_ = outcome ? *outcome : peerlane::message_info{};
+      ended_ = info;
       if (!outcome) failed_ = outcome.error();
       from_ = memory_ = nb::none();
     }
-    if (failed_) throw error(*failed_);
+    if (failed_) throw_failed(*failed_, *ended_);
     return {ended_->source, ended_->tag, ended_->bytes};
   }
   void cancel() {
@@ -98,15 +124,28 @@ class window {
  public:
   window(nb::object from, nb::object memory, peerlane::window exposed)
       : from_(std::move(from)), memory_(std::move(memory)), exposed_(std::move(exposed)) {}
+  ~window() {
+    const nb::gil_scoped_release waiting;  // for a peer that may still read the memory
+    exposed_.reset();
+  }
+  window(const window&) = delete;
+  window& operator=(const window&) = delete;
   nb::bytes key() const { return nb::bytes(&exposed_.key(), sizeof exposed_.key()); }
-  void close() { exposed_.reset(); }
+  void close() {
+    const auto outcome = [&] {
+      const nb::gil_scoped_release waiting;
+      return exposed_.close();
+    }();
+    must(outcome);
+  }
 
  private:
   nb::object from_, memory_;
   peerlane::window exposed_;
 };
 
-peerlane::window_key key_of(const nb::bytes& given) {
+peerlane::window_key key_of(const bytes_argument& argument) {
+  const nb::bytes given = argument.as("key");
   peerlane::window_key out{};
   if (given.size() != sizeof out) throw nb::value_error("this is no window's key");
   std::memcpy(&out, given.c_str(), sizeof out);
@@ -115,7 +154,7 @@ peerlane::window_key key_of(const nb::bytes& given) {
 
 // What was queued for the tensor must be over before a CPU or another process touches it.
 tensor settled(nb::handle object, bool is_written, nb::handle after) {
-  tensor what = describe(object);
+  tensor what = describe(object, "the message's tensor");
   must_be_one_run(what, is_written);
   wait_for(busy_streams(after, std::array{static_cast<const tensor*>(&what)}));
   return what;
@@ -124,63 +163,111 @@ tensor settled(nb::handle object, bool is_written, nb::handle after) {
 using self_t = nb::handle_t<messenger>;
 const peerlane::messenger& link_of(self_t self) { return nb::inst_ptr<messenger>(self)->link(); }
 
-std::unique_ptr<request> request_of(self_t self, tensor& what, peerlane::result<peerlane::request> begun) {
-  return std::make_unique<request>(nb::borrow(self), std::move(what.owner), value_of(std::move(begun)));
+std::unique_ptr<request> request_of(self_t self, nb::handle x, tensor& what, peerlane::request begun) {
+  return std::make_unique<request>(nb::borrow(self), keeper_of(x, what), std::move(begun));
 }
 
-std::unique_ptr<request> isend(self_t self, int peer, nb::handle x, std::uint64_t tag, nb::handle after) {
+// Begins an operation without the GIL: what is short enough is copied here and now.
+template <class Begin>
+peerlane::request begun_by(self_t self, const tensor& what, Begin&& begin) {
+  const auto& link = link_of(self);
+  const auto memory = memory_of(what);
+  const nb::gil_scoped_release waiting;
+  return value_of(begin(link, memory));
+}
+
+peerlane::request begin_send(self_t self, const tensor& what, integer_argument peer, integer_argument tag) {
+  const auto to = peer.as<int>("peer");
+  const auto with = tag.as<std::uint64_t>("tag");
+  return begun_by(self, what, [&](const auto& link, const auto& memory) { return link.isend(to, memory, with); });
+}
+
+peerlane::request begin_receive(self_t self, const tensor& what, integer_argument source, integer_argument tag,
+                                integer_argument mask) {
+  const auto from = source.as<int>("source");
+  const auto with = tag.as<std::uint64_t>("tag"), bits = mask.as<std::uint64_t>("mask");
+  return begun_by(self, what, [&](const auto& link, const auto& memory) { return link.irecv(from, memory, with, bits); });
+}
+
+std::unique_ptr<request> isend(self_t self, integer_argument peer, nb::handle x, integer_argument tag, nb::handle after) {
   tensor what = settled(x, false, after);
-  return request_of(self, what, link_of(self).isend(peer, memory_of(what), tag));
+  return request_of(self, x, what, begin_send(self, what, peer, tag));
 }
 
-std::unique_ptr<request> irecv(self_t self, int source, nb::handle x, std::uint64_t tag, std::uint64_t mask,
-                               nb::handle after) {
+std::unique_ptr<request> irecv(self_t self, integer_argument source, nb::handle x, integer_argument tag,
+                               integer_argument mask, nb::handle after) {
   tensor what = settled(x, true, after);
-  return request_of(self, what, link_of(self).irecv(source, memory_of(what), tag, mask));
+  return request_of(self, x, what, begin_receive(self, what, source, tag, mask));
 }
 
-void send(self_t self, int peer, nb::handle x, std::uint64_t tag, nb::handle timeout, nb::handle after) {
+// The end of a call that blocks. Out of time, and after Ctrl-C, the operation is withdrawn, or waited for where that is too
+// late: the caller may use the memory.
+peerlane::message_info end_blocking(peerlane::request& begun, std::chrono::milliseconds limit) {
+  const auto withdraw = [&] {
+    const nb::gil_scoped_release waiting;
+    begun.reset();
+  };
+  try {
+    peerlane::message_info info{};
+    auto outcome = wait_for_end(begun, limit, info);
+    if (outcome) return *outcome;
+    withdraw();
+    throw_failed(outcome.error(), info);
+  } catch (nb::python_error&) {
+    withdraw();
+    throw;
+  }
+}
+
+void send(self_t self, integer_argument peer, nb::handle x, integer_argument tag, nb::handle timeout, nb::handle after) {
   const tensor what = settled(x, false, after);
   const auto limit = limit_of(timeout);
-  const auto& link = link_of(self);
-  const nb::gil_scoped_release waiting;
-  must(link.send(peer, memory_of(what), tag, limit));
+  auto begun = begin_send(self, what, peer, tag);
+  end_blocking(begun, limit);
 }
 
-told_message receive(self_t self, int source, nb::handle x, std::uint64_t tag, std::uint64_t mask, nb::handle timeout,
-                     nb::handle after) {
+told_message receive(self_t self, integer_argument source, nb::handle x, integer_argument tag, integer_argument mask,
+                     nb::handle timeout, nb::handle after) {
   const tensor what = settled(x, true, after);
   const auto limit = limit_of(timeout);
-  const auto& link = link_of(self);
-  const auto info = [&] {
-    const nb::gil_scoped_release waiting;
-    return value_of(link.recv(source, memory_of(what), tag, mask, limit));
-  }();
+  auto begun = begin_receive(self, what, source, tag, mask);
+  const auto info = end_blocking(begun, limit);
   return {info.source, info.tag, info.bytes};
 }
 
-std::unique_ptr<request> put(self_t self, const nb::bytes& key, std::uint64_t offset, nb::handle x, nb::handle after) {
+std::unique_ptr<request> put(self_t self, bytes_argument key, integer_argument offset, nb::handle x, nb::handle after) {
   tensor what = settled(x, false, after);
-  return request_of(self, what, link_of(self).put(key_of(key), offset, memory_of(what)));
-}
-
-std::unique_ptr<request> get(self_t self, const nb::bytes& key, std::uint64_t offset, nb::handle x, nb::handle after) {
-  tensor what = settled(x, true, after);
-  return request_of(self, what, link_of(self).get(key_of(key), offset, memory_of(what)));
-}
-
-std::uint64_t fetch_add(self_t self, const nb::bytes& key, std::uint64_t offset, std::uint64_t operand) {
   const auto where = key_of(key);
+  const auto at = offset.as<std::uint64_t>("offset");
+  return request_of(self, x, what,
+                    begun_by(self, what, [&](const auto& link, const auto& memory) { return link.put(where, at, memory); }));
+}
+
+std::unique_ptr<request> get(self_t self, bytes_argument key, integer_argument offset, nb::handle x, nb::handle after) {
+  tensor what = settled(x, true, after);
+  const auto where = key_of(key);
+  const auto at = offset.as<std::uint64_t>("offset");
+  return request_of(self, x, what,
+                    begun_by(self, what, [&](const auto& link, const auto& memory) { return link.get(where, at, memory); }));
+}
+
+std::uint64_t fetch_add(self_t self, bytes_argument key, integer_argument offset, integer_argument operand) {
+  const auto where = key_of(key);
+  const auto at = offset.as<std::uint64_t>("offset"), added = operand.as<std::uint64_t>("operand");
   const auto& link = link_of(self);
   const nb::gil_scoped_release waiting;
-  return value_of(link.fetch_add(where, offset, operand));
+  return value_of(link.fetch_add(where, at, added));
 }
 
 std::unique_ptr<window> expose(self_t self, nb::handle x) {
-  tensor what = describe(x);
+  tensor what = describe(x, "expose");
   must_be_one_run(what, true);
-  auto made = value_of(link_of(self).expose(memory_of(what)));
-  return std::make_unique<window>(nb::borrow(self), std::move(what.owner), std::move(made));
+  const auto& link = link_of(self);
+  auto made = [&] {
+    const nb::gil_scoped_release waiting;  // memory may be registered with the network
+    return value_of(link.expose(memory_of(what)));
+  }();
+  return std::make_unique<window>(nb::borrow(self), keeper_of(x, what), std::move(made));
 }
 
 void barrier(self_t self, nb::handle timeout) {
@@ -190,7 +277,8 @@ void barrier(self_t self, nb::handle timeout) {
   must(link.barrier(limit));
 }
 
-nb::typed<nb::list, nb::bytes> all_gather(self_t self, const nb::bytes& mine) {
+nb::typed<nb::list, nb::bytes> all_gather(self_t self, bytes_argument given) {
+  const nb::bytes mine = given.as("all_gather");
   const auto& link = link_of(self);
   const auto bytes = mine.size();
   std::string all(bytes * static_cast<std::size_t>(link.size()), '\0');
@@ -229,6 +317,7 @@ void bind_messages(nb::module_& module) {
                       "A message, put or get under way; `await` it or wait(). Keeps its tensor. Dropping it cancels.")
       .def("done", &request::done, "Makes progress once. True: it has ended; wait() then tells how.")
       .def("wait", &request::wait, nb::arg("timeout").none() = nb::none(),
+           nb::sig("def wait(self, timeout: float | None = None) -> tuple[int, int, int]"),
            "(source, tag, bytes) of the message. Seconds; Timeout leaves it under way.")
       .def("cancel", &request::cancel, "Error with EBUSY where it is too late.")
       .def(
@@ -237,7 +326,9 @@ void bind_messages(nb::module_& module) {
           nb::sig("def __await__(self) -> typing.Generator[typing.Any, None, typing.Any]"));
   nb::class_<window>(module, "Window", "Memory that other processes may put to and get from, until it is closed or dropped.")
       .def_prop_ro("key", &window::key, "Bytes for the others: send them by any way.")
-      .def("close", &window::close, "Peers reach the memory no longer. Any number of times.");
+      .def("close", &window::close,
+           "Peers reach the memory no longer. Timeout: one does not answer and may still read it; call again. Any number of "
+           "times.");
   const auto any = nb::arg("after").none() = "auto";
   nb::class_<messenger>(module, "Messenger", nb::is_weak_referenceable(), "What peerlane.messages.open() returns.")
       .def(nb::init<const std::string&, int, int, bool, double>(), nb::arg("rendezvous"), nb::arg("rank"), nb::arg("size"),
@@ -247,37 +338,63 @@ void bind_messages(nb::module_& module) {
           "rank", [](self_t self) { return link_of(self).rank(); }, "This process, from 0.")
       .def_prop_ro(
           "size", [](self_t self) { return link_of(self).size(); }, "Processes of the job.")
-      .def("send", &send, nb::arg("peer"), nb::arg("x"), nb::arg("tag") = 0, nb::kw_only(),
+      .def("send", &send, nb::arg("peer").none(), nb::arg("x").none(), nb::arg("tag").none() = 0, nb::kw_only(),
            nb::arg("timeout").none() = nb::none(), any,
+           nb::sig("def send(self, peer: int, x: peerlane._types.AnyArray, tag: int = 0, *, timeout: float | None = None, "
+                   "after: peerlane._types.After = 'auto') -> None"),
            "One contiguous tensor, of the GPU or the host. Returns once it may be written again.")
-      .def("recv", &receive, nb::arg("source"), nb::arg("x"), nb::arg("tag") = 0, nb::arg("mask") = peerlane::whole_tag,
-           nb::kw_only(), nb::arg("timeout").none() = nb::none(), any,
-           "Into the tensor; (source, tag, bytes). GPU work launched afterwards sees the data.")
-      .def("isend", &isend, nb::arg("peer"), nb::arg("x"), nb::arg("tag") = 0, nb::kw_only(), any,
+      .def(
+          "recv", &receive, nb::arg("source").none(), nb::arg("x").none(), nb::arg("tag").none() = 0,
+          nb::arg("mask").none() = peerlane::whole_tag, nb::kw_only(), nb::arg("timeout").none() = nb::none(), any,
+          nb::sig("def recv(self, source: int, x: peerlane._types.AnyArray, tag: int = 0, mask: int = 18446744073709551615, "
+                  "*, timeout: float | None = None, after: peerlane._types.After = 'auto') -> tuple[int, int, int]"),
+          "Into the tensor; (source, tag, bytes). GPU work launched afterwards sees the data.")
+      .def("isend", &isend, nb::arg("peer").none(), nb::arg("x").none(), nb::arg("tag").none() = 0, nb::kw_only(), any,
+           nb::sig("def isend(self, peer: int, x: peerlane._types.AnyArray, tag: int = 0, *, after: peerlane._types.After = "
+                   "'auto') -> Request"),
            "Begins a send. The request keeps the tensor, which must not be written until it has ended.")
-      .def("irecv", &irecv, nb::arg("source"), nb::arg("x"), nb::arg("tag") = 0, nb::arg("mask") = peerlane::whole_tag,
-           nb::kw_only(), any, "Begins a receive. The tensor must not be touched until the request has ended.")
-      .def("expose", &expose, nb::arg("x"),
+      .def("irecv", &irecv, nb::arg("source").none(), nb::arg("x").none(), nb::arg("tag").none() = 0,
+           nb::arg("mask").none() = peerlane::whole_tag, nb::kw_only(), any,
+           nb::sig("def irecv(self, source: int, x: peerlane._types.AnyArray, tag: int = 0, mask: int = "
+                   "18446744073709551615, *, after: peerlane._types.After = 'auto') -> Request"),
+           "Begins a receive. The tensor must not be touched until the request has ended.")
+      .def("expose", &expose, nb::arg("x").none(), nb::sig("def expose(self, x: peerlane._types.AnyArray) -> Window"),
            "Lets peers put to and get from the tensor, which the window keeps. Its key goes to them.")
-      .def("put", &put, nb::arg("key"), nb::arg("offset"), nb::arg("x"), nb::kw_only(), any,
+      .def("put", &put, nb::arg("key").none(), nb::arg("offset").none(), nb::arg("x").none(), nb::kw_only(), any,
+           nb::sig("def put(self, key: bytes, offset: int, x: peerlane._types.AnyArray, *, after: peerlane._types.After = "
+                   "'auto') -> Request"),
            "Writes the tensor into a peer's window; over there once the request has ended.")
-      .def("get", &get, nb::arg("key"), nb::arg("offset"), nb::arg("x"), nb::kw_only(), any,
+      .def("get", &get, nb::arg("key").none(), nb::arg("offset").none(), nb::arg("x").none(), nb::kw_only(), any,
+           nb::sig("def get(self, key: bytes, offset: int, x: peerlane._types.AnyArray, *, after: peerlane._types.After = "
+                   "'auto') -> Request"),
            "Fills the tensor from a peer's window, from byte `offset` on.")
-      .def("fetch_add", &fetch_add, nb::arg("key"), nb::arg("offset"), nb::arg("operand"),
+      .def("fetch_add", &fetch_add, nb::arg("key").none(), nb::arg("offset").none(), nb::arg("operand").none(),
+           nb::sig("def fetch_add(self, key: bytes, offset: int, operand: int) -> int"),
            "Adds to an aligned 64-bit word of a window; its old value.")
-      .def("barrier", &barrier, nb::arg("timeout").none() = nb::none(), "Returns once every process has come here. Seconds.")
-      .def("all_gather", &all_gather, nb::arg("mine"),
+      .def("barrier", &barrier, nb::arg("timeout").none() = nb::none(),
+           nb::sig("def barrier(self, timeout: float | None = None) -> None"),
+           "Returns once every process has come here. Seconds.")
+      .def("all_gather", &all_gather, nb::arg("mine").none(), nb::sig("def all_gather(self, mine: bytes) -> list[bytes]"),
            "The bytes of every rank, by rank; all of one length. For setting up.")
       .def(
-          "progress", [](self_t self) { return value_of(link_of(self).progress()); },
+          "progress",
+          [](self_t self) {
+            const auto& link = link_of(self);
+            const nb::gil_scoped_release waiting;
+            return value_of(link.progress());
+          },
           "Advances everything once; true: something moved.")
       .def(
-          "peer_is_alive", [](self_t self, int peer) { return link_of(self).peer_state(peer).code() == 0; }, nb::arg("peer"),
+          "peer_is_alive",
+          [](self_t self, integer_argument peer) { return link_of(self).peer_state(peer.as<int>("peer")).code() == 0; },
+          nb::arg("peer").none(), nb::sig("def peer_is_alive(self, peer: int) -> bool"),
           "Whether nothing says that the process has ended.")
       .def(
-          "plan", [](self_t self, int peer) { return value_of(link_of(self).plan(peer)); }, nb::arg("peer"),
+          "plan", [](self_t self, integer_argument peer) { return value_of(link_of(self).plan(peer.as<int>("peer"))); },
+          nb::arg("peer").none(), nb::sig("def plan(self, peer: int) -> str"),
           "Which way messages take, from which size; lines for people.")
-      .def("statistics", &statistics, "Messages sent, by way.");
+      .def("statistics", &statistics, nb::sig("def statistics(self) -> peerlane._types.MessageCounts"),
+           "Messages sent, by way.");
 }
 
 }  // namespace pl::py

@@ -3,24 +3,36 @@
 // python/peerlane/.
 #include <nanobind/nanobind.h>
 
+#include "call.hpp"
 #include "copies.hpp"
 #include "error.hpp"
 #include "mapping.hpp"
 #include "messages.hpp"
+#include "process.hpp"
 #include "streams.hpp"
+
+namespace pl::py {
+
+// ETIMEDOUT becomes peerlane.Timeout, everything else peerlane.Error; all are OSErrors and carry the errno value.
+void raise(const error& why) {
+  const char* const name = dynamic_cast<const stale_mapping*>(&why) != nullptr ? "StaleMapping"
+                           : why.code() == ETIMEDOUT                           ? "Timeout"
+                                                                               : "Error";
+  try {
+    const nb::object kind = nb::module_::import_("peerlane._errors").attr(name);
+    const nb::object arguments = nb::make_tuple(why.code(), why.what());
+    PyErr_SetObject(kind.ptr(), arguments.ptr());
+  } catch (nb::python_error& other) { other.restore(); }
+}
+
+}  // namespace pl::py
 
 namespace {
 
-// ETIMEDOUT becomes peerlane.Timeout, everything else peerlane.Error; both are OSErrors and carry the errno value.
 void translate(const std::exception_ptr& thrown, void*) {
   try {
     std::rethrow_exception(thrown);
-  } catch (const pl::py::error& why) {
-    const nb::object kinds = nb::module_::import_("peerlane._errors");
-    const nb::object kind = kinds.attr(why.code() == ETIMEDOUT ? "Timeout" : "Error");
-    const nb::object arguments = nb::make_tuple(why.code(), why.what());
-    PyErr_SetObject(kind.ptr(), arguments.ptr());
-  }
+  } catch (const pl::py::error& why) { pl::py::raise(why); }
 }
 
 }  // namespace
@@ -29,6 +41,7 @@ NB_MODULE(_core, module) {
   nb::set_leak_warnings(false);  // views may outlive the interpreter's end
   nb::register_exception_translator(translate);
   module.doc() = "The compiled half of the package; use `peerlane`.";
+  module.def("process_number", &pl::py::process_number, "Another number in every forked child.");
   pl::py::bind_mapping(module);
   pl::py::bind_copies(module);
   pl::py::bind_messages(module);

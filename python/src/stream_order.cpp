@@ -3,9 +3,13 @@
 
 #include <algorithm>
 
+#include "dlpack.hpp"
 #include "driver_table.hpp"
 #include "error.hpp"
 #include "pointer.hpp"
+#include "process.hpp"
+#include "torch.hpp"
+#include "waiting.hpp"
 
 namespace pl::py {
 namespace {
@@ -16,44 +20,82 @@ stream_handle to_stream(std::uint64_t number) {
   return reinterpret_cast<stream_handle>(static_cast<std::uintptr_t>(number == 0 ? kLegacyStream : number));
 }
 
-const cu::driver_table& driver() {
+const cu::driver_table* open_driver() {
   const auto cuda = cu::driver();
   if (!cuda) throw error(cuda.error());
-  return **cuda;
+  return *cuda;
 }
 
-// The raw handle, without making a Stream object (0.1 us instead of 2).
-stream_handle torch_stream(int device) {
-  static auto* const current = new nb::object(nb::module_::import_("torch").attr("_C").attr("_cuda_getCurrentRawStream"));
-  return to_stream(nb::cast<std::uint64_t>((*current)(device)));
+const cu::driver_table& driver() {
+  static const std::uint32_t process = process_number();
+  static const cu::driver_table* const table = open_driver();
+  if (process != process_number()) [[unlikely]]
+    throw error(EACCES,
+                "CUDA was used by the parent process and does not work in a forked child: start it with "
+                "multiprocessing's method spawn");
+  return *table;
+}
+
+stream_handle current_stream(const exchange_functions& library, int device) {
+  constexpr int kCuda = 2;
+  void* out = nullptr;
+  if (library.current_stream(kCuda, device, &out) != 0) throw nb::python_error();
+  return to_stream(reinterpret_cast<std::uintptr_t>(out));
+}
+
+// Asking a captured stream anything else spoils its capture; so does asking the legacy stream while a stream is captured
+// that waits for it. This question does not (14 ns on an H200).
+int refuse_capture(const cu::driver_table& cuda, stream_handle stream) {
+  int state = cu::capture_status::none;
+  if (cuda.cuStreamIsCapturing == nullptr) return cu::error_code::success;
+  const int rc = cuda.cuStreamIsCapturing(stream, &state);
+  if (rc == cu::error_code::stream_capture_implicit || state != cu::capture_status::none)
+    throw error(
+        EBUSY,
+        "the stream that the call would wait for is being captured into a graph, or is the default stream while another one "
+        "is: a copy is made once and is no part of a graph. Copy before or after the capture, or give after=None to copy "
+        "now, "
+        "beside it");
+  return rc;
+}
+
+int query(const cu::driver_table& cuda, stream_handle stream) {
+  const int rc = refuse_capture(cuda, stream);
+  return rc == cu::error_code::success ? cuda.cuStreamQuery(stream) : rc;
 }
 
 // A default stream belongs to the current context; threads that never used CUDA have none.
 bool is_busy(stream_handle stream, int device) {
   const auto& cuda = driver();
-  int rc = cuda.cuStreamQuery(stream);
+  int rc = query(cuda, stream);
   if (rc == cu::error_code::invalid_context) {
     const auto scope = cu::context_scope::enter(cuda, std::max(device, 0), nullptr);
     if (!scope) throw error(scope.error());
-    rc = cuda.cuStreamQuery(stream);
+    rc = query(cuda, stream);
   }
   if (rc == cu::error_code::success) return false;
   if (rc == cu::error_code::not_ready) return true;
-  throw error(
-      cu::make_error(cuda, rc, "asking the stream that a tensor comes from (is it being captured? then give after=None)"));
+  throw error(cu::make_error(cuda, rc, "asking the stream that a tensor comes from"));
+}
+
+bool is_auto(nb::handle after) {
+  static PyObject* const word = PyUnicode_InternFromString("auto");
+  if (after.ptr() == word) return true;
+  return PyUnicode_Check(after.ptr()) && PyUnicode_Compare(after.ptr(), word) == 0;
 }
 
 }  // namespace
 
 stream_handle stream_of(nb::handle object) {
+  const auto number = [](const nb::object& given) { return to_stream(unsigned_integer(given, "the stream")); };
   if (object.is_none()) return to_stream(0);
-  if (PyLong_Check(object.ptr())) return to_stream(nb::cast<std::uint64_t>(object));
-  if (nb::hasattr(object, "cuda_stream")) return to_stream(nb::cast<std::uint64_t>(object.attr("cuda_stream")));
+  if (PyLong_Check(object.ptr())) return number(nb::borrow(object));
+  if (nb::hasattr(object, "cuda_stream")) return number(object.attr("cuda_stream"));
   if (nb::hasattr(object, "__cuda_stream__")) {
     const nb::object pair = object.attr("__cuda_stream__")();
-    return to_stream(nb::cast<std::uint64_t>(pair[1]));
+    return number(pair[1]);
   }
-  if (nb::hasattr(object, "ptr")) return to_stream(nb::cast<std::uint64_t>(object.attr("ptr")));
+  if (nb::hasattr(object, "ptr")) return number(object.attr("ptr"));
   throw nb::type_error(
       (class_name(object) + " is no stream: give a CUstream as an integer, or an object of PyTorch or CuPy").c_str());
 }
@@ -64,14 +106,15 @@ std::vector<stream_handle> busy_streams(nb::handle after, std::span<const tensor
     if (std::find(out.begin(), out.end(), stream) == out.end() && is_busy(stream, device)) out.push_back(stream);
   };
   if (after.is_none()) return out;
-  if (!nb::isinstance<nb::str>(after)) {
+  if (!is_auto(after)) {
+    if (PyUnicode_Check(after.ptr())) throw nb::value_error("after: give \"auto\", None or a stream");
     add(stream_of(after), tensors.empty() ? 0 : tensors.front()->device);
     return out;
   }
-  if (text_of(after) != "auto") throw nb::value_error("after: give \"auto\", None or a stream");
   for (const tensor* one : tensors) {
     if (one->where == place::host) continue;
-    if (one->is_torch) add(torch_stream(one->device), one->device);
+    if (one->library != nullptr) add(current_stream(*one->library, one->device), one->device);
+    else if (one->is_torch) add(to_stream(torch_stream(one->device)), one->device);
     if (one->stream != 0) add(to_stream(one->stream), one->device);
     if (one->block_until_ready.is_valid()) one->block_until_ready();
   }
@@ -81,10 +124,13 @@ std::vector<stream_handle> busy_streams(nb::handle after, std::span<const tensor
 void wait_for(std::span<const stream_handle> streams) {
   if (streams.empty()) return;
   const auto& cuda = driver();
-  const nb::gil_scoped_release waiting;
   for (const stream_handle stream : streams)
-    if (const int rc = cuda.cuStreamSynchronize(stream); rc != cu::error_code::success)
-      throw error(cu::make_error(cuda, rc, "waiting for the stream that a tensor comes from"));
+    wait_until([&] {
+      const int rc = cuda.cuStreamQuery(stream);
+      if (rc != cu::error_code::success && rc != cu::error_code::not_ready)
+        throw error(cu::make_error(cuda, rc, "waiting for the stream that a tensor comes from"));
+      return rc == cu::error_code::success;
+    });
 }
 
 }  // namespace pl::py

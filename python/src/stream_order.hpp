@@ -19,10 +19,11 @@ using stream_handle = cu::stream_t;  // a CUstream; 0x1 and 0x2 are CUDA's defau
 stream_handle stream_of(nb::handle object);
 
 // What `after` says: "auto" is the current stream of each tensor's library, None nothing, else a stream. Streams that are
-// idle are left out, so usually the answer is empty. Values of JAX are waited for here.
+// idle are left out, so usually the answer is empty. Values of JAX are waited for here. EBUSY: a stream is being captured
+// into a graph; it was not touched, so the capture stays whole.
 std::vector<stream_handle> busy_streams(nb::handle after, std::span<const tensor* const> tensors);
 
-// Blocks, without the GIL, until they have done what was queued.
+// Blocks, without the GIL, until they have done what was queued. Ctrl-C ends it.
 void wait_for(std::span<const stream_handle> streams);
 
 }  // namespace pl::py

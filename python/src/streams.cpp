@@ -10,8 +10,11 @@
 #include <optional>
 #include <peerlane/stream.hpp>
 
+#include "arguments.hpp"
 #include "device_span.hpp"
 #include "stream_order.hpp"
+#include "torch.hpp"
+#include "waiting.hpp"
 
 namespace pl::py {
 namespace {
@@ -71,28 +74,31 @@ using self_t = nb::handle_t<stream_context>;
 const peerlane::stream_context& context_of(self_t self) { return nb::inst_ptr<stream_context>(self)->open(); }
 
 std::unique_ptr<exposed> expose(self_t self, nb::handle x) {
-  tensor what = describe(x);
+  tensor what = describe(x, "the tensor");
   must_be_one_run(what, true);
   auto made = value_of(context_of(self).expose(what.address, what.bytes()));
-  return std::unique_ptr<exposed>(new exposed{nb::borrow(self), std::move(what.owner), std::move(made)});
+  return std::unique_ptr<exposed>(new exposed{nb::borrow(self), keeper_of(x, what), std::move(made)});
 }
 
 nb::bytes key_of(const exposed& self) { return nb::bytes(self.window.key().bytes, sizeof self.window.key().bytes); }
 
-std::unique_ptr<imported> import_window(self_t self, const nb::bytes& key) {
+std::unique_ptr<imported> import_window(self_t self, bytes_argument given) {
+  const nb::bytes key = given.as("key");
   peerlane::stream_key plain{};
   if (key.size() != sizeof plain.bytes) throw nb::value_error("this is no window's key");
   std::memcpy(plain.bytes, key.c_str(), sizeof plain.bytes);
   return std::unique_ptr<imported>(new imported{nb::borrow(self), value_of(context_of(self).import(plain))});
 }
 
-std::unique_ptr<channel> connect(self_t self, int peer, std::uint32_t id, std::uint32_t depth) {
+std::unique_ptr<channel> connect(self_t self, integer_argument peer, integer_argument id, integer_argument depth) {
   auto options = peerlane::stream_context::channel_options();
-  options.depth = depth;
-  return std::unique_ptr<channel>(new channel{nb::borrow(self), value_of(context_of(self).connect(peer, id, &options))});
+  options.depth = depth.as<std::uint32_t>("depth");
+  return std::unique_ptr<channel>(new channel{
+      nb::borrow(self), value_of(context_of(self).connect(peer.as<int>("peer"), id.as<std::uint32_t>("id"), &options))});
 }
 
-nb::typed<nb::list, nb::bytes> all_gather(self_t self, const nb::bytes& mine) {
+nb::typed<nb::list, nb::bytes> all_gather(self_t self, bytes_argument given) {
+  const nb::bytes mine = given.as("all_gather");
   const auto& context = context_of(self);
   const auto bytes = mine.size();
   std::string all(bytes * static_cast<std::size_t>(context.size()), '\0');
@@ -108,12 +114,13 @@ nb::typed<nb::list, nb::bytes> all_gather(self_t self, const nb::bytes& mine) {
 }
 
 // The first call on a channel waits for the peer, so all of these release the GIL.
-std::uint64_t put_signal(const channel& self, nb::handle stream, const imported& to, std::uint64_t offset, nb::handle x) {
-  const tensor what = describe(x);
+std::uint64_t put_signal(const channel& self, nb::handle stream, const imported& to, integer_argument offset, nb::handle x) {
+  const auto at = offset.as<std::uint64_t>("offset");
+  const tensor what = describe(x, "the tensor");
   must_be_one_run(what, false);
   auto* const on = stream_of(stream);
   const nb::gil_scoped_release waiting;
-  return value_of(self.end.put_signal(on, to.window, offset, what.address, what.bytes()));
+  return value_of(self.end.put_signal(on, to.window, at, what.address, what.bytes()));
 }
 
 std::uint64_t signal(const channel& self, nb::handle stream) {
@@ -122,22 +129,35 @@ std::uint64_t signal(const channel& self, nb::handle stream) {
   return value_of(self.end.signal(on));
 }
 
-std::uint64_t wait_signal(const channel& self, nb::handle stream, std::uint64_t sequence) {
+std::uint64_t wait_signal(const channel& self, nb::handle stream, integer_argument sequence) {
+  const auto number = sequence.as<std::uint64_t>("sequence");
   auto* const on = stream_of(stream);
   const nb::gil_scoped_release waiting;
-  return value_of(self.end.wait_signal(on, sequence));
+  return value_of(self.end.wait_signal(on, number));
 }
 
-void release(const channel& self, nb::handle stream, std::uint64_t sequence) {
+void release(const channel& self, nb::handle stream, integer_argument sequence) {
+  const auto number = sequence.as<std::uint64_t>("sequence");
   auto* const on = stream_of(stream);
   const nb::gil_scoped_release waiting;
-  must(self.end.release(on, sequence));
+  must(self.end.release(on, number));
 }
 
-void host_wait(const channel& self, std::uint64_t sequence, nb::handle timeout) {
+// `wait(slice)`, again and again while it answers ETIMEDOUT, so that Ctrl-C is seen.
+template <class Wait>
+void wait_for_peer(std::chrono::milliseconds limit, Wait&& wait) {
+  peerlane::status outcome;
+  (void)wait_in_slices(limit, [&](std::chrono::milliseconds slice) {
+    outcome = wait(slice);
+    return outcome || outcome.code() != ETIMEDOUT;
+  });
+  must(outcome);
+}
+
+void host_wait(const channel& self, integer_argument sequence, nb::handle timeout) {
+  const auto number = sequence.as<std::uint64_t>("sequence");
   const auto limit = limit_of(timeout);
-  const nb::gil_scoped_release waiting;
-  must(self.end.host_wait(sequence, limit));
+  wait_for_peer(limit, [&](std::chrono::milliseconds slice) { return self.end.host_wait(number, slice); });
 }
 
 nb::typed<nb::dict, nb::str, nb::any> state_of(const channel& self) {
@@ -166,28 +186,39 @@ void bind_channel(nb::module_& module) {
           "ready",
           [](const channel& self, nb::handle timeout) {
             const auto limit = limit_of(timeout);
-            const nb::gil_scoped_release waiting;
-            must(self.end.ready(limit));
+            wait_for_peer(limit, [&](std::chrono::milliseconds slice) { return self.end.ready(slice); });
           },
-          nb::arg("timeout").none() = nb::none(), "Waits until the peer has made its end.")
+          nb::arg("timeout").none() = nb::none(), nb::sig("def ready(self, timeout: float | None = None) -> None"),
+          "Waits until the peer has made its end.")
       .def(
-          "put_signal", &put_signal, nb::arg("stream").none(), nb::arg("to"), nb::arg("offset"), nb::arg("x"),
+          "put_signal", &put_signal, nb::arg("stream").none(), nb::arg("to"), nb::arg("offset").none(), nb::arg("x").none(),
+          nb::sig("def put_signal(self, stream: peerlane._types.Stream, to: RemoteWindow, offset: int, x: "
+                  "peerlane._types.DeviceArray) -> int"),
           "When the stream comes here, x goes to `offset` (bytes) of the window, then the peer is signalled; the number of\n"
           "the signal. x must stay, untouched, until the stream has come past (PyTorch: x.record_stream).")
-      .def("signal", &signal, nb::arg("stream").none(), "As put_signal, without a put.")
-      .def("wait_signal", &wait_signal, nb::arg("stream").none(), nb::arg("sequence") = 0,
+      .def("signal", &signal, nb::arg("stream").none(), nb::sig("def signal(self, stream: peerlane._types.Stream) -> int"),
+           "As put_signal, without a put.")
+      .def("wait_signal", &wait_signal, nb::arg("stream").none(), nb::arg("sequence").none() = 0,
+           nb::sig("def wait_signal(self, stream: peerlane._types.Stream, sequence: int = 0) -> int"),
            "The stream goes on once the peer's signal is complete; 0: the next one. Its number.")
-      .def("release", &release, nb::arg("stream").none(), nb::arg("sequence"),
+      .def("release", &release, nb::arg("stream").none(), nb::arg("sequence").none(),
+           nb::sig("def release(self, stream: peerlane._types.Stream, sequence: int) -> None"),
            "Once the stream has come here, the peer may write what puts up to `sequence` have brought.")
       .def(
-          "arrived", [](const channel& self, std::uint64_t sequence) { return value_of(self.end.arrived(sequence)); },
-          nb::arg("sequence"), "Whether the peer's signal of that number is complete; no waiting.")
-      .def("host_wait", &host_wait, nb::arg("sequence"), nb::arg("timeout").none() = nb::none(),
+          "arrived",
+          [](const channel& self, integer_argument sequence) {
+            return value_of(self.end.arrived(sequence.as<std::uint64_t>("sequence")));
+          },
+          nb::arg("sequence").none(), nb::sig("def arrived(self, sequence: int) -> bool"),
+          "Whether the peer's signal of that number is complete; no waiting.")
+      .def("host_wait", &host_wait, nb::arg("sequence").none(), nb::arg("timeout").none() = nb::none(),
+           nb::sig("def host_wait(self, sequence: int, timeout: float | None = None) -> None"),
            "This thread waits for it. Seconds.")
       .def(
           "cancel", [](const channel& self) { must(self.end.cancel()); },
           "Lets go every stream that waits here and ends the channel with an error, on both sides.")
-      .def("state", &state_of, "Executor, error (0: none) and counts of puts and waits, as a dictionary.")
+      .def("state", &state_of, nb::sig("def state(self) -> peerlane._types.ChannelState"),
+           "Executor, error (0: none) and counts of puts and waits, as a dictionary.")
       .def(
           "diag", [](const channel& self) { return value_of(self.end.diag()); },
           "What the channel waits for, in lines for people.");
@@ -205,13 +236,16 @@ void bind_streams(nb::module_& module) {
           "rank", [](self_t self) { return context_of(self).rank(); }, "This process, from 0.")
       .def_prop_ro(
           "size", [](self_t self) { return context_of(self).size(); }, "Processes that take part.")
-      .def("expose", &expose, nb::arg("x"),
+      .def("expose", &expose, nb::arg("x").none(),
+           nb::sig("def expose(self, x: peerlane._types.DeviceArray) -> StreamWindow"),
            "Lets peers put into the GPU tensor, which the window keeps. Its key goes to them.")
-      .def("import_window", &import_window, nb::arg("key"), "A peer's window, from its key.")
-      .def("connect", &connect, nb::arg("peer"), nb::arg("id"), nb::arg("depth") = 0,
+      .def("import_window", &import_window, nb::arg("key").none(),
+           nb::sig("def import_window(self, key: bytes) -> RemoteWindow"), "A peer's window, from its key.")
+      .def("connect", &connect, nb::arg("peer").none(), nb::arg("id").none(), nb::arg("depth").none() = 0,
+           nb::sig("def connect(self, peer: int, id: int, depth: int = 0) -> Channel"),
            "This process's end of channel `id`; the peer connects with the same. `depth`: put n waits until n - depth was\n"
            "released; 0: no such wait.")
-      .def("all_gather", &all_gather, nb::arg("mine"),
+      .def("all_gather", &all_gather, nb::arg("mine").none(), nb::sig("def all_gather(self, mine: bytes) -> list[bytes]"),
            "The bytes of every rank, by rank; all of one length. For setting up.")
       .def(
           "barrier",

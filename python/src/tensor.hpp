@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a Python object says of its memory: PyTorch tensors, __cuda_array_interface__ (CuPy, Numba, JAX), DLPack, the buffer
-// protocol (NumPy, bytes), our own mappings, and (pointer, size). Nothing is copied, no stream is waited for.
+// protocol (NumPy, bytes), our own mappings, and (pointer, size). Nothing is copied, no stream is waited for. The GIL is
+// needed.
 #pragma once
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
+#include "dimensions.hpp"
 #include "scalar.hpp"
 
 namespace nb = nanobind;
@@ -19,18 +19,21 @@ namespace pl::py {
 
 enum class place : std::uint8_t { host, device };
 
+struct exchange_functions;  // dlpack.hpp
+
 struct tensor {
   std::uint64_t address = 0;  // of element [0, 0, ...]; with negative strides not the lowest byte
   place where = place::host;
   element_type type;
-  std::vector<std::int64_t> shape;
-  std::vector<std::int64_t> strides;  // bytes
+  dimensions shape;
+  dimensions strides;  // bytes
   bool is_writable = true;
-  nb::object owner;              // keeps the memory
-  bool is_torch = false;         // has a current stream (stream_order.hpp)
-  int device = -1;               // where known
-  std::uint64_t stream = 0;      // that produces the values, by its __cuda_array_interface__; 0: none named
-  nb::object block_until_ready;  // of JAX's arrays; else null
+  bool is_torch = false;                        // has a current stream (stream_order.hpp)
+  int device = -1;                              // where known
+  std::uint64_t stream = 0;                     // that produces the values, by its __cuda_array_interface__; 0: none named
+  const exchange_functions* library = nullptr;  // knows its library's current stream
+  nb::object owner;                             // keeps the memory
+  nb::object block_until_ready;                 // of JAX's arrays; else null
 
   std::int64_t elements() const;
   std::uint64_t bytes() const { return static_cast<std::uint64_t>(elements()) * type.bytes; }
@@ -45,15 +48,22 @@ struct extent {
 extent extent_of(const tensor& what);
 
 // C order strides of that shape.
-std::vector<std::int64_t> packed_strides(const std::vector<std::int64_t>& shape, std::int64_t element_bytes);
+dimensions packed_strides(const dimensions& shape, std::int64_t element_bytes);
 
-// Throws TypeError for objects that tell nothing of their memory; the GIL is needed.
-tensor describe(nb::handle object);
+// Throws TypeError for objects that tell nothing of their memory. `role` ("copy: the source") begins that message.
+tensor describe(nb::handle object, const char* role);
 
 // str(object). (nb::str(x) of an nb::object casts instead of converting.)
 std::string text_of(nb::handle object);
 
 // "torch.Tensor" of an object, for messages.
 std::string class_name(nb::handle object);
+
+// A Python integer as the number of that type; TypeError or ValueError that begins with `role`.
+std::int64_t signed_integer(nb::handle object, const char* role);
+std::uint64_t unsigned_integer(nb::handle object, const char* role);
+
+// A tuple or list of them.
+dimensions integers(nb::handle sequence, const char* role);
 
 }  // namespace pl::py

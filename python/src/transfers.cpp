@@ -15,11 +15,6 @@ struct axis {
   std::int64_t extent, dst, src;
 };
 
-std::uint32_t direction_between(const tensor& dst, const tensor& src) {
-  if (dst.where == place::host) return PEERLANE_TO_HOST;
-  return src.where == place::host ? PEERLANE_TO_DEVICE : PEERLANE_ON_DEVICE;
-}
-
 // Axes of more than one element, the widest steps of the destination first; negative steps on both sides turned round.
 std::vector<axis> axes_of(const tensor& dst, const tensor& src, std::uint64_t& to, std::uint64_t& from) {
   std::vector<axis> out;
@@ -49,6 +44,11 @@ void join(std::vector<axis>& axes) {
 }
 
 }  // namespace
+
+std::uint32_t direction_between(const tensor& dst, const tensor& src) {
+  if (dst.where == place::host) return PEERLANE_TO_HOST;
+  return src.where == place::host ? PEERLANE_TO_DEVICE : PEERLANE_ON_DEVICE;
+}
 
 std::vector<peerlane_transfer> transfers_between(const tensor& dst, const tensor& src) {
   if (dst.elements() == 0) return {};

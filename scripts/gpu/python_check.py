@@ -105,6 +105,45 @@ def torch_refusals(torch):
     raises(ValueError, "gaps", lambda: peerlane.map(torch.zeros(4, 4, device="cuda")[:, 1], dtype="uint8"))
 
 
+def torch_graphs(torch):
+    """A copy that would wait for a stream in capture is refused, and the graph is none the worse; after=None copies beside it."""
+    x, host = torch.zeros(64, device="cuda"), np.ones(64, np.float32)
+    peerlane.copy(host, x)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x.add_(1)
+        for call in (lambda: peerlane.copy(host, x), lambda: peerlane.copy(x, host), lambda: peerlane.fill(x, 1),
+                     lambda: peerlane.copy_async(host, x)):
+            raises(peerlane.Error, "is being captured", call)
+        peerlane.copy(host, x, after=None)
+    assert (host == 0).all()
+    graph.replay()
+    graph.replay()
+    peerlane.copy(host, x)
+    assert (host == 2).all()
+
+
+def torch_storages(torch):
+    """A mapping keeps the storage that it was made of, and says so when that has lost its memory; copies go where the tensor is."""
+    x, out = torch.arange(4.0, device="cuda"), np.empty(4, np.float32)
+    torch.cuda.synchronize()
+    with peerlane.map(x) as m:
+        x.data = torch.full((4,), 9.0, device="cuda")
+        peerlane.copy(out, x)
+        assert m[3] == 3.0 and (out == 9).all()
+    y = torch.arange(4.0, device="cuda")
+    torch.cuda.synchronize()
+    with peerlane.map(y) as m:
+        y.untyped_storage().resize_(0)
+        raises(peerlane.StaleMapping, "freed", lambda: m[0])
+    z = torch.zeros(2, device="cuda").resize_(1 << 20)
+    peerlane.copy(z, np.full(1 << 20, 5, np.float32))
+    assert z.sum().item() == 5 << 20
+    negative = torch.ones(4, dtype=torch.complex64, device="cuda").conj().imag
+    raises(TypeError, "resolve_neg", lambda: peerlane.copy(out, negative))
+
+
 # ---- The others --------------------------------------------------------------------------------------------------------
 
 
@@ -153,11 +192,25 @@ def package_itself():
     freed = testing.zeros(4)
     freed.memory.free()
     raises(peerlane.Error, "", lambda: peerlane.map(freed))
+    raw = testing.array(np.arange(1 << 20, dtype=np.uint8))
+    with peerlane.map((raw.address, raw.nbytes)) as m:
+        assert m[5] == 5
+        raw.memory.free()
+        kept = testing.zeros(1 << 20, np.uint8)  # often at the same address
+        raises(peerlane.StaleMapping, "freed", lambda: m[5])
+        raises(peerlane.StaleMapping, "freed", m.read)
+        del kept
+
+    async def in_a_task():
+        await asyncio.create_task(peerlane.copy_async(x, np.ones(16, np.float32)))
+
+    asyncio.run(in_a_task())
+    assert (x.get() == 1).all()
     assert not [f for f in peerlane.doctor() if f["level"] == "BLOCKER"]
 
 
 CASES = [(package_itself, []), (torch_views, ["torch"]), (torch_dtypes, ["torch"]), (torch_copies_in_order, ["torch"]),
-         (torch_asynchronous, ["torch"]), (torch_refusals, ["torch"]), (cupy_arrays, ["cupy"]), (jax_arrays, ["jax"]),
+         (torch_asynchronous, ["torch"]), (torch_refusals, ["torch"]), (torch_graphs, ["torch"]), (torch_storages, ["torch"]), (cupy_arrays, ["cupy"]), (jax_arrays, ["jax"]),
          (between_libraries, ["torch", "cupy"])]
 
 

@@ -1,17 +1,23 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What single elements and copies cost from Python, on whatever GPU answers: scripts/gpu/python_cost.py [--json FILE].
+"""What single elements and copies cost from Python, on whatever GPU answers: scripts/gpu/python_cost.py [--json FILE]
+[--beside FOLDER].
 
 PyTorch's and CuPy's ways are measured beside ours where they are installed. Each row is the median over 15 rounds of as many
-calls as take some milliseconds; the loop's own cost is measured and taken off. Runs with PYTHONPATH=build/release/out/python
-or an installed wheel.
+calls as take some milliseconds; the loop's own cost is measured and taken off. Without PyTorch the arrays are peerlane.testing's,
+and CuPy's where that is installed. Runs with PYTHONPATH=build/release/out/python or an installed wheel. With --beside, another
+build of the package (the folder that PYTHONPATH would name) is measured by turns with this one, three times each.
 """
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import peerlane
@@ -59,12 +65,18 @@ def scalar_rows(torch, cupy):
     x = torch.zeros(1024, device="cuda") if torch else testing.zeros(1024)
     m = peerlane.map(x)
     view = m.array
+    table = peerlane.map(torch.zeros(16, 64, device="cuda") if torch else testing.zeros((16, 64)))
+    pair = testing.zeros(1024)
+    raw = peerlane.map((pair.address, pair.nbytes), dtype="float32")
     host = np.zeros(1024, np.float32)
     rows = {
         "mapping.write(i, v)": lambda: m.write(3, 1.5),
         "mapping.read(i)": lambda: m.read(3),
         "mapping[i] = v": lambda: m.__setitem__(3, 1.5),
         "mapping[i]": lambda: m[3],
+        "mapping[i, j] = v": lambda: table.__setitem__((3, 5), 1.5),
+        "mapping[i, j]": lambda: table[3, 5],
+        "mapping[i], of a raw pointer": lambda: raw[3],
         "view[i] = v": lambda: view.__setitem__(3, 1.5),
         "view[i]": lambda: view[3],
         "host array[i] = v": lambda: host.__setitem__(3, 1.5),
@@ -85,9 +97,20 @@ def scalar_rows(torch, cupy):
     return {name: cost_ns(call) for name, call in rows.items()}
 
 
-def copy_rows(torch):
+def copy_rows(torch, cupy):
     rows = {}
-    for size in (64, 4 << 10, 64 << 10, 1 << 20, 16 << 20):
+    for size in (8, 64):
+        there, host, back = testing.zeros(size, np.uint8), np.ones(size, np.uint8), np.empty(size, np.uint8)
+        m = peerlane.map(there)
+        rows[f"copy to GPU, peerlane.testing, {size} B"] = cost_ns(lambda: peerlane.copy(there, host))
+        rows[f"copy to host, peerlane.testing, {size} B"] = cost_ns(lambda: peerlane.copy(back, there))
+        rows[f"copy to host, a mapping, {size} B"] = cost_ns(lambda: peerlane.copy(back, m))
+        if cupy:
+            theirs = cupy.zeros(size, cupy.uint8)
+            rows[f"copy to GPU, CuPy, {size} B"] = cost_ns(lambda: peerlane.copy(theirs, host))
+            rows[f"copy to host, CuPy, {size} B"] = cost_ns(lambda: peerlane.copy(back, theirs))
+            rows[f"cupy x.get(), {size} B"] = cost_ns(theirs.get)
+    for size in (8, 64, 4 << 10, 64 << 10, 1 << 20, 16 << 20):
         host, back = np.ones(size, np.uint8), np.empty(size, np.uint8)
         x = torch.zeros(size, dtype=torch.uint8, device="cuda") if torch else testing.zeros(size, np.uint8)
         rows[f"copy to GPU, {size} B"] = cost_ns(lambda: peerlane.copy(x, host))
@@ -102,11 +125,32 @@ def copy_rows(torch):
     return rows
 
 
+def by_turns(arguments):
+    """Each package in processes of its own, so that neither has what the other one made."""
+    folders = {"beside": arguments.beside, "this": str(Path(peerlane.__file__).resolve().parents[1])}
+    turns = {name: [] for name in folders}
+    for _ in range(3):
+        for name, folder in folders.items():
+            with tempfile.NamedTemporaryFile(suffix=".json") as file:
+                command = [sys.executable, __file__, "--json", file.name, *(["--quick"] if arguments.quick else [])]
+                path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+                subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=True, stdout=subprocess.DEVNULL)
+                turns[name].append({row["call"]: row["latency_ns_p50"] for row in json.load(file)["rows"]})
+    print(f"{'median of three turns':44} {'beside':>12}    {'this':>12}")
+    for call in turns["this"][0]:
+        medians = [statistics.median(turn[call] for turn in turns[name]) for name in folders]
+        print(f"{call:44} {medians[0]:12.0f} ns {medians[1]:12.0f} ns")
+    return 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--json", metavar="FILE", help="write the rows there, too")
     parser.add_argument("--quick", action="store_true", help="2 rounds of 0.2 ms: to see that it runs")
+    parser.add_argument("--beside", metavar="FOLDER", help="measure the package in that folder, too, by turns")
     arguments = parser.parse_args()
+    if arguments.beside:
+        sys.exit(by_turns(arguments))
     global ROUNDS, ROUND_S
     if arguments.quick:
         ROUNDS, ROUND_S = 2, 2e-4
@@ -114,7 +158,7 @@ def main():
     machine = peerlane.info()["machine"]
     if machine["simulated"]:
         print("SIMULATED GPU: these figures are this program's overhead on a CPU, not a GPU's")
-    rows = {**scalar_rows(torch, cupy), **copy_rows(torch)}
+    rows = {**scalar_rows(torch, cupy), **copy_rows(torch, cupy)}
     for name, row in rows.items():
         print(f"{name:44} {row['median_ns']:12.0f} ns   least {row['least_ns']:12.0f} ns")
     if arguments.json:

@@ -30,7 +30,7 @@ HEADERS = ("peerlane/peerlane.h", "peerlane/copy.h", "peerlane/link.h", "peerlan
 GROUPS = (
     ("Start", ("README.md", "docs/quick-start.md", "docs/which-call.md", "docs/migrating.md")),
     ("Understand", ("docs/no-module.md", "docs/ordering-pictures.md", "docs/ordering.md", "docs/security.md", "docs/architecture.md")),
-    ("Use", ("docs/python.md", "docs/messaging.md", "docs/async-api.md", "docs/store.md", "docs/mpi-shim.md", "docs/containers.md", "docs/ucx-gdr-copy.md", "docs/simulated-gpu.md",
+    ("Use", ("docs/python.md", "docs/messaging.md", "docs/async-api.md", "docs/store.md", "docs/mpi-shim.md", "docs/containers.md", "docs/ucx-gdr-copy.md", "docs/simulated-gpu.md", "docs/soak.md",
              "docs/kernel-module.md", "docs/packages.md")),
     ("Measure", ("docs/report.md", "docs/top.md", "docs/bandwidth.md", "docs/bandwidth-multinode.md", "docs/topology.md", "docs/p2p.md", "docs/async-benchmarks.md",
                  "docs/link-model.md", "docs/results.md")),

@@ -2,6 +2,7 @@
 #include "env.hpp"
 
 #include <array>
+#include <atomic>
 #include <cassert>
 #include <cstdlib>
 #include <cstring>
@@ -13,8 +14,10 @@ namespace pl {
 namespace {
 
 constexpr std::array kVariables = {
-    env_variable{"PEERLANE_GPU", env_type::choice, "", "auto", "auto|real|sim",
-                 "which GPU the tools use: a real one, the simulated one, or the real one if it answers (auto)"},
+    env_variable{
+        "PEERLANE_GPU", env_type::choice, "", "auto", "auto|real|sim",
+        "which GPU, in every program: a real one, the simulated one, or the real one if it answers (auto). Unset: auto in "
+        "`peerlane`, real in programs that use the libraries"},
     env_variable{"PEERLANE_BACKEND", env_type::choice, "", "auto", "auto|gdrdrv|dmabuf|rm",
                  "forces one mapping backend; auto tries gdrdrv, dmabuf, rm in this order"},
     env_variable{"PEERLANE_RM_FORCE", env_type::boolean, "", "0", "",
@@ -80,6 +83,8 @@ constexpr std::array kVariables = {
                  "how often UCX looks whether a silent peer on another host lives; 0: UCX's own"},
     env_variable{"PEERLANE_LINK_RENDEZVOUS", env_type::text, "", "", "",
                  "where the processes of a job meet: HOST:PORT of rank 0, or file:FOLDER; empty: as the launcher says"},
+    env_variable{"PEERLANE_LINK_SECRET_FILE", env_type::text, "", "", "",
+                 "file (mode 0600) with the secret of the job, for meeting at HOST:PORT; needed beyond one machine"},
     env_variable{"PEERLANE_LINK_RANK", env_type::integer, "", "-1", "", "this process's rank; -1: the launcher's"},
     env_variable{"PEERLANE_LINK_SIZE", env_type::integer, "", "0", "", "number of processes of the job; 0: the launcher's"},
     env_variable{
@@ -108,6 +113,12 @@ constexpr std::array kVariables = {
     env_variable{"MV2_USE_GPUDIRECT_GDRCOPY_LIMIT", env_type::size_bytes, "bytes", "0", "",
                  "PEERLANE_LINK_GDR_SEND_LIMIT under MVAPICH2's older name"},
     env_variable{"MV2_USE_GPUDIRECT_RDMA", env_type::boolean, "", "1", "", "PEERLANE_LINK_GPU_LANES under MVAPICH2's name"},
+    env_variable{"MV2_PROCESS_TO_RAIL_MAPPING", env_type::text, "", "", "",
+                 "mlx5_0:mlx5_3: PEERLANE_LINK_RAILS and PEERLANE_LINK_FIXED_RAIL under MVAPICH2's name"},
+    env_variable{"MV2_GPUDIRECT_LIMIT", env_type::text, "", "", "",
+                 "not used, and `peerlane p2p` says so: UCX chooses by size itself (MVAPICH2)"},
+    env_variable{"UCX_IB_GPU_DIRECT_RDMA", env_type::text, "", "", "",
+                 "n: PEERLANE_LINK_GPU_LANES=0 under UCX's name (as UCX)"},
     env_variable{"MV2_RAIL_SHARING_POLICY", env_type::text, "", "", "",
                  "FIXED_MAPPING: PEERLANE_LINK_FIXED_RAIL under MVAPICH2's name"},
     env_variable{"MV2_RAIL_SHARING_LARGE_MSG_THRESHOLD", env_type::size_bytes, "bytes", "0", "",
@@ -124,6 +135,8 @@ constexpr std::array kVariables = {
         "PEERLANE_STREAM_SPREAD", env_type::size_bytes, "bytes", "256K", "",
         "a stream's puts by the CPU up to this size are left by one kernel in pieces of 16K; 256K at most, 0: none"},
     env_variable{"PEERLANE_LOG", env_type::choice, "", "off", "debug|info|warn|error|off", "lowest level written to stderr"},
+    env_variable{"PEERLANE_NAMES_CHECKED", env_type::boolean, "", "0", "",
+                 "1: nobody warns of misspelt names of variables; `peerlane` sets it for the processes that it starts"},
     env_variable{"PEERLANE_STATISTICS", env_type::boolean, "", "0", "",
                  "1: numbers of this process are there for `peerlane top`"},
     env_variable{"PEERLANE_STATISTICS_FOLDER", env_type::text, "", "/dev/shm", "",
@@ -188,6 +201,9 @@ constexpr std::array kVariables = {
     env_variable{"SLURM_LOCALID", env_type::text, "", "", "", "place among the ranks of this host (srun)"},
     env_variable{"SLURM_JOB_ID", env_type::text, "", "", "", "the job that the ranks belong to (Slurm)"},
     env_variable{"SLURM_STEP_ID", env_type::text, "", "", "", "the job step that the ranks belong to (Slurm)"},
+    env_variable{"NO_COLOR", env_type::text, "", "", "", "set to anything: `peerlane` prints without colours"},
+    env_variable{"TERM", env_type::text, "", "", "", "dumb: `peerlane` prints without colours and progress"},
+    env_variable{"COLUMNS", env_type::text, "", "", "", "width at which `peerlane env` wraps; empty: the terminal's"},
     env_variable{"HOME", env_type::text, "", "", "", "where ~/.cache is"},
     env_variable{"XDG_CACHE_HOME", env_type::text, "", "", "", "where calibration results are kept (default ~/.cache)"},
 };
@@ -254,6 +270,13 @@ std::string wanted(const env_variable& variable) {
 std::span<const env_variable> env_registry() { return kVariables; }
 
 env_value env_read(const char* name) {
+  // The simulated GPU is a library of its own in the same process: one of the two is enough to warn.
+  const bool is_simulator = std::strncmp(name, "PEERLANE_SIM_", 13) == 0 || std::strncmp(name, "CUDA_", 5) == 0;
+  // PEERLANE_GPU is read while libraries are loaded: before the program could say that it looks for misspelt names itself.
+  const bool is_too_early = std::strcmp(name, "PEERLANE_NAMES_CHECKED") == 0 || std::strcmp(name, "PEERLANE_GPU") == 0;
+  static std::atomic<bool> has_warned{false};
+  if (!is_simulator && !is_too_early && !has_warned.load(std::memory_order_relaxed) && !has_warned.exchange(true))
+    env_warn_of_unknown_names();
   const env_variable* variable = nullptr;
   for (const auto& candidate : kVariables)
     if (std::strcmp(candidate.name, name) == 0) variable = &candidate;

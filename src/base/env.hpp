@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace pl {
 
@@ -31,6 +32,20 @@ std::span<const env_variable> env_registry();
 
 // Reads and parses one registered variable. An unregistered name is a bug (asserts); a malformed value logs one
 // error line, sets `problem` and yields the default. Reads the environment at each call; callers on hot paths cache.
+// The first read of a process also warns of misspelt names (the simulated GPU's reads do not: the library beside it does).
 env_value env_read(const char* name);
+
+// A name in the environment that begins as ours do (PEERLANE_, GDRCOPY_, or nearly so) and is not in the registry.
+struct env_unknown {
+  std::string name;
+  std::string nearest;  // the registered name that was meant; empty: none is near
+};
+std::vector<env_unknown> env_unknown_names();
+
+// What to tell people about one with a nearest name.
+std::string env_unknown_text(const env_unknown& one);
+
+// Logs a line for each misspelt name, and none where PEERLANE_NAMES_CHECKED is 1. env_read calls it once.
+void env_warn_of_unknown_names() noexcept;
 
 }  // namespace pl

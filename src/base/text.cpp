@@ -98,4 +98,8 @@ std::string errno_text(int code) {
   return format("%s (%s)", name != nullptr ? name : "unknown errno", words != nullptr ? words : "no description");
 }
 
+std::string plural(std::uint64_t count, const std::string& noun, const std::string& many) {
+  return std::to_string(count) + " " + (count == 1 ? noun : many.empty() ? noun + "s" : many);
+}
+
 }  // namespace pl

@@ -21,6 +21,9 @@ std::optional<std::int64_t> parse_integer(std::string_view text);
 // 65536 -> "64 KiB", 1000 -> "1000 B": exact powers of 1024 only, otherwise bytes.
 std::string format_size(std::uint64_t size_bytes);
 
+// "1 GPU", "2 GPUs", "0 GPUs"; "1 process", "2 processes" with the plural given.
+std::string plural(std::uint64_t count, const std::string& noun, const std::string& many = "");
+
 // strerror without its thread trouble: "EINVAL (Invalid argument)".
 std::string errno_text(int code);
 

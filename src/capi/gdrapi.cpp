@@ -41,6 +41,7 @@ int pin(gdr_t g, unsigned long addr, size_t size, bool force_pcie, gdr_mh_t* han
   request.granule_bytes = pl::kGpuPageBytes;
   request.rule = pl::range_rule::granule;
   request.force_pcie = force_pcie;
+  request.is_sole = true;  // clients keep tables by address, and GDRCopy gives each mapping its own
   auto pinned = pl::pin_region(session_of(g), request);
   if (!pinned) return fail(pinned.error());
   handle->h = reinterpret_cast<unsigned long>(*pinned);

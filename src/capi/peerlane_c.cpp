@@ -47,9 +47,10 @@ PL_EXPORT int peerlane_close(peerlane_session_t session) try {
 }
 PL_NO_EXCEPTIONS
 
-PL_EXPORT int peerlane_map(peerlane_session_t session, uint64_t device_ptr, size_t size_bytes, uint32_t flags,
-                           peerlane_mapping_t* mapping) try {
-  const pl::errno_keeper keeper;
+namespace {
+
+int map_memory(peerlane_session_t session, uint64_t device_ptr, size_t size_bytes, uint32_t flags,
+               const pl::cu::ipc_mem_handle_t* ipc_handle, peerlane_mapping_t* mapping) {
   if (mapping == nullptr) return fail(EINVAL, kNullPointer);
   if ((flags & ~static_cast<uint32_t>(PEERLANE_MAP_FORCE_PCIE | PEERLANE_MAP_VERIFY)) != 0)
     return fail(EINVAL, "unknown bits in flags: give PEERLANE_MAP_ values only");
@@ -57,14 +58,29 @@ PL_EXPORT int peerlane_map(peerlane_session_t session, uint64_t device_ptr, size
   request.range = {device_ptr, size_bytes};
   request.force_pcie = (flags & PEERLANE_MAP_FORCE_PCIE) != 0;
   request.verify = (flags & PEERLANE_MAP_VERIFY) != 0;
-  auto pinned = pl::pin_region(session_of(session), request);
+  request.ipc_handle = ipc_handle;
+  auto pinned = pl::pin_and_map_region(session_of(session), request);
   if (!pinned) return fail(pinned.error());
-  if (auto mapped = pl::map_region_exactly(session_of(session), *pinned); !mapped) {
-    (void)pl::unpin_region(session_of(session), *pinned);  // the map's reason is the one to report
-    return fail(mapped.error());
-  }
   *mapping = reinterpret_cast<peerlane_mapping_t>(*pinned);
   return 0;
+}
+
+}  // namespace
+
+PL_EXPORT int peerlane_map(peerlane_session_t session, uint64_t device_ptr, size_t size_bytes, uint32_t flags,
+                           peerlane_mapping_t* mapping) try {
+  const pl::errno_keeper keeper;
+  return map_memory(session, device_ptr, size_bytes, flags, nullptr, mapping);
+}
+PL_NO_EXCEPTIONS
+
+PL_EXPORT int peerlane_map_ipc(peerlane_session_t session, uint64_t device_ptr, size_t size_bytes, uint32_t flags,
+                               const void* ipc_handle, peerlane_mapping_t* mapping) try {
+  const pl::errno_keeper keeper;
+  if (ipc_handle == nullptr) return fail(EINVAL, kNullPointer);
+  pl::cu::ipc_mem_handle_t bytes;
+  std::memcpy(&bytes, ipc_handle, sizeof bytes);
+  return map_memory(session, device_ptr, size_bytes, flags, &bytes, mapping);
 }
 PL_NO_EXCEPTIONS
 
@@ -72,7 +88,7 @@ PL_EXPORT int peerlane_unmap(peerlane_mapping_t mapping) try {
   const pl::errno_keeper keeper;
   pl::region* region = region_of(mapping);
   if (const int code = pl::check_region(region)) return fail(code, "the mapping is not live in this process");
-  const auto outcome = pl::unpin_region(region->owner.load(std::memory_order_relaxed), region);
+  const auto outcome = pl::unpin_region(region->owner.load(std::memory_order_relaxed), region, pl::unmapping::by_request);
   return outcome ? 0 : fail(outcome.error());
 }
 PL_NO_EXCEPTIONS
@@ -89,7 +105,7 @@ PL_EXPORT int peerlane_mapping_get_info(peerlane_mapping_t mapping, struct peerl
   filled.pinned_bytes = region->pin->range().size_bytes;
   filled.mapping_type = static_cast<uint32_t>(region->type.load(std::memory_order_relaxed));
   filled.device_ordinal = region->pin->device_ordinal();
-  filled.backend = region->owner.load(std::memory_order_relaxed)->owner->name();
+  filled.backend = region->pin->backend_name();
   *info = filled;
   return 0;
 }

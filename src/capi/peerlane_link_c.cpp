@@ -115,7 +115,7 @@ PL_EXPORT int peerlane_link_recv(peerlane_link_t link, int source, void* data, s
   if (!is_kind(memory)) return fail(EINVAL, kNoMemoryKind);
   return with_link(link, [&](open_link& of) {
     auto received = of.by->irecv(source, buffer_of(data, bytes, memory), tag, mask);
-    const auto outcome = received.wait(milliseconds(timeout_ms));
+    const auto outcome = received.end_within(milliseconds(timeout_ms));
     if (outcome || outcome.code() == EMSGSIZE) write_info(received.info(), outcome.code(), info);
     return told(outcome);
   });
@@ -264,7 +264,9 @@ PL_EXPORT int peerlane_link_expose(peerlane_link_t link, void* data, size_t byte
 
 PL_EXPORT int peerlane_link_unexpose(peerlane_link_t link, peerlane_window_t window) {
   return with_link(link, [&](open_link& of) {
-    if (of.windows.find(window) == nullptr) return fail(EINVAL, "the window is not live: it has ended already");
+    link::window* const found = of.windows.find(window);
+    if (found == nullptr) return fail(EINVAL, "the window is not live: it has ended already");
+    if (auto done = found->close(); !done) return fail(done.error());
     static_cast<void>(of.windows.take(window));
     return 0;
   });

@@ -26,6 +26,9 @@ namespace wire = pl::store_wire;
 static_assert(PEERLANE_PATH_SHM_DIRECT == static_cast<int>(wire::path::shm_direct));
 static_assert(PEERLANE_PATH_TLS == static_cast<int>(wire::path::tls));
 static_assert(PEERLANE_PATH_UCX == static_cast<int>(wire::path::last));
+static_assert(PEERLANE_POOL_DEFAULT == static_cast<int>(wire::durability::pool_default));
+static_assert(PEERLANE_VOLATILE == static_cast<int>(wire::durability::volatile_));
+static_assert(PEERLANE_LOGGED == static_cast<int>(wire::durability::logged));
 static_assert(PEERLANE_DURABLE == static_cast<int>(wire::durability::durable));
 static_assert(PEERLANE_IF_VERSION == static_cast<int>(wire::condition::if_version));
 
@@ -68,12 +71,18 @@ Options taken(const Options* given) {
   return out;
 }
 
+// Nothing: no level, or none that a caller may ask for.
+std::optional<wire::durability> given_level(std::uint32_t number) {
+  const auto level = pl::store::durability_from(number);
+  return level && pl::store::check_given(*level) ? level : std::nullopt;
+}
+
 std::string text_or_empty(const char* text) { return text != nullptr ? text : ""; }
 
 pl::store_client::put_request put_request_of(const peerlane_put_options* given) {
   const auto options = taken(given);
   pl::store_client::put_request out;
-  if (options.durability != 0) out.level = static_cast<wire::durability>(options.durability);
+  if (const auto level = given_level(options.durability); level != wire::durability::pool_default) out.level = level;
   if (options.condition != 0)
     out.only = wire::precondition{static_cast<wire::condition>(options.condition), options.expected_version};
   if (options.user_flags != 0) out.user_flags = options.user_flags;
@@ -96,7 +105,7 @@ pl::store_client::get_request get_request_of(const peerlane_get_options* given) 
 
 bool known(const peerlane_put_options* given) {
   const auto options = taken(given);
-  return options.durability <= PEERLANE_DURABLE && options.condition <= PEERLANE_IF_VERSION;
+  return given_level(options.durability) && options.condition <= PEERLANE_IF_VERSION;
 }
 
 void tell(const pl::store_client::reply& got, peerlane_store_reply* out) {
@@ -324,11 +333,12 @@ PL_EXPORT int peerlane_store_create_pool(peerlane_store_t store, const char* nam
     if (!one) return fail(EINVAL, kDead);
     if (name == nullptr || pool == nullptr) return fail(EINVAL, kNullPointer);
     const auto options = taken(given);
-    if (options.durability > PEERLANE_DURABLE) return fail(EINVAL, "unknown durability");
+    const auto level = given_level(options.durability);
+    if (!level) return fail(EINVAL, "unknown durability");
     wire::pool_settings settings;
     settings.size_bytes = options.quota_bytes;
     settings.max_keys = options.quota_keys;
-    settings.level = static_cast<wire::durability>(options.durability);
+    settings.level = *level;
     settings.allow_shm = options.no_shm == 0;
     settings.access = text_or_empty(options.access);
     if (options.copies > pl::store_client::kMaxCopies) return fail(EINVAL, "a pool has 1 to 3 copies");

@@ -69,7 +69,7 @@ result<std::unique_ptr<engine_crew>> engine_crew::make(const gpu_context& contex
 }
 
 engine_crew::~engine_crew() {
-  if (view_.address != nullptr) pin_->unmap(view_);
+  if (view_.address != nullptr) pin_->unmap(view_, unmapping::by_request);
   pin_.reset();
   if (!context_.is_alive()) return;  // stream and memory went with it
   auto scope = context_use::enter(context_);

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "pointer.hpp"
 #include "text.hpp"
 
 namespace pl::copy {
@@ -29,6 +30,7 @@ result<cu::context_t> primary_context(const cu::driver_table& cuda, int device_o
     unsigned long long id = 0;
     if (cuda.cuCtxGetId == nullptr || cuda.cuCtxGetId(known->second, &id) == cu::error_code::success) return known->second;
   }
+  const cu::relaxed_capture capture(cuda);  // making the context would end a capture that the application has under way
   cu::device_t device = 0;
   cu::context_t primary = nullptr;
   auto rc = cuda.cuDeviceGet(&device, device_ordinal);

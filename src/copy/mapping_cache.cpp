@@ -142,7 +142,7 @@ void mapping_cache::entry::release() noexcept {
     const std::lock_guard guard(owner->lock);
     if (--references != 0) return;
   }
-  pin->unmap(view);
+  pin->unmap(view, unmapping::by_request);
   const std::uint64_t bytes = pin->range().size_bytes;
   pin.reset();
   owner->mapped_bytes.fetch_sub(bytes, std::memory_order_relaxed);
@@ -244,6 +244,7 @@ void mapping_cache::state::drop_unused() {
 }
 
 result<mapping_cache::entry*> mapping_cache::state::map(const memory_identity& id, const window& where) {
+  auto fresh = std::make_unique<entry>();  // before the mapping: memory may run out
   pin_request request;
   request.range = where.exact;
   auto pin = maker->pin(request);
@@ -256,10 +257,9 @@ result<mapping_cache::entry*> mapping_cache::state::map(const memory_identity& i
   // an error, and not leave an entry that claims the wrong memory.
   auto now = cu::inspect_pointer(*cuda.load(std::memory_order_relaxed), where.exact.begin);
   if (!now || !(identity_of(*now) == id)) {
-    (*pin)->unmap(*view);
+    (*pin)->unmap(*view, unmapping::by_request);
     return failure{EAGAIN, "the memory was freed or remapped while it was being mapped: copy only memory that stays"};
   }
-  auto* fresh = new entry;
   fresh->is_revocable = !maker->persistent();
   fresh->type = view->type;
   fresh->id = id;
@@ -273,7 +273,7 @@ result<mapping_cache::entry*> mapping_cache::state::map(const memory_identity& i
   mapped_bytes.fetch_add(fresh->pin->range().size_bytes, std::memory_order_relaxed);
   g_kept_mappings.add();
   g_kept_bytes.add(static_cast<std::int64_t>(fresh->pin->range().size_bytes));
-  return fresh;
+  return fresh.release();
 }
 
 // A new entry, linked, with a reference for the caller.

@@ -86,7 +86,7 @@ class registered_range : public range_slot {
   void clear() noexcept {
     if (pin_ == nullptr) return;
     change(0, 0, nullptr, arch::mapping_type::none);
-    pin_->unmap(view_);
+    pin_->unmap(view_, unmapping::by_request);
     pin_.reset();
   }
 

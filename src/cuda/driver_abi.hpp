@@ -61,6 +61,7 @@ enum : result_t {
   no_binary_for_gpu = 209,
   not_mapped = 211,
   ecc_uncorrectable = 214,
+  unsupported_limit = 215,
   peer_access_unsupported = 217,
   invalid_source = 300,
   file_not_found = 301,
@@ -136,6 +137,7 @@ enum : int {
   numa_id = 131,
   multicast_supported = 132,
   host_numa_id = 134,
+  dma_buf_mmap = 152,  // since CUDA 13.3: exported dma-bufs can be mapped
 };
 }
 

@@ -6,6 +6,9 @@
 #include <atomic>
 #include <mutex>
 
+#include "env.hpp"
+#include "gpu_probe.hpp"
+#include "simulated_gpu.hpp"
 #include "text.hpp"
 
 namespace pl::cu {
@@ -13,22 +16,58 @@ namespace {
 
 const driver_table* g_test_table = nullptr;
 
-result<const driver_table*> open_driver() {
+failure no_library(const char* why) {
+  return {ENOSYS, format("libcuda.so.1 cannot be opened (%s): install the NVIDIA driver's user-space library, "
+                         "or set PEERLANE_GPU=sim for the simulated GPU",
+                         why != nullptr ? why : "no reason given")};
+}
+
+// The library that the application has loaded, if it is what PEERLANE_GPU asks for.
+result<void*> take_loaded(void* library, const std::string& wanted) {
+  const bool is_simulated = is_simulated_gpu(library);
+  if (wanted == "real" && is_simulated)
+    return failure{ENODEV,
+                   format("PEERLANE_GPU=real, but this program's libcuda.so.1 is the simulated GPU (%s): take its folder "
+                          "out of LD_LIBRARY_PATH",
+                          library_file(library, "cuInit").c_str())};
+  if (wanted == "sim" && !is_simulated)
+    return failure{ENODEV,
+                   format("PEERLANE_GPU=sim, but this program has already loaded %s: start it with the simulated GPU's "
+                          "folder (%s) first in LD_LIBRARY_PATH, or unset PEERLANE_GPU",
+                          library_file(library, "cuInit").c_str(), simulated_gpu_folder().c_str())};
+  return library;
+}
+
+// As the `peerlane` program chooses, but for one thing: only an explicit "auto" may end on the simulated GPU, so that
+// nobody's production program does without being asked.
+result<void*> open_library() {
+  const auto wanted = env_read("PEERLANE_GPU");
   // An application's own libcuda first: pointers are only meaningful to the library that made them.
-  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-  if (library == nullptr) library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
-  if (library == nullptr) {
-    const char* why = dlerror();
-    return failure{ENOSYS, format("libcuda.so.1 cannot be opened (%s): install the NVIDIA driver's user-space library, "
-                                  "or set PEERLANE_GPU=sim for the tools' simulated GPU",
-                                  why != nullptr ? why : "no reason given")};
+  if (void* const loaded = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD)) return take_loaded(loaded, wanted.text);
+  if (wanted.text == "sim") return load_simulated_gpu();
+  if (wanted.is_set && wanted.text == "auto") {
+    const auto probe = probe_real_gpu();
+    if (!probe.usable && !probe.is_simulated) {
+      auto loaded = load_simulated_gpu();
+      if (loaded) return loaded;
+      return failure{ENODEV, format("no GPU answers (%s) and %s", probe.reason.c_str(), loaded.error().message.c_str())};
+    }
   }
+  void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+  if (library == nullptr) return no_library(dlerror());
+  return take_loaded(library, wanted.text);
+}
+
+result<const driver_table*> open_driver() {
+  const auto opened = open_library();
+  if (!opened) return opened.error();
+  void* const library = *opened;
   static driver_table table;
   table.library = library;
 #define PL_CUDA_LOAD(name, params) table.name = reinterpret_cast<decltype(table.name)>(dlsym(library, #name));
   PL_CUDA_DRIVER_FUNCTIONS(PL_CUDA_LOAD)
 #undef PL_CUDA_LOAD
-  table.is_simulated = dlsym(library, "peerlaneSimVersion") != nullptr;
+  table.is_simulated = is_simulated_gpu(library);
   if (table.cuInit == nullptr || table.cuDriverGetVersion == nullptr || table.cuPointerGetAttribute == nullptr)
     return failure{
         ENOSYS, "libcuda.so.1 lacks cuInit, cuDriverGetVersion or cuPointerGetAttribute: it is not a CUDA driver library"};
@@ -61,6 +100,7 @@ status initialize(const driver_table& cuda) {
   if (rc == error_code::success) return {};
   auto why = make_error(cuda, rc, "cuInit");
   if (rc == error_code::no_device || rc == error_code::device_unavailable || rc == error_code::unknown) why.code = ENODEV;
+  if (!cuda.is_simulated) why.message += format(" (%s)", kNoRealGpuAdvice);
   return why;
 }
 

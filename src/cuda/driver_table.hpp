@@ -20,9 +20,9 @@ struct driver_table {
   void* library = nullptr;    // dlopen handle, never closed
 };
 
-// Opens libcuda (an already loaded one first) and fills the table. Does NOT call cuInit: opening has no side effect
-// on the process beyond the library being loaded. ENOSYS with the dlopen text if there is no libcuda.
-// The outcome is cached for the process; thread-safe.
+// Opens libcuda (an already loaded one first, else as PEERLANE_GPU says) and fills the table. Does NOT call cuInit: opening
+// has no side effect on the process beyond the library being loaded. ENOSYS with the dlopen text if there is no libcuda;
+// ENODEV if it is not the one that PEERLANE_GPU asks for. The outcome is cached for the process; thread-safe.
 result<const driver_table*> driver();
 
 // Tests only: replaces the table that driver() returns (null restores the real one). Not thread-safe.

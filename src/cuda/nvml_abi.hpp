@@ -11,10 +11,12 @@ using device_t = void*;
 
 namespace code {
 constexpr int success = 0;
+constexpr int uninitialized = 1;
 constexpr int invalid_argument = 2;
 constexpr int not_supported = 3;
 constexpr int not_found = 6;
 constexpr int insufficient_size = 7;
+constexpr int function_not_found = 13;  // also what a struct of an unknown version gets (580.159)
 }  // namespace code
 
 constexpr unsigned kMaxLinks = 18;          // NVLinks of one GPU
@@ -50,6 +52,19 @@ struct pci_info {
   char legacy_bus_id[16];
   unsigned domain, bus, device, device_and_vendor, subsystem;
   char bus_id[32];
+};
+
+struct memory_info {
+  unsigned long long total, free, used;
+};
+
+struct memory_info_v2 {
+  unsigned version;
+  unsigned long long total, reserved, free, used;
+};
+
+struct utilization {
+  unsigned gpu, memory;
 };
 
 struct process_info {

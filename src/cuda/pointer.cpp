@@ -78,14 +78,28 @@ bool is_still_buffer(const driver_table& cuda, std::uint64_t pointer, unsigned l
   return cuda.cuPointerGetAttribute(&now, pointer_attribute::buffer_id, pointer) == error_code::success && now == buffer_id;
 }
 
+relaxed_capture::relaxed_capture(const driver_table& cuda) noexcept : cuda_(&cuda), mode_to_restore_(capture_mode::relaxed) {
+  if (cuda.cuThreadExchangeStreamCaptureMode == nullptr ||
+      cuda.cuThreadExchangeStreamCaptureMode(&mode_to_restore_) != error_code::success)
+    mode_to_restore_ = -1;
+}
+
+relaxed_capture::relaxed_capture(relaxed_capture&& other) noexcept
+    : cuda_(other.cuda_), mode_to_restore_(std::exchange(other.mode_to_restore_, -1)) {}
+
+relaxed_capture::~relaxed_capture() {
+  if (mode_to_restore_ >= 0) cuda_->cuThreadExchangeStreamCaptureMode(&mode_to_restore_);
+}
+
 result<context_scope> context_scope::enter(const driver_table& cuda, int device_ordinal, context_t preferred) {
+  relaxed_capture capture(cuda);
   context_t current = nullptr;
   device_t current_device = -1;
   if (cuda.cuCtxGetCurrent(&current) == error_code::success && current != nullptr &&
       cuda.cuCtxGetDevice(&current_device) == error_code::success && current_device == device_ordinal)
-    return context_scope(cuda, false, -1);
+    return context_scope(cuda, std::move(capture), false, -1);
   if (preferred != nullptr && cuda.cuCtxPushCurrent_v2(preferred) == error_code::success)
-    return context_scope(cuda, true, -1);
+    return context_scope(cuda, std::move(capture), true, -1);
   device_t device = 0;
   context_t primary = nullptr;
   result_t rc = cuda.cuDeviceGet(&device, device_ordinal);
@@ -97,11 +111,12 @@ result<context_scope> context_scope::enter(const driver_table& cuda, int device_
     cuda.cuDevicePrimaryCtxRelease_v2(device);
     return make_error(cuda, rc, format("making the primary context of device %d current", device_ordinal));
   }
-  return context_scope(cuda, true, device);
+  return context_scope(cuda, std::move(capture), true, device);
 }
 
 context_scope::context_scope(context_scope&& other) noexcept
-    : cuda_(other.cuda_),
+    : capture_(std::move(other.capture_)),
+      cuda_(other.cuda_),
       pushed_(std::exchange(other.pushed_, false)),
       retained_device_(std::exchange(other.retained_device_, -1)) {}
 

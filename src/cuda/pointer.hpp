@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "checked_math.hpp"
 #include "driver_table.hpp"
@@ -31,8 +32,23 @@ std::optional<pointer_info> find_device_memory(const driver_table& cuda, std::ui
 // one attribute. Says nothing of what is mapped into a VMM reservation, whose memory may change under one id.
 bool is_still_buffer(const driver_table& cuda, std::uint64_t pointer, unsigned long long buffer_id) noexcept;
 
+// Puts the calling thread into the relaxed stream capture mode for its life: in the modes that an application may be in
+// while it captures (global, thread local), allocating, exporting and synchronizing would end the capture with an error.
+class [[nodiscard]] relaxed_capture {
+ public:
+  explicit relaxed_capture(const driver_table& cuda) noexcept;
+  relaxed_capture(relaxed_capture&& other) noexcept;
+  relaxed_capture& operator=(relaxed_capture&&) = delete;
+  ~relaxed_capture();
+
+ private:
+  const driver_table* cuda_;
+  int mode_to_restore_;  // -1: this driver has no such thing
+};
+
 // Makes a context of the pointer's device current for the scope's life if none fits (the current context stays when it
-// belongs to that device). Restores what was there before. For use on one thread.
+// belongs to that device). Restores what was there before. For use on one thread, which is in the relaxed stream capture
+// mode meanwhile.
 class [[nodiscard]] context_scope {
  public:
   static result<context_scope> enter(const driver_table& cuda, int device_ordinal, context_t preferred);
@@ -41,8 +57,9 @@ class [[nodiscard]] context_scope {
   ~context_scope();
 
  private:
-  context_scope(const driver_table& cuda, bool pushed, int retained_device)
-      : cuda_(&cuda), pushed_(pushed), retained_device_(retained_device) {}
+  context_scope(const driver_table& cuda, relaxed_capture capture, bool pushed, int retained_device)
+      : capture_(std::move(capture)), cuda_(&cuda), pushed_(pushed), retained_device_(retained_device) {}
+  relaxed_capture capture_;  // the last to go: giving a context back may be forbidden as well
   const driver_table* cuda_;
   bool pushed_;
   int retained_device_;  // primary context reference to give back, or -1

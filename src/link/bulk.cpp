@@ -44,6 +44,7 @@ void engine::announce(operation& what, frame_kind kind) {
     offer.has_pull = true;
     offer.address = what.at.address;
   }
+  if (to.lane_out.is_open()) offer.withdrawals = to.lane_out.withdrawals();
   if (to.is_same_node && options_.use_ipc && info && what.bytes >= limits_.ipc_from) {
     if (const auto handle = ipc_.export_handle(*info)) {
       offer.has_ipc = true;
@@ -78,6 +79,8 @@ void engine::on_start(peer_state& from, const frame& head, const start_order& or
   }
 }
 
+constexpr const char* kWindowEnded = "the target has ended its window while this was under way";
+
 // At either side: the answer to whatever waited for one.
 void engine::on_finish(const frame& head) {
   operation* const what = operations_.find(head.peer_op);
@@ -87,8 +90,14 @@ void engine::on_finish(const frame& head) {
     if (what->kind == operation_kind::put) {
       state.is_confirmed = true;
       state.confirmed_code = head.code;
+      if (head.code != 0 && state.way == bulk_way::network && state.code == 0) {
+        state.code = head.code;
+        state.message = kWindowEnded;
+      }
       return;
     }
+    if (!state.is_receive && head.code != 0 && state.way == bulk_way::network && state.code == 0)
+      state.code = head.code;  // the receiver wants no more: what it waits for comes empty
     if (head.code == 0 || !state.is_receive) return;
     // An order that its sender refuses.
     state.code = head.code;
@@ -102,7 +111,12 @@ void engine::on_finish(const frame& head) {
     what->transfer->confirmed_code = head.code;
     return;
   }
-  end(*what, head.code, head.code == ECANCELED ? "cancelled" : head.code != 0 ? "the receiver's side failed" : "");
+  const bool is_of_window = what->kind == operation_kind::put || what->kind == operation_kind::get;
+  end(*what, head.code,
+      head.code == 0           ? ""
+      : head.code != ECANCELED ? "the receiver's side failed"
+      : is_of_window           ? kWindowEnded
+                               : "cancelled");
 }
 
 // All has left, or could not be read.
@@ -138,6 +152,7 @@ void engine::receive_announced(operation& to, int from, const bulk_offer& offer,
   to.transfer->wanted = to.moved;
   to.transfer->is_receive = true;
   to.transfer->data = std::move(data);
+  to.transfer->withdrawals = offer.withdrawals;
   describe_gpu(to.at, *to.transfer);
   if (to.moved == 0) return finish_receive(to, 0);
   const auto way = to.transfer->way = choose_way(to, source, offer);

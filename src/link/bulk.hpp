@@ -21,11 +21,12 @@ struct bulk_offer {
   bool is_device = false;
   bool has_ipc = false;
   bool has_ring = false;
-  bool is_staged = false;        // network: its sender copies the message, host memory that UCX cannot have read
-  bool has_pull = false;         // the receiver may try to read the message at `address`
-  std::uint64_t address = 0;     // of the message in host memory
-  std::uint64_t buffer_id = 0;   // CUDA's, of the exported allocation
-  std::uint64_t ipc_offset = 0;  // of the message in it
+  bool is_staged = false;         // network: its sender copies the message, host memory that UCX cannot have read
+  bool has_pull = false;          // the receiver may try to read the message at `address`
+  std::uint64_t address = 0;      // of the message in host memory
+  std::uint64_t withdrawals = 0;  // of the lane, when this was offered
+  std::uint64_t buffer_id = 0;    // CUDA's, of the exported allocation
+  std::uint64_t ipc_offset = 0;   // of the message in it
   cu::ipc_mem_handle_t ipc{};
   shm_ring::name ring;
 };
@@ -73,8 +74,11 @@ struct transfer_state {
   bool is_withdrawn = false;  // network: nothing more comes or goes
   bool is_direct = false;     // network: parts lie in the message's own memory
   bool is_raw_gpu = false;
-  bool is_retracted = false;  // network, sender: its cancelling was asked for; the receiver answers
-  remote_data data;           // network, receiver: what UCX moves, or has to be told at the end that it is not wanted
+  bool is_retracted = false;      // network, sender: its cancelling was asked for; the receiver answers
+  bool is_revoked = false;        // its memory is the caller's again: what still moves goes without it
+  bool is_checked = false;        // ipc, pull: all was read, and the sender is asked whether it was the message
+  std::uint64_t withdrawals = 0;  // of the lane, when its sender offered the memory
+  remote_data data;               // network, receiver: what UCX moves, or has to be told at the end that it is not wanted
 
   // network: parts under way, in order of their offsets modulo their number
   struct part : bulk_part {
@@ -84,10 +88,13 @@ struct transfer_state {
     bool is_busy = false;        // with UCX
     bool is_arrived = false;     // UCX is done with it
     bool is_filling = false;     // its copy is under way
+    bool is_scratch = false;     // received into `scratch`, since the message's memory was taken back
+    int code = 0;                // UCX's word
     chunk_copy copy;
   };
   // Of the network way only: they are most of what a transfer is.
   std::unique_ptr<std::array<part, kChunksUnderWay>> parts;
+  std::array<std::byte, 8> scratch;  // too short for any part: UCX drops what does not fit
   void make_parts() { parts = std::make_unique<std::array<part, kChunksUnderWay>>(); }
   unsigned parts_busy = 0;
 

@@ -2,6 +2,7 @@
 #include "cpu_binding.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <iterator>
 
 #include "env.hpp"
@@ -18,15 +19,22 @@ std::string item_of(const std::string& list, int rank) {
   return list.substr(begin, list.find(':', begin) - begin);
 }
 
+std::string lower(std::string text) {
+  for (char& letter : text) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  return text;
+}
+
 }  // namespace
 
 std::string cpu_policy_from_environment() {
-  if (const auto own = env_read("PEERLANE_LINK_CPU"); own.is_set) return own.text;
+  if (const auto own = env_read("PEERLANE_LINK_CPU"); own.is_set) return lower(own.text);
   if (const auto on = env_read("MV2_ENABLE_AFFINITY"); on.is_set && on.integer == 0) return "none";
   if (const auto mapping = env_read("MV2_CPU_MAPPING"); mapping.is_set) return mapping.text;
   const auto policy = env_read("MV2_CPU_BINDING_POLICY");
-  // hybrid leaves cores to a rank's threads, near its own part of the machine.
-  return !policy.is_set ? "" : policy.text == "hybrid" ? "near" : policy.text;
+  if (!policy.is_set) return "";
+  // MVAPICH2 reads it in any case. hybrid leaves cores to a rank's threads, near its own part of the machine.
+  const std::string word = lower(policy.text);
+  return word == "hybrid" ? "near" : word;
 }
 
 result<cpu_numbers> cpus_of_policy(const std::string& policy, std::span<const unsigned> near_gpu,

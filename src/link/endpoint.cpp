@@ -175,13 +175,4 @@ void prepare_connection(int socket, unsigned timeout_s) {
   setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacknowledged_ms, sizeof unacknowledged_ms);
 }
 
-bool is_same_user(int socket) {
-  sockaddr_storage name{};
-  socklen_t length = sizeof name;
-  if (getsockname(socket, reinterpret_cast<sockaddr*>(&name), &length) != 0 || name.ss_family != AF_UNIX) return true;
-  ucred other{};
-  length = sizeof other;
-  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &other, &length) == 0 && other.uid == getuid();
-}
-
 }  // namespace pl::link

@@ -35,7 +35,8 @@ result<unique_fd> listen_at(const endpoint& where, int backlog);
 result<unique_fd> connect_to(const endpoint& where, unsigned timeout_ms);
 // Of accept(): no delay, keep-alive, not blocking. A dead host is noticed within `timeout_s`.
 void prepare_connection(int socket, unsigned timeout_s);
-// False only for a local socket whose other end runs as somebody else.
+// Whether the other end is a process of this user on this machine: of a local socket by its credentials, over loopback by
+// the kernel's table of connections (/proc/net/tcp). False too where the kernel does not tell. (peer_identity.cpp)
 bool is_same_user(int socket);
 
 }  // namespace pl::link

@@ -448,9 +448,14 @@ void engine::dispatch(peer_state& from, const frame& head, const std::byte* payl
       return on_finish(head);
     case frame_kind::retract:
       return on_retract(from, head);
+    case frame_kind::withdraw:
+      return on_withdraw(from, head);
+    case frame_kind::check:
+      return on_check(from, head);
+    case frame_kind::checked:
+      return on_checked(from, head);
     case frame_kind::barrier:
-      ++from.barriers;
-      return;
+      return on_barrier(from, head);
     case frame_kind::bye:
       from.has_left = true;
       leaving_.emplace_back(from.rank, monotonic_ns() + kLeaveNs);
@@ -612,7 +617,7 @@ void engine::fail_operation_of(operation& what, const std::string& why) {
   if (what.state == operation_state::moving && what.transfer != nullptr) {
     // These end by themselves: IPC's memory lives until it is closed here, and the next read finds nobody.
     const auto way = what.transfer->way;
-    if (way == bulk_way::ipc || way == bulk_way::pull) return;
+    if ((way == bulk_way::ipc || way == bulk_way::pull) && !what.transfer->is_checked) return;
     if (what.transfer->way == bulk_way::network) {
       what.transfer->code = ECONNRESET;
       what.transfer->message = why;

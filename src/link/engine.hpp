@@ -6,6 +6,8 @@
 //   ring_way.cpp    ... through shared memory      network_way.cpp  ... through UCX
 //   ipc_way.cpp     ... from GPU to GPU            pull_way.cpp     ... from host memory, read in place
 //   remote.cpp      windows: put, get, atomics
+//   revoke.cpp      memory that its owner takes back while a transport uses it
+//   barrier.cpp     barriers
 #pragma once
 
 #include <cerrno>
@@ -85,7 +87,9 @@ struct peer_state {
   std::map<std::uint32_t, early_packet> early;
   std::uint64_t sent_cost = 0, granted_cost = 0, taken_cost = 0, told_cost = 0;
   intrusive_list<operation, &operation::in_queue> waiting_sends;
-  std::uint64_t barriers = 0;
+  std::uint64_t barriers = 0;  // that it has told of
+  // What had been heard of it when it last did not answer in time: as long as that is all, nobody waits for it again.
+  std::pair<std::uint64_t, std::uint64_t> silent_at{~0ull, ~0ull};
   std::uint64_t puts = 0;  // not answered yet
   // Same node: packets, and those for which there is no room yet.
   shm_lane lane_out, lane_in;
@@ -98,6 +102,17 @@ struct atomic_request {
   atomic_op what = atomic_op::add;
   std::uint64_t operand = 0, compare = 0;
 };
+
+// The barrier under way. One that has timed out goes on with the next call.
+struct barrier_state {
+  std::uint64_t number = 0;  // of this one, or of the last
+  int distance = 1;          // of this round: 1, 2, 4 ...
+  bool is_open = false;
+  bool has_told = false;     // in this round
+  bool is_attended = false;  // a thread waits for it
+};
+
+constexpr const char* kTakenBack = "its sender has taken the message back (a time-out there, or it was dropped)";
 
 struct engine final : fabric::listener {
   engine(const cu::driver_table* cuda, const messenger_options& wanted, int rank, int size);
@@ -122,6 +137,8 @@ struct engine final : fabric::listener {
   // Waits, with progress, until `done` yields a status.
   template <class Done>
   status wait_until(Done done, std::chrono::milliseconds limit);
+  // Until the operation's memory is the caller's again; in bounded time.
+  void take_back(operation& what);
 
   // ---- point.cpp
   operation& isend(int to, const buffer& from, std::uint64_t tag);
@@ -133,6 +150,18 @@ struct engine final : fabric::listener {
 
   // ---- network_way.cpp
   bool is_for_rendezvous(int to, const memory& from) const;
+
+  // ---- revoke.cpp
+  // Ends the use of an operation's memory as far as that needs nobody else. True: nothing here reads or writes it any more,
+  // and what others have read of it is not taken for the message. The operation may go on without it.
+  bool revoke(operation& what);
+  // What can be told apart of the peer's signs of life.
+  std::pair<std::uint64_t, std::uint64_t> heard_of(int rank) const;
+  // The rank whose operation still uses a window that has ended; -1: none.
+  int user_of_window(std::uint32_t id);
+
+  // ---- barrier.cpp
+  std::optional<status> advance_barrier();
 
   // ---- remote.cpp
   result<window::key_t> expose(const buffer& what);
@@ -225,6 +254,17 @@ struct engine final : fabric::listener {
   void advance_pull(operation& of);
   static int read_process(pid_t pid, std::uint64_t from, void* to, std::size_t bytes);
   bool judge_read(operation& to, peer_state& from, int code);
+  // revoke.cpp
+  void finish_read(operation& of, int code, std::string message = {});
+  void on_withdraw(peer_state& from, const frame& head);
+  void on_check(const peer_state& from, const frame& head);
+  void on_checked(const peer_state& from, const frame& head);
+  bool revoke_unsent(operation& what);
+  bool revoke_waiting(operation& what);
+  bool revoke_send(operation& what);
+  bool revoke_receive(operation& what);
+  // barrier.cpp
+  void on_barrier(peer_state& from, const frame& head);
   // ring_way.cpp
   bool open_ring_out(peer_state& to);
   bool open_ring_in(peer_state& from, const bulk_offer& offer);
@@ -255,6 +295,7 @@ struct engine final : fabric::listener {
   void end_part(operation& of, transfer_state::part& part);
   void abandon_parts(operation& of);
   bool give_up(operation& of);
+  void post_scratch(operation& of, transfer_state::part& part);
   static void on_part(bulk_part& what, int code, std::size_t bytes);
   // remote.cpp
   void on_put(peer_state& from, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
@@ -285,8 +326,7 @@ struct engine final : fabric::listener {
   std::vector<int> ring_peers_;       // with data under way through a ring
   std::map<std::uint32_t, memory> windows_;
   std::uint32_t next_window_ = 1;
-  std::uint64_t next_bulk_tag_ = 1;
-  std::uint64_t barriers_ = 0;
+  barrier_state barrier_;
   std::uint64_t barrier_frames_ = 0;  // under way: they must leave before this process turns to other things
   std::uint16_t gpu_ = 0;
   bool is_gpu_shared_ = false;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fabric.hpp"
 
+#include <sys/random.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 
@@ -59,6 +62,14 @@ std::uint64_t part_bytes(std::uint64_t message, std::uint64_t most) noexcept {
   constexpr std::uint64_t kPage = 4096, kLeast = 64 << 10;
   if (most == 0) return message;
   return std::clamp(((message + 1) / 2 + kPage - 1) / kPage * kPage, std::min(kLeast, most), most);
+}
+
+std::uint64_t fresh_part_tag() noexcept {
+  static std::atomic<std::uint64_t> count{1};
+  std::uint64_t tag = 0;
+  // Before the kernel's pool is ready (the first second of a machine) at least no two are the same.
+  if (getrandom(&tag, sizeof tag, GRND_NONBLOCK) != sizeof tag) tag = count.fetch_add(1) << 32;
+  return tag;
 }
 
 fabric::fabric(const ucx_table& ucx, int ranks, listener& to)
@@ -193,7 +204,15 @@ ucs_status_t fabric::connect(peer& to) {
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {&fabric::on_error, &to};
   const auto rc = ucx_->ucp_ep_create(worker_, &params, &to.endpoint);
-  if (rc != UCS_OK) return rc;
+  if (rc != UCS_OK) {
+    // There is no endpoint whose error callback would tell: two rails without a route between them, for one.
+    to.endpoint = nullptr;
+    to_->on_lost(to.rank, format("UCX finds no way to it (%s): do the net devices of both (PEERLANE_LINK_RAILS, "
+                                 "UCX_NET_DEVICES, UCX_TLS) reach each other?",
+                                 ucx_->ucs_status_string(rc))
+                              .c_str());
+    return rc;
+  }
   keep_connections(to.rank);
   to.has_rdma_lane =
       ucx::has_rdma_lane(ucx::lanes_in(ucx::printed([&](std::FILE* into) { ucx_->ucp_ep_print_info(to.endpoint, into); })));
@@ -228,8 +247,8 @@ void fabric::send(int rank, packet& what) {
   how.datatype = packets_;
   how.cb.send = &fabric::on_sent;
   how.user_data = &what;
-  how.flags = UCP_AM_SEND_FLAG_EAGER;
-  if (what.in_place != nullptr) how.flags = UCP_AM_SEND_FLAG_RNDV;
+  how.flags = what.in_place != nullptr ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
+  how.flags |= UCP_AM_SEND_FLAG_REPLY;  // so that its receiver sees by which endpoint it comes
   how.memory_type = UCS_MEMORY_TYPE_HOST;
   const std::size_t head_bytes = frame_bytes(what.head.kind);
   void* const request =
@@ -248,7 +267,21 @@ void fabric::on_sent(void* request, ucs_status_t code, void* user) {
   what.done(what, sending_code(code));
 }
 
-ucs_status_t fabric::on_message(void* self, const void*, size_t, void* data, size_t bytes, const ucp_am_recv_param_t*) {
+// Whether a frame that says it is from `source` came by the endpoint of that rank. UCX joins what a worker sends to the
+// endpoint that was made with that worker's address, which the bootstrap has told: nobody else's is the same.
+bool fabric::is_from(std::uint32_t source, const ucp_am_recv_param_t* how) {
+  if (source >= peers_.size() || (how->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0) return false;
+  auto& of = peers_[source];
+  if (of.endpoint == nullptr && (of.is_closed || connect(of) != UCS_OK)) return false;
+  return of.endpoint == how->reply_ep;
+}
+
+ucs_status_t fabric::on_message(void* self, const void*, size_t, void* data, size_t bytes, const ucp_am_recv_param_t* how) {
+  frame head;
+  constexpr auto kLeast = frame_bytes(frame_kind::eager);
+  if (bytes < kLeast) return UCS_OK;
+  std::memcpy(static_cast<void*>(&head), data, kLeast);
+  if (!static_cast<fabric*>(self)->is_from(head.source, how)) return UCS_OK;
   static_cast<fabric*>(self)->to_->on_packet(static_cast<const std::byte*>(data), bytes);
   return UCS_OK;
 }
@@ -256,6 +289,11 @@ ucs_status_t fabric::on_message(void* self, const void*, size_t, void* data, siz
 ucs_status_t fabric::on_plain(void* self, const void* head, size_t head_bytes, void* data, size_t bytes,
                               const ucp_am_recv_param_t* how) {
   if ((how->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) return UCS_OK;
+  frame seen;
+  constexpr auto kLeast = frame_bytes(frame_kind::eager);
+  if (head_bytes < kLeast) return UCS_OK;
+  std::memcpy(static_cast<void*>(&seen), head, kLeast);
+  if (!static_cast<fabric*>(self)->is_from(seen.source, how)) return UCS_OK;
   static_cast<fabric*>(self)->to_->on_plain(head, head_bytes, static_cast<const std::byte*>(data), bytes);
   return UCS_OK;
 }
@@ -269,6 +307,7 @@ ucs_status_t fabric::on_announcement(void* self, const void* head, size_t head_b
   if (head_bytes != sizeof what || (how->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) return UCS_OK;
   std::memcpy(&what, head, sizeof what);
   auto& of = *static_cast<fabric*>(self);
+  if (!of.is_from(what.source, how)) return UCS_OK;
   of.arriving_ = data;
   of.to_->on_remote(what, remote_data(&of, data));
   // Let go in here, it is UCX that releases it.

@@ -82,6 +82,10 @@ std::size_t pack(packet& what, std::size_t offset, void* to, std::size_t most);
 // of more than 64 KiB: a part is copied to its place when all of it has come, while the next one comes.
 std::uint64_t part_bytes(std::uint64_t message, std::uint64_t most) noexcept;
 
+// Where the tags of a message's parts begin: they match whoever sends them, so nobody may guess them. Only the sender that
+// is asked for the parts is told.
+std::uint64_t fresh_part_tag() noexcept;
+
 class fabric {
  public:
   class listener {
@@ -155,6 +159,7 @@ class fabric {
   status start(const options& wanted);
   status configure(ucp_config_t* config, const options& wanted);
   ucs_status_t connect(peer& to);
+  bool is_from(std::uint32_t source, const ucp_am_recv_param_t* how);
   void let_go(void* descriptor) noexcept;
   static void on_sent(void* request, ucs_status_t code, void* user);
   static void on_bulk_sent(void* request, ucs_status_t code, void* user);

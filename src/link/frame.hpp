@@ -10,7 +10,7 @@
 
 namespace pl::link {
 
-constexpr std::uint32_t kProtocol = 0x504c0003;
+constexpr std::uint32_t kProtocol = 0x504c0004;
 
 enum class frame_kind : std::uint8_t {
   eager,         // a message with its data
@@ -26,6 +26,9 @@ enum class frame_kind : std::uint8_t {
   parts,         // to the sender of a network transfer: it may send up to byte `tag`
   finish,        // to the sender: the data is there, or `code`
   retract,       // by the sender: forget the announcement, if nobody has taken it
+  withdraw,      // by the sender: its memory is read no more, whoever has taken the announcement; answered by finish
+  check,         // to the sender of what was read in its memory: was it still the message? (op, peer_op)
+  checked,       // the answer: 0, or ECANCELED
   credit,        // nothing but the header's credit
   barrier,
   hello,  // connects

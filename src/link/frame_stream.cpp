@@ -14,8 +14,6 @@
 namespace pl::link {
 namespace {
 
-constexpr std::uint64_t kMaxBody = 64u << 20;  // results of the largest run are far below; a stray client's length is not
-
 // 0: would block; -1: gone, errno set.
 ssize_t read_some(int fd, void* into, std::size_t bytes) {
   const ssize_t got = recv(fd, into, bytes, MSG_DONTWAIT);
@@ -25,9 +23,9 @@ ssize_t read_some(int fd, void* into, std::size_t bytes) {
   return -1;
 }
 
-status check_head(const star_frame_head& head) {
+status check_head(const star_frame_head& head, std::size_t max_body) {
   if (head.magic != kFrameMagic) return failure{EPROTO, "what came is not of a peerlane"};
-  if (head.length > kMaxBody) return failure{EPROTO, "a frame of impossible length"};
+  if (head.length > max_body) return failure{EPROTO, "a frame of impossible length"};
   return {};
 }
 
@@ -71,7 +69,7 @@ result<bool> frame_stream::receive(star_frame& out) {
     if (got == 0) return false;
     have_ += static_cast<std::size_t>(got);
     if (have_ != sizeof partial_.head) continue;
-    if (auto fine = check_head(partial_.head); !fine) return fine.error();
+    if (auto fine = check_head(partial_.head, max_body_); !fine) return fine.error();
     partial_.body.resize(partial_.head.length);
   }
   out = std::exchange(partial_, {});

@@ -14,7 +14,11 @@ namespace pl::link {
 inline constexpr std::uint32_t kFrameMagic = 0x524c4c50;  // "PLLR"
 inline constexpr std::uint16_t kFrameVersion = 1;
 
-enum class star_frame_kind : std::uint16_t { hello = 1, welcome, refusal, message };
+// challenge and proof: where the job has a secret, between hello and welcome.
+enum class star_frame_kind : std::uint16_t { hello = 1, welcome, refusal, message, challenge, proof };
+
+inline constexpr std::size_t kMaxBody = 64u << 20;     // results of the largest run are far below; a stray length is not
+inline constexpr std::size_t kMaxStrangerBody = 2048;  // of who has not shown yet that he belongs to the job
 
 // In the order of bytes of x86 and ARM; the magic number of another machine's order is not ours and is refused.
 struct star_frame_head {
@@ -35,7 +39,9 @@ struct star_frame {
 
 class frame_stream {
  public:
-  explicit frame_stream(unique_fd socket) : socket_(std::move(socket)) {}
+  explicit frame_stream(unique_fd socket, std::size_t max_body = kMaxBody)
+      : socket_(std::move(socket)), max_body_(max_body) {}
+  void trust() { max_body_ = kMaxBody; }
   int fd() const { return socket_.get(); }
   // ECONNRESET, or ETIMEDOUT when the other end takes nothing.
   status send(star_frame_head head, std::span<const std::byte> body, unsigned timeout_ms);
@@ -44,6 +50,7 @@ class frame_stream {
 
  private:
   unique_fd socket_;
+  std::size_t max_body_;
   star_frame partial_;
   std::size_t have_ = 0;  // bytes of head and body read so far
 };

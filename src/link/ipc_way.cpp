@@ -105,7 +105,8 @@ void engine::advance_ipc(operation& of) {
   if (of.at.is_device) --copies_under_way_;
   --state.ipc_source->holders;
   moving_.remove(&of);
-  finish_receive(of, state.code, std::move(state.message));
+  if (state.is_revoked && state.code == 0) return finish_receive(of, ECANCELED, kTakenBack);
+  finish_read(of, state.code, std::move(state.message));
 }
 
 }  // namespace pl::link

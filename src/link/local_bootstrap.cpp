@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "local_bootstrap.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
+#include <optional>
 #include <random>
 
 #include "clock.hpp"
 #include "text.hpp"
+#include "unique_fd.hpp"
 
 namespace pl::link {
 namespace {
@@ -20,6 +24,16 @@ constexpr std::uint64_t kMostBytes = 16u << 20;  // of one contribution: a lengt
 
 std::uint64_t deadline_of(std::chrono::milliseconds limit) {
   return monotonic_ns() + static_cast<std::uint64_t>(limit.count()) * 1'000'000u;
+}
+
+// Of an exchange that has failed half is done: the ranks would be out of step in the next one. So each later one fails
+// alike.
+template <class Exchange>
+result<std::vector<byte_string>> once_failed_always(std::optional<failure>& broken, Exchange exchange) {
+  if (broken) return *broken;
+  auto all = exchange();
+  if (!all) broken = all.error();
+  return all;
 }
 
 // ---- Over sockets: everyone sends to everyone, then reads from everyone. Contributions fit into the sockets' buffers or
@@ -36,6 +50,11 @@ class socket_exchange final : public bootstrap {
   int size() const noexcept override { return static_cast<int>(ends_.size()); }
 
   result<std::vector<byte_string>> all_gather(std::span<const std::byte> mine) override {
+    return once_failed_always(broken_, [&] { return exchange(mine); });
+  }
+
+ private:
+  result<std::vector<byte_string>> exchange(std::span<const std::byte> mine) {
     std::vector<lane> lanes(ends_.size());
     std::vector<byte_string> all(ends_.size());
     all[static_cast<std::size_t>(rank_)].assign(mine.begin(), mine.end());
@@ -60,7 +79,6 @@ class socket_exchange final : public bootstrap {
     }
   }
 
- private:
   struct lane {
     std::size_t sent = 0, got = 0;
     std::uint64_t length = 0;
@@ -98,6 +116,7 @@ class socket_exchange final : public bootstrap {
   int rank_;
   std::vector<int> ends_;
   std::chrono::milliseconds limit_;
+  std::optional<failure> broken_;
 };
 
 // ---- Over files: a file for each contribution, complete when it has its final name.
@@ -124,6 +143,11 @@ class folder_exchange final : public bootstrap {
   }
 
   result<std::vector<byte_string>> all_gather(std::span<const std::byte> mine) override {
+    return once_failed_always(broken_, [&] { return exchange(mine); });
+  }
+
+ private:
+  result<std::vector<byte_string>> exchange(std::span<const std::byte> mine) {
     const unsigned number = exchanges_++;
     if (auto done = write(name(number, rank_), mine); !done) return std::move(done).error();
     std::vector<byte_string> all(static_cast<std::size_t>(size_));
@@ -155,12 +179,21 @@ class folder_exchange final : public bootstrap {
                               rank, size_, path.c_str(), static_cast<long long>(limit_.count() / 1000))};
   }
 
-  status write(const std::filesystem::path& path, std::span<const std::byte> bytes) const {
+  // Nobody else's file is written to through a link, nobody else reads ours, and ours tell which owner all must have.
+  status write(const std::filesystem::path& path, std::span<const std::byte> bytes) {
     const auto part = named("part", rank_);
     {
-      std::ofstream file(part, std::ios::binary | std::ios::trunc);
-      file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-      if (!file.flush())
+      const unique_fd file(real_device_io(),
+                           ::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR));
+      struct stat about {};
+      bool is_written = static_cast<bool>(file) && fstat(file.get(), &about) == 0;
+      owner_ = about.st_uid;
+      for (std::size_t done = 0; is_written && done != bytes.size();) {
+        const auto n = ::write(file.get(), bytes.data() + done, bytes.size() - done);
+        is_written = n > 0 || (n < 0 && errno == EINTR);
+        if (n > 0) done += static_cast<std::size_t>(n);
+      }
+      if (!is_written)
         return failure{EIO, format("bootstrap: cannot write %s; all ranks need a folder they may write", part.c_str())};
     }
     std::error_code code;
@@ -168,14 +201,22 @@ class folder_exchange final : public bootstrap {
     if (code) return failure{EIO, format("bootstrap: cannot rename %s: %s", part.c_str(), code.message().c_str())};
     return {};
   }
-  static bool read(const std::filesystem::path& path, byte_string& into) {
-    std::ifstream file(path, std::ios::binary | std::ios::ate);
-    if (!file) return false;
-    into.resize(static_cast<std::size_t>(file.tellg()));
-    file.seekg(0);
-    return static_cast<bool>(file.read(reinterpret_cast<char*>(into.data()), static_cast<std::streamsize>(into.size())));
+  // What another user has put there is not a rank's.
+  bool read(const std::filesystem::path& path, byte_string& into) const {
+    const unique_fd file(real_device_io(), ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+    struct stat about {};
+    if (!file || fstat(file.get(), &about) != 0 || !S_ISREG(about.st_mode) || about.st_uid != owner_) return false;
+    const auto bytes = static_cast<std::uint64_t>(about.st_size);
+    if (bytes > kMostBytes) return false;
+    into.resize(bytes);
+    for (std::size_t done = 0; done != bytes;) {
+      const auto n = ::pread(file.get(), into.data() + done, bytes - done, static_cast<off_t>(done));
+      if (n == 0 || (n < 0 && errno != EINTR)) return false;
+      if (n > 0) done += static_cast<std::size_t>(n);
+    }
+    return true;
   }
-  static numbers read_numbers(const std::filesystem::path& path) {
+  numbers read_numbers(const std::filesystem::path& path) const {
     byte_string bytes;
     if (!read(path, bytes)) return {};
     numbers out(bytes.size() / sizeof(std::uint64_t));
@@ -225,6 +266,8 @@ class folder_exchange final : public bootstrap {
   std::chrono::milliseconds limit_;
   std::uint64_t run_ = 0;
   unsigned exchanges_ = 0;
+  uid_t owner_ = 0;
+  std::optional<failure> broken_;
 };
 
 class callback_exchange final : public bootstrap {

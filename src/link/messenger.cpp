@@ -10,6 +10,7 @@
 #include "engine.hpp"
 #include "handshake_meter.hpp"
 #include "live_messages.hpp"
+#include "log.hpp"
 #include "mmio.hpp"
 #include "text.hpp"
 
@@ -26,7 +27,6 @@ class backoff {
     if (++rounds_ < kHot) arch::relax();
     else sched_yield();
   }
-  bool is_time_to_look() const noexcept { return rounds_ % 16 == 0; }
 
  private:
   unsigned rounds_ = 0;
@@ -39,8 +39,10 @@ class backoff {
 template <class Done>
 status engine::wait_until(Done done, std::chrono::milliseconds limit) {
   constexpr int kPollsAtOnce = 16;
+  constexpr unsigned kLooksBetweenClocks = 16;
   const bool has_limit = limit.count() >= 0;
   const auto deadline = has_limit ? monotonic_ns() + static_cast<std::uint64_t>(limit.count()) * 1'000'000u : 0;
+  unsigned looks = 0;
   for (backoff idle;;) {
     bool has_moved = false;
     {
@@ -51,10 +53,70 @@ status engine::wait_until(Done done, std::chrono::milliseconds limit) {
       }
       if (std::optional<status> ended = done()) return *std::move(ended);
     }
-    if (has_limit && idle.is_time_to_look() && monotonic_ns() >= deadline)
+    // Also while others' messages keep moving.
+    if (has_limit && looks++ % kLooksBetweenClocks == 0 && monotonic_ns() >= deadline)
       return failure{ETIMEDOUT, format("not done within %lld ms", static_cast<long long>(limit.count()))};
     if (!has_moved) idle.pause();
   }
+}
+
+// First as long as its peer may answer what cancel() asks of it: a message that was taken meanwhile is not lost then. A peer
+// that has not answered, and of which nothing was heard since, is not waited for again.
+void engine::take_back(operation& what) {
+  constexpr std::chrono::milliseconds kAnswer{200}, kRevoked{1000};
+  int peer_rank = kAnySource;
+  bool is_silent = false;
+  {
+    const std::lock_guard lock(mutex_);
+    static_cast<void>(cancel(what));
+    if (what.has_ended()) return;
+    peer_rank = what.peer;
+    is_silent = peer(peer_rank).silent_at == heard_of(peer_rank);
+  }
+  const auto ended = [&]() -> std::optional<status> {
+    return what.has_ended() ? std::optional<status>(status{}) : std::nullopt;
+  };
+  if (!is_silent && wait_until(ended, kAnswer)) return;
+  const auto revoked = [&]() -> std::optional<status> {
+    return revoke(what) ? std::optional<status>(status{}) : std::nullopt;
+  };
+  if (wait_until(revoked, is_silent ? std::chrono::milliseconds(0) : kRevoked)) {
+    const std::lock_guard lock(mutex_);
+    if (!is_silent) peer(peer_rank).silent_at = heard_of(peer_rank);
+    return;
+  }
+  {
+    // UCX moves it and the peer takes nothing: only without their connection is the memory free.
+    const std::lock_guard lock(mutex_);
+    if (!peer(peer_rank).lane_out.is_open())
+      lose(peer_rank, "takes nothing, and a message to or from it was given up: the connection was closed");
+  }
+  if (!wait_until(revoked, kRevoked))
+    PL_LOG(error, "rank %d: the memory of a message that was given up may still be in use", peer_rank);
+}
+
+status messenger::end_window(std::uint32_t id, std::chrono::milliseconds limit, bool is_last_word) {
+  auto& in = *engine_;
+  int user = kAnySource;
+  {
+    const std::lock_guard lock(in.mutex_);
+    in.end_window(id);
+  }
+  auto done = in.wait_until(
+      [&]() -> std::optional<status> {
+        user = in.user_of_window(id);
+        if (user < 0) return status{};
+        const bool is_silent = is_last_word && in.peer(user).silent_at == in.heard_of(user);
+        return is_silent ? std::optional<status>(failure{ETIMEDOUT, "it has not answered before"}) : std::nullopt;
+      },
+      limit);
+  if (done) return {};
+  const std::lock_guard lock(in.mutex_);
+  in.peer(user).silent_at = in.heard_of(user);
+  return failure{ETIMEDOUT,
+                 format("the window has ended, but rank %d does not answer and may still use its memory: keep the "
+                        "memory, and end the window again until it answers or has ended",
+                        user)};
 }
 
 // ---- request
@@ -76,13 +138,7 @@ void request::drop() noexcept {
   auto& in = *owner_->engine_;
   if (of->is_loose) return in.release(*of);
   if (in.is_foreign_process()) return;
-  {
-    const std::lock_guard lock(in.mutex_);
-    static_cast<void>(in.cancel(*of));
-    if (of->has_ended()) return in.release(*of);
-  }
-  static_cast<void>(in.wait_until([&]() { return of->has_ended() ? std::optional<status>(status{}) : std::nullopt; },
-                                  std::chrono::milliseconds(-1)));
+  in.take_back(*of);
   const std::lock_guard lock(in.mutex_);
   in.release(*of);
 }
@@ -101,6 +157,18 @@ status request::wait(std::chrono::milliseconds limit) {
   if (in.is_foreign_process()) return kForeign;
   auto done = in.wait_until([&]() { return of_->has_ended() ? std::optional<status>(status{}) : std::nullopt; }, limit);
   return done ? outcome() : done;
+}
+
+status request::end_within(std::chrono::milliseconds limit) {
+  const auto done = wait(limit);
+  if (done.code() != ETIMEDOUT || is_empty() || is_refused()) return done;
+  auto& in = *owner_->engine_;
+  in.take_back(*of_);
+  const std::lock_guard lock(in.mutex_);
+  // It may have ended well, or as it would have anyhow, just before it was taken back.
+  if (!of_->has_ended() || of_->code == ECANCELED) return done;
+  if (of_->code == ECONNRESET) return failure{ETIMEDOUT, done.error().message + "; " + outcome().error().message};
+  return outcome();
 }
 
 bool request::is_refused() const noexcept { return of_ != nullptr && of_->is_loose; }
@@ -152,8 +220,15 @@ window& window::operator=(window&& other) noexcept {
 
 window::~window() {
   if (owner_ == nullptr || owner_->engine_->is_foreign_process()) return;
-  const std::lock_guard lock(owner_->engine_->mutex_);
-  owner_->engine_->end_window(key_.id);
+  if (auto done = owner_->end_window(key_.id, kPatience, true); !done) PL_LOG(error, "%s", done.error().message.c_str());
+}
+
+status window::close(std::chrono::milliseconds limit) {
+  if (owner_ == nullptr) return {};
+  if (owner_->engine_->is_foreign_process()) return kForeign;
+  auto done = owner_->end_window(key_.id, limit, false);
+  if (done) owner_ = nullptr;
+  return done;
 }
 
 // ---- registration
@@ -260,7 +335,7 @@ status messenger::send(int to, const buffer& from, std::uint64_t tag, std::chron
     of = &engine_->isend(to, from, tag);
     if (of->has_ended() && of->code == 0) return engine_->release(*of), status{};
   }
-  return request(this, of).wait(limit);
+  return request(this, of).end_within(limit);
 }
 
 result<message_info> messenger::recv(int from, const buffer& to, std::uint64_t tag, std::uint64_t mask,
@@ -276,8 +351,13 @@ result<message_info> messenger::recv(int from, const buffer& to, std::uint64_t t
       engine_->release(*std::exchange(received.of_, nullptr));
       return status{};
     };
-    if (auto done = engine_->wait_until(seen, limit); !done) return std::move(done).error();
+    const auto done = engine_->wait_until(seen, limit);
     if (received.is_empty()) return info;
+    if (!done)
+      if (auto late = received.end_within(std::chrono::milliseconds(0)); !late) {
+        if (late.code() == ETIMEDOUT) return failure{ETIMEDOUT, done.error().message};
+        return std::move(late).error();
+      }
   }
   if (auto done = received.outcome(); !done) return std::move(done).error();
   return received.info();
@@ -342,33 +422,22 @@ bool messenger::progress() {
   return engine_->progress();
 }
 
-// Dissemination: in round k everyone tells the process 2^k further on, and hears from the one 2^k before. What was told has
-// left at the end: a connection that verbs still make needs our calls, and there may be none for long.
+// One thread at a time: another one's barrier is the next.
 status messenger::barrier(std::chrono::milliseconds limit) {
   if (engine_->is_foreign_process()) return kForeign;
   auto& in = *engine_;
-  std::uint64_t number = 0;
-  {
-    const std::lock_guard lock(in.mutex_);
-    number = ++in.barriers_;
-  }
-  for (int distance = 1; distance < size(); distance *= 2) {
-    const int to = (rank() + distance) % size(), from = (rank() - distance + size()) % size();
-    {
-      const std::lock_guard lock(in.mutex_);
-      if (auto refused = in.refuses_peer(to)) return *std::move(refused);
-      in.control(to, {.kind = frame_kind::barrier});
-    }
-    auto done = in.wait_until(
-        [&]() -> std::optional<status> {
-          if (in.peer(from).barriers >= number && in.barrier_frames_ == 0) return status{};
-          if (in.peer(from).is_dead) return status(failure{ECONNRESET, format("rank %d is gone", from)});
-          return std::nullopt;
-        },
-        limit);
-    if (!done) return done;
-  }
-  return {};
+  bool is_mine = false;
+  auto done = in.wait_until(
+      [&]() -> std::optional<status> {
+        if (!is_mine && in.barrier_.is_attended) return std::nullopt;
+        is_mine = in.barrier_.is_attended = true;
+        return in.advance_barrier();
+      },
+      limit);
+  const std::lock_guard lock(in.mutex_);
+  if (is_mine) in.barrier_.is_attended = false;
+  if (done.code() != ETIMEDOUT) return done;
+  return failure{ETIMEDOUT, done.error().message + ": not every process came to the barrier; the next call goes on with it"};
 }
 
 status messenger::peer_state(int of) const {

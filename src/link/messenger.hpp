@@ -63,8 +63,10 @@ struct operation;
 struct engine;
 class messenger;
 
-// An operation under way. Dropping one that has not ended cancels it, and waits for what cannot be cancelled any more (its
-// memory is in use until then). Must end before its messenger does. One thread at a time per object.
+// An operation under way. Dropping one that has not ended cancels it, and takes its memory back where that is too late: its
+// peer has some 0.2 s to answer, then the operation goes on without the memory, and ends with ECANCELED over there. Where
+// UCX moves it and the peer takes nothing for another second, the connection with the peer is closed. Must end before its
+// messenger does. One thread at a time per object.
 class request {
  public:
   request() = default;
@@ -80,6 +82,9 @@ class request {
   // Success once it ended well, else its error; ETIMEDOUT leaves it under way. A negative time waits without limit (the
   // death of the peer still ends it).
   status wait(std::chrono::milliseconds limit = std::chrono::milliseconds(-1));
+  // The same, and where the limit ran out the request is dropped as above: its memory is free on return. ETIMEDOUT: it was;
+  // else how it has ended after all.
+  status end_within(std::chrono::milliseconds limit);
   // A receive that nothing has matched, and a send that has not left, end with ECANCELED at once; anything else goes on and
   // EBUSY says so.
   status cancel();
@@ -114,13 +119,18 @@ class matched_message {
 };
 
 // Memory that other processes may put to and get from: `key()` goes to them by any way (a message, all_gather), and
-// messenger::put/get/atomic take it. Ends access when dropped: what arrives later is refused with EINVAL at its origin.
+// messenger::put/get/atomic take it. Ends access when dropped: what arrives later is refused with EINVAL at its origin, what
+// is under way ends there with ECANCELED, and no transport touches the memory any more. Only a peer that does not answer may
+// still read it after kPatience (never as data that counts): close() tells.
 class window {
  public:
   window() = default;
   window(window&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)), key_(other.key_) {}
   window& operator=(window&& other) noexcept;
   ~window();
+  static constexpr std::chrono::milliseconds kPatience{2000};
+  // ETIMEDOUT: the named rank may still read the memory. Call it again.
+  status close(std::chrono::milliseconds limit = kPatience);
 
   // Plain bytes, valid until the window ends.
   struct key_t {
@@ -232,7 +242,8 @@ class messenger {
   // ---- Control
   // Advances everything once; true if something moved.
   bool progress();
-  // ECONNRESET: a process died. By messages, not by the bootstrap.
+  // ECONNRESET: a process died. By messages, not by the bootstrap. After ETIMEDOUT the next call goes on with the same
+  // barrier.
   status barrier(std::chrono::milliseconds limit = std::chrono::milliseconds(-1));
   // EINVAL no such rank, ECONNRESET dead, else success.
   status peer_state(int peer) const;
@@ -261,6 +272,7 @@ class messenger {
   friend class window;
   explicit messenger(std::unique_ptr<engine> of);
   status calibrate(bootstrap& with);
+  status end_window(std::uint32_t id, std::chrono::milliseconds limit, bool is_last_word);
   std::unique_ptr<engine> engine_;
 };
 

@@ -21,6 +21,7 @@ void engine::on_part(bulk_part& what, int code, std::size_t bytes) {
   auto& state = *part.of->transfer;
   part.is_busy = false;
   part.is_arrived = true;
+  part.code = code;
   const bool is_short = what.is_receive && code == 0 && bytes != part.bytes;
   if (state.code != 0 || (code == 0 && !is_short)) return;
   state.code = is_short ? EIO : code;
@@ -208,8 +209,7 @@ void engine::start_network_receive(operation& to, const peer_state& from, const 
   state.is_direct = !to.at.is_device || is_raw;
   if (is_raw) state.chunk = state.wanted;
   else state.chunk = has_gpu_memory || offer.is_staged ? limits_.network_chunk_bytes : fabric_->part_bytes_of(state.wanted);
-  state.first_tag = next_bulk_tag_;
-  next_bulk_tag_ += (state.wanted + state.chunk - 1) / state.chunk;
+  state.first_tag = fresh_part_tag();
   moving_.push_back(&to);
   post_parts(to);
   state.granted = state.started;
@@ -221,7 +221,7 @@ void engine::post_parts(operation& of) {
   for (auto& part : *state.parts) {
     if (part.of != nullptr) continue;
     if (state.started >= state.wanted || state.is_withdrawn || peer(of.peer).is_dead) return;
-    if (!state.is_direct && (part.chunk = pinned_->take(state.device_ordinal)) == nullptr) return;
+    if (!state.is_direct && !state.is_revoked && (part.chunk = pinned_->take(state.device_ordinal)) == nullptr) return;
     post_part(of, part);
   }
 }
@@ -236,14 +236,28 @@ void engine::post_part(operation& of, transfer_state::part& part) {
   part.done = &engine::on_part;
   state.started += part.bytes;
   ++state.parts_busy;
+  if (state.is_revoked) return post_scratch(of, part);
+  part.is_scratch = false;
   void* const to = part.chunk != nullptr ? part.chunk : copy::host_pointer(of.at.address + part.offset);
   fabric_->receive_bulk(state.first_tag + part.offset / state.chunk, to, part.bytes, state.is_raw_gpu, part);
+}
+
+// The sender sends a part that nobody wants any more: UCX takes it, and drops what does not fit.
+void engine::post_scratch(operation& of, transfer_state::part& part) {
+  auto& state = *of.transfer;
+  part.is_busy = part.is_scratch = true;
+  part.is_arrived = false;
+  fabric_->receive_bulk(state.first_tag + part.offset / state.chunk, state.scratch.data(), state.scratch.size(), false,
+                        part);
 }
 
 void engine::advance_network_receive(operation& of) {
   if (give_up(of)) return;
   auto& state = *of.transfer;
   for (auto& part : *state.parts) {
+    const bool is_cancelled = state.is_revoked && part.of != nullptr && part.is_arrived && !part.is_scratch &&
+                              part.code == ECANCELED && !peer(of.peer).is_dead && !state.is_withdrawn;
+    if (is_cancelled) post_scratch(of, part);
     if (part.of != nullptr && part.is_arrived && !part.is_filling) {
       part.is_filling = true;
       part.copy.is_pending = false;

@@ -40,6 +40,7 @@ void operation_pool::give_back(operation& what) noexcept {
   what.code = 0;
   ++what.generation;
   what.peer_op = what.bytes = what.moved = what.cost = 0;
+  what.window = 0;
   what.info = {};
   if (!what.message.empty()) what.message.clear();
   what.before = nullptr;

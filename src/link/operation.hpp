@@ -46,6 +46,7 @@ struct operation {
   std::uint64_t peer_op = 0;  // the other side's operation, once known
   std::uint64_t bytes = 0;    // of the message; `moved` of them are wanted by the receiver
   std::uint64_t moved = 0;
+  std::uint32_t window = 0;  // of a deposit or reply: whose memory it is
   memory at;
   message_info info;
   std::string message;  // of a failure
@@ -57,7 +58,7 @@ struct operation {
   bool is_taken = false;
   operation* self_send = nullptr;
   remote_data data;
-  std::uint64_t cost = 0;  // against its sender's credit
+  std::uint64_t cost = 0;  // against its sender's credit: of an arrival, and of a send that has left
 
   std::unique_ptr<transfer_state> transfer;
   list_node<operation> in_bucket, in_order, in_queue, in_peer;

@@ -4,6 +4,8 @@
 
 #include "engine.hpp"
 #include "env.hpp"
+#include "foreign_settings.hpp"
+#include "log.hpp"
 #include "text.hpp"
 
 namespace pl::link {
@@ -42,7 +44,7 @@ messenger_options messenger_options::from_environment() {
   if (rendezvous == "never") out.rendezvous = rendezvous_t::never;
   if (rendezvous == "always") out.rendezvous = rendezvous_t::always;
   const auto gdr = first_set({"PEERLANE_LINK_GPU_LANES", "MV2_USE_GPUDIRECT_RDMA", "OMPI_MCA_btl_openib_want_cuda_gdr"});
-  out.use_ucx_gpu_lanes = !gdr.is_set || gdr.integer != 0;
+  out.use_ucx_gpu_lanes = gdr.is_set ? gdr.integer != 0 : !forbids_gpu_rdma();
   out.eager_limit = size_from({"PEERLANE_LINK_EAGER_LIMIT"});
   out.gdr_send_limit = size_from({"PEERLANE_LINK_GDR_SEND_LIMIT", "MV2_GDRCOPY_LIMIT", "MV2_USE_GPUDIRECT_GDRCOPY_LIMIT"});
   out.gdr_receive_limit = size_from({"PEERLANE_LINK_GDR_RECEIVE_LIMIT"});
@@ -52,9 +54,11 @@ messenger_options messenger_options::from_environment() {
   out.rails = first_set({"PEERLANE_LINK_RAILS"}).text;
   out.fixed_rail = env_read("PEERLANE_LINK_FIXED_RAIL").integer != 0;
   if (env_read("MV2_RAIL_SHARING_POLICY").text == "FIXED_MAPPING") out.fixed_rail = true;
+  if (out.rails.empty() && !(out.rails = rails_from_environment()).empty()) out.fixed_rail = true;
   out.stripe_threshold = size_from({"PEERLANE_LINK_STRIPE_THRESHOLD", "MV2_RAIL_SHARING_LARGE_MSG_THRESHOLD"});
   out.calibrate = env_read("PEERLANE_LINK_CALIBRATE").integer != 0;
   out.peer_timeout = std::chrono::milliseconds(env_read("PEERLANE_LINK_PEER_TIMEOUT_MS").integer);
+  for (const auto& line : unused_settings()) PL_LOG(warn, "%s", line.c_str());
   return out;
 }
 

@@ -67,6 +67,7 @@ void engine::start_send(operation& what) {
     return;
   }
   to.sent_cost += cost;
+  what.cost = cost;
   what.state = operation_state::waiting;
   if (!is_eager) return announce(what, frame_kind::announce);
   ++counts_.eager;

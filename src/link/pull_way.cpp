@@ -56,7 +56,7 @@ void engine::pull_together() {
     g_live_pulled.add(each->transfer->wanted);
     --pulls_;
     moving_.remove(each);
-    finish_receive(*each, 0);
+    finish_read(*each, 0);
   }
 }
 
@@ -70,7 +70,7 @@ void engine::advance_pull(operation& of) {
   if (is_readable && state.code == 0 && state.ended != state.wanted) return;
   --pulls_;
   moving_.remove(&of);
-  if (is_readable) return finish_receive(of, state.code, std::move(state.message));
+  if (is_readable) return finish_read(of, state.code, std::move(state.message));
   state.ended = 0;
   start_ring(of, peer(of.peer), state.offer);
 }

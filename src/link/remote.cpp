@@ -111,6 +111,7 @@ void engine::on_put(peer_state& from, const frame& head, const std::byte* payloa
   auto& deposit = operations_.take(operation_kind::deposit);
   deposit.at = *at;
   deposit.is_released = true;
+  deposit.window = static_cast<std::uint32_t>(head.peer_op);
   receive_announced(deposit, from.rank, offer, head.bytes, head.op, std::move(arriving_));
 }
 
@@ -145,6 +146,7 @@ void engine::on_get(peer_state& from, const frame& head) {
   reply.at = *at;
   reply.bytes = at->bytes;
   reply.is_released = true;
+  reply.window = static_cast<std::uint32_t>(head.peer_op);
   reply.out.head.peer_op = head.op;
   if (reply.bytes > eager_limit(reply.at, from)) return announce(reply, frame_kind::reply_announce);
   reply.out.head.bytes = reply.bytes;

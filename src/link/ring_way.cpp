@@ -103,8 +103,9 @@ bool engine::fill_ring(peer_state& to) {
 
 status engine::begin_filling(operation& what, shm_ring& ring, std::uint64_t number, std::uint64_t bytes, chunk_copy& copy) {
   auto& state = *what.transfer;
+  copy.is_pending = false;
+  if (state.code != 0) return failure{state.code, state.message};  // the rest goes without its bytes
   if (!what.at.is_device && state.is_for_device && bytes > kShareBytes) {
-    copy.is_pending = false;
     fill_by_threads(ring.chunk(number), copy::host_pointer(what.at.address + state.started), bytes);
     return {};
   }
@@ -185,7 +186,9 @@ void engine::chunk_emptied(const shm_ring::label& label, const status& done) {
   state.ended += label.bytes;
   if (state.code == 0 && (label.code != 0 || !done)) {
     state.code = label.code != 0 ? label.code : done.code();
-    state.message = done ? "a chunk of the message could not be copied" : done.error().message;
+    state.message = !done                     ? done.error().message
+                    : label.code == ECANCELED ? kTakenBack
+                                              : "a chunk of the message could not be copied";
   }
   if (state.ended < state.wanted) return;
   --peer(to->peer).in.expected;

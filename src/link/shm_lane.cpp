@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shm_lane.hpp"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
+#include "sealed_memory.hpp"
 #include "text.hpp"
 
 namespace pl::link {
@@ -85,29 +84,21 @@ void shm_lane::release() noexcept {
 }
 
 result<shm_outbox> shm_outbox::make(int ranks) {
+  auto made = sealed_memory::make("peerlane-lanes", static_cast<std::size_t>(ranks) * shm_lane::kBytes);
+  if (!made) return std::move(made).error();
   shm_outbox out;
-  out.fd_ = unique_fd(real_device_io(), memfd_create("peerlane-lanes", MFD_CLOEXEC));
-  if (!out.fd_) return not_shared("memfd_create");
-  struct stat info {};
-  if (ftruncate(out.fd_.get(), static_cast<off_t>(ranks) * static_cast<off_t>(shm_lane::kBytes)) != 0 ||
-      fstat(out.fd_.get(), &info) != 0)
-    return not_shared("sizing it");
-  out.name_ = {getpid(), out.fd_.get(), info.st_ino};
+  out.fd_ = std::move(made->fd);
+  out.name_ = {getpid(), out.fd_.get(), made->inode};
   return out;
 }
 
 result<shm_lane> shm_outbox::lane_to(int rank) const { return map_lane(fd_.get(), rank); }
 
 result<shm_lane> shm_outbox::open_lane(const name& of, int rank) {
-  const auto path = format("/proc/%d/fd/%d", of.pid, of.fd);
-  const unique_fd fd(real_device_io(), ::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!fd) return not_shared(format("opening %s", path.c_str()).c_str());
-  struct stat info {};
-  if (fstat(fd.get(), &info) != 0) return not_shared("fstat");
-  const auto needed = (static_cast<off_t>(rank) + 1) * static_cast<off_t>(shm_lane::kBytes);
-  if (info.st_ino != of.inode || info.st_size < needed)
-    return failure{ESTALE, "shared memory for packets: the file is not the one that was named"};
-  return map_lane(fd.get(), rank);
+  const auto opened =
+      sealed_memory::open(of.pid, of.fd, of.inode, (static_cast<std::uint64_t>(rank) + 1) * shm_lane::kBytes);
+  if (!opened) return opened.error();
+  return map_lane(opened->fd.get(), rank);
 }
 
 void shm_outbox::close(shm_lane& lane) noexcept {

@@ -21,6 +21,10 @@
 // taken in `taken` (release) after its last access to the packet; the writer acquires that before it writes there again,
 // and loads it only when by its last look there is no room.
 //
+// Withdrawals: a message that is only announced here is read in its sender's memory. A sender that takes the memory back
+// counts that in `withdrawals` before it writes there; a reader that finds another count behind its read than in the
+// announcement asks the sender whether what it has read was the message.
+//
 // Death: a writer has published a packet or has not, for there is no mark before all of the packet.
 #pragma once
 
@@ -67,6 +71,19 @@ class shm_lane {
   room reserve(std::size_t head_bytes, std::size_t body_bytes) noexcept;
   void publish(int outcome) noexcept;
 
+  // Writer: from here on, what a reader finds in memory that was announced before may be something else.
+  void count_withdrawal() noexcept {
+    shared_->withdrawals.fetch_add(1, std::memory_order_release);
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // before the memory is written again
+  }
+  // Either end. By the reader: behind its reads.
+  std::uint64_t withdrawals() const noexcept {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    return shared_->withdrawals.load(std::memory_order_acquire);
+  }
+  // Writer: changes as long as the reader takes packets.
+  std::uint64_t reader_position() const noexcept { return shared_->taken.load(std::memory_order_relaxed); }
+
   // Reader: the oldest packet; release() gives its room back.
   view peek() noexcept;
   void release() noexcept;
@@ -86,6 +103,7 @@ class shm_lane {
   static_assert(sizeof(slot) == 64);
   struct shared {
     alignas(4096) std::atomic<std::uint64_t> taken;  // packets << 32 | bytes of the data area, each modulo 2^32
+    alignas(4096) std::atomic<std::uint64_t> withdrawals;
     alignas(4096) slot slots[kSlots];
     alignas(4096) std::byte data[kDataBytes];
   };

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shm_ring.hpp"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "sealed_memory.hpp"
 #include "text.hpp"
 
 namespace pl::link {
@@ -19,14 +18,11 @@ failure not_shared(const char* step) {
 }  // namespace
 
 result<std::unique_ptr<shm_ring>> shm_ring::make(std::size_t chunk_bytes) {
+  auto memory = sealed_memory::make("peerlane-ring", kControlBytes + kChunks * chunk_bytes);
+  if (!memory) return std::move(memory).error();
   std::unique_ptr<shm_ring> ring(new shm_ring);
-  ring->fd_ = unique_fd(real_device_io(), memfd_create("peerlane-ring", MFD_CLOEXEC));
-  if (!ring->fd_) return not_shared("memfd_create");
-  struct stat info {};
-  const std::size_t bytes = kControlBytes + kChunks * chunk_bytes;
-  if (ftruncate(ring->fd_.get(), static_cast<off_t>(bytes)) != 0 || fstat(ring->fd_.get(), &info) != 0)
-    return not_shared("sizing the ring");
-  ring->name_ = {getpid(), ring->fd_.get(), info.st_ino, chunk_bytes};
+  ring->fd_ = std::move(memory->fd);
+  ring->name_ = {getpid(), ring->fd_.get(), memory->inode, chunk_bytes};
   if (auto done = ring->map(); !done) return std::move(done).error();
   return ring;
 }
@@ -35,15 +31,13 @@ result<std::unique_ptr<shm_ring>> shm_ring::open(const name& of) {
   constexpr std::uint64_t kMostChunkBytes = 64u << 20;
   if (of.chunk_bytes == 0 || of.chunk_bytes > kMostChunkBytes || of.chunk_bytes % kControlBytes != 0)
     return failure{EINVAL, "shared memory between two processes: a ring of no possible size was named"};
-  std::unique_ptr<shm_ring> ring(new shm_ring);
-  const auto path = format("/proc/%d/fd/%d", of.pid, of.fd);
-  ring->fd_ = unique_fd(real_device_io(), ::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!ring->fd_) return not_shared(format("opening %s", path.c_str()).c_str());
-  struct stat info {};
-  if (fstat(ring->fd_.get(), &info) != 0) return not_shared("fstat");
-  // The number may name another file by now, and a short one would fault.
-  if (info.st_ino != of.inode || static_cast<std::uint64_t>(info.st_size) != kControlBytes + kChunks * of.chunk_bytes)
+  const auto bytes = kControlBytes + kChunks * of.chunk_bytes;
+  auto memory = sealed_memory::open(of.pid, of.fd, of.inode, bytes);
+  if (!memory) return std::move(memory).error();
+  if (memory->bytes != bytes)
     return failure{ESTALE, "shared memory between two processes: the file is not the ring that was named"};
+  std::unique_ptr<shm_ring> ring(new shm_ring);
+  ring->fd_ = std::move(memory->fd);
   ring->name_ = of;
   if (auto done = ring->map(); !done) return std::move(done).error();
   return ring;

@@ -12,6 +12,7 @@
 
 #include "clock.hpp"
 #include "frame_stream.hpp"
+#include "peer_identity.hpp"
 #include "text.hpp"
 
 namespace pl::link {
@@ -22,12 +23,13 @@ constexpr unsigned kRetryMs = 100;          // between attempts to connect
 constexpr unsigned kQuietMs = 2000;         // before a line tells what is being waited for
 constexpr unsigned kIntroductionMs = 5000;  // a connection that has not introduced itself by then is a stranger's
 constexpr unsigned kSendMs = 2000;          // of one small frame to a rank that waits for it
+constexpr std::size_t kMaxVisitors = 64;    // under way at a time: then the oldest goes, it has had its time
 constexpr unsigned kGraceMs = 3000;         // a rank's patience beyond rank 0's, whose sentence says more
 
 std::span<const std::byte> bytes_of(const std::string& text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
-std::string text_of(const std::vector<std::byte>& body) { return {reinterpret_cast<const char*>(body.data()), body.size()}; }
+std::string text_of(std::span<const std::byte> body) { return {reinterpret_cast<const char*>(body.data()), body.size()}; }
 std::string host_name() {
   char name[256] = {};
   gethostname(name, sizeof name - 1);
@@ -45,6 +47,27 @@ star_frame_head head_of(const meeting& at, star_frame_kind kind, std::uint64_t n
   head.nodes = static_cast<std::uint32_t>(at.size);
   head.nonce = nonce;
   return head;
+}
+
+constexpr const char* kHowToShare =
+    "give every rank the same secret: (umask 077; head -c 32 /dev/urandom | base64 > FILE), a copy of FILE for each, and "
+    "PEERLANE_LINK_SECRET_FILE=FILE";
+
+// What a hello says, as both ends prove it: who, of how many, of which job, and its host.
+std::vector<std::byte> text_to_prove(const star_frame_head& hello, std::span<const std::byte> host) {
+  const std::uint64_t numbers[] = {hello.rank, hello.nodes, hello.nonce};
+  const auto raw = std::as_bytes(std::span(numbers));
+  std::vector<std::byte> out(raw.begin(), raw.end());
+  out.insert(out.end(), host.begin(), host.end());
+  return out;
+}
+
+template <class Fixed>
+std::optional<Fixed> take_fixed(std::span<const std::byte> from, std::size_t at = 0) {
+  Fixed out;
+  if (from.size() < at || from.size() - at < out.size()) return std::nullopt;
+  std::memcpy(out.data(), from.data() + at, out.size());
+  return out;
 }
 
 class socket_channel final : public star_channel {
@@ -106,13 +129,17 @@ std::optional<channel_event> socket_channel::receive(unsigned timeout_ms) {
 // Rank 0 until all have come.
 class host_side {
  public:
-  explicit host_side(const meeting& at) : at_(at) {}
+  host_side(const meeting& at, std::string secret) : at_(at), secret_(std::move(secret)) {}
   result<std::unique_ptr<star_channel>> gather();
 
  private:
   struct visitor {
     frame_stream stream;
     std::uint64_t since = 0;
+    // With a secret: what it said, once it was challenged.
+    std::optional<star_frame> hello{};
+    nonce own{}, its{};
+    bool is_over = false;
   };
   struct member {
     frame_stream stream;
@@ -121,12 +148,17 @@ class host_side {
   void accept_all(int listener);
   status look_after_visitors();
   status look_after_members();
-  status judge(visitor& who, const star_frame& hello);
+  status hear(visitor& who, star_frame&& said);
+  void challenge(visitor& who, star_frame&& hello);
+  void turn_away(visitor& who, const std::string& text);
+  status judge(visitor& who, const star_frame_head& head, const std::string& host);
   failure end(visitor* who, failure why);
   std::string missing() const;
   bool is_complete() const { return members_.size() + 1 == static_cast<std::size_t>(at_.size); }
 
   const meeting& at_;
+  const std::string secret_;
+  std::string turned_away_;  // the last one's reason
   std::vector<visitor> visitors_;
   std::map<int, member> members_;
 };
@@ -146,24 +178,64 @@ failure host_side::end(visitor* who, failure why) {
   return why;
 }
 
-status host_side::judge(visitor& who, const star_frame& hello) {
-  const std::string host = text_of(hello.body);
-  const int rank = static_cast<int>(hello.head.rank);
-  const std::string name = format("rank %d (%s)", rank, host.c_str());
-  if (hello.head.kind != star_frame_kind::hello || hello.head.nonce != at_.job) {
-    const std::string text = name + " belongs to another run than rank 0 (" + host_name() + ") at " + at_.where.text;
-    static_cast<void>(who.stream.send(head_of(at_, star_frame_kind::refusal, 0), bytes_of(text), kSendMs));
-    tell(at_, "turned away: " + text);
+void host_side::turn_away(visitor& who, const std::string& text) {
+  static_cast<void>(who.stream.send(head_of(at_, star_frame_kind::refusal, 0), bytes_of(text), kSendMs));
+  turned_away_ = text;
+  tell(at_, "turned away: " + text);
+  who.is_over = true;
+}
+
+// Until it has shown that it belongs to the job, nothing that a visitor says ends the run of the others.
+status host_side::hear(visitor& who, star_frame&& said) {
+  if (secret_.empty()) {
+    who.is_over = true;
+    return judge(who, said.head, text_of(said.body));
+  }
+  if (!who.hello) return challenge(who, std::move(said)), status{};
+  const auto shown = take_fixed<digest>(said.body);
+  const auto host = std::span(std::as_const(who.hello->body)).subspan(who.its.size());
+  const auto wanted = prove(prover::joining, secret_, who.own, who.its, text_to_prove(who.hello->head, host));
+  if (said.head.kind != star_frame_kind::proof || !shown || !is_equal(*shown, wanted)) {
+    turn_away(who, format("a visitor that says it is rank %u (%s) has another secret than rank 0 at %s; %s",
+                          who.hello->head.rank, text_of(host).c_str(), at_.where.text.c_str(), kHowToShare));
     return {};
   }
-  if (hello.head.version != kFrameVersion)
+  who.is_over = true;
+  who.stream.trust();
+  return judge(who, who.hello->head, text_of(host));
+}
+
+void host_side::challenge(visitor& who, star_frame&& hello) {
+  const auto its = take_fixed<nonce>(hello.body);
+  const auto own = make_nonce();
+  if (hello.head.kind != star_frame_kind::hello || hello.head.version != kFrameVersion || !its || !own)
+    return turn_away(who, format("a visitor without a secret, or with another version of peerlane, at %s; %s",
+                                 at_.where.text.c_str(), kHowToShare));
+  who.its = *its;
+  who.own = *own;
+  who.hello = std::move(hello);
+  const auto host = std::span(std::as_const(who.hello->body)).subspan(who.its.size());
+  const auto proof = prove(prover::rank_0, secret_, who.own, who.its, text_to_prove(who.hello->head, host));
+  std::vector<std::byte> body(who.own.begin(), who.own.end());
+  body.insert(body.end(), proof.begin(), proof.end());
+  who.is_over = !who.stream.send(head_of(at_, star_frame_kind::challenge, 0), body, kSendMs);
+}
+
+status host_side::judge(visitor& who, const star_frame_head& hello, const std::string& host) {
+  const int rank = static_cast<int>(hello.rank);
+  const std::string name = format("rank %d (%s)", rank, host.c_str());
+  if (hello.kind != star_frame_kind::hello || hello.nonce != at_.job) {
+    turn_away(who, name + " belongs to another run than rank 0 (" + host_name() + ") at " + at_.where.text);
+    return {};
+  }
+  if (hello.version != kFrameVersion)
     return end(
         &who,
         {EPROTO, format("%s speaks version %u of the protocol, rank 0 (%s) version %u: start the same peerlane everywhere",
-                        name.c_str(), hello.head.version, host_name().c_str(), kFrameVersion)});
-  if (hello.head.nodes != static_cast<std::uint32_t>(at_.size))
+                        name.c_str(), hello.version, host_name().c_str(), kFrameVersion)});
+  if (hello.nodes != static_cast<std::uint32_t>(at_.size))
     return end(&who, {EINVAL, format("%s was started as one of %u ranks, rank 0 (%s) as one of %d: give all the same number",
-                                     name.c_str(), hello.head.nodes, host_name().c_str(), at_.size)});
+                                     name.c_str(), hello.nodes, host_name().c_str(), at_.size)});
   if (rank < 1 || rank >= at_.size)
     return end(&who,
                {EINVAL, format("two processes are rank %d: on %s and on %s; every number from 0 to %d goes to one process",
@@ -172,28 +244,36 @@ status host_side::judge(visitor& who, const star_frame& hello) {
     return end(&who,
                {EEXIST, format("two processes are rank %d: on %s and on %s; every number from 0 to %d goes to one process",
                                rank, other->second.host.c_str(), host.c_str(), at_.size - 1)});
+  who.stream.trust();
   members_.emplace(rank, member{std::move(who.stream), host});
   return {};
 }
 
 void host_side::accept_all(int listener) {
-  for (;;) {
+  for (std::size_t taken = 0; taken < kMaxVisitors; ++taken) {
     unique_fd socket(real_device_io(), accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) return;
-    if (!is_same_user(socket.get())) continue;
+    const bool is_known = !secret_.empty() || is_same_user(socket.get());
     prepare_connection(socket.get(), at_.timeout_s);
-    visitors_.push_back({frame_stream(std::move(socket)), monotonic_ns()});
+    visitor who{frame_stream(std::move(socket), kMaxStrangerBody), monotonic_ns()};
+    if (!is_known) {
+      turn_away(who, format("a visitor that is not of rank 0's user and machine, as far as the kernel tells, at %s; %s",
+                            at_.where.text.c_str(), kHowToShare));
+      continue;
+    }
+    if (visitors_.size() == kMaxVisitors) visitors_.erase(visitors_.begin());
+    visitors_.push_back(std::move(who));
   }
 }
 
 status host_side::look_after_visitors() {
   for (auto who = visitors_.begin(); who != visitors_.end();) {
-    star_frame hello;
-    auto whole = who->stream.receive(hello);
+    star_frame said;
+    auto whole = who->stream.receive(said);
     if (whole && *whole)
-      if (auto fine = judge(*who, hello); !fine) return fine;
+      if (auto fine = hear(*who, std::move(said)); !fine) return fine;
     const bool is_slow = monotonic_ns() - who->since > kIntroductionMs * std::uint64_t{1'000'000};
-    who = !whole || *whole || is_slow ? visitors_.erase(who) : who + 1;
+    who = !whole || who->is_over || is_slow ? visitors_.erase(who) : who + 1;
   }
   return {};
 }
@@ -209,15 +289,16 @@ status host_side::look_after_members() {
 }
 
 result<std::unique_ptr<star_channel>> host_side::gather() {
-  auto listener = listen_at(at_.where, at_.size + 16);
+  auto listener = listen_at(at_.where, at_.size + static_cast<int>(kMaxVisitors));
   if (!listener) return listener.error();
   const std::uint64_t begin = monotonic_ns();
   bool has_told = false;
   while (!is_complete()) {
     const std::uint64_t waited = monotonic_ns() - begin;
     if (waited > at_.timeout_s * kSecond)
-      return end(nullptr, {ETIMEDOUT, format("of %d ranks these did not come to %s within %u s: %s", at_.size,
-                                             at_.where.text.c_str(), at_.timeout_s, missing().c_str())});
+      return end(nullptr, {ETIMEDOUT, format("of %d ranks these did not come to %s within %u s: %s%s%s", at_.size,
+                                             at_.where.text.c_str(), at_.timeout_s, missing().c_str(),
+                                             turned_away_.empty() ? "" : "; turned away: ", turned_away_.c_str())});
     if (!has_told && waited > kQuietMs * std::uint64_t{1'000'000})
       tell(at_,
            format("rank 0 waits at %s for rank %s (up to %u s)", at_.where.text.c_str(), missing().c_str(), at_.timeout_s));
@@ -246,7 +327,6 @@ result<unique_fd> reach_rank_0(const meeting& at) {
   bool has_told = false;
   for (;;) {
     auto made = connect_to(at.where, 1000);
-    if (made && !is_same_user(made->get())) return failure{EPERM, "another user's process answers at " + at.where.text};
     if (made) return made;
     const std::uint64_t waited = monotonic_ns() - begin;
     if (waited > at.timeout_s * kSecond)
@@ -262,13 +342,33 @@ result<unique_fd> reach_rank_0(const meeting& at) {
   }
 }
 
-result<std::unique_ptr<star_channel>> join(const meeting& at) {
+// Rank 0 asks for the secret, and shows first that it has it.
+status answer_challenge(const meeting& at, const std::string& secret, const nonce& own, const star_frame& asked,
+                        frame_stream& stream) {
+  const auto its = take_fixed<nonce>(asked.body);
+  const auto shown = take_fixed<digest>(asked.body, sizeof(nonce));
+  const std::string host = host_name();
+  const auto hello = text_to_prove(head_of(at, star_frame_kind::hello, at.job), bytes_of(host));
+  if (secret.empty() || !its || !shown || !is_equal(*shown, prove(prover::rank_0, secret, *its, own, hello)))
+    return failure{EACCES,
+                   "rank 0 at " + at.where.text + " has " + (secret.empty() ? "a" : "another") + " secret; " + kHowToShare};
+  return stream.send(head_of(at, star_frame_kind::proof, 0), prove(prover::joining, secret, *its, own, hello), kSendMs);
+}
+
+result<std::unique_ptr<star_channel>> join(const meeting& at, const std::string& secret) {
   auto socket = reach_rank_0(at);
   if (!socket) return socket.error();
   prepare_connection(socket->get(), at.timeout_s);
-  frame_stream stream(std::move(*socket));
-  if (auto sent = stream.send(head_of(at, star_frame_kind::hello, at.job), bytes_of(host_name()), kSendMs); !sent)
+  frame_stream stream(std::move(*socket), kMaxStrangerBody);
+  auto own = make_nonce();
+  if (!own) return std::move(own).error();
+  std::vector<std::byte> hello;
+  if (!secret.empty()) hello.assign(own->begin(), own->end());
+  const std::string host = host_name();
+  hello.insert(hello.end(), bytes_of(host).begin(), bytes_of(host).end());
+  if (auto sent = stream.send(head_of(at, star_frame_kind::hello, at.job), hello, kSendMs); !sent)
     return failure{sent.code(), "rank 0 at " + at.where.text + " closed the connection: " + sent.error().message};
+  bool is_known = false;
   const std::uint64_t deadline = monotonic_ns() + at.timeout_s * kSecond + kGraceMs * std::uint64_t{1'000'000};
   while (monotonic_ns() < deadline) {
     pollfd ready{stream.fd(), POLLIN, 0};
@@ -280,8 +380,18 @@ result<std::unique_ptr<star_channel>> join(const meeting& at) {
     if (!whole) return failure{ECONNRESET, "rank 0 at " + at.where.text + " closed the connection; look at what it printed"};
     if (!*whole) continue;
     if (got.head.kind == star_frame_kind::refusal) return failure{ECONNREFUSED, text_of(got.body)};
+    if (got.head.kind == star_frame_kind::challenge) {
+      if (auto done = answer_challenge(at, secret, *own, got, stream); !done) return done.error();
+      is_known = true;
+      continue;
+    }
     if (got.head.kind != star_frame_kind::welcome || got.head.version != kFrameVersion)
       return failure{EPROTO, "rank 0 at " + at.where.text + " runs another version; start the same peerlane everywhere"};
+    if (!is_known && (!secret.empty() || !is_same_user(stream.fd())))
+      return failure{EACCES, "what answers as rank 0 at " + at.where.text +
+                                 " shows no secret and is not of this user and machine, as far as the kernel tells; " +
+                                 kHowToShare};
+    stream.trust();
     std::map<int, frame_stream> peers;
     peers.emplace(0, std::move(stream));
     return std::unique_ptr<star_channel>(std::make_unique<socket_channel>(at, got.head.nonce, std::move(peers)));
@@ -292,6 +402,12 @@ result<std::unique_ptr<star_channel>> join(const meeting& at) {
 
 }  // namespace
 
-result<std::unique_ptr<star_channel>> meet(const meeting& at) { return at.rank == 0 ? host_side(at).gather() : join(at); }
+// Without a secret only processes of this user on this machine meet, whatever the address: the kernel tells whose they are.
+result<std::unique_ptr<star_channel>> meet(const meeting& at) {
+  const bool is_local = at.where.addresses.front().family() == AF_UNIX;
+  auto secret = is_local ? result<std::string>(std::string()) : read_secret();
+  if (!secret) return std::move(secret).error();
+  return at.rank == 0 ? host_side(at, *std::move(secret)).gather() : join(at, *secret);
+}
 
 }  // namespace pl::link

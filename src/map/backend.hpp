@@ -27,7 +27,10 @@ struct pin_request {
   std::uint64_t granule_bytes = kHostPageBytes;  // 64 KiB for GDRCopy's calls
   range_rule rule = range_rule::exact;
   bool force_pcie = false;
-  bool verify = false;  // prove the mapping by a nonce (backend.cpp: verify_mapping)
+  bool verify = false;  // prove the mapping by a nonce in the caller's memory (mapping_proof.hpp)
+  // Of memory that another process made (cuIpcOpenMemHandle): its handle, valid for the call. Null for memory of this one.
+  const cu::ipc_mem_handle_t* ipc_handle = nullptr;
+  bool is_sole = false;  // its CPU addresses are no other pin's, and fault once it is unmapped; else they may be shared
 };
 
 struct cpu_view {
@@ -35,6 +38,10 @@ struct cpu_view {
   std::size_t size_bytes = 0;
   arch::mapping_type type = arch::mapping_type::none;
 };
+
+// What becomes of a mapping's addresses: unmapped by who made it, they are free for other uses. A mapping that its user
+// forgot leaves a range that raises SIGBUS (faulting_range.hpp), since pointers into it may be in use still.
+enum class unmapping { by_request, forgotten };
 
 // A pinned range of device memory. Destroying it unpins (and unmaps). One thread at a time per object.
 class pinned_memory {
@@ -45,16 +52,19 @@ class pinned_memory {
 
   const address_range& range() const noexcept { return range_; }
   int device_ordinal() const noexcept { return device_ordinal_; }
+  const char* backend_name() const noexcept { return backend_name_; }
 
   // Maps the first `size_bytes` (a multiple of the host page, at most the range). `wanted`: none = the natural type.
   // EOPNOTSUPP if the platform does not have that type. Precondition: not mapped.
   virtual result<cpu_view> map(std::size_t size_bytes, arch::mapping_type wanted) = 0;
-  virtual void unmap(const cpu_view& view) noexcept = 0;
+  virtual void unmap(const cpu_view& view, unmapping how) noexcept = 0;
   // 1 if the driver took the memory away under the pin (gdrdrv in callback mode).
   virtual result<bool> revoked() { return false; }
 
  protected:
-  pinned_memory(address_range range, int device_ordinal) : range_(range), device_ordinal_(device_ordinal) {}
+  pinned_memory(const char* backend_name, address_range range, int device_ordinal)
+      : backend_name_(backend_name), range_(range), device_ordinal_(device_ordinal) {}
+  const char* backend_name_;
   address_range range_;
   int device_ordinal_;
 };
@@ -88,7 +98,8 @@ result<std::unique_ptr<backend>> open_dmabuf_backend(const backend_environment& 
 result<std::unique_ptr<backend>> open_rm_backend(const backend_environment& environment);
 
 // Opens the named one ("auto", "gdrdrv", "dmabuf", "rm"), or the first that works in that order. The error of "auto"
-// joins all reasons.
+// joins all reasons. An automatic one goes on to the next at a pin that fails for no fault of the request's, since what a
+// driver really can do shows no earlier (auto_backend.cpp).
 result<std::unique_ptr<backend>> open_backend(const backend_environment& environment, const std::string& name);
 
 struct backend_report {
@@ -98,9 +109,5 @@ struct backend_report {
 };
 // Every backend's own answer, for `peerlane info` and `peerlane doctor`.
 std::vector<backend_report> probe_backends();
-
-// Writes a nonce to the first bytes of the request (64, or fewer if there are no more: never a neighbour's), reads it
-// through CUDA, puts back what the mapping showed. EIO if the two sides differ. Nobody else may use those bytes meanwhile.
-status verify_mapping(const cu::driver_table& cuda, const pin_plan& plan, const cpu_view& view);
 
 }  // namespace pl

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// mmap of the dma-buf that CUDA exports for a range: CUDA >= 13.3 says it can, and the simulated GPU does.
-// One descriptor per memory object, so a range over several objects becomes several mmaps side by side.
+// mmap of the dma-buf that CUDA exports for a range, on GPUs of which CUDA (13.3 and newer) says that it works, and of which
+// one page was mapped to see it. On a platform whose CPU reads the GPU's memory coherently (Grace) the mapping is cached,
+// unless BAR1 was asked for. One descriptor per memory object, so a range over several objects becomes several mmaps side by
+// side.
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <optional>
 
 #include "backend.hpp"
+#include "mapping_proof.hpp"
 #include "reservation.hpp"
 #include "text.hpp"
 #include "unique_fd.hpp"
@@ -17,6 +21,21 @@ namespace {
 
 constexpr int kFirstVersionWithMmap = 13030;  // cuDriverGetVersion of CUDA 13.3
 
+// 0 where the driver does not know the attribute.
+int device_attribute_of(const cu::driver_table& cuda, int ordinal, int attribute) {
+  cu::device_t device = 0;
+  int value = 0;
+  if (cuda.cuDeviceGet(&device, ordinal) != cu::error_code::success ||
+      cuda.cuDeviceGetAttribute(&value, attribute, device) != cu::error_code::success)
+    return 0;
+  return value;
+}
+
+bool maps_dma_bufs(const cu::driver_table& cuda, int ordinal) {
+  return device_attribute_of(cuda, ordinal, cu::device_attribute::dma_buf) != 0 &&
+         device_attribute_of(cuda, ordinal, cu::device_attribute::dma_buf_mmap) != 0;
+}
+
 struct exported_piece {
   unique_fd fd;
   std::size_t size_bytes = 0;
@@ -25,17 +44,23 @@ struct exported_piece {
 
 class dmabuf_pin final : public pinned_memory {
  public:
-  dmabuf_pin(device_io& io, const cu::driver_table& cuda, pin_plan plan, bool verify, std::vector<exported_piece> pieces)
-      : pinned_memory(plan.rounded, plan.device_ordinal),
+  dmabuf_pin(device_io& io, const cu::driver_table& cuda, pin_plan plan, bool verify, arch::mapping_type type,
+             std::vector<exported_piece> pieces)
+      : pinned_memory("dmabuf", plan.rounded, plan.device_ordinal),
         io_(io),
         cuda_(cuda),
         plan_(std::move(plan)),
         verify_(verify),
+        type_(type),
         pieces_(std::move(pieces)) {}
 
   result<cpu_view> map(std::size_t size_bytes, arch::mapping_type wanted) override {
-    if (wanted != arch::mapping_type::none && wanted != arch::mapping_type::wc)
-      return failure{EOPNOTSUPP, "a dma-buf mapping of this GPU is write-combined: ask for WC or the default"};
+    if (wanted != arch::mapping_type::none && wanted != type_)
+      return failure{EOPNOTSUPP,
+                     type_ == arch::mapping_type::cached
+                         ? "a dma-buf mapping of this GPU is cached: ask for CACHING or the default, or pin with "
+                           "FORCE_PCIE for write-combining"
+                         : "a dma-buf mapping of this GPU is write-combined: ask for WC or the default"};
     auto place = reservation::make(io_, size_bytes);
     if (!place) return place.error();
     std::size_t at = 0;
@@ -53,20 +78,24 @@ class dmabuf_pin final : public pinned_memory {
     }
     if (io_.madvise(place->address(), size_bytes, MADV_DONTFORK) != 0)
       return failure{errno, "madvise(MADV_DONTFORK) failed: " + errno_text(errno)};
-    const cpu_view view{place->address(), size_bytes, arch::mapping_type::wc};
+    const cpu_view view{place->address(), size_bytes, type_};
     if (verify_)
       if (auto s = verify_mapping(cuda_, plan_, view); !s) return s.error();
     place_.emplace(*std::move(place));
     return view;
   }
 
-  void unmap(const cpu_view&) noexcept override { place_.reset(); }
+  void unmap(const cpu_view&, unmapping how) noexcept override {
+    if (how == unmapping::forgotten && place_) place_->leave_faulting();
+    place_.reset();
+  }
 
  private:
   device_io& io_;
   const cu::driver_table& cuda_;
   pin_plan plan_;
   bool verify_;
+  arch::mapping_type type_;
   std::vector<exported_piece> pieces_;
   std::optional<reservation> place_;
 };
@@ -79,6 +108,8 @@ class dmabuf_backend final : public backend {
   result<std::unique_ptr<pinned_memory>> pin(const pin_request& request) override {
     auto plan = plan_pin(cuda_, request.range, request.granule_bytes, request.rule);
     if (!plan) return plan.error();
+    auto device = look_at(plan->device_ordinal);
+    if (!device) return device.error();
     auto context = cu::context_scope::enter(cuda_, plan->device_ordinal, plan->context);
     if (!context) return context.error();
     std::vector<exported_piece> pieces;
@@ -87,10 +118,43 @@ class dmabuf_backend final : public backend {
       if (!exported) return exported.error();
       pieces.push_back(*std::move(exported));
     }
-    return std::unique_ptr<pinned_memory>(new dmabuf_pin(io_, cuda_, *std::move(plan), request.verify, std::move(pieces)));
+    if (auto s = try_to_map(plan->device_ordinal, pieces.front()); !s) return s.error();
+    const bool is_cached = device->is_coherent && !request.force_pcie;
+    const auto type = is_cached ? arch::mapping_type::cached : arch::mapping_type::wc;
+    return std::unique_ptr<pinned_memory>(
+        new dmabuf_pin(io_, cuda_, *std::move(plan), request.verify, type, std::move(pieces)));
   }
 
  private:
+  struct device_traits {
+    bool is_coherent = false;
+  };
+
+  result<device_traits> look_at(int ordinal) {
+    if (!maps_dma_bufs(cuda_, ordinal))
+      return failure{ENOTSUP,
+                     format("CUDA says that dma-bufs of device %d cannot be mapped (device attribute 152)", ordinal)};
+    constexpr int kCoherent = cu::device_attribute::pageable_memory_access_uses_host_page_tables;
+    return device_traits{device_attribute_of(cuda_, ordinal, kCoherent) != 0};
+  }
+
+  // Maps the first page, until that worked once for a device: what mmap refuses, pinning is to refuse, while another backend
+  // may still be taken.
+  status try_to_map(int ordinal, const exported_piece& piece) {
+    const std::uint64_t bit = ordinal >= 0 && ordinal < 64 ? std::uint64_t{1} << ordinal : 0;
+    if ((mapped_devices_.load(std::memory_order_relaxed) & bit) != 0) return {};
+    void* const page = io_.mmap(nullptr, kHostPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, piece.fd.get(), piece.offset);
+    if (page == MAP_FAILED) {
+      const int code = errno;
+      const bool is_lack = code == ENOMEM;
+      return failure{is_lack ? ENOMEM : ENOTSUP,
+                     format("a dma-buf of device %d cannot be mapped: %s", ordinal, errno_text(code).c_str())};
+    }
+    io_.munmap(page, kHostPageBytes);
+    mapped_devices_.fetch_or(bit, std::memory_order_relaxed);
+    return {};
+  }
+
   result<exported_piece> export_piece(address_range range, bool force_pcie) {
     int fd = -1;
     unsigned long long flags = 0;
@@ -110,7 +174,17 @@ class dmabuf_backend final : public backend {
 
   device_io& io_;
   const cu::driver_table& cuda_;
+  std::atomic<std::uint64_t> mapped_devices_{0};  // a bit each: mmap has worked there
 };
+
+// Whether any GPU can be used this way. True where CUDA is not initialised yet: then the first pin tells.
+bool some_device_maps(const cu::driver_table& cuda) {
+  int count = 0;
+  if (cuda.cuDeviceGetCount(&count) != cu::error_code::success) return true;
+  for (int ordinal = 0; ordinal < count; ++ordinal)
+    if (maps_dma_bufs(cuda, ordinal)) return true;
+  return false;
+}
 
 }  // namespace
 
@@ -122,6 +196,8 @@ result<std::unique_ptr<backend>> open_dmabuf_backend(const backend_environment& 
     return failure{ENOTSUP, format("the driver offers CUDA %d.%d; mapping a dma-buf needs 13.3 or newer",
                                    cuda->driver_version / 1000, cuda->driver_version % 1000 / 10)};
   if (cuda->cuMemGetHandleForAddressRange == nullptr) return failure{ENOTSUP, "libcuda lacks cuMemGetHandleForAddressRange"};
+  if (!some_device_maps(*cuda))
+    return failure{ENOTSUP, "CUDA says of every GPU here that dma-bufs of it cannot be mapped (device attribute 152)"};
   return std::unique_ptr<backend>(new dmabuf_backend(*environment.io, *cuda));
 }
 

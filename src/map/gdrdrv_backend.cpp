@@ -7,6 +7,7 @@
 
 #include "backend.hpp"
 #include "env.hpp"
+#include "faulting_range.hpp"
 #include "gdrdrv_ioctl.h"
 #include "text.hpp"
 #include "unique_fd.hpp"
@@ -22,11 +23,17 @@ constexpr int kKernelEnotsupp = 524;  // leaks out of nvidia.ko through stock gd
 
 class gdrdrv_pin final : public pinned_memory {
  public:
-  gdrdrv_pin(device_io& io, int fd, std::uint32_t version, std::uint64_t handle, address_range range, int ordinal)
-      : pinned_memory(range, ordinal), io_(io), fd_(fd), version_(version), handle_(handle) {}
+  gdrdrv_pin(device_io& io, int fd, std::uint32_t version, address_range range, int ordinal)
+      : pinned_memory("gdrdrv", range, ordinal), io_(io), fd_(fd), version_(version) {}
   ~gdrdrv_pin() override {
+    if (!is_held_) return;
     gdrdrv_unpin_buffer params{handle_};
     io_.ioctl(fd_, GDRDRV_IOC_UNPIN_BUFFER, &params);
+  }
+  // The module's pin, to give back at the end. 0 is a handle like others.
+  void hold(std::uint64_t handle) noexcept {
+    handle_ = handle;
+    is_held_ = true;
   }
 
   result<cpu_view> map(std::size_t size_bytes, arch::mapping_type wanted) override {
@@ -50,7 +57,10 @@ class gdrdrv_pin final : public pinned_memory {
     return view;
   }
 
-  void unmap(const cpu_view& view) noexcept override { io_.munmap(view.address, view.size_bytes); }
+  void unmap(const cpu_view& view, unmapping how) noexcept override {
+    if (how == unmapping::forgotten) leave_faulting_range(io_, view.address, view.size_bytes);
+    else io_.munmap(view.address, view.size_bytes);
+  }
 
   result<bool> revoked() override {
     gdrdrv_get_cb_flag params{handle_, 0, 0};
@@ -90,7 +100,8 @@ class gdrdrv_pin final : public pinned_memory {
   device_io& io_;
   int fd_;
   std::uint32_t version_;
-  std::uint64_t handle_;
+  std::uint64_t handle_ = 0;
+  bool is_held_ = false;
 };
 
 class gdrdrv_backend final : public backend {
@@ -118,10 +129,12 @@ class gdrdrv_backend final : public backend {
     }
     const auto rounded = round_outwards(request.range, kGpuPageBytes);
     if (!rounded) return failure{EINVAL, "address plus size overflows"};
-    std::uint64_t handle = 0;
+    auto pin = std::make_unique<gdrdrv_pin>(io_, fd_.get(), version_, *rounded, ordinal);
     // The rounded range, which the module would pin anyway: it refuses to map a pin that starts inside a granule.
+    std::uint64_t handle = 0;
     if (const int code = call_pin(*rounded, request.force_pcie, handle); code != 0) return explain(request, code);
-    return std::unique_ptr<pinned_memory>(new gdrdrv_pin(io_, fd_.get(), version_, handle, *rounded, ordinal));
+    pin->hold(handle);
+    return std::unique_ptr<pinned_memory>(std::move(pin));
   }
 
  private:

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "clock.hpp"
 #include "env.hpp"
@@ -119,22 +120,60 @@ live_counter g_mapped_bytes{"mapping.bytes", live_kind::level};
 live_pair g_writes{"copy.mapping_write.count", "copy.mapping_write.bytes"};
 live_pair g_reads{"copy.mapping_read.count", "copy.mapping_read.bytes"};
 
-void unmap_locked(region& target) {
+void unmap_locked(region& target, unmapping how) {
   target.state.store(region_state::pinned, std::memory_order_release);
   target.type.store(arch::mapping_type::none, std::memory_order_relaxed);
   target.data_bytes.store(0, std::memory_order_relaxed);
   target.data.store(nullptr, std::memory_order_relaxed);
-  target.pin->unmap(target.view);
+  target.pin->unmap(target.view, how);
   g_mappings.add(-1);
   g_mapped_bytes.add(-static_cast<std::int64_t>(target.view.size_bytes));
   target.view = {};
 }
 
+// Takes the region off its session's list. False if it is not there: another thread was faster.
+bool take_off_list(session& owner, const region* target) {
+  const std::lock_guard lock(owner.mutex);
+  const auto found = std::find(owner.regions.rbegin(), owner.regions.rend(), target);  // the newest go first, mostly
+  if (found == owner.regions.rend()) return false;
+  *found = owner.regions.back();
+  owner.regions.pop_back();
+  return true;
+}
+
+// A slot and a place on the session's list, taken before the pin is made: afterwards nothing can fail. Not yet a handle
+// (its state is `free`), and given back unless it is kept.
+class [[nodiscard]] region_place {
+ public:
+  region_place(process_state& state, session& owner) : state_(state), owner_(owner), slot_(state.regions.take()) {
+    if (slot_ == nullptr) return;
+    const std::lock_guard lock(owner.mutex);
+    try {
+      owner.regions.push_back(slot_);
+    } catch (const std::bad_alloc&) {
+      state.regions.give_back(slot_);
+      slot_ = nullptr;
+    }
+  }
+  ~region_place() {
+    if (slot_ != nullptr && take_off_list(owner_, slot_)) state_.regions.give_back(slot_);
+  }
+  region_place(const region_place&) = delete;
+  region_place& operator=(const region_place&) = delete;
+  region* get() const noexcept { return slot_; }
+  void keep() noexcept { slot_ = nullptr; }
+
+ private:
+  process_state& state_;
+  session& owner_;
+  region* slot_;
+};
+
 // Precondition: the region is off its session's list, so nobody else releases it.
-void release_region(region& target) {
+void release_region(region& target, unmapping how) {
   {
     const std::lock_guard lock(stripe_of(&target));
-    if (target.state.load(std::memory_order_relaxed) == region_state::mapped) unmap_locked(target);
+    if (target.state.load(std::memory_order_relaxed) == region_state::mapped) unmap_locked(target, how);
     target.state.store(region_state::free, std::memory_order_release);
     target.pin.reset();
     target.owner.store(nullptr, std::memory_order_relaxed);
@@ -195,7 +234,7 @@ status close_session(session* handle) {
     const std::lock_guard lock(handle->mutex);
     left.swap(handle->regions);
   }
-  for (region* leftover : left) release_region(*leftover);
+  for (region* leftover : left) release_region(*leftover, unmapping::forgotten);
   close_sendable_descriptor(*handle);
   handle->fd = -1;
   handle->owner.reset();
@@ -208,11 +247,12 @@ result<region*> pin_region(session* handle, const pin_request& request) {
   const session_use use(handle);
   if (!use) return session_failure(EINVAL);
   const std::uint64_t start = ticks();
+  process_state& state = state_of_this_process();
+  region_place place(state, *handle);
+  region* const fresh = place.get();
+  if (fresh == nullptr) return failure{ENOMEM, format("more than %zu pins are live, or memory is exhausted", kMaxRegions)};
   auto pin = handle->owner->pin(request);
   if (!pin) return pin.error();
-  process_state& state = state_of_this_process();
-  region* fresh = state.regions.take();
-  if (fresh == nullptr) return failure{ENOMEM, format("more than %zu pins are live, or memory is exhausted", kMaxRegions)};
   fresh->pin = *std::move(pin);
   fresh->owner.store(handle, std::memory_order_relaxed);
   fresh->device_ptr = request.range.begin;
@@ -220,12 +260,23 @@ result<region*> pin_region(session* handle, const pin_request& request) {
   fresh->view = {};
   fresh->epoch.store(state.epoch, std::memory_order_relaxed);
   fresh->pin_ticks = ticks() - start;
-  {
-    const std::lock_guard lock(handle->mutex);
-    handle->regions.push_back(fresh);
-  }
   fresh->state.store(region_state::pinned, std::memory_order_release);
+  place.keep();
   return fresh;
+}
+
+result<region*> pin_and_map_region(session* handle, const pin_request& request) {
+  auto pinned = pin_region(handle, request);
+  if (!pinned) return pinned;
+  try {
+    auto mapped = map_region_exactly(handle, *pinned);
+    if (mapped) return pinned;
+    (void)unpin_region(handle, *pinned, unmapping::by_request);  // the map's reason is the one to report
+    return mapped.error();
+  } catch (const std::bad_alloc&) {
+    (void)unpin_region(handle, *pinned, unmapping::by_request);
+    throw;
+  }
 }
 
 status map_region(session* handle, region* target, std::size_t size_bytes, arch::mapping_type wanted) {
@@ -269,22 +320,16 @@ status unmap_region(session* handle, region* target) {
   const std::lock_guard lock(stripe_of(target));
   if (target->state.load(std::memory_order_acquire) != region_state::mapped)
     return failure{EINVAL, "the handle is not mapped"};
-  unmap_locked(*target);
+  unmap_locked(*target, unmapping::by_request);
   return {};
 }
 
-status unpin_region(session* handle, region* target) {
+status unpin_region(session* handle, region* target, unmapping how) {
   if (auto s = check_pair(handle, target); !s) return s;
   const session_use use(handle);
   if (!use) return session_failure(EINVAL);
-  {
-    const std::lock_guard lock(handle->mutex);
-    const auto found = std::find(handle->regions.rbegin(), handle->regions.rend(), target);  // the newest go first, mostly
-    if (found == handle->regions.rend()) return region_failure(EINVAL);                      // another thread was faster
-    *found = handle->regions.back();
-    handle->regions.pop_back();
-  }
-  release_region(*target);
+  if (!take_off_list(*handle, target)) return region_failure(EINVAL);
+  release_region(*target, how);
   return {};
 }
 

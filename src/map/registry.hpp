@@ -74,6 +74,7 @@ static_assert(sizeof(region) == 128, "GDRCopy's test reads 104 bytes behind a ha
 // ---- Sessions
 
 result<session*> open_session(const backend_environment& environment, const std::string& backend_name);
+// Mappings that are left count as forgotten (backend.hpp).
 status close_session(session* handle);
 
 // EINVAL unless `handle` is an open session of this process; EACCES in a forked child. Any bit pattern is allowed.
@@ -87,8 +88,11 @@ status map_region(session* handle, region* target, std::size_t size_bytes, arch:
 // The whole pinned range; copies are confined to the bytes that were asked for, `data` is the first of them.
 status map_region_exactly(session* handle, region* target);
 status unmap_region(session* handle, region* target);
-// Unmaps if needed. The handle is dead afterwards.
-status unpin_region(session* handle, region* target);
+// pin_region and map_region_exactly; on failure, one for lack of memory included, nothing is left of either.
+result<region*> pin_and_map_region(session* handle, const pin_request& request);
+// Unmaps if needed: `how` says whether the caller asks for that, too, or has forgotten the mapping. The handle is dead
+// afterwards.
+status unpin_region(session* handle, region* target, unmapping how = unmapping::forgotten);
 result<bool> region_revoked(session* handle, region* target);
 
 // ---- Hot path

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backend without any module: pins and mappings made by the NVIDIA resource manager itself (rm_space.hpp).
+#include <cerrno>
+#include <new>
 #include <optional>
+#include <utility>
 
 #include "backend.hpp"
 #include "env.hpp"
-#include "log.hpp"
+#include "mapping_proof.hpp"
 #include "reservation.hpp"
 #include "rm_space.hpp"
 #include "text.hpp"
@@ -12,48 +15,85 @@
 namespace pl {
 namespace {
 
+enum class proving { never, until_one_was_right, always };
+
+// What mappings of a pin owe before they are handed out.
+struct proof_duty {
+  proving policy = proving::never;
+  std::shared_ptr<rm_space> space;
+  const rm::gpu* gpu = nullptr;
+};
+
+// Short enough to need no memory itself.
+failure out_of_memory() noexcept { return failure{ENOMEM, "out of memory"}; }
+
 class rm_pin final : public pinned_memory {
  public:
-  // `verify`: prove each mapping. `until_proved`: prove mappings of this GPU until one was right; null: none.
-  rm_pin(device_io& io, const cu::driver_table& cuda, pin_plan plan, std::vector<rm_placement> placements, bool verify,
-         std::shared_ptr<rm_space> space, const rm::gpu* until_proved)
-      : pinned_memory(plan.rounded, plan.device_ordinal),
+  rm_pin(device_io& io, const cu::driver_table& cuda, pin_plan plan, std::vector<rm_placement> placements,
+         const pin_request& request, proof_duty duty)
+      : pinned_memory("rm", plan.rounded, plan.device_ordinal),
         io_(io),
         cuda_(cuda),
         plan_(std::move(plan)),
         placements_(std::move(placements)),
-        verify_(verify),
-        space_(std::move(space)),
-        until_proved_(until_proved) {}
+        verify_(request.verify),
+        is_sole_(request.is_sole),
+        duty_(std::move(duty)) {}
+  ~rm_pin() override { unmap({}, unmapping::by_request); }
 
   result<cpu_view> map(std::size_t size_bytes, arch::mapping_type wanted) override {
     if (wanted != arch::mapping_type::none && wanted != arch::mapping_type::wc)
       return failure{EOPNOTSUPP, "the resource manager maps BAR1 write-combined: ask for WC or the default"};
-    auto address = placements_.size() == 1 ? map_one() : map_many(size_bytes);
+    if (duty_.policy != proving::never) {
+      const auto where = context_for_proof(cuda_, plan_);
+      if (auto s = duty_.space->prove_way(where, *duty_.gpu, duty_.policy == proving::always); !s) return s.error();
+    }
+    auto address = placements_.size() > 1 ? map_many(size_bytes) : is_sole_ ? map_sole(size_bytes) : map_shared();
     if (!address) return address.error();
     const cpu_view view{*address, size_bytes, arch::mapping_type::wc};
-    if (verify_ || (until_proved_ != nullptr && !space_->is_proved(until_proved_))) {
-      if (auto s = verify_mapping(cuda_, plan_, view); !s) {
-        unmap(view);
-        return s.error();
-      }
-      if (until_proved_ != nullptr) space_->set_proved(until_proved_);
+    if (auto s = prove(view); !s) {
+      unmap(view, unmapping::by_request);
+      return s.error();
     }
     return view;
   }
 
-  void unmap(const cpu_view&) noexcept override {
-    if (placements_.size() == 1) {
-      placements_[0].object->release(lease_);
-      return;
-    }
-    for (std::size_t i = 0; i < pieces_.size(); ++i) placements_[i].object->unmap_fixed(pieces_[i]);
+  void unmap(const cpu_view&, unmapping how) noexcept override {
+    const bool is_forgotten = how == unmapping::forgotten;
+    const auto left = is_forgotten ? rm::aftermath::faulting : rm::aftermath::hole;
+    if (lease_.from != nullptr) placements_[0].object->release(std::exchange(lease_, {}), left);
+    for (std::size_t i = 0; i < pieces_.size(); ++i)
+      placements_[i].object->unmap_own(pieces_[i], place_ ? rm::aftermath::reservation : left);
     pieces_.clear();
+    if (place_ && is_forgotten) place_->leave_faulting();
     place_.reset();
   }
 
  private:
-  result<void*> map_one() {
+  // What is asked of this very mapping. Never by an exception: the mapping would stay.
+  status prove(const cpu_view& view) noexcept try {
+    if (duty_.policy == proving::always) {
+      if (auto s = compare_mapping(context_for_proof(cuda_, plan_), plan_, view, nullptr); !s) return s;
+    }
+    if (placements_[0].is_guess) {
+      if (auto s = prove_guess(view); !s) return s;
+    }
+    return verify_ ? verify_mapping(cuda_, plan_, view) : status();
+  } catch (const std::bad_alloc&) { return out_of_memory(); }
+
+  // That the numbers in an IPC handle led to the memory at the address: by what lies there, since another process uses it.
+  status prove_guess(const cpu_view& view) {
+    bool has_evidence = false;
+    if (auto s = compare_mapping(context_for_proof(cuda_, plan_), plan_, view, &has_evidence); !s) return s;
+    if (has_evidence || verify_) return {};  // a nonce comes next
+    return failure{
+        EAGAIN,
+        "this memory of another process cannot be proved to be the right one, since all its bytes are alike: map it "
+        "when something has been written, or with PEERLANE_MAP_VERIFY, which writes a nonce for a moment"};
+  }
+
+  // Its part of the mapping that pins of this object share.
+  result<void*> map_shared() {
     const rm_placement& only = placements_[0];
     auto lease = only.object->acquire(only.offset, only.length, only.object_bytes);
     if (!lease) return lease.error();
@@ -61,23 +101,31 @@ class rm_pin final : public pinned_memory {
     return lease_.address;
   }
 
+  result<void*> map_sole(std::size_t size_bytes) {
+    pieces_.reserve(1);
+    auto mapping = placements_[0].object->map_own(placements_[0].offset, size_bytes, nullptr);
+    if (!mapping) return mapping.error();
+    pieces_.push_back(*mapping);
+    return mapping->address;
+  }
+
   result<void*> map_many(std::size_t size_bytes) {
+    pieces_.reserve(placements_.size());
     auto place = reservation::make(io_, size_bytes);
     if (!place) return place.error();
+    place_.emplace(*std::move(place));
     std::size_t at = 0;
     for (const auto& placement : placements_) {
       if (at >= size_bytes) break;
       const std::size_t length = std::min<std::size_t>(placement.length, size_bytes - at);
-      auto mapping = placement.object->map_fixed(placement.offset, length, place->address() + at);
+      auto mapping = placement.object->map_own(placement.offset, length, place_->address() + at);
       if (!mapping) {
-        for (std::size_t i = 0; i < pieces_.size(); ++i) placements_[i].object->unmap_fixed(pieces_[i]);
-        pieces_.clear();
+        unmap({}, unmapping::by_request);
         return mapping.error();
       }
       pieces_.push_back(*mapping);
       at += length;
     }
-    place_.emplace(*std::move(place));
     return place_->address();
   }
 
@@ -86,14 +134,12 @@ class rm_pin final : public pinned_memory {
   pin_plan plan_;
   std::vector<rm_placement> placements_;
   bool verify_;
-  std::shared_ptr<rm_space> space_;
-  const rm::gpu* until_proved_;
-  rm_object::lease lease_;               // of a range in one object
-  std::vector<rm::cpu_mapping> pieces_;  // of a range over several
+  bool is_sole_;
+  proof_duty duty_;
+  rm_object::lease lease_;               // of a range in one object, shared with other pins
+  std::vector<rm::cpu_mapping> pieces_;  // of a range over several, or of a pin that shares none
   std::optional<reservation> place_;
 };
-
-enum class proving { never, until_one_was_right, always };
 
 class rm_backend final : public backend {
  public:
@@ -106,17 +152,16 @@ class rm_backend final : public backend {
     if (!cuda) return cuda.error();
     auto plan = plan_pin(**cuda, request.range, request.granule_bytes, request.rule);
     if (!plan) return plan.error();
-    auto placements = space_->resolve(**cuda, *plan);
+    auto placements = space_->resolve(**cuda, *plan, request.ipc_handle);
     if (!placements) return placements.error();
-    const rm::gpu* until_proved = nullptr;
-    if (proving_ == proving::until_one_was_right) {
+    proof_duty duty{proving_, space_, nullptr};
+    if (proving_ != proving::never) {
       auto gpu = space_->gpu_of(**cuda, plan->device_ordinal);
       if (!gpu) return gpu.error();
-      until_proved = *gpu;
+      duty.gpu = *gpu;
     }
-    const bool verify = request.verify || proving_ == proving::always;
     return std::unique_ptr<pinned_memory>(
-        new rm_pin(io_, **cuda, *std::move(plan), *std::move(placements), verify, space_, until_proved));
+        new rm_pin(io_, **cuda, *std::move(plan), *std::move(placements), request, std::move(duty)));
   }
 
  private:

@@ -8,6 +8,7 @@
 
 #include "export_listener.hpp"
 #include "fork_guard.hpp"
+#include "ipc_handle.hpp"
 #include "log.hpp"
 #include "text.hpp"
 #include "unique_fd.hpp"
@@ -37,9 +38,9 @@ bool is_mig_instance(const cu::driver_table& cuda, cu::device_t device) {
 
 rm_object::~rm_object() {
   // Pins hold the object, so no extent is in use any more; a leftover would be a bug, but must not leak BAR1.
-  for (const auto& left : extents_) space_->client().unmap(left->mapping, false);
+  for (const auto& left : extents_) space_->client().unmap(left->mapping, rm::aftermath::hole);
   space_->forget(block_id_);
-  space_->client().release(gpu_, memory_);
+  if (memory_ != 0) space_->client().release(gpu_, memory_);
 }
 
 void rm_object::confirm_at(std::uint64_t object_begin) {
@@ -59,6 +60,8 @@ result<rm_object::lease> rm_object::acquire(std::uint64_t offset, std::uint64_t 
     known->users++;
     return lease{static_cast<char*>(known->mapping.address) + (offset - known->offset), known.get()};
   }
+  extents_.reserve(extents_.size() + 1);  // memory for the entry first: a mapping without one would stay for ever
+  auto fresh = std::make_unique<extent>();
   address_range wanted = extent_for(offset, length, object_bytes);
   auto mapping = space_->client().map(gpu_, memory_, wanted.begin, wanted.size_bytes, nullptr);
   if (mapping.code() == ENOMEM && wanted.size_bytes > length) {  // BAR1 is nearly full: take no more than was asked for
@@ -66,22 +69,25 @@ result<rm_object::lease> rm_object::acquire(std::uint64_t offset, std::uint64_t 
     mapping = space_->client().map(gpu_, memory_, offset, length, nullptr);
   }
   if (!mapping) return mapping.error();
-  extents_.push_back(std::make_unique<extent>(extent{wanted.begin, wanted.size_bytes, *mapping, 1}));
+  *fresh = extent{wanted.begin, wanted.size_bytes, *mapping, 1};
+  extents_.push_back(std::move(fresh));
   return lease{static_cast<char*>(mapping->address) + (offset - wanted.begin), extents_.back().get()};
 }
 
-void rm_object::release(const lease& held) noexcept {
+void rm_object::release(const lease& held, rm::aftermath left) noexcept {
   const std::lock_guard lock(mutex_);
   if (--held.from->users > 0) return;
-  space_->client().unmap(held.from->mapping, false);
+  space_->client().unmap(held.from->mapping, left);
   std::erase_if(extents_, [&held](const auto& e) { return e.get() == held.from; });
 }
 
-result<rm::cpu_mapping> rm_object::map_fixed(std::uint64_t offset, std::uint64_t length, void* address) {
+result<rm::cpu_mapping> rm_object::map_own(std::uint64_t offset, std::uint64_t length, void* address) {
   return space_->client().map(gpu_, memory_, offset, length, address);
 }
 
-void rm_object::unmap_fixed(const rm::cpu_mapping& mapping) noexcept { space_->client().unmap(mapping, true); }
+void rm_object::unmap_own(const rm::cpu_mapping& mapping, rm::aftermath left) noexcept {
+  space_->client().unmap(mapping, left);
+}
 
 result<std::shared_ptr<rm_space>> rm_space::get(device_io& io) {
   // One record per process of a fork tree, leaked on purpose: a child must not touch its parent's (the client answers
@@ -131,14 +137,41 @@ result<const rm::gpu*> rm_space::gpu_of(const cu::driver_table& cuda, int device
   return gpu;
 }
 
-bool rm_space::is_proved(const rm::gpu* gpu) {
-  const std::lock_guard lock(mutex_);
-  return std::find(proved_.begin(), proved_.end(), gpu) != proved_.end();
+status rm_space::map_scratch(const proof_context& where) {
+  auto scratch = scratch_memory::make(where);
+  if (!scratch) return scratch.error();
+  const address_range part{(*scratch)->pointer(), scratch_memory::kMappedBytes};  // anywhere in its page
+  auto plan = plan_pin(*where.cuda, part, kHostPageBytes, range_rule::exact);
+  if (!plan) return plan.error();
+  auto placements = resolve(*where.cuda, *plan);
+  if (!placements) return placements.error();
+  if (placements->size() != 1) return failure{ENOTSUP, "memory of our own lies in several objects: it cannot be a proof"};
+  rm_object& object = *placements->front().object;
+  auto mapping = object.map_own(placements->front().offset, plan->rounded.size_bytes, nullptr);
+  if (!mapping) return mapping.error();
+  char* const first = static_cast<char*>(mapping->address) + (part.begin - plan->rounded.begin);
+  auto outcome = (*scratch)->check({first, scratch_memory::kMappedBytes, arch::mapping_type::wc});
+  object.unmap_own(*mapping, rm::aftermath::hole);
+  return outcome;
 }
 
-void rm_space::set_proved(const rm::gpu* gpu) {
-  const std::lock_guard lock(mutex_);
-  proved_.push_back(gpu);
+status rm_space::prove_way(const proof_context& where, const rm::gpu& gpu, bool again) {
+  std::shared_ptr<bounded_call> proof;
+  {
+    const std::lock_guard lock(mutex_);
+    auto& known = proofs_[&gpu];
+    if (known != nullptr && known->has_ended() && (again || !known->wait())) known = nullptr;
+    if (known == nullptr) {
+      // Until it has ended the work holds the space, and with it the client.
+      auto started = bounded_call::start(
+          *where.cuda, [self = shared_from_this(), where]() -> status { return self->map_scratch(where); });
+      if (!started) return started.error();
+      known = *std::move(started);
+    }
+    proof = known;
+  }
+  auto outcome = proof->wait();
+  return outcome ? outcome : unproved(outcome.error());
 }
 
 std::shared_ptr<rm_object> rm_space::cached(unsigned long long block_id) {
@@ -148,8 +181,14 @@ std::shared_ptr<rm_object> rm_space::cached(unsigned long long block_id) {
   return found != objects_.end() ? found->second.lock() : nullptr;
 }
 
-std::shared_ptr<rm_object> rm_space::remember(const rm::gpu& gpu, rm::handle memory, unsigned long long block_id) {
-  auto object = std::make_shared<rm_object>(shared_from_this(), gpu, memory, block_id);
+template <class TakeShare>
+result<std::shared_ptr<rm_object>> rm_space::find_or_share(const rm::gpu& gpu, unsigned long long block_id,
+                                                           TakeShare take_share) {
+  if (auto known = cached(block_id)) return known;
+  auto object = std::make_shared<rm_object>(shared_from_this(), gpu, block_id);
+  const result<rm::handle> share = take_share();
+  if (!share) return share.error();
+  object->hold(*share);
   if (block_id != 0) {
     const std::lock_guard lock(mutex_);
     objects_[block_id] = object;
@@ -181,14 +220,10 @@ result<std::vector<rm_placement>> rm_space::ask_libcuda(const cu::driver_table& 
         block_id = planned.block_id;
         object_bytes = planned.object_bytes;
       }
-    auto object = cached(block_id);
-    if (object == nullptr) {
-      auto memory = client_->duplicate(gpu, piece.client, piece.object);
-      if (!memory) return memory.error();
-      object = remember(gpu, *memory, block_id);
-    }
-    if (block_id != 0) object->confirm_at(at - piece.offset);
-    out.push_back({std::move(object), piece.offset, piece.size_bytes, object_bytes});
+    auto object = find_or_share(gpu, block_id, [&] { return client_->duplicate(gpu, piece.client, piece.object); });
+    if (!object) return object.error();
+    if (block_id != 0) (*object)->confirm_at(at - piece.offset);
+    out.push_back({*std::move(object), piece.offset, piece.size_bytes, object_bytes});
     at += piece.size_bytes;
   }
   return out;
@@ -212,18 +247,41 @@ result<std::vector<rm_placement>> rm_space::import_vmm(const cu::driver_table& c
     if (rc != cu::error_code::success)
       return cu::make_error(cuda, rc, "exporting cuMemCreate memory as a descriptor (requestedHandleTypes must allow it)");
     const unique_fd owner(real_device_io(), fd);
-    auto object = cached(piece.block_id);
-    if (object == nullptr) {
-      auto memory = client_->import(gpu, fd);
-      if (!memory) return memory.error();
-      object = remember(gpu, *memory, piece.block_id);
-    }
-    out.push_back({std::move(object), piece.range.begin - piece.object_begin, piece.range.size_bytes, piece.object_bytes});
+    auto object = find_or_share(gpu, piece.block_id, [&] { return client_->import(gpu, fd); });
+    if (!object) return object.error();
+    out.push_back({*std::move(object), piece.range.begin - piece.object_begin, piece.range.size_bytes, piece.object_bytes});
   }
   return out;
 }
 
-result<std::vector<rm_placement>> rm_space::resolve(const cu::driver_table& cuda, const pin_plan& plan) {
+// The third way, for memory of another process: the object that its IPC handle names. Not put into the cache, since the
+// handle may be of other memory: each mapping is proved by itself (rm_backend.cpp).
+result<std::vector<rm_placement>> rm_space::share_exported(const pin_plan& plan, const rm::gpu& gpu,
+                                                           const cu::ipc_mem_handle_t& ipc_handle) {
+  auto exported = rm::read_ipc_handle(ipc_handle);
+  if (!exported) return exported.error();
+  if (plan.pieces.size() != 1 || plan.pieces[0].object_bytes == 0)
+    return failure{ENOTSUP,
+                   "the driver does not tell where the memory lies in its object: it cannot be mapped by an IPC handle"};
+  const range_piece& piece = plan.pieces[0];
+  if (exported->allocation_bytes > piece.object_bytes)
+    return failure{EINVAL,
+                   format("the IPC handle is of %llu bytes, the memory at this address of %llu at most: give the handle "
+                          "with which it was opened",
+                          static_cast<unsigned long long>(exported->allocation_bytes),
+                          static_cast<unsigned long long>(piece.object_bytes))};
+  auto object = find_or_share(gpu, 0, [&] { return client_->duplicate(gpu, exported->client, exported->object); });
+  if (!object)
+    return failure{object.code(), "taking a share of another process's memory: " + object.error().message +
+                                      " (the process that exported it must still hold it)"};
+  std::vector<rm_placement> out;
+  out.push_back(
+      {*std::move(object), piece.range.begin - piece.object_begin, piece.range.size_bytes, piece.object_bytes, true});
+  return out;
+}
+
+result<std::vector<rm_placement>> rm_space::resolve(const cu::driver_table& cuda, const pin_plan& plan,
+                                                    const cu::ipc_mem_handle_t* ipc_handle) {
   std::vector<rm_placement> out;
   for (const auto& piece : plan.pieces) {
     auto object = piece.object_bytes != 0 ? cached(piece.block_id) : nullptr;
@@ -231,6 +289,7 @@ result<std::vector<rm_placement>> rm_space::resolve(const cu::driver_table& cuda
     out.push_back({std::move(object), piece.range.begin - piece.object_begin, piece.range.size_bytes, piece.object_bytes});
   }
   if (out.size() == plan.pieces.size()) return out;  // nothing asked of anybody
+  const cu::relaxed_capture capture(cuda);
   auto gpu = gpu_of(cuda, plan.device_ordinal);
   if (!gpu) return gpu.error();
   auto asked = ask_libcuda(cuda, plan, **gpu);
@@ -238,7 +297,11 @@ result<std::vector<rm_placement>> rm_space::resolve(const cu::driver_table& cuda
   auto imported = import_vmm(cuda, plan, **gpu);
   if (imported) return imported;
   PL_LOG(debug, "second way (VMM export) refused: %s", imported.error().message.c_str());
-  return asked.error();
+  if (ipc_handle != nullptr) return share_exported(plan, **gpu, *ipc_handle);
+  return failure{asked.code(),
+                 asked.error().message +
+                     " (memory that another process made, opened by cuIpcOpenMemHandle, is mapped with its handle: "
+                     "peerlane_map_ipc)"};
 }
 
 }  // namespace pl

@@ -13,7 +13,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "bounded_call.hpp"
 #include "device_range.hpp"
+#include "mapping_proof.hpp"
 #include "rm_client.hpp"
 #include "status.hpp"
 
@@ -25,9 +27,11 @@ class rm_space;
 // allocations that lie in one block share one mapping.
 class rm_object {
  public:
-  rm_object(std::shared_ptr<rm_space> space, const rm::gpu& gpu, rm::handle memory, unsigned long long block_id)
-      : space_(std::move(space)), gpu_(gpu), memory_(memory), block_id_(block_id) {}
+  rm_object(std::shared_ptr<rm_space> space, const rm::gpu& gpu, unsigned long long block_id)
+      : space_(std::move(space)), gpu_(gpu), block_id_(block_id) {}
   ~rm_object();
+  // The share itself, to release at the end. Made after the object, so that memory that runs out leaks no share.
+  void hold(rm::handle memory) noexcept { memory_ = memory; }
   rm_object(const rm_object&) = delete;
   rm_object& operator=(const rm_object&) = delete;
 
@@ -46,16 +50,16 @@ class rm_object {
   };
   // Bytes [offset, offset + length), mapped until the lease is given back.
   result<lease> acquire(std::uint64_t offset, std::uint64_t length, std::uint64_t object_bytes);
-  void release(const lease& held) noexcept;
+  void release(const lease& held, rm::aftermath left) noexcept;
 
-  // Maps at a fixed place; not shared. For ranges over several objects.
-  result<rm::cpu_mapping> map_fixed(std::uint64_t offset, std::uint64_t length, void* address);
-  void unmap_fixed(const rm::cpu_mapping& mapping) noexcept;
+  // A mapping of the caller's own, at `address` (over a reservation) or, if null, anywhere.
+  result<rm::cpu_mapping> map_own(std::uint64_t offset, std::uint64_t length, void* address);
+  void unmap_own(const rm::cpu_mapping& mapping, rm::aftermath left) noexcept;
 
  private:
   std::shared_ptr<rm_space> space_;
   const rm::gpu& gpu_;
-  rm::handle memory_;
+  rm::handle memory_ = 0;
   unsigned long long block_id_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<extent>> extents_;
@@ -68,6 +72,7 @@ struct rm_placement {
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
   std::uint64_t object_bytes = 0;  // 0 if unknown
+  bool is_guess = false;           // by an IPC handle's bytes: to be proved before anybody sees the mapping
 };
 
 class rm_space : public std::enable_shared_from_this<rm_space> {
@@ -78,26 +83,35 @@ class rm_space : public std::enable_shared_from_this<rm_space> {
   explicit rm_space(std::unique_ptr<rm::client> client) : client_(std::move(client)) {}
   rm::client& client() noexcept { return *client_; }
 
-  // Objects behind the plan's pieces, from the cache or by asking libcuda.
-  result<std::vector<rm_placement>> resolve(const cu::driver_table& cuda, const pin_plan& plan);
+  // Objects behind the plan's pieces, from the cache or by asking libcuda; by the handle, where one is given and CUDA does
+  // not tell of memory that another process made.
+  result<std::vector<rm_placement>> resolve(const cu::driver_table& cuda, const pin_plan& plan,
+                                            const cu::ipc_mem_handle_t* ipc_handle = nullptr);
 
-  // Whether a mapping of this GPU has passed the nonce check already (rm_backend.cpp decides when that is wanted).
-  bool is_proved(const rm::gpu* gpu);
-  void set_proved(const rm::gpu* gpu);
+  // Proves this way to map memory of the GPU on memory of our own: once, or with `again` each time. Threads that come while
+  // a proof is under way wait for the same one. EIO if the mapping shows other memory; ETIMEDOUT if the GPU is busy: the
+  // proof goes on, and a later call may find it done.
+  status prove_way(const proof_context& where, const rm::gpu& gpu, bool again);
   void forget(unsigned long long block_id) noexcept;
   result<const rm::gpu*> gpu_of(const cu::driver_table& cuda, int device_ordinal);
 
  private:
   std::shared_ptr<rm_object> cached(unsigned long long block_id);
-  std::shared_ptr<rm_object> remember(const rm::gpu& gpu, rm::handle memory, unsigned long long block_id);
+  // The cached share of that block, or a new one of what `take_share` (a callable) gets hold of.
+  template <class TakeShare>
+  result<std::shared_ptr<rm_object>> find_or_share(const rm::gpu& gpu, unsigned long long block_id, TakeShare take_share);
   result<std::vector<rm_placement>> ask_libcuda(const cu::driver_table& cuda, const pin_plan& plan, const rm::gpu& gpu);
+  result<std::vector<rm_placement>> share_exported(const pin_plan& plan, const rm::gpu& gpu,
+                                                   const cu::ipc_mem_handle_t& ipc_handle);
   result<std::vector<rm_placement>> import_vmm(const cu::driver_table& cuda, const pin_plan& plan, const rm::gpu& gpu);
+
+  status map_scratch(const proof_context& where);
 
   std::unique_ptr<rm::client> client_;
   std::mutex mutex_;
   std::unordered_map<unsigned long long, std::weak_ptr<rm_object>> objects_;
   std::unordered_map<int, const rm::gpu*> gpus_;
-  std::vector<const rm::gpu*> proved_;
+  std::unordered_map<const rm::gpu*, std::shared_ptr<bounded_call>> proofs_;
 };
 
 }  // namespace pl

@@ -4,14 +4,14 @@
 // A fixed number of equal slots in one range of reserved, lazily committed memory that is never unmapped, so that looking at
 // a stale or foreign pointer's slot never faults. Freed slots wait in a queue (kQuarantine long) before they are reused: a
 // handle used after its release is then refused instead of naming somebody else's object.
-// Slots are value-initialised once and never destroyed; T resets itself.
+// Slots are value-initialised once and never destroyed; T resets itself. Taking and giving back need no memory: a release
+// must not fail, and nothing may be lost because memory ran out behind it.
 #pragma once
 
 #include <sys/mman.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <mutex>
 #include <new>
 
@@ -30,8 +30,10 @@ class slot_arena {
   static constexpr std::size_t kBytes = kSlots * sizeof(T);
 
   slot_arena() {
-    void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* memory = mmap(nullptr, kBytes + kSlots * sizeof(std::uint32_t), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     base_ = memory == MAP_FAILED ? nullptr : static_cast<char*>(memory);
+    if (base_ != nullptr) waiting_ = reinterpret_cast<std::uint32_t*>(base_ + kBytes);
     if (base_ != nullptr && __lsan_register_root_region != nullptr) __lsan_register_root_region(base_, kBytes);
   }
   slot_arena(const slot_arena&) = delete;
@@ -49,25 +51,28 @@ class slot_arena {
   T* take() {
     const std::lock_guard lock(mutex_);
     if (base_ == nullptr) return nullptr;
-    if (free_.size() > kQuarantine || (used_ == kSlots && !free_.empty())) {
-      T* slot = free_.front();
-      free_.pop_front();
-      return slot;
+    if (waiting_count_ > kQuarantine || (used_ == kSlots && waiting_count_ != 0)) {
+      const std::uint32_t index = waiting_[first_waiting_];
+      first_waiting_ = (first_waiting_ + 1) % kSlots;
+      --waiting_count_;
+      return reinterpret_cast<T*>(base_ + sizeof(T) * index);
     }
     if (used_ == kSlots) return nullptr;
     return new (base_ + sizeof(T) * used_++) T{};
   }
 
-  void give_back(T* slot) {
+  void give_back(T* slot) noexcept {
     const std::lock_guard lock(mutex_);
-    free_.push_back(slot);
+    const std::size_t offset = reinterpret_cast<std::uintptr_t>(slot) - reinterpret_cast<std::uintptr_t>(base_);
+    waiting_[(first_waiting_ + waiting_count_++) % kSlots] = static_cast<std::uint32_t>(offset / sizeof(T));
   }
 
  private:
   char* base_ = nullptr;
   std::mutex mutex_;
   std::size_t used_ = 0;
-  std::deque<T*> free_;
+  std::uint32_t* waiting_ = nullptr;  // ring of freed slots' numbers behind the slots: room for all of them
+  std::size_t first_waiting_ = 0, waiting_count_ = 0;
 };
 
 }  // namespace pl

@@ -40,6 +40,16 @@ parts blocks(int n, const Count* counts, const Offset* offsets, const MPI_Dataty
   return out;
 }
 
+// Whether a buffer argument is device memory. With MPI_BOTTOM (and the null pointers of ranks on which an argument means
+// nothing) `significant` tells which parts count on this rank.
+template <class Significant>
+bool concerns(const void* buffer, Significant significant) {
+  if (!driver_is_there() || buffer == MPI_IN_PLACE) return false;
+  if (buffer != MPI_BOTTOM) [[likely]]
+    return detail::ask_driver(buffer);
+  return any_on_device(significant());
+}
+
 // What MPI reads, and what it writes. With MPI_IN_PLACE it reads the receive buffer.
 int take_source(staged& data, const void* buffer, const parts& what);
 int take_target(staged& data, void* buffer, const parts& what, bool is_source_too);

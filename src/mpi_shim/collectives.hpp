@@ -3,6 +3,8 @@
 // non-blocking form, or nothing.
 #pragma once
 
+#include <numeric>
+
 #include "collective.hpp"
 
 namespace pl::mpi {
@@ -22,6 +24,14 @@ int broadcast(void* buffer, Count count, MPI_Datatype type, int root, MPI_Comm c
     return Pmpi(all.is_root(root) ? in : out, count, type, root, comm, request...);
   };
   return collective(comm, prepare, call, request...);
+}
+
+// Nothing where an argument means nothing on this rank.
+inline parts significant(bool is_here, parts what) { return is_here ? std::move(what) : parts{}; }
+template <class AllBlocks>
+parts at_root(MPI_Comm comm, int root, AllBlocks all_blocks) {
+  const group all(comm);
+  return all.is_root(root) ? all_blocks(all.size()) : parts{};
 }
 
 // ---- One buffer gathered or scattered ---------------------------------------------------------------------------------
@@ -61,9 +71,11 @@ int gather(const void* in, Count in_count, MPI_Datatype in_type, void* out, Coun
   const auto call = [&](const void* from, void* to) {
     return Pmpi(from, in_count, in_type, to, out_count, out_type, root, comm, request...);
   };
-  if (!on_device(in) && !on_device(out)) [[likely]]
-    return call(in, out);
   const auto all_blocks = [&](int n) { return parts{{0, MPI_Count{n} * out_count, out_type}}; };
+  const auto sent = [&] { return significant(group(comm).gives_or_gets(root), {{0, in_count, in_type}}); };
+  const auto received = [&] { return at_root(comm, root, all_blocks); };
+  if (!concerns(in, sent) && !concerns(out, received)) [[likely]]
+    return call(in, out);
   return to_root(in, {0, in_count, in_type}, out, all_blocks, root, comm, call, request...);
 }
 
@@ -73,9 +85,11 @@ int gather_v(const void* in, Count in_count, MPI_Datatype in_type, void* out, co
   const auto call = [&](const void* from, void* to) {
     return Pmpi(from, in_count, in_type, to, out_counts, offsets, out_type, root, comm, request...);
   };
-  if (!on_device(in) && !on_device(out)) [[likely]]
-    return call(in, out);
   const auto all_blocks = [&](int n) { return blocks(n, out_counts, offsets, out_type); };
+  const auto sent = [&] { return significant(group(comm).gives_or_gets(root), {{0, in_count, in_type}}); };
+  const auto received = [&] { return at_root(comm, root, all_blocks); };
+  if (!concerns(in, sent) && !concerns(out, received)) [[likely]]
+    return call(in, out);
   return to_root(in, {0, in_count, in_type}, out, all_blocks, root, comm, call, request...);
 }
 
@@ -85,9 +99,11 @@ int scatter(const void* in, Count in_count, MPI_Datatype in_type, void* out, Cou
   const auto call = [&](const void* from, void* to) {
     return Pmpi(from, in_count, in_type, to, out_count, out_type, root, comm, request...);
   };
-  if (!on_device(in) && !on_device(out)) [[likely]]
-    return call(in, out);
   const auto all_blocks = [&](int n) { return parts{{0, MPI_Count{n} * in_count, in_type}}; };
+  const auto sent = [&] { return at_root(comm, root, all_blocks); };
+  const auto received = [&] { return significant(group(comm).gives_or_gets(root), {{0, out_count, out_type}}); };
+  if (!concerns(in, sent) && !concerns(out, received)) [[likely]]
+    return call(in, out);
   return from_root(in, all_blocks, out, {0, out_count, out_type}, root, comm, call, request...);
 }
 
@@ -97,9 +113,11 @@ int scatter_v(const void* in, const Count* in_counts, const Offset* offsets, MPI
   const auto call = [&](const void* from, void* to) {
     return Pmpi(from, in_counts, offsets, in_type, to, out_count, out_type, root, comm, request...);
   };
-  if (!on_device(in) && !on_device(out)) [[likely]]
-    return call(in, out);
   const auto all_blocks = [&](int n) { return blocks(n, in_counts, offsets, in_type); };
+  const auto sent = [&] { return at_root(comm, root, all_blocks); };
+  const auto received = [&] { return significant(group(comm).gives_or_gets(root), {{0, out_count, out_type}}); };
+  if (!concerns(in, sent) && !concerns(out, received)) [[likely]]
+    return call(in, out);
   return from_root(in, all_blocks, out, {0, out_count, out_type}, root, comm, call, request...);
 }
 
@@ -123,10 +141,12 @@ int all_gather(const void* in, Count in_count, MPI_Datatype in_type, void* out, 
   const auto call = [&](const void* from, void* to) {
     return Pmpi(from, in_count, in_type, to, out_count, out_type, comm, request...);
   };
-  if (!on_device(in) && !on_device(out)) [[likely]]
-    return call(in, out);
   const auto sources = [&](const group&) { return parts{{0, in_count, in_type}}; };
   const auto targets = [&](const group& all) { return parts{{0, MPI_Count{all.size()} * out_count, out_type}}; };
+  const auto sent = [&] { return sources(group(comm)); };
+  const auto received = [&] { return targets(group(comm)); };
+  if (!concerns(in, sent) && !concerns(out, received)) [[likely]]
+    return call(in, out);
   return among_all(in, sources, out, targets, comm, call, request...);
 }
 
@@ -136,10 +156,12 @@ int all_gather_v(const void* in, Count in_count, MPI_Datatype in_type, void* out
   const auto call = [&](const void* from, void* to) {
     return Pmpi(from, in_count, in_type, to, out_counts, offsets, out_type, comm, request...);
   };
-  if (!on_device(in) && !on_device(out)) [[likely]]
-    return call(in, out);
   const auto sources = [&](const group&) { return parts{{0, in_count, in_type}}; };
   const auto targets = [&](const group& all) { return blocks(all.size(), out_counts, offsets, out_type); };
+  const auto sent = [&] { return sources(group(comm)); };
+  const auto received = [&] { return targets(group(comm)); };
+  if (!concerns(in, sent) && !concerns(out, received)) [[likely]]
+    return call(in, out);
   return among_all(in, sources, out, targets, comm, call, request...);
 }
 
@@ -149,10 +171,12 @@ int all_to_all(const void* in, Count in_count, MPI_Datatype in_type, void* out, 
   const auto call = [&](const void* from, void* to) {
     return Pmpi(from, in_count, in_type, to, out_count, out_type, comm, request...);
   };
-  if (!on_device(in) && !on_device(out)) [[likely]]
-    return call(in, out);
   const auto sources = [&](const group& all) { return parts{{0, MPI_Count{all.size()} * in_count, in_type}}; };
   const auto targets = [&](const group& all) { return parts{{0, MPI_Count{all.size()} * out_count, out_type}}; };
+  const auto sent = [&] { return sources(group(comm)); };
+  const auto received = [&] { return targets(group(comm)); };
+  if (!concerns(in, sent) && !concerns(out, received)) [[likely]]
+    return call(in, out);
   return among_all(in, sources, out, targets, comm, call, request...);
 }
 
@@ -163,10 +187,12 @@ int all_to_all_v(const void* in, const Count* in_counts, const Offset* in_offset
   const auto call = [&](const void* from, void* to) {
     return Pmpi(from, in_counts, in_offsets, in_type, to, out_counts, out_offsets, out_type, comm, request...);
   };
-  if (!on_device(in) && !on_device(out)) [[likely]]
-    return call(in, out);
   const auto sources = [&](const group& all) { return blocks(all.size(), in_counts, in_offsets, in_type); };
   const auto targets = [&](const group& all) { return blocks(all.size(), out_counts, out_offsets, out_type); };
+  const auto sent = [&] { return sources(group(comm)); };
+  const auto received = [&] { return targets(group(comm)); };
+  if (!concerns(in, sent) && !concerns(out, received)) [[likely]]
+    return call(in, out);
   return among_all(in, sources, out, targets, comm, call, request...);
 }
 
@@ -176,9 +202,11 @@ template <auto Pmpi, class Count, class... Request>
 int reduce(const void* in, void* out, Count count, MPI_Datatype type, MPI_Op op, int root, MPI_Comm comm,
            Request... request) {
   const auto call = [&](const void* from, void* to) { return Pmpi(from, to, count, type, op, root, comm, request...); };
-  if (!on_device(in) && !on_device(out)) [[likely]]
-    return call(in, out);
   const auto result = [&](int) { return parts{{0, count, type}}; };
+  const auto sent = [&] { return significant(group(comm).gives_or_gets(root), {{0, count, type}}); };
+  const auto received = [&] { return at_root(comm, root, result); };
+  if (!concerns(in, sent) && !concerns(out, received)) [[likely]]
+    return call(in, out);
   return to_root(in, {0, count, type}, out, result, root, comm, call, request...);
 }
 
@@ -186,7 +214,9 @@ int reduce(const void* in, void* out, Count count, MPI_Datatype type, MPI_Op op,
 template <auto Pmpi, bool SomeGetNothing, class Count, class... Request>
 int reduce_for_all(const void* in, void* out, Count count, MPI_Datatype type, MPI_Op op, MPI_Comm comm, Request... request) {
   const auto call = [&](const void* from, void* to) { return Pmpi(from, to, count, type, op, comm, request...); };
-  if (!on_device(in) && !on_device(out)) [[likely]]
+  const auto sent = [&] { return parts{{0, count, type}}; };
+  const auto received = [&] { return parts{{0, count, type}}; };
+  if (!concerns(in, sent) && !concerns(out, received)) [[likely]]
     return call(in, out);
   const auto prepare = [&](record& made) {
     if (const int code = take_source(made.send, in, {{0, count, type}}); code != MPI_SUCCESS) return code;
@@ -215,13 +245,17 @@ template <auto Pmpi, class Count, class... Request>
 int reduce_scatter(const void* in, void* out, const Count* counts, MPI_Datatype type, MPI_Op op, MPI_Comm comm,
                    Request... request) {
   const auto call = [&](const void* from, void* to) { return Pmpi(from, to, counts, type, op, comm, request...); };
-  if (!on_device(in) && !on_device(out)) [[likely]]
+  const auto sum_of = [&] {  // on an intercommunicator the counts are of the own group
+    int n = 0;
+    PMPI_Comm_size(comm, &n);
+    return std::accumulate(counts, counts + n, MPI_Count{0});
+  };
+  const auto sent = [&] { return parts{{0, sum_of(), type}}; };
+  const auto received = [&] { return parts{{0, in == MPI_IN_PLACE ? sum_of() : counts[group(comm).rank()], type}}; };
+  if (!concerns(in, sent) && !concerns(out, received)) [[likely]]
     return call(in, out);
-  int n = 0, rank = 0;  // on an intercommunicator the counts are of the own group
-  PMPI_Comm_size(comm, &n);
-  PMPI_Comm_rank(comm, &rank);
-  MPI_Count sum = 0;
-  for (int i = 0; i < n; ++i) sum += counts[i];
+  const MPI_Count sum = sum_of();
+  const int rank = group(comm).rank();
   return reduce_and_scatter(in, out, sum, counts[rank], type, comm, call, request...);
 }
 
@@ -229,10 +263,16 @@ template <auto Pmpi, class Count, class... Request>
 int reduce_scatter_block(const void* in, void* out, Count count, MPI_Datatype type, MPI_Op op, MPI_Comm comm,
                          Request... request) {
   const auto call = [&](const void* from, void* to) { return Pmpi(from, to, count, type, op, comm, request...); };
-  if (!on_device(in) && !on_device(out)) [[likely]]
+  const auto all_ranks = [&] {
+    int n = 0;
+    PMPI_Comm_size(comm, &n);
+    return n;
+  };
+  const auto sent = [&] { return parts{{0, MPI_Count{all_ranks()} * count, type}}; };
+  const auto received = [&] { return parts{{0, MPI_Count{in == MPI_IN_PLACE ? all_ranks() : 1} * count, type}}; };
+  if (!concerns(in, sent) && !concerns(out, received)) [[likely]]
     return call(in, out);
-  int n = 0;
-  PMPI_Comm_size(comm, &n);
+  const int n = all_ranks();
   return reduce_and_scatter(in, out, MPI_Count{n} * count, count, type, comm, call, request...);
 }
 

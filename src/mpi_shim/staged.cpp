@@ -43,7 +43,42 @@ pieces first_bytes(const pieces& runs, std::size_t bytes) {
   return out;
 }
 
+// Whether runs of bytes lie in device memory: the driver is asked once for neighbours, which are of one kind.
+class kind_of_runs {
+ public:
+  bool is_device(const piece& one) {
+    constexpr unsigned kNeighbourhood = 16;  // log2 of bytes: no page of a GPU is smaller
+    const auto place = static_cast<std::uint64_t>(one.offset) >> kNeighbourhood;
+    if (place != last_) is_last_device_ = is_device_memory(reinterpret_cast<const void*>(one.offset));
+    last_ = place;
+    return is_last_device_;
+  }
+
+ private:
+  std::uint64_t last_ = ~std::uint64_t{0};
+  bool is_last_device_ = false;
+};
+
 }  // namespace
+
+bool any_on_device(std::span<const part> absolute) {
+  kind_of_runs kind;
+  for (const auto& one : absolute) {
+    if (one.count <= 0) continue;
+    auto type = layout_of(one.type);
+    MPI_Aint first = 0, extent = 0;
+    // A type that cannot be taken apart: attach() refuses it where its first byte is the device's.
+    if (!type && PMPI_Type_get_true_extent(one.type, &first, &extent) == MPI_SUCCESS &&
+        kind.is_device({one.offset + first, 1, 1, 1}))
+      return true;
+    if (!type || type->bytes == 0) continue;
+    for (piece run : type->of(static_cast<std::size_t>(one.count))) {
+      run.offset += one.offset;
+      if (kind.is_device(run)) return true;
+    }
+  }
+  return false;
+}
 
 int staged::attach(const void* buffer, std::span<const part> parts) {
   pointer_ = const_cast<void*>(buffer);
@@ -70,6 +105,15 @@ int staged::attach_bytes(const void* buffer, std::size_t bytes) {
 int staged::make(const void* buffer, pieces&& runs) {
   std::erase_if(runs, [](const piece& one) { return bytes_of(one) == 0; });
   if (runs.empty()) return MPI_SUCCESS;
+  if (buffer == MPI_BOTTOM) {
+    kind_of_runs kind;
+    std::size_t devices = 0;
+    for (const auto& one : runs) devices += kind.is_device(one) ? 1 : 0;
+    if (devices != 0 && devices != runs.size())
+      return failed("MPI_BOTTOM", {ENOTSUP,
+                                   "its types name device and host memory together, for which nothing can stand: use "
+                                   "two messages"});
+  }
   const auto* const first = reinterpret_cast<const void*>(runs[0].offset);
   // What no driver answers for can still be memory that must not be touched: of a forked child's parent.
   device_ = device_info(first);

@@ -19,16 +19,19 @@ struct part {
   MPI_Datatype type;
 };
 
+// Whether any of the addresses that MPI_BOTTOM with these parts stands for is device memory.
+bool any_on_device(std::span<const part> absolute);
+
 // Whether this argument of a call is device memory. MPI_BOTTOM stands for the addresses inside the type.
 template <class Count>
 bool on_device(const void* buffer, Count count, MPI_Datatype type) {
   if (!driver_is_there() || count <= 0) return false;
-  if (buffer != MPI_BOTTOM) return buffer != MPI_IN_PLACE && detail::ask_driver(buffer);
-  MPI_Aint first = 0, extent = 0;
-  return PMPI_Type_get_true_extent(type, &first, &extent) == MPI_SUCCESS &&
-         is_device_memory(reinterpret_cast<const void*>(first));
+  if (buffer != MPI_BOTTOM) [[likely]]
+    return buffer != MPI_IN_PLACE && detail::ask_driver(buffer);
+  const part one{0, count, type};
+  return any_on_device({&one, 1});
 }
-// The same where counts are many, or meaningful on some ranks only.
+// The same of an argument that has no type, or cannot be MPI_BOTTOM.
 inline bool on_device(const void* buffer) {
   return driver_is_there() && buffer != MPI_BOTTOM && buffer != MPI_IN_PLACE && detail::ask_driver(buffer);
 }

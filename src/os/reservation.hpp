@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "device_io.hpp"
+#include "faulting_range.hpp"
 #include "text.hpp"
 
 namespace pl {
@@ -33,6 +34,8 @@ class reservation {
   ~reservation() {
     if (address_ != nullptr) io_->munmap(address_, size_bytes_);
   }
+  // Gives the addresses up for good: every access to them raises SIGBUS from now on.
+  void leave_faulting() noexcept { leave_faulting_range(*io_, std::exchange(address_, nullptr), size_bytes_); }
   char* address() const noexcept { return static_cast<char*>(address_); }
   std::size_t size_bytes() const noexcept { return size_bytes_; }
 

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdarg>
@@ -19,21 +20,39 @@ namespace {
 
 using ioctl_function = int (*)(int, unsigned long, ...);
 
+constexpr std::size_t kUsualPieces = 128;    // one announcement; more are asked for again, with room
+constexpr std::size_t kMaxPieces = 1 << 20;  // a bound for what a foreign struct may make us allocate
+
+// What an export announces, written inside libcuda's own frames: into memory that was there before, since neither an
+// allocation nor an exception may happen in them. Announcements say where their objects stand in the list, so one that is
+// repeated (an ioctl that a signal interrupted) changes nothing.
+struct announcement {
+  backing_piece* pieces = nullptr;
+  std::size_t capacity = 0;
+  std::size_t count = 0;
+  std::size_t wanted = 0;  // room that would have been needed
+};
+
 // Set only while this thread asks libcuda for an export. Initial-exec: the hook runs inside libcuda's ioctl calls, where
 // an allocating TLS access would be out of place.
-__attribute__((tls_model("initial-exec"))) thread_local std::vector<backing_piece>* t_listening = nullptr;
+__attribute__((tls_model("initial-exec"))) thread_local announcement* t_listening = nullptr;
 
-std::atomic<ioctl_function> g_next{nullptr};
+std::atomic<void*> g_next{nullptr};
 
 template <class Params>
-void record(const Params& params, std::vector<backing_piece>& out) {
-  const std::uint32_t count =
-      params.object_count < kExportMaxHandles ? params.object_count : static_cast<std::uint32_t>(kExportMaxHandles);
-  for (std::uint32_t i = 0; i < count; ++i)
-    out.push_back({params.client, params.handles[i], params.offsets[i], params.sizes[i]});
+void record(const void* argument, announcement& out) noexcept {
+  Params params;
+  std::memcpy(&params, argument, sizeof params);
+  const std::size_t first = params.index;
+  const std::size_t count = std::min<std::size_t>(params.object_count, kExportMaxHandles);
+  out.wanted = std::max({out.wanted, std::size_t{params.total_objects}, first + count});
+  if (first + count > out.capacity) return;
+  for (std::size_t i = 0; i < count; ++i)
+    out.pieces[first + i] = {params.client, params.handles[i], params.offsets[i], params.sizes[i]};
+  out.count = first == 0 ? count : std::max(out.count, first + count);
 }
 
-void listen(unsigned long request, const void* argument, std::vector<backing_piece>& out) {
+void listen(unsigned long request, const void* argument, announcement& out) noexcept {
   unsigned number = request & 0xff;
   std::size_t bytes = (request >> 16) & 0x3fff;
   if (((request >> 8) & 0xff) != 'F' || argument == nullptr) return;
@@ -44,10 +63,9 @@ void listen(unsigned long request, const void* argument, std::vector<backing_pie
     bytes = transfer.size_bytes;
     argument = reinterpret_cast<const void*>(transfer.pointer);
   }
-  if (number != esc_export_dma_buf) return;
-  if (bytes == sizeof(export_dma_buf_params)) record(*static_cast<const export_dma_buf_params*>(argument), out);
-  else if (bytes == sizeof(export_dma_buf_params_2600))
-    record(*static_cast<const export_dma_buf_params_2600*>(argument), out);
+  if (number != esc_export_dma_buf || argument == nullptr) return;
+  if (bytes == sizeof(export_dma_buf_params)) record<export_dma_buf_params>(argument, out);
+  else if (bytes == sizeof(export_dma_buf_params_2600)) record<export_dma_buf_params_2600>(argument, out);
 }
 
 int listening_ioctl(int fd, unsigned long request, ...) {
@@ -57,12 +75,12 @@ int listening_ioctl(int fd, unsigned long request, ...) {
   va_end(args);
   if (t_listening != nullptr) [[unlikely]]
     listen(request, argument, *t_listening);
-  return g_next.load(std::memory_order_acquire)(fd, request, argument);
+  return reinterpret_cast<ioctl_function>(g_next.load(std::memory_order_acquire))(fd, request, argument);
 }
 
 class [[nodiscard]] listening_scope {
  public:
-  explicit listening_scope(std::vector<backing_piece>& out) { t_listening = &out; }
+  explicit listening_scope(announcement& out) { t_listening = &out; }
   ~listening_scope() { t_listening = nullptr; }
   listening_scope(const listening_scope&) = delete;
   listening_scope& operator=(const listening_scope&) = delete;
@@ -71,11 +89,19 @@ class [[nodiscard]] listening_scope {
 status install(const cu::driver_table& cuda) {
   auto slot = find_import_slot(cuda.library, "ioctl");
   if (!slot) return failure{ENOTSUP, slot.error().message + ": this libcuda cannot be listened to"};
-  void* target = current_target(*slot, "ioctl");
-  if (target == nullptr) return failure{ENOTSUP, "libc's ioctl was not found"};
-  if (target == reinterpret_cast<void*>(&listening_ioctl)) return {};  // ours already: it must not lead to itself
-  g_next.store(reinterpret_cast<ioctl_function>(target), std::memory_order_release);
-  return replace_import_slot(*slot, reinterpret_cast<void*>(&listening_ioctl));
+  return hook_import_slot(*slot, "ioctl", reinterpret_cast<void*>(&listening_ioctl), g_next);
+}
+
+// One export, listened to: its result, and what was announced in `out`.
+cu::result_t export_once(const cu::driver_table& cuda, std::uint64_t pointer, std::uint64_t size_bytes, announcement& out) {
+  int dma_buf = -1;
+  cu::result_t rc = 0;
+  {
+    const listening_scope scope(out);
+    rc = cuda.cuMemGetHandleForAddressRange(&dma_buf, pointer, size_bytes, cu::range_handle_type::dma_buf_fd, 0);
+  }
+  if (rc == cu::error_code::success && dma_buf >= 0) ::close(dma_buf);
+  return rc;
 }
 
 }  // namespace
@@ -95,14 +121,17 @@ result<std::vector<backing_piece>> find_backing(const cu::driver_table& cuda, st
   if (cuda.cuMemGetHandleForAddressRange == nullptr)
     return failure{ENOTSUP, "this libcuda has no cuMemGetHandleForAddressRange (CUDA 11.7 or newer is needed)"};
   if (auto s = install_export_listener(cuda); !s) return s.error();
-  std::vector<backing_piece> pieces;
-  int dma_buf = -1;
-  cu::result_t rc = 0;
-  {
-    const listening_scope scope(pieces);
-    rc = cuda.cuMemGetHandleForAddressRange(&dma_buf, pointer, size_bytes, cu::range_handle_type::dma_buf_fd, 0);
+  std::vector<backing_piece> pieces(kUsualPieces);
+  announcement heard{pieces.data(), pieces.size()};
+  cu::result_t rc = export_once(cuda, pointer, size_bytes, heard);
+  if (heard.wanted > pieces.size()) {
+    if (heard.wanted > kMaxPieces)
+      return failure{ENOTSUP, format("libcuda's export names %zu objects: its ABI has changed", heard.wanted)};
+    pieces.resize(heard.wanted);
+    heard = {pieces.data(), pieces.size()};
+    rc = export_once(cuda, pointer, size_bytes, heard);
   }
-  if (rc == cu::error_code::success && dma_buf >= 0) ::close(dma_buf);
+  pieces.resize(heard.count);
   if (pieces.empty()) {
     if (rc != cu::error_code::success)
       return cu::make_error(cuda, rc,

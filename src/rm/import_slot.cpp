@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -124,24 +125,58 @@ result<void**> find_import_slot(void* library, const char* symbol) {
   return slot;
 }
 
-status replace_import_slot(void** slot, void* replacement) {
-  const bool read_only = inspect(slot).in_relro;
-  const auto page = reinterpret_cast<std::uintptr_t>(slot) & ~(static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE)) - 1);
-  const auto page_bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  if (read_only && mprotect(reinterpret_cast<void*>(page), page_bytes, PROT_READ | PROT_WRITE) != 0)
-    return failure{errno, format("the import table page cannot be made writable: %s", errno_text(errno).c_str())};
-  __atomic_store_n(slot, replacement, __ATOMIC_RELEASE);
-  if (read_only) mprotect(reinterpret_cast<void*>(page), page_bytes, PROT_READ);
-  return {};
+namespace {
+
+struct slot_change {
+  void** slot;
+  void* replacement;
+  std::atomic<void*>* next;  // where the slot led before; may be null
+  void* bound;               // what an unresolved slot would resolve to
+  segment_query own;
+  std::uintptr_t page, page_bytes;
+  int error = 0;
+};
+
+// Runs under the dynamic linker's lock, and therefore must neither allocate nor call the linker.
+int change_slot(dl_phdr_info*, std::size_t, void* data) {
+  auto& change = *static_cast<slot_change*>(data);
+  void* const page = reinterpret_cast<void*>(change.page);
+  if (change.next != nullptr) {
+    void* target = __atomic_load_n(change.slot, __ATOMIC_ACQUIRE);
+    if (target == change.replacement) return 1;  // ours already: it must not lead to itself
+    const auto address = reinterpret_cast<ElfW(Addr)>(target);
+    if (change.own.found && address >= change.own.image_begin && address < change.own.image_end) target = change.bound;
+    change.next->store(target, std::memory_order_release);
+  }
+  if (change.own.in_relro && mprotect(page, change.page_bytes, PROT_READ | PROT_WRITE) != 0) {
+    change.error = errno;
+    return 1;
+  }
+  __atomic_store_n(change.slot, change.replacement, __ATOMIC_RELEASE);
+  if (change.own.in_relro) mprotect(page, change.page_bytes, PROT_READ);
+  return 1;
 }
 
-void* current_target(void** slot, const char* symbol) {
-  void* value = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
-  const segment_query own = inspect(slot);
-  const auto address = reinterpret_cast<ElfW(Addr)>(value);
-  const bool unresolved = own.found && address >= own.image_begin && address < own.image_end;
-  if (!unresolved) return value;
-  return dlsym(RTLD_DEFAULT, symbol);
+status apply(slot_change& change) {
+  change.page_bytes = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  change.page = reinterpret_cast<std::uintptr_t>(change.slot) & ~(change.page_bytes - 1);
+  dl_iterate_phdr(change_slot, &change);
+  if (change.error == 0) return {};
+  return failure{change.error,
+                 format("the import table page cannot be made writable: %s", errno_text(change.error).c_str())};
+}
+
+}  // namespace
+
+status replace_import_slot(void** slot, void* replacement) {
+  slot_change change{slot, replacement, nullptr, nullptr, inspect(slot), 0, 0};
+  return apply(change);
+}
+
+status hook_import_slot(void** slot, const char* symbol, void* hook, std::atomic<void*>& next) {
+  slot_change change{slot, hook, &next, dlsym(RTLD_DEFAULT, symbol), inspect(slot), 0, 0};
+  if (change.bound == nullptr) return failure{ENOTSUP, format("libc's %s was not found", symbol)};
+  return apply(change);
 }
 
 }  // namespace pl::rm

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "faulting_range.hpp"
 #include "text.hpp"
 
 namespace pl::rm {
@@ -81,7 +82,8 @@ result<std::unique_ptr<client>> client::open(device_io& io) {
                            : "no NVIDIA driver is loaded, or the container was started without the GPU's device nodes";
     return failure{code, format("/dev/nvidiactl cannot be opened (%s): %s", errno_text(code).c_str(), hint)};
   }
-  auto self = std::unique_ptr<client>(new client(io, unique_fd(io, fd)));
+  unique_fd owner(io, fd);  // before memory for the client is asked for
+  auto self = std::unique_ptr<client>(new client(io, std::move(owner)));
   alloc_params params{};
   params.object_class = class_root_client;
   const int rc = self->call(fd, esc_alloc, &params, sizeof params);
@@ -178,6 +180,7 @@ result<const gpu*> client::find_gpu(const pci_address& pci) {
       return s.error();
     found->device_instance = id.device_instance;
     found->subdevice_instance = id.subdevice_instance;
+    gpus_.reserve(gpus_.size() + 1);  // before the objects are made: memory may run out
     if (auto s = make_device_objects(*found); !s) return s.error();
     gpus_.push_back(std::move(found));
     return gpus_.back().get();
@@ -246,16 +249,16 @@ result<cpu_mapping> client::map(const gpu& owner, handle memory, std::uint64_t o
   const int code = address == MAP_FAILED ? mmap_errno : errno;
   const char* step = address == MAP_FAILED ? "mmap" : "madvise(MADV_DONTFORK)";
   live_objects_.fetch_add(1);  // unmap() takes it back
-  unmap(out, fixed_address != nullptr);
+  unmap(out, fixed_address != nullptr ? aftermath::reservation : aftermath::hole);
   return failure{code,
                  format("%s of %s of GPU memory failed: %s", step, format_size(length).c_str(), errno_text(code).c_str())};
 }
 
-void client::unmap(const cpu_mapping& mapping, bool keep_reserved) noexcept {
+void client::unmap(const cpu_mapping& mapping, aftermath left) noexcept {
+  constexpr int kReserve = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
   if (mapping.address != nullptr) {
-    if (keep_reserved)
-      io_.mmap(mapping.address, mapping.size_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
-               0);
+    if (left == aftermath::reservation) io_.mmap(mapping.address, mapping.size_bytes, PROT_NONE, kReserve, -1, 0);
+    else if (left == aftermath::faulting) leave_faulting_range(io_, mapping.address, mapping.size_bytes);
     else io_.munmap(mapping.address, mapping.size_bytes);
   }
   unmap_params params{};

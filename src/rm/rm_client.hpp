@@ -43,6 +43,9 @@ struct gpu {
   handle subdevice = 0;
 };
 
+// What stands at a mapping's addresses when it is gone.
+enum class aftermath { hole, reservation, faulting };
+
 struct cpu_mapping {
   void* address = nullptr;
   std::size_t size_bytes = 0;
@@ -72,8 +75,8 @@ class client {
   // Maps [offset, offset + length) of the object, both multiples of the host page, at `fixed_address` (MAP_FIXED over a
   // reservation of the caller's) or anywhere if null; children of fork do not inherit it. ENOMEM: BAR1 is full.
   result<cpu_mapping> map(const gpu& owner, handle memory, std::uint64_t offset, std::size_t length, void* fixed_address);
-  // `keep_reserved`: puts a PROT_NONE reservation in its place instead of a hole.
-  void unmap(const cpu_mapping& mapping, bool keep_reserved) noexcept;
+  // `left`: nothing, a PROT_NONE reservation of the caller's, or a range that raises SIGBUS (faulting_range.hpp).
+  void unmap(const cpu_mapping& mapping, aftermath left) noexcept;
 
   // Objects made and not yet released, mappings included: tests compare it with its start.
   int live_objects() const noexcept { return live_objects_.load(); }

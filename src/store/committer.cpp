@@ -55,7 +55,14 @@ void committer::enqueue(unit_ref unit) {
 
 std::vector<unit_ref> committer::take() {
   std::unique_lock lock(mutex_);
-  wake_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+  const auto is_asked = [&] { return stopping_ || !queue_.empty(); };
+  // Whoever has nothing to do has time to make the mark durable, for the loss of power.
+  if (with_.records.is_mark_behind() && !wake_.wait_for(lock, std::chrono::seconds(1), is_asked)) {
+    lock.unlock();
+    if (status settled = with_.records.settle_mark(); !settled) with_.state.note(settled.error());
+    lock.lock();
+  }
+  wake_.wait(lock, is_asked);
   if (with_.group_wait_us != 0 && queue_.size() == 1 && !stopping_) {
     lock.unlock();
     std::this_thread::sleep_for(std::chrono::microseconds(with_.group_wait_us));

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <system_error>
 
@@ -65,6 +66,23 @@ class system_disk final : public disk {
     return fd;
   }
 
+  result<int> open_cached(const std::string& path, std::uint64_t size_bytes) override {
+    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0) return system_failure(path);
+    if (status done = allocate(fd, path, size_bytes); !done) {
+      ::close(fd);
+      return std::move(done).error();
+    }
+    return fd;
+  }
+
+  status write_cached(int file, std::uint64_t offset_bytes, std::string_view bytes) override {
+    const ssize_t done = ::pwrite(file, bytes.data(), bytes.size(), static_cast<off_t>(offset_bytes));
+    if (done == static_cast<ssize_t>(bytes.size())) return {};
+    if (done >= 0) errno = EIO;
+    return system_failure("write of the commit mark");
+  }
+
   void close_file(int file) noexcept override { ::close(file); }
 
   status write(std::span<const block_io> blocks) override { return run(blocks, true, nullptr); }
@@ -80,6 +98,19 @@ class system_disk final : public disk {
     struct statvfs of {};
     if (::statvfs(path.c_str(), &of) != 0) return system_failure(path);
     return std::uint64_t{of.f_bavail} * of.f_frsize;
+  }
+
+  result<std::uint64_t> total_bytes(const std::string& path) override {
+    struct statvfs of {};
+    if (::statvfs(path.c_str(), &of) != 0) return system_failure(path);
+    return std::uint64_t{of.f_blocks} * of.f_frsize;
+  }
+
+  std::string boot_id() override {
+    std::ifstream in("/proc/sys/kernel/random/boot_id");
+    std::string id;
+    std::getline(in, id);
+    return id;
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "types.hpp"
@@ -40,6 +41,10 @@ class disk {
   virtual ~disk() = default;
   // Opens `path`. Not read-only: makes it if absent and sees to it that `size_bytes` are allocated (ENOSPC), durably.
   virtual result<int> open_file(const std::string& path, std::uint64_t size_bytes, bool read_only) = 0;
+  // The same for a file of a few blocks that is written through the page cache: what is written survives the process, and
+  // loss of power when sync() has returned.
+  virtual result<int> open_cached(const std::string& path, std::uint64_t size_bytes) = 0;
+  virtual status write_cached(int file, std::uint64_t offset_bytes, std::string_view bytes) = 0;
   virtual void close_file(int file) noexcept = 0;
   virtual status write(std::span<const block_io> blocks) = 0;
   // The same for blocks whose bytes are still coming. One that is not ready is not looked at, and after a failure none is
@@ -50,6 +55,10 @@ class disk {
   virtual status sync(int file) = 0;
   // Bytes that the file system of `path` can still give to files.
   virtual result<std::uint64_t> free_bytes(const std::string& path) = 0;
+  // Of the file system as a whole.
+  virtual result<std::uint64_t> total_bytes(const std::string& path) = 0;
+  // Another one after power was lost, when what was not synced may be gone.
+  virtual std::string boot_id() = 0;
   // Where the index keeps its files; null: RocksDB's default. Owned by the disk.
   virtual rocksdb::Env* index_env() noexcept { return nullptr; }
 };

@@ -6,6 +6,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <filesystem>
 #include <future>
@@ -14,6 +16,7 @@
 
 #include "bytes.hpp"
 #include "engine_impl.hpp"
+#include "log.hpp"
 #include "record.hpp"
 #include "text.hpp"
 
@@ -21,6 +24,10 @@ namespace pl::store {
 namespace {
 
 constexpr std::string_view kFormatKey = "f";
+constexpr std::uint64_t kOpenBytes = std::uint64_t{2} << 20;  // a manifest, options, the beginning of a log
+constexpr std::uint64_t kMaxReserveBytes = std::uint64_t{256} << 20;
+constexpr std::uint64_t kMinExtentFileBytes = std::uint64_t{4} << 20;
+constexpr std::uint64_t kMaxExtentFileBytes = std::uint64_t{1} << 30;
 
 status check_options(const engine_options& of) {
   if (of.directory.empty()) return failure{EINVAL, "store: no directory given"};
@@ -28,7 +35,7 @@ status check_options(const engine_options& of) {
     return failure{EINVAL, "store: chunk_bytes is a power of two of at least 4 MiB"};
   if (of.arena_bytes == 0 || of.arena_bytes > kMaxValueBytes * 64)
     return failure{EINVAL, "store: arena_bytes is 1 to 4 TiB"};
-  if (of.extent_file_bytes < (1u << 20) || of.extent_file_bytes % kBlockBytes != 0)
+  if (of.extent_file_bytes != kByDisk && (of.extent_file_bytes < (1u << 20) || of.extent_file_bytes % kBlockBytes != 0))
     return failure{EINVAL, "store: extent_file_bytes is at least 1 MiB and a multiple of 4096"};
   if (of.small_value_bytes > (1u << 20)) return failure{EINVAL, "store: small_value_bytes is at most 1 MiB"};
   return {};
@@ -36,6 +43,7 @@ status check_options(const engine_options& of) {
 
 status check_pool_options(const pool_options& of) {
   if (of.level == durability::pool_default) return failure{EINVAL, "store: a pool needs a durability of its own"};
+  if (status good = check_given(of.level); !good) return good;
   if (of.tags.size() > 64 * 1024) return failure{EFBIG, "store: a pool's tags are at most 64 KiB"};
   return {};
 }
@@ -55,6 +63,11 @@ result<std::unique_ptr<engine>> engine::open(engine_options options) {
 
 engine::impl::~impl() {
   (void)close();
+  helpers.reset();
+  writer.reset();
+  commits.reset();
+  remembered.reset();
+  records.reset();  // seals its files; until then the folder is locked
   if (lock_fd >= 0) ::close(lock_fd);
 }
 
@@ -68,8 +81,9 @@ status engine::impl::lock_folder() {
   }
   const std::string path = options.directory + "/lock";
   lock_fd = ::open(path.c_str(), (options.read_only ? O_RDONLY : O_RDWR | O_CREAT) | O_CLOEXEC, 0600);
+  if (lock_fd < 0 && options.read_only && errno == ENOENT) return {};  // a copy without it, which nobody writes
   if (lock_fd < 0) return failure{errno, "store: " + path + ": " + errno_text(errno)};
-  if (::flock(lock_fd, LOCK_EX | LOCK_NB) != 0)
+  if (::flock(lock_fd, (options.read_only ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0)
     return failure{errno == EWOULDBLOCK ? EBUSY : errno, "store: " + options.directory + ": another process has it open"};
   return {};
 }
@@ -80,8 +94,15 @@ status engine::impl::open() {
   files = options.files != nullptr ? options.files : own_files.get();
   state.read_only = options.read_only;
 
+  if (status room = check_room(); !room) return room;
+  const auto disk_bytes = files->total_bytes(options.directory);
+  scale_to_disk();
+  std::error_code no_folder;
+  const std::filesystem::directory_iterator first_extent(options.directory + "/extents", no_folder);
   auto opened =
-      index::open({options.directory + "/index", options.index_cache_bytes, options.read_only, files->index_env()});
+      index::open({options.directory + "/index", options.index_cache_bytes, options.read_only, files->index_env(),
+                   options.directory + "/commit.mark", files, first_extent != std::filesystem::directory_iterator(),
+                   disk_bytes ? *disk_bytes : ~std::uint64_t{0}});
   if (!opened) return std::move(opened).error();
   records = std::move(*opened);
   if (status read = read_format(); !read) return read;
@@ -99,6 +120,7 @@ status engine::impl::open() {
   if (!mapped) return std::move(mapped).error();
   memory = std::move(*mapped);
   values = std::make_unique<table>();
+  for (const pool_info& pool : known.list()) place_pool(*known.find(pool.id));
   remembered = std::make_unique<requests>(*records);
   if (status read = remembered->load(); !read) return read;
 
@@ -179,20 +201,64 @@ status engine::impl::read_catalogue(version_t& ceiling) {
   return {};
 }
 
+// Opening makes a manifest and a log; half of that on a full disk helps nobody.
+status engine::impl::check_room() const {
+  const auto free = files->free_bytes(options.directory);
+  if (options.read_only || !free || *free >= kOpenBytes) return {};
+  return failure{ENOSPC,
+                 format("store: %s: %llu bytes are free on its disk, opening it to write takes %s: make room, or serve "
+                        "it with --read-only",
+                        options.directory.c_str(), static_cast<unsigned long long>(*free), format_size(kOpenBytes).c_str())};
+}
+
+// What is reserved and allocated at once is for disks of some size; a small one would be full of it.
+void engine::impl::scale_to_disk() {
+  const auto total = files->total_bytes(options.directory);
+  const std::uint64_t disk_bytes = total ? *total : ~std::uint64_t{0};
+  if (options.disk_reserve_bytes == kByDisk) options.disk_reserve_bytes = std::min(kMaxReserveBytes, disk_bytes / 20);
+  if (options.extent_file_bytes == kByDisk)
+    options.extent_file_bytes = std::clamp(std::bit_floor(disk_bytes / 16), kMinExtentFileBytes, kMaxExtentFileBytes);
+}
+
+// The files of these pieces are not there. A value that names the same pieces is one that is lost with them; else the
+// records contradict each other.
+status engine::impl::take_lost_extents(std::string_view full, const std::vector<segment>& pieces) {
+  const auto stored = records->get(family::values, full);
+  if (!stored) return stored.error();
+  const auto record = *stored ? decode_value(**stored) : std::nullopt;
+  const bool same = record && encode_extents(record->extents) == encode_extents(pieces);
+  for (const segment& piece : pieces) {
+    const bool lost = same && !space->has_file(piece);
+    if (status taken = lost ? space->take_lost(piece) : space->take(piece); !taken) return taken;
+  }
+  return {};
+}
+
 status engine::impl::read_extents() {
   std::optional<failure> damage;
+  std::uint64_t lost = 0;
+  std::string first_lost;
   status scanned = records->scan(family::extents, "", "", false, [&](std::string_view full, std::string_view raw) {
     const auto pieces = decode_extents(raw);
     if (!pieces) damage = failure{EUCLEAN, "the record of its extents is damaged"};
-    for (const segment& piece : pieces.value_or(std::vector<segment>{})) {
-      if (status taken = space->take(piece); !taken) damage = taken.error();
+    const auto named = pieces.value_or(std::vector<segment>{});
+    const bool is_there = std::all_of(named.begin(), named.end(), [&](const segment& one) { return space->has_file(one); });
+    if (!is_there) {
+      if (status taken = take_lost_extents(full, named); !taken) damage = taken.error();
+    } else {
+      for (const segment& piece : named)
+        if (status taken = space->take(piece); !taken) damage = taken.error();
     }
+    if (const auto why = space->why_lost(named); why && lost++ == 0) first_lost = *why;
     if (damage)
       damage->message = "store: key " + shown(key_of(full)) + format(" of pool %u: ", pool_of(full)) + damage->message;
     return !damage;
   });
   if (!scanned) return scanned;
   if (damage) return *damage;
+  if (lost != 0)
+    PL_LOG(error, "store: %llu values are lost (%s): gets of them fail; `peerlane store check --data %s` lists them",
+           static_cast<unsigned long long>(lost), first_lost.c_str(), options.directory.c_str());
   return {};
 }
 
@@ -203,7 +269,9 @@ status engine::impl::close() {
   if (!commits) return {};
   commits->stop();
   if (state.read_only) return {};
-  return commits->sync_log();
+  if (status synced = commits->sync_log(); !synced) return synced;
+  const auto free = files->free_bytes(options.directory);
+  return records->prepare_stop(free ? *free : 0);
 }
 
 result<pool_ref> engine::impl::need_pool(pool_id id) const {
@@ -315,7 +383,9 @@ result<pool_info> engine::create_pool(std::string_view name, const pool_options&
     return std::move(written).error();
   }
   impl_->last_pool = made.id;
-  impl_->known.add(std::make_shared<pool_state>(made, pool_counts{}));
+  auto fresh = std::make_shared<pool_state>(made, pool_counts{});
+  fresh->is_apart = impl_->options.keeps_apart && impl_->options.keeps_apart(made);
+  impl_->known.add(std::move(fresh));
   return made;
 }
 
@@ -348,6 +418,7 @@ result<pool_info> engine::configure_pool(pool_id id, const pool_options& options
     return std::move(written).error();
   }
   (*found)->set_options(options);
+  impl_->place_pool(**found);
   return next;
 }
 

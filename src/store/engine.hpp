@@ -35,19 +35,27 @@ class disk;          // disk.hpp: the files that the engine touches; tests put a
 class value_reader;  // value_stream.hpp
 class value_writer;
 
+inline constexpr std::uint64_t kByDisk = ~std::uint64_t{0};  // a size that follows from the disk's
+
 struct engine_options {
   std::string directory;  // made if absent (mode 0700); one engine at a time (a lock file, EBUSY)
   std::uint64_t arena_bytes = std::uint64_t{1} << 30;  // rounded up to chunk_bytes; memory is taken when touched
   std::uint64_t chunk_bytes = std::uint64_t{1} << 30;  // what clients map and register as a whole; >= 4 MiB, power of two
   bool huge_pages = false;                             // hugetlb pages for the arena; normal ones where there are none
-  std::uint64_t extent_file_bytes = std::uint64_t{1} << 30;     // preallocated one after the other as values need them
-  std::uint64_t disk_limit_bytes = 0;                           // of extent files; 0: as much as the disk has
-  std::uint64_t disk_reserve_bytes = std::uint64_t{256} << 20;  // left free for the index: puts are ENOSPC below it
-  std::uint32_t small_value_bytes = 32 * 1024;                  // values up to here live in the index, <= 1 MiB
-  std::uint64_t index_cache_bytes = std::uint64_t{64} << 20;    // RocksDB's block cache
-  std::uint32_t group_wait_us = 0;                              // how long a lone durable put waits for company
-  bool read_only = false;                                       // open without writing anything; puts are EROFS
-  disk* files = nullptr;                                        // null: the system's. Outlives the engine.
+  // Preallocated one after the other as values need them; of a new store, an older one keeps its own. By the disk: 1 GiB, of
+  // a disk under 16 GiB a sixteenth, at least 4 MiB.
+  std::uint64_t extent_file_bytes = kByDisk;
+  std::uint64_t disk_limit_bytes = 0;  // of extent files; 0: as much as the disk has
+  // Left free for the index: puts are ENOSPC below it. By the disk: 256 MiB, of a disk under 5 GiB a twentieth.
+  std::uint64_t disk_reserve_bytes = kByDisk;
+  std::uint32_t small_value_bytes = 32 * 1024;                // values up to here live in the index, <= 1 MiB
+  std::uint64_t index_cache_bytes = std::uint64_t{64} << 20;  // RocksDB's block cache
+  std::uint32_t group_wait_us = 0;                            // how long a lone durable put waits for company
+  bool read_only = false;                                     // open without writing anything; puts are EROFS
+  disk* files = nullptr;                                      // null: the system's. Outlives the engine.
+  // Whether the pool's values must not lie in the memory that other processes map. Asked when a pool is opened, made and
+  // configured. Null: none.
+  std::function<bool(const pool_info&)> keeps_apart;
   // Called at named points of the write path (kill tests). Null in production. Must be thread-safe.
   std::function<void(std::string_view point)> on_point;
 };
@@ -58,7 +66,7 @@ struct arena_info {
   int read_only_fd = -1;  // the same memory; other users cannot write through it, or make it writable. The engine's.
   std::uint64_t size_bytes = 0;
   std::uint64_t chunk_bytes = 0;
-  std::byte* base = nullptr;  // the engine's own mapping: base + segment::offset_bytes
+  std::byte* base = nullptr;  // the engine's own mapping: base + segment::offset_bytes, also of values that lie apart
   bool huge_pages = false;
 };
 
@@ -167,6 +175,10 @@ class engine {
   void lookup_async(session_id session, pool_id pool, std::string_view key, const get_options& options,
                     completion<pinned_value> done);
   status unpin(session_id session, pin_id pin);
+  // Whether these lie in memory that other processes never map (engine_options::keeps_apart).
+  bool is_apart(std::span<const segment> pieces) const noexcept;
+  // Whether the session has grants or pins.
+  bool holds_memory(session_id session) const;
 
   // ---- Values longer than memory holds
   // Longer values than this (half of the arena) are only ever on disk. begin_put(), lookup(), put_async() and batches answer

@@ -56,7 +56,8 @@ result<find_page> engine::find(pool_id id, const find_options& options) {
   find_page page;
   std::size_t looks = 0;
   for (const std::string& key : keys) {
-    if (page.keys.size() == limit || looks == kMaxFindLooks) {
+    const bool is_late = looks > 0 && std::chrono::steady_clock::now() >= options.deadline;
+    if (page.keys.size() == limit || looks == kMaxFindLooks || is_late) {
       page.more = true;
       break;
     }

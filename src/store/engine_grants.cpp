@@ -48,7 +48,10 @@ result<grant> engine::begin_put(session_id session, pool_id pool, std::string_vi
   const auto limits = (*found)->options();
   if (limits->quota_bytes != 0 && length_bytes > limits->quota_bytes)
     return failure{EDQUOT, "store: pool " + shown((*found)->name) + ": a value greater than its quota"};
-  auto made = impl_->make_value(length_bytes, options.deadline);
+  // Small ones may be committed as volatile, whatever the pool's level.
+  const bool small = length_bytes <= arena::kSlotBytes;
+  const auto level = small ? durability::volatile_ : (*found)->level(durability::pool_default);
+  auto made = impl_->make_value(length_bytes, options.deadline, impl_->place_of(**found, level));
   if (!made) return std::move(made).error();
   grant given;
   given.segments = (*made)->segments;
@@ -83,11 +86,17 @@ void engine::commit_async(session_id session, grant_id id, const commit_options&
   auto taken = impl_->owners.take_grant(session, id);
   if (!taken) return done(failure{EBADF, "store: no such grant in this session"});
   if (impl_->closed) return done(failure{ESHUTDOWN, "store: closed"});
+  if (status good = check_given(options.put.level); !good) return done(good.error());
   if (status good = check_request(options.put.request); !good) return done(good.error());
   taken->made->user_flags = options.put.user_flags;
   auto unit = std::make_unique<commit_unit>();
   unit->level = taken->pool->level(options.put.level);
   unit->request = options.put.request;
+  if (unit->level == durability::volatile_ && !std::exchange(taken->made->is_lasting, true) &&
+      !impl_->memory->make_lasting(taken->made->segments)) {
+    taken->made->is_lasting = false;
+    return done(failure{ENOSPC, "store: volatile values fill what they may take of the memory tier"});
+  }
   unit->operations.push_back(operation{operation::kind::put,
                                        std::move(taken->full),
                                        std::move(taken->made),
@@ -109,6 +118,7 @@ void engine::commit_async(session_id session, grant_id id, const commit_options&
 }
 
 status engine::arrived(session_id session, grant_id id, std::uint64_t bytes, durability level) {
+  if (status good = check_given(level); !good) return good;
   status outcome;
   const bool found = impl_->owners.with_grant(session, id, [&](open_grant& of) {
     const std::uint64_t length = of.made->length_bytes;

@@ -43,9 +43,14 @@ class engine::impl {
 
   // ---- engine_write.cpp
   // Memory for a value, after eviction and waiting if need be. EFBIG, ENOSPC.
-  result<value_ref> make_value(std::uint64_t length_bytes, deadline_t until);
+  result<value_ref> make_value(std::uint64_t length_bytes, deadline_t until, placement where);
+  // Where values of this pool and level lie.
+  placement place_of(const pool_state& pool, durability level) const {
+    return {pool.is_apart.load(std::memory_order_relaxed), level == durability::volatile_, false};
+  }
   // Evicts until about this much is free, or nothing can be evicted. False: nothing was.
-  bool make_room(std::uint64_t bytes);
+  enum class victims : std::uint8_t { any, lasting, small_lasting };  // any: but for small volatile ones
+  bool make_room(std::uint64_t bytes, victims of);
   // Applies it now if the key's truth is, and stays, in memory; else hands it to extents and committer.
   void submit(unit_ref unit);
   void write_extents_then_commit(unit_ref unit);
@@ -73,16 +78,26 @@ class engine::impl {
   // Where a value lies, for messages; and the failure (counted) if its checksum is not this one.
   std::string place_on_disk(const value& what) const;
   status check_stored(const pool_state& pool, const std::string& full, const value& what, std::uint32_t crc);
+  // EBADMSG: the extent file that it lies in is not there, or not whole.
+  status check_there(const pool_state& pool, const std::string& full, const value& what);
   // The current version, in memory. ENOENT.
   result<value_ref> acquire(const pool_state& pool, const std::string& full, deadline_t until);
   // Only if that needs no disk; null otherwise.
-  value_ref acquire_cached(const std::string& full);
+  value_ref acquire_cached(const pool_state& pool, const std::string& full);
+  // Whether it lies in memory, where its pool's values lie now.
+  bool is_in_place(const pool_state& pool, const value& what) const {
+    return what.in_memory() && (what.segments.empty() || memory->is_apart(what.segments) == pool.is_apart);
+  }
+  // Where the pool's values lie from now on; those that lie elsewhere leave.
+  void place_pool(pool_state& pool);
   status verify(const pool_state& pool, const std::string& full, const value& what);
   result<pinned_value> pin(session_id session, const pool_state& pool, const std::string& full, const get_options& how,
                            value_ref what);
   result<value_info> stat(const std::string& full);
   result<get_result> get_in_windows(const pool_ref& pool, const std::string& full, std::span<std::byte> out,
                                     get_options how);
+  placement read_place(const pool_state& pool, durability level) const;
+  static pinned_value by_reader(std::shared_ptr<value_reader> reader);
   result<pinned_value> load_and_pin(session_id session, const pool_ref& pool, const std::string& full,
                                     const get_options& how);
 
@@ -115,18 +130,22 @@ class engine::impl {
   status read_format();
   status read_catalogue(version_t& ceiling);
   status read_extents();
+  status take_lost_extents(std::string_view full, const std::vector<segment>& pieces);
+  void scale_to_disk();
+  status check_room() const;
   bool apply_in_memory(commit_unit& unit);
   bool truth_in_memory(const entry* at, const commit_unit& unit, const operation& what);
   status apply_one(table::shard& shard, entry* at, commit_unit& unit, operation& what);
-  bool evict_from(table::shard& shard, std::uint64_t bytes, std::uint64_t& evicted);
+  bool evict_from(table::shard& shard, std::uint64_t bytes, victims of, std::uint64_t& evicted);
   struct victim {
     std::string full;
     value_ref what;
   };
-  std::uint64_t spill(std::vector<victim> victims);
+  std::uint64_t spill(std::vector<victim> leaving);
   bool put_in_place_of(const victim& old, value_ref moved);
   result<value_ref> read_indexed(const pool_state& pool, const std::string& full, deadline_t until, bool& is_small);
   result<value_ref> read_extents_of(const pool_state& pool, const std::string& full, const value& from, deadline_t until);
+  result<value_ref> copy_in_place(const pool_state& pool, const std::string& full, const value& from, deadline_t until);
 };
 
 status check_request(const request_key& request);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gets, pins, and how values come back from disk.
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <future>
@@ -27,6 +28,20 @@ failure behind_the_end(std::string_view full, std::uint64_t length_bytes, std::u
                         static_cast<unsigned long long>(length_bytes), static_cast<unsigned long long>(offset_bytes))};
 }
 
+void copy_bytes(const value& from, value& into) {
+  auto rest = from.spans();
+  std::size_t at = 0;
+  for (std::span<std::byte> to : into.spans()) {
+    while (!to.empty() && at < rest.size()) {
+      const std::size_t size = std::min(to.size(), rest[at].size());
+      std::memcpy(to.data(), rest[at].data(), size);
+      to = to.subspan(size);
+      rest[at] = rest[at].subspan(size);
+      if (rest[at].empty()) ++at;
+    }
+  }
+}
+
 failure no_key(std::string_view full) { return failure{ENOENT, "store: no key " + shown(key_of(full))}; }
 
 }  // namespace
@@ -51,11 +66,19 @@ status engine::impl::check_stored(const pool_state& pool, const std::string& ful
   return same;
 }
 
-value_ref engine::impl::acquire_cached(const std::string& full) {
+status engine::impl::check_there(const pool_state& pool, const std::string& full, const value& what) {
+  const auto why = space->why_lost(what.on_disk);
+  if (!why) return {};
+  count(state.checksum_errors);
+  return failure{EBADMSG, "store: pool " + shown(pool.name) + ", key " + shown(key_of(full)) +
+                              ": its value is lost: " + *why + "; put it again, or restore a backup"};
+}
+
+value_ref engine::impl::acquire_cached(const pool_state& pool, const std::string& full) {
   table::shard& shard = values->of(full);
   std::lock_guard lock(shard.mutex);
   entry* at = shard.find(full);
-  if (at == nullptr || !at->current || !at->current->in_memory()) return nullptr;
+  if (at == nullptr || !at->current || !is_in_place(pool, *at->current)) return nullptr;
   shard.touch(*at);
   return at->current;
 }
@@ -63,18 +86,19 @@ value_ref engine::impl::acquire_cached(const std::string& full) {
 result<value_ref> engine::impl::acquire(const pool_state& pool, const std::string& full, deadline_t until) {
   std::shared_ptr<load> mine;
   std::shared_ptr<load> others;
-  value_ref spilled;
+  value_ref found, from;  // what the table has; null `from`: see the index
   table::shard& shard = values->of(full);
   {
     std::lock_guard lock(shard.mutex);
     entry* at = shard.find(full);
-    if (at != nullptr && at->current && at->current->in_memory()) {
+    if (at != nullptr && at->current && is_in_place(pool, *at->current)) {
       shard.touch(*at);
       count(state.hits);
       return at->current;
     }
     if (at != nullptr && at->loading) others = at->loading;
-    if (at != nullptr && at->current) spilled = at->current;
+    if (at != nullptr && at->current) found = at->current;
+    if (at != nullptr && at->current && (at->is_volatile || !at->current->in_memory())) from = at->current;
     // Beside a commit only for this reader: what it finds may be the old value.
     if (!others && (at == nullptr || !at->committing)) {
       mine = std::make_shared<load>();
@@ -89,14 +113,17 @@ result<value_ref> engine::impl::acquire(const pool_state& pool, const std::strin
   }
   count(state.misses);
   bool is_small = false;
-  auto loaded = spilled ? read_extents_of(pool, full, *spilled, until) : read_indexed(pool, full, until, is_small);
+  auto loaded = !from               ? read_indexed(pool, full, until, is_small)
+                : from->in_memory() ? copy_in_place(pool, full, *from, until)
+                                    : read_extents_of(pool, full, *from, until);
+  from.reset();
   if (!mine) return loaded;
   {
     std::lock_guard lock(shard.mutex);
     entry* at = shard.find(full);
     if (at != nullptr && at->loading == mine) {
       at->loading.reset();
-      if (loaded && at->current == spilled) shard.set_current(*at, *loaded);
+      if (loaded && at->current == found) shard.set_current(*at, *loaded);
       shard.drop_if_empty(*at);
     }
   }
@@ -106,6 +133,51 @@ result<value_ref> engine::impl::acquire(const pool_state& pool, const std::strin
   else mine->why = loaded.error();
   mine->finished.notify_all();
   return loaded;
+}
+
+placement engine::impl::read_place(const pool_state& pool, durability level) const {
+  placement where = place_of(pool, level);
+  where.for_read = true;
+  return where;
+}
+
+// A value that only memory knows, and whose pool's values lie in other memory now. Whoever could write there until now may
+// have done so.
+result<value_ref> engine::impl::copy_in_place(const pool_state& pool, const std::string& full, const value& from,
+                                              deadline_t until) {
+  auto made = make_value(from.length_bytes, until, read_place(pool, from.level));
+  if (!made) return made;
+  value& into = **made;
+  into.version = from.version, into.crc = from.crc, into.user_flags = from.user_flags.load();
+  into.written_unix_ns = from.written_unix_ns, into.level = from.level;
+  copy_bytes(from, into);
+  if (status same = verify(pool, full, into); !same) return std::move(same).error();
+  return made;
+}
+
+void engine::impl::place_pool(pool_state& pool) {
+  const bool apart = options.keeps_apart && options.keeps_apart(pool.info());
+  if (pool.is_apart.exchange(apart) == apart || !values) return;
+  std::vector<std::string> volatile_ones;
+  for (std::size_t i = 0; i < table::kShards; ++i) {
+    std::vector<value_ref> gone;  // let go of behind the lock
+    table::shard& shard = values->at(i);
+    std::lock_guard lock(shard.mutex);
+    for (auto next = shard.entries.begin(); next != shard.entries.end();) {
+      entry& at = next->second;
+      ++next;
+      if (pool_of(*at.key) != pool.id || !at.current || !at.current->in_memory() || is_in_place(pool, *at.current)) continue;
+      if (at.is_volatile) {
+        volatile_ones.push_back(*at.key);
+      } else if (!at.committing && !at.loading) {
+        gone.push_back(at.current);
+        shard.set_current(at, nullptr);
+        shard.drop_if_empty(at);
+      }
+    }
+  }
+  // What does not find room now is moved by who reads it next.
+  for (const std::string& full : volatile_ones) (void)acquire(pool, full, kNoWait).ok();
 }
 
 result<value_ref> engine::impl::read_indexed(const pool_state& pool, const std::string& full, deadline_t until,
@@ -124,7 +196,7 @@ result<value_ref> engine::impl::read_indexed(const pool_state& pool, const std::
     return read_extents_of(pool, full, from, until);
   }
   is_small = true;
-  auto made = make_value(record->length_bytes, until);
+  auto made = make_value(record->length_bytes, until, read_place(pool, from.level));
   if (!made) return made;
   value& into = **made;
   into.version = from.version, into.crc = from.crc, into.user_flags = record->user_flags;
@@ -143,7 +215,8 @@ result<value_ref> engine::impl::read_indexed(const pool_state& pool, const std::
 
 result<value_ref> engine::impl::read_extents_of(const pool_state& pool, const std::string& full, const value& from,
                                                 deadline_t until) {
-  auto made = make_value(from.length_bytes, until);
+  if (status there = check_there(pool, full, from); !there) return std::move(there).error();
+  auto made = make_value(from.length_bytes, until, read_place(pool, from.level));
   if (!made) return made;
   value& into = **made;
   into.version = from.version, into.crc = from.crc, into.user_flags = from.user_flags.load();
@@ -211,7 +284,7 @@ result<get_result> engine::get(pool_id pool, std::string_view key, std::span<std
   if (!found) return std::move(found).error();
   if (status good = impl_->check_key(key); !good) return std::move(good).error();
   const std::string full = full_key(pool, key);
-  value_ref now = impl_->acquire_cached(full);
+  value_ref now = impl_->acquire_cached(**found, full);
   get_result made;
   if (now) {
     count(impl_->state.hits);
@@ -219,6 +292,10 @@ result<get_result> engine::get(pool_id pool, std::string_view key, std::span<std
   } else {
     auto loaded = impl_->acquire(**found, full, options.deadline);
     if (loaded.code() == EFBIG) return impl_->get_in_windows(*found, full, out, options);
+    if (loaded.code() == ENOSPC) {  // past the memory tier, unless the value lies in the index
+      auto past = impl_->get_in_windows(*found, full, out, options);
+      if (past || past.code() != EAGAIN) return past;
+    }
     if (!loaded) {
       count(impl_->state.failed);
       return std::move(loaded).error();
@@ -268,16 +345,24 @@ result<pinned_value> engine::impl::pin(session_id session, const pool_state& poo
 
 result<pinned_value> engine::impl::load_and_pin(session_id session, const pool_ref& pool, const std::string& full,
                                                 const get_options& how) {
+  if (how.past_memory && how.or_reader) {
+    if (auto reader = open_reader(pool, full, how)) return by_reader(*std::move(reader));
+  }
   auto now = acquire(*pool, full, how.deadline);
   if (now) return pin(session, *pool, full, how, std::move(*now));
-  if (now.code() != EFBIG || !how.or_reader) return std::move(now).error();
+  const bool no_room = now.code() == ENOSPC;
+  if ((now.code() != EFBIG && !no_room) || !how.or_reader) return std::move(now).error();
   auto reader = open_reader(pool, full, how);
   // Replaced meanwhile by one that memory holds.
-  if (reader.code() == EAGAIN) return load_and_pin(session, pool, full, how);
-  if (!reader) return std::move(reader).error();
+  if (reader.code() == EAGAIN && !no_room) return load_and_pin(session, pool, full, how);
+  if (!reader) return no_room ? std::move(now).error() : std::move(reader).error();
+  return by_reader(*std::move(reader));
+}
+
+pinned_value engine::impl::by_reader(std::shared_ptr<value_reader> reader) {
   pinned_value made;
-  made.info = (*reader)->info();
-  made.reader = *std::move(reader);
+  made.info = reader->info();
+  made.reader = std::move(reader);
   return made;
 }
 
@@ -295,7 +380,7 @@ void engine::lookup_async(session_id session, pool_id pool, std::string_view key
   if (!found) return done(std::move(found).error());
   if (status good = impl_->check_key(key); !good) return done(good.error());
   std::string full = full_key(pool, key);
-  if (value_ref now = impl_->acquire_cached(full)) {
+  if (value_ref now = options.past_memory ? nullptr : impl_->acquire_cached(**found, full)) {
     count(impl_->state.hits);
     return done(impl_->pin(session, **found, full, options, std::move(now)));
   }
@@ -304,6 +389,9 @@ void engine::lookup_async(session_id session, pool_id pool, std::string_view key
                                                 shared] { (*shared)(of->load_and_pin(session, in, full, options)); });
   if (!taken) (*shared)(failure{ESHUTDOWN, "store: closed"});
 }
+
+bool engine::is_apart(std::span<const segment> pieces) const noexcept { return impl_->memory->is_apart(pieces); }
+bool engine::holds_memory(session_id session) const { return impl_->owners.holds_any(session); }
 
 status engine::unpin(session_id session, pin_id pin) {
   if (!impl_->owners.drop_pin(session, pin)) return failure{EBADF, "store: no such pin in this session"};

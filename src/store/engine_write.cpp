@@ -75,7 +75,7 @@ std::function<void(commit_unit&)> answer_put(engine::impl& of, completion<put_re
 // ---- Room
 // --------------------------------------------------------------------------------------------------------------------
 
-result<value_ref> engine::impl::make_value(std::uint64_t length_bytes, deadline_t until) {
+result<value_ref> engine::impl::make_value(std::uint64_t length_bytes, deadline_t until, placement where) {
   const std::uint64_t most = most_in_memory();
   if (length_bytes > most)
     return failure{EFBIG, format("store: %llu bytes do not lie in memory as one value, that is for up to %llu (half of the "
@@ -86,11 +86,14 @@ result<value_ref> engine::impl::make_value(std::uint64_t length_bytes, deadline_
   made->length_bytes = length_bytes;
   for (;;) {
     const std::uint64_t seen = memory->releases();
-    if (auto pieces = memory->allocate(length_bytes)) {
+    if (auto pieces = memory->allocate(length_bytes, where)) {
       made->segments = std::move(*pieces);
+      made->is_lasting = where.lasting;
       return made;
     }
-    if (make_room(length_bytes)) continue;
+    const bool of_lasting = where.lasting && memory->is_lasting_full(length_bytes);
+    const bool small = length_bytes <= store::arena::kSlotBytes;
+    if (make_room(length_bytes, !of_lasting ? victims::any : small ? victims::small_lasting : victims::lasting)) continue;
     if (memory->releases() != seen) continue;
     if (until == kNoWait || !memory->wait_for_release(seen, until))
       return failure{
@@ -99,34 +102,39 @@ result<value_ref> engine::impl::make_value(std::uint64_t length_bytes, deadline_
   }
 }
 
-bool engine::impl::make_room(std::uint64_t bytes) {
+bool engine::impl::make_room(std::uint64_t bytes, victims of) {
   std::uint64_t evicted = 0;
   bool any = false;
   // Twice round: the first may find only values that were just let go of.
   for (std::size_t i = 0; i < 2 * table::kShards && evicted < bytes; ++i)
-    any = evict_from(values->at(evict_next.fetch_add(1, std::memory_order_relaxed)), bytes, evicted) || any;
+    any = evict_from(values->at(evict_next.fetch_add(1, std::memory_order_relaxed)), bytes, of, evicted) || any;
   return any;
 }
 
-bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, std::uint64_t& evicted) {
+bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims of, std::uint64_t& evicted) {
   // Longer looks would hold readers up. What must be written before it may leave is written together: many small values cost
   // little more than one, and the puts to come find room without waiting.
-  constexpr int kLooks = 32;
+  constexpr int kLooks = 32, kSkips = 4096;
   std::vector<value_ref> gone;  // let go of behind the lock
-  std::vector<victim> victims;
+  std::vector<victim> to_spill;
   {
     std::lock_guard lock(shard.mutex);
-    auto next = shard.recent.end();
+    auto& recent = shard.list_of(of == victims::small_lasting);
+    auto next = recent.end();
+    int skips = 0;
     std::uint64_t found = 0;
-    for (int looks = 0; looks < kLooks && next != shard.recent.begin() && evicted + found < std::max(bytes, kSpillBytes);
+    for (int looks = 0; looks < kLooks && next != recent.begin() && evicted + found < std::max(bytes, kSpillBytes);
          ++looks) {
       entry& at = **--next;
-      if (at.committing || at.loading || at.current.use_count() != 1) continue;
+      // What is in use stays, and must not stand in the way of what is behind it.
+      const bool in_use = at.committing || at.loading || at.current.use_count() != 1;
+      if (in_use || (of == victims::lasting && !at.current->is_lasting)) {
+        if (++skips < kSkips) --looks;
+        continue;
+      }
       if (at.is_volatile) {
-        // (a smaller one would take more on disk than it frees here)
-        if (at.current->length_bytes <= store::arena::kSlotBytes) continue;
         found += at.current->length_bytes;
-        victims.push_back({*at.key, at.current});
+        to_spill.push_back({*at.key, at.current});
         continue;
       }
       if (evicted + found >= bytes) break;  // what needs no write is not let go of in advance
@@ -144,16 +152,16 @@ bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, std::uin
   }
   const bool dropped = !gone.empty();
   gone.clear();
-  const std::uint64_t spilled = victims.empty() ? 0 : spill(std::move(victims));
+  const std::uint64_t spilled = to_spill.empty() ? 0 : spill(std::move(to_spill));
   evicted += spilled;
   return dropped || spilled != 0;
 }
 
 // Volatile values that must leave memory go to disk for as long as the process lives. How many bytes left.
-std::uint64_t engine::impl::spill(std::vector<victim> victims) {
+std::uint64_t engine::impl::spill(std::vector<victim> leaving) {
   std::vector<value_ref> copies;  // on disk, of the victims in their order
   std::vector<block_io> blocks;
-  for (const victim& one : victims) {
+  for (const victim& one : leaving) {
     auto found = space->allocate(one.what->length_bytes);
     if (!found) break;
     const value& from = *one.what;
@@ -173,7 +181,7 @@ std::uint64_t engine::impl::spill(std::vector<victim> victims) {
   }
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < copies.size(); ++i)
-    if (put_in_place_of(victims[i], std::move(copies[i]))) bytes += victims[i].what->length_bytes;
+    if (put_in_place_of(leaving[i], std::move(copies[i]))) bytes += leaving[i].what->length_bytes;
   return bytes;
 }
 
@@ -353,9 +361,10 @@ void engine::put_async(pool_id pool, std::string_view key, std::span<const std::
   auto found = impl_->need_pool(pool);
   if (!found) return done(std::move(found).error());
   if (status good = impl_->check_key(key); !good) return done(good.error());
+  if (status good = check_given(options.level); !good) return done(good.error());
   if (status good = check_request(options.request); !good) return done(good.error());
   if (status able = impl_->state.writable(); !able) return done(able.error());
-  auto made = impl_->make_value(value.size(), options.deadline);
+  auto made = impl_->make_value(value.size(), options.deadline, impl_->place_of(**found, (*found)->level(options.level)));
   if (!made) return done(std::move(made).error());
   (*made)->user_flags = options.user_flags;
   auto unit = std::make_unique<commit_unit>();
@@ -384,6 +393,7 @@ void engine::put_async(pool_id pool, std::string_view key, std::span<const std::
 
 result<put_result> engine::put(pool_id pool, std::string_view key, std::span<const std::byte> value,
                                const put_options& options) {
+  if (status good = check_given(options.level); !good) return std::move(good).error();
   if (value.size() > impl_->most_in_memory()) return impl::put_in_windows(*this, pool, key, value, options);
   return wait_for<put_result>([&](completion<put_result> done) { put_async(pool, key, value, options, std::move(done)); });
 }
@@ -392,6 +402,7 @@ void engine::erase_async(pool_id pool, std::string_view key, const erase_options
   auto found = impl_->need_pool(pool);
   if (!found) return done(std::move(found).error());
   if (status good = impl_->check_key(key); !good) return done(good.error());
+  if (status good = check_given(options.level); !good) return done(good.error());
   if (status good = check_request(options.request); !good) return done(good.error());
   auto unit = std::make_unique<commit_unit>();
   unit->pool = *found;
@@ -441,6 +452,7 @@ void engine::batch_async(pool_id pool, std::span<const batch_operation> operatio
   if (!found) return done(std::move(found).error());
   if (operations.empty() || operations.size() > kMaxBatchOperations)
     return done(failure{EINVAL, format("store: a batch has 1 to %zu operations", kMaxBatchOperations)});
+  if (status good = check_given(options.level); !good) return done(good.error());
   if (status good = check_request(options.request); !good) return done(good.error());
   auto unit = std::make_unique<commit_unit>();
   unit->pool = *found;
@@ -465,7 +477,7 @@ void engine::batch_async(pool_id pool, std::span<const batch_operation> operatio
                    0,
                    {}};
     if (putting) {
-      auto space = impl_->make_value(one.value.size(), kNoWait);
+      auto space = impl_->make_value(one.value.size(), kNoWait, impl_->place_of(**found, unit->level));
       if (!space) return done(std::move(space).error());
       (*space)->crc = fill(**space, one.value);
       (*space)->user_flags = one.user_flags;

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
 
+#include "log.hpp"
 #include "text.hpp"
 
 namespace pl::store {
@@ -29,16 +31,32 @@ result<std::unique_ptr<extents>> extents::open(options how, disk& files) {
   for (const auto& file : std::filesystem::directory_iterator(made->how_.folder, error)) {
     if (file.path().extension() != ".extents") continue;
     const auto number = parse_integer(file.path().stem().string());
-    if (!number || *number < 0 || made->path_of(static_cast<std::uint64_t>(*number)) != file.path().string())
-      return failure{EUCLEAN, "store: " + file.path().string() + ": not a name of an extent file"};
+    if (!number || *number < 0 || made->path_of(static_cast<std::uint64_t>(*number)) != file.path().string()) {
+      PL_LOG(warn, "store: %s: not a name of an extent file, it is left alone", file.path().c_str());
+      continue;
+    }
     numbers.push_back(static_cast<std::uint64_t>(*number));
   }
   if (error) return failure{error.value(), "store: " + made->how_.folder + ": " + error.message()};
   std::sort(numbers.begin(), numbers.end());
   for (const std::uint64_t number : numbers) {
-    if (status added = made->add_file(number); !added) return std::move(added).error();
+    if (status added = made->open_found(number); !added) return std::move(added).error();
   }
   return made;
+}
+
+// A file that is damaged costs the values in it, not all others.
+status extents::open_found(std::uint64_t number) {
+  std::error_code error;
+  const std::uint64_t size = std::filesystem::file_size(path_of(number), error);
+  if (!error && size < how_.file_bytes) cut_at_[number] = size;
+  status added = add_file(number);
+  if (added || added.code() == ENOSPC || added.code() == EMFILE || added.code() == ENFILE || added.code() == ENOMEM)
+    return added;
+  PL_LOG(error, "store: %s cannot be opened, the values in it are lost: %s", path_of(number).c_str(),
+         added.error().message.c_str());
+  cannot_open_[number] = added.error().message;
+  return {};
 }
 
 status extents::add_file(std::uint64_t number) {
@@ -54,11 +72,57 @@ status extents::add_file(std::uint64_t number) {
 
 status extents::take(const segment& piece) {
   std::lock_guard lock(mutex_);
-  if (piece.size_bytes % kBlockBytes == 0 && piece.offset_bytes % kBlockBytes == 0 && space_.take(piece)) return {};
+  if (piece.size_bytes % kBlockBytes == 0 && piece.offset_bytes % kBlockBytes == 0 && space_.take(piece)) {
+    const auto cut = cut_at_.find(piece.offset_bytes / how_.file_bytes);
+    if (cut != cut_at_.end() && piece.offset_bytes % how_.file_bytes + piece.size_bytes > cut->second)
+      lost_[piece.offset_bytes] = {piece.size_bytes, true};
+    return {};
+  }
   return failure{
       EUCLEAN,
       format("extent of %llu bytes at %llu lies outside of the extent files or in another value's extent",
              static_cast<unsigned long long>(piece.size_bytes), static_cast<unsigned long long>(piece.offset_bytes))};
+}
+
+bool extents::has_file(const segment& piece) const {
+  std::lock_guard lock(mutex_);
+  return file_of(piece.offset_bytes) >= 0;
+}
+
+status extents::take_lost(const segment& piece) {
+  std::lock_guard lock(mutex_);
+  const auto next = lost_.lower_bound(piece.offset_bytes);
+  const bool overlaps =
+      (next != lost_.end() && next->first < piece.offset_bytes + piece.size_bytes) ||
+      (next != lost_.begin() && std::prev(next)->first + std::prev(next)->second.size_bytes > piece.offset_bytes);
+  if (overlaps) return failure{EUCLEAN, "its extent lies in another value's extent, in a file that is missing"};
+  lost_[piece.offset_bytes] = {piece.size_bytes, false};
+  return {};
+}
+
+std::optional<std::string> extents::why_lost(std::span<const segment> pieces) const {
+  std::lock_guard lock(mutex_);
+  if (lost_.empty()) return std::nullopt;
+  for (const segment& piece : pieces) {
+    const auto at = lost_.find(piece.offset_bytes);
+    if (at == lost_.end()) continue;
+    const std::uint64_t number = piece.offset_bytes / how_.file_bytes;
+    if (const auto why = cannot_open_.find(number); why != cannot_open_.end())
+      return "an extent file cannot be opened: " + why->second;
+    if (at->second.has_file)
+      return format("%s was cut off at %llu bytes", path_of(number).c_str(),
+                    static_cast<unsigned long long>(cut_at_.at(number)));
+    return path_of(number) + " is missing";
+  }
+  return std::nullopt;
+}
+
+// A number whose file is lost is not given to a new one: records still name places in it.
+bool extents::may_add(std::uint64_t number) const {
+  if (number < open_.size() && open_[number] >= 0) return false;
+  if (cannot_open_.contains(number)) return false;
+  const auto lost = lost_.lower_bound(number * how_.file_bytes);
+  return lost == lost_.end() || lost->first >= (number + 1) * how_.file_bytes;
 }
 
 status extents::grow() {
@@ -66,7 +130,7 @@ status extents::grow() {
   std::uint64_t total = 0;
   {
     std::lock_guard lock(mutex_);
-    while (number < open_.size() && open_[number] >= 0) ++number;
+    while (!may_add(number)) ++number;
     total = space_.total_bytes();
   }
   if (how_.limit_bytes != 0 && total + how_.file_bytes > how_.limit_bytes)
@@ -135,6 +199,11 @@ void extents::release_unread() {
 
 void extents::make_free(const std::vector<segment>& pieces) {
   for (const segment& piece : pieces) {
+    if (const auto lost = lost_.find(piece.offset_bytes); lost != lost_.end()) {
+      const bool has_file = lost->second.has_file;
+      lost_.erase(lost);
+      if (!has_file) continue;
+    }
     if (const auto at = holds_.find(piece.offset_bytes); at != holds_.end()) at->second.freed_bytes = piece.size_bytes;
     else space_.release({&piece, 1});
   }

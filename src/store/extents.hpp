@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -40,6 +41,11 @@ class extents {
 
   // At start only: a record names this piece. EUCLEAN if it lies outside of the files or in another record's piece.
   status take(const segment& piece);
+  // At start only: whether a file is there for this piece; if not, take_lost() keeps its place from being used again.
+  bool has_file(const segment& piece) const;
+  status take_lost(const segment& piece);
+  // Why a value in these pieces cannot be read: its file is missing, cut off or not to be opened. Nothing: it is there.
+  std::optional<std::string> why_lost(std::span<const segment> pieces) const;
 
   // Space for a value, in whole blocks; a new file is made where the old ones have no room (blocking). ENOSPC.
   result<std::vector<segment>> allocate(std::uint64_t size_bytes);
@@ -92,6 +98,8 @@ class extents {
   extents(options how, disk& files);
   std::string path_of(std::uint64_t number) const;
   status add_file(std::uint64_t number);
+  status open_found(std::uint64_t number);
+  bool may_add(std::uint64_t number) const;
   status grow();
   void really_release(std::vector<segment>& pieces);
   void release_unread();
@@ -109,6 +117,13 @@ class extents {
   mutable std::mutex mutex_;
   space_map space_;
   std::vector<int> open_;  // by number; -1: not there
+  struct lost_piece {
+    std::uint64_t size_bytes = 0;
+    bool has_file = false;  // its bytes were cut off; its place can be used again
+  };
+  std::map<std::uint64_t, lost_piece> lost_;          // by offset: pieces that records name and no file holds
+  std::map<std::uint64_t, std::uint64_t> cut_at_;     // by number: what a file had of its size when it was opened
+  std::map<std::uint64_t, std::string> cannot_open_;  // by number
   std::vector<waiting> parked_, unread_;
   std::uint64_t parkings_ = 0;
   std::uint64_t epoch_ = 1;

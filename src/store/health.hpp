@@ -29,10 +29,14 @@ class health {
   // EROFS if writes are refused.
   status writable() const {
     if (!read_only.load(std::memory_order_acquire)) return {};
-    return failure{EROFS, "store: read-only since an error: " + reason()};
+    const std::string why = reason();
+    if (why.empty())
+      return failure{EROFS, "store: it is served read-only: start it without --read-only, with room on its disk"};
+    return failure{EROFS, "store: read-only since an error: " + why};
   }
-  // Notes a failed write: anything but lack of room makes the store read-only.
+  // Notes a failed write: anything but lack of room, or of descriptors or memory of this process, makes the store read-only.
   void note(const failure& why) {
+    if (why.code == EMFILE || why.code == ENFILE || why.code == ENOMEM) return;
     if (why.code == ENOSPC) full.store(true, std::memory_order_relaxed);
     else fail(why.message);
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pattern.hpp"
 
+#include <re2/re2.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <optional>
@@ -56,8 +58,9 @@ std::optional<repetition> repetition_at(std::string_view text, std::size_t at) {
   return repetition{std::max<std::size_t>({least, most, 1}), least == 0, at + 1};
 }
 
-// Counts what the C library will make of a pattern, and knows which parts can match nothing: repeating such a part makes it
-// try all ways to split nothing, for minutes (`b?{0,5}{0,5}+`).
+constexpr std::int64_t kMaxProgramBytes = 4 << 20;  // RE2's, with the states that it keeps
+
+// Counts what a pattern comes to with its repetitions written out, and knows which parts can match nothing.
 class counter {
  public:
   enum class answer { fine, too_much, repeats_nothing };
@@ -107,60 +110,77 @@ class counter {
   std::vector<group> outer_;
 };
 
-// Empty: it may be compiled.
-std::string why_not(std::string_view text) {
-  if (text.size() > kMaxPatternBytes) return format("it is longer than %zu bytes", kMaxPatternBytes);
-  if (text.find('\0') != std::string_view::npos) return "it has a zero byte";
+// A pattern in the words of RE2, or why there is none. What the two read differently is written out, or refused.
+result<std::string> translate(std::string_view text) {
+  const auto refuse = [](std::string why) { return failure{EINVAL, "store: regular expression: " + std::move(why)}; };
+  if (text.size() > kMaxPatternBytes) return refuse(format("it is longer than %zu bytes", kMaxPatternBytes));
+  if (text.find('\0') != std::string_view::npos) return refuse("it has a zero byte");
   counter all;
   auto so_far = counter::answer::fine;
+  std::string out;
   for (std::size_t at = 0; at < text.size() && so_far == counter::answer::fine;) {
     const char c = text[at];
     const char escaped = c == '\\' && at + 1 < text.size() ? text[at + 1] : '\0';
     std::optional<repetition> many;
-    if (is_digit(escaped)) return "it has a back-reference";
-    if (c == '{') many = repetition_at(text, at);
+    if (is_digit(escaped)) return refuse("it has a back-reference");
+    if (escaped != '\0' && std::string_view("<>`'").find(escaped) != std::string_view::npos)
+      return refuse(format("\\%c is not known: use \\b, ^ or $", escaped));
+    if (c == '{') {
+      many = repetition_at(text, at);
+      if (!many) return refuse("a { begins no repetition: write \\{ for the character");
+    }
     if (many) so_far = all.again(many->times, many->or_none);
     else if (c == '(') all.open();
     else if (c == ')') so_far = all.close();
     else if (c == '|') so_far = all.bar();
     else if (c == '+') so_far = all.again(2, false);
     else if (c == '*' || c == '?') so_far = all.again(1, true);
-    else
-      so_far = all.atom(c == '^' || c == '$' ||
-                        (escaped != '\0' && std::string_view("bB<>`'").find(escaped) != std::string_view::npos));
-    at = many ? many->behind : c == '[' ? behind_set(text, at) : c == '\\' ? at + 2 : at + 1;
+    else so_far = all.atom(c == '^' || c == '$' || escaped == 'b' || escaped == 'B');
+    const std::size_t next = many ? many->behind : c == '[' ? behind_set(text, at) : c == '\\' ? at + 2 : at + 1;
+    const std::string_view part = text.substr(at, next - at);
+    if (c == '[' && (part.find("[.") != std::string_view::npos || part.find("[=") != std::string_view::npos))
+      return refuse("[. .] and [= =] are not known");
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      out += part[i];
+      if (c == '[' && part[i] == '\\') out += '\\';      // an ordinary character there
+      if (many && i == 0 && part[1] == ',') out += '0';  // "{,5}"
+    }
+    at = next;
   }
-  if (so_far == counter::answer::repeats_nothing) return "it repeats what can be empty, as in (a*)*";
+  if (so_far == counter::answer::repeats_nothing) return refuse("it repeats what can be empty, as in (a*)*");
   if (so_far == counter::answer::too_much)
-    return format("with its repetitions written out it has more than %zu characters", kMaxPatternAtoms);
-  return {};
+    return refuse(format("with its repetitions written out it has more than %zu characters", kMaxPatternAtoms));
+  return out;
 }
 
 }  // namespace
 
 pattern::pattern(const std::string& text) {
   if (text.empty()) return;
-  if (const std::string why = why_not(text); !why.empty()) {
-    good_ = failure{EINVAL, "store: regular expression: " + why};
+  const auto translated = translate(text);
+  if (!translated) {
+    good_ = translated.error();
     return;
   }
-  const int error = ::regcomp(&regex_, text.c_str(), REG_EXTENDED | REG_NOSUB);
-  compiled_ = error == 0;
-  if (compiled_) return;
-  char said[200];
-  ::regerror(error, &regex_, said, sizeof said);
-  good_ = failure{EINVAL, std::string("store: regular expression: ") + said};
+  RE2::Options how;
+  how.set_encoding(RE2::Options::EncodingLatin1);  // keys are bytes
+  how.set_posix_syntax(true);
+  how.set_perl_classes(true);
+  how.set_word_boundary(true);
+  how.set_one_line(true);
+  how.set_dot_nl(true);
+  how.set_log_errors(false);
+  how.set_max_mem(kMaxProgramBytes);
+  auto made = std::make_unique<RE2>(*translated, how);
+  if (!made->ok()) good_ = failure{EINVAL, "store: regular expression: " + made->error()};
+  else program_ = std::move(made);
 }
 
-pattern::~pattern() {
-  if (compiled_) ::regfree(&regex_);
-}
+pattern::~pattern() = default;
 
 bool pattern::matches(std::string_view key) const {
-  if (!compiled_) return good_.ok();
-  regmatch_t range{};
-  range.rm_eo = static_cast<regoff_t>(key.size());
-  return ::regexec(&regex_, key.data(), 1, &range, REG_STARTEND) == 0;  // keys may hold zeros
+  if (!program_) return good_.ok();
+  return RE2::PartialMatch(re2::StringPiece(key.data(), key.size()), *program_);
 }
 
 }  // namespace pl::store

@@ -33,6 +33,7 @@ struct pool_state {
   const std::string name;
   const std::int64_t created_unix_ns;
   std::atomic<bool> dropped{false};
+  std::atomic<bool> is_apart{false};  // its values lie in memory that no other process maps
   std::atomic<std::uint64_t> open_grants{0};
   std::atomic<std::uint64_t> keys, bytes;  // all, as quotas count
   // Of them those in the index; only the committer writes these.

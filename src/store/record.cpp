@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "record.hpp"
 
+#include <algorithm>
+
 #include "bytes.hpp"
 #include "text.hpp"
 
@@ -12,7 +14,11 @@ constexpr std::uint8_t kLarge = 2;
 constexpr std::uint8_t kPool = 1;  // layout numbers: a later one that this code does not know is not a record to it
 constexpr std::uint8_t kOutcomeWithoutGroup = 1, kOutcome = 2, kOutcomeTold = 3;
 
-bool is_level(std::uint8_t level) { return level >= 1 && level <= 3; }
+// Of a record: what a caller may have asked for, in earlier releases too.
+std::optional<durability> read_level(byte_reader& from) {
+  const auto level = durability_from(from.number<std::uint8_t>());
+  return level == durability::pool_default ? std::nullopt : level;
+}
 
 void append_pieces(std::string& out, const std::vector<segment>& pieces) {
   append_number(out, static_cast<std::uint16_t>(pieces.size()));
@@ -57,14 +63,14 @@ std::optional<value_record> decode_value(std::string_view bytes) {
   byte_reader from(bytes);
   value_record record;
   const auto kind = from.number<std::uint8_t>();
-  const auto level = from.number<std::uint8_t>();
+  const auto level = read_level(from);
   record.user_flags = from.number<std::uint32_t>();
   record.version = from.number<version_t>();
   record.length_bytes = from.number<std::uint64_t>();
   record.crc = from.number<std::uint32_t>();
   record.written_unix_ns = from.number<std::int64_t>();
-  if (!from.good() || !is_level(level) || record.length_bytes > kMaxValueBytes) return std::nullopt;
-  record.level = static_cast<durability>(level);
+  if (!from.good() || !level || record.length_bytes > kMaxValueBytes) return std::nullopt;
+  record.level = level_of_record(*level);
   if (kind == kSmall) {
     record.small_value = from.rest();
     if (record.small_value.size() != record.length_bytes) return std::nullopt;
@@ -112,15 +118,16 @@ std::optional<pool_info> decode_pool(std::string_view bytes) {
   if (from.number<std::uint8_t>() != kPool) return std::nullopt;
   pool.id = from.number<pool_id>();
   pool.name = from.text();
-  const auto level = from.number<std::uint8_t>();
+  const auto level = read_level(from);
   pool.options.quota_bytes = from.number<std::uint64_t>();
   pool.options.quota_keys = from.number<std::uint64_t>();
   const auto verify = from.number<std::uint8_t>();
   pool.options.tags = from.text();
   pool.created_unix_ns = from.number<std::int64_t>();
-  if (!from.good_end() || pool.id == 0 || pool.name.empty() || !is_level(level) || verify > 1) return std::nullopt;
+  if (!from.good_end() || pool.id == 0 || pool.name.empty() || !level || verify > 1) return std::nullopt;
   pool.options.verify_reads = verify == 1;
-  pool.options.level = static_cast<durability>(level);
+  // Who asked for more than there is gets the most that there is.
+  pool.options.level = std::min(*level, durability::durable);
   return pool;
 }
 
@@ -182,11 +189,11 @@ std::optional<request_outcome> decode_outcome(std::string_view bytes) {
   if (layout < kOutcomeWithoutGroup || layout > kOutcomeTold) return std::nullopt;
   outcome.told = layout == kOutcomeTold;
   outcome.sequence = from.number<std::uint64_t>();
-  const auto level = from.number<std::uint8_t>();
+  const auto level = read_level(from);
   outcome.group = layout != kOutcomeWithoutGroup ? from.number<std::uint16_t>() : kAnyGroup;
   const auto count = from.number<std::uint16_t>();
-  if (!is_level(level) || count > kMaxBatchOperations) return std::nullopt;
-  outcome.reached = static_cast<durability>(level);
+  if (!level || count > kMaxBatchOperations) return std::nullopt;
+  outcome.reached = level_of_record(*level);
   outcome.items.resize(count);
   for (auto& item : outcome.items) {
     item.error = from.number<std::int32_t>();

@@ -76,6 +76,12 @@ bool sessions::drop_pin(session_id session, pin_id id) {
   return true;
 }
 
+bool sessions::holds_any(session_id session) const {
+  std::lock_guard lock(mutex_);
+  const auto at = open_.find(session);
+  return at != open_.end() && !(at->second.grants.empty() && at->second.pins.empty());
+}
+
 sessions::counts sessions::now() const {
   std::lock_guard lock(mutex_);
   return {open_.size(), grants_, pins_};

@@ -37,6 +37,7 @@ class sessions {
   // Calls `what` under the lock. False: no such grant.
   bool with_grant(session_id session, grant_id id, const std::function<void(open_grant&)>& what);
   bool drop_pin(session_id session, pin_id id);
+  bool holds_any(session_id session) const;
 
   struct counts {
     std::uint64_t sessions = 0, grants = 0, pins = 0;

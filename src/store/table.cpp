@@ -16,14 +16,18 @@ entry& table::shard::add(std::string_view key) {
 
 void table::shard::set_current(entry& at, value_ref next) {
   const bool list_it = next && !next->segments.empty();
-  if (list_it && at.listed) {
+  const bool small = list_it && next->is_lasting && next->length_bytes <= arena::kSlotBytes;
+  if (at.listed && (!list_it || small != at.listed_small)) {
+    list_of(at.listed_small).erase(at.recent);
+    at.listed = false;
+  }
+  if (at.listed) {
     touch(at);
   } else if (list_it) {
-    at.recent = recent.insert(recent.begin(), &at);
+    auto& mine = list_of(small);
+    at.recent = mine.insert(mine.begin(), &at);
     at.listed = true;
-  } else if (at.listed) {
-    recent.erase(at.recent);
-    at.listed = false;
+    at.listed_small = small;
   }
   at.current = std::move(next);
 }

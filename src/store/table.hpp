@@ -46,7 +46,7 @@ struct entry {
   std::shared_ptr<load> loading;
   const std::string* key = nullptr;    // of this entry, in the map
   std::list<entry*>::iterator recent;  // in the shard's list, if current is in memory
-  bool listed = false;
+  bool listed = false, listed_small = false;
 };
 
 class table {
@@ -60,6 +60,8 @@ class table {
     std::mutex mutex;
     std::unordered_map<std::string, entry, hash, std::equal_to<>> entries;
     std::list<entry*> recent;  // front: used last
+    std::list<entry*>
+        recent_small;  // of these those that are lasting and share a block: eviction takes them for their like alone
 
     // All with the mutex held.
     entry* find(std::string_view key) {
@@ -70,8 +72,10 @@ class table {
     entry& add(std::string_view key);             // precondition: find(key) is null
     void set_current(entry& at, value_ref next);  // keeps the list
     void touch(entry& at) {
-      if (at.listed) recent.splice(recent.begin(), recent, at.recent);
+      auto& mine = list_of(at.listed_small);
+      if (at.listed) mine.splice(mine.begin(), mine, at.recent);
     }
+    std::list<entry*>& list_of(bool small) { return small ? recent_small : recent; }
     // Forgets an entry that says nothing any more.
     void drop_if_empty(entry& at);
   };

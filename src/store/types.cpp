@@ -65,18 +65,4 @@ const char* name_of(status_code code) noexcept {
   return "unknown";
 }
 
-const char* name_of(durability level) noexcept {
-  switch (level) {
-    case durability::pool_default:
-      return "pool_default";
-    case durability::volatile_:
-      return "volatile";
-    case durability::logged:
-      return "logged";
-    case durability::durable:
-      return "durable";
-  }
-  return "unknown";
-}
-
 }  // namespace pl::store

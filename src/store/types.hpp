@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "durability.hpp"
 #include "status.hpp"
 
 namespace pl::store {
@@ -72,15 +73,6 @@ constexpr std::size_t kMaxFindKeys = 1000;    // keys in one page
 constexpr std::size_t kMaxFindLooks = 10000;  // keys compared for one page
 constexpr std::size_t kDedupeWindow = 1024;   // a client's last so many requests are remembered
 constexpr std::size_t kBlockBytes = 4096;     // of O_DIRECT: segments start and end on it
-
-// What a put survives. Ordered: a greater one includes the smaller.
-enum class durability : std::uint8_t {
-  pool_default = 0,  // in a request only
-  volatile_ = 1,     // nothing: gone when the process ends. It may have been on disk for want of memory.
-  logged = 2,        // the process's death (kill -9); loss of power takes back the last such puts, whole ones
-  durable = 3,       // loss of power: acknowledged after fdatasync
-};
-const char* name_of(durability level) noexcept;
 
 // When a put or erase happens. A failed condition is ESTALE, EEXIST or ENOENT and changes nothing.
 enum class condition : std::uint8_t {
@@ -165,6 +157,7 @@ struct get_options {
   std::uint64_t length_bytes = ~std::uint64_t{0};  // open_reader: at most so many
   bool or_reader = false;         // lookup: a value that memory does not hold is answered with a reader of that range
   bool verify = false;            // checksum of a value that lies in memory; what comes from disk is always verified
+  bool past_memory = false;       // with or_reader: a reader although memory could hold the value, if it lies in extents
   deadline_t deadline = kNoWait;  // how long to wait for room in the arena (lookup of a value on disk)
 };
 
@@ -173,7 +166,8 @@ struct get_result {
   std::uint64_t copied_bytes = 0;  // less than asked where the value ends before
 };
 
-// A piece of the arena: bytes [offset_bytes, offset_bytes + size_bytes) of its memfd. Starts on kBlockBytes (a value of up
+// A piece of the arena: bytes [offset_bytes, offset_bytes + size_bytes) of its memfd, or, from arena_info::size_bytes on, of
+// memory that only the engine has. Starts on kBlockBytes (a value of up
 // to 2 KiB on 64 bytes: it shares its block with others) and lies within one chunk of arena_info::chunk_bytes.
 struct segment {
   std::uint64_t offset_bytes = 0;
@@ -212,10 +206,11 @@ struct pinned_value {
 };
 
 struct find_options {
-  std::string prefix;                // empty: every key
-  std::string regex;                 // POSIX extended, matched anywhere in the key; empty: every key
-  std::string after;                 // keys greater than this (the last page's `last`); empty: from the start
-  std::size_t limit = kMaxFindKeys;  // at most kMaxFindKeys
+  std::string prefix;                       // empty: every key
+  std::string regex;                        // pattern.hpp, matched anywhere in the key; empty: every key
+  std::string after;                        // keys greater than this (the last page's `last`); empty: from the start
+  std::size_t limit = kMaxFindKeys;         // at most kMaxFindKeys
+  deadline_t deadline = deadline_t::max();  // the page ends there, with `more`
 };
 
 struct find_page {

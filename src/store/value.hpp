@@ -19,7 +19,7 @@ namespace pl::store {
 struct value {
   value(arena& m, extents& d) : memory(m), space(d) {}
   ~value() {
-    memory.release(segments);
+    memory.release(segments, is_lasting);
     if (owns_extents) space.release(std::move(on_disk));
   }
   value(const value&) = delete;
@@ -48,6 +48,7 @@ struct value {
   std::vector<segment> segments;  // in the arena; empty: on disk only
   std::vector<segment> on_disk;   // whole blocks
   bool owns_extents = false;      // else a record of the index does
+  bool is_lasting = false;        // its memory is counted so (arena.hpp)
   version_t version = 0;
   std::uint64_t length_bytes = 0;
   std::uint32_t crc = 0;

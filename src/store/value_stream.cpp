@@ -110,6 +110,7 @@ void value_writer::window_ended(std::size_t which, status outcome) {
 
 void value_writer::commit_async(const put_options& options, std::uint32_t crc32c, completion<put_result> done) {
   if (begun_bytes_ != made_->length_bytes) return done(failure{EINVAL, "store: the value is not complete"});
+  if (status good = check_given(options.level); !good) return done(good.error());
   bool now = false;
   {
     std::lock_guard lock(mutex_);
@@ -143,7 +144,7 @@ void value_writer::finish() {
   unit->level = level;
   unit->request = options.request;
   unit->operations.push_back(
-      operation{operation::kind::put, full_, std::move(made_), options.when, options.expected_version, 0, {}});
+      operation{operation::kind::put, full_, std::move(made_), options.when, options.expected_version, 0, {}, options.copy});
   unit->done = answer_put(of_, std::move(ending_->done));
   of_.submit(std::move(unit));
 }
@@ -232,6 +233,8 @@ result<value_reader::source> engine::impl::find_on_disk(const std::string& full)
   made->version = record->version, made->length_bytes = record->length_bytes, made->crc = record->crc;
   made->user_flags = record->user_flags, made->written_unix_ns = record->written_unix_ns, made->level = record->level;
   made->on_disk = record->extents;
+  // (pieces that are lost are given back in another way, and nobody reads them)
+  if (space->why_lost(record->extents)) return value_reader::source{std::move(made), nullptr};
   return value_reader::source{std::move(made), std::make_shared<extents::held>(*space, record->extents)};
 }
 
@@ -240,6 +243,7 @@ result<std::shared_ptr<value_reader>> engine::impl::make_reader(pool_ref pool, c
                                                                 stream_slot_ref slot) {
   auto found = find_on_disk(full);
   if (!found) return std::move(found).error();
+  if (status there = check_there(*pool, full, *found->what); !there) return std::move(there).error();
   return std::make_shared<value_reader>(*this, std::move(pool), full, *std::move(found), offset_bytes, length_bytes,
                                         std::move(slot));
 }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // TLS 1.3 at the client's end. The server's certificate must be signed by the given authority and name the host.
+#include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +23,31 @@ std::string openssl_reason() {
   if (const auto code = ERR_get_error()) ERR_error_string_n(code, text, sizeof text);
   ERR_clear_error();
   return text;
+}
+
+// OpenSSL writes with write(): to a connection that the store has closed, that is SIGPIPE, the end of the caller's program.
+int write_without_signal(BIO* to, const char* data, int bytes) {
+  const auto sent = send(static_cast<int>(BIO_get_fd(to, nullptr)), data, static_cast<std::size_t>(bytes), MSG_NOSIGNAL);
+  BIO_clear_retry_flags(to);
+  if (sent < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_write(to);
+  return static_cast<int>(sent);
+}
+
+BIO* make_socket_bio(int socket) {
+  static const BIO_METHOD* const method = [] {
+    const BIO_METHOD* const usual = BIO_s_socket();
+    BIO_METHOD* const made = BIO_meth_new(BIO_TYPE_SOCKET, "socket without SIGPIPE");
+    BIO_meth_set_write(made, write_without_signal);
+    BIO_meth_set_read(made, BIO_meth_get_read(usual));
+    BIO_meth_set_puts(made, BIO_meth_get_puts(usual));
+    BIO_meth_set_ctrl(made, BIO_meth_get_ctrl(usual));
+    BIO_meth_set_create(made, BIO_meth_get_create(usual));
+    BIO_meth_set_destroy(made, BIO_meth_get_destroy(usual));
+    return made;
+  }();
+  BIO* const out = BIO_new(method);
+  if (out != nullptr) BIO_set_fd(out, socket, BIO_NOCLOSE);
+  return out;
 }
 
 class tls_channel final : public byte_channel {
@@ -113,7 +140,9 @@ result<std::unique_ptr<byte_channel>> start_tls(int socket, const address& to, u
   if (!loaded)
     return failure{EINVAL, format("TLS files %s, %s, %s: %s", to.tls_certificate.c_str(), to.tls_key.c_str(),
                                   to.tls_authority.c_str(), openssl_reason().c_str())};
-  SSL_set_fd(tls, socket);
+  BIO* const bio = make_socket_bio(socket);
+  if (bio == nullptr) return failure{ENOMEM, "TLS: " + openssl_reason()};
+  SSL_set_bio(tls, bio, bio);
   if (auto done = out->handshake(to.endpoint, timeout_ms); !done) return done.error();
   return std::unique_ptr<byte_channel>(std::move(out));
 }

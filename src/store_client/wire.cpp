@@ -20,7 +20,6 @@ constexpr std::array kOpcodeNames = {
 static_assert(kOpcodeNames.size() == static_cast<std::size_t>(opcode::last) + 1);
 
 constexpr std::array kPathNames = {"none", "shm-direct", "shm-staged", "unix", "tcp", "tls", "ucx"};
-constexpr std::array kDurabilityNames = {"default", "volatile", "logged", "durable", "replicated"};
 
 failure bad(const std::string& what) { return {EPROTO, "store protocol: " + what}; }
 
@@ -53,21 +52,11 @@ const char* name_of(path way) noexcept {
   const auto index = static_cast<std::size_t>(way);
   return index < kPathNames.size() ? kPathNames[index] : "?";
 }
-const char* name_of(durability level) noexcept {
-  const auto index = static_cast<std::size_t>(level);
-  return index < kDurabilityNames.size() ? kDurabilityNames[index] : "?";
-}
 std::optional<path> path_of(std::string_view name) noexcept {
   for (std::size_t i = 1; i < kPathNames.size(); ++i)
     if (name == kPathNames[i]) return static_cast<path>(i);
   return std::nullopt;
 }
-std::optional<durability> durability_of(std::string_view name) noexcept {
-  for (std::size_t i = 0; i < kDurabilityNames.size(); ++i)
-    if (name == kDurabilityNames[i]) return static_cast<durability>(i);
-  return std::nullopt;
-}
-
 status encode_raw(head what, std::string_view key, std::string_view tail_bytes, std::string& out) {
   if (key.size() > kMaxKeyBytes)
     return failure{EMSGSIZE, format("a key of %zu bytes: at most %zu", key.size(), kMaxKeyBytes)};

@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "durability.hpp"
 #include "status.hpp"
 
 namespace pl::store_wire {
@@ -101,13 +102,11 @@ struct head {
 inline constexpr std::uint16_t kMandatory = 0x8000;
 
 enum class condition : std::uint8_t { none, if_absent, if_present, if_version };
-// 0 in a request: as the pool says.
-enum class durability : std::uint8_t { pool_default, volatile_, logged, durable, replicated };
+using store::durability;  // pool_default in a request: as the pool says
 enum class path : std::uint8_t { none, shm_direct, shm_staged, unix_socket, tcp, tls, ucx, last = ucx };
 const char* name_of(path way) noexcept;
-const char* name_of(durability level) noexcept;
-std::optional<path> path_of(std::string_view name) noexcept;              // "shm-direct", "tcp", ...
-std::optional<durability> durability_of(std::string_view name) noexcept;  // "volatile", "logged", "durable"
+using store::name_of;
+std::optional<path> path_of(std::string_view name) noexcept;  // "shm-direct", "tcp", ...
 
 // A run of bytes of the arena; it lies within one chunk.
 struct extent {

@@ -58,17 +58,25 @@ std::string pack_settings(const pool_settings& what) {
          what.access;
 }
 
+// False, and `out` as it was: a number without a meaning, which goes no further than this.
 template <class Enum>
 bool read_enum(byte_reader& in, Enum last, Enum& out) {
   const auto raw = in.number<std::uint8_t>();
+  if (raw > static_cast<std::uint8_t>(last)) return false;
   out = static_cast<Enum>(raw);
-  return raw <= static_cast<std::uint8_t>(last);
+  return true;
+}
+
+bool read_level(byte_reader& in, durability& out) {
+  const auto level = store::durability_from(in.number<std::uint8_t>());
+  if (level) out = *level;
+  return level.has_value();
 }
 
 bool read_settings(byte_reader& in, pool_settings& out) {
   out.size_bytes = in.number<std::uint64_t>();
   out.max_keys = in.number<std::uint64_t>();
-  const bool known = read_enum(in, durability::replicated, out.level);
+  const bool known = read_level(in, out.level);
   out.is_cache = in.number<std::uint8_t>() != 0;
   out.allow_shm = in.number<std::uint8_t>() != 0;
   out.copies = in.number<std::uint8_t>();
@@ -81,7 +89,7 @@ bool read_outcome(byte_reader& in, outcome& out) {
   out.crc = in.number<std::uint32_t>();
   out.has_crc = in.number<std::uint8_t>() != 0;
   bool known = read_enum(in, path::last, out.way);
-  known = read_enum(in, durability::replicated, out.reached) && known;
+  known = read_level(in, out.reached) && known;
   out.server_ns = in.number<std::uint64_t>();
   out.user_flags = in.number<std::uint32_t>();
   out.value_bytes = in.number<std::uint64_t>();
@@ -157,7 +165,7 @@ bool read_field(std::uint16_t type, byte_reader& in, tail& out) {
       return known;
     }
     case kDurability:
-      return read_enum(in, durability::replicated, out.level.emplace());
+      return read_level(in, out.level.emplace(durability::pool_default));
     case kCrc:
       out.crc = in.number<std::uint32_t>();
       return true;

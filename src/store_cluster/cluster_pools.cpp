@@ -54,11 +54,10 @@ std::optional<store::pool_options> read_pool(std::string_view text) {
   if (!read.is_object()) return std::nullopt;
   const auto level = read.value("level", json()), tags = read.value("tags", json());
   const auto bytes = read.value("quota_bytes", json()), keys = read.value("quota_keys", json());
-  if (!level.is_number_unsigned() || level.get<unsigned>() > 3 || !tags.is_string() || !bytes.is_number_unsigned() ||
-      !keys.is_number_unsigned())
-    return std::nullopt;
+  const auto stored = level.is_number_unsigned() ? store::durability_from(level.get<std::uint64_t>()) : std::nullopt;
+  if (!stored || !tags.is_string() || !bytes.is_number_unsigned() || !keys.is_number_unsigned()) return std::nullopt;
   store::pool_options out;
-  out.level = static_cast<store::durability>(level.get<unsigned>());
+  out.level = *stored;
   out.quota_bytes = bytes.get<std::uint64_t>();
   out.quota_keys = keys.get<std::uint64_t>();
   out.verify_reads = read.value("verify_reads", json(false)) == json(true);

@@ -202,7 +202,7 @@ void replicator::send(const change& what, const peer_name& to, std::function<voi
     if (!at) return done(at.error());
     auto one = at->to->make_erase(at->pool, what.key, {});
     if (!what.request.empty()) one->fields.who = {what.request.client, what.request.sequence};
-    if (what.level != store::durability::pool_default) one->fields.level = static_cast<store_wire::durability>(what.level);
+    if (what.level != store::durability::pool_default) one->fields.level = what.level;
     one->fields.copy = terms;
     one->then = [done](store_client::operation& ended) { done(status_of(ended)); };
     at->to->start(one);
@@ -243,7 +243,7 @@ void replicator::send_value(const change& what, const peer_name& to, store_wire:
           store_client::put_request how;
           how.crc = value.info.crc32c;
           how.user_flags = value.info.user_flags;
-          if (what.level != store::durability::pool_default) how.level = static_cast<store_wire::durability>(what.level);
+          if (what.level != store::durability::pool_default) how.level = what.level;
           auto one = at->to->make_put(at->pool, what.key, memory, how);
           if (!what.request.empty()) one->fields.who = {what.request.client, what.request.sequence};
           one->fields.copy = terms;

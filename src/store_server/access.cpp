@@ -28,21 +28,20 @@ std::pair<std::string_view, std::string_view> split(std::string_view entry) {
   return {entry.substr(0, at), entry.substr(at + 1)};
 }
 
-static_assert(wire_level(store::durability::volatile_) == store_wire::durability::volatile_);
-static_assert(wire_level(store::durability::durable) == store_wire::durability::durable);
-
 }  // namespace
 
 status check_access_list(std::string_view list) {
   while (!list.empty()) {
     const auto entry = take(list, ',');
     const auto [who, what] = split(entry);
-    const bool known = who == "*" || who == "tcp" || who.starts_with("uid:") || who.starts_with("cert:");
+    const bool known =
+        who == "*" || who == "tcp" || who.starts_with("uid:") || who.starts_with("cert:") || who.starts_with("cn:");
     if (!known || what.find_first_not_of("rwa") != std::string_view::npos || what.empty())
-      return failure{EINVAL,
-                     format("access \"%.*s\" is not PRINCIPAL=RIGHTS with a principal of uid:N, cert:NAME, tcp or * and "
-                            "rights of r, w, a",
-                            static_cast<int>(entry.size()), entry.data())};
+      return failure{
+          EINVAL,
+          format("access \"%.*s\" is not PRINCIPAL=RIGHTS with a principal of uid:N, cert:URI, cn:NAME, tcp or * and "
+                 "rights of r, w, a",
+                 static_cast<int>(entry.size()), entry.data())};
   }
   return {};
 }
@@ -88,7 +87,7 @@ pool_policy policy_of(const store::pool_info& pool) {
 
 store::pool_options options_of(const store_wire::pool_settings& settings) {
   store::pool_options out;
-  if (settings.level != store_wire::durability::pool_default) out.level = static_cast<store::durability>(settings.level);
+  if (settings.level != store_wire::durability::pool_default) out.level = settings.level;
   out.quota_bytes = settings.size_bytes;
   out.quota_keys = settings.max_keys;
   out.tags = tags_of(settings);
@@ -100,7 +99,7 @@ store_wire::pool_settings settings_of(const store::pool_info& pool) {
   store_wire::pool_settings out;
   out.size_bytes = pool.options.quota_bytes;
   out.max_keys = pool.options.quota_keys;
-  out.level = wire_level(pool.options.level);
+  out.level = pool.options.level;
   out.is_cache = policy.is_cache;
   out.allow_shm = policy.allow_shm;
   out.copies = static_cast<std::uint8_t>(policy.copies);
@@ -114,6 +113,17 @@ access_rules::mapping access_rules::mapping_of(const peer& who) const {
   if (who.way != store_wire::path::unix_socket || who.pid <= 0) return mapping::none;
   if (contains(lists_.mappers, who.principal)) return mapping::write;
   return contains(lists_.readers, who.principal) ? mapping::read : mapping::none;
+}
+
+bool access_rules::keeps_apart(const pool_policy& pool) const {
+  if (!pool.allow_shm) return true;
+  const auto may = [&](const std::string& principal) {
+    if (contains(lists_.admins, principal)) return rights{true, true, true};
+    return pool.access.empty() ? rights{true, true, false} : rights_in(pool.access, principal);
+  };
+  for (const auto& principal : lists_.mappers)
+    if (const rights its = may(principal); !its.read || !its.write) return true;
+  return std::any_of(lists_.readers.begin(), lists_.readers.end(), [&](const auto& one) { return !may(one).read; });
 }
 
 rights access_rules::rights_of(const peer& who, const pool_policy& pool) const {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who may do what: lists of principals, for the server and for each pool.
 //
-// A principal is "uid:1000" (unix socket, the kernel's word), "cert:NAME" (TLS client certificate) or "tcp" (plain TCP,
-// which proves nothing and is therefore bound to the loopback interface). A pool's list is "PRINCIPAL=RIGHTS,..." with the
+// A principal is "uid:1000" (unix socket, the kernel's word), "cert:URI" or, where a TLS client's certificate has no URI,
+// "cn:NAME" (its common name), or "tcp" (plain TCP, which proves nothing). A pool's list is "PRINCIPAL=RIGHTS,..." with the
 // rights r (get, find), w (put, erase), a (settings, delete); "*" is everybody. An empty list lets everybody who can connect
 // read and write.
 #pragma once
@@ -18,9 +18,6 @@
 #include "transport.hpp"
 
 namespace pl::store_server {
-
-// The engine's and the protocol's levels have the same numbers.
-constexpr store_wire::durability wire_level(store::durability level) { return static_cast<store_wire::durability>(level); }
 
 struct rights {
   bool read = false, write = false, admin = false;
@@ -49,14 +46,17 @@ class access_rules {
  public:
   struct lists {
     std::vector<std::string> admins;   // may make pools, and do all with every pool
-    std::vector<std::string> mappers;  // may map the arena, which holds the values of every pool
+    std::vector<std::string> mappers;  // may map the arena: what lies in it, all of them may read and write
     std::vector<std::string> readers;  // may map it to read
   };
   explicit access_rules(lists given) : lists_(std::move(given)) {}
   bool is_admin(const peer& who) const;
-  // Mapping gives access to the bytes of all pools, so it is for principals that are trusted with them.
+  // Mapping gives access to the bytes of all pools that are not kept apart.
   enum class mapping : std::uint8_t { none, read, write };
   mapping mapping_of(const peer& who) const;
+  // Whether the pool's values must not lie in the memory that is mapped: its settings say so, or somebody who may map that
+  // has not the rights to all that the mapping shows.
+  bool keeps_apart(const pool_policy& pool) const;
   rights rights_of(const peer& who, const pool_policy& pool) const;
 
  private:

@@ -10,7 +10,7 @@
 
 namespace pl::store_server {
 
-std::string quoted(std::string_view text) {
+std::string json_quoted(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
@@ -46,7 +46,7 @@ void event_log::write(level how, const char* event, std::initializer_list<field>
   strftime(time, sizeof time, "%Y-%m-%dT%H:%M:%S", &parts);
   std::string line = format("{\"time\":\"%s.%03ldZ\",\"level\":\"%s\",\"event\":\"%s\"", time, now.tv_nsec / 1'000'000,
                             kLevels[static_cast<int>(how)], event);
-  for (const auto& [name, value] : fields) line += format(",\"%s\":", name) + quoted(value);
+  for (const auto& [name, value] : fields) line += format(",\"%s\":", name) + json_quoted(value);
   line += "}\n";
   // One call a line: O_APPEND keeps lines of several processes apart. A log that cannot be written must not stop a store.
   if (::write(fd_, line.data(), line.size()) < 0) return;

@@ -33,6 +33,6 @@ class event_log {
 };
 
 // `text` as a JSON string, quotes included. Bytes that are not UTF-8 become \u00xx.
-std::string quoted(std::string_view text);
+std::string json_quoted(std::string_view text);
 
 }  // namespace pl::store_server

@@ -10,6 +10,7 @@
 #include <asio/thread_pool.hpp>
 #include <asio/write.hpp>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <random>
 #include <thread>
@@ -18,6 +19,7 @@
 #include "cluster_door.hpp"
 #include "endpoint_text.hpp"
 #include "env.hpp"
+#include "host_limits.hpp"
 #include "live_counter.hpp"
 #include "mmio.hpp"
 #include "rdma_device.hpp"
@@ -33,7 +35,7 @@ using unix_socket = asio::local::stream_protocol;
 
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);  // after EMFILE and the like
 constexpr unsigned kBlockingThreads = 2;
-
+constexpr int kMaxScrapes = 16;
 // One thread's connections.
 struct lane {
   ring_hub rings;  // outlives the connections, which handlers of the context may own
@@ -77,8 +79,8 @@ struct lane {
 access_rules::lists lists_of(const server_config& config) {
   access_rules::lists out{config.admins, config.mappers, config.map_readers};
   const std::string mine = format("uid:%u", geteuid());
-  // Plain TCP is bound to the loopback interface, or the operator said --insecure.
-  if (out.admins.empty()) out.admins = {mine, "uid:0", "tcp"};
+  // Not plain TCP, which every user of the host reaches.
+  if (out.admins.empty()) out.admins = {mine, "uid:0"};
   if (out.mappers.empty()) out.mappers = {mine, "uid:0"};
   return out;
 }
@@ -94,7 +96,8 @@ std::string text_of(const tcp::endpoint& at) {
   return at.address().is_v6() ? format("[%s]:%u", host.c_str(), at.port()) : format("%s:%u", host.c_str(), at.port());
 }
 
-result<std::unique_ptr<tcp::acceptor>> listen_on(asio::io_context& home, const std::string& endpoint) {
+// Only on the loopback interface, unless `anywhere`: what a name resolves to is known here.
+result<std::unique_ptr<tcp::acceptor>> listen_on(asio::io_context& home, const std::string& endpoint, bool anywhere) {
   const auto parts = split_endpoint(endpoint);
   if (!parts) return parts.error();
   std::error_code error;
@@ -103,6 +106,10 @@ result<std::unique_ptr<tcp::acceptor>> listen_on(asio::io_context& home, const s
   if (error || found.empty())
     return failure{EINVAL, format("listening on %s: %s", endpoint.c_str(), error.message().c_str())};
   const tcp::endpoint at = found.begin()->endpoint();
+  if (!anywhere && !at.address().is_loopback())
+    return failure{EACCES,
+                   format("%s is %s, which other machines reach: name an address, or give certificates or --insecure",
+                          endpoint.c_str(), at.address().to_string().c_str())};
   auto out = std::make_unique<tcp::acceptor>(home);
   out->open(at.protocol(), error);
   if (!error) out->set_option(tcp::acceptor::reuse_address(true), error);
@@ -136,14 +143,26 @@ result<std::unique_ptr<unix_socket::acceptor>> listen_on_path(asio::io_context& 
   return out;
 }
 
-// One scrape: whatever is asked, the metrics are the answer.
+// One scrape: whatever is asked, the metrics are the answer. Who says nothing, or takes nothing, is cut off.
 struct scrape : std::enable_shared_from_this<scrape> {
-  explicit scrape(tcp::socket from) : socket(std::move(from)) {}
+  scrape(tcp::socket from, std::atomic<int>& count) : socket(std::move(from)), all(count), timer(socket.get_executor()) {
+    ++all;
+  }
+  ~scrape() { --all; }
+  scrape(const scrape&) = delete;
+  scrape& operator=(const scrape&) = delete;
   tcp::socket socket;
+  std::atomic<int>& all;
+  asio::steady_timer timer;
   std::array<char, 4096> question{};
   std::string reply;
 
-  void start(std::string text) {
+  void start(std::string text, std::chrono::seconds patience) {
+    timer.expires_after(patience);
+    timer.async_wait([weak = weak_from_this()](std::error_code cancelled) {
+      std::error_code ignored;
+      if (const auto me = weak.lock(); me && !cancelled) me->socket.close(ignored);
+    });
     reply =
         format("HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: %zu\r\n\r\n", text.size()) +
         text;
@@ -172,14 +191,18 @@ struct server::state {
   std::unique_ptr<store_cluster::cluster_door> cluster;  // null: of itself alone
   asio::thread_pool blocking;
   std::vector<std::unique_ptr<lane>> lanes;
-  std::unique_ptr<asio::ssl::context> tls;
+  tls_context tls;  // of connections from now on
+  accounts principals;
   std::unique_ptr<session_keeper> keeper;
   std::unique_ptr<lane_server> lane_end;
   std::unique_ptr<server_parts> parts;
   std::unique_ptr<unix_socket::acceptor> local;
   std::unique_ptr<tcp::acceptor> remote, prometheus;
-  std::unique_ptr<asio::signal_set> signals;
-  std::unique_ptr<asio::steady_timer> pause, drain_timer;
+  std::unique_ptr<asio::signal_set> signals, reload_signal;
+  std::unique_ptr<asio::steady_timer> drain_timer;
+  std::atomic<int> scrapes{0};
+  int descriptor_limit = 0;
+  std::optional<failure> failed;  // of a thread that serves
   std::string socket_path;
   std::uint64_t instance = 0;
   std::size_t next_lane = 0;
@@ -190,12 +213,18 @@ struct server::state {
 
   asio::io_context& home() { return lanes.front()->context; }
   status open();
+  status open_engine();
   status join_cluster();
   std::string open_lane();
   status open_listeners();
   template <class Acceptor>
   void accept(Acceptor& from);
   void add(asio::io_context& lane, std::unique_ptr<transport> wire);
+  void serve(std::size_t lane, std::uint64_t spin_ns);
+  bool has_descriptors(int newest);
+  void serve_scrape(tcp::socket from);
+  void reload();
+  void await_reload();
   void begin_stop();
   void end_when_empty();
   std::vector<std::shared_ptr<session>> live_sessions();
@@ -219,18 +248,38 @@ std::string server::state::open_lane() {
   return made.error().message;
 }
 
+// A disk that is full or not writable can still be read.
+status server::state::open_engine() {
+  const auto options = [this] {
+    auto made = engine_options_of(config);
+    made.keeps_apart = [this](const store::pool_info& pool) { return access.keeps_apart(policy_of(pool)); };
+    return made;
+  };
+  auto opened = store::engine::open(options());
+  const bool is_unwritable = opened.code() == ENOSPC || opened.code() == EROFS;
+  if (is_unwritable && !config.read_only && config.cluster.empty()) {
+    const std::string why = opened.error().message;
+    config.read_only = true;
+    auto again = store::engine::open(options());
+    if (!again) return opened.error();  // why it could not be written says more
+    log.write(event_log::level::warn, "read_only", {{"why", why}, {"next", "make room, then start it again to take puts"}});
+    opened = std::move(again);
+  }
+  if (!opened) return opened.error();
+  if (config.read_only) log.write(event_log::level::info, "read_only", {{"data", config.data}});
+  engine = *std::move(opened);
+  return {};
+}
+
 status server::state::open() {
   for (std::uint64_t i = 0; i < config.threads; ++i) lanes.push_back(std::make_unique<lane>());
-  pause = std::make_unique<asio::steady_timer>(home());
   drain_timer = std::make_unique<asio::steady_timer>(home());
   if (!config.tls.certificate.empty()) {
     auto made = make_tls_context(config.tls);
     if (!made) return made.error();
     tls = *std::move(made);
   }
-  auto opened = store::engine::open(engine_options_of(config));
-  if (!opened) return opened.error();
-  engine = *std::move(opened);
+  if (auto opened = open_engine(); !opened) return opened;
   keeper = std::make_unique<session_keeper>(home(), *engine, counters);
   plain = std::make_unique<store_cluster::door>(*engine);
   std::random_device random;
@@ -246,6 +295,7 @@ status server::state::open() {
                                                       counters,
                                                       log,
                                                       *keeper,
+                                                      principals,
                                                       blocking,
                                                       instance,
                                                       {},
@@ -302,16 +352,23 @@ status server::state::open_listeners() {
   if (config.socket != "none") {
     socket_path = config.socket.empty() ? config.data + "/store.sock" : config.socket;
     auto made = listen_on_path(home(), socket_path);
-    if (!made) return made.error();
-    local = *std::move(made);
+    const bool is_elsewhere = !config.socket.empty() || config.listen == "none";
+    if (!made && made.code() == EROFS && config.read_only && !is_elsewhere) {
+      log.write(event_log::level::warn, "no_socket", {{"why", made.error().message}, {"next", "--socket PATH, or TCP"}});
+      socket_path.clear();
+    } else if (!made) {
+      return made.error();
+    } else {
+      local = *std::move(made);
+    }
   }
   if (config.listen != "none") {
-    auto made = listen_on(home(), config.listen);
+    auto made = listen_on(home(), config.listen, config.insecure || tls != nullptr);
     if (!made) return made.error();
     remote = *std::move(made);
   }
   if (config.metrics != "none") {
-    auto made = listen_on(home(), config.metrics);
+    auto made = listen_on(home(), config.metrics, config.insecure);
     if (!made) return made.error();
     prometheus = *std::move(made);
   }
@@ -327,20 +384,57 @@ void server::state::accept(Acceptor& from) {
     if (error == asio::error::operation_aborted || stopping) return;
     if (error) {  // out of descriptors: those that are open go on
       log.write(event_log::level::error, "accept_failed", {{"why", error.message()}});
+      const auto pause = std::make_shared<asio::steady_timer>(home());
       pause->expires_after(kAcceptPause);
-      pause->async_wait([this, &from](std::error_code cancelled) {
+      pause->async_wait([this, &from, pause](std::error_code cancelled) {
         if (!cancelled && !stopping) accept(from);
       });
       return;
     }
     accept(from);
+    if (!has_descriptors(taken->native_handle())) return;
     if constexpr (std::is_same_v<Acceptor, tcp::acceptor>) {
-      if (is_scrape)
-        return std::make_shared<scrape>(std::move(*taken))->start(counters.text(engine->stats()) + parts->values.metrics());
-      add(lane.context, tls != nullptr ? make_transport(std::move(*taken), *tls) : make_transport(std::move(*taken)));
+      if (is_scrape) return serve_scrape(std::move(*taken));
+      add(lane.context, tls != nullptr ? make_transport(std::move(*taken), tls) : make_transport(std::move(*taken)));
     } else {
       add(lane.context, make_transport(std::move(*taken), config.spin_us > 0 ? &lane.rings : nullptr));
     }
+  });
+}
+
+// Numbers are given out from below: one near the limit says that there are few left.
+bool server::state::has_descriptors(int newest) {
+  if (newest < descriptor_limit) return true;
+  ++counters.refused;
+  log.write(event_log::level::warn, "refused",
+            {{"why", format("%d descriptors are open, the others are for the store's files: raise the limit (ulimit -n)",
+                            descriptor_limit)}});
+  return false;
+}
+
+void server::state::serve_scrape(tcp::socket from) {
+  if (scrapes >= kMaxScrapes) return;
+  const auto one = std::make_shared<scrape>(std::move(from), scrapes);
+  asio::post(one->socket.get_executor(), [this, one] {
+    one->start(counters.text(engine->stats()) + parts->values.metrics(), std::chrono::seconds(config.hello_timeout_s));
+  });
+}
+
+// New connections get the new certificates, those that are open keep theirs.
+void server::state::reload() {
+  if (config.tls.certificate.empty()) return;
+  auto made = make_tls_context(config.tls);
+  if (made) tls = *std::move(made);
+  log.write(made ? event_log::level::info : event_log::level::error, "tls_reloaded",
+            {{"outcome", made ? "new connections use the files as they are now"
+                              : "the earlier ones stay in use: " + made.error().message}});
+}
+
+void server::state::await_reload() {
+  reload_signal->async_wait([this](std::error_code error, int) {
+    if (error) return;
+    reload();
+    await_reload();
   });
 }
 
@@ -348,14 +442,16 @@ void server::state::add(asio::io_context& lane, std::unique_ptr<transport> wire)
   std::shared_ptr<session> made;
   {
     const std::lock_guard hold(sessions_lock);
-    if (sessions.size() < config.max_connections) {
+    // Those that have said nothing yet may not take all the room there is.
+    const auto most_ungreeted = static_cast<std::int64_t>(std::max<std::uint64_t>(64, config.max_connections / 4));
+    if (sessions.size() < config.max_connections && counters.ungreeted < most_ungreeted) {
       made = std::make_shared<session>(lane, std::move(wire), *parts);
       sessions[made.get()] = made;
     }
   }
   if (!made) {
     ++counters.refused;
-    log.write(event_log::level::warn, "refused", {{"why", "max_connections are open"}});
+    log.write(event_log::level::warn, "refused", {{"why", "max_connections are open, or many that have not greeted"}});
     return;
   }
   ++counters.accepted;
@@ -378,6 +474,7 @@ void server::state::begin_stop() {
   if (remote) remote->close(ignored);
   if (prometheus) prometheus->close(ignored);
   if (signals) signals->cancel(ignored);
+  if (reload_signal) reload_signal->cancel(ignored);
   const auto open_now = live_sessions();
   log.write(event_log::level::info, "draining", {{"connections", std::to_string(open_now.size())}});
   for (const auto& one : open_now) one->drain();
@@ -401,9 +498,12 @@ server::server(std::unique_ptr<state> made) : state_(std::move(made)) {}
 result<std::unique_ptr<server>> server::open(server_config config) {
   publish_live_counters();
   if (auto fine = check(config); !fine) return fine.error();
+  if (auto ours = check_data_folder(config.data); !ours) return ours.error();
+  if (auto room = check_address_space(config); !room) return room.error();
   auto log = event_log::open(config.log, level_of(config.log_level));
   if (!log) return log.error();
   auto made = std::make_unique<state>(std::move(config), *std::move(log));
+  made->descriptor_limit = raise_descriptor_limit();
   if (auto opened = made->open(); !opened) return opened.error();
   return std::unique_ptr<server>(new server(std::move(made)));
 }
@@ -416,8 +516,8 @@ status server::run() {
       {{"data", all.config.data}, {"socket", all.socket_path}, {"tcp", tcp_endpoint()}, {"metrics", metrics_endpoint()}});
   const std::uint64_t spin_ns = all.config.spin_us * 1000;
   for (std::size_t i = 1; i < all.lanes.size(); ++i)
-    all.lanes[i]->thread = std::thread([&all, i, spin_ns] { all.lanes[i]->serve(spin_ns); });
-  all.lanes[0]->serve(spin_ns);
+    all.lanes[i]->thread = std::thread([&all, i, spin_ns] { all.serve(i, spin_ns); });
+  all.serve(0, spin_ns);
   for (auto& one : all.lanes)
     if (one->thread.joinable()) one->thread.join();
   all.blocking.join();
@@ -427,7 +527,21 @@ status server::run() {
   const auto closed = all.engine->close();
   all.log.write(closed ? event_log::level::info : event_log::level::error, "stopped",
                 {{"engine", closed ? "closed" : closed.error().message}});
-  return closed;
+  return all.failed ? status(*all.failed) : closed;
+}
+
+// Out of memory in the middle of a request: what was acknowledged is safe, and the store ends as on SIGTERM, but at once.
+void server::state::serve(std::size_t lane, std::uint64_t spin_ns) {
+  try {
+    lanes[lane]->serve(spin_ns);
+  } catch (const std::exception& why) {
+    log.write(event_log::level::error, "failed", {{"why", why.what()}});
+    const std::lock_guard hold(sessions_lock);
+    if (!failed)
+      failed =
+          failure{ENOMEM, format("the store stops: %s (is the memory limited, by ulimit -v or a container?)", why.what())};
+    for (auto& one : lanes) one->context.stop();
+  }
 }
 
 void server::stop() {
@@ -439,6 +553,12 @@ void server::stop_on_signals() {
   state_->signals->async_wait([this](std::error_code error, int) {
     if (!error) state_->begin_stop();
   });
+  state_->reload_signal = std::make_unique<asio::signal_set>(state_->home(), SIGHUP);
+  state_->await_reload();
+}
+
+void server::reload() {
+  asio::post(state_->home(), [this] { state_->reload(); });
 }
 
 server::~server() {
@@ -456,7 +576,7 @@ server::~server() {
   state_->remote.reset();
   state_->prometheus.reset();
   state_->signals.reset();
-  state_->pause.reset();
+  state_->reload_signal.reset();
   state_->drain_timer.reset();
   state_->lanes.clear();
 }

@@ -24,7 +24,9 @@ class server {
   status run();
   // From any thread.
   void stop();
-  // run() then ends on SIGTERM and SIGINT too.
+  // From any thread: reads the TLS files again, for connections from then on.
+  void reload();
+  // run() then ends on SIGTERM and SIGINT too, and SIGHUP is reload().
   void stop_on_signals();
 
   const std::string& socket_path() const noexcept;  // empty: none

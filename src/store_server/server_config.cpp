@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server_config.hpp"
 
+#include <algorithm>
+#include <asio/ip/address.hpp>
 #include <bit>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <variant>
 
+#include "endpoint_text.hpp"
 #include "slot_map.hpp"
 #include "text.hpp"
 #include "value_lane.hpp"
@@ -41,13 +44,15 @@ const field kFields[] = {
     {"data", &server_config::data, "directory that holds everything"},
     {"socket", &server_config::socket,
      "path of the unix socket; none: no socket; default: store.sock in the data directory"},
-    {"listen", &server_config::listen, "HOST:PORT for TCP; none: no TCP"},
+    {"listen", &server_config::listen, "HOST:PORT for TCP; default and none: no TCP"},
     {"metrics", &server_config::metrics, "HOST:PORT of the Prometheus endpoint; none: no endpoint"},
     {"insecure", &server_config::insecure, "lets listeners without TLS leave the loopback interface"},
     {"tls_certificate", &tls_files::certificate, "the server's certificate chain, PEM"},
     {"tls_key", &tls_files::key, "its private key, PEM"},
     {"tls_client_authority", &tls_files::client_authority, "authority that signs clients' certificates, PEM"},
-    {"admins", &server_config::admins, "principals that may do everything with every pool"},
+    {"admins", &server_config::admins,
+     "principals that may do everything with every pool; default: the server's user and root; plain TCP (tcp) only if "
+     "named"},
     {"mappers", &server_config::mappers, "principals that may map the memory tier (shm-direct)"},
     {"map_readers", &server_config::map_readers, "principals that may map it to read: shm-direct for their gets alone"},
     {"cluster", &server_config::cluster, "addresses of etcd, http(s)://HOST:PORT: this server is one of a cluster"},
@@ -70,17 +75,29 @@ const field kFields[] = {
     {"max_requests", number{&server_config::max_requests, 1, 65536}, "requests under way on one connection"},
     {"max_request_bytes", number{&server_config::max_request_bytes, 1u << 20, kMost},
      "bytes granted or being received on one connection"},
+    {"max_principal_connections", number{&server_config::max_principal_connections, 1, 65536},
+     "open connections of one principal"},
+    {"max_principal_buffer_bytes", number{&server_config::max_principal_buffer_bytes, 1u << 20, kMost},
+     "one principal's frames that are begun and answers that it does not take"},
+    {"max_principal_memory_percent", number{&server_config::max_principal_memory_percent, 1, 100},
+     "of the memory tier, by one principal's grants, puts under way and pins"},
     {"stall_timeout_s", number{&server_config::stall_timeout_s, 1, 3600},
-     "clients that take nothing for so long are cut off"},
+     "clients that take nothing, or send nothing of what they have begun, for so long are cut off"},
+    {"idle_timeout_s", number{&server_config::idle_timeout_s, 0, 604800},
+     "connections that ask for nothing and hold nothing for so long are closed; 0: never"},
     {"hello_timeout_s", number{&server_config::hello_timeout_s, 1, 600}, "time for TLS and the first frame"},
     {"drain_timeout_s", number{&server_config::drain_timeout_s, 0, 3600}, "time for requests under way after SIGTERM"},
     {"arena_bytes", number{&server_config::arena_bytes, 4u << 20, kMostArena}, "memory tier"},
     {"chunk_bytes", number{&server_config::chunk_bytes, 4u << 20, kMostArena, number::shape::power_of_two},
      "what clients map and register at once: a power of two"},
     {"huge_pages", &server_config::huge_pages, "huge pages for the memory tier"},
-    {"extent_file_bytes", number{&server_config::extent_file_bytes, 4u << 20, kMost, number::shape::blocks},
-     "size of a file of large values: whole blocks of 4096 bytes"},
+    {"extent_file_bytes", number{&server_config::extent_file_bytes, 0, kMost, number::shape::blocks},
+     "size of a file of large values, of a new store: whole blocks of 4096 bytes, 4 MiB at least; 0: 1 GiB, of a disk under "
+     "16 GiB a sixteenth"},
+    {"disk_reserve_bytes", number{&server_config::disk_reserve_bytes, 0, kMost},
+     "left free on the disk: puts are refused below it; 0: 256 MiB, of a disk under 5 GiB a twentieth"},
     {"disk_limit_bytes", number{&server_config::disk_limit_bytes, 0, kMost}, "extent files together; 0: the disk"},
+    {"read_only", &server_config::read_only, "serves what is there and takes no puts; nothing is written to the disk"},
     {"small_value_bytes", number{&server_config::small_value_bytes, 0, 1u << 20}, "values up to here live in the index"},
 };
 
@@ -170,11 +187,16 @@ result<json> parse_json(const std::string& text) {
   }
 }
 
-bool is_loopback(const std::string& endpoint) {
-  return endpoint.starts_with("127.") || endpoint.starts_with("localhost:") || endpoint.starts_with("[::1]:");
-}
-
 }  // namespace
+
+bool is_loopback(const std::string& endpoint) {
+  const auto parts = split_endpoint(endpoint);
+  if (!parts) return false;
+  if (parts->first == "localhost") return true;  // what it resolves to is looked at before it is bound
+  std::error_code no_number;
+  const auto address = asio::ip::make_address(parts->first, no_number);
+  return !no_number && address.is_loopback();
+}
 
 status read_config(const std::string& text, server_config& into) {
   const auto whole = parse_json(text);
@@ -192,6 +214,10 @@ status read_config(const std::string& text, server_config& into) {
 
 status check(const server_config& config) {
   if (config.data.empty()) return failure{EINVAL, "no data directory: give --data DIR"};
+  if (config.extent_file_bytes != 0 && config.extent_file_bytes < 4u << 20)
+    return wrong("extent_file_bytes", "0, or 4194304 and more");
+  if (config.read_only && !config.cluster.empty())
+    return failure{EINVAL, "a server of a cluster takes puts: leave read_only out"};
   const auto& tls = config.tls;
   const int given = !tls.certificate.empty() + !tls.key.empty() + !tls.client_authority.empty();
   if (given != 0 && given != 3)
@@ -209,6 +235,11 @@ status check(const server_config& config) {
                    format("%s is reachable from other machines and has no TLS: give certificates (docs/store.md), or "
                           "--insecure on a network where everybody may read and write everything",
                           config.listen.c_str())};
+  const bool names_tcp = std::find(config.admins.begin(), config.admins.end(), "tcp") != config.admins.end();
+  if (!config.cluster.empty() && given == 0 && !names_tcp)
+    return failure{EACCES,
+                   "servers of a cluster write each other's copies as admins: give certificates (docs/store.md), or, where "
+                   "everybody who reaches the port may do everything, name plain TCP among the admins (--admins uid:N,tcp)"};
   if (config.metrics != "none" && !is_loopback(config.metrics) && !config.insecure)
     return failure{EACCES, format("metrics at %s are reachable from other machines: listen on 127.0.0.1, or give --insecure",
                                   config.metrics.c_str())};
@@ -250,7 +281,9 @@ store::engine_options engine_options_of(const server_config& config) {
   out.arena_bytes = config.arena_bytes;
   out.chunk_bytes = config.chunk_bytes;
   out.huge_pages = config.huge_pages;
-  out.extent_file_bytes = config.extent_file_bytes;
+  if (config.extent_file_bytes != 0) out.extent_file_bytes = config.extent_file_bytes;
+  if (config.disk_reserve_bytes != 0) out.disk_reserve_bytes = config.disk_reserve_bytes;
+  out.read_only = config.read_only;
   out.disk_limit_bytes = config.disk_limit_bytes;
   out.small_value_bytes = static_cast<std::uint32_t>(config.small_value_bytes);
   return out;

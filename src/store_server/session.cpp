@@ -13,7 +13,8 @@ namespace pl::store_server {
 namespace {
 
 using store_wire::opcode;
-constexpr std::size_t kBufferBytes = 256 << 10;
+constexpr std::size_t kMostGreetingBytes = store_wire::kHeadBytes + store_wire::kMaxTailBytes;
+constexpr std::uint64_t kProgressBytes = 64 << 10;    // of a frame, in stall_timeout_s: less is no progress
 constexpr std::size_t kMostWaitingBytes = 16u << 20;  // answers that the client has not taken yet
 constexpr std::size_t kMostDownloads = 256;
 constexpr std::uint64_t kTellFrom = 16u << 20, kTellBytes = 4u << 20;  // as clients do that copy it themselves
@@ -30,17 +31,35 @@ session::session(asio::io_context& home, std::unique_ptr<transport> wire, server
           *wire_, [this](std::error_code error) { close(error.message().c_str()); }, [this] { resume(); }),
       watch_timer_(home),
       room_timer_(home),
-      buffer_(kBufferBytes),
-      opened_ns_(monotonic_ns()) {
+      opened_ns_(monotonic_ns()),
+      progress_ns_(opened_ns_) {
   ++parts_.counters.connections;
+  ++parts_.counters.ungreeted;
 }
 
 session::~session() {
   out_.drop();
   --parts_.counters.connections;
+  if (!greeted_) --parts_.counters.ungreeted;
+  for (const auto& [id, one] : uploads_) let_hold_go(std::exchange(one->held_bytes, 0));
   for (const auto& [id, one] : uploads_)
     if (!one->refused) (void)parts_.engine.abort(engine_session_, one->granted.id);
-  if (engine_session_ != 0) parts_.keeper.leave(engine_session_, mapped_ != mapping::none ? wire_->other().pid : 0);
+  if (engine_session_ != 0)
+    parts_.keeper.leave(engine_session_, mapped_ != mapping::none ? wire_->other().pid : 0, std::move(memory_));
+}
+
+bool session::join_principal() {
+  const auto mine = parts_.principals.find(wire_->other().principal);
+  connected_ = account_share(mine, &account::connections);
+  buffers_ = account_share(mine, &account::buffer_bytes);
+  memory_ = account_share(mine, &account::memory_bytes);
+  connected_.set(1);
+  return connected_.all() <= parts_.config.max_principal_connections;
+}
+
+void session::has_greeted() {
+  if (std::exchange(greeted_, true)) return;
+  --parts_.counters.ungreeted;
 }
 
 void session::start() {
@@ -52,12 +71,20 @@ void session::start() {
                            {{"peer", me->wire_->other().where}, {"why", error.message()}});
       return me->close("handshake");
     }
+    if (!me->join_principal()) {
+      ++me->parts_.counters.refused;
+      me->parts_.log.write(event_log::level::warn, "refused",
+                           {{"peer", me->wire_->other().where},
+                            {"principal", me->wire_->other().principal},
+                            {"why", "it has max_principal_connections open"}});
+      return me->close("too many connections");
+    }
     me->engine_session_ = me->parts_.engine.open_session();
     me->read_more();
   });
 }
 
-// Once a second: clients that do not greet, and clients that take nothing.
+// Once a second: clients that do not greet, that take nothing, that send nothing of what they have begun, or that are idle.
 void session::watch() {
   watch_timer_.expires_after(kWatchPause);
   watch_timer_.async_wait([weak = weak_from_this()](std::error_code error) {
@@ -70,8 +97,83 @@ void session::watch() {
       ++me->parts_.counters.stalled;
       return me->close("takes nothing");
     }
+    if (me->closed_) return;
+    if (!me->may_parse()) me->progress_ns_ = now;  // it is the store that does not read
+    const std::uint64_t quiet = now > me->progress_ns_ ? now - me->progress_ns_ : 0;
+    if (me->is_sending_something() && quiet > me->parts_.config.stall_timeout_s * second) {
+      ++me->parts_.counters.stalled;
+      return me->close("sends nothing");
+    }
+    const std::uint64_t most_idle = me->parts_.config.idle_timeout_s * second;
+    if (most_idle != 0 && quiet > most_idle && me->holds_nothing()) {
+      ++me->parts_.counters.idle;
+      return me->close("idle");
+    }
     me->watch();
   });
+}
+
+void session::made_progress() {
+  progress_bytes_ = 0;
+  progress_ns_ = std::max(progress_ns_, parse_ns_);
+}
+
+bool session::is_sending_something() const { return !uploads_.empty() || filling_ || !buffer_.empty(); }
+
+bool session::holds_nothing() const {
+  return under_way_ == 0 && !is_sending_something() && grants_.empty() && lane_grants_.empty() && pinned_.empty() &&
+         out_.idle();
+}
+
+// ---- What the principal takes ------------------------------------------------------------------------------------------
+
+status session::may_hold(std::uint64_t bytes) const {
+  const std::uint64_t most = parts_.engine.arena().size_bytes * parts_.config.max_principal_memory_percent / 100;
+  const std::uint64_t now = memory_.all();
+  if (now == 0 || now + bytes <= most) return {};
+  return failure{ENOSPC, format("%s holds %llu bytes of the memory tier by what it has under way, and may hold %llu: end "
+                                "some of it first (max_principal_memory_percent)",
+                                wire_->other().principal.c_str(), static_cast<unsigned long long>(now),
+                                static_cast<unsigned long long>(most))};
+}
+
+void session::hold(std::uint64_t bytes) {
+  granted_bytes_ += bytes;
+  memory_.set(granted_bytes_ + pinned_bytes_);
+}
+
+void session::let_hold_go(std::uint64_t bytes) {
+  granted_bytes_ -= bytes;
+  memory_.set(granted_bytes_ + pinned_bytes_);
+}
+
+void session::hold_pin(std::uint64_t pin, std::uint64_t bytes) {
+  pinned_[pin] = bytes;
+  pinned_bytes_ += bytes;
+  memory_.set(granted_bytes_ + pinned_bytes_);
+}
+
+void session::count_buffers() {
+  constexpr std::size_t kStep = 64 << 10;  // answers come and go: not each of them
+  buffers_.set(buffer_.size() + out_.waiting_bytes() / kStep * kStep);
+}
+
+bool session::may_buffer_more() const { return buffers_.all() < parts_.config.max_principal_buffer_bytes; }
+
+bool session::make_buffer_room() {
+  // Who fills it sends much: more is taken at a time.
+  const bool larger = greeted_ && std::exchange(sends_much_, false) && buffer_.size() < receive_buffer::kUsualBytes;
+  if (!buffer_.full() && !larger) return true;
+  const std::size_t next = buffer_.next_size(greeted_ ? wanted_bytes_ : kMostGreetingBytes);
+  if (greeted_ && next > receive_buffer::kUsualBytes && !may_buffer_more()) {
+    fail_protocol({ENOBUFS, format("the frames that %s has begun take %llu bytes already: end some of them first "
+                                   "(max_principal_buffer_bytes)",
+                                   wire_->other().principal.c_str(), static_cast<unsigned long long>(buffers_.all()))});
+    return false;
+  }
+  buffer_.resize(next);
+  count_buffers();
+  return true;
 }
 
 void session::close(const char* why) {
@@ -102,7 +204,8 @@ void session::finish_if_drained() {
 
 bool session::may_parse() const {
   return !closed_ && !broken_ && !waiting_for_room_ && under_way_ < parts_.config.max_requests &&
-         out_.waiting_bytes() < kMostWaitingBytes && out_.downloads() < kMostDownloads;
+         out_.waiting_bytes() < kMostWaitingBytes && out_.downloads() < kMostDownloads &&
+         (out_.waiting_bytes() == 0 || may_buffer_more());
 }
 
 void session::resume() {
@@ -112,20 +215,19 @@ void session::resume() {
 
 void session::read_more() {
   if (reading_ || closed_ || !may_parse()) return;
-  reading_ = true;
   asio::mutable_buffer into;
   if (filling_ && !filling_->room.empty()) {
     into = asio::buffer(filling_->room.front().data(), filling_->room.front().size());
   } else {
-    if (begin_ > 0) {
-      std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
-      end_ -= begin_;
-      begin_ = 0;
-    }
+    buffer_.pack();
+    if (buffer_.empty() && buffer_.size() > receive_buffer::kUsualBytes) buffer_.resize(receive_buffer::kGreetedBytes);
+    if (greeted_ && buffer_.size() < receive_buffer::kGreetedBytes) buffer_.resize(receive_buffer::kGreetedBytes);
+    if (!make_buffer_room()) return;
     // Of a value on its way the next frame's head alone, so that the bytes behind it are read to where they shall lie.
-    const bool head_alone = !uploads_.empty() && end_ == 0;
-    into = asio::buffer(buffer_.data() + end_, head_alone ? store_wire::kHeadBytes : buffer_.size() - end_);
+    const bool head_alone = !uploads_.empty() && buffer_.empty();
+    into = asio::buffer(buffer_.room(), head_alone ? store_wire::kHeadBytes : buffer_.room_bytes());
   }
+  reading_ = true;
   wire_->read_some(into,
                    [me = shared_from_this()](std::error_code error, std::size_t bytes) { me->received(error, bytes); });
 }
@@ -134,11 +236,14 @@ void session::received(std::error_code error, std::size_t bytes) {
   reading_ = false;
   if (closed_) return;
   if (error) return close(error.message().c_str());
+  progress_bytes_ += bytes;
+  if (progress_bytes_ >= kProgressBytes) made_progress();
   if (filling_ && !filling_->room.empty()) {
     room_filled(bytes);
     if (filling_->left_bytes == 0) body_complete();
   } else {
-    end_ += bytes;
+    buffer_.came(bytes);
+    sends_much_ = buffer_.full();
   }
   parse();
 }
@@ -149,6 +254,7 @@ void session::parse() {
   while (may_parse() && parse_one()) {}
   parsing_ = false;
   if (closed_) return;
+  count_buffers();
   out_.flush(shared_from_this());
   read_more();
 }
@@ -166,11 +272,14 @@ bool session::parse_one() {
   if (!what) return fail_protocol(what.error()), false;
   const std::size_t front = store_wire::kHeadBytes + what->key_bytes + what->tail_bytes;
   const std::size_t whole = front + (what->op == opcode::data ? 0 : what->body_bytes);
+  if (!greeted_ && (what->op != opcode::hello || what->body_bytes > 0 || what->key_bytes > 0))
+    return fail_protocol({EPROTO, "the first frame of a connection is hello"}), false;
   if (have.size() < whole) {
-    if (whole > buffer_.size()) buffer_.resize(whole);
+    wanted_bytes_ = whole;
     return false;
   }
-  begin_ += whole;
+  buffer_.take(whole);
+  made_progress();
   return take_frame(bytes.first(front), *what, have.substr(front, whole - front));
 }
 
@@ -204,8 +313,6 @@ bool session::take_frame(std::span<const std::byte> whole, const store_wire::hea
   }
   if (what.body_bytes > 0 && arch::crc32c(body.data(), body.size()) != what.body_crc)
     return fail_protocol({EPROTO, "a body's checksum is wrong: it was damaged on its way"}), false;
-  if (!greeted_ && what.op != opcode::hello)
-    return fail_protocol({EPROTO, "the first frame of a connection is hello"}), false;
   auto one = std::make_shared<request>();
   one->head = what;
   one->fields = std::move(rest->fields);
@@ -244,7 +351,7 @@ void session::fill_from_buffer() {
       std::memcpy(filling_->room.front().data(), have.data(), part);
       room_filled(part);
     }
-    begin_ += part;
+    buffer_.take(part);
     if (filling_->left_bytes == 0) return body_complete();
   }
 }
@@ -252,6 +359,7 @@ void session::fill_from_buffer() {
 void session::body_complete() {
   const filling done = *std::move(filling_);
   filling_.reset();
+  made_progress();
   if (!done.into) return;
   const bool last = (done.frame.flags & store_wire::flag::more) == 0;
   if (done.into->refused) return;
@@ -294,11 +402,21 @@ void session::fail_protocol(const failure& why) {
 
 // ---- Answers -----------------------------------------------------------------------------------------------------------
 
+namespace {
+
+// Answers to a question are no faults: a client asks on each connect whether there is a cluster, and opens a pool before it
+// makes one. Who watches the log for warnings must not see them while all is well.
+bool is_ordinary(opcode op, int code) {
+  constexpr int kOrdinary[] = {0, ENOENT, EEXIST, ESTALE, EREMOTE, EAGAIN};
+  if (std::find(std::begin(kOrdinary), std::end(kOrdinary), code) != std::end(kOrdinary)) return true;
+  return (op == opcode::cluster_map && code == ENOTSUP) || (op == opcode::pool_open && code == ENXIO);
+}
+
+}  // namespace
+
 void session::count_and_log(const request& what, const status& outcome, std::uint64_t took_ns) {
   parts_.counters.operation(what.head.op, outcome.code(), took_ns);
-  if (outcome.ok() || outcome.code() == ENOENT || outcome.code() == EEXIST || outcome.code() == ESTALE ||
-      outcome.code() == EREMOTE || outcome.code() == EAGAIN)
-    return;
+  if (is_ordinary(what.head.op, outcome.code())) return;
   parts_.log.write(event_log::level::warn, "failed",
                    {{"op", store_wire::name_of(what.head.op)},
                     {"principal", wire_->other().principal},
@@ -330,6 +448,12 @@ void session::answer(const request_ptr& to, const status& outcome, store_wire::t
   resume();
 }
 
+void session::retry_later(std::function<void()> again) {
+  const auto timer = std::make_shared<asio::steady_timer>(home_);
+  timer->expires_after(kRoomPause);
+  timer->async_wait([timer, again = std::move(again)](std::error_code) { again(); });
+}
+
 bool session::may_wait(const request& what) const { return !closed_ && clock::now() + kRoomPause < what.deadline; }
 
 void session::wait_for_room(std::function<void()> again) {
@@ -339,6 +463,8 @@ void session::wait_for_room(std::function<void()> again) {
   room_timer_.expires_after(kRoomPause);
   room_timer_.async_wait([me = shared_from_this(), again = std::move(again)](std::error_code) {
     me->waiting_for_room_ = false;
+    // Nobody reads the connection meanwhile, so nobody would see its end.
+    if (!me->closed_ && me->wire_->has_left()) me->close("left while it waited for room");
     again();
     me->resume();
   });

@@ -15,12 +15,14 @@
 #include <unordered_map>
 
 #include "access.hpp"
+#include "accounts.hpp"
 #include "door.hpp"
 #include "engine.hpp"
 #include "event_log.hpp"
 #include "lane_server.hpp"
 #include "metrics.hpp"
 #include "outbox.hpp"
+#include "receive_buffer.hpp"
 #include "server_config.hpp"
 #include "session_keeper.hpp"
 #include "transport.hpp"
@@ -49,6 +51,7 @@ struct server_parts {
   metrics& counters;
   event_log& log;
   session_keeper& keeper;
+  accounts& principals;
   asio::thread_pool& blocking;  // for calls that wait for a disk
   std::uint64_t instance = 0;   // random
   std::function<void(session*)> ended;
@@ -89,6 +92,7 @@ class session : public std::enable_shared_from_this<session> {
     store::grant granted;
     std::uint64_t have_bytes = 0;
     std::uint64_t told_bytes = 0;  // the engine knows of so many
+    std::uint64_t held_bytes = 0;  // of the connection's allowance
     std::uint64_t patch_at = 0;    // where the body starts in the grant's memory
     std::uint32_t crc = 0;         // of the bytes so far
     store::version_t base_version = 0;
@@ -132,7 +136,21 @@ class session : public std::enable_shared_from_this<session> {
   void close(const char* why);
   void finish_if_drained();
   void watch();
-  std::string_view buffered() const { return {buffer_.data() + begin_, end_ - begin_}; }
+  std::string_view buffered() const { return buffer_.bytes(); }
+  // Room for the next bytes. False: the principal's frames take too much already, and the connection ends.
+  bool make_buffer_room();
+  void count_buffers();
+  bool may_buffer_more() const;
+  // ENOSPC: the principal holds as much of the memory tier as it may.
+  status may_hold(std::uint64_t bytes) const;
+  void hold(std::uint64_t bytes);
+  void let_hold_go(std::uint64_t bytes);
+  void hold_pin(std::uint64_t pin, std::uint64_t bytes);
+  void made_progress();
+  bool is_sending_something() const;
+  bool holds_nothing() const;
+  bool join_principal();
+  void has_greeted();
   // Runs `then` on this connection's thread, now if that is this one.
   template <class Then>
   void here(Then then);
@@ -144,6 +162,8 @@ class session : public std::enable_shared_from_this<session> {
   // Puts wait for room up to their deadline: runs `again` in a while.
   bool may_wait(const request& what) const;
   void wait_for_room(std::function<void()> again);
+  // Runs `again` in a while; meanwhile the connection goes on.
+  void retry_later(std::function<void()> again);
   // Tries `step` until it does not answer ENOSPC or the request's deadline has passed.
   void until_room(const request_ptr& what, std::function<status()> step, std::function<void(const status&)> then);
 
@@ -152,11 +172,14 @@ class session : public std::enable_shared_from_this<session> {
   void dispatch_value(const request_ptr& what, const pool_policy& pool, std::string_view key, std::string_view body);
   const char* why_not_mapped(store_wire::opcode op) const;
   void put_whole(const request_ptr& what, std::string_view key, std::string_view body);
+  bool goes_past_memory(const request& what) const;
   void put_streamed(const request_ptr& what, std::string_view key);
   void upload_complete(const std::shared_ptr<upload>& one);
   // Finds and pins the value that the request asks for, then `then` on this session's strand; or answers why not.
   void look_up(const request_ptr& what, std::string_view key,
                void (session::*then)(const request_ptr&, const store::pinned_value&));
+  bool look_up_again(const request_ptr& what, const std::string& key,
+                     void (session::*then)(const request_ptr&, const store::pinned_value&));
   void send_value(const request_ptr& what, const store::pinned_value& value);
   void alloc(const request_ptr& what, std::string_view key);
   void arrived(const request_ptr& what);
@@ -168,6 +191,8 @@ class session : public std::enable_shared_from_this<session> {
   // Where the request goes: another server's copies past what clients go through.
   store_cluster::door& door_of(const request& what) { return what.fields.copy ? parts_.copies : parts_.values; }
   status admits(const request& what, std::string_view key, bool writes);
+  bool may_still_write(std::uint32_t pool) const;
+  failure no_right_any_more(std::uint32_t pool) const;
   std::shared_lock<std::shared_mutex> gate_of(const request& what);
   status is_still_admitted(const request& what, std::string_view key);
   result<store::grant> begin(const request& what, std::string_view key, store::begin_options options,
@@ -229,19 +254,25 @@ class session : public std::enable_shared_from_this<session> {
   outbox out_;
   asio::steady_timer watch_timer_, room_timer_;
 
-  std::vector<char> buffer_;
-  std::size_t begin_ = 0, end_ = 0;
+  receive_buffer buffer_;
+  std::size_t wanted_bytes_ = 0;  // of the frame that has begun
+  bool sends_much_ = false;       // the last read filled the buffer
   bool reading_ = false, parsing_ = false, greeted_ = false, closed_ = false, draining_ = false;
   access_rules::mapping mapped_ = access_rules::mapping::none;
   bool waiting_for_room_ = false;
   bool broken_ = false;  // what comes is not understood any more
   std::uint64_t opened_ns_ = 0;
+  std::uint64_t progress_ns_ = 0;     // when a frame, or a good part of one, had come
+  std::uint64_t progress_bytes_ = 0;  // come since
+  account_share connected_, buffers_, memory_;
   std::uint64_t parse_ns_ = 0;  // when what is being parsed was looked at; requests of one read share it
   std::optional<filling> filling_;
   std::unordered_map<std::uint64_t, std::shared_ptr<upload>> uploads_;
   std::unordered_map<std::uint32_t, pool_policy> pools_;  // opened on this connection
   std::uint64_t under_way_ = 0;                           // requests without an answer yet
   std::uint64_t granted_bytes_ = 0;                       // of grants and uploads
+  std::uint64_t pinned_bytes_ = 0;
+  std::unordered_map<std::uint64_t, std::uint64_t> pinned_;  // bytes by pin: those that a client holds, or takes
   struct shm_grant {
     std::uint64_t bytes = 0;
     std::uint32_t pool = 0;

@@ -24,8 +24,6 @@ std::uint64_t random_token() {
   return (std::uint64_t{random()} << 32) | random();
 }
 
-bool is_loopback(const std::string& where) { return where.starts_with("127.") || where.starts_with("::1"); }
-
 }  // namespace
 
 // ---- The greeting --------------------------------------------------------------------------------------------------------
@@ -39,8 +37,7 @@ std::string session::why_no_lane(const store_wire::tail& greeting) const {
   const auto& who = wire_->other();
   if (who.way == store_wire::path::tls && !parts_.config.ucx_beside_tls)
     return "the connection is TLS and UCX does not encrypt: the store's \"ucx_beside_tls\" allows it";
-  if (!forced && (who.way == store_wire::path::unix_socket || is_loopback(who.where)))
-    return "the client is on the store's host: shm-direct needs no network";
+  if (!forced && (who.is_local)) return "the client is on the store's host: shm-direct needs no network";
   return {};
 }
 
@@ -93,7 +90,7 @@ void session::receive_by_lane(const request_ptr& what, const store::grant& grant
   grant.what = {granted.length_bytes, what->head.pool_id, std::move(key)};
   grant.id = granted.id;
   grant.whole = patch_at == 0 && bytes == granted.length_bytes;
-  granted_bytes_ += granted.length_bytes;
+  hold(granted.length_bytes);
   std::vector<iovec> into;
   std::uint64_t skip = patch_at, left = bytes;
   for (const auto& one : granted.segments) {
@@ -174,8 +171,9 @@ bool session::settle_lane_grant(std::uint64_t token) {
   if (outcome && grant.whole && what->fields.crc && *what->fields.crc != grant.crc)
     outcome = failure{
         EBADMSG, format("the value that arrived has checksum %08x, its writer says %08x", grant.crc, *what->fields.crc)};
+  if (outcome && !may_still_write(grant.what.pool)) outcome = no_right_any_more(grant.what.pool);
   if (!outcome) {
-    granted_bytes_ -= bytes;
+    let_hold_go(bytes);
     (void)parts_.engine.abort(engine_session_, grant.id);
     if (what) answer(what, outcome.error());
     return true;
@@ -188,7 +186,7 @@ bool session::settle_lane_grant(std::uint64_t token) {
   parts_.values.commit_async(engine_session_, grant.id, grant.what.pool, grant.what.key, options,
                              [me = shared_from_this(), what, bytes, lanes](result<store::put_result> done) {
                                me->here([me, what, bytes, lanes, done = std::move(done)] {
-                                 me->granted_bytes_ -= bytes;
+                                 me->let_hold_go(bytes);
                                  if (!done) return me->answer(what, done.error());
                                  me->parts_.counters.bytes(store_wire::path::ucx, true, bytes);
                                  store_wire::tail fields;

@@ -90,7 +90,7 @@ void session::greet(const request_ptr& what) {
     return answer(what, {EPROTO, format("this server speaks version %u, the client %u to %u: use releases that share one",
                                         store_wire::kVersion, theirs->lowest_version, theirs->highest_version)});
   }
-  greeted_ = true;
+  has_greeted();
   if (theirs->session != 0 && wire_->other().pid > 0) parts_.keeper.take_back(theirs->session, wire_->other().pid);
   parts_.log.write(event_log::level::debug, "greeted",
                    {{"peer", wire_->other().where}, {"principal", wire_->other().principal}, {"agent", theirs->agent}});
@@ -110,7 +110,7 @@ void session::attach(const request_ptr& what) {
     return answer(what, {ENOTSUP, "the arena's descriptor travels over the unix socket only"});
   const auto may = parts_.access.mapping_of(wire_->other());
   if (may == mapping::none)
-    return answer(what, {EACCES, format("%s may not map the store's memory, which holds the values of all pools: name it in "
+    return answer(what, {EACCES, format("%s may not map the store's memory, which holds values of several pools: name it in "
                                         "the server's \"mappers\" or \"map_readers\"",
                                         wire_->other().principal.c_str())});
   const auto& arena = parts_.engine.arena();
@@ -157,6 +157,7 @@ void session::pool_create(const request_ptr& what, std::string name) {
   if (!parts_.access.is_admin(wire_->other()))
     return answer(what, {EACCES, format("%s may not make pools: name it in the server's \"admins\"",
                                         wire_->other().principal.c_str())});
+  if (const auto fine = store::check_given(settings.level); !fine) return answer(what, fine.error());
   if (const auto fine = check_access_list(settings.access); !fine) return answer(what, fine.error());
   parts_.log.write(event_log::level::info, "pool_create", {{"pool", name}, {"principal", wire_->other().principal}});
   aside<store::pool_info>(
@@ -196,6 +197,7 @@ void session::pool_set(const request_ptr& what, std::string name) {
   const auto policy = admin_of(name);
   if (!policy) return answer(what, policy.error());
   const auto settings = what->fields.settings.value_or(store_wire::pool_settings{});
+  if (const auto fine = store::check_given(settings.level); !fine) return answer(what, fine.error());
   if (const auto fine = check_access_list(settings.access); !fine) return answer(what, fine.error());
   parts_.log.write(event_log::level::info, "pool_set", {{"pool", name}, {"principal", wire_->other().principal}});
   aside<store::pool_info>(
@@ -253,6 +255,9 @@ void session::find(const request_ptr& what) {
   options.regex = what->fields.regex.value_or("");
   options.after = what->fields.after.value_or("");
   if (what->head.value_bytes > 0 && what->head.value_bytes < options.limit) options.limit = what->head.value_bytes;
+  // A page that takes long ends early, and the next one goes on: the threads are there for others too.
+  static constexpr auto kLongest = std::chrono::seconds(2);
+  options.deadline = what->deadline;
   const auto pool = what->head.pool_id;
   struct page {
     std::string body, last;
@@ -261,7 +266,9 @@ void session::find(const request_ptr& what) {
   aside<page>(
       what,
       [this, pool, options]() -> result<page> {
-        const auto found = parts_.engine.find(pool, options);
+        auto now = options;
+        now.deadline = std::min(options.deadline, clock::now() + kLongest);
+        const auto found = parts_.engine.find(pool, now);
         if (!found) return found.error();
         page out{{}, found->last, found->more};
         for (const auto& key : found->keys) {
@@ -324,7 +331,7 @@ void session::sync(const request_ptr& what) {
     me->here([me, what, done = std::move(done)] {
       if (!done) return me->answer(what, done.error());
       store_wire::tail fields;
-      fields.result.emplace().reached = static_cast<store_wire::durability>(*done);
+      fields.result.emplace().reached = *done;
       me->answer(what, {}, std::move(fields));
     });
   });

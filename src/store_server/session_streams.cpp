@@ -30,7 +30,8 @@ void session::put_in_windows(const request_ptr& what, std::string_view key) {
   one->what = what;
   one->key = key;
   uploads_[what->head.request_id] = one;
-  granted_bytes_ += held_bytes(what->head.value_bytes);
+  one->held_bytes = held_bytes(what->head.value_bytes);
+  hold(one->held_bytes);
   open_writer(one);
 }
 
@@ -53,7 +54,7 @@ void session::refuse_upload(const std::shared_ptr<upload>& one, const failure& w
   one->refused = true;  // the rest of its frames is thrown away
   one->writer.reset();
   uploads_.erase(one->what->head.request_id);
-  granted_bytes_ -= held_bytes(one->what->head.value_bytes);
+  let_hold_go(std::exchange(one->held_bytes, 0));
   answer(one->what, why);
 }
 

@@ -4,6 +4,7 @@
 #include <asio/post.hpp>
 #include <thread>
 
+#include "clock.hpp"
 #include "live_counter.hpp"
 #include "session.hpp"
 #include "text.hpp"
@@ -28,7 +29,7 @@ static_assert(static_cast<int>(store::condition::if_version) == static_cast<int>
 
 store::put_options put_options_of(const store_wire::tail& fields, std::uint16_t request_group) {
   store::put_options out;
-  if (fields.level) out.level = static_cast<store::durability>(*fields.level);
+  if (fields.level) out.level = *fields.level;
   if (fields.only) {
     out.when = static_cast<store::condition>(fields.only->kind);
     out.expected_version = fields.only->version;
@@ -57,7 +58,7 @@ store_wire::outcome session::outcome_of(const store::put_result& done, std::uint
   out.crc = done.crc32c;
   out.has_crc = true;
   out.way = way;
-  out.reached = wire_level(done.reached);
+  out.reached = done.reached;
   out.value_bytes = bytes;
   out.repeated = done.repeated;
   out.copies = static_cast<std::uint8_t>(done.copies);
@@ -70,7 +71,7 @@ store_wire::outcome session::outcome_of(const store::value_info& info) const {
   out.crc = info.crc32c;
   out.has_crc = true;
   out.way = wire_->other().way;
-  out.reached = wire_level(info.level);
+  out.reached = info.level;
   out.user_flags = info.user_flags;
   out.value_bytes = info.length_bytes;
   out.written_unix_ns = info.written_unix_ns;
@@ -102,8 +103,11 @@ void session::dispatch_value(const request_ptr& what, const pool_policy& pool, s
                                      writes(op) ? "write" : "read", pool.name.c_str(), pool.access.c_str())};
   else if ((what->head.flags & flag::lane) != 0 && !by_lane(*what))
     refusal = failure{ENOTSUP, "this connection has no UCX lane"};
-  else if ((op == opcode::alloc || op == opcode::lookup) && !by_lane(*what) && !pool.allow_shm)
-    refusal = failure{ENOTSUP, format("pool %s is not reached by shared memory: its settings forbid it", pool.name.c_str())};
+  else if ((op == opcode::alloc || op == opcode::lookup) && !by_lane(*what) && parts_.access.keeps_apart(pool))
+    refusal =
+        failure{ENOTSUP, format("pool %s is not reached by shared memory: its settings forbid it, or not everybody who "
+                                "maps the store's memory may read and write it",
+                                pool.name.c_str())};
   else if (const char* why = by_lane(*what) ? nullptr : why_not_mapped(op); why != nullptr)
     refusal = failure{EACCES, format("pool %s is not reached by shared memory here: %s", pool.name.c_str(), why)};
   else if (writes(op) && op != opcode::erase &&
@@ -132,6 +136,17 @@ void session::dispatch_value(const request_ptr& what, const pool_policy& pool, s
     default:
       return answer(what, {EPROTO, format("%s is no request", store_wire::name_of(op))});
   }
+}
+
+// A grant is no right that outlives the pool's list.
+bool session::may_still_write(std::uint32_t pool) const {
+  const auto found = pools_.find(pool);
+  return found != pools_.end() && parts_.access.rights_of(wire_->other(), found->second).write;
+}
+
+failure session::no_right_any_more(std::uint32_t pool) const {
+  return {EACCES,
+          format("%s may not write pool %u any more: its access list has changed", wire_->other().principal.c_str(), pool)};
 }
 
 status session::admits(const request& what, std::string_view key, bool writes) {
@@ -202,7 +217,19 @@ result<store::grant> session::begin(const request& what, std::string_view key, s
     length = std::max(patch_at + length, now ? now->length_bytes : 0);
     options.from_current = true;
   }
+  if (auto may = may_hold(length); !may) return may.error();
   return parts_.engine.begin_put(engine_session_, pool, key, length, options);
+}
+
+// A durable value that has waited for room in memory for a while goes to the disk without it.
+bool session::goes_past_memory(const request& what) const {
+  constexpr std::uint64_t kPatienceNs = 100'000'000;
+  const auto pool = pools_.find(what.head.pool_id);
+  const bool is_whole = (what.head.flags & (flag::patch | flag::lane)) == 0;
+  if (!is_whole || what.head.value_bytes <= kInlineBytes || pool == pools_.end()) return false;
+  const auto level = put_options_of(what.fields, 0).level;
+  const bool stays = (level == store::durability::pool_default ? pool->second.level : level) != store::durability::volatile_;
+  return stays && parts_.values.takes_longer_than_memory() && monotonic_ns() - what.began_ns > kPatienceNs;
 }
 
 void session::put_streamed(const request_ptr& what, std::string_view key) {
@@ -214,13 +241,18 @@ void session::put_streamed(const request_ptr& what, std::string_view key) {
   auto one = std::make_shared<upload>();
   one->what = what;
   one->key = key;
+  // To wait here would keep the bytes of the others away that this connection is sending: past the memory tier it goes on.
+  const bool waits_for_itself = !uploads_.empty() && !part && what->head.value_bytes > 0 && may_wait(*what) &&
+                                parts_.values.takes_longer_than_memory();
   uploads_[what->head.request_id] = one;
-  granted_bytes_ += what->head.value_bytes;
   until_room(
       what,
-      [this, one, what]() -> status {
+      [this, one, what, waits_for_itself]() -> status {
         auto granted = begin(*what, one->key, {}, one->patch_at);
+        if (granted.code() == ENOSPC && (waits_for_itself || goes_past_memory(*what))) return {};
         if (!granted) return granted.error();
+        one->held_bytes = granted->length_bytes;
+        hold(one->held_bytes);
         one->granted = *std::move(granted);
         one->base_version = one->granted.base_version;
         return {};
@@ -229,8 +261,12 @@ void session::put_streamed(const request_ptr& what, std::string_view key) {
         if (!begun) {
           one->refused = true;
           me->uploads_.erase(what->head.request_id);
-          me->granted_bytes_ -= what->head.value_bytes;
           return me->answer(what, begun.error());
+        }
+        if (one->granted.id == 0) {
+          one->held_bytes = 2 * store::kWindowBytes;
+          me->hold(one->held_bytes);
+          return me->open_writer(one);
         }
         if (what->head.value_bytes == 0) {
           me->uploads_.erase(what->head.request_id);
@@ -247,7 +283,7 @@ void session::upload_complete(const std::shared_ptr<upload>& one) {
     options.put.when = one->base_version != 0 ? store::condition::if_version : store::condition::if_absent;
     options.put.expected_version = one->base_version;
   } else if (one->what->fields.crc && *one->what->fields.crc != one->crc) {
-    granted_bytes_ -= held_bytes(one->what->head.value_bytes);
+    let_hold_go(std::exchange(one->held_bytes, 0));
     (void)parts_.engine.abort(engine_session_, one->granted.id);
     return answer(one->what, {EBADMSG, format("the value that arrived has checksum %08x, its writer says %08x", one->crc,
                                               *one->what->fields.crc)});
@@ -259,7 +295,7 @@ void session::upload_complete(const std::shared_ptr<upload>& one) {
   const std::uint64_t length = one->writer ? one->have_bytes : one->granted.length_bytes;
   auto committed = [me = shared_from_this(), one, way, length](result<store::put_result> done) {
     me->here([me, one, way, length, done = std::move(done)] {
-      me->granted_bytes_ -= me->held_bytes(one->what->head.value_bytes);
+      me->let_hold_go(std::exchange(one->held_bytes, 0));
       if (!done) return me->answer(one->what, done.error());
       me->parts_.counters.bytes(way, true, one->have_bytes);
       store_wire::tail fields;
@@ -267,6 +303,11 @@ void session::upload_complete(const std::shared_ptr<upload>& one) {
       me->answer(one->what, {}, std::move(fields));
     });
   };
+  if (!may_still_write(one->what->head.pool_id)) {
+    if (!one->writer) (void)parts_.engine.abort(engine_session_, one->granted.id);
+    one->writer.reset();
+    return committed(no_right_any_more(one->what->head.pool_id));
+  }
   if (one->writer) return one->writer->commit_async(options.put, one->crc, std::move(committed));
   const auto gate = gate_of(*one->what);
   if (const status fine = is_still_admitted(*one->what, one->key); !fine) {
@@ -284,6 +325,7 @@ void session::alloc(const request_ptr& what, std::string_view key) {
       what,
       [this, what, granted, patch_at, key = std::string(key)]() -> status {
         auto begun = begin(*what, key, {}, *patch_at);
+        if (begun.code() == ENOSPC && goes_past_memory(*what)) return failure{ENOTSUP, begun.error().message};
         if (!begun) return begun.error();
         *granted = *std::move(begun);
         return {};
@@ -295,12 +337,16 @@ void session::alloc(const request_ptr& what, std::string_view key) {
           (void)me->parts_.engine.abort(me->engine_session_, granted->id);
           return me->answer(what, {ECONNABORTED, "the UCX lane broke"});
         }
+        if (me->parts_.engine.is_apart(granted->segments)) {
+          (void)me->parts_.engine.abort(me->engine_session_, granted->id);
+          return me->answer(what, {ENOTSUP, "the pool's values do not lie in memory that clients map"});
+        }
         me->grants_[granted->id] = {granted->length_bytes, what->head.pool_id, key};
-        me->granted_bytes_ += granted->length_bytes;
+        me->hold(granted->length_bytes);
         store_wire::tail fields;
         fields.token = granted->id;
         if (const auto pool = me->pools_.find(what->head.pool_id); pool != me->pools_.end())
-          fields.level = static_cast<store_wire::durability>(pool->second.level);
+          fields.level = pool->second.level;
         fields.extents = extents_of(granted->segments);
         fields.result.emplace().version = granted->base_version;
         fields.result->value_bytes = granted->length_bytes;
@@ -327,9 +373,10 @@ void session::commit(const request_ptr& what) {
   const shm_grant grant = std::move(found->second);
   const std::uint64_t bytes = grant.bytes;
   grants_.erase(found);
-  if (what->head.op == opcode::abort) {
-    granted_bytes_ -= bytes;
-    return answer(what, parts_.engine.abort(engine_session_, token));
+  if (what->head.op == opcode::abort || !may_still_write(grant.pool)) {
+    let_hold_go(bytes);
+    const status aborted = parts_.engine.abort(engine_session_, token);
+    return answer(what, what->head.op == opcode::abort ? aborted : status(no_right_any_more(grant.pool)));
   }
   store::commit_options options;
   options.put = put_options_of(what->fields, parts_.values.request_group(grant.pool, grant.key));
@@ -340,7 +387,7 @@ void session::commit(const request_ptr& what) {
   parts_.values.commit_async(engine_session_, token, grant.pool, grant.key, options,
                              [me = shared_from_this(), what, bytes](result<store::put_result> done) {
                                me->here([me, what, bytes, done = std::move(done)] {
-                                 me->granted_bytes_ -= bytes;
+                                 me->let_hold_go(bytes);
                                  if (!done) return me->answer(what, done.error());
                                  me->parts_.counters.bytes(store_wire::path::shm_direct, true, bytes);
                                  store_wire::tail fields;
@@ -367,7 +414,7 @@ void session::erase(const request_ptr& what, std::string_view key) {
                                  if (!done) return me->answer(what, done.error());
                                  store_wire::tail fields;
                                  fields.result.emplace().version = done->version;
-                                 fields.result->reached = wire_level(done->reached);
+                                 fields.result->reached = done->reached;
                                  fields.result->way = me->wire_->other().way;
                                  fields.result->repeated = done->repeated;
                                  fields.result->copies = static_cast<std::uint8_t>(done->copies);
@@ -386,14 +433,36 @@ void session::look_up(const request_ptr& what, std::string_view key,
   options.or_reader = what->head.op == opcode::get;
   options.offset_bytes = what->head.offset;
   options.length_bytes = what->head.value_bytes;
-  if (what->deadline != clock::time_point::max()) options.deadline = what->deadline;
-  door_of(*what).lookup_async(engine_session_, what->head.pool_id, key, options,
-                              [me = shared_from_this(), what, then](result<store::pinned_value> found) {
-                                me->here([me, what, then, found = std::move(found)] {
-                                  if (!found) return me->answer(what, found.error());
-                                  (me.get()->*then)(what, *found);
-                                });
-                              });
+  const bool may = may_hold(0).ok();
+  if (!may && what->head.op == opcode::lookup) return answer(what, {ENOTSUP, may_hold(0).error().message});
+  options.past_memory = !may;
+  // (the engine's threads wait for nobody's room: others' values come through them)
+  door_of(*what).lookup_async(
+      engine_session_, what->head.pool_id, key, options,
+      [me = shared_from_this(), what, then, name = std::string(key)](result<store::pinned_value> found) {
+        me->here([me, what, then, name, found = std::move(found)] {
+          if (found.code() == ENOSPC && me->look_up_again(what, name, then)) return;
+          const bool by_socket = found.code() == ENOSPC && what->head.op == opcode::lookup;
+          if (by_socket) return me->answer(what, {ENOTSUP, found.error().message});
+          if (!found) return me->answer(what, found.error());
+          (me.get()->*then)(what, *found);
+        });
+      });
+}
+
+// No room in memory now. Who asked for mapped memory is soon sent to the socket, where values are read past it.
+bool session::look_up_again(const request_ptr& what, const std::string& key,
+                            void (session::*then)(const request_ptr&, const store::pinned_value&)) {
+  constexpr auto kPatience = std::chrono::milliseconds(20);
+  const auto began = clock::time_point(std::chrono::nanoseconds(what->began_ns));
+  const auto most = what->head.op == opcode::lookup ? std::min(what->deadline, began + kPatience) : what->deadline;
+  if (closed_ || clock::now() + kPatience / 10 >= most || wire_->has_left()) return false;
+  ++parts_.counters.waits_for_room;
+  retry_later([me = shared_from_this(), what, key, then] {
+    if (me->closed_) return me->answer(what, {ECONNABORTED, "the connection is gone"});
+    me->look_up(what, key, then);
+  });
+  return true;
 }
 
 void session::send_value(const request_ptr& what, const store::pinned_value& value) {
@@ -434,6 +503,7 @@ void session::send_value(const request_ptr& what, const store::pinned_value& val
   out.frame.pool_id = what->head.pool_id;
   out.pieces = std::move(pieces);
   out.left_bytes = bytes;
+  hold_pin(pin, whole);
   out.finished = [this, pin] { let_go({&pin, 1}); };
   out_.add(std::move(out));
   if (!parsing_) out_.flush(shared_from_this());
@@ -441,12 +511,17 @@ void session::send_value(const request_ptr& what, const store::pinned_value& val
 
 // The arena holds the value, and the client reads it there.
 void session::send_extents(const request_ptr& what, const store::pinned_value& value) {
+  if (parts_.engine.is_apart(value.segments)) {  // its pool's list has changed just now
+    let_go({&value.pin, 1});
+    return answer(what, {ENOTSUP, "the value does not lie in memory that clients map"});
+  }
   parts_.counters.bytes(store_wire::path::shm_direct, false, value.info.length_bytes);
   store_wire::tail fields;
   fields.result = outcome_of(value.info);
   fields.result->way = store_wire::path::shm_direct;
   fields.token = value.pin;
   fields.extents = extents_of(value.segments);
+  hold_pin(value.pin, value.info.length_bytes);
   answer(what, {}, std::move(fields), {}, value.info.length_bytes);
 }
 
@@ -463,7 +538,11 @@ void session::stat(const request_ptr& what, std::string_view key) {
 
 // Pins of another session are not this one's to drop; the engine looks.
 void session::let_go(std::span<const std::uint64_t> pins) {
-  for (const auto pin : pins) (void)parts_.engine.unpin(engine_session_, pin);
+  for (const auto pin : pins) {
+    (void)parts_.engine.unpin(engine_session_, pin);
+    if (const auto mine = pinned_.extract(pin)) pinned_bytes_ -= mine.mapped();
+  }
+  memory_.set(granted_bytes_ + pinned_bytes_);
 }
 
 }  // namespace pl::store_server

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport.hpp"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #include <asio/ssl/stream.hpp>
 #include <asio/write.hpp>
@@ -15,8 +19,17 @@ namespace {
 void set_up(asio::ip::tcp::socket& socket, peer& who) {
   std::error_code ignored;
   socket.set_option(asio::ip::tcp::no_delay(true), ignored);
+  // A host that is gone without a word is noticed within two minutes.
+  socket.set_option(asio::socket_base::keep_alive(true), ignored);
+  const int idle_s = 60, between_s = 15, probes = 4;
+  setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+  setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_KEEPINTVL, &between_s, sizeof between_s);
+  setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
   const auto from = socket.remote_endpoint(ignored);
   who.where = format("%s:%u", from.address().to_string().c_str(), from.port());
+  who.is_local =
+      from.address().is_loopback() || (from.address().is_v6() && from.address().to_v6().is_v4_mapped() &&
+                                       make_address_v4(asio::ip::v4_mapped, from.address().to_v6()).is_loopback());
 }
 
 class tcp_transport final : public transport {
@@ -36,38 +49,53 @@ class tcp_transport final : public transport {
     std::error_code ignored;
     socket_.close(ignored);
   }
+  bool has_left() override { return store_server::has_left(socket_.native_handle()); }
 
  private:
   asio::ip::tcp::socket socket_;
 };
 
-// The first URI among the certificate's alternative names, else its common name.
+std::string text_of(const ASN1_STRING* from) {
+  return std::string(reinterpret_cast<const char*>(ASN1_STRING_get0_data(from)),
+                     static_cast<std::size_t>(ASN1_STRING_length(from)));
+}
+
+// The first URI among the certificate's alternative names, else its common name: two kinds of principals, or a common name
+// could be written like somebody else's URI. Empty: it has neither, or one with a zero byte in it.
 std::string principal_of(SSL* tls) {
   const std::unique_ptr<X509, decltype(&X509_free)> certificate(SSL_get1_peer_certificate(tls), X509_free);
-  if (!certificate) return "cert:";
+  if (!certificate) return {};
+  const auto named = [](const char* kind, const std::string& name) {
+    return name.empty() || name.find('\0') != std::string::npos ? std::string() : kind + name;
+  };
   const std::unique_ptr<GENERAL_NAMES, decltype(&GENERAL_NAMES_free)> names(
       static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(certificate.get(), NID_subject_alt_name, nullptr, nullptr)),
       GENERAL_NAMES_free);
   for (int i = 0; names && i < sk_GENERAL_NAME_num(names.get()); ++i) {
     const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
     if (name->type != GEN_URI) continue;
-    const auto* text = name->d.uniformResourceIdentifier;
-    return "cert:" + std::string(reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
-                                 static_cast<std::size_t>(ASN1_STRING_length(text)));
+    return named("cert:", text_of(name->d.uniformResourceIdentifier));
   }
-  char name[256] = "";
-  X509_NAME_get_text_by_NID(X509_get_subject_name(certificate.get()), NID_commonName, name, sizeof name);
-  return std::string("cert:") + name;
+  const X509_NAME* const subject = X509_get_subject_name(certificate.get());
+  const int at = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
+  if (at < 0) return {};
+  unsigned char* utf8 = nullptr;
+  const int bytes = ASN1_STRING_to_UTF8(&utf8, X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at)));
+  const std::string name =
+      bytes > 0 ? std::string(reinterpret_cast<const char*>(utf8), static_cast<std::size_t>(bytes)) : "";
+  OPENSSL_free(utf8);
+  return named("cn:", name);
 }
 
 class tls_transport final : public transport {
  public:
-  tls_transport(asio::ip::tcp::socket socket, asio::ssl::context& tls) : stream_(std::move(socket), tls) {}
+  tls_transport(asio::ip::tcp::socket socket, tls_context tls) : tls_(std::move(tls)), stream_(std::move(socket), *tls_) {}
   void start(std::function<void(std::error_code)> ready) override {
     peer_.way = store_wire::path::tls;
     set_up(stream_.next_layer(), peer_);
     stream_.async_handshake(asio::ssl::stream_base::server, [this, ready = std::move(ready)](std::error_code error) {
       if (!error) peer_.principal = principal_of(stream_.native_handle());
+      if (!error && peer_.principal.empty()) error = std::make_error_code(std::errc::permission_denied);  // who is it?
       ready(error);
     });
   }
@@ -77,8 +105,10 @@ class tls_transport final : public transport {
     std::error_code ignored;
     stream_.next_layer().close(ignored);
   }
+  bool has_left() override { return store_server::has_left(stream_.next_layer().native_handle()); }
 
  private:
+  const tls_context tls_;  // another one may have taken its place for new connections
   asio::ssl::stream<asio::ip::tcp::socket> stream_;
 };
 
@@ -93,12 +123,17 @@ result<int> transport::open_rings() { return failure{ENOTSUP, "rings of bytes ar
 std::unique_ptr<transport> make_transport(asio::ip::tcp::socket socket) {
   return std::make_unique<tcp_transport>(std::move(socket));
 }
-std::unique_ptr<transport> make_transport(asio::ip::tcp::socket socket, asio::ssl::context& tls) {
-  return std::make_unique<tls_transport>(std::move(socket), tls);
+std::unique_ptr<transport> make_transport(asio::ip::tcp::socket socket, tls_context tls) {
+  return std::make_unique<tls_transport>(std::move(socket), std::move(tls));
 }
 
-result<std::unique_ptr<asio::ssl::context>> make_tls_context(const tls_files& files) {
-  auto context = std::make_unique<asio::ssl::context>(asio::ssl::context::tls_server);
+bool has_left(int socket) noexcept {
+  pollfd one{socket, POLLRDHUP, 0};
+  return poll(&one, 1, 0) > 0 && (one.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
+}
+
+result<tls_context> make_tls_context(const tls_files& files) {
+  auto context = std::make_shared<asio::ssl::context>(asio::ssl::context::tls_server);
   SSL_CTX* raw = context->native_handle();
   SSL_CTX_set_min_proto_version(raw, TLS1_3_VERSION);
   SSL_CTX_set_ciphersuites(raw, "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256");

@@ -23,10 +23,11 @@ namespace pl::store_server {
 // Who is at the other end.
 struct peer {
   store_wire::path way = store_wire::path::tcp;
-  std::string principal;  // "uid:1000", "cert:NAME", "tcp"
+  std::string principal;  // "uid:1000", "cert:URI", "cn:NAME", "tcp"
   std::string where;      // for the log: "pid 123", "127.0.0.1:40000"
   long pid = 0;           // unix sockets only; 0: not known, or of another pid namespace
   unsigned uid = 0;       // unix sockets only
+  bool is_local = false;  // of this host: a unix socket, or the loopback interface
 };
 
 // A call takes what the socket has room for; Asio's own rule is 64 KiB a call, each with a turn of the event loop.
@@ -53,6 +54,8 @@ class transport {
   virtual bool may_ring() const noexcept { return false; }
   virtual result<int> open_rings();
   virtual void close() = 0;
+  // Whether the other end has closed its side, seen without reading.
+  virtual bool has_left() = 0;
   const peer& other() const noexcept { return peer_; }
 
  protected:
@@ -64,13 +67,17 @@ class ring_hub;
 // `hub` is of the thread that runs the connection, and outlives it; null: no rings.
 std::unique_ptr<transport> make_transport(asio::local::stream_protocol::socket socket, ring_hub* hub);
 std::unique_ptr<transport> make_transport(asio::ip::tcp::socket socket);
-std::unique_ptr<transport> make_transport(asio::ip::tcp::socket socket, asio::ssl::context& tls);
+using tls_context = std::shared_ptr<asio::ssl::context>;
+std::unique_ptr<transport> make_transport(asio::ip::tcp::socket socket, tls_context tls);
 
 // Files of PEM: the server's certificate and key, and the authority whose clients are let in.
 struct tls_files {
   std::string certificate, key, client_authority;
 };
 // TLS 1.3, a client certificate is required, AES-128-GCM first. EINVAL with OpenSSL's reason.
-result<std::unique_ptr<asio::ssl::context>> make_tls_context(const tls_files& files);
+result<tls_context> make_tls_context(const tls_files& files);
+
+// What a socket's poll() says of its other end.
+bool has_left(int socket) noexcept;
 
 }  // namespace pl::store_server

@@ -144,7 +144,7 @@ class unix_transport final : public transport {
       return ready(std::error_code(errno, std::generic_category()));
     std::error_code ignored;
     socket_.set_option(asio::socket_base::send_buffer_size(kSocketBytes), ignored);
-    peer_ = {store_wire::path::unix_socket, format("uid:%u", who.uid), format("pid %d", who.pid), who.pid, who.uid};
+    peer_ = {store_wire::path::unix_socket, format("uid:%u", who.uid), format("pid %d", who.pid), who.pid, who.uid, true};
     ready({});
   }
   void read_some(asio::mutable_buffer into, done then) override {
@@ -161,6 +161,7 @@ class unix_transport final : public transport {
     std::error_code ignored;
     socket_.close(ignored);
   }
+  bool has_left() override { return store_server::has_left(socket_.native_handle()); }
   status send_descriptor(std::string_view bytes, int fd) override;
   bool may_ring() const noexcept override { return hub_ != nullptr; }
   result<int> open_rings() override {

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shared_memory.hpp"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <string>
 
+#include "sealed_memory.hpp"
 #include "text.hpp"
 
 namespace pl::stream {
@@ -25,14 +24,12 @@ failure not_shared(const std::string& step) {
 }  // namespace
 
 result<shared_memory> shared_memory::make(const char* label, std::size_t bytes) {
-  shared_memory out;
-  out.fd_ = unique_fd(real_device_io(), memfd_create(label, MFD_CLOEXEC));
-  if (!out.fd_) return not_shared("memfd_create");
   const auto whole = (bytes + kPage - 1) / kPage * kPage;
-  struct stat info {};
-  if (ftruncate(out.fd_.get(), static_cast<off_t>(whole)) != 0 || fstat(out.fd_.get(), &info) != 0)
-    return not_shared("sizing it");
-  out.name_ = {getpid(), out.fd_.get(), info.st_ino, whole};
+  auto made = sealed_memory::make(label, whole);
+  if (!made) return std::move(made).error();
+  shared_memory out;
+  out.fd_ = std::move(made->fd);
+  out.name_ = {getpid(), out.fd_.get(), made->inode, whole};
   if (auto done = out.map(); !done) return done.error();
   return out;
 }
@@ -40,15 +37,11 @@ result<shared_memory> shared_memory::make(const char* label, std::size_t bytes) 
 result<shared_memory> shared_memory::open(const name& of) {
   if (of.bytes == 0 || of.bytes > kMostBytes || of.bytes % kPage != 0)
     return failure{EINVAL, "memory shared with a peer: a size that cannot be was named"};
+  auto opened = sealed_memory::open(of.pid, of.fd, of.inode, of.bytes);
+  if (!opened) return std::move(opened).error();
+  if (opened->bytes != of.bytes) return failure{ESTALE, "memory shared with a peer: the file is not the one that was named"};
   shared_memory out;
-  const auto path = format("/proc/%d/fd/%d", of.pid, of.fd);
-  out.fd_ = unique_fd(real_device_io(), ::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!out.fd_) return not_shared("opening " + path);
-  struct stat info {};
-  if (fstat(out.fd_.get(), &info) != 0) return not_shared("fstat");
-  // The number may name another file by now, and a short one would fault.
-  if (info.st_ino != of.inode || static_cast<std::uint64_t>(info.st_size) != of.bytes)
-    return failure{ESTALE, "memory shared with a peer: the file is not the one that was named"};
+  out.fd_ = std::move(opened->fd);
   out.name_ = of;
   if (auto done = out.map(); !done) return done.error();
   return out;

@@ -33,6 +33,7 @@ SAME_VALUE(error_code::success, CUDA_SUCCESS);
 SAME_VALUE(error_code::invalid_value, CUDA_ERROR_INVALID_VALUE);
 SAME_VALUE(error_code::out_of_memory, CUDA_ERROR_OUT_OF_MEMORY);
 SAME_VALUE(error_code::not_initialized, CUDA_ERROR_NOT_INITIALIZED);
+SAME_VALUE(error_code::unsupported_limit, CUDA_ERROR_UNSUPPORTED_LIMIT);
 SAME_VALUE(error_code::deinitialized, CUDA_ERROR_DEINITIALIZED);
 SAME_VALUE(error_code::stub_library, CUDA_ERROR_STUB_LIBRARY);
 SAME_VALUE(error_code::device_unavailable, CUDA_ERROR_DEVICE_UNAVAILABLE);
@@ -118,6 +119,9 @@ SAME_VALUE(device_attribute::numa_config, CU_DEVICE_ATTRIBUTE_NUMA_CONFIG);
 SAME_VALUE(device_attribute::numa_id, CU_DEVICE_ATTRIBUTE_NUMA_ID);
 SAME_VALUE(device_attribute::multicast_supported, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED);
 SAME_VALUE(device_attribute::host_numa_id, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID);
+#if CUDA_VERSION >= 13030
+SAME_VALUE(device_attribute::dma_buf_mmap, CU_DEVICE_ATTRIBUTE_DMA_BUF_MMAP_SUPPORTED);
+#endif
 
 SAME_VALUE(pointer_attribute::context, CU_POINTER_ATTRIBUTE_CONTEXT);
 SAME_VALUE(pointer_attribute::memory_type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE);

@@ -2,6 +2,8 @@
 #include "env.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <set>
@@ -62,6 +64,75 @@ TEST(Env, EveryVariableHasAValidDefaultAndAMeaning) {
     const scoped_env set(variable.name, variable.default_value);
     EXPECT_TRUE(env_read(variable.name).is_set) << variable.name;
   }
+}
+
+std::string nearest_of(const char* name) {
+  const scoped_env set(name, "1");
+  for (const auto& one : env_unknown_names())
+    if (one.name == name) return one.nearest.empty() ? "none" : one.nearest;
+  return "not ours";
+}
+
+TEST(Env, MisspeltNamesAreKnownByTheNearest) {
+  EXPECT_EQ(nearest_of("PEERLANE_"
+                       "BACKEN"),
+            "PEERLANE_BACKEND");
+  EXPECT_EQ(nearest_of("PEERLANE_COPY_"
+                       "THREAD"),
+            "PEERLANE_COPY_THREADS");
+  EXPECT_EQ(nearest_of("PEERLANE_"
+                       "GPUS"),
+            "PEERLANE_GPU");
+  EXPECT_EQ(nearest_of("PERLANE_GPU"), "PEERLANE_GPU");
+  EXPECT_EQ(nearest_of("peerlane_log"), "PEERLANE_LOG");
+  EXPECT_EQ(nearest_of("GDRCOPY_"
+                       "LOGLEVEL"),
+            "GDRCOPY_LOG_LEVEL");
+  EXPECT_EQ(nearest_of("GDRCOPY_ENABLE_"
+                       "LOGGIN"),
+            "GDRCOPY_ENABLE_LOGGING");
+}
+
+TEST(Env, OtherNamesAreNotOurs) {
+  EXPECT_EQ(nearest_of("PEERLANE_CLEAN_ROOM"), "none");
+  EXPECT_EQ(nearest_of("GDRCOPY_ENABLED"), "none");  // of the device plug-in of Kubernetes
+  EXPECT_EQ(nearest_of("PEERLANE_BACKEND"), "not ours");
+  EXPECT_EQ(nearest_of("PEERLANE"), "not ours");
+  EXPECT_EQ(nearest_of("PEERLINE_ADDRESS"), "not ours");
+  EXPECT_EQ(nearest_of("GCOPY_LOG"), "not ours");
+}
+
+std::string warning_of(const char* name, const char* checked) {
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv(name, "1", 1);
+    setenv("PEERLANE_NAMES_CHECKED", checked, 1);
+    dup2(ends[1], STDERR_FILENO);
+    env_warn_of_unknown_names();
+    _exit(0);
+  }
+  close(ends[1]);
+  std::string text;
+  for (char letter; read(ends[0], &letter, 1) == 1;) text += letter;
+  close(ends[0]);
+  waitpid(child, nullptr, 0);
+  return text;
+}
+
+TEST(Env, AMisspeltNameIsTold) {
+  EXPECT_EQ(warning_of("PEERLANE_COPY_"
+                       "THREAD",
+                       "0"),
+            "WARN: PEERLANE_COPY_"
+            "THREAD is no variable of Peerlane and does nothing; did you mean PEERLANE_COPY_THREADS? "
+            "(peerlane env lists them)\n");
+  EXPECT_EQ(warning_of("PEERLANE_CLEAN_ROOM", "0"), "");
+  EXPECT_EQ(warning_of("PEERLANE_COPY_"
+                       "THREAD",
+                       "1"),
+            "");
 }
 
 }  // namespace

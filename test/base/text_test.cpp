@@ -34,5 +34,11 @@ TEST(Text, FormatsExactPowersOnly) {
   EXPECT_EQ(errno_text(EINVAL), "EINVAL (Invalid argument)");
 }
 
+TEST(Text, OneIsNoPlural) {
+  EXPECT_EQ(plural(1, "GPU"), "1 GPU");
+  EXPECT_EQ(plural(0, "GPU"), "0 GPUs");
+  EXPECT_EQ(plural(2, "process", "processes"), "2 processes");
+}
+
 }  // namespace
 }  // namespace pl

@@ -3,6 +3,7 @@
 // and what proves their mappings, BAR1 full, MIG, modules that are too old or too new. Method: fake kernels (test/support)
 // behind the library's own system calls, over the simulated GPU's CUDA. What needs a process without libcuda is in
 // probe_test.cpp.
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -82,6 +83,24 @@ TEST_F(missing_pieces, ANodeThatIsNotInTheContainer) {
   const device_buffer second(4 << 20);
   EXPECT_EQ(try_to_map(g, second.pointer()), ENODEV);
   expect_message("knows no GPU at PCI 0000:fe:01");
+  EXPECT_EQ(gdr_close(g), 0);
+}
+
+TEST_F(missing_pieces, EachMappingHasItsOwnAddressAndEndsWithItself) {
+  gdr_t g = open_rm();
+  ASSERT_NE(g, nullptr);
+  gdr_mh_t handles[2] = {};
+  void* va[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(gdr_pin_buffer(g, device_, 65536, 0, 0, &handles[i]), 0);
+    ASSERT_EQ(gdr_map(g, handles[i], &va[i], 65536), 0);
+  }
+  EXPECT_NE(va[0], va[1]) << "clients keep tables by address";
+  EXPECT_EQ(gdr_unmap(g, handles[0], va[0], 65536), 0);
+  unsigned char page = 0;
+  EXPECT_NE(mincore(va[0], 4096, &page), 0) << "the pointer outlived its unmapping";
+  EXPECT_EQ(gdr_copy_to_mapping(handles[1], va[1], "still", 5), 0);
+  EXPECT_EQ(std::memcmp(device_bytes(device_, 5).data(), "still", 5), 0);
   EXPECT_EQ(gdr_close(g), 0);
 }
 

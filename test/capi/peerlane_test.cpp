@@ -23,6 +23,10 @@ TEST_F(peerlane_c, NullOutputsAndNullHandles) {
   EXPECT_EQ(peerlane_map(nullptr, device_, 64, 0, &m), EINVAL);
   EXPECT_EQ(peerlane_map(s, device_, 64, 1u << 9, &m), EINVAL);
   EXPECT_EQ(peerlane_map(s, device_, 0, 0, &m), EINVAL);
+  const char handle[64] = {};
+  EXPECT_EQ(peerlane_map_ipc(s, device_, 64, 0, nullptr, &m), EINVAL);
+  EXPECT_EQ(peerlane_map_ipc(s, device_, 64, 0, handle, nullptr), EINVAL);
+  EXPECT_EQ(peerlane_map_ipc(s, device_, 64, 1u << 9, handle, &m), EINVAL);
   EXPECT_EQ(m, reinterpret_cast<peerlane_mapping_t>(0x77)) << "outputs are written on success only";
   EXPECT_EQ(peerlane_unmap(nullptr), EINVAL);
   EXPECT_EQ(peerlane_data(nullptr), nullptr);

@@ -22,7 +22,8 @@ struct backend_case {
   const char* label;
   const char* backend;
   unsigned gdrdrv_minor = 6;
-  bool is_module = false;  // /dev/gdrdrv of this machine
+  bool is_module = false;                     // /dev/gdrdrv of this machine
+  const char* driver_version = "580.159.04";  // of the resource manager
 };
 
 inline void PrintTo(const backend_case& value, std::ostream* out) { *out << value.label; }
@@ -38,6 +39,7 @@ inline std::vector<backend_case> all_backends() {
   if (on_module()) return {kModule};
   return {{"dmabuf", "dmabuf"},
           {"rm", "rm"},
+          {"rm_proved", "rm", 6, false, "570.86.10"},  // known by reading only: first mappings are proved
           {"gdrdrv_2_0", "gdrdrv", 0},
           {"gdrdrv_2_4", "gdrdrv", 4},
           {"gdrdrv_2_6", "gdrdrv", 6}};
@@ -60,8 +62,12 @@ class backend_test : public testing::TestWithParam<backend_case> {
   void SetUp() override {
     simulated_cuda();
     context_ = std::make_unique<current_device>(0);
-    if (std::string(GetParam().backend) == "rm") kernel_ = std::make_unique<fake_rm>();
-    else if (std::string(GetParam().backend) == "gdrdrv" && !GetParam().is_module)
+    if (std::string(GetParam().backend) == "rm") {
+      auto rm = std::make_unique<fake_rm>();
+      rm->settings().version = GetParam().driver_version;
+      kernel_ = std::move(rm);
+    }
+    if (std::string(GetParam().backend) == "gdrdrv" && !GetParam().is_module)
       kernel_ = std::make_unique<fake_gdrdrv>(2, GetParam().gdrdrv_minor);
     io_ = std::make_unique<counting_io>(kernel_ ? *kernel_ : real_device_io());
     { const device_buffer warm_up(1 << 20); }

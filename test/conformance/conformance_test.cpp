@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every backend must do, whatever it is made of. Method: bytes written on one side are read on the other through
 // CUDA calls of the simulated GPU; each test ends with the fixture's check that nothing is left open or mapped.
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <cstring>
 
 #include "backends.hpp"
+#include "faulting_range.hpp"
 
 namespace pl::test {
 namespace {
@@ -326,6 +328,71 @@ TEST_P(conformance, AForkedChildMayOpenItsOwnSession) {
               return close_session(*own) ? 0 : 4;
             }),
             0);
+  EXPECT_TRUE(close_session(s));
+}
+
+// What a read at `at` ends with, seen by a child: the range that a forgotten mapping leaves is inherited, a mapping is not.
+int signal_of_reading(const volatile char* at) {
+  return in_child([at] { return *at == 1 ? 1 : 2; });
+}
+
+TEST_P(conformance, AForgottenMappingRaisesSigbus) {
+  const device_buffer buffer(1 << 20);
+  const auto bytes = random_bytes(1 << 20, 21);
+  recount_faulting_ranges_for_tests();
+  for (const bool closes : {true, false}) {
+    set_device_bytes(buffer.pointer(), bytes);
+    session* s = open();
+    auto pinned = pin_region(s, in_granules(buffer.pointer(), buffer.bytes()));
+    ASSERT_TRUE(pinned);
+    ASSERT_TRUE(map_region(s, *pinned, 1 << 20, arch::mapping_type::none));
+    const volatile char* const data = (*pinned)->data.load();
+    ASSERT_TRUE(closes ? close_session(s) : unpin_region(s, *pinned));
+    for (const std::size_t offset : {0, 4096, (1 << 20) - 1})
+      EXPECT_EQ(signal_of_reading(data + offset), 1000 + SIGBUS) << "offset " << offset;
+    // Nothing new is put there, so a stale pointer reaches nobody's memory.
+    void* const next = mmap(nullptr, 1 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(next, static_cast<const volatile void*>(data));
+    munmap(next, 1 << 20);
+    EXPECT_EQ(device_bytes(buffer.pointer(), 1 << 20), bytes);
+    if (!closes) { EXPECT_TRUE(close_session(s)); }
+  }
+}
+
+TEST_P(conformance, AnUnmappedMappingFreesItsAddresses) {
+  session* s = open();
+  const device_buffer buffer(1 << 20);
+  auto pinned = pin_region(s, in_granules(buffer.pointer(), buffer.bytes()));
+  ASSERT_TRUE(pinned);
+  ASSERT_TRUE(map_region(s, *pinned, 1 << 20, arch::mapping_type::none));
+  char* const data = (*pinned)->data.load();
+  ASSERT_TRUE(unmap_region(s, *pinned));
+  void* const again = mmap(data, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  EXPECT_EQ(again, static_cast<void*>(data)) << "something was left at the addresses of an unmapped mapping";
+  if (again != MAP_FAILED) munmap(again, 4096);
+  EXPECT_TRUE(close_session(s));
+}
+
+TEST_P(conformance, GdrcopysMappingsShareNoAddress) {
+  session* s = open();
+  const device_buffer buffer(1 << 20);
+  set_device_bytes(buffer.pointer(), std::vector<unsigned char>(buffer.bytes(), 0));
+  region* both[2] = {};
+  for (auto& one : both) {
+    pin_request request = in_granules(buffer.pointer(), buffer.bytes());
+    request.is_sole = true;
+    auto pinned = pin_region(s, request);
+    ASSERT_TRUE(pinned);
+    ASSERT_TRUE(map_region(s, *pinned, 65536, arch::mapping_type::none));
+    one = *pinned;
+  }
+  char* const first = both[0]->data.load();
+  ASSERT_NE(first, both[1]->data.load()) << "a client that keys a table by address mixes them up";
+  ASSERT_EQ(region_write(both[0], first, "same", 4, true), 0);
+  EXPECT_EQ(std::memcmp(both[1]->data.load(), "same", 4), 0) << "two views of the same memory";
+  ASSERT_TRUE(unmap_region(s, both[0]));
+  EXPECT_EQ(signal_of_reading(first), 1000 + SIGSEGV) << "the pointer outlived its unmapping";
+  EXPECT_EQ(std::memcmp(both[1]->data.load(), "same", 4), 0) << "the other pin's must stay";
   EXPECT_TRUE(close_session(s));
 }
 

@@ -120,7 +120,7 @@ TEST_F(GpuEngine, TheCpuLoadsTheHeadOfALowLatencyMessage) {
       }
   std::uint64_t word = 0;
   EXPECT_EQ(engine_->read_low_latency(&word, memory.pointer(), 8, {view->type, mapped, 8}).code(), EINVAL) << "none is left";
-  (*pin)->unmap(*view);
+  (*pin)->unmap(*view, unmapping::by_request);
 }
 
 TEST_F(GpuEngine, CopiesEverySizeAndAlignmentBothWays) {

@@ -106,6 +106,7 @@ def guest_files(kernel, guests, cache, programs, simulator):
 # UD, by which UCX 1.13 makes its RC connections, looks at an address in the packets' headers that rxe does not fill in.
 SETTINGS = """
 export UCX_TLS=rc_verbs,ud_verbs,self UCX_NET_DEVICES=rxe0:1 UCX_UD_VERBS_ETH_DGID_CHECK=n PEERLANE_SIM_LOG=off
+echo 'the secret of an emulated job' >/secret; chmod 600 /secret; export PEERLANE_LINK_SECRET_FILE=/secret
 packets() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts; }
 # over_verbs NAME COMMAND...: two tests, that it succeeds and that what it sent went through rxe.
 over_verbs() { name=$1; shift; before=$(packets); step $name "$@"; step $name.through_rxe [ $(packets) -gt $((before + 20)) ]; }
@@ -152,7 +153,7 @@ kill -9 $!
 # The store and a client of it, as if on two machines: neither is forced, so the lane is there because RDMA is.
 STORE = """
 export PEERLANE_STORE=10.0.0.1:18530
-{peerlane} store serve --data /store --listen 10.0.0.1:18530 --insecure --arena 128M --chunk 4M --log-level debug >/serve.log 2>&1 &
+{peerlane} store serve --data /store --listen 10.0.0.1:18530 --insecure --admins uid:0,tcp --arena 128M --chunk 4M --log-level debug >/serve.log 2>&1 &
 for i in $(seq 600); do grep -q 'TCP 10' /serve.log && break; sleep 0.1; done
 head -c 5000001 /dev/urandom >/value
 over_verbs store_put {peerlane} store put --make-pool p k /value --durability volatile --require-path ucx

@@ -2,9 +2,13 @@
 #include "cpu_binding.hpp"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <thread>
+
+#include "foreign_settings.hpp"
 
 namespace pl::link {
 namespace {
@@ -65,6 +69,11 @@ TEST(cpu_binding, names_of_mvapich) {
   EXPECT_EQ(cpu_policy_from_environment(), "");
   setenv("MV2_CPU_BINDING_POLICY", "hybrid", 1);
   EXPECT_EQ(cpu_policy_from_environment(), "near");
+  setenv("MV2_CPU_BINDING_POLICY", "SCATTER", 1);
+  EXPECT_EQ(cpu_policy_from_environment(), "scatter") << "MVAPICH2 takes it in any case";
+  EXPECT_TRUE(cpus_of_policy(cpu_policy_from_environment(), {}, cpu_numbers{0, 1}, {1, 2}));
+  setenv("MV2_CPU_BINDING_POLICY", "Hybrid", 1);
+  EXPECT_EQ(cpu_policy_from_environment(), "near");
   setenv("MV2_CPU_MAPPING", "0:4", 1);
   EXPECT_EQ(cpu_policy_from_environment(), "0:4");
   setenv("MV2_ENABLE_AFFINITY", "0", 1);
@@ -73,6 +82,40 @@ TEST(cpu_binding, names_of_mvapich) {
   EXPECT_EQ(cpu_policy_from_environment(), "near");
   for (const char* name : {"PEERLANE_LINK_CPU", "MV2_ENABLE_AFFINITY", "MV2_CPU_MAPPING", "MV2_CPU_BINDING_POLICY"})
     unsetenv(name);
+}
+
+TEST(foreign_settings, rails_of_mvapich) {
+  EXPECT_EQ(rails_of_mapping("mlx5_0:mlx5_3"), "mlx5_0:1,mlx5_3:1");
+  EXPECT_EQ(rails_of_mapping("mlx5_0"), "mlx5_0:1");
+  for (const char* other : {"", "BUNCH", "0:1:0:1", "mlx5_0:BUNCH"}) EXPECT_EQ(rails_of_mapping(other), "") << other;
+}
+
+TEST(foreign_settings, what_is_not_followed_is_told) {
+  const std::string folder = ::testing::TempDir() + "adapters_" + std::to_string(getpid());
+  std::filesystem::create_directories(folder + "/mlx5_0");
+  EXPECT_TRUE(unused_settings(folder).empty());
+  setenv("MV2_PROCESS_TO_RAIL_MAPPING", "mlx5_0", 1);
+  EXPECT_EQ(rails_from_environment(folder), "mlx5_0:1");
+  EXPECT_TRUE(unused_settings(folder).empty());
+  setenv("MV2_PROCESS_TO_RAIL_MAPPING", "mlx5_0:mlx5_1", 1);
+  EXPECT_EQ(rails_from_environment(folder), "");
+  setenv("MV2_GPUDIRECT_LIMIT", "8192", 1);
+  const auto lines = unused_settings(folder);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_NE(lines[0].find("lacks an adapter"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[1].find("PEERLANE_LINK_GPU_LANES=0"), std::string::npos) << lines[1];
+  unsetenv("MV2_PROCESS_TO_RAIL_MAPPING");
+  unsetenv("MV2_GPUDIRECT_LIMIT");
+  std::filesystem::remove_all(folder);
+}
+
+TEST(foreign_settings, ucx_may_forbid_adapters_gpu_memory) {
+  EXPECT_FALSE(forbids_gpu_rdma());
+  setenv("UCX_IB_GPU_DIRECT_RDMA", "n", 1);
+  EXPECT_TRUE(forbids_gpu_rdma());
+  setenv("UCX_IB_GPU_DIRECT_RDMA", "try", 1);
+  EXPECT_FALSE(forbids_gpu_rdma());
+  unsetenv("UCX_IB_GPU_DIRECT_RDMA");
 }
 
 }  // namespace

@@ -93,7 +93,8 @@ messenger_options calibrating() {
 
 int look(const place& at, const char* wanted) {
   const auto plan = at.by->plan((at.rank + 1) % at.by->size());
-  if (plan.find(wanted) == std::string::npos) return std::fprintf(stderr, "no \"%s\" in %s\n", wanted, plan.c_str());
+  if (plan.find(wanted) == std::string::npos)
+    return std::fprintf(stderr, "no \"%s\" in %s\n", wanted, plan.c_str()), __LINE__;
   const auto counts = at.by->counts();
   CHECK(counts.eager == 0 && counts.shared_ring == 0 && counts.operations == 0);
   return at.by->barrier(kPatience).ok() ? 0 : __LINE__;

@@ -110,11 +110,13 @@ class hosts : public testing::Test {
  protected:
   // Why there are none, or "".
   std::string join(const wire& between) { return both_.make(between); }
-  int run(gpus which, const std::function<int(const place&)>& body, int killed = -1) {
-    return run_job(2, which, test_options(), body, killed, [&](int rank) { return both_.enter(rank); });
+  int run(gpus which, const std::function<int(const place&)>& body, int killed = -1, bool is_cut = false) {
+    auto options = test_options();
+    if (is_cut) options.rails = "lo";
+    return run_job(2, which, options, body, killed,
+                   [&](int rank) { return both_.enter(rank) && (!is_cut || two_hosts::switch_on_loopback()); });
   }
 
- private:
   two_hosts both_;
 };
 
@@ -220,6 +222,60 @@ TEST_F(hosts, outlive_a_process_that_stops_and_dies) {
             0);
   close(ends[0]);
   close(ends[1]);
+}
+
+// What the rank says that meets the other one by hand, at the first host's address.
+std::string meet_by_hand(int rank, const std::string& secret) {
+  const std::string file = "/tmp/peerlane-hosts-secret." + std::to_string(getpid());
+  if (!secret.empty()) {
+    const unique_fd made(real_device_io(), open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    if (write(made.get(), secret.data(), secret.size()) < 0) return "no file";
+    setenv("PEERLANE_LINK_SECRET_FILE", file.c_str(), 1);
+  }
+  bootstrap_options how;
+  how.where = "10.77.0.1:18999";
+  how.rank = rank;
+  how.size = 2;
+  how.timeout_s = 4;
+  auto with = open_bootstrap(how);
+  unlink(file.c_str());
+  if (!with) return with.error().message;
+  return (*with)->barrier() ? "met" : "no barrier";
+}
+
+TEST_F(hosts, meet_by_hand_only_with_a_secret) {
+  if (const auto why = join({}); !why.empty()) GTEST_SKIP() << "no two hosts here: " << why;
+  for (const bool has_secret : {false, true}) {
+    EXPECT_EQ(fork_ranks(2,
+                         [&](int rank, fork_bootstrap&) {
+                           CHECK(both_.enter(rank));
+                           const auto said = meet_by_hand(rank, has_secret ? "a secret of both hosts" : "");
+                           const bool is_right =
+                               has_secret ? said == "met" : said.find("PEERLANE_LINK_SECRET_FILE") != std::string::npos;
+                           if (!is_right) std::fprintf(stderr, "rank %d: %s\n", rank, said.c_str());
+                           return is_right ? 0 : __LINE__;
+                         }),
+              0);
+  }
+}
+
+// Each process has a rail of its own, and there is no way from one to the other.
+TEST_F(hosts, rails_without_a_route_are_an_error) {
+  if (const auto why = join({}); !why.empty()) GTEST_SKIP() << "no two hosts here: " << why;
+  EXPECT_EQ(run(
+                gpus::none,
+                [](const place& at) {
+                  piece data(false, 64);
+                  auto sent = at.by->isend(1 - at.rank, data.all(), 1);
+                  auto received = at.by->irecv(1 - at.rank, data.all(), 1);
+                  const auto done = received.wait(kInTime);
+                  if (done.code() != ECONNRESET) std::fprintf(stderr, "got %d\n", done.code());
+                  CHECK(done.code() == ECONNRESET);
+                  CHECK(at.by->peer_state(1 - at.rank).code() == ECONNRESET);
+                  return 0;
+                },
+                -1, true),
+            0);
 }
 
 }  // namespace

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages between host memories over TCP: their parts, and processes whose UCX is set differently.
+#include <array>
+#include <set>
+
 #include "fabric.hpp"
 #include "job.hpp"
 
@@ -27,6 +30,20 @@ TEST(parts, are_two_at_least_of_a_large_message) {
 }
 
 TEST(parts, fit_where_hardly_anything_does) { EXPECT_EQ(part_bytes(1 << 20, 1000), 1000u); }
+
+// A stranger that could guess the tag of the next part could send one.
+TEST(parts, have_tags_that_nobody_can_guess) {
+  std::set<std::uint64_t> tags, steps;
+  std::uint64_t last = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const auto tag = fresh_part_tag();
+    tags.insert(tag);
+    steps.insert(tag - last);
+    last = tag;
+  }
+  EXPECT_EQ(tags.size(), 1000u);
+  EXPECT_EQ(steps.size(), 1000u);
+}
 
 // Messages of many sizes both ways, some of which come before their receive is posted.
 int exchange(const place& at) {
@@ -76,6 +93,89 @@ TEST(over_tcp, one_side_has_ucx_send_without_a_copy) {
   EXPECT_EQ(failures_over_tcp([](int rank) {
               if (rank == 1) setenv("UCX_ZCOPY_THRESH", "16k", 1);
             }),
+            0);
+}
+
+// ---- Who sent a frame
+
+struct heard final : fabric::listener {
+  void on_packet(const std::byte* whole, std::size_t bytes) override {
+    frame head;
+    if (bytes >= frame_bytes(frame_kind::eager))
+      std::memcpy(static_cast<void*>(&head), whole, frame_bytes(frame_kind::eager));
+    sources.push_back(head.source);
+  }
+  void on_plain(const void* head, std::size_t, const std::byte*, std::size_t) override {
+    frame seen;
+    std::memcpy(static_cast<void*>(&seen), head, frame_bytes(frame_kind::eager));
+    sources.push_back(seen.source);
+  }
+  void on_remote(const frame& head, remote_data) override { sources.push_back(head.source); }
+  void on_lost(int, const char*) override {}
+  std::vector<std::uint32_t> sources;
+};
+
+struct sent_frame : packet {
+  sent_frame(std::uint32_t source, std::size_t bytes, bool is_in_place) : data(bytes) {
+    head = {.kind = is_in_place ? frame_kind::announce : frame_kind::eager, .source = source, .bytes = bytes};
+    payload = is_in_place ? 0 : bytes;
+    plain = data.data();
+    is_plain = true;
+    if (is_in_place) in_place = data.data(), in_place_bytes = bytes;
+    read = [](packet& from, std::size_t offset, void* to, std::size_t n) {
+      std::memcpy(to, static_cast<sent_frame&>(from).data.data() + offset, n);
+      return 0;
+    };
+    done = [](packet& what, int) { static_cast<sent_frame&>(what).is_done = true; };
+  }
+  byte_string data;
+  bool is_done = false;
+};
+
+// Rank 2 says that it is rank 1, before and after rank 1 has said anything, by each kind of packet.
+TEST(over_tcp, a_frame_counts_only_by_the_endpoint_of_its_sender) {
+  EXPECT_EQ(fork_ranks(1,
+                       [](int, fork_bootstrap&) {
+                         setenv("UCX_TLS", "tcp", 1);
+                         std::array<heard, 3> ears;
+                         std::vector<std::unique_ptr<fabric>> ranks;
+                         for (auto& each : ears) {
+                           auto made = fabric::open({}, 3, each);
+                           CHECK_OK(made);
+                           ranks.push_back(*std::move(made));
+                         }
+                         for (auto& each : ranks)
+                           for (int i = 0; i < 3; ++i) each->set_peer(i, ranks[static_cast<std::size_t>(i)]->address(), {});
+                         std::vector<std::unique_ptr<sent_frame>> frames;
+                         const auto send = [&](std::size_t from, std::uint32_t source, std::size_t bytes, bool in_place) {
+                           frames.push_back(std::make_unique<sent_frame>(source, bytes, in_place));
+                           ranks[from]->send(0, *frames.back());
+                         };
+                         const auto progress = [&] {
+                           for (int i = 0; i < 3000; ++i)
+                             for (auto& each : ranks) each->progress();
+                         };
+                         const auto forge = [&] {
+                           send(2, 1, 8, false);
+                           send(2, 1, 8000, false);
+                           send(2, 1, 100'000, true);
+                           send(2, 7, 8, false);
+                           progress();
+                         };
+                         forge();
+                         CHECK(ears[0].sources.empty());
+                         send(1, 1, 8, false);
+                         send(1, 1, 8000, false);
+                         send(1, 1, 100'000, true);
+                         progress();
+                         CHECK(ears[0].sources == std::vector<std::uint32_t>({1, 1, 1}));
+                         forge();
+                         CHECK(ears[0].sources.size() == 3);
+                         send(2, 2, 8, false);
+                         progress();
+                         CHECK(ears[0].sources.size() == 4 && ears[0].sources.back() == 2);
+                         return 0;
+                       }),
             0);
 }
 

@@ -3,14 +3,20 @@
 // other.
 #include "shm_lane.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
+
+#include "shm_ring.hpp"
 
 namespace pl::link {
 
@@ -168,6 +174,48 @@ TEST(shm_lane, any_failure_stays_one) {
     EXPECT_EQ(reader.peek().outcome, code > 0 && code < 256 ? code : EIO);
     reader.release();
   }
+}
+
+// A peer that could shrink the file of a mapping would end this process with SIGBUS.
+TEST(shm_lane, nobody_can_shrink_an_outbox) {
+  const auto outbox = shm_outbox::make(2);
+  ASSERT_TRUE(outbox);
+  const auto path = "/proc/self/fd/" + std::to_string(outbox->own_name().fd);
+  EXPECT_NE(truncate(path.c_str(), 0), 0);
+  EXPECT_EQ(errno, EPERM);
+  auto lane = shm_outbox::open_lane(outbox->own_name(), 1);
+  ASSERT_TRUE(lane) << lane.error().message;
+  EXPECT_EQ(lane->peek().head, nullptr);
+  shm_outbox::close(*lane);
+}
+
+TEST(shm_lane, an_outbox_that_its_owner_could_shrink_is_refused) {
+  const int fd = memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  struct stat info {};
+  ASSERT_EQ(ftruncate(fd, static_cast<off_t>(2 * shm_lane::kBytes)), 0);
+  ASSERT_EQ(fstat(fd, &info), 0);
+  EXPECT_EQ(shm_outbox::open_lane({getpid(), fd, info.st_ino}, 1).code(), EPROTO);
+  ASSERT_EQ(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+  auto lane = shm_outbox::open_lane({getpid(), fd, info.st_ino}, 1);
+  ASSERT_TRUE(lane);
+  shm_outbox::close(*lane);
+  EXPECT_EQ(shm_outbox::open_lane({getpid(), fd, info.st_ino}, 2).code(), ESTALE) << "too short for a third rank";
+  close(fd);
+}
+
+TEST(shm_ring, nobody_can_shrink_it_and_an_unsealed_one_is_refused) {
+  constexpr std::size_t kChunk = 64 << 10;
+  auto ring = shm_ring::make(kChunk);
+  ASSERT_TRUE(ring);
+  const auto name = (*ring)->own_name();
+  EXPECT_NE(truncate(("/proc/self/fd/" + std::to_string(name.fd)).c_str(), 0), 0);
+  EXPECT_TRUE(shm_ring::open(name));
+  const int fd = memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  struct stat info {};
+  ASSERT_EQ(ftruncate(fd, static_cast<off_t>(4096 + shm_ring::kChunks * kChunk)), 0);
+  ASSERT_EQ(fstat(fd, &info), 0);
+  EXPECT_EQ(shm_ring::open({getpid(), fd, info.st_ino, kChunk}).code(), EPROTO);
+  close(fd);
 }
 
 }  // namespace

@@ -97,6 +97,14 @@ bool two_hosts::enter(int rank) const {
   return is_set;
 }
 
+bool two_hosts::switch_on_loopback() {
+  ifreq asked{};
+  std::strcpy(asked.ifr_name, "lo");
+  asked.ifr_flags = IFF_UP | IFF_RUNNING;
+  const unique_fd of(real_device_io(), socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  return ioctl(of.get(), SIOCSIFFLAGS, &asked) == 0;
+}
+
 // Packets wait in the order of their delivery; with a spread of delays they overtake each other.
 void two_hosts::relay(const wire& between) const {
   prctl(PR_SET_PDEATHSIG, SIGKILL);

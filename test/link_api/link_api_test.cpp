@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <csignal>
 #include <cstring>
+#include <fstream>
 #include <numeric>
 
 #include "job.hpp"
@@ -38,9 +40,20 @@ int truncate(messenger& job) {
   std::array<int, 100> data{};
   std::iota(data.begin(), data.end(), 1000 * job.rank());
   if (job.rank() == 0) {
-    CHECK(job.send(1, std::span(std::as_const(data)), 1, patience));
+    for (std::uint64_t tag = 1; tag <= 4; ++tag) CHECK(job.send(1, std::span(std::as_const(data)), tag, patience));
   } else {
     std::array<int, 10> few{};
+    message_info told{};
+    CHECK(job.recv(0, std::span(few), 2, whole_tag, patience, &told).code() == EMSGSIZE);
+    CHECK(told.bytes == sizeof data && told.source == 0 && told.tag == 2 && told.error == EMSGSIZE);
+    auto waited = job.irecv(0, std::span(few), 3);
+    told = {};
+    CHECK(waited && waited->wait(patience, &told).code() == EMSGSIZE && told.bytes == sizeof data && told.tag == 3);
+    std::uint64_t thrown_bytes = 0;
+    try {
+      job.recv_or_throw(0, std::span(few), 4, whole_tag, patience);
+    } catch (const link_error& why) { thrown_bytes = why.code() == EMSGSIZE ? why.info().bytes : 1; }
+    CHECK(thrown_bytes == sizeof data);
     auto received = job.irecv(0, std::span(few), 1);
     CHECK(received);
     message_info info{};
@@ -171,6 +184,90 @@ int remote(messenger& job) {
   return job.barrier(patience) ? 0 : __LINE__;
 }
 TEST(link_api, put_get_and_atomics) { EXPECT_EQ(run_job(2, remote), 0); }
+
+char state_of(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const auto behind_name = text.rfind(") ");
+  return behind_name == std::string::npos ? '?' : text[behind_name + 2];
+}
+
+// A stopped child would outlive a test that fails.
+struct wake_at_end {
+  pid_t process;
+  ~wake_at_end() { kill(process, SIGCONT); }
+};
+
+std::chrono::milliseconds since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
+}
+
+// Rank 1 is stopped while it gets from a window of rank 0, which wants its memory back.
+int end_window_of_stopped_reader(messenger& job) {
+  std::vector<unsigned char> data(4 << 20, static_cast<unsigned char>(job.rank() + 1));
+  auto mine = job.expose(std::span(data));
+  CHECK(mine);
+  const auto keys = job.all_gather(mine->key());
+  const auto pids = job.all_gather(getpid());
+  const auto idle = job.statistics()->operations;
+  CHECK(keys && pids && job.barrier(patience));
+  if (job.rank() == 1) {
+    auto got = job.get((*keys)[0], 0, std::span(data));
+    raise(SIGSTOP);
+    CHECK(got && got->wait(patience).code() == ECANCELED);
+    return job.barrier(patience) ? 0 : __LINE__;
+  }
+  const pid_t peer = (*pids)[1];
+  const wake_at_end waker{peer};
+  while (state_of(peer) != 'T') usleep(1000);
+  while (job.statistics()->operations == idle) CHECK(job.progress());
+  const auto begin = std::chrono::steady_clock::now();
+  const auto late = mine->close();
+  CHECK(late.code() == ETIMEDOUT && late.error().message.find("rank 1") != std::string::npos);
+  CHECK(since(begin) < std::chrono::milliseconds(4000));
+  kill(peer, SIGCONT);
+  CHECK(mine->close());
+  std::fill(data.begin(), data.end(), static_cast<unsigned char>(9));
+  return job.barrier(patience) ? 0 : __LINE__;
+}
+TEST(link_api, a_window_of_a_reader_that_is_stopped_tells_it) { EXPECT_EQ(run_job(2, end_window_of_stopped_reader), 0); }
+
+// Much that cannot be cancelled is under way to a stopped process: closing takes no longer for much than for one.
+int close_beside_stopped_peer(messenger& job) {
+  std::vector<unsigned char> data(1 << 20);
+  auto mine = job.expose(std::span(data));
+  CHECK(mine);
+  const auto keys = job.all_gather(mine->key());
+  const auto pids = job.all_gather(getpid());
+  CHECK(keys && pids && job.barrier(patience));
+  if (job.rank() == 1) {
+    raise(SIGSTOP);
+    int value = 0;
+    CHECK(job.recv(0, one(value), 1, whole_tag, patience).code() == ECONNRESET);
+    return 0;
+  }
+  const pid_t peer = (*pids)[1];
+  const wake_at_end waker{peer};
+  while (state_of(peer) != 'T') usleep(1000);
+  std::vector<request> all;
+  for (int i = 0; i < 200; ++i) {
+    auto sent = job.isend(1, std::span(std::as_const(data)), 2);
+    auto put = job.put((*keys)[1], 0, std::span(std::as_const(data)));
+    CHECK(sent && put);
+    all.push_back(*std::move(sent));
+    all.push_back(*std::move(put));
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  all.clear();
+  mine->reset();
+  job.reset();
+  const auto took = since(begin);
+  kill(peer, SIGCONT);
+  if (took >= std::chrono::milliseconds(4000)) std::fprintf(stderr, "closing took %lld ms\n", (long long)took.count());
+  return took < std::chrono::milliseconds(4000) ? 0 : __LINE__;
+}
+TEST(link_api, closing_beside_a_stopped_process_is_bounded) { EXPECT_EQ(run_job(2, close_beside_stopped_peer), 0); }
 
 int misuse(messenger& job) {
   int value = 0;

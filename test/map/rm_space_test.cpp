@@ -18,6 +18,15 @@ cu::result_t counted_export(void* handle, cu::device_ptr pointer, std::size_t by
   return simulated_cuda().cuMemGetHandleForAddressRange(handle, pointer, bytes, type, flags);
 }
 
+int g_strict_calls = 0;
+cu::result_t watched_retain(cu::physical_t* handle, void* pointer) {
+  int mode = cu::capture_mode::relaxed;
+  simulated_cuda().cuThreadExchangeStreamCaptureMode(&mode);
+  g_strict_calls += mode != cu::capture_mode::relaxed;
+  simulated_cuda().cuThreadExchangeStreamCaptureMode(&mode);
+  return simulated_cuda().cuMemRetainAllocationHandle(handle, pointer);
+}
+
 class rm_space_test : public testing::Test {
  protected:
   void SetUp() override {
@@ -55,6 +64,17 @@ TEST_F(rm_space_test, ExportableVmmMemoryIsReachedWithoutTheListener) {
   EXPECT_EQ(device_bytes(at, 100), bytes);
   EXPECT_TRUE(close_session(s));
   EXPECT_EQ(kernel_.live_objects() + kernel_.live_mappings() + kernel_.live_clients(), 0);
+}
+
+TEST_F(rm_space_test, TheSecondWayEndsNoCaptureEither) {
+  table_.cuMemGetHandleForAddressRange = nullptr;
+  table_.cuMemRetainAllocationHandle = watched_retain;
+  session* s = open();
+  const vmm_buffer buffer({2 << 20}, cu::handle_type::posix_fd);
+  g_strict_calls = 0;
+  EXPECT_TRUE(map(s, buffer.pointer(), 64));
+  EXPECT_EQ(g_strict_calls, 0) << "CUDA was called in a mode in which that can end a capture";
+  EXPECT_TRUE(close_session(s));
 }
 
 TEST_F(rm_space_test, WhereBothWaysFailTheFirstReasonIsGiven) {

@@ -44,6 +44,13 @@ for deb in "$work"/debs/*.deb; do
   [ -z "$others" ] || fail "$(basename "$deb") depends on $others"
 done
 
+# The licences of what is linked are where the programs and libraries are, whole.
+for package in peerlane libgdrapi2-peerlane libpeerlane0 libpeerlane-store0; do
+  zcat "$work/root/usr/share/doc/$package/THIRD-PARTY-LICENSES.gz" >"$work/licences" || fail "$package has no licences of what it holds"
+  ! has 'TEXT NOT FOUND' <"$work/licences" || fail "$package: a licence's text is missing"
+  for component in RocksDB OpenSSL zstd lz4 hwloc CLI11; do has "^$component (" <"$work/licences" || fail "$package: no licence of $component"; done
+done
+
 # The image's recipe installs packages that there are.
 while read -r package; do
   compgen -G "$work/debs/${package}_*.deb" >/dev/null || fail "packaging/container/Containerfile installs $package, which there is not"
@@ -66,6 +73,10 @@ fi
 # As they would lie in the system: the program finds its libraries by itself, the simulated GPU too.
 unset LD_LIBRARY_PATH
 "$work/root/usr/bin/peerlane" --version | has "^peerlane $version" || fail "peerlane --version"
+zcat "$work/root/usr/share/man/man1/peerlane.1.gz" | has 'explain' || fail "the manual does not name the commands"
+PATH=$work/root/usr/bin:$PATH bash -c '. "$1" && COMP_WORDS=(peerlane exp) COMP_CWORD=1 && _peerlane && [ "${COMPREPLY[*]}" = explain-copy ]' \
+  - "$work/root/usr/share/bash-completion/completions/peerlane" || fail "bash completion"
+[ -s "$work/root/usr/share/zsh/vendor-completions/_peerlane" ] || fail "zsh completion"
 "$work/root/usr/bin/peerlane" report --help >"$work/log" 2>&1 || { cat "$work/log"; fail "peerlane report --help"; }
 PEERLANE_GPU=sim "$work/root/usr/bin/gdrcopy_sanity" -t basic_cumemalloc >"$work/log" 2>&1 || { cat "$work/log"; fail "gdrcopy_sanity"; }
 sim=$work/root/$lib/peerlane/sim

@@ -105,6 +105,31 @@ def test_what_does_not_fit():
         peerlane.copy(x, np.zeros((2, 3), np.float32))
 
 
+def test_numpy_arrays_that_change():
+    """Nothing is remembered of an array but its dtype: resized, reshaped, retyped and locked arrays are described as they are now."""
+    x, host = testing.array(np.arange(6, dtype=np.float32)), np.zeros(2, np.float32)
+    peerlane.copy(host, x[:2])
+    host.resize(6, refcheck=False)
+    peerlane.copy(host, x)
+    assert list(host) == [0, 1, 2, 3, 4, 5]
+    host.shape = (2, 3)
+    with pytest.raises(ValueError, match=r"float32\[2, 3\]"):
+        peerlane.copy(host, x)
+    host.shape = (6,)
+    bits = host.view(np.uint32)
+    with pytest.raises(ValueError, match="uint32"):
+        peerlane.copy(bits, x)
+    host.setflags(write=False)
+    with pytest.raises(ValueError, match="read-only"):
+        peerlane.copy(host, x)
+    host.setflags(write=True)
+    with pytest.raises(TypeError, match="other byte order"):
+        peerlane.copy(host.view(">f4"), x)
+    pairs = np.zeros(3, [("a", "f4"), ("b", "i4")])
+    with pytest.raises(ValueError, match=r"V8\[3\]"):
+        peerlane.copy(pairs, x)
+
+
 def block(stream):
     """Holds the stream until the word that is returned becomes 1."""
     word = testing.zeros(1, np.uint32)

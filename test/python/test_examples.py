@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import peerlane
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,3 +31,9 @@ def test_cost_of_elements(tmp_path):
     told = json.loads((tmp_path / "cost.json").read_text())
     assert out.startswith("SIMULATED GPU") and told["machine"]["simulated"] is True
     assert all(row["latency_ns_p50"] > 0 for row in told["rows"] if row["call"].startswith(("mapping", "copy")))
+
+
+def test_cost_of_two_builds_by_turns():
+    package = Path(peerlane.__file__).parents[1]
+    lines = run(ROOT / "scripts" / "gpu" / "python_cost.py", "--quick", "--beside", package).splitlines()
+    assert "beside" in lines[0] and any(line.startswith("mapping[i, j] ") and line.count(" ns") == 2 for line in lines)

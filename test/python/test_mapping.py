@@ -238,6 +238,21 @@ def test_results_are_ordinary_arrays(numbers):
         assert (m[0] == 5).all()
 
 
+def test_as_an_array(numbers, monkeypatch):
+    """NumPy fetches all at once; a mapping would else look like a sequence, of which it asks every element."""
+    with peerlane.map(testing.array(numbers)) as m, peerlane.map(testing.array(np.float32(3))) as single:
+        calls = []
+        monkeypatch.setattr(peerlane.Mapping, "_read_any", lambda self, index, real=peerlane.Mapping._read_any: calls.append(index) or real(self, index))
+        assert np.array_equal(np.asarray(m), numbers) and np.array_equal(np.array(m, dtype="f8"), numbers) and len(calls) == 2
+        assert np.asarray(m, dtype="f8").dtype == np.float64 and np.asarray(single).shape == ()
+        out = np.zeros_like(numbers)
+        out[:] = m
+        assert np.array_equal(out, numbers)
+        if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
+            with pytest.raises(ValueError, match="mapping.array"):
+                np.asarray(m, copy=False)
+
+
 def test_facts():
     x = testing.zeros(4)
     with peerlane.map(x) as m:

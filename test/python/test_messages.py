@@ -2,6 +2,7 @@
 """peerlane.messages between two processes, each with a simulated GPU of its own."""
 
 import asyncio
+import errno
 
 import job
 import numpy as np
@@ -48,6 +49,11 @@ def refusals(m, peer):
         m.recv(peer, b"1234", timeout=0.01)
     with pytest.raises(ValueError, match="no window's key"):
         m.put(b"short", 0, np.zeros(1))
+    m.isend(peer, np.zeros(100, np.uint8), tag=997).wait(30)
+    with pytest.raises(peerlane.Error) as told:
+        m.recv(peer, np.zeros(10, np.uint8), tag=997, timeout=30)
+    assert told.value.errno == errno.EMSGSIZE
+    assert (told.value.source, told.value.tag, told.value.bytes) == (peer, 997, 100)
     asked = m.irecv(peer, np.zeros(1), tag=998)
     with pytest.raises(peerlane.Timeout):
         asked.wait(0.01)

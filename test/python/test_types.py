@@ -16,24 +16,43 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(_native.__file__).parent
 STUB = ROOT / "python" / "peerlane" / "_core.pyi"
 USERS_PROGRAM = """
+import asyncio
+import numpy as np
 import peerlane
-async def use(x: object) -> None:
+from peerlane import testing
+Maybe = peerlane.AnyArray | None
+async def use(x: peerlane.DeviceArray, host: np.ndarray, own: testing.DeviceArray) -> None:
     with peerlane.map(x) as m:
         reveal_type(m)
         reveal_type(m.shape)
         reveal_type(m.array.astype)
-    await peerlane.copy_async(x, x)
+        reveal_type(m.info()["backend"])
+    await peerlane.copy_async(x, host)
     reveal_type(peerlane.copy_async(x, x))
+    reveal_type(asyncio.create_task(peerlane.copy_async(own, host)))
     with peerlane.messages.open() as job:
         reveal_type(job.recv(0, x))
     with peerlane.store.open() as store:
         reveal_type(store.open_pool("p").get("k", x).version)
+    reveal_type(peerlane.doctor()[0]["level"])
+    peerlane.copy(m, b"four")
+    peerlane.copy((1 << 40, 4), own, after=testing.Stream())
     peerlane.copy(x)
+    peerlane.copy(1, "x")
+    peerlane.copy(x, host, after="now")
+    peerlane.map("text")
     peerlane.fill(x, "one")
+    peerlane.explain("sideways", 1)
+    store.create_pool("p", durability="always")
+    job.send(0, 5)
     m.nothing()
 """
-SAID = ["peerlane._mapping.Mapping", "tuple[int, ...]", "Any", "peerlane._core.Completion", "tuple[int, int, int]", "int"]
-WRONG = ['Missing positional argument "src"', "incompatible type", 'has no attribute "nothing"']
+SAID = ["peerlane._mapping.Mapping", "tuple[int, ...]", "Any", "Literal['gdrdrv']", "peerlane._copy.Completion", "Task[None]",
+        "tuple[int, int, int]", "int", "Literal['BLOCKER']"]
+WRONG = ['Missing positional argument "src"', 'Argument 1 to "copy" has incompatible type "int"', 'Argument 2 to "copy" has incompatible type "str"',
+         'Argument "after" to "copy" has incompatible type', 'Argument 1 to "map" has incompatible type "str"', 'Argument 2 to "fill"',
+         'Argument 1 to "explain" has incompatible type', 'Argument "durability" to "create_pool"', 'Argument 2 to "send"',
+         'has no attribute "nothing"']
 
 
 def run(*command, code=0, **options):
@@ -64,7 +83,7 @@ def words_of(text):
 def test_stub_is_what_the_module_says(tmp_path):
     pytest.importorskip("nanobind", reason="pip install nanobind")
     made = tmp_path / "_core.pyi"
-    command = ("-m", "nanobind.stubgen", "-q", "-m", "_core", "-i", Path(_core.__file__).parent, "-P", "-o")
+    command = ("-m", "nanobind.stubgen", "-q", "-m", "_core", "-i", Path(_core.__file__).parent, "-P", "-p", ROOT / "python" / "core_stub.pat", "-o")
     run(*command, made)
     assert words_of(made.read_text()) == words_of(STUB.read_text()), \
         f"renew it: cp {made} {STUB.relative_to(ROOT)}"
@@ -82,3 +101,9 @@ def test_users_see_types(mypy, tmp_path):
     errors = [line for line in lines if ": error: " in line]
     assert len(revealed) == len(SAID) and all(word in line for word, line in zip(SAID, revealed)), revealed
     assert len(errors) == len(WRONG) and all(word in line for word, line in zip(WRONG, errors)), errors
+
+
+def test_names_of_types_are_there_when_a_program_runs():
+    """In annotations that are evaluated, and in unions."""
+    program = "import peerlane as p; x = p.AnyArray | None, p.DeviceArray | None, p.Stream | str, p.After | str, p.Direction"
+    run("-c", program)

@@ -80,7 +80,7 @@ def test_command(fresh):
         done = run(fresh / name, "-h")
         assert done.returncode == 0 and name in done.stdout, done.stderr
     done = run(fresh / "peerlane", "doctor", PEERLANE_GPU="sim")
-    assert done.returncode == 0 and "ready" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "this is the simulated GPU" in done.stdout, done.stdout + done.stderr
 
 
 def test_machine(fresh):

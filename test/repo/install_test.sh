@@ -27,6 +27,11 @@ diff <(cd "$source/include" && find . -type f | sort) <(cd "$prefix/include" && 
 
 if [ -e "$build/out/peerlane" ]; then
   "$prefix/bin/peerlane" --help >/dev/null || fail "the installed peerlane --help"
+  grep -q 'peerlane explain' "$prefix/share/man/man1/peerlane.1" || fail "the manual does not name the commands"
+  words=$(PATH=$prefix/bin:$PATH bash -c '. "$1"; COMP_WORDS=(peerlane exp); COMP_CWORD=1; _peerlane; echo "${COMPREPLY[*]}"' - \
+    "$prefix/share/bash-completion/completions/peerlane")
+  [ "$words" = explain-copy ] || fail "bash completion of exp says '$words'"
+  [ -s "$prefix/share/zsh/site-functions/_peerlane" ] || fail "no zsh completion"
 fi
 
 export LD_LIBRARY_PATH=$lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -50,14 +55,29 @@ for call in 'gdr_pin_buffer(0, 0, 0, 0, 0, 0)' '(void)gdr_pin_buffer_v2' '(void)
   "$cc" -I"$prefix/include" -o "$work/conftest" "$work/conftest.c" -L"$ucx_lib" -lgdrapi || fail "UCX --with-gdrcopy: $call"
 done
 
-sim=$lib/peerlane/sim
-[ -e "$sim/libcuda.so.1" ] && [ "$messages" != 0 ] || sim=
+installed_sim=$lib/peerlane/sim
+[ -e "$installed_sim/libcuda.so.1" ] || installed_sim=
+sim=$installed_sim
+[ "$messages" != 0 ] || sim=
 "$cmake" -S "$source/test/repo/consumer" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$prefix" -DSIMULATED_GPU="$sim" -DCMAKE_C_COMPILER="$cc" \
   -DCMAKE_CXX_COMPILER="$cxx" >"$work/log" 2>&1 || { cat "$work/log"; fail "find_package"; }
 "$cmake" --build "$work/consumer" >"$work/log" 2>&1 || { cat "$work/log"; fail "building by find_package"; }
 "$work/consumer/use_gdrapi" || fail "use_gdrapi by find_package: $?"
 "$work/consumer/use_peerlane" || fail "use_peerlane by find_package: $?"
 "$work/consumer/use_link" "$work/meet" || fail "use_link by find_package: $?"
+# The libraries find the simulated GPU by themselves: nothing but PEERLANE_GPU is set.
+if [ -n "$installed_sim" ]; then
+  export PEERLANE_SIM_LOG=off
+  for program in use_simulated_gpu use_gdrapi use_peerlane; do
+    PEERLANE_GPU=sim "$work/consumer/$program" >"$work/log" || { cat "$work/log"; fail "$program with PEERLANE_GPU=sim"; }
+  done
+  PEERLANE_GPU=sim "$work/consumer/use_gdrapi" | grep -q opened || fail "gdr_open with PEERLANE_GPU=sim"
+  PEERLANE_GPU=sim "$work/consumer/use_peerlane" | grep -q dmabuf || fail "peerlane::open with PEERLANE_GPU=sim"
+  # Without any GPU the error says how to have this one.
+  if ! PEERLANE_GPU=real "$work/consumer/use_peerlane" | grep -qE 'dmabuf$|gdrdrv$|rm$'; then
+    "$work/consumer/use_peerlane" | grep -q 'set PEERLANE_GPU=sim' || fail "the error without a GPU does not name PEERLANE_GPU=sim"
+  fi
+fi
 if [ -n "$sim" ]; then
   export LD_LIBRARY_PATH=$sim:$LD_LIBRARY_PATH PEERLANE_SIM_LOG=off
   "$work/consumer/link_pingpong" callbacks || fail "link_pingpong, callbacks: $?"

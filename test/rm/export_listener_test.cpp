@@ -56,6 +56,23 @@ TEST_P(export_listener, EveryLayout) {
   }
 }
 
+TEST_P(export_listener, ACallThatASignalInterruptedCountsOnce) {
+  const fake_cuda cuda(GetParam());
+  ASSERT_NE(cuda.layout, nullptr);
+  *cuda.layout = 5;
+  expect_both_objects(cuda);
+}
+
+TEST_P(export_listener, ManyObjectsInSeveralCalls) {
+  const fake_cuda cuda(GetParam());
+  ASSERT_NE(cuda.layout, nullptr);
+  *cuda.layout = 6;
+  auto pieces = find_backing(cuda.table, kAt, 300 * 65536);
+  ASSERT_TRUE(pieces) << pieces.error().message;
+  ASSERT_EQ(pieces->size(), 300u);
+  for (unsigned i = 0; i < 300; ++i) EXPECT_EQ((*pieces)[i].object, 0x5c000010u + i);
+}
+
 TEST_P(export_listener, WhatItDoesNotUnderstandIsRefused) {
   const fake_cuda cuda(GetParam());
   ASSERT_NE(cuda.layout, nullptr);

@@ -381,7 +381,7 @@ TEST_F(Graphs, NamesMeanTheFormOfTheProgramsVersion) {
     EXPECT_EQ(cuGetProcAddress_v2(name, &found, version, 0, nullptr), error_code::success);
     return found;
   };
-  EXPECT_EQ(symbol("cuGraphInstantiate", 13000), reinterpret_cast<void*>(&cuGraphInstantiateWithFlags));
+  EXPECT_EQ(symbol("cuGraphInstantiateWithFlags", 13000), reinterpret_cast<void*>(&cuGraphInstantiateWithFlags));
   EXPECT_EQ(symbol("cuStreamGetCaptureInfo", 13000), reinterpret_cast<void*>(&cuStreamGetCaptureInfo_v3));
   EXPECT_NE(symbol("cuStreamGetCaptureInfo", 11030), symbol("cuStreamGetCaptureInfo", 13000));
   EXPECT_EQ(symbol("cuStreamBeginCapture", 13000), reinterpret_cast<void*>(&cuStreamBeginCapture_v2));

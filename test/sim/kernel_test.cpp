@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <numeric>
@@ -61,6 +62,37 @@ TEST_F(Kernels, BarriersJoinTheThreadsOfABlock) {
   std::vector<std::uint32_t> got(n);
   CU_OK(cuMemcpyDtoH_v2(got.data(), out, n * 4));
   for (unsigned i = 0; i < n; ++i) ASSERT_EQ(got[i], a[i] + b[i / kThreads * kThreads + (kThreads - 1 - i % kThreads)]) << i;
+}
+
+// An idle thread of the executor must not be promised to two launches: here most wait for the last one.
+TEST_F(Kernels, LaunchesAtTheSameTimeRunAtTheSameTime) {
+  constexpr std::size_t kWaiting = 7;
+  constexpr unsigned kIdle = 4;
+  void* host = nullptr;
+  CU_OK(cuMemHostAlloc(&host, 4096, 0));
+  const device_ptr flag = allocate(64);
+  stream_t streams[kWaiting + 1] = {};
+  for (auto& made : streams) CU_OK(cuStreamCreate(&made, stream_flag::non_blocking));
+  const function_t wait = function("spin_for_ever"), store = function("write_word");
+  std::uint64_t flag_address = flag, one = 1, unused = flag + 8;
+  void* wait_params[] = {&flag_address};
+  void* store_params[] = {&flag_address, &one};
+  void* warm_params[] = {&unused, &one};
+  for (int round = 0; round < 12; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));  // idle threads leave
+    CU_OK(cuMemsetD8_v2(flag, 0, 64));
+    CU_OK(cuLaunchKernel(store, kIdle, 1, 1, 1, 1, 1, 0, nullptr, warm_params, nullptr));  // some are here again
+    CU_OK(cuCtxSynchronize());
+    for (const stream_t on : streams) {
+      const bool is_last = on == streams[kWaiting];
+      CU_OK(cuLaunchKernel(is_last ? store : wait, 1, 1, 1, 1, 1, 1, 0, on, is_last ? store_params : wait_params, nullptr));
+    }
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    const auto is_busy = [&](stream_t on) { return cuStreamQuery(on) == error_code::not_ready; };
+    while (std::any_of(streams, streams + kWaiting, is_busy) && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::yield();
+    ASSERT_FALSE(std::any_of(streams, streams + kWaiting, is_busy)) << "round " << round;
+  }
 }
 
 TEST_F(Kernels, APollingKernelIsAnsweredByTheCpu) {

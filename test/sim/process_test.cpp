@@ -234,10 +234,10 @@ TEST_F(Process, BaseNamesResolveToTheVersionMeant) {
     const char* name;
     int version;
     const char* symbol;
-  } cases[] = {{"cuMemAlloc", 12000, "cuMemAlloc_v2"},     {"cuInit", 12000, "cuInit"},
-               {"cuCtxCreate", 12040, "cuCtxCreate_v2"},   {"cuCtxCreate", 13000, "cuCtxCreate_v4"},
-               {"cuMemAdvise", 12040, "cuMemAdvise"},      {"cuMemAdvise", 13000, "cuMemAdvise_v2"},
-               {"cuCtxGetDevice", 13000, "cuCtxGetDevice"}};
+  } cases[] = {{"cuMemAlloc", 12000, "cuMemAlloc_v2"},      {"cuInit", 12000, "cuInit"},
+               {"cuCtxCreate", 12040, "cuCtxCreate_v3"},    {"cuCtxCreate", 13000, "cuCtxCreate_v4"},
+               {"cuMemAdvise", 12010, "cuMemAdvise"},       {"cuMemAdvise", 13000, "cuMemAdvise_v2"},
+               {"cuCtxGetDevice", 12090, "cuCtxGetDevice"}, {"cuCtxGetDevice", 13000, "cuCtxGetDevice_v2"}};
   for (const auto& c : cases) {
     void* found = nullptr;
     int status = -1;

@@ -39,11 +39,15 @@ class disk_model final : public disk {
   ~disk_model() override;
 
   result<int> open_file(const std::string& path, std::uint64_t size_bytes, bool read_only) override;
+  result<int> open_cached(const std::string& path, std::uint64_t size_bytes) override;
+  status write_cached(int file, std::uint64_t offset_bytes, std::string_view bytes) override;
   void close_file(int file) noexcept override;
   status write(std::span<const block_io> blocks) override;
   status read(std::span<const block_io> blocks) override;
   status sync(int file) override;
   result<std::uint64_t> free_bytes(const std::string& path) override;
+  result<std::uint64_t> total_bytes(const std::string& path) override;
+  std::string boot_id() override { return boot_; }  // each model is a boot of its own
   rocksdb::Env* index_env() noexcept override;
 
   std::size_t events() const;
@@ -57,6 +61,9 @@ class disk_model final : public disk {
   // Syncs of files whose path holds this do nothing: a disk that lies. Empty: none.
   std::string lie_about;
 
+  // What free_bytes() and total_bytes() say.
+  std::uint64_t free = std::uint64_t{1} << 40, total = std::uint64_t{1} << 40;
+
   // For the index's file system.
   int asked(std::string_view operation, const std::string& path) const;
   void note(disk_event event);
@@ -66,6 +73,7 @@ class disk_model final : public disk {
  private:
   const std::string root_;
   const bool record_;
+  const std::string boot_;
   mutable std::mutex mutex_;
   std::vector<disk_event> events_;
   std::map<std::string, std::uint64_t> numbers_;  // of the names of now

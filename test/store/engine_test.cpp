@@ -333,6 +333,12 @@ class counting_disk final : public disk {
   result<int> open_file(const std::string& path, std::uint64_t size_bytes, bool read_only) override {
     return files_->open_file(path, size_bytes, read_only);
   }
+  result<int> open_cached(const std::string& path, std::uint64_t size_bytes) override {
+    return files_->open_cached(path, size_bytes);
+  }
+  status write_cached(int file, std::uint64_t offset_bytes, std::string_view bytes) override {
+    return files_->write_cached(file, offset_bytes, bytes);
+  }
   void close_file(int file) noexcept override { files_->close_file(file); }
   status write(std::span<const block_io> blocks) override {
     ++writes;
@@ -341,6 +347,8 @@ class counting_disk final : public disk {
   status read(std::span<const block_io> blocks) override { return files_->read(blocks); }
   status sync(int file) override { return files_->sync(file); }
   result<std::uint64_t> free_bytes(const std::string& path) override { return files_->free_bytes(path); }
+  result<std::uint64_t> total_bytes(const std::string& path) override { return files_->total_bytes(path); }
+  std::string boot_id() override { return files_->boot_id(); }
   std::atomic<std::uint64_t> writes{0};
 
  private:
@@ -364,7 +372,8 @@ TEST_F(Engine, SmallValuesThatLeaveMemoryAreWrittenTogether) {
   const auto now = store.stats();
   ASSERT_GE(now.evictions, kValues - 4096);
   EXPECT_LE(files.writes * 8, now.evictions);
-  EXPECT_LE(now.evictions, kValues - 4096 + 64) << "more went than had to";
+  constexpr std::uint64_t kStay = 4096 * 7 / 8;  // what volatile values may take
+  EXPECT_LE(now.evictions, kValues - kStay + 64) << "more went than had to";
   for (std::uint64_t i = 0; i < kValues; i += 7) EXPECT_TRUE(read(store, quick, key(i)) == text(pattern(4096, i))) << i;
 }
 

@@ -96,7 +96,7 @@ TEST(store_pattern, WhatPeopleWriteIsTaken) {
 TEST(store_pattern_fuzz, SeededPatternsEndSoon) {
   int taken = 0;
   const auto begin = std::chrono::steady_clock::now();
-  for (std::uint32_t seed = 1; seed <= 3000; ++seed) ASSERT_EQ(replay(some_pattern(seed), taken), "") << seed;
+  for (std::uint32_t seed = 1; seed <= 4000; ++seed) ASSERT_EQ(replay(some_pattern(seed), taken), "") << seed;
   EXPECT_GT(taken, 600) << "patterns must get through, or nothing was tried";
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
 }

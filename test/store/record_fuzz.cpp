@@ -18,6 +18,14 @@ constexpr unsigned kKinds = 6;
 constexpr std::size_t kGroupAt = 1 + 8 + 1;  // in a request's outcome: behind layout, sequence and durability
 constexpr char kOutcomeOfOldReleases = 1;    // the layout without a group
 
+// Earlier releases let through a level that nobody gives; a record of it is read, and written again as `today`.
+constexpr char kReplicated = 4;
+std::string with_level(std::string_view bytes, std::size_t at, durability today) {
+  std::string out(bytes);
+  if (at < out.size() && out[at] == kReplicated) out[at] = static_cast<char>(today);
+  return out;
+}
+
 // What is encoded again must be the same bytes.
 template <class Record, class Encode>
 std::string same(const std::optional<Record>& got, const Encode& again, std::string_view bytes, int& taken) {
@@ -38,14 +46,17 @@ std::string replay(std::span<const std::uint8_t> input, int& taken) {
       if (got && got->large() && !got->small_value.empty()) return "a record both large and small";
       if (got && got->extents.size() > kMaxSegments) return "more extents than a value may have";
       return same(
-          got, [](const value_record& one) { return encode(one); }, bytes, taken);
+          got, [](const value_record& one) { return encode(one); }, with_level(bytes, 1, durability::logged), taken);
     }
     case 1:
       return same(
           decode_extents(bytes), [](const std::vector<segment>& one) { return encode_extents(one); }, bytes, taken);
-    case 2:
+    case 2: {
+      const auto got = decode_pool(bytes);
+      const std::size_t level_at = got ? 1 + 4 + 4 + got->name.size() : 0;
       return same(
-          decode_pool(bytes), [](const pool_info& one) { return encode(one); }, bytes, taken);
+          got, [](const pool_info& one) { return encode(one); }, with_level(bytes, level_at, durability::durable), taken);
+    }
     case 3:
       return same(
           decode_counts(bytes), [](const pool_counts& one) { return encode(one); }, bytes, taken);
@@ -54,15 +65,16 @@ std::string replay(std::span<const std::uint8_t> input, int& taken) {
           decode_format(bytes), [](const store_format& one) { return encode(one); }, bytes, taken);
     default: {
       const auto got = decode_outcome(bytes);
+      const std::string same_level = with_level(bytes, 1 + 8, durability::logged);
       if (!got || encode(*got).size() == bytes.size())
         return same(
-            got, [](const request_outcome& one) { return encode(one); }, bytes, taken);
+            got, [](const request_outcome& one) { return encode(one); }, same_level, taken);
       // Of a release that did not know groups: the same without two bytes, and what it is written as today means the same.
       std::string today = encode(*got);
       const auto again = decode_outcome(today);
       if (got->group != kAnyGroup || !again || encode(*again) != today) return "an older record is not read as what it was";
       ++taken;
-      return today.erase(kGroupAt, sizeof got->group).substr(1) == bytes.substr(1) ? "" : "an older record has changed";
+      return today.erase(kGroupAt, sizeof got->group).substr(1) == same_level.substr(1) ? "" : "an older record has changed";
     }
   }
 }

@@ -6,7 +6,8 @@
 // A child opens the store and changes keys from several threads; it dies by SIGKILL at a named point of the write path (each
 // in turn) or at a random moment. Which operation of a key was begun and which acknowledged stands in memory that outlives
 // it. The parent opens the store and demands, for each key, the state after some operation between the last acknowledged and
-// the last begun, whole and with its checksum; that index and extents agree; and that volatile values are gone.
+// the last begun, whole and with its checksum; that index and extents agree; and that volatile values are gone: those of a
+// pool of their own, and those that took the place of durable and logged ones, which must not come back for them.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -50,6 +51,10 @@ struct shared_state {
   std::atomic<bool> wrong{false};  // the child met an error that it should not have
 };
 
+// Takes the place of what survives, and does not survive.
+bool is_volatile(std::uint64_t number) { return number % 7 == 3 && !is_erase(number); }
+bool is_absent_after(std::uint64_t number) { return number == 0 || is_erase(number) || is_volatile(number); }
+
 std::string name_of_key(std::size_t thread, std::size_t key) {
   return "t" + std::to_string(thread) + "/k" + std::to_string(key);
 }
@@ -80,7 +85,13 @@ void change_keys(engine& store, const pool_id* pools, pool_id quick, shared_stat
     const std::uint64_t number = of.acknowledged + 1;
     of.begun = number;
     int code = 0;
-    if (is_erase(number)) {
+    if (is_volatile(number)) {
+      const auto value = value_of(pool, thread, key, number);
+      code = store.put(pools[pool], name, value, {.level = durability::volatile_}).code();
+      std::vector<std::byte> back(value.size());
+      if (code == 0 && (!store.get(pools[pool], name, back, {.verify = true}) || back != value))
+        return complain(shared, "a volatile value is not what was put");
+    } else if (is_erase(number)) {
       code = store.erase(pools[pool], name, {.when = condition::none}).code();
     } else {
       const auto value = value_of(pool, thread, key, number);
@@ -137,7 +148,7 @@ bool check_key(engine& store, pool_id pool, std::size_t pool_number, std::size_t
   const auto info = store.stat(pool, name);
   std::uint64_t number = of.acknowledged;
   if (!info) {
-    while (number <= of.begun && !(number == 0 || is_erase(number))) ++number;
+    while (number <= of.begun && !is_absent_after(number)) ++number;
   } else {
     std::vector<std::byte> value(info->length_bytes);
     const auto got = store.get(pool, name, value, {.verify = true});
@@ -145,8 +156,7 @@ bool check_key(engine& store, pool_id pool, std::size_t pool_number, std::size_t
       std::fprintf(stderr, "torture: %s\n", got.error().message.c_str());
       return false;
     }
-    while (number <= of.begun && (number == 0 || is_erase(number) || value_of(pool_number, thread, key, number) != value))
-      ++number;
+    while (number <= of.begun && (is_absent_after(number) || value_of(pool_number, thread, key, number) != value)) ++number;
   }
   if (number > of.begun) {
     std::fprintf(stderr, "torture: pool %s key %s: neither the state of operation %llu nor of a later one up to %llu (%s)\n",

@@ -164,9 +164,9 @@ TEST(store_wire, NamesGoBothWays) {
   for (const auto way : {path::shm_direct, path::shm_staged, path::unix_socket, path::tcp, path::tls, path::ucx})
     EXPECT_EQ(path_of(name_of(way)), way);
   for (const auto level : {durability::volatile_, durability::logged, durability::durable})
-    EXPECT_EQ(durability_of(name_of(level)), level);
+    EXPECT_EQ(store::durability_named(name_of(level)), level);
   EXPECT_FALSE(path_of("rdma"));
-  EXPECT_FALSE(durability_of(""));
+  EXPECT_FALSE(store::durability_named(""));
   EXPECT_STREQ(name_of(opcode::pool_set), "pool_set");
   EXPECT_STREQ(name_of(opcode::sync_requests), "sync_requests");
 }

@@ -86,11 +86,28 @@ TEST_F(store_cluster_lane, AServerIsKilledWhileValuesTravel) {
   rig.start("a");
   const std::string folder = rig.server("a").directory(), port = std::to_string(free_port());
   const auto serve_b = [&] {
-    return std::make_unique<child_process>(
-        std::vector<std::string>{PL_PROGRAM, "store", "serve", "--data", folder + "/b", "--listen", "127.0.0.1:" + port,
-                                 "--cluster", rig.etcd().url(), "--name", "b", "--lease-s", std::to_string(kLeaseSeconds),
-                                 "--repair-s", "0", "--ucx", "on", "--arena", "64MiB"},
-        folder + "/b.log");
+    return std::make_unique<child_process>(std::vector<std::string>{PL_PROGRAM,
+                                                                    "store",
+                                                                    "serve",
+                                                                    "--data",
+                                                                    folder + "/b",
+                                                                    "--listen",
+                                                                    "127.0.0.1:" + port,
+                                                                    "--cluster",
+                                                                    rig.etcd().url(),
+                                                                    "--name",
+                                                                    "b",
+                                                                    "--lease-s",
+                                                                    std::to_string(kLeaseSeconds),
+                                                                    "--repair-s",
+                                                                    "0",
+                                                                    "--ucx",
+                                                                    "on",
+                                                                    "--arena",
+                                                                    "64MiB",
+                                                                    "--admins",
+                                                                    "uid:0,tcp"},
+                                           folder + "/b.log");
   };
   auto b = serve_b();
   ASSERT_TRUE(rig.settled({"a", "b"}));

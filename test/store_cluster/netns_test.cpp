@@ -123,6 +123,8 @@ class wired_cluster {
                                                                      "--listen",
                                                                      host(name) + ":7000",
                                                                      "--insecure",
+                                                                     "--admins",
+                                                                     "uid:0,tcp",
                                                                      "--cluster",
                                                                      kUrl,
                                                                      "--name",

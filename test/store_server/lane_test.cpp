@@ -175,6 +175,7 @@ TEST(lane_helper, DISABLED_ServesUntilKilled) {
   config.data = directory + "/data";
   config.log = directory + "/log";
   config.listen = "127.0.0.1:0";
+  config.admins = {"tcp"};
   if (std::ifstream before(directory + "/endpoint"); before) std::getline(before, config.listen);
   config.arena_bytes = 128u << 20;
   config.chunk_bytes = 16u << 20;

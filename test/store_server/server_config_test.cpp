@@ -46,6 +46,7 @@ TEST(store_config, FieldsHaveRangesAndUnknownOnesAreRefused) {
 TEST(store_config, BeyondTheMachineOnlyWithTlsOrWhenTold) {
   store_server::server_config config;
   config.data = "d";
+  EXPECT_EQ(config.listen, "none") << "no TCP unless asked for";
   EXPECT_TRUE(store_server::check(config));
   config.listen = "0.0.0.0:1";
   EXPECT_EQ(store_server::check(config).code(), EACCES);
@@ -60,12 +61,38 @@ TEST(store_config, BeyondTheMachineOnlyWithTlsOrWhenTold) {
   EXPECT_EQ(store_server::check(config).code(), EACCES);
 }
 
+TEST(store_config, LoopbackIsAnAddressNotAText) {
+  for (const char* is : {"127.0.0.1:1", "127.8.9.10:1", "[::1]:1", "localhost:1"})
+    EXPECT_TRUE(store_server::is_loopback(is)) << is;
+  for (const char* other : {"127.0.0.1.example.com:1", "127.evil.com:1", "localhost:evil.com:1", "localhost.evil.com:1",
+                            "0.0.0.0:1", ":1", "[::]:1", "[::1].evil.com:1", "128.0.0.1:1", "127.0.0.1"})
+    EXPECT_FALSE(store_server::is_loopback(other)) << other;
+}
+
+TEST(store_config, ServersOfAClusterProveThemselvesOrTheOperatorSaysThatNobodyNeedsTo) {
+  store_server::server_config config;
+  config.data = "d";
+  config.name = "n";
+  config.cluster = {"http://127.0.0.1:2379"};
+  config.listen = "127.0.0.1:1";
+  EXPECT_EQ(store_server::check(config).code(), EACCES);
+  config.admins = {"uid:0", "tcp"};
+  EXPECT_TRUE(store_server::check(config));
+  config.admins.clear();
+  config.tls = {"c", "k", "a"};
+  EXPECT_TRUE(store_server::check(config));
+}
+
 // Set to one value, everything else as it is by default.
 status one_field(const std::string& name, const json& value) {
   store_server::server_config into;
   into.data = "d";
   if (auto read = store_server::read_config(json{{name, value}}.dump(), into); !read) return read;
-  if (name == "cluster") into.name = "n";
+  if (name == "cluster") {
+    into.name = "n";
+    into.listen = "127.0.0.1:1";
+    into.admins = {"tcp"};
+  }
   if (name.starts_with("tls_")) into.tls = {"c", "k", "a"};
   if (name.starts_with("cluster_tls_")) into.cluster_tls = {"a", "c", "k"};
   return store_server::check(into);

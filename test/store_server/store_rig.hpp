@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -42,6 +43,7 @@ class store_rig {
     directory_ = pattern;
     config.data = directory_ + "/data";
     config.listen = "127.0.0.1:0";
+    config.admins = {"uid:" + std::to_string(geteuid()), "uid:0", "tcp"};
     config.log = directory_ + "/log";
     config.log_level = "debug";
     config.arena_bytes = 64u << 20;

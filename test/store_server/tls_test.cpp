@@ -85,6 +85,54 @@ TEST_F(store_tls, ValuesGoPastItByUcxOnlyIfBothEndsSaySo) {
   EXPECT_EQ(get(*allowed, pool, "k", value.size()), value);
 }
 
+// A common name can be written like anything; who signs certificates for hosts does not vouch for URIs in it.
+TEST_F(store_tls, ACommonNameIsNobodysUri) {
+  const std::string uri = "spiffe://site/trainer";
+  pki().certificate("forger", "ca", "DNS:forger", "/CN=" + pki().escaped(uri));
+  pki().certificate("named", "ca", "DNS:named", "/CN=named");
+  pki().certificate("nameless", "ca", "DNS:nameless", "/O=nobody");
+  rig_.start();
+  const auto admin = store_rig::open(rig_.over_unix());
+  store_wire::pool_settings settings;
+  settings.access = "cert:" + uri + "=rw,cn:named=r";
+  make_pool(*admin, "p", settings);
+  const auto forger = store_rig::open(as("forger")), named = store_rig::open(as("named")),
+             client = store_rig::open(as("client"));
+  EXPECT_EQ(forger->open_pool("p").code(), EACCES);
+  EXPECT_TRUE(named->open_pool("p"));
+  EXPECT_TRUE(client->open_pool("p"));
+  EXPECT_FALSE(store_client::client::open(as("nameless"))) << "nobody knows who that is";
+}
+
+TEST_F(store_tls, CertificatesAreReadAgainWhenTold) {
+  rig_.start();
+  const auto before = store_rig::open(as("client"));
+  ASSERT_NE(before, nullptr);
+  authority("next_ca");
+  certificate("next_server", "next_ca", "IP:127.0.0.1");
+  certificate("next_client", "next_ca", "URI:spiffe://site/trainer");
+  EXPECT_FALSE(store_client::client::open(as("next_client", "next_ca")));
+  for (const char* const end : {".crt", ".key"})
+    std::filesystem::rename(path(std::string("next_server") + end), path(std::string("server") + end));
+  const auto next = path("next_ca.crt");
+  std::filesystem::copy_file(path("ca.crt"), path("old_ca.crt"));
+  std::filesystem::copy_file(next, path("ca.crt"), std::filesystem::copy_options::overwrite_existing);
+  rig_.server().reload();
+  std::unique_ptr<store_client::client> after;
+  for (int i = 0; i < 100 && !after; ++i) {
+    if (auto made = store_client::client::open(as("next_client", "next_ca"))) after = *std::move(made);
+    else std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  ASSERT_NE(after, nullptr);
+  EXPECT_FALSE(store_client::client::open(as("client", "old_ca"))) << "its authority is none any more";
+  EXPECT_EQ(before->run(before->make_plain(store_wire::opcode::ping, 0, {})).status, 0) << "who was there stays";
+  // Files that are no certificates change nothing.
+  std::ofstream(path("server.crt")) << "nonsense";
+  rig_.server().reload();
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_TRUE(store_client::client::open(as("next_client", "next_ca")));
+}
+
 TEST_F(store_tls, StrangersAreRefusedAtBothEnds) {
   authority("stranger_ca");
   certificate("stranger", "stranger_ca", "URI:spiffe://site/trainer");

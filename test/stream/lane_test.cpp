@@ -62,6 +62,13 @@ TEST(lane_cut, the_environment_chooses_within_bounds) {
   EXPECT_EQ(lane_cut::from_environment(true).spread_limit, lane_cut{}.spread_limit);
 }
 
+TEST(shared_memory, nobody_can_shrink_it) {
+  auto made = shared_memory::make("peerlane-test", 5000);
+  ASSERT_TRUE(made);
+  EXPECT_NE(truncate(("/proc/self/fd/" + std::to_string(made->own_name().fd)).c_str(), 0), 0);
+  EXPECT_EQ(errno, EPERM);
+}
+
 TEST(shared_memory, what_was_named_is_found_and_nothing_else) {
   auto made = shared_memory::make("peerlane-test", 5000);
   ASSERT_TRUE(made.ok());

@@ -66,6 +66,7 @@ int counting_io::ioctl(int fd, unsigned long request, void* argument) {
 
 void* counting_io::mmap(void* address, std::size_t size_bytes, int protection, int flags, int fd, off_t offset) {
   const bool puts_back = (flags & MAP_FIXED) != 0 && protection == PROT_NONE;
+  constexpr int kFaulting = MAP_SHARED | MAP_FIXED | MAP_NORESERVE;  // faulting_range.cpp: the mapping is gone
   if (!puts_back && fails()) return MAP_FAILED;
   void* got = next_.mmap(address, size_bytes, protection, flags, fd, offset);
   if (got != MAP_FAILED && (flags & MAP_FIXED) == 0) {  // fixed ones lie in a reservation that is counted
@@ -74,19 +75,22 @@ void* counting_io::mmap(void* address, std::size_t size_bytes, int protection, i
     ranges_[static_cast<char*>(got)] = size_bytes;
     errno = saved;
   }
+  if (got != MAP_FAILED && flags == kFaulting) forget(got, size_bytes);
   return got;
 }
 
 int counting_io::munmap(void* address, std::size_t size_bytes) {
   const int rc = next_.munmap(address, size_bytes);
-  const int saved = errno;
-  if (rc == 0) {
-    const std::lock_guard lock(mutex_);
-    const auto found = ranges_.find(static_cast<char*>(address));
-    if (found != ranges_.end() && found->second == size_bytes) ranges_.erase(found);
-  }
-  errno = saved;
+  if (rc == 0) forget(address, size_bytes);
   return rc;
+}
+
+void counting_io::forget(void* address, std::size_t size_bytes) {
+  const int saved = errno;
+  const std::lock_guard lock(mutex_);
+  const auto found = ranges_.find(static_cast<char*>(address));
+  if (found != ranges_.end() && found->second == size_bytes) ranges_.erase(found);
+  errno = saved;
 }
 
 int counting_io::madvise(void* address, std::size_t size_bytes, int advice) {

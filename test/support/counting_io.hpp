@@ -38,6 +38,7 @@ class counting_io final : public device_io {
 
  private:
   bool fails();
+  void forget(void* address, std::size_t size_bytes);
   device_io& next_;
   std::atomic<int> step_{-1};
   std::atomic<int> code_{0};

@@ -52,6 +52,18 @@ TEST(diagnosis, healthy_machine_is_ready) {
   for (const auto& one : all) EXPECT_NE(one.level, severity::blocker) << one.what;
 }
 
+TEST(diagnosis, the_verdict_calls_only_a_real_gpu_ready) {
+  auto facts = healthy();
+  EXPECT_EQ(verdict(facts, diagnose(facts)).rfind("ready: ", 0), 0u);
+  facts.simulated = true;
+  const auto simulated = verdict(facts, diagnose(facts));
+  EXPECT_EQ(simulated.rfind("this is the simulated GPU", 0), 0u) << simulated;
+  for (const char* words : {"libcuda.so.1", "/dev/nvidia*", "PEERLANE_GPU=real"})
+    EXPECT_NE(simulated.find(words), std::string::npos) << words;
+  facts.backends.clear();
+  EXPECT_EQ(verdict(facts, diagnose(facts)).rfind("not ready: ", 0), 0u);
+}
+
 TEST(diagnosis, no_libcuda) {
   auto facts = healthy();
   facts.libcuda_opens = facts.gpu_answers = false;

@@ -219,7 +219,8 @@ def topo_sim():
 def doctor_sim():
     done, result = with_json("doctor")
     check(succeed(done).out.startswith(SIM_HEADER), "header")
-    check("ready: GPU memory can be mapped" in done.out, done.out)
+    check("this is the simulated GPU" in done.out and "PEERLANE_GPU=real peerlane doctor" in done.out, done.out)
+    check(not re.search(r"^ready", done.out, re.M), "a simulated GPU says nothing about this machine:", done.out)
     check(all(row["level"] in ("ok", "note") for row in result["rows"]), result["rows"])
 
 
@@ -464,6 +465,8 @@ def demo():
     check(result["passed"] is True, "passed")
     steps = [row for row in result["rows"] if row.get("kind") == "step"]
     check(len(steps) == 5 and all(row["result"] == "pass" for row in steps), steps)
+    for seen in ("every copied byte compared", "4 rates", "14 sizes, every byte checked", "triggered by streams", "every byte as it was"):
+        check(any(seen in row["text"] for row in steps), seen, steps)
     failing = run("demo", env={"PEERLANE_GPU": "sim", "PEERLANE_BACKEND": "gdrdrv"})
     check(failing.code == 1 and failing.out.rstrip().endswith("FAIL"), "demo must fail without a usable backend")
 

@@ -49,6 +49,14 @@ class halo_options {
     parser.common(ranks_.common, false);
   }
 
+  // The simulated GPU computes each point on the CPU.
+  void make_smaller(const tools::command_parser& parser, std::int64_t steps) {
+    tools::smaller_run smaller(parser);
+    smaller.text("--points", sizes_, "64");
+    smaller.number("--steps", steps_, steps);
+    smaller.number("--repeats", repeats_, 2);
+  }
+
   void take(int most_points) {
     plan.arms.clear();
     for (const auto& word : tools::split_list(arms_)) plan.arms.push_back(arm_of(word));
@@ -84,6 +92,7 @@ int run_stencil_command(const tools::invocation& call) {
   tools::command_parser parser(call, "5-point Jacobi over blocks of several ranks, the halos exchanged by several ways.");
   halo_options options(parser, plan, "points along an edge of each rank's block, comma-separated, 2 to 16384");
   if (const auto code = parser.parse()) return *code;
+  options.make_smaller(parser, 60);
   options.take(kMostPoints);
   return options.run(call);
 }
@@ -101,6 +110,7 @@ int run_multigrid_command(const tools::invocation& call) {
       "several ways.");
   halo_options options(parser, plan, "points along an edge of each rank's block, comma-separated: powers of two, 2 to 8192");
   if (const auto code = parser.parse()) return *code;
+  options.make_smaller(parser, 10);
   options.take(kMostMultigridPoints);
   for (const int n : options.plan.sizes)
     if (!is_multigrid_size(n)) throw tools::tool_failure(format("--points: %d is not a power of two", n));

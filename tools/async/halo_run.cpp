@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 
 #include "clock.hpp"
 #include "cpu_use.hpp"
+#include "progress.hpp"
 #include "statistics.hpp"
 #include "text.hpp"
 #include "tool.hpp"
@@ -59,13 +61,18 @@ class size_run {
     }
     if (checked_ == periods_) expected_ = reference;
     std::vector<halo_samples> all(ways_.size());
+    std::optional<progress> line;
+    if (at_.rank() == 0) line.emplace(plan_.title, static_cast<std::size_t>(plan_.repeats) * ways_.size());
+    std::size_t done = 0;
     for (int repeat = 0; repeat < plan_.repeats; ++repeat)
       for (std::size_t i = 0; i < ways_.size(); ++i) {
         const std::size_t which = (i + static_cast<std::size_t>(repeat)) % ways_.size();
+        if (line) line->at(done++, format("%d points, %s", n_, to_string(plan_.arms[which])));
         take_turn(which, periods_, all[which]);
         const auto field_bytes = sizeof(double) * static_cast<std::size_t>(n_) * static_cast<std::size_t>(n_);
         if (repeat + 1 == plan_.repeats || field_bytes <= kCheckedEachTurn) compare_timed(which);
       }
+    line.reset();
     if (at_.rank() == 0) tell(all);
     return wrong_;
   }

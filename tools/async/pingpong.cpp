@@ -3,9 +3,11 @@
 
 #include <array>
 #include <cstdio>
+#include <optional>
 
 #include "clock.hpp"
 #include "cpu_use.hpp"
+#include "progress.hpp"
 #include "statistics.hpp"
 #include "text.hpp"
 #include "tool.hpp"
@@ -69,13 +71,18 @@ class run {
     const double kernel_ns = time_kernel(bytes, busy_ns);
     for (auto& each : ways_) tools::must(each.by->prepare(bytes, busy_ns));
     std::vector<samples> all(ways_.size());
+    std::optional<progress> line;
+    if (at_.rank() == 0) line.emplace("ping-pong", static_cast<std::size_t>(plan_.repeats + 1) * ways_.size());
+    std::size_t done = 0;
     for (int repeat = 0; repeat <= plan_.repeats; ++repeat)
       for (std::size_t i = 0; i < ways_.size(); ++i) {
         const std::size_t which = (i + static_cast<std::size_t>(repeat)) % ways_.size();
+        if (line) line->at(done++, format("%zu bytes, %s", bytes, ways_[which].name.c_str()));
         samples unused;  // the first is a short one that is not counted
         const int iterations = repeat == 0 ? 2 * plan_.batch : plan_.iterations / plan_.repeats;
         take_turn(ways_[which], bytes, busy_ns, iterations, repeat == 0 ? unused : all[which]);
       }
+    line.reset();
     if (at_.rank() == 0) tell(bytes, busy_ns, kernel_ns, all);
   }
 

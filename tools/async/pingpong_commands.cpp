@@ -33,6 +33,11 @@ class exchange_options {
     parser.common(ranks.common, false);
   }
 
+  void make_smaller(const tools::command_parser& parser) {
+    tools::smaller_run smaller(parser);
+    smaller.number("--iterations", iterations_, 1000);
+  }
+
   void take() {
     plan.contenders.clear();
     for (const auto& word : tools::split_list(arms_)) plan.contenders.push_back({arm_of(word)});
@@ -74,6 +79,7 @@ int run_pingpong_command(const tools::invocation& call) {
   tools::command_parser parser(call, "Round trips of receive, kernel, send between two GPUs, by several ways.");
   exchange_options options(parser, "normal,peer,peer-kernel");
   if (const auto code = parser.parse()) return *code;
+  options.make_smaller(parser);
   options.take();
   return options.run(call);
 }
@@ -84,6 +90,7 @@ int run_economy_command(const tools::invocation& call) {
       "What the ping-pong takes of the CPUs, with threads that spin (performance) and with threads that sleep (economy).");
   exchange_options options(parser, "peer");
   if (const auto code = parser.parse()) return *code;
+  options.make_smaller(parser);
   options.take();
   std::vector<contender> both;
   for (const auto& one : options.plan.contenders)

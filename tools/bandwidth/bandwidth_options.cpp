@@ -40,6 +40,7 @@ class command_line {
   }
 
   std::optional<int> parse() {
+    if (parser_.tell_facts()) return tools::kExitOk;
     auto arguments = whole_names();
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the end
     try {
@@ -50,6 +51,8 @@ class command_line {
       if (call_.drop_in) std::fputs(compat_version_lines("").c_str(), stdout);
       std::fputs(parser_.app().help().c_str(), stdout);
       return tools::kExitOk;
+    } catch (const CLI::ExtrasError& error) {
+      return refuse(call_.drop_in ? error.what() : parser_.complaint(error.what()));
     } catch (const CLI::ParseError& error) { return refuse(error.what()); }
   }
 
@@ -169,6 +172,7 @@ class command_line {
       options_.test.bytes = *bytes;
     }
     options_.sizes = {options_.test.bytes};
+    options_.has_size = !raw_.buffer_size.empty() || !raw_.sweep.empty();
     if (raw_.sweep.empty()) return;
     options_.sizes = parse_sweep(raw_.sweep);
     options_.sweep = true;
@@ -192,6 +196,7 @@ class command_line {
   void finish_method() {
     method& how = options_.test.how;
     how.samples = static_cast<unsigned>(raw_.samples > 0 ? raw_.samples : call_.drop_in ? 3 : 5);
+    options_.has_samples = raw_.samples > 0;
     how.verify = !raw_.skip_verification;
     how.seed = static_cast<std::uint64_t>(raw_.seed);
     how.timeout_s = static_cast<unsigned>(raw_.timeout_s);

@@ -20,6 +20,7 @@ struct bandwidth_options {
 
   std::vector<std::string> testcases, prefixes, transfers;
   bool list = false;
+  bool has_size = false, has_samples = false;  // given; else they may be smaller on the simulated GPU
 
   bool compat = false;  // the original's output; started under its name, or --compat
   bool exit_as_original = false;

@@ -298,7 +298,7 @@ void conclude(test_outcome& outcome, bool interrupted) {
       }
   if (interrupted) {
     outcome.state = test_state::interrupted;
-    if (outcome.reason.empty()) outcome.reason = format("interrupted after %zu cells", measured);
+    if (outcome.reason.empty()) outcome.reason = "interrupted after " + plural(measured, "cell");
   } else if (severity == 0 && measured == 0) {
     outcome.state = test_state::waived;
     outcome.reason = why_not;

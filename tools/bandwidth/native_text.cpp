@@ -227,12 +227,13 @@ std::string native_closing(std::span<const test_outcome> outcomes, const baselin
             fast += found->fast ? 1 : 0;
           }
   }
-  std::string out = format("%zu testcases:", outcomes.size());
+  std::string out = plural(outcomes.size(), "testcase") + ":";
   for (const auto& [state, how_many] : count) out += format(" %zu %s,", how_many, to_string(state));
   out.back() = '\n';
   if (reference != nullptr)
-    out += format("baseline (%s): %zu cells compared, %zu slow, %zu fast, beyond %g %% and the confidence intervals\n",
-                  reference->machine().c_str(), compared, slow, fast, reference->threshold_percent());
+    out +=
+        format("baseline (%s): %s compared, %zu slow, %zu fast, beyond %g %% and the confidence intervals\n",
+               reference->machine().c_str(), plural(compared, "cell").c_str(), slow, fast, reference->threshold_percent());
   return out;
 }
 

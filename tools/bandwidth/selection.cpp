@@ -48,6 +48,7 @@ result<std::vector<selected>> select_testcases(const bandwidth_options& options,
   for (const std::string& line : options.transfers) out.push_back({nullptr, line, true});
   for (const std::string& name : options.testcases) out.push_back({find_testcase(name), name});
   for (const testcase& one : all_testcases()) {
+    if (options.compat && one.group == testcase::kind::ours) continue;  // a prefix asks for what the original has
     const bool fits = std::any_of(options.prefixes.begin(), options.prefixes.end(),
                                   [&](const std::string& prefix) { return std::string_view(one.key).starts_with(prefix); });
     if (fits) out.push_back({&one, one.key});

@@ -21,8 +21,9 @@ struct selected {
   bool is_transfer = false;
 };
 
-// What was asked for in its order; without any: by --transfer alone these, under the original's name and in its output
-// 0-34, of several processes the multi-node ones, else the single-node ones and ours. EINVAL: a prefix that fits none.
+// What was asked for in its order; ours under the original's name and in its output only by their own names. Without any: by
+// --transfer alone these, under the original's name and in its output 0-34, of several processes the multi-node ones, else
+// the single-node ones and ours. EINVAL: a prefix that fits none.
 result<std::vector<selected>> select_testcases(const bandwidth_options& options, int processes);
 
 // 0 all good, 1 not from here (usage and internal errors), 2 a mismatch or an error, 3 something is slow, 4 interrupted,

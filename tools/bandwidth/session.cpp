@@ -9,6 +9,7 @@
 #include "gpu_choice.hpp"
 #include "native_text.hpp"
 #include "result_rows.hpp"
+#include "terminal.hpp"
 #include "text.hpp"
 #include "transfer_case.hpp"
 #include "transfer_grammar.hpp"
@@ -136,7 +137,7 @@ void bandwidth_session::print(std::size_t first, const selected& one) {
   else text = native_text(these[0], parts_.reference);
   if (!options_.compat && options_.verbose)
     for (const test_outcome& each : these) text += native_samples(each);
-  std::fputs(text.c_str(), stdout);
+  std::fputs((options_.compat ? text : tools::paint_verdicts(text)).c_str(), stdout);
   std::fflush(stdout);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "testcase.hpp"
 
+#include <algorithm>
 #include <array>
 
 #include "case_plan.hpp"
@@ -135,6 +136,12 @@ static_assert(numbered_by_position());
 }  // namespace
 
 std::span<const testcase> all_testcases() { return kTestcases; }
+
+std::span<const testcase> original_testcases() {
+  const auto first_of_ours = std::find_if(kTestcases.begin(), kTestcases.end(),
+                                          [](const testcase& one) { return one.group == testcase::kind::ours; });
+  return {kTestcases.begin(), first_of_ours};
+}
 
 const testcase* find_testcase(const std::string& key_or_index) {
   for (const testcase& one : kTestcases)

@@ -29,7 +29,8 @@ struct test_options {
   bool judge_small =
       true;  // false (sweeps): sizes at which start-up counts get no verdict               // false: --no-judge
   thresholds limits;
-  bool allow_multicast = false;  // cuMulticast* for testcases 45 and 46
+  std::uint64_t long_list_bytes = 256u << 20;  // pointer chase in GPU memory: no L2 is that large (B200: 126 MiB)
+  bool allow_multicast = false;                // cuMulticast* for testcases 45 and 46
 };
 
 // What a testcase gets. One thread.
@@ -60,6 +61,8 @@ struct testcase {
 
 // All of them: 0-34 single node, 35-47 multi-node, from 48 ours.
 std::span<const testcase> all_testcases();
+// Those that the original has too: 0-47.
+std::span<const testcase> original_testcases();
 // By key or number; null if there is none.
 const testcase* find_testcase(const std::string& key_or_index);
 

@@ -8,7 +8,6 @@ namespace {
 
 constexpr std::uint64_t kListBytes = 2u << 20;  // the original's; fits every L2
 constexpr std::uint64_t kLongHostListBytes = 64u << 20;
-constexpr std::uint64_t kLongDeviceListBytes = 256u << 20;  // no L2 is that large (B200: 126 MiB)
 constexpr std::uint64_t kBarAccesses = 20'000;
 
 matrix latency_matrix(std::string title, std::vector<std::string> rows, const machine_shape& shape) {
@@ -45,7 +44,8 @@ cell_run chase(int gpu, place list, std::uint64_t bytes, const test_options& opt
 case_plan plan_pairs(const machine_shape& shape, const test_options& options) {
   case_plan plan;
   if (!shape.has_peers()) {
-    plan.waived = format("no two of the %d GPUs have peer access", shape.gpus());
+    plan.waived = shape.gpus() < 2 ? format("needs two GPUs, %d %s visible", shape.gpus(), shape.gpus() == 1 ? "is" : "are")
+                                   : format("no two of the %d GPUs have peer access", shape.gpus());
     return plan;
   }
   plan.matrices.push_back(
@@ -65,7 +65,7 @@ case_plan plan_pairs(const machine_shape& shape, const test_options& options) {
 case_plan plan_chases(int index, const machine_shape& shape, const test_options& options) {
   case_plan plan;
   const bool in_host = index == 32 || index == 61;
-  const std::uint64_t bytes = index == 61 ? kLongHostListBytes : index == 60 ? kLongDeviceListBytes : kListBytes;
+  const std::uint64_t bytes = index == 61 ? kLongHostListBytes : index == 60 ? options.long_list_bytes : kListBytes;
   const char* title = index == 59   ? "memory latency SM L2 of GPU(column) (ns)"
                       : index == 60 ? "memory latency SM memory of GPU(column) (ns)"
                                     : "memory latency SM CPU(row) <-> GPU(column) (ns)";

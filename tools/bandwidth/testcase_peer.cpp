@@ -208,7 +208,7 @@ case_plan plan_peer_case(int index, const machine_shape& shape, const test_optio
   if (planner.what.shape == shape_of_case::staged ? shape.gpus() < 2 : !shape.has_peers()) {
     plan.waived =
         shape.gpus() < 2
-            ? format("needs two GPUs, %d is visible", shape.gpus())
+            ? format("needs two GPUs, %d %s visible", shape.gpus(), shape.gpus() == 1 ? "is" : "are")
             : format("none of the %d GPUs has peer access to another (nvidia-smi topo -p2p r tells why)", shape.gpus());
     return plan;
   }

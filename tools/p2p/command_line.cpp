@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "osu_text.hpp"
+#include "subcommand.hpp"
 #include "text.hpp"
 #include "word_list.hpp"
 
@@ -232,12 +234,46 @@ std::optional<benchmark> benchmark_of_program(const std::string& name) {
   return std::nullopt;
 }
 
+namespace {
+
+void tell_facts(const tools::invocation& call) {
+  for (const auto& one : kBenchmarks) {
+    auto& inner = call.facts->commands.emplace_back();
+    inner.name = one.word;
+    inner.help = one.help;
+    inner.drop_in = one.program;
+    tools::invocation asked = call;
+    asked.arguments = {one.word};
+    asked.facts = &inner;
+    parse_command(asked);
+  }
+}
+
+std::string hint(const std::string& word) {
+  std::vector<std::string> names;
+  for (const auto& one : kBenchmarks) names.emplace_back(one.word);
+  return tools::did_you_mean(word, names);
+}
+
+}  // namespace
+
 parsed_command parse_command(const tools::invocation& call) {
   parsed_command out;
+  if (call.facts != nullptr && call.arguments.empty()) {
+    tell_facts(call);
+    out.exit_code = tools::kExitOk;
+    return out;
+  }
   tools::invocation rest = call;
   const auto by_name = benchmark_of_program(call.program);
+  const auto is_version = [](const std::string& one) { return one == "-v" || one == "--version"; };
   if (by_name) {
     out.asked.which = *by_name;
+    if (std::any_of(call.arguments.begin(), call.arguments.end(), is_version)) {
+      std::fputs(osu_version(out.asked).c_str(), stdout);
+      out.exit_code = tools::kExitOk;
+      return out;
+    }
   } else {
     const std::string word = call.arguments.empty() ? "" : call.arguments.front();
     const auto found =
@@ -245,7 +281,8 @@ parsed_command parse_command(const tools::invocation& call) {
     if (found == kBenchmarks.end()) {
       const bool help = word == "-h" || word == "--help";
       if (!help && !word.empty())
-        std::fprintf(stderr, "peerlane p2p: \"%s\" is no benchmark; peerlane p2p -h lists the options\n", word.c_str());
+        std::fprintf(stderr, "peerlane p2p: \"%s\" is no benchmark%s; peerlane p2p -h lists the options\n\n", word.c_str(),
+                     hint(word).c_str());
       print_benchmarks(help ? stdout : stderr);
       out.exit_code = help ? tools::kExitOk : tools::kExitFailed;
       return out;

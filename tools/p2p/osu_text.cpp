@@ -74,6 +74,8 @@ std::string pairs_preamble(const settings& asked, int pairs) {
 
 }  // namespace
 
+std::string osu_version(const settings& asked) { return title_line(asked); }
+
 std::string osu_preamble(const settings& asked, int pairs) {
   if (asked.which == benchmark::multi_bandwidth) return pairs_preamble(asked, pairs);
   if (asked.format == osu_format::v7_0) return title_line(asked) + places_line(asked);

@@ -11,6 +11,9 @@
 
 namespace pl::p2p {
 
+// What OSU's -v prints: the title with its version.
+std::string osu_version(const settings& asked);
+
 // Everything before the first row: what the run is, and the titles of the columns.
 std::string osu_preamble(const settings& asked, int pairs);
 std::string osu_columns(const settings& asked);

@@ -12,6 +12,7 @@
 #include "bootstrap.hpp"
 #include "command_line.hpp"
 #include "cpu_binding.hpp"
+#include "foreign_settings.hpp"
 #include "gpu_buffers.hpp"
 #include "gpu_choice.hpp"
 #include "launch.hpp"
@@ -38,7 +39,7 @@ int gpu_count() {
   tools::must(tools::choose_gpu());
   const auto* cuda = tools::must(cu::driver());
   if (auto ready = cu::initialize(*cuda); !ready)
-    throw tool_failure(format("no GPU answers: %s. %s", ready.error().message.c_str(), tools::kNoRealGpuAdvice));
+    throw tool_failure(format("no GPU answers: %s", ready.error().message.c_str()));
   int count = 0;
   cuda->cuDeviceGetCount(&count);
   return count;
@@ -159,8 +160,13 @@ struct way_in {
 int live(const settings& asked, const tools::invocation& call, const rank_place& who, const way_in& way) {
   keep_logs_off_stdout();
   std::optional<tools::report> report;
-  if (who.rank == 0) report.emplace(call, asked.common, "p2p");
-  else silence_stdout();
+  if (who.rank == 0) {
+    report.emplace(call, asked.common, "p2p");
+  } else {
+    silence_stdout();
+  }
+  if (who.rank == 0 && asked.asks_for(arm::ours))
+    for (const auto& line : link::unused_settings()) std::fprintf(stderr, "p2p: %s\n", line.c_str());
   const auto gpu = open_gpu(asked, who.local_rank);
   const std::string cpus = place(asked, who, way.launched, gpu.get());
   const auto with = way.meet();

@@ -52,7 +52,8 @@ class run {
       throw tools::tool_failure(format("this test needs exactly two processes, and there are %d", ranks));
     if (ranks < 2) throw tools::tool_failure("this test needs at least two processes, and there is one");
     if (2 * pairs_ > ranks)
-      throw tools::tool_failure(format("%d pairs need %d processes, and there are %d", pairs_, 2 * pairs_, ranks));
+      throw tools::tool_failure(format("%s needs %d processes, and there are %d",
+                                       plural(static_cast<std::uint64_t>(pairs_), "pair").c_str(), 2 * pairs_, ranks));
   }
 
   int one_window() {

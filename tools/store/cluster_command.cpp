@@ -59,7 +59,7 @@ unsettled unsettled_of(const cluster_view& now) {
 }
 
 void print_status(const cluster_view& now) {
-  std::printf("epoch %llu, %zu pools\n", static_cast<unsigned long long>(now.map.epoch), now.pools.size());
+  std::printf("epoch %llu, %s\n", static_cast<unsigned long long>(now.map.epoch), plural(now.pools.size(), "pool").c_str());
   std::printf("%-16s %-22s %-8s %-6s %7s %7s %7s\n", "server", "address", "role", "alive", "serves", "copies", "joining");
   for (const auto& [name, one] : now.map.servers) {
     const auto mine = load_of(now.map, name);
@@ -119,7 +119,7 @@ void give_up(const etcd& at, const std::string& cluster, const std::string& name
     const auto revision = now.member_revisions.find(name);  // it neither came nor went meanwhile
     same.push_back({member + name, revision == now.member_revisions.end() ? 0 : revision->second});
     if (!tools::must(at.transact(same, {{key, to_text(now.map), 0, false}}))) continue;
-    std::printf("%u units no longer wait for server %s's data\n", units, name.c_str());
+    std::printf("%s no longer waiting for server %s's data\n", plural(units, "unit").c_str(), name.c_str());
     return;
   }
   throw tool_failure("the slot map changes all the time: try again");

@@ -66,7 +66,8 @@ class demo {
     gpu_.check(gpu_.cuda().cuDeviceGetCount(&count), "cuDeviceGetCount");
     char name[256] = "";
     gpu_.check(gpu_.cuda().cuDeviceGetName(name, sizeof name, gpu_.device()), "cuDeviceGetName");
-    std::printf("%d device(s) found\n[pid = %d, dev = %d] device name = [%s]\n", count, getpid(), gpu_.ordinal(), name);
+    std::printf("%s found\n[pid = %d, dev = %d] device name = [%s]\n",
+                plural(static_cast<std::uint64_t>(count), "device").c_str(), getpid(), gpu_.ordinal(), name);
     std::printf("Allocated GPU buffer: %.0f MiB at 0x%llx\n", static_cast<double>(options_.bytes) / kMiB,
                 static_cast<unsigned long long>(buffer_.get()));
     std::printf("Registered with the store: %s\n", registration().c_str());
@@ -229,8 +230,8 @@ int run_gpu_direct_demo(const tools::invocation& call) {
                 std::vector<std::string>{"--arena", std::to_string(arena), "--chunk", std::to_string(chunk)});
     options.where.socket = own->socket();
   }
+  tools::report report(call, options.common, "store gpu-direct-demo");  // first: it moves the text off standard output
   const tools::gpu_session gpu(options.common.gpu, false);
-  tools::report report(call, options.common, "store gpu-direct-demo");
   report.describe(&gpu, nullptr, tools::place_thread(options.common, gpu.bus_id(), gpu.simulated()));
   report.file().set_parameter("size_bytes", options.bytes);
   report.file().set_parameter("rounds", options.rounds);

@@ -48,8 +48,8 @@ own_server::own_server(std::string directory, const std::vector<std::string>& mo
       throw tools::tool_failure(format("%s: %s", pattern.c_str(), errno_text(errno).c_str()));
     directory_ = pattern;
   }
-  std::vector<std::string> words = {"peerlane", "store",       "serve",       "--data", directory_,
-                                    "--listen", "127.0.0.1:0", "--log-level", "warn"};
+  std::vector<std::string> words = {"peerlane", "store", "serve",       "--data", directory_,
+                                    "--listen", "none",  "--log-level", "warn"};
   words.insert(words.end(), more.begin(), more.end());
   std::vector<char*> arguments;
   for (auto& one : words) arguments.push_back(one.data());
@@ -68,9 +68,18 @@ own_server::own_server(std::string directory, const std::vector<std::string>& mo
   close(line[1]);
   const std::string said = first_line(line[0]);
   close(line[0]);
-  const auto at = said.find("TCP ");
-  if (at == std::string::npos) throw tools::tool_failure("the store's server did not start; its reason stands above");
-  endpoint_ = said.substr(at + 4);
+  if (said.find("TCP ") == std::string::npos)
+    throw tools::tool_failure("the store's server did not start; its reason stands above");
+}
+
+pid_t own_server::kill_hard() {
+  const pid_t process = process_;
+  if (process > 0) {
+    kill(process, SIGKILL);
+    waitpid(process, nullptr, 0);
+    process_ = -1;
+  }
+  return process;
 }
 
 own_server::~own_server() {

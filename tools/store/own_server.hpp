@@ -21,11 +21,12 @@ class own_server {
   ~own_server();
   own_server(const own_server&) = delete;
   own_server& operator=(const own_server&) = delete;
+  // SIGKILL: nothing is drained. Returns what the process's number was; the folder stays until the end of this object.
+  pid_t kill_hard();
   std::string socket() const { return directory_ + "/store.sock"; }
-  const std::string& endpoint() const { return endpoint_; }  // TCP, as bound
 
  private:
-  std::string directory_, endpoint_;
+  std::string directory_;
   bool temporary_;
   pid_t process_ = -1;
 };

@@ -104,8 +104,9 @@ store_client::reply must(store_client::reply got) {
 
 std::optional<store_wire::durability> durability_option(const std::string& name) {
   if (name.empty()) return std::nullopt;
-  const auto level = store_wire::durability_of(name);
-  if (!level) throw tool_failure(format("durability %s: volatile, logged or durable", name.c_str()));
+  const auto level = store::durability_named(name);
+  if (!level || !store::check_given(*level))
+    throw tool_failure(format("durability %s: volatile, logged or durable", name.c_str()));
   return level;
 }
 

@@ -2,7 +2,9 @@
 // peerlane store serve.
 #include <cstdio>
 #include <fstream>
+#include <new>
 #include <sstream>
+#include <system_error>
 #include <thread>
 
 #include "options.hpp"
@@ -35,20 +37,23 @@ std::string config_path_in(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
-int run_serve(const tools::invocation& call) {
+namespace {
+
+int serve(const tools::invocation& call) {
   server_config config;
   // A thread that looks for work takes a CPU that somebody else could use: where there are few, it sleeps at once.
   if (std::thread::hardware_concurrency() > 4) config.spin_us = 50;
   std::string config_path = config_path_in(call.arguments);
   if (!config_path.empty()) tools::must(store_server::read_config(text_of_file(config_path), config));
   bool print_schema = false, check_only = false;
-  std::string etcd;
+  std::string etcd, admins;
   auto lease = static_cast<std::int64_t>(config.lease_s), repair = static_cast<std::int64_t>(config.repair_s);
   auto threads = static_cast<std::int64_t>(config.threads), spin = static_cast<std::int64_t>(config.spin_us);
   tools::command_parser parser(call, "Serves the store in a directory until SIGTERM, which lets requests under way end");
   parser.text("--data", config.data, "Directory that holds everything; made if it is missing");
   parser.text("--socket", config.socket, "Unix socket; none: no socket [DATA/store.sock]");
   parser.text("--listen", config.listen, "HOST:PORT for TCP; none: no TCP [" + config.listen + "]");
+  parser.text("--admins", admins, "Who may do everything: uid:N, cert:URI, cn:NAME, tcp, ... [the server's user and root]");
   parser.text("--metrics", config.metrics, "HOST:PORT of the Prometheus endpoint [none]");
   parser.text("--config", config_path, "JSON file with these and more settings (--print-schema)");
   parser.text("--tls-cert", config.tls.certificate, "TLS: the server's certificate, PEM");
@@ -61,6 +66,10 @@ int run_serve(const tools::invocation& call) {
               "UCX also for TLS connections: their values are then not encrypted");
   parser.size("--arena", config.arena_bytes, "Memory tier");
   parser.size("--chunk", config.chunk_bytes, "What clients map and register at once");
+  parser.flag("--read-only", config.read_only, "Serve what is there and take no puts; nothing is written to the directory");
+  parser.size("--extent-file", config.extent_file_bytes,
+              "Size of a file of large values, of a new store [by the disk's size]");
+  parser.size("--disk-reserve", config.disk_reserve_bytes, "Left free on the disk; puts are refused below it [by its size]");
   parser.flag("--huge-pages", config.huge_pages, "Huge pages for the memory tier");
   parser.text("--cluster", etcd, "One of a cluster: etcd's addresses, http(s)://HOST:PORT,...");
   parser.text("--cluster-tls-ca", config.cluster_tls.authority, "https: the authority that signed etcd's certificate, PEM");
@@ -85,6 +94,7 @@ int run_serve(const tools::invocation& call) {
   config.threads = static_cast<std::uint64_t>(threads);
   config.lease_s = static_cast<std::uint64_t>(lease);
   config.repair_s = static_cast<std::uint64_t>(repair);
+  if (!admins.empty()) config.admins = tools::split_list(admins);
   if (!etcd.empty()) config.cluster = tools::split_list(etcd);
   config.spin_us = static_cast<std::uint64_t>(spin);
   if (check_only) {
@@ -100,6 +110,18 @@ int run_serve(const tools::invocation& call) {
   std::fflush(stdout);
   tools::must(server->run());
   return tools::kExitOk;
+}
+
+}  // namespace
+
+int run_serve(const tools::invocation& call) {
+  try {
+    return serve(call);
+  } catch (const std::bad_alloc&) {
+    throw tools::tool_failure("out of memory: raise the limit (ulimit -v, or the container's), or give a smaller --arena");
+  } catch (const std::system_error& why) {  // a thread that could not be made
+    throw tools::tool_failure(format("%s: raise the limits of memory and threads (ulimit -v, ulimit -u)", why.what()));
+  }
 }
 
 }  // namespace pl::store_tools

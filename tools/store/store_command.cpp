@@ -17,9 +17,14 @@ constexpr tools::subcommand kSubcommands[] = {
     {"pool", "makes, changes or deletes a pool", run_pool},
     {"sync", "waits until a pool's acknowledged values are durable", run_sync},
     {"stats", "the server's metrics", run_stats},
+    {"check", "says what is damaged in a stopped store's folder", run_check},
+    {"repair", "makes a new store of what is good in a damaged one", run_repair},
+    {"backup", "copies a stopped store's folder, and verifies the copy", run_backup},
+    {"restore", "brings a backup into an empty folder, verified", run_restore},
     {"cluster", "shows a cluster of stores, and moves its slots", run_cluster},
     {"perf", "benchmark: kvstore-perf's tests, YCSB, a cache of large values", run_perf},
     {"gpu-direct-demo", "MCAS's example: a GPU buffer into the store and back, timed and verified", run_gpu_direct_demo},
+    {"crash-demo", "a durable put from GPU memory, kill -9 of the server, and the value back, compared", run_crash_demo},
 };
 
 }  // namespace

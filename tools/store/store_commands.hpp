@@ -17,7 +17,12 @@ int run_pool(const tools::invocation& call);
 int run_sync(const tools::invocation& call);
 int run_stats(const tools::invocation& call);
 int run_perf(const tools::invocation& call);
+int run_check(const tools::invocation& call);
+int run_repair(const tools::invocation& call);
+int run_backup(const tools::invocation& call);
+int run_restore(const tools::invocation& call);
 int run_cluster(const tools::invocation& call);
 int run_gpu_direct_demo(const tools::invocation& call);
+int run_crash_demo(const tools::invocation& call);
 
 }  // namespace pl::store_tools

@@ -149,7 +149,7 @@ int run_put(const tools::invocation& call) {
   const auto got = must(store.put(key, {reinterpret_cast<std::uint64_t>(file.data()), file.size(), std::nullopt}, how));
   if (got.result.has_crc && got.result.crc != arch::crc32c(file.data(), file.size()))
     throw tool_failure("the store's checksum is not that of the file, which changed while it was put");
-  std::printf("put %s/%s: %zu bytes, %s\n", pool_name.c_str(), key.c_str(), file.size(), told(got).c_str());
+  std::printf("put %s/%s: %s, %s\n", pool_name.c_str(), key.c_str(), plural(file.size(), "byte").c_str(), told(got).c_str());
   return tools::kExitOk;
 }
 
@@ -187,8 +187,8 @@ int run_get(const tools::invocation& call) {
   if (whole && got.result.has_crc && arch::crc32c(bytes.data(), bytes.size()) != got.result.crc)
     throw tool_failure(format("%s/%s: the bytes are not those that were put (checksum)", pool_name.c_str(), key.c_str()));
   write_file(path, bytes);
-  std::fprintf(path == "-" ? stderr : stdout, "get %s/%s: %zu bytes, %s\n", pool_name.c_str(), key.c_str(), bytes.size(),
-               told(got).c_str());
+  std::fprintf(path == "-" ? stderr : stdout, "get %s/%s: %s, %s\n", pool_name.c_str(), key.c_str(),
+               plural(bytes.size(), "byte").c_str(), told(got).c_str());
   return tools::kExitOk;
 }
 

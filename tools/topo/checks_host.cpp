@@ -122,7 +122,7 @@ void check_limits(const machine& all, std::vector<finding>& out) {
 void check_sharing(const machine& all, int ranks, std::vector<finding>& out) {
   if (all.gpus.empty() || ranks <= static_cast<int>(all.gpus.size())) return;
   add(out, severity::note, "sharing",
-      format("%d ranks share %zu GPUs: their kernels take turns in time slices", ranks, all.gpus.size()),
+      format("%d ranks share %s: their kernels take turns in time slices", ranks, plural(all.gpus.size(), "GPU").c_str()),
       "start NVIDIA's MPS (nvidia-cuda-mps-control -d), or as many ranks as GPUs");
 }
 

@@ -13,6 +13,7 @@
 #include "recording.hpp"
 #include "report.hpp"
 #include "sysfs_text.hpp"
+#include "terminal.hpp"
 #include "text.hpp"
 #include "tool.hpp"
 
@@ -135,8 +136,11 @@ void print_advice(const machine& all, const std::vector<gpu_advice>& advice, int
 bool print_checks(const std::vector<finding>& findings, result_file& out) {
   std::printf("\nChecks:\n\n");
   for (const auto& one : findings) {
-    std::printf("  %-8s %-14s %s%s\n", word(one.level), one.subject.c_str(), one.what.c_str(),
-                one.fix.empty() ? "" : (" -> " + one.fix).c_str());
+    const colour shade = one.level == severity::ok     ? colour::good
+                         : one.level == severity::note ? colour::warning
+                                                       : colour::bad;
+    std::printf("  %s %-14s %s%s\n", paint(shade, format("%-8s", word(one.level))).c_str(), one.subject.c_str(),
+                one.what.c_str(), one.fix.empty() ? "" : (" -> " + one.fix).c_str());
     out.add_row(
         {{"kind", "check"}, {"level", word(one.level)}, {"subject", one.subject}, {"what", one.what}, {"fix", one.fix}});
   }
@@ -147,7 +151,7 @@ void add_options(command_parser& parser, topo_options& options) {
   parser.common(options.common, false);
   parser.text("--sysfs", options.sysfs, "Look at a recorded machine: a file of --record, or a folder laid out as /sys");
   parser.text("--record", options.record,
-              "Write this machine's shape to FILE (no serial numbers, MAC addresses or host names)");
+              "Write this machine's shape to FILE, - is standard output (no serial numbers, MAC addresses or host names)");
   parser.integer("-n,--ranks", options.ranks, 0, 4096, "Processes on this machine; 0: one for each GPU");
   parser.flag("-m,--matrix", options.is_matrix_only, "The matrix alone");
   parser.flag("--strict", options.is_strict, "Exit code 1 if there is a BLOCKER");
@@ -165,6 +169,10 @@ int run_topo(const invocation& call) {
   if (const auto code = parser.parse()) return *code;
   report out(call, options.common, "topo");
   const machine all = load_machine(options);
+  if (options.record == "-") {  // the recording, and nothing else
+    std::fputs(write_recording(all).c_str(), stdout);
+    return kExitOk;
+  }
   if (!options.record.empty()) save(write_recording(all), options.record);
   if (all.is_simulated) print_header_if_simulated();
   const auto matrix = relate_all(all);

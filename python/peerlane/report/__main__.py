@@ -17,7 +17,7 @@ EPILOG = ("A .txt beside its .json (same stem) is shown with it. Files of the sa
 def arguments(argv):
     parser = argparse.ArgumentParser(prog="peerlane report", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("files", nargs="*", metavar="FILE", help="result files, and texts (.txt) to show beside them")
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to write (default: report.html; Markdown: standard output)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="where to write; - is standard output (default: report.html; Markdown: standard output)")
     parser.add_argument("--markdown", action="store_true", help="a summary in Markdown instead of the page")
     parser.add_argument("--title", default="Peerlane report", help="heading of the page")
     parser.add_argument("--setup", action="store_true", help="fetch plotly.js from PyPI into a private environment, once")
@@ -44,6 +44,9 @@ def collect(names):
 
 def write(text, output):
     """Beside its name, then renamed: a report that exists is whole."""
+    if output == "-":
+        sys.stdout.write(text)
+        return 0
     target = Path(output)
     part = target.with_name(f".{target.name}.{os.getpid()}")
     try:

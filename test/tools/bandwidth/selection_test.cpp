@@ -116,6 +116,14 @@ TEST(Selection, PrefixesInTheTablesOrder) {
   EXPECT_FALSE(select_testcases(parsed({"-p", "nonsense"}), 1));
 }
 
+TEST(Selection, APrefixUnderTheOriginalsNameMeansTheOriginalsTestcases) {
+  EXPECT_EQ(indices(*select_testcases(parsed({"-p", "host_to_device"}, true), 1)), (std::vector<int>{0, 2, 16, 18}));
+  EXPECT_EQ(indices(*select_testcases(parsed({"-p", "host_to_device", "--compat"}), 1)), (std::vector<int>{0, 2, 16, 18}));
+  EXPECT_EQ(indices(*select_testcases(parsed({"-p", "host_to_device"}), 1)), (std::vector<int>{0, 2, 16, 18, 48, 50}));
+  EXPECT_FALSE(select_testcases(parsed({"-p", "bar_"}, true), 1));
+  EXPECT_EQ(indices(*select_testcases(parsed({"-t", "host_to_device_bar"}, true), 1)), (std::vector<int>{48}));
+}
+
 TEST(Selection, Defaults) {
   EXPECT_EQ(select_testcases(parsed({}, true), 1)->size(), 35u);
   EXPECT_EQ(select_testcases(parsed({}), 1)->size(), all_testcases().size() - 13);

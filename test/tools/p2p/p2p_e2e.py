@@ -130,6 +130,17 @@ def extras():
     succeed(run("p2p", "bw", "D", "D", "-m", "64:64", "-W", "4", *QUICK, "--cold", "--batches", "3", "-c"))
 
 
+def foreign_settings():
+    """What `peerlane topo` recommends for MVAPICH2 works here, or a line says that it does not."""
+    ours_or_leave_out()
+    done = succeed(run("p2p", "latency", "-m", "8:8", *QUICK, env={"MV2_CPU_BINDING_POLICY": "SCATTER"}))
+    check(done.err == "", "words about what is followed:", done.err)
+    done = succeed(run("p2p", "latency", "-m", "8:8", *QUICK,
+                       env={"MV2_GPUDIRECT_LIMIT": "8192", "MV2_PROCESS_TO_RAIL_MAPPING": "mlx5_98:mlx5_99"}))
+    for name in ("MV2_GPUDIRECT_LIMIT", "MV2_PROCESS_TO_RAIL_MAPPING"):
+        check(len(re.findall(rf"^p2p: {name}=\S+ is not used: ", done.err, re.M)) == 1, name, done.err)
+
+
 def failures():
     refuse(run("p2p", "latency", "--via", "mpi"), "mpirun -n 2")
     refuse(run("p2p", "latency", "-n", "3"), "exactly two")
@@ -214,7 +225,7 @@ def main():
     global OUT
     OUT = os.path.abspath(sys.argv[1])
     cases = {"usage": usage, "latency": latency, "bandwidth": bandwidth, "pairs": pairs, "extras": extras,
-             "failures": failures, "killed": killed, "nccl": nccl, "mpirun": mpirun}
+             "foreign_settings": foreign_settings, "failures": failures, "killed": killed, "nccl": nccl, "mpirun": mpirun}
     cases[sys.argv[2]]()
 
 

@@ -119,7 +119,7 @@ TEST(checks, limits) {
 TEST(checks, ranks_that_share_gpus) {
   const auto text = text_of(machine_file("laptop"));
   EXPECT_EQ(told(findings_of(text, 1), "sharing"), "absent");
-  EXPECT_EQ(told(findings_of(text, 2), "sharing"), "note: 2 ranks share 1 GPUs: their kernels take turns in time slices");
+  EXPECT_EQ(told(findings_of(text, 2), "sharing"), "note: 2 ranks share 1 GPU: their kernels take turns in time slices");
 }
 
 TEST(checks, nodes_that_are_not_told) {

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arguments that are numbers or bytes, refused in our words: nanobind takes any object for them, and the call converts it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <limits>
+#include <string>
+
+#include "tensor.hpp"
+
+namespace pl::py {
+
+struct integer_argument {
+  nb::handle given;
+  // TypeError or ValueError that begins with `role`.
+  template <class T>
+  T as(const char* role) const {
+    if constexpr (std::numeric_limits<T>::is_signed) {
+      const std::int64_t number = signed_integer(given, role);
+      if (number == static_cast<T>(number)) return static_cast<T>(number);
+    } else {
+      const std::uint64_t number = unsigned_integer(given, role);
+      if (number == static_cast<T>(number)) return static_cast<T>(number);
+    }
+    throw nb::value_error((std::string(role) + ": " + text_of(given) + " is out of range").c_str());
+  }
+};
+
+struct bytes_argument {
+  nb::handle given;
+  nb::bytes as(const char* role) const {
+    if (!PyBytes_Check(given.ptr()))
+      throw nb::type_error((std::string(role) + ": " + class_name(given) + " is given, bytes are wanted").c_str());
+    return nb::borrow<nb::bytes>(given);
+  }
+};
+
+}  // namespace pl::py
+
+namespace nanobind::detail {
+
+template <>
+struct type_caster<pl::py::integer_argument> {
+  NB_TYPE_CASTER(pl::py::integer_argument, const_name("int"))
+  template <class Flags>  // another type in each version of nanobind
+  bool from_python(handle source, Flags, cleanup_list*) noexcept {
+    value.given = source;
+    return true;
+  }
+  static handle from_cpp(const pl::py::integer_argument& source, rv_policy, cleanup_list*) noexcept {
+    return source.given.inc_ref();
+  }
+};
+
+template <>
+struct type_caster<pl::py::bytes_argument> {
+  NB_TYPE_CASTER(pl::py::bytes_argument, const_name("bytes"))
+  template <class Flags>  // another type in each version of nanobind
+  bool from_python(handle source, Flags, cleanup_list*) noexcept {
+    value.given = source;
+    return true;
+  }
+  static handle from_cpp(const pl::py::bytes_argument& source, rv_policy, cleanup_list*) noexcept {
+    return source.given.inc_ref();
+  }
+};
+
+}  // namespace nanobind::detail

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// __cuda_array_interface__ (CuPy, Numba, JAX) and NumPy's __array_interface__, which differ in where the memory lies.
+#pragma once
+
+#include "tensor.hpp"
+
+namespace pl::py {
+
+// The attribute, or null where there is none (whatever the reason, it is left set).
+nb::object cuda_array_interface(nb::handle object);
+nb::object array_interface(nb::handle object);
+
+// `may_be_jax`: the object's class has block_until_ready.
+tensor from_interface(nb::handle object, const nb::object& interface, place where, bool may_be_jax);
+
+}  // namespace pl::py

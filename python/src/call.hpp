@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// C functions that Python calls without nanobind between (type slots, copy): their C++ exceptions as Python's errors.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <exception>
+
+#include "error.hpp"
+
+namespace nb = nanobind;
+
+namespace pl::py {
+
+// Sets peerlane.Error, or the kind of it that the failure is.
+void raise(const error& why);
+
+// `failed` with a Python error set where `body` throws.
+template <class Body, class Result>
+Result call_guarded(Body&& body, Result failed) noexcept {
+  try {
+    return body();
+  } catch (nb::python_error& why) { why.restore(); } catch (const nb::builtin_exception& why) {
+    const auto kind = why.type();
+    PyErr_SetString(kind == nb::exception_type::type_error    ? PyExc_TypeError
+                    : kind == nb::exception_type::index_error ? PyExc_IndexError
+                    : kind == nb::exception_type::key_error   ? PyExc_KeyError
+                                                              : PyExc_ValueError,
+                    why.what());
+  } catch (const error& why) { raise(why); } catch (const std::exception& why) {
+    PyErr_SetString(PyExc_RuntimeError, why.what());
+  }
+  return failed;
+}
+
+}  // namespace pl::py

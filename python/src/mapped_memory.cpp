@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mapped_memory.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "pointer.hpp"
+
+namespace pl::py {
+namespace {
+
+const cu::driver_table* open_driver() {
+  const auto cuda = cu::driver();
+  if (!cuda) throw error(cuda.error());
+  return *cuda;
+}
+
+const cu::driver_table& driver() {
+  static const cu::driver_table* const table = open_driver();
+  return *table;
+}
+
+std::uint64_t address_told_by(nb::handle data_ptr) {
+  const nb::object told = nb::steal(PyObject_CallNoArgs(data_ptr.ptr()));
+  if (!told.is_valid()) throw nb::python_error();
+  return PyLong_AsUnsignedLongLongMask(told.ptr());
+}
+
+[[noreturn]] void throw_stale(std::uint64_t address) {
+  char text[32];
+  (void)std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(address));
+  throw stale_mapping(
+      std::string("the memory at ") + text +
+      " was freed or mapped anew after this mapping of it was made: close the mapping, and map the memory that "
+      "is there now");
+}
+
+}  // namespace
+
+mapped_memory::mapped_memory(extent range, nb::object data_ptr) : range_(range), data_ptr_(std::move(data_ptr)) {
+  if (data_ptr_.is_valid()) {
+    owner_address_ = address_told_by(data_ptr_);
+    return;
+  }
+  const auto& cuda = driver();
+  const std::uint64_t end = range.begin + range.bytes;
+  for (std::uint64_t at = range.begin; at < end;) {
+    const auto info = cu::inspect_pointer(cuda, at);
+    if (!info) throw error(info.error());
+    // What cuMemAlloc made goes as a whole. In reservations and pools (no context) other memory may come under one id.
+    const bool is_whole = info->context != nullptr && info->buffer_id != 0;
+    std::uint64_t stretch = info->allocation.end();
+    if (!is_whole && info->object.size_bytes != 0) stretch = std::min(stretch, info->object.end());
+    if (stretch <= at) stretch = end;  // a driver that tells no extent: one piece
+    pieces_.push_back({stretch, info->buffer_id, is_whole ? 0 : info->block_id});
+    at = stretch;
+  }
+}
+
+const mapped_memory::piece& mapped_memory::piece_at(std::uint64_t address) const {
+  if (pieces_.size() == 1) return pieces_.front();
+  return *std::upper_bound(pieces_.begin(), pieces_.end() - 1, address,
+                           [](std::uint64_t at, const piece& each) { return at < each.end; });
+}
+
+void mapped_memory::check(std::uint64_t address, const piece& expected) const {
+  unsigned long long buffer_id = 0, block_id = 0;
+  int attributes[] = {cu::pointer_attribute::buffer_id, cu::pointer_attribute::memory_block_id};
+  void* values[] = {&buffer_id, &block_id};
+  const unsigned asked = expected.block_id != 0 ? 2 : 1;
+  const auto rc = driver().cuPointerGetAttributes(asked, attributes, values, address);
+  if (rc != cu::error_code::success || buffer_id != expected.buffer_id || block_id != expected.block_id) [[unlikely]]
+    throw_stale(address);
+}
+
+void mapped_memory::must_be_there(std::uint64_t address) const {
+  if (data_ptr_.is_valid()) {
+    if (address_told_by(data_ptr_) != owner_address_) throw_stale(owner_address_);
+    return;
+  }
+  if (!pieces_.empty()) check(address, piece_at(address));
+}
+
+void mapped_memory::must_be_there() const {
+  if (data_ptr_.is_valid()) return must_be_there(range_.begin);
+  std::uint64_t at = range_.begin;
+  for (const piece& each : pieces_) {
+    check(at, each);
+    at = each.end;
+  }
+}
+
+}  // namespace pl::py

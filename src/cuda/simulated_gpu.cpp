@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "simulated_gpu.hpp"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
+
+#include "env.hpp"
+#include "text.hpp"
+
+namespace pl::cu {
+namespace {
+
+constexpr const char* kName = "libcuda.so.1";
+
+std::string folder_of(const std::string& path) {
+  const auto slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+std::string real_path(const std::string& path) {
+  char resolved[PATH_MAX];
+  return realpath(path.c_str(), resolved) != nullptr ? resolved : "";
+}
+
+// The file that this code was loaded from; a program's own code has no name in the linker's list.
+std::string own_file() {
+  Dl_info ignored{};
+  void* entry = nullptr;
+  static const char mark = 0;
+  if (dladdr1(&mark, &ignored, &entry, RTLD_DL_LINKMAP) == 0 || entry == nullptr) return "";
+  const char* const name = static_cast<const link_map*>(entry)->l_name;
+  return name != nullptr && name[0] != '\0' ? name : "/proc/self/exe";
+}
+
+}  // namespace
+
+std::vector<std::string> simulated_gpu_places() {
+  const std::string loaded = own_file();
+  std::vector<std::string> folders;
+  // Links are followed first: the file that a link leads to has its parts around it. Then the link's own folder.
+  for (const std::string& file : {real_path(loaded), loaded == "/proc/self/exe" ? std::string() : loaded})
+    if (!file.empty()) folders.push_back(folder_of(file));
+  folders.erase(std::unique(folders.begin(), folders.end()), folders.end());
+  std::vector<std::string> places;
+  for (const std::string& folder : folders)
+    for (const char* below : {"/sim/", "/peerlane/sim/", "/native/sim/", "/../../sim/"})
+      places.push_back(folder + below + kName);
+  return places;
+}
+
+std::string simulated_gpu_folder() {
+  const auto places = simulated_gpu_places();
+  for (const std::string& place : places)
+    if (access(place.c_str(), R_OK) == 0) return folder_of(real_path(place));
+  return places.empty() ? "sim" : folder_of(places[0]);
+}
+
+result<void*> load_simulated_gpu() {
+  const auto places = simulated_gpu_places();
+  for (const std::string& place : places) {
+    if (access(place.c_str(), R_OK) != 0) continue;
+    // By its resolved path: relative parts would stop being true when the program changes its folder.
+    if (void* const library = dlopen(real_path(place).c_str(), RTLD_NOW | RTLD_GLOBAL)) return library;
+    const char* const why = dlerror();
+    return failure{ENODEV, format("the simulated GPU cannot be loaded: %s", why != nullptr ? why : place.c_str())};
+  }
+  const std::string first = places.empty() ? kName : places[0];
+  const std::string second = places.size() > 1 ? places[1] : first;
+  return failure{
+      ENODEV,
+      format("the simulated GPU cannot be loaded: there is neither %s nor %s. Keep the folder sim/ where the build or "
+             "the package has it (builds: -DPEERLANE_SIM=ON; packages: peerlane), or put it into LD_LIBRARY_PATH",
+             first.c_str(), second.c_str())};
+}
+
+bool is_simulated_gpu(void* library) { return dlsym(library, "peerlaneSimVersion") != nullptr; }
+
+std::string library_file(void* library, const char* symbol) {
+  Dl_info info{};
+  void* const address = dlsym(library, symbol);
+  return address != nullptr && dladdr(address, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
+}
+
+namespace {
+
+// With PEERLANE_GPU=sim the simulated GPU is there before the program's own dlopen("libcuda.so.1"), which would find another
+// one or none. A failure is told by the first call that needs the GPU.
+[[gnu::constructor]] void load_if_chosen() {
+  if (env_read("PEERLANE_GPU").text != "sim") return;
+  if (dlopen(kName, RTLD_NOW | RTLD_NOLOAD) == nullptr) (void)load_simulated_gpu();
+}
+
+}  // namespace
+}  // namespace pl::cu

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Variables of MVAPICH2 and UCX that `peerlane topo` recommends and that have no twin of their own in env_read's sense: what
+// they mean for messages, and which of them messages cannot follow. Any thread; the environment is read at each call.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace pl::link {
+
+// MV2_PROCESS_TO_RAIL_MAPPING=mlx5_0:mlx5_3 as UCX's net devices, "mlx5_0:1,mlx5_3:1": one for each rank of the node in
+// turn. Empty for MVAPICH2's other ways to write it (numbers, BUNCH, SCATTER).
+std::string rails_of_mapping(const std::string& mapping);
+
+// The same from the environment; empty too where this machine lacks an adapter of the list. `adapters` is sysfs's folder.
+std::string rails_from_environment(const std::string& adapters = "/sys/class/infiniband");
+
+// UCX_IB_GPU_DIRECT_RDMA=n: adapters are not to touch GPU memory.
+bool forbids_gpu_rdma();
+
+// One line for each variable that is set and that messages do not follow, with what to set instead.
+std::vector<std::string> unused_settings(const std::string& adapters = "/sys/class/infiniband");
+
+}  // namespace pl::link

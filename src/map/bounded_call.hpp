@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA work with an end: some calls wait for kernels that run (allocating memory does on some drivers), and a program may
+// map the very flag that its kernel waits for. So such work runs on a thread of its own, and who needs it waits for a while
+// only.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "driver_table.hpp"
+#include "status.hpp"
+
+namespace pl {
+
+// Some hundred times what the work takes on an idle GPU, and short enough for who waits in vain.
+constexpr int kBoundedCallLimitMs = 2000;
+
+class bounded_call {
+ public:
+  // Starts `work` on a thread in the relaxed stream capture mode, with all signals blocked. `work` owns all that it uses: it
+  // may end after everybody has gone. EAGAIN if no thread can be started.
+  static result<std::shared_ptr<bounded_call>> start(const cu::driver_table& cuda, std::function<status()> work);
+
+  // What `work` answered; ETIMEDOUT after kBoundedCallLimitMs. May be asked again, by any thread.
+  status wait() const;
+  bool has_ended() const;
+
+  struct state;
+  explicit bounded_call(std::shared_ptr<state> shared) : shared_(std::move(shared)) {}
+
+ private:
+  std::shared_ptr<state> shared_;
+};
+
+// `work` on a thread of its own, waited for.
+status call_bounded(const cu::driver_table& cuda, std::function<status()> work);
+
+}  // namespace pl

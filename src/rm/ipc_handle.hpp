@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What CUDA's 64-byte handle of legacy IPC says about the memory behind it. Undocumented; seen on driver 580.159.
+// cuIpcGetMemHandle makes the resource manager share the object with other processes, and cuIpcOpenMemHandle takes its share
+// by these numbers. They are a guess on other drivers: who maps by them proves the mapping before it is used.
+#pragma once
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+#include "driver_abi.hpp"
+#include "rm_abi.hpp"
+#include "status.hpp"
+
+namespace pl::rm {
+
+struct exported_memory {
+  std::uint32_t pid = 0;
+  std::uint64_t allocation_bytes = 0;
+  handle client = 0;
+  handle object = 0;
+};
+
+// EINVAL if these cannot be the bytes of a handle.
+inline result<exported_memory> read_ipc_handle(const cu::ipc_mem_handle_t& bytes) {
+  exported_memory out;
+  std::memcpy(&out.pid, bytes.reserved + 8, sizeof out.pid);
+  std::memcpy(&out.allocation_bytes, bytes.reserved + 16, sizeof out.allocation_bytes);
+  std::memcpy(&out.client, bytes.reserved + 48, sizeof out.client);
+  std::memcpy(&out.object, bytes.reserved + 52, sizeof out.object);
+  if (out.pid == 0 || out.allocation_bytes == 0 || out.client == 0 || out.object == 0)
+    return failure{EINVAL, "these are not the 64 bytes of a CUDA IPC memory handle, or this driver lays them out otherwise"};
+  return out;
+}
+
+}  // namespace pl::rm

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a connection's frames arrive. It grows with what has come, never with what was announced, and its pages are not
+// touched before bytes arrive in them. Used by one thread.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <string_view>
+
+namespace pl::store_server {
+
+class receive_buffer {
+ public:
+  static constexpr std::size_t kFirstBytes = 256;         // until the client has greeted
+  static constexpr std::size_t kGreetedBytes = 16 << 10;  // then
+  static constexpr std::size_t kUsualBytes = 256 << 10;   // for clients that send much at a time; more for longer frames
+
+  std::size_t size() const noexcept { return size_; }
+  std::string_view bytes() const noexcept { return {data_.get() + begin_, end_ - begin_}; }
+  bool empty() const noexcept { return begin_ == end_; }
+  void take(std::size_t bytes) noexcept { begin_ += bytes; }
+  void came(std::size_t bytes) noexcept { end_ += bytes; }
+  // What is left moves to the front.
+  void pack() noexcept {
+    if (begin_ == 0) return;
+    std::memmove(data_.get(), data_.get() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  bool full() const noexcept { return end_ == size_; }
+  char* room() noexcept { return data_.get() + end_; }
+  std::size_t room_bytes() const noexcept { return size_ - end_; }
+  // Precondition: packed, and what has come fits.
+  void resize(std::size_t bytes) {
+    auto next = std::make_unique_for_overwrite<char[]>(bytes);
+    if (end_ > 0) std::memcpy(next.get(), data_.get(), end_);
+    data_ = std::move(next);
+    size_ = bytes;
+  }
+  // The next size for a frame of `wanted` bytes.
+  std::size_t next_size(std::size_t wanted) const noexcept { return std::min(std::max(wanted, kUsualBytes), size_ * 2); }
+
+ private:
+  std::size_t size_ = kFirstBytes, begin_ = 0, end_ = 0;
+  std::unique_ptr<char[]> data_ = std::make_unique_for_overwrite<char[]>(kFirstBytes);
+};
+
+}  // namespace pl::store_server

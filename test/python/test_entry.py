@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package's door: the command as a module, errors in our words, asyncio's ways to wait, what objects show, what is imported."""
+
+import asyncio
+import builtins
+import ctypes
+import gc
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+import time
+import types
+
+import numpy as np
+import peerlane
+import pytest
+from peerlane import testing
+
+# ---- python -m peerlane --------------------------------------------------------------------------------------------------
+
+
+def run(*command):
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, timeout=100)
+
+
+def test_the_module_is_the_command():
+    done = run("-m", "peerlane", "--version")
+    assert done.returncode == 0 and peerlane.__version__ in done.stdout, done.stderr
+    done = run("-m", "peerlane", "doctor")
+    assert done.returncode == 0 and "this is the simulated GPU" in done.stdout, done.stdout + done.stderr
+    wrong = run("-m", "peerlane", "no-such-command")
+    assert wrong.returncode != 0 and "no-such-command" in wrong.stderr + wrong.stdout
+
+
+def test_the_parts_in_python_run_too():
+    for part in ("top", "report"):
+        done = run("-m", "peerlane", part, "--help")
+        assert done.returncode == 0 and f"usage: peerlane {part}" in done.stdout, done.stdout + done.stderr
+
+
+# ---- Words ---------------------------------------------------------------------------------------------------------------
+
+
+def refused(kind, words, call):
+    with pytest.raises(kind, match=words) as told:
+        call()
+    assert "incompatible function arguments" not in str(told.value) and "nanobind" not in str(told.value)
+    return str(told.value)
+
+
+@pytest.mark.parametrize("given, words", [
+    (None, r"NoneType tells nothing of its memory \(None is given\)"), ("text", "text is no memory: encode it to bytes"),
+    (7, r"a device pointer comes with its size: \(device pointer, size in bytes\)"), (1.5, r"numpy.asarray"), ([1, 2], r"numpy.asarray"),
+    ((1, "2"), r"a tuple must be \(device pointer, size in bytes\), two integers"), (object(), "tells nothing of its memory"),
+    (len, "tells nothing")], ids=str)
+def test_what_is_no_array(given, words):
+    host, x = np.zeros(4, np.float32), testing.zeros(4)
+    for name, call in {"map": lambda: peerlane.map(given), "copy: the destination": lambda: peerlane.copy(given, host),
+                       "copy: the source": lambda: peerlane.copy(x, given), "fill": lambda: peerlane.fill(given, 1),
+                       "copy_async: the destination": lambda: peerlane.copy_async(given, x),
+                       "copy_async: the source": lambda: peerlane.copy_async(x, given)}.items():
+        told = refused(TypeError, words, call)
+        assert told.startswith(name + ": ") and "Give a PyTorch, CuPy, Numba or JAX array" in told
+
+
+def test_numbers_that_are_none():
+    x = testing.zeros((2, 4))
+    for words, call in {"the device pointer: -1 is negative": lambda: peerlane.map((-1, 4)),
+                        f"the device pointer: {1 << 70} is negative or beyond 64 bits": lambda: peerlane.map((1 << 70, 4)),
+                        "the size in bytes is negative": lambda: peerlane.map((x.address, -4)),
+                        f"the size in bytes: {1 << 70} is beyond 64 bits": lambda: peerlane.map((x.address, 1 << 70)),
+                        "explain: -1 is no number of bytes": lambda: peerlane.explain("to_host", -1),
+                        "gaps": lambda: peerlane.map(x[:, ::2], dtype="uint8")}.items():
+        refused(ValueError, re.escape(words), call)
+    for words, call in {"map: shape: str is no integer": lambda: peerlane.map(x, shape=("4",)),
+                        "map: shape: float is no sequence of integers": lambda: peerlane.map(x, shape=1.5),
+                        "dtype nonsense is not known": lambda: peerlane.map(x, dtype="nonsense"),
+                        "str is no stream": lambda: peerlane.copy_async(x, np.zeros((2, 4), np.float32)).make_wait("s"),
+                        "the stream: float is no integer": lambda: peerlane.copy(x, x, after=type("S", (), {"ptr": 1.5})())}.items():
+        refused(TypeError, re.escape(words), call)
+    with peerlane.map(x, shape=8) as m:  # a single number is a shape, as for NumPy
+        assert m.shape == (8,)
+
+
+class Interface:
+    """An object with whatever __cuda_array_interface__ a test wants."""
+
+    def __init__(self, x, **changes):
+        self.x = x
+        self.__cuda_array_interface__ = {**x.__cuda_array_interface__, **changes}
+
+
+def test_interfaces_that_lie():
+    x = testing.zeros(4)
+    for words, changes in {"names no typestr": {"typestr": None}, "elements of type >f4": {"typestr": ">f4"}, "no shape": {"shape": None},
+                           "shape: str is no integer": {"shape": ("4",)}, "strides: float is no integer": {"strides": (4.0,)},
+                           "address": {"data": 5}, "masked": {"mask": 1}, "stream: str is no integer": {"stream": "s"}}.items():
+        refused(TypeError, words, lambda: peerlane.map(Interface(x, **changes)))
+    refused(ValueError, "number of dimensions", lambda: peerlane.map(Interface(x, strides=(4, 4))))
+    wrong = Interface(x)
+    wrong.__cuda_array_interface__ = 5
+    refused(TypeError, "is no dictionary", lambda: peerlane.map(wrong))
+
+
+def test_words_of_the_store(tmp_path):
+    pool = peerlane.store.Pool(types.SimpleNamespace(_open=lambda: None), 1)  # nothing is asked of the store itself
+    for given in (5, None, 1.5):
+        for call in (lambda: pool.put(given, b""), lambda: pool.get(given, bytearray(1)), lambda: pool.erase(given), lambda: pool.stat(given)):
+            refused(TypeError, "key: .* is given, str or bytes is wanted", call)
+    refused(TypeError, "prefix: int is given, str or bytes is wanted", lambda: pool.keys(5))
+    refused(ValueError, "durability: 'always' is none of None, 'volatile', 'logged', 'durable'",
+            lambda: pool.put("k", b"", durability="always"))
+    refused(ValueError, "condition: 'new' is none of", lambda: pool.put("k", b"", condition="new"))
+    refused(peerlane.Error, "nobody.sock", lambda: peerlane.store.open(tmp_path / "nobody.sock"))
+
+
+def test_words_of_messages(tmp_path):
+    x = testing.zeros(4)
+    with peerlane.messages.open(rendezvous=f"file:{tmp_path}", rank=0, size=1) as job:
+        key = job.expose(x).key
+        for words, call in {"peer: str is no integer": lambda: job.send("0", x), "peer: NoneType is no integer": lambda: job.isend(None, x),
+                            "source: float is no integer": lambda: job.recv(0.5, x), "tag: str is no integer": lambda: job.irecv(0, x, "t"),
+                            "key: str is given, bytes are wanted": lambda: job.put("key", 0, x),
+                            "offset: NoneType is no integer": lambda: job.get(key, None, x), "operand: str is no": lambda: job.fetch_add(key, 0, "1"),
+                            "all_gather: int is given, bytes are wanted": lambda: job.all_gather(5), "peer: list is no": lambda: job.plan([]),
+                            "the message's tensor: NoneType tells nothing": lambda: job.send(0, None),
+                            "expose: int tells nothing": lambda: job.expose(5)}.items():
+            refused(TypeError, words, call)
+        for words, call in {"peer: 4294967296 is out of range": lambda: job.send(1 << 32, x), "tag: -1 is negative": lambda: job.send(0, x, -1),
+                            "no window's key": lambda: job.put(b"key", 0, x)}.items():
+            refused(ValueError, words, call)
+
+
+# ---- asyncio -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stuck():
+    """(x, out, release): copies from x wait until release()."""
+    gc.collect()
+    gc.disable()  # arrays of earlier tests, freed now, would wait for the stream
+    word, stream = testing.zeros(1, np.uint32), testing.Stream()
+    x, out = testing.zeros(1 << 20, np.uint8, stream=stream), testing.zeros(1 << 20, np.uint8)
+    peerlane.copy_async(out, x).wait()  # what the first copy opens would wait, too
+    m = peerlane.map(word)
+    testing.driver().call("cuStreamWaitValue32_v2", ctypes.c_void_p(stream.ptr), ctypes.c_uint64(word.address), ctypes.c_uint(1), ctypes.c_uint(0))
+    yield x, out, lambda: m.write(0, 1)
+    m[0] = 1
+    stream.synchronize()
+    gc.enable()
+
+
+def test_every_way_of_asyncio():
+    def begin(i):
+        host = np.full(1 << 16, i, np.uint8)
+        x = testing.empty(1 << 16, np.uint8)
+        made.append((i, x))
+        return peerlane.copy_async(x, host)
+
+    async def run():
+        await asyncio.create_task(begin(0))
+        await asyncio.ensure_future(begin(1))
+        await asyncio.gather(begin(2), begin(3))
+        await asyncio.wait_for(begin(4), 30)
+        await asyncio.shield(begin(5))
+        done, _ = await asyncio.wait([asyncio.create_task(begin(6))])
+        assert [each.result() for each in done] == [None]
+        for each in asyncio.as_completed([begin(7)]):
+            await each
+        if sys.version_info >= (3, 11):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(begin(8))
+        await begin(9)
+
+    made = []
+    asyncio.run(run())
+    asyncio.run(begin(10))
+    assert len(made) >= 10
+    for i, x in made:
+        assert (x.get() == i).all()
+
+
+def test_a_task_is_cancelled_and_the_copy_goes_on(stuck):
+    x, out, release = stuck
+
+    async def run():
+        copying = asyncio.create_task(peerlane.copy_async(out, x))
+        await asyncio.sleep(0.01)
+        copying.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await copying
+        del copying
+        begin = time.monotonic()
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(peerlane.copy_async(out, x), 0.05)
+        assert time.monotonic() - begin < 20  # the loop was not held by the end of the completion
+        release()
+
+    asyncio.run(run())
+    end = peerlane.copy_async(out, x)
+    end.wait()
+    assert end.done()
+
+
+def test_awaited_in_a_task_and_asked_by_another(stuck):
+    x, out, release = stuck
+
+    async def run():
+        end = peerlane.copy_async(out, x)
+        waiter = asyncio.create_task(end)
+        await asyncio.sleep(0.01)
+        assert not end.done() and "under way" in repr(end)
+        release()
+        await waiter
+        assert end.done() and repr(end) == "<peerlane.Completion done>"
+        await end  # again: at once
+
+    asyncio.run(run())
+
+
+# ---- What objects show ---------------------------------------------------------------------------------------------------
+
+
+def test_reprs(numbers, tmp_path):
+    x = testing.array(numbers)
+    assert repr(x).startswith("<peerlane.testing.DeviceArray float32[6, 8] at 0x")
+    with peerlane.map(x) as m:
+        assert repr(m).startswith("<peerlane.Mapping float32[6, 8] at 0x")
+        shown = m._repr_html_()
+        assert "<table>" in shown and "float32" in shown and "dmabuf" in shown
+        assert repr(m.array).startswith("MappedArray([[ 0.,  1.,") and str(m.array[0]) == str(numbers[0])
+    assert "closed" in repr(m) and "closed" in m._repr_html_()
+    with peerlane.messages.open(rendezvous=f"file:{tmp_path}", rank=0, size=1) as job:
+        assert repr(job) == "<peerlane.messages.Messenger rank 0 of 1>"
+    assert repr(job) == "<peerlane.messages.Messenger closed>"
+    reply = peerlane.store.Reply(1, 2, 3, "unix", "logged")
+    assert "version=1" in repr(reply) and "<td style='text-align:left'>unix</td>" in reply._repr_html_()
+
+
+def test_the_machine_shows_itself():
+    info, findings = peerlane.info(), peerlane.doctor()
+    assert info["machine"]["simulated"] is True and "Peerlane Simulated GPU" in info._repr_html_()
+    assert findings[0]["level"] in ("ok", "note", "BLOCKER") and "usable mapping backends: dmabuf" in str(findings)
+    assert "<table>" in findings._repr_html_() and "mapping" in findings._repr_html_()
+
+
+# ---- Imports -------------------------------------------------------------------------------------------------------------
+
+MODULES = ["peerlane", *(f"peerlane.{each.name}" for each in pkgutil.iter_modules(peerlane.__path__)
+                         if each.name not in ("report", "__main__", "_core", "_version"))]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_star_takes_nothing_away(name):
+    """`from ... import *` brings what __all__ names, all of it is there, and none of Python's own names is hidden."""
+    module = importlib.import_module(name)
+    assert sorted(module.__all__) == sorted(set(module.__all__))
+    brought = {}
+    exec(f"from {name} import *", brought)  # noqa: S102
+    brought.pop("__builtins__")
+    assert set(brought) == set(module.__all__)
+    assert not set(brought) & set(dir(builtins)), "hides a name of Python's"
+
+
+def test_map_and_open_are_there_by_name():
+    assert callable(peerlane.map) and "map" in dir(peerlane)
+    for module in (peerlane.messages, peerlane.store, peerlane.streams):
+        assert callable(module.open) and "open" not in module.__all__

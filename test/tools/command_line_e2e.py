@@ -1,0 +1,270 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What every command of the built `peerlane` has in common: suggestions, versions, exit codes, JSON, colours, completions, the manual.
+
+usage: command_line_e2e.py OUT_FOLDER SOURCE_FOLDER CASE        one function below for each case
+"""
+import json
+import os
+import pty
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+OUT = SOURCE = ""
+VERSION = r"peerlane \d+\.\d+\.\d+ \(\S+\)\n"
+THREAD, STROE = "PEERLANE_COPY_" + "THREAD", "PEERLANE_" + "STROE"  # misspelt, and in parts for lint
+SHARED_MACHINE = 4  # other tests run at the same time
+# Commands that measure, with options that make them quick.
+QUICK = {
+    "demo": [], "info": [], "doctor": [], "env": [], "topo": [], "sanity": ["-t", "basic_cumemalloc"],
+    "copybw": ["-s", "64K", "-w", "1", "-r", "1"], "copylat": ["--sizes", "64"], "apiperf": ["-s", "64K"], "pplat": ["-t", "20"],
+    "copy": ["--max", "4K", "--time", "1", "--direction", "h2d"], "calibrate": ["--dry-run", "--budget-ms", "50", "--max", "4K"],
+    "explain-copy": ["--size", "64K", "--d2h"], "bandwidth": ["-t", "0", "-b", "1M", "-i", "1"],
+    "p2p latency": ["-m", "8:8", "-i", "5", "-x", "1"], "store perf": ["--elements", "20"],
+    "store crash-demo": ["--size", "1M"], "soak": ["--seconds", "1", "--only", "mappings"],
+    "store gpu-direct-demo": ["--size", "1M", "--rounds", "1"], "async pingpong": ["-i", "20"],
+    "async poke": [], "async stuck": [], "async stencil": ["-n", "16", "-i", "4", "-r", "1"],
+}
+
+
+def environment(**more):
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(("PEERLANE_", "GDRCOPY_", "MV2_", "OMPI_", "PMI", "SLURM_"))
+                 and k not in ("NO_COLOR", "COLUMNS", "MANPATH")}
+    return {**variables, "PEERLANE_GPU": "sim", "TERM": "xterm", "PATH": f"{OUT}:{os.environ['PATH']}", **more}
+
+
+def run(*arguments, name="peerlane", **more):
+    return subprocess.run([os.path.join(OUT, name), *arguments], env=environment(**more), text=True, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=280, check=False)
+
+
+def check(condition, *facts):
+    if not condition:
+        raise AssertionError(" | ".join(str(fact) for fact in facts))
+
+
+def good(*arguments, **more):
+    done = run(*arguments, **more)
+    check(done.returncode == 0, arguments, done.returncode, done.stdout[-1500:], done.stderr[-1500:])
+    return done
+
+
+def commands_of(help_text):
+    return re.findall(r"^  ([a-z][a-z0-9_-]*)  +\S", help_text.split("ommands:\n", 1)[-1].split("\n\n")[0], re.M)
+
+
+def every_command():
+    """All commands and subcommands, as words."""
+    out = []
+    for one in commands_of(good("-h").stdout):
+        out.append([one])
+        text = good(one, "-h").stdout
+        if re.search(r"^(subcommands|benchmarks):$", text, re.M):
+            body = re.split(r"^(?:subcommands|benchmarks):$", text, maxsplit=1, flags=re.M)[1]
+            out += [[one, inner] for inner in re.findall(r"^  ([a-z][a-z0-9_-]*)  +\S", body, re.M)]
+    check(len(out) > 40, out)
+    return out
+
+
+def on_a_terminal(*arguments, **more):
+    """(exit code, what the terminal got)"""
+    main, side = pty.openpty()
+    process = subprocess.Popen([os.path.join(OUT, "peerlane"), *arguments], env=environment(**more), stdin=subprocess.DEVNULL, stdout=side, stderr=side)
+    os.close(side)
+    text = b""
+    while True:
+        try:
+            part = os.read(main, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        text += part
+    os.close(main)
+    return process.wait(60), text.decode()
+
+
+# ---- cases -------------------------------------------------------------------------------------------------------------
+
+
+def suggestions():
+    for arguments, wanted in ((["bandwith"], 'did you mean "bandwidth"?'), (["store", "putt"], 'did you mean "put"?'),
+                              (["p2p", "latncy"], 'did you mean "latency"?'), (["async", "stensil"], 'did you mean "stencil"?'),
+                              (["copybw", "--sise", "4"], "there is no option --sise; did you mean --size?"),
+                              (["bandwidth", "--sampels", "3"], "did you mean --samples?"), (["env", "--jsn", "-"], "did you mean --json?"),
+                              (["env", "coppy"], 'did you mean "copy"?')):
+        done = run(*arguments)
+        check(done.returncode == 1 and wanted in done.stderr and done.stdout == "", arguments, done.returncode, done.stderr, done.stdout)
+    for arguments in (["zebra"], ["store", "zebra"], ["p2p", "zebra"], ["copybw", "--zebra"], ["env", "zebra"]):
+        done = run(*arguments)
+        check(done.returncode == 1 and "did you mean" not in done.stderr and "zebra" in done.stderr, arguments, done.stderr)
+
+
+def versions():
+    for words in [[], *every_command()]:
+        check(re.fullmatch(VERSION, good(*words, "--version").stdout), words)
+    for name in ("gdrcopy_sanity", "gdrcopy_copybw", "gdrcopy_copylat", "gdrcopy_apiperf", "gdrcopy_pplat", "copybw", "nvbandwidth"):
+        check(re.fullmatch(VERSION, good("--version", name=name).stdout), name)
+    for option in ("-v", "--version"):  # OSU's own have it
+        check(good(option, name="osu_latency").stdout == "# OSU MPI Latency Test v7.0\n", option)
+    check("ERROR" not in good("--ver", "-l", name="nvbandwidth").stdout, "the original's beginning of --verbose")
+
+
+def exit_codes():
+    text = good("help").stdout
+    table = dict(re.findall(r"^  (\d)  (.+)$", text.split("exit status:\n")[1], re.M))
+    check(table["0"] == "all is well" and "command line is wrong" in table["1"] and set(table) == set("0123456"), table)
+    for words in every_command():
+        done = run(*words, "--no-such-option")
+        check(done.returncode == 1 and "--no-such-option" in done.stderr, words, done.returncode, done.stderr[-500:])
+    check(run("bandwidth", "-t", "nonsense").returncode == 2, "a testcase that fails")
+
+
+def help_of():
+    check(good("help", "copybw").stdout == good("copybw", "-h").stdout, "help copybw")
+    check(good("help", "store", "put").stdout == good("store", "put", "-h").stdout, "help store put")
+    check(run("help", "nonsense").returncode == 1, "help nonsense")
+
+
+def misspelt_variables():
+    done = good("explain-copy", "--size", "64K", "--d2h", **{THREAD: "2"}, PEERLANE_CLEAN_ROOM="1")
+    told = [line for line in done.stderr.splitlines() if "PEERLANE_" in line]
+    check(len(told) == 1 and f"{THREAD} is no variable" in told[0] and "did you mean PEERLANE_COPY_THREADS?" in told[0], done.stderr)
+    done = good("store", "perf", "--elements", "20", **{STROE: "x"})  # with a server of its own
+    check(done.stderr.count(STROE) == 1, done.stderr)
+    text = good("env", **{THREAD: "2"}, PEERLANE_CLEAN_ROOM="1").stdout
+    unknown = text.split("set, but no variable of Peerlane:\n")[1]
+    check(f"{THREAD}  did you mean PEERLANE_COPY_THREADS?" in unknown and "\nPEERLANE_CLEAN_ROOM\n" in "\n" + unknown, unknown)
+    check("no variable" not in good("env").stdout, "nothing is misspelt")
+    check(run("info", "-h", **{"GDRCOPY_" + "LOG_LEVLE": "1"}).stderr.count("GDRCOPY_LOG_LEVEL?") == 1, "GDRCopy's names")
+
+
+def environment_groups():
+    text = good("env", COLUMNS="80").stdout
+    areas = re.findall(r"^([a-z]+):$", text, re.M)
+    check(areas == ["general", "mapping", "copy", "messages", "streams", "store", "simulator", "launchers"], areas)
+    prose = [line for line in text.splitlines() if line.startswith("    ")]
+    check(max(map(len, prose)) <= 80, max(prose, key=len))
+    check(max(map(len, good("env", COLUMNS="200").stdout.splitlines())) > 80, "a wide terminal is used")
+    check(on_a_terminal("env", "copy", COLUMNS="60")[0] == 0, "on a terminal")
+    copy = good("env", "copy").stdout
+    check(re.findall(r"^([a-z]+):$", copy, re.M) == ["copy"] and "PEERLANE_COPY_ISA" in copy and "PEERLANE_STORE" not in copy, copy)
+    part = re.findall(r"^([A-Z]\w+) ", good("env", "link_ucx").stdout, re.M)
+    check(part == ["PEERLANE_LINK_UCX_RENDEZVOUS"], part)
+    rows = json.loads(good("env", "copy", "store", "--json", "-").stdout)["rows"]
+    check({row["area"] for row in rows} == {"copy", "store"}, rows)
+    done = run("env", "nonsense")
+    check(done.returncode == 1 and "areas: general, mapping" in done.stderr, done.stderr)
+
+
+def json_to_stdout():
+    """Every command that has --json: nothing but JSON on standard output, the text on standard error."""
+    with tempfile.TemporaryDirectory() as cache:
+        for words in every_command():
+            if not re.search(r"^  --json FILE", good(*words, "-h").stdout, re.M):  # top's is looked at below
+                continue
+            name = " ".join(words)
+            more = QUICK.get(name)
+            if more is None:
+                check(words[0] in ("p2p", "async"), "which options make it quick?", name)
+                continue  # one of each family is run
+            done = run(*words, *more, "--json", "-", XDG_CACHE_HOME=cache)
+            check(done.returncode in (0, 3, 6) and json.loads(done.stdout)["schema"].startswith("peerlane-result/"), name, done.returncode, done.stderr[-800:])
+            check(done.stderr.strip(), name, "has no text")
+    top = good("top", "--interval", "0.1", "--json", "-")
+    check("processes" in json.loads(top.stdout), top.stdout)
+
+
+def colours():
+    escape = "\033["
+    code, text = on_a_terminal("doctor")
+    check(code in (0, 1) and escape in text, text[:300])
+    for plain in (on_a_terminal("doctor", NO_COLOR="1")[1], on_a_terminal("doctor", TERM="dumb")[1], run("doctor").stdout):
+        check("simulated GPU" in plain and escape not in plain, plain[:300])
+    check("\033[32mPassed: 1" in on_a_terminal("sanity", "-t", "basic_cumemalloc")[1], "sanity")
+    check(escape not in run("sanity", "-t", "basic_cumemalloc").stdout, "sanity in a pipe")
+    check(escape in on_a_terminal("topo")[1] and escape not in run("topo").stdout, "topo")
+
+
+def completed(*words):
+    return [line.split("\t")[0] for line in good("__complete", *words).stdout.splitlines()]
+
+
+def completion():
+    check(completed("") == [*commands_of(good("-h").stdout), "help"], completed(""))
+    check("demo" in completed("d") and "copy" not in completed("d"), completed("d"))
+    check(completed("store", "pu") == ["put"], completed("store", "pu"))
+    check(completed("p2p", "lat") == ["latency"], completed("p2p", "lat"))
+    check(completed("copybw", "--al") == ["--alloc"], completed("copybw", "--al"))
+    check(completed("copybw", "--alloc", "") == ["cuMemAlloc", "cuMemCreate"], completed("copybw", "--alloc", ""))
+    check(completed("copybw", "-s", "") == [], "a size has no words")
+    check(completed("store", "pool", "") == ["create", "set", "delete"], completed("store", "pool", ""))
+    check("store" in completed("env", "st") and completed("help", "copyb") == ["copybw"], completed("env", "st"))
+    check("\t" in good("__complete", "store", "pu").stdout, "zsh shows the help")
+    # Every long option that a command's help shows.
+    for words in every_command():
+        shown = set(re.findall(r"(?<![\w-])--[a-zA-Z][\w-]*", "\n".join(re.findall(r"^ {2,3}-.*$", good(*words, "-h").stdout, re.M)).split("  Print", 1)[0]))
+        check(shown - {"--help"} <= set(completed(*words, "--")), words, shown, completed(*words, "--"))
+
+
+def shells():
+    script = os.path.join(SOURCE, "packaging/completions/peerlane.bash")
+    body = f'. "{script}"; COMP_WORDS=(peerlane store pu); COMP_CWORD=2; _peerlane; echo "${{COMPREPLY[@]}}"; complete -p peerlane'
+    done = subprocess.run(["bash", "-euc", body], env=environment(), text=True, capture_output=True, check=True)
+    check(done.stdout.startswith("put\n") and "_peerlane" in done.stdout, done.stdout)
+    if shutil.which("zsh"):
+        subprocess.run(["zsh", "-n", os.path.join(SOURCE, "packaging/completions/_peerlane")], check=True)
+    else:
+        print("NOT CHECKED: zsh (not installed)")
+
+
+def manual():
+    page = good("__manual").stdout
+    plain = page.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "").replace("\\fI", "")
+    for words in every_command():
+        check(f".SS peerlane {' '.join(words)}\n" in plain, words)
+    for part in ("--alloc", "PEERLANE_COPY_THREADS", ".SH EXIT STATUS", "gdrcopy_sanity", "--durability"):
+        check(part in plain, part)
+    if shutil.which("man"):
+        with tempfile.NamedTemporaryFile("w", suffix=".1") as file:
+            file.write(page)
+            file.flush()
+            done = subprocess.run(["man", "--warnings", "-l", file.name], env={**environment(), "MANWIDTH": "80", "LC_ALL": "C.UTF-8"}, text=True,
+                                  capture_output=True, check=False)
+            check(done.returncode == 0 and done.stderr == "", done.stderr[-800:])
+    else:
+        print("NOT CHECKED: how man shows it (not installed)")
+
+
+def python_options():
+    """The options of the commands in Python are listed twice: here they are the same."""
+    for command in ("report", "top"):
+        shown = set(re.findall(r"(?:^| |,)(--?[a-z][a-z-]*)", "\n".join(re.findall(r"^  -.*?(?:  |$)", good(command, "-h").stdout, re.M)), re.M))
+        known = {word for word in completed(command, "-")} | {"--version"}
+        check(shown | {"--version"} == known, command, shown ^ known)
+
+
+def smaller_runs():
+    """By default no command takes more than 20 s of a small machine on the simulated GPU."""
+    with tempfile.TemporaryDirectory() as cache:
+        for words in (["copy"], ["calibrate"], ["copylat"], ["copybw"], ["apiperf"], ["pplat"], ["async", "stencil"], ["async", "multigrid"],
+                      ["async", "pingpong"], ["async", "economy"]):
+            before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+            done = good(*words, XDG_CACHE_HOME=cache)
+            after, took = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - begin
+            cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            check(cpu < 2 * 20 and took < SHARED_MACHINE * 20, words, f"{took:.1f} s, {cpu:.1f} s of CPU")
+            if words[0] in ("copy", "calibrate", "async"):
+                check("smaller than by default, as the GPU is simulated" in done.stderr, words, done.stderr)
+    given = good("async", "pingpong", "-i", "20").stderr
+    check("--iterations" not in given, "what is given stays", given)
+
+
+if __name__ == "__main__":
+    OUT, SOURCE = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+    globals()[sys.argv[3]]()

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The soak's part for messages: pairs of processes exchange messages of random kinds, every byte compared; in some pairs one
+// process is killed or stopped in the middle. Whoever is left must end by itself, with an error, and leave no process.
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+
+#include "child_process.hpp"
+#include "soak.hpp"
+#include "text.hpp"
+
+namespace pl::soak {
+namespace {
+
+constexpr std::uint64_t kPatienceMs = 300'000;  // for what nobody disturbs: both ranks poll, and others may have the CPUs
+constexpr std::uint64_t kEndMs = 45'000;        // for a rank whose peer died
+
+std::vector<std::string> random_benchmark(std::mt19937_64& random) {
+  static const char* const kBenchmarks[] = {"latency", "bw", "bibw"};
+  static const char* const kMemories[] = {"H", "D"};
+  const std::uint64_t top = std::uint64_t{1} << (3 + random() % 17);
+  return {"p2p",
+          kBenchmarks[random() % 3],
+          kMemories[random() % 2],
+          kMemories[random() % 2],
+          "-m",
+          format("1:%llu", static_cast<unsigned long long>(top)),
+          "-i",
+          std::to_string(10 + random() % 60),
+          "-x",
+          "2",
+          "-c"};
+}
+
+std::string words(const std::vector<std::string>& arguments) {
+  std::string out = "peerlane";
+  for (const auto& one : arguments) out += " " + one;
+  return out;
+}
+
+void undisturbed(child_process& pair, const std::string& command, findings& seen) {
+  const auto state = pair.wait_ms(kPatienceMs);
+  seen.count("pairs run to their end");
+  if (!state) seen.violation("hung: " + command);
+  else if (*state != 0) seen.violation(format("%s: %s", state_text(*state).c_str(), command.c_str()));
+}
+
+void disturbed(child_process& pair, const std::string& command, std::mt19937_64& random, findings& seen) {
+  const auto ranks = pair.children();
+  if (ranks.empty()) return undisturbed(pair, command, seen);  // over already
+  const pid_t victim = ranks[random() % ranks.size()];
+  if (kill(victim, SIGKILL) != 0) return undisturbed(pair, command, seen);
+  seen.count("ranks killed");
+  const auto state = pair.wait_ms(kEndMs);
+  if (!state) seen.violation("a rank was killed, and the others still run after 45 s: " + command);
+  else if (!pair.group_ends_within_ms(2000))
+    seen.violation("a rank was killed, and a process of the job is left: " + command);
+  else if (WIFSIGNALED(*state) && WTERMSIG(*state) != SIGKILL)
+    seen.violation(
+        format("a rank was killed, and the launcher ended by %s: %s", state_text(*state).c_str(), command.c_str()));
+}
+
+}  // namespace
+
+void run_messages(const plan& run, findings& seen) {
+  std::mt19937_64 random(run.seed * 3 + 1);
+  while (!is_over(run)) {
+    const auto arguments = random_benchmark(random);
+    child_process pair({arguments, run.folder + "/messages.log", 0});
+    if (random() % 3 == 0) {
+      pause_ms(run, 20 + random() % 400);
+      disturbed(pair, words(arguments), random, seen);
+    } else {
+      undisturbed(pair, words(arguments), seen);
+    }
+  }
+}
+
+}  // namespace pl::soak

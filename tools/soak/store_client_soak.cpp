@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store_client_soak.hpp"
+
+#include <cerrno>
+
+#include "clock.hpp"
+#include "text.hpp"
+
+namespace pl::soak {
+namespace {
+
+constexpr const char* kPools[] = {"durable", "logged", "volatile"};
+constexpr std::size_t kMaxValueBytes = 3u << 20;
+constexpr unsigned kWorkTimeoutMs = 3000;  // disturbances last about as long: operations shall meet their ends, too
+constexpr unsigned kCalmTimeoutMs = 30'000;
+
+store_wire::pool_settings settings_of(unsigned level) {
+  store_wire::pool_settings out;
+  out.level = *store::durability_named(kPools[level]);
+  return out;
+}
+
+}  // namespace
+
+store_client_soak::store_client_soak(const plan& run, findings& seen, const store_under_soak& store, unsigned number)
+    : run_(run), seen_(seen), store_(store), number_(number), random_(run.seed * 1000 + number), room_(kMaxValueBytes) {
+  for (unsigned pool = 0; pool < kLevels; ++pool)
+    for (unsigned i = 0; i < kKeys; ++i)
+      keys_.push_back({format("client %u key %u", number, i),
+                       (std::uint64_t{number} << 32) | (pool << 16) | i,
+                       static_cast<level>(pool),
+                       {}});
+}
+
+// A new connection, and the pools. False: not now.
+bool store_client_soak::reach(const std::string& socket, unsigned timeout_ms) {
+  client_.reset();
+  store_client::client_options options;
+  options.where.socket = socket;
+  options.timeout_ms = timeout_ms;
+  options.use_shm = number_ % 4 != 3;  // one in four by the socket alone
+  auto opened = store_client::client::open(options);
+  if (!opened) return false;
+  for (unsigned i = 0; i < kLevels; ++i) {
+    auto pool = (*opened)->open_pool(kPools[i]);
+    if (!pool && pool.code() == ENXIO) pool = (*opened)->create_pool(kPools[i], settings_of(i));
+    if (!pool && pool.code() == EEXIST) pool = (*opened)->open_pool(kPools[i]);
+    if (!pool) return false;
+    pools_[i] = *pool;
+  }
+  client_ = std::move(*opened);
+  return true;
+}
+
+void store_client_soak::notice_lost() {
+  const std::uint64_t epoch = store_.epoch();
+  if (epoch == epoch_) return;
+  epoch_ = epoch;
+  for (auto& one : keys_)
+    if (one.pool == level::volatile_) one.states.may_be_lost();
+}
+
+std::size_t store_client_soak::random_size() {
+  const std::uint64_t top = std::uint64_t{kMinValueBytes} << (random_() % 18);
+  return kMinValueBytes + random_() % std::min<std::uint64_t>(top, kMaxValueBytes - kMinValueBytes);
+}
+
+void store_client_soak::put(key& one) {
+  const state_number state = ++last_;
+  const auto bytes = value_bytes(one.id, state, random_size());
+  const auto memory = client_->look_at(reinterpret_cast<std::uint64_t>(bytes.data()), bytes.size());
+  one.states.begin(state);
+  const auto answer = client_->run(client_->make_put(pools_[static_cast<unsigned>(one.pool)], one.name, *memory, {}));
+  if (answer.status == 0) one.states.acknowledge(state);
+  seen_.count(answer.status == 0 ? "puts acknowledged" : "puts failed");
+  notice_lost();
+}
+
+void store_client_soak::erase(key& one) {
+  const bool may_be_absent = one.states.may_be(0);
+  one.states.begin(0);
+  const auto answer = client_->run(client_->make_erase(pools_[static_cast<unsigned>(one.pool)], one.name, {}));
+  notice_lost();
+  if (answer.status == 0) one.states.acknowledge(0);
+  seen_.count(answer.status == 0 || answer.status == ENOENT ? "erases acknowledged" : "erases failed");
+  if (answer.status == ENOENT && !may_be_absent && one.pool != level::volatile_)
+    seen_.violation(format("%s, %s: erase says there is no value, but it must be one of %s",
+                           kPools[static_cast<unsigned>(one.pool)], one.name.c_str(),
+                           text_of(one.states.possible()).c_str()));
+}
+
+// False: no answer.
+bool store_client_soak::get(key& one) {
+  const auto memory = client_->look_at(reinterpret_cast<std::uint64_t>(room_.data()), room_.size());
+  const auto answer = client_->run(client_->make_get(pools_[static_cast<unsigned>(one.pool)], one.name, *memory, {}));
+  notice_lost();
+  if (answer.status != 0 && answer.status != ENOENT) {
+    seen_.count("gets failed");
+    return false;
+  }
+  seen_.count("gets answered");
+  const auto state =
+      answer.status == ENOENT ? std::optional<state_number>(0) : state_of(one.id, room_.data(), answer.moved_bytes);
+  if (!state || !one.states.may_be(*state))
+    seen_.violation(format("%s, %s: a get shows %s, but it must be one of %s", kPools[static_cast<unsigned>(one.pool)],
+                           one.name.c_str(), state ? text_of({*state}).c_str() : "bytes of no value",
+                           text_of(one.states.possible()).c_str()));
+  return true;
+}
+
+void store_client_soak::work() {
+  while (!is_over(run_)) {
+    if (!client_ && !reach(store_.socket(), kWorkTimeoutMs)) {
+      pause_ms(run_, 20);
+      continue;
+    }
+    key& one = keys_[random_() % keys_.size()];
+    switch (random_() % 8) {
+      case 0:
+        erase(one);
+        break;
+      case 1:
+      case 2:
+      case 3:
+        put(one);
+        break;
+      default:
+        if (!get(one)) pause_ms(run_, 10);
+    }
+    // Clients come and go, in the middle of nothing and often.
+    if (random_() % 200 == 0) client_.reset();
+  }
+}
+
+void store_client_soak::look_at_all() {
+  if (!reach(store_.socket(), kCalmTimeoutMs)) {
+    seen_.violation("after the last disturbance the store does not serve");
+    return;
+  }
+  for (auto& one : keys_)
+    if (!get(one)) seen_.violation("after the last disturbance a get fails: " + one.name);
+  key& last = keys_.front();
+  put(last);
+  if (last.states.possible().size() != 1) seen_.violation("after the last disturbance a durable put fails");
+  client_.reset();
+}
+
+std::uint64_t store_client_soak::silent_losses(const std::string& socket) {
+  std::uint64_t lost = 0;
+  if (!reach(socket, kCalmTimeoutMs)) return 0;  // refused: nothing was shown that is not so
+  for (auto& one : keys_) {
+    if (one.pool == level::volatile_) continue;
+    const auto memory = client_->look_at(reinterpret_cast<std::uint64_t>(room_.data()), room_.size());
+    store_client::get_request request;
+    request.verify = true;
+    const auto answer = client_->run(client_->make_get(pools_[static_cast<unsigned>(one.pool)], one.name, *memory, request));
+    if (answer.status != 0 && answer.status != ENOENT) continue;  // an error is an answer here
+    const auto state =
+        answer.status == ENOENT ? std::optional<state_number>(0) : state_of(one.id, room_.data(), answer.moved_bytes);
+    if (!state || !one.states.may_be(*state)) ++lost;
+  }
+  client_.reset();
+  return lost;
+}
+
+}  // namespace pl::soak

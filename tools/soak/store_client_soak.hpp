@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// One client of the store under soak: puts, gets and erases keys that it alone writes, and holds every answer against what
+// may be there. Runs on a thread of its own.
+#pragma once
+
+#include <memory>
+
+#include "client.hpp"
+#include "store_under_soak.hpp"
+#include "value_oracle.hpp"
+
+namespace pl::soak {
+
+class store_client_soak {
+ public:
+  store_client_soak(const plan& run, findings& seen, const store_under_soak& store, unsigned number);
+
+  // Until the end of the run.
+  void work();
+  // Every key once, after the last disturbance. A store that does not answer by then is a violation.
+  void look_at_all();
+  // The same on another store, a damaged copy of this one: each answer is right, or it is an error. Returns how many values
+  // were missing or of an older state without an error.
+  std::uint64_t silent_losses(const std::string& socket);
+
+ private:
+  enum class level : unsigned { durable, logged, volatile_, count };
+  static constexpr unsigned kLevels = static_cast<unsigned>(level::count);
+  static constexpr unsigned kKeys = 24;  // of each level
+
+  struct key {
+    std::string name;
+    std::uint64_t id = 0;
+    level pool = level::durable;
+    key_states states;
+  };
+
+  bool reach(const std::string& socket, unsigned timeout_ms);
+  void notice_lost();
+  void put(key& one);
+  void erase(key& one);
+  bool get(key& one);
+  std::size_t random_size();
+
+  const plan& run_;
+  findings& seen_;
+  const store_under_soak& store_;
+  unsigned number_;
+  std::mt19937_64 random_;
+  std::vector<key> keys_;
+  state_number last_ = 0;
+  std::uint64_t epoch_ = 0;
+  std::unique_ptr<store_client::client> client_;
+  std::uint32_t pools_[kLevels] = {};
+  std::vector<unsigned char> room_;
+};
+
+}  // namespace pl::soak

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store_under_soak.hpp"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "clock.hpp"
+#include "own_server.hpp"
+#include "text.hpp"
+
+namespace pl::soak {
+namespace {
+
+constexpr std::uint64_t kStartMs = 60'000;  // a start reads the index, on a machine that does other things
+constexpr std::uint64_t kDrainMs = 60'000;
+
+}  // namespace
+
+store_under_soak::store_under_soak(const plan& run, findings& seen, std::string folder)
+    : run_(run), seen_(seen), folder_(std::move(folder)), log_(run.folder + "/server.log") {}
+
+bool store_under_soak::start(std::uint64_t max_files) {
+  server_ = std::make_unique<child_process>(
+      child_process::settings{{"store", "serve", "--data", folder_, "--listen", "none", "--arena", "33554432", "--chunk",
+                               "16777216", "--log-level", "warn"},
+                              log_,
+                              max_files});
+  const std::uint64_t end_ns = monotonic_ns() + kStartMs * 1'000'000;
+  while (monotonic_ns() < end_ns) {
+    if (const auto state = server_->wait_ms(10)) {
+      if (WIFSIGNALED(*state))
+        seen_.violation("a server that started died by " + state_text(*state) + "; its words: " + log_);
+      server_.reset();
+      seen_.count("starts refused");
+      return false;
+    }
+    if (!store_tools::nobody_serves(folder_)) {
+      seen_.count("servers started");
+      return true;
+    }
+  }
+  seen_.violation("a server neither served nor ended within 60 s");
+  end(SIGKILL);
+  return false;
+}
+
+void store_under_soak::end(int signal) {
+  if (!server_) return;
+  epoch_.fetch_add(1, std::memory_order_acq_rel);
+  server_->send(signal);
+  const auto state = server_->wait_ms(kDrainMs);
+  if (!state) seen_.violation("a server did not end within 60 s of signal " + std::to_string(signal));
+  else if (signal == SIGTERM && *state != 0)
+    seen_.violation("a server that was asked to end (SIGTERM) ended by " + state_text(*state));
+  server_.reset();
+}
+
+}  // namespace pl::soak

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// peerlane store check, repair, backup, restore: what is done with the folder of a stopped store.
+#include <cinttypes>
+#include <cstdio>
+
+#include "options.hpp"
+#include "store_commands.hpp"
+#include "store_folder.hpp"
+
+namespace pl::store_tools {
+namespace {
+
+void print_lines(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) std::printf("%s\n", line.c_str());
+}
+
+}  // namespace
+
+int run_check(const tools::invocation& call) {
+  std::string data;
+  tools::command_parser parser(call,
+                               "Reads all of a stopped store's folder and says what is damaged; exit code 1 if anything is");
+  parser.text("--data", data, "Directory of the store");
+  if (const auto code = parser.parse()) return *code;
+  const auto report = tools::must(store::check_folder(data));
+  print_lines(report.problems);
+  std::printf("%s: %" PRIu64 " keys, %" PRIu64 " values of %" PRIu64 " bytes read, %zu problems; %s\n", data.c_str(),
+              report.keys, report.values_read, report.bytes_read, report.problems.size(),
+              report.is_good() ? "good"
+              : report.opens   ? "damaged, `serve` serves the rest"
+                               : "damaged, `serve` refuses it: `repair` or `restore`");
+  return report.is_good() ? tools::kExitOk : tools::kExitFailed;
+}
+
+int run_repair(const tools::invocation& call) {
+  std::string data, to;
+  tools::command_parser parser(call,
+                               "Makes a new store of all values of a stopped store that are good, and lists what is lost; "
+                               "exit code 1 if anything is");
+  parser.text("--data", data, "Directory of the damaged store, which is not changed");
+  parser.text("--to", to, "Empty or new directory for the new store");
+  if (const auto code = parser.parse()) return *code;
+  const auto report = tools::must(store::repair_folder(data, to));
+  for (const std::string& line : report.lost) std::printf("lost: %s\n", line.c_str());
+  std::printf("%s: %" PRIu64 " values of %" PRIu64 " bytes saved, %zu losses listed\n", to.c_str(), report.saved_keys,
+              report.saved_bytes, report.lost.size());
+  return report.lost.empty() ? tools::kExitOk : tools::kExitFailed;
+}
+
+int run_backup(const tools::invocation& call) {
+  std::string data, to;
+  tools::command_parser parser(
+      call, "Copies a stopped store's folder with checksums and reads the copy; a damaged one is refused");
+  parser.text("--data", data, "Directory of the store");
+  parser.text("--to", to, "Empty or new directory for the backup");
+  if (const auto code = parser.parse()) return *code;
+  const auto report = tools::must(store::backup_folder(data, to));
+  std::printf("%s: backup of %" PRIu64 " values, %" PRIu64 " bytes, verified\n", to.c_str(), report.values_read,
+              report.bytes_read);
+  return tools::kExitOk;
+}
+
+int run_restore(const tools::invocation& call) {
+  std::string data, from;
+  tools::command_parser parser(call,
+                               "Brings a backup into an empty folder, compares all checksums, and gives it a new identity");
+  parser.text("--from", from, "Directory of the backup");
+  parser.text("--data", data, "Empty or new directory for the store");
+  if (const auto code = parser.parse()) return *code;
+  const auto report = tools::must(store::restore_folder(from, data));
+  std::printf("%s: %" PRIu64 " values, %" PRIu64 " bytes restored, verified\n", data.c_str(), report.values_read,
+              report.bytes_read);
+  return tools::kExitOk;
+}
+
+}  // namespace pl::store_tools

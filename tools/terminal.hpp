@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a terminal can show: colours for verdicts, and its width. Off a terminal everything stays plain text.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace pl::tools {
+
+enum class colour { none, good, warning, bad, title };
+
+// Standard output is a terminal that is not dumb, and NO_COLOR is not set (https://no-color.org).
+bool has_colour();
+
+// The text in the colour where has_colour(), else as it is.
+std::string paint(colour which, const std::string& text);
+
+// The same for the verdict words of a finished text ("good (98 %)", "slow (60 %)", "WRONG DATA", "PASSED", "FAILED").
+std::string paint_verdicts(const std::string& text);
+
+// Columns: COLUMNS, else the terminal's, else 100. At least 40.
+std::size_t text_width();
+
+// `text` in lines of at most `width` columns, each but the first behind `indent` blanks; a longer word has a line of its
+// own.
+std::string wrap(const std::string& text, std::size_t indent, std::size_t width);
+
+}  // namespace pl::tools
