@@ -2,6 +2,7 @@
 #include "store_client_soak.hpp"
 
 #include <cerrno>
+#include <cstdio>
 
 #include "clock.hpp"
 #include "text.hpp"
@@ -157,7 +158,11 @@ std::uint64_t store_client_soak::silent_losses(const std::string& socket) {
     if (answer.status != 0 && answer.status != ENOENT) continue;  // an error is an answer here
     const auto state =
         answer.status == ENOENT ? std::optional<state_number>(0) : state_of(one.id, room_.data(), answer.moved_bytes);
-    if (!state || !one.states.may_be(*state)) ++lost;
+    if (state && one.states.may_be(*state)) continue;
+    ++lost;
+    std::fprintf(stderr, "%s, %s: shows %s, but it must be one of %s\n", kPools[static_cast<unsigned>(one.pool)],
+                 one.name.c_str(), state ? text_of({*state}).c_str() : "bytes of no value",
+                 text_of(one.states.possible()).c_str());
   }
   client_.reset();
   return lost;

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -46,6 +47,12 @@ class disturber {
     seen_.count(format("server %s", one.name));
     (this->*one.act)();
     bring_back();
+  }
+
+  // One that ends first may have met a refusal; if all do, it is the soak that is wrong.
+  void look_at_killed_clients() const {
+    if (killed_clients_ == 0 && ended_clients_ != 0)
+      seen_.violation("no client lived until it was to be killed; its words: perf.log");
   }
 
   // A server that can serve does. What keeps it from starting was taken away, so it has to.
@@ -109,23 +116,28 @@ class disturber {
     const int file = open(filler.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     const std::vector<char> block(1 << 20);
     while (file >= 0 && write(file, block.data(), block.size()) > 0) {}
-    if (random_() % 3 == 0) {  // also a start meets the full disk
+    const bool met_at_start = random_() % 3 == 0;
+    if (met_at_start) {
       store_.end(random_() % 2 == 0 ? SIGKILL : SIGTERM);
       store_.start();
     }
     pause_ms(run_, 300 + random_() % 1500);
     if (file >= 0) close(file);
     unlink(filler.c_str());
+    // A server that met the full disk at its start serves reads only, and says that it wants to be started again.
+    if (met_at_start) store_.end(SIGTERM);
   }
   // A client of another kind, with large values under way when it dies.
   void kill_client() {
-    child_process client({{"store", "perf", "--server", store_.socket(), "--test", "put", "--elements", "2000",
-                           "--value_length", "400000", "--pool", "of-killed-clients"},
+    child_process client({{"store", "perf", "--server", store_.socket(), "--test", "throughput", "--duration",
+                           "60", "--read_pct", "20", "--elements", "200", "--value_length", "400000", "--pool_name",
+                           "of-killed-clients"},
                           run_.folder + "/perf.log",
                           0});
     pause_ms(run_, 50 + random_() % 600);
     client.send(SIGKILL);
-    client.wait_ms(10'000);
+    const auto state = client.wait_ms(10'000);
+    ++(state && WIFSIGNALED(*state) ? killed_clients_ : ended_clients_);
   }
 
   int connected() const {
@@ -143,6 +155,7 @@ class disturber {
   findings& seen_;
   store_under_soak& store_;
   std::mt19937_64 random_;
+  unsigned killed_clients_ = 0, ended_clients_ = 0;
 };
 
 // Some bits of one file are flipped. Returns what was done.
@@ -202,11 +215,15 @@ void damage_copies(const plan& run, findings& seen, store_under_soak& store,
         break;
       }
     for (auto& one : clients) lost += one->silent_losses(copy + "/store.sock");
-    if (lost != 0 && !tells_of_damage(log))
-      seen.violation(format("%llu values are missing or old, and nothing said so, after bits were flipped in %s",
-                            static_cast<unsigned long long>(lost), done.c_str()));
     server.send(SIGKILL);
     server.wait_ms(10'000);
+    if (lost != 0 && !tells_of_damage(log)) {
+      const std::string kept = format("%s/damaged-%d", run.folder.c_str(), round);
+      fs::copy(copy, kept, fs::copy_options::recursive, ignored);
+      fs::rename(log, kept + ".log", ignored);
+      seen.violation(format("%llu values are missing or old, and nothing said so, after bits were flipped in %s; the copy: %s",
+                            static_cast<unsigned long long>(lost), done.c_str(), kept.c_str()));
+    }
     fs::remove_all(copy, ignored);
   }
 }
@@ -242,6 +259,7 @@ void run_store(const plan& run, findings& seen) {
     seen.violation(failure);
     return;
   }
+  noise.look_at_killed_clients();
   noise.bring_back();
   for (auto& one : clients) one->look_at_all();
   store.end(SIGTERM);

@@ -103,6 +103,17 @@ class Part:
         return [r for r in self.rows if r.get("kind", "") == kind]
 
 
+def soak(result):
+    """What a run of random load and faults did, and every promise that it found broken."""
+    broken = result.rows_of("violation")
+    out = [Notice(f"{r['part']}: {r['text']}", "bad") for r in broken]
+    counts = result.rows_of("count")
+    for part in dict.fromkeys(r["part"] for r in counts):
+        out.append(Table(capital(part), ["what", "times"], [[r["what"], f"{r['count']:,}"] for r in counts if r["part"] == part], "<>"))
+    given = ", ".join(f"{name} {value}" for name, value in result.parameters.items())
+    return out, [(f"{words.plural(len(broken), 'broken promise')}" if broken else "Nothing broken") + f" ({given})."]
+
+
 # ---- topo ------------------------------------------------------------------------------------------------------------
 
 

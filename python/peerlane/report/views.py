@@ -10,6 +10,7 @@ VIEWS = {"apiperf": view_foundation.apiperf, "async": view_messages.streams, "ba
          "calibrate": view_copy.calibrate, "copy": view_copy.blocks, "copybw": view_foundation.copybw, "copylat": view_foundation.copylat,
          "demo": view_checks.demo, "doctor": view_checks.doctor, "env": view_checks.env, "explain-copy": view_copy.explain,
          "info": view_checks.info, "p2p": view_messages.p2p, "pplat": view_foundation.pplat, "sanity": view_checks.sanity,
+         "soak": view_checks.soak,
          "store gpu-direct-demo": view_store.demo, "store perf": view_store.perf, "store_bench": view_store.bench, "store_compare": view_store.rivals,
          "python_cost": view_foundation.python_cost, "topo": view_checks.topo}
 
@@ -17,7 +18,7 @@ TITLES = {"apiperf": "Cost of mapping calls", "async": "Streams that signal each
           "calibrate": "Calibration of the copy planner", "copy": "Copies", "copybw": "Bandwidth of CPU copies",
           "copylat": "Latency of CPU copies", "demo": "Everything in short", "doctor": "Doctor", "env": "Environment",
           "explain-copy": "Why a copy goes its way", "info": "This machine", "p2p": "Messages", "pplat": "CPU and kernel in turns",
-          "sanity": "Correctness", "store gpu-direct-demo": "GPU memory and the store",
+          "sanity": "Correctness", "soak": "Random load and faults", "store gpu-direct-demo": "GPU memory and the store",
           "store perf": "The store's operations", "store_bench": "The store's engine",
           "store_compare": "The store and its rivals", "python_cost": "Calls from Python", "topo": "Topology"}
 
