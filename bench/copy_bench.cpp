@@ -9,8 +9,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "copy_measure.hpp"
-#include "copy_routines.hpp"
+#include "arch/copy_routines.hpp"
+#include "bench/copy_measure.hpp"
 
 namespace {
 

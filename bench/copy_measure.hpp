@@ -13,9 +13,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "clock.hpp"
-#include "copy_dispatch.hpp"
-#include "statistics.hpp"
+#include "arch/copy_dispatch.hpp"
+#include "base/clock.hpp"
+#include "base/statistics.hpp"
 
 namespace pl::bench {
 

@@ -17,12 +17,12 @@
 #include <string>
 #include <vector>
 
-#include "bounce.hpp"
-#include "clock.hpp"
-#include "gpu_engine.hpp"
-#include "pinned_buffer.hpp"
-#include "statistics.hpp"
-#include "text.hpp"
+#include "base/clock.hpp"
+#include "base/statistics.hpp"
+#include "base/text.hpp"
+#include "copy/bounce.hpp"
+#include "copy/gpu_engine.hpp"
+#include "copy/pinned_buffer.hpp"
 
 namespace {
 

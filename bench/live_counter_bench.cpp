@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "live_counter.hpp"
+#include "base/live_counter.hpp"
 
 namespace {
 

@@ -11,9 +11,9 @@
 #include <cstring>
 #include <vector>
 
-#include "clock.hpp"
-#include "ll_unpack.hpp"
-#include "statistics.hpp"
+#include "base/clock.hpp"
+#include "base/statistics.hpp"
+#include "copy/ll_unpack.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

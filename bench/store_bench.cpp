@@ -33,10 +33,10 @@
 #include <thread>
 #include <vector>
 
-#include "disk.hpp"
-#include "engine.hpp"
-#include "machine.hpp"
-#include "result_file.hpp"
+#include "measure/machine.hpp"
+#include "measure/result_file.hpp"
+#include "store/engine/disk.hpp"
+#include "store/engine/engine.hpp"
 #ifdef PL_HAS_LMDB
 #include <lmdb.h>
 #endif

@@ -11,11 +11,11 @@
 #include <cstdlib>
 #include <vector>
 
-#include "clock.hpp"
-#include "cpu_copy.hpp"
-#include "mmio.hpp"
-#include "statistics.hpp"
-#include "worker_pool.hpp"
+#include "arch/mmio.hpp"
+#include "base/clock.hpp"
+#include "base/statistics.hpp"
+#include "copy/cpu_copy.hpp"
+#include "copy/worker_pool.hpp"
 
 namespace {
 

@@ -41,13 +41,40 @@ if(NOT PEERLANE_SANITIZE MATCHES "thread")
   endforeach()
 endif()
 
-# pl_layer(<folder> SOURCES a.cpp ... [DEPS pl_x ...]): the static library pl_<folder>. Its include path is the folder
-# itself, so including a header of a layer that is not in DEPS does not compile.
+# pl_layer(<name> SOURCES a.cpp ... [DEPS pl_x ...]): the static library pl_<name> of one folder of src/. Headers are included
+# with their folder ("messaging/rndv.hpp"); scripts/lint.py refuses those of a layer that is not in DEPS.
 function(pl_layer name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_library(pl_${name} STATIC ${ARG_SOURCES})
-  target_include_directories(pl_${name} PUBLIC ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+  target_include_directories(pl_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(pl_${name} PUBLIC ${ARG_DEPS} PRIVATE pl_options)
+endfunction()
+
+# pl_shared_library(<name> <version script> SOURCES a.cpp ... DEPS pl_x ...): a library that users link.
+function(pl_shared_library name map_file)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} SHARED ${ARG_SOURCES})
+  target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} pl_options Threads::Threads)
+  # nodelete: clients that dlclose the library keep pointers into it, and the import-table hook must stay.
+  target_link_options(${name} PRIVATE -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/${map_file} -Wl,-z,nodelete
+    -Wl,--no-undefined -static-libgcc)
+  if(NOT PEERLANE_SANITIZE)
+    target_link_options(${name} PRIVATE -static-libstdc++)
+  else()
+    target_link_options(${name} PRIVATE -Wl,--undefined-version)
+  endif()
+  set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PL_OUT} LINK_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${map_file})
+endfunction()
+
+# pl_tool_library(<target> SOURCES a.cpp ... [DEPS ...]): the static library of one folder of tools/, so that the unit tests link
+# the same objects as the program. Headers are included from the repository's root ("tools/common/report.hpp").
+function(pl_tool_library target)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${target} STATIC ${ARG_SOURCES})
+  target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-g1>)  # CLI11 and nlohmann-json make 50 MB of -g
+  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+  target_link_libraries(${target} PUBLIC ${ARG_DEPS} PRIVATE pl_options)
 endfunction()
 
 # pl_test(<name> SOURCES ... LIBS ... [ENV A=B ...]): a GoogleTest program; every case becomes one ctest test.
@@ -82,8 +109,8 @@ function(pl_fuzzer name source layer)
   if(NOT PEERLANE_FUZZ)
     return()
   endif()
-  add_executable(${name} ${source} ${PROJECT_SOURCE_DIR}/test/support/fuzz_main.cpp)
-  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/test/support)
+  add_executable(${name} ${source} ${PROJECT_SOURCE_DIR}/tetest/support/fuzz_main.cpp)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
   target_compile_definitions(${name} PRIVATE PL_LIBFUZZER)
   target_link_libraries(${name} PRIVATE ${layer} pl_options GTest::gtest)
   target_compile_options(${name} PRIVATE -fsanitize=fuzzer)

@@ -135,14 +135,23 @@ def layer_order(tree):
 
 
 def layer_deps(tree):
-    """layer -> the layers whose targets its CMakeLists.txt names. A folder may have several targets, pl_<anything>."""
+    """layer -> the layers whose targets its CMakeLists.txt names. A layer is a folder below src/ with a CMakeLists.txt, and what
+    lies below it without one. It may have several targets, pl_<anything>."""
     texts = {m.group(1): strip_cmake_comments(text) for path, text in tree.files.items()
-             if (m := re.fullmatch(r"src/([^/]+)/CMakeLists\.txt", path))}
+             if (m := re.fullmatch(r"src/(.+)/CMakeLists\.txt", path))}
     owner = {}
     for layer, text in texts.items():
         for name in re.findall(r"\bpl_layer\(\s*(\w+)", text) + re.findall(r"\badd_library\(\s*pl_(\w+)", text):
             owner[name] = layer
     return {layer: {owner[n] for n in re.findall(r"\bpl_(\w+)\b", text) if n in owner} - {layer} for layer, text in texts.items()}
+
+
+def layer_of(deps, path):
+    """The layer that a path below src/ belongs to, the innermost one; None for a path elsewhere."""
+    folder = os.path.dirname(path.removeprefix("src/"))
+    while folder and folder not in deps:
+        folder = os.path.dirname(folder)
+    return folder or None
 
 
 def transitive(deps, layer):
@@ -166,7 +175,7 @@ def rule_layers(tree):
             if name not in order or order.index(name) >= order.index(layer):
                 yield Finding(path, 1, "layers", f"{layer} may not use {name}, which does not stand before it in CMakeLists.txt")
     for path, text in tree.with_suffix(*CXX).items():
-        match = re.match(r"src/([^/]+)/", path)
+        layer = layer_of(deps, path) if path.startswith("src/") else None
         for number, line in lines_of(text):
             include = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
             if not include or allowed(line, "layers"):
@@ -174,8 +183,8 @@ def rule_layers(tree):
             name = include.group(1)
             if name.startswith("../") or "/../" in name:
                 yield Finding(path, number, "layers", f'"{name}": no ../ in includes; name the header as its layer exports it')
-            elif match and not GENERATED_INCLUDE.search(name):
-                yield from check_include(tree, deps, match.group(1), path, number, name)
+            elif layer and not GENERATED_INCLUDE.search(name):
+                yield from check_include(tree, deps, layer, path, number, name)
 
 
 def rule_layer_table(tree):
@@ -183,9 +192,9 @@ def rule_layer_table(tree):
     path = "docs/architecture.md"
     if path not in tree.files:
         return
-    order, told = layer_order(tree), re.findall(r"^\| `src/(\w+)` \|", tree.files[path], re.M)
+    order, told = layer_order(tree), re.findall(r"^\| `src/([\w/]+)` \|", tree.files[path], re.M)
     for number, line in lines_of(tree.files[path]):
-        match = re.match(r"\| `src/(\w+)` \|", line)
+        match = re.match(r"\| `src/([\w/]+)` \|", line)
         wanted = order[told.index(match.group(1))] if match and told.index(match.group(1)) < len(order) else None
         if match and match.group(1) != wanted:
             yield Finding(path, number, "layer-table", f"src/{match.group(1)} stands where CMakeLists.txt has {wanted or 'no layer'}")
@@ -202,16 +211,14 @@ def rule_figures(tree):
 
 
 def check_include(tree, deps, layer, path, number, name):
-    reachable = {layer} | transitive(deps, layer)
-    if f"{os.path.dirname(path)}/{name}" in tree.files or any(f"src/{other}/{name}" in tree.files for other in reachable):
-        return
-    if f"include/{name}" in tree.files or f"uapi/{name}" in tree.files:
-        return
-    owners = [other for other in sorted(deps) if f"src/{other}/{name}" in tree.files]
-    if owners:
-        yield Finding(path, number, "layers", f'"{name}" belongs to {owners[0]}, which is not in the DEPS of {layer}')
-    else:
-        yield Finding(path, number, "layers", f'"{name}" is in no layer; use <...> for a header from outside')
+    """Headers of src/ are named with their folder: "messaging/rndv.hpp"."""
+    if f"src/{name}" in tree.files:
+        owner = layer_of(deps, f"src/{name}")
+        if owner != layer and owner not in transitive(deps, layer):
+            yield Finding(path, number, "layers", f'"{name}" belongs to {owner}, which is not in the DEPS of {layer}')
+    elif f"include/{name}" not in tree.files and f"uapi/{name}" not in tree.files:
+        yield Finding(path, number, "layers", f'"{name}" is in no layer; write the folder below src/ ("base/status.hpp"), and <...> for a '
+                                              "header from outside")
 
 
 # ---- Environment -------------------------------------------------------------------------------------------------------

@@ -18,11 +18,12 @@ LAYERS = {
     "src/base/CMakeLists.txt": "pl_layer(base SOURCES a.cpp)\n",
     "src/base/text.hpp": "",
     "src/os/CMakeLists.txt": "pl_layer(os SOURCES fd.cpp DEPS pl_base)\n",
-    "src/os/fd.hpp": '#include "text.hpp"\n',
+    "src/os/fd.hpp": '#include "base/text.hpp"\n',
     "src/map/CMakeLists.txt": "pl_layer(map SOURCES map.cpp\n  DEPS pl_os)  # not pl_capi\n",
-    "src/map/map.hpp": '#include "fd.hpp"\n#include "text.hpp"\n#include <os/other.hpp>\n',
+    "src/map/map.hpp": '#include "os/fd.hpp"\n#include "base/text.hpp"\n#include <os/other.hpp>\n',
+    "src/map/inner/part.cpp": '#include "map/map.hpp"\n',
     "src/capi/CMakeLists.txt": "add_library(gdrapi SHARED gdrapi.cpp)\ntarget_link_libraries(gdrapi PRIVATE pl_map pl_options)\n",
-    "src/capi/gdrapi.cpp": '#include "gdrapi.h"\n#include "map.hpp"\n#include "text.hpp"\n#include "generated_kernels.hpp"\n#include "copy_engine_image.hpp"\n',
+    "src/capi/gdrapi.cpp": '#include "gdrapi.h"\n#include "map/map.hpp"\n#include "base/text.hpp"\n#include "generated_kernels.hpp"\n#include "copy_engine_image.hpp"\n',
     "include/gdrapi.h": "",
 }
 REGISTRY = {"src/base/env.cpp": 'env_variable{"PEERLANE_GPU", x},\n    env_variable{\n  "PEERLANE_SIM_SEED", y}\n'}
@@ -47,8 +48,19 @@ class Layers(unittest.TestCase):
         self.assertEqual(run(lint.rule_layers, files), [])
 
     def test_upward_include(self):
-        files = {**LAYERS, "src/os/fd.hpp": '\n#include "map.hpp"\n'}
+        files = {**LAYERS, "src/os/fd.hpp": '\n#include "map/map.hpp"\n'}
         self.assertEqual(run(lint.rule_layers, files), [("src/os/fd.hpp", 2)])
+
+    def test_include_without_its_folder(self):
+        files = {**LAYERS, "src/os/fd.hpp": '#include "text.hpp"\n'}
+        self.assertEqual(run(lint.rule_layers, files), [("src/os/fd.hpp", 1)])
+
+    def test_a_layer_below_another(self):
+        files = {**LAYERS, "CMakeLists.txt": "foreach(layer IN ITEMS base os map map/inner capi)\n",
+                 "src/map/inner/CMakeLists.txt": "pl_layer(inner SOURCES part.cpp DEPS pl_base)\n"}
+        self.assertEqual(run(lint.rule_layers, files), [("src/map/inner/part.cpp", 1)])
+        files["src/map/inner/CMakeLists.txt"] = "pl_layer(inner SOURCES part.cpp DEPS pl_map)\n"
+        self.assertEqual(run(lint.rule_layers, files), [])
 
     def test_include_of_a_layer_that_is_not_a_dependency(self):
         files = {**LAYERS, "src/map/CMakeLists.txt": "pl_layer(map SOURCES map.cpp DEPS pl_base)"}

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "address_space.hpp"
+#include "sim/address_space.hpp"
 
 #include <sys/mman.h>
 
 #include <algorithm>
 
-#include "log.hpp"
+#include "base/log.hpp"
 
 namespace pl::sim {
 namespace {

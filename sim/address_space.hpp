@@ -15,7 +15,7 @@
 #include <mutex>
 #include <vector>
 
-#include "object.hpp"
+#include "sim/object.hpp"
 
 namespace pl::sim {
 

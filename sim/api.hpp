@@ -5,7 +5,7 @@
 // are really the same; anything shared lives in a C++ function beside them.
 #pragma once
 
-#include <driver_abi.hpp>
+#include "cuda/driver_abi.hpp"
 
 #define PL_SIM_EXPORT extern "C" __attribute__((visibility("default")))
 #define PL_SIM_API PL_SIM_EXPORT ::pl::cu::result_t

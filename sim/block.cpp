@@ -8,11 +8,11 @@
 
 #include <algorithm>
 
-#include "address_space.hpp"
-#include "fiber.hpp"
-#include "launch.hpp"
-#include "log.hpp"
-#include "multicast.hpp"
+#include "base/log.hpp"
+#include "sim/address_space.hpp"
+#include "sim/fiber.hpp"
+#include "sim/launch.hpp"
+#include "sim/multicast.hpp"
 
 namespace pl::sim {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "capture.hpp"
+#include "sim/capture.hpp"
 
 #include <algorithm>
 #include <set>
 
-#include "event.hpp"
+#include "sim/event.hpp"
 
 namespace pl::sim {
 namespace {

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "graph.hpp"
+#include "sim/graph.hpp"
 
 namespace pl::sim {
 

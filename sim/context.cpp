@@ -3,12 +3,12 @@
 //
 // The primary context of a device keeps its handle for the life of the process, as the real driver's mostly does; a
 // handle of an ended context is recognised (context_is_destroyed) because the table no longer knows it.
-#include "context.hpp"
+#include "sim/context.hpp"
 
 #include <algorithm>
 
-#include "capture.hpp"
-#include "settings.hpp"
+#include "sim/capture.hpp"
+#include "sim/settings.hpp"
 
 namespace pl::sim {
 

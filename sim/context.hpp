@@ -8,8 +8,8 @@
 #include <set>
 #include <vector>
 
-#include "handle_table.hpp"
-#include "stream.hpp"
+#include "sim/handle_table.hpp"
+#include "sim/stream.hpp"
 
 namespace pl::sim {
 

@@ -7,9 +7,9 @@
 // only such copies are accepted into graphs here.
 #include <cstring>
 
-#include "capture.hpp"
-#include "pace.hpp"
-#include "transfer.hpp"
+#include "sim/capture.hpp"
+#include "sim/pace.hpp"
+#include "sim/transfer.hpp"
 
 namespace pl::sim {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Initialisation, fork detection, environment, seeded disorder and fault injection. The driver calls about devices are
 // in device_api.cpp.
-#include "device.hpp"
+#include "sim/device.hpp"
 
 #include <sys/mman.h>
 #include <time.h>
@@ -12,12 +12,12 @@
 #include <mutex>
 #include <set>
 
-#include "env.hpp"
-#include "identity.hpp"
-#include "log.hpp"
-#include "settings.hpp"
-#include "store_buffer.hpp"
-#include "text.hpp"
+#include "base/env.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "sim/identity.hpp"
+#include "sim/settings.hpp"
+#include "sim/store_buffer.hpp"
 
 namespace pl::sim {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "api.hpp"
+#include "sim/api.hpp"
 
 namespace pl::sim {
 

@@ -5,9 +5,9 @@
 #include <cstdio>
 #include <cstring>
 
-#include "context.hpp"
-#include "env.hpp"
-#include "identity.hpp"
+#include "base/env.hpp"
+#include "sim/context.hpp"
+#include "sim/identity.hpp"
 
 namespace pl::sim {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Names and texts of all error codes, as driver 580.159 (CUDA 13.0) gives them.
-#include "device.hpp"
+#include "sim/device.hpp"
 
 namespace pl::sim {
 namespace {

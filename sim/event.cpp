@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "event.hpp"
+#include "sim/event.hpp"
 
-#include "capture.hpp"
-#include "clock.hpp"
-#include "context.hpp"
+#include "base/clock.hpp"
+#include "sim/capture.hpp"
+#include "sim/context.hpp"
 
 namespace pl::sim {
 namespace {

@@ -10,7 +10,7 @@
 #include <memory>
 #include <mutex>
 
-#include "stream.hpp"
+#include "sim/stream.hpp"
 
 namespace pl::sim {
 

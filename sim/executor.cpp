@@ -3,7 +3,7 @@
 #include <chrono>
 #include <deque>
 
-#include "launch.hpp"
+#include "sim/launch.hpp"
 
 namespace pl::sim {
 namespace {

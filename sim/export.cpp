@@ -9,9 +9,9 @@
 
 #include <algorithm>
 
-#include "address_space.hpp"
-#include "context.hpp"
-#include "log.hpp"
+#include "base/log.hpp"
+#include "sim/address_space.hpp"
+#include "sim/context.hpp"
 
 namespace pl::sim {
 namespace {

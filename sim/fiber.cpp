@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fiber.hpp"
+#include "sim/fiber.hpp"
 
 #include <sys/mman.h>
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "graph.hpp"
+#include "sim/graph.hpp"
 
 #include <algorithm>
 #include <unordered_map>
 
-#include "capture.hpp"
-#include "clock.hpp"
-#include "event.hpp"
+#include "base/clock.hpp"
+#include "sim/capture.hpp"
+#include "sim/event.hpp"
 
 namespace pl::sim {
 namespace {

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <vector>
 
-#include "context.hpp"
+#include "sim/context.hpp"
 
 namespace pl::sim {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "heap.hpp"
+#include "sim/heap.hpp"
 
 namespace pl::sim {
 

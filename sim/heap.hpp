@@ -9,7 +9,7 @@
 #include <map>
 #include <mutex>
 
-#include "address_space.hpp"
+#include "sim/address_space.hpp"
 
 namespace pl::sim {
 

@@ -3,9 +3,9 @@
 // mapped; the record is what makes kernels and attributes accept it.
 #include <sys/mman.h>
 
-#include "capture.hpp"
-#include "memory.hpp"
-#include "pace.hpp"
+#include "sim/capture.hpp"
+#include "sim/memory.hpp"
+#include "sim/pace.hpp"
 
 namespace pl::sim {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "identity.hpp"
+#include "sim/identity.hpp"
 
 #include <cstdio>
 #include <cstring>
 
-#include "text.hpp"
+#include "base/text.hpp"
 
 namespace pl::sim {
 

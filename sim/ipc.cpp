@@ -11,10 +11,10 @@
 
 #include <cstring>
 
-#include "context.hpp"
-#include "heap.hpp"
-#include "memory.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "sim/context.hpp"
+#include "sim/heap.hpp"
+#include "sim/memory.hpp"
 
 namespace pl::sim {
 namespace {

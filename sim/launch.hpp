@@ -8,8 +8,8 @@
 #include <mutex>
 #include <vector>
 
-#include "context.hpp"
-#include "kernel_host.hpp"
+#include "cuda/kernel_host.hpp"
+#include "sim/context.hpp"
 
 namespace pl::sim {
 

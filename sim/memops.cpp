@@ -8,9 +8,9 @@
 #include <sched.h>
 #include <time.h>
 
-#include "address_space.hpp"
-#include "graph.hpp"
-#include "two_views.hpp"
+#include "base/two_views.hpp"
+#include "sim/address_space.hpp"
+#include "sim/graph.hpp"
 
 namespace pl::sim {
 namespace {

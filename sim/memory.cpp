@@ -3,10 +3,10 @@
 // real GPU); larger ones are objects of their own.
 //
 // cuMemFree waits for the context's work first, as the real one does: code that deadlocks there deadlocks here.
-#include "memory.hpp"
+#include "sim/memory.hpp"
 
-#include "capture.hpp"
-#include "heap.hpp"
+#include "sim/capture.hpp"
+#include "sim/heap.hpp"
 
 namespace pl::sim {
 namespace {

@@ -2,7 +2,7 @@
 // Freeing, shared by the kinds of allocations: each kind knows how its bytes go back.
 #pragma once
 
-#include "address_space.hpp"
+#include "sim/address_space.hpp"
 
 namespace pl::sim {
 

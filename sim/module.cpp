@@ -13,11 +13,11 @@
 #include <iterator>
 #include <string_view>
 
-#include "address_space.hpp"
-#include "launch.hpp"
-#include "log.hpp"
-#include "memory.hpp"
-#include "text.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "sim/address_space.hpp"
+#include "sim/launch.hpp"
+#include "sim/memory.hpp"
 
 namespace pl::sim {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "multicast.hpp"
+#include "sim/multicast.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -10,8 +10,8 @@
 #include <cstring>
 #include <new>
 
-#include "device.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "sim/device.hpp"
 
 namespace pl::sim {
 

@@ -13,8 +13,8 @@
 #include <mutex>
 #include <vector>
 
-#include "kernel_host.hpp"
-#include "physical.hpp"
+#include "cuda/kernel_host.hpp"
+#include "sim/physical.hpp"
 
 namespace pl::sim {
 

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <mutex>
 
-#include "identity.hpp"
-#include "nvml_machine.hpp"
+#include "sim/identity.hpp"
+#include "sim/nvml_machine.hpp"
 
 namespace pl::sim {
 namespace {

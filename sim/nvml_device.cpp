@@ -7,10 +7,10 @@
 #include <cstring>
 #include <string>
 
-#include "env.hpp"
-#include "identity.hpp"
-#include "nvml_machine.hpp"
-#include "text.hpp"
+#include "base/env.hpp"
+#include "base/text.hpp"
+#include "sim/identity.hpp"
+#include "sim/nvml_machine.hpp"
 
 namespace pl::sim {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <cstddef>
 
-#include "nvml_abi.hpp"
-#include "settings.hpp"
+#include "cuda/nvml_abi.hpp"
+#include "sim/settings.hpp"
 
 #define PL_NVML_API extern "C" __attribute__((visibility("default"))) int
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "object.hpp"
+#include "sim/object.hpp"
 
 #include <fcntl.h>
 #include <sys/ioctl.h>
@@ -11,10 +11,10 @@
 #include <map>
 #include <mutex>
 
-#include "board_file.h"
-#include "env.hpp"
-#include "log.hpp"
-#include "text.hpp"
+#include "base/env.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "sim/board_file.h"
 
 namespace pl::sim {
 namespace {

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "device.hpp"
+#include "sim/device.hpp"
 
 namespace pl::sim {
 

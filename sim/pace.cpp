@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pace.hpp"
+#include "sim/pace.hpp"
 
 #include <time.h>
 
@@ -8,10 +8,10 @@
 #include <map>
 #include <mutex>
 
-#include "address_space.hpp"
-#include "clock.hpp"
-#include "device.hpp"
-#include "settings.hpp"
+#include "base/clock.hpp"
+#include "sim/address_space.hpp"
+#include "sim/device.hpp"
+#include "sim/settings.hpp"
 
 namespace pl::sim {
 namespace {

@@ -5,7 +5,7 @@
 // together they have its rate. Any thread.
 #pragma once
 
-#include "api.hpp"
+#include "sim/api.hpp"
 
 namespace pl::sim {
 

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "object.hpp"
+#include "sim/object.hpp"
 
 namespace pl::sim {
 

@@ -3,8 +3,8 @@
 // cuPointerGetAttribute, and all-zero values for cuPointerGetAttributes, as with the real one.
 #include <cstring>
 
-#include "address_space.hpp"
-#include "context.hpp"
+#include "sim/address_space.hpp"
+#include "sim/context.hpp"
 
 namespace pl::sim {
 namespace {

@@ -3,9 +3,9 @@
 //
 // An allocation's address is known at once and usable at once (a legal early moment of the stream order); a free takes
 // effect when the stream reaches it.
-#include "capture.hpp"
-#include "heap.hpp"
-#include "memory.hpp"
+#include "sim/capture.hpp"
+#include "sim/heap.hpp"
+#include "sim/memory.hpp"
 
 namespace pl::sim {
 

@@ -8,8 +8,8 @@
 #include <optional>
 #include <string_view>
 
-#include "device.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "sim/device.hpp"
 
 namespace pl::sim {
 

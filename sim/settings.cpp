@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "settings.hpp"
+#include "sim/settings.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
-#include "env.hpp"
-#include "log.hpp"
-#include "text.hpp"
+#include "base/env.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
 
 namespace pl::sim {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store_buffer.hpp"
+#include "sim/store_buffer.hpp"
 
 #include <time.h>
 
@@ -9,7 +9,7 @@
 #include <map>
 #include <utility>
 
-#include "stream.hpp"
+#include "sim/stream.hpp"
 
 namespace pl::sim {
 

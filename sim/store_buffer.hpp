@@ -15,7 +15,7 @@
 #include <mutex>
 #include <vector>
 
-#include "address_space.hpp"
+#include "sim/address_space.hpp"
 
 namespace pl::sim {
 

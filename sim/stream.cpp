@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stream.hpp"
+#include "sim/stream.hpp"
 
 #include <chrono>
 #include <csignal>

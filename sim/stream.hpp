@@ -15,7 +15,7 @@
 #include <mutex>
 #include <vector>
 
-#include "store_buffer.hpp"
+#include "sim/store_buffer.hpp"
 
 namespace pl::sim {
 

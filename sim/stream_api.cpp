@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Driver calls about streams themselves. Memory operations on streams are in memops.cpp.
-#include "capture.hpp"
-#include "event.hpp"
+#include "sim/capture.hpp"
+#include "sim/event.hpp"
 
 namespace pl::sim {
 

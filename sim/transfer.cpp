@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transfer.hpp"
+#include "sim/transfer.hpp"
 
 #include <algorithm>
 #include <cstring>

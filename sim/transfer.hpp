@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "store_buffer.hpp"
+#include "sim/store_buffer.hpp"
 
 namespace pl::sim {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every driver call that the simulated GPU does not have: exported all the same, so that programs load, and answered
 // with CUDA_ERROR_NOT_SUPPORTED and one log line a name. The list is unsupported.def (sim/update_symbols.py makes it).
-#include "device.hpp"
+#include "sim/device.hpp"
 
 namespace pl::sim {
 

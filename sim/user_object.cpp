@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // User objects: something of the application's that lives as long as the graphs that use it. The destructor runs on a
 // thread of the driver's, some time after the last reference is gone, and may not call the driver.
-#include "graph.hpp"
+#include "sim/graph.hpp"
 
 namespace pl::sim {
 

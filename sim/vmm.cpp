@@ -9,11 +9,11 @@
 
 #include <cstring>
 
-#include "context.hpp"
-#include "env.hpp"
-#include "memory.hpp"
-#include "multicast.hpp"
-#include "text.hpp"
+#include "base/env.hpp"
+#include "base/text.hpp"
+#include "sim/context.hpp"
+#include "sim/memory.hpp"
+#include "sim/multicast.hpp"
 
 namespace pl::sim {
 

@@ -9,12 +9,12 @@
 #include <cstring>
 #include <string_view>
 
-#include "command_facts.hpp"
-#include "command_line.hpp"
-#include "env.hpp"
-#include "machine.hpp"
-#include "subcommand.hpp"
-#include "tool.hpp"
+#include "base/env.hpp"
+#include "measure/machine.hpp"
+#include "tools/common/command_facts.hpp"
+#include "tools/common/subcommand.hpp"
+#include "tools/common/tool.hpp"
+#include "tools/p2p/command_line.hpp"
 
 namespace pl::tools {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "pointer.hpp"
+#include "cuda/pointer.hpp"
 
 namespace pl::py {
 namespace {

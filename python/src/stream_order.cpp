@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
+#include "cuda/driver_table.hpp"
+#include "cuda/pointer.hpp"
 #include "dlpack.hpp"
-#include "driver_table.hpp"
 #include "error.hpp"
-#include "pointer.hpp"
 #include "process.hpp"
 #include "torch.hpp"
 #include "waiting.hpp"

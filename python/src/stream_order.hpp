@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "driver_abi.hpp"
+#include "cuda/driver_abi.hpp"
 #include "tensor.hpp"
 
 namespace pl::py {

@@ -2,8 +2,8 @@
 // 32-byte non-temporal stores and streaming loads, two for a line. Compiled for: AVX2. Path grade: hot.
 #include <immintrin.h>
 
-#include "copy_frame.hpp"
-#include "copy_routines.hpp"
+#include "arch/copy_frame.hpp"
+#include "arch/copy_routines.hpp"
 
 namespace pl::arch {
 namespace {

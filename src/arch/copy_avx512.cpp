@@ -9,8 +9,8 @@
 // cannot find its buffer already taken away between two parts, as narrower ones can.
 #include <immintrin.h>
 
-#include "copy_frame.hpp"
-#include "copy_routines.hpp"
+#include "arch/copy_frame.hpp"
+#include "arch/copy_routines.hpp"
 
 namespace pl::arch {
 namespace {

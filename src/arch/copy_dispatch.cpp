@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "copy_dispatch.hpp"
+#include "arch/copy_dispatch.hpp"
 
 #include <string>
 #include <vector>
 
-#include "copy_routines.hpp"
-#include "env.hpp"
-#include "log.hpp"
+#include "arch/copy_routines.hpp"
+#include "base/env.hpp"
+#include "base/log.hpp"
 
 namespace pl::arch {
 namespace {

@@ -15,8 +15,8 @@
 #include <span>
 #include <string_view>
 
-#include "cpu_features.hpp"
-#include "mmio.hpp"
+#include "arch/cpu_features.hpp"
+#include "arch/mmio.hpp"
 
 namespace pl::arch {
 

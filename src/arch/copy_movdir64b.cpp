@@ -7,8 +7,8 @@
 // Two writes to one line from two calls need publish_to_device between them, as with every routine.
 #include <immintrin.h>
 
-#include "copy_frame.hpp"
-#include "copy_routines.hpp"
+#include "arch/copy_frame.hpp"
+#include "arch/copy_routines.hpp"
 
 namespace pl::arch {
 namespace {

@@ -5,8 +5,8 @@
 // of a line become one bus read depends on the CPU. Hence only the 16-byte blocks that hold requested bytes are read.
 #include <arm_neon.h>
 
-#include "copy_frame.hpp"
-#include "copy_routines.hpp"
+#include "arch/copy_frame.hpp"
+#include "arch/copy_routines.hpp"
 
 namespace pl::arch {
 namespace {

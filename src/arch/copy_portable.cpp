@@ -5,8 +5,8 @@
 // Also the routines for coherent mappings. Path grade: hot.
 #include <cstring>
 
-#include "copy_frame.hpp"
-#include "copy_routines.hpp"
+#include "arch/copy_frame.hpp"
+#include "arch/copy_routines.hpp"
 
 namespace pl::arch {
 namespace {

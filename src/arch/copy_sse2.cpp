@@ -5,8 +5,8 @@
 // four for a line. Hence only the 16-byte blocks that hold requested bytes are read, not whole lines.
 #include <emmintrin.h>
 
-#include "copy_frame.hpp"
-#include "copy_routines.hpp"
+#include "arch/copy_frame.hpp"
+#include "arch/copy_routines.hpp"
 
 namespace pl::arch {
 namespace {

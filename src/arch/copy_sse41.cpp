@@ -5,8 +5,8 @@
 // streaming-load buffer, if it still holds the line when they come.
 #include <smmintrin.h>
 
-#include "copy_frame.hpp"
-#include "copy_routines.hpp"
+#include "arch/copy_frame.hpp"
+#include "arch/copy_routines.hpp"
 
 namespace pl::arch {
 namespace {

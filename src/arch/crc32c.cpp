@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crc32c.hpp"
+#include "arch/crc32c.hpp"
 
 #include <array>
 #include <cstring>

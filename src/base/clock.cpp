@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "clock.hpp"
+#include "base/clock.hpp"
 
 #include <algorithm>
 #include <iterator>

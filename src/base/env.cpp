@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "env.hpp"
+#include "base/env.hpp"
 
 #include <array>
 #include <atomic>
@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "log.hpp"
-#include "text.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
 
 namespace pl {
 namespace {

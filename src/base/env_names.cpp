@@ -4,10 +4,10 @@
 
 #include <array>
 
-#include "env.hpp"
-#include "log.hpp"
-#include "spelling.hpp"
-#include "text.hpp"
+#include "base/env.hpp"
+#include "base/log.hpp"
+#include "base/spelling.hpp"
+#include "base/text.hpp"
 
 namespace pl {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "live_counter.hpp"
+#include "base/live_counter.hpp"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -18,10 +18,10 @@
 #include <new>
 #include <string>
 
-#include "env.hpp"
-#include "log.hpp"
-#include "status.hpp"
-#include "text.hpp"
+#include "base/env.hpp"
+#include "base/log.hpp"
+#include "base/status.hpp"
+#include "base/text.hpp"
 
 namespace pl {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "log.hpp"
+#include "base/log.hpp"
 
 #include <unistd.h>
 
@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "env.hpp"
+#include "base/env.hpp"
 
 namespace pl {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "text.hpp"
+#include "base/text.hpp"
 
 #include <cctype>
 #include <cstdarg>
@@ -7,7 +7,7 @@
 #include <cstring>
 #include <limits>
 
-#include "checked_math.hpp"
+#include "base/checked_math.hpp"
 
 namespace pl {
 

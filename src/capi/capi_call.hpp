@@ -9,7 +9,7 @@
 #include <string>
 #include <system_error>
 
-#include "registry.hpp"
+#include "map/registry.hpp"
 
 #define PL_EXPORT extern "C" __attribute__((visibility("default")))
 #define PL_NO_EXCEPTIONS                                                            \

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opening, closing and what tells about a link. The contract stands in peerlane/link.h.
-#include "open_link.hpp"
+#include "capi/open_link.hpp"
 
-#include "borrowed_planner.hpp"
-#include "calibration.hpp"
-#include "cpu_binding.hpp"
-#include "local_bootstrap.hpp"
-#include "log.hpp"
-#include "text.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "capi/borrowed_planner.hpp"
+#include "copy/calibration.hpp"
+#include "messaging/bootstrap/cpu_binding.hpp"
+#include "messaging/bootstrap/local_bootstrap.hpp"
 
 namespace pl {
 namespace {

@@ -7,11 +7,11 @@
 #include <memory>
 #include <string>
 
-#include "bootstrap.hpp"
-#include "capi_call.hpp"
-#include "messenger.hpp"
-#include "open_table.hpp"
-#include "slot_table.hpp"
+#include "capi/capi_call.hpp"
+#include "capi/open_table.hpp"
+#include "capi/slot_table.hpp"
+#include "messaging/bootstrap/bootstrap.hpp"
+#include "messaging/messenger.hpp"
 
 namespace pl {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opening, closing and what tells about a stream context. The contract stands in peerlane/stream.h.
-#include "open_stream.hpp"
+#include "capi/open_stream.hpp"
 
-#include "open_link.hpp"
+#include "capi/open_link.hpp"
 
 namespace pl {
 namespace {

@@ -7,12 +7,12 @@
 #include <chrono>
 #include <memory>
 
-#include "bootstrap.hpp"
-#include "capi_call.hpp"
-#include "context.hpp"
-#include "mem_ops.hpp"
-#include "open_table.hpp"
-#include "slot_table.hpp"
+#include "capi/capi_call.hpp"
+#include "capi/open_table.hpp"
+#include "capi/slot_table.hpp"
+#include "messaging/bootstrap/bootstrap.hpp"
+#include "triggered/context.hpp"
+#include "triggered/mem_ops.hpp"
 
 namespace pl {
 

@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <mutex>
 
-#include "capi_call.hpp"
-#include "errno_keeper.hpp"
-#include "fork_guard.hpp"
+#include "capi/capi_call.hpp"
+#include "capi/errno_keeper.hpp"
+#include "os/fork_guard.hpp"
 
 namespace pl {
 

@@ -2,9 +2,9 @@
 // libpeerlane's C interface: registry operations, results as errno values. The contract stands in peerlane/peerlane.h.
 #include <peerlane/peerlane.h>
 
-#include "capi_call.hpp"
-#include "env.hpp"
-#include "errno_keeper.hpp"
+#include "base/env.hpp"
+#include "capi/capi_call.hpp"
+#include "capi/errno_keeper.hpp"
 
 using pl::fail;
 using pl::kNullPointer;

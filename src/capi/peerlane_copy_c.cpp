@@ -6,15 +6,15 @@
 #include <atomic>
 #include <cstring>
 
-#include "borrowed_planner.hpp"
-#include "capi_call.hpp"
-#include "completion.hpp"
-#include "env.hpp"
-#include "errno_keeper.hpp"
-#include "explain.hpp"
-#include "fork_guard.hpp"
-#include "live_handles.hpp"
-#include "planner.hpp"
+#include "base/env.hpp"
+#include "capi/borrowed_planner.hpp"
+#include "capi/capi_call.hpp"
+#include "capi/errno_keeper.hpp"
+#include "capi/live_handles.hpp"
+#include "copy/completion.hpp"
+#include "copy/explain.hpp"
+#include "copy/planner.hpp"
+#include "os/fork_guard.hpp"
 
 // What handles point to: a slot of a fixed table, so that any address can be checked without a lock on the way to a copy of
 // 0.2 us.

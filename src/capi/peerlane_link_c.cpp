@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "clock.hpp"
-#include "open_link.hpp"
+#include "base/clock.hpp"
+#include "capi/open_link.hpp"
 
 namespace {
 

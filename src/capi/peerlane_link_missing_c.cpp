@@ -3,7 +3,7 @@
 // that programs link and load, and ENOSYS from all of them. Without the header: one body stands for every signature.
 #include <array>
 
-#include "capi_call.hpp"
+#include "capi/capi_call.hpp"
 
 #define PL_MISSING(name)                                                                                                    \
   PL_EXPORT int name() {                                                                                                    \

@@ -4,12 +4,12 @@
 
 #include <atomic>
 
-#include "capi_call.hpp"
-#include "client.hpp"
-#include "env.hpp"
-#include "errno_keeper.hpp"
-#include "live_handles.hpp"
-#include "router.hpp"
+#include "base/env.hpp"
+#include "capi/capi_call.hpp"
+#include "capi/errno_keeper.hpp"
+#include "capi/live_handles.hpp"
+#include "store/client/client.hpp"
+#include "store/client/router.hpp"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Windows, channels and batches of a stream context behind checked numbers. The contract stands in peerlane/stream.h.
-#include "open_stream.hpp"
+#include "capi/open_stream.hpp"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bounce.hpp"
+#include "copy/bounce.hpp"
 
 #include <sched.h>
 
@@ -13,11 +13,11 @@
 #include <span>
 #include <utility>
 
-#include "checked_math.hpp"
-#include "copy_dispatch.hpp"
-#include "mmio.hpp"
-#include "pinned_buffer.hpp"
-#include "text.hpp"
+#include "arch/copy_dispatch.hpp"
+#include "arch/mmio.hpp"
+#include "base/checked_math.hpp"
+#include "base/text.hpp"
+#include "copy/pinned_buffer.hpp"
 
 namespace pl::copy {
 namespace {

@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <memory>
 
-#include "copy_engine.hpp"
-#include "transfer.hpp"
-#include "worker_pool.hpp"
+#include "copy/copy_engine.hpp"
+#include "copy/transfer.hpp"
+#include "copy/worker_pool.hpp"
 
 namespace pl::copy {
 

@@ -2,7 +2,7 @@
 // The cost table of a machine that has not been calibrated.
 #include <cstdlib>
 
-#include "cost_table.hpp"
+#include "copy/cost_table.hpp"
 
 namespace pl::copy {
 namespace {

@@ -5,12 +5,12 @@
 #include <optional>
 #include <random>
 
-#include "calibration.hpp"
-#include "clock.hpp"
-#include "host_memory.hpp"
-#include "pinned_buffer.hpp"
-#include "planner.hpp"
-#include "text.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "copy/calibration.hpp"
+#include "copy/host_memory.hpp"
+#include "copy/pinned_buffer.hpp"
+#include "copy/planner.hpp"
 
 namespace pl::copy {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "calibration.hpp"
+#include "copy/calibration.hpp"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,10 +10,10 @@
 #include <fstream>
 #include <sstream>
 
-#include "env.hpp"
-#include "log.hpp"
-#include "text.hpp"
-#include "worker_pool.hpp"
+#include "base/env.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "copy/worker_pool.hpp"
 
 namespace pl::copy {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "cost_table.hpp"
-#include "driver_table.hpp"
+#include "copy/cost_table.hpp"
+#include "cuda/driver_table.hpp"
 
 namespace pl::copy {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "completion.hpp"
+#include "copy/completion.hpp"
 
 #include <pthread.h>
 #include <signal.h>
@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "planner_impl.hpp"
+#include "copy/planner_impl.hpp"
 
 namespace pl::copy {
 

@@ -6,9 +6,9 @@
 #include <optional>
 #include <vector>
 
-#include "copy_engine.hpp"
-#include "gpu_engine.hpp"
-#include "planner.hpp"
+#include "copy/copy_engine.hpp"
+#include "copy/gpu_engine.hpp"
+#include "copy/planner.hpp"
 
 namespace pl::copy {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "copy_engine.hpp"
+#include "copy/copy_engine.hpp"
 
 #include <sched.h>
 
@@ -11,12 +11,12 @@
 #include <new>
 #include <utility>
 
-#include "clock.hpp"
-#include "fork_guard.hpp"
-#include "mmio.hpp"
-#include "pinned_buffer.hpp"
-#include "text.hpp"
-#include "thread_index.hpp"
+#include "arch/mmio.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "copy/pinned_buffer.hpp"
+#include "copy/thread_index.hpp"
+#include "os/fork_guard.hpp"
 
 namespace pl::copy {
 namespace {

@@ -8,8 +8,8 @@
 #include <memory>
 #include <span>
 
-#include "gpu_context.hpp"
-#include "transfer.hpp"
+#include "copy/gpu_context.hpp"
+#include "copy/transfer.hpp"
 
 namespace pl::copy {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cost_table.hpp"
+#include "copy/cost_table.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -8,7 +8,7 @@
 #include <iterator>
 #include <limits>
 
-#include "text.hpp"
+#include "base/text.hpp"
 
 namespace pl::copy {
 namespace {

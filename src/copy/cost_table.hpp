@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "status.hpp"
-#include "transfer.hpp"
+#include "base/status.hpp"
+#include "copy/transfer.hpp"
 
 namespace pl::copy {
 

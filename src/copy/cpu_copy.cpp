@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu_copy.hpp"
+#include "copy/cpu_copy.hpp"
 
 #include <algorithm>
 #include <cstring>
 
-#include "copy_dispatch.hpp"
+#include "arch/copy_dispatch.hpp"
 
 namespace pl::copy {
 namespace {

@@ -9,8 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "mmio.hpp"
-#include "worker_pool.hpp"
+#include "arch/mmio.hpp"
+#include "copy/worker_pool.hpp"
 
 namespace pl::copy {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine_crew.hpp"
+#include "copy/engine_crew.hpp"
 
 #include <cstring>
 
-#include "copy_dispatch.hpp"
-#include "text.hpp"
+#include "arch/copy_dispatch.hpp"
+#include "base/text.hpp"
 
 namespace pl::copy {
 namespace {

@@ -10,10 +10,10 @@
 #include <mutex>
 #include <vector>
 
-#include "backend.hpp"
-#include "engine_protocol.hpp"
-#include "gpu_context.hpp"
-#include "pinned_buffer.hpp"
+#include "copy/engine_protocol.hpp"
+#include "copy/gpu_context.hpp"
+#include "copy/pinned_buffer.hpp"
+#include "map/backend.hpp"
 
 namespace pl::copy {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "explain.hpp"
+#include "copy/explain.hpp"
 
 #include <algorithm>
 #include <cmath>
 
-#include "text.hpp"
+#include "base/text.hpp"
 
 namespace pl::copy {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cost_table.hpp"
+#include "copy/cost_table.hpp"
 
 namespace pl::copy {
 

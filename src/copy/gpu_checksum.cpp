@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu_checksum.hpp"
+#include "copy/gpu_checksum.hpp"
 
 #include <algorithm>
 #include <array>
@@ -7,15 +7,15 @@
 #include <mutex>
 #include <utility>
 
+#include "arch/crc32c.hpp"
+#include "arch/mmio.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
 #include "checksum_image.hpp"
-#include "checksum_protocol.hpp"
-#include "clock.hpp"
-#include "crc32c.hpp"
-#include "fork_guard.hpp"
-#include "kernel_image.hpp"
-#include "mmio.hpp"
-#include "pinned_buffer.hpp"
-#include "text.hpp"
+#include "copy/checksum_protocol.hpp"
+#include "copy/pinned_buffer.hpp"
+#include "cuda/kernel_image.hpp"
+#include "os/fork_guard.hpp"
 
 namespace pl::copy {
 namespace {

@@ -8,8 +8,8 @@
 #include <memory>
 #include <optional>
 
-#include "gpu_context.hpp"
-#include "status.hpp"
+#include "base/status.hpp"
+#include "copy/gpu_context.hpp"
 
 namespace pl::copy {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu_context.hpp"
+#include "copy/gpu_context.hpp"
 
 #include <map>
 #include <mutex>
 #include <utility>
 
-#include "pointer.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "cuda/pointer.hpp"
 
 namespace pl::copy {
 namespace {

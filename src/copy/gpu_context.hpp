@@ -2,8 +2,8 @@
 // The CUDA context in which an executor keeps its streams and memory, which the application may destroy at any time.
 #pragma once
 
-#include "driver_table.hpp"
-#include "status.hpp"
+#include "base/status.hpp"
+#include "cuda/driver_table.hpp"
 
 namespace pl::copy {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu_engine.hpp"
+#include "copy/gpu_engine.hpp"
 
 #include <pthread.h>
 #include <sched.h>
@@ -9,17 +9,17 @@
 #include <algorithm>
 #include <cstring>
 
-#include "clock.hpp"
-#include "copy_dispatch.hpp"
-#include "fork_guard.hpp"
+#include "arch/copy_dispatch.hpp"
+#include "arch/mmio.hpp"
+#include "base/clock.hpp"
+#include "base/live_counter.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "copy/ll_unpack.hpp"
+#include "copy/thread_index.hpp"
+#include "cuda/kernel_image.hpp"
 #include "gpu_engine_image.hpp"
-#include "kernel_image.hpp"
-#include "live_counter.hpp"
-#include "ll_unpack.hpp"
-#include "log.hpp"
-#include "mmio.hpp"
-#include "text.hpp"
-#include "thread_index.hpp"
+#include "os/fork_guard.hpp"
 
 namespace pl::copy {
 namespace {

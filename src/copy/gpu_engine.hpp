@@ -20,8 +20,8 @@
 #include <thread>
 #include <utility>
 
-#include "engine_crew.hpp"
-#include "transfer.hpp"
+#include "copy/engine_crew.hpp"
+#include "copy/transfer.hpp"
 
 namespace pl::copy {
 

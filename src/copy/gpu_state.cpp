@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu_state.hpp"
+#include "copy/gpu_state.hpp"
 
-#include "log.hpp"
-#include "refusal_list.hpp"
+#include "base/log.hpp"
+#include "copy/refusal_list.hpp"
 
 namespace pl::copy {
 

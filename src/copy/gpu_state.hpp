@@ -8,12 +8,12 @@
 #include <optional>
 #include <utility>
 
-#include "bounce.hpp"
-#include "clock.hpp"
-#include "copy_engine.hpp"
-#include "gpu_checksum.hpp"
-#include "gpu_engine.hpp"
-#include "worker_pool.hpp"
+#include "base/clock.hpp"
+#include "copy/bounce.hpp"
+#include "copy/copy_engine.hpp"
+#include "copy/gpu_checksum.hpp"
+#include "copy/gpu_engine.hpp"
+#include "copy/worker_pool.hpp"
 
 namespace pl::copy {
 

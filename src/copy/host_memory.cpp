@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "host_memory.hpp"
+#include "copy/host_memory.hpp"
 
-#include "checked_math.hpp"
+#include "base/checked_math.hpp"
 
 namespace pl::copy {
 

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "driver_table.hpp"
-#include "gpu_context.hpp"
+#include "copy/gpu_context.hpp"
+#include "cuda/driver_table.hpp"
 
 namespace pl::copy {
 

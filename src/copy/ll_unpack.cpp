@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ll_unpack.hpp"
+#include "copy/ll_unpack.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "copy_dispatch.hpp"
-#include "env.hpp"
+#include "arch/copy_dispatch.hpp"
+#include "base/env.hpp"
 
 // ThreadSanitizer knows no vector load that is atomic in parts.
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)

@@ -4,7 +4,7 @@
 // and the reference counts for a few instructions and is all that a hit takes. The table holds one reference of each entry;
 // whoever drops the last one unmaps, outside of `lock`. Counts under the lock, because an atomic one would cost a hit and
 // its end three locked instructions instead of two, and those are most of what they cost.
-#include "mapping_cache.hpp"
+#include "copy/mapping_cache.hpp"
 
 #include <pthread.h>
 
@@ -21,14 +21,14 @@
 #include <utility>
 #include <vector>
 
-#include "device_io.hpp"
-#include "fork_guard.hpp"
-#include "live_counter.hpp"
-#include "log.hpp"
-#include "memory_window.hpp"
-#include "refusal_list.hpp"
-#include "spin_lock.hpp"
-#include "text.hpp"
+#include "base/live_counter.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "copy/memory_window.hpp"
+#include "copy/refusal_list.hpp"
+#include "copy/spin_lock.hpp"
+#include "os/device_io.hpp"
+#include "os/fork_guard.hpp"
 
 namespace pl::copy {
 namespace {

@@ -22,9 +22,9 @@
 #include <string>
 #include <utility>
 
-#include "backend.hpp"
-#include "pointer.hpp"
-#include "status.hpp"
+#include "base/status.hpp"
+#include "cuda/pointer.hpp"
+#include "map/backend.hpp"
 
 namespace pl::copy {
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "checked_math.hpp"
-#include "pointer.hpp"
+#include "base/checked_math.hpp"
+#include "cuda/pointer.hpp"
 
 namespace pl::copy {
 

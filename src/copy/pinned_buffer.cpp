@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pinned_buffer.hpp"
+#include "copy/pinned_buffer.hpp"
 
 #include <sys/mman.h>
 
@@ -7,8 +7,8 @@
 #include <cstring>
 #include <utility>
 
-#include "checked_math.hpp"
-#include "text.hpp"
+#include "base/checked_math.hpp"
+#include "base/text.hpp"
 
 namespace pl::copy {
 namespace {

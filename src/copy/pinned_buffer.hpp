@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "gpu_context.hpp"
+#include "copy/gpu_context.hpp"
 
 namespace pl::copy {
 

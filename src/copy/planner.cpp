@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner.hpp"
+#include "copy/planner.hpp"
 
 #include <algorithm>
 #include <thread>
 
-#include "calibration.hpp"
-#include "clock.hpp"
-#include "completion.hpp"
-#include "copy_dispatch.hpp"
-#include "cpu_copy.hpp"
-#include "env.hpp"
-#include "fork_guard.hpp"
-#include "live_counter.hpp"
-#include "log.hpp"
-#include "planner_impl.hpp"
-#include "text.hpp"
+#include "arch/copy_dispatch.hpp"
+#include "base/clock.hpp"
+#include "base/env.hpp"
+#include "base/live_counter.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "copy/calibration.hpp"
+#include "copy/completion.hpp"
+#include "copy/cpu_copy.hpp"
+#include "copy/planner_impl.hpp"
+#include "os/fork_guard.hpp"
 
 namespace pl::copy {
 namespace {

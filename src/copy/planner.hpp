@@ -17,15 +17,15 @@
 #include <span>
 #include <string>
 
-#include "copy_engine.hpp"
-#include "cost_table.hpp"
-#include "gpu_checksum.hpp"
-#include "gpu_engine.hpp"
-#include "host_memory.hpp"
-#include "mapping_cache.hpp"
-#include "pointer.hpp"
-#include "transfer.hpp"
-#include "worker_pool.hpp"
+#include "copy/copy_engine.hpp"
+#include "copy/cost_table.hpp"
+#include "copy/gpu_checksum.hpp"
+#include "copy/gpu_engine.hpp"
+#include "copy/host_memory.hpp"
+#include "copy/mapping_cache.hpp"
+#include "copy/transfer.hpp"
+#include "copy/worker_pool.hpp"
+#include "cuda/pointer.hpp"
 
 namespace pl::copy {
 

@@ -10,9 +10,9 @@
 #include <set>
 #include <thread>
 
-#include "backend.hpp"
-#include "gpu_state.hpp"
-#include "planner.hpp"
+#include "copy/gpu_state.hpp"
+#include "copy/planner.hpp"
+#include "map/backend.hpp"
 
 namespace pl::copy {
 

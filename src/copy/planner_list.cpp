@@ -4,9 +4,9 @@
 #include <cstring>
 #include <vector>
 
-#include "copy_dispatch.hpp"
-#include "planner_impl.hpp"
-#include "text.hpp"
+#include "arch/copy_dispatch.hpp"
+#include "base/text.hpp"
+#include "copy/planner_impl.hpp"
 
 namespace pl::copy {
 namespace {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that the application has made known to the planner.
-#include "checked_math.hpp"
-#include "planner_impl.hpp"
-#include "text.hpp"
+#include "base/checked_math.hpp"
+#include "base/text.hpp"
+#include "copy/planner_impl.hpp"
 
 namespace pl::copy {
 

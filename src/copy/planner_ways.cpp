@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "copy_dispatch.hpp"
-#include "cpu_copy.hpp"
-#include "planner_impl.hpp"
-#include "text.hpp"
+#include "arch/copy_dispatch.hpp"
+#include "base/text.hpp"
+#include "copy/cpu_copy.hpp"
+#include "copy/planner_impl.hpp"
 
 namespace pl::copy {
 namespace {

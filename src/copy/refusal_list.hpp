@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "clock.hpp"
-#include "memory_window.hpp"
-#include "status.hpp"
+#include "base/clock.hpp"
+#include "base/status.hpp"
+#include "copy/memory_window.hpp"
 
 namespace pl::copy {
 

@@ -7,7 +7,7 @@
 
 #include <atomic>
 
-#include "mmio.hpp"
+#include "arch/mmio.hpp"
 
 namespace pl::copy {
 

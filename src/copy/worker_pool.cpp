@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker_pool.hpp"
+#include "copy/worker_pool.hpp"
 
 #include <linux/futex.h>
 #include <pthread.h>
@@ -19,10 +19,10 @@
 #include <iterator>
 #include <string>
 
-#include "clock.hpp"
-#include "fork_guard.hpp"
-#include "mmio.hpp"
-#include "text.hpp"
+#include "arch/mmio.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "os/fork_guard.hpp"
 
 namespace pl::copy {
 namespace {

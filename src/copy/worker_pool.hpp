@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "status.hpp"
+#include "base/status.hpp"
 
 namespace pl::copy {
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "driver_table.hpp"
+#include "cuda/driver_table.hpp"
 
 #include <dlfcn.h>
 
 #include <atomic>
 #include <mutex>
 
-#include "env.hpp"
-#include "gpu_probe.hpp"
-#include "simulated_gpu.hpp"
-#include "text.hpp"
+#include "base/env.hpp"
+#include "base/text.hpp"
+#include "cuda/gpu_probe.hpp"
+#include "cuda/simulated_gpu.hpp"
 
 namespace pl::cu {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "driver_abi.hpp"
-#include "status.hpp"
+#include "base/status.hpp"
+#include "cuda/driver_abi.hpp"
 
 namespace pl::cu {
 

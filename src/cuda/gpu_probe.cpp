@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu_probe.hpp"
+#include "cuda/gpu_probe.hpp"
 
 #include <dlfcn.h>
 #include <poll.h>
@@ -9,9 +9,9 @@
 
 #include <cerrno>
 
-#include "driver_abi.hpp"
-#include "simulated_gpu.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "cuda/driver_abi.hpp"
+#include "cuda/simulated_gpu.hpp"
 
 namespace pl::cu {
 namespace {

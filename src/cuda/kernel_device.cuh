@@ -206,7 +206,7 @@ PL_DEVICE T atomic_add(T* p, T value) {
 #include <type_traits>
 #include <utility>
 
-#include "kernel_host.hpp"
+#include "cuda/kernel_host.hpp"
 
 #define PL_KERNEL static
 #define PL_DEVICE inline

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernel_image.hpp"
+#include "cuda/kernel_image.hpp"
 
 #include <cerrno>
 

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "driver_table.hpp"
+#include "cuda/driver_table.hpp"
 
 namespace pl::cu {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pointer.hpp"
+#include "cuda/pointer.hpp"
 
 #include <utility>
 
-#include "text.hpp"
+#include "base/text.hpp"
 
 namespace pl::cu {
 namespace {

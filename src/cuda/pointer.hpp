@@ -6,9 +6,9 @@
 #include <optional>
 #include <utility>
 
-#include "checked_math.hpp"
-#include "driver_table.hpp"
-#include "status.hpp"
+#include "base/checked_math.hpp"
+#include "base/status.hpp"
+#include "cuda/driver_table.hpp"
 
 namespace pl::cu {
 

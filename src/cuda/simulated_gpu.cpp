@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "simulated_gpu.hpp"
+#include "cuda/simulated_gpu.hpp"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -9,8 +9,8 @@
 #include <climits>
 #include <cstdlib>
 
-#include "env.hpp"
-#include "text.hpp"
+#include "base/env.hpp"
+#include "base/text.hpp"
 
 namespace pl::cu {
 namespace {

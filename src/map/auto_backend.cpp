@@ -5,15 +5,15 @@
 // descriptors) end the search at once.
 //
 // Threads: pins come from many at a time. A candidate is opened under the lock, once, and stays until the end.
-#include "auto_backend.hpp"
+#include "map/auto_backend.hpp"
 
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <mutex>
 
-#include "log.hpp"
-#include "text.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
 
 namespace pl {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "backend.hpp"
+#include "map/backend.hpp"
 
 namespace pl {
 

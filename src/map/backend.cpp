@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backend.hpp"
+#include "map/backend.hpp"
 
 #include <cerrno>
 
-#include "auto_backend.hpp"
-#include "log.hpp"
-#include "text.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "map/auto_backend.hpp"
 
 namespace pl {
 

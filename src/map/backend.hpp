@@ -13,12 +13,12 @@
 #include <string>
 #include <vector>
 
-#include "checked_math.hpp"
-#include "device_io.hpp"
-#include "device_range.hpp"
-#include "driver_table.hpp"
-#include "mmio.hpp"
-#include "status.hpp"
+#include "arch/mmio.hpp"
+#include "base/checked_math.hpp"
+#include "base/status.hpp"
+#include "cuda/driver_table.hpp"
+#include "map/device_range.hpp"
+#include "os/device_io.hpp"
 
 namespace pl {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bounded_call.hpp"
+#include "map/bounded_call.hpp"
 
 #include <pthread.h>
 #include <signal.h>
@@ -11,8 +11,8 @@
 #include <new>
 #include <optional>
 
-#include "pointer.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "cuda/pointer.hpp"
 
 namespace pl {
 

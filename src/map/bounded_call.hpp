@@ -7,8 +7,8 @@
 #include <functional>
 #include <memory>
 
-#include "driver_table.hpp"
-#include "status.hpp"
+#include "base/status.hpp"
+#include "cuda/driver_table.hpp"
 
 namespace pl {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device_range.hpp"
+#include "map/device_range.hpp"
 
 #include <algorithm>
 
-#include "text.hpp"
+#include "base/text.hpp"
 
 namespace pl {
 namespace {

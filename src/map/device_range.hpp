@@ -4,9 +4,9 @@
 
 #include <vector>
 
-#include "checked_math.hpp"
-#include "pointer.hpp"
-#include "status.hpp"
+#include "base/checked_math.hpp"
+#include "base/status.hpp"
+#include "cuda/pointer.hpp"
 
 namespace pl {
 

@@ -10,11 +10,11 @@
 #include <cerrno>
 #include <optional>
 
-#include "backend.hpp"
-#include "mapping_proof.hpp"
-#include "reservation.hpp"
-#include "text.hpp"
-#include "unique_fd.hpp"
+#include "base/text.hpp"
+#include "map/backend.hpp"
+#include "map/mapping_proof.hpp"
+#include "os/reservation.hpp"
+#include "os/unique_fd.hpp"
 
 namespace pl {
 namespace {

@@ -5,12 +5,12 @@
 
 #include <cerrno>
 
-#include "backend.hpp"
-#include "env.hpp"
-#include "faulting_range.hpp"
+#include "base/env.hpp"
+#include "base/text.hpp"
 #include "gdrdrv_ioctl.h"
-#include "text.hpp"
-#include "unique_fd.hpp"
+#include "map/backend.hpp"
+#include "os/faulting_range.hpp"
+#include "os/unique_fd.hpp"
 
 namespace pl {
 namespace {

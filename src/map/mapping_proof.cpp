@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "mapping_proof.hpp"
+#include "map/mapping_proof.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 
-#include "bounded_call.hpp"
-#include "clock.hpp"
-#include "copy_dispatch.hpp"
-#include "text.hpp"
+#include "arch/copy_dispatch.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "map/bounded_call.hpp"
 
 namespace pl {
 namespace {

@@ -10,7 +10,7 @@
 
 #include <memory>
 
-#include "backend.hpp"
+#include "map/backend.hpp"
 
 namespace pl {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "registry.hpp"
+#include "map/registry.hpp"
 
 #include <sched.h>
 #include <sys/mman.h>
@@ -13,12 +13,12 @@
 #include <cstring>
 #include <new>
 
-#include "clock.hpp"
-#include "env.hpp"
-#include "live_counter.hpp"
-#include "log.hpp"
-#include "slot_arena.hpp"
-#include "text.hpp"
+#include "base/clock.hpp"
+#include "base/env.hpp"
+#include "base/live_counter.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "map/slot_arena.hpp"
 
 namespace pl {
 namespace {

@@ -17,10 +17,10 @@
 #include <string>
 #include <vector>
 
-#include "backend.hpp"
-#include "copy_dispatch.hpp"
-#include "fork_guard.hpp"
-#include "status.hpp"
+#include "arch/copy_dispatch.hpp"
+#include "base/status.hpp"
+#include "map/backend.hpp"
+#include "os/fork_guard.hpp"
 
 namespace pl {
 

@@ -5,12 +5,12 @@
 #include <optional>
 #include <utility>
 
-#include "backend.hpp"
-#include "env.hpp"
-#include "mapping_proof.hpp"
-#include "reservation.hpp"
-#include "rm_space.hpp"
-#include "text.hpp"
+#include "base/env.hpp"
+#include "base/text.hpp"
+#include "map/backend.hpp"
+#include "map/mapping_proof.hpp"
+#include "map/rm_space.hpp"
+#include "os/reservation.hpp"
 
 namespace pl {
 namespace {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rm_space.hpp"
+#include "map/rm_space.hpp"
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <string_view>
 
-#include "export_listener.hpp"
-#include "fork_guard.hpp"
-#include "ipc_handle.hpp"
-#include "log.hpp"
-#include "text.hpp"
-#include "unique_fd.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "os/fork_guard.hpp"
+#include "os/unique_fd.hpp"
+#include "rm/export_listener.hpp"
+#include "rm/ipc_handle.hpp"
 
 namespace pl {
 namespace {

@@ -13,11 +13,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "bounded_call.hpp"
-#include "device_range.hpp"
-#include "mapping_proof.hpp"
-#include "rm_client.hpp"
-#include "status.hpp"
+#include "base/status.hpp"
+#include "map/bounded_call.hpp"
+#include "map/device_range.hpp"
+#include "map/mapping_proof.hpp"
+#include "rm/rm_client.hpp"
 
 namespace pl {
 

@@ -15,7 +15,7 @@
 #include <mutex>
 #include <new>
 
-#include "checked_math.hpp"
+#include "base/checked_math.hpp"
 
 // LeakSanitizer looks for pointers in the heap and in globals, not in ranges that were mapped: without this call, what an
 // open session owns counts as leaked. Only there when the program is built with it.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "machine.hpp"
+#include "measure/machine.hpp"
 
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "text.hpp"
+#include "base/text.hpp"
 
 namespace pl {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "driver_table.hpp"
+#include "cuda/driver_table.hpp"
 
 namespace pl {
 

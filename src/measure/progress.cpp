@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "progress.hpp"
+#include "measure/progress.hpp"
 
 #include <unistd.h>
 
 #include <cstdio>
 
-#include "clock.hpp"
-#include "text.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
 
 namespace pl {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "result_file.hpp"
+#include "measure/result_file.hpp"
 
 #include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
 
-#include "text.hpp"
+#include "base/text.hpp"
 
 namespace pl {
 

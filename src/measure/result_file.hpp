@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "machine.hpp"
-#include "statistics.hpp"
-#include "status.hpp"
+#include "base/statistics.hpp"
+#include "base/status.hpp"
+#include "measure/machine.hpp"
 
 namespace pl {
 

@@ -22,8 +22,8 @@
 #include <utility>
 #include <vector>
 
-#include "clock.hpp"
-#include "statistics.hpp"
+#include "base/clock.hpp"
+#include "base/statistics.hpp"
 
 namespace pl {
 

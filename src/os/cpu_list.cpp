@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu_list.hpp"
+#include "os/cpu_list.hpp"
 
 #include <sched.h>
 
 #include <algorithm>
 #include <memory>
 
-#include "text.hpp"
+#include "base/text.hpp"
 
 namespace pl {
 namespace {

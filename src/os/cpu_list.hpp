@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "status.hpp"
+#include "base/status.hpp"
 
 namespace pl {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device_io.hpp"
+#include "os/device_io.hpp"
 
 #include <fcntl.h>
 #include <sys/ioctl.h>
@@ -9,7 +9,7 @@
 #include <atomic>
 #include <cerrno>
 
-#include "text.hpp"
+#include "base/text.hpp"
 
 namespace pl {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <string>
 
-#include "status.hpp"
+#include "base/status.hpp"
 
 namespace pl {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "faulting_range.hpp"
+#include "os/faulting_range.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "device_io.hpp"
+#include "os/device_io.hpp"
 
 namespace pl {
 

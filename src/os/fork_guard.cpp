@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fork_guard.hpp"
+#include "os/fork_guard.hpp"
 
 #include <pthread.h>
 #include <sys/mman.h>

@@ -8,9 +8,9 @@
 #include <cstddef>
 #include <utility>
 
-#include "device_io.hpp"
-#include "faulting_range.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "os/device_io.hpp"
+#include "os/faulting_range.hpp"
 
 namespace pl {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sealed_memory.hpp"
+#include "os/sealed_memory.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -8,7 +8,7 @@
 
 #include <cerrno>
 
-#include "text.hpp"
+#include "base/text.hpp"
 
 namespace pl {
 namespace {

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <string>
 
-#include "status.hpp"
-#include "unique_fd.hpp"
+#include "base/status.hpp"
+#include "os/unique_fd.hpp"
 
 namespace pl {
 

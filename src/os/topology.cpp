@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "topology.hpp"
+#include "os/topology.hpp"
 
 #include <hwloc.h>
 
@@ -9,7 +9,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "text.hpp"
+#include "base/text.hpp"
 
 namespace pl {
 namespace {

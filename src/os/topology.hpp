@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
-#include "cpu_list.hpp"
-#include "status.hpp"
+#include "base/status.hpp"
+#include "os/cpu_list.hpp"
 
 namespace pl {
 

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "device_io.hpp"
+#include "os/device_io.hpp"
 
 namespace pl {
 

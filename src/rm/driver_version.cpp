@@ -4,8 +4,8 @@
 
 #include <cstring>
 
-#include "rm_client.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "rm/rm_client.hpp"
 
 namespace pl::rm {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "export_listener.hpp"
+#include "rm/export_listener.hpp"
 
 #include <dlfcn.h>
 #include <unistd.h>
@@ -11,9 +11,9 @@
 #include <cstring>
 #include <mutex>
 
-#include "import_slot.hpp"
-#include "log.hpp"
-#include "text.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "rm/import_slot.hpp"
 
 namespace pl::rm {
 namespace {

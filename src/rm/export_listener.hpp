@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "driver_table.hpp"
-#include "rm_abi.hpp"
-#include "status.hpp"
+#include "base/status.hpp"
+#include "cuda/driver_table.hpp"
+#include "rm/rm_abi.hpp"
 
 namespace pl::rm {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "import_slot.hpp"
+#include "rm/import_slot.hpp"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "text.hpp"
+#include "base/text.hpp"
 
 namespace pl::rm {
 namespace {

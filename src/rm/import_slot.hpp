@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "status.hpp"
+#include "base/status.hpp"
 
 namespace pl::rm {
 

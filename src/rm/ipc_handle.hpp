@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "driver_abi.hpp"
-#include "rm_abi.hpp"
-#include "status.hpp"
+#include "base/status.hpp"
+#include "cuda/driver_abi.hpp"
+#include "rm/rm_abi.hpp"
 
 namespace pl::rm {
 

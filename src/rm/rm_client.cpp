@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rm_client.hpp"
+#include "rm/rm_client.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -9,8 +9,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "faulting_range.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "os/faulting_range.hpp"
 
 namespace pl::rm {
 namespace {

@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "rm_abi.hpp"
-#include "status.hpp"
-#include "unique_fd.hpp"
+#include "base/status.hpp"
+#include "os/unique_fd.hpp"
+#include "rm/rm_abi.hpp"
 
 namespace pl::rm {
 

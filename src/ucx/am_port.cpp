@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "am_port.hpp"
+#include "ucx/am_port.hpp"
 
 #include <cstdio>
 #include <list>
 #include <map>
 
-#include "env.hpp"
-#include "lanes.hpp"
-#include "text.hpp"
-#include "ucx_table.hpp"
+#include "base/env.hpp"
+#include "base/text.hpp"
+#include "ucx/lanes.hpp"
+#include "ucx/ucx_table.hpp"
 
 namespace pl::ucx {
 namespace {

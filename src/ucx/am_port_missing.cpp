@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "am_port.hpp"
+#include "ucx/am_port.hpp"
 
 namespace pl::ucx {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lanes.hpp"
+#include "ucx/lanes.hpp"
 
 #include <algorithm>
 

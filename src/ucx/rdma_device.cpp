@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rdma_device.hpp"
+#include "ucx/rdma_device.hpp"
 
 #include <filesystem>
 

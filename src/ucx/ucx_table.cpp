@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ucx_table.hpp"
+#include "ucx/ucx_table.hpp"
 
 #include <dlfcn.h>
 
@@ -8,8 +8,8 @@
 #include <memory>
 #include <mutex>
 
-#include "env.hpp"
-#include "text.hpp"
+#include "base/env.hpp"
+#include "base/text.hpp"
 
 namespace pl::ucx {
 namespace {

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "c_check.h"
+#include "test/abi/c_check.h"
 
 int cuInit(unsigned flags);
 int cuDevicePrimaryCtxRetain(void** context, int device);

@@ -11,7 +11,7 @@
 #include PL_CUDA_HEADER
 #endif
 
-#include "driver_abi.hpp"
+#include "cuda/driver_abi.hpp"
 
 #if defined(PL_CUDA_HEADER) && CUDA_VERSION >= 13000
 

@@ -9,7 +9,7 @@
 #include <functional>
 #include <ostream>
 
-#include "sim_fixture.hpp"
+#include "test/support/sim_fixture.hpp"
 
 namespace pl::test {
 namespace {

@@ -7,7 +7,7 @@
 #include "gdrapi.h"
 
 #define CHECK(condition) _Static_assert(condition, #condition)
-#include "gdrapi_layout.inc"
+#include "test/abi/gdrapi_layout.inc"
 
 #ifndef gdr_get_info
 #error "gdr_get_info is a macro for gdr_get_info_v2 since 2.4: clients compiled today pass the 48-byte struct"

@@ -9,7 +9,7 @@
 #include "gdrapi.h"
 
 #define CHECK(condition) static_assert(condition)
-#include "gdrapi_layout.inc"
+#include "test/abi/gdrapi_layout.inc"
 #undef CHECK
 
 // Signatures, written out: a changed parameter type would still compile in most clients and break them at run time.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // src/cuda/nvml_abi.hpp against nvml.h, where a toolkit has it: this compiles if the restatement is right.
-#include "nvml_abi.hpp"
+#include "cuda/nvml_abi.hpp"
 
 #include <gtest/gtest.h>
 

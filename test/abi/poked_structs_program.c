@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "c_program.h"
+#include "test/abi/c_program.h"
 
 static void send_descriptor(int socket, int fd) {
   char byte = 'x', control[CMSG_SPACE(sizeof(int))];

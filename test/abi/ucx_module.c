@@ -8,7 +8,7 @@
  *   24  GDRCopy 2.4: gdr_get_info is a macro for gdr_get_info_v2, 48 bytes; from UCX 1.18 on the versions must agree
  *   25  GDRCopy 2.5 and later: gdr_pin_buffer_v2 where UCX knows UCX_GDR_COPY_USE_PCIE, which forces PCIe and falls back
  */
-#include "ucx_module.h"
+#include "test/abi/ucx_module.h"
 
 #include <pthread.h>
 #include <stdlib.h>

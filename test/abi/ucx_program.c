@@ -3,8 +3,8 @@
  * that is gone from libgdrapi.so.2 ends this with the loader's sentence. */
 #include <dlfcn.h>
 
-#include "c_program.h"
-#include "ucx_module.h"
+#include "test/abi/c_program.h"
+#include "test/abi/ucx_module.h"
 
 enum { kBytes = 6 * 65536 };
 

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "c_program.h"
+#include "test/abi/c_program.h"
 
 typedef struct old_gdr* gdr_t;
 typedef struct {

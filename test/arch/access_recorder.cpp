@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "access_recorder.hpp"
+#include "test/arch/access_recorder.hpp"
 
 #include <signal.h>
 #include <sys/mman.h>

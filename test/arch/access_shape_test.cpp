@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "access_recorder.hpp"
-#include "copy_checker.hpp"
-#include "copy_dispatch.hpp"
-#include "copy_routines.hpp"
+#include "arch/copy_dispatch.hpp"
+#include "arch/copy_routines.hpp"
+#include "test/arch/access_recorder.hpp"
+#include "test/arch/copy_checker.hpp"
 
 namespace pl::arch {
 

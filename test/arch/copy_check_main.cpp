@@ -7,8 +7,8 @@
 #include <cstring>
 #include <string>
 
-#include "copy_checker.hpp"
-#include "copy_routines.hpp"
+#include "arch/copy_routines.hpp"
+#include "test/arch/copy_checker.hpp"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "copy_checker.hpp"
+#include "test/arch/copy_checker.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>

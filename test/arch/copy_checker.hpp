@@ -10,7 +10,7 @@
 #include <ostream>
 #include <string>
 
-#include "copy_dispatch.hpp"
+#include "arch/copy_dispatch.hpp"
 
 namespace pl::arch {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "copy_dispatch.hpp"
+#include "arch/copy_dispatch.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "copy_routines.hpp"
+#include "arch/copy_routines.hpp"
 
 namespace pl::arch {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every copy implementation this CPU can run, at every alignment and size (copy_checker.hpp says how).
-#include "copy_routines.hpp"
+#include "arch/copy_routines.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 
-#include "copy_checker.hpp"
+#include "test/arch/copy_checker.hpp"
 
 namespace pl::arch {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu_features.hpp"
+#include "arch/cpu_features.hpp"
 
 #include <gtest/gtest.h>
 

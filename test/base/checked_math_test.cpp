@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checked_math.hpp"
+#include "base/checked_math.hpp"
 
 #include <gtest/gtest.h>
 

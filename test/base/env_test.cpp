@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "env.hpp"
+#include "base/env.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counters that another process may read: nothing without being asked, the documented layout, every count, nothing left
 // behind.
-#include "live_counter.hpp"
+#include "base/live_counter.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spelling.hpp"
+#include "base/spelling.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "statistics.hpp"
+#include "base/statistics.hpp"
 
 #include <gtest/gtest.h>
 

@@ -11,8 +11,8 @@
 #include <memory>
 #include <string>
 
-#include "device_io.hpp"
-#include "sim_fixture.hpp"
+#include "os/device_io.hpp"
+#include "test/support/sim_fixture.hpp"
 
 namespace pl::test {
 

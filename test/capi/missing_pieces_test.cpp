@@ -9,9 +9,9 @@
 
 #include <cerrno>
 
-#include "capi_fixture.hpp"
-#include "fake_gdrdrv.hpp"
-#include "fake_rm.hpp"
+#include "test/capi/capi_fixture.hpp"
+#include "test/support/fake_gdrdrv.hpp"
+#include "test/support/fake_rm.hpp"
 
 namespace pl::test {
 namespace {

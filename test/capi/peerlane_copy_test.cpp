@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "capi_fixture.hpp"
+#include "test/capi/capi_fixture.hpp"
 
 namespace pl::test {
 namespace {

@@ -5,7 +5,7 @@
 #include <thread>
 #include <type_traits>
 
-#include "capi_fixture.hpp"
+#include "test/capi/capi_fixture.hpp"
 
 namespace pl::test {
 namespace {

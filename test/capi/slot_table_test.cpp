@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slot_table.hpp"
+#include "capi/slot_table.hpp"
 
 #include <gtest/gtest.h>
 

@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "counting_io.hpp"
-#include "fake_gdrdrv.hpp"
-#include "fake_rm.hpp"
-#include "registry.hpp"
-#include "sim_fixture.hpp"
+#include "map/registry.hpp"
+#include "test/support/counting_io.hpp"
+#include "test/support/fake_gdrdrv.hpp"
+#include "test/support/fake_rm.hpp"
+#include "test/support/sim_fixture.hpp"
 
 namespace pl::test {
 

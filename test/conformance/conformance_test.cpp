@@ -8,8 +8,8 @@
 #include <csignal>
 #include <cstring>
 
-#include "backends.hpp"
-#include "faulting_range.hpp"
+#include "os/faulting_range.hpp"
+#include "test/conformance/backends.hpp"
 
 namespace pl::test {
 namespace {

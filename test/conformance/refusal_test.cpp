@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bad input, one sentence each: the message must name the trouble, and nothing may change.
-#include "backends.hpp"
+#include "test/conformance/backends.hpp"
 
 namespace pl::test {
 namespace {

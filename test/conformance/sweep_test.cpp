@@ -2,7 +2,7 @@
 // Failure sweep: let system call number k of a whole life (open, pin, map, copy, unmap, unpin, close) fail, for k = 0, 1, 2
 // ... until one passes without reaching k. After every failure the state must be as before: nothing open, nothing mapped,
 // and the same life must succeed right afterwards.
-#include "backends.hpp"
+#include "test/conformance/backends.hpp"
 
 namespace pl::test {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <thread>
 
-#include "backends.hpp"
+#include "test/conformance/backends.hpp"
 
 namespace pl::test {
 namespace {

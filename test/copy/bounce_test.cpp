@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bounce.hpp"
+#include "copy/bounce.hpp"
 
 #include <gtest/gtest.h>
 
 #include <random>
 #include <thread>
 
-#include "copy_fixture.hpp"
-#include "failing_cuda.hpp"
+#include "test/copy/copy_fixture.hpp"
+#include "test/copy/failing_cuda.hpp"
 
 namespace pl::copy {
 namespace {

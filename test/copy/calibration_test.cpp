@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measuring a cost table, keeping it, and not believing files that are damaged or of another machine.
-#include "calibration.hpp"
+#include "copy/calibration.hpp"
 
 #include <sys/stat.h>
 
@@ -9,7 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "planner_fixture.hpp"
+#include "test/copy/planner_fixture.hpp"
 
 namespace pl::copy {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Asynchronous copies: when they happen, how their end is told, and that nothing is in flight after a failure.
-#include "completion.hpp"
+#include "copy/completion.hpp"
 
 #include <atomic>
 #include <thread>
 
-#include "failing_cuda.hpp"
-#include "planner_fixture.hpp"
+#include "test/copy/failing_cuda.hpp"
+#include "test/copy/planner_fixture.hpp"
 
 namespace pl::copy {
 namespace {

@@ -6,9 +6,9 @@
 #include <chrono>
 #include <thread>
 
-#include "copy_engine.hpp"
-#include "copy_fixture.hpp"
-#include "failing_cuda.hpp"
+#include "copy/copy_engine.hpp"
+#include "test/copy/copy_fixture.hpp"
+#include "test/copy/failing_cuda.hpp"
 
 namespace pl::copy {
 namespace {

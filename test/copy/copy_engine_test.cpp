@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the copy engine moves, in what order, and from how many threads. What goes wrong is in copy_engine_failure_test.cpp.
-#include "copy_engine.hpp"
+#include "copy/copy_engine.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 #include <set>
 #include <thread>
 
-#include "copy_fixture.hpp"
+#include "test/copy/copy_fixture.hpp"
 
 namespace pl::copy {
 namespace {

@@ -14,10 +14,10 @@
 #include <span>
 #include <vector>
 
-#include "gpu_context.hpp"
-#include "pinned_buffer.hpp"
-#include "sim_fixture.hpp"
-#include "transfer.hpp"
+#include "copy/gpu_context.hpp"
+#include "copy/pinned_buffer.hpp"
+#include "copy/transfer.hpp"
+#include "test/support/sim_fixture.hpp"
 
 namespace pl::copy {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cost_table.hpp"
+#include "copy/cost_table.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ordinary memory plays the device: what is tested is how a copy is split, not the bus.
-#include "cpu_copy.hpp"
+#include "copy/cpu_copy.hpp"
 
 #include <gtest/gtest.h>
 

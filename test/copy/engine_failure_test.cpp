@@ -4,13 +4,13 @@
 #include <cstring>
 #include <thread>
 
-#include "clock.hpp"
-#include "completion.hpp"
-#include "counting_io.hpp"
-#include "failing_cuda.hpp"
+#include "base/clock.hpp"
+#include "copy/completion.hpp"
+#include "cuda/kernel_image.hpp"
 #include "gpu_engine_image.hpp"
-#include "kernel_image.hpp"
-#include "planner_fixture.hpp"
+#include "test/copy/failing_cuda.hpp"
+#include "test/copy/planner_fixture.hpp"
+#include "test/support/counting_io.hpp"
 
 namespace pl::copy {
 namespace {

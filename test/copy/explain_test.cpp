@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "explain.hpp"
+#include "copy/explain.hpp"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 
 #include <atomic>
 
-#include "sim_fixture.hpp"
+#include "test/support/sim_fixture.hpp"
 
 namespace pl::test {
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu_checksum.hpp"
+#include "copy/gpu_checksum.hpp"
 
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <thread>
 
-#include "copy_fixture.hpp"
-#include "crc32c.hpp"
-#include "planner.hpp"
+#include "arch/crc32c.hpp"
+#include "copy/planner.hpp"
+#include "test/copy/copy_fixture.hpp"
 
 namespace pl::copy {
 namespace {

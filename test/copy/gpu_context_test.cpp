@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu_context.hpp"
+#include "copy/gpu_context.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 
-#include "pinned_buffer.hpp"
-#include "sim_fixture.hpp"
+#include "copy/pinned_buffer.hpp"
+#include "test/support/sim_fixture.hpp"
 
 namespace pl::copy {
 namespace {

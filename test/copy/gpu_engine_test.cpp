@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPU engine on the simulated GPU: what it copies, when it is there, and that nothing it waits for can keep it for ever.
-#include "gpu_engine.hpp"
+#include "copy/gpu_engine.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "clock.hpp"
+#include "base/clock.hpp"
+#include "cuda/kernel_image.hpp"
 #include "gpu_engine_image.hpp"
-#include "kernel_image.hpp"
-#include "sim_fixture.hpp"
+#include "test/support/sim_fixture.hpp"
 
 namespace pl::copy {
 namespace {

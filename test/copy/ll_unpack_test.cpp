@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ll_unpack.hpp"
+#include "copy/ll_unpack.hpp"
 
 #include <gtest/gtest.h>
 

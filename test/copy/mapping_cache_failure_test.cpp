@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "gdrdrv_ioctl.h"
-#include "mapping_cache_fixture.hpp"
+#include "test/copy/mapping_cache_fixture.hpp"
 
 namespace pl::copy {
 namespace {

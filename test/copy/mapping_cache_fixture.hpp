@@ -11,11 +11,11 @@
 #include <string>
 #include <thread>
 
-#include "counting_io.hpp"
-#include "fake_gdrdrv.hpp"
-#include "fake_rm.hpp"
-#include "mapping_cache.hpp"
-#include "sim_fixture.hpp"
+#include "copy/mapping_cache.hpp"
+#include "test/support/counting_io.hpp"
+#include "test/support/fake_gdrdrv.hpp"
+#include "test/support/fake_rm.hpp"
+#include "test/support/sim_fixture.hpp"
 
 namespace pl::test {
 

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "mapping_cache_fixture.hpp"
+#include "test/copy/mapping_cache_fixture.hpp"
 
 namespace pl::copy {
 namespace {

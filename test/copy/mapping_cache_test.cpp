@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "mapping_cache.hpp"
+#include "copy/mapping_cache.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "clock.hpp"
-#include "mapping_cache_fixture.hpp"
+#include "base/clock.hpp"
+#include "test/copy/mapping_cache_fixture.hpp"
 
 namespace pl::copy {
 namespace {

@@ -5,9 +5,9 @@
 #include <set>
 #include <thread>
 
-#include "completion.hpp"
-#include "counting_io.hpp"
-#include "planner_fixture.hpp"
+#include "copy/completion.hpp"
+#include "test/copy/planner_fixture.hpp"
+#include "test/support/counting_io.hpp"
 
 namespace pl::copy {
 namespace {

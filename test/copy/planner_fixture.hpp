@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "copy_fixture.hpp"
-#include "planner.hpp"
+#include "copy/planner.hpp"
+#include "test/copy/copy_fixture.hpp"
 
 namespace pl::copy {
 

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <thread>
 
-#include "planner_fixture.hpp"
+#include "test/copy/planner_fixture.hpp"
 
 namespace pl::copy {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "planner_fixture.hpp"
+#include "test/copy/planner_fixture.hpp"
 
 namespace pl::copy {
 namespace {

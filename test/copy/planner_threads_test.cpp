@@ -3,9 +3,9 @@
 #include <random>
 #include <thread>
 
-#include "clock.hpp"
-#include "completion.hpp"
-#include "planner_fixture.hpp"
+#include "base/clock.hpp"
+#include "copy/completion.hpp"
+#include "test/copy/planner_fixture.hpp"
 
 namespace pl::copy {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every way to copy with every kind of memory, size and alignment: by force, and chosen by a table that prefers it.
-#include "gpu_state.hpp"
-#include "planner_fixture.hpp"
+#include "copy/gpu_state.hpp"
+#include "test/copy/planner_fixture.hpp"
 
 namespace pl::copy {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker_pool.hpp"
+#include "copy/worker_pool.hpp"
 
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "mmio.hpp"
+#include "arch/mmio.hpp"
 
 namespace pl::copy {
 namespace {

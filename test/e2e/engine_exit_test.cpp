@@ -5,7 +5,7 @@
 #include <csignal>
 #include <string>
 
-#include "process.hpp"
+#include "test/e2e/process.hpp"
 
 namespace pl::test {
 namespace {

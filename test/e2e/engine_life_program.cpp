@@ -11,9 +11,9 @@
 #include <cstring>
 #include <thread>
 
-#include "completion.hpp"
-#include "pinned_buffer.hpp"
-#include "process.hpp"
+#include "copy/completion.hpp"
+#include "copy/pinned_buffer.hpp"
+#include "test/e2e/process.hpp"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <csignal>
 
-#include "process.hpp"
+#include "test/e2e/process.hpp"
 
 namespace pl::test {
 namespace {

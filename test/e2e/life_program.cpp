@@ -3,7 +3,7 @@
 // Exit status 0, or the step that failed. Prints "ready" before the first round.
 #include <cstdlib>
 
-#include "process.hpp"
+#include "test/e2e/process.hpp"
 
 int main(int argc, char** argv) {
   using namespace pl::test;

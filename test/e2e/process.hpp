@@ -11,7 +11,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "sim_fixture.hpp"
+#include "test/support/sim_fixture.hpp"
 
 namespace pl::test {
 

@@ -7,7 +7,7 @@
 #include <functional>
 #include <thread>
 
-#include "process.hpp"
+#include "test/e2e/process.hpp"
 
 namespace pl::test {
 namespace {

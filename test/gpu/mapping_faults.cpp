@@ -24,12 +24,12 @@
 #include <functional>
 #include <thread>
 
-#include "fake_rm.hpp"
-#include "mapping_proof.hpp"
-#include "pointer.hpp"
-#include "registry.hpp"
-#include "sim_fixture.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "cuda/pointer.hpp"
+#include "map/mapping_proof.hpp"
+#include "map/registry.hpp"
+#include "test/support/fake_rm.hpp"
+#include "test/support/sim_fixture.hpp"
 
 namespace pl::test {
 namespace {

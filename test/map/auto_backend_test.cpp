@@ -2,7 +2,7 @@
 // The automatic choice: a backend that opens but cannot pin is left for the next, for reasons of its own only. Method: one
 // kernel that is resource manager and gdrdrv module at once, and copies of the simulated driver's table that answer
 // otherwise.
-#include "auto_backend.hpp"
+#include "map/auto_backend.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -10,10 +10,10 @@
 #include <cerrno>
 #include <cstring>
 
-#include "fake_gdrdrv.hpp"
-#include "fake_rm.hpp"
-#include "registry.hpp"
-#include "sim_fixture.hpp"
+#include "map/registry.hpp"
+#include "test/support/fake_gdrdrv.hpp"
+#include "test/support/fake_rm.hpp"
+#include "test/support/sim_fixture.hpp"
 
 namespace pl::test {
 namespace {

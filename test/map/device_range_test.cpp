@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // plan_pin: what is rounded, what is cut, and how far a request may reach. Refusals with their words are in
 // test/conformance.
-#include "device_range.hpp"
+#include "map/device_range.hpp"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "sim_fixture.hpp"
+#include "test/support/sim_fixture.hpp"
 
 namespace pl::test {
 namespace {

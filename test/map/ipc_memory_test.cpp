@@ -9,9 +9,9 @@
 
 #include <cstring>
 
-#include "fake_rm.hpp"
-#include "registry.hpp"
-#include "sim_fixture.hpp"
+#include "map/registry.hpp"
+#include "test/support/fake_rm.hpp"
+#include "test/support/sim_fixture.hpp"
 
 namespace pl::test {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proofs of mappings on a driver that is known by reading only: they leave the user's memory, streams and captures alone,
 // and end by themselves. Method: a copy of the simulated driver's table whose calls are watched, or held up.
-#include "mapping_proof.hpp"
+#include "map/mapping_proof.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -12,10 +12,10 @@
 #include <cstring>
 #include <thread>
 
-#include "bounded_call.hpp"
-#include "fake_rm.hpp"
-#include "registry.hpp"
-#include "sim_fixture.hpp"
+#include "map/bounded_call.hpp"
+#include "map/registry.hpp"
+#include "test/support/fake_rm.hpp"
+#include "test/support/sim_fixture.hpp"
 
 namespace pl::test {
 namespace {

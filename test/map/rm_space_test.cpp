@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rm backend's second way to an object (VMM export) and its cache. Method: a copy of the simulated driver's table with
 // the export call taken out, or counted; bytes prove which memory was mapped.
-#include "rm_space.hpp"
+#include "map/rm_space.hpp"
 
 #include <gtest/gtest.h>
 
-#include "fake_rm.hpp"
-#include "registry.hpp"
-#include "sim_fixture.hpp"
+#include "map/registry.hpp"
+#include "test/support/fake_rm.hpp"
+#include "test/support/sim_fixture.hpp"
 
 namespace pl::test {
 namespace {

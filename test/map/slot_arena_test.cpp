@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slot_arena.hpp"
+#include "map/slot_arena.hpp"
 
 #include <gtest/gtest.h>
 

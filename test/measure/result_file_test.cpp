@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "result_file.hpp"
+#include "measure/result_file.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "samples.hpp"
+#include "measure/samples.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "table.hpp"
-
 #include <gtest/gtest.h>
+
+#include "measure/text_table.hpp"
 
 namespace pl {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is left of a mapping that its user forgot. Each test is a child: what it leaves would stay in the program.
-#include "faulting_range.hpp"
+#include "os/faulting_range.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "topology.hpp"
+#include "os/topology.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Listening to an export: every layout that libcuda has used is understood, everything else in the process stays as it was.
 // Method: a fake libcuda (fake_libcuda.cpp) whose export announces two known objects through its imported ioctl.
-#include "export_listener.hpp"
+#include "rm/export_listener.hpp"
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 // load time with a read-only table (full RELRO). fake_export() announces two objects in the layout that `fake_layout` says.
 #include <sys/ioctl.h>
 
-#include "rm_abi.hpp"
+#include "rm/rm_abi.hpp"
 
 #define FAKE_API extern "C" __attribute__((visibility("default")))
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Import table slots of a loaded library, with lazy binding and with a table that is read-only after loading (RELRO): find,
 // replace, chain. Method: fake_libcuda.cpp built both ways; a replaced slot must be reached by the library's own calls.
-#include "import_slot.hpp"
+#include "rm/import_slot.hpp"
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>

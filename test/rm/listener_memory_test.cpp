@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "export_listener.hpp"
+#include "rm/export_listener.hpp"
 
 namespace {
 int* g_depth = nullptr;

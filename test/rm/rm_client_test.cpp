@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Small parsers of the resource manager layer: PCI addresses as CUDA prints them, and the driver's version from each of the
 // three places it can be read.
-#include "rm_client.hpp"
+#include "rm/rm_client.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

@@ -5,7 +5,7 @@
 
 #include <cstdarg>
 
-#include "sim_test.hpp"
+#include "test/sim/sim_test.hpp"
 
 namespace {
 

@@ -8,10 +8,10 @@
 #include <cstdlib>
 #include <string>
 
-#include "clock.hpp"
-#include "driver_abi.hpp"
-#include "nvml_abi.hpp"
-#include "settings.hpp"
+#include "base/clock.hpp"
+#include "cuda/driver_abi.hpp"
+#include "cuda/nvml_abi.hpp"
+#include "sim/settings.hpp"
 
 extern "C" {
 int cuInit(unsigned);

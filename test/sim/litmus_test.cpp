@@ -7,8 +7,8 @@
 #include <functional>
 #include <thread>
 
-#include "kernel_image.hpp"
-#include "sim_test.hpp"
+#include "cuda/kernel_image.hpp"
+#include "test/sim/sim_test.hpp"
 #include "test_kernels_image.hpp"
 
 namespace pl::cu {

@@ -6,7 +6,7 @@
 #include <set>
 #include <thread>
 
-#include "sim_test.hpp"
+#include "test/sim/sim_test.hpp"
 
 namespace pl::cu {
 namespace {

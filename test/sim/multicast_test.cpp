@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Multicast objects within one process; several processes' are tested by `peerlane bandwidth` (multinode_e2e.py).
-#include "kernel_image.hpp"
-#include "process.hpp"
-#include "sim_test.hpp"
+#include "cuda/kernel_image.hpp"
+#include "test/sim/process.hpp"
+#include "test/sim/sim_test.hpp"
 #include "test_kernels_image.hpp"
 
 namespace pl::cu {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "process.hpp"
+#include "test/sim/process.hpp"
 
 #include <spawn.h>
 #include <sys/wait.h>

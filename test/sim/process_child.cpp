@@ -5,8 +5,8 @@
 
 #include <cstdlib>
 
-#include "process.hpp"
-#include "sim_test.hpp"
+#include "test/sim/process.hpp"
+#include "test/sim/sim_test.hpp"
 
 namespace pl::cu {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What needs several processes or a certain environment: fork, IPC, seeds, devices, symbols.
-#include "process.hpp"
+#include "test/sim/process.hpp"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <set>
 
-#include "sim_test.hpp"
+#include "test/sim/sim_test.hpp"
 
 namespace pl::cu {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "driver_abi.hpp"
+#include "cuda/driver_abi.hpp"
 
 namespace pl::cu {
 extern "C" {

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <thread>
 
-#include "sim_test.hpp"
+#include "test/sim/sim_test.hpp"
 
 namespace pl::cu {
 namespace {

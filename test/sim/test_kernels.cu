@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of the simulator's tests.
-#include "kernel_device.cuh"
+#include "cuda/kernel_device.cuh"
 
 using namespace pl::dev;
 

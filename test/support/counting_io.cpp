@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "counting_io.hpp"
+#include "test/support/counting_io.hpp"
 
 #include <sys/mman.h>
 
 #include <cerrno>
 
 #include "gdrdrv_ioctl.h"
-#include "rm_abi.hpp"
+#include "rm/rm_abi.hpp"
 
 namespace pl::test {
 namespace {

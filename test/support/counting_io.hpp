@@ -7,7 +7,7 @@
 #include <mutex>
 #include <set>
 
-#include "device_io.hpp"
+#include "os/device_io.hpp"
 
 namespace pl::test {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_gdrdrv.hpp"
+#include "test/support/fake_gdrdrv.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -8,9 +8,9 @@
 #include <cerrno>
 #include <cstring>
 
-#include "checked_math.hpp"
+#include "base/checked_math.hpp"
 #include "gdrdrv_ioctl.h"
-#include "sim_fixture.hpp"
+#include "test/support/sim_fixture.hpp"
 
 namespace pl::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <map>
 #include <mutex>
 
-#include "device_io.hpp"
+#include "os/device_io.hpp"
 
 namespace pl::test {
 

@@ -11,8 +11,8 @@
 #include <mutex>
 #include <string>
 
-#include "device_io.hpp"
-#include "rm_abi.hpp"
+#include "os/device_io.hpp"
+#include "rm/rm_abi.hpp"
 
 namespace pl::test {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim_fixture.hpp"
+#include "test/support/sim_fixture.hpp"
 
 #include <dirent.h>
 #include <dlfcn.h>

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "driver_table.hpp"
+#include "cuda/driver_table.hpp"
 
 namespace pl::test {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agreement.hpp"
+#include "tools/bandwidth/agreement.hpp"
 
-#include "text.hpp"
+#include "base/text.hpp"
 
 namespace pl::bandwidth {
 

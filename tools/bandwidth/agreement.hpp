@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "group.hpp"
+#include "tools/bandwidth/group.hpp"
 
 namespace pl::bandwidth {
 

@@ -6,13 +6,13 @@
 #include <cstdio>
 #include <memory>
 
-#include "bandwidth_options.hpp"
-#include "compat_json.hpp"
-#include "gpu_choice.hpp"
-#include "machine.hpp"
-#include "native_text.hpp"
-#include "session.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "measure/machine.hpp"
+#include "tools/bandwidth/bandwidth_options.hpp"
+#include "tools/bandwidth/compat_json.hpp"
+#include "tools/bandwidth/native_text.hpp"
+#include "tools/bandwidth/session.hpp"
+#include "tools/common/gpu_choice.hpp"
 
 namespace pl::tools {
 namespace {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bandwidth_options.hpp"
+#include "tools/bandwidth/bandwidth_options.hpp"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <map>
 
-#include "compat_text.hpp"
-#include "options.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/compat_text.hpp"
+#include "tools/common/options.hpp"
 
 namespace pl::bandwidth {
 namespace {

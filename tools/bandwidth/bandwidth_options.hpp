@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "group.hpp"
-#include "testcase.hpp"
-#include "tool.hpp"
+#include "tools/bandwidth/group.hpp"
+#include "tools/bandwidth/testcase.hpp"
+#include "tools/common/tool.hpp"
 
 namespace pl::bandwidth {
 

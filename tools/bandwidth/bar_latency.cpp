@@ -5,14 +5,14 @@
 #include <algorithm>
 #include <array>
 
-#include "clock.hpp"
-#include "gpu_lane.hpp"
-#include "latency.hpp"
-#include "latency_protocol.hpp"
-#include "list_order.hpp"
-#include "mapping_cache.hpp"
-#include "planner.hpp"
-#include "text.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "copy/mapping_cache.hpp"
+#include "copy/planner.hpp"
+#include "tools/bandwidth/gpu_lane.hpp"
+#include "tools/bandwidth/latency.hpp"
+#include "tools/bandwidth/latency_protocol.hpp"
+#include "tools/bandwidth/list_order.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baseline.hpp"
+#include "tools/bandwidth/baseline.hpp"
 
 #include <cerrno>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "result_file.hpp"
-#include "result_rows.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "measure/result_file.hpp"
+#include "tools/bandwidth/result_rows.hpp"
 
 namespace pl::bandwidth {
 

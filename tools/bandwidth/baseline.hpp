@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "outcome.hpp"
-#include "status.hpp"
+#include "base/status.hpp"
+#include "tools/bandwidth/outcome.hpp"
 
 namespace pl::bandwidth {
 

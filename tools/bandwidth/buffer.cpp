@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "buffer.hpp"
+#include "tools/bandwidth/buffer.hpp"
 
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "checked_math.hpp"
-#include "numa.hpp"
-#include "simulated_topology.hpp"
-#include "text.hpp"
+#include "base/checked_math.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/numa.hpp"
+#include "tools/bandwidth/simulated_topology.hpp"
 
 namespace pl::bandwidth {
 namespace {

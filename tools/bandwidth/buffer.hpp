@@ -9,8 +9,8 @@
 #include <optional>
 #include <tuple>
 
-#include "gpu_set.hpp"
-#include "transfer_spec.hpp"
+#include "tools/bandwidth/gpu_set.hpp"
+#include "tools/bandwidth/transfer_spec.hpp"
 
 namespace pl::bandwidth {
 

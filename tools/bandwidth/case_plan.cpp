@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "case_plan.hpp"
+#include "tools/bandwidth/case_plan.hpp"
 
 #include <algorithm>
 #include <cerrno>
 #include <cinttypes>
 #include <set>
 
-#include "cell_judge.hpp"
-#include "clock.hpp"
-#include "link_share.hpp"
-#include "text.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/cell_judge.hpp"
+#include "tools/bandwidth/link_share.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "testcase.hpp"
+#include "tools/bandwidth/testcase.hpp"
 
 namespace pl::bandwidth {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cell_judge.hpp"
+#include "tools/bandwidth/cell_judge.hpp"
 
-#include "efficiency_table.hpp"
-#include "expectation.hpp"
+#include "tools/bandwidth/efficiency_table.hpp"
+#include "tools/bandwidth/expectation.hpp"
 
 namespace pl::bandwidth {
 namespace {

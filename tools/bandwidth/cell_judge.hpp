@@ -2,7 +2,7 @@
 // The one place where testcases ask for an expectation and a verdict.
 #pragma once
 
-#include "testcase.hpp"
+#include "tools/bandwidth/testcase.hpp"
 
 namespace pl::bandwidth {
 

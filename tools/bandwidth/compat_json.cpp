@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compat_json.hpp"
+#include "tools/bandwidth/compat_json.hpp"
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "machine.hpp"
-#include "selection.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "measure/machine.hpp"
+#include "tools/bandwidth/selection.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "compat_text.hpp"
+#include "tools/bandwidth/compat_text.hpp"
 
 namespace pl::bandwidth {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compat_text.hpp"
+#include "tools/bandwidth/compat_text.hpp"
 
 #include <algorithm>
 #include <cctype>
 
-#include "machine.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "measure/machine.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "outcome.hpp"
-#include "testcase.hpp"
+#include "tools/bandwidth/outcome.hpp"
+#include "tools/bandwidth/testcase.hpp"
 
 namespace pl::bandwidth {
 

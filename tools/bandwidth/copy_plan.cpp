@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "copy_plan.hpp"
+#include "tools/bandwidth/copy_plan.hpp"
 
 #include <algorithm>
 #include <cmath>

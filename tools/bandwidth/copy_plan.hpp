@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "runner.hpp"
+#include "tools/bandwidth/runner.hpp"
 
 namespace pl::bandwidth {
 

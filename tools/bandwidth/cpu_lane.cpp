@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu_lane.hpp"
+#include "tools/bandwidth/cpu_lane.hpp"
 
 #include <sched.h>
 
@@ -7,11 +7,11 @@
 #include <optional>
 #include <vector>
 
-#include "clock.hpp"
-#include "cpu_copy.hpp"
-#include "gpu_lane.hpp"
-#include "text.hpp"
-#include "transfer_check.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "copy/cpu_copy.hpp"
+#include "tools/bandwidth/gpu_lane.hpp"
+#include "tools/bandwidth/transfer_check.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <memory>
 
-#include "gpu_set.hpp"
-#include "planner.hpp"
-#include "runner.hpp"
+#include "copy/planner.hpp"
+#include "tools/bandwidth/gpu_set.hpp"
+#include "tools/bandwidth/runner.hpp"
 
 namespace pl::bandwidth {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu_team.hpp"
+#include "tools/bandwidth/cpu_team.hpp"
 
 #include <sched.h>
 
-#include "clock.hpp"
-#include "mmio.hpp"
+#include "arch/mmio.hpp"
+#include "base/clock.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -7,7 +7,7 @@
 #include <list>
 #include <thread>
 
-#include "cpu_lane.hpp"
+#include "tools/bandwidth/cpu_lane.hpp"
 
 namespace pl::bandwidth {
 

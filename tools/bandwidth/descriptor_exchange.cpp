@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "descriptor_exchange.hpp"
+#include "tools/bandwidth/descriptor_exchange.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -8,10 +8,10 @@
 #include <cstring>
 #include <random>
 
-#include "agreement.hpp"
-#include "clock.hpp"
-#include "endpoint.hpp"
-#include "text.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "messaging/bootstrap/endpoint.hpp"
+#include "tools/bandwidth/agreement.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "group.hpp"
-#include "unique_fd.hpp"
+#include "os/unique_fd.hpp"
+#include "tools/bandwidth/group.hpp"
 
 namespace pl::bandwidth {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // "envelope", "foundation" and "bandwidth" are folders of docs/results: this project's runs on one H100 and two H200,
 // PCIe 5 x16, NVLink 4 x 18. "nvbandwidth #n" is an issue of github.com/NVIDIA/nvbandwidth. "assumed" is no measurement.
-#include "efficiency_table.hpp"
+#include "tools/bandwidth/efficiency_table.hpp"
 
 #include <climits>
 

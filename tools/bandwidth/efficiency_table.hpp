@@ -2,7 +2,7 @@
 // What executors reach of a link, by measurement. The one place with such numbers; every line says where it is from.
 #pragma once
 
-#include "transfer_spec.hpp"
+#include "tools/bandwidth/transfer_spec.hpp"
 
 namespace pl::bandwidth {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // expect(): raw rate of the narrowest link, what its protocol leaves for payload, and what the executor reaches of that.
-#include "expectation.hpp"
+#include "tools/bandwidth/expectation.hpp"
 
 #include <algorithm>
 #include <bit>
 
-#include "pcie_rate.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/pcie_rate.hpp"
 
 namespace pl::bandwidth {
 namespace {

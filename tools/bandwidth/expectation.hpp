@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "efficiency_table.hpp"
-#include "judgement.hpp"
+#include "tools/bandwidth/efficiency_table.hpp"
+#include "tools/bandwidth/judgement.hpp"
 
 namespace pl::bandwidth {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gate.hpp"
+#include "tools/bandwidth/gate.hpp"
 
 #include <chrono>
 
-#include "clock.hpp"
-#include "text.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
 
 namespace pl::bandwidth {
 

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <thread>
 
-#include "gpu_set.hpp"
+#include "tools/bandwidth/gpu_set.hpp"
 
 namespace pl::bandwidth {
 

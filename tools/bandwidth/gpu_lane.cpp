@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu_lane.hpp"
+#include "tools/bandwidth/gpu_lane.hpp"
 
 #include <algorithm>
 #include <span>
 
-#include "copy_plan.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/copy_plan.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
-#include "gpu_set.hpp"
-#include "runner.hpp"
+#include "tools/bandwidth/gpu_set.hpp"
+#include "tools/bandwidth/runner.hpp"
 
 namespace pl::bandwidth {
 

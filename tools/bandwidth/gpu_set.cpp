@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu_set.hpp"
+#include "tools/bandwidth/gpu_set.hpp"
 
 #include <dlfcn.h>
 
@@ -8,8 +8,8 @@
 #include <set>
 
 #include "bandwidth_image.hpp"
-#include "kernel_image.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "cuda/kernel_image.hpp"
 
 namespace pl::bandwidth {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "driver_table.hpp"
-#include "status.hpp"
+#include "base/status.hpp"
+#include "cuda/driver_table.hpp"
 
 namespace pl::bandwidth {
 

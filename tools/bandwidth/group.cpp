@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "group.hpp"
+#include "tools/bandwidth/group.hpp"
 
 #include <unistd.h>
 
@@ -8,11 +8,11 @@
 #include <cstdio>
 #include <cstring>
 
-#include "device_io.hpp"
-#include "group_mpi.hpp"
-#include "launcher.hpp"
-#include "socket_star.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "messaging/bootstrap/launcher.hpp"
+#include "messaging/bootstrap/socket_star.hpp"
+#include "os/device_io.hpp"
+#include "tools/bandwidth/group_mpi.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "star_exchange.hpp"
-#include "status.hpp"
+#include "base/status.hpp"
+#include "messaging/bootstrap/star_exchange.hpp"
 
 namespace pl::bandwidth {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "group_mpi.hpp"
+#include "tools/bandwidth/group_mpi.hpp"
 
 #include <dlfcn.h>
 #include <poll.h>
@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <list>
 
-#include "gpu_choice.hpp"
-#include "mpi_bridge.h"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/mpi_bridge.h"
+#include "tools/common/gpu_choice.hpp"
 
 namespace pl::bandwidth {
 namespace {

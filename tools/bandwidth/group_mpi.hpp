@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "star_channel.hpp"
+#include "messaging/bootstrap/star_channel.hpp"
 
 namespace pl::bandwidth {
 

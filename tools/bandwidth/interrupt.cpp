@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "interrupt.hpp"
+#include "tools/bandwidth/interrupt.hpp"
 
 #include <unistd.h>
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // judge(): is a value what the link should carry, and if not, what in the evidence explains it. The reasons are tried in
 // an order from "this link" to "this run"; the first that fits is told, as the others may be its consequences.
-#include "judgement.hpp"
+#include "tools/bandwidth/judgement.hpp"
 
 #include <algorithm>
 #include <functional>
 
-#include "expectation.hpp"
-#include "nvml_abi.hpp"
-#include "pcie_rate.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "cuda/nvml_abi.hpp"
+#include "tools/bandwidth/expectation.hpp"
+#include "tools/bandwidth/pcie_rate.hpp"
 
 namespace pl::bandwidth {
 namespace {

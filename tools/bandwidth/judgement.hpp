@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "transfer_spec.hpp"
+#include "tools/bandwidth/transfer_spec.hpp"
 
 namespace pl::bandwidth {
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pointer chase; CPU accesses are in bar_latency.cpp.
-#include "latency.hpp"
+#include "tools/bandwidth/latency.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 
-#include "gpu_lane.hpp"
-#include "latency_protocol.hpp"
-#include "list_order.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/gpu_lane.hpp"
+#include "tools/bandwidth/latency_protocol.hpp"
+#include "tools/bandwidth/list_order.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "buffer.hpp"
+#include "tools/bandwidth/buffer.hpp"
 
 namespace pl::bandwidth {
 

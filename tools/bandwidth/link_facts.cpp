@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "link_facts.hpp"
+#include "tools/bandwidth/link_facts.hpp"
 
 #include <cctype>
 #include <cstdio>
@@ -8,9 +8,9 @@
 #include <iterator>
 #include <utility>
 
-#include "pci_facts.hpp"
-#include "pcie_rate.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/pcie_rate.hpp"
+#include "tools/common/pci_facts.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "judgement.hpp"
-#include "nvml.hpp"
+#include "tools/bandwidth/judgement.hpp"
+#include "tools/common/nvml.hpp"
 
 namespace pl::bandwidth {
 

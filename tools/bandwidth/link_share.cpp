@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "link_share.hpp"
+#include "tools/bandwidth/link_share.hpp"
 
 #include <algorithm>
 #include <limits>
 #include <map>
 #include <string>
 
-#include "expectation.hpp"
-#include "pcie_rate.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/expectation.hpp"
+#include "tools/bandwidth/pcie_rate.hpp"
 
 namespace pl::bandwidth {
 namespace {

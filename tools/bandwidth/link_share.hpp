@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "judgement.hpp"
+#include "tools/bandwidth/judgement.hpp"
 
 namespace pl::bandwidth {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "list_order.hpp"
+#include "tools/bandwidth/list_order.hpp"
 
 #include <numeric>
 #include <utility>
 
-#include "pattern_hash.hpp"
+#include "tools/bandwidth/pattern_hash.hpp"
 
 namespace pl::bandwidth {
 

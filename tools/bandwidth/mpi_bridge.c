@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "mpi_bridge.h"
+#include "tools/bandwidth/mpi_bridge.h"
 
 #include <limits.h>
 #include <mpi.h>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "multicast_memory.hpp"
+#include "tools/bandwidth/multicast_memory.hpp"
 
 #include <algorithm>
 #include <cerrno>
 
-#include "agreement.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/agreement.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "buffer.hpp"
-#include "shared_piece.hpp"
+#include "tools/bandwidth/buffer.hpp"
+#include "tools/bandwidth/shared_piece.hpp"
 
 namespace pl::bandwidth {
 

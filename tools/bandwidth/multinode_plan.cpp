@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "multinode_plan.hpp"
+#include "tools/bandwidth/multinode_plan.hpp"
 
 #include <algorithm>
 
-#include "text.hpp"
+#include "base/text.hpp"
 
 namespace pl::bandwidth {
 namespace {

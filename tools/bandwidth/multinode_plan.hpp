@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "outcome.hpp"
+#include "tools/bandwidth/outcome.hpp"
 
 namespace pl::bandwidth {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "native_text.hpp"
+#include "tools/bandwidth/native_text.hpp"
 
 #include <algorithm>
 #include <map>
 
-#include "statistics.hpp"
-#include "table.hpp"
-#include "text.hpp"
-#include "transfer_grammar.hpp"
+#include "base/statistics.hpp"
+#include "base/text.hpp"
+#include "measure/text_table.hpp"
+#include "tools/bandwidth/transfer_grammar.hpp"
 
 namespace pl::bandwidth {
 namespace {

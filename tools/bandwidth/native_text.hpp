@@ -5,8 +5,8 @@
 #include <span>
 #include <string>
 
-#include "baseline.hpp"
-#include "outcome.hpp"
+#include "tools/bandwidth/baseline.hpp"
+#include "tools/bandwidth/outcome.hpp"
 
 namespace pl::bandwidth {
 

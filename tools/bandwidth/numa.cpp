@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "numa.hpp"
+#include "tools/bandwidth/numa.hpp"
 
 #include <linux/mempolicy.h>
 #include <sys/syscall.h>
@@ -9,8 +9,8 @@
 #include <cctype>
 #include <fstream>
 
-#include "text.hpp"
-#include "topology.hpp"
+#include "base/text.hpp"
+#include "os/topology.hpp"
 
 namespace pl::bandwidth::numa {
 namespace {

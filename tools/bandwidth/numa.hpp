@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "status.hpp"
+#include "base/status.hpp"
 
 namespace pl::bandwidth::numa {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "outcome.hpp"
+#include "tools/bandwidth/outcome.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 
-#include "statistics.hpp"
+#include "base/statistics.hpp"
 
 namespace pl::bandwidth {
 namespace {

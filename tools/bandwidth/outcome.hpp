@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "judgement.hpp"
-#include "runner.hpp"
+#include "tools/bandwidth/judgement.hpp"
+#include "tools/bandwidth/runner.hpp"
 
 namespace pl::bandwidth {
 

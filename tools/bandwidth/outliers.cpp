@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "outliers.hpp"
+#include "tools/bandwidth/outliers.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <map>
 
-#include "text.hpp"
+#include "base/text.hpp"
 
 namespace pl::bandwidth {
 namespace {

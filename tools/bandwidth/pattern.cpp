@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pattern.hpp"
+#include "tools/bandwidth/pattern.hpp"
 
 #include <algorithm>
 #include <array>
@@ -7,9 +7,9 @@
 #include <thread>
 #include <vector>
 
-#include "gpu_lane.hpp"
-#include "pattern_hash.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/gpu_lane.hpp"
+#include "tools/bandwidth/pattern_hash.hpp"
 
 namespace pl::bandwidth {
 namespace {

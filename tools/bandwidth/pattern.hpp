@@ -7,9 +7,9 @@
 #include <memory>
 #include <span>
 
-#include "buffer.hpp"
-#include "pattern_hash.hpp"
-#include "runner.hpp"
+#include "tools/bandwidth/buffer.hpp"
+#include "tools/bandwidth/pattern_hash.hpp"
+#include "tools/bandwidth/runner.hpp"
 
 namespace pl::bandwidth {
 

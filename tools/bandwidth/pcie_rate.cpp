@@ -7,9 +7,9 @@
 // A packet outside flits (2.2, 4.2): 4 bytes of framing and sequence number at 8 GT/s and more (STP token), 1 + 2 + 1 at
 // less (start, sequence number, end); 4 bytes of LCRC; a header of 16 bytes for requests with 64-bit addresses and of 12 for
 // completions. In flits there is neither framing nor LCRC; headers are as long.
-#include "pcie_rate.hpp"
+#include "tools/bandwidth/pcie_rate.hpp"
 
-#include "text.hpp"
+#include "base/text.hpp"
 
 namespace pl::bandwidth {
 namespace {

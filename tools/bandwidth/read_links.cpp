@@ -2,11 +2,11 @@
 // read_links: every GPU of the set, asked through NVML, sysfs and the driver.
 #include <algorithm>
 
-#include "gpu_set.hpp"
-#include "judgement.hpp"
-#include "link_facts.hpp"
-#include "simulated_topology.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/gpu_set.hpp"
+#include "tools/bandwidth/judgement.hpp"
+#include "tools/bandwidth/link_facts.hpp"
+#include "tools/bandwidth/simulated_topology.hpp"
 
 namespace pl::bandwidth {
 namespace {

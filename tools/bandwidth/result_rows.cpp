@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "result_rows.hpp"
+#include "tools/bandwidth/result_rows.hpp"
 
 #include <array>
 
-#include "statistics.hpp"
-#include "text.hpp"
-#include "transfer_grammar.hpp"
+#include "base/statistics.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/transfer_grammar.hpp"
 
 namespace pl::bandwidth {
 namespace {

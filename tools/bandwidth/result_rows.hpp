@@ -6,9 +6,9 @@
 #include <span>
 #include <string>
 
-#include "baseline.hpp"
-#include "outcome.hpp"
-#include "result_file.hpp"
+#include "measure/result_file.hpp"
+#include "tools/bandwidth/baseline.hpp"
+#include "tools/bandwidth/outcome.hpp"
 
 namespace pl::bandwidth {
 

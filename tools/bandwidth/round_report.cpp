@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "round_report.hpp"
+#include "tools/bandwidth/round_report.hpp"
 
 #include <cerrno>
 #include <cinttypes>
 #include <sstream>
 
-#include "agreement.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/agreement.hpp"
 
 namespace pl::bandwidth {
 namespace {

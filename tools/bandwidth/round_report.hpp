@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "group.hpp"
-#include "runner.hpp"
+#include "tools/bandwidth/group.hpp"
+#include "tools/bandwidth/runner.hpp"
 
 namespace pl::bandwidth {
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runner.hpp"
+#include "tools/bandwidth/runner.hpp"
 
 #include <algorithm>
 #include <cmath>
 
-#include "copy_plan.hpp"
-#include "pattern.hpp"
-#include "text.hpp"
-#include "transfer_check.hpp"
-#include "window.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/copy_plan.hpp"
+#include "tools/bandwidth/pattern.hpp"
+#include "tools/bandwidth/transfer_check.hpp"
+#include "tools/bandwidth/window.hpp"
 
 namespace pl::bandwidth {
 namespace {

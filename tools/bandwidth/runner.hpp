@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "buffer.hpp"
+#include "tools/bandwidth/buffer.hpp"
 
 namespace pl::bandwidth {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "selection.hpp"
+#include "tools/bandwidth/selection.hpp"
 
 #include <algorithm>
 #include <cerrno>
 
-#include "text.hpp"
+#include "base/text.hpp"
 
 namespace pl::bandwidth {
 namespace {

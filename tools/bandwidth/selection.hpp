@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "bandwidth_options.hpp"
-#include "baseline.hpp"
+#include "tools/bandwidth/bandwidth_options.hpp"
+#include "tools/bandwidth/baseline.hpp"
 
 namespace pl::bandwidth {
 

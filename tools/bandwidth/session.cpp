@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "session.hpp"
+#include "tools/bandwidth/session.hpp"
 
 #include <cerrno>
 #include <nlohmann/json.hpp>
 
-#include "case_plan.hpp"
-#include "compat_json.hpp"
-#include "gpu_choice.hpp"
-#include "native_text.hpp"
-#include "result_rows.hpp"
-#include "terminal.hpp"
-#include "text.hpp"
-#include "transfer_case.hpp"
-#include "transfer_grammar.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/case_plan.hpp"
+#include "tools/bandwidth/compat_json.hpp"
+#include "tools/bandwidth/native_text.hpp"
+#include "tools/bandwidth/result_rows.hpp"
+#include "tools/bandwidth/transfer_case.hpp"
+#include "tools/bandwidth/transfer_grammar.hpp"
+#include "tools/common/gpu_choice.hpp"
+#include "tools/common/terminal.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "bandwidth_options.hpp"
-#include "compat_text.hpp"
-#include "interrupt.hpp"
-#include "progress.hpp"
-#include "report.hpp"
-#include "selection.hpp"
+#include "measure/progress.hpp"
+#include "tools/bandwidth/bandwidth_options.hpp"
+#include "tools/bandwidth/compat_text.hpp"
+#include "tools/bandwidth/interrupt.hpp"
+#include "tools/bandwidth/selection.hpp"
+#include "tools/common/report.hpp"
 
 namespace pl::bandwidth {
 

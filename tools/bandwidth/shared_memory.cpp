@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shared_memory.hpp"
+#include "tools/bandwidth/shared_memory.hpp"
 
 #include <cerrno>
 
-#include "agreement.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/agreement.hpp"
 
 namespace pl::bandwidth {
 

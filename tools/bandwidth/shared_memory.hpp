@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "buffer.hpp"
-#include "group.hpp"
-#include "shared_piece.hpp"
+#include "tools/bandwidth/buffer.hpp"
+#include "tools/bandwidth/group.hpp"
+#include "tools/bandwidth/shared_piece.hpp"
 
 namespace pl::bandwidth {
 

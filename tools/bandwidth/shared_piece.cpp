@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shared_piece.hpp"
+#include "tools/bandwidth/shared_piece.hpp"
 
 #include <cerrno>
 
-#include "agreement.hpp"
-#include "descriptor_exchange.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/agreement.hpp"
+#include "tools/bandwidth/descriptor_exchange.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "gpu_set.hpp"
-#include "group.hpp"
-#include "unique_fd.hpp"
+#include "os/unique_fd.hpp"
+#include "tools/bandwidth/gpu_set.hpp"
+#include "tools/bandwidth/group.hpp"
 
 namespace pl::bandwidth {
 

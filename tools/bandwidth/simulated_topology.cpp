@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "simulated_topology.hpp"
+#include "tools/bandwidth/simulated_topology.hpp"
 
 #include <dlfcn.h>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "testcase.hpp"
+#include "tools/bandwidth/testcase.hpp"
 
 #include <algorithm>
 #include <array>
 
-#include "case_plan.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/case_plan.hpp"
 
 namespace pl::bandwidth {
 namespace {

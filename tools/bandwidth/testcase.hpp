@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "group.hpp"
-#include "latency.hpp"
-#include "outcome.hpp"
+#include "tools/bandwidth/group.hpp"
+#include "tools/bandwidth/latency.hpp"
+#include "tools/bandwidth/outcome.hpp"
 
 namespace pl::bandwidth {
 

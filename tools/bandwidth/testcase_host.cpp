@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "case_plan.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/case_plan.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Latency testcases: 32, 33, and ours. A cell's samples are single accesses.
-#include "case_plan.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/case_plan.hpp"
 
 namespace pl::bandwidth {
 namespace {

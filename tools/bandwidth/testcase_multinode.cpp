@@ -7,16 +7,16 @@
 #include <cerrno>
 #include <cinttypes>
 
-#include "agreement.hpp"
-#include "case_plan.hpp"
-#include "cell_judge.hpp"
-#include "clock.hpp"
-#include "multicast_memory.hpp"
-#include "multinode_plan.hpp"
-#include "round_report.hpp"
-#include "shared_memory.hpp"
-#include "testcase.hpp"
-#include "text.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/agreement.hpp"
+#include "tools/bandwidth/case_plan.hpp"
+#include "tools/bandwidth/cell_judge.hpp"
+#include "tools/bandwidth/multicast_memory.hpp"
+#include "tools/bandwidth/multinode_plan.hpp"
+#include "tools/bandwidth/round_report.hpp"
+#include "tools/bandwidth/shared_memory.hpp"
+#include "tools/bandwidth/testcase.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies within one GPU (34 and ours), and the choice of the planner by number.
-#include "case_plan.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/case_plan.hpp"
 
 namespace pl::bandwidth {
 

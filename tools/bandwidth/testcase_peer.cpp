@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Testcases between GPUs: 4-7, 12-15, 20-23, 28-31, and ours without peer access and with all pairs at once.
-#include "case_plan.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/case_plan.hpp"
 
 namespace pl::bandwidth {
 namespace {

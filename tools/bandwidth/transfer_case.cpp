@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transfer_case.hpp"
+#include "tools/bandwidth/transfer_case.hpp"
 
-#include "text.hpp"
-#include "transfer_grammar.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/transfer_grammar.hpp"
 
 namespace pl::bandwidth {
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "case_plan.hpp"
+#include "tools/bandwidth/case_plan.hpp"
 
 namespace pl::bandwidth {
 

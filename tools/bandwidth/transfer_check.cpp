@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transfer_check.hpp"
+#include "tools/bandwidth/transfer_check.hpp"
 
-#include "checked_math.hpp"
-#include "text.hpp"
+#include "base/checked_math.hpp"
+#include "base/text.hpp"
 
 namespace pl::bandwidth {
 namespace {

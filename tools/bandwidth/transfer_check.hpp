@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "runner.hpp"
+#include "tools/bandwidth/runner.hpp"
 
 namespace pl::bandwidth {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transfer_grammar.hpp"
+#include "tools/bandwidth/transfer_grammar.hpp"
 
 #include <algorithm>
 #include <cctype>
@@ -7,7 +7,7 @@
 #include <charconv>
 #include <optional>
 
-#include "text.hpp"
+#include "base/text.hpp"
 
 namespace pl::bandwidth {
 namespace {

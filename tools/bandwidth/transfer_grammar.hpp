@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "status.hpp"
-#include "transfer_spec.hpp"
+#include "base/status.hpp"
+#include "tools/bandwidth/transfer_spec.hpp"
 
 namespace pl::bandwidth {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transfer_spec.hpp"
+#include "tools/bandwidth/transfer_spec.hpp"
 
 namespace pl::bandwidth {
 

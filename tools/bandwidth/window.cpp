@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "window.hpp"
+#include "tools/bandwidth/window.hpp"
 
 #include <sched.h>
 #include <time.h>
 
 #include <algorithm>
 
-#include "clock.hpp"
-#include "copy_plan.hpp"
-#include "text.hpp"
-#include "transfer_check.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "tools/bandwidth/copy_plan.hpp"
+#include "tools/bandwidth/transfer_check.hpp"
 
 namespace pl::bandwidth {
 namespace {

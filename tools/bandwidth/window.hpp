@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
-#include "cpu_team.hpp"
-#include "gate.hpp"
-#include "gpu_lane.hpp"
+#include "tools/bandwidth/cpu_team.hpp"
+#include "tools/bandwidth/gate.hpp"
+#include "tools/bandwidth/gpu_lane.hpp"
 
 namespace pl::bandwidth {
 

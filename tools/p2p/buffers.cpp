@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "buffers.hpp"
+#include "tools/p2p/buffers.hpp"
 
 #include <sys/mman.h>
 
@@ -7,8 +7,8 @@
 #include <atomic>
 #include <cstring>
 
-#include "text.hpp"
-#include "tool.hpp"
+#include "base/text.hpp"
+#include "tools/common/tool.hpp"
 
 namespace pl::p2p {
 namespace {

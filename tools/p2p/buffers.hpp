@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "transport.hpp"
+#include "tools/p2p/transport.hpp"
 
 namespace pl::p2p {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "command_line.hpp"
+#include "tools/p2p/command_line.hpp"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -8,10 +8,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "osu_text.hpp"
-#include "subcommand.hpp"
-#include "text.hpp"
-#include "word_list.hpp"
+#include "base/text.hpp"
+#include "tools/common/subcommand.hpp"
+#include "tools/common/word_list.hpp"
+#include "tools/p2p/osu_text.hpp"
 
 namespace pl::p2p {
 namespace {

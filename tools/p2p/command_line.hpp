@@ -4,8 +4,8 @@
 
 #include <optional>
 
-#include "settings.hpp"
-#include "tool.hpp"
+#include "tools/common/tool.hpp"
+#include "tools/p2p/settings.hpp"
 
 namespace pl::p2p {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "figures.hpp"
+#include "tools/p2p/figures.hpp"
 
 #include <algorithm>
 
-#include "result_file.hpp"
-#include "statistics.hpp"
-#include "text.hpp"
+#include "base/statistics.hpp"
+#include "base/text.hpp"
+#include "measure/result_file.hpp"
 
 namespace pl::p2p {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu_buffers.hpp"
+#include "tools/p2p/gpu_buffers.hpp"
 
 #include <algorithm>
 #include <cstring>
 
+#include "base/text.hpp"
 #include "consume_image.hpp"
-#include "text.hpp"
 
 namespace pl::p2p {
 namespace {

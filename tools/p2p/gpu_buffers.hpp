@@ -4,9 +4,9 @@
 
 #include <memory>
 
-#include "buffers.hpp"
-#include "gpu.hpp"
-#include "kernel_module.hpp"
+#include "tools/common/gpu.hpp"
+#include "tools/common/kernel_module.hpp"
+#include "tools/p2p/buffers.hpp"
 
 namespace pl::p2p {
 

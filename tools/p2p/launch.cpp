@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launch.hpp"
+#include "tools/p2p/launch.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -14,8 +14,8 @@
 #include <cstring>
 #include <vector>
 
-#include "text.hpp"
-#include "tool.hpp"
+#include "base/text.hpp"
+#include "tools/common/tool.hpp"
 
 namespace pl::p2p {
 namespace {

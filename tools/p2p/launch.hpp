@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "local_bootstrap.hpp"
+#include "messaging/bootstrap/local_bootstrap.hpp"
 
 namespace pl::p2p {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // In place of link_transport.cpp and ucx_transport.cpp where the messaging layer was not built.
-#include "link_transport.hpp"
-#include "tool.hpp"
-#include "ucx_transport.hpp"
+#include "tools/common/tool.hpp"
+#include "tools/p2p/link_transport.hpp"
+#include "tools/p2p/ucx_transport.hpp"
 
 namespace pl::p2p {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "link_transport.hpp"
+#include "tools/p2p/link_transport.hpp"
 
-#include "messenger.hpp"
-#include "text.hpp"
-#include "tool.hpp"
+#include "base/text.hpp"
+#include "messaging/messenger.hpp"
+#include "tools/common/tool.hpp"
 
 namespace pl::p2p {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <memory>
 
-#include "bootstrap.hpp"
-#include "driver_table.hpp"
-#include "transport.hpp"
+#include "cuda/driver_table.hpp"
+#include "messaging/bootstrap/bootstrap.hpp"
+#include "tools/p2p/transport.hpp"
 
 namespace pl::p2p {
 

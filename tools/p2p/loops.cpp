@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "loops.hpp"
+#include "tools/p2p/loops.hpp"
 
-#include "clock.hpp"
-#include "pattern.hpp"
+#include "base/clock.hpp"
+#include "tools/p2p/pattern.hpp"
 
 namespace pl::p2p {
 namespace {

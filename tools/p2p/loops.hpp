@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "buffers.hpp"
-#include "transport.hpp"
+#include "tools/p2p/buffers.hpp"
+#include "tools/p2p/transport.hpp"
 
 namespace pl::p2p {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "mpi_library.hpp"
+#include "tools/p2p/mpi_library.hpp"
 
 #include <dlfcn.h>
 
@@ -9,10 +9,10 @@
 #include <memory>
 #include <type_traits>
 
-#include "env.hpp"
-#include "local_bootstrap.hpp"
-#include "text.hpp"
-#include "tool.hpp"
+#include "base/env.hpp"
+#include "base/text.hpp"
+#include "messaging/bootstrap/local_bootstrap.hpp"
+#include "tools/common/tool.hpp"
 
 namespace pl::p2p {
 namespace {

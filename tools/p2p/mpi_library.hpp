@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "bootstrap.hpp"
-#include "transport.hpp"
+#include "messaging/bootstrap/bootstrap.hpp"
+#include "tools/p2p/transport.hpp"
 
 namespace pl::p2p {
 

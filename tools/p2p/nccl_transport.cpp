@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nccl_transport.hpp"
+#include "tools/p2p/nccl_transport.hpp"
 
 #include <dlfcn.h>
 
@@ -7,9 +7,9 @@
 #include <cstring>
 #include <exception>
 
-#include "env.hpp"
-#include "text.hpp"
-#include "tool.hpp"
+#include "base/env.hpp"
+#include "base/text.hpp"
+#include "tools/common/tool.hpp"
 
 namespace pl::p2p {
 namespace {

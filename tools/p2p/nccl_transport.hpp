@@ -4,9 +4,9 @@
 
 #include <memory>
 
-#include "bootstrap.hpp"
-#include "gpu.hpp"
-#include "transport.hpp"
+#include "messaging/bootstrap/bootstrap.hpp"
+#include "tools/common/gpu.hpp"
+#include "tools/p2p/transport.hpp"
 
 namespace pl::p2p {
 

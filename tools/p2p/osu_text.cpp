@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "osu_text.hpp"
+#include "tools/p2p/osu_text.hpp"
 
-#include "text.hpp"
+#include "base/text.hpp"
 
 namespace pl::p2p {
 namespace {

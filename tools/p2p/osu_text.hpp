@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "settings.hpp"
+#include "tools/p2p/settings.hpp"
 
 namespace pl::p2p {
 

@@ -9,21 +9,21 @@
 #include <memory>
 #include <optional>
 
-#include "bootstrap.hpp"
-#include "command_line.hpp"
-#include "cpu_binding.hpp"
-#include "foreign_settings.hpp"
-#include "gpu_buffers.hpp"
-#include "gpu_choice.hpp"
-#include "launch.hpp"
-#include "link_transport.hpp"
-#include "mpi_library.hpp"
-#include "nccl_transport.hpp"
-#include "report.hpp"
-#include "runner.hpp"
-#include "staged_transport.hpp"
-#include "text.hpp"
-#include "ucx_transport.hpp"
+#include "base/text.hpp"
+#include "messaging/bootstrap/bootstrap.hpp"
+#include "messaging/bootstrap/cpu_binding.hpp"
+#include "messaging/bootstrap/foreign_settings.hpp"
+#include "tools/common/gpu_choice.hpp"
+#include "tools/common/report.hpp"
+#include "tools/p2p/command_line.hpp"
+#include "tools/p2p/gpu_buffers.hpp"
+#include "tools/p2p/launch.hpp"
+#include "tools/p2p/link_transport.hpp"
+#include "tools/p2p/mpi_library.hpp"
+#include "tools/p2p/nccl_transport.hpp"
+#include "tools/p2p/runner.hpp"
+#include "tools/p2p/staged_transport.hpp"
+#include "tools/p2p/ucx_transport.hpp"
 
 namespace pl::p2p {
 namespace {

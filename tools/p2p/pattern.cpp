@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pattern.hpp"
+#include "tools/p2p/pattern.hpp"
 
 namespace pl::p2p {
 

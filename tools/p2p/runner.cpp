@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runner.hpp"
+#include "tools/p2p/runner.hpp"
 
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
 #include <optional>
 
-#include "figures.hpp"
-#include "loops.hpp"
-#include "osu_text.hpp"
-#include "text.hpp"
-#include "tool.hpp"
+#include "base/text.hpp"
+#include "tools/common/tool.hpp"
+#include "tools/p2p/figures.hpp"
+#include "tools/p2p/loops.hpp"
+#include "tools/p2p/osu_text.hpp"
 
 namespace pl::p2p {
 namespace {

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "buffers.hpp"
-#include "result_file.hpp"
-#include "settings.hpp"
-#include "transport.hpp"
+#include "measure/result_file.hpp"
+#include "tools/p2p/buffers.hpp"
+#include "tools/p2p/settings.hpp"
+#include "tools/p2p/transport.hpp"
 
 namespace pl::p2p {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "settings.hpp"
+#include "tools/p2p/settings.hpp"
 
 #include <algorithm>
 

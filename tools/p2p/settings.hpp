@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "options.hpp"
-#include "transport.hpp"
+#include "tools/common/options.hpp"
+#include "tools/p2p/transport.hpp"
 
 namespace pl::p2p {
 

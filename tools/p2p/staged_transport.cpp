@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "staged_transport.hpp"
+#include "tools/p2p/staged_transport.hpp"
 
 #include <deque>
 

@@ -5,8 +5,8 @@
 
 #include <memory>
 
-#include "gpu.hpp"
-#include "transport.hpp"
+#include "tools/common/gpu.hpp"
+#include "tools/p2p/transport.hpp"
 
 namespace pl::p2p {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport.hpp"
+#include "tools/p2p/transport.hpp"
 
 #include <numeric>
 

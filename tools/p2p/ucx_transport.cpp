@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ucx_transport.hpp"
+#include "tools/p2p/ucx_transport.hpp"
 
 #include <exception>
 
-#include "messenger.hpp"
-#include "text.hpp"
-#include "tool.hpp"
-#include "ucx_table.hpp"
+#include "base/text.hpp"
+#include "messaging/messenger.hpp"
+#include "tools/common/tool.hpp"
+#include "ucx/ucx_table.hpp"
 
 namespace pl::p2p {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "child_process.hpp"
+#include "tools/soak/child_process.hpp"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -12,9 +12,9 @@
 #include <cerrno>
 #include <fstream>
 
-#include "clock.hpp"
-#include "text.hpp"
-#include "tool.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "tools/common/tool.hpp"
 
 namespace pl::soak {
 namespace {

@@ -11,12 +11,12 @@
 #include <optional>
 #include <peerlane/peerlane.hpp>
 
-#include "child_process.hpp"
-#include "clock.hpp"
-#include "gpu.hpp"
-#include "soak.hpp"
-#include "text.hpp"
-#include "tool.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "tools/common/gpu.hpp"
+#include "tools/common/tool.hpp"
+#include "tools/soak/child_process.hpp"
+#include "tools/soak/soak.hpp"
 
 namespace pl::soak {
 namespace {

@@ -6,9 +6,9 @@
 
 #include <cstdio>
 
-#include "child_process.hpp"
-#include "soak.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "tools/soak/child_process.hpp"
+#include "tools/soak/soak.hpp"
 
 namespace pl::soak {
 namespace {

@@ -11,13 +11,13 @@
 #include <fstream>
 #include <thread>
 
-#include "clock.hpp"
-#include "progress.hpp"
-#include "report.hpp"
-#include "soak.hpp"
-#include "table.hpp"
-#include "text.hpp"
-#include "tool.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "measure/progress.hpp"
+#include "measure/text_table.hpp"
+#include "tools/common/report.hpp"
+#include "tools/common/tool.hpp"
+#include "tools/soak/soak.hpp"
 
 namespace pl::soak {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store_client_soak.hpp"
+#include "tools/soak/store_client_soak.hpp"
 
 #include <cerrno>
 #include <cstdio>
 
-#include "clock.hpp"
-#include "text.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
 
 namespace pl::soak {
 namespace {

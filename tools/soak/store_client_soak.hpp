@@ -5,9 +5,9 @@
 
 #include <memory>
 
-#include "client.hpp"
-#include "store_under_soak.hpp"
-#include "value_oracle.hpp"
+#include "store/client/client.hpp"
+#include "tools/soak/store_under_soak.hpp"
+#include "tools/soak/value_oracle.hpp"
 
 namespace pl::soak {
 

@@ -15,10 +15,10 @@
 #include <fstream>
 #include <thread>
 
-#include "clock.hpp"
-#include "store_client_soak.hpp"
-#include "text.hpp"
-#include "tool.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "tools/common/tool.hpp"
+#include "tools/soak/store_client_soak.hpp"
 
 namespace pl::soak {
 namespace {
@@ -129,11 +129,11 @@ class disturber {
   }
   // A client of another kind, with large values under way when it dies.
   void kill_client() {
-    child_process client({{"store", "perf", "--server", store_.socket(), "--test", "throughput", "--duration",
-                           "60", "--read_pct", "20", "--elements", "200", "--value_length", "400000", "--pool_name",
-                           "of-killed-clients"},
-                          run_.folder + "/perf.log",
-                          0});
+    child_process client(
+        {{"store", "perf", "--server", store_.socket(), "--test", "throughput", "--duration", "60", "--read_pct", "20",
+          "--elements", "200", "--value_length", "400000", "--pool_name", "of-killed-clients"},
+         run_.folder + "/perf.log",
+         0});
     pause_ms(run_, 50 + random_() % 600);
     client.send(SIGKILL);
     const auto state = client.wait_ms(10'000);
@@ -221,8 +221,9 @@ void damage_copies(const plan& run, findings& seen, store_under_soak& store,
       const std::string kept = format("%s/damaged-%d", run.folder.c_str(), round);
       fs::copy(copy, kept, fs::copy_options::recursive, ignored);
       fs::rename(log, kept + ".log", ignored);
-      seen.violation(format("%llu values are missing or old, and nothing said so, after bits were flipped in %s; the copy: %s",
-                            static_cast<unsigned long long>(lost), done.c_str(), kept.c_str()));
+      seen.violation(
+          format("%llu values are missing or old, and nothing said so, after bits were flipped in %s; the copy: %s",
+                 static_cast<unsigned long long>(lost), done.c_str(), kept.c_str()));
     }
     fs::remove_all(copy, ignored);
   }

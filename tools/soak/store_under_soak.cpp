@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store_under_soak.hpp"
+#include "tools/soak/store_under_soak.hpp"
 
 #include <signal.h>
 #include <sys/wait.h>
 
-#include "clock.hpp"
-#include "own_server.hpp"
-#include "text.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "tools/store/own_server.hpp"
 
 namespace pl::soak {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "child_process.hpp"
-#include "soak.hpp"
+#include "tools/soak/child_process.hpp"
+#include "tools/soak/soak.hpp"
 
 namespace pl::soak {
 

@@ -6,11 +6,11 @@
 #include <sstream>
 #include <thread>
 
-#include "clock.hpp"
-#include "membership.hpp"
-#include "options.hpp"
-#include "store_commands.hpp"
-#include "text.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "store/cluster/membership.hpp"
+#include "tools/common/options.hpp"
+#include "tools/store/store_commands.hpp"
 
 namespace pl::store_tools {
 namespace {

@@ -10,15 +10,15 @@
 #include <optional>
 #include <vector>
 
-#include "clock.hpp"
-#include "gpu.hpp"
-#include "own_server.hpp"
-#include "planner_session.hpp"
-#include "reach.hpp"
-#include "report.hpp"
-#include "store_commands.hpp"
-#include "table.hpp"
-#include "text.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "measure/text_table.hpp"
+#include "tools/common/gpu.hpp"
+#include "tools/common/planner_session.hpp"
+#include "tools/common/report.hpp"
+#include "tools/store/own_server.hpp"
+#include "tools/store/reach.hpp"
+#include "tools/store/store_commands.hpp"
 
 namespace pl::store_tools {
 namespace {

@@ -3,9 +3,9 @@
 #include <cinttypes>
 #include <cstdio>
 
-#include "options.hpp"
-#include "store_commands.hpp"
-#include "store_folder.hpp"
+#include "store/engine/store_folder.hpp"
+#include "tools/common/options.hpp"
+#include "tools/store/store_commands.hpp"
 
 namespace pl::store_tools {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "own_server.hpp"
+#include "tools/store/own_server.hpp"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -12,8 +12,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "text.hpp"
-#include "tool.hpp"
+#include "base/text.hpp"
+#include "tools/common/tool.hpp"
 
 namespace pl::store_tools {
 namespace {

@@ -9,13 +9,13 @@
 #include <optional>
 #include <thread>
 
-#include "clock.hpp"
-#include "own_server.hpp"
-#include "perf_load.hpp"
-#include "reach.hpp"
-#include "report.hpp"
-#include "store_commands.hpp"
-#include "text.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "tools/common/report.hpp"
+#include "tools/store/own_server.hpp"
+#include "tools/store/perf_load.hpp"
+#include "tools/store/reach.hpp"
+#include "tools/store/store_commands.hpp"
 
 namespace pl::store_tools {
 namespace {

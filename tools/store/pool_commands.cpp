@@ -4,9 +4,9 @@
 #include <cinttypes>
 #include <cstdio>
 
-#include "reach.hpp"
-#include "store_commands.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "tools/store/reach.hpp"
+#include "tools/store/store_commands.hpp"
 
 namespace pl::store_tools {
 namespace {

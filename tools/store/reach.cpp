@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reach.hpp"
+#include "tools/store/reach.hpp"
 
-#include "env.hpp"
-#include "text.hpp"
+#include "base/env.hpp"
+#include "base/text.hpp"
 
 namespace pl::store_tools {
 

@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "client.hpp"
-#include "options.hpp"
-#include "router.hpp"
+#include "store/client/client.hpp"
+#include "store/client/router.hpp"
+#include "tools/common/options.hpp"
 
 namespace pl::store_tools {
 

@@ -7,11 +7,11 @@
 #include <system_error>
 #include <thread>
 
-#include "options.hpp"
-#include "server.hpp"
-#include "store_commands.hpp"
-#include "text.hpp"
-#include "word_list.hpp"
+#include "base/text.hpp"
+#include "store/server/server.hpp"
+#include "tools/common/options.hpp"
+#include "tools/common/word_list.hpp"
+#include "tools/store/store_commands.hpp"
 
 namespace pl::store_tools {
 namespace {

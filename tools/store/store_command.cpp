@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // peerlane store: a persistent store of values, for host and GPU memory (docs/store.md).
-#include "store_commands.hpp"
-#include "subcommand.hpp"
+#include "tools/common/subcommand.hpp"
+#include "tools/store/store_commands.hpp"
 
 namespace pl::store_tools {
 namespace {

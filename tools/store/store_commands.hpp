@@ -2,7 +2,7 @@
 // The subcommands of `peerlane store`. Each parses, talks to the store, prints, and returns the exit code.
 #pragma once
 
-#include "tool.hpp"
+#include "tools/common/tool.hpp"
 
 namespace pl::store_tools {
 

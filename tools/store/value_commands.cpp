@@ -10,10 +10,10 @@
 #include <cstdio>
 #include <cstring>
 
-#include "crc32c.hpp"
-#include "reach.hpp"
-#include "store_commands.hpp"
-#include "text.hpp"
+#include "arch/crc32c.hpp"
+#include "base/text.hpp"
+#include "tools/store/reach.hpp"
+#include "tools/store/store_commands.hpp"
 
 namespace pl::store_tools {
 namespace {

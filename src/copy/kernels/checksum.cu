@@ -2,8 +2,8 @@
 // CRC-32C of a value where it lies, by segments: what gpu_checksum.hpp joins on the CPU. "Slicing by eight": eight bytes a
 // step by eight tables, which are kept in shared memory (Kounavis and Berry, A Systematic Approach to Building High
 // Performance Software-based CRC Generators, 2005).
-#include "checksum_protocol.hpp"
-#include "kernel_device.cuh"
+#include "copy/checksum_protocol.hpp"
+#include "cuda/kernel_device.cuh"
 
 namespace dev = pl::dev;
 namespace checksum = pl::copy::checksum;

@@ -3,8 +3,8 @@
 // so nothing that waits for the GPU to be idle (cudaFree, module loading, a context's end) waits longer than that.
 //
 // All loads of data are volatile (past the L1 cache): what other kernels and the CPU wrote before the descriptor is seen.
-#include "engine_protocol.hpp"
-#include "kernel_device.cuh"
+#include "copy/engine_protocol.hpp"
+#include "cuda/kernel_device.cuh"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <linux/sched.h>
 #include <linux/slab.h>
 
-#include "mock.h"
+#include "test/kernel/mock/mock.h"
 
 #ifdef MOCK_EXPORT_GPL
 #define MOCK_EXPORT(symbol) EXPORT_SYMBOL_GPL(symbol)

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "lab.h"
+#include "test/kernel/user/lab.h"
 
 // Bytes written on one side are there on the other, over several scattered GPU pages.
 static void expect_two_way(const struct memory* memory, unsigned char* mapped) {

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "lab.h"
+#include "test/kernel/user/lab.h"
 
 enum { kDescriptors = 3, kThreads = 3, kMilliseconds = 1500 };
 

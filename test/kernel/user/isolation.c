@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "lab.h"
+#include "test/kernel/user/lab.h"
 
 // EACCES for everything that a stranger tries with the descriptor; 0 if so, else the number of the step.
 static int stranger(void* argument) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lab.h"
+#include "test/kernel/user/lab.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-#include "board_file.h"
 #include "gdrdrv_ioctl.h"
+#include "sim/board_file.h"
 
 enum { kGpuPage = 65536, kHostPage = 4096 };
 

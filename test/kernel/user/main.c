@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "lab.h"
+#include "test/kernel/user/lab.h"
 
 static const struct test* const kTests[] = {kBasicTests, kIsolationTests, kAbuseTests, kRefusalTests,
                                             kFuzzTests,  kStormTests,     kLastTests};

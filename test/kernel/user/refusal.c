@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "lab.h"
+#include "test/kernel/user/lab.h"
 
 static void bad_ranges(void) {
   const int fd = driver_open();

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "lab.h"
+#include "test/kernel/user/lab.h"
 
 enum { kThreads = 3, kProcesses = 2, kMilliseconds = 1500 };
 

@@ -3,7 +3,7 @@
 #include <cudaProfiler.h>
 #include <pthread.h>
 
-#include "check.h"
+#include "test/sim/driver_api/check.h"
 
 static CUcontext g_primary;
 static CUdeviceptr g_device, g_managed, g_other;

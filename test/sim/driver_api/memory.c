@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Memory: what calls answer to usual mistakes, flags of host memory, virtual memory management, pools, IPC handles. */
-#include "check.h"
+#include "test/sim/driver_api/check.h"
 
 enum { kDeviceBytes = 1 << 20 };
 

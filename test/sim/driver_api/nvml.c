@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The management library beside the driver: what monitoring programs and benchmarks ask first. */
-#include "check.h"
+#include "test/sim/driver_api/check.h"
 
 #if __has_include(<nvml.h>)
 #include <nvml.h>

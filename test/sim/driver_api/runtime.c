@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a program of the CUDA runtime meets on the simulated GPU: libcudart's question for private tables is refused with an
  * explanation, and the driver API goes on as if the runtime had made the primary context current. */
-#include "check.h"
+#include "test/sim/driver_api/check.h"
 
 static void say_why_once(void) {
   static const char name[] = "sim-runtime-stderr.txt";

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Streams, events, captured graphs and modules: what calls answer to usual mistakes, and a round trip of each kind.
  * streams [KERNELS]: an image with the kernel count_threads, for what needs a function. */
-#include "check.h"
+#include "test/sim/driver_api/check.h"
 
 static CUstream g_stream;
 

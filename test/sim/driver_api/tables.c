@@ -2,7 +2,7 @@
  * Questions that need no context: devices and their attributes, names of errors, entry points by CUDA version. */
 #include <dlfcn.h>
 
-#include "check.h"
+#include "test/sim/driver_api/check.h"
 
 /* Every enumerator of CUDA 13.0 that has a name of its own. */
 // clang-format off

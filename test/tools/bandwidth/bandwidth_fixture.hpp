@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include "buffer.hpp"
-#include "runner.hpp"
-#include "sim_fixture.hpp"
+#include "test/support/sim_fixture.hpp"
+#include "tools/bandwidth/buffer.hpp"
+#include "tools/bandwidth/runner.hpp"
 
 namespace pl::bandwidth::test {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of results, and a run against an earlier one.
-#include "baseline.hpp"
+#include "tools/bandwidth/baseline.hpp"
 
 #include <gtest/gtest.h>
 
-#include "native_text.hpp"
-#include "outcome_builder.hpp"
-#include "result_rows.hpp"
+#include "test/tools/bandwidth/outcome_builder.hpp"
+#include "tools/bandwidth/native_text.hpp"
+#include "tools/bandwidth/result_rows.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "buffer.hpp"
+#include "tools/bandwidth/buffer.hpp"
 
 #include <sys/resource.h>
 
 #include <cstdio>
 #include <fstream>
 
-#include "bandwidth_fixture.hpp"
-#include "numa.hpp"
+#include "test/tools/bandwidth/bandwidth_fixture.hpp"
+#include "tools/bandwidth/numa.hpp"
 
 namespace pl::bandwidth::test {
 namespace {

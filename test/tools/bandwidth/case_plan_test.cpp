@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What each testcase measures: which bytes move where, who moves them, and which cell the rate lands in.
-#include "case_plan.hpp"
+#include "tools/bandwidth/case_plan.hpp"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "transfer_case.hpp"
-#include "transfer_grammar.hpp"
+#include "tools/bandwidth/transfer_case.hpp"
+#include "tools/bandwidth/transfer_grammar.hpp"
 
 namespace pl::bandwidth {
 namespace {

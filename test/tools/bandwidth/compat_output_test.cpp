@@ -9,11 +9,11 @@
 #include <regex>
 #include <sstream>
 
-#include "compat_json.hpp"
-#include "compat_text.hpp"
-#include "machine.hpp"
-#include "outcome_builder.hpp"
-#include "selection.hpp"
+#include "measure/machine.hpp"
+#include "test/tools/bandwidth/outcome_builder.hpp"
+#include "tools/bandwidth/compat_json.hpp"
+#include "tools/bandwidth/compat_text.hpp"
+#include "tools/bandwidth/selection.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "expectation.hpp"
+#include "tools/bandwidth/expectation.hpp"
 
 #include <gtest/gtest.h>
 
-#include "machines.hpp"
-#include "pcie_rate.hpp"
+#include "test/tools/bandwidth/machines.hpp"
+#include "tools/bandwidth/pcie_rate.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks as threads and as processes on this host's loopback device. Nothing here touches CUDA.
-#include "group.hpp"
+#include "tools/bandwidth/group.hpp"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -14,10 +14,10 @@
 #include <functional>
 #include <future>
 
-#include "clock.hpp"
-#include "frame_stream.hpp"
-#include "launcher.hpp"
-#include "socket_star.hpp"
+#include "base/clock.hpp"
+#include "messaging/bootstrap/frame_stream.hpp"
+#include "messaging/bootstrap/launcher.hpp"
+#include "messaging/bootstrap/socket_star.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "judgement.hpp"
+#include "tools/bandwidth/judgement.hpp"
 
 #include <gtest/gtest.h>
 
-#include "machines.hpp"
+#include "test/tools/bandwidth/machines.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "latency.hpp"
+#include "tools/bandwidth/latency.hpp"
 
 #include <numeric>
 
-#include "bandwidth_fixture.hpp"
-#include "list_order.hpp"
+#include "test/tools/bandwidth/bandwidth_fixture.hpp"
+#include "tools/bandwidth/list_order.hpp"
 
 namespace pl::bandwidth::test {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "link_facts.hpp"
+#include "tools/bandwidth/link_facts.hpp"
 
 #include <gtest/gtest.h>
 

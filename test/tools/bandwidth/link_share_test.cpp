@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "link_share.hpp"
+#include "tools/bandwidth/link_share.hpp"
 
 #include <gtest/gtest.h>
 
-#include "machines.hpp"
+#include "test/tools/bandwidth/machines.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -2,7 +2,7 @@
 // Machines as this project's results describe them, for tests of the link model.
 #pragma once
 
-#include "judgement.hpp"
+#include "tools/bandwidth/judgement.hpp"
 
 namespace pl::bandwidth {
 

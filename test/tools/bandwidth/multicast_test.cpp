@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Multicast transfers as the runner makes and checks them. Processes that share an object: multinode_e2e.py.
-#include "bandwidth_fixture.hpp"
+#include "test/tools/bandwidth/bandwidth_fixture.hpp"
 
 namespace pl::bandwidth::test {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "multinode_plan.hpp"
+#include "tools/bandwidth/multinode_plan.hpp"
 
 #include <gtest/gtest.h>
 

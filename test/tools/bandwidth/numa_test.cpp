@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Selection of NUMA nodes: what sysfs says by a machine of two nodes in a folder, what the kernel does by the nodes there
 // are.
-#include "numa.hpp"
+#include "tools/bandwidth/numa.hpp"
 
 #include <gtest/gtest.h>
 #include <linux/mempolicy.h>

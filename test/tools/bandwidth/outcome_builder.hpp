@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "case_plan.hpp"
+#include "tools/bandwidth/case_plan.hpp"
 
 namespace pl::bandwidth {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "outcome.hpp"
+#include "tools/bandwidth/outcome.hpp"
 
 #include <gtest/gtest.h>
 

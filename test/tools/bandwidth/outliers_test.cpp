@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "outliers.hpp"
+#include "tools/bandwidth/outliers.hpp"
 
 #include <gtest/gtest.h>
 

@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <functional>
 
-#include "bandwidth_fixture.hpp"
-#include "failing_cuda.hpp"
+#include "test/copy/failing_cuda.hpp"
+#include "test/tools/bandwidth/bandwidth_fixture.hpp"
 
 namespace pl::bandwidth::test {
 namespace {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runner.hpp"
+#include "tools/bandwidth/runner.hpp"
 
-#include "bandwidth_fixture.hpp"
-#include "text.hpp"
+#include "base/text.hpp"
+#include "test/tools/bandwidth/bandwidth_fixture.hpp"
 
 namespace pl::bandwidth::test {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Command lines, what they select, and exit codes.
-#include "selection.hpp"
+#include "tools/bandwidth/selection.hpp"
 
 #include <gtest/gtest.h>
 
-#include "outcome_builder.hpp"
+#include "test/tools/bandwidth/outcome_builder.hpp"
 
 namespace pl::bandwidth {
 namespace {

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "bandwidth_fixture.hpp"
-#include "judgement.hpp"
+#include "test/tools/bandwidth/bandwidth_fixture.hpp"
+#include "tools/bandwidth/judgement.hpp"
 
 namespace pl::bandwidth::test {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transfer_grammar.hpp"
+#include "tools/bandwidth/transfer_grammar.hpp"
 
 #include <gtest/gtest.h>
 

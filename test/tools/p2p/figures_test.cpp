@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "figures.hpp"
+#include "tools/p2p/figures.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launch.hpp"
+#include "tools/p2p/launch.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <csignal>
 
-#include "tool.hpp"
+#include "tools/common/tool.hpp"
 
 namespace pl::p2p {
 namespace {

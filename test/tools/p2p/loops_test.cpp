@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the loops send, how often, with which tags and bytes; and that wrong data is found.
-#include "loops.hpp"
+#include "tools/p2p/loops.hpp"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "memory_transport.hpp"
-#include "pattern.hpp"
+#include "test/tools/p2p/memory_transport.hpp"
+#include "tools/p2p/pattern.hpp"
 
 namespace pl::p2p {
 namespace {

@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "buffers.hpp"
-#include "transport.hpp"
+#include "tools/p2p/buffers.hpp"
+#include "tools/p2p/transport.hpp"
 
 namespace pl::p2p::test {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The text, byte by byte.
-#include "osu_text.hpp"
+#include "tools/p2p/osu_text.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole runs on the transport in memory: rows, turns of libraries, verdicts.
-#include "runner.hpp"
+#include "tools/p2p/runner.hpp"
 
 #include <gtest/gtest.h>
 
 #include <sstream>
 
-#include "loops.hpp"
-#include "memory_transport.hpp"
-#include "tool.hpp"
+#include "test/tools/p2p/memory_transport.hpp"
+#include "tools/common/tool.hpp"
+#include "tools/p2p/loops.hpp"
 
 namespace pl::p2p {
 namespace {

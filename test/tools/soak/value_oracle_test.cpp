@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "value_oracle.hpp"
+#include "tools/soak/value_oracle.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "perf_load.hpp"
+#include "tools/store/perf_load.hpp"
 
 #include <gtest/gtest.h>
 

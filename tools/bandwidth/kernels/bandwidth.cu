@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of `peerlane bandwidth`: copies, and the data that proves them.
-#include "kernel_device.cuh"
-#include "latency_protocol.hpp"
-#include "pattern_hash.hpp"
+#include "cuda/kernel_device.cuh"
+#include "tools/bandwidth/latency_protocol.hpp"
+#include "tools/bandwidth/pattern_hash.hpp"
 
 using namespace pl::dev;
 using namespace pl::bandwidth::protocol;

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compat/gdsync/gdsync_soft_pair.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "arch/copy_dispatch.hpp"
+#include "base/clock.hpp"
+#include "base/env.hpp"
+#include "cuda/pointer.hpp"
+#include "messaging/node.hpp"
+
+namespace pl::gds {
+namespace {
+
+bool is_before(std::uint32_t count, std::uint32_t other) noexcept { return static_cast<std::int32_t>(count - other) < 0; }
+
+void copy_out(const soft_piece& from, char* to, std::size_t bytes) {
+  if (from.is_device) arch::copy_from(from.mapping->type, to, from.data, bytes);
+  else std::memcpy(to, from.data, bytes);
+}
+
+// GPU memory is read back: the completion that follows lies in host memory, and is not behind these stores for the GPU.
+void copy_in(const soft_piece& to, const char* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  if (!to.is_device) {
+    std::memcpy(to.data, from, bytes);
+    return;
+  }
+  arch::copy_to(to.mapping->type, to.data, from, bytes);
+  char last = 0;
+  arch::copy_from(to.mapping->type, &last, to.data + bytes - 1, 1);
+}
+
+}  // namespace
+
+result<std::shared_ptr<soft_pair>> soft_pair::make(const copy::gpu_context& context, unsigned sends, unsigned receives) {
+  auto memory = stream::shared_memory::make("peerlane-pair", kMemoryBytes);
+  if (!memory) return memory.error();
+  std::shared_ptr<soft_pair> out(new soft_pair(context, std::move(memory).value(), sends, receives));
+  auto in = copy::context_use::enter(context);
+  if (!in) return in.error();
+  constexpr unsigned kFlags = cu::host_register_flag::portable | cu::host_register_flag::device_map;
+  const auto rc = context.cuda->cuMemHostRegister_v2(out->memory_.data(), kWordsBytes, kFlags);
+  if (rc != cu::error_code::success) return cu::make_error(*context.cuda, rc, "registering a queue pair's words");
+  out->is_registered_ = true;
+  return out;
+}
+
+soft_pair::~soft_pair() {
+  if (!is_registered_) return;
+  if (auto in = copy::context_use::enter(context_)) static_cast<void>(context_.cuda->cuMemHostUnregister(memory_.data()));
+}
+
+soft_pair::address soft_pair::own_address() const {
+  const auto here = link::node_identity::here();
+  return {memory_.own_name(), here.boot, here.pid_namespace};
+}
+
+status soft_pair::connect(const address& to) {
+  link::node_identity there;
+  there.boot = to.boot;
+  there.pid_namespace = to.pid_namespace;
+  if (!link::node_identity::here().is_same_node(there))
+    return failure{ENOTSUP, "the peer of this queue pair is on another node: use peerlane/stream.h"};
+  if (to.memory.bytes != kMemoryBytes) return failure{EINVAL, "not a queue pair's address"};
+  auto theirs = stream::shared_memory::open(to.memory);
+  if (!theirs) return failure{ENOTSUP, theirs.error().message};
+  const std::lock_guard lock(mutex_);
+  if (theirs_) return failure{EINVAL, "the queue pair is connected already"};
+  theirs_.emplace(std::move(theirs).value());
+  return {};
+}
+
+result<std::uint32_t> soft_pair::prepare(soft_work what) {
+  std::size_t bytes = 0;
+  for (const auto& each : what.pieces) bytes += each.bytes;
+  if (bytes > kMostBytes) return failure{EINVAL, "a message of a soft queue pair has at most 1 MiB"};
+  const std::lock_guard lock(mutex_);
+  if (!theirs_) return failure{EINVAL, "the queue pair is not connected: gds_soft_connect"};
+  if (sends_.size() >= most_[0]) return failure{ENOMEM, "max_send_wr sends have not completed"};
+  sends_.push_back(std::move(what));
+  return ++prepared_;
+}
+
+void soft_pair::take_back() {
+  const std::lock_guard lock(mutex_);
+  sends_.pop_back();
+  --prepared_;
+}
+
+status soft_pair::receive(soft_work into) {
+  const std::lock_guard lock(mutex_);
+  if (receives_.size() >= most_[1]) return failure{ENOMEM, "max_recv_wr receives are posted"};
+  receives_.push_back(std::move(into));
+  return {};
+}
+
+std::optional<soft_completion> soft_pair::poll(side of, std::uint32_t waits) {
+  const auto i = index(of);
+  const std::lock_guard lock(mutex_);
+  if (done_[i].empty()) return {};
+  const auto next = polled_[i] + 1;
+  const auto passed = __atomic_load_n(&ours().passed[i], __ATOMIC_ACQUIRE);
+  if (!is_before(waits, next) && is_before(passed, next)) return {};  // a stream is to see it first
+  const auto out = done_[i].front();
+  done_[i].pop_front();
+  polled_[i] = next;
+  return out;
+}
+
+// ---- The adapter's thread
+
+bool soft_pair::advance() {
+  const std::lock_guard lock(mutex_);
+  if (!theirs_) return false;
+  bool has_moved = gather();
+  has_moved |= take();
+  has_moved |= complete_sends();
+  return has_moved;
+}
+
+// A send to the slot where the peer finds it. A doorbell beyond what was prepared means nothing.
+bool soft_pair::gather() {
+  auto& mine = ours();
+  const auto rung = __atomic_load_n(&mine.doorbell, __ATOMIC_ACQUIRE);
+  bool has_moved = false;
+  while (is_before(gathered_, rung) && is_before(gathered_, prepared_) &&
+         gathered_ - mine.taken.load(std::memory_order_acquire) < kSlots) {
+    const auto number = gathered_ + 1;
+    char* to = slot_in(memory_, number);
+    std::uint32_t bytes = 0;
+    for (const auto& each : sends_[number - left_ - 1].pieces) {
+      copy_out(each, to + bytes, each.bytes);
+      bytes += static_cast<std::uint32_t>(each.bytes);
+    }
+    mine.bytes[number % kSlots] = bytes;
+    gathered_ = number;
+    mine.ready.store(number, std::memory_order_release);
+    has_moved = true;
+  }
+  return has_moved;
+}
+
+bool soft_pair::take() {
+  auto& their = words_in(*theirs_);
+  bool has_moved = false;
+  while (!receives_.empty() && is_before(got_, their.ready.load(std::memory_order_acquire))) {
+    const auto number = got_ + 1;
+    const char* from = slot_in(*theirs_, number);
+    const auto bytes = std::min<std::size_t>(their.bytes[number % kSlots], kMostBytes);  // the peer's word for it
+    const auto into = std::move(receives_.front());
+    receives_.pop_front();
+    std::size_t left = bytes;
+    for (const auto& each : into.pieces) {
+      const auto part = std::min(left, each.bytes);
+      copy_in(each, from, part);
+      from += part;
+      left -= part;
+    }
+    got_ = number;
+    complete(side::receive, {into.id, static_cast<std::uint32_t>(bytes - left), left != 0});
+    their.taken.store(number, std::memory_order_release);
+    has_moved = true;
+  }
+  return has_moved;
+}
+
+bool soft_pair::complete_sends() {
+  const auto taken = ours().taken.load(std::memory_order_acquire);
+  bool has_moved = false;
+  while (is_before(left_, taken) && is_before(left_, gathered_)) {
+    const auto& first = sends_.front();
+    if (first.is_signaled) complete(side::send, {first.id, 0, false});
+    sends_.pop_front();
+    ++left_;
+    has_moved = true;
+  }
+  return has_moved;
+}
+
+void soft_pair::complete(side of, const soft_completion& what) {
+  const auto i = index(of);
+  done_[i].push_back(what);
+  __atomic_store_n(&ours().completed[i], ++counted_[i], __ATOMIC_RELEASE);
+}
+
+// ---- The adapter
+
+namespace {
+
+class adapter {
+ public:
+  adapter() : thread_([this] { run(); }) { thread_.detach(); }
+  void attach(const std::shared_ptr<soft_pair>& pair) {
+    const std::lock_guard lock(mutex_);
+    pairs_.push_back(pair);
+  }
+
+ private:
+  static constexpr std::uint64_t kAwakeNs = 1'000'000;  // after the last movement; then naps, which delay a message as long
+  static constexpr long kNapNs = 50'000;
+
+  void run() {
+    pthread_setname_np(pthread_self(), "peerlane-pairs");
+    for (auto last = monotonic_ns();;) {
+      bool has_moved = false;
+      for (const auto& each : living()) has_moved |= each->advance();
+      const auto now = monotonic_ns();
+      if (has_moved) last = now;
+      if (now - last < kAwakeNs) {
+        sched_yield();
+        continue;
+      }
+      const timespec nap{0, kNapNs};
+      nanosleep(&nap, nullptr);
+    }
+  }
+
+  std::vector<std::shared_ptr<soft_pair>> living() {
+    std::vector<std::shared_ptr<soft_pair>> out;
+    const std::lock_guard lock(mutex_);
+    std::erase_if(pairs_, [](const auto& each) { return each.expired(); });
+    for (const auto& each : pairs_)
+      if (auto pair = each.lock()) out.push_back(std::move(pair));
+    return out;
+  }
+
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<soft_pair>> pairs_;
+  std::thread thread_;
+};
+
+// Never destroyed: memory of pairs may be mapped until the process ends.
+copy::mapping_cache& mappings() {
+  static auto* const one = [] {
+    copy::mapping_cache::options wanted;
+    wanted.backend = env_read("PEERLANE_BACKEND").text;
+    return new copy::mapping_cache(wanted);
+  }();
+  return *one;
+}
+
+}  // namespace
+
+void attach_to_adapter(const std::shared_ptr<soft_pair>& pair) {
+  static auto* const one = new adapter;  // its thread ends with the process
+  one->attach(pair);
+}
+
+result<soft_piece> piece_at(const cu::driver_table& cuda, std::uint64_t address, std::size_t bytes) {
+  soft_piece out;
+  out.data = reinterpret_cast<char*>(address);
+  out.bytes = bytes;
+  unsigned type = 0;
+  if (bytes == 0 ||
+      cuda.cuPointerGetAttribute(&type, cu::pointer_attribute::memory_type, address) != cu::error_code::success ||
+      type != cu::memory_type::device)
+    return out;
+  const auto info = cu::inspect_pointer(cuda, address);
+  if (!info) return info.error();
+  auto found = mappings().find(cuda, *info, address, bytes);
+  if (!found) return failure{ENOTSUP, "GPU memory of a message cannot be mapped for the CPU: " + found.error().message};
+  out.mapping = std::make_shared<copy::mapping_cache::hold>(std::move(found).value());
+  out.data = out.mapping->data;
+  out.is_device = true;
+  return out;
+}
+
+}  // namespace pl::gds

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// A queue pair whose adapter is a thread. Streams (or the CPU) write how many sends may leave into `doorbell`; the thread
+// reads their memory, hands it to the peer's thread through shared memory, and counts completions in words on which streams
+// wait. Memory is read between doorbell and completion, and written before the receiver's completion, as an adapter does it.
+//
+// Counts are 32 bits and cyclic, as libgdsync's descriptors compare them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "copy/gpu_context.hpp"
+#include "copy/mapping_cache.hpp"
+#include "triggered/shared_memory.hpp"
+
+namespace pl::gds {
+
+// Part of a message: host memory, or GPU memory as the CPU reaches it.
+struct soft_piece {
+  char* data = nullptr;
+  std::size_t bytes = 0;
+  bool is_device = false;
+  std::shared_ptr<copy::mapping_cache::hold> mapping;
+};
+
+struct soft_work {
+  std::uint64_t id = 0;  // the caller's
+  std::vector<soft_piece> pieces;
+  bool is_signaled = true;
+};
+
+struct soft_completion {
+  std::uint64_t id = 0;
+  std::uint32_t bytes = 0;
+  bool is_too_long = false;
+};
+
+class soft_pair {
+ public:
+  static constexpr std::size_t kMostBytes = 1u << 20;
+
+  // Plain bytes.
+  struct address {
+    stream::shared_memory::name memory;
+    std::uint64_t boot = 0, pid_namespace = 0;
+  };
+
+  // Its words are registered with the current CUDA context.
+  static result<std::shared_ptr<soft_pair>> make(const copy::gpu_context& context, unsigned sends, unsigned receives);
+  ~soft_pair();
+  soft_pair(const soft_pair&) = delete;
+  soft_pair& operator=(const soft_pair&) = delete;
+
+  address own_address() const;
+  status connect(const address& to);  // also to its own
+
+  // ---- Any thread
+  // The number of the send, which leaves once `doorbell` has come to it. ENOMEM: as many as were asked for are under way.
+  result<std::uint32_t> prepare(soft_work what);
+  void take_back();  // the one prepared last
+  status receive(soft_work into);
+
+  enum class side { send, receive };
+  // What a stream writes and waits for; in host memory that CUDA knows.
+  std::uint32_t* doorbell() const noexcept { return &ours().doorbell; }
+  std::uint32_t* completed(side of) const noexcept { return &ours().completed[index(of)]; }
+  std::uint32_t* passed(side of) const noexcept { return &ours().passed[index(of)]; }
+  // The next completion that the CPU may have: those for which `waits` streams wait only once the streams are past them.
+  std::optional<soft_completion> poll(side of, std::uint32_t waits);
+
+  // ---- The adapter's thread. True: something moved.
+  bool advance();
+
+ private:
+  static constexpr unsigned kSlots = 8;
+  struct words {
+    alignas(64) std::uint32_t doorbell;
+    alignas(64) std::uint32_t completed[2];
+    alignas(64) std::uint32_t passed[2];
+    alignas(64) std::atomic<std::uint32_t> ready;  // sends whose bytes lie in their slot
+    alignas(64) std::atomic<std::uint32_t> taken;  // by the peer's adapter
+    std::uint32_t bytes[kSlots];
+  };
+  static constexpr std::size_t kWordsBytes = 4096;
+  static constexpr std::size_t kMemoryBytes = kWordsBytes + kSlots * kMostBytes;
+  static_assert(sizeof(words) <= kWordsBytes);
+
+  soft_pair(const copy::gpu_context& context, stream::shared_memory memory, unsigned sends, unsigned receives)
+      : context_(context), memory_(std::move(memory)), most_{sends, receives} {}
+  static unsigned index(side of) noexcept { return static_cast<unsigned>(of); }
+  static words& words_in(const stream::shared_memory& of) noexcept { return *reinterpret_cast<words*>(of.data()); }
+  static char* slot_in(const stream::shared_memory& of, std::uint32_t number) noexcept {
+    return reinterpret_cast<char*>(of.data()) + kWordsBytes + number % kSlots * kMostBytes;
+  }
+  words& ours() const noexcept { return words_in(memory_); }
+  bool gather();
+  bool take();
+  bool complete_sends();
+  void complete(side of, const soft_completion& what);
+
+  const copy::gpu_context context_;
+  stream::shared_memory memory_;
+  const unsigned most_[2];
+  bool is_registered_ = false;
+
+  std::mutex mutex_;  // of all below
+  std::optional<stream::shared_memory> theirs_;
+  std::deque<soft_work> sends_;  // that have not completed: the first is number `left_` + 1
+  std::deque<soft_work> receives_;
+  std::uint32_t prepared_ = 0, gathered_ = 0, left_ = 0, got_ = 0;
+  std::deque<soft_completion> done_[2];
+  std::uint32_t counted_[2] = {0, 0};  // completions so far
+  std::uint32_t polled_[2] = {0, 0};
+};
+
+// Drives the pair until its last other owner drops it. Starts the thread.
+void attach_to_adapter(const std::shared_ptr<soft_pair>& pair);
+
+// A part of a message for the CPU. ENOTSUP: GPU memory that cannot be mapped.
+result<soft_piece> piece_at(const cu::driver_table& cuda, std::uint64_t address, std::size_t bytes);
+
+}  // namespace pl::gds

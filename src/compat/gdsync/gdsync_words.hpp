@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every descriptor comes down to: words that are written and waited for, by a stream or by the CPU.
+#pragma once
+
+#include <vector>
+
+#include "compat/gdsync/gdsync_memory.hpp"
+
+namespace pl::gds {
+
+struct word_op {
+  std::uint32_t* pointer;
+  std::uint32_t value;
+  int flags;  // of the descriptor, for its memory type
+  bool is_wait;
+  bool is_flush;  // after the wait
+  gds_wait_cond_flag_t cond;
+};
+
+// Of queue pairs. ENOSYS in a build without verbs' headers, EINVAL for a request that was not prepared.
+status gather_send(const gds_send_request_t* request, std::vector<word_op>& to);
+status gather_wait(const gds_wait_request_t* request, std::vector<word_op>& to);
+
+// In order; nothing is queued if one of them cannot be.
+status post_on_stream(cu::stream_t on, const std::vector<word_op>& ops);
+// Returns when all is done; waits spin.
+status post_on_cpu(const std::vector<word_op>& ops);
+
+}  // namespace pl::gds

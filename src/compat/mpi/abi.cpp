@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compat/mpi/abi.hpp"
+
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace pl::mpi {
+namespace {
+
+#ifdef OPEN_MPI
+constexpr const char* kNames[] = {"libmpi.so.40"};
+constexpr const char* kOtherKind = "MPIR_Err_return_comm";
+constexpr const char* kWanted = "libpeerlane-mpi-mpich.so";
+#else
+constexpr const char* kNames[] = {"libmpi.so.12", "libmpich.so.12"};
+constexpr const char* kOtherKind = "ompi_mpi_comm_world";
+constexpr const char* kWanted = "libpeerlane-mpi-ompi.so";
+#endif
+
+// An MPI that was loaded for one module of a program (Python does that) is promoted to all.
+[[gnu::constructor]] void promote() {
+  for (const char* name : kNames)
+    if (dlopen(name, RTLD_LAZY | RTLD_NOLOAD | RTLD_GLOBAL) != nullptr) return;
+}
+
+}  // namespace
+
+void find_mpi() {
+  promote();
+  if (dlsym(RTLD_DEFAULT, kOtherKind) == nullptr) return;
+  std::fprintf(stderr, "peerlane-mpi: the program's MPI has another binary interface: preload %s instead\n", kWanted);
+  std::abort();
+}
+
+#ifdef OPEN_MPI
+const predefined& handles() {
+  static const predefined found{static_cast<MPI_Comm>(dlsym(RTLD_DEFAULT, "ompi_mpi_comm_world")),
+                                static_cast<MPI_Request>(dlsym(RTLD_DEFAULT, "ompi_request_null")),
+                                static_cast<MPI_Datatype>(dlsym(RTLD_DEFAULT, "ompi_mpi_byte"))};
+  return found;
+}
+#endif
+
+}  // namespace pl::mpi

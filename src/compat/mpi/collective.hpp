@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all collective operations share: who sends and receives what, and the call between the copies.
+#pragma once
+
+#include "compat/mpi/guarded.hpp"
+
+namespace pl::mpi {
+
+using parts = std::vector<part>;
+
+// The communicator as a rooted operation sees it.
+class group {
+ public:
+  explicit group(MPI_Comm comm);
+  // Ranks that have a block in a gathered buffer.
+  int size() const noexcept { return size_; }
+  int rank() const noexcept { return rank_; }
+  bool is_inter() const noexcept { return is_inter_; }
+  bool is_root(int root) const noexcept { return is_inter_ ? root == MPI_ROOT : root == rank_; }
+  // On an intercommunicator the root's own group does not take part.
+  bool gives_or_gets(int root) const noexcept { return !is_inter_ || root >= 0; }
+
+ private:
+  int rank_ = 0, size_ = 0, is_inter_ = 0;
+};
+
+template <class Count, class Offset>
+parts blocks(int n, const Count* counts, const Offset* offsets, MPI_Datatype type) {
+  MPI_Aint lower = 0, extent = 0;
+  PMPI_Type_get_extent(type, &lower, &extent);
+  parts out;
+  for (int i = 0; i < n; ++i) out.push_back({static_cast<MPI_Aint>(offsets[i]) * extent, counts[i], type});
+  return out;
+}
+
+template <class Count, class Offset>
+parts blocks(int n, const Count* counts, const Offset* offsets, const MPI_Datatype* types) {
+  parts out;
+  for (int i = 0; i < n; ++i) out.push_back({static_cast<MPI_Aint>(offsets[i]), counts[i], types[i]});
+  return out;
+}
+
+// Whether a buffer argument is device memory. With MPI_BOTTOM (and the null pointers of ranks on which an argument means
+// nothing) `significant` tells which parts count on this rank.
+template <class Significant>
+bool concerns(const void* buffer, Significant significant) {
+  if (!driver_is_there() || buffer == MPI_IN_PLACE) return false;
+  if (buffer != MPI_BOTTOM) [[likely]]
+    return detail::ask_driver(buffer);
+  return any_on_device(significant());
+}
+
+// What MPI reads, and what it writes. With MPI_IN_PLACE it reads the receive buffer.
+int take_source(staged& data, const void* buffer, const parts& what);
+int take_target(staged& data, void* buffer, const parts& what, bool is_source_too);
+
+// `prepare` fills in the record, `call` gets the pointers for MPI. With a request the copy back waits for its completion.
+template <class Prepare, class Call, class... Request>
+int collective(MPI_Comm comm, Prepare prepare, Call call, Request... request) {
+  return guarded(comm, [&] {
+    auto made = std::make_unique<record>();
+    made->what = record::kind::collective;
+    if (const int code = prepare(*made); code != MPI_SUCCESS) return raise(comm, code);
+    const int code = call(made->send.pointer(), made->receive.pointer());
+    if (code != MPI_SUCCESS) return code;
+    if constexpr (sizeof...(Request) == 0) return unless(made->receive.store(), comm);
+    (requests().put(*request, std::move(made)), ...);
+    return code;
+  });
+}
+
+}  // namespace pl::mpi

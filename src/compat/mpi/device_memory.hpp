@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// All that this library does with CUDA: it tells device memory from other memory, and copies.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "base/status.hpp"
+#include "compat/mpi/load_watch.hpp"
+#include "compat/mpi/staging_pool.hpp"
+#include "copy/transfer.hpp"
+#include "cuda/pointer.hpp"
+
+namespace pl::mpi {
+
+namespace detail {
+bool ask_driver(const void* pointer) noexcept;  // driver_is_there() has said yes
+}
+
+// Whether MPI's CPU code must not touch this address. One driver call of 0.1 us once libcuda is there. Nothing is remembered
+// about addresses: memory that is freed and comes back as something else could only be noticed by that same call.
+// In a forked child of a process that uses CUDA, whose driver cannot answer, an address counts as device memory if it cannot
+// be read: copies of it are then refused.
+inline bool is_device_memory(const void* pointer) noexcept {
+  return pointer != nullptr && driver_is_there() && detail::ask_driver(pointer);
+}
+
+// What the driver says of device memory; nothing for other memory. Holds while an operation on that memory is under way, for
+// as long as the caller may not free it.
+std::optional<cu::pointer_info> device_info(const void* pointer) noexcept;
+
+// Host memory for a copy of what begins at `device`; `sparse`: most of it will not be touched.
+result<staging_pool::block> take_staging(std::uint64_t device, std::size_t bytes, bool sparse);
+
+// Complete on return. EACCES in a forked child whose parent uses CUDA; else as copy::planner.
+// `device`: what is known of a single copy's device side, which the driver then is not asked about; may be null.
+status copy_all(std::span<const copy::transfer> list, const cu::pointer_info* device);
+
+// Gives all host and GPU resources back. No other call of this library may be under way; it may be used again.
+void close_devices() noexcept;
+
+// One line to stderr for the first failure of a process (an MPI error code says little), later ones only to the log.
+void complain(const char* what, const failure& why) noexcept;
+
+}  // namespace pl::mpi

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the bytes of an MPI datatype lie. Only these are copied: the gaps may be other messages' or a running kernel's.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "base/status.hpp"
+#include "compat/mpi/abi.hpp"
+
+namespace pl::mpi {
+
+// Rows of bytes, in the order in which MPI sends them. The pitch is at least row_bytes.
+struct piece {
+  std::ptrdiff_t offset = 0;
+  std::size_t row_bytes = 0;
+  std::size_t rows = 1;
+  std::size_t pitch = 0;
+};
+using pieces = std::vector<piece>;
+
+// `n` times the same, each `step` bytes behind the one before.
+pieces repeat(pieces what, std::size_t n, std::ptrdiff_t step);
+
+struct layout {
+  std::ptrdiff_t extent = 0;
+  std::ptrdiff_t first = 0;                 // offset of the first byte
+  std::size_t bytes = 0;                    // of data
+  std::shared_ptr<const pieces> scattered;  // null: one row of `bytes` from `first`
+  // What `count` elements are made of.
+  pieces of(std::size_t count) const;
+};
+
+// ENOTSUP for a distributed array (MPI_Type_create_darray), for types made by large-count constructors and for types that
+// are not homogeneous bytes. Derived types are taken apart once and remembered with the type.
+result<layout> layout_of(MPI_Datatype type);
+
+}  // namespace pl::mpi

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether the process has loaded libcuda by now, in a nanosecond, because host-only programs ask at every MPI call.
+#pragma once
+
+#include <link.h>
+
+#include <atomic>
+
+#include "cuda/driver_table.hpp"
+
+namespace pl::mpi {
+
+namespace detail {
+// The last shared object in the list of the dynamic linker when libcuda was looked for last; kept loaded by us, so that it
+// may be read. A library that is loaded later stands behind it. Null: nothing is known yet.
+extern std::atomic<const link_map*> g_last_object;
+extern std::atomic<const cu::driver_table*> g_driver;  // null: libcuda was not found yet
+bool look_for_driver() noexcept;
+}  // namespace detail
+
+// True from the first call after libcuda was loaded by whomever; it is never loaded here. Thread-safe.
+inline bool driver_is_there() noexcept {
+  if (detail::g_driver.load(std::memory_order_acquire) != nullptr) return true;
+  const link_map* const last = detail::g_last_object.load(std::memory_order_acquire);
+  if (last != nullptr && __atomic_load_n(&last->l_next, __ATOMIC_RELAXED) == nullptr) [[likely]]
+    return false;
+  return detail::look_for_driver();
+}
+
+}  // namespace pl::mpi

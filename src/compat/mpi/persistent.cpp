@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// MPI functions that start persistent requests.
+#include "compat/mpi/guarded.hpp"
+
+using namespace pl::mpi;
+
+namespace {
+
+// The data that is sent is what the buffer holds at the start.
+int prepare(MPI_Request request) {
+  auto what = request == request_null() ? nullptr : requests().take(request);
+  if (what == nullptr) return MPI_SUCCESS;
+  const int code = what->send.load();
+  what->is_active = code == MPI_SUCCESS;
+  what->is_stored = false;
+  requests().put(request, std::move(what));
+  return code;
+}
+
+}  // namespace
+
+int MPI_Start(MPI_Request* request) {
+  requests().progress();
+  if (requests().is_empty()) return PMPI_Start(request);
+  if (const int code = prepare(*request); code != MPI_SUCCESS) return raise(comm_world(), code);
+  return PMPI_Start(request);
+}
+
+int MPI_Startall(int n, MPI_Request* list) {
+  requests().progress();
+  if (requests().is_empty()) return PMPI_Startall(n, list);
+  for (int i = 0; i < n; ++i)
+    if (const int code = prepare(list[i]); code != MPI_SUCCESS) return raise(comm_world(), code);
+  return PMPI_Startall(n, list);
+}

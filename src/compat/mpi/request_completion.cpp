@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// MPI functions that complete requests.
+#include "compat/mpi/request_completion.hpp"
+
+using namespace pl::mpi;
+
+completing::completing(std::size_t n, const MPI_Request* list) : handles_(list, list + n), records_(n) {
+  for (std::size_t i = 0; i < n; ++i)
+    if (list[i] != request_null())
+      if ((records_[i] = requests().take(list[i])) != nullptr) ++found_;
+}
+
+completing::~completing() {
+  for (std::size_t i = 0; i < records_.size(); ++i)
+    if (records_[i] != nullptr) requests().put(handles_[i], std::move(records_[i]));
+}
+
+int completing::end(std::size_t i, const MPI_Status& status) {
+  auto& what = records_[i];
+  if (what == nullptr) return MPI_SUCCESS;
+  const int code = store_result(*what, status);
+  fail(i);
+  return code;
+}
+
+void completing::fail(std::size_t i) {
+  auto& what = records_[i];
+  if (what == nullptr) return;
+  what->is_active = what->is_stored = false;
+  if (!what->is_persistent) what.reset();
+}
+
+void completing::sort_out(const MPI_Request* now) {
+  for (std::size_t i = 0; i < records_.size(); ++i)
+    if (now[i] == request_null()) fail(i);
+}
+
+namespace {
+
+constexpr int kNone = MPI_UNDEFINED;
+
+// The fast way out of every function here: no request of this process has a stand-in.
+bool nothing_to_do() {
+  requests().progress();
+  return requests().is_empty();
+}
+
+int told(int code) { return unless(code, comm_world()); }
+
+// All of them have ended, with `code` of MPI's.
+int end_all(completing& held, std::size_t n, const MPI_Request* now, const MPI_Status* status, int code) {
+  if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) return held.sort_out(now), code;
+  int ours = MPI_SUCCESS;
+  for (std::size_t i = 0; i < n; ++i) {
+    const int its = code == MPI_SUCCESS ? MPI_SUCCESS : status[i].MPI_ERROR;
+    if (its == MPI_ERR_PENDING) continue;
+    if (its != MPI_SUCCESS) {
+      held.fail(i);
+    } else if (const int stored = held.end(i, status[i]); stored != MPI_SUCCESS) {
+      ours = stored;
+    }
+  }
+  return code != MPI_SUCCESS ? code : told(ours);
+}
+
+// Those of `indices` have ended; status i belongs to indices[i].
+int end_some(completing& held, int n, const int* indices, const MPI_Request* now, const MPI_Status* status, int code) {
+  if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) return held.sort_out(now), code;
+  int ours = MPI_SUCCESS;
+  for (int i = 0; i < n; ++i) {
+    const auto index = static_cast<std::size_t>(indices[i]);
+    if (code != MPI_SUCCESS && status[i].MPI_ERROR != MPI_SUCCESS) {
+      held.fail(index);
+    } else if (const int stored = held.end(index, status[i]); stored != MPI_SUCCESS) {
+      ours = stored;
+    }
+  }
+  return code != MPI_SUCCESS ? code : told(ours);
+}
+
+int end_one(completing& held, std::size_t index, const MPI_Request* now, const MPI_Status& status, int code) {
+  if (code != MPI_SUCCESS) return held.sort_out(now), code;
+  return told(held.end(index, status));
+}
+
+std::size_t size_of(int n) { return n > 0 ? static_cast<std::size_t>(n) : 0; }
+
+}  // namespace
+
+int MPI_Wait(MPI_Request* request, MPI_Status* wanted) {
+  if (nothing_to_do()) return PMPI_Wait(request, wanted);
+  completing held(1, request);
+  if (!held.is_concerned()) return PMPI_Wait(request, wanted);
+  statuses_of_call status(1, wanted);
+  const int code = PMPI_Wait(request, status.get());
+  return end_one(held, 0, request, *status.get(), code);
+}
+
+int MPI_Test(MPI_Request* request, int* flag, MPI_Status* wanted) {
+  if (nothing_to_do()) return PMPI_Test(request, flag, wanted);
+  completing held(1, request);
+  if (!held.is_concerned()) return PMPI_Test(request, flag, wanted);
+  statuses_of_call status(1, wanted);
+  const int code = PMPI_Test(request, flag, status.get());
+  if (code == MPI_SUCCESS && *flag == 0) return code;
+  return end_one(held, 0, request, *status.get(), code);
+}
+
+int MPI_Waitany(int n, MPI_Request* list, int* index, MPI_Status* wanted) {
+  if (nothing_to_do()) return PMPI_Waitany(n, list, index, wanted);
+  completing held(size_of(n), list);
+  if (!held.is_concerned()) return PMPI_Waitany(n, list, index, wanted);
+  statuses_of_call status(1, wanted);
+  const int code = PMPI_Waitany(n, list, index, status.get());
+  if (code == MPI_SUCCESS && *index == kNone) return code;
+  return end_one(held, size_of(*index), list, *status.get(), code);
+}
+
+int MPI_Testany(int n, MPI_Request* list, int* index, int* flag, MPI_Status* wanted) {
+  if (nothing_to_do()) return PMPI_Testany(n, list, index, flag, wanted);
+  completing held(size_of(n), list);
+  if (!held.is_concerned()) return PMPI_Testany(n, list, index, flag, wanted);
+  statuses_of_call status(1, wanted);
+  const int code = PMPI_Testany(n, list, index, flag, status.get());
+  if (code == MPI_SUCCESS && (*flag == 0 || *index == kNone)) return code;
+  return end_one(held, size_of(*index), list, *status.get(), code);
+}
+
+int MPI_Waitall(int n, MPI_Request* list, MPI_Status* wanted) {
+  if (nothing_to_do()) return PMPI_Waitall(n, list, wanted);
+  completing held(size_of(n), list);
+  if (!held.is_concerned()) return PMPI_Waitall(n, list, wanted);
+  statuses_of_call status(size_of(n), wanted);
+  const int code = PMPI_Waitall(n, list, status.get());
+  return end_all(held, size_of(n), list, status.get(), code);
+}
+
+int MPI_Testall(int n, MPI_Request* list, int* flag, MPI_Status* wanted) {
+  if (nothing_to_do()) return PMPI_Testall(n, list, flag, wanted);
+  completing held(size_of(n), list);
+  if (!held.is_concerned()) return PMPI_Testall(n, list, flag, wanted);
+  statuses_of_call status(size_of(n), wanted);
+  const int code = PMPI_Testall(n, list, flag, status.get());
+  if (code == MPI_SUCCESS && *flag == 0) return code;
+  return end_all(held, size_of(n), list, status.get(), code);
+}
+
+int MPI_Waitsome(int n, MPI_Request* list, int* ended, int* indices, MPI_Status* wanted) {
+  if (nothing_to_do()) return PMPI_Waitsome(n, list, ended, indices, wanted);
+  completing held(size_of(n), list);
+  if (!held.is_concerned()) return PMPI_Waitsome(n, list, ended, indices, wanted);
+  statuses_of_call status(size_of(n), wanted);
+  const int code = PMPI_Waitsome(n, list, ended, indices, status.get());
+  if (code == MPI_SUCCESS && *ended == kNone) return code;
+  return end_some(held, *ended, indices, list, status.get(), code);
+}
+
+int MPI_Testsome(int n, MPI_Request* list, int* ended, int* indices, MPI_Status* wanted) {
+  if (nothing_to_do()) return PMPI_Testsome(n, list, ended, indices, wanted);
+  completing held(size_of(n), list);
+  if (!held.is_concerned()) return PMPI_Testsome(n, list, ended, indices, wanted);
+  statuses_of_call status(size_of(n), wanted);
+  const int code = PMPI_Testsome(n, list, ended, indices, status.get());
+  if (code == MPI_SUCCESS && *ended == kNone) return code;
+  return end_some(held, *ended, indices, list, status.get(), code);
+}
+
+// Tells of the end without ending the request: the data must be there already, and is not stored a second time later, when
+// the program may have written to the buffer.
+int MPI_Request_get_status(MPI_Request request, int* flag, MPI_Status* wanted) {
+  auto what = nothing_to_do() || request == request_null() ? nullptr : requests().take(request);
+  if (what == nullptr) return PMPI_Request_get_status(request, flag, wanted);
+  statuses_of_call status(1, wanted);
+  int code = PMPI_Request_get_status(request, flag, status.get());
+  if (code == MPI_SUCCESS && *flag != 0) {
+    code = told(store_result(*what, *status.get()));
+    what->is_stored = true;
+  }
+  requests().put(request, std::move(what));
+  return code;
+}
+
+// MPI would go on with a request that we then could not ask about: it is freed when it has ended.
+int MPI_Request_free(MPI_Request* request) {
+  auto what = nothing_to_do() || *request == request_null() ? nullptr : requests().take(*request);
+  if (what == nullptr || !what->is_active) return PMPI_Request_free(request);
+  requests().abandon(*request, std::move(what));
+  *request = request_null();
+  requests().progress();
+  return MPI_SUCCESS;
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compat/mpi/request_table.hpp"
+
+namespace pl::mpi {
+
+namespace {
+
+bool has_ended(MPI_Request request, record& what, bool wait) {
+  MPI_Status status;
+  int done = 1;
+  const int code = wait ? PMPI_Wait(&request, &status) : PMPI_Test(&request, &done, &status);
+  if (code == MPI_SUCCESS && done == 0) return false;
+  if (code == MPI_SUCCESS) store_result(what, status);
+  if (what.is_persistent) PMPI_Request_free(&request);
+  return true;
+}
+
+}  // namespace
+
+request_table& requests() {
+  static auto* const table = new request_table;  // never destroyed: destructors of other libraries may still call MPI
+  return *table;
+}
+
+void request_table::put(MPI_Request request, std::unique_ptr<record> what) {
+  const auto key = number_of(request);
+  auto& part = shard_of(key);
+  const std::lock_guard lock(part.mutex);
+  part.records[key] = std::move(what);
+  size_.fetch_add(1, std::memory_order_release);
+}
+
+std::unique_ptr<record> request_table::take(MPI_Request request) {
+  const auto key = number_of(request);
+  auto& part = shard_of(key);
+  const std::lock_guard lock(part.mutex);
+  const auto found = part.records.find(key);
+  if (found == part.records.end()) return nullptr;
+  auto out = std::move(found->second);
+  part.records.erase(found);
+  size_.fetch_sub(1, std::memory_order_release);
+  return out;
+}
+
+void request_table::abandon(MPI_Request request, std::unique_ptr<record> what) {
+  const std::lock_guard lock(abandoned_mutex_);
+  abandoned_.push_back({request, std::move(what)});
+  abandoned_count_.store(abandoned_.size(), std::memory_order_release);
+}
+
+void request_table::progress(bool wait) {
+  if (abandoned_count_.load(std::memory_order_acquire) == 0) return;
+  std::unique_lock lock(abandoned_mutex_, std::defer_lock);
+  if (wait) lock.lock();
+  else if (!lock.try_lock()) return;
+  for (std::size_t i = 0; i < abandoned_.size();) {
+    if (!has_ended(abandoned_[i].request, *abandoned_[i].what, wait)) {
+      ++i;
+      continue;
+    }
+    abandoned_[i] = std::move(abandoned_.back());
+    abandoned_.pop_back();
+  }
+  abandoned_count_.store(abandoned_.size(), std::memory_order_release);
+}
+
+void request_table::clear() {
+  for (auto& part : shards_) {
+    const std::lock_guard lock(part.mutex);
+    size_.fetch_sub(part.records.size(), std::memory_order_release);
+    part.records.clear();
+  }
+}
+
+int store_result(record& what, const MPI_Status& status) {
+  if (!what.is_active || what.is_stored) return MPI_SUCCESS;
+  if (what.what == record::kind::send) return MPI_SUCCESS;
+  if (what.what == record::kind::collective) return what.receive.store();
+  int cancelled = 0;
+  PMPI_Test_cancelled(&status, &cancelled);
+  return cancelled != 0 ? MPI_SUCCESS : what.receive.store_first(received_bytes(status));
+}
+
+}  // namespace pl::mpi

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is known of MPI requests whose buffers are stand-ins, from the call that makes them to the one that completes them.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "compat/mpi/staged.hpp"
+
+namespace pl::mpi {
+
+struct record {
+  enum class kind : std::uint8_t { send, receive, collective };
+  kind what = kind::send;
+  bool is_persistent = false;
+  bool is_active = true;   // persistent: started and not yet completed
+  bool is_stored = false;  // MPI_Request_get_status has told of the end already
+  staged send, receive;
+};
+
+// Thread-safe. MPI lets only one thread complete a request, so a record that was taken out is nobody else's.
+class request_table {
+ public:
+  // True if there is nothing to look for: one load, which is all that programs without device memory pay.
+  bool is_empty() const noexcept { return size_.load(std::memory_order_acquire) == 0; }
+  void put(MPI_Request request, std::unique_ptr<record> what);
+  std::unique_ptr<record> take(MPI_Request request);
+
+  // A request that its owner freed while it was active: MPI is asked about it until it ends, and what it received is stored.
+  void abandon(MPI_Request request, std::unique_ptr<record> what);
+  // Asks about all of them; `wait`: until every one has ended.
+  void progress(bool wait = false);
+  void clear();
+
+ private:
+  struct shard {
+    std::mutex mutex;
+    std::unordered_map<std::uint64_t, std::unique_ptr<record>> records;
+  };
+  struct abandoned {
+    MPI_Request request;
+    std::unique_ptr<record> what;
+  };
+  shard& shard_of(std::uint64_t key) { return shards_[(key ^ key >> 8) % shards_.size()]; }
+
+  std::array<shard, 64> shards_;
+  std::atomic<std::size_t> size_{0};
+  std::mutex abandoned_mutex_;
+  std::vector<abandoned> abandoned_;
+  std::atomic<std::size_t> abandoned_count_{0};
+};
+
+request_table& requests();
+
+// After MPI has ended the operation: stores what a receive has got.
+int store_result(record& what, const MPI_Status& status);
+
+}  // namespace pl::mpi

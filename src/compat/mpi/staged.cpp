@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compat/mpi/staged.hpp"
+
+#include <algorithm>
+
+namespace pl::mpi {
+namespace {
+
+constexpr std::size_t kSparseFrom = 1u << 20;  // smaller spans come from the pool, whatever their gaps
+constexpr std::size_t kSparseRatio = 4;
+
+int failed(const char* what, const failure& why) {
+  complain(what, why);
+  return why.code == ENOMEM ? MPI_ERR_NO_MEM : MPI_ERR_BUFFER;
+}
+
+std::ptrdiff_t end_of(const piece& one) {
+  return one.offset + static_cast<std::ptrdiff_t>((one.rows - 1) * one.pitch + one.row_bytes);
+}
+
+std::size_t bytes_of(const piece& one) { return one.rows * one.row_bytes; }
+
+copy::transfer transfer_of(const piece& one, std::ptrdiff_t to_host, bool to_device) {
+  const auto device = static_cast<std::uint64_t>(one.offset);
+  const auto host = static_cast<std::uint64_t>(one.offset + to_host);
+  if (to_device) return {copy::direction::to_device, device, host, one.row_bytes, one.rows, one.pitch, one.pitch};
+  return {copy::direction::to_host, host, device, one.row_bytes, one.rows, one.pitch, one.pitch};
+}
+
+// The first `bytes` of them; rows that are not whole become a piece of their own.
+pieces first_bytes(const pieces& runs, std::size_t bytes) {
+  pieces out;
+  for (piece one : runs) {
+    if (bytes == 0) break;
+    const std::size_t whole = std::min(one.rows, bytes / one.row_bytes);
+    const std::size_t rest = whole == one.rows ? 0 : bytes % one.row_bytes;
+    const std::ptrdiff_t behind = one.offset + static_cast<std::ptrdiff_t>(whole * one.pitch);
+    bytes -= whole * one.row_bytes + rest;
+    one.rows = whole;
+    if (whole != 0) out.push_back(one);
+    if (rest != 0) out.push_back({behind, rest, 1, rest});
+  }
+  return out;
+}
+
+// Whether runs of bytes lie in device memory: the driver is asked once for neighbours, which are of one kind.
+class kind_of_runs {
+ public:
+  bool is_device(const piece& one) {
+    constexpr unsigned kNeighbourhood = 16;  // log2 of bytes: no page of a GPU is smaller
+    const auto place = static_cast<std::uint64_t>(one.offset) >> kNeighbourhood;
+    if (place != last_) is_last_device_ = is_device_memory(reinterpret_cast<const void*>(one.offset));
+    last_ = place;
+    return is_last_device_;
+  }
+
+ private:
+  std::uint64_t last_ = ~std::uint64_t{0};
+  bool is_last_device_ = false;
+};
+
+}  // namespace
+
+bool any_on_device(std::span<const part> absolute) {
+  kind_of_runs kind;
+  for (const auto& one : absolute) {
+    if (one.count <= 0) continue;
+    auto type = layout_of(one.type);
+    MPI_Aint first = 0, extent = 0;
+    // A type that cannot be taken apart: attach() refuses it where its first byte is the device's.
+    if (!type && PMPI_Type_get_true_extent(one.type, &first, &extent) == MPI_SUCCESS &&
+        kind.is_device({one.offset + first, 1, 1, 1}))
+      return true;
+    if (!type || type->bytes == 0) continue;
+    for (piece run : type->of(static_cast<std::size_t>(one.count))) {
+      run.offset += one.offset;
+      if (kind.is_device(run)) return true;
+    }
+  }
+  return false;
+}
+
+int staged::attach(const void* buffer, std::span<const part> parts) {
+  pointer_ = const_cast<void*>(buffer);
+  pieces runs;
+  for (const auto& one : parts) {
+    if (one.count <= 0) continue;  // a negative one is MPI's to refuse
+    auto type = layout_of(one.type);
+    if (!type) return failed("a datatype", type.error());
+    if (type->bytes == 0) continue;
+    for (piece run : type->of(static_cast<std::size_t>(one.count))) {
+      run.offset += one.offset + reinterpret_cast<std::ptrdiff_t>(buffer);
+      runs.push_back(run);
+    }
+  }
+  return make(buffer, std::move(runs));
+}
+
+int staged::attach_bytes(const void* buffer, std::size_t bytes) {
+  pointer_ = const_cast<void*>(buffer);
+  if (bytes == 0) return MPI_SUCCESS;
+  return make(buffer, {piece{reinterpret_cast<std::ptrdiff_t>(buffer), bytes, 1, bytes}});
+}
+
+int staged::make(const void* buffer, pieces&& runs) {
+  std::erase_if(runs, [](const piece& one) { return bytes_of(one) == 0; });
+  if (runs.empty()) return MPI_SUCCESS;
+  if (buffer == MPI_BOTTOM) {
+    kind_of_runs kind;
+    std::size_t devices = 0;
+    for (const auto& one : runs) devices += kind.is_device(one) ? 1 : 0;
+    if (devices != 0 && devices != runs.size())
+      return failed("MPI_BOTTOM", {ENOTSUP,
+                                   "its types name device and host memory together, for which nothing can stand: use "
+                                   "two messages"});
+  }
+  const auto* const first = reinterpret_cast<const void*>(runs[0].offset);
+  // What no driver answers for can still be memory that must not be touched: of a forked child's parent.
+  device_ = device_info(first);
+  if (!device_ && !is_device_memory(first)) return MPI_SUCCESS;
+  std::ptrdiff_t begin = runs[0].offset, end = begin;
+  for (const auto& one : runs) {
+    begin = std::min(begin, one.offset);
+    end = std::max(end, end_of(one));
+    bytes_ += bytes_of(one);
+  }
+  const auto span = static_cast<std::size_t>(end - begin);
+  const bool sparse = span >= kSparseFrom && span / kSparseRatio > bytes_;
+  // The low bits of the address stay, for MPI libraries that compute with aligned types.
+  const auto misfit = static_cast<std::size_t>(begin) % 64;
+  auto memory = take_staging(static_cast<std::uint64_t>(runs[0].offset), span + misfit, sparse);
+  if (!memory) return failed("host memory for a message", memory.error());
+  memory_ = std::move(*memory);
+  to_host_ = reinterpret_cast<std::ptrdiff_t>(memory_.data()) + static_cast<std::ptrdiff_t>(misfit) - begin;
+  pointer_ = reinterpret_cast<void*>(reinterpret_cast<std::ptrdiff_t>(buffer) + to_host_);
+  runs_ = std::move(runs);
+  return MPI_SUCCESS;
+}
+
+int staged::copy_runs(const pieces& runs, bool to_device) const {
+  const char* const what = to_device ? "received data to device memory" : "data of device memory to the host";
+  const auto* const device = device_ ? &*device_ : nullptr;
+  if (runs.size() == 1) {
+    const auto only = transfer_of(runs[0], to_host_, to_device);
+    if (auto done = copy_all({&only, 1}, device); !done) return failed(what, done.error());
+    return MPI_SUCCESS;
+  }
+  std::vector<copy::transfer> list;
+  list.reserve(runs.size());
+  for (const auto& one : runs) list.push_back(transfer_of(one, to_host_, to_device));
+  if (auto done = copy_all(list, nullptr); !done) return failed(what, done.error());
+  return MPI_SUCCESS;
+}
+
+int staged::load() { return is_stand_in() ? copy_runs(runs_, false) : MPI_SUCCESS; }
+
+int staged::store() { return store_first(SIZE_MAX); }
+
+int staged::store_first(std::size_t bytes) {
+  bytes = std::min(bytes, limit_);
+  if (!is_stand_in() || bytes == 0) return MPI_SUCCESS;
+  if (bytes >= bytes_) return copy_runs(runs_, true);
+  return copy_runs(first_bytes(runs_, bytes), true);
+}
+
+std::size_t received_bytes(const MPI_Status& status) {
+  MPI_Count bytes = 0;
+  if (PMPI_Get_elements_x(const_cast<MPI_Status*>(&status), byte_type(), &bytes) != MPI_SUCCESS || bytes < 0) return 0;
+  return static_cast<std::size_t>(bytes);
+}
+
+}  // namespace pl::mpi

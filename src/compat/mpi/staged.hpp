@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// One buffer argument of an MPI call: the caller's own, or host memory that stands for device memory. The stand-in has the
+// same layout, so every other argument of the call stays what it was.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "compat/mpi/device_memory.hpp"
+#include "compat/mpi/layout.hpp"
+
+namespace pl::mpi {
+
+// `count` elements from `offset` bytes behind the buffer's address.
+struct part {
+  std::ptrdiff_t offset = 0;
+  MPI_Count count = 0;
+  MPI_Datatype type;
+};
+
+// Whether any of the addresses that MPI_BOTTOM with these parts stands for is device memory.
+bool any_on_device(std::span<const part> absolute);
+
+// Whether this argument of a call is device memory. MPI_BOTTOM stands for the addresses inside the type.
+template <class Count>
+bool on_device(const void* buffer, Count count, MPI_Datatype type) {
+  if (!driver_is_there() || count <= 0) return false;
+  if (buffer != MPI_BOTTOM) [[likely]]
+    return buffer != MPI_IN_PLACE && detail::ask_driver(buffer);
+  const part one{0, count, type};
+  return any_on_device({&one, 1});
+}
+// The same of an argument that has no type, or cannot be MPI_BOTTOM.
+inline bool on_device(const void* buffer) {
+  return driver_is_there() && buffer != MPI_BOTTOM && buffer != MPI_IN_PLACE && detail::ask_driver(buffer);
+}
+
+// Every int is an MPI error code. Movable; not thread-safe.
+class staged {
+ public:
+  staged() = default;
+  // The buffer as it is. For arguments that are host memory or that MPI does not look at.
+  explicit staged(const void* buffer) : pointer_(const_cast<void*>(buffer)) {}
+
+  // Makes the stand-in if `buffer` is device memory and the parts hold any byte.
+  int attach(const void* buffer, std::span<const part> parts);
+  int attach(const void* buffer, MPI_Count count, MPI_Datatype type) {
+    const part one{0, count, type};
+    return attach(buffer, {&one, 1});
+  }
+  // Plain bytes (MPI_PACKED).
+  int attach_bytes(const void* buffer, std::size_t bytes);
+
+  void* pointer() const noexcept { return pointer_; }
+  bool is_stand_in() const noexcept { return !runs_.empty(); }
+
+  // Device memory to the stand-in, and back: all of it, or the first `bytes` in the order of the types.
+  int load();
+  int store();
+  int store_first(std::size_t bytes);
+  // For a persistent request, whose memory may be another allocation's at the next start: copies ask the driver again.
+  void forget_device() noexcept { device_.reset(); }
+  // At most this many bytes are ever stored.
+  void limit_store(std::size_t bytes) noexcept { limit_ = bytes; }
+
+ private:
+  int make(const void* buffer, pieces&& runs);
+  int copy_runs(const pieces& runs, bool to_device) const;
+
+  void* pointer_ = nullptr;
+  std::ptrdiff_t to_host_ = 0;              // from a device address to the stand-in's
+  pieces runs_;                             // offsets are device addresses
+  std::optional<cu::pointer_info> device_;  // what the driver said of the first run when the operation began
+  std::size_t bytes_ = 0;
+  std::size_t limit_ = SIZE_MAX;
+  staging_pool::block memory_;
+};
+
+// Bytes that a receive has got.
+std::size_t received_bytes(const MPI_Status& status);
+
+}  // namespace pl::mpi

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compat/mpi/type_tree.hpp"
+
+#include "base/text.hpp"
+
+namespace pl::mpi {
+namespace {
+
+struct envelope {
+  int integers = 0, addresses = 0, types = 0, combiner = MPI_COMBINER_NAMED;
+  bool is_large = false;  // made by a constructor with MPI_Count arguments
+};
+
+envelope envelope_of(MPI_Datatype type) {
+  envelope out;
+#if MPI_VERSION >= 4
+  // The other form is an error for a type of large counts, and error handlers end the program.
+  MPI_Count integers = 0, addresses = 0, counts = 0, types = 0;
+  PMPI_Type_get_envelope_c(type, &integers, &addresses, &counts, &types, &out.combiner);
+  out.is_large = counts != 0;
+  if (out.is_large) return out;
+#endif
+  PMPI_Type_get_envelope(type, &out.integers, &out.addresses, &out.types, &out.combiner);
+  return out;
+}
+
+// The arguments of a type's constructor. The types among them are handles of our own, to be freed unless predefined.
+class arguments {
+ public:
+  arguments(MPI_Datatype type, const envelope& how)
+      : integers(static_cast<std::size_t>(how.integers)),
+        addresses(static_cast<std::size_t>(how.addresses)),
+        types(static_cast<std::size_t>(how.types)) {
+    PMPI_Type_get_contents(type, how.integers, how.addresses, how.types, integers.data(), addresses.data(), types.data());
+  }
+  arguments(const arguments&) = delete;
+  arguments& operator=(const arguments&) = delete;
+  ~arguments() {
+    for (auto& type : types)
+      if (envelope_of(type).combiner != MPI_COMBINER_NAMED) PMPI_Type_free(&type);
+  }
+  std::vector<int> integers;
+  std::vector<MPI_Aint> addresses;
+  std::vector<MPI_Datatype> types;
+};
+
+std::ptrdiff_t extent_of(MPI_Datatype type) {
+  MPI_Aint lower = 0, extent = 0;
+  PMPI_Type_get_extent(type, &lower, &extent);
+  return extent;
+}
+
+void append(pieces& out, const pieces& what, std::ptrdiff_t at) {
+  for (piece one : what) {
+    one.offset += at;
+    if (!out.empty() && out.back().rows == 1 && one.rows == 1 &&
+        out.back().offset + static_cast<std::ptrdiff_t>(out.back().row_bytes) == one.offset)
+      out.back().row_bytes += one.row_bytes;
+    else out.push_back(one);
+  }
+}
+
+// A predefined type with a gap is a value and an int at its end: MPI_SHORT_INT and its like.
+pieces take_pair_apart(MPI_Datatype type) {
+  MPI_Aint lower = 0, extent = 0;
+  int size = 0;
+  PMPI_Type_size(type, &size);
+  PMPI_Type_get_true_extent(type, &lower, &extent);
+  const auto bytes = static_cast<std::size_t>(size);
+  if (size == extent) return {piece{lower, bytes, 1, bytes}};
+  const std::size_t value = bytes - sizeof(int);
+  return {piece{0, value, 1, value}, piece{extent - static_cast<std::ptrdiff_t>(sizeof(int)), sizeof(int), 1, sizeof(int)}};
+}
+
+// Blocks of one base type: block i has lengths(i) elements and lies `at(i)` bytes from the beginning.
+template <class Length, class At>
+pieces take_blocks(const pieces& base, std::ptrdiff_t extent, int n, Length length, At at) {
+  pieces out;
+  for (int i = 0; i < n; ++i) append(out, repeat(base, static_cast<std::size_t>(length(i)), extent), at(i));
+  return out;
+}
+
+pieces take_subarray(const std::vector<int>& numbers, pieces base, std::ptrdiff_t extent) {
+  const int n = numbers[0];
+  const auto number = [&](int group, int dimension) { return numbers[static_cast<std::size_t>(1 + group * n + dimension)]; };
+  const bool c_order = numbers[static_cast<std::size_t>(1 + 3 * n)] == MPI_ORDER_C;
+  std::ptrdiff_t step = extent, begin = 0;
+  for (int i = 0; i < n; ++i) {  // the dimension whose neighbours lie closest first
+    const int dimension = c_order ? n - 1 - i : i;
+    base = repeat(std::move(base), static_cast<std::size_t>(number(1, dimension)), step);
+    begin += number(2, dimension) * step;
+    step *= number(0, dimension);
+  }
+  pieces out;
+  append(out, base, begin);
+  return out;
+}
+
+result<pieces> take_struct(const arguments& from) {
+  pieces out;
+  for (std::size_t i = 0; i < from.types.size(); ++i) {
+    auto field = take_apart(from.types[i]);
+    if (!field) return field;
+    append(out, repeat(std::move(*field), static_cast<std::size_t>(from.integers[1 + i]), extent_of(from.types[i])),
+           from.addresses[i]);
+  }
+  return out;
+}
+
+// All the constructors that have one base type.
+result<pieces> take_regular(int combiner, const arguments& from, const pieces& base, std::ptrdiff_t extent) {
+  const auto& numbers = from.integers;
+  const auto number = [&](int i) { return numbers[static_cast<std::size_t>(i)]; };
+  const auto address = [&](int i) { return from.addresses[static_cast<std::size_t>(i)]; };
+  const int n = numbers.empty() ? 0 : numbers[0];
+  const auto vector = [&](std::ptrdiff_t stride) {
+    return repeat(repeat(base, static_cast<std::size_t>(number(1)), extent), static_cast<std::size_t>(n), stride);
+  };
+  switch (combiner) {
+    case MPI_COMBINER_DUP:
+    case MPI_COMBINER_RESIZED:
+      return base;
+    case MPI_COMBINER_CONTIGUOUS:
+      return repeat(base, static_cast<std::size_t>(n), extent);
+    case MPI_COMBINER_VECTOR:
+      return vector(number(2) * extent);
+    case MPI_COMBINER_HVECTOR:
+      return vector(address(0));
+    case MPI_COMBINER_INDEXED:
+      return take_blocks(
+          base, extent, n, [&](int i) { return number(1 + i); }, [&](int i) { return number(1 + n + i) * extent; });
+    case MPI_COMBINER_HINDEXED:
+      return take_blocks(
+          base, extent, n, [&](int i) { return number(1 + i); }, address);
+    case MPI_COMBINER_INDEXED_BLOCK:
+      return take_blocks(
+          base, extent, n, [&](int) { return number(1); }, [&](int i) { return number(2 + i) * extent; });
+    case MPI_COMBINER_HINDEXED_BLOCK:
+      return take_blocks(
+          base, extent, n, [&](int) { return number(1); }, address);
+    case MPI_COMBINER_SUBARRAY:
+      return take_subarray(numbers, base, extent);
+    default:
+      return failure{ENOTSUP,
+                     format("a datatype of device memory was made in a way that is not supported (combiner %d)", combiner)};
+  }
+}
+
+}  // namespace
+
+result<pieces> take_apart(MPI_Datatype type) {
+  const envelope how = envelope_of(type);
+  if (how.is_large)
+    return failure{ENOTSUP, "a datatype of device memory was made with large counts, which is not supported"};
+  if (how.combiner == MPI_COMBINER_NAMED || how.types == 0) return take_pair_apart(type);
+  const arguments from(type, how);
+  if (how.combiner == MPI_COMBINER_STRUCT) return take_struct(from);
+  auto base = take_apart(from.types[0]);
+  if (!base) return base;
+  return take_regular(how.combiner, from, *base, extent_of(from.types[0]));
+}
+
+}  // namespace pl::mpi

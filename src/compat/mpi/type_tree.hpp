@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// An MPI datatype taken apart: MPI tells how a type was made, level by level.
+#pragma once
+
+#include "compat/mpi/layout.hpp"
+
+namespace pl::mpi {
+
+// One element's pieces in the order of its type map. ENOTSUP as layout_of.
+result<pieces> take_apart(MPI_Datatype type);
+
+}  // namespace pl::mpi

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "messaging/bootstrap/bootstrap.hpp"
+
+#include <unistd.h>
+
+#include "base/env.hpp"
+#include "base/text.hpp"
+#include "messaging/bootstrap/local_bootstrap.hpp"
+#include "messaging/bootstrap/socket_star.hpp"
+#include "messaging/bootstrap/star_exchange.hpp"
+
+namespace pl::link {
+namespace {
+
+constexpr const char* kByHand =
+    "give rank, number of processes and HOST:PORT of rank 0 (or file:FOLDER), or set PEERLANE_LINK_RANK, PEERLANE_LINK_SIZE "
+    "and PEERLANE_LINK_RENDEZVOUS";
+
+std::string own_host() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+// So that errors can name the host of a rank.
+result<std::unique_ptr<bootstrap>> introduced(std::unique_ptr<star_exchange> star) {
+  const std::string mine = own_host();
+  auto all = star->all_gather(std::as_bytes(std::span(mine)));
+  if (!all) return std::move(all).error();
+  std::vector<std::string> hosts;
+  for (const auto& one : *all) hosts.emplace_back(reinterpret_cast<const char*>(one.data()), one.size());
+  star->set_hosts(std::move(hosts));
+  return std::unique_ptr<bootstrap>(std::move(star));
+}
+
+result<std::unique_ptr<bootstrap>> by_sockets(const meeting_plan& plan, endpoint where, const bootstrap_options& options) {
+  meeting at;
+  at.where = std::move(where);
+  at.rank = plan.rank;
+  at.size = plan.size;
+  // Ranks that an earlier run has left behind look for the same place.
+  if (plan.is_launched && plan.by.is_key_global) at.job = plan.by.job_number();
+  at.timeout_s = options.timeout_s;
+  at.tell = options.tell;
+  auto channel = meet(at);
+  if (!channel) return std::move(channel).error();
+  return introduced(std::make_unique<star_exchange>(*std::move(channel), options.timeout_s));
+}
+
+// Of the launcher alone: the ranks of one host know one key, and Slurm tells the hosts.
+result<endpoint> place_of(const launcher& by) {
+  if (by.ranks_here == by.size) return local_endpoint(by.job_key);
+  if (!by.first_host.empty()) return parse_endpoint(by.first_host + ":" + std::to_string(by.free_port()));
+  return failure{ENOSYS, format("%s has started ranks on several hosts and does not say where rank 0 is: set "
+                                "PEERLANE_LINK_RENDEZVOUS=HOST:PORT for all, a free port of rank 0's host, or "
+                                "PEERLANE_LINK_RENDEZVOUS=file:FOLDER of a shared file system",
+                                by.name.c_str())};
+}
+
+int number_of(const char* name, int otherwise) {
+  const auto value = env_read(name);
+  return value.is_set ? static_cast<int>(value.integer) : otherwise;
+}
+
+class lonely final : public bootstrap {
+ public:
+  int rank() const noexcept override { return 0; }
+  int size() const noexcept override { return 1; }
+  result<std::vector<byte_string>> all_gather(std::span<const std::byte> mine) override {
+    return std::vector<byte_string>{{mine.begin(), mine.end()}};
+  }
+};
+
+}  // namespace
+
+result<meeting_plan> plan_meeting(const bootstrap_options& options) {
+  meeting_plan out;
+  out.by = read_launcher();
+  out.where = options.where.empty() ? env_read("PEERLANE_LINK_RENDEZVOUS").text : options.where;
+  const int size = options.size > 0 ? options.size : number_of("PEERLANE_LINK_SIZE", 0);
+  const int rank = options.rank >= 0 ? options.rank : number_of("PEERLANE_LINK_RANK", -1);
+  out.size = size > 0 ? size : out.by.size;
+  out.rank = rank >= 0 ? rank : out.size == out.by.size ? out.by.rank : -1;
+  out.is_launched = out.by.size != 0 && out.size == out.by.size && out.rank == out.by.rank;
+  if (out.size == 0)
+    return failure{ENODATA, format("no launcher's variables are set, so it is not known who takes part: %s", kByHand)};
+  if (out.size == 1 && out.rank < 0) out.rank = 0;
+  if (out.rank < 0 || out.rank >= out.size)
+    return failure{EINVAL,
+                   format("rank %d of %d processes: ranks go from 0 to %d; %s", out.rank, out.size, out.size - 1, kByHand)};
+  if (out.size > 1 && out.where.empty() && !out.is_launched)
+    return failure{EINVAL, format("rank %d of %d does not know where to meet the others: %s", out.rank, out.size, kByHand)};
+  return out;
+}
+
+result<std::unique_ptr<bootstrap>> open_bootstrap(const bootstrap_options& options) {
+  auto plan = plan_meeting(options);
+  if (!plan) return std::move(plan).error();
+  if (plan->size == 1) return std::unique_ptr<bootstrap>(std::make_unique<lonely>());
+  if (plan->where.rfind("file:", 0) == 0) {
+    std::string folder = plan->where.substr(5);
+    if (folder.empty()) return failure{EINVAL, "rendezvous \"file:\" names no folder: write file:/shared/folder"};
+    if (plan->is_launched && plan->by.is_key_global) folder += "/" + std::to_string(plan->by.job_number());
+    return file_bootstrap(folder, plan->rank, plan->size, std::chrono::seconds(options.timeout_s));
+  }
+  auto where = plan->where.empty() ? place_of(plan->by) : parse_endpoint(plan->where);
+  if (!where) return std::move(where).error();
+  return by_sockets(*plan, *std::move(where), options);
+}
+
+}  // namespace pl::link

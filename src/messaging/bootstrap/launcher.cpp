@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "messaging/bootstrap/launcher.hpp"
+
+#include <unistd.h>
+
+#include <array>
+
+#include "base/env.hpp"
+#include "base/text.hpp"
+
+namespace pl::link {
+namespace {
+
+int number(const char* name, int otherwise) {
+  if (name == nullptr) return otherwise;
+  const auto value = env_read(name);
+  const auto parsed = value.is_set ? parse_integer(value.text) : std::nullopt;
+  return parsed && *parsed >= 0 && *parsed < (1 << 20) ? static_cast<int>(*parsed) : otherwise;
+}
+
+struct launcher_names {
+  const char* program;
+  bool starts_mpi;
+  const char *rank, *size, *ranks_here, *local_rank;
+};
+constexpr std::array kLaunchers = {
+    launcher_names{"Open MPI's mpirun", true, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
+                   "OMPI_COMM_WORLD_LOCAL_RANK"},
+    launcher_names{"MVAPICH2's mpirun_rsh", true, "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE",
+                   "MV2_COMM_WORLD_LOCAL_RANK"},
+    launcher_names{"MPICH's mpiexec", true, "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"},
+    // Not SLURM_NTASKS: a batch script has it too, and is a single process.
+    launcher_names{"srun", false, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", nullptr, "SLURM_LOCALID"},
+};
+
+void add_job_key(launcher& found) {
+  found.is_key_global = true;
+  if (const auto space = env_read("PMIX_NAMESPACE"); space.is_set) {
+    found.job_key = space.text;
+  } else if (const auto job = env_read("SLURM_JOB_ID"); job.is_set) {
+    found.job_key = "slurm-" + job.text + "." + env_read("SLURM_STEP_ID").text;
+  } else {  // mpirun and mpiexec start the ranks of a host from one process
+    found.job_key = "launcher-" + std::to_string(getppid());
+    found.is_key_global = false;
+  }
+}
+
+// srun tells the hosts of its step; its ranks begin on the first, by block and by cycle.
+void add_slurm_facts(launcher& found) {
+  if (number("SLURM_STEP_NUM_TASKS", 0) != found.size) return;
+  if (found.ranks_here == 0 && number("SLURM_STEP_NUM_NODES", 0) == 1) found.ranks_here = found.size;
+  if (found.local_rank < 0) found.local_rank = number("SLURM_LOCALID", -1);
+  found.first_host = first_of_host_list(env_read("SLURM_STEP_NODELIST").text);
+}
+
+}  // namespace
+
+std::uint64_t launcher::job_number() const {
+  std::uint64_t hash = 14695981039346656037u;  // FNV-1a, the same in every build
+  for (const char c : job_key) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return hash;
+}
+
+int launcher::free_port() const { return 18000 + static_cast<int>(job_number() % 12000); }
+
+std::string first_of_host_list(const std::string& list) {
+  const auto bracket = list.find('[');
+  const auto comma = list.find(',');
+  if (bracket == std::string::npos || comma < bracket) return list.substr(0, comma);
+  const auto digits_end = list.find_first_not_of("0123456789", bracket + 1);
+  const auto close = list.find(']', bracket);
+  if (digits_end == bracket + 1 || digits_end == std::string::npos || close == std::string::npos) return {};
+  // A second pair of brackets would belong to the same name.
+  const auto behind = list.substr(close + 1, list.find(',', close) - close - 1);
+  if (behind.find('[') != std::string::npos) return {};
+  return list.substr(0, bracket) + list.substr(bracket + 1, digits_end - bracket - 1) + behind;
+}
+
+launcher read_launcher() {
+  for (const auto& names : kLaunchers) {
+    launcher found;
+    found.size = number(names.size, 0);
+    found.rank = number(names.rank, -1);
+    if (found.size < 1 || found.rank < 0 || found.rank >= found.size) continue;
+    found.name = names.program;
+    found.starts_mpi = names.starts_mpi || env_read("PMIX_NAMESPACE").is_set;  // srun --mpi=pmix
+    found.ranks_here = number(names.ranks_here, 0);
+    found.local_rank = number(names.local_rank, -1);
+    add_slurm_facts(found);
+    add_job_key(found);
+    return found;
+  }
+  return {};
+}
+
+}  // namespace pl::link

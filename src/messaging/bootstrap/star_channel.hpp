@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a group needs of its transport: whole messages between rank 0 and each other rank.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.hpp"
+
+namespace pl::link {
+
+struct channel_event {
+  int peer = -1;
+  bool is_lost = false;         // the peer is gone; reported once
+  std::vector<std::byte> data;  // the message, if it is not
+  std::string why;              // of the loss
+};
+
+// One thread. Rank 0 may send to and hears every rank, the others only rank 0.
+class star_channel {
+ public:
+  virtual ~star_channel() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::string library() const = 0;
+  // ECONNRESET: the peer is gone; ETIMEDOUT: it does not take what it was sent.
+  virtual status send(int peer, std::span<const std::byte> message, unsigned timeout_ms) = 0;
+  // The next message or loss of any peer; nothing after the time-out.
+  virtual std::optional<channel_event> receive(unsigned timeout_ms) = 0;
+  // The group has failed: the end will not be an orderly one.
+  virtual void abandon() = 0;
+};
+
+}  // namespace pl::link

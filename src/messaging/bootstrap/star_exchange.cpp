@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "messaging/bootstrap/star_exchange.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+
+#include "base/clock.hpp"
+#include "base/text.hpp"
+
+namespace pl::link {
+namespace {
+
+constexpr std::uint64_t kMillisecond = 1'000'000;
+// Rank 0 tells those who wait that it waits, too; so they can tell a silent rank 0 from one that waits for somebody else.
+constexpr unsigned kHeartbeatMs = 1000;
+// More patience with rank 0 than it has with the others: its sentence names the guilty one.
+constexpr unsigned kGraceMs = 3 * kHeartbeatMs;
+constexpr unsigned kGoodbyeMs = 200;  // for telling a rank that the group has failed
+
+enum class message_kind : std::uint32_t { part = 1, whole, heartbeat, failure };
+
+struct message_head {
+  message_kind kind;
+  std::int32_t code;  // errno of a failure
+  std::uint64_t sequence;
+};
+
+byte_string make_message(const message_head& head, std::span<const std::byte> body) {
+  byte_string out(sizeof head + body.size());
+  std::memcpy(out.data(), &head, sizeof head);
+  if (!body.empty()) std::memcpy(out.data() + sizeof head, body.data(), body.size());
+  return out;
+}
+
+std::optional<message_head> head_of(const byte_string& message) {
+  message_head head{};
+  if (message.size() < sizeof head) return std::nullopt;
+  std::memcpy(&head, message.data(), sizeof head);
+  return head;
+}
+
+byte_string body_of(const byte_string& message) { return {message.begin() + sizeof(message_head), message.end()}; }
+
+// Each part as its length and its bytes, by rank.
+byte_string join(const std::vector<byte_string>& parts) {
+  byte_string out;
+  for (const byte_string& part : parts) {
+    const std::uint64_t length = part.size();
+    const auto* raw = reinterpret_cast<const std::byte*>(&length);
+    out.insert(out.end(), raw, raw + sizeof length);
+    out.insert(out.end(), part.begin(), part.end());
+  }
+  return out;
+}
+
+std::optional<std::vector<byte_string>> split(const byte_string& whole, std::size_t count) {
+  std::vector<byte_string> parts;
+  std::size_t at = 0;
+  while (parts.size() < count) {
+    std::uint64_t length = 0;
+    if (whole.size() - at < sizeof length) return std::nullopt;
+    std::memcpy(&length, whole.data() + at, sizeof length);
+    at += sizeof length;
+    if (whole.size() - at < length) return std::nullopt;
+    const auto first = whole.begin() + static_cast<std::ptrdiff_t>(at);
+    parts.emplace_back(first, first + static_cast<std::ptrdiff_t>(length));
+    at += length;
+  }
+  return parts;
+}
+
+}  // namespace
+
+std::string star_exchange::name_of(int rank) const {
+  const auto index = static_cast<std::size_t>(rank);
+  return index < hosts_.size() ? format("rank %d (%s)", rank, hosts_[index].c_str()) : format("rank %d", rank);
+}
+
+status star_exchange::patient_barrier() {
+  auto all = exchange({}, false);
+  return all ? status() : status(all.error());
+}
+
+result<std::vector<byte_string>> star_exchange::exchange(std::span<const std::byte> mine, bool is_limited) {
+  if (broken_) return *broken_;
+  ++sequence_;
+  auto outcome = rank() == 0 ? collect(mine, is_limited) : contribute(mine, is_limited);
+  if (!outcome) give_up(outcome.error());
+  return outcome;
+}
+
+failure star_exchange::lost(int peer, const std::string& why) const {
+  return {ECONNRESET, name_of(peer) + " is gone: " + why + "; look at what it printed last"};
+}
+
+failure star_exchange::silent(const parts_t& parts) const {
+  std::string names;
+  for (std::size_t r = 0; r < parts.size(); ++r)
+    if (!parts[r]) names += (names.empty() ? "" : ", ") + name_of(static_cast<int>(r));
+  return {ETIMEDOUT,
+          format("no sign of %s for %u s; does it hang, or wait for its GPU?", names.c_str(), timeout_ms_ / 1000)};
+}
+
+status star_exchange::take_part(channel_event&& event, parts_t& parts) const {
+  if (event.is_lost) return lost(event.peer, event.why);
+  const auto head = head_of(event.data);
+  if (!head || head->kind != message_kind::part)
+    return failure{EPROTO, name_of(event.peer) + " sent what no peerlane of this version sends"};
+  if (head->sequence != sequence_)
+    return failure{EPROTO, format("%s is at step %llu of the run and rank 0 at step %llu; were all started alike?",
+                                  name_of(event.peer).c_str(), static_cast<unsigned long long>(head->sequence),
+                                  static_cast<unsigned long long>(sequence_))};
+  parts[static_cast<std::size_t>(event.peer)] = body_of(event.data);
+  return {};
+}
+
+void star_exchange::tell_the_waiting(const parts_t& parts) {
+  const byte_string message = make_message({message_kind::heartbeat, 0, sequence_}, {});
+  for (int peer = 1; peer < size(); ++peer)
+    if (parts[static_cast<std::size_t>(peer)])
+      static_cast<void>(channel_->send(peer, message, kGoodbyeMs));  // a loss is reported by receive()
+}
+
+status star_exchange::spread(const byte_string& message) {
+  for (int peer = 1; peer < size(); ++peer)
+    if (auto sent = channel_->send(peer, message, timeout_ms_); !sent)
+      return sent.code() == ETIMEDOUT ? failure{ETIMEDOUT, name_of(peer) + " does not take what it is sent"}
+                                      : lost(peer, sent.error().message);
+  return {};
+}
+
+result<std::vector<byte_string>> star_exchange::collect(std::span<const std::byte> mine, bool is_limited) {
+  parts_t parts(static_cast<std::size_t>(size()));
+  parts[0] = byte_string(mine.begin(), mine.end());
+  const std::uint64_t begin = monotonic_ns();
+  std::uint64_t heartbeat = begin;
+  while (std::any_of(parts.begin(), parts.end(), [](const auto& part) { return !part; })) {
+    if (auto event = channel_->receive(kHeartbeatMs)) {
+      if (auto taken = take_part(std::move(*event), parts); !taken) return taken.error();
+    }
+    const std::uint64_t now = monotonic_ns();
+    if (is_limited && now - begin > timeout_ms_ * kMillisecond) return silent(parts);
+    if (now - heartbeat < kHeartbeatMs * kMillisecond) continue;
+    tell_the_waiting(parts);
+    heartbeat = now;
+  }
+  std::vector<byte_string> all;
+  for (auto& part : parts) all.push_back(std::move(*part));
+  if (auto sent = spread(make_message({message_kind::whole, 0, sequence_}, join(all))); !sent) return sent.error();
+  return all;
+}
+
+result<std::vector<byte_string>> star_exchange::contribute(std::span<const std::byte> mine, bool is_limited) {
+  if (auto sent = channel_->send(0, make_message({message_kind::part, 0, sequence_}, mine), timeout_ms_);
+      !sent && sent.code() == ETIMEDOUT)
+    return failure{ETIMEDOUT, name_of(0) + " does not take what it is sent"};
+  // Where the connection is gone, what rank 0 said before it went may still be waiting to be read.
+  std::uint64_t heard = monotonic_ns();
+  while (!is_limited || monotonic_ns() - heard < (timeout_ms_ + kGraceMs) * kMillisecond) {
+    auto event = channel_->receive(kHeartbeatMs);
+    if (!event) continue;
+    if (event->is_lost) return lost(0, event->why);
+    heard = monotonic_ns();
+    const auto head = head_of(event->data);
+    if (!head) return failure{EPROTO, name_of(0) + " sent what no peerlane of this version sends"};
+    if (head->kind == message_kind::heartbeat) continue;
+    const byte_string body = body_of(event->data);
+    if (head->kind == message_kind::failure)
+      return failure{head->code, std::string(reinterpret_cast<const char*>(body.data()), body.size())};
+    auto all = split(body, static_cast<std::size_t>(size()));
+    if (head->kind != message_kind::whole || head->sequence != sequence_ || !all)
+      return failure{EPROTO, name_of(0) + " is at another step of the run; were all started alike?"};
+    return std::move(*all);
+  }
+  return failure{ETIMEDOUT, format("no sign of %s for %u s; does it hang, or wait for its GPU?", name_of(0).c_str(),
+                                   (timeout_ms_ + kGraceMs) / 1000)};
+}
+
+void star_exchange::give_up(const failure& why) {
+  broken_ = why;
+  channel_->abandon();
+  if (rank() != 0) return;
+  const std::span text(reinterpret_cast<const std::byte*>(why.message.data()), why.message.size());
+  const byte_string message = make_message({message_kind::failure, why.code, sequence_}, text);
+  for (int peer = 1; peer < size(); ++peer)
+    static_cast<void>(channel_->send(peer, message, kGoodbyeMs));  // the lost one cannot be told
+}
+
+}  // namespace pl::link

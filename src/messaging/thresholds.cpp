@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "messaging/thresholds.hpp"
+
+#include <algorithm>
+
+#include "base/text.hpp"
+#include "copy/cost_table.hpp"
+
+namespace pl::link {
+namespace {
+
+// What the resident kernel needs more for memory of another GPU than of its own (two H200, docs/results/p2p): the latency of
+// NVLink, and with one worker 12 GB/s instead of 40.
+constexpr double kPeerNs = 1300;
+constexpr double kPeerNsPerByte = 1.0 / 18;
+
+double copy_cost(const copy::cost_table& costs, copy::direction way, copy::other_side side, std::size_t bytes) {
+  return costs.cost(way, side, costs.pick(way, side, true, bytes), bytes);
+}
+
+// Between processes of a node a byte of GPU memory costs more than its copies and a host byte's way through the lane, whose
+// lines come from the other CPU's cache while the mapping is read and written. In windows it costs both CPUs all of that,
+// where a copy engine takes it off them (two H200: 4 KiB 4.6 us, 8 KiB 8.0 and 1.2 GB/s in windows, through IPC 7.9
+// and 2.5).
+constexpr double kLaneNsPerByte = 0.35;
+
+double eager_cost(const message_costs& messages, const copy::cost_table& costs, std::size_t bytes) {
+  return messages.packet_ns + copy_cost(costs, copy::direction::to_host, copy::other_side::pageable, bytes) +
+         static_cast<double>(bytes) * messages.eager_ns_per_byte +
+         copy_cost(costs, copy::direction::to_device, copy::other_side::pageable, bytes);
+}
+
+// By a copy engine, or by the resident kernel, whose table knows its own GPU only. No CPU reaches another process's memory.
+double ipc_cost(const message_costs& messages, const copy::cost_table& costs, std::size_t bytes) {
+  constexpr auto kWay = copy::direction::on_device;
+  const double by_copy_engine = costs.cost(kWay, copy::other_side::peer_gpu, {copy::method::copy_engine, 1}, bytes);
+  const double by_kernel = costs.cost(kWay, copy::other_side::same_gpu, {copy::method::engine_copy, 1}, bytes) + kPeerNs +
+                           kPeerNsPerByte * static_cast<double>(bytes);
+  return messages.packet_ns + messages.handshake_ns + std::min(by_copy_engine, by_kernel);
+}
+
+// While another process uses the same GPU: loads and stores of the CPU alone.
+double by_cpu(const copy::cost_table& costs, copy::direction way, std::size_t bytes) {
+  const auto how = way == copy::direction::to_host ? copy::method::cpu_load : copy::method::cpu_store;
+  return costs.cost(way, copy::other_side::pageable, {how, 1}, bytes);
+}
+
+double shared_eager_cost(const message_costs& messages, const copy::cost_table& costs, std::size_t bytes) {
+  return messages.packet_ns + by_cpu(costs, copy::direction::to_host, bytes) +
+         static_cast<double>(bytes) * messages.eager_ns_per_byte + by_cpu(costs, copy::direction::to_device, bytes);
+}
+
+// In chunks of a quarter and 16 KiB at least: of the stores only the last chunk's are not behind loads.
+double shared_ring_cost(const message_costs& messages, const copy::cost_table& costs, std::size_t bytes) {
+  const std::size_t last = std::min(bytes, std::max<std::size_t>(16 << 10, bytes / 4));
+  return messages.packet_ns + messages.handshake_ns + by_cpu(costs, copy::direction::to_host, bytes) +
+         static_cast<double>(bytes) * messages.chunks_ns_per_byte + by_cpu(costs, copy::direction::to_device, last);
+}
+
+// Up to where the loads cost no more than the GPU's engines, for which it changes from one process to the other and back.
+std::size_t shared_cpu_limit(const copy::cost_table& costs) {
+  constexpr double kChangesNs = 250'000;  // two of 147 us, partly beside each other (two processes on one H100)
+  constexpr std::size_t kStep = 64 << 10, kMost = 256 << 10;
+  std::size_t limit = kStep;
+  while (limit < kMost && by_cpu(costs, copy::direction::to_host, limit + kStep) <= kChangesNs) limit += kStep;
+  return limit;
+}
+
+// Through chunks that a network carries: the same copies at both ends, from and to pinned memory.
+double chunk_cost(const message_costs& messages, const copy::cost_table& costs, std::size_t bytes) {
+  return messages.packet_ns + messages.handshake_ns + static_cast<double>(bytes) * messages.chunks_ns_per_byte +
+         copy_cost(costs, copy::direction::to_host, copy::other_side::pinned, bytes) +
+         copy_cost(costs, copy::direction::to_device, copy::other_side::pinned, bytes);
+}
+
+// The largest power of two up to which `small` costs no more than `large`.
+template <class Small, class Large>
+std::size_t crossing(Small small, Large large) {
+  std::size_t limit = 1 << 10;
+  while (limit < crossovers::kMostEager && small(limit * 2) <= large(limit * 2)) limit *= 2;
+  return limit;
+}
+
+std::size_t host_crossing(const message_costs& messages) {
+  return crossing(
+      [&](std::size_t bytes) { return static_cast<double>(bytes) * messages.eager_ns_per_byte; },
+      [&](std::size_t bytes) { return messages.handshake_ns + static_cast<double>(bytes) * messages.chunks_ns_per_byte; });
+}
+
+std::string words_of(const char* where, const std::optional<message_costs>& messages) {
+  if (!messages) return "";
+  return format("; %s: packet %.2f us, handshake %.2f us, %.3f ns/B eager, %.3f ns/B in chunks", where,
+                messages->packet_ns / 1e3, messages->handshake_ns / 1e3, messages->eager_ns_per_byte,
+                messages->chunks_ns_per_byte);
+}
+
+std::size_t whole_pages(std::size_t bytes) { return std::max<std::size_t>((bytes + 4095) & ~std::size_t{4095}, 4096); }
+
+}  // namespace
+
+crossovers crossovers::from(const messenger_options& wanted, const copy::cost_table* costs,
+                            const handshake_costs* messages) {
+  crossovers out;
+  const auto near = messages != nullptr ? messages->near : std::nullopt;
+  const auto far = messages != nullptr ? messages->far : std::nullopt;
+  if (near) out.eager_host = out.eager_host_network = out.eager_host_rdma = host_crossing(*near);
+  if (far) out.eager_host_network = out.eager_host_rdma = host_crossing(*far);
+  if (costs != nullptr) {
+    out.origin = "from the copy planner's costs";
+    const message_costs here = near.value_or(message_costs{});
+    out.eager_device = out.eager_device_network =
+        crossing([&](std::size_t n) { return eager_cost(here, *costs, n) + kLaneNsPerByte * static_cast<double>(n); },
+                 [&](std::size_t n) { return ipc_cost(here, *costs, n); });
+    out.eager_shared_gpu = crossing([&](std::size_t n) { return shared_eager_cost(here, *costs, n); },
+                                    [&](std::size_t n) { return shared_ring_cost(here, *costs, n); });
+    out.shared_gpu_cpu_limit = shared_cpu_limit(*costs);
+    if (far)
+      out.eager_device_network = crossing([&](std::size_t n) { return eager_cost(*far, *costs, n); },
+                                          [&](std::size_t n) { return chunk_cost(*far, *costs, n); });
+  }
+  if (near || far)
+    out.origin = (costs != nullptr ? out.origin + " and " : "from ") + "what messages cost here (" + messages->origin +
+                 words_of("node", near) + words_of("network", far) + ")";
+  if (wanted.eager_limit != 0)
+    out.eager_host = out.eager_host_network = out.eager_host_rdma = out.eager_device = out.eager_device_network =
+        out.eager_shared_gpu = wanted.eager_limit;
+  if (wanted.gdr_send_limit != 0) out.eager_device = out.eager_device_network = out.eager_shared_gpu = wanted.gdr_send_limit;
+  for (auto* limit : {&out.eager_host, &out.eager_host_network, &out.eager_host_rdma, &out.eager_device,
+                      &out.eager_device_network, &out.eager_shared_gpu})
+    *limit = std::min(*limit, kMostEager);
+  out.ipc_from = wanted.ipc_threshold != 0 ? wanted.ipc_threshold : out.eager_device;
+  if (wanted.ipc_threshold != 0) out.ipc_to_host_from = wanted.ipc_threshold;
+  out.store_limit = wanted.gdr_receive_limit;
+  if (wanted.chunk_bytes != 0) out.ring_chunk_bytes = out.network_chunk_bytes = whole_pages(wanted.chunk_bytes);
+  // At least some of the largest packets, or the sender would wait for an answer after each.
+  if (wanted.unexpected_bytes != 0) out.unexpected_bytes = std::max(wanted.unexpected_bytes, 4 * kMostEager);
+  return out;
+}
+
+}  // namespace pl::link

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// From which size on which way: the one table that all decisions are taken from.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "messaging/message_costs.hpp"
+#include "messaging/messenger.hpp"
+
+namespace pl::copy {
+class cost_table;
+}
+
+namespace pl::link {
+
+struct crossovers {
+  static constexpr std::size_t kMostEager = 32 << 10;  // generic datatypes always travel in fragments, which UCX reassembles
+  std::size_t eager_host = 8 << 10;
+  std::size_t eager_host_network = kMostEager;  // the same to another host: over TCP no copy costs as much as a handshake
+  std::size_t eager_host_rdma = 16 << 10;  // ... to which UCX has RDMA: three packets of it cost less than its rendezvous
+  std::size_t eager_device = 4 << 10;      // sent from device memory, also the limit of reads for it
+  std::size_t eager_device_network = 8 << 10;
+  std::size_t eager_shared_gpu = 16 << 10;   // the same while another process of the node uses the GPU: CPU loads only
+  std::size_t ipc_from = 4 << 10;            // to device memory
+  std::size_t ipc_to_host_from = 512 << 10;  // below, copies at both sides of a ring overlap; above, several threads copy
+  std::size_t shared_gpu_cpu_limit = 192 << 10;  // up to here CPU copies cost less than a context switch of the GPU
+  std::size_t store_limit = 0;  // received device data is stored by the CPU up to here; 0: the planner's choice
+  std::size_t ring_chunk_bytes = 256 << 10;
+  std::size_t network_chunk_bytes = 256 << 10;
+  std::size_t unexpected_bytes = 4u << 20;
+  std::string origin = "built in";
+
+  // `costs`: the planner's, measured on this machine or built in; null without a GPU. `messages`: null if they were not
+  // measured. What `wanted` sets wins.
+  static crossovers from(const messenger_options& wanted, const copy::cost_table* costs,
+                         const handshake_costs* messages = nullptr);
+};
+
+}  // namespace pl::link

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "messaging/transport/shm_ring.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/text.hpp"
+#include "os/sealed_memory.hpp"
+
+namespace pl::link {
+namespace {
+
+failure not_shared(const char* step) {
+  const int code = errno;
+  return failure{code, format("shared memory between two processes: %s failed: %s", step, errno_text(code).c_str())};
+}
+
+}  // namespace
+
+result<std::unique_ptr<shm_ring>> shm_ring::make(std::size_t chunk_bytes) {
+  auto memory = sealed_memory::make("peerlane-ring", kControlBytes + kChunks * chunk_bytes);
+  if (!memory) return std::move(memory).error();
+  std::unique_ptr<shm_ring> ring(new shm_ring);
+  ring->fd_ = std::move(memory->fd);
+  ring->name_ = {getpid(), ring->fd_.get(), memory->inode, chunk_bytes};
+  if (auto done = ring->map(); !done) return std::move(done).error();
+  return ring;
+}
+
+result<std::unique_ptr<shm_ring>> shm_ring::open(const name& of) {
+  constexpr std::uint64_t kMostChunkBytes = 64u << 20;
+  if (of.chunk_bytes == 0 || of.chunk_bytes > kMostChunkBytes || of.chunk_bytes % kControlBytes != 0)
+    return failure{EINVAL, "shared memory between two processes: a ring of no possible size was named"};
+  const auto bytes = kControlBytes + kChunks * of.chunk_bytes;
+  auto memory = sealed_memory::open(of.pid, of.fd, of.inode, bytes);
+  if (!memory) return std::move(memory).error();
+  if (memory->bytes != bytes)
+    return failure{ESTALE, "shared memory between two processes: the file is not the ring that was named"};
+  std::unique_ptr<shm_ring> ring(new shm_ring);
+  ring->fd_ = std::move(memory->fd);
+  ring->name_ = of;
+  if (auto done = ring->map(); !done) return std::move(done).error();
+  return ring;
+}
+
+status shm_ring::map() {
+  const std::size_t bytes = kControlBytes + kChunks * name_.chunk_bytes;
+  void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+  if (at == MAP_FAILED) return not_shared("mmap");
+  madvise(at, bytes, MADV_DONTFORK);
+  control_ = static_cast<control*>(at);
+  chunks_ = static_cast<std::byte*>(at) + kControlBytes;
+  return {};
+}
+
+void shm_ring::pin(copy::planner& planner, int device_ordinal) {
+  if (std::exchange(is_pin_tried_, true) || device_ordinal < 0) return;
+  if (auto pinned = planner.register_host_memory(chunks_, kChunks * name_.chunk_bytes, device_ordinal))
+    pinned_ = *std::move(pinned);
+}
+
+shm_ring::~shm_ring() {
+  pinned_ = {};
+  if (control_ != nullptr) munmap(control_, kControlBytes + kChunks * name_.chunk_bytes);
+}
+
+}  // namespace pl::link

@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "messaging/transport/ucx_fabric.hpp"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+
+#include "base/env.hpp"
+#include "base/text.hpp"
+#include "ucx/lanes.hpp"
+
+namespace pl::link {
+namespace {
+
+constexpr unsigned kPacketId = 0, kPlainId = 1, kAnnouncementId = 2;
+// Over TCP UCX writes what lies in pieces to the socket piece by piece, whatever its size, which takes longer than to copy
+// so much and write it at once.
+constexpr std::size_t kPackedBelow = 4096;
+
+// Whatever a transport calls it, what cannot be sent has lost its peer; only memory is our own trouble.
+int sending_code(ucs_status_t code) {
+  const int number = to_errno(code);
+  return number == 0 || number == ENOMEM ? number : ECONNRESET;
+}
+
+}  // namespace
+
+std::size_t packed_bytes(const packet& what) noexcept {
+  return frame_bytes(what.head.kind) + what.payload + sizeof(trailer);
+}
+
+std::size_t pack(packet& from, std::size_t offset, void* to, std::size_t most) {
+  auto* out = static_cast<std::byte*>(to);
+  std::size_t left = std::min(most, packed_bytes(from) - offset);
+  const std::size_t packed = left, head_bytes = frame_bytes(from.head.kind);
+  const auto take = [&](std::size_t begin, std::size_t bytes, auto&& copy) {
+    if (left == 0 || offset >= begin + bytes) return;
+    const std::size_t skip = offset - begin;
+    const std::size_t part = std::min(left, bytes - skip);
+    copy(skip, out, part);
+    out += part;
+    offset += part;
+    left -= part;
+  };
+  take(0, head_bytes, [&](std::size_t skip, std::byte* at, std::size_t part) {
+    std::memcpy(at, reinterpret_cast<const std::byte*>(&from.head) + skip, part);
+  });
+  take(head_bytes, from.payload, [&](std::size_t skip, std::byte* at, std::size_t part) {
+    if (from.outcome == 0) from.outcome = from.read(from, skip, at, part);
+    if (from.outcome != 0) std::memset(at, 0, part);
+  });
+  take(head_bytes + from.payload, sizeof(trailer), [&](std::size_t skip, std::byte* at, std::size_t part) {
+    std::memcpy(at, reinterpret_cast<const std::byte*>(&from.outcome) + skip, part);
+  });
+  return packed;
+}
+
+std::uint64_t part_bytes(std::uint64_t message, std::uint64_t most) noexcept {
+  constexpr std::uint64_t kPage = 4096, kLeast = 64 << 10;
+  if (most == 0) return message;
+  return std::clamp(((message + 1) / 2 + kPage - 1) / kPage * kPage, std::min(kLeast, most), most);
+}
+
+std::uint64_t fresh_part_tag() noexcept {
+  static std::atomic<std::uint64_t> count{1};
+  std::uint64_t tag = 0;
+  // Before the kernel's pool is ready (the first second of a machine) at least no two are the same.
+  if (getrandom(&tag, sizeof tag, GRND_NONBLOCK) != sizeof tag) tag = count.fetch_add(1) << 32;
+  return tag;
+}
+
+fabric::fabric(const ucx_table& ucx, int ranks, listener& to)
+    : ucx_(&ucx), to_(&to), peers_(static_cast<std::size_t>(ranks)) {
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    peers_[i].owner = this;
+    peers_[i].rank = static_cast<int>(i);
+  }
+}
+
+result<std::unique_ptr<fabric>> fabric::open(const options& wanted, int ranks, listener& to) {
+  auto ucx = open_ucx(wanted.library);
+  if (!ucx) return std::move(ucx).error();
+  std::unique_ptr<fabric> made(new fabric(**ucx, ranks, to));
+  if (auto done = made->start(wanted); !done) return std::move(done).error();
+  return made;
+}
+
+std::string fabric::version() const { return format("UCX %u.%u.%u", ucx_->major, ucx_->minor, ucx_->release); }
+
+status fabric::configure(ucp_config_t* config, const options& wanted) {
+  const auto set = [&](const char* name, const std::string& value) {
+    return ucx_->ucp_config_modify(config, name, value.c_str()) == UCS_OK;
+  };
+  // What a version does not know is left at its default. A user's UCX_TLS comes first: it names what works there.
+  if (!env_read("UCX_TLS").is_set) {
+    // Processes of one node that share no memory are no different from others.
+    std::string without = "shm";
+    if (!wanted.gpu_lanes && ucx::has_cuda_module(*ucx_)) without += ",cuda_copy,cuda_ipc";
+    set("TLS", "^" + without);
+  }
+  if (!wanted.gpu_lanes) set("MEMTYPE_CACHE", "n");
+  if (!wanted.rails.empty() && !set("NET_DEVICES", wanted.rails))
+    return failure{EINVAL, format("UCX does not take '%s' as its list of net devices", wanted.rails.c_str())};
+  // Without RDMA, UCX's rendezvous is the same copies and one more round trip: receives of parts are posted before their
+  // sender may send.
+  const bool is_one_rail = wanted.stripe_threshold == 0 && wanted.rails.find(',') == std::string::npos;
+  if (!wanted.has_rdma && is_one_rail && !env_read("UCX_RNDV_THRESH").is_set) set("RNDV_THRESH", "inf");
+  most_of_part_ = ucx::tune_for_tcp(*ucx_, config, wanted.has_rdma, ucx::tcp_sends::in_parts);
+  if (wanted.stripe_threshold != 0) set("MIN_RNDV_CHUNK_SIZE", format("%zu", wanted.stripe_threshold));
+  if (wanted.keepalive_ms != 0) set("KEEPALIVE_INTERVAL", format("%ldms", wanted.keepalive_ms));
+  return {};
+}
+
+status fabric::start(const options& wanted) {
+  ucp_config_t* config = nullptr;
+  if (const auto rc = ucx_->ucp_config_read(nullptr, nullptr, &config); rc != UCS_OK)
+    return ucx::failed(*ucx_, rc, "reading its configuration");
+  if (auto done = configure(config, wanted); !done) return ucx_->ucp_config_release(config), done;
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS | UCP_PARAM_FIELD_NAME;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_TAG;
+  params.estimated_num_eps = peers_.size();
+  params.name = "peerlane";
+  const auto descriptors = open_descriptors();
+  auto rc = ucx_->ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context_);
+  ucx_->ucp_config_release(config);
+  if (rc != UCS_OK) return ucx::failed(*ucx_, rc, "ucp_init");
+
+  ucp_context_attr_t attributes{};
+  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  if (ucx_->ucp_context_query(context_, &attributes) == UCS_OK)
+    has_gpu_lanes_ = wanted.gpu_lanes && (attributes.memory_types & (1ull << UCS_MEMORY_TYPE_CUDA)) != 0;
+
+  ucp_worker_params_t worker{};
+  worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // the messenger's lock sees to that
+  rc = ucx_->ucp_worker_create(context_, &worker, &worker_);
+  if (rc != UCS_OK) return ucx::failed(*ucx_, rc, "ucp_worker_create");
+
+  if (auto done = set_handler(kPacketId, &fabric::on_message); !done) return done;
+  if (auto done = set_handler(kPlainId, &fabric::on_plain); !done) return done;
+  if (auto done = set_handler(kAnnouncementId, &fabric::on_announcement); !done) return done;
+
+  static const ucp_generic_dt_ops_t kPacketType = {
+      [](void*, const void* buffer, size_t) { return const_cast<void*>(buffer); },
+      [](void*, void* buffer, size_t) { return buffer; },
+      [](void* state) -> size_t { return packed_bytes(*static_cast<packet*>(state)); },
+      [](void* state, size_t offset, void* to, size_t most) -> size_t {
+        return pack(*static_cast<packet*>(state), offset, to, most);
+      },
+      [](void*, size_t, const void*, size_t) { return UCS_ERR_UNSUPPORTED; },
+      [](void*) {}};
+  rc = ucx_->ucp_dt_create_generic(&kPacketType, this, &packets_);
+  if (rc != UCS_OK) return ucx::failed(*ucx_, rc, "making a datatype");
+
+  ucp_address_t* address = nullptr;
+  std::size_t bytes = 0;
+  rc = ucx_->ucp_worker_get_address(worker_, &address, &bytes);
+  ports_ = close_on_exec_since(descriptors);
+  guard_.add_own(ports_);
+  if (rc != UCS_OK) return ucx::failed(*ucx_, rc, "asking for its address");
+  const auto* first = reinterpret_cast<const std::byte*>(address);
+  address_.assign(first, first + bytes);
+  ucx_->ucp_worker_release_address(worker_, address);
+  return {};
+}
+
+status fabric::set_handler(unsigned id, ucp_am_recv_callback_t handler) {
+  ucp_am_handler_param_t what{};
+  what.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                    UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  what.id = id;
+  what.flags = UCP_AM_FLAG_WHOLE_MSG;
+  what.cb = handler;
+  what.arg = this;
+  const auto rc = ucx_->ucp_worker_set_am_recv_handler(worker_, &what);
+  if (rc != UCS_OK) return ucx::failed(*ucx_, rc, "setting a handler of active messages");
+  return {};
+}
+
+fabric::~fabric() {
+  for (auto& each : peers_) close(each.rank, true);
+  for (int i = 0; i < 10000 && !closing_.empty(); ++i) {
+    progress();
+    reap_closed();
+  }
+  // A connection that verbs still tear down: the worker ends it, if nobody waits for it any more (UCX asserts that).
+  for (void* const request : closing_) ucx_->ucp_request_free(request);
+  if (packets_ != 0) ucx_->ucp_dt_destroy(packets_);
+  if (worker_ != nullptr) ucx_->ucp_worker_destroy(worker_);
+  if (context_ != nullptr) ucx_->ucp_cleanup(context_);
+}
+
+ucs_status_t fabric::connect(peer& to) {
+  if (to.endpoint != nullptr) return UCS_OK;
+  if (to.is_closed) return UCS_ERR_CONNECTION_RESET;
+  ucp_ep_params_t params{};
+  params.field_mask =
+      UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(to.address.data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler = {&fabric::on_error, &to};
+  const auto rc = ucx_->ucp_ep_create(worker_, &params, &to.endpoint);
+  if (rc != UCS_OK) {
+    // There is no endpoint whose error callback would tell: two rails without a route between them, for one.
+    to.endpoint = nullptr;
+    to_->on_lost(to.rank, format("UCX finds no way to it (%s): do the net devices of both (PEERLANE_LINK_RAILS, "
+                                 "UCX_NET_DEVICES, UCX_TLS) reach each other?",
+                                 ucx_->ucs_status_string(rc))
+                              .c_str());
+    return rc;
+  }
+  keep_connections(to.rank);
+  to.has_rdma_lane =
+      ucx::has_rdma_lane(ucx::lanes_in(ucx::printed([&](std::FILE* into) { ucx_->ucp_ep_print_info(to.endpoint, into); })));
+  return rc;
+}
+
+bool fabric::has_rdma_lane(int rank) {
+  auto& to = peers_[static_cast<std::size_t>(rank)];
+  return connect(to) == UCS_OK && to.has_rdma_lane;
+}
+
+void fabric::on_error(void* of, ucp_ep_h, ucs_status_t code) {
+  auto* const lost = static_cast<peer*>(of);
+  lost->owner->to_->on_lost(lost->rank, lost->owner->ucx_->ucs_status_string(code));
+}
+
+// ---- Packets
+
+void fabric::send(int rank, packet& what) {
+  auto& to = peers_[static_cast<std::size_t>(rank)];
+  what.outcome = 0;
+  what.ucx = ucx_;
+  if (const auto rc = connect(to); rc != UCS_OK) return what.done(what, sending_code(rc));
+  // UCX sends contiguous bytes with fewer steps than what it packs through a datatype, and without a request where they are
+  // few.
+  const bool is_plain = what.is_plain && (to.has_rdma_lane || what.payload >= kPackedBelow);
+  const bool is_contiguous = is_plain || what.in_place != nullptr;
+  ucp_request_param_t how{};
+  how.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  if (!is_contiguous) how.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
+  how.datatype = packets_;
+  how.cb.send = &fabric::on_sent;
+  how.user_data = &what;
+  how.flags = what.in_place != nullptr ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
+  how.flags |= UCP_AM_SEND_FLAG_REPLY;  // so that its receiver sees by which endpoint it comes
+  how.memory_type = UCS_MEMORY_TYPE_HOST;
+  const std::size_t head_bytes = frame_bytes(what.head.kind);
+  void* const request =
+      what.in_place != nullptr ? ucx_->ucp_am_send_nbx(to.endpoint, kAnnouncementId, &what.head, head_bytes, what.in_place,
+                                                       what.in_place_bytes, &how)
+      : is_plain ? ucx_->ucp_am_send_nbx(to.endpoint, kPlainId, &what.head, head_bytes, what.plain, what.payload, &how)
+                 : ucx_->ucp_am_send_nbx(to.endpoint, kPacketId, nullptr, 0, &what, 1, &how);
+  if (request == nullptr) what.done(what, 0);
+  else if (UCS_PTR_IS_ERR(request))
+    what.done(what, what.in_place == nullptr ? sending_code(UCS_PTR_STATUS(request)) : kNotInPlace);
+}
+
+void fabric::on_sent(void* request, ucs_status_t code, void* user) {
+  auto& what = *static_cast<packet*>(user);
+  what.ucx->ucp_request_free(request);
+  what.done(what, sending_code(code));
+}
+
+// Whether a frame that says it is from `source` came by the endpoint of that rank. UCX joins what a worker sends to the
+// endpoint that was made with that worker's address, which the bootstrap has told: nobody else's is the same.
+bool fabric::is_from(std::uint32_t source, const ucp_am_recv_param_t* how) {
+  if (source >= peers_.size() || (how->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0) return false;
+  auto& of = peers_[source];
+  if (of.endpoint == nullptr && (of.is_closed || connect(of) != UCS_OK)) return false;
+  return of.endpoint == how->reply_ep;
+}
+
+ucs_status_t fabric::on_message(void* self, const void*, size_t, void* data, size_t bytes, const ucp_am_recv_param_t* how) {
+  frame head;
+  constexpr auto kLeast = frame_bytes(frame_kind::eager);
+  if (bytes < kLeast) return UCS_OK;
+  std::memcpy(static_cast<void*>(&head), data, kLeast);
+  if (!static_cast<fabric*>(self)->is_from(head.source, how)) return UCS_OK;
+  static_cast<fabric*>(self)->to_->on_packet(static_cast<const std::byte*>(data), bytes);
+  return UCS_OK;
+}
+
+ucs_status_t fabric::on_plain(void* self, const void* head, size_t head_bytes, void* data, size_t bytes,
+                              const ucp_am_recv_param_t* how) {
+  if ((how->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) return UCS_OK;
+  frame seen;
+  constexpr auto kLeast = frame_bytes(frame_kind::eager);
+  if (head_bytes < kLeast) return UCS_OK;
+  std::memcpy(static_cast<void*>(&seen), head, kLeast);
+  if (!static_cast<fabric*>(self)->is_from(seen.source, how)) return UCS_OK;
+  static_cast<fabric*>(self)->to_->on_plain(head, head_bytes, static_cast<const std::byte*>(data), bytes);
+  return UCS_OK;
+}
+
+// ---- Messages that wait at their sender
+
+ucs_status_t fabric::on_announcement(void* self, const void* head, size_t head_bytes, void* data, size_t,
+                                     const ucp_am_recv_param_t* how) {
+  frame what;
+  // UCX sends by its rendezvous what it is told to; anything else is none of ours.
+  if (head_bytes != sizeof what || (how->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) return UCS_OK;
+  std::memcpy(&what, head, sizeof what);
+  auto& of = *static_cast<fabric*>(self);
+  if (!of.is_from(what.source, how)) return UCS_OK;
+  of.arriving_ = data;
+  of.to_->on_remote(what, remote_data(&of, data));
+  // Let go in here, it is UCX that releases it.
+  return std::exchange(of.arriving_, nullptr) == nullptr ? UCS_OK : UCS_INPROGRESS;
+}
+
+void fabric::let_go(void* descriptor) noexcept {
+  if (descriptor == arriving_) arriving_ = nullptr;
+  else ucx_->ucp_am_data_release(worker_, descriptor);
+}
+
+remote_data& remote_data::operator=(remote_data&& other) noexcept {
+  if (this == &other) return *this;
+  reset();
+  owner_ = std::exchange(other.owner_, nullptr);
+  descriptor_ = std::exchange(other.descriptor_, nullptr);
+  return *this;
+}
+
+void remote_data::reset() noexcept {
+  if (descriptor_ != nullptr) std::exchange(owner_, nullptr)->let_go(std::exchange(descriptor_, nullptr));
+}
+
+void fabric::receive_remote(remote_data what, void* to, std::size_t bytes, bulk_part& part) {
+  ucp_request_param_t how{};
+  how.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE |
+                     UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  how.cb.recv_am = &fabric::on_remote_received;
+  how.user_data = &part;
+  how.memory_type = UCS_MEMORY_TYPE_HOST;
+  part.is_receive = part.is_final = true;
+  part.ucx = ucx_;
+  // UCX owns the descriptor from here on, whatever comes of it.
+  void* const request = ucx_->ucp_am_recv_data_nbx(worker_, std::exchange(what.descriptor_, nullptr), to, bytes, &how);
+  // The request is not kept: the callback, which frees it, may already have run.
+  if (request == nullptr) part.done(part, 0, bytes);
+  else if (UCS_PTR_IS_ERR(request)) part.done(part, sending_code(UCS_PTR_STATUS(request)), 0);
+}
+
+void fabric::on_remote_received(void* request, ucs_status_t code, size_t bytes, void* user) {
+  auto& part = *static_cast<bulk_part*>(user);
+  part.ucx->ucp_request_free(request);
+  part.done(part, sending_code(code), code == UCS_OK ? bytes : 0);
+}
+
+// ---- Bulk data
+
+void fabric::send_bulk(int rank, std::uint64_t tag, const void* from, std::size_t bytes, bool is_gpu_memory,
+                       bulk_part& part) {
+  auto& to = peers_[static_cast<std::size_t>(rank)];
+  if (const auto rc = connect(to); rc != UCS_OK) return part.done(part, sending_code(rc), 0);
+  ucp_request_param_t how{};
+  how.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  how.cb.send = &fabric::on_bulk_sent;
+  how.user_data = &part;
+  how.memory_type = is_gpu_memory ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+  part.is_receive = false;
+  part.ucx = ucx_;
+  void* const request = ucx_->ucp_tag_send_nbx(to.endpoint, from, bytes, tag, &how);
+  if (request == nullptr) part.done(part, 0, bytes);
+  else if (UCS_PTR_IS_ERR(request)) part.done(part, to_errno(UCS_PTR_STATUS(request)), 0);
+  else part.request = request;
+}
+
+void fabric::on_bulk_sent(void* request, ucs_status_t code, void* user) {
+  auto& part = *static_cast<bulk_part*>(user);
+  part.ucx->ucp_request_free(request);
+  part.request = nullptr;
+  part.done(part, sending_code(code), 0);
+}
+
+void fabric::receive_bulk(std::uint64_t tag, void* to, std::size_t bytes, bool is_gpu_memory, bulk_part& part) {
+  ucp_request_param_t how{};
+  how.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE |
+                     UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  how.cb.recv = &fabric::on_bulk_received;
+  how.user_data = &part;
+  how.memory_type = is_gpu_memory ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+  part.is_receive = true;
+  part.ucx = ucx_;
+  void* const request = ucx_->ucp_tag_recv_nbx(worker_, to, bytes, tag, ~0ull, &how);
+  if (UCS_PTR_IS_ERR(request)) part.done(part, to_errno(UCS_PTR_STATUS(request)), 0);
+  else part.request = request;
+}
+
+void fabric::on_bulk_received(void* request, ucs_status_t code, const ucp_tag_recv_info_t* info, void* user) {
+  auto& part = *static_cast<bulk_part*>(user);
+  part.ucx->ucp_request_free(request);
+  part.request = nullptr;
+  part.done(part, to_errno(code), code == UCS_OK ? info->length : 0);
+}
+
+void fabric::cancel_bulk(bulk_part& part) {
+  if (part.request != nullptr && part.is_receive && !part.is_final) ucx_->ucp_request_cancel(worker_, part.request);
+}
+
+// ---- Closing
+
+void fabric::close(int rank, bool at_once) {
+  auto& of = peers_[static_cast<std::size_t>(rank)];
+  of.is_closed = true;
+  if (of.endpoint == nullptr) return;
+  ucp_request_param_t how{};
+  how.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  how.flags = at_once ? UCP_EP_CLOSE_FLAG_FORCE : 0;
+  void* const request = ucx_->ucp_ep_close_nbx(std::exchange(of.endpoint, nullptr), &how);
+  if (request != nullptr && !UCS_PTR_IS_ERR(request)) closing_.push_back(request);
+}
+
+void fabric::reap_closed() {
+  std::erase_if(closing_, [&](void* request) {
+    if (ucx_->ucp_request_check_status(request) == UCS_INPROGRESS) return false;
+    ucx_->ucp_request_free(request);
+    return true;
+  });
+}
+
+}  // namespace pl::link

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/client/checksum_pool.hpp"
+
+#include <algorithm>
+
+#include "arch/crc32c.hpp"
+#include "arch/mmio.hpp"
+#include "base/clock.hpp"
+
+namespace pl::store_client {
+namespace {
+
+constexpr unsigned kMostThreads = 8;
+constexpr std::uint64_t kLongestCopy = 16 << 20, kShortestCopy = 256 << 10;
+constexpr std::uint64_t kLooksNs = 500'000;    // the longest copy takes 300 us
+constexpr unsigned kPausesBetweenClocks = 32;  // about 1.5 us
+
+}  // namespace
+
+checksum_crew::~checksum_crew() {
+  {
+    const std::lock_guard hold(lock_);
+    closing_ = true;
+  }
+  changed_.notify_all();
+  for (auto& one : threads_) one.join();
+}
+
+// Under the lock.
+void checksum_crew::start() {
+  if (!threads_.empty()) return;
+  const unsigned count = std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMostThreads);
+  for (unsigned i = 0; i < count; ++i) threads_.emplace_back([this] { work(); });
+}
+
+// Under the lock.
+void checksum_crew::want(std::size_t parts) {
+  const auto count = static_cast<unsigned>(std::min(parts, threads_.size()));
+  wanted_.store(std::max(wanted_.load(std::memory_order_relaxed), count), std::memory_order_relaxed);
+}
+
+void checksum_crew::call(std::size_t parts) {
+  {
+    const std::lock_guard hold(lock_);
+    start();
+    want(parts);
+  }
+  if (is_another_wanted()) wake_another();
+}
+
+void checksum_crew::give(std::span<const std::shared_ptr<value_part>> parts) {
+  {
+    const std::lock_guard hold(lock_);
+    start();
+    waiting_.insert(waiting_.end(), parts.begin(), parts.end());
+    given_.store(waiting_.size(), std::memory_order_relaxed);
+    want(waiting_.size());
+    // Who looks takes it, or sees it on lying down.
+    if (looking_.load(std::memory_order_relaxed) != 0 || called_ != 0) return;
+  }
+  wake_another();
+}
+
+bool checksum_crew::help() {
+  const auto part = take();
+  if (part != nullptr) sum(*part);
+  return part != nullptr;
+}
+
+std::uint64_t checksum_crew::copy_bytes(std::uint64_t left) noexcept {
+  if (left <= kShortestCopy) return left;
+  return std::clamp(left / 2 / kShortestCopy * kShortestCopy, kShortestCopy, kLongestCopy);
+}
+
+void checksum_crew::sum(value_part& part) {
+  part.crc = part.to == nullptr ? arch::crc32c(part.at, part.bytes)
+                                : arch::crc32c_copy(part.to, part.at, part.bytes, 0, part.past_cache);
+  part.summed.store(true, std::memory_order_release);
+}
+
+std::shared_ptr<value_part> checksum_crew::take() {
+  const std::lock_guard hold(lock_);
+  if (waiting_.empty()) return {};
+  auto part = std::move(waiting_.front());
+  waiting_.pop_front();
+  given_.store(waiting_.size(), std::memory_order_relaxed);
+  return part;
+}
+
+bool checksum_crew::is_another_wanted() {
+  const unsigned wanted = wanted_.load(std::memory_order_relaxed);
+  if (wanted == 0) return false;
+  const std::lock_guard hold(lock_);
+  return threads_.size() - asleep_ + called_ < wanted;
+}
+
+void checksum_crew::wake_another() {
+  {
+    const std::lock_guard hold(lock_);
+    if (called_ == asleep_) return;
+    ++called_;
+  }
+  changed_.notify_one();
+}
+
+std::shared_ptr<value_part> checksum_crew::look_for_one() {
+  looking_.fetch_add(1, std::memory_order_relaxed);
+  std::shared_ptr<value_part> part;
+  const std::uint64_t until_ns = monotonic_ns() + kLooksNs;
+  for (unsigned pauses = 1; part == nullptr; ++pauses) {
+    if (given_.load(std::memory_order_relaxed) != 0) part = take();
+    else if (pauses % kPausesBetweenClocks == 0 && monotonic_ns() >= until_ns) break;
+    else arch::relax();
+  }
+  looking_.fetch_sub(1, std::memory_order_relaxed);
+  return part;
+}
+
+void checksum_crew::work() {
+  for (;;) {
+    if (is_another_wanted()) wake_another();
+    if (const auto part = look_for_one(); part != nullptr) {
+      sum(*part);
+      continue;
+    }
+    std::unique_lock hold(lock_);
+    ++asleep_;
+    wanted_.store(0, std::memory_order_relaxed);
+    // What came since the last look is not slept over.
+    changed_.wait(hold, [&] { return closing_ || called_ != 0 || !waiting_.empty(); });
+    --asleep_;
+    if (called_ != 0) --called_;
+    if (closing_ && waiting_.empty()) return;
+  }
+}
+
+}  // namespace pl::store_client

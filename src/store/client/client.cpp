@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+// What callers do: making operations, starting them, waiting for them.
+#include "store/client/client.hpp"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+
+#include "base/env.hpp"
+#include "base/text.hpp"
+
+namespace pl::store_client {
+namespace {
+
+using store_wire::opcode;
+namespace flag = store_wire::flag;
+
+constexpr std::uint64_t kInlineBytes = 16 << 10;        // up to here one round trip beats two with a copy less
+constexpr std::uint64_t kInlineSocketBytes = 64 << 10;  // without shared memory: longer ones in data frames
+constexpr std::uint64_t kLaneBytes = 256 << 10;         // from here up one more round trip costs less than frames
+constexpr auto kMostSleep = std::chrono::milliseconds(100);
+
+operation_ptr failed(operation_ptr one, int code, std::string text) {
+  one->at = operation::stage::done;
+  one->got.status = code;
+  one->got.text = std::move(text);
+  return one;
+}
+
+std::uint64_t random_number() {
+  std::random_device random;
+  return (std::uint64_t{random()} << 32) | random();
+}
+
+}  // namespace
+
+client::client(const client_options& options)
+    : options_(options), wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), client_id_(random_number() | 1), in_(256 << 10) {
+  // A simulated GPU reads no faster than the CPU it runs on.
+  const auto& asked = env_read("PEERLANE_STORE_GPU_CHECKSUM").text;
+  const bool is_wanted = asked == "on" || (asked != "off" && options_.cuda != nullptr && !options_.cuda->is_simulated);
+  sums_on_gpu_ = options_.copies != nullptr && options_.gpu_checksum.value_or(is_wanted);
+}
+
+result<std::unique_ptr<client>> client::open(const client_options& options) {
+  std::unique_ptr<client> made(new client(options));
+  lock_t hold(made->lock_);
+  if (auto done = made->connect_now(hold, options.timeout_ms); !done) return done.error();
+  hold.unlock();
+  return made;
+}
+
+client::~client() {
+  {
+    lock_t hold(lock_);
+    closing_ = true;
+    changed_.notify_all();
+    (void)eventfd_write(wake_fd_, 1);
+    changed_.wait(hold, [&] { return !pumping_; });
+  }
+  if (background_.joinable()) background_.join();
+  lock_t hold(lock_);
+  current_.clear();  // nothing is sent any more
+  for (auto& one : copies_) wait_for_copies(*one);
+  const auto asked = asked_;
+  for (const auto& [id, one] : asked)
+    if (!one->done()) finish(one, ECANCELED, "the client was closed");
+  run_callbacks(hold);
+  leave_lane();
+  hold.unlock();
+  arena_.reset();
+  close(wake_fd_);
+}
+
+clock::time_point client::deadline_of(int timeout_ms) const {
+  return clock::now() + std::chrono::milliseconds(timeout_ms < 0 ? options_.timeout_ms : static_cast<unsigned>(timeout_ms));
+}
+
+result<memory> find_memory(const cu::driver_table* cuda, const copy::planner* copies, std::uint64_t address,
+                           std::uint64_t bytes) {
+  memory out{address, bytes, std::nullopt};
+  if (cuda == nullptr || bytes == 0) return out;
+  out.device = cu::find_device_memory(*cuda, address);
+  if (out.device && copies == nullptr) return failure{EINVAL, "this is GPU memory, and the client was opened without a GPU"};
+  return out;
+}
+
+result<memory> client::look_at(std::uint64_t address, std::uint64_t bytes) const {
+  return find_memory(options_.cuda, options_.copies, address, bytes);
+}
+
+// ---- Operations ----------------------------------------------------------------------------------------------------------
+
+operation_ptr client::make_plain(opcode op, std::uint32_t pool, std::string_view key, int timeout_ms) {
+  auto one = std::make_shared<operation>();
+  one->head.op = op;
+  one->head.pool_id = pool;
+  one->key = key;
+  one->deadline = deadline_of(timeout_ms);
+  one->may_repeat = op != opcode::pool_create && op != opcode::pool_delete;
+  return one;
+}
+
+// Under the lock: how a value of so many bytes goes, none being the connection. `at_any_size`: through mapped memory also if
+// it is small.
+store_wire::path client::way_of(std::uint64_t bytes, bool may_map, bool at_any_size, bool may_use_lane) const {
+  using store_wire::path;
+  const path required = options_.require;
+  const bool fits_memory = bytes > kInlineBytes || at_any_size || required == path::shm_direct;
+  if (arena_ != nullptr && may_map && fits_memory && required != path::ucx) return path::shm_direct;
+  if (may_use_lane && lane_ready() && (bytes >= kLaneBytes || required == path::ucx)) return path::ucx;
+  return path::none;
+}
+
+operation_ptr client::make_put(std::uint32_t pool, std::string_view key, const memory& from, const put_request& how) {
+  auto one = make_plain(opcode::put, pool, key, how.timeout_ms);
+  one->mine = from;
+  one->order = how.order;
+  one->head.value_bytes = from.bytes;
+  one->fields.level = how.level;
+  one->fields.only = how.only;
+  one->fields.user_flags = how.user_flags;
+  one->fields.crc = how.crc;
+  if (how.offset) {
+    one->head.flags |= flag::patch;
+    one->head.offset = *how.offset;
+  }
+  lock_t hold(lock_);
+  one->fields.who = {client_id_, next_sequence_++};
+  const auto way = way_of(from.bytes, arena_ != nullptr && !arena_->read_only(), how.offset.has_value(), true);
+  if (!check_path(*one, way, "put")) return one;
+  if (way == store_wire::path::shm_direct) {
+    one->how = operation::kind::put_shm;
+  } else if (way == store_wire::path::ucx) {
+    one->how = operation::kind::put_lane;
+  } else if (from.bytes > kInlineSocketBytes || how.offset) {
+    one->how = operation::kind::put_streamed;
+    one->head.flags |= flag::streamed;
+  } else if (from.device) {
+    hold.unlock();
+    one->body.resize(from.bytes);
+    if (auto done = copy_out(from, 0, one->body.data(), from.bytes, how.order); !done)
+      return failed(one, done.code(), done.error().message);
+  }
+  return one;
+}
+
+operation_ptr client::make_get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& how) {
+  auto one = make_plain(opcode::get, pool, key, how.timeout_ms);
+  one->mine = into;
+  one->order = how.order;
+  one->head.offset = how.offset;
+  one->head.value_bytes = into.bytes;
+  if (how.verify) one->head.flags |= flag::verify;
+  const lock_t hold(lock_);
+  const auto way = way_of(into.bytes, true, how.order.has, !how.order.has);
+  if (!check_path(*one, way, "get")) return one;
+  const bool by_memory = way == store_wire::path::shm_direct;
+  one->how = by_memory                      ? operation::kind::get_shm
+             : way == store_wire::path::ucx ? operation::kind::get_lane
+                                            : operation::kind::get_streamed;
+  if (!how.leave_to_stream || !how.order.has) return one;
+  one->leave_to_stream = true;
+  if (by_memory && into.device) return one;
+  return failed(one, ENOTSUP,
+                "a get in stream order needs device memory and the store's memory mapped here: " + why_no_shm_);
+}
+
+operation_ptr client::make_erase(std::uint32_t pool, std::string_view key, const put_request& how) {
+  auto one = make_plain(opcode::erase, pool, key, how.timeout_ms);
+  one->fields.level = how.level;
+  one->fields.only = how.only;
+  const lock_t hold(lock_);
+  one->fields.who = {client_id_, next_sequence_++};
+  return one;
+}
+
+operation_ptr client::make_find(std::uint32_t pool, const key_search& what, int timeout_ms) {
+  auto one = make_plain(opcode::find, pool, {}, timeout_ms);
+  if (!what.prefix.empty()) one->fields.prefix = what.prefix;
+  if (!what.regex.empty()) one->fields.regex = what.regex;
+  if (!what.after.empty()) one->fields.after = what.after;
+  one->head.value_bytes = what.limit;
+  return one;
+}
+
+status client::copy_out(const memory& from, std::uint64_t skip, void* into, std::uint64_t bytes, const stream_order& order) {
+  if (bytes == 0) return {};
+  if (!from.device) {
+    std::memcpy(into, reinterpret_cast<const void*>(from.address + skip), bytes);
+    return {};
+  }
+  const copy::transfer what{copy::direction::to_host, copy::address_of(into), from.address + skip, bytes};
+  if (!order.has) return options_.copies->copy(what, *from.device);
+  auto begun = options_.copies->begin({&what, 1}, {true, order.stream});
+  if (!begun) return begun.error();
+  return begun->wait();
+}
+
+// ---- Starting and waiting ------------------------------------------------------------------------------------------------
+
+void client::start(std::span<const operation_ptr> list) {
+  lock_t hold(lock_);
+  for (const auto& one : list) {
+    const bool noticed = one->then != nullptr || one->event_fd >= 0 || one->leave_to_stream;
+    if (one->done()) {  // refused where it was made
+      if (noticed) ended_.push_back(one);
+      continue;
+    }
+    if (noticed) ++noticed_;
+    submit(one);
+  }
+  if (wire_ && !flush()) (void)eventfd_write(wake_fd_, 1);  // whoever sleeps shall also wait for room in the socket
+  if (noticed_ > 0 && !background_.joinable() && !closing_) background_ = std::thread([this] { background(); });
+  if (noticed_ > 0) changed_.notify_all();
+  run_callbacks(hold);
+}
+
+bool client::test(const operation_ptr& one) {
+  lock_t hold(lock_);
+  if (!one->done() && !pumping_) {
+    pumping_ = true;
+    pump(hold, clock::now(), false);
+    pumping_ = false;
+    changed_.notify_all();
+    run_callbacks(hold);
+  }
+  return one->done();
+}
+
+bool client::wait(const operation_ptr& one, clock::time_point until) {
+  lock_t hold(lock_);
+  auto busy = clock::now();
+  const auto spin = std::chrono::microseconds(options_.spin_us);
+  while (!one->done()) {
+    if (pumping_) {
+      changed_.wait_until(hold, std::min(until, clock::now() + kMostSleep));
+    } else {
+      pumping_ = true;
+      const auto now = clock::now();
+      if (pump(hold, until, now - busy >= spin)) busy = clock::now();
+      pumping_ = false;
+      changed_.notify_all();
+      run_callbacks(hold);
+    }
+    if (!one->done() && until != clock::time_point::max() && clock::now() >= until) return false;
+  }
+  return true;
+}
+
+reply client::run(const operation_ptr& one) {
+  start(one);
+  wait(one);
+  return one->got;
+}
+
+void client::background() {
+  lock_t hold(lock_);
+  while (!closing_) {
+    if (noticed_ == 0 || pumping_) {
+      changed_.wait_for(hold, kMostSleep);
+      continue;
+    }
+    pumping_ = true;
+    pump(hold, clock::now() + kMostSleep, true);
+    pumping_ = false;
+    changed_.notify_all();
+    run_callbacks(hold);
+  }
+}
+
+void client::finish(const operation_ptr& one, int status, std::string text) {
+  if (one->done()) return;
+  keep_rest_of_frame(*one);
+  quiet_lane(*one);
+  one->at = operation::stage::done;
+  one->got.status = status;
+  if (status != 0) one->got.text = std::move(text);
+  const bool told = one->then != nullptr || one->event_fd >= 0;
+  if (told) ended_.push_back(one);
+  if ((told || one->leave_to_stream) && !one->unpin_later) --noticed_;
+}
+
+void client::run_callbacks(lock_t& hold) {
+  while (!ended_.empty()) {
+    const auto list = std::exchange(ended_, {});
+    hold.unlock();
+    for (const auto& one : list) {
+      if (one->event_fd >= 0) (void)eventfd_write(one->event_fd, 1);
+      if (one->then) one->then(*one);
+    }
+    hold.lock();
+  }
+}
+
+// ---- Pools ---------------------------------------------------------------------------------------------------------------
+
+result<std::uint32_t> client::remember_pool(const reply& got, std::string_view name) {
+  if (got.status != 0) return failure{got.status, got.text};
+  const lock_t hold(lock_);
+  pools_[got.pool_id] = name;
+  return got.pool_id;
+}
+
+result<std::uint32_t> client::open_pool(std::string_view name) {
+  return remember_pool(run(make_plain(opcode::pool_open, 0, name)), name);
+}
+
+result<std::uint32_t> client::create_pool(std::string_view name, const store_wire::pool_settings& settings) {
+  auto one = make_plain(opcode::pool_create, 0, name);
+  one->fields.settings = settings;
+  return remember_pool(run(one), name);
+}
+
+std::string client::why_no_shm() const {
+  const lock_t hold(lock_);
+  return why_no_shm_;
+}
+std::string client::why_not_pinned() const {
+  const lock_t hold(lock_);
+  return arena_ ? arena_->why_not() : std::string();
+}
+std::string client::why_no_ucx() const {
+  const lock_t hold(lock_);
+  return lane_ready() ? std::string() : why_no_ucx_;
+}
+std::string client::ucx_lanes() const {
+  const lock_t hold(lock_);
+  return lane_ready() ? lane_session_->lanes : std::string();
+}
+store_wire::path client::way() const {
+  const lock_t hold(lock_);
+  return wire_ ? wire_->way() : store_wire::path::none;
+}
+std::uint64_t client::server_instance() const {
+  const lock_t hold(lock_);
+  return server_.instance;
+}
+std::uint64_t client::server_capabilities() const {
+  const lock_t hold(lock_);
+  return server_.capabilities;
+}
+std::uint64_t client::reconnects() const {
+  const lock_t hold(lock_);
+  return reconnects_;
+}
+void client::break_connection() {
+  const lock_t hold(lock_);
+  lose_connection({ECONNRESET, "the connection was broken on purpose"});
+  (void)eventfd_write(wake_fd_, 1);
+}
+
+}  // namespace pl::store_client

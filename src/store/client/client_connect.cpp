@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Making the connection, and making it again: what was under way is asked anew.
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/text.hpp"
+#include "store/client/client.hpp"
+#include "store/protocol/greeting.hpp"
+
+namespace pl::store_client {
+namespace {
+
+constexpr auto kFirstBackoff = std::chrono::milliseconds(10), kLastBackoff = std::chrono::milliseconds(1000);
+
+}  // namespace
+
+// Precondition: nobody else drives the connection.
+status client::connect_now(lock_t& hold, unsigned timeout_ms) {
+  greeting_wish wish;
+  wish.last_session = last_session_;
+  wish.attach = options_.use_shm;
+  wish.rings = options_.use_shm && options_.use_rings;
+  wish.pools = pools_;
+  wish.lane = offer_lane();
+  hold.unlock();
+  auto wire = connect(options_.where, timeout_ms);
+  result<greeted> hello = failure{};
+  if (wire) hello = greet(**wire, wish, timeout_ms);
+  if (hello && hello->rings_fd >= 0) wire = over_rings(*std::move(wire), hello->rings_fd);
+  if (!wire && hello && hello->arena_fd >= 0) close(hello->arena_fd);
+  hold.lock();
+  if (!wire) return wire.error();
+  if (!hello) return hello.error();
+  std::string why = hello->why_no_shm;
+  // The same server's memory is mapped already; another one's takes its place.
+  if (arena_ != nullptr && hello->server.instance != server_.instance) arena_.reset();
+  if (hello->arena_fd >= 0) {
+    if (arena_ != nullptr) {
+      close(hello->arena_fd);
+    } else {
+      auto mapped = arena_map::map(hello->arena_fd, *hello->memory, options_.copies);
+      if (mapped) arena_ = *std::move(mapped);
+      else why = mapped.error().message;
+    }
+  } else {
+    arena_.reset();
+  }
+  wire_ = *std::move(wire);
+  server_ = hello->server;
+  last_session_ = arena_ ? server_.session : 0;
+  why_no_shm_ = why;
+  backoff_ = kFirstBackoff;
+  join_lane(hello->lane, hello->why_no_lane);
+  // In the order in which they were asked.
+  std::vector<operation_ptr> again;
+  for (const auto& [id, one] : asked_)
+    if (!one->done()) again.push_back(one);
+  asked_.clear();
+  std::sort(again.begin(), again.end(),
+            [](const auto& a, const auto& b) { return a->head.request_id < b->head.request_id; });
+  for (const auto& one : again) submit(one);
+  return {};
+}
+
+void client::lose_connection(const failure& why) {
+  if (!wire_) return;
+  lost_because_ = why;
+  wire_.reset();
+  out_.clear();
+  current_.clear();
+  streaming_.clear();
+  receiving_.reset();
+  data_next_ = false;
+  in_begin_ = in_end_ = 0;
+  unpin_.clear();  // the server dropped them
+  unpin_bytes_ = 0;
+  // Copies end before the server is told that none is under way (greeting.hpp).
+  for (const auto& one : copies_) {
+    wait_for_copies(*one);
+    if (one->done() && one->unpin_later) --noticed_;
+  }
+  copies_.clear();
+  leave_lane();
+  ++reconnects_;
+  next_connect_ = clock::now();
+  const auto asked = asked_;
+  for (const auto& [id, one] : asked) {
+    if (one->done()) {
+      asked_.erase(id);
+    } else if (!options_.reconnect || !one->may_repeat || closing_) {
+      asked_.erase(id);
+      finish(one, ECONNRESET, why.message + "; whether it was done is not known");
+    }
+  }
+}
+
+bool client::connect_again(lock_t& hold, clock::time_point until) {
+  const auto now = clock::now();
+  if (now < next_connect_) {
+    hold.unlock();
+    std::this_thread::sleep_until(std::min(next_connect_, until));
+    hold.lock();
+    expire();
+    return false;
+  }
+  const auto end = std::min(until, next_deadline());
+  const auto left_ms = std::chrono::duration_cast<std::chrono::milliseconds>(end - now).count();
+  const auto done = connect_now(hold, static_cast<unsigned>(std::clamp<std::int64_t>(left_ms, 1, 2000)));
+  if (done) return true;
+  lost_because_ = done.error();
+  next_connect_ = clock::now() + backoff_;
+  backoff_ = std::min(backoff_ * 2, kLastBackoff);
+  expire();
+  return false;
+}
+
+}  // namespace pl::store_client

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+// The store's memory mapped here: values are copied between it and the caller's memory, and summed on the way.
+//
+//   host memory      granted or pinned ─▶ copied and summed in one pass; long ones in parts, with the crew's threads
+//   put from a GPU   granted ─▶ one copy │ the GPU sums what it reads ─▶ both there: commit
+//        or, where no kernel runs: copies of 16 MiB and less ─▶ each that is there: the crew sums it ─▶ commit
+#include <algorithm>
+#include <cstring>
+
+#include "arch/crc32c.hpp"
+#include "base/text.hpp"
+#include "store/client/client.hpp"
+
+namespace pl::store_client {
+namespace {
+
+using store_wire::opcode;
+
+constexpr std::uint64_t kShortCopy = 256 << 10;  // up to here a copy is done rather than begun
+// Between host memories. Waking a thread takes 50 us, as long as one copies 600 KiB; below 8 MiB a value may be wanted
+// again while the cache has it (crc32c_copy).
+constexpr std::uint64_t kTogetherFrom = 4 << 20, kPastCacheFrom = 8 << 20;
+// From here on a kernel's start costs less than waking threads and waiting for the last part (1 MiB: 129 us and 76, 4 MiB:
+// 152 and 202; H200, H100).
+constexpr std::uint64_t kGpuSumFrom = 2 << 20;
+// A durable put of a value as long as this is written to disk while it comes, and the store hears of it every so often: a
+// disk takes longer for so many bytes than one more message does.
+constexpr std::uint64_t kTellFrom = 16 << 20, kTellBytes = 8 << 20;
+// After the last byte's arrival: as long as a kernel that other kernels keep waiting is given. It takes less than the copy.
+constexpr auto kPatienceWithGpu = std::chrono::microseconds(500);
+
+}  // namespace
+
+status client::copy_in(const memory& into, std::string_view body) {
+  if (!into.device) {
+    std::memcpy(reinterpret_cast<void*>(into.address), body.data(), body.size());
+    return {};
+  }
+  return options_.copies->copy({copy::direction::to_device, into.address, copy::address_of(body.data()), body.size()},
+                               *into.device);
+}
+
+// What lies in the arena of the part of the value that this operation is about, and where it is in the caller's memory.
+result<std::vector<copy::transfer>> client::pieces_of(operation& one) {
+  const bool put = one.how == operation::kind::put_shm;
+  const std::uint64_t whole = one.got.result.value_bytes;
+  const std::uint64_t from = put && !one.is_patch() ? 0 : one.head.offset;
+  if (from > whole)
+    return failure{EINVAL, format("offset %llu lies behind the value's end (%llu bytes)",
+                                  static_cast<unsigned long long>(from), static_cast<unsigned long long>(whole))};
+  std::uint64_t left = std::min(one.mine.bytes, whole - from), skip = from, done = 0;
+  std::vector<copy::transfer> out;
+  for (const auto& piece : one.extents) {
+    const std::uint64_t begin = std::min(skip, piece.bytes), part = std::min(left, piece.bytes - begin);
+    skip -= begin;
+    left -= part;
+    if (part == 0) continue;
+    const auto at = arena_->at(piece);
+    if (!at) return at.error();
+    const std::uint64_t theirs = copy::address_of(*at + begin), mine = one.mine.address + done;
+    out.push_back(
+        {put ? copy::direction::to_host : copy::direction::to_device, put ? theirs : mine, put ? mine : theirs, part});
+    done += part;
+  }
+  if (left > 0) return failure{EPROTO, "the store named less memory than the value has bytes"};
+  one.got.moved_bytes = done;
+  return out;
+}
+
+// Between host memories: done here, or begun by the crew as well if it is long.
+void client::copy_on_cpu(operation& one, const std::vector<copy::transfer>& pieces) {
+  one.sum = 0;
+  const bool past_cache = one.got.moved_bytes >= kPastCacheFrom;
+  if (one.got.moved_bytes < kTogetherFrom) {
+    for (const auto& piece : pieces)
+      one.sum = arch::crc32c_copy(copy::host_pointer(piece.dst), copy::host_pointer(piece.src), piece.row_bytes, *one.sum,
+                                  past_cache);
+    return;
+  }
+  one.at = operation::stage::copying;
+  for (const auto& piece : pieces) add_parts(one, piece, nullptr);
+  give_all(one);
+}
+
+// A get of the whole value into host memory was summed for nothing: scribbled memory is noticed here.
+status client::check_sum(const operation& one) {
+  const auto& what = one.got.result;
+  if (one.how != operation::kind::get_shm || !one.sum || !what.has_crc || one.head.offset != 0 ||
+      one.got.moved_bytes != what.value_bytes || *one.sum == what.crc)
+    return {};
+  return failure{EBADMSG, format("the value (version %llu) in the store's memory has checksum 0x%08x, should have 0x%08x: a "
+                                 "client that maps this memory has written to it, or it is faulty. Put the value again",
+                                 static_cast<unsigned long long>(what.version), *one.sum, what.crc)};
+}
+
+// Begins (GPU) or does (host, and short ones) the copy; called without the lock, by the thread that drives.
+status client::begin_copy(operation& one) {
+  auto pieces = pieces_of(one);
+  if (!pieces) return pieces.error();
+  const bool put = one.how == operation::kind::put_shm;
+  const bool whole = put && !one.is_patch();  // then the checksum is the value's
+  if (!one.mine.device) {
+    copy_on_cpu(one, *pieces);
+    return {};
+  }
+  arena_->prepare(one.extents, one.mine.device->device_ordinal);
+  if (one.got.moved_bytes <= kShortCopy && !one.order.has) {
+    for (const auto& piece : *pieces)
+      if (auto done = options_.copies->copy(piece, *one.mine.device); !done) return done;
+    return {};
+  }
+  one.at = operation::stage::copying;
+  const copy::planner::async_options how{one.order.has, one.order.stream};
+  // (the GPU's sum comes with the last byte; the disk waits for the crew's no longer than for the bytes)
+  if (whole && sums_on_gpu_ && one.got.moved_bytes >= kGpuSumFrom && !one.tells_arrival) {
+    auto sum = options_.copies->begin_checksum(*one.mine.device, one.mine.address, one.got.moved_bytes, how);
+    if (sum) one.gpu_sum = *std::move(sum);
+  }
+  if (whole && !one.gpu_sum.is_there()) return begin_parts(one, *pieces);
+  auto begun = options_.copies->begin(*pieces, how);
+  if (!begun) {
+    one.gpu_sum.give_up();
+    return begun.error();
+  }
+  one.copies = *std::move(begun);
+  if (!one.leave_to_stream) return {};
+  return one.copies.make_wait(one.order.stream);
+}
+
+// What `copied` brings, or what is there, or (host memory) is copied by whoever sums it.
+void client::add_parts(operation& one, const copy::transfer& piece, const std::shared_ptr<copy::completion>& copied) {
+  for (std::size_t at = 0; at < piece.row_bytes; at += checksum_crew::kPartBytes) {
+    const auto& part = one.parts.emplace_back(std::make_shared<value_part>());
+    auto* const there = static_cast<std::byte*>(copy::host_pointer(piece.dst + at));
+    part->at = there;
+    part->bytes = std::min<std::size_t>(checksum_crew::kPartBytes, piece.row_bytes - at);
+    part->copied = copied;
+    if (one.mine.device) continue;
+    part->at = static_cast<const std::byte*>(copy::host_pointer(piece.src + at));
+    part->to = there;
+    part->past_cache = one.got.moved_bytes >= kPastCacheFrom;
+  }
+}
+
+void client::give_all(operation& one) {
+  for (const auto& part : one.parts) part->given = true;
+  crew_.call(one.parts.size());
+  crew_.give(std::vector<std::shared_ptr<value_part>>(one.parts.begin(), one.parts.end()));
+}
+
+status client::begin_parts(operation& one, const std::vector<copy::transfer>& pieces) {
+  one.sum = 0;
+  std::uint64_t all_left = one.got.moved_bytes;
+  copy::planner::async_options how{one.order.has, one.order.stream};
+  for (auto piece : pieces) {
+    for (std::size_t left = piece.row_bytes; left > 0;) {
+      piece.row_bytes = std::min(left, checksum_crew::copy_bytes(all_left));
+      how.turn = 1 - how.turn;
+      auto begun = options_.copies->begin({&piece, 1}, how);
+      if (!begun) {
+        wait_for_copies(one);
+        return begun.error();
+      }
+      add_parts(one, piece, std::make_shared<copy::completion>(*std::move(begun)));
+      piece.dst += piece.row_bytes;
+      piece.src += piece.row_bytes;
+      left -= piece.row_bytes;
+      all_left -= piece.row_bytes;
+    }
+  }
+  crew_.call(one.parts.size());
+  return {};
+}
+
+// After a failure, and before memory changes hands: nothing of this operation touches memory any more.
+void client::wait_for_copies(operation& one) {
+  one.gpu_sum.give_up();
+  (void)one.copies.wait().ok();
+  for (const auto& part : one.parts)
+    if (part->copied) (void)part->copied->wait().ok();
+  while (std::any_of(one.parts.begin(), one.parts.end(),
+                     [](const auto& part) { return part->given && !part->summed.load(std::memory_order_acquire); }))
+    std::this_thread::yield();
+  one.parts.clear();
+}
+
+// The value is in the arena, and its checksum is the GPU's, or has to be made here: a kernel that others keep from running
+// is not waited for.
+result<bool> client::gpu_sum_ended(operation& one) {
+  if (const auto sum = one.gpu_sum.test()) {
+    one.sum = sum;
+    return true;
+  }
+  const auto now = clock::now();
+  if (one.gpu_sum_until == clock::time_point()) one.gpu_sum_until = now + kPatienceWithGpu;
+  if (now < one.gpu_sum_until) return false;
+  one.gpu_sum.give_up();
+  one.sum = 0;
+  const std::uint64_t moved = one.got.moved_bytes;
+  const auto pieces = pieces_of(one);
+  if (!pieces) return pieces.error();
+  one.got.moved_bytes = moved;
+  for (const auto& piece : *pieces) add_parts(one, piece, nullptr);
+  give_all(one);
+  return false;
+}
+
+result<bool> client::copy_ended(operation& one) {
+  if (one.gpu_sum.is_there()) {
+    const auto there = one.copies.test();
+    if (!there) one.gpu_sum.give_up();
+    if (!there || !*there) return there;
+    return gpu_sum_ended(one);
+  }
+  if (one.parts.empty()) return one.copies.test();
+  // Copies arrive in order, nearly; all parts of one at once.
+  std::vector<std::shared_ptr<value_part>> here;
+  for (const auto& part : one.parts) {
+    if (part->given) continue;
+    if (here.empty() || here.back()->copied != part->copied) {
+      const auto there = part->copied->test();
+      if (!there) {
+        const failure why = there.error();
+        wait_for_copies(one);
+        return why;
+      }
+      if (!*there) break;
+    }
+    here.push_back(part);
+  }
+  if (!here.empty()) {
+    for (const auto& part : here) part->given = true;
+    crew_.give(here);
+  }
+  // Joined while later ones are on their way: at the end only the last ones' sums are missing.
+  for (; !one.parts.empty() && one.parts.front()->summed.load(std::memory_order_acquire); one.parts.pop_front()) {
+    one.sum = arch::crc32c_combine(*one.sum, one.parts.front()->crc, one.parts.front()->bytes);
+    one.arrived_bytes += one.parts.front()->bytes;
+  }
+  if (one.parts.empty()) return true;
+  tell_arrival(one);
+  if (one.parts.back()->given) crew_.help();  // nothing else is left to do for this value
+  return false;
+}
+
+bool client::may_tell_arrival(const operation& one, std::optional<store_wire::durability> of_pool) const {
+  using store_wire::durability;
+  auto level = one.fields.level.value_or(durability::pool_default);
+  if (level == durability::pool_default) level = of_pool.value_or(durability::volatile_);
+  return one.how == operation::kind::put_shm && !one.is_patch() && one.mine.bytes >= kTellFrom &&
+         level != durability::volatile_ && (server_.capabilities & store_wire::capability::arrived) != 0;
+}
+
+void client::tell_arrival(operation& one) {
+  if (!one.tells_arrival || one.arrived_bytes < one.told_bytes + kTellBytes) return;
+  one.told_bytes = one.arrived_bytes;
+  operation note;  // answered, and nobody waits for it
+  note.head.pool_id = one.head.pool_id;
+  note.head.value_bytes = one.told_bytes;
+  store_wire::tail fields;
+  fields.token = one.token;
+  fields.level = one.fields.level;
+  ask(note, opcode::arrived, fields);
+}
+
+bool client::run_copies(lock_t& hold) {
+  bool moved = false;
+  const std::size_t count = copies_.size();
+  for (std::size_t i = 0; i < count && !copies_.empty(); ++i) {
+    const auto one = copies_.front();
+    copies_.pop_front();
+    if (one->at == operation::stage::to_copy) {
+      moved = true;
+      hold.unlock();
+      const auto begun = begin_copy(*one);
+      hold.lock();
+      const bool begun_only = begun.ok() && one->at == operation::stage::copying;
+      if (!begun_only) {
+        copied(one, begun ? check_sum(*one) : begun);
+        continue;
+      }
+      if (one->leave_to_stream) {
+        // The stream has it; the pin goes when the copy has ended.
+        one->unpin_later = true;
+        asked_.erase(one->head.request_id);
+        finish(one, 0);
+      }
+    }
+    const auto ended = copy_ended(*one);
+    if (ended.ok() && !*ended) {
+      copies_.push_back(one);
+      continue;
+    }
+    moved = true;
+    if (one->unpin_later) {
+      --noticed_;
+      let_go(one->token, one->got.moved_bytes);
+    } else {
+      copied(one, ended.ok() ? check_sum(*one) : status(ended.error()));
+    }
+  }
+  return moved;
+}
+
+void client::copied(const operation_ptr& one, const status& outcome) {
+  if (!wire_ || one->done()) return;
+  if (one->how == operation::kind::get_shm) {
+    let_go(one->token, one->got.moved_bytes);
+    asked_.erase(one->head.request_id);
+    return finish(one, outcome.code(), outcome ? std::string() : outcome.error().message);
+  }
+  store_wire::tail fields = outcome ? one->fields : store_wire::tail{};
+  fields.token = one->token;
+  one->at = operation::stage::asked;
+  if (!outcome) {
+    ask(*one, opcode::abort, fields);
+    return finish(one, outcome.code(), outcome.error().message);
+  }
+  if (!fields.crc && !one->is_patch()) fields.crc = one->sum;
+  if (one->is_patch() && !fields.only) {
+    const auto base = one->got.result.version;
+    fields.only = base != 0 ? store_wire::precondition{store_wire::condition::if_version, base}
+                            : store_wire::precondition{store_wire::condition::if_absent, 0};
+  }
+  ask(*one, opcode::commit, fields);
+}
+
+}  // namespace pl::store_client

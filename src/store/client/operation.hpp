@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// One request of a client on its way: what was asked, how far it is, and what became of it.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "copy/completion.hpp"
+#include "cuda/pointer.hpp"
+#include "store/client/checksum_pool.hpp"
+#include "store/client/ucx_value_stream.hpp"
+#include "store/protocol/wire.hpp"
+
+namespace pl::store_client {
+
+using clock = std::chrono::steady_clock;
+
+// What a store answered.
+struct reply {
+  int status = 0;                 // errno value
+  std::string text;               // why, if status is not 0
+  store_wire::outcome result;     // version, path taken, durability reached, ...
+  std::uint64_t moved_bytes = 0;  // of the value, between the store and the caller's memory
+  std::uint32_t pool_id = 0;
+  bool more = false;  // find: there are more keys
+  store_wire::tail fields;
+  std::string body;  // lists, metrics
+};
+
+// The caller's memory. Host and device addresses alike are numbers.
+struct memory {
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  std::optional<cu::pointer_info> device;  // set: device memory
+};
+
+// A CUDA stream that a copy is ordered with.
+struct stream_order {
+  bool has = false;
+  cu::stream_t stream = nullptr;
+};
+
+class operation {
+ public:
+  enum class kind { plain, put_streamed, get_streamed, put_shm, get_shm, put_lane, get_lane };
+  enum class stage {
+    asked,    // a frame is (or will be) with the server
+    to_copy,  // shm: the extents are known
+    copying,  // shm: the GPU or other threads are at it
+    done,
+  };
+
+  // ---- what was asked; constant once submitted
+  kind how = kind::plain;
+  store_wire::head head;
+  std::string key;
+  store_wire::tail fields;
+  std::string body;    // plain: sent with the head; of a short put from device memory its value
+  memory mine;         // put: source, get: destination
+  stream_order order;  // shm
+  clock::time_point deadline = clock::time_point::max();
+  bool may_repeat = true;                // after a lost connection
+  bool leave_to_stream = false;          // get: done once the stream waits for the copy
+  std::function<void(operation&)> then;  // called once, without locks, by the thread that saw the end
+  int event_fd = -1;                     // written once, the caller's
+
+  // ---- how far it is; the client's lock guards it
+  stage at = stage::asked;
+  std::uint64_t sent_bytes = 0;      // put_streamed
+  std::uint64_t received_bytes = 0;  // get_streamed
+  std::uint64_t token = 0;           // grant or pin
+  lane_transfer_ptr lane;            // put_lane, get_lane: from when its bytes may move
+  bool lane_answered = false;        // get_lane: how many they are is known; put_lane: the commit is asked for
+  std::uint64_t lane_bytes = 0;      // get_lane: that many
+  std::vector<store_wire::extent> extents;
+  copy::completion copies;                        // get
+  std::deque<std::shared_ptr<value_part>> parts;  // put, or host memory: copied one by one and summed; gone once in `sum`
+  copy::gpu_checksum::job gpu_sum;                // put: then there are no parts, unless it is given up
+  clock::time_point gpu_sum_until;                // when it is; set once the copies have ended
+  bool tells_arrival = false;                     // put: the store writes to its disk what is there
+  std::uint64_t arrived_bytes = 0;                // put, in parts: there and summed, from the value's start
+  std::uint64_t told_bytes = 0;                   // the store knows of so many
+  std::optional<std::uint32_t> sum;               // of what was copied between the arena and host memory, or into it
+  std::vector<std::byte> staging;  // one frame of device memory over a socket, or the rest of one after the end
+  int attempts = 0;
+  bool unpin_later = false;  // leave_to_stream: the copy is not over yet
+
+  // ---- what became of it; valid once done
+  reply got;
+  bool done() const noexcept { return at == stage::done; }
+  bool is_patch() const noexcept { return (head.flags & store_wire::flag::patch) != 0; }
+};
+using operation_ptr = std::shared_ptr<operation>;
+
+}  // namespace pl::store_client

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/client/router.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <random>
+#include <thread>
+
+#include "base/text.hpp"
+#include "store/client/router_tries.hpp"
+
+namespace pl::store_client {
+namespace {
+
+using store_wire::opcode;
+std::uint64_t random_id() {
+  std::random_device random;
+  return (std::uint64_t{random()} << 32 | random()) | 1;
+}
+
+bool serves(const cluster_map& map, unsigned copies, const std::string& name) {
+  if (copies == 0) return false;
+  const placement* table = &map.units[(copies - 1) * kUnits];
+  return std::any_of(table, table + kUnits,
+                     [&](const placement& at) { return !at.copies.empty() && at.copies.front() == name; });
+}
+
+}  // namespace
+
+router::router(const router_options& options) : options_(options), id_(random_id()), map_(std::make_shared<cluster_map>()) {}
+
+result<std::unique_ptr<router>> router::open(const router_options& options) {
+  std::unique_ptr<router> made(new router(options));
+  if (const status known = made->refresh({}); !known) return known.error();
+  return made;
+}
+
+result<memory> router::look_at(std::uint64_t address, std::uint64_t bytes) const {
+  return find_memory(options_.cuda, options_.copies, address, bytes);
+}
+
+cluster_map router::map() const {
+  const std::lock_guard hold(lock_);
+  return *map_;
+}
+
+std::vector<std::string> router::endpoints() const {
+  const std::lock_guard hold(lock_);
+  std::vector<std::string> out;
+  for (const auto& [name, one] : map_->servers) out.push_back(one.endpoint);
+  for (const auto& one : options_.servers)
+    if (std::find(out.begin(), out.end(), one) == out.end()) out.push_back(one);
+  return out;
+}
+
+std::uint64_t router::map_epoch() const {
+  const std::lock_guard hold(lock_);
+  return map_->epoch;
+}
+
+std::string router::endpoint_for(unsigned copies, std::string_view key) const {
+  const std::lock_guard hold(lock_);
+  return map_->endpoint_for(copies, key);
+}
+
+clock::time_point router::end_of(int timeout_ms) const {
+  return clock::now() + std::chrono::milliseconds(timeout_ms < 0 ? static_cast<int>(options_.timeout_ms) : timeout_ms);
+}
+
+// With the lock held.
+router::local_way router::local_way_to(const std::string& endpoint) const {
+  if (!options_.use_shm || !options_.security.tls_certificate.empty()) return {};
+  for (const auto& [name, one] : map_->servers)
+    if (one.endpoint == endpoint && !one.socket.empty()) return {one.socket, one.instance};
+  return {};
+}
+
+// By the unix socket if that leads to the very same server: a path means something on one host, and in one container, only.
+result<router::client_ptr> router::connect_to(const std::string& endpoint, const local_way& local) {
+  client_options how;
+  how.timeout_ms = std::min(options_.try_ms, options_.timeout_ms);
+  how.copies = options_.copies;
+  how.cuda = options_.cuda;
+  how.reconnect = false;
+  how.require = options_.require;
+  const auto bury_it = [this](client* gone) { bury(gone); };
+  if (local.instance != 0 && access(local.socket.c_str(), R_OK | W_OK) == 0) {
+    how.where.socket = local.socket;
+    if (auto made = client::open(how); made && (*made)->server_instance() == local.instance)
+      return client_ptr(made->release(), bury_it);
+  }
+  how.use_shm = false;
+  how.where = options_.security;
+  how.where.socket.clear();
+  how.where.endpoint = endpoint;
+  auto made = client::open(how);
+  if (!made) return made.error();
+  return client_ptr(made->release(), bury_it);
+}
+
+result<router::client_ptr> router::reach(const std::string& endpoint) {
+  local_way local;
+  {
+    const std::lock_guard hold(lock_);
+    local = local_way_to(endpoint);
+    // A server that was asked for the map, before that said how else it can be reached, is reached anew.
+    if (const auto at = connections_.find(endpoint); at != connections_.end() && at->second.local_of == local.instance)
+      return at->second.to;
+  }
+  auto mine = connect_to(endpoint, local);
+  if (!mine) return mine.error();
+  connection before;  // let go of behind the lock
+  const std::lock_guard hold(lock_);
+  auto& at = connections_[endpoint];
+  if (at.to == nullptr || at.local_of != local.instance) {  // else somebody was quicker
+    before = std::exchange(at, connection{*std::move(mine), {}, local.instance});
+  }
+  return at.to;
+}
+
+void router::forget(const std::string& endpoint, const client_ptr& to) {
+  connection gone;  // let go of behind the lock
+  const std::lock_guard hold(lock_);
+  const auto at = connections_.find(endpoint);
+  if (at == connections_.end() || at->second.to != to) return;
+  gone = std::move(at->second);
+  connections_.erase(at);
+}
+
+status router::refresh(const std::string& first) {
+  auto list = endpoints();
+  if (const auto at = std::find(list.begin(), list.end(), first); at != list.end()) std::rotate(list.begin(), at, at + 1);
+  failure last{EHOSTUNREACH, "no server of the cluster is known: give the address of one"};
+  bool answered = false;
+  for (const auto& endpoint : list) {
+    const auto to = reach(endpoint);
+    if (!to) {
+      last = to.error();
+      continue;
+    }
+    const auto got = (*to)->run((*to)->make_plain(opcode::cluster_map, 0, {}, static_cast<int>(options_.try_ms)));
+    if (got.status != 0) {
+      if (may_pass(got.status)) forget(endpoint, *to);
+      last = {got.status, got.text};
+      continue;
+    }
+    auto map = read_cluster_map(got.body);
+    if (!map) return map.error();
+    answered = true;
+    const std::lock_guard hold(lock_);
+    if (map->epoch <= map_->epoch) continue;  // this server may be cut off: perhaps another one knows more
+    map_ = std::make_shared<const cluster_map>(*std::move(map));
+    return {};
+  }
+  return answered ? status{} : status(last);
+}
+
+// ---- Pools ---------------------------------------------------------------------------------------------------------------
+
+result<std::uint32_t> router::remember(const std::string& name, const reply& got) {
+  if (got.status != 0) return failure{got.status, got.text};
+  const unsigned copies = got.fields.settings ? got.fields.settings->copies : 1u;
+  const std::lock_guard hold(lock_);
+  for (const auto& [number, one] : pools_)
+    if (one.name == name && one.copies == copies) return number;
+  const auto number = static_cast<std::uint32_t>(pools_.size() + 1);
+  pools_[number] = {name, copies};
+  return number;
+}
+
+unsigned router::copies_of(std::uint32_t pool) const {
+  const std::lock_guard hold(lock_);
+  const auto known = pools_.find(pool);
+  return known == pools_.end() ? 0 : known->second.copies;
+}
+
+reply router::ask_anyone(opcode op, std::string_view key, const store_wire::tail& fields) {
+  const auto until = clock::now() + std::chrono::milliseconds(options_.timeout_ms);
+  reply last = failed_reply(EHOSTUNREACH, "no server of the cluster is known");
+  for (auto pause = kFirstPause; clock::now() < until; pause = std::min(pause * 2, kLastPause)) {
+    for (const auto& endpoint : endpoints()) {
+      const auto to = reach(endpoint);
+      if (!to) {
+        last = failed_reply(to.code(), to.error().message);
+        continue;
+      }
+      auto one = (*to)->make_plain(op, 0, key);
+      one->fields = fields;
+      last = (*to)->run(one);
+      if (!may_pass(last.status)) return last;
+      forget(endpoint, *to);
+    }
+    std::this_thread::sleep_for(pause);
+    ++retries_;
+  }
+  return last;
+}
+
+result<std::uint32_t> router::open_pool(const std::string& name) {
+  return remember(name, ask_anyone(opcode::pool_open, name));
+}
+
+result<std::uint32_t> router::create_pool(const std::string& name, const store_wire::pool_settings& settings) {
+  store_wire::tail fields;
+  fields.settings = settings;
+  return remember(name, ask_anyone(opcode::pool_create, name, fields));
+}
+
+result<std::uint32_t> router::pool_at(const std::string& endpoint, const client_ptr& to, std::uint32_t pool) {
+  std::string name;
+  {
+    const std::lock_guard hold(lock_);
+    const auto known = pools_.find(pool);
+    if (known == pools_.end()) return failure{ENXIO, "no such pool is open"};
+    name = known->second.name;
+    if (const auto at = connections_.find(endpoint); at != connections_.end() && at->second.to == to)
+      if (const auto number = at->second.pools.find(pool); number != at->second.pools.end()) return number->second;
+  }
+  const auto opened = to->open_pool(name);
+  if (!opened) return opened;
+  const std::lock_guard hold(lock_);
+  if (const auto at = connections_.find(endpoint); at != connections_.end() && at->second.to == to)
+    at->second.pools[pool] = *opened;
+  return opened;
+}
+
+// ---- Values --------------------------------------------------------------------------------------------------------------
+
+reply router::attempt(const std::string& endpoint, std::uint32_t pool, clock::time_point until, const maker& make) {
+  const auto to = reach(endpoint);
+  if (!to) return failed_reply(to.code(), to.error().message);
+  const auto number = pool_at(endpoint, *to, pool);
+  if (!number) {
+    if (may_pass(number.code())) forget(endpoint, *to);
+    return failed_reply(number.code(), number.error().message);
+  }
+  const auto one = make(**to, *number);
+  one->deadline = until;
+  reply got = (*to)->run(one);
+  if (is_about_connection(got.status)) forget(endpoint, *to);
+  return got;
+}
+
+reply router::routed(std::uint32_t pool, std::string_view key, std::uint64_t bytes, bool changes, int timeout_ms,
+                     const maker& make) {
+  const auto end = end_of(timeout_ms);
+  const auto patience = std::chrono::milliseconds(options_.try_ms) + time_for(bytes);
+  const store_wire::sequence who{id_, changes ? next_sequence_++ : 0};
+  const unsigned copies = copies_of(pool);
+  if (copies == 0) return failed_reply(ENXIO, "no such pool is open");
+  reply last;
+  for (auto pause = kFirstPause;; pause = std::min(pause * 2, kLastPause)) {
+    std::string endpoint, waits;
+    {
+      const std::lock_guard hold(lock_);
+      endpoint = map_->endpoint_for(copies, key);
+      waits = map_->why_waiting(copies, key);
+    }
+    if (endpoint.empty()) last = failed_reply(EAGAIN, waits.empty() ? "no server has the key's slot yet" : waits);
+    else
+      last = attempt(endpoint, pool, std::min(end, clock::now() + patience), [&](client& at, std::uint32_t number) {
+        auto one = make(at, number);
+        if (changes) one->fields.who = who;
+        return one;
+      });
+    if (!may_pass(last.status)) return last;
+    if (clock::now() + pause >= end) {
+      if (!waits.empty() && !endpoint.empty()) last.text += "; " + waits;
+      return last;
+    }
+    ++retries_;
+    if (last.status != EAGAIN) (void)refresh(last.status == EREMOTE ? endpoint : std::string());
+    else if (pause == kLastPause) (void)refresh({});
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+reply router::put(std::uint32_t pool, std::string_view key, const memory& from, const put_request& how) {
+  return routed(pool, key, from.bytes, true, how.timeout_ms,
+                [&](client& at, std::uint32_t number) { return at.make_put(number, key, from, how); });
+}
+
+reply router::get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& how) {
+  return routed(pool, key, into.bytes, false, how.timeout_ms,
+                [&](client& at, std::uint32_t number) { return at.make_get(number, key, into, how); });
+}
+
+reply router::erase(std::uint32_t pool, std::string_view key, const put_request& how) {
+  return routed(pool, key, 0, true, how.timeout_ms,
+                [&](client& at, std::uint32_t number) { return at.make_erase(number, key, how); });
+}
+
+reply router::stat(std::uint32_t pool, std::string_view key) {
+  return routed(pool, key, 0, false, -1,
+                [&](client& at, std::uint32_t number) { return at.make_plain(opcode::stat, number, key); });
+}
+
+reply router::find(std::uint32_t pool, const key_search& what) {
+  std::vector<store_wire::key_entry> all;
+  std::optional<std::string> whole_until;  // up to here every server has told all
+  reply out;
+  const auto known = map();
+  for (const auto& [name, server] : known.servers) {
+    if (!serves(known, copies_of(pool), name)) continue;
+    const reply got = attempt(server.endpoint, pool, clock::now() + std::chrono::milliseconds(options_.timeout_ms),
+                              [&](client& at, std::uint32_t number) { return at.make_find(number, what); });
+    if (got.status != 0) return got;
+    const auto keys = store_wire::decode_keys(got.body);
+    if (!keys) return failed_reply(keys.code(), keys.error().message);
+    all.insert(all.end(), keys->begin(), keys->end());
+    if (!got.more) continue;
+    out.more = true;
+    const std::string last = got.fields.after.value_or("");
+    if (!whole_until || last < *whole_until) whole_until = last;
+  }
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.key < b.key; });
+  all.erase(std::unique(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.key == b.key; }), all.end());
+  for (const auto& one : all)
+    if (!whole_until || one.key <= *whole_until) store_wire::append(out.body, one);
+  out.fields.after = whole_until;
+  return out;
+}
+
+reply router::sync(std::uint32_t pool) {
+  reply last;
+  const auto known = map();
+  for (const auto& [name, server] : known.servers) {
+    if (!serves(known, copies_of(pool), name)) continue;
+    last = attempt(server.endpoint, pool, clock::now() + std::chrono::milliseconds(options_.timeout_ms),
+                   [&](client& at, std::uint32_t number) { return at.make_plain(opcode::sync, number, {}); });
+    if (last.status != 0) return last;
+  }
+  return last;
+}
+
+}  // namespace pl::store_client

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// A client of a cluster of stores: sends each operation to the server that has the key.
+//
+// It learns the slot map from whatever server answers and keeps it until a server says that the key is another's, or does
+// not answer. Such an operation is tried again, with the new map, until its deadline; a put or erase carries one number
+// through all its tries, so that it is applied once. A server of this host is reached by its unix socket, and its memory
+// mapped, as by client; the others by TCP.
+//
+// Threads: every call from any thread. put(), get() and the like drive the connection that they wait for. What start() began
+// goes on by itself: the clients' threads take the answers, and the router's own (kHands of them, from the first time that
+// one is needed) do what blocks: connecting, asking for the map, waiting before the next try.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "store/client/client.hpp"
+#include "store/client/routed.hpp"
+#include "store/client/slot_map.hpp"
+
+namespace pl::store_client {
+
+struct router_options {
+  std::vector<std::string> servers;  // "host:port" of some of them
+  address security;                  // certificates, if they want TLS
+  unsigned timeout_ms = 30'000;      // of an operation with all its tries
+  unsigned try_ms = 2'000;           // for an answer, and more for long values; then another server is asked
+  copy::planner* copies = nullptr;   // as in client_options
+  const cu::driver_table* cuda = nullptr;
+  bool use_shm = true;  // of servers of this host. With certificates they are reached by TLS all the same
+  store_wire::path require = store_wire::path::none;  // as in client_options
+};
+
+class router {
+ public:
+  // ENOTSUP: the servers are in no cluster.
+  static result<std::unique_ptr<router>> open(const router_options& options);
+  // What was started ends with ECANCELED first.
+  ~router();
+  router(const router&) = delete;
+  router& operator=(const router&) = delete;
+
+  // Numbers of this router's.
+  result<std::uint32_t> open_pool(const std::string& name);
+  result<std::uint32_t> create_pool(const std::string& name, const store_wire::pool_settings& settings);
+  reply put(std::uint32_t pool, std::string_view key, const memory& from, const put_request& how = {});
+  reply get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& how = {});
+  reply erase(std::uint32_t pool, std::string_view key, const put_request& how = {});
+  reply stat(std::uint32_t pool, std::string_view key);
+  // One page of all servers' keys, in order; reply::more and fields.after as from one server. Keys that move to another
+  // server between two pages may be missed or seen twice.
+  reply find(std::uint32_t pool, const key_search& what);
+  // On every server.
+  reply sync(std::uint32_t pool);
+  // Something that any server can answer.
+  reply ask_anyone(store_wire::opcode op, std::string_view key, const store_wire::tail& fields = {});
+
+  // ---- Operations that go on by themselves
+  routed_ptr make_put(std::uint32_t pool, std::string_view key, const memory& from, const put_request& how = {}) const;
+  routed_ptr make_get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& how = {}) const;
+  routed_ptr make_erase(std::uint32_t pool, std::string_view key, const put_request& how = {}) const;
+  // Those for the same server share system calls.
+  void start(std::span<const routed_ptr> list);
+  bool test(const routed_ptr& one) const;
+  // False: not by then; it goes on.
+  bool wait(const routed_ptr& one, clock::time_point until = clock::time_point::max());
+
+  // As client::look_at.
+  result<memory> look_at(std::uint64_t address, std::uint64_t bytes) const;
+  cluster_map map() const;
+  // Tries after the first ones.
+  std::uint64_t retries() const noexcept { return retries_.load(); }
+
+ private:
+  using maker = routed_operation::maker;
+  using client_ptr = std::shared_ptr<client>;
+  static constexpr unsigned kHands = 2;
+  struct pool_here {
+    std::string name;
+    unsigned copies = 1;
+  };
+  struct connection {
+    client_ptr to;
+    std::map<std::uint32_t, std::uint32_t> pools;  // this router's number, the server's
+    std::uint64_t local_of = 0;                    // the server's run for which its unix socket was tried
+  };
+  // How a server of this host may be reached.
+  struct local_way {
+    std::string socket;
+    std::uint64_t instance = 0;  // 0: there is none
+  };
+  // An operation to be sent (again), or a client to be closed, when `due`.
+  struct errand {
+    clock::time_point due;
+    routed_ptr what;
+    reply last;  // of the try before, if `at` is not empty
+    std::string at;
+    std::weak_ptr<client> by;
+  };
+
+  explicit router(const router_options& options);
+  reply routed(std::uint32_t pool, std::string_view key, std::uint64_t bytes, bool changes, int timeout_ms,
+               const maker& make);
+  reply attempt(const std::string& endpoint, std::uint32_t pool, clock::time_point until, const maker& make);
+  result<client_ptr> reach(const std::string& endpoint);
+  local_way local_way_to(const std::string& endpoint) const;
+  result<client_ptr> connect_to(const std::string& endpoint, const local_way& local);
+  result<std::uint32_t> pool_at(const std::string& endpoint, const client_ptr& to, std::uint32_t pool);
+  void forget(const std::string& endpoint, const client_ptr& to);
+  // Takes a newer map from the first server that has one; `first` is asked first.
+  status refresh(const std::string& first);
+  std::vector<std::string> endpoints() const;
+  std::uint64_t map_epoch() const;
+  std::string endpoint_for(unsigned copies, std::string_view key) const;
+  // 0: no such pool is open.
+  unsigned copies_of(std::uint32_t pool) const;
+  result<std::uint32_t> remember(const std::string& name, const reply& got);
+  clock::time_point end_of(int timeout_ms) const;
+
+  // router_async.cpp
+  routed_ptr made(std::uint32_t pool, std::string_view key, std::uint64_t bytes, bool changes, int timeout_ms,
+                  maker make) const;
+  // Who has the key, if that needs no waiting; else null.
+  client_ptr known_way(const routed_operation& one, std::string& endpoint, std::uint32_t& pool);
+  operation_ptr operation_for(const routed_ptr& one, const client_ptr& to, const std::string& endpoint, std::uint32_t pool);
+  void launch(const routed_ptr& one);
+  void settle(const routed_ptr& one, const reply& got, const std::string& endpoint, const std::weak_ptr<client>& by);
+  void finish(const routed_ptr& one, reply got);
+  void queue(errand what);
+  void serve();
+  void run(const errand& what);
+  void bury(client* gone);
+
+  const router_options options_;
+  const std::uint64_t id_;  // of all its connections, for servers' memory of requests
+  std::atomic<std::uint64_t> next_sequence_{1}, retries_{0};
+  mutable std::mutex lock_;
+  std::shared_ptr<const cluster_map> map_;
+  std::map<std::string, connection> connections_;
+  std::map<std::uint32_t, pool_here> pools_;
+
+  mutable std::mutex hands_lock_;  // never taken with lock_ held, nor the other way round
+  std::condition_variable hands_wake_, ended_;
+  std::multimap<clock::time_point, errand> errands_;
+  std::vector<client*> graves_;  // a client's own thread may let go of it last, and cannot close it
+  std::vector<std::thread> hands_;
+  bool closing_ = false;
+};
+
+}  // namespace pl::store_client

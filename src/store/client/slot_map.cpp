@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/client/slot_map.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/text.hpp"
+
+namespace pl::store_client {
+namespace {
+
+using json = nlohmann::json;
+
+constexpr std::array<std::uint16_t, 256> crc16_table() {
+  std::array<std::uint16_t, 256> out{};
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    unsigned crc = byte << 8;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc & 0x8000u) != 0 ? (crc << 1) ^ 0x1021u : crc << 1;
+    out[byte] = static_cast<std::uint16_t>(crc);
+  }
+  return out;
+}
+constexpr auto kCrc16 = crc16_table();
+
+constexpr const char* kRoles[] = {"in", "leaving", "out"};
+
+bool contains(const std::vector<std::string>& list, std::string_view name) {
+  return std::find(list.begin(), list.end(), name) != list.end();
+}
+
+bool read_names(const json& from, std::vector<std::string>& into) {
+  if (!from.is_array()) return false;
+  for (const auto& one : from) {
+    if (!one.is_string()) return false;
+    into.push_back(one.get<std::string>());
+  }
+  return true;
+}
+
+bool read_server(const json& from, cluster_server& into) {
+  if (!from.is_object() || !from.value("endpoint", json()).is_string() || !from.value("run", json()).is_number_unsigned())
+    return false;
+  into.endpoint = from["endpoint"].get<std::string>();
+  into.run = from["run"].get<std::uint64_t>();
+  into.down = from.value("down", json(false)) == json(true);
+  if (const json socket = from.value("socket", json("")); socket.is_string()) into.socket = socket.get<std::string>();
+  // Who is at the socket; without one it says nothing, and is not written.
+  if (const json instance = from.value("instance", json(0u)); instance.is_number_unsigned() && !into.socket.empty())
+    into.instance = instance.get<std::uint64_t>();
+  if (const json folder = from.value("folder", json("")); folder.is_string()) into.folder = folder.get<std::string>();
+  for (std::size_t i = 0; i < std::size(kRoles); ++i) {
+    if (from.value("role", json()) != json(kRoles[i])) continue;
+    into.as = static_cast<cluster_server::role>(i);
+    return true;
+  }
+  return false;
+}
+
+// [first, last] slot of a row as units of its table.
+std::optional<std::pair<unsigned, unsigned>> units_of(const json& row) {
+  const json slots = row.value("slots", json());
+  if (!slots.is_array() || slots.size() != 2 || !slots[0].is_number_unsigned() || !slots[1].is_number_unsigned())
+    return std::nullopt;
+  const auto first = slots[0].get<std::uint64_t>(), last = slots[1].get<std::uint64_t>();
+  if (first > last || last >= kSlots || first % kUnitSlots != 0 || last % kUnitSlots != kUnitSlots - 1) return std::nullopt;
+  return std::pair(static_cast<unsigned>(first / kUnitSlots), static_cast<unsigned>(last / kUnitSlots));
+}
+
+bool read_row(const json& row, cluster_map& into) {
+  if (!row.is_object() || !row.value("copies", json()).is_number_unsigned()) return false;
+  const auto copies = row["copies"].get<std::uint64_t>();
+  const auto units = units_of(row);
+  placement what;
+  if (copies < 1 || copies > kMaxCopies || !units || !read_names(row.value("on", json()), what.copies) ||
+      !read_names(row.value("joining", json::array()), what.joining))
+    return false;
+  for (unsigned unit = units->first; unit <= units->second; ++unit) into.units[(copies - 1) * kUnits + unit] = what;
+  return true;
+}
+
+}  // namespace
+
+unsigned slot_of(std::string_view key) noexcept {
+  unsigned crc = 0;
+  for (const char one : key) crc = ((crc << 8) & 0xffffu) ^ kCrc16[(crc >> 8) ^ static_cast<unsigned char>(one)];
+  return crc % kSlots;
+}
+
+const char* name_of(cluster_server::role as) noexcept { return kRoles[static_cast<std::size_t>(as)]; }
+
+std::string left_in(std::string_view server, std::string_view folder) {
+  return std::string(server).append(1, kFolderMark).append(folder);
+}
+std::string_view server_of_left(std::string_view copy) {
+  const auto mark = copy.find(kFolderMark);
+  return mark == std::string_view::npos ? std::string_view() : copy.substr(0, mark);
+}
+
+bool placement::has(std::string_view server) const { return contains(copies, server); }
+bool placement::fills(std::string_view server) const { return contains(joining, server); }
+
+std::string cluster_map::endpoint_for(unsigned copies, std::string_view key) const {
+  if (copies < 1 || copies > kMaxCopies) return {};
+  const placement& at = units[unit_of(copies, key)];
+  if (at.copies.empty()) return {};
+  const auto found = servers.find(at.copies.front());
+  return found == servers.end() ? std::string() : found->second.endpoint;
+}
+
+std::string cluster_map::why_waiting(unsigned copies, std::string_view key) const {
+  if (copies < 1 || copies > kMaxCopies) return {};
+  std::string copies_left, whom;
+  for (const auto& one : units[unit_of(copies, key)].copies) {
+    const std::string server(server_of_left(one));
+    if (!copies_left.empty()) copies_left += ", or ";
+    if (server.empty()) copies_left += "server " + one;
+    else
+      copies_left +=
+          format("data folder %s of server %s, which has another one now", one.c_str() + server.size() + 1, server.c_str());
+    if (whom.empty()) whom = server;
+  }
+  if (whom.empty()) return {};
+  return format(
+      "slot %u waits for a complete copy: %s. Start what is away, or put that disk back, or give up what only it "
+      "had: peerlane store cluster accept-loss %s",
+      slot_of(key), copies_left.c_str(), whom.c_str());
+}
+
+std::string to_text(const cluster_map& map) {
+  json servers = json::object();
+  for (const auto& [name, one] : map.servers) {
+    servers[name] = {{"endpoint", one.endpoint}, {"role", name_of(one.as)}, {"down", one.down}, {"run", one.run}};
+    if (!one.folder.empty()) servers[name]["folder"] = one.folder;
+    if (!one.socket.empty()) servers[name].update(json{{"socket", one.socket}, {"instance", one.instance}});
+  }
+  json rows = json::array();
+  for (unsigned copies = 1; copies <= kMaxCopies; ++copies) {
+    const placement* table = &map.units[(copies - 1) * kUnits];
+    for (unsigned from = 0, to = 0; from < kUnits; from = to) {
+      while (to < kUnits && table[to] == table[from]) ++to;
+      json row = {{"copies", copies}, {"slots", {from * kUnitSlots, to * kUnitSlots - 1}}, {"on", table[from].copies}};
+      if (!table[from].joining.empty()) row["joining"] = table[from].joining;
+      rows.push_back(std::move(row));
+    }
+  }
+  return json{{"epoch", map.epoch}, {"servers", servers}, {"slots", rows}}.dump();
+}
+
+result<cluster_map> read_cluster_map(std::string_view text) {
+  const failure bad{EPROTO, "this is no slot map"};
+  const json whole = json::parse(text, nullptr, false);
+  if (whole.is_discarded() || !whole.is_object() || !whole.value("epoch", json()).is_number_unsigned()) return bad;
+  cluster_map out;
+  out.epoch = whole["epoch"].get<std::uint64_t>();
+  const json servers = whole.value("servers", json()), rows = whole.value("slots", json());
+  if (!servers.is_object() || !rows.is_array()) return bad;
+  for (const auto& [name, one] : servers.items())
+    if (!read_server(one, out.servers[name])) return bad;
+  for (const json& row : rows)
+    if (!read_row(row, out)) return bad;
+  return out;
+}
+
+}  // namespace pl::store_client

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Values between a store and a client by UCX, beside the connection that asks for them: the client's end and the server's
+// are the same code. A value travels in chunks of at most 1 MiB, up to 8 of a transfer under way; each is an active message
+// with a head of its own:
+//
+//   secret (16 bytes) | token | offset | bytes | crc32c     little-endian, 40 bytes; the chunk itself goes by rendezvous
+//
+// The secret is the session's: the server draws it and says it in its greeting, over the connection that authenticated the
+// client. The token names one transfer, drawn at random by whoever will receive. A chunk is taken only if both are known
+// here and it continues the one before within what was granted; anything else is refused before a byte of it moves.
+//
+// One thread at a time. `changed` functions are called from progress(), add() and close().
+#pragma once
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <unordered_map>
+
+#include "store/protocol/wire.hpp"
+#include "ucx/am_port.hpp"
+
+namespace pl::store_client {
+
+inline constexpr std::uint64_t kLaneChunkBytes = 1 << 20;
+inline constexpr unsigned kLaneWindow = 8;
+
+enum class lane_mode : std::uint8_t {
+  off,
+  automatic,  // where RDMA joins the two ends
+  on,         // over whatever UCX finds
+};
+// "off", "auto", "on".
+std::optional<lane_mode> lane_mode_of(std::string_view name) noexcept;
+// Whether one of the transports of a list ("rc_verbs/mlx5_0:1,tcp/eth0") is RDMA's.
+bool has_rdma(std::string_view transports) noexcept;
+
+struct lane_transfer {
+  bool is_out = false;
+  std::uint64_t token = 0;
+  std::vector<iovec> pieces;  // the value's memory, in its order
+  std::uint64_t bytes = 0;    // out: all of them; in: at most
+  // Device memory instead of `pieces`: between [offset, offset + bytes) of it and host memory.
+  std::function<status(std::uint64_t offset, std::byte* host, std::size_t bytes)> copy;
+  std::function<void()> changed;
+
+  std::uint64_t begun_bytes = 0;  // chunks that are under way or have ended
+  std::uint64_t moved_bytes = 0;  // in chunks that have ended well
+  unsigned under_way = 0;         // chunks: while there are, UCX may touch the memory
+  std::uint32_t crc = 0;          // of [0, begun_bytes)
+  bool stopped = false;           // no more chunks
+  failure bad{0, {}};             // the first failure, and no more chunks after it
+  bool ended_well() const noexcept { return bad.code == 0 && under_way == 0 && moved_bytes == begun_bytes; }
+};
+using lane_transfer_ptr = std::shared_ptr<lane_transfer>;
+
+struct lane_session {
+  std::uint64_t secret[2] = {0, 0};
+  ucx::am_port::peer_id peer = 0;
+  std::string lanes;  // "rc_verbs/mlx5_0:1"
+  std::unordered_map<std::uint64_t, lane_transfer_ptr> transfers;
+  bool lost = false;
+  std::string why_lost;
+  std::function<void()> on_lost;
+};
+using lane_session_ptr = std::shared_ptr<lane_session>;
+
+class value_lane final : ucx::am_port::listener {
+ public:
+  struct options {
+    lane_mode mode = lane_mode::automatic;
+    bool is_store = false;                        // no key to this end's memory leaves it
+    std::string library;                          // am_port::options::library
+    std::function<void(void*, std::size_t)> pin;  // for staging memory; may be empty
+    // A chunk names a transfer that is not known here: the last moment to add() those that come in. May be empty.
+    std::function<void()> unknown;
+  };
+  // ENODEV, ENOSYS: the sentence says why there can be no lane.
+  static result<std::unique_ptr<value_lane>> open(options how);
+  // Nothing touches the transfers' memory any more when it has gone.
+  ~value_lane();
+
+  // What the greeting says of this end; the secret is left out.
+  store_wire::lane_offer offer() const;
+  // ENOTSUP: another version of UCX at the other end, or no RDMA between the two and mode is not `on`.
+  result<lane_session_ptr> connect(const store_wire::lane_offer& other_end, const std::uint64_t (&secret)[2]);
+  // Its transfers end with ECONNABORTED as UCX lets go of their memory, in the coming calls of progress().
+  void close(const lane_session_ptr& one);
+  status keep_registered(void* at, std::size_t bytes) { return port_->keep_registered(at, bytes); }
+
+  // Takes UCX's worker down: it touches no memory any more, and whatever was under way ends with ECONNABORTED before this
+  // returns. Only to be destroyed afterwards.
+  void shut();
+
+  // A transfer that goes out begins now. One whose session is lost ends at once.
+  void add(const lane_session_ptr& with, const lane_transfer_ptr& what);
+  // No more chunks; those under way end by themselves.
+  void stop(const lane_session_ptr& with, const lane_transfer_ptr& what);
+
+  bool progress() { return port_->progress(); }
+  int fd() const noexcept { return port_->fd(); }
+  bool arm() { return port_->arm(); }
+  std::uint64_t refused() const noexcept { return refused_; }
+
+ private:
+  struct chunk {
+    lane_session_ptr session;
+    lane_transfer_ptr of;
+    std::uint64_t offset = 0;
+    std::uint32_t bytes = 0, crc = 0;
+    std::vector<iovec> memory;
+    std::byte* staging = nullptr;
+    std::list<chunk>::iterator place;
+  };
+  explicit value_lane(options how) : how_(std::move(how)) {}
+  bool on_arrival(std::string_view head, std::size_t bytes, std::vector<iovec>& into, void*& ticket) override;
+  void on_received(void* ticket, int code) override;
+  void on_sent(void* ticket, int code) override;
+  void on_lost(ucx::am_port::peer_id which, const std::string& why) override;
+  void send_more(const lane_session_ptr& with, const lane_transfer_ptr& what);
+  chunk& make_chunk(const lane_session_ptr& with, const lane_transfer_ptr& what, std::uint32_t bytes);
+  void end_chunk(chunk& one, const failure& why);
+  void end_session(lane_session& one, const std::string& why);
+  std::byte* take_staging();
+
+  options how_;
+  std::unordered_map<std::uint64_t, lane_session_ptr> sessions_;  // by the first half of the secret
+  std::list<chunk> chunks_;
+  struct aligned_free {
+    void operator()(std::byte* at) const noexcept { std::free(at); }
+  };
+  std::vector<std::unique_ptr<std::byte[], aligned_free>> staging_;
+  std::vector<std::byte*> free_staging_;
+  std::uint64_t refused_ = 0;
+  std::unique_ptr<ucx::am_port> port_;  // goes first: it still calls into what is above
+};
+
+}  // namespace pl::store_client

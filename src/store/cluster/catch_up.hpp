@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fills the copies that join units which this server serves, from whatever they have: nothing, or what a server that was
+// away still knows.
+//
+//   1. The copy forgets what it knows of requests for the units: it may know of some that this server does not have, which
+//      the filling undoes. From now on it refuses what this server sent it before, on connections that were made earlier:
+//      that may lie in the network for seconds, and would overtake what follows.
+//   2. It takes part in each change (replicator::begin_filling), which brings its request's number along.
+//   3. It is told what requests for the units did, so that one that comes again is answered by the copy as by this server,
+//      if it serves the unit by then.
+//   4. The keys of the units are compared page by page, by version and checksum, and what differs is sent anew, each key in
+//      its turn, so that nothing overtakes anything: values that the copy lacks, and the absence of those that it should
+//      not have.
+//
+// No request is missed: one that this server had remembered before step 3 is told, a later one is spread after step 2. Some
+// are both, being under way: their change is done at the copy although the copy was told of it (request_outcome::told). What
+// was told need not be settled, and may be undone where this server dies before other copies have it. That does no harm:
+// - The copy answers requests only once it is complete. Step 4, which begins when all has been told, has brought every
+//   change by then that was told: whoever answers "done" has what was done.
+// - If this server dies before that, only a complete copy takes over. If that one lacks the change, it fills this copy anew,
+//   from step 1, and so it does with this server when it comes back.
+// A server of an earlier release has no step 3, and does step 1 with the first page of each pool.
+#pragma once
+
+#include <atomic>
+#include <bitset>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "store/cluster/cluster_pools.hpp"
+#include "store/cluster/key_serializer.hpp"
+#include "store/cluster/peer_links.hpp"
+#include "store/cluster/replicator.hpp"
+
+namespace pl::store_cluster {
+
+using unit_set = std::bitset<store_client::kPlacements>;
+std::string to_bytes(const unit_set& units);
+// Nothing: not such bytes.
+std::optional<unit_set> units_in(std::string_view bytes);
+// The key's turn (key_turns).
+std::string turn_of(store::pool_id pool, std::string_view key);
+
+class catch_up {
+ public:
+  using log_t = std::function<void(const char* event, const std::string& text)>;
+  catch_up(store::engine& engine, const cluster_pools& pools, key_turns& turns, peer_links& links, replicator& copies,
+           std::string self, log_t log);
+  // stop() comes first.
+  ~catch_up();
+
+  // Starts what the map asks for, and lets go of what it does not ask for any more.
+  void act_by(const view_ptr& now, bool serving, std::uint64_t run);
+  // Units whose copy on this server (of this run) has all.
+  struct filled {
+    unsigned unit = 0;
+    std::string name;
+    std::uint64_t run = 0;
+    std::uint64_t filling = 0;  // replicator::begin_filling
+    auto operator<=>(const filled&) const = default;
+  };
+  std::vector<filled> finished() const;
+  void stop();
+
+  std::atomic<std::uint64_t> compared{0}, pushed{0};
+
+ private:
+  struct job {
+    std::thread thread;
+    bool ended = false;
+  };
+  void fill(const peer_name& who, const unit_set& units, store_wire::copy_terms terms);
+  // `told`: the copy knows of requests. Else it forgets them again with a pool's first page.
+  status fill_keys(const peer_name& who, const unit_set& units, const store_wire::copy_terms& terms, bool told);
+  status fill_pool(const peer_name& who, const known_pool& pool, const unit_set& units, const store_wire::copy_terms& terms,
+                   bool told);
+  result<bool> fill_page(const peer_name& who, const known_pool& pool, const unit_set& units,
+                         const store_wire::copy_terms& terms, bool told, std::string& after);
+  // A part of what requests did; nothing: forget what you know of them.
+  status tell(const peer_name& who, const unit_set& units, const store_wire::copy_terms& terms, std::string part);
+  status tell_requests(const peer_name& who, const unit_set& units, const store_wire::copy_terms& terms);
+  status push(const peer_name& who, const known_pool& pool, const std::vector<store_wire::key_entry>& keys);
+
+  store::engine& engine_;
+  const cluster_pools& pools_;
+  key_turns& turns_;
+  peer_links& links_;
+  replicator& copies_;
+  const std::string self_;
+  log_t log_;
+  mutable std::mutex lock_;
+  std::map<peer_name, job> jobs_;
+  std::set<filled> finished_;
+  std::atomic<bool> stopping_{false};
+};
+
+// The other end: which of the keys in (fields.after, until] of the units in fields.prefix are not as `theirs` says. An entry
+// without a key at the end: there are more; ask again.
+result<std::string> keys_that_differ(store::engine& engine, const known_pool& pool, const unit_set& units,
+                                     const std::string& after, std::string_view until, std::string_view theirs);
+
+}  // namespace pl::store_cluster

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/cluster/cluster_pools.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "base/text.hpp"
+
+namespace pl::store_cluster {
+namespace {
+
+using json = nlohmann::json;
+
+// Which pool it is: another one of the same name has another number, however soon it comes.
+constexpr std::string_view kIdentity = "pool";
+
+std::string with_identity(std::string tags, std::uint64_t identity) {
+  return format("%.*s=%llu;", static_cast<int>(kIdentity.size()), kIdentity.data(),
+                static_cast<unsigned long long>(identity)) +
+         tags;
+}
+
+}  // namespace
+
+std::uint64_t number_in_tags(std::string_view tags, std::string_view name) {
+  while (!tags.empty() && !tags.starts_with("access=")) {
+    const auto end = std::min(tags.find(';'), tags.size());
+    const std::string_view one = tags.substr(0, end);
+    if (one.size() > name.size() && one.starts_with(name) && one[name.size()] == '=')
+      return static_cast<std::uint64_t>(parse_integer(one.substr(name.size() + 1)).value_or(0));
+    tags.remove_prefix(std::min(end + 1, tags.size()));
+  }
+  return 0;
+}
+
+std::uint64_t identity_of(const store::pool_options& options) { return number_in_tags(options.tags, kIdentity); }
+unsigned copies_of(const store::pool_options& options) {
+  return static_cast<unsigned>(
+      std::clamp<std::uint64_t>(number_in_tags(options.tags, "copies"), 1, store_client::kMaxCopies));
+}
+
+std::string to_text(const store::pool_options& options) {
+  return json{{"level", static_cast<unsigned>(options.level)},
+              {"quota_bytes", options.quota_bytes},
+              {"quota_keys", options.quota_keys},
+              {"verify_reads", options.verify_reads},
+              {"tags", options.tags}}
+      .dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::optional<store::pool_options> read_pool(std::string_view text) {
+  const json read = json::parse(text, nullptr, false);
+  if (!read.is_object()) return std::nullopt;
+  const auto level = read.value("level", json()), tags = read.value("tags", json());
+  const auto bytes = read.value("quota_bytes", json()), keys = read.value("quota_keys", json());
+  const auto stored = level.is_number_unsigned() ? store::durability_from(level.get<std::uint64_t>()) : std::nullopt;
+  if (!stored || !tags.is_string() || !bytes.is_number_unsigned() || !keys.is_number_unsigned()) return std::nullopt;
+  store::pool_options out;
+  out.level = *stored;
+  out.quota_bytes = bytes.get<std::uint64_t>();
+  out.quota_keys = keys.get<std::uint64_t>();
+  out.verify_reads = read.value("verify_reads", json(false)) == json(true);
+  out.tags = tags.get<std::string>();
+  return out;
+}
+
+void cluster_pools::when_changed(std::function<void(const store::pool_info&)> changed) {
+  const std::lock_guard one_at_a_time(following_);
+  changed_ = std::move(changed);
+}
+
+// The pool, unless etcd has just this one.
+status cluster_pools::delete_if_gone(const store::pool_info& mine, const membership& members) {
+  const std::string key = members.prefix() + "pool/" + mine.name;
+  const auto there = members.store().list(key);
+  if (!there) return there.error();
+  const auto identity = identity_of(mine.options);
+  for (const auto& one : there->entries) {
+    const auto wanted = one.key == key ? read_pool(one.value) : std::nullopt;
+    if (wanted && identity_of(*wanted) == identity) return {};
+  }
+  return engine_.delete_pool(mine.id);
+}
+
+status cluster_pools::follow(const cluster_view& now, const membership& members) {
+  const std::lock_guard one_at_a_time(following_);
+  status last;
+  for (const auto& [name, text] : now.pools) {
+    const auto wanted = read_pool(text);
+    const status done =
+        wanted ? follow_one(name, *wanted, members) : status(failure{EPROTO, "etcd: pool " + name + " is no pool"});
+    if (!done) last = done;
+  }
+  for (const auto& pool : engine_.list_pools()) {
+    if (identity_of(pool.options) == 0 || now.pools.contains(pool.name)) continue;
+    if (const status done = delete_if_gone(pool, members); !done && done.code() != ENXIO) last = done;
+  }
+  return last;
+}
+
+status cluster_pools::follow_one(const std::string& name, const store::pool_options& wanted, const membership& members) {
+  const auto have = engine_.find_pool(name);
+  if (have) {
+    if (to_text(have->options) == to_text(wanted)) return {};
+    const auto theirs = identity_of(wanted), mine = identity_of(have->options);
+    if (mine == 0)
+      return failure{EEXIST,
+                     "pool " + name + " of this server has the name of another pool of the cluster: it is not served"};
+    if (mine == theirs) {
+      const auto done = engine_.configure_pool(have->id, wanted);
+      if (!done) return done.error();
+      if (changed_) changed_(*done);
+      return {};
+    }
+    if (const status done = delete_if_gone(*have, members); !done) return done;
+  }
+  const auto made = engine_.create_pool(name, wanted);
+  if (!made && made.code() != EEXIST) return made.error();
+  return {};
+}
+
+result<known_pool> cluster_pools::find(store::pool_id id) const {
+  {
+    const std::lock_guard hold(lock_);
+    if (const auto at = known_.find(id); at != known_.end()) return *at->second;
+  }
+  const auto pool = engine_.pool(id);
+  if (!pool) return pool.error();
+  known_pool out{id, pool->name, 0};
+  if (identity_of(pool->options) != 0) out.copies = copies_of(pool->options);
+  const std::lock_guard hold(lock_);
+  known_.emplace(id, std::make_shared<const known_pool>(out));
+  return out;
+}
+
+std::vector<known_pool> cluster_pools::all() const {
+  std::vector<known_pool> out;
+  for (const auto& pool : engine_.list_pools())
+    if (auto one = find(pool.id); one && one->copies > 0) out.push_back(*std::move(one));
+  return out;
+}
+
+result<store::pool_info> cluster_pools::create(membership& members, const std::string& name,
+                                               const store::pool_options& options) {
+  std::random_device random;
+  store::pool_options made = options;
+  made.tags = with_identity(options.tags, (std::uint64_t{random()} << 20 | random()) | 1);
+  const std::string key = members.prefix() + "pool/" + name;
+  const auto done = members.store().transact({{key, 0}}, {{key, to_text(made), 0, false}});
+  if (!done) return done.error();
+  if (!*done) return failure{EEXIST, "store: pool " + name + " exists"};
+  const std::lock_guard one_at_a_time(following_);
+  if (const status mine = follow_one(name, made, members); !mine) return mine.error();
+  return engine_.find_pool(name);
+}
+
+result<store::pool_info> cluster_pools::configure(membership& members, store::pool_id id,
+                                                  const store::pool_options& options) {
+  const auto now = engine_.pool(id);
+  if (!now) return now.error();
+  const auto identity = identity_of(now->options);
+  if (identity == 0) return engine_.configure_pool(id, options);
+  if (copies_of(options) != copies_of(now->options))
+    return failure{ENOTSUP, "the number of copies is a pool's for ever: make another pool and copy the values"};
+  store::pool_options made = options;
+  made.tags = with_identity(options.tags, identity);
+  const std::string key = members.prefix() + "pool/" + now->name;
+  const auto there = members.store().list(key);
+  if (!there) return there.error();
+  for (const auto& one : there->entries) {
+    if (one.key != key) continue;
+    const auto done = members.store().transact({{key, one.revision}}, {{key, to_text(made), 0, false}});
+    if (!done) return done.error();
+    if (!*done) return failure{EAGAIN, "somebody else changed the pool at the same time"};
+    return engine_.configure_pool(id, made);
+  }
+  return failure{ENXIO, "store: pool " + now->name + " was deleted"};
+}
+
+status cluster_pools::drop(membership& members, store::pool_id id) {
+  const auto now = engine_.pool(id);
+  if (!now) return now.error();
+  if (identity_of(now->options) == 0) return engine_.delete_pool(id);
+  const auto done = members.store().transact({}, {{members.prefix() + "pool/" + now->name, {}, 0, true}});
+  if (!done) return done.error();
+  return engine_.delete_pool(id);
+}
+
+}  // namespace pl::store_cluster

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pools of a cluster: their settings are in etcd, and every server makes, changes and drops its own after them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "store/cluster/membership.hpp"
+#include "store/engine/engine.hpp"
+
+namespace pl::store_cluster {
+
+struct known_pool {
+  store::pool_id id = 0;
+  std::string name;
+  unsigned copies = 0;  // 0: of this server alone
+};
+
+class cluster_pools {
+ public:
+  explicit cluster_pools(store::engine& engine) : engine_(engine) {}
+  // `changed` is called for each pool whose settings became others here because somebody changed them elsewhere.
+  void when_changed(std::function<void(const store::pool_info&)> changed);
+
+  // Makes the engine's pools what etcd says. Blocking. Before a pool is deleted etcd is asked once more: `now` may be old.
+  // The last failure is told; the next call tries again.
+  status follow(const cluster_view& now, const membership& members);
+  // ENXIO: there is no such pool. Ids are not used twice, so what was found stays right.
+  result<known_pool> find(store::pool_id id) const;
+  // Of those that the cluster knows.
+  std::vector<known_pool> all() const;
+
+  // EEXIST: there is one in etcd.
+  result<store::pool_info> create(membership& members, const std::string& name, const store::pool_options& options);
+  result<store::pool_info> configure(membership& members, store::pool_id id, const store::pool_options& options);
+  status drop(membership& members, store::pool_id id);
+
+ private:
+  status follow_one(const std::string& name, const store::pool_options& wanted, const membership& members);
+  status delete_if_gone(const store::pool_info& mine, const membership& members);
+
+  store::engine& engine_;
+  std::mutex following_;
+  std::function<void(const store::pool_info&)> changed_;
+  mutable std::mutex lock_;
+  mutable std::unordered_map<store::pool_id, std::shared_ptr<const known_pool>> known_;
+};
+
+// "copies=N" and "pool=ID" among the tags of a pool; 0 if there is none.
+std::uint64_t number_in_tags(std::string_view tags, std::string_view name);
+// Of a pool of the cluster: which one it is (0: it is none), and how many servers keep it.
+std::uint64_t identity_of(const store::pool_options& options);
+unsigned copies_of(const store::pool_options& options);
+std::string to_text(const store::pool_options& options);
+std::optional<store::pool_options> read_pool(std::string_view text);
+
+}  // namespace pl::store_cluster

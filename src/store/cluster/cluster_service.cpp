@@ -1,0 +1,560 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/cluster/cluster_service.hpp"
+
+#include <algorithm>
+
+#include "base/text.hpp"
+
+namespace pl::store_cluster {
+namespace {
+
+using store_client::copies_of_unit;
+using store_client::kPlacements;
+using store_client::unit_of;
+
+constexpr store::version_t kTakeOverVersions = store::version_t{1} << 32;  // more than anybody puts while it loses a lease
+constexpr auto kLookPatience = std::chrono::seconds(5);
+constexpr auto kJoinPatience = std::chrono::seconds(30);  // others may change the map all the time
+
+// Whether this run of a server serves the unit.
+bool is_served_by(const cluster_map& map, unsigned unit, std::uint64_t run) {
+  const auto& copies = map.units[unit].copies;
+  const auto first = copies.empty() ? map.servers.end() : map.servers.find(copies.front());
+  return first != map.servers.end() && first->second.run == run;
+}
+
+bool is_condition(int code) { return code == ENOENT || code == EEXIST || code == ESTALE; }
+
+}  // namespace
+
+cluster_door::cluster_door(store::engine& behind, const cluster_options& options, const store_client::address& security,
+                           log_t log)
+    : door(behind),
+      log_(log),
+      options_(options),
+      pools_(behind),
+      links_(security, std::clamp(options.lease_s * 1000u, 1000u, 10'000u)),
+      copies_(behind, links_, options.name, std::uint64_t{options.lease_s} * 1'000'000'000),
+      filler_(behind, pools_, turns_, links_, copies_, options.name, log),
+      stand_(std::make_shared<stand>()) {}
+
+result<std::unique_ptr<cluster_door>> cluster_door::open(store::engine& behind, const cluster_options& options,
+                                                         const store_client::address& security, log_t log) {
+  std::unique_ptr<cluster_door> made(new cluster_door(behind, options, security, std::move(log)));
+  auto* me = made.get();
+  membership::hooks hooks;
+  hooks.wishes = [me](const cluster_view& from, cluster_map& next) { return me->wishes(from, next); };
+  hooks.seen = [me](const view_ptr& view) { me->seen(view); };
+  hooks.idle = [me] { return me->is_idle(); };
+  hooks.log = me->log_;
+  cluster_options self = options;
+  self.folder = behind.identity();
+  for (const auto& pool : behind.list_pools())
+    if (const auto identity = identity_of(pool.options); identity != 0) self.pools.insert(identity);
+  // A former self's lease may have to run out first.
+  const auto patience = std::max(std::chrono::seconds(options.lease_s) * 3, kJoinPatience);
+  auto joined = membership::join(self, std::move(hooks), patience);
+  if (!joined) return joined.error();
+  me->members_ = *std::move(joined);
+  if (const status pools = me->pools_.follow(*me->members_->view(), *me->members_); !pools)
+    me->log_("cluster_pool", pools.error().message);
+  me->members_->start();
+  return made;
+}
+
+cluster_door::~cluster_door() {
+  if (members_) members_->stop();
+  copies_.act_by(now()->view ? now()->view : std::make_shared<cluster_view>(), false, 0);  // ends what is under way
+  filler_.stop();
+  links_.stop();
+}
+
+// ---- Whose is it? --------------------------------------------------------------------------------------------------------
+
+cluster_door::stand_ptr cluster_door::now() const {
+  const std::lock_guard hold(lock_);
+  return stand_;
+}
+
+status cluster_door::may(const stand& at, unsigned unit, std::string_view key) const {
+  // Who has joined anew looks at the map first: what it served before is another's now.
+  if (!members_->holds_lease() || at.run != members_->run()) {
+    ++not_now_;
+    return failure{EAGAIN, format("server %s has no lease in its cluster: it may not serve", options_.name.c_str())};
+  }
+  if (!at.mine[unit]) {
+    const std::string waits = at.view ? at.view->map.why_waiting(copies_of_unit(unit), key) : std::string();
+    if (!waits.empty() && !at.view->alive.contains(at.view->map.units[unit].copies.front())) {
+      ++not_now_;
+      return failure{EAGAIN, waits};
+    }
+    ++moved_;
+    const auto& copies = at.view ? at.view->map.units[unit].copies : std::vector<std::string>();
+    return failure{EREMOTE, format("slot %u is served by %s, not by %s (epoch %llu)", store_client::slot_of(key),
+                                   copies.empty() ? "nobody" : copies.front().c_str(), options_.name.c_str(),
+                                   static_cast<unsigned long long>(at.view ? at.view->map.epoch : 0))};
+  }
+  if (at.handing_over[unit]) {
+    ++not_now_;
+    return failure{EAGAIN, format("slot %u is being handed to another server", store_client::slot_of(key))};
+  }
+  return {};
+}
+
+status cluster_door::admits(store::pool_id pool, std::string_view key, bool write) const {
+  const auto known = pools_.find(pool);
+  if (!known || known->copies == 0) return {};  // the engine knows what to say
+  const unsigned unit = unit_of(known->copies, key);
+  if (status fine = may(*now(), unit, key); !fine) return fine;
+  const unsigned copies = write ? copies_.reachable_copies(unit) : least_copies(unit);
+  if (copies >= least_copies(unit)) return {};
+  ++not_now_;
+  return failure{EAGAIN, format("too few servers are there to keep %u copies: puts wait for another one", known->copies)};
+}
+
+bool cluster_door::lists(store::pool_id pool, std::string_view key) const {
+  const auto known = pools_.find(pool);
+  return !known || known->copies == 0 || now()->mine[unit_of(known->copies, key)];
+}
+
+// ---- Changes -------------------------------------------------------------------------------------------------------------
+
+result<cluster_door::entered> cluster_door::enter(const known_pool& pool, std::string_view key) {
+  entered out{pool, std::string(key), turn_of(pool.id, key), unit_of(pool.copies, key), false};
+  ++changes_[out.unit];  // before the look: a handing over that begins behind it sees this
+  if (status fine = admits(pool.id, key, true); !fine) {
+    --changes_[out.unit];
+    return fine.error();
+  }
+  return out;
+}
+
+status cluster_door::still_may(const entered& one) const { return admits(one.pool.id, one.key, true); }
+
+void cluster_door::leave(const entered& one) {
+  --changes_[one.unit];
+  turns_.leave(one.turn);
+}
+
+template <class Result>
+store::completion<Result> cluster_door::copies_then(const entered& one, bool erased, store::durability level,
+                                                    const store::request_key& request, store::completion<Result> done) {
+  return [this, one, erased, level, request, done = std::move(done)](result<Result> local) {
+    if (!local) {
+      leave(one);
+      // That a condition does not hold is an answer about the key: who gives it must still serve it.
+      const status fine = is_condition(local.code()) ? may(*now(), one.unit, one.key) : status{};
+      return done(fine ? std::move(local) : result<Result>(fine.error()));
+    }
+    if (erased && local->version == 0) {  // there was nothing
+      leave(one);
+      return done(std::move(local));
+    }
+    change what{one.pool.id, one.pool.name, one.key, one.unit, erased, local->version, 0, level, request};
+    copies_.spread(what, [this, one, local = *std::move(local), done](const result<unsigned>& copies) mutable {
+      leave(one);
+      if (!copies) return done(copies.error());
+      local.copies = *copies;
+      done(std::move(local));
+    });
+  };
+}
+
+void cluster_door::put_async(store::pool_id pool, std::string_view key, std::span<const std::byte> value,
+                             const store::put_options& options, store::completion<store::put_result> done) {
+  const auto known = pools_.find(pool);
+  if (!known || known->copies == 0) return engine_.put_async(pool, key, value, options, std::move(done));
+  const auto one = enter(*known, key);
+  if (!one) return done(one.error());
+  const auto go = [this, one = *one, options, done](std::span<const std::byte> bytes) {
+    auto then = copies_then<store::put_result>(one, false, options.level, options.request, done);
+    if (const status fine = still_may(one); !fine) return then(fine.error());
+    engine_.put_async(one.pool.id, one.key, bytes, options, std::move(then));
+  };
+  if (turns_.try_take(one->turn)) return go(value);
+  turns_.take(one->turn, [go, bytes = std::vector<std::byte>(value.begin(), value.end())] { go(bytes); });
+}
+
+void cluster_door::commit_async(store::session_id session, store::grant_id id, store::pool_id pool, std::string_view key,
+                                const store::commit_options& options, store::completion<store::put_result> done) {
+  const auto known = pools_.find(pool);
+  if (!known || known->copies == 0) return engine_.commit_async(session, id, options, std::move(done));
+  const auto one = enter(*known, key);
+  if (!one) {
+    (void)engine_.abort(session, id);
+    return done(one.error());
+  }
+  turns_.take(one->turn, [this, one = *one, session, id, options, done = std::move(done)] {
+    auto then = copies_then<store::put_result>(one, false, options.put.level, options.put.request, done);
+    if (const status fine = still_may(one); !fine) {
+      (void)engine_.abort(session, id);
+      return then(fine.error());
+    }
+    engine_.commit_async(session, id, options, std::move(then));
+  });
+}
+
+void cluster_door::erase_async(store::pool_id pool, std::string_view key, const store::erase_options& options,
+                               store::completion<store::erase_result> done) {
+  const auto known = pools_.find(pool);
+  if (!known || known->copies == 0) return engine_.erase_async(pool, key, options, std::move(done));
+  const auto one = enter(*known, key);
+  if (!one) return done(one.error());
+  turns_.take(one->turn, [this, one = *one, options, done = std::move(done)] {
+    auto then = copies_then<store::erase_result>(one, true, options.level, options.request, done);
+    if (const status fine = still_may(one); !fine) return then(fine.error());
+    engine_.erase_async(one.pool.id, one.key, options, std::move(then));
+  });
+}
+
+// ---- Reads ---------------------------------------------------------------------------------------------------------------
+
+template <class Result>
+void cluster_door::end_read(const known_pool& pool, std::string_view key, result<Result> found,
+                            std::function<void(const Result&)> drop, store::completion<Result> done) {
+  // A change that ended without being known to be everywhere ended because this server does not serve the key any more, or
+  // because it is the only one that has it: either way what was found may be told if it still serves.
+  turns_.behind(turn_of(pool.id, key), [this, unit = unit_of(pool.copies, key), key = std::string(key),
+                                        found = std::move(found), drop = std::move(drop), done = std::move(done)]() mutable {
+    if (const status fine = may(*now(), unit, key); !fine) {
+      if (found && drop) drop(*found);
+      return done(fine.error());
+    }
+    done(std::move(found));
+  });
+}
+
+void cluster_door::lookup_async(store::session_id session, store::pool_id pool, std::string_view key,
+                                const store::get_options& options, store::completion<store::pinned_value> done) {
+  const auto known = pools_.find(pool);
+  if (!known || known->copies == 0) return engine_.lookup_async(session, pool, key, options, std::move(done));
+  if (const status fine = may(*now(), unit_of(known->copies, key), key); !fine) return done(fine.error());
+  auto drop = [this, session](const store::pinned_value& value) { (void)engine_.unpin(session, value.pin); };
+  auto end = [this, known = *known, key = std::string(key), drop, done](result<store::pinned_value> found) {
+    end_read<store::pinned_value>(known, key, std::move(found), drop, done);
+  };
+  engine_.lookup_async(
+      session, pool, key, options,
+      [this, known = *known, key = std::string(key), session, options, end](result<store::pinned_value> found) {
+        if (found || found.code() != EBADMSG || known.copies < 2) return end(std::move(found));
+        heal(known, key, [this, known, key, session, options, end, why = found.error()](const status& healed) {
+          if (!healed) return end(why);
+          engine_.lookup_async(session, known.id, key, options, end);
+        });
+      });
+}
+
+void cluster_door::stat_async(store::pool_id pool, std::string_view key, store::completion<store::value_info> done) {
+  const auto known = pools_.find(pool);
+  if (!known || known->copies == 0) return done(engine_.stat(pool, key));
+  if (const status fine = may(*now(), unit_of(known->copies, key), key); !fine) return done(fine.error());
+  end_read<store::value_info>(*known, key, engine_.stat(pool, key), nullptr, std::move(done));
+}
+
+// ---- A damaged value -----------------------------------------------------------------------------------------------------
+
+struct cluster_door::healing {
+  known_pool pool;
+  std::string key, turn;
+  store::value_info info;
+  std::vector<peer_name> others;
+  store_wire::copy_terms terms;
+  std::function<void(const status&)> then;
+  status last = failure{EBADMSG, "no other copy is there"};
+};
+
+void cluster_door::heal(const known_pool& pool, const std::string& key, std::function<void(const status&)> then) {
+  const auto info = engine_.stat(pool.id, key);
+  if (!info) return then(info.error());
+  const auto what = std::make_shared<healing>();
+  what->pool = pool;
+  what->key = key;
+  what->turn = turn_of(pool.id, key);
+  what->info = *info;
+  what->then = std::move(then);
+  const auto at = now();
+  if (!at->view) return what->then(what->last);
+  const placement& where = at->view->map.units[unit_of(pool.copies, key)];
+  for (const auto& name : where.copies) {
+    const auto server = at->view->map.servers.find(name);
+    if (name != options_.name && server != at->view->map.servers.end())
+      what->others.push_back({name, server->second.endpoint, server->second.run});
+  }
+  what->terms = {at->view->map.epoch, members_->run(), info->version, 0};
+  turns_.take(what->turn, [this, what] { heal_from(what); });
+}
+
+void cluster_door::heal_from(const std::shared_ptr<healing>& what) {
+  const auto end = [this, what](const status& done) {
+    turns_.leave(what->turn);
+    what->then(done);
+  };
+  if (what->others.empty()) return end(what->last);
+  const peer_name who = what->others.back();
+  what->others.pop_back();
+  links_.reach(who, what->pool.name, [this, what, end](const result<peer_pool>& at) {
+    if (!at) {
+      what->last = at.error();
+      return heal_from(what);
+    }
+    const auto bytes = std::make_shared<std::vector<std::byte>>(what->info.length_bytes);
+    store_client::get_request how;
+    how.verify = true;
+    auto one =
+        at->to->make_get(at->pool, what->key, {reinterpret_cast<std::uint64_t>(bytes->data()), bytes->size(), {}}, how);
+    one->fields.copy = what->terms;
+    one->then = [this, what, end, bytes](store_client::operation& got) {
+      if (got.got.status != 0 || got.got.result.version != what->info.version || got.got.moved_bytes != bytes->size()) {
+        what->last = failure{EBADMSG, got.got.status != 0 ? got.got.text : "the other copy has another version"};
+        return heal_from(what);
+      }
+      store::put_options same;
+      same.level = what->info.level;
+      same.user_flags = what->info.user_flags;
+      same.copy = {what->info.version, what->info.version};
+      engine_.put_async(what->pool.id, what->key, *bytes, same, [this, what, end](const result<store::put_result>& put) {
+        if (put) ++healed_;
+        log_("cluster_healed",
+             what->pool.name + ": " + (put ? "a damaged value was taken from another copy" : put.error().message));
+        end(put ? status{} : status(put.error()));
+      });
+    };
+    at->to->start(one);
+  });
+}
+
+// ---- Between servers -----------------------------------------------------------------------------------------------------
+
+std::uint16_t cluster_door::request_group(store::pool_id pool, std::string_view key) const {
+  const auto known = pools_.find(pool);
+  return known && known->copies > 0 ? static_cast<std::uint16_t>(unit_of(known->copies, key) + 1) : std::uint16_t{0};
+}
+
+// A put that this server took (to serve it, or as a copy) and that whoever serves the unit now does not have is undone by
+// the filling. Its client may ask again, and this server may serve by then: it must not say that it is done.
+status cluster_door::forget_requests(const cluster_map& map, const unit_set& units) {
+  return engine_.forget_requests([&](std::uint16_t group) {
+    const unsigned unit = group - 1u;
+    return group != 0 && unit < kPlacements && units[unit] && map.units[unit].fills(options_.name);
+  });
+}
+
+bool cluster_door::is_idle() const {
+  return std::all_of(changes_.begin(), changes_.end(), [](const auto& count) { return count.load() == 0; });
+}
+
+// The newest map here, which is not older than the sender's.
+result<view_ptr> cluster_door::view_for(const store_wire::copy_terms& terms) {
+  auto view = members_->view();
+  if (terms.epoch <= view->map.epoch) return view;
+  members_->wake();
+  return failure{EAGAIN, "this server does not know that epoch yet"};
+}
+
+// From here on the sender's changes come on this connection or on later ones. What it sent on older ones may lie in the
+// network, or wait here for room, for seconds: it would overtake what the filling brings.
+status cluster_door::begin_being_filled(const store_wire::copy_terms& terms, std::uint64_t connection,
+                                        const cluster_map& map, const unit_set& units) {
+  {
+    const std::unique_lock gate(copies_gate_);
+    const std::lock_guard hold(lock_);
+    for (unsigned unit = 0; unit < kPlacements; ++unit)
+      if (units[unit]) fillings_[unit] = {terms.sender, connection};
+  }
+  if (const status settled = engine_.settle(); !settled) return settled;
+  return forget_requests(map, units);
+}
+
+bool cluster_door::is_late(unsigned unit, std::uint64_t sender, std::uint64_t connection) const {
+  const std::lock_guard hold(lock_);
+  return fillings_[unit].sender == sender && connection < fillings_[unit].connection;
+}
+
+status cluster_door::admits_copy(const store_wire::copy_terms& terms, std::uint64_t connection, store::pool_id pool,
+                                 std::string_view key, bool write) {
+  const auto known = pools_.find(pool);
+  if (!known) return known.error();
+  if (known->copies == 0) return failure{ENXIO, "the pool is not the cluster's here yet"};
+  const auto seen = view_for(terms);
+  if (!seen) return seen.error();
+  const view_ptr& view = *seen;
+  const unsigned unit = unit_of(known->copies, key);
+  const placement& at = view->map.units[unit];
+  const bool has_place = at.has(options_.name) || (write && at.fills(options_.name));
+  const bool late = write && is_late(unit, terms.sender, connection);
+  if (is_served_by(view->map, unit, terms.sender) && has_place && !late) return {};
+  ++refused_copies_;
+  if (late) return failure{ECONNABORTED, "sent on a connection from before this copy was filled"};
+  return failure{EREMOTE, format("the sender does not serve slot %u in epoch %llu", store_client::slot_of(key),
+                                 static_cast<unsigned long long>(view->map.epoch))};
+}
+
+result<std::string> cluster_door::differing_keys(const store_wire::copy_terms& terms, std::uint64_t connection,
+                                                 store::pool_id pool, const store_wire::tail& fields, std::string_view until,
+                                                 std::string_view theirs, bool told) {
+  const auto known = pools_.find(pool);
+  if (!known) return known.error();
+  const auto units = units_in(fields.prefix.value_or(""));
+  if (!units || known->copies == 0) return failure{EPROTO, "a comparison of keys without units of a pool of the cluster"};
+  const auto seen = view_for(terms);
+  if (!seen) return seen.error();
+  const view_ptr& view = *seen;
+  // From a server of an earlier release this is the first word of a filling.
+  if (!told && fields.after.value_or("").empty())
+    if (const status begun = begin_being_filled(terms, connection, view->map, *units); !begun) return begun.error();
+  return keys_that_differ(engine_, *known, *units, fields.after.value_or(""), until, theirs);
+}
+
+// Only of units that are filled here, and by whoever serves them: that is the one who knows which requests count.
+status cluster_door::take_requests(const store_wire::copy_terms& terms, std::uint64_t connection, const std::string& units,
+                                   std::string_view told) {
+  const auto named = units_in(units);
+  if (!named) return failure{EPROTO, "answers to requests without units"};
+  const auto seen = view_for(terms);
+  if (!seen) return seen.error();
+  const view_ptr& view = *seen;
+  const auto filled_by_sender = [&](unsigned unit) {
+    return is_served_by(view->map, unit, terms.sender) && view->map.units[unit].fills(options_.name);
+  };
+  if (told.empty()) {
+    // All or nothing: what is left here of an earlier filling, by a server that has lost its changes since, must not outlive
+    // this one.
+    for (unsigned unit = 0; unit < kPlacements; ++unit)
+      if ((*named)[unit] && !filled_by_sender(unit)) {
+        ++refused_copies_;
+        return failure{EREMOTE, format("the sender does not fill unit %u here in epoch %llu", unit,
+                                       static_cast<unsigned long long>(view->map.epoch))};
+      }
+    return begin_being_filled(terms, connection, view->map, *named);
+  }
+  return engine_.remember_requests(told, [&](std::uint16_t group) {
+    const unsigned unit = group - 1u;
+    return group != 0 && unit < kPlacements && (*named)[unit] && filled_by_sender(unit);
+  });
+}
+
+std::uint64_t cluster_door::epoch() const {
+  const auto at = now();
+  return at->view ? at->view->map.epoch : 0;
+}
+
+result<std::string> cluster_door::map_text() const { return to_text(members_->view()->map); }
+
+// ---- Pools ---------------------------------------------------------------------------------------------------------------
+
+result<store::pool_info> cluster_door::create_pool(const std::string& name, const store::pool_options& options) {
+  return pools_.create(*members_, name, options);
+}
+result<store::pool_info> cluster_door::configure_pool(store::pool_id id, const store::pool_options& options) {
+  return pools_.configure(*members_, id, options);
+}
+status cluster_door::delete_pool(store::pool_id id) { return pools_.drop(*members_, id); }
+
+result<store::pool_info> cluster_door::look_for_pool(const std::string& name) {
+  if (const status looked = members_->look(kLookPatience); !looked) return looked.error();
+  if (const status done = pools_.follow(*members_->view(), *members_); !done) log_("cluster_pool", done.error().message);
+  return engine_.find_pool(name);
+}
+
+// ---- The map -------------------------------------------------------------------------------------------------------------
+
+void cluster_door::seen(const view_ptr& view) {
+  const auto before = now();
+  const bool serving = members_->holds_lease();
+  if (before->view != view)
+    if (const status pools = pools_.follow(*view, *members_); !pools) log_("cluster_pool", pools.error().message);
+  auto next = std::make_shared<stand>();
+  next->view = view;
+  next->run = members_->run();
+  const auto me = view->map.servers.find(options_.name);
+  const bool known = serving && me != view->map.servers.end() && me->second.run == members_->run();
+  bool gained = false;
+  for (unsigned unit = 0; unit < kPlacements; ++unit) {
+    const placement& at = view->map.units[unit];
+    next->mine[unit] = known && !at.copies.empty() && at.copies.front() == options_.name;
+    next->handing_over[unit] = next->mine[unit] && !heir_of(view->map, unit, options_.name).empty();
+    gained = gained || (next->mine[unit] && !before->mine[unit]);
+  }
+  // What another server has put and could not bring here had versions of its own.
+  if (gained) engine_.skip_versions(kTakeOverVersions);
+  copies_.act_by(view, known, members_->run());
+  {
+    const std::lock_guard hold(lock_);
+    stand_ = next;
+  }
+  filler_.act_by(view, known, members_->run());
+  const bool hands_over = std::find(next->handing_over.begin(), next->handing_over.end(), true) != next->handing_over.end();
+  if (hands_over || !filler_.finished().empty() || !copies_.suspects().empty()) members_->wake();
+}
+
+bool cluster_door::wishes(const cluster_view& from, cluster_map& next) {
+  bool changed = false;
+  const auto serves = [&](unsigned unit) {
+    return from.map.units[unit].copies == next.units[unit].copies && !next.units[unit].copies.empty() &&
+           next.units[unit].copies.front() == options_.name;
+  };
+  for (const auto& name : copies_.suspects()) {
+    log_("cluster_copy_dropped", name + " does not take what it is sent");
+    for (placement& at : next.units) {
+      if (at.copies.empty() || at.copies.front() != options_.name) continue;
+      changed = std::erase(at.copies, name) + std::erase(at.joining, name) > 0 || changed;
+    }
+  }
+  for (const auto& one : filler_.finished()) {
+    placement& at = next.units[one.unit];
+    const auto server = next.servers.find(one.name);
+    if (!serves(one.unit) || !at.fills(one.name) || server == next.servers.end() || server->second.run != one.run) continue;
+    if (!copies_.promise(one.unit, one.name, one.filling, from.map_revision)) continue;
+    std::erase(at.joining, one.name);
+    at.copies.push_back(one.name);
+    changed = true;
+  }
+  const auto mine = now();
+  for (unsigned unit = 0; unit < kPlacements; ++unit) {
+    if (!mine->handing_over[unit] || !serves(unit) || changes_[unit].load() != 0) continue;
+    const std::string heir = heir_of(next, unit, options_.name);
+    if (heir.empty() || !from.map.units[unit].has(heir)) continue;
+    auto& copies = next.units[unit].copies;
+    std::erase(copies, heir);
+    copies.insert(copies.begin(), heir);
+    changed = true;
+  }
+  return changed;
+}
+
+std::string cluster_door::metrics() const {
+  const auto at = now();
+  const auto line = [](const char* name, const char* type, const char* help, double value) {
+    return format("# HELP %s %s\n# TYPE %s %s\n%s %.17g\n", name, help, name, type, name, value);
+  };
+  const auto count = [&](const char* name, const char* help, std::uint64_t value) {
+    return line(name, "counter", help, static_cast<double>(value));
+  };
+  const auto serves = std::count(at->mine.begin(), at->mine.end(), true);
+  const auto moving = std::count(at->handing_over.begin(), at->handing_over.end(), true);
+  return line("peerlane_store_cluster_epoch", "gauge", "Epoch of the slot map that this server goes by.",
+              static_cast<double>(epoch())) +
+         line("peerlane_store_cluster_lease_seconds", "gauge", "Until this server stops serving without etcd.",
+              1e-9 * static_cast<double>(members_->lease_left_ns())) +
+         line("peerlane_store_cluster_units", "gauge", "Units of 64 slots (in three tables) that it serves.",
+              static_cast<double>(serves)) +
+         line("peerlane_store_cluster_units_handing_over", "gauge", "Of them those on their way to another server.",
+              static_cast<double>(moving)) +
+         line("peerlane_store_cluster_units_waiting", "gauge",
+              "Units with a complete copy in a data folder that this server had and has no more.",
+              at->view ? left_behind(at->view->map, options_.name) : 0) +
+         count("peerlane_store_cluster_moved_total", "Requests for keys of other servers.", moved_.load()) +
+         count("peerlane_store_cluster_not_now_total", "Requests that were asked to come again.", not_now_.load()) +
+         count("peerlane_store_cluster_copies_sent_total", "Values and erasures sent to other copies.",
+               copies_.sent.load()) +
+         count("peerlane_store_cluster_copies_failed_total", "Of them those that were not taken.", copies_.failed.load()) +
+         count("peerlane_store_cluster_copies_refused_total", "Copies from servers that no longer serve the slot.",
+               refused_copies_.load()) +
+         count("peerlane_store_cluster_keys_compared_total", "Keys held against a joining copy's.",
+               filler_.compared.load()) +
+         count("peerlane_store_cluster_keys_filled_total", "Of them those that were sent.", filler_.pushed.load()) +
+         count("peerlane_store_cluster_healed_total", "Damaged values taken from another copy.", healed_.load()) +
+         count("peerlane_store_cluster_rejoins_total", "Times that the lease was lost.", members_->rejoins());
+}
+
+}  // namespace pl::store_cluster

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// The door of a server in a cluster: takes operations on the keys whose slots are its own, while its lease runs, and brings
+// puts and erases to the other copies before they are answered.
+//
+//   put: whose is it? -> the key's turn -> the engine -> all copies -> the answer
+//   get: whose is it? -> the engine -> puts of the key under way end -> still ours? -> the answer
+//
+// A get thus never shows what could be lost with this server, and never a state from before somebody else took over.
+// Pools that the cluster does not know (of a server that was alone before) are served as they were, here only.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "store/cluster/catch_up.hpp"
+#include "store/cluster/cluster_pools.hpp"
+#include "store/cluster/key_serializer.hpp"
+#include "store/cluster/membership.hpp"
+#include "store/cluster/peer_links.hpp"
+#include "store/cluster/replicator.hpp"
+#include "store/cluster/value_service.hpp"
+
+namespace pl::store_cluster {
+
+class cluster_door final : public door {
+ public:
+  using log_t = std::function<void(const char* event, const std::string& text)>;
+  // Joins the cluster. `security`: how this server proves itself to others, where they want TLS.
+  static result<std::unique_ptr<cluster_door>> open(store::engine& behind, const cluster_options& options,
+                                                    const store_client::address& security, log_t log);
+  // Gives the lease back. Nobody asks for anything any more, and the engine is still open.
+  ~cluster_door() override;
+  // As cluster_pools::when_changed.
+  void when_pool_changed(std::function<void(const store::pool_info&)> changed) { pools_.when_changed(std::move(changed)); }
+
+  status admits(store::pool_id pool, std::string_view key, bool write) const override;
+  bool takes_longer_than_memory() const override { return false; }
+  bool lists(store::pool_id pool, std::string_view key) const override;
+  void put_async(store::pool_id pool, std::string_view key, std::span<const std::byte> value,
+                 const store::put_options& options, store::completion<store::put_result> done) override;
+  void commit_async(store::session_id session, store::grant_id id, store::pool_id pool, std::string_view key,
+                    const store::commit_options& options, store::completion<store::put_result> done) override;
+  void erase_async(store::pool_id pool, std::string_view key, const store::erase_options& options,
+                   store::completion<store::erase_result> done) override;
+  void lookup_async(store::session_id session, store::pool_id pool, std::string_view key, const store::get_options& options,
+                    store::completion<store::pinned_value> done) override;
+  void stat_async(store::pool_id pool, std::string_view key, store::completion<store::value_info> done) override;
+
+  result<store::pool_info> create_pool(const std::string& name, const store::pool_options& options) override;
+  result<store::pool_info> configure_pool(store::pool_id id, const store::pool_options& options) override;
+  status delete_pool(store::pool_id id) override;
+  result<store::pool_info> look_for_pool(const std::string& name) override;
+
+  std::uint16_t request_group(store::pool_id pool, std::string_view key) const override;
+  status admits_copy(const store_wire::copy_terms& terms, std::uint64_t connection, store::pool_id pool,
+                     std::string_view key, bool write) override;
+  result<std::string> differing_keys(const store_wire::copy_terms& terms, std::uint64_t connection, store::pool_id pool,
+                                     const store_wire::tail& fields, std::string_view until, std::string_view theirs,
+                                     bool told) override;
+
+  status take_requests(const store_wire::copy_terms& terms, std::uint64_t connection, const std::string& units,
+                       std::string_view told) override;
+
+  std::uint64_t epoch() const override;
+  result<std::string> map_text() const override;
+  std::string metrics() const override;
+
+ private:
+  cluster_door(store::engine& behind, const cluster_options& options, const store_client::address& security, log_t log);
+
+  // What this server goes by at a moment.
+  struct stand {
+    view_ptr view;
+    std::uint64_t run = 0;                                       // of this server, when it looked
+    std::array<bool, store_client::kPlacements> mine{};          // the map says that this server serves it
+    std::array<bool, store_client::kPlacements> handing_over{};  // as soon as no change is under way
+  };
+  using stand_ptr = std::shared_ptr<const stand>;
+  struct healing;
+  // A put or erase that has been let in.
+  struct entered {
+    known_pool pool;
+    std::string key, turn;
+    unsigned unit = 0;
+    bool has_turn = false;
+  };
+
+  stand_ptr now() const;
+  status may(const stand& at, unsigned unit, std::string_view key) const;
+  // Counts a change in, and says whose key it is.
+  result<entered> enter(const known_pool& pool, std::string_view key);
+  void leave(const entered& one);
+  // Called with the key's turn, possibly much later than enter(): whether it may still be done.
+  status still_may(const entered& one) const;
+  // What follows the engine's part of a change: the copies, then the answer. Leaves the turn.
+  template <class Result>
+  store::completion<Result> copies_then(const entered& one, bool erased, store::durability level,
+                                        const store::request_key& request, store::completion<Result> done);
+  // Ends a read: behind the changes of its key that are under way, and if this server still serves it.
+  template <class Result>
+  void end_read(const known_pool& pool, std::string_view key, result<Result> found, std::function<void(const Result&)> drop,
+                store::completion<Result> done);
+  // The value is damaged here: gets it from another copy, puts it in its place, and tells `then` how that went.
+  void heal(const known_pool& pool, const std::string& key, std::function<void(const status&)> then);
+  void heal_from(const std::shared_ptr<healing>& what);
+
+  // What this server remembers of requests for units in which it is filled now: what they did here may have been lost since.
+  status forget_requests(const cluster_map& map, const unit_set& units);
+  result<view_ptr> view_for(const store_wire::copy_terms& terms);
+  // The first word of a filling by the terms' sender. Blocking.
+  status begin_being_filled(const store_wire::copy_terms& terms, std::uint64_t connection, const cluster_map& map,
+                            const unit_set& units);
+  bool is_late(unsigned unit, std::uint64_t sender, std::uint64_t connection) const;
+  // Nothing of a former self is under way any more.
+  bool is_idle() const;
+  void seen(const view_ptr& view);
+  bool wishes(const cluster_view& from, cluster_map& next);
+
+  log_t log_;
+  const cluster_options options_;
+  cluster_pools pools_;
+  key_turns turns_;
+  peer_links links_;
+  replicator copies_;
+  std::unique_ptr<membership> members_;
+  catch_up filler_;
+  mutable std::mutex lock_;
+  stand_ptr stand_;
+  struct filling {
+    std::uint64_t sender = 0;  // run
+    std::uint64_t connection = 0;
+  };
+  std::array<filling, store_client::kPlacements> fillings_{};  // here, the last one of each unit; guarded by lock_
+  mutable std::array<std::atomic<std::uint32_t>, store_client::kPlacements> changes_{};  // under way
+  mutable std::atomic<std::uint64_t> moved_{0}, not_now_{0}, healed_{0}, refused_copies_{0};
+};
+
+}  // namespace pl::store_cluster

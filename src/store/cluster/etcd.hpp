@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// A client of etcd's HTTP/JSON gateway (v3): keys, transactions and leases, as much as a cluster of stores needs.
+//
+// Every call opens a connection of its own, blocks for at most the timeout, and tries the next address if one does not
+// answer. An https:// address is spoken to by TLS 1.2 or later: its certificate must be signed by the authority and name the
+// host. ETIMEDOUT or ECONNREFUSED...: nothing is known of what was asked; a transaction may have happened. Thread-safe.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.hpp"
+
+namespace pl::store_cluster {
+
+// Files for https:// addresses, PEM.
+struct etcd_tls {
+  std::string authority;         // that signed etcd's certificate
+  std::string certificate, key;  // of this client, both or none: where etcd wants one (--client-cert-auth)
+};
+
+class etcd {
+ public:
+  struct entry {
+    std::string key, value;
+    std::int64_t revision = 0;  // of its last change
+    std::int64_t lease = 0;     // 0: none
+  };
+  struct snapshot {
+    std::vector<entry> entries;
+    std::int64_t revision = 0;  // of the whole store: it was so at this moment
+  };
+  // A transaction happens if all of these hold.
+  struct compare {
+    std::string key;
+    std::int64_t revision = 0;  // of its last change; 0: there is no such key
+  };
+  struct change {
+    std::string key;
+    std::string value;
+    std::int64_t lease = 0;
+    bool erase = false;
+  };
+
+  // "http://host:port" or "https://host:port", as many as there are. EINVAL: another scheme, or no port; https without an
+  // authority, or a file that cannot be used. The files are read here, once.
+  static result<etcd> at(const std::vector<std::string>& urls, std::chrono::milliseconds timeout, const etcd_tls& tls = {});
+
+  // Keys that start so, in order. `without_values`: keys and revisions only.
+  result<snapshot> list(const std::string& prefix, bool without_values = false) const;
+  // False: a comparison did not hold.
+  result<bool> transact(const std::vector<compare>& when, const std::vector<change>& then) const;
+  // A lease of at least so long (etcd has a shortest one).
+  result<std::int64_t> grant(unsigned seconds) const;
+  // Seconds that it has again; 0: it is over.
+  result<std::int64_t> keep_alive(std::int64_t lease) const;
+  status revoke(std::int64_t lease) const;
+
+ private:
+  struct address {
+    std::string host, port;
+    bool secure = false;
+  };
+  struct secrets;  // what TLS connections share
+  static result<std::shared_ptr<secrets>> read_files(const etcd_tls& tls);
+  etcd(std::vector<address> addresses, std::chrono::milliseconds timeout, std::shared_ptr<secrets> tls)
+      : addresses_(std::move(addresses)), timeout_(timeout), tls_(std::move(tls)) {}
+  // The answer's JSON text.
+  result<std::string> post(const std::string& path, const std::string& body) const;
+
+  std::vector<address> addresses_;
+  std::chrono::milliseconds timeout_;
+  std::shared_ptr<secrets> tls_;  // null: no address needs it
+};
+
+std::string to_base64(std::string_view bytes);
+// EPROTO: not base64.
+result<std::string> from_base64(std::string_view text);
+// The key behind all that start with `prefix`.
+std::string end_of_prefix(std::string prefix);
+
+}  // namespace pl::store_cluster

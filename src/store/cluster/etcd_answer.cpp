@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/cluster/etcd_answer.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "base/text.hpp"
+
+namespace pl::store_cluster::etcd_answer {
+namespace {
+
+using json = nlohmann::json;
+
+// The gateway writes 64-bit numbers as texts and leaves zeros out.
+std::int64_t number(const json& from, const char* name) {
+  const auto found = from.find(name);
+  if (found == from.end()) return 0;
+  if (found->is_string()) return parse_integer(found->get<std::string>()).value_or(0);
+  return found->is_number_integer() ? found->get<std::int64_t>() : 0;
+}
+
+std::string text_of(const json& from, const char* name) {
+  const auto found = from.find(name);
+  if (found == from.end() || !found->is_string()) return {};
+  return from_base64(found->get<std::string>()).ok() ? *from_base64(found->get<std::string>()) : std::string();
+}
+
+result<json> parsed(const result<std::string>& answer) {
+  if (!answer) return answer.error();
+  json out = json::parse(*answer, nullptr, false);
+  if (out.is_discarded() || !out.is_object()) return failure{EPROTO, "etcd: the answer is not JSON"};
+  return out;
+}
+
+// A member that shall be an object.
+json object_in(const json& from, const char* name) {
+  const auto found = from.find(name);
+  return found != from.end() && found->is_object() ? *found : json::object();
+}
+
+}  // namespace
+
+result<std::string> body_of(std::string answer) {
+  const auto line = answer.find("\r\n"), head = answer.find("\r\n\r\n");
+  if (!answer.starts_with("HTTP/1.") || head == std::string::npos) return failure{EPROTO, "etcd: the answer is not HTTP"};
+  std::string body = answer.substr(head + 4);
+  if (answer.compare(9, 3, "200") == 0) return body;
+  return failure{EIO, "etcd answered " + answer.substr(9, line - 9) + ": " + body.substr(0, 200)};
+}
+
+result<etcd::snapshot> listed(const result<std::string>& body) {
+  const auto answer = parsed(body);
+  if (!answer) return answer.error();
+  etcd::snapshot out;
+  out.revision = number(object_in(*answer, "header"), "revision");
+  const auto all = answer->find("kvs");
+  if (all == answer->end()) return out;  // an empty list is left out
+  if (!all->is_array()) return failure{EPROTO, "etcd: \"kvs\" is no list"};
+  for (const json& one : *all)
+    out.entries.push_back({text_of(one, "key"), text_of(one, "value"), number(one, "mod_revision"), number(one, "lease")});
+  return out;
+}
+
+result<bool> succeeded(const result<std::string>& body) {
+  const auto answer = parsed(body);
+  if (!answer) return answer.error();
+  const auto found = answer->find("succeeded");
+  if (found == answer->end()) return false;
+  // Taken for neither: the transaction may have happened.
+  if (!found->is_boolean()) return failure{EPROTO, "etcd: \"succeeded\" is neither true nor false"};
+  return found->get<bool>();
+}
+
+result<std::int64_t> lease_given(const result<std::string>& body) {
+  const auto answer = parsed(body);
+  if (!answer) return answer.error();
+  const std::int64_t id = number(*answer, "ID");
+  if (id == 0) return failure{EPROTO, "etcd gave no lease"};
+  return id;
+}
+
+result<std::int64_t> seconds_left(const result<std::string>& body) {
+  const auto answer = parsed(body);
+  if (!answer) return answer.error();
+  return number(object_in(*answer, "result"), "TTL");
+}
+
+status done(const result<std::string>& body) {
+  const auto answer = parsed(body);
+  return answer ? status() : status(answer.error());
+}
+
+}  // namespace pl::store_cluster::etcd_answer

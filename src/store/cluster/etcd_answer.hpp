@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// What etcd's gateway answers, taken apart. Pure functions that take any bytes: whoever answers at etcd's address may not be
+// it. EPROTO: not such an answer.
+#pragma once
+
+#include <string>
+
+#include "store/cluster/etcd.hpp"
+
+namespace pl::store_cluster::etcd_answer {
+
+// Of an HTTP answer, whole as it came. EIO: it is not "200"; etcd's own words.
+result<std::string> body_of(std::string answer);
+// The rest takes such a body, or hands its failure on.
+result<etcd::snapshot> listed(const result<std::string>& body);
+result<bool> succeeded(const result<std::string>& body);
+result<std::int64_t> lease_given(const result<std::string>& body);
+result<std::int64_t> seconds_left(const result<std::string>& body);
+status done(const result<std::string>& body);
+
+}  // namespace pl::store_cluster::etcd_answer

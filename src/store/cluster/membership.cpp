@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/cluster/membership.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "store/cluster/cluster_pools.hpp"
+
+namespace pl::store_cluster {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr std::uint64_t kSecond = 1'000'000'000;
+
+std::uint64_t random_run() {
+  std::random_device random;
+  return (std::uint64_t{random()} << 31 | random() >> 1) | 1;  // JSON readers elsewhere may know signed numbers only
+}
+
+std::chrono::milliseconds tick_of(const cluster_options& options) {
+  return std::clamp<std::chrono::milliseconds>(std::chrono::seconds(options.lease_s) / 25, 40ms, 500ms);
+}
+
+std::string endpoint_in(const std::string& member) {
+  const auto read = nlohmann::json::parse(member, nullptr, false);
+  return read.is_object() ? read.value("endpoint", "") : std::string();
+}
+
+}  // namespace
+
+std::string cluster_prefix(const std::string& cluster) { return "/peerlane/" + cluster + "/"; }
+
+result<cluster_view> read_view(const etcd& from, const std::string& cluster) {
+  const std::string prefix = cluster_prefix(cluster), members = prefix + "member/", pools = prefix + "pool/";
+  const auto read = from.list(prefix);
+  if (!read) return read.error();
+  cluster_view out;
+  out.revision = read->revision;
+  for (const auto& one : read->entries) {
+    if (one.key == prefix + "map") {
+      auto map = store_client::read_cluster_map(one.value);
+      if (!map) return map.error();
+      out.map = *std::move(map);
+      out.map_revision = one.revision;
+    } else if (one.key.starts_with(members)) {
+      out.alive.insert(one.key.substr(members.size()));
+      out.member_revisions[one.key.substr(members.size())] = one.revision;
+    } else if (one.key.starts_with(pools)) {
+      out.pools[one.key.substr(pools.size())] = one.value;
+    }
+  }
+  return out;
+}
+
+membership::membership(const cluster_options& options, etcd to, hooks with)
+    : options_(options), etcd_(std::move(to)), hooks_(std::move(with)), view_(std::make_shared<cluster_view>()) {}
+
+result<std::unique_ptr<membership>> membership::join(const cluster_options& options, hooks with,
+                                                     std::chrono::milliseconds patience) {
+  // Short, so that a server that etcd does not answer to renews in time with another of its addresses.
+  const auto timeout = std::clamp<std::chrono::milliseconds>(std::chrono::seconds(options.lease_s) / 4, 200ms, 2000ms);
+  auto to = etcd::at(options.etcd, timeout, options.tls);
+  if (!to) return to.error();
+  std::unique_ptr<membership> made(new membership(options, *std::move(to), std::move(with)));
+  const auto until = std::chrono::steady_clock::now() + patience;
+  for (;;) {
+    const status done = made->enter_anew();
+    if (done) break;
+    if (std::chrono::steady_clock::now() >= until) return done.error();
+    std::this_thread::sleep_for(50ms);
+  }
+  if (const status seen = made->look_once(); !seen) return seen.error();
+  return made;
+}
+
+void membership::start() {
+  thread_ = std::thread([this] { serve(); });
+}
+
+void membership::stop() {
+  {
+    const std::lock_guard hold(lock_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  lease_until_ns_ = 0;
+  if (const auto lease = std::exchange(lease_, 0); lease != 0) (void)etcd_.revoke(lease);
+}
+
+view_ptr membership::view() const {
+  const std::lock_guard hold(lock_);
+  return view_;
+}
+
+std::uint64_t membership::lease_left_ns() const noexcept {
+  const std::uint64_t now = monotonic_ns(), until = lease_until_ns_.load(std::memory_order_acquire);
+  return until > now ? until - now : 0;
+}
+bool membership::holds_lease() const noexcept { return lease_left_ns() > 0; }
+
+void membership::wake() {
+  {
+    const std::lock_guard hold(lock_);
+    woken_ = true;
+  }
+  changed_.notify_all();
+}
+
+status membership::look(std::chrono::milliseconds patience) {
+  std::unique_lock hold(lock_);
+  woken_ = true;
+  changed_.notify_all();
+  const std::uint64_t wanted = looks_begun_ + 1;  // one that begins from now on
+  if (!changed_.wait_for(hold, patience, [&] { return looks_done_ >= wanted || stopping_; }) || stopping_)
+    return failure{ETIMEDOUT, "etcd does not answer"};
+  return {};
+}
+
+void membership::serve() {
+  for (;;) {
+    {
+      std::unique_lock hold(lock_);
+      changed_.wait_for(hold, tick_of(options_), [&] { return woken_ || stopping_; });
+      if (stopping_) return;
+      woken_ = false;
+    }
+    if (lease_ != 0) renew();
+    if (lease_ == 0) {
+      const status back = enter_anew();
+      hooks_.log(back ? "cluster_joined_again" : "cluster_not_joined", back ? options_.name : back.error().message);
+      if (back) ++rejoins_;
+    }
+    status looked = look_once();
+    if (looked && lease_ != 0) looked = propose();
+    hooks_.seen(view());
+  }
+}
+
+void membership::renew() {
+  const std::uint64_t asked = monotonic_ns();
+  if (asked < renew_at_ns_) return;
+  const auto left = etcd_.keep_alive(lease_);
+  if (!left) {
+    if (!holds_lease()) {
+      hooks_.log("cluster_lease_out", left.error().message);
+      lease_ = 0;  // it may be alive in etcd, where it ends by itself
+    }
+    return;
+  }
+  if (*left <= 0) {
+    lease_until_ns_ = 0;
+    lease_ = 0;
+    return;
+  }
+  // A tenth for clocks that do not run alike.
+  const auto seconds = static_cast<std::uint64_t>(*left);
+  if (holds_lease()) lease_until_ns_.store(asked + seconds * kSecond / 10 * 9, std::memory_order_release);
+  else lease_ = 0;  // it was out here: what happened meanwhile was not answered by this server
+  renew_at_ns_ = asked + seconds * kSecond / 5;
+}
+
+// A server that (re)starts, or whose lease was out, comes back as a new one: it was dead for the others.
+status membership::enter_anew() {
+  lease_until_ns_ = 0;
+  if (!hooks_.idle()) return failure{EAGAIN, "changes from before the lease was lost are still under way"};
+  auto now = read_view(etcd_, options_.cluster);
+  if (!now) return now.error();
+  const std::string member = prefix() + "member/" + options_.name;
+  const auto mine = now->member_revisions.find(options_.name);
+  if (mine != now->member_revisions.end()) {
+    const auto there = etcd_.list(member);
+    if (!there) return there.error();
+    for (const auto& one : there->entries)
+      if (one.key == member && endpoint_in(one.value) != options_.endpoint)
+        return failure{EEXIST, format("cluster %s has a server %s at %s: choose another --name", options_.cluster.c_str(),
+                                      options_.name.c_str(), endpoint_in(one.value).c_str())};
+  }
+  const std::uint64_t asked = monotonic_ns(), run = random_run();
+  const auto lease = etcd_.grant(options_.lease_s);
+  if (!lease) return lease.error();
+  cluster_map next = now->map;
+  now->alive.erase(options_.name);
+  now->member_revisions.erase(options_.name);
+  forget_dead(next, now->alive);
+  const bool other_folder = enter_with_folder(*now, next, run);
+  const nlohmann::json about = {{"endpoint", options_.endpoint}, {"run", run}};
+  const cluster_map written = next;
+  const auto done = write_map(*now, std::move(next), {}, {{member, about.dump(), *lease, false}});
+  if (!done) return done.error();
+  if (!*done) return failure{EAGAIN, "the slot map was changed by another server at the same time"};
+  if (other_folder) tell_what_waits(now->map.servers.at(options_.name).folder, written);
+  lease_ = *lease;
+  run_ = run;
+  lease_until_ns_.store(asked + options_.lease_s * kSecond / 10 * 9, std::memory_order_release);
+  renew_at_ns_ = asked + options_.lease_s * kSecond / 5;
+  return {};
+}
+
+// True: it comes with another data folder than the one that the map knew.
+bool membership::enter_with_folder(const cluster_view& from, cluster_map& next, std::uint64_t run) const {
+  data_folder mine{options_.folder, false};
+  copies_in_use used{};
+  for (const auto& [name, text] : from.pools) {
+    const auto pool = read_pool(text);
+    if (!pool) continue;
+    used[copies_of(*pool)] = true;
+    if (options_.pools.contains(identity_of(*pool))) mine.has_its_pools = true;
+  }
+  const auto known = from.map.servers.find(options_.name);
+  const bool was_there = known != from.map.servers.end();
+  enter(next, options_.name, options_.endpoint, run, mine, used);
+  tell_of_self(next.servers[options_.name]);
+  if (!was_there || known->second.folder == options_.folder) return false;
+  return !known->second.folder.empty() || left_behind(next, options_.name) > 0;
+}
+
+void membership::tell_of_self(cluster_server& self) const {
+  self.folder = options_.folder;
+  self.socket = options_.socket;
+  self.instance = options_.instance;
+}
+
+void membership::tell_what_waits(const std::string& before, const cluster_map& now) const {
+  const unsigned units = left_behind(now, options_.name);
+  std::string text = format(
+      "%s comes with data folder %s, the cluster knew it with %s: it is complete nowhere and is filled from other copies",
+      options_.name.c_str(), options_.folder.c_str(), before.empty() ? kFolderUnknown : before.c_str());
+  if (units > 0)
+    text += format(
+        "; of %u units complete copies are only in that folder or on servers that are away: start those, or put the "
+        "disk back, or give up what only it had: peerlane store cluster accept-loss %s",
+        units, options_.name.c_str());
+  hooks_.log("cluster_other_folder", text);
+}
+
+status membership::look_once() {
+  {
+    const std::lock_guard hold(lock_);
+    ++looks_begun_;
+  }
+  const auto keys = etcd_.list(prefix(), true);
+  if (!keys) return keys.error();
+  const view_ptr known = view();
+  std::int64_t newest = 0;
+  for (const auto& one : keys->entries) newest = std::max(newest, one.revision);
+  std::size_t count = known->alive.size() + known->pools.size() + (known->map_revision != 0 ? 1 : 0);
+  view_ptr now = known;
+  if (newest > known->revision || keys->entries.size() != count) {
+    auto read = read_view(etcd_, options_.cluster);
+    if (!read) return read.error();
+    now = std::make_shared<cluster_view>(*std::move(read));
+  }
+  {
+    const std::lock_guard hold(lock_);
+    view_ = now;
+    looks_done_ = looks_begun_;
+  }
+  changed_.notify_all();
+  return {};
+}
+
+void membership::mark_down(const cluster_view& from, cluster_map& next, bool& changed) {
+  const std::uint64_t now = monotonic_ns();
+  for (auto& [name, one] : next.servers) {
+    if (from.alive.contains(name) || one.down) {
+      dead_since_ns_.erase(name);
+      continue;
+    }
+    const auto [since, first] = dead_since_ns_.emplace(name, now);
+    if (now - since->second < options_.repair_after_s * kSecond) continue;
+    one.down = true;
+    changed = true;
+    hooks_.log("cluster_server_down", name);
+  }
+}
+
+status membership::propose() {
+  // Somebody else may be quicker a few times.
+  for (int attempt = 0; attempt < 8; ++attempt) {
+    const view_ptr now = view();
+    if (!now->alive.contains(options_.name)) return {};
+    cluster_map next = now->map;
+    bool changed = forget_dead(next, now->alive);
+    if (*now->alive.begin() == options_.name) {  // one is enough for this
+      mark_down(*now, next, changed);
+      changed = place(next, now->alive) || changed;
+      changed = retire(next) || changed;
+    }
+    auto& self = next.servers[options_.name];
+    if (self.run == run_ && self.folder.empty()) {  // a server from before identities has written the map
+      tell_of_self(self);
+      changed = true;
+    }
+    changed = hooks_.wishes(*now, next) || changed;
+    if (!changed) return {};
+    const auto mine = now->member_revisions.find(options_.name);
+    const auto done = write_map(*now, std::move(next), {{prefix() + "member/" + options_.name, mine->second}}, {});
+    if (!done) return done.error();
+    if (const status looked = look_once(); !looked) return looked;
+    if (*done) hooks_.seen(view());
+  }
+  return {};
+}
+
+// The map as the next epoch, if nothing of what it was made from has changed. False: something has.
+result<bool> membership::write_map(const cluster_view& from, cluster_map next, std::vector<etcd::compare> when,
+                                   std::vector<etcd::change> then) {
+  ++next.epoch;
+  when.push_back({prefix() + "map", from.map_revision});
+  for (const auto& [name, one] : from.map.servers)  // who was dead still is
+    if (!from.alive.contains(name) && name != options_.name) when.push_back({prefix() + "member/" + name, 0});
+  then.push_back({prefix() + "map", to_text(next), 0, false});
+  return etcd_.transact(when, then);
+}
+
+}  // namespace pl::store_cluster

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// A server's place in its cluster: its lease in etcd, and the slot map, which all servers read and any of them may change by
+// a transaction on the revision that it has read.
+//
+//   PREFIX map            the slot map; one transaction at a time changes it, and its epoch counts up
+//   PREFIX member/NAME    there while the server's lease runs
+//   PREFIX pool/NAME      settings of a pool that is on all servers
+//
+// One thread talks to etcd: it renews the lease, looks for changes, and proposes some. holds_lease() is decided by this
+// machine's clock alone, and earlier than etcd decides it: the time counts from before the renewal was asked for.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "store/cluster/etcd.hpp"
+#include "store/cluster/plan.hpp"
+
+namespace pl::store_cluster {
+
+struct cluster_options {
+  std::vector<std::string> etcd;    // "http://host:port", "https://host:port"
+  etcd_tls tls;                     // for the latter
+  std::string cluster = "default";  // clusters that share an etcd differ in it
+  std::string name;                 // of this server, in its cluster
+  std::string endpoint;             // "host:port" where clients and other servers reach it
+  std::string socket;               // path of its unix socket; empty: none
+  std::uint64_t instance = 0;       // what its greeting tells
+  unsigned lease_s = 5;             // without etcd for so long, this server stops serving
+  unsigned repair_after_s = 60;     // a dead server's copies are made anew on others after this time
+  std::string folder;               // identity of its data folder
+  std::set<std::uint64_t> pools;    // of the cluster, that the folder has: their identities
+};
+
+// What etcd held at one moment.
+struct cluster_view {
+  cluster_map map;
+  std::int64_t map_revision = 0;
+  names_t alive;
+  std::map<std::string, std::int64_t> member_revisions;
+  std::map<std::string, std::string> pools;  // settings as text
+  std::int64_t revision = 0;
+};
+using view_ptr = std::shared_ptr<const cluster_view>;
+
+// The keys that a cluster has in etcd.
+std::string cluster_prefix(const std::string& cluster);
+result<cluster_view> read_view(const etcd& from, const std::string& cluster);
+
+class membership {
+ public:
+  struct hooks {
+    // What this server would have changed in the map, which it may be asked for several times. True: something.
+    std::function<bool(const cluster_view& now, cluster_map& next)> wishes;
+    // After each look, changed or not; `now` may be old where etcd does not answer.
+    std::function<void(const view_ptr& now)> seen;
+    // Whether what this server had begun before it lost its lease has ended. It comes back only then: nothing of that may
+    // happen after others have compared their keys with its own.
+    std::function<bool()> idle;
+    std::function<void(const char* event, const std::string& text)> log;
+  };
+  // Joins: blocks until etcd has this server, at most `patience`. EEXIST: another server has this name.
+  // Nothing happens after that before start().
+  static result<std::unique_ptr<membership>> join(const cluster_options& options, hooks with,
+                                                  std::chrono::milliseconds patience);
+  // The hooks are called from now on, by the thread.
+  void start();
+  // Gives the lease back: others take over at once. The hooks are called no more.
+  void stop();
+  ~membership() { stop(); }
+  membership(const membership&) = delete;
+  membership& operator=(const membership&) = delete;
+
+  const cluster_options& options() const noexcept { return options_; }
+  const etcd& store() const noexcept { return etcd_; }
+  std::string prefix() const { return cluster_prefix(options_.cluster); }
+  view_ptr view() const;
+  // This server may serve what the map gives it. False for ever once false, until it has joined anew.
+  bool holds_lease() const noexcept;
+  std::uint64_t lease_left_ns() const noexcept;
+  std::uint64_t run() const noexcept { return run_.load(); }
+  std::uint64_t rejoins() const noexcept { return rejoins_.load(); }
+  // Looks and proposes at once.
+  void wake();
+  // As wake(), and waits for it. ETIMEDOUT: etcd does not answer.
+  status look(std::chrono::milliseconds patience);
+
+ private:
+  membership(const cluster_options& options, etcd to, hooks with);
+  void serve();
+  status enter_anew();
+  bool enter_with_folder(const cluster_view& from, cluster_map& next, std::uint64_t run) const;
+  void tell_of_self(cluster_server& self) const;
+  void tell_what_waits(const std::string& before, const cluster_map& now) const;
+  void renew();
+  status look_once();
+  status propose();
+  result<bool> write_map(const cluster_view& from, cluster_map next, std::vector<etcd::compare> when,
+                         std::vector<etcd::change> then);
+  void mark_down(const cluster_view& from, cluster_map& next, bool& changed);
+
+  cluster_options options_;
+  etcd etcd_;
+  hooks hooks_;
+  std::atomic<std::uint64_t> run_{0}, lease_until_ns_{0}, rejoins_{0};
+  mutable std::mutex lock_;
+  std::condition_variable changed_;
+  view_ptr view_;
+  bool stopping_ = false, woken_ = false;
+  std::uint64_t looks_begun_ = 0, looks_done_ = 0;  // of the thread; a look that fails is none
+
+  // Of the thread alone.
+  std::int64_t lease_ = 0;
+  std::uint64_t renew_at_ns_ = 0;
+  std::map<std::string, std::uint64_t> dead_since_ns_;
+  std::thread thread_;
+};
+
+}  // namespace pl::store_cluster

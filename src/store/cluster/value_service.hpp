@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// What sessions ask for values and pools. This one passes all to the engine; a server of a cluster puts another in its place
+// (cluster_service.hpp), which first sees whose the key is, and brings what was written to other servers before it is told
+// done.
+//
+// Threads, blocking and errors as the engine's calls of the same names; besides EREMOTE: another server has the key, and
+// EAGAIN: not now (docs/store-cluster.md).
+#pragma once
+
+#include <shared_mutex>
+#include <string>
+#include <string_view>
+
+#include "store/engine/engine.hpp"
+#include "store/protocol/wire.hpp"
+
+namespace pl::store_cluster {
+
+class door {
+ public:
+  explicit door(store::engine& behind) : engine_(behind) {}
+  virtual ~door() = default;
+  door(const door&) = delete;
+  door& operator=(const door&) = delete;
+
+  // Whether an operation on the key would be taken now: asked early, before bytes are received in vain.
+  virtual status admits(store::pool_id, std::string_view, bool) const { return {}; }
+  // Whether this is the server that lists the key.
+  virtual bool lists(store::pool_id, std::string_view) const { return true; }
+  // Whether values may be put that go from the socket to the disk in windows, past this door.
+  virtual bool takes_longer_than_memory() const { return true; }
+  virtual void put_async(store::pool_id pool, std::string_view key, std::span<const std::byte> value,
+                         const store::put_options& options, store::completion<store::put_result> done) {
+    engine_.put_async(pool, key, value, options, std::move(done));
+  }
+  virtual void commit_async(store::session_id session, store::grant_id id, store::pool_id, std::string_view,
+                            const store::commit_options& options, store::completion<store::put_result> done) {
+    engine_.commit_async(session, id, options, std::move(done));
+  }
+  virtual void erase_async(store::pool_id pool, std::string_view key, const store::erase_options& options,
+                           store::completion<store::erase_result> done) {
+    engine_.erase_async(pool, key, options, std::move(done));
+  }
+  virtual void lookup_async(store::session_id session, store::pool_id pool, std::string_view key,
+                            const store::get_options& options, store::completion<store::pinned_value> done) {
+    engine_.lookup_async(session, pool, key, options, std::move(done));
+  }
+  virtual void stat_async(store::pool_id pool, std::string_view key, store::completion<store::value_info> done) {
+    done(engine_.stat(pool, key));
+  }
+
+  // ---- Pools; blocking
+  virtual result<store::pool_info> create_pool(const std::string& name, const store::pool_options& options) {
+    return engine_.create_pool(name, options);
+  }
+  virtual result<store::pool_info> configure_pool(store::pool_id id, const store::pool_options& options) {
+    return engine_.configure_pool(id, options);
+  }
+  virtual status delete_pool(store::pool_id id) { return engine_.delete_pool(id); }
+  // A pool that the engine does not have: whether it should.
+  virtual result<store::pool_info> look_for_pool(const std::string& name) { return engine_.find_pool(name); }
+
+  // Of a request to change the key (request_key::group).
+  virtual std::uint16_t request_group(store::pool_id, std::string_view) const { return 0; }
+
+  // ---- Between servers
+  // Between servers; `connection`: later ones have greater numbers.
+  // Whether the sender may have this done to the key's copy here. EPERM in the plain door: there is no cluster. Changes are
+  // admitted and handed to the engine under copies_gate(), shared.
+  virtual status admits_copy(const store_wire::copy_terms&, std::uint64_t /*connection*/, store::pool_id, std::string_view,
+                             bool /*write*/) {
+    return failure{EPERM, "this server is in no cluster"};
+  }
+  std::shared_mutex& copies_gate() noexcept { return copies_gate_; }
+  // Answers a page of keys (sync_keys, catch_up.hpp), `told`: after take_requests(). Blocking.
+  virtual result<std::string> differing_keys(const store_wire::copy_terms&, std::uint64_t /*connection*/, store::pool_id,
+                                             const store_wire::tail&, std::string_view, std::string_view, bool /*told*/) {
+    return failure{EPERM, "this server is in no cluster"};
+  }
+
+  // What requests for the units (unit_set) did, for a copy that is filled here (sync_requests, catch_up.hpp); nothing: it
+  // begins, and what is known of them is forgotten. Blocking.
+  virtual status take_requests(const store_wire::copy_terms&, std::uint64_t /*connection*/, const std::string&,
+                               std::string_view) {
+    return failure{EPERM, "this server is in no cluster"};
+  }
+
+  virtual std::uint64_t epoch() const { return 0; }
+  virtual result<std::string> map_text() const { return failure{ENOTSUP, "this server is in no cluster"}; }
+  // Lines for Prometheus.
+  virtual std::string metrics() const { return {}; }
+
+ protected:
+  store::engine& engine_;
+  std::shared_mutex copies_gate_;
+};
+
+}  // namespace pl::store_cluster

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/engine/arena.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+#include "base/log.hpp"
+#include "base/text.hpp"
+
+namespace pl::store {
+namespace {
+
+std::uint64_t slots_of(std::uint64_t slot_bytes) { return kBlockBytes / slot_bytes; }
+std::uint64_t all_free(std::uint64_t slot_bytes) {
+  const std::uint64_t count = slots_of(slot_bytes);
+  return count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
+}
+
+// Of values that only memory knows: half for those that are small, which cost more on disk than they free here, and seven
+// eighths for all. What is left is for values on their way to disk, and from it.
+constexpr std::uint64_t kLastingSlotsPart = 2, kReservePart = 8;
+constexpr std::uint64_t kReadPart = 16, kMaxReadBytes = std::uint64_t{16} << 20;  // for reads alone
+
+// Addresses for so many bytes, that start with a whole page of this size. Null: errno says why.
+std::byte* reserve(std::uint64_t bytes, std::uint64_t page_bytes) {
+  const std::uint64_t step = std::max(page_bytes, std::uint64_t{2} << 20);
+  void* const found = ::mmap(nullptr, bytes + step, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (found == MAP_FAILED) return nullptr;
+  auto* const base = static_cast<std::byte*>(found);
+  const std::uint64_t before = -reinterpret_cast<std::uintptr_t>(base) % step;
+  if (before > 0) ::munmap(base, before);
+  if (before < step) ::munmap(base + before + bytes, step - before);
+  return base + before;
+}
+
+// Maps a memfd of this kind; info.fd stays -1 where that is refused.
+int map_memory(arena_info& info, unsigned kind) {
+  const int fd = ::memfd_create("peerlane-store", MFD_CLOEXEC | MFD_ALLOW_SEALING | kind);
+  if (fd < 0) return errno;
+  int error = 0;
+  std::byte* base = nullptr;
+  struct stat about {};
+  if (::ftruncate(fd, static_cast<off_t>(info.size_bytes)) == 0 && ::fstat(fd, &about) == 0)
+    base = reserve(2 * info.size_bytes, static_cast<std::uint64_t>(about.st_blksize));
+  // Pages of the normal kind are taken when touched; huge ones are reserved here, so that a later touch does not kill us.
+  const int how = MAP_SHARED | MAP_FIXED | (kind == 0 ? MAP_NORESERVE : 0);
+  if (base == nullptr || ::mmap(base, info.size_bytes, PROT_READ | PROT_WRITE, how, fd, 0) == MAP_FAILED) {
+    error = errno;
+    if (base != nullptr) ::munmap(base, 2 * info.size_bytes);
+    ::close(fd);
+    return error;
+  }
+  info.fd = fd;
+  info.base = base;
+  return 0;
+}
+
+}  // namespace
+
+result<std::unique_ptr<arena>> arena::make(std::uint64_t size_bytes, std::uint64_t chunk_bytes, bool huge_pages) {
+  arena_info info;
+  info.chunk_bytes = chunk_bytes;
+  info.size_bytes = (size_bytes + chunk_bytes - 1) / chunk_bytes * chunk_bytes;
+  if (huge_pages) {
+    if (const int error = map_memory(info, MFD_HUGETLB); error != 0)
+      PL_LOG(warn, "store: no huge pages for %s of arena (%s; see /proc/sys/vm/nr_hugepages), normal ones",
+             format_size(info.size_bytes).c_str(), errno_text(error).c_str());
+  }
+  info.huge_pages = info.fd >= 0;
+  if (info.fd < 0) {
+    if (const int error = map_memory(info, 0); error != 0)
+      return failure{error, format("arena of %s: %s", format_size(info.size_bytes).c_str(), errno_text(error).c_str())};
+    ::madvise(info.base, info.size_bytes, MADV_HUGEPAGE);  // a wish
+  }
+  std::unique_ptr<arena> made(new arena(info));
+  // Who gets the fd must not be able to pull the memory away from under us.
+  if (::fcntl(info.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    return failure{errno, "arena: memfd cannot be sealed: " + errno_text(errno)};
+  // A descriptor that reads would be opened anew to write through /proc, were it not for the file's mode.
+  // (F_SEAL_FUTURE_WRITE cannot say it: a seal holds for all, and some clients do map the memory to write.)
+  if (::fchmod(info.fd, S_IRUSR) != 0) return failure{errno, "arena: mode of the memfd: " + errno_text(errno)};
+  made->info_.read_only_fd = ::open(format("/proc/self/fd/%d", info.fd).c_str(), O_RDONLY | O_CLOEXEC);
+  if (made->info_.read_only_fd < 0) return failure{errno, "arena: opening it read-only through /proc: " + errno_text(errno)};
+  return made;
+}
+
+arena::arena(const arena_info& info) : info_(info), space_(info.chunk_bytes) { space_.add(segment{0, info.size_bytes}); }
+
+arena::~arena() {
+  ::munmap(info_.base, 2 * info_.size_bytes);
+  ::close(info_.fd);
+  if (info_.read_only_fd >= 0) ::close(info_.read_only_fd);
+}
+
+bool arena::open_apart() {
+  if (apart_is_open_) return true;
+  apart_is_open_ = ::mprotect(info_.base + info_.size_bytes, info_.size_bytes, PROT_READ | PROT_WRITE) == 0;
+  return apart_is_open_;
+}
+
+bool arena::may_take(std::uint64_t size_bytes, bool small, placement where) const {
+  const std::uint64_t whole = info_.size_bytes;
+  const std::uint64_t reserve = where.for_read ? 0 : std::min(whole / kReadPart, kMaxReadBytes);
+  if (space_.free_bytes() < size_bytes + reserve) return false;
+  if (!where.lasting) return true;
+  if (small && lasting_slot_bytes_ + size_bytes > whole / kLastingSlotsPart) return false;
+  return lasting_bytes_ + size_bytes <= whole - whole / kReservePart;
+}
+
+bool arena::is_lasting_full(std::uint64_t size_bytes) const {
+  const bool small = size_bytes <= kSlotBytes;
+  placement where;
+  where.for_read = true;  // the other limits are not asked about
+  std::lock_guard lock(mutex_);
+  if (!may_take(small ? kBlockBytes : whole_blocks(size_bytes), small, where)) return false;
+  where.lasting = true;
+  return !may_take(small ? kBlockBytes : whole_blocks(size_bytes), small, where);
+}
+
+bool arena::make_lasting(std::span<const segment> pieces) noexcept {
+  std::uint64_t bytes = 0;
+  for (const segment& piece : pieces) bytes += whole_blocks(piece.size_bytes);
+  std::lock_guard lock(mutex_);
+  if (lasting_bytes_ + bytes > info_.size_bytes - info_.size_bytes / kReservePart) return false;
+  lasting_bytes_ += bytes;
+  return true;
+}
+
+std::optional<std::vector<segment>> arena::allocate_blocks(std::uint64_t size_bytes, placement where) {
+  const std::uint64_t bytes = whole_blocks(size_bytes);
+  if (!may_take(bytes, size_bytes <= kSlotBytes, where) || (where.apart && !open_apart())) return std::nullopt;
+  auto pieces = space_.allocate(size_bytes);
+  if (!pieces) return pieces;
+  if (where.lasting) lasting_bytes_ += bytes;
+  if (where.apart)
+    for (segment& piece : *pieces) piece.offset_bytes += info_.size_bytes;
+  return pieces;
+}
+
+void arena::release_blocks(segment piece, bool lasting) {
+  if (lasting) lasting_bytes_ -= piece.size_bytes;
+  if (piece.offset_bytes >= info_.size_bytes) {
+    // Memory that is taken in both halves would be the tier twice.
+    ::madvise(info_.base + piece.offset_bytes, piece.size_bytes, MADV_DONTNEED);
+    piece.offset_bytes -= info_.size_bytes;
+  }
+  space_.release({&piece, 1});
+}
+
+std::optional<std::vector<segment>> arena::allocate(std::uint64_t size_bytes, placement where) {
+  if (size_bytes == 0) return std::vector<segment>{};
+  std::optional<std::vector<segment>> pieces;
+  {
+    std::lock_guard lock(mutex_);
+    if (size_bytes <= kSlotBytes) {
+      if (const auto slot = allocate_slot(size_bytes, where)) pieces.emplace(1, *slot);
+    } else {
+      pieces = allocate_blocks(size_bytes, where);
+    }
+  }
+  if (!pieces) return std::nullopt;
+  std::uint64_t whole = 0;
+  for (const segment& piece : *pieces) whole += piece.size_bytes;
+  // What lies behind the value belongs to earlier ones, and would go to disk with it.
+  segment& last = pieces->back();
+  const std::uint64_t excess = whole - size_bytes;
+  std::memset(info_.base + last.offset_bytes + last.size_bytes - excess, 0, excess);
+  last.size_bytes -= excess;
+  return pieces;
+}
+
+void arena::release(std::span<const segment> pieces, bool lasting) noexcept {
+  if (pieces.empty()) return;
+  {
+    std::lock_guard lock(mutex_);
+    for (segment piece : pieces) {
+      if (piece.size_bytes <= kSlotBytes && slot_blocks_.count(piece.offset_bytes / kBlockBytes * kBlockBytes) != 0) {
+        release_slot(piece);
+        continue;
+      }
+      piece.size_bytes = whole_blocks(piece.size_bytes);
+      release_blocks(piece, lasting);
+    }
+    releases_.fetch_add(1, std::memory_order_release);
+    if (waiting_ == 0) return;
+  }
+  released_.notify_all();
+}
+
+std::optional<segment> arena::allocate_slot(std::uint64_t size_bytes, placement where) {
+  const std::uint64_t slot_bytes = std::max(kSmallestSlotBytes, std::bit_ceil(size_bytes));
+  auto& roomy = roomy_[{slot_bytes, where.apart, where.lasting}];
+  if (roomy.empty()) {
+    if (!may_take(kBlockBytes, true, where)) return std::nullopt;
+    const auto fresh = allocate_blocks(kBlockBytes, where);
+    if (!fresh) return std::nullopt;
+    if (where.lasting) lasting_slot_bytes_ += kBlockBytes;
+    slot_blocks_[fresh->front().offset_bytes] = slot_block{slot_bytes, all_free(slot_bytes), where.lasting};
+    roomy.insert(fresh->front().offset_bytes);
+  }
+  const std::uint64_t block = *roomy.begin();
+  slot_block& of = slot_blocks_[block];
+  const auto slot = static_cast<std::uint64_t>(std::countr_zero(of.free));
+  of.free &= of.free - 1;
+  if (of.free == 0) roomy.erase(block);
+  return segment{block + slot * slot_bytes, slot_bytes};
+}
+
+void arena::release_slot(const segment& piece) {
+  const std::uint64_t block = piece.offset_bytes / kBlockBytes * kBlockBytes;
+  slot_block& of = slot_blocks_[block];
+  const bool lasting = of.lasting;
+  auto& roomy = roomy_[{of.slot_bytes, block >= info_.size_bytes, lasting}];
+  if (of.free == 0) roomy.insert(block);
+  of.free |= std::uint64_t{1} << ((piece.offset_bytes - block) / of.slot_bytes);
+  if (of.free != all_free(of.slot_bytes)) return;
+  roomy.erase(block);
+  slot_blocks_.erase(block);
+  if (lasting) lasting_slot_bytes_ -= kBlockBytes;
+  release_blocks(segment{block, kBlockBytes}, lasting);
+}
+
+bool arena::wait_for_release(std::uint64_t seen, deadline_t until) {
+  std::unique_lock lock(mutex_);
+  ++waiting_;
+  const bool happened = released_.wait_until(lock, until, [&] { return releases_.load(std::memory_order_relaxed) != seen; });
+  --waiting_;
+  return happened;
+}
+
+std::uint64_t arena::used_bytes() const {
+  std::lock_guard lock(mutex_);
+  return space_.total_bytes() - space_.free_bytes();
+}
+
+}  // namespace pl::store

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/engine/commit_mark.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "arch/crc32c.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "store/engine/bytes.hpp"
+
+namespace pl::store {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x316b72616d2e6c70;  // "pl.mark1"
+constexpr std::uint8_t kClean = 1;
+constexpr std::uint64_t kSyncEveryNs = 1'000'000'000;
+
+// What is left of a file from here on, or nothing if it cannot be read.
+std::optional<std::string> bytes_of(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return std::nullopt;
+  std::string all;
+  char part[65536];
+  ssize_t got = 0;
+  while ((got = ::read(file, part, sizeof part)) > 0) all.append(part, static_cast<std::size_t>(got));
+  const int error = errno;
+  ::close(file);
+  errno = error;
+  if (got < 0) return std::nullopt;
+  return all;
+}
+
+}  // namespace
+
+result<file_seal> seal_of(const std::string& folder, const std::string& name) {
+  const auto bytes = bytes_of(folder + "/" + name);
+  if (!bytes) return failure{errno, "store: " + folder + "/" + name + ": " + errno_text(errno)};
+  return file_seal{name, bytes->size(), arch::crc32c(bytes->data(), bytes->size())};
+}
+
+const file_seal* mark_state::find(std::string_view name) const {
+  for (const file_seal& one : files)
+    if (one.name == name) return &one;
+  return nullptr;
+}
+
+std::string encode(const mark_state& state) {
+  std::string text;
+  append_number(text, kMagic);
+  append_number(text, state.generation);
+  append_number(text, static_cast<std::uint8_t>(state.is_clean ? kClean : 0));
+  append_text(text, state.boot);
+  append_number(text, state.written);
+  append_number(text, state.synced);
+  append_number(text, static_cast<std::uint16_t>(state.files.size()));
+  for (const file_seal& one : state.files) {
+    append_text(text, one.name);
+    append_number(text, one.size_bytes);
+    append_number(text, one.crc);
+  }
+  std::string out;
+  append_number(out, static_cast<std::uint32_t>(text.size()));
+  append_number(out, arch::crc32c(text.data(), text.size()));
+  return out + text;
+}
+
+std::optional<mark_state> decode_mark(std::string_view slot) {
+  byte_reader head(slot);
+  const auto size = head.number<std::uint32_t>(), crc = head.number<std::uint32_t>();
+  const std::string_view text = head.bytes(size);
+  if (!head.good() || arch::crc32c(text.data(), text.size()) != crc) return std::nullopt;
+  byte_reader from(text);
+  mark_state state;
+  if (from.number<std::uint64_t>() != kMagic) return std::nullopt;
+  state.generation = from.number<std::uint64_t>();
+  state.is_clean = from.number<std::uint8_t>() == kClean;
+  state.boot = from.text();
+  state.written = from.number<std::uint64_t>();
+  state.synced = from.number<std::uint64_t>();
+  const auto count = from.number<std::uint16_t>();
+  for (unsigned i = 0; i < count && from.good(); ++i) {
+    file_seal one;
+    one.name = from.text();
+    one.size_bytes = from.number<std::uint64_t>();
+    one.crc = from.number<std::uint32_t>();
+    state.files.push_back(std::move(one));
+  }
+  if (!from.good_end()) return std::nullopt;
+  return state;
+}
+
+std::optional<mark_state> commit_mark::read(const std::string& path) {
+  const auto bytes = bytes_of(path);
+  if (!bytes) return std::nullopt;
+  std::optional<mark_state> newest;
+  for (std::size_t at = 0; at < bytes->size(); at += kSlotBytes) {
+    auto one = decode_mark(std::string_view(*bytes).substr(at, kSlotBytes));
+    if (one && (!newest || one->generation > newest->generation)) newest = std::move(one);
+  }
+  return newest;
+}
+
+result<std::unique_ptr<commit_mark>> commit_mark::open(const std::string& path, disk& files, mark_state first) {
+  const auto file = files.open_cached(path, 2 * kSlotBytes);
+  if (!file) return failure{file.code(), "store: " + file.error().message};
+  std::unique_ptr<commit_mark> made(new commit_mark(files, *file, std::move(first)));
+  const std::lock_guard lock(made->mutex_);
+  // Both slots, so that a later damage of one does not bring an earlier run's state back.
+  for (int slot = 0; slot < 2; ++slot) {
+    if (status written = made->write_locked(); !written) return std::move(written).error();
+    if (status synced = made->sync_locked(); !synced) return std::move(synced).error();
+  }
+  return made;
+}
+
+commit_mark::~commit_mark() { files_.close_file(file_); }
+
+status commit_mark::write_locked() {
+  ++now_.generation;
+  return files_.write_cached(file_, now_.generation % 2 * kSlotBytes, encode(now_));
+}
+
+status commit_mark::sync_locked() {
+  if (status done = files_.sync(file_); !done) return done;
+  durable_synced_ = now_.synced;
+  synced_at_ns_ = monotonic_ns();
+  return {};
+}
+
+status commit_mark::note(std::uint64_t written, std::uint64_t synced) {
+  const std::lock_guard lock(mutex_);
+  if (written <= now_.written && synced <= now_.synced) return {};
+  now_.written = std::max(now_.written, written);
+  now_.synced = std::max(now_.synced, synced);
+  if (status done = write_locked(); !done) return done;
+  if (now_.synced == durable_synced_ || monotonic_ns() - synced_at_ns_ < kSyncEveryNs) return {};
+  return sync_locked();
+}
+
+std::uint64_t commit_mark::synced() const {
+  const std::lock_guard lock(mutex_);
+  return now_.synced;
+}
+
+bool commit_mark::is_dirty() const {
+  const std::lock_guard lock(mutex_);
+  return now_.synced != durable_synced_;
+}
+
+status commit_mark::sync() {
+  const std::lock_guard lock(mutex_);
+  return sync_locked();
+}
+
+status commit_mark::seal(std::vector<file_seal> sealed) {
+  const std::lock_guard lock(mutex_);
+  mark_state next = now_;
+  next.is_clean = true;
+  next.files = std::move(sealed);
+  if (encode(next).size() > kSlotBytes)
+    return failure{ENAMETOOLONG, "store: too many files of the index for the mark of a clean stop"};
+  now_ = std::move(next);
+  for (int slot = 0; slot < 2; ++slot) {
+    if (status written = write_locked(); !written) return written;
+    if (status synced = sync_locked(); !synced) return synced;
+  }
+  return {};
+}
+
+}  // namespace pl::store

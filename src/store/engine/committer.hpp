@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one thread that changes the index. It takes whatever has gathered, settles each operation against the state that those
+// before it leave, writes all of it as one batch of the log with one sync, and only then shows it to readers and answers.
+// So the order of operations is the order of this queue, and thirty-two waiting clients cost one sync.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "store/engine/commit.hpp"
+#include "store/engine/extents.hpp"
+#include "store/engine/health.hpp"
+#include "store/engine/index.hpp"
+#include "store/engine/requests.hpp"
+#include "store/engine/table.hpp"
+
+namespace pl::store {
+
+class committer {
+ public:
+  struct parts {  // all outlive the committer
+    index& records;
+    extents& space;
+    table& memory;
+    pools& known;
+    requests& remembered;
+    health& state;
+    std::function<void(std::string_view)> on_point;
+    std::function<result<std::uint64_t>()> free_bytes;  // of the index's file system
+    std::uint64_t reserve_bytes = 0;
+    std::uint32_t group_wait_us = 0;
+  };
+  // `next_version` and the durably recorded `ceiling` that it must stay below.
+  committer(parts with, version_t next_version, version_t ceiling);
+  ~committer();
+  // Finishes what is queued. Not from the committer's own thread.
+  void stop();
+
+  // Takes the unit; its done() is called from the committer's thread, or at once (ESHUTDOWN) after stop().
+  void enqueue(unit_ref unit);
+  // A version for a put that passes the committer by (volatile ones).
+  version_t next_version() noexcept { return next_version_.fetch_add(1, std::memory_order_relaxed); }
+  // The version of a put: the one that it brings, which later ones of this store shall be greater than, or the next.
+  version_t version_for(const copy_of& copy) noexcept {
+    if (copy.version == 0) return next_version();
+    raise_versions(copy.version + 1);
+    return copy.version;
+  }
+  void skip_versions(version_t by) noexcept { next_version_.fetch_add(by, std::memory_order_relaxed); }
+  void raise_versions(version_t at_least) noexcept {
+    version_t now = next_version_.load(std::memory_order_relaxed);
+    while (now < at_least && !next_version_.compare_exchange_weak(now, at_least, std::memory_order_relaxed)) {}
+  }
+  // Everything written so far is synced; space that waited for it is free. From any thread.
+  status sync_log();
+
+  // Versions recorded ahead at a time: at a million puts a second, more than a run lasts.
+  static constexpr version_t kVersionsAhead = version_t{1} << 44;
+  static constexpr std::string_view kCeilingKey = "v";
+
+ private:
+  struct key_state {
+    bool exists = false;
+    bool in_index = false;  // else the truth is `current`, if it exists
+    version_t version = 0;
+    std::uint64_t length_bytes = 0;
+    std::vector<segment> on_disk;  // large and in_index
+    value_ref current;             // null: not in memory
+  };
+  struct pending_key {
+    key_state before, now;
+    std::optional<failure> unreadable;  // what stood before is not known, so nothing can be done to it
+  };
+  struct group {  // of units that share a write
+    std::vector<unit_ref> units;
+    rocksdb::WriteBatch batch;
+    std::unordered_map<std::string, pending_key> keys;
+    std::map<pool_ref, pool_counts> counts;   // of the index, as they will be
+    std::map<pool_ref, pool_counts> charged;  // (differences) to give back if the write fails
+    std::vector<segment> freed;
+    std::vector<value_ref> written;  // large values whose records the batch holds
+    std::map<std::pair<std::uint64_t, std::uint64_t>, commit_unit*> requests;
+    std::vector<std::pair<request_key, request_outcome>> outcomes;
+    std::vector<std::pair<commit_unit*, commit_unit*>> copies;  // a request that came twice in one group
+    std::vector<std::pair<value_ref, std::uint32_t>> flags;     // to be set in memory
+    std::vector<pool_ref> dropped;
+    bool sync = false;
+    bool attempted = false;  // the log may hold it
+  };
+  struct undo;
+
+  void run();
+  std::vector<unit_ref> take();
+  void commit(group& of);
+  void settle(group& of, commit_unit& unit);
+  void settle_operations(group& of, commit_unit& unit);
+  status settle_one(group& of, commit_unit& unit, operation& what, undo& log);
+  status settle_put(group& of, commit_unit& unit, operation& what, pending_key& key);
+  status settle_flags(group& of, operation& what, pending_key& key);
+  void put_record(group& of, const value& made, std::string_view full);
+  void settle_drop(group& of, commit_unit& unit);
+  void settle_told(group& of, commit_unit& unit);
+  bool answer_repeated(group& of, commit_unit& unit, std::optional<request_outcome>& told);
+  void remove_record(group& of, const pool_ref& pool, std::string_view full, key_state& state);
+  result<pending_key*> need_key(group& of, const std::string& full);
+  pool_counts& need_counts(group& of, const pool_ref& pool);
+  status charge(group& of, const pool_ref& pool, std::int64_t keys, std::int64_t bytes);
+  status write(group& of);
+  void check_room();
+  void announce(group& of);
+  void publish(group& of);
+  void publish_key(const std::string& full, pending_key& key);
+  void forget_pool(const pool_ref& pool);
+  void take_back(group& of, const failure& why);
+  void reach(std::string_view point) {
+    if (with_.on_point) with_.on_point(point);
+  }
+
+  parts with_;
+  std::atomic<version_t> next_version_;
+  version_t ceiling_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<unit_ref> queue_;
+  bool stopping_ = false;
+  std::chrono::steady_clock::time_point room_checked_{};
+  std::uint64_t written_since_check_ = 0;
+  bool room_ = true;
+  bool needs_recovery_ = false;  // the last write failed for want of room
+  std::thread thread_;
+};
+
+// Keys of the catalogue.
+std::string pool_key(pool_id id);
+std::string counts_key(pool_id id);
+
+}  // namespace pl::store

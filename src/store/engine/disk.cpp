@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/engine/disk.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <system_error>
+
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "store/engine/uring.hpp"
+
+namespace pl::store {
+namespace {
+
+failure system_failure(const std::string& what) {
+  const int code = errno;
+  return failure{code, what + ": " + errno_text(code)};
+}
+
+status sync_folder_of(const std::string& path) {
+  const std::string folder = path.substr(0, path.rfind('/') + 1);
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return system_failure(folder);
+  status outcome;
+  if (::fsync(fd) != 0) outcome = system_failure("fsync of " + folder);
+  ::close(fd);
+  return outcome;
+}
+
+// Whether this file lies on a disk of the virtual machine's host. False where the system does not say.
+bool is_on_virtio(int file) {
+  struct stat of {};
+  if (::fstat(file, &of) != 0) return false;
+  std::error_code error;
+  const auto device = std::filesystem::canonical(format("/sys/dev/block/%u:%u", major(of.st_dev), minor(of.st_dev)), error);
+  return !error && device.string().find("/virtio") != std::string::npos;
+}
+
+class system_disk final : public disk {
+ public:
+  explicit system_disk(staging how) : staging_(how), stages_(how == staging::always) {}
+
+  result<int> open_file(const std::string& path, std::uint64_t size_bytes, bool read_only) override {
+    const int flags = (read_only ? O_RDONLY : O_RDWR | O_CREAT) | O_CLOEXEC;
+    int fd = ::open(path.c_str(), flags | O_DIRECT, 0600);
+    if (fd < 0 && errno == EINVAL) {
+      if (!said_no_direct_.exchange(true))
+        PL_LOG(warn, "store: %s: no O_DIRECT here, values go through the page cache", path.c_str());
+      fd = ::open(path.c_str(), flags, 0600);
+    }
+    if (fd < 0) return system_failure(path);
+    if (status done = read_only ? status{} : allocate(fd, path, size_bytes); !done) {
+      ::close(fd);
+      return std::move(done).error();
+    }
+    if (staging_ == staging::by_device && is_on_virtio(fd)) stages_ = true;
+    return fd;
+  }
+
+  result<int> open_cached(const std::string& path, std::uint64_t size_bytes) override {
+    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0) return system_failure(path);
+    if (status done = allocate(fd, path, size_bytes); !done) {
+      ::close(fd);
+      return std::move(done).error();
+    }
+    return fd;
+  }
+
+  status write_cached(int file, std::uint64_t offset_bytes, std::string_view bytes) override {
+    const ssize_t done = ::pwrite(file, bytes.data(), bytes.size(), static_cast<off_t>(offset_bytes));
+    if (done == static_cast<ssize_t>(bytes.size())) return {};
+    if (done >= 0) errno = EIO;
+    return system_failure("write of the commit mark");
+  }
+
+  void close_file(int file) noexcept override { ::close(file); }
+
+  status write(std::span<const block_io> blocks) override { return run(blocks, true, nullptr); }
+  status write_when_ready(std::span<const block_io> blocks, block_gate& gate) override { return run(blocks, true, &gate); }
+  status read(std::span<const block_io> blocks) override { return run(blocks, false, nullptr); }
+
+  status sync(int file) override {
+    if (::fdatasync(file) != 0) return system_failure("fdatasync of an extent file");
+    return {};
+  }
+
+  result<std::uint64_t> free_bytes(const std::string& path) override {
+    struct statvfs of {};
+    if (::statvfs(path.c_str(), &of) != 0) return system_failure(path);
+    return std::uint64_t{of.f_bavail} * of.f_frsize;
+  }
+
+  result<std::uint64_t> total_bytes(const std::string& path) override {
+    struct statvfs of {};
+    if (::statvfs(path.c_str(), &of) != 0) return system_failure(path);
+    return std::uint64_t{of.f_blocks} * of.f_frsize;
+  }
+
+  std::string boot_id() override {
+    std::ifstream in("/proc/sys/kernel/random/boot_id");
+    std::string id;
+    std::getline(in, id);
+    return id;
+  }
+
+ private:
+  // A file of the right size is whole: it is synced before anything names it.
+  static status allocate(int fd, const std::string& path, std::uint64_t size_bytes) {
+    struct stat now {};
+    if (::fstat(fd, &now) != 0) return system_failure(path);
+    if (static_cast<std::uint64_t>(now.st_size) >= size_bytes) return {};
+    if (const int error = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes)); error != 0) {
+      errno = error;
+      failure why = system_failure(path + format(": allocating %s", format_size(size_bytes).c_str()));
+      if (::ftruncate(fd, 0) == 0) ::unlink(path.c_str());  // what it got so far
+      return why;
+    }
+    if (::fsync(fd) != 0) return system_failure("fsync of " + path);
+    return sync_folder_of(path);
+  }
+
+  status run(std::span<const block_io> blocks, bool write, block_gate* gate) {
+    std::unique_ptr<uring> ring;
+    std::unique_ptr<stage> through;
+    {
+      std::lock_guard lock(mutex_);
+      if (write && stages_) through = take_stage();
+      if (!idle_.empty()) {
+        ring = std::move(idle_.back());
+        idle_.pop_back();
+      }
+    }
+    if (!ring && !no_ring_) {
+      ring = uring::make();
+      if (!ring && !no_ring_.exchange(true))
+        PL_LOG(warn, "store: no io_uring here (%s), plain reads and writes", errno_text(errno).c_str());
+    }
+    if (!ring) return gate != nullptr ? disk::write_when_ready(blocks, *gate) : run_plainly(blocks, write);
+    status outcome = write ? ring->write(blocks, through.get(), gate) : ring->read(blocks);
+    std::lock_guard lock(mutex_);
+    if (outcome) {  // what failed may be used by what did not complete
+      idle_.push_back(std::move(ring));
+      if (through) idle_stages_.push_back(std::move(through));
+    } else if (through) {
+      --stages_made_;
+    }
+    return outcome;
+  }
+
+  // Null if all are in use. The lock is held.
+  std::unique_ptr<stage> take_stage() {
+    if (idle_stages_.empty()) return stages_made_ < kMostStages ? (++stages_made_, stage::make()) : nullptr;
+    auto taken = std::move(idle_stages_.back());
+    idle_stages_.pop_back();
+    return taken;
+  }
+
+  static status run_plainly(std::span<const block_io> blocks, bool write) {
+    for (const block_io& block : blocks) {
+      for (std::uint64_t done = 0; done < block.size_bytes;) {
+        const auto at = static_cast<off_t>(block.offset_bytes + done);
+        const ssize_t moved = write ? ::pwrite(block.file, block.data + done, block.size_bytes - done, at)
+                                    : ::pread(block.file, block.data + done, block.size_bytes - done, at);
+        if (moved < 0 && errno == EINTR) continue;
+        if (moved == 0) errno = EIO;  // the file ends inside the block
+        if (moved <= 0)
+          return system_failure(format("%s of %llu bytes at %llu", write ? "write" : "read",
+                                       static_cast<unsigned long long>(block.size_bytes),
+                                       static_cast<unsigned long long>(block.offset_bytes)));
+        done += static_cast<std::uint64_t>(moved);
+      }
+    }
+    return {};
+  }
+
+  const staging staging_;
+  std::atomic<bool> stages_;
+  static constexpr unsigned kMostStages = 2;  // an engine has two threads that write large values
+  unsigned stages_made_ = 0;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<uring>> idle_;
+  std::vector<std::unique_ptr<stage>> idle_stages_;
+  std::atomic<bool> no_ring_{false};
+  std::atomic<bool> said_no_direct_{false};
+};
+
+}  // namespace
+
+status disk::write_when_ready(std::span<const block_io> blocks, block_gate& gate) {
+  for (std::size_t done = 0; done < blocks.size();) {
+    const std::size_t ready = gate.ready(done, true);
+    if (ready == done) return failure{ECANCELED, "the rest of a value did not come"};
+    if (status written = write(blocks.subspan(done, ready - done)); !written) return written;
+    done = ready;
+  }
+  return {};
+}
+
+std::unique_ptr<disk> make_system_disk(staging how) { return std::make_unique<system_disk>(how); }
+
+}  // namespace pl::store

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// A grant's value that goes to its extents while it comes, before anybody asks to commit it.
+//
+//   begin ─▶ reach, reach, ... ─▶ finish: the commit goes on when the disk has it
+//                              └▶ ~     : the write is given up; nothing of it is left
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "store/engine/extent_writer.hpp"
+#include "store/engine/fill_progress.hpp"
+#include "store/engine/value.hpp"
+
+namespace pl::store {
+
+// One thread at a time.
+class early_write {
+ public:
+  early_write() = default;
+  early_write(early_write&&) noexcept = default;
+  early_write& operator=(early_write&&) = delete;
+  ~early_write() {
+    if (state_) state_->coming.give_up();
+  }
+
+  bool has_begun() const noexcept { return state_ != nullptr; }
+  // `ended`: called once, by the writer's thread.
+  void begin(extent_writer& by, const value_ref& what, std::function<void()> ended) {
+    state_ = std::make_shared<state>();
+    by.enqueue(
+        what,
+        [mine = state_, ended = std::move(ended)](const status& written) {
+          ended();
+          std::function<void(const status&)> then;
+          {
+            std::lock_guard lock(mine->mutex);
+            mine->written = written;
+            then = std::move(mine->then);
+          }
+          if (then) then(written);
+        },
+        std::shared_ptr<filling>(state_, &state_->coming));
+  }
+  // The first `bytes` are where the value lies.
+  void reach(std::uint64_t bytes) {
+    if (bytes > state_->coming.reached()) state_->coming.reach(bytes);
+  }
+  // All are. `then`: with the write's outcome, here or by the writer's thread.
+  void finish(std::uint64_t bytes, std::function<void(const status&)> then) {
+    const auto mine = std::move(state_);
+    mine->coming.reach(bytes);
+    {
+      std::lock_guard lock(mine->mutex);
+      if (!mine->written) {
+        mine->then = std::move(then);
+        return;
+      }
+    }
+    then(*mine->written);
+  }
+
+ private:
+  // A copy from a GPU comes at tens of GB/s, in pieces of 8 MiB.
+  static constexpr std::chrono::milliseconds kPatience{20};
+  struct state {
+    filling coming{kPatience};
+    std::mutex mutex;
+    std::optional<status> written;
+    std::function<void(const status&)> then;
+  };
+  std::shared_ptr<state> state_;
+};
+
+}  // namespace pl::store

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Grants: a writer fills the value's memory itself, then asks to commit it; meanwhile it may say how far it is.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/text.hpp"
+#include "store/engine/engine.hpp"
+#include "store/engine/engine_impl.hpp"
+
+namespace pl::store {
+namespace {
+
+// The checksum now, unless the value is written to disk meanwhile. EBADMSG if it is known to be wrong.
+status settle_checksum(const engine::impl& of, commit_unit& unit) {
+  const operation& what = unit.operations.front();
+  value& made = *what.made;
+  unit.crc_missing = of.is_large(made.length_bytes, unit.level);
+  if (!unit.crc_missing) made.crc = crc_of(made);
+  return unit.crc_missing ? status() : compare_checksum(unit);
+}
+
+}  // namespace
+
+// The disk has the value's bytes, or nearly; what is asked of it now may be something else than was foreseen.
+void engine::impl::submit_when_written(unit_ref unit, early_write early) {
+  const std::uint64_t length = unit->operations.front().made->length_bytes;
+  auto shared = std::make_shared<unit_ref>(std::move(unit));
+  early.finish(length, [this, shared](const status& written) {
+    unit_ref back = std::move(*shared);
+    value& made = *back->operations.front().made;
+    if (!written || back->crc_missing || !is_large(made.length_bytes, back->level)) {
+      if (std::exchange(made.owns_extents, false)) space->release(std::exchange(made.on_disk, {}));
+    } else {
+      count(state.early_writes);
+    }
+    submit(std::move(back));
+  });
+}
+
+result<grant> engine::begin_put(session_id session, pool_id pool, std::string_view key, std::uint64_t length_bytes,
+                                const begin_options& options) {
+  auto found = impl_->need_pool(pool);
+  if (!found) return std::move(found).error();
+  if (status good = impl_->check_key(key); !good) return std::move(good).error();
+  if (status able = impl_->state.writable(); !able) return std::move(able).error();
+  const auto limits = (*found)->options();
+  if (limits->quota_bytes != 0 && length_bytes > limits->quota_bytes)
+    return failure{EDQUOT, "store: pool " + shown((*found)->name) + ": a value greater than its quota"};
+  // Small ones may be committed as volatile, whatever the pool's level.
+  const bool small = length_bytes <= arena::kSlotBytes;
+  const auto level = small ? durability::volatile_ : (*found)->level(durability::pool_default);
+  auto made = impl_->make_value(length_bytes, options.deadline, impl_->place_of(**found, level));
+  if (!made) return std::move(made).error();
+  grant given;
+  given.segments = (*made)->segments;
+  given.length_bytes = length_bytes;
+  std::string full = full_key(pool, key);
+  if (options.from_current) {
+    auto now = impl_->acquire(**found, full, options.deadline);
+    if (!now && now.error().code != ENOENT) return std::move(now).error();
+    std::vector<std::span<std::byte>> from = now ? (*now)->spans() : std::vector<std::span<std::byte>>{};
+    if (now) given.base_version = (*now)->version;
+    std::size_t at = 0;
+    for (std::span<std::byte> to : (*made)->spans()) {
+      while (!to.empty()) {
+        while (at < from.size() && from[at].empty()) ++at;
+        if (at == from.size()) {
+          std::memset(to.data(), 0, to.size());
+          break;
+        }
+        const std::size_t size = std::min(to.size(), from[at].size());
+        std::memcpy(to.data(), from[at].data(), size);
+        to = to.subspan(size);
+        from[at] = from[at].subspan(size);
+      }
+    }
+  }
+  given.id = impl_->owners.add(session, open_grant{*found, std::move(full), std::move(*made)});
+  if (given.id == 0) return failure{EBADF, "store: no such session"};
+  return given;
+}
+
+void engine::commit_async(session_id session, grant_id id, const commit_options& options, completion<put_result> done) {
+  auto taken = impl_->owners.take_grant(session, id);
+  if (!taken) return done(failure{EBADF, "store: no such grant in this session"});
+  if (impl_->closed) return done(failure{ESHUTDOWN, "store: closed"});
+  if (status good = check_given(options.put.level); !good) return done(good.error());
+  if (status good = check_request(options.put.request); !good) return done(good.error());
+  taken->made->user_flags = options.put.user_flags;
+  auto unit = std::make_unique<commit_unit>();
+  unit->level = taken->pool->level(options.put.level);
+  unit->request = options.put.request;
+  if (unit->level == durability::volatile_ && !std::exchange(taken->made->is_lasting, true) &&
+      !impl_->memory->make_lasting(taken->made->segments)) {
+    taken->made->is_lasting = false;
+    return done(failure{ENOSPC, "store: volatile values fill what they may take of the memory tier"});
+  }
+  unit->operations.push_back(operation{operation::kind::put,
+                                       std::move(taken->full),
+                                       std::move(taken->made),
+                                       options.put.when,
+                                       options.put.expected_version,
+                                       0,
+                                       {},
+                                       options.put.copy});
+  unit->pool = std::move(taken->pool);
+  if (options.check_crc) unit->expected_crc = options.crc32c;
+  if (options.take_crc) {
+    unit->operations.front().made->crc = options.crc32c;
+  } else if (status right = settle_checksum(*impl_, *unit); !right) {
+    return done(right.error());
+  }
+  unit->done = answer_put(*impl_, std::move(done));
+  if (taken->early.has_begun()) return impl_->submit_when_written(std::move(unit), std::move(taken->early));
+  impl_->submit(std::move(unit));
+}
+
+status engine::arrived(session_id session, grant_id id, std::uint64_t bytes, durability level) {
+  if (status good = check_given(level); !good) return good;
+  status outcome;
+  const bool found = impl_->owners.with_grant(session, id, [&](open_grant& of) {
+    const std::uint64_t length = of.made->length_bytes;
+    if (bytes > length) {
+      outcome = failure{EINVAL, format("store: %llu bytes came into a grant of %llu", static_cast<unsigned long long>(bytes),
+                                       static_cast<unsigned long long>(length))};
+      return;
+    }
+    if (!of.early.has_begun()) {
+      if (impl_->closed || !impl_->is_large(length, of.pool->level(level)) || impl_->writes_early.exchange(true)) return;
+      of.early.begin(*impl_->writer, of.made, [at = impl_.get()] { at->writes_early = false; });
+    }
+    of.early.reach(bytes);
+  });
+  if (!found) return failure{EBADF, "store: no such grant in this session"};
+  return outcome;
+}
+
+result<put_result> engine::commit(session_id session, grant_id id, const commit_options& options) {
+  return wait_for<put_result>([&](completion<put_result> done) { commit_async(session, id, options, std::move(done)); });
+}
+
+status engine::abort(session_id session, grant_id id) {
+  if (!impl_->owners.take_grant(session, id)) return failure{EBADF, "store: no such grant in this session"};
+  return {};
+}
+
+}  // namespace pl::store

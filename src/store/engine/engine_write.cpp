@@ -1,0 +1,510 @@
+// SPDX-License-Identifier: Apache-2.0
+// Puts, erases, batches, grants; and the room in memory for them.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "arch/crc32c.hpp"
+#include "base/text.hpp"
+#include "store/engine/engine.hpp"
+#include "store/engine/engine_impl.hpp"
+#include "store/engine/record.hpp"
+
+namespace pl::store {
+namespace {
+
+constexpr std::uint64_t kSpillBytes = 128 << 10;                  // written at a time at least, if there is so much to write
+constexpr std::uint64_t kPastCacheFrom = std::uint64_t{8} << 20;  // what is longer has left the cache before it is read
+
+// Copies the value's bytes to where it lies, in one pass with their checksum, and says how far it is.
+std::uint32_t fill(value& what, std::span<const std::byte> from, filling* told = nullptr) {
+  const bool past_cache = from.size() >= kPastCacheFrom;
+  std::uint32_t crc = 0;
+  std::uint64_t at = 0;  // of the value
+  for (std::span<std::byte> piece : what.spans()) {
+    while (!piece.empty()) {
+      const std::size_t size = std::min<std::uint64_t>(piece.size(), kFillStepBytes - at % kFillStepBytes);
+      crc = arch::crc32c_copy(piece.data(), from.data() + at, size, crc, past_cache);
+      piece = piece.subspan(size);
+      at += size;
+      if (told != nullptr) told->reach(at);
+    }
+  }
+  return crc;
+}
+
+failure of_item(const batch_item& item) {
+  return failure{item.error, item.message.empty() ? "store: as it was before" : item.message};
+}
+
+// Answers a unit that failed; who is answered finds its space free.
+void give_up(unit_ref unit, const failure& why) {
+  for (operation& what : unit->operations) what.made.reset();
+  unit->failed = why;
+  unit->done(*unit);
+}
+
+}  // namespace
+
+status compare_checksum(const commit_unit& unit) {
+  const operation& what = unit.operations.front();
+  if (!unit.expected_crc || *unit.expected_crc == what.made->crc) return {};
+  return failure{EBADMSG, format("store: key %s: the value that arrived has checksum 0x%08x, its writer says 0x%08x",
+                                 shown(key_of(what.full)).c_str(), what.made->crc, *unit.expected_crc)};
+}
+
+status check_request(const request_key& request) {
+  if (request.client != 0 && request.sequence == 0) return failure{EINVAL, "store: a client's requests are numbered from 1"};
+  return {};
+}
+
+std::function<void(commit_unit&)> answer_put(engine::impl& of, completion<put_result> done) {
+  return [&state = of.state, done = std::move(done)](commit_unit& unit) {
+    const operation& what = unit.operations.front();
+    if (unit.failed || what.outcome.error != 0) {
+      count(state.failed);
+      return done(unit.failed ? *unit.failed : of_item(what.outcome));
+    }
+    count(state.puts);
+    count(state.put_bytes, what.made->length_bytes);
+    done(put_result{what.outcome.version, what.made->crc, unit.reached, unit.repeated});
+  };
+}
+
+// ---- Room
+// --------------------------------------------------------------------------------------------------------------------
+
+result<value_ref> engine::impl::make_value(std::uint64_t length_bytes, deadline_t until, placement where) {
+  const std::uint64_t most = most_in_memory();
+  if (length_bytes > most)
+    return failure{EFBIG, format("store: %llu bytes do not lie in memory as one value, that is for up to %llu (half of the "
+                                 "arena of %s); longer ones are put and got whole, through the socket",
+                                 static_cast<unsigned long long>(length_bytes), static_cast<unsigned long long>(most),
+                                 format_size(memory->info().size_bytes).c_str())};
+  auto made = std::make_shared<value>(*memory, *space);
+  made->length_bytes = length_bytes;
+  for (;;) {
+    const std::uint64_t seen = memory->releases();
+    if (auto pieces = memory->allocate(length_bytes, where)) {
+      made->segments = std::move(*pieces);
+      made->is_lasting = where.lasting;
+      return made;
+    }
+    const bool of_lasting = where.lasting && memory->is_lasting_full(length_bytes);
+    const bool small = length_bytes <= store::arena::kSlotBytes;
+    if (make_room(length_bytes, !of_lasting ? victims::any : small ? victims::small_lasting : victims::lasting)) continue;
+    if (memory->releases() != seen) continue;
+    if (until == kNoWait || !memory->wait_for_release(seen, until))
+      return failure{
+          ENOSPC, format("store: no room for %llu bytes in the arena of %s: all of it is pinned, granted or being written",
+                         static_cast<unsigned long long>(length_bytes), format_size(memory->info().size_bytes).c_str())};
+  }
+}
+
+bool engine::impl::make_room(std::uint64_t bytes, victims of) {
+  std::uint64_t evicted = 0;
+  bool any = false;
+  // Twice round: the first may find only values that were just let go of.
+  for (std::size_t i = 0; i < 2 * table::kShards && evicted < bytes; ++i)
+    any = evict_from(values->at(evict_next.fetch_add(1, std::memory_order_relaxed)), bytes, of, evicted) || any;
+  return any;
+}
+
+bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims of, std::uint64_t& evicted) {
+  // Longer looks would hold readers up. What must be written before it may leave is written together: many small values cost
+  // little more than one, and the puts to come find room without waiting.
+  constexpr int kLooks = 32, kSkips = 4096;
+  std::vector<value_ref> gone;  // let go of behind the lock
+  std::vector<victim> to_spill;
+  {
+    std::lock_guard lock(shard.mutex);
+    auto& recent = shard.list_of(of == victims::small_lasting);
+    auto next = recent.end();
+    int skips = 0;
+    std::uint64_t found = 0;
+    for (int looks = 0; looks < kLooks && next != recent.begin() && evicted + found < std::max(bytes, kSpillBytes);
+         ++looks) {
+      entry& at = **--next;
+      // What is in use stays, and must not stand in the way of what is behind it.
+      const bool in_use = at.committing || at.loading || at.current.use_count() != 1;
+      if (in_use || (of == victims::lasting && !at.current->is_lasting)) {
+        if (++skips < kSkips) --looks;
+        continue;
+      }
+      if (at.is_volatile) {
+        found += at.current->length_bytes;
+        to_spill.push_back({*at.key, at.current});
+        continue;
+      }
+      if (evicted + found >= bytes) break;  // what needs no write is not let go of in advance
+      evicted += at.current->length_bytes;
+      gone.push_back(at.current);
+      const auto after = std::next(next);
+      shard.set_current(at, nullptr);
+      shard.drop_if_empty(at);
+      next = after;
+    }
+  }
+  for (const value_ref& what : gone) {
+    count(state.evictions);
+    count(state.evicted_bytes, what->length_bytes);
+  }
+  const bool dropped = !gone.empty();
+  gone.clear();
+  const std::uint64_t spilled = to_spill.empty() ? 0 : spill(std::move(to_spill));
+  evicted += spilled;
+  return dropped || spilled != 0;
+}
+
+// Volatile values that must leave memory go to disk for as long as the process lives. How many bytes left.
+std::uint64_t engine::impl::spill(std::vector<victim> leaving) {
+  std::vector<value_ref> copies;  // on disk, of the victims in their order
+  std::vector<block_io> blocks;
+  for (const victim& one : leaving) {
+    auto found = space->allocate(one.what->length_bytes);
+    if (!found) break;
+    const value& from = *one.what;
+    auto moved = std::make_shared<value>(*memory, *space);
+    moved->version = from.version, moved->length_bytes = from.length_bytes, moved->crc = from.crc;
+    moved->written_unix_ns = from.written_unix_ns, moved->level = from.level;
+    moved->on_disk = std::move(*found);
+    moved->owns_extents = true;
+    const auto theirs = space->blocks(moved->on_disk, from.spans());
+    blocks.insert(blocks.end(), theirs.begin(), theirs.end());
+    copies.push_back(std::move(moved));
+  }
+  if (copies.empty()) return 0;
+  if (status written = files->write(blocks); !written) {
+    state.note(written.error());
+    return 0;
+  }
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < copies.size(); ++i)
+    if (put_in_place_of(leaving[i], std::move(copies[i]))) bytes += leaving[i].what->length_bytes;
+  return bytes;
+}
+
+bool engine::impl::put_in_place_of(const victim& old, value_ref moved) {
+  table::shard& shard = values->of(old.full);
+  std::lock_guard lock(shard.mutex);
+  entry* at = shard.find(old.full);
+  // Taken, replaced or wanted meanwhile: it stays.
+  if (at == nullptr || at->current != old.what || at->committing || at->loading || at->current.use_count() != 2)
+    return false;
+  moved->user_flags = old.what->user_flags.load();
+  shard.set_current(*at, std::move(moved));
+  count(state.evictions);
+  count(state.spilled_bytes, old.what->length_bytes);
+  return true;
+}
+
+// ---- In memory alone
+// ------------------------------------------------------------------------------------------------------------
+
+// Whether the operation's key, whose entry is `at` if it has one, is known to memory alone. The shard's lock is held.
+bool engine::impl::truth_in_memory(const entry* at, const commit_unit& unit, const operation& what) {
+  if (at != nullptr && (at->committing || at->loading)) return false;
+  if (at != nullptr && at->current && at->is_volatile) return true;
+  if (at != nullptr && at->current) return false;
+  if (unit.pool->indexed_keys.load() == 0) return true;
+  const auto stored = records->get(family::values, what.full);
+  return stored && !*stored;
+}
+
+bool engine::impl::apply_in_memory(commit_unit& unit) {
+  if (unit.what != commit_unit::kind::operations || unit.operations.size() != 1) return false;
+  operation& what = unit.operations.front();
+  if (what.what == operation::kind::put && unit.level != durability::volatile_) return false;
+  std::unique_lock<std::mutex> once;
+  if (!unit.request.empty()) {
+    once = remembered->lock(unit.request);
+    const auto found = remembered->find(unit.request);
+    if (!found || *found) return false;  // the committer knows what that means for it
+  }
+  table::shard& shard = values->of(what.full);
+  value_ref old;  // let go of behind the lock
+  std::lock_guard lock(shard.mutex);
+  entry* at = shard.find(what.full);
+  if (!truth_in_memory(at, unit, what)) return false;
+  if (at != nullptr) old = at->current;
+  if (status done = apply_one(shard, at, unit, what); !done) {
+    what.outcome.error = done.error().code;
+    what.outcome.message = done.error().message;
+    return true;
+  }
+  unit.reached = durability::volatile_;
+  if (once)
+    remembered->remember(unit.request, {unit.request.sequence,
+                                        unit.reached,
+                                        unit.request.group,
+                                        {{0, what.outcome.version, what.made ? what.made->crc : 0}}});
+  return true;
+}
+
+status engine::impl::apply_one(table::shard& shard, entry* at, commit_unit& unit, operation& what) {
+  pool_state& pool = *unit.pool;
+  const value* now = at != nullptr ? at->current.get() : nullptr;
+  if (pool.dropped) return failure{ENXIO, "store: pool " + shown(pool.name) + " was deleted"};
+  if (status met =
+          check_condition(what.when, what.expected_version, now != nullptr, now != nullptr ? now->version : 0, what.full);
+      !met)
+    return met;
+  if (what.is_late(now != nullptr, now != nullptr ? now->version : 0)) {
+    what.outcome.version = now->version;
+    return {};
+  }
+  const auto old_bytes = now != nullptr ? static_cast<std::int64_t>(now->length_bytes) : 0;
+  switch (what.what) {
+    case operation::kind::set_flags:
+      if (now == nullptr) return failure{ENOENT, "store: no key " + shown(key_of(what.full))};
+      at->current->user_flags = what.user_flags;
+      what.outcome.version = now->version;
+      return {};
+    case operation::kind::erase: {
+      if (now == nullptr) return {};  // `none`: nothing to do
+      what.outcome.version = now->version;
+      pool.refund(1, old_bytes);
+      shard.set_current(*at, nullptr);
+      at->is_volatile = false;
+      shard.drop_if_empty(*at);
+      std::lock_guard names(pool.names_mutex);
+      if (const auto name = pool.volatile_names.find(key_of(what.full)); name != pool.volatile_names.end())
+        pool.volatile_names.erase(name);
+      return {};
+    }
+    case operation::kind::put:
+      break;
+  }
+  if (status charged = pool.charge(now != nullptr ? 0 : 1, static_cast<std::int64_t>(what.made->length_bytes) - old_bytes);
+      !charged)
+    return charged;
+  what.made->version = what.outcome.version = commits->version_for(what.copy);
+  what.made->written_unix_ns = unix_now_ns();
+  what.made->level = durability::volatile_;
+  if (now == nullptr) {
+    std::lock_guard names(pool.names_mutex);
+    pool.volatile_names.emplace(key_of(what.full));
+  }
+  entry& slot = at != nullptr ? *at : shard.add(what.full);
+  shard.set_current(slot, what.made);
+  slot.is_volatile = true;
+  return {};
+}
+
+// ---- The way of a unit
+// -----------------------------------------------------------------------------------------------------------
+
+void engine::impl::submit(unit_ref unit) {
+  if (status able = state.writable(); !able) {
+    unit->failed = able.error();
+    return unit->done(*unit);
+  }
+  if (apply_in_memory(*unit)) return unit->done(*unit);
+  if (unit->crc_missing) return write_beside_checksum(std::move(unit), {});
+  write_extents_then_commit(std::move(unit));
+}
+
+// The disk writes the value while its checksum is made here and, if it is not there yet, the bytes `to_copy` are copied:
+// step by step, each one written as soon as it is there. Whoever is done last goes on.
+void engine::impl::write_beside_checksum(unit_ref unit, std::span<const std::byte> to_copy) {
+  struct meeting {
+    std::atomic<int> missing{2};
+    unit_ref unit;
+    status written;
+  };
+  const auto both = std::make_shared<meeting>();
+  value_ref made = unit->operations.front().made;
+  const bool crc_missing = unit->crc_missing;
+  both->unit = std::move(unit);
+  const auto coming = to_copy.empty() ? nullptr : std::make_shared<filling>();
+  const auto arrive = [this](meeting& at) {
+    if (at.missing.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    unit_ref back = std::move(at.unit);
+    if (at.written) at.written = compare_checksum(*back);
+    if (at.written) return write_extents_then_commit(std::move(back));
+    give_up(std::move(back), at.written.error());
+  };
+  writer->enqueue(
+      made,
+      [both, arrive](status written) {
+        both->written = std::move(written);
+        arrive(*both);
+      },
+      coming);
+  const std::uint32_t crc = coming ? fill(*made, to_copy, coming.get()) : crc_of(*made);
+  if (crc_missing) made->crc = crc;
+  made.reset();
+  arrive(*both);
+}
+
+void engine::impl::write_extents_then_commit(unit_ref unit) {
+  for (operation& what : unit->operations) {
+    if (!what.made || !is_large(what.made->length_bytes, unit->level) || !what.made->on_disk.empty()) continue;
+    // One after the other: the values of a batch that are large are few.
+    auto shared = std::make_shared<unit_ref>(std::move(unit));
+    return writer->enqueue(what.made, [this, shared](status written) {
+      unit_ref back = std::move(*shared);
+      if (written) return write_extents_then_commit(std::move(back));
+      give_up(std::move(back), written.error());
+    });
+  }
+  if (options.on_point) options.on_point("put.extents-durable");
+  commits->enqueue(std::move(unit));
+}
+
+// ---- Calls
+// ------------------------------------------------------------------------------------------------------------------------
+
+void engine::put_async(pool_id pool, std::string_view key, std::span<const std::byte> value, const put_options& options,
+                       completion<put_result> done) {
+  auto found = impl_->need_pool(pool);
+  if (!found) return done(std::move(found).error());
+  if (status good = impl_->check_key(key); !good) return done(good.error());
+  if (status good = check_given(options.level); !good) return done(good.error());
+  if (status good = check_request(options.request); !good) return done(good.error());
+  if (status able = impl_->state.writable(); !able) return done(able.error());
+  auto made = impl_->make_value(value.size(), options.deadline, impl_->place_of(**found, (*found)->level(options.level)));
+  if (!made) return done(std::move(made).error());
+  (*made)->user_flags = options.user_flags;
+  auto unit = std::make_unique<commit_unit>();
+  unit->pool = *found;
+  unit->level = (*found)->level(options.level);
+  unit->request = options.request;
+  unit->operations.push_back(operation{operation::kind::put,
+                                       full_key(pool, key),
+                                       std::move(*made),
+                                       options.when,
+                                       options.expected_version,
+                                       0,
+                                       {},
+                                       options.copy});
+  unit->done = answer_put(*impl_, std::move(done));
+  unit->crc_missing = !options.known_crc;
+  store::value& to = *unit->operations.front().made;
+  if (options.known_crc) to.crc = *options.known_crc;
+  // What fits into one step is there before a thread that writes it is awake.
+  if (impl_->is_large(value.size(), unit->level) && value.size() > kFillStepBytes)
+    return impl_->write_beside_checksum(std::move(unit), value);
+  const std::uint32_t crc = fill(to, value);
+  if (std::exchange(unit->crc_missing, false)) to.crc = crc;
+  impl_->submit(std::move(unit));
+}
+
+result<put_result> engine::put(pool_id pool, std::string_view key, std::span<const std::byte> value,
+                               const put_options& options) {
+  if (status good = check_given(options.level); !good) return std::move(good).error();
+  if (value.size() > impl_->most_in_memory()) return impl::put_in_windows(*this, pool, key, value, options);
+  return wait_for<put_result>([&](completion<put_result> done) { put_async(pool, key, value, options, std::move(done)); });
+}
+
+void engine::erase_async(pool_id pool, std::string_view key, const erase_options& options, completion<erase_result> done) {
+  auto found = impl_->need_pool(pool);
+  if (!found) return done(std::move(found).error());
+  if (status good = impl_->check_key(key); !good) return done(good.error());
+  if (status good = check_given(options.level); !good) return done(good.error());
+  if (status good = check_request(options.request); !good) return done(good.error());
+  auto unit = std::make_unique<commit_unit>();
+  unit->pool = *found;
+  unit->level = (*found)->level(options.level);
+  unit->request = options.request;
+  unit->operations.push_back(operation{
+      operation::kind::erase, full_key(pool, key), nullptr, options.when, options.expected_version, 0, {}, options.copy});
+  unit->done = [&state = impl_->state, done = std::move(done)](commit_unit& of) {
+    const batch_item& item = of.operations.front().outcome;
+    if (of.failed || item.error != 0) {
+      count(state.failed);
+      return done(of.failed ? *of.failed : of_item(item));
+    }
+    count(state.erases);
+    done(erase_result{item.version, of.reached, of.repeated});
+  };
+  impl_->submit(std::move(unit));
+}
+
+result<erase_result> engine::erase(pool_id pool, std::string_view key, const erase_options& options) {
+  return wait_for<erase_result>([&](completion<erase_result> done) { erase_async(pool, key, options, std::move(done)); });
+}
+
+status engine::set_user_flags(pool_id pool, std::string_view key, std::uint32_t flags) {
+  auto found = impl_->need_pool(pool);
+  if (!found) return std::move(found).error();
+  if (status good = impl_->check_key(key); !good) return good;
+  auto unit = std::make_unique<commit_unit>();
+  unit->pool = *found;
+  unit->level = (*found)->level(durability::pool_default);
+  unit->operations.push_back(
+      operation{operation::kind::set_flags, full_key(pool, key), nullptr, condition::if_present, 0, flags, {}});
+  std::promise<status> answer;
+  auto answered = answer.get_future();
+  unit->done = [&](commit_unit& of) {
+    const batch_item& item = of.operations.front().outcome;
+    if (of.failed) answer.set_value(*of.failed);
+    else answer.set_value(item.error == 0 ? status() : status(of_item(item)));
+  };
+  impl_->submit(std::move(unit));
+  return answered.get();
+}
+
+void engine::batch_async(pool_id pool, std::span<const batch_operation> operations, const batch_options& options,
+                         completion<batch_result> done) {
+  auto found = impl_->need_pool(pool);
+  if (!found) return done(std::move(found).error());
+  if (operations.empty() || operations.size() > kMaxBatchOperations)
+    return done(failure{EINVAL, format("store: a batch has 1 to %zu operations", kMaxBatchOperations)});
+  if (status good = check_given(options.level); !good) return done(good.error());
+  if (status good = check_request(options.request); !good) return done(good.error());
+  auto unit = std::make_unique<commit_unit>();
+  unit->pool = *found;
+  unit->level = (*found)->level(options.level);
+  unit->request = options.request;
+  unit->atomic = options.atomic;
+  if (unit->atomic && unit->level == durability::volatile_)
+    return done(failure{ENOTSUP, "store: a batch of volatile values cannot be atomic"});
+  std::uint64_t bytes = 0;
+  for (const batch_operation& one : operations) bytes += one.value.size();
+  constexpr std::uint64_t kAtomicBytes = std::uint64_t{64} << 20;
+  if (unit->atomic && bytes > kAtomicBytes)
+    return done(failure{EFBIG, "store: an atomic batch has at most 64 MiB of values"});
+  for (const batch_operation& one : operations) {
+    if (status good = impl_->check_key(one.key); !good) return done(good.error());
+    const bool putting = one.what == batch_operation::kind::put;
+    operation made{putting ? operation::kind::put : operation::kind::erase,
+                   full_key(pool, one.key),
+                   nullptr,
+                   one.when,
+                   one.expected_version,
+                   0,
+                   {}};
+    if (putting) {
+      auto space = impl_->make_value(one.value.size(), kNoWait, impl_->place_of(**found, unit->level));
+      if (!space) return done(std::move(space).error());
+      (*space)->crc = fill(**space, one.value);
+      (*space)->user_flags = one.user_flags;
+      made.made = std::move(*space);
+    }
+    unit->operations.push_back(std::move(made));
+  }
+  unit->done = [&state = impl_->state, done = std::move(done)](commit_unit& of) {
+    if (of.failed) {
+      count(state.failed);
+      return done(*of.failed);
+    }
+    batch_result made;
+    made.reached = of.reached;
+    made.repeated = of.repeated;
+    for (operation& what : of.operations) {
+      count(what.outcome.error != 0 ? state.failed : what.made ? state.puts : state.erases);
+      made.items.push_back(std::move(what.outcome));
+    }
+    done(std::move(made));
+  };
+  impl_->submit(std::move(unit));
+}
+
+result<batch_result> engine::batch(pool_id pool, std::span<const batch_operation> operations, const batch_options& options) {
+  return wait_for<batch_result>(
+      [&](completion<batch_result> done) { batch_async(pool, operations, options, std::move(done)); });
+}
+
+}  // namespace pl::store

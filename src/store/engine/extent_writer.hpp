@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes large values to their extents and syncs them. A thread takes all that waits, writes it side by side and syncs each
+// file once: many middling values cost one sync, and one huge value the whole device. Two threads, so that one group is
+// gathered and written while the other's sync is under way.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "store/engine/extents.hpp"
+#include "store/engine/fill_progress.hpp"
+#include "store/engine/health.hpp"
+#include "store/engine/value.hpp"
+
+namespace pl::store {
+
+class extent_writer {
+ public:
+  struct parts {  // outlive the writer
+    extents& space;
+    health& state;
+    std::function<void(std::string_view)> on_point;
+    std::function<status()> sync_log;  // makes parked extents free
+  };
+  explicit extent_writer(parts with);
+  ~extent_writer();
+  // Finishes what is queued.
+  void stop();
+
+  // Finds extents for the value (which lies in memory) and writes it there; then `done`, from the writer's thread: the value
+  // is on the medium and owns its extents. ENOSPC, EROFS, EIO (read-only from then on); ESHUTDOWN after stop(), at once.
+  // `coming`: the value's bytes are still being copied to where it lies; they are written as they come. With patience:
+  // alone, so that nobody else waits for whom this waits for; ECANCELED if they do not come.
+  void enqueue(value_ref what, std::function<void(status)> done, std::shared_ptr<filling> coming = nullptr);
+
+  // The same without the sync, and at once: for values that need not survive.
+  status write_unsynced(const value_ref& what);
+
+ private:
+  struct job {
+    value_ref what;
+    std::function<void(status)> done;
+    status outcome;
+    std::shared_ptr<filling> coming;
+  };
+  void run();
+  std::vector<job> take();
+  void write(std::vector<job>& jobs);
+  status find_space(value& what);
+  void reach(std::string_view point) {
+    if (with_.on_point) with_.on_point(point);
+  }
+
+  static constexpr std::size_t kThreads = 2;
+  parts with_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<job> queue_;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace pl::store

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/engine/extents.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <iterator>
+#include <system_error>
+
+#include "base/log.hpp"
+#include "base/text.hpp"
+
+namespace pl::store {
+
+extents::extents(options how, disk& files) : how_(std::move(how)), files_(files), space_(how_.file_bytes) {}
+
+extents::~extents() {
+  for (const int file : open_) {
+    if (file >= 0) files_.close_file(file);
+  }
+}
+
+std::string extents::path_of(std::uint64_t number) const {
+  return how_.folder + format("/%06llu.extents", static_cast<unsigned long long>(number));
+}
+
+result<std::unique_ptr<extents>> extents::open(options how, disk& files) {
+  std::unique_ptr<extents> made(new extents(std::move(how), files));
+  std::error_code error;
+  std::vector<std::uint64_t> numbers;
+  for (const auto& file : std::filesystem::directory_iterator(made->how_.folder, error)) {
+    if (file.path().extension() != ".extents") continue;
+    const auto number = parse_integer(file.path().stem().string());
+    if (!number || *number < 0 || made->path_of(static_cast<std::uint64_t>(*number)) != file.path().string()) {
+      PL_LOG(warn, "store: %s: not a name of an extent file, it is left alone", file.path().c_str());
+      continue;
+    }
+    numbers.push_back(static_cast<std::uint64_t>(*number));
+  }
+  if (error) return failure{error.value(), "store: " + made->how_.folder + ": " + error.message()};
+  std::sort(numbers.begin(), numbers.end());
+  for (const std::uint64_t number : numbers) {
+    if (status added = made->open_found(number); !added) return std::move(added).error();
+  }
+  return made;
+}
+
+// A file that is damaged costs the values in it, not all others.
+status extents::open_found(std::uint64_t number) {
+  std::error_code error;
+  const std::uint64_t size = std::filesystem::file_size(path_of(number), error);
+  if (!error && size < how_.file_bytes) cut_at_[number] = size;
+  status added = add_file(number);
+  if (added || added.code() == ENOSPC || added.code() == EMFILE || added.code() == ENFILE || added.code() == ENOMEM)
+    return added;
+  PL_LOG(error, "store: %s cannot be opened, the values in it are lost: %s", path_of(number).c_str(),
+         added.error().message.c_str());
+  cannot_open_[number] = added.error().message;
+  return {};
+}
+
+status extents::add_file(std::uint64_t number) {
+  // A file that a crash left short is completed here; nothing can lie in it.
+  auto file = files_.open_file(path_of(number), how_.file_bytes, how_.read_only);
+  if (!file) return std::move(file).error();
+  std::lock_guard lock(mutex_);
+  if (open_.size() <= number) open_.resize(number + 1, -1);
+  open_[number] = *file;
+  space_.add(segment{number * how_.file_bytes, how_.file_bytes});
+  return {};
+}
+
+status extents::take(const segment& piece) {
+  std::lock_guard lock(mutex_);
+  if (piece.size_bytes % kBlockBytes == 0 && piece.offset_bytes % kBlockBytes == 0 && space_.take(piece)) {
+    const auto cut = cut_at_.find(piece.offset_bytes / how_.file_bytes);
+    if (cut != cut_at_.end() && piece.offset_bytes % how_.file_bytes + piece.size_bytes > cut->second)
+      lost_[piece.offset_bytes] = {piece.size_bytes, true};
+    return {};
+  }
+  return failure{
+      EUCLEAN,
+      format("extent of %llu bytes at %llu lies outside of the extent files or in another value's extent",
+             static_cast<unsigned long long>(piece.size_bytes), static_cast<unsigned long long>(piece.offset_bytes))};
+}
+
+bool extents::has_file(const segment& piece) const {
+  std::lock_guard lock(mutex_);
+  return file_of(piece.offset_bytes) >= 0;
+}
+
+status extents::take_lost(const segment& piece) {
+  std::lock_guard lock(mutex_);
+  const auto next = lost_.lower_bound(piece.offset_bytes);
+  const bool overlaps =
+      (next != lost_.end() && next->first < piece.offset_bytes + piece.size_bytes) ||
+      (next != lost_.begin() && std::prev(next)->first + std::prev(next)->second.size_bytes > piece.offset_bytes);
+  if (overlaps) return failure{EUCLEAN, "its extent lies in another value's extent, in a file that is missing"};
+  lost_[piece.offset_bytes] = {piece.size_bytes, false};
+  return {};
+}
+
+std::optional<std::string> extents::why_lost(std::span<const segment> pieces) const {
+  std::lock_guard lock(mutex_);
+  if (lost_.empty()) return std::nullopt;
+  for (const segment& piece : pieces) {
+    const auto at = lost_.find(piece.offset_bytes);
+    if (at == lost_.end()) continue;
+    const std::uint64_t number = piece.offset_bytes / how_.file_bytes;
+    if (const auto why = cannot_open_.find(number); why != cannot_open_.end())
+      return "an extent file cannot be opened: " + why->second;
+    if (at->second.has_file)
+      return format("%s was cut off at %llu bytes", path_of(number).c_str(),
+                    static_cast<unsigned long long>(cut_at_.at(number)));
+    return path_of(number) + " is missing";
+  }
+  return std::nullopt;
+}
+
+// A number whose file is lost is not given to a new one: records still name places in it.
+bool extents::may_add(std::uint64_t number) const {
+  if (number < open_.size() && open_[number] >= 0) return false;
+  if (cannot_open_.contains(number)) return false;
+  const auto lost = lost_.lower_bound(number * how_.file_bytes);
+  return lost == lost_.end() || lost->first >= (number + 1) * how_.file_bytes;
+}
+
+status extents::grow() {
+  std::uint64_t number = 0;
+  std::uint64_t total = 0;
+  {
+    std::lock_guard lock(mutex_);
+    while (!may_add(number)) ++number;
+    total = space_.total_bytes();
+  }
+  if (how_.limit_bytes != 0 && total + how_.file_bytes > how_.limit_bytes)
+    return failure{ENOSPC, format("store: extent files may take %s", format_size(how_.limit_bytes).c_str())};
+  const auto free = files_.free_bytes(how_.folder);
+  if (!free) return free.error();
+  if (*free < how_.file_bytes + how_.reserve_bytes)
+    return failure{ENOSPC, format("store: %s: %llu bytes free, an extent file of %s would leave less than the reserve of %s",
+                                  how_.folder.c_str(), static_cast<unsigned long long>(*free),
+                                  format_size(how_.file_bytes).c_str(), format_size(how_.reserve_bytes).c_str())};
+  return add_file(number);
+}
+
+result<std::vector<segment>> extents::allocate(std::uint64_t size_bytes) {
+  for (;;) {
+    std::uint64_t seen = 0;
+    {
+      std::lock_guard lock(mutex_);
+      if (auto pieces = space_.allocate(size_bytes)) return std::move(*pieces);
+      seen = space_.total_bytes();
+    }
+    std::lock_guard one_at_a_time(growing_);
+    {
+      std::lock_guard lock(mutex_);
+      if (space_.total_bytes() != seen) continue;  // somebody else made a file meanwhile
+    }
+    if (status grown = grow(); !grown) return std::move(grown).error();
+  }
+}
+
+void extents::release(std::vector<segment> pieces) {
+  if (pieces.empty()) return;
+  std::lock_guard lock(mutex_);
+  really_release(pieces);
+}
+
+void extents::really_release(std::vector<segment>& pieces) {
+  if (readers_.empty()) return make_free(pieces);
+  unread_.push_back(waiting{epoch_++, std::move(pieces)});
+}
+
+void extents::release_after_sync(std::vector<segment> pieces) {
+  if (pieces.empty()) return;
+  std::lock_guard lock(mutex_);
+  parked_.push_back(waiting{++parkings_, std::move(pieces)});
+}
+
+std::uint64_t extents::parked() const {
+  std::lock_guard lock(mutex_);
+  return parkings_;
+}
+
+void extents::synced(std::uint64_t parked) {
+  std::lock_guard lock(mutex_);
+  std::size_t done = 0;
+  while (done < parked_.size() && parked_[done].number <= parked) really_release(parked_[done++].pieces);
+  parked_.erase(parked_.begin(), parked_.begin() + static_cast<std::ptrdiff_t>(done));
+}
+
+void extents::release_unread() {
+  const std::uint64_t oldest = readers_.empty() ? ~std::uint64_t{0} : *readers_.begin();
+  std::size_t done = 0;
+  while (done < unread_.size() && unread_[done].number < oldest) make_free(unread_[done++].pieces);
+  unread_.erase(unread_.begin(), unread_.begin() + static_cast<std::ptrdiff_t>(done));
+}
+
+void extents::make_free(const std::vector<segment>& pieces) {
+  for (const segment& piece : pieces) {
+    if (const auto lost = lost_.find(piece.offset_bytes); lost != lost_.end()) {
+      const bool has_file = lost->second.has_file;
+      lost_.erase(lost);
+      if (!has_file) continue;
+    }
+    if (const auto at = holds_.find(piece.offset_bytes); at != holds_.end()) at->second.freed_bytes = piece.size_bytes;
+    else space_.release({&piece, 1});
+  }
+}
+
+extents::held::held(extents& of, std::vector<segment> pieces) : of_(of), pieces_(std::move(pieces)) {
+  std::lock_guard lock(of_.mutex_);
+  for (const segment& piece : pieces_) ++of_.holds_[piece.offset_bytes].readers;
+}
+
+extents::held::~held() {
+  std::lock_guard lock(of_.mutex_);
+  for (const segment& piece : pieces_) {
+    const auto at = of_.holds_.find(piece.offset_bytes);
+    if (--at->second.readers > 0) continue;
+    const segment freed{piece.offset_bytes, at->second.freed_bytes};
+    of_.holds_.erase(at);
+    if (freed.size_bytes > 0) of_.space_.release({&freed, 1});
+  }
+}
+
+extents::reading::reading(extents& of) : of_(of) {
+  std::lock_guard lock(of_.mutex_);
+  epoch_ = of_.epoch_;
+  of_.readers_.insert(epoch_);
+}
+
+extents::reading::~reading() {
+  std::lock_guard lock(of_.mutex_);
+  of_.readers_.erase(of_.readers_.find(epoch_));
+  of_.release_unread();
+}
+
+int extents::file_of(std::uint64_t offset) const {
+  const std::uint64_t number = offset / how_.file_bytes;
+  return number < open_.size() ? open_[number] : -1;
+}
+
+std::vector<block_io> extents::blocks(std::span<const segment> pieces, std::span<const std::span<std::byte>> memory) const {
+  std::vector<block_io> made;
+  std::size_t from = 0;
+  std::uint64_t begun = 0;  // of memory[from]
+  std::lock_guard lock(mutex_);
+  for (const segment& piece : pieces) {
+    for (std::uint64_t done = 0; done < piece.size_bytes && from < memory.size();) {
+      const std::uint64_t size = std::min(piece.size_bytes - done, whole_blocks(memory[from].size()) - begun);
+      const std::uint64_t at = piece.offset_bytes + done;
+      made.push_back(block_io{file_of(at), at % how_.file_bytes, memory[from].data() + begun, size});
+      done += size;
+      begun += size;
+      if (begun < whole_blocks(memory[from].size())) continue;
+      ++from;
+      begun = 0;
+    }
+  }
+  return made;
+}
+
+status extents::sync(std::span<const segment> pieces) {
+  std::set<int> touched;
+  {
+    std::lock_guard lock(mutex_);
+    for (const segment& piece : pieces) touched.insert(file_of(piece.offset_bytes));
+  }
+  for (const int file : touched) {
+    if (status done = files_.sync(file); !done) return done;
+  }
+  return {};
+}
+
+std::uint64_t extents::total_bytes() const {
+  std::lock_guard lock(mutex_);
+  return space_.total_bytes();
+}
+
+std::uint64_t extents::used_bytes() const {
+  std::lock_guard lock(mutex_);
+  return space_.total_bytes() - space_.free_bytes();
+}
+
+}  // namespace pl::store

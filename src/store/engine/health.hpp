@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether the store can be written to, and what it has counted.
+#pragma once
+
+#include <atomic>
+#include <cerrno>
+#include <mutex>
+#include <string>
+
+#include "base/log.hpp"
+#include "store/engine/types.hpp"
+
+namespace pl::store {
+
+class health {
+ public:
+  // The first reason stays. What a failed write or sync left behind is not knowable, so nothing is ever tried again.
+  void fail(const std::string& why) {
+    std::lock_guard lock(mutex_);
+    if (!reason_.empty()) return;
+    reason_ = why;
+    read_only.store(true, std::memory_order_release);
+    PL_LOG(error, "store: read-only until it is opened anew: %s", why.c_str());
+  }
+  std::string reason() const {
+    std::lock_guard lock(mutex_);
+    return reason_;
+  }
+  // EROFS if writes are refused.
+  status writable() const {
+    if (!read_only.load(std::memory_order_acquire)) return {};
+    const std::string why = reason();
+    if (why.empty())
+      return failure{EROFS, "store: it is served read-only: start it without --read-only, with room on its disk"};
+    return failure{EROFS, "store: read-only since an error: " + why};
+  }
+  // Notes a failed write: anything but lack of room, or of descriptors or memory of this process, makes the store read-only.
+  void note(const failure& why) {
+    if (why.code == EMFILE || why.code == ENFILE || why.code == ENOMEM) return;
+    if (why.code == ENOSPC) full.store(true, std::memory_order_relaxed);
+    else fail(why.message);
+  }
+
+  std::atomic<bool> read_only{false};
+  std::atomic<bool> full{false};
+  using counter = std::atomic<std::uint64_t>;
+  counter puts{0}, gets{0}, erases{0}, failed{0}, put_bytes{0}, get_bytes{0}, hits{0}, misses{0}, evictions{0},
+      evicted_bytes{0}, spilled_bytes{0}, commits{0}, committed{0}, syncs{0}, early_writes{0}, checksum_errors{0},
+      repeated{0};
+
+ private:
+  mutable std::mutex mutex_;
+  std::string reason_;
+};
+
+inline void count(health::counter& what, std::uint64_t by = 1) noexcept { what.fetch_add(by, std::memory_order_relaxed); }
+
+}  // namespace pl::store

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/engine/index.hpp"
+
+#include <rocksdb/cache.h>
+#include <rocksdb/convenience.h>
+#include <rocksdb/env.h>
+#include <rocksdb/filter_policy.h>
+#include <rocksdb/table.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <filesystem>
+#include <thread>
+
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "store/engine/index_log.hpp"
+#include "store/engine/recovery.hpp"
+
+namespace pl::store {
+namespace {
+
+rocksdb::Slice slice(std::string_view text) { return {text.data(), text.size()}; }
+std::string_view view(const rocksdb::Slice& of) { return {of.data(), of.size()}; }
+
+constexpr std::uint64_t kSpareBytes = std::uint64_t{1} << 20;  // manifest, options, names
+
+constexpr const char* kNames[kFamilies] = {"default", "values", "extents", "requests"};
+
+// A memory table and the logs behind it: 1/64 of a small disk, since each log is allocated a little longer than a table.
+std::uint64_t table_bytes(std::uint64_t disk_bytes) {
+  return std::clamp<std::uint64_t>(disk_bytes / 64, std::uint64_t{1} << 20, std::uint64_t{32} << 20);
+}
+
+// RocksDB's warnings into our log. Its own log, a file beside the index, ends the process by an assertion when it is written
+// to after a full disk has refused it once.
+class warnings final : public rocksdb::Logger {
+ public:
+  warnings() : rocksdb::Logger(rocksdb::InfoLogLevel::WARN_LEVEL) {}
+  using rocksdb::Logger::Logv;
+  void Logv(const char*, va_list) override {}  // headers: options, at every start
+  void Logv(const rocksdb::InfoLogLevel level, const char* pattern, va_list values) override {
+    if (level < rocksdb::InfoLogLevel::WARN_LEVEL || level == rocksdb::InfoLogLevel::HEADER_LEVEL) return;
+    char line[512];
+    std::vsnprintf(line, sizeof line, pattern, values);
+    PL_LOG(warn, "store: index: %s", line);
+  }
+};
+
+rocksdb::DBOptions database_options(const index::options& how, bool is_new, bool is_sealed) {
+  rocksdb::DBOptions options;
+  // An index that is not found where one was is damage; RocksDB would make an empty one.
+  options.create_if_missing = is_new;
+  options.create_missing_column_families = !how.read_only;
+  if (how.env != nullptr) options.env = how.env;
+  // Everything before the first torn record counts: that is what a crash may leave of a log that is synced in order. After a
+  // clean stop there is nothing torn.
+  options.wal_recovery_mode =
+      is_sealed ? rocksdb::WALRecoveryMode::kAbsoluteConsistency : rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  options.track_and_verify_wals_in_manifest = true;  // a whole log that is missing is damage, not a torn tail
+  options.paranoid_checks = true;
+  options.avoid_flush_during_recovery = true;                    // start-up replays, it does not rewrite
+  options.max_total_wal_size = 2 * table_bytes(how.disk_bytes);  // what start-up replays at most
+  options.manifest_preallocation_size = std::size_t{64} << 10;
+  options.max_background_jobs = 2;
+  options.max_open_files = 512;
+  options.stats_dump_period_sec = 0;
+  options.stats_persist_period_sec = 0;
+  options.info_log = std::make_shared<warnings>();
+  options.max_bgerror_resume_count = 0;  // recover() decides when
+  return options;
+}
+
+rocksdb::ColumnFamilyOptions family_options(const std::shared_ptr<rocksdb::Cache>& cache, std::uint64_t memory_bytes) {
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = cache;
+  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10, false));
+  table.cache_index_and_filter_blocks = true;
+  table.format_version = 5;
+  rocksdb::ColumnFamilyOptions options;
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  options.compression = rocksdb::kNoCompression;  // values of GPUs do not shrink, keys hardly
+  options.write_buffer_size = memory_bytes;
+  options.max_write_buffer_number = 3;
+  options.level_compaction_dynamic_level_bytes = true;
+  return options;
+}
+
+}  // namespace
+
+failure index_failure(const rocksdb::Status& why, std::string_view what) {
+  const std::string text = "store: index: " + std::string(what) + ": " + why.ToString();
+  if (why.IsNoSpace() || why.subcode() == rocksdb::Status::kNoSpace) return failure{ENOSPC, text};
+  if (why.IsCorruption()) return failure{EUCLEAN, text};
+  if (why.IsBusy() || why.subcode() == rocksdb::Status::kStaleFile) return failure{EBUSY, text};
+  if (why.IsIOError() && why.ToString().find("lock") != std::string::npos) return failure{EBUSY, text};
+  if (why.IsIOError() && text.find("Too many open files") != std::string::npos) return failure{EMFILE, text};
+  if (why.IsMemoryLimit() || why.subcode() == rocksdb::Status::kMemoryLimit) return failure{ENOMEM, text};
+  if (why.IsNotSupported()) return failure{ENOTSUP, text};
+  if (why.IsInvalidArgument()) return failure{EINVAL, text};
+  return failure{EIO, text};
+}
+
+result<std::unique_ptr<index>> index::open_files(const options& how, bool is_new, bool is_sealed) {
+  const auto cache = rocksdb::NewLRUCache(how.cache_bytes);
+  std::vector<rocksdb::ColumnFamilyDescriptor> wanted;
+  for (const char* name : kNames) wanted.emplace_back(name, family_options(cache, table_bytes(how.disk_bytes)));
+  std::unique_ptr<index> made(new index);
+  made->folder_ = how.folder;
+  std::vector<rocksdb::ColumnFamilyHandle*> handles;
+  rocksdb::DB* db = nullptr;
+  const rocksdb::DBOptions options = database_options(how, is_new, is_sealed);
+  const rocksdb::Status opened = how.read_only ? rocksdb::DB::OpenForReadOnly(options, how.folder, wanted, &handles, &db)
+                                               : rocksdb::DB::Open(options, how.folder, wanted, &handles, &db);
+  if (!opened.ok()) {
+    failure why = index_failure(opened, "opening " + how.folder);
+    if (opened.IsCorruption() || opened.IsPathNotFound()) why = failure{EUCLEAN, why.message + kDamageAdvice};
+    return why;
+  }
+  made->db_.reset(db);
+  std::copy(handles.begin(), handles.end(), made->families_.begin());
+  return made;
+}
+
+result<std::unique_ptr<index>> index::open(const options& how) {
+  if (how.mark_path.empty()) return open_files(how, !how.read_only, false);
+  recovery_question question{how.folder, how.has_extents, commit_mark::read(how.mark_path), how.files->boot_id(), {}};
+  question.replay = [&how]() -> result<replay_reach> {
+    options reading = how;
+    reading.read_only = true;
+    auto opened = open_files(reading, false, false);
+    if (!opened) return opened.error();
+    std::uint64_t first_log = 0;
+    (*opened)->db_->GetIntProperty(rocksdb::DB::Properties::kMinLogNumberToKeep, &first_log);
+    return replay_reach{(*opened)->last_sequence(), first_log};
+  };
+  const auto plan = plan_recovery(question);
+  if (!plan) return plan.error();
+  if (plan->is_new && how.read_only) return failure{ENOENT, "store: " + how.folder + " holds no index"};
+  mark_state first;
+  if (question.mark) first.generation = question.mark->generation, first.synced = plan->required;
+  first.written = first.synced;
+  first.boot = question.boot;
+  std::unique_ptr<commit_mark> mark;
+  // Before anything is changed: from now on the files are not those of the clean stop.
+  if (!how.read_only && !plan->is_new) {
+    auto opened = commit_mark::open(how.mark_path, *how.files, first);
+    if (!opened) return opened.error();
+    mark = std::move(*opened);
+  }
+  auto made = open_files(how, plan->is_new, plan->is_sealed);
+  if (!made) return made;
+  if ((*made)->last_sequence() < plan->required)
+    return failure{EUCLEAN, format("store: %s: the index ends at change %llu, and %llu were acknowledged",
+                                   how.folder.c_str(), static_cast<unsigned long long>((*made)->last_sequence()),
+                                   static_cast<unsigned long long>(plan->required)) +
+                                kDamageAdvice};
+  if (!how.read_only && plan->is_new) {
+    auto opened = commit_mark::open(how.mark_path, *how.files, first);
+    if (!opened) return opened.error();
+    mark = std::move(*opened);
+  }
+  (*made)->mark_ = std::move(mark);
+  (*made)->manifest_copy_ = std::filesystem::path(how.mark_path).parent_path() / "manifest.copy";
+  return made;
+}
+
+index::~index() {
+  if (!db_) return;
+  for (rocksdb::ColumnFamilyHandle* handle : families_) db_->DestroyColumnFamilyHandle(handle);
+  db_->Close();
+  db_.reset();
+  if (may_seal_ && mark_) seal();
+}
+
+status index::prepare_stop(std::uint64_t free_bytes) {
+  rocksdb::FlushOptions how;
+  how.allow_write_stall = true;
+  std::uint64_t in_memory = 0;
+  db_->GetAggregatedIntProperty(rocksdb::DB::Properties::kCurSizeAllMemTables, &in_memory);
+  // Tables that do not fit are not begun.
+  const bool has_room = free_bytes / 2 > in_memory + kSpareBytes;
+  rocksdb::Status flushed;
+  if (has_room) flushed = db_->Flush(how, {families_.begin(), families_.end()});
+  rocksdb::CancelAllBackgroundWork(db_.get(), true);
+  // A full disk takes no table. The log is synced all the same; it may hold what a full disk tore, so the next start looks
+  // at it as after a crash.
+  if (!flushed.ok() && !flushed.IsNoSpace()) return index_failure(flushed, "flushing at the stop");
+  may_seal_ = mark_ != nullptr && has_room && flushed.ok();
+  return {};
+}
+
+// Without it the next start looks at the log as after a crash, which loses nothing.
+void index::seal() {
+  auto sealed = seals_of(folder_);
+  const status done = sealed ? mark_->seal(std::move(*sealed)) : status(sealed.error());
+  if (!done) PL_LOG(warn, "store: the clean stop was not noted: %s", done.error().message.c_str());
+  // For repair; nothing else needs it.
+  if (done) (void)write_manifest_copy(folder_, manifest_copy_);
+}
+
+// The change is done, so it is not this one that fails but the next: as after any write or sync that failed. Without room
+// (file systems that write elsewhere than where they read) the mark stays behind, which is true of it all the same.
+void index::note(std::uint64_t written, std::uint64_t synced) {
+  const status done = mark_->note(written, synced);
+  if (done || done.code() == ENOSPC || mark_failed_.exchange(true)) return;
+  PL_LOG(error, "store: the commit mark: %s", done.error().message.c_str());
+}
+
+bool index::is_mark_behind() const { return mark_ && mark_->is_dirty(); }
+status index::settle_mark() { return mark_ ? mark_->sync() : status(); }
+std::uint64_t index::last_sequence() const { return db_->GetLatestSequenceNumber(); }
+
+status index::verify_tables() const {
+  const rocksdb::Status same = db_->VerifyChecksum();
+  if (!same.ok()) return index_failure(same, "comparing checksums");
+  return {};
+}
+
+result<std::optional<std::string>> index::get(family of, std::string_view key) const {
+  std::string found;
+  const rocksdb::Status got = db_->Get({}, families_[static_cast<std::size_t>(of)], slice(key), &found);
+  if (got.IsNotFound()) return std::optional<std::string>{};
+  if (!got.ok()) return index_failure(got, "reading");
+  return std::optional<std::string>(std::move(found));
+}
+
+status index::write(rocksdb::WriteBatch& batch, bool sync) {
+  rocksdb::WriteOptions how;
+  how.sync = sync;
+  if (!mark_) {
+    const rocksdb::Status done = db_->Write(how, &batch);
+    return done.ok() ? status() : status(index_failure(done, "writing"));
+  }
+  if (mark_failed_) return failure{EIO, "store: index: the commit mark could not be written"};
+  batch.PutLogData(stamp_of(mark_->synced()));
+  // Others may write beside this one: it ends there at least.
+  const std::uint64_t end = last_sequence() + batch.Count();
+  const rocksdb::Status done = db_->Write(how, &batch);
+  if (!done.ok()) {
+    needs_recovery_ = true;
+    return index_failure(done, "writing");
+  }
+  note(end, sync ? end : 0);
+  return {};
+}
+
+status index::sync() {
+  // Syncing a log that has refused a write ends the process by an assertion of RocksDB, as distributions build it; recovery
+  // writes what is in memory to tables, which is as good.
+  if (needs_recovery_) return recover();
+  const std::uint64_t end = last_sequence();
+  const rocksdb::Status done = db_->SyncWAL();
+  // A log that was already switched and synced has nothing to sync.
+  if (!done.ok()) return index_failure(done, "syncing the log");
+  if (mark_) note(end, end);
+  return {};
+}
+
+status index::recover() {
+  const rocksdb::Status resumed = db_->Resume();
+  if (resumed.IsBusy()) return failure{ENOSPC, "store: index: its disk was full; waiting until there is room"};
+  if (!resumed.ok()) return index_failure(resumed, "resuming after an error");
+  // What failed is in the old log at most, and a flushed log is not replayed.
+  for (rocksdb::ColumnFamilyHandle* of : families_) {
+    const rocksdb::Status flushed = db_->Flush(rocksdb::FlushOptions(), of);
+    if (!flushed.ok()) return index_failure(flushed, "flushing after an error");
+  }
+  needs_recovery_ = false;
+  return {};
+}
+
+void index::put(rocksdb::WriteBatch& batch, family of, std::string_view key, std::string_view value) const {
+  batch.Put(families_[static_cast<std::size_t>(of)], slice(key), slice(value));
+}
+
+void index::erase(rocksdb::WriteBatch& batch, family of, std::string_view key) const {
+  batch.Delete(families_[static_cast<std::size_t>(of)], slice(key));
+}
+
+void index::erase_range(rocksdb::WriteBatch& batch, family of, std::string_view from, std::string_view until) const {
+  batch.DeleteRange(families_[static_cast<std::size_t>(of)], slice(from), slice(until));
+}
+
+status index::scan(family of, std::string_view from, std::string_view until, bool keep,
+                   const std::function<bool(std::string_view, std::string_view)>& look) const {
+  rocksdb::ReadOptions how;
+  const rocksdb::Slice end = slice(until);
+  if (!until.empty()) how.iterate_upper_bound = &end;
+  how.fill_cache = keep;
+  how.total_order_seek = true;
+  const std::unique_ptr<rocksdb::Iterator> at(db_->NewIterator(how, families_[static_cast<std::size_t>(of)]));
+  for (at->Seek(slice(from)); at->Valid(); at->Next()) {
+    if (!look(view(at->key()), view(at->value()))) break;
+  }
+  if (!at->status().ok()) return index_failure(at->status(), "scanning");
+  return {};
+}
+
+status index::scan_back(family of, std::string_view after,
+                        const std::function<bool(std::string_view, std::string_view)>& look) const {
+  rocksdb::ReadOptions how;
+  how.fill_cache = false;
+  how.total_order_seek = true;
+  const std::unique_ptr<rocksdb::Iterator> at(db_->NewIterator(how, families_[static_cast<std::size_t>(of)]));
+  for (at->SeekToLast(); at->Valid() && view(at->key()) > after; at->Prev()) {
+    if (!look(view(at->key()), view(at->value()))) break;
+  }
+  if (!at->status().ok()) return index_failure(at->status(), "scanning back");
+  return {};
+}
+
+}  // namespace pl::store

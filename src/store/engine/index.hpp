@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// RocksDB as the store uses it: four families of keys, one log, results instead of its own status type. The log is replayed
+// up to its first torn record; that nothing acknowledged is behind it, and that the files are those of the last clean stop,
+// is made sure before (recovery.hpp).
+#pragma once
+
+#include <rocksdb/db.h>
+#include <rocksdb/write_batch.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "store/engine/commit_mark.hpp"
+#include "store/engine/types.hpp"
+
+namespace pl::store {
+
+enum class family : std::size_t {
+  catalogue = 0,  // format, version ceiling, pools, counts
+  values = 1,     // full_key -> value_record
+  extents = 2,    // full_key -> extents of it, large values only: what start-up reads
+  requests = 3,   // client, slot -> request_outcome
+};
+constexpr std::size_t kFamilies = 4;
+
+class index {
+ public:
+  struct options {
+    std::string folder;
+    std::uint64_t cache_bytes = 0;
+    bool read_only = false;
+    rocksdb::Env* env = nullptr;
+    // How the log is guarded. No path: not at all, for what looks at a folder.
+    std::string mark_path{};
+    disk* files = nullptr;                         // of the mark
+    bool has_extents = false;                      // recovery_question
+    std::uint64_t disk_bytes = ~std::uint64_t{0};  // of the file system: memory tables and logs are made to fit a small one
+  };
+  // EUCLEAN: something that was acknowledged is lost, or the files are damaged; nothing was changed.
+  static result<std::unique_ptr<index>> open(const options& how);
+  ~index();
+  index(const index&) = delete;
+  index& operator=(const index&) = delete;
+
+  // All thread-safe; writes are in the order in which they return.
+  result<std::optional<std::string>> get(family of, std::string_view key) const;
+  // `sync`: on the medium when this returns, with all that was written before. ENOSPC: nothing was done as far as readers
+  // see, but the log may hold it until recover() succeeds.
+  status write(rocksdb::WriteBatch& batch, bool sync);
+  // What was written so far is on the medium.
+  status sync();
+  // Whether settle_mark() would make the mark say more than it does after loss of power. For when there is nothing else to
+  // do.
+  bool is_mark_behind() const;
+  status settle_mark();
+  // The log is empty afterwards, if `free_bytes` of the disk suffice for tables of what is in it, and threads of RocksDB
+  // write nothing any more. The files are sealed when the index is destroyed after this.
+  status prepare_stop(std::uint64_t free_bytes);
+  // After ENOSPC: makes writing possible again if there is room now. RocksDB itself looks for room every five seconds, and
+  // until it has found some this is ENOSPC too.
+  status recover();
+
+  void put(rocksdb::WriteBatch& batch, family of, std::string_view key, std::string_view value) const;
+  void erase(rocksdb::WriteBatch& batch, family of, std::string_view key) const;
+  // [from, until)
+  void erase_range(rocksdb::WriteBatch& batch, family of, std::string_view from, std::string_view until) const;
+
+  // Calls `look` for each key in [from, until) in order, until it says false. `until` empty: to the end. A snapshot of the
+  // moment. `keep` = false: what is read does not push other things out of the cache.
+  status scan(family of, std::string_view from, std::string_view until, bool keep,
+              const std::function<bool(std::string_view key, std::string_view value)>& look) const;
+
+  // From the end back to `after`, which is not told.
+  status scan_back(family of, std::string_view after,
+                   const std::function<bool(std::string_view key, std::string_view value)>& look) const;
+
+  // Reads all tables and compares their checksums.
+  status verify_tables() const;
+  std::uint64_t last_sequence() const;
+
+ private:
+  index() = default;
+  static result<std::unique_ptr<index>> open_files(const options& how, bool is_new, bool is_sealed);
+  void seal();
+  void note(std::uint64_t written, std::uint64_t synced);
+  std::string folder_;
+  std::string manifest_copy_;
+  std::unique_ptr<commit_mark> mark_;
+  bool may_seal_ = false;
+  std::atomic<bool> mark_failed_{false};
+  std::atomic<bool> needs_recovery_{false};  // a write has failed: the log is not to be touched before recover()
+  std::unique_ptr<rocksdb::DB> db_;
+  std::array<rocksdb::ColumnFamilyHandle*, kFamilies> families_{};
+};
+
+// The errno and sentence for what RocksDB says.
+failure index_failure(const rocksdb::Status& why, std::string_view what);
+
+}  // namespace pl::store

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/engine/index_log.hpp"
+
+#include <rocksdb/write_batch.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+
+#include "arch/crc32c.hpp"
+#include "base/text.hpp"
+#include "store/engine/bytes.hpp"
+
+namespace pl::store {
+namespace {
+
+// RocksDB's log format (db/log_format.h): blocks, in them fragments of records, none across a block's border.
+constexpr std::size_t kLogBlock = 32768;
+constexpr std::size_t kFragmentHead = 7;  // checksum, length, type
+constexpr std::size_t kBatchHead = 12;    // sequence number, count of changes
+enum fragment_type : std::uint8_t { kZero = 0, kFull = 1, kFirst = 2, kMiddle = 3, kLast = 4 };
+constexpr std::string_view kStamp = "pl.synced";
+
+template <class T>
+T number_at(std::string_view bytes, std::size_t at) {
+  T out{};
+  std::memcpy(&out, bytes.data() + at, sizeof out);
+  return out;
+}
+
+// The checksum as the log has it: RocksDB adds to it, so that a checksum of data with checksums in it is a good one.
+bool is_whole(std::string_view fragment) {
+  const std::uint32_t crc = arch::crc32c(fragment.data() + 6, fragment.size() - 6);
+  const std::uint32_t masked = ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
+  return number_at<std::uint32_t>(fragment, 0) == masked;
+}
+
+class log_reader {
+ public:
+  log_reader(std::string name, std::string_view bytes, log_findings& into, const std::function<void(const log_batch&)>& each)
+      : name_(std::move(name)), bytes_(bytes), into_(into), each_(each) {}
+
+  void read() {
+    while (at_ < bytes_.size()) {
+      const std::size_t left = std::min(kLogBlock - at_ % kLogBlock, bytes_.size() - at_);
+      if (left < kFragmentHead) {
+        if (left != kLogBlock - at_ % kLogBlock) damaged("ends within the head of a record");
+        at_ += left;
+        continue;
+      }
+      take_fragment(left);
+    }
+    if (in_record_) damaged("ends within a record");
+  }
+
+ private:
+  void take_fragment(std::size_t left) {
+    const auto length = number_at<std::uint16_t>(bytes_, at_ + 4);
+    const auto type = number_at<std::uint8_t>(bytes_, at_ + 6);
+    if (type == kZero && length == 0) {  // allocated, not written
+      const auto rest = bytes_.substr(at_, left);
+      if (rest.find_first_not_of('\0') != std::string_view::npos) return skip_damage(left, "is no record");
+      if (in_record_) damaged("ends within a record");
+      at_ += left;
+      return;
+    }
+    if (type > kLast || type == kZero || kFragmentHead + length > left) return skip_damage(left, "is no record");
+    const std::string_view fragment = bytes_.substr(at_, kFragmentHead + length);
+    if (!is_whole(fragment)) return skip_damage(left, "checksum of a record is wrong");
+    add(fragment.substr(kFragmentHead), type);
+    at_ += fragment.size();
+  }
+
+  void add(std::string_view payload, std::uint8_t type) {
+    if (type == kFull || type == kFirst) {
+      if (in_record_) damaged("a record has no end");
+      record_.clear();
+      begun_at_ = at_;
+    } else if (!in_record_) {
+      return damaged("a record has no beginning");
+    }
+    record_.append(payload);
+    in_record_ = type == kFirst || type == kMiddle;
+    if (!in_record_) tell(record_, false);
+  }
+
+  void tell(std::string_view record, bool is_damaged) {
+    if (record.size() < kBatchHead) {
+      if (!is_damaged) damaged("a record is too short");
+      return;
+    }
+    log_batch batch;
+    batch.place = name_ + format(" at %zu", begun_at_);
+    batch.first_sequence = number_at<std::uint64_t>(record, 0);
+    batch.changes = number_at<std::uint32_t>(record, 8);
+    batch.bytes = record;
+    batch.is_damaged = is_damaged;
+    if (!is_damaged && batch.changes != 0) follow(batch);
+    batch.is_behind_gap = into_.missing_from != 0 && batch.first_sequence > into_.missing_from;
+    if (each_) each_(batch);
+  }
+
+  // As replay does: after a damage it goes on with a batch that continues what was before.
+  void follow(const log_batch& batch) {
+    if (into_.last_sequence == 0 || batch.first_sequence <= into_.last_sequence + 1) {
+      if (into_.missing_from == 0) into_.last_sequence = batch.end_sequence();
+    } else if (into_.missing_from == 0) {
+      into_.missing_from = into_.last_sequence + 1;
+      into_.missing_until = batch.first_sequence - 1;
+      if (into_.damage.empty())
+        into_.damage = batch.place + format(": changes %llu to %llu before it are missing",
+                                            static_cast<unsigned long long>(into_.missing_from),
+                                            static_cast<unsigned long long>(into_.missing_until));
+    }
+  }
+
+  // Goes on at the next fragment that is whole; what lies between is told as far as it looks like a record.
+  void skip_damage(std::size_t left, const char* what) {
+    std::string torn = in_record_ ? record_ : std::string();
+    const std::size_t torn_at = in_record_ ? begun_at_ : at_;
+    damaged(what);
+    std::size_t next = 1;
+    for (; next + kFragmentHead <= left; ++next) {
+      const auto length = number_at<std::uint16_t>(bytes_, at_ + next + 4);
+      const auto type = number_at<std::uint8_t>(bytes_, at_ + next + 6);
+      if (type == kZero || type > kLast || next + kFragmentHead + length > left) continue;
+      if (is_whole(bytes_.substr(at_ + next, kFragmentHead + length))) break;
+    }
+    if (next + kFragmentHead > left) next = left;
+    if (next > kFragmentHead) torn.append(bytes_.substr(at_ + kFragmentHead, next - kFragmentHead));
+    begun_at_ = torn_at;
+    tell(torn, true);
+    at_ += next;
+  }
+
+  void damaged(const char* what) {
+    in_record_ = false;
+    if (into_.damage.empty()) into_.damage = name_ + format(" at %zu: ", at_) + what;
+  }
+
+  const std::string name_;
+  const std::string_view bytes_;
+  log_findings& into_;
+  const std::function<void(const log_batch&)>& each_;
+  std::size_t at_ = 0, begun_at_ = 0;
+  bool in_record_ = false;
+  std::string record_;
+};
+
+struct stamp_reader final : batch_visitor {
+  std::uint64_t synced = 0;
+  void put(std::uint32_t, std::string_view, std::string_view) override {}
+  void erase(std::uint32_t, std::string_view) override {}
+  void erase_range(std::uint32_t, std::string_view, std::string_view) override {}
+  void stamp(std::uint64_t said) override { synced = std::max(synced, said); }
+};
+
+std::string_view text_of(const rocksdb::Slice& of) { return {of.data(), of.size()}; }
+
+class visiting final : public rocksdb::WriteBatch::Handler {
+ public:
+  explicit visiting(batch_visitor& to) : to_(to) {}
+  rocksdb::Status PutCF(std::uint32_t family, const rocksdb::Slice& key, const rocksdb::Slice& value) override {
+    to_.put(family, text_of(key), text_of(value));
+    return {};
+  }
+  rocksdb::Status DeleteCF(std::uint32_t family, const rocksdb::Slice& key) override {
+    to_.erase(family, text_of(key));
+    return {};
+  }
+  rocksdb::Status DeleteRangeCF(std::uint32_t family, const rocksdb::Slice& from, const rocksdb::Slice& until) override {
+    to_.erase_range(family, text_of(from), text_of(until));
+    return {};
+  }
+  void LogData(const rocksdb::Slice& blob) override {
+    const std::string_view said = text_of(blob);
+    if (!said.starts_with(kStamp) || said.size() != kStamp.size() + 8) return;
+    to_.stamp(number_at<std::uint64_t>(said, kStamp.size()));
+  }
+
+ private:
+  batch_visitor& to_;
+};
+
+}  // namespace
+
+std::string stamp_of(std::uint64_t synced) {
+  std::string out(kStamp);
+  append_number(out, synced);
+  return out;
+}
+
+bool visit_batch(std::string_view bytes, batch_visitor& visitor) {
+  if (bytes.size() < kBatchHead) return false;
+  rocksdb::WriteBatch batch{std::string(bytes)};
+  visiting handler(visitor);
+  return batch.Iterate(&handler).ok();
+}
+
+result<log_findings> scan_logs(const log_scan& how) {
+  const std::string& folder = how.folder;
+  std::error_code error;
+  std::vector<std::pair<std::uint64_t, std::string>> logs;
+  for (const auto& file : std::filesystem::directory_iterator(folder, error)) {
+    const std::string stem = file.path().stem().string();
+    if (file.path().extension() != ".log" || stem.empty() || stem.size() > 18 ||
+        stem.find_first_not_of("0123456789") != std::string::npos)
+      continue;
+    const std::uint64_t number = std::stoull(stem);
+    if (number >= how.first_log) logs.emplace_back(number, file.path().filename().string());
+  }
+  if (error) return failure{error.value(), "store: " + folder + ": " + error.message()};
+  std::sort(logs.begin(), logs.end());
+  log_findings found;
+  stamp_reader stamped;
+  const std::function<void(const log_batch&)> look = [&](const log_batch& batch) {
+    if (how.stamps && !batch.is_damaged) visit_batch(batch.bytes, stamped);
+    if (how.each) how.each(batch);
+  };
+  for (const auto& [number, name] : logs) {
+    std::ifstream in(folder + "/" + name, std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+    if (in.bad() || !in.is_open()) return failure{EIO, "store: " + folder + "/" + name + ": it cannot be read"};
+    log_reader(name, bytes, found, look).read();
+  }
+  found.synced = stamped.synced;
+  return found;
+}
+
+}  // namespace pl::store

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/engine/key_pattern.hpp"
+
+#include <re2/re2.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/text.hpp"
+
+namespace pl::store {
+namespace {
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// Where the set that begins at `text[at]` ('[') ends: behind its ']'.
+std::size_t behind_set(std::string_view text, std::size_t at) {
+  ++at;
+  if (at < text.size() && text[at] == '^') ++at;
+  for (bool first = true; at < text.size(); first = false) {
+    if (text[at] == ']' && !first) return at + 1;
+    const char kind = text[at] == '[' && at + 1 < text.size() ? text[at + 1] : '\0';
+    if (kind != ':' && kind != '.' && kind != '=') {
+      ++at;
+      continue;
+    }
+    const char end[] = {kind, ']', '\0'};
+    const auto found = text.find(end, at + 2);
+    at = found == std::string_view::npos ? text.size() : found + 2;
+  }
+  return at;
+}
+
+struct repetition {
+  std::size_t times = 1;
+  bool or_none = false;
+  std::size_t behind = 0;
+};
+
+// "{3}", "{3,}", "{3,5}", "{,5}" at `at`.
+std::optional<repetition> repetition_at(std::string_view text, std::size_t at) {
+  const auto number = [&] {
+    std::size_t out = 0;
+    for (; at < text.size() && is_digit(text[at]); ++at) out = std::min<std::size_t>(out * 10 + (text[at] - '0'), 1u << 20);
+    return out;
+  };
+  ++at;
+  const std::size_t least = number();
+  std::size_t most = least;
+  if (at < text.size() && text[at] == ',') {
+    ++at;
+    most = at < text.size() && is_digit(text[at]) ? number() : least + 1;  // "or more" is one more, with a star
+  }
+  if (at >= text.size() || text[at] != '}') return std::nullopt;
+  return repetition{std::max<std::size_t>({least, most, 1}), least == 0, at + 1};
+}
+
+constexpr std::int64_t kMaxProgramBytes = 4 << 20;  // RE2's, with the states that it keeps
+
+// Counts what a pattern comes to with its repetitions written out, and knows which parts can match nothing.
+class counter {
+ public:
+  enum class answer { fine, too_much, repeats_nothing };
+
+  answer atom(bool can_be_empty = false, std::size_t weight = 1) {
+    now_.before_is_empty = now_.before_is_empty && now_.last_is_empty;
+    now_.last_is_empty = can_be_empty;
+    now_.last = weight;
+    now_.sum += weight;
+    return sized();
+  }
+  answer again(std::size_t times, bool or_none) {
+    if (now_.last > 0 && now_.last_is_empty) return answer::repeats_nothing;
+    now_.sum += now_.last * (times - 1);  // both at most 2^20
+    now_.last *= times;
+    now_.last_is_empty = or_none || now_.last == 0;
+    return sized();
+  }
+  answer bar() {
+    now_.some_is_empty = can_be_empty();
+    now_.before_is_empty = now_.last_is_empty = true;
+    now_.last = 0;
+    ++now_.sum;
+    return sized();
+  }
+  void open() { outer_.push_back(std::exchange(now_, group())); }
+  answer close() {
+    if (outer_.empty()) return atom();  // an ordinary character
+    const group inside = now_;
+    const bool empty = can_be_empty();
+    now_ = outer_.back();
+    outer_.pop_back();
+    return atom(empty, inside.sum + 1);
+  }
+
+ private:
+  struct group {
+    std::size_t sum = 0, last = 0;  // 0: there is nothing to repeat
+    bool before_is_empty = true;    // what stands before the last part of this alternative can be empty,
+    bool last_is_empty = true;      // and the last part,
+    bool some_is_empty = false;     // and an earlier alternative
+  };
+  bool can_be_empty() const { return now_.some_is_empty || (now_.before_is_empty && now_.last_is_empty); }
+  answer sized() const { return now_.sum <= kMaxPatternAtoms ? answer::fine : answer::too_much; }
+
+  group now_;
+  std::vector<group> outer_;
+};
+
+// A pattern in the words of RE2, or why there is none. What the two read differently is written out, or refused.
+result<std::string> translate(std::string_view text) {
+  const auto refuse = [](std::string why) { return failure{EINVAL, "store: regular expression: " + std::move(why)}; };
+  if (text.size() > kMaxPatternBytes) return refuse(format("it is longer than %zu bytes", kMaxPatternBytes));
+  if (text.find('\0') != std::string_view::npos) return refuse("it has a zero byte");
+  counter all;
+  auto so_far = counter::answer::fine;
+  std::string out;
+  for (std::size_t at = 0; at < text.size() && so_far == counter::answer::fine;) {
+    const char c = text[at];
+    const char escaped = c == '\\' && at + 1 < text.size() ? text[at + 1] : '\0';
+    std::optional<repetition> many;
+    if (is_digit(escaped)) return refuse("it has a back-reference");
+    if (escaped != '\0' && std::string_view("<>`'").find(escaped) != std::string_view::npos)
+      return refuse(format("\\%c is not known: use \\b, ^ or $", escaped));
+    if (c == '{') {
+      many = repetition_at(text, at);
+      if (!many) return refuse("a { begins no repetition: write \\{ for the character");
+    }
+    if (many) so_far = all.again(many->times, many->or_none);
+    else if (c == '(') all.open();
+    else if (c == ')') so_far = all.close();
+    else if (c == '|') so_far = all.bar();
+    else if (c == '+') so_far = all.again(2, false);
+    else if (c == '*' || c == '?') so_far = all.again(1, true);
+    else so_far = all.atom(c == '^' || c == '$' || escaped == 'b' || escaped == 'B');
+    const std::size_t next = many ? many->behind : c == '[' ? behind_set(text, at) : c == '\\' ? at + 2 : at + 1;
+    const std::string_view part = text.substr(at, next - at);
+    if (c == '[' && (part.find("[.") != std::string_view::npos || part.find("[=") != std::string_view::npos))
+      return refuse("[. .] and [= =] are not known");
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      out += part[i];
+      if (c == '[' && part[i] == '\\') out += '\\';      // an ordinary character there
+      if (many && i == 0 && part[1] == ',') out += '0';  // "{,5}"
+    }
+    at = next;
+  }
+  if (so_far == counter::answer::repeats_nothing) return refuse("it repeats what can be empty, as in (a*)*");
+  if (so_far == counter::answer::too_much)
+    return refuse(format("with its repetitions written out it has more than %zu characters", kMaxPatternAtoms));
+  return out;
+}
+
+}  // namespace
+
+pattern::pattern(const std::string& text) {
+  if (text.empty()) return;
+  const auto translated = translate(text);
+  if (!translated) {
+    good_ = translated.error();
+    return;
+  }
+  RE2::Options how;
+  how.set_encoding(RE2::Options::EncodingLatin1);  // keys are bytes
+  how.set_posix_syntax(true);
+  how.set_perl_classes(true);
+  how.set_word_boundary(true);
+  how.set_one_line(true);
+  how.set_dot_nl(true);
+  how.set_log_errors(false);
+  how.set_max_mem(kMaxProgramBytes);
+  auto made = std::make_unique<RE2>(*translated, how);
+  if (!made->ok()) good_ = failure{EINVAL, "store: regular expression: " + made->error()};
+  else program_ = std::move(made);
+}
+
+pattern::~pattern() = default;
+
+bool pattern::matches(std::string_view key) const {
+  if (!program_) return good_.ok();
+  return RE2::PartialMatch(re2::StringPiece(key.data(), key.size()), *program_);
+}
+
+}  // namespace pl::store

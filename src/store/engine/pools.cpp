@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/engine/pools.hpp"
+
+#include <cerrno>
+
+#include "base/text.hpp"
+
+namespace pl::store {
+
+status pool_state::charge(std::int64_t more_keys, std::int64_t more_bytes) {
+  const auto limits = options();
+  const std::uint64_t new_keys =
+      keys.fetch_add(static_cast<std::uint64_t>(more_keys)) + static_cast<std::uint64_t>(more_keys);
+  const std::uint64_t new_bytes =
+      bytes.fetch_add(static_cast<std::uint64_t>(more_bytes)) + static_cast<std::uint64_t>(more_bytes);
+  const bool keys_over = more_keys > 0 && limits->quota_keys != 0 && new_keys > limits->quota_keys;
+  const bool bytes_over = more_bytes > 0 && limits->quota_bytes != 0 && new_bytes > limits->quota_bytes;
+  if (!keys_over && !bytes_over) return {};
+  refund(more_keys, more_bytes);
+  return failure{EDQUOT, keys_over ? format("store: pool %s: its quota is %llu keys", shown(name).c_str(),
+                                            static_cast<unsigned long long>(limits->quota_keys))
+                                   : format("store: pool %s: its quota is %llu bytes, with this value it would hold %llu",
+                                            shown(name).c_str(), static_cast<unsigned long long>(limits->quota_bytes),
+                                            static_cast<unsigned long long>(new_bytes))};
+}
+
+pool_ref pools::find(pool_id id) const {
+  std::shared_lock lock(mutex_);
+  const auto at = by_id_.find(id);
+  return at == by_id_.end() ? nullptr : at->second;
+}
+
+pool_ref pools::find(std::string_view name) const {
+  std::shared_lock lock(mutex_);
+  const auto at = by_name_.find(name);
+  return at == by_name_.end() ? nullptr : at->second;
+}
+
+std::vector<pool_info> pools::list() const {
+  std::shared_lock lock(mutex_);
+  std::vector<pool_info> made;
+  for (const auto& [name, pool] : by_name_) made.push_back(pool->info());
+  return made;
+}
+
+std::size_t pools::count() const {
+  std::shared_lock lock(mutex_);
+  return by_id_.size();
+}
+
+void pools::add(pool_ref pool) {
+  std::unique_lock lock(mutex_);
+  by_name_.emplace(pool->name, pool);
+  by_id_.emplace(pool->id, std::move(pool));
+}
+
+void pools::remove(pool_id id) {
+  std::unique_lock lock(mutex_);
+  const auto at = by_id_.find(id);
+  if (at == by_id_.end()) return;
+  by_name_.erase(at->second->name);
+  by_id_.erase(at);
+}
+
+}  // namespace pl::store

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pools that are open (all of them are), with what they hold.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <shared_mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/engine/record.hpp"
+#include "store/engine/types.hpp"
+
+namespace pl::store {
+
+struct pool_state {
+  pool_state(pool_info made, pool_counts counts)
+      : id(made.id),
+        name(made.name),
+        created_unix_ns(made.created_unix_ns),
+        keys(counts.keys),
+        bytes(counts.bytes),
+        indexed_keys(counts.keys),
+        indexed_bytes(counts.bytes),
+        options_(std::make_shared<const pool_options>(made.options)) {}
+
+  const pool_id id;
+  const std::string name;
+  const std::int64_t created_unix_ns;
+  std::atomic<bool> dropped{false};
+  std::atomic<bool> is_apart{false};  // its values lie in memory that no other process maps
+  std::atomic<std::uint64_t> open_grants{0};
+  std::atomic<std::uint64_t> keys, bytes;  // all, as quotas count
+  // Of them those in the index; only the committer writes these.
+  std::atomic<std::uint64_t> indexed_keys, indexed_bytes;
+
+  std::shared_ptr<const pool_options> options() const {
+    std::lock_guard lock(options_mutex_);
+    return options_;
+  }
+  void set_options(const pool_options& next) {
+    auto made = std::make_shared<const pool_options>(next);
+    std::lock_guard lock(options_mutex_);
+    options_ = std::move(made);
+  }
+  durability level(durability asked) const { return asked == durability::pool_default ? options()->level : asked; }
+
+  // Counts what a put changes; EDQUOT, and nothing counted, if a quota forbids it. Less is always allowed.
+  status charge(std::int64_t more_keys, std::int64_t more_bytes);
+  void refund(std::int64_t more_keys, std::int64_t more_bytes) noexcept {
+    keys.fetch_sub(static_cast<std::uint64_t>(more_keys));
+    bytes.fetch_sub(static_cast<std::uint64_t>(more_bytes));
+  }
+
+  pool_info info() const { return pool_info{id, name, *options(), keys.load(), bytes.load(), created_unix_ns}; }
+
+  // Keys whose truth is in memory alone, in order, for find().
+  std::mutex names_mutex;
+  std::set<std::string, std::less<>> volatile_names;
+
+ private:
+  mutable std::mutex options_mutex_;
+  std::shared_ptr<const pool_options> options_;
+};
+using pool_ref = std::shared_ptr<pool_state>;
+
+class pools {
+ public:
+  // Null if there is none.
+  pool_ref find(pool_id id) const;
+  pool_ref find(std::string_view name) const;
+  std::vector<pool_info> list() const;
+  std::size_t count() const;
+  void add(pool_ref pool);
+  void remove(pool_id id);
+
+ private:
+  mutable std::shared_mutex mutex_;
+  std::map<pool_id, pool_ref> by_id_;
+  std::map<std::string, pool_ref, std::less<>> by_name_;
+};
+
+}  // namespace pl::store

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/engine/record.hpp"
+
+#include <algorithm>
+
+#include "base/text.hpp"
+#include "store/engine/bytes.hpp"
+
+namespace pl::store {
+namespace {
+
+constexpr std::uint8_t kSmall = 1;
+constexpr std::uint8_t kLarge = 2;
+constexpr std::uint8_t kPool = 1;  // layout numbers: a later one that this code does not know is not a record to it
+constexpr std::uint8_t kOutcomeWithoutGroup = 1, kOutcome = 2, kOutcomeTold = 3;
+
+// Of a record: what a caller may have asked for, in earlier releases too.
+std::optional<durability> read_level(byte_reader& from) {
+  const auto level = durability_from(from.number<std::uint8_t>());
+  return level == durability::pool_default ? std::nullopt : level;
+}
+
+void append_pieces(std::string& out, const std::vector<segment>& pieces) {
+  append_number(out, static_cast<std::uint16_t>(pieces.size()));
+  for (const segment& piece : pieces) {
+    append_number(out, piece.offset_bytes);
+    append_number(out, piece.size_bytes);
+  }
+}
+
+std::optional<std::vector<segment>> read_pieces(byte_reader& from) {
+  const auto count = from.number<std::uint16_t>();
+  if (count > kMaxSegments) return std::nullopt;
+  std::vector<segment> pieces(count);
+  for (segment& piece : pieces) {
+    piece.offset_bytes = from.number<std::uint64_t>();
+    piece.size_bytes = from.number<std::uint64_t>();
+    if (piece.size_bytes == 0 || piece.offset_bytes % kBlockBytes != 0 || piece.size_bytes % kBlockBytes != 0 ||
+        piece.size_bytes > kMaxValueBytes || piece.offset_bytes + piece.size_bytes < piece.offset_bytes)
+      return std::nullopt;
+  }
+  return pieces;
+}
+
+}  // namespace
+
+std::string encode(const value_record& record) {
+  std::string out;
+  out.reserve(48 + record.small_value.size() + record.extents.size() * 16);
+  append_number(out, record.large() ? kLarge : kSmall);
+  append_number(out, static_cast<std::uint8_t>(record.level));
+  append_number(out, record.user_flags);
+  append_number(out, record.version);
+  append_number(out, record.length_bytes);
+  append_number(out, record.crc);
+  append_number(out, record.written_unix_ns);
+  if (record.large()) append_pieces(out, record.extents);
+  else out.append(record.small_value);
+  return out;
+}
+
+std::optional<value_record> decode_value(std::string_view bytes) {
+  byte_reader from(bytes);
+  value_record record;
+  const auto kind = from.number<std::uint8_t>();
+  const auto level = read_level(from);
+  record.user_flags = from.number<std::uint32_t>();
+  record.version = from.number<version_t>();
+  record.length_bytes = from.number<std::uint64_t>();
+  record.crc = from.number<std::uint32_t>();
+  record.written_unix_ns = from.number<std::int64_t>();
+  if (!from.good() || !level || record.length_bytes > kMaxValueBytes) return std::nullopt;
+  record.level = level_of_record(*level);
+  if (kind == kSmall) {
+    record.small_value = from.rest();
+    if (record.small_value.size() != record.length_bytes) return std::nullopt;
+    return record;
+  }
+  auto pieces = kind == kLarge ? read_pieces(from) : std::nullopt;
+  if (!pieces || pieces->empty() || !from.good_end()) return std::nullopt;
+  std::uint64_t room = 0;
+  for (const segment& piece : *pieces) room += piece.size_bytes;
+  if (room < record.length_bytes || room - record.length_bytes >= kBlockBytes) return std::nullopt;
+  record.extents = std::move(*pieces);
+  return record;
+}
+
+std::string encode_extents(const std::vector<segment>& extents) {
+  std::string out;
+  append_pieces(out, extents);
+  return out;
+}
+
+std::optional<std::vector<segment>> decode_extents(std::string_view bytes) {
+  byte_reader from(bytes);
+  auto pieces = read_pieces(from);
+  if (!from.good_end()) return std::nullopt;
+  return pieces;
+}
+
+std::string encode(const pool_info& pool) {
+  std::string out;
+  append_number(out, kPool);
+  append_number(out, pool.id);
+  append_text(out, pool.name);
+  append_number(out, static_cast<std::uint8_t>(pool.options.level));
+  append_number(out, pool.options.quota_bytes);
+  append_number(out, pool.options.quota_keys);
+  append_number(out, static_cast<std::uint8_t>(pool.options.verify_reads));
+  append_text(out, pool.options.tags);
+  append_number(out, pool.created_unix_ns);
+  return out;
+}
+
+std::optional<pool_info> decode_pool(std::string_view bytes) {
+  byte_reader from(bytes);
+  pool_info pool;
+  if (from.number<std::uint8_t>() != kPool) return std::nullopt;
+  pool.id = from.number<pool_id>();
+  pool.name = from.text();
+  const auto level = read_level(from);
+  pool.options.quota_bytes = from.number<std::uint64_t>();
+  pool.options.quota_keys = from.number<std::uint64_t>();
+  const auto verify = from.number<std::uint8_t>();
+  pool.options.tags = from.text();
+  pool.created_unix_ns = from.number<std::int64_t>();
+  if (!from.good_end() || pool.id == 0 || pool.name.empty() || !level || verify > 1) return std::nullopt;
+  pool.options.verify_reads = verify == 1;
+  // Who asked for more than there is gets the most that there is.
+  pool.options.level = std::min(*level, durability::durable);
+  return pool;
+}
+
+std::string encode(const pool_counts& counts) {
+  std::string out;
+  append_number(out, counts.keys);
+  append_number(out, counts.bytes);
+  return out;
+}
+
+std::optional<pool_counts> decode_counts(std::string_view bytes) {
+  byte_reader from(bytes);
+  pool_counts counts;
+  counts.keys = from.number<std::uint64_t>();
+  counts.bytes = from.number<std::uint64_t>();
+  if (!from.good_end()) return std::nullopt;
+  return counts;
+}
+
+std::string encode(const store_format& format) {
+  std::string out;
+  append_number(out, format.number);
+  append_number(out, format.file_bytes);
+  append_number(out, format.id_high);
+  append_number(out, format.id_low);
+  return out;
+}
+
+std::optional<store_format> decode_format(std::string_view bytes) {
+  byte_reader from(bytes);
+  store_format format;
+  format.number = from.number<std::uint32_t>();
+  format.file_bytes = from.number<std::uint64_t>();
+  format.id_high = from.number<std::uint64_t>();
+  format.id_low = from.number<std::uint64_t>();
+  if (!from.good_end() || format.file_bytes == 0 || format.file_bytes % kBlockBytes != 0) return std::nullopt;
+  return format;
+}
+
+std::string encode(const request_outcome& outcome) {
+  std::string out;
+  append_number(out, outcome.told ? kOutcomeTold : kOutcome);
+  append_number(out, outcome.sequence);
+  append_number(out, static_cast<std::uint8_t>(outcome.reached));
+  append_number(out, outcome.group);
+  append_number(out, static_cast<std::uint16_t>(outcome.items.size()));
+  for (const auto& item : outcome.items) {
+    append_number(out, static_cast<std::int32_t>(item.error));
+    append_number(out, item.version);
+    append_number(out, item.crc);
+  }
+  return out;
+}
+
+std::optional<request_outcome> decode_outcome(std::string_view bytes) {
+  byte_reader from(bytes);
+  request_outcome outcome;
+  const auto layout = from.number<std::uint8_t>();
+  if (layout < kOutcomeWithoutGroup || layout > kOutcomeTold) return std::nullopt;
+  outcome.told = layout == kOutcomeTold;
+  outcome.sequence = from.number<std::uint64_t>();
+  const auto level = read_level(from);
+  outcome.group = layout != kOutcomeWithoutGroup ? from.number<std::uint16_t>() : kAnyGroup;
+  const auto count = from.number<std::uint16_t>();
+  if (!level || count > kMaxBatchOperations) return std::nullopt;
+  outcome.reached = level_of_record(*level);
+  outcome.items.resize(count);
+  for (auto& item : outcome.items) {
+    item.error = from.number<std::int32_t>();
+    item.version = from.number<version_t>();
+    item.crc = from.number<std::uint32_t>();
+  }
+  if (!from.good_end()) return std::nullopt;
+  return outcome;
+}
+
+std::string full_key(pool_id pool, std::string_view key) {
+  std::string out;
+  out.reserve(4 + key.size());
+  append_ordered(out, pool);
+  out.append(key);
+  return out;
+}
+
+std::string shown(std::string_view key) {
+  constexpr std::size_t kMost = 80;
+  std::string out = "'";
+  for (const char c : key.substr(0, kMost)) {
+    if (c >= 0x20 && c < 0x7f && c != '\'' && c != '\\') out.push_back(c);
+    else out += format("\\x%02x", static_cast<unsigned>(static_cast<unsigned char>(c)));
+  }
+  out += key.size() > kMost ? "'..." : "'";
+  return out;
+}
+
+}  // namespace pl::store

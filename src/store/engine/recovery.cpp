@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/engine/recovery.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+
+#include "arch/crc32c.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "store/engine/bytes.hpp"
+
+namespace pl::store {
+namespace {
+
+unsigned long long shown_number(std::uint64_t value) { return value; }
+
+failure damage(const std::string& what) { return failure{EUCLEAN, "store: " + what + kDamageAdvice}; }
+
+// Whether the folder could be one in which an index was about to be made and nothing was written to it.
+bool holds_nothing(const std::string& folder) {
+  std::error_code error;
+  for (const auto& file : std::filesystem::directory_iterator(folder, error)) {
+    const std::string extension = file.path().extension().string();
+    if (extension == ".sst") return false;
+    if (extension == ".log" && std::filesystem::file_size(file.path(), error) > 0) return false;
+  }
+  return true;
+}
+
+std::optional<std::string> file_bytes(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return std::nullopt;
+  return std::string{std::istreambuf_iterator<char>(in), {}};
+}
+
+std::optional<std::string> current_manifest(const std::string& folder) {
+  auto name = file_bytes(folder + "/CURRENT");
+  if (name && name->ends_with('\n')) name->pop_back();
+  return name;
+}
+
+// A release that knows no marks has opened the store since: each opening makes a later manifest and takes the old one away.
+bool was_opened_since(const std::string& folder, const mark_state& mark) {
+  const auto now = current_manifest(folder);
+  for (const file_seal& one : mark.files) {
+    if (!one.name.starts_with("MANIFEST-")) continue;
+    std::error_code error;
+    return now && now->starts_with("MANIFEST-") && *now > one.name && std::filesystem::exists(folder + "/" + *now, error) &&
+           !std::filesystem::exists(folder + "/" + one.name, error);
+  }
+  return false;
+}
+
+status compare_seals(const std::string& folder, const mark_state& mark) {
+  for (const file_seal& one : mark.files) {
+    const auto now = seal_of(folder, one.name);
+    const std::string path = folder + "/" + one.name;
+    if (!now && now.code() == ENOENT) return damage(path + " is missing, which was there when the store was stopped");
+    if (!now) return now.error();
+    if (now->size_bytes != one.size_bytes)
+      return damage(path + format(" has %llu bytes, and had %llu when the store was stopped", shown_number(now->size_bytes),
+                                  shown_number(one.size_bytes)));
+    if (now->crc != one.crc) return damage(path + " has other bytes than when the store was stopped");
+  }
+  std::error_code error;
+  for (const auto& file : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = file.path().filename().string();
+    if (file.path().extension() != ".log" || mark.find(name) != nullptr) continue;
+    if (std::filesystem::file_size(file.path(), error) != 0)
+      return damage(file.path().string() + " holds something, and held nothing when the store was stopped");
+  }
+  return {};
+}
+
+failure lost(const recovery_question& of, const log_findings& logs, const replay_reach& reach, std::uint64_t need) {
+  const std::uint64_t from =
+      std::min(logs.missing_from != 0 ? logs.missing_from : ~std::uint64_t{0}, reach.last_sequence + 1);
+  const std::uint64_t until = std::max(need, logs.missing_until);
+  return damage(format("%s: the index's log is damaged (%s): changes %llu to %llu were acknowledged and are lost",
+                       of.index_folder.c_str(), logs.damage.empty() ? "its end is missing" : logs.damage.c_str(),
+                       shown_number(from), shown_number(until)));
+}
+
+}  // namespace
+
+result<recovery_plan> plan_recovery(const recovery_question& of) {
+  recovery_plan plan;
+  std::error_code error;
+  const bool has_current = std::filesystem::exists(of.index_folder + "/CURRENT", error);
+  if (!has_current) {
+    if (of.mark || of.has_extents || !holds_nothing(of.index_folder))
+      return damage(of.index_folder + "/CURRENT is missing, and something was stored here");
+    plan.is_new = true;
+    return plan;
+  }
+  bool is_sealed = of.mark && of.mark->is_clean;
+  if (is_sealed && was_opened_since(of.index_folder, *of.mark)) {
+    PL_LOG(warn, "store: %s: an earlier release has opened it since; its files are not those that were sealed",
+           of.index_folder.c_str());
+    is_sealed = false;
+  }
+  if (is_sealed) {
+    if (status same = compare_seals(of.index_folder, *of.mark); !same) return std::move(same).error();
+    plan.is_sealed = true;
+    plan.required = of.mark->required(of.boot);
+    return plan;
+  }
+  plan.required = of.mark ? of.mark->required(of.boot) : 0;
+  const auto quick = scan_logs({of.index_folder, 0, false, {}});
+  if (!quick) return quick.error();
+  if (quick->is_whole() && quick->last_sequence >= plan.required) return plan;
+  // The log's torn end, a flushed log, or damage.
+  const auto reach = of.replay();
+  if (!reach) return reach.error();
+  const auto logs = scan_logs({of.index_folder, reach->first_log, true, {}});
+  if (!logs) return logs.error();
+  const std::uint64_t need = std::max(plan.required, logs->synced);
+  const bool has_gap = logs->missing_from != 0 && logs->missing_from <= need;
+  if (reach->last_sequence < need || has_gap) return lost(of, *logs, *reach, need);
+  return plan;
+}
+
+result<std::vector<file_seal>> seals_of(const std::string& index_folder) {
+  std::vector<file_seal> out;
+  std::vector<std::string> names{"CURRENT"};
+  const auto manifest = current_manifest(index_folder);
+  if (manifest) names.push_back(*manifest);
+  std::error_code error;
+  for (const auto& file : std::filesystem::directory_iterator(index_folder, error)) {
+    if (file.path().extension() == ".log" && std::filesystem::file_size(file.path(), error) > 0)
+      names.push_back(file.path().filename().string());
+  }
+  for (const std::string& name : names) {
+    auto one = seal_of(index_folder, name);
+    if (!one) return one.error();
+    out.push_back(std::move(*one));
+  }
+  return out;
+}
+
+status write_manifest_copy(const std::string& index_folder, const std::string& path) {
+  const auto name = current_manifest(index_folder);
+  const auto bytes = name ? file_bytes(index_folder + "/" + *name) : std::nullopt;
+  if (!bytes) return failure{ENOENT, "store: " + index_folder + ": no manifest"};
+  std::string text;
+  append_text(text, *name);
+  append_text(text, *bytes);
+  append_number(text, arch::crc32c(text.data(), text.size()));
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out << text << std::flush;
+  return out ? status() : status(failure{EIO, "store: " + path + ": it cannot be written"});
+}
+
+std::optional<manifest_copy> read_manifest_copy(const std::string& path) {
+  const auto text = file_bytes(path);
+  if (!text) return std::nullopt;
+  byte_reader from(*text);
+  manifest_copy copy;
+  copy.name = from.text();
+  copy.bytes = from.text();
+  const auto crc = from.number<std::uint32_t>();
+  if (!from.good_end() || arch::crc32c(text->data(), text->size() - sizeof crc) != crc) return std::nullopt;
+  return copy;
+}
+
+}  // namespace pl::store

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// What clients' last requests did, so that one that comes twice is answered twice and done once. A client has a ring of
+// kDedupeWindow entries; the ring of a client that was not seen for long is forgotten as a whole when there are too many.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "store/engine/index.hpp"
+#include "store/engine/record.hpp"
+#include "store/engine/types.hpp"
+
+namespace pl::store {
+
+class requests {
+ public:
+  static constexpr std::size_t kMaxClients = 4096;
+
+  explicit requests(index& of) : index_(of) {}
+  // At start: which clients the index remembers. Their entries are read when they come.
+  status load();
+
+  // Holds off other requests of clients in the same group; find and remember need it.
+  std::unique_lock<std::mutex> lock(const request_key& request) { return std::unique_lock(group_of(request.client).mutex); }
+  // What this request did, if it was done. EINVAL: it is older than the window, so nobody knows.
+  result<std::optional<request_outcome>> find(const request_key& request);
+  void remember(const request_key& request, request_outcome outcome);
+
+  // Calls `tell` with what is remembered of these groups, of the client that was seen last at the end. Blocking.
+  // What is remembered meanwhile may be missed. Precondition: no lock().
+  status each(const std::function<bool(std::uint16_t group)>& which,
+              const std::function<void(std::uint64_t client, const request_outcome& outcome)>& tell);
+
+  // Of these groups, also in the index. Blocking. Precondition: no lock(); requests of the groups are not under way.
+  status forget(const std::function<bool(std::uint16_t group)>& which);
+
+  // The same as records of a batch, with the clients that are forgotten for it.
+  void store(rocksdb::WriteBatch& batch, const request_key& request, const request_outcome& outcome);
+
+ private:
+  struct window {
+    std::vector<request_outcome> slots;  // sequence 0: empty
+    bool in_index = false;               // entries may be there that are not here
+    std::list<std::uint64_t>::iterator recent;
+  };
+  struct group {
+    std::mutex mutex;
+    std::unordered_map<std::uint64_t, window> clients;
+    std::list<std::uint64_t> recent;       // front: seen last
+    std::vector<std::uint64_t> forgotten;  // in the index still
+  };
+  static constexpr std::size_t kGroups = 16;
+  group& group_of(std::uint64_t client) { return groups_[client % kGroups]; }
+  window& need(group& of, std::uint64_t client);
+  status read_window(std::uint64_t client, window& into);
+
+  index& index_;
+  std::array<group, kGroups> groups_;
+};
+
+}  // namespace pl::store

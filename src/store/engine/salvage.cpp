@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/engine/salvage.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "arch/crc32c.hpp"
+#include "base/text.hpp"
+#include "store/engine/commit_mark.hpp"
+#include "store/engine/index_log.hpp"
+#include "store/engine/recovery.hpp"
+
+namespace pl::store {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::uint32_t kCatalogueId = 0, kValuesId = 1;  // RocksDB's numbers of the families, in the order of their making
+constexpr std::size_t kMaxLost = 100'000;
+
+struct block_free {
+  void operator()(std::byte* at) const noexcept { std::free(at); }
+};
+
+}  // namespace
+
+// Changes that replay does not reach take the place of what it found; those in damaged batches make their keys doubtful.
+struct salvage::later_changes final : batch_visitor {
+  explicit later_changes(salvage& to) : of(to) {}
+  void put(std::uint32_t family, std::string_view key, std::string_view value) override {
+    if (family == kCatalogueId && !is_damaged) of.take_pool(key, value);
+    if (family != kValuesId || key.size() < 5) return;
+    if (is_damaged) return doubt(key);
+    of.later_[std::string(key)] = std::string(value);
+    of.doubtful_.erase(std::string(key));
+  }
+  void erase(std::uint32_t family, std::string_view key) override {
+    if (family != kValuesId || key.size() < 5) return;
+    if (is_damaged) return doubt(key);
+    of.later_[std::string(key)] = std::nullopt;
+    of.doubtful_.erase(std::string(key));
+  }
+  void erase_range(std::uint32_t family, std::string_view from, std::string_view) override {
+    if (family == kValuesId && from.size() == 4 && !is_damaged) of.dropped_.insert(pool_of(from));
+  }
+  void doubt(std::string_view key) {
+    of.doubtful_[std::string(key)] = "a damaged change of the index's log (" + place + ") put or erased it";
+    of.later_.erase(std::string(key));
+  }
+  salvage& of;
+  bool is_damaged = false;
+  std::string place;
+};
+
+salvage::~salvage() {
+  records_.reset();
+  std::error_code ignored;
+  if (!scratch_.empty()) fs::remove_all(scratch_, ignored);
+}
+
+result<std::unique_ptr<salvage>> salvage::open(const std::string& folder, disk& files) {
+  std::unique_ptr<salvage> made(new salvage(folder, files));
+  made->index_folder_ = folder + "/index";
+  if (status opened = made->open_index(); !opened) return std::move(opened).error();
+  if (status read = made->read_catalogue(); !read) return std::move(read).error();
+  if (status read = made->read_log(); !read) return std::move(read).error();
+  if (status opened = made->open_extents(); !opened) return std::move(opened).error();
+  return made;
+}
+
+status salvage::open_index() {
+  std::error_code error;
+  if (!fs::is_directory(index_folder_, error))
+    return failure{ENOENT, "store: " + folder_ + " holds no store: it has no index"};
+  if (status mended = mend_manifest(); !mended) return mended;
+  index::options how;
+  how.folder = index_folder_;
+  how.cache_bytes = std::uint64_t{8} << 20;
+  how.read_only = true;
+  how.env = files_.index_env();
+  auto opened = index::open(how);
+  if (!opened) return std::move(opened).error();
+  records_ = std::move(*opened);
+  return {};
+}
+
+// CURRENT and the manifest say what the index is. Where they are not those of the clean stop, the copy of that moment says
+// it.
+status salvage::mend_manifest() {
+  const auto mark = commit_mark::read(folder_ + "/commit.mark");
+  const auto copy = read_manifest_copy(folder_ + "/manifest.copy");
+  std::vector<std::string> manifests;
+  std::error_code error;
+  for (const auto& file : fs::directory_iterator(index_folder_, error)) {
+    const std::string name = file.path().filename().string();
+    if (name.starts_with("MANIFEST-")) manifests.push_back(name);
+  }
+  std::sort(manifests.begin(), manifests.end());
+  const bool is_copy_newest = copy && (manifests.empty() || manifests.back() <= copy->name);
+  const bool use_copy = mark && mark->is_clean && is_copy_newest;
+  if (!use_copy && (fs::exists(index_folder_ + "/CURRENT", error) || manifests.empty())) return {};
+  scratch_ = (fs::temp_directory_path(error) / "peerlane-salvage-XXXXXX").string();
+  if (::mkdtemp(scratch_.data()) == nullptr) return failure{errno, "store: " + scratch_ + ": " + errno_text(errno)};
+  for (const auto& file : fs::directory_iterator(index_folder_, error)) {
+    const std::string name = file.path().filename().string();
+    if (name != "CURRENT" && name != "LOCK" && !(use_copy && name == copy->name))
+      fs::create_symlink(fs::absolute(file.path()), scratch_ + "/" + name, error);
+    if (error) return failure{error.value(), "store: " + scratch_ + ": " + error.message()};
+  }
+  if (use_copy) std::ofstream(scratch_ + "/" + copy->name, std::ios::binary) << copy->bytes;
+  std::ofstream(scratch_ + "/CURRENT", std::ios::binary) << (use_copy ? copy->name : manifests.back()) << '\n';
+  index_folder_ = scratch_;
+  return {};
+}
+
+status salvage::read_log() {
+  const auto mark = commit_mark::read(folder_ + "/commit.mark");
+  const std::uint64_t reached = records_->last_sequence();
+  later_changes changes(*this);
+  log_scan how{index_folder_, 0, true, {}};
+  how.each = [&](const log_batch& batch) {
+    if (!batch.is_damaged && batch.end_sequence() <= reached) return;
+    changes.is_damaged = batch.is_damaged;
+    changes.place = batch.place;
+    visit_batch(batch.bytes, changes);
+  };
+  const auto logs = scan_logs(how);
+  if (!logs) return logs.error();
+  const std::uint64_t need = std::max(logs->synced, mark ? mark->required(files_.boot_id()) : 0);
+  // The torn end of what nobody was told of.
+  if (reached >= need && (logs->missing_from == 0 || logs->missing_from > need)) {
+    doubtful_.clear();
+    if (logs->missing_from != 0) later_.clear();
+    return {};
+  }
+  const std::uint64_t from = logs->missing_from != 0 ? logs->missing_from : reached + 1;
+  const std::uint64_t until = logs->missing_from != 0 ? logs->missing_until : need;
+  lost_.push_back(
+      format("changes %llu to %llu of the index's log (%s): keys that they put or erased, and that are not named "
+             "below, are as before them",
+             static_cast<unsigned long long>(from), static_cast<unsigned long long>(until),
+             logs->damage.empty() ? "its end is missing" : logs->damage.c_str()));
+  return {};
+}
+
+void salvage::take_pool(std::string_view key, std::string_view raw) {
+  if (key.size() != 5 || key[0] != 'p') return;
+  auto pool = decode_pool(raw);
+  if (!pool) {
+    lost_.push_back(format("the settings of pool %u: its record is damaged", read_ordered(key.substr(1))));
+    return;
+  }
+  std::erase_if(pools_, [&](const pool_info& one) { return one.id == pool->id; });
+  pools_.push_back(std::move(*pool));
+}
+
+status salvage::read_catalogue() {
+  const auto stored = records_->get(family::catalogue, "f");
+  const auto form = stored && *stored ? decode_format(**stored) : std::nullopt;
+  if (!form) return failure{EUCLEAN, "store: " + folder_ + ": the index's first record, of the layout, cannot be read"};
+  if (form->number != store_format{}.number)
+    return failure{ENOTSUP, format("store: %s has format %u, this program knows %u", folder_.c_str(), form->number,
+                                   store_format{}.number)};
+  file_bytes_ = form->file_bytes;
+  status scanned = records_->scan(family::catalogue, "", "", false, [&](std::string_view key, std::string_view raw) {
+    take_pool(key, raw);
+    return true;
+  });
+  if (!scanned) lost_.push_back("settings of pools: " + scanned.error().message);
+  return {};
+}
+
+status salvage::open_extents() {
+  auto opened = extents::open({folder_ + "/extents", file_bytes_, 0, 0, true}, files_);
+  if (!opened) return std::move(opened).error();
+  space_ = std::move(*opened);
+  return {};
+}
+
+void salvage::lose(const std::string& full, const std::string& why) {
+  if (lost_.size() >= kMaxLost) return;
+  std::string name = format("%u", pool_of(full));
+  for (const pool_info& pool : pools_)
+    if (pool.id == pool_of(full)) name = shown(pool.name);
+  lost_.push_back("pool " + name + ", key " + shown(key_of(full)) + ": " + why);
+}
+
+// What cannot be read between two keys. Large values have a second record, which names them.
+void salvage::tell_gap(std::string_view from, std::string_view until) {
+  const auto name = [](std::string_view full) { return full.size() < 5 ? std::string("the first") : shown(key_of(full)); };
+  lost_.push_back("keys behind " + name(from) + " and before " + (until.empty() ? "the end" : name(until)) +
+                  ": a table of the index is damaged");
+  (void)records_->scan(family::extents, from, until, false, [&](std::string_view full, std::string_view) {
+    if (full != from && !later_.contains(std::string(full))) lose(std::string(full), "its record lies in a damaged table");
+    return true;
+  });
+}
+
+status salvage::each(const std::function<void(const std::string&, const value_record&)>& take) {
+  const auto take_one = [&](const std::string& full, std::string_view raw) {
+    if (const auto why = doubtful_.find(full); why != doubtful_.end()) return;
+    const auto record = decode_value(raw);
+    if (!record) return lose(full, "its record is damaged");
+    take(full, *record);
+  };
+  const auto look = [&](std::string_view full, std::string_view raw) {
+    if (!later_.contains(std::string(full)) && !dropped_.contains(pool_of(full))) take_one(std::string(full), raw);
+    return true;
+  };
+  std::string last;
+  const status scanned = records_->scan(family::values, "", "", false, [&](std::string_view full, std::string_view raw) {
+    last = full;
+    return look(full, raw);
+  });
+  if (!scanned) {
+    // From the end back to the damage, to know where it goes on.
+    std::string next;
+    (void)records_->scan_back(family::values, last, [&](std::string_view full, std::string_view) {
+      next = full;
+      return true;
+    });
+    if (!next.empty()) (void)records_->scan(family::values, next, "", false, look);
+    tell_gap(last, next);
+    lost_.push_back(scanned.error().message);
+  }
+  for (const auto& [full, raw] : later_)
+    if (raw) take_one(full, *raw);
+  for (const auto& [full, why] : doubtful_) lose(full, why);
+  return {};
+}
+
+status salvage::read(const value_record& record, const std::function<status(std::span<const std::byte>)>& take) {
+  std::uint32_t crc = 0;
+  if (!record.large()) {
+    const auto bytes = std::as_bytes(std::span(record.small_value));
+    crc = arch::crc32c(bytes.data(), bytes.size());
+    if (crc != record.crc) return failure{EBADMSG, "its value in the index has another checksum"};
+    return bytes.empty() ? status() : take(bytes);
+  }
+  for (const segment& piece : record.extents)
+    if (!space_->has_file(piece)) return failure{EBADMSG, "its extent file is missing"};
+  const std::unique_ptr<std::byte, block_free> memory(static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, kPartBytes)));
+  std::uint64_t left = record.length_bytes;
+  for (const segment& piece : record.extents) {
+    for (std::uint64_t at = 0; at < piece.size_bytes && left > 0;) {
+      const segment part{piece.offset_bytes + at, std::min<std::uint64_t>(piece.size_bytes - at, kPartBytes)};
+      const std::span<std::byte> room(memory.get(), part.size_bytes);
+      if (status got = files_.read(space_->blocks({&part, 1}, {&room, 1})); !got)
+        return failure{EBADMSG, "its extents cannot be read: " + got.error().message};
+      const auto bytes = room.first(std::min(left, part.size_bytes));
+      crc = arch::crc32c(bytes.data(), bytes.size(), crc);
+      if (status taken = take(bytes); !taken) return taken;
+      left -= bytes.size();
+      at += part.size_bytes;
+    }
+  }
+  if (left != 0 || crc != record.crc) return failure{EBADMSG, "its value in the extents has another checksum"};
+  return {};
+}
+
+}  // namespace pl::store

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads a store's folder as far as that is possible: the index up to a damage and on both sides of it, later changes from
+// the log, and values from extents, each with its checksum. For check and repair (store_folder.hpp).
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "store/engine/disk.hpp"
+#include "store/engine/extents.hpp"
+#include "store/engine/index.hpp"
+#include "store/engine/record.hpp"
+#include "store/engine/types.hpp"
+
+namespace pl::store {
+
+class salvage {
+ public:
+  // Opens what can be opened; what is lost as a whole is in lost() then. ENOENT: this is no store. EUCLEAN: nothing of the
+  // index can be read.
+  static result<std::unique_ptr<salvage>> open(const std::string& folder, disk& files);
+  ~salvage();
+
+  const std::vector<pool_info>& pools() const noexcept { return pools_; }
+  std::uint64_t extent_file_bytes() const noexcept { return file_bytes_; }
+  // Each key whose record is good, in no order. Keys that are lost are added to lost().
+  status each(const std::function<void(const std::string& full, const value_record& record)>& take);
+  // Reads the bytes in parts of at most kPartBytes and compares their checksum at the end. EBADMSG, EIO: why it is lost.
+  status read(const value_record& record, const std::function<status(std::span<const std::byte>)>& take);
+  status verify_tables() const { return records_->verify_tables(); }
+  void lose(const std::string& full, const std::string& why);
+  const std::vector<std::string>& lost() const noexcept { return lost_; }
+
+  static constexpr std::size_t kPartBytes = std::size_t{4} << 20;
+
+ private:
+  salvage(std::string folder, disk& files) : folder_(std::move(folder)), files_(files) {}
+  status open_index();
+  status mend_manifest();
+  status read_log();
+  status read_catalogue();
+  status open_extents();
+  void take_pool(std::string_view key, std::string_view raw);
+  void tell_gap(std::string_view from, std::string_view until);
+
+  struct later_changes;  // of the log, behind what replay reaches
+  std::string folder_;
+  disk& files_;
+  std::string index_folder_;  // the folder's own, or a scratch copy with another manifest
+  std::string scratch_;
+  std::unique_ptr<index> records_;
+  std::unique_ptr<extents> space_;
+  std::uint64_t file_bytes_ = 0;
+  std::vector<pool_info> pools_;
+  std::map<std::string, std::optional<std::string>> later_;  // key -> its record, or that it was erased
+  std::map<std::string, std::string> doubtful_;              // key -> why
+  std::set<pool_id> dropped_;
+  std::vector<std::string> lost_;
+};
+
+}  // namespace pl::store

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/engine/store_folder.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <random>
+#include <system_error>
+
+#include "arch/crc32c.hpp"
+#include "base/text.hpp"
+#include "store/engine/bytes.hpp"
+#include "store/engine/commit_mark.hpp"
+#include "store/engine/engine.hpp"
+#include "store/engine/salvage.hpp"
+#include "store/engine/value_stream.hpp"
+
+namespace pl::store {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::uint64_t kArenaBytes = std::uint64_t{256} << 20;
+constexpr std::size_t kMaxUnderWay = 256;  // puts of a repair
+constexpr const char* kListName = "backup.list";
+
+engine_options options_of(const std::string& folder, disk* files, bool read_only) {
+  engine_options made;
+  made.directory = folder;
+  made.arena_bytes = made.chunk_bytes = kArenaBytes;
+  made.read_only = read_only;
+  made.disk_reserve_bytes = 0;
+  made.files = files;
+  return made;
+}
+
+// Keeps a store from opening the folder to write.
+class folder_lock {
+ public:
+  static result<folder_lock> take(const std::string& folder) {
+    const int file = ::open((folder + "/lock").c_str(), O_RDONLY | O_CLOEXEC);
+    if (file < 0 && errno == ENOENT) return folder_lock(-1);
+    if (file < 0) return failure{errno, "store: " + folder + "/lock: " + errno_text(errno)};
+    if (::flock(file, LOCK_SH | LOCK_NB) == 0) return folder_lock(file);
+    const int error = errno;
+    ::close(file);
+    return failure{error == EWOULDBLOCK ? EBUSY : error, "store: " + folder + ": a store has it open; stop it first"};
+  }
+  folder_lock(folder_lock&& from) noexcept : file_(std::exchange(from.file_, -1)) {}
+  folder_lock& operator=(folder_lock&&) = delete;
+  ~folder_lock() {
+    if (file_ >= 0) ::close(file_);
+  }
+
+ private:
+  explicit folder_lock(int file) : file_(file) {}
+  int file_;
+};
+
+status need_folder(const std::string& folder) {
+  std::error_code error;
+  if (fs::is_directory(folder + "/index", error)) return {};
+  return failure{ENOENT, "store: " + folder + " holds no store"};
+}
+
+status need_empty(const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) return failure{error.value(), "store: " + folder + ": " + error.message()};
+  if (!fs::is_empty(folder, error)) return failure{ENOTEMPTY, "store: " + folder + " is not empty: name another one"};
+  fs::permissions(folder, fs::perms::owner_all, error);
+  return {};
+}
+
+// Everything of a folder that holds nothing else.
+void empty(const std::string& folder) {
+  std::error_code ignored;
+  for (const auto& one : fs::directory_iterator(folder, ignored)) fs::remove_all(one.path(), ignored);
+}
+
+status look_at_values(const std::string& folder, disk& files, folder_report& into) {
+  auto from = salvage::open(folder, files);
+  if (!from) {
+    into.problems.push_back(from.error().message);
+    return {};
+  }
+  status read = (*from)->each([&](const std::string& full, const value_record& record) {
+    ++into.keys;
+    const status got = (*from)->read(record, [&](std::span<const std::byte> part) {
+      into.bytes_read += part.size();
+      return status();
+    });
+    if (got) ++into.values_read;
+    else (*from)->lose(full, got.error().message);
+  });
+  if (status same = (*from)->verify_tables(); !same) into.problems.push_back(same.error().message);
+  into.problems.insert(into.problems.end(), (*from)->lost().begin(), (*from)->lost().end());
+  return read;
+}
+
+status sync_path(const fs::path& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return failure{errno, path.string() + ": " + errno_text(errno)};
+  const int done = ::fsync(file);
+  const int error = errno;
+  ::close(file);
+  return done == 0 ? status() : status(failure{error, "fsync of " + path.string() + ": " + errno_text(error)});
+}
+
+// With its holes, and durable when this returns: extent files are mostly empty.
+status copy_sparse(const fs::path& from, const fs::path& to) {
+  const int in = ::open(from.c_str(), O_RDONLY | O_CLOEXEC);
+  if (in < 0) return failure{errno, from.string() + ": " + errno_text(errno)};
+  const int out = ::open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  status outcome;
+  if (out < 0) outcome = failure{errno, to.string() + ": " + errno_text(errno)};
+  std::vector<char> part(std::size_t{1} << 20);
+  off_t at = 0;
+  while (outcome) {
+    const ssize_t got = ::pread(in, part.data(), part.size(), at);
+    if (got < 0) outcome = failure{errno, from.string() + ": " + errno_text(errno)};
+    if (got <= 0) break;
+    const bool is_hole = std::all_of(part.begin(), part.begin() + got, [](char one) { return one == 0; });
+    if (!is_hole && ::pwrite(out, part.data(), static_cast<std::size_t>(got), at) != got)
+      outcome = failure{errno != 0 ? errno : ENOSPC, to.string() + ": " + errno_text(errno)};
+    at += got;
+  }
+  if (outcome && (::ftruncate(out, at) != 0 || ::fsync(out) != 0))
+    outcome = failure{errno, to.string() + ": " + errno_text(errno)};
+  ::close(in);
+  if (out >= 0) ::close(out);
+  return outcome;
+}
+
+// What belongs to the store: not the lock, sockets, and what others have put there.
+std::vector<fs::path> files_of(const std::string& folder) {
+  std::vector<fs::path> out;
+  std::error_code error;
+  for (const char* name : {"commit.mark", "manifest.copy"})
+    if (fs::is_regular_file(folder + "/" + name, error)) out.emplace_back(name);
+  for (const char* name : {"index", "extents"}) {
+    for (const auto& one : fs::directory_iterator(folder + "/" + name, error)) {
+      const std::string file = one.path().filename().string();
+      const bool is_text = file == "LOCK" || file.starts_with("LOG");
+      if (one.is_regular_file(error) && !is_text) out.push_back(fs::path(name) / file);
+    }
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+status copy_files(const std::string& from, const std::string& to) {
+  std::error_code error;
+  fs::create_directories(to + "/index", error);
+  if (!error) fs::create_directories(to + "/extents", error);
+  if (error) return failure{error.value(), "store: " + to + ": " + error.message()};
+  for (const fs::path& name : files_of(from)) {
+    if (status done = copy_sparse(from / name, to / name); !done)
+      return failure{done.code(), "store: " + done.error().message};
+  }
+  for (const char* name : {"/index", "/extents", ""})
+    if (status done = sync_path(to + name); !done) return done;
+  return {};
+}
+
+// Name, size and checksum of each file, a line each, and the checksum of the list.
+result<std::string> list_of(const std::string& folder) {
+  std::string out;
+  for (const fs::path& name : files_of(folder)) {
+    const auto one = seal_of(folder, name.string());
+    if (!one) return one.error();
+    out += format("%08x %llu %s\n", one->crc, static_cast<unsigned long long>(one->size_bytes), name.c_str());
+  }
+  return out;
+}
+
+// Who has the folder must not be taken for who had it.
+status give_new_identity(const std::string& folder, disk& files) {
+  auto opened = index::open({folder + "/index", std::uint64_t{8} << 20, false, files.index_env(), folder + "/commit.mark",
+                             &files, true, ~std::uint64_t{0}});
+  if (!opened) return opened.error();
+  const auto stored = (*opened)->get(family::catalogue, "f");
+  auto form = stored && *stored ? decode_format(**stored) : std::nullopt;
+  if (!form) return failure{EUCLEAN, "store: " + folder + ": the record of the layout cannot be read"};
+  std::random_device random;
+  form->id_high = std::uint64_t{random()} << 32 | random();
+  rocksdb::WriteBatch batch;
+  (*opened)->put(batch, family::catalogue, "f", encode(*form));
+  if (status written = (*opened)->write(batch, true); !written) return written;
+  const auto free = files.free_bytes(folder);
+  return (*opened)->prepare_stop(free ? *free : 0);
+}
+
+// Puts into the new store, many under way.
+class refill {
+ public:
+  refill(salvage& from, engine& to, repair_report& told) : from_(from), to_(to), told_(told) {}
+
+  status make_pools() {
+    for (const pool_info& pool : from_.pools()) {
+      const auto made = to_.create_pool(pool.name, pool.options);
+      if (!made) return made.error();
+      pools_[pool.id] = made->id;
+    }
+    return {};
+  }
+
+  status run() {
+    status read = from_.each([this](const std::string& full, const value_record& record) {
+      if (!outcome_) return;
+      // Read to the end first: a value is put only if it is good.
+      const status good = from_.read(record, [](std::span<const std::byte>) { return status(); });
+      if (!good) return from_.lose(full, good.error().message);
+      outcome_ = put(full, record);
+    });
+    std::unique_lock lock(mutex_);
+    ended_.wait(lock, [this] { return under_way_ == 0; });
+    return !read ? read : !outcome_ ? outcome_ : failed_;
+  }
+
+ private:
+  result<pool_id> pool_for(pool_id old) {
+    const auto known = pools_.find(old);
+    if (known != pools_.end()) return known->second;
+    const auto made = to_.create_pool(format("recovered-%u", old), {});  // its record is lost, its values are not
+    if (!made) return made.error();
+    pools_[old] = made->id;
+    return made->id;
+  }
+
+  status put(const std::string& full, const value_record& record) {
+    const auto pool = pool_for(pool_of(full));
+    if (!pool) return pool.error();
+    put_options how;
+    how.level = std::max(record.level, durability::logged);
+    how.user_flags = record.user_flags;
+    how.copy.version = record.version;
+    ++told_.saved_keys;
+    told_.saved_bytes += record.length_bytes;
+    if (record.length_bytes > salvage::kPartBytes) return put_long(*pool, full, record, how);
+    std::vector<std::byte> value;
+    (void)from_.read(record, [&](std::span<const std::byte> part) {
+      value.insert(value.end(), part.begin(), part.end());
+      return status();
+    });
+    {
+      std::unique_lock lock(mutex_);
+      ended_.wait(lock, [this] { return under_way_ < kMaxUnderWay; });
+      ++under_way_;
+    }
+    to_.put_async(*pool, key_of(full), value, how, [this](const result<put_result>& done) {
+      const std::lock_guard lock(mutex_);
+      if (!done && failed_) failed_ = done.error();
+      --under_way_;
+      ended_.notify_all();
+    });
+    return {};
+  }
+
+  status put_long(pool_id pool, const std::string& full, const value_record& record, const put_options& how) {
+    const auto writer = to_.open_writer(pool, key_of(full), record.length_bytes);
+    if (!writer) return writer.error();
+    status read = from_.read(record, [&](std::span<const std::byte> part) {
+      while (!part.empty()) {
+        const auto room = (*writer)->room();
+        const auto now = part.first(std::min(part.size(), room.size()));
+        std::copy(now.begin(), now.end(), room.begin());
+        if (!now.empty()) (*writer)->filled(now.size());
+        part = part.subspan(now.size());
+        if (!now.empty()) continue;
+        if (status good = (*writer)->failed(); !good) return good;
+        std::promise<void> seen;
+        if ((*writer)->when_room([&seen] { seen.set_value(); })) seen.get_future().wait();
+      }
+      return status();
+    });
+    if (!read) return read;
+    std::promise<status> answer;
+    (*writer)->commit_async(
+        how, record.crc, [&](const result<put_result>& done) { answer.set_value(done ? status() : status(done.error())); });
+    return answer.get_future().get();
+  }
+
+  salvage& from_;
+  engine& to_;
+  repair_report& told_;
+  std::map<pool_id, pool_id> pools_;
+  status outcome_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  std::size_t under_way_ = 0;
+  status failed_;
+};
+
+struct disk_choice {
+  explicit disk_choice(disk* given) : own(given == nullptr ? make_system_disk() : nullptr), use(own ? *own : *given) {}
+  std::unique_ptr<disk> own;
+  disk& use;
+};
+
+}  // namespace
+
+result<folder_report> check_folder(const std::string& folder, disk* files) {
+  if (status there = need_folder(folder); !there) return std::move(there).error();
+  const auto lock = folder_lock::take(folder);
+  if (!lock) return lock.error();
+  const disk_choice disks(files);
+  folder_report report;
+  auto opened = engine::open(options_of(folder, &disks.use, true));
+  report.opens = opened.ok();
+  if (!opened) {
+    report.problems.push_back(opened.error().message);
+  } else {
+    // Structures against each other; values are read below, with what the index does not lead to.
+    auto checked = (*opened)->check(false);
+    if (!checked) report.problems.push_back(checked.error().message);
+    else
+      for (std::string& one : checked->problems)
+        if (one.find("is lost: ") == std::string::npos) report.problems.push_back(std::move(one));
+    opened->reset();
+  }
+  if (status looked = look_at_values(folder, disks.use, report); !looked) report.problems.push_back(looked.error().message);
+  return report;
+}
+
+result<repair_report> repair_folder(const std::string& folder, const std::string& to, disk* files) {
+  if (status there = need_folder(folder); !there) return std::move(there).error();
+  const auto lock = folder_lock::take(folder);
+  if (!lock) return lock.error();
+  if (status room = need_empty(to); !room) return std::move(room).error();
+  const disk_choice disks(files);
+  auto from = salvage::open(folder, disks.use);
+  if (!from) return from.error();
+  engine_options how = options_of(to, &disks.use, false);
+  how.extent_file_bytes = (*from)->extent_file_bytes();
+  auto made = engine::open(how);
+  if (!made) return made.error();
+  repair_report report;
+  refill filling(**from, **made, report);
+  status done = filling.make_pools();
+  if (done) done = filling.run();
+  if (done) done = (*made)->close();
+  made->reset();
+  if (!done) {
+    empty(to);
+    return std::move(done).error();
+  }
+  report.lost = (*from)->lost();
+  return report;
+}
+
+result<folder_report> backup_folder(const std::string& folder, const std::string& to, disk* files) {
+  if (status there = need_folder(folder); !there) return std::move(there).error();
+  const auto lock = folder_lock::take(folder);
+  if (!lock) return lock.error();
+  if (status room = need_empty(to); !room) return std::move(room).error();
+  const auto give_up = [&](const failure& why) {
+    empty(to);
+    return why;
+  };
+  if (status copied = copy_files(folder, to); !copied) return give_up(copied.error());
+  auto report = check_folder(to, files);
+  if (!report) return give_up(report.error());
+  if (!report->is_good())
+    return give_up({EUCLEAN, "store: " + folder + " is damaged, and a copy of it would be no backup: " +
+                                 report->problems.front() + "; `store check` lists all of it"});
+  const auto list = list_of(to);
+  if (!list) return give_up(list.error());
+  std::ofstream(to + "/" + kListName, std::ios::binary)
+      << *list << format("%08x\n", arch::crc32c(list->data(), list->size())) << std::flush;
+  if (status done = sync_path(to + "/" + kListName); !done) return give_up(done.error());
+  if (status done = sync_path(to); !done) return give_up(done.error());
+  return report;
+}
+
+result<folder_report> restore_folder(const std::string& backup, const std::string& to, disk* files) {
+  std::ifstream in(backup + "/" + kListName, std::ios::binary);
+  if (!in) return failure{ENOENT, "store: " + backup + " is no backup: it has no " + kListName};
+  const std::string said{std::istreambuf_iterator<char>(in), {}};
+  const auto now = list_of(backup);
+  if (!now) return now.error();
+  if (said != *now + format("%08x\n", arch::crc32c(now->data(), now->size())))
+    return failure{EUCLEAN, "store: the files of " + backup + " are not those of its " + kListName +
+                                ": the backup is damaged; take another one, or `store repair` it"};
+  if (status room = need_empty(to); !room) return std::move(room).error();
+  const auto give_up = [&](const failure& why) {
+    empty(to);
+    return why;
+  };
+  if (status copied = copy_files(backup, to); !copied) return give_up(copied.error());
+  auto report = check_folder(to, files);
+  if (!report) return give_up(report.error());
+  if (!report->is_good())
+    return give_up({EUCLEAN, "store: " + backup + ": the restored copy is damaged: " + report->problems.front()});
+  const disk_choice disks(files);
+  if (status named = give_new_identity(to, disks.use); !named) return give_up(named.error());
+  return report;
+}
+
+}  // namespace pl::store

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/engine/uring.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+#include "arch/crc32c.hpp"
+#include "base/text.hpp"
+
+namespace pl::store {
+namespace {
+
+// Larger parts gain nothing, smaller ones cost calls; several under way keep the device's queue filled.
+constexpr std::uint64_t kPartBytes = stage::kPartBytes;
+constexpr std::uint64_t kStagedFromBytes = std::uint64_t{32} << 10;  // few pages are taken as fast as they are copied
+constexpr long kBrieflyNs = 100'000;                                 // a copy of 1 MiB takes about as long
+
+failure failed(const block_io& block, bool write, int code) {
+  return failure{code, format("%s of %llu bytes at %llu: %s", write ? "write" : "read",
+                              static_cast<unsigned long long>(block.size_bytes),
+                              static_cast<unsigned long long>(block.offset_bytes), errno_text(code).c_str())};
+}
+
+}  // namespace
+
+std::unique_ptr<uring> uring::make() {
+  std::unique_ptr<uring> made(new uring);
+  if (io_uring_queue_init(kDepth, &made->ring_, 0) != 0) {
+    made->ring_.ring_fd = -1;
+    return nullptr;
+  }
+  return made;
+}
+
+uring::~uring() {
+  if (ring_.ring_fd >= 0) io_uring_queue_exit(&ring_);
+}
+
+// Huge pages start at multiples of their size: one more is mapped, and what lies outside given back.
+std::unique_ptr<stage> stage::make() {
+  constexpr std::uint64_t kHuge = std::uint64_t{2} << 20, kWhole = kParts * kPartBytes;
+  void* mapped = ::mmap(nullptr, kWhole + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  auto* base = static_cast<std::byte*>(mapped);
+  const std::uint64_t before = -reinterpret_cast<std::uintptr_t>(base) % kHuge;
+  if (before != 0) ::munmap(base, before);
+  ::munmap(base + before + kWhole, kHuge - before);
+  ::madvise(base + before, kWhole, MADV_HUGEPAGE);  // a wish
+  return std::unique_ptr<stage>(new stage(base + before));
+}
+
+stage::~stage() { ::munmap(base_, kParts * kPartBytes); }
+
+void uring::begin(part& which) {
+  which.data = which.block->data + which.begun;
+  const std::uint64_t size = which.until - which.begun;
+  if (through_ == nullptr || size < kStagedFromBytes) return;
+  std::byte* copy = through_->part(static_cast<std::size_t>(&which - parts_));
+  arch::crc32c_copy(copy, which.data, size, 0, true);  // for its stores past the cache: twice as fast as memcpy here
+  which.data = copy;
+}
+
+void uring::submit(part& which, bool write) {
+  io_uring_sqe* sqe = io_uring_get_sqe(&ring_);  // never null: as many entries as parts
+  const block_io& block = *which.block;
+  std::byte* data = which.data + (which.done - which.begun);
+  const auto size = static_cast<unsigned>(which.until - which.done);
+  if (write) io_uring_prep_write(sqe, block.file, data, size, block.offset_bytes + which.done);
+  else io_uring_prep_read(sqe, block.file, data, size, block.offset_bytes + which.done);
+  io_uring_sqe_set_data(sqe, &which);
+}
+
+status uring::reap(bool write, unsigned& under_way, bool briefly) {
+  io_uring_cqe* cqe = nullptr;
+  int error = 0;
+  __kernel_timespec most{0, kBrieflyNs};
+  do error = briefly ? io_uring_wait_cqe_timeout(&ring_, &cqe, &most) : io_uring_wait_cqe(&ring_, &cqe);
+  while (error == -EINTR);
+  if (briefly && error == -ETIME) return {};
+  if (error != 0) return failure{-error, "io_uring: waiting failed: " + errno_text(-error)};
+  part& done = *static_cast<part*>(io_uring_cqe_get_data(cqe));
+  const int moved = cqe->res;
+  io_uring_cqe_seen(&ring_, cqe);
+  if (moved > 0) done.done += static_cast<std::uint64_t>(moved);
+  if (moved == -EINTR || moved == -EAGAIN || (moved > 0 && done.done < done.until)) {
+    submit(done, write);
+    return {};
+  }
+  --under_way;
+  free_[free_count_++] = static_cast<unsigned>(&done - parts_);
+  if (moved < 0) return failed(*done.block, write, -moved);
+  if (moved == 0) return failed(*done.block, write, EIO);  // the file ends inside the block
+  return {};
+}
+
+status uring::write(std::span<const block_io> blocks, stage* through, block_gate* gate) {
+  through_ = through;
+  most_ = through != nullptr ? stage::kParts : kDepth;
+  return run(blocks, true, gate);
+}
+
+status uring::read(std::span<const block_io> blocks) {
+  through_ = nullptr;
+  most_ = kDepth;
+  return run(blocks, false, nullptr);
+}
+
+status uring::run(std::span<const block_io> blocks, bool write, block_gate* gate) {
+  // Low numbers on top: the first most_ parts, which have a place in the stage, are the only ones used.
+  for (free_count_ = 0; free_count_ < kDepth; ++free_count_) free_[free_count_] = kDepth - 1 - free_count_;
+  status outcome;
+  unsigned under_way = 0;
+  std::size_t next = 0;
+  std::uint64_t begun = 0;  // of blocks[next]
+  std::size_t ready = gate != nullptr ? 0 : blocks.size();
+  while (under_way > 0 || (outcome && next < blocks.size())) {
+    if (outcome && next == ready && ready < blocks.size()) {
+      ready = gate->ready(next, under_way == 0);
+      if (ready == next && under_way == 0) return failure{ECANCELED, "the rest of a value did not come"};
+    }
+    while (outcome && next < ready && under_way < most_) {
+      part& fresh = parts_[free_[--free_count_]];
+      fresh = part{&blocks[next], nullptr, begun, begun, std::min(blocks[next].size_bytes, begun + kPartBytes)};
+      begin(fresh);
+      submit(fresh, write);
+      ++under_way;
+      begun = fresh.until;
+      if (begun == blocks[next].size_bytes) {
+        ++next;
+        begun = 0;
+      }
+      if (through_ != nullptr) break;  // the device need not wait for the next one's copy
+    }
+    const int submitted = io_uring_submit(&ring_);
+    if (submitted < 0 && submitted != -EINTR && submitted != -EAGAIN && submitted != -EBUSY && outcome)
+      return failure{-submitted, "io_uring: submission failed: " + errno_text(-submitted)};
+    if (through_ != nullptr && outcome && next < ready && under_way < most_) continue;
+    const bool more_comes = outcome && next == ready && ready < blocks.size() && under_way < most_;
+    if (status one = reap(write, under_way, more_comes); !one && outcome) outcome = std::move(one);
+  }
+  return outcome;
+}
+
+}  // namespace pl::store

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// One version of a key's value, in memory or on disk. Immutable once others can see it (but for its user flags), shared by
+// whoever needs it: the table, pins, readers, puts under way. The last one to let go gives its memory back, and the extents
+// if no record owns them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "store/engine/arena.hpp"
+#include "store/engine/extents.hpp"
+#include "store/engine/types.hpp"
+
+namespace pl::store {
+
+struct value {
+  value(arena& m, extents& d) : memory(m), space(d) {}
+  ~value() {
+    memory.release(segments, is_lasting);
+    if (owns_extents) space.release(std::move(on_disk));
+  }
+  value(const value&) = delete;
+  value& operator=(const value&) = delete;
+
+  bool in_memory() const noexcept { return length_bytes == 0 || !segments.empty(); }
+  // Spans over the segments, in order.
+  std::vector<std::span<std::byte>> spans() const {
+    std::vector<std::span<std::byte>> made;
+    made.reserve(segments.size());
+    for (const segment& piece : segments) made.push_back(memory.at(piece));
+    return made;
+  }
+  value_info info() const {
+    return value_info{version,
+                      length_bytes,
+                      crc,
+                      user_flags.load(std::memory_order_relaxed),
+                      written_unix_ns,
+                      level,
+                      in_memory() ? tier::memory : tier::disk};
+  }
+
+  arena& memory;
+  extents& space;
+  std::vector<segment> segments;  // in the arena; empty: on disk only
+  std::vector<segment> on_disk;   // whole blocks
+  bool owns_extents = false;      // else a record of the index does
+  bool is_lasting = false;        // its memory is counted so (arena.hpp)
+  version_t version = 0;
+  std::uint64_t length_bytes = 0;
+  std::uint32_t crc = 0;
+  std::atomic<std::uint32_t> user_flags{0};
+  std::int64_t written_unix_ns = 0;
+  durability level = durability::volatile_;
+};
+using value_ref = std::shared_ptr<value>;
+
+}  // namespace pl::store

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/engine/value_stream.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <future>
+
+#include "arch/crc32c.hpp"
+#include "base/text.hpp"
+#include "store/engine/engine_impl.hpp"
+#include "store/engine/record.hpp"
+
+namespace pl::store {
+namespace {
+
+window_memory make_window(std::uint64_t bytes) {
+  return window_memory(static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, bytes)));
+}
+
+// The blocks [from, from + size) of what lies in these pieces.
+std::vector<segment> part_of(const std::vector<segment>& pieces, std::uint64_t from, std::uint64_t size) {
+  std::vector<segment> out;
+  for (const segment& piece : pieces) {
+    if (from >= piece.size_bytes) {
+      from -= piece.size_bytes;
+      continue;
+    }
+    const std::uint64_t bytes = std::min(piece.size_bytes - from, size);
+    if (bytes == 0) break;
+    out.push_back({piece.offset_bytes + from, bytes});
+    size -= bytes;
+    from = 0;
+  }
+  return out;
+}
+
+}  // namespace
+
+// ---- Writing -----------------------------------------------------------------------------------------------------------
+
+value_writer::value_writer(engine::impl& of, pool_ref pool, std::string full, value_ref made, stream_slot_ref slot)
+    : of_(of), pool_(std::move(pool)), full_(std::move(full)), made_(std::move(made)), slot_(std::move(slot)) {
+  for (auto& one : windows_) one = make_window(kWindowBytes);
+}
+
+status value_writer::failed() const {
+  std::lock_guard lock(mutex_);
+  return failed_ ? status(*failed_) : status();
+}
+
+std::span<std::byte> value_writer::room() {
+  std::lock_guard lock(mutex_);
+  if (failed_ || busy_[current_]) return {};
+  const std::uint64_t left = made_->length_bytes - begun_bytes_ - used_bytes_;
+  return {windows_[current_].get() + used_bytes_, std::min(kWindowBytes - used_bytes_, left)};
+}
+
+void value_writer::filled(std::uint64_t bytes) {
+  used_bytes_ += bytes;
+  if (used_bytes_ > 0 && (used_bytes_ == kWindowBytes || begun_bytes_ + used_bytes_ == made_->length_bytes)) submit_window();
+}
+
+bool value_writer::when_room(std::function<void()> told) {
+  std::lock_guard lock(mutex_);
+  if (failed_ || !busy_[current_]) return false;
+  told_ = std::move(told);
+  return true;
+}
+
+void value_writer::submit_window() {
+  std::size_t which = 0;
+  std::uint64_t at = 0, size = 0;
+  {
+    std::lock_guard lock(mutex_);
+    which = current_;
+    at = begun_bytes_;
+    size = whole_blocks(used_bytes_);
+    // Behind the value's end the block is written too.
+    std::memset(windows_[which].get() + used_bytes_, 0, size - used_bytes_);
+    begun_bytes_ += used_bytes_;
+    used_bytes_ = 0;
+    busy_[which] = true;
+    current_ ^= 1;
+  }
+  const bool taken = of_.helpers->run_later([me = shared_from_this(), which, at, size] {
+    status done = me->of_.state.writable();
+    if (done) {
+      const std::span<std::byte> memory(me->windows_[which].get(), size);
+      done = me->of_.files->write(me->of_.space->blocks(part_of(me->made_->on_disk, at, size), {&memory, 1}));
+      if (!done) me->of_.state.note(done.error());
+    }
+    me->window_ended(which, std::move(done));
+  });
+  if (!taken) window_ended(which, failure{ESHUTDOWN, "store: closed"});
+}
+
+void value_writer::window_ended(std::size_t which, status outcome) {
+  std::function<void()> told;
+  bool last = false;
+  {
+    std::lock_guard lock(mutex_);
+    busy_[which] = false;
+    if (!outcome && !failed_) failed_ = outcome.error();
+    told = std::exchange(told_, nullptr);
+    last = ending_ && !busy_[0] && !busy_[1];
+  }
+  if (told) told();
+  if (last) finish();
+}
+
+void value_writer::commit_async(const put_options& options, std::uint32_t crc32c, completion<put_result> done) {
+  if (begun_bytes_ != made_->length_bytes) return done(failure{EINVAL, "store: the value is not complete"});
+  if (status good = check_given(options.level); !good) return done(good.error());
+  bool now = false;
+  {
+    std::lock_guard lock(mutex_);
+    made_->crc = crc32c;
+    ending_ = ending{options, std::move(done)};
+    now = !busy_[0] && !busy_[1];
+  }
+  if (!now) return;
+  if (!of_.helpers->run_later([me = shared_from_this()] { me->finish(); }))
+    ending_->done(failure{ESHUTDOWN, "store: closed"});
+}
+
+// By a thread that may block, when the last window is written.
+void value_writer::finish() {
+  const put_options& options = ending_->options;
+  const auto level = pool_->level(options.level);
+  if (!failed_ && level != durability::volatile_) {
+    if (status synced = of_.space->sync(made_->on_disk); !synced) {
+      of_.state.note(synced.error());
+      failed_ = synced.error();
+    }
+    count(of_.state.syncs);
+  }
+  if (failed_) {
+    made_.reset();  // who is answered finds its space free
+    return ending_->done(*failed_);
+  }
+  made_->user_flags = options.user_flags;
+  auto unit = std::make_unique<commit_unit>();
+  unit->pool = pool_;
+  unit->level = level;
+  unit->request = options.request;
+  unit->operations.push_back(
+      operation{operation::kind::put, full_, std::move(made_), options.when, options.expected_version, 0, {}, options.copy});
+  unit->done = answer_put(of_, std::move(ending_->done));
+  of_.submit(std::move(unit));
+}
+
+// ---- Reading -----------------------------------------------------------------------------------------------------------
+
+value_reader::value_reader(engine::impl& of, pool_ref pool, std::string full, source from, std::uint64_t offset_bytes,
+                           std::uint64_t length_bytes, stream_slot_ref slot)
+    : of_(of),
+      pool_(std::move(pool)),
+      full_(std::move(full)),
+      from_(std::move(from)),
+      slot_(std::move(slot)),
+      begin_(std::min(offset_bytes, from_.what->length_bytes)),
+      until_(begin_ + std::min(length_bytes, from_.what->length_bytes - begin_)),
+      at_(begin_) {
+  // A block more: ranges need not start with one.
+  for (auto& one : windows_) one = make_window(kWindowBytes + kBlockBytes);
+}
+
+result<std::span<const std::byte>> value_reader::read(std::uint64_t at, std::uint64_t bytes, window_memory& into) {
+  const std::uint64_t skip = at % kBlockBytes;
+  const std::span<std::byte> memory(into.get(), whole_blocks(skip + bytes));
+  const auto blocks = of_.space->blocks(part_of(from_.what->on_disk, at - skip, memory.size()), {&memory, 1});
+  if (status done = of_.files->read(blocks); !done)
+    return failure{done.error().code, "store: pool " + shown(pool_->name) + ", key " + shown(key_of(full_)) + ", " +
+                                          of_.place_on_disk(*from_.what) + ": " + done.error().message};
+  return std::span<const std::byte>(into.get() + skip, bytes);
+}
+
+result<std::span<const std::byte>> value_reader::next() {
+  if (at_ == until_) return std::span<const std::byte>{};
+  // Windows after the first start with a block.
+  const std::uint64_t bytes = std::min(kWindowBytes - at_ % kBlockBytes, until_ - at_);
+  auto got = read(at_, bytes, windows_[current_]);
+  if (!got) return got;
+  current_ ^= 1;
+  at_ += bytes;
+  if (begin_ != 0 || until_ != from_.what->length_bytes) return got;
+  crc_ = arch::crc32c(got->data(), got->size(), crc_);
+  if (at_ < until_) return got;
+  if (status same = of_.check_stored(*pool_, full_, *from_.what, crc_); !same) return std::move(same).error();
+  return got;
+}
+
+void value_reader::next_async(completion<std::span<const std::byte>> done) {
+  auto shared = std::make_shared<completion<std::span<const std::byte>>>(std::move(done));
+  if (!of_.helpers->run_later([me = shared_from_this(), shared] { (*shared)(me->next()); }))
+    (*shared)(failure{ESHUTDOWN, "store: closed"});
+}
+
+status value_reader::verify() {
+  std::uint32_t crc = 0;
+  const std::uint64_t whole = from_.what->length_bytes;
+  for (std::uint64_t at = 0; at < whole;) {
+    const auto got = read(at, std::min(kWindowBytes, whole - at), windows_[current_]);
+    if (!got) return got.error();
+    crc = arch::crc32c(got->data(), got->size(), crc);
+    at += got->size();
+  }
+  return of_.check_stored(*pool_, full_, *from_.what, crc);
+}
+
+// ---- The engine's side -------------------------------------------------------------------------------------------------
+
+std::uint64_t engine::impl::most_in_memory() const noexcept {
+  const std::uint64_t whole = memory->info().size_bytes;
+  return std::min(kMaxValueBytes, std::max(whole / 2, std::min(whole, kWindowBytes)));
+}
+
+result<value_reader::source> engine::impl::find_on_disk(const std::string& full) {
+  {
+    table::shard& shard = values->of(full);
+    std::lock_guard lock(shard.mutex);
+    if (const entry* at = shard.find(full); at != nullptr && at->current && at->current->owns_extents)
+      return value_reader::source{at->current, nullptr};
+  }
+  const extents::reading guard(*space);  // before the record is read: its extents stay until they are held
+  const auto stored = records->get(family::values, full);
+  if (!stored) return stored.error();
+  if (!*stored) return failure{ENOENT, "store: no key " + shown(key_of(full))};
+  const auto record = decode_value(**stored);
+  if (!record) return failure{EUCLEAN, "store: the record of key " + shown(key_of(full)) + " is damaged"};
+  if (!record->large()) return failure{EAGAIN, "store: key " + shown(key_of(full)) + " lies in the index"};
+  auto made = std::make_shared<value>(*memory, *space);
+  made->version = record->version, made->length_bytes = record->length_bytes, made->crc = record->crc;
+  made->user_flags = record->user_flags, made->written_unix_ns = record->written_unix_ns, made->level = record->level;
+  made->on_disk = record->extents;
+  // (pieces that are lost are given back in another way, and nobody reads them)
+  if (space->why_lost(record->extents)) return value_reader::source{std::move(made), nullptr};
+  return value_reader::source{std::move(made), std::make_shared<extents::held>(*space, record->extents)};
+}
+
+result<std::shared_ptr<value_reader>> engine::impl::make_reader(pool_ref pool, const std::string& full,
+                                                                std::uint64_t offset_bytes, std::uint64_t length_bytes,
+                                                                stream_slot_ref slot) {
+  auto found = find_on_disk(full);
+  if (!found) return std::move(found).error();
+  if (status there = check_there(*pool, full, *found->what); !there) return std::move(there).error();
+  return std::make_shared<value_reader>(*this, std::move(pool), full, *std::move(found), offset_bytes, length_bytes,
+                                        std::move(slot));
+}
+
+std::uint64_t engine::most_in_memory_bytes() const noexcept { return impl_->most_in_memory(); }
+
+result<std::shared_ptr<value_writer>> engine::open_writer(pool_id pool, std::string_view key, std::uint64_t length_bytes) {
+  auto found = impl_->need_pool(pool);
+  if (!found) return std::move(found).error();
+  if (status good = impl_->check_key(key); !good) return std::move(good).error();
+  if (status able = impl_->state.writable(); !able) return std::move(able).error();
+  if (length_bytes == 0) return failure{EINVAL, "store: an empty value needs no writer"};
+  // More pieces than a record holds, and no file would ever help.
+  const std::uint64_t most = std::min(kMaxValueBytes, impl_->options.extent_file_bytes * kMaxSegments);
+  if (length_bytes > most)
+    return failure{EFBIG,
+                   format("store: a value has at most %llu bytes here (extent files of %s)",
+                          static_cast<unsigned long long>(most), format_size(impl_->options.extent_file_bytes).c_str())};
+  if (const auto limits = (*found)->options(); limits->quota_bytes != 0 && length_bytes > limits->quota_bytes)
+    return failure{EDQUOT, "store: pool " + shown((*found)->name) + ": a value greater than its quota"};
+  auto slot = std::make_unique<stream_slot>(impl_->streams);
+  if (!slot->taken())
+    return failure{ENOSPC, format("store: %d values that are longer than memory are under way already", kMaxStreams)};
+  auto made = std::make_shared<value>(*impl_->memory, *impl_->space);
+  made->length_bytes = length_bytes;
+  auto pieces = impl_->space->allocate(length_bytes);
+  if (!pieces && pieces.error().code == ENOSPC) {
+    // Values that were replaced without a sync still hold theirs.
+    if (status synced = impl_->commits->sync_log(); !synced) return std::move(synced).error();
+    pieces = impl_->space->allocate(length_bytes);
+  }
+  if (!pieces) {
+    impl_->state.note(pieces.error());
+    return std::move(pieces).error();
+  }
+  made->on_disk = *std::move(pieces);
+  made->owns_extents = true;
+  return std::make_shared<value_writer>(*impl_, *found, full_key(pool, key), std::move(made), std::move(slot));
+}
+
+result<std::shared_ptr<value_reader>> engine::open_reader(pool_id pool, std::string_view key, const get_options& options) {
+  auto found = impl_->need_pool(pool);
+  if (!found) return std::move(found).error();
+  if (status good = impl_->check_key(key); !good) return std::move(good).error();
+  return impl_->open_reader(*found, full_key(pool, key), options);
+}
+
+result<std::shared_ptr<value_reader>> engine::impl::open_reader(const pool_ref& pool, const std::string& full,
+                                                                const get_options& how) {
+  auto slot = std::make_unique<stream_slot>(streams);
+  if (!slot->taken())
+    return failure{ENOSPC, format("store: %d values that are longer than memory are under way already", kMaxStreams)};
+  auto made = make_reader(pool, full, how.offset_bytes, how.length_bytes, std::move(slot));
+  if (!made) return made;
+  const bool whole = (*made)->range_bytes() == (*made)->info().length_bytes;
+  if (!whole && (how.verify || pool->options()->verify_reads)) {
+    if (status same = (*made)->verify(); !same) return std::move(same).error();
+  }
+  count(state.gets);
+  count(state.misses);
+  count(state.get_bytes, (*made)->range_bytes());
+  return made;
+}
+
+// A put by copy of such a value.
+result<put_result> engine::impl::put_in_windows(engine& of, pool_id pool, std::string_view key,
+                                                std::span<const std::byte> bytes, const put_options& options) {
+  auto writer = of.open_writer(pool, key, bytes.size());
+  if (!writer) return std::move(writer).error();
+  std::uint32_t crc = 0;
+  while (!bytes.empty()) {
+    const auto room = (*writer)->room();
+    if (!room.empty()) {
+      const auto part = bytes.first(std::min(bytes.size(), room.size()));
+      crc = arch::crc32c_copy(room.data(), part.data(), part.size(), crc, true);
+      (*writer)->filled(part.size());
+      bytes = bytes.subspan(part.size());
+      continue;
+    }
+    if (status bad = (*writer)->failed(); !bad) return std::move(bad).error();
+    const auto seen = std::make_shared<std::promise<void>>();
+    if ((*writer)->when_room([seen] { seen->set_value(); })) seen->get_future().wait();
+  }
+  std::promise<result<put_result>> answer;
+  (*writer)->commit_async(options, crc, [&](result<put_result> got) { answer.set_value(std::move(got)); });
+  return answer.get_future().get();
+}
+
+}  // namespace pl::store

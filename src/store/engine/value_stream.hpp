@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Values that never lie in memory as a whole: a window at a time they go to their extents and come back from there. A writer
+// or reader has two windows, so that one is filled or sent while the other is with the disk. engine::open_writer() and
+// engine::open_reader() make them; both must be gone before their engine is.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "store/engine/engine.hpp"
+#include "store/engine/extents.hpp"
+#include "store/engine/pools.hpp"
+#include "store/engine/value.hpp"
+
+namespace pl::store {
+
+constexpr std::uint64_t kWindowBytes = std::uint64_t{4} << 20;
+constexpr int kMaxStreams = 16;  // writers and readers of an engine: what their windows may take of memory
+
+// One of kMaxStreams, given back when it goes.
+class stream_slot {
+ public:
+  explicit stream_slot(std::atomic<int>& open) : open_(open), taken_(open.fetch_add(1) < kMaxStreams) {}
+  ~stream_slot() { open_.fetch_sub(1); }
+  stream_slot(const stream_slot&) = delete;
+  stream_slot& operator=(const stream_slot&) = delete;
+  bool taken() const noexcept { return taken_; }
+
+ private:
+  std::atomic<int>& open_;
+  bool taken_;
+};
+using stream_slot_ref = std::unique_ptr<stream_slot>;
+
+struct free_memory {
+  void operator()(std::byte* at) const noexcept { std::free(at); }
+};
+using window_memory = std::unique_ptr<std::byte[], free_memory>;
+
+// A value on its way to disk. room(), filled() and when_room() are for one thread at a time. A writer that goes without
+// commit leaves nothing behind.
+class value_writer : public std::enable_shared_from_this<value_writer> {
+ public:
+  value_writer(engine::impl& of, pool_ref pool, std::string full, value_ref made, stream_slot_ref slot);
+
+  // Where the value's next bytes go. Empty: there is no room yet, or the value is complete, or it failed().
+  std::span<std::byte> room();
+  // That many bytes of room() are the value's.
+  void filled(std::uint64_t bytes);
+  // True: `told` will be called once from a thread of the engine, when there is room or the writer failed; it must not
+  // block. False: look again now.
+  bool when_room(std::function<void()> told);
+  // The first failure: ENOSPC, EIO, EROFS, ESHUTDOWN.
+  status failed() const;
+  // Makes what was written the key's value, once it is on the medium (as options.level asks). `crc32c` is the writer's and
+  // becomes the value's. EINVAL unless all of it was filled. As engine::commit_async otherwise. At most once.
+  void commit_async(const put_options& options, std::uint32_t crc32c, completion<put_result> done);
+
+ private:
+  void submit_window();
+  void window_ended(std::size_t which, status outcome);
+  void finish();
+
+  engine::impl& of_;
+  const pool_ref pool_;
+  const std::string full_;
+  value_ref made_;
+  const stream_slot_ref slot_;
+  window_memory windows_[2];
+  mutable std::mutex mutex_;
+  std::size_t current_ = 0;
+  bool busy_[2] = {false, false};
+  std::uint64_t begun_bytes_ = 0, used_bytes_ = 0;  // handed to the disk; in the present window
+  std::optional<failure> failed_;
+  std::function<void()> told_;
+  struct ending {
+    put_options options;
+    completion<put_result> done;
+  };
+  std::optional<ending> ending_;
+};
+
+// A range of a value on its way from disk. One next() at a time.
+class value_reader : public std::enable_shared_from_this<value_reader> {
+ public:
+  struct source {
+    value_ref what;                       // lies on disk
+    std::shared_ptr<extents::held> kept;  // null: the value owns its extents
+  };
+  value_reader(engine::impl& of, pool_ref pool, std::string full, source from, std::uint64_t offset_bytes,
+               std::uint64_t length_bytes, stream_slot_ref slot);
+
+  value_info info() const { return from_.what->info(); }
+  // How much next() will give in all.
+  std::uint64_t range_bytes() const noexcept { return until_ - begin_; }
+  // The range's next bytes, at most kWindowBytes; empty at its end. They stay until the call after the next one. Blocking.
+  // Who reads the whole value gets EBADMSG instead of its last window if its checksum is wrong.
+  result<std::span<const std::byte>> next();
+  // The same from a thread of the engine; `done` may not call next().
+  void next_async(completion<std::span<const std::byte>> done);
+  // Reads the value once for its checksum. Blocking.
+  status verify();
+
+ private:
+  result<std::span<const std::byte>> read(std::uint64_t at, std::uint64_t bytes, window_memory& into);
+
+  engine::impl& of_;
+  const pool_ref pool_;
+  const std::string full_;
+  const source from_;
+  const stream_slot_ref slot_;
+  const std::uint64_t begin_, until_;
+  std::uint64_t at_;
+  std::uint32_t crc_ = 0;
+  window_memory windows_[2];
+  std::size_t current_ = 0;
+};
+
+}  // namespace pl::store

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/protocol/byte_channel.hpp"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "store/protocol/endpoint_text.hpp"
+
+namespace pl::store_client {
+namespace {
+
+constexpr int kSocketBytes = 4 << 20;
+constexpr std::size_t kMostPieces = 64;
+
+class socket_channel final : public byte_channel {
+ public:
+  socket_channel(int fd, store_wire::path way) : fd_(fd), way_(way) {}
+  ~socket_channel() override {
+    if (descriptor_ >= 0) ::close(descriptor_);
+    ::close(fd_);
+  }
+  int fd() const noexcept override { return fd_; }
+  store_wire::path way() const noexcept override { return way_; }
+
+  result<std::size_t> write(std::span<const iovec> from) override {
+    msghdr message{};
+    message.msg_iov = const_cast<iovec*>(from.data());
+    message.msg_iovlen = std::min(from.size(), kMostPieces);
+    const auto sent = sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) return static_cast<std::size_t>(sent);
+    if (errno == EAGAIN || errno == EINTR) return std::size_t{0};
+    return failure{errno, format("the connection to the store broke: %s", errno_text(errno).c_str())};
+  }
+
+  result<std::size_t> read(void* into, std::size_t bytes) override {
+    return way_ == store_wire::path::unix_socket ? read_message(into, bytes) : ended(recv(fd_, into, bytes, MSG_DONTWAIT));
+  }
+  int take_descriptor() noexcept override { return std::exchange(descriptor_, -1); }
+
+ private:
+  static result<std::size_t> ended(ssize_t got) {
+    if (got > 0) return static_cast<std::size_t>(got);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return std::size_t{0};
+    const int code = got == 0 ? ECONNRESET : errno;
+    return failure{code, got == 0 ? "the store closed the connection"
+                                  : format("the connection to the store broke: %s", errno_text(code).c_str())};
+  }
+  result<std::size_t> read_message(void* into, std::size_t bytes) {
+    iovec room{into, bytes};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+    msghdr message{};
+    message.msg_iov = &room;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    const auto got = recvmsg(fd_, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got > 0)
+      for (auto* one = CMSG_FIRSTHDR(&message); one != nullptr; one = CMSG_NXTHDR(&message, one))
+        if (one->cmsg_level == SOL_SOCKET && one->cmsg_type == SCM_RIGHTS) {
+          if (descriptor_ >= 0) ::close(descriptor_);
+          std::memcpy(&descriptor_, CMSG_DATA(one), sizeof descriptor_);
+        }
+    return ended(got);
+  }
+  int fd_;
+  store_wire::path way_;
+  int descriptor_ = -1;
+};
+
+// A connect() that was begun without blocking: its outcome as an errno.
+int finish_connect(int fd, unsigned timeout_ms) {
+  pollfd one{fd, POLLOUT, 0};
+  if (poll(&one, 1, static_cast<int>(timeout_ms)) <= 0) return ETIMEDOUT;
+  int error = 0;
+  socklen_t length = sizeof error;
+  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+  return error;
+}
+
+result<int> connect_unix(const std::string& path) {
+  sockaddr_un at{};
+  at.sun_family = AF_UNIX;
+  if (path.size() >= sizeof at.sun_path)
+    return failure{EINVAL, format("the socket path %s is longer than 107 bytes", path.c_str())};
+  std::memcpy(at.sun_path, path.data(), path.size());
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return failure{errno, "socket: " + errno_text(errno)};
+  if (::connect(fd, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0) {
+    const int code = errno;
+    ::close(fd);
+    return failure{code, format("the store's socket %s: %s; is `peerlane store serve` running there?", path.c_str(),
+                                errno_text(code).c_str())};
+  }
+  fcntl(fd, F_SETFL, O_NONBLOCK);
+  setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSocketBytes, sizeof kSocketBytes);
+  return fd;
+}
+
+result<int> connect_tcp(const std::string& endpoint, unsigned timeout_ms) {
+  const auto parts = split_endpoint(endpoint);
+  if (!parts) return parts.error();
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  if (const int code = getaddrinfo(parts->first.c_str(), parts->second.c_str(), &hints, &found))
+    return failure{EINVAL, format("the store's address %s: %s", endpoint.c_str(), gai_strerror(code))};
+  int last = EADDRNOTAVAIL, out = -1;
+  for (const addrinfo* one = found; one != nullptr && out < 0; one = one->ai_next) {
+    const int fd = socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) continue;
+    last = ::connect(fd, one->ai_addr, one->ai_addrlen) == 0 ? 0 : errno;
+    if (last == EINPROGRESS) last = finish_connect(fd, timeout_ms);
+    if (last == 0) out = fd;
+    else ::close(fd);
+  }
+  freeaddrinfo(found);
+  if (out < 0) return failure{last, format("connecting to the store at %s: %s", endpoint.c_str(), errno_text(last).c_str())};
+  const int on = 1;
+  setsockopt(out, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  setsockopt(out, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  return out;
+}
+
+}  // namespace
+
+bool wait_for(int fd, bool to_write, unsigned timeout_ms) noexcept {
+  pollfd one{fd, static_cast<short>(POLLIN | (to_write ? POLLOUT : 0)), 0};
+  return poll(&one, 1, static_cast<int>(timeout_ms)) > 0;
+}
+
+result<std::unique_ptr<byte_channel>> connect(const address& to, unsigned timeout_ms) {
+  if (!to.socket.empty()) {
+    const auto fd = connect_unix(to.socket);
+    if (!fd) return fd.error();
+    return std::unique_ptr<byte_channel>(new socket_channel(*fd, store_wire::path::unix_socket));
+  }
+  if (to.endpoint.empty()) return failure{EINVAL, "where is the store? Give its socket or HOST:PORT"};
+  const std::uint64_t began = monotonic_ns();
+  const auto fd = connect_tcp(to.endpoint, timeout_ms);
+  if (!fd) return fd.error();
+  if (to.tls_certificate.empty()) return std::unique_ptr<byte_channel>(new socket_channel(*fd, store_wire::path::tcp));
+  const std::uint64_t spent_ms = (monotonic_ns() - began) / 1'000'000;
+  return start_tls(*fd, to, spent_ms < timeout_ms ? timeout_ms - static_cast<unsigned>(spent_ms) : 1);
+}
+
+}  // namespace pl::store_client

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// "host:port" and "[v6]:port", taken apart.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "base/status.hpp"
+
+namespace pl {
+
+// EINVAL without a port. An empty host stays empty.
+inline result<std::pair<std::string, std::string>> split_endpoint(const std::string& text) {
+  const auto colon = text.rfind(':');
+  if (colon == std::string::npos || colon + 1 == text.size()) return failure{EINVAL, "\"" + text + "\" is not HOST:PORT"};
+  std::string host = text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  return std::pair{std::move(host), text.substr(colon + 1)};
+}
+
+}  // namespace pl

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/protocol/greeting.hpp"
+
+#include <unistd.h>
+
+#include "base/clock.hpp"
+#include "base/text.hpp"
+
+namespace pl::store_client {
+namespace {
+
+using store_wire::head;
+using store_wire::opcode;
+
+struct answer {
+  head what;
+  store_wire::tail fields;
+};
+
+// One question and its answer at a time.
+class exchange {
+ public:
+  exchange(byte_channel& wire, unsigned timeout_ms)
+      : wire_(wire), end_ns_(monotonic_ns() + std::uint64_t{timeout_ms} * 1'000'000) {}
+
+  result<answer> ask(opcode op, std::string_view key, const store_wire::tail& fields) {
+    head what;
+    what.op = op;
+    std::string frame;
+    if (auto done = store_wire::encode(what, key, fields, frame); !done) return done.error();
+    if (auto done = send(frame); !done) return done.error();
+    std::string bytes(store_wire::kHeadBytes, '\0');
+    if (auto done = receive(bytes, 0); !done) return done.error();
+    const auto head_bytes = std::as_bytes(std::span(bytes)).first<store_wire::kHeadBytes>();
+    const auto got = store_wire::decode_head(head_bytes);
+    if (!got) return got.error();
+    bytes.resize(store_wire::kHeadBytes + got->key_bytes + got->tail_bytes);
+    if (auto done = receive(bytes, store_wire::kHeadBytes); !done) return done.error();
+    auto rest = store_wire::decode_rest(*got, std::as_bytes(std::span(bytes)));
+    if (!rest) return rest.error();
+    return answer{*got, std::move(rest->fields)};
+  }
+
+ private:
+  status wait(bool to_write) {
+    const std::uint64_t now = monotonic_ns();
+    if (now >= end_ns_) return failure{ETIMEDOUT, "the store did not answer the greeting"};
+    wait_for(wire_.fd(), to_write, static_cast<unsigned>((end_ns_ - now) / 1'000'000 + 1));
+    return {};
+  }
+  status send(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const iovec one{const_cast<char*>(bytes.data()), bytes.size()};
+      const auto sent = wire_.write({&one, 1});
+      if (!sent) return sent.error();
+      bytes.remove_prefix(*sent);
+      if (*sent > 0) continue;
+      if (auto done = wait(true); !done) return done;
+    }
+    return {};
+  }
+  status receive(std::string& into, std::size_t from) {
+    while (from < into.size()) {
+      const auto got = wire_.read(into.data() + from, into.size() - from);
+      if (!got) return got.error();
+      from += *got;
+      if (*got > 0) continue;
+      if (auto done = wait(false); !done) return done;
+    }
+    return {};
+  }
+  byte_channel& wire_;
+  std::uint64_t end_ns_;
+};
+
+failure refused(const answer& from) { return {from.what.status, from.fields.text.value_or("the store refused")}; }
+
+}  // namespace
+
+result<greeted> greet(byte_channel& wire, const greeting_wish& wish, unsigned timeout_ms) {
+  exchange talk(wire, timeout_ms);
+  store_wire::tail hello;
+  hello.greeting.emplace().session = wish.last_session;
+  hello.greeting->agent = "peerlane store client";
+  hello.lane = wish.lane;
+  const auto welcome = talk.ask(opcode::hello, {}, hello);
+  if (!welcome) return welcome.error();
+  if (welcome->what.status != 0) return refused(*welcome);
+  if (!welcome->fields.greeting) return failure{EPROTO, "the store's greeting says nothing of itself"};
+  greeted out;
+  out.server = *welcome->fields.greeting;
+  out.lane = welcome->fields.lane;
+  out.why_no_lane = welcome->fields.lane_name.value_or("the store has no UCX, or is told not to use it (\"ucx\")");
+  for (const auto& [id, name] : wish.pools) {
+    const auto opened = talk.ask(opcode::pool_open, name, {});
+    // A pool that is gone is told to those who use it.
+    if (!opened) return opened.error();
+  }
+  if (!wish.attach) {
+    out.why_no_shm = "shared memory was not wanted";
+  } else if (wire.way() != store_wire::path::unix_socket) {
+    out.why_no_shm = "the store was reached by TCP: its memory can be mapped through its unix socket only";
+  } else {
+    const auto attached = talk.ask(opcode::attach, {}, {});
+    if (!attached) return attached.error();
+    out.arena_fd = wire.take_descriptor();
+    out.memory = attached->fields.memory;
+    if (attached->what.status != 0) out.why_no_shm = refused(*attached).message;
+    else if (out.arena_fd < 0 || !out.memory) return failure{EPROTO, "the store's memory came without a descriptor"};
+  }
+  // Last: nothing goes through the socket after it.
+  const bool has_rings = (out.server.capabilities & store_wire::capability::rings) != 0;
+  if (wish.rings && has_rings && wire.way() == store_wire::path::unix_socket) {
+    const auto given = talk.ask(opcode::rings, {}, {});
+    out.rings_fd = wire.take_descriptor();
+    const bool is_lost = given && given->what.status == 0 && out.rings_fd < 0;
+    if (!given || is_lost) {
+      if (out.arena_fd >= 0) close(out.arena_fd);
+      return given ? failure{EPROTO, "the store's rings came without a descriptor"} : given.error();
+    }
+  }
+  return out;
+}
+
+}  // namespace pl::store_client

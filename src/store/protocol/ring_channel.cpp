@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// A connection whose bytes go through rings in shared memory (byte_ring.hpp); its socket carries bells, and the end.
+#include <poll.h>
+
+#include <array>
+
+#include "store/protocol/byte_channel.hpp"
+#include "store/protocol/byte_ring.hpp"
+
+namespace pl::store_client {
+namespace {
+
+constexpr unsigned kLooksBetweenEnds = 64;  // that find nothing, before the socket is asked whether the store has gone
+
+class ring_channel final : public byte_channel {
+ public:
+  ring_channel(std::unique_ptr<byte_channel> socket, std::unique_ptr<store_wire::byte_rings> rings)
+      : socket_(std::move(socket)), rings_(std::move(rings)) {}
+  int fd() const noexcept override { return socket_->fd(); }
+  store_wire::path way() const noexcept override { return socket_->way(); }
+
+  result<std::size_t> write(std::span<const iovec> from) override {
+    const auto sent = rings_->write(from);
+    ring_bell();
+    return sent;
+  }
+
+  result<std::size_t> read(void* into, std::size_t bytes) override {
+    const bool was_armed = rings_->disarm();
+    auto got = rings_->read(into, bytes);
+    if (got && *got == 0 && (was_armed || end_ || ++looks_ % kLooksBetweenEnds == 0)) {
+      if (!end_) look_at_socket();
+      // What the store had written before it went comes first.
+      if (end_) got = rings_->read(into, bytes);
+      if (end_ && got && *got == 0) return *end_;
+    }
+    ring_bell();
+    return got;
+  }
+
+  std::optional<short> arm(bool to_write) override {
+    if (!rings_->arm(true, to_write)) return std::nullopt;
+    return POLLIN;
+  }
+
+ private:
+  void ring_bell() {
+    if (!rings_->take_bell()) return;
+    char bell = 1;
+    const iovec one{&bell, 1};
+    // A full socket has bells enough in it, and a broken one is found by reading.
+    (void)socket_->write({&one, 1});
+  }
+  void look_at_socket() {
+    std::array<std::byte, 64> bells;
+    for (;;) {
+      const auto got = socket_->read(bells.data(), bells.size());
+      if (!got) end_ = got.error();
+      if (!got || *got == 0) return;
+    }
+  }
+
+  const std::unique_ptr<byte_channel> socket_;
+  const std::unique_ptr<store_wire::byte_rings> rings_;
+  std::optional<failure> end_;
+  unsigned looks_ = 0;
+};
+
+}  // namespace
+
+result<std::unique_ptr<byte_channel>> over_rings(std::unique_ptr<byte_channel> socket, int rings) {
+  auto mapped = store_wire::byte_rings::map(rings);
+  if (!mapped) return mapped.error();
+  return std::unique_ptr<byte_channel>(new ring_channel(std::move(socket), *std::move(mapped)));
+}
+
+}  // namespace pl::store_client

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// What travels between a store and its clients: frames of a fixed head, a key, a tail of typed fields, and a body.
+//
+//   head (64 bytes, little-endian) | key | tail: {u16 type, u16 length, bytes}... | body (bytes of a value, or a list)
+//
+// The head's checksum covers head, key and tail; the body has its own, so that it can be read straight to where it shall
+// lie. A field whose type has kMandatory set and which the receiver does not know makes the request EPROTO; other unknown
+// fields are skipped: that is how the protocol grows. A status is a positive errno value as Linux numbers it, 0 is success.
+// Pure functions; nothing here reads a socket. Format and flows for other implementations: docs/store.md.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.hpp"
+#include "store/protocol/durability.hpp"
+
+namespace pl::store_wire {
+
+inline constexpr std::uint32_t kMagic = 0x54534c50;  // "PLST"
+inline constexpr std::uint8_t kVersion = 1;
+inline constexpr std::size_t kHeadBytes = 64;
+inline constexpr std::size_t kMaxKeyBytes = 4096;
+inline constexpr std::size_t kMaxTailBytes = 16384;
+inline constexpr std::size_t kMaxBodyBytes = 4u << 20;  // a larger value travels in several data frames
+// What both ends here send at a time: it is still in the core's cache when the kernel copies what was just summed.
+inline constexpr std::size_t kDataBodyBytes = 512u << 10;
+inline constexpr std::uint64_t kMaxValueBytes = 64ull << 30;
+inline constexpr std::uint32_t kNoDeadline = 0xffffffff;  // deadline_us: wait for ever
+
+enum class opcode : std::uint8_t {
+  hello = 1,    // first on a connection: versions, who speaks
+  ping,         // nothing; the answer shows that the other end lives
+  pool_create,  // key: name; tail: pool settings
+  pool_open,    // key: name; the answer's pool_id names it on this connection
+  pool_delete,  // key: name
+  pool_list,    // body of the answer: pool_entry list
+  put,          // a value, whole in the body or in data frames that follow
+  data,         // a piece of the value of request_id, in either direction
+  get,          // [offset, offset + value_bytes) of a value; answered with a body or with data frames
+  alloc,        // shm-direct: asks for room for value_bytes; the answer grants extents of the arena
+  commit,       // what lies in the granted extents is the value of key
+  abort,        // gives a grant back
+  lookup,       // shm-direct: pins a value and tells its extents
+  unpin,        // lets pins go (tail: tokens)
+  erase,
+  stat,           // what is known of a value, without it
+  find,           // keys by prefix or regular expression, in order, after a key
+  sync,           // everything of the pool that was acknowledged before is durable
+  attach,         // unix socket only: the answer brings the arena's descriptor (SCM_RIGHTS)
+  stats,          // body of the answer: metrics in Prometheus' text format
+  pool_set,       // changes settings of a pool
+  cluster_map,    // body of the answer: who serves which slots (slot_map.hpp), as this server knows it
+  sync_keys,      // between servers: a page of the keys that a copy shall have; the answer's body names what differs
+  sync_requests,  // between servers: what requests did, for a copy that is filled; the body is the engine's (none: a filling
+                  // begins, forget what you know)
+  rings,    // unix socket only: the answer brings the descriptor of rings (byte_ring.hpp), through which both ends send
+            // from then on; the client sends nothing between the question and the answer
+  arrived,  // shm-direct: the first value_bytes of the grant are there and will not change (tail: token, level); the answer
+            // says nothing
+  last = arrived,
+};
+const char* name_of(opcode op) noexcept;
+
+namespace flag {
+inline constexpr std::uint16_t reply = 1;     // from the server
+inline constexpr std::uint16_t streamed = 2;  // put, or the answer to get: the value follows in data frames
+inline constexpr std::uint16_t more = 4;      // data: others of this request follow; find: there are more keys
+inline constexpr std::uint16_t warm = 8;      // get: bring it into memory, but send nothing
+inline constexpr std::uint16_t patch = 16;    // put, alloc: only [offset, offset + value_bytes) of the value changes
+inline constexpr std::uint16_t verify = 32;   // get, lookup: hold the value against its checksum first
+inline constexpr std::uint16_t lane = 64;     // get, alloc and the answers: the bytes go by UCX (ucx_value_stream.hpp)
+inline constexpr std::uint16_t told = 128;    // sync_keys: what requests did was told before (sync_requests)
+inline constexpr std::uint16_t known = reply | streamed | more | warm | patch | verify | lane | told;
+}  // namespace flag
+
+struct head {
+  opcode op = opcode::ping;
+  std::uint16_t flags = 0;
+  std::uint64_t request_id = 0;  // chosen by the client, the answer repeats it
+  std::uint32_t pool_id = 0;
+  std::uint16_t key_bytes = 0;
+  std::uint16_t tail_bytes = 0;
+  std::uint64_t value_bytes = 0;  // of the whole value; get: wanted at most
+  std::uint64_t offset = 0;       // of the body in its value; get: of the range
+  std::uint32_t body_bytes = 0;
+  std::uint32_t body_crc = 0;
+  std::uint32_t deadline_us = kNoDeadline;  // request: time left when it was sent
+  std::int32_t status = 0;                  // answer: errno value
+  std::uint32_t trace_id = 0;               // chosen by the client, appears in the server's log
+  bool operator==(const head&) const = default;
+};
+
+// ---- Fields of the tail ------------------------------------------------------------------------------------------------
+
+inline constexpr std::uint16_t kMandatory = 0x8000;
+
+enum class condition : std::uint8_t { none, if_absent, if_present, if_version };
+using store::durability;  // pool_default in a request: as the pool says
+enum class path : std::uint8_t { none, shm_direct, shm_staged, unix_socket, tcp, tls, ucx, last = ucx };
+const char* name_of(path way) noexcept;
+using store::name_of;
+std::optional<path> path_of(std::string_view name) noexcept;  // "shm-direct", "tcp", ...
+
+// A run of bytes of the arena; it lies within one chunk.
+struct extent {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  bool operator==(const extent&) const = default;
+};
+
+// Who asks for the n-th time: a server remembers the last answers of a client, so a request that is sent again because its
+// answer was lost is applied once.
+struct sequence {
+  std::uint64_t client = 0;  // random, one a client
+  std::uint64_t number = 0;
+  bool operator==(const sequence&) const = default;
+};
+
+struct precondition {
+  condition kind = condition::none;
+  std::uint64_t version = 0;
+  bool operator==(const precondition&) const = default;
+};
+
+// Every answer to an operation on a value says what became of it.
+struct outcome {
+  std::uint64_t version = 0;
+  std::uint32_t crc = 0;  // of the whole value, CRC-32C
+  bool has_crc = false;   // false: not known yet (a volatile value that nobody has read back)
+  path way = path::none;
+  durability reached = durability::pool_default;
+  std::uint64_t server_ns = 0;  // from the last byte of the request to the answer
+  std::uint32_t user_flags = 0;
+  std::uint64_t value_bytes = 0;     // of the whole value
+  std::int64_t written_unix_ns = 0;  // stat: when it was put, for people
+  bool repeated = false;             // this request had been applied before; its first answer was lost
+  std::uint8_t copies = 1;           // puts and erases: servers that have it
+  bool operator==(const outcome&) const = default;
+};
+
+struct pool_settings {
+  std::uint64_t size_bytes = 0;  // cap; 0: what the server has
+  std::uint64_t max_keys = 0;    // 0: no cap
+  durability level = durability::pool_default;
+  bool is_cache = false;    // values may be evicted
+  bool allow_shm = true;    // false: clients never map the arena for this pool
+  std::string access;       // "principal=rwa,..." (docs/store.md); empty: whoever created it
+  std::uint8_t copies = 1;  // servers of a cluster that each value is on
+  bool operator==(const pool_settings&) const = default;
+};
+
+struct hello {
+  std::uint16_t lowest_version = kVersion, highest_version = kVersion;
+  std::uint64_t capabilities = 0;  // capability bits
+  std::uint64_t instance = 0;      // server: random, another one after a restart
+  std::uint64_t session = 0;       // server: this connection's; client: the one of its last connection, which has no copy
+                                   // under way any more, 0 if there was none
+  std::string agent;               // for the log: "peerlane 0.1.0"
+  bool operator==(const hello&) const = default;
+};
+namespace capability {
+inline constexpr std::uint64_t shm = 1;            // may attach the arena
+inline constexpr std::uint64_t sync_requests = 2;  // knows the operation
+inline constexpr std::uint64_t rings = 4;          // the same
+inline constexpr std::uint64_t arrived = 8;        // the same
+}  // namespace capability
+
+// One end of a UCX lane, in both greetings; the server's only where there shall be a lane.
+struct lane_offer {
+  std::uint16_t major = 0, minor = 0;  // UCX's version: only equal ones are known to understand each other
+  std::uint64_t secret[2] = {0, 0};    // server: what every message of this session carries
+  bool any_transport = false;          // forced: also without RDMA
+  std::string address;                 // of the UCX worker
+  std::string transports;              // "rc_verbs/mlx5_0:1,tcp/eth0"
+  bool operator==(const lane_offer&) const = default;
+};
+
+// On what one server of a cluster asks of another for a value's copy.
+struct copy_terms {
+  std::uint64_t epoch = 0;    // of the slot map that the sender acts by
+  std::uint64_t sender = 0;   // the sender's run (cluster_server::run)
+  std::uint64_t version = 0;  // put: the value's; erase: of what was erased. The copy takes it unless it has a later one ...
+  std::uint64_t replaces = 0;  // ... or has exactly this one
+  bool operator==(const copy_terms&) const = default;
+};
+
+// The memory tier as a client maps it: whole chunks, each registered with CUDA once.
+struct arena {
+  std::uint64_t size_bytes = 0, chunk_bytes = 0;
+  bool read_only = false;  // the descriptor refuses writable mappings
+  bool operator==(const arena&) const = default;
+};
+
+// The tail of a frame. What is not set is not sent.
+struct tail {
+  std::optional<sequence> who;
+  std::optional<precondition> only;
+  std::optional<durability> level;
+  std::optional<outcome> result;
+  std::optional<std::string> text;     // why an operation failed: one sentence, with the next step
+  std::optional<std::uint64_t> token;  // of a grant or a pin
+  std::vector<extent> extents;
+  std::vector<std::uint64_t> unpin;  // tokens that the client has done with
+  std::optional<std::uint32_t> crc;  // of the value, by the client
+  std::optional<std::uint32_t> user_flags;
+  std::optional<pool_settings> settings;
+  std::optional<store_wire::hello> greeting;
+  std::optional<std::string> prefix, regex, after;  // find
+  std::optional<arena> memory;                      // attach
+  std::optional<std::uint64_t> epoch;               // with EREMOTE: of the slot map by which another server has the key
+  std::optional<copy_terms> copy;
+  std::optional<lane_offer> lane;
+  std::optional<std::string> lane_name;  // path::ucx: the transports that carried the value
+  bool operator==(const tail&) const = default;
+};
+
+// ---- Coding ------------------------------------------------------------------------------------------------------------
+
+// Everything of the frame but the body; fills key_bytes and tail_bytes. EMSGSIZE: key or tail longer than the limits.
+status encode(head what, std::string_view key, const tail& fields, std::string& out);
+// For tests and for writers that have the tail's bytes.
+status encode_raw(head what, std::string_view key, std::string_view tail_bytes, std::string& out);
+
+// Takes the fields apart and checks what can be checked without key and tail: magic, version, known opcode and flags,
+// limits. EPROTO with the reason.
+result<head> decode_head(std::span<const std::byte, kHeadBytes> bytes);
+// Precondition: `whole` is head, key and tail as they came. EPROTO: damaged, or a mandatory field that is not known.
+struct parts {
+  std::string_view key;
+  tail fields;
+};
+result<parts> decode_rest(const head& what, std::span<const std::byte> whole);
+result<tail> decode_tail(std::string_view bytes);
+std::string encode_tail(const tail& fields);
+
+// ---- Lists in bodies ---------------------------------------------------------------------------------------------------
+
+struct key_entry {
+  std::string key;
+  std::uint64_t value_bytes = 0, version = 0;
+  bool operator==(const key_entry&) const = default;
+};
+struct pool_entry {
+  std::string name;
+  std::uint64_t keys = 0, bytes = 0;
+  pool_settings settings;
+  bool operator==(const pool_entry&) const = default;
+};
+void append(std::string& body, const key_entry& one);
+void append(std::string& body, const pool_entry& one);
+result<std::vector<key_entry>> decode_keys(std::string_view body);
+result<std::vector<pool_entry>> decode_pools(std::string_view body);
+
+}  // namespace pl::store_wire

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/server/access.hpp"
+
+#include <algorithm>
+
+#include "base/text.hpp"
+
+namespace pl::store_server {
+namespace {
+
+// Takes the part up to `separator` off the front.
+std::string_view take(std::string_view& rest, char separator) {
+  const auto at = rest.find(separator);
+  const auto out = rest.substr(0, at);
+  rest = at == std::string_view::npos ? std::string_view() : rest.substr(at + 1);
+  return out;
+}
+
+bool contains(const std::vector<std::string>& list, const std::string& principal) {
+  return std::find(list.begin(), list.end(), principal) != list.end() ||
+         std::find(list.begin(), list.end(), "*") != list.end();
+}
+
+// The last '=': certificate names are URIs, which may hold one.
+std::pair<std::string_view, std::string_view> split(std::string_view entry) {
+  const auto at = entry.rfind('=');
+  if (at == std::string_view::npos) return {entry, {}};
+  return {entry.substr(0, at), entry.substr(at + 1)};
+}
+
+}  // namespace
+
+status check_access_list(std::string_view list) {
+  while (!list.empty()) {
+    const auto entry = take(list, ',');
+    const auto [who, what] = split(entry);
+    const bool known =
+        who == "*" || who == "tcp" || who.starts_with("uid:") || who.starts_with("cert:") || who.starts_with("cn:");
+    if (!known || what.find_first_not_of("rwa") != std::string_view::npos || what.empty())
+      return failure{
+          EINVAL,
+          format("access \"%.*s\" is not PRINCIPAL=RIGHTS with a principal of uid:N, cert:URI, cn:NAME, tcp or * and "
+                 "rights of r, w, a",
+                 static_cast<int>(entry.size()), entry.data())};
+  }
+  return {};
+}
+
+rights rights_in(std::string_view list, std::string_view principal) {
+  rights out;
+  while (!list.empty()) {
+    const auto [who, what] = split(take(list, ','));
+    if (who != "*" && who != principal) continue;
+    for (const char letter : what) {
+      out.read |= letter == 'r';
+      out.write |= letter == 'w';
+      out.admin |= letter == 'a';
+    }
+  }
+  return out;
+}
+
+std::string tags_of(const store_wire::pool_settings& settings) {
+  return format("shm=%d;cache=%d;copies=%u;access=", settings.allow_shm, settings.is_cache,
+                std::max<unsigned>(settings.copies, 1)) +
+         settings.access;
+}
+
+pool_policy policy_of(const store::pool_info& pool) {
+  pool_policy out;
+  out.id = pool.id;
+  out.name = pool.name;
+  out.level = pool.options.level;
+  std::string_view rest = pool.options.tags;
+  while (!rest.empty()) {
+    if (rest.starts_with("access=")) {
+      out.access = rest.substr(7);
+      break;
+    }
+    const auto one = take(rest, ';');
+    if (one == "shm=0") out.allow_shm = false;
+    if (one == "cache=1") out.is_cache = true;
+    if (one.starts_with("copies=")) out.copies = static_cast<unsigned>(parse_integer(one.substr(7)).value_or(1));
+  }
+  return out;
+}
+
+store::pool_options options_of(const store_wire::pool_settings& settings) {
+  store::pool_options out;
+  if (settings.level != store_wire::durability::pool_default) out.level = settings.level;
+  out.quota_bytes = settings.size_bytes;
+  out.quota_keys = settings.max_keys;
+  out.tags = tags_of(settings);
+  return out;
+}
+
+store_wire::pool_settings settings_of(const store::pool_info& pool) {
+  const pool_policy policy = policy_of(pool);
+  store_wire::pool_settings out;
+  out.size_bytes = pool.options.quota_bytes;
+  out.max_keys = pool.options.quota_keys;
+  out.level = pool.options.level;
+  out.is_cache = policy.is_cache;
+  out.allow_shm = policy.allow_shm;
+  out.copies = static_cast<std::uint8_t>(policy.copies);
+  out.access = policy.access;
+  return out;
+}
+
+bool access_rules::is_admin(const peer& who) const { return contains(lists_.admins, who.principal); }
+
+access_rules::mapping access_rules::mapping_of(const peer& who) const {
+  if (who.way != store_wire::path::unix_socket || who.pid <= 0) return mapping::none;
+  if (contains(lists_.mappers, who.principal)) return mapping::write;
+  return contains(lists_.readers, who.principal) ? mapping::read : mapping::none;
+}
+
+bool access_rules::keeps_apart(const pool_policy& pool) const {
+  if (!pool.allow_shm) return true;
+  const auto may = [&](const std::string& principal) {
+    if (contains(lists_.admins, principal)) return rights{true, true, true};
+    return pool.access.empty() ? rights{true, true, false} : rights_in(pool.access, principal);
+  };
+  for (const auto& principal : lists_.mappers)
+    if (const rights its = may(principal); !its.read || !its.write) return true;
+  return std::any_of(lists_.readers.begin(), lists_.readers.end(), [&](const auto& one) { return !may(one).read; });
+}
+
+rights access_rules::rights_of(const peer& who, const pool_policy& pool) const {
+  if (is_admin(who)) return {true, true, true};
+  if (pool.access.empty()) return {true, true, false};
+  return rights_in(pool.access, who.principal);
+}
+
+}  // namespace pl::store_server

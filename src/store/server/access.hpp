@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who may do what: lists of principals, for the server and for each pool.
+//
+// A principal is "uid:1000" (unix socket, the kernel's word), "cert:URI" or, where a TLS client's certificate has no URI,
+// "cn:NAME" (its common name), or "tcp" (plain TCP, which proves nothing). A pool's list is "PRINCIPAL=RIGHTS,..." with the
+// rights r (get, find), w (put, erase), a (settings, delete); "*" is everybody. An empty list lets everybody who can connect
+// read and write.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "store/engine/engine.hpp"
+#include "store/server/transport.hpp"
+
+namespace pl::store_server {
+
+struct rights {
+  bool read = false, write = false, admin = false;
+};
+
+// EINVAL: the list is not of the form above.
+status check_access_list(std::string_view list);
+// Precondition: the list has been checked.
+rights rights_in(std::string_view list, std::string_view principal);
+
+// What the server keeps of a pool besides what the engine does, as text in pool_options::tags.
+struct pool_policy {
+  store::pool_id id = 0;
+  std::string name, access;
+  bool allow_shm = true, is_cache = false;
+  unsigned copies = 1;
+  store::durability level = store::durability::durable;
+};
+std::string tags_of(const store_wire::pool_settings& settings);
+pool_policy policy_of(const store::pool_info& pool);
+store::pool_options options_of(const store_wire::pool_settings& settings);
+store_wire::pool_settings settings_of(const store::pool_info& pool);
+
+// Server-wide lists. Immutable; any thread.
+class access_rules {
+ public:
+  struct lists {
+    std::vector<std::string> admins;   // may make pools, and do all with every pool
+    std::vector<std::string> mappers;  // may map the arena: what lies in it, all of them may read and write
+    std::vector<std::string> readers;  // may map it to read
+  };
+  explicit access_rules(lists given) : lists_(std::move(given)) {}
+  bool is_admin(const peer& who) const;
+  // Mapping gives access to the bytes of all pools that are not kept apart.
+  enum class mapping : std::uint8_t { none, read, write };
+  mapping mapping_of(const peer& who) const;
+  // Whether the pool's values must not lie in the memory that is mapped: its settings say so, or somebody who may map that
+  // has not the rights to all that the mapping shows.
+  bool keeps_apart(const pool_policy& pool) const;
+  rights rights_of(const peer& who, const pool_policy& pool) const;
+
+ private:
+  lists lists_;
+};
+
+}  // namespace pl::store_server

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/server/event_log.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <ctime>
+
+#include "base/text.hpp"
+
+namespace pl::store_server {
+
+std::string json_quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') (out += '\\') += c;
+    else if (byte < 0x20 || byte >= 0x7f) out += format("\\u%04x", byte);
+    else out += c;
+  }
+  return out += '"';
+}
+
+result<event_log> event_log::open(const std::string& path, level lowest) {
+  if (path.empty()) return event_log(STDERR_FILENO, false, lowest);
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
+  if (fd < 0) return failure{errno, format("log file %s: %s", path.c_str(), errno_text(errno).c_str())};
+  return event_log(fd, true, lowest);
+}
+
+event_log::event_log(event_log&& other) noexcept
+    : fd_(other.fd_), owned_(std::exchange(other.owned_, false)), lowest_(other.lowest_) {}
+
+event_log::~event_log() {
+  if (owned_) close(fd_);
+}
+
+void event_log::write(level how, const char* event, std::initializer_list<field> fields) {
+  if (how < lowest_) return;
+  constexpr const char* kLevels[] = {"debug", "info", "warn", "error"};
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  tm parts{};
+  gmtime_r(&now.tv_sec, &parts);
+  char time[32];
+  strftime(time, sizeof time, "%Y-%m-%dT%H:%M:%S", &parts);
+  std::string line = format("{\"time\":\"%s.%03ldZ\",\"level\":\"%s\",\"event\":\"%s\"", time, now.tv_nsec / 1'000'000,
+                            kLevels[static_cast<int>(how)], event);
+  for (const auto& [name, value] : fields) line += format(",\"%s\":", name) + json_quoted(value);
+  line += "}\n";
+  // One call a line: O_APPEND keeps lines of several processes apart. A log that cannot be written must not stop a store.
+  if (::write(fd_, line.data(), line.size()) < 0) return;
+}
+
+}  // namespace pl::store_server

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/server/host_limits.hpp"
+
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+
+#include "base/text.hpp"
+
+namespace pl::store_server {
+namespace {
+
+// Of the process's descriptors, for the engine's files, rings, and processes that are watched: connections get the others.
+constexpr rlim_t kReservePart = 4, kMaxReserve = 640;
+
+}  // namespace
+
+int raise_descriptor_limit() {
+  rlimit now{};
+  if (getrlimit(RLIMIT_NOFILE, &now) != 0) return std::numeric_limits<int>::max();
+  const rlim_t before = now.rlim_cur;
+  now.rlim_cur = now.rlim_max;
+  if (setrlimit(RLIMIT_NOFILE, &now) != 0) now.rlim_cur = before;
+  const rlim_t reserve = std::min(now.rlim_cur / kReservePart, kMaxReserve);
+  return static_cast<int>(std::min<rlim_t>(now.rlim_cur - reserve, std::numeric_limits<int>::max()));
+}
+
+// Threads that cannot be made end the process in the middle of things: so it is asked for their room before. What RocksDB,
+// the allocator and the program itself map is a guess on the safe side of what was seen (450 MiB in all with a tier of 64
+// MiB).
+status check_address_space(const server_config& config) {
+  rlimit most{};
+  if (getrlimit(RLIMIT_AS, &most) != 0 || most.rlim_cur == RLIM_INFINITY) return {};
+  constexpr std::uint64_t kStackBytes = 8u << 20, kOtherThreads = 12, kOthersBytes = 192u << 20;
+  const std::uint64_t bytes = 2 * config.arena_bytes + (config.threads + kOtherThreads) * kStackBytes + kOthersBytes;
+  void* const probe = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (probe == MAP_FAILED)
+    return failure{ENOMEM,
+                   format("the store needs some %s of address space and the limit is %s: raise it (ulimit -v), or give "
+                          "a smaller --arena",
+                          format_size(bytes).c_str(), format_size(most.rlim_cur).c_str())};
+  munmap(probe, bytes);
+  return {};
+}
+
+// The folder becomes the store's own, with a mode that keeps others out: what is somebody else's is not taken.
+status check_data_folder(const std::string& path) {
+  struct stat about {};
+  if (stat(path.c_str(), &about) != 0) {
+    if (errno == ENOENT) return {};  // will be made
+    return failure{errno, format("data directory %s: %s", path.c_str(), errno_text(errno).c_str())};
+  }
+  if (!S_ISDIR(about.st_mode)) return failure{ENOTDIR, format("data directory %s: it is no directory", path.c_str())};
+  std::error_code error;
+  if (std::filesystem::exists(path + "/index/CURRENT", error)) return {};
+  bool is_empty = true;  // or what a first start left that did not come to its end
+  for (const auto& one : std::filesystem::directory_iterator(path, error)) {
+    const std::string name = one.path().filename();
+    is_empty =
+        is_empty && (name == "index" || name == "lock" || name == "extents" || name == "lost+found" || name == "store.sock");
+  }
+  if (error) return failure{error.value(), format("data directory %s: %s", path.c_str(), error.message().c_str())};
+  if (!is_empty)
+    return failure{ENOTEMPTY, format("data directory %s: it is no store, and not empty: name a directory of the store's own",
+                                     path.c_str())};
+  if (about.st_uid != geteuid())
+    return failure{EPERM,
+                   format("data directory %s: it is no store, and belongs to uid %u: name a directory of the store's own",
+                          path.c_str(), about.st_uid)};
+  return {};
+}
+
+}  // namespace pl::store_server

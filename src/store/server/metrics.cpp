@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/server/metrics.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/text.hpp"
+
+namespace pl::store_server {
+namespace {
+
+void family(std::string& out, const char* name, const char* type, const char* help) {
+  out += format("# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+void single(std::string& out, const char* name, const char* type, const char* help, double value) {
+  family(out, name, type, help);
+  out += format("%s %.17g\n", name, value);
+}
+
+template <class T>
+void counter(std::string& out, const char* name, const char* help, const T& value) {
+  single(out, name, "counter", help, static_cast<double>(value));
+}
+template <class T>
+void gauge(std::string& out, const char* name, const char* help, const T& value) {
+  single(out, name, "gauge", help, static_cast<double>(value));
+}
+
+void engine_text(std::string& out, const store::engine_stats& engine) {
+  counter(out, "peerlane_store_engine_hits_total", "Reads of values that were in memory.", engine.hits);
+  counter(out, "peerlane_store_engine_misses_total", "Reads of values that had to come from disk.", engine.misses);
+  counter(out, "peerlane_store_engine_evictions_total", "Values that left memory for others.", engine.evictions);
+  counter(out, "peerlane_store_engine_commit_groups_total", "Groups of commits, one sync each.", engine.commits);
+  counter(out, "peerlane_store_engine_committed_total", "Commits in those groups.", engine.committed);
+  counter(out, "peerlane_store_engine_syncs_total", "fdatasync calls.", engine.syncs);
+  counter(out, "peerlane_store_engine_early_writes_total", "Values that went to disk while they came into memory.",
+          engine.early_writes);
+  counter(out, "peerlane_store_engine_checksum_errors_total", "Values whose bytes were not those put.",
+          engine.checksum_errors);
+  counter(out, "peerlane_store_engine_repeated_total", "Requests that came again and were not applied again.",
+          engine.repeated_requests);
+  gauge(out, "peerlane_store_arena_bytes", "Size of the memory tier.", engine.arena_bytes);
+  gauge(out, "peerlane_store_arena_used_bytes", "Memory tier in use.", engine.arena_used_bytes);
+  gauge(out, "peerlane_store_disk_bytes", "Size of extent files.", engine.disk_bytes);
+  gauge(out, "peerlane_store_disk_used_bytes", "Values in extent files.", engine.disk_used_bytes);
+  gauge(out, "peerlane_store_pins", "Values that clients hold.", engine.pins);
+  gauge(out, "peerlane_store_grants", "Values that clients are writing.", engine.grants);
+  gauge(out, "peerlane_store_read_only", "1 after an I/O error: restart the server.", engine.read_only);
+  gauge(out, "peerlane_store_full", "1 while puts find no room.", engine.full);
+}
+
+}  // namespace
+
+void metrics::operation(store_wire::opcode op, int status, std::uint64_t ns) noexcept {
+  auto& one = operations_[static_cast<std::size_t>(op)];
+  const auto bucket = std::min<std::size_t>(static_cast<std::size_t>(std::bit_width(ns / 1000)), kBuckets - 1);
+  one.buckets[bucket].fetch_add(1, std::memory_order_relaxed);
+  one.count.fetch_add(1, std::memory_order_relaxed);
+  one.total_ns.fetch_add(ns, std::memory_order_relaxed);
+  if (status != 0) one.failed.fetch_add(1, std::memory_order_relaxed);
+}
+
+void metrics::bytes(store_wire::path way, bool into_store, std::uint64_t count) noexcept {
+  bytes_[static_cast<std::size_t>(way)][into_store].fetch_add(count, std::memory_order_relaxed);
+}
+
+std::string metrics::text(const store::engine_stats& engine) const {
+  std::string out;
+  family(out, "peerlane_store_operation_seconds", "histogram", "Time from a request's last byte to its answer.");
+  for (std::size_t op = 1; op < kOps; ++op) {
+    const auto& one = operations_[op];
+    const char* name = store_wire::name_of(static_cast<store_wire::opcode>(op));
+    if (one.count.load(std::memory_order_relaxed) == 0) continue;
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i + 1 < kBuckets; ++i) {
+      sum += one.buckets[i].load(std::memory_order_relaxed);
+      out += format("peerlane_store_operation_seconds_bucket{op=\"%s\",le=\"%g\"} %llu\n", name,
+                    1e-6 * static_cast<double>(1ull << i), static_cast<unsigned long long>(sum));
+    }
+    sum += one.buckets[kBuckets - 1].load(std::memory_order_relaxed);
+    out += format("peerlane_store_operation_seconds_bucket{op=\"%s\",le=\"+Inf\"} %llu\n", name,
+                  static_cast<unsigned long long>(sum));
+    out += format("peerlane_store_operation_seconds_sum{op=\"%s\"} %.9f\n", name,
+                  1e-9 * static_cast<double>(one.total_ns.load(std::memory_order_relaxed)));
+    out += format("peerlane_store_operation_seconds_count{op=\"%s\"} %llu\n", name, static_cast<unsigned long long>(sum));
+  }
+  family(out, "peerlane_store_failed_total", "counter", "Operations that answered with an error.");
+  for (std::size_t op = 1; op < kOps; ++op)
+    if (const auto failed = operations_[op].failed.load(std::memory_order_relaxed))
+      out += format("peerlane_store_failed_total{op=\"%s\"} %llu\n",
+                    store_wire::name_of(static_cast<store_wire::opcode>(op)), static_cast<unsigned long long>(failed));
+  family(out, "peerlane_store_value_bytes_total", "counter", "Bytes of values by the path that they took.");
+  for (std::size_t way = 1; way < kPaths; ++way)
+    for (const bool in : {false, true})
+      out += format("peerlane_store_value_bytes_total{path=\"%s\",direction=\"%s\"} %llu\n",
+                    store_wire::name_of(static_cast<store_wire::path>(way)), in ? "in" : "out",
+                    static_cast<unsigned long long>(bytes_[way][in].load(std::memory_order_relaxed)));
+  gauge(out, "peerlane_store_connections", "Open connections.", connections.load());
+  counter(out, "peerlane_store_accepted_total", "Connections accepted.", accepted.load());
+  counter(out, "peerlane_store_refused_total", "Connections refused: limits, TLS, version.", refused.load());
+  counter(out, "peerlane_store_protocol_errors_total", "Connections ended because of what they sent.",
+          protocol_errors.load());
+  counter(out, "peerlane_store_stalled_total",
+          "Connections ended because they took nothing, or sent nothing of what they had begun.", stalled.load());
+  counter(out, "peerlane_store_idle_total", "Connections ended because nothing was asked for long.", idle.load());
+  gauge(out, "peerlane_store_ungreeted", "Open connections that have not greeted.", ungreeted.load());
+  counter(out, "peerlane_store_rings_total", "Connections whose bytes went through shared memory.", rings.load());
+  counter(out, "peerlane_store_waits_for_room_total", "Puts that waited for memory.", waits_for_room.load());
+  counter(out, "peerlane_store_lane_refused_total", "UCX messages that named no transfer of a session, or broke its rules.",
+          lane_refused.load());
+  gauge(out, "peerlane_store_orphans", "Sessions without connection whose process lives.", orphans.load());
+  engine_text(out, engine);
+  return out;
+}
+
+}  // namespace pl::store_server

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the server counts, and its text for Prometheus. Counting is thread-safe and takes no lock.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "store/engine/engine.hpp"
+#include "store/protocol/wire.hpp"
+
+namespace pl::store_server {
+
+class metrics {
+ public:
+  // An operation ended: how long it took here, with which errno.
+  void operation(store_wire::opcode op, int status, std::uint64_t ns) noexcept;
+  // Bytes of values that took this path.
+  void bytes(store_wire::path way, bool into_store, std::uint64_t count) noexcept;
+
+  std::atomic<std::int64_t> connections{0}, ungreeted{0};
+  std::atomic<std::uint64_t> accepted{0}, refused{0}, protocol_errors{0}, stalled{0}, idle{0}, waits_for_room{0}, rings{0};
+  std::atomic<std::uint64_t> lane_refused{0};  // UCX messages that named no transfer of a session
+  std::atomic<std::int64_t> orphans{0};        // sessions of vanished connections whose process may still touch the arena
+
+  // Prometheus' text format, version 0.0.4.
+  std::string text(const store::engine_stats& engine) const;
+
+ private:
+  static constexpr std::size_t kOps = static_cast<std::size_t>(store_wire::opcode::last) + 1;
+  static constexpr std::size_t kPaths = static_cast<std::size_t>(store_wire::path::last) + 1;
+  static constexpr std::size_t kBuckets = 25;  // up to 1 us, 2 us, 4 us, ... 16 s, more
+  struct per_operation {
+    std::array<std::atomic<std::uint64_t>, kBuckets> buckets{};
+    std::atomic<std::uint64_t> count{0}, failed{0}, total_ns{0};
+  };
+  std::array<per_operation, kOps> operations_;
+  std::array<std::array<std::atomic<std::uint64_t>, 2>, kPaths> bytes_{};
+};
+
+}  // namespace pl::store_server

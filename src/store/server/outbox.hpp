@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// What waits to be sent on one connection: whole frames first, and large values a frame at a time in turns, so that a small
+// answer never waits behind more than one frame of a large one. Used by the connection's thread.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "store/server/transport.hpp"
+
+namespace pl::store_server {
+
+// A value on its way out, straight from where it lies in the arena.
+struct download {
+  store_wire::head frame;                          // request_id, pool_id of its data frames
+  std::vector<std::span<const std::byte>> pieces;  // in order; memory stays until `finished`
+  std::uint64_t left_bytes = 0;
+  bool more_follow = false;        // others of the same value will be added behind it
+  std::function<void()> finished;  // sent, or the connection is gone; called once
+};
+
+class outbox {
+ public:
+  // `failed`: nothing more can be sent. `moved`: something was sent, so there is room again.
+  outbox(transport& wire, std::function<void(std::error_code)> failed, std::function<void()> moved);
+  // The connection is closed and no write is under way.
+  ~outbox();
+  outbox(const outbox&) = delete;
+  outbox& operator=(const outbox&) = delete;
+
+  // Frames are gathered until flush().
+  std::string& frames() noexcept { return gathered_; }
+  void add_with_descriptor(std::string frame, int fd);  // fd stays the caller's and must stay open
+  void add(download value);
+  // Sends frames now if that takes no system call; the others wait for flush().
+  void flush_early();
+  // `keep_alive` is held while a write is under way.
+  void flush(const std::shared_ptr<void>& keep_alive);
+
+  std::size_t waiting_bytes() const noexcept { return gathered_.size() + sending_.size(); }
+  std::size_t downloads() const noexcept { return downloads_.size(); }
+  bool idle() const noexcept { return !writing_ && gathered_.empty() && downloads_.empty() && descriptors_.empty(); }
+  // Monotonic nanoseconds since when the present write has been under way; 0: none is.
+  std::uint64_t writing_since_ns() const noexcept { return writing_ ? began_ns_ : 0; }
+  // Drops everything and lets values go. A write under way ends with an error first.
+  void drop();
+
+ private:
+  bool send_descriptors();
+  void add_data_frame(std::vector<asio::const_buffer>& buffers);
+  void wrote(std::error_code error, const std::shared_ptr<void>& keep_alive);
+
+  transport& wire_;
+  std::function<void(std::error_code)> failed_;
+  std::function<void()> moved_;
+  std::string gathered_, sending_, data_head_;
+  std::deque<std::pair<std::string, int>> descriptors_;
+  std::deque<download> downloads_;
+  std::function<void()> last_frame_of_;  // called when the present write has ended: it was its value's last
+  bool writing_ = false, dropped_ = false;
+  std::uint64_t began_ns_ = 0;
+};
+
+}  // namespace pl::store_server

@@ -1,0 +1,598 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/server/server.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <asio/executor_work_guard.hpp>
+#include <asio/post.hpp>
+#include <asio/signal_set.hpp>
+#include <asio/thread_pool.hpp>
+#include <asio/write.hpp>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "arch/mmio.hpp"
+#include "base/clock.hpp"
+#include "base/env.hpp"
+#include "base/live_counter.hpp"
+#include "base/text.hpp"
+#include "store/cluster/cluster_service.hpp"
+#include "store/protocol/endpoint_text.hpp"
+#include "store/server/host_limits.hpp"
+#include "store/server/ring_poller.hpp"
+#include "store/server/session.hpp"
+#include "ucx/rdma_device.hpp"
+
+namespace pl::store_server {
+namespace {
+
+using asio::ip::tcp;
+using unix_socket = asio::local::stream_protocol;
+
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);  // after EMFILE and the like
+constexpr unsigned kBlockingThreads = 2;
+constexpr int kMaxScrapes = 16;
+// One thread's connections.
+struct lane {
+  ring_hub rings;  // outlives the connections, which handlers of the context may own
+  asio::io_context context{1};
+  asio::executor_work_guard<asio::io_context::executor_type> stay{context.get_executor()};
+  std::thread thread;
+
+  // Looks for work for a while before it sleeps: waking up costs more than a small request.
+  void serve(std::uint64_t spin_ns) {
+    served_here = &context;
+    if (spin_ns == 0) {
+      context.run();
+      return;
+    }
+    std::uint64_t idle_since = monotonic_ns();
+    while (!context.stopped()) {
+      const bool did = look_at_rings();
+      const bool has_worked = context.poll() > 0 || did;
+      const std::uint64_t now = monotonic_ns();
+      if (has_worked) idle_since = now;
+      if (now - idle_since < spin_ns) continue;
+      if (rings.arm()) context.run_one();
+      rings.disarm();
+      idle_since = monotonic_ns();
+    }
+  }
+
+  // A look at the event loop is a system call: some at the rings for each. 32 were no quicker, with 1, 16 and 64 requests
+  // under way, and what the engine's threads have done waits in the loop.
+  bool look_at_rings() {
+    constexpr unsigned kLooks = 8;
+    bool did = false;
+    for (unsigned i = 0; i < kLooks && !rings.is_empty(); ++i) {
+      if (rings.look() > 0) did = true;
+      else arch::relax();
+    }
+    return did;
+  }
+};
+
+access_rules::lists lists_of(const server_config& config) {
+  access_rules::lists out{config.admins, config.mappers, config.map_readers};
+  const std::string mine = format("uid:%u", geteuid());
+  // Not plain TCP, which every user of the host reaches.
+  if (out.admins.empty()) out.admins = {mine, "uid:0"};
+  if (out.mappers.empty()) out.mappers = {mine, "uid:0"};
+  return out;
+}
+
+event_log::level level_of(const std::string& name) {
+  if (name == "debug") return event_log::level::debug;
+  if (name == "warn") return event_log::level::warn;
+  return name == "error" ? event_log::level::error : event_log::level::info;
+}
+
+std::string text_of(const tcp::endpoint& at) {
+  const std::string host = at.address().to_string();
+  return at.address().is_v6() ? format("[%s]:%u", host.c_str(), at.port()) : format("%s:%u", host.c_str(), at.port());
+}
+
+// Only on the loopback interface, unless `anywhere`: what a name resolves to is known here.
+result<std::unique_ptr<tcp::acceptor>> listen_on(asio::io_context& home, const std::string& endpoint, bool anywhere) {
+  const auto parts = split_endpoint(endpoint);
+  if (!parts) return parts.error();
+  std::error_code error;
+  tcp::resolver resolver(home);
+  const auto found = resolver.resolve(parts->first, parts->second, tcp::resolver::passive, error);
+  if (error || found.empty())
+    return failure{EINVAL, format("listening on %s: %s", endpoint.c_str(), error.message().c_str())};
+  const tcp::endpoint at = found.begin()->endpoint();
+  if (!anywhere && !at.address().is_loopback())
+    return failure{EACCES,
+                   format("%s is %s, which other machines reach: name an address, or give certificates or --insecure",
+                          endpoint.c_str(), at.address().to_string().c_str())};
+  auto out = std::make_unique<tcp::acceptor>(home);
+  out->open(at.protocol(), error);
+  if (!error) out->set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) out->bind(at, error);
+  if (!error) out->listen(asio::socket_base::max_listen_connections, error);
+  if (error) return failure{error.value(), format("listening on %s: %s", endpoint.c_str(), error.message().c_str())};
+  return out;
+}
+
+// A socket file that nobody listens on any more is replaced; one that answers is not.
+result<std::unique_ptr<unix_socket::acceptor>> listen_on_path(asio::io_context& home, const std::string& path) {
+  if (path.size() > 107) return failure{EINVAL, format("the socket path %s is longer than 107 bytes", path.c_str())};
+  std::error_code error;
+  const unix_socket::endpoint at(path);
+  unix_socket::socket probe(home);
+  probe.connect(at, error);
+  if (!error) return failure{EADDRINUSE, format("another server listens on %s", path.c_str())};
+  struct stat what {};
+  if (lstat(path.c_str(), &what) == 0) {
+    if (!S_ISSOCK(what.st_mode)) return failure{EEXIST, format("%s is there and is no socket", path.c_str())};
+    unlink(path.c_str());
+  }
+  auto out = std::make_unique<unix_socket::acceptor>(home);
+  error = {};
+  out->open(at.protocol(), error);
+  const mode_t before = umask(0117);
+  if (!error) out->bind(at, error);
+  umask(before);
+  if (!error) out->listen(asio::socket_base::max_listen_connections, error);
+  if (error) return failure{error.value(), format("listening on %s: %s", path.c_str(), error.message().c_str())};
+  return out;
+}
+
+// One scrape: whatever is asked, the metrics are the answer. Who says nothing, or takes nothing, is cut off.
+struct scrape : std::enable_shared_from_this<scrape> {
+  scrape(tcp::socket from, std::atomic<int>& count) : socket(std::move(from)), all(count), timer(socket.get_executor()) {
+    ++all;
+  }
+  ~scrape() { --all; }
+  scrape(const scrape&) = delete;
+  scrape& operator=(const scrape&) = delete;
+  tcp::socket socket;
+  std::atomic<int>& all;
+  asio::steady_timer timer;
+  std::array<char, 4096> question{};
+  std::string reply;
+
+  void start(std::string text, std::chrono::seconds patience) {
+    timer.expires_after(patience);
+    timer.async_wait([weak = weak_from_this()](std::error_code cancelled) {
+      std::error_code ignored;
+      if (const auto me = weak.lock(); me && !cancelled) me->socket.close(ignored);
+    });
+    reply =
+        format("HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: %zu\r\n\r\n", text.size()) +
+        text;
+    socket.async_read_some(asio::buffer(question), [me = shared_from_this()](std::error_code error, std::size_t) {
+      if (error) return;
+      asio::async_write(me->socket, asio::buffer(me->reply), [me](std::error_code, std::size_t) {
+        std::error_code ignored;
+        me->socket.shutdown(tcp::socket::shutdown_both, ignored);
+      });
+    });
+  }
+};
+
+}  // namespace
+
+struct server::state {
+  explicit state(server_config given, event_log to)
+      : config(std::move(given)), access(lists_of(config)), log(std::move(to)), blocking(kBlockingThreads) {}
+
+  server_config config;
+  access_rules access;
+  metrics counters;
+  event_log log;
+  std::unique_ptr<store::engine> engine;
+  std::unique_ptr<store_cluster::door> plain;
+  std::unique_ptr<store_cluster::cluster_door> cluster;  // null: of itself alone
+  asio::thread_pool blocking;
+  std::vector<std::unique_ptr<lane>> lanes;
+  tls_context tls;  // of connections from now on
+  accounts principals;
+  std::unique_ptr<session_keeper> keeper;
+  std::unique_ptr<lane_server> lane_end;
+  std::unique_ptr<server_parts> parts;
+  std::unique_ptr<unix_socket::acceptor> local;
+  std::unique_ptr<tcp::acceptor> remote, prometheus;
+  std::unique_ptr<asio::signal_set> signals, reload_signal;
+  std::unique_ptr<asio::steady_timer> drain_timer;
+  std::atomic<int> scrapes{0};
+  int descriptor_limit = 0;
+  std::optional<failure> failed;  // of a thread that serves
+  std::string socket_path;
+  std::uint64_t instance = 0;
+  std::size_t next_lane = 0;
+  std::mutex sessions_lock;
+  std::map<session*, std::weak_ptr<session>> sessions;
+  bool stopping = false;  // of the first lane's thread
+  bool has_run = false;
+
+  asio::io_context& home() { return lanes.front()->context; }
+  status open();
+  status open_engine();
+  status join_cluster();
+  std::string open_lane();
+  status open_listeners();
+  template <class Acceptor>
+  void accept(Acceptor& from);
+  void add(asio::io_context& lane, std::unique_ptr<transport> wire);
+  void serve(std::size_t lane, std::uint64_t spin_ns);
+  bool has_descriptors(int newest);
+  void serve_scrape(tcp::socket from);
+  void reload();
+  void await_reload();
+  void begin_stop();
+  void end_when_empty();
+  std::vector<std::shared_ptr<session>> live_sessions();
+};
+
+// UCX for the sessions that can use it, or why there is none: a store without it is a whole one.
+std::string server::state::open_lane() {
+  auto mode = store_client::lane_mode_of(config.ucx).value_or(store_client::lane_mode::off);
+  if (mode == store_client::lane_mode::automatic)
+    mode = store_client::lane_mode_of(env_read("PEERLANE_STORE_UCX").text).value_or(mode);
+  if (mode == store_client::lane_mode::off) return "the store's \"ucx\" is off";
+  if (mode == store_client::lane_mode::automatic && !ucx::has_rdma_device())
+    return "the store's host has no RDMA device (/sys/class/infiniband)";
+  const auto& arena = engine->arena();
+  auto made = lane_server::open({mode, arena.base, arena.size_bytes}, counters, log);
+  if (made) {
+    lane_end = *std::move(made);
+    return {};
+  }
+  log.write(event_log::level::warn, "no_ucx", {{"why", made.error().message}});
+  return made.error().message;
+}
+
+// A disk that is full or not writable can still be read.
+status server::state::open_engine() {
+  const auto options = [this] {
+    auto made = engine_options_of(config);
+    made.keeps_apart = [this](const store::pool_info& pool) { return access.keeps_apart(policy_of(pool)); };
+    return made;
+  };
+  auto opened = store::engine::open(options());
+  const bool is_unwritable = opened.code() == ENOSPC || opened.code() == EROFS;
+  if (is_unwritable && !config.read_only && config.cluster.empty()) {
+    const std::string why = opened.error().message;
+    config.read_only = true;
+    auto again = store::engine::open(options());
+    if (!again) return opened.error();  // why it could not be written says more
+    log.write(event_log::level::warn, "read_only", {{"why", why}, {"next", "make room, then start it again to take puts"}});
+    opened = std::move(again);
+  }
+  if (!opened) return opened.error();
+  if (config.read_only) log.write(event_log::level::info, "read_only", {{"data", config.data}});
+  engine = *std::move(opened);
+  return {};
+}
+
+status server::state::open() {
+  for (std::uint64_t i = 0; i < config.threads; ++i) lanes.push_back(std::make_unique<lane>());
+  drain_timer = std::make_unique<asio::steady_timer>(home());
+  if (!config.tls.certificate.empty()) {
+    auto made = make_tls_context(config.tls);
+    if (!made) return made.error();
+    tls = *std::move(made);
+  }
+  if (auto opened = open_engine(); !opened) return opened;
+  keeper = std::make_unique<session_keeper>(home(), *engine, counters);
+  plain = std::make_unique<store_cluster::door>(*engine);
+  std::random_device random;
+  instance = (std::uint64_t{random()} << 31 | random() >> 1) | 1;  // JSON readers elsewhere may know signed numbers only
+  // Before others can hear of this server they must be able to reach it.
+  if (auto listening = open_listeners(); !listening) return listening;
+  if (auto joined = join_cluster(); !joined) return joined;
+  parts = std::make_unique<server_parts>(server_parts{*engine,
+                                                      cluster ? *cluster : *plain,
+                                                      *plain,
+                                                      config,
+                                                      access,
+                                                      counters,
+                                                      log,
+                                                      *keeper,
+                                                      principals,
+                                                      blocking,
+                                                      instance,
+                                                      {},
+                                                      {},
+                                                      nullptr,
+                                                      {}});
+  parts->why_no_lane = open_lane();
+  parts->lane = lane_end.get();
+  parts->ended = [this](session* gone) {
+    {
+      const std::lock_guard hold(sessions_lock);
+      sessions.erase(gone);
+    }
+    asio::post(home(), [this] { end_when_empty(); });
+  };
+  parts->policy_changed = [this](const pool_policy& now) {
+    for (const auto& one : live_sessions()) one->policy_changed(now);
+  };
+  if (cluster) cluster->when_pool_changed([this](const store::pool_info& pool) { parts->policy_changed(policy_of(pool)); });
+  if (local) accept(*local);
+  if (remote) accept(*remote);
+  if (prometheus) accept(*prometheus);
+  return {};
+}
+
+status server::state::join_cluster() {
+  if (config.cluster.empty()) return {};
+  store_cluster::cluster_options options;
+  options.etcd = config.cluster;
+  options.tls = config.cluster_tls;
+  options.cluster = config.cluster_name;
+  options.name = config.name;
+  std::error_code ignored;
+  options.endpoint = config.advertise.empty() ? text_of(remote->local_endpoint(ignored)) : config.advertise;
+  std::error_code no_path;
+  if (local) options.socket = std::filesystem::absolute(socket_path, no_path).string();
+  options.instance = instance;
+  options.lease_s = static_cast<unsigned>(config.lease_s);
+  options.repair_after_s = static_cast<unsigned>(config.repair_s);
+  store_client::address security;
+  security.tls_certificate = config.tls.certificate;
+  security.tls_key = config.tls.key;
+  security.tls_authority = config.tls.client_authority;
+  auto joined =
+      store_cluster::cluster_door::open(*engine, options, security, [this](const char* event, const std::string& text) {
+        log.write(event_log::level::info, event, {{"what", text}});
+      });
+  if (!joined) return joined.error();
+  cluster = *std::move(joined);
+  return {};
+}
+
+status server::state::open_listeners() {
+  if (config.socket != "none") {
+    socket_path = config.socket.empty() ? config.data + "/store.sock" : config.socket;
+    auto made = listen_on_path(home(), socket_path);
+    const bool is_elsewhere = !config.socket.empty() || config.listen == "none";
+    if (!made && made.code() == EROFS && config.read_only && !is_elsewhere) {
+      log.write(event_log::level::warn, "no_socket", {{"why", made.error().message}, {"next", "--socket PATH, or TCP"}});
+      socket_path.clear();
+    } else if (!made) {
+      return made.error();
+    } else {
+      local = *std::move(made);
+    }
+  }
+  if (config.listen != "none") {
+    auto made = listen_on(home(), config.listen, config.insecure || tls != nullptr);
+    if (!made) return made.error();
+    remote = *std::move(made);
+  }
+  if (config.metrics != "none") {
+    auto made = listen_on(home(), config.metrics, config.insecure);
+    if (!made) return made.error();
+    prometheus = *std::move(made);
+  }
+  return {};
+}
+
+template <class Acceptor>
+void server::state::accept(Acceptor& from) {
+  auto& lane = *lanes[next_lane++ % lanes.size()];
+  const bool is_scrape = static_cast<void*>(&from) == static_cast<void*>(prometheus.get());
+  const auto taken = std::make_shared<typename Acceptor::protocol_type::socket>(lane.context);
+  from.async_accept(*taken, [this, &from, &lane, taken, is_scrape](std::error_code error) {
+    if (error == asio::error::operation_aborted || stopping) return;
+    if (error) {  // out of descriptors: those that are open go on
+      log.write(event_log::level::error, "accept_failed", {{"why", error.message()}});
+      const auto pause = std::make_shared<asio::steady_timer>(home());
+      pause->expires_after(kAcceptPause);
+      pause->async_wait([this, &from, pause](std::error_code cancelled) {
+        if (!cancelled && !stopping) accept(from);
+      });
+      return;
+    }
+    accept(from);
+    if (!has_descriptors(taken->native_handle())) return;
+    if constexpr (std::is_same_v<Acceptor, tcp::acceptor>) {
+      if (is_scrape) return serve_scrape(std::move(*taken));
+      add(lane.context, tls != nullptr ? make_transport(std::move(*taken), tls) : make_transport(std::move(*taken)));
+    } else {
+      add(lane.context, make_transport(std::move(*taken), config.spin_us > 0 ? &lane.rings : nullptr));
+    }
+  });
+}
+
+// Numbers are given out from below: one near the limit says that there are few left.
+bool server::state::has_descriptors(int newest) {
+  if (newest < descriptor_limit) return true;
+  ++counters.refused;
+  log.write(event_log::level::warn, "refused",
+            {{"why", format("%d descriptors are open, the others are for the store's files: raise the limit (ulimit -n)",
+                            descriptor_limit)}});
+  return false;
+}
+
+void server::state::serve_scrape(tcp::socket from) {
+  if (scrapes >= kMaxScrapes) return;
+  const auto one = std::make_shared<scrape>(std::move(from), scrapes);
+  asio::post(one->socket.get_executor(), [this, one] {
+    one->start(counters.text(engine->stats()) + parts->values.metrics(), std::chrono::seconds(config.hello_timeout_s));
+  });
+}
+
+// New connections get the new certificates, those that are open keep theirs.
+void server::state::reload() {
+  if (config.tls.certificate.empty()) return;
+  auto made = make_tls_context(config.tls);
+  if (made) tls = *std::move(made);
+  log.write(made ? event_log::level::info : event_log::level::error, "tls_reloaded",
+            {{"outcome", made ? "new connections use the files as they are now"
+                              : "the earlier ones stay in use: " + made.error().message}});
+}
+
+void server::state::await_reload() {
+  reload_signal->async_wait([this](std::error_code error, int) {
+    if (error) return;
+    reload();
+    await_reload();
+  });
+}
+
+void server::state::add(asio::io_context& lane, std::unique_ptr<transport> wire) {
+  std::shared_ptr<session> made;
+  {
+    const std::lock_guard hold(sessions_lock);
+    // Those that have said nothing yet may not take all the room there is.
+    const auto most_ungreeted = static_cast<std::int64_t>(std::max<std::uint64_t>(64, config.max_connections / 4));
+    if (sessions.size() < config.max_connections && counters.ungreeted < most_ungreeted) {
+      made = std::make_shared<session>(lane, std::move(wire), *parts);
+      sessions[made.get()] = made;
+    }
+  }
+  if (!made) {
+    ++counters.refused;
+    log.write(event_log::level::warn, "refused", {{"why", "max_connections are open, or many that have not greeted"}});
+    return;
+  }
+  ++counters.accepted;
+  asio::post(lane, [made] { made->start(); });
+}
+
+std::vector<std::shared_ptr<session>> server::state::live_sessions() {
+  std::vector<std::shared_ptr<session>> out;
+  const std::lock_guard hold(sessions_lock);
+  for (const auto& [at, one] : sessions)
+    if (auto alive = one.lock()) out.push_back(std::move(alive));
+  return out;
+}
+
+void server::state::begin_stop() {
+  if (stopping) return;
+  stopping = true;
+  std::error_code ignored;
+  if (local) local->close(ignored);
+  if (remote) remote->close(ignored);
+  if (prometheus) prometheus->close(ignored);
+  if (signals) signals->cancel(ignored);
+  if (reload_signal) reload_signal->cancel(ignored);
+  const auto open_now = live_sessions();
+  log.write(event_log::level::info, "draining", {{"connections", std::to_string(open_now.size())}});
+  for (const auto& one : open_now) one->drain();
+  drain_timer->expires_after(std::chrono::seconds(config.drain_timeout_s));
+  drain_timer->async_wait([this](std::error_code cancelled) {
+    if (cancelled) return;
+    log.write(event_log::level::warn, "drain_timeout", {{"connections", std::to_string(live_sessions().size())}});
+    for (auto& one : lanes) one->context.stop();
+  });
+  end_when_empty();
+}
+
+void server::state::end_when_empty() {
+  if (!stopping || !live_sessions().empty()) return;
+  drain_timer->cancel();
+  for (auto& one : lanes) one->context.stop();
+}
+
+server::server(std::unique_ptr<state> made) : state_(std::move(made)) {}
+
+result<std::unique_ptr<server>> server::open(server_config config) {
+  publish_live_counters();
+  if (auto fine = check(config); !fine) return fine.error();
+  if (auto ours = check_data_folder(config.data); !ours) return ours.error();
+  if (auto room = check_address_space(config); !room) return room.error();
+  auto log = event_log::open(config.log, level_of(config.log_level));
+  if (!log) return log.error();
+  auto made = std::make_unique<state>(std::move(config), *std::move(log));
+  made->descriptor_limit = raise_descriptor_limit();
+  if (auto opened = made->open(); !opened) return opened.error();
+  return std::unique_ptr<server>(new server(std::move(made)));
+}
+
+status server::run() {
+  auto& all = *state_;
+  all.has_run = true;
+  all.log.write(
+      event_log::level::info, "serving",
+      {{"data", all.config.data}, {"socket", all.socket_path}, {"tcp", tcp_endpoint()}, {"metrics", metrics_endpoint()}});
+  const std::uint64_t spin_ns = all.config.spin_us * 1000;
+  for (std::size_t i = 1; i < all.lanes.size(); ++i)
+    all.lanes[i]->thread = std::thread([&all, i, spin_ns] { all.serve(i, spin_ns); });
+  all.serve(0, spin_ns);
+  for (auto& one : all.lanes)
+    if (one->thread.joinable()) one->thread.join();
+  all.blocking.join();
+  all.lane_end.reset();  // UCX lets go of the memory first
+  all.cluster.reset();   // others take over at once
+  if (!all.socket_path.empty()) unlink(all.socket_path.c_str());
+  const auto closed = all.engine->close();
+  all.log.write(closed ? event_log::level::info : event_log::level::error, "stopped",
+                {{"engine", closed ? "closed" : closed.error().message}});
+  return all.failed ? status(*all.failed) : closed;
+}
+
+// Out of memory in the middle of a request: what was acknowledged is safe, and the store ends as on SIGTERM, but at once.
+void server::state::serve(std::size_t lane, std::uint64_t spin_ns) {
+  try {
+    lanes[lane]->serve(spin_ns);
+  } catch (const std::exception& why) {
+    log.write(event_log::level::error, "failed", {{"why", why.what()}});
+    const std::lock_guard hold(sessions_lock);
+    if (!failed)
+      failed =
+          failure{ENOMEM, format("the store stops: %s (is the memory limited, by ulimit -v or a container?)", why.what())};
+    for (auto& one : lanes) one->context.stop();
+  }
+}
+
+void server::stop() {
+  asio::post(state_->home(), [this] { state_->begin_stop(); });
+}
+
+void server::stop_on_signals() {
+  state_->signals = std::make_unique<asio::signal_set>(state_->home(), SIGTERM, SIGINT);
+  state_->signals->async_wait([this](std::error_code error, int) {
+    if (!error) state_->begin_stop();
+  });
+  state_->reload_signal = std::make_unique<asio::signal_set>(state_->home(), SIGHUP);
+  state_->await_reload();
+}
+
+void server::reload() {
+  asio::post(state_->home(), [this] { state_->reload(); });
+}
+
+server::~server() {
+  if (!state_->has_run) {
+    if (!state_->socket_path.empty()) unlink(state_->socket_path.c_str());
+    state_->blocking.join();
+  }
+  state_->lane_end.reset();
+  state_->cluster.reset();
+  state_->engine->close().ok();
+  state_->keeper->clear();
+  // Handlers that were never run hold sessions, and those the engine's grants: before the engine goes.
+  for (auto& one : state_->lanes) one->context.stop();
+  state_->local.reset();
+  state_->remote.reset();
+  state_->prometheus.reset();
+  state_->signals.reset();
+  state_->reload_signal.reset();
+  state_->drain_timer.reset();
+  state_->lanes.clear();
+}
+
+const std::string& server::socket_path() const noexcept { return state_->socket_path; }
+
+std::string server::tcp_endpoint() const {
+  std::error_code ignored;
+  return state_->remote ? text_of(state_->remote->local_endpoint(ignored)) : std::string();
+}
+
+std::string server::metrics_endpoint() const {
+  std::error_code ignored;
+  return state_->prometheus ? text_of(state_->prometheus->local_endpoint(ignored)) : std::string();
+}
+
+store::engine& server::engine() noexcept { return *state_->engine; }
+
+}  // namespace pl::store_server

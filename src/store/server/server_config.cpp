@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/server/server_config.hpp"
+
+#include <algorithm>
+#include <asio/ip/address.hpp>
+#include <bit>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <variant>
+
+#include "base/text.hpp"
+#include "store/client/slot_map.hpp"
+#include "store/client/ucx_value_stream.hpp"
+#include "store/protocol/endpoint_text.hpp"
+
+namespace pl::store_server {
+namespace {
+
+using json = nlohmann::json;
+using store_cluster::etcd_tls;
+constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+constexpr std::uint64_t kMostArena = store::kMaxValueBytes * 64;  // the engine's limit
+
+struct number {
+  std::uint64_t server_config::*at;
+  std::uint64_t lowest, highest;
+  enum class shape { any, blocks, power_of_two } must_be = shape::any;
+
+  bool fits(std::uint64_t given) const {
+    return must_be == shape::any ||
+           (must_be == shape::blocks ? given % store::kBlockBytes == 0 : std::has_single_bit(given));
+  }
+};
+using target = std::variant<std::string server_config::*, std::string tls_files::*, std::string etcd_tls::*,
+                            std::vector<std::string> server_config::*, bool server_config::*, number>;
+
+struct field {
+  const char* name;
+  target to;
+  const char* meaning;
+};
+
+const field kFields[] = {
+    {"data", &server_config::data, "directory that holds everything"},
+    {"socket", &server_config::socket,
+     "path of the unix socket; none: no socket; default: store.sock in the data directory"},
+    {"listen", &server_config::listen, "HOST:PORT for TCP; default and none: no TCP"},
+    {"metrics", &server_config::metrics, "HOST:PORT of the Prometheus endpoint; none: no endpoint"},
+    {"insecure", &server_config::insecure, "lets listeners without TLS leave the loopback interface"},
+    {"tls_certificate", &tls_files::certificate, "the server's certificate chain, PEM"},
+    {"tls_key", &tls_files::key, "its private key, PEM"},
+    {"tls_client_authority", &tls_files::client_authority, "authority that signs clients' certificates, PEM"},
+    {"admins", &server_config::admins,
+     "principals that may do everything with every pool; default: the server's user and root; plain TCP (tcp) only if "
+     "named"},
+    {"mappers", &server_config::mappers, "principals that may map the memory tier (shm-direct)"},
+    {"map_readers", &server_config::map_readers, "principals that may map it to read: shm-direct for their gets alone"},
+    {"cluster", &server_config::cluster, "addresses of etcd, http(s)://HOST:PORT: this server is one of a cluster"},
+    {"cluster_tls_authority", &etcd_tls::authority, "authority that signed etcd's certificate, PEM: for https"},
+    {"cluster_tls_certificate", &etcd_tls::certificate, "this server's certificate for etcd, PEM, if etcd wants one"},
+    {"cluster_tls_key", &etcd_tls::key, "its private key, PEM"},
+    {"cluster_name", &server_config::cluster_name, "which cluster, if several share an etcd"},
+    {"name", &server_config::name, "this server's name in its cluster"},
+    {"advertise", &server_config::advertise, "HOST:PORT where clients and other servers reach it; default: listen"},
+    {"lease_s", number{&server_config::lease_s, 2, 60}, "without etcd for so long the server stops serving"},
+    {"repair_s", number{&server_config::repair_s, 0, 86400}, "after which a dead server's copies are made on others"},
+    {"ucx", &server_config::ucx,
+     "large values by UCX: off; auto: where RDMA joins server and client; on: over whatever UCX finds"},
+    {"ucx_beside_tls", &server_config::ucx_beside_tls, "UCX also for TLS connections: their values are then not encrypted"},
+    {"log", &server_config::log, "log file; default: standard error"},
+    {"log_level", &server_config::log_level, "debug, info, warn or error"},
+    {"threads", number{&server_config::threads, 1, 64}, "threads that serve connections"},
+    {"spin_us", number{&server_config::spin_us, 0, 1000}, "how long a thread looks for more work before it sleeps"},
+    {"max_connections", number{&server_config::max_connections, 1, 65536}, "open connections"},
+    {"max_requests", number{&server_config::max_requests, 1, 65536}, "requests under way on one connection"},
+    {"max_request_bytes", number{&server_config::max_request_bytes, 1u << 20, kMost},
+     "bytes granted or being received on one connection"},
+    {"max_principal_connections", number{&server_config::max_principal_connections, 1, 65536},
+     "open connections of one principal"},
+    {"max_principal_buffer_bytes", number{&server_config::max_principal_buffer_bytes, 1u << 20, kMost},
+     "one principal's frames that are begun and answers that it does not take"},
+    {"max_principal_memory_percent", number{&server_config::max_principal_memory_percent, 1, 100},
+     "of the memory tier, by one principal's grants, puts under way and pins"},
+    {"stall_timeout_s", number{&server_config::stall_timeout_s, 1, 3600},
+     "clients that take nothing, or send nothing of what they have begun, for so long are cut off"},
+    {"idle_timeout_s", number{&server_config::idle_timeout_s, 0, 604800},
+     "connections that ask for nothing and hold nothing for so long are closed; 0: never"},
+    {"hello_timeout_s", number{&server_config::hello_timeout_s, 1, 600}, "time for TLS and the first frame"},
+    {"drain_timeout_s", number{&server_config::drain_timeout_s, 0, 3600}, "time for requests under way after SIGTERM"},
+    {"arena_bytes", number{&server_config::arena_bytes, 4u << 20, kMostArena}, "memory tier"},
+    {"chunk_bytes", number{&server_config::chunk_bytes, 4u << 20, kMostArena, number::shape::power_of_two},
+     "what clients map and register at once: a power of two"},
+    {"huge_pages", &server_config::huge_pages, "huge pages for the memory tier"},
+    {"extent_file_bytes", number{&server_config::extent_file_bytes, 0, kMost, number::shape::blocks},
+     "size of a file of large values, of a new store: whole blocks of 4096 bytes, 4 MiB at least; 0: 1 GiB, of a disk under "
+     "16 GiB a sixteenth"},
+    {"disk_reserve_bytes", number{&server_config::disk_reserve_bytes, 0, kMost},
+     "left free on the disk: puts are refused below it; 0: 256 MiB, of a disk under 5 GiB a twentieth"},
+    {"disk_limit_bytes", number{&server_config::disk_limit_bytes, 0, kMost}, "extent files together; 0: the disk"},
+    {"read_only", &server_config::read_only, "serves what is there and takes no puts; nothing is written to the disk"},
+    {"small_value_bytes", number{&server_config::small_value_bytes, 0, 1u << 20}, "values up to here live in the index"},
+};
+
+failure wrong(const char* name, const std::string& what) { return {EINVAL, format("config field \"%s\": ", name) + what}; }
+
+struct assign {
+  const field& what;
+  const json& value;
+  server_config& into;
+
+  status operator()(std::string server_config::*at) const { return text(into.*at); }
+  status operator()(std::string tls_files::*at) const { return text(into.tls.*at); }
+  status operator()(std::string etcd_tls::*at) const { return text(into.cluster_tls.*at); }
+  status operator()(bool server_config::*at) const {
+    if (!value.is_boolean()) return wrong(what.name, "true or false is expected");
+    into.*at = value.get<bool>();
+    return {};
+  }
+  status operator()(std::vector<std::string> server_config::*at) const {
+    std::vector<std::string> list;
+    if (!value.is_array()) return wrong(what.name, "a list of texts is expected");
+    for (const auto& one : value) {
+      if (!one.is_string()) return wrong(what.name, "a list of texts is expected");
+      list.push_back(one.get<std::string>());
+    }
+    into.*at = std::move(list);
+    return {};
+  }
+  status operator()(const number& to) const {
+    if (!value.is_number_integer()) return wrong(what.name, "a whole number is expected");
+    const bool negative = value.is_number_integer() && !value.is_number_unsigned() && value.get<std::int64_t>() < 0;
+    const std::uint64_t given = negative ? 0 : value.get<std::uint64_t>();
+    if (negative || given < to.lowest || given > to.highest)
+      return wrong(what.name, format("from %llu to %llu", static_cast<unsigned long long>(to.lowest),
+                                     static_cast<unsigned long long>(to.highest)));
+    if (!to.fits(given))
+      return wrong(what.name, to.must_be == number::shape::blocks ? "a multiple of 4096" : "a power of two");
+    into.*to.at = given;
+    return {};
+  }
+
+ private:
+  status text(std::string& at) const {
+    if (!value.is_string()) return wrong(what.name, "a text is expected");
+    at = value.get<std::string>();
+    return {};
+  }
+};
+
+// In the fields' own order, so that the schema reads as the table above does.
+using schema = nlohmann::ordered_json;
+
+struct describe {
+  const server_config defaults{};
+
+  schema operator()(const number& to) const {
+    schema out{{"type", "integer"}, {"minimum", to.lowest}, {"maximum", to.highest}, {"default", defaults.*to.at}};
+    if (to.must_be == number::shape::blocks) out["multipleOf"] = store::kBlockBytes;
+    if (to.must_be == number::shape::power_of_two)  // which a schema cannot say but one by one
+      for (std::uint64_t one = std::bit_ceil(to.lowest); one <= to.highest; one *= 2) out["enum"].push_back(one);
+    return out;
+  }
+  schema operator()(bool server_config::*at) const { return {{"type", "boolean"}, {"default", defaults.*at}}; }
+  schema operator()(std::vector<std::string> server_config::*) const {
+    return {{"type", "array"}, {"items", {{"type", "string"}}}};
+  }
+  schema operator()(std::string server_config::*at) const {
+    schema out{{"type", "string"}};
+    if (!(defaults.*at).empty()) out["default"] = defaults.*at;
+    return out;
+  }
+  schema operator()(std::string tls_files::*) const { return {{"type", "string"}}; }
+  schema operator()(std::string etcd_tls::*) const { return {{"type", "string"}}; }
+};
+
+constexpr const char* kLogLevels[] = {"debug", "info", "warn", "error"};
+constexpr const char* kLaneModes[] = {"auto", "off", "on"};
+
+// JSON, or the failure that says where it stops being it.
+result<json> parse_json(const std::string& text) {
+  try {
+    return json::parse(text);
+  } catch (const json::exception& why) {  // "[json.exception.parse_error.101] parse error at line 3, column 7: ..."
+    const std::string said = why.what();
+    const auto from = said.find("at line");
+    return failure{EINVAL, "config: this is not a JSON object: " + (from == std::string::npos ? said : said.substr(from))};
+  }
+}
+
+}  // namespace
+
+bool is_loopback(const std::string& endpoint) {
+  const auto parts = split_endpoint(endpoint);
+  if (!parts) return false;
+  if (parts->first == "localhost") return true;  // what it resolves to is looked at before it is bound
+  std::error_code no_number;
+  const auto address = asio::ip::make_address(parts->first, no_number);
+  return !no_number && address.is_loopback();
+}
+
+status read_config(const std::string& text, server_config& into) {
+  const auto whole = parse_json(text);
+  if (!whole) return whole.error();
+  if (!whole->is_object()) return failure{EINVAL, "config: this is not a JSON object"};
+  for (const auto& [name, value] : whole->items()) {
+    const field* found = nullptr;
+    for (const auto& one : kFields)
+      if (name == one.name) found = &one;
+    if (found == nullptr) return wrong(name.c_str(), "there is no such field; --print-schema lists them");
+    if (auto done = std::visit(assign{*found, value, into}, found->to); !done) return done;
+  }
+  return {};
+}
+
+status check(const server_config& config) {
+  if (config.data.empty()) return failure{EINVAL, "no data directory: give --data DIR"};
+  if (config.extent_file_bytes != 0 && config.extent_file_bytes < 4u << 20)
+    return wrong("extent_file_bytes", "0, or 4194304 and more");
+  if (config.read_only && !config.cluster.empty())
+    return failure{EINVAL, "a server of a cluster takes puts: leave read_only out"};
+  const auto& tls = config.tls;
+  const int given = !tls.certificate.empty() + !tls.key.empty() + !tls.client_authority.empty();
+  if (given != 0 && given != 3)
+    return failure{EINVAL, "TLS needs tls_certificate, tls_key and tls_client_authority, all three"};
+  if (!config.cluster.empty() && config.name.empty())
+    return failure{EINVAL, "a server of a cluster has a name: give --name NAME, another one for each server"};
+  if (config.cluster_tls.certificate.empty() != config.cluster_tls.key.empty())
+    return failure{EINVAL, "cluster_tls_certificate and cluster_tls_key belong together"};
+  if (config.name.find(store_client::kFolderMark) != std::string::npos)
+    return failure{EINVAL, "name: '#' cannot be part of a server's name"};
+  if (!config.cluster.empty() && config.listen == "none")
+    return failure{EINVAL, "a server of a cluster is reached by TCP: give --listen HOST:PORT"};
+  if (config.listen != "none" && given == 0 && !is_loopback(config.listen) && !config.insecure)
+    return failure{EACCES,
+                   format("%s is reachable from other machines and has no TLS: give certificates (docs/store.md), or "
+                          "--insecure on a network where everybody may read and write everything",
+                          config.listen.c_str())};
+  const bool names_tcp = std::find(config.admins.begin(), config.admins.end(), "tcp") != config.admins.end();
+  if (!config.cluster.empty() && given == 0 && !names_tcp)
+    return failure{EACCES,
+                   "servers of a cluster write each other's copies as admins: give certificates (docs/store.md), or, where "
+                   "everybody who reaches the port may do everything, name plain TCP among the admins (--admins uid:N,tcp)"};
+  if (config.metrics != "none" && !is_loopback(config.metrics) && !config.insecure)
+    return failure{EACCES, format("metrics at %s are reachable from other machines: listen on 127.0.0.1, or give --insecure",
+                                  config.metrics.c_str())};
+  if (!store_client::lane_mode_of(config.ucx))
+    return failure{EINVAL, format("ucx \"%s\": auto, off or on", config.ucx.c_str())};
+  for (const char* known : kLogLevels)
+    if (config.log_level == known) return {};
+  return failure{EINVAL, format("log level \"%s\": debug, info, warn or error", config.log_level.c_str())};
+}
+
+std::string config_schema() {
+  schema properties = schema::object();
+  for (const auto& one : kFields) {
+    properties[one.name] = std::visit(describe{}, one.to);
+    properties[one.name]["description"] = one.meaning;
+  }
+  properties["log_level"]["enum"] = kLogLevels;
+  properties["ucx"]["enum"] = kLaneModes;
+  const char* const tls[] = {"tls_certificate", "tls_key", "tls_client_authority"};
+  schema together = schema::object();
+  for (const char* one : tls)
+    for (const char* other : tls)
+      if (one != other) together[one].push_back(other);
+  together["cluster_tls_certificate"].push_back("cluster_tls_key");
+  together["cluster_tls_key"].push_back("cluster_tls_certificate");
+  return schema{{"$schema", "https://json-schema.org/draft/2020-12/schema"},
+                {"title", "Settings of `peerlane store serve --config` (docs/store.md)"},
+                {"type", "object"},
+                {"additionalProperties", false},
+                {"properties", properties},
+                {"dependentRequired", together}}
+             .dump(2) +
+         "\n";
+}
+
+store::engine_options engine_options_of(const server_config& config) {
+  store::engine_options out;
+  out.directory = config.data;
+  out.arena_bytes = config.arena_bytes;
+  out.chunk_bytes = config.chunk_bytes;
+  out.huge_pages = config.huge_pages;
+  if (config.extent_file_bytes != 0) out.extent_file_bytes = config.extent_file_bytes;
+  if (config.disk_reserve_bytes != 0) out.disk_reserve_bytes = config.disk_reserve_bytes;
+  out.read_only = config.read_only;
+  out.disk_limit_bytes = config.disk_limit_bytes;
+  out.small_value_bytes = static_cast<std::uint32_t>(config.small_value_bytes);
+  return out;
+}
+
+}  // namespace pl::store_server

@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/server/session.hpp"
+
+#include <algorithm>
+#include <asio/post.hpp>
+#include <cstring>
+
+#include "arch/crc32c.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+
+namespace pl::store_server {
+namespace {
+
+using store_wire::opcode;
+constexpr std::size_t kMostGreetingBytes = store_wire::kHeadBytes + store_wire::kMaxTailBytes;
+constexpr std::uint64_t kProgressBytes = 64 << 10;    // of a frame, in stall_timeout_s: less is no progress
+constexpr std::size_t kMostWaitingBytes = 16u << 20;  // answers that the client has not taken yet
+constexpr std::size_t kMostDownloads = 256;
+constexpr std::uint64_t kTellFrom = 16u << 20, kTellBytes = 4u << 20;  // as clients do that copy it themselves
+constexpr auto kRoomPause = std::chrono::milliseconds(2);              // between looks for room
+constexpr auto kWatchPause = std::chrono::seconds(1);
+
+}  // namespace
+
+session::session(asio::io_context& home, std::unique_ptr<transport> wire, server_parts& parts)
+    : home_(home),
+      wire_(std::move(wire)),
+      parts_(parts),
+      out_(
+          *wire_, [this](std::error_code error) { close(error.message().c_str()); }, [this] { resume(); }),
+      watch_timer_(home),
+      room_timer_(home),
+      opened_ns_(monotonic_ns()),
+      progress_ns_(opened_ns_) {
+  ++parts_.counters.connections;
+  ++parts_.counters.ungreeted;
+}
+
+session::~session() {
+  out_.drop();
+  --parts_.counters.connections;
+  if (!greeted_) --parts_.counters.ungreeted;
+  for (const auto& [id, one] : uploads_) let_hold_go(std::exchange(one->held_bytes, 0));
+  for (const auto& [id, one] : uploads_)
+    if (!one->refused) (void)parts_.engine.abort(engine_session_, one->granted.id);
+  if (engine_session_ != 0)
+    parts_.keeper.leave(engine_session_, mapped_ != mapping::none ? wire_->other().pid : 0, std::move(memory_));
+}
+
+bool session::join_principal() {
+  const auto mine = parts_.principals.find(wire_->other().principal);
+  connected_ = account_share(mine, &account::connections);
+  buffers_ = account_share(mine, &account::buffer_bytes);
+  memory_ = account_share(mine, &account::memory_bytes);
+  connected_.set(1);
+  return connected_.all() <= parts_.config.max_principal_connections;
+}
+
+void session::has_greeted() {
+  if (std::exchange(greeted_, true)) return;
+  --parts_.counters.ungreeted;
+}
+
+void session::start() {
+  watch();
+  wire_->start([me = shared_from_this()](std::error_code error) {
+    if (error) {
+      ++me->parts_.counters.refused;
+      me->parts_.log.write(event_log::level::warn, "refused",
+                           {{"peer", me->wire_->other().where}, {"why", error.message()}});
+      return me->close("handshake");
+    }
+    if (!me->join_principal()) {
+      ++me->parts_.counters.refused;
+      me->parts_.log.write(event_log::level::warn, "refused",
+                           {{"peer", me->wire_->other().where},
+                            {"principal", me->wire_->other().principal},
+                            {"why", "it has max_principal_connections open"}});
+      return me->close("too many connections");
+    }
+    me->engine_session_ = me->parts_.engine.open_session();
+    me->read_more();
+  });
+}
+
+// Once a second: clients that do not greet, that take nothing, that send nothing of what they have begun, or that are idle.
+void session::watch() {
+  watch_timer_.expires_after(kWatchPause);
+  watch_timer_.async_wait([weak = weak_from_this()](std::error_code error) {
+    const auto me = weak.lock();
+    if (error || !me || me->closed_) return;
+    const std::uint64_t now = monotonic_ns(), second = 1'000'000'000;
+    if (!me->greeted_ && now - me->opened_ns_ > me->parts_.config.hello_timeout_s * second) return me->close("no greeting");
+    const std::uint64_t since = me->out_.writing_since_ns();
+    if (since != 0 && now - since > me->parts_.config.stall_timeout_s * second) {
+      ++me->parts_.counters.stalled;
+      return me->close("takes nothing");
+    }
+    if (me->closed_) return;
+    if (!me->may_parse()) me->progress_ns_ = now;  // it is the store that does not read
+    const std::uint64_t quiet = now > me->progress_ns_ ? now - me->progress_ns_ : 0;
+    if (me->is_sending_something() && quiet > me->parts_.config.stall_timeout_s * second) {
+      ++me->parts_.counters.stalled;
+      return me->close("sends nothing");
+    }
+    const std::uint64_t most_idle = me->parts_.config.idle_timeout_s * second;
+    if (most_idle != 0 && quiet > most_idle && me->holds_nothing()) {
+      ++me->parts_.counters.idle;
+      return me->close("idle");
+    }
+    me->watch();
+  });
+}
+
+void session::made_progress() {
+  progress_bytes_ = 0;
+  progress_ns_ = std::max(progress_ns_, parse_ns_);
+}
+
+bool session::is_sending_something() const { return !uploads_.empty() || filling_ || !buffer_.empty(); }
+
+bool session::holds_nothing() const {
+  return under_way_ == 0 && !is_sending_something() && grants_.empty() && lane_grants_.empty() && pinned_.empty() &&
+         out_.idle();
+}
+
+// ---- What the principal takes ------------------------------------------------------------------------------------------
+
+status session::may_hold(std::uint64_t bytes) const {
+  const std::uint64_t most = parts_.engine.arena().size_bytes * parts_.config.max_principal_memory_percent / 100;
+  const std::uint64_t now = memory_.all();
+  if (now == 0 || now + bytes <= most) return {};
+  return failure{ENOSPC, format("%s holds %llu bytes of the memory tier by what it has under way, and may hold %llu: end "
+                                "some of it first (max_principal_memory_percent)",
+                                wire_->other().principal.c_str(), static_cast<unsigned long long>(now),
+                                static_cast<unsigned long long>(most))};
+}
+
+void session::hold(std::uint64_t bytes) {
+  granted_bytes_ += bytes;
+  memory_.set(granted_bytes_ + pinned_bytes_);
+}
+
+void session::let_hold_go(std::uint64_t bytes) {
+  granted_bytes_ -= bytes;
+  memory_.set(granted_bytes_ + pinned_bytes_);
+}
+
+void session::hold_pin(std::uint64_t pin, std::uint64_t bytes) {
+  pinned_[pin] = bytes;
+  pinned_bytes_ += bytes;
+  memory_.set(granted_bytes_ + pinned_bytes_);
+}
+
+void session::count_buffers() {
+  constexpr std::size_t kStep = 64 << 10;  // answers come and go: not each of them
+  buffers_.set(buffer_.size() + out_.waiting_bytes() / kStep * kStep);
+}
+
+bool session::may_buffer_more() const { return buffers_.all() < parts_.config.max_principal_buffer_bytes; }
+
+bool session::make_buffer_room() {
+  // Who fills it sends much: more is taken at a time.
+  const bool larger = greeted_ && std::exchange(sends_much_, false) && buffer_.size() < receive_buffer::kUsualBytes;
+  if (!buffer_.full() && !larger) return true;
+  const std::size_t next = buffer_.next_size(greeted_ ? wanted_bytes_ : kMostGreetingBytes);
+  if (greeted_ && next > receive_buffer::kUsualBytes && !may_buffer_more()) {
+    fail_protocol({ENOBUFS, format("the frames that %s has begun take %llu bytes already: end some of them first "
+                                   "(max_principal_buffer_bytes)",
+                                   wire_->other().principal.c_str(), static_cast<unsigned long long>(buffers_.all()))});
+    return false;
+  }
+  buffer_.resize(next);
+  count_buffers();
+  return true;
+}
+
+void session::close(const char* why) {
+  if (closed_) return;
+  closed_ = true;
+  parts_.log.write(event_log::level::debug, "closed",
+                   {{"peer", wire_->other().where}, {"principal", wire_->other().principal}, {"why", why}});
+  watch_timer_.cancel();
+  room_timer_.cancel();
+  leave_lane();
+  wire_->close();
+  if (out_.writing_since_ns() == 0) out_.drop();
+  parts_.ended(this);
+}
+
+void session::drain() {
+  asio::post(home_, [me = shared_from_this()] {
+    me->draining_ = true;
+    me->finish_if_drained();
+  });
+}
+
+void session::finish_if_drained() {
+  if (draining_ && under_way_ == 0 && out_.idle()) close("drained");
+}
+
+// ---- Reading -----------------------------------------------------------------------------------------------------------
+
+bool session::may_parse() const {
+  return !closed_ && !broken_ && !waiting_for_room_ && under_way_ < parts_.config.max_requests &&
+         out_.waiting_bytes() < kMostWaitingBytes && out_.downloads() < kMostDownloads &&
+         (out_.waiting_bytes() == 0 || may_buffer_more());
+}
+
+void session::resume() {
+  if (!parsing_ && !closed_ && may_parse()) parse();
+  finish_if_drained();
+}
+
+void session::read_more() {
+  if (reading_ || closed_ || !may_parse()) return;
+  asio::mutable_buffer into;
+  if (filling_ && !filling_->room.empty()) {
+    into = asio::buffer(filling_->room.front().data(), filling_->room.front().size());
+  } else {
+    buffer_.pack();
+    if (buffer_.empty() && buffer_.size() > receive_buffer::kUsualBytes) buffer_.resize(receive_buffer::kGreetedBytes);
+    if (greeted_ && buffer_.size() < receive_buffer::kGreetedBytes) buffer_.resize(receive_buffer::kGreetedBytes);
+    if (!make_buffer_room()) return;
+    // Of a value on its way the next frame's head alone, so that the bytes behind it are read to where they shall lie.
+    const bool head_alone = !uploads_.empty() && buffer_.empty();
+    into = asio::buffer(buffer_.room(), head_alone ? store_wire::kHeadBytes : buffer_.room_bytes());
+  }
+  reading_ = true;
+  wire_->read_some(into,
+                   [me = shared_from_this()](std::error_code error, std::size_t bytes) { me->received(error, bytes); });
+}
+
+void session::received(std::error_code error, std::size_t bytes) {
+  reading_ = false;
+  if (closed_) return;
+  if (error) return close(error.message().c_str());
+  progress_bytes_ += bytes;
+  if (progress_bytes_ >= kProgressBytes) made_progress();
+  if (filling_ && !filling_->room.empty()) {
+    room_filled(bytes);
+    if (filling_->left_bytes == 0) body_complete();
+  } else {
+    buffer_.came(bytes);
+    sends_much_ = buffer_.full();
+  }
+  parse();
+}
+
+void session::parse() {
+  parsing_ = true;
+  parse_ns_ = monotonic_ns();
+  while (may_parse() && parse_one()) {}
+  parsing_ = false;
+  if (closed_) return;
+  count_buffers();
+  out_.flush(shared_from_this());
+  read_more();
+}
+
+// False: more bytes are needed.
+bool session::parse_one() {
+  if (filling_) {
+    fill_from_buffer();
+    return !filling_;
+  }
+  const auto have = buffered();
+  if (have.size() < store_wire::kHeadBytes) return false;
+  const auto bytes = std::as_bytes(std::span(have));
+  const auto what = store_wire::decode_head(bytes.first<store_wire::kHeadBytes>());
+  if (!what) return fail_protocol(what.error()), false;
+  const std::size_t front = store_wire::kHeadBytes + what->key_bytes + what->tail_bytes;
+  const std::size_t whole = front + (what->op == opcode::data ? 0 : what->body_bytes);
+  if (!greeted_ && (what->op != opcode::hello || what->body_bytes > 0 || what->key_bytes > 0))
+    return fail_protocol({EPROTO, "the first frame of a connection is hello"}), false;
+  if (have.size() < whole) {
+    wanted_bytes_ = whole;
+    return false;
+  }
+  buffer_.take(whole);
+  made_progress();
+  return take_frame(bytes.first(front), *what, have.substr(front, whole - front));
+}
+
+bool session::take_frame(std::span<const std::byte> whole, const store_wire::head& what, std::string_view body) {
+  auto rest = store_wire::decode_rest(what, whole);
+  if (!rest) return fail_protocol(rest.error()), false;
+  if ((what.flags & store_wire::flag::reply) != 0) return fail_protocol({EPROTO, "an answer came from a client"}), false;
+  if (what.op == opcode::data) {
+    auto& next = filling_.emplace(filling{});
+    next.frame = what;
+    next.left_bytes = what.body_bytes;
+    if (const auto found = uploads_.find(what.request_id); found != uploads_.end()) next.into = found->second;
+    const bool wanted = next.into && !next.into->refused;
+    if (wanted) {
+      if (what.offset != next.into->have_bytes || what.body_bytes > next.into->what->head.value_bytes - what.offset)
+        return fail_protocol({EPROTO, "a piece of a value came that does not continue the one before"}), false;
+      std::uint64_t at = next.into->patch_at + what.offset, left = what.body_bytes;
+      for (const auto& piece : next.into->granted.segments) {
+        if (at < piece.size_bytes && left > 0) {
+          const std::uint64_t part = std::min(left, piece.size_bytes - at);
+          next.room.emplace_back(parts_.engine.arena().base + piece.offset_bytes + at, part);
+          left -= part;
+          at = 0;
+        } else {
+          at -= std::min(at, piece.size_bytes);
+        }
+      }
+    }
+    if (next.left_bytes == 0) body_complete();
+    return true;
+  }
+  if (what.body_bytes > 0 && arch::crc32c(body.data(), body.size()) != what.body_crc)
+    return fail_protocol({EPROTO, "a body's checksum is wrong: it was damaged on its way"}), false;
+  auto one = std::make_shared<request>();
+  one->head = what;
+  one->fields = std::move(rest->fields);
+  one->began_ns = parse_ns_;
+  if (what.deadline_us != store_wire::kNoDeadline)
+    one->deadline = clock::time_point(std::chrono::nanoseconds(parse_ns_)) + std::chrono::microseconds(what.deadline_us);
+  ++under_way_;
+  if (!one->fields.unpin.empty()) let_go(one->fields.unpin);
+  if (draining_) {
+    answer(one, {ESHUTDOWN, "the store is going down: try again when it is back"});
+    return true;
+  }
+  dispatch(one, rest->key, body);
+  return true;
+}
+
+void session::room_filled(std::size_t bytes) {
+  auto& room = filling_->room.front();
+  filling_->crc = arch::crc32c(room.data(), bytes, filling_->crc);
+  filling_->left_bytes -= bytes;
+  room = room.subspan(bytes);
+  if (room.empty()) filling_->room.erase(filling_->room.begin());
+  if (filling_->into->writer) filling_->into->writer->filled(bytes);
+}
+
+void session::fill_from_buffer() {
+  while (filling_ && filling_->left_bytes > 0) {
+    if (!more_room()) return;
+    const auto have = buffered();
+    if (have.empty()) return;
+    auto part = static_cast<std::size_t>(std::min<std::uint64_t>(have.size(), filling_->left_bytes));
+    if (filling_->room.empty()) {
+      filling_->left_bytes -= part;
+    } else {
+      part = std::min(part, filling_->room.front().size());
+      std::memcpy(filling_->room.front().data(), have.data(), part);
+      room_filled(part);
+    }
+    buffer_.take(part);
+    if (filling_->left_bytes == 0) return body_complete();
+  }
+}
+
+void session::body_complete() {
+  const filling done = *std::move(filling_);
+  filling_.reset();
+  made_progress();
+  if (!done.into) return;
+  const bool last = (done.frame.flags & store_wire::flag::more) == 0;
+  if (done.into->refused) return;
+  if (done.crc != done.frame.body_crc)
+    return fail_protocol({EPROTO, "a piece of a value has a wrong checksum: it was damaged on its way"});
+  done.into->crc = arch::crc32c_combine(done.into->crc, done.crc, done.frame.body_bytes);
+  done.into->have_bytes += done.frame.body_bytes;
+  if (!last) return tell_arrival(*done.into);
+  if (done.into->have_bytes != done.into->what->head.value_bytes)
+    return fail_protocol({EPROTO, "a value ended before its length"});
+  const auto one = done.into;
+  uploads_.erase(done.frame.request_id);
+  upload_complete(one);
+}
+
+// A durable value goes to disk while it comes.
+void session::tell_arrival(upload& one) {
+  const bool whole = (one.what->head.flags & store_wire::flag::patch) == 0;
+  if (one.writer || !whole || one.what->head.value_bytes < kTellFrom || one.have_bytes < one.told_bytes + kTellBytes) return;
+  one.told_bytes = one.have_bytes;
+  (void)parts_.engine.arrived(engine_session_, one.granted.id, one.have_bytes, put_options_of(one.what->fields, 0).level);
+}
+
+void session::fail_protocol(const failure& why) {
+  ++parts_.counters.protocol_errors;
+  parts_.log.write(event_log::level::warn, "protocol_error",
+                   {{"peer", wire_->other().where}, {"principal", wire_->other().principal}, {"why", why.message}});
+  // Said once, so that the other end can print it; then there is no telling where the next frame starts.
+  store_wire::tail fields;
+  fields.text = why.message;
+  store_wire::head head;
+  head.op = opcode::hello;
+  head.flags = store_wire::flag::reply;
+  head.status = why.code;
+  (void)store_wire::encode(head, {}, fields, out_.frames());
+  out_.flush(shared_from_this());
+  broken_ = draining_ = true;
+  finish_if_drained();
+}
+
+// ---- Answers -----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Answers to a question are no faults: a client asks on each connect whether there is a cluster, and opens a pool before it
+// makes one. Who watches the log for warnings must not see them while all is well.
+bool is_ordinary(opcode op, int code) {
+  constexpr int kOrdinary[] = {0, ENOENT, EEXIST, ESTALE, EREMOTE, EAGAIN};
+  if (std::find(std::begin(kOrdinary), std::end(kOrdinary), code) != std::end(kOrdinary)) return true;
+  return (op == opcode::cluster_map && code == ENOTSUP) || (op == opcode::pool_open && code == ENXIO);
+}
+
+}  // namespace
+
+void session::count_and_log(const request& what, const status& outcome, std::uint64_t took_ns) {
+  parts_.counters.operation(what.head.op, outcome.code(), took_ns);
+  if (is_ordinary(what.head.op, outcome.code())) return;
+  parts_.log.write(event_log::level::warn, "failed",
+                   {{"op", store_wire::name_of(what.head.op)},
+                    {"principal", wire_->other().principal},
+                    {"trace", std::to_string(what.head.trace_id)},
+                    {"why", outcome.error().message}});
+}
+
+void session::answer(const request_ptr& to, const status& outcome, store_wire::tail fields, std::string_view body,
+                     std::uint64_t value_bytes, std::uint16_t flags) {
+  --under_way_;
+  const std::uint64_t took_ns = monotonic_ns() - to->began_ns;
+  count_and_log(*to, outcome, took_ns);
+  if (closed_) return;
+  store_wire::head head = to->head;
+  head.flags = static_cast<std::uint16_t>(flags | store_wire::flag::reply);
+  head.status = outcome.code();
+  head.value_bytes = value_bytes;
+  head.body_bytes = static_cast<std::uint32_t>(body.size());
+  head.body_crc = arch::crc32c(body.data(), body.size());
+  head.deadline_us = 0;
+  if (!outcome) fields.text = outcome.error().message.substr(0, store_wire::kMaxTailBytes / 2);
+  if (outcome.code() == EREMOTE) fields.epoch = parts_.values.epoch();
+  if (fields.result) fields.result->server_ns = took_ns;
+  (void)store_wire::encode(head, {}, fields, out_.frames());  // no key, and the texts are bounded
+  out_.frames().append(body);
+  out_.flush_early();
+  if (parsing_) return;
+  out_.flush(shared_from_this());
+  resume();
+}
+
+void session::retry_later(std::function<void()> again) {
+  const auto timer = std::make_shared<asio::steady_timer>(home_);
+  timer->expires_after(kRoomPause);
+  timer->async_wait([timer, again = std::move(again)](std::error_code) { again(); });
+}
+
+bool session::may_wait(const request& what) const { return !closed_ && clock::now() + kRoomPause < what.deadline; }
+
+void session::wait_for_room(std::function<void()> again) {
+  // Until then nothing else of this connection is taken: what comes behind would need room as well.
+  ++parts_.counters.waits_for_room;
+  waiting_for_room_ = true;
+  room_timer_.expires_after(kRoomPause);
+  room_timer_.async_wait([me = shared_from_this(), again = std::move(again)](std::error_code) {
+    me->waiting_for_room_ = false;
+    // Nobody reads the connection meanwhile, so nobody would see its end.
+    if (!me->closed_ && me->wire_->has_left()) me->close("left while it waited for room");
+    again();
+    me->resume();
+  });
+}
+
+void session::until_room(const request_ptr& what, std::function<status()> step, std::function<void(const status&)> then) {
+  const status now = step();
+  if (now.code() != ENOSPC || !may_wait(*what)) return then(now);
+  wait_for_room(
+      [me = shared_from_this(), what, step = std::move(step), then = std::move(then)] { me->until_room(what, step, then); });
+}
+
+}  // namespace pl::store_server

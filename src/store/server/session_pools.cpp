@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything that is not about one value: greeting, the arena's descriptor, pools, searching, metrics.
+#include <asio/post.hpp>
+#include <asio/thread_pool.hpp>
+
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "store/server/session.hpp"
+
+namespace pl::store_server {
+
+using store_wire::opcode;
+
+template <class T>
+void session::aside(const request_ptr& what, std::function<result<T>()> work, std::function<void(T)> then) {
+  asio::post(parts_.blocking, [me = shared_from_this(), what, work = std::move(work), then = std::move(then)] {
+    auto done = std::make_shared<result<T>>(work());
+    me->here([me, what, done, then] {
+      if (!*done) return me->answer(what, done->error());
+      then(*std::move(*done));
+    });
+  });
+}
+
+bool session::dispatch_other(const request_ptr& what, std::string_view key, std::string_view body) {
+  const auto name = [&] { return std::string(key); };
+  switch (what->head.op) {
+    case opcode::hello:
+      greet(what);
+      return true;
+    case opcode::ping:
+    case opcode::unpin:
+      answer(what, status{});
+      return true;  // what the tail unpins has been let go
+    case opcode::attach:
+      attach(what);
+      return true;
+    case opcode::rings:
+      open_rings(what);
+      return true;
+    case opcode::arrived:
+      arrived(what);
+      return true;
+    case opcode::commit:
+    case opcode::abort:
+      commit(what);
+      return true;
+    case opcode::pool_create:
+      pool_create(what, name());
+      return true;
+    case opcode::pool_open:
+      pool_open(what, key);
+      return true;
+    case opcode::pool_set:
+      pool_set(what, name());
+      return true;
+    case opcode::pool_delete:
+      pool_delete(what, name());
+      return true;
+    case opcode::pool_list:
+      pool_list(what);
+      return true;
+    case opcode::stats:
+      answer(what, {}, {}, parts_.counters.text(parts_.engine.stats()) + parts_.values.metrics());
+      return true;
+    case opcode::cluster_map:
+      cluster_map(what);
+      return true;
+    case opcode::sync_requests:
+      sync_requests(what, body);
+      return true;
+    case opcode::find:
+    case opcode::sync_keys:
+    case opcode::sync:
+      if (!pools_.contains(what->head.pool_id))
+        answer(what, {ENXIO, format("pool %u is not open on this connection: open it by its name", what->head.pool_id)});
+      else if (what->head.op == opcode::sync_keys) sync_keys(what, key, body);
+      else what->head.op == opcode::find ? find(what) : sync(what);
+      return true;
+    default:
+      return false;
+  }
+}
+
+void session::greet(const request_ptr& what) {
+  const auto& theirs = what->fields.greeting;
+  if (!theirs) return fail_protocol({EPROTO, "a greeting without versions"});
+  if (theirs->lowest_version > store_wire::kVersion || theirs->highest_version < store_wire::kVersion) {
+    ++parts_.counters.refused;
+    return answer(what, {EPROTO, format("this server speaks version %u, the client %u to %u: use releases that share one",
+                                        store_wire::kVersion, theirs->lowest_version, theirs->highest_version)});
+  }
+  has_greeted();
+  if (theirs->session != 0 && wire_->other().pid > 0) parts_.keeper.take_back(theirs->session, wire_->other().pid);
+  parts_.log.write(event_log::level::debug, "greeted",
+                   {{"peer", wire_->other().where}, {"principal", wire_->other().principal}, {"agent", theirs->agent}});
+  store_wire::tail fields;
+  auto& ours = fields.greeting.emplace();
+  const bool may_map = parts_.access.mapping_of(wire_->other()) != mapping::none;
+  ours.capabilities = store_wire::capability::sync_requests | store_wire::capability::arrived |
+                      (may_map ? store_wire::capability::shm : 0) | (wire_->may_ring() ? store_wire::capability::rings : 0);
+  ours.instance = parts_.instance;
+  ours.session = engine_session_;
+  ours.agent = "peerlane store";
+  join_lane(what, std::move(fields));
+}
+
+void session::attach(const request_ptr& what) {
+  if (wire_->other().way != store_wire::path::unix_socket)
+    return answer(what, {ENOTSUP, "the arena's descriptor travels over the unix socket only"});
+  const auto may = parts_.access.mapping_of(wire_->other());
+  if (may == mapping::none)
+    return answer(what, {EACCES, format("%s may not map the store's memory, which holds values of several pools: name it in "
+                                        "the server's \"mappers\" or \"map_readers\"",
+                                        wire_->other().principal.c_str())});
+  const auto& arena = parts_.engine.arena();
+  mapped_ = may;
+  store_wire::tail fields;
+  fields.memory = store_wire::arena{arena.size_bytes, arena.chunk_bytes, may == mapping::read};
+  answer_with_descriptor(what, fields, may == mapping::read ? arena.read_only_fd : arena.fd);
+}
+
+// The socket is left once the answer has gone through it: descriptors go before what else is to be written (outbox.cpp).
+void session::open_rings(const request_ptr& what) {
+  const auto made = wire_->open_rings();
+  if (!made) return answer(what, made.error());
+  ++parts_.counters.rings;
+  answer_with_descriptor(what, {}, *made);
+}
+
+void session::answer_with_descriptor(const request_ptr& what, const store_wire::tail& fields, int fd) {
+  --under_way_;
+  count_and_log(*what, {}, monotonic_ns() - what->began_ns);
+  auto head = what->head;
+  head.flags = store_wire::flag::reply;
+  head.body_bytes = 0;
+  std::string frame;
+  (void)store_wire::encode(head, {}, fields, frame);
+  out_.add_with_descriptor(std::move(frame), fd);
+  if (!parsing_) out_.flush(shared_from_this());
+}
+
+// ---- Pools ---------------------------------------------------------------------------------------------------------------
+
+result<pool_policy> session::admin_of(std::string_view name) const {
+  const auto found = parts_.engine.find_pool(name);
+  if (!found) return found.error();
+  pool_policy policy = policy_of(*found);
+  if (!parts_.access.rights_of(wire_->other(), policy).admin)
+    return failure{EACCES, format("%s may not change pool %s: its access list is \"%s\"", wire_->other().principal.c_str(),
+                                  policy.name.c_str(), policy.access.c_str())};
+  return policy;
+}
+
+void session::pool_create(const request_ptr& what, std::string name) {
+  const auto settings = what->fields.settings.value_or(store_wire::pool_settings{});
+  if (!parts_.access.is_admin(wire_->other()))
+    return answer(what, {EACCES, format("%s may not make pools: name it in the server's \"admins\"",
+                                        wire_->other().principal.c_str())});
+  if (const auto fine = store::check_given(settings.level); !fine) return answer(what, fine.error());
+  if (const auto fine = check_access_list(settings.access); !fine) return answer(what, fine.error());
+  parts_.log.write(event_log::level::info, "pool_create", {{"pool", name}, {"principal", wire_->other().principal}});
+  aside<store::pool_info>(
+      what, [this, name, settings] { return parts_.values.create_pool(name, options_of(settings)); },
+      [me = shared_from_this(), what](store::pool_info made) {
+        me->pools_[made.id] = policy_of(made);
+        what->head.pool_id = made.id;
+        store_wire::tail fields;
+        fields.settings = settings_of(made);
+        me->answer(what, {}, std::move(fields));
+      });
+}
+
+void session::pool_open(const request_ptr& what, std::string_view name) {
+  const auto found = parts_.engine.find_pool(name);
+  if (found) return pool_opened(what, *found);
+  aside<store::pool_info>(
+      what, [this, name = std::string(name)] { return parts_.values.look_for_pool(name); },
+      [me = shared_from_this(), what](const store::pool_info& pool) { me->pool_opened(what, pool); });
+}
+
+void session::pool_opened(const request_ptr& what, const store::pool_info& pool) {
+  const auto* found = &pool;
+  const auto policy = policy_of(*found);
+  const rights may = parts_.access.rights_of(wire_->other(), policy);
+  if (!may.read && !may.write && !may.admin)
+    return answer(what, {EACCES, format("%s may not open pool %s: its access list is \"%s\"",
+                                        wire_->other().principal.c_str(), policy.name.c_str(), policy.access.c_str())});
+  pools_[found->id] = policy;
+  what->head.pool_id = found->id;
+  store_wire::tail fields;
+  fields.settings = settings_of(*found);
+  answer(what, {}, std::move(fields));
+}
+
+void session::pool_set(const request_ptr& what, std::string name) {
+  const auto policy = admin_of(name);
+  if (!policy) return answer(what, policy.error());
+  const auto settings = what->fields.settings.value_or(store_wire::pool_settings{});
+  if (const auto fine = store::check_given(settings.level); !fine) return answer(what, fine.error());
+  if (const auto fine = check_access_list(settings.access); !fine) return answer(what, fine.error());
+  parts_.log.write(event_log::level::info, "pool_set", {{"pool", name}, {"principal", wire_->other().principal}});
+  aside<store::pool_info>(
+      what, [this, id = policy->id, settings] { return parts_.values.configure_pool(id, options_of(settings)); },
+      [me = shared_from_this(), what](store::pool_info now) {
+        me->parts_.policy_changed(policy_of(now));
+        store_wire::tail fields;
+        fields.settings = settings_of(now);
+        me->answer(what, {}, std::move(fields));
+      });
+}
+
+void session::policy_changed(const pool_policy& now) {
+  asio::post(home_, [me = shared_from_this(), now] {
+    if (const auto found = me->pools_.find(now.id); found != me->pools_.end()) found->second = now;
+  });
+}
+
+void session::pool_delete(const request_ptr& what, std::string name) {
+  const auto policy = admin_of(name);
+  if (!policy) return answer(what, policy.error());
+  parts_.log.write(event_log::level::info, "pool_delete", {{"pool", name}, {"principal", wire_->other().principal}});
+  aside<bool>(
+      what,
+      [this, id = policy->id]() -> result<bool> {
+        const auto done = parts_.values.delete_pool(id);
+        if (!done) return done.error();
+        return true;
+      },
+      [me = shared_from_this(), what, id = policy->id](bool) {
+        me->pools_.erase(id);
+        me->answer(what, status{});
+      });
+}
+
+void session::pool_list(const request_ptr& what) {
+  std::string body;
+  for (const auto& pool : parts_.engine.list_pools()) {
+    const rights may = parts_.access.rights_of(wire_->other(), policy_of(pool));
+    if (may.read || may.write || may.admin)
+      store_wire::append(body, store_wire::pool_entry{pool.name, pool.keys, pool.bytes, settings_of(pool)});
+  }
+  if (body.size() > store_wire::kMaxBodyBytes) return answer(what, {EMSGSIZE, "the list of pools is longer than a frame"});
+  answer(what, {}, {}, body);
+}
+
+// ---- Searching -----------------------------------------------------------------------------------------------------------
+
+void session::find(const request_ptr& what) {
+  const auto& policy = pools_.at(what->head.pool_id);
+  if (!parts_.access.rights_of(wire_->other(), policy).read)
+    return answer(what, {EACCES, format("%s may not read pool %s", wire_->other().principal.c_str(), policy.name.c_str())});
+  store::find_options options;
+  options.prefix = what->fields.prefix.value_or("");
+  options.regex = what->fields.regex.value_or("");
+  options.after = what->fields.after.value_or("");
+  if (what->head.value_bytes > 0 && what->head.value_bytes < options.limit) options.limit = what->head.value_bytes;
+  // A page that takes long ends early, and the next one goes on: the threads are there for others too.
+  static constexpr auto kLongest = std::chrono::seconds(2);
+  options.deadline = what->deadline;
+  const auto pool = what->head.pool_id;
+  struct page {
+    std::string body, last;
+    bool more = false;
+  };
+  aside<page>(
+      what,
+      [this, pool, options]() -> result<page> {
+        auto now = options;
+        now.deadline = std::min(options.deadline, clock::now() + kLongest);
+        const auto found = parts_.engine.find(pool, now);
+        if (!found) return found.error();
+        page out{{}, found->last, found->more};
+        for (const auto& key : found->keys) {
+          if (!parts_.values.lists(pool, key)) continue;
+          const auto info = parts_.engine.stat(pool, key);
+          if (!info) continue;  // erased in between
+          store_wire::append(out.body, store_wire::key_entry{key, info->length_bytes, info->version});
+        }
+        if (out.body.size() > store_wire::kMaxBodyBytes)
+          return failure{EMSGSIZE, "the page is longer than a frame: ask for fewer keys at a time"};
+        return out;
+      },
+      [me = shared_from_this(), what](page found) {
+        store_wire::tail fields;
+        fields.after = found.last;
+        me->answer(what, {}, std::move(fields), found.body, 0, found.more ? store_wire::flag::more : std::uint16_t{0});
+      });
+}
+
+// ---- Clusters ------------------------------------------------------------------------------------------------------------
+
+void session::cluster_map(const request_ptr& what) {
+  const auto text = parts_.values.map_text();
+  if (!text) return answer(what, text.error());
+  store_wire::tail fields;
+  fields.epoch = parts_.values.epoch();
+  answer(what, {}, std::move(fields), *text);
+}
+
+void session::sync_keys(const request_ptr& what, std::string_view key, std::string_view body) {
+  if (!what->fields.copy) return answer(what, {EPROTO, "a comparison of keys without a sender"});
+  if (!parts_.access.is_admin(wire_->other()))
+    return answer(what, {EACCES, format("%s may not compare keys", wire_->other().principal.c_str())});
+  aside<std::string>(
+      what,
+      [this, what, until = std::string(key), theirs = std::string(body)] {
+        return parts_.values.differing_keys(*what->fields.copy, engine_session_, what->head.pool_id, what->fields, until,
+                                            theirs, (what->head.flags & store_wire::flag::told) != 0);
+      },
+      [me = shared_from_this(), what](const std::string& list) { me->answer(what, {}, {}, list); });
+}
+
+void session::sync_requests(const request_ptr& what, std::string_view body) {
+  if (!what->fields.copy) return answer(what, {EPROTO, "answers to requests without a sender"});
+  if (!parts_.access.is_admin(wire_->other()))
+    return answer(what, {EACCES, format("%s may not tell of requests", wire_->other().principal.c_str())});
+  aside<bool>(
+      what,
+      [this, what, told = std::string(body)]() -> result<bool> {
+        const status done = parts_.values.take_requests(*what->fields.copy, engine_session_,
+                                                        what->fields.prefix.value_or(std::string()), told);
+        if (!done) return done.error();
+        return true;
+      },
+      [me = shared_from_this(), what](bool) { me->answer(what, status{}); });
+}
+
+void session::sync(const request_ptr& what) {
+  parts_.engine.sync_async(what->head.pool_id, [me = shared_from_this(), what](result<store::durability> done) {
+    me->here([me, what, done = std::move(done)] {
+      if (!done) return me->answer(what, done.error());
+      store_wire::tail fields;
+      fields.result.emplace().reached = *done;
+      me->answer(what, {}, std::move(fields));
+    });
+  });
+}
+
+}  // namespace pl::store_server

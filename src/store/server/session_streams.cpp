@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Values that memory does not hold: between the socket and the disk a window at a time.
+//
+//   put   data frames ─▶ window A │ window B ─▶ extents ... the last one ─▶ sync ─▶ commit ─▶ answer
+//   get   answer, then  extents ─▶ window A │ window B ─▶ data frames
+//
+// While both windows of a put are with the disk its connection takes nothing, so the client's writes wait: that is the
+// back-pressure.
+#include <asio/post.hpp>
+#include <asio/thread_pool.hpp>
+
+#include "base/text.hpp"
+#include "store/server/session.hpp"
+
+namespace pl::store_server {
+namespace {
+
+namespace flag = store_wire::flag;
+
+}  // namespace
+
+std::uint64_t session::held_bytes(std::uint64_t value_bytes) const {
+  return value_bytes > parts_.engine.most_in_memory_bytes() ? 2 * store::kWindowBytes : value_bytes;
+}
+
+// ---- Puts --------------------------------------------------------------------------------------------------------------
+
+void session::put_in_windows(const request_ptr& what, std::string_view key) {
+  auto one = std::make_shared<upload>();
+  one->what = what;
+  one->key = key;
+  uploads_[what->head.request_id] = one;
+  one->held_bytes = held_bytes(what->head.value_bytes);
+  hold(one->held_bytes);
+  open_writer(one);
+}
+
+void session::open_writer(const std::shared_ptr<upload>& one) {
+  waiting_for_room_ = true;  // its frames come next
+  asio::post(parts_.blocking, [me = shared_from_this(), one] {
+    const auto& head = one->what->head;
+    auto made = me->parts_.engine.open_writer(head.pool_id, one->key, head.value_bytes);
+    me->here([me, one, made = std::move(made)] {
+      me->waiting_for_room_ = false;
+      if (made.code() == ENOSPC && me->may_wait(*one->what)) return me->wait_for_room([me, one] { me->open_writer(one); });
+      if (made) one->writer = *made;
+      else me->refuse_upload(one, made.error());
+      me->resume();
+    });
+  });
+}
+
+void session::refuse_upload(const std::shared_ptr<upload>& one, const failure& why) {
+  one->refused = true;  // the rest of its frames is thrown away
+  one->writer.reset();
+  uploads_.erase(one->what->head.request_id);
+  let_hold_go(std::exchange(one->held_bytes, 0));
+  answer(one->what, why);
+}
+
+bool session::more_room() {
+  if (!filling_->room.empty() || !filling_->into || !filling_->into->writer) return true;
+  const auto one = filling_->into;
+  for (;;) {
+    const auto room = one->writer->room();
+    if (!room.empty()) {
+      filling_->room.push_back(room.first(std::min<std::uint64_t>(room.size(), filling_->left_bytes)));
+      return true;
+    }
+    if (const auto bad = one->writer->failed(); !bad) {
+      refuse_upload(one, bad.error());
+      return true;
+    }
+    waiting_for_room_ = true;
+    if (one->writer->when_room([weak = weak_from_this()] {
+          const auto me = weak.lock();
+          if (!me) return;
+          asio::post(me->home_, [me] {
+            me->waiting_for_room_ = false;
+            me->resume();
+          });
+        }))
+      return false;
+    waiting_for_room_ = false;
+  }
+}
+
+// ---- Gets --------------------------------------------------------------------------------------------------------------
+
+void session::send_in_windows(const request_ptr& what, const store::pinned_value& value) {
+  if (what->head.offset > value.info.length_bytes)
+    return answer(what, {EINVAL, format("offset %llu lies behind the value's end (%llu bytes)",
+                                        static_cast<unsigned long long>(what->head.offset),
+                                        static_cast<unsigned long long>(value.info.length_bytes))});
+  const auto way = wire_->other().way;
+  const bool warm = (what->head.flags & flag::warm) != 0;
+  const std::uint64_t bytes = warm ? 0 : value.reader->range_bytes();
+  store_wire::tail fields;
+  fields.result = outcome_of(value.info);
+  parts_.counters.bytes(way, false, bytes);
+  answer(what, {}, std::move(fields), {}, bytes, bytes > 0 ? flag::streamed : std::uint16_t{0});
+  if (closed_ || bytes == 0) return;
+  auto one = std::make_shared<outgoing>();
+  one->what = what;
+  one->reader = value.reader;
+  one->unread_bytes = one->unsent_bytes = bytes;
+  ++under_way_;  // a server that drains lets it end
+  next_window(one);
+}
+
+// Has the next window read, if there is one, while the one before is sent.
+void session::next_window(const outgoing_ptr& one) {
+  if (one->reading || one->ready || one->unread_bytes == 0) return;
+  one->reading = true;
+  one->reader->next_async([me = shared_from_this(), one](result<std::span<const std::byte>> got) {
+    asio::post(me->home_, [me, one, got = std::move(got)] {
+      one->reading = false;
+      if (got) one->unread_bytes -= got->size();
+      one->ready = got;
+      me->send_window(one);
+    });
+  });
+}
+
+void session::send_window(const outgoing_ptr& one) {
+  if (one->ended || one->sending) return;
+  const bool sent = one->unsent_bytes == 0;
+  if (closed_ || sent || (one->ready && !*one->ready)) {
+    one->ended = true;
+    if (!closed_ && !sent) return answer(one->what, one->ready->error());  // instead of the rest
+    --under_way_;
+    return resume();
+  }
+  if (!one->ready) return;
+  const auto window = **std::exchange(one->ready, std::nullopt);
+  download out;
+  out.frame.request_id = one->what->head.request_id;
+  out.frame.pool_id = one->what->head.pool_id;
+  out.frame.offset = one->reader->range_bytes() - one->unsent_bytes;
+  out.pieces = {window};
+  out.left_bytes = window.size();
+  one->unsent_bytes -= window.size();
+  out.more_follow = one->unsent_bytes > 0;
+  one->sending = true;
+  // Called while the outbox is at its lists, or as the session goes.
+  out.finished = [weak = weak_from_this(), one] {
+    const auto me = weak.lock();
+    if (!me) return;
+    asio::post(me->home_, [me, one] {
+      one->sending = false;
+      me->send_window(one);
+    });
+  };
+  out_.add(std::move(out));
+  out_.flush(shared_from_this());
+  next_window(one);
+}
+
+}  // namespace pl::store_server

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/server/transport.hpp"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <openssl/err.h>
+#include <openssl/x509v3.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <asio/ssl/stream.hpp>
+#include <asio/write.hpp>
+
+#include "base/text.hpp"
+
+namespace pl::store_server {
+namespace {
+
+void set_up(asio::ip::tcp::socket& socket, peer& who) {
+  std::error_code ignored;
+  socket.set_option(asio::ip::tcp::no_delay(true), ignored);
+  // A host that is gone without a word is noticed within two minutes.
+  socket.set_option(asio::socket_base::keep_alive(true), ignored);
+  const int idle_s = 60, between_s = 15, probes = 4;
+  setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+  setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_KEEPINTVL, &between_s, sizeof between_s);
+  setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+  const auto from = socket.remote_endpoint(ignored);
+  who.where = format("%s:%u", from.address().to_string().c_str(), from.port());
+  who.is_local =
+      from.address().is_loopback() || (from.address().is_v6() && from.address().to_v6().is_v4_mapped() &&
+                                       make_address_v4(asio::ip::v4_mapped, from.address().to_v6()).is_loopback());
+}
+
+class tcp_transport final : public transport {
+ public:
+  explicit tcp_transport(asio::ip::tcp::socket socket) : socket_(std::move(socket)) {}
+  void start(std::function<void(std::error_code)> ready) override {
+    peer_.way = store_wire::path::tcp;
+    peer_.principal = "tcp";
+    set_up(socket_, peer_);
+    ready({});
+  }
+  void read_some(asio::mutable_buffer into, done then) override { socket_.async_read_some(into, std::move(then)); }
+  void write(std::vector<asio::const_buffer> from, done then) override {
+    asio::async_write(socket_, from, kAllAtOnce, std::move(then));
+  }
+  void close() override {
+    std::error_code ignored;
+    socket_.close(ignored);
+  }
+  bool has_left() override { return store_server::has_left(socket_.native_handle()); }
+
+ private:
+  asio::ip::tcp::socket socket_;
+};
+
+std::string text_of(const ASN1_STRING* from) {
+  return std::string(reinterpret_cast<const char*>(ASN1_STRING_get0_data(from)),
+                     static_cast<std::size_t>(ASN1_STRING_length(from)));
+}
+
+// The first URI among the certificate's alternative names, else its common name: two kinds of principals, or a common name
+// could be written like somebody else's URI. Empty: it has neither, or one with a zero byte in it.
+std::string principal_of(SSL* tls) {
+  const std::unique_ptr<X509, decltype(&X509_free)> certificate(SSL_get1_peer_certificate(tls), X509_free);
+  if (!certificate) return {};
+  const auto named = [](const char* kind, const std::string& name) {
+    return name.empty() || name.find('\0') != std::string::npos ? std::string() : kind + name;
+  };
+  const std::unique_ptr<GENERAL_NAMES, decltype(&GENERAL_NAMES_free)> names(
+      static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(certificate.get(), NID_subject_alt_name, nullptr, nullptr)),
+      GENERAL_NAMES_free);
+  for (int i = 0; names && i < sk_GENERAL_NAME_num(names.get()); ++i) {
+    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
+    if (name->type != GEN_URI) continue;
+    return named("cert:", text_of(name->d.uniformResourceIdentifier));
+  }
+  const X509_NAME* const subject = X509_get_subject_name(certificate.get());
+  const int at = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
+  if (at < 0) return {};
+  unsigned char* utf8 = nullptr;
+  const int bytes = ASN1_STRING_to_UTF8(&utf8, X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at)));
+  const std::string name =
+      bytes > 0 ? std::string(reinterpret_cast<const char*>(utf8), static_cast<std::size_t>(bytes)) : "";
+  OPENSSL_free(utf8);
+  return named("cn:", name);
+}
+
+class tls_transport final : public transport {
+ public:
+  tls_transport(asio::ip::tcp::socket socket, tls_context tls) : tls_(std::move(tls)), stream_(std::move(socket), *tls_) {}
+  void start(std::function<void(std::error_code)> ready) override {
+    peer_.way = store_wire::path::tls;
+    set_up(stream_.next_layer(), peer_);
+    stream_.async_handshake(asio::ssl::stream_base::server, [this, ready = std::move(ready)](std::error_code error) {
+      if (!error) peer_.principal = principal_of(stream_.native_handle());
+      if (!error && peer_.principal.empty()) error = std::make_error_code(std::errc::permission_denied);  // who is it?
+      ready(error);
+    });
+  }
+  void read_some(asio::mutable_buffer into, done then) override { stream_.async_read_some(into, std::move(then)); }
+  void write(std::vector<asio::const_buffer> from, done then) override { asio::async_write(stream_, from, std::move(then)); }
+  void close() override {
+    std::error_code ignored;
+    stream_.next_layer().close(ignored);
+  }
+  bool has_left() override { return store_server::has_left(stream_.next_layer().native_handle()); }
+
+ private:
+  const tls_context tls_;  // another one may have taken its place for new connections
+  asio::ssl::stream<asio::ip::tcp::socket> stream_;
+};
+
+}  // namespace
+
+status transport::send_descriptor(std::string_view, int) {
+  return failure{ENOTSUP, "descriptors travel over unix sockets only: connect to the store's socket for shm-direct"};
+}
+
+result<int> transport::open_rings() { return failure{ENOTSUP, "rings of bytes are for the store's socket only"}; }
+
+std::unique_ptr<transport> make_transport(asio::ip::tcp::socket socket) {
+  return std::make_unique<tcp_transport>(std::move(socket));
+}
+std::unique_ptr<transport> make_transport(asio::ip::tcp::socket socket, tls_context tls) {
+  return std::make_unique<tls_transport>(std::move(socket), std::move(tls));
+}
+
+bool has_left(int socket) noexcept {
+  pollfd one{socket, POLLRDHUP, 0};
+  return poll(&one, 1, 0) > 0 && (one.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
+}
+
+result<tls_context> make_tls_context(const tls_files& files) {
+  auto context = std::make_shared<asio::ssl::context>(asio::ssl::context::tls_server);
+  SSL_CTX* raw = context->native_handle();
+  SSL_CTX_set_min_proto_version(raw, TLS1_3_VERSION);
+  SSL_CTX_set_ciphersuites(raw, "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256");
+  SSL_CTX_set_options(raw, SSL_OP_NO_RENEGOTIATION);
+  std::error_code error;
+  const auto step = [&](const char* what, const std::string& file) -> status {
+    if (!error) return {};
+    return failure{EINVAL, format("TLS %s %s: %s", what, file.c_str(), error.message().c_str())};
+  };
+  context->use_certificate_chain_file(files.certificate, error);
+  if (auto done = step("certificate", files.certificate); !done) return done.error();
+  context->use_private_key_file(files.key, asio::ssl::context::pem, error);
+  if (auto done = step("key", files.key); !done) return done.error();
+  context->load_verify_file(files.client_authority, error);
+  if (auto done = step("client authority", files.client_authority); !done) return done.error();
+  context->set_verify_mode(asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert, error);
+  return context;
+}
+
+}  // namespace pl::store_server

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// The store's end of UCX: a thread of its own, which sleeps while nothing moves, and one worker; over TCP one for each
+// session. With UCX 1.22 stores ended that had closed a TCP connection by force while its peer stood still (SIGSTOP), when
+// the peer went on (no trace was had; what fits is an event of that connection): a session's worker goes with it, so nothing
+// can be heard. Sessions hand it what they have granted, and hear of it when it is over. Every call from any thread.
+//
+//   session ── receive(token, extents) ──▶ thread: value_lane ── chunks ──▶ the arena ── done(crc) ──▶ session: commit
+//
+// The arena is registered once, and no key to it leaves the process (am_port.hpp): no client can write into it or read it
+// but through this end, which looks at every chunk's head first.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "store/client/ucx_value_stream.hpp"
+#include "store/server/event_log.hpp"
+#include "store/server/metrics.hpp"
+
+namespace pl::store_server {
+
+class lane_server {
+ public:
+  struct options {
+    store_client::lane_mode mode = store_client::lane_mode::automatic;
+    void* arena = nullptr;
+    std::size_t arena_bytes = 0;
+  };
+  // What became of a transfer: `crc` of all its bytes. UCX touches its memory no more.
+  using done = std::function<void(const status& outcome, std::uint32_t crc)>;
+
+  // ENODEV, ENOSYS: why there can be no lane.
+  static result<std::unique_ptr<lane_server>> open(const options& wanted, metrics& counters, event_log& log);
+  // Transfers under way end without their done().
+  ~lane_server();
+
+  const store_wire::lane_offer& offer() const noexcept { return offer_; }
+
+  struct joined_lane {
+    store_client::lane_session_ptr session;
+    store_wire::lane_offer offer;  // of the worker that the client shall reach, and the session's secret
+  };
+  // `joined` and `lost` are called by the lane's thread.
+  void join(const store_wire::lane_offer& client, std::function<void(result<joined_lane>)> joined,
+            std::function<void()> lost);
+  // `then` is called once, by the lane's thread, when all has moved or after the first failure. ECONNABORTED: the lane
+  // broke, ECANCELED: stop(). Names a transfer by its token.
+  void receive(const store_client::lane_session_ptr& from, std::uint64_t token, std::vector<iovec> into, std::uint64_t bytes,
+               done then);
+  void send(const store_client::lane_session_ptr& to, std::uint64_t token, std::vector<iovec> from, std::uint64_t bytes,
+            done then);
+  void stop(const store_client::lane_session_ptr& with, std::uint64_t token);
+  void close(const store_client::lane_session_ptr& one);
+
+ private:
+  lane_server(const options& wanted, metrics& counters) : wanted_(wanted), counters_(counters) {}
+  void post(std::function<void()> what);
+  void serve();
+  result<joined_lane> joined_with(const store_wire::lane_offer& client);
+  store_client::value_lane& lane_of(const store_client::lane_session_ptr& one);
+  result<std::unique_ptr<store_client::value_lane>> open_end();
+  void take_receives();
+  bool progress();
+  bool arm();
+  void sleep();
+  std::uint64_t refused() const;
+  void begin(const store_client::lane_session_ptr& with, store_client::lane_transfer_ptr what, done then);
+
+  const options wanted_;
+  metrics& counters_;
+  store_wire::lane_offer offer_;
+  // Of the thread: the one for all, and those of sessions with one of their own.
+  std::unique_ptr<store_client::value_lane> lane_;
+  std::map<store_client::lane_session_ptr, std::unique_ptr<store_client::value_lane>> own_;
+  std::uint64_t refused_by_closed_ = 0;
+  bool each_its_own_ = false;
+  std::mutex lock_;
+  std::vector<std::function<void()>> posted_;
+  // Of those the transfers that come in. A client may send as soon as it is told of its grant, while the thread is busy.
+  std::vector<std::pair<store_client::lane_session_ptr, store_client::lane_transfer_ptr>> receives_;
+  bool ending_ = false;
+  int wake_fd_ = -1;
+  std::thread thread_;
+};
+
+}  // namespace pl::store_server

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// A unix socket, and the rings in shared memory that may take its place.
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <array>
+#include <asio/post.hpp>
+#include <asio/write.hpp>
+#include <cstring>
+#include <optional>
+
+#include "base/text.hpp"
+#include "store/protocol/byte_ring.hpp"
+#include "store/server/ring_poller.hpp"
+#include "store/server/transport.hpp"
+
+namespace pl::store_server {
+namespace {
+
+using local_socket = asio::local::stream_protocol::socket;
+
+constexpr int kSocketBytes = 4 << 20;
+
+// The rings of a connection and its socket, which carries bells then. Shared by what waits for the socket, which may be told
+// of its end after the connection is gone.
+class ringing final : public ring_hub::member, public std::enable_shared_from_this<ringing> {
+ public:
+  ringing(local_socket& socket, ring_hub& hub, std::unique_ptr<store_wire::byte_rings> rings)
+      : socket_(&socket), hub_(hub), rings_(std::move(rings)) {}
+  int fd() const noexcept { return rings_->fd(); }
+
+  void start() {
+    hub_.add(this);
+    await_bell();
+  }
+  void read_some(asio::mutable_buffer into, transport::done then) {
+    into_ = into;
+    read_ = std::move(then);
+  }
+  // `then` is called by the next look: not from in here.
+  void write(std::vector<asio::const_buffer> from, transport::done then) {
+    from_.clear();
+    for (const auto& each : from) from_.push_back({const_cast<void*>(each.data()), each.size()});
+    written_ = 0;
+    write_ = std::move(then);
+    push();
+  }
+  std::size_t write_now(std::string_view bytes) {
+    const iovec all{const_cast<char*>(bytes.data()), bytes.size()};
+    const auto taken = rings_->write({&all, 1});
+    if (!taken) broken_ = true;
+    ring_bell();
+    return taken ? *taken : 0;
+  }
+  // Handlers that wait are told from the event loop: they may own whoever calls this.
+  void close() {
+    if (socket_ == nullptr) return;
+    hub_.remove(this);
+    for (auto* const each : {&read_, &write_})
+      if (*each)
+        asio::post(socket_->get_executor(),
+                   [then = std::exchange(*each, nullptr)] { then(asio::error::operation_aborted, 0); });
+    socket_ = nullptr;
+  }
+
+  std::size_t look() override {
+    const auto keep = shared_from_this();
+    std::size_t did = 0;
+    if (write_) {
+      push();
+      if (from_.empty() || over_ || broken_) did += finish(write_, from_.empty() ? std::error_code() : why(), written_);
+    }
+    if (read_ && socket_ != nullptr) {
+      const auto got = rings_->read(into_.data(), into_.size());
+      if (!got) broken_ = true;
+      if (got && *got > 0) did += finish(read_, {}, *got);
+      else if (over_ || broken_) did += finish(read_, why(), 0);  // what came before the end comes first
+    }
+    if (socket_ != nullptr) ring_bell();
+    return did;
+  }
+  bool arm() override {
+    if ((write_ && from_.empty()) || over_ || broken_) return !read_ && !write_;
+    return rings_->arm(static_cast<bool>(read_), static_cast<bool>(write_));
+  }
+  void disarm() override { (void)rings_->disarm(); }
+
+ private:
+  static std::size_t finish(transport::done& one, std::error_code error, std::size_t bytes) {
+    std::exchange(one, nullptr)(error, bytes);
+    return 1;
+  }
+  std::error_code why() const { return over_ ? *over_ : std::make_error_code(std::errc::protocol_error); }
+
+  // As much as there is room for.
+  void push() {
+    while (!from_.empty() && !broken_) {
+      const auto taken = rings_->write(from_);
+      if (!taken) broken_ = true;
+      if (!taken || *taken == 0) break;
+      written_ += *taken;
+      std::size_t rest = *taken;
+      std::size_t gone = 0;
+      for (; gone < from_.size() && from_[gone].iov_len <= rest; ++gone) rest -= from_[gone].iov_len;
+      from_.erase(from_.begin(), from_.begin() + static_cast<std::ptrdiff_t>(gone));
+      if (!from_.empty() && rest > 0)
+        from_[0] = {static_cast<std::byte*>(from_[0].iov_base) + rest, from_[0].iov_len - rest};
+    }
+    ring_bell();
+  }
+  // A full socket has bells enough in it.
+  void ring_bell() {
+    const char bell = 1;
+    if (rings_->take_bell()) (void)send(socket_->native_handle(), &bell, sizeof bell, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+  void await_bell() {
+    socket_->async_read_some(asio::buffer(bells_), [me = shared_from_this()](std::error_code error, std::size_t) {
+      if (me->socket_ == nullptr) return;
+      if (error) me->over_ = error;
+      else me->await_bell();
+    });
+  }
+
+  local_socket* socket_;  // null: closed
+  ring_hub& hub_;
+  const std::unique_ptr<store_wire::byte_rings> rings_;
+  std::array<char, 64> bells_{};
+  asio::mutable_buffer into_;
+  std::vector<iovec> from_;  // what is left of it
+  std::size_t written_ = 0;
+  transport::done read_, write_;
+  std::optional<std::error_code> over_;  // of the socket
+  bool broken_ = false;                  // the client tells positions that cannot be
+};
+
+class unix_transport final : public transport {
+ public:
+  unix_transport(local_socket socket, ring_hub* hub) : socket_(std::move(socket)), hub_(hub) {}
+  ~unix_transport() override { close(); }
+  void start(std::function<void(std::error_code)> ready) override {
+    ucred who{};
+    socklen_t length = sizeof who;
+    if (getsockopt(socket_.native_handle(), SOL_SOCKET, SO_PEERCRED, &who, &length) != 0)
+      return ready(std::error_code(errno, std::generic_category()));
+    std::error_code ignored;
+    socket_.set_option(asio::socket_base::send_buffer_size(kSocketBytes), ignored);
+    peer_ = {store_wire::path::unix_socket, format("uid:%u", who.uid), format("pid %d", who.pid), who.pid, who.uid, true};
+    ready({});
+  }
+  void read_some(asio::mutable_buffer into, done then) override {
+    if (rings_ != nullptr) return rings_->read_some(into, std::move(then));
+    socket_.async_read_some(into, std::move(then));
+  }
+  void write(std::vector<asio::const_buffer> from, done then) override {
+    if (rings_ != nullptr) return rings_->write(std::move(from), std::move(then));
+    asio::async_write(socket_, from, kAllAtOnce, std::move(then));
+  }
+  std::size_t write_now(std::string_view bytes) override { return rings_ != nullptr ? rings_->write_now(bytes) : 0; }
+  void close() override {
+    if (rings_ != nullptr) rings_->close();
+    std::error_code ignored;
+    socket_.close(ignored);
+  }
+  bool has_left() override { return store_server::has_left(socket_.native_handle()); }
+  status send_descriptor(std::string_view bytes, int fd) override;
+  bool may_ring() const noexcept override { return hub_ != nullptr; }
+  result<int> open_rings() override {
+    if (hub_ == nullptr) return failure{ENOTSUP, "the store's threads do not look for work (\"spin_us\": 0)"};
+    if (rings_ != nullptr) return failure{EEXIST, "the connection has rings already"};
+    if (hub_->is_full()) return failure{ENOSPC, "enough connections have rings: this one stays with its socket"};
+    auto made = store_wire::byte_rings::make();
+    if (!made) return made.error();
+    rings_ = std::make_shared<ringing>(socket_, *hub_, *std::move(made));
+    rings_->start();
+    return rings_->fd();
+  }
+
+ private:
+  local_socket socket_;
+  ring_hub* const hub_;
+  std::shared_ptr<ringing> rings_;  // null: the bytes go through the socket
+};
+
+status unix_transport::send_descriptor(std::string_view bytes, int fd) {
+  iovec data{const_cast<char*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) char room[CMSG_SPACE(sizeof fd)] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = room;
+  message.msg_controllen = sizeof room;
+  cmsghdr* control = CMSG_FIRSTHDR(&message);
+  control->cmsg_level = SOL_SOCKET;
+  control->cmsg_type = SCM_RIGHTS;
+  control->cmsg_len = CMSG_LEN(sizeof fd);
+  std::memcpy(CMSG_DATA(control), &fd, sizeof fd);
+  // Some hundred bytes into an empty socket buffer: all or nothing in practice, and checked.
+  const auto sent = sendmsg(socket_.native_handle(), &message, MSG_NOSIGNAL);
+  if (sent == static_cast<ssize_t>(bytes.size())) return {};
+  return failure{sent < 0 ? errno : EAGAIN, "a descriptor could not be sent"};
+}
+
+}  // namespace
+
+std::unique_ptr<transport> make_transport(local_socket socket, ring_hub* hub) {
+  return std::make_unique<unix_transport>(std::move(socket), hub);
+}
+
+}  // namespace pl::store_server

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "triggered/channel_core.hpp"
+
+#include <cstddef>
+
+namespace pl::stream {
+
+std::uint64_t channel_core::held_put() const noexcept {
+  const auto put = __atomic_load_n(&host().put_reached, __ATOMIC_ACQUIRE);
+  if (put <= sent() || !words->is_mapped()) return 0;
+  const auto released = words->load(index, offsetof(gpu_words, ack));
+  return static_cast<std::int64_t>(released - (put - options.depth)) < 0 ? put : 0;
+}
+
+std::uint64_t channel_core::find_stuck_put(std::uint64_t now_ns, std::uint64_t limit_ns) noexcept {
+  if (options.depth == 0) return 0;
+  const auto put = __atomic_load_n(&host().put_reached, __ATOMIC_ACQUIRE);
+  if (put != put_stood_at) {
+    put_stood_at = put;
+    put_stood_since = now_ns;
+    return 0;
+  }
+  if (now_ns - put_stood_since < limit_ns) return 0;
+  return held_put();
+}
+
+namespace {
+
+// What `reached` says, if it has said so for `limit_ns`; else 0.
+std::uint64_t stays(const std::uint64_t& reached, channel_core::place& seen, std::uint64_t now_ns,
+                    std::uint64_t limit_ns) noexcept {
+  const auto now = __atomic_load_n(&reached, __ATOMIC_ACQUIRE);
+  if (now != seen.at) {
+    seen = {now, now_ns};
+    return 0;
+  }
+  return now_ns - seen.since < limit_ns ? 0 : now;
+}
+
+}  // namespace
+
+std::uint64_t channel_core::find_stuck_counted_wait(std::uint64_t now_ns, std::uint64_t limit_ns) noexcept {
+  const auto wait = stays(host().graph_reached, counted_wait, now_ns, limit_ns);
+  if (wait == 0 || !words->is_mapped()) return 0;
+  const auto here = words->load(index, offsetof(gpu_words, graph_signal));
+  return static_cast<std::int64_t>(here - wait) < 0 ? wait : 0;
+}
+
+std::uint64_t channel_core::find_stuck_counted_put(std::uint64_t now_ns, std::uint64_t limit_ns) noexcept {
+  const auto put = stays(host().graph_put_reached, counted_put, now_ns, limit_ns);
+  if (put == 0 || !words->is_mapped()) return 0;
+  const auto released = words->load(index, offsetof(gpu_words, graph_released));
+  return static_cast<std::int64_t>(released - (put - options.depth)) < 0 ? put : 0;
+}
+
+}  // namespace pl::stream

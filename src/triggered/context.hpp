@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// One process's part, for one GPU, in a job whose GPUs signal each other from their streams.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "messaging/bootstrap/bootstrap.hpp"
+#include "messaging/messenger.hpp"
+#include "triggered/channel.hpp"
+#include "triggered/flag_words.hpp"
+#include "triggered/peer_executor.hpp"
+#include "triggered/remote_memory.hpp"
+
+namespace pl::stream {
+
+enum class run_mode : std::uint32_t {
+  performance = 0,  // the service thread polls while there are proxy channels: least latency, one core
+  economy = 1,      // it sleeps when nothing comes
+};
+
+// automatic: PEERLANE_STREAM_WRITER if set, else what a litmus towards each peer GPU finds.
+enum class writer_choice : std::uint32_t { automatic = 0, direct = 1, copied = 2, kernel = 3 };
+
+struct context_options {
+  int device_ordinal = -1;  // -1: the current context's device
+  run_mode mode = run_mode::performance;
+  std::chrono::nanoseconds wait_timeout = std::chrono::seconds(30);  // of channels that name none; 0: never
+  std::chrono::milliseconds connect_timeout = std::chrono::seconds(30);
+  unsigned channels = 64;  // most at a time
+  writer_choice writer = writer_choice::automatic;
+  int service_cpu = -1;  // where the service thread runs; -1: near the GPU
+  link::messenger_options messages = link::messenger_options::from_environment();
+};
+
+// GPU memory of this process that peers may put into. The key goes to them as it is, by any way. Must end before the memory
+// is freed and after the last put into it.
+struct window_key {
+  memory_key memory;
+  std::uint32_t id = 0;
+  std::int32_t rank = -1;
+};
+
+struct capabilities {
+  int device_ordinal = -1;
+  bool has_cpu_mapping = false;  // of GPU words; without it waits are released by a stream
+  std::string why_no_mapping;
+  bool can_release = false;                  // without it (no mapping, no stream for it) no wait may have a time-out
+  flag_writer writer = flag_writer::direct;  // the slowest towards the peer GPUs met so far
+  std::size_t kernel_limit = 0;              // puts up to here go by one kernel with their flag
+};
+
+class service;
+
+class context {
+ public:
+  // Collective over `with`. The current CUDA context of the device is used, else its primary one. ENOTSUP: the driver has no
+  // 64-bit stream memory operations, or CUDA_LAUNCH_BLOCKING is set. In a forked child every call answers EACCES.
+  static result<std::unique_ptr<context>> open(const cu::driver_table& cuda, link::bootstrap& with,
+                                               const context_options& wanted = {});
+  // Not collective. All channels must have ended. Waits, at most a second, for streams that still wait on closed channels
+  // and lets them go.
+  ~context();
+  context(const context&) = delete;
+  context& operator=(const context&) = delete;
+
+  int rank() const noexcept;
+  int size() const noexcept;
+  capabilities query() const;
+
+  result<window_key> expose(cu::device_ptr memory, std::size_t bytes);
+  void withdraw(const window_key& key);
+  // A peer's window. Its address is 0 where this GPU cannot reach it: proxy channels can still put into it.
+  result<remote_window> import(const window_key& key);
+
+  // The end of channel `id` towards `peer` (which may be this very process and context only if id differs per direction: an
+  // end cannot be its own peer). Both sides call it with the same id; an id may be used again once both have closed it.
+  result<std::unique_ptr<channel>> connect(int peer, std::uint32_t id, const channel_options& wanted = {});
+
+  void set_mode(run_mode mode);
+  // Every channel's diag, and what the service thread does.
+  std::string diag() const;
+
+ private:
+  friend class channel;
+  struct parts;
+  explicit context(std::unique_ptr<parts> of);
+  status check_process() const;
+  std::unique_ptr<parts> parts_;
+};
+
+}  // namespace pl::stream

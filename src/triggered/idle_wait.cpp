@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "triggered/idle_wait.hpp"
+
+#include <algorithm>
+
+namespace pl::stream {
+
+void nap_planner::moved(std::uint64_t now_ns) noexcept {
+  const auto since = now_ns - last_ns_;
+  if (last_ns_ != 0 && since > kSpinNs) {
+    if (interval_ns_ == 0) interval_ns_ = since;
+    // What a nap ended with was there before its end, nobody knows since when.
+    else if (has_napped_) interval_ns_ = std::min(interval_ns_, since) / 4 * 3;
+    else interval_ns_ = (interval_ns_ * 3 + since) / 4;
+  }
+  has_napped_ = false;
+  last_ns_ = now_ns;
+}
+
+void nap_planner::napped(std::uint64_t asked_ns, std::uint64_t took_ns) noexcept {
+  const auto late = took_ns > asked_ns ? took_ns - asked_ns : 0;
+  lateness_ns_ = late > lateness_ns_ ? (lateness_ns_ + late) / 2 : (lateness_ns_ * 7 + late) / 8;
+  has_napped_ = true;
+}
+
+// Awake for kSpinNs, asleep until 80 % of the usual interval, awake until 120 % of it, then naps.
+std::uint64_t nap_planner::nap_ns(std::uint64_t now_ns) const noexcept {
+  const auto since = now_ns - last_ns_;
+  if (since < kSpinNs) return 0;
+  const auto early = interval_ns_ / 5 * 4, late = interval_ns_ / 5 * 6;
+  // A wait of milliseconds is not spun through for a fifth of its time on either side.
+  if (since >= early && since < late && since < early + kMostNapNs) return 0;
+  const auto affordable = since < early ? early - since : since / kShare;
+  if (affordable < lateness_ns_ + kLeastNapNs) return 0;
+  return std::min(affordable - lateness_ns_, kMostNapNs);
+}
+
+}  // namespace pl::stream

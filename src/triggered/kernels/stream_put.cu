@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// A small message in one launch: the bytes, then the receiver's word, then the sender's own; and a wait that polls. The same
+// for graphs, whose values cannot grow: those kernels count by themselves, in words of their own GPU.
+#include "cuda/kernel_device.cuh"
+
+using namespace pl::dev;
+
+namespace {
+
+PL_DEVICE void copy_bytes(std::uint64_t dst, std::uint64_t src, std::uint64_t begin, std::uint64_t end) {
+  for (std::uint64_t i = begin + thread_x(); i < end; i += block_dim_x())
+    store_relaxed<std::uint8_t>(dst + i, load_relaxed<std::uint8_t>(src + i));
+}
+
+template <class T>
+PL_DEVICE void copy_words(std::uint64_t dst, std::uint64_t src, std::uint64_t bytes) {
+  for (std::uint64_t i = thread_x() * sizeof(T); i + sizeof(T) <= bytes; i += block_dim_x() * sizeof(T))
+    store_relaxed<T>(dst + i, load_relaxed<T>(src + i));
+  copy_bytes(dst, src, bytes / sizeof(T) * sizeof(T), bytes);
+}
+
+PL_DEVICE void copy_vectors(std::uint64_t dst, std::uint64_t src, std::uint64_t bytes) {
+  for (std::uint64_t i = thread_x() * 16ull; i + 16 <= bytes; i += block_dim_x() * 16ull)
+    store_stream_vec16(dst + i, load_stream_vec16(src + i));
+  copy_bytes(dst, src, bytes / 16 * 16, bytes);
+}
+
+PL_DEVICE void copy_all(std::uint64_t dst, std::uint64_t src, std::uint64_t bytes) {
+  const std::uint64_t together = dst | src;
+  if (together % 16 == 0) copy_vectors(dst, src, bytes);
+  else if (together % 8 == 0) copy_words<std::uint64_t>(dst, src, bytes);
+  else if (together % 4 == 0) copy_words<std::uint32_t>(dst, src, bytes);
+  else copy_bytes(dst, src, 0, bytes);
+}
+
+PL_DEVICE void poll_until(std::uint64_t word, std::uint64_t value) {
+  while (static_cast<std::int64_t>(load_acquire<std::uint64_t>(word) - value) < 0) let_others_run();
+}
+
+// What this launch is the how manieth of. Launches that count with one word come one after the other.
+PL_DEVICE std::uint64_t count_on(std::uint64_t counter) {
+  const std::uint64_t number = load_relaxed<std::uint64_t>(counter) + 1;
+  store_relaxed<std::uint64_t>(counter, number);
+  return number;
+}
+
+}  // namespace
+
+// One block. `bytes` may be 0; the words at `flag` and `sent` are written in this order (0: not written). One fence is
+// enough: the barrier orders every thread's stores before thread 0's release, and a release is cumulative.
+PL_KERNEL void stream_put(std::uint64_t dst, std::uint64_t src, std::uint64_t bytes, std::uint64_t flag,
+                          std::uint64_t flag_value, std::uint64_t sent, std::uint64_t sent_value) {
+  copy_all(dst, src, bytes);
+  sync_threads();
+  if (thread_x() != 0) return;
+  if (flag != 0) store_release<std::uint64_t>(flag, flag_value);
+  // Behind the release, and nobody who reads it looks at the data.
+  if (sent != 0) store_relaxed<std::uint64_t>(sent, sent_value);
+}
+
+// A put cut into pieces, a block for each: piece `first` + block goes into place (first + block) % places of `slots` and
+// then says so in the place's bell, so that who takes them need not wait for the others. The last block to end writes
+// `doorbell`; `counter`, a word of this GPU's memory, is 0 before and after.
+PL_KERNEL void stream_put_spread(std::uint64_t slots, std::uint64_t bells, std::uint64_t slot_bytes, std::uint64_t places,
+                                 std::uint64_t src, std::uint64_t bytes, std::uint64_t piece_bytes, std::uint64_t first,
+                                 std::uint64_t counter, std::uint64_t doorbell, std::uint64_t doorbell_value) {
+  const std::uint64_t piece = first + block_x(), place = piece % places, from = block_x() * piece_bytes;
+  copy_all(slots + place * slot_bytes, src + from, bytes - from < piece_bytes ? bytes - from : piece_bytes);
+  sync_threads();
+  if (thread_x() != 0) return;
+  store_release<std::uint64_t>(bells + 8 * place, piece);
+  fence_system();
+  if (atomic_add<std::uint64_t>(counter, 1) + 1 != grid_dim_x()) return;
+  fence_system();
+  store_relaxed<std::uint64_t>(counter, 0);
+  store_release<std::uint64_t>(doorbell, doorbell_value);
+}
+
+// One thread. Says that it is there, then stays until the word at `word` has come to `value`, cyclically, or is poison.
+PL_KERNEL void stream_wait(std::uint64_t word, std::uint64_t value, std::uint64_t reached, std::uint64_t reached_value) {
+  store_relaxed<std::uint64_t>(reached, reached_value);
+  poll_until(word, value);
+}
+
+// One block. Put `counter` + 1 of a graph's: waits until the word at `ack` allows `depth` puts that have not been released
+// (0: any), copies, counts and tells the peer's word at `flag`. Without a flag only the wait is done, for bytes that are
+// copied otherwise before the launch that counts.
+PL_KERNEL void stream_put_counted(std::uint64_t dst, std::uint64_t src, std::uint64_t bytes, std::uint64_t counter,
+                                  std::uint64_t flag, std::uint64_t ack, std::uint64_t depth, std::uint64_t reached) {
+  if (depth != 0) {
+    if (thread_x() == 0) {
+      const std::uint64_t number = load_relaxed<std::uint64_t>(counter) + 1;
+      store_relaxed<std::uint64_t>(reached, number);
+      poll_until(ack, number - depth);
+    }
+    sync_threads();
+  }
+  copy_all(dst, src, bytes);
+  sync_threads();
+  if (thread_x() == 0 && flag != 0) store_release<std::uint64_t>(flag, count_on(counter));
+}
+
+// One thread. Wait `counter` + 1 of a graph's.
+PL_KERNEL void stream_wait_counted(std::uint64_t counter, std::uint64_t word, std::uint64_t reached) {
+  const std::uint64_t number = count_on(counter);
+  store_relaxed<std::uint64_t>(reached, number);
+  poll_until(word, number);
+}
+
+PL_EXPORT_KERNEL(stream_put)
+PL_EXPORT_KERNEL(stream_put_spread)
+PL_EXPORT_KERNEL(stream_wait)
+PL_EXPORT_KERNEL(stream_put_counted)
+PL_EXPORT_KERNEL(stream_wait_counted)

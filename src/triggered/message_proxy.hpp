@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executor X by messages, for processes that share no memory: the service thread sends what the stream has staged, stores
+// what comes, and passes releases on.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "messaging/messenger.hpp"
+#include "triggered/channel_core.hpp"
+#include "triggered/proxy_thread.hpp"
+#include "triggered/receive_slots.hpp"
+#include "triggered/send_queue.hpp"
+#include "triggered/shm_put_queue.hpp"
+#include "triggered/staging.hpp"
+
+namespace pl::stream {
+
+// What goes before a chunk's bytes. Plain bytes.
+struct chunk_head {
+  std::uint32_t magic = kMagic;
+  std::uint32_t window = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t sequence = 0;  // the put that ends with this chunk, else 0
+  static constexpr std::uint32_t kMagic = 0x706c7831;
+};
+static_assert(sizeof(chunk_head) <= kHeadBytes);
+static_assert(kLaneChunkBytes <= kChunkBytes);
+
+class carrier final : public outlet, public service_task {
+ public:
+  static constexpr std::uint64_t kPuts = 1024;       // that have not been sent
+  static constexpr std::uint64_t kMostQueued = 256;  // chunks on streams: with their copies half of the driver's queue
+
+  carrier(std::shared_ptr<channel_core> core, link::messenger& messages, service& watch, landing& windows,
+          staging_pool::ring slots, const lane_cut& cut);
+
+  // ---- The channel's thread
+  bool has_room(std::uint64_t bytes) const noexcept override;
+  void publish(const put& what) noexcept override;
+  void take_back() noexcept override;
+  std::uint64_t pieces() const noexcept override { return last().chunks; }
+  piece at(std::uint64_t number) const noexcept override;
+  void publish_release(std::uint64_t sequence) noexcept override;
+  void armed() noexcept override;
+  wake_bell& who_carries() const noexcept override { return *watch_.bell(); }
+  std::shared_ptr<wake_bell> share_who_carries() const noexcept override { return watch_.bell(); }
+  bool must_listen() const noexcept override { return watch_.bell()->is_asleep(); }
+  cu::device_ptr doorbell_word() const noexcept override { return host() + offsetof(host_words, doorbell); }
+  cu::device_ptr consumed_word() const noexcept override { return host() + offsetof(host_words, consumed); }
+  cu::device_ptr sent_word() const noexcept override { return host() + offsetof(host_words, sent); }
+  std::uint64_t kernel_limit() const noexcept override { return 8 << 10; }
+  std::string report() const override;
+
+  // ---- The service thread
+  bool advance(bool has_heard) override;
+  void stop() override;
+  bool drain() override;
+  void give_up() override;
+  bool has_carried() const noexcept override;
+  carried sent() const noexcept override { return {begun_, credits_sent_}; }
+  bool has_got(const carried& theirs) const noexcept override {
+    return got_ >= theirs.data && credits_got_ >= theirs.credits;
+  }
+  bool expects_bell() const noexcept override;
+  bool needs_messages() const noexcept override { return true; }
+
+ private:
+  static constexpr unsigned kInbox = 8;
+  // Chunks are counted from 1, over all puts.
+  struct chunked_put : put {
+    std::uint64_t first = 0, chunks = 0, chunk_bytes = 0;
+  };
+  const chunked_put& last() const noexcept { return puts_[(puts_in_.load(std::memory_order_relaxed) - 1) % kPuts]; }
+  cu::device_ptr host() const noexcept { return core_->words->host_on_gpu(core_->index); }
+  bool send_rung();
+  void send(std::uint64_t chunk);
+  bool retire();
+  bool send_credit();
+  bool take_data();
+  bool take_credits();
+  status land(const std::byte* message, const link::message_info& info);
+  void expect_data(unsigned at);
+  void expect_credit();
+  void fail(const failure& why);
+  std::uint64_t tag(message_kind kind) const noexcept { return tag_of(kind, core_->id, core_->incarnation); }
+  std::uint64_t rung() const noexcept { return __atomic_load_n(&core_->host().doorbell, __ATOMIC_ACQUIRE); }
+  std::uint64_t consumed() const noexcept { return __atomic_load_n(&core_->host().consumed, __ATOMIC_ACQUIRE); }
+
+  const std::shared_ptr<channel_core> core_;
+  link::messenger& messages_;
+  service& watch_;
+  landing& windows_;
+  staging_pool::ring slots_;
+  const lane_cut cut_;
+
+  // Written by the channel's thread.
+  std::array<chunked_put, kPuts> puts_;
+  std::atomic<std::uint64_t> puts_in_{0}, queued_{0}, release_{0}, armed_{0}, release_armed_{0};
+  // Written by the service thread.
+  alignas(64) std::atomic<std::uint64_t> puts_out_{0}, left_{0};
+  std::uint64_t begun_ = 0;
+  std::array<link::request, kSlots> sends_;
+  std::uint64_t credit_ = 0;  // in the message under way
+  std::uint64_t credits_sent_ = 0;
+  link::request credit_sending_;
+
+  struct letter {
+    std::unique_ptr<std::byte[]> bytes;
+    link::request coming;
+  };
+  std::array<letter, kInbox> inbox_;
+  std::atomic<std::uint64_t> got_{0};
+  std::uint64_t last_sequence_ = 0;
+  std::uint64_t credit_in_ = 0, credits_got_ = 0;
+  link::request credit_coming_;
+  unsigned quiet_rounds_ = 0;
+  bool is_stopped_ = false;
+};
+
+}  // namespace pl::stream

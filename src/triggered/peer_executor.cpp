@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "triggered/peer_executor.hpp"
+
+#include <cstddef>
+
+#include "triggered/flag_words.hpp"
+#include "triggered/mem_ops.hpp"
+
+namespace pl::stream {
+namespace {
+
+constexpr std::size_t kOneWarpBytes = 512;  // a 16-byte access of each thread
+
+class peer_executor final : public executor {
+ public:
+  peer_executor(const copy::gpu_context& context, const peer_ways& ways, const peer_words& words)
+      : context_(context), ways_(ways), words_(words) {}
+
+  executor_kind kind() const noexcept override { return executor_kind::peer; }
+
+  bool can_be_captured() const noexcept override { return true; }
+
+  status put(cu::stream_t on, const put_request& what) override {
+    if (what.is_counted) return put_counted(on, what);
+    const bool is_captured = what.slot >= 0;
+    const auto flag = is_captured ? slot_of(offsetof(gpu_words, graph_flag), what.slot) : offsetof(gpu_words, signal);
+    const auto value = is_captured ? 1 : what.sequence;
+    const auto sent = is_captured ? 0 : words_.host + offsetof(host_words, sent);
+    const bool is_by_kernel = what.bytes != 0 && what.bytes <= ways_.kernel_limit;
+    mem_ops ops(*context_.cuda, on);
+    wait_for_room(ops, what);
+    if (what.bytes != 0) {
+      if (auto done = ops.submit(); !done) return done;
+      const auto dst = what.to->address + what.offset;
+      if (is_by_kernel) return launch(on, dst, what.source, what.bytes, words_.theirs + flag, value, sent);
+      if (auto done = copy(on, dst, what.source, what.bytes); !done) return done;
+    }
+    if (auto done = write_flag(ops, on, flag, value, is_captured); !done) return done;
+    if (sent != 0) ops.write64(sent, value);
+    return ops.submit();
+  }
+
+  status acknowledge(cu::stream_t on, std::uint64_t sequence) override {
+    mem_ops ops(*context_.cuda, on);
+    if (auto done = write_flag(ops, on, offsetof(gpu_words, ack), sequence, false); !done) return done;
+    // By which a channel that closes knows that nothing of it will be written any more.
+    return ops.write64(words_.host + offsetof(host_words, consumed), sequence).submit();
+  }
+
+  status acknowledge_slot(cu::stream_t on, int slot) override {
+    mem_ops ops(*context_.cuda, on);
+    // Before the peer may set it again.
+    ops.write64(words_.ours + slot_of(offsetof(gpu_words, graph_flag), slot), 0);
+    if (auto done = write_flag(ops, on, slot_of(offsetof(gpu_words, graph_ack), slot), 1, true); !done) return done;
+    return ops.submit();
+  }
+
+  status acknowledge_counted(cu::stream_t on) override {
+    return launch_counted(on, {}, offsetof(gpu_words, graph_releases), offsetof(gpu_words, graph_released), 0);
+  }
+
+  std::string report() const override { return std::string("  flags are written ") + name_of(ways_.writer) + "\n"; }
+
+ private:
+  static std::size_t slot_of(std::size_t array, int slot) {
+    return array + static_cast<std::size_t>(slot) * sizeof(std::uint64_t);
+  }
+
+  void wait_for_room(mem_ops& ops, const put_request& what) const {
+    if (what.slot >= 0) {
+      const auto ack = words_.ours + slot_of(offsetof(gpu_words, graph_ack), what.slot);
+      ops.wait64(ack, 1).write64(ack, 0);
+    } else if (what.released != 0) {
+      ops.write64(words_.host + offsetof(host_words, put_reached), what.sequence);
+      ops.wait64(words_.ours + offsetof(gpu_words, ack), what.released);
+    }
+  }
+
+  struct piece {
+    std::uint64_t dst = 0, src = 0, bytes = 0;
+  };
+  static constexpr std::size_t kNoFlag = ~std::size_t{0};
+
+  // `counter` in our words, `flag` in the peer's.
+  status launch_counted(cu::stream_t on, piece what, std::size_t counter, std::size_t flag, std::uint64_t depth) {
+    std::uint64_t counter_at = words_.ours + counter, flag_at = flag == kNoFlag ? 0 : words_.theirs + flag,
+                  released = words_.ours + offsetof(gpu_words, graph_released),
+                  reached = words_.host + offsetof(host_words, graph_put_reached);
+    void* parameters[] = {&what.dst, &what.src, &what.bytes, &counter_at, &flag_at, &released, &depth, &reached};
+    const unsigned threads = what.bytes <= kOneWarpBytes ? 32 : 256;
+    const auto rc = context_.cuda->cuLaunchKernel(ways_.counted_put, 1, 1, 1, threads, 1, 1, 0, on, parameters, nullptr);
+    if (rc != cu::error_code::success) return cu::make_error(*context_.cuda, rc, "launch of the counting put kernel");
+    return {};
+  }
+
+  status put_counted(cu::stream_t on, const put_request& what) {
+    constexpr auto kCounter = offsetof(gpu_words, graph_puts), kFlag = offsetof(gpu_words, graph_signal);
+    const piece bytes{what.bytes != 0 ? what.to->address + what.offset : 0, what.source, what.bytes};
+    if (what.bytes <= ways_.kernel_limit) return launch_counted(on, bytes, kCounter, kFlag, what.depth);
+    if (what.depth != 0)
+      if (auto done = launch_counted(on, {}, kCounter, kNoFlag, what.depth); !done) return done;
+    if (auto done = copy(on, bytes.dst, bytes.src, bytes.bytes); !done) return done;
+    return launch_counted(on, {}, kCounter, kFlag, 0);
+  }
+
+  status launch(cu::stream_t on, std::uint64_t dst, std::uint64_t src, std::uint64_t bytes, std::uint64_t flag,
+                std::uint64_t value, std::uint64_t sent) {
+    std::uint64_t sent_value = value;
+    void* parameters[] = {&dst, &src, &bytes, &flag, &value, &sent, &sent_value};
+    const unsigned threads = bytes <= kOneWarpBytes ? 32 : 256;
+    const auto rc = context_.cuda->cuLaunchKernel(ways_.kernel, 1, 1, 1, threads, 1, 1, 0, on, parameters, nullptr);
+    if (rc != cu::error_code::success) return cu::make_error(*context_.cuda, rc, "launch of the put kernel");
+    return {};
+  }
+
+  status copy(cu::stream_t on, cu::device_ptr dst, cu::device_ptr src, std::size_t bytes) {
+    const auto rc = context_.cuda->cuMemcpyDtoDAsync_v2(dst, src, bytes, on);
+    if (rc != cu::error_code::success) return cu::make_error(*context_.cuda, rc, "copy to the peer's window");
+    return {};
+  }
+
+  // What `ops` holds is queued before it, in every way.
+  status write_flag(mem_ops& ops, cu::stream_t on, std::size_t offset, std::uint64_t value, bool is_one) {
+    if (ways_.writer == flag_writer::direct) {
+      ops.write64(words_.theirs + offset, value);
+      return {};
+    }
+    if (ways_.writer == flag_writer::kernel) {
+      if (auto done = ops.submit(); !done) return done;
+      return launch(on, 0, 0, 0, words_.theirs + offset, value, 0);
+    }
+    if (is_one) {
+      if (auto done = ops.submit(); !done) return done;
+      return copy(on, words_.theirs + offset, words_.ours + offsetof(gpu_words, one), sizeof value);
+    }
+    // Both the write here and the copy are in the order of the stream, so that the next flag cannot overtake this copy.
+    const auto scratch = words_.ours + (offset == offsetof(gpu_words, signal) ? offsetof(gpu_words, scratch_signal)
+                                                                              : offsetof(gpu_words, scratch_ack));
+    ops.write64(scratch, value);
+    if (auto done = ops.submit(); !done) return done;
+    return copy(on, words_.theirs + offset, scratch, sizeof value);
+  }
+
+  const copy::gpu_context context_;
+  const peer_ways ways_;
+  const peer_words words_;
+};
+
+}  // namespace
+
+const char* name_of(executor_kind kind) noexcept {
+  if (kind == executor_kind::peer) return "peer";
+  return kind == executor_kind::proxy ? "proxy" : "automatic";
+}
+
+const char* name_of(flag_writer writer) noexcept {
+  constexpr const char* kNames[] = {"direct", "copied", "kernel"};
+  return kNames[static_cast<unsigned>(writer)];
+}
+
+std::unique_ptr<executor> make_peer_executor(const copy::gpu_context& context, const peer_ways& ways,
+                                             const peer_words& words) {
+  return std::make_unique<peer_executor>(context, ways, words);
+}
+
+}  // namespace pl::stream

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executor P: the front end of this GPU writes into the memory of the other. After a call has queued its work, no CPU takes
+// part; both processes may even be stopped.
+#pragma once
+
+#include "copy/gpu_context.hpp"
+#include "triggered/executor.hpp"
+
+namespace pl::stream {
+
+// How a word gets into the peer's memory behind the data.
+enum class flag_writer : std::uint32_t {
+  direct = 0,  // the front end writes it: one stream memory operation
+  copied = 1,  // written here, then copied by the copy engine: two operations, for links where `direct` is refused
+  kernel = 2,  // a kernel of one block
+};
+
+const char* name_of(flag_writer writer) noexcept;  // direct, copied, kernel
+
+// What a context found out about its GPU, for all channels.
+struct peer_ways {
+  flag_writer writer = flag_writer::direct;
+  std::size_t kernel_limit = 8 << 10;     // data up to here goes with its flag in one kernel; 0: there is no kernel
+  cu::function_t kernel = nullptr;        // stream_put
+  cu::function_t spread_put = nullptr;    // stream_put_spread
+  cu::function_t wait_kernel = nullptr;   // stream_wait
+  cu::function_t counted_put = nullptr;   // stream_put_counted
+  cu::function_t counted_wait = nullptr;  // stream_wait_counted
+};
+
+struct peer_words {
+  cu::device_ptr theirs = 0;  // the peer's gpu_words of this channel, as this GPU reaches them
+  cu::device_ptr ours = 0;    // our gpu_words
+  cu::device_ptr host = 0;    // our host_words, as this GPU reaches them
+};
+
+std::unique_ptr<executor> make_peer_executor(const copy::gpu_context& context, const peer_ways& ways,
+                                             const peer_words& words);
+
+}  // namespace pl::stream

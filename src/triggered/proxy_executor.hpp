@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executor X: the stream copies into pinned memory and rings; service threads carry the bytes and store them through CPU
+// mappings. For GPUs that cannot reach each other, on one node (shm_proxy.hpp) or two (message_proxy.hpp).
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "copy/gpu_context.hpp"
+#include "triggered/event_wakeup.hpp"
+#include "triggered/executor.hpp"
+#include "triggered/message_proxy.hpp"
+#include "triggered/proxy_thread.hpp"
+#include "triggered/shm_put_queue.hpp"
+
+namespace pl::stream {
+
+struct proxy_parts {
+  const copy::gpu_context* gpu = nullptr;
+  link::messenger* messages = nullptr;
+  service* watch = nullptr;
+  landing* windows = nullptr;
+  staging_pool* slots = nullptr;
+  lane_pool* lanes = nullptr;  // null: the peer is to be taken for one on another host
+  event_bell* bell = nullptr;
+  cu::function_t put_kernel = nullptr;     // stream_put; null: the copy engine does it all
+  cu::function_t spread_kernel = nullptr;  // stream_put_spread
+};
+
+// Agrees with the peer's call on what carries, pins memory and gives the channel's task to the service. ENOTSUP: the CPU
+// cannot reach the words of this GPU.
+// `is_other_process`: the peer is; one of this process could not answer while we ask.
+//
+// A put of more than 256 chunks (32 MiB) may block in the driver until its stream has come to it.
+result<std::unique_ptr<executor>> make_proxy_executor(const proxy_parts& of, const std::shared_ptr<channel_core>& core,
+                                                      bool is_other_process, std::chrono::milliseconds limit);
+
+}  // namespace pl::stream

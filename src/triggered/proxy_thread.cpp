@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "triggered/proxy_thread.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "base/log.hpp"
+
+namespace pl::stream {
+namespace {
+
+// A stuck stream is let go that much later than its time-out says; in return an idle context costs 200 wake-ups a second.
+constexpr std::chrono::milliseconds kTick{5};
+constexpr unsigned kSpinsBeforeYield = 64;
+constexpr unsigned kRoundsBetweenMessages = 16;
+constexpr std::uint64_t kLookNs = 1'000'000;
+// A peer that does not take what is under way holds up streams that wait for a slot no longer than this.
+constexpr std::uint64_t kDrainNs = 100'000'000;
+// From "come to the last wait" until the front end has certainly seen the poison in its word, or the last put of a peer that
+// has closed.
+constexpr std::uint64_t kGraceNs = 10'000'000;
+
+void stay_on(const std::vector<int>& cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : cpus)
+    if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_SET(static_cast<unsigned>(cpu), &set);
+  if (CPU_COUNT(&set) == 0) return;
+  if (const int rc = pthread_setaffinity_np(pthread_self(), sizeof set, &set); rc != 0)
+    PL_LOG(warn, "stream: the service thread may not run on CPU %d and the like, and runs anywhere", cpus.front());
+}
+
+}  // namespace
+
+void channel_core::poison_words(int code) const noexcept {
+  const auto value = poison(code);
+  __atomic_store_n(&host().status, static_cast<std::uint64_t>(code), __ATOMIC_RELEASE);
+  words->poison_all(index, value, are_slots_free.load(std::memory_order_acquire));
+}
+
+std::uint64_t channel_core::passed() const noexcept {
+  const auto last = reached();
+  if (last == 0) return 0;
+  if (!words->is_mapped()) return __atomic_load_n(&host().passed, __ATOMIC_ACQUIRE);
+  const auto word = words->load(index, offsetof(gpu_words, signal));
+  return static_cast<std::int64_t>(word - target(last)) >= 0 ? last : last - 1;
+}
+
+service::service(link::messenger& messages, run_mode mode, std::chrono::nanoseconds wait_timeout, std::vector<int> cpus)
+    : messages_(messages),
+      wait_timeout_(wait_timeout),
+      mode_(mode),
+      thread_([this, where = std::move(cpus)] { run(where); }) {}
+
+service::~service() {
+  is_stopping_.store(true, std::memory_order_release);
+  wake();
+  thread_.join();
+}
+
+void service::add(const std::shared_ptr<channel_core>& channel) { add(channel, nullptr); }
+
+void service::add(const std::shared_ptr<channel_core>& channel, std::shared_ptr<service_task> task) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto known = std::find_if(entries_.begin(), entries_.end(), [&](const entry& e) { return e.channel == channel; });
+    if (known == entries_.end()) entries_.push_back({channel, std::move(task), {}});
+    else known->task = std::move(task);
+  }
+  wake();
+}
+
+void service::close(const std::shared_ptr<channel_core>& channel, std::function<void()> free) {
+  channel->is_closed.store(true, std::memory_order_release);
+  if (!channel->is_quiet()) fail(*channel, ECANCELED, "closed while streams had work of it before them");
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& e : entries_)
+      if (e.channel == channel) e.free = std::move(free);
+  }
+  wake();
+}
+
+bool service::flush(std::chrono::milliseconds limit) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, limit, [&] { return entries_.empty() && to_tell_.empty(); });
+}
+
+void service::fail(channel_core& channel, int code, const std::string& why) {
+  if (!channel.fail(code, why)) return;
+  channel.poison_words(code);
+  {
+    const std::lock_guard lock(mutex_);
+    if (code != ECONNRESET) to_tell_.emplace_back(channel.peer, notice{channel.id, code, channel.incarnation, 0, {}, 0});
+  }
+  wake();
+}
+
+void service::set_mode(run_mode mode) {
+  mode_.store(mode, std::memory_order_release);
+  wake();
+}
+
+void service::wake() {
+  changes_.fetch_add(1, std::memory_order_release);
+  bell_->ring();
+}
+
+std::string service::report() const {
+  const auto count = [](const std::atomic<std::uint64_t>& of) { return std::to_string(of.load(std::memory_order_relaxed)); };
+  return "service thread: " + count(rounds_) + " rounds, " + count(naps_) + " naps, " + count(sleeps_) + " sleeps, " +
+         count(wakes_) + " wake-ups, " +
+         (mode_.load(std::memory_order_relaxed) == run_mode::economy ? "economy" : "performance") + " mode\n";
+}
+
+// ---- The thread
+
+void service::run(const std::vector<int>& cpus) {
+  stay_on(cpus);
+  pthread_setname_np(pthread_self(), "peerlane-stream");
+  prctl(PR_SET_TIMERSLACK, 1ul);  // naps end when they should, not 50 us later
+  while (!is_stopping_.load(std::memory_order_acquire)) {
+    const auto now = monotonic_ns();
+    rounds_.fetch_add(1, std::memory_order_relaxed);
+    if (round(now)) {
+      planner_.moved(now);
+      quiet_rounds_ = 0;
+    } else {
+      rest(now);
+    }
+  }
+  if (!incoming_.is_empty()) static_cast<void>(incoming_.cancel());
+}
+
+// Tasks each time; everything else, which takes locks and system calls, at most once in kLookNs.
+bool service::round(std::uint64_t now_ns) {
+  // A look at messages costs as much as looking at several lanes.
+  const bool is_looking = needs_messages_ || ++rounds_without_messages_ >= kRoundsBetweenMessages;
+  if (is_looking) rounds_without_messages_ = 0;
+  const bool has_heard = is_looking && messages_.progress();
+  bool has_moved = has_heard;
+  for (auto& e : mine_)
+    if (e.task != nullptr && !e.end->is_stopped && e.channel->error.load(std::memory_order_acquire) == 0)
+      has_moved |= e.task->advance(has_heard);
+  if (now_ns - last_look_ns_ >= kLookNs || changes_.load(std::memory_order_acquire) != seen_changes_) look_at_all(now_ns);
+  return has_moved;
+}
+
+void service::look_at_all(std::uint64_t now_ns) {
+  last_look_ns_ = now_ns;
+  std::vector<std::pair<int, notice>> news;
+  {
+    const std::lock_guard lock(mutex_);
+    news.swap(to_tell_);
+    if (const auto now = changes_.load(std::memory_order_relaxed); now != seen_changes_) {
+      mine_ = entries_;
+      seen_changes_ = now;
+    }
+  }
+  has_tasks_ = std::any_of(mine_.begin(), mine_.end(), [](const entry& e) { return e.task != nullptr; });
+  needs_messages_ =
+      std::any_of(mine_.begin(), mine_.end(), [](const entry& e) { return e.task != nullptr && e.task->needs_messages(); });
+  for (const auto& [peer, what] : news) tell(peer, what);
+  std::erase_if(outgoing_, [](outgoing& out) { return out.sending.test(); });
+  while (take_notices()) {}
+  for (auto& e : mine_) look_at(e, now_ns);
+}
+
+void service::tell(int peer, const notice& what) {
+  outgoing out{std::make_unique<notice>(what), {}};
+  out.sending = messages_.isend(peer, link::host_buffer(out.what.get(), sizeof(notice)), tag_of(message_kind::notice, 0));
+  outgoing_.push_back(std::move(out));
+}
+
+bool service::take_notices() {
+  if (incoming_.is_empty())
+    incoming_ = messages_.irecv(link::kAnySource, link::host_buffer(&received_, sizeof received_),
+                                tag_of(message_kind::notice, 0), kKindMask);
+  if (!incoming_.test()) return false;
+  const bool is_notice = incoming_.outcome().ok();  // not if everybody is gone
+  if (is_notice) {
+    const int from = incoming_.info().source;
+    for (auto& e : mine_) {
+      if (e.channel->peer != from || e.channel->id != received_.id || e.channel->incarnation != received_.incarnation)
+        continue;
+      if (received_.code == 0) e.end->theirs = received_;
+      else if (e.channel->fail(EPIPE, "the peer's end is in error " + std::to_string(received_.code)))
+        e.channel->poison_words(EPIPE);
+    }
+  }
+  incoming_ = {};
+  return is_notice;
+}
+
+void service::look_at(entry& of, std::uint64_t now_ns) {
+  auto& channel = *of.channel;
+  auto& end = *of.end;
+  if (const auto peer = messages_.peer_state(channel.peer); peer.code() == ECONNRESET && !end.is_peer_dead) {
+    end.is_peer_dead = true;
+    channel.is_closed_there.store(true, std::memory_order_release);
+    if (!channel.has_peer_left() &&
+        channel.fail(ECONNRESET, "the process of rank " + std::to_string(channel.peer) + " is gone"))
+      channel.poison_words(ECONNRESET);
+  }
+  // What the peer sent before it closed is taken first.
+  const auto& theirs = end.theirs;
+  if (theirs && !channel.is_closed_there.load(std::memory_order_relaxed) &&
+      (of.task != nullptr ? of.task->has_got(theirs->sent) : theirs->sent.data + theirs->sent.credits == 0)) {
+    channel.last_put_there.store(theirs->puts, std::memory_order_release);
+    channel.is_closed_there.store(true, std::memory_order_release);
+  }
+  look_for_stuck(channel, now_ns);
+  look_for_end(of, now_ns);
+  if (!can_free(of, now_ns)) return;
+  of.free();
+  const std::lock_guard lock(mutex_);
+  std::erase_if(entries_, [&](const entry& e) { return e.channel == of.channel; });
+  changes_.fetch_add(1, std::memory_order_release);
+  changed_.notify_all();
+}
+
+void service::look_for_end(entry& of, std::uint64_t now_ns) {
+  auto& channel = *of.channel;
+  auto& end = *of.end;
+  const int error = channel.error.load(std::memory_order_acquire);
+  const bool is_over = of.free != nullptr;
+  if (!is_over && error == 0) return;
+  const bool is_done = error != 0 || of.task == nullptr || of.task->has_carried();
+  if (is_done && !end.is_stopped) {
+    end.is_stopped = true;
+    end.stopped_at = now_ns;
+    if (of.task != nullptr) of.task->stop();
+  }
+  if (end.is_stopped && of.task != nullptr) {
+    end.is_drained = of.task->drain();
+    if (!end.is_drained && !channel.are_slots_free.load(std::memory_order_relaxed) && now_ns - end.stopped_at > kDrainNs)
+      of.task->give_up();
+  }
+  if (is_over && is_done && channel.is_quiet() && !end.is_told) {
+    end.is_told = true;
+    if (!end.is_peer_dead)
+      tell(channel.peer,
+           {channel.id, 0, channel.incarnation, 0, of.task != nullptr ? of.task->sent() : carried{}, channel.puts.load()});
+  }
+  // Again as long as a stream may stand in a wait: a count that was on its way has perhaps come to lie over the poison.
+  if (!channel.is_quiet() || channel.passed() != channel.reached()) channel.poison_words(error != 0 ? error : ECANCELED);
+}
+
+// No stream of either end can touch the words any more, and no message is left that a later channel might take for its own.
+bool service::can_free(const entry& of, std::uint64_t now_ns) const {
+  auto& channel = *of.channel;
+  const auto& end = *of.end;
+  if (of.free == nullptr || !end.is_told || !channel.is_quiet() || channel.passed() != channel.reached()) return false;
+  if (channel.quiet_since == 0) channel.quiet_since = now_ns;
+  if (now_ns - channel.quiet_since < kGraceNs) return false;
+  if (channel.kind.load(std::memory_order_acquire) == executor_kind::automatic) return true;
+  if (!channel.is_closed_there.load(std::memory_order_acquire) && !end.theirs) return false;
+  if (of.task == nullptr || end.is_peer_dead) return of.task == nullptr || end.is_drained;
+  return end.is_drained && of.task->has_got(end.theirs->sent);
+}
+
+void service::look_for_stuck(channel_core& channel, std::uint64_t now_ns) {
+  const bool is_for_ever = channel.has_peer_left();
+  const auto wanted = channel.options.wait_timeout.count() >= 0 ? channel.options.wait_timeout : wait_timeout_;
+  const auto limit_ns = is_for_ever ? kGraceNs : static_cast<std::uint64_t>(wanted.count());
+  if (limit_ns == 0 || !channel.words->can_release()) return;
+  const auto let_go = [&](const std::string& what) {
+    if (is_for_ever) fail(channel, EPIPE, "the peer has closed its end: " + what);
+    else fail(channel, ETIMEDOUT, what + " for " + std::to_string(limit_ns / 1'000'000) + " ms");
+  };
+  if (is_for_ever && channel.may_stand_unseen()) let_go("nobody releases puts any more");
+  if (const auto number = channel.graph->find_stuck(*channel.words, channel.index, now_ns, limit_ns))
+    let_go("a stream has stood in captured wait " + std::to_string(*number));
+  if (const auto wait = channel.find_stuck_counted_wait(now_ns, limit_ns); wait != 0)
+    let_go("a stream has stood in captured wait " + std::to_string(wait) + " of those launched");
+  if (const auto put = channel.find_stuck_counted_put(now_ns, limit_ns); put != 0)
+    let_go("captured put " + std::to_string(put) + " of those launched has waited for a release");
+  if (const auto put = channel.find_stuck_put(now_ns, limit_ns); put != 0)
+    let_go("put " + std::to_string(put) + " has waited for the release of put " +
+           std::to_string(put - channel.options.depth));
+  // The word is read (1 us) only when the same wait is the last one reached for a second look.
+  const auto reached = channel.reached();
+  const bool is_new = channel.stood_at != reached;
+  channel.stood_at = reached;
+  if (is_new || reached == 0) {
+    channel.stood_since = now_ns;
+    return;
+  }
+  if (now_ns - channel.stood_since < limit_ns) return;
+  if (channel.passed() == reached) return;
+  let_go("a stream has stood in wait " + std::to_string(reached));
+}
+
+// ---- Rest
+
+void service::rest(std::uint64_t now_ns) {
+  if (++quiet_rounds_ <= kSpinsBeforeYield) return;
+  if (!has_tasks_) {
+    sleeps_.fetch_add(1, std::memory_order_relaxed);
+    static_cast<void>(doze(kTick));
+    return;
+  }
+  if (mode_.load(std::memory_order_acquire) == run_mode::performance) {
+    sched_yield();
+    return;
+  }
+  if (planner_.is_still(now_ns) && !is_work_expected()) return deep_sleep();
+  const auto nap = planner_.nap_ns(now_ns);
+  if (nap == 0) {
+    sched_yield();
+    return;
+  }
+  naps_.fetch_add(1, std::memory_order_relaxed);
+  const auto begin = monotonic_ns();
+  if (!doze(std::chrono::nanoseconds(nap))) planner_.napped(nap, monotonic_ns() - begin);
+}
+
+// What nothing would wake a deep sleeper for.
+bool service::is_work_expected() const {
+  return std::any_of(mine_.begin(), mine_.end(),
+                     [](const entry& e) { return e.task != nullptr && !e.end->is_stopped && e.task->expects_bell(); });
+}
+
+void service::deep_sleep() {
+  bool has_work = false;
+  for (auto step = sleep_step::look; step != sleep_step::leave; step = next(step, has_work)) {
+    if (step == sleep_step::look || step == sleep_step::look_again) has_work = is_work_expected();
+    if (step == sleep_step::announce) bell_->set_asleep(true);
+    if (step == sleep_step::withdraw) bell_->set_asleep(false);
+    if (step != sleep_step::block) continue;
+    sleeps_.fetch_add(1, std::memory_order_relaxed);
+    static_cast<void>(doze(kTick));
+  }
+}
+
+// True: rung.
+bool service::doze(std::chrono::nanoseconds limit) {
+  if (!bell_->wait(limit)) return false;
+  wakes_.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace pl::stream

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "triggered/staging.hpp"
+
+namespace pl::stream {
+
+result<staging_pool::ring> staging_pool::take() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!free_.empty()) {
+      ring out(this, std::move(free_.back()));
+      free_.pop_back();
+      return out;
+    }
+  }
+  auto made = copy::pinned_buffer::make(context_, kSlots * kSlotBytes);
+  if (!made) return made.error();
+  const std::lock_guard lock(mutex_);
+  free_.reserve(free_.size() + 1);
+  return ring(this, std::move(made).value());
+}
+
+staging_pool::ring::~ring() {
+  if (from_ == nullptr) return;
+  const std::lock_guard lock(from_->mutex_);
+  from_->free_.push_back(std::move(memory_));
+}
+
+}  // namespace pl::stream

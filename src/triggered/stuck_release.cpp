@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "triggered/stuck_release.hpp"
+
+#include <pthread.h>
+
+#include <cstddef>
+
+#include "base/log.hpp"
+#include "triggered/flag_words.hpp"
+#include "triggered/mem_ops.hpp"
+
+namespace pl::stream {
+
+result<std::unique_ptr<rescue>> rescue::make(const copy::gpu_context& context) {
+  const auto& cuda = *context.cuda;
+  if (cuda.cuStreamCreateWithPriority == nullptr || cuda.cuCtxGetStreamPriorityRange == nullptr)
+    return failure{ENOTSUP, "this driver has no streams with priorities"};
+  auto in = copy::context_use::enter(context);
+  if (!in) return in.error();
+  int least = 0, greatest = 0;
+  if (const auto rc = cuda.cuCtxGetStreamPriorityRange(&least, &greatest); rc != cu::error_code::success)
+    return cu::make_error(cuda, rc, "the range of stream priorities");
+  cu::stream_t on = nullptr;
+  if (const auto rc = cuda.cuStreamCreateWithPriority(&on, cu::stream_flag::non_blocking, greatest);
+      rc != cu::error_code::success)
+    return cu::make_error(cuda, rc, "a stream of highest priority");
+  return std::unique_ptr<rescue>(new rescue(context, on));
+}
+
+rescue::rescue(const copy::gpu_context& context, cu::stream_t on) : context_(context), on_(on), thread_([this] { run(); }) {}
+
+rescue::~rescue() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+  if (!context_.is_alive()) return;
+  if (auto in = copy::context_use::enter(context_)) static_cast<void>(context_.cuda->cuStreamDestroy_v2(on_));
+}
+
+void rescue::poison(cu::device_ptr words, std::uint64_t value) {
+  {
+    const std::lock_guard lock(mutex_);
+    wanted_[words] = value;
+  }
+  changed_.notify_all();
+}
+
+void rescue::run() {
+  pthread_setname_np(pthread_self(), "peerlane-rescue");
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return is_stopping_ || !wanted_.empty(); });
+    if (wanted_.empty()) return;
+    const auto [words, value] = *wanted_.begin();
+    wanted_.erase(wanted_.begin());
+    lock.unlock();
+    write(words, value);
+    lock.lock();
+  }
+}
+
+// Waits for the end, so that the stream's queue cannot fill up however often somebody asks.
+void rescue::write(cu::device_ptr words, std::uint64_t value) {
+  auto in = copy::context_use::enter(context_);
+  if (!in) return;  // the context is gone, and with it every stream that waited
+  mem_ops ops(*context_.cuda, on_);
+  for (const auto offset : kWaitedWords) ops.write64(words + offset, value);
+  ops.write64(words + offsetof(gpu_words, staged), value);
+  auto done = ops.submit();
+  if (done && context_.cuda->cuStreamSynchronize(on_) != cu::error_code::success)
+    done = failure{EIO, "the stream for it has failed"};
+  if (!done) PL_LOG(error, "stream: waiting streams cannot be let go: %s", done.error().message.c_str());
+}
+
+}  // namespace pl::stream

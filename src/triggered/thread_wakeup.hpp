@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a service thread is woken, by threads of its own process and by the processes of its node: a futex in memory that
+// they share, and a word that says whether it is needed.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "triggered/shared_memory.hpp"
+
+namespace pl::stream {
+
+class wake_bell {
+ public:
+  // Never fails: where no memory can be shared, own_name().bytes is 0 and only this process can ring.
+  static std::shared_ptr<wake_bell> make();
+  static result<std::shared_ptr<wake_bell>> open(const shared_memory::name& of);
+
+  const shared_memory::name& own_name() const noexcept { return memory_.own_name(); }
+
+  // Any thread of any process. What was stored before it is visible to the thread that it wakes.
+  void ring() noexcept;
+  // Its owner is in a deep sleep or about to be: who has published work asks (idle_wait.hpp), and has the bell rung if so.
+  bool is_asleep() const noexcept { return at_->is_asleep.load(std::memory_order_seq_cst) != 0; }
+
+  // ---- Its owner's thread
+  void set_asleep(bool is_asleep) noexcept { at_->is_asleep.store(is_asleep ? 1 : 0, std::memory_order_seq_cst); }
+  // Until it is rung, or `limit`; at once if it has been rung since the last call. True: it has been rung.
+  bool wait(std::chrono::nanoseconds limit) noexcept;
+
+ private:
+  struct page {
+    std::atomic<std::uint32_t> rings;
+    std::atomic<std::uint32_t> sleepers;  // rings need a system call
+    alignas(64) std::atomic<std::uint32_t> is_asleep;
+  };
+  static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+  explicit wake_bell(shared_memory memory);
+
+  shared_memory memory_;
+  page own_{};  // where memory cannot be shared
+  page* at_;
+  std::uint32_t heard_ = 0;
+};
+
+}  // namespace pl::stream

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+// The messages' public interface, C and C++, from the shared library that users load.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <numeric>
+
+#include "test/api/messaging/job.hpp"
+
+namespace peerlane::test {
+namespace {
+
+template <class T>
+std::span<T> one(T& value) {
+  return {&value, 1};
+}
+
+int talk_any_source(messenger& job) {
+  const int rank = job.rank();
+  if (rank != 0) {
+    CHECK(job.send(0, one(rank), 100 + static_cast<std::uint64_t>(rank), patience));
+    return job.barrier(patience) ? 0 : __LINE__;
+  }
+  int seen = 0;
+  for (int i = 1; i < job.size(); ++i) {
+    int value = -1;
+    const auto info = job.recv(any_source, one(value), 100, ~0xfull, patience);
+    CHECK(info && info->source == value && info->tag == 100u + static_cast<unsigned>(value) && info->bytes == sizeof value);
+    seen |= 1 << value;
+  }
+  CHECK(seen == 0b110);
+  return job.barrier(patience) ? 0 : __LINE__;
+}
+TEST(link_api, any_source_and_masked_tags) { EXPECT_EQ(run_job(3, talk_any_source), 0); }
+
+int truncate(messenger& job) {
+  std::array<int, 100> data{};
+  std::iota(data.begin(), data.end(), 1000 * job.rank());
+  if (job.rank() == 0) {
+    for (std::uint64_t tag = 1; tag <= 4; ++tag) CHECK(job.send(1, std::span(std::as_const(data)), tag, patience));
+  } else {
+    std::array<int, 10> few{};
+    message_info told{};
+    CHECK(job.recv(0, std::span(few), 2, whole_tag, patience, &told).code() == EMSGSIZE);
+    CHECK(told.bytes == sizeof data && told.source == 0 && told.tag == 2 && told.error == EMSGSIZE);
+    auto waited = job.irecv(0, std::span(few), 3);
+    told = {};
+    CHECK(waited && waited->wait(patience, &told).code() == EMSGSIZE && told.bytes == sizeof data && told.tag == 3);
+    std::uint64_t thrown_bytes = 0;
+    try {
+      job.recv_or_throw(0, std::span(few), 4, whole_tag, patience);
+    } catch (const link_error& why) { thrown_bytes = why.code() == EMSGSIZE ? why.info().bytes : 1; }
+    CHECK(thrown_bytes == sizeof data);
+    auto received = job.irecv(0, std::span(few), 1);
+    CHECK(received);
+    message_info info{};
+    result<bool> done = false;
+    do done = received->test(&info);
+    while (done && !*done);
+    CHECK(done.code() == EMSGSIZE && info.error == EMSGSIZE && info.bytes == sizeof data && received->is_empty());
+    CHECK(few[9] == 9);
+    CHECK(done.error().message.find("400") != std::string::npos || !done.error().message.empty());
+  }
+  return job.barrier(patience) ? 0 : __LINE__;
+}
+TEST(link_api, a_long_message_is_truncated_and_says_its_length) { EXPECT_EQ(run_job(2, truncate), 0); }
+
+int wait_for_many(messenger& job) {
+  constexpr int kMany = 100;  // more than the calls keep on the stack
+  const int peer = 1 - job.rank();
+  std::vector<int> in(kMany, -1), out(kMany);
+  std::iota(out.begin(), out.end(), 0);
+  std::vector<request> requests;
+  for (int i = 0; i < kMany; ++i) {
+    auto posted = job.irecv(peer, one(in[static_cast<std::size_t>(i)]), static_cast<std::uint64_t>(i));
+    CHECK(posted);
+    requests.push_back(*std::move(posted));
+  }
+  for (int i = kMany; i-- > 0;)
+    CHECK(job.send(peer, one(std::as_const(out[static_cast<std::size_t>(i)])), static_cast<std::uint64_t>(i), patience));
+  message_info info{};
+  const auto first = job.wait_any(requests, patience, &info);
+  CHECK(first && *first < requests.size() && requests[*first].is_empty() && info.tag == *first);
+  std::vector<message_info> infos(requests.size());
+  CHECK(job.wait_all(requests, patience, infos));
+  for (std::size_t i = 0; i < infos.size(); ++i) CHECK(i == *first || infos[i].tag == i);
+  CHECK(in == out);
+  const auto none = job.wait_any(requests, patience);
+  CHECK(none && *none == requests.size());
+  return job.barrier(patience) ? 0 : __LINE__;
+}
+TEST(link_api, wait_any_and_wait_all) { EXPECT_EQ(run_job(2, wait_for_many), 0); }
+
+int cancel_and_time_out(messenger& job) {
+  int value = 0;
+  auto nothing = job.irecv(any_source, one(value), 77);
+  CHECK(nothing);
+  const auto late = nothing->wait(std::chrono::milliseconds(1));
+  CHECK(late.code() == ETIMEDOUT && !nothing->is_empty());
+  CHECK(nothing->cancel());
+  CHECK(nothing->wait(patience).code() == ECANCELED && nothing->is_empty());
+  CHECK(job.recv(any_source, one(value), 77, whole_tag, std::chrono::milliseconds(0)).code() == ETIMEDOUT);
+  auto dropped = job.irecv(any_source, one(value), 77);
+  CHECK(dropped);
+  const auto number = dropped->get();
+  dropped->reset();
+  CHECK(peerlane_link_cancel(job.get(), number) == EINVAL);
+  const auto counts = job.statistics();
+  CHECK(counts && counts->operations == 0);
+  return job.barrier(patience) ? 0 : __LINE__;
+}
+TEST(link_api, cancelled_late_and_dropped_requests) { EXPECT_EQ(run_job(1, cancel_and_time_out), 0); }
+
+int probe_and_match(messenger& job) {
+  std::array<char, 6> text{"hello"};
+  if (job.rank() == 0) {
+    CHECK(job.send(1, std::span(std::as_const(text)), 9, patience));
+    CHECK(job.send(1, std::span(std::as_const(text)), 10, patience));
+    return job.barrier(patience) ? 0 : __LINE__;
+  }
+  message_info info{};
+  result<bool> found = false;
+  do found = job.probe(0, 9, whole_tag, info);
+  while (found && !*found);
+  CHECK(found && info.bytes == text.size() && info.source == 0 && info.tag == 9);
+  auto taken = job.matched_probe(0, 9);
+  CHECK(taken && !taken->is_empty() && taken->info().bytes == text.size());
+  auto gone = job.matched_probe(0, 9);
+  CHECK(gone && gone->is_empty());
+  std::array<char, 6> in{};
+  auto received = job.receive(*std::move(taken), std::span(in));
+  CHECK(received && received->wait(patience) && in == text);
+  CHECK(job.receive(*std::move(taken), std::span(in)).code() == EINVAL);
+  result<matched_message> dropped = matched_message();
+  do dropped = job.matched_probe(0, 10);
+  while (dropped && dropped->is_empty());
+  CHECK(dropped);
+  dropped->reset();
+  found = job.probe(any_source, 0, 0, info);
+  CHECK(found && !*found);
+  return job.barrier(patience) ? 0 : __LINE__;
+}
+TEST(link_api, probes) { EXPECT_EQ(run_job(2, probe_and_match), 0); }
+
+// Turns at one's own target too: a process that waits for its own answer makes progress itself.
+int remote(messenger& job) {
+  std::array<std::uint64_t, 1000> memory_of_mine{};
+  auto exposed = job.expose(std::span(memory_of_mine));
+  CHECK(exposed);
+  const auto keys = job.all_gather(exposed->key());
+  CHECK(keys && keys->size() == static_cast<std::size_t>(job.size()));
+  const auto& of_0 = (*keys)[0];
+  CHECK(of_0.rank == 0 && of_0.bytes == sizeof memory_of_mine);
+  for (int i = 0; i < 10; ++i) CHECK(job.fetch_add(of_0, 0, 1));
+  CHECK(job.barrier(patience));
+  std::uint64_t sum = 0;
+  auto read = job.get(of_0, 0, one(sum));
+  CHECK(read && read->wait(patience) && sum == 10u * static_cast<unsigned>(job.size()));
+  const auto mine = static_cast<std::uint64_t>(job.rank()) + 5;
+  auto put = job.put(of_0, 8 * mine, one(mine));
+  CHECK(put && job.flush(0, patience) && put->wait(patience));
+  CHECK(job.barrier(patience));
+  if (job.rank() == 0) CHECK(memory_of_mine[5] == 5 && memory_of_mine[6] == 6);
+  if (job.rank() == 1) {
+    const auto swapped = job.swap(of_0, 80, 3);
+    CHECK(swapped && *swapped == 0);
+    const auto missed = job.compare_swap(of_0, 80, 4, 9);
+    CHECK(missed && *missed == 3);
+    const auto hit = job.compare_swap(of_0, 80, 3, 9);
+    CHECK(hit && *hit == 3);
+    const auto last = job.fetch_add(of_0, 80, 0);
+    CHECK(last && *last == 9);
+    auto outside = job.put(of_0, sizeof memory_of_mine, one(mine));
+    CHECK(outside.code() == EINVAL || outside->wait(patience).code() == EINVAL);
+  }
+  CHECK(job.barrier(patience));
+  if (job.rank() == 0) exposed->reset();
+  CHECK(job.barrier(patience));
+  auto refused = job.get(of_0, 0, one(sum));
+  CHECK(refused.code() == EINVAL || refused->wait(patience).code() == EINVAL);
+  return job.barrier(patience) ? 0 : __LINE__;
+}
+TEST(link_api, put_get_and_atomics) { EXPECT_EQ(run_job(2, remote), 0); }
+
+char state_of(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const auto behind_name = text.rfind(") ");
+  return behind_name == std::string::npos ? '?' : text[behind_name + 2];
+}
+
+// A stopped child would outlive a test that fails.
+struct wake_at_end {
+  pid_t process;
+  ~wake_at_end() { kill(process, SIGCONT); }
+};
+
+std::chrono::milliseconds since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
+}
+
+// Rank 1 is stopped while it gets from a window of rank 0, which wants its memory back.
+int end_window_of_stopped_reader(messenger& job) {
+  std::vector<unsigned char> data(4 << 20, static_cast<unsigned char>(job.rank() + 1));
+  auto mine = job.expose(std::span(data));
+  CHECK(mine);
+  const auto keys = job.all_gather(mine->key());
+  const auto pids = job.all_gather(getpid());
+  const auto idle = job.statistics()->operations;
+  CHECK(keys && pids && job.barrier(patience));
+  if (job.rank() == 1) {
+    auto got = job.get((*keys)[0], 0, std::span(data));
+    raise(SIGSTOP);
+    CHECK(got && got->wait(patience).code() == ECANCELED);
+    return job.barrier(patience) ? 0 : __LINE__;
+  }
+  const pid_t peer = (*pids)[1];
+  const wake_at_end waker{peer};
+  while (state_of(peer) != 'T') usleep(1000);
+  while (job.statistics()->operations == idle) CHECK(job.progress());
+  const auto begin = std::chrono::steady_clock::now();
+  const auto late = mine->close();
+  CHECK(late.code() == ETIMEDOUT && late.error().message.find("rank 1") != std::string::npos);
+  CHECK(since(begin) < std::chrono::milliseconds(4000));
+  kill(peer, SIGCONT);
+  CHECK(mine->close());
+  std::fill(data.begin(), data.end(), static_cast<unsigned char>(9));
+  return job.barrier(patience) ? 0 : __LINE__;
+}
+TEST(link_api, a_window_of_a_reader_that_is_stopped_tells_it) { EXPECT_EQ(run_job(2, end_window_of_stopped_reader), 0); }
+
+// Much that cannot be cancelled is under way to a stopped process: closing takes no longer for much than for one.
+int close_beside_stopped_peer(messenger& job) {
+  std::vector<unsigned char> data(1 << 20);
+  auto mine = job.expose(std::span(data));
+  CHECK(mine);
+  const auto keys = job.all_gather(mine->key());
+  const auto pids = job.all_gather(getpid());
+  CHECK(keys && pids && job.barrier(patience));
+  if (job.rank() == 1) {
+    raise(SIGSTOP);
+    int value = 0;
+    CHECK(job.recv(0, one(value), 1, whole_tag, patience).code() == ECONNRESET);
+    return 0;
+  }
+  const pid_t peer = (*pids)[1];
+  const wake_at_end waker{peer};
+  while (state_of(peer) != 'T') usleep(1000);
+  std::vector<request> all;
+  for (int i = 0; i < 200; ++i) {
+    auto sent = job.isend(1, std::span(std::as_const(data)), 2);
+    auto put = job.put((*keys)[1], 0, std::span(std::as_const(data)));
+    CHECK(sent && put);
+    all.push_back(*std::move(sent));
+    all.push_back(*std::move(put));
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  all.clear();
+  mine->reset();
+  job.reset();
+  const auto took = since(begin);
+  kill(peer, SIGCONT);
+  if (took >= std::chrono::milliseconds(4000)) std::fprintf(stderr, "closing took %lld ms\n", (long long)took.count());
+  return took < std::chrono::milliseconds(4000) ? 0 : __LINE__;
+}
+TEST(link_api, closing_beside_a_stopped_process_is_bounded) { EXPECT_EQ(run_job(2, close_beside_stopped_peer), 0); }
+
+int misuse(messenger& job) {
+  int value = 0;
+  peerlane_request_t request = 0;
+  const auto handle = job.get();
+  CHECK(peerlane_link_isend(handle, 7, &value, sizeof value, PEERLANE_MEMORY_HOST, 1, &request) == EINVAL && request == 0);
+  CHECK(peerlane_link_isend(handle, 0, nullptr, 8, PEERLANE_MEMORY_HOST, 1, &request) == EINVAL && request == 0);
+  CHECK(peerlane_link_isend(handle, 0, &value, sizeof value, 3, 1, &request) == EINVAL);
+  CHECK(peerlane_link_isend(handle, 0, &value, sizeof value, PEERLANE_MEMORY_HOST, 1, nullptr) == EINVAL);
+  for (const std::uint64_t number : {std::uint64_t{1}, std::uint64_t{1} << 32, ~std::uint64_t{0}}) {
+    request = number;
+    CHECK(peerlane_link_wait(handle, &request, 0, nullptr) == EINVAL && request == number);
+    CHECK(peerlane_link_unexpose(handle, number) == EINVAL && peerlane_link_unregister(handle, number) == EINVAL);
+  }
+  CHECK(peerlane_link_is_same_node(handle, 3, nullptr) == EINVAL);
+  CHECK(peerlane_link_barrier(nullptr, 0) == EINVAL && peerlane_link_rank(nullptr) == -1);
+  CHECK(peerlane_link_barrier(reinterpret_cast<peerlane_link_t>(&value), 0) == EINVAL);
+  const pid_t child = fork();
+  if (child == 0) _exit(peerlane_link_barrier(handle, 0) == EACCES && std::strstr(peerlane_last_error(), "fork") ? 0 : 1);
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+  // Closing takes what is under way with it.
+  CHECK(peerlane_link_irecv(handle, PEERLANE_ANY_SOURCE, &value, sizeof value, PEERLANE_MEMORY_HOST, 1, PEERLANE_WHOLE_TAG,
+                            &request) == 0);
+  CHECK(peerlane_link_close(job.release()) == 0);
+  CHECK(peerlane_link_wait(handle, &request, 0, nullptr) == EINVAL);
+  return 0;
+}
+TEST(link_api, misuse_is_an_error_value) { EXPECT_EQ(run_job(1, misuse), 0); }
+
+int dead_peer(messenger& job) {
+  int value = 0;
+  if (job.rank() == 1) _exit(0);  // without closing
+  const auto lost = job.recv(1, one(value), 1, whole_tag, patience);
+  CHECK(lost.code() == ECONNRESET && !job.peer_state(1));
+  bool has_thrown = false;
+  try {
+    job.recv_or_throw(1, one(value), 1);
+  } catch (const link_error& why) { has_thrown = why.code() == ECONNRESET && *why.what() != '\0'; }
+  CHECK(has_thrown);
+  return 0;
+}
+TEST(link_api, a_dead_peer_is_an_error_and_an_exception_where_asked_for) { EXPECT_EQ(run_job(2, dead_peer), 0); }
+
+// Four ranks of which two share a CPU policy; what a job may set for itself.
+int look_at_plan(messenger& job) {
+  const auto plan = job.plan(1 - job.rank());
+  CHECK(plan && plan->find("this thread: CPUs ") == 0 && plan->find("(bunch)") != std::string::npos);
+  CHECK(plan->find("up to 2 KiB") != std::string::npos);
+  return 0;
+}
+TEST(link_api, options_of_the_job_are_in_its_plan) {
+  EXPECT_EQ(run_job(2, look_at_plan,
+                    [](peerlane_link_options& options) {
+                      options.cpus = "bunch";
+                      options.eager_limit = 2048;
+                      options.host_only = 1;
+                    }),
+            0);
+}
+
+TEST(link_api, options_that_do_not_fit) {
+  auto options = messenger::options();
+  options.size = 2;
+  options.rank = 2;
+  EXPECT_EQ(messenger::open(&options).code(), EINVAL);
+  options.rank = 1;
+  const auto nowhere = messenger::open(&options);
+  ASSERT_EQ(nowhere.code(), EINVAL);
+  EXPECT_NE(nowhere.error().message.find("PEERLANE_LINK_RENDEZVOUS"), std::string::npos) << nowhere.error().message;
+  options.struct_bytes = 4;
+  EXPECT_EQ(messenger::open(&options).code(), EINVAL);
+  options = messenger::options();
+  peerlane_bootstrap none{};
+  options.bootstrap = &none;
+  EXPECT_EQ(messenger::open(&options).code(), EINVAL);
+}
+
+int failing_gather(void*, const void*, std::size_t, void*) { return EHOSTUNREACH; }
+TEST(link_api, a_bootstrap_that_fails_is_told) {
+  auto options = messenger::options();
+  peerlane_bootstrap bad{nullptr, 0, 2, failing_gather, nullptr};
+  options.bootstrap = &bad;
+  options.host_only = 1;
+  const auto job = messenger::open(&options);
+  ASSERT_EQ(job.code(), EHOSTUNREACH);
+  EXPECT_NE(job.error().message.find("all_gather"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace peerlane::test

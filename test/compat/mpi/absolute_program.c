@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * MPI_BOTTOM: types of absolute addresses that lie in device memory, for every kind of call that takes them, beside the same
+ * calls on host memory; what is not supported is an error and no fault. */
+#include "test/compat/mpi/mpi_program.h"
+
+enum { kInts = 40 };
+
+/* `count` ints at `address`, which each process has elsewhere. */
+static MPI_Datatype absolute(const void* address, int count) {
+  MPI_Datatype made;
+  const MPI_Aint at = (MPI_Aint)address;
+  MPI_Type_create_hindexed(1, &count, &at, MPI_INT, &made);
+  MPI_Type_commit(&made);
+  return made;
+}
+
+/* As BOTH, with types `from` and `into` of kInts ints for all ranks together, and `froms` and `intos`, an int for each rank.
+ */
+#define BOTH_ABSOLUTE(function, ...)                                                                            \
+  do {                                                                                                          \
+    reset();                                                                                                    \
+    for (int which = 0; which < 2; ++which) {                                                                   \
+      unsigned char *in = which ? host_in : device_in, *out = which ? host_out : device_out;                    \
+      MPI_Datatype from = absolute(in, kInts), into = absolute(out, kInts);                                     \
+      MPI_Datatype froms[16], intos[16];                                                                        \
+      for (int i = 0; i < ranks; ++i) froms[i] = absolute(in + 8 * i, 1), intos[i] = absolute(out + 12 * i, 1); \
+      (void)from, (void)into;                                                                                   \
+      if (which) CHECK(PMPI_##function(__VA_ARGS__) == 0);                                                      \
+      else CHECK(MPI_##function(__VA_ARGS__) == 0);                                                             \
+      MPI_Type_free(&from), MPI_Type_free(&into);                                                               \
+      for (int i = 0; i < ranks; ++i) MPI_Type_free(&froms[i]), MPI_Type_free(&intos[i]);                       \
+    }                                                                                                           \
+    compare(#function "(" #__VA_ARGS__ ")", __LINE__);                                                          \
+  } while (0)
+
+static int ones[16], zeros[16];
+
+static void supported(void) {
+  const MPI_Comm world = MPI_COMM_WORLD;
+  BOTH_ABSOLUTE(Sendrecv, MPI_BOTTOM, 1, from, next_rank, 1, MPI_BOTTOM, 1, into, previous_rank, 1, world,
+                MPI_STATUS_IGNORE);
+  BOTH_ABSOLUTE(Alltoallw, MPI_BOTTOM, ones, zeros, froms, MPI_BOTTOM, ones, zeros, intos, world);
+  BOTH_ABSOLUTE(Alltoallw, MPI_IN_PLACE, ones, zeros, froms, MPI_BOTTOM, ones, zeros, intos, world);
+  MPI_Datatype ints[16];
+  int steps[16];
+  for (int i = 0; i < ranks; ++i) ints[i] = MPI_INT, steps[i] = i;
+  BOTH_ABSOLUTE(Alltoallw, in, ones, zeros, ints, MPI_BOTTOM, ones, zeros, intos, world);
+  for (int root = 0; root < ranks; ++root) {
+    BOTH_ABSOLUTE(Bcast, MPI_BOTTOM, 1, from, root, world);
+    BOTH_ABSOLUTE(Gather, MPI_BOTTOM, 1, froms[0], out, 1, MPI_INT, root, world);
+    BOTH_ABSOLUTE(Gatherv, MPI_BOTTOM, 1, froms[0], rank == root ? out : NULL, ones, steps, MPI_INT, root, world);
+    BOTH_ABSOLUTE(Scatter, in, 1, MPI_INT, MPI_BOTTOM, 1, intos[0], root, world);
+    BOTH_ABSOLUTE(Scatterv, rank == root ? in : NULL, ones, steps, MPI_INT, MPI_BOTTOM, 1, intos[0], root, world);
+  }
+  BOTH_ABSOLUTE(Allgather, MPI_BOTTOM, 1, froms[0], out, 1, MPI_INT, world);
+  BOTH_ABSOLUTE(Allgatherv, MPI_BOTTOM, 1, froms[0], out, ones, steps, MPI_INT, world);
+}
+
+#define REFUSED(call)                                                            \
+  do {                                                                           \
+    const int code_ = (call);                                                    \
+    int class_ = MPI_SUCCESS;                                                    \
+    MPI_Error_class(code_, &class_);                                             \
+    if (class_ != MPI_ERR_BUFFER) {                                              \
+      fprintf(stderr, "line %d: %s: error class %d\n", __LINE__, #call, class_); \
+      exit(1);                                                                   \
+    }                                                                            \
+  } while (0)
+
+static void refused(void) {
+  MPI_Comm ring;
+  const int periodic = 1;
+  MPI_Cart_create(MPI_COMM_WORLD, 1, &ranks, &periodic, 0, &ring);
+  MPI_Comm_set_errhandler(ring, MPI_ERRORS_RETURN);
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  const MPI_Aint none[2] = {0, 0};
+  MPI_Datatype from = absolute(device_in, 1), into = absolute(host_out, 1);
+  MPI_Datatype froms[2] = {from, from}, intos[2] = {into, into};
+  REFUSED(MPI_Neighbor_alltoallw(MPI_BOTTOM, ones, none, froms, MPI_BOTTOM, ones, none, intos, ring));
+  REFUSED(MPI_Neighbor_alltoall(MPI_BOTTOM, 1, from, host_out, 1, MPI_INT, ring));
+  REFUSED(MPI_Neighbor_allgather(MPI_BOTTOM, 1, from, host_out, 1, MPI_INT, ring));
+#if MPI_VERSION >= 4
+  MPI_Request request;
+  REFUSED(MPI_Bcast_init(MPI_BOTTOM, 1, from, 0, ring, MPI_INFO_NULL, &request));
+  MPI_Datatype all[16];
+  for (int i = 0; i < ranks; ++i) all[i] = from;
+  REFUSED(MPI_Alltoallw_init(MPI_BOTTOM, ones, zeros, all, host_out, ones, zeros, all, ring, MPI_INFO_NULL, &request));
+  REFUSED(
+      MPI_Gather_init(MPI_BOTTOM, 1, from, NULL, 1, MPI_DATATYPE_NULL, (rank + 1) % ranks, ring, MPI_INFO_NULL, &request));
+#endif
+  MPI_Win window;
+  MPI_Win_create(host_in, kBytes, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &window);
+  MPI_Win_set_errhandler(window, MPI_ERRORS_RETURN);
+  REFUSED(MPI_Put(MPI_BOTTOM, 1, from, 0, 0, 1, MPI_INT, window));
+  REFUSED(MPI_Get(MPI_BOTTOM, 1, from, 0, 0, 1, MPI_INT, window));
+  MPI_Win_free(&window);
+  /* Device and host memory in one argument: nothing can stand for both. */
+  const int lengths[2] = {1, 1};
+  for (int turn = 0; turn < 2; ++turn) {
+    const MPI_Aint at[2] = {(MPI_Aint)(turn ? device_in : host_in), (MPI_Aint)(turn ? host_in : device_in)};
+    MPI_Datatype mixed, mixed_each[16];
+    MPI_Type_create_hindexed(2, lengths, at, MPI_INT, &mixed);
+    MPI_Type_commit(&mixed);
+    for (int i = 0; i < ranks; ++i) mixed_each[i] = mixed;
+    REFUSED(MPI_Send(MPI_BOTTOM, 1, mixed, next_rank, 1, MPI_COMM_WORLD));
+    REFUSED(MPI_Bcast(MPI_BOTTOM, 1, mixed, 0, MPI_COMM_WORLD));
+    REFUSED(MPI_Alltoallw(MPI_BOTTOM, ones, zeros, mixed_each, MPI_BOTTOM, ones, zeros, mixed_each, MPI_COMM_WORLD));
+    MPI_Type_free(&mixed);
+  }
+  MPI_Type_free(&from);
+  MPI_Type_free(&into);
+  MPI_Comm_free(&ring);
+}
+
+int main(int argc, char** argv) {
+  begin_test(&argc, &argv, MPI_THREAD_SINGLE);
+  for (int i = 0; i < ranks; ++i) ones[i] = 1;
+  if (ranks == 1) ones[1] = 1;
+  supported();
+  refused();
+  MPI_Barrier(MPI_COMM_WORLD);
+  MPI_Finalize();
+  return 0;
+}

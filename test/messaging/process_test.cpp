@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a messenger means to the rest of the process: forked children, programs that they start, descriptors, environment.
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <filesystem>
+
+#include "messaging/thresholds.hpp"
+#include "messaging/transport/close_on_exec.hpp"
+#include "test/messaging/job.hpp"
+#include "ucx/ucx_table.hpp"
+
+namespace pl::link {
+namespace {
+
+int talk(const place& at, std::size_t bytes) {
+  piece from(false, bytes), to(false, bytes);
+  auto received = at.by->irecv(1 - at.rank, to.all(), 1);
+  auto sent = at.by->isend(1 - at.rank, from.all(), 1);
+  CHECK_OK(sent.wait(kPatience));
+  CHECK_OK(received.wait(kPatience));
+  return 0;
+}
+
+int fork_between_messages(const place& at) {
+  if (const int line = talk(at, 200000)) return line;
+  piece data(false, 8);
+  auto pending = at.by->irecv(1 - at.rank, data.all(), 99);
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool is_refused = at.by->isend(1 - at.rank, data.all(), 1).wait().code() == EACCES &&
+                            pending.wait(0ms).code() == EACCES && at.by->barrier(0ms).code() == EACCES;
+    if (!is_refused) _exit(1);
+    // Neither the memory nor a connection is open in another program: it would keep a dead process's connections alive. An
+    // event poll of UCX's may be; it keeps nothing alive.
+    execl("/bin/sh", "sh", "-c", "ls -l /proc/self/fd | grep -E 'peerlane|socket' >&2 && exit 2; exit 0", nullptr);
+    _exit(3);
+  }
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+  if (const int line = talk(at, 200000)) return line;
+  CHECK_OK(pending.cancel());
+  return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+}
+
+TEST(process, fork_and_exec) { EXPECT_EQ(run_job(2, gpus::none, test_options(), fork_between_messages), 0); }
+
+TEST(process, fork_and_exec_over_the_network) {
+  auto options = test_options();
+  options.path = messenger_options::path_t::network;
+  EXPECT_EQ(run_job(2, gpus::none, options, fork_between_messages), 0);
+}
+
+// UCX's thread accepts a peer's connection while this process calls nothing: no look of ours has seen it when it forks.
+int fork_with_a_fresh_connection(const place& at) {
+  piece data(false, 8);
+  if (at.rank == 1) {
+    auto sent = at.by->isend(0, data.all(), 1);  // connects
+    const auto until = std::chrono::steady_clock::now() + 300ms;
+    while (std::chrono::steady_clock::now() < until) at.by->progress();
+    CHECK_OK(at.with->barrier());
+    CHECK_OK(sent.wait(kPatience));
+    return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+  }
+  const auto has_open_connection = [] {
+    for (const int fd : open_descriptors()) {
+      sockaddr_storage other{};
+      socklen_t bytes = sizeof other;
+      const bool is_connected = getpeername(fd, reinterpret_cast<sockaddr*>(&other), &bytes) == 0;
+      if (is_connected && other.ss_family == AF_INET && (fcntl(fd, F_GETFD) & FD_CLOEXEC) == 0) return true;
+    }
+    return false;
+  };
+  const auto until = std::chrono::steady_clock::now() + 250ms;
+  while (!has_open_connection() && std::chrono::steady_clock::now() < until) usleep(1000);
+  CHECK(has_open_connection());  // else there is nothing to be seen here
+  const pid_t child = fork();
+  if (child == 0)
+    execl("/bin/sh", "sh", "-c", "ls -l /proc/self/fd | grep -E 'peerlane|socket' >&2 && exit 2; exit 0", nullptr);
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+  CHECK_OK(at.with->barrier());
+  CHECK_OK(at.by->recv(1, data.all(), 1, kWholeTag, kPatience));
+  return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+}
+
+TEST(process, fork_and_exec_with_a_fresh_connection) {
+  auto options = test_options();
+  options.path = messenger_options::path_t::network;
+  EXPECT_EQ(run_job(2, gpus::none, options, fork_with_a_fresh_connection), 0);
+}
+
+TEST(process, closing_leaves_no_descriptor_and_no_mapping) {
+  auto sockets = fork_bootstrap::make(2);
+  ASSERT_TRUE(sockets);
+  const auto body = [&](int rank) {
+    auto with = sockets->take(rank);
+    const int descriptors = test::open_descriptor_count();
+    for (int round = 0; round < 3; ++round) {
+      auto opened = messenger::open(nullptr, *with);
+      CHECK_OK(opened);
+      if (const int line = talk({rank, opened->get(), with.get()}, 200000)) return line;
+      CHECK_OK((*opened)->barrier(kPatience));
+    }
+    CHECK(test::open_descriptor_count() == descriptors);
+    CHECK(test::mapping_count("peerlane-") == 0);
+    return 0;
+  };
+  const pid_t child = fork();
+  if (child == 0) _exit(body(1) == 0 ? 0 : 1);
+  // The other rank is a child too: this process keeps no descriptors of its own in the count.
+  const pid_t other = fork();
+  if (other == 0) _exit(body(0) == 0 ? 0 : 1);
+  sockets->close();
+  for (const pid_t each : {child, other}) {
+    int status = 0;
+    EXPECT_EQ(waitpid(each, &status, 0), each);
+    EXPECT_EQ(status, 0);
+  }
+}
+
+TEST(process, bootstrap_by_files) {
+  const auto folder = std::filesystem::temp_directory_path() / ("peerlane-link." + std::to_string(getpid()));
+  const auto body = [&](int rank) {
+    auto with = file_bootstrap(folder, rank, 2);
+    CHECK_OK(with);
+    auto opened = messenger::open(nullptr, **with);
+    CHECK_OK(opened);
+    return talk({rank, opened->get(), with->get()}, 64);
+  };
+  const pid_t child = fork();
+  if (child == 0) _exit(body(1) == 0 ? 0 : 1);
+  const pid_t other = fork();
+  if (other == 0) _exit(body(0) == 0 ? 0 : 1);
+  for (const pid_t each : {child, other}) {
+    int status = 0;
+    EXPECT_EQ(waitpid(each, &status, 0), each);
+    EXPECT_EQ(status, 0);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(process, a_missing_ucx_is_named) {
+  const auto missing = ucx::open_ucx("/nonexistent/libucp.so.0");
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.code(), ENOSYS);
+  EXPECT_NE(missing.error().message.find("libucx0"), std::string::npos);
+}
+
+TEST(process, names_of_other_stacks) {
+  setenv("MV2_CUDA_BLOCK_SIZE", "64K", 1);
+  setenv("MV2_GDRCOPY_LIMIT", "4096", 1);
+  setenv("PEERLANE_LINK_GDR_SEND_LIMIT", "2048", 1);
+  setenv("OMPI_MCA_btl_smcuda_use_cuda_ipc", "0", 1);
+  setenv("MV2_RAIL_SHARING_POLICY", "FIXED_MAPPING", 1);
+  const auto options = messenger_options::from_environment();
+  EXPECT_EQ(options.chunk_bytes, 64u << 10);
+  EXPECT_EQ(options.gdr_send_limit, 2048u);
+  EXPECT_FALSE(options.use_ipc);
+  EXPECT_TRUE(options.fixed_rail);
+  const auto limits = crossovers::from(options, nullptr);
+  EXPECT_EQ(limits.eager_device, 2048u);
+  EXPECT_EQ(limits.ring_chunk_bytes, 64u << 10);
+}
+
+}  // namespace
+}  // namespace pl::link

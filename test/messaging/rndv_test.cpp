@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// Announced messages within a node: several under way at once, and what happens where a way turns out to be closed.
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include <deque>
+
+#include "copy/cost_table.hpp"
+#include "messaging/thresholds.hpp"
+#include "test/messaging/job.hpp"
+
+namespace pl::link {
+namespace {
+
+// From now on the kernel answers process_vm_readv with this errno.
+bool refuse_reading(int code) {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),  // the number of the call comes first
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(code)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{std::size(program), program};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+// Rank 0 sends a list of sizes before rank 1, which receives them, has looked at any.
+int send_together(const place& at, bool is_device, const std::vector<std::size_t>& sizes) {
+  std::deque<piece> all;
+  std::vector<request> under_way;
+  for (const std::size_t bytes : sizes) {
+    all.emplace_back(is_device, bytes);
+    if (at.rank == 0) all.back().set(test::random_bytes(bytes, bytes));
+    if (at.rank == 0) under_way.push_back(at.by->isend(1, all.back().all(), under_way.size()));
+  }
+  CHECK_OK(at.with->barrier());
+  for (std::size_t i = 0; at.rank == 1 && i < sizes.size(); ++i) under_way.push_back(at.by->irecv(0, all[i].all(), i));
+  for (auto& each : under_way) CHECK_OK(each.wait(kPatience));
+  for (std::size_t i = 0; at.rank == 1 && i < sizes.size(); ++i)
+    CHECK(all[i].get(sizes[i]) == test::random_bytes(sizes[i], sizes[i]));
+  return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+}
+
+// More than one list, lists of several messages, lists of one.
+TEST(bulk, copies_between_gpus_that_are_queued_together) {
+  EXPECT_EQ(run_job(2, gpus::one_each, test_options(),
+                    [](const place& at) {
+                      std::vector<std::size_t> sizes(40, 50000);
+                      for (std::size_t i = 0; i < sizes.size(); ++i) sizes[i] += i * 8;
+                      sizes.insert(sizes.end(), {3u << 20, 100000, 2u << 20, 1u << 20});
+                      if (const int line = send_together(at, true, sizes)) return line;
+                      CHECK(at.by->counts().ipc == (at.rank == 1 ? sizes.size() : 0));
+                      return 0;
+                    }),
+            0);
+}
+
+TEST(bulk, a_bad_buffer_fails_only_its_own_message) {
+  EXPECT_EQ(run_job(2, gpus::one_each, test_options(),
+                    [](const place& at) {
+                      constexpr std::size_t kBytes = 100000;
+                      constexpr int kBad = 1;
+                      piece from(true, kBytes), good(true, kBytes * 3);
+                      from.set(test::random_bytes(kBytes, 7));
+                      std::vector<request> all;
+                      for (int i = 0; at.rank == 0 && i < 3; ++i) all.push_back(at.by->isend(1, from.all(), 1));
+                      CHECK_OK(at.with->barrier());
+                      for (unsigned i = 0; at.rank == 1 && i < 3; ++i) {
+                        auto to = good.part(i * kBytes, kBytes);
+                        if (i == kBad) to.address = good.address() + kBytes * 3 - 1000;
+                        all.push_back(at.by->irecv(0, to, 1));
+                      }
+                      for (int i = 0; i < 3; ++i) {
+                        const auto done = all[static_cast<unsigned>(i)].wait(kPatience);
+                        CHECK(done.ok() == (i != kBad) && done.code() != ETIMEDOUT);
+                      }
+                      if (at.rank == 1) {
+                        const auto bytes = good.get(kBytes * 3), expected = test::random_bytes(kBytes, 7);
+                        CHECK(std::equal(expected.begin(), expected.end(), bytes.begin()));
+                        CHECK(std::equal(expected.begin(), expected.end(), bytes.begin() + 2 * kBytes));
+                      }
+                      return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+                    }),
+            0);
+}
+
+// The large ones take several looks, and the small one behind them its turn.
+TEST(bulk, host_memory_is_read_in_place) {
+  EXPECT_EQ(run_job(2, gpus::none, test_options(),
+                    [](const place& at) {
+                      const std::vector<std::size_t> sizes{3000001, 1u << 20, 20000, 8193};
+                      if (const int line = send_together(at, false, sizes)) return line;
+                      CHECK(at.by->counts().pulled == (at.rank == 1 ? sizes.size() : 0));
+                      CHECK(at.by->counts().shared_ring == 0);
+                      return 0;
+                    }),
+            0);
+}
+
+// The receives are posted, and rank 0 sends before rank 1 looks: short ones are read by one call, up to a long one.
+int send_to_posted(const place& at, const std::vector<std::size_t>& sizes) {
+  std::deque<piece> all;
+  std::vector<request> under_way;
+  for (const std::size_t bytes : sizes) {
+    all.emplace_back(false, bytes);
+    if (at.rank == 0) all.back().set(test::random_bytes(bytes, bytes));
+    under_way.push_back(at.rank == 0 ? at.by->isend(1, all.back().all(), under_way.size())
+                                     : at.by->irecv(0, all.back().all(), under_way.size()));
+  }
+  CHECK_OK(at.with->barrier());
+  for (auto& each : under_way) CHECK_OK(each.wait(kPatience));
+  for (std::size_t i = 0; at.rank == 1 && i < sizes.size(); ++i)
+    CHECK(all[i].get(sizes[i]) == test::random_bytes(sizes[i], sizes[i]));
+  return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+}
+
+std::vector<std::size_t> many_short_ones() {
+  std::vector<std::size_t> sizes;
+  for (std::size_t i = 0; i < 60; ++i) sizes.push_back(i % 20 == 7 ? 900000 + i : 9000 + 500 * i);
+  return sizes;
+}
+
+TEST(bulk, short_messages_are_read_together) {
+  EXPECT_EQ(run_job(2, gpus::none, test_options(),
+                    [](const place& at) {
+                      if (const int line = send_to_posted(at, many_short_ones())) return line;
+                      CHECK(at.by->counts().pulled == (at.rank == 1 ? many_short_ones().size() : 0));
+                      return 0;
+                    }),
+            0);
+}
+
+// Rank 0 sends from host memory, rank 1 has GPU memory; all at once, so that they share the chunks.
+int send_to_device(const place& at, const std::vector<std::size_t>& sizes) { return send_together(at, at.rank == 1, sizes); }
+
+TEST(bulk, host_memory_for_a_gpu_goes_through_the_ring) {
+  EXPECT_EQ(run_job(2, gpus::one_each, test_options(),
+                    [](const place& at) {
+                      const std::vector<std::size_t> sizes{3000001, 262145, 64 << 10, (64 << 10) + 1, 262144, 100000};
+                      if (const int line = send_to_device(at, sizes)) return line;
+                      CHECK(at.by->counts().pulled == 0);
+                      CHECK(at.by->counts().shared_ring == (at.rank == 0 ? sizes.size() : 0));
+                      return 0;
+                    }),
+            0);
+}
+
+// More threads than CPUs, chunks of several shares, a message that is cut, one to a window.
+TEST(bulk, several_threads_fill_chunks_for_the_gpu) {
+  auto options = test_options();
+  options.chunk_bytes = 128 << 10;
+  EXPECT_EQ(run_job(
+                2, gpus::one_each, options,
+                [](const place& at) {
+                  if (const int line = send_to_device(at, std::vector<std::size_t>(12, 250001))) return line;
+                  constexpr std::size_t kBytes = 240000;
+                  piece data(at.rank == 1, kBytes);
+                  if (at.rank == 0) data.set(test::random_bytes(kBytes, 3));
+                  auto exposed = at.by->expose(data.all());
+                  CHECK_OK(exposed);
+                  window::key_t there = exposed->key();
+                  there.rank = 1;
+                  CHECK_OK(at.by->barrier(kPatience));
+                  if (at.rank == 0) {
+                    auto put = at.by->put(there, 1000, data.part(1000, kBytes - 1000));
+                    CHECK_OK(put.wait(kPatience));
+                    CHECK_OK(at.by->send(1, data.part(0, 200000), 1, kPatience));
+                  } else {
+                    const auto cut = at.by->recv(0, data.part(0, 100000), 1, kWholeTag, kPatience);
+                    CHECK(cut.code() == EMSGSIZE);
+                    CHECK(data.get(kBytes) == test::random_bytes(kBytes, 3));
+                  }
+                  return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+                },
+                -1, [](int) { return setenv("PEERLANE_COPY_THREADS", "4", 1) == 0; }),
+            0);
+}
+
+class refused : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(by, refused, testing::Values(EPERM, EFAULT));
+
+TEST_P(refused, reading_in_place_gives_way_to_the_ring) {
+  EXPECT_EQ(run_job(2, gpus::none, test_options(),
+                    [](const place& at) {
+                      const std::vector<std::size_t> sizes{900000, 20000, 1u << 20};
+                      if (const int line = send_together(at, false, sizes)) return line;
+                      CHECK(refuse_reading(GetParam()));
+                      if (const int line = send_together(at, false, sizes)) return line;
+                      CHECK(at.by->counts().pulled == (at.rank == 1 ? sizes.size() : 0));
+                      CHECK(at.by->counts().shared_ring == (at.rank == 0 ? sizes.size() : 0));
+                      return 0;
+                    }),
+            0);
+}
+
+TEST_P(refused, reading_together_gives_way_to_the_ring) {
+  EXPECT_EQ(run_job(2, gpus::none, test_options(),
+                    [](const place& at) {
+                      CHECK(refuse_reading(GetParam()));
+                      if (const int line = send_to_posted(at, many_short_ones())) return line;
+                      CHECK(at.by->counts().pulled == 0);
+                      CHECK(at.by->counts().shared_ring == (at.rank == 0 ? many_short_ones().size() : 0));
+                      return 0;
+                    }),
+            0);
+}
+
+// Refused while a message is under way: what has been read does not matter.
+TEST_P(refused, a_message_half_read_starts_again) {
+  EXPECT_EQ(run_job(2, gpus::none, test_options(),
+                    [](const place& at) {
+                      constexpr std::size_t kBytes = 4u << 20;
+                      piece data(false, kBytes);
+                      if (at.rank == 0) data.set(test::random_bytes(kBytes, 5));
+                      request all;
+                      if (at.rank == 0) all = at.by->isend(1, data.all(), 1);
+                      CHECK_OK(at.with->barrier());
+                      if (at.rank == 1) {
+                        all = at.by->irecv(0, data.all(), 1);
+                        at.by->progress();
+                        CHECK(at.by->counts().pulled == 1 && refuse_reading(GetParam()));
+                      }
+                      CHECK_OK(all.wait(kPatience));
+                      CHECK(data.get(kBytes) == test::random_bytes(kBytes, 5));
+                      CHECK(at.by->counts().shared_ring == (at.rank == 0 ? 1 : 0));
+                      return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+                    }),
+            0);
+}
+
+TEST(bulk, crossovers_follow_the_costs) {
+  const auto built_in = crossovers::from({}, &copy::cost_table::built_in());
+  EXPECT_EQ(built_in.eager_device, 4u << 10);  // measured on H200: beyond it, the resident kernel is quicker
+  EXPECT_EQ(built_in.ipc_from, 4u << 10);
+  EXPECT_EQ(built_in.eager_shared_gpu, 16u << 10) << "a ring of one chunk is no better";
+  EXPECT_EQ(built_in.shared_gpu_cpu_limit, 192u << 10) << "as measured with two processes on one H100";
+  messenger_options wanted;
+  wanted.ipc_threshold = 64 << 10;
+  const auto set = crossovers::from(wanted, &copy::cost_table::built_in());
+  EXPECT_EQ(set.ipc_from, 64u << 10);
+  EXPECT_EQ(set.ipc_to_host_from, 64u << 10);
+}
+
+}  // namespace
+}  // namespace pl::link

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "test/messaging/two_hosts.hpp"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/if.h>
+#include <linux/if_tun.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "os/device_io.hpp"
+
+namespace pl::link {
+namespace {
+
+constexpr int kPacketBytes = 16000;        // large ones keep the wire's process from being what is tested
+constexpr std::size_t kMostQueued = 2000;  // then the wire drops, as a switch does
+
+std::string refused(const char* step) { return format("%s: %s", step, errno_text(errno).c_str()); }
+
+// The interface of this namespace: up, with an address of its host.
+std::string make_interface(unique_fd& cable, std::size_t rank) {
+  cable = unique_fd(real_device_io(), open("/dev/net/tun", O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (!cable) return refused("opening /dev/net/tun");
+  ifreq asked{};
+  std::strcpy(asked.ifr_name, "wire0");
+  asked.ifr_flags = IFF_TUN | IFF_NO_PI;
+  if (ioctl(cable.get(), TUNSETIFF, &asked) != 0) return refused("making a TUN interface");
+  const unique_fd socket_of(real_device_io(), socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const auto set_address = [&](unsigned long what, const char* text) {
+    auto& address = reinterpret_cast<sockaddr_in&>(asked.ifr_addr);
+    address = {};
+    address.sin_family = AF_INET;
+    inet_pton(AF_INET, text, &address.sin_addr);
+    return ioctl(socket_of.get(), what, &asked) == 0;
+  };
+  if (!set_address(SIOCSIFADDR, rank == 0 ? "10.77.0.1" : "10.77.0.2") || !set_address(SIOCSIFNETMASK, "255.255.255.0"))
+    return refused("giving it an address");
+  asked.ifr_mtu = kPacketBytes;
+  if (ioctl(socket_of.get(), SIOCSIFMTU, &asked) != 0) return refused("setting its MTU");
+  asked.ifr_flags = IFF_UP | IFF_RUNNING;
+  if (ioctl(socket_of.get(), SIOCSIFFLAGS, &asked) != 0) return refused("switching it on");
+  return {};
+}
+
+}  // namespace
+
+std::string two_hosts::make_host(std::size_t rank) {
+  if (unshare(CLONE_NEWNET) != 0) return refused("a network namespace (root is needed)");
+  network_[rank] = unique_fd(real_device_io(), open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC));
+  if (!network_[rank]) return refused("opening the network namespace");
+  return make_interface(cable_[rank], rank);
+}
+
+std::string two_hosts::make(const wire& between) {
+  const unique_fd own(real_device_io(), open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC));
+  std::string why = own ? "" : refused("opening the network namespace");
+  for (std::size_t rank = 0; rank < 2 && why.empty(); ++rank) why = make_host(rank);
+  if (own && setns(own.get(), CLONE_NEWNET) != 0) return refused("going back to the network namespace");
+  if (!why.empty()) return why;
+  relay_ = fork();
+  if (relay_ == 0) relay(between);
+  return relay_ > 0 ? "" : refused("fork");
+}
+
+two_hosts::~two_hosts() {
+  if (relay_ <= 0) return;
+  kill(relay_, SIGKILL);
+  waitpid(relay_, nullptr, 0);
+}
+
+bool two_hosts::enter(int rank) const {
+  if (setns(network_[static_cast<std::size_t>(rank)].get(), CLONE_NEWNET) != 0) return false;
+  // UCX looks for interfaces in sysfs, which shows those of the namespace that mounted it.
+  if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
+  if (mount("sysfs", "/sys", "sysfs", 0, nullptr) != 0) return false;
+  // Another boot is another machine to messages: their deaths are seen through the network only.
+  char name[] = "/tmp/peerlane-host.XXXXXX";
+  const unique_fd boot(real_device_io(), mkostemp(name, O_CLOEXEC));
+  const bool is_set = dprintf(boot.get(), "00000000-0000-4000-8000-%012d\n", rank) > 0 &&
+                      mount(name, "/proc/sys/kernel/random/boot_id", nullptr, MS_BIND, nullptr) == 0;
+  unlink(name);
+  return is_set;
+}
+
+bool two_hosts::switch_on_loopback() {
+  ifreq asked{};
+  std::strcpy(asked.ifr_name, "lo");
+  asked.ifr_flags = IFF_UP | IFF_RUNNING;
+  const unique_fd of(real_device_io(), socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  return ioctl(of.get(), SIOCSIFFLAGS, &asked) == 0;
+}
+
+// Packets wait in the order of their delivery; with a spread of delays they overtake each other.
+void two_hosts::relay(const wire& between) const {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  std::mt19937_64 random(between.seed);
+  std::uniform_real_distribution<double> fate(0, 1);
+  std::uniform_int_distribution<std::uint64_t> delay_us(between.least_delay_us, between.most_delay_us);
+  std::array<std::multimap<std::uint64_t, std::vector<char>>, 2> under_way;  // by destination and time
+  std::vector<char> packet(kPacketBytes + 100);
+  for (;;) {
+    auto next = monotonic_ns() + 100'000'000u;
+    for (const auto& each : under_way)
+      if (!each.empty()) next = std::min(next, each.begin()->first);
+    const auto now = monotonic_ns();
+    const timespec wait{0, next > now ? static_cast<long>(next - now) : 0};
+    std::array<pollfd, 2> ends{{{cable_[0].get(), POLLIN, 0}, {cable_[1].get(), POLLIN, 0}}};
+    ppoll(ends.data(), ends.size(), &wait, nullptr);
+    for (std::size_t from = 0; from < 2; ++from) {
+      auto& queue = under_way[1 - from];
+      for (ssize_t n = 0; (n = read(cable_[from].get(), packet.data(), packet.size())) > 0;)
+        if (fate(random) >= between.loss && queue.size() < kMostQueued)
+          queue.emplace(monotonic_ns() + delay_us(random) * 1000u, std::vector<char>(packet.begin(), packet.begin() + n));
+    }
+    for (std::size_t to = 0; to < 2; ++to) {
+      auto& queue = under_way[to];
+      while (!queue.empty() && queue.begin()->first <= monotonic_ns()) {
+        const auto& due = queue.begin()->second;
+        if (write(cable_[to].get(), due.data(), due.size()) < 0 && errno == EAGAIN) break;
+        queue.erase(queue.begin());
+      }
+    }
+  }
+}
+
+}  // namespace pl::link

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two ends of a UCX lane in one process, over whatever UCX finds: what is taken, what is refused, and how it ends.
+#include "store/client/ucx_value_stream.hpp"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "arch/crc32c.hpp"
+
+namespace pl::store_client {
+namespace {
+
+using bytes_t = std::vector<unsigned char>;
+
+bytes_t random_bytes(std::size_t count) {
+  bytes_t out(count);
+  std::mt19937 random(static_cast<unsigned>(count));
+  for (auto& one : out) one = static_cast<unsigned char>(random());
+  return out;
+}
+
+std::vector<iovec> all_of(bytes_t& bytes) { return {{bytes.data(), bytes.size()}}; }
+
+class lanes : public testing::Test {
+ protected:
+  void SetUp() override {
+    store_ = open(true);
+    if (store_ == nullptr) GTEST_SKIP() << why_;
+    client_ = open(false);
+    ASSERT_NE(client_, nullptr) << why_;
+    join();
+  }
+  std::unique_ptr<value_lane> open(bool is_store) {
+    value_lane::options how;
+    how.mode = lane_mode::on;
+    how.is_store = is_store;
+    auto made = value_lane::open(std::move(how));
+    if (made) return *std::move(made);
+    why_ = made.error().message;
+    return nullptr;
+  }
+  void join() {
+    auto here = store_->connect(client_->offer(), kSecret);
+    ASSERT_TRUE(here) << here.error().message;
+    in_store_ = *here;
+    auto there = client_->connect(store_->offer(), kSecret);
+    ASSERT_TRUE(there) << there.error().message;
+    in_client_ = *there;
+    EXPECT_FALSE(in_client_->lanes.empty());
+  }
+  template <class Until>
+  bool drive(Until until, std::chrono::milliseconds most = std::chrono::seconds(20)) {
+    const auto end = std::chrono::steady_clock::now() + most;
+    while (!until() && std::chrono::steady_clock::now() < end) {
+      if (store_) store_->progress();
+      if (client_) client_->progress();
+    }
+    return until();
+  }
+  static lane_transfer_ptr transfer(bool is_out, std::vector<iovec> memory, std::uint64_t bytes, std::uint64_t token = 7) {
+    auto out = std::make_shared<lane_transfer>();
+    out->is_out = is_out;
+    out->token = token;
+    out->pieces = std::move(memory);
+    out->bytes = bytes;
+    return out;
+  }
+  static constexpr std::uint64_t kSecret[2] = {0x1234, 0x5678};
+  std::string why_;
+  std::unique_ptr<value_lane> store_, client_;
+  lane_session_ptr in_store_, in_client_;
+};
+
+TEST_F(lanes, BytesArriveInPiecesAsTheyWereSent) {
+  for (const std::size_t count :
+       {std::size_t{1}, std::size_t{4096}, kLaneChunkBytes, kLaneChunkBytes + 1, std::size_t{20} << 20}) {
+    auto value = random_bytes(count);
+    bytes_t into(count + 2, 0xee);
+    // The store's memory in three pieces that are not next to each other.
+    const std::size_t third = count / 3;
+    bytes_t apart(count + 100, 0xee);
+    std::vector<iovec> pieces{
+        {apart.data(), third}, {apart.data() + third + 50, third}, {apart.data() + 2 * third + 100, count - 2 * third}};
+    const auto in = transfer(false, pieces, count), out = transfer(true, all_of(value), count);
+    store_->add(in_store_, in);
+    client_->add(in_client_, out);
+    ASSERT_TRUE(drive([&] { return in->moved_bytes == count && out->moved_bytes == count; }))
+        << in->bad.message << out->bad.message;
+    EXPECT_TRUE(in->ended_well() && out->ended_well());
+    EXPECT_EQ(in->crc, arch::crc32c(value.data(), count));
+    EXPECT_EQ(out->crc, in->crc);
+    store_->stop(in_store_, in);
+    client_->stop(in_client_, out);
+    // And back.
+    const auto back_in = transfer(false, {{into.data() + 1, count}}, count, 8), back_out = transfer(true, pieces, count, 8);
+    client_->add(in_client_, back_in);
+    store_->add(in_store_, back_out);
+    ASSERT_TRUE(drive([&] { return back_in->moved_bytes == count && back_out->under_way == 0; })) << back_in->bad.message;
+    EXPECT_TRUE(std::equal(value.begin(), value.end(), into.begin() + 1));
+    EXPECT_TRUE(into.front() == 0xee && into.back() == 0xee);
+    store_->stop(in_store_, back_out);
+    client_->stop(in_client_, back_in);
+  }
+  EXPECT_EQ(store_->refused() + client_->refused(), 0u);
+}
+
+TEST_F(lanes, WhatNamesNoTransferOrLeavesItIsRefused) {
+  auto value = random_bytes(100'000);
+  bytes_t room(100'000, 0xee);
+  const auto in = transfer(false, all_of(room), room.size());
+  store_->add(in_store_, in);
+  const auto refused = [&](const char* what, const lane_session_ptr& with, const lane_transfer_ptr& out) {
+    const auto before = store_->refused();
+    client_->add(with, out);
+    EXPECT_TRUE(drive([&] { return out->bad.code != 0 && out->under_way == 0; })) << what;
+    EXPECT_GT(store_->refused(), before) << what;
+    client_->stop(with, out);
+  };
+  refused("an unknown token", in_client_, transfer(true, all_of(value), value.size(), 8));
+  for (const int half : {0, 1}) {
+    auto liar = std::make_shared<lane_session>(*in_client_);
+    liar->transfers.clear();
+    ++liar->secret[half];
+    refused("another secret", liar, transfer(true, all_of(value), value.size()));
+  }
+  auto longer = random_bytes(100'001);
+  refused("more than granted", in_client_, transfer(true, all_of(longer), longer.size()));
+  auto skipping = transfer(true, all_of(value), value.size());
+  skipping->begun_bytes = 10;
+  refused("not where the last one ended", in_client_, skipping);
+  const auto other_way = transfer(true, all_of(room), room.size(), 9);
+  other_way->begun_bytes = room.size();
+  store_->add(in_store_, other_way);
+  refused("into what goes out", in_client_, transfer(true, all_of(value), value.size(), 9));
+  store_->stop(in_store_, other_way);
+  EXPECT_EQ(std::count(room.begin(), room.end(), 0xee), 100'000) << "not a byte of it";
+  EXPECT_EQ(in->bad.code, 0);
+  // The true one still is taken, once.
+  const auto right = transfer(true, all_of(value), value.size());
+  client_->add(in_client_, right);
+  ASSERT_TRUE(drive([&] { return in->moved_bytes == value.size() && right->under_way == 0; }));
+  EXPECT_EQ(room, value);
+  client_->stop(in_client_, right);
+  refused("again", in_client_, transfer(true, all_of(value), value.size()));
+}
+
+// Bytes that change while they travel: somebody wrote into them, or the network did.
+TEST_F(lanes, DamageIsFound) {
+  auto value = random_bytes(kLaneChunkBytes);
+  bytes_t room(value.size());
+  const auto in = transfer(false, all_of(room), room.size()), out = transfer(true, all_of(value), value.size());
+  store_->add(in_store_, in);
+  client_->add(in_client_, out);  // summed now, and read when the other end has answered
+  value[5000] ^= 1;
+  ASSERT_TRUE(drive([&] { return in->begun_bytes == room.size() && in->under_way == 0; }));
+  EXPECT_EQ(in->bad.code, EBADMSG) << in->bad.message;
+}
+
+TEST_F(lanes, StagedCopiesSeeEveryByteOnceInOrder) {
+  auto value = random_bytes((11u << 20) + 5);
+  bytes_t got(value.size());
+  const auto out = transfer(true, {}, value.size()), in = transfer(false, {}, value.size());
+  out->copy = [&](std::uint64_t offset, std::byte* host, std::size_t bytes) -> status {
+    std::memcpy(host, value.data() + offset, bytes);
+    return {};
+  };
+  in->copy = [&](std::uint64_t offset, std::byte* host, std::size_t bytes) -> status {
+    std::memcpy(got.data() + offset, host, bytes);
+    return {};
+  };
+  client_->add(in_client_, in);
+  store_->add(in_store_, out);
+  ASSERT_TRUE(drive([&] { return in->moved_bytes == value.size() && out->under_way == 0; })) << in->bad.message;
+  EXPECT_EQ(got, value);
+  client_->stop(in_client_, in);
+  // A copy that fails ends the transfer with its error.
+  const auto bad = transfer(true, {}, value.size(), 9);
+  bad->copy = [](std::uint64_t, std::byte*, std::size_t) -> status { return failure{EIO, "on purpose"}; };
+  store_->add(in_store_, bad);
+  EXPECT_EQ(bad->bad.code, EIO);
+  EXPECT_EQ(bad->under_way, 0u);
+}
+
+TEST_F(lanes, AStoppedTransferEndsWithWhatIsUnderWay) {
+  auto value = random_bytes(64u << 20);
+  bytes_t room(value.size());
+  const auto in = transfer(false, all_of(room), room.size()), out = transfer(true, all_of(value), value.size());
+  int changes = 0;
+  in->changed = [&] { ++changes; };
+  store_->add(in_store_, in);
+  client_->add(in_client_, out);
+  ASSERT_TRUE(drive([&] { return in->moved_bytes > 0; }));
+  store_->stop(in_store_, in);
+  ASSERT_TRUE(drive([&] { return in->under_way == 0 && out->under_way == 0; }));
+  EXPECT_LT(in->moved_bytes, room.size());
+  EXPECT_EQ(out->bad.code, ECONNABORTED) << "the next chunk was refused";
+  EXPECT_GT(changes, 0);
+}
+
+// What every user of the lane rests on: memory is free again some time after the other end has gone, whatever was under way.
+TEST_F(lanes, AnEndThatGoesLetsTheOtherEndsMemoryGo) {
+  for (const bool store_goes : {false, true}) {
+    auto value = random_bytes(64u << 20);
+    bytes_t room(value.size());
+    const auto in = transfer(false, all_of(room), room.size()), out = transfer(true, all_of(value), value.size());
+    store_->add(in_store_, in);
+    client_->add(in_client_, out);
+    ASSERT_TRUE(drive([&] { return in->moved_bytes > 0; }));
+    (store_goes ? store_ : client_).reset();
+    const auto& stays = store_goes ? client_ : store_;
+    stays->close(store_goes ? in_client_ : in_store_);
+    const auto& left = store_goes ? out : in;
+    ASSERT_TRUE(drive([&] { return left->under_way == 0; })) << "UCX kept the memory";
+    EXPECT_EQ(left->bad.code, ECONNABORTED);
+    // And a new one can come.
+    (store_goes ? store_ : client_) = open(store_goes);
+    join();
+  }
+}
+
+TEST_F(lanes, SleepsUntilSomethingCame) {
+  while (!(store_->progress() || client_->progress())) {
+    if (store_->arm()) break;
+  }
+  auto value = random_bytes(1000);
+  bytes_t room(1000);
+  const auto in = transfer(false, all_of(room), room.size()), out = transfer(true, all_of(value), value.size());
+  store_->add(in_store_, in);
+  client_->add(in_client_, out);
+  // Each end as its threads do: progress until there is nothing, then poll.
+  std::atomic<int> looks{0};
+  const auto serve = [&](value_lane& end) {
+    while (end.progress()) {}
+    if (!end.arm()) return;
+    pollfd one{end.fd(), POLLIN, 0};
+    poll(&one, 1, 5);
+    ++looks;
+  };
+  for (int i = 0; i < 2000 && in->moved_bytes < 1000; ++i) {
+    serve(*store_);
+    serve(*client_);
+  }
+  EXPECT_EQ(room, value);
+}
+
+TEST(lane_words, AreKnown) {
+  EXPECT_EQ(lane_mode_of("auto"), lane_mode::automatic);
+  EXPECT_EQ(lane_mode_of("on"), lane_mode::on);
+  EXPECT_EQ(lane_mode_of("off"), lane_mode::off);
+  EXPECT_FALSE(lane_mode_of("yes"));
+  EXPECT_TRUE(has_rdma("tcp/eth0,rc_verbs/mlx5_0:1"));
+  EXPECT_TRUE(has_rdma("dc_mlx5/mlx5_0:1"));
+  EXPECT_FALSE(has_rdma("tcp/eth0,self/memory0,cma/memory"));
+  EXPECT_FALSE(has_rdma(""));
+}
+
+TEST(lane_words, AnotherVersionOfUcxIsNotJoined) {
+  value_lane::options how;
+  how.mode = lane_mode::on;
+  auto made = value_lane::open(std::move(how));
+  if (!made) GTEST_SKIP() << made.error().message;
+  auto other = (*made)->offer();
+  ++other.minor;
+  const std::uint64_t secret[2] = {1, 2};
+  const auto joined = (*made)->connect(other, secret);
+  EXPECT_EQ(joined.code(), ENOTSUP);
+  EXPECT_NE(joined.error().message.find("at the other end"), std::string::npos) << joined.error().message;
+  other = (*made)->offer();
+  other.any_transport = false;  // it was not forced there
+  if (!has_rdma(other.transports)) { EXPECT_EQ((*made)->connect(other, secret).code(), ENOTSUP); }
+}
+
+}  // namespace
+}  // namespace pl::store_client

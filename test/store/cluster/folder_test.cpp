@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// A server that comes back with another data folder than the one that the cluster knows: it serves nothing of what it does
+// not have, says so, is filled by others, and takes up its place again with the right disk.
+#include <fstream>
+#include <sstream>
+
+#include "test/store/cluster/cluster_rig.hpp"
+
+namespace pl::store_test {
+namespace {
+
+constexpr std::uint64_t kKeys = 40;
+
+std::string key_at(std::uint64_t i) { return "key" + std::to_string(i); }
+
+class cluster_folder : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!etcd_is_there()) GTEST_SKIP() << kNoEtcd;
+    rig = std::make_unique<cluster_rig>();
+    for (const char* name : {"a", "b"}) rig->start(name);
+    ASSERT_TRUE(rig->settled({"a", "b"}));
+    const auto all = rig->open();
+    two = rig->make_pool(*all, "two", 2);
+    lone = rig->make_pool(*all, "lone", 1);
+    for (const auto pool : {two, lone})
+      for (std::uint64_t i = 0; i < kKeys; ++i) {
+        const auto value = random_value(100, i);
+        ASSERT_EQ(all->put(pool, key_at(i), memory_of(value)).status, 0);
+      }
+    const auto map = all->map();
+    for (std::uint64_t i = 0; i < kKeys; ++i) {
+      if (!lone_of_a && map.units[store_client::unit_of(1, key_at(i))].copies.front() == "a") lone_of_a = i;
+      if (!lone_of_b && map.units[store_client::unit_of(1, key_at(i))].copies.front() == "b") lone_of_b = i;
+    }
+    ASSERT_TRUE(lone_of_a && lone_of_b);
+  }
+
+  // Numbers of pools are a router's; those of one opened anew are looked up by name.
+  store_client::reply get(store_client::router& from, const char* pool, std::uint64_t i, int timeout_ms = -1) {
+    const auto at = from.open_pool(pool);
+    EXPECT_TRUE(at) << at.error().message;
+    bytes_t out(200);
+    store_client::get_request how;
+    how.timeout_ms = timeout_ms;
+    auto got = from.get(at ? *at : 0, key_at(i), memory_of(out), how);
+    out.resize(got.moved_bytes);
+    EXPECT_TRUE(got.status != 0 || out == random_value(100, i)) << pool << " " << key_at(i);
+    return got;
+  }
+  std::string log_of(const std::string& name) {
+    std::ifstream in(rig->server(name).config.log);
+    return (std::stringstream() << in.rdbuf()).str();
+  }
+  store_cluster::cluster_view now() { return *store_cluster::read_view(rig->etcd().client(), "default"); }
+  int accept_loss(const std::string& name) {
+#ifdef PL_PROGRAM
+    const std::string command =
+        std::string(PL_PROGRAM) + " store cluster accept-loss " + name + " --cluster " + rig->etcd().url() + " >/dev/null";
+    return std::system(command.c_str());
+#else
+    auto view = now();
+    if (store_cluster::accept_loss(view.map, name, view.alive) == 0) return 1;
+    ++view.map.epoch;
+    const std::string key = store_cluster::cluster_prefix("default") + "map";
+    const auto done = rig->etcd().client().transact({{key, view.map_revision}}, {{key, to_text(view.map), 0, false}});
+    return done && *done ? 0 : 1;
+#endif
+  }
+
+  std::unique_ptr<cluster_rig> rig;
+  std::uint32_t two = 0, lone = 0;
+  std::optional<std::uint64_t> lone_of_a, lone_of_b;
+};
+
+TEST_F(cluster_folder, AnEmptyDiskIsNotTakenForTheTruthAndIsFilled) {
+  rig->stop_together({"a", "b"});
+  std::filesystem::remove_all(rig->folder("a"));
+  rig->start("a");
+  ASSERT_TRUE(wait_until(rig->etcd().client(), [](const auto& view) { return view.alive.contains("a"); }));
+  const auto some = rig->open();
+  for (std::uint64_t i = 0; i < kKeys; ++i) {
+    const auto got = get(*some, "two", i, 20);
+    ASSERT_NE(got.status, 0);
+    ASSERT_NE(got.status, ENOENT) << "emptiness served as truth: " << got.text;
+    EXPECT_NE(got.text.find("accept-loss a"), std::string::npos) << got.text;
+  }
+  // Nor may what was there be made anew.
+  const auto value = random_value(100, 99);
+  store_client::put_request soon;
+  soon.timeout_ms = 100;
+  EXPECT_NE(some->put(*some->open_pool("two"), key_at(0), memory_of(value), soon).status, 0);
+  EXPECT_NE(log_of("a").find("cluster_other_folder"), std::string::npos);
+  const auto direct = store_rig::open(rig->server("a").over_unix());
+  const auto told =
+      direct->run(direct->make_plain(store_wire::opcode::stat, *direct->open_pool("lone"), key_at(*lone_of_a)));
+  EXPECT_EQ(told.status, EAGAIN);
+  EXPECT_NE(told.text.find("data folder"), std::string::npos) << told.text;
+  // Started once more it is none the wiser.
+  rig->stop("a");
+  rig->start("a");
+  EXPECT_NE(get(*rig->open(), "two", 1, 300).status, ENOENT);
+
+  rig->start("b");
+  EXPECT_TRUE(wait_until(rig->etcd().client(), [](const auto& view) { return is_settled(view, {"a", "b"}, 2); }));
+  const auto all = rig->open();
+  for (std::uint64_t i = 0; i < kKeys; ++i) EXPECT_EQ(get(*all, "two", i).status, 0) << i;
+  EXPECT_EQ(get(*all, "lone", *lone_of_b).status, 0);
+  EXPECT_EQ(get(*all, "lone", *lone_of_a, 300).status, EAGAIN) << "nobody else has it";
+  // It is filled: it serves all without the other one.
+  rig->stop("b");
+  EXPECT_TRUE(wait_until(rig->etcd().client(), [](const auto& view) { return view.alive == std::set<std::string>{"a"}; }));
+  for (std::uint64_t i = 0; i < kKeys; ++i) EXPECT_EQ(get(*all, "two", i).status, 0) << i;
+}
+
+TEST_F(cluster_folder, AcceptedLossIsNotFoundAndTheRestIsKept) {
+  rig->stop("a");
+  std::filesystem::remove_all(rig->folder("a"));
+  rig->start("a");
+  const auto all = rig->open();
+  EXPECT_EQ(get(*all, "lone", *lone_of_a, 300).status, EAGAIN);
+  EXPECT_EQ(get(*all, "lone", *lone_of_b).status, 0);
+  for (std::uint64_t i = 0; i < kKeys; ++i) EXPECT_EQ(get(*all, "two", i).status, 0) << i << ": the other copy was alive";
+  EXPECT_NE(accept_loss("b"), 0) << "b has lost nothing";
+  EXPECT_NE(accept_loss("c"), 0);
+  EXPECT_EQ(accept_loss("a"), 0);
+  EXPECT_EQ(get(*all, "lone", *lone_of_a).status, ENOENT);
+  EXPECT_EQ(get(*all, "lone", *lone_of_b).status, 0);
+  EXPECT_TRUE(rig->settled({"a", "b"}));
+  const auto value = random_value(100, *lone_of_a);
+  const auto pool = all->open_pool("lone");
+  EXPECT_EQ(all->put(*pool, key_at(*lone_of_a), memory_of(value)).status, 0);
+  EXPECT_EQ(get(*all, "lone", *lone_of_a).status, 0);
+  EXPECT_NE(accept_loss("a"), 0) << "there is nothing left to give up";
+}
+
+TEST_F(cluster_folder, TheRightDiskTakesUpItsPlaceAgain) {
+  rig->stop_together({"a", "b"});
+  rig->put_disk_aside("a");
+  rig->start("a");
+  const auto some = rig->open();
+  EXPECT_EQ(get(*some, "lone", *lone_of_a, 300).status, EAGAIN);
+  rig->stop("a");
+  rig->put_disk_back("a");
+  rig->start("a");
+  // Alone: it was complete when all of them went.
+  const auto all = rig->open();
+  for (std::uint64_t i = 0; i < kKeys; ++i) EXPECT_EQ(get(*all, "two", i).status, 0) << i;
+  EXPECT_EQ(get(*all, "lone", *lone_of_a).status, 0);
+  rig->start("b");
+  EXPECT_TRUE(rig->settled({"a", "b"}));
+  EXPECT_EQ(get(*all, "lone", *lone_of_b).status, 0);
+}
+
+TEST_F(cluster_folder, AMapFromBeforeIdentitiesTakesTheFolderThatHasTheClustersPools) {
+  rig->stop_together({"a", "b"});
+  const auto forget_identities = [&] {
+    auto view = now();
+    for (auto& [name, one] : view.map.servers) one.folder.clear();
+    ++view.map.epoch;
+    const std::string key = store_cluster::cluster_prefix("default") + "map";
+    ASSERT_TRUE(*rig->etcd().client().transact({{key, view.map_revision}}, {{key, to_text(view.map), 0, false}}));
+  };
+  forget_identities();
+  rig->start("a");
+  EXPECT_EQ(get(*rig->open(), "lone", *lone_of_a).status, 0);
+  EXPECT_EQ(now().map.servers.at("a").folder, rig->server("a").server().engine().identity());
+  EXPECT_EQ(log_of("a").find("cluster_other_folder"), std::string::npos);
+  // A server from before writes the map: the identity comes back by itself.
+  forget_identities();
+  EXPECT_TRUE(wait_until(rig->etcd().client(), [](const auto& view) { return !view.map.servers.at("a").folder.empty(); }));
+  rig->stop("a");
+  forget_identities();
+  std::filesystem::remove_all(rig->folder("a"));
+  rig->start("a");
+  EXPECT_EQ(get(*rig->open(), "lone", *lone_of_a, 300).status, EAGAIN);
+  EXPECT_NE(log_of("a").find("cluster_other_folder"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace pl::store_test

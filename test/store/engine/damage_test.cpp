@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+// A stopped store's files are changed: bits flip, files are cut off and go. What was acknowledged is there or the store says
+// what is not; a value that was erased or replaced never comes back in silence.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <optional>
+
+#include "store/engine/index_log.hpp"
+#include "test/store/engine/store_fixture.hpp"
+
+namespace pl::store {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void write_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+class Damage : public StoreTest {
+ protected:
+  static constexpr int kKeys = 50;
+  using oracle = std::map<std::string, std::string>;
+
+  std::string data() const { return folder_.path() + "/data"; }
+  std::vector<std::string> files(const std::string& suffix) const {
+    std::vector<std::string> out;
+    for (const auto& one : fs::recursive_directory_iterator(data()))
+      if (one.is_regular_file() && one.path().string().ends_with(suffix)) out.push_back(one.path().string());
+    std::sort(out.begin(), out.end());
+    return out;
+  }
+
+  // The log that is written to; the one of before is empty.
+  std::string live_log() const {
+    std::string out;
+    for (const std::string& one : files(".log"))
+      if (out.empty() || fs::file_size(one) > fs::file_size(out)) out = one;
+    return out;
+  }
+
+  // Durable puts, of which some are erased and some replaced.
+  static std::string value_for(int key, int turn) {
+    const std::size_t size =
+        key % 5 == 0 ? kLarge + static_cast<std::size_t>(key) : 300 + static_cast<std::size_t>(key) * 30;
+    const bytes made = pattern(size, static_cast<std::uint64_t>(turn * 1000 + key));
+    return text(made);
+  }
+  oracle live(engine& store, pool_id pool) {
+    oracle expected;
+    const auto put_one = [&](int key, int turn) {
+      const std::string name = "key" + std::to_string(key);
+      EXPECT_TRUE(store.put(pool, name, as_bytes(value_for(key, turn))));
+      expected[name] = value_for(key, turn);
+    };
+    for (int key = 0; key < kKeys; ++key) put_one(key, 1);
+    for (int key = 0; key < kKeys; key += 3) {
+      EXPECT_TRUE(store.erase(pool, "key" + std::to_string(key)));
+      expected.erase("key" + std::to_string(key));
+    }
+    for (int key = 1; key < kKeys; key += 4) put_one(key, 2);
+    return expected;
+  }
+
+  // Of a process that is killed with the store open.
+  oracle live_and_die() {
+    store_.reset();
+    const pid_t child = ::fork();
+    if (child == 0) {
+      auto opened = engine::open(options());
+      if (opened) live(**opened, pool_);
+      ::kill(::getpid(), SIGKILL);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFSIGNALED(status));
+    // What it did is known.
+    oracle expected;
+    for (int key = 0; key < kKeys; ++key) {
+      const int turn = (key - 1) % 4 == 0 && key >= 1 ? 2 : 1;
+      if (key % 3 == 0 && turn == 1) continue;
+      expected["key" + std::to_string(key)] = value_for(key, turn);
+    }
+    return expected;
+  }
+
+  // What is wrong without having been told of; empty: all values are right, or the store has said what is not.
+  std::string silent_loss(const oracle& expected, bool& refused, int& told) {
+    refused = false, told = 0;
+    auto opened = engine::open(options());
+    if (!opened) {
+      refused = true;
+      return opened.error().message.find(data()) == std::string::npos &&
+                     opened.error().message.find("key") == std::string::npos
+                 ? "the refusal names nothing: " + opened.error().message
+                 : "";
+    }
+    engine& store = **opened;
+    const auto pool = store.find_pool("pool");
+    if (!pool) return "the pool is gone";
+    for (int key = 0; key < kKeys; ++key) {
+      const std::string name = "key" + std::to_string(key);
+      const auto wanted = expected.find(name);
+      const std::string got = read(store, pool->id, name);
+      if (got == "errno " + std::to_string(EBADMSG) || got == "errno " + std::to_string(EUCLEAN) ||
+          got == "errno " + std::to_string(EIO)) {
+        ++told;
+      } else if (got == "errno 2") {
+        if (wanted != expected.end()) return name + " is gone";
+      } else if (wanted == expected.end()) {
+        return name + " is back";
+      } else if (got != wanted->second) {
+        return name + " has another value: " + got.substr(0, 20);
+      }
+    }
+    if (told == 0) return {};
+    const auto report = store.check(true);
+    return !report || !report->problems.empty() ? "" : "check() finds nothing";
+  }
+};
+
+TEST_F(Damage, ABitOfTheLogAfterACleanStopLosesNothing) {
+  const oracle expected = live(*store_, pool_);
+  store_.reset();
+  for (const std::string& path : files(".log")) {
+    std::string bytes = bytes_of(path);
+    if (bytes.empty()) continue;
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
+    write_bytes(path, bytes);
+  }
+  bool refused = false;
+  int told = 0;
+  EXPECT_EQ(silent_loss(expected, refused, told), "");
+  EXPECT_FALSE(refused) << "a clean stop leaves nothing in the log";
+  EXPECT_EQ(told, 0);
+}
+
+TEST_F(Damage, ACleanStopLeavesTheLogEmpty) {
+  live(*store_, pool_);
+  store_.reset();
+  for (const std::string& path : files(".log")) EXPECT_EQ(fs::file_size(path), 0u) << path;
+}
+
+TEST_F(Damage, ABitOfTheLogAfterAKillIsNeverSilent) {
+  const oracle expected = live_and_die();
+  const std::string log = live_log();
+  const std::string good = bytes_of(log);
+  ASSERT_GT(good.size(), 10'000u);
+  const fs::path copy = folder_.path() + "/copy";
+  fs::copy(data(), copy, fs::copy_options::recursive);
+  std::mt19937 random(5);
+  int refusals = 0;
+  for (int turn = 0; turn < 40; ++turn) {
+    fs::remove_all(data());
+    fs::copy(copy, data(), fs::copy_options::recursive);
+    std::string bad = good;
+    const std::size_t at = turn == 0 ? bad.size() - 1 : random() % bad.size();  // the last record, too
+    if (turn % 4 == 3) bad.resize(at);
+    else bad[at] = static_cast<char>(bad[at] ^ (1 << random() % 8));
+    write_bytes(log, bad);
+    bool refused = false;
+    int told = 0;
+    EXPECT_EQ(silent_loss(expected, refused, told), "") << "turn " << turn << " at " << at;
+    refusals += refused;
+    if (refused) { EXPECT_EQ(bytes_of(log), bad) << "a refusal changes nothing"; }
+  }
+  EXPECT_GT(refusals, 35);
+  fs::remove_all(data());
+  fs::rename(copy, data());
+  bool refused = false;
+  int told = 0;
+  EXPECT_EQ(silent_loss(expected, refused, told), "");
+  EXPECT_FALSE(refused);
+}
+
+// As after loss of power: the mark says less than was written, and what later batches say convicts the damage.
+TEST_F(Damage, WithoutTheMarkLaterBatchesTellOfADamageBeforeThem) {
+  const oracle expected = live_and_die();
+  const std::string log = live_log();
+  std::string bytes = bytes_of(log);
+  bytes[bytes.size() / 3] = static_cast<char>(bytes[bytes.size() / 3] ^ 1);
+  write_bytes(log, bytes);
+  fs::remove(data() + "/commit.mark");
+  const auto opened = engine::open(options());
+  ASSERT_EQ(opened.code(), EUCLEAN);
+  EXPECT_NE(opened.error().message.find(fs::path(log).filename().string()), std::string::npos) << opened.error().message;
+  EXPECT_NE(opened.error().message.find("acknowledged and are lost"), std::string::npos) << opened.error().message;
+}
+
+// RocksDB skips sectors of zeros without a word.
+TEST_F(Damage, ZerosInTheMiddleOfTheLogAreALoss) {
+  const oracle expected = live_and_die();
+  const std::string log = live_log();
+  std::string bytes = bytes_of(log);
+  std::vector<std::size_t> ends;  // of records
+  const std::size_t block = 32768;
+  for (std::size_t at = 0; at + 7 < std::min(bytes.size(), block);) {
+    at += 7 + (static_cast<unsigned char>(bytes[at + 4]) | static_cast<unsigned char>(bytes[at + 5]) << 8);
+    ends.push_back(at);
+  }
+  ASSERT_GT(bytes.size(), block + 10'000);
+  ASSERT_GT(ends.size(), 8u);
+  const std::size_t from = ends[ends.size() - 3];
+  std::fill(bytes.begin() + static_cast<std::ptrdiff_t>(from), bytes.begin() + static_cast<std::ptrdiff_t>(block), '\0');
+  write_bytes(log, bytes);
+  bool refused = false;
+  int told = 0;
+  EXPECT_EQ(silent_loss(expected, refused, told), "");
+  EXPECT_TRUE(refused);
+}
+
+// Every file of a cleanly stopped store: all values right, or a refusal or report that names the loss.
+TEST_F(Damage, NoDamageOfAnyFileIsSilent) {
+  const oracle expected = live(*store_, pool_);
+  store_.reset();
+  const std::string copy = folder_.path() + "/copy";
+  fs::copy(data(), copy, fs::copy_options::recursive);
+  const auto names = files("");
+  const char* given = std::getenv("PL_DAMAGE_SEED");
+  const unsigned seed = given != nullptr ? static_cast<unsigned>(std::atoi(given)) : 1;
+  std::mt19937 random(seed);
+  std::map<std::string, int> outcomes;
+  for (const std::string& name : names) {
+    const std::string good = bytes_of(name);
+    for (int turn = 0; turn < 8; ++turn) {
+      if (good.empty() && turn > 1) break;
+      fs::remove_all(data());
+      fs::copy(copy, data(), fs::copy_options::recursive);
+      std::string bad = good;
+      const std::size_t at = good.empty() ? 0 : random() % good.size();
+      std::string what = "deleted";
+      if (turn == 0) {
+        fs::remove(name);
+      } else if (turn == 1 && good.empty()) {
+        what = "no longer empty", write_bytes(name, std::string(100, 'x'));
+      } else if (turn == 1 || turn == 2) {
+        what = "cut off at " + std::to_string(turn == 1 ? 0 : at);
+        write_bytes(name, bad.substr(0, turn == 1 ? 0 : at));
+      } else {
+        what = "flipped at " + std::to_string(at);
+        bad[at] = static_cast<char>(bad[at] ^ (1 << random() % 8));
+        write_bytes(name, bad);
+      }
+      bool refused = false;
+      int told = 0;
+      EXPECT_EQ(silent_loss(expected, refused, told), "") << name << " " << what << ", seed " << seed;
+      ++outcomes[refused ? "refused" : told > 0 ? "told" : "right"];
+    }
+  }
+  EXPECT_GT(outcomes["refused"], 5);
+  EXPECT_GT(outcomes["told"], 1);
+  EXPECT_GT(outcomes["right"], 5);
+}
+
+// ---- Extent files ------------------------------------------------------------------------------------------------------
+
+class LostExtents : public Damage {
+ protected:
+  engine_options options() override {
+    engine_options made = Damage::options();
+    made.extent_file_bytes = std::uint64_t{1} << 20;  // several files
+    return made;
+  }
+};
+
+TEST_F(LostExtents, AMissingFileCostsItsValuesAlone) {
+  for (int i = 0; i < 30; ++i)
+    ASSERT_TRUE(store_->put(pool_, "key" + std::to_string(i), pattern(kLarge, static_cast<unsigned>(i))));
+  store_.reset();
+  ASSERT_GE(files(".extents").size(), 3u);
+  fs::remove(data() + "/extents/000001.extents");
+  open();
+  std::vector<std::string> lost;
+  for (int i = 0; i < 30; ++i) {
+    const std::string key = "key" + std::to_string(i);
+    bytes out(kLarge);
+    const auto got = store_->get(pool_, key, out);
+    if (got) {
+      EXPECT_TRUE(out == pattern(kLarge, static_cast<unsigned>(i))) << key;
+      continue;
+    }
+    EXPECT_EQ(got.code(), EBADMSG) << got.error().message;
+    EXPECT_NE(got.error().message.find("000001.extents is missing"), std::string::npos) << got.error().message;
+    EXPECT_NE(got.error().message.find(key), std::string::npos) << got.error().message;
+    lost.push_back(key);
+  }
+  ASSERT_GT(lost.size(), 5u);
+  ASSERT_LT(lost.size(), 15u);
+  for (const bool values : {true, false}) {
+    const auto report = store_->check(values);
+    ASSERT_TRUE(report);
+    ASSERT_EQ(report->problems.size(), lost.size());
+    for (std::size_t i = 0; i < lost.size(); ++i)
+      EXPECT_TRUE(std::any_of(report->problems.begin(), report->problems.end(), [&](const std::string& one) {
+        return one.find("'" + lost[i] + "'") != std::string::npos && one.find("is missing") != std::string::npos;
+      })) << lost[i];
+  }
+  // New values lie elsewhere, the lost ones can be put again or erased, and then its number is used again.
+  for (int i = 0; i < 40; ++i)
+    ASSERT_TRUE(store_->put(pool_, "new" + std::to_string(i), pattern(kLarge, static_cast<unsigned>(100 + i))));
+  EXPECT_FALSE(fs::exists(data() + "/extents/000001.extents"));
+  ASSERT_TRUE(store_->put(pool_, lost[0], pattern(kLarge, 77)));
+  for (std::size_t i = 1; i < lost.size(); ++i) ASSERT_TRUE(store_->erase(pool_, lost[i]));
+  expect_sound();
+  for (int i = 0; i < 30; ++i)
+    ASSERT_TRUE(store_->put(pool_, "more" + std::to_string(i), pattern(kLarge, static_cast<unsigned>(200 + i))));
+  EXPECT_TRUE(fs::exists(data() + "/extents/000001.extents"));
+  reopen();
+  EXPECT_TRUE(read(lost[0]) == text(pattern(kLarge, 77)));
+  for (int i = 0; i < 40; ++i)
+    EXPECT_TRUE(read("new" + std::to_string(i)) == text(pattern(kLarge, static_cast<unsigned>(100 + i))));
+  expect_sound();
+}
+
+TEST_F(LostExtents, AFileThatIsCutOffCostsWhatWasBehindTheCut) {
+  for (int i = 0; i < 8; ++i)
+    ASSERT_TRUE(store_->put(pool_, "key" + std::to_string(i), bytes(kLarge)));  // zeros, as a cut leaves
+  store_.reset();
+  fs::resize_file(data() + "/extents/000000.extents", 300'000);
+  for (int turn = 0; turn < 2; ++turn) {
+    open();
+    EXPECT_TRUE(read("key0") == text(bytes(kLarge)));
+    if (turn == 0) {
+      bytes out(kLarge);
+      const auto got = store_->get(pool_, "key5", out);
+      ASSERT_EQ(got.code(), EBADMSG);
+      EXPECT_NE(got.error().message.find("was cut off at 300000 bytes"), std::string::npos) << got.error().message;
+      EXPECT_TRUE(store_->put(pool_, "key5", pattern(kLarge, 5)));
+    }
+    EXPECT_TRUE(read("key5") == text(pattern(kLarge, 5)));
+    store_.reset();
+  }
+}
+
+}  // namespace
+}  // namespace pl::store

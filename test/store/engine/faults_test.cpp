@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+// Disks that fail, fill up or forget: what callers are told, and what still works.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "store/engine/engine.hpp"
+#include "store/engine/health.hpp"
+#include "store/engine/index.hpp"
+#include "store/engine/record.hpp"
+#include "test/store/engine/disk_model.hpp"
+#include "test/store/engine/store_fixture.hpp"
+
+namespace pl::store {
+namespace {
+
+class Faults : public StoreTest {
+ protected:
+  static constexpr std::size_t kLong = (std::size_t{3} << 20) + 17;  // written while it is copied
+  engine_options options() override {
+    engine_options made = StoreTest::options();
+    made.files = &disk_;
+    made.disk_reserve_bytes = 4096;
+    return made;
+  }
+  void SetUp() override {
+    disk_.refuse = [this](std::string_view operation, std::string_view path) {
+      const bool here = operation == bad_operation_ && path.find(bad_path_) != std::string_view::npos;
+      return here ? bad_errno_.load() : 0;
+    };
+    StoreTest::SetUp();
+  }
+  // From now on this operation fails on files whose path holds `path`. The store must be idle.
+  void fail(std::string_view operation, std::string_view path, int error) {
+    bad_errno_ = 0;
+    bad_operation_ = operation;
+    bad_path_ = path;
+    bad_errno_ = error;
+  }
+  void heal() { bad_errno_ = 0; }
+
+  // Destroyed behind the store.
+  disk_model disk_{folder_.path() + "/data", false};
+  std::string bad_operation_, bad_path_;
+  std::atomic<int> bad_errno_{0};
+
+  void TearDown() override { store_.reset(); }
+};
+
+// A process without descriptors has a disk that is well.
+TEST(Health, WantOfDescriptorsOrMemoryIsNoFailureOfTheDisk) {
+  health state;
+  for (const int code : {EMFILE, ENFILE, ENOMEM, ENOSPC}) {
+    state.note(failure{code, "a file could not be opened"});
+    EXPECT_TRUE(state.writable()) << code;
+  }
+  EXPECT_EQ(index_failure(rocksdb::Status::IOError("open", "Too many open files"), "writing").code, EMFILE);
+  state.note(failure{EIO, "a write failed"});
+  EXPECT_EQ(state.writable().code(), EROFS);
+}
+
+TEST_F(Faults, AnErrorOfTheDiskMakesItReadOnlyUntilReopened) {
+  const struct {
+    const char* operation;
+    const char* path;
+    std::size_t size;
+  } cases[] = {{"write", ".extents", kLarge}, {"write", ".extents", kLong}, {"sync", ".extents", kLong},
+               {"sync", ".extents", kLarge},  {"write", ".log", kSmall},    {"sync", ".log", kSmall}};
+  for (const auto& of : cases) {
+    ASSERT_TRUE(store_->put(pool_, "before", pattern(of.size, 1)));
+    fail(of.operation, of.path, EIO);
+    const auto failed = store_->put(pool_, "failed", pattern(of.size, 2));
+    ASSERT_EQ(failed.code(), EIO) << of.operation << of.path;
+    heal();  // it is not tried again, although it would work
+    EXPECT_EQ(put("later", "value"), EROFS);
+    EXPECT_EQ(store_->erase(pool_, "before").code(), EROFS);
+    EXPECT_EQ(store_->create_pool("another", {}).code(), EROFS);
+    EXPECT_TRUE(read("before") == text(pattern(of.size, 1)));
+    EXPECT_EQ(read("failed"), "errno 2");
+    EXPECT_FALSE(store_->read_only_reason().empty());
+    EXPECT_TRUE(store_->stats().read_only);
+    reopen();
+    EXPECT_TRUE(read("before") == text(pattern(of.size, 1)));
+    EXPECT_EQ(put("later", "value"), 0);
+    expect_sound();
+  }
+}
+
+TEST_F(Faults, AFullIndexDiskIsFullNotBroken) {
+  ASSERT_TRUE(store_->put(pool_, "before", pattern(kLarge, 1)));
+  fail("write", ".log", ENOSPC);
+  EXPECT_EQ(put("small", "value"), ENOSPC);
+  EXPECT_EQ(store_->put(pool_, "large", pattern(kLarge, 2)).code(), ENOSPC);
+  EXPECT_TRUE(read("before") == text(pattern(kLarge, 1)));
+  EXPECT_TRUE(store_->read_only_reason().empty());
+  EXPECT_EQ(store_->pool(pool_)->keys, 1u);
+  heal();
+  // RocksDB looks for room every five seconds.
+  int code = ENOSPC;
+  for (int waited = 0; waited < 2000 && code == ENOSPC; ++waited) {
+    code = put("small", "value");
+    if (code != 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(code, 0);
+  EXPECT_TRUE(store_->put(pool_, "large", pattern(kLarge, 3)));
+  EXPECT_EQ(store_->pool(pool_)->keys, 3u);
+  reopen();
+  EXPECT_EQ(read("small"), "value");
+  EXPECT_TRUE(read("large") == text(pattern(kLarge, 3)));
+  expect_sound();
+}
+
+TEST_F(Faults, ASyncAfterAFullIndexDiskIsAnErrorOrIsDone) {
+  ASSERT_EQ(put("logged", "value", {.level = durability::logged}), 0);
+  fail("write", ".log", ENOSPC);
+  EXPECT_EQ(put("small", "value"), ENOSPC);
+  EXPECT_EQ(store_->sync(pool_).code(), ENOSPC);
+  // The index may have made itself room by then: its tables are other files than its log.
+  const int closed = store_->close().code();
+  EXPECT_TRUE(closed == 0 || closed == ENOSPC) << closed;
+  heal();
+  reopen();
+  EXPECT_EQ(read("logged"), "value");
+  fail("write", ".log", ENOSPC);
+  EXPECT_EQ(put("small", "value"), ENOSPC);
+  heal();
+  int code = ENOSPC;
+  for (int waited = 0; waited < 2000 && code == ENOSPC; ++waited) {
+    code = store_->sync(pool_).code();
+    if (code != 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(put("small", "value"), 0);
+  reopen();
+  EXPECT_EQ(read("small"), "value");
+  expect_sound();
+}
+
+TEST_F(Faults, AMarkThatCannotBeWrittenStopsTheNextChangeNotTheOneThatIsDone) {
+  fail("write", "commit.mark", ENOSPC);
+  EXPECT_EQ(put("a", "value"), 0);
+  EXPECT_EQ(put("b", "value"), 0);
+  fail("write", "commit.mark", EIO);
+  EXPECT_EQ(put("c", "value"), 0);
+  EXPECT_EQ(put("d", "value"), EIO);
+  EXPECT_EQ(put("e", "value"), EROFS);
+  EXPECT_EQ(read("c"), "value");
+  heal();
+  reopen();
+  for (const char* key : {"a", "b", "c"}) EXPECT_EQ(read(key), "value") << key;
+  EXPECT_EQ(read("d"), "errno 2");
+  expect_sound();
+}
+
+TEST_F(Faults, BelowTheReservePutsAreRefusedAndErasesAreNot) {
+  ASSERT_EQ(put("a", "value"), 0);
+  fail("free", "", ENOSPC);
+  int code = 0;
+  for (int i = 0; i < 3000 && code == 0; ++i) code = put("b", std::string(8000, 'b'), {.level = durability::logged});
+  EXPECT_EQ(code, ENOSPC);  // noticed after some megabytes at the latest
+  EXPECT_TRUE(store_->stats().full);
+  EXPECT_TRUE(store_->erase(pool_, "b"));
+  heal();
+  EXPECT_EQ(put("b", "value"), 0);
+}
+
+TEST_F(Faults, NoExtentFileMeansFull) {
+  fail("allocate", ".extents", ENOSPC);
+  EXPECT_EQ(store_->put(pool_, "large", pattern(kLarge, 1)).code(), ENOSPC);
+  EXPECT_EQ(store_->put(pool_, "long", pattern(kLong, 1)).code(), ENOSPC);
+  EXPECT_EQ(store_->stats().arena_used_bytes, 0u);
+  EXPECT_EQ(put("small", "value"), 0);
+  heal();
+  EXPECT_TRUE(store_->put(pool_, "large", pattern(kLarge, 1)));
+}
+
+TEST_F(Faults, AnUnreadableValueIsNamedAndTheRestServed) {
+  ASSERT_TRUE(store_->put(pool_, "large", pattern(kLarge, 1)));
+  ASSERT_EQ(put("small", "value"), 0);
+  reopen();
+  fail("read", "extents", EIO);
+  bytes out(kLarge);
+  const auto got = store_->get(pool_, "large", out);
+  ASSERT_EQ(got.code(), EIO);
+  EXPECT_NE(got.error().message.find("pool 'pool', key 'large', extent file 000000 at 0"), std::string::npos)
+      << got.error().message;
+  EXPECT_EQ(read("small"), "value");
+  EXPECT_EQ(put("more", "value"), 0);
+  heal();
+  EXPECT_TRUE(read("large") == text(pattern(kLarge, 1)));
+}
+
+TEST_F(Faults, AFlippedBitIsNamed) {
+  ASSERT_TRUE(store_->put(pool_, "good", pattern(kLarge, 1)));
+  ASSERT_TRUE(store_->put(pool_, "bad", pattern(kLarge, 2)));
+  store_.reset();
+  const std::string path = folder_.path() + "/data/extents/000000.extents";
+  const int file = ::open(path.c_str(), O_RDWR);
+  ASSERT_GE(file, 0);
+  char byte = 0;
+  const off_t at = (kLarge + kBlockBytes - 1) / kBlockBytes * kBlockBytes + 5000;
+  ASSERT_EQ(::pread(file, &byte, 1, at), 1);
+  byte = static_cast<char>(byte ^ 1);
+  ASSERT_EQ(::pwrite(file, &byte, 1, at), 1);
+  ::close(file);
+  open();
+  bytes out(kLarge);
+  const auto got = store_->get(pool_, "bad", out);
+  ASSERT_EQ(got.code(), EBADMSG);
+  EXPECT_NE(got.error().message.find("key 'bad'"), std::string::npos) << got.error().message;
+  EXPECT_NE(got.error().message.find("extent file 000000 at 102400"), std::string::npos) << got.error().message;
+  EXPECT_TRUE(read("good") == text(pattern(kLarge, 1)));
+  const auto report = store_->check(true);
+  ASSERT_TRUE(report);
+  ASSERT_EQ(report->problems.size(), 1u);
+  EXPECT_NE(report->problems[0].find("key 'bad'"), std::string::npos);
+  // The damaged version can be replaced.
+  EXPECT_TRUE(store_->put(pool_, "bad", pattern(kLarge, 3)));
+  EXPECT_TRUE(read("bad") == text(pattern(kLarge, 3)));
+}
+
+TEST_F(Faults, RecordsThatContradictEachOtherStopTheStart) {
+  ASSERT_TRUE(store_->put(pool_, "a", pattern(kLarge, 1)));
+  store_.reset();
+  const struct {
+    std::vector<segment> pieces;
+    const char* what;
+  } cases[] = {{{{kBlockBytes, kBlockBytes}}, "in another"}, {{{std::uint64_t{1} << 40, kBlockBytes}}, "outside"}};
+  for (const auto& of : cases) {
+    {
+      auto records = index::open({folder_.path() + "/data/index", 1 << 20, false, disk_.index_env()});
+      ASSERT_TRUE(records);
+      rocksdb::WriteBatch batch;
+      (*records)->put(batch, family::extents, full_key(pool_, "liar"), encode_extents(of.pieces));
+      ASSERT_TRUE((*records)->write(batch, true));
+    }
+    const auto opened = engine::open(options());
+    ASSERT_EQ(opened.code(), EUCLEAN);
+    EXPECT_NE(opened.error().message.find("key 'liar'"), std::string::npos) << opened.error().message;
+    EXPECT_NE(opened.error().message.find(of.what), std::string::npos) << opened.error().message;
+  }
+  auto records = index::open({folder_.path() + "/data/index", 1 << 20, false, disk_.index_env()});
+  ASSERT_TRUE(records);
+  rocksdb::WriteBatch batch;
+  (*records)->erase(batch, family::extents, full_key(pool_, "liar"));
+  ASSERT_TRUE((*records)->write(batch, true));
+  records->reset();
+  open();
+  EXPECT_TRUE(read("a") == text(pattern(kLarge, 1)));
+}
+
+TEST_F(Faults, AFullDiskIsServedToReadersOnly) {
+  ASSERT_TRUE(store_->put(pool_, "large", pattern(kLarge, 1)));
+  ASSERT_EQ(put("small", "value"), 0);
+  disk_.free = 0;
+  store_.reset();  // a stop without room loses nothing either
+  const auto full = engine::open(options());
+  ASSERT_EQ(full.code(), ENOSPC);
+  EXPECT_NE(full.error().message.find("--read-only"), std::string::npos) << full.error().message;
+  engine_options reading = options();
+  reading.read_only = true;
+  auto opened = engine::open(reading);
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_EQ(read(**opened, pool_, "small"), "value");
+  EXPECT_TRUE(read(**opened, pool_, "large") == text(pattern(kLarge, 1)));
+  EXPECT_EQ((*opened)->put(pool_, "more", as_bytes("value")).code(), EROFS);
+  auto second = engine::open(reading);  // readers do not keep each other out, and writers do
+  EXPECT_TRUE(second) << second.error().message;
+  disk_.free = std::uint64_t{1} << 40;
+  EXPECT_EQ(engine::open(options()).code(), EBUSY);
+  opened->reset();
+  second->reset();
+  open();
+  EXPECT_EQ(read("small"), "value");
+  expect_sound();
+}
+
+TEST_F(Faults, SizesFollowASmallDisk) {
+  store_.reset();
+  const struct {
+    std::uint64_t disk_bytes, file_bytes;
+  } cases[] = {{std::uint64_t{48} << 20, std::uint64_t{4} << 20},
+               {std::uint64_t{1} << 30, std::uint64_t{64} << 20},
+               {std::uint64_t{20} << 30, std::uint64_t{1} << 30}};
+  for (const auto& of : cases) {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_.path() + "/data", ignored);
+    disk_.total = of.disk_bytes;
+    disk_.free = of.disk_bytes / 2;
+    engine_options how = options();
+    how.extent_file_bytes = how.disk_reserve_bytes = kByDisk;
+    auto opened = engine::open(how);
+    ASSERT_TRUE(opened) << opened.error().message;
+    const auto pool = (*opened)->create_pool("pool", {});
+    ASSERT_TRUE(pool);
+    ASSERT_TRUE((*opened)->put(pool->id, "large", pattern(kLarge, 1))) << of.disk_bytes;
+    EXPECT_EQ(std::filesystem::file_size(folder_.path() + "/data/extents/000000.extents"), of.file_bytes);
+    // Below a twentieth, or 256 MiB, no further file is made.
+    disk_.free = std::min(of.disk_bytes / 20, std::uint64_t{256} << 20) + of.file_bytes - 1;
+    int code = 0;
+    for (int i = 0; i < 70 && code == 0 && of.file_bytes <= (64u << 20); ++i)
+      code = (*opened)->put(pool->id, std::to_string(i), pattern(1 << 20, 1), {.level = durability::logged}).code();
+    if (of.file_bytes <= (64u << 20)) { EXPECT_EQ(code, ENOSPC); }
+  }
+}
+
+// Whatever file meets the full disk, at a stop (which flushes), at a start and between: an error, and nothing is lost.
+TEST_F(Faults, NoFileOfTheIndexThatMeetsAFullDiskEndsTheProcess) {
+  for (const char* operation : {"write", "allocate", "sync"}) {
+    for (const char* path : {".sst", "MANIFEST", "OPTIONS", "dbtmp", ".log", "index/"}) {
+      SCOPED_TRACE(std::string(operation) + " " + path);
+      ASSERT_TRUE(store_->put(pool_, "key", as_bytes(path)));
+      fail(operation, path, ENOSPC);
+      store_.reset();
+      auto opened = engine::open(options());
+      if (opened) { EXPECT_EQ(read(**opened, pool_, "key"), path); }
+      heal();
+      if (!opened) open();
+      else store_ = std::move(*opened);
+      ASSERT_EQ(read("key"), path);
+    }
+  }
+}
+
+// A store that was not stopped and whose index has written tables: manifest, tables and log are damaged.
+TEST_F(Faults, NoDamageOfAnUnstoppedStoreWithTablesIsSilent) {
+  constexpr int kKeys = 150;
+  std::vector<std::string> values;
+  for (int key = 0; key < kKeys; ++key) values.push_back(text(pattern(30'000, static_cast<std::uint64_t>(key))));
+  const auto value_for = [&](int key) -> const std::string& { return values[static_cast<std::size_t>(key)]; };
+  disk_.total = std::uint64_t{64} << 20;  // small tables
+  reopen();
+  for (int key = 0; key < kKeys; ++key)
+    ASSERT_TRUE(store_->put(pool_, std::to_string(key), as_bytes(value_for(key)), {.level = durability::logged}));
+  // What a kill would leave, once the tables are written: RocksDB's threads do not live in a child that could be killed.
+  namespace fs = std::filesystem;
+  const fs::path data = folder_.path() + "/data", copy = folder_.path() + "/copy";
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  fs::copy(data, copy, fs::copy_options::recursive);
+  store_.reset();
+  std::vector<fs::path> names;
+  int tables = 0;
+  for (const auto& one : fs::directory_iterator(copy / "index")) {
+    names.push_back(one.path().filename());
+    tables += one.path().extension() == ".sst";
+  }
+  ASSERT_GT(tables, 2);
+  std::mt19937 random(3);
+  int refused = 0, told = 0, right = 0;
+  for (const fs::path& name : names) {
+    const bool is_manifest = name.string().starts_with("MANIFEST");
+    const std::uintmax_t size = fs::file_size(copy / "index" / name);
+    for (int turn = 0; turn < (is_manifest ? 40 : 3) && size > 0; ++turn) {
+      fs::remove_all(data);
+      fs::copy(copy, data, fs::copy_options::recursive);
+      const fs::path file = data / "index" / name;
+      // The end of a manifest above all: what is cut off there looks like its end.
+      const std::uintmax_t at = is_manifest ? size - 1 - random() % std::min<std::uintmax_t>(size, 300) : random() % size;
+      if (turn == 0) fs::remove(file);
+      else if (turn % 2 == 0) fs::resize_file(file, at);
+      else {
+        const int bits = ::open(file.c_str(), O_RDWR);
+        char byte = 0;
+        ASSERT_EQ(::pread(bits, &byte, 1, static_cast<off_t>(at)), 1);
+        byte = static_cast<char>(byte ^ (1 << random() % 8));
+        ASSERT_EQ(::pwrite(bits, &byte, 1, static_cast<off_t>(at)), 1);
+        ::close(bits);
+      }
+      const auto opened = engine::open(options());
+      refused += !opened;
+      for (int key = 0; opened && key < kKeys; ++key) {
+        const std::string got = read(**opened, pool_, std::to_string(key));
+        const bool is_told = got.starts_with("errno ") && got != "errno 2";
+        told += is_told;
+        right += got == value_for(key);
+        EXPECT_TRUE(is_told || got == value_for(key)) << name << " turn " << turn << " at " << at << " key " << key;
+      }
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+  EXPECT_GT(refused, 5);
+  EXPECT_GT(right, kKeys);
+}
+
+}  // namespace
+}  // namespace pl::store

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's small parts against models: space, memory, records.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include "store/engine/arena.hpp"
+#include "store/engine/record.hpp"
+#include "store/engine/space_map.hpp"
+#include "test/store/engine/store_fixture.hpp"
+
+namespace pl::store {
+namespace {
+
+constexpr std::uint64_t kRegion = 64 * kBlockBytes;
+
+// Every allocation is compared with a map of blocks.
+TEST(SpaceMap, AgreesWithAMapOfBlocks) {
+  std::mt19937 random(7);
+  space_map space(kRegion);
+  space.add({0, 4 * kRegion});
+  std::vector<bool> used(4 * 64);
+  std::vector<std::vector<segment>> held;
+  const auto mark = [&](const std::vector<segment>& pieces, bool as) {
+    for (const segment& piece : pieces) {
+      EXPECT_EQ(piece.offset_bytes / kRegion, (piece.offset_bytes + piece.size_bytes - 1) / kRegion) << "crosses a border";
+      for (std::uint64_t at = piece.offset_bytes; at < piece.offset_bytes + piece.size_bytes; at += kBlockBytes) {
+        ASSERT_NE(used[at / kBlockBytes], as);
+        used[at / kBlockBytes] = as;
+      }
+    }
+  };
+  for (int step = 0; step < 5000; ++step) {
+    const auto free = static_cast<std::uint64_t>(std::count(used.begin(), used.end(), false));
+    ASSERT_EQ(space.free_bytes(), free * kBlockBytes);
+    if (random() % 2 == 0) {
+      const std::uint64_t blocks = random() % (random() % 8 == 0 ? 100 : 9);
+      auto pieces = space.allocate(blocks * kBlockBytes - (blocks > 0 ? random() % kBlockBytes : 0));
+      ASSERT_EQ(pieces.has_value(), blocks <= free);  // at most 100 pieces here, fewer than the limit
+      if (!pieces) continue;
+      std::uint64_t got = 0;
+      for (const segment& piece : *pieces) got += piece.size_bytes;
+      ASSERT_EQ(got, blocks * kBlockBytes);
+      mark(*pieces, true);
+      held.push_back(std::move(*pieces));
+    } else if (!held.empty()) {
+      std::swap(held[random() % held.size()], held.back());
+      mark(held.back(), false);
+      space.release(held.back());
+      held.pop_back();
+    }
+  }
+}
+
+TEST(SpaceMap, TakesExactlyWhatIsFree) {
+  space_map space(kRegion);
+  space.add({kRegion, 2 * kRegion});  // no first region
+  EXPECT_FALSE(space.take({0, kBlockBytes}));
+  EXPECT_TRUE(space.take({kRegion + kBlockBytes, kBlockBytes}));
+  EXPECT_FALSE(space.take({kRegion, 2 * kBlockBytes}));
+  EXPECT_FALSE(space.take({kRegion + kBlockBytes, kBlockBytes}));
+  EXPECT_FALSE(space.take({3 * kRegion - kBlockBytes, 2 * kBlockBytes}));
+  EXPECT_FALSE(space.take({kRegion, 0}));
+  EXPECT_TRUE(space.take({kRegion, kBlockBytes}));
+  EXPECT_EQ(space.free_bytes(), 2 * kRegion - 2 * kBlockBytes);
+}
+
+TEST(SpaceMap, AValueLongerThanARegionLiesInSeveral) {
+  space_map space(kRegion);
+  space.add({0, 3 * kRegion});
+  const auto pieces = space.allocate(kRegion * 5 / 2);
+  ASSERT_TRUE(pieces);
+  EXPECT_EQ(pieces->size(), 3u);
+  EXPECT_FALSE(space.allocate(kRegion));
+}
+
+TEST(Arena, SmallValuesShareBlocksAndAllComesBack) {
+  auto made = arena::make(std::uint64_t{4} << 20, std::uint64_t{4} << 20, false);
+  ASSERT_TRUE(made) << made.error().message;
+  arena& memory = **made;
+  std::mt19937 random(3);
+  struct piece {
+    std::vector<segment> where;
+    std::byte fill;
+  };
+  std::vector<piece> held;
+  std::uint64_t small = 0;
+  for (int step = 0; step < 20'000; ++step) {
+    if (random() % 3 != 0) {
+      const std::uint64_t size = random() % 4 == 0 ? random() % 10'000 : random() % 300;
+      auto got = memory.allocate(size);
+      if (!got) continue;
+      const auto fill = static_cast<std::byte>(random());
+      for (const segment& one : *got) std::memset(memory.at(one).data(), static_cast<int>(fill), one.size_bytes);
+      held.push_back({std::move(*got), fill});
+      small += size;
+    } else if (!held.empty()) {
+      std::swap(held[random() % held.size()], held.back());
+      for (const segment& one : held.back().where) {
+        for (const std::byte b : memory.at(one)) ASSERT_EQ(b, held.back().fill) << "somebody else's memory";
+      }
+      memory.release(held.back().where);
+      held.pop_back();
+    }
+  }
+  EXPECT_GT(small, 0u);
+  for (const piece& one : held) memory.release(one.where);
+  EXPECT_EQ(memory.used_bytes(), 0u);
+}
+
+TEST(Arena, MemoryBehindAValueIsZero) {
+  auto made = arena::make(std::uint64_t{4} << 20, std::uint64_t{4} << 20, false);
+  ASSERT_TRUE(made);
+  arena& memory = **made;
+  const auto old = memory.allocate(8192);
+  std::memset(memory.at(old->front()).data(), 0xaa, 8192);
+  memory.release(*old);
+  const auto fresh = memory.allocate(5000);
+  const std::byte* at = memory.info().base + fresh->front().offset_bytes;
+  EXPECT_EQ(std::count(at + 5000, at + 8192, std::byte{0}), 8192 - 5000);
+}
+
+value_record sample(bool large) {
+  value_record made{7, large ? 100'000u : 5u, 0x12345678, 9, -5, durability::logged, {}, {}};
+  if (large) made.extents = {{kBlockBytes, 20 * kBlockBytes}, {100 * kBlockBytes, 5 * kBlockBytes}};
+  else made.small_value = "hello";
+  return made;
+}
+
+TEST(Record, ComesBackAsItWas) {
+  for (const bool large : {false, true}) {
+    const std::string raw = encode(sample(large));
+    const auto back = decode_value(raw);
+    ASSERT_TRUE(back);
+    EXPECT_EQ(encode(*back), raw);
+    EXPECT_EQ(back->large(), large);
+    EXPECT_EQ(back->written_unix_ns, -5);
+  }
+}
+
+// A record with a level that earlier releases let through is written again with the one that it stands for.
+struct level_place {
+  std::size_t at = 0;
+  durability today = durability::logged;
+};
+std::string with_level(std::string bytes, const std::optional<level_place>& level) {
+  constexpr char kReplicated = 4;
+  if (level && bytes[level->at] == kReplicated) bytes[level->at] = static_cast<char>(level->today);
+  return bytes;
+}
+
+// What decoding accepts is exactly what encoding makes: a changed byte is either refused or comes back as that byte.
+template <class Decode>
+void mutate(const std::string& good, const Decode& decode, std::optional<level_place> level = {}) {
+  std::mt19937 random(11);
+  for (std::size_t cut = 0; cut < good.size(); ++cut) {
+    if (const auto back = decode(std::string_view(good).substr(0, cut))) { EXPECT_EQ(encode(*back), good.substr(0, cut)); }
+  }
+  for (int step = 0; step < 20'000; ++step) {
+    std::string bad = good;
+    for (unsigned i = 0; i <= random() % 3; ++i) bad[random() % bad.size()] = static_cast<char>(random());
+    if (random() % 8 == 0) bad.push_back(static_cast<char>(random()));
+    if (const auto back = decode(bad)) { EXPECT_EQ(encode(*back), with_level(bad, level)); }
+  }
+}
+
+TEST(Record, NothingElseIsARecord) {
+  mutate(encode(sample(false)), decode_value, level_place{1});
+  mutate(encode(sample(true)), decode_value, level_place{1});
+  pool_info pool;
+  pool.id = 3, pool.name = "name", pool.options.tags = "tags";
+  mutate(encode(pool), decode_pool, level_place{1 + 4 + 4 + pool.name.size(), durability::durable});
+  mutate(encode(pool_counts{1, 2}), decode_counts);
+  mutate(encode(store_format{1, 1 << 20, 3, 4}), decode_format);
+  for (const bool told : {false, true})
+    mutate(encode(request_outcome{5, durability::durable, 8, {{0, 6, 7}, {ENOENT, 0, 0}}, told}), decode_outcome,
+           level_place{1 + 8});
+}
+
+// As releases have written them: what they did themselves in layouts 1 (without a group) and 2, what they were told in 3.
+TEST(Record, OutcomesOfEarlierReleasesWereNotTold) {
+  using namespace std::string_literals;
+  const std::string sequence = "\5\0\0\0\0\0\0\0"s, level = "\3"s, group = "\x8\0"s,
+                    items = "\1\0"s + "\0\0\0\0"s + "\6\0\0\0\0\0\0\0"s + "\7\0\0\0"s;
+  const auto first = decode_outcome("\1"s + sequence + level + items);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->group, kAnyGroup);
+  EXPECT_FALSE(first->told);
+  for (const bool told : {false, true}) {
+    const std::string raw = (told ? "\3"s : "\2"s) + sequence + level + group + items;
+    const auto read = decode_outcome(raw);
+    ASSERT_TRUE(read);
+    EXPECT_EQ(read->told, told);
+    EXPECT_EQ(read->sequence, 5u);
+    EXPECT_EQ(read->group, 8u);
+    ASSERT_EQ(read->items.size(), 1u);
+    EXPECT_EQ(read->items.front().version, 6u);
+    EXPECT_EQ(read->items.front().crc, 7u);
+    EXPECT_EQ(encode(*read), raw);
+  }
+  EXPECT_FALSE(decode_outcome("\4"s + sequence + level + group + items)) << "a later release's";
+}
+
+TEST(Record, KeysOfAPoolAreNeighbours) {
+  EXPECT_LT(full_key(1, "\xff\xff"), full_key(2, ""));
+  EXPECT_LT(full_key(255, "z"), full_key(256, "a"));
+  EXPECT_EQ(pool_of(full_key(0x12345678, "k")), 0x12345678u);
+  EXPECT_EQ(shown(std::string("a\0'b", 4)), "'a\\x00\\x27b'");
+}
+
+}  // namespace
+}  // namespace pl::store

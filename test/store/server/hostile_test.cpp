@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+// Clients that take what they can get and give nothing back: none of them may keep others from their values.
+#include <atomic>
+
+#include "test/store/server/raw_peer.hpp"
+
+namespace pl::store_test {
+namespace {
+
+using store_wire::durability;
+using store_wire::opcode;
+
+TEST(store_hostile, ConnectionsThatMappedLeaveNoDescriptorBehind) {
+  store_rig rig;
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  const auto pool = make_pool(*store, "p");
+  raw_peer(rig.over_unix(), pool, "p", true).leave();
+  ASSERT_TRUE(soon([&] { return rig.server().engine().stats().sessions == 1; }));
+  const std::size_t before = open_descriptors();
+  for (int i = 0; i < 200; ++i) raw_peer(rig.over_unix(), pool, "p", true).leave();
+  EXPECT_TRUE(soon([&] { return rig.server().engine().stats().sessions == 1; }));
+  EXPECT_LE(open_descriptors(), before + 8);
+  // With grants they are kept, all of them by one descriptor.
+  for (int i = 0; i < 50; ++i) {
+    raw_peer one(rig.over_unix(), pool, "p", true);
+    store_wire::head grab;
+    grab.op = opcode::alloc;
+    grab.pool_id = pool;
+    grab.value_bytes = 5000;
+    one.ask(grab, "k");
+    const auto granted = one.answer();
+    ASSERT_TRUE(granted) << i;
+    ASSERT_EQ(granted->status, 0) << one.text();
+  }
+  EXPECT_TRUE(soon([&] { return rig.server().engine().stats().sessions == 51; }, 5))
+      << rig.server().engine().stats().sessions;
+  EXPECT_EQ(rig.server().engine().stats().grants, 50u);
+  EXPECT_TRUE(soon([&] { return open_descriptors() <= before + 8; })) << open_descriptors() << " of " << before;
+}
+
+TEST(store_hostile, WhoHasNotGreetedHoldsNoMemory) {
+  store_rig rig;
+  rig.config.hello_timeout_s = 60;
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  const auto pool = make_pool(*store, "p");
+  const std::uint64_t before = resident_bytes();
+  std::vector<std::unique_ptr<raw_peer>> many;
+  const std::string filler(2u << 20, 'x');
+  for (int i = 0; i < 100; ++i) {
+    auto& one = *many.emplace_back(std::make_unique<raw_peer>(rig.over_tcp()));
+    store_wire::head what;
+    what.op = i % 2 == 0 ? opcode::hello : opcode::put;
+    what.body_bytes = store_wire::kMaxBodyBytes;
+    one.ask(what, i % 2 == 0 ? "" : "k");
+    one.send(filler);
+  }
+  EXPECT_EQ(put(*store, pool, "k", {1}).status, 0);
+  EXPECT_TRUE(soon([&] { return rig.server().engine().stats().sessions == 1; }, 5))
+      << "what is no greeting is cut off at once";
+  EXPECT_LT(resident_bytes() - std::min(before, resident_bytes()), 40u << 20);
+}
+
+// Greeted ones too, together: their frames are begun and never ended.
+TEST(store_hostile, BegunFramesOfOnePrincipalHaveALimit) {
+  store_rig rig;
+  rig.config.max_principal_buffer_bytes = 16u << 20;
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  const auto pool = make_pool(*store, "p");
+  std::vector<std::unique_ptr<raw_peer>> many;
+  const std::string filler(store_wire::kMaxBodyBytes - 1, 'x');
+  const std::uint64_t before = resident_bytes();
+  for (int i = 0; i < 40; ++i) {
+    auto& one = *many.emplace_back(std::make_unique<raw_peer>(rig.over_tcp(), pool, "p"));
+    store_wire::head what;
+    what.op = opcode::put;
+    what.pool_id = pool;
+    what.value_bytes = what.body_bytes = store_wire::kMaxBodyBytes;
+    one.ask(what, "k");
+    std::string_view rest = filler;
+    for (int tries = 0; tries < 50 && !rest.empty(); ++tries) {
+      rest.remove_prefix(one.send(rest));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  EXPECT_EQ(put(*store, pool, "k", {1}).status, 0);
+#if defined(__SANITIZE_ADDRESS__)
+  (void)before;  // AddressSanitizer keeps what was freed
+#else
+  EXPECT_LT(resident_bytes() - std::min(before, resident_bytes()), 80u << 20);
+#endif
+  many.clear();
+  const auto again = store_rig::open(rig.over_tcp());
+  ASSERT_TRUE(again->open_pool("p"));
+  EXPECT_EQ(put(*again, pool, "k", random_value(60'000, 1)).status, 0);
+}
+
+TEST(store_hostile, ConnectionsOfOnePrincipalHaveALimit) {
+  store_rig rig;
+  rig.config.max_principal_connections = 20;
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  std::vector<std::unique_ptr<raw_peer>> many;
+  for (int i = 0; i < 30; ++i) many.push_back(std::make_unique<raw_peer>(rig.over_tcp()));
+  int cut_off = 0;
+  for (const auto& one : many) cut_off += one->is_cut_off(100);
+  EXPECT_EQ(cut_off, 10);
+  EXPECT_NE(store_rig::open(rig.over_unix()), nullptr) << "another principal";
+  many.clear();
+  EXPECT_TRUE(soon([&] { return static_cast<bool>(store_client::client::open(rig.over_tcp())); }));
+}
+
+TEST(store_hostile, AnnouncedPutsDoNotHoldTheMemoryTier) {
+  store_rig rig;
+  rig.config.arena_bytes = 16u << 20;
+  rig.config.stall_timeout_s = 2;
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  const auto pool = make_pool(*store, "p");
+  raw_peer one(rig.over_tcp(), pool, "p");
+  for (unsigned i = 1; i <= 10; ++i) one.announce(pool, i, "k" + std::to_string(i), 1600 << 10);
+  ASSERT_TRUE(soon([&] { return rig.server().engine().stats().grants > 0; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  // Others find room at once,
+  auto how = at_level(durability::volatile_);
+  how.timeout_ms = 300;
+  const auto value = random_value(2 << 20, 1);
+  const auto done = put(*store, pool, "k", value, how);
+  EXPECT_EQ(done.status, 0) << done.text;
+  // and what sends nothing is cut off.
+  EXPECT_TRUE(one.is_cut_off(15'000));
+  EXPECT_TRUE(soon([&] { return rig.server().engine().stats().grants == 0; }));
+}
+
+TEST(store_hostile, ATrickleIsNoProgress) {
+  store_rig rig;
+  rig.config.stall_timeout_s = 2;
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  const auto pool = make_pool(*store, "p");
+  raw_peer one(rig.over_tcp(), pool, "p");
+  one.announce(pool, 1, "k", 1 << 20);
+  store_wire::head what;
+  what.op = opcode::data;
+  what.request_id = 1;
+  what.pool_id = pool;
+  what.body_bytes = 1 << 19;
+  what.flags = store_wire::flag::more;
+  one.ask(what, "");
+  bool cut_off = false;
+  for (int i = 0; i < 60 && !cut_off; ++i) {
+    one.send("x");
+    cut_off = one.is_cut_off(200);
+  }
+  EXPECT_TRUE(cut_off);
+  EXPECT_TRUE(soon([&] { return rig.server().engine().stats().grants == 0; }));
+}
+
+TEST(store_hostile, APutThatWaitsForRoomGoesWithItsClient) {
+  for (const bool local : {false, true}) {
+    store_rig rig;
+    rig.config.arena_bytes = 16u << 20;
+    rig.start();
+    const auto store = store_rig::open(rig.over_unix());
+    const auto pool = make_pool(*store, "p");
+    for (const char* key : {"held", "held too"}) {
+      const auto grab = store->make_plain(opcode::alloc, pool, key);
+      grab->head.value_bytes = 6u << 20;
+      ASSERT_EQ(store->run(grab).status, 0);
+    }
+    auto one = std::make_unique<raw_peer>(local ? rig.over_unix() : rig.over_tcp(), pool, "p");
+    one->announce(pool, 1, "k", 8u << 20);  // without a deadline
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_EQ(rig.server().engine().stats().sessions, 2u);
+    one.reset();
+    EXPECT_TRUE(soon([&] { return rig.server().engine().stats().sessions == 1; })) << local;
+  }
+}
+
+TEST(store_hostile, SmallVolatileValuesLeaveRoomForTheOthers) {
+  store_rig rig;
+  rig.config.arena_bytes = 16u << 20;
+  rig.config.chunk_bytes = 16u << 20;
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  const auto pool = make_pool(*store, "p");
+  const std::size_t sizes[] = {1000, 30'000, 200'000, 5u << 20};
+  for (const std::size_t bytes : sizes)
+    ASSERT_EQ(put(*store, pool, "before" + std::to_string(bytes), random_value(bytes, bytes)).status, 0);
+  auto how = at_level(durability::volatile_);
+  how.timeout_ms = 1;
+  std::vector<store_client::operation_ptr> under_way;
+  const auto small = random_value(1000, 7);
+  unsigned taken = 0;
+  for (unsigned i = 0; i < 17'000; ++i) {
+    under_way.push_back(store->make_put(pool, "small" + std::to_string(i), memory_of(small), how));
+    store->start(under_way.back());
+    if (under_way.size() < 200) continue;
+    for (const auto& one : under_way) {
+      ASSERT_TRUE(store->wait(one));
+      taken += one->got.status == 0;
+    }
+    under_way.clear();
+  }
+  for (const auto& one : under_way) {
+    ASSERT_TRUE(store->wait(one));
+    taken += one->got.status == 0;
+  }
+  EXPECT_GE(taken, 7000u);
+  const auto remote = store_rig::open(rig.over_tcp());
+  ASSERT_TRUE(remote->open_pool("p"));
+  for (store_client::client* const by : {store.get(), remote.get()})
+    for (const std::size_t bytes : sizes) {
+      EXPECT_TRUE(get(*by, pool, "before" + std::to_string(bytes), bytes) == random_value(bytes, bytes)) << bytes;
+      const auto done = put(*by, pool, "after" + std::to_string(bytes), random_value(bytes, bytes + 1));
+      EXPECT_EQ(done.status, 0) << bytes << ": " << done.text;
+      EXPECT_TRUE(get(*by, pool, "after" + std::to_string(bytes), bytes) == random_value(bytes, bytes + 1)) << bytes;
+    }
+  EXPECT_TRUE(get(*store, pool, "small0", 1000) == small);
+}
+
+// Pins and grants fill the memory tier: values that are on disk are read past it.
+TEST(store_hostile, AFullMemoryTierIsReadPast) {
+  store_rig rig;
+  rig.config.arena_bytes = 16u << 20;
+  rig.config.max_principal_memory_percent = 100;
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  const auto pool = make_pool(*store, "p");
+  const auto value = random_value(3u << 20, 1), middle = random_value(20'000, 2);
+  ASSERT_EQ(put(*store, pool, "large", value).status, 0);
+  ASSERT_EQ(put(*store, pool, "middle", middle).status, 0);
+  for (unsigned i = 0; i < 64; ++i) {
+    const auto grab = store->make_plain(opcode::alloc, pool, "held" + std::to_string(i), 50);
+    grab->head.value_bytes = 1u << 20;
+    if (store->run(grab).status != 0) break;
+  }
+  EXPECT_GE(rig.server().engine().stats().grants, 12u);
+  const auto remote = store_rig::open(rig.over_tcp());
+  ASSERT_TRUE(remote->open_pool("p"));
+  for (store_client::client* const by : {store.get(), remote.get()}) {
+    EXPECT_TRUE(get(*by, pool, "large", value.size()) == value);
+    EXPECT_TRUE(get(*by, pool, "middle", middle.size()) == middle);
+  }
+}
+
+TEST(store_hostile, ASearchEndsWhateverItsPattern) {
+  store_rig rig;
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  const auto pool = make_pool(*store, "p");
+  for (int i = 0; i < 1000; ++i)
+    ASSERT_EQ(put(*store, pool, std::string(4000, 'a') + std::to_string(i), {1}, at_level(durability::volatile_)).status, 0);
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<store_client::operation_ptr> all;
+  for (const char* text : {"(a+)+b", "((a|aa)+)+b", "(a|a)*b.*c"})
+    for (int i = 0; i < 4; ++i) {
+      auto one = store->make_plain(opcode::find, pool, {});
+      one->fields.regex = text;
+      store->start(one);
+      all.push_back(one);
+    }
+  for (const auto& one : all) EXPECT_TRUE(store->wait(one, store_client::clock::now() + std::chrono::seconds(30)));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  for (const auto& one : all) EXPECT_EQ(one->got.status, 0) << one->got.text;
+}
+
+TEST(store_hostile, AScraperThatSaysNothingIsCutOff) {
+  store_rig rig;
+  rig.config.metrics = "127.0.0.1:0";
+  rig.config.hello_timeout_s = 1;
+  rig.start();
+  const std::size_t before = open_descriptors();
+  std::vector<std::unique_ptr<raw_peer>> many;
+  store_client::client_options there;
+  there.where.endpoint = rig.server().metrics_endpoint();
+  for (int i = 0; i < 100; ++i) many.push_back(std::make_unique<raw_peer>(there));
+  EXPECT_TRUE(soon([&] { return open_descriptors() <= before + many.size() + 40; })) << open_descriptors();
+  for (const auto& one : many) EXPECT_TRUE(one->is_cut_off(5000));
+}
+
+}  // namespace
+}  // namespace pl::store_test

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who may do what, and what happens to clients that misbehave, are slow, or die.
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "store/client/arena_map.hpp"
+#include "store/protocol/byte_channel.hpp"
+#include "store/protocol/greeting.hpp"
+#include "store/server/access.hpp"
+#include "test/store/server/store_rig.hpp"
+
+namespace pl::store_test {
+namespace {
+
+using store_wire::durability;
+using store_wire::opcode;
+
+template <class Condition>
+bool comes_true(const Condition& condition) {
+  const auto limit = store_client::clock::now() + std::chrono::seconds(10);
+  while (!condition()) {
+    if (store_client::clock::now() > limit) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+TEST(store_access, Lists) {
+  EXPECT_TRUE(store_server::check_access_list("uid:5=r,cert:spiffe://a/b=c=rwa,*=r"));
+  for (const char* bad : {"uid:5", "uid:5=", "uid:5=x", "bob=r", "=r", ",", "uid:5=r,,"})
+    EXPECT_FALSE(store_server::check_access_list(bad)) << bad;
+  const auto may = store_server::rights_in("uid:5=r,uid:6=w,*=a", "uid:5");
+  EXPECT_TRUE(may.read && !may.write && may.admin);
+}
+
+TEST(store_access, PoolsHoldToTheirLists) {
+  store_rig rig;
+  rig.config.admins = {"uid:" + std::to_string(geteuid())};  // plain TCP is not
+  rig.start();
+  const auto admin = store_rig::open(rig.over_unix()), other = store_rig::open(rig.over_tcp());
+  store_wire::pool_settings settings;
+  settings.access = "tcp=r";
+  const auto pool = make_pool(*admin, "readable", settings);
+  ASSERT_EQ(put(*admin, pool, "k", {1}).status, 0);
+  ASSERT_TRUE(other->open_pool("readable"));
+  EXPECT_EQ(get(*other, pool, "k", 1), bytes_t{1});
+  const auto refused = put(*other, pool, "k", {2});
+  EXPECT_EQ(refused.status, EACCES);
+  EXPECT_NE(refused.text.find("tcp"), std::string::npos);
+  EXPECT_EQ(put(*other, pool, "k", random_value(1 << 20, 1)).status, EACCES);  // its frames are thrown away
+  EXPECT_EQ(other->run(other->make_erase(pool, "k", {})).status, EACCES);
+  EXPECT_EQ(other->create_pool("mine", {}).code(), EACCES);
+  EXPECT_EQ(other->run(other->make_plain(opcode::pool_delete, 0, "readable")).status, EACCES);
+  EXPECT_EQ(get(*other, pool, "k", 1), bytes_t{1});
+
+  // A list that changes counts for those who have the pool open.
+  const auto change = admin->make_plain(opcode::pool_set, 0, "readable");
+  settings.access = "uid:99=r";
+  change->fields.settings = settings;
+  ASSERT_EQ(admin->run(change).status, 0);
+  bytes_t room(1);
+  EXPECT_TRUE(comes_true([&] { return other->run(other->make_get(pool, "k", memory_of(room), {})).status == EACCES; }));
+  EXPECT_EQ(other->open_pool("readable").code(), EACCES);
+}
+
+TEST(store_access, TheArenaIsForThoseWhoAreTrusted) {
+  store_rig rig;
+  rig.config.mappers = {"uid:4294967294"};
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  EXPECT_NE(store->why_no_shm().find("mappers"), std::string::npos) << store->why_no_shm();
+  const auto pool = make_pool(*store, "p");
+  EXPECT_EQ(put(*store, pool, "k", random_value(100'000, 1)).result.way, store_wire::path::unix_socket);
+}
+
+TEST(store_limits, QuotasAndRoom) {
+  store_rig rig;
+  rig.config.arena_bytes = 16u << 20;
+  rig.config.chunk_bytes = 16u << 20;
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  store_wire::pool_settings settings;
+  settings.size_bytes = 1 << 20;
+  const auto small = make_pool(*store, "small", settings);
+  EXPECT_EQ(put(*store, small, "k", random_value(900'000, 1)).status, 0);
+  EXPECT_EQ(put(*store, small, "l", random_value(900'000, 1)).status, EDQUOT);
+
+  // Pinned values fill the arena: a put waits for room, and tells after its deadline.
+  const auto pool = make_pool(*store, "p");
+  store_client::reply granted;
+  for (const char* key : {"held", "held too"}) {
+    auto grab = store->make_plain(opcode::alloc, pool, key);
+    grab->head.value_bytes = 6u << 20;
+    granted = store->run(grab);
+    ASSERT_EQ(granted.status, 0) << granted.text;
+  }
+  auto how = at_level(durability::volatile_);
+  how.timeout_ms = 100;
+  const auto value = random_value(8u << 20, 2);
+  EXPECT_EQ(put(*store, pool, "k", value, how).status, ENOSPC);
+  how.timeout_ms = 10'000;
+  const auto patient = store_rig::open(rig.over_tcp());
+  ASSERT_TRUE(patient->open_pool("p"));
+  const auto other = patient->make_put(pool, "k", memory_of(value), how);
+  patient->start(other);
+  EXPECT_FALSE(patient->wait(other, store_client::clock::now() + std::chrono::milliseconds(20)));
+  const auto back = store->make_plain(opcode::abort, pool, {});
+  back->fields.token = granted.fields.token;
+  ASSERT_EQ(store->run(back).status, 0);
+  ASSERT_TRUE(patient->wait(other));
+  EXPECT_EQ(other->got.status, 0) << other->got.text;
+  EXPECT_EQ(get(*store, pool, "k", value.size()), value);
+}
+
+TEST(store_limits, WhatIsNoRequestEndsTheConnectionAndNothingElse) {
+  store_rig rig;
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  const auto pool = make_pool(*store, "p");
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 50; ++i) {
+    const auto wire = store_client::connect(rig.over_unix().where, 1000);
+    ASSERT_TRUE(wire);
+    store_client::greeting_wish wish;
+    wish.attach = false;
+    if (i % 2 == 0) { ASSERT_TRUE(store_client::greet(**wire, wish, 1000)); }
+    std::string bytes;
+    store_wire::head head;
+    head.op = static_cast<opcode>(1 + random() % 21);
+    head.pool_id = static_cast<std::uint32_t>(random() % 3);
+    head.value_bytes = random() % 3 == 0 ? random() : random() % 1000;
+    head.offset = random() % 2 == 0 ? random() : 0;
+    head.flags = static_cast<std::uint16_t>(random() % 64);
+    ASSERT_TRUE(store_wire::encode(head, "key", {}, bytes));
+    if (i % 3 == 0) bytes[random() % bytes.size()] ^= 1;
+    if (i % 5 == 0) bytes.resize(random() % bytes.size());
+    const iovec one{bytes.data(), bytes.size()};
+    ASSERT_TRUE((*wire)->write({&one, 1}));
+    if (i % 7 == 0) continue;  // gone without a word
+    char answer[4096];
+    (void)store_client::wait_for((*wire)->fd(), false, 20);
+    (void)(*wire)->read(answer, sizeof answer).ok();
+  }
+  EXPECT_EQ(put(*store, pool, "k", random_value(100'000, 1)).status, 0);
+  EXPECT_TRUE(comes_true([&] { return rig.server().engine().stats().sessions == 1; }));
+}
+
+TEST(store_limits, ASlowReaderHoldsNobodyUp) {
+  store_rig rig;
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  const auto pool = make_pool(*store, "p");
+  const auto value = random_value(12u << 20, 1);
+  ASSERT_EQ(put(*store, pool, "k", value, at_level(durability::volatile_)).status, 0);
+  // Asks for values and reads nothing.
+  auto wire = store_client::connect(rig.over_tcp().where, 1000);
+  store_client::greeting_wish wish;
+  wish.pools[pool] = "p";
+  ASSERT_TRUE(store_client::greet(**wire, wish, 1000));
+  std::string bytes;
+  for (unsigned i = 0; i < 20; ++i) {
+    store_wire::head head;
+    head.op = opcode::get;
+    head.request_id = i + 1;
+    head.pool_id = pool;
+    head.value_bytes = value.size();
+    ASSERT_TRUE(store_wire::encode(head, "k", {}, bytes));
+  }
+  const iovec one{bytes.data(), bytes.size()};
+  ASSERT_TRUE((*wire)->write({&one, 1}));
+  EXPECT_EQ(get(*store, pool, "k", value.size()), value);
+  EXPECT_EQ(put(*store, pool, "k", {1}).status, 0);
+  wire->reset();
+  EXPECT_TRUE(comes_true([&] { return rig.server().engine().stats().pins == 0; }));
+}
+
+// In a child process: maps the arena, takes a grant, and lives until it is killed.
+TEST(store_limits, GrantsOfADeadProcessComeBackWhenItIsGone) {
+  store_rig rig;
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  const auto pool = make_pool(*store, "p");
+  int said[2], go[2];
+  ASSERT_EQ(pipe(said), 0);
+  ASSERT_EQ(pipe(go), 0);
+  const pid_t child = fork();
+  if (child == 0) {  // system calls and our own socket code only: the parent has threads
+    auto wire = store_client::connect(rig.over_unix().where, 5000);
+    store_client::greeting_wish wish;
+    wish.pools[pool] = "p";
+    const auto hello = store_client::greet(**wire, wish, 5000);
+    std::string bytes;
+    store_wire::head head;
+    head.op = opcode::alloc;
+    head.pool_id = pool;
+    head.value_bytes = 1 << 20;
+    (void)store_wire::encode(head, "k", {}, bytes);
+    const iovec one{bytes.data(), bytes.size()};
+    (void)(*wire)->write({&one, 1});
+    char word = 0;
+    (void)!write(said[1], hello ? "x" : "-", 1);
+    (void)!read(go[0], &word, 1);
+    wire->reset();  // the connection goes, the process stays
+    pause();
+    _exit(0);
+  }
+  char word = 0;
+  ASSERT_EQ(read(said[0], &word, 1), 1);
+  EXPECT_EQ(word, 'x');
+  auto& engine = rig.server().engine();
+  EXPECT_TRUE(comes_true([&] { return engine.stats().grants == 1; }));
+  ASSERT_EQ(write(go[1], "x", 1), 1);
+  // Its connection is gone, but it may still write where it was granted.
+  EXPECT_TRUE(comes_true([&] {
+    return store->run(store->make_plain(opcode::stats, 0, {})).body.find("peerlane_store_orphans 1") != std::string::npos;
+  }));
+  EXPECT_EQ(engine.stats().grants, 1u);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_TRUE(comes_true([&] { return engine.stats().grants == 0; }));
+  for (const int fd : {said[0], said[1], go[0], go[1]}) close(fd);
+}
+
+TEST(store_server, ScrapesAndTheLogSayWhatHappened) {
+  store_rig rig;
+  rig.config.metrics = "127.0.0.1:0";
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  const auto pool = make_pool(*store, "p");
+  ASSERT_EQ(put(*store, pool, "k", random_value(100'000, 1)).status, 0);
+  auto wire = store_client::connect({{}, rig.server().metrics_endpoint(), {}, {}, {}}, 1000);
+  ASSERT_TRUE(wire);
+  char question[] = "GET /metrics HTTP/1.0\r\n\r\n";
+  const iovec one{question, sizeof question - 1};
+  ASSERT_TRUE((*wire)->write({&one, 1}));
+  std::string text;
+  for (char piece[4096];;) {
+    store_client::wait_for((*wire)->fd(), false, 1000);
+    const auto got = (*wire)->read(piece, sizeof piece);
+    if (!got) break;
+    text.append(piece, *got);
+  }
+  EXPECT_TRUE(text.starts_with("HTTP/1.0 200 OK"));
+  EXPECT_NE(text.find("peerlane_store_value_bytes_total{path=\"shm-direct\",direction=\"in\"} 100000"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("peerlane_store_operation_seconds_count{op=\"commit\"} 1"), std::string::npos);
+  rig.stop();
+  std::ifstream log(rig.config.log);
+  const std::string all((std::istreambuf_iterator<char>(log)), {});
+  for (const char* event :
+       {"\"event\":\"serving\"", "\"event\":\"pool_create\"", "\"event\":\"draining\"", "\"event\":\"stopped\""})
+    EXPECT_NE(all.find(event), std::string::npos) << event;
+}
+
+}  // namespace
+}  // namespace pl::store_test

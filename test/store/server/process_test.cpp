@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// The server as a process of its own, with limits that the system sets.
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include "test/store/server/raw_peer.hpp"
+
+#ifdef PL_PROGRAM
+
+namespace pl::store_test {
+namespace {
+
+using store_wire::durability;
+
+class store_process : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "peerlane-store-test-XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    data_ = folder_ + "/data";
+  }
+  void TearDown() override {
+    end(SIGKILL);
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  void start(const std::vector<std::string>& more, const std::function<void()>& before = nullptr) {
+    std::vector<std::string> words = {PL_PROGRAM, "store", "serve", "--data", data_, "--arena", "64MiB", "--chunk", "16MiB"};
+    words.insert(words.end(), more.begin(), more.end());
+    std::vector<char*> raw;
+    for (auto& one : words) raw.push_back(one.data());
+    raw.push_back(nullptr);
+    pid_ = fork();
+    if (pid_ != 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const int out = open((folder_ + "/said").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+    dup2(out, 1);
+    dup2(out, 2);
+    if (before) before();
+    execv(raw[0], raw.data());
+    _exit(127);
+  }
+  int wait() {
+    int state = 0;
+    waitpid(std::exchange(pid_, 0), &state, 0);
+    return state;
+  }
+  void end(int number) {
+    if (pid_ <= 0) return;
+    kill(pid_, number);
+    wait();
+  }
+  bool serves() {
+    return soon([&] { return static_cast<bool>(store_client::connect(there().where, 1000)); }, 30);
+  }
+  store_client::client_options there() const {
+    store_client::client_options out;
+    out.where.socket = data_ + "/store.sock";
+    return out;
+  }
+  std::string said() const {
+    std::ifstream in(folder_ + "/said");
+    std::stringstream all;
+    all << in.rdbuf();
+    return all.str();
+  }
+  std::string folder_, data_;
+  pid_t pid_ = 0;
+};
+
+void allow_descriptors(rlim_t soft, rlim_t hard) {
+  const rlimit most{soft, hard};
+  setrlimit(RLIMIT_NOFILE, &most);
+}
+
+TEST_F(store_process, IdleConnectionsLeaveTheEngineItsDescriptors) {
+  std::ofstream(folder_ + "/config") << R"({"extent_file_bytes": 4194304})";
+  start({"--config", folder_ + "/config"}, [] { allow_descriptors(200, 320); });
+  ASSERT_TRUE(serves()) << said();
+  auto how = there();
+  how.use_shm = false;
+  const auto store = store_rig::open(how);
+  const auto pool = make_pool(*store, "p");
+  ASSERT_EQ(put(*store, pool, "before", random_value(1 << 20, 1)).status, 0);
+  std::vector<std::unique_ptr<raw_peer>> idle;
+  for (int i = 0; i < 500; ++i) idle.push_back(std::make_unique<raw_peer>(there()));
+  // More files than it had, and more of the index's.
+  for (unsigned i = 0; i < 20; ++i) {
+    const auto done = put(*store, pool, "large" + std::to_string(i), random_value(3 << 20, i));
+    ASSERT_EQ(done.status, 0) << i << ": " << done.text;
+  }
+  for (unsigned i = 0; i < 100; ++i) {
+    const auto done = put(*store, pool, "small" + std::to_string(i), random_value(100, i));
+    ASSERT_EQ(done.status, 0) << i << ": " << done.text;
+  }
+  const auto told = store->run(store->make_plain(store_wire::opcode::stats, 0, {})).body;
+  EXPECT_NE(told.find("peerlane_store_read_only 0"), std::string::npos) << told;
+  idle.clear();
+  EXPECT_TRUE(soon([&] {
+    const auto made = store_client::client::open(how);
+    return made && (*made)->open_pool("p");
+  }));
+}
+
+TEST_F(store_process, AFolderOfOthersIsLeftAsItIs) {
+  std::filesystem::create_directory(data_);
+  std::filesystem::permissions(data_, std::filesystem::perms::all);
+  std::ofstream(data_ + "/somebody's") << "x";
+  start({});
+  const int state = wait();
+  EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) != 0) << state;
+  EXPECT_NE(said().find("is no store"), std::string::npos) << said();
+  EXPECT_EQ(std::filesystem::status(data_).permissions(), std::filesystem::perms::all);
+  EXPECT_FALSE(std::filesystem::exists(data_ + "/index"));
+  // An empty one, and a store's, are taken.
+  std::filesystem::remove(data_ + "/somebody's");
+  for (int i = 0; i < 2; ++i) {
+    start({});
+    EXPECT_TRUE(serves()) << said();
+    end(SIGTERM);
+  }
+}
+
+TEST_F(store_process, TooLittleAddressSpaceIsAnErrorThatSaysSo) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "AddressSanitizer reserves terabytes of address space at start, which RLIMIT_AS refuses";
+#endif
+  for (const rlim_t mebibytes : {60, 120, 300, 400, 800}) {
+    std::filesystem::remove(folder_ + "/said");
+    start({"--threads", "8"}, [mebibytes] {
+      const rlimit most{mebibytes << 20, mebibytes << 20};
+      setrlimit(RLIMIT_AS, &most);
+      const rlimit no_core{0, 0};
+      setrlimit(RLIMIT_CORE, &no_core);
+    });
+    if (mebibytes > 700 && serves()) {
+      end(SIGTERM);
+      continue;
+    }
+    int state = 0;
+    ASSERT_TRUE(soon([&] { return waitpid(pid_, &state, WNOHANG) == pid_; }, 20)) << mebibytes;
+    pid_ = 0;
+    EXPECT_TRUE(WIFEXITED(state)) << mebibytes << " MiB: signal " << WTERMSIG(state) << ": " << said();
+    EXPECT_NE(WEXITSTATUS(state), 0);
+    EXPECT_NE(said().find("ulimit -v"), std::string::npos) << mebibytes << ": " << said();
+    EXPECT_EQ(said().find("terminate called"), std::string::npos) << said();
+  }
+}
+
+}  // namespace
+}  // namespace pl::store_test
+
+#endif

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// A connection that sends what it likes, and what the tests' process holds meanwhile.
+#pragma once
+
+#include <dirent.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "store/protocol/byte_channel.hpp"
+#include "store/protocol/greeting.hpp"
+#include "test/store/server/store_rig.hpp"
+
+namespace pl::store_test {
+
+class raw_peer {
+ public:
+  explicit raw_peer(const store_client::client_options& how) {
+    auto made = store_client::connect(how.where, 5000);
+    EXPECT_TRUE(made) << made.error().message;
+    if (made) wire_ = *std::move(made);
+  }
+  // Says hello and opens this pool.
+  raw_peer(const store_client::client_options& how, std::uint32_t pool, const std::string& name, bool attach = false)
+      : raw_peer(how) {
+    store_client::greeting_wish wish;
+    wish.attach = attach;
+    wish.rings = false;
+    wish.pools[pool] = name;
+    if (!wire_) return;
+    const auto hello = store_client::greet(*wire_, wish, 5000);
+    EXPECT_TRUE(hello) << hello.error().message;
+    if (hello && hello->arena_fd >= 0) close(hello->arena_fd);
+  }
+  // As much as goes without waiting.
+  std::size_t send(std::string_view bytes) {
+    std::size_t sent = 0;
+    while (sent < bytes.size()) {
+      const iovec one{const_cast<char*>(bytes.data()) + sent, bytes.size() - sent};
+      const auto done = wire_->write({&one, 1});
+      if (!done || *done == 0) break;
+      sent += *done;
+    }
+    return sent;
+  }
+  void ask(store_wire::head what, const std::string& key, const store_wire::tail& fields = {}) {
+    std::string bytes;
+    ASSERT_TRUE(store_wire::encode(what, key, fields, bytes));
+    send(bytes);
+  }
+  // A put whose bytes shall follow.
+  void announce(std::uint32_t pool, std::uint64_t id, const std::string& key, std::uint64_t bytes) {
+    store_wire::head what;
+    what.op = store_wire::opcode::put;
+    what.flags = store_wire::flag::streamed;
+    what.request_id = id;
+    what.pool_id = pool;
+    what.value_bytes = bytes;
+    ask(what, key);
+  }
+  // The next answer's head. Nothing if the connection ended, or it took too long.
+  std::optional<store_wire::head> answer(unsigned timeout_ms = 10'000) {
+    std::string bytes = read(store_wire::kHeadBytes, timeout_ms);
+    if (bytes.size() < store_wire::kHeadBytes) return std::nullopt;
+    const auto got = store_wire::decode_head(std::as_bytes(std::span(bytes)).first<store_wire::kHeadBytes>());
+    if (!got) return std::nullopt;
+    last_text_.clear();
+    const std::string rest = read(got->key_bytes + got->tail_bytes + got->body_bytes, timeout_ms);
+    if (auto parts =
+            store_wire::decode_rest(*got, std::as_bytes(std::span(bytes += rest)).first(bytes.size() - got->body_bytes)))
+      last_text_ = parts->fields.text.value_or(std::string());
+    return *got;
+  }
+  const std::string& text() const { return last_text_; }
+  bool is_cut_off(unsigned timeout_ms) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+    char piece[4096];
+    while (std::chrono::steady_clock::now() < until) {
+      (void)store_client::wait_for(wire_->fd(), false, 50);
+      if (!wire_->read(piece, sizeof piece)) return true;
+    }
+    return false;
+  }
+  void leave() { wire_.reset(); }
+
+ private:
+  std::string read(std::size_t bytes, unsigned timeout_ms) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+    std::string out(bytes, '\0');
+    std::size_t have = 0;
+    while (have < bytes && std::chrono::steady_clock::now() < until) {
+      const auto got = wire_->read(out.data() + have, bytes - have);
+      if (!got) break;
+      have += *got;
+      if (*got == 0) (void)store_client::wait_for(wire_->fd(), false, 50);
+    }
+    out.resize(have);
+    return out;
+  }
+  std::unique_ptr<store_client::byte_channel> wire_;
+  std::string last_text_;
+};
+
+template <class Condition>
+bool soon(const Condition& condition, int seconds = 15) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+inline std::size_t open_descriptors() {
+  std::size_t out = 0;
+  DIR* const folder = opendir("/proc/self/fd");
+  while (readdir(folder) != nullptr) ++out;
+  closedir(folder);
+  return out;
+}
+
+// Of this process, the server in it included.
+inline std::uint64_t resident_bytes() {
+  unsigned long long whole = 0, resident = 0;
+  std::FILE* const from = std::fopen("/proc/self/statm", "r");
+  if (std::fscanf(from, "%llu %llu", &whole, &resident) != 2) resident = 0;
+  std::fclose(from);
+  return resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace pl::store_test

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// The settings file: its parser and its schema know the same fields with the same ranges, and docs/schema has that schema.
+// What a validator makes of the schema is in test/tools/store/store_e2e.py.
+#include "store/server/server_config.hpp"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+namespace pl::store_test {
+namespace {
+
+using nlohmann::json;
+
+TEST(store_config, FieldsHaveRangesAndUnknownOnesAreRefused) {
+  struct {
+    const char *text, *problem;  // "": fine
+  } const cases[] = {
+      {"{}", ""},
+      {R"({"data": "d", "threads": 2, "insecure": true, "mappers": ["uid:1"]})", ""},
+      {"[]", "not a JSON object"},
+      {"{", "not a JSON object: at line 1, column 2"},
+      {R"({"treads": 2})", "\"treads\""},
+      {R"({"threads": 0})", "from 1 to 64"},
+      {R"({"threads": -1})", "from 1 to 64"},
+      {R"({"threads": 1.5})", "whole number"},
+      {R"({"threads": "2"})", "whole number"},
+      {R"({"insecure": 1})", "true or false"},
+      {R"({"admins": "uid:1"})", "list of texts"},
+      {R"({"admins": [1]})", "list of texts"},
+      {R"({"data": 5})", "a text"},
+  };
+  for (const auto& one : cases) {
+    store_server::server_config into;
+    const auto done = store_server::read_config(one.text, into);
+    if (*one.problem == '\0') {
+      EXPECT_TRUE(done) << one.text;
+    } else {
+      EXPECT_NE(done.ok() ? std::string::npos : done.error().message.find(one.problem), std::string::npos) << one.text;
+    }
+  }
+}
+
+TEST(store_config, BeyondTheMachineOnlyWithTlsOrWhenTold) {
+  store_server::server_config config;
+  config.data = "d";
+  EXPECT_EQ(config.listen, "none") << "no TCP unless asked for";
+  EXPECT_TRUE(store_server::check(config));
+  config.listen = "0.0.0.0:1";
+  EXPECT_EQ(store_server::check(config).code(), EACCES);
+  config.insecure = true;
+  EXPECT_TRUE(store_server::check(config));
+  config.insecure = false;
+  config.tls = {"c", "k", ""};
+  EXPECT_EQ(store_server::check(config).code(), EINVAL);
+  config.tls.client_authority = "a";
+  EXPECT_TRUE(store_server::check(config));
+  config.metrics = "0.0.0.0:2";
+  EXPECT_EQ(store_server::check(config).code(), EACCES);
+}
+
+TEST(store_config, LoopbackIsAnAddressNotAText) {
+  for (const char* is : {"127.0.0.1:1", "127.8.9.10:1", "[::1]:1", "localhost:1"})
+    EXPECT_TRUE(store_server::is_loopback(is)) << is;
+  for (const char* other : {"127.0.0.1.example.com:1", "127.evil.com:1", "localhost:evil.com:1", "localhost.evil.com:1",
+                            "0.0.0.0:1", ":1", "[::]:1", "[::1].evil.com:1", "128.0.0.1:1", "127.0.0.1"})
+    EXPECT_FALSE(store_server::is_loopback(other)) << other;
+}
+
+TEST(store_config, ServersOfAClusterProveThemselvesOrTheOperatorSaysThatNobodyNeedsTo) {
+  store_server::server_config config;
+  config.data = "d";
+  config.name = "n";
+  config.cluster = {"http://127.0.0.1:2379"};
+  config.listen = "127.0.0.1:1";
+  EXPECT_EQ(store_server::check(config).code(), EACCES);
+  config.admins = {"uid:0", "tcp"};
+  EXPECT_TRUE(store_server::check(config));
+  config.admins.clear();
+  config.tls = {"c", "k", "a"};
+  EXPECT_TRUE(store_server::check(config));
+}
+
+// Set to one value, everything else as it is by default.
+status one_field(const std::string& name, const json& value) {
+  store_server::server_config into;
+  into.data = "d";
+  if (auto read = store_server::read_config(json{{name, value}}.dump(), into); !read) return read;
+  if (name == "cluster") {
+    into.name = "n";
+    into.listen = "127.0.0.1:1";
+    into.admins = {"tcp"};
+  }
+  if (name.starts_with("tls_")) into.tls = {"c", "k", "a"};
+  if (name.starts_with("cluster_tls_")) into.cluster_tls = {"a", "c", "k"};
+  return store_server::check(into);
+}
+
+// Values that the field's rules allow, and values that they do not.
+void values_for(const json& rules, std::vector<json>& good, std::vector<json>& bad) {
+  const std::string type = rules["type"];
+  for (const json& other : {json(nullptr), json(1.5), json(true), json("x"), json::array({1}), json::object()}) {
+    const bool fits = (type == "boolean" && other.is_boolean()) || (type == "string" && other.is_string());
+    if (!fits) bad.push_back(other);
+  }
+  if (type == "boolean") good = {true, false};
+  if (type == "array") good = {json::array(), json::array({"uid:1", "x"})};
+  if (type == "string") good = {rules.contains("enum") ? rules["enum"][1] : json("none")};
+  if (type == "string" && rules.contains("enum")) bad.push_back("x");
+  if (type != "integer") return;
+  const std::uint64_t lowest = rules["minimum"], highest = rules["maximum"];
+  good = {lowest};
+  if (rules.contains("enum")) good.insert(good.end(), rules["enum"].begin(), rules["enum"].end());
+  else good.push_back(highest / rules.value("multipleOf", 1u) * rules.value("multipleOf", 1u));
+  bad.insert(bad.end(), {json(-1), json(highest + 1), json(std::to_string(lowest))});
+  if (lowest > 0) bad.push_back(lowest - 1);
+  if (rules.contains("enum") || rules.contains("multipleOf")) bad.push_back(lowest + 1);
+}
+
+TEST(store_config, SchemaAndParserAgreeOnEachField) {
+  const auto schema = json::parse(store_server::config_schema());
+  EXPECT_GE(schema["properties"].size(), 33u);
+  for (const auto& [name, rules] : schema["properties"].items()) {
+    EXPECT_FALSE(rules.value("description", "").empty()) << name;
+    std::vector<json> good, bad;
+    values_for(rules, good, bad);
+    ASSERT_FALSE(good.empty() || bad.empty()) << name;
+    if (rules.contains("default")) good.push_back(rules["default"]);
+    for (const json& value : good) {
+      const auto done = one_field(name, value);
+      EXPECT_TRUE(done) << name << " = " << value << ": " << done.error().message;
+    }
+    for (const json& value : bad) {
+      const auto done = one_field(name, value);
+      ASSERT_FALSE(done) << name << " = " << value;
+      EXPECT_EQ(done.code(), EINVAL) << name << " = " << value;
+      const std::string subject = name == "log_level" && value.is_string() ? "log level" : name;
+      EXPECT_NE(done.error().message.find(subject), std::string::npos) << done.error().message;
+    }
+  }
+}
+
+TEST(store_config, DocumentedSchemaIsThePrograms) {
+  std::ifstream in(PL_SCHEMA_FILE);
+  std::stringstream text;
+  text << in.rdbuf();
+  EXPECT_EQ(text.str(), store_server::config_schema())
+      << "write it anew: peerlane store serve --print-schema > docs/schema/store-config.json";
+}
+
+}  // namespace
+}  // namespace pl::store_test

@@ -1,0 +1,518 @@
+// SPDX-License-Identifier: Apache-2.0
+// The UCX lane of a whole store, forced over whatever UCX finds here: who gets one, what happens when it breaks, and when
+// one of the two processes is killed while values travel.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <fstream>
+
+#include "base/env.hpp"
+#include "store/protocol/greeting.hpp"
+#include "test/store/server/store_rig.hpp"
+
+extern char** environ;
+
+namespace pl::store_test {
+namespace {
+
+using store_client::lane_mode;
+using store_wire::durability;
+using store_wire::opcode;
+using store_wire::path;
+
+constexpr std::size_t kLarge = 24u << 20;
+
+template <class True>
+bool comes_true(True is_true, std::chrono::seconds most = std::chrono::seconds(20)) {
+  const auto end = store_client::clock::now() + most;
+  while (!is_true() && store_client::clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return is_true();
+}
+
+struct environment {
+  environment(const char* name, const std::string& value) : name_(name) { setenv(name, value.c_str(), 1); }
+  ~environment() { unsetenv(name_); }
+  const char* name_;
+};
+
+// This program again, running one test that is off otherwise; PEERLANE_STORE says about which store.
+class other_process {
+ public:
+  other_process(const std::string& test, const std::string& about) {
+    const environment told("PEERLANE_STORE", about);
+    std::string filter = "--gtest_filter=" + test, also = "--gtest_also_run_disabled_tests";
+    std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+    char* arguments[] = {self.data(), filter.data(), also.data(), nullptr};
+    EXPECT_EQ(posix_spawn(&pid_, self.c_str(), nullptr, nullptr, arguments, environ), 0);
+  }
+  ~other_process() { end(SIGKILL); }
+  void end(int signal_number) {
+    if (pid_ <= 0) return;
+    kill(pid_, signal_number);
+    waitpid(std::exchange(pid_, 0), nullptr, 0);
+  }
+  void send(int signal_number) const { kill(pid_, signal_number); }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+store_client::client_options by_ucx(store_client::client_options how) {
+  how.ucx = lane_mode::on;
+  how.use_shm = false;
+  return how;
+}
+
+// What a client says to a store passes through here, until it is cut: the store then has an end of the connection, whatever
+// the client does. What goes by UCX does not pass.
+class relay {
+ public:
+  explicit relay(const std::string& endpoint)
+      : store_port_(static_cast<std::uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1)))) {
+    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    auto at = loopback(0);
+    socklen_t bytes = sizeof at;
+    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&at), bytes), 0);
+    EXPECT_EQ(listen(listener_, 4), 0);
+    EXPECT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&at), &bytes), 0);
+    endpoint_ = "127.0.0.1:" + std::to_string(ntohs(at.sin_port));
+    thread_ = std::thread([this] { carry(); });
+  }
+  ~relay() { cut(); }
+  const std::string& endpoint() const { return endpoint_; }
+  void cut() {
+    cut_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  static sockaddr_in loopback(std::uint16_t port) {
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    at.sin_port = htons(port);
+    return at;
+  }
+  // One connection.
+  void carry() {
+    pollfd ready[2] = {{listener_, POLLIN, 0}, {-1, POLLIN, 0}};
+    while (!cut_ && poll(ready, 1, 10) == 0) {}
+    const int client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    const int store = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const auto at = loopback(store_port_);
+    EXPECT_EQ(connect(store, reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+    ready[0].fd = client;
+    ready[1].fd = store;
+    std::vector<char> some(65536);
+    for (bool over = false; !cut_ && !over;) {
+      poll(ready, 2, 10);
+      for (const int from : {0, 1}) {
+        if (ready[from].revents == 0) continue;
+        const auto got = recv(ready[from].fd, some.data(), some.size(), 0);
+        over = got <= 0 || send(ready[1 - from].fd, some.data(), static_cast<std::size_t>(got), MSG_NOSIGNAL) != got;
+      }
+    }
+    for (const int one : {listener_, client, store}) close(one);
+  }
+  const std::uint16_t store_port_;
+  int listener_ = -1;
+  std::string endpoint_;
+  std::atomic<bool> cut_{false};
+  std::thread thread_;
+};
+
+std::string log_of(const store_rig& rig) {
+  std::ifstream in(rig.config.log);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+class store_lane : public testing::Test {
+ protected:
+  void SetUp() override {
+    rig_.config.ucx = "on";
+    rig_.start();
+    store_ = store_rig::open(by_ucx(rig_.over_tcp()));
+    ASSERT_NE(store_, nullptr);
+    if (!store_->why_no_ucx().empty()) GTEST_SKIP() << store_->why_no_ucx();
+    pool_ = make_pool(*store_, "p");
+  }
+  std::string metrics() { return store_->run(store_->make_plain(opcode::stats, 0, {})).body; }
+  store_rig rig_;
+  std::unique_ptr<store_client::client> store_;
+  std::uint32_t pool_ = 0;
+};
+
+// ---- Other processes of the tests below
+
+TEST(lane_helper, DISABLED_PutsUntilKilled) {
+  store_client::client_options how;
+  how.where.endpoint = env_read("PEERLANE_STORE").text;
+  how.require = path::ucx;
+  how.ucx = lane_mode::on;
+  const auto store = store_rig::open(how);
+  const auto pool = store->open_pool("p");
+  const auto value = random_value(kLarge, 9);
+  bytes_t room(kLarge);
+  for (;;) {
+    const auto one = store->make_put(*pool, "theirs", memory_of(value), at_level(durability::volatile_));
+    const auto two = store->make_get(*pool, "large", memory_of(room), {});
+    store->start(std::vector{one, two});
+    store->wait(one);
+    store->wait(two);
+  }
+}
+
+// On DIRECTORY/data; the endpoint is told in DIRECTORY/endpoint.
+TEST(lane_helper, DISABLED_ServesUntilKilled) {
+  const std::string directory = env_read("PEERLANE_STORE").text;
+  store_server::server_config config;
+  config.data = directory + "/data";
+  config.log = directory + "/log";
+  config.listen = "127.0.0.1:0";
+  config.admins = {"tcp"};
+  if (std::ifstream before(directory + "/endpoint"); before) std::getline(before, config.listen);
+  config.arena_bytes = 128u << 20;
+  config.chunk_bytes = 16u << 20;
+  config.extent_file_bytes = 64u << 20;
+  config.ucx = "on";
+  auto made = store_server::server::open(config);
+  ASSERT_TRUE(made) << made.error().message;
+  std::ofstream(directory + "/endpoint.new") << (*made)->tcp_endpoint() << "\n";
+  std::filesystem::rename(directory + "/endpoint.new", directory + "/endpoint");
+  (void)(*made)->run();
+}
+
+// ---- Who gets a lane
+
+TEST_F(store_lane, AnswersMetricsAndTheLogNameIt) {
+  const auto value = random_value(kLarge, 1);
+  const auto told = put(*store_, pool_, "k", value);
+  ASSERT_EQ(told.status, 0) << told.text;
+  EXPECT_EQ(told.result.way, path::ucx);
+  EXPECT_EQ(told.fields.lane_name, store_->ucx_lanes());
+  EXPECT_FALSE(store_->ucx_lanes().empty());
+  store_client::reply got;
+  EXPECT_EQ(get(*store_, pool_, "k", kLarge, &got), value);
+  EXPECT_EQ(got.fields.lane_name, store_->ucx_lanes());
+  const auto text = metrics();
+  for (const char* direction : {"in", "out"})
+    EXPECT_NE(text.find("peerlane_store_value_bytes_total{path=\"ucx\",direction=\"" + std::string(direction) + "\"} " +
+                        std::to_string(kLarge)),
+              std::string::npos)
+        << text;
+  EXPECT_NE(text.find("peerlane_store_lane_refused_total 0"), std::string::npos);
+  EXPECT_NE(log_of(rig_).find("\"event\":\"lane\""), std::string::npos);
+  // A wrong checksum from the caller, and a part of a value.
+  store_client::put_request wrong;
+  wrong.crc = told.result.crc + 1;
+  EXPECT_EQ(put(*store_, pool_, "k", value, wrong).status, EBADMSG);
+  EXPECT_EQ(get(*store_, pool_, "k", kLarge), value);
+  EXPECT_EQ(rig_.server().engine().stats().grants, 0u);
+}
+
+TEST_F(store_lane, CanBeDemanded) {
+  auto how = by_ucx(rig_.over_unix());
+  how.require = path::ucx;
+  const auto strict = store_rig::open(how);
+  ASSERT_TRUE(strict->open_pool("p"));
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{100'000}, std::size_t{3'000'000}}) {
+    const auto value = random_value(bytes, bytes);
+    const auto told = put(*strict, pool_, "k", value);
+    ASSERT_EQ(told.status, 0) << told.text;
+    EXPECT_EQ(told.result.way, path::ucx);
+    store_client::reply got;
+    EXPECT_EQ(get(*strict, pool_, "k", bytes, &got), value);
+    EXPECT_EQ(got.result.way, path::ucx);
+  }
+  how.ucx = lane_mode::off;
+  const auto without = store_rig::open(how);
+  ASSERT_TRUE(without->open_pool("p"));
+  const auto refused = put(*without, pool_, "k", random_value(1'000'000, 1));
+  EXPECT_EQ(refused.status, ENOTSUP);
+  EXPECT_NE(refused.text.find("PEERLANE_STORE_UCX=off"), std::string::npos) << refused.text;
+}
+
+TEST_F(store_lane, ValuesLongerThanMemoryGoByTheConnection) {
+  const auto value = random_value(40u << 20, 3);  // more than half of the arena
+  const auto told = put(*store_, pool_, "long", value);
+  ASSERT_EQ(told.status, 0) << told.text;
+  EXPECT_EQ(told.result.way, path::tcp);
+  store_client::reply got;
+  EXPECT_EQ(get(*store_, pool_, "long", value.size(), &got), value);
+  EXPECT_EQ(got.result.way, path::tcp);
+}
+
+TEST_F(store_lane, AccessListsHoldForItToo) {
+  store_wire::pool_settings settings;
+  settings.access = "uid:99=rw";
+  const auto admin = store_rig::open(rig_.over_unix());
+  const auto closed = make_pool(*admin, "closed", settings);
+  (void)closed;
+  settings.access = "tcp=r";
+  const auto read_only = make_pool(*admin, "read_only", settings);
+  rig_.stop();
+  rig_.config.admins = {"uid:" + std::to_string(geteuid())};
+  rig_.start();
+  ASSERT_TRUE(comes_true([&] { return store_->run(store_->make_plain(opcode::ping, 0, {})).status == 0; }));
+  EXPECT_EQ(store_->open_pool("closed").code(), EACCES);
+  ASSERT_TRUE(store_->open_pool("read_only"));
+  ASSERT_EQ(store_->why_no_ucx(), "");
+  EXPECT_EQ(put(*store_, read_only, "k", random_value(1'000'000, 1)).status, EACCES);
+}
+
+TEST(store_lane_choice, NoLibraryIsSaidAndTcpIsUsed) {
+  const environment gone("PEERLANE_UCX_LIBRARY", "/nonexistent/libucp.so.0");
+  store_rig rig;
+  rig.config.ucx = "on";
+  rig.start();
+  auto how = by_ucx(rig.over_tcp());
+  const auto store = store_rig::open(how);
+  EXPECT_NE(store->why_no_ucx().find("/nonexistent/libucp.so.0"), std::string::npos) << store->why_no_ucx();
+  const auto pool = make_pool(*store, "p");
+  EXPECT_EQ(put(*store, pool, "k", random_value(1'000'000, 1)).result.way, path::tcp);
+  how.require = path::ucx;
+  const auto strict = store_rig::open(how);
+  const auto refused = put(*strict, make_pool(*strict, "q"), "k", random_value(1'000'000, 1));
+  EXPECT_EQ(refused.status, ENOTSUP);
+  EXPECT_NE(refused.text.find("UCX cannot be used"), std::string::npos) << refused.text;
+  EXPECT_NE(log_of(rig).find("\"event\":\"no_ucx\""), std::string::npos);
+}
+
+TEST(store_lane_choice, WithoutBeingForcedThereIsNoneToOneself) {
+  store_rig rig;
+  rig.start();
+  const auto store = store_rig::open(rig.over_tcp());
+  EXPECT_NE(store->why_no_ucx(), "");
+  const auto pool = make_pool(*store, "p");
+  EXPECT_EQ(put(*store, pool, "k", random_value(1'000'000, 1)).result.way, path::tcp);
+  // The client would, the store is not told to.
+  const auto eager = store_rig::open(by_ucx(rig.over_tcp()));
+  EXPECT_NE(eager->why_no_ucx(), "");
+}
+
+// ---- Strangers: whoever reaches UCX's port without the session's secret
+
+TEST_F(store_lane, WhoDoesNotKnowTheSecretWritesNothing) {
+  store_client::value_lane::options how;
+  how.mode = lane_mode::on;
+  auto lane = store_client::value_lane::open(std::move(how));
+  ASSERT_TRUE(lane) << lane.error().message;
+  auto wire = store_client::connect(rig_.over_tcp().where, 5000);
+  ASSERT_TRUE(wire);
+  store_client::greeting_wish wish;
+  wish.lane = (*lane)->offer();
+  const auto hello = store_client::greet(**wire, wish, 5000);
+  ASSERT_TRUE(hello && hello->lane);
+  EXPECT_NE(hello->lane->secret[0], 0u);
+  bytes_t value(kLarge, 0x66);
+  const auto refused = [&](std::uint64_t first, std::uint64_t second) {
+    const std::uint64_t secret[2] = {first, second};
+    auto joined = (*lane)->connect(*hello->lane, secret);
+    ASSERT_TRUE(joined);
+    const auto out = std::make_shared<store_client::lane_transfer>();
+    out->is_out = true;
+    out->token = 1;
+    out->pieces = {{value.data(), value.size()}};
+    out->bytes = value.size();
+    (*lane)->add(*joined, out);
+    EXPECT_TRUE(comes_true([&] {
+      (*lane)->progress();
+      return out->bad.code != 0 && out->under_way == 0;
+    }));
+    (*lane)->close(*joined);
+  };
+  refused(hello->lane->secret[0], hello->lane->secret[1]);  // its own session, which was granted nothing
+  refused(hello->lane->secret[0] + 1, hello->lane->secret[1]);
+  refused(hello->lane->secret[0], hello->lane->secret[1] + 1);
+  EXPECT_TRUE(comes_true([&] { return metrics().find("peerlane_store_lane_refused_total 0") == std::string::npos; }));
+  EXPECT_EQ(put(*store_, pool_, "k", value).result.way, path::ucx);  // and it goes on
+}
+
+// ---- What breaks
+
+TEST_F(store_lane, ALaneThatBreaksCostsNoOperation) {
+  const auto value = random_value(kLarge, 5);
+  ASSERT_EQ(put(*store_, pool_, "old", value).status, 0);
+  store_client::put_request absent;
+  absent.only = {store_wire::condition::if_absent, 0};
+  bytes_t room(kLarge);
+  const auto one = store_->make_put(pool_, "new", memory_of(value), absent);
+  const auto two = store_->make_get(pool_, "old", memory_of(room), {});
+  store_->start(std::vector{one, two});
+  for (int i = 0; i < 20 && !store_->test(one); ++i) {}
+  store_->break_lane();
+  ASSERT_TRUE(store_->wait(one) && store_->wait(two));
+  EXPECT_EQ(one->got.status, 0) << one->got.text;
+  EXPECT_EQ(two->got.status, 0) << two->got.text;
+  EXPECT_EQ(one->got.result.way, path::tcp);
+  EXPECT_EQ(room, value);
+  EXPECT_EQ(get(*store_, pool_, "new", kLarge), value);
+  EXPECT_NE(store_->why_no_ucx(), "");
+  const auto& engine = rig_.server().engine();
+  EXPECT_TRUE(comes_true([&] { return engine.stats().grants == 0 && engine.stats().pins == 0; }));
+  // The next connection has one again.
+  store_->break_connection();
+  ASSERT_EQ(store_->run(store_->make_plain(opcode::ping, 0, {})).status, 0);
+  EXPECT_EQ(put(*store_, pool_, "new", value).result.way, path::ucx);
+}
+
+TEST_F(store_lane, SpaceOfAKilledClientComesBack) {
+  const auto value = random_value(kLarge, 6);
+  ASSERT_EQ(put(*store_, pool_, "large", value).status, 0);
+  const auto& engine = rig_.server().engine();
+  for (int i = 0; i < 3; ++i) {
+    other_process client("lane_helper.DISABLED_PutsUntilKilled", rig_.config.listen);
+    const auto before = engine.stats().puts;
+    ASSERT_TRUE(
+        comes_true([&] { return engine.stats().puts > before && engine.stats().grants > 0; }, std::chrono::seconds(30)));
+    std::this_thread::sleep_for(std::chrono::milliseconds(3 * i));
+    client.end(SIGKILL);
+    EXPECT_TRUE(comes_true([&] { return engine.stats().grants == 0 && engine.stats().pins == 0; })) << i;
+    EXPECT_EQ(get(*store_, pool_, "large", kLarge), value);
+  }
+  EXPECT_EQ(put(*store_, pool_, "k", value).result.way, path::ucx);
+  // What it had put is whole.
+  const auto theirs = get(*store_, pool_, "theirs", kLarge);
+  EXPECT_EQ(theirs, random_value(kLarge, 9));
+}
+
+TEST(store_lane_server, KilledWhileValuesTravelAndEverythingIsAppliedOnce) {
+  const store_rig rig;  // for its directory; the store is another process
+  const auto endpoint = [&] {
+    std::string out;
+    std::ifstream in(rig.directory() + "/endpoint");
+    std::getline(in, out);
+    return out;
+  };
+  auto served = std::make_unique<other_process>("lane_helper.DISABLED_ServesUntilKilled", rig.directory());
+  ASSERT_TRUE(comes_true([&] { return !endpoint().empty(); }));
+  store_client::client_options how;
+  how.where.endpoint = endpoint();
+  how.ucx = lane_mode::on;
+  how.timeout_ms = 60'000;
+  const auto store = store_rig::open(how);
+  ASSERT_NE(store, nullptr);
+  if (!store->why_no_ucx().empty()) GTEST_SKIP() << store->why_no_ucx();
+  const auto pool = make_pool(*store, "p");
+  const auto value = random_value(kLarge, 7);
+  ASSERT_EQ(put(*store, pool, "old", value).status, 0);
+  for (int i = 0; i < 3; ++i) {
+    store_client::put_request absent;
+    absent.only = {store_wire::condition::if_absent, 0};
+    bytes_t room(kLarge);
+    const std::string key = "new" + std::to_string(i);
+    const auto one = store->make_put(pool, key, memory_of(value), absent);
+    const auto two = store->make_get(pool, "old", memory_of(room), {});
+    store->start(std::vector{one, two});
+    (void)store->wait(one, store_client::clock::now() + std::chrono::milliseconds(5 + 10 * i));
+    served->end(SIGKILL);
+    served = std::make_unique<other_process>("lane_helper.DISABLED_ServesUntilKilled", rig.directory());
+    ASSERT_TRUE(store->wait(one) && store->wait(two));
+    EXPECT_EQ(one->got.status, 0) << "applied twice? " << one->got.text;
+    EXPECT_EQ(two->got.status, 0) << two->got.text;
+    EXPECT_EQ(room, value);
+    EXPECT_EQ(get(*store, pool, key, kLarge), value);
+    EXPECT_EQ(store->why_no_ucx(), "") << "the new connection has a lane again";
+  }
+}
+
+// Where a store of another process listens, once it does. Empty: it does not.
+std::string endpoint_in(const std::string& directory) {
+  std::string endpoint;
+  comes_true([&] {
+    std::ifstream in(directory + "/endpoint");
+    std::getline(in, endpoint);
+    return !endpoint.empty();
+  });
+  return endpoint;
+}
+
+// The store closes the lane of a client that stands still, by force, while values travel; the client then goes on, and UCX
+// hears of a connection that it has closed. PL_LANE_ROUNDS: how many such clients.
+TEST(store_lane_server, OutlivesClientsThatItCutOffWhileTheyStoodStill) {
+  const store_rig rig;
+  other_process served("lane_helper.DISABLED_ServesUntilKilled", rig.directory());
+  const std::string endpoint = endpoint_in(rig.directory());
+  ASSERT_NE(endpoint, "");
+  store_client::client_options how;
+  how.where.endpoint = endpoint;
+  how.ucx = lane_mode::on;
+  const auto store = store_rig::open(how);
+  if (!store->why_no_ucx().empty()) GTEST_SKIP() << store->why_no_ucx();
+  const auto pool = make_pool(*store, "p");
+  const auto value = random_value(kLarge, 8);
+  ASSERT_EQ(put(*store, pool, "large", value).result.way, path::ucx);
+  const auto theirs = [&] {
+    const auto got = store->run(store->make_plain(opcode::stat, pool, "theirs"));
+    return got.status == 0 ? got.result.version : 0;
+  };
+  const auto log_of_served = [&] {
+    std::ifstream in(rig.directory() + "/log");
+    const std::string all{std::istreambuf_iterator<char>(in), {}};
+    return "\n" + all.substr(all.size() > 600 ? all.size() - 600 : 0);
+  };
+  const char* const wanted = std::getenv("PL_LANE_ROUNDS");
+  const int rounds = wanted != nullptr ? std::atoi(wanted) : 5;
+  for (int round = 0; round < rounds; ++round) {
+    relay between(endpoint);
+    const auto before = theirs();
+    const other_process client("lane_helper.DISABLED_PutsUntilKilled", between.endpoint());
+    ASSERT_TRUE(comes_true([&] { return theirs() != before; }));
+    std::this_thread::sleep_for(std::chrono::microseconds(round * 1700 % 20'000));
+    client.send(SIGSTOP);
+    if (round % 2 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(round % 16));
+    between.cut();
+    std::this_thread::sleep_for(std::chrono::milliseconds(round % 3 * 20));
+    client.send(SIGCONT);
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    const auto told = put(*store, pool, "mine", value);
+    ASSERT_EQ(told.status, 0) << "round " << round << ": " << told.text;
+    ASSERT_EQ(told.result.way, path::ucx) << "round " << round << ": another client lost its lane: " << store->why_no_ucx()
+                                          << log_of_served();
+    ASSERT_EQ(get(*store, pool, "large", kLarge), value) << "round " << round;
+  }
+}
+
+TEST(store_lane_server, ThatHangsCostsTheDeadlineAndNoMore) {
+  const store_rig rig;
+  other_process served("lane_helper.DISABLED_ServesUntilKilled", rig.directory());
+  const std::string endpoint = endpoint_in(rig.directory());
+  ASSERT_NE(endpoint, "");
+  store_client::client_options how;
+  how.where.endpoint = endpoint;
+  how.ucx = lane_mode::on;
+  const auto store = store_rig::open(how);
+  if (!store->why_no_ucx().empty()) GTEST_SKIP() << store->why_no_ucx();
+  const auto pool = make_pool(*store, "p");
+  const auto value = random_value(kLarge, 8);
+  ASSERT_EQ(put(*store, pool, "old", value).status, 0);
+  store_client::put_request soon;
+  soon.timeout_ms = 300;
+  store_client::get_request soon_too;
+  soon_too.timeout_ms = 300;
+  {
+    auto theirs = value;
+    bytes_t room(kLarge);
+    const auto one = store->make_put(pool, "k", memory_of(theirs), soon);
+    const auto two = store->make_get(pool, "old", memory_of(room), soon_too);
+    store->start(std::vector{one, two});
+    (void)store->wait(one, store_client::clock::now() + std::chrono::milliseconds(5));
+    served.send(SIGSTOP);
+    ASSERT_TRUE(store->wait(one, store_client::clock::now() + std::chrono::seconds(15)));
+    ASSERT_TRUE(store->wait(two, store_client::clock::now() + std::chrono::seconds(15)));
+    EXPECT_TRUE(one->got.status == ETIMEDOUT || one->got.status == 0) << one->got.text;
+    EXPECT_TRUE(two->got.status == ETIMEDOUT || two->got.status == 0) << two->got.text;
+  }  // the memory is the caller's again: AddressSanitizer sees who touches it now
+  served.send(SIGCONT);
+  EXPECT_EQ(get(*store, pool, "old", kLarge), value);
+  EXPECT_EQ(put(*store, pool, "k", value).status, 0);
+}
+
+}  // namespace
+}  // namespace pl::store_test

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// A server in the test's own process on a directory of its own, and clients of it.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "store/client/client.hpp"
+#include "store/server/server.hpp"
+
+namespace pl::store_test {
+
+using bytes_t = std::vector<unsigned char>;
+
+inline bytes_t random_value(std::size_t bytes, std::uint64_t seed) {
+  bytes_t out(bytes);
+  std::mt19937_64 random(seed);
+  for (std::size_t i = 0; i < bytes; i += 8) {
+    const std::uint64_t word = random();
+    std::memcpy(&out[i], &word, std::min<std::size_t>(8, bytes - i));
+  }
+  return out;
+}
+
+inline store_client::memory memory_of(const bytes_t& bytes) {
+  return {reinterpret_cast<std::uint64_t>(bytes.data()), bytes.size(), std::nullopt};
+}
+
+class store_rig {
+ public:
+  store_rig() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "peerlane-store-test-XXXXXX").string();
+    EXPECT_NE(mkdtemp(pattern.data()), nullptr);
+    directory_ = pattern;
+    config.data = directory_ + "/data";
+    config.listen = "127.0.0.1:0";
+    config.admins = {"uid:" + std::to_string(geteuid()), "uid:0", "tcp"};
+    config.log = directory_ + "/log";
+    config.log_level = "debug";
+    config.arena_bytes = 64u << 20;
+    config.chunk_bytes = 16u << 20;
+    config.extent_file_bytes = 64u << 20;
+    config.drain_timeout_s = 2;
+  }
+  ~store_rig() {
+    stop();
+    std::error_code ignored;
+    std::filesystem::remove_all(directory_, ignored);
+  }
+  store_rig(const store_rig&) = delete;
+  store_rig& operator=(const store_rig&) = delete;
+
+  void start() {
+    auto made = store_server::server::open(config);
+    ASSERT_TRUE(made) << made.error().message;
+    server_ = *std::move(made);
+    thread_ = std::thread([this] { ended_ = server_->run(); });
+    // The same port again after a restart.
+    if (config.listen != "none") config.listen = server_->tcp_endpoint();
+  }
+  void stop() {
+    if (!server_) return;
+    server_->stop();
+    thread_.join();
+    EXPECT_TRUE(ended_) << ended_.error().message;
+    server_.reset();
+  }
+  store_server::server& server() { return *server_; }
+  const std::string& directory() const { return directory_; }
+
+  store_client::client_options over_unix() const {
+    store_client::client_options out;
+    out.where.socket = config.data + "/store.sock";
+    return out;
+  }
+  store_client::client_options over_tcp() const {
+    store_client::client_options out;
+    out.where.endpoint = config.listen;
+    return out;
+  }
+  static std::unique_ptr<store_client::client> open(const store_client::client_options& how) {
+    auto made = store_client::client::open(how);
+    EXPECT_TRUE(made) << made.error().message;
+    return made ? *std::move(made) : nullptr;
+  }
+
+  store_server::server_config config;
+
+ private:
+  std::string directory_;
+  std::unique_ptr<store_server::server> server_;
+  std::thread thread_;
+  status ended_;
+};
+
+inline store_client::reply put(store_client::client& to, std::uint32_t pool, const std::string& key, const bytes_t& value,
+                               const store_client::put_request& how = {}) {
+  return to.run(to.make_put(pool, key, memory_of(value), how));
+}
+
+// The value, or a test failure.
+inline bytes_t get(store_client::client& from, std::uint32_t pool, const std::string& key, std::size_t room,
+                   store_client::reply* told = nullptr, const store_client::get_request& how = {}) {
+  bytes_t out(room);
+  const auto got = from.run(from.make_get(pool, key, memory_of(out), how));
+  EXPECT_EQ(got.status, 0) << got.text;
+  out.resize(got.moved_bytes);
+  if (told != nullptr) *told = got;
+  return out;
+}
+
+inline std::uint32_t make_pool(store_client::client& at, const std::string& name, store_wire::pool_settings settings = {}) {
+  const auto made = at.create_pool(name, settings);
+  EXPECT_TRUE(made) << made.error().message;
+  return made ? *made : 0;
+}
+
+inline store_client::put_request at_level(store_wire::durability level) {
+  store_client::put_request out;
+  out.level = level;
+  return out;
+}
+
+}  // namespace pl::store_test

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// TLS on TCP: certificates at both ends, the client's says who it is. The certificates are made by the openssl program.
+#include <cstdlib>
+#include <fstream>
+
+#include "base/text.hpp"
+#include "test/store/server/store_rig.hpp"
+#include "test/store/server/test_pki.hpp"
+
+namespace pl::store_test {
+namespace {
+
+class store_tls : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!openssl_is_there()) GTEST_SKIP() << kNoOpenssl;
+    folder_ = rig_.directory() + "/pki";
+    std::filesystem::create_directory(folder_);
+    authority("ca");
+    certificate("server", "ca", "IP:127.0.0.1");
+    certificate("client", "ca", "URI:spiffe://site/trainer");
+    rig_.config.tls = {path("server.crt"), path("server.key"), path("ca.crt")};
+  }
+  std::string path(const std::string& name) const { return pki().path(name); }
+  test_pki pki() const { return test_pki(folder_); }
+  void authority(const std::string& name) { pki().authority(name); }
+  void certificate(const std::string& name, const std::string& by, const std::string& alternative) {
+    pki().certificate(name, by, alternative);
+  }
+  store_client::client_options as(const std::string& name, const std::string& authority_name = "ca") const {
+    auto how = rig_.over_tcp();
+    how.timeout_ms = 3000;
+    how.where.tls_certificate = path(name + ".crt");
+    how.where.tls_key = path(name + ".key");
+    how.where.tls_authority = path(authority_name + ".crt");
+    return how;
+  }
+  store_rig rig_;
+  std::string folder_;
+};
+
+TEST_F(store_tls, ValuesTravelAndTheCertificateSaysWho) {
+  rig_.config.admins = {"uid:" + std::to_string(geteuid())};
+  rig_.start();
+  const auto admin = store_rig::open(rig_.over_unix());
+  store_wire::pool_settings settings;
+  settings.access = "cert:spiffe://site/trainer=rw";
+  const auto pool = make_pool(*admin, "p", settings);
+  make_pool(*admin, "closed", {0, 0, store_wire::durability::durable, false, true, "uid:99=r"});
+  const auto store = store_rig::open(as("client"));
+  ASSERT_NE(store, nullptr);
+  EXPECT_EQ(store->way(), store_wire::path::tls);
+  ASSERT_TRUE(store->open_pool("p"));
+  for (const std::size_t bytes : {100u, 9u << 20}) {
+    const auto value = random_value(bytes, bytes);
+    const auto told = put(*store, pool, "k", value);
+    ASSERT_EQ(told.status, 0) << told.text;
+    EXPECT_EQ(told.result.way, store_wire::path::tls);
+    EXPECT_EQ(get(*store, pool, "k", bytes), value);
+  }
+  EXPECT_EQ(store->open_pool("closed").code(), EACCES);
+}
+
+// UCX does not encrypt: only whoever says so at both ends has values go past TLS.
+TEST_F(store_tls, ValuesGoPastItByUcxOnlyIfBothEndsSaySo) {
+  rig_.config.ucx = "on";
+  rig_.start();
+  auto how = as("client");
+  const auto value = random_value(1 << 20, 1);
+  const auto plain = store_rig::open(how);
+  EXPECT_NE(plain->why_no_ucx(), "");
+  how.ucx = store_client::lane_mode::on;
+  const auto refused = store_rig::open(how);
+  if (refused->why_no_ucx().find("UCX cannot be used") != std::string::npos) GTEST_SKIP() << refused->why_no_ucx();
+  EXPECT_NE(refused->why_no_ucx().find("ucx_beside_tls"), std::string::npos) << refused->why_no_ucx();
+  const auto pool = make_pool(*store_rig::open(rig_.over_unix()), "p");
+  ASSERT_TRUE(refused->open_pool("p"));
+  EXPECT_EQ(put(*refused, pool, "k", value).result.way, store_wire::path::tls);
+  rig_.stop();
+  rig_.config.ucx_beside_tls = true;
+  rig_.start();
+  const auto allowed = store_rig::open(how);
+  ASSERT_TRUE(allowed->open_pool("p"));
+  EXPECT_EQ(put(*allowed, pool, "k", value).result.way, store_wire::path::ucx) << allowed->why_no_ucx();
+  EXPECT_EQ(get(*allowed, pool, "k", value.size()), value);
+}
+
+// A common name can be written like anything; who signs certificates for hosts does not vouch for URIs in it.
+TEST_F(store_tls, ACommonNameIsNobodysUri) {
+  const std::string uri = "spiffe://site/trainer";
+  pki().certificate("forger", "ca", "DNS:forger", "/CN=" + pki().escaped(uri));
+  pki().certificate("named", "ca", "DNS:named", "/CN=named");
+  pki().certificate("nameless", "ca", "DNS:nameless", "/O=nobody");
+  rig_.start();
+  const auto admin = store_rig::open(rig_.over_unix());
+  store_wire::pool_settings settings;
+  settings.access = "cert:" + uri + "=rw,cn:named=r";
+  make_pool(*admin, "p", settings);
+  const auto forger = store_rig::open(as("forger")), named = store_rig::open(as("named")),
+             client = store_rig::open(as("client"));
+  EXPECT_EQ(forger->open_pool("p").code(), EACCES);
+  EXPECT_TRUE(named->open_pool("p"));
+  EXPECT_TRUE(client->open_pool("p"));
+  EXPECT_FALSE(store_client::client::open(as("nameless"))) << "nobody knows who that is";
+}
+
+TEST_F(store_tls, CertificatesAreReadAgainWhenTold) {
+  rig_.start();
+  const auto before = store_rig::open(as("client"));
+  ASSERT_NE(before, nullptr);
+  authority("next_ca");
+  certificate("next_server", "next_ca", "IP:127.0.0.1");
+  certificate("next_client", "next_ca", "URI:spiffe://site/trainer");
+  EXPECT_FALSE(store_client::client::open(as("next_client", "next_ca")));
+  for (const char* const end : {".crt", ".key"})
+    std::filesystem::rename(path(std::string("next_server") + end), path(std::string("server") + end));
+  const auto next = path("next_ca.crt");
+  std::filesystem::copy_file(path("ca.crt"), path("old_ca.crt"));
+  std::filesystem::copy_file(next, path("ca.crt"), std::filesystem::copy_options::overwrite_existing);
+  rig_.server().reload();
+  std::unique_ptr<store_client::client> after;
+  for (int i = 0; i < 100 && !after; ++i) {
+    if (auto made = store_client::client::open(as("next_client", "next_ca"))) after = *std::move(made);
+    else std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  ASSERT_NE(after, nullptr);
+  EXPECT_FALSE(store_client::client::open(as("client", "old_ca"))) << "its authority is none any more";
+  EXPECT_EQ(before->run(before->make_plain(store_wire::opcode::ping, 0, {})).status, 0) << "who was there stays";
+  // Files that are no certificates change nothing.
+  std::ofstream(path("server.crt")) << "nonsense";
+  rig_.server().reload();
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_TRUE(store_client::client::open(as("next_client", "next_ca")));
+}
+
+TEST_F(store_tls, StrangersAreRefusedAtBothEnds) {
+  authority("stranger_ca");
+  certificate("stranger", "stranger_ca", "URI:spiffe://site/trainer");
+  certificate("elsewhere", "ca", "IP:127.0.0.2");
+  rig_.start();
+  EXPECT_FALSE(store_client::client::open(as("stranger")));               // the server does not know who signed it
+  EXPECT_FALSE(store_client::client::open(as("client", "stranger_ca")));  // the client does not know who signed the server
+  EXPECT_FALSE(store_client::client::open(rig_.over_tcp()));              // no TLS at all
+  rig_.stop();
+  rig_.config.tls.certificate = path("elsewhere.crt");
+  rig_.config.tls.key = path("elsewhere.key");
+  rig_.start();
+  EXPECT_FALSE(store_client::client::open(as("client")));  // a certificate of another host
+}
+
+}  // namespace
+}  // namespace pl::store_test

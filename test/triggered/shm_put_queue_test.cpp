@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts of lanes that need no GPU: counts of a late peer, memory that is named, bells.
+#include "triggered/shm_put_queue.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "triggered/thread_wakeup.hpp"
+
+namespace pl::stream {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(lane_count, a_late_peer_does_not_count_in_somebody_elses_channel) {
+  lane_count of;
+  of.word.store(lane_count::make(7, 0));
+  EXPECT_TRUE(of.advance(7, 0, 1));
+  EXPECT_EQ(of.count(), 1u);
+  of.word.store(lane_count::make(8, 0));  // used again
+  EXPECT_FALSE(of.advance(7, 1, 2));
+  EXPECT_FALSE(of.advance(7, 0, 1));
+  EXPECT_EQ(of.count(), 0u);
+  EXPECT_TRUE(of.advance(8, 0, 5));
+  EXPECT_EQ(of.count(), 5u);
+}
+
+TEST(lane_cut, what_is_cut_into_how_many) {
+  const lane_cut cut;
+  EXPECT_EQ(chunks_of(0, 4096), 0u);
+  EXPECT_EQ(chunks_of(kInlineBytes, 4096), 0u);
+  EXPECT_EQ(chunks_of(kInlineBytes + 1, 16 << 10), 1u);
+  EXPECT_EQ(chunks_of(16 << 10, 16 << 10), 1u);
+  EXPECT_EQ(chunks_of((16 << 10) + 1, 16 << 10), 2u);
+  EXPECT_FALSE(cut.is_spread(kInlineBytes));
+  EXPECT_TRUE(cut.is_spread(kInlineBytes + 1));
+  EXPECT_TRUE(cut.is_spread(kMostSpreadBytes));
+  EXPECT_FALSE(cut.is_spread(kMostSpreadBytes + 1));
+  EXPECT_EQ(cut.chunk_of(kMostSpreadBytes), kSpreadChunkBytes);
+  EXPECT_EQ(cut.chunk_of(kMostSpreadBytes + 1), std::size_t{64} << 10);
+  EXPECT_EQ(cut.chunk_of((512u << 10) - 1), std::size_t{64} << 10);
+  EXPECT_EQ(cut.chunk_of(512u << 10), kLaneChunkBytes);
+  EXPECT_EQ((lane_cut{.chunk_bytes = kLaneChunkBytes, .spread_limit = 0}.chunk_of(64u << 20)), kLaneChunkBytes);
+}
+
+TEST(lane_cut, the_environment_chooses_within_bounds) {
+  setenv("PEERLANE_STREAM_CHUNK", "1M", 1);
+  setenv("PEERLANE_STREAM_SPREAD", "1G", 1);
+  EXPECT_EQ(lane_cut::from_environment(true).chunk_bytes, kLaneChunkBytes);
+  EXPECT_EQ(lane_cut::from_environment(true).spread_limit, kMostSpreadBytes);
+  EXPECT_EQ(lane_cut::from_environment(false).spread_limit, 0u);
+  setenv("PEERLANE_STREAM_CHUNK", "1", 1);
+  setenv("PEERLANE_STREAM_SPREAD", "0", 1);
+  EXPECT_EQ(lane_cut::from_environment(true).chunk_bytes, kLeastChunkBytes);
+  EXPECT_FALSE(lane_cut::from_environment(true).is_spread(kInlineBytes + 1));
+  unsetenv("PEERLANE_STREAM_CHUNK");
+  unsetenv("PEERLANE_STREAM_SPREAD");
+  EXPECT_EQ(lane_cut::from_environment(true).chunk_bytes, lane_cut{}.chunk_bytes);
+  EXPECT_EQ(lane_cut::from_environment(true).spread_limit, lane_cut{}.spread_limit);
+}
+
+TEST(shared_memory, nobody_can_shrink_it) {
+  auto made = shared_memory::make("peerlane-test", 5000);
+  ASSERT_TRUE(made);
+  EXPECT_NE(truncate(("/proc/self/fd/" + std::to_string(made->own_name().fd)).c_str(), 0), 0);
+  EXPECT_EQ(errno, EPERM);
+}
+
+TEST(shared_memory, what_was_named_is_found_and_nothing_else) {
+  auto made = shared_memory::make("peerlane-test", 5000);
+  ASSERT_TRUE(made.ok());
+  EXPECT_EQ(made->size_bytes(), 8192u);
+  made->data()[4999] = std::byte{42};
+  auto opened = shared_memory::open(made->own_name());
+  ASSERT_TRUE(opened.ok());
+  EXPECT_EQ(opened->data()[4999], std::byte{42});
+  auto wrong = made->own_name();
+  wrong.inode += 1;
+  EXPECT_EQ(shared_memory::open(wrong).code(), ESTALE);
+  wrong = made->own_name();
+  wrong.bytes += 4096;
+  EXPECT_EQ(shared_memory::open(wrong).code(), ESTALE);
+  wrong.bytes = 0;
+  EXPECT_EQ(shared_memory::open(wrong).code(), EINVAL);
+  wrong = made->own_name();
+  wrong.fd = 1 << 20;
+  EXPECT_EQ(shared_memory::open(wrong).code(), ENOENT);
+}
+
+TEST(wake_bell, a_ring_before_the_wait_is_heard) {
+  const auto bell = wake_bell::make();
+  bell->ring();
+  EXPECT_TRUE(bell->wait(1h));
+  EXPECT_FALSE(bell->wait(1ns));
+  bell->ring();
+  bell->ring();
+  EXPECT_TRUE(bell->wait(1h));
+  EXPECT_FALSE(bell->wait(1ns));
+}
+
+// Whenever the other rings, no ring is slept through: the wait would last for an hour.
+TEST(wake_bell, no_ring_is_lost) {
+  const auto bell = wake_bell::make();
+  std::atomic<int> rung{0}, heard{0};
+  std::thread other([&] {
+    for (int i = 1; i <= 2000; ++i) {
+      rung.store(i);
+      bell->ring();
+      while (heard.load() < i) std::this_thread::yield();
+    }
+  });
+  for (int seen = 0; seen < 2000; heard.store(seen = rung.load())) EXPECT_TRUE(bell->wait(1h));
+  other.join();
+}
+
+TEST(wake_bell, another_process_sees_the_sleeper_and_wakes_it) {
+  const auto bell = wake_bell::make();
+  const auto name = bell->own_name();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    const auto theirs = wake_bell::open(name);
+    if (!theirs) _exit(1);
+    while (!(*theirs)->is_asleep()) std::this_thread::yield();
+    (*theirs)->ring();
+    _exit(0);
+  }
+  bell->set_asleep(true);
+  EXPECT_TRUE(bell->wait(1h));
+  bell->set_asleep(false);
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace pl::stream

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// A job of some processes, each with a stream context and a stream of its own.
+#pragma once
+
+#include <functional>
+
+#include "test/messaging/job.hpp"
+#include "triggered/context.hpp"
+
+namespace pl::stream {
+
+using link::gpus;
+using link::kPatience;
+using namespace std::chrono_literals;
+
+struct scene {
+  int rank = 0;
+  context* by = nullptr;
+  link::bootstrap* with = nullptr;
+  cu::stream_t on = nullptr;
+};
+
+inline const cu::driver_table& cuda() { return test::simulated_cuda(); }
+
+// An environment variable, for the processes that are forked meanwhile.
+class with_variable {
+ public:
+  with_variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~with_variable() { unsetenv(name_); }
+  with_variable(const with_variable&) = delete;
+  with_variable& operator=(const with_variable&) = delete;
+
+ private:
+  const char* const name_;
+};
+
+inline int run_scene(int rank, link::fork_bootstrap& sockets, gpus which, const context_options& options,
+                     const std::function<int(const scene&)>& body, const std::function<void(cu::driver_table&)>& change) {
+  if (change) {
+    static cu::driver_table table;
+    table = cuda();
+    change(table);
+    cu::set_driver_for_tests(&table);
+  }
+  auto with = sockets.take(rank);
+  test::current_device device(which == gpus::shared ? 0 : rank % 2);
+  auto opened = context::open(change ? **cu::driver() : cuda(), *with, options);
+  CHECK_OK(opened);
+  cu::stream_t on = nullptr;
+  CHECK(cuda().cuStreamCreate(&on, cu::stream_flag::non_blocking) == 0);
+  const int line = body({rank, opened->get(), with.get(), on});
+  if (line == 0) CHECK(cuda().cuStreamSynchronize(on) == 0);
+  CHECK(cuda().cuStreamDestroy_v2(on) == 0);
+  return line;
+}
+
+// Runs `body` in `size` processes. The number of those whose body did not return 0; `killed` may die by a signal; `change`
+// makes the driver into a lesser one.
+inline int run_streams(int size, gpus which, const context_options& options, const std::function<int(const scene&)>& body,
+                       int killed = -1, const std::function<void(cu::driver_table&)>& change = {}) {
+  return link::fork_ranks(
+      size, [&](int rank, link::fork_bootstrap& sockets) { return run_scene(rank, sockets, which, options, body, change); },
+      killed);
+}
+
+// Everyone's keys, by rank.
+inline result<std::vector<window_key>> exchange_keys(const scene& at, const window_key& mine) {
+  const auto all = at.with->all_gather(std::as_bytes(std::span(&mine, 1)));
+  if (!all) return all.error();
+  std::vector<window_key> out(all->size());
+  for (std::size_t i = 0; i < all->size(); ++i) std::memcpy(&out[i], (*all)[i].data(), sizeof(window_key));
+  return out;
+}
+
+}  // namespace pl::stream

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Command lines: CLI11 behind the conventions of the stock tools (exit code 1, sizes in hex or with K/M/G).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tools/common/command_facts.hpp"
+#include "tools/common/tool.hpp"
+
+namespace CLI {
+class App;  // <CLI/CLI.hpp> costs every file 6 s to compile, 13 s with sanitizers: only those that call app() include it
+}
+
+namespace pl::tools {
+
+enum class alloc_kind { cu_mem_alloc, cu_mem_create };
+const char* to_string(alloc_kind kind);
+
+// What every tool with a GPU understands. `-a` and `-M` only where add_mapping_options was called.
+struct common_options {
+  int gpu = 0;
+  std::string json_path;     // empty: no result file; "-": standard output, with the text on stderr
+  std::string cpu = "auto";  // auto: CPUs near the GPU; none: leave the thread alone; else a list
+  alloc_kind alloc = alloc_kind::cu_mem_alloc;
+  int map_flag = 0;  // gdr_map_flags_t
+};
+
+// A parser with `-h` and the program's name. Use parse() below, not its own.
+class command_parser {
+ public:
+  command_parser(const invocation& call, const std::string& description);
+  ~command_parser();
+
+  CLI::App& app() { return *app_; }
+  void size(const std::string& names, std::uint64_t& value, const std::string& help);
+  void integer(const std::string& names, std::int64_t& value, std::int64_t lowest, std::int64_t highest,
+               const std::string& help);
+  void flag(const std::string& names, bool& value, const std::string& help);
+  void text(const std::string& names, std::string& value, const std::string& help);
+  void common(common_options& options, bool with_gpu = true);
+  void mapping(common_options& options);
+
+  // Nothing: go on. Otherwise the tool ends with this exit code (help was asked for, or an error was printed).
+  std::optional<int> parse();
+
+  // After parse(): whether the user gave this option.
+  bool is_given(const std::string& name) const;
+
+  // For those that parse in their own way. True if the caller wants nothing but the facts, which then stand there.
+  bool tell_facts();
+  // "there is no option --sise; did you mean --size?" for the first of the arguments that looks like an option and is none;
+  // for other faults of the command line `what`.
+  std::string complaint(const std::string& what) const;
+
+ private:
+  const invocation& call_;
+  std::unique_ptr<CLI::App> app_;
+};
+
+// Smaller defaults where the GPU is simulated: a kernel's threads take turns on the CPU there, and the full run would take
+// minutes for numbers that mean nothing. What the user gave stays.
+class smaller_run {
+ public:
+  // May choose the GPU (gpu_choice.hpp). Does nothing on a real one.
+  explicit smaller_run(const command_parser& parser);
+  ~smaller_run();  // says on stderr what is smaller
+  smaller_run(const smaller_run&) = delete;
+  smaller_run& operator=(const smaller_run&) = delete;
+
+  void number(const char* option, std::int64_t& value, std::int64_t smaller);
+  void size(const char* option, std::uint64_t& value, std::uint64_t smaller);
+  void text(const char* option, std::string& value, const std::string& smaller);
+
+ private:
+  bool applies_to(const char* option, const std::string& shown);
+  const command_parser& parser_;
+  bool is_simulated_;
+  std::string told_;
+};
+
+}  // namespace pl::tools

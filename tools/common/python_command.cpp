@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Commands that are Python modules: `peerlane report`, `peerlane top`. The modules lie in python/ beside the program (build
+// folder and installation alike); elsewhere Python looks for an installed package.
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/text.hpp"
+#include "tools/common/command_facts.hpp"
+#include "tools/common/tool.hpp"
+
+namespace pl::tools {
+namespace {
+
+// Not by PYTHONPATH, which programs that Python starts would inherit. argparse ends with 2 for a wrong command line; every
+// command of ours with 1.
+constexpr const char* kStart =
+    "import runpy, sys\n"
+    "folder = sys.argv.pop(1)\n"
+    "sys.path[:0] = [folder] if folder else []\n"
+    "module = sys.argv.pop(1)\n"
+    "try:\n"
+    "    runpy.run_module(module, run_name='__main__', alter_sys=True)\n"
+    "except SystemExit as end:\n"
+    "    sys.exit(1 if end.code == 2 else end.code)\n";
+
+// What their parsers take, as `peerlane report -h` prints it; a test compares.
+const option_facts kReportOptions[] = {
+    {{"-h", "--help"}, "", "Print this help and exit", {}},
+    {{"--version"}, "", "Print the version and exit", {}},
+    {{"-o", "--output"},
+     "FILE",
+     "where to write; - is standard output (default: report.html; Markdown: standard output)",
+     {}},
+    {{"--markdown"}, "", "a summary in Markdown instead of the page", {}},
+    {{"--title"}, "TITLE", "heading of the page", {}},
+    {{"--setup"}, "", "fetch plotly.js from PyPI into a private environment, once", {}},
+};
+const option_facts kTopOptions[] = {
+    {{"-h", "--help"}, "", "Print this help and exit", {}},
+    {{"--version"}, "", "Print the version and exit", {}},
+    {{"--interval"}, "SECONDS", "between two looks (default 1)", {}},
+    {{"--once"}, "", "two looks, one interval apart, as plain text", {}},
+    {{"--json"}, "[FILE]", "the same as JSON; without FILE, or for -, to standard output", {}},
+    {{"--looks"}, "N", "end the live view after so many pictures", {}},
+    {{"--folder"}, "FOLDER", "where the numbers lie (default /dev/shm)", {}},
+};
+
+int tell_facts(const invocation& call, std::span<const option_facts> options) {
+  call.facts->options.assign(options.begin(), options.end());
+  return kExitOk;
+}
+
+std::string folder_of_modules(const char* module) {
+  std::error_code ignored;
+  const auto folder = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path() / "python";
+  std::string relative = module;
+  for (char& c : relative)
+    if (c == '.') c = '/';
+  const bool here =
+      std::filesystem::exists(folder / relative, ignored) || std::filesystem::exists(folder / (relative + ".py"), ignored);
+  return here ? folder.string() : "";
+}
+
+// Replaces this process; returns only by throwing.
+[[noreturn]] void become_python(const char* module, const invocation& call) {
+  std::vector<std::string> words = {"python3", "-B", "-c", kStart, folder_of_modules(module), module};
+  words.insert(words.end(), call.arguments.begin(), call.arguments.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  execvp("python3", argv.data());
+  throw tool_failure(format("python3 cannot be started (%s); this command is written in Python 3.10", std::strerror(errno)));
+}
+
+}  // namespace
+
+int run_report(const invocation& call) {
+  if (call.facts != nullptr) return tell_facts(call, kReportOptions);
+  become_python("peerlane.report", call);
+}
+
+int run_top(const invocation& call) {
+  if (call.facts != nullptr) return tell_facts(call, kTopOptions);
+  become_python("peerlane.top", call);
+}
+
+}  // namespace pl::tools

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// calibrate: measures what each way to copy costs on this machine and keeps it where the planner looks.
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "copy/calibration.hpp"
+#include "measure/progress.hpp"
+#include "measure/text_table.hpp"
+#include "tools/common/planner_session.hpp"
+#include "tools/common/report.hpp"
+#include "tools/copy/cost_view.hpp"
+
+namespace pl::tools {
+namespace {
+
+struct calibrate_options {
+  common_options common;
+  std::int64_t budget_ms = 6000;
+  std::uint64_t most_bytes = 256u << 20;
+  bool dry_run = false;
+  bool print = false;
+};
+
+constexpr int kMostSeconds = 10;  // what users are told it takes
+
+std::optional<int> parse(const invocation& call, calibrate_options& options) {
+  command_parser parser(call, "Measures what each way to copy costs here, for the copy planner");
+  parser.integer("--budget-ms", options.budget_ms, 1, 3'600'000, "Time for all measurements, ms");
+  parser.size("--max", options.most_bytes, "Largest size that is measured");
+  parser.flag("--dry-run", options.dry_run, "Do not keep the result");
+  parser.flag("--print", options.print, "Print the calibration file's text");
+  parser.common(options.common);
+  if (const auto code = parser.parse()) return code;
+  smaller_run smaller(parser);
+  smaller.number("--budget-ms", options.budget_ms, 1000);
+  smaller.size("--max", options.most_bytes, 8u << 20);
+  if (options.most_bytes < 4096 || options.most_bytes > (1ull << 30)) throw tool_failure("--max must be from 4K to 1G");
+  return std::nullopt;
+}
+
+copy::cost_table measure(const gpu_session& gpu, const calibrate_options& options) {
+  planner_session planner(gpu);
+  std::optional<progress> line;
+  copy::calibration_options wanted;
+  wanted.device_ordinal = gpu.ordinal();
+  wanted.budget_ms = static_cast<unsigned>(options.budget_ms);
+  wanted.most_bytes = options.most_bytes;
+  wanted.progress = [&](const std::string& what, std::size_t done, std::size_t all) {
+    if (!line) line.emplace("calibrate", all);
+    line->at(done, what);
+  };
+  // Else the first curves would be measured while the engine starts.
+  if (!planner.hold()) std::printf("note: without the GPU engine: %s\n", planner.why_not().c_str());
+  return must(copy::calibrate(gpu.cuda(), *planner, wanted));
+}
+
+void report_curves(const copy::cost_table& costs, result_file& file) {
+  for (const auto& curve : costs.curves())
+    for (const auto& point : curve.points)
+      file.add_row({{"kind", "cost"},
+                    {"direction", copy::name_of(curve.way)},
+                    {"side", copy::name_of(curve.side)},
+                    {"method", copy::to_text(curve.how)},
+                    {"size_bytes", point.bytes},
+                    {"cost_ns", point.ns}});
+}
+
+void report_all_crossovers(const copy::cost_table& costs, result_file& file) {
+  for (const auto& which : all_copy_cases()) {
+    bool known = false;
+    for (const auto& curve : costs.curves()) known = known || (curve.way == which.way && curve.side == which.side);
+    if (!known) continue;
+    std::printf("\n%s, %s memory\n", direction_label(which), memory_label(which));
+    report_crossovers(costs, which, "  ", file);
+  }
+}
+
+}  // namespace
+
+int run_calibrate(const invocation& call) {
+  calibrate_options options;
+  if (const auto code = parse(call, options)) return *code;
+  report out(call, options.common, "calibrate");
+  auto& file = out.file();
+  const gpu_session gpu(options.common.gpu);
+  const std::string cpus = place_thread(options.common, gpu.bus_id(), gpu.simulated());
+  out.describe(&gpu, nullptr, cpus);
+  const std::string key = copy::machine_key(gpu.cuda(), gpu.ordinal());
+  const std::string path = copy::calibration_path(key);
+  if (!options.dry_run && path.empty())
+    throw tool_failure("neither XDG_CACHE_HOME nor HOME is set: there is no place for a calibration (--dry-run needs none)");
+
+  const std::uint64_t begin_ns = monotonic_ns();
+  const auto costs = measure(gpu, options);
+  const double taken_s = static_cast<double>(monotonic_ns() - begin_ns) / 1e9;
+  file.set_parameter("budget_ms", options.budget_ms);
+  file.set_parameter("machine_key", key);
+  file.set_parameter("path", options.dry_run ? "" : path);
+  file.set_parameter("seconds", taken_s);
+  std::printf("machine: %s\nmeasured %s in %.1f s\n", key.c_str(), plural(costs.curves().size(), "curve").c_str(), taken_s);
+  if (options.budget_ms < kMostSeconds * 1000 && taken_s > kMostSeconds)
+    std::printf("note: more than %d s: the least number of repetitions takes longer than the budget here\n", kMostSeconds);
+  if (options.print) std::printf("\n%s", costs.text().c_str());
+  report_curves(costs, file);
+  report_all_crossovers(costs, file);
+  if (options.dry_run) {
+    std::printf("\nnot kept (--dry-run)\n");
+  } else {
+    must(copy::save_costs(costs, key, path));
+    std::printf("\nkept in %s\n", path.c_str());
+    // A planner reads the file of the first GPU.
+    if (key != copy::machine_key(gpu.cuda(), 0))
+      std::printf("note: GPU %d is of another kind than GPU 0, whose file planners read: this one has no effect\n",
+                  gpu.ordinal());
+  }
+  out.write();
+  return kExitOk;
+}
+
+}  // namespace pl::tools

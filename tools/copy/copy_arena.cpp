@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/copy/copy_arena.hpp"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+
+#include "base/text.hpp"
+
+namespace pl::tools {
+namespace {
+
+using copy::direction;
+using copy::other_side;
+
+constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kCanary = 64;
+constexpr std::uint64_t kMostShift = 2048;                   // random offsets are below it
+constexpr std::uint64_t kRoom = kPage + kMostShift + kPage;  // before and behind the data
+// Up to here every check brings data never seen before. Above, the random source is read at another offset, which is as good
+// (a byte of an earlier copy is equal by chance in 1 of 256) and does not cost a second per GiB and contender.
+constexpr std::uint64_t kFreshBytes = 1u << 20;
+
+}  // namespace
+
+void random_bytes::fill(unsigned char* data, std::uint64_t bytes) {
+  std::uint64_t done = 0;
+  for (; done + 8 <= bytes; done += 8) {
+    const std::uint64_t word = next();
+    std::memcpy(data + done, &word, 8);
+  }
+  const std::uint64_t word = next();
+  std::memcpy(data + done, &word, bytes - done);
+}
+
+copy_arena::copy_arena(const gpu_session& gpu, std::span<const copy_case> cases, std::uint64_t most_bytes,
+                       std::uint64_t seed)
+    : gpu_(gpu), bytes_((most_bytes + kRoom + kPage - 1) / kPage * kPage), seed_(seed), random_(seed) {
+  const auto any = [&](auto&& wanted) { return std::any_of(cases.begin(), cases.end(), wanted); };
+  first_ = std::make_unique<device_block>(gpu, gpu.ordinal(), bytes_);
+  pinned_ = std::make_unique<host_memory>(gpu, bytes_);
+  check_ = std::make_unique<host_memory>(gpu, bytes_);
+  if (any([](const copy_case& one) { return one.side == other_side::same_gpu; }))
+    second_ = std::make_unique<device_block>(gpu, gpu.ordinal(), bytes_);
+  if (any([](const copy_case& one) { return one.side == other_side::peer_gpu; })) {
+    peer_ordinal_ = gpu.ordinal() == 0 ? 1 : 0;
+    enable_peers();
+    peer_ = std::make_unique<device_block>(gpu, peer_ordinal_, bytes_);
+  }
+  if (any([](const copy_case& one) { return one.side == other_side::pageable; })) {
+    pageable_.reset(static_cast<unsigned char*>(std::aligned_alloc(kPage, bytes_)));
+    if (pageable_ == nullptr) throw tool_failure(format("no %s of host memory", format_size(bytes_).c_str()));
+    std::memset(pageable_.get(), 1, bytes_);
+  }
+}
+
+copy_arena::~copy_arena() = default;
+
+// What a program that copies between GPUs does. GPUs that cannot reach each other copy through the host.
+void copy_arena::enable_peers() const {
+  const auto& cuda = gpu_.cuda();
+  cu::device_t other = 0;
+  cu::context_t own_context = nullptr, other_context = nullptr, popped = nullptr;
+  gpu_.check(cuda.cuDeviceGet(&other, peer_ordinal_), "cuDeviceGet");
+  gpu_.check(cuda.cuCtxGetCurrent(&own_context), "cuCtxGetCurrent");
+  gpu_.check(cuda.cuDevicePrimaryCtxRetain(&other_context, other), "cuDevicePrimaryCtxRetain");
+  int can = 0;
+  if (cuda.cuDeviceCanAccessPeer(&can, gpu_.device(), other) == cu::error_code::success && can != 0) {
+    cuda.cuCtxEnablePeerAccess(other_context, 0);
+    if (cuda.cuCtxPushCurrent_v2(other_context) == cu::error_code::success) {
+      cuda.cuCtxEnablePeerAccess(own_context, 0);
+      cuda.cuCtxPopCurrent_v2(&popped);
+    }
+  }
+  // The retain stays: releasing the last one would end the context and the access with it. The process ends soon.
+}
+
+copy_arena::place copy_arena::source_of(const copy_case& which) const {
+  if (which.way != direction::to_device) return {first_.get(), nullptr};
+  return {nullptr, which.side == other_side::pinned ? pinned_->bytes() : pageable_.get()};
+}
+
+copy_arena::place copy_arena::target_of(const copy_case& which) const {
+  if (which.way == direction::to_device) return {first_.get(), nullptr};
+  if (which.way == direction::on_device) return {which.side == other_side::peer_gpu ? peer_.get() : second_.get(), nullptr};
+  return {nullptr, which.side == other_side::pinned ? pinned_->bytes() : pageable_.get()};
+}
+
+copy::transfer copy_arena::at(const copy_case& which, std::uint64_t bytes, std::uint64_t source,
+                              std::uint64_t target) const {
+  const auto address = [](const place& one, std::uint64_t offset) {
+    return one.device != nullptr ? one.device->get() + offset : copy::address_of(one.host + offset);
+  };
+  return {which.way, address(target_of(which), target), address(source_of(which), source), bytes};
+}
+
+copy::transfer copy_arena::aligned(const copy_case& which, std::uint64_t bytes) const {
+  return at(which, bytes, kPage, kPage);
+}
+
+void copy_arena::begin(const copy_case& which) {
+  const place source = source_of(which);
+  unsigned char* const known = source.host != nullptr ? source.host : check_->bytes();
+  random_.fill(known, bytes_);
+  if (source.device != nullptr) source.device->write(0, known, bytes_);
+}
+
+bool copy_arena::verify(const copy_case& which, std::uint64_t bytes, const std::string& who,
+                        const std::function<bool(const copy::transfer&)>& run) {
+  const std::uint64_t from = kPage + random_.next() % kMostShift;
+  const std::uint64_t to = kPage + random_.next() % kMostShift;
+  const place source = source_of(which);
+  const place target = target_of(which);
+  unsigned char* const known = source.host != nullptr ? source.host : check_->bytes();
+  if (bytes <= kFreshBytes) {
+    random_.fill(known + from, bytes);
+    if (source.device != nullptr) source.device->write(from, known + from, bytes);
+  }
+  // A value of its own each time, so that bytes which an earlier check left cannot pass for canaries.
+  const auto blank = static_cast<unsigned char>(random_.next());
+  const std::uint64_t around = bytes + 2 * kCanary;
+  if (target.device != nullptr) target.device->set(to - kCanary, blank, around);
+  else std::memset(target.host + to - kCanary, blank, around);
+  if (!run(at(which, bytes, from, to))) return false;
+
+  // Where it can be compared: the check buffer is free when the source is the host's, the pinned one when both are a GPU's.
+  const unsigned char* seen = nullptr;
+  if (target.device == nullptr) {
+    seen = target.host + to - kCanary;
+  } else {
+    unsigned char* const scratch = source.host != nullptr ? check_->bytes() : pinned_->bytes();
+    target.device->read(to - kCanary, scratch, around);
+    seen = scratch;
+  }
+  const auto complain = [&](const char* where, std::uint64_t byte, unsigned is, unsigned should) {
+    throw tool_failure(format("%s %s, %s, %" PRIu64 " bytes from offset %" PRIu64 " to %" PRIu64 ": %s byte %" PRIu64
+                              " is 0x%02x instead of 0x%02x (--seed %" PRIu64 ")",
+                              direction_label(which), memory_label(which), who.c_str(), bytes, from, to, where, byte, is,
+                              should, seed_));
+  };
+  const unsigned char* const data = seen + kCanary;
+  if (std::memcmp(data, known + from, bytes) != 0) {
+    const auto [is, should] = std::mismatch(data, data + bytes, known + from);
+    complain("data", static_cast<std::uint64_t>(is - data), *is, *should);
+  }
+  for (std::uint64_t i = 0; i < kCanary; ++i) {
+    if (seen[i] != blank) complain("before the destination,", i, seen[i], blank);
+    if (data[bytes + i] != blank) complain("behind the destination,", i, data[bytes + i], blank);
+  }
+  return true;
+}
+
+}  // namespace pl::tools

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// copy: every way to move bytes between host and GPU memory by size, the planner's choice, and the envelope of the best.
+#include "tools/copy/copy_command.hpp"
+
+#include <CLI/CLI.hpp>
+#include <cinttypes>
+#include <random>
+
+#include "base/text.hpp"
+#include "tools/common/planner_session.hpp"
+
+namespace pl::tools {
+namespace {
+
+std::optional<int> parse(const invocation& call, copy_options& options) {
+  command_parser parser(call, "Copies by every method and by the planner, at every size, compared in one run");
+  std::vector<std::string> directions, memories;
+  const auto list = [&](const char* name, std::vector<std::string>& value, const char* help) {
+    parser.app().add_option(name, value, help)->delimiter(',')->type_name("LIST");
+  };
+  parser.size("--min", options.min_bytes, "Smallest size; sizes are doubled from it");
+  parser.size("--max", options.max_bytes, "Largest size");
+  parser.flag("--odd", options.odd, "Also sizes that are no powers of two");
+  list("--direction", directions, "h2d, d2h, d2d (same GPU), p2p (to the next GPU), all [all]");
+  list("--memory", memories, "Host memory: pinned, pageable, all [all]");
+  list("--methods", options.methods, "Only these: cpu_store, \"cpu_store x4\", cuMemcpy, planner, ... [all]");
+  parser.integer("--samples", options.samples, 3, 10'000'000, "Most samples of each contender at each size");
+  parser.integer("--time", options.time_ms, 1, 3'600'000, "Time for each size, ms");
+  parser.integer("--seed", options.seed, 0, INT64_MAX, "Seed of the data that is verified; 0: a new one");
+  parser.flag("--no-verify", options.no_verify, "Do not compare what was copied");
+  parser.flag("--no-hold", options.no_hold, "Do not keep the GPU engine hot during the sweep");
+  parser.flag("--all", options.all_columns, "A column for each method");
+  parser.flag("--raw", options.keep_samples, "Keep raw samples in the result file");
+  parser.flag("--beside", options.beside, "What a GPU engine costs other work, instead of the sweep");
+  parser.flag("--async", options.async, "Lists of small copies and asynchronous copies, instead of the sweep");
+  parser.common(options.common);
+  if (const auto code = parser.parse()) return code;
+  smaller_run smaller(parser);
+  smaller.number("--time", options.time_ms, 10);
+  smaller.number("--samples", options.samples, 100);
+  smaller.size("--max", options.max_bytes, 1u << 20);
+  options.cases = must(parse_cases(directions, memories));
+  if (options.min_bytes == 0 || options.min_bytes > options.max_bytes) throw tool_failure("--min must be from 1 to --max");
+  if (options.max_bytes > (1ull << 30)) throw tool_failure("--max may be at most 1G");
+  if (options.seed == 0) options.seed = static_cast<std::int64_t>(std::random_device{}());
+  return std::nullopt;
+}
+
+}  // namespace
+
+int run_copy(const invocation& call) {
+  copy_options options;
+  if (const auto code = parse(call, options)) return *code;
+  report out(call, options.common, "copy");
+  const gpu_session gpu(options.common.gpu);
+  const std::string cpus = place_thread(options.common, gpu.bus_id(), gpu.simulated());
+  out.describe(&gpu, nullptr, cpus);
+  auto& file = out.file();
+  file.set_parameter("min_bytes", options.min_bytes);
+  file.set_parameter("max_bytes", options.max_bytes);
+  file.set_parameter("time_ms", options.time_ms);
+  file.set_parameter("samples", options.samples);
+  file.set_parameter("seed", options.seed);
+  file.set_parameter("verified", !options.no_verify);
+  file.set_parameter("engine_held", !options.no_hold);
+  file.set_parameter("lease_us", copy::planner::options_from_environment().engine.lease_us);
+  if (options.beside) run_copy_beside(gpu, options, file);
+  if (options.async) run_copy_async(gpu, options, file);
+  if (!options.beside && !options.async) run_copy_sweep(gpu, options, file);
+  out.write();
+  return kExitOk;
+}
+
+}  // namespace pl::tools

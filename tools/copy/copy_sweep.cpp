@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sweep of `peerlane copy`. At every size, in one interleaved run:
+//
+//   each way the planner has   by force (planner::copy_by), "cpu_store x4"
+//   cuMemcpy                   the driver's synchronous copy; between GPU memories, which it does not wait for, with
+//                              cuStreamSynchronize
+//   planner                    planner::copy with plain pointers
+//   planner_registered         the same with the device memory registered, and pinned host memory too: where a CPU or the
+//   GPU
+//                              engine copies, up to 256 KiB, in a run of its own after the others, to whose planner the
+//                              memory would be known
+//
+// Before, each of them copies once between unaligned places and is compared byte for byte. Where the planner seems to lie
+// above the best single way, the two are measured again, alone and in turns (copy_case.hpp: look_again), and that counts.
+#include <algorithm>
+#include <cinttypes>
+#include <list>
+#include <map>
+#include <set>
+
+#include "base/text.hpp"
+#include "measure/progress.hpp"
+#include "measure/text_table.hpp"
+#include "tools/common/planner_session.hpp"
+#include "tools/copy/copy_arena.hpp"
+#include "tools/copy/copy_command.hpp"
+#include "tools/copy/copy_contender.hpp"
+
+namespace pl::tools {
+namespace {
+
+using copy::choice;
+using copy::direction;
+using copy::method;
+using copy::other_side;
+using copy::transfer;
+
+constexpr const char* kPlanner = "planner";
+constexpr const char* kRegistered = "planner_registered";
+constexpr const char* kCuMemcpy = "cuMemcpy";
+// From here on each copy takes milliseconds: a way that took so many times the best one's time at the size before is left
+// out.
+constexpr std::uint64_t kLong = 128u << 20;
+constexpr double kHopeless = 3;
+constexpr std::uint64_t kMostRegistered = 256u << 10;  // the driver's queries it saves are some 0.3 us
+
+std::string us(double ns) { return short_number(ns / 1e3); }
+
+status driver_copy(const cu::driver_table& cuda, const transfer& what) {
+  cu::result_t rc = cu::error_code::success;
+  if (what.way == direction::to_device) {
+    rc = cuda.cuMemcpyHtoD_v2(what.dst, copy::host_pointer(what.src), what.row_bytes);
+  } else if (what.way == direction::to_host) {
+    rc = cuda.cuMemcpyDtoH_v2(copy::host_pointer(what.dst), what.src, what.row_bytes);
+  } else {
+    rc = cuda.cuMemcpyDtoD_v2(what.dst, what.src, what.row_bytes);
+    if (rc == cu::error_code::success) rc = cuda.cuStreamSynchronize(nullptr);
+  }
+  if (rc == cu::error_code::success) return {};
+  return cu::make_error(cuda, rc, kCuMemcpy);
+}
+
+// One line of a size: a contender and what is known of it besides its samples.
+struct entrant {
+  std::string name;
+  std::optional<choice> how;  // a way of the planner, by force
+  call_record record;
+  bool is_short_store = false;
+};
+
+struct case_summary {
+  copy_case which;
+  std::size_t sizes = 0, repeated = 0, exceeding = 0;
+  double worst_ratio = 0;
+  std::uint64_t worst_bytes = 0;
+};
+
+class copy_sweep {
+ public:
+  copy_sweep(const gpu_session& gpu, const copy_options& options, result_file& results)
+      : gpu_(gpu), options_(options), results_(results), cases_(usable_cases()) {
+    if (cases_.empty()) throw tool_failure("nothing to measure: --direction and --memory leave no case on this machine");
+    arena_.emplace(gpu, cases_, options.max_bytes, static_cast<std::uint64_t>(options.seed));
+    planner_.emplace(gpu);
+    if (!options.no_hold && !planner_->hold()) note("the GPU engine is not held: " + planner_->why_not());
+    const std::string& origin =
+        (*planner_)->costs_origin();  // a file's name says what it is, its folder is nobody's business
+    results.set_parameter("costs", origin.substr(origin.find('/') == 0 ? origin.rfind('/') + 1 : 0));
+    results.set_parameter("threads", (*planner_)->threads());
+    results.set_unit("ratio", "planner / best single way, medians");
+    results.add_note("cuMemcpy of pageable memory may return when the driver has the data, before the GPU has it");
+    results.add_note("between GPU memories cuMemcpy is cuMemcpyDtoD and cuStreamSynchronize");
+    results.add_note("stores of up to 4 KiB are timed in batches of 16, so p99 is of batch means there");
+    std::printf("costs: %s; %u CPU threads; GPU engine %s\n", (*planner_)->costs_origin().c_str(), (*planner_)->threads(),
+                options.no_hold               ? "not held (--no-hold)"
+                : planner_->why_not().empty() ? "held hot"
+                                              : "not held");
+  }
+
+  void run() {
+    const auto sizes = sweep_sizes(options_.min_bytes, options_.max_bytes, options_.odd);
+    progress line("copy", sizes.size() * cases_.size());
+    std::size_t done = 0;
+    for (const auto& which : cases_) {
+      begin_case(which);
+      for (const auto bytes : sizes) {
+        line.at(done++, format("%s %s %s", direction_label(which), memory_label(which), format_size(bytes).c_str()));
+        measure(which, bytes);
+      }
+      end_case(which);
+    }
+    line.at(done, "done");
+    finish();
+  }
+
+ private:
+  std::vector<copy_case> usable_cases() {
+    int count = 1;
+    gpu_.cuda().cuDeviceGetCount(&count);
+    auto out = options_.cases;
+    if (count < 2 && std::erase_if(out, [](const copy_case& one) { return one.side == other_side::peer_gpu; }) != 0)
+      note("p2p is left out: this process sees one GPU");
+    return out;
+  }
+
+  void note(const std::string& text) {
+    if (!noted_.insert(text).second) return;
+    results_.add_note(text);
+    notes_.push_back(text);
+  }
+
+  void begin_case(const copy_case& which) {
+    arena_->begin(which);
+    summary_ = {which, 0, 0, 0, 0, 0};
+    hopeless_.clear();
+    rows_.clear();
+    columns_.clear();
+  }
+
+  void end_case(const copy_case& which) {
+    print_table(which);
+    summaries_.push_back(summary_);
+  }
+
+  std::list<entrant> entrants_of(const copy_case& which, std::uint64_t bytes) const {
+    std::list<entrant> out;
+    const bool stores = which.way == direction::to_device;
+    for (const auto& how : copy::candidates(which.way, which.side)) {
+      const auto limits = copy::limits_of(which.way, how);
+      if (bytes < limits.least || bytes > limits.most) continue;
+      if (how.width > (*planner_)->threads() && !copy::needs_engine(how.how)) continue;
+      out.push_back({copy::to_text(how), how, {}, how.how == method::cpu_store});
+    }
+    out.push_back({kCuMemcpy, {}, {}, false});
+    out.push_back({kPlanner, {}, {}, stores});
+    std::erase_if(out, [&](const entrant& one) {
+      return !is_wanted(options_.methods, one.name) || (bytes >= kLong && hopeless_.count(one.name) != 0);
+    });
+    return out;
+  }
+
+  status call(const entrant& one, const transfer& what) {
+    if (one.how) return (*planner_)->copy_by(*one.how, what);
+    if (one.name == kCuMemcpy) return driver_copy(gpu_.cuda(), what);
+    return (*planner_)->copy(what);
+  }
+
+  // Does it once, compared unless --no-verify. False: this way is not open here.
+  bool prove(const copy_case& which, std::uint64_t bytes, entrant& one) {
+    const auto attempt = [&](const transfer& what) {
+      status done = call(one, what);
+      for (unsigned i = 0; !done && done.code() == EAGAIN && i < kAttempts && !options_.no_hold; ++i) {
+        usleep(100);
+        done = call(one, what);
+      }
+      if (done) return ++one.record.done, true;
+      if (!one.how || (done.code() != EAGAIN && done.code() != ENOTSUP))
+        throw tool_failure(format("%s %s %s of %" PRIu64 " bytes: %s", direction_label(which), memory_label(which),
+                                  one.name.c_str(), bytes, done.error().message.c_str()));
+      note(format("%s is left out where it is not open: %s", one.name.c_str(), done.error().message.c_str()));
+      return false;
+    };
+    return options_.no_verify ? attempt(arena_->aligned(which, bytes)) : arena_->verify(which, bytes, one.name, attempt);
+  }
+
+  contender contender_of(entrant& one, const sampling& how, const transfer& what) {
+    auto& planner = **planner_;
+    // What is called between the clock's readings must not be looked up there (samples.hpp): a closure for each.
+    if (one.how) {
+      return make_contender(one.name, one.record, how,
+                            [&planner, &what, way = *one.how] { return planner.copy_by(way, what); });
+    }
+    if (one.name == kCuMemcpy)
+      return make_contender(one.name, one.record, how, [&cuda = gpu_.cuda(), &what] { return driver_copy(cuda, what); });
+    return make_contender(one.name, one.record, how, [&planner, &what] { return planner.copy(what); });
+  }
+
+  void measure(const copy_case& which, std::uint64_t bytes) {
+    auto entrants = entrants_of(which, bytes);
+    std::erase_if(entrants, [&](entrant& one) { return !prove(which, bytes, one); });
+    const transfer what = arena_->aligned(which, bytes);
+    const auto before = (*planner_)->counts();
+    std::vector<contender> all;
+    bool is_short = true;
+    for (auto& one : entrants) {
+      one.record = {};
+      sampling how = sampling_for(bytes, one.is_short_store);
+      if (options_.no_hold) how.pause_us = 0;
+      is_short = how.has_uncounted_call;
+      all.push_back(contender_of(one, how, what));
+    }
+    run_budget(all, static_cast<std::uint64_t>(options_.time_ms) * 1'000'000, static_cast<std::size_t>(options_.samples),
+               is_short);
+    const auto after = (*planner_)->counts();
+    if (auto last = registered_contender(which, bytes, what, entrants)) all.push_back(*std::move(last));
+    std::uint64_t forced[copy::kMethods] = {};
+    for (const auto& one : entrants)
+      if (one.how) forced[static_cast<std::size_t>(one.how->how)] += one.record.done;
+    report_size(which, what, entrants, all, most_taken(before.copies, after.copies, forced));
+  }
+
+  // The planner and the best single way, by samples that the judgement so far knows nothing of.
+  second_look measure_again(std::list<entrant>& entrants, const std::string& best, const transfer& what) {
+    const auto named = [&](const std::string& name) -> contender {
+      auto& one = *std::find_if(entrants.begin(), entrants.end(), [&](const entrant& each) { return each.name == name; });
+      sampling how = sampling_for(what.row_bytes, one.is_short_store);
+      if (options_.no_hold) how.pause_us = 0;
+      return contender_of(one, how, what);
+    };
+    std::vector<sample_pair> pairs;
+    for (const auto& [planner_ns, best_ns] :
+         run_pairs(named(kPlanner), named(best), static_cast<std::uint64_t>(options_.time_ms) * 1'000'000))
+      pairs.push_back({planner_ns, best_ns});
+    return look_again(pairs);
+  }
+
+  // What is registered is known to the planner of the others, so it comes after them.
+  std::optional<contender> registered_contender(const copy_case& which, std::uint64_t bytes, const transfer& what,
+                                                std::list<entrant>& entrants) {
+    const auto picked = (*planner_)->costs().pick(which.way, which.side, true, bytes).how;
+    if (which.way == direction::on_device || bytes > kMostRegistered || !is_wanted(options_.methods, kRegistered) ||
+        (picked != method::cpu_store && picked != method::cpu_load && !copy::needs_engine(picked)))
+      return std::nullopt;
+    const bool to_device = which.way == direction::to_device;
+    auto device = (*planner_)->register_memory(arena_->device().get(), arena_->device_bytes());
+    if (!device) return note(std::string(kRegistered) + " is left out: " + device.error().message), std::nullopt;
+    std::optional<copy::planner::registration> host;
+    if (which.side == other_side::pinned) {
+      auto made =
+          (*planner_)->register_host_memory(copy::host_pointer(to_device ? what.src : what.dst), bytes, gpu_.ordinal());
+      if (!made) return note(std::string(kRegistered) + " is left out: " + made.error().message), std::nullopt;
+      host.emplace(*std::move(made));
+    }
+    entrants.push_back({kRegistered, {}, {}, to_device});
+    auto& one = entrants.back();
+    prove(which, bytes, one);
+    one.record = {};
+    std::vector<contender> alone;
+    alone.push_back(contender_of(one, sampling_for(bytes, one.is_short_store), what));
+    run_budget(alone, static_cast<std::uint64_t>(options_.time_ms) * 250'000, static_cast<std::size_t>(options_.samples),
+               true);
+    return std::move(alone.front());
+  }
+
+  void report_size(const copy_case& which, const transfer& what, std::list<entrant>& entrants,
+                   std::span<const contender> all, const taken_way& taken) {
+    const std::uint64_t bytes = what.row_bytes;
+    std::vector<measured_way> measured;
+    std::uint64_t misses = 0;
+    size_row row;
+    row.bytes = bytes;
+    auto one = entrants.begin();
+    for (std::size_t i = 0; i < all.size(); ++i, ++one) {
+      misses += one->record.misses;
+      if (all[i].samples_ns.empty()) {
+        note(format("%s has no sample at some sizes: the GPU engine never took it", one->name.c_str()));
+        continue;
+      }
+      add_method_row(which, bytes, *one, all[i]);
+      const summary sum = summarize(all[i].samples_ns);
+      measured.push_back({one->name, sum.p50, one->how || one->name == kCuMemcpy, one->how.has_value()});
+      row.p50_ns[one->name] = sum.p50;
+      if (one->name == kPlanner) row.planner_p99_ns = sum.p99;
+      if (std::find(columns_.begin(), columns_.end(), one->name) == columns_.end()) columns_.push_back(one->name);
+    }
+    row.verdict = judge(measured);
+    if (row.verdict && row.verdict->exceeds) row.again = measure_again(entrants, row.verdict->best_method, what);
+    if (row.verdict && bytes >= kLong / 2)
+      for (const auto& each : measured)
+        if (each.is_single && each.p50_ns > kHopeless * row.verdict->best_ns) hopeless_.insert(each.name);
+    row.way = to_text(taken, (*planner_)->costs(), which, bytes);
+    if (row.verdict) add_envelope_row(which, row, taken, judge(measured, kRegistered), misses);
+    rows_.push_back(std::move(row));
+  }
+
+  void add_method_row(const copy_case& which, std::uint64_t bytes, const entrant& one, const contender& measured) {
+    const std::string series =
+        format("%s_%s_%s_%" PRIu64, direction_label(which), memory_label(which), one.name.c_str(), bytes);
+    nlohmann::json out{{"kind", "method"},
+                       {"direction", direction_label(which)},
+                       {"memory", memory_label(which)},
+                       {"method", one.name},
+                       {"size_bytes", bytes}};
+    out.update(latency_fields(measured.samples_ns));
+    const double p50_ns = out["latency_ns_p50"];
+    out["bandwidth_gb_per_s"] = p50_ns > 0 ? static_cast<double>(bytes) / p50_ns : 0.0;
+    out["misses"] = one.record.misses;
+    if (options_.keep_samples) {
+      out["series"] = series;
+      results_.add_samples(series, measured.samples_ns);
+    }
+    results_.add_row(std::move(out));
+  }
+
+  struct size_row {
+    std::uint64_t bytes = 0;
+    std::map<std::string, double> p50_ns;
+    std::optional<envelope_point> verdict;
+    std::optional<second_look> again;  // where the verdict was that the planner exceeds
+    std::string way = "-";
+    bool exceeds() const { return again ? again->exceeds : verdict && verdict->exceeds; }
+    double ratio() const { return again ? again->ratio.middle : verdict->ratio; }
+    double planner_p99_ns = 0;
+  };
+
+  void add_envelope_row(const copy_case& which, const size_row& row, const taken_way& taken,
+                        const std::optional<envelope_point>& registered, std::uint64_t misses) {
+    const auto& verdict = *row.verdict;
+    nlohmann::json out{{"kind", "envelope"},
+                       {"direction", direction_label(which)},
+                       {"memory", memory_label(which)},
+                       {"size_bytes", row.bytes},
+                       {"best_method", verdict.best_method},
+                       {"best_ns", verdict.best_ns},
+                       {"best_way", verdict.best_way},
+                       {"best_way_ns", verdict.best_way_ns},
+                       {"planner_ns", verdict.planner_ns},
+                       {"ratio", row.ratio()},
+                       {"exceeds", row.exceeds()},
+                       {"repeated", row.again.has_value()},
+                       {"choice", row.way},
+                       {"choice_share", taken.share},
+                       {"misses", misses}};
+    if (registered) {
+      out["registered_ns"] = registered->planner_ns;
+      out["registered_ratio"] = registered->ratio;
+    }
+    if (row.again) {
+      out["first_ratio"] = verdict.ratio;
+      out["again_planner_ns"] = row.again->planner_ns;
+      out["again_best_ns"] = row.again->best_ns;
+      out["ratio_low"] = row.again->ratio.low;
+      out["ratio_high"] = row.again->ratio.high;
+    }
+    results_.add_row(std::move(out));
+    ++summary_.sizes;
+    if (row.again) ++summary_.repeated;
+    if (row.exceeds()) ++summary_.exceeding;
+    if (row.ratio() > summary_.worst_ratio) {
+      summary_.worst_ratio = row.ratio();
+      summary_.worst_bytes = row.bytes;
+    }
+  }
+
+  void print_table(const copy_case& which) const {
+    constexpr auto kLeft = text_table::align::left;
+    const auto has = [&](const char* name) { return std::find(columns_.begin(), columns_.end(), name) != columns_.end(); };
+    std::vector<text_table::column> columns{{"size"},        {"planner p50"},      {"p99"},
+                                            {"best single"}, {"by", kLeft},        {"ratio"},
+                                            {"", kLeft},     {"way taken", kLeft}, {kCuMemcpy}};
+    if (has(kRegistered)) columns.push_back({"registered"});
+    std::vector<std::string> more;
+    if (options_.all_columns)
+      for (const auto& name : columns_)
+        if (name != kPlanner && name != kCuMemcpy && name != kRegistered) more.push_back(name);
+    for (const auto& name : more) columns.push_back({name});
+    text_table table(std::move(columns));
+    for (const auto& row : rows_) {
+      const auto cell = [&](const std::string& name) {
+        const auto found = row.p50_ns.find(name);
+        return found == row.p50_ns.end() ? std::string("-") : us(found->second);
+      };
+      std::vector<std::string> cells{format_size(row.bytes), cell(kPlanner), us(row.planner_p99_ns)};
+      if (row.verdict) {
+        cells.insert(cells.end(), {us(row.verdict->best_ns), row.verdict->best_method, format("%.2f", row.ratio()),
+                                   row.exceeds() ? "!"
+                                   : row.again   ? "="
+                                                 : ""});
+      } else {
+        cells.insert(cells.end(), {"-", "-", "-", ""});
+      }
+      cells.push_back(row.way);
+      cells.push_back(cell(kCuMemcpy));
+      if (has(kRegistered)) cells.push_back(cell(kRegistered));
+      for (const auto& name : more) cells.push_back(cell(name));
+      table.add_row(std::move(cells));
+    }
+    std::printf(
+        "\n%s, %s memory, microseconds (!: planner above the best single way by more than %.0f %% and %.0f ns, measured "
+        "again; =: seemed so, and was not when the two were measured again: the ratio is of that)\n%s",
+        direction_label(which), memory_label(which), kEnvelopeShare * 100, kEnvelopeNs, table.render().c_str());
+  }
+
+  void finish() {
+    text_table table(
+        {{"case", text_table::align::left}, {"sizes"}, {"measured again"}, {"above envelope"}, {"worst ratio"}, {"at"}});
+    for (const auto& one : summaries_)
+      table.add_row({format("%s %s", direction_label(one.which), memory_label(one.which)), format("%zu", one.sizes),
+                     format("%zu", one.repeated), format("%zu", one.exceeding), format("%.2f", one.worst_ratio),
+                     format_size(one.worst_bytes)});
+    std::printf("\nplanner against the envelope\n%s", table.render().c_str());
+    const auto counts = (*planner_)->counts();
+    std::printf("\nGPU engine: %" PRIu64 " launches, %" PRIu64 " refusals while not resident, %" PRIu64
+                " while busy, %" PRIu64 " left before they looked; planner fell back %" PRIu64 " times\n",
+                counts.engine.launches, counts.engine.not_hot, counts.engine.all_busy, counts.engine.left,
+                counts.engine_not_taken);
+    for (const auto& text : notes_) std::printf("note: %s\n", text.c_str());
+    results_.set_parameter("engine_launches", counts.engine.launches);
+    results_.set_parameter("engine_not_taken", counts.engine_not_taken);
+  }
+
+  const gpu_session& gpu_;
+  const copy_options& options_;
+  result_file& results_;
+  std::vector<std::string> notes_;
+  std::set<std::string> noted_;
+  std::vector<copy_case> cases_;
+  std::optional<copy_arena> arena_;
+  std::optional<planner_session> planner_;
+
+  // Of the case under way.
+  std::vector<size_row> rows_;
+  std::vector<std::string> columns_;  // contenders, in order of appearance
+  std::set<std::string> hopeless_;    // ways that the largest sizes are measured without
+  case_summary summary_{};
+  std::vector<case_summary> summaries_;
+};
+
+}  // namespace
+
+void run_copy_sweep(const gpu_session& gpu, const copy_options& options, result_file& results) {
+  copy_sweep(gpu, options, results).run();
+}
+
+}  // namespace pl::tools

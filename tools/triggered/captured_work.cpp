@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/triggered/captured_work.hpp"
+
+namespace pl::async {
+
+result<captured_work> captured_work::make(const station& at, const std::function<status()>& queue) {
+  const auto& cuda = at.cuda();
+  at.gpu().check(cuda.cuStreamBeginCapture_v2(at.on(), cu::capture_mode::relaxed), "cuStreamBeginCapture");
+  const auto queued = queue();
+  cu::graph_t graph = nullptr;
+  cu::graph_exec_t exec = nullptr;
+  const auto ended = cuda.cuStreamEndCapture(at.on(), &graph);
+  const auto made = queued && ended == cu::error_code::success ? cuda.cuGraphInstantiateWithFlags(&exec, graph, 0) : ended;
+  if (graph != nullptr) static_cast<void>(cuda.cuGraphDestroy(graph));
+  if (!queued) return queued.error();
+  if (made != cu::error_code::success) return cu::make_error(cuda, made, "the graph of a batch");
+  return captured_work(at, exec);
+}
+
+captured_work::~captured_work() {
+  if (exec_ == nullptr) return;
+  static_cast<void>(at_->cuda().cuStreamSynchronize(at_->on()));
+  static_cast<void>(at_->cuda().cuGraphExecDestroy(exec_));
+}
+
+void captured_work::launch() const { at_->gpu().check(at_->cuda().cuGraphLaunch(exec_, at_->on()), "cuGraphLaunch"); }
+
+}  // namespace pl::async

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a station's stream does, captured once and launched again and again.
+#pragma once
+
+#include <functional>
+#include <utility>
+
+#include "tools/triggered/station.hpp"
+
+namespace pl::async {
+
+// Must end before the channels whose operations it holds. Not to be launched while a launch runs on another stream.
+class captured_work {
+ public:
+  // `queue` queues on the station's stream, which is being captured. Its error, or the driver's.
+  static result<captured_work> make(const station& at, const std::function<status()>& queue);
+  captured_work(captured_work&& other) noexcept : at_(other.at_), exec_(std::exchange(other.exec_, nullptr)) {}
+  captured_work& operator=(captured_work&&) = delete;
+  ~captured_work();  // waits for the stream
+
+  void launch() const;  // throws tools::tool_failure
+
+ private:
+  captured_work(const station& at, cu::graph_exec_t exec) : at_(&at), exec_(exec) {}
+  const station* at_;
+  cu::graph_exec_t exec_;
+};
+
+}  // namespace pl::async

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the parts of an exchange cost: GPU time and CPU time of each kind of queued operation, alone and behind a kernel.
+#pragma once
+
+#include "measure/result_file.hpp"
+#include "tools/common/gpu.hpp"
+
+namespace pl::async {
+
+struct cost_plan {
+  int operations = 60;  // of a kind, queued in a row while the stream is held back
+  int repeats = 9;      // turns of each kind, interleaved
+  int peer = -1;        // ordinal of the GPU that is written to; -1: none
+};
+
+// One process. Prints a table; `file` may be null.
+int run_cost(const tools::gpu_session& gpu, const cost_plan& plan, result_file* file);
+
+}  // namespace pl::async

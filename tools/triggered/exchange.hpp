@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// One iteration of the ping-pong, by each way to say "go on" to the other side.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tools/triggered/station.hpp"
+
+namespace pl::async {
+
+enum class arm { normal, hostfn, peer, peer_kernel, proxy, proxy_kernel, graph, graph_kernel };
+const char* to_string(arm which);
+arm arm_of(const std::string& word);  // throws tools::tool_failure
+
+// How the application waits for its own batches, and what the context's service thread does.
+struct contender {
+  arm which = arm::normal;
+  stream::run_mode mode = stream::run_mode::performance;
+};
+
+// Two ranks use it at the same time, in the same order of calls.
+class exchange {
+ public:
+  virtual ~exchange() = default;
+  // Collective, before the first iteration of a case. ENOTSUP: this way does not exist here.
+  virtual status prepare(std::size_t, std::uint64_t) { return {}; }
+  // Iterations come in multiples of it.
+  virtual int unit() const { return 1; }
+  // What one call of iterate() may queue: several such are under way, and a channel bounds what is queued on streams.
+  virtual int most_at_once() const { return 80; }
+  // Queues or does `count` iterations of rank 0: send, receive, kernel; rank 1: receive, kernel, send.
+  virtual void iterate(std::size_t bytes, std::uint64_t busy_ns, int count) = 0;
+  // Everything that was queued has been done.
+  virtual void finish() = 0;
+
+  std::uint64_t enqueue_ns = 0;  // time of the calls that queue; stays 0 where the CPU takes part in each step
+};
+
+// `unroll`: iterations of one graph, where there are graphs (fewer for one with slots). Collective.
+std::unique_ptr<exchange> make_exchange(station& at, const contender& which, int unroll);
+
+}  // namespace pl::async

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// cost and poke: one process, one GPU.
+#include <functional>
+
+#include "tools/common/options.hpp"
+#include "tools/common/report.hpp"
+#include "tools/triggered/arguments.hpp"
+#include "tools/triggered/commands.hpp"
+#include "tools/triggered/cost.hpp"
+#include "tools/triggered/poke.hpp"
+#include "tools/triggered/ranks.hpp"
+
+namespace pl::async {
+namespace {
+
+int run_on_gpu(const tools::invocation& call, const tools::common_options& common,
+               const std::function<int(const tools::gpu_session& gpu, result_file& file)>& body) {
+  tools::report report(call, common, "async");
+  static_cast<void>(gpu_count());  // throws where there is none, with advice
+  const tools::gpu_session gpu(common.gpu, false);
+  report.describe(&gpu, nullptr, tools::place_thread(common, gpu.bus_id(), gpu.simulated()));
+  const int code = body(gpu, report.file());
+  report.write();
+  return code;
+}
+
+// Another GPU that this one reaches; -1 without one.
+int peer_of(const tools::gpu_session& gpu) {
+  const int count = gpu_count();
+  for (int other = 0; other < count; ++other) {
+    int can = 0;
+    if (other != gpu.ordinal() && gpu.cuda().cuDeviceCanAccessPeer(&can, gpu.ordinal(), other) == 0 && can != 0)
+      return other;
+  }
+  return -1;
+}
+
+}  // namespace
+
+int run_cost_command(const tools::invocation& call) {
+  cost_plan plan;
+  tools::common_options common;
+  std::int64_t operations = plan.operations, repeats = plan.repeats;
+  tools::command_parser parser(call, "What each kind of queued operation costs, on the GPU and in its call.");
+  parser.integer("-n,--operations", operations, 1, 250, "of a kind in a row");
+  parser.integer("-r,--repeats", repeats, 1, 1000, "turns of each kind");
+  parser.common(common);
+  if (const auto code = parser.parse()) return *code;
+  plan.operations = static_cast<int>(operations);
+  plan.repeats = static_cast<int>(repeats);
+  return run_on_gpu(call, common, [&](const tools::gpu_session& gpu, result_file& file) {
+    plan.peer = peer_of(gpu);
+    return run_cost(gpu, plan, &file);
+  });
+}
+
+int run_poke_command(const tools::invocation& call) {
+  poke_plan plan;
+  tools::common_options common;
+  std::int64_t pokes = plan.pokes, repeats = plan.repeats;
+  tools::command_parser parser(call, "Words between a CPU and the front end of its GPU: latency there and back, and rate.");
+  parser.integer("-n,--pokes", pokes, 1, 1'000'000, "stores of the CPU that are timed, of each way");
+  parser.integer("-r,--repeats", repeats, 1, 1000, "turns of each length of list");
+  std::string stuck = "0";
+  parser.text("--stuck", stuck, "other streams that stand in a wait meanwhile, comma-separated");
+  parser.common(common);
+  if (const auto code = parser.parse()) return *code;
+  plan.pokes = static_cast<int>(pokes);
+  plan.stuck = integers_in("--stuck", stuck, 0, 1000);
+  plan.repeats = static_cast<int>(repeats);
+  return run_on_gpu(call, common,
+                    [&](const tools::gpu_session& gpu, result_file& file) { return run_poke(gpu, plan, &file); });
+}
+
+}  // namespace pl::async

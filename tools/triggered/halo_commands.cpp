@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// stencil and multigrid: fields over blocks.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "base/text.hpp"
+#include "tools/common/word_list.hpp"
+#include "tools/triggered/arguments.hpp"
+#include "tools/triggered/commands.hpp"
+#include "tools/triggered/halo_run.hpp"
+#include "tools/triggered/multigrid_block.hpp"
+#include "tools/triggered/multigrid_field.hpp"
+#include "tools/triggered/ranks.hpp"
+#include "tools/triggered/stencil_block.hpp"
+
+namespace pl::async {
+namespace {
+
+constexpr int kMostRanks = 16, kMostPoints = 16384, kMostMultigridPoints = 8192;
+
+void take_grid(halo_plan& plan, const std::string& text) {
+  char rest = 0;
+  if (std::sscanf(text.c_str(), "%dx%d%c", &plan.gx, &plan.gy, &rest) != 2 || plan.gx < 1 || plan.gy < 1 ||
+      plan.gx > kMostRanks || plan.gy > kMostRanks || plan.gx * plan.gy < 2 || plan.gx * plan.gy > kMostRanks)
+    throw tools::tool_failure(
+        format("--grid: \"%s\" is not COLUMNSxROWS of 2 to %d ranks, as 2x1", text.c_str(), kMostRanks));
+}
+
+void take_most_square(halo_plan& plan, int ranks) {
+  plan.gy = static_cast<int>(std::sqrt(ranks));
+  while (ranks % plan.gy != 0) --plan.gy;
+  plan.gx = ranks / plan.gy;
+}
+
+class halo_options {
+ public:
+  halo_options(tools::command_parser& parser, halo_plan of, const char* points_help) : plan(std::move(of)) {
+    parser.text("--arms", arms_,
+                "comma-separated: normal, peer, peer-kernel, proxy, proxy-kernel, graph-kernel (as of pingpong)");
+    parser.text("-n,--points", sizes_, points_help);
+    parser.integer("-p,--ranks", processes_, 2, kMostRanks, "ranks, in the most square grid; they share the GPUs in turn");
+    parser.text("--grid", grid_, "columns x rows of ranks, as 2x1 or 1x2 (instead of -p)");
+    parser.integer("-i,--steps", steps_, 2, 1'000'000,
+                   format("%ss of a turn; large blocks make fewer", plan.step.c_str()).c_str());
+    parser.integer("-b,--batch", batch_, 1, 80, format("%ss queued at once", plan.step.c_str()).c_str());
+    parser.integer("-r,--repeats", repeats_, 1, 1000, "turns of each arm");
+    parser.text("--gpus", gpus_, "ordinals of the ranks' GPUs, comma-separated");
+    parser.common(ranks_.common, false);
+  }
+
+  // The simulated GPU computes each point on the CPU.
+  void make_smaller(const tools::command_parser& parser, std::int64_t steps) {
+    tools::smaller_run smaller(parser);
+    smaller.text("--points", sizes_, "64");
+    smaller.number("--steps", steps_, steps);
+    smaller.number("--repeats", repeats_, 2);
+  }
+
+  void take(int most_points) {
+    plan.arms.clear();
+    for (const auto& word : tools::split_list(arms_)) plan.arms.push_back(arm_of(word));
+    plan.sizes = integers_in("--points", sizes_, 2, most_points);
+    if (grid_.empty()) take_most_square(plan, static_cast<int>(processes_));
+    else take_grid(plan, grid_);
+    if (!gpus_.empty()) ranks_.gpus = integers_in("--gpus", gpus_, 0, 1023);
+    plan.steps = static_cast<int>(steps_);
+    plan.batch = static_cast<int>(batch_);
+    plan.repeats = static_cast<int>(repeats_);
+    ranks_.ranks = plan.gx * plan.gy;
+    ranks_.window_bytes = halo_window_bytes(*std::max_element(plan.sizes.begin(), plan.sizes.end()));
+  }
+
+  int run(const tools::invocation& call) const {
+    return run_ranks(call, ranks_, [&](station& at, result_file* file) { return run_halos(at, plan, file); });
+  }
+
+  halo_plan plan;
+
+ private:
+  rank_plan ranks_;
+  std::string arms_ = "normal,peer", sizes_ = "256", grid_, gpus_;
+  std::int64_t steps_ = plan.steps, batch_ = plan.batch, repeats_ = plan.repeats, processes_ = 2;
+};
+
+}  // namespace
+
+int run_stencil_command(const tools::invocation& call) {
+  halo_plan plan;
+  plan.title = "5-point Jacobi";
+  plan.make = [](station& at, const block_place& place) { return std::make_unique<stencil_block>(at, place); };
+  tools::command_parser parser(call, "5-point Jacobi over blocks of several ranks, the halos exchanged by several ways.");
+  halo_options options(parser, plan, "points along an edge of each rank's block, comma-separated, 2 to 16384");
+  if (const auto code = parser.parse()) return *code;
+  options.make_smaller(parser, 60);
+  options.take(kMostPoints);
+  return options.run(call);
+}
+
+int run_multigrid_command(const tools::invocation& call) {
+  halo_plan plan;
+  plan.step = "cycle";
+  plan.title = "Poisson by V(2,2)-cycles";
+  plan.make = [](station& at, const block_place& place) { return std::make_unique<multigrid_block>(at, place); };
+  plan.steps = 100;
+  plan.batch = 2;
+  tools::command_parser parser(
+      call,
+      "Poisson's equation by multigrid V-cycles over blocks of several ranks, the halos of each level exchanged by "
+      "several ways.");
+  halo_options options(parser, plan, "points along an edge of each rank's block, comma-separated: powers of two, 2 to 8192");
+  if (const auto code = parser.parse()) return *code;
+  options.make_smaller(parser, 10);
+  options.take(kMostMultigridPoints);
+  for (const int n : options.plan.sizes)
+    if (!is_multigrid_size(n)) throw tools::tool_failure(format("--points: %d is not a power of two", n));
+  return options.run(call);
+}
+
+}  // namespace pl::async

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/triggered/multigrid_field.hpp"
+
+#include <cmath>
+#include <utility>
+
+#include "tools/triggered/stencil_field.hpp"
+
+namespace pl::async {
+
+multigrid_domain::multigrid_domain(int gx, int gy, int n) {
+  for (int size = n; size >= kCoarsest; size /= 2) {
+    level one{gx * size, gy * size, size, {}, {}};
+    one.field.resize(static_cast<std::size_t>(one.width) * static_cast<std::size_t>(one.height));
+    one.right.resize(one.field.size());
+    levels_.push_back(std::move(one));
+  }
+  auto& finest = levels_.front();
+  for (int y = 0; y < finest.height; ++y)
+    for (int x = 0; x < finest.width; ++x) finest.right[static_cast<std::size_t>(y * finest.width + x)] = first_value(x, y);
+}
+
+void multigrid_domain::level::smooth(int count, bool is_from_zero) {
+  auto next = field;
+  for (int i = 0; i < count; ++i, is_from_zero = false) {
+    for (int y = 0; y < height; ++y)
+      for (int x = 0; x < width; ++x) {
+        const auto here = static_cast<std::size_t>(y * width + x);
+        next[here] =
+            is_from_zero ? 0.125 * right[here] : 0.5 * field[here] + 0.125 * (sum_of_neighbours(x, y) + right[here]);
+      }
+    std::swap(field, next);
+  }
+}
+
+void multigrid_domain::cycle_at(std::size_t depth) {
+  auto& here = levels_[depth];
+  const bool is_from_zero = depth != 0;
+  if (depth + 1 == levels_.size()) return here.smooth(coarsest_smooths(levels_.front().n), is_from_zero);
+  here.smooth(kSmoothsBefore, is_from_zero);
+  auto& coarse = levels_[depth + 1];
+  for (int y = 0; y < coarse.height; ++y)
+    for (int x = 0; x < coarse.width; ++x)
+      coarse.right[static_cast<std::size_t>(y * coarse.width + x)] =
+          (here.residual(2 * x, 2 * y) + here.residual(2 * x + 1, 2 * y)) +
+          (here.residual(2 * x, 2 * y + 1) + here.residual(2 * x + 1, 2 * y + 1));
+  cycle_at(depth + 1);
+  for (int y = 0; y < here.height; ++y)
+    for (int x = 0; x < here.width; ++x) here.field[static_cast<std::size_t>(y * here.width + x)] += coarse.between(x, y);
+  here.smooth(kSmoothsAfter, false);
+}
+
+std::vector<double> multigrid_domain::block(const block_place& at) const {
+  const auto& finest = levels_.front();
+  std::vector<double> out;
+  out.reserve(static_cast<std::size_t>(at.n) * static_cast<std::size_t>(at.n));
+  for (int y = at.y() * at.n; y < (at.y() + 1) * at.n; ++y)
+    for (int x = at.x() * at.n; x < (at.x() + 1) * at.n; ++x) out.push_back(finest.at(x, y));
+  return out;
+}
+
+double multigrid_domain::residual_norm() const {
+  const auto& finest = levels_.front();
+  double sum = 0;
+  for (int y = 0; y < finest.height; ++y)
+    for (int x = 0; x < finest.width; ++x) sum += finest.residual(x, y) * finest.residual(x, y);
+  return std::sqrt(sum / static_cast<double>(points()));
+}
+
+}  // namespace pl::async

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// pingpong and economy: the same exchange, for its time and for what it takes of the CPUs.
+#include <algorithm>
+
+#include "tools/common/word_list.hpp"
+#include "tools/triggered/arguments.hpp"
+#include "tools/triggered/commands.hpp"
+#include "tools/triggered/pingpong.hpp"
+#include "tools/triggered/ranks.hpp"
+
+namespace pl::async {
+namespace {
+
+constexpr const char* kArmsHelp =
+    "comma-separated: normal (CPU between all steps), hostfn (host functions in the stream), peer (executor P), peer-kernel "
+    "(its waits by a polling kernel), proxy (executor X), proxy-kernel, graph (executor P, a captured batch), graph-kernel "
+    "(the "
+    "same with kernels that count)";
+
+constexpr int kMostBatch = 4096;
+
+class exchange_options {
+ public:
+  explicit exchange_options(tools::command_parser& parser, std::string arms) : arms_(std::move(arms)) {
+    parser.text("--arms", arms_, kArmsHelp);
+    parser.text("-s,--sizes", sizes_, "message sizes in bytes, comma-separated, K/M allowed");
+    parser.text("-k,--kernel", kernels_, "busy times of the kernel in us, comma-separated");
+    parser.integer("-i,--iterations", iterations_, 10, 10'000'000, "round trips of each arm and case");
+    parser.integer("-b,--batch", batch_, 1, kMostBatch, "iterations queued at once; without graphs 80 at most");
+    parser.integer("--unroll", unroll_, 0, kMostBatch, "iterations of one graph (0: as many as -b says)");
+    parser.integer("-r,--repeats", repeats_, 1, 1000, "turns that the iterations of an arm are shared out to");
+    parser.text("--gpus", gpus_, "ordinals of the ranks' GPUs, comma-separated");
+    parser.common(ranks.common, false);
+  }
+
+  void make_smaller(const tools::command_parser& parser) {
+    tools::smaller_run smaller(parser);
+    smaller.number("--iterations", iterations_, 1000);
+  }
+
+  void take() {
+    plan.contenders.clear();
+    for (const auto& word : tools::split_list(arms_)) plan.contenders.push_back({arm_of(word)});
+    plan.sizes = sizes_in("--sizes", sizes_);
+    plan.kernel_ns = times_in("--kernel", kernels_);
+    if (!gpus_.empty()) ranks.gpus = integers_in("--gpus", gpus_, 0, 1023);
+    plan.iterations = static_cast<int>(iterations_);
+    plan.batch = static_cast<int>(batch_);
+    plan.unroll = static_cast<int>(unroll_);
+    plan.repeats = static_cast<int>(std::min(repeats_, iterations_));
+    ranks.window_bytes = *std::max_element(plan.sizes.begin(), plan.sizes.end());
+  }
+
+  int run(const tools::invocation& call) const {
+    return run_ranks(call, ranks, [&](station& at, result_file* file) {
+      if (file != nullptr) {
+        file->set_parameter("iterations", plan.iterations);
+        file->set_parameter("batch", plan.batch);
+        file->set_parameter("unroll", plan.unroll);
+        file->set_parameter("repeats", plan.repeats);
+        const bool is_network = ranks.context.messages.path == link::messenger_options::path_t::network;
+        file->set_parameter("path", is_network ? "network" : "auto");
+      }
+      return run_pingpong(at, plan, file);
+    });
+  }
+
+  pingpong_plan plan;
+  rank_plan ranks;
+
+ private:
+  std::string arms_, sizes_ = "128", kernels_ = "0", gpus_;
+  std::int64_t iterations_ = plan.iterations, batch_ = plan.batch, unroll_ = plan.unroll, repeats_ = plan.repeats;
+};
+
+}  // namespace
+
+int run_pingpong_command(const tools::invocation& call) {
+  tools::command_parser parser(call, "Round trips of receive, kernel, send between two GPUs, by several ways.");
+  exchange_options options(parser, "normal,peer,peer-kernel");
+  if (const auto code = parser.parse()) return *code;
+  options.make_smaller(parser);
+  options.take();
+  return options.run(call);
+}
+
+int run_economy_command(const tools::invocation& call) {
+  tools::command_parser parser(
+      call,
+      "What the ping-pong takes of the CPUs, with threads that spin (performance) and with threads that sleep (economy).");
+  exchange_options options(parser, "peer");
+  if (const auto code = parser.parse()) return *code;
+  options.make_smaller(parser);
+  options.take();
+  std::vector<contender> both;
+  for (const auto& one : options.plan.contenders)
+    for (const auto mode : {stream::run_mode::performance, stream::run_mode::economy}) both.push_back({one.which, mode});
+  options.plan.contenders = std::move(both);
+  options.plan.has_modes = true;
+  return options.run(call);
+}
+
+}  // namespace pl::async

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between a CPU and the front end of its GPU, without any peer: how soon a stream hears of a CPU's store and the CPU of the
+// stream's answer, and how many words a second a stream can write for a CPU to see.
+#pragma once
+
+#include <vector>
+
+#include "measure/result_file.hpp"
+#include "tools/common/gpu.hpp"
+
+namespace pl::async {
+
+struct poke_plan {
+  int pokes = 2000;           // of each way, after some that are not counted
+  int repeats = 20;           // turns of each list length
+  std::vector<int> stuck{0};  // other streams that stand in a wait meanwhile: each of these numbers in turn
+};
+
+// Prints; `file` may be null. Exit code.
+int run_poke(const tools::gpu_session& gpu, const poke_plan& plan, result_file* file);
+
+}  // namespace pl::async

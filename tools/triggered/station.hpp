@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one rank of an exchange has: its GPU, a stream, a window, a channel to each neighbour, and the kernel of the
+// application.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "messaging/messenger.hpp"
+#include "tools/common/gpu.hpp"
+#include "triggered/context.hpp"
+
+namespace pl::async {
+
+struct station_plan {
+  int rank = 0;
+  int gpu = 0;                   // ordinal
+  std::size_t window_bytes = 0;  // of `in` and of `out`
+  stream::context_options context;
+};
+
+// Opening is collective. Everything throws tools::tool_failure.
+class station {
+ public:
+  station(const station_plan& plan, link::bootstrap& with);
+  ~station();
+  station(const station&) = delete;
+  station& operator=(const station&) = delete;
+
+  int rank() const { return plan_.rank; }
+  const tools::gpu_session& gpu() const { return *gpu_; }
+  const cu::driver_table& cuda() const { return gpu_->cuda(); }
+  cu::stream_t on() const { return stream_->get(); }
+  stream::context& context() { return *context_; }
+  link::messenger& messages();       // with device memory; opened at the first use (collective)
+  link::messenger& host_messages();  // host memory only, so that it makes no CUDA call; the same
+  link::bootstrap& meeting() { return with_; }
+
+  std::uint64_t in() const { return in_->get(); }
+  std::uint64_t out() const { return out_->get(); }
+  std::size_t window_bytes() const { return plan_.window_bytes; }
+  const stream::remote_window& window_of(int rank) const { return windows_[static_cast<std::size_t>(rank)]; }
+  // The same in all ranks that ask equally often.
+  std::uint32_t new_channel_id() { return next_channel_++; }
+  // Collective between the two.
+  std::unique_ptr<stream::channel> connect(int peer, std::uint32_t id, const stream::channel_options& options);
+
+  void launch_step(std::uint64_t bytes, std::uint64_t busy_ns) const;
+  // Sets every word of both buffers.
+  void fill(std::uint64_t value, std::size_t bytes) const;
+  // Words of `out` that are not `value`.
+  std::size_t wrong_words(std::uint64_t value, std::size_t bytes) const;
+  // What one `call` takes on the GPU, ns, in a row of `count`.
+  double time_on_gpu(int count, const std::function<void()>& call) const;
+  void synchronize() const;
+  void barrier() const;
+
+ private:
+  station_plan plan_;
+  link::bootstrap& with_;
+  std::unique_ptr<tools::gpu_session> gpu_;
+  std::unique_ptr<tools::device_memory> in_, out_;
+  std::unique_ptr<tools::gpu_stream> stream_;
+  cu::module_t module_ = nullptr;
+  cu::function_t step_ = nullptr;
+  std::unique_ptr<stream::context> context_;
+  std::unique_ptr<link::messenger> messages_, host_messages_;
+  std::uint32_t next_channel_ = 1;
+  std::vector<stream::remote_window> windows_;
+};
+
+}  // namespace pl::async

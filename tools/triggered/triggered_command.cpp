@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// peerlane async: benchmarks of streams that signal each other (docs/async-benchmarks.md).
+#include "tools/common/subcommand.hpp"
+#include "tools/triggered/commands.hpp"
+
+namespace pl::async {
+namespace {
+
+constexpr tools::subcommand kBenchmarks[] = {
+    {"pingpong", "receive, kernel, send in turn between two GPUs", run_pingpong_command},
+    {"economy", "what that takes of the CPUs, with threads that spin and threads that sleep", run_economy_command},
+    {"stencil", "5-point Jacobi over blocks, the halos exchanged in streams, fields checked", run_stencil_command},
+    {"multigrid", "Poisson by V-cycles over blocks, the halos of each level exchanged in streams, fields checked",
+     run_multigrid_command},
+    {"stopped", "an exchange that goes on while both of its processes are stopped", run_stopped_command},
+    {"stuck", "streams stuck on purpose, and the time until cancel has released them", run_stuck_command},
+    {"poke", "words between a CPU and the front end of its GPU: latency and rate", run_poke_command},
+    {"cost", "what each kind of queued operation costs, on the GPU and in its call", run_cost_command},
+};
+
+}  // namespace
+}  // namespace pl::async
+
+namespace pl::tools {
+
+int run_async(const invocation& call) { return run_subcommand(call, "benchmark", async::kBenchmarks); }
+
+}  // namespace pl::tools
