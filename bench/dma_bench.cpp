@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+// A DMA channel of our own on a real GPU: right, then how fast, beside CUDA's copies of the same memory in the same turns.
+//
+//     dma_bench [FILE.json]
+//
+// Right: every size and alignment compared byte by byte, rows, fills, lists, releases behind copies, armed channels,
+// completion words without a flush, a bad address and a new channel after it. Exit code 1 if anything is wrong.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "cuda/driver_table.hpp"
+#include "dma/channel.hpp"
+#include "measure/result_file.hpp"
+#include "measure/samples.hpp"
+#include "os/device_io.hpp"
+#include "rm/export_listener.hpp"
+
+namespace {
+
+using namespace pl;
+
+constexpr std::size_t kBytes = 64u << 20;
+constexpr std::uint64_t kTimeoutNs = 2'000'000'000;
+int failures = 0;
+
+void check(bool is_right, const std::string& step) {
+  if (is_right) return;
+  ++failures;
+  std::printf("WRONG: %s\n", step.c_str());
+}
+
+template <class T>
+T need(result<T> outcome, const char* step) {
+  if (outcome) return std::move(*outcome);
+  std::printf("FAILED: %s: %s\n", step, outcome.error().message.c_str());
+  std::exit(1);
+}
+void need(status outcome, const char* step) {
+  if (outcome) return;
+  std::printf("FAILED: %s: %s\n", step, outcome.error().message.c_str());
+  std::exit(1);
+}
+
+struct bench {
+  explicit bench(const cu::driver_table& table) : cuda(table) {}
+
+  const cu::driver_table& cuda;
+  cu::device_ptr device = 0;
+  std::byte* host = nullptr;
+  std::unique_ptr<rm::client> client;
+  std::shared_ptr<dma::address_space> space;
+  std::unique_ptr<dma::channel> queue;
+  std::vector<dma::region> regions;
+  std::uint64_t device_address = 0, host_address = 0;
+  unsigned engine = 0;
+  result_file file{"dma_bench", {"dma_bench"}};
+
+  void must(cu::result_t code, const char* step) const {
+    if (code == cu::error_code::success) return;
+    std::printf("FAILED: %s: %s\n", step, cu::error_text(cuda, code).c_str());
+    std::exit(1);
+  }
+  void copy(std::uint64_t destination, std::uint64_t source, std::uint64_t size_bytes) {
+    const auto number = queue->copy(destination, source, size_bytes);
+    if (number && queue->wait(*number, kTimeoutNs)) return;
+    std::printf("FAILED: a copy of %llu bytes did not end\n", static_cast<unsigned long long>(size_bytes));
+    std::exit(1);
+  }
+
+  void open_channel(const dma::channel_options& options) {
+    queue.reset();
+    queue = need(dma::channel::open(space, options), "channel");
+  }
+  void set_up();
+  void check_copies();
+  void check_others();
+  void check_order();
+  void check_fault();
+  void time_copies();
+  void time_lists();
+};
+
+void bench::set_up() {
+  need(cu::initialize(cuda), "cuInit");
+  cu::device_t ordinal = 0;
+  cu::context_t context = nullptr;
+  must(cuda.cuDeviceGet(&ordinal, 0), "cuDeviceGet");
+  must(cuda.cuDevicePrimaryCtxRetain(&context, ordinal), "cuDevicePrimaryCtxRetain");
+  must(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent");
+  must(cuda.cuMemAlloc_v2(&device, kBytes), "cuMemAlloc");
+  host = static_cast<std::byte*>(
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
+  must(cuda.cuMemHostRegister_v2(host, kBytes, 0), "cuMemHostRegister");
+  char text[32] = {};
+  must(cuda.cuDeviceGetPCIBusId(text, sizeof text, ordinal), "cuDeviceGetPCIBusId");
+
+  device_io& io = real_device_io();
+  const std::uint64_t begin_ns = monotonic_ns();
+  client = need(rm::client::open(io), "resource manager");
+  const rm::gpu* gpu = need(client->find_gpu(need(rm::parse_pci_address(text), "PCI address")), "GPU");
+  const std::string version = need(rm::driver_version(io), "driver version");
+  space = need(dma::address_space::open(*client, *gpu, version), "address space");
+  const auto engines = dma::copy_engines(space->objects());
+  check(!engines.empty(), "copy engines");
+  engine = engines.front();
+  open_channel({engine, false, true, 1024});
+  const double set_up_ms = static_cast<double>(monotonic_ns() - begin_ns) / 1e6;
+  const auto pieces = need(rm::find_backing(cuda, device, kBytes), "what lies behind CUDA's memory");
+  check(pieces.size() == 1, "one piece of memory");
+  regions.push_back(
+      need(space->bind_object(pieces[0].client, pieces[0].object, pieces[0].offset, kBytes), "binding GPU memory"));
+  regions.push_back(need(space->bind_host(host, kBytes), "binding host memory"));
+  device_address = regions[0].address();
+  host_address = regions[1].address();
+  std::printf("%s, driver %s, COPY%u of %zu engines, set up in %.1f ms\n", text, version.c_str(), engine, engines.size(),
+              set_up_ms);
+  file.set_parameter("driver", version);
+  file.set_parameter("engine", engine);
+  file.set_parameter("set_up_ms", set_up_ms);
+}
+
+// Each size, at odd places on both sides, both ways, with what lies around.
+void bench::check_copies() {
+  std::mt19937_64 random(7);
+  std::vector<std::byte> expected(1u << 20), seen(1u << 20);
+  for (std::size_t size : {1u, 2u, 3u, 4u, 7u, 8u, 63u, 64u, 65u, 4095u, 4096u, 4097u, 65536u, 1000003u})
+    for (int round = 0; round < 4; ++round) {
+      const std::size_t here = random() % 4096, there = random() % 4096;
+      std::memset(host, 0x11, expected.size() + 8192);
+      must(cuda.cuMemsetD32_v2(device, 0x22222222, (expected.size() + 8192) / 4), "cuMemsetD32");
+      must(cuda.cuCtxSynchronize(), "cuCtxSynchronize");  // it returns before the memory is set
+      for (std::size_t i = 0; i < size; ++i) host[here + i] = static_cast<std::byte>(random());
+      copy(device_address + there, host_address + here, size);
+      std::vector<std::byte> around(size + 2);
+      must(cuda.cuMemcpyDtoH_v2(around.data(), device + there - (there ? 1 : 0), size + (there ? 2 : 1)), "cuMemcpyDtoH");
+      check(std::memcmp(around.data() + (there ? 1 : 0), host + here, size) == 0, format("%zu bytes to the device", size));
+      check((!there || around[0] == std::byte{0x22}) && around[size + (there ? 1 : 0)] == std::byte{0x22},
+            "bytes around a copy to the device");
+      copy(host_address + (2u << 20) + here, device_address + there, size);
+      check(std::memcmp(host + (2u << 20) + here, host + here, size) == 0, format("%zu bytes to the host", size));
+    }
+}
+
+void bench::check_others() {
+  auto* words = reinterpret_cast<std::uint32_t*>(host);
+  need(queue->wait(need(queue->fill(device_address, 0xabcd1234, 1u << 20), "fill"), kTimeoutNs), "fill");
+  copy(host_address, device_address, 1u << 20);
+  check(std::all_of(words, words + (1u << 18), [](std::uint32_t word) { return word == 0xabcd1234; }), "a fill");
+  // 100 rows of 300 bytes, pitches 512 and 1024.
+  for (std::size_t i = 0; i < 100 * 512; ++i) host[i] = static_cast<std::byte>(i * 7);
+  need(queue->wait(need(queue->copy_rows(device_address, 1024, host_address, 512, 300, 100), "rows"), kTimeoutNs), "rows");
+  copy(host_address + (1u << 20), device_address, 100 * 1024);
+  bool is_right = true;
+  for (std::size_t row = 0; row < 100; ++row)
+    is_right &= std::memcmp(host + (1u << 20) + row * 1024, host + row * 512, 300) == 0;
+  check(is_right, "rows");
+  // A list of blocks of many sizes, scattered.
+  std::mt19937_64 random(3);
+  std::vector<dma::block> blocks;
+  for (std::size_t i = 0; i < (16u << 20); ++i) host[i] = static_cast<std::byte>(i * 31 >> 3);
+  copy(device_address, host_address, 16u << 20);
+  std::memset(host + (32u << 20), 0, 16u << 20);
+  for (std::uint32_t i = 0; i < 20'000; ++i)
+    blocks.push_back(
+        {host_address + (32u << 20) + i * 800u, device_address + i * 800u, static_cast<std::uint32_t>(1 + random() % 800)});
+  std::shuffle(blocks.begin(), blocks.end(), random);
+  need(queue->wait(need(queue->copy_blocks(blocks), "list"), kTimeoutNs), "list");
+  is_right = true;
+  for (const auto& one : blocks) {
+    const std::uint64_t offset = one.source - device_address;
+    is_right &= std::memcmp(host + (32u << 20) + offset, host + offset, one.size_bytes) == 0;
+  }
+  check(is_right, "a list of 20000 blocks");
+}
+
+// What was copied is there when the completion word is seen, without a flush; a release comes behind the copies before it; a
+// channel that waits for a word starts when the CPU stores it.
+void bench::check_order() {
+  auto* words = reinterpret_cast<std::uint32_t*>(host);
+  std::uint64_t wrong = 0;
+  std::mt19937_64 random(11);
+  for (const bool waits : {true, false})
+    for (const bool flushes : {false, true}) {
+      open_channel({engine, flushes, true, 1024});
+      std::uint64_t late = 0, checked = 0;
+      const std::uint64_t end_ns = monotonic_ns() + 3'000'000'000;
+      for (std::uint32_t round = 1; monotonic_ns() < end_ns; ++round) {
+        const std::uint32_t size = 64u << (random() % 11);
+        const auto filled = need(queue->fill(device_address, round, size), "fill");
+        if (waits) need(queue->wait(filled, kTimeoutNs), "fill");
+        copy(host_address, device_address, size);
+        const std::size_t last = size / 4 - 1;
+        late +=
+            words[0] != round || words[last] != round || words[last / 2] != round || words[random() % (last + 1)] != round;
+        ++checked;
+      }
+      check(late == 0, format("%llu of %llu copies to the host were seen late", static_cast<unsigned long long>(late),
+                              static_cast<unsigned long long>(checked)));
+      std::printf("order, fill %s, %s: %llu copies to the host, %llu late\n", waits ? "waited for" : "not waited for",
+                  flushes ? "flush" : "no flush", static_cast<unsigned long long>(checked),
+                  static_cast<unsigned long long>(late));
+      file.add_row({{"kind", "order"},
+                    {"copies", checked},
+                    {"late", late},
+                    {"waits", waits},
+
+                    {"flush", flushes}});
+    }
+  open_channel({engine, false, true, 1024});
+
+  wrong = 0;
+  auto* flag = reinterpret_cast<volatile std::uint32_t*>(host + kBytes - 4096);
+  for (std::uint32_t round = 1; round <= 200; ++round) {
+    need(queue->fill(device_address, round, 4u << 20), "fill");
+    need(queue->copy(host_address, device_address, 4u << 20), "copy");
+    const auto number = need(queue->release(host_address + kBytes - 4096, round), "release");
+    while (*flag != round) {}
+    wrong += words[0] != round || words[(1u << 20) - 1] != round;
+    need(queue->wait(number, kTimeoutNs), "release");
+  }
+  check(wrong == 0, format("%llu releases came before their copies", static_cast<unsigned long long>(wrong)));
+
+  std::vector<double> armed_ns;
+  auto* arm = reinterpret_cast<volatile std::uint32_t*>(host + kBytes - 8192);
+  *arm = 0;
+  for (std::uint32_t round = 1; round <= 500; ++round) {
+    need(queue->acquire(host_address + kBytes - 8192, round), "acquire");
+    const auto number = need(queue->copy(host_address, device_address, 4096), "armed copy");
+    const std::uint64_t held_until = monotonic_ns() + 30'000;
+    while (monotonic_ns() < held_until) {}
+    check(!queue->is_done(number), "an armed copy waits");
+    armed_ns.push_back(time_once_ns([&] {
+      *arm = round;
+      (void)queue->wait(number, kTimeoutNs);
+    }));
+  }
+  auto row = latency_fields(armed_ns);
+  row["kind"] = "armed";
+  file.add_row(row);
+  std::printf("armed, word in host memory to 4 KiB in the host: %.2f us\n", row["latency_ns_p50"].get<double>() / 1e3);
+}
+
+// A wrong address ends the channel it was given to and nothing else.
+void bench::check_fault() {
+  const auto number = queue->copy(host_address, 0x7f00'0000'0000, 4096);
+  const bool ended = number && queue->wait(*number, 200'000'000).ok();
+  check(!ended, "a copy from an address where nothing is does not end well");
+  open_channel({engine, false, true, 1024});
+  std::memset(host, 0x5a, 4096);
+  copy(device_address, host_address, 4096);
+  std::uint32_t word = 0;
+  must(cuda.cuMemcpyDtoH_v2(&word, device, 4), "CUDA after a fault of ours");
+  check(word == 0x5a5a5a5a, "a copy after a fault");
+}
+
+void bench::time_copies() {
+  struct contender_of_size {
+    const char* name;
+    std::function<void(std::size_t)> run;
+  };
+  const std::vector<contender_of_size> contenders{
+      {"dma_to_host", [&](std::size_t size) { copy(host_address, device_address, size); }},
+      {"cuda_to_host", [&](std::size_t size) { cuda.cuMemcpyDtoH_v2(host, device, size); }},
+      {"dma_to_device", [&](std::size_t size) { copy(device_address, host_address, size); }},
+      {"cuda_to_device", [&](std::size_t size) { cuda.cuMemcpyHtoD_v2(device, host, size); }},
+      {"dma_on_device", [&](std::size_t size) { copy(device_address + kBytes / 2, device_address, size); }},
+  };
+  std::printf("\n%9s", "us (p50)");
+  for (const auto& one : contenders) std::printf(" %14s", one.name);
+  std::printf(" %14s\n", "submission ns");
+  for (std::size_t size = 4; size <= (16u << 20); size *= 4) {
+    std::vector<std::vector<double>> times_ns(contenders.size());
+    std::vector<double> submit_ns;
+    const int rounds = size <= (256u << 10) ? 400 : 12;
+    for (int round = 0; round < rounds; ++round) {
+      for (std::size_t i = 0; i < contenders.size(); ++i) {
+        contenders[i].run(size);
+        for (int turn = 0; turn < 5; ++turn) times_ns[i].push_back(time_once_ns([&] { contenders[i].run(size); }));
+      }
+      dma::sequence number = 0;
+      submit_ns.push_back(time_once_ns([&] { number = *queue->copy(host_address, device_address, size); }));
+      (void)queue->wait(number, kTimeoutNs);
+    }
+    std::printf("%9zu", size);
+    for (std::size_t i = 0; i < contenders.size(); ++i) {
+      auto row = latency_fields(times_ns[i]);
+      row["kind"] = "copy";
+      row["contender"] = contenders[i].name;
+      row["size_bytes"] = size;
+      file.add_row(row);
+      std::printf(" %14.2f", row["latency_ns_p50"].get<double>() / 1e3);
+    }
+    auto row = latency_fields(submit_ns);
+    row["kind"] = "submission";
+    row["size_bytes"] = size;
+    file.add_row(row);
+    std::printf(" %14.0f\n", row["latency_ns_p50"].get<double>());
+  }
+}
+
+void bench::time_lists() {
+  std::printf("\n%24s %12s %12s %12s\n", "scattered blocks", "to host GB/s", "to dev. GB/s", "CPU ns/block");
+  for (const std::uint32_t size : {512u, 2048u, 4096u, 16384u, 65536u})
+    for (const std::uint32_t count : {64u, 1024u, 16384u}) {
+      if (std::uint64_t{size} * count * 2 > kBytes) continue;
+      double gb_per_s[2] = {}, cpu_ns = 0;
+      for (const bool to_host : {true, false}) {
+        std::vector<dma::block> blocks;
+        for (std::uint32_t i = 0; i < count; ++i) {
+          const std::uint64_t offset = std::uint64_t{i} * 2 * size;
+          blocks.push_back(to_host ? dma::block{host_address + offset, device_address + offset, size}
+                                   : dma::block{device_address + offset, host_address + offset, size});
+        }
+        std::vector<double> times_ns, submit_ns;
+        for (int round = 0; round < 60; ++round) {
+          dma::sequence number = 0;
+          double submitting = 0;
+          times_ns.push_back(time_once_ns([&] {
+            const std::uint64_t begin = monotonic_ns();
+            number = *queue->copy_blocks(blocks);
+            submitting = static_cast<double>(monotonic_ns() - begin);
+            (void)queue->wait(number, kTimeoutNs);
+          }));
+          submit_ns.push_back(submitting / count);
+        }
+        auto row = latency_fields(times_ns);
+        gb_per_s[to_host ? 0 : 1] = std::uint64_t{size} * count / row["latency_ns_p50"].get<double>();
+        cpu_ns = latency_fields(submit_ns)["latency_ns_p50"].get<double>();
+        row["kind"] = "list";
+        row["direction"] = to_host ? "to_host" : "to_device";
+        row["size_bytes"] = size;
+        row["blocks"] = count;
+        row["bandwidth_gb_per_s"] = gb_per_s[to_host ? 0 : 1];
+        row["submission_ns_per_block"] = cpu_ns;
+        file.add_row(row);
+      }
+      std::printf("%12u x %9u %12.1f %12.1f %12.1f\n", count, size, gb_per_s[0], gb_per_s[1], cpu_ns);
+    }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto cuda = need(cu::driver(), "libcuda");
+  bench run(*cuda);
+  run.set_up();
+  run.check_copies();
+  run.check_others();
+  for (const bool uncached : {true, false}) {
+    std::printf("\nring %s\n", uncached ? "uncached" : "write-combining");
+    run.open_channel({run.engine, false, uncached, 1024});
+    run.time_copies();
+  }
+  run.open_channel({run.engine, false, true, 1024});
+  run.time_lists();
+  run.check_order();
+  run.check_fault();
+  run.file.set_pass(failures == 0);
+  if (argc > 1) need(run.file.write(argv[1]), "result file");
+  std::printf("%s\n", failures == 0 ? "all right" : "SOMETHING IS WRONG");
+  std::fflush(stdout);
+  _exit(failures == 0 ? 0 : 1);  // CUDA's context and our client end with the process
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dma/address_space.hpp"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/text.hpp"
+
+namespace pl::dma {
+
+using memory_kind = rm::channel_objects::memory_kind;
+
+region::~region() {
+  if (!space_) return;
+  space_->objects_.unmap_dma(space_->virtual_memory_, memory_, address_, size_bytes_);
+  space_->objects_.release(memory_);
+}
+
+void region::swap(region& other) noexcept {
+  std::swap(space_, other.space_);
+  std::swap(memory_, other.memory_);
+  std::swap(address_, other.address_);
+  std::swap(size_bytes_, other.size_bytes_);
+}
+
+result<std::shared_ptr<address_space>> address_space::open(rm::client& owner, const rm::gpu& target,
+                                                           const std::string& driver_version) {
+  auto objects = rm::channel_objects::open(owner, target, driver_version);
+  if (!objects) return objects.error();
+  std::shared_ptr<address_space> out(new address_space(std::move(*objects)));
+  auto space = out->objects_.make_address_space();
+  if (!space) return space.error();
+  out->space_ = *space;
+  auto range = out->objects_.make_virtual_memory(out->space_);
+  if (!range) return range.error();
+  out->virtual_memory_ = *range;
+  return out;
+}
+
+address_space::~address_space() {
+  if (virtual_memory_ != 0) objects_.release(virtual_memory_);
+  if (space_ != 0) objects_.release(space_);
+}
+
+result<region> address_space::bind(rm::handle memory, std::uint64_t offset, std::uint64_t length, memory_kind kind) {
+  auto address = objects_.map_dma(virtual_memory_, memory, offset, length, kind);
+  if (!address) {
+    objects_.release(memory);
+    return address.error();
+  }
+  region out;
+  out.space_ = shared_from_this();
+  out.memory_ = memory;
+  out.address_ = *address;
+  out.size_bytes_ = length;
+  return out;
+}
+
+result<region> address_space::bind_object(rm::handle source_client, rm::handle source_object, std::uint64_t offset,
+                                          std::uint64_t length) {
+  auto share = objects_.owner().duplicate(objects_.device(), source_client, source_object);
+  if (!share) return share.error();
+  return bind(*share, offset, length, memory_kind::device);
+}
+
+result<region> address_space::bind_host(void* address, std::size_t size_bytes) {
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  if (size_bytes == 0 || reinterpret_cast<std::uint64_t>(address) % page != 0 || size_bytes % page != 0)
+    return failure{EINVAL, "host memory is bound to a DMA channel in whole pages"};
+  auto memory = objects_.make_host_memory(address, size_bytes);
+  if (!memory) return memory.error();
+  return bind(*memory, 0, size_bytes, memory_kind::host);
+}
+
+result<address_space::own_memory> address_space::make_device_memory(std::uint64_t size_bytes) {
+  auto memory = objects_.make_device_memory(size_bytes);
+  if (!memory) return memory.error();
+  auto bound = bind(*memory, 0, size_bytes, memory_kind::device);
+  if (!bound) return bound.error();
+  return own_memory{std::move(*bound), *memory};
+}
+
+}  // namespace pl::dma

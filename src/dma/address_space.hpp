@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPU addresses that channels of this process use: memory of the GPU (CUDA's, another process's, our own) and of the
+// host, bound where the GPU's copy engines reach it. One address space for each GPU; any number of channels.
+//
+// Binding does not copy and changes nothing for CUDA, which keeps its own addresses of the same memory. What is bound stays
+// alive: device memory that its owner frees goes back to the GPU when its region ends, host pages are pinned until then.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "rm/channel_objects.hpp"
+
+namespace pl::dma {
+
+class address_space;
+
+// Memory at a GPU address. Ends when it is destroyed, which must be after the last operation on it. Not copied, moved only.
+class region {
+ public:
+  region() = default;
+  region(region&& other) noexcept { swap(other); }
+  region& operator=(region&& other) noexcept {
+    region(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~region();
+
+  std::uint64_t address() const { return address_; }
+  std::uint64_t size_bytes() const { return size_bytes_; }
+  explicit operator bool() const { return space_ != nullptr; }
+
+ private:
+  friend class address_space;
+  void swap(region& other) noexcept;
+
+  std::shared_ptr<address_space> space_;
+  rm::handle memory_ = 0;
+  std::uint64_t address_ = 0, size_bytes_ = 0;
+};
+
+class address_space : public std::enable_shared_from_this<address_space> {
+ public:
+  // `owner` outlives the address space. Errors: those of rm::channel_objects::open.
+  static result<std::shared_ptr<address_space>> open(rm::client& owner, const rm::gpu& target,
+                                                     const std::string& driver_version);
+  ~address_space();
+  address_space(const address_space&) = delete;
+  address_space& operator=(const address_space&) = delete;
+
+  // Bytes [offset, offset + length) of another client's memory object, as libcuda names it (rm::find_backing); whole pages.
+  result<region> bind_object(rm::handle source_client, rm::handle source_object, std::uint64_t offset, std::uint64_t length);
+  // Memory of this process, whole pages: it is pinned. EFAULT: it cannot be.
+  result<region> bind_host(void* address, std::size_t size_bytes);
+  // GPU memory of our own.
+  struct own_memory {
+    region bound;
+    rm::handle memory = 0;  // for mapping it for the CPU; lives as long as `bound`
+  };
+  result<own_memory> make_device_memory(std::uint64_t size_bytes);
+
+  rm::channel_objects& objects() { return objects_; }
+  rm::handle handle() const { return space_; }
+
+ private:
+  friend class region;
+  explicit address_space(rm::channel_objects objects) : objects_(std::move(objects)) {}
+  // Takes `memory` over, also when it fails.
+  result<region> bind(rm::handle memory, std::uint64_t offset, std::uint64_t length, rm::channel_objects::memory_kind kind);
+
+  rm::channel_objects objects_;
+  rm::handle space_ = 0, virtual_memory_ = 0;
+};
+
+}  // namespace pl::dma

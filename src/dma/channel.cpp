@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dma/channel.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "arch/copy_dispatch.hpp"
+#include "arch/mmio.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+
+namespace pl::dma {
+namespace {
+
+// The channel's own GPU memory.
+constexpr std::uint64_t kMemoryBytes = std::uint64_t{2} << 20;
+constexpr std::uint64_t kUserWordsOffset = 0x10000;
+constexpr std::uint64_t kCommandsOffset = 0x20000;
+constexpr std::uint64_t kCommandsBytes = kMemoryBytes - kCommandsOffset;
+constexpr std::uint64_t kLineBytes = 64;  // submissions begin on lines of their own: each line is written once
+constexpr std::uint64_t kFullTimeoutNs = 10'000'000'000;
+constexpr std::uint64_t kMaxRowBytes = 0x8000'0000;  // one launch; larger copies take several
+constexpr std::uint32_t kMaxWordsInSubmission = 1u << 16;
+constexpr auto kView = arch::mapping_type::wc;
+
+}  // namespace
+
+std::vector<unsigned> copy_engines(rm::channel_objects& objects) {
+  std::vector<unsigned> alone, shared;
+  for (unsigned number = 0; number < rm::kMaxCopyEngines; ++number) {
+    const auto caps = objects.copy_engine_capabilities(number);
+    if (!caps) continue;
+    (*caps & rm::kCopyEngineShared ? shared : alone).push_back(number);
+  }
+  alone.insert(alone.end(), shared.begin(), shared.end());
+  return alone;
+}
+
+result<std::unique_ptr<channel>> channel::open(std::shared_ptr<address_space> space, const channel_options& options) {
+  std::unique_ptr<channel> out(new channel(std::move(space), options));
+  if (status done = out->set_up(); !done) return done.error();
+  return out;
+}
+
+status channel::set_up() {
+  rm::channel_objects& objects = space_->objects();
+  auto memory = space_->make_device_memory(kMemoryBytes);
+  if (!memory) return memory.error();
+  memory_ = std::move(*memory);
+  auto view = objects.owner().map(objects.device(), memory_.memory, 0, kMemoryBytes, nullptr);
+  if (!view) return view.error();
+  cpu_view_ = *view;
+  view_ = static_cast<std::byte*>(cpu_view_.address);
+  arch::fill_to(kView, view_, 0, kCommandsOffset);  // no entry and no position of an earlier owner's
+  ring_ = view_;
+  if (options_.is_ring_uncached) {
+    auto ring = objects.owner().map(objects.device(), memory_.memory, 0, kCommandsOffset, nullptr, rm::kMapUncached);
+    if (!ring) return ring.error();
+    ring_view_ = *ring;
+    ring_ = static_cast<std::byte*>(ring_view_.address);
+  }
+
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  void* word = mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (word == MAP_FAILED)
+    return failure{errno, format("DMA channel: no page for its completion word: %s", errno_text(errno).c_str())};
+  completion_page_ = word;
+  madvise(word, page, MADV_DONTFORK);
+  completion_ = static_cast<std::uint32_t*>(word);
+  auto bound = space_->bind_host(word, page);
+  if (!bound) return bound.error();
+  completion_region_ = std::move(*bound);
+
+  entries_.resize(options_.ring_entries);
+  rm::channel_objects::channel_request request;
+  request.address_space = space_->handle();
+  request.engine = options_.engine;
+  request.ring_address = memory_.bound.address();
+  request.ring_entries = options_.ring_entries;
+  request.user_words_memory = memory_.memory;
+  request.user_words_offset = kUserWordsOffset;
+  auto made = objects.make_channel(request);
+  if (!made) return made.error();
+  handles_ = *made;
+  auto doorbell = objects.map_doorbell();
+  if (!doorbell) return doorbell.error();
+  doorbell_view_ = *doorbell;
+  doorbell_ = reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(doorbell_view_.address) + rm::kDoorbellOffset);
+
+  // The first submission names the copy class. Its completion shows that the channel works.
+  const auto first = submit_one(command_writer::kObjectWords, [&](command_writer& commands, std::uint32_t end) {
+    commands.set_object(objects.copy_class());
+    commands.launch(end);
+  });
+  if (!first) return first.error();
+  constexpr std::uint64_t kFirstTimeoutNs = 2'000'000'000;
+  if (status done = wait(*first, kFirstTimeoutNs); !done)
+    return failure{EIO, "DMA channel: the GPU did not answer its first command; the old ways of copying are used"};
+  return {};
+}
+
+channel::~channel() {
+  rm::channel_objects& objects = space_->objects();
+  if (handles_.group != 0) objects.release(handles_.group);  // the engine stops here: nothing of it reads or writes any more
+  if (doorbell_view_.address != nullptr) objects.owner().unmap(doorbell_view_, rm::aftermath::hole);
+  if (ring_view_.address != nullptr) objects.owner().unmap(ring_view_, rm::aftermath::hole);
+  if (cpu_view_.address != nullptr) objects.owner().unmap(cpu_view_, rm::aftermath::hole);
+  completion_region_ = region();
+  if (completion_page_ != nullptr) munmap(completion_page_, static_cast<std::size_t>(sysconf(_SC_PAGESIZE)));
+}
+
+sequence channel::completed() const noexcept {
+  const std::uint32_t word = __atomic_load_n(completion_, __ATOMIC_ACQUIRE);
+  sequence seen = seen_.load(std::memory_order_relaxed);
+  // The word runs ahead of what was seen by less than the ring's size.
+  const sequence now = seen + static_cast<std::uint32_t>(word - static_cast<std::uint32_t>(seen));
+  if (now - seen >= std::uint64_t{1} << 31) return seen;  // another thread has seen a later word
+  while (seen < now && !seen_.compare_exchange_weak(seen, now, std::memory_order_relaxed)) {}
+  return std::max(seen, now);
+}
+
+status channel::wait(sequence number, std::uint64_t timeout_ns) const {
+  constexpr unsigned kPollsBetweenClocks = 64;
+  const std::uint64_t end_ns = monotonic_ns() + timeout_ns;
+  for (unsigned polls = 1; !is_done(number); ++polls) {
+    arch::relax();
+    if (polls % kPollsBetweenClocks == 0 && monotonic_ns() > end_ns)
+      return failure{ETIMEDOUT,
+                     format("DMA channel: operation %llu is not done after %llu ms", static_cast<unsigned long long>(number),
+                            static_cast<unsigned long long>(timeout_ns / 1'000'000))};
+  }
+  return {};
+}
+
+// Forgets entries that are done.
+status channel::reserve(std::uint32_t words) {
+  const std::uint64_t bytes = (words * sizeof(std::uint32_t) + kLineBytes - 1) / kLineBytes * kLineBytes;
+  std::uint64_t begin = commands_next_;
+  const std::uint64_t in_ring = begin % kCommandsBytes;
+  if (in_ring + bytes > kCommandsBytes) begin += kCommandsBytes - in_ring;  // commands lie in one piece
+  std::uint64_t end_ns = 0;
+  for (;;) {
+    const sequence done = completed();
+    while (entries_done_ < entries_made_ && entries_[entries_done_ % options_.ring_entries].number <= done)
+      commands_free_ = entries_[entries_done_++ % options_.ring_entries].commands_end;
+    if (begin + bytes <= commands_free_ + kCommandsBytes && entries_made_ - entries_done_ < options_.ring_entries - 1) break;
+    const std::uint64_t now_ns = monotonic_ns();
+    if (end_ns == 0) end_ns = now_ns + kFullTimeoutNs;
+    if (now_ns > end_ns) return failure{ETIMEDOUT, "DMA channel: its ring is full, and the engine takes nothing any more"};
+    arch::relax();
+  }
+  commands_begin_ = commands_next_ = begin;
+  return {};
+}
+
+void channel::append(std::span<const std::uint32_t> commands) {
+  arch::copy_to_unfenced(kView, view_ + kCommandsOffset + commands_next_ % kCommandsBytes, commands.data(),
+                         commands.size_bytes());
+  commands_next_ += commands.size_bytes();
+}
+
+sequence channel::submit() {
+  const std::uint64_t address = memory_.bound.address() + kCommandsOffset + commands_begin_ % kCommandsBytes;
+  const auto words = static_cast<std::uint32_t>((commands_next_ - commands_begin_) / sizeof(std::uint32_t));
+  commands_next_ = (commands_next_ + kLineBytes - 1) / kLineBytes * kLineBytes;
+  entries_[entries_made_++ % options_.ring_entries] = {++submitted_, commands_next_};
+  auto* const entry = reinterpret_cast<std::uint64_t*>(ring_) + put_;
+  auto* const put = reinterpret_cast<std::uint32_t*>(ring_ + kUserWordsOffset + rm::kPutOffset);
+  put_ = (put_ + 1) % options_.ring_entries;
+  // Commands, entry, position, doorbell must reach the GPU in this order, since an engine at work looks at the position by
+  // itself. An uncached store pushes write-combining buffers out before it, and uncached stores keep their order.
+  __atomic_store_n(entry, ring_entry(address, words), __ATOMIC_RELEASE);
+  if (!options_.is_ring_uncached) arch::publish_to_device(kView);
+  __atomic_store_n(put, put_, __ATOMIC_RELEASE);
+  if (!options_.is_ring_uncached) arch::publish_to_device(kView);
+  __atomic_store_n(doorbell_, handles_.token, __ATOMIC_RELEASE);
+  return submitted_;
+}
+
+// An engine that is at work would read what an earlier operation has yet to write: without waiting, 39 of 918 000 copies
+// that followed a fill of the same memory showed old bytes (H100). Waiting costs 0.45 us, which an idle channel saves.
+std::uint32_t channel::first_flags() const { return completed() == submitted_ ? launch::kPipelined : launch::kNotPipelined; }
+
+std::uint32_t channel::end_flags() const { return launch::kReleaseWord | (options_.flushes ? launch::kFlush : 0); }
+
+// `build` writes at most `max_words` beside its last launch, which takes the flags that it is given and with them ends the
+// operation.
+template <class Build>
+result<sequence> channel::submit_one(std::size_t max_words, Build build) {
+  std::uint32_t room[64];
+  const std::lock_guard hold(mutex_);
+  if (status reserved = reserve(static_cast<std::uint32_t>(max_words + command_writer::kCompletionWords + 1)); !reserved)
+    return reserved.error();
+  command_writer commands(room);
+  commands.completion(completion_region_.address(), static_cast<std::uint32_t>(submitted_ + 1));
+  build(commands, end_flags());
+  append({room, commands.words()});
+  return submit();
+}
+
+result<sequence> channel::copy(std::uint64_t destination, std::uint64_t source, std::uint64_t size_bytes) {
+  for (; size_bytes > kMaxRowBytes; size_bytes -= kMaxRowBytes, destination += kMaxRowBytes, source += kMaxRowBytes)
+    if (auto part = copy_rows(destination, 0, source, 0, static_cast<std::uint32_t>(kMaxRowBytes), 1); !part) return part;
+  return copy_rows(destination, 0, source, 0, static_cast<std::uint32_t>(size_bytes), 1);
+}
+
+result<sequence> channel::copy_rows(std::uint64_t destination, std::uint32_t destination_pitch, std::uint64_t source,
+                                    std::uint32_t source_pitch, std::uint32_t row_bytes, std::uint32_t rows) {
+  return submit_one(command_writer::kCopyWords, [&](command_writer& commands, std::uint32_t end) {
+    commands.copy(destination, source, row_bytes, first_flags() | end, rows, destination_pitch, source_pitch);
+  });
+}
+
+result<sequence> channel::fill(std::uint64_t destination, std::uint32_t pattern, std::uint64_t size_bytes) {
+  return submit_one(command_writer::kFillWords, [&](command_writer& commands, std::uint32_t end) {
+    commands.fill(destination, pattern, static_cast<std::uint32_t>(size_bytes / sizeof pattern), first_flags() | end);
+  });
+}
+
+result<sequence> channel::acquire(std::uint64_t address, std::uint32_t payload) {
+  return submit_one(command_writer::kSemaphoreWords, [&](command_writer& commands, std::uint32_t end) {
+    commands.acquire(address, payload);
+    commands.launch(end);
+  });
+}
+
+result<sequence> channel::release(std::uint64_t address, std::uint32_t payload) {
+  const std::lock_guard hold(mutex_);
+  if (status reserved = reserve(16); !reserved) return reserved.error();
+  std::uint32_t room[16];
+  command_writer commands(room);
+  commands.completion(address, payload);  // by the copy engine, so behind what it has copied
+  commands.launch(launch::kReleaseWord | launch::kFlush);
+  commands.completion(completion_region_.address(), static_cast<std::uint32_t>(submitted_ + 1));
+  commands.launch(end_flags());
+  append({room, commands.words()});
+  return submit();
+}
+
+result<sequence> channel::copy_blocks(std::span<const block> blocks) {
+  if (blocks.empty()) return submitted_;
+  const std::lock_guard hold(mutex_);
+  sequence last = submitted_;
+  std::uint32_t room[1024];
+  constexpr std::size_t kMaxBlockWords = command_writer::kCopyWords;
+  constexpr std::size_t kBlocksInSubmission = kMaxWordsInSubmission / kMaxBlockWords;
+  while (!blocks.empty()) {
+    const auto now = blocks.first(std::min(blocks.size(), kBlocksInSubmission));
+    blocks = blocks.subspan(now.size());
+    const std::size_t words = now.size() * kMaxBlockWords + command_writer::kCompletionWords;
+    if (status reserved = reserve(static_cast<std::uint32_t>(words)); !reserved) return reserved.error();
+    std::uint32_t size_bytes = 0;
+    for (std::size_t i = 0; i < now.size();) {
+      command_writer commands(room);
+      for (; i < now.size() && commands.words() + kMaxBlockWords + command_writer::kCompletionWords <= std::size(room);
+           ++i) {
+        const block& one = now[i];
+        std::uint32_t flags = i == 0 ? first_flags() : launch::kPipelined;
+        if (i + 1 == now.size()) {
+          commands.completion(completion_region_.address(), static_cast<std::uint32_t>(submitted_ + 1));
+          flags |= end_flags();
+        }
+        if (one.size_bytes == size_bytes) commands.copy_again(one.destination, one.source, flags);
+        else commands.copy(one.destination, one.source, size_bytes = one.size_bytes, flags);
+      }
+      append({room, commands.words()});
+    }
+    last = submit();
+  }
+  return last;
+}
+
+}  // namespace pl::dma

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// A queue of our own to one of the GPU's copy engines: a copy is a few words into a ring in GPU memory and one store to a
+// doorbell, its end one word in host memory. No CUDA call, no kernel, no thread.
+//
+//   host memory           GPU memory (written through BAR1)              copy engine
+//   completion word  <--  [ring of entries][user words][commands]  <--   reads entries from get to put when the doorbell is
+//   rung
+//
+// Operations of a channel are done in the order in which they were submitted, and each has a number that grows by one. A
+// copy's bytes are where they belong when its number is reached (docs/ordering.md). Sequence numbers are 64 bits here and 32
+// on the wire.
+//
+// Thread-safe; submitting takes a short lock. A channel belongs to the process that opened it: a forked child must not use
+// it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "dma/address_space.hpp"
+#include "dma/commands.hpp"
+
+namespace pl::dma {
+
+using sequence = std::uint64_t;
+
+// One piece of a list: GPU addresses in the channel's address space.
+struct block {
+  std::uint64_t destination = 0, source = 0;
+  std::uint32_t size_bytes = 0;
+};
+
+struct channel_options {
+  unsigned engine = 2;           // COPY<engine>; those that share the graphics engine's runlist come last (copy_engines)
+  bool flushes = false;          // ask for a flush before each completion word
+  bool is_ring_uncached = true;  // entries and positions leave the CPU in order, without fences
+  std::uint32_t ring_entries = 1024;  // submissions under way, a power of two
+};
+
+class channel {
+ public:
+  // Errors: ENOTSUP (no such engine), ENOMEM, EACCES. Takes about 10 ms.
+  static result<std::unique_ptr<channel>> open(std::shared_ptr<address_space> space, const channel_options& options);
+  ~channel();
+  channel(const channel&) = delete;
+  channel& operator=(const channel&) = delete;
+
+  // Each returns the number of the operation. They block only while the ring is full; ETIMEDOUT: the engine takes nothing
+  // any more. Addresses are not checked: a wrong one ends this channel (and no other), which waiting tells.
+  result<sequence> copy(std::uint64_t destination, std::uint64_t source, std::uint64_t size_bytes);
+  result<sequence> copy_rows(std::uint64_t destination, std::uint32_t destination_pitch, std::uint64_t source,
+                             std::uint32_t source_pitch, std::uint32_t row_bytes, std::uint32_t rows);
+  // One doorbell for the whole list. Blocks must not overlap.
+  result<sequence> copy_blocks(std::span<const block> blocks);
+  // `size_bytes` of the 32-bit pattern, a multiple of 4.
+  result<sequence> fill(std::uint64_t destination, std::uint32_t pattern, std::uint64_t size_bytes);
+  // Everything submitted later waits until the 32-bit word at `address` has reached `payload` (cyclic).
+  result<sequence> acquire(std::uint64_t address, std::uint32_t payload);
+  // Stores `payload` at `address` when all before is done.
+  result<sequence> release(std::uint64_t address, std::uint32_t payload);
+
+  sequence completed() const noexcept;
+  bool is_done(sequence number) const noexcept { return completed() >= number; }
+  // Polls. ETIMEDOUT: not done by then.
+  status wait(sequence number, std::uint64_t timeout_ns) const;
+
+  address_space& space() const { return *space_; }
+
+ private:
+  channel(std::shared_ptr<address_space> space, const channel_options& options)
+      : space_(std::move(space)), options_(options) {}
+  status set_up();
+  // Room for `words` commands that lie in one piece; may wait. With the lock held.
+  status reserve(std::uint32_t words);
+  void append(std::span<const std::uint32_t> commands);
+  sequence submit();
+  std::uint32_t end_flags() const;
+  std::uint32_t first_flags() const;
+  template <class Build>
+  result<sequence> submit_one(std::size_t max_words, Build build);
+
+  struct ring_slot {
+    sequence number = 0;
+    std::uint64_t commands_end = 0;
+  };
+
+  std::shared_ptr<address_space> space_;
+  const channel_options options_;
+  address_space::own_memory memory_;
+  region completion_region_;
+  void* completion_page_ = nullptr;
+  rm::cpu_mapping cpu_view_, ring_view_, doorbell_view_;
+  rm::channel_objects::channel_handles handles_;
+
+  // What the CPU writes.
+  std::byte* view_ = nullptr;  // commands
+  std::byte* ring_ = nullptr;  // entries and user words
+  std::uint32_t* doorbell_ = nullptr;
+  const std::uint32_t* completion_ = nullptr;
+  mutable std::atomic<sequence> seen_{0};
+
+  std::mutex mutex_;
+  sequence submitted_ = 0;
+  std::uint32_t put_ = 0;
+  std::uint64_t commands_begin_ = 0;  // of the submission being built: positions grow for ever, modulo the ring's size
+  std::uint64_t commands_next_ = 0;
+  std::uint64_t commands_free_ = 0;  // up to here the engine is done
+  std::vector<ring_slot> entries_;
+  std::uint64_t entries_done_ = 0, entries_made_ = 0;
+};
+
+// Copy engines of a GPU in the order in which to use them: its own runlist first.
+std::vector<unsigned> copy_engines(rm::channel_objects& objects);
+
+}  // namespace pl::dma

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// The slice of the resource manager's interface that DMA channels need, restated: classes, controls and layouts.
+//
+// Source of the facts: NVIDIA open-gpu-kernel-modules, tags 535.98 to 595.45.04 (nvos.h, alloc/alloc_channel.h, cl0070.h,
+// ctrl0080gpu.h, ctrl2080ce.h, ctrla06c/ctrla06cgpfifo.h, ctrlc36f.h, and the class headers of each GPU generation). Fields
+// that are used stand at the same offsets in every branch, except behind the flags of map_dma and unmap_dma; sizes differ,
+// and the resource manager refuses a block of another size.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "rm/rm_abi.hpp"
+
+namespace pl::rm {
+
+enum channel_escape : unsigned {
+  esc_alloc_memory = 0x27,
+  esc_map_memory_dma = 0x57,
+  esc_unmap_memory_dma = 0x58,
+};
+
+enum channel_object_class : std::uint32_t {
+  class_device_memory = 0x40,    // NV01_MEMORY_LOCAL_USER
+  class_virtual_memory = 0x70,   // NV01_MEMORY_VIRTUAL
+  class_host_memory = 0x71,      // NV01_MEMORY_SYSTEM_OS_DESCRIPTOR
+  class_event_os = 0x79,         // NV01_EVENT_OS_EVENT
+  class_address_space = 0x90f1,  // FERMI_VASPACE_A
+  class_channel_group = 0xa06c,  // KEPLER_CHANNEL_GROUP_A
+};
+
+enum channel_control : std::uint32_t {
+  ctrl_class_list = 0x800292,           // on the device
+  ctrl_copy_engine_caps = 0x20802a03,   // on the subdevice
+  ctrl_group_schedule = 0xa06c0101,     // on the group
+  ctrl_work_submit_token = 0xc36f0108,  // on the channel
+};
+
+// Classes of each generation, newest first: those of a GPU are what its class list names.
+inline constexpr std::array<std::uint32_t, 6> kChannelClasses{0xca6f, 0xc96f, 0xc86f, 0xc56f, 0xc46f, 0xc36f};
+inline constexpr std::array<std::uint32_t, 7> kCopyClasses{0xcab5, 0xc9b5, 0xc8b5, 0xc7b5, 0xc6b5, 0xc5b5, 0xc3b5};
+inline constexpr std::array<std::uint32_t, 5> kDoorbellClasses{0xc761, 0xc661, 0xc561, 0xc461, 0xc361};
+
+// Doorbell page: 64 KiB, the channel's token is stored at this offset.
+constexpr std::size_t kDoorbellBytes = 0x10000;
+constexpr std::size_t kDoorbellOffset = 0x90;
+// The channel's user words (USERD): how far it has been given work.
+constexpr std::size_t kUserWordsBytes = 0x200;
+constexpr std::size_t kPutOffset = 0x8c;
+constexpr std::size_t kGetOffset = 0x88;
+
+constexpr std::uint32_t kEngineCopy0 = 9;  // COPYn = 9 + n, for n < 10
+constexpr unsigned kMaxCopyEngines = 10;
+
+// Capabilities of a copy engine, first byte.
+constexpr std::uint8_t kCopyEngineShared = 1 << 0;  // "GRCE": shares its runlist with the graphics engine
+
+// NV0080_CTRL_GPU_GET_CLASSLIST_V2_PARAMS: a count, and room for so many classes as the branch says.
+constexpr std::size_t kMaxClassRoom = 200;
+struct class_list_params {
+  std::uint32_t count;
+  std::uint32_t classes[kMaxClassRoom];
+};
+
+struct copy_engine_caps_params {  // NV2080_CTRL_CE_GET_CAPS_V2_PARAMS
+  std::uint32_t engine;
+  std::uint8_t caps[2];
+  std::uint8_t pad[2];
+};
+static_assert(sizeof(copy_engine_caps_params) == 8);
+
+// NV_VASPACE_ALLOCATION_PARAMETERS: zero is what we want; 48 bytes until 575, 56 from 580 on.
+struct address_space_params {
+  std::uint32_t index, flags;
+  std::uint64_t size_bytes, start, limit;
+  std::uint32_t big_page_bytes, pad;
+  std::uint64_t base;
+  std::uint32_t pasid, pad2;
+};
+static_assert(sizeof(address_space_params) == 56);
+
+struct virtual_memory_params {  // NV_MEMORY_VIRTUAL_ALLOCATION_PARAMS
+  std::uint64_t offset, limit;
+  handle address_space;
+  std::uint32_t pad;
+};
+static_assert(sizeof(virtual_memory_params) == 24);
+
+// NV_MEMORY_ALLOCATION_PARAMS: 120 bytes in 535, 128 from 550 on.
+struct device_memory_params {
+  std::uint32_t owner, type, flags, width, height;
+  std::int32_t pitch;
+  std::uint32_t attributes, attributes2, format, compression, z_culling, pad;
+  std::uint64_t range_low, range_high, size_bytes, alignment, offset, limit, address;
+  std::uint32_t tag_offset;
+  handle address_space;
+  std::uint32_t internal_flags, tag;
+  std::int32_t numa_node, pad2;
+};
+static_assert(sizeof(device_memory_params) == 128 && offsetof(device_memory_params, size_bytes) == 64);
+constexpr std::uint32_t kAttributeContiguous = 1u << 27;
+constexpr std::uint32_t kFormatPitch = 6;
+
+struct host_memory_params {  // NVOS02 with the descriptor of nv_ioctl_nvos02_parameters_with_fd
+  handle root, parent, object;
+  std::uint32_t object_class, flags, pad;
+  std::uint64_t address, limit;
+  std::uint32_t status, pad2;
+  std::int32_t fd;
+  std::uint32_t pad3;
+};
+static_assert(sizeof(host_memory_params) == 56 && offsetof(host_memory_params, fd) == 48);
+// Pages that need not be contiguous, cached by the CPU, never mapped for it by the resource manager.
+constexpr std::uint32_t kHostMemoryFlags = 1u << 4 | 1u << 12 | 1u << 30;
+
+struct map_dma_head {  // NVOS46 up to its flags; behind them the branch decides
+  handle client, device, virtual_memory, memory;
+  std::uint64_t offset, length;
+  std::uint32_t flags, pad;
+};
+static_assert(sizeof(map_dma_head) == 40);
+constexpr std::uint32_t kMapSnooped = 1u << 4;  // host memory: the CPU's caches are looked at
+
+struct unmap_dma_head {  // NVOS47
+  handle client, device, virtual_memory, memory;
+  std::uint32_t flags, pad;
+  std::uint64_t address;
+};
+static_assert(sizeof(unmap_dma_head) == 32);
+
+struct channel_group_params {  // NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS
+  handle error_context, ecc_error_context, address_space;
+  std::uint32_t engine;
+  std::uint8_t is_vgpu_plugin, pad[3];
+};
+static_assert(sizeof(channel_group_params) == 20);
+
+struct memory_description {  // NV_MEMORY_DESC_PARAMS
+  std::uint64_t base, size_bytes;
+  std::uint32_t address_space, cache_attributes;
+};
+
+// NV_CHANNEL_ALLOC_PARAMS: 360 bytes until 565, 368 from 570 on.
+struct channel_params {
+  handle error_object, buffer_object;
+  std::uint64_t ring_address;
+  std::uint32_t ring_entries, flags;
+  handle context_share, address_space;
+  handle user_words_memory[8];
+  std::uint64_t user_words_offset[8];
+  std::uint32_t engine, channel_id, subdevice_id;
+  handle ecc_error_object;
+  memory_description instance, user_words, ram_fc, method_buffer;
+  handle physical_group;
+  std::uint32_t internal_flags;
+  memory_description error_notifier, ecc_error_notifier;
+  std::uint32_t process_id, sub_process_id;
+  std::uint32_t encryption_iv[3], decryption_iv[3], hmac_nonce[8];
+  std::uint32_t tpc_config, pad;
+};
+static_assert(sizeof(channel_params) == 368 && offsetof(channel_params, engine) == 128);
+static_assert(offsetof(channel_params, process_id) == 296 && offsetof(channel_params, tpc_config) == 360);
+
+struct copy_object_params {  // NVB0B5_ALLOCATION_PARAMETERS
+  std::uint32_t version, engine;
+};
+struct schedule_params {  // NVA06C_CTRL_GPFIFO_SCHEDULE_PARAMS, of which the first field alone is set
+  std::uint8_t enable, skip_submit, skip_enable;
+};
+static_assert(sizeof(schedule_params) == 3);
+
+// What differs between driver branches: bytes of each block, and where map_dma's answers lie.
+struct channel_layout {
+  unsigned first_branch, last_branch;  // 535 of "535.98"
+  std::uint32_t address_space_bytes, device_memory_bytes, channel_bytes, schedule_bytes;
+  std::uint32_t map_dma_bytes, map_dma_address, map_dma_status;
+  std::uint32_t unmap_dma_bytes, unmap_dma_size, unmap_dma_status;  // unmap_dma_size 0: the block has no such field
+  std::uint32_t class_room;
+};
+inline constexpr std::array<channel_layout, 4> kChannelLayouts{{
+    {535, 535, 48, 120, 360, 2, 56, 40, 48, 40, 0, 32, 160},
+    {550, 550, 48, 128, 360, 2, 56, 40, 48, 48, 32, 40, 174},
+    {570, 570, 48, 128, 368, 2, 56, 40, 48, 48, 32, 40, 100},
+    {580, 595, 56, 128, 368, 3, 64, 48, 56, 48, 32, 40, 200},
+}};
+constexpr std::size_t kMaxMapDmaBytes = 64;
+
+// The layout of a release such as "580.159.04". Null: it is not known, and no channel must be tried.
+const channel_layout* channel_layout_of(std::string_view driver_version);
+
+}  // namespace pl::rm

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The resource manager's objects behind DMA channels, one call each: an address space of the GPU, memory in it, channel
+// groups, channels, the doorbell. Everything hangs below a client's device and ends with it.
+//
+//   device -- address space -- virtual memory      map_dma puts memory into it
+//          \-- device memory, host memory
+//          \-- group -- channel -- copy object
+//   subdevice -- doorbell (a page of the GPU's registers)
+//
+// Nothing is sent to a driver whose layouts are not known (channel_layout_of). Thread-safe as the client is.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rm/channel_abi.hpp"
+#include "rm/rm_client.hpp"
+
+namespace pl::rm {
+
+class channel_objects {
+ public:
+  // ENOTSUP: the driver's layouts are not known, or the GPU has no class that we drive.
+  static result<channel_objects> open(client& owner, const gpu& target, const std::string& driver_version);
+
+  result<handle> make_address_space();
+  result<handle> make_virtual_memory(handle address_space);
+  // Contiguous memory of the GPU, `size_bytes` a multiple of 64 KiB.
+  result<handle> make_device_memory(std::uint64_t size_bytes);
+  // Pages of this process, pinned until the object is released. EFAULT or EIO for what cannot be pinned: mappings of files
+  // in the page cache, managed memory. `address` and `size_bytes` are multiples of the host page.
+  result<handle> make_host_memory(void* address, std::size_t size_bytes);
+  void release(handle object) noexcept;
+
+  enum class memory_kind { device, host };
+  // Bytes [offset, offset + length) of a memory object at an address that the driver chooses.
+  result<std::uint64_t> map_dma(handle virtual_memory, handle memory, std::uint64_t offset, std::uint64_t length,
+                                memory_kind kind);
+  void unmap_dma(handle virtual_memory, handle memory, std::uint64_t address, std::uint64_t length) noexcept;
+
+  // Capabilities of COPY<number>; ENOTSUP: there is no such engine.
+  result<std::uint8_t> copy_engine_capabilities(unsigned number);
+
+  struct channel_handles {
+    handle group = 0, channel = 0, copy = 0;
+    std::uint32_t token = 0;  // what the doorbell is rung with
+  };
+  struct channel_request {
+    handle address_space = 0;
+    unsigned engine = 0;             // COPY<engine>
+    std::uint64_t ring_address = 0;  // of the GPFIFO, in the address space
+    std::uint32_t ring_entries = 0;
+    handle user_words_memory = 0;
+    std::uint64_t user_words_offset = 0;
+  };
+  // A group of one channel, scheduled. Released by releasing its group.
+  result<channel_handles> make_channel(const channel_request& request);
+
+  // Maps the page whose doorbell all channels of the GPU share.
+  result<cpu_mapping> map_doorbell();
+
+  std::uint32_t copy_class() const noexcept { return copy_class_; }
+  client& owner() const noexcept { return *client_; }
+  const gpu& device() const noexcept { return *gpu_; }
+
+ private:
+  channel_objects(client& owner, const gpu& target, const channel_layout& layout)
+      : client_(&owner), gpu_(&target), layout_(&layout) {}
+  status choose_classes();
+  result<handle> make(handle parent, std::uint32_t object_class, void* params, std::size_t bytes, const char* purpose);
+
+  client* client_;
+  const gpu* gpu_;
+  const channel_layout* layout_;
+  std::uint32_t channel_class_ = 0, copy_class_ = 0, doorbell_class_ = 0;
+  handle doorbell_ = 0;
+};
+
+}  // namespace pl::rm

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// DMA channels against an interpreter of what they write (fake_engine.hpp).
+#include "dma/channel.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "test/dma/fake_engine.hpp"
+
+namespace {
+
+using namespace pl;
+using test::fake_engine;
+
+constexpr std::uint64_t kTimeoutNs = 20'000'000'000;
+constexpr std::size_t kBytes = 4u << 20;
+
+// One client with an address space, host memory and GPU memory in it.
+struct setting {
+  explicit setting(fake_engine& kernel) : io(kernel) {
+    auto opened = rm::client::open(io);
+    EXPECT_TRUE(opened);
+    client = std::move(*opened);
+    gpu = *client->find_gpu({0, 6, 0});
+    auto made = dma::address_space::open(*client, *gpu, "580.159.04");
+    EXPECT_TRUE(made) << made.error().message;
+    space = *made;
+    host = static_cast<std::byte*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    host_region = std::move(*space->bind_host(host, kBytes));
+    device = std::move(*space->make_device_memory(kBytes));
+  }
+  ~setting() { munmap(host, kBytes); }
+
+  std::unique_ptr<dma::channel> open(dma::channel_options options = {}) {
+    auto opened = dma::channel::open(space, options);
+    EXPECT_TRUE(opened) << opened.error().message;
+    return opened ? std::move(*opened) : nullptr;
+  }
+  std::uint64_t host_at(std::size_t offset) const { return host_region.address() + offset; }
+  std::uint64_t device_at(std::size_t offset) const { return device.bound.address() + offset; }
+
+  fake_engine& io;
+  std::unique_ptr<rm::client> client;
+  const rm::gpu* gpu = nullptr;
+  std::shared_ptr<dma::address_space> space;
+  std::byte* host = nullptr;
+  dma::region host_region;
+  dma::address_space::own_memory device;
+};
+
+void expect_done(dma::channel& queue, const result<dma::sequence>& number) {
+  ASSERT_TRUE(number) << number.error().message;
+  const status done = queue.wait(*number, kTimeoutNs);
+  EXPECT_TRUE(done) << done.error().message;
+}
+
+TEST(dma_channel, MovesBytesBothWays) {
+  fake_engine io;
+  setting here(io);
+  auto queue = here.open();
+  std::mt19937_64 random(1);
+  for (const std::size_t size : {1u, 3u, 64u, 4096u, 65537u}) {
+    const std::size_t from = random() % 5000, middle = random() % 5000, to = (2u << 20) + random() % 5000;
+    for (std::size_t i = 0; i < size; ++i) here.host[from + i] = static_cast<std::byte>(random());
+    here.host[to + size] = std::byte{0x77};
+    ASSERT_TRUE(queue->copy(here.device_at(middle), here.host_at(from), size));
+    expect_done(*queue, queue->copy(here.host_at(to), here.device_at(middle), size));
+    EXPECT_EQ(std::memcmp(here.host + from, here.host + to, size), 0) << size;
+    EXPECT_EQ(here.host[to + size], std::byte{0x77});
+  }
+  EXPECT_EQ(io.protocol_errors(), 0);
+}
+
+// The engine writes pipelined copies late: what depends on an operation must wait for it, also when the CPU does not.
+TEST(dma_channel, EachOperationSeesWhatTheOnesBeforeItWrote) {
+  fake_engine io;
+  setting here(io);
+  auto queue = here.open();
+  auto* words = reinterpret_cast<std::uint32_t*>(here.host);
+  for (std::uint32_t round = 1; round < 100; ++round) {
+    ASSERT_TRUE(queue->fill(here.device_at(0), round, 4096));
+    ASSERT_TRUE(queue->copy(here.device_at(8192), here.device_at(0), 4096));
+    expect_done(*queue, queue->copy(here.host_at(0), here.device_at(8192), 4096));
+    ASSERT_EQ(words[0], round);
+    ASSERT_EQ(words[1023], round);
+  }
+  EXPECT_GE(io.pipelined_copies(), 99u) << "the first of an idle channel need not wait";
+}
+
+TEST(dma_channel, RowsAndLists) {
+  fake_engine io;
+  setting here(io);
+  auto queue = here.open();
+  for (std::size_t i = 0; i < (1u << 20); ++i) here.host[i] = static_cast<std::byte>(i * 7 >> 2);
+  expect_done(*queue, queue->copy_rows(here.device_at(0), 1024, here.host_at(0), 512, 300, 100));
+  expect_done(*queue, queue->copy(here.host_at(2u << 20), here.device_at(0), 100 * 1024));
+  for (std::size_t row = 0; row < 100; ++row)
+    ASSERT_EQ(std::memcmp(here.host + (2u << 20) + row * 1024, here.host + row * 512, 300), 0) << row;
+
+  std::mt19937_64 random(3);
+  std::vector<dma::block> blocks;
+  for (std::uint32_t i = 0; i < 20'000; ++i)  // more than one submission holds
+    blocks.push_back(
+        {here.device_at(i * 40u), here.host_at(i * 40u), static_cast<std::uint32_t>(i % 3 == 0 ? 40 : 1 + random() % 40)});
+  std::shuffle(blocks.begin(), blocks.end(), random);
+  expect_done(*queue, queue->copy_blocks(blocks));
+  expect_done(*queue, queue->copy(here.host_at(2u << 20), here.device_at(0), 800'000));
+  for (const auto& one : blocks) {
+    const std::size_t offset = one.source - here.host_at(0);
+    ASSERT_EQ(std::memcmp(here.host + (2u << 20) + offset, here.host + offset, one.size_bytes), 0);
+  }
+  const auto none = queue->copy_blocks({});
+  ASSERT_TRUE(none);
+  EXPECT_TRUE(queue->is_done(*none));
+}
+
+// Many times around the ring and around the room for commands, from several threads.
+TEST(dma_channel, GoesRoundItsRings) {
+  fake_engine io;
+  setting here(io);
+  auto queue = here.open({2, false, true, 16});
+  std::vector<std::thread> threads;
+  for (unsigned thread = 0; thread < 4; ++thread)
+    threads.emplace_back([&, thread] {
+      for (std::uint32_t round = 1; round <= 1000; ++round) {
+        const auto number = queue->fill(here.host_at(thread * 4096u), round, 8);
+        ASSERT_TRUE(number) << number.error().message;
+        if (round % 50 != 0) continue;
+        ASSERT_TRUE(queue->wait(*number, kTimeoutNs));
+        ASSERT_EQ(*reinterpret_cast<std::uint32_t*>(here.host + thread * 4096u), round);
+      }
+    });
+  for (auto& one : threads) one.join();
+  EXPECT_EQ(io.protocol_errors(), 0);
+}
+
+TEST(dma_channel, AcquireHoldsAndReleaseTells) {
+  fake_engine io;
+  setting here(io);
+  auto queue = here.open();
+  auto* words = reinterpret_cast<std::uint32_t*>(here.host);
+  ASSERT_TRUE(queue->acquire(here.host_at(0), 5));
+  ASSERT_TRUE(queue->fill(here.host_at(4096), 0xabcd, 4));
+  const auto last = queue->release(here.host_at(64), 17);
+  ASSERT_TRUE(last);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(queue->is_done(*last));
+  EXPECT_EQ(__atomic_load_n(&words[1024], __ATOMIC_RELAXED), 0u);
+  EXPECT_EQ(queue->wait(*last, 1'000'000).code(), ETIMEDOUT);
+  __atomic_store_n(&words[0], 5, __ATOMIC_RELEASE);
+  expect_done(*queue, last);
+  EXPECT_EQ(words[1024], 0xabcdu);
+  EXPECT_EQ(words[16], 17u);
+}
+
+TEST(dma_channel, AWrongAddressEndsOneChannelAlone) {
+  fake_engine io;
+  setting here(io);
+  auto broken = here.open(), sound = here.open();
+  const auto number = broken->copy(here.device_at(0), 0x7f00'0000'0000, 64);
+  ASSERT_TRUE(number);
+  EXPECT_EQ(broken->wait(*number, 50'000'000).code(), ETIMEDOUT);
+  expect_done(*sound, sound->fill(here.device_at(0), 1, 64));
+  broken.reset();
+  expect_done(*here.open(), result<dma::sequence>(1));
+}
+
+TEST(dma_channel, LeavesNothingBehind) {
+  fake_engine io;
+  {
+    setting here(io);
+    const int objects = io.live_objects(), maps = io.live_maps();
+    here.open();  // the doorbell's object stays
+    const int with_doorbell = io.live_objects();
+    for (int i = 0; i < 10; ++i) expect_done(*here.open(), result<dma::sequence>(1));
+    EXPECT_EQ(io.live_objects(), with_doorbell);
+    EXPECT_LE(with_doorbell, objects + 1);
+    EXPECT_EQ(io.live_maps(), maps);
+  }
+  EXPECT_EQ(io.live_objects(), 0);
+  EXPECT_EQ(io.live_maps(), 0);
+  EXPECT_EQ(io.protocol_errors(), 0);
+}
+
+// Whichever call fails: an error, and nothing is left.
+TEST(dma_channel, EachCallMayFail) {
+  bool has_passed = false;
+  for (int call = 0; call < 60 && !has_passed; ++call) {
+    fake_engine::options options;
+    options.failing_call = call;
+    fake_engine io(options);
+    {
+      auto client = rm::client::open(io);
+      if (!client) continue;
+      auto gpu = (*client)->find_gpu({0, 6, 0});
+      if (!gpu) continue;
+      auto space = dma::address_space::open(**client, **gpu, "580.159.04");
+      if (!space) {
+        EXPECT_FALSE(space.error().message.empty());
+        continue;
+      }
+      auto queue = dma::channel::open(*space, {});
+      has_passed = queue.ok() && io.calls() <= call;
+      EXPECT_TRUE(queue || !queue.error().message.empty());
+    }
+    EXPECT_EQ(io.live_objects(), 0) << "call " << call;
+    EXPECT_TRUE(!has_passed || io.live_maps() == 0);
+  }
+  EXPECT_TRUE(has_passed);
+}
+
+TEST(dma_channel, AnUnknownDriverIsNotTouched) {
+  fake_engine io;
+  auto client = rm::client::open(io);
+  ASSERT_TRUE(client);
+  auto gpu = (*client)->find_gpu({0, 6, 0});
+  ASSERT_TRUE(gpu);
+  const int calls = io.calls();
+  const auto space = dma::address_space::open(**client, **gpu, "600.10");
+  ASSERT_FALSE(space);
+  EXPECT_EQ(space.code(), ENOTSUP);
+  EXPECT_NE(space.error().message.find("600.10"), std::string::npos);
+  EXPECT_EQ(io.calls(), calls);
+}
+
+TEST(dma_channel, HostMemoryThatCannotBePinnedIsAnError) {
+  fake_engine::options options;
+  options.pins_nothing = true;
+  fake_engine io(options);
+  auto client = rm::client::open(io);
+  auto gpu = (*client)->find_gpu({0, 6, 0});
+  auto space = dma::address_space::open(**client, **gpu, "580.159.04");
+  ASSERT_TRUE(space);
+  alignas(4096) static std::byte page[4096];
+  EXPECT_EQ((*space)->bind_host(page, sizeof page).code(), EFAULT);
+  EXPECT_EQ((*space)->bind_host(page + 1, sizeof page).code(), EINVAL);
+  EXPECT_EQ((*space)->bind_host(page, 0).code(), EINVAL);
+}
+
+TEST(dma_channel, AGpuThatDoesNotAnswerIsAnError) {
+  fake_engine::options options;
+  options.is_deaf = true;
+  fake_engine io(options);
+  setting here(io);
+  const auto queue = dma::channel::open(here.space, {});
+  ASSERT_FALSE(queue);
+  EXPECT_EQ(queue.code(), EIO);
+}
+
+TEST(dma_channel, EnginesOfTheirOwnRunlistComeFirst) {
+  fake_engine io;
+  setting here(io);
+  EXPECT_EQ(dma::copy_engines(here.space->objects()), (std::vector<unsigned>{2, 0, 1}));
+}
+
+}  // namespace
