@@ -60,7 +60,7 @@ mapped_memory::mapped_memory(extent range, nb::object data_ptr) : range_(range),
 const mapped_memory::piece& mapped_memory::piece_at(std::uint64_t address) const {
   if (pieces_.size() == 1) return pieces_.front();
   return *std::upper_bound(pieces_.begin(), pieces_.end() - 1, address,
-                           [](std::uint64_t address, const piece& each) { return address < each.end; });
+                           [](std::uint64_t position, const piece& each) { return position < each.end; });
 }
 
 void mapped_memory::check(std::uint64_t address, const piece& expected) const {
