@@ -51,7 +51,7 @@ TEST_F(PlannerError, EveryMistakeHasItsOwnMessageAndChangesNothing) {
       {{to_device, pinned.address(), host.address(), 16}, "is host memory"},
       {{on_device, device.address(), pinned.address(), 16}, "is host memory"},
       {{to_device, managed, host.address(), 16}, "managed memory"},
-      {{source, host.address(), managed, 16}, "managed memory"},
+      {{to_host, host.address(), managed, 16}, "managed memory"},
       {{on_device, device.address(), past, 16}, "is not CUDA memory"},
       {{to_device, device.address(), host.address(), 100, 5, 3u << 20, 100}, "its allocation ends"},
   };
