@@ -18,12 +18,12 @@ using namespace pl;
 
 struct kind {
   const char* title;
-  bench::measure_options how;
+  bench::measure_options options;
   std::size_t device_offset;
 };
 
-void print_table(const kind& what, unsigned char* device, unsigned char* host) {
-  std::printf("\n%s (ns per call: median / p99)\n%8s", what.title, "bytes");
+void print_table(const kind& table, unsigned char* device, unsigned char* host) {
+  std::printf("\n%s (ns per call: median / p99)\n%8s", table.title, "bytes");
   std::vector<arch::copy_ops> all(arch::supported_copy_ops().begin(), arch::supported_copy_ops().end());
   all.push_back({"libc", arch::cached::write, arch::cached::read, arch::cached::fill});
   for (const auto& ops : all) std::printf(" %16s", ops.name);
@@ -31,7 +31,7 @@ void print_table(const kind& what, unsigned char* device, unsigned char* host) {
   for (const std::size_t bytes : {1u, 4u, 7u, 8u, 16u, 31u, 64u, 100u, 256u, 1000u, 1024u, 4096u}) {
     std::vector<bench::candidate> candidates;
     for (const auto& ops : all) candidates.push_back({ops, {}});
-    bench::measure(candidates, device + what.device_offset, host, bytes, what.how);
+    bench::measure(candidates, device + table.device_offset, host, bytes, table.options);
     std::printf("%8zu", bytes);
     for (const auto& one : candidates) {
       const summary result = summarize(one.samples_ns);

@@ -33,43 +33,44 @@ struct measure_options {
   std::size_t rounds = 400;
 };
 
-inline void call_once(const arch::copy_ops& ops, void* device, void* host, std::size_t bytes, const measure_options& how) {
-  if (how.way == direction::read) {
-    if (how.fenced) arch::order_before_reads(how.type);
+inline void call_once(const arch::copy_ops& ops, void* device, void* host, std::size_t bytes,
+                      const measure_options& options) {
+  if (options.way == direction::read) {
+    if (options.fenced) arch::order_before_reads(options.type);
     ops.read(host, device, bytes);
-    if (how.fenced) arch::order_after_reads(how.type);
+    if (options.fenced) arch::order_after_reads(options.type);
     return;
   }
-  if (how.way == direction::write) ops.write(device, host, bytes);
+  if (options.way == direction::write) ops.write(device, host, bytes);
   else ops.fill(device, 0x0101010101010101u, bytes);
-  if (how.fenced) arch::publish_to_device(how.type);
+  if (options.fenced) arch::publish_to_device(options.type);
 }
 
 // Total nanoseconds of `calls` calls.
 inline double time_batch(const arch::copy_ops& ops, void* device, void* host, std::size_t bytes, std::size_t calls,
-                         const measure_options& how) {
+                         const measure_options& options) {
   const std::uint64_t begin = ticks_ordered();
-  for (std::size_t i = 0; i < calls; ++i) call_once(ops, device, host, bytes, how);
+  for (std::size_t i = 0; i < calls; ++i) call_once(ops, device, host, bytes, options);
   return ticks_to_ns(ticks_ordered() - begin);
 }
 
 inline std::size_t calls_per_batch(const arch::copy_ops& ops, void* device, void* host, std::size_t bytes,
-                                   const measure_options& how) {
+                                   const measure_options& options) {
   constexpr double kBatchNs = 2000;
   constexpr std::size_t kProbe = 16;
-  time_batch(ops, device, host, bytes, kProbe, how);  // first touch, cold code
-  const double one = time_batch(ops, device, host, bytes, kProbe, how) / kProbe;
+  time_batch(ops, device, host, bytes, kProbe, options);  // first touch, cold code
+  const double one = time_batch(ops, device, host, bytes, kProbe, options) / kProbe;
   return std::clamp<std::size_t>(one > 0 ? static_cast<std::size_t>(kBatchNs / one) : 1000, 1, 1000);
 }
 
 // Appends `rounds` samples to each candidate. `device` and `host` hold at least `bytes` bytes each.
 inline void measure(std::vector<candidate>& candidates, void* device, void* host, std::size_t bytes,
-                    const measure_options& how) {
+                    const measure_options& options) {
   std::vector<std::size_t> calls;
-  for (const candidate& one : candidates) calls.push_back(calls_per_batch(one.ops, device, host, bytes, how));
-  for (std::size_t round = 0; round < how.rounds; ++round)
+  for (const candidate& one : candidates) calls.push_back(calls_per_batch(one.ops, device, host, bytes, options));
+  for (std::size_t round = 0; round < options.rounds; ++round)
     for (std::size_t i = 0; i < candidates.size(); ++i)
-      candidates[i].samples_ns.push_back(time_batch(candidates[i].ops, device, host, bytes, calls[i], how) /
+      candidates[i].samples_ns.push_back(time_batch(candidates[i].ops, device, host, bytes, calls[i], options) /
                                          static_cast<double>(calls[i]));
 }
 

@@ -80,14 +80,14 @@ void sample(entry& one, std::size_t times) {
   }
 }
 
-void prove(const scene& where, entry& one, unsigned char* dst, std::size_t bytes) {
+void prove(const scene& setup, entry& one, unsigned char* dst, std::size_t bytes) {
   for (int attempt = 0; attempt < 1000; ++attempt) {
     std::memset(dst, 0x5A, bytes);
     if (!one.call()) {
       usleep(100);  // a kernel relieves another
       continue;
     }
-    if (std::memcmp(dst, where.truth.data(), bytes) != 0) die(one.name + " copies wrong bytes");
+    if (std::memcmp(dst, setup.truth.data(), bytes) != 0) die(one.name + " copies wrong bytes");
     return;
   }
   die(one.name + " is never taken");
@@ -109,25 +109,25 @@ constexpr engine_cell kCells[] = {{64, 0},       {1024, 0},      {4096, 0},     
                                   {16 << 10, 1}, {16 << 10, 2},  {32 << 10, 2},  {64 << 10, 1}, {64 << 10, 2}, {64 << 10, 4},
                                   {64 << 10, 8}, {256 << 10, 2}, {256 << 10, 4}, {256 << 10, 8}};
 
-entry engine_entry(const scene& where, copy::gpu_engine& by, const engine_cell& cell, const char* name) {
-  auto* const dst = reinterpret_cast<unsigned char*>(where.pinned.data());
+entry engine_entry(const scene& setup, copy::gpu_engine& engine, const engine_cell& cell, const char* name) {
+  auto* const dst = reinterpret_cast<unsigned char*>(setup.pinned.data());
   if (cell.workers == 0)
     return {format("%s: %zu B", name, cell.bytes),
-            [&where, &by, dst, cell] {
-              return must(by.read_low_latency(dst, where.device, cell.bytes)) == copy::gpu_engine::fate::done;
+            [&setup, &engine, dst, cell] {
+              return must(engine.read_low_latency(dst, setup.device, cell.bytes)) == copy::gpu_engine::fate::done;
             },
             {}};
   return {format("%s: %zu B x%u", name, cell.bytes, cell.workers),
-          [&where, &by, cell] {
-            auto begun = must(by.begin_copy(
-                {copy::direction::to_host, where.pinned.device_address(), where.device, cell.bytes}, cell.workers));
-            return must(by.wait(begun)) == copy::gpu_engine::fate::done;
+          [&setup, &engine, cell] {
+            auto begun = must(engine.begin_copy(
+                {copy::direction::to_host, setup.pinned.device_address(), setup.device, cell.bytes}, cell.workers));
+            return must(engine.wait(begun)) == copy::gpu_engine::fate::done;
           },
           {}};
 }
 
-void compare_engines(const scene& where, double seconds) {
-  auto maps = must(open_backend({&default_device_io(), &where.cuda}, "auto"));
+void compare_engines(const scene& setup, double seconds) {
+  auto maps = must(open_backend({&default_device_io(), &setup.cuda}, "auto"));
   struct contender {
     std::unique_ptr<copy::gpu_engine> engine;
     std::vector<entry> cells;
@@ -135,12 +135,12 @@ void compare_engines(const scene& where, double seconds) {
   std::vector<contender> all;
   for (const auto& one : kVariants) {
     copy::gpu_engine::options wanted;
-    wanted.shape.threads = where.cuda.is_simulated ? 4 : one.threads;
-    wanted.shape.workers = where.cuda.is_simulated ? 2 : 8;
-    wanted.lease_us = where.cuda.is_simulated ? 20'000 : 200;
+    wanted.shape.threads = setup.cuda.is_simulated ? 4 : one.threads;
+    wanted.shape.workers = setup.cuda.is_simulated ? 2 : 8;
+    wanted.lease_us = setup.cuda.is_simulated ? 20'000 : 200;
     auto& made = all.emplace_back();
-    made.engine = must(copy::gpu_engine::open(where.context, *maps, wanted));
-    for (const auto& cell : kCells) made.cells.push_back(engine_entry(where, *made.engine, cell, one.name));
+    made.engine = must(copy::gpu_engine::open(setup.context, *maps, wanted));
+    for (const auto& cell : kCells) made.cells.push_back(engine_entry(setup, *made.engine, cell, one.name));
   }
   const std::uint64_t end_ns = monotonic_ns() + static_cast<std::uint64_t>(seconds * 1e9);
   for (bool is_first = true; is_first || monotonic_ns() < end_ns; is_first = false)
@@ -148,7 +148,7 @@ void compare_engines(const scene& where, double seconds) {
       const auto hot = must(one.engine->keep_hot());
       must(one.engine->start_and_wait(5'000'000));
       for (std::size_t i = 0; i < one.cells.size(); ++i) {
-        if (is_first) prove(where, one.cells[i], reinterpret_cast<unsigned char*>(where.pinned.data()), kCells[i].bytes);
+        if (is_first) prove(setup, one.cells[i], reinterpret_cast<unsigned char*>(setup.pinned.data()), kCells[i].bytes);
         sample(one.cells[i], 20);
       }
     }
@@ -167,9 +167,9 @@ void compare_engines(const scene& where, double seconds) {
 
 // ---- bounce -----------------------------------------------------------------------------------------------------------
 
-void compare_rings(const scene& where, double seconds) {
+void compare_rings(const scene& setup, double seconds) {
   constexpr std::size_t kSizes[] = {1u << 20, 4u << 20, 16u << 20, 64u << 20};
-  auto dma = must(copy::copy_engine::open(where.context));
+  auto dma = must(copy::copy_engine::open(setup.context));
   copy::worker_pool pool({.helpers = 7, .cpus = {}});
   struct contender {
     std::string name;
@@ -177,16 +177,17 @@ void compare_rings(const scene& where, double seconds) {
     std::vector<entry> sizes;
   };
   std::vector<contender> all;
-  auto* const to = const_cast<unsigned char*>(where.pageable.data());
+  auto* const destination = const_cast<unsigned char*>(setup.pageable.data());
   const auto add = [&](const std::string& name, copy::bounce_ring::options wanted, unsigned width) {
     auto& made = all.emplace_back();
     made.name = name;
     if (width != 0) made.ring = std::make_unique<copy::bounce_ring>(*dma, pool, wanted);
     for (const std::size_t bytes : kSizes)
       made.sizes.push_back({name,
-                            [&where, to, bytes, width, ring = made.ring.get()] {
-                              if (ring != nullptr) must(ring->to_host(to, where.device, bytes, width));
-                              else if (where.cuda.cuMemcpyDtoH_v2(to, where.device, bytes) != cu::error_code::success)
+                            [&setup, destination, bytes, width, ring = made.ring.get()] {
+                              if (ring != nullptr) must(ring->to_host(destination, setup.device, bytes, width));
+                              else if (setup.cuda.cuMemcpyDtoH_v2(destination, setup.device, bytes) !=
+                                       cu::error_code::success)
                                 die("cuMemcpyDtoH");
                               return true;
                             },
@@ -201,7 +202,7 @@ void compare_rings(const scene& where, double seconds) {
   for (unsigned round = 0; round < 2 || monotonic_ns() < end_ns; ++round)
     for (auto& one : all)
       for (std::size_t i = 0; i < one.sizes.size(); ++i) {
-        if (round == 0) prove(where, one.sizes[i], to, kSizes[i]);
+        if (round == 0) prove(setup, one.sizes[i], destination, kSizes[i]);
         else sample(one.sizes[i], kSizes[i] > (4u << 20) ? 2 : 5);
       }
   std::printf("\nring of pinned chunks, device to pageable host memory, GB/s\n%-40s", "");
@@ -223,9 +224,9 @@ int main(int argc, char** argv) {
   const double seconds = argc > 1 ? std::atof(argv[1]) : 30;
   const auto* const cuda = must(cu::driver());
   must(cu::initialize(*cuda));
-  const scene where(*cuda);
-  const auto current = must(copy::context_use::enter(where.context));
-  compare_engines(where, seconds / 2);
-  compare_rings(where, seconds / 2);
+  const scene setup(*cuda);
+  const auto current = must(copy::context_use::enter(setup.context));
+  compare_engines(setup, seconds / 2);
+  compare_rings(setup, seconds / 2);
   return 0;
 }

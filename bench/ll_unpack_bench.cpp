@@ -24,7 +24,7 @@ namespace {
 using namespace pl;
 
 constexpr std::uint32_t kFlag = 7;
-constexpr std::size_t kMostBytes = 4u << 20;
+constexpr std::size_t kMaxBytes = 4u << 20;
 
 unsigned char* pages(std::size_t bytes) {
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -60,9 +60,9 @@ double median_ns(const copy::ll_unpack_variant& variant, unsigned char* dst, con
 
 int main(int argc, char** argv) {
   const std::size_t samples = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 300;
-  unsigned char* const lines = pages(copy::ll_line_bytes(kMostBytes));
-  unsigned char* const dst = pages(kMostBytes);
-  for (std::size_t half = 0; half < copy::ll_line_bytes(kMostBytes) / 8; ++half)
+  unsigned char* const lines = pages(copy::ll_line_bytes(kMaxBytes));
+  unsigned char* const dst = pages(kMaxBytes);
+  for (std::size_t half = 0; half < copy::ll_line_bytes(kMaxBytes) / 8; ++half)
     std::memcpy(lines + half * 8 + 4, &kFlag, sizeof kFlag);
   for (const bool is_flushed : {false, true}) {
     std::printf("\n%s (GB/s of data, ns per call)\n%8s", is_flushed ? "flushed" : "cached", "bytes");

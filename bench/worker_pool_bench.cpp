@@ -47,19 +47,19 @@ summary measure(copy::worker_pool& pool, unsigned width, bool is_cold, std::size
 void print(const summary& s) { std::printf(" %9.0f/%8.0f", s.p50, s.p99); }
 
 void print_copies(copy::worker_pool& pool) {
-  constexpr std::size_t kMostBytes = 16u << 20;
-  std::vector<unsigned char> from(kMostBytes, 1);
-  std::vector<unsigned char> to(kMostBytes, 2);
+  constexpr std::size_t kMaxBytes = 16u << 20;
+  std::vector<unsigned char> source(kMaxBytes, 1);
+  std::vector<unsigned char> destination(kMaxBytes, 2);
   std::printf("\ncopy_host_parallel (GB/s, median)\n%8s", "bytes");
   for (unsigned width = 1; width <= pool.helpers() + 1; ++width) std::printf("  width %u", width);
   std::printf("\n");
-  for (std::size_t bytes = 16384; bytes <= kMostBytes; bytes *= 4) {
+  for (std::size_t bytes = 16384; bytes <= kMaxBytes; bytes *= 4) {
     std::printf("%8zu", bytes);
     for (unsigned width = 1; width <= pool.helpers() + 1; ++width) {
       std::vector<double> all;
       for (int i = 0; i < 100; ++i) {
         const std::uint64_t begin = ticks_ordered();
-        copy::copy_host_parallel(pool, width, to.data(), from.data(), bytes);
+        copy::copy_host_parallel(pool, width, destination.data(), source.data(), bytes);
         all.push_back(ticks_to_ns(ticks_ordered() - begin));
       }
       std::printf(" %8.2f", static_cast<double>(bytes) / summarize(all).p50);

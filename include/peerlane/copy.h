@@ -78,7 +78,7 @@ enum peerlane_begin_flags {
  * captured into a graph. */
 int peerlane_copy_begin(peerlane_copier_t copier, const struct peerlane_transfer* transfers, size_t count, uint32_t flags,
                         void* stream, peerlane_completion_t* completion);
-/* *done becomes 1 or 0. A failure of the copies is told once and ends them. */
+/* *done becomes 1 or 0. A failure of the copies is reported once and ends them. */
 int peerlane_completion_test(peerlane_completion_t completion, int* done);
 int peerlane_completion_wait(peerlane_completion_t completion);
 /* The CUstream waits on the GPU for the copies. / Records the CUevent behind them. Copies that need a CPU are waited for

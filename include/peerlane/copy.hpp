@@ -90,7 +90,7 @@ class copier : public detail::owned_handle<peerlane_copier_t, peerlane_copier_cl
   status on_device(std::uint64_t dst, std::uint64_t src, std::size_t bytes) const {
     return detail::to_status(peerlane_copy_on_device(handle_, dst, src, bytes));
   }
-  status copy(const peerlane_transfer& what) const { return detail::to_status(peerlane_copy_2d(handle_, &what)); }
+  status copy(const peerlane_transfer& transfer) const { return detail::to_status(peerlane_copy_2d(handle_, &transfer)); }
   status copy_list(std::span<const peerlane_transfer> list) const {
     return detail::to_status(peerlane_copy_list(handle_, list.data(), list.size()));
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arguments that are numbers or bytes, refused in our words: nanobind takes any object for them, and the call converts it.
+// Arguments that are numbers or bytes, checked here for clear error messages: nanobind accepts any object, and the call
+// converts it.
 #pragma once
 
 #include <nanobind/nanobind.h>

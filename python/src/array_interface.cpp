@@ -48,7 +48,7 @@ nb::object cuda_array_interface(nb::handle object) {
 
 nb::object array_interface(nb::handle object) { return nb::steal(PyObject_GetAttr(object.ptr(), names().array_interface)); }
 
-tensor from_interface(nb::handle object, const nb::object& interface, place where, bool may_be_jax) {
+tensor from_interface(nb::handle object, const nb::object& interface, place location, bool may_be_jax) {
   if (!PyDict_Check(interface.ptr()))
     throw nb::type_error(("the array interface of " + class_name(object) + " is no dictionary").c_str());
   tensor out;
@@ -66,8 +66,8 @@ tensor from_interface(nb::handle object, const nb::object& interface, place wher
   if (PyObject* const address = PyTuple_GetItem(data, 0); address != Py_None)
     out.address = unsigned_integer(address, "the array interface's address");
   out.is_writable = PyObject_IsTrue(PyTuple_GetItem(data, 1)) == 0;
-  out.where = where;
-  if (where == place::device) {
+  out.location = location;
+  if (location == place::device) {
     if (PyObject* const stream = field(interface, names().stream); stream != nullptr)
       out.stream = unsigned_integer(stream, "the array interface's stream");
     if (may_be_jax) out.block_until_ready = object.attr("block_until_ready");

@@ -11,6 +11,6 @@ nb::object cuda_array_interface(nb::handle object);
 nb::object array_interface(nb::handle object);
 
 // `may_be_jax`: the object's class has block_until_ready.
-tensor from_interface(nb::handle object, const nb::object& interface, place where, bool may_be_jax);
+tensor from_interface(nb::handle object, const nb::object& interface, place location, bool may_be_jax);
 
 }  // namespace pl::py

@@ -32,7 +32,7 @@ class pending_copy {
   pending_copy(const pending_copy&) = delete;
   pending_copy& operator=(const pending_copy&) = delete;
 
-  // False also while another thread is about it: make_wait may take long.
+  // False also while another thread does so: make_wait may take long.
   bool done() const {
     const std::unique_lock alone(mutex_, std::try_to_lock);
     return alone.owns_lock() && value_of(end_.test());
@@ -62,51 +62,54 @@ class pending_copy {
   peerlane::completion end_;
 };
 
-std::string told(const tensor& what) {
+std::string shape_text(const tensor& view) {
   std::string shape;
-  for (const auto extent : what.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(extent);
-  return name_of(what.type) + "[" + shape + "]";
+  for (const auto extent : view.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(extent);
+  return name_of(view.type) + "[" + shape + "]";
 }
 
 void must_fit(const tensor& dst, const tensor& src) {
   if (!dst.is_writable) throw nb::value_error("copy: the destination is read-only");
   if (dst.shape != src.shape || !dst.type.fits(src.type))
-    throw nb::value_error(
-        ("copy: the destination is " + told(dst) + ", the source " + told(src) + ": both must have one shape and one dtype")
-            .c_str());
+    throw nb::value_error(("copy: the destination is " + shape_text(dst) + ", the source " + shape_text(src) +
+                           ": both must have one shape and one dtype")
+                              .c_str());
 }
 
 peerlane::status run(std::span<const peerlane_transfer> list) {
-  const auto& by = shared_copier();
-  if (list.size() != 1 || list[0].rows != 1) return by.copy_list(list);
+  const auto& copier = shared_copier();
+  if (list.size() != 1 || list[0].rows != 1) return copier.copy_list(list);
   const auto& one = list[0];
   if (one.direction == PEERLANE_TO_DEVICE)
-    return by.to_device(one.dst, reinterpret_cast<const void*>(static_cast<std::uintptr_t>(one.src)), one.row_bytes);
+    return copier.to_device(one.dst, reinterpret_cast<const void*>(static_cast<std::uintptr_t>(one.src)), one.row_bytes);
   if (one.direction == PEERLANE_TO_HOST)
-    return by.to_host(reinterpret_cast<void*>(static_cast<std::uintptr_t>(one.dst)), one.src, one.row_bytes);
-  return by.on_device(one.dst, one.src, one.row_bytes);
+    return copier.to_host(reinterpret_cast<void*>(static_cast<std::uintptr_t>(one.dst)), one.src, one.row_bytes);
+  return copier.on_device(one.dst, one.src, one.row_bytes);
 }
 
-// The usual case, without a list: two runs of bytes, so that the way from Python to the copy costs no allocation.
-bool is_one_run(const tensor& to, const tensor& from) { return to.is_contiguous() && from.is_contiguous(); }
+// The usual case, without a list: two runs of bytes, so that a call from Python allocates nothing.
+bool is_one_run(const tensor& destination, const tensor& source) {
+  return destination.is_contiguous() && source.is_contiguous();
+}
 
-void copy_one_run(const tensor& to, const tensor& from) {
-  const std::uint64_t bytes = to.bytes();
+void copy_one_run(const tensor& destination, const tensor& source) {
+  const std::uint64_t bytes = destination.bytes();
   if (bytes == 0) return;
-  const peerlane_transfer one{to.address, from.address, bytes, 1, 0, 0, direction_between(to, from), 0};
+  const peerlane_transfer one{
+      destination.address, source.address, bytes, 1, 0, 0, direction_between(destination, source), 0};
   const nb::gil_scoped_release waiting;
   must(run({&one, 1}));
 }
 
-// False: both lie in host memory, which is NumPy's business.
+// False: both lie in host memory; NumPy copies them.
 bool copy(nb::handle dst, nb::handle src, nb::handle after) {
-  const tensor to = describe(dst, "copy: the destination"), from = describe(src, "copy: the source");
-  must_fit(to, from);
-  if (to.where == place::host && from.where == place::host) return false;
-  const bool is_simple = is_one_run(to, from);
-  const auto list = is_simple ? std::vector<peerlane_transfer>{} : transfers_between(to, from);
-  wait_for(busy_streams(after, std::array{&to, &from}));
-  if (is_simple) return copy_one_run(to, from), true;
+  const tensor destination = describe(dst, "copy: the destination"), source = describe(src, "copy: the source");
+  must_fit(destination, source);
+  if (destination.location == place::host && source.location == place::host) return false;
+  const bool is_simple = is_one_run(destination, source);
+  const auto list = is_simple ? std::vector<peerlane_transfer>{} : transfers_between(destination, source);
+  wait_for(busy_streams(after, std::array{&destination, &source}));
+  if (is_simple) return copy_one_run(destination, source), true;
   if (list.empty()) return true;
   const nb::gil_scoped_release waiting;
   must(run(list));
@@ -127,54 +130,56 @@ PyMethodDef g_copy = {"copy", reinterpret_cast<PyCFunction>(reinterpret_cast<voi
                       "copy($module, dst, src, after, /)\n--\n\nFalse: both lie in host memory, and nothing was copied."};
 
 pending_copy::pending_copy(nb::handle dst, nb::handle src, nb::handle after) {
-  tensor to = describe(dst, "copy_async: the destination"), from = describe(src, "copy_async: the source");
-  must_fit(to, from);
-  if (to.where == place::host && from.where == place::host)
+  tensor destination = describe(dst, "copy_async: the destination"), source = describe(src, "copy_async: the source");
+  must_fit(destination, source);
+  if (destination.location == place::host && source.location == place::host)
     throw nb::value_error("copy_async: both sides lie in host memory: use NumPy");
-  const auto list = transfers_between(to, from);
-  const auto busy = busy_streams(after, std::array{&to, &from});
+  const auto list = transfers_between(destination, source);
+  const auto busy = busy_streams(after, std::array{&destination, &source});
   if (busy.size() > 1) wait_for(std::span(busy).subspan(1));  // a copy can wait for one stream
-  dst_ = keeper_of(dst, to);
-  src_ = keeper_of(src, from);
+  dst_ = keeper_of(dst, destination);
+  src_ = keeper_of(src, source);
   if (list.empty()) return;
   const nb::gil_scoped_release waiting;
-  const auto& by = shared_copier();
-  end_ = value_of(busy.empty() ? by.begin(list) : by.begin_after(busy[0], list));
+  const auto& copier = shared_copier();
+  end_ = value_of(busy.empty() ? copier.begin(list) : copier.begin_after(busy[0], list));
 }
 
 // Nothing: done. Else the bytes of one element, for the caller to fill by copies.
 std::optional<nb::bytes> fill_bytes(nb::handle dst, nb::handle value, nb::handle after) {
-  const tensor to = describe(dst, "fill");
-  if (!to.is_writable) throw nb::value_error("fill: the destination is read-only");
-  if (to.type.bytes > kLargestScalar)
-    throw nb::type_error(("fill: elements of " + name_of(to.type) + " have no one value").c_str());
+  const tensor destination = describe(dst, "fill");
+  if (!destination.is_writable) throw nb::value_error("fill: the destination is read-only");
+  if (destination.type.bytes > kLargestScalar)
+    throw nb::type_error(("fill: elements of " + name_of(destination.type) + " have no one value").c_str());
   std::array<char, kLargestScalar> bytes{};
-  if (!encode(to.type, value.ptr(), bytes.data())) throw nb::python_error();
+  if (!encode(destination.type, value.ptr(), bytes.data())) throw nb::python_error();
   bool is_one_byte = true;
-  for (std::uint32_t i = 1; i < to.type.bytes; ++i) is_one_byte = is_one_byte && bytes[i] == bytes[0];
-  if (to.where == place::device) wait_for(busy_streams(after, std::array{&to}));
-  if (!is_one_byte || to.where == place::host || !to.is_contiguous()) return nb::bytes(bytes.data(), to.type.bytes);
-  if (to.elements() == 0) return std::nullopt;
+  for (std::uint32_t i = 1; i < destination.type.bytes; ++i) is_one_byte = is_one_byte && bytes[i] == bytes[0];
+  if (destination.location == place::device) wait_for(busy_streams(after, std::array{&destination}));
+  if (!is_one_byte || destination.location == place::host || !destination.is_contiguous())
+    return nb::bytes(bytes.data(), destination.type.bytes);
+  if (destination.elements() == 0) return std::nullopt;
   const nb::gil_scoped_release waiting;
-  must(shared_copier().fill(to.address, std::byte(bytes[0]), to.bytes()));
+  must(shared_copier().fill(destination.address, std::byte(bytes[0]), destination.bytes()));
   return std::nullopt;
 }
 
 // (where, dtype name, shape, bytes, address, whether contiguous) of anything that copies take.
-nb::typed<nb::tuple, nb::str, nb::str, nb::typed<nb::tuple, int, nb::ellipsis>, int, int, bool> look_at(nb::handle object) {
-  const tensor what = describe(object, "the tensor");
+nb::typed<nb::tuple, nb::str, nb::str, nb::typed<nb::tuple, int, nb::ellipsis>, int, int, bool> describe_tensor(
+    nb::handle object) {
+  const tensor view = describe(object, "the tensor");
   nb::list shape;
-  for (const auto extent : what.shape) shape.append(extent);
-  return nb::make_tuple(what.where == place::device ? "device" : "host", name_of(what.type), nb::tuple(shape), what.bytes(),
-                        what.address, what.is_contiguous());
+  for (const auto extent : view.shape) shape.append(extent);
+  return nb::make_tuple(view.location == place::device ? "device" : "host", name_of(view.type), nb::tuple(shape),
+                        view.bytes(), view.address, view.is_contiguous());
 }
 
 // (address, bytes) of one run of memory, once what `after` names is over.
 nb::typed<nb::tuple, int, int> one_run(nb::handle object, bool is_written, nb::handle after) {
-  const tensor what = describe(object, "the tensor");
-  must_be_one_run(what, is_written);
-  wait_for(busy_streams(after, std::array{&what}));
-  return nb::make_tuple(what.address, what.bytes());
+  const tensor view = describe(object, "the tensor");
+  must_be_one_run(view, is_written);
+  wait_for(busy_streams(after, std::array{&view}));
+  return nb::make_tuple(view.address, view.bytes());
 }
 
 std::string explain(const std::string& way, std::uint64_t bytes, bool pageable) {
@@ -212,7 +217,7 @@ void bind_copies(nb::module_& module) {
   module.attr("copy") = nb::steal(PyCFunction_NewEx(&g_copy, nullptr, nullptr));
   module.def("fill_bytes", &fill_bytes, nb::arg("dst").none(), nb::arg("value").none(), nb::arg("after").none());
   module.def("one_run", &one_run, nb::arg("x").none(), nb::arg("is_written"), nb::arg("after").none());
-  module.def("look_at", &look_at, nb::arg("x").none());
+  module.def("look_at", &describe_tensor, nb::arg("x").none());
   module.def("explain", &explain, nb::arg("direction"), nb::arg("nbytes"), nb::arg("pageable"));
 }
 

@@ -11,15 +11,15 @@
 
 namespace pl::py {
 
-inline void must_be_one_run(const tensor& what, bool is_written) {
-  if (!what.is_contiguous())
+inline void must_be_one_run(const tensor& view, bool is_written) {
+  if (!view.is_contiguous())
     throw nb::value_error("the tensor has gaps: give a contiguous one, or send its rows one by one");
-  if (is_written && !what.is_writable) throw nb::value_error("the tensor is read-only and would be written");
+  if (is_written && !view.is_writable) throw nb::value_error("the tensor is read-only and would be written");
 }
 
-inline peerlane::memory memory_of(const tensor& what) {
-  return {reinterpret_cast<void*>(static_cast<std::uintptr_t>(what.address)), static_cast<std::size_t>(what.bytes()),
-          what.where == place::device ? PEERLANE_MEMORY_DEVICE : PEERLANE_MEMORY_HOST};
+inline peerlane::memory memory_of(const tensor& view) {
+  return {reinterpret_cast<void*>(static_cast<std::uintptr_t>(view.address)), static_cast<std::size_t>(view.bytes()),
+          view.location == place::device ? PEERLANE_MEMORY_DEVICE : PEERLANE_MEMORY_HOST};
 }
 
 // Seconds, None: without limit.

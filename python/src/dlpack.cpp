@@ -46,7 +46,7 @@ void take(const nb::dlpack::dltensor& held, int kind, tensor& out) {
   } else {
     out.strides = packed_strides(out.shape, out.type.bytes);
   }
-  out.where = kind == kCuda || kind == kCudaManaged ? place::device : place::host;
+  out.location = kind == kCuda || kind == kCudaManaged ? place::device : place::host;
   out.device = held.device.device_id;
 }
 

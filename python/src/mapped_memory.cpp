@@ -20,10 +20,10 @@ const cu::driver_table& driver() {
   return *table;
 }
 
-std::uint64_t address_told_by(nb::handle data_ptr) {
-  const nb::object told = nb::steal(PyObject_CallNoArgs(data_ptr.ptr()));
-  if (!told.is_valid()) throw nb::python_error();
-  return PyLong_AsUnsignedLongLongMask(told.ptr());
+std::uint64_t current_address(nb::handle data_ptr) {
+  const nb::object address = nb::steal(PyObject_CallNoArgs(data_ptr.ptr()));
+  if (!address.is_valid()) throw nb::python_error();
+  return PyLong_AsUnsignedLongLongMask(address.ptr());
 }
 
 [[noreturn]] void throw_stale(std::uint64_t address) {
@@ -39,28 +39,28 @@ std::uint64_t address_told_by(nb::handle data_ptr) {
 
 mapped_memory::mapped_memory(extent range, nb::object data_ptr) : range_(range), data_ptr_(std::move(data_ptr)) {
   if (data_ptr_.is_valid()) {
-    owner_address_ = address_told_by(data_ptr_);
+    owner_address_ = current_address(data_ptr_);
     return;
   }
   const auto& cuda = driver();
   const std::uint64_t end = range.begin + range.bytes;
-  for (std::uint64_t at = range.begin; at < end;) {
-    const auto info = cu::inspect_pointer(cuda, at);
+  for (std::uint64_t address = range.begin; address < end;) {
+    const auto info = cu::inspect_pointer(cuda, address);
     if (!info) throw error(info.error());
     // What cuMemAlloc made goes as a whole. In reservations and pools (no context) other memory may come under one id.
     const bool is_whole = info->context != nullptr && info->buffer_id != 0;
     std::uint64_t stretch = info->allocation.end();
     if (!is_whole && info->object.size_bytes != 0) stretch = std::min(stretch, info->object.end());
-    if (stretch <= at) stretch = end;  // a driver that tells no extent: one piece
+    if (stretch <= address) stretch = end;  // a driver that tells no extent: one piece
     pieces_.push_back({stretch, info->buffer_id, is_whole ? 0 : info->block_id});
-    at = stretch;
+    address = stretch;
   }
 }
 
 const mapped_memory::piece& mapped_memory::piece_at(std::uint64_t address) const {
   if (pieces_.size() == 1) return pieces_.front();
   return *std::upper_bound(pieces_.begin(), pieces_.end() - 1, address,
-                           [](std::uint64_t at, const piece& each) { return at < each.end; });
+                           [](std::uint64_t position, const piece& each) { return position < each.end; });
 }
 
 void mapped_memory::check(std::uint64_t address, const piece& expected) const {
@@ -75,7 +75,7 @@ void mapped_memory::check(std::uint64_t address, const piece& expected) const {
 
 void mapped_memory::must_be_there(std::uint64_t address) const {
   if (data_ptr_.is_valid()) {
-    if (address_told_by(data_ptr_) != owner_address_) throw_stale(owner_address_);
+    if (current_address(data_ptr_) != owner_address_) throw_stale(owner_address_);
     return;
   }
   if (!pieces_.empty()) check(address, piece_at(address));
@@ -83,10 +83,10 @@ void mapped_memory::must_be_there(std::uint64_t address) const {
 
 void mapped_memory::must_be_there() const {
   if (data_ptr_.is_valid()) return must_be_there(range_.begin);
-  std::uint64_t at = range_.begin;
+  std::uint64_t address = range_.begin;
   for (const piece& each : pieces_) {
-    check(at, each);
-    at = each.end;
+    check(address, each);
+    address = each.end;
   }
 }
 

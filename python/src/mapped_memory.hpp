@@ -16,7 +16,7 @@ class mapped_memory {
  public:
   mapped_memory() = default;
   // What lies in `range` now; error where nothing does. `data_ptr`: of the object that owns the memory, a callable that
-  // tells the address and is asked instead of the driver, or null.
+  // returns the address and replaces the driver call, or null.
   mapped_memory(extent range, nb::object data_ptr);
 
   // Throws stale_mapping unless the same memory lies at `address`, which is in the range: one driver call (57 ns on an

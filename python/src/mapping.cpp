@@ -25,22 +25,22 @@ element_type type_of(nb::handle dtype) {
   return out;
 }
 
-void reinterpret(tensor& what, nb::handle dtype, nb::handle shape) {
-  if (!what.is_contiguous())
+void reinterpret(tensor& view, nb::handle dtype, nb::handle shape) {
+  if (!view.is_contiguous())
     throw nb::value_error("dtype and shape reinterpret contiguous memory only: this tensor has gaps");
-  const std::uint64_t bytes = what.bytes();
+  const std::uint64_t bytes = view.bytes();
   if (!dtype.is_none()) {
-    what.type = type_of(dtype);
-    if (bytes % what.type.bytes != 0)
-      throw nb::value_error((std::to_string(bytes) + " bytes are no whole number of " + name_of(what.type)).c_str());
-    what.shape = {static_cast<std::int64_t>(bytes / what.type.bytes)};
+    view.type = type_of(dtype);
+    if (bytes % view.type.bytes != 0)
+      throw nb::value_error((std::to_string(bytes) + " bytes are no whole number of " + name_of(view.type)).c_str());
+    view.shape = {static_cast<std::int64_t>(bytes / view.type.bytes)};
   }
-  if (PyLong_Check(shape.ptr())) what.shape = {signed_integer(shape, "map: shape")};
-  else if (!shape.is_none()) what.shape = integers(shape, "map: shape");
-  what.strides = packed_strides(what.shape, what.type.bytes);
-  if (what.bytes() != bytes)
+  if (PyLong_Check(shape.ptr())) view.shape = {signed_integer(shape, "map: shape")};
+  else if (!shape.is_none()) view.shape = integers(shape, "map: shape");
+  view.strides = packed_strides(view.shape, view.type.bytes);
+  if (view.bytes() != bytes)
     throw nb::value_error(
-        ("shape and dtype take " + std::to_string(what.bytes()) + " bytes, the memory has " + std::to_string(bytes))
+        ("shape and dtype take " + std::to_string(view.bytes()) + " bytes, the memory has " + std::to_string(bytes))
             .c_str());
 }
 
@@ -52,13 +52,13 @@ peerlane::mapping map_range(extent range, std::uint32_t flags) {
 }  // namespace
 
 mapping::mapping(nb::handle object, nb::handle dtype, nb::handle shape, bool force_pcie, bool verify)
-    : what_(describe(object, "map")) {
-  if (what_.where == place::host)
+    : view_(describe(object, "map")) {
+  if (view_.location == place::host)
     throw error(EINVAL, "map: " + class_name(object) + " lies in host memory, which needs no mapping: give memory of a GPU");
-  if (!dtype.is_none() || !shape.is_none()) reinterpret(what_, dtype, shape);
-  range_ = extent_of(what_);
-  nb::object owner = std::move(what_.owner);
-  what_.owner = nb::none();
+  if (!dtype.is_none() || !shape.is_none()) reinterpret(view_, dtype, shape);
+  range_ = extent_of(view_);
+  nb::object owner = std::move(view_.owner);
+  view_.owner = nb::none();
   region_ = nb::none();
   if (range_.bytes == 0) return;
   std::uint32_t flags = PEERLANE_MAP_DEFAULT;
@@ -70,7 +70,7 @@ mapping::mapping(nb::handle object, nb::handle dtype, nb::handle shape, bool for
   region_ = nb::cast(new region{std::move(owner), std::move(mapped)}, nb::rv_policy::take_ownership);
 }
 
-// What keeps the memory, and how it is known that it still is there.
+// Keeps the memory alive and checks that it still exists.
 void mapping::remember_memory(nb::handle object, nb::object& owner) {
   nb::object data_ptr;
   if (nb::isinstance<mapping>(object)) {
@@ -102,23 +102,24 @@ void mapping::must_be_there() const {
 
 bool mapping::add_index(std::size_t dimension, nb::handle index, std::int64_t& offset) const {
   if (!PyLong_Check(index.ptr()) || PyBool_Check(index.ptr())) return false;
-  std::int64_t at = PyLong_AsLongLong(index.ptr());
-  const std::int64_t extent = what_.shape[dimension];
-  if (at < 0) {
-    if (at == -1 && PyErr_Occurred() != nullptr) PyErr_Clear(), at = extent;  // beyond 64 bits is beyond any shape
-    at += extent;
+  std::int64_t position = PyLong_AsLongLong(index.ptr());
+  const std::int64_t extent = view_.shape[dimension];
+  if (position < 0) {
+    if (position == -1 && PyErr_Occurred() != nullptr)
+      PyErr_Clear(), position = extent;  // beyond 64 bits is beyond any shape
+    position += extent;
   }
-  if (at < 0 || at >= extent) [[unlikely]]
+  if (position < 0 || position >= extent) [[unlikely]]
     throw nb::index_error(("index " + nb::cast<std::string>(nb::repr(index)) + " is outside dimension " +
                            std::to_string(dimension) + " of size " + std::to_string(extent))
                               .c_str());
-  offset += at * what_.strides[dimension];
+  offset += position * view_.strides[dimension];
   return true;
 }
 
 bool mapping::locate(nb::handle index, std::uint64_t& offset) const {
   std::int64_t from_first = 0;
-  const std::size_t dimensions = what_.shape.size();
+  const std::size_t dimensions = view_.shape.size();
   if (PyTuple_Check(index.ptr())) {
     if (static_cast<std::size_t>(PyTuple_Size(index.ptr())) != dimensions) return false;
     for (std::size_t i = 0; i < dimensions; ++i)
@@ -134,25 +135,25 @@ bool mapping::locate(nb::handle index, std::uint64_t& offset) const {
 nb::object mapping::read_element(nb::handle index) const {
   must_be_open();
   std::uint64_t offset = 0;
-  if (!locate(index, offset) || what_.type.bytes > kLargestScalar) return {};
+  if (!locate(index, offset) || view_.type.bytes > kLargestScalar) return {};
   memory_.must_be_there(range_.begin + offset);
   alignas(16) unsigned char bytes[kLargestScalar];
-  if (const int code = peerlane_read(handle_, offset, bytes, what_.type.bytes)) [[unlikely]]
+  if (const int code = peerlane_read(handle_, offset, bytes, view_.type.bytes)) [[unlikely]]
     throw error(code, peerlane_last_error());
-  nb::object out = nb::steal(decode(what_.type, bytes));
+  nb::object out = nb::steal(decode(view_.type, bytes));
   if (!out.is_valid()) throw nb::python_error();
   return out;
 }
 
 bool mapping::write_element(nb::handle index, nb::handle value) const {
   must_be_open();
-  if (!what_.is_writable) throw nb::value_error("the tensor is read-only");
+  if (!view_.is_writable) throw nb::value_error("the tensor is read-only");
   std::uint64_t offset = 0;
-  if (!locate(index, offset) || what_.type.bytes > kLargestScalar) return false;
+  if (!locate(index, offset) || view_.type.bytes > kLargestScalar) return false;
   alignas(16) unsigned char bytes[kLargestScalar];
-  if (!encode(what_.type, value.ptr(), bytes)) throw nb::python_error();
+  if (!encode(view_.type, value.ptr(), bytes)) throw nb::python_error();
   memory_.must_be_there(range_.begin + offset);
-  if (const int code = peerlane_write(handle_, offset, bytes, what_.type.bytes)) [[unlikely]]
+  if (const int code = peerlane_write(handle_, offset, bytes, view_.type.bytes)) [[unlikely]]
     throw error(code, peerlane_last_error());
   return true;
 }
@@ -171,7 +172,7 @@ void mapping::close() {
 
 tensor mapping::device_tensor(nb::object self) const {
   must_be_there();
-  tensor out = what_;
+  tensor out = view_;
   out.owner = std::move(self);
   return out;
 }
@@ -182,17 +183,17 @@ nb::typed<nb::dict, nb::str, nb::any> mapping::array_interface() const {
   if (handle_ != nullptr) first = reinterpret_cast<std::uintptr_t>(peerlane_data(handle_)) + first_offset();
   nb::dict out;
   out["version"] = 3;
-  out["typestr"] = typestr_of(what_.type);
-  out["shape"] = tuple_of(what_.shape);
-  out["strides"] = tuple_of(what_.strides);
-  out["data"] = nb::make_tuple(first, !what_.is_writable);
+  out["typestr"] = typestr_of(view_.type);
+  out["shape"] = tuple_of(view_.shape);
+  out["strides"] = tuple_of(view_.strides);
+  out["data"] = nb::make_tuple(first, !view_.is_writable);
   return out;
 }
 
 nb::typed<nb::dict, nb::str, nb::any> mapping::facts() const {
   must_be_open();
   nb::dict out;
-  out["device_ptr"] = what_.address;
+  out["device_ptr"] = view_.address;
   out["mapped_bytes"] = range_.bytes;
   if (handle_ == nullptr) return out;
   peerlane_mapping_info info{};
@@ -208,7 +209,7 @@ nb::typed<nb::dict, nb::str, nb::any> mapping::facts() const {
 
 namespace {
 
-// The long way, for slices and the like, is in python/peerlane/_mapping.py.
+// The general path, for slices and the like, is in python/peerlane/_mapping.py.
 nb::object read_any(nb::handle self, nb::handle index) {
   if (nb::object element = nb::inst_ptr<mapping>(self)->read_element(index); element.is_valid()) return element;
   return self.attr("_read_any")(index);
@@ -257,17 +258,17 @@ void bind_mapping(nb::module_& module) {
            "Ends the mapping. While NumPy views onto it live, the memory stays mapped (and allocated) for them.")
       .def_prop_ro("closed", &mapping::is_closed, "Whether close() was called.")
       .def_prop_ro(
-          "shape", [](const mapping& self) { return tuple_of(self.what().shape); }, "The tensor's.")
+          "shape", [](const mapping& self) { return tuple_of(self.view().shape); }, "The tensor's.")
       .def_prop_ro(
-          "strides", [](const mapping& self) { return tuple_of(self.what().strides); }, "In bytes.")
+          "strides", [](const mapping& self) { return tuple_of(self.view().strides); }, "In bytes.")
       .def_prop_ro(
-          "dtype_name", [](const mapping& self) { return name_of(self.what().type); }, "As \"float32\", \"bfloat16\".")
+          "dtype_name", [](const mapping& self) { return name_of(self.view().type); }, "As \"float32\", \"bfloat16\".")
       .def_prop_ro(
-          "itemsize", [](const mapping& self) { return self.what().type.bytes; }, "Bytes of an element.")
+          "itemsize", [](const mapping& self) { return self.view().type.bytes; }, "Bytes of an element.")
       .def_prop_ro(
-          "nbytes", [](const mapping& self) { return self.what().bytes(); }, "Bytes of all elements, without gaps.")
+          "nbytes", [](const mapping& self) { return self.view().bytes(); }, "Bytes of all elements, without gaps.")
       .def_prop_ro(
-          "device_ptr", [](const mapping& self) { return self.what().address; }, "Device address of the first element.")
+          "device_ptr", [](const mapping& self) { return self.view().address; }, "Device address of the first element.")
       .def("info", &mapping::facts, nb::sig("def info(self) -> peerlane._types.MappingInfo"),
            "Backend, kind of mapping and pinned range, as a dictionary.")
       .def("_array_interface", &mapping::array_interface)

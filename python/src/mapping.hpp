@@ -37,7 +37,7 @@ class mapping {
 
   // The device memory as a tensor, kept by `self`.
   tensor device_tensor(nb::object self) const;
-  const tensor& what() const { return what_; }
+  const tensor& view() const { return view_; }
   // For NumPy: __array_interface__ onto the mapping, and the object that keeps it.
   nb::typed<nb::dict, nb::str, nb::any> array_interface() const;
   nb::object region_object() const { return region_; }
@@ -52,9 +52,9 @@ class mapping {
   // Offset in bytes of the element in the mapped range; false: not an index of one element.
   bool locate(nb::handle index, std::uint64_t& offset) const;
   bool add_index(std::size_t dimension, nb::handle index, std::int64_t& offset) const;
-  std::uint64_t first_offset() const { return what_.address - range_.begin; }
+  std::uint64_t first_offset() const { return view_.address - range_.begin; }
 
-  tensor what_;
+  tensor view_;
   extent range_;
   nb::object region_;  // a region; none: an empty tensor
   mapped_memory memory_;

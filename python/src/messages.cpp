@@ -20,7 +20,7 @@
 namespace pl::py {
 namespace {
 
-using told_message = std::tuple<int, std::uint64_t, std::uint64_t>;  // source, tag, bytes
+using message_info = std::tuple<int, std::uint64_t, std::uint64_t>;  // source, tag, bytes
 
 // A message that was longer than its tensor: its Error also has source, tag and bytes, the message's true length.
 [[noreturn]] void throw_failed(const peerlane::failure& why, const peerlane::message_info& info) {
@@ -44,7 +44,7 @@ peerlane::result<peerlane::message_info> wait_for_end(peerlane::request& operati
   return outcome;
 }
 
-// A process's place in a job. Threads: any; calls that can wait release the GIL.
+// A process's rank in a communicator. Threads: any; calls that can wait release the GIL.
 class messenger {
  public:
   messenger(const std::string& rendezvous, int rank, int size, bool host_only, double open_timeout_s) {
@@ -76,8 +76,8 @@ class messenger {
 // An operation under way: keeps its tensor and its messenger.
 class request {
  public:
-  request(nb::object from, nb::object memory, peerlane::request operation)
-      : from_(std::move(from)), memory_(std::move(memory)), operation_(std::move(operation)) {}
+  request(nb::object owner, nb::object memory, peerlane::request operation)
+      : from_(std::move(owner)), memory_(std::move(memory)), operation_(std::move(operation)) {}
   ~request() {
     const nb::gil_scoped_release waiting;
     operation_.reset();
@@ -96,7 +96,7 @@ class request {
     if (!outcome) failed_ = outcome.error();
     return ended_.has_value();
   }
-  told_message wait(nb::handle timeout) {
+  message_info wait(nb::handle timeout) {
     if (!ended_) {
       const auto limit = limit_of(timeout);
       peerlane::message_info info{};
@@ -122,8 +122,8 @@ class request {
 
 class window {
  public:
-  window(nb::object from, nb::object memory, peerlane::window exposed)
-      : from_(std::move(from)), memory_(std::move(memory)), exposed_(std::move(exposed)) {}
+  window(nb::object owner, nb::object memory, peerlane::window exposed)
+      : from_(std::move(owner)), memory_(std::move(memory)), exposed_(std::move(exposed)) {}
   ~window() {
     const nb::gil_scoped_release waiting;  // for a peer that may still read the memory
     exposed_.reset();
@@ -154,50 +154,51 @@ peerlane::window_key key_of(const bytes_argument& argument) {
 
 // What was queued for the tensor must be over before a CPU or another process touches it.
 tensor settled(nb::handle object, bool is_written, nb::handle after) {
-  tensor what = describe(object, "the message's tensor");
-  must_be_one_run(what, is_written);
-  wait_for(busy_streams(after, std::array{static_cast<const tensor*>(&what)}));
-  return what;
+  tensor view = describe(object, "the message's tensor");
+  must_be_one_run(view, is_written);
+  wait_for(busy_streams(after, std::array{static_cast<const tensor*>(&view)}));
+  return view;
 }
 
 using self_t = nb::handle_t<messenger>;
 const peerlane::messenger& link_of(self_t self) { return nb::inst_ptr<messenger>(self)->link(); }
 
-std::unique_ptr<request> request_of(self_t self, nb::handle x, tensor& what, peerlane::request begun) {
-  return std::make_unique<request>(nb::borrow(self), keeper_of(x, what), std::move(begun));
+std::unique_ptr<request> request_of(self_t self, nb::handle x, tensor& view, peerlane::request begun) {
+  return std::make_unique<request>(nb::borrow(self), keeper_of(x, view), std::move(begun));
 }
 
-// Begins an operation without the GIL: what is short enough is copied here and now.
+// Begins an operation without the GIL; short messages are copied within this call.
 template <class Begin>
-peerlane::request begun_by(self_t self, const tensor& what, Begin&& begin) {
+peerlane::request begun_by(self_t self, const tensor& view, Begin&& begin) {
   const auto& link = link_of(self);
-  const auto memory = memory_of(what);
+  const auto memory = memory_of(view);
   const nb::gil_scoped_release waiting;
   return value_of(begin(link, memory));
 }
 
-peerlane::request begin_send(self_t self, const tensor& what, integer_argument peer, integer_argument tag) {
-  const auto to = peer.as<int>("peer");
-  const auto with = tag.as<std::uint64_t>("tag");
-  return begun_by(self, what, [&](const auto& link, const auto& memory) { return link.isend(to, memory, with); });
+peerlane::request begin_send(self_t self, const tensor& view, integer_argument peer, integer_argument tag) {
+  const auto rank = peer.as<int>("peer");
+  const auto tag_bits = tag.as<std::uint64_t>("tag");
+  return begun_by(self, view, [&](const auto& link, const auto& memory) { return link.isend(rank, memory, tag_bits); });
 }
 
-peerlane::request begin_receive(self_t self, const tensor& what, integer_argument source, integer_argument tag,
+peerlane::request begin_receive(self_t self, const tensor& view, integer_argument source, integer_argument tag,
                                 integer_argument mask) {
-  const auto from = source.as<int>("source");
-  const auto with = tag.as<std::uint64_t>("tag"), bits = mask.as<std::uint64_t>("mask");
-  return begun_by(self, what, [&](const auto& link, const auto& memory) { return link.irecv(from, memory, with, bits); });
+  const auto rank = source.as<int>("source");
+  const auto tag_bits = tag.as<std::uint64_t>("tag"), bits = mask.as<std::uint64_t>("mask");
+  return begun_by(self, view,
+                  [&](const auto& link, const auto& memory) { return link.irecv(rank, memory, tag_bits, bits); });
 }
 
 std::unique_ptr<request> isend(self_t self, integer_argument peer, nb::handle x, integer_argument tag, nb::handle after) {
-  tensor what = settled(x, false, after);
-  return request_of(self, x, what, begin_send(self, what, peer, tag));
+  tensor view = settled(x, false, after);
+  return request_of(self, x, view, begin_send(self, view, peer, tag));
 }
 
 std::unique_ptr<request> irecv(self_t self, integer_argument source, nb::handle x, integer_argument tag,
                                integer_argument mask, nb::handle after) {
-  tensor what = settled(x, true, after);
-  return request_of(self, x, what, begin_receive(self, what, source, tag, mask));
+  tensor view = settled(x, true, after);
+  return request_of(self, x, view, begin_receive(self, view, source, tag, mask));
 }
 
 // The end of a call that blocks. Out of time, and after Ctrl-C, the operation is withdrawn, or waited for where that is too
@@ -220,54 +221,56 @@ peerlane::message_info end_blocking(peerlane::request& begun, std::chrono::milli
 }
 
 void send(self_t self, integer_argument peer, nb::handle x, integer_argument tag, nb::handle timeout, nb::handle after) {
-  const tensor what = settled(x, false, after);
+  const tensor view = settled(x, false, after);
   const auto limit = limit_of(timeout);
-  auto begun = begin_send(self, what, peer, tag);
+  auto begun = begin_send(self, view, peer, tag);
   end_blocking(begun, limit);
 }
 
-told_message receive(self_t self, integer_argument source, nb::handle x, integer_argument tag, integer_argument mask,
+message_info receive(self_t self, integer_argument source, nb::handle x, integer_argument tag, integer_argument mask,
                      nb::handle timeout, nb::handle after) {
-  const tensor what = settled(x, true, after);
+  const tensor view = settled(x, true, after);
   const auto limit = limit_of(timeout);
-  auto begun = begin_receive(self, what, source, tag, mask);
+  auto begun = begin_receive(self, view, source, tag, mask);
   const auto info = end_blocking(begun, limit);
   return {info.source, info.tag, info.bytes};
 }
 
 std::unique_ptr<request> put(self_t self, bytes_argument key, integer_argument offset, nb::handle x, nb::handle after) {
-  tensor what = settled(x, false, after);
-  const auto where = key_of(key);
-  const auto at = offset.as<std::uint64_t>("offset");
-  return request_of(self, x, what,
-                    begun_by(self, what, [&](const auto& link, const auto& memory) { return link.put(where, at, memory); }));
+  tensor view = settled(x, false, after);
+  const auto key_bytes = key_of(key);
+  const auto offset_bytes = offset.as<std::uint64_t>("offset");
+  return request_of(self, x, view, begun_by(self, view, [&](const auto& link, const auto& memory) {
+                      return link.put(key_bytes, offset_bytes, memory);
+                    }));
 }
 
 std::unique_ptr<request> get(self_t self, bytes_argument key, integer_argument offset, nb::handle x, nb::handle after) {
-  tensor what = settled(x, true, after);
-  const auto where = key_of(key);
-  const auto at = offset.as<std::uint64_t>("offset");
-  return request_of(self, x, what,
-                    begun_by(self, what, [&](const auto& link, const auto& memory) { return link.get(where, at, memory); }));
+  tensor view = settled(x, true, after);
+  const auto key_bytes = key_of(key);
+  const auto offset_bytes = offset.as<std::uint64_t>("offset");
+  return request_of(self, x, view, begun_by(self, view, [&](const auto& link, const auto& memory) {
+                      return link.get(key_bytes, offset_bytes, memory);
+                    }));
 }
 
 std::uint64_t fetch_add(self_t self, bytes_argument key, integer_argument offset, integer_argument operand) {
-  const auto where = key_of(key);
-  const auto at = offset.as<std::uint64_t>("offset"), added = operand.as<std::uint64_t>("operand");
+  const auto key_bytes = key_of(key);
+  const auto offset_bytes = offset.as<std::uint64_t>("offset"), added = operand.as<std::uint64_t>("operand");
   const auto& link = link_of(self);
   const nb::gil_scoped_release waiting;
-  return value_of(link.fetch_add(where, at, added));
+  return value_of(link.fetch_add(key_bytes, offset_bytes, added));
 }
 
 std::unique_ptr<window> expose(self_t self, nb::handle x) {
-  tensor what = describe(x, "expose");
-  must_be_one_run(what, true);
+  tensor view = describe(x, "expose");
+  must_be_one_run(view, true);
   const auto& link = link_of(self);
   auto made = [&] {
     const nb::gil_scoped_release waiting;  // memory may be registered with the network
-    return value_of(link.expose(memory_of(what)));
+    return value_of(link.expose(memory_of(view)));
   }();
-  return std::make_unique<window>(nb::borrow(self), keeper_of(x, what), std::move(made));
+  return std::make_unique<window>(nb::borrow(self), keeper_of(x, view), std::move(made));
 }
 
 void barrier(self_t self, nb::handle timeout) {
@@ -294,17 +297,17 @@ nb::typed<nb::list, nb::bytes> all_gather(self_t self, bytes_argument given) {
 }
 
 nb::typed<nb::dict, nb::str, int> statistics(self_t self) {
-  const auto told = value_of(link_of(self).statistics());
+  const auto counters = value_of(link_of(self).statistics());
   nb::dict out;
-  out["eager"] = told.eager;
-  out["self"] = told.self;
-  out["shared_ring"] = told.shared_ring;
-  out["network_ring"] = told.network_ring;
-  out["ipc"] = told.ipc;
-  out["ucx_direct"] = told.ucx_direct;
-  out["unexpected"] = told.unexpected;
-  out["waiting_sends"] = told.waiting_sends;
-  out["operations"] = told.operations;
+  out["eager"] = counters.eager;
+  out["self"] = counters.self;
+  out["shared_ring"] = counters.shared_ring;
+  out["network_ring"] = counters.network_ring;
+  out["ipc"] = counters.ipc;
+  out["ucx_direct"] = counters.ucx_direct;
+  out["unexpected"] = counters.unexpected;
+  out["waiting_sends"] = counters.waiting_sends;
+  out["operations"] = counters.operations;
   return out;
 }
 

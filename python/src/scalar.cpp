@@ -48,27 +48,28 @@ constexpr small_real kHalf{5, 10};
 constexpr small_real kBrain{8, 7};
 
 // By way of units in the last place, straight from double: a detour over float would round twice.
-std::uint16_t narrow(double value, small_real to) {
+std::uint16_t narrow(double value, small_real format) {
   const unsigned sign = std::signbit(value) ? 0x8000u : 0;
-  if (std::isnan(value)) return static_cast<std::uint16_t>(sign | to.infinity() | (1u << (to.fraction_bits - 1)));
-  if (std::isinf(value)) return static_cast<std::uint16_t>(sign | to.infinity());
+  if (std::isnan(value)) return static_cast<std::uint16_t>(sign | format.infinity() | (1u << (format.fraction_bits - 1)));
+  if (std::isinf(value)) return static_cast<std::uint16_t>(sign | format.infinity());
   if (value == 0) return static_cast<std::uint16_t>(sign);
   int exponent = std::ilogb(value);
-  if (exponent > to.bias()) return static_cast<std::uint16_t>(sign | to.infinity());
-  exponent = std::max(exponent, 1 - to.bias());  // subnormal numbers share the least exponent
-  const double units = std::nearbyint(std::ldexp(std::fabs(value), to.fraction_bits - exponent));
+  if (exponent > format.bias()) return static_cast<std::uint16_t>(sign | format.infinity());
+  exponent = std::max(exponent, 1 - format.bias());  // subnormal numbers share the least exponent
+  const double units = std::nearbyint(std::ldexp(std::fabs(value), format.fraction_bits - exponent));
   // A leading one, or a carry out of the rounding, adds to the exponent's bits as it should.
-  const unsigned bits = (static_cast<unsigned>(exponent + to.bias() - 1) << to.fraction_bits) + static_cast<unsigned>(units);
-  return static_cast<std::uint16_t>(sign | std::min(bits, to.infinity()));
+  const unsigned bits =
+      (static_cast<unsigned>(exponent + format.bias() - 1) << format.fraction_bits) + static_cast<unsigned>(units);
+  return static_cast<std::uint16_t>(sign | std::min(bits, format.infinity()));
 }
 
-double widen(std::uint16_t bits, small_real from) {
+double widen(std::uint16_t bits, small_real format) {
   const double sign = (bits & 0x8000u) != 0 ? -1.0 : 1.0;
-  const int exponent = (bits & 0x7fff) >> from.fraction_bits;
-  const int fraction = bits & ((1 << from.fraction_bits) - 1);
-  if (exponent == (1 << from.exponent_bits) - 1) return fraction != 0 ? std::nan("") : sign * HUGE_VAL;
-  if (exponent == 0) return sign * std::ldexp(fraction, 1 - from.bias() - from.fraction_bits);
-  return sign * std::ldexp(fraction + (1 << from.fraction_bits), exponent - from.bias() - from.fraction_bits);
+  const int exponent = (bits & 0x7fff) >> format.fraction_bits;
+  const int fraction = bits & ((1 << format.fraction_bits) - 1);
+  if (exponent == (1 << format.exponent_bits) - 1) return fraction != 0 ? std::nan("") : sign * HUGE_VAL;
+  if (exponent == 0) return sign * std::ldexp(fraction, 1 - format.bias() - format.fraction_bits);
+  return sign * std::ldexp(fraction + (1 << format.fraction_bits), exponent - format.bias() - format.fraction_bits);
 }
 
 template <class T>
@@ -184,23 +185,23 @@ bool type_of_letter(char letter, std::uint32_t bytes, element_type& out) {
 }
 
 std::string typestr_of(const element_type& type) {
-  const auto with = [&](const char* letter) { return letter + std::to_string(type.bytes); };
+  const auto spelled = [&](const char* letter) { return letter + std::to_string(type.bytes); };
   switch (type.kind) {
     case element_kind::boolean:
       return "|b1";
     case element_kind::signed_integer:
-      return with("<i");
+      return spelled("<i");
     case element_kind::unsigned_integer:
     case element_kind::brain:
-      return with("<u");
+      return spelled("<u");
     case element_kind::real:
-      return with("<f");
+      return spelled("<f");
     case element_kind::complex:
-      return with("<c");
+      return spelled("<c");
     case element_kind::opaque:
       break;
   }
-  return type.name != nullptr ? with("<u") : with("|V");
+  return type.name != nullptr ? spelled("<u") : spelled("|V");
 }
 
 PyObject* decode(const element_type& type, const void* bytes) {
@@ -247,11 +248,11 @@ bool encode(const element_type& type, PyObject* value, void* bytes) {
     case element_kind::opaque:
       break;
   }
-  char* from = nullptr;
+  char* content = nullptr;
   Py_ssize_t size = 0;
-  if (PyBytes_AsStringAndSize(value, &from, &size) != 0) return false;
+  if (PyBytes_AsStringAndSize(value, &content, &size) != 0) return false;
   if (size != static_cast<Py_ssize_t>(type.bytes)) return out_of_range(type);
-  std::memcpy(bytes, from, type.bytes);
+  std::memcpy(bytes, content, type.bytes);
   return true;
 }
 

@@ -112,7 +112,7 @@ std::vector<stream_handle> busy_streams(nb::handle after, std::span<const tensor
     return out;
   }
   for (const tensor* one : tensors) {
-    if (one->where == place::host) continue;
+    if (one->location == place::host) continue;
     if (one->library != nullptr) add(current_stream(*one->library, one->device), one->device);
     else if (one->is_torch) add(to_stream(torch_stream(one->device)), one->device);
     if (one->stream != 0) add(to_stream(one->stream), one->device);

@@ -74,10 +74,10 @@ using self_t = nb::handle_t<stream_context>;
 const peerlane::stream_context& context_of(self_t self) { return nb::inst_ptr<stream_context>(self)->open(); }
 
 std::unique_ptr<exposed> expose(self_t self, nb::handle x) {
-  tensor what = describe(x, "the tensor");
-  must_be_one_run(what, true);
-  auto made = value_of(context_of(self).expose(what.address, what.bytes()));
-  return std::unique_ptr<exposed>(new exposed{nb::borrow(self), keeper_of(x, what), std::move(made)});
+  tensor view = describe(x, "the tensor");
+  must_be_one_run(view, true);
+  auto made = value_of(context_of(self).expose(view.address, view.bytes()));
+  return std::unique_ptr<exposed>(new exposed{nb::borrow(self), keeper_of(x, view), std::move(made)});
 }
 
 nb::bytes key_of(const exposed& self) { return nb::bytes(self.window.key().bytes, sizeof self.window.key().bytes); }
@@ -114,33 +114,34 @@ nb::typed<nb::list, nb::bytes> all_gather(self_t self, bytes_argument given) {
 }
 
 // The first call on a channel waits for the peer, so all of these release the GIL.
-std::uint64_t put_signal(const channel& self, nb::handle stream, const imported& to, integer_argument offset, nb::handle x) {
-  const auto at = offset.as<std::uint64_t>("offset");
-  const tensor what = describe(x, "the tensor");
-  must_be_one_run(what, false);
-  auto* const on = stream_of(stream);
+std::uint64_t put_signal(const channel& self, nb::handle stream, const imported& target, integer_argument offset,
+                         nb::handle x) {
+  const auto offset_bytes = offset.as<std::uint64_t>("offset");
+  const tensor view = describe(x, "the tensor");
+  must_be_one_run(view, false);
+  auto* const native_stream = stream_of(stream);
   const nb::gil_scoped_release waiting;
-  return value_of(self.end.put_signal(on, to.window, at, what.address, what.bytes()));
+  return value_of(self.end.put_signal(native_stream, target.window, offset_bytes, view.address, view.bytes()));
 }
 
 std::uint64_t signal(const channel& self, nb::handle stream) {
-  auto* const on = stream_of(stream);
+  auto* const native_stream = stream_of(stream);
   const nb::gil_scoped_release waiting;
-  return value_of(self.end.signal(on));
+  return value_of(self.end.signal(native_stream));
 }
 
 std::uint64_t wait_signal(const channel& self, nb::handle stream, integer_argument sequence) {
   const auto number = sequence.as<std::uint64_t>("sequence");
-  auto* const on = stream_of(stream);
+  auto* const native_stream = stream_of(stream);
   const nb::gil_scoped_release waiting;
-  return value_of(self.end.wait_signal(on, number));
+  return value_of(self.end.wait_signal(native_stream, number));
 }
 
 void release(const channel& self, nb::handle stream, integer_argument sequence) {
   const auto number = sequence.as<std::uint64_t>("sequence");
-  auto* const on = stream_of(stream);
+  auto* const native_stream = stream_of(stream);
   const nb::gil_scoped_release waiting;
-  must(self.end.release(on, number));
+  must(self.end.release(native_stream, number));
 }
 
 // `wait(slice)`, again and again while it answers ETIMEDOUT, so that Ctrl-C is seen.
@@ -161,16 +162,16 @@ void host_wait(const channel& self, integer_argument sequence, nb::handle timeou
 }
 
 nb::typed<nb::dict, nb::str, nb::any> state_of(const channel& self) {
-  const auto told = value_of(self.end.state());
+  const auto state = value_of(self.end.state());
   constexpr const char* kExecutors[] = {"not ready", "peer", "proxy"};
   nb::dict out;
-  out["executor"] = told.executor < 3 ? kExecutors[told.executor] : "unknown";
-  out["error"] = told.error;
-  out["puts"] = told.puts;
-  out["sent"] = told.sent;
-  out["waits"] = told.waits;
-  out["reached"] = told.reached;
-  out["passed"] = told.passed;
+  out["executor"] = state.executor < 3 ? kExecutors[state.executor] : "unknown";
+  out["error"] = state.error;
+  out["puts"] = state.puts;
+  out["sent"] = state.sent;
+  out["waits"] = state.waits;
+  out["reached"] = state.reached;
+  out["passed"] = state.passed;
   return out;
 }
 

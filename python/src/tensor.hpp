@@ -23,7 +23,7 @@ struct exchange_functions;  // dlpack.hpp
 
 struct tensor {
   std::uint64_t address = 0;  // of element [0, 0, ...]; with negative strides not the lowest byte
-  place where = place::host;
+  place location = place::host;
   element_type type;
   dimensions shape;
   dimensions strides;  // bytes
@@ -45,7 +45,7 @@ struct extent {
   std::uint64_t begin = 0;
   std::uint64_t bytes = 0;
 };
-extent extent_of(const tensor& what);
+extent extent_of(const tensor& view);
 
 // C order strides of that shape.
 dimensions packed_strides(const dimensions& shape, std::int64_t element_bytes);

@@ -31,8 +31,8 @@ void must_be_in_memory(nb::handle object, const element_type& type) {
     throw nb::type_error("the tensor's sign or conjugation is not in its memory yet: call resolve_neg() or resolve_conj()");
 }
 
-// Tensors that were found to be as their memory says, since asking takes 0.13 us. A tensor that is given other memory is
-// asked anew; complex ones always are.
+// Tensors that were found to be as their memory says, since asking takes 0.13 us. A tensor whose memory changed is
+// queried again; complex ones always are.
 class asked_tensors {
  public:
   bool has(nb::handle object, std::uint64_t address) const {
@@ -69,7 +69,7 @@ bool from_functions(nb::handle object, const exchange_functions& library, tensor
     must_be_in_memory(object, out.type);
     asked().add(object, out.address);
   }
-  out.is_torch = out.where == place::device;
+  out.is_torch = out.location == place::device;
   return true;
 }
 
@@ -98,7 +98,7 @@ tensor from_torch(nb::handle object, const exchange_functions* library) {
   out.strides = integers(nb::object(object.attr("stride")()), "torch.Tensor.stride()");
   for (auto& step : out.strides) step *= out.type.bytes;
   const bool is_cuda = nb::cast<bool>(object.attr("is_cuda"));
-  out.where = is_cuda ? place::device : place::host;
+  out.location = is_cuda ? place::device : place::host;
   out.is_torch = is_cuda;
   if (is_cuda) out.device = nb::cast<int>(object.attr("get_device")());
   out.owner = nb::borrow(object);
@@ -110,9 +110,9 @@ nb::object torch_storage(nb::handle object) {
   return object.attr("untyped_storage")();
 }
 
-nb::object keeper_of(nb::handle object, tensor& what) {
+nb::object keeper_of(nb::handle object, tensor& view) {
   const nb::object storage = torch_storage(object);
-  return storage.is_valid() ? nb::object(nb::make_tuple(what.owner, storage)) : std::move(what.owner);
+  return storage.is_valid() ? nb::object(nb::make_tuple(view.owner, storage)) : std::move(view.owner);
 }
 
 std::uint64_t torch_stream(int device) {

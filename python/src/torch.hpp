@@ -17,8 +17,8 @@ tensor from_torch(nb::handle object, const exchange_functions* library);
 // objects that have none.
 nb::object torch_storage(nb::handle object);
 
-// What keeps the memory of `what`, which describes the object, whatever becomes of a tensor meanwhile.
-nb::object keeper_of(nb::handle object, tensor& what);
+// The object that keeps the memory described by `view` alive, even if the tensor itself is released meanwhile.
+nb::object keeper_of(nb::handle object, tensor& view);
 
 // The stream that is current for PyTorch on this thread.
 std::uint64_t torch_stream(int device);

@@ -9,22 +9,22 @@
 namespace pl::py {
 namespace {
 
-constexpr std::int64_t kMostTransfers = 1 << 20;
+constexpr std::int64_t kMaxTransfers = 1 << 20;
 
 struct axis {
   std::int64_t extent, dst, src;
 };
 
 // Axes of more than one element, the widest steps of the destination first; negative steps on both sides turned round.
-std::vector<axis> axes_of(const tensor& dst, const tensor& src, std::uint64_t& to, std::uint64_t& from) {
+std::vector<axis> axes_of(const tensor& dst, const tensor& src, std::uint64_t& dst_address, std::uint64_t& src_address) {
   std::vector<axis> out;
   for (std::size_t i = 0; i < dst.shape.size(); ++i) {
     axis one{dst.shape[i], dst.strides[i], src.strides[i]};
     if (one.extent == 1) continue;
     if (one.dst == 0) throw error(EINVAL, "copy: elements of the destination share memory (a stride is 0)");
     if (one.dst < 0) {
-      to += static_cast<std::uint64_t>((one.extent - 1) * one.dst);
-      from += static_cast<std::uint64_t>((one.extent - 1) * one.src);
+      dst_address += static_cast<std::uint64_t>((one.extent - 1) * one.dst);
+      src_address += static_cast<std::uint64_t>((one.extent - 1) * one.src);
       one = {one.extent, -one.dst, -one.src};
     }
     out.push_back(one);
@@ -46,8 +46,8 @@ void join(std::vector<axis>& axes) {
 }  // namespace
 
 std::uint32_t direction_between(const tensor& dst, const tensor& src) {
-  if (dst.where == place::host) return PEERLANE_TO_HOST;
-  return src.where == place::host ? PEERLANE_TO_DEVICE : PEERLANE_ON_DEVICE;
+  if (dst.location == place::host) return PEERLANE_TO_HOST;
+  return src.location == place::host ? PEERLANE_TO_DEVICE : PEERLANE_ON_DEVICE;
 }
 
 std::vector<peerlane_transfer> transfers_between(const tensor& dst, const tensor& src) {
@@ -69,7 +69,7 @@ std::vector<peerlane_transfer> transfers_between(const tensor& dst, const tensor
   }
   std::int64_t count = 1;
   for (const axis& each : axes)
-    if (__builtin_mul_overflow(count, each.extent, &count) || count > kMostTransfers)
+    if (__builtin_mul_overflow(count, each.extent, &count) || count > kMaxTransfers)
       throw error(E2BIG, "copy: the strides leave more than a million pieces: make one side contiguous first");
   std::vector<peerlane_transfer> out;
   out.reserve(static_cast<std::size_t>(count));

@@ -16,7 +16,7 @@ namespace pl::py {
 constexpr std::chrono::milliseconds kSignalPeriod{50};  // how long Ctrl-C may take to be seen
 
 // Throws what a signal's handler raises, on the main thread. The GIL is not held.
-inline void look_for_signals() {
+inline void check_signals() {
   const nb::gil_scoped_acquire held;
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
@@ -35,7 +35,7 @@ void wait_until(IsOver&& is_over) {
     if (now - begin < std::chrono::milliseconds(1)) sched_yield();
     else std::this_thread::sleep_for(std::min<clock::duration>((now - begin) / 16, std::chrono::milliseconds(1)));
     if (now - looked < kSignalPeriod) continue;
-    look_for_signals();
+    check_signals();
     looked = now;
   }
 }
@@ -49,7 +49,7 @@ bool wait_in_slices(std::chrono::milliseconds limit, Wait&& wait) {
     if (wait(is_last ? limit : kSignalPeriod)) return true;
     if (is_last) return false;
     if (limit >= limit.zero()) limit -= kSignalPeriod;
-    look_for_signals();
+    check_signals();
   }
 }
 

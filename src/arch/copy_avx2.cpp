@@ -21,27 +21,28 @@ struct avx2_isa {
   template <std::size_t Bytes>
   PL_ALWAYS_INLINE static void store_wide(std::uintptr_t device, std::uintptr_t source) {
     if constexpr (Bytes == 16) {
-      _mm_store_si128(at<__m128i>(device), _mm_loadu_si128(at<const __m128i>(source)));
+      _mm_store_si128(pointer<__m128i>(device), _mm_loadu_si128(pointer<const __m128i>(source)));
     } else {
       static_assert(Bytes == 32);
-      _mm256_store_si256(at<__m256i>(device), _mm256_loadu_si256(at<const __m256i>(source)));
+      _mm256_store_si256(pointer<__m256i>(device), _mm256_loadu_si256(pointer<const __m256i>(source)));
     }
   }
 
   PL_ALWAYS_INLINE static void store_line(std::uintptr_t device, std::uintptr_t source) {
-    const __m256i low = _mm256_loadu_si256(at<const __m256i>(source));
-    const __m256i high = _mm256_loadu_si256(at<const __m256i>(source + 32));
-    _mm256_stream_si256(at<__m256i>(device), low);
+    const __m256i low = _mm256_loadu_si256(pointer<const __m256i>(source));
+    const __m256i high = _mm256_loadu_si256(pointer<const __m256i>(source + 32));
+    _mm256_stream_si256(pointer<__m256i>(device), low);
     compiler_barrier();
-    _mm256_stream_si256(at<__m256i>(device + 32), high);
+    _mm256_stream_si256(pointer<__m256i>(device + 32), high);
   }
 
   PL_ALWAYS_INLINE static unit load_unit(std::uintptr_t device) {
-    return {_mm256_stream_load_si256(at<const __m256i>(device)), _mm256_stream_load_si256(at<const __m256i>(device + 32))};
+    return {_mm256_stream_load_si256(pointer<const __m256i>(device)),
+            _mm256_stream_load_si256(pointer<const __m256i>(device + 32))};
   }
   PL_ALWAYS_INLINE static void store_unit(std::uintptr_t host, const unit& value) {
-    _mm256_storeu_si256(at<__m256i>(host), value.low);
-    _mm256_storeu_si256(at<__m256i>(host + 32), value.high);
+    _mm256_storeu_si256(pointer<__m256i>(host), value.low);
+    _mm256_storeu_si256(pointer<__m256i>(host + 32), value.high);
   }
 };
 

@@ -33,21 +33,21 @@ struct avx512_isa {
   template <std::size_t Bytes>
   PL_ALWAYS_INLINE static void store_wide(std::uintptr_t device, std::uintptr_t source) {
     if constexpr (Bytes == 16) {
-      _mm_store_si128(at<__m128i>(device), _mm_loadu_si128(at<const __m128i>(source)));
+      _mm_store_si128(pointer<__m128i>(device), _mm_loadu_si128(pointer<const __m128i>(source)));
     } else {
       static_assert(Bytes == 32);
-      _mm256_store_si256(at<__m256i>(device), _mm256_loadu_si256(at<const __m256i>(source)));
+      _mm256_store_si256(pointer<__m256i>(device), _mm256_loadu_si256(pointer<const __m256i>(source)));
     }
   }
 
   PL_ALWAYS_INLINE static void store_line(std::uintptr_t device, std::uintptr_t source) {
-    _mm512_stream_si512(at<__m512i>(device), _mm512_loadu_si512(at<const void>(source)));
+    _mm512_stream_si512(pointer<__m512i>(device), _mm512_loadu_si512(pointer<const void>(source)));
   }
 
   // The intrinsic wants a pointer to non-const memory in GCC 12.
-  PL_ALWAYS_INLINE static unit load_unit(std::uintptr_t device) { return {_mm512_stream_load_si512(at<void>(device))}; }
+  PL_ALWAYS_INLINE static unit load_unit(std::uintptr_t device) { return {_mm512_stream_load_si512(pointer<void>(device))}; }
   PL_ALWAYS_INLINE static void store_unit(std::uintptr_t host, const unit& value) {
-    _mm512_storeu_si512(at<void>(host), value.line);
+    _mm512_storeu_si512(pointer<void>(host), value.line);
   }
 };
 
@@ -63,8 +63,8 @@ PL_ALWAYS_INLINE void write_masked_frame(std::uintptr_t device, const Source& so
   }
   const auto store_partial = [&source](std::uintptr_t line, std::size_t begin, std::size_t end) {
     alignas(kLine) unsigned char staged[kLine] = {};
-    __builtin_memcpy(staged + begin, at<const void>(source.for_device(line + begin)), end - begin);
-    _mm512_mask_storeu_epi8(at<void>(line), bytes_mask(begin, end), _mm512_load_si512(staged));
+    __builtin_memcpy(staged + begin, pointer<const void>(source.for_device(line + begin)), end - begin);
+    _mm512_mask_storeu_epi8(pointer<void>(line), bytes_mask(begin, end), _mm512_load_si512(staged));
   };
   const std::size_t begin = device % kLine;
   if (begin != 0 && bytes != 0) {

@@ -27,7 +27,7 @@ struct copy_ops {
   void (*fill)(void* device, std::uint64_t pattern8, std::size_t bytes);
 };
 
-// In rising order of what they ask of an x86 CPU (and then of an Arm one); a cap admits what is not above it.
+// In ascending order of CPU requirements (x86 first, then Arm); a cap admits its own level and all levels below.
 enum class copy_isa { portable, sse2, sse41, avx2, avx512, movdir64b, neon };
 
 const char* name_of(copy_isa isa);

@@ -31,7 +31,7 @@ constexpr std::size_t kLine = 64;
 PL_ALWAYS_INLINE void compiler_barrier() { asm volatile("" ::: "memory"); }
 
 template <class T>
-PL_ALWAYS_INLINE T* at(std::uintptr_t address) {
+PL_ALWAYS_INLINE T* pointer(std::uintptr_t address) {
   return reinterpret_cast<T*>(address);
 }
 
@@ -70,15 +70,15 @@ struct word<8> {
 template <std::size_t Bytes>
 PL_ALWAYS_INLINE void store_word(std::uintptr_t device, std::uintptr_t host) {
   typename word<Bytes>::type value;
-  __builtin_memcpy(&value, at<const void>(host), Bytes);
-  __atomic_store_n(at<volatile typename word<Bytes>::type>(device), value, __ATOMIC_RELAXED);
+  __builtin_memcpy(&value, pointer<const void>(host), Bytes);
+  __atomic_store_n(pointer<volatile typename word<Bytes>::type>(device), value, __ATOMIC_RELAXED);
 }
 
 template <std::size_t Bytes>
 PL_ALWAYS_INLINE void load_word(std::uintptr_t host, std::uintptr_t device) {
   const typename word<Bytes>::type value =
-      __atomic_load_n(at<const volatile typename word<Bytes>::type>(device), __ATOMIC_RELAXED);
-  __builtin_memcpy(at<void>(host), &value, Bytes);
+      __atomic_load_n(pointer<const volatile typename word<Bytes>::type>(device), __ATOMIC_RELAXED);
+  __builtin_memcpy(pointer<void>(host), &value, Bytes);
 }
 
 PL_ALWAYS_INLINE bool is_natural_word(std::uintptr_t device, std::size_t bytes) {
@@ -206,7 +206,7 @@ PL_ALWAYS_INLINE void store_part(std::uintptr_t host, const typename Isa::unit& 
     // Through the stack: the host buffer may end, or begin, anywhere. Nothing beside a microsecond of bus.
     alignas(kLine) unsigned char line[Isa::kUnit];
     Isa::store_unit(reinterpret_cast<std::uintptr_t>(line), value);
-    __builtin_memcpy(at<void>(host + begin), line + begin, end - begin);
+    __builtin_memcpy(pointer<void>(host + begin), line + begin, end - begin);
   }
 }
 

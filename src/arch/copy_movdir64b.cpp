@@ -19,11 +19,11 @@ struct movdir64b_isa {
   template <std::size_t Bytes>
   PL_ALWAYS_INLINE static void store_wide(std::uintptr_t device, std::uintptr_t source) {
     static_assert(Bytes == 16);
-    _mm_store_si128(at<__m128i>(device), _mm_loadu_si128(at<const __m128i>(source)));
+    _mm_store_si128(pointer<__m128i>(device), _mm_loadu_si128(pointer<const __m128i>(source)));
   }
 
   PL_ALWAYS_INLINE static void store_line(std::uintptr_t device, std::uintptr_t source) {
-    _movdir64b(at<void>(device), at<const void>(source));
+    _movdir64b(pointer<void>(device), pointer<const void>(source));
   }
 };
 

@@ -23,16 +23,16 @@ struct neon_isa {
   template <std::size_t Bytes>
   PL_ALWAYS_INLINE static void store_wide(std::uintptr_t device, std::uintptr_t source) {
     static_assert(Bytes == 16);
-    vst1q_u8(at<std::uint8_t>(device), vld1q_u8(at<const std::uint8_t>(source)));
+    vst1q_u8(pointer<std::uint8_t>(device), vld1q_u8(pointer<const std::uint8_t>(source)));
   }
 
   PL_ALWAYS_INLINE static void store_line(std::uintptr_t device, std::uintptr_t source) {
-    vst1q_u8_x4(at<std::uint8_t>(device), vld1q_u8_x4(at<const std::uint8_t>(source)));
+    vst1q_u8_x4(pointer<std::uint8_t>(device), vld1q_u8_x4(pointer<const std::uint8_t>(source)));
   }
 
-  PL_ALWAYS_INLINE static unit load_unit(std::uintptr_t device) { return {vld1q_u8(at<const std::uint8_t>(device))}; }
+  PL_ALWAYS_INLINE static unit load_unit(std::uintptr_t device) { return {vld1q_u8(pointer<const std::uint8_t>(device))}; }
   PL_ALWAYS_INLINE static void store_unit(std::uintptr_t host, const unit& value) {
-    vst1q_u8(at<std::uint8_t>(host), value.block);
+    vst1q_u8(pointer<std::uint8_t>(host), value.block);
   }
 };
 

@@ -25,27 +25,27 @@ struct sse2_isa {
   template <std::size_t Bytes>
   PL_ALWAYS_INLINE static void store_wide(std::uintptr_t device, std::uintptr_t source) {
     static_assert(Bytes == 16);
-    _mm_store_si128(at<__m128i>(device), _mm_loadu_si128(at<const __m128i>(source)));
+    _mm_store_si128(pointer<__m128i>(device), _mm_loadu_si128(pointer<const __m128i>(source)));
   }
 
   // Loads first: the four stores are adjacent, so that the line is complete before the CPU thinks of evicting it.
   PL_ALWAYS_INLINE static void store_line(std::uintptr_t device, std::uintptr_t source) {
-    const __m128i a = _mm_loadu_si128(at<const __m128i>(source));
-    const __m128i b = _mm_loadu_si128(at<const __m128i>(source + 16));
-    const __m128i c = _mm_loadu_si128(at<const __m128i>(source + 32));
-    const __m128i d = _mm_loadu_si128(at<const __m128i>(source + 48));
-    _mm_stream_si128(at<__m128i>(device), a);
+    const __m128i a = _mm_loadu_si128(pointer<const __m128i>(source));
+    const __m128i b = _mm_loadu_si128(pointer<const __m128i>(source + 16));
+    const __m128i c = _mm_loadu_si128(pointer<const __m128i>(source + 32));
+    const __m128i d = _mm_loadu_si128(pointer<const __m128i>(source + 48));
+    _mm_stream_si128(pointer<__m128i>(device), a);
     compiler_barrier();
-    _mm_stream_si128(at<__m128i>(device + 16), b);
+    _mm_stream_si128(pointer<__m128i>(device + 16), b);
     compiler_barrier();
-    _mm_stream_si128(at<__m128i>(device + 32), c);
+    _mm_stream_si128(pointer<__m128i>(device + 32), c);
     compiler_barrier();
-    _mm_stream_si128(at<__m128i>(device + 48), d);
+    _mm_stream_si128(pointer<__m128i>(device + 48), d);
   }
 
-  PL_ALWAYS_INLINE static unit load_unit(std::uintptr_t device) { return {_mm_load_si128(at<const __m128i>(device))}; }
+  PL_ALWAYS_INLINE static unit load_unit(std::uintptr_t device) { return {_mm_load_si128(pointer<const __m128i>(device))}; }
   PL_ALWAYS_INLINE static void store_unit(std::uintptr_t host, const unit& value) {
-    _mm_storeu_si128(at<__m128i>(host), value.block);
+    _mm_storeu_si128(pointer<__m128i>(host), value.block);
   }
 };
 

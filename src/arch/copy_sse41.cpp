@@ -20,16 +20,18 @@ struct sse41_isa {
   };
 
   // The intrinsic wants a pointer to non-const memory in GCC 12.
-  PL_ALWAYS_INLINE static __m128i load_quarter(std::uintptr_t device) { return _mm_stream_load_si128(at<__m128i>(device)); }
+  PL_ALWAYS_INLINE static __m128i load_quarter(std::uintptr_t device) {
+    return _mm_stream_load_si128(pointer<__m128i>(device));
+  }
 
   PL_ALWAYS_INLINE static unit load_unit(std::uintptr_t device) {
     return {{load_quarter(device), load_quarter(device + 16), load_quarter(device + 32), load_quarter(device + 48)}};
   }
   PL_ALWAYS_INLINE static void store_unit(std::uintptr_t host, const unit& value) {
-    _mm_storeu_si128(at<__m128i>(host), value.quarter[0]);
-    _mm_storeu_si128(at<__m128i>(host + 16), value.quarter[1]);
-    _mm_storeu_si128(at<__m128i>(host + 32), value.quarter[2]);
-    _mm_storeu_si128(at<__m128i>(host + 48), value.quarter[3]);
+    _mm_storeu_si128(pointer<__m128i>(host), value.quarter[0]);
+    _mm_storeu_si128(pointer<__m128i>(host + 16), value.quarter[1]);
+    _mm_storeu_si128(pointer<__m128i>(host + 32), value.quarter[2]);
+    _mm_storeu_si128(pointer<__m128i>(host + 48), value.quarter[3]);
   }
 };
 

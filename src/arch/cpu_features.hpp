@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which instructions the copies may use: what the CPU has *and* the operating system saves.
-// Path grade: setup. The decoding is a pure function, so that tests can play any CPU.
+// Path grade: setup. The decoding is a pure function, so that tests can emulate any CPU.
 #pragma once
 
 #include <cstdint>

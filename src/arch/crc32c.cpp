@@ -53,9 +53,9 @@ using shift_table = std::array<std::array<std::uint32_t, 256>, 4>;
 
 constexpr shift_table make_shift(std::uint64_t bytes) {
   shift_table table{};
-  const std::uint32_t by = zeros_operator(bytes);
+  const std::uint32_t factor = zeros_operator(bytes);
   for (unsigned place = 0; place < 4; ++place)
-    for (std::uint32_t i = 0; i < 256; ++i) table[place][i] = multiply(i << (8 * place), by);
+    for (std::uint32_t i = 0; i < 256; ++i) table[place][i] = multiply(i << (8 * place), factor);
   return table;
 }
 
@@ -71,21 +71,21 @@ constexpr std::size_t kLongBlock = 4096, kShortBlock = 256;
 static_assert(kLongBlock == kCrcPageBytes);
 constexpr shift_table kShortShift = make_shift(kShortBlock);
 
-std::uint64_t word_at(const unsigned char* at) {
+std::uint64_t word_at(const unsigned char* data) {
   std::uint64_t word;
-  std::memcpy(&word, at, sizeof word);
+  std::memcpy(&word, data, sizeof word);
   return word;
 }
 
 template <std::size_t Block>
-__attribute__((target("sse4.2"))) std::uint32_t three_streams(const unsigned char*& at, std::size_t& bytes,
+__attribute__((target("sse4.2"))) std::uint32_t three_streams(const unsigned char*& data, std::size_t& bytes,
                                                               std::uint32_t crc, const shift_table& by_block) {
-  for (; bytes >= 3 * Block; bytes -= 3 * Block, at += 3 * Block) {
+  for (; bytes >= 3 * Block; bytes -= 3 * Block, data += 3 * Block) {
     std::uint64_t a = crc, b = 0, c = 0;
     for (std::size_t i = 0; i < Block; i += 8) {
-      a = _mm_crc32_u64(a, word_at(at + i));
-      b = _mm_crc32_u64(b, word_at(at + Block + i));
-      c = _mm_crc32_u64(c, word_at(at + 2 * Block + i));
+      a = _mm_crc32_u64(a, word_at(data + i));
+      b = _mm_crc32_u64(b, word_at(data + Block + i));
+      c = _mm_crc32_u64(c, word_at(data + 2 * Block + i));
     }
     crc = shift(by_block, static_cast<std::uint32_t>(a)) ^ static_cast<std::uint32_t>(b);
     crc = shift(by_block, crc) ^ static_cast<std::uint32_t>(c);
@@ -93,15 +93,15 @@ __attribute__((target("sse4.2"))) std::uint32_t three_streams(const unsigned cha
   return crc;
 }
 
-__attribute__((target("sse4.2"))) std::uint32_t by_instruction(const unsigned char* at, std::size_t bytes,
+__attribute__((target("sse4.2"))) std::uint32_t by_instruction(const unsigned char* data, std::size_t bytes,
                                                                std::uint32_t crc) {
   crc = ~crc;
-  crc = three_streams<kLongBlock>(at, bytes, crc, kPageShift);
-  crc = three_streams<kShortBlock>(at, bytes, crc, kShortShift);
+  crc = three_streams<kLongBlock>(data, bytes, crc, kPageShift);
+  crc = three_streams<kShortBlock>(data, bytes, crc, kShortShift);
   std::uint64_t wide = crc;
-  for (; bytes >= 8; bytes -= 8, at += 8) wide = _mm_crc32_u64(wide, word_at(at));
+  for (; bytes >= 8; bytes -= 8, data += 8) wide = _mm_crc32_u64(wide, word_at(data));
   crc = static_cast<std::uint32_t>(wide);
-  for (; bytes != 0; --bytes) crc = _mm_crc32_u8(crc, *at++);
+  for (; bytes != 0; --bytes) crc = _mm_crc32_u8(crc, *data++);
   return ~crc;
 }
 
@@ -114,50 +114,53 @@ constexpr move_by move_over(std::uint64_t bytes) {
   return {std::uint64_t{zeros_operator(bytes + 4)} << 1, std::uint64_t{zeros_operator(bytes - 4)} << 1};
 }
 constexpr std::size_t kFoldBytes = 256;  // four registers side by side hide the multiplication's latency
-constexpr std::size_t kLeastFolded = 2 * kFoldBytes;
+constexpr std::size_t kMinFolded = 2 * kFoldBytes;
 constexpr move_by kOverFold = move_over(kFoldBytes), kOverRegister = move_over(64), kOverLane = move_over(16);
 
 #define PL_FOLDING __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2"), always_inline)) inline
 
-PL_FOLDING __m512i moved(__m512i what, __m512i by, __m512i onto) {
-  return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(what, by, 0x00), _mm512_clmulepi64_epi128(what, by, 0x11), onto,
+PL_FOLDING __m512i moved(__m512i block, __m512i distance, __m512i onto) {
+  return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(block, distance, 0x00),
+                                   _mm512_clmulepi64_epi128(block, distance, 0x11), onto,
                                    0x96);  // the exclusive or of all three
 }
-PL_FOLDING __m128i moved(__m128i what, __m128i by, __m128i onto) {
-  return _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(what, by, 0x00), _mm_clmulepi64_si128(what, by, 0x11)), onto);
+PL_FOLDING __m128i moved(__m128i block, __m128i distance, __m128i onto) {
+  return _mm_xor_si128(
+      _mm_xor_si128(_mm_clmulepi64_si128(block, distance, 0x00), _mm_clmulepi64_si128(block, distance, 0x11)), onto);
 }
-PL_FOLDING __m512i four_times(const move_by& by) {
-  const auto low = static_cast<long long>(by.low), high = static_cast<long long>(by.high);
+PL_FOLDING __m512i four_times(const move_by& distance) {
+  const auto low = static_cast<long long>(distance.low), high = static_cast<long long>(distance.high);
   return _mm512_set_epi64(high, low, high, low, high, low, high, low);
 }
 
 // What is summed may be stored on the way.
 enum class storing { none, cached, past_cache };
 template <storing How>
-PL_FOLDING __m512i taken(const unsigned char* from, unsigned char* to, std::size_t offset) {
-  const __m512i what = _mm512_loadu_si512(from + offset);
-  if constexpr (How == storing::cached) _mm512_storeu_si512(to + offset, what);
-  if constexpr (How == storing::past_cache) _mm512_stream_si512(reinterpret_cast<__m512i*>(to + offset), what);
-  return what;
+PL_FOLDING __m512i taken(const unsigned char* source, unsigned char* destination, std::size_t offset) {
+  const __m512i block = _mm512_loadu_si512(source + offset);
+  if constexpr (How == storing::cached) _mm512_storeu_si512(destination + offset, block);
+  if constexpr (How == storing::past_cache) _mm512_stream_si512(reinterpret_cast<__m512i*>(destination + offset), block);
+  return block;
 }
 
-// Takes whole kFoldBytes off the front. Precondition: bytes >= kFoldBytes; past_cache: `to` is a multiple of 64. `crc` is
-// complemented here and in the answer.
+// Takes whole kFoldBytes off the front. Precondition: bytes >= kFoldBytes; past_cache: `destination` is a multiple of 64.
+// `crc` is complemented here and in the answer.
 template <storing How>
-__attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2"))) std::uint32_t by_folding(const unsigned char*& at,
+__attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2"))) std::uint32_t by_folding(const unsigned char*& data,
                                                                                      std::size_t& bytes, std::uint32_t crc,
-                                                                                     unsigned char* to) {
-  __m512i a = taken<How>(at, to, 0), b = taken<How>(at, to, 64), c = taken<How>(at, to, 128), d = taken<How>(at, to, 192);
+                                                                                     unsigned char* destination) {
+  __m512i a = taken<How>(data, destination, 0), b = taken<How>(data, destination, 64),
+          c = taken<How>(data, destination, 128), d = taken<How>(data, destination, 192);
   a = _mm512_xor_si512(a, _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(crc))));
   const __m512i over_fold = four_times(kOverFold);
   std::size_t done = kFoldBytes;
   for (; done + kFoldBytes <= bytes; done += kFoldBytes) {
-    a = moved(a, over_fold, taken<How>(at, to, done));
-    b = moved(b, over_fold, taken<How>(at, to, done + 64));
-    c = moved(c, over_fold, taken<How>(at, to, done + 128));
-    d = moved(d, over_fold, taken<How>(at, to, done + 192));
+    a = moved(a, over_fold, taken<How>(data, destination, done));
+    b = moved(b, over_fold, taken<How>(data, destination, done + 64));
+    c = moved(c, over_fold, taken<How>(data, destination, done + 128));
+    d = moved(d, over_fold, taken<How>(data, destination, done + 192));
   }
-  at += done, bytes -= done;
+  data += done, bytes -= done;
   if constexpr (How == storing::past_cache) _mm_sfence();
   const __m512i over_register = four_times(kOverRegister);
   d = moved(moved(moved(a, over_register, b), over_register, c), over_register, d);
@@ -180,8 +183,8 @@ const bool kCanFold = kHasInstruction && __builtin_cpu_supports("avx512f") && __
 
 std::uint32_t crc32c_portable(const void* data, std::size_t bytes, std::uint32_t before) noexcept {
   std::uint32_t crc = ~before;
-  for (auto at = static_cast<const unsigned char*>(data); bytes != 0; --bytes)
-    crc = (crc >> 8) ^ kByteTable[(crc ^ *at++) & 0xff];
+  for (auto source = static_cast<const unsigned char*>(data); bytes != 0; --bytes)
+    crc = (crc >> 8) ^ kByteTable[(crc ^ *source++) & 0xff];
   return ~crc;
 }
 
@@ -195,10 +198,10 @@ std::uint32_t crc32c_streams(const void* data, std::size_t bytes, std::uint32_t 
 
 std::uint32_t crc32c(const void* data, std::size_t bytes, std::uint32_t before) noexcept {
 #if defined(__x86_64__)
-  if (kCanFold && bytes >= kLeastFolded) {
-    auto at = static_cast<const unsigned char*>(data);
-    const std::uint32_t folded = ~by_folding<storing::none>(at, bytes, ~before, nullptr);
-    return by_instruction(at, bytes, folded);
+  if (kCanFold && bytes >= kMinFolded) {
+    auto source = static_cast<const unsigned char*>(data);
+    const std::uint32_t folded = ~by_folding<storing::none>(source, bytes, ~before, nullptr);
+    return by_instruction(source, bytes, folded);
   }
 #endif
   return crc32c_streams(data, bytes, before);
@@ -208,12 +211,12 @@ namespace {
 
 constexpr std::size_t kCopyPiece = 16 << 10;  // stays in a core's first cache
 
-std::uint32_t copy_in_pieces(unsigned char* to, const unsigned char* from, std::size_t bytes, std::uint32_t crc) {
+std::uint32_t copy_in_pieces(unsigned char* destination, const unsigned char* source, std::size_t bytes, std::uint32_t crc) {
   for (; bytes != 0;) {
     const std::size_t piece = bytes < kCopyPiece ? bytes : kCopyPiece;
-    std::memcpy(to, from, piece);
-    crc = crc32c(to, piece, crc);
-    to += piece, from += piece, bytes -= piece;
+    std::memcpy(destination, source, piece);
+    crc = crc32c(destination, piece, crc);
+    destination += piece, source += piece, bytes -= piece;
   }
   return crc;
 }
@@ -222,21 +225,21 @@ std::uint32_t copy_in_pieces(unsigned char* to, const unsigned char* from, std::
 
 std::uint32_t crc32c_copy(void* to_any, const void* from_any, std::size_t bytes, std::uint32_t crc,
                           bool past_cache) noexcept {
-  auto to = static_cast<unsigned char*>(to_any);
-  auto from = static_cast<const unsigned char*>(from_any);
+  auto destination = static_cast<unsigned char*>(to_any);
+  auto source = static_cast<const unsigned char*>(from_any);
 #if defined(__x86_64__)
-  if (kCanFold && bytes >= kLeastFolded) {
-    if (const std::size_t head = -reinterpret_cast<std::uintptr_t>(to) % 64; past_cache && head != 0) {
-      crc = copy_in_pieces(to, from, head, crc);
-      to += head, from += head, bytes -= head;
+  if (kCanFold && bytes >= kMinFolded) {
+    if (const std::size_t head = -reinterpret_cast<std::uintptr_t>(destination) % 64; past_cache && head != 0) {
+      crc = copy_in_pieces(destination, source, head, crc);
+      destination += head, source += head, bytes -= head;
     }
     const std::size_t whole = bytes;
-    crc = past_cache ? ~by_folding<storing::past_cache>(from, bytes, ~crc, to)
-                     : ~by_folding<storing::cached>(from, bytes, ~crc, to);
-    to += whole - bytes;
+    crc = past_cache ? ~by_folding<storing::past_cache>(source, bytes, ~crc, destination)
+                     : ~by_folding<storing::cached>(source, bytes, ~crc, destination);
+    destination += whole - bytes;
   }
 #endif
-  return copy_in_pieces(to, from, bytes, crc);
+  return copy_in_pieces(destination, source, bytes, crc);
 }
 
 std::uint32_t crc32c_join_pages(std::span<const std::uint32_t> pages, std::size_t last_bytes) noexcept {

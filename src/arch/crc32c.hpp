@@ -17,11 +17,11 @@ namespace pl::arch {
 std::uint32_t crc32c(const void* data, std::size_t bytes, std::uint32_t before = 0) noexcept;
 
 // Copies like memcpy and gives the checksum of what was stored, as a continuation of `before`: what is summed is what is
-// stored, even if another thread changes `from` meanwhile. One pass where crc32c() uses carry-less multiplication, else
+// stored, even if another thread changes `source` meanwhile. One pass where crc32c() uses carry-less multiplication, else
 // piece by piece through the cache. `past_cache`: without reading the destination's lines first and without keeping them,
 // for what is larger than the cache (128 MiB twice as fast, what would have stayed in the cache half as fast); the stores
 // are ordered before later ones by then.
-std::uint32_t crc32c_copy(void* to, const void* from, std::size_t bytes, std::uint32_t before = 0,
+std::uint32_t crc32c_copy(void* destination, const void* source, std::size_t bytes, std::uint32_t before = 0,
                           bool past_cache = false) noexcept;
 
 // The checksum of two pieces from the pieces' own: first(0..n), second of `second_bytes`. About a microsecond.
@@ -32,7 +32,7 @@ std::uint32_t crc32c_combine(std::uint32_t first, std::uint32_t second, std::uin
 inline constexpr std::size_t kCrcPageBytes = 4096;
 std::uint32_t crc32c_join_pages(std::span<const std::uint32_t> pages, std::size_t last_bytes) noexcept;
 
-// Without carry-less multiplication, and without any instruction: for machines that lack them; the tests compare all three.
+// Fallbacks: without carry-less multiplication, and without the crc32 instruction. The tests compare all three.
 std::uint32_t crc32c_streams(const void* data, std::size_t bytes, std::uint32_t before = 0) noexcept;
 std::uint32_t crc32c_portable(const void* data, std::size_t bytes, std::uint32_t before = 0) noexcept;
 

@@ -272,7 +272,7 @@ std::span<const env_variable> env_registry() { return kVariables; }
 env_value env_read(const char* name) {
   // The simulated GPU is a library of its own in the same process: one of the two is enough to warn.
   const bool is_simulator = std::strncmp(name, "PEERLANE_SIM_", 13) == 0 || std::strncmp(name, "CUDA_", 5) == 0;
-  // PEERLANE_GPU is read while libraries are loaded: before the program could say that it looks for misspelt names itself.
+  // PEERLANE_GPU is read while libraries are loaded: before the program can announce its own check for misspelt names.
   const bool is_too_early = std::strcmp(name, "PEERLANE_NAMES_CHECKED") == 0 || std::strcmp(name, "PEERLANE_GPU") == 0;
   static std::atomic<bool> has_warned{false};
   if (!is_simulator && !is_too_early && !has_warned.load(std::memory_order_relaxed) && !has_warned.exchange(true))

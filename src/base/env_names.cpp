@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names in the environment that look like ours and are none.
+// Environment variables whose names resemble ours but are not registered.
 #include <unistd.h>
 
 #include <array>

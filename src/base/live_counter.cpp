@@ -28,9 +28,9 @@ namespace {
 
 constexpr std::uint64_t kMagic = std::bit_cast<std::uint64_t>(std::array{'P', 'E', 'E', 'R', 'L', 'A', 'N', 'E'});
 constexpr std::uint32_t kVersion = 1;
-constexpr std::size_t kMostEntries = 128;
+constexpr std::size_t kMaxEntries = 128;
 constexpr unsigned kBlocks = 64;  // of threads; one bit each in g_taken
-constexpr unsigned kMostLibraries = 16;
+constexpr unsigned kMaxLibraries = 16;
 
 struct header {
   std::uint64_t magic;
@@ -50,11 +50,11 @@ struct entry {
 };
 static_assert(sizeof(entry) == 64);
 
-using block = std::uint64_t[kMostEntries];
+using block = std::uint64_t[kMaxEntries];
 
 struct file_layout {
   header head;
-  entry entries[kMostEntries];
+  entry entries[kMaxEntries];
   block blocks[kBlocks];
 };
 constexpr std::size_t kFileBytes = sizeof(file_layout);
@@ -68,21 +68,21 @@ constinit std::atomic<std::uint64_t> g_taken{0};  // blocks that living threads 
 // A thread's block, from its first count until its end.
 struct block_of_thread {
   std::uint64_t* numbers = nullptr;
-  int which = -1;
+  int block = -1;
   bool may_take = true;
 
   void take(file_layout& file) noexcept {
     may_take = false;
     std::uint64_t taken = g_taken.load(std::memory_order_relaxed);
     do {
-      which = std::countr_one(taken);
-      if (which >= static_cast<int>(kBlocks)) return;
-    } while (!g_taken.compare_exchange_weak(taken, taken | std::uint64_t{1} << which, std::memory_order_acquire));
-    numbers = file.blocks[which];
+      block = std::countr_one(taken);
+      if (block >= static_cast<int>(kBlocks)) return;
+    } while (!g_taken.compare_exchange_weak(taken, taken | std::uint64_t{1} << block, std::memory_order_acquire));
+    numbers = file.blocks[block];
   }
   // Release, as take acquires: the next thread goes on from this one's last numbers.
   ~block_of_thread() {
-    if (numbers != nullptr) g_taken.fetch_and(~(std::uint64_t{1} << which), std::memory_order_release);
+    if (numbers != nullptr) g_taken.fetch_and(~(std::uint64_t{1} << block), std::memory_order_release);
     numbers = nullptr;
     may_take = false;
   }
@@ -101,11 +101,12 @@ std::string text_of(const char* path) {
 // Field 22 of /proc/self/stat; the name in field 2 may hold blanks and brackets.
 std::uint64_t start_of_this_process() {
   const std::string text = text_of("/proc/self/stat");
-  std::size_t at = text.rfind(')');
-  for (int field = 2; field < 22 && at != std::string::npos; ++field) at = text.find(' ', at + 1);
-  return at == std::string::npos
+  std::size_t position = text.rfind(')');
+  for (int field = 2; field < 22 && position != std::string::npos; ++field) position = text.find(' ', position + 1);
+  return position == std::string::npos
              ? 0
-             : static_cast<std::uint64_t>(parse_integer(text.substr(at + 1, text.find(' ', at + 1) - at - 1)).value_or(0));
+             : static_cast<std::uint64_t>(
+                   parse_integer(text.substr(position + 1, text.find(' ', position + 1) - position - 1)).value_or(0));
 }
 
 }  // namespace
@@ -119,7 +120,7 @@ live_counter::live_counter(const char* name, live_kind kind) noexcept
 void live_counter::count(std::uint64_t more) noexcept {
   file_layout* const file = g_file.load(std::memory_order_acquire);
   const auto number = static_cast<std::size_t>(number_.load(std::memory_order_relaxed));
-  if (file == nullptr || number >= kMostEntries) return;
+  if (file == nullptr || number >= kMaxEntries) return;
   block_of_thread& mine = t_block;
   if (mine.numbers == nullptr && mine.may_take) mine.take(*file);
   if (mine.numbers == nullptr) {
@@ -143,7 +144,7 @@ struct live_file {
     return only;
   }
 
-  // A child writes into no file of its parent. It is alone: a thread that held the lock does not exist there.
+  // A child does not write to its parent's file. It has one thread: a thread that held the lock does not exist there.
   static void forget_after_fork() {
     for (live_counter* one = g_counters.load(std::memory_order_acquire); one != nullptr; one = one->next_)
       one->number_.store(-1, std::memory_order_relaxed);
@@ -157,14 +158,14 @@ struct live_file {
 
   status make(const std::string& folder) {
     int fd = -1;
-    for (unsigned number = 0; fd < 0 && number < kMostLibraries; ++number) {
+    for (unsigned number = 0; fd < 0 && number < kMaxLibraries; ++number) {
       path = format("%s/peerlane-statistics-%u-%d-%u", folder.c_str(), ::getuid(), ::getpid(), number);
       fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
       if (fd < 0 && errno != EEXIST) break;
     }
     if (fd < 0) return failed("cannot be made");
     void* memory = MAP_FAILED;
-    // Room is taken now: a full file system would otherwise be a bus error at some later count.
+    // The space is allocated now: on a full file system a later count would otherwise raise SIGBUS.
     const int no_room = ::posix_fallocate(fd, 0, kFileBytes);
     if (no_room == 0) memory = ::mmap(nullptr, kFileBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     else errno = no_room;
@@ -181,8 +182,8 @@ struct live_file {
     return {};
   }
 
-  status failed(const char* what) const {
-    return failure{errno, format("statistics: %s %s (%s)", path.c_str(), what, std::strerror(errno))};
+  status failed(const char* operation) const {
+    return failure{errno, format("statistics: %s %s (%s)", path.c_str(), operation, std::strerror(errno))};
   }
 
   static void fill(void* memory) {
@@ -191,7 +192,7 @@ struct live_file {
     g_file.store(file, std::memory_order_release);
     int count = 0;
     for (live_counter* one = g_counters.load(std::memory_order_acquire); one != nullptr; one = one->next_) {
-      if (count == static_cast<int>(kMostEntries)) break;
+      if (count == static_cast<int>(kMaxEntries)) break;
       entry& here = file->entries[count];
       here.kind = static_cast<std::uint32_t>(one->kind_);
       std::snprintf(here.name, sizeof here.name, "%s", one->name_);

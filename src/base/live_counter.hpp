@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers that another process may look at while this one runs (`peerlane top`), in a file of shared memory. Off unless
+// Counters that another process can read while this one runs (`peerlane top`), in a file of shared memory. Off unless
 // PEERLANE_STATISTICS=1; a counter then costs one load and one branch that is always predicted.
 //
 // The file: <folder>/peerlane-statistics-<uid>-<pid>-<n>, folder PEERLANE_STATISTICS_FOLDER (default /dev/shm), mode 0600. n
@@ -12,9 +12,9 @@
 //    16  u32      entry_bytes                                16  char[48] name, ends with NUL
 //    20  u32      entries
 //    24  u32      process id                               block, block_bytes, from byte blocks_at on
-//    28  u32      0                                           0  u64[]    what one thread counted, in the order of the
-//    entries 32  u64      start of the process, as field 22 of /proc/<pid>/stat 40  u64      inode of its pid namespace 48
-//    u64      when the file was made, ns since 1970 56  char[64] name of the program, ends with NUL
+//    28  u32      0                                           0  u64[]    what one thread counted, in the entries' order
+//    32  u64      start of the process (field 22 of /proc/<pid>/stat); 40: u64 inode of its pid namespace; 48: u64 creation
+//                 time of the file, ns since 1970; 56: char[64] name of the program, ends with NUL
 //   120  u32      blocks
 //   124  u32      blocks_at
 //   128  u32      block_bytes
@@ -22,8 +22,8 @@
 // The value of an entry is the sum of its own and of its numbers in all blocks, modulo 2^64; it changes at any time. A block
 // is for one thread, which needs no locked instruction to count there: one would also empty the write-combining buffers of
 // an unfenced write. The next thread goes on with the block of one that has ended. Entries keep their place; a later library
-// may have more of them and others. Another layout gets another version. The file goes with the process; what a killed one
-// leaves, `peerlane top` removes.
+// may have more of them and others. Another layout gets another version. The process removes its file
+// when it ends; `peerlane top` removes the file of a killed process.
 #pragma once
 
 #include <atomic>

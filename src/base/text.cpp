@@ -33,15 +33,15 @@ struct parsed_digits {
 
 std::optional<parsed_digits> parse_digits(std::string_view text) {
   unsigned base = 10;
-  std::size_t at = 0;
+  std::size_t position = 0;
   if (text.size() > 2 && text[0] == '0' && (text[1] == 'x' || text[1] == 'X')) {
     base = 16;
-    at = 2;
+    position = 2;
   }
-  const std::size_t first = at;
+  const std::size_t first = position;
   std::uint64_t value = 0;
-  for (; at < text.size(); ++at) {
-    const int c = std::tolower(static_cast<unsigned char>(text[at]));
+  for (; position < text.size(); ++position) {
+    const int c = std::tolower(static_cast<unsigned char>(text[position]));
     unsigned digit = 0;
     if (c >= '0' && c <= '9') digit = static_cast<unsigned>(c - '0');
     else if (base == 16 && c >= 'a' && c <= 'f') digit = static_cast<unsigned>(c - 'a' + 10);
@@ -51,8 +51,8 @@ std::optional<parsed_digits> parse_digits(std::string_view text) {
     if (!next) return std::nullopt;
     value = *next;
   }
-  if (at == first) return std::nullopt;
-  return parsed_digits{value, at};
+  if (position == first) return std::nullopt;
+  return parsed_digits{value, position};
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One word at two addresses: a CPU's mapping of GPU memory and the simulated device's own view of it. ThreadSanitizer orders
-// accesses by address, so it is told that a store through one is what a load through the other has seen. Nothing elsewhere.
+// accesses by address, so these calls declare that a store through one address happens before the load through the other.
 #pragma once
 
 #include <cstdint>

@@ -31,8 +31,8 @@ class open_table {
 
   // The object, or null with `code` and the thread's last error set: EINVAL, or EACCES with `foreign` in a forked child.
   object_t* find(Slot* handle, const char* foreign, int& code) noexcept {
-    const auto at = reinterpret_cast<std::uintptr_t>(handle) - reinterpret_cast<std::uintptr_t>(slots_.data());
-    if (at >= sizeof slots_ || at % sizeof(Slot) != 0) return code = fail(EINVAL, kDead), nullptr;
+    const auto distance = reinterpret_cast<std::uintptr_t>(handle) - reinterpret_cast<std::uintptr_t>(slots_.data());
+    if (distance >= sizeof slots_ || distance % sizeof(Slot) != 0) return code = fail(EINVAL, kDead), nullptr;
     object_t* const found = handle->open.load(std::memory_order_acquire);
     if (found == nullptr) return code = fail(EINVAL, kDead), nullptr;
     if (handle->epoch.load(std::memory_order_relaxed) != process_epoch()) [[unlikely]]
@@ -55,10 +55,10 @@ class open_table {
     return &*free;
   }
   // Ends the reservation; null: the object could not be made.
-  void publish(Slot& at, object_t* made) {
+  void publish(Slot& slot, object_t* made) {
     const std::lock_guard lock(mutex_);
-    at.is_reserved = false;
-    at.open.store(made, std::memory_order_release);
+    slot.is_reserved = false;
+    slot.open.store(made, std::memory_order_release);
   }
 
  private:

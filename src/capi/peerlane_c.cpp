@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// libpeerlane's C interface: registry operations, results as errno values. The contract stands in peerlane/peerlane.h.
+// libpeerlane's C interface: registry operations, results as errno values. peerlane/peerlane.h defines the contract.
 #include <peerlane/peerlane.h>
 
 #include "base/env.hpp"
@@ -15,7 +15,7 @@ pl::session* session_of(peerlane_session_t handle) { return reinterpret_cast<pl:
 pl::region* region_of(peerlane_mapping_t handle) { return reinterpret_cast<pl::region*>(handle); }
 
 // CPU address of `offset_bytes`, or an error if the range leaves the mapping.
-int locate(peerlane_mapping_t handle, size_t offset_bytes, size_t size_bytes, char** at) {
+int locate(peerlane_mapping_t handle, size_t offset_bytes, size_t size_bytes, char** address) {
   pl::region* region = region_of(handle);
   if (const int code = pl::check_region(region)) [[unlikely]]
     return fail(code, code == EACCES ? "the mapping belongs to another process (made before fork)"
@@ -23,7 +23,7 @@ int locate(peerlane_mapping_t handle, size_t offset_bytes, size_t size_bytes, ch
   const std::uint64_t limit = region->data_bytes.load(std::memory_order_acquire);
   if (offset_bytes > limit || size_bytes > limit - offset_bytes) [[unlikely]]
     return fail(ERANGE, "offset plus size leaves the mapping: nothing was copied");
-  *at = region->data.load(std::memory_order_relaxed) + offset_bytes;
+  *address = region->data.load(std::memory_order_relaxed) + offset_bytes;
   return 0;
 }
 
@@ -115,32 +115,32 @@ PL_EXPORT void* peerlane_data(peerlane_mapping_t mapping) {
 }
 
 PL_EXPORT int peerlane_write(peerlane_mapping_t mapping, size_t offset_bytes, const void* source, size_t size_bytes) {
-  char* at = nullptr;
-  if (const int code = locate(mapping, offset_bytes, size_bytes, &at)) [[unlikely]]
+  char* address = nullptr;
+  if (const int code = locate(mapping, offset_bytes, size_bytes, &address)) [[unlikely]]
     return code;
-  return pl::region_write(region_of(mapping), at, source, size_bytes, true);
+  return pl::region_write(region_of(mapping), address, source, size_bytes, true);
 }
 
 PL_EXPORT int peerlane_write_unfenced(peerlane_mapping_t mapping, size_t offset_bytes, const void* source,
                                       size_t size_bytes) {
-  char* at = nullptr;
-  if (const int code = locate(mapping, offset_bytes, size_bytes, &at)) [[unlikely]]
+  char* address = nullptr;
+  if (const int code = locate(mapping, offset_bytes, size_bytes, &address)) [[unlikely]]
     return code;
-  return pl::region_write(region_of(mapping), at, source, size_bytes, false);
+  return pl::region_write(region_of(mapping), address, source, size_bytes, false);
 }
 
 PL_EXPORT int peerlane_read(peerlane_mapping_t mapping, size_t offset_bytes, void* destination, size_t size_bytes) {
-  char* at = nullptr;
-  if (const int code = locate(mapping, offset_bytes, size_bytes, &at)) [[unlikely]]
+  char* address = nullptr;
+  if (const int code = locate(mapping, offset_bytes, size_bytes, &address)) [[unlikely]]
     return code;
-  return pl::region_read(region_of(mapping), destination, at, size_bytes);
+  return pl::region_read(region_of(mapping), destination, address, size_bytes);
 }
 
 PL_EXPORT int peerlane_fill(peerlane_mapping_t mapping, size_t offset_bytes, int byte_value, size_t size_bytes) {
-  char* at = nullptr;
-  if (const int code = locate(mapping, offset_bytes, size_bytes, &at)) [[unlikely]]
+  char* address = nullptr;
+  if (const int code = locate(mapping, offset_bytes, size_bytes, &address)) [[unlikely]]
     return code;
-  return pl::region_fill(region_of(mapping), at, static_cast<std::uint8_t>(byte_value), size_bytes);
+  return pl::region_fill(region_of(mapping), address, static_cast<std::uint8_t>(byte_value), size_bytes);
 }
 
 PL_EXPORT int peerlane_flush(peerlane_mapping_t mapping) { return pl::region_flush(region_of(mapping)); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The copies' C interface: the planner behind checked handles. The contract stands in peerlane/copy.h.
+// The copies' C interface: the planner behind checked handles. peerlane/copy.h defines the contract.
 #include <peerlane/copy.h>
 
 #include <array>
@@ -42,7 +42,7 @@ constexpr const char* kForeign =
     "the copier belongs to another process (made before fork): CUDA does not work in a forked child";
 
 struct owned {  // by a copier, which it keeps from being closed
-  explicit owned(peerlane_copier* by) : owner(by) { owner->objects.fetch_add(1, std::memory_order_relaxed); }
+  explicit owned(peerlane_copier* copier) : owner(copier) { owner->objects.fetch_add(1, std::memory_order_relaxed); }
   ~owned() { owner->objects.fetch_sub(1, std::memory_order_release); }
   owned(const owned&) = delete;
   owned& operator=(const owned&) = delete;
@@ -53,11 +53,11 @@ struct owned_completion : owned {
   pl::copy::completion value;
 };
 struct owned_hold : owned {
-  owned_hold(peerlane_copier* by, pl::copy::gpu_engine::hold held) : owned(by), value(std::move(held)) {}
+  owned_hold(peerlane_copier* copier, pl::copy::gpu_engine::hold held) : owned(copier), value(std::move(held)) {}
   pl::copy::gpu_engine::hold value;
 };
 struct owned_registration : owned {
-  owned_registration(peerlane_copier* by, planner::registration kept) : owned(by), value(std::move(kept)) {}
+  owned_registration(peerlane_copier* copier, planner::registration kept) : owned(copier), value(std::move(kept)) {}
   planner::registration value;
 };
 using completions = pl::live_handles<owned_completion>;
@@ -66,8 +66,8 @@ using registrations = pl::live_handles<owned_registration>;
 
 // The planner, or null with `code` and the message set.
 planner* planner_of(peerlane_copier_t copier, int& code) noexcept {
-  const auto at = reinterpret_cast<std::uintptr_t>(copier) - reinterpret_cast<std::uintptr_t>(g_copiers.data());
-  if (at >= sizeof g_copiers || at % sizeof(peerlane_copier) != 0) return code = fail(EINVAL, kDead), nullptr;
+  const auto distance = reinterpret_cast<std::uintptr_t>(copier) - reinterpret_cast<std::uintptr_t>(g_copiers.data());
+  if (distance >= sizeof g_copiers || distance % sizeof(peerlane_copier) != 0) return code = fail(EINVAL, kDead), nullptr;
   auto* const found = copier->planner.load(std::memory_order_acquire);
   if (found == nullptr) return code = fail(EINVAL, kDead), nullptr;
   if (copier->epoch != pl::process_epoch()) [[unlikely]]
@@ -157,11 +157,11 @@ PL_EXPORT int peerlane_copier_close(peerlane_copier_t copier) try {
 PL_NO_EXCEPTIONS
 
 // One exit for the plain copies. errno is kept: CUDA and the kernel may be called.
-static int copy_one(peerlane_copier_t copier, const transfer& what) try {
+static int copy_one(peerlane_copier_t copier, const transfer& request) try {
   const pl::errno_keeper keeper;
   int code = 0;
-  auto* const by = planner_of(copier, code);
-  return by != nullptr ? told(by->copy(what)) : code;
+  auto* const engine = planner_of(copier, code);
+  return engine != nullptr ? told(engine->copy(request)) : code;
 }
 PL_NO_EXCEPTIONS
 
@@ -179,27 +179,27 @@ PL_EXPORT int peerlane_copy_on_device(peerlane_copier_t copier, uint64_t dst, ui
 
 PL_EXPORT int peerlane_copy_2d(peerlane_copier_t copier, const struct peerlane_transfer* given) {
   if (given == nullptr) return fail(EINVAL, kNullPointer);
-  transfer what;
-  if (!take(*given, what)) return fail(EINVAL, "the direction is none of PEERLANE_TO_DEVICE, _TO_HOST, _ON_DEVICE");
-  return copy_one(copier, what);
+  transfer request;
+  if (!take(*given, request)) return fail(EINVAL, "the direction is none of PEERLANE_TO_DEVICE, _TO_HOST, _ON_DEVICE");
+  return copy_one(copier, request);
 }
 
 PL_EXPORT int peerlane_copy_list(peerlane_copier_t copier, const struct peerlane_transfer* given, size_t count) try {
   const pl::errno_keeper keeper;
   int code = 0;
-  auto* const by = planner_of(copier, code);
-  if (by == nullptr) return code;
+  auto* const engine = planner_of(copier, code);
+  if (engine == nullptr) return code;
   std::vector<transfer> list;
   if ((code = take_all(given, count, list)) != 0) return code;
-  return told(by->copy_list(list));
+  return told(engine->copy_list(list));
 }
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_copy_fill(peerlane_copier_t copier, uint64_t dst, int byte_value, size_t bytes) try {
   const pl::errno_keeper keeper;
   int code = 0;
-  auto* const by = planner_of(copier, code);
-  return by != nullptr ? told(by->fill(dst, static_cast<unsigned char>(byte_value), bytes)) : code;
+  auto* const engine = planner_of(copier, code);
+  return engine != nullptr ? told(engine->fill(dst, static_cast<unsigned char>(byte_value), bytes)) : code;
 }
 PL_NO_EXCEPTIONS
 
@@ -212,12 +212,12 @@ PL_EXPORT int peerlane_copy_begin(peerlane_copier_t copier, const struct peerlan
   if ((flags & ~static_cast<uint32_t>(PEERLANE_BEGIN_AFTER_STREAM)) != 0)
     return fail(EINVAL, "unknown bits in flags: give PEERLANE_BEGIN_ values only");
   int code = 0;
-  auto* const by = planner_of(copier, code);
-  if (by == nullptr) return code;
+  auto* const engine = planner_of(copier, code);
+  if (engine == nullptr) return code;
   std::vector<transfer> list;
   if ((code = take_all(given, count, list)) != 0) return code;
   auto made = std::make_shared<owned_completion>(copier);
-  auto begun = by->begin(list, {(flags & PEERLANE_BEGIN_AFTER_STREAM) != 0, static_cast<pl::cu::stream_t>(stream)});
+  auto begun = engine->begin(list, {(flags & PEERLANE_BEGIN_AFTER_STREAM) != 0, static_cast<pl::cu::stream_t>(stream)});
   if (!begun) return fail(begun.error());
   made->value = *std::move(begun);
   *completion = static_cast<peerlane_completion_t>(completions::instance().add(std::move(made)));
@@ -237,8 +237,8 @@ PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_completion_test(peerlane_completion_t completion, int* done) {
   if (done == nullptr) return fail(EINVAL, kNullPointer);
-  return with_completion(completion, [&](pl::copy::completion& what) {
-    auto state = what.test();
+  return with_completion(completion, [&](pl::copy::completion& operation) {
+    auto state = operation.test();
     if (!state) return fail(state.error());
     *done = *state ? 1 : 0;
     return 0;
@@ -246,21 +246,23 @@ PL_EXPORT int peerlane_completion_test(peerlane_completion_t completion, int* do
 }
 
 PL_EXPORT int peerlane_completion_wait(peerlane_completion_t completion) {
-  return with_completion(completion, [](pl::copy::completion& what) { return told(what.wait()); });
+  return with_completion(completion, [](pl::copy::completion& operation) { return told(operation.wait()); });
 }
 
 PL_EXPORT int peerlane_completion_make_wait(peerlane_completion_t completion, void* stream) {
-  return with_completion(
-      completion, [&](pl::copy::completion& what) { return told(what.make_wait(static_cast<pl::cu::stream_t>(stream))); });
+  return with_completion(completion, [&](pl::copy::completion& operation) {
+    return told(operation.make_wait(static_cast<pl::cu::stream_t>(stream)));
+  });
 }
 
 PL_EXPORT int peerlane_completion_record(peerlane_completion_t completion, void* event) {
-  return with_completion(completion,
-                         [&](pl::copy::completion& what) { return told(what.record(static_cast<pl::cu::event_t>(event))); });
+  return with_completion(completion, [&](pl::copy::completion& operation) {
+    return told(operation.record(static_cast<pl::cu::event_t>(event)));
+  });
 }
 
 PL_EXPORT int peerlane_completion_free(peerlane_completion_t completion) {
-  const int code = with_completion(completion, [](pl::copy::completion& what) { return told(what.wait()); });
+  const int code = with_completion(completion, [](pl::copy::completion& operation) { return told(operation.wait()); });
   if (code != EACCES) completions::instance().remove(completion);
   return code;
 }
@@ -270,8 +272,8 @@ PL_EXPORT int peerlane_completion_free(peerlane_completion_t completion) {
 PL_EXPORT int peerlane_copier_prepare(peerlane_copier_t copier, int device_ordinal) try {
   const pl::errno_keeper keeper;
   int code = 0;
-  auto* const by = planner_of(copier, code);
-  return by != nullptr ? told(by->prepare(device_ordinal)) : code;
+  auto* const engine = planner_of(copier, code);
+  return engine != nullptr ? told(engine->prepare(device_ordinal)) : code;
 }
 PL_NO_EXCEPTIONS
 
@@ -279,9 +281,9 @@ PL_EXPORT int peerlane_copier_keep_hot(peerlane_copier_t copier, int device_ordi
   const pl::errno_keeper keeper;
   if (hold == nullptr) return fail(EINVAL, kNullPointer);
   int code = 0;
-  auto* const by = planner_of(copier, code);
-  if (by == nullptr) return code;
-  auto held = by->keep_hot(device_ordinal);
+  auto* const engine = planner_of(copier, code);
+  if (engine == nullptr) return code;
+  auto held = engine->keep_hot(device_ordinal);
   if (!held) return fail(held.error());
   auto made = std::make_shared<owned_hold>(copier, *std::move(held));
   *hold = static_cast<peerlane_hold_t>(static_cast<void*>(holds::instance().add(std::move(made))));
@@ -299,9 +301,9 @@ static int register_by(peerlane_copier_t copier, peerlane_registration_t* handle
   const pl::errno_keeper keeper;
   if (handle == nullptr) return fail(EINVAL, kNullPointer);
   int code = 0;
-  auto* const by = planner_of(copier, code);
-  if (by == nullptr) return code;
-  auto kept = act(*by);
+  auto* const engine = planner_of(copier, code);
+  if (engine == nullptr) return code;
+  auto kept = act(*engine);
   if (!kept) return fail(kept.error());
   auto made = std::make_shared<owned_registration>(copier, *std::move(kept));
   *handle = static_cast<peerlane_registration_t>(registrations::instance().add(std::move(made)));
@@ -311,12 +313,13 @@ PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_copier_register(peerlane_copier_t copier, uint64_t device_ptr, size_t bytes,
                                        peerlane_registration_t* handle) {
-  return register_by(copier, handle, [&](planner& by) { return by.register_memory(device_ptr, bytes); });
+  return register_by(copier, handle, [&](planner& engine) { return engine.register_memory(device_ptr, bytes); });
 }
 
 PL_EXPORT int peerlane_copier_register_host(peerlane_copier_t copier, void* pointer, size_t bytes, int device_ordinal,
                                             peerlane_registration_t* handle) {
-  return register_by(copier, handle, [&](planner& by) { return by.register_host_memory(pointer, bytes, device_ordinal); });
+  return register_by(copier, handle,
+                     [&](planner& engine) { return engine.register_host_memory(pointer, bytes, device_ordinal); });
 }
 
 PL_EXPORT int peerlane_copier_unregister(peerlane_registration_t handle) {
@@ -327,9 +330,9 @@ PL_EXPORT int peerlane_copier_unregister(peerlane_registration_t handle) {
 PL_EXPORT int peerlane_copier_trim(peerlane_copier_t copier) try {
   const pl::errno_keeper keeper;
   int code = 0;
-  auto* const by = planner_of(copier, code);
-  if (by == nullptr) return code;
-  by->trim();
+  auto* const engine = planner_of(copier, code);
+  if (engine == nullptr) return code;
+  engine->trim();
   return 0;
 }
 PL_NO_EXCEPTIONS
@@ -340,14 +343,14 @@ PL_EXPORT int peerlane_copier_explain(peerlane_copier_t copier, uint32_t way, in
   if (text == nullptr && capacity != 0) return fail(EINVAL, kNullPointer);
   if (way > PEERLANE_ON_DEVICE) return fail(EINVAL, "the direction is none of PEERLANE_TO_DEVICE, _TO_HOST, _ON_DEVICE");
   int code = 0;
-  auto* const by = planner_of(copier, code);
-  if (by == nullptr) return code;
+  auto* const engine = planner_of(copier, code);
+  if (engine == nullptr) return code;
   using pl::copy::other_side;
   const bool on_device = way == PEERLANE_ON_DEVICE;
   const auto side = on_device ? (pageable != 0 ? other_side::peer_gpu : other_side::same_gpu)
                               : (pageable != 0 ? other_side::pageable : other_side::pinned);
   const std::string words =
-      pl::copy::explain(by->costs(), by->costs_origin(), static_cast<direction>(way), side, true, bytes);
+      pl::copy::explain(engine->costs(), engine->costs_origin(), static_cast<direction>(way), side, true, bytes);
   return pl::give_text(words, text, capacity, needed);
 }
 PL_NO_EXCEPTIONS

@@ -22,34 +22,35 @@ class slot_table {
   std::uint64_t add(Object&& object) {
     const std::uint32_t index = take_place();
     if (index == kNone) return 0;
-    slot& at = *place(index);
-    at.object = std::move(object);
-    const std::uint32_t generation = at.generation.load(std::memory_order_relaxed) + 1;  // odd: live
-    at.generation.store(generation, std::memory_order_release);
+    slot& entry = *place(index);
+    entry.object = std::move(object);
+    const std::uint32_t generation = entry.generation.load(std::memory_order_relaxed) + 1;  // odd: live
+    entry.generation.store(generation, std::memory_order_release);
     return std::uint64_t{generation} << 32 | index;
   }
   // Null: not live. Valid until it is ended, which must not happen beside its use.
   Object* find(std::uint64_t number) noexcept {
-    slot* const at = live(number);
-    return at != nullptr ? &at->object : nullptr;
+    slot* const entry = live(number);
+    return entry != nullptr ? &entry->object : nullptr;
   }
   // Takes the object out; an empty one if the number is not live.
   Object take(std::uint64_t number) {
-    slot* const at = live(number);
+    slot* const entry = live(number);
     auto generation = static_cast<std::uint32_t>(number >> 32);
-    if (at == nullptr || !at->generation.compare_exchange_strong(generation, generation + 1, std::memory_order_acq_rel))
+    if (entry == nullptr ||
+        !entry->generation.compare_exchange_strong(generation, generation + 1, std::memory_order_acq_rel))
       return {};
-    Object out = std::move(at->object);
-    at->object = Object();
+    Object out = std::move(entry->object);
+    entry->object = Object();
     const std::lock_guard lock(mutex_);
-    at->next_free = std::exchange(free_, static_cast<std::uint32_t>(number));
+    entry->next_free = std::exchange(free_, static_cast<std::uint32_t>(number));
     return out;
   }
   // Ends all. Not beside other calls.
   void clear() {
     for (std::uint32_t index = 0; index < made_; ++index) {
-      slot& at = *place(index);
-      const std::uint32_t generation = at.generation.load(std::memory_order_relaxed);
+      slot& entry = *place(index);
+      const std::uint32_t generation = entry.generation.load(std::memory_order_relaxed);
       if (generation % 2 != 0) take(std::uint64_t{generation} << 32 | index);
     }
   }
@@ -75,10 +76,11 @@ class slot_table {
     return slots != nullptr ? slots + (index - begin_of(block)) : nullptr;
   }
   slot* live(std::uint64_t number) const noexcept {
-    slot* const at = place(static_cast<std::uint32_t>(number));
+    slot* const entry = place(static_cast<std::uint32_t>(number));
     const auto generation = static_cast<std::uint32_t>(number >> 32);
-    if (at == nullptr || generation % 2 == 0 || at->generation.load(std::memory_order_acquire) != generation) return nullptr;
-    return at;
+    if (entry == nullptr || generation % 2 == 0 || entry->generation.load(std::memory_order_acquire) != generation)
+      return nullptr;
+    return entry;
   }
   std::uint32_t take_place() {
     const std::lock_guard lock(mutex_);

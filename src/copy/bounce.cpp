@@ -22,12 +22,12 @@
 namespace pl::copy {
 namespace {
 
-constexpr std::size_t kMinChunkBytes = 64u << 10;    // below it the engine's start-up, not its speed, sets the pace
-constexpr std::size_t kLeastCutBytes = 256u << 10;   // a shorter copy is not cut into smaller chunks than the ring's
-constexpr std::size_t kLeastChunks = 4;              // that a longer one is cut into, for the two sides to overlap
-constexpr std::size_t kLeastShares = 16;             // of a chunk: no thread waits long for the last one
-constexpr std::size_t kLeastParts = 8;               // of a copy, for several threads to share
-constexpr std::size_t kLeastShareBytes = 16u << 10;  // some 1.5 us
+constexpr std::size_t kMinChunkBytes = 64u << 10;  // below it the engine's start-up, not its speed, sets the pace
+constexpr std::size_t kMinCutBytes = 256u << 10;   // a shorter copy is not cut into smaller chunks than the ring's
+constexpr std::size_t kMinCutChunks = 4;           // that a longer one is cut into, for the two sides to overlap
+constexpr std::size_t kMinShares = 16;             // of a chunk: no thread waits long for the last one
+constexpr std::size_t kMinParts = 8;               // of a copy, for several threads to share
+constexpr std::size_t kMinShareBytes = 16u << 10;  // some 1.5 us
 constexpr std::size_t kAhead = 2;   // chunks queued before any thread is called; the others while those are under way
 constexpr unsigned kMinChunks = 2;  // one with the engine, one with the CPU
 constexpr std::size_t kNever = ~std::size_t{0};
@@ -41,7 +41,7 @@ struct slot {
 };
 
 // One copy. A part is a thread's share of a chunk. Parts are claimed in rising order and a part waits for lower ones at
-// most, so whoever runs a part can be sure that what it waits for has been claimed, and ends: also when one thread runs all.
+// most. So the parts that a thread waits for have been claimed and will end, also when a single thread runs all parts.
 class job {
  public:
   job(copy_engine& engine, std::byte* ring, std::span<slot> slots, std::size_t chunk_bytes, transfer whole)
@@ -49,8 +49,8 @@ class job {
         ring_(ring),
         slots_(slots),
         chunk_bytes_(chunk_bytes),
-        share_bytes_(std::clamp(std::bit_floor(whole.row_bytes / kLeastParts), std::min(kLeastShareBytes, chunk_bytes),
-                                std::max(kLeastShareBytes, chunk_bytes / kLeastShares))),
+        share_bytes_(std::clamp(std::bit_floor(whole.row_bytes / kMinParts), std::min(kMinShareBytes, chunk_bytes),
+                                std::max(kMinShareBytes, chunk_bytes / kMinShares))),
         whole_(whole) {
     for (std::size_t i = 0; i < slots_.size(); ++i) {
       slots_[i].submitted.store(kNever, std::memory_order_relaxed);
@@ -70,10 +70,10 @@ class job {
     if (const std::size_t ahead = part + kAhead; ahead < std::min(chunks(), slots_.size())) submit(ahead);
     const std::size_t i = chunk_of(part);
     if (!await_slot(i, i)) return;
-    void* const to = host_pointer(whole_.dst + part * share_bytes_);
+    void* const destination = host_pointer(whole_.dst + part * share_bytes_);
     // Not past the caches: the engine has put the chunk there, and stores past them were no faster (H100: 21.5 GB/s, 23.8
     // with them at 16 MiB by 4 threads).
-    std::memcpy(to, in_ring(part), bytes_of(part));
+    std::memcpy(destination, in_ring(part), bytes_of(part));
     if (is_last_share(i) && i + slots_.size() < chunks()) submit(i + slots_.size());
   }
 
@@ -107,7 +107,7 @@ class job {
   }
   std::size_t shares_of(std::size_t i) const { return i < chunks() ? pieces(bytes(i), share_bytes_) : 0; }
 
-  // Release and acquire: who queues the slot's next DMA has all shares of this chunk behind it.
+  // Release and acquire: the thread that queues the slot's next DMA does so after all shares of this chunk.
   bool is_last_share(std::size_t i) {
     auto& s = slots_[i % slots_.size()];
     if (s.shares_left.fetch_sub(1, std::memory_order_acq_rel) != 1) return false;
@@ -186,7 +186,7 @@ struct bounce_ring::state {
     if (whole.row_bytes == 0) return {};
     const std::lock_guard lock(mutex);
     if (auto ready = allocate(); !ready) return ready;
-    const std::size_t cut = std::max(std::bit_floor(whole.row_bytes / kLeastChunks), kLeastCutBytes);
+    const std::size_t cut = std::max(std::bit_floor(whole.row_bytes / kMinCutChunks), kMinCutBytes);
     job current(engine, ring.data(), {slots.get(), chunks}, std::min(chunk_bytes, cut), whole);
     const bool is_read = whole.way == direction::to_host;
     if (is_read) current.submit_ahead();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The measuring half of calibration.hpp: every way, a few sizes, as many repetitions as the time allows, the median.
+// The measurements of calibration.hpp: every method at a few sizes, repeated as the time allows; the median counts.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -16,9 +16,9 @@ namespace pl::copy {
 namespace {
 
 constexpr unsigned kPasses = 2;
-constexpr unsigned kLeastRepetitions = 3;
-constexpr unsigned kMostRepetitions = 300;
-constexpr unsigned kMostWarmUps = 100;  // threads wake up, pages and caches are filled
+constexpr unsigned kMinRepetitions = 3;
+constexpr unsigned kMaxRepetitions = 300;
+constexpr unsigned kMaxWarmUps = 100;  // threads wake up, pages and caches are filled
 constexpr std::uint64_t kWarmUpNs = 120'000;
 constexpr std::uint64_t kBendsBelow = 1u << 20;
 constexpr std::uint64_t kThreadsPayFrom = 16u << 10;
@@ -44,11 +44,11 @@ struct device_block {
 struct case_of_curve {
   direction way;
   other_side side;
-  choice how;
+  choice option;
 };
 
 std::vector<std::uint64_t> sizes_for(const case_of_curve& one, std::size_t most_bytes) {
-  const auto limits = limits_of(one.way, one.how);
+  const auto limits = limits_of(one.way, one.option);
   std::vector<std::uint64_t> out;
   const auto add = [&](std::uint64_t bytes) {
     if (bytes >= limits.least && bytes <= std::min<std::uint64_t>(limits.most, most_bytes)) out.push_back(bytes);
@@ -57,26 +57,26 @@ std::vector<std::uint64_t> sizes_for(const case_of_curve& one, std::size_t most_
   for (std::uint64_t bytes = 64; bytes <= most_bytes; bytes *= bytes < kBendsBelow ? 2 : 4) {
     add(bytes);
     // Where threads begin to pay, their curves cross between two octaves, and steps of whole parts make them uneven.
-    if (one.how.how == method::cpu_store && bytes >= kThreadsPayFrom && bytes < kThreadsPayFrom * 8) add(bytes * 5 / 4);
+    if (one.option.how == method::cpu_store && bytes >= kThreadsPayFrom && bytes < kThreadsPayFrom * 8) add(bytes * 5 / 4);
   }
   return out;
 }
 
-// Median of repetitions within a time; nothing if the way is not open here.
-std::optional<double> measure(planner& by, const choice& how, const transfer& what, std::uint64_t budget_ns) {
+// Median of repetitions within a time; nothing if the method is not available here.
+std::optional<double> measure(planner& planner, const choice& option, const transfer& transfer, std::uint64_t budget_ns) {
   // A short store is over before its fence has drained, which the next one pays: batches tell the rate, not luck.
-  const unsigned batch = how.how == method::cpu_store && what.row_bytes <= 4096 ? 16 : 1;
+  const unsigned batch = option.how == method::cpu_store && transfer.row_bytes <= 4096 ? 16 : 1;
   std::vector<double> samples;
   std::uint64_t begin_ns = monotonic_ns();
-  for (unsigned i = 0; i == 0 || (i < kMostWarmUps && monotonic_ns() - begin_ns < kWarmUpNs); ++i)
-    (void)by.copy_by(how, what);
+  for (unsigned i = 0; i == 0 || (i < kMaxWarmUps && monotonic_ns() - begin_ns < kWarmUpNs); ++i)
+    (void)planner.copy_by(option, transfer);
   begin_ns = monotonic_ns();
-  while (samples.size() < kMostRepetitions) {
+  while (samples.size() < kMaxRepetitions) {
     const std::uint64_t taken_ns = monotonic_ns() - begin_ns;
-    if (samples.size() >= kLeastRepetitions && taken_ns >= budget_ns) break;
+    if (samples.size() >= kMinRepetitions && taken_ns >= budget_ns) break;
     const std::uint64_t before = ticks_ordered();
     status done;
-    for (unsigned call = 0; call < batch && done; ++call) done = by.copy_by(how, what);
+    for (unsigned call = 0; call < batch && done; ++call) done = planner.copy_by(option, transfer);
     const std::uint64_t after = ticks_ordered();
     if (done) {
       samples.push_back(ticks_to_ns(after - before) / batch);
@@ -84,13 +84,13 @@ std::optional<double> measure(planner& by, const choice& how, const transfer& wh
       return std::nullopt;  // closed for good
     }
   }
-  if (samples.size() < kLeastRepetitions) return std::nullopt;
+  if (samples.size() < kMinRepetitions) return std::nullopt;
   auto middle = samples.begin() + static_cast<long>(samples.size() / 2);
   std::nth_element(samples.begin(), middle, samples.end());
   return *middle;
 }
 
-// What it takes to ask the driver whether host memory is pinned.
+// Duration of the driver call that reports whether host memory is pinned.
 double measure_question(const cu::driver_table& cuda, const void* pinned, const void* pageable) {
   constexpr unsigned kQuestions = 200, kAtOnce = 8;
   std::vector<double> samples;
@@ -105,7 +105,7 @@ double measure_question(const cu::driver_table& cuda, const void* pinned, const 
   return *middle;
 }
 
-// What the copies are made between.
+// The buffers that the copies are measured with.
 struct scene {
   device_block first, second;
   std::optional<device_block> peer;
@@ -130,7 +130,7 @@ struct scene {
     return {};
   }
 
-  transfer of(const case_of_curve& one, std::uint64_t bytes) const {
+  transfer transfer_for(const case_of_curve& one, std::uint64_t bytes) const {
     const std::uint64_t host = one.side == other_side::pinned ? address_of(pinned.data()) : address_of(pageable.data());
     if (one.way == direction::to_device) return {one.way, first.pointer, host, bytes};
     if (one.way == direction::to_host) return {one.way, host, first.pointer, bytes};
@@ -138,14 +138,14 @@ struct scene {
   }
 };
 
-std::vector<case_of_curve> cases_for(const planner& by, bool has_peer) {
+std::vector<case_of_curve> cases_for(const planner& planner, bool has_peer) {
   std::vector<case_of_curve> cases;
   for (const auto way : {direction::to_device, direction::to_host, direction::on_device})
     for (const auto side : {other_side::pinned, other_side::pageable, other_side::same_gpu, other_side::peer_gpu}) {
       if ((way == direction::on_device) != (side == other_side::same_gpu || side == other_side::peer_gpu)) continue;
       if (side == other_side::peer_gpu && !has_peer) continue;
-      for (const auto& how : candidates(way, side))
-        if (how.width <= by.threads() || needs_engine(how.how)) cases.push_back({way, side, how});
+      for (const auto& option : candidates(way, side))
+        if (option.width <= planner.threads() || needs_engine(option.how)) cases.push_back({way, side, option});
     }
   return cases;
 }
@@ -157,9 +157,9 @@ struct point_to_measure {
   double best_ns = 0;  // 0: not open
 };
 
-// Every point is measured in several passes, each in another order, and its best median counts: what disturbs one moment (a
-// clock that has not settled, another tenant's burst) then spoils no curve as a whole, which would move a crossover.
-void measure_in_passes(planner& by, const calibration_options& wanted, const scene& where,
+// Every point is measured in several passes, each in another order, and its best median counts. A short disturbance (a
+// clock that has not settled, another tenant's burst) then does not shift a whole curve, and with it a crossover.
+void measure_in_passes(planner& planner, const calibration_options& wanted, const scene& setup,
                        const std::vector<case_of_curve>& cases, std::vector<point_to_measure>& points) {
   const std::uint64_t end_ns = monotonic_ns() + std::uint64_t{wanted.budget_ms} * 1'000'000;
   std::minstd_rand random(1);
@@ -170,12 +170,12 @@ void measure_in_passes(planner& by, const calibration_options& wanted, const sce
       const auto& one = cases[point.curve];
       const std::size_t all = points.size() * kPasses;
       if (wanted.progress)
-        wanted.progress(format("%s %s %s %llu B", name_of(one.way), name_of(one.side), to_text(one.how).c_str(),
+        wanted.progress(format("%s %s %s %llu B", name_of(one.way), name_of(one.side), to_text(one.option).c_str(),
                                static_cast<unsigned long long>(point.bytes)),
                         done, all);
       const std::uint64_t now_ns = monotonic_ns();
       const std::uint64_t left_ns = end_ns > now_ns ? end_ns - now_ns : 0;
-      if (const auto ns = measure(by, one.how, where.of(one, point.bytes), left_ns / (all - done)))
+      if (const auto ns = measure(planner, one.option, setup.transfer_for(one, point.bytes), left_ns / (all - done)))
         point.best_ns = point.best_ns == 0 ? std::max(1.0, *ns) : std::max(1.0, std::min(point.best_ns, *ns));
       ++done;
     }
@@ -184,30 +184,30 @@ void measure_in_passes(planner& by, const calibration_options& wanted, const sce
 
 }  // namespace
 
-result<cost_table> calibrate(const cu::driver_table& cuda, planner& by, const calibration_options& wanted) {
+result<cost_table> calibrate(const cu::driver_table& cuda, planner& planner, const calibration_options& wanted) {
   auto context = find_context(cuda, wanted.device_ordinal, nullptr);
   if (!context) return context.error();
-  if (auto ready = by.prepare(wanted.device_ordinal); !ready) return ready.error();
-  scene where(*context);
-  if (auto made = where.fill(cuda, wanted); !made) return made.error();
-  auto hot = by.keep_hot(wanted.device_ordinal);  // if it cannot be, its ways have no curve
+  if (auto ready = planner.prepare(wanted.device_ordinal); !ready) return ready.error();
+  scene setup(*context);
+  if (auto made = setup.fill(cuda, wanted); !made) return made.error();
+  auto hot = planner.keep_hot(wanted.device_ordinal);  // if it cannot be, its ways have no curve
 
-  const auto cases = cases_for(by, where.peer.has_value());
+  const auto cases = cases_for(planner, setup.peer.has_value());
   std::vector<point_to_measure> points;
   for (std::size_t curve = 0; curve < cases.size(); ++curve)
     for (const std::uint64_t bytes : sizes_for(cases[curve], wanted.most_bytes)) points.push_back({curve, bytes});
-  measure_in_passes(by, wanted, where, cases, points);
+  measure_in_passes(planner, wanted, setup, cases, points);
 
   std::sort(points.begin(), points.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
   std::vector<cost_curve> curves;
   for (std::size_t index = 0; index < cases.size(); ++index) {
-    cost_curve curve{cases[index].way, cases[index].side, cases[index].how, {}};
+    cost_curve curve{cases[index].way, cases[index].side, cases[index].option, {}};
     for (const auto& point : points)
       if (point.curve == index && point.best_ns != 0) curve.points.push_back({point.bytes, point.best_ns});
     if (!curve.points.empty()) curves.push_back(std::move(curve));
   }
   if (curves.empty()) return failure{EIO, "no way to copy works with this device: peerlane doctor says why"};
-  return cost_table(std::move(curves), measure_question(cuda, where.pinned.data(), where.pageable.data()));
+  return cost_table(std::move(curves), measure_question(cuda, setup.pinned.data(), setup.pageable.data()));
 }
 
 }  // namespace pl::copy

@@ -15,22 +15,22 @@ class planner;
 
 struct found_costs {
   cost_table table;
-  std::string origin;  // where it comes from, for people
+  std::string origin;  // source of the table, for display
 };
 
-// What a planner should believe: `text` if not empty (EINVAL if it is not understood), else this machine's calibration file,
-// else the built-in table. A file that is damaged or of another machine is passed over, with a log line.
+// The cost table for a planner: `text` if not empty (EINVAL if it is not understood), else this machine's calibration file,
+// else the built-in table. A file that is damaged or from another machine is ignored, with a log line.
 result<found_costs> find_costs(const cu::driver_table& cuda, const std::string& text);
 
-// What a calibration is good for: GPU, driver, CPU and PCIe link of a device, one line. Empty without a GPU.
+// The machine that a calibration is valid for: GPU, driver, CPU and PCIe link of a device, one line. Empty without a GPU.
 std::string machine_key(const cu::driver_table& cuda, int device_ordinal);
 // $XDG_CACHE_HOME/peerlane/calibration-<hash of the key>.txt, or under ~/.cache. Empty if there is neither variable.
 std::string calibration_path(const std::string& key);
 // The CPU as /proc/cpuinfo names it, or "unknown".
 std::string cpu_model();
-// Writes by way of a temporary file: never half a text. Makes the folder. ENOENT: `path` is empty.
+// Writes a temporary file and renames it, so the file is never incomplete. Makes the folder. ENOENT: `path` is empty.
 status write_calibration(const std::string& text, const std::string& path);
-// The table with its key, in the same manner.
+// Writes the table with its key in the same way.
 status save_costs(const cost_table& table, const std::string& key, const std::string& path);
 
 // CPUs next to the device (worker_pool.hpp: cpus_near).
@@ -40,11 +40,11 @@ struct calibration_options {
   int device_ordinal = 0;
   unsigned budget_ms = 6000;
   std::size_t most_bytes = 256u << 20;
-  // Called before each point: what comes, and how many are done of how many.
-  std::function<void(const std::string& what, std::size_t done, std::size_t all)> progress;
+  // Called before each point: its name, the number of finished points and the total.
+  std::function<void(const std::string& subject, std::size_t done, std::size_t all)> progress;
 };
 // Measures every candidate that works here. The device should be idle. ENOMEM if there is no room for the buffers
 // (twice most_bytes of device memory).
-result<cost_table> calibrate(const cu::driver_table& cuda, planner& by, const calibration_options& wanted);
+result<cost_table> calibrate(const cu::driver_table& cuda, planner& planner, const calibration_options& wanted);
 
 }  // namespace pl::copy

@@ -24,10 +24,10 @@ struct completion::job {
 
 namespace {
 
-// What costs the caller no more than asking somebody else would.
+// Up to this size a direct copy costs the caller no more than handing it to another executor.
 constexpr std::size_t kAtOnceBytes = 16u << 10;
 
-bool is_empty(const transfer& what) { return what.row_bytes == 0 || what.rows == 0; }  // their product may wrap
+bool is_empty(const transfer& transfer) { return transfer.row_bytes == 0 || transfer.rows == 0; }  // their product may wrap
 
 // How long the queue's thread sleeps between looks at a stream, and how many looks later it asks whether that still lives
 // (which polls for a millisecond): every 50 ms or so.
@@ -36,7 +36,7 @@ constexpr unsigned kLooksBetweenLifeChecks = 500;
 
 }  // namespace
 
-// In order, except that what waits for a stream lets pass what does not: the stream may be waiting for just that.
+// In order, except that work without a stream dependency may pass work that waits for a stream: the stream may depend on it.
 void planner::run_queue() {
   pthread_setname_np(pthread_self(), "pl-copy-queue");
   auto& queue = shared_->queue;
@@ -89,56 +89,56 @@ result<gpu_checksum::job> planner::begin_checksum(const cu::pointer_info& device
   if (!is_mine()) return failure{EACCES, "a planner of the parent process: open one in this process"};
   auto state = state_of(device);
   if (!state) return state.error();
-  auto by = (*state)->checksum();
-  if (!by) return by.error();
-  return (*by)->begin(src, bytes, wanted.after, wanted.has_after);
+  auto summer = (*state)->checksum();
+  if (!summer) return summer.error();
+  return (*summer)->begin(src, bytes, wanted.after, wanted.has_after);
 }
 
 result<completion> planner::begin(std::span<const transfer> list, const async_options& wanted) {
-  // All are looked at before one is queued: a copy that is refused would have to wait for the others, and those for a stream
-  // that may be waiting for the caller.
-  std::vector<sides> looked(list.size());
+  // All copies are checked before any is queued. A later refusal would have to wait for the queued copies, and those may
+  // wait for a stream that waits for the caller.
+  std::vector<sides> inspected(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (is_empty(list[i])) continue;
-    if (auto good = look(list[i], looked[i]); !good) return good.error();
-    inspect_other(list[i], looked[i]);
+    if (auto good = inspect(list[i], inspected[i]); !good) return good.error();
+    inspect_other(list[i], inspected[i]);
   }
   completion made;
   made.owner_ = this;
   std::vector<transfer> by_cpu;  // what has to pass through a CPU, or is quicker so
   gpu_state* cpu_state = nullptr;
   for (std::size_t i = 0; i < list.size(); ++i) {
-    const auto& what = list[i];
-    if (is_empty(what)) continue;
-    auto& at = looked[i];
-    auto state = state_of(at.way == direction::on_device ? at.source : at.device);
+    const auto& transfer = list[i];
+    if (is_empty(transfer)) continue;
+    auto& ends = inspected[i];
+    auto state = state_of(ends.way == direction::on_device ? ends.source : ends.device);
     if (!state) return state.error();
     if (made.state_ == nullptr) made.state_ = *state;
-    const bool gpu_alone = at.other != other_side::pageable;
-    if (!gpu_alone || (!wanted.has_after && what.bytes() <= kAtOnceBytes)) {
-      by_cpu.push_back(what);
+    const bool gpu_alone = ends.other != other_side::pageable;
+    if (!gpu_alone || (!wanted.has_after && transfer.bytes() <= kAtOnceBytes)) {
+      by_cpu.push_back(transfer);
       if (cpu_state == nullptr) cpu_state = *state;
       continue;
     }
-    if (!wanted.has_after && what.rows == 1 && at.other != other_side::peer_gpu) {
-      choice how = choose(what, at);
-      how.width = static_cast<std::uint8_t>(std::max<unsigned>(how.width, wanted.least_workers));
-      if (auto given = how.how == method::engine_copy ? give_to_engine(how, what, at) : std::nullopt) {
-        made.given_.push_back({given->first, std::move(given->second), what});
+    if (!wanted.has_after && transfer.rows == 1 && ends.other != other_side::peer_gpu) {
+      choice option = choose(transfer, ends);
+      option.width = static_cast<std::uint8_t>(std::max<unsigned>(option.width, wanted.least_workers));
+      if (auto given = option.how == method::engine_copy ? give_to_engine(option, transfer, ends) : std::nullopt) {
+        made.given_.push_back({given->first, std::move(given->second), transfer});
         continue;
       }
     }
     auto dma = (*state)->dma();
     if (!dma) return dma.error();
-    auto ticket = (*dma)->submit(std::span(&what, 1), wanted.after, wanted.has_after, wanted.turn);
+    auto ticket = (*dma)->submit(std::span(&transfer, 1), wanted.after, wanted.has_after, wanted.turn);
     if (!ticket) return ticket.error();
     made.queued_.push_back({*dma, *ticket});
-    count(method::copy_engine, what.bytes());
+    count(method::copy_engine, transfer.bytes());
   }
   if (by_cpu.empty()) return made;
 
   std::size_t total = 0;
-  for (const auto& what : by_cpu) total += what.bytes();
+  for (const auto& transfer : by_cpu) total += transfer.bytes();
   if (!wanted.has_after && total <= kAtOnceBytes) {
     if (auto done = copy_list(by_cpu); !done) return done.error();
     return made;
@@ -168,15 +168,15 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
   return made;
 }
 
-std::optional<std::pair<gpu_engine*, gpu_engine::request>> planner::give_to_engine(const choice& how, const transfer& what,
-                                                                                   sides& at) {
-  auto engine = open_engine(at);
+std::optional<std::pair<gpu_engine*, gpu_engine::request>> planner::give_to_engine(const choice& option,
+                                                                                   const transfer& transfer, sides& ends) {
+  auto engine = open_engine(ends);
   if (!engine) return std::nullopt;
-  transfer moved = what;
-  if (at.way == direction::to_host) moved.dst = at.host.device_ptr;
-  else if (at.way == direction::to_device) moved.src = at.host.device_ptr;
-  else if (at.device.context != at.source.context) return std::nullopt;
-  auto begun = (*engine)->begin_copy(moved, how.width);
+  copy::transfer moved = transfer;
+  if (ends.way == direction::to_host) moved.dst = ends.host.device_ptr;
+  else if (ends.way == direction::to_device) moved.src = ends.host.device_ptr;
+  else if (ends.device.context != ends.source.context) return std::nullopt;
+  auto begun = (*engine)->begin_copy(moved, option.width);
   if (!begun) return std::nullopt;
   return std::pair{*engine, *std::move(begun)};
 }
@@ -199,25 +199,25 @@ completion& completion::operator=(completion&& other) noexcept {
 
 completion::~completion() { (void)wait(); }
 
-// What the GPU engine did not take after all is done here and now.
-status completion::end(const result<gpu_engine::fate>& fate, const transfer& what) {
+// A copy that the GPU engine did not take is done here by another method.
+status completion::end(const result<gpu_engine::fate>& fate, const transfer& transfer) {
   if (!fate) return fate.error();
   if (*fate == gpu_engine::fate::not_taken) {
     owner_->count_refusal({method::engine_copy, 1});
-    return owner_->copy(what);
+    return owner_->copy(transfer);
   }
-  owner_->count(method::engine_copy, what.bytes());
+  owner_->count(method::engine_copy, transfer.bytes());
   return {};
 }
 
-result<bool> completion::look() {
+result<bool> completion::poll() {
   while (!given_.empty()) {
     auto& last = given_.back();
     auto fate = last.engine->test(last.request);
     if (fate && *fate == gpu_engine::fate::pending) return false;
-    const transfer what = last.what;
+    const transfer transfer = last.piece;
     given_.pop_back();
-    if (auto ended = end(fate, what); !ended) return ended.error();
+    if (auto ended = end(fate, transfer); !ended) return ended.error();
   }
   while (!queued_.empty()) {
     if (!queued_.back().dma->is_done(queued_.back().ticket)) return false;
@@ -234,7 +234,7 @@ result<bool> completion::look() {
 
 result<bool> completion::test() {
   if (!is_empty() && !owner_->is_mine()) return wait().error();
-  auto state = look();
+  auto state = poll();
   if (!state) (void)wait();  // the rest ends too: a failure leaves nothing in flight
   return state;
 }
@@ -242,7 +242,7 @@ result<bool> completion::test() {
 status completion::wait() {
   if (is_empty()) return {};
   if (!owner_->is_mine()) {
-    // A forked child: nobody is left who would end the job, and its lock may be held by a thread that is not here.
+    // A forked child: the thread that would end the job does not exist here, and a missing thread may hold its lock.
     if (job_ != nullptr) new std::shared_ptr<job>(std::move(job_));
     given_.clear();
     queued_.clear();
@@ -252,7 +252,7 @@ status completion::wait() {
   const auto keep_first = [&](status one) {
     if (outcome && !one) outcome = std::move(one);
   };
-  for (auto& one : given_) keep_first(end(one.engine->wait(one.request), one.what));
+  for (auto& one : given_) keep_first(end(one.engine->wait(one.request), one.piece));
   given_.clear();
   for (auto& one : queued_) keep_first(one.dma->wait(one.ticket));
   queued_.clear();

@@ -13,7 +13,7 @@
 namespace pl::copy {
 
 // Movable; used by one thread at a time. The memory of the copies must stay until it is done; dropping it before waits.
-// What it promises when it says done is what a complete copy promises (planner.hpp).
+// A completed operation gives the same guarantees as a synchronous copy (planner.hpp).
 class completion {
  public:
   completion() = default;  // done
@@ -21,8 +21,8 @@ class completion {
   completion& operator=(completion&& other) noexcept;
   ~completion();
 
-  // True: done. A failure is told once and ends it. Does not block, except that a copy the GPU engine did not take after all
-  // is done here and now by other means.
+  // True: done. A failure is reported once and ends it. Does not block, except when the GPU engine did not take a copy: that
+  // copy is then done within this call by another method.
   result<bool> test();
   status wait();
   // `stream` (of any context and GPU) waits on the GPU for the copies; work queued there afterwards sees their data. Copies
@@ -42,11 +42,11 @@ class completion {
   struct given {  // to the GPU engine
     gpu_engine* engine;
     gpu_engine::request request;
-    transfer what;
+    transfer piece;
   };
   bool is_empty() const noexcept { return queued_.empty() && given_.empty() && job_ == nullptr; }
-  result<bool> look();
-  status end(const result<gpu_engine::fate>& fate, const transfer& what);
+  result<bool> poll();
+  status end(const result<gpu_engine::fate>& fate, const transfer& transfer);
 
   planner* owner_ = nullptr;
   gpu_state* state_ = nullptr;  // of the first copy: its streams can record an event

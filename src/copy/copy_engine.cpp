@@ -21,9 +21,10 @@
 namespace pl::copy {
 namespace {
 
-constexpr std::size_t kWordStride = 64;  // a line for each lane: one lane's writes do not take another's poller the line
-constexpr unsigned kMaxLanes = 64;       // the words fit one page
-constexpr std::uint32_t kEvents = 32;    // per lane, where events stand in for words; a power of two
+constexpr std::size_t kWordStride =
+    64;                                // a line for each channel: one channel's writes do not take another's poller the line
+constexpr unsigned kMaxLanes = 64;     // the words fit one page
+constexpr std::uint32_t kEvents = 32;  // per channel, where events stand in for words; a power of two
 constexpr std::size_t kMaxPitch = 0x7fffffff;      // CU_DEVICE_ATTRIBUTE_MAX_PITCH of every GPU so far
 constexpr std::uint64_t kLifeCheckNs = 1'000'000;  // a dead context is noticed this late; a live one costs a call
 constexpr unsigned kPollsPerClockReading = 32;     // about a microsecond
@@ -78,25 +79,26 @@ cu::result_t queue(const cu::driver_table& cuda, const transfer& copy, cu::strea
 
 // What one call can take: linear pieces of one list. Two H200 move 64 pieces of 256 KiB in 100 us by four such calls and in
 // 234 by 64 calls of the old kind: the driver takes 1.2 instead of 2.7 us for a piece, and all copy engines share a list.
-constexpr std::size_t kMostInCall = 64;
+constexpr std::size_t kMaxInCall = 64;
 
-// not_supported: nothing is queued, and the pieces want calls of their own.
+// not_supported: nothing is queued, and each piece needs a call of its own.
 cu::result_t queue_together(const cu::driver_table& cuda, std::span<const transfer> copies, cu::stream_t stream) {
-  if (cuda.cuMemcpyBatchAsync_v2 == nullptr || copies.size() > kMostInCall) return cu::error_code::not_supported;
-  std::array<cu::device_ptr, kMostInCall> to, from;
-  std::array<std::size_t, kMostInCall> bytes;
+  if (cuda.cuMemcpyBatchAsync_v2 == nullptr || copies.size() > kMaxInCall) return cu::error_code::not_supported;
+  std::array<cu::device_ptr, kMaxInCall> destinations, sources;
+  std::array<std::size_t, kMaxInCall> bytes;
   std::size_t count = 0;
   for (const auto& copy : copies) {
     if (copy.bytes() == 0) continue;
     if (!copy.is_linear()) return cu::error_code::not_supported;
-    to[count] = copy.dst, from[count] = copy.src, bytes[count] = copy.bytes();
+    destinations[count] = copy.dst, sources[count] = copy.src, bytes[count] = copy.bytes();
     ++count;
   }
   if (count < 2) return cu::error_code::not_supported;
-  cu::memcpy_attributes as_others{};
-  as_others.source_order = cu::memcpy_source_order::stream;
+  cu::memcpy_attributes attributes{};
+  attributes.source_order = cu::memcpy_source_order::stream;
   std::size_t first = 0;
-  return cuda.cuMemcpyBatchAsync_v2(to.data(), from.data(), bytes.data(), count, &as_others, &first, 1, stream);
+  return cuda.cuMemcpyBatchAsync_v2(destinations.data(), sources.data(), bytes.data(), count, &attributes, &first, 1,
+                                    stream);
 }
 
 status refuse_capture(const cu::driver_table& cuda, cu::stream_t stream) {
@@ -112,12 +114,12 @@ status refuse_capture(const cu::driver_table& cuda, cu::stream_t stream) {
   return {};
 }
 
-struct lane {
+struct channel {
   // What waiting threads read. It never changes after open().
   std::uint32_t* word = nullptr;
   cu::device_ptr word_address = 0;
   cu::stream_t stream = nullptr;
-  cu::event_t event = nullptr;       // for orders between this lane and other streams; recorded under the lock
+  cu::event_t event = nullptr;       // for orders between this channel and other streams; recorded under the lock
   cu::event_t events[kEvents] = {};  // fallback: a ticket's is the one at value % kEvents
   // What submitting threads write: a line of its own. A submission is one step under the lock.
   alignas(64) std::mutex mutex;
@@ -133,38 +135,38 @@ struct copy_engine::state {
   ~state();
 
   bool is_ours() const noexcept { return process_epoch() == epoch; }
-  status make_lanes(unsigned wanted, std::uint32_t first_value);
-  status make_lane(lane& made, int priority, std::uint32_t first_value);
+  status make_channels(unsigned wanted, std::uint32_t first_value);
+  status make_channel(channel& made, int priority, std::uint32_t first_value);
   status choose_completion();
-  void drop_lane(lane& dropped) const;
+  void drop_channel(channel& dropped) const;
 
   failure lost() const;
   result<context_use> enter() const;
-  lane& lock_one(std::unique_lock<std::mutex>& lock, bool has_after, unsigned turn);
-  bool is_held_up(lane& asked) const noexcept;
-  result<context_use> enter_theirs(gpu_context& theirs) const;
-  status order_behind(lane& ours, cu::stream_t after) const;
-  result<ticket> finish(lane& ours);
-  failure give_up(lane& ours, failure why) const;
+  channel& lock_one(std::unique_lock<std::mutex>& lock, bool has_after, unsigned turn);
+  bool is_held_up(channel& asked) const noexcept;
+  result<context_use> enter_theirs(gpu_context& other_context) const;
+  status order_behind(channel& own, cu::stream_t after) const;
+  result<ticket> finish(channel& own);
+  failure give_up(channel& own, failure why) const;
 
-  bool has_ended(const lane& asked, std::uint32_t value) const noexcept;
-  bool event_says_ended(const lane& asked, std::uint32_t value) const noexcept;
-  status check_life(const lane& asked, unsigned& idle_answers) const;
-  status poll(const lane& asked, std::uint32_t value, unsigned timeout_ms) const;
-  status find_lane(const ticket& which, lane*& found) const;
+  bool has_ended(const channel& asked, std::uint32_t value) const noexcept;
+  bool event_has_ended(const channel& asked, std::uint32_t value) const noexcept;
+  status check_life(const channel& asked, unsigned& idle_answers) const;
+  status poll(const channel& asked, std::uint32_t value, unsigned timeout_ms) const;
+  status find_channel(const ticket& queued, channel*& found) const;
 
   const gpu_context context;
   const cu::driver_table& cuda;
   const std::uint32_t epoch;
   pinned_buffer words;
-  std::unique_ptr<lane[]> lanes;
+  std::unique_ptr<channel[]> channels;
   unsigned count = 0;
   bool has_write_value = true;
 };
 
 // ---- life -----------------------------------------------------------------------------------------------------------
 
-status copy_engine::state::make_lane(lane& made, int priority, std::uint32_t first_value) {
+status copy_engine::state::make_channel(channel& made, int priority, std::uint32_t first_value) {
   auto rc = cuda.cuStreamCreateWithPriority(&made.stream, cu::stream_flag::non_blocking, priority);
   if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "creating a stream for copies");
   rc = cuda.cuEventCreate(&made.event, cu::event_flag::disable_timing);
@@ -174,25 +176,25 @@ status copy_engine::state::make_lane(lane& made, int priority, std::uint32_t fir
   return {};
 }
 
-status copy_engine::state::make_lanes(unsigned wanted, std::uint32_t first_value) {
+status copy_engine::state::make_channels(unsigned wanted, std::uint32_t first_value) {
   auto scope = enter();
   if (!scope) return scope.error();
-  const unsigned lanes_wanted = std::clamp(wanted, 1u, kMaxLanes);
-  auto made = pinned_buffer::make(context, lanes_wanted * kWordStride);
+  const unsigned channels_wanted = std::clamp(wanted, 1u, kMaxLanes);
+  auto made = pinned_buffer::make(context, channels_wanted * kWordStride);
   if (!made) return made.error();
   words = *std::move(made);
-  lanes.reset(new (std::nothrow) lane[lanes_wanted]);
-  if (lanes == nullptr) return failure{ENOMEM, "no memory for a copy engine"};
+  channels.reset(new (std::nothrow) channel[channels_wanted]);
+  if (channels == nullptr) return failure{ENOMEM, "no memory for a copy engine"};
   int least = 0;
   int greatest = 0;
   if (const auto rc = cuda.cuCtxGetStreamPriorityRange(&least, &greatest); rc != cu::error_code::success)
     return cu::make_error(cuda, rc, "asking for stream priorities");
-  for (; count < lanes_wanted;) {
-    lane& next = lanes[count];
+  for (; count < channels_wanted;) {
+    channel& next = channels[count];
     next.word = reinterpret_cast<std::uint32_t*>(words.data() + count * kWordStride);
     next.word_address = words.device_address() + count * kWordStride;
     ++count;  // before it is complete: what there is of it gets dropped on failure
-    if (auto done = make_lane(next, greatest, first_value); !done) return done;
+    if (auto done = make_channel(next, greatest, first_value); !done) return done;
   }
   return choose_completion();
 }
@@ -201,18 +203,19 @@ status copy_engine::state::make_lanes(unsigned wanted, std::uint32_t first_value
 status copy_engine::state::choose_completion() {
   auto rc = cu::result_t{cu::error_code::not_supported};
   if (cuda.cuStreamWriteValue32_v2 != nullptr)
-    rc = cuda.cuStreamWriteValue32_v2(lanes[0].stream, lanes[0].word_address, lanes[0].last, cu::write_value::standard);
+    rc = cuda.cuStreamWriteValue32_v2(channels[0].stream, channels[0].word_address, channels[0].last,
+                                      cu::write_value::standard);
   has_write_value = rc == cu::error_code::success;
   if (has_write_value) return {};
   if (rc != cu::error_code::not_supported) return cu::make_error(cuda, rc, "writing a word from a stream");
   for (unsigned i = 0; i < count; ++i)
-    for (auto& event : lanes[i].events)
+    for (auto& event : channels[i].events)
       if (rc = cuda.cuEventCreate(&event, cu::event_flag::disable_timing); rc != cu::error_code::success)
         return cu::make_error(cuda, rc, "creating an event for copies");
   return {};
 }
 
-void copy_engine::state::drop_lane(lane& dropped) const {
+void copy_engine::state::drop_channel(channel& dropped) const {
   if (dropped.stream != nullptr) {
     cuda.cuStreamSynchronize(dropped.stream);  // the word is about to be unmapped
     cuda.cuStreamDestroy_v2(dropped.stream);
@@ -225,13 +228,13 @@ void copy_engine::state::drop_lane(lane& dropped) const {
 copy_engine::state::~state() {
   // Streams and events went with their context; naming them now could hit somebody else's.
   if (auto scope = enter())
-    for (unsigned i = 0; i < count; ++i) drop_lane(lanes[i]);
+    for (unsigned i = 0; i < count; ++i) drop_channel(channels[i]);
 }
 
-result<std::unique_ptr<copy_engine>> copy_engine::open(const gpu_context& context, unsigned lanes,
+result<std::unique_ptr<copy_engine>> copy_engine::open(const gpu_context& context, unsigned channels,
                                                        std::uint32_t first_value) {
   auto made = std::make_unique<state>(context);
-  if (auto done = made->make_lanes(lanes, first_value); !done) return done.error();
+  if (auto done = made->make_channels(channels, first_value); !done) return done.error();
   return std::unique_ptr<copy_engine>(new copy_engine(std::move(made)));
 }
 
@@ -247,7 +250,7 @@ bool copy_engine::is_of_this_process() const noexcept { return state_->is_ours()
 
 // ---- submission -----------------------------------------------------------------------------------------------------
 
-// A kernel of the application that faulted leaves a context that answers everything with its reason.
+// After a kernel of the application faulted, every call in the context returns that error.
 failure copy_engine::state::lost() const {
   unsigned long long id = 0;
   const auto rc = cuda.cuCtxGetId != nullptr ? cuda.cuCtxGetId(context.handle, &id) : cu::result_t{cu::error_code::success};
@@ -264,75 +267,74 @@ result<context_use> copy_engine::state::enter() const {
   return lost();
 }
 
-// Under the lane's lock: whether what is queued there now may first wait for an application's stream.
-bool copy_engine::state::is_held_up(lane& asked) const noexcept {
+// Under the channel's lock: whether the work queued there may have to wait for an application's stream.
+bool copy_engine::state::is_held_up(channel& asked) const noexcept {
   if (asked.has_behind && has_ended(asked, asked.behind)) asked.has_behind = false;
   return asked.has_behind;
 }
 
-// The thread's own lane, so that its copies stay in one order and their words in one cache; another one rather than wait.
-// A copy behind an application's stream may have long to wait, even for what this thread does next. So others keep off its
-// lane, it keeps off lanes with work of others before it, and lane 0 takes none of its kind: there always is a way past,
-// except in an engine of one lane.
-lane& copy_engine::state::lock_one(std::unique_lock<std::mutex>& lock, bool has_after, unsigned turn) {
+// The thread's own channel, so that its copies stay in one order and their words in one cache; another one rather than wait.
+// A copy behind an application's stream may wait long, even for what this thread does next. So other copies avoid its
+// channel, it avoids channels with pending work of others, and channel 0 takes none of its kind. An engine of several
+// channels therefore always has a free one.
+channel& copy_engine::state::lock_one(std::unique_lock<std::mutex>& lock, bool has_after, unsigned turn) {
   const unsigned first = has_after && count > 1 ? 1 : 0;
   const unsigned many = count - first;
   const unsigned own = (thread_index() + turn) % many;
   for (unsigned i = 0; i < many; ++i) {
-    lane& candidate = lanes[first + (own + i) % many];
+    channel& candidate = channels[first + (own + i) % many];
     lock = std::unique_lock(candidate.mutex, std::try_to_lock);
     if (!lock.owns_lock()) continue;
     if (has_after ? has_ended(candidate, candidate.last) : !is_held_up(candidate)) return candidate;
   }
-  lane& rest = lanes[has_after ? first + own : 0];
+  channel& rest = channels[has_after ? first + own : 0];
   lock = {};  // the last one tried: this may be the same
   lock = std::unique_lock(rest.mutex);
   return rest;
 }
 
 // The application's current context, which gives null and its like their meaning; ours where it has none.
-result<context_use> copy_engine::state::enter_theirs(gpu_context& theirs) const {
-  theirs = context;
+result<context_use> copy_engine::state::enter_theirs(gpu_context& other_context) const {
+  other_context = context;
   cu::context_t current = nullptr;
-  if (cuda.cuCtxGetCurrent(&current) == cu::error_code::success && current != nullptr) theirs.handle = current;
-  return context_use::enter(theirs);
+  if (cuda.cuCtxGetCurrent(&current) == cu::error_code::success && current != nullptr) other_context.handle = current;
+  return context_use::enter(other_context);
 }
 
-status copy_engine::state::order_behind(lane& ours, cu::stream_t after) const {
-  gpu_context theirs;
-  auto scope = enter_theirs(theirs);
+status copy_engine::state::order_behind(channel& own, cu::stream_t after) const {
+  gpu_context other_context;
+  auto scope = enter_theirs(other_context);
   if (!scope) return scope.error();
   if (auto allowed = refuse_capture(cuda, after); !allowed) return allowed;
-  const bool is_foreign = theirs.handle != context.handle;
+  const bool is_foreign = other_context.handle != context.handle;
   auto rc = cu::result_t{cu::error_code::invalid_handle};
-  if (!is_foreign || !is_default_stream(after)) rc = cuda.cuEventRecord(ours.event, after);
+  if (!is_foreign || !is_default_stream(after)) rc = cuda.cuEventRecord(own.event, after);
   // An event records streams of its own context only: this stream is another one's.
   cu::event_t borrowed = nullptr;
   if (rc == cu::error_code::invalid_handle && is_foreign) {
     rc = cuda.cuEventCreate(&borrowed, cu::event_flag::disable_timing);
     if (rc == cu::error_code::success) rc = cuda.cuEventRecord(borrowed, after);
   }
-  if (rc == cu::error_code::success)
-    rc = cuda.cuStreamWaitEvent(ours.stream, borrowed != nullptr ? borrowed : ours.event, 0);
+  if (rc == cu::error_code::success) rc = cuda.cuStreamWaitEvent(own.stream, borrowed != nullptr ? borrowed : own.event, 0);
   if (borrowed != nullptr) cuda.cuEventDestroy_v2(borrowed);
   if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "ordering a copy after the application's stream");
   return {};
 }
 
-// In the context, under the lane's lock.
-result<copy_engine::ticket> copy_engine::state::finish(lane& ours) {
-  const std::uint32_t value = ours.last + 1;
+// In the context, under the channel's lock.
+result<copy_engine::ticket> copy_engine::state::finish(channel& own) {
+  const std::uint32_t value = own.last + 1;
   const auto rc = has_write_value
-                      ? cuda.cuStreamWriteValue32_v2(ours.stream, ours.word_address, value, cu::write_value::standard)
-                      : cuda.cuEventRecord(ours.events[value % kEvents], ours.stream);
-  if (rc != cu::error_code::success) return give_up(ours, cu::make_error(cuda, rc, "queueing the end of a copy"));
-  ours.last = value;
-  return ticket{static_cast<std::uint32_t>(&ours - lanes.get()), value};
+                      ? cuda.cuStreamWriteValue32_v2(own.stream, own.word_address, value, cu::write_value::standard)
+                      : cuda.cuEventRecord(own.events[value % kEvents], own.stream);
+  if (rc != cu::error_code::success) return give_up(own, cu::make_error(cuda, rc, "queueing the end of a copy"));
+  own.last = value;
+  return ticket{static_cast<std::uint32_t>(&own - channels.get()), value};
 }
 
 // Nothing may be in flight when a failed submission returns: the caller then frees or reuses the memory.
-failure copy_engine::state::give_up(lane& ours, failure why) const {
-  cuda.cuStreamSynchronize(ours.stream);
+failure copy_engine::state::give_up(channel& own, failure why) const {
+  cuda.cuStreamSynchronize(own.stream);
   return why;
 }
 
@@ -341,25 +343,25 @@ result<copy_engine::ticket> copy_engine::submit(std::span<const transfer> copies
   auto& s = *state_;
   if (!s.is_ours()) return forked();
   std::unique_lock<std::mutex> lock;
-  lane& ours = s.lock_one(lock, has_after, turn);
+  channel& own = s.lock_one(lock, has_after, turn);
   if (has_after) {
     if (!s.context.is_alive()) return s.lost();
-    if (auto ordered = s.order_behind(ours, after); !ordered) return ordered.error();
+    if (auto ordered = s.order_behind(own, after); !ordered) return ordered.error();
   }
   auto scope = s.enter();
   if (!scope) return scope.error();
-  // Whatever a list is refused for, its pieces are tried: it is then known which of them it was.
-  const bool is_queued = queue_together(s.cuda, copies, ours.stream) == cu::error_code::success;
+  // If the list is refused, its pieces are tried one by one to find the failing one.
+  const bool is_queued = queue_together(s.cuda, copies, own.stream) == cu::error_code::success;
   for (std::size_t i = 0; i < copies.size() && !is_queued; ++i) {
-    const auto rc = queue(s.cuda, copies[i], ours.stream);
+    const auto rc = queue(s.cuda, copies[i], own.stream);
     if (rc == cu::error_code::success) continue;
-    const auto what = format("copy %zu of %zu (%s)", i + 1, copies.size(), describe(copies[i]).c_str());
-    return s.give_up(ours, cu::make_error(s.cuda, rc, what));
+    const auto subject = format("copy %zu of %zu (%s)", i + 1, copies.size(), describe(copies[i]).c_str());
+    return s.give_up(own, cu::make_error(s.cuda, rc, subject));
   }
-  auto queued = s.finish(ours);
+  auto queued = s.finish(own);
   if (queued && has_after) {
-    ours.has_behind = true;
-    ours.behind = queued->value;
+    own.has_behind = true;
+    own.behind = queued->value;
   }
   return queued;
 }
@@ -368,21 +370,21 @@ result<copy_engine::ticket> copy_engine::submit_fill(std::uint64_t dst, unsigned
   auto& s = *state_;
   if (!s.is_ours()) return forked();
   std::unique_lock<std::mutex> lock;
-  lane& ours = s.lock_one(lock, false, 0);
+  channel& own = s.lock_one(lock, false, 0);
   auto scope = s.enter();
   if (!scope) return scope.error();
   if (bytes != 0) {
-    const auto rc = s.cuda.cuMemsetD8Async(dst, value, bytes, ours.stream);
+    const auto rc = s.cuda.cuMemsetD8Async(dst, value, bytes, own.stream);
     if (rc != cu::error_code::success)
       return cu::make_error(s.cuda, rc, format("setting %zu bytes at 0x%llx", bytes, static_cast<unsigned long long>(dst)));
   }
-  return s.finish(ours);
+  return s.finish(own);
 }
 
 // ---- completion -----------------------------------------------------------------------------------------------------
 
 // An event that was recorded again since, behind a younger ticket, only says so later.
-bool copy_engine::state::event_says_ended(const lane& asked, std::uint32_t value) const noexcept {
+bool copy_engine::state::event_has_ended(const channel& asked, std::uint32_t value) const noexcept {
   auto scope = enter();
   if (!scope || cuda.cuEventQuery(asked.events[value % kEvents]) != cu::error_code::success) return false;
   const std::atomic_ref word(*asked.word);  // raised, so that the next one to ask needs no call
@@ -391,13 +393,13 @@ bool copy_engine::state::event_says_ended(const lane& asked, std::uint32_t value
   return true;
 }
 
-bool copy_engine::state::has_ended(const lane& asked, std::uint32_t value) const noexcept {
+bool copy_engine::state::has_ended(const channel& asked, std::uint32_t value) const noexcept {
   if (has_reached(std::atomic_ref(*asked.word).load(std::memory_order_acquire), value)) return true;
-  return !has_write_value && event_says_ended(asked, value);
+  return !has_write_value && event_has_ended(asked, value);
 }
 
 // EIO if the ticket's word can no longer be expected.
-status copy_engine::state::check_life(const lane& asked, unsigned& idle_answers) const {
+status copy_engine::state::check_life(const channel& asked, unsigned& idle_answers) const {
   auto scope = enter();
   if (!scope) return scope.error();
   const auto rc = cuda.cuStreamQuery(asked.stream);
@@ -408,7 +410,7 @@ status copy_engine::state::check_life(const lane& asked, unsigned& idle_answers)
   return failure{EIO, "the copy's stream is idle, and the copy's end was never signalled: its CUDA context was reset"};
 }
 
-status copy_engine::state::poll(const lane& asked, std::uint32_t value, unsigned timeout_ms) const {
+status copy_engine::state::poll(const channel& asked, std::uint32_t value, unsigned timeout_ms) const {
   if (has_ended(asked, value)) return {};
   const std::uint64_t start_ns = monotonic_ns();
   std::uint64_t check_ns = start_ns + kLifeCheckNs;
@@ -430,35 +432,36 @@ status copy_engine::state::poll(const lane& asked, std::uint32_t value, unsigned
   }
 }
 
-status copy_engine::state::find_lane(const ticket& which, lane*& found) const {
+status copy_engine::state::find_channel(const ticket& queued, channel*& found) const {
   if (!is_ours()) return forked();
-  if (which.lane >= count) return failure{EINVAL, format("no ticket of this engine: lane %u of %u", which.lane, count)};
-  found = &lanes[which.lane];
+  if (queued.channel >= count)
+    return failure{EINVAL, format("no ticket of this engine: channel %u of %u", queued.channel, count)};
+  found = &channels[queued.channel];
   return {};
 }
 
-bool copy_engine::is_done(const ticket& which) const noexcept {
+bool copy_engine::is_done(const ticket& queued) const noexcept {
   if (!state_->is_ours()) return false;
-  assert(which.lane < state_->count);
-  return state_->has_ended(state_->lanes[which.lane], which.value);
+  assert(queued.channel < state_->count);
+  return state_->has_ended(state_->channels[queued.channel], queued.value);
 }
 
-status copy_engine::wait(const ticket& which, unsigned timeout_ms) {
-  lane* asked = nullptr;
-  if (auto found = state_->find_lane(which, asked); !found) return found;
-  return state_->poll(*asked, which.value, timeout_ms);
+status copy_engine::wait(const ticket& queued, unsigned timeout_ms) {
+  channel* asked = nullptr;
+  if (auto found = state_->find_channel(queued, asked); !found) return found;
+  return state_->poll(*asked, queued.value, timeout_ms);
 }
 
 // By an event: a wait for the word itself (cuStreamWaitValue32) would be an order that CUDA's scheduler does not know of.
-status copy_engine::make_wait(cu::stream_t stream, const ticket& which) {
+status copy_engine::make_wait(cu::stream_t stream, const ticket& queued) {
   auto& s = *state_;
-  lane* asked = nullptr;
-  if (auto found = s.find_lane(which, asked); !found) return found;
-  if (s.has_ended(*asked, which.value)) return {};
+  channel* asked = nullptr;
+  if (auto found = s.find_channel(queued, asked); !found) return found;
+  if (s.has_ended(*asked, queued.value)) return {};
   const std::lock_guard lock(asked->mutex);
   if (!s.context.is_alive()) return s.lost();
-  gpu_context theirs;
-  auto scope = s.enter_theirs(theirs);
+  gpu_context other_context;
+  auto scope = s.enter_theirs(other_context);
   if (!scope) return scope.error();
   if (auto allowed = refuse_capture(s.cuda, stream); !allowed) return allowed;
   auto rc = s.cuda.cuEventRecord(asked->event, asked->stream);
@@ -467,10 +470,10 @@ status copy_engine::make_wait(cu::stream_t stream, const ticket& which) {
   return {};
 }
 
-status copy_engine::record(cu::event_t event, const ticket& which) {
+status copy_engine::record(cu::event_t event, const ticket& queued) {
   auto& s = *state_;
-  lane* asked = nullptr;
-  if (auto found = s.find_lane(which, asked); !found) return found;
+  channel* asked = nullptr;
+  if (auto found = s.find_channel(queued, asked); !found) return found;
   const std::lock_guard lock(asked->mutex);
   auto scope = s.enter();
   if (!scope) return scope.error();

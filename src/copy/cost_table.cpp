@@ -18,16 +18,16 @@ constexpr const char* kMethodNames[kMethods] = {"cpu_store",          "cpu_load"
                                                 "copy_engine",        "bounce",      "registered"};
 constexpr const char* kSideNames[kSides] = {"pinned", "pageable", "same_gpu", "peer_gpu"};
 constexpr const char* kDirectionNames[] = {"to_device", "to_host", "on_device"};
-constexpr std::uint64_t kMostNs = 1'000'000'000'000'000;
+constexpr std::uint64_t kMaxNs = 1'000'000'000'000'000;
 constexpr const char* kHeader = "peerlane-calibration/1";
 
 std::vector<std::string> words_of(const std::string& line) {
   std::vector<std::string> out;
-  for (std::size_t at = 0; at < line.size();) {
-    const auto begin = line.find_first_not_of(' ', at);
+  for (std::size_t position = 0; position < line.size();) {
+    const auto begin = line.find_first_not_of(' ', position);
     if (begin == std::string::npos) break;
-    at = std::min(line.find(' ', begin), line.size());
-    out.push_back(line.substr(begin, at - begin));
+    position = std::min(line.find(' ', begin), line.size());
+    out.push_back(line.substr(begin, position - begin));
   }
   return out;
 }
@@ -51,24 +51,24 @@ result<cost_curve> parse_curve(const std::vector<std::string>& words) {
   if (words.size() < 6) return bad;
   const int way = index_of(kDirectionNames, words[1]);
   const int side = index_of(kSideNames, words[2]);
-  const int how = index_of(kMethodNames, words[3]);
+  const int kind = index_of(kMethodNames, words[3]);
   unsigned width = 0;
-  if (way < 0 || side < 0 || how < 0 || !parse_number(words[4], width) || width == 0 || width > 64) return bad;
+  if (way < 0 || side < 0 || kind < 0 || !parse_number(words[4], width) || width == 0 || width > 64) return bad;
   cost_curve curve{static_cast<direction>(way),
                    static_cast<other_side>(side),
-                   {static_cast<method>(how), static_cast<std::uint8_t>(width)},
+                   {static_cast<method>(kind), static_cast<std::uint8_t>(width)},
                    {}};
-  // A way for the other direction would have a CPU read device addresses.
+  // A method for the other direction would make the CPU read device addresses.
   const auto all = candidates(curve.way, curve.side);
   if (std::none_of(all.begin(), all.end(), [&](const choice& one) { return one.how == curve.how.how; }))
     return failure{EINVAL,
-                   format("%s is no way to copy %s with %s memory", kMethodNames[how], words[1].c_str(), words[2].c_str())};
+                   format("%s is no way to copy %s with %s memory", kMethodNames[kind], words[1].c_str(), words[2].c_str())};
   for (std::size_t i = 5; i < words.size(); ++i) {
     const auto colon = words[i].find(':');
     cost_point point{};
     std::uint64_t whole_ns = 0;  // std::from_chars of floating point would drag libm into the libraries
     if (colon == std::string::npos || !parse_number(words[i].substr(0, colon), point.bytes) ||
-        !parse_number(words[i].substr(colon + 1), whole_ns) || whole_ns == 0 || whole_ns > kMostNs ||
+        !parse_number(words[i].substr(colon + 1), whole_ns) || whole_ns == 0 || whole_ns > kMaxNs ||
         (!curve.points.empty() && point.bytes <= curve.points.back().bytes))
       return bad;
     point.ns = static_cast<double>(whole_ns);
@@ -79,33 +79,33 @@ result<cost_curve> parse_curve(const std::vector<std::string>& words) {
 
 }  // namespace
 
-const char* name_of(method how) { return kMethodNames[static_cast<std::size_t>(how)]; }
+const char* name_of(method kind) { return kMethodNames[static_cast<std::size_t>(kind)]; }
 const char* name_of(other_side side) { return kSideNames[static_cast<std::size_t>(side)]; }
 const char* name_of(direction way) { return kDirectionNames[static_cast<std::size_t>(way)]; }
 
-std::string to_text(const choice& what) {
-  return what.width == 1 ? name_of(what.how) : format("%s x%u", name_of(what.how), what.width);
+std::string to_text(const choice& option) {
+  return option.width == 1 ? name_of(option.how) : format("%s x%u", name_of(option.how), option.width);
 }
 
 result<choice> parse_choice(const std::string& text) {
   const auto words = words_of(text);
   choice out;
-  const int how = words.empty() ? -1 : index_of(kMethodNames, words[0]);
+  const int kind = words.empty() ? -1 : index_of(kMethodNames, words[0]);
   unsigned width = 1;
   const bool has_width = words.size() == 2 && words[1].size() > 1 && words[1][0] == 'x';
-  if (how < 0 || words.size() > 2 || (words.size() == 2 && (!has_width || !parse_number(words[1].substr(1), width))) ||
+  if (kind < 0 || words.size() > 2 || (words.size() == 2 && (!has_width || !parse_number(words[1].substr(1), width))) ||
       width == 0 || width > 64) {
     std::string all;
     for (const char* name : kMethodNames) all += format("%s%s", all.empty() ? "" : ", ", name);
     return failure{EINVAL, format("\"%s\" is no way to copy: name one of %s, with \" xN\" for N threads or workers",
                                   text.c_str(), all.c_str())};
   }
-  out.how = static_cast<method>(how);
+  out.how = static_cast<method>(kind);
   out.width = static_cast<std::uint8_t>(width);
   return out;
 }
 
-double cost_curve::at(std::uint64_t bytes) const {
+double cost_curve::cost_at(std::uint64_t bytes) const {
   const auto size = static_cast<double>(bytes);
   if (points.size() == 1 || bytes <= points.front().bytes) return points.front().ns;
   auto upper = std::lower_bound(points.begin(), points.end(), bytes,
@@ -148,14 +148,14 @@ std::vector<choice> candidates(direction way, other_side side) {
   return all;
 }
 
-size_limits limits_of(direction way, const choice& how) {
+size_limits limits_of(direction way, const choice& option) {
   constexpr std::uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
-  switch (how.how) {
+  switch (option.how) {
     case method::cpu_store:
-      // A second thread costs some 0.3 us to tell and to hear from; one alone is slower than DMA long before 16 MiB. Half of
+      // Starting and joining a second thread costs some 0.3 us; one alone is slower than DMA long before 16 MiB. Half of
       // what the mapping cache keeps: longer copies drive their own mappings out (1 GiB: 12 GB/s, 31 below), and a
       // calibration ends before it sees that.
-      return how.width > 1 ? size_limits{20 * kKiB, 256 * kMiB} : size_limits{1, 16 * kMiB};
+      return option.width > 1 ? size_limits{20 * kKiB, 256 * kMiB} : size_limits{1, 16 * kMiB};
     case method::cpu_load:
       return {1, 256 * kKiB};
     case method::cpu_relay:
@@ -163,9 +163,9 @@ size_limits limits_of(direction way, const choice& how) {
     case method::engine_low_latency:
       return {1, 32 * kKiB};
     case method::engine_copy:
-      return {how.width > 1 ? 16 * kKiB : 1, std::min<std::uint64_t>(how.width * 4, 16) * kMiB};  // 4 MiB a worker
+      return {option.width > 1 ? 16 * kKiB : 1, std::min<std::uint64_t>(option.width * 4, 16) * kMiB};  // 4 MiB a worker
     case method::engine_bounce:
-      return {how.width > 1 ? 16 * kKiB : 1, kMiB};
+      return {option.width > 1 ? 16 * kKiB : 1, kMiB};
     case method::bounce:
       return {64 * kKiB, UINT64_MAX};
     case method::registered:
@@ -190,11 +190,11 @@ cost_table::cost_table(std::vector<cost_curve> curves, double question_ns)
       }
 }
 
-double cost_table::cost(direction way, other_side side, const choice& how, std::uint64_t bytes) const {
-  const auto limits = limits_of(way, how);
+double cost_table::cost(direction way, other_side side, const choice& option, std::uint64_t bytes) const {
+  const auto limits = limits_of(way, option);
   if (bytes < limits.least || bytes > limits.most) return std::numeric_limits<double>::infinity();
   for (const auto& curve : curves_)
-    if (curve.way == way && curve.side == side && curve.how == how) return curve.at(bytes);
+    if (curve.way == way && curve.side == side && curve.how == option) return curve.cost_at(bytes);
   return std::numeric_limits<double>::infinity();
 }
 
@@ -213,15 +213,15 @@ choice cost_table::cheapest_unasked(direction way, bool engine_hot, std::uint64_
   constexpr other_side kHostSides[] = {other_side::pinned, other_side::pageable};
   choice best{method::copy_engine, 0};
   double best_loss_ns = question_ns_ + 1e-3;  // a loss as large as the question's cost still spares it
-  for (const auto& how : candidates(way, other_side::pageable)) {
-    if (needs_engine(how.how) && !engine_hot) continue;
+  for (const auto& option : candidates(way, other_side::pageable)) {
+    if (needs_engine(option.how) && !engine_hot) continue;
     double loss_ns = 0;
     for (const auto side : kHostSides) {
-      const double ns = cautious_cost(way, side, how, bytes);
+      const double ns = cautious_cost(way, side, option, bytes);
       const double least_ns = cautious_cost(way, side, cheapest(way, side, engine_hot, bytes), bytes);
       loss_ns = std::isfinite(ns) ? std::max(loss_ns, ns - least_ns) : ns;
     }
-    if (loss_ns < best_loss_ns) best_loss_ns = loss_ns, best = how;
+    if (loss_ns < best_loss_ns) best_loss_ns = loss_ns, best = option;
   }
   return best;
 }
@@ -241,10 +241,10 @@ result<cost_table> cost_table::parse(const std::string& text) {
   std::vector<cost_curve> curves;
   double question_ns = kUsualQuestionNs;
   std::size_t number = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const auto end = std::min(text.find('\n', at), text.size());
-    const std::string line = text.substr(at, end - at);
-    at = end + 1;
+  for (std::size_t position = 0; position < text.size();) {
+    const auto end = std::min(text.find('\n', position), text.size());
+    const std::string line = text.substr(position, end - position);
+    position = end + 1;
     ++number;
     if (number == 1) {
       if (line != kHeader) return failure{EINVAL, format("the first line is not \"%s\"", kHeader)};
@@ -253,7 +253,7 @@ result<cost_table> cost_table::parse(const std::string& text) {
     const auto words = words_of(line);
     if (words.size() == 2 && words[0] == "question") {
       std::uint64_t ns = 0;
-      if (!parse_number(words[1], ns) || ns > kMostNs) return failure{EINVAL, format("line %zu: question NS", number)};
+      if (!parse_number(words[1], ns) || ns > kMaxNs) return failure{EINVAL, format("line %zu: question NS", number)};
       question_ns = static_cast<double>(ns);
     }
     if (words.empty() || words[0] != "curve") continue;  // what the file says of its machine

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each way to copy costs, by size, and which one is therefore taken.
+// Cost of each copy method by size, and the resulting decision.
 //
 // Curves are measured points (bytes, nanoseconds), interpolated linearly between two points and continued at the last
 // slope. The decision for a size is the cheapest curve there; all decisions are made beforehand, so that a copy's lookup is
@@ -29,7 +29,7 @@ enum class method : std::uint8_t {
   registered,          // the same with the application's pages registered for this one copy
 };
 constexpr std::size_t kMethods = 9;
-const char* name_of(method how);
+const char* name_of(method kind);
 
 // What is on the other side of the device memory.
 enum class other_side : std::uint8_t { pinned, pageable, same_gpu, peer_gpu };
@@ -42,11 +42,13 @@ struct choice {
   std::uint8_t width = 1;
   bool operator==(const choice&) const = default;
 };
-inline bool needs_engine(method how) {
-  return how == method::engine_low_latency || how == method::engine_copy || how == method::engine_bounce;
+inline bool needs_engine(method kind) {
+  return kind == method::engine_low_latency || kind == method::engine_copy || kind == method::engine_bounce;
 }
-inline bool is_by_cpu(method how) { return how == method::cpu_store || how == method::cpu_load || how == method::cpu_relay; }
-std::string to_text(const choice& what);               // "cpu_store x4"
+inline bool is_by_cpu(method kind) {
+  return kind == method::cpu_store || kind == method::cpu_load || kind == method::cpu_relay;
+}
+std::string to_text(const choice& option);             // "cpu_store x4"
 result<choice> parse_choice(const std::string& text);  // the same, or "cpu_store"; EINVAL names what there is
 
 struct cost_point {
@@ -60,45 +62,45 @@ struct cost_curve {
   choice how;
   std::vector<cost_point> points;  // rising bytes, at least one
 
-  double at(std::uint64_t bytes) const;
+  double cost_at(std::uint64_t bytes) const;
 };
 
-// The ways that exist for a direction and side, whatever they cost: what a calibration measures.
+// All methods that exist for a direction and side: the ones a calibration measures.
 std::vector<choice> candidates(direction way, other_side side);
-// Sizes at which a way makes sense at all: not every one can do every size.
+// The sizes that a method supports.
 struct size_limits {
   std::uint64_t least = 1;
   std::uint64_t most = UINT64_MAX;
 };
 // Round sizes, in the sense of cost_table's cells.
-size_limits limits_of(direction way, const choice& how);
+size_limits limits_of(direction way, const choice& option);
 
-// Where several numbers of threads are equally quick, as they are once the bus is full, the middle one is the safe one: of
-// two each must come in time, and of eight one may find its CPU taken. What a decision multiplies a cost with.
-inline double caution(const choice& how) {
-  if (needs_engine(how.how) || how.width == 1 || how.width == 4) return 1;
-  return how.width < 4 ? 1.08 : 1.04;
+// Factor on a cost when methods are compared. Once the bus is full, several thread counts are equally fast, and four is the
+// robust choice: with two threads each must start in time, with eight one may find its CPU busy.
+inline double caution(const choice& option) {
+  if (needs_engine(option.how) || option.width == 1 || option.width == 4) return 1;
+  return option.width < 4 ? 1.08 : 1.04;
 }
 
 class cost_table {
  public:
   // Measured on an H100 over PCIe 5 x16 behind a Sapphire Rapids (docs/results/envelope); for machines not yet calibrated.
   static const cost_table& built_in();
-  // `question_ns`: what the driver takes to say whether host memory is pinned.
+  // `question_ns`: duration of the driver call that reports whether host memory is pinned.
   explicit cost_table(std::vector<cost_curve> curves, double question_ns = kUsualQuestionNs);
 
   choice pick(direction way, other_side side, bool engine_hot, std::uint64_t bytes) const noexcept {
     return decisions_[static_cast<std::size_t>(way)][static_cast<std::size_t>(side)][engine_hot ? 1 : 0][cell_of(bytes)];
   }
-  // The way for host memory that nobody has asked the driver about: whether it is pinned or not, it can be gone and costs no
-  // more above the best one than the question would. Width 0: there is none, ask.
+  // The method for host memory whose pinned state is unknown: it works for pinned and pageable memory, and costs no more
+  // over the best method than the driver call would. Width 0: no such method, ask the driver.
   choice pick_unasked(direction way, bool engine_hot, std::uint64_t bytes) const noexcept {
     return unasked_[static_cast<std::size_t>(way)][engine_hot ? 1 : 0][cell_of(bytes)];
   }
   double question_ns() const noexcept { return question_ns_; }
   const std::vector<cost_curve>& curves() const noexcept { return curves_; }
-  // Expected cost; infinite for a way that has no curve or cannot do this size.
-  double cost(direction way, other_side side, const choice& how, std::uint64_t bytes) const;
+  // Expected cost; infinite for a method that has no curve or does not support this size.
+  double cost(direction way, other_side side, const choice& option, std::uint64_t bytes) const;
 
   // The file's text, and back. EINVAL with the line that is not understood.
   std::string text() const;
@@ -118,8 +120,8 @@ class cost_table {
     const std::size_t step = cell / 2;
     return (step < 8 ? step : std::uint64_t{4 + step % 4} << (step / 4 - 1)) + cell % 2;
   }
-  // The size whose decision is the whole cell's: its middle. Ways begin and end at round sizes only (limits_of), so what can
-  // be done there can be done at all of the cell's sizes.
+  // The size that decides for the whole cell: its middle. Methods begin and end at round sizes only (limits_of), so a method
+  // that supports this size supports all sizes of the cell.
   static std::uint64_t middle_of(std::size_t cell) noexcept {
     const std::uint64_t low = smallest_of(cell);
     const std::uint64_t next = cell + 1 < kCells ? smallest_of(cell + 1) : low;
@@ -130,8 +132,8 @@ class cost_table {
   static constexpr double kUsualQuestionNs = 120;  // 90 to 200 were seen
   choice cheapest(direction way, other_side side, bool engine_hot, std::uint64_t bytes) const;
   choice cheapest_unasked(direction way, bool engine_hot, std::uint64_t bytes) const;
-  double cautious_cost(direction way, other_side side, const choice& how, std::uint64_t bytes) const {
-    return cost(way, side, how, bytes) * caution(how);
+  double cautious_cost(direction way, other_side side, const choice& option, std::uint64_t bytes) const {
+    return cost(way, side, option, bytes) * caution(option);
   }
   std::vector<cost_curve> curves_;
   double question_ns_;

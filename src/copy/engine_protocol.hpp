@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CPU and the resident kernel of the GPU engine say to each other. Included by both sides; C layout only.
+// The protocol between the CPU and the GPU engine's resident kernel. Included by both sides; C layout only.
 //
 //     CPU                                              worker = one block of the kernel
 //     descriptor (GPU memory, through the mapping) -->  polls its own one
@@ -7,7 +7,7 @@
 //
 // A worker takes descriptors in the order of their sequence numbers, which begin at 1 and skip 0 when they wrap. It says
 // hello when it has started and left when it will look at no further descriptor; a descriptor that is written after the
-// worker's last look is therefore not executed in this generation, and the CPU learns that from `left`.
+// worker's last look is therefore not executed in this generation, which `left` tells the CPU.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +56,7 @@ struct alignas(64) status_line {
   std::uint32_t last;   // last sequence it took, written before `left`
   // Written by the CPU before a descriptor, under a race detector alone: that takes the mapping and the device address of
   // the descriptor for two memories, and so sees no order between what the CPU did before and what the worker does then.
-  std::uint32_t told;
+  std::uint32_t posted;
   std::uint32_t pad[11];
 };
 static_assert(sizeof(status_line) == 64);
@@ -67,12 +67,12 @@ struct alignas(64) worker_state {
   std::uint32_t pad[15];
 };
 
-// Control block of a crew of workers, in GPU memory: descriptors, then states, then lists.
-constexpr std::uint32_t kMostWorkers = 32;
+// Control block of a kernel's workers, in GPU memory: descriptors, then states, then lists.
+constexpr std::uint32_t kMaxWorkers = 32;
 constexpr std::uint32_t kListEntries = 512;  // a worker
 constexpr std::uint64_t kDescriptorsAt = 0;
-constexpr std::uint64_t kStatesAt = kDescriptorsAt + kMostWorkers * sizeof(descriptor);
-constexpr std::uint64_t kListsAt = kStatesAt + kMostWorkers * sizeof(worker_state);
+constexpr std::uint64_t kStatesAt = kDescriptorsAt + kMaxWorkers * sizeof(descriptor);
+constexpr std::uint64_t kListsAt = kStatesAt + kMaxWorkers * sizeof(worker_state);
 constexpr std::uint64_t kListBytes = kListEntries * sizeof(list_entry);
 constexpr std::uint64_t control_bytes(std::uint32_t workers) { return kListsAt + workers * kListBytes; }
 

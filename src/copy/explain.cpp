@@ -15,8 +15,8 @@ std::string duration(double ns) {
   return format("%.2f ms", ns / 1e6);
 }
 
-std::string why_never(direction way, const choice& how, std::uint64_t bytes) {
-  const auto limits = limits_of(way, how);
+std::string why_never(direction way, const choice& option, std::uint64_t bytes) {
+  const auto limits = limits_of(way, option);
   if (bytes < limits.least) return format("only for %s and more", format_size(limits.least).c_str());
   if (bytes > limits.most) return format("only up to %s", format_size(limits.most).c_str());
   return "not in this table: not measured, or not possible on that machine";
@@ -31,10 +31,10 @@ std::vector<crossover> crossovers(const cost_table& costs, direction way, other_
     const std::uint64_t least = cost_table::smallest_of(cell);
     if (least == last) continue;  // the cell before has no size in it
     last = least;
-    const choice how = costs.pick(way, side, engine_hot, least);
-    if (!out.empty() && out.back().how == how) continue;
+    const choice option = costs.pick(way, side, engine_hot, least);
+    if (!out.empty() && out.back().how == option) continue;
     if (!out.empty()) out.back().up_to_bytes = least - 1;
-    out.push_back({UINT64_MAX, how});
+    out.push_back({UINT64_MAX, option});
   }
   return out;
 }
@@ -44,7 +44,7 @@ std::string to_text(const std::vector<crossover>& list) {
   for (const auto& one : list) {
     if (!out.empty()) out += "; ";
     if (one.up_to_bytes != UINT64_MAX) {
-      // A way ends at a round size or one byte below it, and the round number reads better.
+      // A method ends at a round size or one byte below it, and the round number reads better.
       const bool is_round = cost_table::cell_of(one.up_to_bytes) % 2 == 0;
       out += format("%s %s: ", is_round ? "up to" : "below", format_size(one.up_to_bytes + (is_round ? 0 : 1)).c_str());
     } else {
@@ -67,13 +67,13 @@ std::vector<alternative> alternatives(const cost_table& costs, direction way, ot
 
   const double taken_ns = costs.cost(way, side, taken, bytes);
   std::vector<alternative> out;
-  for (const auto& how : ways) {
-    alternative one{how, costs.cost(way, side, how, bytes), {}, how == taken};
+  for (const auto& option : ways) {
+    alternative one{option, costs.cost(way, side, option, bytes), {}, option == taken};
     if (one.is_taken) {
       one.why = std::isinf(one.expected_ns) ? "taken: no way in this table does this size, DMA can do every copy" : "taken";
     } else if (std::isinf(one.expected_ns)) {
-      one.why = why_never(way, how, bytes);
-    } else if (needs_engine(how.how) && !engine_hot) {
+      one.why = why_never(way, option, bytes);
+    } else if (needs_engine(option.how) && !engine_hot) {
       one.why = "the GPU engine is cold";
     } else if (one.expected_ns >= taken_ns) {
       one.why = format("%.2f x slower", one.expected_ns / taken_ns);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cost table for people: where one way takes over from another, and why a size goes the way it goes.
+// Describes a cost table as text: the crossovers between methods, and the reason for the choice at a size.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace pl::copy {
 
-// Sizes of at most `up_to_bytes` (and above the entry before) go this way. The last entry has UINT64_MAX.
+// Sizes of at most `up_to_bytes` (and above the entry before) use this method. The last entry has UINT64_MAX.
 struct crossover {
   std::uint64_t up_to_bytes = UINT64_MAX;
   choice how;
@@ -18,7 +18,7 @@ std::vector<crossover> crossovers(const cost_table& costs, direction way, other_
 // "below 2 KiB: cpu_load; up to 32 KiB: engine_low_latency; above: copy_engine"
 std::string to_text(const std::vector<crossover>& list);
 
-// One way and why it is taken or not.
+// One method and why it is chosen or not.
 struct alternative {
   choice how;
   double expected_ns = 0;  // infinite: it has no curve, or cannot do this size
@@ -29,8 +29,8 @@ struct alternative {
 std::vector<alternative> alternatives(const cost_table& costs, direction way, other_side side, bool engine_hot,
                                       std::uint64_t bytes);
 
-// What else there is to say where an application's host memory goes another way than this one because the driver is not
-// asked whether it is pinned (cost_table::pick_unasked); empty if it goes the same way.
+// A remark for host memory that takes another method because the driver is not asked whether it is pinned
+// (cost_table::pick_unasked); empty if the method is the same.
 std::string unasked_remark(const cost_table& costs, direction way, other_side side, bool engine_hot, std::uint64_t bytes);
 
 // All of this as text of several lines; `origin` says where the costs come from.

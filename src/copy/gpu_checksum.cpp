@@ -41,8 +41,8 @@ struct gpu_checksum::state {
   ~state();
   status make();
   status launch(cu::device_ptr src, std::uint64_t bytes, cu::stream_t after, bool has_after);
-  std::atomic_ref<std::uint32_t> word(std::size_t at) const {
-    return std::atomic_ref(*reinterpret_cast<std::uint32_t*>(control.data() + at));
+  std::atomic_ref<std::uint32_t> word(std::size_t offset) const {
+    return std::atomic_ref(*reinterpret_cast<std::uint32_t*>(control.data() + offset));
   }
   bool is_ours() const noexcept { return process_epoch() == epoch; }
 
@@ -106,12 +106,12 @@ status gpu_checksum::state::launch(cu::device_ptr src, std::uint64_t bytes, cu::
   auto scope = context_use::enter(context);
   if (!scope) return scope.error();
   if (has_after) rc = cuda.cuStreamWaitEvent(stream, event, 0);
-  std::uint64_t from = src, tables_at = tables, control_at = control.device_address();
+  std::uint64_t source = src, tables_at = tables, control_at = control.device_address();
   std::uint32_t job = last;
-  void* parameters[] = {&from, &bytes, &tables_at, &control_at, &job};
+  void* parameters[] = {&source, &bytes, &tables_at, &control_at, &job};
   const auto segments = (bytes + checksum::kSegmentBytes - 1) / checksum::kSegmentBytes;
   const auto blocks = static_cast<unsigned>(
-      std::min<std::uint64_t>((segments + checksum::kThreads - 1) / checksum::kThreads, checksum::kMostBlocks));
+      std::min<std::uint64_t>((segments + checksum::kThreads - 1) / checksum::kThreads, checksum::kMaxBlocks));
   if (rc == cu::error_code::success)
     rc = cuda.cuLaunchKernel(kernel, blocks, 1, 1, checksum::kThreads, 1, 1, checksum::kSharedBytes, stream, parameters,
                              nullptr);
@@ -135,9 +135,9 @@ gpu_checksum::~gpu_checksum() {
 }
 
 result<gpu_checksum::job> gpu_checksum::begin(cu::device_ptr src, std::size_t bytes, cu::stream_t after, bool has_after) {
-  if (src % kAlignment != 0 || bytes == 0 || bytes > kMostBytes)
+  if (src % kAlignment != 0 || bytes == 0 || bytes > kMaxBytes)
     return failure{EINVAL, format("a checksum of %zu bytes at 0x%llx: 1 to %zu bytes at a multiple of %zu", bytes,
-                                  static_cast<unsigned long long>(src), kMostBytes, kAlignment)};
+                                  static_cast<unsigned long long>(src), kMaxBytes, kAlignment)};
   auto& s = *state_;
   if (!s.is_ours()) return failure{EACCES, "a checksum of the parent process"};
   const std::lock_guard lock(s.mutex);
@@ -186,7 +186,7 @@ void gpu_checksum::job::give_up() noexcept {
   s.word(checksum::kGivenUpAt).store(number_, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   std::uint64_t looked_ns = monotonic_ns();
-  for (unsigned block = 0; block < checksum::kMostBlocks;) {
+  for (unsigned block = 0; block < checksum::kMaxBlocks;) {
     const bool has_begun = s.word(checksum::kStartedAt + block * 4).load(std::memory_order_acquire) == number_;
     const bool is_running = has_begun && s.word(checksum::kEndedAt + block * 4).load(std::memory_order_acquire) != number_;
     if (!is_running || s.word(checksum::kDoneAt).load(std::memory_order_acquire) == number_) {

@@ -16,7 +16,7 @@ namespace pl::copy {
 // One for a context. Thread-safe; one job at a time.
 class gpu_checksum {
  public:
-  static constexpr std::size_t kAlignment = 16, kMostBytes = 256u << 20;
+  static constexpr std::size_t kAlignment = 16, kMaxBytes = 256u << 20;
 
   // A checksum under way. Its memory must not be freed before test() has answered, give_up() has returned, or the job is
   // gone.
@@ -48,7 +48,7 @@ class gpu_checksum {
   gpu_checksum& operator=(const gpu_checksum&) = delete;
 
   // Of [src, src + bytes) as it is when the stream `after` has done what it was given so far (has_after), or now.
-  // EINVAL: not a multiple of kAlignment, 0 bytes or more than kMostBytes. EBUSY: another job is under way, or a given-up
+  // EINVAL: not a multiple of kAlignment, 0 bytes or more than kMaxBytes. EBUSY: another job is under way, or a given-up
   // one's kernel has still to pass. Else the driver's failure; nothing is under way then.
   result<job> begin(cu::device_ptr src, std::size_t bytes, cu::stream_t after, bool has_after);
 

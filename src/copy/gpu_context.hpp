@@ -17,8 +17,9 @@ struct gpu_context {
   bool is_alive() const noexcept;
 };
 
-// The context that owns memory of this device: `owner` if not null (what the driver says of a pointer), else the device's
-// primary context, which is retained for the life of the process (an application's own retain count does not matter then).
+// The context that owns memory of this device: `owner` if not null (as the driver reports it for a pointer), else the
+// device's primary context, which is retained for the life of the process (an application's own retain count does not matter
+// then).
 result<gpu_context> find_context(const cu::driver_table& cuda, int device_ordinal, cu::context_t owner);
 
 // Makes the context current on this thread and puts the thread into the relaxed stream capture mode, so that nothing we call

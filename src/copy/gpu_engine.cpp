@@ -54,13 +54,13 @@ result<std::unique_ptr<gpu_engine>> gpu_engine::open(const gpu_context& context,
   auto module = cu::load_kernels(*context.cuda, kernels::gpu_engine());
   if (!module) return module.error();
   made->module_ = *module;
-  cu::function_t kernel = nullptr;
-  if (const auto rc = context.cuda->cuModuleGetFunction(&kernel, *module, "gpu_engine"); rc != cu::error_code::success)
+  cu::function_t function = nullptr;
+  if (const auto rc = context.cuda->cuModuleGetFunction(&function, *module, "gpu_engine"); rc != cu::error_code::success)
     return cu::make_error(*context.cuda, rc, "finding the GPU engine's kernel");
-  for (auto& one : made->posts_) {
-    auto crew = engine_crew::make(context, kernel, maps, wanted.shape);
-    if (!crew) return crew.error();
-    one.crew = *std::move(crew);
+  for (auto& one : made->kernels_) {
+    auto kernel = copy_kernel::make(context, function, maps, wanted.shape);
+    if (!kernel) return kernel.error();
+    one.kernel = *std::move(kernel);
   }
   return made;
 }
@@ -68,7 +68,7 @@ result<std::unique_ptr<gpu_engine>> gpu_engine::open(const gpu_context& context,
 gpu_engine::~gpu_engine() {
   if (!belongs_here()) {
     // A forked child: streams, pinned memory and the keeper are the parent's.
-    for (auto& one : posts_) (void)one.crew.release();
+    for (auto& one : kernels_) (void)one.kernel.release();
     (void)keeper_.release();
     return;
   }
@@ -78,13 +78,13 @@ gpu_engine::~gpu_engine() {
     keeper_->changed.notify_all();
   }
   if (keeper_->thread.joinable()) keeper_->thread.join();
-  for (auto& one : posts_) {
-    if (one.crew == nullptr) continue;
+  for (auto& one : kernels_) {
+    if (one.kernel == nullptr) continue;
     engine::descriptor leave{};
     leave.src_pitch.word = engine::op_leave;
-    for (unsigned worker = 0; worker < one.crew->workers(); ++worker)
-      if (one.crew->is_present(worker) && one.crew->try_claim(worker)) one.crew->send(worker, leave);
-    one.crew.reset();  // waits for the kernel
+    for (unsigned worker = 0; worker < one.kernel->workers(); ++worker)
+      if (one.kernel->is_present(worker) && one.kernel->try_claim(worker)) one.kernel->send(worker, leave);
+    one.kernel.reset();  // waits for the kernel
   }
   if (module_ != nullptr && context_.is_alive()) {
     if (auto scope = context_use::enter(context_)) context_.cuda->cuModuleUnload(module_);
@@ -95,25 +95,25 @@ bool gpu_engine::belongs_here() const noexcept { return process_epoch() == epoch
 
 // ---- Leases -----------------------------------------------------------------------------------------------------------
 
-bool gpu_engine::is_usable(post& which, std::uint64_t now) noexcept {
-  const std::uint32_t generation = which.crew->generation();
-  if (generation == 0 || !which.crew->is_present(0)) return false;
-  if (which.greeted.load(std::memory_order_relaxed) != generation) {
-    which.greeted.store(generation, std::memory_order_relaxed);
+bool gpu_engine::is_usable(leased_kernel& worker, std::uint64_t now) noexcept {
+  const std::uint32_t generation = worker.kernel->generation();
+  if (generation == 0 || !worker.kernel->is_present(0)) return false;
+  if (worker.greeted.load(std::memory_order_relaxed) != generation) {
+    worker.greeted.store(generation, std::memory_order_relaxed);
     // A kernel that waited for room has its lease still before it.
-    const std::uint64_t launched = which.launched_ticks.load(std::memory_order_relaxed);
-    if (now - launched > lease_ticks_ / 2) which.until_ticks.store(now + lease_ticks_ / 2, std::memory_order_relaxed);
+    const std::uint64_t launched = worker.launched_ticks.load(std::memory_order_relaxed);
+    if (now - launched > lease_ticks_ / 2) worker.until_ticks.store(now + lease_ticks_ / 2, std::memory_order_relaxed);
   }
-  return static_cast<std::int64_t>(which.until_ticks.load(std::memory_order_relaxed) - now) > 0;
+  return static_cast<std::int64_t>(worker.until_ticks.load(std::memory_order_relaxed) - now) > 0;
 }
 
-gpu_engine::post* gpu_engine::usable_post(std::uint64_t now) noexcept {
+gpu_engine::leased_kernel* gpu_engine::usable_kernel(std::uint64_t now) noexcept {
   const unsigned current = current_.load(std::memory_order_relaxed);
-  auto& first = posts_[current];
-  auto& second = posts_[1 - current];
+  auto& first = kernels_[current];
+  auto& second = kernels_[1 - current];
   const bool first_usable = is_usable(first, now);
   if (is_usable(second, now)) {
-    // The younger lease is the one to use: the other can end meanwhile.
+    // The younger lease is used: the other one can end meanwhile.
     const auto ahead = static_cast<std::int64_t>(second.until_ticks.load(std::memory_order_relaxed) -
                                                  first.until_ticks.load(std::memory_order_relaxed));
     if (!first_usable || ahead > 0) {
@@ -124,7 +124,7 @@ gpu_engine::post* gpu_engine::usable_post(std::uint64_t now) noexcept {
   return first_usable ? &first : nullptr;
 }
 
-bool gpu_engine::is_hot() noexcept { return belongs_here() && usable_post(ticks()) != nullptr; }
+bool gpu_engine::is_hot() noexcept { return belongs_here() && usable_kernel(ticks()) != nullptr; }
 
 void gpu_engine::start_quietly() noexcept {
   if (const auto started = start(); !started) PL_LOG(debug, "GPU engine: %s", started.error().message.c_str());
@@ -138,16 +138,16 @@ status gpu_engine::start() {
   if (!context_.is_alive())
     return failure{EIO, "the CUDA context was destroyed: the GPU engine in it is gone, the next copy opens another"};
   const std::uint64_t now = ticks();
-  post* idle = nullptr;
-  for (auto& one : posts_) {
-    if (one.crew->is_idle()) {
+  leased_kernel* idle = nullptr;
+  for (auto& one : kernels_) {
+    if (one.kernel->is_idle()) {
       idle = &one;
       continue;
     }
-    const bool has_started = one.crew->is_present(0);
+    const bool has_started = one.kernel->is_present(0);
     const auto left = static_cast<std::int64_t>(one.until_ticks.load(std::memory_order_relaxed) - now);
     // One kernel that waits for room is enough, and one with most of its lease before it.
-    const std::uint32_t generation = one.crew->generation();
+    const std::uint32_t generation = one.kernel->generation();
     if (!has_started && left <= 0 && one.greeted.load(std::memory_order_relaxed) != generation && one.missed != generation) {
       one.missed = generation;
       count(counters_.never_started);
@@ -155,7 +155,7 @@ status gpu_engine::start() {
     if (!has_started || left > static_cast<std::int64_t>(lease_ticks_ / 3)) return {};
   }
   if (idle == nullptr) return {};
-  const auto launched = idle->crew->launch(std::uint64_t{options_.lease_us} * 1000);
+  const auto launched = idle->kernel->launch(std::uint64_t{options_.lease_us} * 1000);
   if (!launched) return launched;
   count(counters_.launches);
   g_leases.add();
@@ -181,7 +181,7 @@ status gpu_engine::start_and_wait(unsigned timeout_us) {
 
 gpu_engine::request::request(request&& other) noexcept
     : engine_(std::exchange(other.engine_, nullptr)),
-      crew_(other.crew_),
+      kernel_(other.kernel_),
       pending_(std::exchange(other.pending_, 0)),
       stuck_since_ns_(other.stuck_since_ns_),
       refused_(other.refused_),
@@ -201,32 +201,32 @@ gpu_engine::request::~request() {
 
 bool gpu_engine::try_claim(claim& out) noexcept {
   const std::uint64_t now = ticks();
-  auto* const one = usable_post(now);
+  auto* const one = usable_kernel(now);
   if (one == nullptr) return count(counters_.not_hot), false;
-  // In the last third of the lease the relief is called, which takes about 6 us to be there. A keeper sees to that first:
-  // the launch costs its caller some 10 us.
+  // In the last third of the lease the next kernel is launched; it takes about 6 us to start. A keeper thread does so first,
+  // because the launch costs its caller some 10 us.
   const std::uint64_t last_part = keeper_->holds.load(std::memory_order_relaxed) != 0 ? lease_ticks_ / 8 : lease_ticks_ / 3;
   if (one->until_ticks.load(std::memory_order_relaxed) - now < last_part) start_quietly();
   // Threads begin at places of their own, so that they do not all meet at worker 0.
-  const unsigned workers = one->crew->workers();
+  const unsigned workers = one->kernel->workers();
   for (unsigned i = 0; i < workers; ++i) {
     const unsigned worker = (thread_index() + i) % workers;
-    if (one->crew->is_present(worker) && one->crew->try_claim(worker)) return out = {one->crew.get(), worker}, true;
+    if (one->kernel->is_present(worker) && one->kernel->try_claim(worker)) return out = {one->kernel.get(), worker}, true;
   }
   return count(counters_.all_busy), false;
 }
 
 template <class More>
-result<gpu_engine::fate> gpu_engine::wait_for(const claim& at, std::uint32_t sequence, More&& more) {
+result<gpu_engine::fate> gpu_engine::wait_for(const claim& claimed, std::uint32_t sequence, More&& more) {
   std::uint64_t since_ns = 0;
   std::uint64_t looked_ns = 0;
   // No pause instruction: it would cost the first microseconds up to 40 ns of what is waited for.
   for (unsigned spin = 1; !more(); ++spin) {
     if (spin % kSpinsBetweenLooks != 0) continue;
-    const auto answer = at.crew->ask(at.worker, sequence);
-    if (answer == engine_crew::answer::executed && more()) break;
-    if (answer == engine_crew::answer::left) {
-      at.crew->release(at.worker);
+    const auto answer = claimed.kernel->ask(claimed.worker, sequence);
+    if (answer == copy_kernel::answer::executed && more()) break;
+    if (answer == copy_kernel::answer::left) {
+      claimed.kernel->release(claimed.worker);
       count(counters_.left);
       return fate::not_taken;
     }
@@ -235,10 +235,10 @@ result<gpu_engine::fate> gpu_engine::wait_for(const claim& at, std::uint32_t seq
     if (since_ns == 0) since_ns = looked_ns = now_ns;
     if (now_ns - looked_ns < kHealthEveryNs) continue;
     looked_ns = now_ns;
-    // A worker that does not answer keeps its claim: what it does later must meet nobody else's request.
-    if (auto healthy = check_health(*at.crew, since_ns); !healthy) return healthy.error();
+    // A worker that does not answer stays claimed: it may still execute the old request, so it gets no other one.
+    if (auto healthy = check_health(*claimed.kernel, since_ns); !healthy) return healthy.error();
   }
-  at.crew->release(at.worker);
+  claimed.kernel->release(claimed.worker);
   return fate::done;
 }
 
@@ -248,71 +248,71 @@ result<gpu_engine::fate> gpu_engine::read_low_latency(void* dst, std::uint64_t s
                    format("a low-latency message of %zu bytes, the first %zu by the CPU: it carries 1 to %zu, some of "
                           "them by the engine",
                           bytes, by_cpu.bytes, kLowLatencyBytes)};
-  claim at;
-  if (!belongs_here() || !try_claim(at)) return fate::not_taken;
+  claim claimed;
+  if (!belongs_here() || !try_claim(claimed)) return fate::not_taken;
   const std::size_t sent = bytes - by_cpu.bytes;
-  engine::descriptor what{};
-  what.src = {src + by_cpu.bytes, static_cast<std::uint32_t>(sent), 0};
-  what.dst = {at.crew->lines_device(at.worker), 1, 0};
-  what.src_pitch.word = engine::op_low_latency;
-  const std::uint32_t sequence = at.crew->send(at.worker, what);
+  engine::descriptor command{};
+  command.src = {src + by_cpu.bytes, static_cast<std::uint32_t>(sent), 0};
+  command.dst = {claimed.kernel->lines_device(claimed.worker), 1, 0};
+  command.src_pitch.word = engine::op_low_latency;
+  const std::uint32_t sequence = claimed.kernel->send(claimed.worker, command);
   if (by_cpu.bytes != 0) arch::copy_from(by_cpu.type, dst, by_cpu.data, by_cpu.bytes);
   char* const rest = static_cast<char*>(dst) + by_cpu.bytes;
-  const std::byte* const lines = at.crew->lines(at.worker);
+  const std::byte* const lines = claimed.kernel->lines(claimed.worker);
   std::size_t have = 0;
-  auto got = wait_for(at, sequence, [&] { return (have = ll_unpack(rest, lines, sequence, have, sent)) == sent; });
+  auto got = wait_for(claimed, sequence, [&] { return (have = ll_unpack(rest, lines, sequence, have, sent)) == sent; });
   if (got && *got == fate::done) count(counters_.low_latency);
   return got;
 }
 
-result<gpu_engine::request> gpu_engine::begin_copy(const transfer& what, unsigned workers) {
+result<gpu_engine::request> gpu_engine::begin_copy(const transfer& transfer, unsigned workers) {
   request made;
   made.engine_ = this;
   made.refused_ = true;
-  const bool by_rows = what.rows > 1;
-  const std::size_t unit = by_rows ? what.rows : what.row_bytes;
-  if (unit == 0 || what.row_bytes == 0 || what.row_bytes > UINT32_MAX || what.rows > UINT32_MAX ||
-      what.bytes() > kMostEngineBytes * engine::kMostWorkers)
-    return failure{EINVAL, format("%zu rows of %zu bytes: the GPU engine takes 1 byte to %zu", what.rows, what.row_bytes,
-                                  kMostEngineBytes * engine::kMostWorkers)};
+  const bool by_rows = transfer.rows > 1;
+  const std::size_t unit = by_rows ? transfer.rows : transfer.row_bytes;
+  if (unit == 0 || transfer.row_bytes == 0 || transfer.row_bytes > UINT32_MAX || transfer.rows > UINT32_MAX ||
+      transfer.bytes() > kMaxEngineBytes * engine::kMaxWorkers)
+    return failure{EINVAL, format("%zu rows of %zu bytes: the GPU engine takes 1 byte to %zu", transfer.rows,
+                                  transfer.row_bytes, kMaxEngineBytes * engine::kMaxWorkers)};
   claim first;
   if (!belongs_here() || !try_claim(first)) return made;
-  made.crew_ = first.crew;
-  std::array<unsigned, engine::kMostWorkers> mine{first.worker};
+  made.kernel_ = first.kernel;
+  std::array<unsigned, engine::kMaxWorkers> mine{first.worker};
   unsigned have = 1;
-  const auto wanted = static_cast<unsigned>(std::min<std::size_t>({workers, unit, first.crew->workers()}));
-  for (unsigned worker = 0; worker < first.crew->workers() && have < wanted; ++worker)
-    if (first.crew->is_present(worker) && first.crew->try_claim(worker)) mine[have++] = worker;
+  const auto wanted = static_cast<unsigned>(std::min<std::size_t>({workers, unit, first.kernel->workers()}));
+  for (unsigned worker = 0; worker < first.kernel->workers() && have < wanted; ++worker)
+    if (first.kernel->is_present(worker) && first.kernel->try_claim(worker)) mine[have++] = worker;
 
   // Parts begin on 128-byte lines of the destination's row, so that no two workers write to one.
   std::size_t share = (unit + have - 1) / have;
   if (!by_rows) share = (share + 127) / 128 * 128;
-  if (share * (by_rows ? what.row_bytes : 1) > kMostEngineBytes) {
+  if (share * (by_rows ? transfer.row_bytes : 1) > kMaxEngineBytes) {
     // Too few workers are free for a copy that one kernel should still end near its lease.
-    for (unsigned i = 0; i < have; ++i) first.crew->release(mine[i]);
+    for (unsigned i = 0; i < have; ++i) first.kernel->release(mine[i]);
     count(counters_.all_busy);
     return made;
   }
   made.refused_ = false;
-  first.crew->publish();
+  first.kernel->publish();
   for (unsigned i = 0; i < have; ++i) {
     const std::size_t begin = std::min(unit, i * share);
     const std::size_t end = std::min(unit, begin + share);
     if (begin == end) {
-      first.crew->release(mine[i]);
+      first.kernel->release(mine[i]);
       continue;
     }
-    const std::uint64_t dst = what.dst + begin * (by_rows ? what.dst_pitch : 1);
-    const std::uint64_t src = what.src + begin * (by_rows ? what.src_pitch : 1);
+    const std::uint64_t dst = transfer.dst + begin * (by_rows ? transfer.dst_pitch : 1);
+    const std::uint64_t src = transfer.src + begin * (by_rows ? transfer.src_pitch : 1);
     engine::descriptor part{};
-    part.src = {src, static_cast<std::uint32_t>(by_rows ? what.row_bytes : end - begin), 0};
+    part.src = {src, static_cast<std::uint32_t>(by_rows ? transfer.row_bytes : end - begin), 0};
     part.dst = {dst, static_cast<std::uint32_t>(by_rows ? end - begin : 1), 0};
-    part.src_pitch = {what.src_pitch, engine::op_copy, 0};
-    part.dst_pitch = {what.dst_pitch, 0, 0};
-    made.sequences_[mine[i]] = first.crew->post(mine[i], part);
+    part.src_pitch = {transfer.src_pitch, engine::op_copy, 0};
+    part.dst_pitch = {transfer.dst_pitch, 0, 0};
+    made.sequences_[mine[i]] = first.kernel->post(mine[i], part);
     made.pending_ |= std::uint64_t{1} << mine[i];
   }
-  first.crew->publish();
+  first.kernel->publish();
   return made;
 }
 
@@ -322,16 +322,16 @@ result<gpu_engine::request> gpu_engine::begin_list(std::span<const engine::list_
                    format("a list of %zu pieces: the GPU engine takes 1 to %u", pieces.size(), engine::kListEntries)};
   request made;
   made.engine_ = this;
-  claim at;
-  if (!belongs_here() || !try_claim(at)) return made.refused_ = true, std::move(made);
-  made.crew_ = at.crew;
-  at.crew->write_list(at.worker, pieces.data(), pieces.size());
-  engine::descriptor what{};
-  what.src.low = at.crew->list_device(at.worker);
-  what.dst.word = static_cast<std::uint32_t>(pieces.size());
-  what.src_pitch.word = engine::op_list;
-  made.sequences_[at.worker] = at.crew->send(at.worker, what);
-  made.pending_ = std::uint64_t{1} << at.worker;
+  claim claimed;
+  if (!belongs_here() || !try_claim(claimed)) return made.refused_ = true, std::move(made);
+  made.kernel_ = claimed.kernel;
+  claimed.kernel->write_list(claimed.worker, pieces.data(), pieces.size());
+  engine::descriptor command{};
+  command.src.low = claimed.kernel->list_device(claimed.worker);
+  command.dst.word = static_cast<std::uint32_t>(pieces.size());
+  command.src_pitch.word = engine::op_list;
+  made.sequences_[claimed.worker] = claimed.kernel->send(claimed.worker, command);
+  made.pending_ = std::uint64_t{1} << claimed.worker;
   return made;
 }
 
@@ -340,86 +340,86 @@ result<gpu_engine::fate> gpu_engine::gather(std::span<const engine::list_entry> 
   if (pieces.empty() || pieces.size() > engine::kListEntries || total_bytes > 2 * kLowLatencyBytes)
     return failure{EINVAL, format("a list of %zu pieces and %zu bytes: the GPU engine gathers up to %u and %zu",
                                   pieces.size(), total_bytes, engine::kListEntries, 2 * kLowLatencyBytes)};
-  claim at;
-  if (!belongs_here() || !try_claim(at)) return fate::not_taken;
+  claim claimed;
+  if (!belongs_here() || !try_claim(claimed)) return fate::not_taken;
   std::array<engine::list_entry, engine::kListEntries> moved;
   std::copy(pieces.begin(), pieces.end(), moved.begin());
-  for (std::size_t i = 0; i < pieces.size(); ++i) moved[i].dst += at.crew->lines_device(at.worker);
-  at.crew->write_list(at.worker, moved.data(), pieces.size());
-  engine::descriptor what{};
-  what.src.low = at.crew->list_device(at.worker);
-  what.dst.word = static_cast<std::uint32_t>(pieces.size());
-  what.src_pitch.word = engine::op_list;
-  const std::uint32_t sequence = at.crew->send(at.worker, what);
-  const auto got = wait_for(at, sequence, [&] {
-    if (!at.crew->is_done(at.worker, sequence)) return false;
-    take(context, at.crew->lines(at.worker));
+  for (std::size_t i = 0; i < pieces.size(); ++i) moved[i].dst += claimed.kernel->lines_device(claimed.worker);
+  claimed.kernel->write_list(claimed.worker, moved.data(), pieces.size());
+  engine::descriptor command{};
+  command.src.low = claimed.kernel->list_device(claimed.worker);
+  command.dst.word = static_cast<std::uint32_t>(pieces.size());
+  command.src_pitch.word = engine::op_list;
+  const std::uint32_t sequence = claimed.kernel->send(claimed.worker, command);
+  const auto got = wait_for(claimed, sequence, [&] {
+    if (!claimed.kernel->is_done(claimed.worker, sequence)) return false;
+    take(context, claimed.kernel->lines(claimed.worker));
     // Plain data in the lines could look like the flags of messages to come.
-    std::memset(at.crew->lines(at.worker), 0, total_bytes);
+    std::memset(claimed.kernel->lines(claimed.worker), 0, total_bytes);
     return true;
   });
   if (got && *got == fate::done) count(counters_.lists);
   return got;
 }
 
-gpu_engine::fate gpu_engine::look(request& which) noexcept {
-  for (std::uint64_t rest = which.pending_; rest != 0; rest &= rest - 1) {
+gpu_engine::fate gpu_engine::poll(request& operation) noexcept {
+  for (std::uint64_t rest = operation.pending_; rest != 0; rest &= rest - 1) {
     const auto worker = static_cast<unsigned>(__builtin_ctzll(rest));
-    const auto answer = which.crew_->ask(worker, which.sequences_[worker]);
-    if (answer == engine_crew::answer::none) continue;
-    if (answer == engine_crew::answer::left) {
-      which.refused_ = true;
+    const auto answer = operation.kernel_->ask(worker, operation.sequences_[worker]);
+    if (answer == copy_kernel::answer::none) continue;
+    if (answer == copy_kernel::answer::left) {
+      operation.refused_ = true;
       count(counters_.left);
     }
-    which.crew_->release(worker);
-    which.pending_ &= ~(std::uint64_t{1} << worker);
+    operation.kernel_->release(worker);
+    operation.pending_ &= ~(std::uint64_t{1} << worker);
   }
-  if (which.pending_ != 0) return fate::pending;
-  return which.refused_ ? fate::not_taken : fate::done;
+  if (operation.pending_ != 0) return fate::pending;
+  return operation.refused_ ? fate::not_taken : fate::done;
 }
 
-result<gpu_engine::fate> gpu_engine::test(request& which) {
+result<gpu_engine::fate> gpu_engine::test(request& operation) {
   if (!belongs_here()) return failure{EACCES, "the GPU engine belongs to the parent process"};
-  const fate now = look(which);
+  const fate now = poll(operation);
   if (now != fate::pending) {
     if (now == fate::done) count(counters_.copies);
     return now;
   }
   const std::uint64_t now_ns = monotonic_ns();
-  if (which.stuck_since_ns_ == 0) which.stuck_since_ns_ = now_ns;
-  if (now_ns - which.stuck_since_ns_ > kHealthEveryNs) {
-    if (auto healthy = check_health(*which.crew_, which.stuck_since_ns_); !healthy) {
-      abandon(which);
+  if (operation.stuck_since_ns_ == 0) operation.stuck_since_ns_ = now_ns;
+  if (now_ns - operation.stuck_since_ns_ > kHealthEveryNs) {
+    if (auto healthy = check_health(*operation.kernel_, operation.stuck_since_ns_); !healthy) {
+      abandon(operation);
       return healthy.error();
     }
   }
   return fate::pending;
 }
 
-result<gpu_engine::fate> gpu_engine::wait(request& which) {
+result<gpu_engine::fate> gpu_engine::wait(request& operation) {
   if (!belongs_here()) return failure{EACCES, "the GPU engine belongs to the parent process"};  // its lines are not mapped
   for (;;) {
     for (unsigned spin = 0; spin < kSpinsBetweenLooks; ++spin) {
-      const fate now = look(which);
+      const fate now = poll(operation);
       if (now != fate::pending) {
         if (now == fate::done) count(counters_.copies);
         return now;
       }
     }
-    auto state = test(which);
+    auto state = test(operation);
     if (!state || *state != fate::pending) return state;
     if (context_.cuda->is_simulated) sched_yield();
   }
 }
 
-// The workers keep their claims for good: they may still write, and nobody may give them something else.
-void gpu_engine::abandon(request& which) noexcept { which.pending_ = 0; }
+// The workers stay claimed for good: they may still write, so they get no other request.
+void gpu_engine::abandon(request& operation) noexcept { operation.pending_ = 0; }
 
-status gpu_engine::check_health(engine_crew& crew, std::uint64_t waiting_since_ns) const {
+status gpu_engine::check_health(copy_kernel& kernel, std::uint64_t waiting_since_ns) const {
   if (!belongs_here()) return failure{EACCES, "the GPU engine belongs to the parent process"};
   if (!context_.is_alive())
     return failure{EIO, "the CUDA context was destroyed while the GPU engine copied in it: the copy is incomplete"};
-  const auto rc = crew.query();
+  const auto rc = kernel.query();
   if (rc != cu::error_code::success && rc != cu::error_code::not_ready)
     return cu::make_error(*context_.cuda, rc, "the GPU engine's kernel");
   const std::uint64_t waited_ms = (monotonic_ns() - waiting_since_ns) / 1'000'000;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU engine: a resident kernel that copies on the CPU's word, without a launch or a driver call for each copy.
+// The GPU engine: a resident kernel that executes the CPU's copy requests without a launch or a driver call for each.
 //
-// It stays for a lease (200 us by default) and ends by itself; whoever uses it near the end of a lease launches the next
-// kernel, so that it stays hot while it is used and is gone one lease after it is not. While the GPU has no room for it, or
-// it has just left, calls answer `not_taken` and the caller copies another way: nothing here waits for a kernel to start.
-// engine_protocol.hpp says why an unanswered request can always be taken back.
+// It runs for a lease (200 us by default) and ends by itself. A caller that uses it near the end of a lease launches the
+// next kernel, so the engine stays hot while it is used and ends one lease after its last use. While the GPU has no room for
+// it, or it has just left, calls return `not_taken` and the caller uses another method: nothing here waits for a kernel to
+// start. engine_protocol.hpp says why an unanswered request can always be taken back.
 //
 // One object serves one CUDA context. All methods are thread-safe unless they say otherwise; in a forked child they answer
 // EACCES or not_taken.
@@ -20,19 +20,19 @@
 #include <thread>
 #include <utility>
 
-#include "copy/engine_crew.hpp"
+#include "copy/copy_kernel.hpp"
 #include "copy/transfer.hpp"
 
 namespace pl::copy {
 
 // Most that one worker copies in one go: bounds how long beyond its lease a kernel can stay (0.1 ms to the host, 0.2 from
 // it).
-constexpr std::size_t kMostEngineBytes = 4u << 20;
+constexpr std::size_t kMaxEngineBytes = 4u << 20;
 
 class gpu_engine {
  public:
   struct options {
-    engine_crew::shape shape;
+    copy_kernel::shape shape;
     unsigned lease_us = 200;        // 20 .. 1 000 000
     unsigned patience_ms = 10'000;  // a started request that is not answered for so long is ETIMEDOUT
   };
@@ -51,16 +51,16 @@ class gpu_engine {
    private:
     friend class gpu_engine;
     gpu_engine* engine_ = nullptr;
-    engine_crew* crew_ = nullptr;
+    copy_kernel* kernel_ = nullptr;
     std::uint64_t pending_ = 0;  // bit per worker
     std::uint64_t stuck_since_ns_ = 0;
     bool refused_ = false;  // a worker left before it looked
-    std::array<std::uint32_t, engine::kMostWorkers> sequences_{};
+    std::array<std::uint32_t, engine::kMaxWorkers> sequences_{};
   };
 
   // Loads the kernel (about a millisecond) but does not launch it. ENOTSUP without GPU code in this build.
   static result<std::unique_ptr<gpu_engine>> open(const gpu_context& context, backend& maps, const options& wanted);
-  // Sends the kernels away and waits for them, at most a lease.
+  // Ends the kernels and waits for them, at most one lease.
   ~gpu_engine();
   gpu_engine(const gpu_engine&) = delete;
   gpu_engine& operator=(const gpu_engine&) = delete;
@@ -88,15 +88,15 @@ class gpu_engine {
   result<fate> read_low_latency(void* dst, std::uint64_t src, std::size_t bytes, const head& by_cpu);
   // Up to `workers` workers copy parts of it; addresses are the GPU's (pinned host memory by its device address). For done
   // or not_taken the request has ended; not_taken may have written parts of the destination.
-  result<request> begin_copy(const transfer& what, unsigned workers);
+  result<request> begin_copy(const transfer& transfer, unsigned workers);
   // Pieces, by one worker. The sum of bytes should be small; at most engine::kListEntries pieces.
   result<request> begin_list(std::span<const engine::list_entry> pieces);
   // Device -> pinned memory of the worker's own, then handed to `take(data)`: gathers up to 2 * kLowLatencyBytes in all; dst
   // of the pieces is the offset there.
   result<fate> gather(std::span<const engine::list_entry> pieces, std::size_t total_bytes,
                       void (*take)(void*, const std::byte*), void* context);
-  result<fate> test(request& which);
-  result<fate> wait(request& which);
+  result<fate> test(request& operation);
+  result<fate> wait(request& operation);
 
   // While a hold lives, a thread renews the lease before it ends: the engine stays hot without being used. Costs some 2 % of
   // one CPU core and the GPU time that docs/results/envelope states. What waits for the GPU still waits one lease at most.
@@ -123,31 +123,31 @@ class gpu_engine {
   statistics counts() const noexcept;
 
  private:
-  struct post {  // a crew and what the CPU knows of its lease
-    std::unique_ptr<engine_crew> crew;
+  struct leased_kernel {  // a kernel and what the CPU knows of its lease
+    std::unique_ptr<copy_kernel> kernel;
     std::atomic<std::uint64_t> launched_ticks{0};
     std::atomic<std::uint64_t> until_ticks{0};  // requests after this may come too late
     std::atomic<std::uint32_t> greeted{0};      // generation whose hello was seen
     std::uint32_t missed = 0;                   // generation that had not started when its lease would have been over
   };
   struct claim {
-    engine_crew* crew = nullptr;
+    copy_kernel* kernel = nullptr;
     unsigned worker = 0;
   };
 
   gpu_engine(const gpu_context& context, const options& wanted);
   bool belongs_here() const noexcept;
-  bool is_usable(post& which, std::uint64_t now) noexcept;
-  post* usable_post(std::uint64_t now) noexcept;
+  bool is_usable(leased_kernel& worker, std::uint64_t now) noexcept;
+  leased_kernel* usable_kernel(std::uint64_t now) noexcept;
   void start_quietly() noexcept;
   bool try_claim(claim& out) noexcept;
-  fate look(request& which) noexcept;
+  fate poll(request& operation) noexcept;
   // Waits for a request to one worker. `more()` fetches what has come and says whether that is all of it.
   template <class More>
-  result<fate> wait_for(const claim& at, std::uint32_t sequence, More&& more);
+  result<fate> wait_for(const claim& claimed, std::uint32_t sequence, More&& more);
   // EIO/ETIMEDOUT if the kernel that should answer cannot any more. Called about every millisecond of waiting.
-  status check_health(engine_crew& crew, std::uint64_t waiting_since_ns) const;
-  void abandon(request& which) noexcept;
+  status check_health(copy_kernel& kernel, std::uint64_t waiting_since_ns) const;
+  void abandon(request& operation) noexcept;
   void keep() noexcept;
   void drop_hold() noexcept;
 
@@ -156,7 +156,7 @@ class gpu_engine {
   std::uint32_t epoch_;
   cu::module_t module_ = nullptr;
   std::uint64_t lease_ticks_, margin_ticks_;
-  std::array<post, 2> posts_;
+  std::array<leased_kernel, 2> kernels_;
   std::atomic<unsigned> current_{0};
   std::mutex start_mutex_;
 

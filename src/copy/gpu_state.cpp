@@ -75,7 +75,7 @@ void gpu_state::refuse_engine_locked(const failure& why) {
   if (!engine_refusal_) PL_LOG(info, "copies go without the GPU engine: %s", why.message.c_str());
   engine_refusal_ = why;
   const std::uint64_t until_ns =
-      tells_of_the_memory(why.code) ? UINT64_MAX : monotonic_ns() + std::uint64_t{kEngineRetryMs} * 1'000'000;
+      is_permanent_refusal(why.code) ? UINT64_MAX : monotonic_ns() + std::uint64_t{kEngineRetryMs} * 1'000'000;
   engine_refused_until_ns_.store(until_ns, std::memory_order_release);
 }
 

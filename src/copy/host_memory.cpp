@@ -24,7 +24,7 @@ host_memory inspect_host(const cu::driver_table& cuda, const void* pointer, std:
     const auto inside = context_use::enter(*context);
     return inside ? inspect_host(cuda, pointer, bytes) : host_memory{};
   }
-  // The range is told in the GPU's addresses where those differ from the CPU's.
+  // CUDA reports the range in the GPU's addresses where those differ from the CPU's.
   const address_range known{begin, size};
   if (!known.contains({device, bytes}) && !known.contains({address, bytes})) return {};
   return {true, device};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What CUDA knows of a piece of host memory.
+// Whether CUDA knows a piece of host memory as pinned.
 #pragma once
 
 #include <cstddef>

@@ -82,21 +82,21 @@ struct scalar_steps {
 
 // A macro and not a template: a function may be inlined into another only if that has its target attribute, and a
 // template's instance has none of its own.
-#define PL_LL_UNPACK_LOOP(steps)                                                                                  \
-  char* const to = static_cast<char*>(dst_pointer);                                                               \
-  const char* const lines = static_cast<const char*>(line_pointer);                                               \
-  /* Polling: mostly nothing is there, and each further line touched is one that the GPU must take */             \
-  /* back from this CPU when it writes it. */                                                                     \
-  if (from >= bytes || mismatch(load_half(lines, from), flag) != 0) return from;                                  \
-  while (bytes - from >= steps::kBatch && steps::batch(to + from, lines + 2 * from, flag)) from += steps::kBatch; \
-  while (bytes - from >= kLlBlockBytes) {                                                                         \
-    if (!steps::block(to + from, lines + 2 * from, flag)) return from;                                            \
-    from += kLlBlockBytes;                                                                                        \
-  }                                                                                                               \
-  if (from != bytes && unpack_tail(to + from, lines + 2 * from, flag, bytes - from)) from = bytes;                \
-  return from;
+#define PL_LL_UNPACK_LOOP(steps)                                                                                           \
+  char* const dst = static_cast<char*>(dst_pointer);                                                                       \
+  const char* const lines = static_cast<const char*>(line_pointer);                                                        \
+  /* Polling: mostly nothing is there, and each further line touched is one that the GPU must take */                      \
+  /* back offset this CPU when it writes it. */                                                                            \
+  if (offset >= bytes || mismatch(load_half(lines, offset), flag) != 0) return offset;                                     \
+  while (bytes - offset >= steps::kBatch && steps::batch(dst + offset, lines + 2 * offset, flag)) offset += steps::kBatch; \
+  while (bytes - offset >= kLlBlockBytes) {                                                                                \
+    if (!steps::block(dst + offset, lines + 2 * offset, flag)) return offset;                                              \
+    offset += kLlBlockBytes;                                                                                               \
+  }                                                                                                                        \
+  if (offset != bytes && unpack_tail(dst + offset, lines + 2 * offset, flag, bytes - offset)) offset = bytes;              \
+  return offset;
 
-std::size_t unpack_scalar(void* dst_pointer, const void* line_pointer, std::uint32_t flag, std::size_t from,
+std::size_t unpack_scalar(void* dst_pointer, const void* line_pointer, std::uint32_t flag, std::size_t offset,
                           std::size_t bytes) {
   PL_LL_UNPACK_LOOP(scalar_steps)
 }
@@ -113,10 +113,10 @@ struct avx2_steps {
 
   template <std::size_t... Index>
   PL_TARGET_AVX2 static inline bool unpack(char* dst, const char* lines, std::uint32_t flag, std::index_sequence<Index...>) {
-    const volatile __m256i_u* const from = reinterpret_cast<const volatile __m256i_u*>(lines);  // auto drops the _u
+    const volatile __m256i_u* const source = reinterpret_cast<const volatile __m256i_u*>(lines);  // auto drops the _u
     const __m256i wanted = _mm256_set1_epi32(static_cast<int>(flag));
     const __m256i flags_only = _mm256_set1_epi64x(static_cast<long long>(0xFFFF'FFFF'0000'0000u));
-    const __m256i loaded[] = {__m256i(from[2 * Index])..., __m256i(from[2 * Index + 1])...};
+    const __m256i loaded[] = {__m256i(source[2 * Index])..., __m256i(source[2 * Index + 1])...};
     constexpr std::size_t kPairs = sizeof...(Index);
     __m256i wrong = _mm256_setzero_si256();
     ((wrong = _mm256_or_si256(wrong, _mm256_or_si256(_mm256_xor_si256(loaded[Index], wanted),
@@ -145,10 +145,10 @@ struct avx512_steps {
   template <std::size_t... Index>
   PL_TARGET_AVX512 static inline bool unpack(char* dst, const char* lines, std::uint32_t flag,
                                              std::index_sequence<Index...>) {
-    const volatile __m512i_u* const from = reinterpret_cast<const volatile __m512i_u*>(lines);
+    const volatile __m512i_u* const source = reinterpret_cast<const volatile __m512i_u*>(lines);
     const __m512i wanted = _mm512_set1_epi32(static_cast<int>(flag));
     const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
-    const __m512i loaded[] = {__m512i(from[2 * Index])..., __m512i(from[2 * Index + 1])...};
+    const __m512i loaded[] = {__m512i(source[2 * Index])..., __m512i(source[2 * Index + 1])...};
     constexpr std::size_t kPairs = sizeof...(Index);
     constexpr int kOrXor = 0xF6;  // a | (b ^ c)
     __m512i wrong = _mm512_setzero_si512();
@@ -169,12 +169,12 @@ struct avx512_steps {
 };
 
 __attribute__((target("avx2"))) std::size_t unpack_avx2(void* dst_pointer, const void* line_pointer, std::uint32_t flag,
-                                                        std::size_t from, std::size_t bytes) {
+                                                        std::size_t offset, std::size_t bytes) {
   PL_LL_UNPACK_LOOP(avx2_steps)
 }
 
 __attribute__((target("avx512f"))) std::size_t unpack_avx512(void* dst_pointer, const void* line_pointer, std::uint32_t flag,
-                                                             std::size_t from, std::size_t bytes) {
+                                                             std::size_t offset, std::size_t bytes) {
   PL_LL_UNPACK_LOOP(avx512_steps)
 }
 #endif
@@ -194,10 +194,10 @@ constexpr implementation kImplementations[] = {
 };
 
 using unpack_function = decltype(ll_unpack_variant::unpack);
-std::size_t unpack_first_time(void* dst, const void* lines, std::uint32_t flag, std::size_t from, std::size_t bytes);
+std::size_t unpack_first_time(void* dst, const void* lines, std::uint32_t flag, std::size_t offset, std::size_t bytes);
 std::atomic<unpack_function> g_active{unpack_first_time};
 
-// PEERLANE_COPY_ISA caps this too: who keeps AVX-512 out of a process means all of it.
+// PEERLANE_COPY_ISA caps this too: a process that excludes AVX-512 excludes it here too.
 unpack_function choose() {
   const auto cap = arch::parse_copy_isa(env_read("PEERLANE_COPY_ISA").text);
   const arch::cpu_features features = arch::detect_cpu_features();
@@ -208,10 +208,10 @@ unpack_function choose() {
   return best;
 }
 
-std::size_t unpack_first_time(void* dst, const void* lines, std::uint32_t flag, std::size_t from, std::size_t bytes) {
+std::size_t unpack_first_time(void* dst, const void* lines, std::uint32_t flag, std::size_t offset, std::size_t bytes) {
   const unpack_function chosen = choose();  // twice if two threads come at once, with the same answer
   g_active.store(chosen, std::memory_order_relaxed);
-  return chosen(dst, lines, flag, from, bytes);
+  return chosen(dst, lines, flag, offset, bytes);
 }
 
 std::vector<ll_unpack_variant> list_supported() {
@@ -224,8 +224,8 @@ std::vector<ll_unpack_variant> list_supported() {
 
 }  // namespace
 
-std::size_t ll_unpack(void* dst, const void* lines, std::uint32_t flag, std::size_t from, std::size_t bytes) {
-  return g_active.load(std::memory_order_relaxed)(dst, lines, flag, from, bytes);
+std::size_t ll_unpack(void* dst, const void* lines, std::uint32_t flag, std::size_t offset, std::size_t bytes) {
+  return g_active.load(std::memory_order_relaxed)(dst, lines, flag, offset, bytes);
 }
 
 std::span<const ll_unpack_variant> supported_ll_unpacks() {

@@ -20,16 +20,16 @@ constexpr std::size_t kLlBlockBytes = 64;  // data bytes by which progress is co
 // Lines that `bytes` of data take: half of each unit is flags.
 constexpr std::size_t ll_line_bytes(std::size_t bytes) { return (bytes + 7) / 8 * 16; }
 
-// Unpacks the data bytes [from, bytes) of `lines` to `dst` as far as all flags match, and returns how far: a multiple of
-// kLlBlockBytes or `bytes`, to be passed as `from` of the next call. Everything below is in `dst`; nothing outside of
-// [dst + from, dst + the returned offset) was written. Looks at no half unit that carries no data below `bytes`.
-// `from`: a multiple of kLlBlockBytes, or `bytes`. `lines`: aligned to 16 bytes, best to 64. `dst`: any alignment.
+// Unpacks the data bytes [offset, bytes) of `lines` to `dst` as far as all flags match, and returns how far: a multiple of
+// kLlBlockBytes or `bytes`, to be passed as `offset` of the next call. Everything below is in `dst`; nothing outside of
+// [dst + offset, dst + the returned offset) was written. Looks at no half unit that carries no data below `bytes`.
+// `offset`: a multiple of kLlBlockBytes, or `bytes`. `lines`: aligned to 16 bytes, best to 64. `dst`: any alignment.
 // Never blocks; where the first block has not come yet it costs one load.
-std::size_t ll_unpack(void* dst, const void* lines, std::uint32_t flag, std::size_t from, std::size_t bytes);
+std::size_t ll_unpack(void* dst, const void* lines, std::uint32_t flag, std::size_t offset, std::size_t bytes);
 
 struct ll_unpack_variant {
   const char* name;
-  std::size_t (*unpack)(void* dst, const void* lines, std::uint32_t flag, std::size_t from, std::size_t bytes);
+  std::size_t (*unpack)(void* dst, const void* lines, std::uint32_t flag, std::size_t offset, std::size_t bytes);
 };
 // Those that this CPU can run, slowest first; ll_unpack is the last one that PEERLANE_COPY_ISA admits. For tests and
 // benchmarks.

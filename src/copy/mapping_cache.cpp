@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Locks, always in this order: `making` serialises what is slow (backend, driver, evictions), `dropping` those who look for
-// memory that is gone, so that nobody returns while another still unmaps what he was to drop; `lock` guards the table
+// Locks, always in this order: `making` serialises slow work (backend, driver, evictions). `dropping` serialises the
+// searches for freed memory, so that none returns while another still unmaps an entry; `lock` guards the table
 // and the reference counts for a few instructions and is all that a hit takes. The table holds one reference of each entry;
-// whoever drops the last one unmaps, outside of `lock`. Counts under the lock, because an atomic one would cost a hit and
-// its end three locked instructions instead of two, and those are most of what they cost.
+// the thread that drops the last one unmaps, outside of `lock`. Counts under the lock, because an atomic one would cost a
+// hit and its end three locked instructions instead of two, and those are most of what they cost.
 #include "copy/mapping_cache.hpp"
 
 #include <pthread.h>
@@ -34,13 +34,13 @@ namespace pl::copy {
 namespace {
 
 constexpr std::uint64_t kSmallestWindow = 2u << 20;
-constexpr std::size_t kMostEntries = 512;  // a dma-buf takes a descriptor each: half of the usual limit of 1024
-constexpr std::size_t kBuckets = 1024;     // a power of two
+constexpr std::size_t kMaxEntries = 512;  // a dma-buf takes a descriptor each: half of the usual limit of 1024
+constexpr std::size_t kBuckets = 1024;    // a power of two
 
 live_counter g_kept_mappings{"copy.mappings", live_kind::level};
 live_counter g_kept_bytes{"copy.mapped_bytes", live_kind::level};
 
-bool tells_of_exhaustion(int code) { return code == ENOMEM || code == ENOSPC || code == EMFILE || code == ENFILE; }
+bool is_exhaustion(int code) { return code == ENOMEM || code == ENOSPC || code == EMFILE || code == ENFILE; }
 
 std::size_t bucket_of(address_range pages) {
   const std::uint64_t mixed =
@@ -118,9 +118,9 @@ struct mapping_cache::state {
   void link(entry& fresh);
   void unlink_locked(entry& old);
 
-  result<entry*> take_or_make(const memory_identity& id, const window& where);
-  result<entry*> make(const memory_identity& id, const window& where);
-  result<entry*> map(const memory_identity& id, const window& where);
+  result<entry*> take_or_make(const memory_identity& id, const window& range);
+  result<entry*> make(const memory_identity& id, const window& range);
+  result<entry*> map(const memory_identity& id, const window& range);
   status open_maker();
   bool make_room(std::uint64_t bytes);
   bool drop_least_recent();
@@ -151,7 +151,7 @@ void mapping_cache::entry::release() noexcept {
   delete this;
 }
 
-void mapping_cache::hold::give_back(entry* from) noexcept { from->release(); }
+void mapping_cache::hold::give_back(entry* held) noexcept { held->release(); }
 
 // ---- The table
 
@@ -187,9 +187,9 @@ void mapping_cache::state::link(entry& fresh) {
 
 // The caller takes over the table's reference.
 void mapping_cache::state::unlink_locked(entry& old) {
-  entry** at = &buckets[bucket_of(old.pages)];
-  while (*at != &old) at = &(*at)->next;
-  *at = old.next;
+  entry** link = &buckets[bucket_of(old.pages)];
+  while (*link != &old) link = &(*link)->next;
+  *link = old.next;
   entries[old.index] = entries.back();
   entries[old.index]->index = old.index;
   entries.pop_back();
@@ -211,7 +211,7 @@ status mapping_cache::state::open_maker() {
   return opened.error();
 }
 
-// True if one that nobody uses was there to drop.
+// True if an unused entry was dropped.
 bool mapping_cache::state::drop_least_recent() {
   entry* victim = nullptr;
   {
@@ -229,7 +229,7 @@ bool mapping_cache::state::make_room(std::uint64_t bytes) {
   const auto fits = [&] {
     if (mapped_bytes.load(std::memory_order_relaxed) + bytes > wanted.capacity_bytes) return false;
     const std::lock_guard guard(lock);
-    return entries.size() < kMostEntries;
+    return entries.size() < kMaxEntries;
   };
   while (!fits()) {
     if (!drop_least_recent()) return false;
@@ -243,19 +243,19 @@ void mapping_cache::state::drop_unused() {
   while (drop_least_recent()) {}
 }
 
-result<mapping_cache::entry*> mapping_cache::state::map(const memory_identity& id, const window& where) {
+result<mapping_cache::entry*> mapping_cache::state::map(const memory_identity& id, const window& range) {
   auto fresh = std::make_unique<entry>();  // before the mapping: memory may run out
   pin_request request;
-  request.range = where.exact;
+  request.range = range.exact;
   auto pin = maker->pin(request);
   if (!pin) return pin.error();
-  if (!(*pin)->range().contains(where.pages))
+  if (!(*pin)->range().contains(range.pages))
     return failure{EIO, format("backend %s pinned less than it was asked for", maker->name())};
   auto view = (*pin)->map((*pin)->range().size_bytes, arch::mapping_type::none);
   if (!view) return view.error();
   // The backend asked the driver by itself what to pin. An application that remaps the address in the same moment must get
   // an error, and not leave an entry that claims the wrong memory.
-  auto now = cu::inspect_pointer(*cuda.load(std::memory_order_relaxed), where.exact.begin);
+  auto now = cu::inspect_pointer(*cuda.load(std::memory_order_relaxed), range.exact.begin);
   if (!now || !(identity_of(*now) == id)) {
     (*pin)->unmap(*view, unmapping::by_request);
     return failure{EAGAIN, "the memory was freed or remapped while it was being mapped: copy only memory that stays"};
@@ -263,10 +263,10 @@ result<mapping_cache::entry*> mapping_cache::state::map(const memory_identity& i
   fresh->is_revocable = !maker->persistent();
   fresh->type = view->type;
   fresh->id = id;
-  fresh->pages = where.pages;
-  fresh->data = static_cast<char*>(view->address) + (where.pages.begin - (*pin)->range().begin);
+  fresh->pages = range.pages;
+  fresh->data = static_cast<char*>(view->address) + (range.pages.begin - (*pin)->range().begin);
   fresh->serial = ++last_serial;
-  fresh->probe = where.exact.begin;
+  fresh->probe = range.exact.begin;
   fresh->pin = *std::move(pin);
   fresh->view = *view;
   fresh->owner = this;
@@ -277,16 +277,16 @@ result<mapping_cache::entry*> mapping_cache::state::map(const memory_identity& i
 }
 
 // A new entry, linked, with a reference for the caller.
-result<mapping_cache::entry*> mapping_cache::state::make(const memory_identity& id, const window& where) {
+result<mapping_cache::entry*> mapping_cache::state::make(const memory_identity& id, const window& range) {
   if (auto s = open_maker(); !s) return s.error();
   drop_stale();
-  if (!make_room(where.pages.size_bytes))
+  if (!make_room(range.pages.size_bytes))
     return failure{EBUSY,
                    format("copies under way hold all that may be mapped (%s)", format_size(wanted.capacity_bytes).c_str())};
-  auto fresh = map(id, where);
-  if (!fresh && tells_of_exhaustion(fresh.code())) {  // BAR1 or descriptors are short: ours that nobody uses go first
+  auto fresh = map(id, range);
+  if (!fresh && is_exhaustion(fresh.code())) {  // BAR1 or descriptors are short: ours that nobody uses go first
     drop_unused();
-    fresh = map(id, where);
+    fresh = map(id, range);
   }
   if (!fresh) {
     if (fresh.code() != EAGAIN) refusals.add(refuse(id, fresh.error(), kRetryMs));
@@ -298,16 +298,16 @@ result<mapping_cache::entry*> mapping_cache::state::make(const memory_identity& 
   return fresh;
 }
 
-result<mapping_cache::entry*> mapping_cache::state::take_or_make(const memory_identity& id, const window& where) {
+result<mapping_cache::entry*> mapping_cache::state::take_or_make(const memory_identity& id, const window& range) {
   const std::lock_guard guard(making);
-  if (entry* found = take(id, where.pages)) return found;  // somebody else was faster
+  if (entry* found = take(id, range.pages)) return found;  // somebody else was faster
   const refusal* known = refusals.find(id);
   {
     const std::lock_guard table(lock);
     ++(known != nullptr ? counted.refused : counted.misses);
   }
   if (known != nullptr) return known->why;
-  return make(id, where);
+  return make(id, range);
 }
 
 // Asks the kernel. If so, the entry is dropped and so is the caller's reference.
@@ -331,9 +331,7 @@ bool mapping_cache::state::is_revoked(entry& held) {
 
 // ---- Finding
 
-mapping_cache::mapping_cache(options wanted) : state_(new state(std::move(wanted))) {
-  state_->entries.reserve(kMostEntries);
-}
+mapping_cache::mapping_cache(options wanted) : state_(new state(std::move(wanted))) { state_->entries.reserve(kMaxEntries); }
 
 mapping_cache::~mapping_cache() {
   if (!state_->is_ours()) {  // the thread and the mappings are the parent's, locks may be held by threads that are not here
@@ -353,17 +351,17 @@ result<mapping_cache::hold> mapping_cache::find(const cu::driver_table& cuda, co
   const address_range wanted{pointer, bytes};
   if (bytes == 0 || !info.allocation.contains(wanted)) [[unlikely]]
     return failure{EINVAL, "the copy has no bytes or leaves its allocation"};
-  const auto where = window_around(info, wanted, s.wanted.window_bytes);
-  if (!where) return failure{ERANGE, "larger than half a window, or over several memory objects"};
+  const auto range = window_around(info, wanted, s.wanted.window_bytes);
+  if (!range) return failure{ERANGE, "larger than half a window, or over several memory objects"};
   const memory_identity id = identity_of(info);
-  entry* found = s.take(id, where->pages);
+  entry* found = s.take(id, range->pages);
   if (found != nullptr && found->is_revocable && s.is_revoked(*found)) [[unlikely]]
     found = nullptr;
   if (found == nullptr) [[unlikely]] {
     if (!is_recognisable(id, info))
       return failure{ENOTSUP, "this driver does not tell VMM and pool memory from its successors at the same address"};
     s.cuda.store(&cuda, std::memory_order_relaxed);
-    auto made = s.take_or_make(id, *where);
+    auto made = s.take_or_make(id, *range);
     if (!made) return made.error();
     found = *made;
   }
@@ -412,7 +410,7 @@ std::size_t mapping_cache::state::drop_stale_locked() {
     std::uint64_t probe, serial;
   };
   std::vector<question> questions;  // a copy: the driver is asked without our lock, and without keeping entries alive
-  questions.reserve(kMostEntries);
+  questions.reserve(kMaxEntries);
   {
     const std::lock_guard guard(lock);
     for (const entry* each : entries) questions.push_back({each->id, each->pages, each->probe, each->serial});

@@ -62,7 +62,7 @@ class mapping_cache {
 
    private:
     friend class mapping_cache;
-    static void give_back(entry* from) noexcept;
+    static void give_back(entry* held) noexcept;
     entry* from_ = nullptr;
   };
 

@@ -22,21 +22,21 @@ result<pinned_buffer> pinned_buffer::make(const gpu_context& context, std::size_
   pinned_buffer made;
   made.context_ = context;
   made.bytes_ = (bytes + granule - 1) / granule * granule;
-  void* const at = mmap(nullptr, made.bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (at == MAP_FAILED)
+  void* const memory = mmap(nullptr, made.bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
     return failure{errno, format("%zu bytes of host memory for copies: %s", made.bytes_, std::strerror(errno))};
-  made.data_ = static_cast<std::byte*>(at);
-  madvise(at, made.bytes_, MADV_DONTFORK);
-  madvise(at, made.bytes_, MADV_HUGEPAGE);
-  std::memset(at, 0, made.bytes_);
+  made.data_ = static_cast<std::byte*>(memory);
+  madvise(memory, made.bytes_, MADV_DONTFORK);
+  madvise(memory, made.bytes_, MADV_HUGEPAGE);
+  std::memset(memory, 0, made.bytes_);
   const auto& cuda = *context.cuda;
   auto scope = context_use::enter(context);
   if (!scope) return scope.error();
   constexpr unsigned kFlags = cu::host_register_flag::portable | cu::host_register_flag::device_map;
-  if (const auto rc = cuda.cuMemHostRegister_v2(at, made.bytes_, kFlags); rc != cu::error_code::success)
+  if (const auto rc = cuda.cuMemHostRegister_v2(memory, made.bytes_, kFlags); rc != cu::error_code::success)
     return cu::make_error(cuda, rc, format("registering %zu bytes of host memory", made.bytes_));
-  if (const auto rc = cuda.cuMemHostGetDevicePointer_v2(&made.device_, at, 0); rc != cu::error_code::success) {
-    cuda.cuMemHostUnregister(at);
+  if (const auto rc = cuda.cuMemHostGetDevicePointer_v2(&made.device_, memory, 0); rc != cu::error_code::success) {
+    cuda.cuMemHostUnregister(memory);
     made.device_ = 0;
     return cu::make_error(cuda, rc, "the device address of registered host memory");
   }

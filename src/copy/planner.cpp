@@ -23,8 +23,8 @@ failure wrong_process() {
   return {EACCES, "this planner belongs to the parent process: CUDA does not work in a forked child, start it by exec"};
 }
 
-failure bad(const char* what, std::uint64_t address, std::uint64_t bytes, const std::string& why) {
-  return {EINVAL, format("the %s 0x%llx of %llu bytes: %s", what, static_cast<unsigned long long>(address),
+failure bad(const char* role, std::uint64_t address, std::uint64_t bytes, const std::string& why) {
+  return {EINVAL, format("the %s 0x%llx of %llu bytes: %s", role, static_cast<unsigned long long>(address),
                          static_cast<unsigned long long>(bytes), why.c_str())};
 }
 
@@ -34,17 +34,17 @@ std::optional<std::uint64_t> extent(std::size_t rows, std::size_t pitch, std::si
   return all_but_last ? checked_add(*all_but_last, row_bytes) : std::nullopt;
 }
 
-// Rows without a gap on either side are a plain copy, which more ways can do.
-std::optional<transfer> as_one_row(const transfer& what) {
-  if (what.rows <= 1 || !what.is_linear()) return std::nullopt;
-  const auto bytes = checked_mul(what.rows, what.row_bytes);
+// Rows without a gap on either side are a plain copy, which more methods support.
+std::optional<transfer> flatten(const transfer& transfer) {
+  if (transfer.rows <= 1 || !transfer.is_linear()) return std::nullopt;
+  const auto bytes = checked_mul(transfer.rows, transfer.row_bytes);
   if (!bytes) return std::nullopt;
-  return transfer{what.way, what.dst, what.src, *bytes};
+  return copy::transfer{transfer.way, transfer.dst, transfer.src, *bytes};
 }
 
 std::atomic<std::uint32_t> g_planners{1};
 
-constexpr unsigned kWishesBeforeOpening = 4;  // opening takes some 5 ms: not for a program that copies twice
+constexpr unsigned kRequestsBeforeOpening = 4;  // opening takes some 5 ms: not for a program that copies twice
 
 }  // namespace
 
@@ -110,18 +110,19 @@ bool planner::is_mine() const noexcept { return process_epoch() == epoch_; }
 
 // ---- Looking at addresses ---------------------------------------------------------------------------------------------
 
-status planner::look(const transfer& what, sides& at, const cu::pointer_info* device) const {
-  at.way = what.way;
+status planner::inspect(const transfer& transfer, sides& ends, const cu::pointer_info* device) const {
+  ends.way = transfer.way;
   if (!is_mine()) return wrong_process();
-  if (what.rows > 1 && (what.dst_pitch < what.row_bytes || what.src_pitch < what.row_bytes))
-    return failure{EINVAL, format("pitches of %zu and %zu bytes: rows of %zu bytes would overlap", what.dst_pitch,
-                                  what.src_pitch, what.row_bytes)};
-  const auto dst_bytes = extent(what.rows, what.dst_pitch, what.row_bytes);
-  const auto src_bytes = extent(what.rows, what.src_pitch, what.row_bytes);
-  if (!dst_bytes || !src_bytes || !checked_add(what.dst, *dst_bytes) || !checked_add(what.src, *src_bytes))
+  if (transfer.rows > 1 && (transfer.dst_pitch < transfer.row_bytes || transfer.src_pitch < transfer.row_bytes))
+    return failure{EINVAL, format("pitches of %zu and %zu bytes: rows of %zu bytes would overlap", transfer.dst_pitch,
+                                  transfer.src_pitch, transfer.row_bytes)};
+  const auto dst_bytes = extent(transfer.rows, transfer.dst_pitch, transfer.row_bytes);
+  const auto src_bytes = extent(transfer.rows, transfer.src_pitch, transfer.row_bytes);
+  if (!dst_bytes || !src_bytes || !checked_add(transfer.dst, *dst_bytes) || !checked_add(transfer.src, *src_bytes))
     return failure{EINVAL, "rows times pitch goes beyond the address space"};
 
-  const auto inspect = [&](const char* name, std::uint64_t address, std::uint64_t bytes, cu::pointer_info& out) -> status {
+  const auto inspect_side = [&](const char* name, std::uint64_t address, std::uint64_t bytes,
+                                cu::pointer_info& out) -> status {
     if (const auto* const known = registered(address, bytes); known != nullptr) {
       out = *known;
       return {};
@@ -135,37 +136,37 @@ status planner::look(const transfer& what, sides& at, const cu::pointer_info* de
     out = *info;
     return {};
   };
-  if (what.way == direction::to_device) {
-    if (what.src == 0) return bad("source", what.src, *src_bytes, "a null pointer");
-    if (auto good = inspect("destination", what.dst, *dst_bytes, at.device); !good) return good.error();
+  if (transfer.way == direction::to_device) {
+    if (transfer.src == 0) return bad("source", transfer.src, *src_bytes, "a null pointer");
+    if (auto good = inspect_side("destination", transfer.dst, *dst_bytes, ends.device); !good) return good.error();
     return {};
   }
-  if (what.way == direction::to_host) {
-    if (what.dst == 0) return bad("destination", what.dst, *dst_bytes, "a null pointer");
-    if (auto good = inspect("source", what.src, *src_bytes, at.device); !good) return good.error();
+  if (transfer.way == direction::to_host) {
+    if (transfer.dst == 0) return bad("destination", transfer.dst, *dst_bytes, "a null pointer");
+    if (auto good = inspect_side("source", transfer.src, *src_bytes, ends.device); !good) return good.error();
     return {};
   }
-  if (auto good = inspect("destination", what.dst, *dst_bytes, at.device); !good) return good.error();
-  if (auto good = inspect("source", what.src, *src_bytes, at.source); !good) return good.error();
-  at.other = at.device.device_ordinal == at.source.device_ordinal ? other_side::same_gpu : other_side::peer_gpu;
-  at.other_is_known = true;
+  if (auto good = inspect_side("destination", transfer.dst, *dst_bytes, ends.device); !good) return good.error();
+  if (auto good = inspect_side("source", transfer.src, *src_bytes, ends.source); !good) return good.error();
+  ends.other = ends.device.device_ordinal == ends.source.device_ordinal ? other_side::same_gpu : other_side::peer_gpu;
+  ends.other_is_known = true;
   return {};
 }
 
-void planner::inspect_other(const transfer& what, sides& at) const {
-  if (at.other_is_known) return;
-  const bool to_host = what.way == direction::to_host;
-  const std::uint64_t address = to_host ? what.dst : what.src;
-  const auto bytes = extent(what.rows, to_host ? what.dst_pitch : what.src_pitch, what.row_bytes);
-  if (!find_registered_host(address, *bytes, at.host)) {
-    const gpu_context context{&cuda_, at.device.device_ordinal, at.device.context};
-    at.host = inspect_host(cuda_, host_pointer(address), *bytes, at.device.context != nullptr ? &context : nullptr);
+void planner::inspect_other(const transfer& transfer, sides& ends) const {
+  if (ends.other_is_known) return;
+  const bool to_host = transfer.way == direction::to_host;
+  const std::uint64_t address = to_host ? transfer.dst : transfer.src;
+  const auto bytes = extent(transfer.rows, to_host ? transfer.dst_pitch : transfer.src_pitch, transfer.row_bytes);
+  if (!find_registered_host(address, *bytes, ends.host)) {
+    const gpu_context context{&cuda_, ends.device.device_ordinal, ends.device.context};
+    ends.host = inspect_host(cuda_, host_pointer(address), *bytes, ends.device.context != nullptr ? &context : nullptr);
   }
-  at.other = at.host.is_pinned ? other_side::pinned : other_side::pageable;
-  at.other_is_known = true;
+  ends.other = ends.host.is_pinned ? other_side::pinned : other_side::pageable;
+  ends.other_is_known = true;
 }
 
-// What a thread remembers of the planner it used last. On the heap: thread-local storage of the libraries is short
+// A thread's cache for the planner that it used last. On the heap: thread-local storage of the libraries is short
 // (registry.cpp says why).
 struct planner::thread_memory {
   struct {
@@ -210,23 +211,23 @@ result<gpu_state*> planner::state_of(const cu::pointer_info& device) {
   return slot.get();
 }
 
-result<gpu_state*> planner::state_for(sides& at) {
-  if (at.state != nullptr) return at.state;
-  auto found = state_of(at.device);
-  if (found) at.state = *found;
+result<gpu_state*> planner::state_for(sides& ends) {
+  if (ends.state != nullptr) return ends.state;
+  auto found = state_of(ends.device);
+  if (found) ends.state = *found;
   return found;
 }
 
-// Whether the GPU engine would take a copy now. If not, and it is wanted again and again, sees to it that it soon will.
-bool planner::engine_is_hot(sides& at) {
+// Whether the GPU engine would take a copy now. If not, repeated requests start it.
+bool planner::engine_is_hot(sides& ends) {
   if (!options_.use_engine) return false;
-  auto found = state_for(at);
+  auto found = state_for(ends);
   if (!found) return false;
   gpu_state& state = **found;
   auto* engine = state.open_engine();
   if (engine == nullptr) {
     if (state.is_engine_refused()) return false;
-    if (state.wanted_count.fetch_add(1, std::memory_order_relaxed) + 1 < kWishesBeforeOpening) return false;
+    if (state.wanted_count.fetch_add(1, std::memory_order_relaxed) + 1 < kRequestsBeforeOpening) return false;
     const std::lock_guard lock(shared_->mutex);
     auto maps = shared_->open_maps(cuda_, options_.maps.backend);
     if (!maps) return state.refuse_engine(maps.error()), false;
@@ -235,48 +236,49 @@ bool planner::engine_is_hot(sides& at) {
     engine = *opened;
   }
   if (engine->is_hot()) return true;
-  // Once in a while is not worth a launch: twice within a lease is.
+  // A rare copy does not justify a launch; two within a lease do.
   const std::uint64_t now = ticks();
   const std::uint64_t before = state.wanted_ticks.exchange(now, std::memory_order_relaxed);
   if (now - before < ticks_per_ms() * options_.engine.lease_us / 1000) (void)engine->start();
   return false;
 }
 
-choice planner::choose(const transfer& what, sides& at) {
-  const std::size_t bytes = what.bytes();
-  if (!what.is_linear()) return inspect_other(what, at), choose_for_rows(what, at);
-  std::optional<bool> hot;  // looked at once: each look counts as a wish for the engine
-  const auto is_hot = [&] { return hot ? *hot : *(hot = engine_is_hot(at)); };
-  if (!at.other_is_known) {
-    // Registered memory costs nothing to look up, and for other memory one way is often as good as any, pinned or not.
-    if (find_registered_host(at.way == direction::to_host ? what.dst : what.src, bytes, at.host)) {
-      at.other = other_side::pinned;
-      at.other_is_known = true;
+choice planner::choose(const transfer& transfer, sides& ends) {
+  const std::size_t bytes = transfer.bytes();
+  if (!transfer.is_linear()) return inspect_other(transfer, ends), choose_for_rows(transfer, ends);
+  std::optional<bool> hot;  // looked at once: each call counts as a request for the engine
+  const auto is_hot = [&] { return hot ? *hot : *(hot = engine_is_hot(ends)); };
+  if (!ends.other_is_known) {
+    // Registered memory is known without a driver call. For other memory one method is often good enough, pinned or not.
+    if (find_registered_host(ends.way == direction::to_host ? transfer.dst : transfer.src, bytes, ends.host)) {
+      ends.other = other_side::pinned;
+      ends.other_is_known = true;
     } else {
-      choice unasked = costs_.pick_unasked(at.way, true, bytes);
-      if (unasked.width != 0 && needs_engine(unasked.how) && !is_hot()) unasked = costs_.pick_unasked(at.way, false, bytes);
+      choice unasked = costs_.pick_unasked(ends.way, true, bytes);
+      if (unasked.width != 0 && needs_engine(unasked.how) && !is_hot())
+        unasked = costs_.pick_unasked(ends.way, false, bytes);
       if (unasked.width != 0) return unasked;
-      inspect_other(what, at);
+      inspect_other(transfer, ends);
     }
   }
-  const choice best = costs_.pick(at.way, at.other, true, bytes);
-  return !needs_engine(best.how) || is_hot() ? best : costs_.pick(at.way, at.other, false, bytes);
+  const choice best = costs_.pick(ends.way, ends.other, true, bytes);
+  return !needs_engine(best.how) || is_hot() ? best : costs_.pick(ends.way, ends.other, false, bytes);
 }
 
 // Rows: the curves are of plain copies, so these are rules. A row costs the CPU one round trip to load, nothing to store.
-choice planner::choose_for_rows(const transfer& what, sides& at) {
+choice planner::choose_for_rows(const transfer& transfer, sides& ends) {
   constexpr std::size_t kStoreBytes = 64u << 10;
   constexpr std::size_t kLoadRows = 2, kLoadRowBytes = 1u << 10;
-  const std::size_t bytes = what.bytes();
-  if (at.way == direction::on_device) return {method::copy_engine, 1};
-  if (at.way == direction::to_device && bytes <= kStoreBytes) return {method::cpu_store, 1};
-  if (at.way == direction::to_host && what.rows <= kLoadRows && what.row_bytes <= kLoadRowBytes)
+  const std::size_t bytes = transfer.bytes();
+  if (ends.way == direction::on_device) return {method::copy_engine, 1};
+  if (ends.way == direction::to_device && bytes <= kStoreBytes) return {method::cpu_store, 1};
+  if (ends.way == direction::to_host && transfer.rows <= kLoadRows && transfer.row_bytes <= kLoadRowBytes)
     return {method::cpu_load, 1};
   const bool fits_engine = bytes <= staging_area::kPieceBytes;
-  if (!fits_engine || !engine_is_hot(at)) return {method::copy_engine, 1};
-  if (at.other == other_side::pinned) return {method::engine_copy, static_cast<std::uint8_t>(bytes > 65536 ? 4 : 1)};
-  return at.way == direction::to_host ? choice{method::engine_bounce, static_cast<std::uint8_t>(bytes > 65536 ? 4 : 1)}
-                                      : choice{method::copy_engine, 1};
+  if (!fits_engine || !engine_is_hot(ends)) return {method::copy_engine, 1};
+  if (ends.other == other_side::pinned) return {method::engine_copy, static_cast<std::uint8_t>(bytes > 65536 ? 4 : 1)};
+  return ends.way == direction::to_host ? choice{method::engine_bounce, static_cast<std::uint8_t>(bytes > 65536 ? 4 : 1)}
+                                        : choice{method::copy_engine, 1};
 }
 
 namespace {
@@ -290,125 +292,126 @@ live_pair g_copies[kMethods] = {
 };
 }  // namespace
 
-void planner::count(method how, std::size_t bytes) noexcept {
+void planner::count(method kind, std::size_t bytes) noexcept {
   auto& t_mine = this_thread().counters;
   if (t_mine.serial != serial_) [[unlikely]] {
     const std::lock_guard lock(shared_->counters_mutex);
     shared_->counters.push_back(std::make_unique<shared::counter_block>());
     t_mine = {serial_, shared_->counters.back().get()};
   }
-  const auto add = [](std::atomic<std::uint64_t>& to, std::uint64_t more) {
-    to.store(to.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+  const auto add = [](std::atomic<std::uint64_t>& counter, std::uint64_t more) {
+    counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
   };
-  auto& counter = t_mine.block->taken[static_cast<std::size_t>(how)];
+  auto& counter = t_mine.block->taken[static_cast<std::size_t>(kind)];
   add(counter.copies, 1);
   add(counter.bytes, bytes);
-  g_copies[static_cast<std::size_t>(how)].add(bytes);
+  g_copies[static_cast<std::size_t>(kind)].add(bytes);
 }
 
-void planner::count_refusal(const choice& how) noexcept {
-  if (needs_engine(how.how)) shared_->engine_not_taken.fetch_add(1, std::memory_order_relaxed);
-  else if (is_by_cpu(how.how)) shared_->not_mapped.fetch_add(1, std::memory_order_relaxed);
+void planner::count_refusal(const choice& option) noexcept {
+  if (needs_engine(option.how)) shared_->engine_not_taken.fetch_add(1, std::memory_order_relaxed);
+  else if (is_by_cpu(option.how)) shared_->not_mapped.fetch_add(1, std::memory_order_relaxed);
 }
 
-status planner::run(const choice& how, const transfer& what, sides& at) {
-  switch (how.how) {
+status planner::run(const choice& option, const transfer& transfer, sides& ends) {
+  switch (option.how) {
     case method::cpu_store:
-      return by_cpu_store(how, what, at);
+      return by_cpu_store(option, transfer, ends);
     case method::cpu_load:
-      return by_cpu_load(how, what, at);
+      return by_cpu_load(option, transfer, ends);
     case method::cpu_relay:
-      return by_cpu_relay(what, at);
+      return by_cpu_relay(transfer, ends);
     case method::engine_low_latency:
-      return by_low_latency(what, at);
+      return by_low_latency(transfer, ends);
     case method::engine_copy:
-      return by_engine_copy(how, what, at);
+      return by_engine_copy(option, transfer, ends);
     case method::engine_bounce:
-      return by_engine_bounce(how, what, at);
+      return by_engine_bounce(option, transfer, ends);
     case method::copy_engine:
-      return by_copy_engine(what, at);
+      return by_copy_engine(transfer, ends);
     case method::bounce:
-      return by_bounce(how, what, at);
+      return by_bounce(option, transfer, ends);
     case method::registered: {
-      auto state = state_for(at);
+      auto state = state_for(ends);
       if (!state) return state.error();
       auto dma = (*state)->dma();
       if (!dma) return dma.error();
-      return copy_registered(**dma, what);
+      return copy_registered(**dma, transfer);
     }
   }
   return failure{EINVAL, "no such way to copy"};
 }
 
-// Ways that are not open answer EAGAIN or ENOTSUP and have written nothing that a repetition would not write again.
-status planner::run_or_fall_back(const transfer& what, sides& at) {
-  const choice first = choose(what, at);
-  auto done = run(first, what, at);
-  if (done) return count(first.how, what.bytes()), status{};
+// Unavailable methods return EAGAIN or ENOTSUP; whatever they wrote, a repetition writes again.
+status planner::run_or_fall_back(const transfer& transfer, sides& ends) {
+  const choice first = choose(transfer, ends);
+  auto done = run(first, transfer, ends);
+  if (done) return count(first.how, transfer.bytes()), status{};
   if (done.code() != EAGAIN && done.code() != ENOTSUP && first.how != method::registered) return done;
-  inspect_other(what, at);
+  inspect_other(transfer, ends);
   count_refusal(first);
   if (needs_engine(first.how)) {
-    const choice second = what.is_linear() ? costs_.pick(at.way, at.other, false, what.bytes()) : choice{};
-    done = run(second, what, at);
-    if (done) return count(second.how, what.bytes()), status{};
+    const choice second = transfer.is_linear() ? costs_.pick(ends.way, ends.other, false, transfer.bytes()) : choice{};
+    done = run(second, transfer, ends);
+    if (done) return count(second.how, transfer.bytes()), status{};
     if (done.code() != EAGAIN && done.code() != ENOTSUP) return done;
     count_refusal(second);
   }
-  done = by_copy_engine(what, at);
-  if (done) count(method::copy_engine, what.bytes());
+  done = by_copy_engine(transfer, ends);
+  if (done) count(method::copy_engine, transfer.bytes());
   return done;
 }
 
 // ---- Calls --------------------------------------------------------------------------------------------------------------
 
-status planner::copy(const transfer& what) { return copy_known(what, nullptr); }
+status planner::copy(const transfer& transfer) { return copy_known(transfer, nullptr); }
 
-status planner::copy(const transfer& what, const cu::pointer_info& device) {
-  return copy_known(what, what.way == direction::on_device ? nullptr : &device);
+status planner::copy(const transfer& transfer, const cu::pointer_info& device) {
+  return copy_known(transfer, transfer.way == direction::on_device ? nullptr : &device);
 }
 
-status planner::copy_known(const transfer& what, const cu::pointer_info* device) {
-  if (what.row_bytes == 0 || what.rows == 0) return {};
-  if (const auto plain = as_one_row(what)) return copy_known(*plain, device);
-  if (what.rows == 1 && copy_shortly(what, device)) return {};
-  sides at;
-  if (auto good = look(what, at, device); !good) return good;
-  return run_or_fall_back(what, at);
+status planner::copy_known(const transfer& transfer, const cu::pointer_info* device) {
+  if (transfer.row_bytes == 0 || transfer.rows == 0) return {};
+  if (const auto plain = flatten(transfer)) return copy_known(*plain, device);
+  if (transfer.rows == 1 && copy_shortly(transfer, device)) return {};
+  sides ends;
+  if (auto good = inspect(transfer, ends, device); !good) return good;
+  return run_or_fall_back(transfer, ends);
 }
 
-status planner::copy_by(const choice& how, const transfer& what) {
-  if (what.row_bytes == 0 || what.rows == 0) return {};
-  if (const auto plain = as_one_row(what)) return copy_by(how, *plain);
-  sides at;
-  if (auto good = look(what, at); !good) return good;
-  const auto limits = limits_of(what.way, how);
-  if (is_by_cpu(how.how)) {
-    const bool fits = how.how == method::cpu_store  ? what.way == direction::to_device
-                      : how.how == method::cpu_load ? what.way == direction::to_host
-                                                    : what.way == direction::on_device;
-    if (!fits || what.bytes() > limits.most)
-      return failure{ENOTSUP, format("%s does not copy %zu bytes %s", name_of(how.how), what.bytes(), name_of(what.way))};
+status planner::copy_by(const choice& option, const transfer& transfer) {
+  if (transfer.row_bytes == 0 || transfer.rows == 0) return {};
+  if (const auto plain = flatten(transfer)) return copy_by(option, *plain);
+  sides ends;
+  if (auto good = inspect(transfer, ends); !good) return good;
+  const auto limits = limits_of(transfer.way, option);
+  if (is_by_cpu(option.how)) {
+    const bool fits = option.how == method::cpu_store  ? transfer.way == direction::to_device
+                      : option.how == method::cpu_load ? transfer.way == direction::to_host
+                                                       : transfer.way == direction::on_device;
+    if (!fits || transfer.bytes() > limits.most)
+      return failure{ENOTSUP,
+                     format("%s does not copy %zu bytes %s", name_of(option.how), transfer.bytes(), name_of(transfer.way))};
   }
-  auto done = run(how, what, at);
-  if (done) count(how.how, what.bytes());
+  auto done = run(option, transfer, ends);
+  if (done) count(option.how, transfer.bytes());
   return done;
 }
 
 status planner::fill(std::uint64_t dst, unsigned char value, std::size_t bytes) {
   if (bytes == 0) return {};
-  const transfer what{direction::to_device, dst, 1, bytes};  // the source is never looked at, but null would be refused
-  sides at;
-  if (auto good = look(what, at); !good) return good;
-  const choice how = costs_.pick(direction::to_device, other_side::pinned, false, bytes);
-  if (how.how == method::cpu_store) {
-    if (auto place = reach(dst, bytes, at.device)) {
-      fill_parallel(shared_->pool, how.width, place->type, place->data, 0x0101010101010101u * value, bytes);
+  const transfer transfer{direction::to_device, dst, 1, bytes};  // the source is never looked at, but null would be refused
+  sides ends;
+  if (auto good = inspect(transfer, ends); !good) return good;
+  const choice option = costs_.pick(direction::to_device, other_side::pinned, false, bytes);
+  if (option.how == method::cpu_store) {
+    if (auto place = reach(dst, bytes, ends.device)) {
+      fill_parallel(shared_->pool, option.width, place->type, place->data, 0x0101010101010101u * value, bytes);
       return count(method::cpu_store, bytes), status{};
     }
     shared_->not_mapped.fetch_add(1, std::memory_order_relaxed);
   }
-  auto state = state_of(at.device);
+  auto state = state_of(ends.device);
   if (!state) return state.error();
   auto dma = (*state)->dma();
   if (!dma) return dma.error();

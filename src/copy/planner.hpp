@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call for every copy between host and GPU memory: it looks at what the two addresses are, and takes the way that costs
-// least for this size (cost_table.hpp). What a copy means for memory order stands in docs/ordering.md.
+// One call for every copy between host and GPU memory: it classifies the two addresses and takes the method that costs
+// least for this size (cost_table.hpp). docs/ordering.md defines the memory order of a copy.
 //
 //   small to_device    stores through the mapping              small to_host    loads, then the GPU engine's data lines
 //   larger             several threads, then DMA               larger           GPU engine, then DMA
 //   pageable memory    stores; a ring of pinned chunks         pageable memory  staging memory; a ring of pinned chunks
 //
-// If a way is not open (no mapping backend, GPU engine not resident, its workers busy, GPU full), the next best is taken and
-// counted. DMA is always open: a planner without any mapping backend still copies everything.
+// If a method is not available (no mapping backend, GPU engine not resident, its workers busy, GPU full), the next best is
+// taken and counted. DMA is always available: a planner without any mapping backend still copies everything.
 #pragma once
 
 #include <cstdint>
@@ -59,11 +59,11 @@ class planner {
   // later. Thread-safe. EINVAL: an address that is not what `way` says, bytes outside their allocation, rows that overlap;
   // EIO: the driver's reason; nothing is in flight after a failure, part of the destination may be written.
   // A zero-sized copy checks nothing and succeeds.
-  status copy(const transfer& what);
+  status copy(const transfer& transfer);
   // The same for to_device and to_host where the caller has asked the driver: `device` is what it said (cu::inspect_pointer)
   // of the device side since that was allocated, and the driver is not asked again. Memory that was freed since then must
   // not be copied: as with any copy under way while its memory is freed, what is written or read is not defined.
-  status copy(const transfer& what, const cu::pointer_info& device);
+  status copy(const transfer& transfer, const cu::pointer_info& device);
   // Many copies, of one direction or mixed, in any order among themselves.
   status copy_list(std::span<const transfer> list);
   status fill(std::uint64_t dst, unsigned char value, std::size_t bytes);
@@ -73,11 +73,11 @@ class planner {
   struct async_options {
     bool has_after = false;
     cu::stream_t after = nullptr;
-    // Workers of the GPU engine for copies that it takes, at least; for who knows that a worker is slower there than the
-    // table says: memory of another GPU, opened through CUDA IPC, looks like this one's.
+    // Minimum of GPU engine workers for copies that it takes. For callers that know a worker is slower there than the
+    // table assumes: memory of another GPU, opened through CUDA IPC, cannot be distinguished from this one's.
     unsigned least_workers = 0;
-    // Parts of one copy that are begun one by one, to see each arrive, take turns in two or three queues:
-    // copy_engine::submit.
+    // Parts of one copy that are begun one by one take turns in two or three queues (copy_engine::submit), so that each
+    // arrival is visible.
     unsigned turn = 0;
   };
   result<completion> begin(std::span<const transfer> list, const async_options& wanted);
@@ -88,7 +88,7 @@ class planner {
                                            const async_options& wanted);
 
   // ---- Registered memory
-  // Keeps [pointer, pointer + bytes) mapped, and copies inside it no longer ask the driver what lies there, which is half of
+  // Keeps [pointer, pointer + bytes) mapped, and copies inside it no longer query the driver, which is half of
   // the cost of a short store. As with memory registered for RDMA, the application ends the registration before
   // it frees the memory, and not while copies of it are under way; the memory stays pinned until then.
   // EINVAL, ENOMEM, ... as mapping_cache::find, but any size up to what BAR1 has; ENOSPC: 64 are registered already.
@@ -111,30 +111,30 @@ class planner {
   // pass through other memory. The application ends the registration before it unmaps or frees the memory. EBUSY: part of it
   // is registered with CUDA already.
   result<registration> register_host_memory(void* pointer, std::size_t bytes, int device_ordinal);
-  // What the driver said of the first byte of the registration that these bytes of device memory lie in; null: in none.
+  // The driver's attributes of the first byte of the registration that contains these bytes of device memory; null: none.
   // Valid while the registration lasts.
   const cu::pointer_info* registered(std::uint64_t pointer, std::size_t bytes) const noexcept;
 
   // ---- Control
-  // Opens everything that copies with this device's memory will need, so that none of them pays for it (some 10 ms).
+  // Opens everything that copies with this device's memory need, so that the first copy does not pay for it (some 10 ms).
   status prepare(int device_ordinal);
   // Keeps the GPU engine hot (gpu_engine.hpp) while the object lives. ENOTSUP: no GPU code in this build, no mapping.
   result<gpu_engine::hold> keep_hot(int device_ordinal);
   // Unmaps what the cache holds; memory that the application has freed goes back to the GPU at once.
   void trim() { maps_.trim(true); }
 
-  // ---- What it thinks
+  // ---- Introspection
   const cost_table& costs() const noexcept { return costs_; }
   const std::string& costs_origin() const noexcept { return costs_origin_; }
   unsigned threads() const noexcept { return threads_; }
-  // One way, by force and without falling back: for calibration and `peerlane copy`. EAGAIN if that way is not open now
+  // Forces one method without a fallback, for calibration and `peerlane copy`. EAGAIN if the method is not available now
   // (engine cold or busy), ENOTSUP if it does not apply to these addresses.
-  status copy_by(const choice& how, const transfer& what);
+  status copy_by(const choice& option, const transfer& transfer);
 
   struct statistics {
-    std::uint64_t copies[kMethods] = {};  // by the way that was taken
+    std::uint64_t copies[kMethods] = {};  // by method
     std::uint64_t bytes[kMethods] = {};
-    std::uint64_t not_mapped = 0;        // CPU ways given up because the memory could not be mapped
+    std::uint64_t not_mapped = 0;        // CPU methods given up because the memory could not be mapped
     std::uint64_t engine_not_taken = 0;  // the GPU engine was asked and did not take it
     mapping_cache::statistics maps;
     gpu_engine::statistics engine;  // of all contexts
@@ -145,52 +145,52 @@ class planner {
 
  private:
   friend class completion;
-  struct sides;  // what the two addresses of a transfer are
+  struct sides;  // the classified addresses of a transfer
   struct shared;
   struct thread_memory;
   struct thread_memory_holder;
   struct cpu_place;  // a device range as the CPU reaches it
 
   planner(const cu::driver_table& cuda, const options& wanted, cost_table costs, std::string origin);
-  status look(const transfer& what, sides& at, const cu::pointer_info* device = nullptr) const;
-  void inspect_other(const transfer& what, sides& at) const;
+  status inspect(const transfer& transfer, sides& ends, const cu::pointer_info* device = nullptr) const;
+  void inspect_other(const transfer& transfer, sides& ends) const;
   result<cpu_place> reach(std::uint64_t pointer, std::size_t bytes, const cu::pointer_info& info);
   char* find_registered(std::uint64_t pointer, std::size_t bytes, arch::mapping_type& type,
                         const cu::pointer_info** info) const noexcept;
   bool find_registered_host(std::uint64_t pointer, std::size_t bytes, host_memory& out) const noexcept;
-  bool copy_shortly(const transfer& what, const cu::pointer_info* device_info);
-  status copy_known(const transfer& what, const cu::pointer_info* device);
-  choice choose(const transfer& what, sides& at);
-  choice choose_for_rows(const transfer& what, sides& at);
+  bool copy_shortly(const transfer& transfer, const cu::pointer_info* device_info);
+  status copy_known(const transfer& transfer, const cu::pointer_info* device);
+  choice choose(const transfer& transfer, sides& ends);
+  choice choose_for_rows(const transfer& transfer, sides& ends);
   bool is_mine() const noexcept;
   static thread_memory& this_thread();
   static thread_local thread_memory_holder t_memory;
-  status run(const choice& how, const transfer& what, sides& at);
-  status run_or_fall_back(const transfer& what, sides& at);
-  status by_cpu_store(const choice& how, const transfer& what, const sides& at);
-  status by_cpu_load(const choice& how, const transfer& what, const sides& at);
-  status by_cpu_relay(const transfer& what, const sides& at);
-  status by_low_latency(const transfer& what, sides& at);
-  status by_engine_copy(const choice& how, const transfer& what, sides& at);
-  status by_engine_bounce(const choice& how, const transfer& what, sides& at);
-  status by_copy_engine(const transfer& what, const sides& at);
-  status by_bounce(const choice& how, const transfer& what, sides& at);
-  void enable_peer_access(const sides& at);
-  bool engine_is_hot(sides& at);
-  result<gpu_engine*> open_engine(sides& at);
-  result<gpu_state*> state_for(sides& at);
+  status run(const choice& option, const transfer& transfer, sides& ends);
+  status run_or_fall_back(const transfer& transfer, sides& ends);
+  status by_cpu_store(const choice& option, const transfer& transfer, const sides& ends);
+  status by_cpu_load(const choice& option, const transfer& transfer, const sides& ends);
+  status by_cpu_relay(const transfer& transfer, const sides& ends);
+  status by_low_latency(const transfer& transfer, sides& ends);
+  status by_engine_copy(const choice& option, const transfer& transfer, sides& ends);
+  status by_engine_bounce(const choice& option, const transfer& transfer, sides& ends);
+  status by_copy_engine(const transfer& transfer, const sides& ends);
+  status by_bounce(const choice& option, const transfer& transfer, sides& ends);
+  void enable_peer_access(const sides& ends);
+  bool engine_is_hot(sides& ends);
+  result<gpu_engine*> open_engine(sides& ends);
+  result<gpu_state*> state_for(sides& ends);
   result<gpu_state*> state_of(const cu::pointer_info& device);
   status store_list(std::span<const transfer> list);
   status read_list(std::span<const transfer> list);
-  status gather_list(std::span<const transfer> list, sides& at);
-  result<std::size_t> submit_list(std::span<const transfer> list, std::span<sides> at, copy_engine*& dma,
+  status gather_list(std::span<const transfer> list, sides& ends);
+  result<std::size_t> submit_list(std::span<const transfer> list, std::span<sides> ends, copy_engine*& dma,
                                   copy_engine::ticket& ticket);
-  std::optional<std::pair<gpu_engine*, gpu_engine::request>> give_to_engine(const choice& how, const transfer& what,
-                                                                            sides& at);
+  std::optional<std::pair<gpu_engine*, gpu_engine::request>> give_to_engine(const choice& option, const transfer& transfer,
+                                                                            sides& ends);
   void enqueue(std::function<void(const status&)> run, copy_engine* dma, const copy_engine::ticket& behind);
   void run_queue();
-  void count(method how, std::size_t bytes) noexcept;
-  void count_refusal(const choice& how) noexcept;
+  void count(method kind, std::size_t bytes) noexcept;
+  void count_refusal(const choice& option) noexcept;
 
   const cu::driver_table& cuda_;
   options options_;

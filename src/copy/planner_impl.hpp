@@ -46,7 +46,8 @@ class range_slot {
     if (begin == 0 || pointer < begin || pointer >= end || bytes > end - pointer) return nullptr;
     char* const data = data_.load(std::memory_order_acquire);
     const auto its_type = type_.load(std::memory_order_acquire);
-    // It changes, or has changed: then it is not the range of `pointer`, which is not ended or made during its copies.
+    // The slot is changing or has changed. Then it is not the range of `pointer`: an application does not register or
+    // end a range while it is being copied.
     if (version_.load(std::memory_order_relaxed) != before || before % 2 != 0) return nullptr;
     type = its_type;
     return data + (pointer - begin);
@@ -74,7 +75,7 @@ class range_slot {
 // Device memory and its CPU addresses.
 class registered_range : public range_slot {
  public:
-  // What the driver said of its first byte. For who has found something in it.
+  // The driver's attributes of the first byte.
   const cu::pointer_info& info() const noexcept { return info_; }
   void set(const cu::pointer_info& info, std::uint64_t begin, std::uint64_t end, char* data,
            std::unique_ptr<pinned_memory> pin, const cpu_view& view) noexcept {

@@ -15,7 +15,9 @@ constexpr std::size_t kShortBytes = 4096;                   // of a piece that i
 constexpr std::size_t kGatherBytes = 2 * kLowLatencyBytes;  // what one message brings
 constexpr std::size_t kLoadPieces = 2;                      // so few pieces cost less by loads
 
-bool is_short(const transfer& what) { return what.rows == 1 && what.row_bytes <= kShortBytes && what.row_bytes != 0; }
+bool is_short(const transfer& transfer) {
+  return transfer.rows == 1 && transfer.row_bytes <= kShortBytes && transfer.row_bytes != 0;
+}
 
 }  // namespace
 
@@ -26,56 +28,57 @@ status planner::store_list(std::span<const transfer> list) {
   cu::pointer_info info;
   std::uint64_t place_begin = 0, place_end = 0;
   status bad;
-  for (const auto& what : list) {
-    if (what.src == 0) {
+  for (const auto& transfer : list) {
+    if (transfer.src == 0) {
       bad = failure{EINVAL, format("the source of the list's piece for 0x%llx: a null pointer",
-                                   static_cast<unsigned long long>(what.dst))};
+                                   static_cast<unsigned long long>(transfer.dst))};
       break;
     }
-    if (what.dst < place_begin || what.dst >= place_end || what.row_bytes > place_end - what.dst) {
-      sides at;
-      bad = look(what, at);
+    if (transfer.dst < place_begin || transfer.dst >= place_end || transfer.row_bytes > place_end - transfer.dst) {
+      sides ends;
+      bad = inspect(transfer, ends);
       if (!bad) break;
-      // As much around the piece as the rest of the list may want and the cache can give at once.
-      const std::uint64_t reachable = std::min<std::uint64_t>(at.device.allocation.end() - what.dst, 1u << 20);
-      auto reached = reach(what.dst, reachable, at.device);
+      // A range around the piece that covers as much of the list as one cache entry can map.
+      const std::uint64_t reachable = std::min<std::uint64_t>(ends.device.allocation.end() - transfer.dst, 1u << 20);
+      auto reached = reach(transfer.dst, reachable, ends.device);
       std::uint64_t length = reachable;
       if (!reached) {
-        reached = reach(what.dst, what.row_bytes, at.device);
-        length = what.row_bytes;
+        reached = reach(transfer.dst, transfer.row_bytes, ends.device);
+        length = transfer.row_bytes;
       }
       if (!reached) {
-        if (bad = run_or_fall_back(what, at); !bad) break;
+        if (bad = run_or_fall_back(transfer, ends); !bad) break;
         continue;
       }
       if (fence != arch::mapping_type::none) arch::publish_to_device(fence);
       place = *std::move(reached);
-      place_begin = what.dst;
-      place_end = what.dst + length;
+      place_begin = transfer.dst;
+      place_end = transfer.dst + length;
       fence = place.type;
     }
-    arch::copy_to_unfenced(place.type, place.data + (what.dst - place_begin), host_pointer(what.src), what.row_bytes);
-    count(method::cpu_store, what.row_bytes);
+    arch::copy_to_unfenced(place.type, place.data + (transfer.dst - place_begin), host_pointer(transfer.src),
+                           transfer.row_bytes);
+    count(method::cpu_store, transfer.row_bytes);
   }
   if (fence != arch::mapping_type::none) arch::publish_to_device(fence);
   return bad;
 }
 
-// By the GPU engine to pinned memory, then to where they belong. EAGAIN: nothing was done.
-status planner::gather_list(std::span<const transfer> list, sides& at) {
-  auto engine = open_engine(at);
+// The GPU engine gathers the pieces in pinned memory, the CPU copies them to their destinations. EAGAIN: nothing was done.
+status planner::gather_list(std::span<const transfer> list, sides& ends) {
+  auto engine = open_engine(ends);
   if (!engine) return engine.error();
   std::vector<engine::list_entry> entries;
   entries.reserve(list.size());
   std::size_t total = 0;
-  for (const auto& what : list) {
-    entries.push_back({what.src, total, what.row_bytes, 0});
-    total += (what.row_bytes + 15) / 16 * 16;  // aligned stores for the GPU
+  for (const auto& transfer : list) {
+    entries.push_back({transfer.src, total, transfer.row_bytes, 0});
+    total += (transfer.row_bytes + 15) / 16 * 16;  // aligned stores for the GPU
   }
   struct scatter {
     std::span<const transfer> list;
     const std::vector<engine::list_entry>& entries;
-  } to{list, entries};
+  } scattered{list, entries};
   auto got = (*engine)->gather(
       entries, total,
       [](void* context, const std::byte* data) {
@@ -83,25 +86,25 @@ status planner::gather_list(std::span<const transfer> list, sides& at) {
         for (std::size_t i = 0; i < target.list.size(); ++i)
           std::memcpy(host_pointer(target.list[i].dst), data + target.entries[i].dst, target.list[i].row_bytes);
       },
-      &to);
+      &scattered);
   if (!got) return got.error();
   if (*got != gpu_engine::fate::done) return failure{EAGAIN, "the GPU engine did not take the list"};
-  for (const auto& what : list) count(method::engine_bounce, what.row_bytes);
+  for (const auto& transfer : list) count(method::engine_bounce, transfer.row_bytes);
   return {};
 }
 
 // One ticket for all that DMA can do without the CPU. Takes pieces of one context from the front; returns how many.
-result<std::size_t> planner::submit_list(std::span<const transfer> list, std::span<sides> at, copy_engine*& dma,
+result<std::size_t> planner::submit_list(std::span<const transfer> list, std::span<sides> ends, copy_engine*& dma,
                                          copy_engine::ticket& ticket) {
-  auto first = state_of(list[0].way == direction::on_device ? at[0].source : at[0].device);
+  auto first = state_of(list[0].way == direction::on_device ? ends[0].source : ends[0].device);
   if (!first) return first.error();
   std::size_t count_of = 0;
   while (count_of < list.size()) {
-    const auto& what = list[count_of];
-    auto state = state_of(what.way == direction::on_device ? at[count_of].source : at[count_of].device);
+    const auto& transfer = list[count_of];
+    auto state = state_of(transfer.way == direction::on_device ? ends[count_of].source : ends[count_of].device);
     if (!state) return state.error();
     if (*state != *first) break;
-    if (what.way != direction::on_device && at[count_of].other != other_side::pinned) break;
+    if (transfer.way != direction::on_device && ends[count_of].other != other_side::pinned) break;
     ++count_of;
   }
   if (count_of == 0) return count_of;
@@ -109,7 +112,7 @@ result<std::size_t> planner::submit_list(std::span<const transfer> list, std::sp
   if (!opened) return opened.error();
   auto queued = (*opened)->submit(list.first(count_of));
   if (!queued) return queued.error();
-  for (const auto& what : list.first(count_of)) count(method::copy_engine, what.bytes());
+  for (const auto& transfer : list.first(count_of)) count(method::copy_engine, transfer.bytes());
   dma = *opened;
   ticket = *queued;
   return count_of;
@@ -118,18 +121,18 @@ result<std::size_t> planner::submit_list(std::span<const transfer> list, std::sp
 status planner::copy_list(std::span<const transfer> list) {
   if (list.size() == 1) return copy(list[0]);
   std::vector<transfer> stores, reads, rest;
-  for (const auto& what : list) {
-    if (what.row_bytes == 0 || what.rows == 0) continue;
-    if (is_short(what) && what.way == direction::to_device) stores.push_back(what);
-    else if (is_short(what) && what.way == direction::to_host) reads.push_back(what);
-    else rest.push_back(what);
+  for (const auto& transfer : list) {
+    if (transfer.row_bytes == 0 || transfer.rows == 0) continue;
+    if (is_short(transfer) && transfer.way == direction::to_device) stores.push_back(transfer);
+    else if (is_short(transfer) && transfer.way == direction::to_host) reads.push_back(transfer);
+    else rest.push_back(transfer);
   }
   // The long ones first: they move while the CPU does the short ones.
-  std::vector<sides> looked;
-  for (const auto& what : rest) {
-    sides& at = looked.emplace_back();
-    if (auto good = look(what, at); !good) return good;
-    inspect_other(what, at);
+  std::vector<sides> inspected;
+  for (const auto& transfer : rest) {
+    sides& ends = inspected.emplace_back();
+    if (auto good = inspect(transfer, ends); !good) return good;
+    inspect_other(transfer, ends);
   }
   struct in_flight {
     copy_engine* dma;
@@ -140,14 +143,14 @@ status planner::copy_list(std::span<const transfer> list) {
   std::size_t done = 0;
   while (done < rest.size() && outcome) {
     in_flight one{};
-    auto taken = submit_list(std::span(rest).subspan(done), std::span(looked).subspan(done), one.dma, one.ticket);
+    auto taken = submit_list(std::span(rest).subspan(done), std::span(inspected).subspan(done), one.dma, one.ticket);
     if (!taken) {
       outcome = taken.error();
     } else if (*taken != 0) {
       flying.push_back(one);
       done += *taken;
     } else {
-      outcome = run_or_fall_back(rest[done], looked[done]);
+      outcome = run_or_fall_back(rest[done], inspected[done]);
       ++done;
     }
   }
@@ -163,7 +166,7 @@ status planner::copy_list(std::span<const transfer> list) {
 status planner::read_list(std::span<const transfer> list) {
   while (!list.empty()) {
     sides first;
-    if (auto good = look(list[0], first); !good) return good;
+    if (auto good = inspect(list[0], first); !good) return good;
     // As many as one message carries, of one context.
     std::size_t pieces = 0;
     std::size_t total = 0;
@@ -171,9 +174,9 @@ status planner::read_list(std::span<const transfer> list) {
       const std::size_t padded = (list[pieces].row_bytes + 15) / 16 * 16;
       if (total + padded > kGatherBytes) break;
       if (!first.device.allocation.contains({list[pieces].src, list[pieces].row_bytes})) {
-        sides at;
-        if (auto good = look(list[pieces], at); !good) return good;
-        if (at.device.context != first.device.context || at.device.device_ordinal != first.device.device_ordinal) break;
+        sides ends;
+        if (auto good = inspect(list[pieces], ends); !good) return good;
+        if (ends.device.context != first.device.context || ends.device.device_ordinal != first.device.device_ordinal) break;
       }
       if (list[pieces].dst == 0)
         return failure{EINVAL, format("the destination of the list's piece from 0x%llx: a null pointer",
@@ -185,10 +188,10 @@ status planner::read_list(std::span<const transfer> list) {
     const status gathered = gathers ? gather_list(list.first(pieces), first) : failure{EAGAIN, "not tried"};
     if (!gathered && gathered.code() != EAGAIN) return gathered;
     if (!gathered)
-      for (const auto& what : list.first(pieces)) {
-        sides at;
-        if (auto good = look(what, at); !good) return good;
-        if (auto done = run_or_fall_back(what, at); !done) return done;
+      for (const auto& transfer : list.first(pieces)) {
+        sides ends;
+        if (auto good = inspect(transfer, ends); !good) return good;
+        if (auto done = run_or_fall_back(transfer, ends); !done) return done;
       }
     list = list.subspan(pieces);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that the application has made known to the planner.
+// Memory that the application registered with the planner.
 #include "base/checked_math.hpp"
 #include "base/text.hpp"
 #include "copy/planner_impl.hpp"
@@ -76,7 +76,7 @@ result<planner::registration> planner::register_host_memory(void* pointer, std::
   return registration(this, *slot, true);
 }
 
-// What inspect_host would say, without asking, if the memory is registered with us.
+// The result of inspect_host without a driver call, for registered memory.
 bool planner::find_registered_host(std::uint64_t pointer, std::size_t bytes, host_memory& out) const noexcept {
   const unsigned used = shared_->host_ranges_used.load(std::memory_order_acquire);
   auto type = arch::mapping_type::none;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the planner has each executor do a copy. EAGAIN: not open now; ENOTSUP: not for these addresses or this size.
+// The planner's methods, one function each. EAGAIN: not available now; ENOTSUP: not for these addresses or this size.
 #include <algorithm>
 #include <cstring>
 
@@ -11,9 +11,9 @@
 namespace pl::copy {
 namespace {
 
-failure not_for(const choice& how, const char* why) { return {ENOTSUP, format("%s: %s", to_text(how).c_str(), why)}; }
+failure not_for(const choice& option, const char* why) { return {ENOTSUP, format("%s: %s", to_text(option).c_str(), why)}; }
 
-// Whatever kept the memory from being mapped is no reason not to copy.
+// A mapping failure does not fail the copy: another method takes it.
 failure not_mapped(const failure& why) { return {ENOTSUP, why.message}; }
 
 }  // namespace
@@ -23,7 +23,7 @@ char* planner::find_registered(std::uint64_t pointer, std::size_t bytes, arch::m
   const unsigned used = shared_->ranges_used.load(std::memory_order_acquire);
   for (unsigned i = 0; i < used; ++i) {
     if (char* const found = shared_->ranges[i].find(pointer, bytes, type)) {
-      // No longer a race: this range is not ended while it is copied.
+      // No race: the application does not end this range while it is copied.
       if (info != nullptr) *info = &shared_->ranges[i].info();
       return found;
     }
@@ -37,33 +37,33 @@ const cu::pointer_info* planner::registered(std::uint64_t pointer, std::size_t b
   return find_registered(pointer, bytes, type, &info) != nullptr ? info : nullptr;
 }
 
-// Plain copies that one CPU thread does best whatever the host memory is: the same as the long way, with nothing on it that
-// they do not need. Registered memory is not even looked at. False: not such a one, or it fails, which the long way words.
-// `device_info`: what the driver said of the device side, null if it is to be asked.
-bool planner::copy_shortly(const transfer& what, const cu::pointer_info* device_info) {
-  if (what.way == direction::on_device) return false;
-  const bool to_device = what.way == direction::to_device;
-  const choice how = costs_.pick_unasked(what.way, true, what.row_bytes);
-  if (how != choice{to_device ? method::cpu_store : method::cpu_load, 1} || !is_mine()) return false;
-  const std::uint64_t device = to_device ? what.dst : what.src;
-  void* const host = host_pointer(to_device ? what.src : what.dst);
+// Fast path for plain copies that one CPU thread does best whatever the host memory is; registered host memory is not looked
+// up. False: not such a copy, or it failed; the general path then reports the error. `device_info`: the driver's attributes
+// of the device side; null: they are queried.
+bool planner::copy_shortly(const transfer& transfer, const cu::pointer_info* device_info) {
+  if (transfer.way == direction::on_device) return false;
+  const bool to_device = transfer.way == direction::to_device;
+  const choice option = costs_.pick_unasked(transfer.way, true, transfer.row_bytes);
+  if (option != choice{to_device ? method::cpu_store : method::cpu_load, 1} || !is_mine()) return false;
+  const std::uint64_t device = to_device ? transfer.dst : transfer.src;
+  void* const host = host_pointer(to_device ? transfer.src : transfer.dst);
   if (host == nullptr) return false;
   const auto move = [&](arch::mapping_type type, char* data) {
-    if (to_device) arch::copy_to(type, data, host, what.row_bytes);
-    else arch::copy_from(type, host, data, what.row_bytes);
-    count(how.how, what.row_bytes);
+    if (to_device) arch::copy_to(type, data, host, transfer.row_bytes);
+    else arch::copy_from(type, host, data, transfer.row_bytes);
+    count(option.how, transfer.row_bytes);
     return true;
   };
   auto type = arch::mapping_type::none;
-  if (char* const data = find_registered(device, what.row_bytes, type, nullptr)) return move(type, data);
+  if (char* const data = find_registered(device, transfer.row_bytes, type, nullptr)) return move(type, data);
   std::optional<cu::pointer_info> asked;
   if (device_info == nullptr) {
     asked = cu::find_device_memory(cuda_, device);
     if (!asked) return false;
     device_info = &*asked;
   }
-  if (!device_info->allocation.contains({device, what.row_bytes})) return false;
-  const auto place = maps_.find(cuda_, *device_info, device, what.row_bytes);
+  if (!device_info->allocation.contains({device, transfer.row_bytes})) return false;
+  const auto place = maps_.find(cuda_, *device_info, device, transfer.row_bytes);
   return place && move(place->type, place->data);
 }
 
@@ -79,66 +79,66 @@ result<planner::cpu_place> planner::reach(std::uint64_t pointer, std::size_t byt
   return out;
 }
 
-status planner::by_cpu_store(const choice& how, const transfer& what, const sides& at) {
-  if (what.rows == 1) {
+status planner::by_cpu_store(const choice& option, const transfer& transfer, const sides& ends) {
+  if (transfer.rows == 1) {
     // Pieces that the mapping cache gives at once, whatever it begins with.
     const std::size_t most = static_cast<std::size_t>(options_.maps.window_bytes / 2);
-    for (std::size_t done = 0; done < what.row_bytes;) {
-      const std::size_t bytes = std::min(most, what.row_bytes - done);
-      cu::pointer_info info = at.device;
+    for (std::size_t done = 0; done < transfer.row_bytes;) {
+      const std::size_t bytes = std::min(most, transfer.row_bytes - done);
+      cu::pointer_info info = ends.device;
       if (done != 0) {
-        auto now = cu::inspect_pointer(cuda_, what.dst + done);  // the next piece may be of another memory object
+        auto now = cu::inspect_pointer(cuda_, transfer.dst + done);  // the next piece may be of another memory object
         if (!now) return now.error();
         info = *now;
       }
-      auto place = reach(what.dst + done, bytes, info);
+      auto place = reach(transfer.dst + done, bytes, info);
       if (!place) return not_mapped(place.error());
-      write_parallel(shared_->pool, how.width, place->type, place->data, host_pointer(what.src + done), bytes);
+      write_parallel(shared_->pool, option.width, place->type, place->data, host_pointer(transfer.src + done), bytes);
       done += bytes;
     }
     return {};
   }
-  auto place = reach(what.dst, (what.rows - 1) * what.dst_pitch + what.row_bytes, at.device);
+  auto place = reach(transfer.dst, (transfer.rows - 1) * transfer.dst_pitch + transfer.row_bytes, ends.device);
   if (!place) return not_mapped(place.error());
-  for (std::size_t row = 0; row < what.rows; ++row)
-    arch::copy_to_unfenced(place->type, place->data + row * what.dst_pitch, host_pointer(what.src + row * what.src_pitch),
-                           what.row_bytes);
+  for (std::size_t row = 0; row < transfer.rows; ++row)
+    arch::copy_to_unfenced(place->type, place->data + row * transfer.dst_pitch,
+                           host_pointer(transfer.src + row * transfer.src_pitch), transfer.row_bytes);
   arch::publish_to_device(place->type);
   return {};
 }
 
-status planner::by_cpu_load(const choice& how, const transfer& what, const sides& at) {
-  auto place = reach(what.src, (what.rows - 1) * what.src_pitch + what.row_bytes, at.device);
+status planner::by_cpu_load(const choice& option, const transfer& transfer, const sides& ends) {
+  auto place = reach(transfer.src, (transfer.rows - 1) * transfer.src_pitch + transfer.row_bytes, ends.device);
   if (!place) return not_mapped(place.error());
-  if (what.rows == 1 && how.width > 1) {
-    read_parallel(shared_->pool, how.width, place->type, host_pointer(what.dst), place->data, what.row_bytes);
+  if (transfer.rows == 1 && option.width > 1) {
+    read_parallel(shared_->pool, option.width, place->type, host_pointer(transfer.dst), place->data, transfer.row_bytes);
     return {};
   }
-  for (std::size_t row = 0; row < what.rows; ++row)
-    arch::copy_from(place->type, host_pointer(what.dst + row * what.dst_pitch), place->data + row * what.src_pitch,
-                    what.row_bytes);
+  for (std::size_t row = 0; row < transfer.rows; ++row)
+    arch::copy_from(place->type, host_pointer(transfer.dst + row * transfer.dst_pitch),
+                    place->data + row * transfer.src_pitch, transfer.row_bytes);
   return {};
 }
 
-status planner::by_cpu_relay(const transfer& what, const sides& at) {
-  if (what.rows != 1) return not_for({method::cpu_relay, 1}, "rows go by DMA");
-  auto from = reach(what.src, what.row_bytes, at.source);
-  if (!from) return not_mapped(from.error());
-  auto to = reach(what.dst, what.row_bytes, at.device);
-  if (!to) return not_mapped(to.error());
+status planner::by_cpu_relay(const transfer& transfer, const sides& ends) {
+  if (transfer.rows != 1) return not_for({method::cpu_relay, 1}, "rows go by DMA");
+  auto source = reach(transfer.src, transfer.row_bytes, ends.source);
+  if (!source) return not_mapped(source.error());
+  auto destination = reach(transfer.dst, transfer.row_bytes, ends.device);
+  if (!destination) return not_mapped(destination.error());
   alignas(64) char passing[4096];
-  for (std::size_t done = 0; done < what.row_bytes; done += sizeof passing) {
-    const std::size_t bytes = std::min(sizeof passing, what.row_bytes - done);
-    arch::copy_from(from->type, passing, from->data + done, bytes);
-    arch::copy_to_unfenced(to->type, to->data + done, passing, bytes);
+  for (std::size_t done = 0; done < transfer.row_bytes; done += sizeof passing) {
+    const std::size_t bytes = std::min(sizeof passing, transfer.row_bytes - done);
+    arch::copy_from(source->type, passing, source->data + done, bytes);
+    arch::copy_to_unfenced(destination->type, destination->data + done, passing, bytes);
   }
-  arch::publish_to_device(to->type);
+  arch::publish_to_device(destination->type);
   return {};
 }
 
-// Whether it is hot it says itself when it is given something.
-result<gpu_engine*> planner::open_engine(sides& at) {
-  auto state = state_for(at);
+// The engine itself reports whether it is hot when it gets a request.
+result<gpu_engine*> planner::open_engine(sides& ends) {
+  auto state = state_for(ends);
   if (!state) return state.error();
   auto* const engine = (*state)->open_engine();
   if (engine == nullptr)
@@ -150,7 +150,7 @@ namespace {
 
 failure not_taken() { return {EAGAIN, "the GPU engine did not take the copy: it is leaving or busy"}; }
 
-status as_status(const result<gpu_engine::fate>& got) {
+status to_status(const result<gpu_engine::fate>& got) {
   if (!got) return got.error();
   if (*got != gpu_engine::fate::done) return not_taken();
   return {};
@@ -158,88 +158,90 @@ status as_status(const result<gpu_engine::fate>& got) {
 
 }  // namespace
 
-status planner::by_low_latency(const transfer& what, sides& at) {
-  if (what.way != direction::to_host || what.rows != 1 || what.row_bytes > kLowLatencyBytes)
+status planner::by_low_latency(const transfer& transfer, sides& ends) {
+  if (transfer.way != direction::to_host || transfer.rows != 1 || transfer.row_bytes > kLowLatencyBytes)
     return not_for({method::engine_low_latency, 1}, "carries single rows of at most 32 KiB to the host");
-  auto engine = open_engine(at);
+  auto engine = open_engine(ends);
   if (!engine) return engine.error();
   // What one round trip of the bus brings is there before the worker's first line (4 KiB: 2.47 us instead of 2.67, H200).
   constexpr std::size_t kHeadBytes = 1u << 10;
   cpu_place place;
-  if (what.row_bytes >= 2 * kHeadBytes)
-    if (auto reached = reach(what.src, kHeadBytes, at.device)) place = *std::move(reached);
-  return as_status((*engine)->read_low_latency(host_pointer(what.dst), what.src, what.row_bytes,
+  if (transfer.row_bytes >= 2 * kHeadBytes)
+    if (auto reached = reach(transfer.src, kHeadBytes, ends.device)) place = *std::move(reached);
+  return to_status((*engine)->read_low_latency(host_pointer(transfer.dst), transfer.src, transfer.row_bytes,
                                                {place.type, place.data, place.data != nullptr ? kHeadBytes : 0}));
 }
 
-status planner::by_engine_copy(const choice& how, const transfer& what, sides& at) {
-  inspect_other(what, at);
-  transfer moved = what;
-  if (at.way == direction::on_device) {
-    if (at.other != other_side::same_gpu || at.device.context != at.source.context)
-      return not_for(how, "both memories must be of one GPU and context");
-  } else if (at.other != other_side::pinned) {
-    return not_for(how, "the host memory is not pinned");
+status planner::by_engine_copy(const choice& option, const transfer& transfer, sides& ends) {
+  inspect_other(transfer, ends);
+  copy::transfer moved = transfer;
+  if (ends.way == direction::on_device) {
+    if (ends.other != other_side::same_gpu || ends.device.context != ends.source.context)
+      return not_for(option, "both memories must be of one GPU and context");
+  } else if (ends.other != other_side::pinned) {
+    return not_for(option, "the host memory is not pinned");
   } else {
-    (at.way == direction::to_host ? moved.dst : moved.src) = at.host.device_ptr;
+    (ends.way == direction::to_host ? moved.dst : moved.src) = ends.host.device_ptr;
   }
-  if (what.bytes() > kMostEngineBytes * 4) return not_for(how, "copies at most 16 MiB");
-  auto engine = open_engine(at);
+  if (transfer.bytes() > kMaxEngineBytes * 4) return not_for(option, "copies at most 16 MiB");
+  auto engine = open_engine(ends);
   if (!engine) return engine.error();
-  auto begun = (*engine)->begin_copy(moved, how.width);
+  auto begun = (*engine)->begin_copy(moved, option.width);
   if (!begun) return begun.error();
-  return as_status((*engine)->wait(*begun));
+  return to_status((*engine)->wait(*begun));
 }
 
 // To pageable memory: parts to staging memory, each copied on by the CPU while the later ones are still coming.
-status planner::by_engine_bounce(const choice& how, const transfer& what, sides& at) {
-  const std::size_t bytes = what.bytes();
-  if (at.way != direction::to_host || bytes > staging_area::kPieceBytes)
-    return not_for(how, "carries at most 1 MiB to the host");
-  auto engine = open_engine(at);
+status planner::by_engine_bounce(const choice& option, const transfer& transfer, sides& ends) {
+  const std::size_t bytes = transfer.bytes();
+  if (ends.way != direction::to_host || bytes > staging_area::kPieceBytes)
+    return not_for(option, "carries at most 1 MiB to the host");
+  auto engine = open_engine(ends);
   if (!engine) return engine.error();
-  auto state = state_for(at);
+  auto state = state_for(ends);
   if (!state) return state.error();
   auto area = (*state)->staging();
   if (!area) return area.error();
   auto piece = (*area)->borrow();
   if (!piece) return failure{EAGAIN, "other copies have all of the staging memory"};
 
-  if (what.rows > 1) {
-    transfer dense = what;
+  if (transfer.rows > 1) {
+    copy::transfer dense = transfer;
     dense.dst = piece.device_address();
-    dense.dst_pitch = what.row_bytes;
-    auto begun = (*engine)->begin_copy(dense, how.width);
+    dense.dst_pitch = transfer.row_bytes;
+    auto begun = (*engine)->begin_copy(dense, option.width);
     if (!begun) return begun.error();
-    if (auto done = as_status((*engine)->wait(*begun)); !done) {
+    if (auto done = to_status((*engine)->wait(*begun)); !done) {
       if (done.code() != EAGAIN) piece.forfeit();
       return done;
     }
-    for (std::size_t row = 0; row < what.rows; ++row)
-      std::memcpy(host_pointer(what.dst + row * what.dst_pitch), piece.data() + row * what.row_bytes, what.row_bytes);
+    for (std::size_t row = 0; row < transfer.rows; ++row)
+      std::memcpy(host_pointer(transfer.dst + row * transfer.dst_pitch), piece.data() + row * transfer.row_bytes,
+                  transfer.row_bytes);
     return {};
   }
-  constexpr std::size_t kMostParts = 8;
-  const std::size_t parts = std::min<std::size_t>({how.width, kMostParts, (*engine)->workers()});
+  constexpr std::size_t kMaxParts = 8;
+  const std::size_t parts = std::min<std::size_t>({option.width, kMaxParts, (*engine)->workers()});
   const std::size_t share = ((bytes + parts - 1) / parts + 4095) / 4096 * 4096;
-  std::array<gpu_engine::request, kMostParts> begun;
+  std::array<gpu_engine::request, kMaxParts> begun;
   const std::size_t count = (bytes + share - 1) / share;
   std::size_t given = 0;
   status outcome;
   for (std::size_t i = 0; i < count; ++i) {
     // As many at a time as there are workers free: a request keeps its worker until it has been waited for.
     for (; outcome && given < count; ++given) {
-      const std::size_t from = given * share;
+      const std::size_t begin = given * share;
       auto one = (*engine)->begin_copy(
-          {direction::to_host, piece.device_address() + from, what.src + from, std::min(share, bytes - from)}, 1);
+          {direction::to_host, piece.device_address() + begin, transfer.src + begin, std::min(share, bytes - begin)}, 1);
       if (!one) return one.error();  // cannot be: the size was checked
       if (one->is_refused()) break;
       begun[given] = *std::move(one);
     }
     if (given == i) break;  // none is under way
-    auto done = as_status((*engine)->wait(begun[i]));
-    const std::size_t from = i * share;
-    if (done && outcome) std::memcpy(host_pointer(what.dst + from), piece.data() + from, std::min(share, bytes - from));
+    auto done = to_status((*engine)->wait(begun[i]));
+    const std::size_t begin = i * share;
+    if (done && outcome)
+      std::memcpy(host_pointer(transfer.dst + begin), piece.data() + begin, std::min(share, bytes - begin));
     else if (!done && done.code() != EAGAIN) piece.forfeit();
     if (!done && (outcome || outcome.code() == EAGAIN)) outcome = std::move(done);
   }
@@ -248,39 +250,41 @@ status planner::by_engine_bounce(const choice& how, const transfer& what, sides&
 }
 
 // Without it CUDA moves the data between the GPUs through host memory (38 GB/s instead of 380 over NVLink on H200).
-// Applications with several GPUs mostly have it on already; it stays on. Failing is no reason not to copy.
-void planner::enable_peer_access(const sides& at) {
+// Applications with several GPUs mostly have it on already; it stays on. A failure does not stop the copy.
+void planner::enable_peer_access(const sides& ends) {
   if (!options_.peer_access) return;
-  auto from = find_context(cuda_, at.source.device_ordinal, at.source.context);
-  auto to = find_context(cuda_, at.device.device_ordinal, at.device.context);
-  if (!from || !to) return;
-  const std::pair pair{from->id ^ (from->id == 0 ? address_of(from->handle) : 0),
-                       to->id ^ (to->id == 0 ? address_of(to->handle) : 0)};
+  auto source = find_context(cuda_, ends.source.device_ordinal, ends.source.context);
+  auto destination = find_context(cuda_, ends.device.device_ordinal, ends.device.context);
+  if (!source || !destination) return;
+  const std::pair pair{source->id ^ (source->id == 0 ? address_of(source->handle) : 0),
+                       destination->id ^ (destination->id == 0 ? address_of(destination->handle) : 0)};
   const std::lock_guard lock(shared_->peers_mutex);
   if (!shared_->peers.insert(pair).second) return;
-  if (auto scope = context_use::enter(*from)) (void)cuda_.cuCtxEnablePeerAccess(to->handle, 0);
+  if (auto scope = context_use::enter(*source)) (void)cuda_.cuCtxEnablePeerAccess(destination->handle, 0);
 }
 
-status planner::by_copy_engine(const transfer& what, const sides& at) {
-  if (at.other == other_side::peer_gpu) enable_peer_access(at);
+status planner::by_copy_engine(const transfer& transfer, const sides& ends) {
+  if (ends.other == other_side::peer_gpu) enable_peer_access(ends);
   // The side that sends: a GPU's DMA engines write to a peer faster than they read from it.
-  auto state = state_of(at.way == direction::on_device ? at.source : at.device);
+  auto state = state_of(ends.way == direction::on_device ? ends.source : ends.device);
   if (!state) return state.error();
   auto dma = (*state)->dma();
   if (!dma) return dma.error();
-  auto ticket = (*dma)->submit(what);
+  auto ticket = (*dma)->submit(transfer);
   if (!ticket) return ticket.error();
   return (*dma)->wait(*ticket);
 }
 
-status planner::by_bounce(const choice& how, const transfer& what, sides& at) {
-  if (what.rows != 1 || at.way == direction::on_device) return not_for(how, "takes plain copies from and to the host");
-  auto state = state_for(at);
+status planner::by_bounce(const choice& option, const transfer& transfer, sides& ends) {
+  if (transfer.rows != 1 || ends.way == direction::on_device)
+    return not_for(option, "takes plain copies from and to the host");
+  auto state = state_for(ends);
   if (!state) return state.error();
   auto ring = (*state)->ring();
   if (!ring) return ring.error();
-  return at.way == direction::to_host ? (*ring)->to_host(host_pointer(what.dst), what.src, what.row_bytes, how.width)
-                                      : (*ring)->to_device(what.dst, host_pointer(what.src), what.row_bytes, how.width);
+  return ends.way == direction::to_host
+             ? (*ring)->to_host(host_pointer(transfer.dst), transfer.src, transfer.row_bytes, option.width)
+             : (*ring)->to_device(transfer.dst, host_pointer(transfer.src), transfer.row_bytes, option.width);
 }
 
 }  // namespace pl::copy

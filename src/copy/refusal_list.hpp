@@ -20,12 +20,12 @@ struct refusal {
   bool is_over() const { return until_ns != 0 && monotonic_ns() >= until_ns; }
 };
 
-// Whether asking again is in vain: the reason lies in the kind of memory. Everything else (BAR1 full, no descriptors, an
-// error of the bus) may pass.
-inline bool tells_of_the_memory(int code) { return code == ENOTSUP || code == EINVAL || code == EPERM; }
+// Whether a retry is pointless because the reason lies in the kind of memory. Other reasons (BAR1 full, no descriptors, a
+// bus error) may pass.
+inline bool is_permanent_refusal(int code) { return code == ENOTSUP || code == EINVAL || code == EPERM; }
 
 inline refusal refuse(const memory_identity& id, const failure& why, unsigned retry_ms) {
-  return {id, why, tells_of_the_memory(why.code) ? 0 : monotonic_ns() + std::uint64_t{retry_ms} * 1'000'000};
+  return {id, why, is_permanent_refusal(why.code) ? 0 : monotonic_ns() + std::uint64_t{retry_ms} * 1'000'000};
 }
 
 class refusal_list {

@@ -32,9 +32,9 @@ using finish_function = void (*)(void* context);
 using cpu_numbers = std::vector<int>;
 
 constexpr std::size_t kPartsOfLongJob =
-    16;                                // some hundred microseconds: all are woken at once, whatever that costs the caller
-constexpr unsigned kMostHelpers = 32;  // the bits of a futex's wake mask; no bus is that fast
-constexpr int kMostCpus = 65536;       // far above any machine
+    16;                               // some hundred microseconds: all are woken at once, whatever that costs the caller
+constexpr unsigned kMaxHelpers = 32;  // the bits of a futex's wake mask; no bus is that fast
+constexpr int kMaxCpus = 65536;       // far above any machine
 constexpr std::size_t kDestructiveBytes = 128;  // a line and the neighbour that x86 fetches with it
 // A helper that holds a part for longer than this many pauses (some 50 us) is not running: the caller may be on its CPU.
 constexpr unsigned kPausesBeforeYield = 1000;
@@ -42,7 +42,7 @@ constexpr unsigned kPausesBetweenClocks = 32;  // about 1.5 us
 
 // ---- CPUs ------------------------------------------------------------------------------------------------------------
 struct cpu_mask {
-  std::array<cpu_set_t, kMostCpus / CPU_SETSIZE> sets{};
+  std::array<cpu_set_t, kMaxCpus / CPU_SETSIZE> sets{};
   cpu_set_t* get() { return sets.data(); }
   static constexpr std::size_t size_bytes() { return sizeof sets; }
 };
@@ -51,17 +51,17 @@ cpu_numbers cpus_of_this_thread() {
   cpu_mask mask;
   cpu_numbers out;
   if (sched_getaffinity(0, cpu_mask::size_bytes(), mask.get()) != 0) return out;
-  for (int cpu = 0; cpu < kMostCpus; ++cpu)
+  for (int cpu = 0; cpu < kMaxCpus; ++cpu)
     if (CPU_ISSET_S(cpu, cpu_mask::size_bytes(), mask.get())) out.push_back(cpu);
   return out;
 }
 
-// Failure is no failure: a helper on the wrong CPU is slower, not wrong.
+// Errors are ignored: a helper on another CPU is slower but correct.
 void pin_this_thread(const cpu_numbers& cpus) {
   if (cpus.empty()) return;
   cpu_mask mask;
   for (const int cpu : cpus)
-    if (cpu >= 0 && cpu < kMostCpus) CPU_SET_S(cpu, cpu_mask::size_bytes(), mask.get());
+    if (cpu >= 0 && cpu < kMaxCpus) CPU_SET_S(cpu, cpu_mask::size_bytes(), mask.get());
   sched_setaffinity(0, cpu_mask::size_bytes(), mask.get());
 }
 
@@ -89,7 +89,7 @@ cpu_numbers parse_cpus(const std::string& text) {
     const std::size_t dash = part.find('-');
     const auto low = parse_integer(part.substr(0, dash));
     const auto high = dash == std::string::npos ? low : parse_integer(part.substr(dash + 1));
-    if (!low || !high || *low < 0 || *high < *low || *high >= kMostCpus) return {};
+    if (!low || !high || *low < 0 || *high < *low || *high >= kMaxCpus) return {};
     for (auto cpu = *low; cpu <= *high; ++cpu) out.push_back(static_cast<int>(cpu));
     begin = end + 1;
   }
@@ -103,7 +103,7 @@ cpu_numbers parse_cpus(const std::string& text) {
 // swap, which fails if anything happened since the word was read, a new job included.
 constexpr unsigned kPartBits = 24;
 constexpr std::uint64_t kPartMask = (std::uint64_t{1} << kPartBits) - 1;
-constexpr std::size_t kMostParts = kPartMask;
+constexpr std::size_t kMaxParts = kPartMask;
 
 constexpr std::uint64_t generation_of(std::uint64_t word) { return word >> kPartBits; }
 constexpr std::size_t unclaimed_in(std::uint64_t word) { return word & kPartMask; }
@@ -116,9 +116,9 @@ long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
 unsigned effective_helpers(const worker_pool::options& wanted) {
   // One CPU is the caller's. Helpers that share a CPU would only take turns, with the caller or with each other.
   const cpu_numbers& all = cpus_of_process();
-  std::size_t most = all.empty() ? kMostHelpers : all.size() - 1;
+  std::size_t most = all.empty() ? kMaxHelpers : all.size() - 1;
   if (!wanted.cpus.empty()) most = std::min(most, wanted.cpus.size());
-  return static_cast<unsigned>(std::min<std::size_t>({wanted.helpers, most, kMostHelpers}));
+  return static_cast<unsigned>(std::min<std::size_t>({wanted.helpers, most, kMaxHelpers}));
 }
 
 }  // namespace
@@ -140,8 +140,8 @@ struct worker_pool::state {
   } job;
   // Parts of this job that helpers have ended. A helper adds all of its own at once, after its last one.
   alignas(kDestructiveBytes) std::atomic<std::size_t> ended{0};
-  // Bit i: helper i sleeps on wake_word, or is about to. Whoever wakes it takes the bit away.
-  alignas(kDestructiveBytes) std::atomic<std::uint32_t> sleepers{0};
+  // Bit i: helper i sleeps on wake_word, or is about to. The waking thread clears the bit.
+  alignas(kDestructiveBytes) std::atomic<std::uint32_t> sleeping_helpers{0};
   std::atomic<std::uint32_t> wake_word{0};
 
   // The callers' own.
@@ -153,7 +153,7 @@ struct worker_pool::state {
   alignas(kDestructiveBytes) std::atomic<bool> is_busy{false};
   std::atomic<unsigned> capacity{0};  // helpers that there are or can be
   unsigned started = 0;               // guarded by is_busy
-  std::array<seat, kMostHelpers> seats;
+  std::array<seat, kMaxHelpers> seats;
   std::uint32_t epoch = 0;
   std::uint64_t spin_ns = 0;
   cpu_numbers cpus;
@@ -162,17 +162,17 @@ struct worker_pool::state {
   void run(unsigned wanted, std::size_t parts, body_function body, void* context, finish_function finish);
   void publish(std::size_t unclaimed);
   void wake_next(unsigned wanted);
-  void wake(std::uint32_t which);
+  void wake(std::uint32_t mask);
   void wait_for_helpers(std::size_t parts);
   unsigned start_helpers(unsigned wanted);
-  bool start_helper(unsigned index);
+  bool start_helper(unsigned mask);
   void stop();
 
   // ---- The helpers' side ----
   static void* thread_main(void* its_seat);
-  void serve(unsigned index);
-  void take_parts(unsigned index);
-  bool sleep(unsigned index, std::uint64_t seen_generation);
+  void serve(unsigned mask);
+  void take_parts(unsigned mask);
+  bool sleep(unsigned mask, std::uint64_t seen_generation);
 };
 
 // ---- The caller's side -----------------------------------------------------------------------------------------------
@@ -206,23 +206,23 @@ void worker_pool::state::publish(std::size_t unclaimed) {
   job.claims.store((next << kPartBits) | unclaimed, std::memory_order_seq_cst);
 }
 
-// One system call is some 3 us in a virtual machine, for each helper. So nobody wakes more than one: the caller the first,
-// and each that was woken the next, while there are parts for it. One after another they take too long for long jobs (a
-// halted virtual CPU takes up to 0.1 ms to come).
+// One system call is some 3 us in a virtual machine, for each helper. So each thread wakes at most one: the caller the
+// first, and each that was woken the next, while there are parts for it. One after another they take too long for long jobs
+// (a halted virtual CPU takes up to 0.1 ms to come).
 void worker_pool::state::wake_next(unsigned wanted) {
-  const std::uint64_t asleep = sleepers.load(std::memory_order_seq_cst) & ((std::uint64_t{1} << wanted) - 1);
+  const std::uint64_t asleep = sleeping_helpers.load(std::memory_order_seq_cst) & ((std::uint64_t{1} << wanted) - 1);
   if (asleep != 0) wake(static_cast<std::uint32_t>(asleep & (~asleep + 1)));
 }
 
-void worker_pool::state::wake(std::uint32_t which) {
-  // Taking the bits away first keeps others from waking again whoever is already on its way.
-  const std::uint32_t woken = sleepers.fetch_and(~which, std::memory_order_seq_cst) & which;
+void worker_pool::state::wake(std::uint32_t mask) {
+  // Clearing the bits first keeps other threads from waking the same helper again.
+  const std::uint32_t woken = sleeping_helpers.fetch_and(~mask, std::memory_order_seq_cst) & mask;
   if (woken == 0) return;
   wake_word.fetch_add(1, std::memory_order_seq_cst);
   futex(wake_word, FUTEX_WAKE_BITSET, INT_MAX, woken);
 }
 
-// No bound and no way out: a helper is in the body, with the caller's memory. It ends as surely as the caller's own part.
+// Waits without a limit: a helper is in the body and uses the caller's memory. It ends as the caller's own part does.
 void worker_pool::state::wait_for_helpers(std::size_t parts) {
   for (unsigned pauses = 0; ended.load(std::memory_order_acquire) != parts; ++pauses) {
     arch::relax();
@@ -315,14 +315,14 @@ bool worker_pool::state::sleep(unsigned index, std::uint64_t seen_generation) {
   const std::uint32_t bit = std::uint32_t{1} << index;
   while (true) {
     const std::uint32_t before = wake_word.load(std::memory_order_seq_cst);  // before the bit: a wake in between changes it
-    sleepers.fetch_or(bit, std::memory_order_seq_cst);
+    sleeping_helpers.fetch_or(bit, std::memory_order_seq_cst);
     if (generation_of(job.claims.load(std::memory_order_seq_cst)) != seen_generation) {
-      sleepers.fetch_and(~bit, std::memory_order_relaxed);
+      sleeping_helpers.fetch_and(~bit, std::memory_order_relaxed);
       return false;
     }
     futex(wake_word, FUTEX_WAIT_BITSET, before, bit);
-    if ((sleepers.load(std::memory_order_seq_cst) & bit) == 0) return true;
-    // Somebody else was woken while this one lay down.
+    if ((sleeping_helpers.load(std::memory_order_seq_cst) & bit) == 0) return true;
+    // Another helper was woken while this one went to sleep.
   }
 }
 
@@ -343,7 +343,7 @@ unsigned worker_pool::helpers() const noexcept { return state_->capacity.load(st
 void worker_pool::run(unsigned width, std::size_t parts, body_function body, void* context, finish_function finish) {
   if (parts == 0) return;
   const std::size_t useful = std::min<std::size_t>({width == 0 ? 0 : width - 1, parts - 1, helpers()});
-  const bool is_shared = useful != 0 && parts <= kMostParts && process_epoch() == state_->epoch &&
+  const bool is_shared = useful != 0 && parts <= kMaxParts && process_epoch() == state_->epoch &&
                          !state_->is_busy.exchange(true, std::memory_order_acquire);
   if (!is_shared) {
     for (std::size_t part = 0; part < parts; ++part) body(context, part);

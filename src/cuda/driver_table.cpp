@@ -38,8 +38,8 @@ result<void*> take_loaded(void* library, const std::string& wanted) {
   return library;
 }
 
-// As the `peerlane` program chooses, but for one thing: only an explicit "auto" may end on the simulated GPU, so that
-// nobody's production program does without being asked.
+// Chooses like the `peerlane` program with one exception: only an explicit "auto" may select the simulated GPU, so that no
+// production program does so unasked.
 result<void*> open_library() {
   const auto wanted = env_read("PEERLANE_GPU");
   // An application's own libcuda first: pointers are only meaningful to the library that made them.
@@ -142,8 +142,8 @@ int to_errno(result_t code) {
   }
 }
 
-failure make_error(const driver_table& cuda, result_t code, const std::string& what) {
-  return failure{to_errno(code), format("%s failed: %s", what.c_str(), error_text(cuda, code).c_str())};
+failure make_error(const driver_table& cuda, result_t code, const std::string& operation) {
+  return failure{to_errno(code), format("%s failed: %s", operation.c_str(), error_text(cuda, code).c_str())};
 }
 
 }  // namespace pl::cu

@@ -38,7 +38,7 @@ std::string error_text(const driver_table& cuda, result_t code);
 // not_supported -> ENOTSUP, not_permitted -> EPERM, not_ready/timeout -> ETIMEDOUT, invalid* -> EINVAL, else EIO.
 int to_errno(result_t code);
 
-// Failure of `what` as an error value: "cuMemAlloc of 64 KiB failed: CUDA_ERROR_...". Precondition: code != success.
-failure make_error(const driver_table& cuda, result_t code, const std::string& what);
+// Failure of `operation` as an error value: "cuMemAlloc of 64 KiB failed: CUDA_ERROR_...". Precondition: code != success.
+failure make_error(const driver_table& cuda, result_t code, const std::string& operation);
 
 }  // namespace pl::cu

@@ -21,8 +21,8 @@ constexpr int kProbeTimeoutMs = 120'000;
 
 enum probe_code : int { kAnswers = 0, kNoLibrary = 1, kNotADriver = 2, kInitFailed = 3, kNoDevice = 4, kSimulated = 5 };
 
-// Runs in the child; writes the code and a sentence for the parent into `pipe_end` and exits. Not the exit status says it:
-// where SIGCHLD is ignored nobody gets that.
+// Runs in the child; writes the code and a sentence for the parent into `pipe_end` and exits. The exit status is not used:
+// it is lost where SIGCHLD is ignored.
 [[noreturn]] void probe_in_child(int pipe_end) {
   const auto answer = [pipe_end](int code, const std::string& text) {
     const std::string message = std::string(1, static_cast<char>(code)) + text;

@@ -290,26 +290,26 @@ struct alignas(16) vec16 {
 // A GPU reads the sixteen bytes at once. Here the upper half is read first and the lower half stored first, so that a mark
 // in the upper half vouches for the lower one.
 PL_DEVICE vec16 load_vec16(const void* p) {
-  const vec16* at = reach(static_cast<const vec16*>(p), false);
-  const std::uint64_t high = __atomic_load_n(&at->high, __ATOMIC_ACQUIRE);
-  return {__atomic_load_n(&at->low, kRelaxedLoad), high};
+  const vec16* target = reach(static_cast<const vec16*>(p), false);
+  const std::uint64_t high = __atomic_load_n(&target->high, __ATOMIC_ACQUIRE);
+  return {__atomic_load_n(&target->low, kRelaxedLoad), high};
 }
 PL_DEVICE void store_vec16(void* p, vec16 v) {
   if (is_taken(static_cast<vec16*>(p), v, false)) return;
-  vec16* at = reach(static_cast<const vec16*>(p), true);
-  __atomic_store_n(&at->low, v.low, kRelaxedStore);
-  __atomic_store_n(&at->high, v.high, __ATOMIC_RELEASE);
+  vec16* target = reach(static_cast<const vec16*>(p), true);
+  __atomic_store_n(&target->low, v.low, kRelaxedStore);
+  __atomic_store_n(&target->high, v.high, __ATOMIC_RELEASE);
 }
 
 PL_DEVICE vec16 load_stream_vec16(const void* p) {
-  const vec16* at = reach(static_cast<const vec16*>(p), false);
-  return {__atomic_load_n(&at->low, kRelaxedLoad), __atomic_load_n(&at->high, kRelaxedLoad)};
+  const vec16* target = reach(static_cast<const vec16*>(p), false);
+  return {__atomic_load_n(&target->low, kRelaxedLoad), __atomic_load_n(&target->high, kRelaxedLoad)};
 }
 PL_DEVICE void store_stream_vec16(void* p, vec16 v) {
   if (is_taken(static_cast<vec16*>(p), v, false)) return;
-  vec16* at = reach(static_cast<vec16*>(p), true);
-  __atomic_store_n(&at->low, v.low, kRelaxedStore);
-  __atomic_store_n(&at->high, v.high, kRelaxedStore);
+  vec16* target = reach(static_cast<vec16*>(p), true);
+  __atomic_store_n(&target->low, v.low, kRelaxedStore);
+  __atomic_store_n(&target->high, v.high, kRelaxedStore);
 }
 
 PL_DEVICE std::uint64_t load_data64(std::uint64_t address) {
@@ -330,9 +330,9 @@ PL_DEVICE void store_multicast_vec16(std::uint64_t address, vec16 v) {
 }
 
 PL_DEVICE void atomic_min64(std::uint64_t address, std::uint64_t value) {
-  auto* const at = reach(reinterpret_cast<std::uint64_t*>(address), true);
-  std::uint64_t seen = __atomic_load_n(at, kRelaxedLoad);
-  while (value < seen && !__atomic_compare_exchange_n(at, &seen, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+  auto* const target = reach(reinterpret_cast<std::uint64_t*>(address), true);
+  std::uint64_t seen = __atomic_load_n(target, kRelaxedLoad);
+  while (value < seen && !__atomic_compare_exchange_n(target, &seen, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
 }
 PL_DEVICE void atomic_or64(std::uint64_t address, std::uint64_t value) {
   __atomic_fetch_or(reach(reinterpret_cast<std::uint64_t*>(address), true), value, __ATOMIC_RELAXED);

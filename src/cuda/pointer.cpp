@@ -12,7 +12,7 @@ failure not_device_memory(std::uint64_t pointer, const char* why) {
   return failure{EINVAL, format("0x%llx %s", static_cast<unsigned long long>(pointer), why)};
 }
 
-// What the driver answers; `out` is of use where it knows the address as device memory.
+// The driver's answer; `out` is valid if the driver knows the address as device memory.
 struct answer {
   result_t rc = error_code::success;
   unsigned type = 0, managed = 0;  // booleans are written as 4 bytes (measured on 580.159): none may be narrower

@@ -89,7 +89,7 @@ std::string library_file(void* library, const char* symbol) {
 namespace {
 
 // With PEERLANE_GPU=sim the simulated GPU is there before the program's own dlopen("libcuda.so.1"), which would find another
-// one or none. A failure is told by the first call that needs the GPU.
+// one or none. The first call that needs the GPU reports a failure.
 [[gnu::constructor]] void load_if_chosen() {
   if (env_read("PEERLANE_GPU").text != "sim") return;
   if (dlopen(kName, RTLD_NOW | RTLD_NOLOAD) == nullptr) (void)load_simulated_gpu();

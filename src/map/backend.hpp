@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One interface for the ways to map GPU memory into the CPU's address space.
+// One interface for the methods that map GPU memory into the CPU's address space.
 //
 //   gdrdrv   the kernel module of GDRCopy (or ours): ioctl + mmap on /dev/gdrdrv
 //   dmabuf   mmap of the dma-buf that CUDA exports (driver >= 13.3; the simulated GPU)
@@ -39,8 +39,8 @@ struct cpu_view {
   arch::mapping_type type = arch::mapping_type::none;
 };
 
-// What becomes of a mapping's addresses: unmapped by who made it, they are free for other uses. A mapping that its user
-// forgot leaves a range that raises SIGBUS (faulting_range.hpp), since pointers into it may be in use still.
+// What happens to a mapping's addresses. After an explicit unmap they are free for other uses. A forgotten mapping leaves
+// a range that raises SIGBUS (faulting_range.hpp), because pointers into it may still be in use.
 enum class unmapping { by_request, forgotten };
 
 // A pinned range of device memory. Destroying it unpins (and unmaps). One thread at a time per object.
@@ -57,7 +57,7 @@ class pinned_memory {
   // Maps the first `size_bytes` (a multiple of the host page, at most the range). `wanted`: none = the natural type.
   // EOPNOTSUPP if the platform does not have that type. Precondition: not mapped.
   virtual result<cpu_view> map(std::size_t size_bytes, arch::mapping_type wanted) = 0;
-  virtual void unmap(const cpu_view& view, unmapping how) noexcept = 0;
+  virtual void unmap(const cpu_view& view, unmapping mode) noexcept = 0;
   // 1 if the driver took the memory away under the pin (gdrdrv in callback mode).
   virtual result<bool> revoked() { return false; }
 
@@ -92,14 +92,14 @@ inline result<const cu::driver_table*> driver_of(const cu::driver_table* given) 
   return cu::driver();
 }
 
-// Each checks cheaply (no CUDA initialisation) whether it can work here, and says why not.
+// Each checks cheaply (no CUDA initialisation) whether it can work here, and returns the reason if not.
 result<std::unique_ptr<backend>> open_gdrdrv_backend(const backend_environment& environment);
 result<std::unique_ptr<backend>> open_dmabuf_backend(const backend_environment& environment);
 result<std::unique_ptr<backend>> open_rm_backend(const backend_environment& environment);
 
 // Opens the named one ("auto", "gdrdrv", "dmabuf", "rm"), or the first that works in that order. The error of "auto"
-// joins all reasons. An automatic one goes on to the next at a pin that fails for no fault of the request's, since what a
-// driver really can do shows no earlier (auto_backend.cpp).
+// joins all reasons. If a pin fails although the request is valid, "auto" tries the next backend: a driver's abilities show
+// only at the first pin (auto_backend.cpp).
 result<std::unique_ptr<backend>> open_backend(const backend_environment& environment, const std::string& name);
 
 struct backend_report {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA work with an end: some calls wait for kernels that run (allocating memory does on some drivers), and a program may
-// map the very flag that its kernel waits for. So such work runs on a thread of its own, and who needs it waits for a while
-// only.
+// CUDA calls with a time limit. Some calls wait for running kernels (allocating memory does on some drivers), and a program
+// may be mapping the very flag that its kernel waits for. So the work runs on a thread of its own and the caller waits at
+// most kBoundedCallLimitMs.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace pl {
 
-// Some hundred times what the work takes on an idle GPU, and short enough for who waits in vain.
+// About a hundred times the duration on an idle GPU, and short enough for a caller whose wait fails.
 constexpr int kBoundedCallLimitMs = 2000;
 
 class bounded_call {

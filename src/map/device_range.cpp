@@ -34,9 +34,9 @@ failure beyond_allocation(address_range requested, std::uint64_t end) {
 // First address of ours in [begin, end), looked at in allocation steps.
 result<cu::pointer_info> first_known(const cu::driver_table& cuda, std::uint64_t begin, std::uint64_t end) {
   auto info = cu::inspect_pointer(cuda, begin);
-  for (std::uint64_t at = align_down(begin, kSmallestAllocationStep) + kSmallestAllocationStep; !info && at < end;
-       at += kSmallestAllocationStep) {
-    auto next = cu::inspect_pointer(cuda, at);
+  for (std::uint64_t address = align_down(begin, kSmallestAllocationStep) + kSmallestAllocationStep; !info && address < end;
+       address += kSmallestAllocationStep) {
+    auto next = cu::inspect_pointer(cuda, address);
     if (next) return next;
   }
   return info;
@@ -72,18 +72,18 @@ status check_last_granule(const cu::driver_table& cuda, address_range requested)
 result<std::vector<range_piece>> cut(const cu::driver_table& cuda, address_range rounded, const cu::pointer_info& first) {
   std::vector<range_piece> pieces;
   cu::pointer_info info = first;
-  std::uint64_t at = rounded.begin;
-  while (at < rounded.end() && pieces.size() < kMaxPieces) {
-    if (info.object.size_bytes == 0 || at < info.object.begin) {
-      pieces.push_back({{at, rounded.end() - at}, 0, 0, 0});
+  std::uint64_t address = rounded.begin;
+  while (address < rounded.end() && pieces.size() < kMaxPieces) {
+    if (info.object.size_bytes == 0 || address < info.object.begin) {
+      pieces.push_back({{address, rounded.end() - address}, 0, 0, 0});
       return pieces;
     }
     const std::uint64_t end = std::min(rounded.end(), info.object.end());
-    pieces.push_back({{at, end - at}, info.object.begin, info.object.size_bytes, info.block_id});
-    at = end;
-    if (at >= rounded.end()) return pieces;
-    auto next = first_known(cuda, at, std::min(at + kGpuPageBytes, rounded.end()));
-    if (!next) return beyond_allocation(rounded, at);
+    pieces.push_back({{address, end - address}, info.object.begin, info.object.size_bytes, info.block_id});
+    address = end;
+    if (address >= rounded.end()) return pieces;
+    auto next = first_known(cuda, address, std::min(address + kGpuPageBytes, rounded.end()));
+    if (!next) return beyond_allocation(rounded, address);
     if (next->device_ordinal != first.device_ordinal)
       return failure{EINVAL, "the range spans memory of several GPUs: map each GPU's part by itself"};
     info = *next;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From "these bytes of device memory" to the page-granular pieces that a backend pins: checks first, with a reason each.
+// Checks a request for device memory and splits it into the page-granular pieces that a backend pins.
 #pragma once
 
 #include <vector>
@@ -19,7 +19,7 @@ enum class range_rule {
 // Part of a pin that lies in one memory object.
 struct range_piece {
   address_range range;             // page granular
-  std::uint64_t object_begin = 0;  // device address of the object's byte 0; 0 if the driver does not tell
+  std::uint64_t object_begin = 0;  // device address of the object's byte 0; 0 if the driver does not report it
   std::uint64_t object_bytes = 0;
   unsigned long long block_id = 0;  // identity of the object, 0 if unknown
 };

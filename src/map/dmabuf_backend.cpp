@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// mmap of the dma-buf that CUDA exports for a range, on GPUs of which CUDA (13.3 and newer) says that it works, and of which
-// one page was mapped to see it. On a platform whose CPU reads the GPU's memory coherently (Grace) the mapping is cached,
+// mmap of the dma-buf that CUDA exports for a range, on GPUs for which CUDA (13.3 and newer) reports support and a trial
+// mapping of one page succeeded. On a platform whose CPU reads the GPU's memory coherently (Grace) the mapping is cached,
 // unless BAR1 was asked for. One descriptor per memory object, so a range over several objects becomes several mmaps side by
 // side.
 #include <sys/mman.h>
@@ -63,18 +63,18 @@ class dmabuf_pin final : public pinned_memory {
                          : "a dma-buf mapping of this GPU is write-combined: ask for WC or the default"};
     auto place = reservation::make(io_, size_bytes);
     if (!place) return place.error();
-    std::size_t at = 0;
+    std::size_t index = 0;
     for (const auto& piece : pieces_) {
-      if (at >= size_bytes) break;
-      const std::size_t length = std::min(piece.size_bytes, size_bytes - at);
-      void* got = io_.mmap(place->address() + at, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, piece.fd.get(),
+      if (index >= size_bytes) break;
+      const std::size_t length = std::min(piece.size_bytes, size_bytes - index);
+      void* got = io_.mmap(place->address() + index, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, piece.fd.get(),
                            piece.offset);
       if (got == MAP_FAILED) {
         const int code = errno;
         return failure{code,
                        format("mmap of a dma-buf (%s) failed: %s", format_size(length).c_str(), errno_text(code).c_str())};
       }
-      at += length;
+      index += length;
     }
     if (io_.madvise(place->address(), size_bytes, MADV_DONTFORK) != 0)
       return failure{errno, "madvise(MADV_DONTFORK) failed: " + errno_text(errno)};
@@ -85,8 +85,8 @@ class dmabuf_pin final : public pinned_memory {
     return view;
   }
 
-  void unmap(const cpu_view&, unmapping how) noexcept override {
-    if (how == unmapping::forgotten && place_) place_->leave_faulting();
+  void unmap(const cpu_view&, unmapping mode) noexcept override {
+    if (mode == unmapping::forgotten && place_) place_->leave_faulting();
     place_.reset();
   }
 
@@ -108,7 +108,7 @@ class dmabuf_backend final : public backend {
   result<std::unique_ptr<pinned_memory>> pin(const pin_request& request) override {
     auto plan = plan_pin(cuda_, request.range, request.granule_bytes, request.rule);
     if (!plan) return plan.error();
-    auto device = look_at(plan->device_ordinal);
+    auto device = inspect_device(plan->device_ordinal);
     if (!device) return device.error();
     auto context = cu::context_scope::enter(cuda_, plan->device_ordinal, plan->context);
     if (!context) return context.error();
@@ -130,7 +130,7 @@ class dmabuf_backend final : public backend {
     bool is_coherent = false;
   };
 
-  result<device_traits> look_at(int ordinal) {
+  result<device_traits> inspect_device(int ordinal) {
     if (!maps_dma_bufs(cuda_, ordinal))
       return failure{ENOTSUP,
                      format("CUDA says that dma-bufs of device %d cannot be mapped (device attribute 152)", ordinal)};
@@ -138,8 +138,8 @@ class dmabuf_backend final : public backend {
     return device_traits{device_attribute_of(cuda_, ordinal, kCoherent) != 0};
   }
 
-  // Maps the first page, until that worked once for a device: what mmap refuses, pinning is to refuse, while another backend
-  // may still be taken.
+  // Maps the first page until that has worked once for a device. A refused mmap then fails the pin, while another backend
+  // can still be chosen.
   status try_to_map(int ordinal, const exported_piece& piece) {
     const std::uint64_t bit = ordinal >= 0 && ordinal < 64 ? std::uint64_t{1} << ordinal : 0;
     if ((mapped_devices_.load(std::memory_order_relaxed) & bit) != 0) return {};
@@ -177,7 +177,7 @@ class dmabuf_backend final : public backend {
   std::atomic<std::uint64_t> mapped_devices_{0};  // a bit each: mmap has worked there
 };
 
-// Whether any GPU can be used this way. True where CUDA is not initialised yet: then the first pin tells.
+// Whether any GPU can be used this way. True where CUDA is not initialised yet: then the first pin decides.
 bool some_device_maps(const cu::driver_table& cuda) {
   int count = 0;
   if (cuda.cuDeviceGetCount(&count) != cu::error_code::success) return true;

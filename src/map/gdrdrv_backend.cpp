@@ -57,8 +57,8 @@ class gdrdrv_pin final : public pinned_memory {
     return view;
   }
 
-  void unmap(const cpu_view& view, unmapping how) noexcept override {
-    if (how == unmapping::forgotten) leave_faulting_range(io_, view.address, view.size_bytes);
+  void unmap(const cpu_view& view, unmapping mode) noexcept override {
+    if (mode == unmapping::forgotten) leave_faulting_range(io_, view.address, view.size_bytes);
     else io_.munmap(view.address, view.size_bytes);
   }
 
@@ -118,7 +118,7 @@ class gdrdrv_backend final : public backend {
   int descriptor() const noexcept override { return fd_.get(); }
 
   result<std::unique_ptr<pinned_memory>> pin(const pin_request& request) override {
-    // The module only checks page ranges; the exact rule (and the sentence for a bad pointer) is ours.
+    // The module only checks page ranges; the exact check (and the message for a bad pointer) is here.
     int ordinal = -1;
     if (request.range.begin == 0 || request.range.size_bytes == 0)
       return failure{EINVAL, "address or size is 0: nothing to pin"};
@@ -138,9 +138,9 @@ class gdrdrv_backend final : public backend {
   }
 
  private:
-  bool attribute(std::uint32_t which) {
+  bool attribute(std::uint32_t attribute) {
     if (version_ < kPinV2Version) return false;
-    gdrdrv_get_attr params{which, 0};
+    gdrdrv_get_attr params{attribute, 0};
     return io_.ioctl(fd_.get(), GDRDRV_IOC_GET_ATTR, &params) == 0 && params.val != 0;
   }
 

@@ -24,13 +24,14 @@ failure wrong_memory() {
       "the driver version, and use another backend meanwhile"};
 }
 
-// What CUDA sees at `pointer`, read on a bounded thread. Its buffer is the thread's own: it may come too late.
-result<std::vector<unsigned char>> read_through_cuda(const proof_context& where, std::uint64_t pointer, std::size_t bytes) {
+// What CUDA sees at `pointer`, read on a bounded thread. The buffer belongs to that thread, which may outlive the caller's
+// wait.
+result<std::vector<unsigned char>> read_through_cuda(const proof_context& proof, std::uint64_t pointer, std::size_t bytes) {
   auto seen = std::make_shared<std::vector<unsigned char>>(bytes);
-  auto outcome = call_bounded(*where.cuda, [where, pointer, seen]() -> status {
-    auto context = cu::context_scope::enter(*where.cuda, where.device_ordinal, where.context);
+  auto outcome = call_bounded(*proof.cuda, [proof, pointer, seen]() -> status {
+    auto context = cu::context_scope::enter(*proof.cuda, proof.device_ordinal, proof.context);
     if (!context) return context.error();
-    proof_stream stream(*where.cuda);
+    proof_stream stream(*proof.cuda);
     if (auto s = stream.open(); !s) return s;
     return stream.read(seen->data(), pointer, seen->size());
   });
@@ -101,9 +102,9 @@ status proof_stream::write(std::uint64_t pointer, const void* bytes, std::size_t
   return rc == cu::error_code::success ? synchronize() : cu::make_error(cuda_, rc, "writing device memory");
 }
 
-result<std::unique_ptr<scratch_memory>> scratch_memory::make(const proof_context& where) {
-  const auto& cuda = *where.cuda;
-  auto scope = cu::context_scope::enter(cuda, where.device_ordinal, where.context);
+result<std::unique_ptr<scratch_memory>> scratch_memory::make(const proof_context& context) {
+  const auto& cuda = *context.cuda;
+  auto scope = cu::context_scope::enter(cuda, context.device_ordinal, context.context);
   if (!scope) return scope.error();
   auto made = std::unique_ptr<scratch_memory>(new scratch_memory(cuda, *std::move(scope)));
   if (auto s = made->stream_.open(); !s) return s.error();
@@ -147,13 +148,13 @@ status scratch_memory::check(const cpu_view& mapped) {
   return {};
 }
 
-status compare_mapping(const proof_context& where, const pin_plan& plan, const cpu_view& view, bool* has_evidence) {
+status compare_mapping(const proof_context& context, const pin_plan& plan, const cpu_view& view, bool* has_evidence) {
   const owned_part part = owned_part_of(plan, view, kCompareBytes);
   std::vector<unsigned char> before(part.bytes), after(part.bytes);
   if (has_evidence != nullptr) *has_evidence = false;
   if (part.bytes == 0) return {};
   arch::copy_from(view.type, before.data(), part.cpu, part.bytes);
-  auto seen = read_through_cuda(where, part.pointer, part.bytes);
+  auto seen = read_through_cuda(context, part.pointer, part.bytes);
   if (!seen) return seen.error();
   arch::copy_from(view.type, after.data(), part.cpu, part.bytes);
   bool differs = false, varies = false;
@@ -178,7 +179,7 @@ status verify_mapping(const cu::driver_table& cuda, const pin_plan& plan, const 
   }
   arch::publish_to_device(view.type);
   auto seen = read_through_cuda(context_for_proof(cuda, plan), part.pointer, part.bytes);
-  // Back to where they were read: if the mapping is of the wrong place, that place is whole again.
+  // The bytes go back to where they were read, so a mapping of the wrong memory leaves that memory unchanged.
   for (std::size_t i = 0; i < part.bytes; ++i) cpu[i] = shown[i];
   arch::publish_to_device(view.type);
   if (!seen) return seen.error();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Does a mapping show the memory it should? What each proof touches, and who asks for it:
+// Verifies that a mapping shows the intended memory. The proofs differ in what they touch:
 //
-//   scratch_memory    memory of our own, to map and to prove the way with; the user's is not touched
+//   scratch_memory    scratch memory to map and verify the backend with; the user's memory is not touched
 //   compare_mapping   the user's bytes, read on both sides; nothing is written
 //   verify_mapping    a nonce in the user's bytes: PEERLANE_MAP_VERIFY alone, whose contract says so
 //
@@ -20,11 +20,11 @@ struct proof_context {
   int device_ordinal = -1;
   cu::context_t context = nullptr;
 };
-// A proof that did not come to an answer, in words.
+// Error text of a proof that ended without an answer.
 failure unproved(const failure& why);
 proof_context context_for_proof(const cu::driver_table& cuda, const pin_plan& plan) noexcept;
 
-// A stream that waits for nobody's work, and copies that have ended on return. Bounded calls' threads only.
+// A non-blocking stream with synchronous copies. Bounded calls' threads only.
 class proof_stream {
  public:
   explicit proof_stream(const cu::driver_table& cuda) : cuda_(cuda) {}
@@ -47,7 +47,7 @@ class scratch_memory {
  public:
   static constexpr std::size_t kBytes = 2 << 20;
   static constexpr std::size_t kMappedBytes = 1 << 20;  // less than the whole: offsets that are wrong stay inside it
-  static result<std::unique_ptr<scratch_memory>> make(const proof_context& where);
+  static result<std::unique_ptr<scratch_memory>> make(const proof_context& context);
   ~scratch_memory();
   scratch_memory(const scratch_memory&) = delete;
   scratch_memory& operator=(const scratch_memory&) = delete;
@@ -70,7 +70,7 @@ class scratch_memory {
 // Compares up to 4 KiB of the user's part of the request with what CUDA reads there. Words that change meanwhile are left
 // out. EIO if the sides differ. `has_evidence` (may be null): whether what was compared could have differed, that is, was
 // not the same byte throughout.
-status compare_mapping(const proof_context& where, const pin_plan& plan, const cpu_view& view, bool* has_evidence);
+status compare_mapping(const proof_context& context, const pin_plan& plan, const cpu_view& view, bool* has_evidence);
 
 // Writes a nonce to the first bytes of the request (64, or fewer if there are no more: never a neighbour's), reads it
 // through CUDA, puts back what the mapping showed. EIO if the two sides differ. Nobody else may use those bytes meanwhile.

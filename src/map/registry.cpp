@@ -107,7 +107,7 @@ void give_sendable_descriptor(session& target) {
   target.fd_device = about.st_dev;
 }
 
-// Closes our descriptor, unless somebody closed it behind our back and the number now names another file.
+// Closes our descriptor, unless the application already closed it and the number now names another file.
 void close_sendable_descriptor(session& target) {
   if (target.fd < 0 || target.fd_inode == 0) return;
   struct stat about {};
@@ -120,18 +120,18 @@ live_counter g_mapped_bytes{"mapping.bytes", live_kind::level};
 live_pair g_writes{"copy.mapping_write.count", "copy.mapping_write.bytes"};
 live_pair g_reads{"copy.mapping_read.count", "copy.mapping_read.bytes"};
 
-void unmap_locked(region& target, unmapping how) {
+void unmap_locked(region& target, unmapping mode) {
   target.state.store(region_state::pinned, std::memory_order_release);
   target.type.store(arch::mapping_type::none, std::memory_order_relaxed);
   target.data_bytes.store(0, std::memory_order_relaxed);
   target.data.store(nullptr, std::memory_order_relaxed);
-  target.pin->unmap(target.view, how);
+  target.pin->unmap(target.view, mode);
   g_mappings.add(-1);
   g_mapped_bytes.add(-static_cast<std::int64_t>(target.view.size_bytes));
   target.view = {};
 }
 
-// Takes the region off its session's list. False if it is not there: another thread was faster.
+// Takes the region off its session's list. False if another thread already removed it.
 bool take_off_list(session& owner, const region* target) {
   const std::lock_guard lock(owner.mutex);
   const auto found = std::find(owner.regions.rbegin(), owner.regions.rend(), target);  // the newest go first, mostly
@@ -170,10 +170,10 @@ class [[nodiscard]] region_place {
 };
 
 // Precondition: the region is off its session's list, so nobody else releases it.
-void release_region(region& target, unmapping how) {
+void release_region(region& target, unmapping mode) {
   {
     const std::lock_guard lock(stripe_of(&target));
-    if (target.state.load(std::memory_order_relaxed) == region_state::mapped) unmap_locked(target, how);
+    if (target.state.load(std::memory_order_relaxed) == region_state::mapped) unmap_locked(target, mode);
     target.state.store(region_state::free, std::memory_order_release);
     target.pin.reset();
     target.owner.store(nullptr, std::memory_order_relaxed);
@@ -324,12 +324,12 @@ status unmap_region(session* handle, region* target) {
   return {};
 }
 
-status unpin_region(session* handle, region* target, unmapping how) {
+status unpin_region(session* handle, region* target, unmapping mode) {
   if (auto s = check_pair(handle, target); !s) return s;
   const session_use use(handle);
   if (!use) return session_failure(EINVAL);
   if (!take_off_list(*handle, target)) return region_failure(EINVAL);
-  release_region(*target, how);
+  release_region(*target, mode);
   return {};
 }
 
@@ -349,13 +349,13 @@ inline int copy_code(int code) { return code == kNothingToCopy ? 0 : code; }
 
 // The checks of every copy: a handful of loads of one slot. 0, an errno value, or kNothingToCopy for size 0 with pointers
 // that would not do for any other size (the original does not look at them then).
-inline int check_copy(const region* target, const void* at, const void* host, std::size_t size_bytes) noexcept {
+inline int check_copy(const region* target, const void* mapped, const void* host, std::size_t size_bytes) noexcept {
   if (const int code = check_region(target); code != 0) [[unlikely]]
     return fail(code, code == EACCES ? kForeignProcess : kDeadHandle);
   if (target->state.load(std::memory_order_acquire) != region_state::mapped) [[unlikely]]
     return fail(EINVAL, "the handle is not mapped: call gdr_map before copying");
   const auto offset =
-      static_cast<std::uint64_t>(static_cast<const char*>(at) - target->data.load(std::memory_order_relaxed));
+      static_cast<std::uint64_t>(static_cast<const char*>(mapped) - target->data.load(std::memory_order_relaxed));
   const std::uint64_t limit = target->data_bytes.load(std::memory_order_relaxed);
   if (offset > limit || size_bytes > limit - offset) [[unlikely]]
     return size_bytes == 0 ? kNothingToCopy : fail(EINVAL, "the copy leaves the mapping: nothing was copied");
@@ -366,32 +366,32 @@ inline int check_copy(const region* target, const void* at, const void* host, st
 
 }  // namespace
 
-int check_copy_range(const region* target, const void* at, const void* host, std::size_t size_bytes) noexcept {
-  return copy_code(check_copy(target, at, host, size_bytes));
+int check_copy_range(const region* target, const void* mapped, const void* host, std::size_t size_bytes) noexcept {
+  return copy_code(check_copy(target, mapped, host, size_bytes));
 }
 
-int region_write(region* target, void* at, const void* source, std::size_t size_bytes, bool fence) noexcept {
-  if (const int code = check_copy(target, at, source, size_bytes)) [[unlikely]]
+int region_write(region* target, void* mapped, const void* source, std::size_t size_bytes, bool fence) noexcept {
+  if (const int code = check_copy(target, mapped, source, size_bytes)) [[unlikely]]
     return copy_code(code);
   const arch::mapping_type type = target->type.load(std::memory_order_relaxed);
-  if (fence) arch::copy_to(type, at, source, size_bytes);
-  else arch::copy_to_unfenced(type, at, source, size_bytes);
+  if (fence) arch::copy_to(type, mapped, source, size_bytes);
+  else arch::copy_to_unfenced(type, mapped, source, size_bytes);
   g_writes.add(size_bytes);
   return 0;
 }
 
-int region_read(region* target, void* destination, const void* at, std::size_t size_bytes) noexcept {
-  if (const int code = check_copy(target, at, destination, size_bytes)) [[unlikely]]
+int region_read(region* target, void* destination, const void* mapped, std::size_t size_bytes) noexcept {
+  if (const int code = check_copy(target, mapped, destination, size_bytes)) [[unlikely]]
     return copy_code(code);
-  arch::copy_from(target->type.load(std::memory_order_relaxed), destination, at, size_bytes);
+  arch::copy_from(target->type.load(std::memory_order_relaxed), destination, mapped, size_bytes);
   g_reads.add(size_bytes);
   return 0;
 }
 
-int region_fill(region* target, void* at, std::uint8_t value, std::size_t size_bytes) noexcept {
-  if (const int code = check_copy(target, at, at, size_bytes)) [[unlikely]]
+int region_fill(region* target, void* mapped, std::uint8_t value, std::size_t size_bytes) noexcept {
+  if (const int code = check_copy(target, mapped, mapped, size_bytes)) [[unlikely]]
     return copy_code(code);
-  arch::fill_to(target->type.load(std::memory_order_relaxed), at, 0x0101010101010101u * value, size_bytes);
+  arch::fill_to(target->type.load(std::memory_order_relaxed), mapped, 0x0101010101010101u * value, size_bytes);
   return 0;
 }
 

@@ -90,9 +90,9 @@ status map_region_exactly(session* handle, region* target);
 status unmap_region(session* handle, region* target);
 // pin_region and map_region_exactly; on failure, one for lack of memory included, nothing is left of either.
 result<region*> pin_and_map_region(session* handle, const pin_request& request);
-// Unmaps if needed: `how` says whether the caller asks for that, too, or has forgotten the mapping. The handle is dead
+// Unmaps if needed: `mode` says whether the caller asked for it or left the mapping behind. The handle is dead
 // afterwards.
-status unpin_region(session* handle, region* target, unmapping how = unmapping::forgotten);
+status unpin_region(session* handle, region* target, unmapping mode = unmapping::forgotten);
 result<bool> region_revoked(session* handle, region* target);
 
 // ---- Hot path
@@ -100,15 +100,15 @@ result<bool> region_revoked(session* handle, region* target);
 // 0, EINVAL or EACCES for any bit pattern; lock-free.
 int check_region(const region* handle) noexcept;
 
-// Copies through a mapped region; `at` is a CPU address inside it. EINVAL if not mapped, not inside, or the host
+// Copies through a mapped region; `mapped` is a CPU address inside it. EINVAL if not mapped, not inside, or the host
 // pointer is null; size 0 copies nothing and asks only for a mapping. check_copy_range is these checks alone.
-int check_copy_range(const region* target, const void* at, const void* host, std::size_t size_bytes) noexcept;
-int region_write(region* target, void* at, const void* source, std::size_t size_bytes, bool fence) noexcept;
-int region_read(region* target, void* destination, const void* at, std::size_t size_bytes) noexcept;
-int region_fill(region* target, void* at, std::uint8_t value, std::size_t size_bytes) noexcept;
+int check_copy_range(const region* target, const void* mapped, const void* host, std::size_t size_bytes) noexcept;
+int region_write(region* target, void* mapped, const void* source, std::size_t size_bytes, bool fence) noexcept;
+int region_read(region* target, void* destination, const void* mapped, std::size_t size_bytes) noexcept;
+int region_fill(region* target, void* mapped, std::uint8_t value, std::size_t size_bytes) noexcept;
 int region_flush(region* target) noexcept;
 
-// ---- The sentence behind this thread's last failure
+// ---- Message of this thread's last failure
 
 const char* last_error() noexcept;
 // Keeps the message and returns the code.

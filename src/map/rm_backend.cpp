@@ -17,7 +17,7 @@ namespace {
 
 enum class proving { never, until_one_was_right, always };
 
-// What mappings of a pin owe before they are handed out.
+// The proof that a mapping needs before it is handed out.
 struct proof_duty {
   proving policy = proving::never;
   std::shared_ptr<rm_space> space;
@@ -45,8 +45,8 @@ class rm_pin final : public pinned_memory {
     if (wanted != arch::mapping_type::none && wanted != arch::mapping_type::wc)
       return failure{EOPNOTSUPP, "the resource manager maps BAR1 write-combined: ask for WC or the default"};
     if (duty_.policy != proving::never) {
-      const auto where = context_for_proof(cuda_, plan_);
-      if (auto s = duty_.space->prove_way(where, *duty_.gpu, duty_.policy == proving::always); !s) return s.error();
+      const auto context = context_for_proof(cuda_, plan_);
+      if (auto s = duty_.space->prove_way(context, *duty_.gpu, duty_.policy == proving::always); !s) return s.error();
     }
     auto address = placements_.size() > 1 ? map_many(size_bytes) : is_sole_ ? map_sole(size_bytes) : map_shared();
     if (!address) return address.error();
@@ -58,10 +58,10 @@ class rm_pin final : public pinned_memory {
     return view;
   }
 
-  void unmap(const cpu_view&, unmapping how) noexcept override {
-    const bool is_forgotten = how == unmapping::forgotten;
+  void unmap(const cpu_view&, unmapping mode) noexcept override {
+    const bool is_forgotten = mode == unmapping::forgotten;
     const auto left = is_forgotten ? rm::aftermath::faulting : rm::aftermath::hole;
-    if (lease_.from != nullptr) placements_[0].object->release(std::exchange(lease_, {}), left);
+    if (lease_.mapped != nullptr) placements_[0].object->release(std::exchange(lease_, {}), left);
     for (std::size_t i = 0; i < pieces_.size(); ++i)
       placements_[i].object->unmap_own(pieces_[i], place_ ? rm::aftermath::reservation : left);
     pieces_.clear();
@@ -70,7 +70,7 @@ class rm_pin final : public pinned_memory {
   }
 
  private:
-  // What is asked of this very mapping. Never by an exception: the mapping would stay.
+  // Proves this mapping. Must not throw: the mapping would leak.
   status prove(const cpu_view& view) noexcept try {
     if (duty_.policy == proving::always) {
       if (auto s = compare_mapping(context_for_proof(cuda_, plan_), plan_, view, nullptr); !s) return s;
@@ -81,7 +81,7 @@ class rm_pin final : public pinned_memory {
     return verify_ ? verify_mapping(cuda_, plan_, view) : status();
   } catch (const std::bad_alloc&) { return out_of_memory(); }
 
-  // That the numbers in an IPC handle led to the memory at the address: by what lies there, since another process uses it.
+  // Checks that an IPC handle led to the memory at the address by comparing contents, since another process uses the memory.
   status prove_guess(const cpu_view& view) {
     bool has_evidence = false;
     if (auto s = compare_mapping(context_for_proof(cuda_, plan_), plan_, view, &has_evidence); !s) return s;
@@ -114,17 +114,17 @@ class rm_pin final : public pinned_memory {
     auto place = reservation::make(io_, size_bytes);
     if (!place) return place.error();
     place_.emplace(*std::move(place));
-    std::size_t at = 0;
+    std::size_t index = 0;
     for (const auto& placement : placements_) {
-      if (at >= size_bytes) break;
-      const std::size_t length = std::min<std::size_t>(placement.length, size_bytes - at);
-      auto mapping = placement.object->map_own(placement.offset, length, place_->address() + at);
+      if (index >= size_bytes) break;
+      const std::size_t length = std::min<std::size_t>(placement.length, size_bytes - index);
+      auto mapping = placement.object->map_own(placement.offset, length, place_->address() + index);
       if (!mapping) {
         unmap({}, unmapping::by_request);
         return mapping.error();
       }
       pieces_.push_back(*mapping);
-      at += length;
+      index += length;
     }
     return place_->address();
   }

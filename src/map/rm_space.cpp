@@ -76,9 +76,9 @@ result<rm_object::lease> rm_object::acquire(std::uint64_t offset, std::uint64_t 
 
 void rm_object::release(const lease& held, rm::aftermath left) noexcept {
   const std::lock_guard lock(mutex_);
-  if (--held.from->users > 0) return;
-  space_->client().unmap(held.from->mapping, left);
-  std::erase_if(extents_, [&held](const auto& e) { return e.get() == held.from; });
+  if (--held.mapped->users > 0) return;
+  space_->client().unmap(held.mapped->mapping, left);
+  std::erase_if(extents_, [&held](const auto& e) { return e.get() == held.mapped; });
 }
 
 result<rm::cpu_mapping> rm_object::map_own(std::uint64_t offset, std::uint64_t length, void* address) {
@@ -137,13 +137,13 @@ result<const rm::gpu*> rm_space::gpu_of(const cu::driver_table& cuda, int device
   return gpu;
 }
 
-status rm_space::map_scratch(const proof_context& where) {
-  auto scratch = scratch_memory::make(where);
+status rm_space::map_scratch(const proof_context& context) {
+  auto scratch = scratch_memory::make(context);
   if (!scratch) return scratch.error();
   const address_range part{(*scratch)->pointer(), scratch_memory::kMappedBytes};  // anywhere in its page
-  auto plan = plan_pin(*where.cuda, part, kHostPageBytes, range_rule::exact);
+  auto plan = plan_pin(*context.cuda, part, kHostPageBytes, range_rule::exact);
   if (!plan) return plan.error();
-  auto placements = resolve(*where.cuda, *plan);
+  auto placements = resolve(*context.cuda, *plan);
   if (!placements) return placements.error();
   if (placements->size() != 1) return failure{ENOTSUP, "memory of our own lies in several objects: it cannot be a proof"};
   rm_object& object = *placements->front().object;
@@ -155,7 +155,7 @@ status rm_space::map_scratch(const proof_context& where) {
   return outcome;
 }
 
-status rm_space::prove_way(const proof_context& where, const rm::gpu& gpu, bool again) {
+status rm_space::prove_way(const proof_context& context, const rm::gpu& gpu, bool again) {
   std::shared_ptr<bounded_call> proof;
   {
     const std::lock_guard lock(mutex_);
@@ -164,7 +164,7 @@ status rm_space::prove_way(const proof_context& where, const rm::gpu& gpu, bool 
     if (known == nullptr) {
       // Until it has ended the work holds the space, and with it the client.
       auto started = bounded_call::start(
-          *where.cuda, [self = shared_from_this(), where]() -> status { return self->map_scratch(where); });
+          *context.cuda, [self = shared_from_this(), context]() -> status { return self->map_scratch(context); });
       if (!started) return started.error();
       known = *std::move(started);
     }
@@ -209,27 +209,27 @@ result<std::vector<rm_placement>> rm_space::ask_libcuda(const cu::driver_table& 
   auto backing = rm::find_backing(cuda, plan.rounded.begin, plan.rounded.size_bytes);
   if (!backing) return backing.error();
   std::vector<rm_placement> out;
-  std::uint64_t at = plan.rounded.begin;
+  std::uint64_t address = plan.rounded.begin;
   for (const auto& piece : *backing) {
     if (piece.size_bytes == 0 || piece.offset % kHostPageBytes != 0)
       return failure{ENOTSUP, "libcuda names an object at an offset that is not page aligned: its ABI has changed"};
     unsigned long long block_id = 0;
     std::uint64_t object_bytes = 0;
     for (const auto& planned : plan.pieces)
-      if (planned.range.begin == at && at - planned.object_begin == piece.offset) {
+      if (planned.range.begin == address && address - planned.object_begin == piece.offset) {
         block_id = planned.block_id;
         object_bytes = planned.object_bytes;
       }
     auto object = find_or_share(gpu, block_id, [&] { return client_->duplicate(gpu, piece.client, piece.object); });
     if (!object) return object.error();
-    if (block_id != 0) (*object)->confirm_at(at - piece.offset);
+    if (block_id != 0) (*object)->confirm_at(address - piece.offset);
     out.push_back({*std::move(object), piece.offset, piece.size_bytes, object_bytes});
-    at += piece.size_bytes;
+    address += piece.size_bytes;
   }
   return out;
 }
 
-// The second way, public API only: cuMemCreate memory that was made exportable as a file descriptor.
+// The second method, public API only: cuMemCreate memory that was made exportable as a file descriptor.
 result<std::vector<rm_placement>> rm_space::import_vmm(const cu::driver_table& cuda, const pin_plan& plan,
                                                        const rm::gpu& gpu) {
   if (cuda.cuMemRetainAllocationHandle == nullptr || cuda.cuMemExportToShareableHandle == nullptr)
@@ -254,7 +254,7 @@ result<std::vector<rm_placement>> rm_space::import_vmm(const cu::driver_table& c
   return out;
 }
 
-// The third way, for memory of another process: the object that its IPC handle names. Not put into the cache, since the
+// The third method, for memory of another process: the object that its IPC handle names. Not put into the cache, since the
 // handle may be of other memory: each mapping is proved by itself (rm_backend.cpp).
 result<std::vector<rm_placement>> rm_space::share_exported(const pin_plan& plan, const rm::gpu& gpu,
                                                            const cu::ipc_mem_handle_t& ipc_handle) {

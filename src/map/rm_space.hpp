@@ -46,7 +46,7 @@ class rm_object {
   };
   struct lease {
     void* address = nullptr;  // CPU address of the byte asked for
-    extent* from = nullptr;
+    extent* mapped = nullptr;
   };
   // Bytes [offset, offset + length), mapped until the lease is given back.
   result<lease> acquire(std::uint64_t offset, std::uint64_t length, std::uint64_t object_bytes);
@@ -77,21 +77,21 @@ struct rm_placement {
 
 class rm_space : public std::enable_shared_from_this<rm_space> {
  public:
-  // The process's space; made on first use, gone when the last user lets go. A forked child gets its own.
+  // The process's space; made on first use, destroyed when the last user releases it. A forked child gets its own.
   static result<std::shared_ptr<rm_space>> get(device_io& io);
 
   explicit rm_space(std::unique_ptr<rm::client> client) : client_(std::move(client)) {}
   rm::client& client() noexcept { return *client_; }
 
-  // Objects behind the plan's pieces, from the cache or by asking libcuda; by the handle, where one is given and CUDA does
-  // not tell of memory that another process made.
+  // Objects behind the plan's pieces, from the cache or from libcuda; from the IPC handle if one is given and CUDA does
+  // not report memory that another process made.
   result<std::vector<rm_placement>> resolve(const cu::driver_table& cuda, const pin_plan& plan,
                                             const cu::ipc_mem_handle_t* ipc_handle = nullptr);
 
-  // Proves this way to map memory of the GPU on memory of our own: once, or with `again` each time. Threads that come while
-  // a proof is under way wait for the same one. EIO if the mapping shows other memory; ETIMEDOUT if the GPU is busy: the
+  // Verifies this mapping method for the GPU on scratch memory: once, or each time with `again`. Threads that arrive while
+  // a proof is running wait for that one. EIO if the mapping shows other memory; ETIMEDOUT if the GPU is busy: the
   // proof goes on, and a later call may find it done.
-  status prove_way(const proof_context& where, const rm::gpu& gpu, bool again);
+  status prove_way(const proof_context& context, const rm::gpu& gpu, bool again);
   void forget(unsigned long long block_id) noexcept;
   result<const rm::gpu*> gpu_of(const cu::driver_table& cuda, int device_ordinal);
 
@@ -105,7 +105,7 @@ class rm_space : public std::enable_shared_from_this<rm_space> {
                                                    const cu::ipc_mem_handle_t& ipc_handle);
   result<std::vector<rm_placement>> import_vmm(const cu::driver_table& cuda, const pin_plan& plan, const rm::gpu& gpu);
 
-  status map_scratch(const proof_context& where);
+  status map_scratch(const proof_context& context);
 
   std::unique_ptr<rm::client> client_;
   std::mutex mutex_;

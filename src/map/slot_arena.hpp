@@ -4,8 +4,8 @@
 // A fixed number of equal slots in one range of reserved, lazily committed memory that is never unmapped, so that looking at
 // a stale or foreign pointer's slot never faults. Freed slots wait in a queue (kQuarantine long) before they are reused: a
 // handle used after its release is then refused instead of naming somebody else's object.
-// Slots are value-initialised once and never destroyed; T resets itself. Taking and giving back need no memory: a release
-// must not fail, and nothing may be lost because memory ran out behind it.
+// Slots are value-initialised once and never destroyed; T resets itself. Taking and releasing a slot allocates nothing,
+// so a release cannot fail when memory is short.
 #pragma once
 
 #include <sys/mman.h>
@@ -45,7 +45,7 @@ class slot_arena {
     return base_ != nullptr && offset < kBytes && (offset & (sizeof(T) - 1)) == 0;
   }
   // Precondition: owns(value), and the slot was handed out once (the caller's state word says so: 0 = never used).
-  static T* at(std::uintptr_t value) noexcept { return reinterpret_cast<T*>(value); }
+  static T* pointer(std::uintptr_t value) noexcept { return reinterpret_cast<T*>(value); }
 
   // A slot of the caller's own; null when all are in use or memory ran out.
   T* take() {

@@ -17,16 +17,16 @@ progress::~progress() {
   if (drawn_) std::fputs("\r\033[K", stderr);
 }
 
-void progress::at(std::size_t done, const std::string& what) {
+void progress::at(std::size_t done, const std::string& step) {
   if (!terminal_) return;
-  std::fprintf(stderr, "\r\033[K%s", progress_text(title_, done, steps_, what, monotonic_ns() - begin_ns_).c_str());
+  std::fprintf(stderr, "\r\033[K%s", progress_text(title_, done, steps_, step, monotonic_ns() - begin_ns_).c_str());
   std::fflush(stderr);
   drawn_ = true;
 }
 
-std::string progress_text(const std::string& title, std::size_t done, std::size_t steps, const std::string& what,
+std::string progress_text(const std::string& title, std::size_t done, std::size_t steps, const std::string& step,
                           std::uint64_t elapsed_ns) {
-  std::string text = format("%s  %zu/%zu  %s", title.c_str(), done, steps, what.c_str());
+  std::string text = format("%s  %zu/%zu  %s", title.c_str(), done, steps, step.c_str());
   if (done > 0 && done < steps) {
     const double left_s =
         static_cast<double>(elapsed_ns) / 1e9 / static_cast<double>(done) * static_cast<double>(steps - done);

@@ -16,8 +16,8 @@ class progress {
   progress(const progress&) = delete;
   progress& operator=(const progress&) = delete;
 
-  // Step `done` (0-based count of finished steps) starts; `what` names it.
-  void at(std::size_t done, const std::string& what);
+  // Step `done` (0-based count of finished steps) starts; `step` names it.
+  void at(std::size_t done, const std::string& step);
 
  private:
   std::string title_;
@@ -28,7 +28,7 @@ class progress {
 };
 
 // The text without terminal control, for tests: elapsed time is given.
-std::string progress_text(const std::string& title, std::size_t done, std::size_t steps, const std::string& what,
+std::string progress_text(const std::string& title, std::size_t done, std::size_t steps, const std::string& step,
                           std::uint64_t elapsed_ns);
 
 }  // namespace pl

@@ -45,7 +45,7 @@ json latency_fields(std::span<const double> samples_ns) {
 
 result_file::result_file(std::string tool, std::vector<std::string> command_line)
     : tool_(std::move(tool)), command_line_(std::move(command_line)) {
-  // Results are published: where the program lay on somebody's machine is nobody's business.
+  // Results are published, so the program's path on the machine is left out.
   if (!command_line_.empty()) command_line_[0].erase(0, command_line_[0].find_last_of('/') + 1);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stays at the addresses of a mapping that its user forgot: a range whose every access raises SIGBUS, as gdrdrv leaves
-// one. The addresses are not given out again, so a stale pointer never reaches memory that somebody else mapped meanwhile.
+// Replaces a mapping that its user did not unmap by a range whose every access raises SIGBUS, as gdrdrv does. The addresses
+// are not given out again, so a stale pointer never reaches memory that somebody else mapped meanwhile.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +9,15 @@
 
 namespace pl {
 
-// Each range costs a process one of its 65530 memory areas for good, and some clients forget every mapping: from this number
-// on one leaves a hole instead, which faults with SIGSEGV until something else is mapped there.
+// Each range permanently costs the process one of its 65530 memory areas, and some clients never unmap. Beyond this number
+// the range is unmapped instead: an access then faults with SIGSEGV until something else is mapped there.
 constexpr int kMaxFaultingRanges = 256;
 
 // Replaces [address, address + size_bytes), which the caller has mapped, in one step. Where the kernel refuses, and behind
 // kMaxFaultingRanges, the range is unmapped: afterwards it is gone in every case. Leaves errno as it is. Thread-safe.
 void leave_faulting_range(device_io& io, void* address, std::size_t size_bytes) noexcept;
 
-// Starts to count anew, for tests behind others that have forgotten many mappings in the same process.
+// Resets the count, for tests that run after others that forgot many mappings in the same process.
 void recount_faulting_ranges_for_tests() noexcept;
 
 }  // namespace pl

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which kernel module is loaded, and whether we know its interface.
+// Which kernel module is loaded, and whether its interface is known.
 #include <fcntl.h>
 
 #include <cstring>
@@ -12,7 +12,7 @@ namespace {
 
 struct known_series {
   int major;
-  abi_knowledge how;
+  abi_knowledge knowledge;
 };
 
 // "measured": the whole path ran on hardware with this series. "read": the layouts in rm_abi.hpp are those of the
@@ -33,13 +33,14 @@ std::string first_line(std::string text) {
 // "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build ..."
 std::string version_in_proc_text(const std::string& text) {
   const std::string line = first_line(text);
-  for (std::size_t at = 0; at < line.size(); ++at) {
-    if (at > 0 && line[at - 1] != ' ') continue;
-    std::size_t end = at;
+  for (std::size_t position = 0; position < line.size(); ++position) {
+    if (position > 0 && line[position - 1] != ' ') continue;
+    std::size_t end = position;
     int dots = 0;
     while (end < line.size() && ((line[end] >= '0' && line[end] <= '9') || line[end] == '.'))
       dots += line[end++] == '.' ? 1 : 0;
-    if (dots >= 1 && end > at + 3 && (end == line.size() || line[end] == ' ')) return line.substr(at, end - at);
+    if (dots >= 1 && end > position + 3 && (end == line.size() || line[end] == ' '))
+      return line.substr(position, end - position);
   }
   return {};
 }
@@ -71,7 +72,7 @@ result<std::string> driver_version(device_io& io) {
 abi_knowledge abi_of(const std::string& version) {
   const auto major = parse_integer(version.substr(0, version.find('.'))).value_or(0);
   for (const auto& series : kSeries)
-    if (series.major == major) return series.how;
+    if (series.major == major) return series.knowledge;
   return abi_knowledge::unknown;
 }
 

@@ -92,7 +92,7 @@ status install(const cu::driver_table& cuda) {
   return hook_import_slot(*slot, "ioctl", reinterpret_cast<void*>(&listening_ioctl), g_next);
 }
 
-// One export, listened to: its result, and what was announced in `out`.
+// Runs one export and records the announced objects in `out`.
 cu::result_t export_once(const cu::driver_table& cuda, std::uint64_t pointer, std::uint64_t size_bytes, announcement& out) {
   int dma_buf = -1;
   cu::result_t rc = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which RM memory objects stand behind a CUDA address? libcuda knows, and says so to the kernel each time it exports a
-// range as a dma-buf (ioctl 217). We ask for such an export and listen.
+// Finds the RM memory objects behind a CUDA address. libcuda passes them to the kernel each time it exports a range as a
+// dma-buf (ioctl 217); this file requests such an export and records the call.
 //
 // How: libcuda calls libc's ioctl through its import table. One slot there is pointed at our function, once per process,
 // and stays: the function looks at a thread-local pointer and otherwise passes the call straight on, so calls of other

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What CUDA's 64-byte handle of legacy IPC says about the memory behind it. Undocumented; seen on driver 580.159.
+// Fields of CUDA's 64-byte legacy IPC handle that describe the memory behind it. Undocumented; seen on driver 580.159.
 // cuIpcGetMemHandle makes the resource manager share the object with other processes, and cuIpcOpenMemHandle takes its share
-// by these numbers. They are a guess on other drivers: who maps by them proves the mapping before it is used.
+// by these numbers. Other drivers may differ, so a mapping made from them is verified before it is used.
 #pragma once
 
 #include <cerrno>

@@ -39,7 +39,7 @@ enum control : std::uint32_t {
   ctrl_os_import_object = 0x3d06,
 };
 
-// Status words that we tell apart (nvstatuscodes.h); everything else is reported by number.
+// Status words that the client distinguishes (nvstatuscodes.h); everything else is reported by number.
 enum rm_status : std::uint32_t {
   status_ok = 0x00,
   status_insufficient_resources = 0x1a,
@@ -171,7 +171,7 @@ struct import_object_params {  // NV0000_CTRL_OS_UNIX_IMPORT_OBJECT_FROM_FD_PARA
 static_assert(sizeof(import_object_params) == 20);
 constexpr std::uint32_t kExportObjectTypeRm = 1;
 
-// What libcuda tells the kernel when it exports a range as a dma-buf: the objects behind the range, in order.
+// What libcuda passes to the kernel when it exports a range as a dma-buf: the objects behind the range, in order.
 constexpr std::size_t kExportMaxHandles = 128;
 struct export_dma_buf_params {
   std::int32_t fd;
@@ -191,7 +191,7 @@ struct export_dma_buf_params {
 };
 static_assert(sizeof(export_dma_buf_params) == 2608);
 
-// The same before mapping_type existed: told apart by the size in the request word.
+// The same before mapping_type existed: distinguished by the size in the request word.
 struct export_dma_buf_params_2600 {
   std::int32_t fd;
   handle client;

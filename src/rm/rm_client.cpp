@@ -37,29 +37,29 @@ int errno_of_status(std::uint32_t rm_status_word) {
   }
 }
 
-failure rm_failure(const char* what, int rc, std::uint32_t rm_status_word) {
-  if (rc != 0) return failure{errno, format("resource manager: %s failed: %s", what, errno_text(errno).c_str())};
+failure rm_failure(const char* operation, int rc, std::uint32_t rm_status_word) {
+  if (rc != 0) return failure{errno, format("resource manager: %s failed: %s", operation, errno_text(errno).c_str())};
   const int code = errno_of_status(rm_status_word);
   const char* hint = "";
   if (code == ENOMEM) hint = ": BAR1 or driver memory is exhausted; release mappings, or map smaller ranges";
   if (code == EACCES) hint = ": the driver does not let this process do it (a forked child, or a restricted container)";
   if (code == ENOENT) hint = ": the memory object is gone (freed meanwhile?)";
-  return failure{code, format("resource manager: %s failed with status 0x%x%s", what, rm_status_word, hint)};
+  return failure{code, format("resource manager: %s failed with status 0x%x%s", operation, rm_status_word, hint)};
 }
 
 }  // namespace
 
 result<pci_address> parse_pci_address(const std::string& text) {
   pci_address out;
-  const char* at = text.data();
-  const char* const end = at + text.size();
+  const char* position = text.data();
+  const char* const end = position + text.size();
   for (std::uint32_t* field : {&out.domain, &out.bus, &out.device}) {
-    const auto parsed = std::from_chars(at, end, *field, 16);
+    const auto parsed = std::from_chars(position, end, *field, 16);
     const bool last = field == &out.device;
     const bool separated = last ? parsed.ptr == end || *parsed.ptr == '.' : parsed.ptr != end && *parsed.ptr == ':';
     if (parsed.ec != std::errc{} || !separated)
       return failure{EINVAL, format("\"%s\" is not a PCI address such as 0000:0a:00.0", text.c_str())};
-    at = parsed.ptr + 1;
+    position = parsed.ptr + 1;
   }
   return out;
 }
@@ -99,7 +99,7 @@ client::~client() {
 }
 
 status client::alloc(handle parent, handle object, std::uint32_t object_class, void* params, std::size_t bytes,
-                     const char* what) {
+                     const char* operation) {
   alloc_params request{};
   request.root = root_;
   request.parent = parent;
@@ -108,11 +108,11 @@ status client::alloc(handle parent, handle object, std::uint32_t object_class, v
   request.params = reinterpret_cast<std::uint64_t>(params);
   request.params_bytes = static_cast<std::uint32_t>(bytes);
   const int rc = call(control_.get(), esc_alloc, &request, sizeof request);
-  if (rc != 0 || request.status != status_ok) return rm_failure(what, rc, request.status);
+  if (rc != 0 || request.status != status_ok) return rm_failure(operation, rc, request.status);
   return {};
 }
 
-status client::control(handle object, std::uint32_t command, void* params, std::size_t bytes, const char* what) {
+status client::control(handle object, std::uint32_t command, void* params, std::size_t bytes, const char* operation) {
   control_params request{};
   request.client = root_;
   request.object = object;
@@ -120,7 +120,7 @@ status client::control(handle object, std::uint32_t command, void* params, std::
   request.params = reinterpret_cast<std::uint64_t>(params);
   request.params_bytes = static_cast<std::uint32_t>(bytes);
   const int rc = call(control_.get(), esc_control, &request, sizeof request);
-  if (rc != 0 || request.status != status_ok) return rm_failure(what, rc, request.status);
+  if (rc != 0 || request.status != status_ok) return rm_failure(operation, rc, request.status);
   return {};
 }
 

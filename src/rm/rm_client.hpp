@@ -43,7 +43,7 @@ struct gpu {
   handle subdevice = 0;
 };
 
-// What stands at a mapping's addresses when it is gone.
+// What replaces a mapping at its addresses after it is unmapped.
 enum class aftermath { hole, reservation, faulting };
 
 struct cpu_mapping {
@@ -87,8 +87,9 @@ class client {
   friend class channel_objects;  // the same client's objects for DMA channels
   client(device_io& io, unique_fd control) : io_(io), control_(std::move(control)) {}
   int call(int fd, unsigned escape, void* params, std::size_t size_bytes);
-  status alloc(handle parent, handle object, std::uint32_t object_class, void* params, std::size_t bytes, const char* what);
-  status control(handle object, std::uint32_t command, void* params, std::size_t bytes, const char* what);
+  status alloc(handle parent, handle object, std::uint32_t object_class, void* params, std::size_t bytes,
+               const char* operation);
+  status control(handle object, std::uint32_t command, void* params, std::size_t bytes, const char* operation);
   status make_device_objects(gpu& target);
   result<unique_fd> open_device_node(const gpu& target);
   handle next_handle() noexcept { return next_handle_.fetch_add(1); }

@@ -14,11 +14,11 @@ namespace pl::ucx {
 namespace {
 
 constexpr unsigned kMessageId = 0;
-constexpr int kMostClosingRounds = 100'000;
+constexpr int kMaxClosingRounds = 100'000;
 
 class port final : public am_port {
  public:
-  port(const ucx_table& ucx, const options& wanted, listener& to) : ucx_(ucx), to_(to), publish_(wanted.publish) {}
+  port(const ucx_table& ucx, const options& wanted, listener& target) : ucx_(ucx), to_(target), publish_(wanted.publish) {}
   ~port() override;
   status start(const options& wanted);
 
@@ -27,18 +27,18 @@ class port final : public am_port {
   unsigned version_minor() const noexcept override { return ucx_.minor; }
   const std::string& transports() const noexcept override { return transports_; }
   result<peer_id> connect(std::string_view address) override;
-  std::string lanes_to(peer_id which) const override;
-  void send(peer_id to, std::string_view head, std::span<const iovec> from, void* ticket) override;
-  void close(peer_id which) override;
-  status keep_registered(void* at, std::size_t bytes) override;
+  std::string lanes_to(peer_id id) const override;
+  void send(peer_id id, std::string_view head, std::span<const iovec> payload, void* ticket) override;
+  void close(peer_id id) override;
+  status keep_registered(void* memory, std::size_t bytes) override;
   bool progress() override;
   int fd() const noexcept override { return fd_; }
   bool arm() override { return ended_.empty() && lost_.empty() && ucx_.ucp_worker_arm(worker_) == UCS_OK; }
 
  private:
-  // One message on its way. UCX looks at head and list until it has ended.
+  // One message under way. UCX reads head and list until it has ended.
   struct transfer {
-    port* of = nullptr;
+    port* owner = nullptr;
     void* ticket = nullptr;
     bool is_receive = false;
     std::string head;
@@ -47,28 +47,28 @@ class port final : public am_port {
     int code = 0;
   };
   struct peer {
-    port* of = nullptr;
+    port* owner = nullptr;
     peer_id id = 0;
     ucp_ep_h endpoint = nullptr;
     bool lost = false;
   };
   transfer& make(void* ticket, bool is_receive, std::span<const iovec> memory);
-  // Memory as UCX is told of it.
+  // Memory as passed to UCX.
   struct view {
-    const void* at;
+    const void* data;
     std::size_t count;
     ucp_datatype_t type;
   };
-  view view_of(const transfer& what) const;
-  void end(transfer& what, ucs_status_t code);
-  // What a call of UCX returned for it.
-  void began(transfer& what, void* request);
+  view view_of(const transfer& message) const;
+  void end(transfer& message, ucs_status_t code);
+  // Handles the result of the UCX call that started it.
+  void began(transfer& message, void* request);
   void reap_closed();
   static void on_sent(void* request, ucs_status_t code, void* user);
   static void on_received(void* request, ucs_status_t code, size_t bytes, void* user);
   static ucs_status_t on_message(void* self, const void* head, size_t head_bytes, void* data, size_t bytes,
-                                 const ucp_am_recv_param_t* how);
-  static void on_error(void* of, ucp_ep_h endpoint, ucs_status_t code);
+                                 const ucp_am_recv_param_t* received);
+  static void on_error(void* user, ucp_ep_h endpoint, ucs_status_t code);
 
   const ucx_table& ucx_;
   listener& to_;
@@ -97,7 +97,7 @@ status port::start(const options& wanted) {
   (void)tune_for_tcp(ucx_, config, wanted.rdma_only, tcp_sends::whole);
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
-  // Not UCP_FEATURE_RMA: with it UCX's own messages write wherever their sender says.
+  // Not UCP_FEATURE_RMA: with it UCX's own messages write to any address that their sender chooses.
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
   params.name = "peerlane store";
   auto rc = ucx_.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context_);
@@ -134,25 +134,25 @@ status port::start(const options& wanted) {
 
 port::~port() {
   for (peer_id id = 1; id < next_peer_; ++id) close(id);
-  for (int i = 0; i < kMostClosingRounds && !(closing_.empty() && under_way_.empty()); ++i) {
+  for (int i = 0; i < kMaxClosingRounds && !(closing_.empty() && under_way_.empty()); ++i) {
     ucx_.ucp_worker_progress(worker_);
     reap_closed();
   }
-  // A connection that verbs still tear down: the worker ends it, if nobody waits for it any more (UCX asserts that).
-  for (const auto& [request, which] : closing_) ucx_.ucp_request_free(request);
+  // Connections that verbs is still closing: the worker ends them, but only if no request waits for them (a UCX assertion).
+  for (const auto& [request, id] : closing_) ucx_.ucp_request_free(request);
   for (const auto handle : registered_) ucx_.ucp_mem_unmap(context_, handle);
   if (worker_ != nullptr) ucx_.ucp_worker_destroy(worker_);
   if (context_ != nullptr) ucx_.ucp_cleanup(context_);
 }
 
-status port::keep_registered(void* at, std::size_t bytes) {
-  ucp_mem_map_params_t what{};
-  what.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_PROT;
-  what.address = at;
-  what.length = bytes;
-  what.prot = UCP_MEM_MAP_PROT_LOCAL_READ | UCP_MEM_MAP_PROT_LOCAL_WRITE;
+status port::keep_registered(void* memory, std::size_t bytes) {
+  ucp_mem_map_params_t params{};
+  params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_PROT;
+  params.address = memory;
+  params.length = bytes;
+  params.prot = UCP_MEM_MAP_PROT_LOCAL_READ | UCP_MEM_MAP_PROT_LOCAL_WRITE;
   ucp_mem_h handle = nullptr;
-  if (const auto rc = ucx_.ucp_mem_map(context_, &what, &handle); rc != UCS_OK)
+  if (const auto rc = ucx_.ucp_mem_map(context_, &params, &handle); rc != UCS_OK)
     return failed(ucx_, rc, "registering memory (ulimit -l?)");
   registered_.push_back(handle);
   return {};
@@ -162,7 +162,7 @@ status port::keep_registered(void* at, std::size_t bytes) {
 
 result<am_port::peer_id> port::connect(std::string_view address) {
   auto& made = peers_[next_peer_];
-  made.of = this;
+  made.owner = this;
   made.id = next_peer_;
   ucp_ep_params_t params{};
   params.field_mask =
@@ -177,28 +177,28 @@ result<am_port::peer_id> port::connect(std::string_view address) {
   return next_peer_++;
 }
 
-std::string port::lanes_to(peer_id which) const {
-  const auto found = peers_.find(which);
+std::string port::lanes_to(peer_id id) const {
+  const auto found = peers_.find(id);
   if (found == peers_.end() || found->second.lost) return {};
   return names_of(lanes_in(printed([&](std::FILE* into) { ucx_.ucp_ep_print_info(found->second.endpoint, into); })));
 }
 
-void port::on_error(void* of, ucp_ep_h, ucs_status_t code) {
-  auto& one = *static_cast<peer*>(of);
+void port::on_error(void* user, ucp_ep_h, ucs_status_t code) {
+  auto& one = *static_cast<peer*>(user);
   if (std::exchange(one.lost, true)) return;
-  one.of->lost_.emplace_back(one.id, one.of->ucx_.ucs_status_string(code));
+  one.owner->lost_.emplace_back(one.id, one.owner->ucx_.ucs_status_string(code));
 }
 
-void port::close(peer_id which) {
-  const auto found = peers_.find(which);
+void port::close(peer_id id) {
+  const auto found = peers_.find(id);
   if (found == peers_.end() || found->second.endpoint == nullptr) return;
-  ucp_request_param_t how{};
-  how.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-  how.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  params.flags = UCP_EP_CLOSE_FLAG_FORCE;
   found->second.lost = true;
-  void* const request = ucx_.ucp_ep_close_nbx(std::exchange(found->second.endpoint, nullptr), &how);
-  // The node stays while UCX may tell of the connection's end.
-  if (request != nullptr && !UCS_PTR_IS_ERR(request)) closing_.emplace_back(request, which);
+  void* const request = ucx_.ucp_ep_close_nbx(std::exchange(found->second.endpoint, nullptr), &params);
+  // The map node stays while UCX may still report the connection's end.
+  if (request != nullptr && !UCS_PTR_IS_ERR(request)) closing_.emplace_back(request, id);
   else peers_.erase(found);
 }
 
@@ -216,73 +216,73 @@ void port::reap_closed() {
 port::transfer& port::make(void* ticket, bool is_receive, std::span<const iovec> memory) {
   auto& out = under_way_.emplace_back();
   out.place = std::prev(under_way_.end());
-  out.of = this;
+  out.owner = this;
   out.ticket = ticket;
   out.is_receive = is_receive;
   for (const auto& one : memory) out.list.push_back({one.iov_base, one.iov_len});
   return out;
 }
 
-port::view port::view_of(const transfer& what) const {
-  if (publish_ && what.list.size() == 1) return {what.list[0].buffer, what.list[0].length, ucp_dt_make_contig(1)};
-  return {what.list.data(), what.list.size(), UCP_DATATYPE_IOV};
+port::view port::view_of(const transfer& message) const {
+  if (publish_ && message.list.size() == 1) return {message.list[0].buffer, message.list[0].length, ucp_dt_make_contig(1)};
+  return {message.list.data(), message.list.size(), UCP_DATATYPE_IOV};
 }
 
-void port::end(transfer& what, ucs_status_t code) {
-  what.code = to_errno(code);
-  ended_.splice(ended_.end(), under_way_, what.place);
+void port::end(transfer& message, ucs_status_t code) {
+  message.code = to_errno(code);
+  ended_.splice(ended_.end(), under_way_, message.place);
 }
 
-void port::began(transfer& what, void* request) {
-  if (request == nullptr) end(what, UCS_OK);
-  else if (UCS_PTR_IS_ERR(request)) end(what, UCS_PTR_STATUS(request));
+void port::began(transfer& message, void* request) {
+  if (request == nullptr) end(message, UCS_OK);
+  else if (UCS_PTR_IS_ERR(request)) end(message, UCS_PTR_STATUS(request));
 }
 
 void port::on_sent(void* request, ucs_status_t code, void* user) {
-  auto& what = *static_cast<transfer*>(user);
-  what.of->ucx_.ucp_request_free(request);
-  what.of->end(what, code);
+  auto& message = *static_cast<transfer*>(user);
+  message.owner->ucx_.ucp_request_free(request);
+  message.owner->end(message, code);
 }
 
 void port::on_received(void* request, ucs_status_t code, size_t, void* user) { on_sent(request, code, user); }
 
-void port::send(peer_id to, std::string_view head, std::span<const iovec> from, void* ticket) {
-  auto& what = make(ticket, false, from);
-  what.head = head;
-  const auto found = peers_.find(to);
+void port::send(peer_id id, std::string_view head, std::span<const iovec> payload, void* ticket) {
+  auto& message = make(ticket, false, payload);
+  message.head = head;
+  const auto found = peers_.find(id);
   if (found == peers_.end() || found->second.endpoint == nullptr || found->second.lost)
-    return end(what, UCS_ERR_CONNECTION_RESET);
-  ucp_request_param_t how{};
-  const auto memory = view_of(what);
-  how.op_attr_mask = UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
-                     UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-  how.datatype = memory.type;
-  how.cb.send = &port::on_sent;
-  how.user_data = &what;
-  how.flags = UCP_AM_SEND_FLAG_RNDV;
-  how.memory_type = UCS_MEMORY_TYPE_HOST;
-  began(what, ucx_.ucp_am_send_nbx(found->second.endpoint, kMessageId, what.head.data(), what.head.size(), memory.at,
-                                   memory.count, &how));
+    return end(message, UCS_ERR_CONNECTION_RESET);
+  ucp_request_param_t params{};
+  const auto memory = view_of(message);
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
+                        UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  params.datatype = memory.type;
+  params.cb.send = &port::on_sent;
+  params.user_data = &message;
+  params.flags = UCP_AM_SEND_FLAG_RNDV;
+  params.memory_type = UCS_MEMORY_TYPE_HOST;
+  began(message, ucx_.ucp_am_send_nbx(found->second.endpoint, kMessageId, message.head.data(), message.head.size(),
+                                      memory.data, memory.count, &params));
 }
 
 ucs_status_t port::on_message(void* self, const void* head, size_t head_bytes, void* data, size_t bytes,
-                              const ucp_am_recv_param_t* how) {
+                              const ucp_am_recv_param_t* received) {
   auto& me = *static_cast<port*>(self);
-  // Whoever is an end of ours sends by rendezvous.
-  if ((how->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) return UCS_OK;
+  // A peer of this protocol always sends by rendezvous.
+  if ((received->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) return UCS_OK;
   std::vector<iovec> into;
   void* ticket = nullptr;
   if (!me.to_.on_arrival({static_cast<const char*>(head), head_bytes}, bytes, into, ticket)) return UCS_ERR_REJECTED;
-  auto& what = me.make(ticket, true, into);
-  const auto memory = me.view_of(what);
+  auto& message = me.make(ticket, true, into);
+  const auto memory = me.view_of(message);
   ucp_request_param_t param{};
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   param.datatype = memory.type;
   param.cb.recv_am = &port::on_received;
-  param.user_data = &what;
+  param.user_data = &message;
   param.memory_type = UCS_MEMORY_TYPE_HOST;
-  me.began(what, me.ucx_.ucp_am_recv_data_nbx(me.worker_, data, const_cast<void*>(memory.at), memory.count, &param));
+  me.began(message, me.ucx_.ucp_am_recv_data_nbx(me.worker_, data, const_cast<void*>(memory.data), memory.count, &param));
   return UCS_INPROGRESS;
 }
 
@@ -291,9 +291,9 @@ bool port::progress() {
   if (!closing_.empty()) reap_closed();
   while (!lost_.empty()) {
     moved = true;
-    const auto [which, why] = std::move(lost_.back());
+    const auto [id, why] = std::move(lost_.back());
     lost_.pop_back();
-    to_.on_lost(which, why);
+    to_.on_lost(id, why);
   }
   while (!ended_.empty()) {
     moved = true;
@@ -309,10 +309,10 @@ bool port::progress() {
 
 }  // namespace
 
-result<std::unique_ptr<am_port>> am_port::open(const options& wanted, listener& to) {
+result<std::unique_ptr<am_port>> am_port::open(const options& wanted, listener& target) {
   const auto ucx = open_ucx(wanted.library.empty() ? env_read("PEERLANE_UCX_LIBRARY").text : wanted.library);
   if (!ucx) return ucx.error();
-  auto made = std::make_unique<port>(**ucx, wanted, to);
+  auto made = std::make_unique<port>(**ucx, wanted, target);
   if (auto done = made->start(wanted); !done) return done.error();
   return std::unique_ptr<am_port>(std::move(made));
 }

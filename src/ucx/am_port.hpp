@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One UCX worker that moves large pieces of memory: active messages whose data travels by rendezvous, so that whoever takes
-// a piece has said where it goes before a byte of it moves.
+// One UCX worker that moves large pieces of memory: active messages whose data travels by rendezvous, so that the receiver
+// chooses the destination before any data moves.
 //
 //   send(head, memory) ─▶ ... ─▶ on_arrival(head): "there", or refused ─▶ data ─▶ on_received, on_sent
 //
@@ -37,7 +37,7 @@ class am_port {
     virtual void on_received(void* ticket, int code) = 0;
     virtual void on_sent(void* ticket, int code) = 0;
     // The peer is gone: what is under way ends with errors, what is sent later does too. It still is to be closed.
-    virtual void on_lost(peer_id which, const std::string& why) = 0;
+    virtual void on_lost(peer_id peer, const std::string& why) = 0;
 
    protected:
     ~listener() = default;
@@ -49,7 +49,7 @@ class am_port {
     bool publish = true;    // false: above
   };
   // ENOSYS: no UCX, or this was built without its headers. ENODEV: none of the wanted transports is there.
-  static result<std::unique_ptr<am_port>> open(const options& wanted, listener& to);
+  static result<std::unique_ptr<am_port>> open(const options& wanted, listener& target);
   virtual ~am_port() = default;
   am_port(const am_port&) = delete;
   am_port& operator=(const am_port&) = delete;
@@ -63,13 +63,13 @@ class am_port {
   // ENETUNREACH and the like: no transport of both ends.
   virtual result<peer_id> connect(std::string_view address) = 0;
   // The transports that data to this peer takes.
-  virtual std::string lanes_to(peer_id which) const = 0;
-  // `head` is copied; the memory behind `from` stays until on_sent(), which follows.
-  virtual void send(peer_id to, std::string_view head, std::span<const iovec> from, void* ticket) = 0;
+  virtual std::string lanes_to(peer_id peer) const = 0;
+  // `head` is copied; the memory behind `payload` stays until on_sent(), which follows.
+  virtual void send(peer_id peer, std::string_view head, std::span<const iovec> payload, void* ticket) = 0;
   // Ends what is under way with this peer, in the coming calls of progress().
-  virtual void close(peer_id which) = 0;
+  virtual void close(peer_id peer) = 0;
   // Registers memory with all transports at once, so that no transfer has to. The port's until it goes.
-  virtual status keep_registered(void* at, std::size_t bytes) = 0;
+  virtual status keep_registered(void* memory, std::size_t bytes) = 0;
 
   // True: something happened.
   virtual bool progress() = 0;

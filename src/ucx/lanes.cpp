@@ -12,13 +12,13 @@ void add_once(std::string& list, std::string_view name) {
   list += name;
 }
 
-// Gives each line from where it says `mark`, behind which something stands.
+// Calls the body with the rest of each line that contains `mark`.
 template <class Body>
 void for_each_line(std::string_view text, std::string_view mark, Body body) {
-  for (std::size_t at = 0; (at = text.find(mark, at)) != std::string_view::npos;) {
-    const auto end = std::min(text.find('\n', at), text.size());
-    body(text.substr(at + mark.size(), end - at - mark.size()));
-    at = end;
+  for (std::size_t position = 0; (position = text.find(mark, position)) != std::string_view::npos;) {
+    const auto end = std::min(text.find('\n', position), text.size());
+    body(text.substr(position + mark.size(), end - position - mark.size()));
+    position = end;
   }
 }
 

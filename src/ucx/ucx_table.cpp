@@ -95,16 +95,18 @@ int to_errno(ucs_status_t code) noexcept {
   }
 }
 
-failure failed(const ucx_table& ucx, ucs_status_t code, const char* what) {
+failure failed(const ucx_table& ucx, ucs_status_t code, const char* operation) {
   return failure{to_errno(code),
-                 format("UCX %u.%u: %s failed: %s", ucx.major, ucx.minor, what, ucx.ucs_status_string(code))};
+                 format("UCX %u.%u: %s failed: %s", ucx.major, ucx.minor, operation, ucx.ucs_status_string(code))};
 }
 
 bool has_cuda_module(const ucx_table& ucx) {
-  Dl_info where{};
-  if (dladdr(reinterpret_cast<const void*>(ucx.ucp_init_version), &where) == 0 || where.dli_fname == nullptr) return false;
+  Dl_info library{};
+  if (dladdr(reinterpret_cast<const void*>(ucx.ucp_init_version), &library) == 0 || library.dli_fname == nullptr)
+    return false;
   std::error_code ignored;
-  return std::filesystem::exists(std::filesystem::path(where.dli_fname).parent_path() / "ucx" / "libuct_cuda.so.0", ignored);
+  return std::filesystem::exists(std::filesystem::path(library.dli_fname).parent_path() / "ucx" / "libuct_cuda.so.0",
+                                 ignored);
 }
 
 std::size_t tune_for_tcp(const ucx_table& ucx, ucp_config_t* config, bool has_rdma, tcp_sends sends) {

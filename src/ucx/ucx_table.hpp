@@ -37,7 +37,7 @@ result<const ucx_table*> open_ucx(const std::string& path);
 
 // errno that an UCX failure becomes.
 int to_errno(ucs_status_t code) noexcept;
-failure failed(const ucx_table& ucx, ucs_status_t code, const char* what);
+failure failed(const ucx_table& ucx, ucs_status_t code, const char* operation);
 
 // Whether this UCX was built with CUDA: it warns of transports that it does not have.
 bool has_cuda_module(const ucx_table& ucx);

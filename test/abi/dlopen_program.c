@@ -67,10 +67,10 @@ int main(void) {
     CHECK(pin(g, device, 65536, 0, 0, &handle) == 0);
     CHECK(map(g, handle, &va, 65536) == 0);
     CHECK(get_info(g, handle, &info) == 0 && info.va == device);
-    char* at = (char*)va + (device - info.va);
-    CHECK(copy_to(handle, at, "nccl", 4) == 0);
+    char* address = (char*)va + (device - info.va);
+    CHECK(copy_to(handle, address, "nccl", 4) == 0);
     char seen[4] = "";
-    CHECK(copy_from(handle, seen, at, 4) == 0 && memcmp(seen, "nccl", 4) == 0);
+    CHECK(copy_from(handle, seen, address, 4) == 0 && memcmp(seen, "nccl", 4) == 0);
     CHECK(cuMemcpyDtoH_v2(seen, device, 4) == 0 && memcmp(seen, "nccl", 4) == 0);
     CHECK(unmap(g, handle, va, 65536) == 0 && unpin(g, handle) == 0 && close(g) == 0);
   }

@@ -66,10 +66,10 @@ int main(void) {
 
   CHECK(gdr_map(g, handle, &va, 65536) == 0);
   _Alignas(128) char handle_copy[256];
-  for (size_t at = 0; at <= 128; at += 8) {
+  for (size_t offset = 0; offset <= 128; offset += 8) {
     memset(handle_copy, 0, sizeof handle_copy);
-    memcpy(handle_copy + at, (const void*)handle.h, 104);
-    gdr_mh_t bogus = {(unsigned long)(handle_copy + at)};
+    memcpy(handle_copy + offset, (const void*)handle.h, 104);
+    gdr_mh_t bogus = {(unsigned long)(handle_copy + offset)};
     gdr_info_t info;
     char byte = 1;
     CHECK(gdr_map(g, bogus, &va, 65536) == EINVAL);

@@ -111,8 +111,8 @@ static void* copies(void* argument) {
   struct worker* mine = argument;
   unsigned char out[512], back[512];
   for (size_t round = 0; round < kRounds && mine->trouble == NULL; ++round) {
-    const size_t length = 1 + round * 7 % sizeof out, at = mine->begin + round * 61 % (mine->length - sizeof out);
-    char* const there = (char*)mine->memory->bar_ptr + at;
+    const size_t length = 1 + round * 7 % sizeof out, offset = mine->begin + round * 61 % (mine->length - sizeof out);
+    char* const there = (char*)mine->memory->bar_ptr + offset;
     for (size_t i = 0; i < length; ++i) out[i] = (unsigned char)(round + i * 3 + mine->begin);
     if (gdr_copy_to_mapping(mine->memory->mh, there, out, length) != 0) mine->trouble = "gdr_copy_to_mapping";
     else if (gdr_copy_from_mapping(mine->memory->mh, back, there, length) != 0) mine->trouble = "gdr_copy_from_mapping";

@@ -52,12 +52,12 @@ int main(void) {
   /* Copies at the offsets that the original's own test uses. */
   static const size_t offsets[] = {0, 1, 2, 3, 4, 5, 6, 7, 11, 129, 1023};
   for (size_t i = 0; i < sizeof offsets / sizeof *offsets; ++i) {
-    const size_t at = offsets[i], size = kBytes - at;
+    const size_t offset = offsets[i], size = kBytes - offset;
     for (size_t b = 0; b < size; ++b) host[b] = (unsigned char)(b * 7 + i);
-    CHECK(gdr_copy_to_mapping(handle, (char*)va + at, host, size) == 0);
-    CHECK(cuMemcpyDtoH_v2(seen, device + at, size) == 0 && memcmp(seen, host, size) == 0);
+    CHECK(gdr_copy_to_mapping(handle, (char*)va + offset, host, size) == 0);
+    CHECK(cuMemcpyDtoH_v2(seen, device + offset, size) == 0 && memcmp(seen, host, size) == 0);
     memset(seen, 0, sizeof seen);
-    CHECK(gdr_copy_from_mapping(handle, seen, (char*)va + at, size) == 0 && memcmp(seen, host, size) == 0);
+    CHECK(gdr_copy_from_mapping(handle, seen, (char*)va + offset, size) == 0 && memcmp(seen, host, size) == 0);
   }
 
   CHECK(gdr_unmap(g, handle, va, kBytes) == 0);

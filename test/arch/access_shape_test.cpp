@@ -89,21 +89,21 @@ TEST_P(AccessShape, WritesAreNaturalPiecesAndWholeLines) {
   for (std::size_t offset = 0; offset < kLine; ++offset) {
     for (const std::size_t bytes : {3u, 15u, 31u, 63u, 64u, 65u, 100u, 128u, 192u, 300u}) {
       for (const auto& accesses : {record_write(offset, bytes), record_fill(offset, bytes)}) {
-        std::size_t at = offset;
+        std::size_t position = offset;
         for (const access& one : accesses) {
           ASSERT_TRUE(one.is_write);
-          ASSERT_EQ(one.offset, at) << bytes << " bytes at " << offset;
+          ASSERT_EQ(one.offset, position) << bytes << " bytes at " << offset;
           ASSERT_EQ(one.offset / kLine, (one.offset + one.bytes - 1) / kLine);
           if (!is("avx512_masked")) {
             ASSERT_EQ(one.bytes & (one.bytes - 1), 0u);
             ASSERT_EQ(one.offset % one.bytes, 0u) << bytes << " bytes at " << offset;
           }
-          const std::size_t line = at - at % kLine;
+          const std::size_t line = position - position % kLine;
           const bool whole_line = line >= offset && line + kLine <= offset + bytes;
           if (whole_line) { ASSERT_EQ(one.bytes, widest) << bytes << " bytes at " << offset; }
-          at += one.bytes;
+          position += one.bytes;
         }
-        ASSERT_EQ(at, offset + bytes);
+        ASSERT_EQ(position, offset + bytes);
       }
     }
   }

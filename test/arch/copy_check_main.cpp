@@ -16,16 +16,16 @@ using namespace pl::arch;
 
 int g_failures = 0;
 
-void report(const char* name, const char* what, const std::string& why) {
-  std::printf("%s %s.%s%s%s\n", why.empty() ? "ok  " : "FAIL", name, what, why.empty() ? "" : ": ", why.c_str());
+void report(const char* name, const char* check, const std::string& why) {
+  std::printf("%s %s.%s%s%s\n", why.empty() ? "ok  " : "FAIL", name, check, why.empty() ? "" : ": ", why.c_str());
   if (!why.empty()) ++g_failures;
 }
 
-void check_all(const copy_ops& ops, const check::effort& how) {
-  report(ops.name, "write", check::check_writes(ops, how));
-  report(ops.name, "read", check::check_reads(ops, how));
-  report(ops.name, "fill", check::check_fills(ops, how));
-  report(ops.name, "page edges", check::check_page_edges(ops, how));
+void check_all(const copy_ops& ops, const check::effort& effort) {
+  report(ops.name, "write", check::check_writes(ops, effort));
+  report(ops.name, "read", check::check_reads(ops, effort));
+  report(ops.name, "fill", check::check_fills(ops, effort));
+  report(ops.name, "page edges", check::check_page_edges(ops, effort));
   report(ops.name, "untorn words", check::check_untorn_words(ops, 20'000));
 }
 
@@ -46,11 +46,11 @@ std::string check_fenced_helpers() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  check::effort how;
-  if (argc > 1) how.size_step = std::strtoul(argv[1], nullptr, 10);
-  if (argc > 2) how.host_step = std::strtoul(argv[2], nullptr, 10);
-  for (const copy_ops& ops : supported_copy_ops()) check_all(ops, how);
-  check_all({"cached", cached::write, cached::read, cached::fill}, how);
+  check::effort effort;
+  if (argc > 1) effort.size_step = std::strtoul(argv[1], nullptr, 10);
+  if (argc > 2) effort.host_step = std::strtoul(argv[2], nullptr, 10);
+  for (const copy_ops& ops : supported_copy_ops()) check_all(ops, effort);
+  check_all({"cached", cached::write, cached::read, cached::fill}, effort);
   report("helpers", "round trip", check_fenced_helpers());
   const std::string chosen = std::string(write_isa_name()) + "+" + read_isa_name();
   if (argc > 3) report("dispatch", "choice", chosen == argv[3] ? "" : chosen + " instead of " + argv[3]);

@@ -93,21 +93,21 @@ struct one_case {
   std::size_t device_alignment, host_alignment, bytes;
 };
 
-std::string describe(const char* what, const copy_ops& ops, const one_case& which, const std::string& why) {
-  return sentence("%s.%s of %zu bytes, device at line offset %zu, host at line offset %zu: %s", ops.name, what, which.bytes,
-                  which.device_alignment, which.host_alignment, why.c_str());
+std::string describe(const char* check, const copy_ops& ops, const one_case& shape, const std::string& why) {
+  return sentence("%s.%s of %zu bytes, device at line offset %zu, host at line offset %zu: %s", ops.name, check, shape.bytes,
+                  shape.device_alignment, shape.host_alignment, why.c_str());
 }
 
 // Calls body(one_case) for every case of the effort until it returns a violation.
 template <class Body>
-std::string for_each_case(const effort& how, const Body& body) {
+std::string for_each_case(const effort& effort, const Body& body) {
   for (std::size_t device = 0; device < kLine; ++device)
-    for (std::size_t host = 0; host < kLine; host += how.host_step)
+    for (std::size_t host = 0; host < kLine; host += effort.host_step)
       for (std::size_t bytes = 0; bytes <= kSmall; ++bytes)
         if (std::string why = body(one_case{device, host, bytes}); !why.empty()) return why;
   for (std::size_t device = 0; device < kLine; ++device)
     for (const std::size_t host : {std::size_t{0}, std::size_t{1}, std::size_t{31}, std::size_t{63}})
-      for (std::size_t bytes = kSmall + 1 + device % how.size_step; bytes <= kLargest; bytes += how.size_step)
+      for (std::size_t bytes = kSmall + 1 + device % effort.size_step; bytes <= kLargest; bytes += effort.size_step)
         if (std::string why = body(one_case{device, host, bytes}); !why.empty()) return why;
   return {};
 }
@@ -128,33 +128,33 @@ guarded_pages::~guarded_pages() {
   munmap(begin_ - page, bytes_ + 2 * page);
 }
 
-std::string check_writes(const copy_ops& ops, const effort& how) {
+std::string check_writes(const copy_ops& ops, const effort& effort) {
   target_arena device;
   const guarded_pages host(kArena);
   make_data(host.begin(), kArena, 22);
-  return for_each_case(how, [&](const one_case& which) -> std::string {
-    unsigned char* const to = device.at_alignment(which.device_alignment);
-    const unsigned char* const from = host.begin() + which.host_alignment;
-    ops.write(to, from, which.bytes);
-    if (!device.verify(to, from, which.bytes)) return describe("write", ops, which, device.why());
+  return for_each_case(effort, [&](const one_case& shape) -> std::string {
+    unsigned char* const destination = device.at_alignment(shape.device_alignment);
+    const unsigned char* const source = host.begin() + shape.host_alignment;
+    ops.write(destination, source, shape.bytes);
+    if (!device.verify(destination, source, shape.bytes)) return describe("write", ops, shape, device.why());
     return {};
   });
 }
 
-std::string check_reads(const copy_ops& ops, const effort& how) {
+std::string check_reads(const copy_ops& ops, const effort& effort) {
   target_arena host;
   const guarded_pages device(kArena);
   make_data(device.begin(), kArena, 33);
-  return for_each_case(how, [&](const one_case& which) -> std::string {
-    unsigned char* const to = host.at_alignment(which.host_alignment);
-    const unsigned char* const from = device.begin() + kMargin + which.device_alignment;
-    ops.read(to, from, which.bytes);
-    if (!host.verify(to, from, which.bytes)) return describe("read", ops, which, host.why());
+  return for_each_case(effort, [&](const one_case& shape) -> std::string {
+    unsigned char* const destination = host.at_alignment(shape.host_alignment);
+    const unsigned char* const source = device.begin() + kMargin + shape.device_alignment;
+    ops.read(destination, source, shape.bytes);
+    if (!host.verify(destination, source, shape.bytes)) return describe("read", ops, shape, host.why());
     return {};
   });
 }
 
-std::string check_fills(const copy_ops& ops, const effort& how) {
+std::string check_fills(const copy_ops& ops, const effort& effort) {
   target_arena device;
   constexpr std::size_t kSteppedFrom = 320;
   const std::uint64_t patterns[] = {0, 0x5a5a5a5a5a5a5a5au, 0x0706050403020100u, 0x1234567812345678u};
@@ -163,11 +163,11 @@ std::string check_fills(const copy_ops& ops, const effort& how) {
     // Little endian, as both architectures are.
     for (std::size_t i = 0; i < sizeof expected; ++i) expected[i] = static_cast<unsigned char>(pattern >> (8 * (i % 8)));
     for (std::size_t alignment = 0; alignment < kLine; ++alignment) {
-      unsigned char* const to = device.at_alignment(alignment);
-      const auto next = [&](std::size_t bytes) { return bytes < kSteppedFrom ? bytes + 1 : bytes + 7 * how.size_step; };
+      unsigned char* const destination = device.at_alignment(alignment);
+      const auto next = [&](std::size_t bytes) { return bytes < kSteppedFrom ? bytes + 1 : bytes + 7 * effort.size_step; };
       for (std::size_t bytes = 0; bytes <= kLargest; bytes = next(bytes)) {
-        ops.fill(to, pattern, bytes);
-        if (!device.verify(to, expected + alignment, bytes))
+        ops.fill(destination, pattern, bytes);
+        if (!device.verify(destination, expected + alignment, bytes))
           return describe("fill", ops, {alignment, 0, bytes}, device.why());
       }
     }
@@ -175,23 +175,23 @@ std::string check_fills(const copy_ops& ops, const effort& how) {
   return {};
 }
 
-std::string check_page_edges(const copy_ops& ops, const effort& how) {
+std::string check_page_edges(const copy_ops& ops, const effort& effort) {
   const guarded_pages device(8192), host(8192);
   constexpr std::size_t kStepped = 300;
-  for (std::size_t bytes = 0; bytes <= kLargest + kLine; bytes += bytes < kStepped ? 1 : how.size_step) {
+  for (std::size_t bytes = 0; bytes <= kLargest + kLine; bytes += bytes < kStepped ? 1 : effort.size_step) {
     for (const bool device_at_end : {false, true}) {
       for (const bool host_at_end : {false, true}) {
         unsigned char* const on_device = device_at_end ? device.end() - bytes : device.begin();
         unsigned char* const on_host = host_at_end ? host.end() - bytes : host.begin();
-        const one_case which{reinterpret_cast<std::uintptr_t>(on_device) % kLine,
+        const one_case shape{reinterpret_cast<std::uintptr_t>(on_device) % kLine,
                              reinterpret_cast<std::uintptr_t>(on_host) % kLine, bytes};
         make_data(on_host, bytes, bytes + 1);
         std::memset(on_device, 0xff, bytes);
         ops.write(on_device, on_host, bytes);
-        if (std::memcmp(on_device, on_host, bytes) != 0) return describe("write", ops, which, "wrong bytes at a page edge");
+        if (std::memcmp(on_device, on_host, bytes) != 0) return describe("write", ops, shape, "wrong bytes at a page edge");
         std::memset(on_host, 0xff, bytes);
         ops.read(on_host, on_device, bytes);
-        if (std::memcmp(on_device, on_host, bytes) != 0) return describe("read", ops, which, "wrong bytes at a page edge");
+        if (std::memcmp(on_device, on_host, bytes) != 0) return describe("read", ops, shape, "wrong bytes at a page edge");
       }
       ops.fill(device_at_end ? device.end() - bytes : device.begin(), 0x0706050403020100u, bytes);
     }

@@ -48,13 +48,13 @@ class guarded_pages {
 // Each returns "" or a sentence about the first violation.
 //
 // Sizes 0..256 at every device and host alignment, then 257..4096 at every device alignment and four host alignments.
-std::string check_writes(const copy_ops& ops, const effort& how);
-std::string check_reads(const copy_ops& ops, const effort& how);
+std::string check_writes(const copy_ops& ops, const effort& effort);
+std::string check_reads(const copy_ops& ops, const effort& effort);
 // Sizes 0..320 at every device alignment, larger ones in steps; repeated bytes and 8-byte patterns.
-std::string check_fills(const copy_ops& ops, const effort& how);
+std::string check_fills(const copy_ops& ops, const effort& effort);
 // Host and device buffers that start or end exactly at an inaccessible page. A violation is a crash, except where the
 // bytes are wrong. A device read may use whole lines, which lie inside the page.
-std::string check_page_edges(const copy_ops& ops, const effort& how);
+std::string check_page_edges(const copy_ops& ops, const effort& effort);
 // One thread writes naturally aligned 1/2/4/8-byte values, another must never see a mixture of two.
 std::string check_untorn_words(const copy_ops& ops, std::size_t rounds);
 

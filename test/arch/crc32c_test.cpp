@@ -46,17 +46,17 @@ TEST(crc32c, CopiesWhatItSums) {
   std::mt19937 random(9);
   std::vector<unsigned char> data(40000);
   for (auto& byte : data) byte = static_cast<unsigned char>(random());
-  std::vector<unsigned char> to(data.size() + 256);
+  std::vector<unsigned char> destination(data.size() + 256);
   for (const std::size_t bytes : {0u, 1u, 63u, 511u, 512u, 513u, 575u, 1023u, 4096u, 16384u, 16385u, 38000u})
     for (const std::size_t skew : {0u, 1u, 63u})
-      for (const std::size_t from : {0u, 1u, 8u})
+      for (const std::size_t begin : {0u, 1u, 8u})
         for (const bool past_cache : {false, true}) {
-          std::fill(to.begin(), to.end(), static_cast<unsigned char>(0xa5));
-          unsigned char* const at = &to[64 + skew];
-          ASSERT_EQ(crc32c_copy(at, &data[from], bytes, 77, past_cache), crc32c_portable(&data[from], bytes, 77))
-              << bytes << " from " << from << " to " << skew << (past_cache ? " past the cache" : "");
-          ASSERT_TRUE(std::equal(at, at + bytes, &data[from])) << bytes << " from " << from << " to " << skew;
-          ASSERT_TRUE(at[-1] == 0xa5 && at[bytes] == 0xa5) << bytes << " from " << from << " to " << skew;
+          std::fill(destination.begin(), destination.end(), static_cast<unsigned char>(0xa5));
+          unsigned char* const target = &destination[64 + skew];
+          ASSERT_EQ(crc32c_copy(target, &data[begin], bytes, 77, past_cache), crc32c_portable(&data[begin], bytes, 77))
+              << bytes << " from " << begin << " to " << skew << (past_cache ? " past the cache" : "");
+          ASSERT_TRUE(std::equal(target, target + bytes, &data[begin])) << bytes << " from " << begin << " to " << skew;
+          ASSERT_TRUE(target[-1] == 0xa5 && target[bytes] == 0xa5) << bytes << " from " << begin << " to " << skew;
         }
 }
 
@@ -79,9 +79,9 @@ TEST(crc32c, JoinsPages) {
     for (std::size_t i = 0; i < bytes; ++i) data[i] = static_cast<unsigned char>(i * 37 + i / 251);
     std::vector<std::uint32_t> pages;
     std::size_t last = 0;
-    for (std::size_t at = 0; at < bytes; at += last) {
-      last = std::min(kCrcPageBytes, bytes - at);
-      pages.push_back(~crc32c(data.data() + at, last, ~0u));
+    for (std::size_t offset = 0; offset < bytes; offset += last) {
+      last = std::min(kCrcPageBytes, bytes - offset);
+      pages.push_back(~crc32c(data.data() + offset, last, ~0u));
     }
     EXPECT_EQ(crc32c_join_pages(pages, last), crc32c(data.data(), bytes)) << bytes;
   }

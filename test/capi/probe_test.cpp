@@ -72,14 +72,14 @@ TEST(probe, AnOldDriverIsRefusedByTheDmabufBackend) {
 // Lines that begin as none of GDRCopy's, or with a prefix below `lowest` ("DBG:  ", "INFO: ", "WARN: ", "ERR:  ").
 void expect_prefixes(const std::string& text, int lowest) {
   const char* const prefixes[] = {"DBG:  ", "INFO: ", "WARN: ", "ERR:  "};
-  std::size_t at = 0;
-  while (at < text.size()) {
-    const auto end = text.find('\n', at);
+  std::size_t position = 0;
+  while (position < text.size()) {
+    const auto end = text.find('\n', position);
     ASSERT_NE(end, std::string::npos) << "an unfinished line";
     bool known = false;
-    for (int level = lowest; level <= 4; ++level) known |= text.compare(at, 6, prefixes[level - 1]) == 0;
-    EXPECT_TRUE(known) << text.substr(at, end - at);
-    at = end + 1;
+    for (int level = lowest; level <= 4; ++level) known |= text.compare(position, 6, prefixes[level - 1]) == 0;
+    EXPECT_TRUE(known) << text.substr(position, end - position);
+    position = end + 1;
   }
 }
 

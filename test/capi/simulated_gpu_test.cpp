@@ -45,9 +45,9 @@ bool has(const std::string& text, const std::string& words) { return text.find(w
 
 bool has_real_driver() { return !has(run("", "-"), "driver none"); }
 
-void put(const fs::path& from, const fs::path& to) {
-  fs::create_directories(to.parent_path());
-  fs::copy(from, to, fs::copy_options::recursive);
+void put(const fs::path& source, const fs::path& destination) {
+  fs::create_directories(destination.parent_path());
+  fs::copy(source, destination, fs::copy_options::recursive);
 }
 
 const char* const kLibraries[] = {"libgdrapi.so.2", "libpeerlane.so.0", "libgdsync.so.1", "libpeerlane_store.so.0"};

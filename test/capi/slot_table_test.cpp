@@ -40,11 +40,11 @@ TEST(slot_table, grows_without_moving_what_is_there_and_ends_all) {
   const auto counted = std::make_shared<int>(0);
   slot_table<std::shared_ptr<int>> all;
   const auto first = all.add(std::shared_ptr<int>(counted));
-  const auto* const at = all.find(first);
+  const auto* const found = all.find(first);
   std::set<std::uint64_t> numbers{first};
   for (int i = 0; i < 10'000; ++i) numbers.insert(all.add(std::shared_ptr<int>(counted)));
   EXPECT_EQ(numbers.size(), 10'001u);
-  EXPECT_EQ(all.find(first), at);
+  EXPECT_EQ(all.find(first), found);
   EXPECT_EQ(counted.use_count(), 10'002);
   all.clear();
   EXPECT_EQ(counted.use_count(), 1);

@@ -104,21 +104,21 @@ TEST_P(conformance, OnePhysicalBlockAtTwoAddresses) {
   prop.where = {cu::location_type::device, 0};
   cu::physical_t block = 0;
   ASSERT_EQ(cuda.cuMemCreate(&block, kBytes, &prop, 0), 0);
-  std::uint64_t at[2] = {};
+  std::uint64_t addresses[2] = {};
   const cu::access_desc access{{cu::location_type::device, 0}, cu::access_flags::read_write};
-  for (auto& address : at) {
+  for (auto& address : addresses) {
     ASSERT_EQ(cuda.cuMemAddressReserve(&address, kBytes, 0, 0, 0), 0);
     ASSERT_EQ(cuda.cuMemMap(address, kBytes, 0, block, 0), 0);
     ASSERT_EQ(cuda.cuMemSetAccess(address, kBytes, &access, 1), 0);
   }
-  region* first = map_exactly(s, at[0] + 4096, 100);
-  region* second = map_exactly(s, at[1] + 8192, 100);
+  region* first = map_exactly(s, addresses[0] + 4096, 100);
+  region* second = map_exactly(s, addresses[1] + 8192, 100);
   ASSERT_TRUE(first != nullptr && second != nullptr);
-  expect_two_way(second, at[1] + 8192, 100, 11);
-  expect_two_way(first, at[0] + 4096, 100, 12);
-  EXPECT_EQ(device_bytes(at[1] + 4096, 100), device_bytes(at[0] + 4096, 100));
+  expect_two_way(second, addresses[1] + 8192, 100, 11);
+  expect_two_way(first, addresses[0] + 4096, 100, 12);
+  EXPECT_EQ(device_bytes(addresses[1] + 4096, 100), device_bytes(addresses[0] + 4096, 100));
   EXPECT_TRUE(close_session(s));
-  for (const auto address : at) {
+  for (const auto address : addresses) {
     cuda.cuMemUnmap(address, kBytes);
     cuda.cuMemAddressFree(address, kBytes);
   }
@@ -331,9 +331,10 @@ TEST_P(conformance, AForkedChildMayOpenItsOwnSession) {
   EXPECT_TRUE(close_session(s));
 }
 
-// What a read at `at` ends with, seen by a child: the range that a forgotten mapping leaves is inherited, a mapping is not.
-int signal_of_reading(const volatile char* at) {
-  return in_child([at] { return *at == 1 ? 1 : 2; });
+// The signal that a read at `address` ends with in a child process. A child inherits the range that a forgotten mapping
+// leaves; it does not inherit a mapping.
+int signal_of_reading(const volatile char* address) {
+  return in_child([address] { return *address == 1 ? 1 : 2; });
 }
 
 TEST_P(conformance, AForgottenMappingRaisesSigbus) {

@@ -38,9 +38,9 @@ class sweep : public backend_test {
   }
 
   void sweep_all(std::uint64_t pointer, std::size_t bytes, int code) {
-    constexpr int kMostSteps = 200;
+    constexpr int kMaxSteps = 200;
     int step = 0;
-    for (; step < kMostSteps; ++step) {
+    for (; step < kMaxSteps; ++step) {
       io_->fail_at(step, code);
       const bool ok = whole_life(pointer, bytes);
       const bool fired = io_->fired();
@@ -57,7 +57,7 @@ class sweep : public backend_test {
       ASSERT_TRUE(whole_life(pointer, bytes)) << "not usable after step " << step << " had failed";
     }
     EXPECT_GT(step, 0) << "no call was ever made through the injected kernel";
-    EXPECT_LT(step, kMostSteps);
+    EXPECT_LT(step, kMaxSteps);
   }
 };
 

@@ -13,12 +13,12 @@ namespace {
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr int kCycles = 2'000;
-constexpr int kMostRounds = 60;
+constexpr int kMaxRounds = 60;
 #else
 constexpr int kCycles = 100'000;
-constexpr int kMostRounds = 400;
+constexpr int kMaxRounds = 400;
 #endif
-const int kRounds = on_module() ? 60 : kMostRounds;  // an emulated CPU is slow
+const int kRounds = on_module() ? 60 : kMaxRounds;  // an emulated CPU is slow
 
 class threads : public backend_test {};
 

@@ -34,12 +34,12 @@ class Bounce : public testing::Test {
     guarded_host host(bytes, seed % 63);
     const auto there = test::random_bytes(bytes, seed);
     host.set(there);
-    auto done = ring.to_device(device.at(), host.data(), bytes, width);
+    auto done = ring.to_device(device.address(), host.data(), bytes, width);
     ASSERT_TRUE(done) << done.error().message;
     ASSERT_EQ(device.get(), there);
     const auto back = test::random_bytes(bytes, seed + 5000);
     device.set(back);
-    done = ring.to_host(host.data(), device.at(), bytes, width);
+    done = ring.to_host(host.data(), device.address(), bytes, width);
     ASSERT_TRUE(done) << done.error().message;
     ASSERT_EQ(host.get(), back);
   }
@@ -111,13 +111,13 @@ TEST_F(Bounce, EveryStepMayFailAndNothingStaysInFlight) {
         guarded_host host(bytes);
         if (is_read) device.set(data);
         else host.set(data);
-        auto done = is_read ? ring.to_host(host.data(), device.at(), bytes, width)
-                            : ring.to_device(device.at(), host.data(), bytes, width);
+        auto done = is_read ? ring.to_host(host.data(), device.address(), bytes, width)
+                            : ring.to_device(device.address(), host.data(), bytes, width);
         failing_.stop_failing();
         if (!done) {
           EXPECT_FALSE(done.error().message.empty());
-          auto again = is_read ? ring.to_host(host.data(), device.at(), bytes, width)
-                               : ring.to_device(device.at(), host.data(), bytes, width);
+          auto again = is_read ? ring.to_host(host.data(), device.address(), bytes, width)
+                               : ring.to_device(device.address(), host.data(), bytes, width);
           EXPECT_TRUE(again) << "usable after a failure";
           EXPECT_EQ(is_read ? host.get() : device.get(), data);
           return false;
@@ -150,8 +150,8 @@ TEST_F(Bounce, AContextThatGoesInTheMiddleIsAnError) {
       if (--g_copies_left == 0) std::thread([] { test::simulated_cuda().cuCtxDestroy_v2(g_doomed); }).join();
       return test::simulated_cuda().cuMemcpyAsync(dst, src, bytes, stream);
     };
-    auto done = is_read ? ring.to_host(host.data(), device.at(), 10 * kChunk, 2)
-                        : ring.to_device(device.at(), host.data(), 10 * kChunk, 2);
+    auto done = is_read ? ring.to_host(host.data(), device.address(), 10 * kChunk, 2)
+                        : ring.to_device(device.address(), host.data(), 10 * kChunk, 2);
     EXPECT_FALSE(done);
     failing_.table().cuMemcpyAsync = before;
     own.forget();
@@ -165,11 +165,11 @@ TEST_F(Bounce, AForkedChildIsToldSo) {
   auto ring = std::make_unique<bounce_ring>(*engine_, pool, bounce_ring::options{.chunk_bytes = kChunk, .chunks = 2});
   guarded_device device(100);
   guarded_host host(100);
-  ASSERT_TRUE(ring->to_host(host.data(), device.at(), 100, 1));
+  ASSERT_TRUE(ring->to_host(host.data(), device.address(), 100, 1));
   const int answer = in_forked_child([&] {
-    if (ring->to_host(host.data(), device.at(), 100, 1).code() != EACCES) return 1;
-    if (ring->to_device(device.at(), host.data(), 100, 1).code() != EACCES) return 2;
-    const transfer copy{.way = direction::to_host, .dst = host.at(), .src = device.at(), .row_bytes = 100};
+    if (ring->to_host(host.data(), device.address(), 100, 1).code() != EACCES) return 1;
+    if (ring->to_device(device.address(), host.data(), 100, 1).code() != EACCES) return 2;
+    const transfer copy{.way = direction::to_host, .dst = host.address(), .src = device.address(), .row_bytes = 100};
     if (copy_registered(*engine_, copy).code() != EACCES) return 3;
     ring.reset();
     return 0;
@@ -186,13 +186,14 @@ TEST_F(Bounce, RegisteredCopiesLeaveNoRegistration) {
     guarded_host host(bytes, 5);
     const auto data = test::random_bytes(bytes, 1);
     host.set(data);
-    auto done =
-        copy_registered(*engine_, {.way = direction::to_device, .dst = device.at(), .src = host.at(), .row_bytes = bytes});
+    auto done = copy_registered(
+        *engine_, {.way = direction::to_device, .dst = device.address(), .src = host.address(), .row_bytes = bytes});
     ASSERT_TRUE(done) << done.error().message;
     EXPECT_EQ(device.get(), data);
     const auto back = test::random_bytes(bytes, 2);
     device.set(back);
-    done = copy_registered(*engine_, {.way = direction::to_host, .dst = host.at(), .src = device.at(), .row_bytes = bytes});
+    done = copy_registered(*engine_,
+                           {.way = direction::to_host, .dst = host.address(), .src = device.address(), .row_bytes = bytes});
     ASSERT_TRUE(done) << done.error().message;
     EXPECT_EQ(host.get(), back);
   }
@@ -203,7 +204,7 @@ TEST_F(Bounce, RegisteredRowsReachTheLastOne) {
   guarded_device device(10 * 100);
   guarded_host host(9 * 5000 + 100);
   for (std::size_t row = 0; row < 10; ++row) std::memset(host.data() + row * 5000, static_cast<int>(row + 1), 100);
-  auto done = copy_registered(*engine_, {direction::to_device, device.at(), host.at(), 100, 10, 100, 5000});
+  auto done = copy_registered(*engine_, {direction::to_device, device.address(), host.address(), 100, 10, 100, 5000});
   ASSERT_TRUE(done) << done.error().message;
   const auto got = device.get();
   for (std::size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], i / 100 + 1);
@@ -212,7 +213,7 @@ TEST_F(Bounce, RegisteredRowsReachTheLastOne) {
 TEST_F(Bounce, AFailedRegisteredCopyLeavesEverythingAsItWas) {
   guarded_device device(10'000);
   guarded_host host(10'000);
-  const transfer copy{.way = direction::to_device, .dst = device.at(), .src = host.at(), .row_bytes = 10'000};
+  const transfer copy{.way = direction::to_device, .dst = device.address(), .src = host.address(), .row_bytes = 10'000};
   const int alive = failing_.alive();
   const int steps = failing_.sweep([&] {
     const bool worked = copy_registered(*engine_, copy).ok();
@@ -220,7 +221,7 @@ TEST_F(Bounce, AFailedRegisteredCopyLeavesEverythingAsItWas) {
     return worked;
   });
   EXPECT_GE(steps, 3);
-  const transfer within{.way = direction::on_device, .dst = device.at(), .src = device.at() + 64, .row_bytes = 8};
+  const transfer within{.way = direction::on_device, .dst = device.address(), .src = device.address() + 64, .row_bytes = 8};
   EXPECT_EQ(copy_registered(*engine_, within).code(), EINVAL);
   transfer endless = copy;
   endless.row_bytes = ~std::size_t{0} - 4096;
@@ -228,15 +229,16 @@ TEST_F(Bounce, AFailedRegisteredCopyLeavesEverythingAsItWas) {
 }
 
 TEST_F(Bounce, SomebodyElsesRegistrationIsRespected) {
-  auto theirs = pinned_buffer::make(context_, 8192);
-  ASSERT_TRUE(theirs);
+  auto other_buffer = pinned_buffer::make(context_, 8192);
+  ASSERT_TRUE(other_buffer);
   guarded_device device(100);
   const int alive = failing_.alive();
-  const auto at = address_of(theirs->data()) + 4000;
-  auto refused = copy_registered(*engine_, {.way = direction::to_host, .dst = at, .src = device.at(), .row_bytes = 100});
+  const auto address = address_of(other_buffer->data()) + 4000;
+  auto refused =
+      copy_registered(*engine_, {.way = direction::to_host, .dst = address, .src = device.address(), .row_bytes = 100});
   EXPECT_EQ(refused.code(), EBUSY);
   EXPECT_EQ(failing_.alive(), alive);
-  ASSERT_EQ(cuda_.cuMemsetD8_v2(theirs->device_address(), 1, 8192), 0) << "still theirs";
+  ASSERT_EQ(cuda_.cuMemsetD8_v2(other_buffer->device_address(), 1, 8192), 0) << "still theirs";
 }
 
 }  // namespace

@@ -53,19 +53,19 @@ TEST_F(Calibration, MeasuresWhatWorksHere) {
   wanted.budget_ms = 30;
   wanted.most_bytes = 256u << 10;
   std::size_t calls = 0, all = 0;
-  wanted.progress = [&](const std::string& what, std::size_t done, std::size_t of) {
-    EXPECT_FALSE(what.empty());
+  wanted.progress = [&](const std::string& subject, std::size_t done, std::size_t total) {
+    EXPECT_FALSE(subject.empty());
     EXPECT_EQ(done, calls++);
-    all = of;
+    all = total;
   };
   auto measured = calibrate(cuda_, *by_, wanted);
   ASSERT_TRUE(measured) << measured.error().message;
   EXPECT_EQ(calls, all);
   auto again = cost_table::parse(measured->text());
   ASSERT_TRUE(again) << again.error().message;
-  const auto has = [&](direction way, other_side side, method how) {
+  const auto has = [&](direction way, other_side side, method kind) {
     for (const auto& one : measured->curves())
-      if (one.way == way && one.side == side && one.how.how == how) return true;
+      if (one.way == way && one.side == side && one.how.how == kind) return true;
     return false;
   };
   EXPECT_TRUE(has(direction::to_device, other_side::pinned, method::cpu_store));
@@ -81,12 +81,12 @@ TEST_F(Calibration, MeasuresWhatWorksHere) {
   // And a planner that believes it copies.
   planner::options believes;
   believes.costs = measured->text();
-  auto by = planner::open(cuda_, believes);
-  ASSERT_TRUE(by);
+  auto copier = planner::open(cuda_, believes);
+  ASSERT_TRUE(copier);
   for (const auto way : kDirections)
     for (const auto side : sides_of(way)) {
       const copy_case one(way, side, 30'000);
-      ASSERT_TRUE((*by)->copy(one.what()));
+      ASSERT_TRUE((*copier)->copy(one.to_transfer()));
       ASSERT_TRUE(one.is_copied());
     }
 }

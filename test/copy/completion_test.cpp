@@ -28,8 +28,8 @@ class Completion : public planner_fixture {
  protected:
   void SetUp() override { open(); }
   result<completion> begin(const copy_case& one, const planner::async_options& wanted = {}) {
-    const auto what = one.what();
-    return by_->begin(std::span(&what, 1), wanted);
+    const auto transfer = one.to_transfer();
+    return by_->begin(std::span(&transfer, 1), wanted);
   }
   cu::stream_t stream() {
     cu::stream_t made = nullptr;
@@ -139,7 +139,7 @@ TEST_F(Completion, WhatWaitsForAStreamHoldsUpNobody) {
   auto direct = begin(fourth);
   ASSERT_TRUE(direct);
   EXPECT_TRUE(direct->wait());
-  EXPECT_TRUE(by_->copy(fifth.what()));
+  EXPECT_TRUE(by_->copy(fifth.to_transfer()));
   EXPECT_FALSE(*waits->test());
   EXPECT_FALSE(*waits_too->test());
   held.open();
@@ -151,7 +151,7 @@ TEST_F(Completion, WhatWaitsForAStreamHoldsUpNobody) {
 TEST_F(Completion, ABadPieceIsToldAtOnceEvenBehindABlockedStream) {
   const copy_case good(direction::to_host, other_side::pinned, 100'000);
   gate held;
-  const transfer list[] = {good.what(), {direction::to_host, 0, good.what().src, 100'000}};
+  const transfer list[] = {good.to_transfer(), {direction::to_host, 0, good.to_transfer().src, 100'000}};
   auto refused = by_->begin(list, {true, held.stream()});
   EXPECT_EQ(refused.code(), EINVAL);
   EXPECT_TRUE(good.is_untouched()) << "nothing was queued";
@@ -232,13 +232,13 @@ TEST_F(Completion, AStreamUnderCaptureIsBusy) {
   };
   planner::options wanted;
   wanted.costs = cost_table::built_in().text();
-  auto by = planner::open(table, wanted);
-  ASSERT_TRUE(by);
+  auto copier = planner::open(table, wanted);
+  ASSERT_TRUE(copier);
   for (const auto side : {other_side::pinned, other_side::pageable}) {
     const copy_case one(direction::to_host, side, 50'000);
-    const auto what = one.what();
+    const auto transfer = one.to_transfer();
     auto* const captured = stream();
-    EXPECT_EQ((*by)->begin(std::span(&what, 1), {true, captured}).code(), EBUSY);
+    EXPECT_EQ((*copier)->begin(std::span(&transfer, 1), {true, captured}).code(), EBUSY);
     EXPECT_TRUE(one.is_untouched());
     EXPECT_EQ(cuda_.cuStreamDestroy_v2(captured), 0);
   }
@@ -254,8 +254,8 @@ TEST_F(Completion, AContextThatEndsFirstIsAnError) {
     cu::context_t popped = nullptr;
     ASSERT_EQ(cuda_.cuCtxPopCurrent_v2(&popped), 0);
     guarded_host host = is_pinned ? guarded_host(context_of(0), 100'000) : guarded_host(100'000);
-    const transfer what{direction::to_host, host.at(), memory, 100'000};
-    auto begun = by_->begin(std::span(&what, 1), {true, held.stream()});
+    const transfer transfer{direction::to_host, host.address(), memory, 100'000};
+    auto begun = by_->begin(std::span(&transfer, 1), {true, held.stream()});
     ASSERT_TRUE(begun) << begun.error().message;
     own.destroy();
     EXPECT_FALSE(begun->wait()) << "it cannot have been copied";
@@ -270,9 +270,9 @@ TEST_F(Completion, EveryStepMayFailAndLeavesNothingInFlight) {
   planner::options wanted;
   wanted.costs = cost_table::built_in().text();
   wanted.use_engine = false;
-  auto by = planner::open(failing.table(), wanted);
-  ASSERT_TRUE(by);
-  ASSERT_TRUE((*by)->prepare(0));
+  auto copier = planner::open(failing.table(), wanted);
+  ASSERT_TRUE(copier);
+  ASSERT_TRUE((*copier)->prepare(0));
   auto* const before = stream();
   const int alive = failing.alive();
   for (const bool has_after : {false, true})
@@ -280,8 +280,8 @@ TEST_F(Completion, EveryStepMayFailAndLeavesNothingInFlight) {
       if (side == other_side::peer_gpu) continue;
       const int steps = failing.sweep([&] {
         const copy_case one(way, side, bytes);
-        const auto what = one.what();
-        auto begun = (*by)->begin(std::span(&what, 1), {has_after, before});
+        const auto transfer = one.to_transfer();
+        auto begun = (*copier)->begin(std::span(&transfer, 1), {has_after, before});
         auto done = begun ? begun->wait() : status(begun.error());
         if (done) EXPECT_TRUE(one.is_copied());
         else EXPECT_FALSE(done.error().message.empty());
@@ -292,7 +292,7 @@ TEST_F(Completion, EveryStepMayFailAndLeavesNothingInFlight) {
     }
   EXPECT_LE(failing.alive() - alive, 1 + 1) << "the ring of the first bounce stays";
   failing.stop_failing();
-  by->reset();
+  copier->reset();
   EXPECT_EQ(failing.alive(), 0);
   EXPECT_EQ(cuda_.cuStreamDestroy_v2(before), 0);
 }

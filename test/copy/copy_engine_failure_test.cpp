@@ -58,9 +58,9 @@ TEST_F(CopyEngineFailure, EveryStepOfASubmissionMayFail) {
   cu::stream_t stream = nullptr;
   ASSERT_EQ(cuda_.cuStreamCreate(&stream, cu::stream_flag::non_blocking), 0);
   const int alive = failing_.alive();
-  const transfer list[] = {{.way = direction::to_device, .dst = device.at(), .src = host.at(), .row_bytes = 500},
-                           {direction::to_device, device.at() + 500, host.at() + 500, 100, 4, 100, 101},
-                           {direction::to_device, device.at() + 500, host.at() + 500, 250, 2, 250, 250}};
+  const transfer list[] = {{.way = direction::to_device, .dst = device.address(), .src = host.address(), .row_bytes = 500},
+                           {direction::to_device, device.address() + 500, host.address() + 500, 100, 4, 100, 101},
+                           {direction::to_device, device.address() + 500, host.address() + 500, 250, 2, 250, 250}};
   const int steps = failing_.sweep([&] {
     host.set(data);
     auto queued = engine.submit(list, stream, true);
@@ -71,7 +71,7 @@ TEST_F(CopyEngineFailure, EveryStepOfASubmissionMayFail) {
       EXPECT_TRUE(engine.wait(*queued));
     }
     EXPECT_EQ(failing_.alive(), alive);
-    auto filled = engine.submit_fill(device.at(), 1, 10);
+    auto filled = engine.submit_fill(device.address(), 1, 10);
     if (filled) { EXPECT_TRUE(engine.wait(*filled)); }
     return queued.ok() && filled.ok();
   });
@@ -105,9 +105,9 @@ TEST_F(CopyEngineFailure, TheFailedCopyIsNamedAndTheOnesBeforeItHaveEnded) {
   guarded_host host(context_, 64);
   guarded_device device(64);
   device.set(bytes_t(64, 9));
-  const transfer list[] = {{.way = direction::to_host, .dst = host.at(), .src = device.at(), .row_bytes = 64},
-                           {.way = direction::to_host, .dst = host.at(), .src = 0x10, .row_bytes = 64},
-                           {.way = direction::to_host, .dst = host.at(), .src = device.at(), .row_bytes = 64}};
+  const transfer list[] = {{.way = direction::to_host, .dst = host.address(), .src = device.address(), .row_bytes = 64},
+                           {.way = direction::to_host, .dst = host.address(), .src = 0x10, .row_bytes = 64},
+                           {.way = direction::to_host, .dst = host.address(), .src = device.address(), .row_bytes = 64}};
   gate held;
   std::atomic<bool> is_open{false};
   std::thread opener([&] {
@@ -136,7 +136,7 @@ TEST_F(CopyEngineFailure, StreamsUnderCaptureAreRefused) {
   gate held;
   auto pending = engine.submit(kNothing, held.stream(), true);
   ASSERT_TRUE(pending);
-  const transfer copy{.way = direction::on_device, .dst = device.at(), .src = device.at() + 32, .row_bytes = 16};
+  const transfer copy{.way = direction::on_device, .dst = device.address(), .src = device.address() + 32, .row_bytes = 16};
   using capturing = cu::result_t (*)(cu::stream_t, int*);
   const capturing answers[] = {[](cu::stream_t, int* status) -> cu::result_t {
                                  *status = cu::capture_status::active;
@@ -166,7 +166,7 @@ TEST_F(CopyEngineFailure, WaitingEndsWhenTimeRunsOut) {
   EXPECT_EQ((*opened)->wait(*queued, 10).code(), ETIMEDOUT);
   held.open();
   EXPECT_TRUE((*opened)->wait(*queued, 60'000));
-  EXPECT_EQ((*opened)->wait({.lane = 1, .value = 1}).code(), EINVAL) << "there is one lane";
+  EXPECT_EQ((*opened)->wait({.channel = 1, .value = 1}).code(), EINVAL) << "there is one channel";
 }
 
 TEST_F(CopyEngineFailure, ADestroyedContextEndsTheWait) {

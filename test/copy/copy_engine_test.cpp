@@ -16,8 +16,8 @@
 namespace pl::copy {
 namespace {
 
-std::unique_ptr<copy_engine> open_engine(const gpu_context& context, unsigned lanes = 2, std::uint32_t first_value = 0) {
-  auto opened = copy_engine::open(context, lanes, first_value);
+std::unique_ptr<copy_engine> open_engine(const gpu_context& context, unsigned channels = 2, std::uint32_t first_value = 0) {
+  auto opened = copy_engine::open(context, channels, first_value);
   EXPECT_TRUE(opened) << (opened ? "" : opened.error().message);
   return opened ? *std::move(opened) : nullptr;
 }
@@ -51,11 +51,11 @@ TEST_F(CopyEngine, MovesRandomRangesBothWays) {
     guarded_host host = is_pinned ? guarded_host(context_, bytes, skew) : guarded_host(bytes, skew);
     const auto there = test::random_bytes(bytes, seed);
     host.set(there);
-    run(*engine, {.way = direction::to_device, .dst = device.at(), .src = host.at(), .row_bytes = bytes});
+    run(*engine, {.way = direction::to_device, .dst = device.address(), .src = host.address(), .row_bytes = bytes});
     ASSERT_EQ(device.get(), there);
     const auto back = test::random_bytes(bytes, seed + 1000);
     device.set(back);
-    run(*engine, {.way = direction::to_host, .dst = host.at(), .src = device.at(), .row_bytes = bytes});
+    run(*engine, {.way = direction::to_host, .dst = host.address(), .src = device.address(), .row_bytes = bytes});
     ASSERT_EQ(host.get(), back);
   }
 }
@@ -64,12 +64,12 @@ TEST_F(CopyEngine, MovesWithinAGpuAndToAnotherOne) {
   auto engine = open_engine(context_);
   for (const int ordinal : {0, 1}) {
     const std::size_t bytes = 100'003;
-    guarded_device from(bytes, 3, 0);
-    guarded_device to(bytes, 5, ordinal);
+    guarded_device source(bytes, 3, 0);
+    guarded_device destination(bytes, 5, ordinal);
     const auto data = test::random_bytes(bytes, 7);
-    from.set(data);
-    run(*engine, {.way = direction::on_device, .dst = to.at(), .src = from.at(), .row_bytes = bytes});
-    EXPECT_EQ(to.get(), data) << "GPU 0 to " << ordinal;
+    source.set(data);
+    run(*engine, {.way = direction::on_device, .dst = destination.address(), .src = source.address(), .row_bytes = bytes});
+    EXPECT_EQ(destination.get(), data) << "GPU 0 to " << ordinal;
   }
 }
 
@@ -96,15 +96,15 @@ TEST_F(CopyEngine, MovesRowsOfOddPitches) {
     guarded_host source(context_, s.src_bytes(), 1);
     guarded_device device(s.dst_bytes(), 3);
     source.set(test::random_bytes(s.src_bytes(), s.rows));
-    run(*engine, {direction::to_device, device.at(), source.at(), s.row_bytes, s.rows, s.dst_pitch, s.src_pitch});
+    run(*engine, {direction::to_device, device.address(), source.address(), s.row_bytes, s.rows, s.dst_pitch, s.src_pitch});
     ASSERT_EQ(device.get(), rows_of(s, source.get()));
     // Back, with the pitches exchanged: what came out of the rows goes where it was.
     guarded_host back(context_, s.src_bytes(), 2);
-    run(*engine, {direction::to_host, back.at(), device.at(), s.row_bytes, s.rows, s.src_pitch, s.dst_pitch});
+    run(*engine, {direction::to_host, back.address(), device.address(), s.row_bytes, s.rows, s.src_pitch, s.dst_pitch});
     const shape reverse{s.row_bytes, s.rows, s.src_pitch, s.dst_pitch};
     ASSERT_EQ(back.get(), rows_of(reverse, device.get()));
     guarded_device other(s.dst_bytes(), 0, 1);
-    run(*engine, {direction::on_device, other.at(), device.at(), s.row_bytes, s.rows, s.dst_pitch, s.dst_pitch});
+    run(*engine, {direction::on_device, other.address(), device.address(), s.row_bytes, s.rows, s.dst_pitch, s.dst_pitch});
     const shape same{s.row_bytes, s.rows, s.dst_pitch, s.dst_pitch};
     ASSERT_EQ(other.get(), rows_of(same, device.get()));
   }
@@ -119,7 +119,7 @@ TEST_F(CopyEngine, RowsFurtherApartThanCudasLargestPitchGoOneByOne) {
   std::memset(static_cast<char*>(host) + kPitch, 2, 16);
   auto engine = open_engine(context_);
   guarded_device device(32);
-  run(*engine, {direction::to_device, device.at(), address_of(host), 16, 2, 16, kPitch});
+  run(*engine, {direction::to_device, device.address(), address_of(host), 16, 2, 16, kPitch});
   bytes_t expected(32, 1);
   std::fill(expected.begin() + 16, expected.end(), static_cast<unsigned char>(2));
   EXPECT_EQ(device.get(), expected);
@@ -136,10 +136,10 @@ TEST_F(CopyEngine, OneTicketIsBehindAWholeList) {
   const auto old = second.get();
   guarded_host result(context_, 3000);
   const transfer list[] = {
-      {.way = direction::to_device, .dst = first.at(), .src = host.at(), .row_bytes = 1000},
-      {.way = direction::on_device, .dst = first.at() + 8, .src = first.at() + 100, .row_bytes = 0},  // nothing
-      {direction::to_device, first.at() + 1000, host.at() + 1000, 100, 20, 100, 101},
-      {.way = direction::to_host, .dst = result.at(), .src = second.at(), .row_bytes = 3000},
+      {.way = direction::to_device, .dst = first.address(), .src = host.address(), .row_bytes = 1000},
+      {.way = direction::on_device, .dst = first.address() + 8, .src = first.address() + 100, .row_bytes = 0},  // nothing
+      {direction::to_device, first.address() + 1000, host.address() + 1000, 100, 20, 100, 101},
+      {.way = direction::to_host, .dst = result.address(), .src = second.address(), .row_bytes = 3000},
   };
   run(*engine, list);
   EXPECT_EQ(result.get(), old);
@@ -161,17 +161,17 @@ cu::driver_table counting(const cu::driver_table& real) {
   g_calls = {};
   g_answer_to_lists = cu::error_code::success;
   cu::driver_table out = real;
-  out.cuMemcpyAsync = [](cu::device_ptr dst, cu::device_ptr src, std::size_t bytes, cu::stream_t on) {
+  out.cuMemcpyAsync = [](cu::device_ptr dst, cu::device_ptr src, std::size_t bytes, cu::stream_t stream) {
     ++g_calls.single;
     if (dst < 4096) return cu::result_t{cu::error_code::invalid_value};
-    return below.cuMemcpyAsync(dst, src, bytes, on);
+    return below.cuMemcpyAsync(dst, src, bytes, stream);
   };
   out.cuMemcpyBatchAsync_v2 = [](cu::device_ptr* dsts, cu::device_ptr* srcs, std::size_t* sizes, std::size_t count,
                                  cu::memcpy_attributes* attributes, std::size_t* first, std::size_t attribute_count,
-                                 cu::stream_t on) {
+                                 cu::stream_t stream) {
     ++g_calls.together;
     if (g_answer_to_lists != cu::error_code::success) return g_answer_to_lists;
-    return below.cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attributes, first, attribute_count, on);
+    return below.cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attributes, first, attribute_count, stream);
   };
   return out;
 }
@@ -185,8 +185,8 @@ TEST_F(CopyEngine, LinearPiecesOfAListAreQueuedByOneCall) {
   std::vector<transfer> list;
   for (std::size_t i = 0; i < kPieces; ++i)
     list.push_back({.way = direction::to_device,
-                    .dst = device.at() + (kPieces - 1 - i) * kBytes,
-                    .src = host.at() + i * kBytes,
+                    .dst = device.address() + (kPieces - 1 - i) * kBytes,
+                    .src = host.address() + i * kBytes,
                     .row_bytes = i == 3 ? 0 : kBytes});
   const auto expected = [&](bytes_t before) {
     const bytes_t here = host.get();
@@ -220,18 +220,18 @@ TEST_F(CopyEngine, LinearPiecesOfAListAreQueuedByOneCall) {
 TEST_F(CopyEngine, Fills) {
   auto engine = open_engine(context_);
   guarded_device device(1001, 1);
-  auto queued = engine->submit_fill(device.at(), 0x5A, 1001);
+  auto queued = engine->submit_fill(device.address(), 0x5A, 1001);
   ASSERT_TRUE(queued);
   ASSERT_TRUE(engine->wait(*queued));
   EXPECT_EQ(device.get(), bytes_t(1001, 0x5A));
-  ASSERT_TRUE(engine->submit_fill(device.at(), 1, 0));
+  ASSERT_TRUE(engine->submit_fill(device.address(), 1, 0));
 }
 
 TEST_F(CopyEngine, ThreadsSpreadOverLanes) {
   auto engine = open_engine(context_, 3);
-  std::array<std::set<std::uint32_t>, 5> lanes;
+  std::array<std::set<std::uint32_t>, 5> channels;
   std::vector<std::thread> threads;
-  for (unsigned t = 0; t < lanes.size(); ++t)
+  for (unsigned t = 0; t < channels.size(); ++t)
     threads.emplace_back([&, t] {
       const std::size_t bytes = 997 + t;
       guarded_device device(bytes, t);
@@ -239,11 +239,12 @@ TEST_F(CopyEngine, ThreadsSpreadOverLanes) {
       guarded_host back(context_, bytes);
       for (unsigned round = 0; round < 30; ++round) {
         there.set(test::random_bytes(bytes, t * 1000 + round));
-        const transfer both[] = {{.way = direction::to_device, .dst = device.at(), .src = there.at(), .row_bytes = bytes},
-                                 {.way = direction::to_host, .dst = back.at(), .src = device.at(), .row_bytes = bytes}};
+        const transfer both[] = {
+            {.way = direction::to_device, .dst = device.address(), .src = there.address(), .row_bytes = bytes},
+            {.way = direction::to_host, .dst = back.address(), .src = device.address(), .row_bytes = bytes}};
         auto queued = engine->submit(both);
         ASSERT_TRUE(queued) << queued.error().message;
-        lanes[t].insert(queued->lane);
+        channels[t].insert(queued->channel);
         ASSERT_TRUE(engine->wait(*queued));
         ASSERT_EQ(back.get(), there.get());
       }
@@ -251,7 +252,7 @@ TEST_F(CopyEngine, ThreadsSpreadOverLanes) {
     });
   for (auto& thread : threads) thread.join();
   std::set<std::uint32_t> all;
-  for (const auto& mine : lanes) all.insert(mine.begin(), mine.end());
+  for (const auto& mine : channels) all.insert(mine.begin(), mine.end());
   EXPECT_EQ(all.size(), 3u);
   EXPECT_LT(*all.rbegin(), 3u);
 }
@@ -264,7 +265,7 @@ TEST_F(CopyEngine, CountsThroughTheWrap) {
     gate held;
     const auto value = static_cast<unsigned char>(i);
     ASSERT_TRUE(engine->submit(kNothing, held.stream(), true));
-    auto queued = engine->submit_fill(device.at(), value, 64);
+    auto queued = engine->submit_fill(device.address(), value, 64);
     ASSERT_TRUE(queued);
     tickets.push_back(*queued);
     EXPECT_FALSE(engine->is_done(*queued)) << i;
@@ -283,8 +284,8 @@ TEST_F(CopyEngine, CopiesComeAfterTheApplicationsStream) {
   guarded_device device(4096);
   guarded_host host(context_, 4096);
   gate held;
-  ASSERT_EQ(cuda_.cuMemsetD8Async(device.at(), 0x31, 4096, held.stream()), 0);
-  const transfer copy{.way = direction::to_host, .dst = host.at(), .src = device.at(), .row_bytes = 4096};
+  ASSERT_EQ(cuda_.cuMemsetD8Async(device.address(), 0x31, 4096, held.stream()), 0);
+  const transfer copy{.way = direction::to_host, .dst = host.address(), .src = device.address(), .row_bytes = 4096};
   auto queued = engine->submit(std::span(&copy, 1), held.stream(), true);
   ASSERT_TRUE(queued) << queued.error().message;
   EXPECT_EQ(engine->wait(*queued, 5).code(), ETIMEDOUT);
@@ -302,10 +303,10 @@ TEST_F(CopyEngine, ACopyBehindAStreamHoldsUpNoOther) {
   std::vector<std::unique_ptr<guarded_device>> mine;  // freeing them waits for the whole context
   for (int t = 0; t < 4; ++t) mine.push_back(std::make_unique<guarded_device>(100));
   gate held;
-  const transfer in{.way = direction::to_host, .dst = host.at(), .src = device.at(), .row_bytes = 256};
+  const transfer inside{.way = direction::to_host, .dst = host.address(), .src = device.address(), .row_bytes = 256};
   std::vector<copy_engine::ticket> waiting;
   for (int i = 0; i < 3; ++i) {
-    auto queued = engine->submit(std::span(&in, 1), held.stream(), true);
+    auto queued = engine->submit(std::span(&inside, 1), held.stream(), true);
     ASSERT_TRUE(queued);
     waiting.push_back(*queued);
   }
@@ -314,7 +315,7 @@ TEST_F(CopyEngine, ACopyBehindAStreamHoldsUpNoOther) {
     threads.emplace_back([&, t] {
       const test::current_device current(0);
       for (int i = 0; i < 3; ++i) {
-        auto queued = engine->submit_fill(mine[t]->at(), t, 100);
+        auto queued = engine->submit_fill(mine[t]->address(), t, 100);
         ASSERT_TRUE(queued);
         ASSERT_TRUE(engine->wait(*queued, 10'000)) << "held up";
       }
@@ -324,23 +325,23 @@ TEST_F(CopyEngine, ACopyBehindAStreamHoldsUpNoOther) {
   for (const auto& one : waiting) EXPECT_FALSE(engine->is_done(one));
   held.open();
   for (const auto& one : waiting) EXPECT_TRUE(engine->wait(one));
-  // All lanes are open to everybody again.
-  std::set<std::uint32_t> lanes;
+  // All channels are open to everybody again.
+  std::set<std::uint32_t> channels;
   for (int t = 0; t < 4; ++t)
     std::thread([&] {
       const test::current_device current(0);
       auto queued = engine->submit(kNothing);
       ASSERT_TRUE(queued);
-      lanes.insert(queued->lane);
+      channels.insert(queued->channel);
     }).join();
-  EXPECT_EQ(lanes.size(), 2u);
+  EXPECT_EQ(channels.size(), 2u);
 }
 
 TEST_F(CopyEngine, AnotherContextsStreamsCanBeWaitedFor) {
   auto engine = open_engine(context_);
   guarded_device there(512, 0, 1);
   guarded_device here(512);
-  const transfer copy{.way = direction::on_device, .dst = here.at(), .src = there.at(), .row_bytes = 512};
+  const transfer copy{.way = direction::on_device, .dst = here.address(), .src = there.address(), .row_bytes = 512};
   const test::current_device other(1);
   for (const bool is_default : {false, true}) {
     const unsigned char value = is_default ? 2 : 1;
@@ -353,7 +354,7 @@ TEST_F(CopyEngine, AnotherContextsStreamsCanBeWaitedFor) {
       ASSERT_EQ(cuda_.cuStreamWaitEvent(nullptr, opened, 0), 0);
       stream = nullptr;
     }
-    ASSERT_EQ(cuda_.cuMemsetD8Async(there.at(), value, 512, stream), 0);
+    ASSERT_EQ(cuda_.cuMemsetD8Async(there.address(), value, 512, stream), 0);
     auto queued = engine->submit(std::span(&copy, 1), stream, true);
     ASSERT_TRUE(queued) << queued.error().message;
     EXPECT_EQ(engine->wait(*queued, 3).code(), ETIMEDOUT);
@@ -374,11 +375,11 @@ TEST_F(CopyEngine, StreamsAndEventsComeAfterATicket) {
   ASSERT_EQ(cuda_.cuEventCreate(&event, cu::event_flag::disable_timing), 0);
   gate held;
   ASSERT_TRUE(engine->submit(kNothing, held.stream(), true));
-  auto queued = engine->submit_fill(first.at(), 0x44, 256);
+  auto queued = engine->submit_fill(first.address(), 0x44, 256);
   ASSERT_TRUE(queued);
   ASSERT_TRUE(engine->make_wait(stream, *queued));
   ASSERT_TRUE(engine->record(event, *queued));
-  ASSERT_EQ(cuda_.cuMemcpyDtoDAsync_v2(second.at(), first.at(), 256, stream), 0);
+  ASSERT_EQ(cuda_.cuMemcpyDtoDAsync_v2(second.address(), first.address(), 256, stream), 0);
   EXPECT_EQ(cuda_.cuEventQuery(event), cu::error_code::not_ready);
   EXPECT_EQ(cuda_.cuStreamQuery(stream), cu::error_code::not_ready);
   held.open();
@@ -417,7 +418,7 @@ TEST_P(CopyEngineByEvents, EndsAreSeen) {
   guarded_device device(64);
   std::vector<copy_engine::ticket> tickets;
   for (unsigned i = 0; i < 100; ++i) {  // three times as many as there are events
-    auto queued = engine->submit_fill(device.at(), static_cast<unsigned char>(i), 64);
+    auto queued = engine->submit_fill(device.address(), static_cast<unsigned char>(i), 64);
     ASSERT_TRUE(queued);
     tickets.push_back(*queued);
   }

@@ -41,8 +41,8 @@ class guarded_device {
       : current_(ordinal), bytes_(bytes), skew_(skew), buffer_(bytes + skew + 2 * kCanaryBytes) {
     test::set_device_bytes(buffer_.pointer(), bytes_t(buffer_.bytes(), kCanary));
   }
-  std::uint64_t at() const { return buffer_.pointer() + kCanaryBytes + skew_; }
-  void set(const bytes_t& data) { test::set_device_bytes(at(), data); }
+  std::uint64_t address() const { return buffer_.pointer() + kCanaryBytes + skew_; }
+  void set(const bytes_t& data) { test::set_device_bytes(address(), data); }
   // What lies between the canaries, which must be whole.
   bytes_t get() const {
     const auto all = test::device_bytes(buffer_.pointer(), buffer_.bytes());
@@ -78,7 +78,7 @@ class guarded_host {
     std::memset(all_, kCanary, bytes + skew + 2 * kCanaryBytes);
   }
   unsigned char* data() const { return all_ + kCanaryBytes + skew_; }
-  std::uint64_t at() const { return address_of(data()); }
+  std::uint64_t address() const { return address_of(data()); }
   void set(const bytes_t& data_in) { std::copy(data_in.begin(), data_in.end(), data()); }
   bytes_t get() const {
     for (std::size_t i = 0; i < kCanaryBytes; ++i)

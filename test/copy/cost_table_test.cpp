@@ -97,18 +97,18 @@ TEST(CostTable, TheBuiltInTableIsSensible) {
 TEST(CostTable, CurvesMeetTheirPointsAndGoOnBehindThem) {
   const cost_curve curve{
       direction::to_host, other_side::pinned, {method::copy_engine, 1}, {{100, 50}, {200, 70}, {400, 10}}};
-  EXPECT_DOUBLE_EQ(curve.at(1), 50);
-  EXPECT_DOUBLE_EQ(curve.at(100), 50);
-  EXPECT_DOUBLE_EQ(curve.at(150), 60);
-  EXPECT_DOUBLE_EQ(curve.at(200), 70);
-  EXPECT_DOUBLE_EQ(curve.at(300), 40);
-  EXPECT_DOUBLE_EQ(curve.at(400), 10) << "a measured point stands, whatever its neighbour says";
-  EXPECT_GT(curve.at(100'000), 0) << "a falling slope is not continued below zero";
+  EXPECT_DOUBLE_EQ(curve.cost_at(1), 50);
+  EXPECT_DOUBLE_EQ(curve.cost_at(100), 50);
+  EXPECT_DOUBLE_EQ(curve.cost_at(150), 60);
+  EXPECT_DOUBLE_EQ(curve.cost_at(200), 70);
+  EXPECT_DOUBLE_EQ(curve.cost_at(300), 40);
+  EXPECT_DOUBLE_EQ(curve.cost_at(400), 10) << "a measured point stands, whatever its neighbour says";
+  EXPECT_GT(curve.cost_at(100'000), 0) << "a falling slope is not continued below zero";
   const cost_curve flat{direction::to_host, other_side::pinned, {method::copy_engine, 1}, {{100, 50}}};
-  EXPECT_DOUBLE_EQ(flat.at(1), 50);
-  EXPECT_DOUBLE_EQ(flat.at(1'000'000), 50);
+  EXPECT_DOUBLE_EQ(flat.cost_at(1), 50);
+  EXPECT_DOUBLE_EQ(flat.cost_at(1'000'000), 50);
   const cost_curve rising{direction::to_host, other_side::pinned, {method::copy_engine, 1}, {{100, 50}, {200, 60}}};
-  EXPECT_DOUBLE_EQ(rising.at(1200), 160);
+  EXPECT_DOUBLE_EQ(rising.cost_at(1200), 160);
 }
 
 TEST(CostTable, AWayIsNotTakenBeyondItsLimits) {
@@ -135,7 +135,7 @@ TEST(CostTable, WaysBeginAndEndExactlyAtTheirLimits) {
     std::vector<cost_curve> curves;
     for (const auto way : kDirections)
       for (const auto side : kAllSides)
-        for (const auto& how : candidates(way, side)) curves.push_back({way, side, how, {{1, random_ns()}}});
+        for (const auto& option : candidates(way, side)) curves.push_back({way, side, option, {{1, random_ns()}}});
     const cost_table table(curves);
     for (const auto& curve : curves)
       for (const bool hot : {false, true}) {
@@ -197,13 +197,13 @@ TEST(CostTable, AWayTakenUnaskedCostsAtMostTheQuestion) {
   for (const auto way : {direction::to_device, direction::to_host})
     for (const bool hot : {false, true})
       for (std::uint64_t bytes = 1; bytes <= 1u << 30; bytes *= 2) {
-        const auto how = table.pick_unasked(way, hot, bytes);
-        if (how.width == 0) continue;
+        const auto option = table.pick_unasked(way, hot, bytes);
+        if (option.width == 0) continue;
         ++unasked;
-        EXPECT_TRUE(hot || !needs_engine(how.how));
+        EXPECT_TRUE(hot || !needs_engine(option.how));
         for (const auto side : {other_side::pinned, other_side::pageable}) {
           const auto best = table.pick(way, side, hot, bytes);
-          EXPECT_LE(table.cost(way, side, how, bytes) * caution(how),
+          EXPECT_LE(table.cost(way, side, option, bytes) * caution(option),
                     table.cost(way, side, best, bytes) * caution(best) + table.question_ns() + 1e-6)
               << name_of(way) << " " << bytes;
         }
@@ -277,9 +277,9 @@ TEST(CostTable, DamagedTextsNeverCrash) {
 }
 
 TEST(CostTable, ChoicesHaveTexts) {
-  for (std::size_t how = 0; how < kMethods; ++how)
+  for (std::size_t kind = 0; kind < kMethods; ++kind)
     for (const unsigned width : {1u, 2u, 64u}) {
-      const choice one{static_cast<method>(how), static_cast<std::uint8_t>(width)};
+      const choice one{static_cast<method>(kind), static_cast<std::uint8_t>(width)};
       auto again = parse_choice(to_text(one));
       ASSERT_TRUE(again) << to_text(one);
       EXPECT_EQ(*again, one);
@@ -296,8 +296,8 @@ TEST(CostTable, EveryCandidateCanDoSomeSize) {
   for (const auto way : kDirections)
     for (const auto side : kAllSides) {
       if ((way == direction::on_device) != (side == other_side::same_gpu || side == other_side::peer_gpu)) continue;
-      for (const auto& how : candidates(way, side)) {
-        const auto limits = limits_of(way, how);
+      for (const auto& option : candidates(way, side)) {
+        const auto limits = limits_of(way, option);
         EXPECT_LE(limits.least, limits.most);
         EXPECT_GE(limits.least, 1u);
       }

@@ -18,12 +18,12 @@ constexpr arch::mapping_type kTypes[] = {arch::mapping_type::wc, arch::mapping_t
 // Around one part, parts that end next to a line's end, many parts, the largest parts.
 constexpr std::size_t kSizes[] = {0, 1, 63, 4095, 4096, 4097, 4160, 12289, 70001, 300003};
 constexpr std::size_t kOffsets[] = {0, 1, 63};
-constexpr std::size_t kMostBytes = 300003;
+constexpr std::size_t kMaxBytes = 300003;
 
 // Without a period that a wrong part could hit.
 const unsigned char* test_data() {
   static const std::vector<unsigned char> data = [] {
-    std::vector<unsigned char> bytes(kMostBytes);
+    std::vector<unsigned char> bytes(kMaxBytes);
     for (std::size_t i = 0; i < bytes.size(); ++i)
       bytes[i] = static_cast<unsigned char>(i * 167 + (i >> 8) * 13 + (i >> 16));
     return bytes;
@@ -104,11 +104,11 @@ TEST_P(CpuCopy, FillsByDeviceAddress) {
 TEST_P(CpuCopy, CopiesHostMemory) {
   for (const std::size_t bytes : kSizes)
     for (const std::size_t offset : kOffsets) {
-      bytes_at from(bytes, 63 - offset);
-      bytes_at to(bytes, offset);
-      std::memcpy(from.get(), test_data(), bytes);
-      copy_host_parallel(pool_, GetParam(), to.get(), from.get(), bytes);
-      ASSERT_TRUE(to.holds(test_data())) << describe(bytes, offset);
+      bytes_at source(bytes, 63 - offset);
+      bytes_at destination(bytes, offset);
+      std::memcpy(source.get(), test_data(), bytes);
+      copy_host_parallel(pool_, GetParam(), destination.get(), source.get(), bytes);
+      ASSERT_TRUE(destination.holds(test_data())) << describe(bytes, offset);
     }
 }
 

@@ -135,10 +135,10 @@ TEST_F(EngineFailure, TheFirstUseMayFailAtAnyStep) {
                              {direction::to_host, other_side::pinned, 20'000},
                              {direction::to_host, other_side::pageable, 200'000},
                              {direction::to_device, other_side::pageable, 200'000}};
-  const auto use = [&](planner& by) {
-    bool worked = by.prepare(0).ok();
+  const auto use = [&](planner& planner) {
+    bool worked = planner.prepare(0).ok();
     for (const auto& one : cases) {
-      auto done = by.copy(one.what());
+      auto done = planner.copy(one.to_transfer());
       if (done) EXPECT_TRUE(one.is_copied());
       else EXPECT_FALSE(done.error().message.empty());
       worked &= done.ok();
@@ -149,14 +149,14 @@ TEST_F(EngineFailure, TheFirstUseMayFailAtAnyStep) {
   for (bool fired = true; fired; step += kStride) {
     ASSERT_LT(step, 200);
     {
-      auto by = planner::open(failing_.table(), wanted);
-      ASSERT_TRUE(by);
+      auto copier = planner::open(failing_.table(), wanted);
+      ASSERT_TRUE(copier);
       failing_.fail_at(step);
-      const bool worked = use(**by);
+      const bool worked = use(**copier);
       fired = failing_.has_fired();
       failing_.fail_at(-1);
       EXPECT_TRUE(worked || fired) << step;
-      EXPECT_TRUE(use(**by)) << "after step " << step;
+      EXPECT_TRUE(use(**copier)) << "after step " << step;
     }
     ASSERT_EQ(failing_.alive(), 0) << step;
     ASSERT_EQ(io.open_descriptors(), 0) << step;
@@ -168,19 +168,19 @@ TEST_F(EngineFailure, TheFirstUseMayFailAtAnyStep) {
 TEST_F(EngineFailure, AnEngineThatCouldNotOpenOnceMayOpenLater) {
   planner::options wanted;
   wanted.costs = header() + curve(direction::to_host, other_side::pinned, {method::engine_copy, 1});
-  auto by = planner::open(failing_.table(), wanted);
-  ASSERT_TRUE(by);
+  auto copier = planner::open(failing_.table(), wanted);
+  ASSERT_TRUE(copier);
   const copy_case one(direction::to_host, other_side::pinned, 5000);
-  ASSERT_TRUE((*by)->copy(one.what()));
+  ASSERT_TRUE((*copier)->copy(one.to_transfer()));
   failing_.table().cuModuleLoadData = [](cu::module_t*, const void*) -> cu::result_t {
     return cu::error_code::out_of_memory;
   };
-  EXPECT_EQ((*by)->keep_hot(0).code(), ENOMEM);
-  for (int i = 0; i < 10; ++i) ASSERT_TRUE((*by)->copy(one.what()));
+  EXPECT_EQ((*copier)->keep_hot(0).code(), ENOMEM);
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE((*copier)->copy(one.to_transfer()));
   failing_.table().cuModuleLoadData = cuda_.cuModuleLoadData;
-  EXPECT_EQ((*by)->keep_hot(0).code(), ENOMEM) << "not asked again at once";
+  EXPECT_EQ((*copier)->keep_hot(0).code(), ENOMEM) << "not asked again at once";
   usleep(1'050'000);
-  EXPECT_TRUE((*by)->keep_hot(0));
+  EXPECT_TRUE((*copier)->keep_hot(0));
 }
 
 // ---- an engine that is of no use
@@ -199,12 +199,12 @@ TEST_F(EngineFailure, AFullDeviceHoldsUpNoCopy) {
   const std::uint64_t begin_ns = monotonic_ns();
   const auto before = by_->counts();
   for (const auto& one : many) {
-    ASSERT_TRUE(by_->copy(one->what()));
+    ASSERT_TRUE(by_->copy(one->to_transfer()));
     ASSERT_TRUE(one->is_copied());
   }
   const copy_case& last = *many.back();
-  const auto what = last.what();
-  auto begun = by_->begin(std::span(&what, 1), {});
+  const auto transfer = last.to_transfer();
+  auto begun = by_->begin(std::span(&transfer, 1), {});
   ASSERT_TRUE(begun);
   ASSERT_TRUE(begun->wait());
   const auto after = by_->counts();
@@ -218,7 +218,7 @@ TEST_F(EngineFailure, AFullDeviceHoldsUpNoCopy) {
   // The kernel that waited for room has come by now, or comes soon.
   const copy_case late(direction::to_host, other_side::pinned, 20'000);
   for (int i = 0; i < 2000 && by_->counts().engine.copies + by_->counts().engine.low_latency == 0; ++i) {
-    ASSERT_TRUE(by_->copy(late.what()));
+    ASSERT_TRUE(by_->copy(late.to_transfer()));
     usleep(500);
   }
   EXPECT_GT(by_->counts().engine.copies + by_->counts().engine.low_latency, 0u);

@@ -24,8 +24,8 @@ cost_table three_ways() {
                      {kWay, kSide, {method::copy_engine, 1}, {{1, 8000}, {1 << 24, 300000}}}});
 }
 
-const alternative& find(const std::vector<alternative>& all, const choice& how) {
-  return *std::find_if(all.begin(), all.end(), [&](const alternative& one) { return one.how == how; });
+const alternative& find(const std::vector<alternative>& all, const choice& option) {
+  return *std::find_if(all.begin(), all.end(), [&](const alternative& one) { return one.how == option; });
 }
 
 TEST(crossovers, every_size_goes_the_way_that_the_table_picks) {
@@ -35,10 +35,10 @@ TEST(crossovers, every_size_goes_the_way_that_the_table_picks) {
         const auto list = crossovers(costs, way, side, hot);
         ASSERT_FALSE(list.empty());
         EXPECT_EQ(list.back().up_to_bytes, UINT64_MAX);
-        std::size_t at = 0;
+        std::size_t position = 0;
         for (std::uint64_t bytes = 1; bytes < 1ull << 33; bytes += 1 + bytes / 7) {
-          while (bytes > list[at].up_to_bytes) ++at;
-          ASSERT_EQ(list[at].how, costs.pick(way, side, hot, bytes)) << bytes;
+          while (bytes > list[position].up_to_bytes) ++position;
+          ASSERT_EQ(list[position].how, costs.pick(way, side, hot, bytes)) << bytes;
         }
         for (std::size_t i = 1; i < list.size(); ++i) {
           EXPECT_LT(list[i - 1].up_to_bytes, list[i].up_to_bytes);

@@ -58,8 +58,8 @@ class failing_cuda {
   // Runs `body` with step 0, 1, 2 ... failing until a run reaches no failing step; `body` says whether everything worked.
   template <class Body>
   int sweep(Body body) {
-    constexpr int kMostSteps = 200;
-    for (int step = 0; step < kMostSteps; ++step) {
+    constexpr int kMaxSteps = 200;
+    for (int step = 0; step < kMaxSteps; ++step) {
       fail_at(step);
       const bool worked = body();
       const bool fired = has_fired();
@@ -68,7 +68,7 @@ class failing_cuda {
       if (!fired || testing::Test::HasFatalFailure()) return step;
     }
     ADD_FAILURE() << "more steps than a sweep may have";
-    return kMostSteps;
+    return kMaxSteps;
   }
 
  protected:  // for tests of code that makes other calls too

@@ -63,9 +63,9 @@ class GpuEngine : public testing::Test {
     }
     FAIL() << "never done";
   }
-  void copy(const transfer& what, unsigned workers) {
+  void copy(const transfer& transfer, unsigned workers) {
     until_done([&]() -> result<gpu_engine::fate> {
-      auto begun = engine_->begin_copy(what, workers);
+      auto begun = engine_->begin_copy(transfer, workers);
       if (!begun) return begun.error();
       return engine_->wait(*begun);
     });
@@ -174,9 +174,9 @@ TEST_F(GpuEngine, CopiesRowsAndLists) {
   until_done([&] {
     return engine_->gather(
         pieces, wanted.size(),
-        [](void* out, const std::byte* from) {
+        [](void* out, const std::byte* source) {
           auto& bytes = *static_cast<std::vector<unsigned char>*>(out);
-          std::memcpy(bytes.data(), from, bytes.size());
+          std::memcpy(bytes.data(), source, bytes.size());
         },
         &got);
   });
@@ -386,20 +386,20 @@ TEST_F(GpuEngine, ALaunchIsNoReasonToGiveUp) {
   make(wanted);
   auto loaded = cu::load_kernels(cuda_, kernels::gpu_engine());
   ASSERT_TRUE(loaded);
-  cu::function_t kernel = nullptr;
-  ASSERT_EQ(cuda_.cuModuleGetFunction(&kernel, *loaded, "gpu_engine"), 0);
-  auto crew = engine_crew::make(context_, kernel, *maps_, wanted.shape);
-  ASSERT_TRUE(crew) << crew.error().message;
+  cu::function_t function = nullptr;
+  ASSERT_EQ(cuda_.cuModuleGetFunction(&function, *loaded, "gpu_engine"), 0);
+  auto kernel = copy_kernel::make(context_, function, *maps_, wanted.shape);
+  ASSERT_TRUE(kernel) << kernel.error().message;
   std::atomic<bool> stop{false};
   std::thread launcher([&] {
     const test::current_device current(0);
     for (int i = 0; i < 300 || !stop; ++i) {
-      (void)(*crew)->launch(1000);
+      (void)(*kernel)->launch(1000);
       sched_yield();
     }
   });
   for (int i = 0; i < 20'000; ++i) {
-    const auto rc = (*crew)->query();
+    const auto rc = (*kernel)->query();
     if (rc != cu::error_code::success && rc != cu::error_code::not_ready) {
       ADD_FAILURE() << "a healthy kernel is given up: " << rc << " at look " << i;
       break;
@@ -407,7 +407,7 @@ TEST_F(GpuEngine, ALaunchIsNoReasonToGiveUp) {
   }
   stop = true;
   launcher.join();
-  crew->reset();
+  kernel->reset();
   EXPECT_EQ(cuda_.cuModuleUnload(*loaded), 0);
 }
 

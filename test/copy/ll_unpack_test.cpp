@@ -84,8 +84,8 @@ std::size_t stop_for(std::size_t wrong_half, std::size_t bytes) {
 
 class LlUnpack : public testing::TestWithParam<ll_unpack_variant> {
  protected:
-  static std::size_t unpack(destination& to, line_memory& lines, std::size_t from, std::size_t bytes) {
-    return GetParam().unpack(to.get(), lines.get(), kFlag, from, bytes);
+  static std::size_t unpack(destination& target, line_memory& lines, std::size_t begin, std::size_t bytes) {
+    return GetParam().unpack(target.get(), lines.get(), kFlag, begin, bytes);
   }
 };
 
@@ -95,9 +95,9 @@ TEST_P(LlUnpack, EverySizeAtEveryAlignment) {
       for (std::size_t bytes = 0; bytes <= 600; ++bytes) {
         line_memory lines(bytes, line_offset);
         lines.publish(bytes);
-        destination to(bytes, offset);
-        ASSERT_EQ(unpack(to, lines, 0, bytes), bytes);
-        ASSERT_EQ(to.check(0, bytes), "") << "at offset " << offset << ", lines at " << line_offset;
+        destination target(bytes, offset);
+        ASSERT_EQ(unpack(target, lines, 0, bytes), bytes);
+        ASSERT_EQ(target.check(0, bytes), "") << "at offset " << offset << ", lines at " << line_offset;
       }
     }
   }
@@ -109,13 +109,13 @@ TEST_P(LlUnpack, StopsAtTheBlockOfAWrongFlagWhereverItIs) {
       line_memory lines(bytes, 0);
       lines.publish(bytes);
       publish_half(lines.get(), wrong, data_word(wrong), kOldFlag);
-      destination to(bytes, 3);
+      destination target(bytes, 3);
       const std::size_t stop = stop_for(wrong, bytes);
-      ASSERT_EQ(unpack(to, lines, 0, bytes), stop) << "half unit " << wrong << " of " << bytes << " bytes";
-      ASSERT_EQ(to.check(0, stop), "") << "half unit " << wrong;
+      ASSERT_EQ(unpack(target, lines, 0, bytes), stop) << "half unit " << wrong << " of " << bytes << " bytes";
+      ASSERT_EQ(target.check(0, stop), "") << "half unit " << wrong;
       publish_half(lines.get(), wrong, data_word(wrong), kFlag);
-      ASSERT_EQ(unpack(to, lines, stop, bytes), bytes);
-      ASSERT_EQ(to.check(0, bytes), "") << "half unit " << wrong << ", second call";
+      ASSERT_EQ(unpack(target, lines, stop, bytes), bytes);
+      ASSERT_EQ(target.check(0, bytes), "") << "half unit " << wrong << ", second call";
     }
   }
 }
@@ -127,8 +127,8 @@ TEST_P(LlUnpack, EveryBitOfTheFlagCounts) {
       line_memory lines(kBytes, 0);
       lines.publish(kBytes);
       publish_half(lines.get(), half, data_word(half), kFlag ^ (1u << bit));
-      destination to(kBytes, 0);
-      ASSERT_EQ(unpack(to, lines, 0, kBytes), stop_for(half, kBytes)) << "bit " << bit << ", half unit " << half;
+      destination target(kBytes, 0);
+      ASSERT_EQ(unpack(target, lines, 0, kBytes), stop_for(half, kBytes)) << "bit " << bit << ", half unit " << half;
     }
   }
 }
@@ -137,19 +137,20 @@ TEST_P(LlUnpack, DataThatEqualsTheFlagIsNoFlag) {
   constexpr std::size_t kBytes = 512;
   line_memory lines(kBytes, 0);
   for (std::size_t half = 0; half < halves_of(kBytes); ++half) publish_half(lines.get(), half, kFlag, kOldFlag);
-  destination to(kBytes, 0);
-  for (std::size_t from = 0; from < kBytes; from += kLlBlockBytes) ASSERT_EQ(unpack(to, lines, from, kBytes), from);
-  EXPECT_EQ(to.check(0, 0), "");
+  destination target(kBytes, 0);
+  for (std::size_t begin = 0; begin < kBytes; begin += kLlBlockBytes) ASSERT_EQ(unpack(target, lines, begin, kBytes), begin);
+  EXPECT_EQ(target.check(0, 0), "");
 }
 
 TEST_P(LlUnpack, BeginsAtEveryBlock) {
   constexpr std::size_t kBytes = 1000;
-  for (std::size_t from = 0; from <= kBytes; from = from + kLlBlockBytes > kBytes && from != kBytes ? kBytes : from + 64) {
+  for (std::size_t begin = 0; begin <= kBytes;
+       begin = begin + kLlBlockBytes > kBytes && begin != kBytes ? kBytes : begin + 64) {
     line_memory lines(kBytes, 0);
     lines.publish(kBytes);
-    destination to(kBytes, 5);
-    ASSERT_EQ(unpack(to, lines, from, kBytes), kBytes);
-    ASSERT_EQ(to.check(from, kBytes), "") << "from " << from;
+    destination target(kBytes, 5);
+    ASSERT_EQ(unpack(target, lines, begin, kBytes), kBytes);
+    ASSERT_EQ(target.check(begin, kBytes), "") << "from " << begin;
   }
 }
 
@@ -158,9 +159,9 @@ TEST_P(LlUnpack, AHalfUnitWithoutDataIsNotWaitedFor) {
     line_memory lines(bytes, 0);
     lines.publish(bytes);
     publish_half(lines.get(), halves_of(bytes) - 1, 0, kOldFlag);
-    destination to(bytes, 0);
-    ASSERT_EQ(unpack(to, lines, 0, bytes), bytes);
-    ASSERT_EQ(to.check(0, bytes), "");
+    destination target(bytes, 0);
+    ASSERT_EQ(unpack(target, lines, 0, bytes), bytes);
+    ASSERT_EQ(target.check(0, bytes), "");
   }
 }
 
@@ -178,10 +179,10 @@ TEST_P(LlUnpack, StopsAtTheFirstOfManyWrongFlags) {
       first = std::min(first, half);
       publish_half(lines.get(), half, 0xDDDDDDDD, kOldFlag);
     }
-    destination to(bytes, random() % 64);
+    destination target(bytes, random() % 64);
     const std::size_t stop = stop_for(first, bytes);
-    ASSERT_EQ(unpack(to, lines, 0, bytes), stop) << "seed " << seed << ", round " << round;
-    ASSERT_EQ(to.check(0, stop), "") << "seed " << seed << ", round " << round;
+    ASSERT_EQ(unpack(target, lines, 0, bytes), stop) << "seed " << seed << ", round " << round;
+    ASSERT_EQ(target.check(0, stop), "") << "seed " << seed << ", round " << round;
   }
 }
 
@@ -208,14 +209,14 @@ TEST_P(LlUnpack, FollowsAWriterThatPublishesInAnyOrder) {
   });
   int wrong_words = 0;
   for (std::uint32_t use = 1; use <= kUses; ++use) {
-    std::vector<std::uint32_t> to(kBytes / 4 + 1, 0xCCCCCCCC);
+    std::vector<std::uint32_t> target(kBytes / 4 + 1, 0xCCCCCCCC);
     for (std::size_t done = 0; done != kBytes;) {
-      const std::size_t now = GetParam().unpack(to.data(), lines.get(), use, done, kBytes);
+      const std::size_t now = GetParam().unpack(target.data(), lines.get(), use, done, kBytes);
       if (now == done) std::this_thread::yield();
       done = now;
     }
-    for (std::size_t half = 0; half < kBytes / 4; ++half) wrong_words += to[half] != (data_word(half) ^ use);
-    wrong_words += to.back() != 0xCCCCCCCC;
+    for (std::size_t half = 0; half < kBytes / 4; ++half) wrong_words += target[half] != (data_word(half) ^ use);
+    wrong_words += target.back() != 0xCCCCCCCC;
     consumed.store(use, std::memory_order_release);
   }
   writer.join();
@@ -228,11 +229,11 @@ INSTANTIATE_TEST_SUITE_P(Variants, LlUnpack, testing::ValuesIn(supported_ll_unpa
 TEST(LlUnpackChoice, UnpacksToo) {
   constexpr std::size_t kBytes = 1023;
   line_memory lines(kBytes, 0);
-  destination to(kBytes, 0);
-  EXPECT_EQ(ll_unpack(to.get(), lines.get(), kFlag, 0, kBytes), 0u);
+  destination target(kBytes, 0);
+  EXPECT_EQ(ll_unpack(target.get(), lines.get(), kFlag, 0, kBytes), 0u);
   lines.publish(kBytes);
-  EXPECT_EQ(ll_unpack(to.get(), lines.get(), kFlag, 0, kBytes), kBytes);
-  EXPECT_EQ(to.check(0, kBytes), "");
+  EXPECT_EQ(ll_unpack(target.get(), lines.get(), kFlag, 0, kBytes), kBytes);
+  EXPECT_EQ(target.check(0, kBytes), "");
 }
 
 }  // namespace

@@ -62,9 +62,9 @@ TEST_P(MappingCacheFailure, WhenTheKernelHasNoRoomUnusedMappingsMakeSome) {
 
 TEST_P(MappingCacheFailure, EveryFailingStepLeavesNothingAndTheNextCallWorks) {
   const test::device_buffer buffer(2 * kMiB);
-  constexpr int kMostSteps = 100;
+  constexpr int kMaxSteps = 100;
   int step = 0;
-  for (bool fired = true; fired && step < kMostSteps; ++step) {
+  for (bool fired = true; fired && step < kMaxSteps; ++step) {
     mapping_cache cache(without_sweep(backend()));
     kernel.io().fail_at(step, EIO);
     const auto got = find(cache, buffer.pointer(), 64);
@@ -82,7 +82,7 @@ TEST_P(MappingCacheFailure, EveryFailingStepLeavesNothingAndTheNextCallWorks) {
     }
   }
   EXPECT_GT(step, 1);
-  EXPECT_LT(step, kMostSteps);
+  EXPECT_LT(step, kMaxSteps);
 }
 
 // The memory changes between the driver's answer and the mapping.

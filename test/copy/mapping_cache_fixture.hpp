@@ -115,12 +115,12 @@ class two_slots {
   }
   two_slots(const two_slots&) = delete;
   two_slots& operator=(const two_slots&) = delete;
-  void map(std::size_t handle, std::uint64_t at, std::size_t bytes) const {
+  void map(std::size_t handle, std::uint64_t address, std::size_t bytes) const {
     const cu::access_desc access{{cu::location_type::device, 0}, cu::access_flags::read_write};
-    EXPECT_EQ(cuda.cuMemMap(at, bytes, 0, handles[handle], 0), 0);
-    EXPECT_EQ(cuda.cuMemSetAccess(at, bytes, &access, 1), 0);
+    EXPECT_EQ(cuda.cuMemMap(address, bytes, 0, handles[handle], 0), 0);
+    EXPECT_EQ(cuda.cuMemSetAccess(address, bytes, &access, 1), 0);
   }
-  void unmap(std::uint64_t at, std::size_t bytes) const { EXPECT_EQ(cuda.cuMemUnmap(at, bytes), 0); }
+  void unmap(std::uint64_t address, std::size_t bytes) const { EXPECT_EQ(cuda.cuMemUnmap(address, bytes), 0); }
 
   const cu::driver_table& cuda = simulated_cuda();
   std::uint64_t base = 0;

@@ -56,15 +56,15 @@ class actor {
   // False: the cache is wrong.
   bool step() {
     ++steps_;
-    const std::uint64_t what = below(100);
-    if (what < 14) allocate();
-    else if (what < 28 && !regions_.empty()) free_one(below(regions_.size()));
-    else if (what < 33) map_piece();
-    else if (what < 38) shift_piece();
-    else if (what < 39) make_handle_anew(below(handles_.size()));
-    else if (what < 41) trim(pool_);
-    else if (what < 42) cache_.trim(below(4) == 0);
-    else if (what < 45) holds_.clear();
+    const std::uint64_t action = below(100);
+    if (action < 14) allocate();
+    else if (action < 28 && !regions_.empty()) free_one(below(regions_.size()));
+    else if (action < 33) map_piece();
+    else if (action < 38) shift_piece();
+    else if (action < 39) make_handle_anew(below(handles_.size()));
+    else if (action < 41) trim(pool_);
+    else if (action < 42) cache_.trim(below(4) == 0);
+    else if (action < 45) holds_.clear();
     else if (!regions_.empty()) return below(2) == 0 ? write_through() : read_through();
     return true;
   }
@@ -168,8 +168,8 @@ class actor {
   }
 
   // Null: copies of other threads hold everything.
-  char* mapping_of(const place& where) {
-    auto hold = test::find(cache_, where.begin, where.bytes);
+  char* mapping_of(const place& position) {
+    auto hold = test::find(cache_, position.begin, position.bytes);
     if (!hold) {
       EXPECT_EQ(hold.code(), EBUSY) << hold.error().message;
       return nullptr;
@@ -181,28 +181,28 @@ class actor {
   }
 
   bool write_through() {
-    const place where = any_place();
-    auto wanted = test::device_bytes(where.around, where.around_bytes);
-    const auto tag = test::random_bytes(where.bytes, random_());
-    char* const data = mapping_of(where);
+    const place position = any_place();
+    auto wanted = test::device_bytes(position.around, position.around_bytes);
+    const auto tag = test::random_bytes(position.bytes, random_());
+    char* const data = mapping_of(position);
     if (data == nullptr) return !testing::Test::HasFailure();
     std::memcpy(data, tag.data(), tag.size());
-    std::copy(tag.begin(), tag.end(), wanted.begin() + static_cast<std::ptrdiff_t>(where.margin));
-    return is_right(test::device_bytes(where.around, where.around_bytes) == wanted, "written");
+    std::copy(tag.begin(), tag.end(), wanted.begin() + static_cast<std::ptrdiff_t>(position.margin));
+    return is_right(test::device_bytes(position.around, position.around_bytes) == wanted, "written");
   }
 
   bool read_through() {
-    const place where = any_place();
-    const auto tag = test::random_bytes(where.bytes, random_());
-    test::set_device_bytes(where.begin, tag);
-    const char* const data = mapping_of(where);
+    const place position = any_place();
+    const auto tag = test::random_bytes(position.bytes, random_());
+    test::set_device_bytes(position.begin, tag);
+    const char* const data = mapping_of(position);
     if (data == nullptr) return !testing::Test::HasFailure();
     return is_right(std::memcmp(data, tag.data(), tag.size()) == 0, "read");
   }
 
-  bool is_right(bool right, const char* what) {
+  bool is_right(bool right, const char* claim) {
     ++checks_;
-    EXPECT_TRUE(right) << "other memory was " << what << ": seed " << seed_ << ", step " << steps_;
+    EXPECT_TRUE(right) << "other memory was " << claim << ": seed " << seed_ << ", step " << steps_;
     return right;
   }
 

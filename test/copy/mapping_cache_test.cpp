@@ -99,14 +99,14 @@ TEST_P(MappingCache, RefusesWhatLeavesTheAllocationTheObjectOrTheWindow) {
 TEST_P(MappingCache, EveryRequestOfHalfAWindowFitsAndNeighboursShare) {
   mapping_cache cache(small_windows(backend(), 64 * kMiB));
   const test::device_buffer buffer(8 * kMiB);
-  for (std::size_t at = 0; at + kMiB <= buffer.bytes(); at += 128 << 10) {
-    auto hold = find(cache, buffer.pointer() + at, kMiB);
+  for (std::size_t offset = 0; offset + kMiB <= buffer.bytes(); offset += 128 << 10) {
+    auto hold = find(cache, buffer.pointer() + offset, kMiB);
     ASSERT_TRUE(hold) << hold.error().message;
-    const auto tag = test::random_bytes(64, at + 1);
+    const auto tag = test::random_bytes(64, offset + 1);
     std::memcpy(hold->data, tag.data(), 64);
     std::memcpy(hold->data + kMiB - 64, tag.data(), 64);
-    EXPECT_EQ(test::device_bytes(buffer.pointer() + at, 64), tag);
-    EXPECT_EQ(test::device_bytes(buffer.pointer() + at + kMiB - 64, 64), tag);
+    EXPECT_EQ(test::device_bytes(buffer.pointer() + offset, 64), tag);
+    EXPECT_EQ(test::device_bytes(buffer.pointer() + offset + kMiB - 64, 64), tag);
   }
   EXPECT_LE(cache.counts().entries, 9u) << "five windows and four between them";
   EXPECT_LE(cache.counts().mapped_bytes, 16 * kMiB);

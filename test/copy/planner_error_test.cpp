@@ -23,41 +23,42 @@ TEST_F(PlannerError, EveryMistakeHasItsOwnMessageAndChangesNothing) {
   freed.reset();
   std::uint64_t managed = 0;
   ASSERT_EQ(cuda_.cuMemAllocManaged(&managed, 4096, 1), 0);
-  const auto to = direction::to_device;
-  const auto from = direction::to_host;
-  const auto on = direction::on_device;
-  const auto past = device.at() + (64u << 20);
+  const auto to_device = direction::to_device;
+  const auto to_host = direction::to_host;
+  const auto on_device = direction::on_device;
+  const auto past = device.address() + (64u << 20);
   struct mistake {
-    transfer what;
+    transfer attempt;
     const char* says;
   };
   const mistake mistakes[] = {
-      {{to, device.at(), host.at(), 8u << 20}, "its allocation ends"},
-      {{to, device.at(), host.at(), SIZE_MAX}, "beyond the address space"},
-      {{to, device.at(), host.at(), 16, 3, 15, 16}, "overlap"},
-      {{to, device.at(), host.at(), 16, 3, 16, 15}, "overlap"},
-      {{to, device.at(), host.at(), 16, SIZE_MAX, 1u << 20, 1u << 20}, "beyond the address space"},
-      {{to, device.at(), host.at(), std::size_t{1} << 32, std::size_t{1} << 32, std::size_t{1} << 32, std::size_t{1} << 32},
+      {{to_device, device.address(), host.address(), 8u << 20}, "its allocation ends"},
+      {{to_device, device.address(), host.address(), SIZE_MAX}, "beyond the address space"},
+      {{to_device, device.address(), host.address(), 16, 3, 15, 16}, "overlap"},
+      {{to_device, device.address(), host.address(), 16, 3, 16, 15}, "overlap"},
+      {{to_device, device.address(), host.address(), 16, SIZE_MAX, 1u << 20, 1u << 20}, "beyond the address space"},
+      {{to_device, device.address(), host.address(), std::size_t{1} << 32, std::size_t{1} << 32, std::size_t{1} << 32,
+        std::size_t{1} << 32},
        "beyond the address space"},
-      {{to, device.at(), 0, 16}, "a null pointer"},
-      {{from, 0, device.at(), 16}, "a null pointer"},
-      {{to, 0, host.at(), 16}, "is not CUDA memory"},
-      {{from, host.at(), 0, 16}, "is not CUDA memory"},
-      {{to, gone, host.at(), 16}, "freed"},
-      {{from, host.at(), gone, 16}, "freed"},
-      {{on, device.at(), gone, 16}, "freed"},
-      {{to, host.at(), host.at() + 100, 16}, "plain host memory"},
-      {{to, pinned.at(), host.at(), 16}, "is host memory"},
-      {{on, device.at(), pinned.at(), 16}, "is host memory"},
-      {{to, managed, host.at(), 16}, "managed memory"},
-      {{from, host.at(), managed, 16}, "managed memory"},
-      {{on, device.at(), past, 16}, "is not CUDA memory"},
-      {{to, device.at(), host.at(), 100, 5, 3u << 20, 100}, "its allocation ends"},
+      {{to_device, device.address(), 0, 16}, "a null pointer"},
+      {{to_host, 0, device.address(), 16}, "a null pointer"},
+      {{to_device, 0, host.address(), 16}, "is not CUDA memory"},
+      {{to_host, host.address(), 0, 16}, "is not CUDA memory"},
+      {{to_device, gone, host.address(), 16}, "freed"},
+      {{to_host, host.address(), gone, 16}, "freed"},
+      {{on_device, device.address(), gone, 16}, "freed"},
+      {{to_device, host.address(), host.address() + 100, 16}, "plain host memory"},
+      {{to_device, pinned.address(), host.address(), 16}, "is host memory"},
+      {{on_device, device.address(), pinned.address(), 16}, "is host memory"},
+      {{to_device, managed, host.address(), 16}, "managed memory"},
+      {{to_host, host.address(), managed, 16}, "managed memory"},
+      {{on_device, device.address(), past, 16}, "is not CUDA memory"},
+      {{to_device, device.address(), host.address(), 100, 5, 3u << 20, 100}, "its allocation ends"},
   };
   std::set<std::string> messages;
-  for (const auto& [what, says] : mistakes)
+  for (const auto& [transfer, says] : mistakes)
     for (const bool by_force : {false, true}) {
-      auto done = by_force ? by_->copy_by({method::copy_engine, 1}, what) : by_->copy(what);
+      auto done = by_force ? by_->copy_by({method::copy_engine, 1}, transfer) : by_->copy(transfer);
       ASSERT_EQ(done.code(), EINVAL) << says;
       EXPECT_NE(done.error().message.find(says), std::string::npos) << done.error().message;
       messages.insert(done.error().message);
@@ -65,7 +66,7 @@ TEST_F(PlannerError, EveryMistakeHasItsOwnMessageAndChangesNothing) {
   EXPECT_GE(messages.size(), 12u);
   EXPECT_EQ(by_->fill(0, 1, 16).code(), EINVAL);
   EXPECT_NE(by_->fill(0, 1, 16).error().message.find("destination"), std::string::npos);
-  EXPECT_EQ(by_->fill(device.at(), 1, 8u << 20).code(), EINVAL);
+  EXPECT_EQ(by_->fill(device.address(), 1, 8u << 20).code(), EINVAL);
   EXPECT_EQ(by_->fill(gone, 1, 16).code(), EINVAL);
   EXPECT_EQ(device.get(), bytes_t(4096, kCanary));
   EXPECT_EQ(host.get(), bytes_t(4096, kCanary));
@@ -85,12 +86,12 @@ TEST_F(PlannerError, CostsThatAreNotUnderstoodAreRefused) {
 TEST_F(PlannerError, ATableNamesOnlyWaysThatExist) {
   for (const auto way : kDirections)
     for (std::size_t side = 0; side < kSides; ++side)
-      for (std::size_t how = 0; how < kMethods; ++how) {
+      for (std::size_t kind = 0; kind < kMethods; ++kind) {
         const auto all = candidates(way, static_cast<other_side>(side));
         const bool exists =
-            std::any_of(all.begin(), all.end(), [&](const choice& one) { return one.how == static_cast<method>(how); });
+            std::any_of(all.begin(), all.end(), [&](const choice& one) { return one.how == static_cast<method>(kind); });
         planner::options wanted;
-        wanted.costs = header() + curve(way, static_cast<other_side>(side), {static_cast<method>(how), 1});
+        wanted.costs = header() + curve(way, static_cast<other_side>(side), {static_cast<method>(kind), 1});
         const auto made = planner::open(cuda_, wanted);
         const bool has_side = (way == direction::on_device) == (side >= static_cast<std::size_t>(other_side::same_gpu));
         EXPECT_EQ(made.code(), has_side && exists ? 0 : EINVAL) << wanted.costs;
@@ -109,23 +110,23 @@ TEST_F(PlannerError, WithoutAMappingDmaCopiesEverything) {
       for (const auto side : sides_of(way))
         for (const std::size_t bytes : {1u, 1000u, 5000u, 100'000u}) {
           const copy_case one(way, side, bytes, 1, 2);
-          auto done = by_->copy(one.what());
+          auto done = by_->copy(one.to_transfer());
           ASSERT_TRUE(done) << done.error().message;
           ASSERT_TRUE(one.is_copied());
         }
   guarded_device device(100);
-  ASSERT_TRUE(by_->fill(device.at(), 3, 100));
+  ASSERT_TRUE(by_->fill(device.address(), 3, 100));
   EXPECT_EQ(device.get(), bytes_t(100, 3));
   guarded_host host(100);
-  const transfer list[] = {{direction::to_host, host.at(), device.at(), 50},
-                           {direction::to_host, host.at() + 50, device.at(), 50}};
+  const transfer list[] = {{direction::to_host, host.address(), device.address(), 50},
+                           {direction::to_host, host.address() + 50, device.address(), 50}};
   ASSERT_TRUE(by_->copy_list(list));
   EXPECT_EQ(host.get(), bytes_t(100, 3));
   const auto counts = by_->counts();
   EXPECT_GT(counts.not_mapped, 10u);
   EXPECT_EQ(counts.copies[static_cast<std::size_t>(method::cpu_store)], 0u);
   EXPECT_GT(counts.copies[static_cast<std::size_t>(method::copy_engine)], 10u);
-  EXPECT_FALSE(by_->register_memory(device.at(), 100));
+  EXPECT_FALSE(by_->register_memory(device.address(), 100));
   EXPECT_TRUE(by_->prepare(0));
 }
 
@@ -140,14 +141,14 @@ TEST_F(PlannerError, AMappingThatIsRefusedIsTriedAgainLater) {
       open(both_curves(direction::to_device, {method::cpu_store, 1}));
       const copy_case one(direction::to_device, other_side::pageable, 1000);
       io.fail_at(step, EIO);
-      ASSERT_TRUE(by_->copy(one.what())) << step;
+      ASSERT_TRUE(by_->copy(one.to_transfer())) << step;
       ASSERT_TRUE(one.is_copied());
       fired = io.fired();
       io.fail_at(-1, 0);
       refused += by_->counts().not_mapped;
       EXPECT_EQ(by_->counts().not_mapped + taken(method::cpu_store), 1u);
       by_->trim();  // forgets the refusal, which otherwise stands for a while
-      ASSERT_TRUE(by_->copy(one.what()));
+      ASSERT_TRUE(by_->copy(one.to_transfer()));
       EXPECT_GT(taken(method::cpu_store), 0u) << step;
     }
     EXPECT_GT(refused, 0u);
@@ -166,7 +167,7 @@ TEST_F(PlannerError, WithoutTheEngineTheNextBestIsTaken) {
        wanted);
   for (int i = 0; i < 10; ++i) {
     const copy_case one(direction::to_host, other_side::pinned, 5000);
-    ASSERT_TRUE(by_->copy(one.what()));
+    ASSERT_TRUE(by_->copy(one.to_transfer()));
     ASSERT_TRUE(one.is_copied());
   }
   EXPECT_EQ(taken(method::cpu_load), 10u);
@@ -182,15 +183,15 @@ TEST_F(PlannerError, ABusyEngineIsCountedAndPassedBy) {
   guarded_host first(context_of(0), 20'000), second(context_of(0), 20'000);
   const auto data = test::random_bytes(20'000, 1);
   device.set(data);
-  const transfer one{direction::to_host, first.at(), device.at(), 20'000};
-  const transfer two{direction::to_host, second.at(), device.at(), 20'000};
+  const transfer one{direction::to_host, first.address(), device.address(), 20'000};
+  const transfer two{direction::to_host, second.address(), device.address(), 20'000};
   // A request keeps its worker until it is asked about: two of them have both workers.
   for (int attempt = 0; attempt < 500 && by_->counts().engine.all_busy == 0; ++attempt) {
     auto a = by_->begin(std::span(&one, 1), {});
     auto b = by_->begin(std::span(&two, 1), {});
     ASSERT_TRUE(a && b);
     const copy_case late(direction::to_host, other_side::pinned, 5000);
-    ASSERT_TRUE(by_->copy(late.what()));
+    ASSERT_TRUE(by_->copy(late.to_transfer()));
     ASSERT_TRUE(late.is_copied());
     ASSERT_TRUE(a->wait());
     ASSERT_TRUE(b->wait());
@@ -209,24 +210,24 @@ TEST_F(PlannerError, AForkedChildIsToldSo) {
   auto hot = by_->keep_hot(0);
   guarded_device device(100'000);
   guarded_host host(100'000), pinned(context_of(0), 100'000);
-  ASSERT_TRUE(by_->copy({direction::to_device, device.at(), host.at(), 100'000}));
-  auto kept = by_->register_memory(device.at(), 4096);
+  ASSERT_TRUE(by_->copy({direction::to_device, device.address(), host.address(), 100'000}));
+  auto kept = by_->register_memory(device.address(), 4096);
   ASSERT_TRUE(kept);
   gate held;
-  const transfer list[] = {{direction::to_host, host.at(), device.at(), 100'000},
-                           {direction::to_host, pinned.at(), device.at(), 100'000}};
+  const transfer list[] = {{direction::to_host, host.address(), device.address(), 100'000},
+                           {direction::to_host, pinned.address(), device.address(), 100'000}};
   auto pending = by_->begin(list, {true, held.stream()});
   ASSERT_TRUE(pending) << pending.error().message;
   const int answer = in_forked_child([&] {
     alarm(20);
     if (by_->copy(list[0]).code() != EACCES) return 1;
-    if (by_->copy({direction::to_device, device.at(), host.at(), 8}).code() != EACCES) return 2;
+    if (by_->copy({direction::to_device, device.address(), host.address(), 8}).code() != EACCES) return 2;
     if (by_->copy_list(list).code() != EACCES) return 3;
-    if (by_->fill(device.at(), 0, 8).code() != EACCES) return 4;
+    if (by_->fill(device.address(), 0, 8).code() != EACCES) return 4;
     if (by_->begin(list, {}).code() != EACCES) return 5;
     if (by_->prepare(0).code() != EACCES) return 6;
     if (by_->keep_hot(0).code() != EACCES) return 7;
-    if (by_->register_memory(device.at(), 8).code() != EACCES) return 8;
+    if (by_->register_memory(device.address(), 8).code() != EACCES) return 8;
     if (pending->test().code() != EACCES) return 9;
     { auto mine = *std::move(pending); }
     (void)by_->counts();
@@ -239,14 +240,14 @@ TEST_F(PlannerError, AForkedChildIsToldSo) {
   EXPECT_EQ(answer, 0);
   held.open();
   EXPECT_TRUE(pending->wait());
-  EXPECT_TRUE(by_->copy({direction::to_device, device.at(), host.at(), 8})) << "the parent goes on";
+  EXPECT_TRUE(by_->copy({direction::to_device, device.address(), host.address(), 8})) << "the parent goes on";
 }
 
 // ---- contexts
 // -------------------------------------------------------------------------------------------------------------
 
 // Every way with memory of the current context, whose `hot` engine is started by use alone.
-void copy_everything(planner& by) {
+void copy_everything(planner& planner) {
   for (const std::size_t bytes : {8u, 3000u, 20'000u, 100'000u}) {
     for (const auto side : {other_side::pinned, other_side::pageable})
       for (const auto way : {direction::to_device, direction::to_host}) {
@@ -255,16 +256,16 @@ void copy_everything(planner& by) {
         const auto data = test::random_bytes(bytes, bytes);
         if (way == direction::to_device) host.set(data);
         else test::set_device_bytes(device.pointer(), data);
-        const transfer what = way == direction::to_device ? transfer{way, device.pointer(), host.at(), bytes}
-                                                          : transfer{way, host.at(), device.pointer(), bytes};
-        auto done = by.copy(what);
+        const transfer transfer = way == direction::to_device ? copy::transfer{way, device.pointer(), host.address(), bytes}
+                                                              : copy::transfer{way, host.address(), device.pointer(), bytes};
+        auto done = planner.copy(transfer);
         ASSERT_TRUE(done) << done.error().message;
         ASSERT_EQ(way == direction::to_device ? test::device_bytes(device.pointer(), bytes) : host.get(), data);
       }
     test::device_buffer one(bytes), two(bytes);
     const auto data = test::random_bytes(bytes, bytes + 1);
     test::set_device_bytes(one.pointer(), data);
-    auto done = by.copy({direction::on_device, two.pointer(), one.pointer(), bytes});
+    auto done = planner.copy({direction::on_device, two.pointer(), one.pointer(), bytes});
     ASSERT_TRUE(done) << done.error().message;
     ASSERT_EQ(test::device_bytes(two.pointer(), bytes), data);
   }
@@ -281,11 +282,12 @@ TEST_F(PlannerError, ContextsComeAndGoBetweenCopies) {
     cu::context_t popped = nullptr;
     ASSERT_EQ(cuda_.cuCtxPopCurrent_v2(&popped), 0);
     guarded_host host(100'000);
-    ASSERT_TRUE(by_->copy({direction::to_device, memory, host.at(), 100'000}));
+    ASSERT_TRUE(by_->copy({direction::to_device, memory, host.address(), 100'000}));
     own.destroy();
     for (const std::size_t bytes : {8u, 3000u, 100'000u}) {
-      EXPECT_EQ(by_->copy({direction::to_device, memory, host.at(), bytes}).code(), EINVAL) << "the memory went with it";
-      EXPECT_EQ(by_->copy({direction::to_host, host.at(), memory, bytes}).code(), EINVAL);
+      EXPECT_EQ(by_->copy({direction::to_device, memory, host.address(), bytes}).code(), EINVAL)
+          << "the memory went with it";
+      EXPECT_EQ(by_->copy({direction::to_host, host.address(), memory, bytes}).code(), EINVAL);
     }
     copy_everything(*by_);
   }
@@ -323,7 +325,7 @@ TEST_F(PlannerError, AContextThatEndsUnderACopyIsAnErrorOrACopy) {
       guarded_host host(300'000), pinned(context_of(0), 300'000);
       // Sizes that no CPU touches: a mapping outlives its memory, but what is looked at while it goes may be either.
       for (status done; done; ++copies) {
-        done = by_->copy({direction::to_host, copies % 2 == 0 ? host.at() : pinned.at(), memory, 300'000});
+        done = by_->copy({direction::to_host, copies % 2 == 0 ? host.address() : pinned.address(), memory, 300'000});
         if (!done) { EXPECT_FALSE(done.error().message.empty()); }
       }
     });

@@ -19,13 +19,13 @@ inline std::vector<other_side> sides_of(direction way) {
 
 inline std::string header() { return "peerlane-calibration/1\n"; }
 // A line by which this way is the cheapest for all sizes that it can do.
-inline std::string curve(direction way, other_side side, const choice& how, unsigned ns = 1) {
-  return std::string("curve ") + name_of(way) + " " + name_of(side) + " " + name_of(how.how) + " " +
-         std::to_string(how.width) + " 1:" + std::to_string(ns) + "\n";
+inline std::string curve(direction way, other_side side, const choice& option, unsigned ns = 1) {
+  return std::string("curve ") + name_of(way) + " " + name_of(side) + " " + name_of(option.how) + " " +
+         std::to_string(option.width) + " 1:" + std::to_string(ns) + "\n";
 }
 // The same for both kinds of host memory.
-inline std::string both_curves(direction way, const choice& how, unsigned ns = 1) {
-  return curve(way, other_side::pinned, how, ns) + curve(way, other_side::pageable, how, ns);
+inline std::string both_curves(direction way, const choice& option, unsigned ns = 1) {
+  return curve(way, other_side::pinned, option, ns) + curve(way, other_side::pageable, option, ns);
 }
 
 // Source and destination of copies, with canaries around the latter.
@@ -51,10 +51,10 @@ class copy_case {
       src_->set(data_);
     }
   }
-  transfer what() const {
-    if (way_ == direction::to_device) return {way_, dst_->at(), host_->at(), bytes_};
-    if (way_ == direction::to_host) return {way_, host_->at(), src_->at(), bytes_};
-    return {way_, dst_->at(), src_->at(), bytes_};
+  transfer to_transfer() const {
+    if (way_ == direction::to_device) return {way_, dst_->address(), host_->address(), bytes_};
+    if (way_ == direction::to_host) return {way_, host_->address(), src_->address(), bytes_};
+    return {way_, dst_->address(), src_->address(), bytes_};
   }
   bool is_copied() const { return got() == data_; }
   bool is_untouched() const { return got() == bytes_t(bytes_, kCanary); }
@@ -78,27 +78,27 @@ class planner_fixture : public testing::Test {
     ASSERT_TRUE(made) << made.error().message;
     by_ = *std::move(made);
   }
-  std::uint64_t taken(method how) const { return by_->counts().copies[static_cast<std::size_t>(how)]; }
+  std::uint64_t taken(method kind) const { return by_->counts().copies[static_cast<std::size_t>(kind)]; }
   // The GPU engine may be between two leases at any moment.
-  status copy_by_now(const choice& how, const transfer& what) {
+  status copy_by_now(const choice& option, const transfer& transfer) {
     status done;
     for (int attempt = 0; attempt < 2000; ++attempt) {
-      done = by_->copy_by(how, what);
+      done = by_->copy_by(option, transfer);
       if (done.code() != EAGAIN) break;
       usleep(200);
     }
     return done;
   }
   // copy() until it went by this way, which the table must make the cheapest.
-  void copy_until(method how, const copy_case& one) {
-    const auto before = taken(how);
-    for (int attempt = 0; attempt < 2000 && taken(how) == before; ++attempt) {
-      auto done = by_->copy(one.what());
+  void copy_until(method kind, const copy_case& one) {
+    const auto before = taken(kind);
+    for (int attempt = 0; attempt < 2000 && taken(kind) == before; ++attempt) {
+      auto done = by_->copy(one.to_transfer());
       ASSERT_TRUE(done) << done.error().message;
       ASSERT_TRUE(one.is_copied());
-      if (taken(how) == before) usleep(200);
+      if (taken(kind) == before) usleep(200);
     }
-    EXPECT_GT(taken(how), before) << name_of(how) << " was never taken";
+    EXPECT_GT(taken(kind), before) << name_of(kind) << " was never taken";
   }
 
   const cu::driver_table& cuda_ = test::simulated_cuda();

@@ -14,11 +14,11 @@ class PlannerList : public planner_fixture {
   std::vector<transfer> pieces(direction way, std::uint64_t device, std::uint64_t host, std::size_t all_bytes,
                                std::size_t most_bytes) {
     std::vector<transfer> out;
-    for (std::size_t at = 0; at < all_bytes;) {
-      const std::size_t bytes = std::min(all_bytes - at, next(most_bytes) + 1);
-      if (way == direction::to_device) out.push_back({way, device + at, host + at, bytes});
-      else out.push_back({way, host + at, device + at, bytes});
-      at += bytes;
+    for (std::size_t offset = 0; offset < all_bytes;) {
+      const std::size_t bytes = std::min(all_bytes - offset, next(most_bytes) + 1);
+      if (way == direction::to_device) out.push_back({way, device + offset, host + offset, bytes});
+      else out.push_back({way, host + offset, device + offset, bytes});
+      offset += bytes;
     }
     for (std::size_t i = out.size() - 1; i > 0; --i) std::swap(out[i], out[next(i + 1)]);
     return out;
@@ -56,13 +56,13 @@ TEST_F(PlannerList, ManyShortPiecesBothWays) {
           is_pinned ? std::make_unique<guarded_host>(context_of(0), kBytes, 1) : std::make_unique<guarded_host>(kBytes, 1);
       const auto data = test::random_bytes(kBytes, 5);
       host->set(data);
-      auto done = by_->copy_list(pieces(direction::to_device, device.at(), host->at(), kBytes, 300));
+      auto done = by_->copy_list(pieces(direction::to_device, device.address(), host->address(), kBytes, 300));
       ASSERT_TRUE(done) << done.error().message;
       ASSERT_EQ(device.get(), data);
       const auto lists = by_->counts().engine.lists;
       for (int attempt = 0; attempt < 100; ++attempt) {  // the engine may be between two leases
         host->set(bytes_t(kBytes, 0));
-        done = by_->copy_list(pieces(direction::to_host, device.at(), host->at(), kBytes, 300));
+        done = by_->copy_list(pieces(direction::to_host, device.address(), host->address(), kBytes, 300));
         ASSERT_TRUE(done) << done.error().message;
         ASSERT_EQ(host->get(), data);
         if (!is_hot || by_->counts().engine.lists > lists) break;
@@ -76,22 +76,23 @@ TEST_F(PlannerList, AllSizesAndDirectionsMixed) {
   auto hot = by_->keep_hot(0);
   constexpr std::size_t kBytes = 400'000;
   for (int round = 0; round < 3; ++round) {
-    guarded_device in(kBytes), out(kBytes), second(kBytes), far(kBytes, 0, 1);
-    guarded_host from(kBytes), to(context_of(0), kBytes);
+    guarded_device first(kBytes), out(kBytes), second(kBytes), far(kBytes, 0, 1);
+    guarded_host source(kBytes), returned(context_of(0), kBytes);
     const auto data = test::random_bytes(kBytes, static_cast<std::uint64_t>(round));
     const auto other = test::random_bytes(kBytes, static_cast<std::uint64_t>(round) + 50);
-    from.set(data);
+    source.set(data);
     out.set(other);
-    std::vector<transfer> list = pieces(direction::to_device, in.at(), from.at(), kBytes, 50'000);
-    for (const auto& one : pieces(direction::to_host, out.at(), to.at(), kBytes, 20'000)) list.push_back(one);
-    list.push_back({direction::on_device, second.at(), out.at(), kBytes});
-    list.push_back({direction::on_device, far.at(), out.at(), 1000, 100, 2000, 3000});
+    std::vector<transfer> list = pieces(direction::to_device, first.address(), source.address(), kBytes, 50'000);
+    for (const auto& one : pieces(direction::to_host, out.address(), returned.address(), kBytes, 20'000))
+      list.push_back(one);
+    list.push_back({direction::on_device, second.address(), out.address(), kBytes});
+    list.push_back({direction::on_device, far.address(), out.address(), 1000, 100, 2000, 3000});
     list.push_back({direction::to_host, 1, 1, 0});
     for (std::size_t i = list.size() - 1; i > 0; --i) std::swap(list[i], list[next(i + 1)]);
     auto done = by_->copy_list(list);
     ASSERT_TRUE(done) << done.error().message;
-    EXPECT_EQ(in.get(), data);
-    EXPECT_EQ(to.get(), other);
+    EXPECT_EQ(first.get(), data);
+    EXPECT_EQ(returned.get(), other);
     EXPECT_EQ(second.get(), other);
     const auto rows = far.get();
     for (std::size_t row = 0; row < 100; ++row)
@@ -111,7 +112,7 @@ TEST_F(PlannerList, PiecesOfManyAllocationsAndBothDevices) {
   std::vector<transfer> list;
   for (std::size_t i = 0; i < 200; ++i) {
     if (i % 5 == 0) devices.push_back(std::make_unique<guarded_device>(5 * 64, i % 3, i % 2 == 0 ? 0 : 1));
-    list.push_back({direction::to_device, devices.back()->at() + i % 5 * 64, host.at() + i * 64, 64});
+    list.push_back({direction::to_device, devices.back()->address() + i % 5 * 64, host.address() + i * 64, 64});
   }
   auto done = by_->copy_list(list);
   ASSERT_TRUE(done) << done.error().message;
@@ -130,21 +131,22 @@ TEST_F(PlannerList, ABadPieceIsAnErrorAndNoCrash) {
   std::vector<transfer> list;
   const auto refuse = [&](const transfer& bad, const char* about) {
     for (const std::size_t place : {0u, 3u}) {
-      auto with = list;
-      with.insert(with.begin() + static_cast<long>(place), bad);
-      auto done = by_->copy_list(with);
+      auto extended = list;
+      extended.insert(extended.begin() + static_cast<long>(place), bad);
+      auto done = by_->copy_list(extended);
       EXPECT_EQ(done.code(), EINVAL) << about;
     }
   };
-  for (std::size_t i = 0; i < 5; ++i) list.push_back({direction::to_device, device.at() + i * 10, host.at() + i * 10, 10});
-  refuse({direction::to_device, device.at() + 100, 0, 10}, "null source");
-  refuse({direction::to_device, 0, host.at(), 10}, "null destination");
-  refuse({direction::to_device, device.at() + 100, host.at(), SIZE_MAX}, "a size beyond everything");
-  refuse({direction::to_device, device.at(), host.at(), 2 << 20}, "beyond the allocation");
+  for (std::size_t i = 0; i < 5; ++i)
+    list.push_back({direction::to_device, device.address() + i * 10, host.address() + i * 10, 10});
+  refuse({direction::to_device, device.address() + 100, 0, 10}, "null source");
+  refuse({direction::to_device, 0, host.address(), 10}, "null destination");
+  refuse({direction::to_device, device.address() + 100, host.address(), SIZE_MAX}, "a size beyond everything");
+  refuse({direction::to_device, device.address(), host.address(), 2 << 20}, "beyond the allocation");
   for (auto& one : list) std::swap(one.dst, one.src), one.way = direction::to_host;
-  refuse({direction::to_host, 0, device.at(), 10}, "null destination");
-  refuse({direction::to_host, host.at(), 0, 10}, "null source");
-  refuse({direction::to_host, host.at(), host.at() + 500, 10}, "host memory as a source on the device");
+  refuse({direction::to_host, 0, device.address(), 10}, "null destination");
+  refuse({direction::to_host, host.address(), 0, 10}, "null source");
+  refuse({direction::to_host, host.address(), host.address() + 500, 10}, "host memory as a source on the device");
   (void)device.get(), (void)host.get();
 }
 
@@ -156,29 +158,30 @@ TEST_F(PlannerList, RegisteredMemoryIsNotLookedUp) {
   guarded_host host(8192);
   const auto data = test::random_bytes(8192, 3);
   {
-    auto kept = by_->register_memory(device.at(), 8192);
+    auto kept = by_->register_memory(device.address(), 8192);
     ASSERT_TRUE(kept) << kept.error().message;
     const auto before = by_->counts().maps;
     for (const std::size_t bytes : {1u, 8u, 63u, 64u, 1000u}) {
       host.set(data);
-      ASSERT_TRUE(by_->copy({direction::to_device, device.at() + 7, host.at(), bytes}));
+      ASSERT_TRUE(by_->copy({direction::to_device, device.address() + 7, host.address(), bytes}));
       host.set(bytes_t(8192, 0));
-      ASSERT_TRUE(by_->copy({direction::to_host, host.at(), device.at() + 7, bytes}));
+      ASSERT_TRUE(by_->copy({direction::to_host, host.address(), device.address() + 7, bytes}));
       ASSERT_EQ(std::memcmp(host.data(), data.data(), bytes), 0) << bytes;
-      ASSERT_EQ(test::device_bytes(device.at() + 7, bytes), bytes_t(data.begin(), data.begin() + static_cast<long>(bytes)));
+      ASSERT_EQ(test::device_bytes(device.address() + 7, bytes),
+                bytes_t(data.begin(), data.begin() + static_cast<long>(bytes)));
     }
-    ASSERT_TRUE(by_->fill(device.at(), 0x11, 8192));
+    ASSERT_TRUE(by_->fill(device.address(), 0x11, 8192));
     EXPECT_EQ(device.get(), bytes_t(8192, 0x11));
     const auto after = by_->counts().maps;
     EXPECT_EQ(after.hits, before.hits);
     EXPECT_EQ(after.misses, before.misses);
     // What goes beyond the registration is looked up, and refused if it leaves the allocation.
-    ASSERT_TRUE(by_->copy({direction::to_device, device.at() + 8190, host.at(), 4}));
+    ASSERT_TRUE(by_->copy({direction::to_device, device.address() + 8190, host.address(), 4}));
     EXPECT_EQ(by_->counts().maps.misses, before.misses + 1);
-    EXPECT_EQ(by_->copy({direction::to_device, device.at(), 0, 8}).code(), EINVAL);
+    EXPECT_EQ(by_->copy({direction::to_device, device.address(), 0, 8}).code(), EINVAL);
   }
   const auto before = by_->counts().maps;
-  ASSERT_TRUE(by_->copy({direction::to_device, device.at(), host.at(), 8}));
+  ASSERT_TRUE(by_->copy({direction::to_device, device.address(), host.address(), 8}));
   EXPECT_GT(by_->counts().maps.hits + by_->counts().maps.misses, before.hits + before.misses) << "ended";
 }
 
@@ -188,11 +191,11 @@ TEST_F(PlannerList, RegistrationsMoveAndEnd) {
   guarded_host host(64);
   const auto is_registered = [&] {
     const auto before = by_->counts().maps;
-    EXPECT_TRUE(by_->copy({direction::to_device, device.at(), host.at(), 8}));
+    EXPECT_TRUE(by_->copy({direction::to_device, device.address(), host.address(), 8}));
     const auto after = by_->counts().maps;
     return before.hits == after.hits && before.misses == after.misses;
   };
-  auto kept = by_->register_memory(device.at(), 4096);
+  auto kept = by_->register_memory(device.address(), 4096);
   ASSERT_TRUE(kept);
   planner::registration moved = *std::move(kept);
   EXPECT_TRUE(is_registered());
@@ -207,20 +210,20 @@ TEST_F(PlannerList, RegistrationsThatCannotBe) {
   open();
   guarded_device device(4096);
   guarded_host host(4096);
-  EXPECT_FALSE(by_->register_memory(device.at(), 0));
-  EXPECT_FALSE(by_->register_memory(device.at(), SIZE_MAX));
+  EXPECT_FALSE(by_->register_memory(device.address(), 0));
+  EXPECT_FALSE(by_->register_memory(device.address(), SIZE_MAX));
   EXPECT_FALSE(by_->register_memory(0, 4096));
-  EXPECT_FALSE(by_->register_memory(host.at(), 4096));
-  EXPECT_FALSE(by_->register_memory(device.at(), 64u << 20));
+  EXPECT_FALSE(by_->register_memory(host.address(), 4096));
+  EXPECT_FALSE(by_->register_memory(device.address(), 64u << 20));
   std::vector<planner::registration> all;
   for (int i = 0; i < 64; ++i) {
-    auto one = by_->register_memory(device.at(), 4096);
+    auto one = by_->register_memory(device.address(), 4096);
     ASSERT_TRUE(one) << i << ": " << one.error().message;
     all.push_back(*std::move(one));
   }
-  EXPECT_EQ(by_->register_memory(device.at(), 4096).code(), ENOSPC);
+  EXPECT_EQ(by_->register_memory(device.address(), 4096).code(), ENOSPC);
   all.erase(all.begin() + 20);
-  auto again = by_->register_memory(device.at(), 4096);
+  auto again = by_->register_memory(device.address(), 4096);
   EXPECT_TRUE(again) << "its place is free";
 }
 
@@ -232,16 +235,16 @@ TEST_F(PlannerList, ComingAndGoingRegistrationsDoNotDisturbOtherCopies) {
   std::thread comes_and_goes([&] {
     const test::current_device current(0);
     for (int i = 0; !stop; ++i)
-      if (auto kept = by_->register_memory(i % 2 == 0 ? low.at() : high.at(), 4096); !kept) ADD_FAILURE();
+      if (auto kept = by_->register_memory(i % 2 == 0 ? low.address() : high.address(), 4096); !kept) ADD_FAILURE();
   });
-  auto kept = by_->register_memory(mine.at() + 2048, 2048);
+  auto kept = by_->register_memory(mine.address() + 2048, 2048);
   ASSERT_TRUE(kept);
   for (unsigned i = 0; i < 3000; ++i) {
     const std::uint64_t there = i;
     std::uint64_t back = 0;
-    const std::uint64_t at = mine.at() + i % 2 * 2048 + i % 100 * 8;
-    ASSERT_TRUE(by_->copy({direction::to_device, at, address_of(&there), 8}));
-    ASSERT_TRUE(by_->copy({direction::to_host, address_of(&back), at, 8}));
+    const std::uint64_t address = mine.address() + i % 2 * 2048 + i % 100 * 8;
+    ASSERT_TRUE(by_->copy({direction::to_device, address, address_of(&there), 8}));
+    ASSERT_TRUE(by_->copy({direction::to_host, address_of(&back), address, 8}));
     ASSERT_EQ(back, there);
   }
   stop = true;

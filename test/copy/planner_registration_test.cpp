@@ -34,19 +34,19 @@ TEST_F(PlannerRegistration, CopiesOfRegisteredHostMemoryAreOfThePinnedKind) {
   const auto data = test::random_bytes(200'000, 3);
   test::set_device_bytes(device.pointer(), data);
   std::vector<unsigned char> host(200'000);
-  const transfer what{direction::to_host, address_of(host.data()), device.pointer(), host.size()};
-  ASSERT_TRUE(by_->copy(what));
+  const transfer transfer{direction::to_host, address_of(host.data()), device.pointer(), host.size()};
+  ASSERT_TRUE(by_->copy(transfer));
   EXPECT_EQ(taken(method::bounce), 1u);
   EXPECT_EQ(host, data);
   {
     auto kept = by_->register_host_memory(host.data(), host.size(), 0);
     ASSERT_TRUE(kept) << kept.error().message;
     std::fill(host.begin(), host.end(), 0);
-    ASSERT_TRUE(by_->copy(what));
+    ASSERT_TRUE(by_->copy(transfer));
     EXPECT_EQ(taken(method::copy_engine), 1u);
     EXPECT_EQ(host, data);
   }
-  ASSERT_TRUE(by_->copy(what));
+  ASSERT_TRUE(by_->copy(transfer));
   EXPECT_EQ(taken(method::bounce), 2u) << "the registration has ended";
 }
 

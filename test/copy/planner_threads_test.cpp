@@ -11,14 +11,14 @@ namespace pl::copy {
 namespace {
 
 constexpr std::uint64_t kNsForEachTest = 1'000'000'000;
-constexpr std::size_t kMostBytes = 100'000;
+constexpr std::size_t kMaxBytes = 100'000;
 
 class PlannerThreads : public planner_fixture {};
 
 // Memory of one thread: random bytes go round from the host over one GPU or two and back.
 class traveller {
  public:
-  traveller(planner& by, unsigned seed) : by_(by), random_(seed) {}
+  traveller(planner& planner, unsigned seed) : by_(planner), random_(seed) {}
 
   void go(std::uint64_t until_ns) {
     while (monotonic_ns() < until_ns && !testing::Test::HasFailure()) one_round();
@@ -28,25 +28,26 @@ class traveller {
 
  private:
   std::size_t below(std::size_t limit) { return std::uniform_int_distribution<std::size_t>(0, limit - 1)(random_); }
-  std::size_t some_size() { return below(10) < 6 ? below(5000) + 1 : below(kMostBytes / 2) + 1; }
+  std::size_t some_size() { return below(10) < 6 ? below(5000) + 1 : below(kMaxBytes / 2) + 1; }
 
-  void move(const transfer& what) {
+  void move(const transfer& transfer) {
     status done;
     const auto kind = below(5);
-    if (kind == 0 && what.row_bytes > 3) {
-      std::vector<transfer> list;
-      for (std::size_t at = 0, bytes = 0; at < what.row_bytes; at += bytes) {
-        bytes = std::min(what.row_bytes - at, below(what.row_bytes) / 3 + 1);
-        list.push_back({what.way, what.dst + at, what.src + at, bytes});
+    if (kind == 0 && transfer.row_bytes > 3) {
+      std::vector<copy::transfer> list;
+      for (std::size_t offset = 0, bytes = 0; offset < transfer.row_bytes; offset += bytes) {
+        bytes = std::min(transfer.row_bytes - offset, below(transfer.row_bytes) / 3 + 1);
+        list.push_back({transfer.way, transfer.dst + offset, transfer.src + offset, bytes});
       }
       done = by_.copy_list(list);
     } else if (kind == 1) {
-      auto begun = by_.begin(std::span(&what, 1), {});
+      auto begun = by_.begin(std::span(&transfer, 1), {});
       done = begun ? begun->wait() : status(begun.error());
-    } else if (kind == 2 && what.row_bytes % 4 == 0) {
-      done = by_.copy({what.way, what.dst, what.src, what.row_bytes / 4, 4, what.row_bytes / 4, what.row_bytes / 4});
+    } else if (kind == 2 && transfer.row_bytes % 4 == 0) {
+      done = by_.copy({transfer.way, transfer.dst, transfer.src, transfer.row_bytes / 4, 4, transfer.row_bytes / 4,
+                       transfer.row_bytes / 4});
     } else {
-      done = by_.copy(what);
+      done = by_.copy(transfer);
     }
     ASSERT_TRUE(done) << done.error().message;
   }
@@ -55,32 +56,32 @@ class traveller {
     const std::size_t bytes = some_size();
     const std::size_t skew = below(70);
     const auto data = test::random_bytes(bytes, below(1u << 30));
-    auto& from = below(2) == 0 ? pageable_ : pinned_;
-    auto& to = below(2) == 0 ? pageable_ : pinned_;
+    auto& source = below(2) == 0 ? pageable_ : pinned_;
+    auto& destination = below(2) == 0 ? pageable_ : pinned_;
     auto& first = below(2) == 0 ? near_ : far_;
     auto& second = below(2) == 0 ? near_ : far_;
-    const std::uint64_t second_at = second.at() + kMostBytes / 2 + 100;  // the two parts of one buffer do not overlap
-    std::copy(data.begin(), data.end(), from.data() + skew);
-    move({direction::to_device, first.at() + skew, from.at() + skew, bytes});
-    std::fill_n(to.data() + skew, bytes, static_cast<unsigned char>(0));
+    const std::uint64_t second_at = second.address() + kMaxBytes / 2 + 100;  // the two parts of one buffer do not overlap
+    std::copy(data.begin(), data.end(), source.data() + skew);
+    move({direction::to_device, first.address() + skew, source.address() + skew, bytes});
+    std::fill_n(destination.data() + skew, bytes, static_cast<unsigned char>(0));
     if (below(2) == 0) {
-      move({direction::on_device, second_at, first.at() + skew, bytes});
-      move({direction::to_host, to.at() + skew, second_at, bytes});
+      move({direction::on_device, second_at, first.address() + skew, bytes});
+      move({direction::to_host, destination.address() + skew, second_at, bytes});
     } else {
-      move({direction::to_host, to.at() + skew, first.at() + skew, bytes});
+      move({direction::to_host, destination.address() + skew, first.address() + skew, bytes});
     }
-    ASSERT_EQ(std::memcmp(to.data() + skew, data.data(), bytes), 0) << bytes;
+    ASSERT_EQ(std::memcmp(destination.data() + skew, data.data(), bytes), 0) << bytes;
     if (below(8) == 0) {
-      ASSERT_TRUE(by_.fill(first.at() + skew, 0x77, bytes));
-      move({direction::to_host, to.at() + skew, first.at() + skew, bytes});
-      ASSERT_EQ(bytes_t(to.data() + skew, to.data() + skew + bytes), bytes_t(bytes, 0x77));
+      ASSERT_TRUE(by_.fill(first.address() + skew, 0x77, bytes));
+      move({direction::to_host, destination.address() + skew, first.address() + skew, bytes});
+      ASSERT_EQ(bytes_t(destination.data() + skew, destination.data() + skew + bytes), bytes_t(bytes, 0x77));
     }
   }
 
   planner& by_;
   std::mt19937 random_;
-  guarded_device near_{kMostBytes + 200, 1, 0}, far_{kMostBytes + 200, 3, 1};
-  guarded_host pageable_{kMostBytes + 200, 1}, pinned_{context_of(0), kMostBytes + 200, 2};
+  guarded_device near_{kMaxBytes + 200, 1, 0}, far_{kMaxBytes + 200, 3, 1};
+  guarded_host pageable_{kMaxBytes + 200, 1}, pinned_{context_of(0), kMaxBytes + 200, 2};
 };
 
 TEST_F(PlannerThreads, MixedCopiesOnTwoGpus) {
@@ -98,8 +99,8 @@ TEST_F(PlannerThreads, MixedCopiesOnTwoGpus) {
     });
   for (auto& thread : threads) thread.join();
   const auto counts = by_->counts();
-  for (const auto how : {method::cpu_store, method::copy_engine})
-    EXPECT_GT(counts.copies[static_cast<std::size_t>(how)], 0u);
+  for (const auto kind : {method::cpu_store, method::copy_engine})
+    EXPECT_GT(counts.copies[static_cast<std::size_t>(kind)], 0u);
   EXPECT_GT(counts.engine.launches, 0u);
 }
 

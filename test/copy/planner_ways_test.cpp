@@ -8,8 +8,8 @@ namespace {
 
 class PlannerWays : public planner_fixture {};
 
-bool is_for(direction way, other_side side, method how, std::size_t bytes) {
-  switch (how) {
+bool is_for(direction way, other_side side, method kind, std::size_t bytes) {
+  switch (kind) {
     case method::cpu_store:
       return way == direction::to_device;
     case method::cpu_load:
@@ -35,7 +35,7 @@ bool is_for(direction way, other_side side, method how, std::size_t bytes) {
 class EveryWay : public PlannerWays, public testing::WithParamInterface<std::size_t> {};
 
 TEST_P(EveryWay, CopiesWhatItIsForAndRefusesTheRest) {
-  const auto how = static_cast<method>(GetParam());
+  const auto kind = static_cast<method>(GetParam());
   open();
   auto hot = by_->keep_hot(0);
   ASSERT_TRUE(hot) << hot.error().message;
@@ -49,22 +49,22 @@ TEST_P(EveryWay, CopiesWhatItIsForAndRefusesTheRest) {
     for (const auto side : sides_of(way))
       for (const auto& [bytes, dst_skew, src_skew] : shapes) {
         const copy_case one(way, side, bytes, dst_skew, src_skew);
-        const choice wanted{how, static_cast<std::uint8_t>(bytes > 10'000 ? 2 : 1)};
-        auto done = copy_by_now(wanted, one.what());
+        const choice wanted{kind, static_cast<std::uint8_t>(bytes > 10'000 ? 2 : 1)};
+        auto done = copy_by_now(wanted, one.to_transfer());
         const auto about = std::string(name_of(way)) + " " + name_of(side) + " " + std::to_string(bytes);
-        if (is_for(way, side, how, bytes)) {
+        if (is_for(way, side, kind, bytes)) {
           ASSERT_TRUE(done) << about << ": " << done.error().message;
           ASSERT_TRUE(one.is_copied()) << about;
           ++done_now;
         } else {
           ASSERT_FALSE(done) << about;
           EXPECT_TRUE(done.code() == ENOTSUP ||
-                      (how == method::registered && (done.code() == EBUSY || done.code() == EINVAL)))
+                      (kind == method::registered && (done.code() == EBUSY || done.code() == EINVAL)))
               << about << ": " << done.error().message;
           EXPECT_TRUE(one.is_untouched()) << about;
         }
       }
-  EXPECT_EQ(taken(how), done_now);
+  EXPECT_EQ(taken(kind), done_now);
 }
 INSTANTIATE_TEST_SUITE_P(methods, EveryWay, testing::Range(std::size_t{0}, kMethods),
                          [](const auto& now) { return std::string(name_of(static_cast<method>(now.param))); });
@@ -74,15 +74,15 @@ class EveryDirection : public PlannerWays, public testing::WithParamInterface<di
 TEST_P(EveryDirection, ACopyGoesTheWayThatCostsLeast) {
   const auto way = GetParam();
   for (const auto side : sides_of(way))
-    for (const auto& how : candidates(way, side)) {
-      open(curve(way, side, how));
+    for (const auto& option : candidates(way, side)) {
+      open(curve(way, side, option));
       auto hot = by_->keep_hot(0);
       ASSERT_TRUE(hot);
-      const auto limits = limits_of(way, how);
+      const auto limits = limits_of(way, option);
       const auto bytes = static_cast<std::size_t>(std::clamp<std::uint64_t>(20'001, limits.least, limits.most));
-      SCOPED_TRACE(std::string(name_of(side)) + " " + to_text(how));
-      copy_until(how.how, copy_case(way, side, bytes, 1, 2));
-      EXPECT_EQ(by_->counts().bytes[static_cast<std::size_t>(how.how)], bytes * taken(how.how));
+      SCOPED_TRACE(std::string(name_of(side)) + " " + to_text(option));
+      copy_until(option.how, copy_case(way, side, bytes, 1, 2));
+      EXPECT_EQ(by_->counts().bytes[static_cast<std::size_t>(option.how)], bytes * taken(option.how));
     }
 }
 INSTANTIATE_TEST_SUITE_P(directions, EveryDirection, testing::ValuesIn(kDirections),
@@ -97,7 +97,7 @@ TEST_F(PlannerWays, TheBuiltInTableCopiesAllSizes) {
       for (const std::size_t bytes : {1u, 100u, 1500u, 5000u, 17'000u, 70'000u, 300'000u}) {
         ++skew;
         const copy_case one(way, side, bytes, skew % 17, skew % 5);
-        auto done = by_->copy(one.what());
+        auto done = by_->copy(one.to_transfer());
         ASSERT_TRUE(done) << done.error().message;
         ASSERT_TRUE(one.is_copied()) << name_of(way) << " " << name_of(side) << " " << bytes;
       }
@@ -139,10 +139,10 @@ class rows_copy {
       host_->set(source);
     }
   }
-  transfer what() const {
+  transfer to_transfer() const {
     return {way_,
-            way_ == direction::to_host ? host_->at() : dst_->at(),
-            way_ == direction::to_device ? host_->at() : src_->at(),
+            way_ == direction::to_host ? host_->address() : dst_->address(),
+            way_ == direction::to_device ? host_->address() : src_->address(),
             shape_.row_bytes,
             shape_.rows,
             shape_.dst_pitch,
@@ -168,17 +168,17 @@ TEST_F(PlannerWays, RowsByEveryWay) {
     for (const bool is_pinned : {false, true})
       for (const auto& shape : kRows)
         for (std::size_t i = 0; i < kMethods; ++i) {
-          const auto how = static_cast<method>(i);
+          const auto kind = static_cast<method>(i);
           const rows_copy one(way, is_pinned, shape);
-          const auto about = std::string(name_of(way)) + " " + name_of(how) + " " + std::to_string(shape.row_bytes);
-          auto done = copy_by_now({how, 2}, one.what());
+          const auto about = std::string(name_of(way)) + " " + name_of(kind) + " " + std::to_string(shape.row_bytes);
+          auto done = copy_by_now({kind, 2}, one.to_transfer());
           if (done) ASSERT_TRUE(one.is_copied()) << about;
-          else ASSERT_TRUE(done.code() == ENOTSUP || how == method::registered) << about << ": " << done.error().message;
-          if (how == method::copy_engine) { ASSERT_TRUE(done) << about << done.error().message; }
-          if (how == method::cpu_store && way == direction::to_device) { ASSERT_TRUE(done) << about; }
-          if (how == method::cpu_load && way == direction::to_host) { ASSERT_TRUE(done) << about; }
-          if (how == method::engine_copy && is_pinned) { ASSERT_TRUE(done) << about << done.error().message; }
-          if (how == method::engine_bounce && way == direction::to_host) { ASSERT_TRUE(done) << about; }
+          else ASSERT_TRUE(done.code() == ENOTSUP || kind == method::registered) << about << ": " << done.error().message;
+          if (kind == method::copy_engine) { ASSERT_TRUE(done) << about << done.error().message; }
+          if (kind == method::cpu_store && way == direction::to_device) { ASSERT_TRUE(done) << about; }
+          if (kind == method::cpu_load && way == direction::to_host) { ASSERT_TRUE(done) << about; }
+          if (kind == method::engine_copy && is_pinned) { ASSERT_TRUE(done) << about << done.error().message; }
+          if (kind == method::engine_bounce && way == direction::to_host) { ASSERT_TRUE(done) << about; }
         }
 }
 
@@ -195,7 +195,7 @@ TEST_F(PlannerWays, RowsByChoice) {
       for (const bool is_pinned : {false, true})
         for (const auto& shape : kRows) {
           const rows_copy one(way, is_pinned, shape);
-          auto done = by_->copy(one.what());
+          auto done = by_->copy(one.to_transfer());
           ASSERT_TRUE(done) << done.error().message;
           ASSERT_TRUE(one.is_copied()) << name_of(way) << " " << shape.row_bytes;
         }
@@ -208,7 +208,7 @@ TEST_F(PlannerWays, RowsByChoice) {
 TEST_F(PlannerWays, RowsWithoutGapsAreOneCopy) {
   open(curve(direction::to_host, other_side::pageable, {method::bounce, 1}));
   const rows_copy one(direction::to_host, false, {1000, 100, 1000, 1000});
-  ASSERT_TRUE(by_->copy(one.what()));
+  ASSERT_TRUE(by_->copy(one.to_transfer()));
   EXPECT_TRUE(one.is_copied());
   EXPECT_EQ(taken(method::bounce), 1u);
 }
@@ -216,15 +216,15 @@ TEST_F(PlannerWays, RowsWithoutGapsAreOneCopy) {
 // ---- fill -----------------------------------------------------------------------------------------------------------
 
 TEST_F(PlannerWays, FillsByStoresAndByTheCopyEngine) {
-  for (const auto how : {method::cpu_store, method::copy_engine}) {
-    open(both_curves(direction::to_device, {how, 1}));
+  for (const auto kind : {method::cpu_store, method::copy_engine}) {
+    open(both_curves(direction::to_device, {kind, 1}));
     for (const std::size_t bytes : {1u, 7u, 4096u, 70'001u}) {
       guarded_device device(bytes, 3);
-      auto done = by_->fill(device.at(), 0x5A, bytes);
+      auto done = by_->fill(device.address(), 0x5A, bytes);
       ASSERT_TRUE(done) << done.error().message;
       EXPECT_EQ(device.get(), bytes_t(bytes, 0x5A));
     }
-    EXPECT_EQ(taken(how), 4u);
+    EXPECT_EQ(taken(kind), 4u);
   }
 }
 

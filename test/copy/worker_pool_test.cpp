@@ -46,9 +46,9 @@ class part_counts {
   std::vector<std::atomic<unsigned>> counts_;
 };
 
-// Runs `what` on a helper. False: none came within a generous time.
+// Runs `body` on a helper. False: none came within a generous time.
 template <class What>
-bool run_on_helper(worker_pool& pool, const What& what) {
+bool run_on_helper(worker_pool& pool, const What& body) {
   const auto caller = std::this_thread::get_id();
   std::atomic<bool> was_on_helper{false};
   pool.run(2, 2, [&](std::size_t) {
@@ -56,7 +56,7 @@ bool run_on_helper(worker_pool& pool, const What& what) {
       const auto deadline = std::chrono::steady_clock::now() + kGenerous;
       while (!was_on_helper.load() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
     } else {
-      what();
+      body();
       was_on_helper.store(true);
     }
   });

@@ -44,8 +44,8 @@ void tell(const char* point, const char* check, const char* verdict, const std::
   std::fflush(stdout);
   if (std::strcmp(verdict, "FAILED") == 0) ++g_failures;
 }
-void check(const char* point, const char* what, bool is_right, const std::string& seen) {
-  tell(point, what, is_right ? "ok" : "FAILED", seen);
+void check(const char* point, const char* claim, bool is_right, const std::string& seen) {
+  tell(point, claim, is_right ? "ok" : "FAILED", seen);
 }
 
 // ---- Small tools over CUDA, all in device 0's primary context
@@ -100,16 +100,16 @@ std::string words(const result<region*>& outcome) {
   return outcome ? "mapped by " + std::string((*outcome)->pin->backend_name()) : outcome.error().message;
 }
 
-// The signal that a read at `at` raises; 0: none.
+// The signal that a read at `address` raises; 0: none.
 sigjmp_buf g_back;
-int fault_of(const volatile char* at) {
+int fault_of(const volatile char* address) {
   struct sigaction action {
   }, bus{}, segv{};
   action.sa_handler = [](int number) { siglongjmp(g_back, number); };
   sigaction(SIGBUS, &action, &bus);
   sigaction(SIGSEGV, &action, &segv);
   const int number = sigsetjmp(g_back, 1);
-  if (number == 0) (void)*at;
+  if (number == 0) (void)*address;
   sigaction(SIGBUS, &bus, nullptr);
   sigaction(SIGSEGV, &segv, nullptr);
   return number;
@@ -117,9 +117,9 @@ int fault_of(const volatile char* at) {
 
 // ---- 21: what may be mapped by dma-buf, and what is taken
 
-int attribute(int which) {
+int attribute(int attribute) {
   int value = -1;
-  return g_cuda->cuDeviceGetAttribute(&value, which, 0) == 0 ? value : -1;
+  return g_cuda->cuDeviceGetAttribute(&value, attribute, 0) == 0 ? value : -1;
 }
 
 void choose_backend() {

@@ -54,15 +54,15 @@ class whole_kernel final : public device_io {
 };
 
 int g_dma_buf_mmap = 1, g_coherent = 0, g_exports_refused = 0;
-cu::result_t attribute(int* value, int which, cu::device_t device) {
-  const auto rc = simulated_cuda().cuDeviceGetAttribute(value, which, device);
-  if (which == cu::device_attribute::dma_buf_mmap) *value = g_dma_buf_mmap;
-  if (which == cu::device_attribute::pageable_memory_access_uses_host_page_tables) *value = g_coherent;
+cu::result_t attribute(int* value, int attribute, cu::device_t device) {
+  const auto rc = simulated_cuda().cuDeviceGetAttribute(value, attribute, device);
+  if (attribute == cu::device_attribute::dma_buf_mmap) *value = g_dma_buf_mmap;
+  if (attribute == cu::device_attribute::pageable_memory_access_uses_host_page_tables) *value = g_coherent;
   return rc;
 }
-cu::result_t older_attribute(int* value, int which, cu::device_t device) {
-  if (which == cu::device_attribute::dma_buf_mmap) return cu::error_code::invalid_value;
-  return simulated_cuda().cuDeviceGetAttribute(value, which, device);
+cu::result_t older_attribute(int* value, int attribute, cu::device_t device) {
+  if (attribute == cu::device_attribute::dma_buf_mmap) return cu::error_code::invalid_value;
+  return simulated_cuda().cuDeviceGetAttribute(value, attribute, device);
 }
 cu::result_t not_initialized(int*) { return cu::error_code::not_initialized; }
 cu::result_t refused_export(void* handle, std::uint64_t pointer, std::size_t bytes, int type, unsigned long long flags) {

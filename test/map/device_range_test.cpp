@@ -38,15 +38,15 @@ TEST_F(device_range_test, CutsAtObjectBorders) {
   auto plan = plan_pin(cuda_, {buffer.pointer() + kMiB, 6 * kMiB}, kHostPageBytes, range_rule::exact);
   ASSERT_TRUE(plan) << plan.error().message;
   ASSERT_EQ(plan->pieces.size(), 3u);
-  std::uint64_t at = plan->rounded.begin;
+  std::uint64_t address = plan->rounded.begin;
   std::set<unsigned long long> blocks;
   for (const auto& piece : plan->pieces) {
-    EXPECT_EQ(piece.range.begin, at);
+    EXPECT_EQ(piece.range.begin, address);
     EXPECT_GE(piece.range.begin, piece.object_begin);
-    at += piece.range.size_bytes;
+    address += piece.range.size_bytes;
     blocks.insert(piece.block_id);
   }
-  EXPECT_EQ(at, plan->rounded.end());
+  EXPECT_EQ(address, plan->rounded.end());
   EXPECT_EQ(blocks.size(), 3u);
 }
 
@@ -69,10 +69,10 @@ TEST_F(device_range_test, SeveralGpusAreSeveralMappings) {
     prop.type = cu::allocation_type::pinned;
     prop.where = {cu::location_type::device, device};
     ASSERT_EQ(cuda_.cuMemCreate(&pieces[device], 2 * kMiB, &prop, 0), 0);
-    const std::uint64_t at = base + static_cast<std::uint64_t>(device) * 2 * kMiB;
-    ASSERT_EQ(cuda_.cuMemMap(at, 2 * kMiB, 0, pieces[device], 0), 0);
+    const std::uint64_t address = base + static_cast<std::uint64_t>(device) * 2 * kMiB;
+    ASSERT_EQ(cuda_.cuMemMap(address, 2 * kMiB, 0, pieces[device], 0), 0);
     const cu::access_desc access{{cu::location_type::device, 0}, cu::access_flags::read_write};
-    ASSERT_EQ(cuda_.cuMemSetAccess(at, 2 * kMiB, &access, 1), 0);
+    ASSERT_EQ(cuda_.cuMemSetAccess(address, 2 * kMiB, &access, 1), 0);
   }
   auto plan = plan_pin(cuda_, {base + kMiB, 2 * kMiB}, kHostPageBytes, range_rule::exact);
   ASSERT_FALSE(plan);

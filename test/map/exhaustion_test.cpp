@@ -179,13 +179,13 @@ class exhaustion : public testing::TestWithParam<const char*> {
 
   // Step k of `body` fails for all k. `body` is true if it worked; what it made it releases itself.
   template <class Body>
-  void sweep(const char* what, Body body) {
-    SCOPED_TRACE(what);
-    constexpr int kMostSteps = 500;
+  void sweep(const char* subject, Body body) {
+    SCOPED_TRACE(subject);
+    constexpr int kMaxSteps = 500;
     ASSERT_TRUE(body());
     const auto before = holdings();
     int step = 0;
-    for (; step < kMostSteps; ++step) {
+    for (; step < kMaxSteps; ++step) {
       t_remaining = step;
       t_fired = false;
       bool worked = false;
@@ -202,7 +202,7 @@ class exhaustion : public testing::TestWithParam<const char*> {
       ASSERT_EQ(holdings(), before);
     }
     EXPECT_GT(step, 0) << "nothing was ever allocated";
-    EXPECT_LT(step, kMostSteps);
+    EXPECT_LT(step, kMaxSteps);
   }
 
   cu::driver_table table_;
@@ -284,9 +284,9 @@ TEST_P(exhaustion, OfAWholeLife) {
 TEST_P(exhaustion, OfCudasPatience) {
   const device_buffer buffer(1 << 20);
   const auto before = holdings();
-  constexpr int kMostCalls = 300;
+  constexpr int kMaxCalls = 300;
   int call = 0;
-  for (bool failed = true; failed && call < kMostCalls; ++call) {
+  for (bool failed = true; failed && call < kMaxCalls; ++call) {
     session* s = open();  // with nothing proved and no device known
     g_calls_remaining = call;
     g_call_failed = false;
@@ -304,7 +304,7 @@ TEST_P(exhaustion, OfCudasPatience) {
     ASSERT_EQ(holdings(), before) << "left behind by call " << call;
   }
   EXPECT_GT(call, 1);
-  EXPECT_LT(call, kMostCalls);
+  EXPECT_LT(call, kMaxCalls);
 }
 
 TEST_P(exhaustion, ReleasesNeedNoMemory) {

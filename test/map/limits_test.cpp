@@ -20,7 +20,7 @@ namespace {
 // A soft limit for the length of a scope.
 class scoped_limit {
  public:
-  scoped_limit(int which, rlim_t soft) : which_(which) {
+  scoped_limit(int resource, rlim_t soft) : which_(resource) {
     getrlimit(which_as_type(), &before_);
     const rlimit lower{soft, before_.rlim_max};
     is_set_ = setrlimit(which_as_type(), &lower) == 0;

@@ -48,16 +48,16 @@ void look_at_capture_mode() {
   simulated_cuda().cuThreadExchangeStreamCaptureMode(&mode);
 }
 
-cu::result_t watched_dtoh(void* out, std::uint64_t from, std::size_t bytes) {
+cu::result_t watched_dtoh(void* out, std::uint64_t source, std::size_t bytes) {
   ++g_watch->default_stream_calls;
-  look(from, bytes);
-  return simulated_cuda().cuMemcpyDtoH_v2(out, from, bytes);
+  look(source, bytes);
+  return simulated_cuda().cuMemcpyDtoH_v2(out, source, bytes);
 }
-cu::result_t watched_dtoh_async(void* out, std::uint64_t from, std::size_t bytes, cu::stream_t stream) {
+cu::result_t watched_dtoh_async(void* out, std::uint64_t source, std::size_t bytes, cu::stream_t stream) {
   if (stream == nullptr) ++g_watch->default_stream_calls;
   look_at_capture_mode();
-  look(from, bytes);
-  return simulated_cuda().cuMemcpyDtoHAsync_v2(out, from, bytes, stream);
+  look(source, bytes);
+  return simulated_cuda().cuMemcpyDtoHAsync_v2(out, source, bytes, stream);
 }
 cu::result_t watched_export(void* handle, std::uint64_t pointer, std::size_t bytes, int type, unsigned long long flags) {
   look_at_capture_mode();
@@ -219,14 +219,14 @@ TEST_F(mapping_proof, ComparesWithoutWriting) {
   ASSERT_TRUE(plan);
   const cpu_view right{(*mapped)->data.load(), 4096, arch::mapping_type::wc};
   const cpu_view wrong{(*mapped)->data.load() + 4096, 4096, arch::mapping_type::wc};
-  const proof_context where = context_for_proof(simulated_cuda(), *plan);
+  const proof_context context = context_for_proof(simulated_cuda(), *plan);
   bool has_evidence = false;
-  EXPECT_TRUE(compare_mapping(where, *plan, right, &has_evidence));
+  EXPECT_TRUE(compare_mapping(context, *plan, right, &has_evidence));
   EXPECT_TRUE(has_evidence);
-  EXPECT_EQ(compare_mapping(where, *plan, wrong, &has_evidence).code(), EIO);
+  EXPECT_EQ(compare_mapping(context, *plan, wrong, &has_evidence).code(), EIO);
   watched_.bytes.assign(watched_.bytes.size(), 0);
   set_device_bytes(memory_->pointer(), watched_.bytes);
-  EXPECT_TRUE(compare_mapping(where, *plan, wrong, &has_evidence)) << "all bytes are alike";
+  EXPECT_TRUE(compare_mapping(context, *plan, wrong, &has_evidence)) << "all bytes are alike";
   EXPECT_FALSE(has_evidence);
 }
 

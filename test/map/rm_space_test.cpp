@@ -56,12 +56,12 @@ TEST_F(rm_space_test, ExportableVmmMemoryIsReachedWithoutTheListener) {
   table_.cuMemGetHandleForAddressRange = nullptr;  // as a libcuda before 11.7
   session* s = open();
   const vmm_buffer buffer({2 << 20, 2 << 20}, cu::handle_type::posix_fd);
-  const std::uint64_t at = buffer.pointer() + (2 << 20) - 50;  // over the border of the pieces
-  auto mapped = map(s, at, 100);
+  const std::uint64_t address = buffer.pointer() + (2 << 20) - 50;  // over the border of the pieces
+  auto mapped = map(s, address, 100);
   ASSERT_TRUE(mapped) << mapped.error().message;
   const auto bytes = random_bytes(100, 1);
   ASSERT_EQ(region_write(*mapped, (*mapped)->data.load(), bytes.data(), 100, true), 0);
-  EXPECT_EQ(device_bytes(at, 100), bytes);
+  EXPECT_EQ(device_bytes(address, 100), bytes);
   EXPECT_TRUE(close_session(s));
   EXPECT_EQ(kernel_.live_objects() + kernel_.live_mappings() + kernel_.live_clients(), 0);
 }

@@ -32,8 +32,8 @@ int in_child(Body body) {
 }
 
 char* mapped() {
-  void* const at = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  return at != MAP_FAILED ? static_cast<char*>(at) : nullptr;
+  void* const memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return memory != MAP_FAILED ? static_cast<char*>(memory) : nullptr;
 }
 
 int ranges_left() {
@@ -43,20 +43,20 @@ int ranges_left() {
   return count;
 }
 
-bool is_hole(void* at) {
+bool is_hole(void* memory) {
   unsigned char pages[kBytes / 4096];
-  return mincore(at, kBytes, pages) != 0 && errno == ENOMEM;
+  return mincore(memory, kBytes, pages) != 0 && errno == ENOMEM;
 }
 
 TEST(FaultingRange, EveryAccessRaisesSigbus) {
   for (const bool writes : {false, true}) {
     for (const std::size_t offset : {std::size_t{0}, kBytes / 2, kBytes - 1})
       EXPECT_EQ(in_child([&] {
-                  volatile char* const at = mapped();
-                  at[offset] = 1;
-                  leave_faulting_range(real_device_io(), const_cast<char*>(at), kBytes);
-                  if (writes) at[offset] = 2;
-                  return at[offset] == 1 ? 1 : 2;
+                  volatile char* const memory = mapped();
+                  memory[offset] = 1;
+                  leave_faulting_range(real_device_io(), const_cast<char*>(memory), kBytes);
+                  if (writes) memory[offset] = 2;
+                  return memory[offset] == 1 ? 1 : 2;
                 }),
                 1000 + SIGBUS);
   }
@@ -64,11 +64,11 @@ TEST(FaultingRange, EveryAccessRaisesSigbus) {
 
 TEST(FaultingRange, NoDescriptorStaysAndErrnoIsKept) {
   EXPECT_EQ(in_child([] {
-              char* const at = mapped();
+              char* const memory = mapped();
               const int next = dup(0);
               close(next);
               errno = 4242;
-              leave_faulting_range(real_device_io(), at, kBytes);
+              leave_faulting_range(real_device_io(), memory, kBytes);
               if (errno != 4242) return 1;
               return dup(0) == next && ranges_left() == 1 ? 0 : 2;
             }),
@@ -94,13 +94,13 @@ TEST(FaultingRange, IsAHoleWhereNoDescriptorIsLeft) {
   GTEST_SKIP() << "UndefinedBehaviorSanitizer looks at objects through a pipe, which takes descriptors";
 #endif
   EXPECT_EQ(in_child([] {
-              char* const at = mapped();
+              char* const memory = mapped();
               const int next = dup(0);
               close(next);
               const rlimit none{static_cast<rlim_t>(next), static_cast<rlim_t>(next)};
               if (setrlimit(RLIMIT_NOFILE, &none) != 0) return 1;
-              leave_faulting_range(real_device_io(), at, kBytes);
-              return is_hole(at) ? 0 : 2;
+              leave_faulting_range(real_device_io(), memory, kBytes);
+              return is_hole(memory) ? 0 : 2;
             }),
             0);
 }

@@ -34,12 +34,12 @@ TEST(export_listener_memory, NothingIsAllocatedInLibcudasFrames) {
   int* const layout = static_cast<int*>(dlsym(table.library, "fake_layout"));
   g_depth = static_cast<int*>(dlsym(table.library, "fake_depth"));
   ASSERT_TRUE(layout != nullptr && g_depth != nullptr);
-  for (const auto& [which, bytes] :
+  for (const auto& [name, bytes] :
        {std::pair<int, std::uint64_t>{0, 0x200000}, {1, 0x200000}, {2, 0x200000}, {6, 300 * 65536}}) {
-    *layout = which;
+    *layout = name;
     const auto pieces = find_backing(table, 0x7f0000000000, bytes);
     EXPECT_TRUE(pieces) << (pieces ? "" : pieces.error().message);
-    EXPECT_EQ(g_inside, 0) << "layout " << which;
+    EXPECT_EQ(g_inside, 0) << "layout " << name;
   }
 }
 

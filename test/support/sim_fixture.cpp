@@ -13,9 +13,9 @@ namespace {
 
 void* g_library = nullptr;
 
-void must(cu::result_t rc, const char* what) {
+void must(cu::result_t rc, const char* operation) {
   if (rc == 0) return;
-  std::fprintf(stderr, "simulated CUDA: %s failed with %d\n", what, rc);
+  std::fprintf(stderr, "simulated CUDA: %s failed with %d\n", operation, rc);
   std::abort();
 }
 
@@ -80,13 +80,13 @@ vmm_buffer::vmm_buffer(std::vector<std::size_t> piece_bytes, int handle_types) {
   prop.where = {cu::location_type::device, 0};
   prop.requested_handle_types = handle_types;
   prop.flags.gpu_direct_rdma_capable = 1;
-  std::uint64_t at = pointer_;
+  std::uint64_t address = pointer_;
   for (const std::size_t bytes : piece_bytes) {
     cu::physical_t piece = 0;
     must(cuda.cuMemCreate(&piece, bytes, &prop, 0), "cuMemCreate");
-    must(cuda.cuMemMap(at, bytes, 0, piece, 0), "cuMemMap");
+    must(cuda.cuMemMap(address, bytes, 0, piece, 0), "cuMemMap");
     pieces_.push_back(piece);
-    at += bytes;
+    address += bytes;
   }
   const cu::access_desc access{{cu::location_type::device, 0}, cu::access_flags::read_write};
   must(cuda.cuMemSetAccess(pointer_, bytes_, &access, 1), "cuMemSetAccess");

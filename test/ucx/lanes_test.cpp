@@ -20,9 +20,9 @@ constexpr const char* kRdma =
 constexpr const char* kAuxiliary =
     "#                 lane[1]:  3:ud_verbs/rxe0:1.0 md[1]       -> md[1]/ib/sysdev[255] wireup rma_bw#1\n";
 
-std::vector<std::string> names(const std::vector<lane>& of) {
+std::vector<std::string> names(const std::vector<lane>& lanes) {
   std::vector<std::string> out;
-  for (const auto& each : of) out.push_back(each.name);
+  for (const auto& each : lanes) out.push_back(each.name);
   return out;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The drop-in C interface: turns calls into registry operations and results into errno values, nothing else.
-// The contract of every call stands in include/gdrapi.h.
+// include/gdrapi.h defines the contract of every call.
 #define PEERLANE_GDRAPI_IMPLEMENTATION
 #include <gdrapi.h>
 
@@ -170,12 +170,12 @@ PL_EXPORT int gdr_unmap(gdr_t g, gdr_mh_t handle, void* va, size_t size) try {
 } catch (const std::bad_alloc&) { return fail(ENOMEM, kNoMemory); }
 
 PL_EXPORT int gdr_copy_to_mapping(gdr_mh_t handle, void* map_d_ptr, const void* h_ptr, size_t size) {
-  if (size >= pl::kLeastPlannedBytes && pl::planned_write(region_of(handle), map_d_ptr, h_ptr, size)) return 0;
+  if (size >= pl::kMinPlannedBytes && pl::planned_write(region_of(handle), map_d_ptr, h_ptr, size)) return 0;
   return pl::region_write(region_of(handle), map_d_ptr, h_ptr, size, true);
 }
 
 PL_EXPORT int gdr_copy_from_mapping(gdr_mh_t handle, void* h_ptr, const void* map_d_ptr, size_t size) {
-  if (size >= pl::kLeastPlannedBytes && pl::planned_read(region_of(handle), h_ptr, map_d_ptr, size)) return 0;
+  if (size >= pl::kMinPlannedBytes && pl::planned_read(region_of(handle), h_ptr, map_d_ptr, size)) return 0;
   return pl::region_read(region_of(handle), h_ptr, map_d_ptr, size);
 }
 

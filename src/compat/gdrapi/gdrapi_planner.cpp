@@ -31,30 +31,30 @@ copy::planner* planner() {
   return process_epoch() == epoch ? made : nullptr;
 }
 
-// The device address behind `at`, which the region's own checks have accepted.
-std::uint64_t device_address(const region* target, const void* at) {
+// The device address behind `mapped`, which the region's own checks have accepted.
+std::uint64_t device_address(const region* target, const void* mapped) {
   return target->pin->range().begin +
-         static_cast<std::uint64_t>(static_cast<const char*>(at) - static_cast<const char*>(target->view.address));
+         static_cast<std::uint64_t>(static_cast<const char*>(mapped) - static_cast<const char*>(target->view.address));
 }
 
-bool planned(const copy::transfer& what) noexcept try {
-  auto* const by = planner();
-  if (by == nullptr) return false;
-  const auto done = by->copy(what);
+bool planned(const copy::transfer& transfer) noexcept try {
+  auto* const instance = planner();
+  if (instance == nullptr) return false;
+  const auto done = instance->copy(transfer);
   if (!done) PL_LOG(debug, "PEERLANE_GDRAPI_PLANNER: by the CPU, because %s", done.error().message.c_str());
   return done.ok();
 } catch (const std::exception&) { return false; }
 
 }  // namespace
 
-bool planned_write(const region* target, const void* at, const void* source, std::size_t size_bytes) noexcept {
-  if (check_copy_range(target, at, source, size_bytes) != 0) return false;
-  return planned({copy::direction::to_device, device_address(target, at), copy::address_of(source), size_bytes});
+bool planned_write(const region* target, const void* mapped, const void* source, std::size_t size_bytes) noexcept {
+  if (check_copy_range(target, mapped, source, size_bytes) != 0) return false;
+  return planned({copy::direction::to_device, device_address(target, mapped), copy::address_of(source), size_bytes});
 }
 
-bool planned_read(const region* target, void* destination, const void* at, std::size_t size_bytes) noexcept {
-  if (check_copy_range(target, at, destination, size_bytes) != 0) return false;
-  return planned({copy::direction::to_host, copy::address_of(destination), device_address(target, at), size_bytes});
+bool planned_read(const region* target, void* destination, const void* mapped, std::size_t size_bytes) noexcept {
+  if (check_copy_range(target, mapped, destination, size_bytes) != 0) return false;
+  return planned({copy::direction::to_host, copy::address_of(destination), device_address(target, mapped), size_bytes});
 }
 
 }  // namespace pl

@@ -12,10 +12,10 @@ namespace pl {
 
 struct region;
 
-constexpr std::size_t kLeastPlannedBytes = 4096;  // below, the planner has nothing better than the CPU either
+constexpr std::size_t kMinPlannedBytes = 4096;  // below, the planner has nothing better than the CPU either
 
 // False: not wanted, or not possible now; nothing has been promised, the caller copies itself.
-bool planned_write(const region* target, const void* at, const void* source, std::size_t size_bytes) noexcept;
-bool planned_read(const region* target, void* destination, const void* at, std::size_t size_bytes) noexcept;
+bool planned_write(const region* target, const void* mapped, const void* source, std::size_t size_bytes) noexcept;
+bool planned_read(const region* target, void* destination, const void* mapped, std::size_t size_bytes) noexcept;
 
 }  // namespace pl

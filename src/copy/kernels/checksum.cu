@@ -17,20 +17,21 @@ PL_DEVICE std::uint32_t step8(const volatile std::uint32_t* table, std::uint32_t
   return out;
 }
 
-// Without complement, from 0. `at` is a multiple of 16.
-PL_DEVICE std::uint32_t segment_crc(const volatile std::uint32_t* table, std::uint64_t at, std::uint64_t bytes) {
+// Without complement, from 0. `position` is a multiple of 16.
+PL_DEVICE std::uint32_t segment_crc(const volatile std::uint32_t* table, std::uint64_t position, std::uint64_t bytes) {
   std::uint32_t crc = 0;
-  const std::uint64_t whole = at + bytes / 16 * 16;
-  const std::uint64_t end = at + bytes;
+  const std::uint64_t whole = position + bytes / 16 * 16;
+  const std::uint64_t end = position + bytes;
 #if defined(__CUDACC__)
 #pragma unroll 4  // loads ahead of the tables
 #endif
-  for (; at < whole; at += 16) {
-    const dev::vec16 both = dev::load_stream_vec16(reinterpret_cast<const void*>(at));
+  for (; position < whole; position += 16) {
+    const dev::vec16 both = dev::load_stream_vec16(reinterpret_cast<const void*>(position));
     crc = step8(table, crc, both.low);
     crc = step8(table, crc, both.high);
   }
-  for (; at < end; ++at) crc = crc >> 8 ^ table[(crc ^ dev::load_relaxed(reinterpret_cast<const std::uint8_t*>(at))) & 0xff];
+  for (; position < end; ++position)
+    crc = crc >> 8 ^ table[(crc ^ dev::load_relaxed(reinterpret_cast<const std::uint8_t*>(position))) & 0xff];
   return crc;
 }
 
@@ -45,8 +46,9 @@ PL_KERNEL void crc32c_segments(std::uint64_t src, std::uint64_t bytes, std::uint
   auto* const started = reinterpret_cast<std::uint32_t*>(control + checksum::kStartedAt) + block;
   auto* const ended = reinterpret_cast<std::uint32_t*>(control + checksum::kEndedAt) + block;
   if (me == 0) {
-    // The other half of gpu_checksum::job::give_up: either it sees that this block has started, or this block sees that its
-    // memory is no longer to be read. The load cannot pass the store on the bus, and the fence keeps them so before it.
+    // The other half of gpu_checksum::job::give_up: either give_up sees that this block has started, or this block sees that
+    // its memory must not be read any more. The load cannot pass the store on the bus, and the fence keeps them so before
+    // it.
     dev::store_relaxed(started, job);
     dev::fence_system();
     is_given_up = dev::load_relaxed(reinterpret_cast<const std::uint32_t*>(control + checksum::kGivenUpAt)) == job ? 1 : 0;
@@ -62,9 +64,9 @@ PL_KERNEL void crc32c_segments(std::uint64_t src, std::uint64_t bytes, std::uint
   const std::uint64_t segments = (bytes + checksum::kSegmentBytes - 1) / checksum::kSegmentBytes;
   for (std::uint64_t i = std::uint64_t{block} * threads + me; i < segments;
        i += std::uint64_t{dev::grid_dim_x()} * threads) {
-    const std::uint64_t from = i * checksum::kSegmentBytes, left = bytes - from;
+    const std::uint64_t begin = i * checksum::kSegmentBytes, left = bytes - begin;
     dev::store_relaxed(out + i,
-                       segment_crc(table, src + from, left < checksum::kSegmentBytes ? left : checksum::kSegmentBytes));
+                       segment_crc(table, src + begin, left < checksum::kSegmentBytes ? left : checksum::kSegmentBytes));
   }
   dev::sync_threads();
   if (me == 0) dev::store_release(ended, job);

@@ -34,44 +34,44 @@ PL_DEVICE void copy_row(std::uint64_t dst, std::uint64_t src, std::uint64_t byte
   // Up to the first 16-byte line of the destination, and behind the last one: byte by byte, spread over the threads.
   std::uint64_t head = (16 - (dst & 15)) & 15;
   if (head > bytes) head = bytes;
-  for (std::uint64_t at = index; at < head; at += count)
-    dev::store_relaxed<std::uint8_t>(dst + at, dev::load_relaxed<std::uint8_t>(src + at));
+  for (std::uint64_t position = index; position < head; position += count)
+    dev::store_relaxed<std::uint8_t>(dst + position, dev::load_relaxed<std::uint8_t>(src + position));
   const std::uint64_t body_end = head + ((bytes - head) & ~std::uint64_t{15});
-  for (std::uint64_t at = body_end + index; at < bytes; at += count)
-    dev::store_relaxed<std::uint8_t>(dst + at, dev::load_relaxed<std::uint8_t>(src + at));
+  for (std::uint64_t position = body_end + index; position < bytes; position += count)
+    dev::store_relaxed<std::uint8_t>(dst + position, dev::load_relaxed<std::uint8_t>(src + position));
 
   // Four loads are under way before the first is stored: what limits a pull over PCIe is the bytes in flight.
   const std::uint64_t step = std::uint64_t{count} * 16;
-  std::uint64_t at = head + std::uint64_t{index} * 16;
-  for (; at + 3 * step < body_end; at += 4 * step) {
-    const dev::vec16 a = load_16(src + at, end);
-    const dev::vec16 b = load_16(src + at + step, end);
-    const dev::vec16 c = load_16(src + at + 2 * step, end);
-    const dev::vec16 d = load_16(src + at + 3 * step, end);
-    dev::store_vec16(dst + at, a);
-    dev::store_vec16(dst + at + step, b);
-    dev::store_vec16(dst + at + 2 * step, c);
-    dev::store_vec16(dst + at + 3 * step, d);
+  std::uint64_t position = head + std::uint64_t{index} * 16;
+  for (; position + 3 * step < body_end; position += 4 * step) {
+    const dev::vec16 a = load_16(src + position, end);
+    const dev::vec16 b = load_16(src + position + step, end);
+    const dev::vec16 c = load_16(src + position + 2 * step, end);
+    const dev::vec16 d = load_16(src + position + 3 * step, end);
+    dev::store_vec16(dst + position, a);
+    dev::store_vec16(dst + position + step, b);
+    dev::store_vec16(dst + position + 2 * step, c);
+    dev::store_vec16(dst + position + 3 * step, d);
   }
-  for (; at < body_end; at += step) dev::store_vec16(dst + at, load_16(src + at, end));
+  for (; position < body_end; position += step) dev::store_vec16(dst + position, load_16(src + position, end));
 }
 
 // Data lines: every eight bytes with the sequence number beside each four.
-PL_DEVICE void send_low_latency(const engine::descriptor& what, unsigned index, unsigned count) {
-  const std::uint64_t src = what.src.low;
-  const std::uint64_t end = src + what.src.word;
-  const std::uint64_t flag = std::uint64_t{what.src.sequence} << 32;
-  const std::uint64_t words = (std::uint64_t{what.src.word} + 7) / 8;
-  for (std::uint64_t at = index; at < words; at += count) {
-    const std::uint64_t data = load_word(src + at * 8, end);
-    dev::store_vec16(what.dst.low + at * 16, {(data & 0xFFFFFFFFu) | flag, (data >> 32) | flag});
+PL_DEVICE void send_low_latency(const engine::descriptor& command, unsigned index, unsigned count) {
+  const std::uint64_t src = command.src.low;
+  const std::uint64_t end = src + command.src.word;
+  const std::uint64_t flag = std::uint64_t{command.src.sequence} << 32;
+  const std::uint64_t words = (std::uint64_t{command.src.word} + 7) / 8;
+  for (std::uint64_t position = index; position < words; position += count) {
+    const std::uint64_t data = load_word(src + position * 8, end);
+    dev::store_vec16(command.dst.low + position * 16, {(data & 0xFFFFFFFFu) | flag, (data >> 32) | flag});
   }
 }
 
-PL_DEVICE void copy_rows(const engine::descriptor& what, unsigned index, unsigned count) {
-  const std::uint64_t bytes = what.src.word;
-  const unsigned rows = what.dst.word;
-  if (rows == 1) return copy_row(what.dst.low, what.src.low, bytes, index, count);
+PL_DEVICE void copy_rows(const engine::descriptor& command, unsigned index, unsigned count) {
+  const std::uint64_t bytes = command.src.word;
+  const unsigned rows = command.dst.word;
+  if (rows == 1) return copy_row(command.dst.low, command.src.low, bytes, index, count);
   // Long rows one after another by all threads, short ones side by side by groups.
   const bool is_short = bytes <= 16u * kGroupThreads * 4 && count > kGroupThreads;
   const unsigned groups = is_short ? count / kGroupThreads : 1;
@@ -79,20 +79,21 @@ PL_DEVICE void copy_rows(const engine::descriptor& what, unsigned index, unsigne
   const unsigned lane = is_short ? index % kGroupThreads : index;
   const unsigned lanes = is_short ? kGroupThreads : count;
   for (unsigned row = group; row < rows; row += groups)
-    copy_row(what.dst.low + row * what.dst_pitch.low, what.src.low + row * what.src_pitch.low, bytes, lane, lanes);
+    copy_row(command.dst.low + row * command.dst_pitch.low, command.src.low + row * command.src_pitch.low, bytes, lane,
+             lanes);
 }
 
-PL_DEVICE void copy_list(const engine::descriptor& what, unsigned index, unsigned count) {
+PL_DEVICE void copy_list(const engine::descriptor& command, unsigned index, unsigned count) {
   const unsigned lanes = count > kGroupThreads ? kGroupThreads : count;
-  for (unsigned entry = index / lanes; entry < what.dst.word; entry += count / lanes) {
-    const std::uint64_t at = what.src.low + std::uint64_t{entry} * sizeof(engine::list_entry);
-    const dev::vec16 where = dev::load_vec16(at);
-    const dev::vec16 size = dev::load_vec16(at + 16);
-    copy_row(where.high, where.low, size.low, index % lanes, lanes);
+  for (unsigned entry = index / lanes; entry < command.dst.word; entry += count / lanes) {
+    const std::uint64_t position = command.src.low + std::uint64_t{entry} * sizeof(engine::list_entry);
+    const dev::vec16 addresses = dev::load_vec16(position);
+    const dev::vec16 size = dev::load_vec16(position + 16);
+    copy_row(addresses.high, addresses.low, size.low, index % lanes, lanes);
   }
 }
 
-PL_DEVICE engine::quarter as_quarter(dev::vec16 v) {
+PL_DEVICE engine::quarter to_quarter(dev::vec16 v) {
   return {v.low, static_cast<std::uint32_t>(v.high), static_cast<std::uint32_t>(v.high >> 32)};
 }
 
@@ -101,10 +102,10 @@ PL_DEVICE bool poll(std::uint64_t address, std::uint32_t wanted, engine::descrip
   const dev::vec16 b = dev::load_vec16(address + 16);
   const dev::vec16 c = dev::load_vec16(address + 32);
   const dev::vec16 d = dev::load_vec16(address + 48);
-  out.src = as_quarter(a);
-  out.dst = as_quarter(b);
-  out.src_pitch = as_quarter(c);
-  out.dst_pitch = as_quarter(d);
+  out.src = to_quarter(a);
+  out.dst = to_quarter(b);
+  out.src_pitch = to_quarter(c);
+  out.dst_pitch = to_quarter(d);
   return out.src.sequence == wanted && out.dst.sequence == wanted && out.src_pitch.sequence == wanted &&
          out.dst_pitch.sequence == wanted;
 }
@@ -148,25 +149,25 @@ PL_KERNEL void gpu_engine(std::uint64_t control, std::uint64_t status, std::uint
       } else {
         sequence = wanted;
 #if defined(__SANITIZE_THREAD__)
-        (void)dev::load_acquire<std::uint32_t>(line + 16);  // status_line::told
+        (void)dev::load_acquire<std::uint32_t>(line + 16);  // status_line::posted
 #endif
       }
       now = seen;
     }
     dev::sync_threads();
-    const engine::descriptor what = now;
-    const std::uint32_t operation = what.src_pitch.word;
+    const engine::descriptor command = now;
+    const std::uint32_t operation = command.src_pitch.word;
     if (operation == engine::op_leave) break;
     if (operation == engine::op_low_latency) {
-      send_low_latency(what, me, threads);
+      send_low_latency(command, me, threads);
       continue;
     }
-    if (operation == engine::op_list) copy_list(what, me, threads);
-    else copy_rows(what, me, threads);
+    if (operation == engine::op_list) copy_list(command, me, threads);
+    else copy_rows(command, me, threads);
     dev::sync_threads();
     if (me == 0) {
       // Behind the other threads' stores too: the barrier made them ours. 0.2 us less than a fence and a store (H100).
-      dev::store_release<std::uint32_t>(line, what.src.sequence);
+      dev::store_release<std::uint32_t>(line, command.src.sequence);
     }
   }
   if (me == 0) {

@@ -16,8 +16,8 @@ namespace pl::test {
 
 gdrapi_model::~gdrapi_model() { finish(); }
 
-void gdrapi_model::require(bool truth, const char* what) {
-  if (!truth && problem_.empty()) problem_ = what;
+void gdrapi_model::require(bool truth, const char* claim) {
+  if (!truth && problem_.empty()) problem_ = claim;
 }
 
 void gdrapi_model::expect(const char* call, int got, int wanted) {
@@ -60,7 +60,7 @@ int gdrapi_model::wanted_of_pair(gdr_t g, const pin* known) const {
 }
 
 void gdrapi_model::open(byte_source&) {
-  if (sessions_.size() >= 3 || opens_ >= kMostOpens) return;
+  if (sessions_.size() >= 3 || opens_ >= kMaxOpens) return;
   ++opens_;
   gdr_t g = gdr_open();
   ++calls_["open"];
@@ -89,8 +89,8 @@ void gdrapi_model::allocate(byte_source& source) {
   require(simulated_cuda().cuMemAlloc_v2(&made.pointer, bytes) == 0, "cuMemAlloc failed");
   require(made.pointer % kChunkBytes == 0, "the simulator no longer aligns large allocations to 2 MiB: adapt the model");
   allocations_.push_back(made);
-  for (std::size_t at = 0; at < bytes; at += kChunkBytes)
-    chunks_[made.pointer + at] = contents(static_cast<unsigned char*>(std::calloc(1, kChunkBytes)), std::free);
+  for (std::size_t offset = 0; offset < bytes; offset += kChunkBytes)
+    chunks_[made.pointer + offset] = contents(static_cast<unsigned char*>(std::calloc(1, kChunkBytes)), std::free);
 }
 
 void gdrapi_model::release(byte_source& source) {
@@ -99,18 +99,19 @@ void gdrapi_model::release(byte_source& source) {
   const allocation gone = allocations_[index];
   allocations_.erase(allocations_.begin() + static_cast<std::ptrdiff_t>(index));
   require(simulated_cuda().cuMemFree_v2(gone.pointer) == 0, "cuMemFree failed");
-  for (std::size_t at = 0; at < gone.bytes; at += kChunkBytes) chunks_.erase(gone.pointer + at);
+  for (std::size_t offset = 0; offset < gone.bytes; offset += kChunkBytes) chunks_.erase(gone.pointer + offset);
 }
 
 bool gdrapi_model::every_granule_lives(std::uint64_t begin, std::uint64_t end) const {
-  for (std::uint64_t at = begin & ~std::uint64_t{kChunkBytes - 1}; at < end; at += kChunkBytes)
-    if (chunks_.count(at) == 0) return false;
+  for (std::uint64_t chunk = begin & ~std::uint64_t{kChunkBytes - 1}; chunk < end; chunk += kChunkBytes)
+    if (chunks_.count(chunk) == 0) return false;
   return true;
 }
 
 std::vector<gdrapi_model::contents> gdrapi_model::chunks_under(const pin& p) const {
   std::vector<contents> out;
-  for (std::uint64_t at = p.first_chunk; at < p.begin + p.bytes; at += kChunkBytes) out.push_back(chunks_.at(at));
+  for (std::uint64_t chunk = p.first_chunk; chunk < p.begin + p.bytes; chunk += kChunkBytes)
+    out.push_back(chunks_.at(chunk));
   return out;
 }
 
@@ -241,9 +242,9 @@ void gdrapi_model::copy(byte_source& source) {
   if (kind % 8 == 7 && limit - offset + 2 < sizeof host)
     size = limit - offset + kind / 8 % 3;  // up to the last byte, or over
   const bool inside = size == 0 || (offset <= limit && size <= limit - offset);
-  char* at = known->va + offset;
-  const int wrote =
-      kind % 4 == 0 ? gdr_copy_to_mapping_unfenced(handle, at, host, size) : gdr_copy_to_mapping(handle, at, host, size);
+  char* mapped = known->va + offset;
+  const int wrote = kind % 4 == 0 ? gdr_copy_to_mapping_unfenced(handle, mapped, host, size)
+                                  : gdr_copy_to_mapping(handle, mapped, host, size);
   expect("copy_to", wrote, inside ? 0 : EINVAL);
   const std::uint64_t device = known->begin + offset;
   if (wrote == 0)
@@ -253,18 +254,18 @@ void gdrapi_model::copy(byte_source& source) {
   const std::size_t back = std::min<std::size_t>(offset, kind % 300);
   const std::size_t length =
       std::min<std::size_t>(std::min<std::size_t>(size + 2 * back, sizeof seen), limit - (offset - back));
-  expect("copy_from", gdr_copy_from_mapping(handle, seen, at - back, length), 0);
-  const std::uint64_t from = device - back;
+  expect("copy_from", gdr_copy_from_mapping(handle, seen, mapped - back, length), 0);
+  const std::uint64_t begin = device - back;
   for (std::size_t i = 0; i < length; ++i)
-    if (static_cast<unsigned char>(seen[i]) != byte_at(*known, from + i)) return require(false, "copy_from: wrong bytes");
+    if (static_cast<unsigned char>(seen[i]) != byte_at(*known, begin + i)) return require(false, "copy_from: wrong bytes");
   if (length < sizeof seen) require(seen[length] == 0x6b, "copy_from wrote past its size");
   // What CUDA sees, while the memory still belongs to it.
-  const auto chunk = chunks_.find(from & ~std::uint64_t{kChunkBytes - 1});
+  const auto chunk = chunks_.find(begin & ~std::uint64_t{kChunkBytes - 1});
   const bool same_memory = chunk != chunks_.end() &&
-                           chunk->second == known->chunks[(from - known->first_chunk) / kChunkBytes] &&
-                           (from % kChunkBytes) + length <= kChunkBytes;
+                           chunk->second == known->chunks[(begin - known->first_chunk) / kChunkBytes] &&
+                           (begin % kChunkBytes) + length <= kChunkBytes;
   if (!same_memory || length == 0) return;
-  require(simulated_cuda().cuMemcpyDtoH_v2(host, from, length) == 0, "cuMemcpyDtoH failed");
+  require(simulated_cuda().cuMemcpyDtoH_v2(host, begin, length) == 0, "cuMemcpyDtoH failed");
   require(std::memcmp(host, seen, length) == 0, "CUDA sees other bytes than the mapping");
 }
 
@@ -316,18 +317,18 @@ std::string gdrapi_model::run(byte_source source) {
   open(source);
   allocate(source);
   while (!source.empty() && problem_.empty()) {
-    const std::uint32_t what = source.next();
-    if (what < 12) open(source);
-    else if (what < 20) close(source);
-    else if (what < 32) allocate(source);
-    else if (what < 40) release(source);
-    else if (what < 90) pin_some(source);
-    else if (what < 140) map(source);
-    else if (what < 155) unmap(source);
-    else if (what < 175) unpin(source);
-    else if (what < 190) info(source);
-    else if (what < 250) copy(source);
-    else if (what < 255) small_questions(source);
+    const std::uint32_t action = source.next();
+    if (action < 12) open(source);
+    else if (action < 20) close(source);
+    else if (action < 32) allocate(source);
+    else if (action < 40) release(source);
+    else if (action < 90) pin_some(source);
+    else if (action < 140) map(source);
+    else if (action < 155) unmap(source);
+    else if (action < 175) unpin(source);
+    else if (action < 190) info(source);
+    else if (action < 250) copy(source);
+    else if (action < 255) small_questions(source);
     else fork_and_try();
   }
   return problem_;

@@ -54,7 +54,7 @@ class gdrapi_model {
 
  private:
   static constexpr std::size_t kChunkBytes = 2 << 20;
-  static constexpr int kMostOpens = 40;  // fewer than closed instances stay recognisable, so stale ones remain stale
+  static constexpr int kMaxOpens = 40;  // fewer than closed instances stay recognisable, so stale ones remain stale
   using contents = std::shared_ptr<unsigned char[]>;  // zeroed lazily: most of a chunk is never touched
 
   struct allocation {
@@ -95,7 +95,7 @@ class gdrapi_model {
   unsigned char& byte_at(pin& p, std::uint64_t address);
 
   void expect(const char* call, int got, int wanted);
-  void require(bool truth, const char* what);
+  void require(bool truth, const char* claim);
 
   bool may_fork_;
   bool forked_ = false;

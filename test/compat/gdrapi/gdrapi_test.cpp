@@ -109,8 +109,8 @@ TEST_F(gdrapi, UnfencedWritesAndAFlush) {
   EXPECT_EQ(gdr_copy_to_mapping_unfenced(handle, va, "x", 1), EINVAL) << "not mapped";
   ASSERT_EQ(gdr_map(g_, handle, &va, 65536), 0);
   const auto bytes = random_bytes(65536, 1);
-  for (std::size_t at = 0; at < bytes.size(); at += 64)
-    ASSERT_EQ(gdr_copy_to_mapping_unfenced(handle, static_cast<char*>(va) + at, bytes.data() + at, 64), 0);
+  for (std::size_t offset = 0; offset < bytes.size(); offset += 64)
+    ASSERT_EQ(gdr_copy_to_mapping_unfenced(handle, static_cast<char*>(va) + offset, bytes.data() + offset, 64), 0);
   EXPECT_EQ(gdr_flush_mapping(handle), 0);
   EXPECT_EQ(device_bytes(device_, 65536), bytes);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "copy/engine_crew.hpp"
+#include "copy/copy_kernel.hpp"
 
 #include <cstring>
 
@@ -17,21 +17,21 @@ constexpr std::uint64_t kControlAlignment = 64 * 1024;
 
 }  // namespace
 
-engine_crew::engine_crew(const gpu_context& context, cu::function_t kernel, const shape& wanted)
+copy_kernel::copy_kernel(const gpu_context& context, cu::function_t kernel, const shape& wanted)
     : context_(context),
       kernel_(kernel),
       shape_(wanted),
       lines_at_((wanted.workers * sizeof(engine::status_line) + 4095) / 4096 * 4096),
       slots_(wanted.workers) {}
 
-result<std::unique_ptr<engine_crew>> engine_crew::make(const gpu_context& context, cu::function_t kernel, backend& maps,
+result<std::unique_ptr<copy_kernel>> copy_kernel::make(const gpu_context& context, cu::function_t kernel, backend& maps,
                                                        const shape& wanted) {
-  if (wanted.workers == 0 || wanted.workers > engine::kMostWorkers || wanted.threads == 0 || wanted.threads > 1024)
-    return failure{EINVAL, format("the GPU engine takes 1 to %u workers of 1 to 1024 threads", engine::kMostWorkers)};
+  if (wanted.workers == 0 || wanted.workers > engine::kMaxWorkers || wanted.threads == 0 || wanted.threads > 1024)
+    return failure{EINVAL, format("the GPU engine takes 1 to %u workers of 1 to 1024 threads", engine::kMaxWorkers)};
   const auto& cuda = *context.cuda;
   auto scope = context_use::enter(context);
   if (!scope) return scope.error();
-  std::unique_ptr<engine_crew> made(new engine_crew(context, kernel, wanted));
+  std::unique_ptr<copy_kernel> made(new copy_kernel(context, kernel, wanted));
 
   auto host = pinned_buffer::make(context, made->lines_at_ + wanted.workers * 2 * kLowLatencyBytes);
   if (!host) return host.error();
@@ -68,7 +68,7 @@ result<std::unique_ptr<engine_crew>> engine_crew::make(const gpu_context& contex
   return made;
 }
 
-engine_crew::~engine_crew() {
+copy_kernel::~copy_kernel() {
   if (view_.address != nullptr) pin_->unmap(view_, unmapping::by_request);
   pin_.reset();
   if (!context_.is_alive()) return;  // stream and memory went with it
@@ -82,7 +82,7 @@ engine_crew::~engine_crew() {
   if (control_ != 0) cuda.cuMemFree_v2(control_);
 }
 
-status engine_crew::launch(std::uint64_t lease_ns) {
+status copy_kernel::launch(std::uint64_t lease_ns) {
   auto scope = context_use::enter(context_);
   if (!scope) return scope.error();
   const std::lock_guard lock(launch_mutex_);
@@ -95,64 +95,65 @@ status engine_crew::launch(std::uint64_t lease_ns) {
   const auto rc = context_.cuda->cuLaunchKernel(kernel_, shape_.workers, 1, 1, shape_.threads, 1, 1,
                                                 2 * sizeof(engine::descriptor), stream_, parameters, nullptr);
   if (rc != cu::error_code::success) return cu::make_error(*context_.cuda, rc, "launching the GPU engine");
-  // Nobody mistakes the kernel that may start right now for the generation before: `present` compares with this number.
+  // is_present() compares with this number, so a kernel that starts right now is not mistaken for the generation before.
   generation_.store(next, std::memory_order_release);
   return {};
 }
 
-bool engine_crew::is_idle() const noexcept {
+bool copy_kernel::is_idle() const noexcept {
   const std::uint32_t now = generation();
   for (unsigned worker = 0; worker < shape_.workers; ++worker)
     if (load_acquire(line(worker).left) != now) return false;
   return true;
 }
 
-bool engine_crew::is_present(unsigned worker) const noexcept {
+bool copy_kernel::is_present(unsigned worker) const noexcept {
   const std::uint32_t now = generation();
   const auto& status_line = line(worker);
   return now != 0 && load_acquire(status_line.hello) == now && load_acquire(status_line.left) != now;
 }
 
-cu::result_t engine_crew::query() {
+cu::result_t copy_kernel::query() {
   auto scope = context_use::enter(context_);
   if (!scope) return cu::error_code::context_is_destroyed;
-  // Both looks at one generation: a launch between them would look like a kernel that ended and is not idle.
+  // Both checks read one generation: after a launch in between, the kernel would seem to have ended without being idle.
   const std::lock_guard lock(launch_mutex_);
   const auto rc = context_.cuda->cuStreamQuery(stream_);
   return rc == cu::error_code::success && !is_idle() ? cu::result_t{cu::error_code::launch_failed} : rc;
 }
 
-bool engine_crew::try_claim(unsigned worker) noexcept {
+bool copy_kernel::try_claim(unsigned worker) noexcept {
   auto& claimed = slots_[worker].claimed;
   return !claimed.load(std::memory_order_relaxed) && !claimed.exchange(true, std::memory_order_acquire);
 }
 
-void engine_crew::release(unsigned worker) noexcept { slots_[worker].claimed.store(false, std::memory_order_release); }
+void copy_kernel::release(unsigned worker) noexcept { slots_[worker].claimed.store(false, std::memory_order_release); }
 
-void engine_crew::write_descriptor(unsigned worker, const engine::descriptor& what) noexcept {
-  char* const at = control_cpu_ + engine::kDescriptorsAt + worker * sizeof(engine::descriptor);
+void copy_kernel::write_descriptor(unsigned worker, const engine::descriptor& command) noexcept {
+  char* const address = control_cpu_ + engine::kDescriptorsAt + worker * sizeof(engine::descriptor);
 #if defined(__SANITIZE_THREAD__)
-  std::atomic_ref(reinterpret_cast<engine::status_line*>(host_.data())[worker].told).fetch_add(1, std::memory_order_acq_rel);
+  std::atomic_ref(reinterpret_cast<engine::status_line*>(host_.data())[worker].posted)
+      .fetch_add(1, std::memory_order_acq_rel);
   // Vector stores are plain accesses to a race detector.
-  std::uint64_t words[sizeof what / 8];
-  std::memcpy(words, &what, sizeof what);
+  std::uint64_t words[sizeof command / 8];
+  std::memcpy(words, &command, sizeof command);
   for (std::size_t i = 0; i < std::size(words); ++i)
-    std::atomic_ref<std::uint64_t>(reinterpret_cast<std::uint64_t*>(at)[i]).store(words[i], std::memory_order_release);
+    std::atomic_ref<std::uint64_t>(reinterpret_cast<std::uint64_t*>(address)[i]).store(words[i], std::memory_order_release);
 #else
-  arch::copy_to_unfenced(view_.type, at, &what, sizeof what);
+  arch::copy_to_unfenced(view_.type, address, &command, sizeof command);
 #endif
 }
 
-void engine_crew::publish() noexcept { arch::publish_to_device(view_.type); }
+void copy_kernel::publish() noexcept { arch::publish_to_device(view_.type); }
 
-std::uint32_t engine_crew::send(unsigned worker, const engine::descriptor& what) noexcept {
+std::uint32_t copy_kernel::send(unsigned worker, const engine::descriptor& command) noexcept {
   publish();  // everything written before (a list, data that the descriptor speaks of) leaves the CPU first
-  const std::uint32_t sequence = post(worker, what);
+  const std::uint32_t sequence = post(worker, command);
   publish();
   return sequence;
 }
 
-std::uint32_t engine_crew::post(unsigned worker, const engine::descriptor& what) noexcept {
+std::uint32_t copy_kernel::post(unsigned worker, const engine::descriptor& command) noexcept {
   auto& slot = slots_[worker];
   if (++slot.last_sequence == 0) {
     slot.last_sequence = 1;
@@ -160,17 +161,17 @@ std::uint32_t engine_crew::post(unsigned worker, const engine::descriptor& what)
     std::memset(lines(worker), 0, 2 * kLowLatencyBytes);
   }
   const std::uint32_t sequence = slot.last_sequence;
-  engine::descriptor numbered = what;
+  engine::descriptor numbered = command;
   numbered.src.sequence = numbered.dst.sequence = numbered.src_pitch.sequence = numbered.dst_pitch.sequence = sequence;
   write_descriptor(worker, numbered);
   return sequence;
 }
 
-bool engine_crew::is_done(unsigned worker, std::uint32_t sequence) const noexcept {
+bool copy_kernel::is_done(unsigned worker, std::uint32_t sequence) const noexcept {
   return load_acquire(line(worker).done) == sequence;
 }
 
-engine_crew::answer engine_crew::ask(unsigned worker, std::uint32_t sequence) noexcept {
+copy_kernel::answer copy_kernel::ask(unsigned worker, std::uint32_t sequence) noexcept {
   const auto& status_line = line(worker);
   if (is_done(worker, sequence)) return answer::executed;
   if (load_acquire(status_line.left) != generation()) return answer::none;  // most of the time
@@ -185,14 +186,14 @@ engine_crew::answer engine_crew::ask(unsigned worker, std::uint32_t sequence) no
   return answer::left;
 }
 
-void engine_crew::write_list(unsigned worker, const engine::list_entry* entries, std::size_t count) noexcept {
-  char* const at = control_cpu_ + engine::kListsAt + worker * engine::kListBytes;
+void copy_kernel::write_list(unsigned worker, const engine::list_entry* entries, std::size_t count) noexcept {
+  char* const address = control_cpu_ + engine::kListsAt + worker * engine::kListBytes;
 #if defined(__SANITIZE_THREAD__)
   const auto* words = reinterpret_cast<const std::uint64_t*>(entries);
   for (std::size_t i = 0; i < count * sizeof *entries / 8; ++i)
-    std::atomic_ref<std::uint64_t>(reinterpret_cast<std::uint64_t*>(at)[i]).store(words[i], std::memory_order_release);
+    std::atomic_ref<std::uint64_t>(reinterpret_cast<std::uint64_t*>(address)[i]).store(words[i], std::memory_order_release);
 #else
-  arch::copy_to_unfenced(view_.type, at, entries, count * sizeof *entries);
+  arch::copy_to_unfenced(view_.type, address, entries, count * sizeof *entries);
 #endif
 }
 

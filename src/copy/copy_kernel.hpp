@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One launch slot of the GPU engine: a resident kernel of n workers, its control block in GPU memory and its status and data
-// lines in pinned host memory. engine_protocol.hpp is the conversation. gpu_engine.hpp has two crews that relieve
+// lines in pinned host memory. engine_protocol.hpp defines the messages. gpu_engine.hpp has two such kernels that relieve
 // each other, so that the engine stays hot although each kernel leaves when its lease is over.
 #pragma once
 
@@ -20,21 +20,21 @@ namespace pl::copy {
 // Data bytes that one low-latency message carries at most; its lines take twice that of pinned memory.
 constexpr std::size_t kLowLatencyBytes = 32u << 10;
 
-class engine_crew {
+class copy_kernel {
  public:
   struct shape {
-    unsigned workers = 8;    // 1..engine::kMostWorkers
+    unsigned workers = 8;    // 1..engine::kMaxWorkers
     unsigned threads = 256;  // each, a multiple of 32; more are slower to gather at the barriers (4 KiB: 2.4 us, 512: 2.7)
   };
 
   // Loads nothing and launches nothing: `kernel` is gpu_engine in that context's module. A failed make leaves nothing
   // behind.
-  static result<std::unique_ptr<engine_crew>> make(const gpu_context& context, cu::function_t kernel, backend& maps,
+  static result<std::unique_ptr<copy_kernel>> make(const gpu_context& context, cu::function_t kernel, backend& maps,
                                                    const shape& wanted);
   // The kernel must have ended, or the context be gone.
-  ~engine_crew();
-  engine_crew(const engine_crew&) = delete;
-  engine_crew& operator=(const engine_crew&) = delete;
+  ~copy_kernel();
+  copy_kernel(const copy_kernel&) = delete;
+  copy_kernel& operator=(const copy_kernel&) = delete;
 
   unsigned workers() const noexcept { return shape_.workers; }
 
@@ -53,9 +53,9 @@ class engine_crew {
   bool try_claim(unsigned worker) noexcept;
   void release(unsigned worker) noexcept;
   // Gives the worker a descriptor; the pieces' sequence fields are filled in here. Returns the sequence number.
-  std::uint32_t send(unsigned worker, const engine::descriptor& what) noexcept;
+  std::uint32_t send(unsigned worker, const engine::descriptor& command) noexcept;
   // send() for several workers with two fences in all: publish(), post() for each, publish().
-  std::uint32_t post(unsigned worker, const engine::descriptor& what) noexcept;
+  std::uint32_t post(unsigned worker, const engine::descriptor& command) noexcept;
   void publish() noexcept;
   // The done word has the number; acquire.
   bool is_done(unsigned worker, std::uint32_t sequence) const noexcept;
@@ -85,11 +85,11 @@ class engine_crew {
     std::uint32_t last_sequence = 0;  // guarded by the claim
   };
 
-  engine_crew(const gpu_context& context, cu::function_t kernel, const shape& wanted);
+  copy_kernel(const gpu_context& context, cu::function_t kernel, const shape& wanted);
   const engine::status_line& line(unsigned worker) const noexcept {
     return reinterpret_cast<const engine::status_line*>(host_.data())[worker];
   }
-  void write_descriptor(unsigned worker, const engine::descriptor& what) noexcept;
+  void write_descriptor(unsigned worker, const engine::descriptor& command) noexcept;
 
   gpu_context context_;
   cu::function_t kernel_;
