@@ -32,7 +32,7 @@ void death_watch::remove(int rank) {
   std::erase_if(watched_, [&](const entry& each) { return each.rank == rank; });
 }
 
-std::vector<int> death_watch::look() {
+std::vector<int> death_watch::collect() {
   std::vector<int> ended;
   if (watched_.empty()) return ended;
   std::vector<pollfd> asked;

@@ -22,7 +22,7 @@ double copy_cost(const copy::cost_table& costs, copy::direction way, copy::other
 // lines come from the other CPU's cache while the mapping is read and written. In windows it costs both CPUs all of that,
 // where a copy engine takes it off them (two H200: 4 KiB 4.6 us, 8 KiB 8.0 and 1.2 GB/s in windows, through IPC 7.9
 // and 2.5).
-constexpr double kLaneNsPerByte = 0.35;
+constexpr double kQueueNsPerByte = 0.35;
 
 double eager_cost(const message_costs& messages, const copy::cost_table& costs, std::size_t bytes) {
   return messages.packet_ns + copy_cost(costs, copy::direction::to_host, copy::other_side::pageable, bytes) +
@@ -41,8 +41,8 @@ double ipc_cost(const message_costs& messages, const copy::cost_table& costs, st
 
 // While another process uses the same GPU: loads and stores of the CPU alone.
 double by_cpu(const copy::cost_table& costs, copy::direction way, std::size_t bytes) {
-  const auto how = way == copy::direction::to_host ? copy::method::cpu_load : copy::method::cpu_store;
-  return costs.cost(way, copy::other_side::pageable, {how, 1}, bytes);
+  const auto method = way == copy::direction::to_host ? copy::method::cpu_load : copy::method::cpu_store;
+  return costs.cost(way, copy::other_side::pageable, {method, 1}, bytes);
 }
 
 double shared_eager_cost(const message_costs& messages, const copy::cost_table& costs, std::size_t bytes) {
@@ -60,9 +60,9 @@ double shared_ring_cost(const message_costs& messages, const copy::cost_table& c
 // Up to where the loads cost no more than the GPU's engines, for which it changes from one process to the other and back.
 std::size_t shared_cpu_limit(const copy::cost_table& costs) {
   constexpr double kChangesNs = 250'000;  // two of 147 us, partly beside each other (two processes on one H100)
-  constexpr std::size_t kStep = 64 << 10, kMost = 256 << 10;
+  constexpr std::size_t kStep = 64 << 10, kMax = 256 << 10;
   std::size_t limit = kStep;
-  while (limit < kMost && by_cpu(costs, copy::direction::to_host, limit + kStep) <= kChangesNs) limit += kStep;
+  while (limit < kMax && by_cpu(costs, copy::direction::to_host, limit + kStep) <= kChangesNs) limit += kStep;
   return limit;
 }
 
@@ -77,7 +77,7 @@ double chunk_cost(const message_costs& messages, const copy::cost_table& costs, 
 template <class Small, class Large>
 std::size_t crossing(Small small, Large large) {
   std::size_t limit = 1 << 10;
-  while (limit < crossovers::kMostEager && small(limit * 2) <= large(limit * 2)) limit *= 2;
+  while (limit < thresholds::kMaxEager && small(limit * 2) <= large(limit * 2)) limit *= 2;
   return limit;
 }
 
@@ -87,9 +87,9 @@ std::size_t host_crossing(const message_costs& messages) {
       [&](std::size_t bytes) { return messages.handshake_ns + static_cast<double>(bytes) * messages.chunks_ns_per_byte; });
 }
 
-std::string words_of(const char* where, const std::optional<message_costs>& messages) {
+std::string words_of(const char* scope, const std::optional<message_costs>& messages) {
   if (!messages) return "";
-  return format("; %s: packet %.2f us, handshake %.2f us, %.3f ns/B eager, %.3f ns/B in chunks", where,
+  return format("; %s: packet %.2f us, handshake %.2f us, %.3f ns/B eager, %.3f ns/B in chunks", scope,
                 messages->packet_ns / 1e3, messages->handshake_ns / 1e3, messages->eager_ns_per_byte,
                 messages->chunks_ns_per_byte);
 }
@@ -98,9 +98,9 @@ std::size_t whole_pages(std::size_t bytes) { return std::max<std::size_t>((bytes
 
 }  // namespace
 
-crossovers crossovers::from(const messenger_options& wanted, const copy::cost_table* costs,
-                            const handshake_costs* messages) {
-  crossovers out;
+thresholds thresholds::choose(const messenger_options& wanted, const copy::cost_table* costs,
+                              const handshake_costs* messages) {
+  thresholds out;
   const auto near = messages != nullptr ? messages->near : std::nullopt;
   const auto far = messages != nullptr ? messages->far : std::nullopt;
   if (near) out.eager_host = out.eager_host_network = out.eager_host_rdma = host_crossing(*near);
@@ -109,7 +109,7 @@ crossovers crossovers::from(const messenger_options& wanted, const copy::cost_ta
     out.origin = "from the copy planner's costs";
     const message_costs here = near.value_or(message_costs{});
     out.eager_device = out.eager_device_network =
-        crossing([&](std::size_t n) { return eager_cost(here, *costs, n) + kLaneNsPerByte * static_cast<double>(n); },
+        crossing([&](std::size_t n) { return eager_cost(here, *costs, n) + kQueueNsPerByte * static_cast<double>(n); },
                  [&](std::size_t n) { return ipc_cost(here, *costs, n); });
     out.eager_shared_gpu = crossing([&](std::size_t n) { return shared_eager_cost(here, *costs, n); },
                                     [&](std::size_t n) { return shared_ring_cost(here, *costs, n); });
@@ -127,13 +127,13 @@ crossovers crossovers::from(const messenger_options& wanted, const copy::cost_ta
   if (wanted.gdr_send_limit != 0) out.eager_device = out.eager_device_network = out.eager_shared_gpu = wanted.gdr_send_limit;
   for (auto* limit : {&out.eager_host, &out.eager_host_network, &out.eager_host_rdma, &out.eager_device,
                       &out.eager_device_network, &out.eager_shared_gpu})
-    *limit = std::min(*limit, kMostEager);
+    *limit = std::min(*limit, kMaxEager);
   out.ipc_from = wanted.ipc_threshold != 0 ? wanted.ipc_threshold : out.eager_device;
   if (wanted.ipc_threshold != 0) out.ipc_to_host_from = wanted.ipc_threshold;
   out.store_limit = wanted.gdr_receive_limit;
   if (wanted.chunk_bytes != 0) out.ring_chunk_bytes = out.network_chunk_bytes = whole_pages(wanted.chunk_bytes);
   // At least some of the largest packets, or the sender would wait for an answer after each.
-  if (wanted.unexpected_bytes != 0) out.unexpected_bytes = std::max(wanted.unexpected_bytes, 4 * kMostEager);
+  if (wanted.unexpected_bytes != 0) out.unexpected_bytes = std::max(wanted.unexpected_bytes, 4 * kMaxEager);
   return out;
 }
 

@@ -103,11 +103,11 @@ void for_each_descriptor(Body body) {
   if (folder < 0) return;
   alignas(entry) char buffer[4096];
   for (long filled; (filled = syscall(SYS_getdents64, folder, buffer, sizeof buffer)) > 0;)
-    for (long at = 0; at < filled;) {
-      const auto& one = *reinterpret_cast<const entry*>(buffer + at);
-      const char* const name = buffer + at + offsetof(entry, name);
+    for (long cursor = 0; cursor < filled;) {
+      const auto& one = *reinterpret_cast<const entry*>(buffer + cursor);
+      const char* const name = buffer + cursor + offsetof(entry, name);
       if (int fd = -1; std::from_chars(name, name + strlen(name), fd).ec == std::errc() && fd != folder) body(fd);
-      at += one.bytes;
+      cursor += one.bytes;
     }
   close(folder);
 }
@@ -125,16 +125,17 @@ exec_guard::exec_guard() {
 
 exec_guard::~exec_guard() {
   const std::lock_guard lock(g_list_mutex);
-  exec_guard** at = &g_list;
-  while (*at != this) at = &(*at)->next_;
-  *at = next_;
+  exec_guard** position = &g_list;
+  while (*position != this) position = &(*position)->next_;
+  *position = next_;
 }
 
-void exec_guard::add(sorted_ports& to, const port_list& ports) {
+void exec_guard::add(sorted_ports& list, const port_list& ports) {
   const std::lock_guard lock(g_list_mutex);
   for (const auto port : ports)
-    if (const auto at = std::lower_bound(to.begin(), to.end(), port); port != 0 && (at == to.end() || *at != port))
-      to.insert(at, port);
+    if (const auto position = std::lower_bound(list.begin(), list.end(), port);
+        port != 0 && (position == list.end() || *position != port))
+      list.insert(position, port);
 }
 
 // Others hold it for a moment only. A fork in a signal's handler may have interrupted its own thread there: then the child
