@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Barriers by dissemination: in round k everyone tells the process 2^k further on, and hears from the one 2^k before. What
-// was told has left at the end: a connection that verbs still make needs our calls, and there may be none for long.
+// Dissemination barriers: in round k each process sends to the rank 2^k after it and waits for the rank 2^k before it.
+// The barrier ends only when its frames have left, because a verbs connection that is still being set up needs further
+// calls, and the next one may be far away.
 //
-// Each process tells each other one at most once in a barrier, with the barrier's number. So a barrier that timed out goes
-// on where it was with the next call, and a process that is at another one is noticed.
+// A process sends to another one at most once in a barrier, with the barrier's number. So the next call continues a
+// barrier that timed out, and a process that is at another barrier is detected.
 #include "base/text.hpp"
 #include "messaging/messenger_core.hpp"
 
 namespace pl::link {
 
-// Nothing while it goes on.
+// Empty while the barrier is pending.
 std::optional<status> messenger_core::advance_barrier() {
   auto& state = barrier_;
   if (!state.is_open) state = {.number = state.number + 1, .is_open = true, .is_attended = state.is_attended};

@@ -31,8 +31,8 @@ bool host_ranges::contains(std::uint64_t address, std::size_t bytes) noexcept {
     const auto heap_end = reinterpret_cast<std::uint64_t>(sbrk(0));  // what libc remembers: no system call
     if (address < heap_end && bytes <= heap_end - address) return true;
   }
-  // Only what lies between this frame and the stack's end: that is mapped now, and a thread that has another stack, at the
-  // place of an older one or on a fiber's own, is not in its frame there.
+  // Only the range between this frame and the end of the stack counts: it is mapped now, and a thread on another stack
+  // (a reused one, or a fiber's) has its frame elsewhere.
   const auto here = reinterpret_cast<std::uint64_t>(__builtin_frame_address(0));
   if (address < here || address - here > std::uint64_t{1} << 30) return false;
   const stack* const mine = stack_of_this_thread();

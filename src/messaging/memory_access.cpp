@@ -8,10 +8,10 @@
 
 namespace pl::link {
 
-// Nothing: not device memory. The recent answers are of cuMemAlloc's memory only (it has a context): its buffer id is of one
-// allocation and never given out again, so where the id is the same the rest of the answer is, for the same memory object.
-// Memory that was freed and allocated anew at the address, as whatever kind, has another id or none. VMM and pool memory may
-// be mapped anew under one id, so it is asked for whole.
+// Empty: not device memory. Only answers for cuMemAlloc's memory (it has a context) are cached: a buffer id belongs to
+// one allocation and is never reused, so an equal id makes the cached answer valid for the same memory object. Memory
+// that was freed and allocated again has another id or none. VMM and pool memory may be remapped under one id, so the
+// driver is asked for all of it.
 std::optional<cu::pointer_info> memory_access::device_memory_at(std::uint64_t address, std::size_t bytes) noexcept {
   constexpr unsigned kNeighbourhood = 16;  // log2 of bytes
   if (const auto* const known = planner_->registered(address, bytes)) return *known;
@@ -48,18 +48,18 @@ result<memory> memory_access::inspect(const buffer& data) {
 }
 
 status memory_access::copy(const copy::transfer& transfer, const memory& device_side, touch access) const {
-  // Behind the first memory object another may lie, of which nothing is known.
+  // Another memory object, of which nothing is known, may follow the first one.
   const auto& known = device_side.device;
   const address_range place{transfer.way == copy::direction::to_device ? transfer.dst : transfer.src, transfer.bytes()};
   const bool is_known = known.device_ordinal >= 0 && (known.object.size_bytes == 0 || known.object.contains(place));
 
-  // Small copies go by the CPU anyhow, and the planner's own path to that is the shortest.
+  // The CPU copies small ones in any case, and the planner's own path is the shortest.
   if (access == touch::any ||
       copy::is_by_cpu(planner_->costs().pick(transfer.way, copy::other_side::pageable, true, transfer.bytes()).how))
     return is_known ? planner_->copy(transfer, known) : planner_->copy(transfer);
   const auto method = transfer.way == copy::direction::to_device ? copy::method::cpu_store : copy::method::cpu_load;
   auto done = planner_->copy_by({method, 1}, transfer);
-  // Not mapped now, or not mappable at all: then the GPU's engines, at their price.
+  // Not mapped, or not mappable: a copy engine moves it, at the cost of a context switch.
   if (done.code() == EAGAIN || done.code() == ENOTSUP || done.code() == ERANGE) return planner_->copy(transfer);
   return done;
 }

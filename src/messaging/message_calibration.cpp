@@ -19,7 +19,7 @@ constexpr std::size_t kLarge = 16 << 10;
 constexpr std::chrono::milliseconds kPatience{2000};
 constexpr std::uint64_t kTag = 0x63616c6962726174;
 
-// What the processes tell each other, before and after.
+// Exchanged before and after the measurement.
 struct report {
   std::int32_t node = 0;  // the lowest rank of its node
   std::uint8_t has_near = 0, has_far = 0;
@@ -31,7 +31,7 @@ class ping_pong {
   ping_pong(messenger& communicator, int peer, bool leads, thresholds& limits)
       : communicator_(communicator), peer_(peer), leads_(leads), thresholds_(limits), data_(kLarge) {}
 
-  // Only the leader's numbers mean something. Nothing: a message failed, or the other process is gone.
+  // Only the leader's result is valid. Empty: a message failed, or the other process has ended.
   std::optional<message_costs> measure() {
     const auto small = phase(kSmall, true), large = phase(kLarge, true);
     const auto announced = phase(kSmall, false), chunked = phase(kLarge, false);
@@ -46,7 +46,7 @@ class ping_pong {
   }
 
  private:
-  // One way, nanoseconds: the lower quartile, as whoever else runs here only adds.
+  // One-way time in nanoseconds: the lower quartile, because other load only adds to it.
   std::optional<double> phase(std::size_t bytes, bool is_eager) {
     thresholds_.eager_host = thresholds_.eager_host_network = is_eager ? thresholds::kMaxEager : 0;
     std::vector<double> halves;
@@ -106,7 +106,7 @@ int partner_of(const std::vector<report>& all, int first, bool on_its_node) {
   return -1;
 }
 
-// One pair's turn, if this process is of it; what its leader found.
+// Measures one pair if this process belongs to it. Returns the leader's result.
 std::optional<message_costs> bounce(messenger& communicator, int leader, int other, thresholds& limits) {
   if (other < 0 || (communicator.rank() != leader && communicator.rank() != other)) return std::nullopt;
   const bool leads = communicator.rank() == leader;
@@ -132,7 +132,7 @@ result<handshake_costs> measure_handshakes(messenger& communicator, bootstrap& g
   const auto& of_node = (*before)[static_cast<std::size_t>(mine.node)];
   std::optional<message_costs> near, far;
   if (of_node.has_near == 0) near = bounce(communicator, mine.node, partner_of(*before, mine.node, true), limits);
-  // The two of another pair may still be at it: CPUs and lanes are quiet before hosts are measured.
+  // Another pair may still measure: CPUs and queues must be idle before hosts are measured.
   if (auto done = group.barrier(); !done) return std::move(done).error();
   if (before->front().has_far == 0) far = bounce(communicator, 0, partner_of(*before, 0, false), limits);
   const double took_ms = static_cast<double>(monotonic_ns() - begin) / 1e6;
@@ -150,7 +150,7 @@ result<handshake_costs> measure_handshakes(messenger& communicator, bootstrap& g
   auto after = exchange(group, mine);
   if (!after) return std::move(after).error();
 
-  // All of a node decide alike, and all nodes about the network.
+  // All processes of a node use the same costs, and all nodes the same network costs.
   const auto& of_near = (*after)[static_cast<std::size_t>(mine.node)];
   const auto& of_far = after->front();
   handshake_costs out;

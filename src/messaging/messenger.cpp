@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interface over the engine: the lock, waiting, and what a forked child may not do.
+// The public calls over messenger_core: locking, waiting, and errors in a forked child.
 #include "messaging/messenger.hpp"
 
 #include <sched.h>
@@ -19,7 +19,7 @@ namespace {
 
 const failure kForeign{EACCES, "the messenger belongs to the parent process: open one in this process"};
 
-// Polls hot for some microseconds, then lets others of this CPU run: with more processes than CPUs the peer may be one.
+// Polls for some microseconds, then yields the CPU: with more processes than CPUs the peer may be waiting for it.
 class backoff {
  public:
   void pause() noexcept {
@@ -34,8 +34,8 @@ class backoff {
 
 }  // namespace
 
-// `done` answers under the lock: nothing while it goes on. Peers of the node are asked some times in one hold of the lock,
-// which costs as much as asking them, and so does a pause; the network, which costs more, once.
+// `done` runs under the lock and returns empty while the wait continues. One hold of the lock polls the queues of the
+// node several times, since taking the lock costs as much as a poll, and the network, which costs more, once.
 template <class Done>
 status messenger_core::wait_until(Done done, std::chrono::milliseconds limit) {
   constexpr int kPollsAtOnce = 16;
@@ -53,15 +53,15 @@ status messenger_core::wait_until(Done done, std::chrono::milliseconds limit) {
       }
       if (std::optional<status> ended = done()) return *std::move(ended);
     }
-    // Also while others' messages keep moving.
+    // Checked even while other messages keep moving.
     if (has_limit && looks++ % kLooksBetweenClocks == 0 && monotonic_ns() >= deadline)
       return failure{ETIMEDOUT, format("not done within %lld ms", static_cast<long long>(limit.count()))};
     if (!has_moved) idle.pause();
   }
 }
 
-// First as long as its peer may answer what cancel() asks of it: a message that was taken meanwhile is not lost then. A peer
-// that has not answered, and of which nothing was heard since, is not waited for again.
+// First waits for the peer's answer to cancel(), so that a message that a receive has taken meanwhile is not lost. It
+// does not wait again for a peer that missed that limit before and has shown no sign of life since.
 void messenger_core::reclaim_memory(operation& op) {
   constexpr std::chrono::milliseconds kAnswer{200}, kRevoked{1000};
   int peer_rank = kAnySource;
@@ -86,7 +86,7 @@ void messenger_core::reclaim_memory(operation& op) {
     return;
   }
   {
-    // UCX moves it and the peer takes nothing: only without their connection is the memory free.
+    // UCX moves it and the peer takes nothing: only closing the connection releases the memory.
     const std::lock_guard lock(mutex_);
     if (!peer(peer_rank).queue_out.is_open())
       mark_lost(peer_rank, "takes nothing, and a message to or from it was given up: the connection was closed");
@@ -165,7 +165,7 @@ status request::end_within(std::chrono::milliseconds limit) {
   auto& core = *owner_->core_;
   core.reclaim_memory(*op_);
   const std::lock_guard lock(core.mutex_);
-  // It may have ended well, or as it would have anyhow, just before it was taken back.
+  // It may have ended by itself just before it was taken back.
   if (!op_->has_ended() || op_->code == ECANCELED) return done;
   if (op_->code == ECONNRESET) return failure{ETIMEDOUT, done.error().message + "; " + outcome().error().message};
   return outcome();
@@ -261,7 +261,7 @@ messenger::messenger(std::unique_ptr<messenger_core> core) : core_(std::move(cor
 
 messenger::~messenger() {
   g_live_jobs.add(-1);
-  // A child has inherited neither UCX's connections nor the GPU's context: there is nothing that it could close.
+  // A forked child has neither UCX's connections nor the GPU's context, so it has nothing to close.
   if (core_->is_foreign_process()) static_cast<void>(core_.release());
 }
 
@@ -344,7 +344,7 @@ result<message_info> messenger::recv(int source_rank, const buffer& data, std::u
   auto received = irecv(source_rank, data, tag, mask);
   if (!received.op_->is_unpooled) {
     message_info info;
-    // One that ends well is released by the hold of the lock that sees its end.
+    // A successful receive is released within the same hold of the lock that sees its end.
     const auto seen = [&]() -> std::optional<status> {
       if (!received.op_->has_ended()) return std::nullopt;
       if (received.op_->code != 0) return status{};
@@ -423,7 +423,7 @@ bool messenger::progress() {
   return core_->progress();
 }
 
-// One thread at a time: another one's barrier is the next.
+// One thread at a time: a second thread enters the next barrier.
 status messenger::barrier(std::chrono::milliseconds limit) {
   if (core_->is_foreign_process()) return kForeign;
   auto& core = *core_;

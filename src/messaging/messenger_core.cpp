@@ -18,7 +18,7 @@ constexpr std::uint64_t kCheckDeathsNs = 2'000'000;
 constexpr unsigned kRoundsBetweenClocks = 256;
 constexpr std::uint64_t kLeaveNs = 1'000'000'000;  // a peer that takes nothing any more must not keep us
 
-// The rail of a process that is to use one: they go round the node.
+// The rail of a process that uses a single one: ranks of the node take them in turn.
 std::string one_of(const std::string& rails, int rank_on_node) {
   std::vector<std::string> each;
   for (std::size_t begin = 0; begin < rails.size();) {
@@ -102,7 +102,7 @@ status messenger_core::open_fabric(int rank_on_node) {
   return {};
 }
 
-// To every process of the node whose memory can be reached. Those that cannot count as on another node.
+// Opens the queues to every process of the node whose memory can be reached. The others count as remote.
 status messenger_core::open_queues(const std::vector<introduction>& known) {
   for (auto& remote : peers_) {
     const auto& its = known[static_cast<std::size_t>(remote.rank)];
@@ -145,7 +145,7 @@ status messenger_core::exchange_introductions(bootstrap& group) {
     do_all_calibrate_ = do_all_calibrate_ && known[i].wants_calibration != 0;
     if (static_cast<int>(i) < rank_ && known[i].node.is_same_node(mine.node)) ++rank_on_node;
   }
-  // A process that fails from here on says so to the others instead of letting them wait.
+  // A process that fails from here on reports it, so that the others do not wait.
   auto opened = open_queues(known);
   if (opened && queue_peers_.size() + 1 < peers_.size()) opened = open_fabric(rank_on_node);
   mine.is_ready = opened ? 1 : 0;
@@ -159,7 +159,7 @@ status messenger_core::exchange_introductions(bootstrap& group) {
   if (!all) return std::move(all).error();
   for (std::size_t i = 0; i < known.size(); ++i)
     if (auto done = accept_introduction(i, (*all)[i], mine); !done) return done;
-  // Everyone lived when the watches were set; and nobody sends to a process that does not know its peers yet.
+  // After this barrier every process was alive when its watch was set, and all know their peers.
   return group.barrier();
 }
 
@@ -193,7 +193,7 @@ messenger_core::~messenger_core() {
     shm_queue_set::close(each.queue_in);
     each.early.clear();
   }
-  // What nobody has received: its senders were told that this process leaves.
+  // Releases messages that were never received. Their senders have got `bye`.
   operations_.for_each([](operation& each) {
     each.data.reset();
     if (each.transfer != nullptr) each.transfer->data.reset();
@@ -201,7 +201,7 @@ messenger_core::~messenger_core() {
   fabric_.reset();
 }
 
-// Others see `bye` and end what they wait for; what was sent before it arrives before it.
+// Peers that receive `bye` end their pending operations. Frames sent before it arrive before it.
 void messenger_core::leave() {
   is_leaving_ = true;
   for (auto& each : peers_)
@@ -248,7 +248,7 @@ bool messenger_core::push(peer_state& destination, packet& outgoing) {
   return true;
 }
 
-// Some packets of one peer, so that none keeps the others waiting.
+// Reads a limited number of packets of one peer, so that no peer starves the others.
 bool messenger_core::read_queue(peer_state& source) {
   constexpr int kAtOnce = 16;
   int taken = 0;
@@ -261,7 +261,7 @@ bool messenger_core::read_queue(peer_state& source) {
   return taken > 0;
 }
 
-// In a lane packets are whole and in order, and the lane says whose they are.
+// Packets in a shm queue are whole and in order, and the queue identifies the sender.
 void messenger_core::take_from_queue(peer_state& source, const shm_queue::view& whole) {
   if (is_leaving_ || source.is_dead) return;
   frame head;
@@ -307,7 +307,7 @@ void messenger_core::send_operation(operation& op, frame_kind kind, std::size_t 
   send_packet(op.peer, op.out);
 }
 
-// A message sent whole has ended for its sender; everything else waits for an answer.
+// An eager send is complete. Everything else waits for an answer.
 void messenger_core::on_packet_sent(packet& outgoing, int code) {
   auto& op = *static_cast<operation*>(outgoing.owner);
   op.is_sending = false;
@@ -373,7 +373,7 @@ void messenger_core::on_plain(const void* raw_head, std::size_t head_bytes, cons
   arriving_.reset();
 }
 
-// As if its sender had offered host memory, and UCX can bring it besides.
+// Handled as an RTS of host memory that UCX can also deliver in place.
 void messenger_core::on_remote(const frame& head, remote_data data) {
   const rts_body rts;
   arriving_ = std::move(data);
@@ -547,7 +547,7 @@ bool messenger_core::progress(bool with_network) {
   return has_moved;
 }
 
-// By the last look, which is no older than a process number needs to be used again.
+// The last check is more recent than the time in which a process number can be reused.
 bool messenger_core::is_gone(const peer_state& remote) {
   check_deaths();
   return remote.is_dead ||
@@ -563,7 +563,7 @@ void messenger_core::check_deaths() {
   if (fabric_ != nullptr) fabric_->reap_closed();
 }
 
-// What a process has sent before it left is still taken; then it counts as lost.
+// Receives the data that a process sent before it left, then counts it as lost.
 void messenger_core::drop_departed() {
   const auto now = monotonic_ns();
   std::erase_if(leaving_, [&](const auto& each) {
@@ -604,7 +604,7 @@ void messenger_core::fail_operations_of(int rank, const std::string& why) {
   while (operation* const waiting = peer(rank).waiting_sends.pop_front()) end(*waiting, ECONNRESET, why);
   while (operation* const filling = peer(rank).fill_queue.pop_front()) end(*filling, ECONNRESET, why);
   operations_.for_each([&](operation& each) {
-    // A receive from anybody may have been meant for it: the application must hear of the death somewhere.
+    // A wildcard receive may have been meant for the lost peer, so it must report the loss.
     const bool is_of = each.peer == rank || (each.kind == operation_kind::receive && each.peer == kAnySource &&
                                              each.state == operation_state::waiting);
     if (is_of && !each.has_ended()) fail_operation_of(each, why);
@@ -620,7 +620,7 @@ void messenger_core::fail_operation_of(operation& op, const std::string& why) {
     return;
   }
   if (op.state == operation_state::moving && op.transfer != nullptr) {
-    // These end by themselves: IPC's memory lives until it is closed here, and the next read finds nobody.
+    // These end by themselves: the IPC mapping lives until it is closed here, and the next CMA read fails.
     const auto transport = op.transfer->transport;
     if ((transport == transport_kind::cuda_ipc || transport == transport_kind::cma) && !op.transfer->is_checked) return;
     if (op.transfer->transport == transport_kind::ucx) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan in words, and where its numbers come from: options and environment.
+// The plan as text, and the options from the environment.
 #include <algorithm>
 
 #include "base/env.hpp"
@@ -18,7 +18,7 @@ std::string line(const char* first, const char* last, const char* sizes, const c
 std::string up_to(std::size_t bytes) { return "up to " + format_size(bytes); }
 std::string beyond(std::size_t bytes) { return "beyond " + format_size(bytes); }
 
-// The first of the names that is set, in the order in which they are given.
+// The first of the names that is set, in order.
 env_value first_set(std::initializer_list<const char*> names) {
   env_value value;
   for (const char* name : names)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Put, get and atomics on windows. The target's side is part of its progress; data takes the same ways as messages, with a
-// window's bytes in place of a receive, and without matching.
+// Put, get and atomics on windows. The target's side runs in its progress. Data uses the same protocols and transports
+// as messages, with a part of the window in place of a receive, and without matching.
 #include <algorithm>
 #include <cstring>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Announced messages: the sender offers what it has, the receiver, which knows both memories, picks the way.
+// Rendezvous: the sender's RTS names the ways to reach its memory. The receiver knows both memories and chooses the
+// transport.
 #include "messaging/rndv.hpp"
 
 #include <algorithm>
@@ -19,7 +20,7 @@ int messenger_core::read_rts(packet& outgoing, std::size_t offset, void* destina
   return 0;
 }
 
-// What the driver says of it; null for host memory.
+// The driver's description of the memory; null for host memory.
 std::optional<cu::pointer_info> messenger_core::describe_gpu(const memory& range, transfer_state& into) {
   into.access = touch_of(range);
   if (!range.is_device) return std::nullopt;
@@ -82,7 +83,7 @@ void messenger_core::on_rtr(peer_state& source, const frame& head, const rtr_bod
 
 constexpr const char* kWindowEnded = "the target has ended its window while this was under way";
 
-// At either side: the answer to whatever waited for one.
+// ATS at either side: ends the operation that waits for it.
 void messenger_core::on_ats(const frame& head) {
   operation* const op = operations_.find(head.peer_op);
   if (op == nullptr || op->has_ended() || op->kind == operation_kind::unexpected) return;
@@ -100,7 +101,7 @@ void messenger_core::on_ats(const frame& head) {
     if (!state.is_receive && head.code != 0 && state.transport == transport_kind::ucx && state.code == 0)
       state.code = head.code;  // the receiver wants no more: what it waits for comes empty
     if (head.code == 0 || !state.is_receive) return;
-    // An order that its sender refuses.
+    // The sender rejects the RTR.
     state.code = head.code;
     if (state.transport == transport_kind::ucx) {
       state.is_withdrawn = true;
@@ -120,7 +121,7 @@ void messenger_core::on_ats(const frame& head) {
                                : "cancelled");
 }
 
-// All has left, or could not be read.
+// All data has left, or could not be read.
 void messenger_core::finish_send(operation& op) {
   const auto& state = *op.transfer;
   if (op.kind != operation_kind::put || state.code != 0) return end(op, state.code, state.message);
@@ -167,11 +168,11 @@ void messenger_core::send_rtr(operation& receive, const rtr_body& request) {
                sizeof request);
 }
 
-// The end of the receiving side; its sender hears of it where it waits for that.
+// Ends the receiving side, and sends an ATS if the sender waits for one.
 void messenger_core::finish_receive(operation& op, int code, std::string message) {
   const bool is_deposit = op.kind == operation_kind::deposit;
   const auto transport = op.transfer->transport;
-  // A send through a ring or the network has ended by itself when its last byte had left.
+  // A send through the ring or UCX ends by itself when its last byte has left.
   if (is_deposit || (transport != transport_kind::shm && transport != transport_kind::ucx))
     send_control(op.peer, {.kind = frame_kind::ats, .code = code, .peer_op = op.peer_op});
   if (code == 0 && op.bytes > op.range.bytes)
@@ -203,7 +204,7 @@ void messenger_core::advance() {
 status messenger_core::begin_copy(chunk_copy& copy, const memory& range, std::uint64_t offset, void* chunk,
                                   std::size_t bytes, bool to_chunk, touch access) {
   copy.is_pending = false;
-  // Small ones, and those that must not touch the GPU's engines, at once by the CPU.
+  // The CPU copies small ones, and those that must not use a copy engine, at once.
   constexpr std::size_t kAtOnce = 16 << 10;
   const bool by_cpu = access == touch::cpu_only && range.bytes <= thresholds_.shared_gpu_cpu_limit;
   if (!range.is_device || bytes <= kAtOnce || by_cpu) {
@@ -221,7 +222,7 @@ status messenger_core::begin_copy(chunk_copy& copy, const memory& range, std::ui
   return {};
 }
 
-// Nothing while it is under way.
+// Empty while it is pending.
 std::optional<status> messenger_core::copy_ended(chunk_copy& copy) {
   if (!copy.is_pending) return status{};
   const auto done = copy.pending.test();

@@ -11,7 +11,7 @@ void tag_matcher::post(operation& receive) {
 operation* tag_matcher::take_receive(int source, std::uint64_t tag) {
   operation* found = exact_[bucket_of(source, tag)].first();
   while (found != nullptr && (found->peer != source || found->tag != tag)) found = bucket::next(found);
-  // Of the ones with wildcards, only those posted before the exact one come first.
+  // A wildcard receive matches first only if it was posted before the exact one.
   for (operation* current = wild_.first(); current != nullptr && (found == nullptr || current->order < found->order);
        current = bucket::next(current)) {
     if (!fits(current->peer, current->tag, current->mask, source, tag)) continue;

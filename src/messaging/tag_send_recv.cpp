@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages: what is sent with its data and what is only announced, and which receive gets what.
+// Tagged messages: eager or rendezvous sends, receives and their matching.
 #include <algorithm>
 #include <cstring>
 
@@ -11,7 +11,7 @@ namespace pl::link {
 namespace {
 
 constexpr std::uint64_t kCostOfMessage = 64;  // what an unexpected one takes here beside its bytes
-// What a process may have sent to itself without a receive before the data stays in the sender's buffer.
+// Limit of the unexpected messages to oneself that are copied. Beyond it the data stays in the sender's buffer.
 constexpr std::size_t kMaxHeldOfSelf = 1 << 20;
 
 constexpr std::uint64_t kCostOfRendezvous = 8 << 10;  // UCX keeps the packet in which it came, and so a buffer of its queue
@@ -59,7 +59,7 @@ void messenger_core::start_send(operation& op) {
   auto& destination = peer(op.peer);
   const bool is_eager = op.bytes <= eager_limit(op.range, destination);
   const auto cost = cost_of(is_eager, !is_eager && uses_ucx_rendezvous(op), op.bytes);
-  // Behind others that wait, whatever it costs: messages match in the order in which they were sent.
+  // A send queues behind others even if its own cost fits: messages match in the order in which they were sent.
   const bool has_turn = op.state == operation_state::queued;
   if ((!has_turn && !destination.waiting_sends.is_empty()) ||
       destination.sent_cost - destination.granted_cost + cost > thresholds_.unexpected_bytes) {
@@ -142,7 +142,7 @@ operation& messenger_core::irecv(int source_rank, const buffer& data, std::uint6
     return op;
   }
   matcher_.post(op);
-  // A peer on another host is only missed where there is a connection.
+  // The loss of a peer on another host is only detected on a connection.
   if (!is_any && source_rank != rank_ && peer(source_rank).sent == 0 && !peer(source_rank).is_same_node)
     send_control(source_rank, {.kind = frame_kind::hello});
   return op;
@@ -251,7 +251,7 @@ operation& messenger_core::receive_taken(operation& unexpected, const buffer& da
   return op;
 }
 
-// Into a buffer of no bytes: its sender ends well.
+// Receives into an empty buffer, so that the sender ends successfully.
 void messenger_core::discard(operation& unexpected) {
   auto& op = operations_.take(operation_kind::receive);
   op.peer = unexpected.peer;
@@ -275,7 +275,7 @@ status messenger_core::cancel(operation& op) {
     matcher_.remove_unexpected(*unexpected);
     operations_.give_back(*unexpected);
   } else {
-    // Announced and not begun: its receiver forgets it if no receive has taken it, and says which it was.
+    // RTS sent, transfer not started: the receiver drops it unless a receive has taken it, and answers which.
     const bool is_rendezvous =
         op.kind == operation_kind::send && op.state == operation_state::waiting && op.transfer != nullptr;
     if (is_rendezvous && !op.transfer->is_retracted) {
@@ -293,7 +293,7 @@ void messenger_core::on_retract(peer_state& source, const frame& head) {
   matcher_.for_each_unexpected([&](operation& each) {
     if (each.peer == source.rank && each.is_rendezvous && each.peer_op == head.op) found = &each;
   });
-  // By UCX's word alone the sender of what UCX moves cannot tell whether it was taken or forgotten.
+  // UCX's completion alone does not show the sender whether the message was received or dropped.
   if (found == nullptr && head.is_remote != 0) send_control(source.rank, {.kind = frame_kind::ats, .peer_op = head.op});
   if (found == nullptr) return;
   matcher_.remove_unexpected(*found);

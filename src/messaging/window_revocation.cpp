@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that its owner takes back while a transport uses it: a window that ends, a request that is dropped, a time-out.
+// Takes memory back while a transport uses it: a window ends, a request is dropped, a wait times out.
 //
-// What this process moves itself (copies into and out of a ring, parts through UCX, reads of another's memory) stops here.
-// What a peer reads by itself (process_vm_readv, CUDA IPC) cannot be stopped without it: the withdrawal is counted in the
-// lane before the memory is given back, so a peer that goes on later finds out that what it has read is not the message.
-// Nobody writes into another process's memory: a put is fetched by its target.
+// Transfers that this process makes itself (copies into and out of a ring, parts through UCX, reads of a peer's memory)
+// stop here. A peer's own reads (process_vm_readv, CUDA IPC) cannot be stopped from here. So the withdrawal is counted
+// in the shm queue before the memory is returned, and a peer that reads it later detects that it has not read the
+// message. No process writes into another one's memory: the target of a put reads it.
 #include <algorithm>
 
 #include "base/text.hpp"
@@ -28,7 +28,7 @@ int messenger_core::window_user(std::uint32_t id) {
 bool messenger_core::revoke(operation& op) {
   if (op.has_ended()) return true;
   if (op.kind == operation_kind::send && op.peer == rank_) {
-    // Somebody holds it as a matched message: it is an error there.
+    // A matched_message still refers to it, and gets an error.
     if (operation* const unexpected = operations_.find(op.peer_op); unexpected != nullptr && unexpected->self_send == &op) {
       unexpected->self_send = nullptr;
       unexpected->code = ECANCELED;
@@ -42,7 +42,7 @@ bool messenger_core::revoke(operation& op) {
   return op.transfer->is_receive ? revoke_receive(op) : revoke_send(op);
 }
 
-// Its packet has not left. With UCX it may be anywhere; in front of a full lane it is ours.
+// Its packet has not left. UCX may still hold it; a packet that waits for a full shm queue can be removed.
 bool messenger_core::revoke_unsent(operation& op) {
   auto& destination = peer(op.peer);
   const auto found = std::find(destination.unsent.begin(), destination.unsent.end(), &op.out);
@@ -61,7 +61,7 @@ bool messenger_core::revoke_waiting(operation& op) {
   if (op.state == operation_state::queued) return peer(op.peer).waiting_sends.remove(&op), ended();
   if (op.kind == operation_kind::receive) return matcher_.remove_receive(op), ended();
   if (op.kind == operation_kind::get || op.kind == operation_kind::atomic) return ended();
-  // A put whose bytes have left waits for the target's word alone.
+  // A put whose bytes have left only waits for the target's ATS.
   if (op.transfer == nullptr || op.transfer->transport != transport_kind::none) return true;
   auto& destination = peer(op.peer);
   const bool is_reply = op.kind == operation_kind::reply;
@@ -71,7 +71,7 @@ bool messenger_core::revoke_waiting(operation& op) {
     if (is_reply && !destination.queue_out.is_open())
       send_control(op.peer, {.kind = frame_kind::ats, .code = ECANCELED, .peer_op = op.out.head.peer_op});
   }
-  // Its memory is a window's: that the peer reads it no more is the peer's to say.
+  // Its memory belongs to a window, so the peer must confirm that it has stopped reading.
   if (is_reply && destination.queue_out.is_open()) return false;
   return ended();
 }
@@ -128,7 +128,7 @@ bool messenger_core::revoke_receive(operation& op) {
 
 // ---- The other side
 
-// All was read in its sender's memory: it counts if the sender has not taken that back meanwhile.
+// All bytes were read in the sender's memory. They are valid unless the sender has taken it back meanwhile.
 void messenger_core::finish_read(operation& op, int code, std::string message) {
   auto& state = *op.transfer;
   const auto& source = peer(op.peer);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between host memories of one node: the receiver reads its sender's memory (process_vm_readv), one copy instead of a ring's
-// two and no answer to wait for. The kernel allows it between processes of one user that may trace each other; where it does
-// not (other users, a container's filter, Yama), the ring is the way.
+// cma (cross memory attach): between host memories of one node the receiver reads the sender's memory with
+// process_vm_readv, one copy instead of a ring's two and without waiting for the sender. The kernel permits it between
+// processes of one user that may trace each other. Otherwise (other users, a container's filter, Yama) the ring is used.
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -14,13 +14,14 @@
 namespace pl::link {
 namespace {
 
-// Of messages that one call reads: the call costs as much as 8 KiB, and its first message waits for the last one's bytes.
+// Messages that one call reads: a call costs as much as 8 KiB, and its first message waits for the last one's bytes.
 constexpr std::size_t kMaxTogether = 16;
 constexpr std::size_t kMaxBytesTogether = 64 << 10;  // of each
 
 }  // namespace
 
-// The message is under way, maybe by a ring, or over already. While packets are read there may be more to read with it.
+// Starts the receive, through the ring if cma is denied. Reading waits while packets are still being processed, since
+// more short messages may follow.
 void messenger_core::start_cma(operation& receive, const rts_body& rts) {
   receive.transfer->source = rts.address;
   receive.transfer->rts = rts;
@@ -30,7 +31,7 @@ void messenger_core::start_cma(operation& receive, const rts_body& rts) {
   advance_cma(receive);
 }
 
-// The first messages of those that wait, if they are short and of one sender.
+// Reads the first waiting messages with one call, if they are short and of one sender.
 void messenger_core::read_together() {
   std::array<operation*, kMaxTogether> list;
   std::array<iovec, kMaxTogether> here, there;
@@ -48,7 +49,7 @@ void messenger_core::read_together() {
   if (count < 2) return;
   auto& source = peer(list[0]->peer);
   const auto done = process_vm_readv(source.pid, here.data(), count, there.data(), count, 0);
-  // Which of them cannot be read shows when each is read alone.
+  // Reading each alone shows which one fails.
   if (done < 0 || static_cast<std::size_t>(done) != bytes || is_gone(source)) return;
   cma_budget_ -= bytes;
   for (operation* const each : std::span(list).first(count)) {
@@ -60,7 +61,7 @@ void messenger_core::read_together() {
   }
 }
 
-// In order: the first one gets all that may be read now.
+// In order: the first one gets the whole budget of this round.
 void messenger_core::advance_cma(operation& op) {
   if (cma_budget_ == 0) return;
   auto& state = *op.transfer;
@@ -91,7 +92,7 @@ bool messenger_core::read_some_bytes(operation& receive, std::size_t most) {
   return true;
 }
 
-// All of it, or an errno value. From any thread.
+// Reads all of it, or returns an errno value. Any thread.
 int messenger_core::read_process(pid_t pid, std::uint64_t address, void* destination, std::size_t bytes) {
   for (std::size_t done = 0; done != bytes;) {
     const iovec here{static_cast<std::byte*>(destination) + done, bytes - done};
@@ -103,10 +104,10 @@ int messenger_core::read_process(pid_t pid, std::uint64_t address, void* destina
   return 0;
 }
 
-// What a read's errno means. False: its sender is there, and the kernel does not do it, for this process (EPERM, ENOSYS) or
-// for this memory (EFAULT: a driver's, such as managed memory).
+// Interprets the errno of a read. False: the sender lives, and the kernel denies the read for the process (EPERM,
+// ENOSYS) or for this memory (EFAULT: a driver's, such as managed memory).
 bool messenger_core::classify_read_error(operation& receive, peer_state& source, int code) {
-  // A process number that was used again may have been read: not without the death being seen.
+  // The process number may have been reused: check whether the sender has died.
   if (code == ESRCH || is_gone(source)) {
     receive.transfer->code = ECONNRESET;
     receive.transfer->message = format("rank %d is gone", receive.peer);

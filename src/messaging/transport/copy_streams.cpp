@@ -6,7 +6,7 @@ namespace pl::link {
 result<std::unique_ptr<copy_streams>> copy_streams::open(const copy::gpu_context& context) {
   std::unique_ptr<copy_streams> made(new copy_streams);
   for (auto& stream : made->streams_) {
-    // One stream each: an engine of several would keep a thread on the same one.
+    // One stream each: an engine with several streams keeps a thread on the same one.
     auto opened = copy::copy_engine::open(context, 1);
     if (!opened) return std::move(opened).error();
     stream = *std::move(opened);

@@ -52,7 +52,7 @@ result<copy_streams*> cuda_ipc_cache::streams_on(int device_ordinal) {
   return streams_of(*context);
 }
 
-// The thread's, if it is of this device; else the primary one, which stays from then on.
+// The thread's current context if it is on this device; otherwise the primary one, which is then retained.
 result<copy::gpu_context> cuda_ipc_cache::context_on(int device_ordinal) const {
   cu::context_t current = nullptr;
   cu::device_t device = -1;
@@ -62,7 +62,7 @@ result<copy::gpu_context> cuda_ipc_cache::context_on(int device_ordinal) const {
 }
 
 result<copy_streams*> cuda_ipc_cache::streams_of(const copy::gpu_context& context) {
-  // Drivers before CUDA 12 have no id: the handle is as good while the context lives.
+  // Drivers before CUDA 12 have no context id: the handle serves while the context lives.
   const auto context_id = context.id != 0 ? context.id : reinterpret_cast<unsigned long long>(context.handle);
   auto& streams = streams_[context_id];
   if (streams == nullptr) {

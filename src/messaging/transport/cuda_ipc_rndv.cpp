@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA IPC: the receiver copies straight from the sender's GPU memory.
 //
-// What decides between two GPUs from 64 KiB to some MiB is not the link but what a message costs the receiver's CPU (the
-// driver takes 2 us to queue a copy, and 1 us more for the word that tells its end), and the pause between a copy and the
-// next one of its stream (4 us). So copies that can start at the same time are queued as one list by one call, which costs
-// half as much for each of them, with one such word, and lists take turns on several streams. A small message that is alone
-// goes by the copy planner, which has a resident kernel for it: that is quicker to start than a copy engine, and slower with
-// many.
+// From 64 KiB to some MiB the bottleneck is not the link but the receiver's CPU (the driver takes 2 us to queue a copy,
+// and 1 us more for the word that signals its end) and the pause between two copies of a stream (4 us). So copies that
+// can start at the same time are queued as one list by one call with one such word, at half the cost for each, and lists
+// take turns on several streams. A single small message uses the copy planner's copy kernel, which starts faster than a
+// copy engine but is slower with many messages.
 #include <algorithm>
 
 #include "messaging/live_messages.hpp"
@@ -15,13 +14,13 @@
 namespace pl::link {
 namespace {
 
-// Between the end of a list and the first byte of the next one the link has nothing for 5 us, on whichever streams they are
-// (two H200, windows of 64 messages of 8 MiB: lists of 8 MiB 327 GB/s, of 32 MiB 367, of 128 MiB 376, all in one 383).
+// The link idles for 5 us between two lists, on any streams (two H200, windows of 64 messages of 8 MiB: lists of 8 MiB 327
+// GB/s, of 32 MiB 367, of 128 MiB 376, all in one 383).
 constexpr std::size_t kListBytes = 128 << 20;
-constexpr std::size_t kListPieces = 16;  // 15 us of the driver's, while the link waits
-// Up to here the resident kernel's 100 GB/s over NVLink cost less than a copy engine's start.
+constexpr std::size_t kListPieces = 16;  // 15 us in the driver, while the link idles
+// Up to here the copy kernel's 100 GB/s over NVLink cost less than the start of a copy engine.
 constexpr std::size_t kMaxAlone = 512 << 10;
-// One worker of the kernel reads 12 GB/s over NVLink: from here on calling all of them is quicker.
+// One worker of the copy kernel reads 12 GB/s over NVLink: from here on all workers together are faster.
 constexpr std::size_t kManyWorkersFrom = 32 << 10;
 constexpr unsigned kManyWorkers = 8;
 
@@ -32,7 +31,7 @@ bool messenger_core::start_cuda_ipc(operation& receive, const rts_body& rts) {
   const auto opened = ipc_.open(receive.peer, rts.buffer_id, rts.ipc, receive.range.is_device ? state.device_ordinal : 0);
   if (!opened) return false;
   state.source = (*opened)->base + rts.ipc_offset;
-  // Host memory of any kind is the planner's business.
+  // The planner copies to host memory of any kind.
   if (!receive.range.is_device && !begin_by_planner(receive)) return false;
   ++counts_.ipc;
   g_live_ipc.add(state.wanted);
@@ -42,7 +41,7 @@ bool messenger_core::start_cuda_ipc(operation& receive, const rts_body& rts) {
   if (!receive.range.is_device) return true;
   ready_.push_back(&receive);
   ready_bytes_ += receive.moved;
-  // Others may come in the packets that are being read; but nothing should wait while the link is idle.
+  // More may follow in the packets that are being read. But nothing waits while the link is idle.
   const bool is_enough = ready_bytes_ >= kListBytes || ready_.size() == kListPieces;
   if (is_enough || (!is_reading_ && copies_under_way_ == 0)) submit_copies();
   return true;
@@ -60,7 +59,7 @@ bool messenger_core::begin_by_planner(operation& receive) {
   return true;
 }
 
-// Everything that is ready, in lists.
+// Submits all ready copies in lists.
 void messenger_core::submit_copies() {
   const auto ready = std::exchange(ready_, {});
   ready_bytes_ = 0;

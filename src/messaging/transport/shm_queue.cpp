@@ -64,14 +64,14 @@ shm_queue::view shm_queue::peek() noexcept {
   if (entry.mark.load(std::memory_order_acquire) != number_ + 1) return {};
   const content& stored = entry.packet;
   view out{stored.inside, stored.head_bytes, nullptr, stored.body_bytes, stored.outcome};
-  // A length that cannot be ends the lane instead of this process.
+  // An impossible length ends the queue, not this process.
   if (out.head_bytes > kMaxHead) return {};
   const bool fits_slot = out.head_bytes + out.body_bytes <= kMaxHead;
   const extent body = fits_slot ? extent{data_, data_} : extent_behind(data_, out.body_bytes);
   out.body = fits_slot ? out.head + out.head_bytes : shared_->data + body.begin % kDataBytes;
   data_behind_ = body.end;
-  // They are in the writer's cache, all can be on their way at once, and matching comes before they are read. Of longer
-  // bodies the hardware's own prefetching brings the rest.
+  // The lines are in the writer's cache. Prefetching overlaps their transfers with each other and with the matching. The
+  // hardware prefetcher fetches the rest of longer bodies.
   constexpr std::size_t kLine = 64, kMaxAhead = 16 * kLine;
   if (!fits_slot)
     for (std::size_t i = 0; i < out.body_bytes && i < kMaxAhead; i += kLine) __builtin_prefetch(out.body + i);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Through shared memory on one node: copies into chunks at one side and out of them at the other run at the same time, as
-// many as the ring has chunks. Each chunk says whose it is, so transfers of one pair follow each other without a gap.
+// Rendezvous through shared memory on one node: copies into chunks at the sender and out of them at the receiver
+// overlap, as many as the ring has chunks. Each chunk is labelled with its operation, so transfers of one pair follow
+// each other without a gap.
 #include <algorithm>
 
 #include "arch/copy_dispatch.hpp"
@@ -15,9 +16,9 @@ namespace {
 constexpr std::size_t kShareBytes = 32 << 10;  // of a chunk, for one thread: some 2 us
 constexpr unsigned kMaxFillers = 4;            // threads, the caller included
 
-// Both sides work at the same time only on different chunks, and a copy by the GPU costs some microseconds whatever its
-// size: short messages to a GPU go in chunks that its CPU stores. Where others wait behind a message, their chunks overlap
-// with this one's, and few large ones cost the least.
+// The two sides overlap only on different chunks, and a GPU copy costs some microseconds at any size: so short messages
+// to a GPU use chunks that its CPU stores. When other messages wait, their chunks overlap with this one's, and few large
+// chunks cost least.
 std::uint64_t chunk_of(const operation& op, const shm_ring& ring, bool is_alone) {
   constexpr std::uint64_t kByCpu = 16 << 10, kByGpu = 64 << 10;
   const auto& state = *op.transfer;
@@ -48,7 +49,7 @@ bool messenger_core::open_ring_in(peer_state& source, const rts_body& rts) {
   return true;
 }
 
-// The receiver: also where another way could not be gone.
+// The receiver's side, also the fallback for other transports.
 void messenger_core::start_ring(operation& receive, peer_state& source, const rts_body& rts) {
   receive.transfer->transport = transport_kind::none;
   if (rts.has_ring && open_ring_in(source, rts)) {
@@ -57,7 +58,7 @@ void messenger_core::start_ring(operation& receive, peer_state& source, const rt
     return send_rtr(
         receive, {.transport = transport_kind::shm, .receiver_is_device = receive.range.is_device, .bytes = receive.moved});
   }
-  // Its owner may have ended after it had named the ring, and before anybody here has noticed.
+  // The ring's owner may have ended after it sent the RTS, before this process has detected it.
   if (source.inbound.is_gone()) return finish_receive(receive, ECONNRESET, format("rank %d is gone", source.rank));
   finish_receive(receive, ENOMEM, "there is no shared memory for a message of the node");
 }
@@ -72,7 +73,7 @@ void messenger_core::advance_rings() {
   }
 }
 
-// The first transfer's next chunks, as far as there is room; then those whose copy has ended are shown to the receiver.
+// Fills the first transfer's next chunks while there is room, then publishes the chunks whose copy has ended.
 bool messenger_core::fill_ring(peer_state& destination) {
   auto& end_out = destination.outbound;
   if (end_out.ring == nullptr) return false;
@@ -108,7 +109,7 @@ status messenger_core::begin_filling(operation& op, shm_ring& ring, std::uint64_
                                      chunk_copy& copy) {
   auto& state = *op.transfer;
   copy.is_pending = false;
-  if (state.code != 0) return failure{state.code, state.message};  // the rest goes without its bytes
+  if (state.code != 0) return failure{state.code, state.message};  // the remaining chunks carry no bytes
   if (!op.range.is_device && state.is_for_device && bytes > kShareBytes) {
     fill_by_threads(ring.chunk(number), copy::host_pointer(op.range.address + state.started), bytes);
     return {};
@@ -118,9 +119,9 @@ status messenger_core::begin_filling(operation& op, shm_ring& ring, std::uint64_
   return begin_copy(copy, op.range, state.started, ring.chunk(number), bytes, true, state.access);
 }
 
-// For copy engines, which take it faster than one thread can put it there. Past the caches: the chunk is not read from
-// memory first, and they need not fetch it from a CPU's (two H200, 4 MiB in windows: 9.4 GB/s by one thread through the
-// caches, 14 by two and 27 by four past them).
+// Several threads, because a copy engine empties a chunk faster than one thread fills it. Non-temporal stores, so that
+// the chunk is not read first and the copy engine need not fetch it from a CPU cache (two H200, 4 MiB in windows: 9.4 GB/s
+// by one thread through the caches, 14 by two and 27 by four past them).
 void messenger_core::fill_by_threads(void* chunk, const void* source, std::size_t bytes) {
   if (fillers_ == nullptr) {
     const unsigned most = memory_.has_gpu() ? memory_.planner()->threads() : 2;
@@ -166,11 +167,11 @@ bool messenger_core::empty_ring(peer_state& source) {
     ring.emptied().store(++end_in.ended, std::memory_order_release);
     chunk_emptied(label, *done);
   }
-  // More may come as long as a receive of this peer has ordered it.
+  // Keep the ring active while receives from this peer expect data.
   return end_in.ended < end_in.begun || end_in.expected != 0;
 }
 
-// The chunk's outcome so far. A chunk for an operation that has ended meanwhile is only counted.
+// Returns the chunk's result so far. A chunk of an operation that has ended meanwhile is only counted.
 int messenger_core::begin_emptying(peer_state& source, const shm_ring::label& label, shm_ring& ring, std::uint64_t number,
                                    chunk_copy& copy) {
   copy.is_pending = false;

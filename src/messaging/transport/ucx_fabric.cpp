@@ -16,11 +16,10 @@ namespace pl::link {
 namespace {
 
 constexpr unsigned kPacketId = 0, kPlainId = 1, kRtsId = 2;
-// Over TCP UCX writes what lies in pieces to the socket piece by piece, whatever its size, which takes longer than to copy
-// so much and write it at once.
+// Over TCP UCX writes scattered data to the socket piece by piece. Below this size one copy and one write are faster.
 constexpr std::size_t kPackedBelow = 4096;
 
-// Whatever a transport calls it, what cannot be sent has lost its peer; only memory is our own trouble.
+// Every failure to send means a lost peer, except lack of memory.
 int sending_code(ucs_status_t code) {
   const int number = to_errno(code);
   return number == 0 || number == ENOMEM ? number : ECONNRESET;
@@ -67,7 +66,7 @@ std::uint64_t part_bytes(std::uint64_t message, std::uint64_t most) noexcept {
 std::uint64_t fresh_part_tag() noexcept {
   static std::atomic<std::uint64_t> count{1};
   std::uint64_t tag = 0;
-  // Before the kernel's pool is ready (the first second of a machine) at least no two are the same.
+  // Before the kernel's random pool is ready (just after boot) the tags are at least unique.
   if (getrandom(&tag, sizeof tag, GRND_NONBLOCK) != sizeof tag) tag = count.fetch_add(1) << 32;
   return tag;
 }
@@ -94,9 +93,9 @@ status ucx_fabric::configure(ucp_config_t* config, const options& wanted) {
   const auto set = [&](const char* name, const std::string& value) {
     return ucx_->ucp_config_modify(config, name, value.c_str()) == UCS_OK;
   };
-  // What a version does not know is left at its default. A user's UCX_TLS comes first: it names what works there.
+  // Settings unknown to a version keep their default. A user's UCX_TLS takes precedence.
   if (!env_read("UCX_TLS").is_set) {
-    // Processes of one node that share no memory are no different from others.
+    // Processes of one node that share no memory count as remote.
     std::string without = "shm";
     if (!wanted.gpu_lanes && ucx::has_cuda_module(*ucx_)) without += ",cuda_copy,cuda_ipc";
     set("TLS", "^" + without);
@@ -104,8 +103,8 @@ status ucx_fabric::configure(ucp_config_t* config, const options& wanted) {
   if (!wanted.gpu_lanes) set("MEMTYPE_CACHE", "n");
   if (!wanted.rails.empty() && !set("NET_DEVICES", wanted.rails))
     return failure{EINVAL, format("UCX does not take '%s' as its list of net devices", wanted.rails.c_str())};
-  // Without RDMA, UCX's rendezvous is the same copies and one more round trip: receives of parts are posted before their
-  // sender may send.
+  // Without RDMA UCX's rendezvous makes the same copies with one more round trip: receives of parts are already posted
+  // when the sender sends.
   const bool is_one_rail = wanted.stripe_threshold == 0 && wanted.rails.find(',') == std::string::npos;
   if (!wanted.has_rdma && is_one_rail && !env_read("UCX_RNDV_THRESH").is_set) set("RNDV_THRESH", "inf");
   max_part_bytes_ = ucx::tune_for_tcp(*ucx_, config, wanted.has_rdma, ucx::tcp_sends::in_parts);
@@ -187,7 +186,8 @@ ucx_fabric::~ucx_fabric() {
     progress();
     reap_closed();
   }
-  // A connection that verbs still tear down: the worker ends it, if nobody waits for it any more (UCX asserts that).
+  // Verbs may still tear connections down. Destroying the worker ends them once their requests are freed (UCX asserts
+  // that).
   for (void* const request : closing_) ucx_->ucp_request_free(request);
   if (packets_ != 0) ucx_->ucp_dt_destroy(packets_);
   if (worker_ != nullptr) ucx_->ucp_worker_destroy(worker_);
@@ -205,7 +205,7 @@ ucs_status_t ucx_fabric::connect(peer& destination) {
   params.err_handler = {&ucx_fabric::on_error, &destination};
   const auto rc = ucx_->ucp_ep_create(worker_, &params, &destination.endpoint);
   if (rc != UCS_OK) {
-    // There is no endpoint whose error callback would tell: two rails without a route between them, for one.
+    // No endpoint exists whose error callback could report it: for example two rails without a route.
     destination.endpoint = nullptr;
     handler_->on_lost(destination.rank,
                       format("UCX finds no way to it (%s): do the net devices of both (PEERLANE_LINK_RAILS, "
@@ -237,8 +237,7 @@ void ucx_fabric::send(int rank, packet& outgoing) {
   outgoing.outcome = 0;
   outgoing.ucx = ucx_;
   if (const auto rc = connect(destination); rc != UCS_OK) return outgoing.done(outgoing, sending_code(rc));
-  // UCX sends contiguous bytes with fewer steps than what it packs through a datatype, and without a request where they are
-  // few.
+  // UCX sends contiguous bytes in fewer steps than a generic datatype, and small ones without a request.
   const bool is_plain = outgoing.is_plain && (destination.has_rdma_lane || outgoing.payload >= kPackedBelow);
   const bool is_contiguous = is_plain || outgoing.in_place != nullptr;
   ucp_request_param_t params{};
@@ -269,8 +268,8 @@ void ucx_fabric::on_sent(void* request, ucs_status_t code, void* user) {
   outgoing.done(outgoing, sending_code(code));
 }
 
-// Whether a frame that says it is from `source` came by the endpoint of that rank. UCX joins what a worker sends to the
-// endpoint that was made with that worker's address, which the bootstrap has told: nobody else's is the same.
+// Whether a frame that claims to be from `source` came through the endpoint of that rank. UCX assigns incoming data to
+// the endpoint that was created with the sending worker's address, which the bootstrap exchanged and which is unique.
 bool ucx_fabric::is_from(std::uint32_t source, const ucp_am_recv_param_t* params) {
   if (source >= peers_.size() || (params->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0) return false;
   auto& sender = peers_[source];
@@ -306,14 +305,14 @@ ucs_status_t ucx_fabric::on_plain(void* self, const void* head, size_t head_byte
 ucs_status_t ucx_fabric::on_rts(void* self, const void* head, size_t head_bytes, void* data, size_t,
                                 const ucp_am_recv_param_t* params) {
   frame announced;
-  // UCX sends by its rendezvous what it is told to; anything else is none of ours.
+  // Our senders force UCX's rendezvous for these. Anything else is not ours.
   if (head_bytes != sizeof announced || (params->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) return UCS_OK;
   std::memcpy(&announced, head, sizeof announced);
   auto& owner = *static_cast<ucx_fabric*>(self);
   if (!owner.is_from(announced.source, params)) return UCS_OK;
   owner.arriving_ = data;
   owner.handler_->on_remote(announced, remote_data(&owner, data));
-  // Let go in here, it is UCX that releases it.
+  // A descriptor that was released inside the callback is freed by UCX.
   return std::exchange(owner.arriving_, nullptr) == nullptr ? UCS_OK : UCS_INPROGRESS;
 }
 
@@ -343,10 +342,10 @@ void ucx_fabric::receive_remote(remote_data data, void* destination, std::size_t
   params.memory_type = UCS_MEMORY_TYPE_HOST;
   part.is_receive = part.is_final = true;
   part.ucx = ucx_;
-  // UCX owns the descriptor from here on, whatever comes of it.
+  // UCX owns the descriptor from here on, even on failure.
   void* const request =
       ucx_->ucp_am_recv_data_nbx(worker_, std::exchange(data.descriptor_, nullptr), destination, bytes, &params);
-  // The request is not kept: the callback, which frees it, may already have run.
+  // The request is not stored: the callback that frees it may already have run.
   if (request == nullptr) part.done(part, 0, bytes);
   else if (UCS_PTR_IS_ERR(request)) part.done(part, sending_code(UCS_PTR_STATUS(request)), 0);
 }

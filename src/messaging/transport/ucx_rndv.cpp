@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Through UCX. Where it has RDMA, a message from host memory is announced and moved by UCX's own rendezvous, in place: no
-// more packets than UCX alone needs. All others go in tagged parts. Between two host memories these lie in the messages'
-// own memory, and one part is the whole message where UCX does well with it; so it is with GPU memory where UCX has RDMA
-// lanes for it. Otherwise parts pass through pinned chunks, some of them under way at once: while one is copied from the
-// GPU, another is on the wire, and a third is copied to the other GPU.
+// Rendezvous through UCX. With RDMA a message from host memory uses UCX's own rendezvous in place, with no more packets
+// than UCX alone needs. All others are sent as tagged parts. Between host memories the parts lie in the messages' own
+// memory, and one part is the whole message where that is fastest; the same holds for GPU memory if UCX has RDMA lanes
+// for it. Otherwise the parts pass through pinned chunks in a pipeline: while one is copied from the GPU, another is on
+// the wire, and a third is copied to the other GPU.
 #include <algorithm>
 
 #include "base/clock.hpp"
@@ -17,7 +17,7 @@ namespace pl::link {
 
 void messenger_core::on_part(ucx_part& bulk, int code, std::size_t bytes) {
   auto& part = static_cast<transfer_state::part&>(bulk);
-  if (part.op == nullptr) return;  // given up
+  if (part.op == nullptr) return;  // abandoned
   auto& state = *part.op->transfer;
   part.is_busy = false;
   part.is_arrived = true;
@@ -34,14 +34,14 @@ void messenger_core::abandon_parts(operation& op) {
     if (part.is_busy) fabric_->cancel_tagged(part);
 }
 
-// Some versions of UCX never end what a peer had begun when it died. Nothing can arrive for it any more, so the operation
-// ends, and what UCX may still look at stays until it closes. True: `of` has ended.
+// Some versions of UCX never complete a part whose peer has died. Nothing can arrive for it any more, so the operation
+// ends, and memory that UCX may still access is kept until it closes. True: `op` has ended.
 bool messenger_core::give_up(operation& op) {
   constexpr std::uint64_t kGraceNs = 200'000'000;
   auto& state = *op.transfer;
   if (state.lost_ns == 0 || state.parts_busy == 0 || monotonic_ns() - state.lost_ns < kGraceNs) return false;
   for (auto& part : *state.parts) {
-    if (part.copy.is_pending) return false;  // a copy of ours: it ends
+    if (part.copy.is_pending) return false;  // our own copy: it will end
     part.op = nullptr;
   }
   moving_.remove(&op);
@@ -86,7 +86,7 @@ void messenger_core::send_rts_in_place(operation& op, frame_kind kind) {
 void messenger_core::on_in_place_done(operation& op, int code) {
   auto& state = *op.transfer;
   if (code == kNotInPlace && op.state == operation_state::waiting) {
-    // The same announcement, without UCX's. The receiver counts its room as if it had come with it.
+    // The same RTS without UCX's rendezvous. Its credit cost stays that of the first one.
     op.out.in_place = nullptr;
     state.rts.is_staged = true;
     op.out.payload = sizeof state.rts;
@@ -96,9 +96,8 @@ void messenger_core::on_in_place_done(operation& op, int code) {
     return fabric_->send(op.peer, op.out);
   }
   if (code != 0 && state.code == 0) state.code = code, state.message = "the peer is gone";
-  if (op.state == operation_state::moving) return;  // in parts, which end it
-  if (code == 0 && state.is_retracted && !state.is_confirmed)
-    return;  // taken or forgotten: the receiver's word is on its way
+  if (op.state == operation_state::moving) return;                     // the parts end it
+  if (code == 0 && state.is_retracted && !state.is_confirmed) return;  // received or dropped: the receiver's ATS follows
   if (code == 0 && state.is_retracted) return end(op, state.confirmed_code, state.confirmed_code == 0 ? "" : "cancelled");
   ++counts_.ucx_direct;
   g_live_network.add(op.bytes);
@@ -168,7 +167,7 @@ void messenger_core::advance_ucx_send(operation& op) {
   finish_send(op);
 }
 
-// False: there is no chunk free now.
+// False: no chunk is free now.
 bool messenger_core::fill_part(operation& op, transfer_state::part& part) {
   auto& state = *op.transfer;
   std::byte* const chunk = state.is_direct ? nullptr : pinned_->take(state.device_ordinal);
@@ -189,7 +188,7 @@ bool messenger_core::fill_part(operation& op, transfer_state::part& part) {
   return true;
 }
 
-// What could not be read is sent as a part of no bytes: the receiver waits for one.
+// A part that could not be read is sent empty, because the receiver waits for it.
 void messenger_core::send_part(operation& op, transfer_state::part& part) {
   auto& state = *op.transfer;
   part.is_filling = false;
@@ -247,7 +246,7 @@ void messenger_core::post_part(operation& op, transfer_state::part& part) {
   fabric_->receive_tagged(state.first_tag + part.offset / state.chunk, destination, part.bytes, state.is_raw_gpu, part);
 }
 
-// The sender sends a part that nobody wants any more: UCX takes it, and drops what does not fit.
+// Receives a part whose memory was taken back: UCX drops the bytes that do not fit into the scratch buffer.
 void messenger_core::post_scratch(operation& op, transfer_state::part& part) {
   auto& state = *op.transfer;
   part.is_busy = part.is_scratch = true;
