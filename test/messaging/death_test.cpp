@@ -73,7 +73,7 @@ class death : public testing::TestWithParam<way> {
   two_hosts hosts_;
 };
 INSTANTIATE_TEST_SUITE_P(every_way, death, testing::ValuesIn(kWays),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& values) { return std::string(values.param.name); });
 
 TEST_P(death, ends_what_waits) {
   EXPECT_EQ(run(2,

@@ -20,7 +20,7 @@ constexpr way kWays[] = {{"ipc", true, messenger_options::path_t::automatic},
 
 class reuse : public testing::TestWithParam<way> {};
 INSTANTIATE_TEST_SUITE_P(every_way, reuse, testing::ValuesIn(kWays),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& values) { return std::string(values.param.name); });
 
 struct kinds {
   memory_of source, destination;

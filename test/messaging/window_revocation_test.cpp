@@ -44,7 +44,7 @@ class revoke : public testing::TestWithParam<way> {
   static std::size_t bytes() { return GetParam().is_device ? kLarge / 8 : kLarge; }
 };
 INSTANTIATE_TEST_SUITE_P(every_way, revoke, testing::ValuesIn(kWays),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& values) { return std::string(values.param.name); });
 
 result<window::key_t> key_of_0(const rank_context& ctx, const window& mine) {
   auto all = ctx.group->all_gather(std::as_bytes(std::span(&mine.key(), 1)));

@@ -20,7 +20,7 @@ namespace pl::p2p::test {
 using bytes = std::vector<std::uint8_t>;
 
 struct message {
-  int sender = 0, destination = 0, tag = 0;
+  int sender = 0, receiver = 0, tag = 0;
   bytes data;
   const void* source = nullptr;  // where the sender had it
 };
