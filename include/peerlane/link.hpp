@@ -306,7 +306,7 @@ class messenger : public detail::owned_handle<peerlane_link_t, peerlane_link_clo
     return value_or_throw(std::move(outcome), info);
   }
 
-  // The place of one that has ended, which is empty then; of.size() if all were empty. An error is that request's, or
+  // The index of a request that has ended, which is empty then; requests.size() if all were empty. The error is its own, or
   // ETIMEDOUT with nothing ended.
   result<std::size_t> wait_any(std::span<request> requests, std::chrono::milliseconds limit = no_limit,
                                message_info* info = nullptr) const {
@@ -317,7 +317,7 @@ class messenger : public detail::owned_handle<peerlane_link_t, peerlane_link_clo
     if (code != 0) return failure{code, peerlane_last_error()};
     return index;
   }
-  // The first error that one ended with; `infos` is empty or as long as `of`.
+  // The first error that one ended with; `infos` is empty or as long as `requests`.
   status wait_all(std::span<request> requests, std::chrono::milliseconds limit = no_limit,
                   std::span<message_info> infos = {}) const {
     if (!infos.empty() && infos.size() != requests.size())
@@ -433,7 +433,7 @@ class messenger : public detail::owned_handle<peerlane_link_t, peerlane_link_clo
     if (const int code = begin(&number)) return failure{code, peerlane_last_error()};
     return request(handle_, number);
   }
-  // The numbers of `of` side by side for a C call, which ends some of them.
+  // Passes the numbers of `requests` as an array to a C call, which ends some of them.
   template <class Call>
   int with_numbers(std::span<request> requests, Call&& call) const {
     std::array<peerlane_request_t, 64> few{};

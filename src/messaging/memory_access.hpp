@@ -39,7 +39,7 @@ class memory_access {
   // EINVAL: device memory without a GPU, bytes without an address. Asks the driver at most once for each message, and not at
   // all for registered memory or for memory that host_ranges knows.
   result<memory> inspect(const buffer& data);
-  // [offset, offset + bytes) of `from` to host memory, complete on return; and the other direction.
+  // [offset, offset + bytes) of `source` to host memory, complete on return; and the other direction.
   status read(const memory& source, std::size_t offset, void* destination, std::size_t bytes, touch access) const;
   status write(const memory& destination, std::size_t offset, const void* source, std::size_t bytes, touch access) const;
   // Between two memories of this process.
