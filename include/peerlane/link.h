@@ -197,8 +197,8 @@ int peerlane_link_expose(peerlane_link_t link, void* data, size_t bytes, uint32_
 int peerlane_link_unexpose(peerlane_link_t link, peerlane_window_t window);
 int peerlane_link_put(peerlane_link_t link, const struct peerlane_window_key* key, uint64_t offset, const void* data,
                       size_t bytes, uint32_t memory, peerlane_request_t* request);
-int peerlane_link_get(peerlane_link_t link, const struct peerlane_window_key* key, uint64_t offset, void* data,
-                      size_t bytes, uint32_t memory, peerlane_request_t* request);
+int peerlane_link_get(peerlane_link_t link, const struct peerlane_window_key* key, uint64_t offset, void* data, size_t bytes,
+                      uint32_t memory, peerlane_request_t* request);
 /* Returns once everything that was put to `peer` by requests that are still alive is there. */
 int peerlane_link_flush(peerlane_link_t link, int peer, int64_t timeout_ms);
 
