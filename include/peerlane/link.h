@@ -195,10 +195,10 @@ int peerlane_link_expose(peerlane_link_t link, void* data, size_t bytes, uint32_
  * peer that does not answer may still read the memory; the sentence names it. The number stays: call again before the memory
  * is used for something else. */
 int peerlane_link_unexpose(peerlane_link_t link, peerlane_window_t window);
-int peerlane_link_put(peerlane_link_t link, const struct peerlane_window_key* to, uint64_t offset, const void* data,
+int peerlane_link_put(peerlane_link_t link, const struct peerlane_window_key* key, uint64_t offset, const void* data,
                       size_t bytes, uint32_t memory, peerlane_request_t* request);
-int peerlane_link_get(peerlane_link_t link, const struct peerlane_window_key* from, uint64_t offset, void* data,
-                      size_t bytes, uint32_t memory, peerlane_request_t* request);
+int peerlane_link_get(peerlane_link_t link, const struct peerlane_window_key* key, uint64_t offset, void* data, size_t bytes,
+                      uint32_t memory, peerlane_request_t* request);
 /* Returns once everything that was put to `peer` by requests that are still alive is there. */
 int peerlane_link_flush(peerlane_link_t link, int peer, int64_t timeout_ms);
 
@@ -212,7 +212,7 @@ enum peerlane_atomic {
 };
 /* On an aligned 64-bit word of a window. *before (may be NULL) gets its old value and must live until the request ends.
  * Atomic towards every other peerlane_link_atomic on the word, not towards kernels or other CPU threads. */
-int peerlane_link_atomic(peerlane_link_t link, const struct peerlane_window_key* at, uint64_t offset, uint32_t operation,
+int peerlane_link_atomic(peerlane_link_t link, const struct peerlane_window_key* key, uint64_t offset, uint32_t operation,
                          uint64_t operand, uint64_t compare, uint64_t* before, peerlane_request_t* request);
 
 /* ---- Control --------------------------------------------------------------------------------------------------------- */

@@ -104,7 +104,7 @@ using window_key = peerlane_window_key;
 class request {
  public:
   request() = default;
-  request(peerlane_link_t of, peerlane_request_t number) noexcept : link_(of), number_(number) {}
+  request(peerlane_link_t handle, peerlane_request_t number) noexcept : link_(handle), number_(number) {}
   request(request&& other) noexcept : link_(other.link_), number_(std::exchange(other.number_, 0)) {}
   request& operator=(request&& other) noexcept {
     if (this != &other) {
@@ -159,12 +159,12 @@ template <class Handle, int (*End)(Handle, std::uint64_t)>
 class owned_number {
  public:
   owned_number() = default;
-  owned_number(Handle of, std::uint64_t number) noexcept : of_(of), number_(number) {}
-  owned_number(owned_number&& other) noexcept : of_(other.of_), number_(std::exchange(other.number_, 0)) {}
+  owned_number(Handle owner, std::uint64_t number) noexcept : owner_(owner), number_(number) {}
+  owned_number(owned_number&& other) noexcept : owner_(other.owner_), number_(std::exchange(other.number_, 0)) {}
   owned_number& operator=(owned_number&& other) noexcept {
     if (this != &other) {
       reset();
-      of_ = other.of_;
+      owner_ = other.owner_;
       number_ = std::exchange(other.number_, 0);
     }
     return *this;
@@ -172,15 +172,15 @@ class owned_number {
   ~owned_number() { reset(); }
   std::uint64_t get() const noexcept { return number_; }
   void reset() noexcept {
-    if (number_ != 0) End(of_, std::exchange(number_, 0));
+    if (number_ != 0) End(owner_, std::exchange(number_, 0));
   }
 
  protected:
-  Handle of_ = nullptr;
+  Handle owner_ = nullptr;
   std::uint64_t number_ = 0;
 };
 
-inline int discard_message(peerlane_link_t of, std::uint64_t number) { return peerlane_link_discard(of, &number); }
+inline int discard_message(peerlane_link_t handle, std::uint64_t number) { return peerlane_link_discard(handle, &number); }
 }  // namespace detail
 
 // Memory that other processes may put to and get from, until this is closed or dropped. Drop it where close() has failed
@@ -188,13 +188,13 @@ inline int discard_message(peerlane_link_t of, std::uint64_t number) { return pe
 class window : public detail::owned_number<peerlane_link_t, peerlane_link_unexpose> {
  public:
   window() = default;
-  window(peerlane_link_t of, peerlane_window_t number, const window_key& key) noexcept
-      : owned_number(of, number), key_(key) {}
+  window(peerlane_link_t handle, peerlane_window_t number, const window_key& key) noexcept
+      : owned_number(handle, number), key_(key) {}
   const window_key& key() const noexcept { return key_; }
   // As peerlane_link_unexpose. ETIMEDOUT: a peer may still read the memory; call it again.
   status close() noexcept {
     if (number_ == 0) return {};
-    const int code = peerlane_link_unexpose(of_, number_);
+    const int code = peerlane_link_unexpose(owner_, number_);
     if (code == 0) number_ = 0;
     return detail::to_status(code);
   }
@@ -207,8 +207,8 @@ class window : public detail::owned_number<peerlane_link_t, peerlane_link_unexpo
 class matched_message : public detail::owned_number<peerlane_link_t, detail::discard_message> {
  public:
   matched_message() = default;
-  matched_message(peerlane_link_t of, peerlane_message_t number, const message_info& info) noexcept
-      : owned_number(of, number), info_(info) {}
+  matched_message(peerlane_link_t handle, peerlane_message_t number, const message_info& info) noexcept
+      : owned_number(handle, number), info_(info) {}
   bool is_empty() const noexcept { return number_ == 0; }
   const message_info& info() const noexcept { return info_; }
 
@@ -272,56 +272,59 @@ class messenger : public detail::owned_handle<peerlane_link_t, peerlane_link_clo
     return same != 0;
   }
 
-  result<request> isend(int peer, const_memory from, std::uint64_t tag) const {
+  result<request> isend(int peer, const_memory data, std::uint64_t tag) const {
     return begun([&](peerlane_request_t* out) {
-      return peerlane_link_isend(handle_, peer, from.data(), from.bytes(), from.kind(), tag, out);
+      return peerlane_link_isend(handle_, peer, data.data(), data.bytes(), data.kind(), tag, out);
     });
   }
-  result<request> irecv(int source, memory to, std::uint64_t tag, std::uint64_t mask = whole_tag) const {
+  result<request> irecv(int source, memory destination, std::uint64_t tag, std::uint64_t mask = whole_tag) const {
     return begun([&](peerlane_request_t* out) {
-      return peerlane_link_irecv(handle_, source, to.data(), to.bytes(), to.kind(), tag, mask, out);
+      return peerlane_link_irecv(handle_, source, destination.data(), destination.bytes(), destination.kind(), tag, mask,
+                                 out);
     });
   }
-  status send(int peer, const_memory from, std::uint64_t tag, std::chrono::milliseconds limit = no_limit) const {
-    return detail::to_status(peerlane_link_send(handle_, peer, from.data(), from.bytes(), from.kind(), tag, limit.count()));
+  status send(int peer, const_memory data, std::uint64_t tag, std::chrono::milliseconds limit = no_limit) const {
+    return detail::to_status(peerlane_link_send(handle_, peer, data.data(), data.bytes(), data.kind(), tag, limit.count()));
   }
   // `info`, if given, is written for EMSGSIZE too: info->bytes is the message's true length.
-  result<message_info> recv(int source, memory to, std::uint64_t tag, std::uint64_t mask = whole_tag,
+  result<message_info> recv(int source, memory destination, std::uint64_t tag, std::uint64_t mask = whole_tag,
                             std::chrono::milliseconds limit = no_limit, message_info* info = nullptr) const {
     message_info own{};
     message_info& told = info != nullptr ? *info : own;
-    if (const int code =
-            peerlane_link_recv(handle_, source, to.data(), to.bytes(), to.kind(), tag, mask, limit.count(), &told))
+    if (const int code = peerlane_link_recv(handle_, source, destination.data(), destination.bytes(), destination.kind(),
+                                            tag, mask, limit.count(), &told))
       return failure{code, peerlane_last_error()};
     return told;
   }
-  void send_or_throw(int peer, const_memory from, std::uint64_t tag, std::chrono::milliseconds limit = no_limit) const {
-    value_or_throw(send(peer, from, tag, limit));
+  void send_or_throw(int peer, const_memory data, std::uint64_t tag, std::chrono::milliseconds limit = no_limit) const {
+    value_or_throw(send(peer, data, tag, limit));
   }
-  message_info recv_or_throw(int source, memory to, std::uint64_t tag, std::uint64_t mask = whole_tag,
+  message_info recv_or_throw(int source, memory destination, std::uint64_t tag, std::uint64_t mask = whole_tag,
                              std::chrono::milliseconds limit = no_limit) const {
     message_info info{};
-    auto outcome = recv(source, to, tag, mask, limit, &info);
+    auto outcome = recv(source, destination, tag, mask, limit, &info);
     return value_or_throw(std::move(outcome), info);
   }
 
-  // The place of one that has ended, which is empty then; of.size() if all were empty. An error is that request's, or
+  // The index of a request that has ended, which is empty then; requests.size() if all were empty. The error is its own, or
   // ETIMEDOUT with nothing ended.
-  result<std::size_t> wait_any(std::span<request> of, std::chrono::milliseconds limit = no_limit,
+  result<std::size_t> wait_any(std::span<request> requests, std::chrono::milliseconds limit = no_limit,
                                message_info* info = nullptr) const {
     std::size_t index = 0;
-    const int code = with_numbers(of, [&](peerlane_request_t* numbers) {
-      return peerlane_link_wait_any(handle_, numbers, of.size(), limit.count(), &index, info);
+    const int code = with_numbers(requests, [&](peerlane_request_t* numbers) {
+      return peerlane_link_wait_any(handle_, numbers, requests.size(), limit.count(), &index, info);
     });
     if (code != 0) return failure{code, peerlane_last_error()};
     return index;
   }
-  // The first error that one ended with; `infos` is empty or as long as `of`.
-  status wait_all(std::span<request> of, std::chrono::milliseconds limit = no_limit,
+  // The first error that one ended with; `infos` is empty or as long as `requests`.
+  status wait_all(std::span<request> requests, std::chrono::milliseconds limit = no_limit,
                   std::span<message_info> infos = {}) const {
-    if (!infos.empty() && infos.size() != of.size()) return failure{EINVAL, "wait_all: infos and requests differ in number"};
-    return detail::to_status(with_numbers(of, [&](peerlane_request_t* numbers) {
-      return peerlane_link_wait_all(handle_, numbers, of.size(), limit.count(), infos.empty() ? nullptr : infos.data());
+    if (!infos.empty() && infos.size() != requests.size())
+      return failure{EINVAL, "wait_all: infos and requests differ in number"};
+    return detail::to_status(with_numbers(requests, [&](peerlane_request_t* numbers) {
+      return peerlane_link_wait_all(handle_, numbers, requests.size(), limit.count(),
+                                    infos.empty() ? nullptr : infos.data());
     }));
   }
 
@@ -339,53 +342,54 @@ class messenger : public detail::owned_handle<peerlane_link_t, peerlane_link_clo
       return failure{code, peerlane_last_error()};
     return matched_message(handle_, number, info);
   }
-  result<request> receive(matched_message&& message, memory to) const {
+  result<request> receive(matched_message&& message, memory destination) const {
     return begun([&](peerlane_request_t* out) {
-      return peerlane_link_receive_matched(handle_, &message.number_, to.data(), to.bytes(), to.kind(), out);
+      return peerlane_link_receive_matched(handle_, &message.number_, destination.data(), destination.bytes(),
+                                           destination.kind(), out);
     });
   }
 
-  result<window> expose(memory what) const {
+  result<window> expose(memory range) const {
     peerlane_window_t number = 0;
     window_key key{};
-    if (const int code = peerlane_link_expose(handle_, what.data(), what.bytes(), what.kind(), &number, &key))
+    if (const int code = peerlane_link_expose(handle_, range.data(), range.bytes(), range.kind(), &number, &key))
       return failure{code, peerlane_last_error()};
     return window(handle_, number, key);
   }
-  result<request> put(const window_key& to, std::uint64_t offset, const_memory from) const {
+  result<request> put(const window_key& key, std::uint64_t offset, const_memory data) const {
     return begun([&](peerlane_request_t* out) {
-      return peerlane_link_put(handle_, &to, offset, from.data(), from.bytes(), from.kind(), out);
+      return peerlane_link_put(handle_, &key, offset, data.data(), data.bytes(), data.kind(), out);
     });
   }
-  result<request> get(const window_key& from, std::uint64_t offset, memory to) const {
+  result<request> get(const window_key& key, std::uint64_t offset, memory destination) const {
     return begun([&](peerlane_request_t* out) {
-      return peerlane_link_get(handle_, &from, offset, to.data(), to.bytes(), to.kind(), out);
+      return peerlane_link_get(handle_, &key, offset, destination.data(), destination.bytes(), destination.kind(), out);
     });
   }
-  result<request> atomic(const window_key& at, std::uint64_t offset, peerlane_atomic operation, std::uint64_t operand,
+  result<request> atomic(const window_key& key, std::uint64_t offset, peerlane_atomic operation, std::uint64_t operand,
                          std::uint64_t compare = 0, std::uint64_t* before = nullptr) const {
     return begun([&](peerlane_request_t* out) {
-      return peerlane_link_atomic(handle_, &at, offset, operation, operand, compare, before, out);
+      return peerlane_link_atomic(handle_, &key, offset, operation, operand, compare, before, out);
     });
   }
   // The old value; waits for the answer.
-  result<std::uint64_t> fetch_add(const window_key& at, std::uint64_t offset, std::uint64_t operand) const {
-    return fetch(at, offset, PEERLANE_ATOMIC_ADD, operand, 0);
+  result<std::uint64_t> fetch_add(const window_key& key, std::uint64_t offset, std::uint64_t operand) const {
+    return fetch(key, offset, PEERLANE_ATOMIC_ADD, operand, 0);
   }
-  result<std::uint64_t> swap(const window_key& at, std::uint64_t offset, std::uint64_t operand) const {
-    return fetch(at, offset, PEERLANE_ATOMIC_SWAP, operand, 0);
+  result<std::uint64_t> swap(const window_key& key, std::uint64_t offset, std::uint64_t operand) const {
+    return fetch(key, offset, PEERLANE_ATOMIC_SWAP, operand, 0);
   }
-  result<std::uint64_t> compare_swap(const window_key& at, std::uint64_t offset, std::uint64_t compare,
+  result<std::uint64_t> compare_swap(const window_key& key, std::uint64_t offset, std::uint64_t compare,
                                      std::uint64_t operand) const {
-    return fetch(at, offset, PEERLANE_ATOMIC_COMPARE_SWAP, operand, compare);
+    return fetch(key, offset, PEERLANE_ATOMIC_COMPARE_SWAP, operand, compare);
   }
   status flush(int peer, std::chrono::milliseconds limit = no_limit) const {
     return detail::to_status(peerlane_link_flush(handle_, peer, limit.count()));
   }
 
-  result<registered_memory> register_memory(const_memory what) const {
+  result<registered_memory> register_memory(const_memory data) const {
     peerlane_registered_t number = 0;
-    if (const int code = peerlane_link_register(handle_, what.data(), what.bytes(), what.kind(), &number))
+    if (const int code = peerlane_link_register(handle_, data.data(), data.bytes(), data.kind(), &number))
       return failure{code, peerlane_last_error()};
     return registered_memory(handle_, number);
   }
@@ -429,22 +433,22 @@ class messenger : public detail::owned_handle<peerlane_link_t, peerlane_link_clo
     if (const int code = begin(&number)) return failure{code, peerlane_last_error()};
     return request(handle_, number);
   }
-  // The numbers of `of` side by side for a C call, which ends some of them.
+  // Passes the numbers of `requests` as an array to a C call, which ends some of them.
   template <class Call>
-  int with_numbers(std::span<request> of, Call&& call) const {
+  int with_numbers(std::span<request> requests, Call&& call) const {
     std::array<peerlane_request_t, 64> few{};
-    std::vector<peerlane_request_t> many(of.size() > few.size() ? of.size() : 0);
+    std::vector<peerlane_request_t> many(requests.size() > few.size() ? requests.size() : 0);
     peerlane_request_t* const numbers = many.empty() ? few.data() : many.data();
-    for (std::size_t i = 0; i < of.size(); ++i) numbers[i] = of[i].release();
+    for (std::size_t i = 0; i < requests.size(); ++i) numbers[i] = requests[i].release();
     const int code = call(numbers);
-    for (std::size_t i = 0; i < of.size(); ++i)
-      if (numbers[i] != 0) of[i] = request(handle_, numbers[i]);
+    for (std::size_t i = 0; i < requests.size(); ++i)
+      if (numbers[i] != 0) requests[i] = request(handle_, numbers[i]);
     return code;
   }
-  result<std::uint64_t> fetch(const window_key& at, std::uint64_t offset, peerlane_atomic operation, std::uint64_t operand,
+  result<std::uint64_t> fetch(const window_key& key, std::uint64_t offset, peerlane_atomic operation, std::uint64_t operand,
                               std::uint64_t compare) const {
     std::uint64_t before = 0;
-    auto asked = atomic(at, offset, operation, operand, compare, &before);
+    auto asked = atomic(key, offset, operation, operand, compare, &before);
     if (!asked) return std::move(asked).error();
     if (auto done = asked->wait(); !done) return std::move(done).error();
     return before;

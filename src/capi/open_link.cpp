@@ -19,8 +19,8 @@ constexpr const char* kForeignLink =
 
 // ---- The caller's exchange
 
-failure refused_by_caller(const char* what, int code) {
-  return {code > 0 ? code : EIO, format("the bootstrap's %s failed: %s", what, errno_text(code).c_str())};
+failure refused_by_caller(const char* message, int code) {
+  return {code > 0 ? code : EIO, format("the bootstrap's %s failed: %s", message, errno_text(code).c_str())};
 }
 
 // Contributions of different lengths over an exchange of equal ones: lengths first, then all padded to the longest.
@@ -37,7 +37,7 @@ class callers_bootstrap final : public link::bootstrap {
     if (const int code = given_.all_gather(given_.context, &length, sizeof length, lengths.data()))
       return refused_by_caller("all_gather", code);
     const std::uint64_t longest = *std::max_element(lengths.begin(), lengths.end());
-    if (longest > kMostBytes || lengths[static_cast<std::size_t>(given_.rank)] != length)
+    if (longest > kMaxBytes || lengths[static_cast<std::size_t>(given_.rank)] != length)
       return failure{EPROTO,
                      "the bootstrap's all_gather gave what no rank sent: it must put the bytes of all ranks, in their "
                      "order, into `all`"};
@@ -61,17 +61,17 @@ class callers_bootstrap final : public link::bootstrap {
   }
 
  private:
-  static constexpr std::uint64_t kMostBytes = 64u << 20;
+  static constexpr std::uint64_t kMaxBytes = 64u << 20;
   peerlane_bootstrap given_;
 };
 
 // ---- Options
 
-void choose(std::uint32_t given, bool& what) {
-  if (given != PEERLANE_AS_SET) what = given == PEERLANE_YES;
+void choose(std::uint32_t given, bool& value) {
+  if (given != PEERLANE_AS_SET) value = given == PEERLANE_YES;
 }
-void choose(std::uint64_t given, std::size_t& what) {
-  if (given != 0) what = given;
+void choose(std::uint64_t given, std::size_t& value) {
+  if (given != 0) value = given;
 }
 
 // Null: none answers, or it is not wanted.
@@ -97,10 +97,10 @@ cpu_numbers cpus_near_current(const cu::driver_table* cuda) {
 
 result<std::string> bind_cpus(const peerlane_link_options& given, const cu::driver_table* cuda, int rank) {
   const std::string policy = given.cpus != nullptr ? given.cpus : link::cpu_policy_from_environment();
-  const auto by = link::read_launcher();
-  const int local_rank = by.local_rank >= 0 ? by.local_rank : rank;
+  const auto launched = link::read_launcher();
+  const int local_rank = launched.local_rank >= 0 ? launched.local_rank : rank;
   return link::bind_this_thread(policy, policy == "near" ? cpus_near_current(cuda) : cpu_numbers{},
-                                {local_rank, by.ranks_here});
+                                {local_rank, launched.ranks_here});
 }
 
 result<std::unique_ptr<open_link>> open_with(const peerlane_link_options& given) {
@@ -113,15 +113,15 @@ result<std::unique_ptr<open_link>> open_with(const peerlane_link_options& given)
     if (options.planner == nullptr) return failure{code, last_error()};
     made->copier = given.copier;
   }
-  auto with = meet(given);
-  if (!with) return std::move(with).error();
-  made->with = *std::move(with);
-  auto bound = bind_cpus(given, cuda, made->with->rank());
+  auto group = meet(given);
+  if (!group) return std::move(group).error();
+  made->group = *std::move(group);
+  auto bound = bind_cpus(given, cuda, made->group->rank());
   if (!bound) return std::move(bound).error();
   made->cpus = *std::move(bound);
-  auto opened = link::messenger::open(cuda, *made->with, options);
+  auto opened = link::messenger::open(cuda, *made->group, options);
   if (!opened) return std::move(opened).error();
-  made->by = *std::move(opened);
+  made->messenger = *std::move(opened);
   return made;
 }
 
@@ -143,17 +143,17 @@ result<std::unique_ptr<link::bootstrap>> meet(const peerlane_link_options& given
       return failure{EINVAL, format("the bootstrap's rank %d of %d, or its all_gather, is none", own.rank, own.size)};
     return std::unique_ptr<link::bootstrap>(std::make_unique<callers_bootstrap>(own));
   }
-  link::bootstrap_options how;
-  if (given.rendezvous != nullptr) how.where = given.rendezvous;
+  link::bootstrap_options options;
+  if (given.rendezvous != nullptr) options.rendezvous = given.rendezvous;
   if (given.size != 0) {
     if (given.size < 0 || given.rank < 0 || given.rank >= given.size)
       return failure{EINVAL, format("rank %d of %d processes: ranks go from 0 to size - 1", given.rank, given.size)};
-    how.rank = given.rank;
-    how.size = given.size;
+    options.rank = given.rank;
+    options.size = given.size;
   }
-  if (given.open_timeout_s != 0) how.timeout_s = given.open_timeout_s;
-  how.tell = [](const std::string& line) { PL_LOG(info, "%s", line.c_str()); };
-  return link::open_bootstrap(how);
+  if (given.open_timeout_s != 0) options.timeout_s = given.open_timeout_s;
+  options.report = [](const std::string& line) { PL_LOG(info, "%s", line.c_str()); };
+  return link::open_bootstrap(options);
 }
 
 link::messenger_options messenger_options_from(const peerlane_link_options& given) {
@@ -177,15 +177,15 @@ link::messenger_options messenger_options_from(const peerlane_link_options& give
   return out;
 }
 
-int all_gather_equal(link::bootstrap& with, const void* mine, std::size_t bytes, void* all) {
-  constexpr std::size_t kMostBytes = 16u << 20;
-  if (bytes > kMostBytes) return fail(EINVAL, "all_gather is for setting up, 16 MiB at most: send messages");
-  const auto parts = with.all_gather({static_cast<const std::byte*>(mine), bytes});
+int all_gather_equal(link::bootstrap& group, const void* mine, std::size_t bytes, void* all) {
+  constexpr std::size_t kMaxBytes = 16u << 20;
+  if (bytes > kMaxBytes) return fail(EINVAL, "all_gather is for setting up, 16 MiB at most: send messages");
+  const auto parts = group.all_gather({static_cast<const std::byte*>(mine), bytes});
   if (!parts) return fail(parts.error());
   for (const auto& part : *parts)
     if (part.size() != bytes) return fail(EINVAL, "the ranks gave different numbers of bytes: all must give the same");
-  auto* at = static_cast<std::byte*>(all);
-  for (const auto& part : *parts) at = std::copy(part.begin(), part.end(), at);
+  auto* cursor = static_cast<std::byte*>(all);
+  for (const auto& part : *parts) cursor = std::copy(part.begin(), part.end(), cursor);
   return 0;
 }
 
@@ -194,7 +194,7 @@ open_link::~open_link() {
   matched.clear();
   windows.clear();
   registrations.clear();
-  by.reset();
+  messenger.reset();
   if (copier != nullptr) return_planner(copier);
 }
 
@@ -224,9 +224,9 @@ PL_EXPORT int peerlane_link_open(const struct peerlane_link_options* options, pe
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_link_close(peerlane_link_t link) try {
-  return with_link(link, [&](open_link& of) {
+  return with_link(link, [&](open_link& communicator) {
     pl::g_links.publish(*link, nullptr);
-    delete &of;
+    delete &communicator;
     return 0;
   });
 }
@@ -234,52 +234,55 @@ PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_link_rank(peerlane_link_t link) {
   int rank = -1;
-  with_link(link, [&](open_link& of) { return rank = of.by->rank(), 0; });
+  with_link(link, [&](open_link& communicator) { return rank = communicator.messenger->rank(), 0; });
   return rank;
 }
 
 PL_EXPORT int peerlane_link_size(peerlane_link_t link) {
   int size = -1;
-  with_link(link, [&](open_link& of) { return size = of.by->size(), 0; });
+  with_link(link, [&](open_link& communicator) { return size = communicator.messenger->size(), 0; });
   return size;
 }
 
 PL_EXPORT int peerlane_link_peer_state(peerlane_link_t link, int peer) {
-  return with_link(link, [&](open_link& of) { return told(of.by->peer_state(peer)); });
+  return with_link(link, [&](open_link& communicator) { return told(communicator.messenger->peer_state(peer)); });
 }
 
 PL_EXPORT int peerlane_link_is_same_node(peerlane_link_t link, int peer, int* same) {
   if (same == nullptr) return fail(EINVAL, kNullPointer);
-  return with_link(link, [&](open_link& of) {
-    if (peer < 0 || peer >= of.by->size()) return fail(EINVAL, "no such rank");
-    *same = of.by->is_same_node(peer) ? 1 : 0;
+  return with_link(link, [&](open_link& communicator) {
+    if (peer < 0 || peer >= communicator.messenger->size()) return fail(EINVAL, "no such rank");
+    *same = communicator.messenger->is_same_node(peer) ? 1 : 0;
     return 0;
   });
 }
 
 PL_EXPORT int peerlane_link_progress(peerlane_link_t link, int* moved) {
-  return with_link(link, [&](open_link& of) {
-    const bool did = of.by->progress();
+  return with_link(link, [&](open_link& communicator) {
+    const bool did = communicator.messenger->progress();
     if (moved != nullptr) *moved = did ? 1 : 0;
     return 0;
   });
 }
 
 PL_EXPORT int peerlane_link_barrier(peerlane_link_t link, int64_t timeout_ms) {
-  return with_link(link, [&](open_link& of) { return told(of.by->barrier(std::chrono::milliseconds(timeout_ms))); });
+  return with_link(link, [&](open_link& communicator) {
+    return told(communicator.messenger->barrier(std::chrono::milliseconds(timeout_ms)));
+  });
 }
 
 PL_EXPORT int peerlane_link_all_gather(peerlane_link_t link, const void* mine, size_t bytes, void* all) {
   if ((mine == nullptr || all == nullptr) && bytes != 0) return fail(EINVAL, kNullPointer);
-  return with_link(link, [&](open_link& of) { return pl::all_gather_equal(*of.with, mine, bytes, all); });
+  return with_link(link,
+                   [&](open_link& communicator) { return pl::all_gather_equal(*communicator.group, mine, bytes, all); });
 }
 
 PL_EXPORT int peerlane_link_get_statistics(peerlane_link_t link, struct peerlane_link_statistics* statistics) {
   if (statistics == nullptr) return fail(EINVAL, kNullPointer);
   if (statistics->struct_bytes < sizeof(size_t) + sizeof(uint64_t))
     return fail(EINVAL, "statistics->struct_bytes is not sizeof(struct peerlane_link_statistics)");
-  return with_link(link, [&](open_link& of) {
-    const auto now = of.by->counts();
+  return with_link(link, [&](open_link& communicator) {
+    const auto now = communicator.messenger->counts();
     const peerlane_link_statistics out{
         statistics->struct_bytes, now.eager,      now.self,          now.shared_ring,      now.network_ring, now.ipc,
         now.ucx_direct,           now.unexpected, now.waiting_sends, now.unexpected_bytes, now.operations};
@@ -290,8 +293,9 @@ PL_EXPORT int peerlane_link_get_statistics(peerlane_link_t link, struct peerlane
 
 PL_EXPORT int peerlane_link_plan(peerlane_link_t link, int peer, char* text, size_t capacity, size_t* needed) {
   if (text == nullptr && capacity != 0) return fail(EINVAL, kNullPointer);
-  return with_link(link, [&](open_link& of) {
-    if (peer < 0 || peer >= of.by->size()) return fail(EINVAL, "no such rank");
-    return pl::give_text("this thread: CPUs " + of.cpus + "\n" + of.by->plan(peer), text, capacity, needed);
+  return with_link(link, [&](open_link& communicator) {
+    if (peer < 0 || peer >= communicator.messenger->size()) return fail(EINVAL, "no such rank");
+    return pl::give_text("this thread: CPUs " + communicator.cpus + "\n" + communicator.messenger->plan(peer), text,
+                         capacity, needed);
   });
 }

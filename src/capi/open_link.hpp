@@ -18,8 +18,8 @@ namespace pl {
 struct open_link {
   ~open_link();
   peerlane_copier_t copier = nullptr;  // borrowed
-  std::unique_ptr<link::bootstrap> with;
-  std::unique_ptr<link::messenger> by;
+  std::unique_ptr<link::bootstrap> group;
+  std::unique_ptr<link::messenger> messenger;
   std::string cpus;  // where the thread that opened it runs
   // End before the messenger.
   slot_table<link::request> requests;
@@ -40,7 +40,7 @@ result<std::unique_ptr<link::bootstrap>> meet(const peerlane_link_options& given
 link::messenger_options messenger_options_from(const peerlane_link_options& given);
 
 // `bytes` of every rank into `all`, for setting up: an errno value, with the thread's last error set.
-int all_gather_equal(link::bootstrap& with, const void* mine, std::size_t bytes, void* all);
+int all_gather_equal(link::bootstrap& group, const void* mine, std::size_t bytes, void* all);
 
 // The link, or null with `code` and the thread's last error set: EINVAL, EACCES in a forked child.
 open_link* link_of(peerlane_link_t handle, int& code) noexcept;

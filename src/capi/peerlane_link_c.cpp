@@ -28,21 +28,21 @@ link::buffer buffer_of(const void* data, std::size_t bytes, std::uint32_t memory
 link::window::key_t key_of(const peerlane_window_key& given) { return {given.rank, given.id, given.bytes}; }
 
 // A request whose arguments were refused never gets a number: the call itself says so.
-int keep(open_link& of, link::request&& made, peerlane_request_t* request) {
+int keep(open_link& communicator, link::request&& made, peerlane_request_t* request) {
   if (made.is_refused()) return told(made.outcome());
-  const auto number = of.requests.add(std::move(made));
+  const auto number = communicator.requests.add(std::move(made));
   if (number == 0) return fail(EAGAIN, "4 million requests of this link have not been waited for: end some");
   *request = number;
   return 0;
 }
 
-void write_info(const link::message_info& from, int error, peerlane_message_info* info) {
-  if (info != nullptr) *info = {from.source, error, from.tag, from.bytes};
+void write_info(const link::message_info& ended, int error, peerlane_message_info* info) {
+  if (info != nullptr) *info = {ended.source, error, ended.tag, ended.bytes};
 }
 
 // The request has ended: gives its outcome and the number back.
-int end(open_link& of, peerlane_request_t& request, peerlane_message_info* info) {
-  const link::request ended = of.requests.take(request);
+int end(open_link& communicator, peerlane_request_t& request, peerlane_message_info* info) {
+  const link::request ended = communicator.requests.take(request);
   request = 0;
   const auto outcome = ended.outcome();
   write_info(ended.info(), outcome.code(), info);
@@ -58,9 +58,9 @@ int ended_well(peerlane_message_info* info) {
 // `act` gets the link and the live request.
 template <class Act>
 int with_request(peerlane_link_t handle, const peerlane_request_t* request, Act&& act) {
-  return with_link(handle, [&](open_link& of) {
-    link::request* const found = of.requests.find(*request);
-    return found != nullptr ? act(of, *found) : fail(EINVAL, kNoRequest);
+  return with_link(handle, [&](open_link& communicator) {
+    link::request* const found = communicator.requests.find(*request);
+    return found != nullptr ? act(communicator, *found) : fail(EINVAL, kNoRequest);
   });
 }
 
@@ -89,32 +89,33 @@ PL_EXPORT int peerlane_link_isend(peerlane_link_t link, int peer, const void* da
                                   uint64_t tag, peerlane_request_t* request) {
   if (request == nullptr) return fail(EINVAL, kNullPointer);
   if (!is_kind(memory)) return fail(EINVAL, kNoMemoryKind);
-  return with_link(
-      link, [&](open_link& of) { return keep(of, of.by->isend(peer, buffer_of(data, bytes, memory), tag), request); });
+  return with_link(link, [&](open_link& communicator) {
+    return keep(communicator, communicator.messenger->isend(peer, buffer_of(data, bytes, memory), tag), request);
+  });
 }
 
 PL_EXPORT int peerlane_link_irecv(peerlane_link_t link, int source, void* data, size_t bytes, uint32_t memory, uint64_t tag,
                                   uint64_t mask, peerlane_request_t* request) {
   if (request == nullptr) return fail(EINVAL, kNullPointer);
   if (!is_kind(memory)) return fail(EINVAL, kNoMemoryKind);
-  return with_link(link, [&](open_link& of) {
-    return keep(of, of.by->irecv(source, buffer_of(data, bytes, memory), tag, mask), request);
+  return with_link(link, [&](open_link& communicator) {
+    return keep(communicator, communicator.messenger->irecv(source, buffer_of(data, bytes, memory), tag, mask), request);
   });
 }
 
 PL_EXPORT int peerlane_link_send(peerlane_link_t link, int peer, const void* data, size_t bytes, uint32_t memory,
                                  uint64_t tag, int64_t timeout_ms) {
   if (!is_kind(memory)) return fail(EINVAL, kNoMemoryKind);
-  return with_link(link, [&](open_link& of) {
-    return told(of.by->send(peer, buffer_of(data, bytes, memory), tag, milliseconds(timeout_ms)));
+  return with_link(link, [&](open_link& communicator) {
+    return told(communicator.messenger->send(peer, buffer_of(data, bytes, memory), tag, milliseconds(timeout_ms)));
   });
 }
 
 PL_EXPORT int peerlane_link_recv(peerlane_link_t link, int source, void* data, size_t bytes, uint32_t memory, uint64_t tag,
                                  uint64_t mask, int64_t timeout_ms, struct peerlane_message_info* info) {
   if (!is_kind(memory)) return fail(EINVAL, kNoMemoryKind);
-  return with_link(link, [&](open_link& of) {
-    auto received = of.by->irecv(source, buffer_of(data, bytes, memory), tag, mask);
+  return with_link(link, [&](open_link& communicator) {
+    auto received = communicator.messenger->irecv(source, buffer_of(data, bytes, memory), tag, mask);
     const auto outcome = received.end_within(milliseconds(timeout_ms));
     if (outcome || outcome.code() == EMSGSIZE) write_info(received.info(), outcome.code(), info);
     return told(outcome);
@@ -125,9 +126,9 @@ PL_EXPORT int peerlane_link_test(peerlane_link_t link, peerlane_request_t* reque
                                  struct peerlane_message_info* info) {
   if (request == nullptr || done == nullptr) return fail(EINVAL, kNullPointer);
   if (*request == 0) return *done = 1, ended_well(info);
-  return with_request(link, request, [&](open_link& of, link::request& what) {
-    *done = what.test() ? 1 : 0;
-    return *done != 0 ? end(of, *request, info) : 0;
+  return with_request(link, request, [&](open_link& communicator, link::request& operation) {
+    *done = operation.test() ? 1 : 0;
+    return *done != 0 ? end(communicator, *request, info) : 0;
   });
 }
 
@@ -142,28 +143,28 @@ PL_EXPORT int peerlane_link_wait_any(peerlane_link_t link, peerlane_request_t* r
                                      size_t* index, struct peerlane_message_info* info) {
   constexpr size_t kFew = 64;
   if (index == nullptr || (requests == nullptr && count != 0)) return fail(EINVAL, kNullPointer);
-  return with_link(link, [&](open_link& of) {
+  return with_link(link, [&](open_link& communicator) {
     std::array<const link::request*, kFew> few;
     std::vector<const link::request*> many(count > kFew ? count : 0);
     const std::span<const link::request*> live(count > kFew ? many.data() : few.data(), count);
     bool is_any = false;
     for (size_t i = 0; i < count; ++i) {
-      live[i] = requests[i] != 0 ? of.requests.find(requests[i]) : nullptr;
+      live[i] = requests[i] != 0 ? communicator.requests.find(requests[i]) : nullptr;
       if (requests[i] != 0 && live[i] == nullptr) return fail(EINVAL, kNoRequest);
       is_any = is_any || live[i] != nullptr;
     }
     if (!is_any) return *index = count, ended_well(info);
-    const auto ended = of.by->wait_any(live, milliseconds(timeout_ms));
+    const auto ended = communicator.messenger->wait_any(live, milliseconds(timeout_ms));
     if (!ended) return fail(ended.error());
     *index = *ended;
-    return end(of, requests[*ended], info);
+    return end(communicator, requests[*ended], info);
   });
 }
 
 PL_EXPORT int peerlane_link_wait_all(peerlane_link_t link, peerlane_request_t* requests, size_t count, int64_t timeout_ms,
                                      struct peerlane_message_info* infos) {
   if (requests == nullptr && count != 0) return fail(EINVAL, kNullPointer);
-  return with_link(link, [&](open_link& of) {
+  return with_link(link, [&](open_link& communicator) {
     const time_limit limit(timeout_ms);
     pl::status first;
     for (size_t i = 0; i < count; ++i) {
@@ -172,10 +173,10 @@ PL_EXPORT int peerlane_link_wait_all(peerlane_link_t link, peerlane_request_t* r
         ended_well(info);
         continue;
       }
-      const link::request* const one = of.requests.find(requests[i]);
+      const link::request* const one = communicator.requests.find(requests[i]);
       if (one == nullptr) return fail(EINVAL, kNoRequest);
-      if (auto ended = of.by->wait_any({&one, 1}, limit.left()); !ended) return fail(ended.error());
-      const link::request done = of.requests.take(requests[i]);
+      if (auto ended = communicator.messenger->wait_any({&one, 1}, limit.left()); !ended) return fail(ended.error());
+      const link::request done = communicator.requests.take(requests[i]);
       requests[i] = 0;
       const auto outcome = done.outcome();
       write_info(done.info(), outcome.code(), info);
@@ -186,14 +187,14 @@ PL_EXPORT int peerlane_link_wait_all(peerlane_link_t link, peerlane_request_t* r
 }
 
 PL_EXPORT int peerlane_link_cancel(peerlane_link_t link, peerlane_request_t request) {
-  return with_request(link, &request, [](open_link&, link::request& what) { return told(what.cancel()); });
+  return with_request(link, &request, [](open_link&, link::request& operation) { return told(operation.cancel()); });
 }
 
 PL_EXPORT int peerlane_link_free(peerlane_link_t link, peerlane_request_t* request) {
   if (request == nullptr) return fail(EINVAL, kNullPointer);
   if (*request == 0) return 0;
-  return with_request(link, request, [&](open_link& of, link::request&) {
-    static_cast<void>(of.requests.take(*request));
+  return with_request(link, request, [&](open_link& communicator, link::request&) {
+    static_cast<void>(communicator.requests.take(*request));
     *request = 0;
     return 0;
   });
@@ -204,9 +205,9 @@ PL_EXPORT int peerlane_link_free(peerlane_link_t link, peerlane_request_t* reque
 PL_EXPORT int peerlane_link_probe(peerlane_link_t link, int source, uint64_t tag, uint64_t mask, int* found,
                                   struct peerlane_message_info* info) {
   if (found == nullptr) return fail(EINVAL, kNullPointer);
-  return with_link(link, [&](open_link& of) {
+  return with_link(link, [&](open_link& communicator) {
     link::message_info seen;
-    *found = of.by->probe(source, tag, mask, seen) ? 1 : 0;
+    *found = communicator.messenger->probe(source, tag, mask, seen) ? 1 : 0;
     if (*found != 0) write_info(seen, 0, info);
     return 0;
   });
@@ -215,11 +216,11 @@ PL_EXPORT int peerlane_link_probe(peerlane_link_t link, int source, uint64_t tag
 PL_EXPORT int peerlane_link_mprobe(peerlane_link_t link, int source, uint64_t tag, uint64_t mask,
                                    peerlane_message_t* message, struct peerlane_message_info* info) {
   if (message == nullptr) return fail(EINVAL, kNullPointer);
-  return with_link(link, [&](open_link& of) {
-    auto taken = of.by->match(source, tag, mask);
+  return with_link(link, [&](open_link& communicator) {
+    auto taken = communicator.messenger->match(source, tag, mask);
     const auto seen = taken.info();
     const bool is_none = taken.is_empty();
-    *message = is_none ? 0 : of.matched.add(std::move(taken));
+    *message = is_none ? 0 : communicator.matched.add(std::move(taken));
     if (!is_none) write_info(seen, 0, info);
     return 0;
   });
@@ -229,18 +230,18 @@ PL_EXPORT int peerlane_link_receive_matched(peerlane_link_t link, peerlane_messa
                                             uint32_t memory, peerlane_request_t* request) {
   if (message == nullptr || request == nullptr) return fail(EINVAL, kNullPointer);
   if (!is_kind(memory)) return fail(EINVAL, kNoMemoryKind);
-  return with_link(link, [&](open_link& of) {
-    auto taken = of.matched.take(*message);
+  return with_link(link, [&](open_link& communicator) {
+    auto taken = communicator.matched.take(*message);
     if (taken.is_empty()) return fail(EINVAL, "the message is not live: mprobe found none, or it has been received");
     *message = 0;
-    return keep(of, of.by->receive(std::move(taken), buffer_of(data, bytes, memory)), request);
+    return keep(communicator, communicator.messenger->receive(std::move(taken), buffer_of(data, bytes, memory)), request);
   });
 }
 
 PL_EXPORT int peerlane_link_discard(peerlane_link_t link, peerlane_message_t* message) {
   if (message == nullptr) return fail(EINVAL, kNullPointer);
-  return with_link(link, [&](open_link& of) {
-    if (of.matched.take(*message).is_empty())
+  return with_link(link, [&](open_link& communicator) {
+    if (communicator.matched.take(*message).is_empty())
       return fail(EINVAL, "the message is not live: mprobe found none, or it has been received");
     *message = 0;
     return 0;
@@ -253,54 +254,57 @@ PL_EXPORT int peerlane_link_expose(peerlane_link_t link, void* data, size_t byte
                                    peerlane_window_t* window, struct peerlane_window_key* key) {
   if (window == nullptr || key == nullptr) return fail(EINVAL, kNullPointer);
   if (!is_kind(memory)) return fail(EINVAL, kNoMemoryKind);
-  return with_link(link, [&](open_link& of) {
-    auto made = of.by->expose(buffer_of(data, bytes, memory));
+  return with_link(link, [&](open_link& communicator) {
+    auto made = communicator.messenger->expose(buffer_of(data, bytes, memory));
     if (!made) return fail(made.error());
     *key = {made->key().rank, made->key().id, made->key().bytes};
-    *window = of.windows.add(*std::move(made));
+    *window = communicator.windows.add(*std::move(made));
     return 0;
   });
 }
 
 PL_EXPORT int peerlane_link_unexpose(peerlane_link_t link, peerlane_window_t window) {
-  return with_link(link, [&](open_link& of) {
-    link::window* const found = of.windows.find(window);
+  return with_link(link, [&](open_link& communicator) {
+    link::window* const found = communicator.windows.find(window);
     if (found == nullptr) return fail(EINVAL, "the window is not live: it has ended already");
     if (auto done = found->close(); !done) return fail(done.error());
-    static_cast<void>(of.windows.take(window));
+    static_cast<void>(communicator.windows.take(window));
     return 0;
   });
 }
 
-PL_EXPORT int peerlane_link_put(peerlane_link_t link, const struct peerlane_window_key* to, uint64_t offset,
+PL_EXPORT int peerlane_link_put(peerlane_link_t link, const struct peerlane_window_key* key, uint64_t offset,
                                 const void* data, size_t bytes, uint32_t memory, peerlane_request_t* request) {
-  if (to == nullptr || request == nullptr) return fail(EINVAL, kNullPointer);
+  if (key == nullptr || request == nullptr) return fail(EINVAL, kNullPointer);
   if (!is_kind(memory)) return fail(EINVAL, kNoMemoryKind);
-  return with_link(link, [&](open_link& of) {
-    return keep(of, of.by->put(key_of(*to), offset, buffer_of(data, bytes, memory)), request);
+  return with_link(link, [&](open_link& communicator) {
+    return keep(communicator, communicator.messenger->put(key_of(*key), offset, buffer_of(data, bytes, memory)), request);
   });
 }
 
-PL_EXPORT int peerlane_link_get(peerlane_link_t link, const struct peerlane_window_key* from, uint64_t offset, void* data,
+PL_EXPORT int peerlane_link_get(peerlane_link_t link, const struct peerlane_window_key* key, uint64_t offset, void* data,
                                 size_t bytes, uint32_t memory, peerlane_request_t* request) {
-  if (from == nullptr || request == nullptr) return fail(EINVAL, kNullPointer);
+  if (key == nullptr || request == nullptr) return fail(EINVAL, kNullPointer);
   if (!is_kind(memory)) return fail(EINVAL, kNoMemoryKind);
-  return with_link(link, [&](open_link& of) {
-    return keep(of, of.by->get(key_of(*from), offset, buffer_of(data, bytes, memory)), request);
+  return with_link(link, [&](open_link& communicator) {
+    return keep(communicator, communicator.messenger->get(key_of(*key), offset, buffer_of(data, bytes, memory)), request);
   });
 }
 
 PL_EXPORT int peerlane_link_flush(peerlane_link_t link, int peer, int64_t timeout_ms) {
-  return with_link(link, [&](open_link& of) { return told(of.by->flush(peer, milliseconds(timeout_ms))); });
+  return with_link(
+      link, [&](open_link& communicator) { return told(communicator.messenger->flush(peer, milliseconds(timeout_ms))); });
 }
 
-PL_EXPORT int peerlane_link_atomic(peerlane_link_t link, const struct peerlane_window_key* at, uint64_t offset,
+PL_EXPORT int peerlane_link_atomic(peerlane_link_t link, const struct peerlane_window_key* key, uint64_t offset,
                                    uint32_t operation, uint64_t operand, uint64_t compare, uint64_t* before,
                                    peerlane_request_t* request) {
-  if (at == nullptr || request == nullptr) return fail(EINVAL, kNullPointer);
+  if (key == nullptr || request == nullptr) return fail(EINVAL, kNullPointer);
   if (operation > PEERLANE_ATOMIC_COMPARE_SWAP) return fail(EINVAL, "the operation is none of PEERLANE_ATOMIC_*");
-  return with_link(link, [&](open_link& of) {
-    return keep(of, of.by->atomic(key_of(*at), offset, static_cast<link::atomic_op>(operation), operand, compare, before),
+  return with_link(link, [&](open_link& communicator) {
+    return keep(communicator,
+                communicator.messenger->atomic(key_of(*key), offset, static_cast<link::atomic_op>(operation), operand,
+                                               compare, before),
                 request);
   });
 }
@@ -311,19 +315,19 @@ PL_EXPORT int peerlane_link_register(peerlane_link_t link, const void* data, siz
                                      peerlane_registered_t* registered) {
   if (registered == nullptr) return fail(EINVAL, kNullPointer);
   if (!is_kind(memory)) return fail(EINVAL, kNoMemoryKind);
-  return with_link(link, [&](open_link& of) {
-    auto kept = of.by->register_memory(buffer_of(data, bytes, memory));
+  return with_link(link, [&](open_link& communicator) {
+    auto kept = communicator.messenger->register_memory(buffer_of(data, bytes, memory));
     if (!kept) return fail(kept.error());
-    *registered = of.registrations.add(*std::move(kept));
+    *registered = communicator.registrations.add(*std::move(kept));
     return 0;
   });
 }
 
 PL_EXPORT int peerlane_link_unregister(peerlane_link_t link, peerlane_registered_t registered) {
-  return with_link(link, [&](open_link& of) {
-    if (of.registrations.find(registered) == nullptr)
+  return with_link(link, [&](open_link& communicator) {
+    if (communicator.registrations.find(registered) == nullptr)
       return fail(EINVAL, "the registration is not live: it has ended already");
-    static_cast<void>(of.registrations.take(registered));
+    static_cast<void>(communicator.registrations.take(registered));
     return 0;
   });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Addresses that can be no GPU's because something else of this process lies there: told without asking the driver.
+// Addresses that certainly are host memory, found without a call to the driver.
 #pragma once
 
 #include <pthread.h>
@@ -11,22 +11,22 @@
 namespace pl::link {
 
 // The heap that malloc grows by brk (the main thread's blocks of less than about 128 KiB), and the calling thread's stack.
-// Neither is a range that CUDA could get from the kernel. Memory that malloc maps may be a GPU's after it was freed, so it
-// is not among them. Not thread-safe.
-class surely_host {
+// CUDA cannot get either range from the kernel. Memory that malloc maps is not included: after it is freed, CUDA may map the
+// same addresses. Not thread-safe.
+class host_ranges {
  public:
-  surely_host();
-  // True: host memory. False says nothing. No system call, except for a thread's first.
+  host_ranges();
+  // True: host memory. False: unknown. Makes a system call only at a thread's first call.
   bool contains(std::uint64_t address, std::size_t bytes) noexcept;
 
  private:
   struct stack {
-    pthread_t of{};
+    pthread_t thread{};
     std::uint64_t begin = 0, end = 0;
   };
   const stack* stack_of_this_thread() noexcept;
   std::uint64_t heap_begin_ = ~0ull;
-  std::array<stack, 8> stacks_;  // later threads go without
+  std::array<stack, 8> stacks_;  // threads beyond these get no cache entry
   std::size_t stack_count_ = 0;
 };
 

@@ -16,7 +16,7 @@ class intrusive_list {
  public:
   bool is_empty() const noexcept { return first_ == nullptr; }
   T* first() const noexcept { return first_; }
-  static T* next(const T* of) noexcept { return (of->*Node).next; }
+  static T* next(const T* entry) noexcept { return (entry->*Node).next; }
 
   void push_back(T* element) noexcept {
     auto& node = element->*Node;

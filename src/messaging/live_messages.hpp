@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages by the way they took, for `peerlane top` (live_counter.hpp). Sends to oneself and eager ones count where they
-// leave, others where they are moved.
+// Messages by transport, for `peerlane top` (live_counter.hpp). Messages to oneself and eager messages count at the sender,
+// others at the process that moves the data.
 #pragma once
 
 #include "base/live_counter.hpp"

@@ -8,10 +8,10 @@
 
 namespace pl::link {
 
-// Nothing: not device memory. The recent answers are of cuMemAlloc's memory only (it has a context): its buffer id is of one
-// allocation and never given out again, so where the id is the same the rest of the answer is, for the same memory object.
-// Memory that was freed and allocated anew at the address, as whatever kind, has another id or none. VMM and pool memory may
-// be mapped anew under one id, so it is asked for whole.
+// Empty: not device memory. Only answers for cuMemAlloc's memory (it has a context) are cached: a buffer id belongs to
+// one allocation and is never reused, so an equal id makes the cached answer valid for the same memory object. Memory
+// that was freed and allocated again has another id or none. VMM and pool memory may be remapped under one id, so the
+// driver is asked for all of it.
 std::optional<cu::pointer_info> memory_access::device_memory_at(std::uint64_t address, std::size_t bytes) noexcept {
   constexpr unsigned kNeighbourhood = 16;  // log2 of bytes
   if (const auto* const known = planner_->registered(address, bytes)) return *known;
@@ -25,63 +25,68 @@ std::optional<cu::pointer_info> memory_access::device_memory_at(std::uint64_t ad
   return found;
 }
 
-result<memory> memory_access::look(const buffer& what) {
-  memory found{what.address, what.bytes, what.kind == memory_kind::device, {}};
-  if (what.bytes == 0) {
+result<memory> memory_access::inspect(const buffer& data) {
+  memory found{data.address, data.bytes, data.kind == memory_kind::device, {}};
+  if (data.bytes == 0) {
     found.is_device = false;
     return found;
   }
-  if (what.address == 0) return failure{EINVAL, format("a message of %zu bytes at address 0: give its buffer", what.bytes)};
+  if (data.address == 0) return failure{EINVAL, format("a message of %zu bytes at address 0: give its buffer", data.bytes)};
   if (planner_ == nullptr) {
     if (found.is_device)
       return failure{EINVAL,
                      "device memory, and this messenger was opened without CUDA: give messenger::open a driver table"};
     return found;
   }
-  const bool is_asked = what.kind == memory_kind::detect ? !host_.contains(what.address, what.bytes) : found.is_device;
+  const bool is_asked = data.kind == memory_kind::detect ? !host_.contains(data.address, data.bytes) : found.is_device;
   if (!is_asked) return found;
-  if (const auto device = device_memory_at(what.address, what.bytes)) {
+  if (const auto device = device_memory_at(data.address, data.bytes)) {
     found.is_device = true;
     found.device = *device;
   }
   return found;
 }
 
-status memory_access::copy(const copy::transfer& what, const memory& device_side, touch how) const {
-  // Behind the first memory object another may lie, of which nothing is known.
+status memory_access::copy(const copy::transfer& transfer, const memory& device_side, touch access) const {
+  // Another memory object, of which nothing is known, may follow the first one.
   const auto& known = device_side.device;
-  const address_range place{what.way == copy::direction::to_device ? what.dst : what.src, what.bytes()};
+  const address_range place{transfer.way == copy::direction::to_device ? transfer.dst : transfer.src, transfer.bytes()};
   const bool is_known = known.device_ordinal >= 0 && (known.object.size_bytes == 0 || known.object.contains(place));
 
-  // Small copies go by the CPU anyhow, and the planner's own path to that is the shortest.
-  if (how == touch::any ||
-      copy::is_by_cpu(planner_->costs().pick(what.way, copy::other_side::pageable, true, what.bytes()).how))
-    return is_known ? planner_->copy(what, known) : planner_->copy(what);
-  const auto by = what.way == copy::direction::to_device ? copy::method::cpu_store : copy::method::cpu_load;
-  auto done = planner_->copy_by({by, 1}, what);
-  // Not mapped now, or not mappable at all: then the GPU's engines, at their price.
-  if (done.code() == EAGAIN || done.code() == ENOTSUP || done.code() == ERANGE) return planner_->copy(what);
+  // The CPU copies small ones in any case, and the planner's own path is the shortest.
+  if (access == touch::any ||
+      copy::is_by_cpu(planner_->costs().pick(transfer.way, copy::other_side::pageable, true, transfer.bytes()).how))
+    return is_known ? planner_->copy(transfer, known) : planner_->copy(transfer);
+  const auto method = transfer.way == copy::direction::to_device ? copy::method::cpu_store : copy::method::cpu_load;
+  auto done = planner_->copy_by({method, 1}, transfer);
+  // Not mapped, or not mappable: a copy engine moves it, at the cost of a context switch.
+  if (done.code() == EAGAIN || done.code() == ENOTSUP || done.code() == ERANGE) return planner_->copy(transfer);
   return done;
 }
 
-status memory_access::read(const memory& from, std::size_t offset, void* to, std::size_t bytes, touch how) const {
+status memory_access::read(const memory& source, std::size_t offset, void* destination, std::size_t bytes,
+                           touch access) const {
   if (bytes == 0) return {};
-  if (from.is_device) return copy({copy::direction::to_host, copy::address_of(to), from.address + offset, bytes}, from, how);
-  std::memcpy(to, copy::host_pointer(from.address + offset), bytes);
+  if (source.is_device)
+    return copy({copy::direction::to_host, copy::address_of(destination), source.address + offset, bytes}, source, access);
+  std::memcpy(destination, copy::host_pointer(source.address + offset), bytes);
   return {};
 }
 
-status memory_access::write(const memory& to, std::size_t offset, const void* from, std::size_t bytes, touch how) const {
+status memory_access::write(const memory& destination, std::size_t offset, const void* source, std::size_t bytes,
+                            touch access) const {
   if (bytes == 0) return {};
-  if (to.is_device) return copy({copy::direction::to_device, to.address + offset, copy::address_of(from), bytes}, to, how);
-  std::memcpy(copy::host_pointer(to.address + offset), from, bytes);
+  if (destination.is_device)
+    return copy({copy::direction::to_device, destination.address + offset, copy::address_of(source), bytes}, destination,
+                access);
+  std::memcpy(copy::host_pointer(destination.address + offset), source, bytes);
   return {};
 }
 
-status memory_access::move(const memory& to, const memory& from, std::size_t bytes) const {
-  if (!to.is_device) return read(from, 0, copy::host_pointer(to.address), bytes, touch::any);
-  if (!from.is_device) return write(to, 0, copy::host_pointer(from.address), bytes, touch::any);
-  return planner_->copy({copy::direction::on_device, to.address, from.address, bytes});
+status memory_access::move(const memory& destination, const memory& source, std::size_t bytes) const {
+  if (!destination.is_device) return read(source, 0, copy::host_pointer(destination.address), bytes, touch::any);
+  if (!source.is_device) return write(destination, 0, copy::host_pointer(source.address), bytes, touch::any);
+  return planner_->copy({copy::direction::on_device, destination.address, source.address, bytes});
 }
 
 }  // namespace pl::link

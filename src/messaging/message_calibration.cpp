@@ -12,14 +12,14 @@ namespace pl::link {
 namespace {
 
 constexpr std::uint64_t kPhaseNs = 10'000'000;  // four of them for each kind of pair
-constexpr std::size_t kMostRounds = 400;
-constexpr std::size_t kLeastRounds = 16;
+constexpr std::size_t kMaxRounds = 400;
+constexpr std::size_t kMinRounds = 16;
 constexpr std::size_t kSmall = 64;
 constexpr std::size_t kLarge = 16 << 10;
 constexpr std::chrono::milliseconds kPatience{2000};
 constexpr std::uint64_t kTag = 0x63616c6962726174;
 
-// What the processes tell each other, before and after.
+// Exchanged before and after the measurement.
 struct report {
   std::int32_t node = 0;  // the lowest rank of its node
   std::uint8_t has_near = 0, has_far = 0;
@@ -28,10 +28,10 @@ struct report {
 
 class ping_pong {
  public:
-  ping_pong(messenger& by, int peer, bool leads, crossovers& limits)
-      : by_(by), peer_(peer), leads_(leads), limits_(limits), data_(kLarge) {}
+  ping_pong(messenger& communicator, int peer, bool leads, thresholds& limits)
+      : communicator_(communicator), peer_(peer), leads_(leads), thresholds_(limits), data_(kLarge) {}
 
-  // Only the leader's numbers mean something. Nothing: a message failed, or the other process is gone.
+  // Only the leader's result is valid. Empty: a message failed, or the other process has ended.
   std::optional<message_costs> measure() {
     const auto small = phase(kSmall, true), large = phase(kLarge, true);
     const auto announced = phase(kSmall, false), chunked = phase(kLarge, false);
@@ -46,14 +46,14 @@ class ping_pong {
   }
 
  private:
-  // One way, nanoseconds: the lower quartile, as whoever else runs here only adds.
+  // One-way time in nanoseconds: the lower quartile, because other load only adds to it.
   std::optional<double> phase(std::size_t bytes, bool is_eager) {
-    limits_.eager_host = limits_.eager_host_network = is_eager ? crossovers::kMostEager : 0;
+    thresholds_.eager_host = thresholds_.eager_host_network = is_eager ? thresholds::kMaxEager : 0;
     std::vector<double> halves;
     const auto begin = monotonic_ns();
     for (bool goes_on = true; goes_on;) {
       const auto start = monotonic_ns();
-      goes_on = halves.size() < kLeastRounds || (halves.size() < kMostRounds && start - begin < kPhaseNs);
+      goes_on = halves.size() < kMinRounds || (halves.size() < kMaxRounds && start - begin < kPhaseNs);
       if (leads_ ? !send(bytes, goes_on) || !receive(bytes) : !receive(bytes)) return std::nullopt;
       if (!leads_) {
         goes_on = data_[0] != std::byte{0};
@@ -67,21 +67,21 @@ class ping_pong {
   }
   bool send(std::size_t bytes, bool goes_on) {
     data_[0] = std::byte{goes_on};
-    return by_.send(peer_, host_buffer(data_.data(), bytes), kTag, kPatience).ok();
+    return communicator_.send(peer_, host_buffer(data_.data(), bytes), kTag, kPatience).ok();
   }
   bool receive(std::size_t bytes) {
-    return by_.recv(peer_, host_buffer(data_.data(), bytes), kTag, kWholeTag, kPatience).ok();
+    return communicator_.recv(peer_, host_buffer(data_.data(), bytes), kTag, kWholeTag, kPatience).ok();
   }
 
-  messenger& by_;
+  messenger& communicator_;
   int peer_;
   bool leads_;
-  crossovers& limits_;
+  thresholds& thresholds_;
   byte_string data_;
 };
 
-result<std::vector<report>> exchange(bootstrap& with, const report& mine) {
-  auto all = with.all_gather(std::as_bytes(std::span(&mine, 1)));
+result<std::vector<report>> exchange(bootstrap& group, const report& mine) {
+  auto all = group.all_gather(std::as_bytes(std::span(&mine, 1)));
   if (!all) return std::move(all).error();
   std::vector<report> out(all->size());
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -92,48 +92,49 @@ result<std::vector<report>> exchange(bootstrap& with, const report& mine) {
   return out;
 }
 
-int lowest_of_node(const messenger& by) {
-  for (int rank = 0; rank < by.rank(); ++rank)
-    if (by.is_same_node(rank)) return rank;
-  return by.rank();
+int lowest_of_node(const messenger& communicator) {
+  for (int rank = 0; rank < communicator.rank(); ++rank)
+    if (communicator.is_same_node(rank)) return rank;
+  return communicator.rank();
 }
 
 // The next rank behind `first` that is on its node, or that is not; -1: none.
 int partner_of(const std::vector<report>& all, int first, bool on_its_node) {
-  const auto at = static_cast<std::size_t>(first);
-  for (std::size_t i = at + 1; i < all.size(); ++i)
-    if ((all[i].node == all[at].node) == on_its_node) return static_cast<int>(i);
+  const auto index = static_cast<std::size_t>(first);
+  for (std::size_t i = index + 1; i < all.size(); ++i)
+    if ((all[i].node == all[index].node) == on_its_node) return static_cast<int>(i);
   return -1;
 }
 
-// One pair's turn, if this process is of it; what its leader found.
-std::optional<message_costs> bounce(messenger& by, int leader, int other, crossovers& limits) {
-  if (other < 0 || (by.rank() != leader && by.rank() != other)) return std::nullopt;
-  const bool leads = by.rank() == leader;
-  const auto found = ping_pong(by, leads ? other : leader, leads, limits).measure();
+// Measures one pair if this process belongs to it. Returns the leader's result.
+std::optional<message_costs> bounce(messenger& communicator, int leader, int other, thresholds& limits) {
+  if (other < 0 || (communicator.rank() != leader && communicator.rank() != other)) return std::nullopt;
+  const bool leads = communicator.rank() == leader;
+  const auto found = ping_pong(communicator, leads ? other : leader, leads, limits).measure();
   if (!found) PL_LOG(warn, "handshakes of ranks %d and %d could not be measured", leader, other);
   return leads ? found : std::nullopt;
 }
 
 }  // namespace
 
-result<handshake_costs> measure_handshakes(messenger& by, bootstrap& with, crossovers& limits, const std::string& key) {
-  const crossovers kept = limits;
+result<handshake_costs> measure_handshakes(messenger& communicator, bootstrap& group, thresholds& limits,
+                                           const std::string& key) {
+  const thresholds kept = limits;
   auto known = load_handshakes(key);
   report mine;
-  mine.node = lowest_of_node(by);
+  mine.node = lowest_of_node(communicator);
   mine.has_near = known.near.has_value();
   mine.has_far = known.far.has_value();
-  auto before = exchange(with, mine);
+  auto before = exchange(group, mine);
   if (!before) return std::move(before).error();
 
   const auto begin = monotonic_ns();
   const auto& of_node = (*before)[static_cast<std::size_t>(mine.node)];
   std::optional<message_costs> near, far;
-  if (of_node.has_near == 0) near = bounce(by, mine.node, partner_of(*before, mine.node, true), limits);
-  // The two of another pair may still be at it: CPUs and lanes are quiet before hosts are measured.
-  if (auto done = with.barrier(); !done) return std::move(done).error();
-  if (before->front().has_far == 0) far = bounce(by, 0, partner_of(*before, 0, false), limits);
+  if (of_node.has_near == 0) near = bounce(communicator, mine.node, partner_of(*before, mine.node, true), limits);
+  // Another pair may still measure: CPUs and queues must be idle before hosts are measured.
+  if (auto done = group.barrier(); !done) return std::move(done).error();
+  if (before->front().has_far == 0) far = bounce(communicator, 0, partner_of(*before, 0, false), limits);
   const double took_ms = static_cast<double>(monotonic_ns() - begin) / 1e6;
   limits = kept;
 
@@ -146,10 +147,10 @@ result<handshake_costs> measure_handshakes(messenger& by, bootstrap& with, cross
   mine.has_far = known.far.has_value();
   mine.near = known.near.value_or(message_costs{});
   mine.far = known.far.value_or(message_costs{});
-  auto after = exchange(with, mine);
+  auto after = exchange(group, mine);
   if (!after) return std::move(after).error();
 
-  // All of a node decide alike, and all nodes about the network.
+  // All processes of a node use the same costs, and all nodes the same network costs.
   const auto& of_near = (*after)[static_cast<std::size_t>(mine.node)];
   const auto& of_far = after->front();
   handshake_costs out;

@@ -9,10 +9,11 @@
 
 namespace pl::link {
 
-// Collective, before the messenger is anybody else's. Two processes of each node and two of different nodes bounce host
-// messages, below 50 ms each; the others wait in `with`. Nothing is measured that a node's first process has on file.
-// `limits` are those of `by`, which are changed while it measures. A pair that fails leaves its costs unknown; an error is
-// one of `with`.
-result<handshake_costs> measure_handshakes(messenger& by, bootstrap& with, crossovers& limits, const std::string& key);
+// Collective, before the messenger is used otherwise. Two processes of each node and two of different nodes exchange host
+// messages, for less than 50 ms each; the others wait in `group`. Costs that a node's first process has on file are not
+// measured again. `limits` are those of `communicator` and change during the measurement. The costs of a pair that fails
+// stay unknown; an error is one of `group`.
+result<handshake_costs> measure_handshakes(messenger& communicator, bootstrap& group, thresholds& limits,
+                                           const std::string& key);
 
 }  // namespace pl::link

@@ -47,10 +47,10 @@ result<handshake_costs> handshake_costs::parse(const std::string& text, const st
     const int fields =
         std::sscanf(line.c_str(), "%7s packet_ns=%lf eager_ns_per_byte=%lf handshake_ns=%lf chunks_ns_per_byte=%lf", name,
                     &costs.packet_ns, &costs.eager_ns_per_byte, &costs.handshake_ns, &costs.chunks_ns_per_byte);
-    const std::string which = name;
-    if (fields != 5 || !is_sane(costs) || (which != "near" && which != "far"))
+    const std::string field = name;
+    if (fields != 5 || !is_sane(costs) || (field != "near" && field != "far"))
       return failure{EINVAL, "this line is not understood: " + line};
-    (which == "near" ? out.near : out.far) = costs;
+    (field == "near" ? out.near : out.far) = costs;
   }
   return out;
 }
@@ -65,8 +65,8 @@ std::string handshake_key(const cu::driver_table* cuda, const std::string& netwo
 std::string handshake_path(const std::string& key) {
   std::string path = copy::calibration_path(key);
   const std::string theirs = "/calibration-";
-  const auto at = path.rfind(theirs);
-  return at == std::string::npos ? "" : path.replace(at, theirs.size(), "/messages-");
+  const auto end = path.rfind(theirs);
+  return end == std::string::npos ? "" : path.replace(end, theirs.size(), "/messages-");
 }
 
 handshake_costs load_handshakes(const std::string& key) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a message costs besides the copies that the copy planner knows: measured once for a machine, kept beside the
+// The cost of a message beyond the copies, which the copy planner knows. Measured once for a machine and kept beside the
 // planner's own calibration.
 #pragma once
 
@@ -11,29 +11,30 @@
 
 namespace pl::link {
 
-// Of messages between host memories of two processes, one way. Nanoseconds.
+// One-way costs between host memories of two processes, in nanoseconds.
 struct message_costs {
-  double packet_ns = 200;           // that carry nothing
-  double eager_ns_per_byte = 0.1;   // with their header: into the lane and out of it; over a network through its fragments
-  double handshake_ns = 700;        // an announcement, its answer and its end, beyond the packet
-  double chunks_ns_per_byte = 0.1;  // announced: through a ring of chunks, or UCX in place
+  double packet_ns = 200;           // of an empty message
+  double eager_ns_per_byte = 0.1;   // into the shm queue and out of it, or through UCX's fragments
+  double handshake_ns = 700;        // RTS, RTR and ATS, beyond the packet
+  double chunks_ns_per_byte = 0.1;  // rendezvous: through a ring of chunks, or UCX in place
 };
 
 struct handshake_costs {
   std::optional<message_costs> near;  // between processes of a node
   std::optional<message_costs> far;   // between hosts
-  std::string origin;                 // where they come from, for people
+  std::string origin;                 // the source of the numbers, for people
 
   // The file's text, and back. EINVAL: not understood.
   std::string text(const std::string& key) const;
   static result<handshake_costs> parse(const std::string& text, const std::string& key);
 };
 
-// What such costs are good for, one line: the copy planner's key, or the CPU alone (`cuda` null), and the network library.
+// Identifies the machine that such costs are valid for: the copy planner's key (the CPU alone without `cuda`) and the
+// network library, in one line.
 std::string handshake_key(const cu::driver_table* cuda, const std::string& network);
 // messages-<hash>.txt in the folder of the planner's calibration file; empty if there is none.
 std::string handshake_path(const std::string& key);
-// Nothing, with a log line if something is there, where the file is missing, damaged or of another machine.
+// Empty if the file is missing, damaged or of another machine; the last two are logged.
 handshake_costs load_handshakes(const std::string& key);
 status save_handshakes(const handshake_costs& costs, const std::string& key);
 

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tagged messages, put and get between any mix of host and GPU memory of the processes of one job.
 //
-// Small messages are moved by CPU loads and stores through mapped GPU memory, larger ones by the way that the plan of the
-// two processes names (docs/messaging.md). Messages from one process to another match in the order in which they were
-// sent, whatever their size and kind of memory.
+// CPU loads and stores through mapped GPU memory move small messages. The plan of the two processes names the transport of
+// larger ones (docs/messaging.md). Messages from one process to another match in the order in which they were sent, whatever
+// their size and kind of memory.
 //
 // Threads: every call from any thread; one at a time works, so a process with one communicating thread never waits.
 // Progress: only inside calls. A process that makes none neither takes part in larger messages nor answers put and get.
-// Device memory: its bytes are taken and stored at an unspecified time between the call and the end of the request; GPU
-// work that makes or uses them must be ordered with that by the caller (stream synchronised before isend, launched after
-// the receive has ended).
+// Device memory: it is read or written at an unspecified time between the call and the end of the request. The caller orders
+// GPU work on it (synchronises the stream before isend, launches kernels after the receive has ended).
 // fork: in a child, every call on an inherited messenger answers EACCES.
 #pragma once
 
@@ -34,8 +33,8 @@ namespace pl::link {
 inline constexpr int kAnySource = -1;
 inline constexpr std::uint64_t kWholeTag = ~0ull;  // mask: every bit of the tag counts
 
-// The driver is asked once for each detect and for device memory (0.1 us): not if the memory is registered,
-// nor for host memory on the heap of the main thread's malloc or on the caller's stack.
+// For `detect` and `device` the driver is asked once for each message (0.1 us). It is not asked for registered memory, nor
+// for host memory on the heap of the main thread's malloc or on the caller's stack.
 enum class memory_kind : std::uint8_t { detect, host, device };
 
 struct buffer {
@@ -51,8 +50,8 @@ inline buffer device_buffer(std::uint64_t pointer, std::size_t bytes) noexcept {
   return {pointer, bytes, memory_kind::device};
 }
 
-// What ended. After an error, `bytes` is what the buffer holds for certain (0), except EMSGSIZE: the message was longer
-// than the buffer, which then holds its first bytes.
+// The result of a receive. After an error `bytes` is 0, except EMSGSIZE: the message was longer than the buffer, which then
+// holds its first bytes.
 struct message_info {
   int source = kAnySource;
   std::uint64_t tag = 0;
@@ -60,33 +59,32 @@ struct message_info {
 };
 
 struct operation;
-struct engine;
+struct messenger_core;
 class messenger;
 
-// An operation under way. Dropping one that has not ended cancels it, and takes its memory back where that is too late: its
-// peer has some 0.2 s to answer, then the operation goes on without the memory, and ends with ECANCELED over there. Where
-// UCX moves it and the peer takes nothing for another second, the connection with the peer is closed. Must end before its
-// messenger does. One thread at a time per object.
+// A pending operation. Dropping a request that has not ended cancels it. Where it is too late for that, its memory is taken
+// back: the peer has some 0.2 s to answer, then the operation continues without the memory and ends with ECANCELED at the
+// peer. If UCX moves it and the peer takes nothing for another second, the connection to the peer is closed. A request must
+// end before its messenger. One thread at a time per object.
 class request {
  public:
   request() = default;
-  request(request&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)), of_(std::exchange(other.of_, nullptr)) {}
+  request(request&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)), op_(std::exchange(other.op_, nullptr)) {}
   request& operator=(request&& other) noexcept;
   ~request();
 
-  bool is_empty() const noexcept { return of_ == nullptr; }
-  // The call that made it refused its arguments: outcome() says why, and nothing has begun.
+  bool is_empty() const noexcept { return op_ == nullptr; }
+  // The call that made it rejected its arguments: outcome() says why, and nothing has started.
   bool is_refused() const noexcept;
-  // Makes progress once if it has not ended. True: ended, and outcome() says how.
+  // Makes progress once if it has not ended. True: it has ended, and outcome() has the result.
   bool test();
   // Success once it ended well, else its error; ETIMEDOUT leaves it under way. A negative time waits without limit (the
   // death of the peer still ends it).
   status wait(std::chrono::milliseconds limit = std::chrono::milliseconds(-1));
-  // The same, and where the limit ran out the request is dropped as above: its memory is free on return. ETIMEDOUT: it was;
-  // else how it has ended after all.
+  // The same, but after the limit the request is dropped as above, so that its memory is free on return. ETIMEDOUT: it was
+  // dropped; otherwise the result with which it ended after all.
   status end_within(std::chrono::milliseconds limit);
-  // A receive that nothing has matched, and a send that has not left, end with ECANCELED at once; anything else goes on and
-  // EBUSY says so.
+  // An unmatched receive, and a send that has not left, end with ECANCELED at once. EBUSY: anything else, which continues.
   status cancel();
   // Once ended. EMSGSIZE truncated, ECONNRESET peer gone, ECANCELED, EINVAL memory refused, ... or the driver's reason.
   status outcome() const;
@@ -94,10 +92,10 @@ class request {
 
  private:
   friend class messenger;
-  request(messenger* owner, operation* of) noexcept : owner_(owner), of_(of) {}
+  request(messenger* owner, operation* op) noexcept : owner_(owner), op_(op) {}
   void drop() noexcept;
   messenger* owner_ = nullptr;
-  operation* of_ = nullptr;
+  operation* op_ = nullptr;
 };
 
 // A message that matched() has taken out of the matching: only receive() can have it. Dropping it discards the message.
@@ -105,23 +103,23 @@ class matched_message {
  public:
   matched_message() = default;
   matched_message(matched_message&& other) noexcept
-      : owner_(std::exchange(other.owner_, nullptr)), of_(std::exchange(other.of_, nullptr)) {}
+      : owner_(std::exchange(other.owner_, nullptr)), op_(std::exchange(other.op_, nullptr)) {}
   matched_message& operator=(matched_message&& other) noexcept;
   ~matched_message();
-  bool is_empty() const noexcept { return of_ == nullptr; }
+  bool is_empty() const noexcept { return op_ == nullptr; }
   const message_info& info() const;
 
  private:
   friend class messenger;
-  matched_message(messenger* owner, operation* of) noexcept : owner_(owner), of_(of) {}
+  matched_message(messenger* owner, operation* op) noexcept : owner_(owner), op_(op) {}
   messenger* owner_ = nullptr;
-  operation* of_ = nullptr;
+  operation* op_ = nullptr;
 };
 
-// Memory that other processes may put to and get from: `key()` goes to them by any way (a message, all_gather), and
-// messenger::put/get/atomic take it. Ends access when dropped: what arrives later is refused with EINVAL at its origin, what
-// is under way ends there with ECANCELED, and no transport touches the memory any more. Only a peer that does not answer may
-// still read it after kPatience (never as data that counts): close() tells.
+// Memory that other processes may put to and get from. Send `key()` to them (in a message, by all_gather) for
+// messenger::put/get/atomic. Dropping the window ends access: later requests end with EINVAL at their origin, pending ones
+// with ECANCELED, and no transport touches the memory any more. Only a peer that does not answer may still read it after
+// kPatience, and discards what it reads; close() reports that.
 class window {
  public:
   window() = default;
@@ -149,17 +147,17 @@ class window {
 
 enum class atomic_op : std::uint8_t { add, bit_and, bit_or, bit_xor, swap, compare_swap };
 
-// Where messages of a size change the way; 0 keeps what the plan has for the pair. From options or PEERLANE_LINK_*.
+// Sizes from which another protocol or transport is used; 0 keeps the plan's value. From options or PEERLANE_LINK_*.
 struct messenger_options {
   copy::planner* planner = nullptr;  // shared with the application, must outlive the messenger; null: one of its own
   std::string ucx_library;           // path of libucp.so.0; empty: PEERLANE_UCX_LIBRARY, else by name
   enum class path_t { automatic, network } path = path_t::automatic;  // network: as if every peer were on another host
   bool use_ipc = true;
-  bool use_pull = true;  // between host memories of a node the receiver reads the sender's, if it may
+  bool use_cma = true;  // cma: between host memories of a node the receiver reads the sender's memory, if permitted
   bool calibrate =
       false;  // measure packets and handshakes at open, if all processes want it and none knows (message_calibration.hpp)
   bool use_ucx_gpu_lanes = true;  // raw GPU pointers to UCX where it has lanes for them
-  // From host memory: UCX's own rendezvous, in place, instead of a receive that is posted for it and told of.
+  // From host memory: UCX's own rendezvous, in place, instead of tagged parts whose receives are posted first.
   enum class rendezvous_t {
     automatic,
     never,
@@ -170,7 +168,7 @@ struct messenger_options {
   std::size_t gdr_receive_limit = 0;          // device memory is written by CPU stores up to here
   std::size_t ipc_threshold = 0;              // device to device on one node: CUDA IPC from here up
   std::size_t chunk_bytes = 0;                // of the rings of pinned memory
-  std::size_t unexpected_bytes = 0;           // what one peer may have sent without a receive for it; beyond, its sends wait
+  std::size_t unexpected_bytes = 0;           // limit of one peer's unexpected messages; beyond it, the peer's sends wait
   std::string rails;                          // UCX's net devices, "mlx5_0:1,mlx5_1:1"; empty: all
   bool fixed_rail = false;                    // each process uses one of `rails`, by its rank on the node
   std::size_t stripe_threshold = 0;           // messages are spread over rails from here up
@@ -184,9 +182,9 @@ class messenger {
  public:
   // Collective. `cuda` may be null: host memory only. ENOSYS: UCX is not installed, or of a version this was not made for;
   // the sentence names the package.
-  static result<std::unique_ptr<messenger>> open(const cu::driver_table* cuda, bootstrap& with,
+  static result<std::unique_ptr<messenger>> open(const cu::driver_table* cuda, bootstrap& group,
                                                  const messenger_options& wanted = messenger_options::from_environment());
-  // Not collective. What is under way with others ends with ECONNRESET there.
+  // Not collective. Pending operations with peers end with ECONNRESET at the peers.
   ~messenger();
   messenger(const messenger&) = delete;
   messenger& operator=(const messenger&) = delete;
@@ -194,33 +192,33 @@ class messenger {
   int rank() const noexcept;
   int size() const noexcept;
 
-  // ---- Messages. An error of the arguments is the error of the returned request (EINVAL, EACCES), so that a loop over
+  // ---- Messages. A rejected argument becomes the error of the returned request (EINVAL, EACCES), so that a loop over
   // wait() needs no second path. `peer` may be the process itself.
-  request isend(int peer, const buffer& from, std::uint64_t tag);
-  request irecv(int peer_or_any, const buffer& to, std::uint64_t tag, std::uint64_t mask = kWholeTag);
-  status send(int peer, const buffer& from, std::uint64_t tag,
+  request isend(int peer, const buffer& data, std::uint64_t tag);
+  request irecv(int peer_or_any, const buffer& data, std::uint64_t tag, std::uint64_t mask = kWholeTag);
+  status send(int peer, const buffer& data, std::uint64_t tag,
               std::chrono::milliseconds limit = std::chrono::milliseconds(-1));
-  result<message_info> recv(int peer_or_any, const buffer& to, std::uint64_t tag, std::uint64_t mask = kWholeTag,
+  result<message_info> recv(int peer_or_any, const buffer& data, std::uint64_t tag, std::uint64_t mask = kWholeTag,
                             std::chrono::milliseconds limit = std::chrono::milliseconds(-1));
 
-  // The first message that such a receive would get, if one is here; makes progress once.
+  // The first message that such a receive would match, if one has arrived; makes progress once.
   bool probe(int peer_or_any, std::uint64_t tag, std::uint64_t mask, message_info& found);
-  // The same, and takes it: empty if none is here.
+  // The same, and takes the message out of the matching. Empty: none has arrived.
   matched_message match(int peer_or_any, std::uint64_t tag, std::uint64_t mask);
-  request receive(matched_message&& message, const buffer& to);
+  request receive(matched_message&& message, const buffer& data);
 
-  // The place of the first of these (null is left out) that has ended. ETIMEDOUT: none has. EINVAL: there is none.
-  result<std::size_t> wait_any(std::span<const request* const> of,
+  // The index of the first of these that has ended; null entries are skipped. ETIMEDOUT: none has. EINVAL: all are null.
+  result<std::size_t> wait_any(std::span<const request* const> requests,
                                std::chrono::milliseconds limit = std::chrono::milliseconds(-1));
 
   // ---- Put, get, atomics. Complete at the target too when the request ends. flush: everything that was put to `peer` by
   // requests that are still alive.
   result<window> expose(const buffer& memory);
-  request put(const window::key_t& to, std::uint64_t offset, const buffer& from);
-  request get(const window::key_t& from, std::uint64_t offset, const buffer& to);
+  request put(const window::key_t& key, std::uint64_t offset, const buffer& data);
+  request get(const window::key_t& key, std::uint64_t offset, const buffer& data);
   // On an aligned 64-bit word; `before`, if not null, gets its old value and must live until the request ends.
   // Atomic towards every atomic() on the word, not towards GPU kernels or other CPU threads.
-  request atomic(const window::key_t& at, std::uint64_t offset, atomic_op what, std::uint64_t operand,
+  request atomic(const window::key_t& key, std::uint64_t offset, atomic_op op, std::uint64_t operand,
                  std::uint64_t compare = 0, std::uint64_t* before = nullptr);
   status flush(int peer, std::chrono::milliseconds limit = std::chrono::milliseconds(-1));
 
@@ -248,11 +246,11 @@ class messenger {
   // EINVAL no such rank, ECONNRESET dead, else success.
   status peer_state(int peer) const;
   bool is_same_node(int peer) const;
-  // What goes which way to this peer, from which size: lines for people (--show-plan).
+  // The transports to this peer and the sizes from which they are used, as text for people (--show-plan).
   std::string plan(int peer) const;
 
   struct statistics {
-    std::uint64_t eager = 0;  // messages sent, by way
+    std::uint64_t eager = 0;  // messages sent, by transport
     std::uint64_t self = 0;
     std::uint64_t shared_ring = 0;
     std::uint64_t network_ring = 0;
@@ -260,9 +258,9 @@ class messenger {
     std::uint64_t pulled = 0;  // received
     std::uint64_t ucx_direct = 0;
     std::uint64_t unexpected = 0;        // arrived before their receive
-    std::uint64_t waiting_sends = 0;     // sends that had to wait for the peer's unexpected_bytes
+    std::uint64_t waiting_sends = 0;     // sends that waited because of the peer's unexpected_bytes
     std::uint64_t unexpected_bytes = 0;  // held now
-    std::uint64_t operations = 0;        // requests under way now
+    std::uint64_t operations = 0;        // pending now
   };
   statistics counts() const;
 
@@ -270,10 +268,10 @@ class messenger {
   friend class request;
   friend class matched_message;
   friend class window;
-  explicit messenger(std::unique_ptr<engine> of);
-  status calibrate(bootstrap& with);
+  explicit messenger(std::unique_ptr<messenger_core> core);
+  status calibrate(bootstrap& group);
   status end_window(std::uint32_t id, std::chrono::milliseconds limit, bool is_last_word);
-  std::unique_ptr<engine> engine_;
+  std::unique_ptr<messenger_core> core_;
 };
 
 }  // namespace pl::link

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messenger's inside. All of it runs under one lock; what the files do:
-//   engine.cpp      opening, peers, packets in order, progress, death
-//   tag_send_recv.cpp       messages: sends, receives, matching, cancelling
-//   rndv.cpp        announced messages: which way, its start and end
-//   shm_ring_rndv.cpp    ... through shared memory      ucx_rndv.cpp  ... through UCX
-//   cuda_ipc_rndv.cpp     ... from GPU to GPU            cma_rndv.cpp     ... from host memory, read in place
-//   rma.cpp      windows: put, get, atomics
-//   window_revocation.cpp      memory that its owner takes back while a transport uses it
-//   barrier.cpp     barriers
+// The implementation behind `messenger`. One lock guards all of it. Its member functions are spread over these files:
+//   messenger_core.cpp                 opening, peers, packets in order, progress, loss of a peer
+//   tag_send_recv.cpp                  tagged messages: send, receive, matching, cancel
+//   rndv.cpp                           rendezvous: choice of the transport, start and end of a transfer
+//   transport/shm_ring_rndv.cpp        ... through a ring in shared memory
+//   transport/cma_rndv.cpp             ... by reading the sender's host memory (cross memory attach)
+//   transport/cuda_ipc_rndv.cpp        ... from GPU to GPU through CUDA IPC
+//   transport/ucx_rndv.cpp             ... through UCX
+//   rma.cpp                            windows: put, get, atomics
+//   window_revocation.cpp              memory that its owner takes back while a transport uses it
+//   barrier.cpp                        barriers
 #pragma once
 
 #include <cerrno>
@@ -34,12 +36,12 @@
 
 namespace pl::link {
 
-// What each process tells the others when the messenger opens; UCX's address follows.
+// Each process sends this to all others when the messenger opens. UCX's address follows it.
 struct introduction {
   std::uint32_t protocol = kProtocol;
   std::uint32_t is_ready = 0;
   node_identity node;
-  shm_outbox::name outbox;
+  shm_queue_set::name send_queues;
   std::uint8_t has_gpu_lanes = 0;
   std::uint8_t wants_calibration = 0;
   port_list ports{};  // of UCX
@@ -48,15 +50,15 @@ struct introduction {
 // A packet that belongs to no operation.
 struct control_packet : packet {
   std::array<std::byte, 64> inline_data;
-  engine* home = nullptr;
+  messenger_core* core = nullptr;
   control_packet* next = nullptr;
 };
 
-// One direction of a shared ring: copies into or out of its chunks, which end in order.
+// One end of a ring in shared memory: copies into or out of its chunks. They end in order.
 struct ring_end {
   std::unique_ptr<shm_ring> ring;
-  int refusal = 0;  // errno of the attempt to make or open it: there is no second one
-  // It could not be opened because its owner is no more.
+  int refusal = 0;  // errno of the only attempt to make or open it
+  // Opening failed because the owning process has ended.
   bool is_gone() const noexcept {
     return refusal == ENOENT || refusal == ESRCH || refusal == ESTALE || refusal == ECONNRESET;
   }
@@ -64,11 +66,11 @@ struct ring_end {
   std::uint64_t ended = 0;  // chunks whose copy has ended: published, or emptied
   std::array<chunk_copy, shm_ring::kChunks> copies;
   std::array<shm_ring::label, shm_ring::kChunks> labels{};
-  std::array<std::uint64_t, shm_ring::kChunks> senders{};  // out: the operations that fill
-  unsigned expected = 0;                                   // in: transfers that have been ordered
+  std::array<std::uint64_t, shm_ring::kChunks> senders{};  // outbound: the operations that fill
+  unsigned expected = 0;                                   // inbound: transfers whose RTR was sent
 };
 
-// Came before others that its sender had sent before it.
+// A packet that overtook earlier ones of the same sender.
 struct early_packet {
   byte_string whole;
   remote_data data;
@@ -79,96 +81,96 @@ struct peer_state {
   bool is_same_node = false;
   bool is_dead = false;
   bool has_left = false;
-  bool refuses_pull = false;           // the kernel does not let its memory be read
+  bool refuses_cma = false;            // the kernel denies process_vm_readv on it
   bool can_take_gpu_pointers = false;  // UCX has RDMA lanes for GPU memory at both ends
   std::uint16_t gpu = 0;
   pid_t pid = 0;
   std::uint32_t sent = 0, received = 0;  // frames
   std::map<std::uint32_t, early_packet> early;
-  std::uint64_t sent_cost = 0, granted_cost = 0, taken_cost = 0, told_cost = 0;
+  std::uint64_t sent_cost = 0, granted_cost = 0, taken_cost = 0, reported_cost = 0;
   intrusive_list<operation, &operation::in_queue> waiting_sends;
-  std::uint64_t barriers = 0;  // that it has told of
-  // What had been heard of it when it last did not answer in time: as long as that is all, nobody waits for it again.
-  std::pair<std::uint64_t, std::uint64_t> silent_at{~0ull, ~0ull};
+  std::uint64_t barriers = 0;  // the last one that it has entered
+  // Its liveness() when it last missed a deadline. While that has not changed, nobody waits for it again.
+  std::pair<std::uint64_t, std::uint64_t> unanswered_state{~0ull, ~0ull};
   std::uint64_t puts = 0;  // not answered yet
-  // Same node: packets, and those for which there is no room yet.
-  shm_lane lane_out, lane_in;
+  // Same node: the queues, and packets for which there is no room yet.
+  shm_queue queue_out, queue_in;
   std::deque<packet*> unsent;
-  ring_end out, in;
-  intrusive_list<operation, &operation::in_queue> to_fill;  // transfers that leave through `out`
+  ring_end outbound, inbound;
+  intrusive_list<operation, &operation::in_queue> fill_queue;  // transfers that leave through `outbound`
 };
 
 struct atomic_request {
-  atomic_op what = atomic_op::add;
+  atomic_op op = atomic_op::add;
   std::uint64_t operand = 0, compare = 0;
 };
 
-// The barrier under way. One that has timed out goes on with the next call.
+// The current barrier. After a time-out the next call continues it.
 struct barrier_state {
   std::uint64_t number = 0;  // of this one, or of the last
   int distance = 1;          // of this round: 1, 2, 4 ...
   bool is_open = false;
-  bool has_told = false;     // in this round
+  bool has_sent = false;     // in this round
   bool is_attended = false;  // a thread waits for it
 };
 
 constexpr const char* kTakenBack = "its sender has taken the message back (a time-out there, or it was dropped)";
 
-struct engine final : fabric::listener {
-  engine(const cu::driver_table* cuda, const messenger_options& wanted, int rank, int size);
-  ~engine();
+struct messenger_core final : ucx_fabric::listener {
+  messenger_core(const cu::driver_table* cuda, const messenger_options& wanted, int rank, int size);
+  ~messenger_core();
 
-  // ---- engine.cpp
-  status open(bootstrap& with);
-  // Without the network: for polls between others that ask it.
+  // ---- messenger_core.cpp
+  status open(bootstrap& group);
+  // Without the network where a caller polls more often than UCX needs.
   bool progress(bool with_network = true);
-  void lose(int rank, const std::string& why);
-  void end(operation& what, int code, std::string message = {});
-  void release(operation& what);
-  void depart(int peer, packet& what);
-  void depart_operation(operation& what, frame_kind kind, std::size_t payload,
-                        int (*read)(packet&, std::size_t, void*, std::size_t));
-  void control(int peer, frame head, const void* data = nullptr, std::size_t bytes = 0);
+  void mark_lost(int rank, const std::string& why);
+  void end(operation& op, int code, std::string message = {});
+  void release(operation& op);
+  void send_packet(int peer, packet& outgoing);
+  void send_operation(operation& op, frame_kind kind, std::size_t payload,
+                      int (*read)(packet&, std::size_t, void*, std::size_t));
+  void send_control(int peer, frame head, const void* data = nullptr, std::size_t bytes = 0);
   operation& failed(operation_kind kind, int code, std::string message);
   peer_state& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
   bool is_foreign_process() const noexcept;
   std::optional<failure> refuses_peer(int rank) const;
-  touch touch_of(const memory& what);
-  // Waits, with progress, until `done` yields a status.
+  touch touch_of(const memory& range);
+  // Makes progress until `done` yields a status.
   template <class Done>
   status wait_until(Done done, std::chrono::milliseconds limit);
-  // Until the operation's memory is the caller's again; in bounded time.
-  void take_back(operation& what);
+  // Waits, for a bounded time, until no transport uses the operation's memory any more.
+  void reclaim_memory(operation& op);
 
   // ---- tag_send_recv.cpp
-  operation& isend(int to, const buffer& from, std::uint64_t tag);
-  operation& irecv(int from, const buffer& to, std::uint64_t tag, std::uint64_t mask);
-  operation* find_message(int from, std::uint64_t tag, std::uint64_t mask, bool take);
-  operation& receive_taken(operation& arrival, const buffer& to);
-  void discard(operation& arrival);
-  status cancel(operation& what);
+  operation& isend(int destination_rank, const buffer& data, std::uint64_t tag);
+  operation& irecv(int source_rank, const buffer& data, std::uint64_t tag, std::uint64_t mask);
+  operation* find_message(int source_rank, std::uint64_t tag, std::uint64_t mask, bool take);
+  operation& receive_taken(operation& unexpected, const buffer& data);
+  void discard(operation& unexpected);
+  status cancel(operation& op);
 
   // ---- ucx_rndv.cpp
-  bool is_for_rendezvous(int to, const memory& from) const;
+  bool uses_ucx_rendezvous(int destination_rank, const memory& source) const;
 
   // ---- window_revocation.cpp
-  // Ends the use of an operation's memory as far as that needs nobody else. True: nothing here reads or writes it any more,
-  // and what others have read of it is not taken for the message. The operation may go on without it.
-  bool revoke(operation& what);
-  // What can be told apart of the peer's signs of life.
-  std::pair<std::uint64_t, std::uint64_t> heard_of(int rank) const;
-  // The rank whose operation still uses a window that has ended; -1: none.
-  int user_of_window(std::uint32_t id);
+  // Stops this process's use of the operation's memory. True: nothing in this process reads or writes it any more, and a
+  // peer discards what it has read of it since. The operation itself may continue without the memory.
+  bool revoke(operation& op);
+  // Counters that change whenever the peer shows a sign of life.
+  std::pair<std::uint64_t, std::uint64_t> liveness(int rank) const;
+  // A rank whose operation still uses the ended window; -1: none.
+  int window_user(std::uint32_t id);
 
   // ---- barrier.cpp
   std::optional<status> advance_barrier();
 
   // ---- rma.cpp
-  result<window::key_t> expose(const buffer& what);
+  result<window::key_t> expose(const buffer& data);
   void end_window(std::uint32_t id);
-  operation& put(const window::key_t& to, std::uint64_t offset, const buffer& from);
-  operation& get(const window::key_t& from, std::uint64_t offset, const buffer& to);
-  operation& atomic(const window::key_t& at, std::uint64_t offset, const atomic_request& what, std::uint64_t* before);
+  operation& put(const window::key_t& key, std::uint64_t offset, const buffer& data);
+  operation& get(const window::key_t& key, std::uint64_t offset, const buffer& data);
+  operation& atomic(const window::key_t& key, std::uint64_t offset, const atomic_request& request, std::uint64_t* before);
 
   std::mutex mutex_;
   const std::uint32_t epoch_;
@@ -176,140 +178,141 @@ struct engine final : fabric::listener {
   const int rank_, size_;
   std::unique_ptr<copy::planner> own_planner_;
   memory_access memory_;
-  crossovers limits_;
+  thresholds thresholds_;
   messenger::statistics counts_;
   std::vector<peer_state> peers_;
   operation_pool operations_;
-  matcher matcher_;
-  std::unique_ptr<fabric> fabric_;
+  tag_matcher matcher_;
+  std::unique_ptr<ucx_fabric> fabric_;
   const cu::driver_table* cuda_;
   bool do_all_calibrate_ = false;  // every process of the job asks for it
 
  private:
   friend class messenger;
-  // engine.cpp
+  // messenger_core.cpp
   void on_packet(const std::byte* whole, std::size_t bytes) override;
   void on_plain(const void* head, std::size_t head_bytes, const std::byte* payload, std::size_t bytes) override;
-  void on_remote(const frame& head, remote_data what) override;
+  void on_remote(const frame& head, remote_data data) override;
   void accept(const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
-  bool push(peer_state& to, packet& what);
-  bool read_lane(peer_state& from);
-  void take_from_lane(peer_state& from, const shm_lane::view& whole);
-  bool advance_lanes();
+  bool push(peer_state& destination, packet& outgoing);
+  bool read_queue(peer_state& source);
+  void take_from_queue(peer_state& source, const shm_queue::view& whole);
+  bool advance_queues();
   void on_lost(int rank, const char* reason) override;
-  void dispatch(peer_state& from, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
-  status introduce(bootstrap& with);
+  void dispatch(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
+  status exchange_introductions(bootstrap& group);
   status open_fabric(int rank_on_node);
-  status open_lanes(const std::vector<introduction>& known);
-  status meet(std::size_t rank, const byte_string& text, const introduction& mine);
+  status open_queues(const std::vector<introduction>& known);
+  status accept_introduction(std::size_t rank, const byte_string& text, const introduction& mine);
   void choose_gpu();
   void leave();
-  void look_for_deaths();
-  bool is_gone(const peer_state& of);
-  void see_off();
+  void check_deaths();
+  bool is_gone(const peer_state& remote);
+  void drop_departed();
   void fail_operations_of(int rank, const std::string& why);
-  void fail_operation_of(operation& what, const std::string& why);
-  void update_credit(peer_state& with, const frame& head);
-  void tell_credit(peer_state& with);
-  static void on_departed(packet& what, int code);
-  static void on_control_sent(packet& what, int code);
+  void fail_operation_of(operation& op, const std::string& why);
+  void update_credit(peer_state& remote, const frame& head);
+  void send_credit(peer_state& remote);
+  static void on_packet_sent(packet& outgoing, int code);
+  static void on_control_packet_sent(packet& outgoing, int code);
   // tag_send_recv.cpp
-  void start_send(operation& what);
-  void send_to_self(operation& what);
-  void send_waiting(peer_state& to);
-  std::size_t eager_limit(const memory& from, const peer_state& to) const;
-  void on_message(peer_state& from, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
-  void on_reply(peer_state& from, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
-  void deliver(operation& to, const std::byte* payload, std::size_t bytes, int outcome);
-  void deliver_held(operation& to, operation& arrival);
-  void deliver_from_self(operation& to, operation& send);
-  void receive_arrival(operation& to, operation& arrival);
-  void on_retract(peer_state& from, const frame& head);
+  void start_send(operation& op);
+  void send_to_self(operation& op);
+  void send_waiting(peer_state& destination);
+  std::size_t eager_limit(const memory& source, const peer_state& destination) const;
+  void on_message(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
+  void on_reply(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
+  void deliver(operation& receive, const std::byte* payload, std::size_t bytes, int outcome);
+  void deliver_held(operation& receive, operation& unexpected);
+  void deliver_from_self(operation& receive, operation& send);
+  void receive_unexpected(operation& receive, operation& unexpected);
+  void on_retract(peer_state& source, const frame& head);
   // rndv.cpp
-  static int read_offer(packet& from, std::size_t offset, void* to, std::size_t bytes);
-  void announce(operation& what, frame_kind kind);
-  void receive_announced(operation& to, int from, const bulk_offer& offer, std::uint64_t bytes, std::uint64_t sender_op,
-                         remote_data data);
-  void on_start(peer_state& from, const frame& head, const start_order& order);
-  void on_finish(const frame& head);
-  void finish_send(operation& what);
-  bulk_way choose_way(const operation& to, const peer_state& from, const bulk_offer& offer);
-  void finish_receive(operation& of, int code, std::string message = {});
+  static int read_rts(packet& outgoing, std::size_t offset, void* destination, std::size_t bytes);
+  void send_rts(operation& op, frame_kind kind);
+  void receive_rendezvous(operation& receive, int source_rank, const rts_body& rts, std::uint64_t bytes,
+                          std::uint64_t sender_op, remote_data data);
+  void on_rtr(peer_state& source, const frame& head, const rtr_body& order);
+  void on_ats(const frame& head);
+  void finish_send(operation& op);
+  transport_kind choose_transport(const operation& receive, const peer_state& source, const rts_body& rts);
+  void finish_receive(operation& op, int code, std::string message = {});
   void advance();
-  std::optional<cu::pointer_info> describe_gpu(const memory& what, transfer_state& into);
-  status begin_copy(chunk_copy& copy, const memory& of, std::uint64_t offset, void* chunk, std::size_t bytes, bool to_chunk,
-                    touch how);
+  std::optional<cu::pointer_info> describe_gpu(const memory& range, transfer_state& into);
+  status begin_copy(chunk_copy& copy, const memory& range, std::uint64_t offset, void* chunk, std::size_t bytes,
+                    bool to_chunk, touch access);
   std::optional<status> copy_ended(chunk_copy& copy);
-  void order(operation& to, const start_order& what);
+  void send_rtr(operation& receive, const rtr_body& request);
   // cuda_ipc_rndv.cpp
-  bool start_ipc(operation& to, const bulk_offer& offer);
-  bool begin_by_planner(operation& to);
+  bool start_cuda_ipc(operation& receive, const rts_body& rts);
+  bool begin_by_planner(operation& receive);
   void submit_copies();
   void submit_list(std::span<operation* const> list);
-  void advance_ipc(operation& of);
+  void advance_cuda_ipc(operation& op);
   // cma_rndv.cpp
-  void start_pull(operation& to, const bulk_offer& offer);
-  void pull_together();
-  bool pull_some(operation& to, std::size_t most);
-  void advance_pull(operation& of);
-  static int read_process(pid_t pid, std::uint64_t from, void* to, std::size_t bytes);
-  bool judge_read(operation& to, peer_state& from, int code);
+  void start_cma(operation& receive, const rts_body& rts);
+  void read_together();
+  bool read_some_bytes(operation& receive, std::size_t most);
+  void advance_cma(operation& op);
+  static int read_process(pid_t pid, std::uint64_t address, void* destination, std::size_t bytes);
+  bool classify_read_error(operation& receive, peer_state& source, int code);
   // window_revocation.cpp
-  void finish_read(operation& of, int code, std::string message = {});
-  void on_withdraw(peer_state& from, const frame& head);
-  void on_check(const peer_state& from, const frame& head);
-  void on_checked(const peer_state& from, const frame& head);
-  bool revoke_unsent(operation& what);
-  bool revoke_waiting(operation& what);
-  bool revoke_send(operation& what);
-  bool revoke_receive(operation& what);
+  void finish_read(operation& op, int code, std::string message = {});
+  void on_withdraw(peer_state& source, const frame& head);
+  void on_check(const peer_state& source, const frame& head);
+  void on_checked(const peer_state& source, const frame& head);
+  bool revoke_unsent(operation& op);
+  bool revoke_waiting(operation& op);
+  bool revoke_send(operation& op);
+  bool revoke_receive(operation& op);
   // barrier.cpp
-  void on_barrier(peer_state& from, const frame& head);
+  void on_barrier(peer_state& source, const frame& head);
   // shm_ring_rndv.cpp
-  bool open_ring_out(peer_state& to);
-  bool open_ring_in(peer_state& from, const bulk_offer& offer);
-  void start_ring(operation& to, peer_state& from, const bulk_offer& offer);
+  bool open_ring_out(peer_state& destination);
+  bool open_ring_in(peer_state& source, const rts_body& rts);
+  void start_ring(operation& receive, peer_state& source, const rts_body& rts);
   void advance_rings();
-  bool fill_ring(peer_state& to);
-  status begin_filling(operation& what, shm_ring& ring, std::uint64_t number, std::uint64_t bytes, chunk_copy& copy);
-  void fill_by_threads(void* chunk, const void* from, std::size_t bytes);
-  bool empty_ring(peer_state& from);
+  bool fill_ring(peer_state& destination);
+  status begin_filling(operation& op, shm_ring& ring, std::uint64_t number, std::uint64_t bytes, chunk_copy& copy);
+  void fill_by_threads(void* chunk, const void* source, std::size_t bytes);
+  bool empty_ring(peer_state& source);
   void chunk_filled(std::uint64_t sender, const shm_ring::label& label, const status& done);
-  int begin_emptying(peer_state& from, const shm_ring::label& label, shm_ring& ring, std::uint64_t number, chunk_copy& copy);
+  int begin_emptying(peer_state& source, const shm_ring::label& label, shm_ring& ring, std::uint64_t number,
+                     chunk_copy& copy);
   void chunk_emptied(const shm_ring::label& label, const status& done);
-  void drop_rings(peer_state& of);
+  void drop_rings(peer_state& remote);
   // ucx_rndv.cpp
-  void start_network_send(operation& what, const start_order& order);
-  void start_network_receive(operation& to, const peer_state& from, const bulk_offer& offer);
-  void advance_network_send(operation& of);
-  void advance_network_receive(operation& of);
-  bool is_for_rendezvous(const operation& what) const { return is_for_rendezvous(what.peer, what.at); }
-  void announce_in_place(operation& what, frame_kind kind);
-  void on_let_go(operation& of, int code);
-  void receive_in_place(operation& to);
-  void on_parts(const peer_state& from, const frame& head);
-  void post_parts(operation& of);
-  void post_part(operation& of, transfer_state::part& part);
-  bool fill_part(operation& of, transfer_state::part& part);
-  void send_part(operation& of, transfer_state::part& part);
-  void end_part(operation& of, transfer_state::part& part);
-  void abandon_parts(operation& of);
-  bool give_up(operation& of);
-  void post_scratch(operation& of, transfer_state::part& part);
-  static void on_part(bulk_part& what, int code, std::size_t bytes);
+  void start_ucx_send(operation& op, const rtr_body& order);
+  void start_ucx_receive(operation& receive, const peer_state& source, const rts_body& rts);
+  void advance_ucx_send(operation& op);
+  void advance_ucx_receive(operation& op);
+  bool uses_ucx_rendezvous(const operation& op) const { return uses_ucx_rendezvous(op.peer, op.range); }
+  void send_rts_in_place(operation& op, frame_kind kind);
+  void on_in_place_done(operation& op, int code);
+  void receive_in_place(operation& receive);
+  void on_parts(const peer_state& source, const frame& head);
+  void post_parts(operation& op);
+  void post_part(operation& op, transfer_state::part& part);
+  bool fill_part(operation& op, transfer_state::part& part);
+  void send_part(operation& op, transfer_state::part& part);
+  void end_part(operation& op, transfer_state::part& part);
+  void abandon_parts(operation& op);
+  bool give_up(operation& op);
+  void post_scratch(operation& op, transfer_state::part& part);
+  static void on_part(ucx_part& part, int code, std::size_t bytes);
   // rma.cpp
-  void on_put(peer_state& from, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
-  void on_get(peer_state& from, const frame& head);
-  void on_atomic(peer_state& from, const frame& head, const atomic_request& what);
+  void on_put(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
+  void on_get(peer_state& source, const frame& head);
+  void on_atomic(peer_state& source, const frame& head, const atomic_request& request);
   result<memory> window_part(std::uint64_t id, std::uint64_t offset, std::uint64_t bytes) const;
-  result<std::uint64_t> apply(const memory& at, const atomic_request& what);
-  std::optional<failure> refuses_window(const window::key_t& of, std::uint64_t offset, std::uint64_t bytes) const;
+  result<std::uint64_t> apply(const memory& range, const atomic_request& request);
+  std::optional<failure> refuses_window(const window::key_t& key, std::uint64_t offset, std::uint64_t bytes) const;
 
   death_watch deaths_;
-  std::optional<shm_outbox> outbox_;
-  std::vector<int> lane_peers_;
+  std::optional<shm_queue_set> send_queues_;
+  std::vector<int> queue_peers_;
   std::optional<pinned_pool> pinned_;
-  ipc_cache ipc_;
+  cuda_ipc_cache ipc_;
   std::unique_ptr<copy::worker_pool> fillers_;             // made by the first chunk that they share
   std::vector<std::unique_ptr<transfer_state>> given_up_;  // UCX has not let go of their parts
   remote_data arriving_;                                   // of the announcement that is looked at
@@ -321,8 +324,8 @@ struct engine final : fabric::listener {
   std::vector<operation*> ready_;                           // of them, copies between GPUs that have not been queued
   std::size_t ready_bytes_ = 0;
   std::size_t copies_under_way_ = 0;  // between GPUs
-  std::size_t pulls_ = 0;             // in moving_
-  std::size_t pull_budget_ = 0;       // of this look
+  std::size_t cma_receives_ = 0;      // in moving_
+  std::size_t cma_budget_ = 0;        // of this look
   std::vector<int> ring_peers_;       // with data under way through a ring
   std::map<std::uint32_t, memory> windows_;
   std::uint32_t next_window_ = 1;
@@ -335,7 +338,7 @@ struct engine final : fabric::listener {
   bool is_open_ = false;
   bool is_leaving_ = false;
   unsigned rounds_ = 0;
-  std::uint64_t last_look_ns_ = 0;
+  std::uint64_t last_death_check_ns_ = 0;
 };
 
 }  // namespace pl::link

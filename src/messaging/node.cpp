@@ -24,7 +24,7 @@ node_identity node_identity::here() {
 
 void death_watch::add(int rank, pid_t pid) {
   const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-  // Before Linux 5.3: UCX's own error callback is what is left.
+  // Before Linux 5.3 there are no pidfds, only UCX's error callback.
   if (fd >= 0) watched_.push_back({rank, unique_fd(real_device_io(), fd)});
 }
 
@@ -32,7 +32,7 @@ void death_watch::remove(int rank) {
   std::erase_if(watched_, [&](const entry& each) { return each.rank == rank; });
 }
 
-std::vector<int> death_watch::look() {
+std::vector<int> death_watch::collect() {
   std::vector<int> ended;
   if (watched_.empty()) return ended;
   std::vector<pollfd> asked;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which processes share this machine, and whether they still live.
+// Which processes share this node, and which of them have ended.
 #pragma once
 
 #include <sys/types.h>
@@ -24,15 +24,15 @@ struct node_identity {
   }
 };
 
-// Watches processes of this node through pidfds: a death is seen whatever the process was doing, also before its parent has
-// reaped it, and a number that is used again is not mistaken for it.
+// Watches processes of this node through pidfds. A pidfd reports the end of its process before the parent has reaped it, and
+// never refers to a later process with the same number.
 class death_watch {
  public:
-  // The process must be known to live now (it still takes part in opening).
+  // The process must be alive (it still takes part in opening).
   void add(int rank, pid_t pid);
   void remove(int rank);
   // Ranks that have ended since the last call: one system call for all.
-  std::vector<int> look();
+  std::vector<int> collect();
 
  private:
   struct entry {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan in words, and where its numbers come from: options and environment.
+// The plan as text, and the options from the environment.
 #include <algorithm>
 
 #include "base/env.hpp"
@@ -11,14 +11,14 @@
 namespace pl::link {
 namespace {
 
-std::string line(const char* from, const char* to, const char* sizes, const char* way) {
-  return format("  %-7s %-7s %-22s %s\n", from, to, sizes, way);
+std::string line(const char* first, const char* last, const char* sizes, const char* way) {
+  return format("  %-7s %-7s %-22s %s\n", first, last, sizes, way);
 }
 
 std::string up_to(std::size_t bytes) { return "up to " + format_size(bytes); }
 std::string beyond(std::size_t bytes) { return "beyond " + format_size(bytes); }
 
-// The first of the names that is set, in the order in which they are given.
+// The first of the names that is set, in order.
 env_value first_set(std::initializer_list<const char*> names) {
   env_value value;
   for (const char* name : names)
@@ -39,7 +39,7 @@ messenger_options messenger_options::from_environment() {
   const auto ipc = first_set({"PEERLANE_LINK_IPC", "MV2_CUDA_IPC", "OMPI_MCA_btl_smcuda_use_cuda_ipc"});
   out.use_ipc = !ipc.is_set || ipc.integer != 0;
   const auto pull = first_set({"PEERLANE_LINK_PULL", "MV2_SMP_USE_CMA"});
-  out.use_pull = !pull.is_set || pull.integer != 0;
+  out.use_cma = !pull.is_set || pull.integer != 0;
   const auto rendezvous = env_read("PEERLANE_LINK_UCX_RENDEZVOUS").text;
   if (rendezvous == "never") out.rendezvous = rendezvous_t::never;
   if (rendezvous == "always") out.rendezvous = rendezvous_t::always;
@@ -62,46 +62,46 @@ messenger_options messenger_options::from_environment() {
   return out;
 }
 
-std::string messenger::plan(int to) const {
-  const std::lock_guard lock(engine_->mutex_);
-  auto& in = *engine_;
-  if (to < 0 || to >= in.size_) return format("no rank %d\n", to);
-  const auto& with = in.peer(to);
-  if (to == in.rank_) return format("rank %d: this process: one copy by the copy planner\n", to);
-  const auto& limits = in.limits_;
-  const bool is_near = with.is_same_node;
-  const std::size_t device = in.eager_limit({.is_device = true, .device = {}}, with);
-  const std::size_t host = in.eager_limit({}, with);
-  const bool ipc = is_near && in.options_.use_ipc;
-  const bool pull = is_near && in.options_.use_pull && !with.refuses_pull;
+std::string messenger::plan(int rank) const {
+  const std::lock_guard lock(core_->mutex_);
+  auto& core = *core_;
+  if (rank < 0 || rank >= core.size_) return format("no rank %d\n", rank);
+  const auto& remote = core.peer(rank);
+  if (rank == core.rank_) return format("rank %d: this process: one copy by the copy planner\n", rank);
+  const auto& limits = core.thresholds_;
+  const bool is_near = remote.is_same_node;
+  const std::size_t device = core.eager_limit({.is_device = true, .device = {}}, remote);
+  const std::size_t host = core.eager_limit({}, remote);
+  const bool ipc = is_near && core.options_.use_ipc;
+  const bool pull = is_near && core.options_.use_cma && !remote.refuses_cma;
   const std::string chunks = format_size(is_near ? limits.ring_chunk_bytes : limits.network_chunk_bytes);
   const std::string by_ring =
       (is_near ? "ring of pinned chunks in shared memory, " : "ring of pinned chunks over UCX, ") + chunks;
   const char* const raw = "GPU pointers to UCX (RDMA lanes)";
 
-  std::string out = format("rank %d: %s%s, %s; crossovers %s\n", to, is_near ? "same node" : "network",
-                           in.is_gpu_shared_ ? ", GPU shared with another process" : "",
-                           is_near ? "shared memory" : in.fabric_->version().c_str(), limits.origin.c_str());
+  std::string out = format("rank %d: %s%s, %s; crossovers %s\n", rank, is_near ? "same node" : "network",
+                           core.is_gpu_shared_ ? ", GPU shared with another process" : "",
+                           is_near ? "shared memory" : core.fabric_->version().c_str(), limits.origin.c_str());
   out += line("from", "to", "size", "way");
   out += line("host", "host", up_to(host).c_str(), "eager");
-  const bool is_rendezvous = !is_near && in.is_for_rendezvous(to, {});
+  const bool is_rendezvous = !is_near && core.uses_ucx_rendezvous(rank, {});
   out += line("host", "host", beyond(host).c_str(),
               is_rendezvous ? "UCX's rendezvous, in place"
               : !is_near    ? "UCX, in place"
               : pull        ? "read in place by the receiver's CPU"
                             : by_ring.c_str());
   out += line("host", "device", up_to(host).c_str(), "eager, mapped stores");
-  out += line("host", "device", beyond(host).c_str(), with.can_take_gpu_pointers ? raw : by_ring.c_str());
-  out +=
-      line("device", "host", up_to(device).c_str(), in.is_gpu_shared_ ? "eager, mapped loads only" : "eager, planned reads");
+  out += line("host", "device", beyond(host).c_str(), remote.can_take_gpu_pointers ? raw : by_ring.c_str());
+  out += line("device", "host", up_to(device).c_str(),
+              core.is_gpu_shared_ ? "eager, mapped loads only" : "eager, planned reads");
   for (const char* target : {"host", "device"}) {
     if (*target == 'd') out += line("device", target, up_to(device).c_str(), "eager, mapped loads and stores");
     if (!ipc) {
-      out += line("device", target, beyond(device).c_str(), with.can_take_gpu_pointers ? raw : by_ring.c_str());
+      out += line("device", target, beyond(device).c_str(), remote.can_take_gpu_pointers ? raw : by_ring.c_str());
       continue;
     }
     const std::size_t ipc_from = std::max(*target == 'd' ? limits.ipc_from : limits.ipc_to_host_from,
-                                          in.is_gpu_shared_ ? limits.shared_gpu_cpu_limit : 0);
+                                          core.is_gpu_shared_ ? limits.shared_gpu_cpu_limit : 0);
     if (ipc_from > device) out += line("device", target, up_to(ipc_from).c_str(), by_ring.c_str());
     out += line("device", target, beyond(std::max(ipc_from, device)).c_str(),
                 *target == 'd' ? "CUDA IPC, polled completion" : "CUDA IPC, the copy planner");

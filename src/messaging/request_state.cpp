@@ -10,7 +10,7 @@ constexpr std::size_t kKeptBytes = 8 << 10;  // of a pooled operation's own memo
 
 }  // namespace
 
-operation_pool::operation_pool(engine* home) : home_(home) {}
+operation_pool::operation_pool(messenger_core* core) : home_(core) {}
 operation_pool::~operation_pool() = default;
 
 operation& operation_pool::take(operation_kind kind) {
@@ -19,7 +19,7 @@ operation& operation_pool::take(operation_kind kind) {
     for (std::size_t i = kBlock; i-- > 0;) {
       auto& fresh = blocks_.back()[i];
       fresh.index = static_cast<std::uint32_t>((blocks_.size() - 1) * kBlock + i);
-      fresh.home = home_;
+      fresh.core = home_;
       fresh.out.owner = &fresh;
       fresh.in_queue.next = free_;
       free_ = &fresh;
@@ -34,25 +34,25 @@ operation& operation_pool::take(operation_kind kind) {
   return taken;
 }
 
-void operation_pool::give_back(operation& what) noexcept {
-  what.state = operation_state::idle;
-  what.is_released = what.is_departing = what.is_announced = what.is_taken = false;
-  what.code = 0;
-  ++what.generation;
-  what.peer_op = what.bytes = what.moved = what.cost = 0;
-  what.window = 0;
-  what.info = {};
-  if (!what.message.empty()) what.message.clear();
-  what.before = nullptr;
-  what.self_send = nullptr;
-  what.out.payload = what.out.in_place_bytes = 0;
-  what.out.in_place = nullptr;
-  what.out.head.is_remote = 0;
-  what.data.reset();
-  if (what.held.capacity() > kKeptBytes) what.held = {};
-  if (what.transfer != nullptr) what.transfer.reset();
-  what.in_queue.next = free_;
-  free_ = &what;
+void operation_pool::give_back(operation& op) noexcept {
+  op.state = operation_state::idle;
+  op.is_released = op.is_sending = op.is_rendezvous = op.is_taken = false;
+  op.code = 0;
+  ++op.generation;
+  op.peer_op = op.bytes = op.moved = op.cost = 0;
+  op.window = 0;
+  op.info = {};
+  if (!op.message.empty()) op.message.clear();
+  op.before = nullptr;
+  op.self_send = nullptr;
+  op.out.payload = op.out.in_place_bytes = 0;
+  op.out.in_place = nullptr;
+  op.out.head.is_remote = 0;
+  op.data.reset();
+  if (op.held.capacity() > kKeptBytes) op.held = {};
+  if (op.transfer != nullptr) op.transfer.reset();
+  op.in_queue.next = free_;
+  free_ = &op;
   --in_use_;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An operation: what a request names, from its call to the end of the request. Pooled: none is allocated on the path of a
-// message, and its number (index and generation) finds it again when an answer comes, or finds that it is gone.
+// An operation is the state behind a request. Operations come from a pool, so that the path of a message allocates nothing.
+// Their number (index and generation) finds them when an answer arrives, and shows when they have ended meanwhile.
 #pragma once
 
 #include <memory>
@@ -15,50 +15,50 @@
 namespace pl::link {
 
 // deposit: the target's side of a put. reply: the target's side of a get.
-enum class operation_kind : std::uint8_t { send, receive, arrival, put, get, atomic, deposit, reply };
+enum class operation_kind : std::uint8_t { send, receive, unexpected, put, get, atomic, deposit, reply };
 
 enum class operation_state : std::uint8_t {
   idle,     // in the pool
   queued,   // a send that waits for credit
-  waiting,  // a receive not matched, an announced send not started, a request not answered; an arrival not taken
+  waiting,  // a receive not matched, a rendezvous send not started, a request not answered; an unexpected message not taken
   moving,   // data under way
   ended,
 };
 
-// Which way the data of an announced message takes.
-enum class bulk_way : std::uint8_t { none, shared_ring, network, ipc, pull };
+// The transport of a rendezvous message.
+enum class transport_kind : std::uint8_t { none, shm, ucx, cuda_ipc, cma };
 
-struct transfer_state;  // rndv.hpp: what a way needs while data is under way
+struct transfer_state;  // rndv.hpp: what a transport needs while data moves
 
 struct operation {
   packet out;  // its owner: this operation
-  engine* home = nullptr;
+  messenger_core* core = nullptr;
   operation_kind kind = operation_kind::send;
   operation_state state = operation_state::idle;
-  bool is_released = false;   // nobody holds a request for it: it goes to the pool when it ends
-  bool is_loose = false;      // not of the pool
-  bool is_departing = false;  // its packet is with UCX, which may still read its memory
+  bool is_released = false;  // no request refers to it: it returns to the pool when it ends
+  bool is_unpooled = false;  // not of the pool
+  bool is_sending = false;   // its packet is with UCX, which may still read its memory
   int peer = kAnySource;
   int code = 0;
   std::uint32_t index = 0, generation = 1;
   std::uint64_t tag = 0, mask = kWholeTag;
-  std::uint64_t order = 0;    // of posting, of arrival
+  std::uint64_t order = 0;    // of posting or arrival
   std::uint64_t peer_op = 0;  // the other side's operation, once known
-  std::uint64_t bytes = 0;    // of the message; `moved` of them are wanted by the receiver
+  std::uint64_t bytes = 0;    // of the message; the receiver takes `moved` of them
   std::uint64_t moved = 0;
-  std::uint32_t window = 0;  // of a deposit or reply: whose memory it is
-  memory at;
+  std::uint32_t window = 0;  // deposit, reply: whose memory it uses
+  memory range;
   message_info info;
   std::string message;  // of a failure
   std::uint64_t* before = nullptr;
 
-  // Of an arrival: its data, or its announcement, or the operation of this process that sends it.
+  // Unexpected message: its data, or its RTS, or the operation of this process that sends it.
   std::vector<std::byte> held;
-  bool is_announced = false;
+  bool is_rendezvous = false;
   bool is_taken = false;
   operation* self_send = nullptr;
   remote_data data;
-  std::uint64_t cost = 0;  // against its sender's credit: of an arrival, and of a send that has left
+  std::uint64_t cost = 0;  // counted against the sender's credit: of an unexpected message, and of a send that has left
 
   std::unique_ptr<transfer_state> transfer;
   list_node<operation> in_bucket, in_order, in_queue, in_peer;
@@ -69,11 +69,11 @@ struct operation {
 
 class operation_pool {
  public:
-  explicit operation_pool(engine* home);
+  explicit operation_pool(messenger_core* core);
   ~operation_pool();
   operation& take(operation_kind kind);
-  void give_back(operation& what) noexcept;
-  // Null: none of that number is in use.
+  void give_back(operation& op) noexcept;
+  // Null: no operation with that number is in use.
   operation* find(std::uint64_t id) const noexcept;
   std::size_t in_use() const noexcept { return in_use_; }
   template <class Body>
@@ -86,7 +86,7 @@ class operation_pool {
  private:
   static constexpr std::size_t kBlock = 256;
   std::vector<std::unique_ptr<operation[]>> blocks_;
-  engine* home_;
+  messenger_core* home_;
   operation* free_ = nullptr;  // through in_queue.next
   std::size_t in_use_ = 0;
 };

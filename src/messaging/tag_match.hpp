@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which receive gets which message: the earliest posted receive that a message fits, the earliest arrived message that a
-// receive fits. Receives that name a source and a whole tag, and all arrivals, are found through a hash; only receives with
-// a wildcard are searched one after another.
+// Tag matching. A message goes to the earliest posted receive that it fits; a receive takes the earliest unexpected message
+// that it fits. Unexpected messages, and receives without wildcards, are found through a hash table. Receives with wildcards
+// are searched linearly.
 #pragma once
 
 #include <array>
@@ -10,29 +10,29 @@
 
 namespace pl::link {
 
-class matcher {
+class tag_matcher {
  public:
   void post(operation& receive);
-  // The receive that gets this message, taken out; null if none waits for it.
+  // Removes and returns the posted receive that this message matches; null: none.
   operation* take_receive(int source, std::uint64_t tag);
   void remove_receive(operation& receive);
 
-  void hold(operation& arrival);
-  // What a receive for this would get, not taken out.
-  operation* find_arrival(int source, std::uint64_t tag, std::uint64_t mask);
-  void remove_arrival(operation& arrival);
+  void hold(operation& unexpected);
+  // The unexpected message that such a receive would match, without removing it; null: none.
+  operation* find_unexpected(int source, std::uint64_t tag, std::uint64_t mask);
+  void remove_unexpected(operation& unexpected);
 
   template <class Body>
-  void for_each_receive(Body body) {  // body may remove the one it is given
+  void for_each_receive(Body body) {  // `body` may remove its argument
     for (auto& each : exact_) walk(each.first(), body);
     walk(wild_.first(), body);
   }
   template <class Body>
-  void for_each_arrival(Body body) {
-    for (operation* at = arrivals_.first(); at != nullptr;) {
-      operation* const next = arrivals_.next(at);
-      body(*at);
-      at = next;
+  void for_each_unexpected(Body body) {
+    for (operation* current = unexpected_.first(); current != nullptr;) {
+      operation* const next = unexpected_.next(current);
+      body(*current);
+      current = next;
     }
   }
 
@@ -51,17 +51,17 @@ class matcher {
     return (wanted_source == kAnySource || wanted_source == source) && ((wanted_tag ^ tag) & mask) == 0;
   }
   template <class Body>
-  static void walk(operation* at, Body& body) {
-    while (at != nullptr) {
-      operation* const next = bucket::next(at);
-      body(*at);
-      at = next;
+  static void walk(operation* current, Body& body) {
+    while (current != nullptr) {
+      operation* const next = bucket::next(current);
+      body(*current);
+      current = next;
     }
   }
 
-  std::array<bucket, kBuckets> exact_, arrived_;
+  std::array<bucket, kBuckets> exact_, unexpected_buckets_;
   bucket wild_;
-  order_list arrivals_;
+  order_list unexpected_;
   std::uint64_t posted_ = 0;
 };
 

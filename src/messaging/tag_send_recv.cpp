@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages: what is sent with its data and what is only announced, and which receive gets what.
+// Tagged messages: eager or rendezvous sends, receives and their matching.
 #include <algorithm>
 #include <cstring>
 
@@ -11,8 +11,8 @@ namespace pl::link {
 namespace {
 
 constexpr std::uint64_t kCostOfMessage = 64;  // what an unexpected one takes here beside its bytes
-// What a process may have sent to itself without a receive before the data stays in the sender's buffer.
-constexpr std::size_t kMostHeldOfSelf = 1 << 20;
+// Limit of the unexpected messages to oneself that are copied. Beyond it the data stays in the sender's buffer.
+constexpr std::size_t kMaxHeldOfSelf = 1 << 20;
 
 constexpr std::uint64_t kCostOfRendezvous = 8 << 10;  // UCX keeps the packet in which it came, and so a buffer of its queue
 
@@ -20,280 +20,287 @@ constexpr std::uint64_t cost_of(bool is_eager, bool is_remote, std::uint64_t byt
   return kCostOfMessage + (is_eager ? bytes : is_remote ? kCostOfRendezvous : 0);
 }
 
-int read_message(packet& from, std::size_t offset, void* to, std::size_t bytes) {
-  auto& what = *static_cast<operation*>(from.owner);
-  const auto done = what.home->memory_.read(what.at, offset, to, bytes, what.home->touch_of(what.at));
-  if (!done) what.message = done.error().message;
+int read_message(packet& outgoing, std::size_t offset, void* destination, std::size_t bytes) {
+  auto& op = *static_cast<operation*>(outgoing.owner);
+  const auto done = op.core->memory_.read(op.range, offset, destination, bytes, op.core->touch_of(op.range));
+  if (!done) op.message = done.error().message;
   return done.code();
 }
 
 }  // namespace
 
-std::size_t engine::eager_limit(const memory& from, const peer_state& to) const {
-  if (!from.is_device && to.is_same_node) return limits_.eager_host;
-  if (!from.is_device) return fabric_->has_rdma_lane(to.rank) ? limits_.eager_host_rdma : limits_.eager_host_network;
-  if (is_gpu_shared_) return limits_.eager_shared_gpu;
-  return to.is_same_node ? limits_.eager_device : limits_.eager_device_network;
+std::size_t messenger_core::eager_limit(const memory& source, const peer_state& destination) const {
+  if (!source.is_device && destination.is_same_node) return thresholds_.eager_host;
+  if (!source.is_device)
+    return fabric_->has_rdma_lane(destination.rank) ? thresholds_.eager_host_rdma : thresholds_.eager_host_network;
+  if (is_gpu_shared_) return thresholds_.eager_shared_gpu;
+  return destination.is_same_node ? thresholds_.eager_device : thresholds_.eager_device_network;
 }
 
 // ---- Sending
 
-operation& engine::isend(int to, const buffer& from, std::uint64_t tag) {
+operation& messenger_core::isend(int destination_rank, const buffer& data, std::uint64_t tag) {
   constexpr auto kKind = operation_kind::send;
-  if (auto refused = refuses_peer(to)) return failed(kKind, refused->code, std::move(refused->message));
-  auto at = memory_.look(from);
-  if (!at) return failed(kKind, at.code(), at.error().message);
-  auto& what = operations_.take(kKind);
-  what.peer = to;
-  what.tag = tag;
-  what.at = *at;
-  what.bytes = at->bytes;
-  what.info = {rank_, tag, at->bytes};
-  if (to == rank_) send_to_self(what);
-  else start_send(what);
-  return what;
+  if (auto refused = refuses_peer(destination_rank)) return failed(kKind, refused->code, std::move(refused->message));
+  auto range = memory_.inspect(data);
+  if (!range) return failed(kKind, range.code(), range.error().message);
+  auto& op = operations_.take(kKind);
+  op.peer = destination_rank;
+  op.tag = tag;
+  op.range = *range;
+  op.bytes = range->bytes;
+  op.info = {rank_, tag, range->bytes};
+  if (destination_rank == rank_) send_to_self(op);
+  else start_send(op);
+  return op;
 }
 
-void engine::start_send(operation& what) {
-  auto& to = peer(what.peer);
-  const bool is_eager = what.bytes <= eager_limit(what.at, to);
-  const auto cost = cost_of(is_eager, !is_eager && is_for_rendezvous(what), what.bytes);
-  // Behind others that wait, whatever it costs: messages match in the order in which they were sent.
-  const bool has_turn = what.state == operation_state::queued;
-  if ((!has_turn && !to.waiting_sends.is_empty()) || to.sent_cost - to.granted_cost + cost > limits_.unexpected_bytes) {
+void messenger_core::start_send(operation& op) {
+  auto& destination = peer(op.peer);
+  const bool is_eager = op.bytes <= eager_limit(op.range, destination);
+  const auto cost = cost_of(is_eager, !is_eager && uses_ucx_rendezvous(op), op.bytes);
+  // A send queues behind others even if its own cost fits: messages match in the order in which they were sent.
+  const bool has_turn = op.state == operation_state::queued;
+  if ((!has_turn && !destination.waiting_sends.is_empty()) ||
+      destination.sent_cost - destination.granted_cost + cost > thresholds_.unexpected_bytes) {
     if (!has_turn) ++counts_.waiting_sends;
-    what.state = operation_state::queued;
-    to.waiting_sends.push_back(&what);
+    op.state = operation_state::queued;
+    destination.waiting_sends.push_back(&op);
     return;
   }
-  to.sent_cost += cost;
-  what.cost = cost;
-  what.state = operation_state::waiting;
-  if (!is_eager) return announce(what, frame_kind::announce);
+  destination.sent_cost += cost;
+  op.cost = cost;
+  op.state = operation_state::waiting;
+  if (!is_eager) return send_rts(op, frame_kind::rts);
   ++counts_.eager;
-  g_live_eager.add(what.bytes);
-  what.out.head.tag = what.tag;
-  what.out.head.bytes = what.bytes;
-  depart_operation(what, frame_kind::eager, what.bytes, &read_message);
+  g_live_eager.add(op.bytes);
+  op.out.head.tag = op.tag;
+  op.out.head.bytes = op.bytes;
+  send_operation(op, frame_kind::eager, op.bytes, &read_message);
 }
 
-void engine::send_waiting(peer_state& to) {
-  while (operation* const first = to.waiting_sends.first()) {
-    const bool is_eager = first->bytes <= eager_limit(first->at, to);
-    const auto cost = cost_of(is_eager, !is_eager && is_for_rendezvous(*first), first->bytes);
-    if (to.sent_cost - to.granted_cost + cost > limits_.unexpected_bytes) return;
-    to.waiting_sends.remove(first);
+void messenger_core::send_waiting(peer_state& destination) {
+  while (operation* const first = destination.waiting_sends.first()) {
+    const bool is_eager = first->bytes <= eager_limit(first->range, destination);
+    const auto cost = cost_of(is_eager, !is_eager && uses_ucx_rendezvous(*first), first->bytes);
+    if (destination.sent_cost - destination.granted_cost + cost > thresholds_.unexpected_bytes) return;
+    destination.waiting_sends.remove(first);
     start_send(*first);
   }
 }
 
-void engine::send_to_self(operation& what) {
+void messenger_core::send_to_self(operation& op) {
   ++counts_.self;
-  g_live_self.add(what.bytes);
-  if (operation* const receive = matcher_.take_receive(rank_, what.tag)) return deliver_from_self(*receive, what);
-  auto& arrival = operations_.take(operation_kind::arrival);
-  arrival.peer = rank_;
-  arrival.info = what.info;
-  arrival.bytes = what.bytes;
+  g_live_self.add(op.bytes);
+  if (operation* const receive = matcher_.take_receive(rank_, op.tag)) return deliver_from_self(*receive, op);
+  auto& unexpected = operations_.take(operation_kind::unexpected);
+  unexpected.peer = rank_;
+  unexpected.info = op.info;
+  unexpected.bytes = op.bytes;
   ++counts_.unexpected;
-  const bool fits = what.bytes <= crossovers::kMostEager && counts_.unexpected_bytes + what.bytes <= kMostHeldOfSelf;
+  const bool fits = op.bytes <= thresholds::kMaxEager && counts_.unexpected_bytes + op.bytes <= kMaxHeldOfSelf;
   if (!fits) {
-    arrival.self_send = &what;
-    what.peer_op = arrival.id();
-    return matcher_.hold(arrival);
+    unexpected.self_send = &op;
+    op.peer_op = unexpected.id();
+    return matcher_.hold(unexpected);
   }
-  arrival.held.resize(what.bytes);
-  const auto done = memory_.read(what.at, 0, arrival.held.data(), what.bytes, touch_of(what.at));
+  unexpected.held.resize(op.bytes);
+  const auto done = memory_.read(op.range, 0, unexpected.held.data(), op.bytes, touch_of(op.range));
   if (!done) {
-    operations_.give_back(arrival);
-    return end(what, done.code(), done.error().message);
+    operations_.give_back(unexpected);
+    return end(op, done.code(), done.error().message);
   }
-  counts_.unexpected_bytes += what.bytes;
-  matcher_.hold(arrival);
-  end(what, 0);
+  counts_.unexpected_bytes += op.bytes;
+  matcher_.hold(unexpected);
+  end(op, 0);
 }
 
 // ---- Receiving
 
-operation& engine::irecv(int from, const buffer& to, std::uint64_t tag, std::uint64_t mask) {
+operation& messenger_core::irecv(int source_rank, const buffer& data, std::uint64_t tag, std::uint64_t mask) {
   constexpr auto kKind = operation_kind::receive;
-  const bool is_any = from == kAnySource;
-  if (!is_any && (from < 0 || from >= size_)) return failed(kKind, EINVAL, refuses_peer(from)->message);
-  auto at = memory_.look(to);
-  if (!at) return failed(kKind, at.code(), at.error().message);
-  auto& what = operations_.take(kKind);
-  what.peer = from;
-  what.tag = tag;
-  what.mask = mask;
-  what.at = *at;
-  what.info = {from, tag, 0};
-  if (operation* const arrival = matcher_.find_arrival(from, tag, mask)) {
-    matcher_.remove_arrival(*arrival);
-    receive_arrival(what, *arrival);
-    return what;
+  const bool is_any = source_rank == kAnySource;
+  if (!is_any && (source_rank < 0 || source_rank >= size_)) return failed(kKind, EINVAL, refuses_peer(source_rank)->message);
+  auto range = memory_.inspect(data);
+  if (!range) return failed(kKind, range.code(), range.error().message);
+  auto& op = operations_.take(kKind);
+  op.peer = source_rank;
+  op.tag = tag;
+  op.mask = mask;
+  op.range = *range;
+  op.info = {source_rank, tag, 0};
+  if (operation* const unexpected = matcher_.find_unexpected(source_rank, tag, mask)) {
+    matcher_.remove_unexpected(*unexpected);
+    receive_unexpected(op, *unexpected);
+    return op;
   }
   const bool nobody_lives = size_ > 1 && std::all_of(peers_.begin(), peers_.end(), [&](const peer_state& each) {
                               return each.is_dead || each.rank == rank_;
                             });
-  if (is_any ? nobody_lives : peer(from).is_dead) {
-    end(what, ECONNRESET, is_any ? "every other process is gone" : format("rank %d is gone", from));
-    return what;
+  if (is_any ? nobody_lives : peer(source_rank).is_dead) {
+    end(op, ECONNRESET, is_any ? "every other process is gone" : format("rank %d is gone", source_rank));
+    return op;
   }
-  matcher_.post(what);
-  // A peer on another host is only missed where there is a connection.
-  if (!is_any && from != rank_ && peer(from).sent == 0 && !peer(from).is_same_node)
-    control(from, {.kind = frame_kind::hello});
-  return what;
+  matcher_.post(op);
+  // The loss of a peer on another host is only detected on a connection.
+  if (!is_any && source_rank != rank_ && peer(source_rank).sent == 0 && !peer(source_rank).is_same_node)
+    send_control(source_rank, {.kind = frame_kind::hello});
+  return op;
 }
 
-void engine::on_message(peer_state& from, const frame& head, const std::byte* payload, std::size_t bytes, int outcome) {
+void messenger_core::on_message(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes,
+                                int outcome) {
   const bool is_eager = head.kind == frame_kind::eager;
-  if (!is_eager && bytes != sizeof(bulk_offer)) return;
+  if (!is_eager && bytes != sizeof(rts_body)) return;
   const auto cost = cost_of(is_eager, head.is_remote != 0, head.bytes);
-  if (operation* const to = matcher_.take_receive(from.rank, head.tag)) {
-    from.taken_cost += cost;
-    to->info = {from.rank, head.tag, head.bytes};
+  if (operation* const receive = matcher_.take_receive(source.rank, head.tag)) {
+    source.taken_cost += cost;
+    receive->info = {source.rank, head.tag, head.bytes};
     if (is_eager) {
-      deliver(*to, payload, bytes, outcome);
+      deliver(*receive, payload, bytes, outcome);
     } else {
-      bulk_offer offer;
-      std::memcpy(&offer, payload, sizeof offer);
-      receive_announced(*to, from.rank, offer, head.bytes, head.op, std::move(arriving_));
+      rts_body rts;
+      std::memcpy(&rts, payload, sizeof rts);
+      receive_rendezvous(*receive, source.rank, rts, head.bytes, head.op, std::move(arriving_));
     }
-    return tell_credit(from);
+    return send_credit(source);
   }
-  auto& arrival = operations_.take(operation_kind::arrival);
-  arrival.peer = from.rank;
-  arrival.info = {from.rank, head.tag, head.bytes};
-  arrival.bytes = head.bytes;
-  arrival.peer_op = head.op;
-  arrival.cost = cost;
-  arrival.code = outcome;
-  arrival.is_announced = !is_eager;
-  arrival.held.assign(payload, payload + bytes);
-  arrival.data = std::move(arriving_);
+  auto& unexpected = operations_.take(operation_kind::unexpected);
+  unexpected.peer = source.rank;
+  unexpected.info = {source.rank, head.tag, head.bytes};
+  unexpected.bytes = head.bytes;
+  unexpected.peer_op = head.op;
+  unexpected.cost = cost;
+  unexpected.code = outcome;
+  unexpected.is_rendezvous = !is_eager;
+  unexpected.held.assign(payload, payload + bytes);
+  unexpected.data = std::move(arriving_);
   counts_.unexpected_bytes += bytes;
   ++counts_.unexpected;
-  matcher_.hold(arrival);
+  matcher_.hold(unexpected);
 }
 
-void engine::deliver(operation& to, const std::byte* payload, std::size_t bytes, int outcome) {
-  if (outcome != 0) return end(to, EIO, format("rank %d could not read the memory of its message", to.info.source));
-  const auto fits = std::min<std::size_t>(bytes, to.at.bytes);
-  const bool by_cpu = fits <= limits_.store_limit;
-  const auto done =
-      fits == 0 ? status{} : memory_.write(to.at, 0, payload, fits, by_cpu ? touch::cpu_only : touch_of(to.at));
-  if (!done) return end(to, done.code(), done.error().message);
-  if (bytes > fits) return end(to, EMSGSIZE, format("a message of %zu bytes for a buffer of %zu", bytes, to.at.bytes));
-  end(to, 0);
+void messenger_core::deliver(operation& receive, const std::byte* payload, std::size_t bytes, int outcome) {
+  if (outcome != 0)
+    return end(receive, EIO, format("rank %d could not read the memory of its message", receive.info.source));
+  const auto fits = std::min<std::size_t>(bytes, receive.range.bytes);
+  const bool by_cpu = fits <= thresholds_.store_limit;
+  const auto done = fits == 0
+                        ? status{}
+                        : memory_.write(receive.range, 0, payload, fits, by_cpu ? touch::cpu_only : touch_of(receive.range));
+  if (!done) return end(receive, done.code(), done.error().message);
+  if (bytes > fits)
+    return end(receive, EMSGSIZE, format("a message of %zu bytes for a buffer of %zu", bytes, receive.range.bytes));
+  end(receive, 0);
 }
 
-void engine::receive_arrival(operation& to, operation& arrival) {
-  to.info = arrival.info;
-  auto& from = peer(arrival.peer);
-  from.taken_cost += arrival.cost;
-  if (arrival.self_send != nullptr) {
-    deliver_from_self(to, *arrival.self_send);
-  } else if (arrival.is_announced) {
-    bulk_offer offer;
-    std::memcpy(&offer, arrival.held.data(), sizeof offer);
-    counts_.unexpected_bytes -= arrival.held.size();
-    to.peer = arrival.peer;
-    if (from.is_dead) end(to, ECONNRESET, format("rank %d is gone", arrival.peer));
-    else receive_announced(to, arrival.peer, offer, arrival.bytes, arrival.peer_op, std::move(arrival.data));
+void messenger_core::receive_unexpected(operation& receive, operation& unexpected) {
+  receive.info = unexpected.info;
+  auto& source = peer(unexpected.peer);
+  source.taken_cost += unexpected.cost;
+  if (unexpected.self_send != nullptr) {
+    deliver_from_self(receive, *unexpected.self_send);
+  } else if (unexpected.is_rendezvous) {
+    rts_body rts;
+    std::memcpy(&rts, unexpected.held.data(), sizeof rts);
+    counts_.unexpected_bytes -= unexpected.held.size();
+    receive.peer = unexpected.peer;
+    if (source.is_dead) end(receive, ECONNRESET, format("rank %d is gone", unexpected.peer));
+    else receive_rendezvous(receive, unexpected.peer, rts, unexpected.bytes, unexpected.peer_op, std::move(unexpected.data));
   } else {
-    counts_.unexpected_bytes -= arrival.held.size();
-    deliver(to, arrival.held.data(), arrival.held.size(), arrival.code);
+    counts_.unexpected_bytes -= unexpected.held.size();
+    deliver(receive, unexpected.held.data(), unexpected.held.size(), unexpected.code);
   }
-  operations_.give_back(arrival);
-  if (from.rank != rank_ && !from.is_dead) tell_credit(from);
+  operations_.give_back(unexpected);
+  if (source.rank != rank_ && !source.is_dead) send_credit(source);
 }
 
-void engine::deliver_from_self(operation& to, operation& send) {
-  to.info = send.info;
-  const auto fits = std::min(send.at.bytes, to.at.bytes);
-  const auto done = memory_.move(to.at, send.at, fits);
+void messenger_core::deliver_from_self(operation& receive, operation& send) {
+  receive.info = send.info;
+  const auto fits = std::min(send.range.bytes, receive.range.bytes);
+  const auto done = memory_.move(receive.range, send.range, fits);
   end(send, done.code(), done ? "" : done.error().message);
-  if (!done) return end(to, done.code(), done.error().message);
-  if (send.at.bytes > fits)
-    return end(to, EMSGSIZE, format("a message of %zu bytes for a buffer of %zu", send.at.bytes, to.at.bytes));
-  end(to, 0);
+  if (!done) return end(receive, done.code(), done.error().message);
+  if (send.range.bytes > fits)
+    return end(receive, EMSGSIZE,
+               format("a message of %zu bytes for a buffer of %zu", send.range.bytes, receive.range.bytes));
+  end(receive, 0);
 }
 
 // ---- Matched probe
 
-operation* engine::find_message(int from, std::uint64_t tag, std::uint64_t mask, bool take) {
-  operation* const found = matcher_.find_arrival(from, tag, mask);
+operation* messenger_core::find_message(int source_rank, std::uint64_t tag, std::uint64_t mask, bool take) {
+  operation* const found = matcher_.find_unexpected(source_rank, tag, mask);
   if (found != nullptr && take) {
-    matcher_.remove_arrival(*found);
+    matcher_.remove_unexpected(*found);
     found->is_taken = true;
   }
   return found;
 }
 
-operation& engine::receive_taken(operation& arrival, const buffer& to) {
-  auto at = memory_.look(to);
-  if (!at) {
-    discard(arrival);
-    return failed(operation_kind::receive, at.code(), at.error().message);
+operation& messenger_core::receive_taken(operation& unexpected, const buffer& data) {
+  auto range = memory_.inspect(data);
+  if (!range) {
+    discard(unexpected);
+    return failed(operation_kind::receive, range.code(), range.error().message);
   }
-  auto& what = operations_.take(operation_kind::receive);
-  what.peer = arrival.peer;
-  what.at = *at;
-  receive_arrival(what, arrival);
-  return what;
+  auto& op = operations_.take(operation_kind::receive);
+  op.peer = unexpected.peer;
+  op.range = *range;
+  receive_unexpected(op, unexpected);
+  return op;
 }
 
-// Into a buffer of no bytes: its sender ends well.
-void engine::discard(operation& arrival) {
-  auto& what = operations_.take(operation_kind::receive);
-  what.peer = arrival.peer;
-  what.at = {};
-  receive_arrival(what, arrival);
-  release(what);
+// Receives into an empty buffer, so that the sender ends successfully.
+void messenger_core::discard(operation& unexpected) {
+  auto& op = operations_.take(operation_kind::receive);
+  op.peer = unexpected.peer;
+  op.range = {};
+  receive_unexpected(op, unexpected);
+  release(op);
 }
 
 // ---- Cancelling
 
-status engine::cancel(operation& what) {
-  if (what.has_ended()) return {};
+status messenger_core::cancel(operation& op) {
+  if (op.has_ended()) return {};
   const failure busy{EBUSY, "the operation is under way and cannot be cancelled: wait for its end"};
-  if (what.kind == operation_kind::receive && what.state == operation_state::waiting) {
-    matcher_.remove_receive(what);
-  } else if (what.kind == operation_kind::send && what.state == operation_state::queued) {
-    peer(what.peer).waiting_sends.remove(&what);
-  } else if (what.kind == operation_kind::send && what.peer == rank_) {
-    operation* const arrival = operations_.find(what.peer_op);
-    if (arrival == nullptr || arrival->is_taken) return busy;
-    matcher_.remove_arrival(*arrival);
-    operations_.give_back(*arrival);
+  if (op.kind == operation_kind::receive && op.state == operation_state::waiting) {
+    matcher_.remove_receive(op);
+  } else if (op.kind == operation_kind::send && op.state == operation_state::queued) {
+    peer(op.peer).waiting_sends.remove(&op);
+  } else if (op.kind == operation_kind::send && op.peer == rank_) {
+    operation* const unexpected = operations_.find(op.peer_op);
+    if (unexpected == nullptr || unexpected->is_taken) return busy;
+    matcher_.remove_unexpected(*unexpected);
+    operations_.give_back(*unexpected);
   } else {
-    // Announced and not begun: its receiver forgets it if no receive has taken it, and says which it was.
-    const bool is_announced =
-        what.kind == operation_kind::send && what.state == operation_state::waiting && what.transfer != nullptr;
-    if (is_announced && !what.transfer->is_retracted) {
-      what.transfer->is_retracted = true;
-      control(what.peer, {.kind = frame_kind::retract, .is_remote = what.out.head.is_remote, .op = what.id()});
+    // RTS sent, transfer not started: the receiver drops it unless a receive has taken it, and answers which.
+    const bool is_rendezvous =
+        op.kind == operation_kind::send && op.state == operation_state::waiting && op.transfer != nullptr;
+    if (is_rendezvous && !op.transfer->is_retracted) {
+      op.transfer->is_retracted = true;
+      send_control(op.peer, {.kind = frame_kind::retract, .is_remote = op.out.head.is_remote, .op = op.id()});
     }
     return busy;
   }
-  end(what, ECANCELED, "cancelled");
+  end(op, ECANCELED, "cancelled");
   return {};
 }
 
-void engine::on_retract(peer_state& from, const frame& head) {
+void messenger_core::on_retract(peer_state& source, const frame& head) {
   operation* found = nullptr;
-  matcher_.for_each_arrival([&](operation& each) {
-    if (each.peer == from.rank && each.is_announced && each.peer_op == head.op) found = &each;
+  matcher_.for_each_unexpected([&](operation& each) {
+    if (each.peer == source.rank && each.is_rendezvous && each.peer_op == head.op) found = &each;
   });
-  // By UCX's word alone the sender of what UCX moves cannot tell whether it was taken or forgotten.
-  if (found == nullptr && head.is_remote != 0) control(from.rank, {.kind = frame_kind::finish, .peer_op = head.op});
+  // UCX's completion alone does not show the sender whether the message was received or dropped.
+  if (found == nullptr && head.is_remote != 0) send_control(source.rank, {.kind = frame_kind::ats, .peer_op = head.op});
   if (found == nullptr) return;
-  matcher_.remove_arrival(*found);
-  from.taken_cost += found->cost;
+  matcher_.remove_unexpected(*found);
+  source.taken_cost += found->cost;
   counts_.unexpected_bytes -= found->held.size();
   operations_.give_back(*found);
-  control(from.rank, {.kind = frame_kind::finish, .code = ECANCELED, .peer_op = head.op});
+  send_control(source.rank, {.kind = frame_kind::ats, .code = ECANCELED, .peer_op = head.op});
 }
 
 }  // namespace pl::link

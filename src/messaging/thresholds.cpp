@@ -9,8 +9,8 @@
 namespace pl::link {
 namespace {
 
-// What the resident kernel needs more for memory of another GPU than of its own (two H200, docs/results/p2p): the latency of
-// NVLink, and with one worker 12 GB/s instead of 40.
+// Extra cost of the copy kernel for memory of another GPU (two H200, docs/results/p2p): the latency of NVLink, and 12
+// GB/s instead of 40 with one worker.
 constexpr double kPeerNs = 1300;
 constexpr double kPeerNsPerByte = 1.0 / 18;
 
@@ -18,11 +18,10 @@ double copy_cost(const copy::cost_table& costs, copy::direction way, copy::other
   return costs.cost(way, side, costs.pick(way, side, true, bytes), bytes);
 }
 
-// Between processes of a node a byte of GPU memory costs more than its copies and a host byte's way through the lane, whose
-// lines come from the other CPU's cache while the mapping is read and written. In windows it costs both CPUs all of that,
-// where a copy engine takes it off them (two H200: 4 KiB 4.6 us, 8 KiB 8.0 and 1.2 GB/s in windows, through IPC 7.9
-// and 2.5).
-constexpr double kLaneNsPerByte = 0.35;
+// Extra cost of a byte of GPU memory through the shm queue, beyond its copies: the queue's cache lines come from the
+// other CPU while the mapping is read and written. With many messages pending both CPUs pay it, where a copy engine
+// would do the work (two H200: 4 KiB 4.6 us, 8 KiB 8.0 and 1.2 GB/s with a window, through IPC 7.9 and 2.5).
+constexpr double kQueueNsPerByte = 0.35;
 
 double eager_cost(const message_costs& messages, const copy::cost_table& costs, std::size_t bytes) {
   return messages.packet_ns + copy_cost(costs, copy::direction::to_host, copy::other_side::pageable, bytes) +
@@ -30,7 +29,7 @@ double eager_cost(const message_costs& messages, const copy::cost_table& costs, 
          copy_cost(costs, copy::direction::to_device, copy::other_side::pageable, bytes);
 }
 
-// By a copy engine, or by the resident kernel, whose table knows its own GPU only. No CPU reaches another process's memory.
+// By a copy engine or the copy kernel, whose table covers its own GPU only. No CPU reaches another process's GPU memory.
 double ipc_cost(const message_costs& messages, const copy::cost_table& costs, std::size_t bytes) {
   constexpr auto kWay = copy::direction::on_device;
   const double by_copy_engine = costs.cost(kWay, copy::other_side::peer_gpu, {copy::method::copy_engine, 1}, bytes);
@@ -39,10 +38,10 @@ double ipc_cost(const message_costs& messages, const copy::cost_table& costs, st
   return messages.packet_ns + messages.handshake_ns + std::min(by_copy_engine, by_kernel);
 }
 
-// While another process uses the same GPU: loads and stores of the CPU alone.
+// While another process uses the same GPU: CPU loads and stores only.
 double by_cpu(const copy::cost_table& costs, copy::direction way, std::size_t bytes) {
-  const auto how = way == copy::direction::to_host ? copy::method::cpu_load : copy::method::cpu_store;
-  return costs.cost(way, copy::other_side::pageable, {how, 1}, bytes);
+  const auto method = way == copy::direction::to_host ? copy::method::cpu_load : copy::method::cpu_store;
+  return costs.cost(way, copy::other_side::pageable, {method, 1}, bytes);
 }
 
 double shared_eager_cost(const message_costs& messages, const copy::cost_table& costs, std::size_t bytes) {
@@ -50,23 +49,23 @@ double shared_eager_cost(const message_costs& messages, const copy::cost_table& 
          static_cast<double>(bytes) * messages.eager_ns_per_byte + by_cpu(costs, copy::direction::to_device, bytes);
 }
 
-// In chunks of a quarter and 16 KiB at least: of the stores only the last chunk's are not behind loads.
+// In chunks of a quarter, at least 16 KiB: only the last chunk's stores do not overlap with loads.
 double shared_ring_cost(const message_costs& messages, const copy::cost_table& costs, std::size_t bytes) {
   const std::size_t last = std::min(bytes, std::max<std::size_t>(16 << 10, bytes / 4));
   return messages.packet_ns + messages.handshake_ns + by_cpu(costs, copy::direction::to_host, bytes) +
          static_cast<double>(bytes) * messages.chunks_ns_per_byte + by_cpu(costs, copy::direction::to_device, last);
 }
 
-// Up to where the loads cost no more than the GPU's engines, for which it changes from one process to the other and back.
+// The size up to which CPU loads cost no more than copy engines, which need two context switches of the GPU.
 std::size_t shared_cpu_limit(const copy::cost_table& costs) {
   constexpr double kChangesNs = 250'000;  // two of 147 us, partly beside each other (two processes on one H100)
-  constexpr std::size_t kStep = 64 << 10, kMost = 256 << 10;
+  constexpr std::size_t kStep = 64 << 10, kMax = 256 << 10;
   std::size_t limit = kStep;
-  while (limit < kMost && by_cpu(costs, copy::direction::to_host, limit + kStep) <= kChangesNs) limit += kStep;
+  while (limit < kMax && by_cpu(costs, copy::direction::to_host, limit + kStep) <= kChangesNs) limit += kStep;
   return limit;
 }
 
-// Through chunks that a network carries: the same copies at both ends, from and to pinned memory.
+// Through chunks that UCX carries, with copies to and from pinned memory at both ends.
 double chunk_cost(const message_costs& messages, const copy::cost_table& costs, std::size_t bytes) {
   return messages.packet_ns + messages.handshake_ns + static_cast<double>(bytes) * messages.chunks_ns_per_byte +
          copy_cost(costs, copy::direction::to_host, copy::other_side::pinned, bytes) +
@@ -77,7 +76,7 @@ double chunk_cost(const message_costs& messages, const copy::cost_table& costs, 
 template <class Small, class Large>
 std::size_t crossing(Small small, Large large) {
   std::size_t limit = 1 << 10;
-  while (limit < crossovers::kMostEager && small(limit * 2) <= large(limit * 2)) limit *= 2;
+  while (limit < thresholds::kMaxEager && small(limit * 2) <= large(limit * 2)) limit *= 2;
   return limit;
 }
 
@@ -87,9 +86,9 @@ std::size_t host_crossing(const message_costs& messages) {
       [&](std::size_t bytes) { return messages.handshake_ns + static_cast<double>(bytes) * messages.chunks_ns_per_byte; });
 }
 
-std::string words_of(const char* where, const std::optional<message_costs>& messages) {
+std::string words_of(const char* scope, const std::optional<message_costs>& messages) {
   if (!messages) return "";
-  return format("; %s: packet %.2f us, handshake %.2f us, %.3f ns/B eager, %.3f ns/B in chunks", where,
+  return format("; %s: packet %.2f us, handshake %.2f us, %.3f ns/B eager, %.3f ns/B in chunks", scope,
                 messages->packet_ns / 1e3, messages->handshake_ns / 1e3, messages->eager_ns_per_byte,
                 messages->chunks_ns_per_byte);
 }
@@ -98,9 +97,9 @@ std::size_t whole_pages(std::size_t bytes) { return std::max<std::size_t>((bytes
 
 }  // namespace
 
-crossovers crossovers::from(const messenger_options& wanted, const copy::cost_table* costs,
-                            const handshake_costs* messages) {
-  crossovers out;
+thresholds thresholds::choose(const messenger_options& wanted, const copy::cost_table* costs,
+                              const handshake_costs* messages) {
+  thresholds out;
   const auto near = messages != nullptr ? messages->near : std::nullopt;
   const auto far = messages != nullptr ? messages->far : std::nullopt;
   if (near) out.eager_host = out.eager_host_network = out.eager_host_rdma = host_crossing(*near);
@@ -109,7 +108,7 @@ crossovers crossovers::from(const messenger_options& wanted, const copy::cost_ta
     out.origin = "from the copy planner's costs";
     const message_costs here = near.value_or(message_costs{});
     out.eager_device = out.eager_device_network =
-        crossing([&](std::size_t n) { return eager_cost(here, *costs, n) + kLaneNsPerByte * static_cast<double>(n); },
+        crossing([&](std::size_t n) { return eager_cost(here, *costs, n) + kQueueNsPerByte * static_cast<double>(n); },
                  [&](std::size_t n) { return ipc_cost(here, *costs, n); });
     out.eager_shared_gpu = crossing([&](std::size_t n) { return shared_eager_cost(here, *costs, n); },
                                     [&](std::size_t n) { return shared_ring_cost(here, *costs, n); });
@@ -127,13 +126,13 @@ crossovers crossovers::from(const messenger_options& wanted, const copy::cost_ta
   if (wanted.gdr_send_limit != 0) out.eager_device = out.eager_device_network = out.eager_shared_gpu = wanted.gdr_send_limit;
   for (auto* limit : {&out.eager_host, &out.eager_host_network, &out.eager_host_rdma, &out.eager_device,
                       &out.eager_device_network, &out.eager_shared_gpu})
-    *limit = std::min(*limit, kMostEager);
+    *limit = std::min(*limit, kMaxEager);
   out.ipc_from = wanted.ipc_threshold != 0 ? wanted.ipc_threshold : out.eager_device;
   if (wanted.ipc_threshold != 0) out.ipc_to_host_from = wanted.ipc_threshold;
   out.store_limit = wanted.gdr_receive_limit;
   if (wanted.chunk_bytes != 0) out.ring_chunk_bytes = out.network_chunk_bytes = whole_pages(wanted.chunk_bytes);
-  // At least some of the largest packets, or the sender would wait for an answer after each.
-  if (wanted.unexpected_bytes != 0) out.unexpected_bytes = std::max(wanted.unexpected_bytes, 4 * kMostEager);
+  // At least four of the largest packets: with less the sender would wait for an answer after each.
+  if (wanted.unexpected_bytes != 0) out.unexpected_bytes = std::max(wanted.unexpected_bytes, 4 * kMaxEager);
   return out;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From which size on which way: the one table that all decisions are taken from.
+// The sizes from which each protocol and transport is used. All decisions read this table.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +14,10 @@ class cost_table;
 
 namespace pl::link {
 
-struct crossovers {
-  static constexpr std::size_t kMostEager = 32 << 10;  // generic datatypes always travel in fragments, which UCX reassembles
+struct thresholds {
+  static constexpr std::size_t kMaxEager = 32 << 10;  // generic datatypes always travel in fragments, which UCX reassembles
   std::size_t eager_host = 8 << 10;
-  std::size_t eager_host_network = kMostEager;  // the same to another host: over TCP no copy costs as much as a handshake
+  std::size_t eager_host_network = kMaxEager;  // the same to another host: over TCP no copy costs as much as a handshake
   std::size_t eager_host_rdma = 16 << 10;  // ... to which UCX has RDMA: three packets of it cost less than its rendezvous
   std::size_t eager_device = 4 << 10;      // sent from device memory, also the limit of reads for it
   std::size_t eager_device_network = 8 << 10;
@@ -31,10 +31,10 @@ struct crossovers {
   std::size_t unexpected_bytes = 4u << 20;
   std::string origin = "built in";
 
-  // `costs`: the planner's, measured on this machine or built in; null without a GPU. `messages`: null if they were not
-  // measured. What `wanted` sets wins.
-  static crossovers from(const messenger_options& wanted, const copy::cost_table* costs,
-                         const handshake_costs* messages = nullptr);
+  // `costs`: the planner's, measured on this machine or built in; null without a GPU. `messages`: null if not measured.
+  // Values set in `wanted` take precedence.
+  static thresholds choose(const messenger_options& wanted, const copy::cost_table* costs,
+                           const handshake_costs* messages = nullptr);
 };
 
 }  // namespace pl::link

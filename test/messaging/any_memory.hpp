@@ -23,13 +23,14 @@ class any_memory {
     const std::size_t least = std::max<std::size_t>(bytes, 1);
     const auto& cuda = test::simulated_cuda();
     constexpr unsigned kAttachGlobal = 1;
-    void* at = nullptr;
+    void* mapping = nullptr;
     if (kind == memory_of::host) {
       // Not from the heap: a sanitizer's would not give an address out again.
-      at = mmap(nullptr, least, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (at != MAP_FAILED) address_ = reinterpret_cast<std::uint64_t>(at);
+      mapping = mmap(nullptr, least, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (mapping != MAP_FAILED) address_ = reinterpret_cast<std::uint64_t>(mapping);
     } else if (kind == memory_of::pinned) {
-      if (cuda.cuMemHostAlloc(&at, least, 0) == cu::error_code::success) address_ = reinterpret_cast<std::uint64_t>(at);
+      if (cuda.cuMemHostAlloc(&mapping, least, 0) == cu::error_code::success)
+        address_ = reinterpret_cast<std::uint64_t>(mapping);
     } else if (kind == memory_of::managed) {
       if (cuda.cuMemAllocManaged(&address_, least, kAttachGlobal) != cu::error_code::success) address_ = 0;
     } else if (kind == memory_of::device) {
@@ -57,8 +58,8 @@ class any_memory {
   std::vector<unsigned char> get(std::size_t bytes) const {
     if (bytes == 0) return {};
     if (is_on_device()) return test::device_bytes(address_, bytes);
-    const auto* const from = reinterpret_cast<const unsigned char*>(address_);
-    return {from, from + bytes};
+    const auto* const bytes_here = reinterpret_cast<const unsigned char*>(address_);
+    return {bytes_here, bytes_here + bytes};
   }
 
  private:

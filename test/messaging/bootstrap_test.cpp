@@ -46,21 +46,21 @@ byte_string contribution(int rank, std::size_t bytes) {
 }
 
 // "" if three exchanges of these lengths and a barrier give what they must.
-std::string gathers(bootstrap& with, const std::vector<std::size_t>& lengths) {
+std::string gathers(bootstrap& group, const std::vector<std::size_t>& lengths) {
   for (int turn = 0; turn < 3; ++turn) {
-    auto all = with.all_gather(contribution(with.rank(), lengths[static_cast<std::size_t>(with.rank())]));
+    auto all = group.all_gather(contribution(group.rank(), lengths[static_cast<std::size_t>(group.rank())]));
     if (!all) return all.error().message;
     if (all->size() != lengths.size()) return "another number of contributions";
-    for (std::size_t from = 0; from < lengths.size(); ++from)
-      if ((*all)[from] != contribution(static_cast<int>(from), lengths[from])) return "wrong bytes";
+    for (std::size_t source = 0; source < lengths.size(); ++source)
+      if ((*all)[source] != contribution(static_cast<int>(source), lengths[source])) return "wrong bytes";
   }
-  auto done = with.barrier();
+  auto done = group.barrier();
   return done ? "" : done.error().message;
 }
 
-bootstrap_options options_of(int rank, int size, const std::string& where) {
+bootstrap_options options_of(int rank, int size, const std::string& rendezvous) {
   bootstrap_options out;
-  out.where = where;
+  out.rendezvous = rendezvous;
   out.rank = rank;
   out.size = size;
   out.timeout_s = kLong;
@@ -68,8 +68,8 @@ bootstrap_options options_of(int rank, int size, const std::string& where) {
 }
 
 std::string be_rank(const bootstrap_options& options, const std::vector<std::size_t>& lengths) {
-  auto with = open_bootstrap(options);
-  return with ? gathers(**with, lengths) : with.error().message;
+  auto group = open_bootstrap(options);
+  return group ? gathers(**group, lengths) : group.error().message;
 }
 
 // What the ranks say, each in a thread of its own.
@@ -104,8 +104,9 @@ using meeting_by = environment;
 using launcher_of = environment;
 
 TEST_F(meeting_by, host_and_port) {
-  const auto where = "127.0.0.1:" + free_port();
-  EXPECT_EQ(run({options_of(2, 3, where), options_of(0, 3, where), options_of(1, 3, where)}, {0, 2'000'000, 65'536}),
+  const auto rendezvous = "127.0.0.1:" + free_port();
+  EXPECT_EQ(run({options_of(2, 3, rendezvous), options_of(0, 3, rendezvous), options_of(1, 3, rendezvous)},
+                {0, 2'000'000, 65'536}),
             kThreeWell);
 }
 
@@ -132,9 +133,10 @@ const std::string kSecret = "a secret of the tests, 32 bytes long";
 
 TEST_F(meeting_by, host_and_port_with_a_secret) {
   const secret_file secret(kSecret);
-  const auto where = "127.0.0.1:" + free_port();
-  EXPECT_EQ(run({options_of(2, 3, where), options_of(0, 3, where), options_of(1, 3, where)}, {0, 20'000, 65'536}),
-            kThreeWell);
+  const auto rendezvous = "127.0.0.1:" + free_port();
+  EXPECT_EQ(
+      run({options_of(2, 3, rendezvous), options_of(0, 3, rendezvous), options_of(1, 3, rendezvous)}, {0, 20'000, 65'536}),
+      kThreeWell);
 }
 
 TEST_F(meeting_by, a_secret_that_is_none) {
@@ -152,7 +154,7 @@ TEST_F(meeting_by, a_secret_that_is_none) {
 }
 
 // Each rank in a process of its own, with the secret that it is given ("": none).
-std::vector<std::string> run_with_secrets(const std::string& where, const std::vector<std::string>& secrets,
+std::vector<std::string> run_with_secrets(const std::string& rendezvous, const std::vector<std::string>& secrets,
                                           unsigned limit) {
   std::vector<std::future<std::string>> running;
   std::vector<int> ends;
@@ -162,7 +164,7 @@ std::vector<std::string> run_with_secrets(const std::string& where, const std::v
     if (fork() == 0) {
       std::optional<secret_file> secret;
       if (!secrets[rank].empty()) secret.emplace(secrets[rank]);
-      auto options = options_of(static_cast<int>(rank), static_cast<int>(secrets.size()), where);
+      auto options = options_of(static_cast<int>(rank), static_cast<int>(secrets.size()), rendezvous);
       options.timeout_s = limit;
       const std::string said = be_rank(options, std::vector<std::size_t>(secrets.size(), 8));
       secret.reset();
@@ -198,11 +200,11 @@ TEST_F(meeting_by, another_secret_or_none_is_turned_away_at_both_ends) {
 TEST_F(meeting_by, another_users_process_is_turned_away) {
   constexpr uid_t kNobody = 65534;
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
-  const auto where = "127.0.0.1:" + free_port();
-  auto first = std::async(std::launch::async, be_rank, options_of(0, 2, where), std::vector<std::size_t>{3, 4});
+  const auto rendezvous = "127.0.0.1:" + free_port();
+  auto first = std::async(std::launch::async, be_rank, options_of(0, 2, rendezvous), std::vector<std::size_t>{3, 4});
   const pid_t other = fork();
   if (other == 0) {
-    auto options = options_of(1, 2, where);
+    auto options = options_of(1, 2, rendezvous);
     options.timeout_s = 5;
     const bool is_other = setresuid(kNobody, kNobody, kNobody) == 0;
     _exit(is_other && be_rank(options, {3, 4}).find("not of rank 0's user") != std::string::npos ? 0 : 1);
@@ -210,7 +212,7 @@ TEST_F(meeting_by, another_users_process_is_turned_away) {
   int status = -1;
   EXPECT_EQ(waitpid(other, &status, 0), other);
   EXPECT_EQ(status, 0);
-  EXPECT_EQ(be_rank(options_of(1, 2, where), {3, 4}), "");
+  EXPECT_EQ(be_rank(options_of(1, 2, rendezvous), {3, 4}), "");
   EXPECT_EQ(first.get(), "");
 }
 
@@ -249,9 +251,9 @@ TEST_F(meeting_by, strangers_take_neither_memory_nor_the_place_of_a_rank) {
   for (const int fd : crowd) close(fd);
 }
 
-std::string hex(const digest& of) {
+std::string hex(const digest& value) {
   std::string out;
-  for (const std::byte each : of) {
+  for (const std::byte each : value) {
     char two[3];
     std::snprintf(two, sizeof two, "%02x", std::to_integer<unsigned>(each));
     out += two;
@@ -294,7 +296,7 @@ class folder {
  public:
   folder() : path_(std::filesystem::temp_directory_path() / ("peerlane-meet." + std::to_string(getpid()))) {}
   ~folder() { std::filesystem::remove_all(path_); }
-  std::string where() const { return "file:" + path_.string(); }
+  std::string rendezvous() const { return "file:" + path_.string(); }
   const std::filesystem::path& path() const { return path_; }
 
  private:
@@ -302,38 +304,40 @@ class folder {
 };
 
 TEST_F(meeting_by, a_folder_again_and_again) {
-  const folder at;
+  const folder meeting_folder;
   for (int turn = 0; turn < 3; ++turn)
-    EXPECT_EQ(
-        run({options_of(0, 3, at.where()), options_of(1, 3, at.where()), options_of(2, 3, at.where())}, {9, 0, 100'000}),
-        kThreeWell);
+    EXPECT_EQ(run({options_of(0, 3, meeting_folder.rendezvous()), options_of(1, 3, meeting_folder.rendezvous()),
+                   options_of(2, 3, meeting_folder.rendezvous())},
+                  {9, 0, 100'000}),
+              kThreeWell);
 }
 
 TEST_F(meeting_by, a_folder_with_the_files_of_a_run_that_was_killed) {
-  const folder at;
-  std::filesystem::create_directories(at.path());
+  const folder meeting_folder;
+  std::filesystem::create_directories(meeting_folder.path());
   const std::uint64_t stale[2] = {11, 22};
   const auto put = [&](const char* name, std::size_t numbers) {
-    std::ofstream(at.path() / name, std::ios::binary)
+    std::ofstream(meeting_folder.path() / name, std::ios::binary)
         .write(reinterpret_cast<const char*>(stale), static_cast<std::streamsize>(numbers * sizeof stale[0]));
   };
   put("hello.0", 1), put("hello.1", 1), put("ready.1", 1), put("run", 2), put("exchange.000000000000000b.0.1", 1);
-  EXPECT_EQ(run({options_of(0, 2, at.where()), options_of(1, 2, at.where())}, {3, 4}), kTwoWell);
+  EXPECT_EQ(run({options_of(0, 2, meeting_folder.rendezvous()), options_of(1, 2, meeting_folder.rendezvous())}, {3, 4}),
+            kTwoWell);
 }
 
 TEST_F(meeting_by, a_folder_with_another_users_files) {
   constexpr uid_t kNobody = 65534;
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
-  const folder at;
-  std::filesystem::create_directories(at.path());
-  ASSERT_EQ(chmod(at.path().c_str(), 0777), 0);
+  const folder meeting_folder;
+  std::filesystem::create_directories(meeting_folder.path());
+  ASSERT_EQ(chmod(meeting_folder.path().c_str(), 0777), 0);
   const pid_t other = fork();
   if (other == 0)
     _exit(setresuid(kNobody, kNobody, kNobody) == 0 &&
-                  file_bootstrap(at.path(), 1, 2, std::chrono::milliseconds(700)).code() == ETIMEDOUT
+                  file_bootstrap(meeting_folder.path(), 1, 2, std::chrono::milliseconds(700)).code() == ETIMEDOUT
               ? 0
               : 1);
-  EXPECT_EQ(file_bootstrap(at.path(), 0, 2, std::chrono::milliseconds(500)).code(), ETIMEDOUT);
+  EXPECT_EQ(file_bootstrap(meeting_folder.path(), 0, 2, std::chrono::milliseconds(500)).code(), ETIMEDOUT);
   int status = -1;
   EXPECT_EQ(waitpid(other, &status, 0), other);
   EXPECT_EQ(status, 0);
@@ -344,24 +348,24 @@ TEST_F(meeting_by, an_exchange_that_timed_out_stays_failed) {
   ASSERT_TRUE(sockets);
   const pid_t other = fork();
   if (other == 0) {
-    auto with = sockets->take(1);
+    auto group = sockets->take(1);
     usleep(300'000);
-    static_cast<void>(with->all_gather(contribution(1, 5)));
+    static_cast<void>(group->all_gather(contribution(1, 5)));
     usleep(500'000);
     _exit(0);
   }
-  auto with = sockets->take(0, std::chrono::milliseconds(100));
-  EXPECT_EQ(with->all_gather(contribution(0, 3)).code(), ETIMEDOUT);
+  auto group = sockets->take(0, std::chrono::milliseconds(100));
+  EXPECT_EQ(group->all_gather(contribution(0, 3)).code(), ETIMEDOUT);
   usleep(400'000);
-  EXPECT_EQ(with->all_gather(contribution(0, 4)).code(), ETIMEDOUT) << "out of step: the other has read the first one";
+  EXPECT_EQ(group->all_gather(contribution(0, 4)).code(), ETIMEDOUT) << "out of step: the other has read the first one";
   waitpid(other, nullptr, 0);
 }
 
 TEST_F(meeting_by, a_folder_where_a_rank_is_missing) {
-  const folder at;
-  auto with = file_bootstrap(at.path(), 0, 2, std::chrono::milliseconds(50));
-  ASSERT_EQ(with.code(), ETIMEDOUT);
-  EXPECT_NE(with.error().message.find("rank 1 of 2"), std::string::npos) << with.error().message;
+  const folder meeting_folder;
+  auto group = file_bootstrap(meeting_folder.path(), 0, 2, std::chrono::milliseconds(50));
+  ASSERT_EQ(group.code(), ETIMEDOUT);
+  EXPECT_NE(group.error().message.find("rank 1 of 2"), std::string::npos) << group.error().message;
 }
 
 TEST_F(meeting_by, the_key_of_a_launcher) {
@@ -392,7 +396,7 @@ TEST_F(meeting_by, what_is_not_enough) {
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->rank, 3);
   EXPECT_EQ(plan->size, 4);
-  EXPECT_EQ(plan->where, "node7:5000");
+  EXPECT_EQ(plan->rendezvous, "node7:5000");
   EXPECT_FALSE(plan->is_launched);
 }
 
@@ -400,9 +404,9 @@ TEST_F(meeting_by, several_hosts_need_more_than_mpirun_says) {
   set("OMPI_COMM_WORLD_SIZE", "4");
   set("OMPI_COMM_WORLD_LOCAL_SIZE", "2");
   set("OMPI_COMM_WORLD_RANK", "1");
-  const auto with = open_bootstrap({});
-  ASSERT_EQ(with.code(), ENOSYS);
-  EXPECT_NE(with.error().message.find("PEERLANE_LINK_RENDEZVOUS=HOST:PORT"), std::string::npos);
+  const auto group = open_bootstrap({});
+  ASSERT_EQ(group.code(), ENOSYS);
+  EXPECT_NE(group.error().message.find("PEERLANE_LINK_RENDEZVOUS=HOST:PORT"), std::string::npos);
 }
 
 TEST_F(launcher_of, its_names) {

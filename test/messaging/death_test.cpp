@@ -19,18 +19,18 @@ void die_in(long us) {
   setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
-bool is_lost(request& of) {
-  const auto done = of.wait(kInTime);
+bool is_lost(request& operation) {
+  const auto done = operation.wait(kInTime);
   if (done.code() != ECONNRESET) std::fprintf(stderr, "got %d: %s\n", done.code(), done ? "" : done.error().message.c_str());
   return done.code() == ECONNRESET;
 }
 
 struct way {
   const char* name;
-  gpus which;
+  gpus layout;
   bool use_ipc;
   messenger_options::path_t path;
-  bool use_pull = true;
+  bool use_cma = true;
   bool has_two_hosts = false;  // where only the network shows a death
   bool from_host = false;      // every message of two processes in traffic, to GPU memory
   bool by_rendezvous = false;  // UCX's, as where it has RDMA
@@ -59,66 +59,66 @@ class death : public testing::TestWithParam<way> {
     auto out = test_options();
     out.use_ipc = GetParam().use_ipc;
     out.path = GetParam().path;
-    out.use_pull = GetParam().use_pull;
+    out.use_cma = GetParam().use_cma;
     if (GetParam().by_rendezvous) out.rendezvous = messenger_options::rendezvous_t::always;
     return out;
   }
-  int run(int size, const std::function<int(const place&)>& body) {
-    return run_job(size, GetParam().which, options(), body, size - 1,
+  int run(int size, const std::function<int(const rank_context&)>& body) {
+    return run_job(size, GetParam().layout, options(), body, size - 1,
                    [&](int rank) { return !GetParam().has_two_hosts || hosts_.enter(rank % 2); });
   }
-  bool has_gpu() const { return GetParam().which != gpus::none; }
+  bool has_gpu() const { return GetParam().layout != gpus::none; }
 
  private:
   two_hosts hosts_;
 };
 INSTANTIATE_TEST_SUITE_P(every_way, death, testing::ValuesIn(kWays),
-                         [](const auto& of) { return std::string(of.param.name); });
+                         [](const auto& values) { return std::string(values.param.name); });
 
 TEST_P(death, ends_what_waits) {
   EXPECT_EQ(run(2,
-                [&](const place& at) {
+                [&](const rank_context& ctx) {
                   piece small(has_gpu(), 64), large(has_gpu(), 1 << 20), into(has_gpu(), 1 << 20);
-                  auto exposed = at.by->expose(small.all());
+                  auto exposed = ctx.messenger->expose(small.all());
                   CHECK_OK(exposed);
-                  CHECK_OK(at.by->barrier(kPatience));
-                  CHECK_OK(at.with->barrier());  // from here on, rank 1 answers nothing any more
-                  if (at.rank == 1) return raise(SIGKILL);
+                  CHECK_OK(ctx.messenger->barrier(kPatience));
+                  CHECK_OK(ctx.group->barrier());  // from here on, rank 1 answers nothing any more
+                  if (ctx.rank == 1) return raise(SIGKILL);
                   window::key_t there = exposed->key();
                   there.rank = 1;  // both windows are the first of their process
-                  auto named = at.by->irecv(1, into.all(), 1);
-                  auto any = at.by->irecv(kAnySource, into.all(), 1);
-                  auto announced = at.by->isend(1, large.all(), 2);
-                  auto put = at.by->put(there, 0, small.all());
-                  auto got = at.by->get(there, 0, small.all());
-                  auto counted = at.by->atomic(there, 0, atomic_op::add, 1);
+                  auto named = ctx.messenger->irecv(1, into.all(), 1);
+                  auto any = ctx.messenger->irecv(kAnySource, into.all(), 1);
+                  auto announced = ctx.messenger->isend(1, large.all(), 2);
+                  auto put = ctx.messenger->put(there, 0, small.all());
+                  auto got = ctx.messenger->get(there, 0, small.all());
+                  auto counted = ctx.messenger->atomic(there, 0, atomic_op::add, 1);
                   CHECK(is_lost(named) && is_lost(any));
                   CHECK(is_lost(announced));
                   CHECK(is_lost(put));
                   CHECK(is_lost(got));
                   CHECK(is_lost(counted));
-                  CHECK(at.by->peer_state(1).code() == ECONNRESET);
-                  CHECK(at.by->flush(1, kInTime).code() == ECONNRESET);
-                  CHECK(at.by->barrier(kInTime).code() == ECONNRESET);
-                  auto late = at.by->isend(1, small.all(), 3);
-                  auto late_receive = at.by->irecv(kAnySource, into.all(), 3);
+                  CHECK(ctx.messenger->peer_state(1).code() == ECONNRESET);
+                  CHECK(ctx.messenger->flush(1, kInTime).code() == ECONNRESET);
+                  CHECK(ctx.messenger->barrier(kInTime).code() == ECONNRESET);
+                  auto late = ctx.messenger->isend(1, small.all(), 3);
+                  auto late_receive = ctx.messenger->irecv(kAnySource, into.all(), 3);
                   CHECK(is_lost(late) && is_lost(late_receive));
-                  CHECK(at.by->counts().operations == 7);  // those whose requests still live
+                  CHECK(ctx.messenger->counts().operations == 7);  // those whose requests still live
                   return 0;
                 }),
             0);
 }
 
 // Traffic in both directions with several operations under way; the other process ends somewhere in it.
-int talk_until_error(const place& at, bool from_device, bool to_device, std::size_t bytes) {
+int talk_until_error(const rank_context& ctx, bool from_device, bool to_device, std::size_t bytes) {
   constexpr int kWindow = 6;
-  piece from(from_device, bytes), to(to_device, bytes * kWindow);
+  piece source(from_device, bytes), destination(to_device, bytes * kWindow);
   for (int round = 0; round < 100000; ++round) {
     std::vector<request> all;
     for (int i = 0; i < kWindow; ++i) {
-      all.push_back(
-          at.by->irecv(1 - at.rank, to.part(static_cast<std::size_t>(i) * bytes, bytes), static_cast<unsigned>(i)));
-      all.push_back(at.by->isend(1 - at.rank, from.all(), static_cast<unsigned>(i)));
+      all.push_back(ctx.messenger->irecv(1 - ctx.rank, destination.part(static_cast<std::size_t>(i) * bytes, bytes),
+                                         static_cast<unsigned>(i)));
+      all.push_back(ctx.messenger->isend(1 - ctx.rank, source.all(), static_cast<unsigned>(i)));
     }
     int lost = 0;
     for (auto& each : all) {
@@ -137,10 +137,10 @@ TEST_P(death, at_any_moment) {
   for (const std::size_t bytes : {std::size_t{64}, std::size_t{40000}, std::size_t{400000}}) {
     for (const long us : {3000L, 7700L, 15000L}) {
       EXPECT_EQ(run(2,
-                    [&](const place& at) {
-                      CHECK_OK(at.by->barrier(kPatience));
-                      if (at.rank == 1) die_in(us);
-                      return talk_until_error(at, has_gpu() && !GetParam().from_host, has_gpu(), bytes);
+                    [&](const rank_context& ctx) {
+                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      if (ctx.rank == 1) die_in(us);
+                      return talk_until_error(ctx, has_gpu() && !GetParam().from_host, has_gpu(), bytes);
                     }),
                 0)
           << bytes << " bytes, " << us << " us";
@@ -150,19 +150,19 @@ TEST_P(death, at_any_moment) {
 
 TEST_P(death, leaves_the_others_alone) {
   EXPECT_EQ(run(3,
-                [&](const place& at) {
-                  piece from(has_gpu() && !GetParam().from_host, 300000), to(has_gpu(), 300000);
-                  from.set(test::random_bytes(300000, static_cast<unsigned>(at.rank)));
-                  CHECK_OK(at.by->barrier(kPatience));
-                  if (at.rank == 2) return raise(SIGKILL);
-                  auto lost = at.by->irecv(2, to.all(), 9);
+                [&](const rank_context& ctx) {
+                  piece source(has_gpu() && !GetParam().from_host, 300000), destination(has_gpu(), 300000);
+                  source.set(test::random_bytes(300000, static_cast<unsigned>(ctx.rank)));
+                  CHECK_OK(ctx.messenger->barrier(kPatience));
+                  if (ctx.rank == 2) return raise(SIGKILL);
+                  auto lost = ctx.messenger->irecv(2, destination.all(), 9);
                   CHECK(is_lost(lost));
-                  const int peer = 1 - at.rank;
-                  auto received = at.by->irecv(peer, to.all(), 1);
-                  auto sent = at.by->isend(peer, from.all(), 1);
+                  const int peer = 1 - ctx.rank;
+                  auto received = ctx.messenger->irecv(peer, destination.all(), 1);
+                  auto sent = ctx.messenger->isend(peer, source.all(), 1);
                   CHECK_OK(sent.wait(kPatience));
                   CHECK_OK(received.wait(kPatience));
-                  CHECK(to.get(300000) == test::random_bytes(300000, static_cast<unsigned>(peer)));
+                  CHECK(destination.get(300000) == test::random_bytes(300000, static_cast<unsigned>(peer)));
                   return 0;
                 }),
             0);
@@ -170,16 +170,16 @@ TEST_P(death, leaves_the_others_alone) {
 
 TEST(leaving, is_told_and_loses_nothing) {
   EXPECT_EQ(run_job(2, gpus::none, test_options(),
-                    [](const place& at) {
+                    [](const rank_context& ctx) {
                       piece data(false, 64);
-                      if (at.rank == 1) {
+                      if (ctx.rank == 1) {
                         data.set(test::random_bytes(64, 1));
-                        CHECK_OK(at.by->send(0, data.all(), 5, kPatience));
+                        CHECK_OK(ctx.messenger->send(0, data.all(), 5, kPatience));
                         return 0;
                       }
-                      auto never = at.by->irecv(1, data.all(), 6);
+                      auto never = ctx.messenger->irecv(1, data.all(), 6);
                       CHECK(is_lost(never));
-                      CHECK_OK(at.by->recv(1, data.all(), 5, kWholeTag, kPatience));
+                      CHECK_OK(ctx.messenger->recv(1, data.all(), 5, kWholeTag, kPatience));
                       CHECK(data.get(64) == test::random_bytes(64, 1));
                       return 0;
                     }),

@@ -16,7 +16,7 @@ constexpr bool kIsInstrumented = false;
 
 // What a flood may cost (docs/messaging.md): each request at its sender, and each byte of credit at its receiver, whose
 // bookkeeping for a message of 8 bytes is more than the 72 bytes that it costs its sender.
-constexpr std::size_t kMostOfRequest = 640, kMostPerByteOfCredit = 12;
+constexpr std::size_t kMaxOfRequest = 640, kMaxPerByteOfCredit = 12;
 constexpr std::size_t kOther = 16u << 20;  // what the processes allocate anyhow
 
 struct shape {
@@ -32,58 +32,59 @@ std::size_t resident_bytes() {
 }
 
 // A connection has a cost of its own, which is no flood's: over verbs UCX's receive queues take 58 MB with the first.
-status connect(const place& at) { return at.by->barrier(kPatience); }
+status connect(const rank_context& ctx) { return ctx.messenger->barrier(kPatience); }
 
 // Sends numbers from a buffer that is not written again, all before the first is waited for.
-int flood(const place& at, const shape& of) {
-  std::vector<std::uint64_t> numbers(static_cast<std::size_t>(of.count));
+int flood(const rank_context& ctx, const shape& pattern) {
+  std::vector<std::uint64_t> numbers(static_cast<std::size_t>(pattern.count));
   std::vector<request> all(numbers.size());
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = i;
-  CHECK_OK(connect(at));
+  CHECK_OK(connect(ctx));
   const auto before = resident_bytes();
   for (std::size_t i = 0; i < numbers.size(); ++i)
-    all[i] = at.by->isend(0, {reinterpret_cast<std::uint64_t>(&numbers[i]), sizeof numbers[i], memory_kind::host}, 7);
-  CHECK(at.by->counts().waiting_sends > 0);
-  CHECK(kIsInstrumented || resident_bytes() - before < kMostOfRequest * numbers.size() + kOther);
-  CHECK_OK(at.with->barrier());  // all is sent, as far as a sender can
+    all[i] =
+        ctx.messenger->isend(0, {reinterpret_cast<std::uint64_t>(&numbers[i]), sizeof numbers[i], memory_kind::host}, 7);
+  CHECK(ctx.messenger->counts().waiting_sends > 0);
+  CHECK(kIsInstrumented || resident_bytes() - before < kMaxOfRequest * numbers.size() + kOther);
+  CHECK_OK(ctx.group->barrier());  // all is sent, as far as a sender can
   for (auto& each : all) CHECK_OK(each.wait(kPatience));
   return 0;
 }
 
-int take_nothing(const place& at, const shape& of) {
-  CHECK_OK(connect(at));
+int take_nothing(const rank_context& ctx, const shape& pattern) {
+  CHECK_OK(connect(ctx));
   const auto before = resident_bytes();
-  CHECK_OK(at.with->barrier());
-  const auto held = [&] { return at.by->counts().unexpected_bytes / sizeof(std::uint64_t); };
+  CHECK_OK(ctx.group->barrier());
+  const auto held = [&] { return ctx.messenger->counts().unexpected_bytes / sizeof(std::uint64_t); };
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (held() < of.let_in() && std::chrono::steady_clock::now() < deadline) at.by->progress();
-  for (int i = 0; i < 1000; ++i) at.by->progress();
-  CHECK(held() == of.let_in());
+  while (held() < pattern.let_in() && std::chrono::steady_clock::now() < deadline) ctx.messenger->progress();
+  for (int i = 0; i < 1000; ++i) ctx.messenger->progress();
+  CHECK(held() == pattern.let_in());
   CHECK(kIsInstrumented ||
-        resident_bytes() - before < static_cast<std::size_t>(of.peers) * of.credit * kMostPerByteOfCredit + kOther);
+        resident_bytes() - before < static_cast<std::size_t>(pattern.peers) * pattern.credit * kMaxPerByteOfCredit + kOther);
   return 0;
 }
 
 // Takes what the peers sent, one from each in turn.
-int drain(const place& at, const shape& of) {
-  for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(of.count); ++i) {
-    for (int from = 1; from <= of.peers; ++from) {
+int drain(const rank_context& ctx, const shape& pattern) {
+  for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(pattern.count); ++i) {
+    for (int source_rank = 1; source_rank <= pattern.peers; ++source_rank) {
       std::uint64_t number = ~0ull;
-      CHECK_OK(at.by->recv(from, {reinterpret_cast<std::uint64_t>(&number), sizeof number, memory_kind::host}, 7, kWholeTag,
-                           kPatience));
+      CHECK_OK(ctx.messenger->recv(source_rank, {reinterpret_cast<std::uint64_t>(&number), sizeof number, memory_kind::host},
+                                   7, kWholeTag, kPatience));
       CHECK(number == i);
     }
   }
-  CHECK(at.by->counts().unexpected_bytes == 0 && at.by->counts().operations == 0);
+  CHECK(ctx.messenger->counts().unexpected_bytes == 0 && ctx.messenger->counts().operations == 0);
   return 0;
 }
 
-int failures_of(shape of, messenger_options options) {
-  options.unexpected_bytes = of.credit;
-  return run_job(of.peers + 1, gpus::none, options, [&](const place& at) {
-    int line = at.rank == 0 ? take_nothing(at, of) : flood(at, of);
-    if (line == 0 && at.rank == 0) line = drain(at, of);
-    return line != 0 ? line : at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+int failures_of(shape pattern, messenger_options options) {
+  options.unexpected_bytes = pattern.credit;
+  return run_job(pattern.peers + 1, gpus::none, options, [&](const rank_context& ctx) {
+    int line = ctx.rank == 0 ? take_nothing(ctx, pattern) : flood(ctx, pattern);
+    if (line == 0 && ctx.rank == 0) line = drain(ctx, pattern);
+    return line != 0 ? line : ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
   });
 }
 

@@ -15,10 +15,10 @@ namespace pl::link {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::size_t kMostBytes = 8u << 20;
+constexpr std::size_t kMaxBytes = 8u << 20;
 constexpr int kMessages = 16;
 #else
-constexpr std::size_t kMostBytes = 64u << 20;
+constexpr std::size_t kMaxBytes = 64u << 20;
 constexpr int kMessages = 40;
 #endif
 constexpr auto kInTime = 10s;  // generous for a loaded machine: it takes some milliseconds
@@ -26,18 +26,18 @@ constexpr auto kInTime = 10s;  // generous for a loaded machine: it takes some m
 struct message {
   std::uint64_t tag;
   std::size_t bytes;
-  memory_of from, to;
+  memory_of source, destination;
   bool is_wild, is_short;
 };
 
 // Mostly small; one of the list has the largest size.
-std::vector<message> messages_of(std::uint64_t seed, int from) {
-  std::mt19937_64 random(seed * 10 + static_cast<unsigned>(from));
+std::vector<message> messages_of(std::uint64_t seed, int source_rank) {
+  std::mt19937_64 random(seed * 10 + static_cast<unsigned>(source_rank));
   std::vector<message> out;
   const auto largest = static_cast<int>(random() % kMessages);
   for (int i = 0; i < kMessages; ++i) {
     const auto most = std::size_t{1} << random() % 20;
-    const std::size_t bytes = i == largest ? kMostBytes : random() % (most + 1);
+    const std::size_t bytes = i == largest ? kMaxBytes : random() % (most + 1);
     out.push_back({random() % 3, bytes, memory_of(random() % kKindsOfMemory), memory_of(random() % kKindsOfMemory),
                    random() % 3 == 0, random() % 8 == 0});
   }
@@ -45,8 +45,8 @@ std::vector<message> messages_of(std::uint64_t seed, int from) {
 }
 
 struct expected {
-  std::unique_ptr<any_memory> to;
-  request of;
+  std::unique_ptr<any_memory> destination;
+  request received;
   std::size_t capacity;
   const message* wanted;
   std::uint64_t seed;
@@ -54,20 +54,20 @@ struct expected {
 
 int check(expected& one) {
   const auto& wanted = *one.wanted;
-  const auto done = one.of.wait(60s);
+  const auto done = one.received.wait(60s);
   CHECK(done.code() == (wanted.bytes > one.capacity ? EMSGSIZE : 0));
-  CHECK(one.of.info().bytes == wanted.bytes && one.of.info().tag == wanted.tag);
+  CHECK(one.received.info().bytes == wanted.bytes && one.received.info().tag == wanted.tag);
   auto data = test::random_bytes(wanted.bytes, one.seed);
   data.resize(one.capacity);
-  CHECK(one.to->get(one.capacity) == data);
+  CHECK(one.destination->get(one.capacity) == data);
   return 0;
 }
 
 // Receives are posted one by one, each before or after its message has come: it gets the first of those that fit.
-int talk(const place& at, std::uint64_t seed) {
-  const int peer = 1 - at.rank;
-  const auto outgoing = messages_of(seed, at.rank), incoming = messages_of(seed, peer);
-  std::mt19937_64 random(seed * 7 + static_cast<unsigned>(at.rank));
+int talk(const rank_context& ctx, std::uint64_t seed) {
+  const int peer = 1 - ctx.rank;
+  const auto outgoing = messages_of(seed, ctx.rank), incoming = messages_of(seed, peer);
+  std::mt19937_64 random(seed * 7 + static_cast<unsigned>(ctx.rank));
   std::vector<std::unique_ptr<any_memory>> kept;
   std::vector<request> sends;
   std::vector<expected> receives;
@@ -76,9 +76,9 @@ int talk(const place& at, std::uint64_t seed) {
   for (std::size_t sent = 0; sent < outgoing.size() || !left.empty();) {
     if (sent < outgoing.size() && random() % 2 == 0) {
       const auto& one = outgoing[sent];
-      kept.push_back(std::make_unique<any_memory>(one.from, one.bytes));
-      kept.back()->set(test::random_bytes(one.bytes, seed * 1000 + sent * 2 + static_cast<unsigned>(at.rank)));
-      sends.push_back(at.by->isend(peer, kept.back()->all(), one.tag));
+      kept.push_back(std::make_unique<any_memory>(one.source, one.bytes));
+      kept.back()->set(test::random_bytes(one.bytes, seed * 1000 + sent * 2 + static_cast<unsigned>(ctx.rank)));
+      sends.push_back(ctx.messenger->isend(peer, kept.back()->all(), one.tag));
       ++sent;
     } else if (!left.empty()) {
       const bool is_wild = incoming[left.front()].is_wild;
@@ -87,22 +87,23 @@ int talk(const place& at, std::uint64_t seed) {
       while (!is_wild && incoming[*found].tag != tag) ++found;
       const auto& wanted = incoming[*found];
       const std::size_t capacity = wanted.is_short ? wanted.bytes / 2 : wanted.bytes;
-      receives.push_back({std::make_unique<any_memory>(wanted.to, capacity),
+      receives.push_back({std::make_unique<any_memory>(wanted.destination, capacity),
                           {},
                           capacity,
                           &wanted,
                           seed * 1000 + *found * 2 + static_cast<unsigned>(peer)});
-      receives.back().of = at.by->irecv(random() % 2 == 0 ? peer : kAnySource, receives.back().to->all(), is_wild ? 0 : tag,
-                                        is_wild ? 0 : kWholeTag);
+      receives.back().received =
+          ctx.messenger->irecv(random() % 2 == 0 ? peer : kAnySource, receives.back().destination->all(), is_wild ? 0 : tag,
+                               is_wild ? 0 : kWholeTag);
       left.erase(found);
     }
-    at.by->progress();
+    ctx.messenger->progress();
   }
   for (auto& one : receives)
     if (const int line = check(one)) return line;
   for (auto& each : sends) CHECK_OK(each.wait(60s));
-  CHECK_OK(at.by->barrier(60s));
-  CHECK(at.by->counts().unexpected_bytes == 0);
+  CHECK_OK(ctx.messenger->barrier(60s));
+  CHECK(ctx.messenger->counts().unexpected_bytes == 0);
   return 0;
 }
 
@@ -110,10 +111,10 @@ class hosts : public testing::Test {
  protected:
   // Why there are none, or "".
   std::string join(const wire& between) { return both_.make(between); }
-  int run(gpus which, const std::function<int(const place&)>& body, int killed = -1, bool is_cut = false) {
+  int run(gpus layout, const std::function<int(const rank_context&)>& body, int killed = -1, bool is_cut = false) {
     auto options = test_options();
     if (is_cut) options.rails = "lo";
-    return run_job(2, which, options, body, killed,
+    return run_job(2, layout, options, body, killed,
                    [&](int rank) { return both_.enter(rank) && (!is_cut || two_hosts::switch_on_loopback()); });
   }
 
@@ -128,7 +129,9 @@ TEST_P(lossy_hosts, lose_no_message) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   if (const auto why = join({seed, 100, 600, 0.005}); !why.empty()) GTEST_SKIP() << "no two hosts here: " << why;
   EXPECT_EQ(
-      run(gpus::one_each, [&](const place& at) { return at.by->is_same_node(1 - at.rank) ? __LINE__ : talk(at, seed); }), 0);
+      run(gpus::one_each,
+          [&](const rank_context& ctx) { return ctx.messenger->is_same_node(1 - ctx.rank) ? __LINE__ : talk(ctx, seed); }),
+      0);
 }
 
 int open_sockets() {
@@ -142,53 +145,53 @@ int open_sockets() {
 
 // Everything that can be under way to a process that answers nothing.
 struct under_way {
-  explicit under_way(const place& at, const window::key_t& there)
+  explicit under_way(const rank_context& ctx, const window::key_t& there)
       : into(true, 1 << 20), small(true, 64), large(true, 8u << 20), many(false, 8192) {
-    const auto add = [&](request what) { all.push_back(std::move(what)); };
-    add(at.by->irecv(1, into.all(), 1));
-    add(at.by->irecv(kAnySource, into.all(), 1));
-    add(at.by->isend(1, large.all(), 2));  // announced
-    add(at.by->put(there, 0, small.all()));
-    add(at.by->put(there, 0, large.part(0, 1 << 20)));
-    add(at.by->get(there, 0, small.all()));
-    add(at.by->atomic(there, 0, atomic_op::add, 1));
+    const auto add = [&](request added) { all.push_back(std::move(added)); };
+    add(ctx.messenger->irecv(1, into.all(), 1));
+    add(ctx.messenger->irecv(kAnySource, into.all(), 1));
+    add(ctx.messenger->isend(1, large.all(), 2));  // announced
+    add(ctx.messenger->put(there, 0, small.all()));
+    add(ctx.messenger->put(there, 0, large.part(0, 1 << 20)));
+    add(ctx.messenger->get(there, 0, small.all()));
+    add(ctx.messenger->atomic(there, 0, atomic_op::add, 1));
     // Beyond what the other side may hold, and what the connection's buffers do.
-    for (int i = 0; i < 2000; ++i) flood.push_back(at.by->isend(1, many.all(), 3));
+    for (int i = 0; i < 2000; ++i) flood.push_back(ctx.messenger->isend(1, many.all(), 3));
   }
   piece into, small, large, many;
   std::vector<request> all, flood;
 };
 
-int outlive(const place& at, const std::function<void()>& stop_peer, const std::function<void()>& kill_peer) {
+int outlive(const rank_context& ctx, const std::function<void()>& stop_peer, const std::function<void()>& kill_peer) {
   piece exposed(true, 1 << 20), moving(true, 16u << 20);
-  auto window_here = at.by->expose(exposed.all());
+  auto window_here = ctx.messenger->expose(exposed.all());
   CHECK_OK(window_here);
-  CHECK_OK(at.by->barrier(kPatience));
-  auto moved = at.by->irecv(1, moving.all(), 5);  // the peer sends it, and stops somewhere in it
-  CHECK_OK(at.with->barrier());
+  CHECK_OK(ctx.messenger->barrier(kPatience));
+  auto moved = ctx.messenger->irecv(1, moving.all(), 5);  // the peer sends it, and stops somewhere in it
+  CHECK_OK(ctx.group->barrier());
   const int sockets = open_sockets();
-  at.by->progress();
+  ctx.messenger->progress();
   stop_peer();
   auto there = window_here->key();
   there.rank = 1;
-  under_way with(at, there);
+  under_way pending(ctx, there);
   // A stopped process is not a dead one: waits end in time, operations do not.
-  for (auto& each : with.all) CHECK(each.wait(20ms).code() == ETIMEDOUT);
-  CHECK(at.by->barrier(20ms).code() == ETIMEDOUT);
-  CHECK(with.flood.back().wait(20ms).code() == ETIMEDOUT);
+  for (auto& each : pending.all) CHECK(each.wait(20ms).code() == ETIMEDOUT);
+  CHECK(ctx.messenger->barrier(20ms).code() == ETIMEDOUT);
+  CHECK(pending.flood.back().wait(20ms).code() == ETIMEDOUT);
   kill_peer();
-  for (auto& each : with.all) CHECK(each.wait(kInTime).code() == ECONNRESET);
-  for (auto& each : with.flood) {
+  for (auto& each : pending.all) CHECK(each.wait(kInTime).code() == ECONNRESET);
+  for (auto& each : pending.flood) {
     const auto done = each.wait(kInTime);
     CHECK(done.ok() || done.code() == ECONNRESET);  // what had left had ended
   }
-  CHECK(with.flood.back().wait(kInTime).code() == ECONNRESET);
+  CHECK(pending.flood.back().wait(kInTime).code() == ECONNRESET);
   CHECK(moved.wait(kInTime).code() == ECONNRESET);
-  CHECK(at.by->peer_state(1).code() == ECONNRESET && at.by->barrier(kInTime).code() == ECONNRESET);
-  with.all.clear();
-  with.flood.clear();
+  CHECK(ctx.messenger->peer_state(1).code() == ECONNRESET && ctx.messenger->barrier(kInTime).code() == ECONNRESET);
+  pending.all.clear();
+  pending.flood.clear();
   moved = {};
-  CHECK(at.by->counts().operations == 0);
+  CHECK(ctx.messenger->counts().operations == 0);
   CHECK(open_sockets() < sockets);  // its connections are closed
   return 0;
 }
@@ -200,21 +203,21 @@ TEST_F(hosts, outlive_a_process_that_stops_and_dies) {
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   EXPECT_EQ(run(
                 gpus::one_each,
-                [&](const place& at) {
-                  if (at.rank == 0) {
+                [&](const rank_context& ctx) {
+                  if (ctx.rank == 0) {
                     pid_t peer = 0;
                     CHECK(read(ends[0], &peer, sizeof peer) == sizeof peer);
                     return outlive(
-                        at, [&] { kill(peer, SIGSTOP); }, [&] { kill(peer, SIGKILL); });
+                        ctx, [&] { kill(peer, SIGSTOP); }, [&] { kill(peer, SIGKILL); });
                   }
                   const pid_t self = getpid();
                   CHECK(write(ends[1], &self, sizeof self) == sizeof self);
                   piece exposed(true, 1 << 20), moving(true, 16u << 20);
-                  auto window_here = at.by->expose(exposed.all());
+                  auto window_here = ctx.messenger->expose(exposed.all());
                   CHECK_OK(window_here);
-                  CHECK_OK(at.by->barrier(kPatience));
-                  CHECK_OK(at.with->barrier());
-                  auto sent = at.by->isend(0, moving.all(), 5);
+                  CHECK_OK(ctx.messenger->barrier(kPatience));
+                  CHECK_OK(ctx.group->barrier());
+                  auto sent = ctx.messenger->isend(0, moving.all(), 5);
                   static_cast<void>(sent.wait());  // the alarm of a child ends it if nobody kills it
                   return __LINE__;
                 },
@@ -232,15 +235,15 @@ std::string meet_by_hand(int rank, const std::string& secret) {
     if (write(made.get(), secret.data(), secret.size()) < 0) return "no file";
     setenv("PEERLANE_LINK_SECRET_FILE", file.c_str(), 1);
   }
-  bootstrap_options how;
-  how.where = "10.77.0.1:18999";
-  how.rank = rank;
-  how.size = 2;
-  how.timeout_s = 4;
-  auto with = open_bootstrap(how);
+  bootstrap_options options;
+  options.rendezvous = "10.77.0.1:18999";
+  options.rank = rank;
+  options.size = 2;
+  options.timeout_s = 4;
+  auto group = open_bootstrap(options);
   unlink(file.c_str());
-  if (!with) return with.error().message;
-  return (*with)->barrier() ? "met" : "no barrier";
+  if (!group) return group.error().message;
+  return (*group)->barrier() ? "met" : "no barrier";
 }
 
 TEST_F(hosts, meet_by_hand_only_with_a_secret) {
@@ -264,14 +267,14 @@ TEST_F(hosts, rails_without_a_route_are_an_error) {
   if (const auto why = join({}); !why.empty()) GTEST_SKIP() << "no two hosts here: " << why;
   EXPECT_EQ(run(
                 gpus::none,
-                [](const place& at) {
+                [](const rank_context& ctx) {
                   piece data(false, 64);
-                  auto sent = at.by->isend(1 - at.rank, data.all(), 1);
-                  auto received = at.by->irecv(1 - at.rank, data.all(), 1);
+                  auto sent = ctx.messenger->isend(1 - ctx.rank, data.all(), 1);
+                  auto received = ctx.messenger->irecv(1 - ctx.rank, data.all(), 1);
                   const auto done = received.wait(kInTime);
                   if (done.code() != ECONNRESET) std::fprintf(stderr, "got %d\n", done.code());
                   CHECK(done.code() == ECONNRESET);
-                  CHECK(at.by->peer_state(1 - at.rank).code() == ECONNRESET);
+                  CHECK(ctx.messenger->peer_state(1 - ctx.rank).code() == ECONNRESET);
                   return 0;
                 },
                 -1, true),

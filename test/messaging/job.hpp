@@ -45,10 +45,10 @@ constexpr auto kPatience = 20s;  // of a test for what must happen at once: neve
 // Which device a rank uses.
 enum class gpus { none, one_each, shared };
 
-struct place {
+struct rank_context {
   int rank = 0;
-  messenger* by = nullptr;
-  bootstrap* with = nullptr;
+  link::messenger* messenger = nullptr;
+  link::bootstrap* group = nullptr;
 };
 
 inline messenger_options test_options() {
@@ -56,14 +56,14 @@ inline messenger_options test_options() {
   return out;
 }
 
-inline int run_rank(int rank, fork_bootstrap& sockets, gpus which, const messenger_options& options,
-                    const std::function<int(const place&)>& body) {
-  auto with = sockets.take(rank);
+inline int run_rank(int rank, fork_bootstrap& sockets, gpus layout, const messenger_options& options,
+                    const std::function<int(const rank_context&)>& body) {
+  auto group = sockets.take(rank);
   std::optional<test::current_device> device;
-  if (which != gpus::none) device.emplace(which == gpus::shared ? 0 : rank % 2);
-  auto opened = messenger::open(which == gpus::none ? nullptr : &test::simulated_cuda(), *with, options);
+  if (layout != gpus::none) device.emplace(layout == gpus::shared ? 0 : rank % 2);
+  auto opened = messenger::open(layout == gpus::none ? nullptr : &test::simulated_cuda(), *group, options);
   CHECK_OK(opened);
-  return body({rank, opened->get(), with.get()});
+  return body({rank, opened->get(), group.get()});
 }
 
 // Runs `body(rank, sockets)` in `size` processes. The number of those that did not answer 0; `killed` may die by a signal.
@@ -94,12 +94,13 @@ inline int fork_ranks(int size, const std::function<int(int, fork_bootstrap&)>& 
 }
 
 // The same with a messenger each. `before` runs in each process before anything is opened.
-inline int run_job(int size, gpus which, const messenger_options& options, const std::function<int(const place&)>& body,
-                   int killed = -1, const std::function<bool(int rank)>& before = {}) {
+inline int run_job(int size, gpus layout, const messenger_options& options,
+                   const std::function<int(const rank_context&)>& body, int killed = -1,
+                   const std::function<bool(int rank)>& before = {}) {
   return fork_ranks(
       size,
       [&](int rank, fork_bootstrap& sockets) {
-        return !before || before(rank) ? run_rank(rank, sockets, which, options, body) : __LINE__;
+        return !before || before(rank) ? run_rank(rank, sockets, layout, options, body) : __LINE__;
       },
       killed);
 }

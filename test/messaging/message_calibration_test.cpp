@@ -21,28 +21,28 @@ handshake_costs costs_of(double eager, double handshake, double chunks) {
 }
 
 TEST(handshake, a_dear_handshake_lets_messages_travel_whole) {
-  EXPECT_EQ(crossovers::from({}, nullptr).eager_host, crossovers{}.eager_host);
+  EXPECT_EQ(thresholds::choose({}, nullptr).eager_host, thresholds{}.eager_host);
   // 0.1 ns/B more than chunks: 1000 ns are made up for at 10000 bytes.
   const auto some = costs_of(0.2, 1000, 0.1);
-  EXPECT_EQ(crossovers::from({}, nullptr, &some).eager_host, 8u << 10);
+  EXPECT_EQ(thresholds::choose({}, nullptr, &some).eager_host, 8u << 10);
   const auto dear = costs_of(0.2, 100'000, 0.1);
-  EXPECT_EQ(crossovers::from({}, nullptr, &dear).eager_host, crossovers::kMostEager);
+  EXPECT_EQ(thresholds::choose({}, nullptr, &dear).eager_host, thresholds::kMaxEager);
   const auto cheap = costs_of(0.2, 10, 0.1);
-  EXPECT_EQ(crossovers::from({}, nullptr, &cheap).eager_host, 1u << 10);
+  EXPECT_EQ(thresholds::choose({}, nullptr, &cheap).eager_host, 1u << 10);
 }
 
 TEST(handshake, the_network_has_limits_of_its_own) {
   auto costs = costs_of(0.2, 10, 0.1);
   costs.far = message_costs{20'000, 1.0, 60'000, 0.9};
-  const auto limits = crossovers::from({}, &copy::cost_table::built_in(), &costs);
+  const auto limits = thresholds::choose({}, &copy::cost_table::built_in(), &costs);
   EXPECT_EQ(limits.eager_host, 1u << 10);
-  EXPECT_EQ(limits.eager_host_network, crossovers::kMostEager);
-  EXPECT_EQ(limits.eager_device_network, crossovers::kMostEager);
+  EXPECT_EQ(limits.eager_host_network, thresholds::kMaxEager);
+  EXPECT_EQ(limits.eager_device_network, thresholds::kMaxEager);
   EXPECT_NE(limits.origin.find("network: packet 20.00 us, handshake 60.00 us"), std::string::npos) << limits.origin;
   messenger_options wanted;
   wanted.eager_limit = 2048;
   wanted.gdr_send_limit = 4096;
-  const auto set = crossovers::from(wanted, &copy::cost_table::built_in(), &costs);
+  const auto set = thresholds::choose(wanted, &copy::cost_table::built_in(), &costs);
   EXPECT_EQ(set.eager_host, 2048u);
   EXPECT_EQ(set.eager_host_network, 2048u);
   EXPECT_EQ(set.eager_device_network, 4096u);
@@ -50,10 +50,10 @@ TEST(handshake, the_network_has_limits_of_its_own) {
 
 TEST(handshake, device_limits_follow_the_planners_costs_and_the_handshake) {
   const auto& costs = copy::cost_table::built_in();
-  const auto built_in = crossovers::from({}, &costs).eager_device;
+  const auto built_in = thresholds::choose({}, &costs).eager_device;
   const auto cheap = costs_of(0.1, 0, 0.1), dear = costs_of(0.1, 50'000, 0.1);
-  EXPECT_LE(crossovers::from({}, &costs, &cheap).eager_device, built_in);
-  EXPECT_EQ(crossovers::from({}, &costs, &dear).eager_device, crossovers::kMostEager);
+  EXPECT_LE(thresholds::choose({}, &costs, &cheap).eager_device, built_in);
+  EXPECT_EQ(thresholds::choose({}, &costs, &dear).eager_device, thresholds::kMaxEager);
 }
 
 TEST(handshake, text_and_back) {
@@ -91,28 +91,30 @@ messenger_options calibrating() {
   return out;
 }
 
-int look(const place& at, const char* wanted) {
-  const auto plan = at.by->plan((at.rank + 1) % at.by->size());
+int inspect(const rank_context& ctx, const char* wanted) {
+  const auto plan = ctx.messenger->plan((ctx.rank + 1) % ctx.messenger->size());
   if (plan.find(wanted) == std::string::npos)
     return std::fprintf(stderr, "no \"%s\" in %s\n", wanted, plan.c_str()), __LINE__;
-  const auto counts = at.by->counts();
+  const auto counts = ctx.messenger->counts();
   CHECK(counts.eager == 0 && counts.shared_ring == 0 && counts.operations == 0);
-  return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+  return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
 }
 
 TEST_F(calibrated, once_for_a_machine) {
-  EXPECT_EQ(run_job(3, gpus::none, calibrating(), [](const place& at) { return look(at, "measured now in "); }), 0);
-  EXPECT_EQ(run_job(2, gpus::none, calibrating(), [](const place& at) { return look(at, "kept in "); }), 0);
+  EXPECT_EQ(run_job(3, gpus::none, calibrating(), [](const rank_context& ctx) { return inspect(ctx, "measured now in "); }),
+            0);
+  EXPECT_EQ(run_job(2, gpus::none, calibrating(), [](const rank_context& ctx) { return inspect(ctx, "kept in "); }), 0);
   const auto path = handshake_path(handshake_key(nullptr, "none"));
   ASSERT_TRUE(std::filesystem::exists(path)) << path;
   std::ofstream(path) << "not such a file";
-  EXPECT_EQ(run_job(2, gpus::none, calibrating(), [](const place& at) { return look(at, "measured now in "); }), 0);
+  EXPECT_EQ(run_job(2, gpus::none, calibrating(), [](const rank_context& ctx) { return inspect(ctx, "measured now in "); }),
+            0);
 }
 
 TEST_F(calibrated, with_a_gpu_beside_the_planners_costs) {
   EXPECT_EQ(run_job(2, gpus::one_each, calibrating(),
-                    [](const place& at) {
-                      return look(at, "from the copy planner's costs and what messages cost here (measured");
+                    [](const rank_context& ctx) {
+                      return inspect(ctx, "from the copy planner's costs and what messages cost here (measured");
                     }),
             0);
 }
@@ -120,7 +122,7 @@ TEST_F(calibrated, with_a_gpu_beside_the_planners_costs) {
 TEST_F(calibrated, over_the_network_way) {
   auto options = calibrating();
   options.path = messenger_options::path_t::network;
-  EXPECT_EQ(run_job(2, gpus::none, options, [](const place& at) { return look(at, "network: packet "); }), 0);
+  EXPECT_EQ(run_job(2, gpus::none, options, [](const rank_context& ctx) { return inspect(ctx, "network: packet "); }), 0);
 }
 
 TEST_F(calibrated, not_where_one_process_does_not_ask_for_it) {
@@ -133,7 +135,8 @@ TEST_F(calibrated, not_where_one_process_does_not_ask_for_it) {
     alarm(60);
     auto options = calibrating();
     options.calibrate = rank == 0;
-    _exit(run_rank(rank, *sockets, gpus::none, options, [](const place& at) { return look(at, "crossovers built in"); }) == 0
+    _exit(run_rank(rank, *sockets, gpus::none, options,
+                   [](const rank_context& ctx) { return inspect(ctx, "crossovers built in"); }) == 0
               ? 0
               : 1);
   }

@@ -13,23 +13,23 @@
 namespace pl::link {
 namespace {
 
-int talk(const place& at, std::size_t bytes) {
-  piece from(false, bytes), to(false, bytes);
-  auto received = at.by->irecv(1 - at.rank, to.all(), 1);
-  auto sent = at.by->isend(1 - at.rank, from.all(), 1);
+int talk(const rank_context& ctx, std::size_t bytes) {
+  piece source(false, bytes), destination(false, bytes);
+  auto received = ctx.messenger->irecv(1 - ctx.rank, destination.all(), 1);
+  auto sent = ctx.messenger->isend(1 - ctx.rank, source.all(), 1);
   CHECK_OK(sent.wait(kPatience));
   CHECK_OK(received.wait(kPatience));
   return 0;
 }
 
-int fork_between_messages(const place& at) {
-  if (const int line = talk(at, 200000)) return line;
+int fork_between_messages(const rank_context& ctx) {
+  if (const int line = talk(ctx, 200000)) return line;
   piece data(false, 8);
-  auto pending = at.by->irecv(1 - at.rank, data.all(), 99);
+  auto pending = ctx.messenger->irecv(1 - ctx.rank, data.all(), 99);
   const pid_t child = fork();
   if (child == 0) {
-    const bool is_refused = at.by->isend(1 - at.rank, data.all(), 1).wait().code() == EACCES &&
-                            pending.wait(0ms).code() == EACCES && at.by->barrier(0ms).code() == EACCES;
+    const bool is_refused = ctx.messenger->isend(1 - ctx.rank, data.all(), 1).wait().code() == EACCES &&
+                            pending.wait(0ms).code() == EACCES && ctx.messenger->barrier(0ms).code() == EACCES;
     if (!is_refused) _exit(1);
     // Neither the memory nor a connection is open in another program: it would keep a dead process's connections alive. An
     // event poll of UCX's may be; it keeps nothing alive.
@@ -38,9 +38,9 @@ int fork_between_messages(const place& at) {
   }
   int status = 0;
   CHECK(waitpid(child, &status, 0) == child && status == 0);
-  if (const int line = talk(at, 200000)) return line;
+  if (const int line = talk(ctx, 200000)) return line;
   CHECK_OK(pending.cancel());
-  return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+  return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
 }
 
 TEST(process, fork_and_exec) { EXPECT_EQ(run_job(2, gpus::none, test_options(), fork_between_messages), 0); }
@@ -52,15 +52,15 @@ TEST(process, fork_and_exec_over_the_network) {
 }
 
 // UCX's thread accepts a peer's connection while this process calls nothing: no look of ours has seen it when it forks.
-int fork_with_a_fresh_connection(const place& at) {
+int fork_with_a_fresh_connection(const rank_context& ctx) {
   piece data(false, 8);
-  if (at.rank == 1) {
-    auto sent = at.by->isend(0, data.all(), 1);  // connects
+  if (ctx.rank == 1) {
+    auto sent = ctx.messenger->isend(0, data.all(), 1);  // connects
     const auto until = std::chrono::steady_clock::now() + 300ms;
-    while (std::chrono::steady_clock::now() < until) at.by->progress();
-    CHECK_OK(at.with->barrier());
+    while (std::chrono::steady_clock::now() < until) ctx.messenger->progress();
+    CHECK_OK(ctx.group->barrier());
     CHECK_OK(sent.wait(kPatience));
-    return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+    return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
   }
   const auto has_open_connection = [] {
     for (const int fd : open_descriptors()) {
@@ -79,9 +79,9 @@ int fork_with_a_fresh_connection(const place& at) {
     execl("/bin/sh", "sh", "-c", "ls -l /proc/self/fd | grep -E 'peerlane|socket' >&2 && exit 2; exit 0", nullptr);
   int status = 0;
   CHECK(waitpid(child, &status, 0) == child && status == 0);
-  CHECK_OK(at.with->barrier());
-  CHECK_OK(at.by->recv(1, data.all(), 1, kWholeTag, kPatience));
-  return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+  CHECK_OK(ctx.group->barrier());
+  CHECK_OK(ctx.messenger->recv(1, data.all(), 1, kWholeTag, kPatience));
+  return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
 }
 
 TEST(process, fork_and_exec_with_a_fresh_connection) {
@@ -94,12 +94,12 @@ TEST(process, closing_leaves_no_descriptor_and_no_mapping) {
   auto sockets = fork_bootstrap::make(2);
   ASSERT_TRUE(sockets);
   const auto body = [&](int rank) {
-    auto with = sockets->take(rank);
+    auto group = sockets->take(rank);
     const int descriptors = test::open_descriptor_count();
     for (int round = 0; round < 3; ++round) {
-      auto opened = messenger::open(nullptr, *with);
+      auto opened = messenger::open(nullptr, *group);
       CHECK_OK(opened);
-      if (const int line = talk({rank, opened->get(), with.get()}, 200000)) return line;
+      if (const int line = talk({rank, opened->get(), group.get()}, 200000)) return line;
       CHECK_OK((*opened)->barrier(kPatience));
     }
     CHECK(test::open_descriptor_count() == descriptors);
@@ -122,11 +122,11 @@ TEST(process, closing_leaves_no_descriptor_and_no_mapping) {
 TEST(process, bootstrap_by_files) {
   const auto folder = std::filesystem::temp_directory_path() / ("peerlane-link." + std::to_string(getpid()));
   const auto body = [&](int rank) {
-    auto with = file_bootstrap(folder, rank, 2);
-    CHECK_OK(with);
-    auto opened = messenger::open(nullptr, **with);
+    auto group = file_bootstrap(folder, rank, 2);
+    CHECK_OK(group);
+    auto opened = messenger::open(nullptr, **group);
     CHECK_OK(opened);
-    return talk({rank, opened->get(), with->get()}, 64);
+    return talk({rank, opened->get(), group->get()}, 64);
   };
   const pid_t child = fork();
   if (child == 0) _exit(body(1) == 0 ? 0 : 1);
@@ -158,7 +158,7 @@ TEST(process, names_of_other_stacks) {
   EXPECT_EQ(options.gdr_send_limit, 2048u);
   EXPECT_FALSE(options.use_ipc);
   EXPECT_TRUE(options.fixed_rail);
-  const auto limits = crossovers::from(options, nullptr);
+  const auto limits = thresholds::choose(options, nullptr);
   EXPECT_EQ(limits.eager_device, 2048u);
   EXPECT_EQ(limits.ring_chunk_bytes, 64u << 10);
 }

@@ -13,20 +13,20 @@ namespace {
 constexpr std::size_t kBytes = 2 << 20;
 
 // Rank 0: sends from `address` and receives there, as memory whose kind it does not say; `by_device`: by that it is filled.
-int exchange_at(const place& at, std::uint64_t address, bool by_device, unsigned round) {
+int exchange_at(const rank_context& ctx, std::uint64_t address, bool by_device, unsigned round) {
   constexpr std::size_t kMessage = 64;
   const auto outgoing = test::random_bytes(kMessage, 2 * round), incoming = test::random_bytes(kMessage, 2 * round + 1);
-  if (at.rank == 1) {
+  if (ctx.rank == 1) {
     std::vector<unsigned char> got(kMessage);
-    CHECK_OK(at.by->recv(0, host_buffer(got.data(), kMessage), round, kWholeTag, kPatience));
+    CHECK_OK(ctx.messenger->recv(0, host_buffer(got.data(), kMessage), round, kWholeTag, kPatience));
     CHECK(got == outgoing);
-    CHECK_OK(at.by->send(0, host_buffer(incoming.data(), kMessage), round, kPatience));
+    CHECK_OK(ctx.messenger->send(0, host_buffer(incoming.data(), kMessage), round, kPatience));
     return 0;
   }
   if (by_device) test::set_device_bytes(address, outgoing);
   else std::memcpy(reinterpret_cast<void*>(address), outgoing.data(), kMessage);
-  CHECK_OK(at.by->send(1, {address, kMessage}, round, kPatience));
-  CHECK_OK(at.by->recv(1, {address, kMessage}, round, kWholeTag, kPatience));
+  CHECK_OK(ctx.messenger->send(1, {address, kMessage}, round, kPatience));
+  CHECK_OK(ctx.messenger->recv(1, {address, kMessage}, round, kWholeTag, kPatience));
   std::vector<unsigned char> got(kMessage);
   if (by_device) got = test::device_bytes(address, kMessage);
   else std::memcpy(got.data(), reinterpret_cast<void*>(address), kMessage);
@@ -37,16 +37,16 @@ int exchange_at(const place& at, std::uint64_t address, bool by_device, unsigned
 // The simulated GPU gives out the lowest free address, so what is freed is what the next one gets.
 TEST(recycled_memory, is_what_it_is_now) {
   EXPECT_EQ(run_job(2, gpus::one_each, test_options(),
-                    [](const place& at) {
-                      const std::uint64_t address = at.rank == 0 ? test::device_buffer(kBytes).pointer() : 0;
+                    [](const rank_context& ctx) {
+                      const std::uint64_t address = ctx.rank == 0 ? test::device_buffer(kBytes).pointer() : 0;
                       void* const pointer = reinterpret_cast<void*>(address);
                       unsigned round = 0;
                       const auto as_device = [&](std::size_t bytes) {
                         std::optional<test::device_buffer> memory;
-                        if (at.rank == 0) memory.emplace(bytes);
-                        CHECK(at.rank != 0 || memory->pointer() == address);
+                        if (ctx.rank == 0) memory.emplace(bytes);
+                        CHECK(ctx.rank != 0 || memory->pointer() == address);
                         for (int again = 0; again < 2; ++again)
-                          if (const int line = exchange_at(at, address, true, ++round)) return line;
+                          if (const int line = exchange_at(ctx, address, true, ++round)) return line;
                         return 0;
                       };
                       for (int turn = 0; turn < 5; ++turn) {
@@ -54,15 +54,15 @@ TEST(recycled_memory, is_what_it_is_now) {
                           if (const int line = as_device(bytes)) return line;
                         // The CPU's own memory at the address, unknown to the driver.
                         constexpr int kPlain = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
-                        if (at.rank == 0) CHECK(mmap(pointer, kBytes, PROT_READ | PROT_WRITE, kPlain, -1, 0) == pointer);
-                        if (const int line = exchange_at(at, address, false, ++round)) return line;
-                        if (at.rank == 0) CHECK(mmap(pointer, kBytes, PROT_NONE, kPlain, -1, 0) == pointer);
+                        if (ctx.rank == 0) CHECK(mmap(pointer, kBytes, PROT_READ | PROT_WRITE, kPlain, -1, 0) == pointer);
+                        if (const int line = exchange_at(ctx, address, false, ++round)) return line;
+                        if (ctx.rank == 0) CHECK(mmap(pointer, kBytes, PROT_NONE, kPlain, -1, 0) == pointer);
                         std::optional<test::vmm_buffer> pieces;
-                        if (at.rank == 0) pieces.emplace(std::vector<std::size_t>{kBytes, kBytes});
-                        CHECK(at.rank != 0 || pieces->pointer() == address);
-                        if (const int line = exchange_at(at, address, true, ++round)) return line;
+                        if (ctx.rank == 0) pieces.emplace(std::vector<std::size_t>{kBytes, kBytes});
+                        CHECK(ctx.rank != 0 || pieces->pointer() == address);
+                        if (const int line = exchange_at(ctx, address, true, ++round)) return line;
                       }
-                      return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+                      return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
                     }),
             0);
 }
@@ -71,7 +71,7 @@ TEST(recycled_memory, is_what_it_is_now) {
 // such memory is always asked for whole (below).
 TEST(recycled_memory, remapped_under_one_reservation) {
   EXPECT_EQ(run_job(2, gpus::one_each, test_options(),
-                    [](const place& at) {
+                    [](const rank_context& ctx) {
                       const auto& cuda = test::simulated_cuda();
                       cu::allocation_prop prop{};
                       prop.type = cu::allocation_type::pinned;
@@ -79,19 +79,19 @@ TEST(recycled_memory, remapped_under_one_reservation) {
                       prop.flags.gpu_direct_rdma_capable = 1;
                       const cu::access_desc access{{cu::location_type::device, 0}, cu::access_flags::read_write};
                       std::uint64_t address = 0;
-                      if (at.rank == 0)
+                      if (ctx.rank == 0)
                         CHECK(cuda.cuMemAddressReserve(&address, kBytes, 0, 0, 0) == cu::error_code::success);
                       for (unsigned round = 0; round < 6; ++round) {
                         cu::physical_t memory = 0;
-                        if (at.rank == 0)
+                        if (ctx.rank == 0)
                           CHECK(cuda.cuMemCreate(&memory, kBytes, &prop, 0) == cu::error_code::success &&
                                 cuda.cuMemMap(address, kBytes, 0, memory, 0) == cu::error_code::success &&
                                 cuda.cuMemSetAccess(address, kBytes, &access, 1) == cu::error_code::success);
-                        if (const int line = exchange_at(at, address, true, round)) return line;
-                        if (at.rank == 0) cuda.cuMemUnmap(address, kBytes), cuda.cuMemRelease(memory);
+                        if (const int line = exchange_at(ctx, address, true, round)) return line;
+                        if (ctx.rank == 0) cuda.cuMemUnmap(address, kBytes), cuda.cuMemRelease(memory);
                       }
-                      if (at.rank == 0) cuda.cuMemAddressFree(address, kBytes);
-                      return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+                      if (ctx.rank == 0) cuda.cuMemAddressFree(address, kBytes);
+                      return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
                     }),
             0);
 }
@@ -117,51 +117,52 @@ cu::driver_table counting_driver() {
 }
 
 // The questions of one message of 256 bytes, to or from this memory, when it is not the first.
-int count_one(const place& at, messenger& by, const buffer& memory, questions& out) {
+int count_one(const rank_context& ctx, messenger& communicator, const buffer& memory, questions& out) {
   for (int i = 0; i < 2; ++i) {
-    CHECK_OK(by.barrier(kPatience));
+    CHECK_OK(communicator.barrier(kPatience));
     t_asked = {};
-    if (at.rank == 0) CHECK_OK(by.send(1, memory, 5, kPatience));
-    else CHECK_OK(by.recv(0, memory, 5, kWholeTag, kPatience));
+    if (ctx.rank == 0) CHECK_OK(communicator.send(1, memory, 5, kPatience));
+    else CHECK_OK(communicator.recv(0, memory, 5, kWholeTag, kPatience));
     out = t_asked;
   }
   return 0;
 }
 
-int count_questions(const place& at) {
+int count_questions(const rank_context& ctx) {
   const auto cuda = counting_driver();
-  auto opened = messenger::open(&cuda, *at.with);
+  auto opened = messenger::open(&cuda, *ctx.group);
   CHECK_OK(opened);
-  messenger& by = **opened;
+  messenger& communicator = **opened;
   constexpr std::size_t kMessage = 256;
   const piece device(true, kMessage);
   char on_stack[kMessage] = {};
   void* const mapped = mmap(nullptr, kMessage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   questions asked;
   for (const auto kind : {memory_kind::device, memory_kind::detect}) {
-    if (const int line = count_one(at, by, device.all(kind), asked)) return line;
+    if (const int line = count_one(ctx, communicator, device.all(kind), asked)) return line;
     CHECK((asked == questions{0, 1}));
   }
   auto host = host_buffer(on_stack, kMessage);
-  if (const int line = count_one(at, by, host, asked)) return line;
+  if (const int line = count_one(ctx, communicator, host, asked)) return line;
   CHECK(asked == questions{});
   host.kind = memory_kind::detect;
-  if (const int line = count_one(at, by, host, asked)) return line;
+  if (const int line = count_one(ctx, communicator, host, asked)) return line;
   CHECK(asked == questions{});
   host.address = reinterpret_cast<std::uint64_t>(mapped);
-  if (const int line = count_one(at, by, host, asked)) return line;
+  if (const int line = count_one(ctx, communicator, host, asked)) return line;
   CHECK((asked == questions{1, 0}));
   std::optional<test::vmm_buffer> pieces;
-  if (at.rank == 0) pieces.emplace(std::vector<std::size_t>{kBytes});
-  if (const int line = count_one(at, by, at.rank == 0 ? device_buffer(pieces->pointer(), kMessage) : host, asked))
+  if (ctx.rank == 0) pieces.emplace(std::vector<std::size_t>{kBytes});
+  if (const int line =
+          count_one(ctx, communicator, ctx.rank == 0 ? device_buffer(pieces->pointer(), kMessage) : host, asked))
     return line;
   CHECK((asked == questions{1, 0}));  // rank 1: the mapped memory
-  const auto registered = by.register_memory(device.all());
+  const auto registered = communicator.register_memory(device.all());
   CHECK_OK(registered);
-  if (const int line = count_one(at, by, device.all(), asked)) return line;
+  if (const int line = count_one(ctx, communicator, device.all(), asked)) return line;
   CHECK(asked == questions{});
   munmap(mapped, kMessage);
-  return by.barrier(kPatience).ok() ? 0 : __LINE__;
+  return communicator.barrier(kPatience).ok() ? 0 : __LINE__;
 }
 
 TEST(recycled_memory, a_message_asks_the_driver_once_or_not_at_all) {
@@ -170,8 +171,8 @@ TEST(recycled_memory, a_message_asks_the_driver_once_or_not_at_all) {
 
 std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
 
-TEST(surely_host, the_heap_as_far_as_it_goes_now) {
-  surely_host known;
+TEST(host_ranges, the_heap_as_far_as_it_goes_now) {
+  host_ranges known;
   const auto begin = address_of(sbrk(4096));
   const auto end = address_of(sbrk(0));
   EXPECT_TRUE(known.contains(begin, 4096));
@@ -182,8 +183,8 @@ TEST(surely_host, the_heap_as_far_as_it_goes_now) {
   EXPECT_EQ(known.contains(begin, 4096), end != begin + 4096);
 }
 
-TEST(surely_host, the_stack_of_the_thread_that_asks) {
-  surely_host known;
+TEST(host_ranges, the_stack_of_the_thread_that_asks) {
+  host_ranges known;
   static char of_program[8];
   char mine[64];
   EXPECT_TRUE(known.contains(address_of(mine), sizeof mine));

@@ -20,25 +20,25 @@ constexpr way kWays[] = {{"ipc", true, messenger_options::path_t::automatic},
 
 class reuse : public testing::TestWithParam<way> {};
 INSTANTIATE_TEST_SUITE_P(every_way, reuse, testing::ValuesIn(kWays),
-                         [](const auto& of) { return std::string(of.param.name); });
+                         [](const auto& values) { return std::string(values.param.name); });
 
 struct kinds {
-  memory_of from, to;
+  memory_of source, destination;
 };
 constexpr kinds kKinds[] = {{memory_of::device, memory_of::device}, {memory_of::host, memory_of::host},
                             {memory_of::pinned, memory_of::pinned}, {memory_of::vmm, memory_of::vmm},
                             {memory_of::host, memory_of::device},   {memory_of::host, memory_of::vmm}};
 
-int exchange(const place& at, const kinds& of, std::size_t bytes, unsigned round, std::set<std::uint64_t>& seen,
-             int& reused) {
-  any_memory from(of.from, bytes), to(of.to, bytes);
-  for (const auto address : {from.address(), to.address()}) reused += seen.insert(address).second ? 0 : 1;
-  from.set(test::random_bytes(bytes, round * 2 + static_cast<unsigned>(at.rank)));
-  auto received = at.by->irecv(1 - at.rank, to.all(), round);
-  auto sent = at.by->isend(1 - at.rank, from.all(), round);
+int exchange(const rank_context& ctx, const kinds& memories, std::size_t bytes, unsigned round,
+             std::set<std::uint64_t>& seen, int& reused) {
+  any_memory source(memories.source, bytes), destination(memories.destination, bytes);
+  for (const auto address : {source.address(), destination.address()}) reused += seen.insert(address).second ? 0 : 1;
+  source.set(test::random_bytes(bytes, round * 2 + static_cast<unsigned>(ctx.rank)));
+  auto received = ctx.messenger->irecv(1 - ctx.rank, destination.all(), round);
+  auto sent = ctx.messenger->isend(1 - ctx.rank, source.all(), round);
   CHECK_OK(sent.wait(kPatience));
   CHECK_OK(received.wait(kPatience));
-  CHECK(to.get(bytes) == test::random_bytes(bytes, round * 2 + static_cast<unsigned>(1 - at.rank)));
+  CHECK(destination.get(bytes) == test::random_bytes(bytes, round * 2 + static_cast<unsigned>(1 - ctx.rank)));
   return 0;
 }
 
@@ -47,18 +47,18 @@ TEST_P(reuse, of_every_kind_of_memory) {
   options.use_ipc = GetParam().use_ipc;
   options.path = GetParam().path;
   EXPECT_EQ(run_job(2, gpus::one_each, options,
-                    [](const place& at) {
+                    [](const rank_context& ctx) {
                       unsigned round = 0;
                       for (const auto& kind : kKinds) {
                         std::set<std::uint64_t> seen;
                         int reused = 0;
                         // The last sizes differ: an old mapping would also be too short.
                         for (const std::size_t bytes : {1u << 20, 1u << 20, 1u << 20, 3u << 20, 3u << 20, 700000u, 64u})
-                          if (const int line = exchange(at, kind, bytes, round++, seen, reused)) return line;
+                          if (const int line = exchange(ctx, kind, bytes, round++, seen, reused)) return line;
                         // Else this tests nothing; the ends of a kept foreign mapping decide when device memory comes back.
                         CHECK(reused > 0);
                       }
-                      return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+                      return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
                     }),
             0);
 }

@@ -8,50 +8,50 @@ namespace {
 constexpr std::size_t kWindow = 1 << 20;
 
 // Everyone's window on the other one.
-result<window::key_t> swap_keys(const place& at, const window& mine) {
-  auto all = at.with->all_gather(std::as_bytes(std::span(&mine.key(), 1)));
+result<window::key_t> swap_keys(const rank_context& ctx, const window& mine) {
+  auto all = ctx.group->all_gather(std::as_bytes(std::span(&mine.key(), 1)));
   if (!all) return std::move(all).error();
   window::key_t theirs;
-  std::memcpy(&theirs, (*all)[static_cast<std::size_t>(1 - at.rank)].data(), sizeof theirs);
+  std::memcpy(&theirs, (*all)[static_cast<std::size_t>(1 - ctx.rank)].data(), sizeof theirs);
   return theirs;
 }
 
-int put_and_get(const place& at, bool is_device, bool is_window_device) {
+int put_and_get(const rank_context& ctx, bool is_device, bool is_window_device) {
   piece exposed(is_window_device, kWindow);
-  auto mine = at.by->expose(exposed.all());
+  auto mine = ctx.messenger->expose(exposed.all());
   CHECK_OK(mine);
-  auto theirs = swap_keys(at, *mine);
+  auto theirs = swap_keys(ctx, *mine);
   CHECK_OK(theirs);
   std::uint64_t offset = 0;
   for (const std::size_t bytes :
        {std::size_t{0}, std::size_t{8}, std::size_t{5000}, std::size_t{70000}, std::size_t{400000}}) {
-    piece from(is_device, bytes), back(is_device, bytes);
-    from.set(test::random_bytes(bytes, bytes + static_cast<unsigned>(at.rank)));
-    auto put = at.by->put(*theirs, offset, from.all());
+    piece source(is_device, bytes), back(is_device, bytes);
+    source.set(test::random_bytes(bytes, bytes + static_cast<unsigned>(ctx.rank)));
+    auto put = ctx.messenger->put(*theirs, offset, source.all());
     CHECK_OK(put.wait(kPatience));
-    auto got = at.by->get(*theirs, offset, back.all());
+    auto got = ctx.messenger->get(*theirs, offset, back.all());
     CHECK_OK(got.wait(kPatience));
-    CHECK(back.get(bytes) == from.get(bytes));
+    CHECK(back.get(bytes) == source.get(bytes));
     offset += bytes;
   }
-  CHECK_OK(at.by->flush(1 - at.rank, kPatience));
-  CHECK(at.by->put(*theirs, kWindow - 4, exposed.part(0, 8)).wait(kPatience).code() == EINVAL);
-  CHECK_OK(at.by->barrier(kPatience));
+  CHECK_OK(ctx.messenger->flush(1 - ctx.rank, kPatience));
+  CHECK(ctx.messenger->put(*theirs, kWindow - 4, exposed.part(0, 8)).wait(kPatience).code() == EINVAL);
+  CHECK_OK(ctx.messenger->barrier(kPatience));
   // A window that has ended, or never was, is refused at its origin.
   *mine = {};
-  CHECK_OK(at.by->barrier(kPatience));
-  CHECK(at.by->put(*theirs, 0, exposed.part(0, 8)).wait(kPatience).code() == EINVAL);
-  CHECK(at.by->put(*theirs, 0, exposed.part(0, 300000)).wait(kPatience).code() == EINVAL);
-  CHECK(at.by->get(*theirs, 0, exposed.part(0, 8)).wait(kPatience).code() == EINVAL);
-  CHECK(at.by->atomic(*theirs, 0, atomic_op::add, 1).wait(kPatience).code() == EINVAL);
-  CHECK_OK(at.by->barrier(kPatience));
+  CHECK_OK(ctx.messenger->barrier(kPatience));
+  CHECK(ctx.messenger->put(*theirs, 0, exposed.part(0, 8)).wait(kPatience).code() == EINVAL);
+  CHECK(ctx.messenger->put(*theirs, 0, exposed.part(0, 300000)).wait(kPatience).code() == EINVAL);
+  CHECK(ctx.messenger->get(*theirs, 0, exposed.part(0, 8)).wait(kPatience).code() == EINVAL);
+  CHECK(ctx.messenger->atomic(*theirs, 0, atomic_op::add, 1).wait(kPatience).code() == EINVAL);
+  CHECK_OK(ctx.messenger->barrier(kPatience));
   return 0;
 }
 
-int every_pair_of_memories(const place& at) {
+int every_pair_of_memories(const rank_context& ctx) {
   for (const bool is_device : {false, true})
     for (const bool is_window_device : {false, true})
-      if (const int line = put_and_get(at, is_device, is_window_device)) return line;
+      if (const int line = put_and_get(ctx, is_device, is_window_device)) return line;
   return 0;
 }
 
@@ -63,28 +63,28 @@ TEST(remote, put_and_get_over_a_network) {
   EXPECT_EQ(run_job(2, gpus::one_each, options, every_pair_of_memories), 0);
 }
 
-int count_together(const place& at) {
+int count_together(const rank_context& ctx) {
   piece word(true, 64);
   word.set(std::vector<unsigned char>(64, 0));
-  auto mine = at.by->expose(word.all());
+  auto mine = ctx.messenger->expose(word.all());
   CHECK_OK(mine);
-  auto theirs = swap_keys(at, *mine);
+  auto theirs = swap_keys(ctx, *mine);
   CHECK_OK(theirs);
   // Both add to rank 0's word.
-  const auto& at_0 = at.rank == 0 ? mine->key() : *theirs;
+  const auto& at_0 = ctx.rank == 0 ? mine->key() : *theirs;
   std::uint64_t last = 0;
   for (int i = 0; i < 200; ++i) {
     std::uint64_t before = 0;
-    CHECK_OK(at.by->atomic(at_0, 8, atomic_op::add, 1, 0, &before).wait(kPatience));
+    CHECK_OK(ctx.messenger->atomic(at_0, 8, atomic_op::add, 1, 0, &before).wait(kPatience));
     CHECK(i == 0 || before > last);
     last = before;
   }
-  CHECK_OK(at.by->barrier(kPatience));
+  CHECK_OK(ctx.messenger->barrier(kPatience));
   std::uint64_t sum = 0;
-  CHECK_OK(at.by->atomic(at_0, 8, atomic_op::compare_swap, 400, 400, &sum).wait(kPatience));
+  CHECK_OK(ctx.messenger->atomic(at_0, 8, atomic_op::compare_swap, 400, 400, &sum).wait(kPatience));
   CHECK(sum == 400);
-  CHECK(at.by->atomic(at_0, 4, atomic_op::add, 1).wait(kPatience).code() == EINVAL);
-  CHECK_OK(at.by->barrier(kPatience));
+  CHECK(ctx.messenger->atomic(at_0, 4, atomic_op::add, 1).wait(kPatience).code() == EINVAL);
+  CHECK_OK(ctx.messenger->barrier(kPatience));
   return 0;
 }
 

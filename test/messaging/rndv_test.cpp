@@ -27,31 +27,32 @@ bool refuse_reading(int code) {
 }
 
 // Rank 0 sends a list of sizes before rank 1, which receives them, has looked at any.
-int send_together(const place& at, bool is_device, const std::vector<std::size_t>& sizes) {
+int send_together(const rank_context& ctx, bool is_device, const std::vector<std::size_t>& sizes) {
   std::deque<piece> all;
   std::vector<request> under_way;
   for (const std::size_t bytes : sizes) {
     all.emplace_back(is_device, bytes);
-    if (at.rank == 0) all.back().set(test::random_bytes(bytes, bytes));
-    if (at.rank == 0) under_way.push_back(at.by->isend(1, all.back().all(), under_way.size()));
+    if (ctx.rank == 0) all.back().set(test::random_bytes(bytes, bytes));
+    if (ctx.rank == 0) under_way.push_back(ctx.messenger->isend(1, all.back().all(), under_way.size()));
   }
-  CHECK_OK(at.with->barrier());
-  for (std::size_t i = 0; at.rank == 1 && i < sizes.size(); ++i) under_way.push_back(at.by->irecv(0, all[i].all(), i));
+  CHECK_OK(ctx.group->barrier());
+  for (std::size_t i = 0; ctx.rank == 1 && i < sizes.size(); ++i)
+    under_way.push_back(ctx.messenger->irecv(0, all[i].all(), i));
   for (auto& each : under_way) CHECK_OK(each.wait(kPatience));
-  for (std::size_t i = 0; at.rank == 1 && i < sizes.size(); ++i)
+  for (std::size_t i = 0; ctx.rank == 1 && i < sizes.size(); ++i)
     CHECK(all[i].get(sizes[i]) == test::random_bytes(sizes[i], sizes[i]));
-  return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+  return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
 }
 
 // More than one list, lists of several messages, lists of one.
 TEST(bulk, copies_between_gpus_that_are_queued_together) {
   EXPECT_EQ(run_job(2, gpus::one_each, test_options(),
-                    [](const place& at) {
+                    [](const rank_context& ctx) {
                       std::vector<std::size_t> sizes(40, 50000);
                       for (std::size_t i = 0; i < sizes.size(); ++i) sizes[i] += i * 8;
                       sizes.insert(sizes.end(), {3u << 20, 100000, 2u << 20, 1u << 20});
-                      if (const int line = send_together(at, true, sizes)) return line;
-                      CHECK(at.by->counts().ipc == (at.rank == 1 ? sizes.size() : 0));
+                      if (const int line = send_together(ctx, true, sizes)) return line;
+                      CHECK(ctx.messenger->counts().ipc == (ctx.rank == 1 ? sizes.size() : 0));
                       return 0;
                     }),
             0);
@@ -59,29 +60,29 @@ TEST(bulk, copies_between_gpus_that_are_queued_together) {
 
 TEST(bulk, a_bad_buffer_fails_only_its_own_message) {
   EXPECT_EQ(run_job(2, gpus::one_each, test_options(),
-                    [](const place& at) {
+                    [](const rank_context& ctx) {
                       constexpr std::size_t kBytes = 100000;
                       constexpr int kBad = 1;
-                      piece from(true, kBytes), good(true, kBytes * 3);
-                      from.set(test::random_bytes(kBytes, 7));
+                      piece source(true, kBytes), good(true, kBytes * 3);
+                      source.set(test::random_bytes(kBytes, 7));
                       std::vector<request> all;
-                      for (int i = 0; at.rank == 0 && i < 3; ++i) all.push_back(at.by->isend(1, from.all(), 1));
-                      CHECK_OK(at.with->barrier());
-                      for (unsigned i = 0; at.rank == 1 && i < 3; ++i) {
-                        auto to = good.part(i * kBytes, kBytes);
-                        if (i == kBad) to.address = good.address() + kBytes * 3 - 1000;
-                        all.push_back(at.by->irecv(0, to, 1));
+                      for (int i = 0; ctx.rank == 0 && i < 3; ++i) all.push_back(ctx.messenger->isend(1, source.all(), 1));
+                      CHECK_OK(ctx.group->barrier());
+                      for (unsigned i = 0; ctx.rank == 1 && i < 3; ++i) {
+                        auto destination = good.part(i * kBytes, kBytes);
+                        if (i == kBad) destination.address = good.address() + kBytes * 3 - 1000;
+                        all.push_back(ctx.messenger->irecv(0, destination, 1));
                       }
                       for (int i = 0; i < 3; ++i) {
                         const auto done = all[static_cast<unsigned>(i)].wait(kPatience);
                         CHECK(done.ok() == (i != kBad) && done.code() != ETIMEDOUT);
                       }
-                      if (at.rank == 1) {
+                      if (ctx.rank == 1) {
                         const auto bytes = good.get(kBytes * 3), expected = test::random_bytes(kBytes, 7);
                         CHECK(std::equal(expected.begin(), expected.end(), bytes.begin()));
                         CHECK(std::equal(expected.begin(), expected.end(), bytes.begin() + 2 * kBytes));
                       }
-                      return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+                      return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
                     }),
             0);
 }
@@ -89,31 +90,31 @@ TEST(bulk, a_bad_buffer_fails_only_its_own_message) {
 // The large ones take several looks, and the small one behind them its turn.
 TEST(bulk, host_memory_is_read_in_place) {
   EXPECT_EQ(run_job(2, gpus::none, test_options(),
-                    [](const place& at) {
+                    [](const rank_context& ctx) {
                       const std::vector<std::size_t> sizes{3000001, 1u << 20, 20000, 8193};
-                      if (const int line = send_together(at, false, sizes)) return line;
-                      CHECK(at.by->counts().pulled == (at.rank == 1 ? sizes.size() : 0));
-                      CHECK(at.by->counts().shared_ring == 0);
+                      if (const int line = send_together(ctx, false, sizes)) return line;
+                      CHECK(ctx.messenger->counts().pulled == (ctx.rank == 1 ? sizes.size() : 0));
+                      CHECK(ctx.messenger->counts().shared_ring == 0);
                       return 0;
                     }),
             0);
 }
 
 // The receives are posted, and rank 0 sends before rank 1 looks: short ones are read by one call, up to a long one.
-int send_to_posted(const place& at, const std::vector<std::size_t>& sizes) {
+int send_to_posted(const rank_context& ctx, const std::vector<std::size_t>& sizes) {
   std::deque<piece> all;
   std::vector<request> under_way;
   for (const std::size_t bytes : sizes) {
     all.emplace_back(false, bytes);
-    if (at.rank == 0) all.back().set(test::random_bytes(bytes, bytes));
-    under_way.push_back(at.rank == 0 ? at.by->isend(1, all.back().all(), under_way.size())
-                                     : at.by->irecv(0, all.back().all(), under_way.size()));
+    if (ctx.rank == 0) all.back().set(test::random_bytes(bytes, bytes));
+    under_way.push_back(ctx.rank == 0 ? ctx.messenger->isend(1, all.back().all(), under_way.size())
+                                      : ctx.messenger->irecv(0, all.back().all(), under_way.size()));
   }
-  CHECK_OK(at.with->barrier());
+  CHECK_OK(ctx.group->barrier());
   for (auto& each : under_way) CHECK_OK(each.wait(kPatience));
-  for (std::size_t i = 0; at.rank == 1 && i < sizes.size(); ++i)
+  for (std::size_t i = 0; ctx.rank == 1 && i < sizes.size(); ++i)
     CHECK(all[i].get(sizes[i]) == test::random_bytes(sizes[i], sizes[i]));
-  return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+  return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
 }
 
 std::vector<std::size_t> many_short_ones() {
@@ -124,24 +125,26 @@ std::vector<std::size_t> many_short_ones() {
 
 TEST(bulk, short_messages_are_read_together) {
   EXPECT_EQ(run_job(2, gpus::none, test_options(),
-                    [](const place& at) {
-                      if (const int line = send_to_posted(at, many_short_ones())) return line;
-                      CHECK(at.by->counts().pulled == (at.rank == 1 ? many_short_ones().size() : 0));
+                    [](const rank_context& ctx) {
+                      if (const int line = send_to_posted(ctx, many_short_ones())) return line;
+                      CHECK(ctx.messenger->counts().pulled == (ctx.rank == 1 ? many_short_ones().size() : 0));
                       return 0;
                     }),
             0);
 }
 
 // Rank 0 sends from host memory, rank 1 has GPU memory; all at once, so that they share the chunks.
-int send_to_device(const place& at, const std::vector<std::size_t>& sizes) { return send_together(at, at.rank == 1, sizes); }
+int send_to_device(const rank_context& ctx, const std::vector<std::size_t>& sizes) {
+  return send_together(ctx, ctx.rank == 1, sizes);
+}
 
 TEST(bulk, host_memory_for_a_gpu_goes_through_the_ring) {
   EXPECT_EQ(run_job(2, gpus::one_each, test_options(),
-                    [](const place& at) {
+                    [](const rank_context& ctx) {
                       const std::vector<std::size_t> sizes{3000001, 262145, 64 << 10, (64 << 10) + 1, 262144, 100000};
-                      if (const int line = send_to_device(at, sizes)) return line;
-                      CHECK(at.by->counts().pulled == 0);
-                      CHECK(at.by->counts().shared_ring == (at.rank == 0 ? sizes.size() : 0));
+                      if (const int line = send_to_device(ctx, sizes)) return line;
+                      CHECK(ctx.messenger->counts().pulled == 0);
+                      CHECK(ctx.messenger->counts().shared_ring == (ctx.rank == 0 ? sizes.size() : 0));
                       return 0;
                     }),
             0);
@@ -153,26 +156,26 @@ TEST(bulk, several_threads_fill_chunks_for_the_gpu) {
   options.chunk_bytes = 128 << 10;
   EXPECT_EQ(run_job(
                 2, gpus::one_each, options,
-                [](const place& at) {
-                  if (const int line = send_to_device(at, std::vector<std::size_t>(12, 250001))) return line;
+                [](const rank_context& ctx) {
+                  if (const int line = send_to_device(ctx, std::vector<std::size_t>(12, 250001))) return line;
                   constexpr std::size_t kBytes = 240000;
-                  piece data(at.rank == 1, kBytes);
-                  if (at.rank == 0) data.set(test::random_bytes(kBytes, 3));
-                  auto exposed = at.by->expose(data.all());
+                  piece data(ctx.rank == 1, kBytes);
+                  if (ctx.rank == 0) data.set(test::random_bytes(kBytes, 3));
+                  auto exposed = ctx.messenger->expose(data.all());
                   CHECK_OK(exposed);
                   window::key_t there = exposed->key();
                   there.rank = 1;
-                  CHECK_OK(at.by->barrier(kPatience));
-                  if (at.rank == 0) {
-                    auto put = at.by->put(there, 1000, data.part(1000, kBytes - 1000));
+                  CHECK_OK(ctx.messenger->barrier(kPatience));
+                  if (ctx.rank == 0) {
+                    auto put = ctx.messenger->put(there, 1000, data.part(1000, kBytes - 1000));
                     CHECK_OK(put.wait(kPatience));
-                    CHECK_OK(at.by->send(1, data.part(0, 200000), 1, kPatience));
+                    CHECK_OK(ctx.messenger->send(1, data.part(0, 200000), 1, kPatience));
                   } else {
-                    const auto cut = at.by->recv(0, data.part(0, 100000), 1, kWholeTag, kPatience);
+                    const auto cut = ctx.messenger->recv(0, data.part(0, 100000), 1, kWholeTag, kPatience);
                     CHECK(cut.code() == EMSGSIZE);
                     CHECK(data.get(kBytes) == test::random_bytes(kBytes, 3));
                   }
-                  return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+                  return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
                 },
                 -1, [](int) { return setenv("PEERLANE_COPY_THREADS", "4", 1) == 0; }),
             0);
@@ -183,13 +186,13 @@ INSTANTIATE_TEST_SUITE_P(by, refused, testing::Values(EPERM, EFAULT));
 
 TEST_P(refused, reading_in_place_gives_way_to_the_ring) {
   EXPECT_EQ(run_job(2, gpus::none, test_options(),
-                    [](const place& at) {
+                    [](const rank_context& ctx) {
                       const std::vector<std::size_t> sizes{900000, 20000, 1u << 20};
-                      if (const int line = send_together(at, false, sizes)) return line;
+                      if (const int line = send_together(ctx, false, sizes)) return line;
                       CHECK(refuse_reading(GetParam()));
-                      if (const int line = send_together(at, false, sizes)) return line;
-                      CHECK(at.by->counts().pulled == (at.rank == 1 ? sizes.size() : 0));
-                      CHECK(at.by->counts().shared_ring == (at.rank == 0 ? sizes.size() : 0));
+                      if (const int line = send_together(ctx, false, sizes)) return line;
+                      CHECK(ctx.messenger->counts().pulled == (ctx.rank == 1 ? sizes.size() : 0));
+                      CHECK(ctx.messenger->counts().shared_ring == (ctx.rank == 0 ? sizes.size() : 0));
                       return 0;
                     }),
             0);
@@ -197,11 +200,11 @@ TEST_P(refused, reading_in_place_gives_way_to_the_ring) {
 
 TEST_P(refused, reading_together_gives_way_to_the_ring) {
   EXPECT_EQ(run_job(2, gpus::none, test_options(),
-                    [](const place& at) {
+                    [](const rank_context& ctx) {
                       CHECK(refuse_reading(GetParam()));
-                      if (const int line = send_to_posted(at, many_short_ones())) return line;
-                      CHECK(at.by->counts().pulled == 0);
-                      CHECK(at.by->counts().shared_ring == (at.rank == 0 ? many_short_ones().size() : 0));
+                      if (const int line = send_to_posted(ctx, many_short_ones())) return line;
+                      CHECK(ctx.messenger->counts().pulled == 0);
+                      CHECK(ctx.messenger->counts().shared_ring == (ctx.rank == 0 ? many_short_ones().size() : 0));
                       return 0;
                     }),
             0);
@@ -210,35 +213,35 @@ TEST_P(refused, reading_together_gives_way_to_the_ring) {
 // Refused while a message is under way: what has been read does not matter.
 TEST_P(refused, a_message_half_read_starts_again) {
   EXPECT_EQ(run_job(2, gpus::none, test_options(),
-                    [](const place& at) {
+                    [](const rank_context& ctx) {
                       constexpr std::size_t kBytes = 4u << 20;
                       piece data(false, kBytes);
-                      if (at.rank == 0) data.set(test::random_bytes(kBytes, 5));
+                      if (ctx.rank == 0) data.set(test::random_bytes(kBytes, 5));
                       request all;
-                      if (at.rank == 0) all = at.by->isend(1, data.all(), 1);
-                      CHECK_OK(at.with->barrier());
-                      if (at.rank == 1) {
-                        all = at.by->irecv(0, data.all(), 1);
-                        at.by->progress();
-                        CHECK(at.by->counts().pulled == 1 && refuse_reading(GetParam()));
+                      if (ctx.rank == 0) all = ctx.messenger->isend(1, data.all(), 1);
+                      CHECK_OK(ctx.group->barrier());
+                      if (ctx.rank == 1) {
+                        all = ctx.messenger->irecv(0, data.all(), 1);
+                        ctx.messenger->progress();
+                        CHECK(ctx.messenger->counts().pulled == 1 && refuse_reading(GetParam()));
                       }
                       CHECK_OK(all.wait(kPatience));
                       CHECK(data.get(kBytes) == test::random_bytes(kBytes, 5));
-                      CHECK(at.by->counts().shared_ring == (at.rank == 0 ? 1 : 0));
-                      return at.by->barrier(kPatience).ok() ? 0 : __LINE__;
+                      CHECK(ctx.messenger->counts().shared_ring == (ctx.rank == 0 ? 1 : 0));
+                      return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
                     }),
             0);
 }
 
 TEST(bulk, crossovers_follow_the_costs) {
-  const auto built_in = crossovers::from({}, &copy::cost_table::built_in());
+  const auto built_in = thresholds::choose({}, &copy::cost_table::built_in());
   EXPECT_EQ(built_in.eager_device, 4u << 10);  // measured on H200: beyond it, the resident kernel is quicker
   EXPECT_EQ(built_in.ipc_from, 4u << 10);
   EXPECT_EQ(built_in.eager_shared_gpu, 16u << 10) << "a ring of one chunk is no better";
   EXPECT_EQ(built_in.shared_gpu_cpu_limit, 192u << 10) << "as measured with two processes on one H100";
   messenger_options wanted;
   wanted.ipc_threshold = 64 << 10;
-  const auto set = crossovers::from(wanted, &copy::cost_table::built_in());
+  const auto set = thresholds::choose(wanted, &copy::cost_table::built_in());
   EXPECT_EQ(set.ipc_from, 64u << 10);
   EXPECT_EQ(set.ipc_to_host_from, 64u << 10);
 }

@@ -21,28 +21,30 @@
 namespace pl::link {
 
 // An end that has already carried so many packets and bytes: 2^32 of them take too long.
-struct lane_position {
-  static shm_lane behind(void* at, std::uint32_t packets, std::uint32_t data_bytes) {
-    shm_lane out(at);
+struct queue_position {
+  static shm_queue behind(void* mapping, std::uint32_t packets, std::uint32_t data_bytes) {
+    shm_queue out(mapping);
     out.number_ = packets;
     out.data_ = data_bytes;
     out.taken_ = std::uint64_t{packets} << 32 | data_bytes;
     out.shared_->taken.store(out.taken_, std::memory_order_relaxed);
     return out;
   }
-  static void claim_head_of(const shm_lane& lane, std::uint8_t bytes) { lane.slot_of(lane.number_).what.head_bytes = bytes; }
+  static void claim_head_of(const shm_queue& queue, std::uint8_t bytes) {
+    queue.slot_of(queue.number_).packet.head_bytes = bytes;
+  }
 };
 
 namespace {
 
 class shared_memory {
  public:
-  shared_memory() : at_(mmap(nullptr, shm_lane::kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {}
-  ~shared_memory() { munmap(at_, shm_lane::kBytes); }
-  void* at() const { return at_; }
+  shared_memory() : mapping_(mmap(nullptr, shm_queue::kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {}
+  ~shared_memory() { munmap(mapping_, shm_queue::kBytes); }
+  void* mapping() const { return mapping_; }
 
  private:
-  void* at_;
+  void* mapping_;
 };
 
 struct parcel {
@@ -52,43 +54,43 @@ struct parcel {
 };
 
 // Bodies are full of what the mark of some packet looks like.
-void fill(std::byte* to, std::size_t bytes, unsigned salt) {
-  for (std::size_t i = 0; i < bytes; ++i) to[i] = static_cast<std::byte>(i % 4 == 0 ? salt : 0);
+void fill(std::byte* destination, std::size_t bytes, unsigned salt) {
+  for (std::size_t i = 0; i < bytes; ++i) destination[i] = static_cast<std::byte>(i % 4 == 0 ? salt : 0);
 }
-bool is_filled(const std::byte* from, std::size_t bytes, unsigned salt) {
+bool is_filled(const std::byte* source, std::size_t bytes, unsigned salt) {
   for (std::size_t i = 0; i < bytes; ++i)
-    if (from[i] != static_cast<std::byte>(i % 4 == 0 ? salt : 0)) return false;
+    if (source[i] != static_cast<std::byte>(i % 4 == 0 ? salt : 0)) return false;
   return true;
 }
 
-bool put(shm_lane& to, const parcel& what) {
-  const auto room = to.reserve(what.head_bytes, what.body_bytes);
+bool put(shm_queue& queue, const parcel& op) {
+  const auto room = queue.reserve(op.head_bytes, op.body_bytes);
   if (room.head == nullptr) return false;
-  fill(room.head, what.head_bytes, what.salt);
-  fill(room.body, what.body_bytes, what.salt + 1u);
-  to.publish(what.outcome);
+  fill(room.head, op.head_bytes, op.salt);
+  fill(room.body, op.body_bytes, op.salt + 1u);
+  queue.publish(op.outcome);
   return true;
 }
 
-bool is_there(shm_lane& from, const parcel& what) {
-  const auto seen = from.peek();
-  return seen.head != nullptr && seen.head_bytes == what.head_bytes && seen.body_bytes == what.body_bytes &&
-         seen.outcome == what.outcome && is_filled(seen.head, what.head_bytes, what.salt) &&
-         is_filled(seen.body, what.body_bytes, what.salt + 1u);
+bool is_there(shm_queue& queue, const parcel& sample) {
+  const auto seen = queue.peek();
+  return seen.head != nullptr && seen.head_bytes == sample.head_bytes && seen.body_bytes == sample.body_bytes &&
+         seen.outcome == sample.outcome && is_filled(seen.head, sample.head_bytes, sample.salt) &&
+         is_filled(seen.body, sample.body_bytes, sample.salt + 1u);
 }
 
 std::vector<parcel> random_parcels(std::size_t count, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<parcel> out;
   for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t most = random() % 50 == 0 ? shm_lane::kMostBody : random() % 4 == 0 ? 600 : 40;
-    out.push_back({random() % (shm_lane::kMostHead + 1), random() % (most + 1), static_cast<unsigned char>(random()),
+    const std::size_t most = random() % 50 == 0 ? shm_queue::kMaxBody : random() % 4 == 0 ? 600 : 40;
+    out.push_back({random() % (shm_queue::kMaxHead + 1), random() % (most + 1), static_cast<unsigned char>(random()),
                    static_cast<int>(random() % 3 == 0 ? random() % 256 : 0)});
   }
   return out;
 }
 
-void carry_all(shm_lane writer, shm_lane reader, const std::vector<parcel>& all) {
+void carry_all(shm_queue writer, shm_queue reader, const std::vector<parcel>& all) {
   std::thread other([&] {
     for (const auto& each : all)
       while (!put(writer, each)) std::this_thread::yield();
@@ -104,31 +106,31 @@ void carry_all(shm_lane writer, shm_lane reader, const std::vector<parcel>& all)
   EXPECT_EQ(reader.peek().head, nullptr);
 }
 
-TEST(shm_lane, random_packets_between_two_threads) {
+TEST(shm_queue, random_packets_between_two_threads) {
   const shared_memory memory;
-  carry_all(shm_lane(memory.at()), shm_lane(memory.at()), random_parcels(5000, 1));
+  carry_all(shm_queue(memory.mapping()), shm_queue(memory.mapping()), random_parcels(5000, 1));
 }
 
-TEST(shm_lane, numbers_wrap) {
+TEST(shm_queue, numbers_wrap) {
   const shared_memory memory;
   constexpr std::uint32_t kPackets = 0u - 1500u, kData = 0u - 64u * 5000u;
-  const auto writer = lane_position::behind(memory.at(), kPackets, kData);
-  carry_all(writer, lane_position::behind(memory.at(), kPackets, kData), random_parcels(4000, 2));
+  const auto writer = queue_position::behind(memory.mapping(), kPackets, kData);
+  carry_all(writer, queue_position::behind(memory.mapping(), kPackets, kData), random_parcels(4000, 2));
 }
 
-TEST(shm_lane, a_full_lane_takes_no_more_until_the_oldest_is_taken) {
+TEST(shm_queue, a_full_lane_takes_no_more_until_the_oldest_is_taken) {
   const shared_memory memory;
-  shm_lane writer(memory.at()), reader(memory.at());
+  shm_queue writer(memory.mapping()), reader(memory.mapping());
   const parcel small{24, 8, 3, 0}, large{56, 60000, 5, 0};
   std::size_t taken = 0;
   while (put(writer, small)) ++taken;
-  EXPECT_EQ(taken, shm_lane::kSlots);
+  EXPECT_EQ(taken, shm_queue::kSlots);
   for (std::size_t i = 0; i < taken; ++i) {
     EXPECT_TRUE(is_there(reader, small));
     reader.release();
   }
   for (taken = 0; put(writer, large);) ++taken;
-  EXPECT_EQ(taken, shm_lane::kDataBytes / 60032);
+  EXPECT_EQ(taken, shm_queue::kDataBytes / 60032);
   EXPECT_TRUE(put(writer, small)) << "a short packet needs no data area";
   EXPECT_TRUE(is_there(reader, large));
   EXPECT_FALSE(put(writer, large)) << "its reader has not finished with it";
@@ -143,9 +145,9 @@ TEST(shm_lane, a_full_lane_takes_no_more_until_the_oldest_is_taken) {
   EXPECT_TRUE(is_there(reader, large));
 }
 
-TEST(shm_lane, a_writer_that_dies_leaves_whole_packets) {
+TEST(shm_queue, a_writer_that_dies_leaves_whole_packets) {
   const shared_memory memory;
-  shm_lane writer(memory.at()), reader(memory.at());
+  shm_queue writer(memory.mapping()), reader(memory.mapping());
   const parcel whole{24, 400, 3, 0};
   ASSERT_TRUE(put(writer, whole));
   for (const std::size_t bytes : {8, 400}) {
@@ -158,17 +160,17 @@ TEST(shm_lane, a_writer_that_dies_leaves_whole_packets) {
   EXPECT_EQ(reader.peek().head, nullptr);
 }
 
-TEST(shm_lane, a_length_that_cannot_be_ends_it) {
+TEST(shm_queue, a_length_that_cannot_be_ends_it) {
   const shared_memory memory;
-  shm_lane writer(memory.at()), reader(memory.at());
+  shm_queue writer(memory.mapping()), reader(memory.mapping());
   ASSERT_TRUE(put(writer, {24, 8, 3, 0}));
-  lane_position::claim_head_of(reader, shm_lane::kMostHead + 1);
+  queue_position::claim_head_of(reader, shm_queue::kMaxHead + 1);
   EXPECT_EQ(reader.peek().head, nullptr);
 }
 
-TEST(shm_lane, any_failure_stays_one) {
+TEST(shm_queue, any_failure_stays_one) {
   const shared_memory memory;
-  shm_lane writer(memory.at()), reader(memory.at());
+  shm_queue writer(memory.mapping()), reader(memory.mapping());
   for (const int code : {EPERM, 255, 256, 70000, -1}) {
     ASSERT_TRUE(put(writer, {24, 8, 3, code}));
     EXPECT_EQ(reader.peek().outcome, code > 0 && code < 256 ? code : EIO);
@@ -177,29 +179,29 @@ TEST(shm_lane, any_failure_stays_one) {
 }
 
 // A peer that could shrink the file of a mapping would end this process with SIGBUS.
-TEST(shm_lane, nobody_can_shrink_an_outbox) {
-  const auto outbox = shm_outbox::make(2);
+TEST(shm_queue, nobody_can_shrink_an_outbox) {
+  const auto outbox = shm_queue_set::make(2);
   ASSERT_TRUE(outbox);
   const auto path = "/proc/self/fd/" + std::to_string(outbox->own_name().fd);
   EXPECT_NE(truncate(path.c_str(), 0), 0);
   EXPECT_EQ(errno, EPERM);
-  auto lane = shm_outbox::open_lane(outbox->own_name(), 1);
+  auto lane = shm_queue_set::open_queue(outbox->own_name(), 1);
   ASSERT_TRUE(lane) << lane.error().message;
   EXPECT_EQ(lane->peek().head, nullptr);
-  shm_outbox::close(*lane);
+  shm_queue_set::close(*lane);
 }
 
-TEST(shm_lane, an_outbox_that_its_owner_could_shrink_is_refused) {
+TEST(shm_queue, an_outbox_that_its_owner_could_shrink_is_refused) {
   const int fd = memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   struct stat info {};
-  ASSERT_EQ(ftruncate(fd, static_cast<off_t>(2 * shm_lane::kBytes)), 0);
+  ASSERT_EQ(ftruncate(fd, static_cast<off_t>(2 * shm_queue::kBytes)), 0);
   ASSERT_EQ(fstat(fd, &info), 0);
-  EXPECT_EQ(shm_outbox::open_lane({getpid(), fd, info.st_ino}, 1).code(), EPROTO);
+  EXPECT_EQ(shm_queue_set::open_queue({getpid(), fd, info.st_ino}, 1).code(), EPROTO);
   ASSERT_EQ(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
-  auto lane = shm_outbox::open_lane({getpid(), fd, info.st_ino}, 1);
+  auto lane = shm_queue_set::open_queue({getpid(), fd, info.st_ino}, 1);
   ASSERT_TRUE(lane);
-  shm_outbox::close(*lane);
-  EXPECT_EQ(shm_outbox::open_lane({getpid(), fd, info.st_ino}, 2).code(), ESTALE) << "too short for a third rank";
+  shm_queue_set::close(*lane);
+  EXPECT_EQ(shm_queue_set::open_queue({getpid(), fd, info.st_ino}, 2).code(), ESTALE) << "too short for a third rank";
   close(fd);
 }
 

@@ -23,43 +23,45 @@ struct message {
   std::uint64_t seed;
 };
 
-std::size_t random_size(std::mt19937_64& random, const volume& of) {
-  const std::size_t most = std::size_t{1} << random() % static_cast<unsigned>(of.most + 1);
+std::size_t random_size(std::mt19937_64& random, const volume& load) {
+  const std::size_t most = std::size_t{1} << random() % static_cast<unsigned>(load.most + 1);
   return random() % (most + 1);
 }
 
-std::vector<message> messages_of(std::uint64_t seed, int from, int to, const volume& of) {
-  std::mt19937_64 random(seed * 100 + static_cast<unsigned>(from * 10 + to));
+std::vector<message> messages_of(std::uint64_t seed, int source_rank, int destination_rank, const volume& load) {
+  std::mt19937_64 random(seed * 100 + static_cast<unsigned>(source_rank * 10 + destination_rank));
   std::vector<message> out;
-  for (int i = 0; i < of.messages; ++i) out.push_back({random() % 3, random_size(random, of), random() % 2 == 0, random()});
+  for (int i = 0; i < load.messages; ++i)
+    out.push_back({random() % 3, random_size(random, load), random() % 2 == 0, random()});
   return out;
 }
 
 // A receive that is under way, and what it must get.
 struct expected {
-  std::unique_ptr<piece> to;
-  request of;
+  std::unique_ptr<piece> destination;
+  request received;
   std::size_t capacity;
   message wanted;
 };
 
 int check(expected& one, int source) {
-  const auto done = one.of.wait(kPatience);
+  const auto done = one.received.wait(kPatience);
   const std::size_t fits = std::min(one.capacity, one.wanted.bytes);
   CHECK(done.code() == (one.wanted.bytes > one.capacity ? EMSGSIZE : 0));
-  CHECK(one.of.info().bytes == one.wanted.bytes && one.of.info().tag == one.wanted.tag && one.of.info().source == source);
+  CHECK(one.received.info().bytes == one.wanted.bytes && one.received.info().tag == one.wanted.tag &&
+        one.received.info().source == source);
   auto data = test::random_bytes(one.wanted.bytes, one.wanted.seed);
   data.resize(fits);
-  CHECK(one.to->get(fits) == data);
+  CHECK(one.destination->get(fits) == data);
   return 0;
 }
 
 // Sends the whole list in order, a few at a time, while receives are posted: exact tags, or by a mask that takes any tag.
-int talk(const place& at, std::uint64_t seed, const volume& of = {}) {
-  const int peer = 1 - at.rank;
-  const auto outgoing = messages_of(seed, at.rank, peer, of);
-  auto incoming = messages_of(seed, peer, at.rank, of);
-  std::mt19937_64 random(seed * 7 + static_cast<unsigned>(at.rank));
+int talk(const rank_context& ctx, std::uint64_t seed, const volume& load = {}) {
+  const int peer = 1 - ctx.rank;
+  const auto outgoing = messages_of(seed, ctx.rank, peer, load);
+  auto incoming = messages_of(seed, peer, ctx.rank, load);
+  std::mt19937_64 random(seed * 7 + static_cast<unsigned>(ctx.rank));
   std::vector<std::unique_ptr<piece>> kept;
   std::vector<request> sends;
   std::vector<expected> receives;
@@ -70,7 +72,7 @@ int talk(const place& at, std::uint64_t seed, const volume& of = {}) {
       const auto& one = outgoing[sent++];
       kept.push_back(std::make_unique<piece>(one.from_device, one.bytes));
       kept.back()->set(test::random_bytes(one.bytes, one.seed));
-      sends.push_back(at.by->isend(peer, kept.back()->all(), one.tag));
+      sends.push_back(ctx.messenger->isend(peer, kept.back()->all(), one.tag));
     } else if (dice == 2 && !incoming.empty()) {
       // Receives are posted one by one, so the model is: the first message in sending order that fits.
       const bool is_wild = random() % 3 == 0;
@@ -79,11 +81,12 @@ int talk(const place& at, std::uint64_t seed, const volume& of = {}) {
       while (!is_wild && found->tag != tag) ++found;
       const std::size_t capacity = random() % 8 == 0 ? found->bytes / 2 : found->bytes;
       expected one{std::make_unique<piece>(random() % 2 == 0, capacity), {}, capacity, *found};
-      one.of = at.by->irecv(random() % 2 == 0 ? peer : kAnySource, one.to->all(), tag, is_wild ? 0 : kWholeTag);
+      one.received =
+          ctx.messenger->irecv(random() % 2 == 0 ? peer : kAnySource, one.destination->all(), tag, is_wild ? 0 : kWholeTag);
       incoming.erase(found);
       receives.push_back(std::move(one));
     } else {
-      at.by->progress();
+      ctx.messenger->progress();
     }
     if (receives.size() > 8) {
       for (auto& one : receives)
@@ -92,13 +95,13 @@ int talk(const place& at, std::uint64_t seed, const volume& of = {}) {
     }
     if (receives.empty()) continue;
     // Every other process must be able to end what it waits for.
-    at.by->progress();
+    ctx.messenger->progress();
   }
   for (auto& one : receives)
     if (const int line = check(one, peer)) return line;
   for (auto& each : sends) CHECK_OK(each.wait(kPatience));
-  CHECK_OK(at.by->barrier(kPatience));
-  CHECK(at.by->counts().unexpected_bytes == 0);
+  CHECK_OK(ctx.messenger->barrier(kPatience));
+  CHECK(ctx.messenger->counts().unexpected_bytes == 0);
   return 0;
 }
 
@@ -107,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(seeds, traffic, testing::Range(1, 4));
 
 TEST_P(traffic, two_gpus) {
   const auto seed = static_cast<std::uint64_t>(GetParam());
-  EXPECT_EQ(run_job(2, gpus::one_each, test_options(), [&](const place& at) { return talk(at, seed); }), 0);
+  EXPECT_EQ(run_job(2, gpus::one_each, test_options(), [&](const rank_context& ctx) { return talk(ctx, seed); }), 0);
 }
 
 TEST_P(traffic, one_gpu_small_chunks) {
@@ -115,7 +118,7 @@ TEST_P(traffic, one_gpu_small_chunks) {
   auto options = test_options();
   options.chunk_bytes = 8192;
   options.use_ipc = false;
-  EXPECT_EQ(run_job(2, gpus::shared, options, [&](const place& at) { return talk(at, seed); }), 0);
+  EXPECT_EQ(run_job(2, gpus::shared, options, [&](const rank_context& ctx) { return talk(ctx, seed); }), 0);
 }
 
 TEST_P(traffic, network) {
@@ -123,7 +126,7 @@ TEST_P(traffic, network) {
   auto options = test_options();
   options.path = messenger_options::path_t::network;
   options.chunk_bytes = 64 << 10;
-  EXPECT_EQ(run_job(2, gpus::one_each, options, [&](const place& at) { return talk(at, seed); }), 0);
+  EXPECT_EQ(run_job(2, gpus::one_each, options, [&](const rank_context& ctx) { return talk(ctx, seed); }), 0);
 }
 
 // Messages from host memory by UCX's rendezvous, as where it has RDMA: in place, and in parts to GPU memory and where the
@@ -134,9 +137,9 @@ TEST_P(traffic, rendezvous) {
   options.path = messenger_options::path_t::network;
   options.rendezvous = messenger_options::rendezvous_t::always;
   options.chunk_bytes = 64 << 10;
-  EXPECT_EQ(run_job(2, gpus::one_each, options, [&](const place& at) { return talk(at, seed); }), 0);
+  EXPECT_EQ(run_job(2, gpus::one_each, options, [&](const rank_context& ctx) { return talk(ctx, seed); }), 0);
   const volume large{.messages = 20, .most = 26};
-  EXPECT_EQ(run_job(2, gpus::one_each, options, [&](const place& at) { return talk(at, seed, large); }), 0);
+  EXPECT_EQ(run_job(2, gpus::one_each, options, [&](const rank_context& ctx) { return talk(ctx, seed, large); }), 0);
 }
 
 }  // namespace

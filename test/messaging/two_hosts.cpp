@@ -27,8 +27,8 @@
 namespace pl::link {
 namespace {
 
-constexpr int kPacketBytes = 16000;        // large ones keep the wire's process from being what is tested
-constexpr std::size_t kMostQueued = 2000;  // then the wire drops, as a switch does
+constexpr int kPacketBytes = 16000;       // large ones keep the wire's process from being what is tested
+constexpr std::size_t kMaxQueued = 2000;  // then the wire drops, as a switch does
 
 std::string refused(const char* step) { return format("%s: %s", step, errno_text(errno).c_str()); }
 
@@ -41,12 +41,12 @@ std::string make_interface(unique_fd& cable, std::size_t rank) {
   asked.ifr_flags = IFF_TUN | IFF_NO_PI;
   if (ioctl(cable.get(), TUNSETIFF, &asked) != 0) return refused("making a TUN interface");
   const unique_fd socket_of(real_device_io(), socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  const auto set_address = [&](unsigned long what, const char* text) {
+  const auto set_address = [&](unsigned long request, const char* text) {
     auto& address = reinterpret_cast<sockaddr_in&>(asked.ifr_addr);
     address = {};
     address.sin_family = AF_INET;
     inet_pton(AF_INET, text, &address.sin_addr);
-    return ioctl(socket_of.get(), what, &asked) == 0;
+    return ioctl(socket_of.get(), request, &asked) == 0;
   };
   if (!set_address(SIOCSIFADDR, rank == 0 ? "10.77.0.1" : "10.77.0.2") || !set_address(SIOCSIFNETMASK, "255.255.255.0"))
     return refused("giving it an address");
@@ -101,8 +101,8 @@ bool two_hosts::switch_on_loopback() {
   ifreq asked{};
   std::strcpy(asked.ifr_name, "lo");
   asked.ifr_flags = IFF_UP | IFF_RUNNING;
-  const unique_fd of(real_device_io(), socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  return ioctl(of.get(), SIOCSIFFLAGS, &asked) == 0;
+  const unique_fd socket_fd(real_device_io(), socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  return ioctl(socket_fd.get(), SIOCSIFFLAGS, &asked) == 0;
 }
 
 // Packets wait in the order of their delivery; with a spread of delays they overtake each other.
@@ -121,17 +121,17 @@ void two_hosts::relay(const wire& between) const {
     const timespec wait{0, next > now ? static_cast<long>(next - now) : 0};
     std::array<pollfd, 2> ends{{{cable_[0].get(), POLLIN, 0}, {cable_[1].get(), POLLIN, 0}}};
     ppoll(ends.data(), ends.size(), &wait, nullptr);
-    for (std::size_t from = 0; from < 2; ++from) {
-      auto& queue = under_way[1 - from];
-      for (ssize_t n = 0; (n = read(cable_[from].get(), packet.data(), packet.size())) > 0;)
-        if (fate(random) >= between.loss && queue.size() < kMostQueued)
+    for (std::size_t source = 0; source < 2; ++source) {
+      auto& queue = under_way[1 - source];
+      for (ssize_t n = 0; (n = read(cable_[source].get(), packet.data(), packet.size())) > 0;)
+        if (fate(random) >= between.loss && queue.size() < kMaxQueued)
           queue.emplace(monotonic_ns() + delay_us(random) * 1000u, std::vector<char>(packet.begin(), packet.begin() + n));
     }
-    for (std::size_t to = 0; to < 2; ++to) {
-      auto& queue = under_way[to];
+    for (std::size_t destination = 0; destination < 2; ++destination) {
+      auto& queue = under_way[destination];
       while (!queue.empty() && queue.begin()->first <= monotonic_ns()) {
         const auto& due = queue.begin()->second;
-        if (write(cable_[to].get(), due.data(), due.size()) < 0 && errno == EAGAIN) break;
+        if (write(cable_[destination].get(), due.data(), due.size()) < 0 && errno == EAGAIN) break;
         queue.erase(queue.begin());
       }
     }

@@ -9,7 +9,7 @@
 namespace pl::link {
 namespace {
 
-constexpr std::uint64_t kMost = 500 << 10;
+constexpr std::uint64_t kMax = 500 << 10;
 
 TEST(parts, is_the_message_where_ucx_does_well) {
   EXPECT_EQ(part_bytes(1, 0), 1u);
@@ -17,14 +17,14 @@ TEST(parts, is_the_message_where_ucx_does_well) {
 }
 
 TEST(parts, are_two_at_least_of_a_large_message) {
-  EXPECT_EQ(part_bytes(40 << 10, kMost), 64u << 10);
-  EXPECT_EQ(part_bytes(128 << 10, kMost), 64u << 10);
-  EXPECT_EQ(part_bytes(256 << 10, kMost), 128u << 10);
-  EXPECT_EQ(part_bytes((256 << 10) + 1, kMost), 132u << 10);
-  EXPECT_EQ(part_bytes(1ull << 40, kMost), kMost);
+  EXPECT_EQ(part_bytes(40 << 10, kMax), 64u << 10);
+  EXPECT_EQ(part_bytes(128 << 10, kMax), 64u << 10);
+  EXPECT_EQ(part_bytes(256 << 10, kMax), 128u << 10);
+  EXPECT_EQ(part_bytes((256 << 10) + 1, kMax), 132u << 10);
+  EXPECT_EQ(part_bytes(1ull << 40, kMax), kMax);
   for (std::uint64_t bytes = 1; bytes < (3u << 20); bytes += 997) {
-    const auto part = part_bytes(bytes, kMost);
-    ASSERT_TRUE(part > 0 && part <= kMost) << bytes;
+    const auto part = part_bytes(bytes, kMax);
+    ASSERT_TRUE(part > 0 && part <= kMax) << bytes;
     if (bytes > 64 << 10) { ASSERT_LT(part, bytes); }
   }
 }
@@ -46,21 +46,21 @@ TEST(parts, have_tags_that_nobody_can_guess) {
 }
 
 // Messages of many sizes both ways, some of which come before their receive is posted.
-int exchange(const place& at) {
+int exchange(const rank_context& ctx) {
   constexpr std::size_t kSizes[] = {1, 4095, 4096, 8192, 32768, 32769, 65536, 100'000, 131'073, 200'000, 600'000, 2'000'001};
-  const int peer = 1 - at.rank;
+  const int peer = 1 - ctx.rank;
   for (const std::size_t bytes : kSizes) {
-    piece from(false, bytes), to(false, bytes);
-    from.set(test::random_bytes(bytes, bytes * 2 + static_cast<unsigned>(at.rank)));
-    auto received = bytes % 2 == 0 ? at.by->irecv(peer, to.all(), bytes) : request();
-    auto sent = at.by->isend(peer, from.all(), bytes);
-    for (int i = 0; i < 100; ++i) at.by->progress();
-    if (bytes % 2 != 0) received = at.by->irecv(peer, to.all(), bytes);
+    piece source(false, bytes), destination(false, bytes);
+    source.set(test::random_bytes(bytes, bytes * 2 + static_cast<unsigned>(ctx.rank)));
+    auto received = bytes % 2 == 0 ? ctx.messenger->irecv(peer, destination.all(), bytes) : request();
+    auto sent = ctx.messenger->isend(peer, source.all(), bytes);
+    for (int i = 0; i < 100; ++i) ctx.messenger->progress();
+    if (bytes % 2 != 0) received = ctx.messenger->irecv(peer, destination.all(), bytes);
     CHECK_OK(sent.wait(kPatience));
     CHECK_OK(received.wait(kPatience));
-    CHECK(to.get(bytes) == test::random_bytes(bytes, bytes * 2 + static_cast<unsigned>(peer)));
+    CHECK(destination.get(bytes) == test::random_bytes(bytes, bytes * 2 + static_cast<unsigned>(peer)));
   }
-  CHECK_OK(at.by->barrier(kPatience));
+  CHECK_OK(ctx.messenger->barrier(kPatience));
   return 0;
 }
 
@@ -98,7 +98,7 @@ TEST(over_tcp, one_side_has_ucx_send_without_a_copy) {
 
 // ---- Who sent a frame
 
-struct heard final : fabric::listener {
+struct heard final : ucx_fabric::listener {
   void on_packet(const std::byte* whole, std::size_t bytes) override {
     frame head;
     if (bytes >= frame_bytes(frame_kind::eager))
@@ -117,16 +117,16 @@ struct heard final : fabric::listener {
 
 struct sent_frame : packet {
   sent_frame(std::uint32_t source, std::size_t bytes, bool is_in_place) : data(bytes) {
-    head = {.kind = is_in_place ? frame_kind::announce : frame_kind::eager, .source = source, .bytes = bytes};
+    head = {.kind = is_in_place ? frame_kind::rts : frame_kind::eager, .source = source, .bytes = bytes};
     payload = is_in_place ? 0 : bytes;
     plain = data.data();
     is_plain = true;
     if (is_in_place) in_place = data.data(), in_place_bytes = bytes;
-    read = [](packet& from, std::size_t offset, void* to, std::size_t n) {
-      std::memcpy(to, static_cast<sent_frame&>(from).data.data() + offset, n);
+    read = [](packet& outgoing, std::size_t offset, void* destination, std::size_t n) {
+      std::memcpy(destination, static_cast<sent_frame&>(outgoing).data.data() + offset, n);
       return 0;
     };
-    done = [](packet& what, int) { static_cast<sent_frame&>(what).is_done = true; };
+    done = [](packet& outgoing, int) { static_cast<sent_frame&>(outgoing).is_done = true; };
   }
   byte_string data;
   bool is_done = false;
@@ -138,18 +138,19 @@ TEST(over_tcp, a_frame_counts_only_by_the_endpoint_of_its_sender) {
                        [](int, fork_bootstrap&) {
                          setenv("UCX_TLS", "tcp", 1);
                          std::array<heard, 3> ears;
-                         std::vector<std::unique_ptr<fabric>> ranks;
+                         std::vector<std::unique_ptr<ucx_fabric>> ranks;
                          for (auto& each : ears) {
-                           auto made = fabric::open({}, 3, each);
+                           auto made = ucx_fabric::open({}, 3, each);
                            CHECK_OK(made);
                            ranks.push_back(*std::move(made));
                          }
                          for (auto& each : ranks)
                            for (int i = 0; i < 3; ++i) each->set_peer(i, ranks[static_cast<std::size_t>(i)]->address(), {});
                          std::vector<std::unique_ptr<sent_frame>> frames;
-                         const auto send = [&](std::size_t from, std::uint32_t source, std::size_t bytes, bool in_place) {
+                         const auto send = [&](std::size_t real_source, std::uint32_t source, std::size_t bytes,
+                                               bool in_place) {
                            frames.push_back(std::make_unique<sent_frame>(source, bytes, in_place));
-                           ranks[from]->send(0, *frames.back());
+                           ranks[real_source]->send(0, *frames.back());
                          };
                          const auto progress = [&] {
                            for (int i = 0; i < 3000; ++i)

@@ -15,7 +15,7 @@ constexpr unsigned char kAfter = 0xee;      // what its owner writes once the me
 
 struct way {
   const char* name;
-  bool use_pull = true;
+  bool use_cma = true;
   messenger_options::path_t path = messenger_options::path_t::automatic;
   bool is_device = false;
   bool use_ipc = true;
@@ -33,9 +33,9 @@ constexpr way kWays[] = {
 
 class revoke : public testing::TestWithParam<way> {
  protected:
-  static int run(const std::function<int(const place&)>& body) {
+  static int run(const std::function<int(const rank_context&)>& body) {
     auto options = test_options();
-    options.use_pull = GetParam().use_pull;
+    options.use_cma = GetParam().use_cma;
     options.use_ipc = GetParam().use_ipc;
     options.path = GetParam().path;
     if (GetParam().by_rendezvous) options.rendezvous = messenger_options::rendezvous_t::always;
@@ -44,10 +44,10 @@ class revoke : public testing::TestWithParam<way> {
   static std::size_t bytes() { return GetParam().is_device ? kLarge / 8 : kLarge; }
 };
 INSTANTIATE_TEST_SUITE_P(every_way, revoke, testing::ValuesIn(kWays),
-                         [](const auto& of) { return std::string(of.param.name); });
+                         [](const auto& values) { return std::string(values.param.name); });
 
-result<window::key_t> key_of_0(const place& at, const window& mine) {
-  auto all = at.with->all_gather(std::as_bytes(std::span(&mine.key(), 1)));
+result<window::key_t> key_of_0(const rank_context& ctx, const window& mine) {
+  auto all = ctx.group->all_gather(std::as_bytes(std::span(&mine.key(), 1)));
   if (!all) return std::move(all).error();
   window::key_t out;
   std::memcpy(&out, (*all)[0].data(), sizeof out);
@@ -59,10 +59,10 @@ bool is_only(const std::vector<unsigned char>& bytes, unsigned char value) {
 }
 
 // What another rank tells by the bootstrap, while this one answers for its windows.
-void answer_until_met(const place& at) {
+void answer_until_met(const rank_context& ctx) {
   std::atomic<bool> is_met{false};
-  std::thread other([&] { static_cast<void>(at.with->barrier()), is_met = true; });
-  while (!is_met) at.by->progress();
+  std::thread other([&] { static_cast<void>(ctx.group->barrier()), is_met = true; });
+  while (!is_met) ctx.messenger->progress();
   other.join();
 }
 
@@ -71,27 +71,27 @@ TEST_P(revoke, a_window_that_ends_is_written_no_more) {
   if (GetParam().is_device)
     GTEST_SKIP() << "it looks at memory on purpose while the simulated GPU writes it, which is a race to see";
 #endif
-  EXPECT_EQ(run([](const place& at) {
+  EXPECT_EQ(run([](const rank_context& ctx) {
               piece data(GetParam().is_device, bytes());
-              data.set(std::vector<unsigned char>(bytes(), static_cast<unsigned char>(at.rank + 1)));
-              auto mine = at.by->expose(data.all());
+              data.set(std::vector<unsigned char>(bytes(), static_cast<unsigned char>(ctx.rank + 1)));
+              auto mine = ctx.messenger->expose(data.all());
               CHECK_OK(mine);
-              auto there = key_of_0(at, *mine);
+              auto there = key_of_0(ctx, *mine);
               CHECK_OK(there);
-              if (at.rank == 1) {
-                auto put = at.by->put(*there, 0, data.all());
+              if (ctx.rank == 1) {
+                auto put = ctx.messenger->put(*there, 0, data.all());
                 const auto done = put.wait(kPatience);
                 // A GPU's copy that has begun is waited for: it may have been all of the put.
                 const bool is_right = done.code() == ECANCELED || (GetParam().is_device && done.ok());
                 if (!is_right) std::fprintf(stderr, "the put ended with %d\n", done.code());
                 CHECK(is_right);
-                answer_until_met(at);
+                answer_until_met(ctx);
                 return 0;
               }
-              while (data.get(1)[0] == 1) at.by->progress();  // it has begun
+              while (data.get(1)[0] == 1) ctx.messenger->progress();  // it has begun
               *mine = {};
               data.set(std::vector<unsigned char>(bytes(), kAfter));
-              answer_until_met(at);
+              answer_until_met(ctx);
               CHECK(is_only(data.get(bytes()), kAfter));
               return 0;
             }),
@@ -99,25 +99,25 @@ TEST_P(revoke, a_window_that_ends_is_written_no_more) {
 }
 
 TEST_P(revoke, a_get_from_a_window_that_ends_brings_all_or_an_error) {
-  EXPECT_EQ(run([](const place& at) {
+  EXPECT_EQ(run([](const rank_context& ctx) {
               piece data(GetParam().is_device, bytes());
-              data.set(std::vector<unsigned char>(bytes(), static_cast<unsigned char>(at.rank + 1)));
-              auto mine = at.by->expose(data.all());
+              data.set(std::vector<unsigned char>(bytes(), static_cast<unsigned char>(ctx.rank + 1)));
+              auto mine = ctx.messenger->expose(data.all());
               CHECK_OK(mine);
-              auto there = key_of_0(at, *mine);
+              auto there = key_of_0(ctx, *mine);
               CHECK_OK(there);
-              const auto before = at.by->counts().operations;
-              if (at.rank == 1) {
-                auto got = at.by->get(*there, 0, data.all());
+              const auto before = ctx.messenger->counts().operations;
+              if (ctx.rank == 1) {
+                auto got = ctx.messenger->get(*there, 0, data.all());
                 const auto done = got.wait(kPatience);
                 CHECK(done.ok() ? is_only(data.get(bytes()), 1) : done.code() == ECANCELED || done.code() == EIO);
-                answer_until_met(at);
+                answer_until_met(ctx);
                 return 0;
               }
-              while (at.by->counts().operations == before) at.by->progress();
+              while (ctx.messenger->counts().operations == before) ctx.messenger->progress();
               *mine = {};
               data.set(std::vector<unsigned char>(bytes(), kAfter));
-              answer_until_met(at);
+              answer_until_met(ctx);
               return 0;
             }),
             0);
@@ -154,9 +154,9 @@ class stopped_peer {
   std::thread waker_;
 };
 
-result<pid_t> pid_of_1(const place& at) {
+result<pid_t> pid_of_1(const rank_context& ctx) {
   const pid_t mine = getpid();
-  auto all = at.with->all_gather(std::as_bytes(std::span(&mine, 1)));
+  auto all = ctx.group->all_gather(std::as_bytes(std::span(&mine, 1)));
   if (!all) return std::move(all).error();
   pid_t out = 0;
   std::memcpy(&out, (*all)[1].data(), sizeof out);
@@ -176,41 +176,41 @@ constexpr auto kWake = 8000ms;
 // the message.
 TEST_P(revoke, a_time_out_holds_where_the_peer_is_stopped) {
   constexpr std::size_t kBytes = 4 << 20;
-  EXPECT_EQ(run([](const place& at) {
+  EXPECT_EQ(run([](const rank_context& ctx) {
               const bool is_device = GetParam().is_device;
               piece data(is_device, kBytes), second(is_device, kBytes);
-              data.set(std::vector<unsigned char>(kBytes, static_cast<unsigned char>(at.rank + 1)));
-              auto mine = at.by->expose(second.all());
+              data.set(std::vector<unsigned char>(kBytes, static_cast<unsigned char>(ctx.rank + 1)));
+              auto mine = ctx.messenger->expose(second.all());
               CHECK_OK(mine);
-              auto there = at.by->expose(second.all())->key();
-              there = {1 - at.rank, mine->key().id, kBytes};  // both windows are the first of their process
-              auto peer = pid_of_1(at);
+              auto there = ctx.messenger->expose(second.all())->key();
+              there = {1 - ctx.rank, mine->key().id, kBytes};  // both windows are the first of their process
+              auto peer = pid_of_1(ctx);
               CHECK_OK(peer);
-              CHECK_OK(at.by->barrier(kPatience));
-              if (at.rank == 1) {
-                auto received = at.by->irecv(0, data.all(), 1);
+              CHECK_OK(ctx.messenger->barrier(kPatience));
+              if (ctx.rank == 1) {
+                auto received = ctx.messenger->irecv(0, data.all(), 1);
                 raise(SIGSTOP);
                 const auto done = received.wait(kPatience);
                 CHECK(done.ok() ? is_only(data.get(kBytes), 1) : true);
-                const auto last = at.by->recv(0, data.part(0, 8), 2, kWholeTag, kPatience);
+                const auto last = ctx.messenger->recv(0, data.part(0, 8), 2, kWholeTag, kPatience);
                 CHECK(last.ok() || GetParam().path == messenger_options::path_t::network);
                 return 0;
               }
               stopped_peer other(*peer, kWake);
               int code = 0;
-              const auto sending = time_of([&] { code = at.by->send(1, data.all(), 1, 500ms).code(); });
+              const auto sending = time_of([&] { code = ctx.messenger->send(1, data.all(), 1, 500ms).code(); });
               data.set(std::vector<unsigned char>(kBytes, kAfter));
               CHECK(code == ETIMEDOUT);
               if (sending >= 900ms) std::fprintf(stderr, "the send took %lld ms\n", (long long)sending.count());
               CHECK(sending < kBound);
               const auto putting = time_of([&] {
-                auto put = at.by->put(there, 0, data.all());
+                auto put = ctx.messenger->put(there, 0, data.all());
                 static_cast<void>(put.wait(100ms));
               });
               if (putting >= 500ms) std::fprintf(stderr, "the put took %lld ms\n", (long long)putting.count());
               CHECK(putting < kBound);
               other.wake();
-              const auto last = at.by->send(1, second.part(0, 8), 2, kPatience);
+              const auto last = ctx.messenger->send(1, second.part(0, 8), 2, kPatience);
               CHECK(last.ok() || GetParam().path == messenger_options::path_t::network);
               return 0;
             }),
@@ -220,24 +220,24 @@ TEST_P(revoke, a_time_out_holds_where_the_peer_is_stopped) {
 // ---- Barriers
 
 // A message that was sent before a barrier is there behind it: whether the barriers of the two still are the same one.
-int barriers_after_a_time_out(const place& at) {
+int barriers_after_a_time_out(const rank_context& ctx) {
   piece word(false, 8);
   const int last = 2;
-  if (at.rank == last) CHECK_OK(at.with->barrier());
-  else CHECK(at.by->barrier(50ms).code() == ETIMEDOUT);
-  if (at.rank != last) CHECK_OK(at.with->barrier());
-  CHECK_OK(at.by->barrier(5s));
+  if (ctx.rank == last) CHECK_OK(ctx.group->barrier());
+  else CHECK(ctx.messenger->barrier(50ms).code() == ETIMEDOUT);
+  if (ctx.rank != last) CHECK_OK(ctx.group->barrier());
+  CHECK_OK(ctx.messenger->barrier(5s));
   for (unsigned round = 0; round < 5; ++round) {
-    if (at.rank == static_cast<int>(round % 3)) {
+    if (ctx.rank == static_cast<int>(round % 3)) {
       usleep(20'000);
       for (int peer = 0; peer < 3; ++peer)
-        if (peer != at.rank) CHECK_OK(at.by->send(peer, word.all(), round, kPatience));
+        if (peer != ctx.rank) CHECK_OK(ctx.messenger->send(peer, word.all(), round, kPatience));
     }
-    CHECK_OK(at.by->barrier(5s));
+    CHECK_OK(ctx.messenger->barrier(5s));
     message_info info;
-    if (at.rank != static_cast<int>(round % 3)) {
-      CHECK(at.by->probe(static_cast<int>(round % 3), round, kWholeTag, info));
-      CHECK_OK(at.by->recv(static_cast<int>(round % 3), word.all(), round, kWholeTag, kPatience));
+    if (ctx.rank != static_cast<int>(round % 3)) {
+      CHECK(ctx.messenger->probe(static_cast<int>(round % 3), round, kWholeTag, info));
+      CHECK_OK(ctx.messenger->recv(static_cast<int>(round % 3), word.all(), round, kWholeTag, kPatience));
     }
   }
   return 0;
@@ -247,11 +247,11 @@ TEST(barrier, goes_on_after_a_time_out) { EXPECT_EQ(run_job(3, gpus::none, test_
 
 TEST(barrier, holds_its_time_out_over_all_its_rounds) {
   EXPECT_EQ(run_job(5, gpus::none, test_options(),
-                    [](const place& at) {
-                      if (at.rank == 4) return usleep(1'500'000), at.by->barrier(kPatience) ? 0 : __LINE__;
-                      const auto took = time_of([&] { static_cast<void>(at.by->barrier(400ms)); });
+                    [](const rank_context& ctx) {
+                      if (ctx.rank == 4) return usleep(1'500'000), ctx.messenger->barrier(kPatience) ? 0 : __LINE__;
+                      const auto took = time_of([&] { static_cast<void>(ctx.messenger->barrier(400ms)); });
                       CHECK(took < 700ms);
-                      CHECK_OK(at.by->barrier(kPatience));
+                      CHECK_OK(ctx.messenger->barrier(kPatience));
                       return 0;
                     }),
             0);

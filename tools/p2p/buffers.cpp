@@ -46,13 +46,13 @@ std::unique_ptr<message_buffer> allocate_host_buffer(std::size_t size_bytes) {
 void consume_on_host(const void* data, std::size_t size_bytes) {
   const auto* bytes = static_cast<const unsigned char*>(data);
   std::uint64_t sum = 0;
-  std::size_t at = 0;
-  for (; at + sizeof sum <= size_bytes; at += sizeof sum) {
+  std::size_t offset = 0;
+  for (; offset + sizeof sum <= size_bytes; offset += sizeof sum) {
     std::uint64_t word;
-    std::memcpy(&word, bytes + at, sizeof word);
+    std::memcpy(&word, bytes + offset, sizeof word);
     sum += word;
   }
-  for (; at < size_bytes; ++at) sum += bytes[at];
+  for (; offset < size_bytes; ++offset) sum += bytes[offset];
   static std::atomic<std::uint64_t> sink;  // the compiler must not see that nobody reads the sum
   sink.store(sum, std::memory_order_relaxed);
 }

@@ -18,11 +18,11 @@ namespace {
 
 using tools::tool_failure;
 
-constexpr std::size_t kMostBytes = std::size_t{1} << 30;  // MPI counts are 31 bits
+constexpr std::size_t kMaxBytes = std::size_t{1} << 30;  // MPI counts are 31 bits
 
 struct named_benchmark {
   const char *word, *program, *help;
-  benchmark which;
+  benchmark kind;
 };
 constexpr std::array kBenchmarks = {
     named_benchmark{"latency", "osu_latency", "half a round trip of one message", benchmark::latency},
@@ -43,7 +43,7 @@ struct raw_options {
 
 std::size_t size_in(const std::string& text) {
   const auto size = parse_size(text);
-  if (!size || *size > kMostBytes) throw tool_failure(format("-m: \"%s\" is not a size of at most 1G", text.c_str()));
+  if (!size || *size > kMaxBytes) throw tool_failure(format("-m: \"%s\" is not a size of at most 1G", text.c_str()));
   return *size;
 }
 
@@ -56,7 +56,7 @@ void read_sizes(const std::string& text, settings& into) {
   if (!high.empty()) into.max_bytes = size_in(high);
   if (into.min_bytes.value_or(0) > into.max_bytes)
     throw tool_failure(format("-m %s: the smallest size is above the largest", text.c_str()));
-  if (!is_latency(into.which) && (into.min_bytes == 0u || into.max_bytes == 0))
+  if (!is_latency(into.kind) && (into.min_bytes == 0u || into.max_bytes == 0))
     throw tool_failure("-m: bandwidths begin at 1 byte");
 }
 
@@ -132,12 +132,12 @@ void read_formats(const raw_options& raw, settings& into) {
 // Managed memory migrates as a whole: with one buffer for the window only its first message would be of interest.
 void settle_buffers(settings& into) {
   const auto is_managed = [](memory_kind kind) { return needs_gpu(kind) && kind != memory_kind::device; };
-  if (is_latency(into.which)) into.multiple_buffers = false;
+  if (is_latency(into.kind)) into.multiple_buffers = false;
   else if ((is_managed(into.source) || is_managed(into.destination)) && !into.multiple_buffers) into.multiple_buffers = true;
 }
 
 void check_together(const settings& asked) {
-  if (asked.vary_window && asked.which != benchmark::multi_bandwidth) throw tool_failure("-V is for mbw_mr");
+  if (asked.vary_window && asked.kind != benchmark::multi_bandwidth) throw tool_failure("-V is for mbw_mr");
   if (asked.vary_window && (asked.arms.size() > 1 || !asked.percentiles.empty() || asked.batches > 1))
     throw tool_failure("-V has a table of its own: it goes with one library and without --pct and --batches");
   if (asked.asks_for(arm::nccl)) {
@@ -230,7 +230,7 @@ void print_benchmarks(FILE* out) {
 
 std::optional<benchmark> benchmark_of_program(const std::string& name) {
   for (const auto& one : kBenchmarks)
-    if (name == one.program) return one.which;
+    if (name == one.program) return one.kind;
   return std::nullopt;
 }
 
@@ -268,7 +268,7 @@ parsed_command parse_command(const tools::invocation& call) {
   const auto by_name = benchmark_of_program(call.program);
   const auto is_version = [](const std::string& one) { return one == "-v" || one == "--version"; };
   if (by_name) {
-    out.asked.which = *by_name;
+    out.asked.kind = *by_name;
     if (std::any_of(call.arguments.begin(), call.arguments.end(), is_version)) {
       std::fputs(osu_version(out.asked).c_str(), stdout);
       out.exit_code = tools::kExitOk;
@@ -287,7 +287,7 @@ parsed_command parse_command(const tools::invocation& call) {
       out.exit_code = help ? tools::kExitOk : tools::kExitFailed;
       return out;
     }
-    out.asked.which = found->which;
+    out.asked.kind = found->kind;
     rest.program += " " + word;
     rest.arguments.erase(rest.arguments.begin());
   }

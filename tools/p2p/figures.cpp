@@ -30,8 +30,8 @@ const char* short_name(memory_kind kind) {
   return "?";
 }
 
-const char* name_of(benchmark which) {
-  switch (which) {
+const char* name_of(benchmark kind) {
+  switch (kind) {
     case benchmark::latency:
       return "latency";
     case benchmark::bandwidth:
@@ -48,49 +48,49 @@ const char* name_of(benchmark which) {
 
 }  // namespace
 
-double figure_of(benchmark which, const measurement& of, double sample_ns) {
-  if (is_latency(which)) return sample_ns / 2e3;
+double figure_of(benchmark kind, const measurement& measured, double sample_ns) {
+  if (is_latency(kind)) return sample_ns / 2e3;
   if (sample_ns <= 0) return 0;
-  const double directions = which == benchmark::bidirectional ? 2 : 1;
-  const double bytes = static_cast<double>(of.size_bytes) * of.window * of.pairs * directions;
+  const double directions = kind == benchmark::bidirectional ? 2 : 1;
+  const double bytes = static_cast<double>(measured.size_bytes) * measured.window * measured.pairs * directions;
   return bytes / sample_ns * 1e3;
 }
 
-double headline(const measurement& of) { return quantile(of.batch_values, 0.5); }
+double headline(const measurement& measured) { return quantile(measured.batch_values, 0.5); }
 
-double median_figure(benchmark which, const measurement& of) { return percentile_figure(which, of, 50); }
+double median_figure(benchmark kind, const measurement& measured) { return percentile_figure(kind, measured, 50); }
 
-double percentile_figure(benchmark which, const measurement& of, double percent) {
-  return figure_of(which, of, quantile(of.samples_ns, percent / 100));
+double percentile_figure(benchmark kind, const measurement& measured, double percent) {
+  return figure_of(kind, measured, quantile(measured.samples_ns, percent / 100));
 }
 
 std::string percentile_name(double percent) { return format("p%g", percent); }
 
-nlohmann::json result_row(const settings& asked, const measurement& of) {
+nlohmann::json result_row(const settings& asked, const measurement& measured) {
   // A latency is told one way, as the table has it; the time of a window as it is.
-  std::vector<double> told_ns = of.samples_ns;
-  if (is_latency(asked.which))
+  std::vector<double> told_ns = measured.samples_ns;
+  if (is_latency(asked.kind))
     for (auto& one : told_ns) one /= 2;
   nlohmann::json row = latency_fields(told_ns);
-  row["benchmark"] = name_of(asked.which);
-  row["size_bytes"] = of.size_bytes;
-  row["iterations"] = of.repeated.iterations;
-  row["warm_up"] = of.repeated.warm_up;
-  row["batches"] = of.batch_values.size();
-  row["window"] = of.window;
-  row["pairs"] = of.pairs;
+  row["benchmark"] = name_of(asked.kind);
+  row["size_bytes"] = measured.size_bytes;
+  row["iterations"] = measured.repeated.iterations;
+  row["warm_up"] = measured.repeated.warm_up;
+  row["batches"] = measured.batch_values.size();
+  row["window"] = measured.window;
+  row["pairs"] = measured.pairs;
   row["send_memory"] = short_name(asked.source);
   row["receive_memory"] = short_name(asked.destination);
-  const std::string figure = is_latency(asked.which) ? "latency_us" : "bandwidth_mb_per_s";
-  row[figure] = headline(of);
-  row[figure + "_lowest_batch"] = quantile(of.batch_values, 1e-9);
-  row[figure + "_highest_batch"] = quantile(of.batch_values, 1);
+  const std::string figure = is_latency(asked.kind) ? "latency_us" : "bandwidth_mb_per_s";
+  row[figure] = headline(measured);
+  row[figure + "_lowest_batch"] = quantile(measured.batch_values, 1e-9);
+  row[figure + "_highest_batch"] = quantile(measured.batch_values, 1);
   for (const double percent : asked.percentiles)
-    row[figure + "_" + percentile_name(percent)] = percentile_figure(asked.which, of, percent);
-  if (!is_latency(asked.which)) row["messages_per_s"] = 1e6 * headline(of) / static_cast<double>(of.size_bytes);
+    row[figure + "_" + percentile_name(percent)] = percentile_figure(asked.kind, measured, percent);
+  if (!is_latency(asked.kind)) row["messages_per_s"] = 1e6 * headline(measured) / static_cast<double>(measured.size_bytes);
   if (asked.validate) {
-    row["wrong_bytes"] = of.errors;
-    row["validation"] = of.errors == 0 ? "Pass" : "Fail";
+    row["wrong_bytes"] = measured.errors;
+    row["validation"] = measured.errors == 0 ? "Pass" : "Fail";
   }
   return row;
 }

@@ -24,17 +24,17 @@ struct measurement {
 };
 
 // What is told of a sample, or of a mean of samples: half a round trip in us, or MB/s (10^6 bytes) of all pairs.
-double figure_of(benchmark which, const measurement& of, double sample_ns);
+double figure_of(benchmark kind, const measurement& measured, double sample_ns);
 
 // The figure of a run: that of one batch, or the median of several.
-double headline(const measurement& of);
+double headline(const measurement& measured);
 // The figure of the median sample.
-double median_figure(benchmark which, const measurement& of);
+double median_figure(benchmark kind, const measurement& measured);
 // The figure that `percent` of the samples reach: a latency no longer, a bandwidth no lower.
-double percentile_figure(benchmark which, const measurement& of, double percent);
+double percentile_figure(benchmark kind, const measurement& measured, double percent);
 
 // The row of a result file, without what is the same for all rows.
-nlohmann::json result_row(const settings& asked, const measurement& of);
+nlohmann::json result_row(const settings& asked, const measurement& measured);
 
 // "p99.9"
 std::string percentile_name(double percent);

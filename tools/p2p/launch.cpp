@@ -119,15 +119,15 @@ int run_forked(fork_world& world, const std::string& program, const std::functio
   int code = tools::kExitOk;
   std::string words;
   for (std::size_t left = children.size(); left != 0; --left) {
-    int how = 0;
-    const pid_t ended = waitpid(-1, &how, 0);
-    const auto at = std::find(children.begin(), children.end(), ended);
-    if (at == children.end()) break;
-    *at = 0;
-    const int rank = static_cast<int>(at - children.begin());
-    if (words.empty() && WIFSIGNALED(how)) words = words_about_signal(rank, WTERMSIG(how));
+    int wait_status = 0;
+    const pid_t ended = waitpid(-1, &wait_status, 0);
+    const auto position = std::find(children.begin(), children.end(), ended);
+    if (position == children.end()) break;
+    *position = 0;
+    const int rank = static_cast<int>(position - children.begin());
+    if (words.empty() && WIFSIGNALED(wait_status)) words = words_about_signal(rank, WTERMSIG(wait_status));
     if (auto told = world.failure_words()) words = *told;
-    if (WIFEXITED(how)) code = std::max(code, WEXITSTATUS(how));
+    if (WIFEXITED(wait_status)) code = std::max(code, WEXITSTATUS(wait_status));
     if (!words.empty()) end_all(children);
   }
   if (words.empty()) return code;

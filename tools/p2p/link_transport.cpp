@@ -59,10 +59,10 @@ class link_transport : public transport {
       slots_.push_back(std::move(one));
       return {slots_.size() - 1};
     }
-    const auto at = free_.back();
+    const auto slot = free_.back();
     free_.pop_back();
-    slots_[at] = std::move(one);
-    return {at};
+    slots_[slot] = std::move(one);
+    return {slot};
   }
 
   std::unique_ptr<link::messenger> messenger_;
@@ -72,8 +72,8 @@ class link_transport : public transport {
 
 }  // namespace
 
-std::unique_ptr<transport> open_link(const cu::driver_table* cuda, link::bootstrap& with) {
-  return std::make_unique<link_transport>(tools::must(link::messenger::open(cuda, with)));
+std::unique_ptr<transport> open_link(const cu::driver_table* cuda, link::bootstrap& group) {
+  return std::make_unique<link_transport>(tools::must(link::messenger::open(cuda, group)));
 }
 
 }  // namespace pl::p2p

@@ -67,29 +67,29 @@ struct mpich_abi {
 };
 
 template <class Function>
-void resolve_function(void* from, const char* name, Function& into) {
-  into = reinterpret_cast<Function>(dlsym(from, name));
+void resolve_function(void* library, const char* name, Function& into) {
+  into = reinterpret_cast<Function>(dlsym(library, name));
   if (into == nullptr) throw tool_failure(format("the MPI library has no %s", name));
 }
 
 template <class H>
-mpi_functions<H> resolve_functions(void* from) {
+mpi_functions<H> resolve_functions(void* library) {
   mpi_functions<H> out{};
-  resolve_function(from, "MPI_Init", out.Init);
-  resolve_function(from, "MPI_Initialized", out.Initialized);
-  resolve_function(from, "MPI_Finalize", out.Finalize);
-  resolve_function(from, "MPI_Comm_rank", out.Comm_rank);
-  resolve_function(from, "MPI_Comm_size", out.Comm_size);
-  resolve_function(from, "MPI_Comm_set_errhandler", out.Comm_set_errhandler);
-  resolve_function(from, "MPI_Error_string", out.Error_string);
-  resolve_function(from, "MPI_Get_library_version", out.Get_library_version);
-  resolve_function(from, "MPI_Send", out.Send);
-  resolve_function(from, "MPI_Recv", out.Recv);
-  resolve_function(from, "MPI_Isend", out.Isend);
-  resolve_function(from, "MPI_Irecv", out.Irecv);
-  resolve_function(from, "MPI_Waitall", out.Waitall);
-  resolve_function(from, "MPI_Barrier", out.Barrier);
-  resolve_function(from, "MPI_Allgather", out.Allgather);
+  resolve_function(library, "MPI_Init", out.Init);
+  resolve_function(library, "MPI_Initialized", out.Initialized);
+  resolve_function(library, "MPI_Finalize", out.Finalize);
+  resolve_function(library, "MPI_Comm_rank", out.Comm_rank);
+  resolve_function(library, "MPI_Comm_size", out.Comm_size);
+  resolve_function(library, "MPI_Comm_set_errhandler", out.Comm_set_errhandler);
+  resolve_function(library, "MPI_Error_string", out.Error_string);
+  resolve_function(library, "MPI_Get_library_version", out.Get_library_version);
+  resolve_function(library, "MPI_Send", out.Send);
+  resolve_function(library, "MPI_Recv", out.Recv);
+  resolve_function(library, "MPI_Isend", out.Isend);
+  resolve_function(library, "MPI_Irecv", out.Irecv);
+  resolve_function(library, "MPI_Waitall", out.Waitall);
+  resolve_function(library, "MPI_Barrier", out.Barrier);
+  resolve_function(library, "MPI_Allgather", out.Allgather);
   return out;
 }
 
@@ -137,12 +137,12 @@ class mpi_world {
   mpi_world(const mpi_world&) = delete;
   mpi_world& operator=(const mpi_world&) = delete;
 
-  void check(int code, const char* what) const {
+  void check(int code, const char* action) const {
     if (code == 0) return;
     char text[kMaxText] = "";
     int length = 0;
     call.Error_string(code, text, &length);
-    throw tool_failure(format("%s failed: %s", what, text));
+    throw tool_failure(format("%s failed: %s", action, text));
   }
   int rank() const {
     int value = 0;
@@ -241,9 +241,9 @@ class mpi_transport : public transport {
     if constexpr (std::is_pointer_v<H>) return {reinterpret_cast<std::uintptr_t>(handle)};
     else return {static_cast<std::uintptr_t>(static_cast<unsigned>(handle))};
   }
-  static H as_handle(request from) {
-    if constexpr (std::is_pointer_v<H>) return reinterpret_cast<H>(from.word);
-    else return static_cast<H>(static_cast<unsigned>(from.word));
+  static H as_handle(request value) {
+    if constexpr (std::is_pointer_v<H>) return reinterpret_cast<H>(value.word);
+    else return static_cast<H>(static_cast<unsigned>(value.word));
   }
 
   std::shared_ptr<mpi_world<Abi>> world_;
@@ -254,10 +254,10 @@ class mpi_transport : public transport {
 template <class Abi>
 result<std::vector<link::byte_string>> gather_bytes(const mpi_world<Abi>& world, std::size_t ranks,
                                                     std::span<const std::byte> mine) {
-  const auto gather = [&](const void* from, std::size_t bytes, void* all) {
+  const auto gather = [&](const void* source, std::size_t bytes, void* all) {
     const auto& abi = world.abi;
     const int count = static_cast<int>(bytes);
-    return world.call.Allgather(from, count, abi.byte, all, count, abi.byte, abi.world) == 0;
+    return world.call.Allgather(source, count, abi.byte, all, count, abi.byte, abi.world) == 0;
   };
   const failure refused{EIO, "MPI_Allgather failed"};
   const auto length = static_cast<std::uint64_t>(mine.size());

@@ -73,8 +73,14 @@ nccl_table load_nccl() {
 
 class nccl_transport : public transport {
  public:
-  nccl_transport(const nccl_wish& wish, const tools::gpu_session& gpu, link::bootstrap& with)
-      : wish_(wish), gpu_(gpu), bootstrap_(with), nccl_(load_nccl()), stream_(gpu), rank_(with.rank()), size_(with.size()) {
+  nccl_transport(const nccl_wish& wish, const tools::gpu_session& gpu, link::bootstrap& group)
+      : wish_(wish),
+        gpu_(gpu),
+        bootstrap_(group),
+        nccl_(load_nccl()),
+        stream_(gpu),
+        rank_(group.rank()),
+        size_(group.size()) {
     check(nccl_.CommInitRank(&communicator_, size_, agreed_id(), rank_), "ncclCommInitRank");
   }
   ~nccl_transport() override {
@@ -139,9 +145,9 @@ class nccl_transport : public transport {
     return id;
   }
 
-  void check(int code, const char* what) const {
+  void check(int code, const char* action) const {
     if (code == 0) return;
-    throw tool_failure(format("%s failed: %s%s", what, nccl_.GetErrorString(code),
+    throw tool_failure(format("%s failed: %s%s", action, nccl_.GetErrorString(code),
                               code == kInvalidUsage ? " (NCCL wants a GPU of its own for each process)" : ""));
   }
 
@@ -186,8 +192,8 @@ class nccl_transport : public transport {
 
 }  // namespace
 
-std::unique_ptr<transport> open_nccl(const nccl_wish& wish, const tools::gpu_session& gpu, link::bootstrap& with) {
-  return std::make_unique<nccl_transport>(wish, gpu, with);
+std::unique_ptr<transport> open_nccl(const nccl_wish& wish, const tools::gpu_session& gpu, link::bootstrap& group) {
+  return std::make_unique<nccl_transport>(wish, gpu, group);
 }
 
 }  // namespace pl::p2p

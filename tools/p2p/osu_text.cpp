@@ -11,8 +11,8 @@ constexpr int kValueColumns = 18;
 constexpr int kCountColumns = 12;
 constexpr const char* kDatatypeLine = "# Datatype: MPI_CHAR.\n";
 
-const char* title_of(benchmark which) {
-  switch (which) {
+const char* title_of(benchmark kind) {
+  switch (kind) {
     case benchmark::latency:
       return "OSU MPI%s Latency Test";
     case benchmark::bandwidth:
@@ -29,9 +29,9 @@ const char* title_of(benchmark which) {
 }
 
 std::string title_line(const settings& asked) {
-  std::string title = title_of(asked.which);
-  if (const auto at = title.find("%s"); at != std::string::npos)
-    title.replace(at, 2, asked.names_accelerator ? "-CUDA" : "");
+  std::string title = title_of(asked.kind);
+  if (const auto position = title.find("%s"); position != std::string::npos)
+    title.replace(position, 2, asked.names_accelerator ? "-CUDA" : "");
   return "# " + title + (asked.format == osu_format::v7_0 ? " v7.0\n" : " v7.5\n");
 }
 
@@ -77,7 +77,7 @@ std::string pairs_preamble(const settings& asked, int pairs) {
 std::string osu_version(const settings& asked) { return title_line(asked); }
 
 std::string osu_preamble(const settings& asked, int pairs) {
-  if (asked.which == benchmark::multi_bandwidth) return pairs_preamble(asked, pairs);
+  if (asked.kind == benchmark::multi_bandwidth) return pairs_preamble(asked, pairs);
   if (asked.format == osu_format::v7_0) return title_line(asked) + places_line(asked);
   return "\n" + title_line(asked) + kDatatypeLine;
 }
@@ -85,15 +85,15 @@ std::string osu_preamble(const settings& asked, int pairs) {
 std::string osu_columns(const settings& asked) {
   if (asked.vary_window) return window_columns();
   std::string line = format("%-*s", kSizeColumns, "# Size");
-  if (asked.which == benchmark::multi_bandwidth) {
+  if (asked.kind == benchmark::multi_bandwidth) {
     line += right("MB/s");
     if (asked.print_rate) line += right("Messages/s");
-  } else if (!is_latency(asked.which)) {
+  } else if (!is_latency(asked.kind)) {
     line += right("Bandwidth (MB/s)");
   } else {
     line += right(asked.format == osu_format::v7_0 ? "Latency (us)" : "Avg Latency(us)");
   }
-  if (asked.full && is_latency(asked.which))
+  if (asked.full && is_latency(asked.kind))
     line += right("Min Latency(us)") + right("Max Latency(us)") + format("%*s", kCountColumns, "Iterations");
   if (asked.validate) line += right("Validation");
   return line + "\n";

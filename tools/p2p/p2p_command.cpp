@@ -49,18 +49,18 @@ std::unique_ptr<tools::gpu_session> open_gpu(const settings& asked, int local_ra
   if (!asked.needs_gpu()) return nullptr;
   const int count = gpu_count();
   if (count == 0) throw tool_failure(format("no GPU answers: the driver sees no GPU. %s", tools::kNoRealGpuAdvice));
-  const auto at = static_cast<std::size_t>(local_rank);
-  const int ordinal = asked.gpus.empty() ? local_rank % count : asked.gpus[at % asked.gpus.size()];
+  const auto index = static_cast<std::size_t>(local_rank);
+  const int ordinal = asked.gpus.empty() ? local_rank % count : asked.gpus[index % asked.gpus.size()];
   return std::make_unique<tools::gpu_session>(ordinal, false);
 }
 
 // Where this rank's thread runs, as "0-15". The variable is --cpu for programs on the library. A launcher has bound its
 // ranks already, so "auto" is for our own processes.
-std::string place(const settings& asked, const rank_place& who, bool launched, const tools::gpu_session* gpu) {
+std::string place(const settings& asked, const rank_place& position, bool launched, const tools::gpu_session* gpu) {
   tools::common_options mine = asked.common;
   const std::string policy = link::cpu_policy_from_environment();
   if (mine.cpu == "auto" && !policy.empty() && policy != "near") {
-    tools::must(link::bind_this_thread(policy, {}, {who.local_rank, 0}));
+    tools::must(link::bind_this_thread(policy, {}, {position.local_rank, 0}));
     return format_cpu_list(cpus_of_this_thread());
   }
   if (mine.cpu == "auto" && ((launched && policy.empty()) || gpu == nullptr)) mine.cpu = "none";
@@ -71,14 +71,14 @@ std::string place(const settings& asked, const rank_place& who, bool launched, c
       items.push_back(mine.cpu.substr(begin, end - begin));
       begin = end + 1;
     }
-    mine.cpu = items[static_cast<std::size_t>(who.local_rank) % items.size()];
+    mine.cpu = items[static_cast<std::size_t>(position.local_rank) % items.size()];
   }
   return tools::place_thread(mine, gpu != nullptr ? gpu->bus_id() : "", gpu != nullptr && gpu->simulated());
 }
 
 // Collective: every rank's CPUs, by rank, as lines.
-std::string places_of_all(link::bootstrap& with, const std::string& mine) {
-  const auto all = tools::must(with.all_gather(std::as_bytes(std::span(mine))));
+std::string places_of_all(link::bootstrap& group, const std::string& mine) {
+  const auto all = tools::must(group.all_gather(std::as_bytes(std::span(mine))));
   std::string text;
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     text += format("# CPUs of rank %zu: ", rank) +
@@ -86,17 +86,17 @@ std::string places_of_all(link::bootstrap& with, const std::string& mine) {
   return text;
 }
 
-std::unique_ptr<transport> open_arm(arm which, const settings& asked, const tools::gpu_session* gpu, link::bootstrap& with) {
+std::unique_ptr<transport> open_arm(arm kind, const settings& asked, const tools::gpu_session* gpu, link::bootstrap& group) {
   const bool reaches_gpu = asked.needs_gpu() && !asked.stage;
-  switch (which) {
+  switch (kind) {
     case arm::ours:
-      return open_link(gpu != nullptr ? &gpu->cuda() : nullptr, with);
+      return open_link(gpu != nullptr ? &gpu->cuda() : nullptr, group);
     case arm::ucx:
-      return open_ucx_transport(reaches_gpu, with);
+      return open_ucx_transport(reaches_gpu, group);
     case arm::shim:
       return open_mpi({.through_preload = true});
     case arm::nccl:
-      return open_nccl({.sends_end_in_call = asked.validate || asked.cold}, *gpu, with);
+      return open_nccl({.sends_end_in_call = asked.validate || asked.cold}, *gpu, group);
     case arm::mpi:
       break;
   }
@@ -109,19 +109,19 @@ std::unique_ptr<transport> open_arm(arm which, const settings& asked, const tool
   return mpi;
 }
 
-void open_arms(std::vector<contender>& arms, const settings& asked, const tools::gpu_session* gpu, link::bootstrap& with) {
-  for (const arm which : asked.arms) {
-    auto opened = open_arm(which, asked, gpu, with);
-    const bool stages = asked.stage && (which == arm::ucx || which == arm::mpi);
+void open_arms(std::vector<contender>& arms, const settings& asked, const tools::gpu_session* gpu, link::bootstrap& group) {
+  for (const arm kind : asked.arms) {
+    auto opened = open_arm(kind, asked, gpu, group);
+    const bool stages = asked.stage && (kind == arm::ucx || kind == arm::mpi);
     if (stages && gpu != nullptr) opened = stage_through_host(std::move(opened), *gpu);
-    arms.push_back({which, std::move(opened)});
+    arms.push_back({kind, std::move(opened)});
   }
 }
 
 void show_plan(const std::string& places, const std::vector<contender>& arms) {
   std::fputs(places.c_str(), stdout);
   for (const auto& one : arms) {
-    std::string text = "# via " + std::string(to_string(one.which)) + "\n";
+    std::string text = "# via " + std::string(to_string(one.kind)) + "\n";
     std::string line;
     for (const char letter : one.world->plan()) {
       line += letter;
@@ -133,11 +133,11 @@ void show_plan(const std::string& places, const std::vector<contender>& arms) {
   }
 }
 
-void describe(tools::report& report, const settings& asked, const rank_place& who, const tools::gpu_session* gpu,
+void describe(tools::report& report, const settings& asked, const rank_place& position, const tools::gpu_session* gpu,
               const std::string& cpus) {
   report.describe(gpu, nullptr, cpus);
   auto& file = report.file();
-  file.set_parameter("processes", who.size);
+  file.set_parameter("processes", position.size);
   file.set_parameter("window", asked.window);
   file.set_parameter("multiple_buffers", asked.multiple_buffers);
   file.set_parameter("validation", asked.validate);
@@ -157,25 +157,25 @@ struct way_in {
 
 // One rank, from its first touch of CUDA to the last line. GPU before MPI: some MPIs look at the current device when they
 // start.
-int live(const settings& asked, const tools::invocation& call, const rank_place& who, const way_in& way) {
+int live(const settings& asked, const tools::invocation& call, const rank_place& position, const way_in& way) {
   keep_logs_off_stdout();
   std::optional<tools::report> report;
-  if (who.rank == 0) {
+  if (position.rank == 0) {
     report.emplace(call, asked.common, "p2p");
   } else {
     silence_stdout();
   }
-  if (who.rank == 0 && asked.asks_for(arm::ours))
+  if (position.rank == 0 && asked.asks_for(arm::ours))
     for (const auto& line : link::unused_settings()) std::fprintf(stderr, "p2p: %s\n", line.c_str());
-  const auto gpu = open_gpu(asked, who.local_rank);
-  const std::string cpus = place(asked, who, way.launched, gpu.get());
-  const auto with = way.meet();
+  const auto gpu = open_gpu(asked, position.local_rank);
+  const std::string cpus = place(asked, position, way.launched, gpu.get());
+  const auto group = way.meet();
   gpu_buffers memory(gpu.get());
   std::vector<contender> arms;
   try {
-    const std::string places = asked.show_plan ? places_of_all(*with, cpus) : "";
-    open_arms(arms, asked, gpu.get(), *with);
-    if (report) describe(*report, asked, who, gpu.get(), cpus);
+    const std::string places = asked.show_plan ? places_of_all(*group, cpus) : "";
+    open_arms(arms, asked, gpu.get(), *group);
+    if (report) describe(*report, asked, position, gpu.get(), cpus);
     if (report && asked.show_plan) show_plan(places, arms);
     const int code = run_benchmark(asked, arms, memory, call.program, report ? &report->file() : nullptr);
     if (report) report->write();
@@ -188,35 +188,35 @@ int live(const settings& asked, const tools::invocation& call, const rank_place&
 
 constexpr unsigned kPatienceS = 120;  // a GPU's first context on a busy machine takes a while
 
-std::unique_ptr<link::bootstrap> meet(link::bootstrap_options how) {
-  how.timeout_s = kPatienceS;
-  how.tell = [](const std::string& line) { std::fprintf(stderr, "p2p: %s\n", line.c_str()); };
-  return tools::must(link::open_bootstrap(how));
+std::unique_ptr<link::bootstrap> meet(link::bootstrap_options options) {
+  options.timeout_s = kPatienceS;
+  options.report = [](const std::string& line) { std::fprintf(stderr, "p2p: %s\n", line.c_str()); };
+  return tools::must(link::open_bootstrap(options));
 }
 
 int run_with_peer(const settings& asked, const tools::invocation& call) {
   if (asks_for_mpi(asked)) throw tool_failure("--via mpi needs mpirun on both machines instead of --listen and --peer");
   const bool listens = !asked.listen.empty();
-  link::bootstrap_options how;
-  how.where = listens ? asked.listen : asked.peer;
-  if (listens && how.where.find(':') == std::string::npos) how.where = "*:" + how.where;
-  how.rank = listens ? 0 : 1;
-  how.size = 2;
+  link::bootstrap_options options;
+  options.rendezvous = listens ? asked.listen : asked.peer;
+  if (listens && options.rendezvous.find(':') == std::string::npos) options.rendezvous = "*:" + options.rendezvous;
+  options.rank = listens ? 0 : 1;
+  options.size = 2;
   way_in way;
-  way.meet = [&] { return meet(how); };
-  return live(asked, call, {how.rank, 2, 0}, way);
+  way.meet = [&] { return meet(options); };
+  return live(asked, call, {options.rank, 2, 0}, way);
 }
 
 // Ranks of a launcher find each other as programs on the library do; by its MPI where that is opened anyhow, or where they
 // run on several hosts and nothing else tells how.
 int run_launched(const settings& asked, const tools::invocation& call, const link::meeting_plan& plan) {
-  const bool needs_mpi =
-      asks_for_mpi(asked) || (plan.where.empty() && plan.by.starts_mpi && plan.by.ranks_here != plan.size);
+  const bool needs_mpi = asks_for_mpi(asked) || (plan.rendezvous.empty() && plan.launched_by.starts_mpi &&
+                                                 plan.launched_by.ranks_here != plan.size);
   way_in way;
   way.launched = true;
   if (needs_mpi) way.meet = open_mpi_bootstrap;
   else way.meet = [] { return meet({}); };
-  const int local_rank = plan.by.local_rank >= 0 ? plan.by.local_rank : plan.rank;
+  const int local_rank = plan.launched_by.local_rank >= 0 ? plan.launched_by.local_rank : plan.rank;
   return live(asked, call, {plan.rank, plan.size, local_rank}, way);
 }
 
@@ -224,7 +224,7 @@ int run_forks(const settings& asked, const tools::invocation& call) {
   if (asks_for_mpi(asked))
     throw tool_failure(
         format("MPI has a launcher of its own: mpirun -n %d %s ... --via mpi", asked.processes, call.program.c_str()));
-  if (!has_pairs(asked.which) && asked.processes != 2)
+  if (!has_pairs(asked.kind) && asked.processes != 2)
     throw tool_failure(format("this test needs exactly two processes, and -n says %d", asked.processes));
   fork_world world(asked.processes);
   return run_forked(world, call.program, [&](int rank) {

@@ -20,9 +20,9 @@ constexpr int kTurns = 10;
 // Of a turn after the first one: the library and its memory are known to the caches of this process and not of the CPU.
 constexpr int kTurnWarmUp = 10;
 
-const char* verdict_of(const settings& asked, const measurement& of) {
+const char* verdict_of(const settings& asked, const measurement& measured) {
   if (!asked.validate) return nullptr;
-  return of.errors == 0 ? "Pass" : "Fail";
+  return measured.errors == 0 ? "Pass" : "Fail";
 }
 
 class run {
@@ -31,7 +31,7 @@ class run {
       result_file* file)
       : asked_(asked), arms_(arms), memory_(memory), program_(program), file_(file), first_(*arms.front().world) {
     pairs_ = asked.pairs != 0 ? asked.pairs : first_.size() / 2;
-    if (!has_pairs(asked.which)) pairs_ = 1;
+    if (!has_pairs(asked.kind)) pairs_ = 1;
     if (is_wide()) titles_ = wide_titles();
   }
 
@@ -48,7 +48,7 @@ class run {
 
   void check_processes() const {
     const int ranks = first_.size();
-    if (!has_pairs(asked_.which) && ranks != 2)
+    if (!has_pairs(asked_.kind) && ranks != 2)
       throw tools::tool_failure(format("this test needs exactly two processes, and there are %d", ranks));
     if (ranks < 2) throw tools::tool_failure("this test needs at least two processes, and there is one");
     if (2 * pairs_ > ranks)
@@ -58,7 +58,7 @@ class run {
 
   int one_window() {
     for (const auto size : sizes_of(asked_)) {
-      std::vector<measurement> all = measure(size, is_latency(asked_.which) ? 1 : asked_.window);
+      std::vector<measurement> all = measure(size, is_latency(asked_.kind) ? 1 : asked_.window);
       const bool wrong = std::any_of(all.begin(), all.end(), [](const auto& one) { return one.errors != 0; });
       if (prints()) {
         std::fputs(row_text(all).c_str(), stdout);
@@ -111,34 +111,34 @@ class run {
     }
     for (int turn = 0; turn < turns; ++turn)
       for (std::size_t i = 0; i < arms_.size(); ++i) {
-        const std::size_t at = (i + static_cast<std::size_t>(turn)) % arms_.size();
-        take_turn(*arms_[at].world, all[at], turn, turns);
+        const std::size_t index = (i + static_cast<std::size_t>(turn)) % arms_.size();
+        take_turn(*arms_[index].world, all[index], turn, turns);
       }
     return all;
   }
 
   // --batches repeats the whole; turns of compared libraries share the iterations out.
-  void take_turn(transport& world, measurement& of, int turn, int turns) {
+  void take_turn(transport& world, measurement& measured, int turn, int turns) {
     loop_plan plan;
-    plan.size_bytes = of.size_bytes;
-    plan.iterations = asked_.batches > 1 ? of.repeated.iterations : std::max(1, of.repeated.iterations / turns);
-    plan.warm_up = turn == 0 ? of.repeated.warm_up : std::min(of.repeated.warm_up, kTurnWarmUp);
-    plan.window = of.window;
+    plan.size_bytes = measured.size_bytes;
+    plan.iterations = asked_.batches > 1 ? measured.repeated.iterations : std::max(1, measured.repeated.iterations / turns);
+    plan.warm_up = turn == 0 ? measured.repeated.warm_up : std::min(measured.repeated.warm_up, kTurnWarmUp);
+    plan.window = measured.window;
     plan.pairs = pairs_;
     plan.validate = asked_.validate;
     plan.validation_warm_up = asked_.validation_warm_up;
     plan.multiple_buffers = asked_.multiple_buffers;
-    plan.barrier_each_iteration = asked_.which == benchmark::multi_bandwidth || asked_.cold;
+    plan.barrier_each_iteration = asked_.kind == benchmark::multi_bandwidth || asked_.cold;
     plan.consume = asked_.consume;
     const auto done = run_loop(world, plan);
-    of.errors += done.errors;
-    of.samples_ns.insert(of.samples_ns.end(), done.samples_ns.begin(), done.samples_ns.end());
-    of.batch_values.push_back(figure_of(asked_.which, of, mean_over_pairs(world, done.samples_ns)));
+    measured.errors += done.errors;
+    measured.samples_ns.insert(measured.samples_ns.end(), done.samples_ns.begin(), done.samples_ns.end());
+    measured.batch_values.push_back(figure_of(asked_.kind, measured, mean_over_pairs(world, done.samples_ns)));
   }
 
   loop_outcome run_loop(transport& world, const loop_plan& plan) {
-    if (is_latency(asked_.which)) return run_latency(world, *buffers_, plan);
-    if (asked_.which == benchmark::bidirectional) return run_bidirectional(world, *buffers_, plan);
+    if (is_latency(asked_.kind)) return run_latency(world, *buffers_, plan);
+    if (asked_.kind == benchmark::bidirectional) return run_bidirectional(world, *buffers_, plan);
     return run_bandwidth(world, *buffers_, plan);
   }
 
@@ -147,7 +147,7 @@ class run {
     const double mine = samples_ns.empty() ? 0
                                            : std::accumulate(samples_ns.begin(), samples_ns.end(), 0.0) /
                                                  static_cast<double>(samples_ns.size());
-    return asked_.which == benchmark::multi_latency ? sum_over_ranks(world, mine) / (2.0 * pairs_) : mine;
+    return asked_.kind == benchmark::multi_latency ? sum_over_ranks(world, mine) / (2.0 * pairs_) : mine;
   }
 
   // One pool for the whole run, as OSU has it; new ones where the size decides what there is.
@@ -166,19 +166,19 @@ class run {
 
   // ---- telling
 
-  const char* unit() const { return is_latency(asked_.which) ? "us" : "MB/s"; }
+  const char* unit() const { return is_latency(asked_.kind) ? "us" : "MB/s"; }
 
   std::vector<std::string> wide_titles() const {
     std::vector<std::string> titles;
     const bool alone = arms_.size() == 1;
     for (const auto& one : arms_)
-      titles.push_back(alone ? std::string(unit()) : format("%s (%s)", to_string(one.which), unit()));
+      titles.push_back(alone ? std::string(unit()) : format("%s (%s)", to_string(one.kind), unit()));
     if (alone && asked_.batches > 1) titles.insert(titles.end(), {"lowest batch", "highest batch"});
     for (const auto& one : arms_)
       for (const double percent : asked_.percentiles)
-        titles.push_back(alone ? percentile_name(percent) : to_string(one.which) + (" " + percentile_name(percent)));
+        titles.push_back(alone ? percentile_name(percent) : to_string(one.kind) + (" " + percentile_name(percent)));
     for (std::size_t i = 1; i < arms_.size(); ++i)
-      titles.push_back(format("%s/%s", to_string(arms_[i].which), to_string(arms_[0].which)));
+      titles.push_back(format("%s/%s", to_string(arms_[i].kind), to_string(arms_[0].kind)));
     if (asked_.validate) titles.emplace_back("Validation");
     return titles;
   }
@@ -187,11 +187,11 @@ class run {
     const measurement& one = all[0];
     if (is_wide()) return wide_text(all);
     const double value = headline(one);
-    if (asked_.full && is_latency(asked_.which))
-      return osu_full_row(one.size_bytes, value, percentile_figure(asked_.which, one, 1e-9),
-                          percentile_figure(asked_.which, one, 100), one.repeated.iterations, verdict_of(asked_, one));
+    if (asked_.full && is_latency(asked_.kind))
+      return osu_full_row(one.size_bytes, value, percentile_figure(asked_.kind, one, 1e-9),
+                          percentile_figure(asked_.kind, one, 100), one.repeated.iterations, verdict_of(asked_, one));
     std::vector<double> values{value};
-    if (asked_.which == benchmark::multi_bandwidth && asked_.print_rate)
+    if (asked_.kind == benchmark::multi_bandwidth && asked_.print_rate)
       values.push_back(1e6 * value / static_cast<double>(one.size_bytes));
     return osu_row(one.size_bytes, values, verdict_of(asked_, one));
   }
@@ -199,32 +199,32 @@ class run {
   std::string wide_text(const std::vector<measurement>& all) const {
     std::vector<cell> cells;
     const bool alone = all.size() == 1;
-    for (const auto& one : all) cells.push_back({alone ? headline(one) : median_figure(asked_.which, one), 2});
+    for (const auto& one : all) cells.push_back({alone ? headline(one) : median_figure(asked_.kind, one), 2});
     if (alone && asked_.batches > 1) {
       const auto [lowest, highest] = std::minmax_element(all[0].batch_values.begin(), all[0].batch_values.end());
       cells.push_back({*lowest, 2});
       cells.push_back({*highest, 2});
     }
     for (const auto& one : all)
-      for (const double percent : asked_.percentiles) cells.push_back({percentile_figure(asked_.which, one, percent), 2});
+      for (const double percent : asked_.percentiles) cells.push_back({percentile_figure(asked_.kind, one, percent), 2});
     for (std::size_t i = 1; i < all.size(); ++i) cells.push_back({ratio_to_first(all, i), 3});
     const auto wrong = std::find_if(all.begin(), all.end(), [](const auto& one) { return one.errors != 0; });
     return wide_row(all[0].size_bytes, cells, verdict_of(asked_, wrong == all.end() ? all[0] : *wrong));
   }
 
-  double ratio_to_first(const std::vector<measurement>& all, std::size_t at) const {
-    const double first = median_figure(asked_.which, all[0]);
-    return first > 0 ? median_figure(asked_.which, all[at]) / first : 0;
+  double ratio_to_first(const std::vector<measurement>& all, std::size_t index) const {
+    const double first = median_figure(asked_.kind, all[0]);
+    return first > 0 ? median_figure(asked_.kind, all[index]) / first : 0;
   }
 
   void keep_results(const std::vector<measurement>& all) {
     if (file_ == nullptr) return;
     for (std::size_t i = 0; i < all.size(); ++i) {
       auto row = result_row(asked_, all[i]);
-      row["via"] = to_string(arms_[i].which);
+      row["via"] = to_string(arms_[i].kind);
       row["library"] = arms_[i].world->library();
-      if (arms_.size() > 1) row[format("ratio_p50_to_%s", to_string(arms_[0].which))] = ratio_to_first(all, i);
-      const std::string series = format("%s %zu window %d", to_string(arms_[i].which), all[i].size_bytes, all[i].window);
+      if (arms_.size() > 1) row[format("ratio_p50_to_%s", to_string(arms_[0].kind))] = ratio_to_first(all, i);
+      const std::string series = format("%s %zu window %d", to_string(arms_[i].kind), all[i].size_bytes, all[i].window);
       row["series"] = series;
       file_->add_samples(series, all[i].samples_ns);
       file_->add_row(std::move(row));

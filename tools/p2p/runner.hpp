@@ -15,7 +15,7 @@ namespace pl::p2p {
 
 // One of the libraries that are compared, opened.
 struct contender {
-  arm which = arm::ours;
+  arm kind = arm::ours;
   std::unique_ptr<transport> world;
 };
 

@@ -5,8 +5,8 @@
 
 namespace pl::p2p {
 
-const char* to_string(arm which) {
-  switch (which) {
+const char* to_string(arm kind) {
+  switch (kind) {
     case arm::ours:
       return "ours";
     case arm::ucx:
@@ -23,9 +23,9 @@ const char* to_string(arm which) {
 
 repetition repetition_at(const settings& asked, std::size_t size_bytes) {
   // osu_mbw_mr alone keeps its iterations at every size.
-  const bool large = size_bytes > kLargeMessageBytes && asked.which != benchmark::multi_bandwidth;
-  repetition out = is_latency(asked.which) ? (large ? repetition{1000, 10} : repetition{10000, 100})
-                                           : (large ? repetition{20, 2} : repetition{100, 10});
+  const bool large = size_bytes > kLargeMessageBytes && asked.kind != benchmark::multi_bandwidth;
+  repetition out = is_latency(asked.kind) ? (large ? repetition{1000, 10} : repetition{10000, 100})
+                                          : (large ? repetition{20, 2} : repetition{100, 10});
   out.iterations = asked.iterations.value_or(out.iterations);
   out.warm_up = asked.warm_up.value_or(out.warm_up);
   return out;
@@ -34,7 +34,7 @@ repetition repetition_at(const settings& asked, std::size_t size_bytes) {
 std::vector<std::size_t> sizes_of(const settings& asked) {
   // A message of no element has no datatype, so the newer versions start at 1; NCCL sends nothing then.
   const bool has_empty = asked.format == osu_format::v7_0 && !asked.asks_for(arm::nccl);
-  const std::size_t smallest = is_latency(asked.which) && has_empty ? 0 : 1;
+  const std::size_t smallest = is_latency(asked.kind) && has_empty ? 0 : 1;
   std::vector<std::size_t> sizes;
   for (std::size_t size = asked.min_bytes.value_or(std::min(smallest, asked.max_bytes)); size <= asked.max_bytes;
        size = size == 0 ? 1 : size * 2)

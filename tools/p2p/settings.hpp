@@ -17,8 +17,8 @@ namespace pl::p2p {
 
 enum class benchmark { latency, bandwidth, bidirectional, multi_bandwidth, multi_latency };
 
-inline bool is_latency(benchmark which) { return which == benchmark::latency || which == benchmark::multi_latency; }
-inline bool has_pairs(benchmark which) { return which == benchmark::multi_bandwidth || which == benchmark::multi_latency; }
+inline bool is_latency(benchmark kind) { return kind == benchmark::latency || kind == benchmark::multi_latency; }
+inline bool has_pairs(benchmark kind) { return kind == benchmark::multi_bandwidth || kind == benchmark::multi_latency; }
 
 inline constexpr std::size_t kLargeMessageBytes = 8192;  // above it fewer iterations
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{4} << 20;
@@ -36,10 +36,10 @@ struct repetition {
 
 enum class osu_format { v7_0, v7_5 };
 enum class arm { ours, ucx, mpi, shim, nccl };
-const char* to_string(arm which);
+const char* to_string(arm kind);
 
 struct settings {
-  benchmark which = benchmark::latency;
+  benchmark kind = benchmark::latency;
 
   // OSU's options
   std::optional<std::size_t> min_bytes;  // none: the format's own smallest size

@@ -65,7 +65,7 @@ class staged_transport : public transport {
     std::size_t size_bytes = 0;
   };
   static request as_request(operation& op) { return {reinterpret_cast<std::uintptr_t>(&op)}; }
-  static operation& as_operation(const request& from) { return *reinterpret_cast<operation*>(from.word); }
+  static operation& as_operation(const request& value) { return *reinterpret_cast<operation*>(value.word); }
 
   operation& take() {
     if (free_.empty()) {

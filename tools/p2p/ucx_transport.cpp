@@ -15,8 +15,8 @@ using tools::tool_failure;
 
 class ucx_transport : public transport {
  public:
-  ucx_transport(const ucx::ucx_table& ucx, bool device_memory, link::bootstrap& with)
-      : ucx_(ucx), rank_(with.rank()), size_(with.size()), bootstrap_(with) {
+  ucx_transport(const ucx::ucx_table& ucx, bool device_memory, link::bootstrap& group)
+      : ucx_(ucx), rank_(group.rank()), size_(group.size()), bootstrap_(group) {
     make_context();
     if (device_memory) require_cuda();
     make_worker();
@@ -62,8 +62,8 @@ class ucx_transport : public transport {
     return static_cast<ucp_tag_t>(sender) << 32 | static_cast<unsigned>(tag);
   }
 
-  void check(ucs_status_t code, const char* what) const {
-    if (code != UCS_OK) throw tool_failure(format("%s failed: %s", what, ucx_.ucs_status_string(code)));
+  void check(ucs_status_t code, const char* action) const {
+    if (code != UCS_OK) throw tool_failure(format("%s failed: %s", action, ucx_.ucs_status_string(code)));
   }
 
   void make_context() {
@@ -116,8 +116,8 @@ class ucx_transport : public transport {
     ucx_.ucp_request_free(closing);
   }
 
-  request started(void* handle, const char* what) const {
-    if (UCS_PTR_IS_ERR(handle)) check(UCS_PTR_STATUS(handle), what);
+  request started(void* handle, const char* action) const {
+    if (UCS_PTR_IS_ERR(handle)) check(UCS_PTR_STATUS(handle), action);
     return {reinterpret_cast<std::uintptr_t>(handle)};
   }
   void finish(void* handle) {
@@ -138,9 +138,9 @@ class ucx_transport : public transport {
 
 }  // namespace
 
-std::unique_ptr<transport> open_ucx_transport(bool device_memory, link::bootstrap& with) {
+std::unique_ptr<transport> open_ucx_transport(bool device_memory, link::bootstrap& group) {
   const auto library = link::messenger_options::from_environment().ucx_library;
-  return std::make_unique<ucx_transport>(*tools::must(ucx::open_ucx(library)), device_memory, with);
+  return std::make_unique<ucx_transport>(*tools::must(ucx::open_ucx(library)), device_memory, group);
 }
 
 }  // namespace pl::p2p

@@ -33,28 +33,30 @@ result<std::unique_ptr<bootstrap>> introduced(std::unique_ptr<star_exchange> sta
   return std::unique_ptr<bootstrap>(std::move(star));
 }
 
-result<std::unique_ptr<bootstrap>> by_sockets(const meeting_plan& plan, endpoint where, const bootstrap_options& options) {
-  meeting at;
-  at.where = std::move(where);
-  at.rank = plan.rank;
-  at.size = plan.size;
+result<std::unique_ptr<bootstrap>> by_sockets(const meeting_plan& plan, endpoint rendezvous,
+                                              const bootstrap_options& options) {
+  meeting settings;
+  settings.rendezvous = std::move(rendezvous);
+  settings.rank = plan.rank;
+  settings.size = plan.size;
   // Ranks that an earlier run has left behind look for the same place.
-  if (plan.is_launched && plan.by.is_key_global) at.job = plan.by.job_number();
-  at.timeout_s = options.timeout_s;
-  at.tell = options.tell;
-  auto channel = meet(at);
+  if (plan.is_launched && plan.launched_by.is_key_global) settings.job = plan.launched_by.job_number();
+  settings.timeout_s = options.timeout_s;
+  settings.report = options.report;
+  auto channel = meet(settings);
   if (!channel) return std::move(channel).error();
   return introduced(std::make_unique<star_exchange>(*std::move(channel), options.timeout_s));
 }
 
 // Of the launcher alone: the ranks of one host know one key, and Slurm tells the hosts.
-result<endpoint> place_of(const launcher& by) {
-  if (by.ranks_here == by.size) return local_endpoint(by.job_key);
-  if (!by.first_host.empty()) return parse_endpoint(by.first_host + ":" + std::to_string(by.free_port()));
+result<endpoint> place_of(const launcher& launched_by) {
+  if (launched_by.ranks_here == launched_by.size) return local_endpoint(launched_by.job_key);
+  if (!launched_by.first_host.empty())
+    return parse_endpoint(launched_by.first_host + ":" + std::to_string(launched_by.free_port()));
   return failure{ENOSYS, format("%s has started ranks on several hosts and does not say where rank 0 is: set "
                                 "PEERLANE_LINK_RENDEZVOUS=HOST:PORT for all, a free port of rank 0's host, or "
                                 "PEERLANE_LINK_RENDEZVOUS=file:FOLDER of a shared file system",
-                                by.name.c_str())};
+                                launched_by.name.c_str())};
 }
 
 int number_of(const char* name, int otherwise) {
@@ -75,20 +77,20 @@ class lonely final : public bootstrap {
 
 result<meeting_plan> plan_meeting(const bootstrap_options& options) {
   meeting_plan out;
-  out.by = read_launcher();
-  out.where = options.where.empty() ? env_read("PEERLANE_LINK_RENDEZVOUS").text : options.where;
+  out.launched_by = read_launcher();
+  out.rendezvous = options.rendezvous.empty() ? env_read("PEERLANE_LINK_RENDEZVOUS").text : options.rendezvous;
   const int size = options.size > 0 ? options.size : number_of("PEERLANE_LINK_SIZE", 0);
   const int rank = options.rank >= 0 ? options.rank : number_of("PEERLANE_LINK_RANK", -1);
-  out.size = size > 0 ? size : out.by.size;
-  out.rank = rank >= 0 ? rank : out.size == out.by.size ? out.by.rank : -1;
-  out.is_launched = out.by.size != 0 && out.size == out.by.size && out.rank == out.by.rank;
+  out.size = size > 0 ? size : out.launched_by.size;
+  out.rank = rank >= 0 ? rank : out.size == out.launched_by.size ? out.launched_by.rank : -1;
+  out.is_launched = out.launched_by.size != 0 && out.size == out.launched_by.size && out.rank == out.launched_by.rank;
   if (out.size == 0)
     return failure{ENODATA, format("no launcher's variables are set, so it is not known who takes part: %s", kByHand)};
   if (out.size == 1 && out.rank < 0) out.rank = 0;
   if (out.rank < 0 || out.rank >= out.size)
     return failure{EINVAL,
                    format("rank %d of %d processes: ranks go from 0 to %d; %s", out.rank, out.size, out.size - 1, kByHand)};
-  if (out.size > 1 && out.where.empty() && !out.is_launched)
+  if (out.size > 1 && out.rendezvous.empty() && !out.is_launched)
     return failure{EINVAL, format("rank %d of %d does not know where to meet the others: %s", out.rank, out.size, kByHand)};
   return out;
 }
@@ -97,15 +99,15 @@ result<std::unique_ptr<bootstrap>> open_bootstrap(const bootstrap_options& optio
   auto plan = plan_meeting(options);
   if (!plan) return std::move(plan).error();
   if (plan->size == 1) return std::unique_ptr<bootstrap>(std::make_unique<lonely>());
-  if (plan->where.rfind("file:", 0) == 0) {
-    std::string folder = plan->where.substr(5);
+  if (plan->rendezvous.rfind("file:", 0) == 0) {
+    std::string folder = plan->rendezvous.substr(5);
     if (folder.empty()) return failure{EINVAL, "rendezvous \"file:\" names no folder: write file:/shared/folder"};
-    if (plan->is_launched && plan->by.is_key_global) folder += "/" + std::to_string(plan->by.job_number());
+    if (plan->is_launched && plan->launched_by.is_key_global) folder += "/" + std::to_string(plan->launched_by.job_number());
     return file_bootstrap(folder, plan->rank, plan->size, std::chrono::seconds(options.timeout_s));
   }
-  auto where = plan->where.empty() ? place_of(plan->by) : parse_endpoint(plan->where);
-  if (!where) return std::move(where).error();
-  return by_sockets(*plan, *std::move(where), options);
+  auto rendezvous = plan->rendezvous.empty() ? place_of(plan->launched_by) : parse_endpoint(plan->rendezvous);
+  if (!rendezvous) return std::move(rendezvous).error();
+  return by_sockets(*plan, *std::move(rendezvous), options);
 }
 
 }  // namespace pl::link

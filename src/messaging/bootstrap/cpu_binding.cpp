@@ -28,7 +28,7 @@ std::string lower(std::string text) {
 
 std::string cpu_policy_from_environment() {
   if (const auto own = env_read("PEERLANE_LINK_CPU"); own.is_set) return lower(own.text);
-  if (const auto on = env_read("MV2_ENABLE_AFFINITY"); on.is_set && on.integer == 0) return "none";
+  if (const auto affinity = env_read("MV2_ENABLE_AFFINITY"); affinity.is_set && affinity.integer == 0) return "none";
   if (const auto mapping = env_read("MV2_CPU_MAPPING"); mapping.is_set) return mapping.text;
   const auto policy = env_read("MV2_CPU_BINDING_POLICY");
   if (!policy.is_set) return "";
@@ -38,17 +38,17 @@ std::string cpu_policy_from_environment() {
 }
 
 result<cpu_numbers> cpus_of_policy(const std::string& policy, std::span<const unsigned> near_gpu,
-                                   std::span<const unsigned> allowed, rank_on_node who) {
+                                   std::span<const unsigned> allowed, rank_on_node position) {
   const cpu_numbers all(allowed.begin(), allowed.end());
   if (policy.empty() || policy == "none" || all.empty()) return all;
   if (policy == "near") return near_gpu.empty() ? all : cpu_numbers(near_gpu.begin(), near_gpu.end());
-  const auto rank = static_cast<std::size_t>(std::max(who.rank, 0));
+  const auto rank = static_cast<std::size_t>(std::max(position.rank, 0));
   if (policy == "bunch") return cpu_numbers{all[rank % all.size()]};
   if (policy == "scatter") {
-    const auto ranks = who.size > 0 ? static_cast<std::size_t>(who.size) : all.size();
+    const auto ranks = position.size > 0 ? static_cast<std::size_t>(position.size) : all.size();
     return cpu_numbers{all[(rank % ranks) * all.size() / ranks % all.size()]};
   }
-  auto wanted = parse_cpu_list(item_of(policy, who.rank));
+  auto wanted = parse_cpu_list(item_of(policy, position.rank));
   if (!wanted)
     return failure{EINVAL, format("CPU binding \"%s\": write none, near, bunch, scatter, or CPUs as 0-3,8 (0-3:8-11 for an "
                                   "item each rank of the node)",
@@ -61,9 +61,9 @@ result<cpu_numbers> cpus_of_policy(const std::string& policy, std::span<const un
   return out;
 }
 
-result<std::string> bind_this_thread(const std::string& policy, std::span<const unsigned> near_gpu, rank_on_node who) {
+result<std::string> bind_this_thread(const std::string& policy, std::span<const unsigned> near_gpu, rank_on_node position) {
   const auto allowed = cpus_of_this_thread();
-  auto wanted = cpus_of_policy(policy, near_gpu, allowed, who);
+  auto wanted = cpus_of_policy(policy, near_gpu, allowed, position);
   if (!wanted) return std::move(wanted).error();
   const bool is_bound = *wanted != allowed;
   if (is_bound)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a rank's thread runs. For libraries nowhere in particular unless asked; a rank on the far socket pays for each read
-// through BAR1 and each cache line of a lane.
+// CPU binding of a rank's thread, off in libraries unless requested. A thread on the far socket pays for each read through
+// BAR1 and for each cache line of a shm queue.
 #pragma once
 
 #include <span>
@@ -24,9 +24,9 @@ std::string cpu_policy_from_environment();
 //   0-3,8    these                                        0-3:8-11 an item for each rank of the node, in turn
 // EINVAL: not understood, or none of them is allowed.
 result<cpu_numbers> cpus_of_policy(const std::string& policy, std::span<const unsigned> near_gpu,
-                                   std::span<const unsigned> allowed, rank_on_node who);
+                                   std::span<const unsigned> allowed, rank_on_node position);
 
-// Puts the calling thread there. What was done, for people: "0-15 (near the GPU)".
-result<std::string> bind_this_thread(const std::string& policy, std::span<const unsigned> near_gpu, rank_on_node who);
+// Binds the calling thread. Returns the result as text for people: "0-15 (near the GPU)".
+result<std::string> bind_this_thread(const std::string& policy, std::span<const unsigned> near_gpu, rank_on_node position);
 
 }  // namespace pl::link

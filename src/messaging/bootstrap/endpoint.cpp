@@ -22,30 +22,30 @@ constexpr const char* kForm = "; give rank 0's host and a free port of it, as in
 
 unique_fd own(int fd) { return {real_device_io(), fd}; }
 
-bool is_loopback(const endpoint::address& at) {
-  if (at.family() == AF_INET)
-    return (ntohl(reinterpret_cast<const sockaddr_in*>(&at.storage)->sin_addr.s_addr) >> 24) == 127;
-  if (at.family() == AF_INET6)
-    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(&at.storage)->sin6_addr) != 0;
+bool is_loopback(const endpoint::address& address) {
+  if (address.family() == AF_INET)
+    return (ntohl(reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_addr.s_addr) >> 24) == 127;
+  if (address.family() == AF_INET6)
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(&address.storage)->sin6_addr) != 0;
   return false;
 }
 
 // Every address of this machine, at the same port and of the same family.
-endpoint::address wildcard_of(const endpoint::address& at) {
-  endpoint::address any = at;
-  if (at.family() == AF_INET) reinterpret_cast<sockaddr_in*>(&any.storage)->sin_addr.s_addr = htonl(INADDR_ANY);
+endpoint::address wildcard_of(const endpoint::address& address) {
+  endpoint::address any = address;
+  if (address.family() == AF_INET) reinterpret_cast<sockaddr_in*>(&any.storage)->sin_addr.s_addr = htonl(INADDR_ANY);
   else reinterpret_cast<sockaddr_in6*>(&any.storage)->sin6_addr = in6addr_any;
   return any;
 }
 
 int new_socket(int family) { return socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
 
-result<unique_fd> try_listen(const endpoint::address& at, int backlog) {
-  auto made = own(new_socket(at.family()));
+result<unique_fd> try_listen(const endpoint::address& address, int backlog) {
+  auto made = own(new_socket(address.family()));
   if (!made) return failure{errno, errno_text(errno)};
   const int yes = 1;
-  if (at.family() != AF_UNIX) setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  if (bind(made.get(), at.get(), at.length) != 0 || listen(made.get(), backlog) != 0)
+  if (address.family() != AF_UNIX) setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  if (bind(made.get(), address.get(), address.length) != 0 || listen(made.get(), backlog) != 0)
     return failure{errno, errno_text(errno)};
   return made;
 }
@@ -61,10 +61,10 @@ bool is_connected_to_itself(int socket) {
          std::memcmp(&mine.storage, &other.storage, mine.length) == 0;
 }
 
-result<unique_fd> try_connect(const endpoint::address& at, unsigned timeout_ms) {
-  auto made = own(new_socket(at.family()));
+result<unique_fd> try_connect(const endpoint::address& address, unsigned timeout_ms) {
+  auto made = own(new_socket(address.family()));
   if (!made) return failure{errno, errno_text(errno)};
-  if (connect(made.get(), at.get(), at.length) != 0) {
+  if (connect(made.get(), address.get(), address.length) != 0) {
     if (errno != EINPROGRESS) return failure{errno, errno_text(errno)};
     pollfd ready{made.get(), POLLOUT, 0};
     if (poll(&ready, 1, static_cast<int>(timeout_ms)) <= 0) return failure{ETIMEDOUT, "no answer"};
@@ -101,16 +101,16 @@ result<endpoint> parse_endpoint(const std::string& text) {
   out.text = text;
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
     if (one->ai_family != AF_INET && one->ai_family != AF_INET6) continue;
-    endpoint::address at;
-    std::memcpy(&at.storage, one->ai_addr, one->ai_addrlen);
-    at.length = one->ai_addrlen;
-    out.addresses.push_back(at);
+    endpoint::address address;
+    std::memcpy(&address.storage, one->ai_addr, one->ai_addrlen);
+    address.length = one->ai_addrlen;
+    out.addresses.push_back(address);
   }
   freeaddrinfo(found);
   // The IPv6 socket of all addresses takes IPv4's connections, too.
   if (is_any)
     std::stable_partition(out.addresses.begin(), out.addresses.end(),
-                          [](const auto& at) { return at.family() == AF_INET6; });
+                          [](const auto& address) { return address.family() == AF_INET6; });
   out.is_literal_loopback = host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
   return out;
 }
@@ -121,42 +121,42 @@ endpoint local_endpoint(const std::string& key) {
   endpoint out;
   out.text = "this host's meeting point " + name;
   out.is_literal_loopback = true;
-  endpoint::address at;
-  auto* local = reinterpret_cast<sockaddr_un*>(&at.storage);
+  endpoint::address address;
+  auto* local = reinterpret_cast<sockaddr_un*>(&address.storage);
   local->sun_family = AF_UNIX;
   const std::size_t length = std::min(name.size(), sizeof local->sun_path - 1);
   std::memcpy(local->sun_path + 1, name.data(), length);
-  at.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
-  out.addresses.push_back(at);
+  address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+  out.addresses.push_back(address);
   return out;
 }
 
-result<unique_fd> listen_at(const endpoint& where, int backlog) {
+result<unique_fd> listen_at(const endpoint& rendezvous, int backlog) {
   failure last{EINVAL, "no address"};
-  for (const auto& at : where.addresses) {
-    auto made = try_listen(at, backlog);
+  for (const auto& address : rendezvous.addresses) {
+    auto made = try_listen(address, backlog);
     // Debian's /etc/hosts gives a machine's own name an address of the loopback device, where no other machine arrives.
-    if (made && is_loopback(at) && !where.is_literal_loopback) {
+    if (made && is_loopback(address) && !rendezvous.is_literal_loopback) {
       made->reset();
-      made = try_listen(wildcard_of(at), backlog);
+      made = try_listen(wildcard_of(address), backlog);
     }
     if (made) return made;
     if (last.code != EADDRINUSE) last = made.error();
   }
   if (last.code == EADDRINUSE)
     return failure{EADDRINUSE,
-                   "rank 0 cannot listen at " + where.text +
+                   "rank 0 cannot listen at " + rendezvous.text +
                        ": somebody does already; another rank 0, or another program? Stop it or take another port"};
   if (last.code == EADDRNOTAVAIL)
-    return failure{EADDRNOTAVAIL, "rank 0 cannot listen at " + where.text +
+    return failure{EADDRNOTAVAIL, "rank 0 cannot listen at " + rendezvous.text +
                                       ": that is no address of this machine; rank 0 must run on the rendezvous host"};
-  return failure{last.code, "rank 0 cannot listen at " + where.text + ": " + last.message};
+  return failure{last.code, "rank 0 cannot listen at " + rendezvous.text + ": " + last.message};
 }
 
-result<unique_fd> connect_to(const endpoint& where, unsigned timeout_ms) {
+result<unique_fd> connect_to(const endpoint& rendezvous, unsigned timeout_ms) {
   failure last{EINVAL, "no address"};
-  for (const auto& at : where.addresses) {
-    auto made = try_connect(at, timeout_ms);
+  for (const auto& address : rendezvous.addresses) {
+    auto made = try_connect(address, timeout_ms);
     if (made) return made;
     last = made.error();
   }

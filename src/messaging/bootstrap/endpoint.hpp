@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the ranks of a group meet: a TCP port of rank 0's host, or a name that is valid on one host.
+// The address at which ranks connect to rank 0: a TCP port of its host, or a name that is valid on one host.
 #pragma once
 
 #include <sys/socket.h>
@@ -26,13 +26,13 @@ struct endpoint {
 // "node7:5000", "10.0.0.1:5000", "[fe80::1]:5000", or for rank 0 "*:5000", all addresses of its machine. EINVAL with what is
 // wrong: no port, port 0, a name that no address has.
 result<endpoint> parse_endpoint(const std::string& text);
-// Processes of one user on one host that know the same key; nothing to clean up (an abstract socket name).
+// For processes of one user on one host that know the same key. An abstract socket name, so nothing needs cleaning up.
 endpoint local_endpoint(const std::string& key);
 
-// Rank 0's side. EADDRINUSE, EADDRNOTAVAIL: with what that says about the ranks.
-result<unique_fd> listen_at(const endpoint& where, int backlog);
+// Rank 0's side. EADDRINUSE, EADDRNOTAVAIL: the message explains them in terms of ranks.
+result<unique_fd> listen_at(const endpoint& rendezvous, int backlog);
 // A new connection, ready for frames; ECONNREFUSED etc.: try again.
-result<unique_fd> connect_to(const endpoint& where, unsigned timeout_ms);
+result<unique_fd> connect_to(const endpoint& rendezvous, unsigned timeout_ms);
 // Of accept(): no delay, keep-alive, not blocking. A dead host is noticed within `timeout_s`.
 void prepare_connection(int socket, unsigned timeout_s);
 // Whether the other end is a process of this user on this machine: of a local socket by its credentials, over loopback by

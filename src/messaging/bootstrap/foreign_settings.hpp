@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Variables of MVAPICH2 and UCX that `peerlane topo` recommends and that have no twin of their own in env_read's sense: what
-// they mean for messages, and which of them messages cannot follow. Any thread; the environment is read at each call.
+// Variables of MVAPICH2 and UCX that `peerlane topo` recommends and that env_read does not map to a PEERLANE_* variable:
+// their meaning for messages, and those that messages do not support. Any thread; the environment is read at each call.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ std::string rails_from_environment(const std::string& adapters = "/sys/class/inf
 // UCX_IB_GPU_DIRECT_RDMA=n: adapters are not to touch GPU memory.
 bool forbids_gpu_rdma();
 
-// One line for each variable that is set and that messages do not follow, with what to set instead.
+// One line for each variable that is set and not supported, with the one to set instead.
 std::vector<std::string> unused_settings(const std::string& adapters = "/sys/class/infiniband");
 
 }  // namespace pl::link

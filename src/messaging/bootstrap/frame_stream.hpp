@@ -18,9 +18,9 @@ inline constexpr std::uint16_t kFrameVersion = 1;
 enum class star_frame_kind : std::uint16_t { hello = 1, welcome, refusal, message, challenge, proof };
 
 inline constexpr std::size_t kMaxBody = 64u << 20;     // results of the largest run are far below; a stray length is not
-inline constexpr std::size_t kMaxStrangerBody = 2048;  // of who has not shown yet that he belongs to the job
+inline constexpr std::size_t kMaxStrangerBody = 2048;  // from a peer that has not proved yet that it belongs to the job
 
-// In the order of bytes of x86 and ARM; the magic number of another machine's order is not ours and is refused.
+// Little-endian, as x86 and ARM store it. The magic number of a big-endian sender differs and is rejected.
 struct star_frame_head {
   std::uint32_t magic = kFrameMagic;
   std::uint16_t version = kFrameVersion;
@@ -45,7 +45,7 @@ class frame_stream {
   int fd() const { return socket_.get(); }
   // ECONNRESET, or ETIMEDOUT when the other end takes nothing.
   status send(star_frame_head head, std::span<const std::byte> body, unsigned timeout_ms);
-  // Reads what is there. True: `out` is a whole frame. ECONNRESET: the other end is closed; EPROTO: it is no peerlane.
+  // Reads the available bytes. True: `out` is a whole frame. ECONNRESET: the other end is closed; EPROTO: it is no peerlane.
   result<bool> receive(star_frame& out);
 
  private:

@@ -57,7 +57,7 @@ digest sha256(std::span<const std::byte> data) {
   const std::size_t whole = rest + 9 <= kBlock ? kBlock : 2 * kBlock;
   const std::uint64_t bits = std::uint64_t{data.size()} * 8;
   for (std::size_t i = 0; i < 8; ++i) end[whole - 1 - i] = static_cast<std::byte>(bits >> (8 * i));
-  for (std::size_t at = 0; at < whole; at += kBlock) add_block(state, end.data() + at);
+  for (std::size_t offset = 0; offset < whole; offset += kBlock) add_block(state, end.data() + offset);
   digest out;
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::byte>(state[i / 4] >> (24 - 8 * (i % 4)));
   return out;
@@ -72,10 +72,10 @@ digest hmac_sha256(std::string_view key, std::span<const std::byte> data) {
   } else if (!raw.empty()) {
     std::memcpy(block.data(), raw.data(), raw.size());
   }
-  const auto hash_behind = [&](std::byte pad, std::span<const std::byte> what) {
+  const auto hash_behind = [&](std::byte pad, std::span<const std::byte> bytes) {
     std::vector<std::byte> whole;
     for (const std::byte each : block) whole.push_back(each ^ pad);
-    whole.insert(whole.end(), what.begin(), what.end());
+    whole.insert(whole.end(), bytes.begin(), bytes.end());
     return sha256(whole);
   };
   return hash_behind(std::byte{0x5c}, hash_behind(std::byte{0x36}, data));

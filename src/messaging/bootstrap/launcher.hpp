@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What mpirun, mpiexec or srun told this process about itself, in the environment.
+// Rank, size and job from the environment that mpirun, mpiexec or srun sets.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ struct launcher {
   bool starts_mpi = false;  // MPI_Init finds the other ranks
   int rank = -1;
   int size = 0;
-  int ranks_here = 0;          // on this host; 0: not told
-  int local_rank = -1;         // among them; -1: not told
+  int ranks_here = 0;          // on this host; 0: unknown
+  int local_rank = -1;         // among them; -1: unknown
   std::string job_key;         // the same for all ranks of this run and for no other run on this host
   bool is_key_global = false;  // the same on other hosts, too
-  std::string first_host;      // rank 0's, where the launcher tells (srun)
+  std::string first_host;      // rank 0's, if the launcher names it (srun)
 
   std::uint64_t job_number() const;  // hash of job_key
-  // A port that all ranks derive from the job, below the range from which systems give out ports: nobody has promised it.
+  // A port that all ranks derive from the job, below the ephemeral range. Another program may already use it.
   int free_port() const;
 };
 

@@ -20,7 +20,7 @@
 namespace pl::link {
 namespace {
 
-constexpr std::uint64_t kMostBytes = 16u << 20;  // of one contribution: a length beyond it is no length
+constexpr std::uint64_t kMaxBytes = 16u << 20;  // of one contribution: a length beyond it is no length
 
 std::uint64_t deadline_of(std::chrono::milliseconds limit) {
   return monotonic_ns() + static_cast<std::uint64_t>(limit.count()) * 1'000'000u;
@@ -85,30 +85,30 @@ class socket_exchange final : public bootstrap {
     bool is_read = false;
   };
 
-  status advance(std::size_t i, lane& at, const byte_string& message, byte_string& into) {
+  status advance(std::size_t i, lane& state, const byte_string& message, byte_string& into) {
     if (ends_[i] < 0) return {};
     const failure gone{ECONNRESET, format("bootstrap: rank %zu has ended", i)};
-    if (at.sent < message.size()) {
-      const auto n = ::send(ends_[i], message.data() + at.sent, message.size() - at.sent, MSG_DONTWAIT | MSG_NOSIGNAL);
-      if (n > 0) at.sent += static_cast<std::size_t>(n);
+    if (state.sent < message.size()) {
+      const auto n = ::send(ends_[i], message.data() + state.sent, message.size() - state.sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (n > 0) state.sent += static_cast<std::size_t>(n);
       else if (errno != EAGAIN && errno != EINTR) return gone;
     }
-    while (!at.is_read) {
-      const bool in_length = at.got < sizeof at.length;
-      auto* const to =
-          in_length ? reinterpret_cast<std::byte*>(&at.length) + at.got : into.data() + (at.got - sizeof at.length);
-      const std::size_t want = (in_length ? sizeof at.length : sizeof at.length + at.length) - at.got;
+    while (!state.is_read) {
+      const bool in_length = state.got < sizeof state.length;
+      auto* const destination = in_length ? reinterpret_cast<std::byte*>(&state.length) + state.got
+                                          : into.data() + (state.got - sizeof state.length);
+      const std::size_t want = (in_length ? sizeof state.length : sizeof state.length + state.length) - state.got;
       if (want != 0) {
-        const auto n = ::recv(ends_[i], to, want, MSG_DONTWAIT);
+        const auto n = ::recv(ends_[i], destination, want, MSG_DONTWAIT);
         if (n < 0 && (errno == EAGAIN || errno == EINTR)) return {};
         if (n <= 0) return gone;
-        at.got += static_cast<std::size_t>(n);
+        state.got += static_cast<std::size_t>(n);
       }
-      if (in_length && at.got == sizeof at.length) {
-        if (at.length > kMostBytes) return failure{EPROTO, format("bootstrap: rank %zu sent what is no contribution", i)};
-        into.resize(at.length);
+      if (in_length && state.got == sizeof state.length) {
+        if (state.length > kMaxBytes) return failure{EPROTO, format("bootstrap: rank %zu sent what is no contribution", i)};
+        into.resize(state.length);
       }
-      at.is_read = at.got == sizeof at.length + at.length && at.got >= sizeof at.length;
+      state.is_read = state.got == sizeof state.length + state.length && state.got >= sizeof state.length;
     }
     return {};
   }
@@ -166,7 +166,7 @@ class folder_exchange final : public bootstrap {
   using numbers = std::vector<std::uint64_t>;
 
   static std::span<const std::byte> number_bytes(const std::uint64_t& value) { return std::as_bytes(std::span(&value, 1)); }
-  std::filesystem::path named(const char* what, int rank) const { return folder_ / format("%s.%d", what, rank); }
+  std::filesystem::path named(const char* kind, int rank) const { return folder_ / format("%s.%d", kind, rank); }
   std::filesystem::path name(unsigned number, int rank) const {
     return folder_ / format("exchange.%016llx.%u.%d", static_cast<unsigned long long>(run_), number, rank);
   }
@@ -207,7 +207,7 @@ class folder_exchange final : public bootstrap {
     struct stat about {};
     if (!file || fstat(file.get(), &about) != 0 || !S_ISREG(about.st_mode) || about.st_uid != owner_) return false;
     const auto bytes = static_cast<std::uint64_t>(about.st_size);
-    if (bytes > kMostBytes) return false;
+    if (bytes > kMaxBytes) return false;
     into.resize(bytes);
     for (std::size_t done = 0; done != bytes;) {
       const auto n = ::pread(file.get(), into.data() + done, bytes - done, static_cast<off_t>(done));

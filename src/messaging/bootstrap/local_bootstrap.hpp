@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bootstraps without a network: for processes that one process forks, for processes that share a folder, and for whoever has
-// an exchange of his own.
+// Bootstraps without a network: for forked processes, for processes that share a folder, and for callers with their own
+// exchange.
 #pragma once
 
 #include <chrono>
@@ -32,8 +32,8 @@ class fork_bootstrap {
   std::vector<int> ends_;  // size x size: how rank i reaches rank j, -1 on the diagonal
 };
 
-// Collective. Every process names the same folder (of a file system that renames atomically, NFS included); it is made if it
-// is not there, and what an earlier run left in it does no harm. Two runs at a time need two folders.
+// Collective. All processes name the same folder, on a file system that renames atomically (NFS does). It is created if
+// missing, and may hold files of an earlier run. Two concurrent runs need two folders.
 result<std::unique_ptr<bootstrap>> file_bootstrap(const std::string& folder, int rank, int size,
                                                   std::chrono::milliseconds limit = kBootstrapTimeout);
 

@@ -29,15 +29,15 @@ struct place {
 };
 
 // As /proc/net/tcp and tcp6 print it; empty: of another family. IPv4 in tcp6 is what IPv6's sockets make of it.
-std::string in_table(const place& of, bool is_v6_table) {
+std::string in_table(const place& wanted, bool is_v6_table) {
   std::array<std::uint32_t, 4> address{};
   unsigned port = 0;
-  if (of.name.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(of.name);
+  if (wanted.name.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(wanted.name);
     address = {0, 0, htonl(0xffff), v4.sin_addr.s_addr};
     port = ntohs(v4.sin_port);
-  } else if (of.name.ss_family == AF_INET6) {
-    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(of.name);
+  } else if (wanted.name.ss_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(wanted.name);
     std::memcpy(address.data(), &v6.sin6_addr, sizeof address);
     port = ntohs(v6.sin6_port);
     if (!is_v6_table && (address[0] != 0 || address[1] != 0 || address[2] != htonl(0xffff))) return {};
@@ -111,17 +111,17 @@ result<nonce> make_nonce() {
   return out;
 }
 
-digest prove(prover who, const std::string& secret, const nonce& of_rank_0, const nonce& of_joining,
+digest prove(prover side, const std::string& secret, const nonce& of_rank_0, const nonce& of_joining,
              std::span<const std::byte> hello) {
   constexpr std::string_view kLabel = "peerlane rendezvous 1 ";
-  std::vector<std::byte> what;
-  const auto add = [&](std::span<const std::byte> part) { what.insert(what.end(), part.begin(), part.end()); };
+  std::vector<std::byte> text;
+  const auto add = [&](std::span<const std::byte> part) { text.insert(text.end(), part.begin(), part.end()); };
   add(std::as_bytes(std::span(kLabel)));
-  what.push_back(static_cast<std::byte>(who));
+  text.push_back(static_cast<std::byte>(side));
   add(of_rank_0);
   add(of_joining);
   add(hello);
-  return hmac_sha256(secret, what);
+  return hmac_sha256(secret, text);
 }
 
 }  // namespace pl::link

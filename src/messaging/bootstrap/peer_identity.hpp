@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who stands at the other end of a connection by which ranks meet: by the kernel's word on one machine, by a secret that
-// only the job's processes can read from anywhere.
+// Authenticates the other end of a bootstrap connection: through the kernel on one machine, from anywhere through a secret
+// that only the job's processes can read.
 #pragma once
 
 #include <span>
@@ -12,16 +12,16 @@
 
 namespace pl::link {
 
-// What PEERLANE_LINK_SECRET_FILE holds, without the newline at its end; empty: it is not set. EACCES: others may read the
-// file. EINVAL: it is no secret.
+// The content of PEERLANE_LINK_SECRET_FILE without the final newline; empty: not set. EACCES: other users may read the file.
+// EINVAL: its length is outside the limits.
 result<std::string> read_secret();
 
 using nonce = std::array<std::byte, 32>;
 result<nonce> make_nonce();
 
-// Proof of the secret by one end, for this connection alone: both nonces are in it, and which end it is.
+// Proves knowledge of the secret for one connection: covers both nonces and the side that proves.
 enum class prover : char { rank_0 = '0', joining = 'j' };
-digest prove(prover who, const std::string& secret, const nonce& of_rank_0, const nonce& of_joining,
+digest prove(prover side, const std::string& secret, const nonce& of_rank_0, const nonce& of_joining,
              std::span<const std::byte> hello);
 
 }  // namespace pl::link

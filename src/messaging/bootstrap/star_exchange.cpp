@@ -57,16 +57,16 @@ byte_string join(const std::vector<byte_string>& parts) {
 
 std::optional<std::vector<byte_string>> split(const byte_string& whole, std::size_t count) {
   std::vector<byte_string> parts;
-  std::size_t at = 0;
+  std::size_t offset = 0;
   while (parts.size() < count) {
     std::uint64_t length = 0;
-    if (whole.size() - at < sizeof length) return std::nullopt;
-    std::memcpy(&length, whole.data() + at, sizeof length);
-    at += sizeof length;
-    if (whole.size() - at < length) return std::nullopt;
-    const auto first = whole.begin() + static_cast<std::ptrdiff_t>(at);
+    if (whole.size() - offset < sizeof length) return std::nullopt;
+    std::memcpy(&length, whole.data() + offset, sizeof length);
+    offset += sizeof length;
+    if (whole.size() - offset < length) return std::nullopt;
+    const auto first = whole.begin() + static_cast<std::ptrdiff_t>(offset);
     parts.emplace_back(first, first + static_cast<std::ptrdiff_t>(length));
-    at += length;
+    offset += length;
   }
   return parts;
 }
@@ -116,7 +116,7 @@ status star_exchange::take_part(channel_event&& event, parts_t& parts) const {
   return {};
 }
 
-void star_exchange::tell_the_waiting(const parts_t& parts) {
+void star_exchange::send_heartbeats(const parts_t& parts) {
   const byte_string message = make_message({message_kind::heartbeat, 0, sequence_}, {});
   for (int peer = 1; peer < size(); ++peer)
     if (parts[static_cast<std::size_t>(peer)])
@@ -143,7 +143,7 @@ result<std::vector<byte_string>> star_exchange::collect(std::span<const std::byt
     const std::uint64_t now = monotonic_ns();
     if (is_limited && now - begin > timeout_ms_ * kMillisecond) return silent(parts);
     if (now - heartbeat < kHeartbeatMs * kMillisecond) continue;
-    tell_the_waiting(parts);
+    send_heartbeats(parts);
     heartbeat = now;
   }
   std::vector<byte_string> all;

@@ -41,7 +41,7 @@ class star_exchange final : public bootstrap {
   result<std::vector<byte_string>> contribute(std::span<const std::byte> mine, bool is_limited);
   status take_part(channel_event&& event, parts_t& parts) const;
   status spread(const byte_string& message);
-  void tell_the_waiting(const parts_t& parts);
+  void send_heartbeats(const parts_t& parts);
   void give_up(const failure& why);
   failure lost(int peer, const std::string& why) const;
   failure silent(const parts_t& parts) const;

@@ -27,7 +27,7 @@ bool is_marked(int fd) {
   return flags < 0 || (flags & FD_CLOEXEC) != 0;
 }
 
-// Of one end of a TCP socket; 0 for anything else.
+// The port of one end of a TCP socket; 0 for anything else.
 std::uint16_t port_of(int fd, int (*name)(int, sockaddr*, socklen_t*)) {
   sockaddr_storage address{};
   socklen_t bytes = sizeof address;
@@ -82,14 +82,13 @@ void close_on_exec_connections(const port_list& own, const port_list& theirs) {
 
 namespace {
 
-// Held while the list changes, and over a fork, so that the child finds it whole.
+// Held while the list changes, and across a fork, so that the child finds a consistent list.
 std::mutex g_list_mutex;
 exec_guard* g_list = nullptr;
-// The thread that forks is the one that the child has, by the same name; 0 is none's. Not thread-local: that memory is
-// scarce.
+// The forking thread, which keeps its id in the child; 0: none. Not thread-local, because static TLS is scarce.
 std::atomic<pthread_t> g_forking{0};
 
-// Without the heap, of which a child of many threads knows nothing.
+// Uses no heap: its locks may be held in the child of a multi-threaded process.
 template <class Body>
 void for_each_descriptor(Body body) {
   struct entry {  // the kernel's linux_dirent64
@@ -103,11 +102,11 @@ void for_each_descriptor(Body body) {
   if (folder < 0) return;
   alignas(entry) char buffer[4096];
   for (long filled; (filled = syscall(SYS_getdents64, folder, buffer, sizeof buffer)) > 0;)
-    for (long at = 0; at < filled;) {
-      const auto& one = *reinterpret_cast<const entry*>(buffer + at);
-      const char* const name = buffer + at + offsetof(entry, name);
+    for (long cursor = 0; cursor < filled;) {
+      const auto& one = *reinterpret_cast<const entry*>(buffer + cursor);
+      const char* const name = buffer + cursor + offsetof(entry, name);
       if (int fd = -1; std::from_chars(name, name + strlen(name), fd).ec == std::errc() && fd != folder) body(fd);
-      at += one.bytes;
+      cursor += one.bytes;
     }
   close(folder);
 }
@@ -116,7 +115,7 @@ void for_each_descriptor(Body body) {
 
 exec_guard::exec_guard() {
   static std::once_flag once;
-  // Taken back by the C library when this library is unloaded.
+  // The C library removes the handlers when this library is unloaded.
   std::call_once(once, [] { pthread_atfork(before_fork, in_parent, in_child); });
   const std::lock_guard lock(g_list_mutex);
   next_ = g_list;
@@ -125,20 +124,21 @@ exec_guard::exec_guard() {
 
 exec_guard::~exec_guard() {
   const std::lock_guard lock(g_list_mutex);
-  exec_guard** at = &g_list;
-  while (*at != this) at = &(*at)->next_;
-  *at = next_;
+  exec_guard** position = &g_list;
+  while (*position != this) position = &(*position)->next_;
+  *position = next_;
 }
 
-void exec_guard::add(sorted_ports& to, const port_list& ports) {
+void exec_guard::add(sorted_ports& list, const port_list& ports) {
   const std::lock_guard lock(g_list_mutex);
   for (const auto port : ports)
-    if (const auto at = std::lower_bound(to.begin(), to.end(), port); port != 0 && (at == to.end() || *at != port))
-      to.insert(at, port);
+    if (const auto position = std::lower_bound(list.begin(), list.end(), port);
+        port != 0 && (position == list.end() || *position != port))
+      list.insert(position, port);
 }
 
-// Others hold it for a moment only. A fork in a signal's handler may have interrupted its own thread there: then the child
-// does without.
+// Other threads hold the lock briefly. A fork in a signal handler may have interrupted a thread that holds it: then the
+// child marks nothing.
 void exec_guard::before_fork() {
   constexpr int kTries = 10000;
   for (int i = 0; i < kTries; ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// UCX opens its descriptors without close-on-exec. A program that this process starts would hold its connections open beyond
-// its death, which its peers would then not see. So they are found and marked.
+// UCX opens its descriptors without close-on-exec. A program that this process starts would keep the connections open after
+// the process has died, and its peers would not notice. So this code finds the descriptors and marks them.
 #pragma once
 
 #include <array>
@@ -21,9 +21,9 @@ port_list close_on_exec_since(const std::vector<int>& before);
 // Marks the TCP connections that came in on one of the ports `own`, or went out to one of `theirs`.
 void close_on_exec_connections(const port_list& own, const port_list& theirs);
 
-// For as long as it lives, what UCX accepts or opens later is not inherited by programs either that a forked child becomes:
-// each child of fork() marks what it finds, before it runs. A child of vfork() or posix_spawn() runs no such code: of what
-// UCX's thread has accepted since the last look it inherits a copy. Thread-safe.
+// While an object of this type lives, descriptors that UCX opens later are not inherited either by a program that a forked
+// child executes: each child of fork() marks them first. A child of vfork() or posix_spawn() runs no such code and inherits
+// connections that UCX's thread has accepted since they were last marked. Thread-safe.
 class exec_guard {
  public:
   exec_guard();
@@ -35,7 +35,7 @@ class exec_guard {
 
  private:
   using sorted_ports = std::vector<std::uint16_t>;
-  static void add(sorted_ports& to, const port_list& ports);
+  static void add(sorted_ports& list, const port_list& ports);
   static void before_fork();
   static void in_parent();
   static void in_child();

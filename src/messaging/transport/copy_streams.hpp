@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Some streams of one CUDA context that take turns. The end of a copy is a word that the stream writes behind it, and a
-// stream has nothing on the link from the end of the copy until that word is out, some 4 us: the next stream's copy moves
-// meanwhile.
+// Several streams of one CUDA context, used in turn. A stream writes a word behind each copy to signal its end, and leaves
+// the link idle until that word is out, some 4 us. With several streams the next copy moves meanwhile.
 #pragma once
 
 #include <array>
@@ -13,24 +12,24 @@
 namespace pl::link {
 
 // One thread at a time.
-class copy_lanes {
+class copy_streams {
  public:
-  // A list of copies that was queued; valid as long as the lanes live.
+  // A queued list of copies; valid as long as the streams.
   struct mark {
-    const copy::copy_engine* by = nullptr;
-    copy::copy_engine::ticket at;
-    // Acquire: the data is there when it says true. No driver call.
-    bool is_reached() const noexcept { return by->is_done(at); }
+    const copy::copy_engine* engine = nullptr;
+    copy::copy_engine::ticket ticket;
+    // True: the copies are complete (acquire). No driver call.
+    bool is_reached() const noexcept { return engine->is_done(ticket); }
   };
-  static result<std::unique_ptr<copy_lanes>> open(const copy::gpu_context& context);
-  // One mark for all: they are queued one behind the other. EIO: none of them is under way any more; some may have been
-  // done.
+  static result<std::unique_ptr<copy_streams>> open(const copy::gpu_context& context);
+  // Queues the copies one after another, with one mark for all. EIO: none of them is pending any more; some may have
+  // completed.
   result<mark> submit(std::span<const copy::transfer> copies);
 
  private:
-  static constexpr std::size_t kLanes = 4;
-  copy_lanes() = default;
-  std::array<std::unique_ptr<copy::copy_engine>, kLanes> lanes_;
+  static constexpr std::size_t kStreams = 4;
+  copy_streams() = default;
+  std::array<std::unique_ptr<copy::copy_engine>, kStreams> streams_;
   std::size_t next_ = 0;
 };
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA IPC: the receiver copies straight from the sender's GPU memory.
 //
-// What decides between two GPUs from 64 KiB to some MiB is not the link but what a message costs the receiver's CPU (the
-// driver takes 2 us to queue a copy, and 1 us more for the word that tells its end), and the pause between a copy and the
-// next one of its stream (4 us). So copies that can start at the same time are queued as one list by one call, which costs
-// half as much for each of them, with one such word, and lists take turns on several streams. A small message that is alone
-// goes by the copy planner, which has a resident kernel for it: that is quicker to start than a copy engine, and slower with
-// many.
+// From 64 KiB to some MiB the bottleneck is not the link but the receiver's CPU (the driver takes 2 us to queue a copy,
+// and 1 us more for the word that signals its end) and the pause between two copies of a stream (4 us). So copies that
+// can start at the same time are queued as one list by one call with one such word, at half the cost for each, and lists
+// take turns on several streams. A single small message uses the copy planner's copy kernel, which starts faster than a
+// copy engine but is slower with many messages.
 #include <algorithm>
 
 #include "messaging/live_messages.hpp"
@@ -15,74 +14,74 @@
 namespace pl::link {
 namespace {
 
-// Between the end of a list and the first byte of the next one the link has nothing for 5 us, on whichever streams they are
-// (two H200, windows of 64 messages of 8 MiB: lists of 8 MiB 327 GB/s, of 32 MiB 367, of 128 MiB 376, all in one 383).
+// The link idles for 5 us between two lists, on any streams (two H200, windows of 64 messages of 8 MiB: lists of 8 MiB 327
+// GB/s, of 32 MiB 367, of 128 MiB 376, all in one 383).
 constexpr std::size_t kListBytes = 128 << 20;
-constexpr std::size_t kListPieces = 16;  // 15 us of the driver's, while the link waits
-// Up to here the resident kernel's 100 GB/s over NVLink cost less than a copy engine's start.
-constexpr std::size_t kMostAlone = 512 << 10;
-// One worker of the kernel reads 12 GB/s over NVLink: from here on calling all of them is quicker.
+constexpr std::size_t kListPieces = 16;  // 15 us in the driver, while the link idles
+// Up to here the copy kernel's 100 GB/s over NVLink cost less than the start of a copy engine.
+constexpr std::size_t kMaxAlone = 512 << 10;
+// One worker of the copy kernel reads 12 GB/s over NVLink: from here on all workers together are faster.
 constexpr std::size_t kManyWorkersFrom = 32 << 10;
 constexpr unsigned kManyWorkers = 8;
 
 }  // namespace
 
-bool engine::start_ipc(operation& to, const bulk_offer& offer) {
-  auto& state = *to.transfer;
-  const auto opened = ipc_.open(to.peer, offer.buffer_id, offer.ipc, to.at.is_device ? state.device_ordinal : 0);
+bool messenger_core::start_cuda_ipc(operation& receive, const rts_body& rts) {
+  auto& state = *receive.transfer;
+  const auto opened = ipc_.open(receive.peer, rts.buffer_id, rts.ipc, receive.range.is_device ? state.device_ordinal : 0);
   if (!opened) return false;
-  state.source = (*opened)->base + offer.ipc_offset;
-  // Host memory of any kind is the planner's business.
-  if (!to.at.is_device && !begin_by_planner(to)) return false;
+  state.source = (*opened)->base + rts.ipc_offset;
+  // The planner copies to host memory of any kind.
+  if (!receive.range.is_device && !begin_by_planner(receive)) return false;
   ++counts_.ipc;
   g_live_ipc.add(state.wanted);
   state.ipc_source = *opened;
   ++state.ipc_source->holders;
-  moving_.push_back(&to);
-  if (!to.at.is_device) return true;
-  ready_.push_back(&to);
-  ready_bytes_ += to.moved;
-  // Others may come in the packets that are being read; but nothing should wait while the link is idle.
+  moving_.push_back(&receive);
+  if (!receive.range.is_device) return true;
+  ready_.push_back(&receive);
+  ready_bytes_ += receive.moved;
+  // More may follow in the packets that are being read. But nothing waits while the link is idle.
   const bool is_enough = ready_bytes_ >= kListBytes || ready_.size() == kListPieces;
   if (is_enough || (!is_reading_ && copies_under_way_ == 0)) submit_copies();
   return true;
 }
 
-bool engine::begin_by_planner(operation& to) {
-  auto& state = *to.transfer;
-  const auto way = to.at.is_device ? copy::direction::on_device : copy::direction::to_host;
-  const copy::transfer what{way, to.at.address, state.source, to.moved};
+bool messenger_core::begin_by_planner(operation& receive) {
+  auto& state = *receive.transfer;
+  const auto way = receive.range.is_device ? copy::direction::on_device : copy::direction::to_host;
+  const copy::transfer transfer{way, receive.range.address, state.source, receive.moved};
   copy::planner::async_options wanted;
-  if (to.at.is_device && to.moved >= kManyWorkersFrom) wanted.least_workers = kManyWorkers;
-  auto begun = memory_.planner()->begin(std::span(&what, 1), wanted);
+  if (receive.range.is_device && receive.moved >= kManyWorkersFrom) wanted.least_workers = kManyWorkers;
+  auto begun = memory_.planner()->begin(std::span(&transfer, 1), wanted);
   if (!begun) return false;
   state.ipc_copy = *std::move(begun);
   return true;
 }
 
-// Everything that is ready, in lists.
-void engine::submit_copies() {
+// Submits all ready copies in lists.
+void messenger_core::submit_copies() {
   const auto ready = std::exchange(ready_, {});
   ready_bytes_ = 0;
-  const bool is_alone = ready.size() == 1 && copies_under_way_ == 0 && ready[0]->moved <= kMostAlone && !is_gpu_shared_;
+  const bool is_alone = ready.size() == 1 && copies_under_way_ == 0 && ready[0]->moved <= kMaxAlone && !is_gpu_shared_;
   copies_under_way_ += ready.size();
   if (is_alone && begin_by_planner(*ready[0])) return;
   for (std::size_t first = 0; first < ready.size();) {
     std::size_t end = first, bytes = 0;
-    const auto* const lanes = ready[first]->transfer->ipc_source->lanes;
+    const auto* const streams = ready[first]->transfer->ipc_source->streams;
     while (end < ready.size() && end - first < kListPieces && bytes < kListBytes &&
-           ready[end]->transfer->ipc_source->lanes == lanes)
+           ready[end]->transfer->ipc_source->streams == streams)
       bytes += ready[end++]->moved;
     submit_list(std::span(ready).subspan(first, end - first));
     first = end;
   }
 }
 
-void engine::submit_list(std::span<operation* const> list) {
+void messenger_core::submit_list(std::span<operation* const> list) {
   std::array<copy::transfer, kListPieces> copies;
   for (std::size_t i = 0; i < list.size(); ++i)
-    copies[i] = {copy::direction::on_device, list[i]->at.address, list[i]->transfer->source, list[i]->moved};
-  auto queued = list[0]->transfer->ipc_source->lanes->submit(std::span(copies).first(list.size()));
+    copies[i] = {copy::direction::on_device, list[i]->range.address, list[i]->transfer->source, list[i]->moved};
+  auto queued = list[0]->transfer->ipc_source->streams->submit(std::span(copies).first(list.size()));
   if (queued) {
     for (operation* const each : list) each->transfer->ipc_mark = *queued;
   } else if (list.size() > 1) {
@@ -93,20 +92,20 @@ void engine::submit_list(std::span<operation* const> list) {
   }
 }
 
-void engine::advance_ipc(operation& of) {
-  auto& state = *of.transfer;
-  if (state.ipc_mark.by != nullptr) {
+void messenger_core::advance_cuda_ipc(operation& op) {
+  auto& state = *op.transfer;
+  if (state.ipc_mark.engine != nullptr) {
     if (!state.ipc_mark.is_reached()) return;
   } else if (state.code == 0) {
     const auto done = state.ipc_copy.test();
     if (done && !*done) return;
     if (!done) state.code = done.code(), state.message = done.error().message;
   }
-  if (of.at.is_device) --copies_under_way_;
+  if (op.range.is_device) --copies_under_way_;
   --state.ipc_source->holders;
-  moving_.remove(&of);
-  if (state.is_revoked && state.code == 0) return finish_receive(of, ECANCELED, kTakenBack);
-  finish_read(of, state.code, std::move(state.message));
+  moving_.remove(&op);
+  if (state.is_revoked && state.code == 0) return finish_receive(op, ECANCELED, kTakenBack);
+  finish_read(op, state.code, std::move(state.message));
 }
 
 }  // namespace pl::link

@@ -18,7 +18,7 @@ std::byte* pinned_pool::take(int device_ordinal) {
     free_.pop_back();
     return chunk;
   }
-  if (blocks_.size() == kMostChunks) return nullptr;
+  if (blocks_.size() == kMaxChunks) return nullptr;
   void* const data = mmap(nullptr, chunk_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) return nullptr;
   madvise(data, chunk_bytes_, MADV_DONTFORK);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chunks of host memory for data that passes through it on the way between GPU memory and the network: made at the first
-// need, kept, and pinned for the GPU when it first copies there.
+// Chunks of host memory for data on its way between GPU memory and the network. They are allocated at the first use, kept,
+// and pinned for the GPU when it first copies there.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +16,12 @@ class pinned_pool {
   pinned_pool(copy::planner* planner, std::size_t chunk_bytes) : planner_(planner), chunk_bytes_(chunk_bytes) {}
   ~pinned_pool();
   std::size_t chunk_bytes() const noexcept { return chunk_bytes_; }
-  // Null: kMostChunks are in use, or there is no memory. Pinned for `device_ordinal` if that works; copies work anyhow.
+  // Null: kMaxChunks are in use, or there is no memory. Pinned for `device_ordinal` if possible; copies work without it.
   std::byte* take(int device_ordinal);
   void give_back(std::byte* chunk) { free_.push_back(chunk); }
 
  private:
-  static constexpr std::size_t kMostChunks = 32;
+  static constexpr std::size_t kMaxChunks = 32;
   struct block {
     std::byte* data;
     copy::planner::registration pinned;

@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packets between two processes of a node: a queue in shared memory for each direction of each pair, one writer, one reader.
 //
-// Why not UCX's shared memory: with its error handling on it has none, and its queues, one for each receiver, stop for ever
-// when a process dies while it writes a packet, which takes a microsecond where the packet's bytes come from a GPU. Here a
-// death ends the pair's own queue and nothing else, and what was complete in it is still read.
+// Why not UCX's shared memory: UCX does not use it with error handling on, and its queues, one for each receiver, stop for
+// ever when a process dies while it writes a packet, which takes a microsecond if the bytes come from a GPU. Here a death
+// ends only the pair's own queue, and complete packets in it are still read.
 //
-// A packet is a slot, and bytes in the data area if its body does not fit into the slot. The slot is one cache line and says
-// by itself that it is there, so a short packet costs the reader that one line and nothing else:
+// A packet is a slot, plus bytes in the data area if its body does not fit into the slot. The slot is one cache line with
+// its own ready mark, so a short packet costs the reader one cache line:
 //
 //   slot   | mark 4 | body bytes 2 | head bytes 1 | outcome 1 | head, and the body behind it if both fit into 56 bytes |
-//   data   a ring of bytes; each body begins on a line of its own and is contiguous: what is left at the end is skipped
+//   data   a ring of bytes; each body begins on its own cache line and is contiguous: the rest at the end is skipped
 //
 // Marks: packet number n (from 0, modulo 2^32) lies in slot n % kSlots with the mark n + 1. A slot's first word never holds
-// anything but marks, and before packet n is there it holds that of n - kSlots, or 0 in the first lap: neither is n + 1,
-// also when the numbers wrap. So the writer has nothing to clear, and no byte of a message can pass for a mark.
+// anything but marks. Before packet n it holds the mark of n - kSlots, or 0 in the first lap; neither equals n + 1, even
+// when the numbers wrap. So the writer clears nothing, and no byte of a message can look like a mark.
 //
-// Lengths: both ends compute where a body lies from the lengths of all before it, so there is no position to trust.
+// Lengths: both ends compute the position of a body from the lengths before it, so no position is read from shared memory.
 //
 // Order: all of a packet is written before its mark (release; the reader's load acquires). The reader counts what it has
-// taken in `taken` (release) after its last access to the packet; the writer acquires that before it writes there again,
-// and loads it only when by its last look there is no room.
+// taken in `taken` (release) after its last access to the packet. The writer acquires that before it writes there again, and
+// loads it only when its last known value leaves no room.
 //
-// Withdrawals: a message that is only announced here is read in its sender's memory. A sender that takes the memory back
-// counts that in `withdrawals` before it writes there; a reader that finds another count behind its read than in the
-// announcement asks the sender whether what it has read was the message.
+// Withdrawals: the receiver reads a rendezvous message in its sender's memory. A sender that takes the memory back
+// increments `withdrawals` before it writes there. A reader whose count after the read differs from the one in the RTS asks
+// the sender whether it has read the message.
 //
-// Death: a writer has published a packet or has not, for there is no mark before all of the packet.
+// Death: a packet is either published or not there, because the mark is written last.
 #pragma once
 
 #include <atomic>
@@ -37,22 +37,22 @@
 
 namespace pl::link {
 
-// One direction, as one of its two ends sees it.
-class shm_lane {
+// One end of one direction.
+class shm_queue {
  public:
   static constexpr std::size_t kSlots = 512;  // 32 KiB: they stay in the caches of both ends
   static constexpr std::size_t kDataBytes = 256 << 10;
-  static constexpr std::size_t kMostHead = 56;
-  static constexpr std::size_t kMostBody = 0xffff;
+  static constexpr std::size_t kMaxHead = 56;
+  static constexpr std::size_t kMaxBody = 0xffff;
 
-  // Where a packet's parts go. The head, and a short body, are in the writer's own memory until publish(): bytes that come
-  // from a GPU take a microsecond, in which a polling reader would take the slot's line away again.
+  // Destinations of a packet's parts. The head and a short body stay in the writer's own memory until publish(): bytes from
+  // a GPU take a microsecond, in which a polling reader would take the slot's cache line away.
   struct room {
     std::byte* head = nullptr;  // null: the reader is too far behind
     std::byte* body = nullptr;
   };
-  // A packet in the lane's memory. The writer may change it at any time: for a reader that trusts its peer's process no
-  // further than its own limits.
+  // A packet in the queue's memory. The writer may change it at any time, so the reader checks every length against its own
+  // limits.
   struct view {
     const std::byte* head = nullptr;  // null: there is none
     std::size_t head_bytes = 0;
@@ -61,27 +61,27 @@ class shm_lane {
     int outcome = 0;
   };
 
-  shm_lane() = default;
-  explicit shm_lane(void* at) noexcept : shared_(static_cast<shared*>(at)) {}
+  shm_queue() = default;
+  explicit shm_queue(void* mapping) noexcept : shared_(static_cast<shared*>(mapping)) {}
   bool is_open() const noexcept { return shared_ != nullptr; }
   void* address() const noexcept { return shared_; }
 
-  // Writer: room for a packet of at most kMostHead and kMostBody bytes. publish() shows it to the reader, with an errno
-  // value (0: the body is what it says); a room that is not published is forgotten by the next reserve().
+  // Writer: room for a packet of at most kMaxHead and kMaxBody bytes. publish() makes it visible to the reader with an errno
+  // value (0: the body is valid). The next reserve() discards a room that was not published.
   room reserve(std::size_t head_bytes, std::size_t body_bytes) noexcept;
   void publish(int outcome) noexcept;
 
-  // Writer: from here on, what a reader finds in memory that was announced before may be something else.
+  // Writer: memory of earlier RTS may change from here on.
   void count_withdrawal() noexcept {
     shared_->withdrawals.fetch_add(1, std::memory_order_release);
     std::atomic_thread_fence(std::memory_order_seq_cst);  // before the memory is written again
   }
-  // Either end. By the reader: behind its reads.
+  // Either end. The reader calls it after its reads.
   std::uint64_t withdrawals() const noexcept {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     return shared_->withdrawals.load(std::memory_order_acquire);
   }
-  // Writer: changes as long as the reader takes packets.
+  // Writer: changes whenever the reader takes packets.
   std::uint64_t reader_position() const noexcept { return shared_->taken.load(std::memory_order_relaxed); }
 
   // Reader: the oldest packet; release() gives its room back.
@@ -89,16 +89,16 @@ class shm_lane {
   void release() noexcept;
 
  private:
-  friend struct lane_position;  // of shm_queue_test.cpp
+  friend struct queue_position;  // of shm_queue_test.cpp
   struct content {
     std::uint16_t body_bytes;
     std::uint8_t head_bytes;
     std::uint8_t outcome;
-    std::byte inside[kMostHead];
+    std::byte inside[kMaxHead];
   };
   struct alignas(64) slot {
     std::atomic<std::uint32_t> mark;
-    content what;
+    content packet;
   };
   static_assert(sizeof(slot) == 64);
   struct shared {
@@ -107,9 +107,9 @@ class shm_lane {
     alignas(4096) slot slots[kSlots];
     alignas(4096) std::byte data[kDataBytes];
   };
-  // Of the data area, as both ends count them. `at` is where a body of so many bytes begins, `end` what is behind it.
+  // Positions in the data area: [begin, end) of a body.
   struct extent {
-    std::uint32_t at, end;
+    std::uint32_t begin, end;
   };
   static extent extent_behind(std::uint32_t position, std::size_t body_bytes) noexcept;
   slot& slot_of(std::uint32_t number) const noexcept { return shared_->slots[number % kSlots]; }
@@ -129,20 +129,20 @@ class shm_lane {
   static constexpr std::size_t kBytes = sizeof(shared);
 };
 
-// What a process writes to: a lane for each rank, in one unnamed file that readers open through /proc.
-class shm_outbox {
+// The queues that one process writes to: one for each rank, in an unnamed file that readers open through /proc.
+class shm_queue_set {
  public:
   struct name {
     std::int32_t pid = 0;
     std::int32_t fd = -1;
     std::uint64_t inode = 0;
   };
-  static result<shm_outbox> make(int ranks);
+  static result<shm_queue_set> make(int ranks);
   const name& own_name() const noexcept { return name_; }
-  result<shm_lane> lane_to(int rank) const;
-  // The lane of another process's outbox that leads to `rank` here. EPERM, ENOENT: the two may not reach each other's files.
-  static result<shm_lane> open_lane(const name& of, int rank);
-  static void close(shm_lane& lane) noexcept;
+  result<shm_queue> queue_to(int rank) const;
+  // The queue to `rank` of another process's set. EPERM, ENOENT: the processes may not open each other's files.
+  static result<shm_queue> open_queue(const name& file, int rank);
+  static void close(shm_queue& queue) noexcept;
 
  private:
   unique_fd fd_;

@@ -27,29 +27,29 @@ result<std::unique_ptr<shm_ring>> shm_ring::make(std::size_t chunk_bytes) {
   return ring;
 }
 
-result<std::unique_ptr<shm_ring>> shm_ring::open(const name& of) {
-  constexpr std::uint64_t kMostChunkBytes = 64u << 20;
-  if (of.chunk_bytes == 0 || of.chunk_bytes > kMostChunkBytes || of.chunk_bytes % kControlBytes != 0)
+result<std::unique_ptr<shm_ring>> shm_ring::open(const name& file) {
+  constexpr std::uint64_t kMaxChunkBytes = 64u << 20;
+  if (file.chunk_bytes == 0 || file.chunk_bytes > kMaxChunkBytes || file.chunk_bytes % kControlBytes != 0)
     return failure{EINVAL, "shared memory between two processes: a ring of no possible size was named"};
-  const auto bytes = kControlBytes + kChunks * of.chunk_bytes;
-  auto memory = sealed_memory::open(of.pid, of.fd, of.inode, bytes);
+  const auto bytes = kControlBytes + kChunks * file.chunk_bytes;
+  auto memory = sealed_memory::open(file.pid, file.fd, file.inode, bytes);
   if (!memory) return std::move(memory).error();
   if (memory->bytes != bytes)
     return failure{ESTALE, "shared memory between two processes: the file is not the ring that was named"};
   std::unique_ptr<shm_ring> ring(new shm_ring);
   ring->fd_ = std::move(memory->fd);
-  ring->name_ = of;
+  ring->name_ = file;
   if (auto done = ring->map(); !done) return std::move(done).error();
   return ring;
 }
 
 status shm_ring::map() {
   const std::size_t bytes = kControlBytes + kChunks * name_.chunk_bytes;
-  void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
-  if (at == MAP_FAILED) return not_shared("mmap");
-  madvise(at, bytes, MADV_DONTFORK);
-  control_ = static_cast<control*>(at);
-  chunks_ = static_cast<std::byte*>(at) + kControlBytes;
+  void* const mapping = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+  if (mapping == MAP_FAILED) return not_shared("mmap");
+  madvise(mapping, bytes, MADV_DONTFORK);
+  control_ = static_cast<control*>(mapping);
+  chunks_ = static_cast<std::byte*>(mapping) + kControlBytes;
   return {};
 }
 

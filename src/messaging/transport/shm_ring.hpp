@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A ring of chunks in memory that two processes of one node share: the sender fills chunks, the receiver empties them, in
-// order. The memory is an unnamed file that the receiver opens through the sender's /proc entry, so nothing is left behind
-// when both are gone, whichever way they went.
+// order. The memory is an unnamed file that the receiver opens through the sender's /proc entry, so nothing remains when
+// both processes have ended, even if they were killed.
 #pragma once
 
 #include <atomic>
@@ -18,14 +18,14 @@ namespace pl::link {
 class shm_ring {
  public:
   static constexpr std::size_t kChunks = 8;
-  // Enough to open it, for the process it is sent to.
+  // Identifies the ring for the process that opens it.
   struct name {
     std::int32_t pid = 0;
     std::int32_t fd = -1;
     std::uint64_t inode = 0;
     std::uint64_t chunk_bytes = 0;
   };
-  // What a chunk holds. The receiver trusts none of it beyond the ring's own limits.
+  // Describes a chunk's content. The receiver checks all of it against the ring's own limits.
   struct label {
     std::uint64_t op;      // the receiver's operation
     std::uint64_t offset;  // in the message
@@ -35,7 +35,7 @@ class shm_ring {
 
   static result<std::unique_ptr<shm_ring>> make(std::size_t chunk_bytes);
   // EPERM, ENOENT: the processes may not reach each other's files (containers, non-dumpable processes): use another way.
-  static result<std::unique_ptr<shm_ring>> open(const name& of);
+  static result<std::unique_ptr<shm_ring>> open(const name& file);
   ~shm_ring();
   shm_ring(const shm_ring&) = delete;
   shm_ring& operator=(const shm_ring&) = delete;

@@ -49,9 +49,9 @@ inline int fork_ranks(int size, const std::function<int(int, const std::string&)
 // `body(job)` in `size` processes; how many of them did not return 0.
 inline int run_job(int size, const std::function<int(messenger&)>& body,
                    const std::function<void(peerlane_link_options&)>& adjust = {}) {
-  return fork_ranks(size, [&](int rank, const std::string& where) {
+  return fork_ranks(size, [&](int rank, const std::string& rendezvous) {
     auto options = messenger::options();
-    options.rendezvous = where.c_str();
+    options.rendezvous = rendezvous.c_str();
     options.rank = rank;
     options.size = size;
     if (adjust) adjust(options);

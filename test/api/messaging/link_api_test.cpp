@@ -71,11 +71,11 @@ TEST(link_api, a_long_message_is_truncated_and_says_its_length) { EXPECT_EQ(run_
 int wait_for_many(messenger& job) {
   constexpr int kMany = 100;  // more than the calls keep on the stack
   const int peer = 1 - job.rank();
-  std::vector<int> in(kMany, -1), out(kMany);
+  std::vector<int> received(kMany, -1), out(kMany);
   std::iota(out.begin(), out.end(), 0);
   std::vector<request> requests;
   for (int i = 0; i < kMany; ++i) {
-    auto posted = job.irecv(peer, one(in[static_cast<std::size_t>(i)]), static_cast<std::uint64_t>(i));
+    auto posted = job.irecv(peer, one(received[static_cast<std::size_t>(i)]), static_cast<std::uint64_t>(i));
     CHECK(posted);
     requests.push_back(*std::move(posted));
   }
@@ -87,7 +87,7 @@ int wait_for_many(messenger& job) {
   std::vector<message_info> infos(requests.size());
   CHECK(job.wait_all(requests, patience, infos));
   for (std::size_t i = 0; i < infos.size(); ++i) CHECK(i == *first || infos[i].tag == i);
-  CHECK(in == out);
+  CHECK(received == out);
   const auto none = job.wait_any(requests, patience);
   CHECK(none && *none == requests.size());
   return job.barrier(patience) ? 0 : __LINE__;
@@ -130,10 +130,10 @@ int probe_and_match(messenger& job) {
   CHECK(taken && !taken->is_empty() && taken->info().bytes == text.size());
   auto gone = job.matched_probe(0, 9);
   CHECK(gone && gone->is_empty());
-  std::array<char, 6> in{};
-  auto received = job.receive(*std::move(taken), std::span(in));
-  CHECK(received && received->wait(patience) && in == text);
-  CHECK(job.receive(*std::move(taken), std::span(in)).code() == EINVAL);
+  std::array<char, 6> received_text{};
+  auto received = job.receive(*std::move(taken), std::span(received_text));
+  CHECK(received && received->wait(patience) && received_text == text);
+  CHECK(job.receive(*std::move(taken), std::span(received_text)).code() == EINVAL);
   result<matched_message> dropped = matched_message();
   do dropped = job.matched_probe(0, 10);
   while (dropped && dropped->is_empty());

@@ -90,7 +90,7 @@ static void pingpong(peerlane_link_t job, int rank, size_t bytes) {
   free(host);
 }
 
-static int be_rank(int rank, int fd, const char* how) {
+static int be_rank(int rank, int fd, const char* mode) {
   static const size_t sizes[] = {0, 1, 8, 4096, 40000, 3000000};
   struct peerlane_link_options options;
   struct peerlane_bootstrap callbacks;
@@ -109,10 +109,10 @@ static int be_rank(int rank, int fd, const char* how) {
   callbacks.rank = rank;
   callbacks.size = 2;
   callbacks.all_gather = exchange;
-  if (strcmp(how, "callbacks") == 0) {
+  if (strcmp(mode, "callbacks") == 0) {
     options.bootstrap = &callbacks;
   } else {
-    options.rendezvous = how;
+    options.rendezvous = mode;
     options.rank = rank;
     options.size = 2;
   }

@@ -22,7 +22,7 @@ std::string refusal(std::vector<std::string> arguments) {
 TEST(CommandLine, OsuOptions) {
   const auto asked = parse(
       {"-m", "8:1K", "-i", "7", "-x", "2", "-W", "16", "-b", "multiple", "-c", "-u", "3", "-d", "cuda", "D", "H"}, "osu_bw");
-  EXPECT_EQ(asked.which, benchmark::bandwidth);
+  EXPECT_EQ(asked.kind, benchmark::bandwidth);
   EXPECT_EQ(asked.min_bytes, 8u);
   EXPECT_EQ(asked.max_bytes, 1024u);
   EXPECT_EQ(asked.iterations, 7);

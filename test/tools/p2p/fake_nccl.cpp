@@ -39,8 +39,8 @@ struct operation {
 
 bool move_all(int socket, void* data, std::size_t size, bool sends) {
   for (std::size_t done = 0; done < size;) {
-    char* const at = static_cast<char*>(data) + done;
-    const auto count = sends ? send(socket, at, size - done, MSG_NOSIGNAL) : recv(socket, at, size - done, 0);
+    char* const cursor = static_cast<char*>(data) + done;
+    const auto count = sends ? send(socket, cursor, size - done, MSG_NOSIGNAL) : recv(socket, cursor, size - done, 0);
     if (count <= 0) return false;
     done += static_cast<std::size_t>(count);
   }

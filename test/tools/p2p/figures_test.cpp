@@ -6,7 +6,7 @@
 namespace pl::p2p {
 namespace {
 
-measurement of(std::size_t size_bytes, int window, int pairs) {
+measurement measurement_of(std::size_t size_bytes, int window, int pairs) {
   measurement out;
   out.size_bytes = size_bytes;
   out.window = window;
@@ -15,15 +15,15 @@ measurement of(std::size_t size_bytes, int window, int pairs) {
 }
 
 TEST(Figures, UnitsOfOsu) {
-  EXPECT_DOUBLE_EQ(figure_of(benchmark::latency, of(8, 1, 1), 3000), 1.5);  // half a round trip
+  EXPECT_DOUBLE_EQ(figure_of(benchmark::latency, measurement_of(8, 1, 1), 3000), 1.5);  // half a round trip
   // 64 messages of 1000 bytes in 64 us are 1000 MB/s, with 10^6 bytes to the MB.
-  EXPECT_DOUBLE_EQ(figure_of(benchmark::bandwidth, of(1000, 64, 1), 64000), 1000);
-  EXPECT_DOUBLE_EQ(figure_of(benchmark::bidirectional, of(1000, 64, 1), 64000), 2000);
-  EXPECT_DOUBLE_EQ(figure_of(benchmark::multi_bandwidth, of(1000, 64, 4), 64000), 4000);
+  EXPECT_DOUBLE_EQ(figure_of(benchmark::bandwidth, measurement_of(1000, 64, 1), 64000), 1000);
+  EXPECT_DOUBLE_EQ(figure_of(benchmark::bidirectional, measurement_of(1000, 64, 1), 64000), 2000);
+  EXPECT_DOUBLE_EQ(figure_of(benchmark::multi_bandwidth, measurement_of(1000, 64, 4), 64000), 4000);
 }
 
 TEST(Figures, PercentilesAreSamples) {
-  auto one = of(1, 1, 1);
+  auto one = measurement_of(1, 1, 1);
   for (int i = 1; i <= 100; ++i) one.samples_ns.push_back(i * 2000.0);
   EXPECT_DOUBLE_EQ(percentile_figure(benchmark::latency, one, 99), 99);
   EXPECT_DOUBLE_EQ(median_figure(benchmark::latency, one), 50);
@@ -32,7 +32,7 @@ TEST(Figures, PercentilesAreSamples) {
 }
 
 TEST(Figures, HeadlineIsTheMedianBatch) {
-  auto one = of(1, 1, 1);
+  auto one = measurement_of(1, 1, 1);
   one.batch_values = {9, 1, 2};
   EXPECT_DOUBLE_EQ(headline(one), 2);
 }
@@ -41,7 +41,7 @@ TEST(Figures, RowHoldsOneWayTimes) {
   settings asked;
   asked.percentiles = {99.9};
   asked.validate = true;
-  auto one = of(8, 1, 1);
+  auto one = measurement_of(8, 1, 1);
   one.samples_ns = {2000, 4000};
   one.batch_values = {1.5};
   const auto row = result_row(asked, one);
@@ -53,9 +53,9 @@ TEST(Figures, RowHoldsOneWayTimes) {
 }
 
 TEST(Repetitions, OsuConstants) {
-  const auto pair_of = [](benchmark which, std::size_t size) {
+  const auto pair_of = [](benchmark kind, std::size_t size) {
     settings asked;
-    asked.which = which;
+    asked.kind = kind;
     const auto found = repetition_at(asked, size);
     return std::pair(found.iterations, found.warm_up);
   };
@@ -79,7 +79,7 @@ TEST(Sizes, DoubleFromTheFormatsSmallest) {
   EXPECT_EQ(sizes_of(asked).front(), 1u);
   asked.min_bytes = 3;
   EXPECT_EQ(sizes_of(asked), (std::vector<std::size_t>{3, 6}));
-  asked.which = benchmark::bandwidth;
+  asked.kind = benchmark::bandwidth;
   asked.min_bytes.reset();
   EXPECT_EQ(sizes_of(asked).front(), 1u);
 }

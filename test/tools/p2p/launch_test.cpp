@@ -17,13 +17,13 @@ link::byte_string contribution(int rank, std::size_t bytes) {
   return out;
 }
 
-bool gathers(link::bootstrap& with, const std::vector<std::size_t>& lengths) {
-  const auto rank = static_cast<std::size_t>(with.rank());
-  const auto all = with.all_gather(contribution(with.rank(), lengths[rank]));
+bool gathers(link::bootstrap& group, const std::vector<std::size_t>& lengths) {
+  const auto rank = static_cast<std::size_t>(group.rank());
+  const auto all = group.all_gather(contribution(group.rank(), lengths[rank]));
   if (!all || all->size() != lengths.size()) return false;
-  for (std::size_t from = 0; from < lengths.size(); ++from)
-    if ((*all)[from] != contribution(static_cast<int>(from), lengths[from])) return false;
-  return with.barrier().ok();
+  for (std::size_t source = 0; source < lengths.size(); ++source)
+    if ((*all)[source] != contribution(static_cast<int>(source), lengths[source])) return false;
+  return group.barrier().ok();
 }
 
 struct forked {
@@ -42,10 +42,10 @@ forked run(int ranks, const std::function<int(fork_world&, int)>& body) {
 
 TEST(Fork, RanksExchangeBytesOfAnyLength) {
   const auto done = run(3, [](fork_world& world, int rank) {
-    const auto with = world.join(rank);
+    const auto group = world.join(rank);
     for (int turn = 0; turn < 20; ++turn)
-      if (!gathers(*with, {0, 200'000, 65'536})) return 3;
-    return gathers(*with, {0, 0, 0}) ? 0 : 4;
+      if (!gathers(*group, {0, 200'000, 65'536})) return 3;
+    return gathers(*group, {0, 0, 0}) ? 0 : 4;
   });
   EXPECT_EQ(done.code, 0) << done.errors;
 }

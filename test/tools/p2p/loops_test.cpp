@@ -25,7 +25,7 @@ struct finished {
   int consumed = 0;
 };
 
-finished run(memory_world& world, loop of, const loop_plan& plan, std::size_t rotation = 1, bool cold = false) {
+finished run(memory_world& world, loop body, const loop_plan& plan, std::size_t rotation = 1, bool cold = false) {
   finished out;
   std::mutex mutex;
   out.outcomes = test::on_ranks<loop_outcome>(world.size, [&](int rank) {
@@ -33,7 +33,7 @@ finished run(memory_world& world, loop of, const loop_plan& plan, std::size_t ro
     test::host_buffers source;
     const std::size_t slots = plan.multiple_buffers ? static_cast<std::size_t>(plan.window) : 1;
     buffer_pool pool(source, {memory_kind::host, std::max(plan.size_bytes, kAnswerBytes), slots, rotation, cold});
-    auto outcome = of(mine, pool, plan);
+    auto outcome = body(mine, pool, plan);
     const std::lock_guard lock(mutex);
     out.wrong_lengths += mine.wrong_lengths;
     out.consumed += source.consumed;
@@ -77,7 +77,7 @@ TEST(LatencyLoop, OneMessageEachWayInEveryIteration) {
   EXPECT_EQ(done.wrong_lengths, 0);
   for (const auto& one : done.outcomes) EXPECT_EQ(one.samples_ns.size(), 5u);
   for (std::size_t i = 0; i < world.sent.size(); ++i) {
-    EXPECT_EQ(world.sent[i].from, static_cast<int>(i % 2));  // never both at once
+    EXPECT_EQ(world.sent[i].sender, static_cast<int>(i % 2));  // never both at once
     EXPECT_EQ(world.sent[i].data, bytes(16, 'a'));
   }
 }
@@ -101,10 +101,10 @@ TEST(LatencyLoop, ValidationWarmsUpInsideEachIterationAndMeetsBefore) {
     EXPECT_EQ(one.samples_ns.size(), 3u);
     EXPECT_EQ(one.errors, 0);
   }
-  std::size_t at = 0;
+  std::size_t index = 0;
   for (const auto& one : world.sent) {
-    if (one.from != 0) continue;
-    EXPECT_EQ(one.data, pattern(8, at++ / 3));
+    if (one.sender != 0) continue;
+    EXPECT_EQ(one.data, pattern(8, index++ / 3));
   }
 }
 
@@ -114,7 +114,7 @@ TEST(LatencyLoop, OneWrongByteIsFoundByBothRanks) {
   std::mutex mutex;
   world.on_the_way = [&](message& one) {
     const std::lock_guard lock(mutex);
-    if (one.from == 0 && ++seen == 4) one.data[7] ^= 0x10;  // the counted exchange of iteration 1
+    if (one.sender == 0 && ++seen == 4) one.data[7] ^= 0x10;  // the counted exchange of iteration 1
     return true;
   };
   auto plan = plan_of(8, 3, 0);
@@ -125,7 +125,7 @@ TEST(LatencyLoop, OneWrongByteIsFoundByBothRanks) {
 
 TEST(LatencyLoop, DataThatNeverCameIsWrongAtEveryByte) {
   memory_world world(2);
-  world.on_the_way = [](message& one) { return one.from != 1; };
+  world.on_the_way = [](message& one) { return one.sender != 1; };
   auto plan = plan_of(32, 2, 0);
   plan.validate = true;
   EXPECT_EQ(run(world, run_latency, plan).outcomes[0].errors, 64);
@@ -137,7 +137,7 @@ TEST(LatencyLoop, PairsAreHalfTheWorldApartAndTheRestIsIdle) {
   plan.pairs = 2;
   const auto done = run(world, run_latency, plan);
   EXPECT_EQ(world.sent.size(), 4u * 3);
-  for (const auto& one : world.sent) EXPECT_EQ(std::abs(one.from - one.to), 2);
+  for (const auto& one : world.sent) EXPECT_EQ(std::abs(one.sender - one.receiver), 2);
   EXPECT_TRUE(done.outcomes[4].samples_ns.empty());
 }
 
@@ -164,12 +164,12 @@ TEST(BandwidthLoop, OneBufferOrOneForEachMessage) {
     plan.validate = true;
     EXPECT_EQ(run(world, run_bandwidth, plan).outcomes[1].errors, 0);
     std::set<const void*> places;
-    std::size_t at = 0;
+    std::size_t index = 0;
     for (const auto& one : world.sent) {
       if (one.tag != kWindowTag) continue;
       places.insert(one.source);
-      EXPECT_EQ(one.data, pattern(16, multiple ? at % 3 : at / 3));
-      ++at;
+      EXPECT_EQ(one.data, pattern(16, multiple ? index % 3 : index / 3));
+      ++index;
     }
     EXPECT_EQ(places.size(), multiple ? 3u : 1u);
   }
@@ -221,7 +221,7 @@ TEST(Buffers, RotationReturnsAndColdNeverDoes) {
     run(world, run_latency, plan_of(8, 6, 0), rotation, cold);
     std::vector<const void*> places;
     for (const auto& one : world.sent)
-      if (one.from == 0) places.push_back(one.source);
+      if (one.sender == 0) places.push_back(one.source);
     return places;
   };
   const auto turning = places_of(3, false);

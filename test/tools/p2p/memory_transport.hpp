@@ -20,7 +20,7 @@ namespace pl::p2p::test {
 using bytes = std::vector<std::uint8_t>;
 
 struct message {
-  int from = 0, to = 0, tag = 0;
+  int sender = 0, receiver = 0, tag = 0;
   bytes data;
   const void* source = nullptr;  // where the sender had it
 };
@@ -36,21 +36,21 @@ class memory_world {
   // May change a message on its way; false: the receiver's buffer is left as it is.
   std::function<bool(message&)> on_the_way = [](message&) { return true; };
 
-  std::size_t count(int from, int tag) const {
+  std::size_t count(int source_rank, int tag) const {
     std::size_t found = 0;
-    for (const auto& one : sent) found += one.from == from && one.tag == tag ? 1 : 0;
+    for (const auto& one : sent) found += one.sender == source_rank && one.tag == tag ? 1 : 0;
     return found;
   }
 
   void put(message one) {
     const std::lock_guard lock(mutex_);
     sent.push_back(one);
-    queue_[{one.from, one.to, one.tag}].push_back(std::move(one));
+    queue_[{one.sender, one.receiver, one.tag}].push_back(std::move(one));
     changed_.notify_all();
   }
-  message take(int from, int to, int tag) {
+  message take(int source_rank, int destination_rank, int tag) {
     std::unique_lock lock(mutex_);
-    auto& waiting = queue_[{from, to, tag}];
+    auto& waiting = queue_[{source_rank, destination_rank, tag}];
     changed_.wait(lock, [&] { return !waiting.empty(); });
     message one = std::move(waiting.front());
     waiting.pop_front();

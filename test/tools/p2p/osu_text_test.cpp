@@ -7,15 +7,15 @@
 namespace pl::p2p {
 namespace {
 
-settings asked_for(benchmark which, osu_format format = osu_format::v7_0) {
+settings asked_for(benchmark kind, osu_format format = osu_format::v7_0) {
   settings out;
-  out.which = which;
+  out.kind = kind;
   out.format = format;
   return out;
 }
 
-settings on_gpus(benchmark which, osu_format format = osu_format::v7_0) {
-  settings out = asked_for(which, format);
+settings on_gpus(benchmark kind, osu_format format = osu_format::v7_0) {
+  settings out = asked_for(kind, format);
   out.names_accelerator = true;
   out.source = out.destination = memory_kind::device;
   return out;

@@ -39,9 +39,9 @@ ran run(const settings& asked, std::vector<test::memory_world*> worlds) {
   return out;
 }
 
-settings small(benchmark which) {
+settings small(benchmark kind) {
   settings asked;
-  asked.which = which;
+  asked.kind = kind;
   asked.max_bytes = 4;
   asked.iterations = 3;
   asked.warm_up = 1;
