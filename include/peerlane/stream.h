@@ -156,8 +156,9 @@ int peerlane_channel_close(peerlane_stream_t context, peerlane_channel_t channel
  * `bytes` at `source` (this GPU's memory, untouched until the stream has come past the put) go to `offset` of the window,
  * then the peer's signal word becomes *sequence (may be NULL). ERANGE: they leave the window. EINVAL: it is another rank's.
  */
-int peerlane_channel_put_signal(peerlane_stream_t context, peerlane_channel_t channel, void* stream, peerlane_remote_t to,
-                                uint64_t offset, uint64_t source, size_t bytes, uint64_t* sequence);
+int peerlane_channel_put_signal(peerlane_stream_t context, peerlane_channel_t channel, void* stream,
+                                peerlane_remote_t window, uint64_t offset, uint64_t source, size_t bytes,
+                                uint64_t* sequence);
 /* Counts like a put, without bytes. */
 int peerlane_channel_signal(peerlane_stream_t context, peerlane_channel_t channel, void* stream, uint64_t* sequence);
 /* The stream goes on once put or signal `sequence` of the peer is complete. 0: the next one, which is number n for the n-th

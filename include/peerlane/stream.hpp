@@ -51,8 +51,8 @@ result<std::string> whole_text(Give&& give) {
 class stream_window : public detail::stream_number<peerlane_stream_withdraw> {
  public:
   stream_window() = default;
-  stream_window(peerlane_stream_t of, peerlane_exposed_t number, const stream_key& key) noexcept
-      : owned_number(of, number), key_(key) {}
+  stream_window(peerlane_stream_t context, peerlane_exposed_t number, const stream_key& key) noexcept
+      : owned_number(context, number), key_(key) {}
   const stream_key& key() const noexcept { return key_; }
 
  private:
@@ -97,15 +97,15 @@ class stream_channel : public detail::stream_number<peerlane_channel_close> {
 
   // `source` names device memory and is not dereferenced; the values stay untouched until the stream has come past the put.
   template <class T, std::size_t N>
-  result<std::uint64_t> put_signal(void* stream, const remote_window& to, std::uint64_t offset,
+  result<std::uint64_t> put_signal(void* stream, const remote_window& window, std::uint64_t offset,
                                    std::span<T, N> source) const {
     static_assert(std::is_trivially_copyable_v<T>, "a put carries bytes");
-    return put_signal(stream, to, offset, reinterpret_cast<std::uintptr_t>(source.data()), source.size_bytes());
+    return put_signal(stream, window, offset, reinterpret_cast<std::uintptr_t>(source.data()), source.size_bytes());
   }
-  result<std::uint64_t> put_signal(void* stream, const remote_window& to, std::uint64_t offset, std::uint64_t source,
+  result<std::uint64_t> put_signal(void* stream, const remote_window& window, std::uint64_t offset, std::uint64_t source,
                                    std::size_t bytes) const {
     return counted([&](std::uint64_t* out) {
-      return peerlane_channel_put_signal(of_, number_, stream, to.get(), offset, source, bytes, out);
+      return peerlane_channel_put_signal(of_, number_, stream, window.get(), offset, source, bytes, out);
     });
   }
   result<std::uint64_t> signal(void* stream) const {

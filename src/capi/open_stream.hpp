@@ -19,8 +19,8 @@ namespace pl {
 struct open_stream {
   ~open_stream();
   const cu::driver_table* cuda = nullptr;
-  std::unique_ptr<link::bootstrap> with;
-  std::unique_ptr<stream::context> by;
+  std::unique_ptr<link::bootstrap> bootstrap;
+  std::unique_ptr<stream::context> context;
   // End before the context.
   slot_table<std::unique_ptr<stream::channel>> channels;
   slot_table<std::unique_ptr<stream::mem_ops>> batches;

@@ -87,16 +87,16 @@ class channel {
   // of the two graphs. There are 64 of each at a time (ENOSPC), given back when the graph and what was instantiated from it
   // are destroyed. A put waits for the release of its own last launch; `depth` does not matter. `source`: this GPU's memory,
   // untouched until the stream has come past the put.
-  result<std::uint64_t> put_signal(cu::stream_t on, const remote_window& to, std::uint64_t offset, cu::device_ptr source,
-                                   std::size_t bytes);
-  result<std::uint64_t> signal(cu::stream_t on);
+  result<std::uint64_t> put_signal(cu::stream_t stream, const remote_window& window, std::uint64_t offset,
+                                   cu::device_ptr source, std::size_t bytes);
+  result<std::uint64_t> signal(cu::stream_t stream);
   // For the next one: the n-th call that names none waits for put or signal n. `sequence` names an earlier or later one and
   // does not change what is next (EINVAL: in a capture).
-  result<std::uint64_t> wait_signal(cu::stream_t on);
-  status wait_signal(cu::stream_t on, std::uint64_t sequence);
+  result<std::uint64_t> wait_signal(cu::stream_t stream);
+  status wait_signal(cu::stream_t stream, std::uint64_t sequence);
   // The peer's puts up to `sequence` have been used: their bytes may be written again. In a capture: the put of captured
   // wait `sequence`, which must be of this capture (EINVAL).
-  status release(cu::stream_t on, std::uint64_t sequence);
+  status release(cu::stream_t stream, std::uint64_t sequence);
 
   // ---- On the CPU
   // Whether the peer's put or signal is here; about 1 us (a read of GPU memory). The channel's error.
@@ -111,21 +111,21 @@ class channel {
 
  private:
   friend class context;
-  channel(context& of, std::shared_ptr<channel_core> core);
+  channel(context& owner, std::shared_ptr<channel_core> core);
   status check(std::uint64_t queued, std::uint64_t retired);
-  result<capture> enter(cu::stream_t on);
-  result<std::uint64_t> put_captured(cu::stream_t on, put_request what, const capture& into);
-  result<std::uint64_t> wait_captured(cu::stream_t on, const capture& into);
-  result<std::uint64_t> put_counted(cu::stream_t on, put_request what, const capture& into);
-  result<std::uint64_t> wait_counted(cu::stream_t on, const capture& into);
-  status release_captured(cu::stream_t on, std::uint64_t number, const capture& into);
-  // The stream says in the word `at` (offset in host_words) that it is there, then waits until the word `flag` (in
-  // gpu_words) is at least `value`. Where the CPU cannot read that, it says in `past_at` that it has got past.
+  result<capture> enter(cu::stream_t stream);
+  result<std::uint64_t> put_captured(cu::stream_t stream, put_request request, const capture& capture_state);
+  result<std::uint64_t> wait_captured(cu::stream_t stream, const capture& capture_state);
+  result<std::uint64_t> put_counted(cu::stream_t stream, put_request request, const capture& capture_state);
+  result<std::uint64_t> wait_counted(cu::stream_t stream, const capture& capture_state);
+  status release_captured(cu::stream_t stream, std::uint64_t number, const capture& capture_state);
+  // The stream says in the word `reached` (offset in host_words) that it is there, then waits until the word `flag` (in
+  // gpu_words) is at least `value`. Where the CPU cannot read that, it says in `passed` that it has got past.
   struct wait_request {
-    std::size_t flag, at, past_at;
-    std::uint64_t value, at_value, past_value;
+    std::size_t flag, reached, passed;
+    std::uint64_t value, reached_value, passed_value;
   };
-  status queue_wait(cu::stream_t on, const wait_request& what);
+  status queue_wait(cu::stream_t stream, const wait_request& wait);
   status can_come(std::uint64_t sequence) const;
   status check_process() const;
   context* context_;

@@ -30,7 +30,7 @@ namespace {
 std::uint64_t stays(const std::uint64_t& reached, channel_core::place& seen, std::uint64_t now_ns,
                     std::uint64_t limit_ns) noexcept {
   const auto now = __atomic_load_n(&reached, __ATOMIC_ACQUIRE);
-  if (now != seen.at) {
+  if (now != seen.sequence) {
     seen = {now, now_ns};
     return 0;
   }

@@ -17,8 +17,8 @@
 namespace pl::stream {
 
 struct channel_core {
-  channel_core(word_pool& from, unsigned at, int to, std::uint32_t number, const channel_options& wanted)
-      : words(&from), index(at), peer(to), id(number), options(wanted) {}
+  channel_core(word_pool& pool, unsigned word_index, int peer_rank, std::uint32_t number, const channel_options& wanted)
+      : words(&pool), index(word_index), peer(peer_rank), id(number), options(wanted) {}
 
   word_pool* const words;
   const unsigned index;
@@ -77,13 +77,14 @@ struct channel_core {
   // Where the streams say how far they are instead of the host words (executor X on one node).
   std::atomic<const lane_memory*> lane{nullptr};
   std::uint64_t sent() const noexcept {
-    if (const auto* const at = lane.load(std::memory_order_acquire)) return __atomic_load_n(&at->doorbell, __ATOMIC_ACQUIRE);
+    if (const auto* const shared = lane.load(std::memory_order_acquire))
+      return __atomic_load_n(&shared->doorbell, __ATOMIC_ACQUIRE);
     return __atomic_load_n(&host().sent, __ATOMIC_ACQUIRE);
   }
   // What the last release said that a stream has come past.
   std::uint64_t released() const noexcept {
-    const auto* const at = lane.load(std::memory_order_acquire);
-    return __atomic_load_n(at != nullptr ? &at->consumed : &host().consumed, __ATOMIC_ACQUIRE);
+    const auto* const shared = lane.load(std::memory_order_acquire);
+    return __atomic_load_n(shared != nullptr ? &shared->consumed : &host().consumed, __ATOMIC_ACQUIRE);
   }
   // No stream has work of this channel before it, but for a wait that is poisoned and will be looked at within microseconds,
   // and no graph has that may be launched.
@@ -94,9 +95,9 @@ struct channel_core {
 
   // Of a captured wait: come to it, and what it waits for is not here.
   bool is_standing_in(unsigned slot) const noexcept {
-    const auto at = __atomic_load_n(&host().graph_at[slot], __ATOMIC_ACQUIRE);
-    if (at != graph_place::waiting && at != graph_place::seen) return false;
-    return !words->is_mapped() || words->load(index, offsetof(gpu_words, graph_flag) + slot * sizeof at) == 0;
+    const auto place = __atomic_load_n(&host().graph_at[slot], __ATOMIC_ACQUIRE);
+    if (place != graph_place::waiting && place != graph_place::seen) return false;
+    return !words->is_mapped() || words->load(index, offsetof(gpu_words, graph_flag) + slot * sizeof place) == 0;
   }
 
   // A stream may stand before a put for a release without a word that tells.
@@ -116,7 +117,7 @@ struct channel_core {
   std::uint64_t find_stuck_counted_wait(std::uint64_t now_ns, std::uint64_t limit_ns) noexcept;
   std::uint64_t find_stuck_counted_put(std::uint64_t now_ns, std::uint64_t limit_ns) noexcept;
   struct place {
-    std::uint64_t at = 0, since = 0;  // seen last, and since when (monotonic ns)
+    std::uint64_t sequence = 0, since = 0;  // seen last, and since when (monotonic ns)
   };
   place counted_wait, counted_put;
   // Service thread only. A put that has been held for `limit_ns`; 0: none.

@@ -52,7 +52,7 @@ std::vector<int> service_cpus(const copy::gpu_context& gpu, int wanted) {
 
 }  // namespace
 
-result<std::unique_ptr<context>> context::open(const cu::driver_table& cuda, link::bootstrap& with,
+result<std::unique_ptr<context>> context::open(const cu::driver_table& cuda, link::bootstrap& bootstrap,
                                                const context_options& wanted) {
   if (env_read("CUDA_LAUNCH_BLOCKING").integer != 0)
     return failure{ENOTSUP,
@@ -60,31 +60,31 @@ result<std::unique_ptr<context>> context::open(const cu::driver_table& cuda, lin
                    "return: unset it"};
   auto gpu = find_gpu(cuda, wanted.device_ordinal);
   if (!gpu) return gpu.error();
-  auto of = std::make_unique<parts>();
-  of->gpu = *gpu;
-  of->options = wanted;
-  if (wanted.writer == writer_choice::automatic) of->options.writer = writer_of(env_read("PEERLANE_STREAM_WRITER").text);
+  auto made = std::make_unique<parts>();
+  made->gpu = *gpu;
+  made->options = wanted;
+  if (wanted.writer == writer_choice::automatic) made->options.writer = writer_of(env_read("PEERLANE_STREAM_WRITER").text);
   if (cuda.cuStreamBatchMemOp_v2 == nullptr)
     return failure{ENOTSUP, "this driver has no stream memory operations: 11.7 or newer is needed"};
   auto words = word_pool::make(*gpu, wanted.channels);
   if (!words) return words.error();
-  of->words = std::move(words).value();
-  of->importer = std::make_unique<memory_importer>(*gpu);
-  if (auto done = of->load_kernel(); !done) return done.error();
-  auto messages = link::messenger::open(nullptr, with, wanted.messages);
+  made->words = std::move(words).value();
+  made->importer = std::make_unique<memory_importer>(*gpu);
+  if (auto done = made->load_kernel(); !done) return done.error();
+  auto messages = link::messenger::open(nullptr, bootstrap, wanted.messages);
   if (!messages) return messages.error();
-  of->messages = std::move(messages).value();
-  if (auto done = of->find_sharer(with); !done) return done.error();
-  of->windows_here = std::make_unique<landing>(*gpu);
-  of->slots = std::make_unique<staging_pool>(*gpu);
-  of->watch =
-      std::make_unique<service>(*of->messages, wanted.mode, wanted.wait_timeout, service_cpus(*gpu, wanted.service_cpu));
-  of->lanes = std::make_unique<lane_pool>(*gpu);
-  of->bell = std::make_unique<event_bell>(*gpu);
-  return std::unique_ptr<context>(new context(std::move(of)));
+  made->messages = std::move(messages).value();
+  if (auto done = made->find_sharer(bootstrap); !done) return done.error();
+  made->windows_here = std::make_unique<landing>(*gpu);
+  made->slots = std::make_unique<staging_pool>(*gpu);
+  made->watch =
+      std::make_unique<service>(*made->messages, wanted.mode, wanted.wait_timeout, service_cpus(*gpu, wanted.service_cpu));
+  made->lanes = std::make_unique<lane_pool>(*gpu);
+  made->bell = std::make_unique<event_bell>(*gpu);
+  return std::unique_ptr<context>(new context(std::move(made)));
 }
 
-context::context(std::unique_ptr<parts> of) : parts_(std::move(of)) {}
+context::context(std::unique_ptr<parts> made) : parts_(std::move(made)) {}
 context::~context() {
   // A child's copy: its threads are not there, and what it owns is the parent's.
   if (process_epoch() != parts_->epoch) static_cast<void>(parts_.release());
@@ -107,13 +107,13 @@ context::parts::~parts() {
   importer.reset();
   words.reset();
   if (module == nullptr || !gpu.is_alive()) return;
-  if (auto in = copy::context_use::enter(gpu)) static_cast<void>(gpu.cuda->cuModuleUnload(module));
+  if (auto use = copy::context_use::enter(gpu)) static_cast<void>(gpu.cuda->cuModuleUnload(module));
 }
 
 // Loaded now: at the first launch the driver might wait for the device, and with it for a stream that waits for us.
 status context::parts::load_kernel() {
-  auto in = copy::context_use::enter(gpu);
-  if (!in) return in.error();
+  auto use = copy::context_use::enter(gpu);
+  if (!use) return use.error();
   auto loaded = cu::load_kernels(*gpu.cuda, kernels::stream_put());
   if (!loaded) {
     ways.kernel_limit = 0;  // built without nvcc: the copy engine does it all
@@ -121,7 +121,7 @@ status context::parts::load_kernel() {
   }
   module = *loaded;
   const struct {
-    cu::function_t* to;
+    cu::function_t* function;
     const char* name;
   } wanted[] = {{&ways.kernel, "stream_put"},
                 {&ways.spread_put, "stream_put_spread"},
@@ -129,19 +129,19 @@ status context::parts::load_kernel() {
                 {&ways.counted_put, "stream_put_counted"},
                 {&ways.counted_wait, "stream_wait_counted"}};
   for (const auto& one : wanted)
-    if (const auto rc = gpu.cuda->cuModuleGetFunction(one.to, module, one.name); rc != cu::error_code::success)
+    if (const auto rc = gpu.cuda->cuModuleGetFunction(one.function, module, one.name); rc != cu::error_code::success)
       return cu::make_error(*gpu.cuda, rc, "the kernel " + std::string(one.name));
   return {};
 }
 
-status context::parts::find_sharer(link::bootstrap& with) {
+status context::parts::find_sharer(link::bootstrap& bootstrap) {
   cu::uuid_t mine{};
   if (const auto rc = gpu.cuda->cuDeviceGetUuid_v2(&mine, gpu.device_ordinal); rc != cu::error_code::success)
     return cu::make_error(*gpu.cuda, rc, "cuDeviceGetUuid");
-  const auto all = with.all_gather(std::as_bytes(std::span(&mine, 1)));
+  const auto all = bootstrap.all_gather(std::as_bytes(std::span(&mine, 1)));
   if (!all) return all.error();
   for (std::size_t rank = 0; rank < all->size(); ++rank)
-    if (static_cast<int>(rank) != with.rank() && (*all)[rank].size() == sizeof mine &&
+    if (static_cast<int>(rank) != bootstrap.rank() && (*all)[rank].size() == sizeof mine &&
         std::memcmp((*all)[rank].data(), &mine, sizeof mine) == 0)
       shares_gpu_with = static_cast<int>(rank);
   return {};
@@ -242,49 +242,50 @@ result<std::unique_ptr<channel>> context::connect(int peer, std::uint32_t id, co
     return failure{ENOTSUP, "channels do not connect adapters: make_mlx5_executor is for whoever has one"};
   if (wanted.most_queued == 0 || wanted.most_queued > channel_core::kMostQueued)
     return failure{EINVAL, "most_queued is 1 to " + std::to_string(channel_core::kMostQueued)};
-  auto& of = *parts_;
+  auto& own = *parts_;
   std::shared_ptr<channel_core> core;
   {
-    const std::lock_guard lock(of.mutex);
-    auto index = of.words->take();
+    const std::lock_guard lock(own.mutex);
+    auto index = own.words->take();
     if (!index) return index.error();
-    core = std::make_shared<channel_core>(*of.words, *index, peer, id, wanted);
-    core->incarnation = of.connects[{peer, id}]++;
+    core = std::make_shared<channel_core>(*own.words, *index, peer, id, wanted);
+    core->incarnation = own.connects[{peer, id}]++;
   }
   auto greeting = std::make_unique<std::pair<hello, link::request>>();
-  auto key = export_memory(of.gpu, of.words->gpu(core->index), sizeof(gpu_words));
+  auto key = export_memory(own.gpu, own.words->gpu(core->index), sizeof(gpu_words));
   if (!key) return key.error();
   greeting->first.wanted = wanted.executor;
   greeting->first.words = *key;
-  greeting->first.has_kernels = of.ways.kernel != nullptr ? 1 : 0;
-  greeting->first.waits_by_kernel = wanted.wait == wait_way::kernel && of.may_wait_by_kernel() ? 1 : 0;
+  greeting->first.has_kernels = own.ways.kernel != nullptr ? 1 : 0;
+  greeting->first.waits_by_kernel = wanted.wait == wait_way::kernel && own.may_wait_by_kernel() ? 1 : 0;
   greeting->first.depth = wanted.depth;
-  greeting->second = of.messages->isend(peer, link::host_buffer(&greeting->first, sizeof(hello)),
-                                        tag_of(message_kind::hello, id, core->incarnation));
+  greeting->second = own.messages->isend(peer, link::host_buffer(&greeting->first, sizeof(hello)),
+                                         tag_of(message_kind::hello, id, core->incarnation));
   std::unique_ptr<channel> out(new channel(*this, core));
-  const std::lock_guard lock(of.mutex);
-  of.hellos.push_back(std::move(greeting));
-  of.channels.insert(out.get());
-  of.watch->add(core);
+  const std::lock_guard lock(own.mutex);
+  own.hellos.push_back(std::move(greeting));
+  own.channels.insert(out.get());
+  own.watch->add(core);
   return out;
 }
 
 status channel::ready(std::chrono::milliseconds limit) {
   if (auto ours = check_process(); !ours) return ours;
   if (executor_ != nullptr) return {};
-  auto& of = *context_->parts_;
+  auto& parts = *context_->parts_;
   hello theirs;
-  const auto from = of.messages->recv(core_->peer, link::host_buffer(&theirs, sizeof theirs),
-                                      tag_of(message_kind::hello, core_->id, core_->incarnation), link::kWholeTag, limit);
-  if (!from) return from.error();
-  if (from->bytes != sizeof theirs || theirs.version != hello{}.version)
+  const auto received =
+      parts.messages->recv(core_->peer, link::host_buffer(&theirs, sizeof theirs),
+                           tag_of(message_kind::hello, core_->id, core_->incarnation), link::kWholeTag, limit);
+  if (!received) return received.error();
+  if (received->bytes != sizeof theirs || theirs.version != hello{}.version)
     return failure{EPROTO, "rank " + std::to_string(core_->peer) + " runs another version of Peerlane"};
   // Both go by both words: captured puts of one end must be what the other end's captured waits expect.
-  const bool have_kernels = of.ways.kernel != nullptr && theirs.has_kernels != 0;
-  core_->waits_by_kernel = have_kernels && core_->options.wait == wait_way::kernel && of.may_wait_by_kernel();
+  const bool have_kernels = parts.ways.kernel != nullptr && theirs.has_kernels != 0;
+  core_->waits_by_kernel = have_kernels && core_->options.wait == wait_way::kernel && parts.may_wait_by_kernel();
   core_->peer_waits_by_kernel = have_kernels && theirs.waits_by_kernel != 0;
   core_->peer_depth = theirs.depth;
-  const auto reach = of.importer->open(theirs.words);
+  const auto reach = parts.importer->open(theirs.words);
   struct verdict {
     std::uint32_t can_reach, wanted;
   };
@@ -292,8 +293,8 @@ status channel::ready(std::chrono::milliseconds limit) {
   verdict ours{reach.ok() ? 1u : 0u, static_cast<std::uint32_t>(mine)}, other = ours;
   if (!(theirs.words.owner == process_token::here())) {
     const auto tag = tag_of(message_kind::verdict, core_->id, core_->incarnation);
-    if (auto sent = of.messages->send(core_->peer, link::host_buffer(&ours, sizeof ours), tag, limit); !sent) return sent;
-    const auto got = of.messages->recv(core_->peer, link::host_buffer(&other, sizeof other), tag, link::kWholeTag, limit);
+    if (auto sent = parts.messages->send(core_->peer, link::host_buffer(&ours, sizeof ours), tag, limit); !sent) return sent;
+    const auto got = parts.messages->recv(core_->peer, link::host_buffer(&other, sizeof other), tag, link::kWholeTag, limit);
     if (!got) return got.error();
   }
   const bool is_proxy = mine == executor_kind::proxy || theirs.wanted == executor_kind::proxy;
@@ -302,25 +303,26 @@ status channel::ready(std::chrono::milliseconds limit) {
     return failure{ENOTSUP, reach.ok() ? "the peer's GPU cannot reach this one's memory" : reach.error().message};
   if (is_peer) {
     const auto limit_of_waits =
-        core_->options.wait_timeout.count() >= 0 ? core_->options.wait_timeout : of.options.wait_timeout;
+        core_->options.wait_timeout.count() >= 0 ? core_->options.wait_timeout : parts.options.wait_timeout;
     if (limit_of_waits.count() != 0 && !core_->words->can_release())
       return failure{ENOTSUP,
                      "a wait cannot have a time-out here, since nothing could let its stream go: the CPU cannot write "
                      "GPU memory (" +
                          core_->words->why_unmapped() + ") and there is no stream for it (" + core_->words->why_no_rescue() +
                          "); set wait_timeout to 0 to do without"};
-    const auto writer = of.writer_to(theirs.words, *reach, core_->index);
+    const auto writer = parts.writer_to(theirs.words, *reach, core_->index);
     if (!writer) return writer.error();
-    auto ways = of.ways;
+    auto ways = parts.ways;
     ways.writer = *writer;
-    executor_ = make_peer_executor(of.gpu, ways, {*reach, of.words->gpu(core_->index), of.words->host_on_gpu(core_->index)});
+    executor_ = make_peer_executor(parts.gpu, ways,
+                                   {*reach, parts.words->gpu(core_->index), parts.words->host_on_gpu(core_->index)});
   } else {
     const bool is_other_process = !(theirs.words.owner == process_token::here());
-    const bool may_share = of.options.messages.path != link::messenger_options::path_t::network;
-    auto made =
-        make_proxy_executor({&of.gpu, of.messages.get(), of.watch.get(), of.windows_here.get(), of.slots.get(),
-                             may_share ? of.lanes.get() : nullptr, of.bell.get(), of.ways.kernel, of.ways.spread_put},
-                            core_, is_other_process, limit);
+    const bool may_share = parts.options.messages.path != link::messenger_options::path_t::network;
+    auto made = make_proxy_executor(
+        {&parts.gpu, parts.messages.get(), parts.watch.get(), parts.windows_here.get(), parts.slots.get(),
+         may_share ? parts.lanes.get() : nullptr, parts.bell.get(), parts.ways.kernel, parts.ways.spread_put},
+        core_, is_other_process, limit);
     if (!made) return made.error();
     executor_ = std::move(made).value();
   }

@@ -58,7 +58,7 @@ class context {
  public:
   // Collective over `with`. The current CUDA context of the device is used, else its primary one. ENOTSUP: the driver has no
   // 64-bit stream memory operations, or CUDA_LAUNCH_BLOCKING is set. In a forked child every call answers EACCES.
-  static result<std::unique_ptr<context>> open(const cu::driver_table& cuda, link::bootstrap& with,
+  static result<std::unique_ptr<context>> open(const cu::driver_table& cuda, link::bootstrap& bootstrap,
                                                const context_options& wanted = {});
   // Not collective. All channels must have ended. Waits, at most a second, for streams that still wait on closed channels
   // and lets them go.
@@ -86,7 +86,7 @@ class context {
  private:
   friend class channel;
   struct parts;
-  explicit context(std::unique_ptr<parts> of);
+  explicit context(std::unique_ptr<parts> made);
   status check_process() const;
   std::unique_ptr<parts> parts_;
 };

@@ -54,7 +54,7 @@ struct context::parts {
   ~parts();
   status load_kernel();
   // Collective. Which other rank uses this GPU.
-  status find_sharer(link::bootstrap& with);
+  status find_sharer(link::bootstrap& bootstrap);
   int shares_gpu_with = -1;
   // Whether a channel's streams may wait by a kernel if its options say so.
   bool may_wait_by_kernel() const noexcept { return why_no_wait_kernel().empty(); }

@@ -28,7 +28,7 @@ class event_bell {
   // `whom` is rung once the stream has come past what is queued on it now. Events are heard in the order in which they were
   // armed: one stuck stream delays the bells of others, which then wait for the service thread's own rounds. Any thread,
   // with the context current.
-  status arm(cu::stream_t on, std::shared_ptr<wake_bell> whom);
+  status arm(cu::stream_t stream, std::shared_ptr<wake_bell> target);
 
  private:
   void run();

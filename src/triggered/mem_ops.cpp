@@ -23,11 +23,11 @@ mem_ops& mem_ops::value_op(int operation, cu::device_ptr word, std::uint64_t val
   return *this;
 }
 
-mem_ops& mem_ops::wait64(cu::device_ptr word, std::uint64_t value, wait_until when) noexcept {
-  return value_op(cu::mem_op::wait64, word, value, static_cast<unsigned>(when), true);
+mem_ops& mem_ops::wait64(cu::device_ptr word, std::uint64_t value, wait_until condition) noexcept {
+  return value_op(cu::mem_op::wait64, word, value, static_cast<unsigned>(condition), true);
 }
-mem_ops& mem_ops::wait32(cu::device_ptr word, std::uint32_t value, wait_until when) noexcept {
-  return value_op(cu::mem_op::wait32, word, value, static_cast<unsigned>(when), false);
+mem_ops& mem_ops::wait32(cu::device_ptr word, std::uint32_t value, wait_until condition) noexcept {
+  return value_op(cu::mem_op::wait32, word, value, static_cast<unsigned>(condition), false);
 }
 mem_ops& mem_ops::write64(cu::device_ptr word, std::uint64_t value) noexcept {
   return value_op(cu::mem_op::write64, word, value, cu::write_value::standard, true);
@@ -42,7 +42,7 @@ mem_ops& mem_ops::flush() noexcept {
 }
 
 cu::result_t mem_ops::hand_over() noexcept {
-  const auto rc = cuda_->cuStreamBatchMemOp_v2(on_, static_cast<unsigned>(count_), ops_.data(), 0);
+  const auto rc = cuda_->cuStreamBatchMemOp_v2(stream_, static_cast<unsigned>(count_), ops_.data(), 0);
   if (rc == cu::error_code::success) count_ = 0;
   return rc;
 }

@@ -27,10 +27,10 @@ class mem_ops {
  public:
   static constexpr std::size_t kMostOps = 255;  // of one driver call; it refuses more than 256
 
-  mem_ops(const cu::driver_table& cuda, cu::stream_t on) noexcept : cuda_(&cuda), on_(on) {}
+  mem_ops(const cu::driver_table& cuda, cu::stream_t stream) noexcept : cuda_(&cuda), stream_(stream) {}
 
-  mem_ops& wait64(cu::device_ptr word, std::uint64_t value, wait_until when = wait_until::at_least) noexcept;
-  mem_ops& wait32(cu::device_ptr word, std::uint32_t value, wait_until when = wait_until::at_least) noexcept;
+  mem_ops& wait64(cu::device_ptr word, std::uint64_t value, wait_until condition = wait_until::at_least) noexcept;
+  mem_ops& wait32(cu::device_ptr word, std::uint32_t value, wait_until condition = wait_until::at_least) noexcept;
   mem_ops& write64(cu::device_ptr word, std::uint64_t value) noexcept;
   mem_ops& write32(cu::device_ptr word, std::uint32_t value) noexcept;
   // Remote writes that arrived before are visible to what follows.
@@ -47,7 +47,7 @@ class mem_ops {
   cu::result_t hand_over() noexcept;
 
   const cu::driver_table* cuda_;
-  cu::stream_t on_;
+  cu::stream_t stream_;
   std::size_t count_ = 0;
   cu::result_t refused_ = cu::error_code::success;  // by the driver, of a part that was full
   std::array<cu::mem_op_params, kMostOps> ops_;     // only the first count_ are ever written

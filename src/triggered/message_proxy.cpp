@@ -38,22 +38,22 @@ bool carrier::has_room(std::uint64_t bytes) const noexcept {
   return queued == 0 || queued + count_chunks(bytes, cut_.chunk_of(bytes)) <= kMostQueued;
 }
 
-void carrier::publish(const put& what) noexcept {
+void carrier::publish(const put& transfer) noexcept {
   const auto number = puts_in_.load(std::memory_order_relaxed);
-  const std::uint64_t before = queued_.load(std::memory_order_relaxed), chunk_bytes = cut_.chunk_of(what.bytes),
-                      chunks = count_chunks(what.bytes, chunk_bytes);
-  puts_[number % kPuts] = {what, before + 1, chunks, chunk_bytes};
+  const std::uint64_t before = queued_.load(std::memory_order_relaxed), chunk_bytes = cut_.chunk_of(transfer.bytes),
+                      chunks = count_chunks(transfer.bytes, chunk_bytes);
+  puts_[number % kPuts] = {transfer, before + 1, chunks, chunk_bytes};
   puts_in_.store(number + 1, std::memory_order_release);
   queued_.store(before + chunks, std::memory_order_seq_cst);
 }
 
-outlet::piece carrier::at(std::uint64_t number) const noexcept {
-  const auto& of = last();
-  const auto chunk = of.first + number;
+outlet::piece carrier::piece_at(std::uint64_t number) const noexcept {
+  const auto& transfer = last();
+  const auto chunk = transfer.first + number;
   piece out;
   out.host = slots_.slot(chunk) + kHeadBytes;
   out.gpu = slots_.gpu_slot(chunk) + kHeadBytes;
-  out.bytes = std::min(of.bytes - number * of.chunk_bytes, of.chunk_bytes);
+  out.bytes = std::min(transfer.bytes - number * transfer.chunk_bytes, transfer.chunk_bytes);
   if (chunk > left_.load(std::memory_order_acquire) + kSlots) out.staged = chunk - kSlots;
   out.bell = chunk;
   out.bell_word = doorbell_word();
@@ -103,17 +103,17 @@ bool carrier::send_rung() {
 
 void carrier::send(std::uint64_t chunk) {
   const auto number = puts_out_.load(std::memory_order_relaxed);
-  const auto& of = puts_[number % kPuts];
-  const auto from = (chunk - of.first) * of.chunk_bytes;
-  const bool is_last = chunk == of.first + of.chunks - 1;
+  const auto& transfer = puts_[number % kPuts];
+  const auto offset = (chunk - transfer.first) * transfer.chunk_bytes;
+  const bool is_last = chunk == transfer.first + transfer.chunks - 1;
   chunk_head head;
-  head.window = of.window;
-  head.offset = of.offset + from;
-  head.bytes = std::min(of.bytes - from, of.chunk_bytes);
-  head.sequence = is_last ? of.sequence : 0;
+  head.window = transfer.window;
+  head.offset = transfer.offset + offset;
+  head.bytes = std::min(transfer.bytes - offset, transfer.chunk_bytes);
+  head.sequence = is_last ? transfer.sequence : 0;
   std::memcpy(slots_.slot(chunk), &head, sizeof head);
-  const auto what = link::host_buffer(slots_.slot(chunk), kHeadBytes + head.bytes);
-  sends_[chunk % kSlots] = messages_.isend(core_->peer, what, tag(message_kind::data));
+  const auto payload = link::host_buffer(slots_.slot(chunk), kHeadBytes + head.bytes);
+  sends_[chunk % kSlots] = messages_.isend(core_->peer, payload, tag(message_kind::data));
   begun_ = chunk;
   if (is_last) puts_out_.store(number + 1, std::memory_order_release);
 }
@@ -149,8 +149,8 @@ bool carrier::send_credit() {
 bool carrier::take_data() {
   bool has_moved = false;
   for (;;) {
-    const auto at = static_cast<unsigned>(got_.load(std::memory_order_relaxed) % kInbox);
-    auto& next = inbox_[at];
+    const auto index = static_cast<unsigned>(got_.load(std::memory_order_relaxed) % kInbox);
+    auto& next = inbox_[index];
     if (next.coming.is_empty() || !next.coming.test()) return has_moved;
     const auto done = next.coming.outcome();
     if (!done && done.code() != EMSGSIZE) {  // the peer is gone: nothing more comes
@@ -160,7 +160,7 @@ bool carrier::take_data() {
     }
     if (!is_stopped_ && core_->error.load(std::memory_order_acquire) == 0)
       if (const auto stored = done ? land(next.bytes.get(), next.coming.info()) : done; !stored) fail(stored.error());
-    expect_data(at);
+    expect_data(index);
     got_.store(got_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     has_moved = true;
   }
@@ -198,9 +198,9 @@ bool carrier::take_credits() {
   return true;
 }
 
-void carrier::expect_data(unsigned at) {
-  inbox_[at].coming =
-      messages_.irecv(core_->peer, link::host_buffer(inbox_[at].bytes.get(), kSlotBytes), tag(message_kind::data));
+void carrier::expect_data(unsigned index) {
+  inbox_[index].coming =
+      messages_.irecv(core_->peer, link::host_buffer(inbox_[index].bytes.get(), kSlotBytes), tag(message_kind::data));
 }
 
 void carrier::expect_credit() {

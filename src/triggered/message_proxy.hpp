@@ -42,10 +42,10 @@ class carrier final : public outlet, public service_task {
 
   // ---- The channel's thread
   bool has_room(std::uint64_t bytes) const noexcept override;
-  void publish(const put& what) noexcept override;
+  void publish(const put& transfer) noexcept override;
   void take_back() noexcept override;
   std::uint64_t pieces() const noexcept override { return last().chunks; }
-  piece at(std::uint64_t number) const noexcept override;
+  piece piece_at(std::uint64_t number) const noexcept override;
   void publish_release(std::uint64_t sequence) noexcept override;
   void armed() noexcept override;
   wake_bell& who_carries() const noexcept override { return *watch_.bell(); }
@@ -85,7 +85,7 @@ class carrier final : public outlet, public service_task {
   bool take_data();
   bool take_credits();
   status land(const std::byte* message, const link::message_info& info);
-  void expect_data(unsigned at);
+  void expect_data(unsigned index);
   void expect_credit();
   void fail(const failure& why);
   std::uint64_t tag(message_kind kind) const noexcept { return tag_of(kind, core_->id, core_->incarnation); }

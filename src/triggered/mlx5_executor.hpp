@@ -32,6 +32,6 @@ struct mlx5_parts {
 
 // Words and data of a put go through one queue pair into one GPU's memory, so the adapter keeps their order (with strongly
 // ordered memory regions). The executor of one channel; calls from its thread.
-std::unique_ptr<executor> make_mlx5_executor(const mlx5_parts& of);
+std::unique_ptr<executor> make_mlx5_executor(const mlx5_parts& parts);
 
 }  // namespace pl::stream

@@ -26,7 +26,7 @@ struct mlx5_place {
   std::uint32_t number = 0;  // of the queue pair
 
   // Asks libmlx5.so.1 (dlopen). ENOSYS: it is not installed; ENOTSUP: not an mlx5 queue pair, or a ring that we do not know.
-  static result<mlx5_place> of(ibv_qp* qp);
+  static result<mlx5_place> inspect(ibv_qp* qp);
 };
 
 // Memory as an adapter names it.
@@ -40,7 +40,7 @@ class mlx5_queue {
  public:
   static constexpr std::uint64_t kMostBytes = 1u << 30;  // of one write
 
-  explicit mlx5_queue(const mlx5_place& at) : at_(at) {}
+  explicit mlx5_queue(const mlx5_place& layout) : layout_(layout) {}
 
   // The values that start everything written so far, big-endian where the adapter wants it.
   struct rings {
@@ -49,9 +49,9 @@ class mlx5_queue {
   };
 
   // EAGAIN: no free blocks. EINVAL: no bytes or too many.
-  status write(const mlx5_memory& from, std::uint64_t bytes, const mlx5_memory& to);
+  status write(const mlx5_memory& local, std::uint64_t bytes, const mlx5_memory& remote);
   // Eight bytes that lie in the request itself; behind every write before it. Asks for a completion.
-  status write_word(std::uint64_t value, const mlx5_memory& to);
+  status write_word(std::uint64_t value, const mlx5_memory& remote);
   rings last() const noexcept { return last_; }
   // What was written after mark() and has not been rung for is as if it had not been.
   struct place {
@@ -59,19 +59,19 @@ class mlx5_queue {
     rings last;
   };
   place mark() const noexcept { return {written_, last_}; }
-  void rewind(const place& to) noexcept {
-    written_ = to.written;
-    last_ = to.last;
+  void rewind(const place& mark) noexcept {
+    written_ = mark.written;
+    last_ = mark.last;
   }
   // Blocks up to this request (of those written, counted from 1) are free: the adapter has completed it.
   void retire(std::uint64_t requests) noexcept { retired_ = requests; }
   std::uint64_t written() const noexcept { return written_; }
-  bool has_room(std::uint64_t requests) const noexcept { return written_ + requests - retired_ <= at_.blocks; }
+  bool has_room(std::uint64_t requests) const noexcept { return written_ + requests - retired_ <= layout_.blocks; }
 
  private:
-  status begin(unsigned code, bool is_signaled, const mlx5_memory& to, std::byte*& rest);
+  status begin(unsigned code, bool is_signaled, const mlx5_memory& remote, std::byte*& rest);
   void end(const std::byte* request) noexcept;
-  const mlx5_place at_;
+  const mlx5_place layout_;
   std::uint64_t written_ = 0, retired_ = 0;  // each request is one block
   rings last_;
 };

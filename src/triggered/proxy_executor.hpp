@@ -32,7 +32,7 @@ struct proxy_parts {
 // `is_other_process`: the peer is; one of this process could not answer while we ask.
 //
 // A put of more than 256 chunks (32 MiB) may block in the driver until its stream has come to it.
-result<std::unique_ptr<executor>> make_proxy_executor(const proxy_parts& of, const std::shared_ptr<channel_core>& core,
+result<std::unique_ptr<executor>> make_proxy_executor(const proxy_parts& parts, const std::shared_ptr<channel_core>& core,
                                                       bool is_other_process, std::chrono::milliseconds limit);
 
 }  // namespace pl::stream

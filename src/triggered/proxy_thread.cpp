@@ -56,7 +56,7 @@ service::service(link::messenger& messages, run_mode mode, std::chrono::nanoseco
     : messages_(messages),
       wait_timeout_(wait_timeout),
       mode_(mode),
-      thread_([this, where = std::move(cpus)] { run(where); }) {}
+      thread_([this, allowed = std::move(cpus)] { run(allowed); }) {}
 
 service::~service() {
   is_stopping_.store(true, std::memory_order_release);
@@ -113,7 +113,9 @@ void service::wake() {
 }
 
 std::string service::report() const {
-  const auto count = [](const std::atomic<std::uint64_t>& of) { return std::to_string(of.load(std::memory_order_relaxed)); };
+  const auto count = [](const std::atomic<std::uint64_t>& counter) {
+    return std::to_string(counter.load(std::memory_order_relaxed));
+  };
   return "service thread: " + count(rounds_) + " rounds, " + count(naps_) + " naps, " + count(sleeps_) + " sleeps, " +
          count(wakes_) + " wake-ups, " +
          (mode_.load(std::memory_order_relaxed) == run_mode::economy ? "economy" : "performance") + " mode\n";
@@ -166,15 +168,15 @@ void service::look_at_all(std::uint64_t now_ns) {
   has_tasks_ = std::any_of(mine_.begin(), mine_.end(), [](const entry& e) { return e.task != nullptr; });
   needs_messages_ =
       std::any_of(mine_.begin(), mine_.end(), [](const entry& e) { return e.task != nullptr && e.task->needs_messages(); });
-  for (const auto& [peer, what] : news) tell(peer, what);
+  for (const auto& [peer, message] : news) tell(peer, message);
   std::erase_if(outgoing_, [](outgoing& out) { return out.sending.test(); });
   while (take_notices()) {}
   for (auto& e : mine_) look_at(e, now_ns);
 }
 
-void service::tell(int peer, const notice& what) {
-  outgoing out{std::make_unique<notice>(what), {}};
-  out.sending = messages_.isend(peer, link::host_buffer(out.what.get(), sizeof(notice)), tag_of(message_kind::notice, 0));
+void service::tell(int peer, const notice& message) {
+  outgoing out{std::make_unique<notice>(message), {}};
+  out.sending = messages_.isend(peer, link::host_buffer(out.message.get(), sizeof(notice)), tag_of(message_kind::notice, 0));
   outgoing_.push_back(std::move(out));
 }
 
@@ -185,9 +187,9 @@ bool service::take_notices() {
   if (!incoming_.test()) return false;
   const bool is_notice = incoming_.outcome().ok();  // not if everybody is gone
   if (is_notice) {
-    const int from = incoming_.info().source;
+    const int source = incoming_.info().source;
     for (auto& e : mine_) {
-      if (e.channel->peer != from || e.channel->id != received_.id || e.channel->incarnation != received_.incarnation)
+      if (e.channel->peer != source || e.channel->id != received_.id || e.channel->incarnation != received_.incarnation)
         continue;
       if (received_.code == 0) e.end->theirs = received_;
       else if (e.channel->fail(EPIPE, "the peer's end is in error " + std::to_string(received_.code)))
@@ -198,9 +200,9 @@ bool service::take_notices() {
   return is_notice;
 }
 
-void service::look_at(entry& of, std::uint64_t now_ns) {
-  auto& channel = *of.channel;
-  auto& end = *of.end;
+void service::look_at(entry& managed, std::uint64_t now_ns) {
+  auto& channel = *managed.channel;
+  auto& end = *managed.end;
   if (const auto peer = messages_.peer_state(channel.peer); peer.code() == ECONNRESET && !end.is_peer_dead) {
     end.is_peer_dead = true;
     channel.is_closed_there.store(true, std::memory_order_release);
@@ -211,58 +213,58 @@ void service::look_at(entry& of, std::uint64_t now_ns) {
   // What the peer sent before it closed is taken first.
   const auto& theirs = end.theirs;
   if (theirs && !channel.is_closed_there.load(std::memory_order_relaxed) &&
-      (of.task != nullptr ? of.task->has_got(theirs->sent) : theirs->sent.data + theirs->sent.credits == 0)) {
+      (managed.task != nullptr ? managed.task->has_got(theirs->sent) : theirs->sent.data + theirs->sent.credits == 0)) {
     channel.last_put_there.store(theirs->puts, std::memory_order_release);
     channel.is_closed_there.store(true, std::memory_order_release);
   }
   look_for_stuck(channel, now_ns);
-  look_for_end(of, now_ns);
-  if (!can_free(of, now_ns)) return;
-  of.free();
+  look_for_end(managed, now_ns);
+  if (!can_free(managed, now_ns)) return;
+  managed.free();
   const std::lock_guard lock(mutex_);
-  std::erase_if(entries_, [&](const entry& e) { return e.channel == of.channel; });
+  std::erase_if(entries_, [&](const entry& e) { return e.channel == managed.channel; });
   changes_.fetch_add(1, std::memory_order_release);
   changed_.notify_all();
 }
 
-void service::look_for_end(entry& of, std::uint64_t now_ns) {
-  auto& channel = *of.channel;
-  auto& end = *of.end;
+void service::look_for_end(entry& managed, std::uint64_t now_ns) {
+  auto& channel = *managed.channel;
+  auto& end = *managed.end;
   const int error = channel.error.load(std::memory_order_acquire);
-  const bool is_over = of.free != nullptr;
+  const bool is_over = managed.free != nullptr;
   if (!is_over && error == 0) return;
-  const bool is_done = error != 0 || of.task == nullptr || of.task->has_carried();
+  const bool is_done = error != 0 || managed.task == nullptr || managed.task->has_carried();
   if (is_done && !end.is_stopped) {
     end.is_stopped = true;
     end.stopped_at = now_ns;
-    if (of.task != nullptr) of.task->stop();
+    if (managed.task != nullptr) managed.task->stop();
   }
-  if (end.is_stopped && of.task != nullptr) {
-    end.is_drained = of.task->drain();
+  if (end.is_stopped && managed.task != nullptr) {
+    end.is_drained = managed.task->drain();
     if (!end.is_drained && !channel.are_slots_free.load(std::memory_order_relaxed) && now_ns - end.stopped_at > kDrainNs)
-      of.task->give_up();
+      managed.task->give_up();
   }
   if (is_over && is_done && channel.is_quiet() && !end.is_told) {
     end.is_told = true;
     if (!end.is_peer_dead)
-      tell(channel.peer,
-           {channel.id, 0, channel.incarnation, 0, of.task != nullptr ? of.task->sent() : carried{}, channel.puts.load()});
+      tell(channel.peer, {channel.id, 0, channel.incarnation, 0, managed.task != nullptr ? managed.task->sent() : carried{},
+                          channel.puts.load()});
   }
   // Again as long as a stream may stand in a wait: a count that was on its way has perhaps come to lie over the poison.
   if (!channel.is_quiet() || channel.passed() != channel.reached()) channel.poison_words(error != 0 ? error : ECANCELED);
 }
 
 // No stream of either end can touch the words any more, and no message is left that a later channel might take for its own.
-bool service::can_free(const entry& of, std::uint64_t now_ns) const {
-  auto& channel = *of.channel;
-  const auto& end = *of.end;
-  if (of.free == nullptr || !end.is_told || !channel.is_quiet() || channel.passed() != channel.reached()) return false;
+bool service::can_free(const entry& managed, std::uint64_t now_ns) const {
+  auto& channel = *managed.channel;
+  const auto& end = *managed.end;
+  if (managed.free == nullptr || !end.is_told || !channel.is_quiet() || channel.passed() != channel.reached()) return false;
   if (channel.quiet_since == 0) channel.quiet_since = now_ns;
   if (now_ns - channel.quiet_since < kGraceNs) return false;
   if (channel.kind.load(std::memory_order_acquire) == executor_kind::automatic) return true;
   if (!channel.is_closed_there.load(std::memory_order_acquire) && !end.theirs) return false;
-  if (of.task == nullptr || end.is_peer_dead) return of.task == nullptr || end.is_drained;
-  return end.is_drained && of.task->has_got(end.theirs->sent);
+  if (managed.task == nullptr || end.is_peer_dead) return managed.task == nullptr || end.is_drained;
+  return end.is_drained && managed.task->has_got(end.theirs->sent);
 }
 
 void service::look_for_stuck(channel_core& channel, std::uint64_t now_ns) {
@@ -270,9 +272,9 @@ void service::look_for_stuck(channel_core& channel, std::uint64_t now_ns) {
   const auto wanted = channel.options.wait_timeout.count() >= 0 ? channel.options.wait_timeout : wait_timeout_;
   const auto limit_ns = is_for_ever ? kGraceNs : static_cast<std::uint64_t>(wanted.count());
   if (limit_ns == 0 || !channel.words->can_release()) return;
-  const auto let_go = [&](const std::string& what) {
-    if (is_for_ever) fail(channel, EPIPE, "the peer has closed its end: " + what);
-    else fail(channel, ETIMEDOUT, what + " for " + std::to_string(limit_ns / 1'000'000) + " ms");
+  const auto let_go = [&](const std::string& description) {
+    if (is_for_ever) fail(channel, EPIPE, "the peer has closed its end: " + description);
+    else fail(channel, ETIMEDOUT, description + " for " + std::to_string(limit_ns / 1'000'000) + " ms");
   };
   if (is_for_ever && channel.may_stand_unseen()) let_go("nobody releases puts any more");
   if (const auto number = channel.graph->find_stuck(*channel.words, channel.index, now_ns, limit_ns))

@@ -105,13 +105,13 @@ class service {
 
   void run(const std::vector<int>& cpus);
   bool round(std::uint64_t now_ns);
-  void look_at(entry& of, std::uint64_t now_ns);
+  void look_at(entry& managed, std::uint64_t now_ns);
   void look_at_all(std::uint64_t now_ns);
-  void look_for_end(entry& of, std::uint64_t now_ns);
-  bool can_free(const entry& of, std::uint64_t now_ns) const;
+  void look_for_end(entry& managed, std::uint64_t now_ns);
+  bool can_free(const entry& managed, std::uint64_t now_ns) const;
   void look_for_stuck(channel_core& channel, std::uint64_t now_ns);
   bool take_notices();
-  void tell(int peer, const notice& what);
+  void tell(int peer, const notice& message);
   void rest(std::uint64_t now_ns);
   bool is_work_expected() const;
   void deep_sleep();
@@ -138,7 +138,7 @@ class service {
   link::request incoming_;
   notice received_;
   struct outgoing {
-    std::unique_ptr<notice> what;
+    std::unique_ptr<notice> message;
     link::request sending;
   };
   std::vector<outgoing> outgoing_;

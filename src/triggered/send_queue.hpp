@@ -41,12 +41,12 @@ class outlet {
   virtual ~outlet() = default;
   virtual bool has_room(std::uint64_t bytes) const noexcept = 0;
   // Before its operations are queued. The last one can be taken back as long as none of its doorbells was queued.
-  virtual void publish(const put& what) noexcept = 0;
+  virtual void publish(const put& transfer) noexcept = 0;
   virtual void take_back() noexcept = 0;
   // Of the put published last; pieces() is at least 1.
   virtual std::uint64_t pieces() const noexcept = 0;
-  virtual piece at(std::uint64_t number) const noexcept = 0;
-  // Instead of at(), if it is one kernel's.
+  virtual piece piece_at(std::uint64_t number) const noexcept = 0;
+  // Instead of piece_at(), if it is one kernel's.
   virtual std::optional<spread> spread_out() const noexcept { return {}; }
   virtual void publish_release(std::uint64_t sequence) noexcept = 0;
   // An event behind all that was published rings who_carries().

@@ -28,7 +28,7 @@ class shared_memory {
   static result<shared_memory> make(const char* label, std::size_t bytes);
   // EPERM, ENOENT: the processes may not reach each other's files (containers, non-dumpable processes). ESTALE: another
   // file.
-  static result<shared_memory> open(const name& of);
+  static result<shared_memory> open(const name& source);
   shared_memory(shared_memory&& other) noexcept
       : fd_(std::move(other.fd_)), name_(other.name_), data_(std::exchange(other.data_, nullptr)) {}
   shared_memory& operator=(shared_memory&&) = delete;

@@ -38,14 +38,14 @@ bool lane_carrier::has_room(std::uint64_t bytes) const noexcept {
   return queued == 0 || queued + chunks_of(bytes, cut_.chunk_of(bytes)) <= kMostChunks;
 }
 
-void lane_carrier::publish(const put& what) noexcept {
-  last_ = what;
+void lane_carrier::publish(const put& transfer) noexcept {
+  last_ = transfer;
   last_first_ = chunks_.load(std::memory_order_relaxed) + 1;
-  last_chunk_bytes_ = cut_.chunk_of(what.bytes);
-  chunks_.store(last_first_ - 1 + chunks_of(what.bytes, last_chunk_bytes_), std::memory_order_seq_cst);
-  ours_->puts[what.sequence % kLanePuts] = {what.offset, what.bytes, what.window,
-                                            static_cast<std::uint32_t>(last_chunk_bytes_)};
-  ours_->published.store(what.sequence, std::memory_order_seq_cst);
+  last_chunk_bytes_ = cut_.chunk_of(transfer.bytes);
+  chunks_.store(last_first_ - 1 + chunks_of(transfer.bytes, last_chunk_bytes_), std::memory_order_seq_cst);
+  ours_->puts[transfer.sequence % kLanePuts] = {transfer.offset, transfer.bytes, transfer.window,
+                                                static_cast<std::uint32_t>(last_chunk_bytes_)};
+  ours_->published.store(transfer.sequence, std::memory_order_seq_cst);
 }
 
 void lane_carrier::take_back() noexcept {
@@ -62,7 +62,7 @@ std::uint64_t lane_carrier::slot_awaited(std::uint64_t chunk) const noexcept {
   return chunk > ours_->landed_chunks.count() + kLaneSlots ? chunk - kLaneSlots : 0;
 }
 
-outlet::piece lane_carrier::at(std::uint64_t number) const noexcept {
+outlet::piece lane_carrier::piece_at(std::uint64_t number) const noexcept {
   piece out;
   const bool is_last = number + 1 == pieces();
   out.bell = last_.sequence;
@@ -144,13 +144,13 @@ bool lane_carrier::is_chunk_here(std::uint64_t chunk) const noexcept {
 // False: it goes no further.
 bool lane_carrier::take_put(std::uint64_t number, bool is_whole, bool is_landing) {
   if (part_ == 0) std::memcpy(&current_, &theirs_->puts[number % kLanePuts], sizeof current_);
-  const auto& what = current_;
+  const auto& transfer = current_;
   status done;
-  if (what.bytes > kInlineBytes && (what.chunk_bytes < kLeastChunkBytes || what.chunk_bytes > kLaneChunkBytes))
-    done = failure{EPROTO, "the peer cuts puts into pieces of " + std::to_string(what.chunk_bytes) + " bytes"};
-  const auto chunks = done ? chunks_here(what) : 0;
-  if (done && is_landing && chunks == 0 && what.bytes != 0)
-    done = land(what, 0, theirs_->small[number % kLanePuts], what.bytes);
+  if (transfer.bytes > kInlineBytes && (transfer.chunk_bytes < kLeastChunkBytes || transfer.chunk_bytes > kLaneChunkBytes))
+    done = failure{EPROTO, "the peer cuts puts into pieces of " + std::to_string(transfer.chunk_bytes) + " bytes"};
+  const auto chunks = done ? chunks_here(transfer) : 0;
+  if (done && is_landing && chunks == 0 && transfer.bytes != 0)
+    done = land(transfer, 0, theirs_->small[number % kLanePuts], transfer.bytes);
   if (done) done = take_chunks(chunks, is_whole, is_landing);
   if (!done) {
     watch_.fail(*core_, done.error().code, done.error().message);
@@ -173,10 +173,10 @@ status lane_carrier::take_chunks(std::uint64_t chunks, bool is_whole, bool is_la
   for (; part_ < chunks; ++part_) {
     const auto chunk = landed_chunks_ + 1;
     if (!is_chunk_here(chunk) && !is_whole) return {};
-    const auto from = part_ * current_.chunk_bytes;
-    const auto count = std::min<std::uint64_t>(current_.bytes - from, current_.chunk_bytes);
+    const auto offset = part_ * current_.chunk_bytes;
+    const auto count = std::min<std::uint64_t>(current_.bytes - offset, current_.chunk_bytes);
     if (is_landing)
-      if (auto done = land(current_, from, theirs_->slots[chunk % kLaneSlots], count); !done) return done;
+      if (auto done = land(current_, offset, theirs_->slots[chunk % kLaneSlots], count); !done) return done;
     if (!theirs_->landed_chunks.advance(theirs_.use(), landed_chunks_, chunk)) return {};
     landed_chunks_ = chunk;
     if (their_bell_->is_asleep()) their_bell_->ring();  // its streams may wait for the slot
@@ -184,9 +184,9 @@ status lane_carrier::take_chunks(std::uint64_t chunks, bool is_whole, bool is_la
   return {};
 }
 
-status lane_carrier::land(const lane_put& what, std::uint64_t from, const std::byte* bytes, std::uint64_t count) {
-  if (what.offset > ~std::uint64_t{0} - from) return failure{EPROTO, "the peer put beyond the end of all memory"};
-  return windows_.store(what.window, what.offset + from, bytes, count);
+status lane_carrier::land(const lane_put& transfer, std::uint64_t offset, const std::byte* bytes, std::uint64_t count) {
+  if (transfer.offset > ~std::uint64_t{0} - offset) return failure{EPROTO, "the peer put beyond the end of all memory"};
+  return windows_.store(transfer.window, transfer.offset + offset, bytes, count);
 }
 
 bool lane_carrier::take_releases(bool is_stored) {

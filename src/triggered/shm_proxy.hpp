@@ -25,10 +25,10 @@ class lane_carrier final : public outlet, public service_task {
 
   // ---- The channel's thread
   bool has_room(std::uint64_t bytes) const noexcept override;
-  void publish(const put& what) noexcept override;
+  void publish(const put& transfer) noexcept override;
   void take_back() noexcept override;
   std::uint64_t pieces() const noexcept override;
-  piece at(std::uint64_t number) const noexcept override;
+  piece piece_at(std::uint64_t number) const noexcept override;
   std::optional<spread> spread_out() const noexcept override;
   void publish_release(std::uint64_t sequence) noexcept override;
   void armed() noexcept override;
@@ -57,9 +57,11 @@ class lane_carrier final : public outlet, public service_task {
   bool take_put(std::uint64_t number, bool is_whole, bool is_landing);
   status take_chunks(std::uint64_t chunks, bool is_whole, bool is_landing);
   bool is_chunk_here(std::uint64_t chunk) const noexcept;
-  std::uint64_t chunks_here(const lane_put& what) const noexcept { return chunks_of(what.bytes, what.chunk_bytes); }
+  std::uint64_t chunks_here(const lane_put& transfer) const noexcept {
+    return chunks_of(transfer.bytes, transfer.chunk_bytes);
+  }
   std::uint64_t slot_awaited(std::uint64_t chunk) const noexcept;
-  status land(const lane_put& what, std::uint64_t from, const std::byte* bytes, std::uint64_t count);
+  status land(const lane_put& transfer, std::uint64_t offset, const std::byte* bytes, std::uint64_t count);
   bool take_releases(bool is_stored);
   bool free_slots();
   bool is_theirs_alive() const noexcept { return theirs_->use.load(std::memory_order_seq_cst) == theirs_.use(); }

@@ -21,7 +21,7 @@ lane_cut lane_cut::from_environment(bool has_kernels) {
 lane_pool::~lane_pool() {
   for (const auto& each : all_) {
     // Fails when the context is gone, and the registration with it.
-    if (auto in = copy::context_use::enter(context_))
+    if (auto use = copy::context_use::enter(context_))
       static_cast<void>(context_.cuda->cuMemHostUnregister(each->memory.data()));
   }
 }
@@ -30,15 +30,15 @@ result<lane_pool::pinned*> lane_pool::make() {
   auto memory = shared_memory::make("peerlane-lane", sizeof(lane_memory));
   if (!memory) return memory.error();
   auto made = std::make_unique<pinned>(pinned{std::move(memory).value(), 0});
-  auto in = copy::context_use::enter(context_);
-  if (!in) return in.error();
+  auto use = copy::context_use::enter(context_);
+  if (!use) return use.error();
   const auto& cuda = *context_.cuda;
-  auto* const at = made->memory.data();
+  auto* const mapped = made->memory.data();
   constexpr unsigned kFlags = cu::host_register_flag::portable | cu::host_register_flag::device_map;
-  if (const auto rc = cuda.cuMemHostRegister_v2(at, made->memory.size_bytes(), kFlags); rc != cu::error_code::success)
+  if (const auto rc = cuda.cuMemHostRegister_v2(mapped, made->memory.size_bytes(), kFlags); rc != cu::error_code::success)
     return cu::make_error(cuda, rc, "registering memory shared with a peer");
-  if (const auto rc = cuda.cuMemHostGetDevicePointer_v2(&made->gpu, at, 0); rc != cu::error_code::success) {
-    static_cast<void>(cuda.cuMemHostUnregister(at));
+  if (const auto rc = cuda.cuMemHostGetDevicePointer_v2(&made->gpu, mapped, 0); rc != cu::error_code::success) {
+    static_cast<void>(cuda.cuMemHostUnregister(mapped));
     return cu::make_error(cuda, rc, "the device address of memory shared with a peer");
   }
   all_.push_back(std::move(made));
@@ -52,30 +52,31 @@ result<lane_pool::lane> lane_pool::take() {
     if (!made) return made.error();
     free_.push_back(*made);
   }
-  auto* const of = free_.back();
+  auto* const memory = free_.back();
   free_.pop_back();
   const auto use = uses_++ % ((1u << lane_count::kUseBits) - 1) + 1;
-  auto* const at = reinterpret_cast<lane_memory*>(of->memory.data());
-  at->doorbell = at->consumed = 0;
-  std::fill(std::begin(at->bells), std::end(at->bells), 0);
-  for (auto* const word : {&at->published, &at->armed, &at->release, &at->release_armed}) word->store(0);
-  for (auto* const count : {&at->landed, &at->landed_chunks, &at->acked}) count->word.store(lane_count::make(use, 0));
-  at->use.store(use, std::memory_order_seq_cst);
-  return lane(this, of, use);
+  auto* const words = reinterpret_cast<lane_memory*>(memory->memory.data());
+  words->doorbell = words->consumed = 0;
+  std::fill(std::begin(words->bells), std::end(words->bells), 0);
+  for (auto* const word : {&words->published, &words->armed, &words->release, &words->release_armed}) word->store(0);
+  for (auto* const count : {&words->landed, &words->landed_chunks, &words->acked})
+    count->word.store(lane_count::make(use, 0));
+  words->use.store(use, std::memory_order_seq_cst);
+  return lane(this, memory, use);
 }
 
 lane_pool::lane::~lane() {
-  if (from_ == nullptr) return;
+  if (pool_ == nullptr) return;
   (*this)->use.store(0, std::memory_order_seq_cst);
-  const std::lock_guard lock(from_->mutex_);
-  from_->free_.push_back(of_);
+  const std::lock_guard lock(pool_->mutex_);
+  pool_->free_.push_back(pinned_);
 }
 
-result<lane_view> lane_view::open(const lane_offer& of) {
-  auto memory = shared_memory::open(of.memory);
+result<lane_view> lane_view::open(const lane_offer& offer) {
+  auto memory = shared_memory::open(offer.memory);
   if (!memory) return memory.error();
   if (memory->size_bytes() < sizeof(lane_memory)) return failure{EINVAL, "a peer's lane is too small"};
-  return lane_view(std::move(memory).value(), of.use);
+  return lane_view(std::move(memory).value(), offer.use);
 }
 
 }  // namespace pl::stream

@@ -73,9 +73,9 @@ struct lane_count {
   static std::uint64_t make(std::uint64_t use, std::uint64_t count) noexcept { return use << (64 - kUseBits) | count; }
   std::uint64_t count() const noexcept { return word.load(std::memory_order_acquire) << kUseBits >> kUseBits; }
   // False: the lane is used for something else by now.
-  bool advance(std::uint64_t use, std::uint64_t from, std::uint64_t to) noexcept {
-    auto expected = make(use, from);
-    return word.compare_exchange_strong(expected, make(use, to), std::memory_order_acq_rel);
+  bool advance(std::uint64_t use, std::uint64_t before, std::uint64_t after) noexcept {
+    auto expected = make(use, before);
+    return word.compare_exchange_strong(expected, make(use, after), std::memory_order_acq_rel);
   }
 };
 
@@ -124,21 +124,21 @@ class lane_pool {
   class lane {
    public:
     lane() = default;
-    lane(lane&& other) noexcept : from_(std::exchange(other.from_, nullptr)), of_(other.of_), use_(other.use_) {}
+    lane(lane&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)), pinned_(other.pinned_), use_(other.use_) {}
     lane& operator=(lane&&) = delete;
     ~lane();
-    lane_memory* operator->() const noexcept { return reinterpret_cast<lane_memory*>(of_->memory.data()); }
-    cu::device_ptr gpu(const void* at) const noexcept {
-      return of_->gpu + static_cast<std::uint64_t>(static_cast<const std::byte*>(at) - of_->memory.data());
+    lane_memory* operator->() const noexcept { return reinterpret_cast<lane_memory*>(pinned_->memory.data()); }
+    cu::device_ptr gpu(const void* pointer) const noexcept {
+      return pinned_->gpu + static_cast<std::uint64_t>(static_cast<const std::byte*>(pointer) - pinned_->memory.data());
     }
-    const shared_memory::name& name() const noexcept { return of_->memory.own_name(); }
+    const shared_memory::name& name() const noexcept { return pinned_->memory.own_name(); }
     std::uint64_t use() const noexcept { return use_; }
 
    private:
     friend class lane_pool;
-    lane(lane_pool* from, pinned* of, std::uint64_t use) : from_(from), of_(of), use_(use) {}
-    lane_pool* from_ = nullptr;
-    pinned* of_ = nullptr;
+    lane(lane_pool* pool, pinned* pinned_memory, std::uint64_t use) : pool_(pool), pinned_(pinned_memory), use_(use) {}
+    lane_pool* pool_ = nullptr;
+    pinned* pinned_ = nullptr;
     std::uint64_t use_ = 0;
   };
   // Empty but for its use. The driver's reason if the memory cannot be registered.
@@ -156,7 +156,7 @@ class lane_pool {
 // A peer's, as this process reads it.
 class lane_view {
  public:
-  static result<lane_view> open(const lane_offer& of);
+  static result<lane_view> open(const lane_offer& offer);
   lane_memory* operator->() const noexcept { return reinterpret_cast<lane_memory*>(memory_.data()); }
   std::uint64_t use() const noexcept { return use_; }
 

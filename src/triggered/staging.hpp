@@ -28,7 +28,7 @@ class staging_pool {
   class ring {
    public:
     ring() = default;
-    ring(ring&& other) noexcept : from_(std::exchange(other.from_, nullptr)), memory_(std::move(other.memory_)) {}
+    ring(ring&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)), memory_(std::move(other.memory_)) {}
     ring& operator=(ring&&) = delete;
     ~ring();
     std::byte* slot(std::uint64_t chunk) const noexcept { return memory_.data() + (chunk % kSlots) * kSlotBytes; }
@@ -38,8 +38,8 @@ class staging_pool {
 
    private:
     friend class staging_pool;
-    ring(staging_pool* from, copy::pinned_buffer memory) : from_(from), memory_(std::move(memory)) {}
-    staging_pool* from_ = nullptr;
+    ring(staging_pool* pool, copy::pinned_buffer memory) : pool_(pool), memory_(std::move(memory)) {}
+    staging_pool* pool_ = nullptr;
     copy::pinned_buffer memory_;
   };
   result<ring> take();

@@ -15,19 +15,20 @@ result<std::unique_ptr<rescue>> rescue::make(const copy::gpu_context& context) {
   const auto& cuda = *context.cuda;
   if (cuda.cuStreamCreateWithPriority == nullptr || cuda.cuCtxGetStreamPriorityRange == nullptr)
     return failure{ENOTSUP, "this driver has no streams with priorities"};
-  auto in = copy::context_use::enter(context);
-  if (!in) return in.error();
+  auto use = copy::context_use::enter(context);
+  if (!use) return use.error();
   int least = 0, greatest = 0;
   if (const auto rc = cuda.cuCtxGetStreamPriorityRange(&least, &greatest); rc != cu::error_code::success)
     return cu::make_error(cuda, rc, "the range of stream priorities");
-  cu::stream_t on = nullptr;
-  if (const auto rc = cuda.cuStreamCreateWithPriority(&on, cu::stream_flag::non_blocking, greatest);
+  cu::stream_t stream = nullptr;
+  if (const auto rc = cuda.cuStreamCreateWithPriority(&stream, cu::stream_flag::non_blocking, greatest);
       rc != cu::error_code::success)
     return cu::make_error(cuda, rc, "a stream of highest priority");
-  return std::unique_ptr<rescue>(new rescue(context, on));
+  return std::unique_ptr<rescue>(new rescue(context, stream));
 }
 
-rescue::rescue(const copy::gpu_context& context, cu::stream_t on) : context_(context), on_(on), thread_([this] { run(); }) {}
+rescue::rescue(const copy::gpu_context& context, cu::stream_t stream)
+    : context_(context), stream_(stream), thread_([this] { run(); }) {}
 
 rescue::~rescue() {
   {
@@ -37,7 +38,7 @@ rescue::~rescue() {
   changed_.notify_all();
   thread_.join();
   if (!context_.is_alive()) return;
-  if (auto in = copy::context_use::enter(context_)) static_cast<void>(context_.cuda->cuStreamDestroy_v2(on_));
+  if (auto use = copy::context_use::enter(context_)) static_cast<void>(context_.cuda->cuStreamDestroy_v2(stream_));
 }
 
 void rescue::poison(cu::device_ptr words, std::uint64_t value) {
@@ -64,13 +65,13 @@ void rescue::run() {
 
 // Waits for the end, so that the stream's queue cannot fill up however often somebody asks.
 void rescue::write(cu::device_ptr words, std::uint64_t value) {
-  auto in = copy::context_use::enter(context_);
-  if (!in) return;  // the context is gone, and with it every stream that waited
-  mem_ops ops(*context_.cuda, on_);
+  auto use = copy::context_use::enter(context_);
+  if (!use) return;  // the context is gone, and with it every stream that waited
+  mem_ops ops(*context_.cuda, stream_);
   for (const auto offset : kWaitedWords) ops.write64(words + offset, value);
   ops.write64(words + offsetof(gpu_words, staged), value);
   auto done = ops.submit();
-  if (done && context_.cuda->cuStreamSynchronize(on_) != cu::error_code::success)
+  if (done && context_.cuda->cuStreamSynchronize(stream_) != cu::error_code::success)
     done = failure{EIO, "the stream for it has failed"};
   if (!done) PL_LOG(error, "stream: waiting streams cannot be let go: %s", done.error().message.c_str());
 }

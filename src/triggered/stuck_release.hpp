@@ -27,12 +27,12 @@ class rescue {
   void poison(cu::device_ptr words, std::uint64_t value);
 
  private:
-  rescue(const copy::gpu_context& context, cu::stream_t on);
+  rescue(const copy::gpu_context& context, cu::stream_t stream);
   void run();
   void write(cu::device_ptr words, std::uint64_t value);
 
   const copy::gpu_context context_;
-  const cu::stream_t on_;
+  const cu::stream_t stream_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<cu::device_ptr, std::uint64_t> wanted_;

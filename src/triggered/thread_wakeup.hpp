@@ -16,17 +16,17 @@ class wake_bell {
  public:
   // Never fails: where no memory can be shared, own_name().bytes is 0 and only this process can ring.
   static std::shared_ptr<wake_bell> make();
-  static result<std::shared_ptr<wake_bell>> open(const shared_memory::name& of);
+  static result<std::shared_ptr<wake_bell>> open(const shared_memory::name& memory_name);
 
   const shared_memory::name& own_name() const noexcept { return memory_.own_name(); }
 
   // Any thread of any process. What was stored before it is visible to the thread that it wakes.
   void ring() noexcept;
   // Its owner is in a deep sleep or about to be: who has published work asks (idle_wait.hpp), and has the bell rung if so.
-  bool is_asleep() const noexcept { return at_->is_asleep.load(std::memory_order_seq_cst) != 0; }
+  bool is_asleep() const noexcept { return page_->is_asleep.load(std::memory_order_seq_cst) != 0; }
 
   // ---- Its owner's thread
-  void set_asleep(bool is_asleep) noexcept { at_->is_asleep.store(is_asleep ? 1 : 0, std::memory_order_seq_cst); }
+  void set_asleep(bool is_asleep) noexcept { page_->is_asleep.store(is_asleep ? 1 : 0, std::memory_order_seq_cst); }
   // Until it is rung, or `limit`; at once if it has been rung since the last call. True: it has been rung.
   bool wait(std::chrono::nanoseconds limit) noexcept;
 
@@ -41,7 +41,7 @@ class wake_bell {
 
   shared_memory memory_;
   page own_{};  // where memory cannot be shared
-  page* at_;
+  page* page_;
   std::uint32_t heard_ = 0;
 };
 

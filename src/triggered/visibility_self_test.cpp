@@ -22,15 +22,15 @@ class trial {
         unsigned index)
       : cuda_(*context.cuda), ways_(ways), theirs_(theirs), words_(words), index_(index) {}
   ~trial() {
-    for (auto* const on : {write_, look_})
-      if (on != nullptr) static_cast<void>(cuda_.cuStreamDestroy_v2(on));
+    for (auto* const stream : {write_, look_})
+      if (stream != nullptr) static_cast<void>(cuda_.cuStreamDestroy_v2(stream));
   }
   trial(const trial&) = delete;
   trial& operator=(const trial&) = delete;
 
   status open() {
-    for (auto* const on : {&write_, &look_})
-      if (auto done = checked(cuda_.cuStreamCreate(on, cu::stream_flag::non_blocking), "a stream"); !done) return done;
+    for (auto* const stream : {&write_, &look_})
+      if (auto done = checked(cuda_.cuStreamCreate(stream, cu::stream_flag::non_blocking), "a stream"); !done) return done;
     return {};
   }
 
@@ -42,9 +42,9 @@ class trial {
   }
 
  private:
-  status checked(cu::result_t rc, const char* what) const {
+  status checked(cu::result_t rc, const char* description) const {
     if (rc == cu::error_code::success) return {};
-    return cu::make_error(cuda_, rc, what);
+    return cu::make_error(cuda_, rc, description);
   }
 
   status round(flag_writer writer) {
@@ -73,8 +73,8 @@ class trial {
   }
 
   status read(std::size_t offset, std::size_t bytes) {
-    auto* const to = words_.host(index_).litmus;
-    if (auto done = checked(cuda_.cuMemcpyDtoHAsync_v2(to, theirs_ + offset, bytes, look_), "reading the peer's memory");
+    auto* const target = words_.host(index_).litmus;
+    if (auto done = checked(cuda_.cuMemcpyDtoHAsync_v2(target, theirs_ + offset, bytes, look_), "reading the peer's memory");
         !done)
       return done;
     return checked(cuda_.cuStreamSynchronize(look_), "reading the peer's memory");
@@ -106,13 +106,13 @@ class trial {
 
 result<litmus_outcome> choose_writer(const copy::gpu_context& context, const peer_ways& ways, cu::device_ptr theirs,
                                      const word_pool& words, unsigned index) {
-  auto in = copy::context_use::enter(context);
-  if (!in) return in.error();
-  trial of(context, ways, theirs, words, index);
-  if (auto done = of.open(); !done) return done.error();
+  auto use = copy::context_use::enter(context);
+  if (!use) return use.error();
+  trial attempt(context, ways, theirs, words, index);
+  if (auto done = attempt.open(); !done) return done.error();
   litmus_outcome out;
   for (const auto writer : {flag_writer::direct, flag_writer::copied, flag_writer::kernel}) {
-    const auto done = of.run(writer);
+    const auto done = attempt.run(writer);
     out.writer = writer;
     if (done) return out;
     out.why += (out.why.empty() ? "" : "; ") + std::string(name_of(writer)) + ": " + done.error().message;

@@ -16,16 +16,16 @@ namespace {
 using namespace std::chrono_literals;
 
 TEST(lane_count, a_late_peer_does_not_count_in_somebody_elses_channel) {
-  lane_count of;
-  of.word.store(lane_count::make(7, 0));
-  EXPECT_TRUE(of.advance(7, 0, 1));
-  EXPECT_EQ(of.count(), 1u);
-  of.word.store(lane_count::make(8, 0));  // used again
-  EXPECT_FALSE(of.advance(7, 1, 2));
-  EXPECT_FALSE(of.advance(7, 0, 1));
-  EXPECT_EQ(of.count(), 0u);
-  EXPECT_TRUE(of.advance(8, 0, 5));
-  EXPECT_EQ(of.count(), 5u);
+  lane_count count;
+  count.word.store(lane_count::make(7, 0));
+  EXPECT_TRUE(count.advance(7, 0, 1));
+  EXPECT_EQ(count.count(), 1u);
+  count.word.store(lane_count::make(8, 0));  // used again
+  EXPECT_FALSE(count.advance(7, 1, 2));
+  EXPECT_FALSE(count.advance(7, 0, 1));
+  EXPECT_EQ(count.count(), 0u);
+  EXPECT_TRUE(count.advance(8, 0, 5));
+  EXPECT_EQ(count.count(), 5u);
 }
 
 TEST(lane_cut, what_is_cut_into_how_many) {

@@ -12,12 +12,12 @@
 namespace pl::async {
 
 enum class arm { normal, hostfn, peer, peer_kernel, proxy, proxy_kernel, graph, graph_kernel };
-const char* to_string(arm which);
+const char* to_string(arm kind);
 arm arm_of(const std::string& word);  // throws tools::tool_failure
 
 // How the application waits for its own batches, and what the context's service thread does.
 struct contender {
-  arm which = arm::normal;
+  arm kind = arm::normal;
   stream::run_mode mode = stream::run_mode::performance;
 };
 
@@ -40,6 +40,6 @@ class exchange {
 };
 
 // `unroll`: iterations of one graph, where there are graphs (fewer for one with slots). Collective.
-std::unique_ptr<exchange> make_exchange(station& at, const contender& which, int unroll);
+std::unique_ptr<exchange> make_exchange(station& session, const contender& candidate, int unroll);
 
 }  // namespace pl::async

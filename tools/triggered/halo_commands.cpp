@@ -35,7 +35,7 @@ void take_most_square(halo_plan& plan, int ranks) {
 
 class halo_options {
  public:
-  halo_options(tools::command_parser& parser, halo_plan of, const char* points_help) : plan(std::move(of)) {
+  halo_options(tools::command_parser& parser, halo_plan defaults, const char* points_help) : plan(std::move(defaults)) {
     parser.text("--arms", arms_,
                 "comma-separated: normal, peer, peer-kernel, proxy, proxy-kernel, graph-kernel (as of pingpong)");
     parser.text("-n,--points", sizes_, points_help);
@@ -72,7 +72,7 @@ class halo_options {
   }
 
   int run(const tools::invocation& call) const {
-    return run_ranks(call, ranks_, [&](station& at, result_file* file) { return run_halos(at, plan, file); });
+    return run_ranks(call, ranks_, [&](station& session, result_file* file) { return run_halos(session, plan, file); });
   }
 
   halo_plan plan;
@@ -88,7 +88,7 @@ class halo_options {
 int run_stencil_command(const tools::invocation& call) {
   halo_plan plan;
   plan.title = "5-point Jacobi";
-  plan.make = [](station& at, const block_place& place) { return std::make_unique<stencil_block>(at, place); };
+  plan.make = [](station& session, const block_place& place) { return std::make_unique<stencil_block>(session, place); };
   tools::command_parser parser(call, "5-point Jacobi over blocks of several ranks, the halos exchanged by several ways.");
   halo_options options(parser, plan, "points along an edge of each rank's block, comma-separated, 2 to 16384");
   if (const auto code = parser.parse()) return *code;
@@ -101,7 +101,7 @@ int run_multigrid_command(const tools::invocation& call) {
   halo_plan plan;
   plan.step = "cycle";
   plan.title = "Poisson by V(2,2)-cycles";
-  plan.make = [](station& at, const block_place& place) { return std::make_unique<multigrid_block>(at, place); };
+  plan.make = [](station& session, const block_place& place) { return std::make_unique<multigrid_block>(session, place); };
   plan.steps = 100;
   plan.batch = 2;
   tools::command_parser parser(

@@ -26,6 +26,6 @@ struct pingpong_plan {
 
 // Collective. Prints on rank 0; `file` may be null. Exit code: 1 after wrong data, or if no contender is left. One that does
 // not exist here is left out with its reason.
-int run_pingpong(station& at, const pingpong_plan& plan, result_file* file);
+int run_pingpong(station& session, const pingpong_plan& plan, result_file* file);
 
 }  // namespace pl::async

@@ -52,7 +52,7 @@ class exchange_options {
   }
 
   int run(const tools::invocation& call) const {
-    return run_ranks(call, ranks, [&](station& at, result_file* file) {
+    return run_ranks(call, ranks, [&](station& session, result_file* file) {
       if (file != nullptr) {
         file->set_parameter("iterations", plan.iterations);
         file->set_parameter("batch", plan.batch);
@@ -61,7 +61,7 @@ class exchange_options {
         const bool is_network = ranks.context.messages.path == link::messenger_options::path_t::network;
         file->set_parameter("path", is_network ? "network" : "auto");
       }
-      return run_pingpong(at, plan, file);
+      return run_pingpong(session, plan, file);
     });
   }
 
@@ -94,7 +94,7 @@ int run_economy_command(const tools::invocation& call) {
   options.take();
   std::vector<contender> both;
   for (const auto& one : options.plan.contenders)
-    for (const auto mode : {stream::run_mode::performance, stream::run_mode::economy}) both.push_back({one.which, mode});
+    for (const auto mode : {stream::run_mode::performance, stream::run_mode::economy}) both.push_back({one.kind, mode});
   options.plan.contenders = std::move(both);
   options.plan.has_modes = true;
   return options.run(call);

@@ -86,7 +86,7 @@ class stuck_streams {
 class bench {
  public:
   bench(const tools::gpu_session& gpu, const poke_plan& plan, result_file* file)
-      : gpu_(gpu), cuda_(gpu.cuda()), plan_(plan), file_(file), on_(gpu) {
+      : gpu_(gpu), cuda_(gpu.cuda()), plan_(plan), file_(file), stream_(gpu) {
     const auto context = tools::must(copy::find_context(cuda_, gpu.ordinal(), nullptr));
     words_ = tools::must(stream::word_pool::make(context, 1));
     index_ = tools::must(words_->take());
@@ -94,7 +94,7 @@ class bench {
     gpu_.check(cuda_.cuModuleGetFunction(&wait_kernel_, module_, "stream_wait"), "kernel stream_wait");
   }
   ~bench() {
-    static_cast<void>(cuda_.cuStreamSynchronize(on_.get()));
+    static_cast<void>(cuda_.cuStreamSynchronize(stream_.get()));
     static_cast<void>(cuda_.cuModuleUnload(module_));
   }
 
@@ -126,11 +126,11 @@ class bench {
   }
 
   void queue_one(const poke_way& way, std::uint64_t value) {
-    mem_ops ops(cuda_, on_.get());
+    mem_ops ops(cuda_, stream_.get());
     std::uint64_t word = place(way), reached = on_gpu(offsetof(stream::host_words, reached));
     if (way.is_by_kernel) {
       void* parameters[] = {&word, &value, &reached, &value};
-      gpu_.check(cuda_.cuLaunchKernel(wait_kernel_, 1, 1, 1, 1, 1, 1, 0, on_.get(), parameters, nullptr), "launch");
+      gpu_.check(cuda_.cuLaunchKernel(wait_kernel_, 1, 1, 1, 1, 1, 1, 0, stream_.get(), parameters, nullptr), "launch");
     } else {
       ops.wait64(word, value);
     }
@@ -142,12 +142,12 @@ class bench {
     bool does_answer = true;
     {
       const stuck_streams others(gpu_, stuck, &host().litmus[0], on_gpu(offsetof(stream::host_words, litmus)));
-      tools::must(mem_ops(cuda_, on_.get()).write64(answer(), ++value_).submit());
+      tools::must(mem_ops(cuda_, stream_.get()).write64(answer(), ++value_).submit());
       does_answer = watch_for(host().doorbell, value_ - 1, value_, kTrialNs) >= 0;
       for (const auto& way : kWays)
         if (does_answer) poke(way);
     }
-    gpu_.check(cuda_.cuStreamSynchronize(on_.get()), "the stream");
+    gpu_.check(cuda_.cuStreamSynchronize(stream_.get()), "the stream");
     if (does_answer) return;
     const auto why = format(
         "%d stuck streams: left out, one of them holds this stream's hardware queue "
@@ -177,7 +177,7 @@ class bench {
     // What is queued beyond the last poke.
     value_ += static_cast<unsigned>((kAhead - (plan_.pokes + kWarmUp) % kAhead) % kAhead);
     store(way, value_);
-    gpu_.check(cuda_.cuStreamSynchronize(on_.get()), "the stream");
+    gpu_.check(cuda_.cuStreamSynchronize(stream_.get()), "the stream");
     tell(way, taken_ns);
   }
 
@@ -202,10 +202,10 @@ class bench {
     std::vector<double> write_ns, enqueue_ns, seen;
     for (int turn = 0; turn <= plan_.repeats; ++turn) {
       const std::uint64_t gate = ++value_;
-      tools::must(mem_ops(cuda_, on_.get()).wait64(on_gpu(offsetof(stream::host_words, status)), gate).submit());
+      tools::must(mem_ops(cuda_, stream_.get()).wait64(on_gpu(offsetof(stream::host_words, status)), gate).submit());
       const auto begin = monotonic_ns();
       for (int list = 0; list < lists; ++list) {
-        mem_ops ops(cuda_, on_.get());
+        mem_ops ops(cuda_, stream_.get());
         for (int i = 0; i < length; ++i) ops.write64(answer(), ++value_);
         tools::must(ops.submit());
       }
@@ -221,7 +221,7 @@ class bench {
       enqueue_ns.push_back(static_cast<double>(queued - begin) / writes);
       seen.push_back(static_cast<double>(changes));
     }
-    gpu_.check(cuda_.cuStreamSynchronize(on_.get()), "the stream");
+    gpu_.check(cuda_.cuStreamSynchronize(stream_.get()), "the stream");
     const double one_ns = summarize(write_ns).p50, enqueue = summarize(enqueue_ns).p50, changes = summarize(seen).p50;
     std::printf("%-8d %14.0f %12.3f %9.0f of %5d %16.3f\n", length, 1e9 / one_ns, one_ns * 1e-3, changes, writes,
                 enqueue * 1e-3);
@@ -241,7 +241,7 @@ class bench {
   const cu::driver_table& cuda_;
   const poke_plan& plan_;
   result_file* file_;
-  const tools::gpu_stream on_;
+  const tools::gpu_stream stream_;
   std::unique_ptr<stream::word_pool> words_;
   unsigned index_ = 0;
   cu::module_t module_ = nullptr;

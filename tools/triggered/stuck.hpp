@@ -13,6 +13,6 @@ struct stuck_plan {
 };
 
 // Collective, between two: rank 0 has the streams. Exit code: 1 if one stayed stuck.
-int run_stuck(station& at, const stuck_plan& plan, result_file* file);
+int run_stuck(station& session, const stuck_plan& plan, result_file* file);
 
 }  // namespace pl::async

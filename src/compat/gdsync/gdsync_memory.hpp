@@ -37,9 +37,9 @@ class cpu_word {
   void store(std::uint32_t value) const noexcept;
 
  private:
-  cpu_word(region* mapped, void* at) : mapped_(mapped), at_(at) {}
+  cpu_word(region* mapped, void* word) : mapped_(mapped), word_(word) {}
   region* mapped_;  // null: plain memory
-  void* at_;
+  void* word_;
 };
 
 }  // namespace pl::gds

@@ -57,21 +57,21 @@ class soft_pair {
   soft_pair& operator=(const soft_pair&) = delete;
 
   address own_address() const;
-  status connect(const address& to);  // also to its own
+  status connect(const address& destination);  // also to its own
 
   // ---- Any thread
   // The number of the send, which leaves once `doorbell` has come to it. ENOMEM: as many as were asked for are under way.
-  result<std::uint32_t> prepare(soft_work what);
+  result<std::uint32_t> prepare(soft_work work);
   void take_back();  // the one prepared last
-  status receive(soft_work into);
+  status receive(soft_work work);
 
   enum class side { send, receive };
   // What a stream writes and waits for; in host memory that CUDA knows.
   std::uint32_t* doorbell() const noexcept { return &ours().doorbell; }
-  std::uint32_t* completed(side of) const noexcept { return &ours().completed[index(of)]; }
-  std::uint32_t* passed(side of) const noexcept { return &ours().passed[index(of)]; }
+  std::uint32_t* completed(side direction) const noexcept { return &ours().completed[index(direction)]; }
+  std::uint32_t* passed(side direction) const noexcept { return &ours().passed[index(direction)]; }
   // The next completion that the CPU may have: those for which `waits` streams wait only once the streams are past them.
-  std::optional<soft_completion> poll(side of, std::uint32_t waits);
+  std::optional<soft_completion> poll(side direction, std::uint32_t waits);
 
   // ---- The adapter's thread. True: something moved.
   bool advance();
@@ -92,16 +92,16 @@ class soft_pair {
 
   soft_pair(const copy::gpu_context& context, stream::shared_memory memory, unsigned sends, unsigned receives)
       : context_(context), memory_(std::move(memory)), most_{sends, receives} {}
-  static unsigned index(side of) noexcept { return static_cast<unsigned>(of); }
-  static words& words_in(const stream::shared_memory& of) noexcept { return *reinterpret_cast<words*>(of.data()); }
-  static char* slot_in(const stream::shared_memory& of, std::uint32_t number) noexcept {
-    return reinterpret_cast<char*>(of.data()) + kWordsBytes + number % kSlots * kMostBytes;
+  static unsigned index(side direction) noexcept { return static_cast<unsigned>(direction); }
+  static words& words_in(const stream::shared_memory& memory) noexcept { return *reinterpret_cast<words*>(memory.data()); }
+  static char* slot_in(const stream::shared_memory& memory, std::uint32_t number) noexcept {
+    return reinterpret_cast<char*>(memory.data()) + kWordsBytes + number % kSlots * kMostBytes;
   }
   words& ours() const noexcept { return words_in(memory_); }
   bool gather();
   bool take();
   bool complete_sends();
-  void complete(side of, const soft_completion& what);
+  void complete(side direction, const soft_completion& completion);
 
   const copy::gpu_context context_;
   stream::shared_memory memory_;

@@ -18,11 +18,11 @@ struct word_op {
 };
 
 // Of queue pairs. ENOSYS in a build without verbs' headers, EINVAL for a request that was not prepared.
-status gather_send(const gds_send_request_t* request, std::vector<word_op>& to);
-status gather_wait(const gds_wait_request_t* request, std::vector<word_op>& to);
+status gather_send(const gds_send_request_t* request, std::vector<word_op>& ops);
+status gather_wait(const gds_wait_request_t* request, std::vector<word_op>& ops);
 
 // In order; nothing is queued if one of them cannot be.
-status post_on_stream(cu::stream_t on, const std::vector<word_op>& ops);
+status post_on_stream(cu::stream_t stream, const std::vector<word_op>& ops);
 // Returns when all is done; waits spin.
 status post_on_cpu(const std::vector<word_op>& ops);
 

@@ -51,15 +51,15 @@ bool concerns(const void* buffer, Significant significant) {
 }
 
 // What MPI reads, and what it writes. With MPI_IN_PLACE it reads the receive buffer.
-int take_source(staged& data, const void* buffer, const parts& what);
-int take_target(staged& data, void* buffer, const parts& what, bool is_source_too);
+int take_source(staged& data, const void* buffer, const parts& blocks);
+int take_target(staged& data, void* buffer, const parts& blocks, bool is_source_too);
 
 // `prepare` fills in the record, `call` gets the pointers for MPI. With a request the copy back waits for its completion.
 template <class Prepare, class Call, class... Request>
 int collective(MPI_Comm comm, Prepare prepare, Call call, Request... request) {
   return guarded(comm, [&] {
     auto made = std::make_unique<record>();
-    made->what = record::kind::collective;
+    made->operation = record::kind::collective;
     if (const int code = prepare(*made); code != MPI_SUCCESS) return raise(comm, code);
     const int code = call(made->send.pointer(), made->receive.pointer());
     if (code != MPI_SUCCESS) return code;

@@ -21,7 +21,7 @@ struct piece {
 using pieces = std::vector<piece>;
 
 // `n` times the same, each `step` bytes behind the one before.
-pieces repeat(pieces what, std::size_t n, std::ptrdiff_t step);
+pieces repeat(pieces rows, std::size_t n, std::ptrdiff_t step);
 
 struct layout {
   std::ptrdiff_t extent = 0;
@@ -29,7 +29,7 @@ struct layout {
   std::size_t bytes = 0;                    // of data
   std::shared_ptr<const pieces> scattered;  // null: one row of `bytes` from `first`
   // What `count` elements are made of.
-  pieces of(std::size_t count) const;
+  pieces rows_of(std::size_t count) const;
 };
 
 // ENOTSUP for a distributed array (MPI_Type_create_darray), for types made by large-count constructors and for types that

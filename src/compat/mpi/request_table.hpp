@@ -15,7 +15,7 @@ namespace pl::mpi {
 
 struct record {
   enum class kind : std::uint8_t { send, receive, collective };
-  kind what = kind::send;
+  kind operation = kind::send;
   bool is_persistent = false;
   bool is_active = true;   // persistent: started and not yet completed
   bool is_stored = false;  // MPI_Request_get_status has told of the end already
@@ -27,11 +27,11 @@ class request_table {
  public:
   // True if there is nothing to look for: one load, which is all that programs without device memory pay.
   bool is_empty() const noexcept { return size_.load(std::memory_order_acquire) == 0; }
-  void put(MPI_Request request, std::unique_ptr<record> what);
+  void put(MPI_Request request, std::unique_ptr<record> entry);
   std::unique_ptr<record> take(MPI_Request request);
 
   // A request that its owner freed while it was active: MPI is asked about it until it ends, and what it received is stored.
-  void abandon(MPI_Request request, std::unique_ptr<record> what);
+  void abandon(MPI_Request request, std::unique_ptr<record> entry);
   // Asks about all of them; `wait`: until every one has ended.
   void progress(bool wait = false);
   void clear();
@@ -43,7 +43,7 @@ class request_table {
   };
   struct abandoned {
     MPI_Request request;
-    std::unique_ptr<record> what;
+    std::unique_ptr<record> data;
   };
   shard& shard_of(std::uint64_t key) { return shards_[(key ^ key >> 8) % shards_.size()]; }
 
@@ -57,6 +57,6 @@ class request_table {
 request_table& requests();
 
 // After MPI has ended the operation: stores what a receive has got.
-int store_result(record& what, const MPI_Status& status);
+int store_result(record& entry, const MPI_Status& status);
 
 }  // namespace pl::mpi

@@ -64,8 +64,8 @@ PL_KERNEL void stream_put(std::uint64_t dst, std::uint64_t src, std::uint64_t by
 PL_KERNEL void stream_put_spread(std::uint64_t slots, std::uint64_t bells, std::uint64_t slot_bytes, std::uint64_t places,
                                  std::uint64_t src, std::uint64_t bytes, std::uint64_t piece_bytes, std::uint64_t first,
                                  std::uint64_t counter, std::uint64_t doorbell, std::uint64_t doorbell_value) {
-  const std::uint64_t piece = first + block_x(), place = piece % places, from = block_x() * piece_bytes;
-  copy_all(slots + place * slot_bytes, src + from, bytes - from < piece_bytes ? bytes - from : piece_bytes);
+  const std::uint64_t piece = first + block_x(), place = piece % places, offset = block_x() * piece_bytes;
+  copy_all(slots + place * slot_bytes, src + offset, bytes - offset < piece_bytes ? bytes - offset : piece_bytes);
   sync_threads();
   if (thread_x() != 0) return;
   store_release<std::uint64_t>(bells + 8 * place, piece);
