@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening, closing and what tells about a stream context. The contract stands in peerlane/stream.h.
+// Opens, closes and queries a stream context. The contract is in peerlane/stream.h.
 #include "capi/open_stream.hpp"
 
 #include "capi/open_link.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Windows, channels and batches of a stream context behind checked numbers. The contract stands in peerlane/stream.h.
+// Windows, channels and batches of a stream context behind checked numbers. The contract is in peerlane/stream.h.
 #include "capi/open_stream.hpp"
 
 namespace {
@@ -17,7 +17,7 @@ constexpr const char* kNoBatch = "the batch is not live: submitted already, or o
 constexpr const char* kNoWindow = "the window is not live: ended already, or of another context";
 constexpr const char* kTooMany = "4 million objects of this context have not been ended: end some";
 
-// What a key's bytes hold; the rest of them is 0.
+// The contents of a key's bytes; the rest is 0.
 struct packed_key {
   static constexpr std::uint32_t kMagic = 0x504c534b, kVersion = 1;
   std::uint32_t magic = kMagic;
@@ -29,7 +29,7 @@ static_assert(std::is_trivially_copyable_v<packed_key>);
 
 pl::cu::stream_t cuda_stream(void* given) { return static_cast<pl::cu::stream_t>(given); }
 
-// Keeps the object and gives its number.
+// Stores the object and returns its number.
 template <class Object>
 int keep(pl::slot_table<std::unique_ptr<Object>>& table, std::unique_ptr<Object> made, std::uint64_t* number) {
   const auto given = table.add(std::move(made));
@@ -46,7 +46,7 @@ int with_channel(peerlane_stream_t context, peerlane_channel_t number, Act&& act
   });
 }
 
-// A count that the caller may not want.
+// Writes a number that the caller may not need.
 int told(const pl::result<std::uint64_t>& outcome, std::uint64_t* number) {
   if (!outcome) return fail(outcome.error());
   if (number != nullptr) *number = *outcome;
@@ -64,7 +64,7 @@ pl::result<stream::channel_options> channel_options_from(const peerlane_channel_
   if (given.wait_way > PEERLANE_WAIT_KERNEL) return pl::failure{EINVAL, "wait_way is none of PEERLANE_WAIT_*"};
   stream::channel_options out;
   out.executor = static_cast<stream::executor_kind>(given.executor);
-  out.wait = static_cast<stream::wait_way>(given.wait_way);
+  out.wait = static_cast<stream::wait_method>(given.wait_way);
   out.depth = given.depth;
   if (given.most_queued != 0) out.most_queued = given.most_queued;
   if (given.wait_timeout_ms > 0) out.wait_timeout = pl::limit_of(given.wait_timeout_ms);

@@ -51,7 +51,7 @@ result<capture> channel::enter(cu::stream_t stream) {
   return capture_state;
 }
 
-// `queued`: with the operation that is asked for.
+// `queued`: includes the requested operation.
 status channel::check(std::uint64_t queued, std::uint64_t retired) {
   if (queued - retired <= core_->options.most_queued) return {};
   return failure{EAGAIN, std::to_string(core_->options.most_queued) +
@@ -116,7 +116,7 @@ status channel::wait_signal(cu::stream_t stream, std::uint64_t sequence) {
 
 status channel::can_come(std::uint64_t sequence) const {
   if (core_->can_come(sequence)) return {};
-  return failure{EPIPE, std::string(kPeerLeft) + " after put " + std::to_string(core_->last_put_there.load()) + ": put " +
+  return failure{EPIPE, std::string(kPeerLeft) + " after put " + std::to_string(core_->peer_last_put.load()) + ": put " +
                             std::to_string(sequence) + " will not come"};
 }
 
@@ -131,7 +131,8 @@ status channel::queue_wait(cu::stream_t stream, const wait_request& wait) {
     ops.write64(reached, at_value).wait64(flag, value);
   } else {
     void* parameters[] = {&flag, &value, &reached, &at_value};
-    const auto rc = parts.gpu.cuda->cuLaunchKernel(parts.ways.wait_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
+    const auto rc =
+        parts.gpu.cuda->cuLaunchKernel(parts.methods.wait_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
     if (rc != cu::error_code::success) return cu::make_error(*parts.gpu.cuda, rc, "launch of the wait kernel");
   }
   if (!words.is_mapped()) ops.write64(words.host_on_gpu(core_->index) + wait.passed, wait.passed_value);
@@ -170,7 +171,8 @@ result<std::uint64_t> channel::wait_counted(cu::stream_t stream, const capture& 
                 word = core_->words->gpu(core_->index) + offsetof(gpu_words, graph_signal),
                 reached = core_->words->host_on_gpu(core_->index) + offsetof(host_words, graph_reached);
   void* parameters[] = {&counter, &word, &reached};
-  const auto rc = parts.gpu.cuda->cuLaunchKernel(parts.ways.counted_wait, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
+  const auto rc =
+      parts.gpu.cuda->cuLaunchKernel(parts.methods.counted_wait, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
   if (rc != cu::error_code::success) {
     core_->graph->undo_count(graph_slots::direction::wait);
     return cu::make_error(*parts.gpu.cuda, rc, "launch of the counting wait kernel");
@@ -197,7 +199,7 @@ result<std::uint64_t> channel::wait_captured(cu::stream_t stream, const capture&
   const auto number = core_->graph->take(*context_->parts_->gpu.cuda, graph_slots::direction::wait, capture_state);
   if (!number) return number;
   const auto slot = static_cast<std::size_t>(graph_slots::slot_of(*number)) * sizeof(std::uint64_t);
-  const auto place = offsetof(host_words, graph_at) + slot;
+  const auto place = offsetof(host_words, graph_wait_place) + slot;
   auto done =
       queue_wait(stream, {offsetof(gpu_words, graph_flag) + slot, place, place, 1, graph_place::waiting, graph_place::past});
   if (!done) {
@@ -210,11 +212,11 @@ result<std::uint64_t> channel::wait_captured(cu::stream_t stream, const capture&
 }
 
 status channel::release_captured(cu::stream_t stream, std::uint64_t number, const capture& capture_state) {
-  // Nobody waits for it where the peer has no depth.
+  // No put waits for it where the peer has no depth.
   if (core_->waits_by_kernel) return core_->peer_depth == 0 ? status{} : executor_->acknowledge_counted(stream);
   if (auto done = core_->graph->release(number, capture_state); !done) return done;
   const int slot = graph_slots::slot_of(number);
-  const auto place = core_->words->host_on_gpu(core_->index) + offsetof(host_words, graph_at) +
+  const auto place = core_->words->host_on_gpu(core_->index) + offsetof(host_words, graph_wait_place) +
                      static_cast<std::size_t>(slot) * sizeof(std::uint64_t);
   if (auto done = mem_ops(*context_->parts_->gpu.cuda, stream).write64(place, graph_place::nowhere).submit(); !done)
     return done;
@@ -248,7 +250,7 @@ status channel::host_wait(std::uint64_t sequence, std::chrono::nanoseconds limit
 
 void channel::cancel(int code) {
   if (!check_process()) return;
-  context_->parts_->watch->fail(*core_, code > 0 ? code : ECANCELED, "cancelled");
+  context_->parts_->proxy->fail(*core_, code > 0 ? code : ECANCELED, "cancelled");
 }
 
 channel_state channel::state() const {
@@ -277,7 +279,7 @@ std::string channel::diag() const {
                     std::to_string(now.sent) + " have left; " + std::to_string(now.waits) +
                     " waits queued, a stream has come to " + std::to_string(now.reached) + "\n";
   if (core_->has_peer_left())
-    out += std::string("  ") + kPeerLeft + " after put " + std::to_string(core_->last_put_there.load()) + "\n";
+    out += std::string("  ") + kPeerLeft + " after put " + std::to_string(core_->peer_last_put.load()) + "\n";
   if (now.error != 0) out += "  in error " + std::to_string(now.error) + ": " + now.why + "\n";
   else if (now.reached > now.passed) {
     out += "  a stream stands in wait " + std::to_string(now.reached) + " for put " +
@@ -298,10 +300,9 @@ std::string channel::diag() const {
     for (const auto number : core_->graph->unreleased())
       out += "  captured wait " + std::to_string(number) + " has no release in its graph, which works only once so\n";
     for (unsigned slot = 0; slot < kGraphSlots; ++slot)
-      if (core_->is_standing_in(slot))
-        out += "  a stream stands in the captured wait of slot " + std::to_string(slot) + "\n";
+      if (core_->is_waiting_in(slot)) out += "  a stream stands in the captured wait of slot " + std::to_string(slot) + "\n";
   }
-  if (core_->options.wait == wait_way::kernel && executor_ != nullptr && !core_->waits_by_kernel)
+  if (core_->options.wait == wait_method::kernel && executor_ != nullptr && !core_->waits_by_kernel)
     out += "  the front end waits, not a kernel: " + context_->parts_->why_no_wait_kernel() + "\n";
   if (executor_ != nullptr) out += executor_->report();
   return out;

@@ -41,7 +41,7 @@ writer_choice writer_of(const std::string& name) {
   return writer_choice::automatic;
 }
 
-// All CPUs near the GPU and not one of them: the service threads of several processes would take turns on it (two H200 of
+// All CPUs near the GPU and not one of them: the proxy threads of several processes would take turns on it (two H200 of
 // one socket: 57 us a round trip, each thread half of a core).
 std::vector<int> service_cpus(const copy::gpu_context& gpu, int wanted) {
   if (wanted >= 0) return {wanted};
@@ -75,18 +75,18 @@ result<std::unique_ptr<context>> context::open(const cu::driver_table& cuda, lin
   if (!messages) return messages.error();
   made->messages = std::move(messages).value();
   if (auto done = made->find_sharer(bootstrap); !done) return done.error();
-  made->windows_here = std::make_unique<landing>(*gpu);
+  made->receive_windows = std::make_unique<receive_slots>(*gpu);
   made->slots = std::make_unique<staging_pool>(*gpu);
-  made->watch =
-      std::make_unique<service>(*made->messages, wanted.mode, wanted.wait_timeout, service_cpus(*gpu, wanted.service_cpu));
-  made->lanes = std::make_unique<lane_pool>(*gpu);
-  made->bell = std::make_unique<event_bell>(*gpu);
+  made->proxy = std::make_unique<proxy_thread>(*made->messages, wanted.mode, wanted.wait_timeout,
+                                               service_cpus(*gpu, wanted.service_cpu));
+  made->shm_queues = std::make_unique<shm_queue_pool>(*gpu);
+  made->wakeup = std::make_unique<event_wakeup>(*gpu);
   return std::unique_ptr<context>(new context(std::move(made)));
 }
 
 context::context(std::unique_ptr<parts> made) : parts_(std::move(made)) {}
 context::~context() {
-  // A child's copy: its threads are not there, and what it owns is the parent's.
+  // A copy in a forked child has no threads, and its resources belong to the parent.
   if (process_epoch() != parts_->epoch) static_cast<void>(parts_.release());
 }
 
@@ -96,14 +96,14 @@ status context::check_process() const {
 }
 
 context::parts::~parts() {
-  if (watch != nullptr) static_cast<void>(watch->flush(kCloseLimit));
-  bell.reset();
-  watch.reset();
+  if (proxy != nullptr) static_cast<void>(proxy->flush(kCloseLimit));
+  wakeup.reset();
+  proxy.reset();
   hellos.clear();
   messages.reset();
   slots.reset();
-  lanes.reset();
-  windows_here.reset();
+  shm_queues.reset();
+  receive_windows.reset();
   importer.reset();
   words.reset();
   if (module == nullptr || !gpu.is_alive()) return;
@@ -116,18 +116,18 @@ status context::parts::load_kernel() {
   if (!use) return use.error();
   auto loaded = cu::load_kernels(*gpu.cuda, kernels::stream_put());
   if (!loaded) {
-    ways.kernel_limit = 0;  // built without nvcc: the copy engine does it all
+    methods.kernel_limit = 0;  // built without nvcc: the copy engine does it all
     return loaded.code() == ENOTSUP ? status{} : status{loaded.error()};
   }
   module = *loaded;
   const struct {
     cu::function_t* function;
     const char* name;
-  } wanted[] = {{&ways.kernel, "stream_put"},
-                {&ways.spread_put, "stream_put_spread"},
-                {&ways.wait_kernel, "stream_wait"},
-                {&ways.counted_put, "stream_put_counted"},
-                {&ways.counted_wait, "stream_wait_counted"}};
+  } wanted[] = {{&methods.kernel, "stream_put"},
+                {&methods.spread_put, "stream_put_spread"},
+                {&methods.wait_kernel, "stream_wait"},
+                {&methods.counted_put, "stream_put_counted"},
+                {&methods.counted_wait, "stream_wait_counted"}};
   for (const auto& one : wanted)
     if (const auto rc = gpu.cuda->cuModuleGetFunction(one.function, module, one.name); rc != cu::error_code::success)
       return cu::make_error(*gpu.cuda, rc, "the kernel " + std::string(one.name));
@@ -149,8 +149,8 @@ status context::parts::find_sharer(link::bootstrap& bootstrap) {
 
 std::string context::parts::why_no_wait_kernel() const {
   if (shares_gpu_with >= 0) return "rank " + std::to_string(shares_gpu_with) + " uses this GPU too";
-  if (ways.wait_kernel == nullptr) return "this build has no kernels";
-  // Nothing would tell a wait that is over from one that is stuck.
+  if (methods.wait_kernel == nullptr) return "this build has no kernels";
+  // A completed wait could not be told from a stuck one.
   return words->is_mapped() ? "" : "the CPU cannot read the channel's words";
 }
 
@@ -161,7 +161,7 @@ result<flag_writer> context::parts::writer_to(const memory_key& key, cu::device_
     const std::lock_guard lock(mutex);
     if (const auto known = writers.find(device); known != writers.end()) return known->second;
   }
-  const auto found = choose_writer(gpu, ways, theirs, *words, index);
+  const auto found = choose_writer(gpu, methods, theirs, *words, index);
   if (!found) return found.error();
   if (!found->why.empty()) PL_LOG(warn, "stream: flags are written %s, not %s", name_of(found->writer), found->why.c_str());
   const std::lock_guard lock(mutex);
@@ -175,7 +175,7 @@ void context::parts::close(channel& end) {
     const std::lock_guard lock(mutex);
     channels.erase(&end);
   }
-  watch->close(core, [this, core] {
+  proxy->close(core, [this, core] {
     const std::lock_guard lock(mutex);
     words->give_back(core->index);
   });
@@ -195,7 +195,7 @@ capabilities context::query() const {
     for (const auto& [device, writer] : parts_->writers) out.writer = std::max(out.writer, writer);
   }
   if (parts_->options.writer != writer_choice::automatic) out.writer = fixed_writer(parts_->options.writer);
-  out.kernel_limit = parts_->ways.kernel_limit;
+  out.kernel_limit = parts_->methods.kernel_limit;
   return out;
 }
 
@@ -211,13 +211,13 @@ result<window_key> context::expose(cu::device_ptr memory, std::size_t bytes) {
     out.id = parts_->next_window++;
     parts_->windows.push_back(out);
   }
-  parts_->windows_here->add(out.id, memory, bytes);
+  parts_->receive_windows->add(out.id, memory, bytes);
   return out;
 }
 
 void context::withdraw(const window_key& key) {
   if (!check_process()) return;
-  parts_->windows_here->remove(key.id);
+  parts_->receive_windows->remove(key.id);
   const std::lock_guard lock(parts_->mutex);
   std::erase_if(parts_->windows, [&](const window_key& w) { return w.id == key.id; });
 }
@@ -240,8 +240,8 @@ result<std::unique_ptr<channel>> context::connect(int peer, std::uint32_t id, co
     return failure{EINVAL, "rank " + std::to_string(peer) + " is no other rank of this job of " + std::to_string(size())};
   if (wanted.executor > executor_kind::proxy)
     return failure{ENOTSUP, "channels do not connect adapters: make_mlx5_executor is for whoever has one"};
-  if (wanted.most_queued == 0 || wanted.most_queued > channel_core::kMostQueued)
-    return failure{EINVAL, "most_queued is 1 to " + std::to_string(channel_core::kMostQueued)};
+  if (wanted.most_queued == 0 || wanted.most_queued > channel_core::kMaxQueued)
+    return failure{EINVAL, "most_queued is 1 to " + std::to_string(channel_core::kMaxQueued)};
   auto& own = *parts_;
   std::shared_ptr<channel_core> core;
   {
@@ -256,8 +256,8 @@ result<std::unique_ptr<channel>> context::connect(int peer, std::uint32_t id, co
   if (!key) return key.error();
   greeting->first.wanted = wanted.executor;
   greeting->first.words = *key;
-  greeting->first.has_kernels = own.ways.kernel != nullptr ? 1 : 0;
-  greeting->first.waits_by_kernel = wanted.wait == wait_way::kernel && own.may_wait_by_kernel() ? 1 : 0;
+  greeting->first.has_kernels = own.methods.kernel != nullptr ? 1 : 0;
+  greeting->first.waits_by_kernel = wanted.wait == wait_method::kernel && own.may_wait_by_kernel() ? 1 : 0;
   greeting->first.depth = wanted.depth;
   greeting->second = own.messages->isend(peer, link::host_buffer(&greeting->first, sizeof(hello)),
                                          tag_of(message_kind::hello, id, core->incarnation));
@@ -265,7 +265,7 @@ result<std::unique_ptr<channel>> context::connect(int peer, std::uint32_t id, co
   const std::lock_guard lock(own.mutex);
   own.hellos.push_back(std::move(greeting));
   own.channels.insert(out.get());
-  own.watch->add(core);
+  own.proxy->add(core);
   return out;
 }
 
@@ -280,9 +280,9 @@ status channel::ready(std::chrono::milliseconds limit) {
   if (!received) return received.error();
   if (received->bytes != sizeof theirs || theirs.version != hello{}.version)
     return failure{EPROTO, "rank " + std::to_string(core_->peer) + " runs another version of Peerlane"};
-  // Both go by both words: captured puts of one end must be what the other end's captured waits expect.
-  const bool have_kernels = parts.ways.kernel != nullptr && theirs.has_kernels != 0;
-  core_->waits_by_kernel = have_kernels && core_->options.wait == wait_way::kernel && parts.may_wait_by_kernel();
+  // Each end needs both values: captured puts of one end must be what the other end's captured waits expect.
+  const bool have_kernels = parts.methods.kernel != nullptr && theirs.has_kernels != 0;
+  core_->waits_by_kernel = have_kernels && core_->options.wait == wait_method::kernel && parts.may_wait_by_kernel();
   core_->peer_waits_by_kernel = have_kernels && theirs.waits_by_kernel != 0;
   core_->peer_depth = theirs.depth;
   const auto reach = parts.importer->open(theirs.words);
@@ -308,20 +308,20 @@ status channel::ready(std::chrono::milliseconds limit) {
       return failure{ENOTSUP,
                      "a wait cannot have a time-out here, since nothing could let its stream go: the CPU cannot write "
                      "GPU memory (" +
-                         core_->words->why_unmapped() + ") and there is no stream for it (" + core_->words->why_no_rescue() +
-                         "); set wait_timeout to 0 to do without"};
+                         core_->words->why_unmapped() + ") and there is no stream for it (" +
+                         core_->words->why_no_stuck_release() + "); set wait_timeout to 0 to do without"};
     const auto writer = parts.writer_to(theirs.words, *reach, core_->index);
     if (!writer) return writer.error();
-    auto ways = parts.ways;
-    ways.writer = *writer;
-    executor_ = make_peer_executor(parts.gpu, ways,
+    auto methods = parts.methods;
+    methods.writer = *writer;
+    executor_ = make_peer_executor(parts.gpu, methods,
                                    {*reach, parts.words->gpu(core_->index), parts.words->host_on_gpu(core_->index)});
   } else {
     const bool is_other_process = !(theirs.words.owner == process_token::here());
     const bool may_share = parts.options.messages.path != link::messenger_options::path_t::network;
     auto made = make_proxy_executor(
-        {&parts.gpu, parts.messages.get(), parts.watch.get(), parts.windows_here.get(), parts.slots.get(),
-         may_share ? parts.lanes.get() : nullptr, parts.bell.get(), parts.ways.kernel, parts.ways.spread_put},
+        {&parts.gpu, parts.messages.get(), parts.proxy.get(), parts.receive_windows.get(), parts.slots.get(),
+         may_share ? parts.shm_queues.get() : nullptr, parts.wakeup.get(), parts.methods.kernel, parts.methods.spread_put},
         core_, is_other_process, limit);
     if (!made) return made.error();
     executor_ = std::move(made).value();
@@ -331,13 +331,13 @@ status channel::ready(std::chrono::milliseconds limit) {
 }
 
 void context::set_mode(run_mode mode) {
-  if (check_process()) parts_->watch->set_mode(mode);
+  if (check_process()) parts_->proxy->set_mode(mode);
 }
 
 std::string context::diag() const {
   if (auto ours = check_process(); !ours) return ours.error().message + "\n";
   std::string out = "rank " + std::to_string(rank()) + " of " + std::to_string(size()) + ", GPU " +
-                    std::to_string(parts_->gpu.device_ordinal) + "\n" + parts_->watch->report();
+                    std::to_string(parts_->gpu.device_ordinal) + "\n" + parts_->proxy->report();
   const std::lock_guard lock(parts_->mutex);
   for (const auto* each : parts_->channels) out += each->diag();
   return out;

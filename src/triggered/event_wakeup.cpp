@@ -7,7 +7,7 @@
 
 namespace pl::stream {
 
-event_bell::~event_bell() {
+event_wakeup::~event_wakeup() {
   {
     const std::lock_guard lock(mutex_);
     is_stopping_ = true;
@@ -19,7 +19,7 @@ event_bell::~event_bell() {
     for (auto event : free_) static_cast<void>(context_.cuda->cuEventDestroy_v2(event));
 }
 
-status event_bell::arm(cu::stream_t stream, std::shared_ptr<wake_bell> target) {
+status event_wakeup::arm(cu::stream_t stream, std::shared_ptr<thread_wakeup> target) {
   const auto& cuda = *context_.cuda;
   const std::lock_guard lock(mutex_);
   if (free_.empty()) {
@@ -37,7 +37,7 @@ status event_bell::arm(cu::stream_t stream, std::shared_ptr<wake_bell> target) {
   return {};
 }
 
-void event_bell::run() {
+void event_wakeup::run() {
   pthread_setname_np(pthread_self(), "peerlane-bell");
   auto use = copy::context_use::enter(context_);
   std::unique_lock lock(mutex_);

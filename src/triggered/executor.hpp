@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the bytes and words of a channel get to its peer. The waiting side is the same for all: a word in the waiter's own
-// GPU.
+// How the bytes and words of a channel reach its peer. The waiting side is the same for all executors: a word in the
+// waiter's own GPU.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace pl::stream {
 enum class executor_kind : std::uint32_t {
   automatic = 0,
   peer = 1,   // P: from GPU to GPU, no CPU takes part
-  proxy = 2,  // X: the stream rings, the service thread sends
+  proxy = 2,  // X: the stream rings, the proxy thread sends
 };
 const char* name_of(executor_kind kind) noexcept;
 

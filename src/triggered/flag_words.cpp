@@ -15,7 +15,7 @@ result<std::unique_ptr<word_pool>> word_pool::make(const copy::gpu_context& cont
   std::unique_ptr<word_pool> out(new word_pool(context, channels));
   if (auto made = out->allocate(); !made) return made.error();
   out->map();
-  if (!out->is_mapped()) out->open_rescue();
+  if (!out->is_mapped()) out->open_stuck_release();
   out->used_.resize(channels);
   return out;
 }
@@ -47,14 +47,14 @@ void word_pool::map() {
   else why_unmapped_ = found.error().message;
 }
 
-void word_pool::open_rescue() {
-  auto made = rescue::make(context_);
-  if (made) rescue_ = std::move(made).value();
-  else why_no_rescue_ = made.error().message;
+void word_pool::open_stuck_release() {
+  auto made = stuck_release::make(context_);
+  if (made) stuck_release_ = std::move(made).value();
+  else why_no_stuck_release_ = made.error().message;
 }
 
 word_pool::~word_pool() {
-  rescue_.reset();
+  stuck_release_.reset();
   mapped_.end();
   cache_.reset();
   if (gpu_ == 0 || !context_.is_alive()) return;
@@ -92,7 +92,7 @@ void word_pool::store(unsigned index, std::size_t offset, std::uint64_t value) c
 }
 
 void word_pool::poison_all(unsigned index, std::uint64_t value, bool with_staged) const noexcept {
-  if (rescue_ != nullptr) rescue_->poison(gpu(index), value);
+  if (stuck_release_ != nullptr) stuck_release_->poison(gpu(index), value);
   if (!is_mapped()) return;
   for (const auto offset : kWaitedWords) store(index, offset, value);
   if (with_staged) store(index, offsetof(gpu_words, staged), value);

@@ -63,7 +63,7 @@ void mlx5_queue::end(const std::byte* request) noexcept {
 }
 
 status mlx5_queue::write(const mlx5_memory& local, std::uint64_t bytes, const mlx5_memory& remote) {
-  if (bytes == 0 || bytes > kMostBytes) return failure{EINVAL, "an adapter's write has 1 byte to 1 GiB"};
+  if (bytes == 0 || bytes > kMaxBytes) return failure{EINVAL, "an adapter's write has 1 byte to 1 GiB"};
   std::byte* rest = nullptr;
   if (auto done = begin(MLX5_OPCODE_RDMA_WRITE, false, remote, rest); !done) return done;
   mlx5_wqe_data_seg data{};

@@ -2,8 +2,8 @@
 // Work requests of an mlx5 adapter, written by the CPU and started by a stream: the front end writes the doorbell record and
 // then the doorbell register, as libgdsync does it. Needs rdma-core's mlx5dv.h to compile.
 //
-// Untested on silicon: what is tested is what an adapter would read (test/triggered/mlx5_queue_test.cpp has one of software,
-// on a fake doorbell page). A real one also wants its registers mapped for the GPU: PeerMappingOverride=1,
+// Not tested on real hardware: test/triggered/mlx5_executor_test.cpp has an adapter in software on a fake doorbell page and
+// checks what an adapter would read. A real adapter also needs its registers mapped for the GPU: PeerMappingOverride=1,
 // CU_MEMHOSTREGISTER_IOMEMORY.
 #pragma once
 
@@ -17,11 +17,11 @@ struct ibv_qp;
 
 namespace pl::stream {
 
-// Where a queue pair's send queue lies. From mlx5dv_init_obj, or a test's.
+// The layout of a queue pair's send queue. From mlx5dv_init_obj, or from a test.
 struct mlx5_place {
   std::byte* ring = nullptr;
   std::uint32_t blocks = 0;         // of 64 bytes; a power of two
-  std::uint32_t* record = nullptr;  // of the send side
+  std::uint32_t* record = nullptr;  // of the send queue
   std::uint64_t* doorbell = nullptr;
   std::uint32_t number = 0;  // of the queue pair
 
@@ -38,7 +38,7 @@ struct mlx5_memory {
 // One thread. Requests leave in the order in which they were written, up to the one whose doorbell was rung last.
 class mlx5_queue {
  public:
-  static constexpr std::uint64_t kMostBytes = 1u << 30;  // of one write
+  static constexpr std::uint64_t kMaxBytes = 1u << 30;  // of one write
 
   explicit mlx5_queue(const mlx5_place& layout) : layout_(layout) {}
 
@@ -50,10 +50,10 @@ class mlx5_queue {
 
   // EAGAIN: no free blocks. EINVAL: no bytes or too many.
   status write(const mlx5_memory& local, std::uint64_t bytes, const mlx5_memory& remote);
-  // Eight bytes that lie in the request itself; behind every write before it. Asks for a completion.
+  // Writes eight bytes that lie in the request itself, after every write before it. Asks for a completion.
   status write_word(std::uint64_t value, const mlx5_memory& remote);
   rings last() const noexcept { return last_; }
-  // What was written after mark() and has not been rung for is as if it had not been.
+  // Discards requests that were written after mark() and whose doorbell was not rung.
   struct place {
     std::uint64_t written = 0;
     rings last;

@@ -13,8 +13,8 @@ constexpr std::size_t kOneWarpBytes = 512;  // a 16-byte access of each thread
 
 class peer_executor final : public executor {
  public:
-  peer_executor(const copy::gpu_context& context, const peer_ways& ways, const peer_words& words)
-      : context_(context), ways_(ways), words_(words) {}
+  peer_executor(const copy::gpu_context& context, const peer_methods& methods, const peer_words& words)
+      : context_(context), methods_(methods), words_(words) {}
 
   executor_kind kind() const noexcept override { return executor_kind::peer; }
 
@@ -26,7 +26,7 @@ class peer_executor final : public executor {
     const auto flag = is_captured ? slot_of(offsetof(gpu_words, graph_flag), request.slot) : offsetof(gpu_words, signal);
     const auto value = is_captured ? 1 : request.sequence;
     const auto sent = is_captured ? 0 : words_.host + offsetof(host_words, sent);
-    const bool is_by_kernel = request.bytes != 0 && request.bytes <= ways_.kernel_limit;
+    const bool is_by_kernel = request.bytes != 0 && request.bytes <= methods_.kernel_limit;
     mem_ops ops(*context_.cuda, stream);
     wait_for_room(ops, request);
     if (request.bytes != 0) {
@@ -43,7 +43,7 @@ class peer_executor final : public executor {
   status acknowledge(cu::stream_t stream, std::uint64_t sequence) override {
     mem_ops ops(*context_.cuda, stream);
     if (auto done = write_flag(ops, stream, offsetof(gpu_words, ack), sequence, false); !done) return done;
-    // By which a channel that closes knows that nothing of it will be written any more.
+    // Tells a closing channel that its streams write nothing more.
     return ops.write64(words_.host + offsetof(host_words, consumed), sequence).submit();
   }
 
@@ -59,7 +59,7 @@ class peer_executor final : public executor {
     return launch_counted(stream, {}, offsetof(gpu_words, graph_releases), offsetof(gpu_words, graph_released), 0);
   }
 
-  std::string report() const override { return std::string("  flags are written ") + name_of(ways_.writer) + "\n"; }
+  std::string report() const override { return std::string("  flags are written ") + name_of(methods_.writer) + "\n"; }
 
  private:
   static std::size_t slot_of(std::size_t array, int slot) {
@@ -88,7 +88,8 @@ class peer_executor final : public executor {
                   reached = words_.host + offsetof(host_words, graph_put_reached);
     void* parameters[] = {&transfer.dst, &transfer.src, &transfer.bytes, &counter_at, &flag_at, &released, &depth, &reached};
     const unsigned threads = transfer.bytes <= kOneWarpBytes ? 32 : 256;
-    const auto rc = context_.cuda->cuLaunchKernel(ways_.counted_put, 1, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr);
+    const auto rc =
+        context_.cuda->cuLaunchKernel(methods_.counted_put, 1, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr);
     if (rc != cu::error_code::success) return cu::make_error(*context_.cuda, rc, "launch of the counting put kernel");
     return {};
   }
@@ -96,7 +97,7 @@ class peer_executor final : public executor {
   status put_counted(cu::stream_t stream, const put_request& request) {
     constexpr auto kCounter = offsetof(gpu_words, graph_puts), kFlag = offsetof(gpu_words, graph_signal);
     const piece bytes{request.bytes != 0 ? request.window->address + request.offset : 0, request.source, request.bytes};
-    if (request.bytes <= ways_.kernel_limit) return launch_counted(stream, bytes, kCounter, kFlag, request.depth);
+    if (request.bytes <= methods_.kernel_limit) return launch_counted(stream, bytes, kCounter, kFlag, request.depth);
     if (request.depth != 0)
       if (auto done = launch_counted(stream, {}, kCounter, kNoFlag, request.depth); !done) return done;
     if (auto done = copy(stream, bytes.dst, bytes.src, bytes.bytes); !done) return done;
@@ -108,7 +109,7 @@ class peer_executor final : public executor {
     std::uint64_t sent_value = value;
     void* parameters[] = {&dst, &src, &bytes, &flag, &value, &sent, &sent_value};
     const unsigned threads = bytes <= kOneWarpBytes ? 32 : 256;
-    const auto rc = context_.cuda->cuLaunchKernel(ways_.kernel, 1, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr);
+    const auto rc = context_.cuda->cuLaunchKernel(methods_.kernel, 1, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr);
     if (rc != cu::error_code::success) return cu::make_error(*context_.cuda, rc, "launch of the put kernel");
     return {};
   }
@@ -119,13 +120,13 @@ class peer_executor final : public executor {
     return {};
   }
 
-  // What `ops` holds is queued before it, in every way.
+  // Queues the contents of `ops` first, with every writer.
   status write_flag(mem_ops& ops, cu::stream_t stream, std::size_t offset, std::uint64_t value, bool is_one) {
-    if (ways_.writer == flag_writer::direct) {
+    if (methods_.writer == flag_writer::direct) {
       ops.write64(words_.theirs + offset, value);
       return {};
     }
-    if (ways_.writer == flag_writer::kernel) {
+    if (methods_.writer == flag_writer::kernel) {
       if (auto done = ops.submit(); !done) return done;
       return launch(stream, 0, 0, 0, words_.theirs + offset, value, 0);
     }
@@ -142,7 +143,7 @@ class peer_executor final : public executor {
   }
 
   const copy::gpu_context context_;
-  const peer_ways ways_;
+  const peer_methods methods_;
   const peer_words words_;
 };
 
@@ -158,9 +159,9 @@ const char* name_of(flag_writer writer) noexcept {
   return kNames[static_cast<unsigned>(writer)];
 }
 
-std::unique_ptr<executor> make_peer_executor(const copy::gpu_context& context, const peer_ways& ways,
+std::unique_ptr<executor> make_peer_executor(const copy::gpu_context& context, const peer_methods& methods,
                                              const peer_words& words) {
-  return std::make_unique<peer_executor>(context, ways, words);
+  return std::make_unique<peer_executor>(context, methods, words);
 }
 
 }  // namespace pl::stream

@@ -18,14 +18,14 @@ constexpr unsigned kSpreadThreads = 256;    // four accesses each
 
 class proxy_executor final : public executor {
  public:
-  proxy_executor(const proxy_parts& parts, std::shared_ptr<channel_core> core, std::shared_ptr<outlet> queue_)
+  proxy_executor(const proxy_parts& parts, std::shared_ptr<channel_core> core, std::shared_ptr<send_queue> outgoing)
       : context_(*parts.gpu),
         put_kernel_(parts.put_kernel),
         spread_kernel_(parts.spread_kernel),
-        watch_(*parts.watch),
-        bell_(*parts.bell),
+        proxy_(*parts.proxy),
+        wakeup_(*parts.wakeup),
         core_(std::move(core)),
-        send_queue_(std::move(queue_)) {}
+        send_queue_(std::move(outgoing)) {}
 
   executor_kind kind() const noexcept override { return executor_kind::proxy; }
 
@@ -38,7 +38,7 @@ class proxy_executor final : public executor {
       if (step == queue_step::publish)
         send_queue_->publish({request.window->id, request.offset, request.bytes, request.sequence});
       else if (step == queue_step::ring) done = queue(stream, request);
-      else if (step == queue_step::ask) is_asleep = send_queue_->who_carries().is_asleep();
+      else if (step == queue_step::ask) is_asleep = send_queue_->consumer_wakeup().is_asleep();
       else arm(stream);
     }
     return done;
@@ -51,15 +51,15 @@ class proxy_executor final : public executor {
       if (step == queue_step::publish) send_queue_->publish_release(sequence);
       else if (step == queue_step::ring)
         done = mem_ops(*context_.cuda, stream).write64(send_queue_->consumed_word(), sequence).submit();
-      else if (step == queue_step::ask) is_asleep = send_queue_->who_carries().is_asleep();
+      else if (step == queue_step::ask) is_asleep = send_queue_->consumer_wakeup().is_asleep();
       else arm(stream);
     }
-    if (!done) watch_.fail(*core_, EIO, done.error().message);  // what was published will not come
+    if (!done) proxy_.fail(*core_, EIO, done.error().message);  // what was published will not come
     return done;
   }
 
   void wait_queued() override {
-    if (send_queue_->must_listen()) watch_.wake();
+    if (send_queue_->needs_wakeup()) proxy_.wake();
   }
 
   std::string report() const override { return send_queue_->report(); }
@@ -78,8 +78,8 @@ class proxy_executor final : public executor {
                       : is_by_kernel ? queue_kernel(ops, stream, request)
                                      : queue_pieces(ops, stream, request, rung);
     if (done) return done;
-    // Chunks that have rung cannot be taken back, and their put will never be whole.
-    if (rung != 0) watch_.fail(*core_, EIO, done.error().message);
+    // Chunks whose doorbell is queued cannot be taken back, and their put would stay incomplete.
+    if (rung != 0) proxy_.fail(*core_, EIO, done.error().message);
     else send_queue_->take_back();
     return done;
   }
@@ -91,21 +91,30 @@ class proxy_executor final : public executor {
     if (auto done = ops.submit(); !done) return done;
     std::uint64_t source = request.source, doorbell = send_queue_->doorbell_word(), sent = send_queue_->sent_word(),
                   sequence = request.sequence;
-    void* parameters[] = {&piece.gpu, &source, &piece.bytes, &doorbell, &piece.bell, &sent, &sequence};
+    void* parameters[] = {&piece.gpu, &source, &piece.bytes, &doorbell, &piece.doorbell_value, &sent, &sequence};
     const unsigned threads = piece.bytes <= kOneWarpBytes ? 32 : 256;
     const auto rc = context_.cuda->cuLaunchKernel(put_kernel_, 1, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr);
     if (rc != cu::error_code::success) return cu::make_error(*context_.cuda, rc, "launch of the put kernel");
     return {};
   }
 
-  // One launch: all pieces, each with its bell.
-  status queue_spread(mem_ops& ops, cu::stream_t stream, const put_request& request, outlet::spread pieces) {
+  // One launch: all pieces, each with its doorbell.
+  status queue_spread(mem_ops& ops, cu::stream_t stream, const put_request& request, send_queue::spread pieces) {
     if (pieces.staged != 0) ops.wait64(ours() + offsetof(gpu_words, staged), pieces.staged);
     if (auto done = ops.submit(); !done) return done;
     std::uint64_t source = request.source, bytes = request.bytes, counter = ours() + offsetof(gpu_words, spread),
                   doorbell = send_queue_->doorbell_word();
-    void* parameters[] = {&pieces.slots,       &pieces.bells, &pieces.slot_bytes, &pieces.places, &source,     &bytes,
-                          &pieces.piece_bytes, &pieces.first, &counter,           &doorbell,      &pieces.bell};
+    void* parameters[] = {&pieces.slots,
+                          &pieces.slot_doorbells,
+                          &pieces.slot_bytes,
+                          &pieces.places,
+                          &source,
+                          &bytes,
+                          &pieces.piece_bytes,
+                          &pieces.first,
+                          &counter,
+                          &doorbell,
+                          &pieces.doorbell_value};
     const auto blocks = static_cast<unsigned>(pieces.pieces);
     const auto rc =
         context_.cuda->cuLaunchKernel(spread_kernel_, blocks, 1, 1, kSpreadThreads, 1, 1, 0, stream, parameters, nullptr);
@@ -125,7 +134,7 @@ class proxy_executor final : public executor {
         if (auto done = copy(stream, piece.host, request.source + offset, piece.bytes); !done) return done;
         offset += piece.bytes;
       }
-      ops.write64(piece.bell_word, piece.bell);
+      ops.write64(piece.doorbell_address, piece.doorbell_value);
     }
     if (send_queue_->sent_word() != 0) ops.write64(send_queue_->sent_word(), request.sequence);
     return ops.submit();
@@ -137,34 +146,34 @@ class proxy_executor final : public executor {
     return {};
   }
 
-  // Without an event the service thread naps instead of sleeping: it has to be told that there is work.
+  // Without an event the proxy thread must be woken now, so that it naps instead of sleeping while work is pending.
   void arm(cu::stream_t stream) {
-    if (bell_.arm(stream, send_queue_->share_who_carries())) send_queue_->armed();
-    else send_queue_->who_carries().ring();
+    if (wakeup_.arm(stream, send_queue_->share_consumer_wakeup())) send_queue_->armed();
+    else send_queue_->consumer_wakeup().ring();
   }
 
   cu::device_ptr ours() const noexcept { return core_->words->gpu(core_->index); }
 
   const copy::gpu_context context_;
   const cu::function_t put_kernel_, spread_kernel_;
-  service& watch_;
-  event_bell& bell_;
+  proxy_thread& proxy_;
+  event_wakeup& wakeup_;
   const std::shared_ptr<channel_core> core_;
-  const std::shared_ptr<outlet> send_queue_;
+  const std::shared_ptr<send_queue> send_queue_;
 };
 
 // ---- What carries
 
 struct shared_parts {
-  lane_view theirs;
-  std::shared_ptr<wake_bell> their_bell;
+  shm_queue_view theirs;
+  std::shared_ptr<thread_wakeup> peer_wakeup;
 };
 
-lane_offer offer_of(const std::optional<lane_pool::lane>& ours, const service& watch) {
-  lane_offer out;
+shm_queue_offer make_offer(const std::optional<shm_queue_pool::shm_queue>& ours, const proxy_thread& proxy) {
+  shm_queue_offer out;
   if (!ours) return out;
   out.memory = ours->name();
-  out.bell = watch.bell()->own_name();
+  out.wakeup = proxy.wakeup()->own_name();
   out.use = ours->use();
   const auto here = link::node_identity::here();
   out.boot = here.boot;
@@ -172,23 +181,24 @@ lane_offer offer_of(const std::optional<lane_pool::lane>& ours, const service& w
   return out;
 }
 
-std::optional<shared_parts> open_offer(const lane_offer& theirs) {
+std::optional<shared_parts> open_offer(const shm_queue_offer& theirs) {
   link::node_identity peer_node;
   peer_node.boot = theirs.boot;
   peer_node.pid_namespace = theirs.pid_namespace;
-  if (theirs.memory.bytes == 0 || theirs.bell.bytes == 0 || !link::node_identity::here().is_same_node(peer_node)) return {};
-  auto lane = lane_view::open(theirs);
-  auto bell = wake_bell::open(theirs.bell);
-  if (!lane || !bell) return {};
-  return shared_parts{std::move(lane).value(), std::move(bell).value()};
+  if (theirs.memory.bytes == 0 || theirs.wakeup.bytes == 0 || !link::node_identity::here().is_same_node(peer_node))
+    return {};
+  auto shm_queue = shm_queue_view::open(theirs);
+  auto wakeup = thread_wakeup::open(theirs.wakeup);
+  if (!shm_queue || !wakeup) return {};
+  return shared_parts{std::move(shm_queue).value(), std::move(wakeup).value()};
 }
 
-// Both ends can take from the other's lane, or neither does.
-result<std::shared_ptr<lane_carrier>> share_lanes(const proxy_parts& parts, const std::shared_ptr<channel_core>& core,
-                                                  std::chrono::milliseconds limit) {
-  std::optional<lane_pool::lane> ours;
-  if (parts.lanes != nullptr)
-    if (auto taken = parts.lanes->take()) ours.emplace(std::move(taken).value());
+// Uses shared memory only if both ends can open the other's queue.
+result<std::shared_ptr<shm_proxy>> share_shm_queues(const proxy_parts& parts, const std::shared_ptr<channel_core>& core,
+                                                    std::chrono::milliseconds limit) {
+  std::optional<shm_queue_pool::shm_queue> ours;
+  if (parts.shm_queues != nullptr)
+    if (auto taken = parts.shm_queues->take()) ours.emplace(std::move(taken).value());
   auto& messages = *parts.messages;
   const auto swap = [&](message_kind kind, const void* mine, void* theirs, std::size_t bytes) -> status {
     const auto tag = tag_of(kind, core->id, core->incarnation);
@@ -196,17 +206,17 @@ result<std::shared_ptr<lane_carrier>> share_lanes(const proxy_parts& parts, cons
     const auto got = messages.recv(core->peer, link::host_buffer(theirs, bytes), tag, link::kWholeTag, limit);
     return got ? status{} : status{got.error()};
   };
-  const auto offer = offer_of(ours, *parts.watch);
-  lane_offer theirs;
+  const auto offer = make_offer(ours, *parts.proxy);
+  shm_queue_offer theirs;
   if (auto done = swap(message_kind::offer, &offer, &theirs, sizeof offer); !done) return done.error();
   auto shared = ours ? open_offer(theirs) : std::nullopt;
   const std::uint32_t can = shared ? 1 : 0;
-  std::uint32_t can_they = 0;
-  if (auto done = swap(message_kind::answer, &can, &can_they, sizeof can); !done) return done.error();
-  if (can == 0 || can_they == 0) return std::shared_ptr<lane_carrier>();
-  return std::make_shared<lane_carrier>(core, *parts.watch, *parts.windows, std::move(*ours), std::move(shared->theirs),
-                                        std::move(shared->their_bell),
-                                        lane_cut::from_environment(parts.spread_kernel != nullptr));
+  std::uint32_t can_peer = 0;
+  if (auto done = swap(message_kind::answer, &can, &can_peer, sizeof can); !done) return done.error();
+  if (can == 0 || can_peer == 0) return std::shared_ptr<shm_proxy>();
+  return std::make_shared<shm_proxy>(core, *parts.proxy, *parts.windows, std::move(*ours), std::move(shared->theirs),
+                                     std::move(shared->peer_wakeup),
+                                     put_chunking::from_environment(parts.spread_kernel != nullptr));
 }
 
 }  // namespace
@@ -218,21 +228,22 @@ result<std::unique_ptr<executor>> make_proxy_executor(const proxy_parts& parts, 
                                 core->words->why_unmapped()};
   parts.windows->need();
   if (is_other_process) {
-    auto shared = share_lanes(parts, core, limit);
+    auto shared = share_shm_queues(parts, core, limit);
     if (!shared) return shared.error();
     if (auto proxy = std::move(shared).value()) {
       std::unique_ptr<executor> out = std::make_unique<proxy_executor>(parts, core, proxy);
-      parts.watch->add(core, std::move(proxy));
+      parts.proxy->add(core, std::move(proxy));
       return out;
     }
   }
   auto slots = parts.slots->take();
   if (!slots) return slots.error();
-  auto cut = lane_cut::from_environment(false);
-  cut.doubled_from = 32;  // the network takes the time; a chunk costs the stream little beside it
-  auto proxy = std::make_shared<carrier>(core, *parts.messages, *parts.watch, *parts.windows, std::move(slots).value(), cut);
+  auto chunking = put_chunking::from_environment(false);
+  chunking.doubled_from = 32;  // the network takes the time; a chunk costs the stream little beside it
+  auto proxy = std::make_shared<message_proxy>(core, *parts.messages, *parts.proxy, *parts.windows, std::move(slots).value(),
+                                               chunking);
   std::unique_ptr<executor> out = std::make_unique<proxy_executor>(parts, core, proxy);
-  parts.watch->add(core, std::move(proxy));
+  parts.proxy->add(core, std::move(proxy));
   return out;
 }
 

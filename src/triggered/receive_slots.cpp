@@ -22,12 +22,12 @@ copy::mapping_cache::options cache_options() {
 
 }  // namespace
 
-landing::~landing() {
+receive_slots::~receive_slots() {
   places_.clear();
   cache_.reset();
 }
 
-void landing::add(std::uint32_t window, cu::device_ptr memory, std::uint64_t bytes) {
+void receive_slots::add(std::uint32_t window, cu::device_ptr memory, std::uint64_t bytes) {
   const std::lock_guard changing(changing_);
   {
     const std::lock_guard lock(mutex_);
@@ -38,7 +38,7 @@ void landing::add(std::uint32_t window, cu::device_ptr memory, std::uint64_t byt
   if (is_needed_) map(window, memory, bytes);
 }
 
-void landing::remove(std::uint32_t window) {
+void receive_slots::remove(std::uint32_t window) {
   const std::lock_guard changing(changing_);
   std::map<std::uint32_t, place>::node_type gone;  // unmapped after the lock
   {
@@ -50,7 +50,7 @@ void landing::remove(std::uint32_t window) {
   if (cache_ != nullptr) static_cast<void>(cache_->trim(false));
 }
 
-void landing::need() {
+void receive_slots::need() {
   const std::lock_guard changing(changing_);
   is_needed_ = true;
   std::vector<std::pair<std::uint32_t, std::pair<cu::device_ptr, std::uint64_t>>> missing;
@@ -63,7 +63,7 @@ void landing::need() {
 }
 
 // Under changing_.
-void landing::map(std::uint32_t window, cu::device_ptr memory, std::uint64_t bytes) {
+void receive_slots::map(std::uint32_t window, cu::device_ptr memory, std::uint64_t bytes) {
   if (cache_ == nullptr) cache_ = std::make_unique<copy::mapping_cache>(cache_options());
   std::string why_not;
   std::vector<copy::mapping_cache::hold> pieces;
@@ -85,7 +85,7 @@ void landing::map(std::uint32_t window, cu::device_ptr memory, std::uint64_t byt
   window_place.pieces = std::move(pieces);
 }
 
-status landing::store(std::uint32_t window, std::uint64_t offset, const void* data, std::uint64_t bytes) {
+status receive_slots::store(std::uint32_t window, std::uint64_t offset, const void* data, std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto found = places_.find(window);
   if (found == places_.end())

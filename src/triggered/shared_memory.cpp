@@ -14,7 +14,7 @@ namespace pl::stream {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr std::uint64_t kMostBytes = 1u << 30;
+constexpr std::uint64_t kMaxBytes = 1u << 30;
 
 failure not_shared(const std::string& step) {
   const int code = errno;
@@ -35,7 +35,7 @@ result<shared_memory> shared_memory::make(const char* label, std::size_t bytes) 
 }
 
 result<shared_memory> shared_memory::open(const name& source) {
-  if (source.bytes == 0 || source.bytes > kMostBytes || source.bytes % kPage != 0)
+  if (source.bytes == 0 || source.bytes > kMaxBytes || source.bytes % kPage != 0)
     return failure{EINVAL, "memory shared with a peer: a size that cannot be was named"};
   auto opened = sealed_memory::open(source.pid, source.fd, source.inode, source.bytes);
   if (!opened) return std::move(opened).error();

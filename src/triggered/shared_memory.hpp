@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that two processes of one node share: an unnamed file that the other opens through this process's /proc entry, so
-// nothing is left behind when both are gone, whichever way they went.
+// Memory that two processes of one node share: an unnamed file that the other process opens through this process's /proc
+// entry. Nothing is left behind when both are gone, however they ended.
 #pragma once
 
 #include <cstddef>

@@ -8,17 +8,17 @@
 
 namespace pl::stream {
 
-lane_cut lane_cut::from_environment(bool has_kernels) {
+put_chunking put_chunking::from_environment(bool has_kernels) {
   const auto bytes_of = [](const char* name) {
     return static_cast<std::size_t>(std::max<std::int64_t>(env_read(name).integer, 0));
   };
-  lane_cut out;
-  out.chunk_bytes = std::clamp(bytes_of("PEERLANE_STREAM_CHUNK"), kLeastChunkBytes, kLaneChunkBytes);
-  out.spread_limit = has_kernels ? std::min(bytes_of("PEERLANE_STREAM_SPREAD"), kMostSpreadBytes) : 0;
+  put_chunking out;
+  out.chunk_bytes = std::clamp(bytes_of("PEERLANE_STREAM_CHUNK"), kMinChunkBytes, kShmChunkBytes);
+  out.spread_limit = has_kernels ? std::min(bytes_of("PEERLANE_STREAM_SPREAD"), kMaxSpreadBytes) : 0;
   return out;
 }
 
-lane_pool::~lane_pool() {
+shm_queue_pool::~shm_queue_pool() {
   for (const auto& each : all_) {
     // Fails when the context is gone, and the registration with it.
     if (auto use = copy::context_use::enter(context_))
@@ -26,8 +26,8 @@ lane_pool::~lane_pool() {
   }
 }
 
-result<lane_pool::pinned*> lane_pool::make() {
-  auto memory = shared_memory::make("peerlane-lane", sizeof(lane_memory));
+result<shm_queue_pool::pinned*> shm_queue_pool::make() {
+  auto memory = shared_memory::make("peerlane-lane", sizeof(shm_queue_memory));
   if (!memory) return memory.error();
   auto made = std::make_unique<pinned>(pinned{std::move(memory).value(), 0});
   auto use = copy::context_use::enter(context_);
@@ -45,7 +45,7 @@ result<lane_pool::pinned*> lane_pool::make() {
   return all_.back().get();
 }
 
-result<lane_pool::lane> lane_pool::take() {
+result<shm_queue_pool::shm_queue> shm_queue_pool::take() {
   const std::lock_guard lock(mutex_);
   if (free_.empty()) {
     auto made = make();
@@ -54,29 +54,29 @@ result<lane_pool::lane> lane_pool::take() {
   }
   auto* const memory = free_.back();
   free_.pop_back();
-  const auto use = uses_++ % ((1u << lane_count::kUseBits) - 1) + 1;
-  auto* const words = reinterpret_cast<lane_memory*>(memory->memory.data());
+  const auto use = uses_++ % ((1u << shm_count::kUseBits) - 1) + 1;
+  auto* const words = reinterpret_cast<shm_queue_memory*>(memory->memory.data());
   words->doorbell = words->consumed = 0;
-  std::fill(std::begin(words->bells), std::end(words->bells), 0);
+  std::fill(std::begin(words->slot_doorbells), std::end(words->slot_doorbells), 0);
   for (auto* const word : {&words->published, &words->armed, &words->release, &words->release_armed}) word->store(0);
-  for (auto* const count : {&words->landed, &words->landed_chunks, &words->acked})
-    count->word.store(lane_count::make(use, 0));
+  for (auto* const count : {&words->stored, &words->stored_chunks, &words->acked})
+    count->word.store(shm_count::make(use, 0));
   words->use.store(use, std::memory_order_seq_cst);
-  return lane(this, memory, use);
+  return shm_queue(this, memory, use);
 }
 
-lane_pool::lane::~lane() {
+shm_queue_pool::shm_queue::~shm_queue() {
   if (pool_ == nullptr) return;
   (*this)->use.store(0, std::memory_order_seq_cst);
   const std::lock_guard lock(pool_->mutex_);
   pool_->free_.push_back(pinned_);
 }
 
-result<lane_view> lane_view::open(const lane_offer& offer) {
+result<shm_queue_view> shm_queue_view::open(const shm_queue_offer& offer) {
   auto memory = shared_memory::open(offer.memory);
   if (!memory) return memory.error();
-  if (memory->size_bytes() < sizeof(lane_memory)) return failure{EINVAL, "a peer's lane is too small"};
-  return lane_view(std::move(memory).value(), offer.use);
+  if (memory->size_bytes() < sizeof(shm_queue_memory)) return failure{EINVAL, "a peer's shm queue is too small"};
+  return shm_queue_view(std::move(memory).value(), offer.use);
 }
 
 }  // namespace pl::stream

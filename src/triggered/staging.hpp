@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pinned slots between a stream and the messages of the service thread. Kept by the context and used again, because only the
+// Pinned slots between a stream and the messages of the proxy thread. The context keeps them for reuse, because only the
 // application's threads may pin and unpin memory.
 #pragma once
 
@@ -24,7 +24,7 @@ class staging_pool {
   staging_pool(const staging_pool&) = delete;
   staging_pool& operator=(const staging_pool&) = delete;
 
-  // kSlots slots for one channel. Goes back by itself, without a CUDA call; must not outlive the pool.
+  // kSlots slots for one channel. Returns to the pool on destruction, without a CUDA call; must not outlive the pool.
   class ring {
    public:
     ring() = default;

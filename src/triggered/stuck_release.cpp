@@ -11,7 +11,7 @@
 
 namespace pl::stream {
 
-result<std::unique_ptr<rescue>> rescue::make(const copy::gpu_context& context) {
+result<std::unique_ptr<stuck_release>> stuck_release::make(const copy::gpu_context& context) {
   const auto& cuda = *context.cuda;
   if (cuda.cuStreamCreateWithPriority == nullptr || cuda.cuCtxGetStreamPriorityRange == nullptr)
     return failure{ENOTSUP, "this driver has no streams with priorities"};
@@ -24,13 +24,13 @@ result<std::unique_ptr<rescue>> rescue::make(const copy::gpu_context& context) {
   if (const auto rc = cuda.cuStreamCreateWithPriority(&stream, cu::stream_flag::non_blocking, greatest);
       rc != cu::error_code::success)
     return cu::make_error(cuda, rc, "a stream of highest priority");
-  return std::unique_ptr<rescue>(new rescue(context, stream));
+  return std::unique_ptr<stuck_release>(new stuck_release(context, stream));
 }
 
-rescue::rescue(const copy::gpu_context& context, cu::stream_t stream)
+stuck_release::stuck_release(const copy::gpu_context& context, cu::stream_t stream)
     : context_(context), stream_(stream), thread_([this] { run(); }) {}
 
-rescue::~rescue() {
+stuck_release::~stuck_release() {
   {
     const std::lock_guard lock(mutex_);
     is_stopping_ = true;
@@ -41,7 +41,7 @@ rescue::~rescue() {
   if (auto use = copy::context_use::enter(context_)) static_cast<void>(context_.cuda->cuStreamDestroy_v2(stream_));
 }
 
-void rescue::poison(cu::device_ptr words, std::uint64_t value) {
+void stuck_release::poison(cu::device_ptr words, std::uint64_t value) {
   {
     const std::lock_guard lock(mutex_);
     wanted_[words] = value;
@@ -49,7 +49,7 @@ void rescue::poison(cu::device_ptr words, std::uint64_t value) {
   changed_.notify_all();
 }
 
-void rescue::run() {
+void stuck_release::run() {
   pthread_setname_np(pthread_self(), "peerlane-rescue");
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -63,8 +63,8 @@ void rescue::run() {
   }
 }
 
-// Waits for the end, so that the stream's queue cannot fill up however often somebody asks.
-void rescue::write(cu::device_ptr words, std::uint64_t value) {
+// Waits for completion, so that repeated requests cannot fill the stream's queue.
+void stuck_release::write(cu::device_ptr words, std::uint64_t value) {
   auto use = copy::context_use::enter(context_);
   if (!use) return;  // the context is gone, and with it every stream that waited
   mem_ops ops(*context_.cuda, stream_);
@@ -73,7 +73,7 @@ void rescue::write(cu::device_ptr words, std::uint64_t value) {
   auto done = ops.submit();
   if (done && context_.cuda->cuStreamSynchronize(stream_) != cu::error_code::success)
     done = failure{EIO, "the stream for it has failed"};
-  if (!done) PL_LOG(error, "stream: waiting streams cannot be let go: %s", done.error().message.c_str());
+  if (!done) PL_LOG(error, "stream: waiting streams cannot be released: %s", done.error().message.c_str());
 }
 
 }  // namespace pl::stream

@@ -11,22 +11,22 @@
 
 namespace pl::stream {
 
-wake_bell::wake_bell(shared_memory memory)
+thread_wakeup::thread_wakeup(shared_memory memory)
     : memory_(std::move(memory)), page_(memory_.data() != nullptr ? reinterpret_cast<page*>(memory_.data()) : &own_) {}
 
-std::shared_ptr<wake_bell> wake_bell::make() {
+std::shared_ptr<thread_wakeup> thread_wakeup::make() {
   auto memory = shared_memory::make("peerlane-bell", sizeof(page));
-  return std::shared_ptr<wake_bell>(new wake_bell(memory ? std::move(memory).value() : shared_memory{}));
+  return std::shared_ptr<thread_wakeup>(new thread_wakeup(memory ? std::move(memory).value() : shared_memory{}));
 }
 
-result<std::shared_ptr<wake_bell>> wake_bell::open(const shared_memory::name& memory_name) {
+result<std::shared_ptr<thread_wakeup>> thread_wakeup::open(const shared_memory::name& memory_name) {
   auto memory = shared_memory::open(memory_name);
   if (!memory) return memory.error();
-  if (memory->size_bytes() < sizeof(page)) return failure{EINVAL, "a peer's bell is too small"};
-  return std::shared_ptr<wake_bell>(new wake_bell(std::move(memory).value()));
+  if (memory->size_bytes() < sizeof(page)) return failure{EINVAL, "a peer's wake-up word is too small"};
+  return std::shared_ptr<thread_wakeup>(new thread_wakeup(std::move(memory).value()));
 }
 
-void wake_bell::ring() noexcept {
+void thread_wakeup::ring() noexcept {
   page_->rings.fetch_add(1, std::memory_order_seq_cst);
   if (page_->sleepers.load(std::memory_order_seq_cst) != 0)
     syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&page_->rings), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
@@ -34,7 +34,7 @@ void wake_bell::ring() noexcept {
 
 // The kernel compares the count again, so a ring between our look and its sleep is not lost. A sleep may end with no new
 // ring: by a signal, or by the system call of a ring that the last wait has already heard.
-bool wake_bell::wait(std::chrono::nanoseconds limit) noexcept {
+bool thread_wakeup::wait(std::chrono::nanoseconds limit) noexcept {
   using clock = std::chrono::steady_clock;
   const auto begin = clock::now();
   page_->sleepers.store(1, std::memory_order_seq_cst);

@@ -10,7 +10,7 @@
 namespace pl::stream {
 namespace {
 
-int ping_pong(const scene& session) {
+int ping_pong(const rank_session& session) {
   two_ends ends;
   if (const int line = ends.open(session)) return line;
   CHECK(ends.peer_channel->executor() == executor_kind::peer);
@@ -39,34 +39,37 @@ TEST(channel, ping_pong_on_one_gpu) { EXPECT_EQ(run_streams(2, gpus::shared, {},
 
 TEST(channel, depth_holds_puts_back_until_the_peer_has_released) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& session) { return depth_holds_puts_back(session, executor_kind::peer); }),
+                        [](const rank_session& session) { return depth_holds_puts_back(session, executor_kind::peer); }),
             0);
 }
 
 TEST(channel, what_was_put_outlives_the_peers_end) {
-  EXPECT_EQ(run_streams(
-                2, gpus::one_each, {},
-                [](const scene& session) { return what_was_put_outlives_the_channel(session, executor_kind::peer, false); }),
+  EXPECT_EQ(run_streams(2, gpus::one_each, {},
+                        [](const rank_session& session) {
+                          return what_was_put_outlives_the_channel(session, executor_kind::peer, false);
+                        }),
             0);
 }
 TEST(channel, what_was_put_outlives_the_peer) {
   EXPECT_EQ(
       run_streams(
           2, gpus::one_each, {},
-          [](const scene& session) { return what_was_put_outlives_the_channel(session, executor_kind::peer, true); }, 0),
+          [](const rank_session& session) { return what_was_put_outlives_the_channel(session, executor_kind::peer, true); },
+          0),
       0);
 }
 TEST(channel, what_a_closed_peer_will_not_do_lets_streams_go) {
   for (const bool is_wait : {true, false})
-    EXPECT_EQ(
-        run_streams(2, gpus::one_each, {},
-                    [=](const scene& session) { return what_never_comes_is_let_go(session, executor_kind::peer, is_wait); }),
-        0);
+    EXPECT_EQ(run_streams(2, gpus::one_each, {},
+                          [=](const rank_session& session) {
+                            return what_never_comes_is_let_go(session, executor_kind::peer, is_wait);
+                          }),
+              0);
 }
 
 TEST(channel, a_stuck_wait_is_let_go_after_its_time) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& session) {
+                        [](const rank_session& session) {
                           two_ends ends;
                           channel_options options;
                           if (session.rank == 0) options.wait_timeout = 50ms;
@@ -92,7 +95,7 @@ TEST(channel, a_stuck_wait_is_let_go_after_its_time) {
 
 TEST(channel, cancel_lets_both_ends_go) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& session) {
+                        [](const rank_session& session) {
                           two_ends ends;
                           if (const int line = ends.open(session)) return line;
                           CHECK_OK(ends.peer_channel->wait_signal(session.stream));
@@ -110,7 +113,7 @@ TEST(channel, cancel_lets_both_ends_go) {
 TEST(channel, death_of_the_peer_lets_its_waiters_go) {
   EXPECT_EQ(run_streams(
                 2, gpus::one_each, {},
-                [](const scene& session) {
+                [](const rank_session& session) {
                   two_ends ends;
                   if (const int line = ends.open(session)) return line;
                   CHECK_OK(session.bootstrap->barrier());
@@ -124,10 +127,10 @@ TEST(channel, death_of_the_peer_lets_its_waiters_go) {
             0);
 }
 
-// A wait that names a number does not count among those that name none.
+// A wait with a number does not change the sequence of waits without one.
 TEST(channel, a_named_wait_does_not_change_what_is_next) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& session) {
+                        [](const rank_session& session) {
                           two_ends ends;
                           if (const int line = ends.open(session)) return line;
                           for (int i = 0; i < 4; ++i) CHECK_OK(ends.peer_channel->signal(session.stream));
@@ -146,9 +149,9 @@ TEST(channel, a_named_wait_does_not_change_what_is_next) {
             0);
 }
 
-// Rank 0 closes while its stream has work of the channel before it. Rank 1 is let go at once, but its words are not used
-// again before that work has been done: it would count in somebody else's channel.
-int closes_early(const scene& session, const std::function<int(channel&)>& queue) {
+// Rank 0 closes while its stream has pending work of the channel. Rank 1 is released at once, but its words are not reused
+// before that work has completed: it would count in another channel.
+int closes_early(const rank_session& session, const std::function<int(channel&)>& queue) {
   two_ends ends;
   if (const int line = ends.open(session)) return line;
   const test::device_buffer gate{4096};
@@ -165,7 +168,7 @@ int closes_early(const scene& session, const std::function<int(channel&)>& queue
     while (ends.peer_channel->state().error == 0) sched_yield();
     CHECK(ends.peer_channel->state().error == EPIPE);
     ends.peer_channel.reset();
-    // Longer than the grace that words have after both ends have said that they are closed.
+    // Longer than the time that words are kept after both ends have closed.
     for (const auto end = std::chrono::steady_clock::now() + 50ms; std::chrono::steady_clock::now() < end; sched_yield())
       CHECK(session.streams->connect(0, 8).code() == ENOSPC);
   }
@@ -192,7 +195,7 @@ context_options of_one_channel() {
 
 TEST(channel, an_end_is_closed_once_its_streams_are_past_their_puts) {
   EXPECT_EQ(run_streams(2, gpus::one_each, of_one_channel(),
-                        [](const scene& session) {
+                        [](const rank_session& session) {
                           return closes_early(session, [&](channel& channel_end) -> int {
                             CHECK_OK(channel_end.signal(session.stream));
                             return 0;
@@ -203,7 +206,7 @@ TEST(channel, an_end_is_closed_once_its_streams_are_past_their_puts) {
 
 TEST(channel, an_end_is_closed_once_its_streams_are_past_their_releases) {
   EXPECT_EQ(run_streams(2, gpus::one_each, of_one_channel(),
-                        [](const scene& session) {
+                        [](const rank_session& session) {
                           return closes_early(session, [&](channel& channel_end) -> int {
                             CHECK_OK(channel_end.release(session.stream, 1));
                             return 0;
@@ -216,7 +219,7 @@ TEST(channel, refuses_what_cannot_be_meant) {
   EXPECT_EQ(
       run_streams(
           2, gpus::one_each, {},
-          [](const scene& session) {
+          [](const rank_session& session) {
             two_ends ends;
             channel_options options;
             options.most_queued = 4;
@@ -237,7 +240,7 @@ TEST(channel, refuses_what_cannot_be_meant) {
             while ((code = channel_end.wait_signal(session.stream).code()) == 0) ++queued;
             CHECK(code == EAGAIN && (queued == 4 || queued == 5));  // 5 once the stream stands in the first
             for (int i = 0; i < 4; ++i) CHECK_OK(channel_end.signal(session.stream));
-            // Behind waits that nothing ends: nothing moves until one gives up.
+            // After waits that nothing ends: nothing moves until one times out.
             CHECK_OK(session.bootstrap->barrier());
             if (session.rank == 0) channel_end.cancel(ECANCELED);
             CHECK(cuda().cuStreamSynchronize(session.stream) == 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One end of a channel between two processes, with its windows, and what is played by every executor.
+// One end of a channel between two processes, with its windows, and the scenarios that every executor must pass.
 #pragma once
 
 #include "test/triggered/stream_job.hpp"
@@ -9,7 +9,7 @@ namespace pl::stream {
 
 inline constexpr std::size_t kBytes = 1 << 20;
 
-// Two windows: what came, and what goes.
+// Two windows: one to receive, one to send.
 struct two_ends {
   explicit two_ends(std::size_t size_bytes = kBytes)
       : bytes(size_bytes), receive_buffer{size_bytes}, send_buffer{size_bytes} {}
@@ -18,7 +18,7 @@ struct two_ends {
   std::unique_ptr<channel> peer_channel;
   window_key mine;
   remote_window peer_window;
-  int open(const scene& session, const channel_options& options = {}) {
+  int open(const rank_session& session, const channel_options& options = {}) {
     auto exposed = session.streams->expose(receive_buffer.pointer(), bytes);
     CHECK_OK(exposed);
     mine = *exposed;
@@ -45,7 +45,7 @@ inline channel_options options_for(executor_kind kind) {
   return out;
 }
 
-inline int depth_holds_puts_back(const scene& session, executor_kind kind) {
+inline int depth_holds_puts_back(const rank_session& session, executor_kind kind) {
   two_ends ends;
   auto options = options_for(kind);
   options.depth = 2;
@@ -78,7 +78,7 @@ inline int depth_holds_puts_back(const scene& session, executor_kind kind) {
 }
 
 // Rank 0 puts three times, closes, and is killed where `dies`; only then rank 1 waits for what it put.
-inline int what_was_put_outlives_the_channel(const scene& session, executor_kind kind, bool dies) {
+inline int what_was_put_outlives_the_channel(const rank_session& session, executor_kind kind, bool dies) {
   two_ends ends;
   if (const int line = ends.open(session, options_for(kind))) return line;
   auto other = session.streams->connect(1 - session.rank, 8, options_for(kind));  // by which rank 1 hears of the death
@@ -121,8 +121,8 @@ inline int what_was_put_outlives_the_channel(const scene& session, executor_kind
   return 0;
 }
 
-// Rank 1 has queued more than rank 0 will ever do: a wait, and a put that needs a release.
-inline int what_never_comes_is_let_go(const scene& session, executor_kind kind, bool is_wait) {
+// Rank 1 has queued more than rank 0 ever completes: a wait, and a put that needs a release.
+inline int what_never_comes_is_let_go(const rank_session& session, executor_kind kind, bool is_wait) {
   two_ends ends;
   auto options = options_for(kind);
   options.depth = 1;

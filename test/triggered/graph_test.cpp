@@ -35,7 +35,7 @@ struct captured {
 };
 
 // Rank 0 puts, rank 1 answers, four times, each into a slice of its own; what came is used up before it is released.
-int exchanges(const scene& session, two_ends& ends, const test::device_buffer& used, std::size_t bytes) {
+int exchanges(const rank_session& session, two_ends& ends, const test::device_buffer& used, std::size_t bytes) {
   for (unsigned i = 0; i < kExchanges; ++i) {
     const auto put = [&]() -> int {
       CHECK_OK(ends.peer_channel->put_signal(session.stream, ends.peer_window, i * kSlice,
@@ -55,7 +55,7 @@ int exchanges(const scene& session, two_ends& ends, const test::device_buffer& u
   return 0;
 }
 
-int replay(const scene& session, std::size_t bytes, unsigned launches, const channel_options& options) {
+int replay(const rank_session& session, std::size_t bytes, unsigned launches, const channel_options& options) {
   two_ends ends;
   if (const int line = ends.open(session, options)) return line;
   const test::device_buffer used{kExchanges * kSlice};
@@ -76,7 +76,7 @@ int replay(const scene& session, std::size_t bytes, unsigned launches, const cha
 }
 
 TEST(graph, a_captured_ping_pong_is_replayed) {
-  EXPECT_EQ(run_streams(2, gpus::one_each, {}, [](const scene& session) { return replay(session, 100, 50, {}); }), 0);
+  EXPECT_EQ(run_streams(2, gpus::one_each, {}, [](const rank_session& session) { return replay(session, 100, 50, {}); }), 0);
 }
 
 TEST(graph, and_by_every_way_to_write_a_flag) {
@@ -84,9 +84,9 @@ TEST(graph, and_by_every_way_to_write_a_flag) {
     context_options options;
     options.writer = writer;
     EXPECT_EQ(run_streams(2, gpus::one_each, options,
-                          [&](const scene& session) {
+                          [&](const rank_session& session) {
                             channel_options end;
-                            if (session.rank == 1) end.wait = wait_way::kernel;
+                            if (session.rank == 1) end.wait = wait_method::kernel;
                             return replay(session, kSlice, std::min(kKernelReplays, 10u), end);
                           }),
               0);
@@ -95,14 +95,14 @@ TEST(graph, and_by_every_way_to_write_a_flag) {
 
 channel_options by_kernels() {
   channel_options out;
-  out.wait = wait_way::kernel;
+  out.wait = wait_method::kernel;
   return out;
 }
 
 TEST(graph, kernels_that_count) {
   for (const std::size_t bytes : {std::size_t{100}, kSlice})
     EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                          [&](const scene& session) { return replay(session, bytes, kKernelReplays, by_kernels()); }),
+                          [&](const rank_session& session) { return replay(session, bytes, kKernelReplays, by_kernels()); }),
               0);
 }
 
@@ -119,11 +119,11 @@ void count_nodes(cu::driver_table& table) {
   };
 }
 
-// Nothing is set back and nothing is released that nobody waits for: one node each. More than there are slots.
+// No word is reset and nothing is released without a waiter: one node per operation. More operations than slots.
 TEST(graph, a_counted_operation_is_one_node) {
   EXPECT_EQ(run_streams(
                 2, gpus::one_each, {},
-                [](const scene& session) {
+                [](const rank_session& session) {
                   two_ends ends;
                   auto options = by_kernels();
                   options.releases_captured_waits = true;
@@ -157,7 +157,7 @@ TEST(graph, a_counted_operation_is_one_node) {
 TEST(graph, depth_holds_counted_puts_back) {
   for (const std::size_t bytes : {std::size_t{64}, std::size_t{64 << 10}})
     EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                          [&](const scene& session) {
+                          [&](const rank_session& session) {
                             two_ends ends;
                             auto options = by_kernels();
                             options.depth = 1;
@@ -206,7 +206,7 @@ TEST(graph, depth_holds_counted_puts_back) {
 
 TEST(graph, counted_waits_and_puts_are_let_go_after_their_time) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& session) {
+                        [](const rank_session& session) {
                           two_ends ends;
                           auto options = by_kernels();
                           options.depth = 1;
@@ -218,7 +218,7 @@ TEST(graph, counted_waits_and_puts_are_let_go_after_their_time) {
                             else CHECK_OK(ends.peer_channel->signal(session.stream));
                             return 0;
                           }) == 0);
-                          // Rank 1 gets the first and waits for a third; rank 0 has nobody who releases the first.
+                          // Rank 1 gets the first and waits for a third; nobody releases the first of rank 0.
                           for (int i = 0; i < 3; ++i) CHECK(cuda().cuGraphLaunch(graph.exec, session.stream) == 0);
                           CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
                           while (ends.peer_channel->state().error == 0) sched_yield();
@@ -231,7 +231,7 @@ TEST(graph, counted_waits_and_puts_are_let_go_after_their_time) {
                         }),
             0);
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& session) {
+                        [](const rank_session& session) {
                           two_ends ends;
                           auto options = by_kernels();
                           options.wait_timeout = session.rank == 0 ? 50ms : 0ms;
@@ -255,7 +255,7 @@ TEST(graph, counted_waits_and_puts_are_let_go_after_their_time) {
 TEST(graph, ranks_that_share_a_gpu_wait_by_the_front_end_whatever_was_asked_for) {
   EXPECT_EQ(run_streams(
                 2, gpus::shared, {},
-                [](const scene& session) {
+                [](const rank_session& session) {
                   two_ends ends;
                   if (const int line = ends.open(session, by_kernels())) return line;
                   g_launches = 0;
@@ -277,7 +277,7 @@ TEST(graph, ranks_that_share_a_gpu_wait_by_the_front_end_whatever_was_asked_for)
 TEST(graph, cancel_lets_a_stuck_replay_go) {
   EXPECT_EQ(
       run_streams(2, gpus::one_each, {},
-                  [](const scene& session) {
+                  [](const rank_session& session) {
                     two_ends ends;
                     if (const int line = ends.open(session)) return line;
                     const test::device_buffer used{kExchanges * kSlice};
@@ -301,7 +301,7 @@ TEST(graph, cancel_lets_a_stuck_replay_go) {
 TEST(graph, a_stuck_replay_is_let_go_after_its_time_and_a_slow_one_is_not) {
   EXPECT_EQ(
       run_streams(2, gpus::one_each, {},
-                  [](const scene& session) {
+                  [](const rank_session& session) {
                     two_ends ends;
                     channel_options options;
                     if (session.rank == 0) options.wait_timeout = 500ms;
@@ -329,7 +329,7 @@ TEST(graph, a_stuck_replay_is_let_go_after_its_time_and_a_slow_one_is_not) {
 
 TEST(graph, slots_are_used_again_once_their_graph_is_destroyed) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& session) {
+                        [](const rank_session& session) {
                           two_ends ends;
                           channel_options options;
                           options.releases_captured_waits = true;
@@ -369,7 +369,7 @@ TEST(graph, slots_are_used_again_once_their_graph_is_destroyed) {
 
 TEST(graph, refuses_what_cannot_be_meant) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& session) {
+                        [](const rank_session& session) {
                           two_ends ends;
                           if (const int line = ends.open(session)) return line;
                           auto& channel_end = *ends.peer_channel;
@@ -398,7 +398,7 @@ TEST(graph, refuses_what_cannot_be_meant) {
 TEST(graph, an_old_driver_is_told_apart) {
   EXPECT_EQ(run_streams(
                 2, gpus::one_each, {},
-                [](const scene& session) {
+                [](const rank_session& session) {
                   two_ends ends;
                   if (const int line = ends.open(session)) return line;
                   captured graph;

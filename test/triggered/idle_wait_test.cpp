@@ -20,7 +20,7 @@ struct rules {
   bool ignores_unarmed = false;  // the mutant sleeps while a doorbell without an event is on its way
 };
 
-// Time-outs are left out: they would hide what is asked for here.
+// Without time-outs: they would hide lost wake-ups.
 struct world {
   sleep_step sleeper = sleep_step::look;
   bool is_asleep = false, is_blocked = false, is_woken = false;
@@ -174,7 +174,7 @@ TEST(nap_planner, a_nap_is_never_longer_than_the_bound) {
   planner.moved(now);
   for (int i = 0; i < 5; ++i) planner.moved(now += 50'000'000);
   for (std::uint64_t since = 20'000; since < 100'000'000; since += 77'777)
-    EXPECT_LE(planner.nap_ns(now + since), nap_planner::kMostNapNs);
+    EXPECT_LE(planner.nap_ns(now + since), nap_planner::kMaxNapNs);
 }
 
 TEST(nap_planner, naps_that_end_late_are_shorter_or_not_at_all) {
@@ -199,7 +199,7 @@ TEST(nap_planner, a_burst_is_one_movement) {
 // Both sides of a ping-pong sleep by the planner: how long a round takes then. `late_ns`: how late naps end.
 double round_trip_ns(std::uint64_t hop_ns, std::uint64_t late_ns) {
   constexpr int kRounds = 2000, kLooked = 500;
-  constexpr std::uint64_t kLookNs = 300;  // one look of a thread that is awake
+  constexpr std::uint64_t kCheckNs = 300;  // one look of a thread that is awake
   nap_planner planner[2];
   std::uint64_t arrives = 1'000'000, clocks[2] = {arrives, arrives}, begin = 0;
   for (int i = 0; i < 2 * kRounds; ++i) {
@@ -209,7 +209,7 @@ double round_trip_ns(std::uint64_t hop_ns, std::uint64_t late_ns) {
     while (now < arrives) {
       const auto nap = mine.nap_ns(now);
       if (nap != 0) mine.napped(nap, nap + late_ns);
-      now += nap != 0 ? nap + late_ns : kLookNs;
+      now += nap != 0 ? nap + late_ns : kCheckNs;
     }
     mine.moved(now);
     arrives = now + hop_ns;

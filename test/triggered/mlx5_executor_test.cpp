@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executor M against an adapter of software: a thread that watches a fake doorbell page and does what the requests say, read
-// field by field as the manual lays them out and not by the code that wrote them.
+// Executor M against an adapter in software: a thread that polls a fake doorbell page and executes the requests. It reads
+// them field by field as the manual defines them, not with the code that wrote them.
 #include "triggered/mlx5_executor.hpp"
 
 #include <endian.h>
@@ -109,7 +109,7 @@ class soft_adapter {
 constexpr std::size_t kBytes = 64 << 10;
 constexpr std::uint32_t kLocalKey = 11, kRemoteKey = 22, kWordsKey = 33;
 
-struct scene {
+struct executor_fixture {
   const test::current_device device;
   copy::gpu_context gpu = *copy::find_context(cuda(), 0, nullptr);
   copy::pinned_buffer page_memory = std::move(copy::pinned_buffer::make(gpu, sizeof(fake_page))).value();
@@ -123,7 +123,7 @@ struct scene {
   std::unique_ptr<executor> unit;
   remote_window peer_window{1, 1, kBytes, 0};
 
-  scene() {
+  executor_fixture() {
     test::set_device_bytes(words.pointer(), std::vector<unsigned char>(4096, 0));
     if (cuda().cuStreamCreate(&stream, cu::stream_flag::non_blocking) != 0) abort();
     mlx5_parts parts;
@@ -142,7 +142,7 @@ struct scene {
     parts.completed = [this] { return adapter.done(); };
     unit = make_mlx5_executor(parts);
   }
-  ~scene() {
+  ~executor_fixture() {
     static_cast<void>(cuda().cuStreamSynchronize(stream));
     static_cast<void>(cuda().cuStreamDestroy_v2(stream));
   }
@@ -160,7 +160,7 @@ struct scene {
 
 // More than the ring holds: blocks are used again, and the request counter is what the adapter expects.
 TEST(mlx5_executor, puts_arrive_in_order_and_the_ring_goes_round) {
-  scene session;
+  executor_fixture session;
   const auto all = test::random_bytes(kBytes, 1);
   test::set_device_bytes(session.source.pointer(), all);
   constexpr std::uint64_t kPuts = 3 * kBlocks;
@@ -183,7 +183,7 @@ TEST(mlx5_executor, puts_arrive_in_order_and_the_ring_goes_round) {
 }
 
 TEST(mlx5_executor, nothing_leaves_before_the_stream_rings) {
-  scene session;
+  executor_fixture session;
   ASSERT_TRUE(mem_ops(cuda(), session.stream).wait64(session.words.pointer() + 256, 1).submit().ok());
   ASSERT_TRUE(session.put(1, 0, 64).ok());
   for (int i = 0; i < 100; ++i) std::this_thread::yield();
@@ -195,7 +195,7 @@ TEST(mlx5_executor, nothing_leaves_before_the_stream_rings) {
 }
 
 TEST(mlx5_executor, a_full_ring_answers_eagain_and_takes_nothing) {
-  scene session;
+  executor_fixture session;
   session.adapter.may_work = false;
   for (std::uint64_t i = 1; i <= kBlocks / 2; ++i) ASSERT_TRUE(session.put(i, 0, 8).ok());
   EXPECT_EQ(session.put(kBlocks / 2 + 1, 0, 8).code(), EAGAIN);
@@ -211,7 +211,7 @@ TEST(mlx5_executor, a_full_ring_answers_eagain_and_takes_nothing) {
 }
 
 TEST(mlx5_executor, a_put_waits_for_the_release_that_it_needs) {
-  scene session;
+  executor_fixture session;
   ASSERT_TRUE(session.put(1, 0, 8, 1).ok());
   EXPECT_EQ(session.adapter.done(), 0u);
   test::set_device_bytes(session.words.pointer() + 128, std::vector<unsigned char>{1, 0, 0, 0, 0, 0, 0, 0});
@@ -219,10 +219,10 @@ TEST(mlx5_executor, a_put_waits_for_the_release_that_it_needs) {
 }
 
 TEST(mlx5_executor, memory_without_a_key_and_writes_too_large_are_refused) {
-  scene session;
+  executor_fixture session;
   mlx5_queue queue({session.page.ring, kBlocks, &session.page.record, &session.page.doorbell, kNumber});
   EXPECT_EQ(queue.write({0, 1}, 0, {0, 1}).code(), EINVAL);
-  EXPECT_EQ(queue.write({0, 1}, mlx5_queue::kMostBytes + 1, {0, 1}).code(), EINVAL);
+  EXPECT_EQ(queue.write({0, 1}, mlx5_queue::kMaxBytes + 1, {0, 1}).code(), EINVAL);
   EXPECT_EQ(queue.written(), 0u);
 }
 

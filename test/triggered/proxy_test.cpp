@@ -26,22 +26,22 @@ context_options economy() {
 
 struct proxy_ends : two_ends {
   proxy_ends() : two_ends(kLargeBytes) {}
-  int open(const scene& session, const channel_options& options = by_proxy()) {
+  int open(const rank_session& session, const channel_options& options = by_proxy()) {
     if (const int line = two_ends::open(session, options)) return line;
     CHECK(peer_channel->executor() == executor_kind::proxy);
     return 0;
   }
 };
 
-int synchronize(const scene& session) {
+int synchronize(const rank_session& session) {
   CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
   return 0;
 }
 
-int exchange_sizes(const scene& session, proxy_ends& ends) {
+int exchange_sizes(const rank_session& session, proxy_ends& ends) {
   std::uint64_t round = 0;
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{8}, std::size_t{100}, std::size_t{4096},
-                                  kSpreadChunkBytes + 1, kMostSpreadBytes, kMostSpreadBytes + 1, kLargeBytes - 3}) {
+                                  kSpreadChunkBytes + 1, kMaxSpreadBytes, kMaxSpreadBytes + 1, kLargeBytes - 3}) {
     const auto offset = bytes == kLargeBytes - 3 ? std::size_t{3} : std::size_t{64} % (kLargeBytes - bytes + 1);
     for (int i = 0; i < 2; ++i, ++round) {
       test::set_device_bytes(ends.send_buffer.pointer(),
@@ -60,7 +60,7 @@ int exchange_sizes(const scene& session, proxy_ends& ends) {
   return 0;
 }
 
-int ping_pong(const scene& session) {
+int ping_pong(const rank_session& session) {
   proxy_ends ends;
   if (const int line = ends.open(session)) return line;
   if (const int line = exchange_sizes(session, ends)) return line;
@@ -89,7 +89,7 @@ TEST(proxy, ping_pong_with_late_stores) {
 #endif
 
 // Each put adds a byte to what the one before wrote: after wait n the first n bytes are there.
-int many_small(const scene& session) {
+int many_small(const rank_session& session) {
   constexpr std::uint64_t kCount = 300;
   proxy_ends ends;
   if (const int line = ends.open(session)) return line;
@@ -125,7 +125,7 @@ TEST(proxy, many_small_puts_arrive_in_their_order_over_the_network) {
   EXPECT_EQ(run_streams(2, gpus::one_each, over_network(), many_small), 0);
 }
 
-int depth_two(const scene& session) { return depth_holds_puts_back(session, executor_kind::proxy); }
+int depth_two(const rank_session& session) { return depth_holds_puts_back(session, executor_kind::proxy); }
 
 TEST(proxy, depth_holds_puts_back_until_the_peer_has_released) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {}, depth_two), 0);
@@ -165,7 +165,7 @@ struct cost {
 };
 
 // Of `puts` puts of rank 0 and as many waits of rank 1, all queued at once behind each other.
-int costs(const scene& session, std::size_t bytes, unsigned puts, const cost& of_put, const cost& of_wait) {
+int costs(const rank_session& session, std::size_t bytes, unsigned puts, const cost& of_put, const cost& of_wait) {
   proxy_ends ends;
   if (const int line = ends.open(session)) return line;
   CHECK_OK(session.bootstrap->barrier());
@@ -186,10 +186,11 @@ int costs(const scene& session, std::size_t bytes, unsigned puts, const cost& of
 
 void expect_costs(const context_options& options, std::size_t bytes, unsigned puts, const cost& of_put,
                   const cost& of_wait) {
-  EXPECT_EQ(run_streams(
-                2, gpus::one_each, options,
-                [&](const scene& session) { return costs(session, bytes, puts, of_put, of_wait); }, -1, count_operations),
-            0);
+  EXPECT_EQ(
+      run_streams(
+          2, gpus::one_each, options,
+          [&](const rank_session& session) { return costs(session, bytes, puts, of_put, of_wait); }, -1, count_operations),
+      0);
 }
 
 constexpr cost kWait{0, 0, 1, 2};  // "the stream is there" and the wait
@@ -200,18 +201,18 @@ TEST(proxy, a_small_put_is_one_launch_however_many_are_queued) {
 }
 TEST(proxy, a_signal_is_one_word) { expect_costs({}, 0, 100, {0, 0, 1, 1}, kWait); }
 TEST(proxy, a_put_of_many_pieces_is_one_launch) {
-  for (const std::size_t bytes : {kInlineBytes + 1, kMostSpreadBytes}) expect_costs({}, bytes, 2, {1, 0, 0, 0}, kWait);
+  for (const std::size_t bytes : {kInlineBytes + 1, kMaxSpreadBytes}) expect_costs({}, bytes, 2, {1, 0, 0, 0}, kWait);
 }
 TEST(proxy, a_chunk_is_one_copy_and_one_word) {
-  constexpr unsigned kChunks = kMostSpreadBytes / (64 << 10) + 1;
-  expect_costs({}, kMostSpreadBytes + 1, 1, {0, kChunks, kChunks, kChunks}, kWait);
+  constexpr unsigned kChunks = kMaxSpreadBytes / (64 << 10) + 1;
+  expect_costs({}, kMaxSpreadBytes + 1, 1, {0, kChunks, kChunks, kChunks}, kWait);
 }
 TEST(proxy, a_small_put_over_the_network_is_one_launch) { expect_costs(over_network(), 128, 10, {1, 0, 0, 0}, kWait); }
 
-// The last put is carried although its channel is closed right behind it, and the id can be used again at once.
+// The last put arrives although its channel is closed right after it, and the id can be reused at once.
 TEST(proxy, what_was_put_before_closing_arrives) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& session) {
+                        [](const rank_session& session) {
                           for (int round = 0; round < 3; ++round) {
                             proxy_ends ends;
                             if (const int line = ends.open(session)) return line;
@@ -238,18 +239,19 @@ TEST(proxy, what_was_put_before_closing_arrives) {
 TEST(proxy, what_was_put_outlives_the_peers_end) {
   for (const bool dies : {false, true})
     for (const auto& options : {context_options{}, over_network(), economy()})
-      EXPECT_EQ(
-          run_streams(
-              2, gpus::one_each, options,
-              [=](const scene& session) { return what_was_put_outlives_the_channel(session, executor_kind::proxy, dies); },
-              dies ? 0 : -1),
-          0);
+      EXPECT_EQ(run_streams(
+                    2, gpus::one_each, options,
+                    [=](const rank_session& session) {
+                      return what_was_put_outlives_the_channel(session, executor_kind::proxy, dies);
+                    },
+                    dies ? 0 : -1),
+                0);
 }
 TEST(proxy, what_a_closed_peer_will_not_do_lets_streams_go) {
   for (const bool is_wait : {true, false})
     for (const auto& options : {context_options{}, over_network()})
       EXPECT_EQ(run_streams(2, gpus::one_each, options,
-                            [=](const scene& session) {
+                            [=](const rank_session& session) {
                               return what_never_comes_is_let_go(session, executor_kind::proxy, is_wait);
                             }),
                 0);
@@ -259,7 +261,7 @@ TEST(proxy, what_a_closed_peer_will_not_do_lets_streams_go) {
 
 TEST(proxy, a_stuck_wait_is_let_go_after_its_time) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& session) {
+                        [](const rank_session& session) {
                           proxy_ends ends;
                           auto options = by_proxy();
                           if (session.rank == 0) options.wait_timeout = 50ms;
@@ -273,12 +275,12 @@ TEST(proxy, a_stuck_wait_is_let_go_after_its_time) {
             0);
 }
 
-// Streams that wait for a release and for a slot are let go too.
+// Streams that wait for a release and for a slot are released too.
 TEST(proxy, cancel_lets_every_wait_go) {
   EXPECT_EQ(
       run_streams(
           2, gpus::one_each, {},
-          [](const scene& session) {
+          [](const rank_session& session) {
             proxy_ends ends;
             auto options = by_proxy();
             options.depth = 1;
@@ -303,7 +305,7 @@ TEST(proxy, death_of_the_peer_lets_its_waiters_go) {
   for (const auto& options : {context_options{}, over_network(), economy()})
     EXPECT_EQ(run_streams(
                   2, gpus::one_each, options,
-                  [](const scene& session) {
+                  [](const rank_session& session) {
                     proxy_ends ends;
                     if (const int line = ends.open(session)) return line;
                     CHECK_OK(session.bootstrap->barrier());
@@ -324,8 +326,8 @@ TEST(proxy, death_of_the_peer_lets_its_waiters_go) {
               0);
 }
 
-// What the sender believes of the window is not what the receiver goes by.
-int bad_window(const scene& session, const std::function<void(remote_window&)>& spoil) {
+// The receiver checks against its own window, not against what the sender believes.
+int bad_window(const rank_session& session, const std::function<void(remote_window&)>& spoil) {
   proxy_ends ends;
   if (const int line = ends.open(session)) return line;
   const auto before = test::device_bytes(ends.receive_buffer.pointer(), kLargeBytes);
@@ -346,42 +348,44 @@ int bad_window(const scene& session, const std::function<void(remote_window&)>& 
 
 TEST(proxy, a_put_outside_the_window_is_an_error_and_writes_nothing) {
   for (const std::uint64_t excess : {std::uint64_t{1}, std::uint64_t{1} << 40, ~std::uint64_t{0} - kLargeBytes})
-    EXPECT_EQ(
-        run_streams(2, gpus::one_each, {},
-                    [&](const scene& session) { return bad_window(session, [&](remote_window& w) { w.bytes += excess; }); }),
-        0);
+    EXPECT_EQ(run_streams(2, gpus::one_each, {},
+                          [&](const rank_session& session) {
+                            return bad_window(session, [&](remote_window& w) { w.bytes += excess; });
+                          }),
+              0);
 }
 
 TEST(proxy, a_put_into_no_window_is_an_error) {
-  EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& session) { return bad_window(session, [](remote_window& w) { w.id += 100; }); }),
-            0);
+  EXPECT_EQ(
+      run_streams(2, gpus::one_each, {},
+                  [](const rank_session& session) { return bad_window(session, [](remote_window& w) { w.id += 100; }); }),
+      0);
 }
 
 TEST(proxy, a_full_stream_answers_eagain) {
-  EXPECT_EQ(
-      run_streams(2, gpus::one_each, {},
-                  [](const scene& session) {
-                    proxy_ends ends;
-                    if (const int line = ends.open(session)) return line;
-                    CHECK_OK(ends.peer_channel->wait_signal(session.stream));  // nothing rings before it is over
-                    int puts = 0;
-                    status last;
-                    while (last && puts < 100) {
-                      const auto put = ends.peer_channel->put_signal(session.stream, ends.peer_window, 0,
-                                                                     ends.send_buffer.pointer(), kLargeBytes);
-                      if (put) ++puts;
-                      else last = put.error();
-                    }
-                    CHECK(last.code() == EAGAIN && puts == static_cast<int>(lane_carrier::kMostChunks *
-                                                                            lane_cut{}.chunk_of(kLargeBytes) / kLargeBytes));
-                    CHECK_OK(session.bootstrap->barrier());
-                    if (session.rank == 0) ends.peer_channel->cancel(ECANCELED);
-                    if (const int line = synchronize(session)) return line;
-                    CHECK_OK(session.bootstrap->barrier());
-                    return 0;
-                  }),
-      0);
+  EXPECT_EQ(run_streams(2, gpus::one_each, {},
+                        [](const rank_session& session) {
+                          proxy_ends ends;
+                          if (const int line = ends.open(session)) return line;
+                          CHECK_OK(ends.peer_channel->wait_signal(session.stream));  // nothing rings before it is over
+                          int puts = 0;
+                          status last;
+                          while (last && puts < 100) {
+                            const auto put = ends.peer_channel->put_signal(session.stream, ends.peer_window, 0,
+                                                                           ends.send_buffer.pointer(), kLargeBytes);
+                            if (put) ++puts;
+                            else last = put.error();
+                          }
+                          CHECK(last.code() == EAGAIN &&
+                                puts == static_cast<int>(shm_proxy::kMaxChunks * put_chunking{}.chunk_of(kLargeBytes) /
+                                                         kLargeBytes));
+                          CHECK_OK(session.bootstrap->barrier());
+                          if (session.rank == 0) ends.peer_channel->cancel(ECANCELED);
+                          if (const int line = synchronize(session)) return line;
+                          CHECK_OK(session.bootstrap->barrier());
+                          return 0;
+                        }),
+            0);
 }
 
 // ---- Sleep
@@ -395,7 +399,7 @@ std::uint64_t count_of(const std::string& diag, const std::string& description) 
 // A doorbell that rings while the thread is in its deep sleep: the event wakes it.
 TEST(proxy, economy_sleeps_and_is_woken_by_the_gpu) {
   EXPECT_EQ(run_streams(2, gpus::one_each, economy(),
-                        [](const scene& session) {
+                        [](const rank_session& session) {
                           proxy_ends ends;
                           if (const int line = ends.open(session)) return line;
                           for (std::uint64_t i = 1; i <= 20; ++i) {

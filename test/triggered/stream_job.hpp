@@ -13,7 +13,7 @@ using link::gpus;
 using link::kPatience;
 using namespace std::chrono_literals;
 
-struct scene {
+struct rank_session {
   int rank = 0;
   context* streams = nullptr;
   link::bootstrap* bootstrap = nullptr;
@@ -34,8 +34,9 @@ class with_variable {
   const char* const name_;
 };
 
-inline int run_scene(int rank, link::fork_bootstrap& sockets, gpus placement, const context_options& options,
-                     const std::function<int(const scene&)>& body, const std::function<void(cu::driver_table&)>& change) {
+inline int run_rank_session(int rank, link::fork_bootstrap& sockets, gpus placement, const context_options& options,
+                            const std::function<int(const rank_session&)>& body,
+                            const std::function<void(cu::driver_table&)>& change) {
   if (change) {
     static cu::driver_table table;
     table = cuda();
@@ -55,18 +56,20 @@ inline int run_scene(int rank, link::fork_bootstrap& sockets, gpus placement, co
 }
 
 // Runs `body` in `size` processes. The number of those whose body did not return 0; `killed` may die by a signal; `change`
-// makes the driver into a lesser one.
+// removes features of the driver.
 inline int run_streams(int size, gpus placement, const context_options& options,
-                       const std::function<int(const scene&)>& body, int killed = -1,
+                       const std::function<int(const rank_session&)>& body, int killed = -1,
                        const std::function<void(cu::driver_table&)>& change = {}) {
   return link::fork_ranks(
       size,
-      [&](int rank, link::fork_bootstrap& sockets) { return run_scene(rank, sockets, placement, options, body, change); },
+      [&](int rank, link::fork_bootstrap& sockets) {
+        return run_rank_session(rank, sockets, placement, options, body, change);
+      },
       killed);
 }
 
 // Everyone's keys, by rank.
-inline result<std::vector<window_key>> exchange_keys(const scene& session, const window_key& mine) {
+inline result<std::vector<window_key>> exchange_keys(const rank_session& session, const window_key& mine) {
   const auto all = session.bootstrap->all_gather(std::as_bytes(std::span(&mine, 1)));
   if (!all) return all.error();
   std::vector<window_key> out(all->size());

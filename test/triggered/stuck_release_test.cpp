@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stuck streams where the CPU cannot write GPU memory: a stream made beforehand lets them go.
+// Stuck streams where the CPU cannot write GPU memory: a stream made beforehand releases them.
 #include "triggered/stuck_release.hpp"
 
 #include "test/triggered/ends.hpp"
@@ -14,7 +14,7 @@ struct unmapped : testing::Test {
 
 TEST_F(unmapped, a_stuck_wait_is_let_go_after_its_time) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& session) {
+                        [](const rank_session& session) {
                           CHECK(!session.streams->query().has_cpu_mapping && session.streams->query().can_release);
                           two_ends ends;
                           channel_options options;
@@ -40,7 +40,7 @@ TEST_F(unmapped, a_stuck_wait_is_let_go_after_its_time) {
 
 TEST_F(unmapped, closing_lets_go_of_a_wait_in_which_a_stream_stands) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& session) {
+                        [](const rank_session& session) {
                           two_ends ends;
                           if (const int line = ends.open(session)) return line;
                           if (session.rank == 0) {
@@ -57,7 +57,7 @@ TEST_F(unmapped, closing_lets_go_of_a_wait_in_which_a_stream_stands) {
 
 TEST_F(unmapped, also_in_a_graph) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& session) {
+                        [](const rank_session& session) {
                           two_ends ends;
                           channel_options options;
                           options.wait_timeout = 50ms;
@@ -88,7 +88,7 @@ TEST_F(unmapped, also_in_a_graph) {
 TEST_F(unmapped, without_such_a_stream_there_are_no_time_outs) {
   EXPECT_EQ(run_streams(
                 2, gpus::one_each, {},
-                [](const scene& session) -> int {
+                [](const rank_session& session) -> int {
                   CHECK(!session.streams->query().can_release);
                   auto end = session.streams->connect(1 - session.rank, 3);
                   CHECK_OK(end);

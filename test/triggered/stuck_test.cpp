@@ -34,11 +34,11 @@ bool says(const channel& channel_end, const std::string& text) {
   return page.str().find(text) != std::string::npos;
 }
 
-int in_two(const std::function<int(const scene&, two_ends&)>& body, const channel_options& options = {},
+int in_two(const std::function<int(const rank_session&, two_ends&)>& body, const channel_options& options = {},
            const std::function<void(cu::driver_table&)>& change = {}) {
   return run_streams(
       2, gpus::one_each, {},
-      [&](const scene& session) {
+      [&](const rank_session& session) {
         two_ends ends;
         if (const int line = ends.open(session, options)) return line;
         if (const int line = body(session, ends)) return line;
@@ -62,7 +62,7 @@ channel_options short_of_time() {
 
 TEST(stuck, case_1_a_wait_before_its_producer_in_one_hardware_queue) {
   const with_variable set("PEERLANE_SIM_QUEUES", "1");
-  EXPECT_EQ(in_two([](const scene& session, two_ends& ends) -> int {
+  EXPECT_EQ(in_two([](const rank_session& session, two_ends& ends) -> int {
               auto* const other = new_stream();
               if (session.rank == 0) {
                 CHECK_OK(ends.peer_channel->wait_signal(session.stream));
@@ -80,7 +80,7 @@ TEST(stuck, case_1_a_wait_before_its_producer_in_one_hardware_queue) {
             }),
             0);
   // The right order.
-  EXPECT_EQ(in_two([](const scene& session, two_ends& ends) -> int {
+  EXPECT_EQ(in_two([](const rank_session& session, two_ends& ends) -> int {
               auto* const other = new_stream();
               CHECK_OK(ends.peer_channel->signal(other));
               CHECK_OK(ends.peer_channel->wait_signal(session.stream));
@@ -93,7 +93,7 @@ TEST(stuck, case_1_a_wait_before_its_producer_in_one_hardware_queue) {
 TEST(stuck, case_1_and_the_time_out_tells) {
   const with_variable set("PEERLANE_SIM_QUEUES", "1");
   EXPECT_EQ(in_two(
-                [](const scene& session, two_ends& ends) -> int {
+                [](const rank_session& session, two_ends& ends) -> int {
                   auto* const other = new_stream();
                   CHECK(is_queued(ends.peer_channel->wait_signal(session.stream)));
                   CHECK(is_queued(ends.peer_channel->signal(other)));
@@ -108,7 +108,7 @@ TEST(stuck, case_1_and_the_time_out_tells) {
 }
 
 TEST(stuck, case_2_a_channel_does_not_fill_the_launch_queue) {
-  EXPECT_EQ(in_two([](const scene& session, two_ends& ends) -> int {
+  EXPECT_EQ(in_two([](const rank_session& session, two_ends& ends) -> int {
               if (session.rank == 1) {
                 CHECK_OK(session.bootstrap->barrier());  // an end that closes is an error of the other
                 return 0;
@@ -131,7 +131,7 @@ TEST(stuck, case_2_a_channel_does_not_fill_the_launch_queue) {
 
 TEST(stuck, cases_2_and_9_a_launch_that_blocks_in_the_driver_is_freed) {
   const with_variable set("PEERLANE_SIM_QUEUE", "8");
-  EXPECT_EQ(in_two([](const scene& session, two_ends& ends) -> int {
+  EXPECT_EQ(in_two([](const rank_session& session, two_ends& ends) -> int {
               if (session.rank == 1) return 0;
               CHECK_OK(ends.peer_channel->wait_signal(session.stream));
               std::atomic<int> refused{0};
@@ -162,7 +162,7 @@ cu::result_t count_loads(cu::module_t* out, const void* image) {
 TEST(stuck, case_3_kernels_are_loaded_when_the_context_is_opened) {
   EXPECT_EQ(
       in_two(
-          [](const scene& session, two_ends& ends) -> int {
+          [](const rank_session& session, two_ends& ends) -> int {
             const int before = g_loads;
             CHECK(before == 1);
             CHECK_OK(ends.peer_channel->put_signal(session.stream, ends.peer_window, 0, ends.send_buffer.pointer(), 64));
@@ -177,7 +177,7 @@ TEST(stuck, case_3_kernels_are_loaded_when_the_context_is_opened) {
 
 TEST(stuck, case_4_calls_that_wait_for_the_device_end_with_the_time_out) {
   EXPECT_EQ(in_two(
-                [](const scene& session, two_ends& ends) -> int {
+                [](const rank_session& session, two_ends& ends) -> int {
                   test::device_buffer unused(64);
                   CHECK(is_queued(ends.peer_channel->wait_signal(session.stream)));
                   unused.free_now();
@@ -206,7 +206,7 @@ TEST(stuck, case_5_blocking_launches_are_refused) {
 
 TEST(stuck, case_6_two_processes_wait_for_each_other_on_one_gpu) {
   EXPECT_EQ(run_streams(2, gpus::shared, {},
-                        [](const scene& session) {
+                        [](const rank_session& session) {
                           two_ends ends;
                           if (const int line = ends.open(session)) return line;
                           for (int i = 0; i < 20; ++i) {
@@ -222,7 +222,7 @@ TEST(stuck, case_6_two_processes_wait_for_each_other_on_one_gpu) {
 }
 
 TEST(stuck, case_7_a_host_function_that_waits_does_not_hold_channels_up) {
-  EXPECT_EQ(in_two([](const scene& session, two_ends& ends) -> int {
+  EXPECT_EQ(in_two([](const rank_session& session, two_ends& ends) -> int {
               auto* const other = new_stream();
               std::atomic<bool> is_over{false};
               const auto wait = [](void* data) {
@@ -241,7 +241,7 @@ TEST(stuck, case_7_a_host_function_that_waits_does_not_hold_channels_up) {
 }
 
 TEST(stuck, case_8_everybody_waits_first) {
-  const auto body = [](const scene& session, two_ends& ends, bool is_timed) -> int {
+  const auto body = [](const rank_session& session, two_ends& ends, bool is_timed) -> int {
     CHECK(is_queued(ends.peer_channel->wait_signal(session.stream)));
     CHECK(is_queued(ends.peer_channel->signal(session.stream)));
     if (!is_timed) {
@@ -255,12 +255,13 @@ TEST(stuck, case_8_everybody_waits_first) {
     if (is_timed) CHECK(now.error == EPIPE || now.why == "a stream has stood in wait 1 for 50 ms");
     return 0;
   };
-  EXPECT_EQ(in_two([&](const scene& session, two_ends& ends) { return body(session, ends, false); }), 0);
-  EXPECT_EQ(in_two([&](const scene& session, two_ends& ends) { return body(session, ends, true); }, short_of_time()), 0);
+  EXPECT_EQ(in_two([&](const rank_session& session, two_ends& ends) { return body(session, ends, false); }), 0);
+  EXPECT_EQ(in_two([&](const rank_session& session, two_ends& ends) { return body(session, ends, true); }, short_of_time()),
+            0);
 }
 
 TEST(stuck, case_8_depth_is_used_up_before_anybody_releases) {
-  const auto body = [](const scene& session, two_ends& ends, bool is_timed) -> int {
+  const auto body = [](const rank_session& session, two_ends& ends, bool is_timed) -> int {
     for (int i = 0; i < 3; ++i) CHECK(is_queued(ends.peer_channel->signal(session.stream)));
     CHECK(is_queued(ends.peer_channel->wait_signal(session.stream)));
     CHECK(is_queued(ends.peer_channel->release(session.stream, 1)));
@@ -278,14 +279,14 @@ TEST(stuck, case_8_depth_is_used_up_before_anybody_releases) {
   };
   channel_options options;
   options.depth = 2;
-  EXPECT_EQ(in_two([&](const scene& session, two_ends& ends) { return body(session, ends, false); }, options), 0);
+  EXPECT_EQ(in_two([&](const rank_session& session, two_ends& ends) { return body(session, ends, false); }, options), 0);
   options = short_of_time();
   options.depth = 2;
-  EXPECT_EQ(in_two([&](const scene& session, two_ends& ends) { return body(session, ends, true); }, options), 0);
+  EXPECT_EQ(in_two([&](const rank_session& session, two_ends& ends) { return body(session, ends, true); }, options), 0);
 }
 
 TEST(stuck, case_10_a_forked_child_has_no_context) {
-  EXPECT_EQ(in_two([](const scene& session, two_ends& ends) -> int {
+  EXPECT_EQ(in_two([](const rank_session& session, two_ends& ends) -> int {
               auto key = session.streams->expose(ends.receive_buffer.pointer(), 64);
               CHECK_OK(key);
               std::fflush(nullptr);
@@ -325,7 +326,7 @@ TEST(stuck, case_10_a_forked_child_has_no_context) {
 
 TEST(stuck, sixty_four_streams_are_let_go) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& session) {
+                        [](const rank_session& session) {
                           std::vector<std::unique_ptr<channel>> all;
                           std::vector<cu::stream_t> stream;
                           for (std::uint32_t id = 1; id <= 64; ++id) {

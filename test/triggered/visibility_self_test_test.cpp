@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How flags get into the peer's memory: by the first way that the driver takes and that works.
+// How flags are written to the peer's memory: by the first method that the driver accepts and that works.
 #include "triggered/visibility_self_test.hpp"
 
 #include "test/triggered/ends.hpp"
@@ -38,12 +38,12 @@ cu::result_t refuse_remote_flags(cu::device_ptr dst, cu::device_ptr src, std::si
 }
 
 cu::result_t lose_data(cu::device_ptr dst, cu::device_ptr src, std::size_t bytes, cu::stream_t stream) {
-  if (bytes == sizeof(gpu_words::litmus_data)) return cu::error_code::success;
+  if (bytes == sizeof(gpu_words::self_test_data)) return cu::error_code::success;
   return cuda().cuMemcpyDtoDAsync_v2(dst, src, bytes, stream);
 }
 
-std::function<int(const scene&)> exchanges_by(flag_writer expected) {
-  return [expected](const scene& session) -> int {
+std::function<int(const rank_session&)> exchanges_by(flag_writer expected) {
+  return [expected](const rank_session& session) -> int {
     two_ends ends;
     channel_options options;
     options.depth = 1;
@@ -99,7 +99,7 @@ TEST(litmus, the_variable_and_the_option_choose) {
 TEST(litmus, a_flag_without_its_data_is_found_out) {
   EXPECT_EQ(run_streams(
                 2, gpus::one_each, {},
-                [](const scene& session) -> int {
+                [](const rank_session& session) -> int {
                   auto end = session.streams->connect(1 - session.rank, 7);
                   CHECK_OK(end);
                   const auto refused = (*end)->ready(kPatience);

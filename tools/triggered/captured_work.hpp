@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a station's stream does, captured once and launched again and again.
+// Work of a station's stream, captured once and launched repeatedly.
 #pragma once
 
 #include <functional>

@@ -22,7 +22,7 @@ namespace {
 constexpr std::uint64_t kTag = 0xa511c;
 constexpr std::chrono::seconds kPatience{30};
 
-// The CPU between every two steps: it waits for the message, launches, waits for the kernel, sends.
+// The CPU acts between every two steps: it waits for the message, launches, waits for the kernel, sends.
 class normal_exchange final : public exchange {
  public:
   explicit normal_exchange(station& session) : session_(session), messages_(session.messages()) {}
@@ -46,7 +46,7 @@ class normal_exchange final : public exchange {
   link::messenger& messages_;
 };
 
-// Host functions in the stream do the messages: the driver's thread takes the CPU's place between the steps. They may not
+// Host functions in the stream send and receive: the driver's thread acts between the steps. They may not
 // call CUDA, so the data go through host memory, by copies in the stream.
 class hostfn_exchange final : public exchange {
  public:
@@ -130,18 +130,19 @@ status queue_iterations(station& session, stream::channel& link, std::size_t byt
   return {};
 }
 
-void look_for_error(const stream::channel& link) {
+void check_channel(const stream::channel& link) {
   if (const auto now = link.state(); now.error != 0) throw tools::tool_failure("the channel broke: " + now.why);
 }
 
-// The streams go on by themselves; the CPU queues batches ahead of them.
+// The streams continue without the CPU, which queues batches ahead of them.
 class stream_exchange final : public exchange {
  public:
   stream_exchange(station& session, const contender& candidate) : session_(session), batches_(session, candidate.mode) {
     stream::channel_options options;
     const bool is_proxy = candidate.kind == arm::proxy || candidate.kind == arm::proxy_kernel;
     options.executor = is_proxy ? stream::executor_kind::proxy : stream::executor_kind::peer;
-    if (candidate.kind == arm::peer_kernel || candidate.kind == arm::proxy_kernel) options.wait = stream::wait_way::kernel;
+    if (candidate.kind == arm::peer_kernel || candidate.kind == arm::proxy_kernel)
+      options.wait = stream::wait_method::kernel;
     channel_ = session.connect(1 - session.rank(), session.new_channel_id(), options);
   }
 
@@ -155,7 +156,7 @@ class stream_exchange final : public exchange {
 
   void finish() override {
     batches_.wait_for_all();
-    look_for_error(*channel_);
+    check_channel(*channel_);
   }
 
  private:
@@ -170,8 +171,8 @@ class graph_exchange final : public exchange {
   graph_exchange(station& session, const contender& candidate, int unroll)
       : session_(session),
         batches_(session, candidate.mode),
-        wait_(candidate.kind == arm::graph_kernel ? stream::wait_way::kernel : stream::wait_way::front_end),
-        unit_(wait_ == stream::wait_way::kernel ? unroll : std::min(unroll, kMostSlots)) {}
+        wait_(candidate.kind == arm::graph_kernel ? stream::wait_method::kernel : stream::wait_method::front_end),
+        unit_(wait_ == stream::wait_method::kernel ? unroll : std::min(unroll, kMaxSlots)) {}
   ~graph_exchange() override { drop(); }
 
   // Every case has a channel of its own, because captured operations keep their places in it.
@@ -202,11 +203,11 @@ class graph_exchange final : public exchange {
 
   void finish() override {
     batches_.wait_for_all();
-    look_for_error(*channel_);
+    check_channel(*channel_);
   }
 
  private:
-  static constexpr int kMostSlots = 32;  // iterations of one graph; a channel has places for 64 puts that do not count
+  static constexpr int kMaxSlots = 32;  // iterations of one graph; a channel has places for 64 puts that do not count
 
   void drop() {
     static_cast<void>(session_.cuda().cuStreamSynchronize(session_.stream()));
@@ -216,7 +217,7 @@ class graph_exchange final : public exchange {
 
   station& session_;
   batch_events batches_;
-  const stream::wait_way wait_;
+  const stream::wait_method wait_;
   const int unit_;
   std::unique_ptr<stream::channel> channel_;
   std::optional<captured_work> graph_;

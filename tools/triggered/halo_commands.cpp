@@ -17,14 +17,14 @@
 namespace pl::async {
 namespace {
 
-constexpr int kMostRanks = 16, kMostPoints = 16384, kMostMultigridPoints = 8192;
+constexpr int kMaxRanks = 16, kMaxPoints = 16384, kMaxMultigridPoints = 8192;
 
 void take_grid(halo_plan& plan, const std::string& text) {
   char rest = 0;
   if (std::sscanf(text.c_str(), "%dx%d%c", &plan.gx, &plan.gy, &rest) != 2 || plan.gx < 1 || plan.gy < 1 ||
-      plan.gx > kMostRanks || plan.gy > kMostRanks || plan.gx * plan.gy < 2 || plan.gx * plan.gy > kMostRanks)
+      plan.gx > kMaxRanks || plan.gy > kMaxRanks || plan.gx * plan.gy < 2 || plan.gx * plan.gy > kMaxRanks)
     throw tools::tool_failure(
-        format("--grid: \"%s\" is not COLUMNSxROWS of 2 to %d ranks, as 2x1", text.c_str(), kMostRanks));
+        format("--grid: \"%s\" is not COLUMNSxROWS of 2 to %d ranks, as 2x1", text.c_str(), kMaxRanks));
 }
 
 void take_most_square(halo_plan& plan, int ranks) {
@@ -39,7 +39,7 @@ class halo_options {
     parser.text("--arms", arms_,
                 "comma-separated: normal, peer, peer-kernel, proxy, proxy-kernel, graph-kernel (as of pingpong)");
     parser.text("-n,--points", sizes_, points_help);
-    parser.integer("-p,--ranks", processes_, 2, kMostRanks, "ranks, in the most square grid; they share the GPUs in turn");
+    parser.integer("-p,--ranks", processes_, 2, kMaxRanks, "ranks, in the most square grid; they share the GPUs in turn");
     parser.text("--grid", grid_, "columns x rows of ranks, as 2x1 or 1x2 (instead of -p)");
     parser.integer("-i,--steps", steps_, 2, 1'000'000,
                    format("%ss of a turn; large blocks make fewer", plan.step.c_str()).c_str());
@@ -93,7 +93,7 @@ int run_stencil_command(const tools::invocation& call) {
   halo_options options(parser, plan, "points along an edge of each rank's block, comma-separated, 2 to 16384");
   if (const auto code = parser.parse()) return *code;
   options.make_smaller(parser, 60);
-  options.take(kMostPoints);
+  options.take(kMaxPoints);
   return options.run(call);
 }
 
@@ -111,7 +111,7 @@ int run_multigrid_command(const tools::invocation& call) {
   halo_options options(parser, plan, "points along an edge of each rank's block, comma-separated: powers of two, 2 to 8192");
   if (const auto code = parser.parse()) return *code;
   options.make_smaller(parser, 10);
-  options.take(kMostMultigridPoints);
+  options.take(kMaxMultigridPoints);
   for (const int n : options.plan.sizes)
     if (!is_multigrid_size(n)) throw tools::tool_failure(format("--points: %d is not a power of two", n));
   return options.run(call);

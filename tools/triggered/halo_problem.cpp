@@ -11,7 +11,7 @@ namespace pl::async {
 namespace {
 
 constexpr unsigned kPointThreads = 256;
-constexpr std::uint64_t kMostPointBlocks = 2112;  // 16 a multiprocessor of an H200
+constexpr std::uint64_t kMaxPointBlocks = 2112;  // 16 a multiprocessor of an H200
 
 }  // namespace
 
@@ -31,7 +31,7 @@ cu::function_t block_kernels::find(const char* kernel) const {
 }
 
 void block_kernels::launch(cu::function_t kernel, std::uint64_t points, void** parameters) const {
-  const auto blocks = static_cast<unsigned>(std::clamp<std::uint64_t>(points / kPointThreads, 1, kMostPointBlocks));
+  const auto blocks = static_cast<unsigned>(std::clamp<std::uint64_t>(points / kPointThreads, 1, kMaxPointBlocks));
   session_.gpu().check(
       session_.cuda().cuLaunchKernel(kernel, blocks, 1, 1, kPointThreads, 1, 1, 0, session_.stream(), parameters, nullptr),
       "kernel launch");

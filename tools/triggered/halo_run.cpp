@@ -16,8 +16,8 @@
 namespace pl::async {
 namespace {
 
-constexpr std::uint64_t kMostUpdates = 1ull << 33;     // points of a turn
-constexpr std::uint64_t kMostReference = 200'000'000;  // points that the CPU computes to check a size
+constexpr std::uint64_t kMaxUpdates = 1ull << 33;      // points of a turn
+constexpr std::uint64_t kMaxReference = 200'000'000;   // points that the CPU computes to check a size
 constexpr std::uint64_t kCheckedEachTurn = 32u << 20;  // bytes of a field; larger ones are looked at after the last turn
 
 struct halo_samples {
@@ -32,7 +32,7 @@ std::size_t wrong_points(const std::vector<double>& is, const std::vector<double
   return wrong;
 }
 
-// One size of block. Everything is counted in periods, and told in steps.
+// One size of block. Counts in periods, reports in steps.
 class size_run {
  public:
   size_run(station& session, const halo_plan& plan, int n, std::vector<std::unique_ptr<halo_way>>& ways, result_file* file)
@@ -44,7 +44,7 @@ class size_run {
         file_(file) {
     const int asked = std::max(1, plan.steps / problem_->steps_of_period());
     periods_ = static_cast<int>(
-        std::clamp<std::uint64_t>(kMostUpdates / problem_->updates_of_period(), 1, static_cast<std::uint64_t>(asked)));
+        std::clamp<std::uint64_t>(kMaxUpdates / problem_->updates_of_period(), 1, static_cast<std::uint64_t>(asked)));
     batch_ = std::max(1, plan.batch / problem_->steps_of_period());
     checked_ = periods_to_check();
   }
@@ -78,7 +78,7 @@ class size_run {
         if (repeat + 1 == plan_.repeats || field_bytes <= kCheckedEachTurn) compare_timed(index);
       }
     line.reset();
-    if (session_.rank() == 0) tell(all);
+    if (session_.rank() == 0) print_results(all);
     return wrong_;
   }
 
@@ -88,7 +88,7 @@ class size_run {
     int enough = 1, too_many = periods_ + 1;
     while (too_many - enough > 1) {
       const int middle = enough + (too_many - enough) / 2;
-      (problem_->reference_work(middle) <= kMostReference ? enough : too_many) = middle;
+      (problem_->reference_work(middle) <= kMaxReference ? enough : too_many) = middle;
     }
     return enough;
   }
@@ -108,13 +108,13 @@ class size_run {
     const auto taken_ns = static_cast<double>(monotonic_ns() - begin);
     const auto after = cpu_use::now();
     session_.barrier();  // no neighbour's edges are under way any more
-    const double steps = told(periods);
+    const double steps = to_steps(periods);
     results.step_ns.push_back(taken_ns / steps);
     results.enqueue_ns.push_back(static_cast<double>(way.enqueue_ns) / steps);
     results.busy_percent.push_back((after.seconds - before.seconds) / (taken_ns * 1e-9) * 100);
   }
 
-  int told(int periods) const { return periods * problem_->steps_of_period(); }
+  int to_steps(int periods) const { return periods * problem_->steps_of_period(); }
 
   // Sizes of which the CPU computes fewer steps: what the first arm found, whose first steps are known to be right.
   void compare_timed(std::size_t index) {
@@ -127,17 +127,17 @@ class size_run {
     wrong_ += wrong;
     if (wrong != 0)
       std::fprintf(stderr, "%s, %d x %d: %zu points of rank %d differ from %s after %d %ss\n", to_string(plan_.arms[index]),
-                   n_, n_, wrong, session_.rank(), label, told(periods), plan_.step.c_str());
+                   n_, n_, wrong, session_.rank(), label, to_steps(periods), plan_.step.c_str());
   }
 
-  void tell(const std::vector<halo_samples>& all) const {
+  void print_results(const std::vector<halo_samples>& all) const {
     const auto edge_bytes = sizeof(double) * static_cast<std::size_t>(n_);
     const double kernel_ns = kernel_ns_ / problem_->steps_of_period();
     for (std::size_t i = 0; i < all.size(); ++i) {
       const char* const name = to_string(plan_.arms[i]);
       const double step_ns = median_of(all[i].step_ns), ratio = step_ns / median_of(all[0].step_ns);
-      std::printf("%6d %10zu %7d %8d %10.2f  %-12s %10.2f %7.3f %7.1f %11.2f\n", n_, edge_bytes, told(periods_),
-                  told(checked_), kernel_ns * 1e-3, name, step_ns * 1e-3, ratio, median_of(all[i].busy_percent),
+      std::printf("%6d %10zu %7d %8d %10.2f  %-12s %10.2f %7.3f %7.1f %11.2f\n", n_, edge_bytes, to_steps(periods_),
+                  to_steps(checked_), kernel_ns * 1e-3, name, step_ns * 1e-3, ratio, median_of(all[i].busy_percent),
                   median_of(all[i].enqueue_ns) * 1e-3);
       if (file_ == nullptr) continue;
       const auto series = format("%s %d", name, n_);
@@ -147,8 +147,8 @@ class size_run {
                       {"n", n_},
                       {"grid", format("%dx%d", plan_.gx, plan_.gy)},
                       {"edge_bytes", edge_bytes},
-                      {plan_.step + "s", told(periods_)},
-                      {plan_.step + "s_checked_by_cpu", told(checked_)},
+                      {plan_.step + "s", to_steps(periods_)},
+                      {plan_.step + "s_checked_by_cpu", to_steps(checked_)},
                       {"kernel_ns", kernel_ns},
                       {plan_.step + "_ns_p50", step_ns},
                       {"enqueue_ns_p50", median_of(all[i].enqueue_ns)},

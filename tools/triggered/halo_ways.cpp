@@ -55,7 +55,7 @@ class stream_halo : public halo_way {
     const bool is_proxy = kind == arm::proxy || kind == arm::proxy_kernel;
     options.executor = is_proxy ? stream::executor_kind::proxy : stream::executor_kind::peer;
     if (kind == arm::peer_kernel || kind == arm::proxy_kernel || kind == arm::graph_kernel)
-      options.wait = stream::wait_way::kernel;
+      options.wait = stream::wait_method::kernel;
     const auto id = session.new_channel_id();
     // In an order that cannot make ranks wait for each other in a ring: by rank.
     std::vector<std::pair<int, side>> order;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ways in which the edges of a rank's block get to its neighbours.
+// The methods that send the edges of a rank's block to its neighbours.
 //
 // Halos have two places, used in turn. Why nothing is overwritten too early, without any release: a neighbour's edges of
 // exchange e + 2 come into the place of those of e. It sends them after its wait for our edges of exchange e + 1, and our

@@ -83,7 +83,7 @@ class run {
         take_turn(ways_[index], bytes, busy_ns, iterations, repeat == 0 ? unused : all[index]);
       }
     line.reset();
-    if (session_.rank() == 0) tell(bytes, busy_ns, kernel_ns, all);
+    if (session_.rank() == 0) print_results(bytes, busy_ns, kernel_ns, all);
   }
 
   void take_turn(way& arm_run, std::size_t bytes, std::uint64_t busy_ns, int at_least, samples& results) {
@@ -120,7 +120,7 @@ class run {
     return session_.time_on_gpu(kCount, [&] { session_.launch_step(bytes, busy_ns); });
   }
 
-  void tell(std::size_t bytes, std::uint64_t busy_ns, double kernel_ns, const std::vector<samples>& all) {
+  void print_results(std::size_t bytes, std::uint64_t busy_ns, double kernel_ns, const std::vector<samples>& all) {
     for (std::size_t i = 0; i < all.size(); ++i) {
       const double iteration_ns = middle(all[i].iteration_ns), ratio = iteration_ns / middle(all[0].iteration_ns),
                    enqueue_ns = middle(all[i].enqueue_ns), busy = middle(all[i].busy_percent),
@@ -133,8 +133,8 @@ class run {
           format("%s %zu B kernel %llu ns", ways_[i].name.c_str(), bytes, static_cast<unsigned long long>(busy_ns));
       file_->add_samples(series, all[i].iteration_ns);
       file_->add_row({{"series", series},
-                      {"arm", to_string(ways_[i].kind.kind)},
-                      {"mode", ways_[i].kind.mode == stream::run_mode::economy ? "economy" : "performance"},
+                      {"arm", to_string(ways_[i].setup.kind)},
+                      {"mode", ways_[i].setup.mode == stream::run_mode::economy ? "economy" : "performance"},
                       {"size_bytes", bytes},
                       {"kernel_asked_ns", busy_ns},
                       {"kernel_ns", kernel_ns},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two ranks, each in turn: receive, a kernel that uses what came, send. How long one such round trip takes by each way to
-// say "go on" to the other side, and what it costs the CPUs.
+// Two ranks, each in turn: receive, a kernel that uses the data, send. Measures the round trip for each method of signalling
+// the other side, and its CPU cost.
 #pragma once
 
 #include <cstdint>

@@ -27,7 +27,7 @@ constexpr int kWarmUp = 100;             // not counted
 constexpr std::uint64_t kSettle = 5000;  // ns after an answer until the stream is surely in its next wait
 constexpr std::uint64_t kLimitNs = 10'000'000'000, kTrialNs = 200'000'000;
 constexpr int kListLengths[] = {1, 4, 32, 255};
-constexpr int kMostOps = 1020, kMostLists = 200;  // of a turn: held back by a gate, so they must fit into the launch queue
+constexpr int kMaxOps = 1020, kMaxLists = 200;  // of a turn: held back by a gate, so they must fit into the launch queue
 
 // Spins until the word has come from `last` to `value`; counts how often it was seen to have changed. -1: not within the
 // limit.
@@ -64,7 +64,7 @@ constexpr poke_way kWays[] = {{"word in GPU memory, front end waits", true, fals
                               {"word in pinned memory, front end waits", false, false},
                               {"word in pinned memory, kernel waits", false, true}};
 
-// Streams that stand in a wait until this object ends.
+// Streams that stay in a wait until this object ends.
 class stuck_streams {
  public:
   stuck_streams(const tools::gpu_session& gpu, int count, std::uint64_t* gate, std::uint64_t gate_on_gpu) : gate_(gate) {
@@ -141,7 +141,7 @@ class bench {
     stuck_ = stuck;
     bool does_answer = true;
     {
-      const stuck_streams others(gpu_, stuck, &host().litmus[0], on_gpu(offsetof(stream::host_words, litmus)));
+      const stuck_streams others(gpu_, stuck, &host().self_test[0], on_gpu(offsetof(stream::host_words, self_test)));
       tools::must(mem_ops(cuda_, stream_.get()).write64(answer(), ++value_).submit());
       does_answer = watch_for(host().doorbell, value_ - 1, value_, kTrialNs) >= 0;
       for (const auto& way : kWays)
@@ -178,10 +178,10 @@ class bench {
     value_ += static_cast<unsigned>((kAhead - (plan_.pokes + kWarmUp) % kAhead) % kAhead);
     store(way, value_);
     gpu_.check(cuda_.cuStreamSynchronize(stream_.get()), "the stream");
-    tell(way, taken_ns);
+    print_results(way, taken_ns);
   }
 
-  void tell(const poke_way& way, const std::vector<double>& taken_ns) {
+  void print_results(const poke_way& way, const std::vector<double>& taken_ns) {
     const auto facts = summarize(taken_ns);
     std::printf("%-40s %6d %8.2f %8.2f %8.2f %8.2f %8.2f\n", way.name, stuck_, facts.min * 1e-3, facts.p50 * 1e-3,
                 facts.p90 * 1e-3, facts.p99 * 1e-3, facts.max * 1e-3);
@@ -198,7 +198,7 @@ class bench {
   }
 
   void ring(int length) {
-    const int lists = std::min(kMostLists, kMostOps / length), writes = lists * length;
+    const int lists = std::min(kMaxLists, kMaxOps / length), writes = lists * length;
     std::vector<double> write_ns, enqueue_ns, seen;
     for (int turn = 0; turn <= plan_.repeats; ++turn) {
       const std::uint64_t gate = ++value_;

@@ -20,7 +20,7 @@ namespace {
 constexpr std::chrono::seconds kPatience{60};
 constexpr std::uint64_t kCloseNs = 2'000'000'000;
 constexpr unsigned kThreads = 256;
-constexpr std::uint64_t kMostBlocks = 128;
+constexpr std::uint64_t kMaxBlocks = 128;
 
 std::vector<stream::remote_window> exchange_windows(stream::context& context, link::bootstrap& bootstrap,
                                                     std::uint64_t memory, std::size_t bytes) {
@@ -84,7 +84,7 @@ std::unique_ptr<stream::channel> station::connect(int peer, std::uint32_t id, co
 void station::launch_step(std::uint64_t bytes, std::uint64_t busy_ns) const {
   std::uint64_t target = send_buffer(), origin = receive_buffer(), words = bytes / 8;
   void* parameters[] = {&target, &origin, &words, &busy_ns};
-  const auto blocks = static_cast<unsigned>(std::clamp<std::uint64_t>(words / kThreads, 1, kMostBlocks));
+  const auto blocks = static_cast<unsigned>(std::clamp<std::uint64_t>(words / kThreads, 1, kMaxBlocks));
   gpu_->check(cuda().cuLaunchKernel(step_, blocks, 1, 1, kThreads, 1, 1, 0, stream(), parameters, nullptr), "kernel launch");
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one rank of an exchange has: its GPU, a stream, a window, a channel to each neighbour, and the kernel of the
+// The resources of one rank of an exchange: its GPU, a stream, a window, a channel to each neighbour, and the kernel of the
 // application.
 #pragma once
 

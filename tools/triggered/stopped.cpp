@@ -50,7 +50,7 @@ task_facts facts_of(const std::string& path) {
   return out;
 }
 
-// Every thread of the process stands still.
+// Every thread of the process is stopped.
 bool is_stopped(pid_t process) {
   const auto folder = format("/proc/%d/task", static_cast<int>(process));
   DIR* const tasks = opendir(folder.c_str());
@@ -190,7 +190,7 @@ const char* words_of(int outcome) {
   }
 }
 
-void tell(const station& session, const stopped_plan& plan, const stopped_board& board, result_file* file) {
+void print_results(const station& session, const stopped_plan& plan, const stopped_board& board, result_file* file) {
   const int outcome = board.outcome.load();
   std::printf("# %d round trips of %zu bytes, queued behind a gate, by two processes that are then stopped\n",
               plan.iterations, plan.bytes);
@@ -231,7 +231,7 @@ int run_stopped(station& session, const stopped_plan& plan, stopped_board& board
   const auto expected = kStart + 2 * static_cast<std::uint64_t>(plan.iterations) - (session.rank() == 0 ? 0 : 1);
   const auto wrong = session.wrong_words(expected, plan.bytes);
   if (wrong != 0) std::fprintf(stderr, "%zu of %zu words are wrong afterwards\n", wrong, plan.bytes / 8);
-  if (session.rank() == 0) tell(session, plan, board, file);
+  if (session.rank() == 0) print_results(session, plan, board, file);
   const int outcome = board.outcome.load();
   const bool is_right = wrong == 0 && (outcome == stopped_board::finished_while_stopped ||
                                        (outcome == stopped_board::not_finished && session.gpu().simulated()));

@@ -71,7 +71,7 @@ turn release_all(const station& session, const channels& channel,
   return out;
 }
 
-void tell(const stuck_plan& plan, const std::vector<turn>& all, result_file* file) {
+void print_results(const stuck_plan& plan, const std::vector<turn>& all, result_file* file) {
   std::vector<double> each_ns, last_ns;
   std::printf(
       "# %d streams, each in a wait of its own channel; us from the first cancel until the CPU saw the streams idle\n",
@@ -113,7 +113,7 @@ int run_stuck(station& session, const stuck_plan& plan, result_file* file) {
     if (session.rank() == 0) all.push_back(release_all(session, channel, streams));
     session.barrier();
   }
-  if (session.rank() == 0) tell(plan, all, file);
+  if (session.rank() == 0) print_results(plan, all, file);
   return tools::kExitOk;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams that wait for signals that never come, and how long it takes to let them all go.
+// Streams that wait for signals that never come, and how long it takes to release them all.
 #pragma once
 
 #include "measure/result_file.hpp"

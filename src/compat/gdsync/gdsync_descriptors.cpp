@@ -12,7 +12,7 @@
 namespace pl::gds {
 namespace {
 
-constexpr std::size_t kMostBytes = 1024;  // of one write_memory
+constexpr std::size_t kMaxBytes = 1024;  // of one write_memory
 constexpr std::size_t kWord = sizeof(std::uint32_t);
 constexpr const char* kNoCondition = "the condition is none of GDS_WAIT_COND_*";
 
@@ -21,7 +21,7 @@ static_assert(static_cast<int>(stream::wait_until::equal) == GDS_WAIT_COND_EQ);
 static_assert(static_cast<int>(stream::wait_until::any_bit) == GDS_WAIT_COND_AND);
 static_assert(static_cast<int>(stream::wait_until::nor) == GDS_WAIT_COND_NOR);
 
-// An enumeration as a C program left it: any bits, which C++ may not even look at as that type.
+// An enumeration as a C program set it: any bits, which C++ may not read as that type.
 template <class Enum>
 unsigned bits_of(const Enum& value) {
   unsigned out = 0;
@@ -45,7 +45,7 @@ const char* problem_of(const gds_write_value32_t& operation) {
 }
 const char* problem_of(const gds_write_memory_t& operation) {
   if (!is_word(operation.dest) || operation.src == nullptr) return "dest is null or not a multiple of 4, or src is null";
-  if (operation.count == 0 || operation.count % kWord != 0 || operation.count > kMostBytes)
+  if (operation.count == 0 || operation.count % kWord != 0 || operation.count > kMaxBytes)
     return "count is not a multiple of 4 from 4 to 1024: longer copies are cuMemcpyHtoDAsync's";
   return has_only(operation.flags, GDS_WRITE_MEMORY_POST_BARRIER_SYS | GDS_WRITE_MEMORY_PRE_BARRIER_SYS)
              ? nullptr

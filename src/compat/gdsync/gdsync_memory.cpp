@@ -127,7 +127,7 @@ result<cu::device_ptr> device_address(const cu::driver_table& cuda, const void* 
   auto* const page = reinterpret_cast<void*>(address / kPageBytes * kPageBytes);
   unsigned register_flags = cu::host_register_flag::portable | cu::host_register_flag::device_map;
   if ((flags & GDS_MEMORY_MASK) == GDS_MEMORY_IO) register_flags |= cu::host_register_flag::io_memory;
-  // Another thread may have been faster, so only the second question counts.
+  // Another thread may have registered it first, so only the second query counts.
   const auto registered = cuda.cuMemHostRegister_v2(page, kPageBytes, register_flags);
   const auto rc = cuda.cuMemHostGetDevicePointer_v2(&found, const_cast<void*>(pointer), 0);
   if (rc == cu::error_code::success) return found;

@@ -32,7 +32,7 @@ struct soft_qp : gds_qp {
 soft_qp* as_soft(gds_qp* qp) { return static_cast<soft_qp*>(qp); }
 soft_queue* as_soft(const ibv_cq* cq) { return const_cast<soft_queue*>(static_cast<const soft_queue*>(cq)); }
 
-// What a request holds. Prepared requests may be copied; they must not outlive their queue pair.
+// The contents of a request. Prepared requests may be copied; they must not outlive their queue pair.
 struct request {
   static constexpr std::uint64_t kMagic = 0x70656572'67647371;
   std::uint64_t magic;
@@ -144,7 +144,7 @@ result<request> make_send(gds_qp* qp, gds_send_wr* wr, gds_send_wr** bad) {
   return done.error();
 }
 
-// As the original's, the completion after all that were waited for before, whether or not it has come.
+// As in libgdsync: the completion after all that were waited for before, whether or not it has arrived.
 result<request> make_wait(gds_cq* cq, int flags) {
   if (cq == nullptr || cq->cq == nullptr || flags != 0) return failure{EINVAL, "no completion queue, or flags are not 0"};
   auto* const queue = as_soft(cq->cq);
@@ -154,7 +154,7 @@ result<request> make_wait(gds_cq* cq, int flags) {
 void add_send(const request& prepared, std::vector<word_op>& ops) {
   ops.push_back({prepared.pair->doorbell(), prepared.number, GDS_MEMORY_HOST, false, false, GDS_WAIT_COND_GEQ});
 }
-// The CPU may have the completion once the stream is past it.
+// The CPU may take the completion once the stream has passed it.
 void add_wait(const request& prepared, std::vector<word_op>& ops) {
   ops.push_back({prepared.pair->completed(prepared.end), prepared.number, GDS_MEMORY_HOST, true, false, GDS_WAIT_COND_GEQ});
   ops.push_back({prepared.pair->passed(prepared.end), prepared.number, GDS_MEMORY_HOST, false, false, GDS_WAIT_COND_GEQ});
@@ -197,7 +197,7 @@ void fill_in(soft_qp& qp) {
   for (int i = 0; i < 2; ++i) {
     auto& queue = qp.queues[i];
     queue.context = context;
-    queue.of = qp.pair.get();
+    queue.pair = qp.pair.get();
     queue.end = i == 0 ? side::send : side::receive;
     queue.owner = ends[i];
     ends[i]->cq = &queue;
@@ -353,7 +353,7 @@ PL_EXPORT int gds_stream_wait_cq(CUstream stream, struct gds_cq* cq, int flags) 
   return code;
 }
 
-// No stream will wait for it: the CPU may have the completion.
+// No stream will wait for it, so the CPU may take the completion.
 PL_EXPORT int gds_post_wait_cq(struct gds_cq* cq, gds_wait_request_t* storage, int flags) {
   const auto one = recall(storage);
   if (cq == nullptr || flags != 0 || !one)

@@ -81,7 +81,7 @@ status soft_pair::connect(const address& destination) {
 result<std::uint32_t> soft_pair::prepare(soft_work work) {
   std::size_t bytes = 0;
   for (const auto& each : work.pieces) bytes += each.bytes;
-  if (bytes > kMostBytes) return failure{EINVAL, "a message of a soft queue pair has at most 1 MiB"};
+  if (bytes > kMaxBytes) return failure{EINVAL, "a message of a soft queue pair has at most 1 MiB"};
   const std::lock_guard lock(mutex_);
   if (!theirs_) return failure{EINVAL, "the queue pair is not connected: gds_soft_connect"};
   if (sends_.size() >= most_[0]) return failure{ENOMEM, "max_send_wr sends have not completed"};
@@ -126,7 +126,7 @@ bool soft_pair::advance() {
   return has_moved;
 }
 
-// A send to the slot where the peer finds it. A doorbell beyond what was prepared means nothing.
+// A send to the slot where the peer finds it. A doorbell beyond the prepared sends is ignored.
 bool soft_pair::gather() {
   auto& mine = ours();
   const auto rung = __atomic_load_n(&mine.doorbell, __ATOMIC_ACQUIRE);
@@ -154,7 +154,7 @@ bool soft_pair::take() {
   while (!receives_.empty() && is_before(got_, their.ready.load(std::memory_order_acquire))) {
     const auto number = got_ + 1;
     const char* origin = slot_in(*theirs_, number);
-    const auto bytes = std::min<std::size_t>(their.bytes[number % kSlots], kMostBytes);  // the peer's word for it
+    const auto bytes = std::min<std::size_t>(their.bytes[number % kSlots], kMaxBytes);  // the peer's word for it
     const auto capture_state = std::move(receives_.front());
     receives_.pop_front();
     std::size_t left = bytes;

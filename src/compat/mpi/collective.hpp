@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all collective operations share: who sends and receives what, and the call between the copies.
+// Shared parts of all collective operations: who sends and receives what, and the MPI call between the copies.
 #pragma once
 
 #include "compat/mpi/guarded.hpp"
@@ -50,7 +50,7 @@ bool concerns(const void* buffer, Significant significant) {
   return any_on_device(significant());
 }
 
-// What MPI reads, and what it writes. With MPI_IN_PLACE it reads the receive buffer.
+// Attaches the buffer that MPI reads, and the one it writes. With MPI_IN_PLACE it reads the receive buffer.
 int take_source(staged& data, const void* buffer, const parts& blocks);
 int take_target(staged& data, void* buffer, const parts& blocks, bool is_source_too);
 

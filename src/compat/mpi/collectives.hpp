@@ -26,7 +26,7 @@ int broadcast(void* buffer, Count count, MPI_Datatype type, int root, MPI_Comm c
   return collective(comm, prepare, call, request...);
 }
 
-// Nothing where an argument means nothing on this rank.
+// No blocks where an argument has no meaning on this rank.
 inline parts significant(bool is_here, parts blocks) { return is_here ? std::move(blocks) : parts{}; }
 template <class AllBlocks>
 parts at_root(MPI_Comm comm, int root, AllBlocks all_blocks) {

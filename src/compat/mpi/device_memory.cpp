@@ -118,8 +118,8 @@ void close_devices() noexcept {
 }
 
 void complain(const char* description, const failure& why) noexcept {
-  static std::atomic<bool> told{false};
-  if (!told.exchange(true)) std::fprintf(stderr, "peerlane-mpi: %s: %s\n", description, why.message.c_str());
+  static std::atomic<bool> is_reported{false};
+  if (!is_reported.exchange(true)) std::fprintf(stderr, "peerlane-mpi: %s: %s\n", description, why.message.c_str());
   else PL_LOG(error, "peerlane-mpi: %s: %s", description, why.message.c_str());
 }
 

@@ -6,7 +6,7 @@ using namespace pl::mpi;
 
 namespace {
 
-// The data that is sent is what the buffer holds at the start.
+// The contents of the buffer at the start are sent.
 int prepare(MPI_Request request) {
   auto found = request == request_null() ? nullptr : requests().take(request);
   if (found == nullptr) return MPI_SUCCESS;

@@ -6,7 +6,7 @@
 
 namespace pl::mpi {
 
-// What was sent is read before the call returns, so the buffer may change as soon as MPI says so, or sooner.
+// The data is read before the call returns, so the caller may change the buffer as soon as MPI allows it.
 template <auto Pmpi, class Count>
 int send(const void* buffer, Count count, MPI_Datatype type, int destination, int tag, MPI_Comm comm) {
   if (!on_device(buffer, count, type)) [[likely]]
@@ -56,7 +56,7 @@ int begin_receive(void* buffer, Count count, MPI_Datatype type, int source, int 
   });
 }
 
-// A status to look at, the caller's if he wants one.
+// A readable status: the caller's, or an own one if the caller ignores it.
 class status_of_call {
  public:
   explicit status_of_call(MPI_Status* wanted) : status_(wanted != MPI_STATUS_IGNORE ? wanted : &own_) {}
@@ -80,7 +80,7 @@ int receive(void* buffer, Count count, MPI_Datatype type, int source, int tag, M
   });
 }
 
-// The message knows its communicator, we do not: errors of ours go to the world's handler.
+// A matched message does not reveal its communicator: errors of this library go to the handler of MPI_COMM_WORLD.
 template <auto Pmpi, class Count>
 int receive_matched(void* buffer, Count count, MPI_Datatype type, MPI_Message* message, MPI_Status* wanted) {
   if (!on_device(buffer, count, type)) [[likely]]

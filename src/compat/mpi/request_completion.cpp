@@ -39,15 +39,15 @@ namespace {
 
 constexpr int kNone = MPI_UNDEFINED;
 
-// The fast way out of every function here: no request of this process has a stand-in.
+// The fast path of every function here: no request of this process has a stand-in.
 bool nothing_to_do() {
   requests().progress();
   return requests().is_empty();
 }
 
-int told(int code) { return unless(code, comm_world()); }
+int raise_on_world(int code) { return unless(code, comm_world()); }
 
-// All of them have ended, with `code` of MPI's.
+// All of them have ended; `code` is MPI's result.
 int end_all(completing& held, std::size_t n, const MPI_Request* now, const MPI_Status* status, int code) {
   if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) return held.sort_out(now), code;
   int ours = MPI_SUCCESS;
@@ -60,7 +60,7 @@ int end_all(completing& held, std::size_t n, const MPI_Request* now, const MPI_S
       ours = stored;
     }
   }
-  return code != MPI_SUCCESS ? code : told(ours);
+  return code != MPI_SUCCESS ? code : raise_on_world(ours);
 }
 
 // Those of `indices` have ended; status i belongs to indices[i].
@@ -75,12 +75,12 @@ int end_some(completing& held, int n, const int* indices, const MPI_Request* now
       ours = stored;
     }
   }
-  return code != MPI_SUCCESS ? code : told(ours);
+  return code != MPI_SUCCESS ? code : raise_on_world(ours);
 }
 
 int end_one(completing& held, std::size_t index, const MPI_Request* now, const MPI_Status& status, int code) {
   if (code != MPI_SUCCESS) return held.sort_out(now), code;
-  return told(held.end(index, status));
+  return raise_on_world(held.end(index, status));
 }
 
 std::size_t size_of(int n) { return n > 0 ? static_cast<std::size_t>(n) : 0; }
@@ -173,7 +173,7 @@ int MPI_Request_get_status(MPI_Request request, int* flag, MPI_Status* wanted) {
   statuses_of_call status(1, wanted);
   int code = PMPI_Request_get_status(request, flag, status.get());
   if (code == MPI_SUCCESS && *flag != 0) {
-    code = told(store_result(*entry, *status.get()));
+    code = raise_on_world(store_result(*entry, *status.get()));
     entry->is_stored = true;
   }
   requests().put(request, std::move(entry));

@@ -18,11 +18,11 @@ struct record {
   kind operation = kind::send;
   bool is_persistent = false;
   bool is_active = true;   // persistent: started and not yet completed
-  bool is_stored = false;  // MPI_Request_get_status has told of the end already
+  bool is_stored = false;  // MPI_Request_get_status has reported the end already
   staged send, receive;
 };
 
-// Thread-safe. MPI lets only one thread complete a request, so a record that was taken out is nobody else's.
+// Thread-safe. MPI lets only one thread complete a request, so a record that was taken out has a single owner.
 class request_table {
  public:
   // True if there is nothing to look for: one load, which is all that programs without device memory pay.
@@ -30,9 +30,9 @@ class request_table {
   void put(MPI_Request request, std::unique_ptr<record> entry);
   std::unique_ptr<record> take(MPI_Request request);
 
-  // A request that its owner freed while it was active: MPI is asked about it until it ends, and what it received is stored.
+  // Keeps a request that its owner freed while it was active: MPI is polled until it ends, and received data is stored.
   void abandon(MPI_Request request, std::unique_ptr<record> entry);
-  // Asks about all of them; `wait`: until every one has ended.
+  // Polls all of them; `wait`: until every one has ended.
   void progress(bool wait = false);
   void clear();
 
@@ -56,7 +56,7 @@ class request_table {
 
 request_table& requests();
 
-// After MPI has ended the operation: stores what a receive has got.
+// Called after MPI has ended the operation: stores the data of a receive.
 int store_result(record& entry, const MPI_Status& status);
 
 }  // namespace pl::mpi

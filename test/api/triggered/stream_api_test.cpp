@@ -17,13 +17,13 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kWords = 512;
 
-struct scene {
+struct rank_session {
   stream_context& job;
   void* stream;
 };
 
 // Two ranks, a GPU and a stream each; the body's failures.
-int run_streams(const std::function<int(const scene&)>& body) {
+int run_streams(const std::function<int(const rank_session&)>& body) {
   return fork_ranks(2, [&](int rank, const std::string& rendezvous) {
     void *context = nullptr, *stream = nullptr;
     CHECK(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, rank) == 0 && cuCtxSetCurrent(context) == 0);
@@ -67,7 +67,7 @@ struct two_ends {
   stream_window mine;
   remote_window theirs;
   stream_channel peer_channel;
-  int open(const scene& session, const peerlane_channel_options* options = nullptr) {
+  int open(const rank_session& session, const peerlane_channel_options* options = nullptr) {
     auto exposed = session.job.expose(receive_buffer.span());
     CHECK(exposed);
     mine = *std::move(exposed);
@@ -83,7 +83,7 @@ struct two_ends {
   }
 };
 
-int ping_pong(const scene& session) {
+int ping_pong(const rank_session& session) {
   two_ends ends;
   if (const int line = ends.open(session)) return line;
   const bool is_first = session.job.rank() == 0;
@@ -105,7 +105,7 @@ int ping_pong(const scene& session) {
 }
 TEST(stream_api, ping_pong) { EXPECT_EQ(run_streams(ping_pong), 0); }
 
-int hold_back(const scene& session) {
+int hold_back(const rank_session& session) {
   auto options = stream_context::channel_options();
   options.depth = 1;
   options.most_queued = 2;
@@ -137,7 +137,7 @@ int hold_back(const scene& session) {
 }
 TEST(stream_api, depth_and_most_queued_hold_back_without_blocking) { EXPECT_EQ(run_streams(hold_back), 0); }
 
-int cancel(const scene& session) {
+int cancel(const rank_session& session) {
   two_ends ends;
   if (const int line = ends.open(session)) return line;
   CHECK(ends.peer_channel.wait_signal(session.stream));
@@ -157,7 +157,7 @@ int cancel(const scene& session) {
 }
 TEST(stream_api, cancel_lets_both_ends_go) { EXPECT_EQ(run_streams(cancel), 0); }
 
-int time_out(const scene& session) {
+int time_out(const rank_session& session) {
   auto options = stream_context::channel_options();
   options.wait_timeout_ms = session.job.rank() == 0 ? 30 : -1;
   two_ends ends;
@@ -170,7 +170,7 @@ int time_out(const scene& session) {
 }
 TEST(stream_api, a_wait_ends_after_the_time_in_the_options) { EXPECT_EQ(run_streams(time_out), 0); }
 
-int batches(const scene& session) {
+int batches(const rank_session& session) {
   device_words words;
   auto waiting = session.job.batch(session.stream);
   CHECK(waiting && waiting->wait64(words.address, 3) && waiting->wait32(words.address + 8, 0x10, PEERLANE_ANY_BIT));
@@ -208,7 +208,7 @@ int batches(const scene& session) {
 }
 TEST(stream_api, batches_of_stream_memory_operations) { EXPECT_EQ(run_streams(batches), 0); }
 
-int misuse(const scene& session) {
+int misuse(const rank_session& session) {
   auto* const job = session.job.get();
   auto* const nobody = reinterpret_cast<peerlane_stream_t>(reinterpret_cast<char*>(job) + 1);
   std::uint64_t number = 77;
