@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// C++ API of stream-triggered communication: RAII and spans over the C calls of <peerlane/stream.h>, where each call, the
-// threads' rule, memory order and EAGAIN are described; link libpeerlane.
+// C++ API of stream-triggered communication: RAII and spans over the C calls of <peerlane/stream.h>, which describes each
+// call, the threading rules, memory order and EAGAIN; link libpeerlane.
 //
 //   auto job = peerlane::stream_context::open();                                  // result<stream_context>; as mpirun says
 //   auto mine = job->expose(device_ptr, bytes);                                   // result<stream_window>
 //   auto theirs = job->import((*job->all_gather(mine->key()))[peer]);             // result<remote_window>
-//   auto to = job->connect(peer, 1);                                              // result<stream_channel>
-//   to->put_signal(stream, *theirs, 0, std::span(device_values, count));
-//   to->wait_signal(stream);
+//   auto channel = job->connect(peer, 1);                                         // result<stream_channel>
+//   channel->put_signal(stream, *theirs, 0, std::span(device_values, count));
+//   channel->wait_signal(stream);
 //
 // Streams are CUstream or cudaStream_t. Failures are values; value_or_throw() of <peerlane/link.hpp> throws them instead. A
-// context must outlive what was made from it.
+// context must outlive the objects that were made from it.
 #pragma once
 
 #include <peerlane/stream.h>
@@ -33,7 +33,7 @@ namespace detail {
 template <int (*End)(peerlane_stream_t, std::uint64_t)>
 using stream_number = owned_number<peerlane_stream_t, End>;
 
-// The whole of a text that `give(text, capacity, needed)` tells in parts; it may grow from one call to the next.
+// The full text from `give(text, capacity, needed)`; the text may grow from one call to the next.
 template <class Give>
 result<std::string> whole_text(Give&& give) {
   std::string text(4096, '\0');
@@ -51,8 +51,8 @@ result<std::string> whole_text(Give&& give) {
 class stream_window : public detail::stream_number<peerlane_stream_withdraw> {
  public:
   stream_window() = default;
-  stream_window(peerlane_stream_t of, peerlane_exposed_t number, const stream_key& key) noexcept
-      : owned_number(of, number), key_(key) {}
+  stream_window(peerlane_stream_t context, peerlane_exposed_t number, const stream_key& key) noexcept
+      : owned_number(context, number), key_(key) {}
   const stream_key& key() const noexcept { return key_; }
 
  private:
@@ -62,7 +62,7 @@ class stream_window : public detail::stream_number<peerlane_stream_withdraw> {
 // A peer's window.
 using remote_window = detail::stream_number<peerlane_stream_drop>;
 
-// Words on a stream, gathered and submitted. Dropping it forgets what has not been handed over.
+// Words on a stream, gathered and submitted. Destruction discards operations that were not passed to the driver.
 class stream_batch : public detail::stream_number<peerlane_batch_drop> {
  public:
   using owned_number::owned_number;
@@ -78,15 +78,15 @@ class stream_batch : public detail::stream_number<peerlane_batch_drop> {
     return add_one({PEERLANE_OP_WAIT32, static_cast<std::uint32_t>(until), word, value});
   }
   status flush() { return add_one({PEERLANE_OP_FLUSH, 0, 0, 0}); }
-  // The batch is empty afterwards, whatever the answer.
+  // The batch is empty afterwards, whatever the result.
   status submit() { return detail::to_status(peerlane_batch_submit(of_, std::exchange(number_, 0))); }
 
  private:
   status add_one(const peerlane_op& operation) { return add({&operation, 1}); }
 };
 
-// This process's end of a channel. Dropping it lets go of streams that still wait on it, here (ECANCELED) and at the peer
-// (EPIPE, if what they wait for was not put before).
+// This process's end of a channel. Destruction releases streams that still wait on it, here (ECANCELED) and at the peer
+// (EPIPE, if they wait for an operation that was not put before).
 class stream_channel : public detail::stream_number<peerlane_channel_close> {
  public:
   using owned_number::owned_number;
@@ -95,17 +95,17 @@ class stream_channel : public detail::stream_number<peerlane_channel_close> {
     return detail::to_status(peerlane_channel_ready(of_, number_, limit.count()));
   }
 
-  // `source` names device memory and is not dereferenced; the values stay untouched until the stream has come past the put.
+  // `source` names device memory and is not dereferenced; do not change the values until the stream has passed the put.
   template <class T, std::size_t N>
-  result<std::uint64_t> put_signal(void* stream, const remote_window& to, std::uint64_t offset,
+  result<std::uint64_t> put_signal(void* stream, const remote_window& window, std::uint64_t offset,
                                    std::span<T, N> source) const {
     static_assert(std::is_trivially_copyable_v<T>, "a put carries bytes");
-    return put_signal(stream, to, offset, reinterpret_cast<std::uintptr_t>(source.data()), source.size_bytes());
+    return put_signal(stream, window, offset, reinterpret_cast<std::uintptr_t>(source.data()), source.size_bytes());
   }
-  result<std::uint64_t> put_signal(void* stream, const remote_window& to, std::uint64_t offset, std::uint64_t source,
+  result<std::uint64_t> put_signal(void* stream, const remote_window& window, std::uint64_t offset, std::uint64_t source,
                                    std::size_t bytes) const {
     return counted([&](std::uint64_t* out) {
-      return peerlane_channel_put_signal(of_, number_, stream, to.get(), offset, source, bytes, out);
+      return peerlane_channel_put_signal(of_, number_, stream, window.get(), offset, source, bytes, out);
     });
   }
   result<std::uint64_t> signal(void* stream) const {

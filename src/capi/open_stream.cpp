@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening, closing and what tells about a stream context. The contract stands in peerlane/stream.h.
+// Opens, closes and queries a stream context. The contract is in peerlane/stream.h.
 #include "capi/open_stream.hpp"
 
 #include "capi/open_link.hpp"
@@ -50,12 +50,12 @@ result<std::unique_ptr<open_stream>> open_with(const peerlane_stream_options& gi
   if (auto ready = cu::initialize(**cuda); !ready) return ready.error();
   auto made = std::make_unique<open_stream>();
   made->cuda = *cuda;
-  auto with = meet(*link);
-  if (!with) return std::move(with).error();
-  made->with = *std::move(with);
-  auto opened = stream::context::open(**cuda, *made->with, context_options_from(given, *link));
+  auto bootstrap = meet(*link);
+  if (!bootstrap) return std::move(bootstrap).error();
+  made->bootstrap = *std::move(bootstrap);
+  auto opened = stream::context::open(**cuda, *made->bootstrap, context_options_from(given, *link));
   if (!opened) return std::move(opened).error();
-  made->by = *std::move(opened);
+  made->context = *std::move(opened);
   return made;
 }
 
@@ -66,7 +66,7 @@ open_stream::~open_stream() {
   batches.clear();
   exposed.clear();
   remote.clear();
-  by.reset();
+  context.reset();
 }
 
 open_stream* stream_of(peerlane_stream_t handle, int& code) noexcept {
@@ -96,22 +96,22 @@ PL_EXPORT int peerlane_stream_open(const struct peerlane_stream_options* options
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_stream_close(peerlane_stream_t context) {
-  return with_stream(context, [&](open_stream& of) {
+  return with_stream(context, [&](open_stream& opened) {
     pl::g_streams.publish(*context, nullptr);
-    delete &of;
+    delete &opened;
     return 0;
   });
 }
 
 PL_EXPORT int peerlane_stream_rank(peerlane_stream_t context) {
   int rank = -1;
-  with_stream(context, [&](open_stream& of) { return rank = of.by->rank(), 0; });
+  with_stream(context, [&](open_stream& opened) { return rank = opened.context->rank(), 0; });
   return rank;
 }
 
 PL_EXPORT int peerlane_stream_size(peerlane_stream_t context) {
   int size = -1;
-  with_stream(context, [&](open_stream& of) { return size = of.by->size(), 0; });
+  with_stream(context, [&](open_stream& opened) { return size = opened.context->size(), 0; });
   return size;
 }
 
@@ -119,8 +119,8 @@ PL_EXPORT int peerlane_stream_query(peerlane_stream_t context, struct peerlane_s
   if (capabilities == nullptr) return fail(EINVAL, kNullPointer);
   if (capabilities->struct_bytes < sizeof(size_t) + sizeof(int32_t))
     return fail(EINVAL, "capabilities->struct_bytes is not sizeof(struct peerlane_stream_capabilities)");
-  return with_stream(context, [&](open_stream& of) {
-    const auto now = of.by->query();
+  return with_stream(context, [&](open_stream& opened) {
+    const auto now = opened.context->query();
     const peerlane_stream_capabilities out{capabilities->struct_bytes, now.device_ordinal, now.has_cpu_mapping ? 1u : 0u,
                                            now.kernel_limit};
     std::memcpy(capabilities, &out, std::min(capabilities->struct_bytes, sizeof out));
@@ -130,18 +130,20 @@ PL_EXPORT int peerlane_stream_query(peerlane_stream_t context, struct peerlane_s
 
 PL_EXPORT int peerlane_stream_set_mode(peerlane_stream_t context, uint32_t mode) {
   if (mode > PEERLANE_STREAM_ECONOMY) return fail(EINVAL, pl::kNoMode);
-  return with_stream(context, [&](open_stream& of) {
-    of.by->set_mode(static_cast<pl::stream::run_mode>(mode));
+  return with_stream(context, [&](open_stream& opened) {
+    opened.context->set_mode(static_cast<pl::stream::run_mode>(mode));
     return 0;
   });
 }
 
 PL_EXPORT int peerlane_stream_all_gather(peerlane_stream_t context, const void* mine, size_t bytes, void* all) {
   if ((mine == nullptr || all == nullptr) && bytes != 0) return fail(EINVAL, kNullPointer);
-  return with_stream(context, [&](open_stream& of) { return pl::all_gather_equal(*of.with, mine, bytes, all); });
+  return with_stream(context,
+                     [&](open_stream& opened) { return pl::all_gather_equal(*opened.bootstrap, mine, bytes, all); });
 }
 
 PL_EXPORT int peerlane_stream_diag(peerlane_stream_t context, char* text, size_t capacity, size_t* needed) {
   if (text == nullptr && capacity != 0) return fail(EINVAL, kNullPointer);
-  return with_stream(context, [&](open_stream& of) { return pl::give_text(of.by->diag(), text, capacity, needed); });
+  return with_stream(context,
+                     [&](open_stream& opened) { return pl::give_text(opened.context->diag(), text, capacity, needed); });
 }

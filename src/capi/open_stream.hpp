@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands behind a C stream context: its core, and the objects that its numbers name.
+// A C stream context: its core, and the objects behind its numbers.
 #pragma once
 
 #include <peerlane/stream.h>
@@ -19,8 +19,8 @@ namespace pl {
 struct open_stream {
   ~open_stream();
   const cu::driver_table* cuda = nullptr;
-  std::unique_ptr<link::bootstrap> with;
-  std::unique_ptr<stream::context> by;
+  std::unique_ptr<link::bootstrap> bootstrap;
+  std::unique_ptr<stream::context> context;
   // End before the context.
   slot_table<std::unique_ptr<stream::channel>> channels;
   slot_table<std::unique_ptr<stream::mem_ops>> batches;
@@ -37,13 +37,13 @@ namespace pl {
 // The context, or null with `code` and the thread's last error set: EINVAL, EACCES in a forked child.
 open_stream* stream_of(peerlane_stream_t handle, int& code) noexcept;
 
-// A caller's limit that can be counted in nanoseconds; negative: so long that it never ends.
+// A caller's limit, bounded so that it fits into nanoseconds; negative: practically unlimited.
 inline std::chrono::milliseconds limit_of(std::int64_t timeout_ms) noexcept {
   constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365);
   return timeout_ms < 0 ? kForEver : std::min(kForEver, std::chrono::milliseconds(timeout_ms));
 }
 
-// One way in for the calls of a context: with_open() of `act(open_stream&)`.
+// Common entry of the calls of a context: with_open() of `act(open_stream&)`.
 template <class Act>
 int with_stream(peerlane_stream_t handle, Act&& act) {
   return with_open(handle, stream_of, act);

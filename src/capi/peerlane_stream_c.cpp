@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Windows, channels and batches of a stream context behind checked numbers. The contract stands in peerlane/stream.h.
+// Windows, channels and batches of a stream context behind checked numbers. The contract is in peerlane/stream.h.
 #include "capi/open_stream.hpp"
 
 namespace {
@@ -17,7 +17,7 @@ constexpr const char* kNoBatch = "the batch is not live: submitted already, or o
 constexpr const char* kNoWindow = "the window is not live: ended already, or of another context";
 constexpr const char* kTooMany = "4 million objects of this context have not been ended: end some";
 
-// What a key's bytes hold; the rest of them is 0.
+// The contents of a key's bytes; the rest is 0.
 struct packed_key {
   static constexpr std::uint32_t kMagic = 0x504c534b, kVersion = 1;
   std::uint32_t magic = kMagic;
@@ -29,10 +29,10 @@ static_assert(std::is_trivially_copyable_v<packed_key>);
 
 pl::cu::stream_t cuda_stream(void* given) { return static_cast<pl::cu::stream_t>(given); }
 
-// Keeps the object and gives its number.
+// Stores the object and returns its number.
 template <class Object>
-int keep(pl::slot_table<std::unique_ptr<Object>>& in, std::unique_ptr<Object> made, std::uint64_t* number) {
-  const auto given = in.add(std::move(made));
+int keep(pl::slot_table<std::unique_ptr<Object>>& table, std::unique_ptr<Object> made, std::uint64_t* number) {
+  const auto given = table.add(std::move(made));
   if (given == 0) return fail(EAGAIN, kTooMany);
   *number = given;
   return 0;
@@ -40,13 +40,13 @@ int keep(pl::slot_table<std::unique_ptr<Object>>& in, std::unique_ptr<Object> ma
 
 template <class Act>
 int with_channel(peerlane_stream_t context, peerlane_channel_t number, Act&& act) {
-  return with_stream(context, [&](open_stream& of) {
-    const auto* const found = of.channels.find(number);
-    return found != nullptr ? act(of, **found) : fail(EINVAL, kNoChannel);
+  return with_stream(context, [&](open_stream& opened) {
+    const auto* const found = opened.channels.find(number);
+    return found != nullptr ? act(opened, **found) : fail(EINVAL, kNoChannel);
   });
 }
 
-// A count that the caller may not want.
+// Writes a number that the caller may not need.
 int told(const pl::result<std::uint64_t>& outcome, std::uint64_t* number) {
   if (!outcome) return fail(outcome.error());
   if (number != nullptr) *number = *outcome;
@@ -64,7 +64,7 @@ pl::result<stream::channel_options> channel_options_from(const peerlane_channel_
   if (given.wait_way > PEERLANE_WAIT_KERNEL) return pl::failure{EINVAL, "wait_way is none of PEERLANE_WAIT_*"};
   stream::channel_options out;
   out.executor = static_cast<stream::executor_kind>(given.executor);
-  out.wait = static_cast<stream::wait_way>(given.wait_way);
+  out.wait = static_cast<stream::wait_method>(given.wait_way);
   out.depth = given.depth;
   if (given.most_queued != 0) out.most_queued = given.most_queued;
   if (given.wait_timeout_ms > 0) out.wait_timeout = pl::limit_of(given.wait_timeout_ms);
@@ -80,23 +80,23 @@ bool is_op(const peerlane_op& op) {
          op.condition <= (is_wait ? PEERLANE_NOR : 0) && (!is_32 || op.value <= UINT32_MAX);
 }
 
-void add_op(stream::mem_ops& to, const peerlane_op& op) {
-  const auto when = static_cast<stream::wait_until>(op.condition);
+void add_op(stream::mem_ops& ops, const peerlane_op& op) {
+  const auto condition = static_cast<stream::wait_until>(op.condition);
   switch (op.kind) {
     case PEERLANE_OP_WRITE64:
-      to.write64(op.address, op.value);
+      ops.write64(op.address, op.value);
       break;
     case PEERLANE_OP_WAIT64:
-      to.wait64(op.address, op.value, when);
+      ops.wait64(op.address, op.value, condition);
       break;
     case PEERLANE_OP_WRITE32:
-      to.write32(op.address, static_cast<std::uint32_t>(op.value));
+      ops.write32(op.address, static_cast<std::uint32_t>(op.value));
       break;
     case PEERLANE_OP_WAIT32:
-      to.wait32(op.address, static_cast<std::uint32_t>(op.value), when);
+      ops.wait32(op.address, static_cast<std::uint32_t>(op.value), condition);
       break;
     default:
-      to.flush();
+      ops.flush();
   }
 }
 
@@ -107,11 +107,11 @@ void add_op(stream::mem_ops& to, const peerlane_op& op) {
 PL_EXPORT int peerlane_stream_expose(peerlane_stream_t context, uint64_t device_ptr, size_t bytes,
                                      peerlane_exposed_t* window, struct peerlane_stream_key* key) {
   if (window == nullptr || key == nullptr) return fail(EINVAL, kNullPointer);
-  return with_stream(context, [&](open_stream& of) {
-    const auto made = of.by->expose(device_ptr, bytes);
+  return with_stream(context, [&](open_stream& opened) {
+    const auto made = opened.context->expose(device_ptr, bytes);
     if (!made) return fail(made.error());
-    if (const int code = keep(of.exposed, std::make_unique<stream::window_key>(*made), window)) {
-      of.by->withdraw(*made);
+    if (const int code = keep(opened.exposed, std::make_unique<stream::window_key>(*made), window)) {
+      opened.context->withdraw(*made);
       return code;
     }
     packed_key packed;
@@ -123,10 +123,10 @@ PL_EXPORT int peerlane_stream_expose(peerlane_stream_t context, uint64_t device_
 }
 
 PL_EXPORT int peerlane_stream_withdraw(peerlane_stream_t context, peerlane_exposed_t window) {
-  return with_stream(context, [&](open_stream& of) {
-    const auto taken = of.exposed.take(window);
+  return with_stream(context, [&](open_stream& opened) {
+    const auto taken = opened.exposed.take(window);
     if (taken == nullptr) return fail(EINVAL, kNoWindow);
-    of.by->withdraw(*taken);
+    opened.context->withdraw(*taken);
     return 0;
   });
 }
@@ -134,20 +134,20 @@ PL_EXPORT int peerlane_stream_withdraw(peerlane_stream_t context, peerlane_expos
 PL_EXPORT int peerlane_stream_import(peerlane_stream_t context, const struct peerlane_stream_key* key,
                                      peerlane_remote_t* remote) {
   if (key == nullptr || remote == nullptr) return fail(EINVAL, kNullPointer);
-  return with_stream(context, [&](open_stream& of) {
+  return with_stream(context, [&](open_stream& opened) {
     packed_key packed;
     std::memcpy(&packed, key->bytes, sizeof packed);
     if (packed.magic != packed_key::kMagic) return fail(EINVAL, "not a key: give what peerlane_stream_expose wrote");
     if (packed.version != packed_key::kVersion) return fail(EPROTO, "the key is of another version of Peerlane");
-    const auto found = of.by->import(packed.key);
+    const auto found = opened.context->import(packed.key);
     if (!found) return fail(found.error());
-    return keep(of.remote, std::make_unique<stream::remote_window>(*found), remote);
+    return keep(opened.remote, std::make_unique<stream::remote_window>(*found), remote);
   });
 }
 
 PL_EXPORT int peerlane_stream_drop(peerlane_stream_t context, peerlane_remote_t remote) {
-  return with_stream(context,
-                     [&](open_stream& of) { return of.remote.take(remote) != nullptr ? 0 : fail(EINVAL, kNoWindow); });
+  return with_stream(
+      context, [&](open_stream& opened) { return opened.remote.take(remote) != nullptr ? 0 : fail(EINVAL, kNoWindow); });
 }
 
 // ---- Channels
@@ -155,11 +155,11 @@ PL_EXPORT int peerlane_stream_drop(peerlane_stream_t context, peerlane_remote_t 
 PL_EXPORT int peerlane_channel_connect(peerlane_stream_t context, int peer, uint32_t id,
                                        const struct peerlane_channel_options* options, peerlane_channel_t* channel) {
   if (channel == nullptr) return fail(EINVAL, kNullPointer);
-  return with_stream(context, [&](open_stream& of) {
+  return with_stream(context, [&](open_stream& opened) {
     const auto wanted = channel_options_from(options);
     if (!wanted) return fail(wanted.error());
-    auto made = of.by->connect(peer, id, *wanted);
-    return made ? keep(of.channels, *std::move(made), channel) : fail(made.error());
+    auto made = opened.context->connect(peer, id, *wanted);
+    return made ? keep(opened.channels, *std::move(made), channel) : fail(made.error());
   });
 }
 
@@ -169,38 +169,40 @@ PL_EXPORT int peerlane_channel_ready(peerlane_stream_t context, peerlane_channel
 }
 
 PL_EXPORT int peerlane_channel_close(peerlane_stream_t context, peerlane_channel_t channel) {
-  return with_stream(context,
-                     [&](open_stream& of) { return of.channels.take(channel) != nullptr ? 0 : fail(EINVAL, kNoChannel); });
+  return with_stream(
+      context, [&](open_stream& opened) { return opened.channels.take(channel) != nullptr ? 0 : fail(EINVAL, kNoChannel); });
 }
 
-PL_EXPORT int peerlane_channel_put_signal(peerlane_stream_t context, peerlane_channel_t channel, void* on,
-                                          peerlane_remote_t to, uint64_t offset, uint64_t source, size_t bytes,
+PL_EXPORT int peerlane_channel_put_signal(peerlane_stream_t context, peerlane_channel_t channel, void* stream,
+                                          peerlane_remote_t remote, uint64_t offset, uint64_t source, size_t bytes,
                                           uint64_t* sequence) {
-  return with_channel(context, channel, [&](open_stream& of, stream::channel& end) {
-    const auto* const window = of.remote.find(to);
+  return with_channel(context, channel, [&](open_stream& opened, stream::channel& end) {
+    const auto* const window = opened.remote.find(remote);
     if (window == nullptr) return fail(EINVAL, kNoWindow);
-    return told(end.put_signal(cuda_stream(on), **window, offset, source, bytes), sequence);
+    return told(end.put_signal(cuda_stream(stream), **window, offset, source, bytes), sequence);
   });
 }
 
-PL_EXPORT int peerlane_channel_signal(peerlane_stream_t context, peerlane_channel_t channel, void* on, uint64_t* sequence) {
+PL_EXPORT int peerlane_channel_signal(peerlane_stream_t context, peerlane_channel_t channel, void* stream,
+                                      uint64_t* sequence) {
   return with_channel(context, channel,
-                      [&](open_stream&, stream::channel& end) { return told(end.signal(cuda_stream(on)), sequence); });
+                      [&](open_stream&, stream::channel& end) { return told(end.signal(cuda_stream(stream)), sequence); });
 }
 
-PL_EXPORT int peerlane_channel_wait_signal(peerlane_stream_t context, peerlane_channel_t channel, void* on,
+PL_EXPORT int peerlane_channel_wait_signal(peerlane_stream_t context, peerlane_channel_t channel, void* stream,
                                            uint64_t sequence, uint64_t* waited) {
   return with_channel(context, channel, [&](open_stream&, stream::channel& end) {
-    if (sequence == 0) return told(end.wait_signal(cuda_stream(on)), waited);
-    if (const auto queued = end.wait_signal(cuda_stream(on), sequence); !queued) return fail(queued.error());
+    if (sequence == 0) return told(end.wait_signal(cuda_stream(stream)), waited);
+    if (const auto queued = end.wait_signal(cuda_stream(stream), sequence); !queued) return fail(queued.error());
     if (waited != nullptr) *waited = sequence;
     return 0;
   });
 }
 
-PL_EXPORT int peerlane_channel_release(peerlane_stream_t context, peerlane_channel_t channel, void* on, uint64_t sequence) {
+PL_EXPORT int peerlane_channel_release(peerlane_stream_t context, peerlane_channel_t channel, void* stream,
+                                       uint64_t sequence) {
   return with_channel(context, channel,
-                      [&](open_stream&, stream::channel& end) { return told(end.release(cuda_stream(on), sequence)); });
+                      [&](open_stream&, stream::channel& end) { return told(end.release(cuda_stream(stream), sequence)); });
 }
 
 PL_EXPORT int peerlane_channel_arrived(peerlane_stream_t context, peerlane_channel_t channel, uint64_t sequence, int* here) {
@@ -249,18 +251,18 @@ PL_EXPORT int peerlane_channel_diag(peerlane_stream_t context, peerlane_channel_
 
 // ---- Words on a stream
 
-PL_EXPORT int peerlane_batch_begin(peerlane_stream_t context, void* on, peerlane_batch_t* batch) {
+PL_EXPORT int peerlane_batch_begin(peerlane_stream_t context, void* stream, peerlane_batch_t* batch) {
   if (batch == nullptr) return fail(EINVAL, kNullPointer);
-  return with_stream(context, [&](open_stream& of) {
-    return keep(of.batches, std::make_unique<stream::mem_ops>(*of.cuda, cuda_stream(on)), batch);
+  return with_stream(context, [&](open_stream& opened) {
+    return keep(opened.batches, std::make_unique<stream::mem_ops>(*opened.cuda, cuda_stream(stream)), batch);
   });
 }
 
 PL_EXPORT int peerlane_batch_add(peerlane_stream_t context, peerlane_batch_t batch, const struct peerlane_op* operations,
                                  size_t count) {
   if (operations == nullptr && count != 0) return fail(EINVAL, kNullPointer);
-  return with_stream(context, [&](open_stream& of) {
-    const auto* const found = of.batches.find(batch);
+  return with_stream(context, [&](open_stream& opened) {
+    const auto* const found = opened.batches.find(batch);
     if (found == nullptr) return fail(EINVAL, kNoBatch);
     if (!std::all_of(operations, operations + count, is_op))
       return fail(EINVAL, "an operation is none: look at kind, condition, alignment and the upper half of 32-bit values");
@@ -270,13 +272,13 @@ PL_EXPORT int peerlane_batch_add(peerlane_stream_t context, peerlane_batch_t bat
 }
 
 PL_EXPORT int peerlane_batch_submit(peerlane_stream_t context, peerlane_batch_t batch) {
-  return with_stream(context, [&](open_stream& of) {
-    const auto taken = of.batches.take(batch);
+  return with_stream(context, [&](open_stream& opened) {
+    const auto taken = opened.batches.take(batch);
     return taken != nullptr ? told(taken->submit()) : fail(EINVAL, kNoBatch);
   });
 }
 
 PL_EXPORT int peerlane_batch_drop(peerlane_stream_t context, peerlane_batch_t batch) {
-  return with_stream(context,
-                     [&](open_stream& of) { return of.batches.take(batch) != nullptr ? 0 : fail(EINVAL, kNoBatch); });
+  return with_stream(
+      context, [&](open_stream& opened) { return opened.batches.take(batch) != nullptr ? 0 : fail(EINVAL, kNoBatch); });
 }

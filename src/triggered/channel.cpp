@@ -21,7 +21,7 @@ live_counter g_live_waits{"streams.waits.count"};
 constexpr const char* kPeerLeft = "the peer has closed its end";
 }  // namespace
 
-channel::channel(context& of, std::shared_ptr<channel_core> core) : context_(&of), core_(std::move(core)) {
+channel::channel(context& owner, std::shared_ptr<channel_core> core) : context_(&owner), core_(std::move(core)) {
   g_live_channels.add();
 }
 
@@ -39,73 +39,73 @@ status channel::check_process() const {
   return failure{EACCES, "the channel was inherited by fork(): it belongs to the parent"};
 }
 
-result<capture> channel::enter(cu::stream_t on) {
+result<capture> channel::enter(cu::stream_t stream) {
   if (auto ours = check_process(); !ours) return ours.error();
   if (const int error = core_->error.load(std::memory_order_acquire); error != 0) return failure{error, core_->why()};
   if (executor_ == nullptr)
     if (auto done = ready(context_->parts_->options.connect_timeout); !done) return done.error();
-  auto into = capture_of(*context_->parts_->gpu.cuda, on);
-  if (into && into->id != 0 && !executor_->can_be_captured())
+  auto capture_state = capture_of(*context_->parts_->gpu.cuda, stream);
+  if (capture_state && capture_state->id != 0 && !executor_->can_be_captured())
     return failure{ENOTSUP, std::string("the stream is being captured, and the ") + name_of(executor()) +
                                 " executor cannot be part of a graph"};
-  return into;
+  return capture_state;
 }
 
-// `queued`: with the operation that is asked for.
+// `queued`: includes the requested operation.
 status channel::check(std::uint64_t queued, std::uint64_t retired) {
   if (queued - retired <= core_->options.most_queued) return {};
   return failure{EAGAIN, std::to_string(core_->options.most_queued) +
                              " operations of this channel are queued on streams that have not come to them: wait for some"};
 }
 
-result<std::uint64_t> channel::put_signal(cu::stream_t on, const remote_window& to, std::uint64_t offset,
+result<std::uint64_t> channel::put_signal(cu::stream_t stream, const remote_window& window, std::uint64_t offset,
                                           cu::device_ptr source, std::size_t bytes) {
-  const auto into = enter(on);
-  if (!into) return into.error();
-  if (to.rank != core_->peer)
-    return failure{EINVAL, "the window belongs to rank " + std::to_string(to.rank) + ", the channel leads to rank " +
+  const auto capture_state = enter(stream);
+  if (!capture_state) return capture_state.error();
+  if (window.rank != core_->peer)
+    return failure{EINVAL, "the window belongs to rank " + std::to_string(window.rank) + ", the channel leads to rank " +
                                std::to_string(core_->peer)};
-  if (offset > to.bytes || bytes > to.bytes - offset)
+  if (offset > window.bytes || bytes > window.bytes - offset)
     return failure{ERANGE, std::to_string(bytes) + " bytes at " + std::to_string(offset) + " leave the window of " +
-                               std::to_string(to.bytes) + " bytes"};
-  if (to.address == 0 && executor_->kind() == executor_kind::peer && bytes != 0)
+                               std::to_string(window.bytes) + " bytes"};
+  if (window.address == 0 && executor_->kind() == executor_kind::peer && bytes != 0)
     return failure{ENOTSUP, "this GPU cannot reach the window; open the channel with the proxy executor"};
   if (core_->has_peer_left()) return failure{EPIPE, kPeerLeft};
   const auto sequence = core_->puts.load(std::memory_order_relaxed) + 1;
-  put_request what{source, bytes, &to, offset, sequence, 0, -1};
-  if (into->id != 0) return put_captured(on, what, *into);
+  put_request request{source, bytes, &window, offset, sequence, 0, -1};
+  if (capture_state->id != 0) return put_captured(stream, request, *capture_state);
   if (auto room = check(sequence, core_->sent()); !room) return room.error();
-  if (const auto depth = core_->options.depth; depth != 0 && sequence > depth) what.released = sequence - depth;
-  if (auto done = executor_->put(on, what); !done) return done.error();
+  if (const auto depth = core_->options.depth; depth != 0 && sequence > depth) request.released = sequence - depth;
+  if (auto done = executor_->put(stream, request); !done) return done.error();
   core_->puts.store(sequence, std::memory_order_release);
   g_live_puts.add(bytes);
   return sequence;
 }
 
-result<std::uint64_t> channel::signal(cu::stream_t on) {
+result<std::uint64_t> channel::signal(cu::stream_t stream) {
   const remote_window nothing{0, core_->peer, 0, 0};
-  return put_signal(on, nothing, 0, 0, 0);
+  return put_signal(stream, nothing, 0, 0, 0);
 }
 
-result<std::uint64_t> channel::wait_signal(cu::stream_t on) {
-  const auto into = enter(on);
-  if (!into) return into.error();
-  if (into->id != 0) return wait_captured(on, *into);
-  if (auto done = wait_signal(on, next_); !done) return done.error();
+result<std::uint64_t> channel::wait_signal(cu::stream_t stream) {
+  const auto capture_state = enter(stream);
+  if (!capture_state) return capture_state.error();
+  if (capture_state->id != 0) return wait_captured(stream, *capture_state);
+  if (auto done = wait_signal(stream, next_); !done) return done.error();
   return next_++;
 }
 
-status channel::wait_signal(cu::stream_t on, std::uint64_t sequence) {
-  const auto into = enter(on);
-  if (!into) return into.error();
-  if (into->id != 0) return failure{EINVAL, "a captured wait is for the next captured put, no other"};
+status channel::wait_signal(cu::stream_t stream, std::uint64_t sequence) {
+  const auto capture_state = enter(stream);
+  if (!capture_state) return capture_state.error();
+  if (capture_state->id != 0) return failure{EINVAL, "a captured wait is for the next captured put, no other"};
   if (sequence == 0 || is_poisoned(sequence)) return failure{EINVAL, "puts are counted from 1"};
   if (auto possible = can_come(sequence); !possible) return possible;
   const auto number = core_->waits.load(std::memory_order_relaxed) + 1;
   if (auto room = check(number, core_->reached()); !room) return room;
   core_->set_target(number, sequence);
-  if (auto done = queue_wait(on, {offsetof(gpu_words, signal), offsetof(host_words, reached), offsetof(host_words, passed),
-                                  sequence, number, number});
+  if (auto done = queue_wait(stream, {offsetof(gpu_words, signal), offsetof(host_words, reached),
+                                      offsetof(host_words, passed), sequence, number, number});
       !done)
     return done;
   core_->waits.store(number, std::memory_order_seq_cst);
@@ -116,107 +116,111 @@ status channel::wait_signal(cu::stream_t on, std::uint64_t sequence) {
 
 status channel::can_come(std::uint64_t sequence) const {
   if (core_->can_come(sequence)) return {};
-  return failure{EPIPE, std::string(kPeerLeft) + " after put " + std::to_string(core_->last_put_there.load()) + ": put " +
+  return failure{EPIPE, std::string(kPeerLeft) + " after put " + std::to_string(core_->peer_last_put.load()) + ": put " +
                             std::to_string(sequence) + " will not come"};
 }
 
-status channel::queue_wait(cu::stream_t on, const wait_request& what) {
+status channel::queue_wait(cu::stream_t stream, const wait_request& wait) {
   const auto& words = *core_->words;
-  auto& of = *context_->parts_;
-  auto flag = words.gpu(core_->index) + what.flag;
-  auto at = words.host_on_gpu(core_->index) + what.at;
-  auto value = what.value, at_value = what.at_value;
-  mem_ops ops(*of.gpu.cuda, on);
+  auto& parts = *context_->parts_;
+  auto flag = words.gpu(core_->index) + wait.flag;
+  auto reached = words.host_on_gpu(core_->index) + wait.reached;
+  auto value = wait.value, at_value = wait.reached_value;
+  mem_ops ops(*parts.gpu.cuda, stream);
   if (!core_->waits_by_kernel) {
-    ops.write64(at, at_value).wait64(flag, value);
+    ops.write64(reached, at_value).wait64(flag, value);
   } else {
-    void* parameters[] = {&flag, &value, &at, &at_value};
-    const auto rc = of.gpu.cuda->cuLaunchKernel(of.ways.wait_kernel, 1, 1, 1, 1, 1, 1, 0, on, parameters, nullptr);
-    if (rc != cu::error_code::success) return cu::make_error(*of.gpu.cuda, rc, "launch of the wait kernel");
+    void* parameters[] = {&flag, &value, &reached, &at_value};
+    const auto rc =
+        parts.gpu.cuda->cuLaunchKernel(parts.methods.wait_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
+    if (rc != cu::error_code::success) return cu::make_error(*parts.gpu.cuda, rc, "launch of the wait kernel");
   }
-  if (!words.is_mapped()) ops.write64(words.host_on_gpu(core_->index) + what.past_at, what.past_value);
+  if (!words.is_mapped()) ops.write64(words.host_on_gpu(core_->index) + wait.passed, wait.passed_value);
   return ops.submit();
 }
 
-status channel::release(cu::stream_t on, std::uint64_t sequence) {
-  const auto into = enter(on);
-  if (!into) return into.error();
-  if (into->id != 0) return release_captured(on, sequence, *into);
+status channel::release(cu::stream_t stream, std::uint64_t sequence) {
+  const auto capture_state = enter(stream);
+  if (!capture_state) return capture_state.error();
+  if (capture_state->id != 0) return release_captured(stream, sequence, *capture_state);
   if (core_->has_peer_left()) return {};  // nobody waits for it
-  if (auto done = executor_->acknowledge(on, sequence); !done) return done;
+  if (auto done = executor_->acknowledge(stream, sequence); !done) return done;
   core_->releases.store(sequence, std::memory_order_release);
   return {};
 }
 
 // ---- In a capture
 
-result<std::uint64_t> channel::put_counted(cu::stream_t on, put_request what, const capture& into) {
-  const auto number = core_->graph->count_one(*context_->parts_->gpu.cuda, graph_slots::direction::put, into);
+result<std::uint64_t> channel::put_counted(cu::stream_t stream, put_request request, const capture& capture_state) {
+  const auto number = core_->graph->count_one(*context_->parts_->gpu.cuda, graph_slots::direction::put, capture_state);
   if (!number) return number;
-  what.is_counted = true;
-  what.depth = core_->options.depth;
-  if (auto done = executor_->put(on, what); !done) {
+  request.is_counted = true;
+  request.depth = core_->options.depth;
+  if (auto done = executor_->put(stream, request); !done) {
     core_->graph->undo_count(graph_slots::direction::put);
     return done.error();
   }
   return number;
 }
 
-result<std::uint64_t> channel::wait_counted(cu::stream_t on, const capture& into) {
-  const auto& of = *context_->parts_;
-  const auto number = core_->graph->count_one(*of.gpu.cuda, graph_slots::direction::wait, into);
+result<std::uint64_t> channel::wait_counted(cu::stream_t stream, const capture& capture_state) {
+  const auto& parts = *context_->parts_;
+  const auto number = core_->graph->count_one(*parts.gpu.cuda, graph_slots::direction::wait, capture_state);
   if (!number) return number;
   std::uint64_t counter = core_->words->gpu(core_->index) + offsetof(gpu_words, graph_waits),
                 word = core_->words->gpu(core_->index) + offsetof(gpu_words, graph_signal),
                 reached = core_->words->host_on_gpu(core_->index) + offsetof(host_words, graph_reached);
   void* parameters[] = {&counter, &word, &reached};
-  const auto rc = of.gpu.cuda->cuLaunchKernel(of.ways.counted_wait, 1, 1, 1, 1, 1, 1, 0, on, parameters, nullptr);
+  const auto rc =
+      parts.gpu.cuda->cuLaunchKernel(parts.methods.counted_wait, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
   if (rc != cu::error_code::success) {
     core_->graph->undo_count(graph_slots::direction::wait);
-    return cu::make_error(*of.gpu.cuda, rc, "launch of the counting wait kernel");
+    return cu::make_error(*parts.gpu.cuda, rc, "launch of the counting wait kernel");
   }
   if (core_->options.releases_captured_waits)
-    if (auto done = release_captured(on, *number, into); !done) return done.error();
+    if (auto done = release_captured(stream, *number, capture_state); !done) return done.error();
   return number;
 }
 
-result<std::uint64_t> channel::put_captured(cu::stream_t on, put_request what, const capture& into) {
-  if (core_->peer_waits_by_kernel) return put_counted(on, what, into);
-  const auto number = core_->graph->take(*context_->parts_->gpu.cuda, graph_slots::direction::put, into);
+result<std::uint64_t> channel::put_captured(cu::stream_t stream, put_request request, const capture& capture_state) {
+  if (core_->peer_waits_by_kernel) return put_counted(stream, request, capture_state);
+  const auto number = core_->graph->take(*context_->parts_->gpu.cuda, graph_slots::direction::put, capture_state);
   if (!number) return number;
-  what.slot = graph_slots::slot_of(*number);
-  if (auto done = executor_->put(on, what); !done) {
+  request.slot = graph_slots::slot_of(*number);
+  if (auto done = executor_->put(stream, request); !done) {
     core_->graph->undo(graph_slots::direction::put);
     return done.error();
   }
   return number;
 }
 
-result<std::uint64_t> channel::wait_captured(cu::stream_t on, const capture& into) {
-  if (core_->waits_by_kernel) return wait_counted(on, into);
-  const auto number = core_->graph->take(*context_->parts_->gpu.cuda, graph_slots::direction::wait, into);
+result<std::uint64_t> channel::wait_captured(cu::stream_t stream, const capture& capture_state) {
+  if (core_->waits_by_kernel) return wait_counted(stream, capture_state);
+  const auto number = core_->graph->take(*context_->parts_->gpu.cuda, graph_slots::direction::wait, capture_state);
   if (!number) return number;
   const auto slot = static_cast<std::size_t>(graph_slots::slot_of(*number)) * sizeof(std::uint64_t);
-  const auto at = offsetof(host_words, graph_at) + slot;
-  auto done = queue_wait(on, {offsetof(gpu_words, graph_flag) + slot, at, at, 1, graph_place::waiting, graph_place::past});
+  const auto place = offsetof(host_words, graph_wait_place) + slot;
+  auto done =
+      queue_wait(stream, {offsetof(gpu_words, graph_flag) + slot, place, place, 1, graph_place::waiting, graph_place::past});
   if (!done) {
     core_->graph->undo(graph_slots::direction::wait);
     return done.error();
   }
-  if (core_->options.releases_captured_waits) done = release_captured(on, *number, into);
+  if (core_->options.releases_captured_waits) done = release_captured(stream, *number, capture_state);
   if (!done) return done.error();
   return number;
 }
 
-status channel::release_captured(cu::stream_t on, std::uint64_t number, const capture& into) {
-  // Nobody waits for it where the peer has no depth.
-  if (core_->waits_by_kernel) return core_->peer_depth == 0 ? status{} : executor_->acknowledge_counted(on);
-  if (auto done = core_->graph->release(number, into); !done) return done;
+status channel::release_captured(cu::stream_t stream, std::uint64_t number, const capture& capture_state) {
+  // No put waits for it where the peer has no depth.
+  if (core_->waits_by_kernel) return core_->peer_depth == 0 ? status{} : executor_->acknowledge_counted(stream);
+  if (auto done = core_->graph->release(number, capture_state); !done) return done;
   const int slot = graph_slots::slot_of(number);
-  const auto at = core_->words->host_on_gpu(core_->index) + offsetof(host_words, graph_at) +
-                  static_cast<std::size_t>(slot) * sizeof(std::uint64_t);
-  if (auto done = mem_ops(*context_->parts_->gpu.cuda, on).write64(at, graph_place::nowhere).submit(); !done) return done;
-  return executor_->acknowledge_slot(on, slot);
+  const auto place = core_->words->host_on_gpu(core_->index) + offsetof(host_words, graph_wait_place) +
+                     static_cast<std::size_t>(slot) * sizeof(std::uint64_t);
+  if (auto done = mem_ops(*context_->parts_->gpu.cuda, stream).write64(place, graph_place::nowhere).submit(); !done)
+    return done;
+  return executor_->acknowledge_slot(stream, slot);
 }
 
 // ---- On the CPU
@@ -246,7 +250,7 @@ status channel::host_wait(std::uint64_t sequence, std::chrono::nanoseconds limit
 
 void channel::cancel(int code) {
   if (!check_process()) return;
-  context_->parts_->watch->fail(*core_, code > 0 ? code : ECANCELED, "cancelled");
+  context_->parts_->proxy->fail(*core_, code > 0 ? code : ECANCELED, "cancelled");
 }
 
 channel_state channel::state() const {
@@ -275,7 +279,7 @@ std::string channel::diag() const {
                     std::to_string(now.sent) + " have left; " + std::to_string(now.waits) +
                     " waits queued, a stream has come to " + std::to_string(now.reached) + "\n";
   if (core_->has_peer_left())
-    out += std::string("  ") + kPeerLeft + " after put " + std::to_string(core_->last_put_there.load()) + "\n";
+    out += std::string("  ") + kPeerLeft + " after put " + std::to_string(core_->peer_last_put.load()) + "\n";
   if (now.error != 0) out += "  in error " + std::to_string(now.error) + ": " + now.why + "\n";
   else if (now.reached > now.passed) {
     out += "  a stream stands in wait " + std::to_string(now.reached) + " for put " +
@@ -296,10 +300,9 @@ std::string channel::diag() const {
     for (const auto number : core_->graph->unreleased())
       out += "  captured wait " + std::to_string(number) + " has no release in its graph, which works only once so\n";
     for (unsigned slot = 0; slot < kGraphSlots; ++slot)
-      if (core_->is_standing_in(slot))
-        out += "  a stream stands in the captured wait of slot " + std::to_string(slot) + "\n";
+      if (core_->is_waiting_in(slot)) out += "  a stream stands in the captured wait of slot " + std::to_string(slot) + "\n";
   }
-  if (core_->options.wait == wait_way::kernel && executor_ != nullptr && !core_->waits_by_kernel)
+  if (core_->options.wait == wait_method::kernel && executor_ != nullptr && !core_->waits_by_kernel)
     out += "  the front end waits, not a kernel: " + context_->parts_->why_no_wait_kernel() + "\n";
   if (executor_ != nullptr) out += executor_->report();
   return out;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A channel: puts, signals and waits between two GPUs, queued on CUDA streams.
 //
-// Each end counts its puts and signals from 1 and its waits from 1: wait n of one end is over when put or signal n of the
-// other end is complete. The stream goes on by itself then; no CPU is asked (executor P), or only the service threads are
+// Each end numbers its puts and signals from 1, and its waits from 1. Wait n of one end completes when put or signal n of
+// the other end has completed. The stream then continues without a CPU (executor P) or with the help of the proxy threads
 // (executor X).
 //
-// Order: what the stream did before put(n) is visible to what the peer's stream does after wait(n). Puts and signals of one
-// end must come from one stream at a time, or from streams ordered by events. Windows are the caller's business: a put
+// Order: work of the stream before put(n) is visible to the work of the peer's stream after wait(n). The puts and signals
+// of one end must come from one stream at a time, or from streams that events order. The caller manages the windows: a put
 // into bytes that the peer still uses is a race, unless the peer releases what it has read and `depth` bounds the puts.
 //
-// Threads: one at a time per channel, any number of channels. cancel(), state() and sent()/arrived() from any thread.
+// Threads: one at a time per channel, any number of channels. Any thread may call cancel(), state(), sent() and arrived().
 #pragma once
 
 #include <chrono>
@@ -26,54 +26,56 @@ class context;
 struct channel_core;
 struct capture;
 
-enum class wait_way : std::uint32_t { front_end = 0, kernel = 1 };
+enum class wait_method : std::uint32_t { front_end = 0, kernel = 1 };
 
 struct channel_options {
   executor_kind executor = executor_kind::automatic;
-  // Puts that the peer has not released: put(n) waits on the stream for release(n - depth). 0: no such wait, the peer
-  // need not release.
+  // Limit of puts that the peer has not released: put(n) waits on the stream for release(n - depth). 0: puts never wait,
+  // and the peer need not release.
   unsigned depth = 0;
-  // Waits that streams have not come past, and puts that have not left: beyond, calls answer EAGAIN rather than fill the
-  // driver's launch queue, where a call would block and with it the calls for other streams.
+  // Limit of queued waits that no stream has reached, and of queued puts that have not left. Beyond it, calls return
+  // EAGAIN; a full launch queue of the driver would block the call and the calls for other streams.
   unsigned most_queued = 256;  // at most 1000
-  // How a stream waits. A polling kernel hears 3 us sooner and is one more launch for the CPU (3 us), but for none in a
-  // graph, where it is also what makes an operation one node (graph_slots.hpp). It needs the GPU to be this process's own:
-  // with others on it, kernels that poll take turns with them, so where ranks of this job share a GPU, and where there are
-  // no kernels in this build, the front end waits whatever is said here; diag() tells.
-  wait_way wait = wait_way::front_end;
-  // A captured wait releases its put by itself, right behind the wait: for puts whose bytes nobody overwrites while they are
-  // used, and signals. Else the graph must hold a release for each of its waits, or the graph works only once.
+  // How a stream waits. A polling kernel sees the signal 3 us sooner and costs the CPU one more launch (3 us). In a graph
+  // it costs none, and it makes an operation a single node (graph_slots.hpp). Polling kernels need a GPU that no other
+  // process uses, because kernels of several processes share the GPU in turns. Where ranks of this job share a GPU, or the
+  // build has no kernels, the front end waits whatever this field says; diag() reports it.
+  wait_method wait = wait_method::front_end;
+  // A captured wait releases its put directly after the wait. For signals, and for puts whose bytes nobody overwrites while
+  // they are in use. Otherwise the graph must contain a release for each of its waits, or it works only once.
   bool releases_captured_waits = false;
-  // A stream that has stood in one wait for so long, or before a put for a release, is let go, and the channel is in error
-  // ETIMEDOUT. Negative: the context's; 0: never. Without a CPU mapping of GPU memory puts have no time-out.
+  // A stream that stays in one wait for this long, or before a put that needs a release, is released, and the channel fails
+  // with ETIMEDOUT. Negative: the value of the context; 0: no limit. Without a CPU mapping of GPU memory puts have no
+  // time-out.
   std::chrono::nanoseconds wait_timeout{-1};
 };
 
-// Once not 0, `error` stays: ETIMEDOUT, ECONNRESET (peer gone), ECANCELED, EPIPE (the peer's end is in error, or it was
-// closed and a stream stood in a wait for what will not come), EIO. Streams that waited have been let go and run on with
-// whatever data is there.
+// `error` does not change once it is set: ETIMEDOUT, ECONNRESET (the peer is gone), ECANCELED, EPIPE (the peer's end
+// failed, or it was closed while a stream waited for an operation that will not come), EIO. Waiting streams have then been
+// released and continue with whatever data has arrived.
 struct channel_state {
   executor_kind executor = executor_kind::automatic;
   int error = 0;
   std::string why;
   std::uint64_t puts = 0;     // queued, signals included
-  std::uint64_t sent = 0;     // have left this GPU
+  std::uint64_t sent = 0;     // left this GPU
   std::uint64_t waits = 0;    // queued
-  std::uint64_t reached = 0;  // a stream has come to them
-  std::uint64_t passed = 0;   // a stream has got past them; 0 where the CPU cannot read GPU memory
+  std::uint64_t reached = 0;  // reached by a stream
+  std::uint64_t passed = 0;   // passed by a stream; 0 where the CPU cannot read GPU memory
 };
 
 class channel {
  public:
-  // Ends what the peer's streams and ours still wait for (ECANCELED here, EPIPE there). What was put before stays with the
-  // peer: its waits for that, queued earlier or later, are satisfied; EPIPE answers only waits for what will not come, and
-  // new puts. Graphs with slots can still be launched without our knowing: the peer's end is in error if it holds one.
+  // Cancels the waits of both ends' streams (ECANCELED here, EPIPE at the peer). Completed puts stay valid: the peer's
+  // waits for them succeed, whether they are queued before or after. Only waits for operations that will not come, and new
+  // puts, fail with EPIPE. A graph with slots can still be launched without this process noticing, so the peer's end fails
+  // if it holds one.
   ~channel();
   channel(const channel&) = delete;
   channel& operator=(const channel&) = delete;
 
-  // Waits for the peer to make its end. The first other call does it with the context's time limit; this one is for
-  // whoever wants to say when. Two ends of one process may be made one after the other before either is ready.
+  // Waits until the peer has created its end. Without this call, the first other call does it within the context's time
+  // limit. Two ends of one process may be created one after the other before either is ready.
   status ready(std::chrono::milliseconds limit);
   executor_kind executor() const noexcept;
 
@@ -87,51 +89,51 @@ class channel {
   // of the two graphs. There are 64 of each at a time (ENOSPC), given back when the graph and what was instantiated from it
   // are destroyed. A put waits for the release of its own last launch; `depth` does not matter. `source`: this GPU's memory,
   // untouched until the stream has come past the put.
-  result<std::uint64_t> put_signal(cu::stream_t on, const remote_window& to, std::uint64_t offset, cu::device_ptr source,
-                                   std::size_t bytes);
-  result<std::uint64_t> signal(cu::stream_t on);
-  // For the next one: the n-th call that names none waits for put or signal n. `sequence` names an earlier or later one and
-  // does not change what is next (EINVAL: in a capture).
-  result<std::uint64_t> wait_signal(cu::stream_t on);
-  status wait_signal(cu::stream_t on, std::uint64_t sequence);
-  // The peer's puts up to `sequence` have been used: their bytes may be written again. In a capture: the put of captured
-  // wait `sequence`, which must be of this capture (EINVAL).
-  status release(cu::stream_t on, std::uint64_t sequence);
+  result<std::uint64_t> put_signal(cu::stream_t stream, const remote_window& window, std::uint64_t offset,
+                                   cu::device_ptr source, std::size_t bytes);
+  result<std::uint64_t> signal(cu::stream_t stream);
+  // Waits for the next operation: the n-th call without a number waits for put or signal n. `sequence` selects another one
+  // and does not change which is next (EINVAL in a capture).
+  result<std::uint64_t> wait_signal(cu::stream_t stream);
+  status wait_signal(cu::stream_t stream, std::uint64_t sequence);
+  // The peer may overwrite the bytes of its puts up to `sequence`. In a capture: the put of captured wait `sequence`, which
+  // must belong to this capture (EINVAL).
+  status release(cu::stream_t stream, std::uint64_t sequence);
 
   // ---- On the CPU
-  // Whether the peer's put or signal is here; about 1 us (a read of GPU memory). The channel's error.
+  // Whether the peer's put or signal has arrived. About 1 us (a read of GPU memory). Returns the channel's error.
   result<bool> arrived(std::uint64_t sequence) const;
-  // ETIMEDOUT: not within `limit`; the channel is unharmed.
+  // ETIMEDOUT: not within `limit`; the channel stays usable.
   status host_wait(std::uint64_t sequence, std::chrono::nanoseconds limit) const;
-  // Lets go of every stream that waits on this channel, here and at the peer, for good. `code`: a positive errno.
+  // Releases every stream that waits on this channel, here and at the peer, for good. `code`: a positive errno.
   void cancel(int code);
   channel_state state() const;
-  // What is queued and what a stuck stream waits for, in lines for people.
+  // Queued operations and what a stuck stream waits for, as text for people.
   std::string diag() const;
 
  private:
   friend class context;
-  channel(context& of, std::shared_ptr<channel_core> core);
+  channel(context& owner, std::shared_ptr<channel_core> core);
   status check(std::uint64_t queued, std::uint64_t retired);
-  result<capture> enter(cu::stream_t on);
-  result<std::uint64_t> put_captured(cu::stream_t on, put_request what, const capture& into);
-  result<std::uint64_t> wait_captured(cu::stream_t on, const capture& into);
-  result<std::uint64_t> put_counted(cu::stream_t on, put_request what, const capture& into);
-  result<std::uint64_t> wait_counted(cu::stream_t on, const capture& into);
-  status release_captured(cu::stream_t on, std::uint64_t number, const capture& into);
-  // The stream says in the word `at` (offset in host_words) that it is there, then waits until the word `flag` (in
-  // gpu_words) is at least `value`. Where the CPU cannot read that, it says in `past_at` that it has got past.
+  result<capture> enter(cu::stream_t stream);
+  result<std::uint64_t> put_captured(cu::stream_t stream, put_request request, const capture& capture_state);
+  result<std::uint64_t> wait_captured(cu::stream_t stream, const capture& capture_state);
+  result<std::uint64_t> put_counted(cu::stream_t stream, put_request request, const capture& capture_state);
+  result<std::uint64_t> wait_counted(cu::stream_t stream, const capture& capture_state);
+  status release_captured(cu::stream_t stream, std::uint64_t number, const capture& capture_state);
+  // A stream writes the word `reached` (offset in host_words) when it arrives, then waits until the word `flag` (in
+  // gpu_words) is at least `value`. Where the CPU cannot read `flag`, the stream also writes `passed` after the wait.
   struct wait_request {
-    std::size_t flag, at, past_at;
-    std::uint64_t value, at_value, past_value;
+    std::size_t flag, reached, passed;
+    std::uint64_t value, reached_value, passed_value;
   };
-  status queue_wait(cu::stream_t on, const wait_request& what);
+  status queue_wait(cu::stream_t stream, const wait_request& wait);
   status can_come(std::uint64_t sequence) const;
   status check_process() const;
   context* context_;
   std::shared_ptr<channel_core> core_;
   std::unique_ptr<class executor> executor_;
-  std::uint64_t next_ = 1;  // what a wait that names nothing waits for
+  std::uint64_t next_ = 1;  // sequence of the next unnumbered wait
 };
 
 }  // namespace pl::stream

@@ -15,22 +15,22 @@ std::uint64_t channel_core::held_put() const noexcept {
 std::uint64_t channel_core::find_stuck_put(std::uint64_t now_ns, std::uint64_t limit_ns) noexcept {
   if (options.depth == 0) return 0;
   const auto put = __atomic_load_n(&host().put_reached, __ATOMIC_ACQUIRE);
-  if (put != put_stood_at) {
-    put_stood_at = put;
-    put_stood_since = now_ns;
+  if (put != held_put_seen) {
+    held_put_seen = put;
+    held_put_since = now_ns;
     return 0;
   }
-  if (now_ns - put_stood_since < limit_ns) return 0;
+  if (now_ns - held_put_since < limit_ns) return 0;
   return held_put();
 }
 
 namespace {
 
-// What `reached` says, if it has said so for `limit_ns`; else 0.
+// The value of `reached` if it has been the same for `limit_ns`; else 0.
 std::uint64_t stays(const std::uint64_t& reached, channel_core::place& seen, std::uint64_t now_ns,
                     std::uint64_t limit_ns) noexcept {
   const auto now = __atomic_load_n(&reached, __ATOMIC_ACQUIRE);
-  if (now != seen.at) {
+  if (now != seen.sequence) {
     seen = {now, now_ns};
     return 0;
   }

@@ -41,7 +41,7 @@ writer_choice writer_of(const std::string& name) {
   return writer_choice::automatic;
 }
 
-// All CPUs near the GPU and not one of them: the service threads of several processes would take turns on it (two H200 of
+// All CPUs near the GPU and not one of them: the proxy threads of several processes would take turns on it (two H200 of
 // one socket: 57 us a round trip, each thread half of a core).
 std::vector<int> service_cpus(const copy::gpu_context& gpu, int wanted) {
   if (wanted >= 0) return {wanted};
@@ -52,7 +52,7 @@ std::vector<int> service_cpus(const copy::gpu_context& gpu, int wanted) {
 
 }  // namespace
 
-result<std::unique_ptr<context>> context::open(const cu::driver_table& cuda, link::bootstrap& with,
+result<std::unique_ptr<context>> context::open(const cu::driver_table& cuda, link::bootstrap& bootstrap,
                                                const context_options& wanted) {
   if (env_read("CUDA_LAUNCH_BLOCKING").integer != 0)
     return failure{ENOTSUP,
@@ -60,33 +60,33 @@ result<std::unique_ptr<context>> context::open(const cu::driver_table& cuda, lin
                    "return: unset it"};
   auto gpu = find_gpu(cuda, wanted.device_ordinal);
   if (!gpu) return gpu.error();
-  auto of = std::make_unique<parts>();
-  of->gpu = *gpu;
-  of->options = wanted;
-  if (wanted.writer == writer_choice::automatic) of->options.writer = writer_of(env_read("PEERLANE_STREAM_WRITER").text);
+  auto made = std::make_unique<parts>();
+  made->gpu = *gpu;
+  made->options = wanted;
+  if (wanted.writer == writer_choice::automatic) made->options.writer = writer_of(env_read("PEERLANE_STREAM_WRITER").text);
   if (cuda.cuStreamBatchMemOp_v2 == nullptr)
     return failure{ENOTSUP, "this driver has no stream memory operations: 11.7 or newer is needed"};
   auto words = word_pool::make(*gpu, wanted.channels);
   if (!words) return words.error();
-  of->words = std::move(words).value();
-  of->importer = std::make_unique<memory_importer>(*gpu);
-  if (auto done = of->load_kernel(); !done) return done.error();
-  auto messages = link::messenger::open(nullptr, with, wanted.messages);
+  made->words = std::move(words).value();
+  made->importer = std::make_unique<memory_importer>(*gpu);
+  if (auto done = made->load_kernel(); !done) return done.error();
+  auto messages = link::messenger::open(nullptr, bootstrap, wanted.messages);
   if (!messages) return messages.error();
-  of->messages = std::move(messages).value();
-  if (auto done = of->find_sharer(with); !done) return done.error();
-  of->windows_here = std::make_unique<landing>(*gpu);
-  of->slots = std::make_unique<staging_pool>(*gpu);
-  of->watch =
-      std::make_unique<service>(*of->messages, wanted.mode, wanted.wait_timeout, service_cpus(*gpu, wanted.service_cpu));
-  of->lanes = std::make_unique<lane_pool>(*gpu);
-  of->bell = std::make_unique<event_bell>(*gpu);
-  return std::unique_ptr<context>(new context(std::move(of)));
+  made->messages = std::move(messages).value();
+  if (auto done = made->find_sharer(bootstrap); !done) return done.error();
+  made->receive_windows = std::make_unique<receive_slots>(*gpu);
+  made->slots = std::make_unique<staging_pool>(*gpu);
+  made->proxy = std::make_unique<proxy_thread>(*made->messages, wanted.mode, wanted.wait_timeout,
+                                               service_cpus(*gpu, wanted.service_cpu));
+  made->shm_queues = std::make_unique<shm_queue_pool>(*gpu);
+  made->wakeup = std::make_unique<event_wakeup>(*gpu);
+  return std::unique_ptr<context>(new context(std::move(made)));
 }
 
-context::context(std::unique_ptr<parts> of) : parts_(std::move(of)) {}
+context::context(std::unique_ptr<parts> made) : parts_(std::move(made)) {}
 context::~context() {
-  // A child's copy: its threads are not there, and what it owns is the parent's.
+  // A copy in a forked child has no threads, and its resources belong to the parent.
   if (process_epoch() != parts_->epoch) static_cast<void>(parts_.release());
 }
 
@@ -96,52 +96,52 @@ status context::check_process() const {
 }
 
 context::parts::~parts() {
-  if (watch != nullptr) static_cast<void>(watch->flush(kCloseLimit));
-  bell.reset();
-  watch.reset();
+  if (proxy != nullptr) static_cast<void>(proxy->flush(kCloseLimit));
+  wakeup.reset();
+  proxy.reset();
   hellos.clear();
   messages.reset();
   slots.reset();
-  lanes.reset();
-  windows_here.reset();
+  shm_queues.reset();
+  receive_windows.reset();
   importer.reset();
   words.reset();
   if (module == nullptr || !gpu.is_alive()) return;
-  if (auto in = copy::context_use::enter(gpu)) static_cast<void>(gpu.cuda->cuModuleUnload(module));
+  if (auto use = copy::context_use::enter(gpu)) static_cast<void>(gpu.cuda->cuModuleUnload(module));
 }
 
 // Loaded now: at the first launch the driver might wait for the device, and with it for a stream that waits for us.
 status context::parts::load_kernel() {
-  auto in = copy::context_use::enter(gpu);
-  if (!in) return in.error();
+  auto use = copy::context_use::enter(gpu);
+  if (!use) return use.error();
   auto loaded = cu::load_kernels(*gpu.cuda, kernels::stream_put());
   if (!loaded) {
-    ways.kernel_limit = 0;  // built without nvcc: the copy engine does it all
+    methods.kernel_limit = 0;  // built without nvcc: the copy engine does it all
     return loaded.code() == ENOTSUP ? status{} : status{loaded.error()};
   }
   module = *loaded;
   const struct {
-    cu::function_t* to;
+    cu::function_t* function;
     const char* name;
-  } wanted[] = {{&ways.kernel, "stream_put"},
-                {&ways.spread_put, "stream_put_spread"},
-                {&ways.wait_kernel, "stream_wait"},
-                {&ways.counted_put, "stream_put_counted"},
-                {&ways.counted_wait, "stream_wait_counted"}};
+  } wanted[] = {{&methods.kernel, "stream_put"},
+                {&methods.spread_put, "stream_put_spread"},
+                {&methods.wait_kernel, "stream_wait"},
+                {&methods.counted_put, "stream_put_counted"},
+                {&methods.counted_wait, "stream_wait_counted"}};
   for (const auto& one : wanted)
-    if (const auto rc = gpu.cuda->cuModuleGetFunction(one.to, module, one.name); rc != cu::error_code::success)
+    if (const auto rc = gpu.cuda->cuModuleGetFunction(one.function, module, one.name); rc != cu::error_code::success)
       return cu::make_error(*gpu.cuda, rc, "the kernel " + std::string(one.name));
   return {};
 }
 
-status context::parts::find_sharer(link::bootstrap& with) {
+status context::parts::find_sharer(link::bootstrap& bootstrap) {
   cu::uuid_t mine{};
   if (const auto rc = gpu.cuda->cuDeviceGetUuid_v2(&mine, gpu.device_ordinal); rc != cu::error_code::success)
     return cu::make_error(*gpu.cuda, rc, "cuDeviceGetUuid");
-  const auto all = with.all_gather(std::as_bytes(std::span(&mine, 1)));
+  const auto all = bootstrap.all_gather(std::as_bytes(std::span(&mine, 1)));
   if (!all) return all.error();
   for (std::size_t rank = 0; rank < all->size(); ++rank)
-    if (static_cast<int>(rank) != with.rank() && (*all)[rank].size() == sizeof mine &&
+    if (static_cast<int>(rank) != bootstrap.rank() && (*all)[rank].size() == sizeof mine &&
         std::memcmp((*all)[rank].data(), &mine, sizeof mine) == 0)
       shares_gpu_with = static_cast<int>(rank);
   return {};
@@ -149,8 +149,8 @@ status context::parts::find_sharer(link::bootstrap& with) {
 
 std::string context::parts::why_no_wait_kernel() const {
   if (shares_gpu_with >= 0) return "rank " + std::to_string(shares_gpu_with) + " uses this GPU too";
-  if (ways.wait_kernel == nullptr) return "this build has no kernels";
-  // Nothing would tell a wait that is over from one that is stuck.
+  if (methods.wait_kernel == nullptr) return "this build has no kernels";
+  // A completed wait could not be told from a stuck one.
   return words->is_mapped() ? "" : "the CPU cannot read the channel's words";
 }
 
@@ -161,7 +161,7 @@ result<flag_writer> context::parts::writer_to(const memory_key& key, cu::device_
     const std::lock_guard lock(mutex);
     if (const auto known = writers.find(device); known != writers.end()) return known->second;
   }
-  const auto found = choose_writer(gpu, ways, theirs, *words, index);
+  const auto found = choose_writer(gpu, methods, theirs, *words, index);
   if (!found) return found.error();
   if (!found->why.empty()) PL_LOG(warn, "stream: flags are written %s, not %s", name_of(found->writer), found->why.c_str());
   const std::lock_guard lock(mutex);
@@ -175,7 +175,7 @@ void context::parts::close(channel& end) {
     const std::lock_guard lock(mutex);
     channels.erase(&end);
   }
-  watch->close(core, [this, core] {
+  proxy->close(core, [this, core] {
     const std::lock_guard lock(mutex);
     words->give_back(core->index);
   });
@@ -195,7 +195,7 @@ capabilities context::query() const {
     for (const auto& [device, writer] : parts_->writers) out.writer = std::max(out.writer, writer);
   }
   if (parts_->options.writer != writer_choice::automatic) out.writer = fixed_writer(parts_->options.writer);
-  out.kernel_limit = parts_->ways.kernel_limit;
+  out.kernel_limit = parts_->methods.kernel_limit;
   return out;
 }
 
@@ -211,13 +211,13 @@ result<window_key> context::expose(cu::device_ptr memory, std::size_t bytes) {
     out.id = parts_->next_window++;
     parts_->windows.push_back(out);
   }
-  parts_->windows_here->add(out.id, memory, bytes);
+  parts_->receive_windows->add(out.id, memory, bytes);
   return out;
 }
 
 void context::withdraw(const window_key& key) {
   if (!check_process()) return;
-  parts_->windows_here->remove(key.id);
+  parts_->receive_windows->remove(key.id);
   const std::lock_guard lock(parts_->mutex);
   std::erase_if(parts_->windows, [&](const window_key& w) { return w.id == key.id; });
 }
@@ -240,51 +240,52 @@ result<std::unique_ptr<channel>> context::connect(int peer, std::uint32_t id, co
     return failure{EINVAL, "rank " + std::to_string(peer) + " is no other rank of this job of " + std::to_string(size())};
   if (wanted.executor > executor_kind::proxy)
     return failure{ENOTSUP, "channels do not connect adapters: make_mlx5_executor is for whoever has one"};
-  if (wanted.most_queued == 0 || wanted.most_queued > channel_core::kMostQueued)
-    return failure{EINVAL, "most_queued is 1 to " + std::to_string(channel_core::kMostQueued)};
-  auto& of = *parts_;
+  if (wanted.most_queued == 0 || wanted.most_queued > channel_core::kMaxQueued)
+    return failure{EINVAL, "most_queued is 1 to " + std::to_string(channel_core::kMaxQueued)};
+  auto& own = *parts_;
   std::shared_ptr<channel_core> core;
   {
-    const std::lock_guard lock(of.mutex);
-    auto index = of.words->take();
+    const std::lock_guard lock(own.mutex);
+    auto index = own.words->take();
     if (!index) return index.error();
-    core = std::make_shared<channel_core>(*of.words, *index, peer, id, wanted);
-    core->incarnation = of.connects[{peer, id}]++;
+    core = std::make_shared<channel_core>(*own.words, *index, peer, id, wanted);
+    core->incarnation = own.connects[{peer, id}]++;
   }
   auto greeting = std::make_unique<std::pair<hello, link::request>>();
-  auto key = export_memory(of.gpu, of.words->gpu(core->index), sizeof(gpu_words));
+  auto key = export_memory(own.gpu, own.words->gpu(core->index), sizeof(gpu_words));
   if (!key) return key.error();
   greeting->first.wanted = wanted.executor;
   greeting->first.words = *key;
-  greeting->first.has_kernels = of.ways.kernel != nullptr ? 1 : 0;
-  greeting->first.waits_by_kernel = wanted.wait == wait_way::kernel && of.may_wait_by_kernel() ? 1 : 0;
+  greeting->first.has_kernels = own.methods.kernel != nullptr ? 1 : 0;
+  greeting->first.waits_by_kernel = wanted.wait == wait_method::kernel && own.may_wait_by_kernel() ? 1 : 0;
   greeting->first.depth = wanted.depth;
-  greeting->second = of.messages->isend(peer, link::host_buffer(&greeting->first, sizeof(hello)),
-                                        tag_of(message_kind::hello, id, core->incarnation));
+  greeting->second = own.messages->isend(peer, link::host_buffer(&greeting->first, sizeof(hello)),
+                                         tag_of(message_kind::hello, id, core->incarnation));
   std::unique_ptr<channel> out(new channel(*this, core));
-  const std::lock_guard lock(of.mutex);
-  of.hellos.push_back(std::move(greeting));
-  of.channels.insert(out.get());
-  of.watch->add(core);
+  const std::lock_guard lock(own.mutex);
+  own.hellos.push_back(std::move(greeting));
+  own.channels.insert(out.get());
+  own.proxy->add(core);
   return out;
 }
 
 status channel::ready(std::chrono::milliseconds limit) {
   if (auto ours = check_process(); !ours) return ours;
   if (executor_ != nullptr) return {};
-  auto& of = *context_->parts_;
+  auto& parts = *context_->parts_;
   hello theirs;
-  const auto from = of.messages->recv(core_->peer, link::host_buffer(&theirs, sizeof theirs),
-                                      tag_of(message_kind::hello, core_->id, core_->incarnation), link::kWholeTag, limit);
-  if (!from) return from.error();
-  if (from->bytes != sizeof theirs || theirs.version != hello{}.version)
+  const auto received =
+      parts.messages->recv(core_->peer, link::host_buffer(&theirs, sizeof theirs),
+                           tag_of(message_kind::hello, core_->id, core_->incarnation), link::kWholeTag, limit);
+  if (!received) return received.error();
+  if (received->bytes != sizeof theirs || theirs.version != hello{}.version)
     return failure{EPROTO, "rank " + std::to_string(core_->peer) + " runs another version of Peerlane"};
-  // Both go by both words: captured puts of one end must be what the other end's captured waits expect.
-  const bool have_kernels = of.ways.kernel != nullptr && theirs.has_kernels != 0;
-  core_->waits_by_kernel = have_kernels && core_->options.wait == wait_way::kernel && of.may_wait_by_kernel();
+  // Each end needs both values: captured puts of one end must be what the other end's captured waits expect.
+  const bool have_kernels = parts.methods.kernel != nullptr && theirs.has_kernels != 0;
+  core_->waits_by_kernel = have_kernels && core_->options.wait == wait_method::kernel && parts.may_wait_by_kernel();
   core_->peer_waits_by_kernel = have_kernels && theirs.waits_by_kernel != 0;
   core_->peer_depth = theirs.depth;
-  const auto reach = of.importer->open(theirs.words);
+  const auto reach = parts.importer->open(theirs.words);
   struct verdict {
     std::uint32_t can_reach, wanted;
   };
@@ -292,8 +293,8 @@ status channel::ready(std::chrono::milliseconds limit) {
   verdict ours{reach.ok() ? 1u : 0u, static_cast<std::uint32_t>(mine)}, other = ours;
   if (!(theirs.words.owner == process_token::here())) {
     const auto tag = tag_of(message_kind::verdict, core_->id, core_->incarnation);
-    if (auto sent = of.messages->send(core_->peer, link::host_buffer(&ours, sizeof ours), tag, limit); !sent) return sent;
-    const auto got = of.messages->recv(core_->peer, link::host_buffer(&other, sizeof other), tag, link::kWholeTag, limit);
+    if (auto sent = parts.messages->send(core_->peer, link::host_buffer(&ours, sizeof ours), tag, limit); !sent) return sent;
+    const auto got = parts.messages->recv(core_->peer, link::host_buffer(&other, sizeof other), tag, link::kWholeTag, limit);
     if (!got) return got.error();
   }
   const bool is_proxy = mine == executor_kind::proxy || theirs.wanted == executor_kind::proxy;
@@ -302,25 +303,26 @@ status channel::ready(std::chrono::milliseconds limit) {
     return failure{ENOTSUP, reach.ok() ? "the peer's GPU cannot reach this one's memory" : reach.error().message};
   if (is_peer) {
     const auto limit_of_waits =
-        core_->options.wait_timeout.count() >= 0 ? core_->options.wait_timeout : of.options.wait_timeout;
+        core_->options.wait_timeout.count() >= 0 ? core_->options.wait_timeout : parts.options.wait_timeout;
     if (limit_of_waits.count() != 0 && !core_->words->can_release())
       return failure{ENOTSUP,
                      "a wait cannot have a time-out here, since nothing could let its stream go: the CPU cannot write "
                      "GPU memory (" +
-                         core_->words->why_unmapped() + ") and there is no stream for it (" + core_->words->why_no_rescue() +
-                         "); set wait_timeout to 0 to do without"};
-    const auto writer = of.writer_to(theirs.words, *reach, core_->index);
+                         core_->words->why_unmapped() + ") and there is no stream for it (" +
+                         core_->words->why_no_stuck_release() + "); set wait_timeout to 0 to do without"};
+    const auto writer = parts.writer_to(theirs.words, *reach, core_->index);
     if (!writer) return writer.error();
-    auto ways = of.ways;
-    ways.writer = *writer;
-    executor_ = make_peer_executor(of.gpu, ways, {*reach, of.words->gpu(core_->index), of.words->host_on_gpu(core_->index)});
+    auto methods = parts.methods;
+    methods.writer = *writer;
+    executor_ = make_peer_executor(parts.gpu, methods,
+                                   {*reach, parts.words->gpu(core_->index), parts.words->host_on_gpu(core_->index)});
   } else {
     const bool is_other_process = !(theirs.words.owner == process_token::here());
-    const bool may_share = of.options.messages.path != link::messenger_options::path_t::network;
-    auto made =
-        make_proxy_executor({&of.gpu, of.messages.get(), of.watch.get(), of.windows_here.get(), of.slots.get(),
-                             may_share ? of.lanes.get() : nullptr, of.bell.get(), of.ways.kernel, of.ways.spread_put},
-                            core_, is_other_process, limit);
+    const bool may_share = parts.options.messages.path != link::messenger_options::path_t::network;
+    auto made = make_proxy_executor(
+        {&parts.gpu, parts.messages.get(), parts.proxy.get(), parts.receive_windows.get(), parts.slots.get(),
+         may_share ? parts.shm_queues.get() : nullptr, parts.wakeup.get(), parts.methods.kernel, parts.methods.spread_put},
+        core_, is_other_process, limit);
     if (!made) return made.error();
     executor_ = std::move(made).value();
   }
@@ -329,13 +331,13 @@ status channel::ready(std::chrono::milliseconds limit) {
 }
 
 void context::set_mode(run_mode mode) {
-  if (check_process()) parts_->watch->set_mode(mode);
+  if (check_process()) parts_->proxy->set_mode(mode);
 }
 
 std::string context::diag() const {
   if (auto ours = check_process(); !ours) return ours.error().message + "\n";
   std::string out = "rank " + std::to_string(rank()) + " of " + std::to_string(size()) + ", GPU " +
-                    std::to_string(parts_->gpu.device_ordinal) + "\n" + parts_->watch->report();
+                    std::to_string(parts_->gpu.device_ordinal) + "\n" + parts_->proxy->report();
   const std::lock_guard lock(parts_->mutex);
   for (const auto* each : parts_->channels) out += each->diag();
   return out;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One process's part, for one GPU, in a job whose GPUs signal each other from their streams.
+// One process's part of a job whose GPUs signal each other from their streams. Bound to one GPU.
 #pragma once
 
 #include <chrono>
@@ -17,11 +17,11 @@
 namespace pl::stream {
 
 enum class run_mode : std::uint32_t {
-  performance = 0,  // the service thread polls while there are proxy channels: least latency, one core
-  economy = 1,      // it sleeps when nothing comes
+  performance = 0,  // the proxy thread polls while there are proxy channels: least latency, one core
+  economy = 1,      // it sleeps when idle
 };
 
-// automatic: PEERLANE_STREAM_WRITER if set, else what a litmus towards each peer GPU finds.
+// automatic: PEERLANE_STREAM_WRITER if set, else the result of the visibility self-test towards each peer GPU.
 enum class writer_choice : std::uint32_t { automatic = 0, direct = 1, copied = 2, kernel = 3 };
 
 struct context_options {
@@ -31,12 +31,12 @@ struct context_options {
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(30);
   unsigned channels = 64;  // most at a time
   writer_choice writer = writer_choice::automatic;
-  int service_cpu = -1;  // where the service thread runs; -1: near the GPU
+  int service_cpu = -1;  // where the proxy thread runs; -1: near the GPU
   link::messenger_options messages = link::messenger_options::from_environment();
 };
 
-// GPU memory of this process that peers may put into. The key goes to them as it is, by any way. Must end before the memory
-// is freed and after the last put into it.
+// GPU memory of this process that peers may put into. The key is plain bytes and may be sent by any means. Withdraw the
+// window before the memory is freed and after the last put into it.
 struct window_key {
   memory_key memory;
   std::uint32_t id = 0;
@@ -52,16 +52,16 @@ struct capabilities {
   std::size_t kernel_limit = 0;              // puts up to here go by one kernel with their flag
 };
 
-class service;
+class proxy_thread;
 
 class context {
  public:
   // Collective over `with`. The current CUDA context of the device is used, else its primary one. ENOTSUP: the driver has no
   // 64-bit stream memory operations, or CUDA_LAUNCH_BLOCKING is set. In a forked child every call answers EACCES.
-  static result<std::unique_ptr<context>> open(const cu::driver_table& cuda, link::bootstrap& with,
+  static result<std::unique_ptr<context>> open(const cu::driver_table& cuda, link::bootstrap& bootstrap,
                                                const context_options& wanted = {});
-  // Not collective. All channels must have ended. Waits, at most a second, for streams that still wait on closed channels
-  // and lets them go.
+  // Not collective. All channels must have ended. Waits up to a second for streams that still wait on closed channels, and
+  // releases them.
   ~context();
   context(const context&) = delete;
   context& operator=(const context&) = delete;
@@ -72,7 +72,7 @@ class context {
 
   result<window_key> expose(cu::device_ptr memory, std::size_t bytes);
   void withdraw(const window_key& key);
-  // A peer's window. Its address is 0 where this GPU cannot reach it: proxy channels can still put into it.
+  // A peer's window. Its address is 0 where this GPU cannot reach it; proxy channels can still put into it.
   result<remote_window> import(const window_key& key);
 
   // The end of channel `id` towards `peer` (which may be this very process and context only if id differs per direction: an
@@ -80,13 +80,13 @@ class context {
   result<std::unique_ptr<channel>> connect(int peer, std::uint32_t id, const channel_options& wanted = {});
 
   void set_mode(run_mode mode);
-  // Every channel's diag, and what the service thread does.
+  // The diag() of every channel, and the state of the proxy thread.
   std::string diag() const;
 
  private:
   friend class channel;
   struct parts;
-  explicit context(std::unique_ptr<parts> of);
+  explicit context(std::unique_ptr<parts> made);
   status check_process() const;
   std::unique_ptr<parts> parts_;
 };

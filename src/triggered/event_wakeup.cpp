@@ -7,7 +7,7 @@
 
 namespace pl::stream {
 
-event_bell::~event_bell() {
+event_wakeup::~event_wakeup() {
   {
     const std::lock_guard lock(mutex_);
     is_stopping_ = true;
@@ -15,11 +15,11 @@ event_bell::~event_bell() {
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
   if (free_.empty() || !context_.is_alive()) return;
-  if (auto in = copy::context_use::enter(context_))
+  if (auto use = copy::context_use::enter(context_))
     for (auto event : free_) static_cast<void>(context_.cuda->cuEventDestroy_v2(event));
 }
 
-status event_bell::arm(cu::stream_t on, std::shared_ptr<wake_bell> whom) {
+status event_wakeup::arm(cu::stream_t stream, std::shared_ptr<thread_wakeup> target) {
   const auto& cuda = *context_.cuda;
   const std::lock_guard lock(mutex_);
   if (free_.empty()) {
@@ -28,27 +28,27 @@ status event_bell::arm(cu::stream_t on, std::shared_ptr<wake_bell> whom) {
     if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "an event for the sleeping service thread");
     free_.push_back(made);
   }
-  if (const auto rc = cuda.cuEventRecord(free_.back(), on); rc != cu::error_code::success)
+  if (const auto rc = cuda.cuEventRecord(free_.back(), stream); rc != cu::error_code::success)
     return cu::make_error(cuda, rc, "recording an event for the sleeping service thread");
-  armed_.emplace_back(free_.back(), std::move(whom));
+  armed_.emplace_back(free_.back(), std::move(target));
   free_.pop_back();
   if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   changed_.notify_all();
   return {};
 }
 
-void event_bell::run() {
+void event_wakeup::run() {
   pthread_setname_np(pthread_self(), "peerlane-bell");
-  auto in = copy::context_use::enter(context_);
+  auto use = copy::context_use::enter(context_);
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return is_stopping_ || !armed_.empty(); });
     if (armed_.empty()) return;
-    const auto [event, whom] = std::move(armed_.front());
+    const auto [event, target] = std::move(armed_.front());
     armed_.pop_front();
     lock.unlock();
-    if (in) static_cast<void>(context_.cuda->cuEventSynchronize(event));
-    whom->ring();
+    if (use) static_cast<void>(context_.cuda->cuEventSynchronize(event));
+    target->ring();
     lock.lock();
     free_.push_back(event);
   }

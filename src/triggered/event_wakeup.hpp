@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells a sleeping service thread, of this process or of a peer, that a stream has come somewhere: a thread that blocks in
-// the driver until the GPU's interrupt. It makes the CUDA calls that the service thread may not make.
+// Wakes a sleeping proxy thread, of this process or of a peer, when a stream reaches a point. A helper thread blocks in the
+// driver until the GPU's interrupt; it makes the CUDA calls that the proxy thread may not make.
 #pragma once
 
 #include <condition_variable>
@@ -16,19 +16,19 @@
 
 namespace pl::stream {
 
-class event_bell {
+class event_wakeup {
  public:
   // The helper thread starts with the first arm().
-  explicit event_bell(const copy::gpu_context& context) : context_(context) {}
-  // Waits until streams have come to what was armed.
-  ~event_bell();
-  event_bell(const event_bell&) = delete;
-  event_bell& operator=(const event_bell&) = delete;
+  explicit event_wakeup(const copy::gpu_context& context) : context_(context) {}
+  // Waits until streams have reached every armed event.
+  ~event_wakeup();
+  event_wakeup(const event_wakeup&) = delete;
+  event_wakeup& operator=(const event_wakeup&) = delete;
 
-  // `whom` is rung once the stream has come past what is queued on it now. Events are heard in the order in which they were
-  // armed: one stuck stream delays the bells of others, which then wait for the service thread's own rounds. Any thread,
+  // Wakes `target` once the stream has finished the work that is queued on it now. Events are handled in the order in which
+  // they were armed: one stuck stream delays later wake-ups, which then wait for the proxy thread's own rounds. Any thread,
   // with the context current.
-  status arm(cu::stream_t on, std::shared_ptr<wake_bell> whom);
+  status arm(cu::stream_t stream, std::shared_ptr<thread_wakeup> target);
 
  private:
   void run();
@@ -37,7 +37,7 @@ class event_bell {
   std::condition_variable changed_;
   bool is_stopping_ = false;
   std::vector<cu::event_t> free_;
-  std::deque<std::pair<cu::event_t, std::shared_ptr<wake_bell>>> armed_;
+  std::deque<std::pair<cu::event_t, std::shared_ptr<thread_wakeup>>> armed_;
   std::thread thread_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the bytes and words of a channel get to its peer. The waiting side is the same for all: a word in the waiter's own
-// GPU.
+// How the bytes and words of a channel reach its peer. The waiting side is the same for all executors: a word in the
+// waiter's own GPU.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace pl::stream {
 enum class executor_kind : std::uint32_t {
   automatic = 0,
   peer = 1,   // P: from GPU to GPU, no CPU takes part
-  proxy = 2,  // X: the stream rings, the service thread sends
+  proxy = 2,  // X: the stream rings, the proxy thread sends
 };
 const char* name_of(executor_kind kind) noexcept;
 
@@ -31,7 +31,7 @@ struct remote_window {
 struct put_request {
   cu::device_ptr source = 0;
   std::size_t bytes = 0;  // 0: only the signal
-  const remote_window* to = nullptr;
+  const remote_window* window = nullptr;
   std::uint64_t offset = 0;
   std::uint64_t sequence = 0;  // what the peer's signal word becomes
   std::uint64_t released = 0;  // wait until the peer has released so many; 0: do not wait
@@ -47,9 +47,9 @@ class executor {
   virtual ~executor() = default;
   virtual executor_kind kind() const noexcept = 0;
   // EAGAIN: too much is under way on this stream; nothing was queued.
-  virtual status put(cu::stream_t on, const put_request& what) = 0;
+  virtual status put(cu::stream_t stream, const put_request& request) = 0;
   // The peer's ack word becomes `sequence`.
-  virtual status acknowledge(cu::stream_t on, std::uint64_t sequence) = 0;
+  virtual status acknowledge(cu::stream_t stream, std::uint64_t sequence) = 0;
   // Whether put() takes slots and counted puts. If so, acknowledge_slot() sets our flag of the slot back, then the peer's
   // graph_ack to 1, and acknowledge_counted() counts a release on the GPU.
   virtual bool can_be_captured() const noexcept { return false; }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The words with which the two ends of a channel count, and where they lie.
+// The counters of the two ends of a channel, and where they are placed.
 //
-// Cost decides the place: who waits, polls near; who writes, writes once across the link (docs/design/0003). Every word has
-// one writer at a time, grows, and is compared cyclically, so nothing is ever reset under a wait. Except graph words, which
-// are 0 and 1, because values in a captured graph cannot grow; only the end that waited sets them back.
+// A word lies near the side that polls it, and the other side writes it once across the link (docs/design/0003). Every word
+// has one writer at a time, only grows, and is compared cyclically, so no word is reset under a wait. Graph words are the
+// exception: they are 0 or 1, because a captured graph cannot use growing values, and only the waiting end resets them.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@
 
 namespace pl::stream {
 
-// A word with this bit satisfies every wait for a count: how a stream is let go when what it waits for will not come.
+// A word with this bit satisfies every wait for a count. It releases a stream when the awaited operation will not come.
 // Counts stay below it: 2^62 operations at one a nanosecond are 146 years.
 inline constexpr std::uint64_t kPoisonBit = 1ull << 62;
 inline constexpr std::uint64_t poison(int code) noexcept { return kPoisonBit | static_cast<std::uint32_t>(code); }
@@ -28,9 +28,9 @@ inline constexpr bool is_poisoned(std::uint64_t word) noexcept { return (word & 
 inline constexpr int poison_code(std::uint64_t word) noexcept { return static_cast<int>(static_cast<std::uint32_t>(word)); }
 
 inline constexpr unsigned kGraphSlots = 64;  // captured puts of one channel and direction
-inline constexpr unsigned kLitmusWords = 128;
+inline constexpr unsigned kSelfTestWords = 128;
 
-// In the memory of the GPU that waits for them. Written by the peer GPU's front end, or by this process's service thread
+// In the memory of the GPU that waits for them. Written by the peer GPU's front end, or by this process's proxy thread
 // through a CPU mapping.
 struct alignas(4096) gpu_words {
   alignas(64) std::uint64_t signal;          // puts and signals that have arrived
@@ -49,14 +49,15 @@ struct alignas(4096) gpu_words {
   std::uint64_t spread;  // pieces of the put under way whose blocks have ended (executor X)
   alignas(64) std::uint64_t graph_flag[kGraphSlots];
   alignas(64) std::uint64_t graph_ack[kGraphSlots];  // 1: the slot may be used again
-  // Of the peer's litmus (visibility_self_test.hpp), who writes here; and the data that ours sends.
-  alignas(64) std::uint64_t litmus_flag;
-  alignas(64) std::uint64_t litmus_data[kLitmusWords];
-  alignas(64) std::uint64_t litmus_source[kLitmusWords];
+  // The visibility self-test (visibility_self_test.hpp): the peer writes the flag and the data here; `self_test_source` is
+  // what this end sends.
+  alignas(64) std::uint64_t self_test_flag;
+  alignas(64) std::uint64_t self_test_data[kSelfTestWords];
+  alignas(64) std::uint64_t self_test_source[kSelfTestWords];
 };
 static_assert(sizeof(gpu_words) == 4096);
 
-// Words on which a stream may wait, but for `staged`: by whom a stream is let go writes all of them.
+// The words on which a stream may wait, except `staged`. Releasing a stream writes all of them.
 inline constexpr auto kWaitedWords = [] {
   std::array<std::size_t, 4 + 2 * kGraphSlots> out{offsetof(gpu_words, signal), offsetof(gpu_words, ack),
                                                    offsetof(gpu_words, graph_signal), offsetof(gpu_words, graph_released)};
@@ -71,8 +72,8 @@ inline constexpr auto kWaitedWords = [] {
 struct alignas(4096) host_words {
   alignas(64) std::uint64_t doorbell;  // chunks that lie ready in their staging slot (executor X)
   std::uint64_t consumed;              // puts that our consumer has released
-  // Waits that a stream has come to. That it got past one shows in the word it waits for: a write behind the wait would
-  // stand between the peer's signal and the next kernel (1.6 us on an H200).
+  // Waits that a stream has reached. The awaited word itself shows that a stream has passed: a write behind the wait would
+  // delay the next kernel after the peer's signal (1.6 us on an H200).
   alignas(64) std::uint64_t reached;
   std::uint64_t sent;                // puts and signals that have left
   alignas(64) std::uint64_t status;  // 0 or an errno, written by the CPU; kernels may read it
@@ -80,8 +81,8 @@ struct alignas(4096) host_words {
   std::uint64_t put_reached;  // puts that had to ask for a release and that a stream has come to
   std::uint64_t graph_reached, graph_put_reached;  // as both, of captured operations that count
   alignas(64) std::uint64_t graph_doorbell[kGraphSlots];
-  alignas(64) std::uint64_t graph_at[kGraphSlots];  // where a captured wait stands: graph_place
-  alignas(64) std::uint64_t litmus[kLitmusWords];   // what has come back from the peer's GPU
+  alignas(64) std::uint64_t graph_wait_place[kGraphSlots];  // where a captured wait stands: graph_place
+  alignas(64) std::uint64_t self_test[kSelfTestWords];      // read back from the peer's GPU
 };
 static_assert(sizeof(host_words) == 4096);
 
@@ -89,8 +90,8 @@ static_assert(sizeof(host_words) == 4096);
 // take() and give_back() from one thread at a time; the words themselves from any.
 class word_pool {
  public:
-  // `channels`: most at a time. Without a mapping (`why_unmapped` tells) the CPU cannot write GPU words: waits are then
-  // released by a stream of their own.
+  // `channels`: the maximum at a time. Without a mapping (see why_unmapped()) the CPU cannot write GPU words, and a
+  // dedicated stream releases waits.
   static result<std::unique_ptr<word_pool>> make(const copy::gpu_context& context, unsigned channels);
   ~word_pool();
   word_pool(const word_pool&) = delete;
@@ -110,12 +111,12 @@ class word_pool {
 
   bool is_mapped() const noexcept { return mapped_.data != nullptr; }
   const std::string& why_unmapped() const noexcept { return why_unmapped_; }
-  // Whether streams that wait can be let go: by the mapping, or by a stream. `why_no_rescue` tells.
-  bool can_release() const noexcept { return is_mapped() || rescue_ != nullptr; }
-  const std::string& why_no_rescue() const noexcept { return why_no_rescue_; }
-  // Every word of a channel on which a stream may wait becomes `value`: at once through the mapping, soon without it,
-  // never if !can_release(). Any thread; makes no CUDA call.
-  // `with_staged`: also the word that says which staging slots are free.
+  // Whether waiting streams can be released, by the mapping or by a stream. See why_no_stuck_release().
+  bool can_release() const noexcept { return is_mapped() || stuck_release_ != nullptr; }
+  const std::string& why_no_stuck_release() const noexcept { return why_no_stuck_release_; }
+  // Writes `value` to every word of a channel on which a stream may wait: immediately through the mapping, soon without it,
+  // never if !can_release(). Any thread; makes no CUDA call. `with_staged`: also writes the word that counts free staging
+  // slots.
   void poison_all(unsigned index, std::uint64_t value, bool with_staged) const noexcept;
   // A store that the GPU sees: data stored before it through the mapping is visible first. Precondition: is_mapped().
   void store(unsigned index, std::size_t offset, std::uint64_t value) const noexcept;
@@ -126,7 +127,7 @@ class word_pool {
   explicit word_pool(const copy::gpu_context& context, unsigned channels) : context_(context), channels_(channels) {}
   status allocate();
   void map();
-  void open_rescue();
+  void open_stuck_release();
 
   copy::gpu_context context_;
   unsigned channels_;
@@ -135,8 +136,8 @@ class word_pool {
   std::unique_ptr<copy::mapping_cache> cache_;
   copy::mapping_cache::hold mapped_;
   std::string why_unmapped_;
-  std::unique_ptr<rescue> rescue_;  // where there is no mapping
-  std::string why_no_rescue_;
+  std::unique_ptr<stuck_release> stuck_release_;  // where there is no mapping
+  std::string why_no_stuck_release_;
   std::vector<bool> used_;
 };
 

@@ -38,7 +38,7 @@ struct capture {
   cu::graph_t graph = nullptr;
 };
 // ENOTSUP: captured, and the driver (before CUDA 12.3) cannot tell into which graph.
-result<capture> capture_of(const cu::driver_table& cuda, cu::stream_t on);
+result<capture> capture_of(const cu::driver_table& cuda, cu::stream_t stream);
 
 // host_words::graph_at. The stream writes all but `seen`, which the CPU puts in the place of `waiting` to know a wait again.
 namespace graph_place {
@@ -53,15 +53,15 @@ class graph_slots : public std::enable_shared_from_this<graph_slots> {
 
   // The number of the next captured put or wait, from 1. ENOSPC: its slot is in use. The first one of a capture makes the
   // graph hold its slots.
-  result<std::uint64_t> take(const cu::driver_table& cuda, direction way, const capture& into);
+  result<std::uint64_t> take(const cu::driver_table& cuda, direction dir, const capture& capture_state);
   // A counted one: no slot.
-  result<std::uint64_t> count_one(const cu::driver_table& cuda, direction way, const capture& into);
+  result<std::uint64_t> count_one(const cu::driver_table& cuda, direction dir, const capture& capture_state);
   // The one taken last could not be queued: its number is the next one's again.
-  void undo(direction way);
-  void undo_count(direction way);
+  void undo(direction dir);
+  void undo_count(direction dir);
   // EINVAL: wait `number` is not of this capture, or has been released in it.
-  status release(std::uint64_t number, const capture& into);
-  std::uint64_t count(direction way) const;
+  status release(std::uint64_t number, const capture& capture_state);
+  std::uint64_t count(direction dir) const;
   // Some graph may still be launched.
   bool is_any_held() const noexcept { return held_.load(std::memory_order_acquire) != 0; }
   // Captured waits whose slot is held but not released in their graph: such a graph works once.
@@ -78,16 +78,16 @@ class graph_slots : public std::enable_shared_from_this<graph_slots> {
     bool is_released = false;
   };
   struct keeper;
-  status keep(const cu::driver_table& cuda, const capture& into);
+  status keep(const cu::driver_table& cuda, const capture& capture_state);
   void drop(std::uint64_t capture_id);
 
   mutable std::mutex mutex_;
   std::array<std::array<slot, kGraphSlots>, 2> slots_;  // by direction
   std::array<std::uint64_t, 2> counts_{};
-  std::vector<std::uint64_t> kept_;                        // captures that have a user object
-  std::atomic<unsigned> held_{0};                          // slots, and captures that count
-  std::vector<std::uint64_t> counting_;                    // captures with counted operations
-  std::array<std::uint64_t, kGraphSlots> stands_since_{};  // service thread only
+  std::vector<std::uint64_t> kept_;                         // captures that have a user object
+  std::atomic<unsigned> held_{0};                           // slots, and captures that count
+  std::vector<std::uint64_t> counting_;                     // captures with counted operations
+  std::array<std::uint64_t, kGraphSlots> waiting_since_{};  // proxy thread only
 };
 
 }  // namespace pl::stream

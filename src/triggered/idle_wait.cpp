@@ -9,7 +9,7 @@ void nap_planner::moved(std::uint64_t now_ns) noexcept {
   const auto since = now_ns - last_ns_;
   if (last_ns_ != 0 && since > kSpinNs) {
     if (interval_ns_ == 0) interval_ns_ = since;
-    // What a nap ended with was there before its end, nobody knows since when.
+    // The work that a nap ended with arrived before its end, at an unknown time.
     else if (has_napped_) interval_ns_ = std::min(interval_ns_, since) / 4 * 3;
     else interval_ns_ = (interval_ns_ * 3 + since) / 4;
   }
@@ -29,10 +29,10 @@ std::uint64_t nap_planner::nap_ns(std::uint64_t now_ns) const noexcept {
   if (since < kSpinNs) return 0;
   const auto early = interval_ns_ / 5 * 4, late = interval_ns_ / 5 * 6;
   // A wait of milliseconds is not spun through for a fifth of its time on either side.
-  if (since >= early && since < late && since < early + kMostNapNs) return 0;
+  if (since >= early && since < late && since < early + kMaxNapNs) return 0;
   const auto affordable = since < early ? early - since : since / kShare;
-  if (affordable < lateness_ns_ + kLeastNapNs) return 0;
-  return std::min(affordable - lateness_ns_, kMostNapNs);
+  if (affordable < lateness_ns_ + kMinNapNs) return 0;
+  return std::min(affordable - lateness_ns_, kMaxNapNs);
 }
 
 }  // namespace pl::stream

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// When the service thread of economy mode sleeps, and how nobody's work is slept through.
+// When the proxy thread of economy mode sleeps, and how nobody's work is slept through.
 //
-// Two depths. A nap ends by itself within kMostNap and needs no protocol; it is what is left while something is expected
+// Two depths. A nap ends by itself within kMaxNap and needs no protocol; it is what is left while something is expected
 // that nothing announces: a message for a stream that waits, a doorbell behind which no event was recorded. A deep sleep
 // lasts until wake() or kDeepSleep, and is for when all that was queued has rung, or will ring an event.
 //
@@ -60,8 +60,8 @@ constexpr queue_step next(queue_step done, bool is_asleep) noexcept {
 class nap_planner {
  public:
   static constexpr std::uint64_t kSpinNs = 20'000;
-  static constexpr std::uint64_t kLeastNapNs = 5'000;   // less is not worth its two system calls
-  static constexpr std::uint64_t kMostNapNs = 200'000;  // the bound on hearing late of a message
+  static constexpr std::uint64_t kMinNapNs = 5'000;    // less is not worth its two system calls
+  static constexpr std::uint64_t kMaxNapNs = 200'000;  // the bound on hearing late of a message
   static constexpr std::uint64_t kShare = 24;
   static constexpr std::uint64_t kStillNs = 500'000;  // ten times what an event takes to wake a deep sleeper
 

@@ -8,9 +8,9 @@
 namespace pl::stream {
 namespace {
 
-// Asking a request whether it has ended makes progress, which the round has done already: asked when something was heard,
-// and now and then for what moves without being heard.
-constexpr unsigned kRoundsBetweenLooks = 8;
+// Testing a request makes progress, which the round has done already. So requests are tested when messages moved, and every
+// few rounds for messages that complete without progress being reported.
+constexpr unsigned kRoundsBetweenChecks = 8;
 
 constexpr std::uint64_t count_chunks(std::uint64_t bytes, std::uint64_t chunk_bytes) noexcept {
   return bytes == 0 ? 1 : (bytes - 1) / chunk_bytes + 1;
@@ -18,74 +18,79 @@ constexpr std::uint64_t count_chunks(std::uint64_t bytes, std::uint64_t chunk_by
 
 }  // namespace
 
-carrier::carrier(std::shared_ptr<channel_core> core, link::messenger& messages, service& watch, landing& windows,
-                 staging_pool::ring slots, const lane_cut& cut)
-    : core_(std::move(core)), messages_(messages), watch_(watch), windows_(windows), slots_(std::move(slots)), cut_(cut) {
+message_proxy::message_proxy(std::shared_ptr<channel_core> core, link::messenger& messages, proxy_thread& proxy,
+                             receive_slots& windows, staging_pool::ring slots, const put_chunking& chunking)
+    : core_(std::move(core)),
+      messages_(messages),
+      proxy_(proxy),
+      windows_(windows),
+      slots_(std::move(slots)),
+      chunking_(chunking) {
   for (unsigned i = 0; i < kInbox; ++i) {
     inbox_[i].bytes = std::make_unique<std::byte[]>(kSlotBytes);
     expect_data(i);
   }
   expect_credit();
-  // A stream that is let go from waiting for a slot writes into it: not before its message has gone.
+  // A stream that is released from waiting for a slot writes into it, so its message must have left before.
   core_->are_slots_free.store(false, std::memory_order_release);
 }
 
 // ---- The channel's thread
 
-bool carrier::has_room(std::uint64_t bytes) const noexcept {
+bool message_proxy::has_room(std::uint64_t bytes) const noexcept {
   if (puts_in_.load(std::memory_order_relaxed) - puts_out_.load(std::memory_order_acquire) >= kPuts) return false;
   const auto queued = queued_.load(std::memory_order_relaxed) - rung();
-  return queued == 0 || queued + count_chunks(bytes, cut_.chunk_of(bytes)) <= kMostQueued;
+  return queued == 0 || queued + count_chunks(bytes, chunking_.chunk_of(bytes)) <= kMaxQueued;
 }
 
-void carrier::publish(const put& what) noexcept {
+void message_proxy::publish(const put& transfer) noexcept {
   const auto number = puts_in_.load(std::memory_order_relaxed);
-  const std::uint64_t before = queued_.load(std::memory_order_relaxed), chunk_bytes = cut_.chunk_of(what.bytes),
-                      chunks = count_chunks(what.bytes, chunk_bytes);
-  puts_[number % kPuts] = {what, before + 1, chunks, chunk_bytes};
+  const std::uint64_t before = queued_.load(std::memory_order_relaxed), chunk_bytes = chunking_.chunk_of(transfer.bytes),
+                      chunks = count_chunks(transfer.bytes, chunk_bytes);
+  puts_[number % kPuts] = {transfer, before + 1, chunks, chunk_bytes};
   puts_in_.store(number + 1, std::memory_order_release);
   queued_.store(before + chunks, std::memory_order_seq_cst);
 }
 
-outlet::piece carrier::at(std::uint64_t number) const noexcept {
-  const auto& of = last();
-  const auto chunk = of.first + number;
+send_queue::piece message_proxy::piece_at(std::uint64_t number) const noexcept {
+  const auto& transfer = last();
+  const auto chunk = transfer.first + number;
   piece out;
   out.host = slots_.slot(chunk) + kHeadBytes;
   out.gpu = slots_.gpu_slot(chunk) + kHeadBytes;
-  out.bytes = std::min(of.bytes - number * of.chunk_bytes, of.chunk_bytes);
+  out.bytes = std::min(transfer.bytes - number * transfer.chunk_bytes, transfer.chunk_bytes);
   if (chunk > left_.load(std::memory_order_acquire) + kSlots) out.staged = chunk - kSlots;
-  out.bell = chunk;
-  out.bell_word = doorbell_word();
+  out.doorbell_value = chunk;
+  out.doorbell_address = doorbell_word();
   return out;
 }
 
-void carrier::take_back() noexcept {
+void message_proxy::take_back() noexcept {
   const auto number = puts_in_.load(std::memory_order_relaxed) - 1;
   puts_in_.store(number, std::memory_order_release);
   queued_.store(puts_[number % kPuts].first - 1, std::memory_order_seq_cst);
 }
 
-void carrier::publish_release(std::uint64_t sequence) noexcept { release_.store(sequence, std::memory_order_seq_cst); }
+void message_proxy::publish_release(std::uint64_t sequence) noexcept { release_.store(sequence, std::memory_order_seq_cst); }
 
-void carrier::armed() noexcept {
+void message_proxy::armed() noexcept {
   armed_.store(queued_.load(std::memory_order_relaxed), std::memory_order_seq_cst);
   release_armed_.store(release_.load(std::memory_order_relaxed), std::memory_order_seq_cst);
 }
 
-std::string carrier::report() const {
+std::string message_proxy::report() const {
   return "  proxy: " + std::to_string(queued_.load(std::memory_order_relaxed)) + " chunks queued, " +
          std::to_string(rung()) + " ready to be sent, " + std::to_string(left_.load(std::memory_order_acquire)) + " sent; " +
          std::to_string(got_.load(std::memory_order_relaxed)) + " have come\n";
 }
 
-// ---- The service thread
+// ---- The proxy thread
 
-bool carrier::advance(bool has_heard) {
+bool message_proxy::advance(bool has_progress) {
   bool has_moved = send_rung();
   has_moved |= send_credit();
-  if (++quiet_rounds_ >= kRoundsBetweenLooks) has_heard = true;
-  if (!has_heard && !has_moved) return false;
+  if (++quiet_rounds_ >= kRoundsBetweenChecks) has_progress = true;
+  if (!has_progress && !has_moved) return false;
   quiet_rounds_ = 0;
   has_moved |= retire();
   has_moved |= take_data();
@@ -93,7 +98,7 @@ bool carrier::advance(bool has_heard) {
   return has_moved;
 }
 
-bool carrier::send_rung() {
+bool message_proxy::send_rung() {
   const auto ready = rung();
   if (begun_ >= ready || begun_ - left_.load(std::memory_order_relaxed) >= kSlots) return false;
   static_cast<void>(queued_.load(std::memory_order_acquire));  // the puts that rang are in the ring
@@ -101,25 +106,25 @@ bool carrier::send_rung() {
   return true;
 }
 
-void carrier::send(std::uint64_t chunk) {
+void message_proxy::send(std::uint64_t chunk) {
   const auto number = puts_out_.load(std::memory_order_relaxed);
-  const auto& of = puts_[number % kPuts];
-  const auto from = (chunk - of.first) * of.chunk_bytes;
-  const bool is_last = chunk == of.first + of.chunks - 1;
+  const auto& transfer = puts_[number % kPuts];
+  const auto offset = (chunk - transfer.first) * transfer.chunk_bytes;
+  const bool is_last = chunk == transfer.first + transfer.chunks - 1;
   chunk_head head;
-  head.window = of.window;
-  head.offset = of.offset + from;
-  head.bytes = std::min(of.bytes - from, of.chunk_bytes);
-  head.sequence = is_last ? of.sequence : 0;
+  head.window = transfer.window;
+  head.offset = transfer.offset + offset;
+  head.bytes = std::min(transfer.bytes - offset, transfer.chunk_bytes);
+  head.sequence = is_last ? transfer.sequence : 0;
   std::memcpy(slots_.slot(chunk), &head, sizeof head);
-  const auto what = link::host_buffer(slots_.slot(chunk), kHeadBytes + head.bytes);
-  sends_[chunk % kSlots] = messages_.isend(core_->peer, what, tag(message_kind::data));
+  const auto payload = link::host_buffer(slots_.slot(chunk), kHeadBytes + head.bytes);
+  sends_[chunk % kSlots] = messages_.isend(core_->peer, payload, tag(message_kind::data));
   begun_ = chunk;
   if (is_last) puts_out_.store(number + 1, std::memory_order_release);
 }
 
 // In order: the stream waits for a count.
-bool carrier::retire() {
+bool message_proxy::retire() {
   const auto before = left_.load(std::memory_order_relaxed);
   auto left = before;
   for (; left < begun_; ++left) {
@@ -135,8 +140,8 @@ bool carrier::retire() {
   return true;
 }
 
-// One under way: it then says the latest.
-bool carrier::send_credit() {
+// One credit message at a time; the next one carries the latest value.
+bool message_proxy::send_credit() {
   const auto released = consumed();
   if (released == credit_) return false;
   if (!credit_sending_.is_empty() && !credit_sending_.test()) return false;
@@ -146,11 +151,11 @@ bool carrier::send_credit() {
   return true;
 }
 
-bool carrier::take_data() {
+bool message_proxy::take_data() {
   bool has_moved = false;
   for (;;) {
-    const auto at = static_cast<unsigned>(got_.load(std::memory_order_relaxed) % kInbox);
-    auto& next = inbox_[at];
+    const auto index = static_cast<unsigned>(got_.load(std::memory_order_relaxed) % kInbox);
+    auto& next = inbox_[index];
     if (next.coming.is_empty() || !next.coming.test()) return has_moved;
     const auto done = next.coming.outcome();
     if (!done && done.code() != EMSGSIZE) {  // the peer is gone: nothing more comes
@@ -159,14 +164,14 @@ bool carrier::take_data() {
       return true;
     }
     if (!is_stopped_ && core_->error.load(std::memory_order_acquire) == 0)
-      if (const auto stored = done ? land(next.bytes.get(), next.coming.info()) : done; !stored) fail(stored.error());
-    expect_data(at);
+      if (const auto stored = done ? store_chunk(next.bytes.get(), next.coming.info()) : done; !stored) fail(stored.error());
+    expect_data(index);
     got_.store(got_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     has_moved = true;
   }
 }
 
-status carrier::land(const std::byte* message, const link::message_info& info) {
+status message_proxy::store_chunk(const std::byte* message, const link::message_info& info) {
   chunk_head head;
   if (info.bytes < kHeadBytes) return failure{EPROTO, "the peer sent a chunk without its head"};
   std::memcpy(&head, message, sizeof head);
@@ -183,7 +188,7 @@ status carrier::land(const std::byte* message, const link::message_info& info) {
   return {};
 }
 
-bool carrier::take_credits() {
+bool message_proxy::take_credits() {
   if (credit_coming_.is_empty() || !credit_coming_.test()) return false;
   const auto done = credit_coming_.outcome();
   if (!done) {
@@ -198,32 +203,32 @@ bool carrier::take_credits() {
   return true;
 }
 
-void carrier::expect_data(unsigned at) {
-  inbox_[at].coming =
-      messages_.irecv(core_->peer, link::host_buffer(inbox_[at].bytes.get(), kSlotBytes), tag(message_kind::data));
+void message_proxy::expect_data(unsigned index) {
+  inbox_[index].coming =
+      messages_.irecv(core_->peer, link::host_buffer(inbox_[index].bytes.get(), kSlotBytes), tag(message_kind::data));
 }
 
-void carrier::expect_credit() {
+void message_proxy::expect_credit() {
   credit_coming_ =
       messages_.irecv(core_->peer, link::host_buffer(&credit_in_, sizeof credit_in_), tag(message_kind::credit));
 }
 
-// Of a peer that has closed nothing is missing, and it wants nothing any more.
-void carrier::fail(const failure& why) {
-  if (!core_->has_peer_left()) watch_.fail(*core_, why.code, why.message);
+// Failures after the peer has closed are ignored: nothing is missing, and the peer expects nothing more.
+void message_proxy::fail(const failure& why) {
+  if (!core_->has_peer_left()) proxy_.fail(*core_, why.code, why.message);
 }
 
 // ---- The end
 
-void carrier::stop() {
+void message_proxy::stop() {
   is_stopped_ = true;
   for (auto& sending : sends_)
     if (!sending.is_empty()) static_cast<void>(sending.cancel());
   if (!credit_sending_.is_empty()) static_cast<void>(credit_sending_.cancel());
 }
 
-// Goes on taking messages, so that none is left for a later channel's receives to find in its way.
-bool carrier::drain() {
+// Still receives messages, so that none is left to match the receives of a later channel.
+bool message_proxy::drain() {
   static_cast<void>(retire());
   static_cast<void>(take_data());
   static_cast<void>(take_credits());
@@ -234,19 +239,19 @@ bool carrier::drain() {
   return is_over;
 }
 
-void carrier::give_up() {
+void message_proxy::give_up() {
   for (auto chunk = left_.load(std::memory_order_relaxed) + 1; chunk <= begun_; ++chunk)
     std::memset(slots_.slot(chunk), 0, sizeof(chunk_head));
   core_->are_slots_free.store(true, std::memory_order_release);
 }
 
-bool carrier::has_carried() const noexcept {
+bool message_proxy::has_sent_all() const noexcept {
   return begun_ == queued_.load(std::memory_order_seq_cst) && left_.load(std::memory_order_relaxed) == begun_ &&
          credit_ == release_.load(std::memory_order_seq_cst);
 }
 
-// Messages have no bell: one is expected while a wait is queued.
-bool carrier::expects_bell() const noexcept {
+// Messages ring no doorbell: one is expected while a wait is queued.
+bool message_proxy::expects_doorbell() const noexcept {
   if (core_->waits.load(std::memory_order_seq_cst) != core_->passed()) return true;
   const auto queued = queued_.load(std::memory_order_seq_cst), ready = rung();
   if (ready != begun_ || left_.load(std::memory_order_relaxed) != begun_) return true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executor X by messages, for processes that share no memory: the service thread sends what the stream has staged, stores
-// what comes, and passes releases on.
+// Executor X by messages, for processes that share no memory: the proxy thread sends what the stream has staged, stores
+// what arrives, and forwards releases.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@
 
 namespace pl::stream {
 
-// What goes before a chunk's bytes. Plain bytes.
+// Header of a chunk. Plain bytes.
 struct chunk_head {
   std::uint32_t magic = kMagic;
   std::uint32_t window = 0;
@@ -30,44 +30,44 @@ struct chunk_head {
   static constexpr std::uint32_t kMagic = 0x706c7831;
 };
 static_assert(sizeof(chunk_head) <= kHeadBytes);
-static_assert(kLaneChunkBytes <= kChunkBytes);
+static_assert(kShmChunkBytes <= kChunkBytes);
 
-class carrier final : public outlet, public service_task {
+class message_proxy final : public send_queue, public proxy_task {
  public:
-  static constexpr std::uint64_t kPuts = 1024;       // that have not been sent
-  static constexpr std::uint64_t kMostQueued = 256;  // chunks on streams: with their copies half of the driver's queue
+  static constexpr std::uint64_t kPuts = 1024;      // that have not been sent
+  static constexpr std::uint64_t kMaxQueued = 256;  // chunks on streams: with their copies half of the driver's queue
 
-  carrier(std::shared_ptr<channel_core> core, link::messenger& messages, service& watch, landing& windows,
-          staging_pool::ring slots, const lane_cut& cut);
+  message_proxy(std::shared_ptr<channel_core> core, link::messenger& messages, proxy_thread& proxy, receive_slots& windows,
+                staging_pool::ring slots, const put_chunking& chunking);
 
   // ---- The channel's thread
   bool has_room(std::uint64_t bytes) const noexcept override;
-  void publish(const put& what) noexcept override;
+  void publish(const put& transfer) noexcept override;
   void take_back() noexcept override;
   std::uint64_t pieces() const noexcept override { return last().chunks; }
-  piece at(std::uint64_t number) const noexcept override;
+  piece piece_at(std::uint64_t number) const noexcept override;
   void publish_release(std::uint64_t sequence) noexcept override;
   void armed() noexcept override;
-  wake_bell& who_carries() const noexcept override { return *watch_.bell(); }
-  std::shared_ptr<wake_bell> share_who_carries() const noexcept override { return watch_.bell(); }
-  bool must_listen() const noexcept override { return watch_.bell()->is_asleep(); }
+  thread_wakeup& consumer_wakeup() const noexcept override { return *proxy_.wakeup(); }
+  std::shared_ptr<thread_wakeup> share_consumer_wakeup() const noexcept override { return proxy_.wakeup(); }
+  bool needs_wakeup() const noexcept override { return proxy_.wakeup()->is_asleep(); }
   cu::device_ptr doorbell_word() const noexcept override { return host() + offsetof(host_words, doorbell); }
   cu::device_ptr consumed_word() const noexcept override { return host() + offsetof(host_words, consumed); }
   cu::device_ptr sent_word() const noexcept override { return host() + offsetof(host_words, sent); }
   std::uint64_t kernel_limit() const noexcept override { return 8 << 10; }
   std::string report() const override;
 
-  // ---- The service thread
-  bool advance(bool has_heard) override;
+  // ---- The proxy thread
+  bool advance(bool has_progress) override;
   void stop() override;
   bool drain() override;
   void give_up() override;
-  bool has_carried() const noexcept override;
-  carried sent() const noexcept override { return {begun_, credits_sent_}; }
-  bool has_got(const carried& theirs) const noexcept override {
+  bool has_sent_all() const noexcept override;
+  message_counts sent() const noexcept override { return {begun_, credits_sent_}; }
+  bool has_received(const message_counts& theirs) const noexcept override {
     return got_ >= theirs.data && credits_got_ >= theirs.credits;
   }
-  bool expects_bell() const noexcept override;
+  bool expects_doorbell() const noexcept override;
   bool needs_messages() const noexcept override { return true; }
 
  private:
@@ -84,8 +84,8 @@ class carrier final : public outlet, public service_task {
   bool send_credit();
   bool take_data();
   bool take_credits();
-  status land(const std::byte* message, const link::message_info& info);
-  void expect_data(unsigned at);
+  status store_chunk(const std::byte* message, const link::message_info& info);
+  void expect_data(unsigned index);
   void expect_credit();
   void fail(const failure& why);
   std::uint64_t tag(message_kind kind) const noexcept { return tag_of(kind, core_->id, core_->incarnation); }
@@ -94,15 +94,15 @@ class carrier final : public outlet, public service_task {
 
   const std::shared_ptr<channel_core> core_;
   link::messenger& messages_;
-  service& watch_;
-  landing& windows_;
+  proxy_thread& proxy_;
+  receive_slots& windows_;
   staging_pool::ring slots_;
-  const lane_cut cut_;
+  const put_chunking chunking_;
 
   // Written by the channel's thread.
   std::array<chunked_put, kPuts> puts_;
   std::atomic<std::uint64_t> puts_in_{0}, queued_{0}, release_{0}, armed_{0}, release_armed_{0};
-  // Written by the service thread.
+  // Written by the proxy thread.
   alignas(64) std::atomic<std::uint64_t> puts_out_{0}, left_{0};
   std::uint64_t begun_ = 0;
   std::array<link::request, kSlots> sends_;
@@ -110,11 +110,11 @@ class carrier final : public outlet, public service_task {
   std::uint64_t credits_sent_ = 0;
   link::request credit_sending_;
 
-  struct letter {
+  struct inbox_message {
     std::unique_ptr<std::byte[]> bytes;
     link::request coming;
   };
-  std::array<letter, kInbox> inbox_;
+  std::array<inbox_message, kInbox> inbox_;
   std::atomic<std::uint64_t> got_{0};
   std::uint64_t last_sequence_ = 0;
   std::uint64_t credit_in_ = 0, credits_got_ = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executor M: an mlx5 adapter carries puts, and the stream rings its doorbell. For GPUs of two nodes whose adapter reaches
-// GPU memory (GPUDirect RDMA). Built from parts: channels do not choose it by themselves, since no machine was at hand to
-// try it on (mlx5_queue.hpp); whoever has one connects a queue pair, registers memory and words, and makes it.
+// Executor M: an mlx5 adapter transfers puts, and the stream rings its doorbell. For GPUs of two nodes whose adapter
+// reaches GPU memory (GPUDirect RDMA). Channels do not select it, because it has not been tried on real hardware
+// (mlx5_queue.hpp). To use it, connect a queue pair, register memory and words, and create it from these parts.
 #pragma once
 
 #include <functional>
@@ -32,6 +32,6 @@ struct mlx5_parts {
 
 // Words and data of a put go through one queue pair into one GPU's memory, so the adapter keeps their order (with strongly
 // ordered memory regions). The executor of one channel; calls from its thread.
-std::unique_ptr<executor> make_mlx5_executor(const mlx5_parts& of);
+std::unique_ptr<executor> make_mlx5_executor(const mlx5_parts& parts);
 
 }  // namespace pl::stream

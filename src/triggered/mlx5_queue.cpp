@@ -16,7 +16,7 @@ constexpr unsigned kSegments = 3;  // of 16 bytes each: control, remote address,
 
 }  // namespace
 
-result<mlx5_place> mlx5_place::of(ibv_qp* qp) {
+result<mlx5_place> mlx5_place::inspect(ibv_qp* qp) {
   static void* const library = dlopen("libmlx5.so.1", RTLD_NOW | RTLD_LOCAL);
   static const auto ask =
       library != nullptr ? reinterpret_cast<decltype(&mlx5dv_init_obj)>(dlsym(library, "mlx5dv_init_obj")) : nullptr;
@@ -38,17 +38,17 @@ result<mlx5_place> mlx5_place::of(ibv_qp* qp) {
   return out;
 }
 
-status mlx5_queue::begin(unsigned code, bool is_signaled, const mlx5_memory& to, std::byte*& rest) {
+status mlx5_queue::begin(unsigned code, bool is_signaled, const mlx5_memory& target, std::byte*& rest) {
   if (!has_room(1)) return failure{EAGAIN, "the adapter has not completed what was written before: try again later"};
-  std::byte* const request = at_.ring + written_ % at_.blocks * kBlock;
+  std::byte* const request = layout_.ring + written_ % layout_.blocks * kBlock;
   std::memset(request, 0, kBlock);
   mlx5_wqe_ctrl_seg control{};
   control.opmod_idx_opcode = htobe32(static_cast<std::uint32_t>(written_ & 0xffff) << 8 | code);
-  control.qpn_ds = htobe32(at_.number << 8 | kSegments);
+  control.qpn_ds = htobe32(layout_.number << 8 | kSegments);
   control.fm_ce_se = is_signaled ? MLX5_WQE_CTRL_CQ_UPDATE : 0;
   mlx5_wqe_raddr_seg remote{};
-  remote.raddr = htobe64(to.address);
-  remote.rkey = htobe32(to.key);
+  remote.raddr = htobe64(target.address);
+  remote.rkey = htobe32(target.key);
   std::memcpy(request, &control, sizeof control);
   std::memcpy(request + sizeof control, &remote, sizeof remote);
   rest = request + sizeof control + sizeof remote;
@@ -62,22 +62,22 @@ void mlx5_queue::end(const std::byte* request) noexcept {
   std::memcpy(&last_.doorbell, request, sizeof last_.doorbell);
 }
 
-status mlx5_queue::write(const mlx5_memory& from, std::uint64_t bytes, const mlx5_memory& to) {
-  if (bytes == 0 || bytes > kMostBytes) return failure{EINVAL, "an adapter's write has 1 byte to 1 GiB"};
+status mlx5_queue::write(const mlx5_memory& local, std::uint64_t bytes, const mlx5_memory& remote) {
+  if (bytes == 0 || bytes > kMaxBytes) return failure{EINVAL, "an adapter's write has 1 byte to 1 GiB"};
   std::byte* rest = nullptr;
-  if (auto done = begin(MLX5_OPCODE_RDMA_WRITE, false, to, rest); !done) return done;
+  if (auto done = begin(MLX5_OPCODE_RDMA_WRITE, false, remote, rest); !done) return done;
   mlx5_wqe_data_seg data{};
   data.byte_count = htobe32(static_cast<std::uint32_t>(bytes));
-  data.lkey = htobe32(from.key);
-  data.addr = htobe64(from.address);
+  data.lkey = htobe32(local.key);
+  data.addr = htobe64(local.address);
   std::memcpy(rest, &data, sizeof data);
   end(rest - sizeof(mlx5_wqe_ctrl_seg) - sizeof(mlx5_wqe_raddr_seg));
   return {};
 }
 
-status mlx5_queue::write_word(std::uint64_t value, const mlx5_memory& to) {
+status mlx5_queue::write_word(std::uint64_t value, const mlx5_memory& remote) {
   std::byte* rest = nullptr;
-  if (auto done = begin(MLX5_OPCODE_RDMA_WRITE, true, to, rest); !done) return done;
+  if (auto done = begin(MLX5_OPCODE_RDMA_WRITE, true, remote, rest); !done) return done;
   const std::uint32_t head = htobe32(static_cast<std::uint32_t>(sizeof value) | MLX5_INLINE_SEG);
   std::memcpy(rest, &head, sizeof head);
   std::memcpy(rest + sizeof head, &value, sizeof value);

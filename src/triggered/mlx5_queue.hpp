@@ -2,8 +2,8 @@
 // Work requests of an mlx5 adapter, written by the CPU and started by a stream: the front end writes the doorbell record and
 // then the doorbell register, as libgdsync does it. Needs rdma-core's mlx5dv.h to compile.
 //
-// Untested on silicon: what is tested is what an adapter would read (test/triggered/mlx5_queue_test.cpp has one of software,
-// on a fake doorbell page). A real one also wants its registers mapped for the GPU: PeerMappingOverride=1,
+// Not tested on real hardware: test/triggered/mlx5_executor_test.cpp has an adapter in software on a fake doorbell page and
+// checks what an adapter would read. A real adapter also needs its registers mapped for the GPU: PeerMappingOverride=1,
 // CU_MEMHOSTREGISTER_IOMEMORY.
 #pragma once
 
@@ -17,16 +17,16 @@ struct ibv_qp;
 
 namespace pl::stream {
 
-// Where a queue pair's send queue lies. From mlx5dv_init_obj, or a test's.
+// The layout of a queue pair's send queue. From mlx5dv_init_obj, or from a test.
 struct mlx5_place {
   std::byte* ring = nullptr;
   std::uint32_t blocks = 0;         // of 64 bytes; a power of two
-  std::uint32_t* record = nullptr;  // of the send side
+  std::uint32_t* record = nullptr;  // of the send queue
   std::uint64_t* doorbell = nullptr;
   std::uint32_t number = 0;  // of the queue pair
 
   // Asks libmlx5.so.1 (dlopen). ENOSYS: it is not installed; ENOTSUP: not an mlx5 queue pair, or a ring that we do not know.
-  static result<mlx5_place> of(ibv_qp* qp);
+  static result<mlx5_place> inspect(ibv_qp* qp);
 };
 
 // Memory as an adapter names it.
@@ -38,9 +38,9 @@ struct mlx5_memory {
 // One thread. Requests leave in the order in which they were written, up to the one whose doorbell was rung last.
 class mlx5_queue {
  public:
-  static constexpr std::uint64_t kMostBytes = 1u << 30;  // of one write
+  static constexpr std::uint64_t kMaxBytes = 1u << 30;  // of one write
 
-  explicit mlx5_queue(const mlx5_place& at) : at_(at) {}
+  explicit mlx5_queue(const mlx5_place& layout) : layout_(layout) {}
 
   // The values that start everything written so far, big-endian where the adapter wants it.
   struct rings {
@@ -49,29 +49,29 @@ class mlx5_queue {
   };
 
   // EAGAIN: no free blocks. EINVAL: no bytes or too many.
-  status write(const mlx5_memory& from, std::uint64_t bytes, const mlx5_memory& to);
-  // Eight bytes that lie in the request itself; behind every write before it. Asks for a completion.
-  status write_word(std::uint64_t value, const mlx5_memory& to);
+  status write(const mlx5_memory& local, std::uint64_t bytes, const mlx5_memory& remote);
+  // Writes eight bytes that lie in the request itself, after every write before it. Asks for a completion.
+  status write_word(std::uint64_t value, const mlx5_memory& remote);
   rings last() const noexcept { return last_; }
-  // What was written after mark() and has not been rung for is as if it had not been.
+  // Discards requests that were written after mark() and whose doorbell was not rung.
   struct place {
     std::uint64_t written = 0;
     rings last;
   };
   place mark() const noexcept { return {written_, last_}; }
-  void rewind(const place& to) noexcept {
-    written_ = to.written;
-    last_ = to.last;
+  void rewind(const place& mark) noexcept {
+    written_ = mark.written;
+    last_ = mark.last;
   }
   // Blocks up to this request (of those written, counted from 1) are free: the adapter has completed it.
   void retire(std::uint64_t requests) noexcept { retired_ = requests; }
   std::uint64_t written() const noexcept { return written_; }
-  bool has_room(std::uint64_t requests) const noexcept { return written_ + requests - retired_ <= at_.blocks; }
+  bool has_room(std::uint64_t requests) const noexcept { return written_ + requests - retired_ <= layout_.blocks; }
 
  private:
-  status begin(unsigned code, bool is_signaled, const mlx5_memory& to, std::byte*& rest);
+  status begin(unsigned code, bool is_signaled, const mlx5_memory& remote, std::byte*& rest);
   void end(const std::byte* request) noexcept;
-  const mlx5_place at_;
+  const mlx5_place layout_;
   std::uint64_t written_ = 0, retired_ = 0;  // each request is one block
   rings last_;
 };

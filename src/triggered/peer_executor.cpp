@@ -13,66 +13,66 @@ constexpr std::size_t kOneWarpBytes = 512;  // a 16-byte access of each thread
 
 class peer_executor final : public executor {
  public:
-  peer_executor(const copy::gpu_context& context, const peer_ways& ways, const peer_words& words)
-      : context_(context), ways_(ways), words_(words) {}
+  peer_executor(const copy::gpu_context& context, const peer_methods& methods, const peer_words& words)
+      : context_(context), methods_(methods), words_(words) {}
 
   executor_kind kind() const noexcept override { return executor_kind::peer; }
 
   bool can_be_captured() const noexcept override { return true; }
 
-  status put(cu::stream_t on, const put_request& what) override {
-    if (what.is_counted) return put_counted(on, what);
-    const bool is_captured = what.slot >= 0;
-    const auto flag = is_captured ? slot_of(offsetof(gpu_words, graph_flag), what.slot) : offsetof(gpu_words, signal);
-    const auto value = is_captured ? 1 : what.sequence;
+  status put(cu::stream_t stream, const put_request& request) override {
+    if (request.is_counted) return put_counted(stream, request);
+    const bool is_captured = request.slot >= 0;
+    const auto flag = is_captured ? slot_of(offsetof(gpu_words, graph_flag), request.slot) : offsetof(gpu_words, signal);
+    const auto value = is_captured ? 1 : request.sequence;
     const auto sent = is_captured ? 0 : words_.host + offsetof(host_words, sent);
-    const bool is_by_kernel = what.bytes != 0 && what.bytes <= ways_.kernel_limit;
-    mem_ops ops(*context_.cuda, on);
-    wait_for_room(ops, what);
-    if (what.bytes != 0) {
+    const bool is_by_kernel = request.bytes != 0 && request.bytes <= methods_.kernel_limit;
+    mem_ops ops(*context_.cuda, stream);
+    wait_for_room(ops, request);
+    if (request.bytes != 0) {
       if (auto done = ops.submit(); !done) return done;
-      const auto dst = what.to->address + what.offset;
-      if (is_by_kernel) return launch(on, dst, what.source, what.bytes, words_.theirs + flag, value, sent);
-      if (auto done = copy(on, dst, what.source, what.bytes); !done) return done;
+      const auto dst = request.window->address + request.offset;
+      if (is_by_kernel) return launch(stream, dst, request.source, request.bytes, words_.theirs + flag, value, sent);
+      if (auto done = copy(stream, dst, request.source, request.bytes); !done) return done;
     }
-    if (auto done = write_flag(ops, on, flag, value, is_captured); !done) return done;
+    if (auto done = write_flag(ops, stream, flag, value, is_captured); !done) return done;
     if (sent != 0) ops.write64(sent, value);
     return ops.submit();
   }
 
-  status acknowledge(cu::stream_t on, std::uint64_t sequence) override {
-    mem_ops ops(*context_.cuda, on);
-    if (auto done = write_flag(ops, on, offsetof(gpu_words, ack), sequence, false); !done) return done;
-    // By which a channel that closes knows that nothing of it will be written any more.
+  status acknowledge(cu::stream_t stream, std::uint64_t sequence) override {
+    mem_ops ops(*context_.cuda, stream);
+    if (auto done = write_flag(ops, stream, offsetof(gpu_words, ack), sequence, false); !done) return done;
+    // Tells a closing channel that its streams write nothing more.
     return ops.write64(words_.host + offsetof(host_words, consumed), sequence).submit();
   }
 
-  status acknowledge_slot(cu::stream_t on, int slot) override {
-    mem_ops ops(*context_.cuda, on);
+  status acknowledge_slot(cu::stream_t stream, int slot) override {
+    mem_ops ops(*context_.cuda, stream);
     // Before the peer may set it again.
     ops.write64(words_.ours + slot_of(offsetof(gpu_words, graph_flag), slot), 0);
-    if (auto done = write_flag(ops, on, slot_of(offsetof(gpu_words, graph_ack), slot), 1, true); !done) return done;
+    if (auto done = write_flag(ops, stream, slot_of(offsetof(gpu_words, graph_ack), slot), 1, true); !done) return done;
     return ops.submit();
   }
 
-  status acknowledge_counted(cu::stream_t on) override {
-    return launch_counted(on, {}, offsetof(gpu_words, graph_releases), offsetof(gpu_words, graph_released), 0);
+  status acknowledge_counted(cu::stream_t stream) override {
+    return launch_counted(stream, {}, offsetof(gpu_words, graph_releases), offsetof(gpu_words, graph_released), 0);
   }
 
-  std::string report() const override { return std::string("  flags are written ") + name_of(ways_.writer) + "\n"; }
+  std::string report() const override { return std::string("  flags are written ") + name_of(methods_.writer) + "\n"; }
 
  private:
   static std::size_t slot_of(std::size_t array, int slot) {
     return array + static_cast<std::size_t>(slot) * sizeof(std::uint64_t);
   }
 
-  void wait_for_room(mem_ops& ops, const put_request& what) const {
-    if (what.slot >= 0) {
-      const auto ack = words_.ours + slot_of(offsetof(gpu_words, graph_ack), what.slot);
+  void wait_for_room(mem_ops& ops, const put_request& request) const {
+    if (request.slot >= 0) {
+      const auto ack = words_.ours + slot_of(offsetof(gpu_words, graph_ack), request.slot);
       ops.wait64(ack, 1).write64(ack, 0);
-    } else if (what.released != 0) {
-      ops.write64(words_.host + offsetof(host_words, put_reached), what.sequence);
-      ops.wait64(words_.ours + offsetof(gpu_words, ack), what.released);
+    } else if (request.released != 0) {
+      ops.write64(words_.host + offsetof(host_words, put_reached), request.sequence);
+      ops.wait64(words_.ours + offsetof(gpu_words, ack), request.released);
     }
   }
 
@@ -82,67 +82,68 @@ class peer_executor final : public executor {
   static constexpr std::size_t kNoFlag = ~std::size_t{0};
 
   // `counter` in our words, `flag` in the peer's.
-  status launch_counted(cu::stream_t on, piece what, std::size_t counter, std::size_t flag, std::uint64_t depth) {
+  status launch_counted(cu::stream_t stream, piece transfer, std::size_t counter, std::size_t flag, std::uint64_t depth) {
     std::uint64_t counter_at = words_.ours + counter, flag_at = flag == kNoFlag ? 0 : words_.theirs + flag,
                   released = words_.ours + offsetof(gpu_words, graph_released),
                   reached = words_.host + offsetof(host_words, graph_put_reached);
-    void* parameters[] = {&what.dst, &what.src, &what.bytes, &counter_at, &flag_at, &released, &depth, &reached};
-    const unsigned threads = what.bytes <= kOneWarpBytes ? 32 : 256;
-    const auto rc = context_.cuda->cuLaunchKernel(ways_.counted_put, 1, 1, 1, threads, 1, 1, 0, on, parameters, nullptr);
+    void* parameters[] = {&transfer.dst, &transfer.src, &transfer.bytes, &counter_at, &flag_at, &released, &depth, &reached};
+    const unsigned threads = transfer.bytes <= kOneWarpBytes ? 32 : 256;
+    const auto rc =
+        context_.cuda->cuLaunchKernel(methods_.counted_put, 1, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr);
     if (rc != cu::error_code::success) return cu::make_error(*context_.cuda, rc, "launch of the counting put kernel");
     return {};
   }
 
-  status put_counted(cu::stream_t on, const put_request& what) {
+  status put_counted(cu::stream_t stream, const put_request& request) {
     constexpr auto kCounter = offsetof(gpu_words, graph_puts), kFlag = offsetof(gpu_words, graph_signal);
-    const piece bytes{what.bytes != 0 ? what.to->address + what.offset : 0, what.source, what.bytes};
-    if (what.bytes <= ways_.kernel_limit) return launch_counted(on, bytes, kCounter, kFlag, what.depth);
-    if (what.depth != 0)
-      if (auto done = launch_counted(on, {}, kCounter, kNoFlag, what.depth); !done) return done;
-    if (auto done = copy(on, bytes.dst, bytes.src, bytes.bytes); !done) return done;
-    return launch_counted(on, {}, kCounter, kFlag, 0);
+    const piece bytes{request.bytes != 0 ? request.window->address + request.offset : 0, request.source, request.bytes};
+    if (request.bytes <= methods_.kernel_limit) return launch_counted(stream, bytes, kCounter, kFlag, request.depth);
+    if (request.depth != 0)
+      if (auto done = launch_counted(stream, {}, kCounter, kNoFlag, request.depth); !done) return done;
+    if (auto done = copy(stream, bytes.dst, bytes.src, bytes.bytes); !done) return done;
+    return launch_counted(stream, {}, kCounter, kFlag, 0);
   }
 
-  status launch(cu::stream_t on, std::uint64_t dst, std::uint64_t src, std::uint64_t bytes, std::uint64_t flag,
+  status launch(cu::stream_t stream, std::uint64_t dst, std::uint64_t src, std::uint64_t bytes, std::uint64_t flag,
                 std::uint64_t value, std::uint64_t sent) {
     std::uint64_t sent_value = value;
     void* parameters[] = {&dst, &src, &bytes, &flag, &value, &sent, &sent_value};
     const unsigned threads = bytes <= kOneWarpBytes ? 32 : 256;
-    const auto rc = context_.cuda->cuLaunchKernel(ways_.kernel, 1, 1, 1, threads, 1, 1, 0, on, parameters, nullptr);
+    const auto rc = context_.cuda->cuLaunchKernel(methods_.kernel, 1, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr);
     if (rc != cu::error_code::success) return cu::make_error(*context_.cuda, rc, "launch of the put kernel");
     return {};
   }
 
-  status copy(cu::stream_t on, cu::device_ptr dst, cu::device_ptr src, std::size_t bytes) {
-    const auto rc = context_.cuda->cuMemcpyDtoDAsync_v2(dst, src, bytes, on);
+  status copy(cu::stream_t stream, cu::device_ptr dst, cu::device_ptr src, std::size_t bytes) {
+    const auto rc = context_.cuda->cuMemcpyDtoDAsync_v2(dst, src, bytes, stream);
     if (rc != cu::error_code::success) return cu::make_error(*context_.cuda, rc, "copy to the peer's window");
     return {};
   }
 
-  // What `ops` holds is queued before it, in every way.
-  status write_flag(mem_ops& ops, cu::stream_t on, std::size_t offset, std::uint64_t value, bool is_one) {
-    if (ways_.writer == flag_writer::direct) {
+  // Queues the contents of `ops` first, with every writer.
+  status write_flag(mem_ops& ops, cu::stream_t stream, std::size_t offset, std::uint64_t value, bool is_one) {
+    if (methods_.writer == flag_writer::direct) {
       ops.write64(words_.theirs + offset, value);
       return {};
     }
-    if (ways_.writer == flag_writer::kernel) {
+    if (methods_.writer == flag_writer::kernel) {
       if (auto done = ops.submit(); !done) return done;
-      return launch(on, 0, 0, 0, words_.theirs + offset, value, 0);
+      return launch(stream, 0, 0, 0, words_.theirs + offset, value, 0);
     }
     if (is_one) {
       if (auto done = ops.submit(); !done) return done;
-      return copy(on, words_.theirs + offset, words_.ours + offsetof(gpu_words, one), sizeof value);
+      return copy(stream, words_.theirs + offset, words_.ours + offsetof(gpu_words, one), sizeof value);
     }
     // Both the write here and the copy are in the order of the stream, so that the next flag cannot overtake this copy.
     const auto scratch = words_.ours + (offset == offsetof(gpu_words, signal) ? offsetof(gpu_words, scratch_signal)
                                                                               : offsetof(gpu_words, scratch_ack));
     ops.write64(scratch, value);
     if (auto done = ops.submit(); !done) return done;
-    return copy(on, words_.theirs + offset, scratch, sizeof value);
+    return copy(stream, words_.theirs + offset, scratch, sizeof value);
   }
 
   const copy::gpu_context context_;
-  const peer_ways ways_;
+  const peer_methods methods_;
   const peer_words words_;
 };
 
@@ -158,9 +159,9 @@ const char* name_of(flag_writer writer) noexcept {
   return kNames[static_cast<unsigned>(writer)];
 }
 
-std::unique_ptr<executor> make_peer_executor(const copy::gpu_context& context, const peer_ways& ways,
+std::unique_ptr<executor> make_peer_executor(const copy::gpu_context& context, const peer_methods& methods,
                                              const peer_words& words) {
-  return std::make_unique<peer_executor>(context, ways, words);
+  return std::make_unique<peer_executor>(context, methods, words);
 }
 
 }  // namespace pl::stream

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executor P: the front end of this GPU writes into the memory of the other. After a call has queued its work, no CPU takes
+// Executor P: the front end of this GPU writes into the memory of the other. Once a call has queued its work, no CPU takes
 // part; both processes may even be stopped.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace pl::stream {
 
-// How a word gets into the peer's memory behind the data.
+// How a flag is written to the peer's memory after the data.
 enum class flag_writer : std::uint32_t {
   direct = 0,  // the front end writes it: one stream memory operation
   copied = 1,  // written here, then copied by the copy engine: two operations, for links where `direct` is refused
@@ -17,8 +17,8 @@ enum class flag_writer : std::uint32_t {
 
 const char* name_of(flag_writer writer) noexcept;  // direct, copied, kernel
 
-// What a context found out about its GPU, for all channels.
-struct peer_ways {
+// What a context has determined about its GPU, for all channels.
+struct peer_methods {
   flag_writer writer = flag_writer::direct;
   std::size_t kernel_limit = 8 << 10;     // data up to here goes with its flag in one kernel; 0: there is no kernel
   cu::function_t kernel = nullptr;        // stream_put
@@ -34,7 +34,7 @@ struct peer_words {
   cu::device_ptr host = 0;    // our host_words, as this GPU reaches them
 };
 
-std::unique_ptr<executor> make_peer_executor(const copy::gpu_context& context, const peer_ways& ways,
+std::unique_ptr<executor> make_peer_executor(const copy::gpu_context& context, const peer_methods& methods,
                                              const peer_words& words);
 
 }  // namespace pl::stream

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executor X: the stream copies into pinned memory and rings; service threads carry the bytes and store them through CPU
-// mappings. For GPUs that cannot reach each other, on one node (shm_proxy.hpp) or two (message_proxy.hpp).
+// Executor X: the stream copies into pinned memory and rings a doorbell; proxy threads transfer the bytes and store them
+// through CPU mappings. For GPUs that cannot reach each other, on one node (shm_proxy.hpp) or two (message_proxy.hpp).
 #pragma once
 
 #include <chrono>
@@ -18,21 +18,21 @@ namespace pl::stream {
 struct proxy_parts {
   const copy::gpu_context* gpu = nullptr;
   link::messenger* messages = nullptr;
-  service* watch = nullptr;
-  landing* windows = nullptr;
+  proxy_thread* proxy = nullptr;
+  receive_slots* windows = nullptr;
   staging_pool* slots = nullptr;
-  lane_pool* lanes = nullptr;  // null: the peer is to be taken for one on another host
-  event_bell* bell = nullptr;
+  shm_queue_pool* shm_queues = nullptr;  // null: the peer is to be taken for one on another host
+  event_wakeup* wakeup = nullptr;
   cu::function_t put_kernel = nullptr;     // stream_put; null: the copy engine does it all
   cu::function_t spread_kernel = nullptr;  // stream_put_spread
 };
 
-// Agrees with the peer's call on what carries, pins memory and gives the channel's task to the service. ENOTSUP: the CPU
-// cannot reach the words of this GPU.
-// `is_other_process`: the peer is; one of this process could not answer while we ask.
+// Agrees with the peer's call on the transport, pins memory and adds the channel's task to the proxy thread. ENOTSUP: the
+// CPU cannot reach the words of this GPU. `is_other_process`: the peer is another process; an end in this process could not
+// answer during this call.
 //
-// A put of more than 256 chunks (32 MiB) may block in the driver until its stream has come to it.
-result<std::unique_ptr<executor>> make_proxy_executor(const proxy_parts& of, const std::shared_ptr<channel_core>& core,
+// A put of more than 256 chunks (32 MiB) may block in the driver until its stream has reached it.
+result<std::unique_ptr<executor>> make_proxy_executor(const proxy_parts& parts, const std::shared_ptr<channel_core>& core,
                                                       bool is_other_process, std::chrono::milliseconds limit);
 
 }  // namespace pl::stream

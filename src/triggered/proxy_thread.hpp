@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread behind a context: sees to time-outs, dead peers, errors told by peers, and drives what executors give it. It
-// makes no CUDA call, so that nothing an application does with CUDA can hold it up, and it nothing of the application's.
+// The thread of a context. It handles time-outs, dead peers and errors that peers report, and runs the tasks of executors.
+// It makes no CUDA call, so it and the application's CUDA work cannot block each other.
 #pragma once
 
 #include <atomic>
@@ -23,29 +23,30 @@
 namespace pl::stream {
 
 // Messages that one end of a channel has sent.
-struct carried {
+struct message_counts {
   std::uint64_t data = 0, credits = 0;
 };
 
-// What an executor has carried by the service thread, on which all calls are made.
-class service_task {
+// An executor's work on the proxy thread. All calls are made on that thread.
+class proxy_task {
  public:
-  virtual ~service_task() = default;
-  // `has_heard`: messages moved. True: something of this task moved.
-  virtual bool advance(bool has_heard) = 0;
-  // Its channel is in error or closed: gives up what is under way and writes no word any more. drain() is called instead of
-  // advance() from then on: it takes what still comes, and is true once nothing of ours is under way.
+  virtual ~proxy_task() = default;
+  // `has_progress`: messages moved. Returns whether something of this task moved.
+  virtual bool advance(bool has_progress) = 0;
+  // The channel has failed or is closed: the task abandons pending work and writes no word any more. From then on drain()
+  // replaces advance(): it takes what still arrives, and returns true once nothing of this end is pending.
   virtual void stop() = 0;
   virtual bool drain() = 0;
-  // Streams will be let go though drain() is not true: spoils what the peer could take for whole.
+  // Streams are about to be released although drain() is not true: invalidates what the peer could mistake for complete
+  // data.
   virtual void give_up() = 0;
-  // All that was queued has been sent and has arrived at the messenger's end.
-  virtual bool has_carried() const noexcept = 0;
-  virtual carried sent() const noexcept = 0;
-  virtual bool has_got(const carried& theirs) const noexcept = 0;
-  // Something is under way, or may ring with no event behind it.
-  virtual bool expects_bell() const noexcept = 0;
-  // Nothing comes or goes for it unless messages make progress.
+  // Everything queued has been sent and has arrived at the messenger's end.
+  virtual bool has_sent_all() const noexcept = 0;
+  virtual message_counts sent() const noexcept = 0;
+  virtual bool has_received(const message_counts& theirs) const noexcept = 0;
+  // An operation is pending, or a stream may ring without an event behind it.
+  virtual bool expects_doorbell() const noexcept = 0;
+  // Whether the task depends on message progress.
   virtual bool needs_messages() const noexcept = 0;
 };
 
@@ -56,27 +57,28 @@ inline constexpr std::uint64_t tag_of(message_kind kind, std::uint32_t id, std::
 }
 inline constexpr std::uint64_t kKindMask = 0xffull << 56;
 
-class service {
+class proxy_thread {
  public:
   // `cpus`: where the thread runs; empty: anywhere.
-  service(link::messenger& messages, run_mode mode, std::chrono::nanoseconds wait_timeout, std::vector<int> cpus);
-  ~service();  // stops the thread; tasks must have ended
+  proxy_thread(link::messenger& messages, run_mode mode, std::chrono::nanoseconds wait_timeout, std::vector<int> cpus);
+  ~proxy_thread();  // stops the thread; tasks must have ended
 
   void add(const std::shared_ptr<channel_core>& channel);
-  void add(const std::shared_ptr<channel_core>& channel, std::shared_ptr<service_task> task);
-  // The owner has closed the channel. If streams have work of it before them, that is an error of both ends, so that those
-  // which wait are let go. That it is closed the peer hears once our streams are past all of it and what they put has been
-  // carried: it may use the words again then, which our streams write. `free` is called on the service thread once no stream
-  // of either end can touch our words any more. False from flush(): some had not got so far within the limit.
+  void add(const std::shared_ptr<channel_core>& channel, std::shared_ptr<proxy_task> task);
+  // The owner has closed the channel. If streams have pending work of it, both ends fail, so that waiting streams are
+  // released. The peer learns of the close once our streams have passed all of its work and their puts have been
+  // transferred; only then may the peer reuse the words that our streams write. Calls `free` on the proxy thread once no
+  // stream of either end can access our words. flush() returns false if some channels did not get that far within the
+  // limit.
   void close(const std::shared_ptr<channel_core>& channel, std::function<void()> free);
   bool flush(std::chrono::milliseconds limit);
-  // Puts the channel into error and lets its streams go; tells the peer unless it is gone. Any thread.
+  // Sets the channel's error and releases its streams; notifies the peer unless it is gone. Any thread.
   void fail(channel_core& channel, int code, const std::string& why);
   void set_mode(run_mode mode);
-  // Something changed that the thread looks at in its slow rounds only; wakes it if it sleeps.
+  // Signals a change that the thread checks only in its slow rounds; wakes it if it sleeps.
   void wake();
-  // By which it is woken, also by peers: who queues work asks it after having published (idle_wait.hpp).
-  const std::shared_ptr<wake_bell>& bell() const noexcept { return bell_; }
+  // Wakes the thread; also used by peers. A thread that queues work checks it after publishing the work (idle_wait.hpp).
+  const std::shared_ptr<thread_wakeup>& wakeup() const noexcept { return wakeup_; }
   std::string report() const;
 
  private:
@@ -85,33 +87,33 @@ class service {
     std::int32_t code = 0;  // 0: closed
     std::uint32_t incarnation = 0;
     std::uint32_t reserved = 0;
-    carried sent;            // of a closed one
+    message_counts sent;     // of a closed one
     std::uint64_t puts = 0;  // signals included
   };
-  // How far the end of a channel has come. Service thread only.
+  // Progress of closing a channel. Proxy thread only.
   struct ending {
     bool is_stopped = false, is_drained = false;  // the task
-    bool is_told = false;                         // the peer, that we closed
+    bool is_peer_notified = false;                // of our close
     bool is_peer_dead = false;
     std::optional<notice> theirs;  // the peer has closed
     std::uint64_t stopped_at = 0;
   };
   struct entry {
     std::shared_ptr<channel_core> channel;
-    std::shared_ptr<service_task> task;
+    std::shared_ptr<proxy_task> task;
     std::function<void()> free;  // set by close()
     std::shared_ptr<ending> end = std::make_shared<ending>();
   };
 
   void run(const std::vector<int>& cpus);
   bool round(std::uint64_t now_ns);
-  void look_at(entry& of, std::uint64_t now_ns);
-  void look_at_all(std::uint64_t now_ns);
-  void look_for_end(entry& of, std::uint64_t now_ns);
-  bool can_free(const entry& of, std::uint64_t now_ns) const;
-  void look_for_stuck(channel_core& channel, std::uint64_t now_ns);
+  void check_entry(entry& managed, std::uint64_t now_ns);
+  void check_entries(std::uint64_t now_ns);
+  void check_end(entry& managed, std::uint64_t now_ns);
+  bool can_free(const entry& managed, std::uint64_t now_ns) const;
+  void check_stuck(channel_core& channel, std::uint64_t now_ns);
   bool take_notices();
-  void tell(int peer, const notice& what);
+  void send_notice(int peer, const notice& message);
   void rest(std::uint64_t now_ns);
   bool is_work_expected() const;
   void deep_sleep();
@@ -119,7 +121,7 @@ class service {
 
   link::messenger& messages_;
   const std::chrono::nanoseconds wait_timeout_;
-  const std::shared_ptr<wake_bell> bell_ = wake_bell::make();
+  const std::shared_ptr<thread_wakeup> wakeup_ = thread_wakeup::make();
   std::atomic<run_mode> mode_;
   std::atomic<bool> is_stopping_{false};
   std::atomic<std::uint64_t> rounds_{0}, naps_{0}, sleeps_{0}, wakes_{0};
@@ -131,18 +133,18 @@ class service {
 
   // Service thread only.
   std::vector<entry> mine_;  // entries_ as of seen_changes_
-  std::uint64_t seen_changes_ = 0, last_look_ns_ = 0;
+  std::uint64_t seen_changes_ = 0, last_check_ns_ = 0;
   bool has_tasks_ = false, needs_messages_ = true;
   unsigned quiet_rounds_ = 0, rounds_without_messages_ = 0;
   nap_planner planner_;
   link::request incoming_;
   notice received_;
   struct outgoing {
-    std::unique_ptr<notice> what;
+    std::unique_ptr<notice> message;
     link::request sending;
   };
   std::vector<outgoing> outgoing_;
-  std::vector<std::pair<int, notice>> to_tell_;  // under mutex_
+  std::vector<std::pair<int, notice>> unsent_notices_;  // under mutex_
 
   std::thread thread_;
 };

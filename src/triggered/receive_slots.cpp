@@ -22,23 +22,23 @@ copy::mapping_cache::options cache_options() {
 
 }  // namespace
 
-landing::~landing() {
+receive_slots::~receive_slots() {
   places_.clear();
   cache_.reset();
 }
 
-void landing::add(std::uint32_t window, cu::device_ptr memory, std::uint64_t bytes) {
+void receive_slots::add(std::uint32_t window, cu::device_ptr memory, std::uint64_t bytes) {
   const std::lock_guard changing(changing_);
   {
     const std::lock_guard lock(mutex_);
-    auto& at = places_[window];
-    at.memory = memory;
-    at.bytes = bytes;
+    auto& window_place = places_[window];
+    window_place.memory = memory;
+    window_place.bytes = bytes;
   }
   if (is_needed_) map(window, memory, bytes);
 }
 
-void landing::remove(std::uint32_t window) {
+void receive_slots::remove(std::uint32_t window) {
   const std::lock_guard changing(changing_);
   std::map<std::uint32_t, place>::node_type gone;  // unmapped after the lock
   {
@@ -50,61 +50,61 @@ void landing::remove(std::uint32_t window) {
   if (cache_ != nullptr) static_cast<void>(cache_->trim(false));
 }
 
-void landing::need() {
+void receive_slots::need() {
   const std::lock_guard changing(changing_);
   is_needed_ = true;
   std::vector<std::pair<std::uint32_t, std::pair<cu::device_ptr, std::uint64_t>>> missing;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [id, at] : places_)
-      if (!at.is_tried) missing.push_back({id, {at.memory, at.bytes}});
+    for (const auto& [id, window_place] : places_)
+      if (!window_place.is_tried) missing.push_back({id, {window_place.memory, window_place.bytes}});
   }
   for (const auto& [id, memory] : missing) map(id, memory.first, memory.second);
 }
 
 // Under changing_.
-void landing::map(std::uint32_t window, cu::device_ptr memory, std::uint64_t bytes) {
+void receive_slots::map(std::uint32_t window, cu::device_ptr memory, std::uint64_t bytes) {
   if (cache_ == nullptr) cache_ = std::make_unique<copy::mapping_cache>(cache_options());
   std::string why_not;
   std::vector<copy::mapping_cache::hold> pieces;
-  for (std::uint64_t at = 0; at < bytes && why_not.empty(); at += kPieceBytes) {
-    const auto info = cu::inspect_pointer(*context_.cuda, memory + at);
+  for (std::uint64_t offset = 0; offset < bytes && why_not.empty(); offset += kPieceBytes) {
+    const auto info = cu::inspect_pointer(*context_.cuda, memory + offset);
     if (!info) {
       why_not = info.error().message;
       break;
     }
-    auto found = cache_->find(*context_.cuda, *info, memory + at, std::min(kPieceBytes, bytes - at));
+    auto found = cache_->find(*context_.cuda, *info, memory + offset, std::min(kPieceBytes, bytes - offset));
     if (found) pieces.push_back(std::move(found).value());
     else why_not = found.error().message;
   }
   if (!why_not.empty()) pieces.clear();
   const std::lock_guard lock(mutex_);
-  auto& to = places_[window];
-  to.is_tried = true;
-  to.why_not = std::move(why_not);
-  to.pieces = std::move(pieces);
+  auto& window_place = places_[window];
+  window_place.is_tried = true;
+  window_place.why_not = std::move(why_not);
+  window_place.pieces = std::move(pieces);
 }
 
-status landing::store(std::uint32_t window, std::uint64_t offset, const void* data, std::uint64_t bytes) {
+status receive_slots::store(std::uint32_t window, std::uint64_t offset, const void* data, std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto found = places_.find(window);
   if (found == places_.end())
     return failure{EPROTO, "the peer put into window " + std::to_string(window) + ", which this process does not expose"};
-  const auto& to = found->second;
-  if (offset > to.bytes || bytes > to.bytes - offset)
+  const auto& window_place = found->second;
+  if (offset > window_place.bytes || bytes > window_place.bytes - offset)
     return failure{EPROTO, "the peer put " + std::to_string(bytes) + " bytes at " + std::to_string(offset) +
-                               " of a window of " + std::to_string(to.bytes) + " bytes"};
-  if (to.pieces.empty())
-    return failure{ENOTSUP, "the CPU cannot write window " + std::to_string(window) + ": " + to.why_not};
-  const auto* from = static_cast<const char*>(data);
+                               " of a window of " + std::to_string(window_place.bytes) + " bytes"};
+  if (window_place.pieces.empty())
+    return failure{ENOTSUP, "the CPU cannot write window " + std::to_string(window) + ": " + window_place.why_not};
+  const auto* origin = static_cast<const char*>(data);
   while (bytes != 0) {
-    const auto& piece = to.pieces[offset / kPieceBytes];
+    const auto& piece = window_place.pieces[offset / kPieceBytes];
     const auto in_piece = offset % kPieceBytes;
     const auto part = std::min(bytes, kPieceBytes - in_piece);
-    arch::copy_to_unfenced(piece.type, piece.data + in_piece, from, part);
+    arch::copy_to_unfenced(piece.type, piece.data + in_piece, origin, part);
     arch::publish_to_device(piece.type);
     offset += part;
-    from += part;
+    origin += part;
     bytes -= part;
   }
   return {};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// This process's windows as the service thread writes them: through CPU mappings made beforehand, because it makes no CUDA
-// call.
+// The windows of this process, as the proxy thread writes them: through CPU mappings that are made beforehand, because the
+// proxy thread makes no CUDA call.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,17 @@
 
 namespace pl::stream {
 
-class landing {
+class receive_slots {
  public:
-  explicit landing(const copy::gpu_context& context) : context_(context) {}
-  ~landing();
-  landing(const landing&) = delete;
-  landing& operator=(const landing&) = delete;
+  explicit receive_slots(const copy::gpu_context& context) : context_(context) {}
+  ~receive_slots();
+  receive_slots(const receive_slots&) = delete;
+  receive_slots& operator=(const receive_slots&) = delete;
 
-  // Application's threads; they map memory, which are CUDA calls. Mapping begins with need(): a process without proxy
-  // channels does not spend BAR space. A window that cannot be mapped is kept with the reason.
+  // Called on the application's threads, because mapping memory makes CUDA calls. Mapping begins with need(): a process
+  // without proxy channels does not use BAR space. A window that cannot be mapped is kept with the reason.
   void add(std::uint32_t window, cu::device_ptr memory, std::uint64_t bytes);
-  void remove(std::uint32_t window);  // after it, nothing is stored there any more
+  void remove(std::uint32_t window);  // nothing is stored there afterwards
   void need();
 
   // Any thread, no CUDA call. Stores the bytes; they are visible to the GPU before a later word_pool::store.

@@ -50,17 +50,17 @@ result<memory_key> export_memory(const copy::gpu_context& context, cu::device_pt
   out.device_ordinal = info->device_ordinal;
   if (const auto rc = cuda.cuDeviceGetUuid_v2(&out.device, info->device_ordinal); rc != cu::error_code::success)
     return cu::make_error(cuda, rc, "cuDeviceGetUuid");
-  auto in = copy::context_use::enter(context);
-  if (!in) return in.error();
+  auto use = copy::context_use::enter(context);
+  if (!use) return use.error();
   if (cuda.cuIpcGetMemHandle(&out.handle, all.begin) == cu::error_code::success) out.is_exported = 1;
   return out;
 }
 
 memory_importer::~memory_importer() {
   if (open_.empty() || !context_.is_alive()) return;
-  auto in = copy::context_use::enter(context_);
-  if (!in) return;
-  for (const auto& [where, base] : open_) static_cast<void>(context_.cuda->cuIpcCloseMemHandle(base));
+  auto use = copy::context_use::enter(context_);
+  if (!use) return;
+  for (const auto& [allocation, base] : open_) static_cast<void>(context_.cuda->cuIpcCloseMemHandle(base));
 }
 
 result<cu::device_ptr> memory_importer::open(const memory_key& key) {
@@ -83,8 +83,8 @@ result<cu::device_ptr> memory_importer::open_here(const memory_key& key) {
                                 std::to_string(key.device_ordinal) + " (cuDeviceCanAccessPeer)"};
   const auto theirs = copy::find_context(cuda, key.device_ordinal, nullptr);
   if (!theirs) return theirs.error();
-  auto in = copy::context_use::enter(context_);
-  if (!in) return in.error();
+  auto use = copy::context_use::enter(context_);
+  if (!use) return use.error();
   if (const auto rc = cuda.cuCtxEnablePeerAccess(theirs->handle, 0);
       rc != cu::error_code::success && rc != cu::error_code::peer_access_already_enabled)
     return cu::make_error(cuda, rc, "peer access to GPU " + std::to_string(key.device_ordinal));
@@ -93,10 +93,10 @@ result<cu::device_ptr> memory_importer::open_here(const memory_key& key) {
 
 result<cu::device_ptr> memory_importer::open_exported(const memory_key& key) {
   constexpr unsigned kLazyPeerAccess = 1;  // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
-  const place where{key.owner.low, key.owner.high, key.buffer_id};
-  if (const auto found = open_.find(where); found != open_.end()) return found->second + key.offset;
-  auto in = copy::context_use::enter(context_);
-  if (!in) return in.error();
+  const place allocation{key.owner.low, key.owner.high, key.buffer_id};
+  if (const auto found = open_.find(allocation); found != open_.end()) return found->second + key.offset;
+  auto use = copy::context_use::enter(context_);
+  if (!use) return use.error();
   cu::device_ptr base = 0;
   const auto rc = context_.cuda->cuIpcOpenMemHandle_v2(&base, key.handle, kLazyPeerAccess);
   if (rc != cu::error_code::success) {
@@ -104,7 +104,7 @@ result<cu::device_ptr> memory_importer::open_exported(const memory_key& key) {
     why.code = ENOTSUP;
     return why;
   }
-  open_.emplace(where, base);
+  open_.emplace(allocation, base);
   return base + key.offset;
 }
 

@@ -11,7 +11,7 @@
 
 namespace pl::stream {
 
-// Tells one process from every other, on any host: random, made anew after a fork.
+// Identifies a process across all hosts: random, renewed after a fork.
 struct process_token {
   std::uint64_t low = 0, high = 0;
   static process_token here();
@@ -35,8 +35,8 @@ struct memory_key {
 // for this process only.
 result<memory_key> export_memory(const copy::gpu_context& context, cu::device_ptr pointer, std::size_t bytes);
 
-// Memory of others that is open here. An allocation is opened once and stays open until this object ends: the owner must
-// not free it before. Thread-safe.
+// Open memory of other processes. An allocation is opened once and stays open until this object ends: the owner must not
+// free it before. Thread-safe.
 class memory_importer {
  public:
   explicit memory_importer(const copy::gpu_context& context) : context_(context) {}

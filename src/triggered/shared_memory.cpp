@@ -14,7 +14,7 @@ namespace pl::stream {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr std::uint64_t kMostBytes = 1u << 30;
+constexpr std::uint64_t kMaxBytes = 1u << 30;
 
 failure not_shared(const std::string& step) {
   const int code = errno;
@@ -34,24 +34,25 @@ result<shared_memory> shared_memory::make(const char* label, std::size_t bytes) 
   return out;
 }
 
-result<shared_memory> shared_memory::open(const name& of) {
-  if (of.bytes == 0 || of.bytes > kMostBytes || of.bytes % kPage != 0)
+result<shared_memory> shared_memory::open(const name& source) {
+  if (source.bytes == 0 || source.bytes > kMaxBytes || source.bytes % kPage != 0)
     return failure{EINVAL, "memory shared with a peer: a size that cannot be was named"};
-  auto opened = sealed_memory::open(of.pid, of.fd, of.inode, of.bytes);
+  auto opened = sealed_memory::open(source.pid, source.fd, source.inode, source.bytes);
   if (!opened) return std::move(opened).error();
-  if (opened->bytes != of.bytes) return failure{ESTALE, "memory shared with a peer: the file is not the one that was named"};
+  if (opened->bytes != source.bytes)
+    return failure{ESTALE, "memory shared with a peer: the file is not the one that was named"};
   shared_memory out;
   out.fd_ = std::move(opened->fd);
-  out.name_ = of;
+  out.name_ = source;
   if (auto done = out.map(); !done) return done.error();
   return out;
 }
 
 status shared_memory::map() {
-  void* const at = mmap(nullptr, name_.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
-  if (at == MAP_FAILED) return not_shared("mmap");
-  madvise(at, name_.bytes, MADV_DONTFORK);
-  data_ = static_cast<std::byte*>(at);
+  void* const mapped = mmap(nullptr, name_.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+  if (mapped == MAP_FAILED) return not_shared("mmap");
+  madvise(mapped, name_.bytes, MADV_DONTFORK);
+  data_ = static_cast<std::byte*>(mapped);
   return {};
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that two processes of one node share: an unnamed file that the other opens through this process's /proc entry, so
-// nothing is left behind when both are gone, whichever way they went.
+// Memory that two processes of one node share: an unnamed file that the other process opens through this process's /proc
+// entry. Nothing is left behind when both are gone, however they ended.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ class shared_memory {
   static result<shared_memory> make(const char* label, std::size_t bytes);
   // EPERM, ENOENT: the processes may not reach each other's files (containers, non-dumpable processes). ESTALE: another
   // file.
-  static result<shared_memory> open(const name& of);
+  static result<shared_memory> open(const name& source);
   shared_memory(shared_memory&& other) noexcept
       : fd_(std::move(other.fd_)), name_(other.name_), data_(std::exchange(other.data_, nullptr)) {}
   shared_memory& operator=(shared_memory&&) = delete;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executor X between processes of one node: this end's streams leave puts in a lane, and the service thread here takes out
-// what the peer's streams left in theirs (lane.hpp). No message is sent but to say that an end closes or failed.
+// Executor X between processes of one node: the streams of this end write puts to a shm queue, and the proxy thread here
+// takes puts from the queue of the peer (shm_put_queue.hpp). Messages only report that an end closes or has failed.
 #pragma once
 
 #include <cstdint>
@@ -15,62 +15,66 @@
 
 namespace pl::stream {
 
-class lane_carrier final : public outlet, public service_task {
+class shm_proxy final : public send_queue, public proxy_task {
  public:
-  static constexpr std::uint64_t kMostChunks = 256;  // queued: with their copies half of the driver's queue
+  static constexpr std::uint64_t kMaxChunks = 256;  // queued; with their copies they fill half of the driver's queue
 
-  // `theirs`: whose service thread takes from `ours`.
-  lane_carrier(std::shared_ptr<channel_core> core, service& watch, landing& windows, lane_pool::lane ours, lane_view theirs,
-               std::shared_ptr<wake_bell> their_bell, const lane_cut& cut);
+  // `theirs`: the queue of the peer, whose proxy thread takes from `ours`.
+  shm_proxy(std::shared_ptr<channel_core> core, proxy_thread& proxy, receive_slots& windows, shm_queue_pool::shm_queue ours,
+            shm_queue_view theirs, std::shared_ptr<thread_wakeup> peer_wakeup, const put_chunking& chunking);
 
   // ---- The channel's thread
   bool has_room(std::uint64_t bytes) const noexcept override;
-  void publish(const put& what) noexcept override;
+  void publish(const put& transfer) noexcept override;
   void take_back() noexcept override;
   std::uint64_t pieces() const noexcept override;
-  piece at(std::uint64_t number) const noexcept override;
+  piece piece_at(std::uint64_t number) const noexcept override;
   std::optional<spread> spread_out() const noexcept override;
   void publish_release(std::uint64_t sequence) noexcept override;
   void armed() noexcept override;
-  wake_bell& who_carries() const noexcept override { return *their_bell_; }
-  std::shared_ptr<wake_bell> share_who_carries() const noexcept override { return their_bell_; }
-  bool must_listen() const noexcept override { return false; }
+  thread_wakeup& consumer_wakeup() const noexcept override { return *peer_wakeup_; }
+  std::shared_ptr<thread_wakeup> share_consumer_wakeup() const noexcept override { return peer_wakeup_; }
+  bool needs_wakeup() const noexcept override { return false; }
   cu::device_ptr doorbell_word() const noexcept override { return ours_.gpu(&ours_->doorbell); }
   cu::device_ptr consumed_word() const noexcept override { return ours_.gpu(&ours_->consumed); }
   cu::device_ptr sent_word() const noexcept override { return 0; }
   std::uint64_t kernel_limit() const noexcept override { return kInlineBytes; }
   std::string report() const override;
 
-  // ---- The service thread
-  bool advance(bool has_heard) override;
+  // ---- The proxy thread
+  bool advance(bool has_progress) override;
   void stop() override;
   bool drain() override;
   void give_up() override {}
-  bool has_carried() const noexcept override;
-  carried sent() const noexcept override { return {ours_->landed.count(), ours_->acked.count()}; }
-  bool has_got(const carried& theirs) const noexcept override { return landed_ >= theirs.data && acked_ >= theirs.credits; }
-  bool expects_bell() const noexcept override;
+  bool has_sent_all() const noexcept override;
+  message_counts sent() const noexcept override { return {ours_->stored.count(), ours_->acked.count()}; }
+  bool has_received(const message_counts& theirs) const noexcept override {
+    return stored_ >= theirs.data && acked_ >= theirs.credits;
+  }
+  bool expects_doorbell() const noexcept override;
   bool needs_messages() const noexcept override { return false; }
 
  private:
-  bool take_puts(bool is_landing);
-  bool take_put(std::uint64_t number, bool is_whole, bool is_landing);
-  status take_chunks(std::uint64_t chunks, bool is_whole, bool is_landing);
+  bool take_puts(bool is_storing);
+  bool take_put(std::uint64_t number, bool is_whole, bool is_storing);
+  status take_chunks(std::uint64_t chunks, bool is_whole, bool is_storing);
   bool is_chunk_here(std::uint64_t chunk) const noexcept;
-  std::uint64_t chunks_here(const lane_put& what) const noexcept { return chunks_of(what.bytes, what.chunk_bytes); }
+  std::uint64_t chunks_here(const shm_put& transfer) const noexcept {
+    return chunks_of(transfer.bytes, transfer.chunk_bytes);
+  }
   std::uint64_t slot_awaited(std::uint64_t chunk) const noexcept;
-  status land(const lane_put& what, std::uint64_t from, const std::byte* bytes, std::uint64_t count);
+  status store_chunk(const shm_put& transfer, std::uint64_t offset, const std::byte* bytes, std::uint64_t count);
   bool take_releases(bool is_stored);
   bool free_slots();
   bool is_theirs_alive() const noexcept { return theirs_->use.load(std::memory_order_seq_cst) == theirs_.use(); }
 
   const std::shared_ptr<channel_core> core_;
-  service& watch_;
-  landing& windows_;
-  const lane_pool::lane ours_;
-  const lane_view theirs_;
-  const std::shared_ptr<wake_bell> their_bell_;
-  const lane_cut cut_;
+  proxy_thread& proxy_;
+  receive_slots& windows_;
+  const shm_queue_pool::shm_queue ours_;
+  const shm_queue_view theirs_;
+  const std::shared_ptr<thread_wakeup> peer_wakeup_;
+  const put_chunking chunking_;
 
   // Of the channel's thread.
   put last_;
@@ -78,9 +82,9 @@ class lane_carrier final : public outlet, public service_task {
   std::uint64_t last_chunk_bytes_ = 0;
   std::atomic<std::uint64_t> chunks_{0};  // of all puts
 
-  // Of the service thread.
-  std::uint64_t landed_ = 0, landed_chunks_ = 0, part_ = 0, acked_ = 0, staged_ = 0;
-  lane_put current_{};  // the put of which `part_` chunks have landed
+  // Of the proxy thread.
+  std::uint64_t stored_ = 0, stored_chunks_ = 0, part_ = 0, acked_ = 0, staged_ = 0;
+  shm_put current_{};  // the put of which `part_` chunks are stored
 };
 
 }  // namespace pl::stream

@@ -8,74 +8,75 @@
 
 namespace pl::stream {
 
-lane_cut lane_cut::from_environment(bool has_kernels) {
+put_chunking put_chunking::from_environment(bool has_kernels) {
   const auto bytes_of = [](const char* name) {
     return static_cast<std::size_t>(std::max<std::int64_t>(env_read(name).integer, 0));
   };
-  lane_cut out;
-  out.chunk_bytes = std::clamp(bytes_of("PEERLANE_STREAM_CHUNK"), kLeastChunkBytes, kLaneChunkBytes);
-  out.spread_limit = has_kernels ? std::min(bytes_of("PEERLANE_STREAM_SPREAD"), kMostSpreadBytes) : 0;
+  put_chunking out;
+  out.chunk_bytes = std::clamp(bytes_of("PEERLANE_STREAM_CHUNK"), kMinChunkBytes, kShmChunkBytes);
+  out.spread_limit = has_kernels ? std::min(bytes_of("PEERLANE_STREAM_SPREAD"), kMaxSpreadBytes) : 0;
   return out;
 }
 
-lane_pool::~lane_pool() {
+shm_queue_pool::~shm_queue_pool() {
   for (const auto& each : all_) {
     // Fails when the context is gone, and the registration with it.
-    if (auto in = copy::context_use::enter(context_))
+    if (auto use = copy::context_use::enter(context_))
       static_cast<void>(context_.cuda->cuMemHostUnregister(each->memory.data()));
   }
 }
 
-result<lane_pool::pinned*> lane_pool::make() {
-  auto memory = shared_memory::make("peerlane-lane", sizeof(lane_memory));
+result<shm_queue_pool::pinned*> shm_queue_pool::make() {
+  auto memory = shared_memory::make("peerlane-lane", sizeof(shm_queue_memory));
   if (!memory) return memory.error();
   auto made = std::make_unique<pinned>(pinned{std::move(memory).value(), 0});
-  auto in = copy::context_use::enter(context_);
-  if (!in) return in.error();
+  auto use = copy::context_use::enter(context_);
+  if (!use) return use.error();
   const auto& cuda = *context_.cuda;
-  auto* const at = made->memory.data();
+  auto* const mapped = made->memory.data();
   constexpr unsigned kFlags = cu::host_register_flag::portable | cu::host_register_flag::device_map;
-  if (const auto rc = cuda.cuMemHostRegister_v2(at, made->memory.size_bytes(), kFlags); rc != cu::error_code::success)
+  if (const auto rc = cuda.cuMemHostRegister_v2(mapped, made->memory.size_bytes(), kFlags); rc != cu::error_code::success)
     return cu::make_error(cuda, rc, "registering memory shared with a peer");
-  if (const auto rc = cuda.cuMemHostGetDevicePointer_v2(&made->gpu, at, 0); rc != cu::error_code::success) {
-    static_cast<void>(cuda.cuMemHostUnregister(at));
+  if (const auto rc = cuda.cuMemHostGetDevicePointer_v2(&made->gpu, mapped, 0); rc != cu::error_code::success) {
+    static_cast<void>(cuda.cuMemHostUnregister(mapped));
     return cu::make_error(cuda, rc, "the device address of memory shared with a peer");
   }
   all_.push_back(std::move(made));
   return all_.back().get();
 }
 
-result<lane_pool::lane> lane_pool::take() {
+result<shm_queue_pool::shm_queue> shm_queue_pool::take() {
   const std::lock_guard lock(mutex_);
   if (free_.empty()) {
     auto made = make();
     if (!made) return made.error();
     free_.push_back(*made);
   }
-  auto* const of = free_.back();
+  auto* const memory = free_.back();
   free_.pop_back();
-  const auto use = uses_++ % ((1u << lane_count::kUseBits) - 1) + 1;
-  auto* const at = reinterpret_cast<lane_memory*>(of->memory.data());
-  at->doorbell = at->consumed = 0;
-  std::fill(std::begin(at->bells), std::end(at->bells), 0);
-  for (auto* const word : {&at->published, &at->armed, &at->release, &at->release_armed}) word->store(0);
-  for (auto* const count : {&at->landed, &at->landed_chunks, &at->acked}) count->word.store(lane_count::make(use, 0));
-  at->use.store(use, std::memory_order_seq_cst);
-  return lane(this, of, use);
+  const auto use = uses_++ % ((1u << shm_count::kUseBits) - 1) + 1;
+  auto* const words = reinterpret_cast<shm_queue_memory*>(memory->memory.data());
+  words->doorbell = words->consumed = 0;
+  std::fill(std::begin(words->slot_doorbells), std::end(words->slot_doorbells), 0);
+  for (auto* const word : {&words->published, &words->armed, &words->release, &words->release_armed}) word->store(0);
+  for (auto* const count : {&words->stored, &words->stored_chunks, &words->acked})
+    count->word.store(shm_count::make(use, 0));
+  words->use.store(use, std::memory_order_seq_cst);
+  return shm_queue(this, memory, use);
 }
 
-lane_pool::lane::~lane() {
-  if (from_ == nullptr) return;
+shm_queue_pool::shm_queue::~shm_queue() {
+  if (pool_ == nullptr) return;
   (*this)->use.store(0, std::memory_order_seq_cst);
-  const std::lock_guard lock(from_->mutex_);
-  from_->free_.push_back(of_);
+  const std::lock_guard lock(pool_->mutex_);
+  pool_->free_.push_back(pinned_);
 }
 
-result<lane_view> lane_view::open(const lane_offer& of) {
-  auto memory = shared_memory::open(of.memory);
+result<shm_queue_view> shm_queue_view::open(const shm_queue_offer& offer) {
+  auto memory = shared_memory::open(offer.memory);
   if (!memory) return memory.error();
-  if (memory->size_bytes() < sizeof(lane_memory)) return failure{EINVAL, "a peer's lane is too small"};
-  return lane_view(std::move(memory).value(), of.use);
+  if (memory->size_bytes() < sizeof(shm_queue_memory)) return failure{EINVAL, "a peer's shm queue is too small"};
+  return shm_queue_view(std::move(memory).value(), offer.use);
 }
 
 }  // namespace pl::stream

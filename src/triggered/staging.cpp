@@ -20,9 +20,9 @@ result<staging_pool::ring> staging_pool::take() {
 }
 
 staging_pool::ring::~ring() {
-  if (from_ == nullptr) return;
-  const std::lock_guard lock(from_->mutex_);
-  from_->free_.push_back(std::move(memory_));
+  if (pool_ == nullptr) return;
+  const std::lock_guard lock(pool_->mutex_);
+  pool_->free_.push_back(std::move(memory_));
 }
 
 }  // namespace pl::stream

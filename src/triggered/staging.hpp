@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pinned slots between a stream and the messages of the service thread. Kept by the context and used again, because only the
+// Pinned slots between a stream and the messages of the proxy thread. The context keeps them for reuse, because only the
 // application's threads may pin and unpin memory.
 #pragma once
 
@@ -24,11 +24,11 @@ class staging_pool {
   staging_pool(const staging_pool&) = delete;
   staging_pool& operator=(const staging_pool&) = delete;
 
-  // kSlots slots for one channel. Goes back by itself, without a CUDA call; must not outlive the pool.
+  // kSlots slots for one channel. Returns to the pool on destruction, without a CUDA call; must not outlive the pool.
   class ring {
    public:
     ring() = default;
-    ring(ring&& other) noexcept : from_(std::exchange(other.from_, nullptr)), memory_(std::move(other.memory_)) {}
+    ring(ring&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)), memory_(std::move(other.memory_)) {}
     ring& operator=(ring&&) = delete;
     ~ring();
     std::byte* slot(std::uint64_t chunk) const noexcept { return memory_.data() + (chunk % kSlots) * kSlotBytes; }
@@ -38,8 +38,8 @@ class staging_pool {
 
    private:
     friend class staging_pool;
-    ring(staging_pool* from, copy::pinned_buffer memory) : from_(from), memory_(std::move(memory)) {}
-    staging_pool* from_ = nullptr;
+    ring(staging_pool* pool, copy::pinned_buffer memory) : pool_(pool), memory_(std::move(memory)) {}
+    staging_pool* pool_ = nullptr;
     copy::pinned_buffer memory_;
   };
   result<ring> take();

@@ -11,25 +11,26 @@
 
 namespace pl::stream {
 
-result<std::unique_ptr<rescue>> rescue::make(const copy::gpu_context& context) {
+result<std::unique_ptr<stuck_release>> stuck_release::make(const copy::gpu_context& context) {
   const auto& cuda = *context.cuda;
   if (cuda.cuStreamCreateWithPriority == nullptr || cuda.cuCtxGetStreamPriorityRange == nullptr)
     return failure{ENOTSUP, "this driver has no streams with priorities"};
-  auto in = copy::context_use::enter(context);
-  if (!in) return in.error();
+  auto use = copy::context_use::enter(context);
+  if (!use) return use.error();
   int least = 0, greatest = 0;
   if (const auto rc = cuda.cuCtxGetStreamPriorityRange(&least, &greatest); rc != cu::error_code::success)
     return cu::make_error(cuda, rc, "the range of stream priorities");
-  cu::stream_t on = nullptr;
-  if (const auto rc = cuda.cuStreamCreateWithPriority(&on, cu::stream_flag::non_blocking, greatest);
+  cu::stream_t stream = nullptr;
+  if (const auto rc = cuda.cuStreamCreateWithPriority(&stream, cu::stream_flag::non_blocking, greatest);
       rc != cu::error_code::success)
     return cu::make_error(cuda, rc, "a stream of highest priority");
-  return std::unique_ptr<rescue>(new rescue(context, on));
+  return std::unique_ptr<stuck_release>(new stuck_release(context, stream));
 }
 
-rescue::rescue(const copy::gpu_context& context, cu::stream_t on) : context_(context), on_(on), thread_([this] { run(); }) {}
+stuck_release::stuck_release(const copy::gpu_context& context, cu::stream_t stream)
+    : context_(context), stream_(stream), thread_([this] { run(); }) {}
 
-rescue::~rescue() {
+stuck_release::~stuck_release() {
   {
     const std::lock_guard lock(mutex_);
     is_stopping_ = true;
@@ -37,10 +38,10 @@ rescue::~rescue() {
   changed_.notify_all();
   thread_.join();
   if (!context_.is_alive()) return;
-  if (auto in = copy::context_use::enter(context_)) static_cast<void>(context_.cuda->cuStreamDestroy_v2(on_));
+  if (auto use = copy::context_use::enter(context_)) static_cast<void>(context_.cuda->cuStreamDestroy_v2(stream_));
 }
 
-void rescue::poison(cu::device_ptr words, std::uint64_t value) {
+void stuck_release::poison(cu::device_ptr words, std::uint64_t value) {
   {
     const std::lock_guard lock(mutex_);
     wanted_[words] = value;
@@ -48,7 +49,7 @@ void rescue::poison(cu::device_ptr words, std::uint64_t value) {
   changed_.notify_all();
 }
 
-void rescue::run() {
+void stuck_release::run() {
   pthread_setname_np(pthread_self(), "peerlane-rescue");
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -62,17 +63,17 @@ void rescue::run() {
   }
 }
 
-// Waits for the end, so that the stream's queue cannot fill up however often somebody asks.
-void rescue::write(cu::device_ptr words, std::uint64_t value) {
-  auto in = copy::context_use::enter(context_);
-  if (!in) return;  // the context is gone, and with it every stream that waited
-  mem_ops ops(*context_.cuda, on_);
+// Waits for completion, so that repeated requests cannot fill the stream's queue.
+void stuck_release::write(cu::device_ptr words, std::uint64_t value) {
+  auto use = copy::context_use::enter(context_);
+  if (!use) return;  // the context is gone, and with it every stream that waited
+  mem_ops ops(*context_.cuda, stream_);
   for (const auto offset : kWaitedWords) ops.write64(words + offset, value);
   ops.write64(words + offsetof(gpu_words, staged), value);
   auto done = ops.submit();
-  if (done && context_.cuda->cuStreamSynchronize(on_) != cu::error_code::success)
+  if (done && context_.cuda->cuStreamSynchronize(stream_) != cu::error_code::success)
     done = failure{EIO, "the stream for it has failed"};
-  if (!done) PL_LOG(error, "stream: waiting streams cannot be let go: %s", done.error().message.c_str());
+  if (!done) PL_LOG(error, "stream: waiting streams cannot be released: %s", done.error().message.c_str());
 }
 
 }  // namespace pl::stream

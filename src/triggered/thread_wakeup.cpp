@@ -11,44 +11,44 @@
 
 namespace pl::stream {
 
-wake_bell::wake_bell(shared_memory memory)
-    : memory_(std::move(memory)), at_(memory_.data() != nullptr ? reinterpret_cast<page*>(memory_.data()) : &own_) {}
+thread_wakeup::thread_wakeup(shared_memory memory)
+    : memory_(std::move(memory)), page_(memory_.data() != nullptr ? reinterpret_cast<page*>(memory_.data()) : &own_) {}
 
-std::shared_ptr<wake_bell> wake_bell::make() {
+std::shared_ptr<thread_wakeup> thread_wakeup::make() {
   auto memory = shared_memory::make("peerlane-bell", sizeof(page));
-  return std::shared_ptr<wake_bell>(new wake_bell(memory ? std::move(memory).value() : shared_memory{}));
+  return std::shared_ptr<thread_wakeup>(new thread_wakeup(memory ? std::move(memory).value() : shared_memory{}));
 }
 
-result<std::shared_ptr<wake_bell>> wake_bell::open(const shared_memory::name& of) {
-  auto memory = shared_memory::open(of);
+result<std::shared_ptr<thread_wakeup>> thread_wakeup::open(const shared_memory::name& memory_name) {
+  auto memory = shared_memory::open(memory_name);
   if (!memory) return memory.error();
-  if (memory->size_bytes() < sizeof(page)) return failure{EINVAL, "a peer's bell is too small"};
-  return std::shared_ptr<wake_bell>(new wake_bell(std::move(memory).value()));
+  if (memory->size_bytes() < sizeof(page)) return failure{EINVAL, "a peer's wake-up word is too small"};
+  return std::shared_ptr<thread_wakeup>(new thread_wakeup(std::move(memory).value()));
 }
 
-void wake_bell::ring() noexcept {
-  at_->rings.fetch_add(1, std::memory_order_seq_cst);
-  if (at_->sleepers.load(std::memory_order_seq_cst) != 0)
-    syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&at_->rings), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+void thread_wakeup::ring() noexcept {
+  page_->rings.fetch_add(1, std::memory_order_seq_cst);
+  if (page_->sleepers.load(std::memory_order_seq_cst) != 0)
+    syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&page_->rings), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 // The kernel compares the count again, so a ring between our look and its sleep is not lost. A sleep may end with no new
 // ring: by a signal, or by the system call of a ring that the last wait has already heard.
-bool wake_bell::wait(std::chrono::nanoseconds limit) noexcept {
+bool thread_wakeup::wait(std::chrono::nanoseconds limit) noexcept {
   using clock = std::chrono::steady_clock;
   const auto begin = clock::now();
-  at_->sleepers.store(1, std::memory_order_seq_cst);
-  while (at_->rings.load(std::memory_order_seq_cst) == heard_) {
+  page_->sleepers.store(1, std::memory_order_seq_cst);
+  while (page_->rings.load(std::memory_order_seq_cst) == heard_) {
     const auto left = limit - (clock::now() - begin);
     if (left.count() <= 0) break;
     timespec time{};
     time.tv_sec = static_cast<time_t>(left.count() / 1'000'000'000);
     time.tv_nsec = static_cast<long>(left.count() % 1'000'000'000);
-    syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&at_->rings), FUTEX_WAIT, heard_, &time, nullptr, 0);
+    syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&page_->rings), FUTEX_WAIT, heard_, &time, nullptr, 0);
   }
-  at_->sleepers.store(0, std::memory_order_relaxed);
+  page_->sleepers.store(0, std::memory_order_relaxed);
   const auto before = heard_;
-  heard_ = at_->rings.load(std::memory_order_seq_cst);
+  heard_ = page_->rings.load(std::memory_order_seq_cst);
   return heard_ != before;
 }
 

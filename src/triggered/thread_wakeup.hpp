@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a service thread is woken, by threads of its own process and by the processes of its node: a futex in memory that
-// they share, and a word that says whether it is needed.
+// Wakes a proxy thread, from its own process or another process of the node: a futex in shared memory, and a word that says
+// whether a wake-up is needed.
 #pragma once
 
 #include <atomic>
@@ -12,22 +12,23 @@
 
 namespace pl::stream {
 
-class wake_bell {
+class thread_wakeup {
  public:
   // Never fails: where no memory can be shared, own_name().bytes is 0 and only this process can ring.
-  static std::shared_ptr<wake_bell> make();
-  static result<std::shared_ptr<wake_bell>> open(const shared_memory::name& of);
+  static std::shared_ptr<thread_wakeup> make();
+  static result<std::shared_ptr<thread_wakeup>> open(const shared_memory::name& memory_name);
 
   const shared_memory::name& own_name() const noexcept { return memory_.own_name(); }
 
   // Any thread of any process. What was stored before it is visible to the thread that it wakes.
   void ring() noexcept;
-  // Its owner is in a deep sleep or about to be: who has published work asks (idle_wait.hpp), and has the bell rung if so.
-  bool is_asleep() const noexcept { return at_->is_asleep.load(std::memory_order_seq_cst) != 0; }
+  // Whether the owner is in a deep sleep or about to enter one. A thread that has published work checks it and rings if so
+  // (idle_wait.hpp).
+  bool is_asleep() const noexcept { return page_->is_asleep.load(std::memory_order_seq_cst) != 0; }
 
   // ---- Its owner's thread
-  void set_asleep(bool is_asleep) noexcept { at_->is_asleep.store(is_asleep ? 1 : 0, std::memory_order_seq_cst); }
-  // Until it is rung, or `limit`; at once if it has been rung since the last call. True: it has been rung.
+  void set_asleep(bool is_asleep) noexcept { page_->is_asleep.store(is_asleep ? 1 : 0, std::memory_order_seq_cst); }
+  // Waits until it is rung, or for `limit`; returns at once if it was rung since the last call. True: it was rung.
   bool wait(std::chrono::nanoseconds limit) noexcept;
 
  private:
@@ -37,11 +38,11 @@ class wake_bell {
     alignas(64) std::atomic<std::uint32_t> is_asleep;
   };
   static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
-  explicit wake_bell(shared_memory memory);
+  explicit thread_wakeup(shared_memory memory);
 
   shared_memory memory_;
   page own_{};  // where memory cannot be shared
-  page* at_;
+  page* page_;
   std::uint32_t heard_ = 0;
 };
 

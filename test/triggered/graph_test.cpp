@@ -20,10 +20,10 @@ constexpr std::size_t kSlice = 4096;
 struct captured {
   cu::graph_t graph = nullptr;
   cu::graph_exec_t exec = nullptr;
-  int make(cu::stream_t on, const std::function<int()>& body) {
-    CHECK(cuda().cuStreamBeginCapture_v2(on, cu::capture_mode::thread_local_only) == 0);
+  int make(cu::stream_t stream, const std::function<int()>& body) {
+    CHECK(cuda().cuStreamBeginCapture_v2(stream, cu::capture_mode::thread_local_only) == 0);
     if (const int line = body()) return line;
-    CHECK(cuda().cuStreamEndCapture(on, &graph) == 0);
+    CHECK(cuda().cuStreamEndCapture(stream, &graph) == 0);
     CHECK(cuda().cuGraphInstantiateWithFlags(&exec, graph, 0) == 0);
     return 0;
   }
@@ -35,46 +35,48 @@ struct captured {
 };
 
 // Rank 0 puts, rank 1 answers, four times, each into a slice of its own; what came is used up before it is released.
-int exchanges(const scene& at, two_ends& ends, const test::device_buffer& used, std::size_t bytes) {
+int exchanges(const rank_session& session, two_ends& ends, const test::device_buffer& used, std::size_t bytes) {
   for (unsigned i = 0; i < kExchanges; ++i) {
     const auto put = [&]() -> int {
-      CHECK_OK(ends.to->put_signal(at.on, ends.there, i * kSlice, ends.out.pointer() + i * kSlice, bytes));
+      CHECK_OK(ends.peer_channel->put_signal(session.stream, ends.peer_window, i * kSlice,
+                                             ends.send_buffer.pointer() + i * kSlice, bytes));
       return 0;
     };
-    if (at.rank == 0)
+    if (session.rank == 0)
       if (const int line = put()) return line;
-    const auto number = ends.to->wait_signal(at.on);
+    const auto number = ends.peer_channel->wait_signal(session.stream);
     CHECK_OK(number);
-    if (at.rank == 1)
+    if (session.rank == 1)
       if (const int line = put()) return line;
-    CHECK(cuda().cuMemcpyDtoDAsync_v2(used.pointer() + i * kSlice, ends.in.pointer() + i * kSlice, bytes, at.on) == 0);
-    CHECK_OK(ends.to->release(at.on, *number));
+    CHECK(cuda().cuMemcpyDtoDAsync_v2(used.pointer() + i * kSlice, ends.receive_buffer.pointer() + i * kSlice, bytes,
+                                      session.stream) == 0);
+    CHECK_OK(ends.peer_channel->release(session.stream, *number));
   }
   return 0;
 }
 
-int replay(const scene& at, std::size_t bytes, unsigned launches, const channel_options& options) {
+int replay(const rank_session& session, std::size_t bytes, unsigned launches, const channel_options& options) {
   two_ends ends;
-  if (const int line = ends.open(at, options)) return line;
+  if (const int line = ends.open(session, options)) return line;
   const test::device_buffer used{kExchanges * kSlice};
-  captured it;
-  if (const int line = it.make(at.on, [&] { return exchanges(at, ends, used, bytes); })) return line;
+  captured graph;
+  if (const int line = graph.make(session.stream, [&] { return exchanges(session, ends, used, bytes); })) return line;
   for (unsigned round = 0; round < launches; ++round) {
     const auto seed = [&](int rank, unsigned i) { return (round * 2 + static_cast<unsigned>(rank)) * kExchanges + i; };
     for (unsigned i = 0; i < kExchanges; ++i)
-      test::set_device_bytes(ends.out.pointer() + i * kSlice, test::random_bytes(bytes, seed(at.rank, i)));
-    CHECK(cuda().cuGraphLaunch(it.exec, at.on) == 0);
-    CHECK(cuda().cuStreamSynchronize(at.on) == 0);
+      test::set_device_bytes(ends.send_buffer.pointer() + i * kSlice, test::random_bytes(bytes, seed(session.rank, i)));
+    CHECK(cuda().cuGraphLaunch(graph.exec, session.stream) == 0);
+    CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
     for (unsigned i = 0; i < kExchanges; ++i)
-      CHECK(test::device_bytes(used.pointer() + i * kSlice, bytes) == test::random_bytes(bytes, seed(1 - at.rank, i)));
+      CHECK(test::device_bytes(used.pointer() + i * kSlice, bytes) == test::random_bytes(bytes, seed(1 - session.rank, i)));
   }
-  CHECK(ends.to->state().error == 0 && ends.to->state().puts == 0);
-  CHECK_OK(at.with->barrier());
-  return it.destroy();
+  CHECK(ends.peer_channel->state().error == 0 && ends.peer_channel->state().puts == 0);
+  CHECK_OK(session.bootstrap->barrier());
+  return graph.destroy();
 }
 
 TEST(graph, a_captured_ping_pong_is_replayed) {
-  EXPECT_EQ(run_streams(2, gpus::one_each, {}, [](const scene& at) { return replay(at, 100, 50, {}); }), 0);
+  EXPECT_EQ(run_streams(2, gpus::one_each, {}, [](const rank_session& session) { return replay(session, 100, 50, {}); }), 0);
 }
 
 TEST(graph, and_by_every_way_to_write_a_flag) {
@@ -82,10 +84,10 @@ TEST(graph, and_by_every_way_to_write_a_flag) {
     context_options options;
     options.writer = writer;
     EXPECT_EQ(run_streams(2, gpus::one_each, options,
-                          [&](const scene& at) {
+                          [&](const rank_session& session) {
                             channel_options end;
-                            if (at.rank == 1) end.wait = wait_way::kernel;
-                            return replay(at, kSlice, std::min(kKernelReplays, 10u), end);
+                            if (session.rank == 1) end.wait = wait_method::kernel;
+                            return replay(session, kSlice, std::min(kKernelReplays, 10u), end);
                           }),
               0);
   }
@@ -93,55 +95,59 @@ TEST(graph, and_by_every_way_to_write_a_flag) {
 
 channel_options by_kernels() {
   channel_options out;
-  out.wait = wait_way::kernel;
+  out.wait = wait_method::kernel;
   return out;
 }
 
 TEST(graph, kernels_that_count) {
   for (const std::size_t bytes : {std::size_t{100}, kSlice})
-    EXPECT_EQ(
-        run_streams(2, gpus::one_each, {}, [&](const scene& at) { return replay(at, bytes, kKernelReplays, by_kernels()); }),
-        0);
+    EXPECT_EQ(run_streams(2, gpus::one_each, {},
+                          [&](const rank_session& session) { return replay(session, bytes, kKernelReplays, by_kernels()); }),
+              0);
 }
 
 std::atomic<unsigned> g_launches{0}, g_lists{0};
 void count_nodes(cu::driver_table& table) {
-  table.cuLaunchKernel = [](cu::function_t what, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                            unsigned bz, unsigned shared, cu::stream_t on, void** parameters, void** extra) {
+  table.cuLaunchKernel = [](cu::function_t kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned block_y,
+                            unsigned bz, unsigned shared, cu::stream_t stream, void** parameters, void** extra) {
     ++g_launches;
-    return cuda().cuLaunchKernel(what, gx, gy, gz, bx, by, bz, shared, on, parameters, extra);
+    return cuda().cuLaunchKernel(kernel, gx, gy, gz, bx, block_y, bz, shared, stream, parameters, extra);
   };
-  table.cuStreamBatchMemOp_v2 = [](cu::stream_t on, unsigned count, cu::mem_op_params* ops, unsigned flags) {
+  table.cuStreamBatchMemOp_v2 = [](cu::stream_t stream, unsigned count, cu::mem_op_params* ops, unsigned flags) {
     ++g_lists;
-    return cuda().cuStreamBatchMemOp_v2(on, count, ops, flags);
+    return cuda().cuStreamBatchMemOp_v2(stream, count, ops, flags);
   };
 }
 
-// Nothing is set back and nothing is released that nobody waits for: one node each. More than there are slots.
+// No word is reset and nothing is released without a waiter: one node per operation. More operations than slots.
 TEST(graph, a_counted_operation_is_one_node) {
   EXPECT_EQ(run_streams(
                 2, gpus::one_each, {},
-                [](const scene& at) {
+                [](const rank_session& session) {
                   two_ends ends;
                   auto options = by_kernels();
                   options.releases_captured_waits = true;
-                  if (const int line = ends.open(at, options)) return line;
+                  if (const int line = ends.open(session, options)) return line;
                   g_launches = g_lists = 0;
-                  captured it;
-                  CHECK(it.make(at.on, [&]() -> int {
+                  captured graph;
+                  CHECK(graph.make(session.stream, [&]() -> int {
                     for (unsigned i = 0; i < kManyPairs; ++i) {
-                      if (at.rank == 0) CHECK_OK(ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), 64));
-                      CHECK_OK(ends.to->wait_signal(at.on));
-                      if (at.rank == 1) CHECK_OK(ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), 64));
+                      if (session.rank == 0)
+                        CHECK_OK(ends.peer_channel->put_signal(session.stream, ends.peer_window, 0,
+                                                               ends.send_buffer.pointer(), 64));
+                      CHECK_OK(ends.peer_channel->wait_signal(session.stream));
+                      if (session.rank == 1)
+                        CHECK_OK(ends.peer_channel->put_signal(session.stream, ends.peer_window, 0,
+                                                               ends.send_buffer.pointer(), 64));
                     }
                     return 0;
                   }) == 0);
                   CHECK(g_launches == 2 * kManyPairs && g_lists == 0);
-                  for (int i = 0; i < 3; ++i) CHECK(cuda().cuGraphLaunch(it.exec, at.on) == 0);
-                  CHECK(cuda().cuStreamSynchronize(at.on) == 0);
-                  CHECK(ends.to->state().error == 0);
-                  CHECK_OK(at.with->barrier());
-                  return it.destroy();
+                  for (int i = 0; i < 3; ++i) CHECK(cuda().cuGraphLaunch(graph.exec, session.stream) == 0);
+                  CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+                  CHECK(ends.peer_channel->state().error == 0);
+                  CHECK_OK(session.bootstrap->barrier());
+                  return graph.destroy();
                 },
                 -1, count_nodes),
             0);
@@ -151,46 +157,47 @@ TEST(graph, a_counted_operation_is_one_node) {
 TEST(graph, depth_holds_counted_puts_back) {
   for (const std::size_t bytes : {std::size_t{64}, std::size_t{64 << 10}})
     EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                          [&](const scene& at) {
+                          [&](const rank_session& session) {
                             two_ends ends;
                             auto options = by_kernels();
                             options.depth = 1;
-                            if (const int line = ends.open(at, options)) return line;
+                            if (const int line = ends.open(session, options)) return line;
                             captured put, wait, release;
-                            if (at.rank == 0) {
-                              CHECK(put.make(at.on, [&]() -> int {
-                                CHECK_OK(ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), bytes));
+                            if (session.rank == 0) {
+                              CHECK(put.make(session.stream, [&]() -> int {
+                                CHECK_OK(ends.peer_channel->put_signal(session.stream, ends.peer_window, 0,
+                                                                       ends.send_buffer.pointer(), bytes));
                                 return 0;
                               }) == 0);
-                              for (int i = 0; i < 3; ++i) CHECK(cuda().cuGraphLaunch(put.exec, at.on) == 0);
-                              CHECK_OK(at.with->barrier());
-                              CHECK(cuda().cuStreamQuery(at.on) == cu::error_code::not_ready);
-                              CHECK_OK(at.with->barrier());
-                              CHECK(cuda().cuStreamSynchronize(at.on) == 0);
-                              CHECK_OK(at.with->barrier());
+                              for (int i = 0; i < 3; ++i) CHECK(cuda().cuGraphLaunch(put.exec, session.stream) == 0);
+                              CHECK_OK(session.bootstrap->barrier());
+                              CHECK(cuda().cuStreamQuery(session.stream) == cu::error_code::not_ready);
+                              CHECK_OK(session.bootstrap->barrier());
+                              CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+                              CHECK_OK(session.bootstrap->barrier());
                               return put.destroy();
                             }
                             std::uint64_t number = 0;
-                            CHECK(wait.make(at.on, [&]() -> int {
-                              const auto queued = ends.to->wait_signal(at.on);
+                            CHECK(wait.make(session.stream, [&]() -> int {
+                              const auto queued = ends.peer_channel->wait_signal(session.stream);
                               CHECK_OK(queued);
                               number = *queued;
                               return 0;
                             }) == 0);
-                            CHECK(release.make(at.on, [&]() -> int {
-                              CHECK_OK(ends.to->release(at.on, number));
+                            CHECK(release.make(session.stream, [&]() -> int {
+                              CHECK_OK(ends.peer_channel->release(session.stream, number));
                               return 0;
                             }) == 0);
-                            CHECK(cuda().cuGraphLaunch(wait.exec, at.on) == 0);
-                            CHECK(cuda().cuStreamSynchronize(at.on) == 0);
-                            CHECK_OK(at.with->barrier());
-                            CHECK_OK(at.with->barrier());
+                            CHECK(cuda().cuGraphLaunch(wait.exec, session.stream) == 0);
+                            CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+                            CHECK_OK(session.bootstrap->barrier());
+                            CHECK_OK(session.bootstrap->barrier());
                             for (int i = 0; i < 3; ++i) {
-                              if (i != 0) CHECK(cuda().cuGraphLaunch(wait.exec, at.on) == 0);
-                              CHECK(cuda().cuGraphLaunch(release.exec, at.on) == 0);
+                              if (i != 0) CHECK(cuda().cuGraphLaunch(wait.exec, session.stream) == 0);
+                              CHECK(cuda().cuGraphLaunch(release.exec, session.stream) == 0);
                             }
-                            CHECK(cuda().cuStreamSynchronize(at.on) == 0);
-                            CHECK_OK(at.with->barrier());
+                            CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+                            CHECK_OK(session.bootstrap->barrier());
                             CHECK(wait.destroy() == 0);
                             return release.destroy();
                           }),
@@ -199,46 +206,47 @@ TEST(graph, depth_holds_counted_puts_back) {
 
 TEST(graph, counted_waits_and_puts_are_let_go_after_their_time) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& at) {
+                        [](const rank_session& session) {
                           two_ends ends;
                           auto options = by_kernels();
                           options.depth = 1;
-                          options.wait_timeout = at.rank == 0 ? 50ms : 0ms;
-                          if (const int line = ends.open(at, options)) return line;
-                          captured it;
-                          CHECK(it.make(at.on, [&]() -> int {
-                            if (at.rank == 1) CHECK_OK(ends.to->wait_signal(at.on));
-                            else CHECK_OK(ends.to->signal(at.on));
+                          options.wait_timeout = session.rank == 0 ? 50ms : 0ms;
+                          if (const int line = ends.open(session, options)) return line;
+                          captured graph;
+                          CHECK(graph.make(session.stream, [&]() -> int {
+                            if (session.rank == 1) CHECK_OK(ends.peer_channel->wait_signal(session.stream));
+                            else CHECK_OK(ends.peer_channel->signal(session.stream));
                             return 0;
                           }) == 0);
-                          // Rank 1 gets the first and waits for a third; rank 0 has nobody who releases the first.
-                          for (int i = 0; i < 3; ++i) CHECK(cuda().cuGraphLaunch(it.exec, at.on) == 0);
-                          CHECK(cuda().cuStreamSynchronize(at.on) == 0);
-                          while (ends.to->state().error == 0) sched_yield();
-                          const auto now = ends.to->state();
-                          CHECK(now.error == (at.rank == 0 ? ETIMEDOUT : EPIPE));
-                          if (at.rank == 0) CHECK(now.why.find("captured put 2 of those launched") != std::string::npos);
-                          CHECK_OK(at.with->barrier());
-                          return it.destroy();
+                          // Rank 1 gets the first and waits for a third; nobody releases the first of rank 0.
+                          for (int i = 0; i < 3; ++i) CHECK(cuda().cuGraphLaunch(graph.exec, session.stream) == 0);
+                          CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+                          while (ends.peer_channel->state().error == 0) sched_yield();
+                          const auto now = ends.peer_channel->state();
+                          CHECK(now.error == (session.rank == 0 ? ETIMEDOUT : EPIPE));
+                          if (session.rank == 0)
+                            CHECK(now.why.find("captured put 2 of those launched") != std::string::npos);
+                          CHECK_OK(session.bootstrap->barrier());
+                          return graph.destroy();
                         }),
             0);
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& at) {
+                        [](const rank_session& session) {
                           two_ends ends;
                           auto options = by_kernels();
-                          options.wait_timeout = at.rank == 0 ? 50ms : 0ms;
-                          if (const int line = ends.open(at, options)) return line;
-                          captured it;
-                          CHECK(it.make(at.on, [&]() -> int {
-                            CHECK_OK(ends.to->wait_signal(at.on));
+                          options.wait_timeout = session.rank == 0 ? 50ms : 0ms;
+                          if (const int line = ends.open(session, options)) return line;
+                          captured graph;
+                          CHECK(graph.make(session.stream, [&]() -> int {
+                            CHECK_OK(ends.peer_channel->wait_signal(session.stream));
                             return 0;
                           }) == 0);
-                          CHECK(cuda().cuGraphLaunch(it.exec, at.on) == 0);
-                          CHECK(cuda().cuStreamSynchronize(at.on) == 0);
-                          while (ends.to->state().error == 0) sched_yield();
-                          CHECK(ends.to->state().error == (at.rank == 0 ? ETIMEDOUT : EPIPE));
-                          CHECK_OK(at.with->barrier());
-                          return it.destroy();
+                          CHECK(cuda().cuGraphLaunch(graph.exec, session.stream) == 0);
+                          CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+                          while (ends.peer_channel->state().error == 0) sched_yield();
+                          CHECK(ends.peer_channel->state().error == (session.rank == 0 ? ETIMEDOUT : EPIPE));
+                          CHECK_OK(session.bootstrap->barrier());
+                          return graph.destroy();
                         }),
             0);
 }
@@ -247,18 +255,19 @@ TEST(graph, counted_waits_and_puts_are_let_go_after_their_time) {
 TEST(graph, ranks_that_share_a_gpu_wait_by_the_front_end_whatever_was_asked_for) {
   EXPECT_EQ(run_streams(
                 2, gpus::shared, {},
-                [](const scene& at) {
+                [](const rank_session& session) {
                   two_ends ends;
-                  if (const int line = ends.open(at, by_kernels())) return line;
+                  if (const int line = ends.open(session, by_kernels())) return line;
                   g_launches = 0;
-                  if (at.rank == 0) CHECK_OK(ends.to->signal(at.on));
-                  CHECK_OK(ends.to->wait_signal(at.on));
-                  if (at.rank == 1) CHECK_OK(ends.to->signal(at.on));
-                  CHECK(cuda().cuStreamSynchronize(at.on) == 0);
+                  if (session.rank == 0) CHECK_OK(ends.peer_channel->signal(session.stream));
+                  CHECK_OK(ends.peer_channel->wait_signal(session.stream));
+                  if (session.rank == 1) CHECK_OK(ends.peer_channel->signal(session.stream));
+                  CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
                   CHECK(g_launches == 0);
-                  CHECK(ends.to->diag().find("the front end waits, not a kernel: rank " + std::to_string(1 - at.rank) +
-                                             " uses this GPU too") != std::string::npos);
-                  CHECK_OK(at.with->barrier());
+                  CHECK(ends.peer_channel->diag().find("the front end waits, not a kernel: rank " +
+                                                       std::to_string(1 - session.rank) + " uses this GPU too") !=
+                        std::string::npos);
+                  CHECK_OK(session.bootstrap->barrier());
                   return 0;
                 },
                 -1, count_nodes),
@@ -266,88 +275,93 @@ TEST(graph, ranks_that_share_a_gpu_wait_by_the_front_end_whatever_was_asked_for)
 }
 
 TEST(graph, cancel_lets_a_stuck_replay_go) {
-  EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& at) {
-                          two_ends ends;
-                          if (const int line = ends.open(at)) return line;
-                          const test::device_buffer used{kExchanges * kSlice};
-                          captured it;
-                          if (const int line = it.make(at.on, [&] { return exchanges(at, ends, used, 64); })) return line;
-                          CHECK_OK(at.with->barrier());
-                          if (at.rank == 0) {  // its peer launches nothing
-                            CHECK(cuda().cuGraphLaunch(it.exec, at.on) == 0);
-                            CHECK(cuda().cuGraphLaunch(it.exec, at.on) == 0);
-                            CHECK(ends.to->diag().find("in graphs: 4 puts, 4 waits") != std::string::npos);
-                            ends.to->cancel(ECANCELED);
-                            CHECK(cuda().cuStreamSynchronize(at.on) == 0);
-                          }
-                          CHECK_OK(at.with->barrier());
-                          return it.destroy();
-                        }),
-            0);
+  EXPECT_EQ(
+      run_streams(2, gpus::one_each, {},
+                  [](const rank_session& session) {
+                    two_ends ends;
+                    if (const int line = ends.open(session)) return line;
+                    const test::device_buffer used{kExchanges * kSlice};
+                    captured graph;
+                    if (const int line = graph.make(session.stream, [&] { return exchanges(session, ends, used, 64); }))
+                      return line;
+                    CHECK_OK(session.bootstrap->barrier());
+                    if (session.rank == 0) {  // its peer launches nothing
+                      CHECK(cuda().cuGraphLaunch(graph.exec, session.stream) == 0);
+                      CHECK(cuda().cuGraphLaunch(graph.exec, session.stream) == 0);
+                      CHECK(ends.peer_channel->diag().find("in graphs: 4 puts, 4 waits") != std::string::npos);
+                      ends.peer_channel->cancel(ECANCELED);
+                      CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+                    }
+                    CHECK_OK(session.bootstrap->barrier());
+                    return graph.destroy();
+                  }),
+      0);
 }
 
 TEST(graph, a_stuck_replay_is_let_go_after_its_time_and_a_slow_one_is_not) {
-  EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& at) {
-                          two_ends ends;
-                          channel_options options;
-                          if (at.rank == 0) options.wait_timeout = 500ms;
-                          if (const int line = ends.open(at, options)) return line;
-                          const test::device_buffer used{kExchanges * kSlice};
-                          captured it;
-                          if (const int line = it.make(at.on, [&] { return exchanges(at, ends, used, 64); })) return line;
-                          CHECK_OK(at.with->barrier());
-                          for (int i = 0; i < 3; ++i) CHECK(cuda().cuGraphLaunch(it.exec, at.on) == 0);
-                          CHECK(cuda().cuStreamSynchronize(at.on) == 0);
-                          CHECK(ends.to->state().error == 0);
-                          CHECK_OK(at.with->barrier());
-                          if (at.rank == 0) {
-                            CHECK(cuda().cuGraphLaunch(it.exec, at.on) == 0);
-                            CHECK(cuda().cuStreamSynchronize(at.on) == 0);
-                            CHECK(ends.to->state().error == ETIMEDOUT);
-                            CHECK(ends.to->state().why.find("captured wait 1 for 500 ms") != std::string::npos);
-                          }
-                          CHECK_OK(at.with->barrier());
-                          return it.destroy();
-                        }),
-            0);
+  EXPECT_EQ(
+      run_streams(2, gpus::one_each, {},
+                  [](const rank_session& session) {
+                    two_ends ends;
+                    channel_options options;
+                    if (session.rank == 0) options.wait_timeout = 500ms;
+                    if (const int line = ends.open(session, options)) return line;
+                    const test::device_buffer used{kExchanges * kSlice};
+                    captured graph;
+                    if (const int line = graph.make(session.stream, [&] { return exchanges(session, ends, used, 64); }))
+                      return line;
+                    CHECK_OK(session.bootstrap->barrier());
+                    for (int i = 0; i < 3; ++i) CHECK(cuda().cuGraphLaunch(graph.exec, session.stream) == 0);
+                    CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+                    CHECK(ends.peer_channel->state().error == 0);
+                    CHECK_OK(session.bootstrap->barrier());
+                    if (session.rank == 0) {
+                      CHECK(cuda().cuGraphLaunch(graph.exec, session.stream) == 0);
+                      CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+                      CHECK(ends.peer_channel->state().error == ETIMEDOUT);
+                      CHECK(ends.peer_channel->state().why.find("captured wait 1 for 500 ms") != std::string::npos);
+                    }
+                    CHECK_OK(session.bootstrap->barrier());
+                    return graph.destroy();
+                  }),
+      0);
 }
 
 TEST(graph, slots_are_used_again_once_their_graph_is_destroyed) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& at) {
+                        [](const rank_session& session) {
                           two_ends ends;
                           channel_options options;
                           options.releases_captured_waits = true;
-                          if (const int line = ends.open(at, options)) return line;
-                          auto& to = *ends.to;
+                          if (const int line = ends.open(session, options)) return line;
+                          auto& channel_end = *ends.peer_channel;
                           const auto all_slots = [&]() -> int {
                             for (unsigned i = 0; i < kGraphSlots; ++i) {
-                              if (at.rank == 0) CHECK_OK(to.signal(at.on));
-                              else CHECK_OK(to.wait_signal(at.on));
+                              if (session.rank == 0) CHECK_OK(channel_end.signal(session.stream));
+                              else CHECK_OK(channel_end.wait_signal(session.stream));
                             }
                             return 0;
                           };
                           captured first, full, second;
-                          if (const int line = first.make(at.on, all_slots)) return line;
+                          if (const int line = first.make(session.stream, all_slots)) return line;
                           const auto is_full = [&]() -> int {
-                            const auto code = at.rank == 0 ? to.signal(at.on).code() : to.wait_signal(at.on).code();
+                            const auto code = session.rank == 0 ? channel_end.signal(session.stream).code()
+                                                                : channel_end.wait_signal(session.stream).code();
                             CHECK(code == ENOSPC);
                             return 0;
                           };
-                          if (const int line = full.make(at.on, is_full)) return line;
+                          if (const int line = full.make(session.stream, is_full)) return line;
                           CHECK(full.destroy() == 0);
-                          CHECK(cuda().cuGraphLaunch(first.exec, at.on) == 0);
-                          CHECK(cuda().cuStreamSynchronize(at.on) == 0);
+                          CHECK(cuda().cuGraphLaunch(first.exec, session.stream) == 0);
+                          CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
                           CHECK(first.destroy() == 0);
-                          while (to.diag().find("in graphs") != std::string::npos)
+                          while (channel_end.diag().find("in graphs") != std::string::npos)
                             sched_yield();  // a thread of the driver's
-                          if (const int line = second.make(at.on, all_slots)) return line;
-                          for (int i = 0; i < 3; ++i) CHECK(cuda().cuGraphLaunch(second.exec, at.on) == 0);
-                          CHECK(cuda().cuStreamSynchronize(at.on) == 0);
-                          CHECK(to.state().error == 0);
-                          CHECK_OK(at.with->barrier());
+                          if (const int line = second.make(session.stream, all_slots)) return line;
+                          for (int i = 0; i < 3; ++i) CHECK(cuda().cuGraphLaunch(second.exec, session.stream) == 0);
+                          CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+                          CHECK(channel_end.state().error == 0);
+                          CHECK_OK(session.bootstrap->barrier());
                           return second.destroy();
                         }),
             0);
@@ -355,27 +369,27 @@ TEST(graph, slots_are_used_again_once_their_graph_is_destroyed) {
 
 TEST(graph, refuses_what_cannot_be_meant) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& at) {
+                        [](const rank_session& session) {
                           two_ends ends;
-                          if (const int line = ends.open(at)) return line;
-                          auto& to = *ends.to;
-                          captured it, other;
-                          CHECK(it.make(at.on, [&]() -> int {
-                            CHECK(to.wait_signal(at.on, 3).code() == EINVAL);
-                            CHECK(to.release(at.on, 1).code() == EINVAL);
-                            CHECK_OK(to.wait_signal(at.on));
-                            CHECK_OK(to.release(at.on, 1));
-                            CHECK(to.release(at.on, 1).code() == EINVAL);
-                            CHECK_OK(to.wait_signal(at.on));
+                          if (const int line = ends.open(session)) return line;
+                          auto& channel_end = *ends.peer_channel;
+                          captured graph, other;
+                          CHECK(graph.make(session.stream, [&]() -> int {
+                            CHECK(channel_end.wait_signal(session.stream, 3).code() == EINVAL);
+                            CHECK(channel_end.release(session.stream, 1).code() == EINVAL);
+                            CHECK_OK(channel_end.wait_signal(session.stream));
+                            CHECK_OK(channel_end.release(session.stream, 1));
+                            CHECK(channel_end.release(session.stream, 1).code() == EINVAL);
+                            CHECK_OK(channel_end.wait_signal(session.stream));
                             return 0;
                           }) == 0);
-                          CHECK(other.make(at.on, [&]() -> int {
-                            CHECK(to.release(at.on, 2).code() == EINVAL);
+                          CHECK(other.make(session.stream, [&]() -> int {
+                            CHECK(channel_end.release(session.stream, 2).code() == EINVAL);
                             return 0;
                           }) == 0);
-                          CHECK(to.diag().find("captured wait 2 has no release") != std::string::npos);
-                          CHECK(it.destroy() == 0 && other.destroy() == 0);
-                          CHECK_OK(at.with->barrier());
+                          CHECK(channel_end.diag().find("captured wait 2 has no release") != std::string::npos);
+                          CHECK(graph.destroy() == 0 && other.destroy() == 0);
+                          CHECK_OK(session.bootstrap->barrier());
                           return 0;
                         }),
             0);
@@ -384,17 +398,17 @@ TEST(graph, refuses_what_cannot_be_meant) {
 TEST(graph, an_old_driver_is_told_apart) {
   EXPECT_EQ(run_streams(
                 2, gpus::one_each, {},
-                [](const scene& at) {
+                [](const rank_session& session) {
                   two_ends ends;
-                  if (const int line = ends.open(at)) return line;
-                  captured it;
-                  CHECK(it.make(at.on, [&]() -> int {
-                    const auto refused = ends.to->signal(at.on);
+                  if (const int line = ends.open(session)) return line;
+                  captured graph;
+                  CHECK(graph.make(session.stream, [&]() -> int {
+                    const auto refused = ends.peer_channel->signal(session.stream);
                     CHECK(refused.code() == ENOTSUP && refused.error().message.find("CUDA 12.3") != std::string::npos);
                     return 0;
                   }) == 0);
-                  CHECK_OK(at.with->barrier());
-                  return it.destroy();
+                  CHECK_OK(session.bootstrap->barrier());
+                  return graph.destroy();
                 },
                 -1, [](cu::driver_table& table) { table.cuStreamGetCaptureInfo_v3 = nullptr; }),
             0);

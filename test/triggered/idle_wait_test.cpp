@@ -20,7 +20,7 @@ struct rules {
   bool ignores_unarmed = false;  // the mutant sleeps while a doorbell without an event is on its way
 };
 
-// Time-outs are left out: they would hide what is asked for here.
+// Without time-outs: they would hide lost wake-ups.
 struct world {
   sleep_step sleeper = sleep_step::look;
   bool is_asleep = false, is_blocked = false, is_woken = false;
@@ -33,17 +33,17 @@ struct world {
   auto operator<=>(const world&) const = default;
 };
 
-bool has_work(const world& w, const rules& by) {
+bool has_work(const world& w, const rules& rule) {
   if (w.rung != w.seen) return true;
-  if (by.ignores_unarmed) return false;
+  if (rule.ignores_unarmed) return false;
   return w.queued != w.rung && w.armed != w.queued;
 }
 
-bool step_sleeper(world& w, const rules& by) {
+bool step_sleeper(world& w, const rules& rule) {
   if (w.is_blocked) {
     if (!w.is_woken) return false;
     w.is_woken = w.is_blocked = false;
-    w.sleeper = by.sleep(sleep_step::block, false);
+    w.sleeper = rule.sleep(sleep_step::block, false);
     return true;
   }
   const auto now = w.sleeper;
@@ -59,21 +59,21 @@ bool step_sleeper(world& w, const rules& by) {
   }
   if (now == sleep_step::announce) w.is_asleep = true;
   if (now == sleep_step::withdraw) w.is_asleep = false;
-  w.sleeper = by.sleep(now, has_work(w, by));
+  w.sleeper = rule.sleep(now, has_work(w, rule));
   return true;
 }
 
-bool step_queuer(world& w, const rules& by) {
+bool step_queuer(world& w, const rules& rule) {
   if (w.put == kPuts) return false;
   const auto now = w.queuer;
-  if (by.asks_first && now == queue_step::publish && !w.has_asked) {
+  if (rule.asks_first && now == queue_step::publish && !w.has_asked) {
     w.answer = w.is_asleep;
     return w.has_asked = true;
   }
   if (now == queue_step::publish) w.queued = w.put + 1;
   if (now == queue_step::ring) w.at_driver = w.put + 1;
   if (now == queue_step::arm) w.event = w.armed = w.put + 1;
-  w.queuer = by.queue(now, by.asks_first ? w.answer : w.is_asleep);
+  w.queuer = rule.queue(now, rule.asks_first ? w.answer : w.is_asleep);
   if (w.queuer == queue_step::leave) {
     ++w.put;
     w.has_asked = w.answer = false;
@@ -99,22 +99,22 @@ struct outcome {
   std::size_t states = 0, stuck = 0;
 };
 
-outcome explore(const rules& by) {
+outcome explore(const rules& rule) {
   outcome out;
   std::set<world> known;
   std::vector<world> left{world{}};
   while (!left.empty()) {
-    const world at = left.back();
+    const world state = left.back();
     left.pop_back();
-    if (!known.insert(at).second) continue;
+    if (!known.insert(state).second) continue;
     bool can_move = false;
     for (auto* const step : {step_sleeper, step_queuer, step_gpu, step_helper}) {
-      world then = at;
-      if (!step(then, by)) continue;
+      world successor = state;
+      if (!step(successor, rule)) continue;
       can_move = true;
-      left.push_back(then);
+      left.push_back(successor);
     }
-    if (!can_move && at.seen != kPuts) ++out.stuck;
+    if (!can_move && state.seen != kPuts) ++out.stuck;
   }
   out.states = known.size();
   return out;
@@ -155,61 +155,61 @@ TEST(sleeper, counting_what_is_not_armed_as_armed_loses_a_wake) {
 }
 
 TEST(nap_planner, naps_until_shortly_before_the_next_is_due) {
-  nap_planner by;
+  nap_planner planner;
   std::uint64_t now = 1'000'000;
-  by.moved(now);
-  for (int i = 0; i < 50; ++i) by.moved(now += 100'000);
-  EXPECT_EQ(by.interval_ns(), 100'000u);
-  EXPECT_EQ(by.nap_ns(now + 10'000), 0u);
-  EXPECT_EQ(by.nap_ns(now + 30'000), 50'000u);  // to 80 %
-  EXPECT_EQ(by.nap_ns(now + 90'000), 0u);
-  EXPECT_EQ(by.nap_ns(now + 130'000), 130'000u / nap_planner::kShare);
-  EXPECT_FALSE(by.is_still(now + nap_planner::kStillNs - 1));
-  EXPECT_TRUE(by.is_still(now + nap_planner::kStillNs));
+  planner.moved(now);
+  for (int i = 0; i < 50; ++i) planner.moved(now += 100'000);
+  EXPECT_EQ(planner.interval_ns(), 100'000u);
+  EXPECT_EQ(planner.nap_ns(now + 10'000), 0u);
+  EXPECT_EQ(planner.nap_ns(now + 30'000), 50'000u);  // to 80 %
+  EXPECT_EQ(planner.nap_ns(now + 90'000), 0u);
+  EXPECT_EQ(planner.nap_ns(now + 130'000), 130'000u / nap_planner::kShare);
+  EXPECT_FALSE(planner.is_still(now + nap_planner::kStillNs - 1));
+  EXPECT_TRUE(planner.is_still(now + nap_planner::kStillNs));
 }
 
 TEST(nap_planner, a_nap_is_never_longer_than_the_bound) {
-  nap_planner by;
+  nap_planner planner;
   std::uint64_t now = 1'000'000;
-  by.moved(now);
-  for (int i = 0; i < 5; ++i) by.moved(now += 50'000'000);
+  planner.moved(now);
+  for (int i = 0; i < 5; ++i) planner.moved(now += 50'000'000);
   for (std::uint64_t since = 20'000; since < 100'000'000; since += 77'777)
-    EXPECT_LE(by.nap_ns(now + since), nap_planner::kMostNapNs);
+    EXPECT_LE(planner.nap_ns(now + since), nap_planner::kMaxNapNs);
 }
 
 TEST(nap_planner, naps_that_end_late_are_shorter_or_not_at_all) {
-  nap_planner by;
+  nap_planner planner;
   std::uint64_t now = 1'000'000;
-  by.moved(now);
-  for (int i = 0; i < 50; ++i) by.moved(now += 100'000);
-  for (int i = 0; i < 50; ++i) by.napped(50'000, 70'000);
-  EXPECT_NEAR(static_cast<double>(by.lateness_ns()), 20'000, 10);
-  EXPECT_NEAR(static_cast<double>(by.nap_ns(now + 30'000)), 30'000, 10);
-  EXPECT_EQ(by.nap_ns(now + 60'000), 0u);
+  planner.moved(now);
+  for (int i = 0; i < 50; ++i) planner.moved(now += 100'000);
+  for (int i = 0; i < 50; ++i) planner.napped(50'000, 70'000);
+  EXPECT_NEAR(static_cast<double>(planner.lateness_ns()), 20'000, 10);
+  EXPECT_NEAR(static_cast<double>(planner.nap_ns(now + 30'000)), 30'000, 10);
+  EXPECT_EQ(planner.nap_ns(now + 60'000), 0u);
 }
 
 TEST(nap_planner, a_burst_is_one_movement) {
-  nap_planner by;
+  nap_planner planner;
   std::uint64_t now = 1'000'000;
-  by.moved(now);
-  for (int i = 0; i < 20; ++i) by.moved(now += 500);
-  EXPECT_EQ(by.interval_ns(), 0u);
+  planner.moved(now);
+  for (int i = 0; i < 20; ++i) planner.moved(now += 500);
+  EXPECT_EQ(planner.interval_ns(), 0u);
 }
 
 // Both sides of a ping-pong sleep by the planner: how long a round takes then. `late_ns`: how late naps end.
 double round_trip_ns(std::uint64_t hop_ns, std::uint64_t late_ns) {
   constexpr int kRounds = 2000, kLooked = 500;
-  constexpr std::uint64_t kLookNs = 300;  // one look of a thread that is awake
-  nap_planner by[2];
+  constexpr std::uint64_t kCheckNs = 300;  // one look of a thread that is awake
+  nap_planner planner[2];
   std::uint64_t arrives = 1'000'000, clocks[2] = {arrives, arrives}, begin = 0;
   for (int i = 0; i < 2 * kRounds; ++i) {
     if (i == 2 * (kRounds - kLooked)) begin = arrives;
-    auto& mine = by[i % 2];
+    auto& mine = planner[i % 2];
     auto& now = clocks[i % 2];
     while (now < arrives) {
       const auto nap = mine.nap_ns(now);
       if (nap != 0) mine.napped(nap, nap + late_ns);
-      now += nap != 0 ? nap + late_ns : kLookNs;
+      now += nap != 0 ? nap + late_ns : kCheckNs;
     }
     mine.moved(now);
     arrives = now + hop_ns;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executor M against an adapter of software: a thread that watches a fake doorbell page and does what the requests say, read
-// field by field as the manual lays them out and not by the code that wrote them.
+// Executor M against an adapter in software: a thread that polls a fake doorbell page and executes the requests. It reads
+// them field by field as the manual defines them, not with the code that wrote them.
 #include "triggered/mlx5_executor.hpp"
 
 #include <endian.h>
@@ -46,15 +46,15 @@ class soft_adapter {
  private:
   void run() {
     const test::current_device device;
-    cu::stream_t on = nullptr;
-    if (cuda().cuStreamCreate(&on, cu::stream_flag::non_blocking) != 0) abort();
+    cu::stream_t stream = nullptr;
+    if (cuda().cuStreamCreate(&stream, cu::stream_flag::non_blocking) != 0) abort();
     while (!is_over_) {
       const auto bell = __atomic_load_n(&page_.doorbell, __ATOMIC_ACQUIRE);
       const auto until = be32toh(__atomic_load_n(&page_.record, __ATOMIC_ACQUIRE));
-      if (may_work && bell != 0 && (done_ & 0xffff) != until) carry_out(on);
+      if (may_work && bell != 0 && (done_ & 0xffff) != until) carry_out(stream);
       else std::this_thread::yield();
     }
-    static_cast<void>(cuda().cuStreamDestroy_v2(on));
+    static_cast<void>(cuda().cuStreamDestroy_v2(stream));
   }
 
   template <class T>
@@ -71,25 +71,25 @@ class soft_adapter {
   }
 
   // Control 0..15, remote address 16..31, data 32..47.
-  void carry_out(cu::stream_t on) {
+  void carry_out(cu::stream_t stream) {
     const auto code = be32toh(field<std::uint32_t>(0)), shape = be32toh(field<std::uint32_t>(4));
     if ((code & 0xff) != 0x08 || code >> 8 != (done_ & 0xffff)) return fail("not a write, or not the next one");
     if (shape >> 8 != kNumber || (shape & 0x3f) != 3) return fail("of another queue pair, or of another length");
-    const auto to = be64toh(field<std::uint64_t>(16));
+    const auto target = be64toh(field<std::uint64_t>(16));
     const auto key = be32toh(field<std::uint32_t>(24));
     const auto head = be32toh(field<std::uint32_t>(32));
     const std::uint64_t bytes = head & 0x7fffffff;
-    if (!is_inside(key, to, bytes)) return fail("a remote address outside its region");
+    if (!is_inside(key, target, bytes)) return fail("a remote address outside its region");
     int rc = 0;
     std::uint64_t word = field<std::uint64_t>(36);
     if ((head & 0x80000000u) != 0) {
-      rc = cuda().cuMemcpyHtoDAsync_v2(to, &word, bytes, on);
+      rc = cuda().cuMemcpyHtoDAsync_v2(target, &word, bytes, stream);
     } else {
-      const auto from = be64toh(field<std::uint64_t>(40));
-      if (!is_inside(be32toh(field<std::uint32_t>(36)), from, bytes)) return fail("a local address outside its region");
-      rc = cuda().cuMemcpyDtoDAsync_v2(to, from, bytes, on);
+      const auto origin = be64toh(field<std::uint64_t>(40));
+      if (!is_inside(be32toh(field<std::uint32_t>(36)), origin, bytes)) return fail("a local address outside its region");
+      rc = cuda().cuMemcpyDtoDAsync_v2(target, origin, bytes, stream);
     }
-    if (rc != 0 || cuda().cuStreamSynchronize(on) != 0) return fail("the copy failed");
+    if (rc != 0 || cuda().cuStreamSynchronize(stream) != 0) return fail("the copy failed");
     ++done_;
   }
 
@@ -109,23 +109,23 @@ class soft_adapter {
 constexpr std::size_t kBytes = 64 << 10;
 constexpr std::uint32_t kLocalKey = 11, kRemoteKey = 22, kWordsKey = 33;
 
-struct scene {
+struct executor_fixture {
   const test::current_device device;
   copy::gpu_context gpu = *copy::find_context(cuda(), 0, nullptr);
   copy::pinned_buffer page_memory = std::move(copy::pinned_buffer::make(gpu, sizeof(fake_page))).value();
   fake_page& page = *reinterpret_cast<fake_page*>(page_memory.data());
   test::device_buffer source{kBytes}, window{kBytes}, words{4096};
-  cu::stream_t on = nullptr;
+  cu::stream_t stream = nullptr;
   soft_adapter adapter{page,
                        {{kLocalKey, {source.pointer(), kBytes}},
                         {kRemoteKey, {window.pointer(), kBytes}},
                         {kWordsKey, {words.pointer(), 4096}}}};
-  std::unique_ptr<executor> by;
-  remote_window there{1, 1, kBytes, 0};
+  std::unique_ptr<executor> unit;
+  remote_window peer_window{1, 1, kBytes, 0};
 
-  scene() {
+  executor_fixture() {
     test::set_device_bytes(words.pointer(), std::vector<unsigned char>(4096, 0));
-    if (cuda().cuStreamCreate(&on, cu::stream_flag::non_blocking) != 0) abort();
+    if (cuda().cuStreamCreate(&stream, cu::stream_flag::non_blocking) != 0) abort();
     mlx5_parts parts;
     parts.gpu = &gpu;
     parts.queue = {page.ring, kBlocks, &page.record, &page.doorbell, kNumber};
@@ -138,17 +138,17 @@ struct scene {
     parts.remote = [this](const remote_window&, std::uint64_t offset) {
       return mlx5_memory{window.pointer() + offset, kRemoteKey};
     };
-    parts.local = [](cu::device_ptr from, std::size_t) { return mlx5_memory{from, kLocalKey}; };
+    parts.local = [](cu::device_ptr origin, std::size_t) { return mlx5_memory{origin, kLocalKey}; };
     parts.completed = [this] { return adapter.done(); };
-    by = make_mlx5_executor(parts);
+    unit = make_mlx5_executor(parts);
   }
-  ~scene() {
-    static_cast<void>(cuda().cuStreamSynchronize(on));
-    static_cast<void>(cuda().cuStreamDestroy_v2(on));
+  ~executor_fixture() {
+    static_cast<void>(cuda().cuStreamSynchronize(stream));
+    static_cast<void>(cuda().cuStreamDestroy_v2(stream));
   }
 
   status put(std::uint64_t sequence, std::size_t offset, std::size_t bytes, std::uint64_t released = 0) {
-    return by->put(on, {source.pointer() + offset, bytes, &there, offset, sequence, released});
+    return unit->put(stream, {source.pointer() + offset, bytes, &peer_window, offset, sequence, released});
   }
   std::uint64_t word(std::size_t offset) const {
     const auto bytes = test::device_bytes(words.pointer() + offset, 8);
@@ -160,69 +160,69 @@ struct scene {
 
 // More than the ring holds: blocks are used again, and the request counter is what the adapter expects.
 TEST(mlx5_executor, puts_arrive_in_order_and_the_ring_goes_round) {
-  scene at;
+  executor_fixture session;
   const auto all = test::random_bytes(kBytes, 1);
-  test::set_device_bytes(at.source.pointer(), all);
+  test::set_device_bytes(session.source.pointer(), all);
   constexpr std::uint64_t kPuts = 3 * kBlocks;
   const std::size_t each = kBytes / kPuts / 8 * 8;
   for (std::uint64_t i = 1; i <= kPuts; ++i) {
-    auto done = at.put(i, (i - 1) * each, each);
+    auto done = session.put(i, (i - 1) * each, each);
     while (done.code() == EAGAIN) {
       std::this_thread::yield();
-      done = at.put(i, (i - 1) * each, each);
+      done = session.put(i, (i - 1) * each, each);
     }
     ASSERT_TRUE(done.ok());
   }
   // A stream that waits for the last signal sees all bytes behind it.
-  ASSERT_TRUE(mem_ops(cuda(), at.on).wait64(at.words.pointer(), kPuts).submit().ok());
-  ASSERT_EQ(cuda().cuStreamSynchronize(at.on), 0);
-  const auto here = test::device_bytes(at.window.pointer(), kPuts * each);
+  ASSERT_TRUE(mem_ops(cuda(), session.stream).wait64(session.words.pointer(), kPuts).submit().ok());
+  ASSERT_EQ(cuda().cuStreamSynchronize(session.stream), 0);
+  const auto here = test::device_bytes(session.window.pointer(), kPuts * each);
   EXPECT_TRUE(std::equal(here.begin(), here.end(), all.begin()));
-  EXPECT_EQ(at.word(192), kPuts);
-  EXPECT_EQ(at.adapter.why(), "");
+  EXPECT_EQ(session.word(192), kPuts);
+  EXPECT_EQ(session.adapter.why(), "");
 }
 
 TEST(mlx5_executor, nothing_leaves_before_the_stream_rings) {
-  scene at;
-  ASSERT_TRUE(mem_ops(cuda(), at.on).wait64(at.words.pointer() + 256, 1).submit().ok());
-  ASSERT_TRUE(at.put(1, 0, 64).ok());
+  executor_fixture session;
+  ASSERT_TRUE(mem_ops(cuda(), session.stream).wait64(session.words.pointer() + 256, 1).submit().ok());
+  ASSERT_TRUE(session.put(1, 0, 64).ok());
   for (int i = 0; i < 100; ++i) std::this_thread::yield();
-  EXPECT_EQ(at.adapter.done(), 0u);
-  test::set_device_bytes(at.words.pointer() + 256, std::vector<unsigned char>{1, 0, 0, 0, 0, 0, 0, 0});
-  ASSERT_EQ(cuda().cuStreamSynchronize(at.on), 0);
-  while (at.adapter.done() != 2) std::this_thread::yield();
-  EXPECT_EQ(at.word(0), 1u);
+  EXPECT_EQ(session.adapter.done(), 0u);
+  test::set_device_bytes(session.words.pointer() + 256, std::vector<unsigned char>{1, 0, 0, 0, 0, 0, 0, 0});
+  ASSERT_EQ(cuda().cuStreamSynchronize(session.stream), 0);
+  while (session.adapter.done() != 2) std::this_thread::yield();
+  EXPECT_EQ(session.word(0), 1u);
 }
 
 TEST(mlx5_executor, a_full_ring_answers_eagain_and_takes_nothing) {
-  scene at;
-  at.adapter.may_work = false;
-  for (std::uint64_t i = 1; i <= kBlocks / 2; ++i) ASSERT_TRUE(at.put(i, 0, 8).ok());
-  EXPECT_EQ(at.put(kBlocks / 2 + 1, 0, 8).code(), EAGAIN);
-  EXPECT_EQ(at.by->acknowledge(at.on, 1).code(), EAGAIN);
-  at.adapter.may_work = true;
-  while (at.adapter.done() != kBlocks) std::this_thread::yield();
-  EXPECT_EQ(at.word(0), kBlocks / 2);
+  executor_fixture session;
+  session.adapter.may_work = false;
+  for (std::uint64_t i = 1; i <= kBlocks / 2; ++i) ASSERT_TRUE(session.put(i, 0, 8).ok());
+  EXPECT_EQ(session.put(kBlocks / 2 + 1, 0, 8).code(), EAGAIN);
+  EXPECT_EQ(session.unit->acknowledge(session.stream, 1).code(), EAGAIN);
+  session.adapter.may_work = true;
+  while (session.adapter.done() != kBlocks) std::this_thread::yield();
+  EXPECT_EQ(session.word(0), kBlocks / 2);
   // Half of a put that did not fit was taken back.
-  ASSERT_TRUE(at.by->acknowledge(at.on, 5).ok());
-  while (at.adapter.done() != kBlocks + 1) std::this_thread::yield();
-  EXPECT_EQ(at.word(64), 5u);
-  EXPECT_EQ(at.adapter.why(), "");
+  ASSERT_TRUE(session.unit->acknowledge(session.stream, 5).ok());
+  while (session.adapter.done() != kBlocks + 1) std::this_thread::yield();
+  EXPECT_EQ(session.word(64), 5u);
+  EXPECT_EQ(session.adapter.why(), "");
 }
 
 TEST(mlx5_executor, a_put_waits_for_the_release_that_it_needs) {
-  scene at;
-  ASSERT_TRUE(at.put(1, 0, 8, 1).ok());
-  EXPECT_EQ(at.adapter.done(), 0u);
-  test::set_device_bytes(at.words.pointer() + 128, std::vector<unsigned char>{1, 0, 0, 0, 0, 0, 0, 0});
-  while (at.adapter.done() != 2) std::this_thread::yield();
+  executor_fixture session;
+  ASSERT_TRUE(session.put(1, 0, 8, 1).ok());
+  EXPECT_EQ(session.adapter.done(), 0u);
+  test::set_device_bytes(session.words.pointer() + 128, std::vector<unsigned char>{1, 0, 0, 0, 0, 0, 0, 0});
+  while (session.adapter.done() != 2) std::this_thread::yield();
 }
 
 TEST(mlx5_executor, memory_without_a_key_and_writes_too_large_are_refused) {
-  scene at;
-  mlx5_queue queue({at.page.ring, kBlocks, &at.page.record, &at.page.doorbell, kNumber});
+  executor_fixture session;
+  mlx5_queue queue({session.page.ring, kBlocks, &session.page.record, &session.page.doorbell, kNumber});
   EXPECT_EQ(queue.write({0, 1}, 0, {0, 1}).code(), EINVAL);
-  EXPECT_EQ(queue.write({0, 1}, mlx5_queue::kMostBytes + 1, {0, 1}).code(), EINVAL);
+  EXPECT_EQ(queue.write({0, 1}, mlx5_queue::kMaxBytes + 1, {0, 1}).code(), EINVAL);
   EXPECT_EQ(queue.written(), 0u);
 }
 

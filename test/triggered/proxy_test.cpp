@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kLargeBytes = 6u << 20;  // more than all slots hold, and not whole chunks
 
-channel_options by_proxy() { return by(executor_kind::proxy); }
+channel_options by_proxy() { return options_for(executor_kind::proxy); }
 
 context_options over_network() {
   context_options out;
@@ -26,44 +26,45 @@ context_options economy() {
 
 struct proxy_ends : two_ends {
   proxy_ends() : two_ends(kLargeBytes) {}
-  int open(const scene& at, const channel_options& options = by_proxy()) {
-    if (const int line = two_ends::open(at, options)) return line;
-    CHECK(to->executor() == executor_kind::proxy);
+  int open(const rank_session& session, const channel_options& options = by_proxy()) {
+    if (const int line = two_ends::open(session, options)) return line;
+    CHECK(peer_channel->executor() == executor_kind::proxy);
     return 0;
   }
 };
 
-int synchronize(const scene& at) {
-  CHECK(cuda().cuStreamSynchronize(at.on) == 0);
+int synchronize(const rank_session& session) {
+  CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
   return 0;
 }
 
-int exchange_sizes(const scene& at, proxy_ends& ends) {
+int exchange_sizes(const rank_session& session, proxy_ends& ends) {
   std::uint64_t round = 0;
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{8}, std::size_t{100}, std::size_t{4096},
-                                  kSpreadChunkBytes + 1, kMostSpreadBytes, kMostSpreadBytes + 1, kLargeBytes - 3}) {
+                                  kSpreadChunkBytes + 1, kMaxSpreadBytes, kMaxSpreadBytes + 1, kLargeBytes - 3}) {
     const auto offset = bytes == kLargeBytes - 3 ? std::size_t{3} : std::size_t{64} % (kLargeBytes - bytes + 1);
     for (int i = 0; i < 2; ++i, ++round) {
-      test::set_device_bytes(ends.out.pointer(), test::random_bytes(bytes, round * 2 + static_cast<unsigned>(at.rank)));
-      if (at.rank == 1) CHECK_OK(ends.to->wait_signal(at.on));
-      CHECK_OK(ends.to->put_signal(at.on, ends.there, offset, ends.out.pointer(), bytes));
-      if (at.rank == 0) CHECK_OK(ends.to->wait_signal(at.on));
-      if (const int line = synchronize(at)) return line;
-      CHECK(test::device_bytes(ends.in.pointer() + offset, bytes) ==
-            test::random_bytes(bytes, round * 2 + static_cast<unsigned>(1 - at.rank)));
-      CHECK_OK(at.with->barrier());
+      test::set_device_bytes(ends.send_buffer.pointer(),
+                             test::random_bytes(bytes, round * 2 + static_cast<unsigned>(session.rank)));
+      if (session.rank == 1) CHECK_OK(ends.peer_channel->wait_signal(session.stream));
+      CHECK_OK(ends.peer_channel->put_signal(session.stream, ends.peer_window, offset, ends.send_buffer.pointer(), bytes));
+      if (session.rank == 0) CHECK_OK(ends.peer_channel->wait_signal(session.stream));
+      if (const int line = synchronize(session)) return line;
+      CHECK(test::device_bytes(ends.receive_buffer.pointer() + offset, bytes) ==
+            test::random_bytes(bytes, round * 2 + static_cast<unsigned>(1 - session.rank)));
+      CHECK_OK(session.bootstrap->barrier());
     }
   }
-  const auto now = ends.to->state();
+  const auto now = ends.peer_channel->state();
   CHECK(now.error == 0 && now.puts == round && now.sent == round && now.waits == round && now.passed == round);
   return 0;
 }
 
-int ping_pong(const scene& at) {
+int ping_pong(const rank_session& session) {
   proxy_ends ends;
-  if (const int line = ends.open(at)) return line;
-  if (const int line = exchange_sizes(at, ends)) return line;
-  CHECK_OK(at.with->barrier());
+  if (const int line = ends.open(session)) return line;
+  if (const int line = exchange_sizes(session, ends)) return line;
+  CHECK_OK(session.bootstrap->barrier());
   return 0;
 }
 
@@ -88,30 +89,30 @@ TEST(proxy, ping_pong_with_late_stores) {
 #endif
 
 // Each put adds a byte to what the one before wrote: after wait n the first n bytes are there.
-int many_small(const scene& at) {
+int many_small(const rank_session& session) {
   constexpr std::uint64_t kCount = 300;
   proxy_ends ends;
-  if (const int line = ends.open(at)) return line;
+  if (const int line = ends.open(session)) return line;
   std::vector<unsigned char> pattern(kCount);
   for (std::size_t i = 0; i < kCount; ++i) pattern[i] = static_cast<unsigned char>(i + 1);
-  if (at.rank == 0) {
-    test::set_device_bytes(ends.out.pointer(), pattern);
+  if (session.rank == 0) {
+    test::set_device_bytes(ends.send_buffer.pointer(), pattern);
     for (std::uint64_t i = 0; i < kCount; ++i) {
-      auto done = ends.to->put_signal(at.on, ends.there, i, ends.out.pointer() + i, 1);
+      auto done = ends.peer_channel->put_signal(session.stream, ends.peer_window, i, ends.send_buffer.pointer() + i, 1);
       while (done.code() == EAGAIN) {
         sched_yield();
-        done = ends.to->put_signal(at.on, ends.there, i, ends.out.pointer() + i, 1);
+        done = ends.peer_channel->put_signal(session.stream, ends.peer_window, i, ends.send_buffer.pointer() + i, 1);
       }
       CHECK_OK(done);
     }
   } else {
     for (std::uint64_t i = 1; i <= kCount; ++i) {
-      CHECK_OK(ends.to->host_wait(i, kPatience));
-      const auto here = test::device_bytes(ends.in.pointer(), i);
+      CHECK_OK(ends.peer_channel->host_wait(i, kPatience));
+      const auto here = test::device_bytes(ends.receive_buffer.pointer(), i);
       CHECK(std::equal(here.begin(), here.end(), pattern.begin()));
     }
   }
-  CHECK_OK(at.with->barrier());
+  CHECK_OK(session.bootstrap->barrier());
   return 0;
 }
 
@@ -124,7 +125,7 @@ TEST(proxy, many_small_puts_arrive_in_their_order_over_the_network) {
   EXPECT_EQ(run_streams(2, gpus::one_each, over_network(), many_small), 0);
 }
 
-int depth_two(const scene& at) { return depth_holds_puts_back(at, executor_kind::proxy); }
+int depth_two(const rank_session& session) { return depth_holds_puts_back(session, executor_kind::proxy); }
 
 TEST(proxy, depth_holds_puts_back_until_the_peer_has_released) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {}, depth_two), 0);
@@ -139,19 +140,19 @@ struct operation_counts {
 };
 operation_counts g_counts;
 
-cu::result_t count_launch(cu::function_t what, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                          unsigned shared, cu::stream_t on, void** parameters, void** extra) {
+cu::result_t count_launch(cu::function_t kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned block_y,
+                          unsigned bz, unsigned shared, cu::stream_t stream, void** parameters, void** extra) {
   ++g_counts.launches;
-  return cuda().cuLaunchKernel(what, gx, gy, gz, bx, by, bz, shared, on, parameters, extra);
+  return cuda().cuLaunchKernel(kernel, gx, gy, gz, bx, block_y, bz, shared, stream, parameters, extra);
 }
-cu::result_t count_copy(void* to, cu::device_ptr from, std::size_t bytes, cu::stream_t on) {
+cu::result_t count_copy(void* target, cu::device_ptr origin, std::size_t bytes, cu::stream_t stream) {
   ++g_counts.copies;
-  return cuda().cuMemcpyDtoHAsync_v2(to, from, bytes, on);
+  return cuda().cuMemcpyDtoHAsync_v2(target, origin, bytes, stream);
 }
-cu::result_t count_list(cu::stream_t on, unsigned count, cu::mem_op_params* ops, unsigned flags) {
+cu::result_t count_list(cu::stream_t stream, unsigned count, cu::mem_op_params* ops, unsigned flags) {
   ++g_counts.lists;
   g_counts.words += count;
-  return cuda().cuStreamBatchMemOp_v2(on, count, ops, flags);
+  return cuda().cuStreamBatchMemOp_v2(stream, count, ops, flags);
 }
 void count_operations(cu::driver_table& table) {
   table.cuLaunchKernel = count_launch;
@@ -164,30 +165,32 @@ struct cost {
 };
 
 // Of `puts` puts of rank 0 and as many waits of rank 1, all queued at once behind each other.
-int costs(const scene& at, std::size_t bytes, unsigned puts, const cost& of_put, const cost& of_wait) {
+int costs(const rank_session& session, std::size_t bytes, unsigned puts, const cost& of_put, const cost& of_wait) {
   proxy_ends ends;
-  if (const int line = ends.open(at)) return line;
-  CHECK_OK(at.with->barrier());
-  auto& of = g_counts;
-  of.launches = of.copies = of.lists = of.words = 0;
+  if (const int line = ends.open(session)) return line;
+  CHECK_OK(session.bootstrap->barrier());
+  auto& counts = g_counts;
+  counts.launches = counts.copies = counts.lists = counts.words = 0;
   for (unsigned i = 0; i < puts; ++i) {
-    if (at.rank == 0) CHECK_OK(ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), bytes));
-    else CHECK_OK(ends.to->wait_signal(at.on));
+    if (session.rank == 0)
+      CHECK_OK(ends.peer_channel->put_signal(session.stream, ends.peer_window, 0, ends.send_buffer.pointer(), bytes));
+    else CHECK_OK(ends.peer_channel->wait_signal(session.stream));
   }
-  const auto& each = at.rank == 0 ? of_put : of_wait;
-  CHECK(of.launches == puts * each.launches && of.copies == puts * each.copies);
-  CHECK(of.lists == puts * each.lists && of.words == puts * each.words);
-  if (const int line = synchronize(at)) return line;
-  CHECK_OK(at.with->barrier());
+  const auto& each = session.rank == 0 ? of_put : of_wait;
+  CHECK(counts.launches == puts * each.launches && counts.copies == puts * each.copies);
+  CHECK(counts.lists == puts * each.lists && counts.words == puts * each.words);
+  if (const int line = synchronize(session)) return line;
+  CHECK_OK(session.bootstrap->barrier());
   return 0;
 }
 
 void expect_costs(const context_options& options, std::size_t bytes, unsigned puts, const cost& of_put,
                   const cost& of_wait) {
-  EXPECT_EQ(run_streams(
-                2, gpus::one_each, options, [&](const scene& at) { return costs(at, bytes, puts, of_put, of_wait); }, -1,
-                count_operations),
-            0);
+  EXPECT_EQ(
+      run_streams(
+          2, gpus::one_each, options,
+          [&](const rank_session& session) { return costs(session, bytes, puts, of_put, of_wait); }, -1, count_operations),
+      0);
 }
 
 constexpr cost kWait{0, 0, 1, 2};  // "the stream is there" and the wait
@@ -198,35 +201,36 @@ TEST(proxy, a_small_put_is_one_launch_however_many_are_queued) {
 }
 TEST(proxy, a_signal_is_one_word) { expect_costs({}, 0, 100, {0, 0, 1, 1}, kWait); }
 TEST(proxy, a_put_of_many_pieces_is_one_launch) {
-  for (const std::size_t bytes : {kInlineBytes + 1, kMostSpreadBytes}) expect_costs({}, bytes, 2, {1, 0, 0, 0}, kWait);
+  for (const std::size_t bytes : {kInlineBytes + 1, kMaxSpreadBytes}) expect_costs({}, bytes, 2, {1, 0, 0, 0}, kWait);
 }
 TEST(proxy, a_chunk_is_one_copy_and_one_word) {
-  constexpr unsigned kChunks = kMostSpreadBytes / (64 << 10) + 1;
-  expect_costs({}, kMostSpreadBytes + 1, 1, {0, kChunks, kChunks, kChunks}, kWait);
+  constexpr unsigned kChunks = kMaxSpreadBytes / (64 << 10) + 1;
+  expect_costs({}, kMaxSpreadBytes + 1, 1, {0, kChunks, kChunks, kChunks}, kWait);
 }
 TEST(proxy, a_small_put_over_the_network_is_one_launch) { expect_costs(over_network(), 128, 10, {1, 0, 0, 0}, kWait); }
 
-// The last put is carried although its channel is closed right behind it, and the id can be used again at once.
+// The last put arrives although its channel is closed right after it, and the id can be reused at once.
 TEST(proxy, what_was_put_before_closing_arrives) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& at) {
+                        [](const rank_session& session) {
                           for (int round = 0; round < 3; ++round) {
                             proxy_ends ends;
-                            if (const int line = ends.open(at)) return line;
+                            if (const int line = ends.open(session)) return line;
                             const auto all = test::random_bytes(kLargeBytes, static_cast<unsigned>(round));
-                            if (at.rank == 0) {
-                              test::set_device_bytes(ends.out.pointer(), all);
-                              CHECK_OK(ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), kLargeBytes));
-                              if (const int line = synchronize(at)) return line;
+                            if (session.rank == 0) {
+                              test::set_device_bytes(ends.send_buffer.pointer(), all);
+                              CHECK_OK(ends.peer_channel->put_signal(session.stream, ends.peer_window, 0,
+                                                                     ends.send_buffer.pointer(), kLargeBytes));
+                              if (const int line = synchronize(session)) return line;
                             } else {
-                              CHECK_OK(ends.to->wait_signal(at.on));
-                              if (const int line = synchronize(at)) return line;
-                              CHECK(test::device_bytes(ends.in.pointer(), kLargeBytes) == all);
+                              CHECK_OK(ends.peer_channel->wait_signal(session.stream));
+                              if (const int line = synchronize(session)) return line;
+                              CHECK(test::device_bytes(ends.receive_buffer.pointer(), kLargeBytes) == all);
                             }
-                            ends.to.reset();
-                            at.by->withdraw(ends.mine);
+                            ends.peer_channel.reset();
+                            session.streams->withdraw(ends.mine);
                           }
-                          CHECK_OK(at.with->barrier());
+                          CHECK_OK(session.bootstrap->barrier());
                           return 0;
                         }),
             0);
@@ -237,7 +241,9 @@ TEST(proxy, what_was_put_outlives_the_peers_end) {
     for (const auto& options : {context_options{}, over_network(), economy()})
       EXPECT_EQ(run_streams(
                     2, gpus::one_each, options,
-                    [=](const scene& at) { return what_was_put_outlives_the_channel(at, executor_kind::proxy, dies); },
+                    [=](const rank_session& session) {
+                      return what_was_put_outlives_the_channel(session, executor_kind::proxy, dies);
+                    },
                     dies ? 0 : -1),
                 0);
 }
@@ -245,7 +251,9 @@ TEST(proxy, what_a_closed_peer_will_not_do_lets_streams_go) {
   for (const bool is_wait : {true, false})
     for (const auto& options : {context_options{}, over_network()})
       EXPECT_EQ(run_streams(2, gpus::one_each, options,
-                            [=](const scene& at) { return what_never_comes_is_let_go(at, executor_kind::proxy, is_wait); }),
+                            [=](const rank_session& session) {
+                              return what_never_comes_is_let_go(session, executor_kind::proxy, is_wait);
+                            }),
                 0);
 }
 
@@ -253,40 +261,43 @@ TEST(proxy, what_a_closed_peer_will_not_do_lets_streams_go) {
 
 TEST(proxy, a_stuck_wait_is_let_go_after_its_time) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& at) {
+                        [](const rank_session& session) {
                           proxy_ends ends;
                           auto options = by_proxy();
-                          if (at.rank == 0) options.wait_timeout = 50ms;
-                          if (const int line = ends.open(at, options)) return line;
-                          CHECK_OK(ends.to->wait_signal(at.on, 9));
-                          if (const int line = synchronize(at)) return line;
-                          CHECK(ends.to->state().error == (at.rank == 0 ? ETIMEDOUT : EPIPE));
-                          CHECK_OK(at.with->barrier());
+                          if (session.rank == 0) options.wait_timeout = 50ms;
+                          if (const int line = ends.open(session, options)) return line;
+                          CHECK_OK(ends.peer_channel->wait_signal(session.stream, 9));
+                          if (const int line = synchronize(session)) return line;
+                          CHECK(ends.peer_channel->state().error == (session.rank == 0 ? ETIMEDOUT : EPIPE));
+                          CHECK_OK(session.bootstrap->barrier());
                           return 0;
                         }),
             0);
 }
 
-// Streams that wait for a release and for a slot are let go too.
+// Streams that wait for a release and for a slot are released too.
 TEST(proxy, cancel_lets_every_wait_go) {
   EXPECT_EQ(
-      run_streams(2, gpus::one_each, {},
-                  [](const scene& at) {
-                    proxy_ends ends;
-                    auto options = by_proxy();
-                    options.depth = 1;
-                    if (const int line = ends.open(at, options)) return line;
-                    for (int i = 0; i < 4; ++i)
-                      CHECK_OK(ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), kLargeBytes));
-                    CHECK_OK(ends.to->wait_signal(at.on, 9));
-                    CHECK_OK(at.with->barrier());
-                    if (at.rank == 0) ends.to->cancel(ECANCELED);
-                    if (const int line = synchronize(at)) return line;
-                    CHECK(ends.to->state().error == (at.rank == 0 ? ECANCELED : EPIPE));
-                    CHECK(ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), 1).code() == ends.to->state().error);
-                    CHECK_OK(at.with->barrier());
-                    return 0;
-                  }),
+      run_streams(
+          2, gpus::one_each, {},
+          [](const rank_session& session) {
+            proxy_ends ends;
+            auto options = by_proxy();
+            options.depth = 1;
+            if (const int line = ends.open(session, options)) return line;
+            for (int i = 0; i < 4; ++i)
+              CHECK_OK(ends.peer_channel->put_signal(session.stream, ends.peer_window, 0, ends.send_buffer.pointer(),
+                                                     kLargeBytes));
+            CHECK_OK(ends.peer_channel->wait_signal(session.stream, 9));
+            CHECK_OK(session.bootstrap->barrier());
+            if (session.rank == 0) ends.peer_channel->cancel(ECANCELED);
+            if (const int line = synchronize(session)) return line;
+            CHECK(ends.peer_channel->state().error == (session.rank == 0 ? ECANCELED : EPIPE));
+            CHECK(ends.peer_channel->put_signal(session.stream, ends.peer_window, 0, ends.send_buffer.pointer(), 1).code() ==
+                  ends.peer_channel->state().error);
+            CHECK_OK(session.bootstrap->barrier());
+            return 0;
+          }),
       0);
 }
 
@@ -294,86 +305,93 @@ TEST(proxy, death_of_the_peer_lets_its_waiters_go) {
   for (const auto& options : {context_options{}, over_network(), economy()})
     EXPECT_EQ(run_streams(
                   2, gpus::one_each, options,
-                  [](const scene& at) {
+                  [](const rank_session& session) {
                     proxy_ends ends;
-                    if (const int line = ends.open(at)) return line;
-                    CHECK_OK(at.with->barrier());
-                    if (at.rank == 1) raise(SIGKILL);
+                    if (const int line = ends.open(session)) return line;
+                    CHECK_OK(session.bootstrap->barrier());
+                    if (session.rank == 1) raise(SIGKILL);
                     for (int i = 0; i < 3; ++i)
-                      if (const auto put = ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), kLargeBytes); !put)
+                      if (const auto put = ends.peer_channel->put_signal(session.stream, ends.peer_window, 0,
+                                                                         ends.send_buffer.pointer(), kLargeBytes);
+                          !put)
                         CHECK(put.code() == ECONNRESET);
-                    if (const auto wait = ends.to->wait_signal(at.on); !wait) CHECK(wait.code() == ECONNRESET);
-                    if (const int line = synchronize(at)) return line;
-                    while (ends.to->state().error == 0) sched_yield();
-                    CHECK(ends.to->state().error == ECONNRESET);
+                    if (const auto wait = ends.peer_channel->wait_signal(session.stream); !wait)
+                      CHECK(wait.code() == ECONNRESET);
+                    if (const int line = synchronize(session)) return line;
+                    while (ends.peer_channel->state().error == 0) sched_yield();
+                    CHECK(ends.peer_channel->state().error == ECONNRESET);
                     return 0;
                   },
                   1),
               0);
 }
 
-// What the sender believes of the window is not what the receiver goes by.
-int bad_window(const scene& at, const std::function<void(remote_window&)>& spoil) {
+// The receiver checks against its own window, not against what the sender believes.
+int bad_window(const rank_session& session, const std::function<void(remote_window&)>& spoil) {
   proxy_ends ends;
-  if (const int line = ends.open(at)) return line;
-  const auto before = test::device_bytes(ends.in.pointer(), kLargeBytes);
-  if (at.rank == 0) {
-    auto wrong = ends.there;
+  if (const int line = ends.open(session)) return line;
+  const auto before = test::device_bytes(ends.receive_buffer.pointer(), kLargeBytes);
+  if (session.rank == 0) {
+    auto wrong = ends.peer_window;
     spoil(wrong);
-    CHECK_OK(ends.to->put_signal(at.on, wrong, wrong.bytes - 128, ends.out.pointer(), 128));
-  } else if (const auto wait = ends.to->wait_signal(at.on); !wait) {
+    CHECK_OK(ends.peer_channel->put_signal(session.stream, wrong, wrong.bytes - 128, ends.send_buffer.pointer(), 128));
+  } else if (const auto wait = ends.peer_channel->wait_signal(session.stream); !wait) {
     CHECK(wait.code() == EPROTO);  // it was here first
   }
-  if (const int line = synchronize(at)) return line;
-  while (ends.to->state().error == 0) sched_yield();
-  CHECK(ends.to->state().error == (at.rank == 0 ? EPIPE : EPROTO));
-  CHECK(test::device_bytes(ends.in.pointer(), kLargeBytes) == before);
-  CHECK_OK(at.with->barrier());
+  if (const int line = synchronize(session)) return line;
+  while (ends.peer_channel->state().error == 0) sched_yield();
+  CHECK(ends.peer_channel->state().error == (session.rank == 0 ? EPIPE : EPROTO));
+  CHECK(test::device_bytes(ends.receive_buffer.pointer(), kLargeBytes) == before);
+  CHECK_OK(session.bootstrap->barrier());
   return 0;
 }
 
 TEST(proxy, a_put_outside_the_window_is_an_error_and_writes_nothing) {
-  for (const std::uint64_t by : {std::uint64_t{1}, std::uint64_t{1} << 40, ~std::uint64_t{0} - kLargeBytes})
+  for (const std::uint64_t excess : {std::uint64_t{1}, std::uint64_t{1} << 40, ~std::uint64_t{0} - kLargeBytes})
     EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                          [&](const scene& at) { return bad_window(at, [&](remote_window& w) { w.bytes += by; }); }),
+                          [&](const rank_session& session) {
+                            return bad_window(session, [&](remote_window& w) { w.bytes += excess; });
+                          }),
               0);
 }
 
 TEST(proxy, a_put_into_no_window_is_an_error) {
-  EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& at) { return bad_window(at, [](remote_window& w) { w.id += 100; }); }),
-            0);
+  EXPECT_EQ(
+      run_streams(2, gpus::one_each, {},
+                  [](const rank_session& session) { return bad_window(session, [](remote_window& w) { w.id += 100; }); }),
+      0);
 }
 
 TEST(proxy, a_full_stream_answers_eagain) {
-  EXPECT_EQ(
-      run_streams(2, gpus::one_each, {},
-                  [](const scene& at) {
-                    proxy_ends ends;
-                    if (const int line = ends.open(at)) return line;
-                    CHECK_OK(ends.to->wait_signal(at.on));  // nothing rings before it is over
-                    int puts = 0;
-                    status last;
-                    while (last && puts < 100) {
-                      const auto put = ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), kLargeBytes);
-                      if (put) ++puts;
-                      else last = put.error();
-                    }
-                    CHECK(last.code() == EAGAIN && puts == static_cast<int>(lane_carrier::kMostChunks *
-                                                                            lane_cut{}.chunk_of(kLargeBytes) / kLargeBytes));
-                    CHECK_OK(at.with->barrier());
-                    if (at.rank == 0) ends.to->cancel(ECANCELED);
-                    if (const int line = synchronize(at)) return line;
-                    CHECK_OK(at.with->barrier());
-                    return 0;
-                  }),
-      0);
+  EXPECT_EQ(run_streams(2, gpus::one_each, {},
+                        [](const rank_session& session) {
+                          proxy_ends ends;
+                          if (const int line = ends.open(session)) return line;
+                          CHECK_OK(ends.peer_channel->wait_signal(session.stream));  // nothing rings before it is over
+                          int puts = 0;
+                          status last;
+                          while (last && puts < 100) {
+                            const auto put = ends.peer_channel->put_signal(session.stream, ends.peer_window, 0,
+                                                                           ends.send_buffer.pointer(), kLargeBytes);
+                            if (put) ++puts;
+                            else last = put.error();
+                          }
+                          CHECK(last.code() == EAGAIN &&
+                                puts == static_cast<int>(shm_proxy::kMaxChunks * put_chunking{}.chunk_of(kLargeBytes) /
+                                                         kLargeBytes));
+                          CHECK_OK(session.bootstrap->barrier());
+                          if (session.rank == 0) ends.peer_channel->cancel(ECANCELED);
+                          if (const int line = synchronize(session)) return line;
+                          CHECK_OK(session.bootstrap->barrier());
+                          return 0;
+                        }),
+            0);
 }
 
 // ---- Sleep
 
-std::uint64_t count_of(const std::string& diag, const std::string& what) {
-  const auto end = diag.find(" " + what);
+std::uint64_t count_of(const std::string& diag, const std::string& description) {
+  const auto end = diag.find(" " + description);
   const auto begin = diag.rfind(' ', end - 1) + 1;
   return std::stoull(diag.substr(begin, end - begin));
 }
@@ -381,25 +399,28 @@ std::uint64_t count_of(const std::string& diag, const std::string& what) {
 // A doorbell that rings while the thread is in its deep sleep: the event wakes it.
 TEST(proxy, economy_sleeps_and_is_woken_by_the_gpu) {
   EXPECT_EQ(run_streams(2, gpus::one_each, economy(),
-                        [](const scene& at) {
+                        [](const rank_session& session) {
                           proxy_ends ends;
-                          if (const int line = ends.open(at)) return line;
+                          if (const int line = ends.open(session)) return line;
                           for (std::uint64_t i = 1; i <= 20; ++i) {
-                            const auto sleeps = count_of(at.by->diag(), "sleeps");
-                            while (count_of(at.by->diag(), "sleeps") == sleeps) sched_yield();
-                            if (at.rank == 0) CHECK_OK(ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), 8));
-                            else CHECK_OK(ends.to->wait_signal(at.on));
-                            if (const int line = synchronize(at)) return line;
-                            if (at.rank == 1) CHECK_OK(ends.to->host_wait(i, kPatience));
-                            CHECK_OK(at.with->barrier());
+                            const auto sleeps = count_of(session.streams->diag(), "sleeps");
+                            while (count_of(session.streams->diag(), "sleeps") == sleeps) sched_yield();
+                            if (session.rank == 0)
+                              CHECK_OK(ends.peer_channel->put_signal(session.stream, ends.peer_window, 0,
+                                                                     ends.send_buffer.pointer(), 8));
+                            else CHECK_OK(ends.peer_channel->wait_signal(session.stream));
+                            if (const int line = synchronize(session)) return line;
+                            if (session.rank == 1) CHECK_OK(ends.peer_channel->host_wait(i, kPatience));
+                            CHECK_OK(session.bootstrap->barrier());
                           }
-                          CHECK(count_of(at.by->diag(), "wake-ups") > 0);
-                          at.by->set_mode(run_mode::performance);
-                          if (at.rank == 0)
-                            CHECK_OK(ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), kLargeBytes));
-                          else CHECK_OK(ends.to->host_wait(21, kPatience));
-                          CHECK(at.by->diag().find("performance mode") != std::string::npos);
-                          CHECK_OK(at.with->barrier());
+                          CHECK(count_of(session.streams->diag(), "wake-ups") > 0);
+                          session.streams->set_mode(run_mode::performance);
+                          if (session.rank == 0)
+                            CHECK_OK(ends.peer_channel->put_signal(session.stream, ends.peer_window, 0,
+                                                                   ends.send_buffer.pointer(), kLargeBytes));
+                          else CHECK_OK(ends.peer_channel->host_wait(21, kPatience));
+                          CHECK(session.streams->diag().find("performance mode") != std::string::npos);
+                          CHECK_OK(session.bootstrap->barrier());
                           return 0;
                         }),
             0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of lanes that need no GPU: counts of a late peer, memory that is named, bells.
+// The parts of shm queues that need no GPU: counts of a late peer, named memory, wake-ups.
 #include "triggered/shm_put_queue.hpp"
 
 #include <gtest/gtest.h>
@@ -15,21 +15,21 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST(lane_count, a_late_peer_does_not_count_in_somebody_elses_channel) {
-  lane_count of;
-  of.word.store(lane_count::make(7, 0));
-  EXPECT_TRUE(of.advance(7, 0, 1));
-  EXPECT_EQ(of.count(), 1u);
-  of.word.store(lane_count::make(8, 0));  // used again
-  EXPECT_FALSE(of.advance(7, 1, 2));
-  EXPECT_FALSE(of.advance(7, 0, 1));
-  EXPECT_EQ(of.count(), 0u);
-  EXPECT_TRUE(of.advance(8, 0, 5));
-  EXPECT_EQ(of.count(), 5u);
+TEST(shm_count, a_late_peer_does_not_count_in_somebody_elses_channel) {
+  shm_count count;
+  count.word.store(shm_count::make(7, 0));
+  EXPECT_TRUE(count.advance(7, 0, 1));
+  EXPECT_EQ(count.count(), 1u);
+  count.word.store(shm_count::make(8, 0));  // used again
+  EXPECT_FALSE(count.advance(7, 1, 2));
+  EXPECT_FALSE(count.advance(7, 0, 1));
+  EXPECT_EQ(count.count(), 0u);
+  EXPECT_TRUE(count.advance(8, 0, 5));
+  EXPECT_EQ(count.count(), 5u);
 }
 
-TEST(lane_cut, what_is_cut_into_how_many) {
-  const lane_cut cut;
+TEST(put_chunking, what_is_cut_into_how_many) {
+  const put_chunking cut;
   EXPECT_EQ(chunks_of(0, 4096), 0u);
   EXPECT_EQ(chunks_of(kInlineBytes, 4096), 0u);
   EXPECT_EQ(chunks_of(kInlineBytes + 1, 16 << 10), 1u);
@@ -37,29 +37,29 @@ TEST(lane_cut, what_is_cut_into_how_many) {
   EXPECT_EQ(chunks_of((16 << 10) + 1, 16 << 10), 2u);
   EXPECT_FALSE(cut.is_spread(kInlineBytes));
   EXPECT_TRUE(cut.is_spread(kInlineBytes + 1));
-  EXPECT_TRUE(cut.is_spread(kMostSpreadBytes));
-  EXPECT_FALSE(cut.is_spread(kMostSpreadBytes + 1));
-  EXPECT_EQ(cut.chunk_of(kMostSpreadBytes), kSpreadChunkBytes);
-  EXPECT_EQ(cut.chunk_of(kMostSpreadBytes + 1), std::size_t{64} << 10);
+  EXPECT_TRUE(cut.is_spread(kMaxSpreadBytes));
+  EXPECT_FALSE(cut.is_spread(kMaxSpreadBytes + 1));
+  EXPECT_EQ(cut.chunk_of(kMaxSpreadBytes), kSpreadChunkBytes);
+  EXPECT_EQ(cut.chunk_of(kMaxSpreadBytes + 1), std::size_t{64} << 10);
   EXPECT_EQ(cut.chunk_of((512u << 10) - 1), std::size_t{64} << 10);
-  EXPECT_EQ(cut.chunk_of(512u << 10), kLaneChunkBytes);
-  EXPECT_EQ((lane_cut{.chunk_bytes = kLaneChunkBytes, .spread_limit = 0}.chunk_of(64u << 20)), kLaneChunkBytes);
+  EXPECT_EQ(cut.chunk_of(512u << 10), kShmChunkBytes);
+  EXPECT_EQ((put_chunking{.chunk_bytes = kShmChunkBytes, .spread_limit = 0}.chunk_of(64u << 20)), kShmChunkBytes);
 }
 
-TEST(lane_cut, the_environment_chooses_within_bounds) {
+TEST(put_chunking, the_environment_chooses_within_bounds) {
   setenv("PEERLANE_STREAM_CHUNK", "1M", 1);
   setenv("PEERLANE_STREAM_SPREAD", "1G", 1);
-  EXPECT_EQ(lane_cut::from_environment(true).chunk_bytes, kLaneChunkBytes);
-  EXPECT_EQ(lane_cut::from_environment(true).spread_limit, kMostSpreadBytes);
-  EXPECT_EQ(lane_cut::from_environment(false).spread_limit, 0u);
+  EXPECT_EQ(put_chunking::from_environment(true).chunk_bytes, kShmChunkBytes);
+  EXPECT_EQ(put_chunking::from_environment(true).spread_limit, kMaxSpreadBytes);
+  EXPECT_EQ(put_chunking::from_environment(false).spread_limit, 0u);
   setenv("PEERLANE_STREAM_CHUNK", "1", 1);
   setenv("PEERLANE_STREAM_SPREAD", "0", 1);
-  EXPECT_EQ(lane_cut::from_environment(true).chunk_bytes, kLeastChunkBytes);
-  EXPECT_FALSE(lane_cut::from_environment(true).is_spread(kInlineBytes + 1));
+  EXPECT_EQ(put_chunking::from_environment(true).chunk_bytes, kMinChunkBytes);
+  EXPECT_FALSE(put_chunking::from_environment(true).is_spread(kInlineBytes + 1));
   unsetenv("PEERLANE_STREAM_CHUNK");
   unsetenv("PEERLANE_STREAM_SPREAD");
-  EXPECT_EQ(lane_cut::from_environment(true).chunk_bytes, lane_cut{}.chunk_bytes);
-  EXPECT_EQ(lane_cut::from_environment(true).spread_limit, lane_cut{}.spread_limit);
+  EXPECT_EQ(put_chunking::from_environment(true).chunk_bytes, put_chunking{}.chunk_bytes);
+  EXPECT_EQ(put_chunking::from_environment(true).spread_limit, put_chunking{}.spread_limit);
 }
 
 TEST(shared_memory, nobody_can_shrink_it) {
@@ -90,8 +90,8 @@ TEST(shared_memory, what_was_named_is_found_and_nothing_else) {
   EXPECT_EQ(shared_memory::open(wrong).code(), ENOENT);
 }
 
-TEST(wake_bell, a_ring_before_the_wait_is_heard) {
-  const auto bell = wake_bell::make();
+TEST(thread_wakeup, a_ring_before_the_wait_is_heard) {
+  const auto bell = thread_wakeup::make();
   bell->ring();
   EXPECT_TRUE(bell->wait(1h));
   EXPECT_FALSE(bell->wait(1ns));
@@ -101,9 +101,9 @@ TEST(wake_bell, a_ring_before_the_wait_is_heard) {
   EXPECT_FALSE(bell->wait(1ns));
 }
 
-// Whenever the other rings, no ring is slept through: the wait would last for an hour.
-TEST(wake_bell, no_ring_is_lost) {
-  const auto bell = wake_bell::make();
+// No ring is lost, whenever it comes: the wait would last for an hour.
+TEST(thread_wakeup, no_ring_is_lost) {
+  const auto bell = thread_wakeup::make();
   std::atomic<int> rung{0}, heard{0};
   std::thread other([&] {
     for (int i = 1; i <= 2000; ++i) {
@@ -116,13 +116,13 @@ TEST(wake_bell, no_ring_is_lost) {
   other.join();
 }
 
-TEST(wake_bell, another_process_sees_the_sleeper_and_wakes_it) {
-  const auto bell = wake_bell::make();
+TEST(thread_wakeup, another_process_sees_the_sleeper_and_wakes_it) {
+  const auto bell = thread_wakeup::make();
   const auto name = bell->own_name();
   const pid_t child = fork();
   if (child == 0) {
     alarm(20);
-    const auto theirs = wake_bell::open(name);
+    const auto theirs = thread_wakeup::open(name);
     if (!theirs) _exit(1);
     while (!(*theirs)->is_asleep()) std::this_thread::yield();
     (*theirs)->ring();

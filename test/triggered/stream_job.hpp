@@ -13,11 +13,11 @@ using link::gpus;
 using link::kPatience;
 using namespace std::chrono_literals;
 
-struct scene {
+struct rank_session {
   int rank = 0;
-  context* by = nullptr;
-  link::bootstrap* with = nullptr;
-  cu::stream_t on = nullptr;
+  context* streams = nullptr;
+  link::bootstrap* bootstrap = nullptr;
+  cu::stream_t stream = nullptr;
 };
 
 inline const cu::driver_table& cuda() { return test::simulated_cuda(); }
@@ -34,38 +34,43 @@ class with_variable {
   const char* const name_;
 };
 
-inline int run_scene(int rank, link::fork_bootstrap& sockets, gpus which, const context_options& options,
-                     const std::function<int(const scene&)>& body, const std::function<void(cu::driver_table&)>& change) {
+inline int run_rank_session(int rank, link::fork_bootstrap& sockets, gpus placement, const context_options& options,
+                            const std::function<int(const rank_session&)>& body,
+                            const std::function<void(cu::driver_table&)>& change) {
   if (change) {
     static cu::driver_table table;
     table = cuda();
     change(table);
     cu::set_driver_for_tests(&table);
   }
-  auto with = sockets.take(rank);
-  test::current_device device(which == gpus::shared ? 0 : rank % 2);
-  auto opened = context::open(change ? **cu::driver() : cuda(), *with, options);
+  auto bootstrap = sockets.take(rank);
+  test::current_device device(placement == gpus::shared ? 0 : rank % 2);
+  auto opened = context::open(change ? **cu::driver() : cuda(), *bootstrap, options);
   CHECK_OK(opened);
-  cu::stream_t on = nullptr;
-  CHECK(cuda().cuStreamCreate(&on, cu::stream_flag::non_blocking) == 0);
-  const int line = body({rank, opened->get(), with.get(), on});
-  if (line == 0) CHECK(cuda().cuStreamSynchronize(on) == 0);
-  CHECK(cuda().cuStreamDestroy_v2(on) == 0);
+  cu::stream_t stream = nullptr;
+  CHECK(cuda().cuStreamCreate(&stream, cu::stream_flag::non_blocking) == 0);
+  const int line = body({rank, opened->get(), bootstrap.get(), stream});
+  if (line == 0) CHECK(cuda().cuStreamSynchronize(stream) == 0);
+  CHECK(cuda().cuStreamDestroy_v2(stream) == 0);
   return line;
 }
 
 // Runs `body` in `size` processes. The number of those whose body did not return 0; `killed` may die by a signal; `change`
-// makes the driver into a lesser one.
-inline int run_streams(int size, gpus which, const context_options& options, const std::function<int(const scene&)>& body,
-                       int killed = -1, const std::function<void(cu::driver_table&)>& change = {}) {
+// removes features of the driver.
+inline int run_streams(int size, gpus placement, const context_options& options,
+                       const std::function<int(const rank_session&)>& body, int killed = -1,
+                       const std::function<void(cu::driver_table&)>& change = {}) {
   return link::fork_ranks(
-      size, [&](int rank, link::fork_bootstrap& sockets) { return run_scene(rank, sockets, which, options, body, change); },
+      size,
+      [&](int rank, link::fork_bootstrap& sockets) {
+        return run_rank_session(rank, sockets, placement, options, body, change);
+      },
       killed);
 }
 
 // Everyone's keys, by rank.
-inline result<std::vector<window_key>> exchange_keys(const scene& at, const window_key& mine) {
-  const auto all = at.with->all_gather(std::as_bytes(std::span(&mine, 1)));
+inline result<std::vector<window_key>> exchange_keys(const rank_session& session, const window_key& mine) {
+  const auto all = session.bootstrap->all_gather(std::as_bytes(std::span(&mine, 1)));
   if (!all) return all.error();
   std::vector<window_key> out(all->size());
   for (std::size_t i = 0; i < all->size(); ++i) std::memcpy(&out[i], (*all)[i].data(), sizeof(window_key));

@@ -18,31 +18,31 @@ unsigned long long queue_waits() {
 }
 
 cu::stream_t new_stream() {
-  cu::stream_t on = nullptr;
-  if (cuda().cuStreamCreate(&on, cu::stream_flag::non_blocking) != 0) abort();  // in a child: EXPECT would not be heard
-  return on;
+  cu::stream_t stream = nullptr;
+  if (cuda().cuStreamCreate(&stream, cu::stream_flag::non_blocking) != 0) abort();  // in a child: EXPECT would not be heard
+  return stream;
 }
 
-bool is_idle(cu::stream_t on) { return cuda().cuStreamQuery(on) == cu::error_code::success; }
+bool is_idle(cu::stream_t stream) { return cuda().cuStreamQuery(stream) == cu::error_code::success; }
 
 // Waits until the channel says `text`, and whether the page says so too.
-bool says(const channel& of, const std::string& text) {
-  while (of.diag().find(text) == std::string::npos) sched_yield();
+bool says(const channel& channel_end, const std::string& text) {
+  while (channel_end.diag().find(text) == std::string::npos) sched_yield();
   std::ifstream file(PEERLANE_ASYNC_PAGE);
   std::stringstream page;
   page << file.rdbuf();
   return page.str().find(text) != std::string::npos;
 }
 
-int in_two(const std::function<int(const scene&, two_ends&)>& body, const channel_options& options = {},
+int in_two(const std::function<int(const rank_session&, two_ends&)>& body, const channel_options& options = {},
            const std::function<void(cu::driver_table&)>& change = {}) {
   return run_streams(
       2, gpus::one_each, {},
-      [&](const scene& at) {
+      [&](const rank_session& session) {
         two_ends ends;
-        if (const int line = ends.open(at, options)) return line;
-        if (const int line = body(at, ends)) return line;
-        CHECK_OK(at.with->barrier());
+        if (const int line = ends.open(session, options)) return line;
+        if (const int line = body(session, ends)) return line;
+        CHECK_OK(session.bootstrap->barrier());
         return 0;
       },
       -1, change);
@@ -62,29 +62,29 @@ channel_options short_of_time() {
 
 TEST(stuck, case_1_a_wait_before_its_producer_in_one_hardware_queue) {
   const with_variable set("PEERLANE_SIM_QUEUES", "1");
-  EXPECT_EQ(in_two([](const scene& at, two_ends& ends) -> int {
+  EXPECT_EQ(in_two([](const rank_session& session, two_ends& ends) -> int {
               auto* const other = new_stream();
-              if (at.rank == 0) {
-                CHECK_OK(ends.to->wait_signal(at.on));
-                CHECK_OK(ends.to->signal(other));  // the peer's answer needs it
-                CHECK(says(*ends.to, "  a stream stands in wait 1 for put 1; 0 puts of the peer are here\n"));
-                CHECK(ends.to->state().sent == 0);
+              if (session.rank == 0) {
+                CHECK_OK(ends.peer_channel->wait_signal(session.stream));
+                CHECK_OK(ends.peer_channel->signal(other));  // the peer's answer needs it
+                CHECK(says(*ends.peer_channel, "  a stream stands in wait 1 for put 1; 0 puts of the peer are here\n"));
+                CHECK(ends.peer_channel->state().sent == 0);
               } else {
-                CHECK_OK(ends.to->wait_signal(at.on));
-                CHECK_OK(ends.to->signal(other));
+                CHECK_OK(ends.peer_channel->wait_signal(session.stream));
+                CHECK_OK(ends.peer_channel->signal(other));
               }
-              CHECK_OK(at.with->barrier());
-              ends.to->cancel(ECANCELED);
-              CHECK(cuda().cuStreamSynchronize(at.on) == 0 && cuda().cuStreamSynchronize(other) == 0);
+              CHECK_OK(session.bootstrap->barrier());
+              ends.peer_channel->cancel(ECANCELED);
+              CHECK(cuda().cuStreamSynchronize(session.stream) == 0 && cuda().cuStreamSynchronize(other) == 0);
               return 0;
             }),
             0);
   // The right order.
-  EXPECT_EQ(in_two([](const scene& at, two_ends& ends) -> int {
+  EXPECT_EQ(in_two([](const rank_session& session, two_ends& ends) -> int {
               auto* const other = new_stream();
-              CHECK_OK(ends.to->signal(other));
-              CHECK_OK(ends.to->wait_signal(at.on));
-              CHECK(cuda().cuStreamSynchronize(at.on) == 0);
+              CHECK_OK(ends.peer_channel->signal(other));
+              CHECK_OK(ends.peer_channel->wait_signal(session.stream));
+              CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
               return 0;
             }),
             0);
@@ -93,13 +93,13 @@ TEST(stuck, case_1_a_wait_before_its_producer_in_one_hardware_queue) {
 TEST(stuck, case_1_and_the_time_out_tells) {
   const with_variable set("PEERLANE_SIM_QUEUES", "1");
   EXPECT_EQ(in_two(
-                [](const scene& at, two_ends& ends) -> int {
+                [](const rank_session& session, two_ends& ends) -> int {
                   auto* const other = new_stream();
-                  CHECK(is_queued(ends.to->wait_signal(at.on)));
-                  CHECK(is_queued(ends.to->signal(other)));
-                  CHECK(cuda().cuStreamSynchronize(at.on) == 0 && cuda().cuStreamSynchronize(other) == 0);
-                  while (ends.to->state().error == 0) sched_yield();
-                  const int error = ends.to->state().error;
+                  CHECK(is_queued(ends.peer_channel->wait_signal(session.stream)));
+                  CHECK(is_queued(ends.peer_channel->signal(other)));
+                  CHECK(cuda().cuStreamSynchronize(session.stream) == 0 && cuda().cuStreamSynchronize(other) == 0);
+                  while (ends.peer_channel->state().error == 0) sched_yield();
+                  const int error = ends.peer_channel->state().error;
                   CHECK(error == ETIMEDOUT || error == EPIPE);
                   return 0;
                 },
@@ -108,22 +108,22 @@ TEST(stuck, case_1_and_the_time_out_tells) {
 }
 
 TEST(stuck, case_2_a_channel_does_not_fill_the_launch_queue) {
-  EXPECT_EQ(in_two([](const scene& at, two_ends& ends) -> int {
-              if (at.rank == 1) {
-                CHECK_OK(at.with->barrier());  // an end that closes is an error of the other
+  EXPECT_EQ(in_two([](const rank_session& session, two_ends& ends) -> int {
+              if (session.rank == 1) {
+                CHECK_OK(session.bootstrap->barrier());  // an end that closes is an error of the other
                 return 0;
               }
               unsigned queued = 0;
               int code = 0;
-              while ((code = ends.to->wait_signal(at.on).code()) == 0) ++queued;
+              while ((code = ends.peer_channel->wait_signal(session.stream).code()) == 0) ++queued;
               CHECK(code == EAGAIN && queued - channel_options{}.most_queued <= 1);  // the one in which the stream stands
               for (unsigned i = 0; i < channel_options{}.most_queued; ++i)
-                CHECK_OK(ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), 64));
-              CHECK(ends.to->signal(at.on).code() == EAGAIN);
+                CHECK_OK(ends.peer_channel->put_signal(session.stream, ends.peer_window, 0, ends.send_buffer.pointer(), 64));
+              CHECK(ends.peer_channel->signal(session.stream).code() == EAGAIN);
               CHECK(queue_waits() == 0);
-              CHECK_OK(at.with->barrier());
-              ends.to->cancel(ECANCELED);
-              CHECK(cuda().cuStreamSynchronize(at.on) == 0);
+              CHECK_OK(session.bootstrap->barrier());
+              ends.peer_channel->cancel(ECANCELED);
+              CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
               return 0;
             }),
             0);
@@ -131,23 +131,23 @@ TEST(stuck, case_2_a_channel_does_not_fill_the_launch_queue) {
 
 TEST(stuck, cases_2_and_9_a_launch_that_blocks_in_the_driver_is_freed) {
   const with_variable set("PEERLANE_SIM_QUEUE", "8");
-  EXPECT_EQ(in_two([](const scene& at, two_ends& ends) -> int {
-              if (at.rank == 1) return 0;
-              CHECK_OK(ends.to->wait_signal(at.on));
+  EXPECT_EQ(in_two([](const rank_session& session, two_ends& ends) -> int {
+              if (session.rank == 1) return 0;
+              CHECK_OK(ends.peer_channel->wait_signal(session.stream));
               std::atomic<int> refused{0};
               std::thread blocked([&] {
                 const test::current_device device;
                 for (int i = 0; i < 20; ++i)
-                  if (cuda().cuMemsetD8Async(ends.out.pointer(), 0, 64, at.on) != 0) ++refused;
+                  if (cuda().cuMemsetD8Async(ends.send_buffer.pointer(), 0, 64, session.stream) != 0) ++refused;
               });
               while (queue_waits() == 0) sched_yield();
-              CHECK(says(*ends.to,
+              CHECK(says(*ends.peer_channel,
                          "channel 7 to rank 1, peer executor: 0 puts queued, 0 have left; 1 waits queued, a stream has "
                          "come to 1\n"));
-              ends.to->cancel(ECANCELED);
+              ends.peer_channel->cancel(ECANCELED);
               blocked.join();
               CHECK(refused == 0);
-              CHECK(cuda().cuStreamSynchronize(at.on) == 0);
+              CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
               return 0;
             }),
             0);
@@ -160,28 +160,29 @@ cu::result_t count_loads(cu::module_t* out, const void* image) {
 }
 
 TEST(stuck, case_3_kernels_are_loaded_when_the_context_is_opened) {
-  EXPECT_EQ(in_two(
-                [](const scene& at, two_ends& ends) -> int {
-                  const int before = g_loads;
-                  CHECK(before == 1);
-                  CHECK_OK(ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), 64));
-                  CHECK_OK(ends.to->wait_signal(at.on));
-                  CHECK(cuda().cuStreamSynchronize(at.on) == 0);
-                  CHECK(g_loads == before);
-                  return 0;
-                },
-                {}, [](cu::driver_table& t) { t.cuModuleLoadData = count_loads; }),
-            0);
+  EXPECT_EQ(
+      in_two(
+          [](const rank_session& session, two_ends& ends) -> int {
+            const int before = g_loads;
+            CHECK(before == 1);
+            CHECK_OK(ends.peer_channel->put_signal(session.stream, ends.peer_window, 0, ends.send_buffer.pointer(), 64));
+            CHECK_OK(ends.peer_channel->wait_signal(session.stream));
+            CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+            CHECK(g_loads == before);
+            return 0;
+          },
+          {}, [](cu::driver_table& t) { t.cuModuleLoadData = count_loads; }),
+      0);
 }
 
 TEST(stuck, case_4_calls_that_wait_for_the_device_end_with_the_time_out) {
   EXPECT_EQ(in_two(
-                [](const scene& at, two_ends& ends) -> int {
+                [](const rank_session& session, two_ends& ends) -> int {
                   test::device_buffer unused(64);
-                  CHECK(is_queued(ends.to->wait_signal(at.on)));
+                  CHECK(is_queued(ends.peer_channel->wait_signal(session.stream)));
                   unused.free_now();
-                  while (ends.to->state().error == 0) sched_yield();
-                  const int error = ends.to->state().error;
+                  while (ends.peer_channel->state().error == 0) sched_yield();
+                  const int error = ends.peer_channel->state().error;
                   CHECK(error == ETIMEDOUT || error == EPIPE);
                   return 0;
                 },
@@ -193,9 +194,9 @@ TEST(stuck, case_5_blocking_launches_are_refused) {
   const with_variable set("CUDA_LAUNCH_BLOCKING", "1");
   EXPECT_EQ(link::fork_ranks(1,
                              [](int rank, link::fork_bootstrap& sockets) -> int {
-                               auto with = sockets.take(rank);
+                               auto bootstrap = sockets.take(rank);
                                const test::current_device device;
-                               const auto refused = context::open(cuda(), *with);
+                               const auto refused = context::open(cuda(), *bootstrap);
                                CHECK(refused.code() == ENOTSUP);
                                CHECK(refused.error().message.find("CUDA_LAUNCH_BLOCKING") != std::string::npos);
                                return 0;
@@ -205,32 +206,32 @@ TEST(stuck, case_5_blocking_launches_are_refused) {
 
 TEST(stuck, case_6_two_processes_wait_for_each_other_on_one_gpu) {
   EXPECT_EQ(run_streams(2, gpus::shared, {},
-                        [](const scene& at) {
+                        [](const rank_session& session) {
                           two_ends ends;
-                          if (const int line = ends.open(at)) return line;
+                          if (const int line = ends.open(session)) return line;
                           for (int i = 0; i < 20; ++i) {
-                            if (at.rank == 0) CHECK_OK(ends.to->signal(at.on));
-                            CHECK_OK(ends.to->wait_signal(at.on));
-                            if (at.rank == 1) CHECK_OK(ends.to->signal(at.on));
+                            if (session.rank == 0) CHECK_OK(ends.peer_channel->signal(session.stream));
+                            CHECK_OK(ends.peer_channel->wait_signal(session.stream));
+                            if (session.rank == 1) CHECK_OK(ends.peer_channel->signal(session.stream));
                           }
-                          CHECK(cuda().cuStreamSynchronize(at.on) == 0);
-                          CHECK_OK(at.with->barrier());
+                          CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+                          CHECK_OK(session.bootstrap->barrier());
                           return 0;
                         }),
             0);
 }
 
 TEST(stuck, case_7_a_host_function_that_waits_does_not_hold_channels_up) {
-  EXPECT_EQ(in_two([](const scene& at, two_ends& ends) -> int {
+  EXPECT_EQ(in_two([](const rank_session& session, two_ends& ends) -> int {
               auto* const other = new_stream();
               std::atomic<bool> is_over{false};
               const auto wait = [](void* data) {
                 while (!static_cast<std::atomic<bool>*>(data)->load()) sched_yield();
               };
               CHECK(cuda().cuLaunchHostFunc(other, wait, &is_over) == 0);
-              CHECK_OK(ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), 64));
-              CHECK_OK(ends.to->wait_signal(at.on));
-              CHECK(cuda().cuStreamSynchronize(at.on) == 0);
+              CHECK_OK(ends.peer_channel->put_signal(session.stream, ends.peer_window, 0, ends.send_buffer.pointer(), 64));
+              CHECK_OK(ends.peer_channel->wait_signal(session.stream));
+              CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
               CHECK(!is_idle(other));
               is_over = true;
               CHECK(cuda().cuStreamSynchronize(other) == 0);
@@ -240,79 +241,84 @@ TEST(stuck, case_7_a_host_function_that_waits_does_not_hold_channels_up) {
 }
 
 TEST(stuck, case_8_everybody_waits_first) {
-  const auto body = [](const scene& at, two_ends& ends, bool is_timed) -> int {
-    CHECK(is_queued(ends.to->wait_signal(at.on)));
-    CHECK(is_queued(ends.to->signal(at.on)));
+  const auto body = [](const rank_session& session, two_ends& ends, bool is_timed) -> int {
+    CHECK(is_queued(ends.peer_channel->wait_signal(session.stream)));
+    CHECK(is_queued(ends.peer_channel->signal(session.stream)));
     if (!is_timed) {
-      CHECK(says(*ends.to, "  a stream stands in wait 1 for put 1; 0 puts of the peer are here\n"));
-      CHECK_OK(at.with->barrier());
-      ends.to->cancel(ECANCELED);
+      CHECK(says(*ends.peer_channel, "  a stream stands in wait 1 for put 1; 0 puts of the peer are here\n"));
+      CHECK_OK(session.bootstrap->barrier());
+      ends.peer_channel->cancel(ECANCELED);
     }
-    CHECK(cuda().cuStreamSynchronize(at.on) == 0);
-    while (ends.to->state().error == 0) sched_yield();
-    const auto now = ends.to->state();
+    CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+    while (ends.peer_channel->state().error == 0) sched_yield();
+    const auto now = ends.peer_channel->state();
     if (is_timed) CHECK(now.error == EPIPE || now.why == "a stream has stood in wait 1 for 50 ms");
     return 0;
   };
-  EXPECT_EQ(in_two([&](const scene& at, two_ends& ends) { return body(at, ends, false); }), 0);
-  EXPECT_EQ(in_two([&](const scene& at, two_ends& ends) { return body(at, ends, true); }, short_of_time()), 0);
+  EXPECT_EQ(in_two([&](const rank_session& session, two_ends& ends) { return body(session, ends, false); }), 0);
+  EXPECT_EQ(in_two([&](const rank_session& session, two_ends& ends) { return body(session, ends, true); }, short_of_time()),
+            0);
 }
 
 TEST(stuck, case_8_depth_is_used_up_before_anybody_releases) {
-  const auto body = [](const scene& at, two_ends& ends, bool is_timed) -> int {
-    for (int i = 0; i < 3; ++i) CHECK(is_queued(ends.to->signal(at.on)));
-    CHECK(is_queued(ends.to->wait_signal(at.on)));
-    CHECK(is_queued(ends.to->release(at.on, 1)));
+  const auto body = [](const rank_session& session, two_ends& ends, bool is_timed) -> int {
+    for (int i = 0; i < 3; ++i) CHECK(is_queued(ends.peer_channel->signal(session.stream)));
+    CHECK(is_queued(ends.peer_channel->wait_signal(session.stream)));
+    CHECK(is_queued(ends.peer_channel->release(session.stream, 1)));
     if (!is_timed) {
-      CHECK(says(*ends.to, "  no stream has come to wait 1: look at what is queued before it\n"));
-      CHECK(says(*ends.to, "  a stream stands before put 3 until the peer releases put 1\n"));
-      CHECK_OK(at.with->barrier());
-      ends.to->cancel(ECANCELED);
+      CHECK(says(*ends.peer_channel, "  no stream has come to wait 1: look at what is queued before it\n"));
+      CHECK(says(*ends.peer_channel, "  a stream stands before put 3 until the peer releases put 1\n"));
+      CHECK_OK(session.bootstrap->barrier());
+      ends.peer_channel->cancel(ECANCELED);
     }
-    CHECK(cuda().cuStreamSynchronize(at.on) == 0);
-    while (ends.to->state().error == 0) sched_yield();
-    const auto now = ends.to->state();
+    CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+    while (ends.peer_channel->state().error == 0) sched_yield();
+    const auto now = ends.peer_channel->state();
     if (is_timed) CHECK(now.error == EPIPE || now.why == "put 3 has waited for the release of put 1 for 50 ms");
     return 0;
   };
   channel_options options;
   options.depth = 2;
-  EXPECT_EQ(in_two([&](const scene& at, two_ends& ends) { return body(at, ends, false); }, options), 0);
+  EXPECT_EQ(in_two([&](const rank_session& session, two_ends& ends) { return body(session, ends, false); }, options), 0);
   options = short_of_time();
   options.depth = 2;
-  EXPECT_EQ(in_two([&](const scene& at, two_ends& ends) { return body(at, ends, true); }, options), 0);
+  EXPECT_EQ(in_two([&](const rank_session& session, two_ends& ends) { return body(session, ends, true); }, options), 0);
 }
 
 TEST(stuck, case_10_a_forked_child_has_no_context) {
-  EXPECT_EQ(in_two([](const scene& at, two_ends& ends) -> int {
-              auto key = at.by->expose(ends.in.pointer(), 64);
+  EXPECT_EQ(in_two([](const rank_session& session, two_ends& ends) -> int {
+              auto key = session.streams->expose(ends.receive_buffer.pointer(), 64);
               CHECK_OK(key);
               std::fflush(nullptr);
               const pid_t child = fork();
               if (child == 0) {
                 alarm(20);
-                auto& to = *ends.to;
+                auto& channel_end = *ends.peer_channel;
                 const bool is_refused =
-                    to.ready(kPatience).code() == EACCES && to.signal(at.on).code() == EACCES &&
-                    to.wait_signal(at.on).code() == EACCES && to.wait_signal(at.on, 1).code() == EACCES &&
-                    to.put_signal(at.on, ends.there, 0, ends.out.pointer(), 1).code() == EACCES &&
-                    to.release(at.on, 1).code() == EACCES && to.arrived(1).code() == EACCES &&
-                    to.host_wait(1, kPatience).code() == EACCES && to.state().error == EACCES &&
-                    to.diag().find("fork()") != std::string::npos && at.by->expose(ends.in.pointer(), 64).code() == EACCES &&
-                    at.by->import(*key).code() == EACCES && at.by->connect(1 - at.rank, 9).code() == EACCES &&
-                    at.by->diag().find("fork()") != std::string::npos;
-                to.cancel(ECANCELED);
-                at.by->withdraw(*key);
-                at.by->set_mode(run_mode::economy);
-                ends.to.reset();
+                    channel_end.ready(kPatience).code() == EACCES && channel_end.signal(session.stream).code() == EACCES &&
+                    channel_end.wait_signal(session.stream).code() == EACCES &&
+                    channel_end.wait_signal(session.stream, 1).code() == EACCES &&
+                    channel_end.put_signal(session.stream, ends.peer_window, 0, ends.send_buffer.pointer(), 1).code() ==
+                        EACCES &&
+                    channel_end.release(session.stream, 1).code() == EACCES && channel_end.arrived(1).code() == EACCES &&
+                    channel_end.host_wait(1, kPatience).code() == EACCES && channel_end.state().error == EACCES &&
+                    channel_end.diag().find("fork()") != std::string::npos &&
+                    session.streams->expose(ends.receive_buffer.pointer(), 64).code() == EACCES &&
+                    session.streams->import(*key).code() == EACCES &&
+                    session.streams->connect(1 - session.rank, 9).code() == EACCES &&
+                    session.streams->diag().find("fork()") != std::string::npos;
+                channel_end.cancel(ECANCELED);
+                session.streams->withdraw(*key);
+                session.streams->set_mode(run_mode::economy);
+                ends.peer_channel.reset();
                 _exit(is_refused ? 0 : 1);
               }
               int status = -1;
               CHECK(waitpid(child, &status, 0) == child && status == 0);
               // The parent's is unharmed.
-              CHECK_OK(ends.to->signal(at.on));
-              CHECK_OK(ends.to->wait_signal(at.on));
-              CHECK(cuda().cuStreamSynchronize(at.on) == 0 && ends.to->state().error == 0);
+              CHECK_OK(ends.peer_channel->signal(session.stream));
+              CHECK_OK(ends.peer_channel->wait_signal(session.stream));
+              CHECK(cuda().cuStreamSynchronize(session.stream) == 0 && ends.peer_channel->state().error == 0);
               return 0;
             }),
             0);
@@ -320,24 +326,24 @@ TEST(stuck, case_10_a_forked_child_has_no_context) {
 
 TEST(stuck, sixty_four_streams_are_let_go) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const scene& at) {
+                        [](const rank_session& session) {
                           std::vector<std::unique_ptr<channel>> all;
-                          std::vector<cu::stream_t> on;
+                          std::vector<cu::stream_t> stream;
                           for (std::uint32_t id = 1; id <= 64; ++id) {
-                            auto made = at.by->connect(1 - at.rank, id);
+                            auto made = session.streams->connect(1 - session.rank, id);
                             CHECK_OK(made);
                             all.push_back(std::move(made).value());
-                            on.push_back(new_stream());
+                            stream.push_back(new_stream());
                           }
-                          for (std::size_t i = 0; i < all.size(); ++i) CHECK_OK(all[i]->wait_signal(on[i]));
-                          CHECK_OK(at.with->barrier());
-                          CHECK(std::none_of(on.begin(), on.end(), is_idle));
-                          CHECK_OK(at.with->barrier());
-                          if (at.rank == 0)
+                          for (std::size_t i = 0; i < all.size(); ++i) CHECK_OK(all[i]->wait_signal(stream[i]));
+                          CHECK_OK(session.bootstrap->barrier());
+                          CHECK(std::none_of(stream.begin(), stream.end(), is_idle));
+                          CHECK_OK(session.bootstrap->barrier());
+                          if (session.rank == 0)
                             for (auto& each : all) each->cancel(ECANCELED);
-                          for (auto* const each : on) CHECK(cuda().cuStreamSynchronize(each) == 0);
-                          for (auto* const each : on) CHECK(cuda().cuStreamDestroy_v2(each) == 0);
-                          CHECK_OK(at.with->barrier());
+                          for (auto* const each : stream) CHECK(cuda().cuStreamSynchronize(each) == 0);
+                          for (auto* const each : stream) CHECK(cuda().cuStreamDestroy_v2(each) == 0);
+                          CHECK_OK(session.bootstrap->barrier());
                           return 0;
                         }),
             0);

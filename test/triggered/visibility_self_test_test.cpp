@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How flags get into the peer's memory: by the first way that the driver takes and that works.
+// How flags are written to the peer's memory: by the first method that the driver accepts and that works.
 #include "triggered/visibility_self_test.hpp"
 
 #include "test/triggered/ends.hpp"
@@ -9,11 +9,11 @@ namespace {
 
 // The device that this process does not use as its own; the scenes have one each.
 bool is_remote(cu::device_ptr address) {
-  int own = -1, its = -1;
+  int own = -1, allocation = -1;
   unsigned type = 0;
   if (cuda().cuPointerGetAttribute(&type, cu::pointer_attribute::memory_type, address) != 0) return false;
   if (type != cu::memory_type::device || cuda().cuCtxGetDevice(&own) != 0) return false;
-  return cuda().cuPointerGetAttribute(&its, cu::pointer_attribute::device_ordinal, address) == 0 && its != own;
+  return cuda().cuPointerGetAttribute(&allocation, cu::pointer_attribute::device_ordinal, address) == 0 && allocation != own;
 }
 
 bool writes_remote(unsigned count, const cu::mem_op_params* ops) {
@@ -22,44 +22,45 @@ bool writes_remote(unsigned count, const cu::mem_op_params* ops) {
   return false;
 }
 
-cu::result_t refuse_remote_writes(cu::stream_t on, unsigned count, cu::mem_op_params* ops, unsigned flags) {
+cu::result_t refuse_remote_writes(cu::stream_t stream, unsigned count, cu::mem_op_params* ops, unsigned flags) {
   if (writes_remote(count, ops)) return cu::error_code::not_supported;
-  return cuda().cuStreamBatchMemOp_v2(on, count, ops, flags);
+  return cuda().cuStreamBatchMemOp_v2(stream, count, ops, flags);
 }
 
-cu::result_t lose_remote_writes(cu::stream_t on, unsigned count, cu::mem_op_params* ops, unsigned flags) {
+cu::result_t lose_remote_writes(cu::stream_t stream, unsigned count, cu::mem_op_params* ops, unsigned flags) {
   if (writes_remote(count, ops)) return cu::error_code::success;
-  return cuda().cuStreamBatchMemOp_v2(on, count, ops, flags);
+  return cuda().cuStreamBatchMemOp_v2(stream, count, ops, flags);
 }
 
-cu::result_t refuse_remote_flags(cu::device_ptr dst, cu::device_ptr src, std::size_t bytes, cu::stream_t on) {
+cu::result_t refuse_remote_flags(cu::device_ptr dst, cu::device_ptr src, std::size_t bytes, cu::stream_t stream) {
   if (bytes == sizeof(std::uint64_t) && is_remote(dst)) return cu::error_code::not_supported;
-  return cuda().cuMemcpyDtoDAsync_v2(dst, src, bytes, on);
+  return cuda().cuMemcpyDtoDAsync_v2(dst, src, bytes, stream);
 }
 
-cu::result_t lose_data(cu::device_ptr dst, cu::device_ptr src, std::size_t bytes, cu::stream_t on) {
-  if (bytes == sizeof(gpu_words::litmus_data)) return cu::error_code::success;
-  return cuda().cuMemcpyDtoDAsync_v2(dst, src, bytes, on);
+cu::result_t lose_data(cu::device_ptr dst, cu::device_ptr src, std::size_t bytes, cu::stream_t stream) {
+  if (bytes == sizeof(gpu_words::self_test_data)) return cu::error_code::success;
+  return cuda().cuMemcpyDtoDAsync_v2(dst, src, bytes, stream);
 }
 
-std::function<int(const scene&)> exchanges_by(flag_writer expected) {
-  return [expected](const scene& at) -> int {
+std::function<int(const rank_session&)> exchanges_by(flag_writer expected) {
+  return [expected](const rank_session& session) -> int {
     two_ends ends;
     channel_options options;
     options.depth = 1;
-    if (const int line = ends.open(at, options)) return line;
-    CHECK(at.by->query().writer == expected);
-    CHECK(at.by->diag().find(std::string("flags are written ") + name_of(expected)) != std::string::npos);
-    const auto bytes = test::random_bytes(kBytes, static_cast<unsigned>(at.rank));
-    test::set_device_bytes(ends.out.pointer(), bytes);
+    if (const int line = ends.open(session, options)) return line;
+    CHECK(session.streams->query().writer == expected);
+    CHECK(session.streams->diag().find(std::string("flags are written ") + name_of(expected)) != std::string::npos);
+    const auto bytes = test::random_bytes(kBytes, static_cast<unsigned>(session.rank));
+    test::set_device_bytes(ends.send_buffer.pointer(), bytes);
     for (std::uint64_t i = 1; i <= 5; ++i) {
-      CHECK_OK(ends.to->put_signal(at.on, ends.there, 0, ends.out.pointer(), kBytes));
-      CHECK_OK(ends.to->wait_signal(at.on));
-      CHECK_OK(ends.to->release(at.on, i));
+      CHECK_OK(ends.peer_channel->put_signal(session.stream, ends.peer_window, 0, ends.send_buffer.pointer(), kBytes));
+      CHECK_OK(ends.peer_channel->wait_signal(session.stream));
+      CHECK_OK(ends.peer_channel->release(session.stream, i));
     }
-    CHECK(cuda().cuStreamSynchronize(at.on) == 0);
-    CHECK(test::device_bytes(ends.in.pointer(), kBytes) == test::random_bytes(kBytes, static_cast<unsigned>(1 - at.rank)));
-    CHECK_OK(at.with->barrier());
+    CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+    CHECK(test::device_bytes(ends.receive_buffer.pointer(), kBytes) ==
+          test::random_bytes(kBytes, static_cast<unsigned>(1 - session.rank)));
+    CHECK_OK(session.bootstrap->barrier());
     return 0;
   };
 }
@@ -98,13 +99,13 @@ TEST(litmus, the_variable_and_the_option_choose) {
 TEST(litmus, a_flag_without_its_data_is_found_out) {
   EXPECT_EQ(run_streams(
                 2, gpus::one_each, {},
-                [](const scene& at) -> int {
-                  auto end = at.by->connect(1 - at.rank, 7);
+                [](const rank_session& session) -> int {
+                  auto end = session.streams->connect(1 - session.rank, 7);
                   CHECK_OK(end);
                   const auto refused = (*end)->ready(kPatience);
                   CHECK(refused.code() == ENOTSUP);
                   CHECK(refused.error().message.find("direct: the flag arrives before the data") != std::string::npos);
-                  CHECK_OK(at.with->barrier());
+                  CHECK_OK(session.bootstrap->barrier());
                   return 0;
                 },
                 -1, [](cu::driver_table& t) { t.cuMemcpyDtoDAsync_v2 = lose_data; }),

@@ -5,14 +5,14 @@
 
 namespace pl::async {
 
-batch_events::batch_events(const station& at, stream::run_mode mode) : at_(at), mode_(mode) {
+batch_events::batch_events(const station& session, stream::run_mode mode) : session_(session), mode_(mode) {
   auto flags = cu::event_flag::disable_timing | 0u;
   if (mode == stream::run_mode::economy) flags |= cu::event_flag::blocking_sync;
-  for (auto& event : events_) at.gpu().check(at.cuda().cuEventCreate(&event, flags), "cuEventCreate");
+  for (auto& event : events_) session.gpu().check(session.cuda().cuEventCreate(&event, flags), "cuEventCreate");
 }
 
 batch_events::~batch_events() {
-  for (auto event : events_) static_cast<void>(at_.cuda().cuEventDestroy_v2(event));
+  for (auto event : events_) static_cast<void>(session_.cuda().cuEventDestroy_v2(event));
 }
 
 void batch_events::wait_for_room() {
@@ -20,7 +20,8 @@ void batch_events::wait_for_room() {
 }
 
 void batch_events::end_batch() {
-  at_.gpu().check(at_.cuda().cuEventRecord(events_[queued_++ % events_.size()], at_.on()), "cuEventRecord");
+  session_.gpu().check(session_.cuda().cuEventRecord(events_[queued_++ % events_.size()], session_.stream()),
+                       "cuEventRecord");
 }
 
 void batch_events::wait_for_all() {
@@ -28,11 +29,12 @@ void batch_events::wait_for_all() {
 }
 
 void batch_events::wait_for(cu::event_t event) const {
-  if (mode_ == stream::run_mode::economy) return at_.gpu().check(at_.cuda().cuEventSynchronize(event), "cuEventSynchronize");
+  if (mode_ == stream::run_mode::economy)
+    return session_.gpu().check(session_.cuda().cuEventSynchronize(event), "cuEventSynchronize");
   for (;;) {
-    const auto rc = at_.cuda().cuEventQuery(event);
+    const auto rc = session_.cuda().cuEventQuery(event);
     if (rc == cu::error_code::success) return;
-    if (rc != cu::error_code::not_ready) at_.gpu().check(rc, "cuEventQuery");
+    if (rc != cu::error_code::not_ready) session_.gpu().check(rc, "cuEventQuery");
     sched_yield();
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a station's stream does, captured once and launched again and again.
+// Work of a station's stream, captured once and launched repeatedly.
 #pragma once
 
 #include <functional>
@@ -13,16 +13,16 @@ namespace pl::async {
 class captured_work {
  public:
   // `queue` queues on the station's stream, which is being captured. Its error, or the driver's.
-  static result<captured_work> make(const station& at, const std::function<status()>& queue);
-  captured_work(captured_work&& other) noexcept : at_(other.at_), exec_(std::exchange(other.exec_, nullptr)) {}
+  static result<captured_work> make(const station& session, const std::function<status()>& queue);
+  captured_work(captured_work&& other) noexcept : session_(other.session_), exec_(std::exchange(other.exec_, nullptr)) {}
   captured_work& operator=(captured_work&&) = delete;
   ~captured_work();  // waits for the stream
 
   void launch() const;  // throws tools::tool_failure
 
  private:
-  captured_work(const station& at, cu::graph_exec_t exec) : at_(&at), exec_(exec) {}
-  const station* at_;
+  captured_work(const station& session, cu::graph_exec_t exec) : session_(&session), exec_(exec) {}
+  const station* session_;
   cu::graph_exec_t exec_;
 };
 

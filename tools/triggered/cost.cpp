@@ -39,7 +39,7 @@ constexpr std::uint64_t kQueueFullNs = 50'000'000;
 class bench {
  public:
   bench(const tools::gpu_session& gpu, const cost_plan& plan)
-      : gpu_(gpu), cuda_(gpu.cuda()), plan_(plan), on_(gpu), words_(gpu, kBytes) {
+      : gpu_(gpu), cuda_(gpu.cuda()), plan_(plan), stream_(gpu), words_(gpu, kBytes) {
     context_ = tools::must(copy::find_context(cuda_, gpu.ordinal(), nullptr));
     host_ = tools::must(copy::pinned_buffer::make(context_, 4096));
     step_module_ = tools::must(cu::load_kernels(cuda_, kernels::async_step()));
@@ -52,7 +52,7 @@ class bench {
     make_kinds();
   }
   ~bench() {
-    static_cast<void>(cuda_.cuStreamSynchronize(on_.get()));
+    static_cast<void>(cuda_.cuStreamSynchronize(stream_.get()));
     if (peer_ != 0) static_cast<void>(cuda_.cuMemFree_v2(peer_));
     for (auto event : events_) static_cast<void>(cuda_.cuEventDestroy_v2(event));
     static_cast<void>(cuda_.cuModuleUnload(step_module_));
@@ -92,7 +92,7 @@ class bench {
   void open_peer() {
     const auto theirs = tools::must(copy::find_context(cuda_, plan_.peer, nullptr));
     {
-      const auto in = tools::must(copy::context_use::enter(theirs));
+      const auto use = tools::must(copy::context_use::enter(theirs));
       gpu_.check(cuda_.cuMemAlloc_v2(&peer_, kBytes), "memory of the other GPU");
     }
     const auto rc = cuda_.cuCtxEnablePeerAccess(theirs.handle, 0);
@@ -100,19 +100,19 @@ class bench {
   }
 
   void launch_step(std::uint64_t bytes) {
-    std::uint64_t to = words_.get() + kBytes / 2, from = words_.get(), words = bytes / 8, busy = 0;
-    void* parameters[] = {&to, &from, &words, &busy};
-    gpu_.check(cuda_.cuLaunchKernel(step_, 1, 1, 1, 256, 1, 1, 0, on_.get(), parameters, nullptr), "launch");
+    std::uint64_t target = words_.get() + kBytes / 2, origin = words_.get(), words = bytes / 8, busy = 0;
+    void* parameters[] = {&target, &origin, &words, &busy};
+    gpu_.check(cuda_.cuLaunchKernel(step_, 1, 1, 1, 256, 1, 1, 0, stream_.get(), parameters, nullptr), "launch");
   }
   void launch_put(std::uint64_t dst, std::uint64_t bytes, std::uint64_t flag, std::uint64_t sent, std::uint64_t value) {
     std::uint64_t src = words_.get() + kBytes / 2;
     void* parameters[] = {&dst, &src, &bytes, &flag, &value, &sent, &value};
-    gpu_.check(cuda_.cuLaunchKernel(put_, 1, 1, 1, 256, 1, 1, 0, on_.get(), parameters, nullptr), "launch");
+    gpu_.check(cuda_.cuLaunchKernel(put_, 1, 1, 1, 256, 1, 1, 0, stream_.get(), parameters, nullptr), "launch");
   }
   void copy(std::uint64_t dst, std::uint64_t bytes) {
-    gpu_.check(cuda_.cuMemcpyDtoDAsync_v2(dst, words_.get() + kBytes / 2, bytes, on_.get()), "copy");
+    gpu_.check(cuda_.cuMemcpyDtoDAsync_v2(dst, words_.get() + kBytes / 2, bytes, stream_.get()), "copy");
   }
-  mem_ops ops() { return {cuda_, on_.get()}; }
+  mem_ops ops() { return {cuda_, stream_.get()}; }
   std::uint64_t host(std::size_t offset) const { return host_.device_address() + offset; }
 
   void add(std::string name, std::function<void(std::uint64_t)> queue) {
@@ -151,7 +151,7 @@ class bench {
     });
     add("kernel, event record", [this](auto) {
       launch_step(128);
-      gpu_.check(cuda_.cuEventRecord(events_[2], on_.get()), "cuEventRecord");
+      gpu_.check(cuda_.cuEventRecord(events_[2], stream_.get()), "cuEventRecord");
     });
     add("copy engine, 128 B here", [=, this](auto) { copy(local, 128); });
     if (peer_ != 0) make_peer_kinds();
@@ -193,7 +193,7 @@ class bench {
     std::atomic<bool> is_queued{false};
     __atomic_store_n(gate, 0, __ATOMIC_RELEASE);
     tools::must(ops().wait64(host(kGate), 1).submit());
-    gpu_.check(cuda_.cuEventRecord(events_[0], on_.get()), "cuEventRecord");
+    gpu_.check(cuda_.cuEventRecord(events_[0], stream_.get()), "cuEventRecord");
     std::thread guard([&] {
       const auto end = monotonic_ns() + kQueueFullNs;
       while (!is_queued.load(std::memory_order_acquire) && monotonic_ns() < end) std::this_thread::yield();
@@ -205,10 +205,10 @@ class bench {
       for (int i = 1; i <= plan_.operations; ++i) one.queue(static_cast<std::uint64_t>(i));
     } catch (const tools::tool_failure& failure) { one.refused = failure.what(); }
     const auto queued = monotonic_ns();
-    gpu_.check(cuda_.cuEventRecord(events_[1], on_.get()), "cuEventRecord");
+    gpu_.check(cuda_.cuEventRecord(events_[1], stream_.get()), "cuEventRecord");
     is_queued.store(true, std::memory_order_release);
     guard.join();
-    gpu_.check(cuda_.cuStreamSynchronize(on_.get()), one.name);
+    gpu_.check(cuda_.cuStreamSynchronize(stream_.get()), one.name);
     float ms = 0;
     gpu_.check(cuda_.cuEventElapsedTime(&ms, events_[0], events_[1]), "cuEventElapsedTime");
     if (!is_counted || !one.refused.empty()) return;
@@ -220,7 +220,7 @@ class bench {
   const cu::driver_table& cuda_;
   const cost_plan& plan_;
   copy::gpu_context context_;
-  tools::gpu_stream on_;
+  tools::gpu_stream stream_;
   tools::device_memory words_;
   copy::pinned_buffer host_;
   cu::device_ptr peer_ = 0;

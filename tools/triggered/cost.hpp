@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of an exchange cost: GPU time and CPU time of each kind of queued operation, alone and behind a kernel.
+// The cost of the parts of an exchange: GPU time and CPU time of each kind of queued operation, alone and behind a kernel.
 #pragma once
 
 #include "measure/result_file.hpp"

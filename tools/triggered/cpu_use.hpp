@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a process takes of the CPUs: the application, our service thread and the driver's threads together.
+// CPU use of a process: the application, our proxy thread and the driver's threads together.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One iteration of the ping-pong, by each way to say "go on" to the other side.
+// One iteration of the ping-pong, for each method of signalling the other side.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,12 @@
 namespace pl::async {
 
 enum class arm { normal, hostfn, peer, peer_kernel, proxy, proxy_kernel, graph, graph_kernel };
-const char* to_string(arm which);
+const char* to_string(arm kind);
 arm arm_of(const std::string& word);  // throws tools::tool_failure
 
-// How the application waits for its own batches, and what the context's service thread does.
+// How the application waits for its own batches, and what the context's proxy thread does.
 struct contender {
-  arm which = arm::normal;
+  arm kind = arm::normal;
   stream::run_mode mode = stream::run_mode::performance;
 };
 
@@ -25,7 +25,7 @@ struct contender {
 class exchange {
  public:
   virtual ~exchange() = default;
-  // Collective, before the first iteration of a case. ENOTSUP: this way does not exist here.
+  // Collective, before the first iteration of a case. ENOTSUP: this method is not available here.
   virtual status prepare(std::size_t, std::uint64_t) { return {}; }
   // Iterations come in multiples of it.
   virtual int unit() const { return 1; }
@@ -33,13 +33,13 @@ class exchange {
   virtual int most_at_once() const { return 80; }
   // Queues or does `count` iterations of rank 0: send, receive, kernel; rank 1: receive, kernel, send.
   virtual void iterate(std::size_t bytes, std::uint64_t busy_ns, int count) = 0;
-  // Everything that was queued has been done.
+  // Waits until everything queued has completed.
   virtual void finish() = 0;
 
   std::uint64_t enqueue_ns = 0;  // time of the calls that queue; stays 0 where the CPU takes part in each step
 };
 
 // `unroll`: iterations of one graph, where there are graphs (fewer for one with slots). Collective.
-std::unique_ptr<exchange> make_exchange(station& at, const contender& which, int unroll);
+std::unique_ptr<exchange> make_exchange(station& session, const contender& candidate, int unroll);
 
 }  // namespace pl::async

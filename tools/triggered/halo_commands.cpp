@@ -17,14 +17,14 @@
 namespace pl::async {
 namespace {
 
-constexpr int kMostRanks = 16, kMostPoints = 16384, kMostMultigridPoints = 8192;
+constexpr int kMaxRanks = 16, kMaxPoints = 16384, kMaxMultigridPoints = 8192;
 
 void take_grid(halo_plan& plan, const std::string& text) {
   char rest = 0;
   if (std::sscanf(text.c_str(), "%dx%d%c", &plan.gx, &plan.gy, &rest) != 2 || plan.gx < 1 || plan.gy < 1 ||
-      plan.gx > kMostRanks || plan.gy > kMostRanks || plan.gx * plan.gy < 2 || plan.gx * plan.gy > kMostRanks)
+      plan.gx > kMaxRanks || plan.gy > kMaxRanks || plan.gx * plan.gy < 2 || plan.gx * plan.gy > kMaxRanks)
     throw tools::tool_failure(
-        format("--grid: \"%s\" is not COLUMNSxROWS of 2 to %d ranks, as 2x1", text.c_str(), kMostRanks));
+        format("--grid: \"%s\" is not COLUMNSxROWS of 2 to %d ranks, as 2x1", text.c_str(), kMaxRanks));
 }
 
 void take_most_square(halo_plan& plan, int ranks) {
@@ -35,11 +35,11 @@ void take_most_square(halo_plan& plan, int ranks) {
 
 class halo_options {
  public:
-  halo_options(tools::command_parser& parser, halo_plan of, const char* points_help) : plan(std::move(of)) {
+  halo_options(tools::command_parser& parser, halo_plan defaults, const char* points_help) : plan(std::move(defaults)) {
     parser.text("--arms", arms_,
                 "comma-separated: normal, peer, peer-kernel, proxy, proxy-kernel, graph-kernel (as of pingpong)");
     parser.text("-n,--points", sizes_, points_help);
-    parser.integer("-p,--ranks", processes_, 2, kMostRanks, "ranks, in the most square grid; they share the GPUs in turn");
+    parser.integer("-p,--ranks", processes_, 2, kMaxRanks, "ranks, in the most square grid; they share the GPUs in turn");
     parser.text("--grid", grid_, "columns x rows of ranks, as 2x1 or 1x2 (instead of -p)");
     parser.integer("-i,--steps", steps_, 2, 1'000'000,
                    format("%ss of a turn; large blocks make fewer", plan.step.c_str()).c_str());
@@ -72,7 +72,7 @@ class halo_options {
   }
 
   int run(const tools::invocation& call) const {
-    return run_ranks(call, ranks_, [&](station& at, result_file* file) { return run_halos(at, plan, file); });
+    return run_ranks(call, ranks_, [&](station& session, result_file* file) { return run_halos(session, plan, file); });
   }
 
   halo_plan plan;
@@ -88,12 +88,12 @@ class halo_options {
 int run_stencil_command(const tools::invocation& call) {
   halo_plan plan;
   plan.title = "5-point Jacobi";
-  plan.make = [](station& at, const block_place& place) { return std::make_unique<stencil_block>(at, place); };
+  plan.make = [](station& session, const block_place& place) { return std::make_unique<stencil_block>(session, place); };
   tools::command_parser parser(call, "5-point Jacobi over blocks of several ranks, the halos exchanged by several ways.");
   halo_options options(parser, plan, "points along an edge of each rank's block, comma-separated, 2 to 16384");
   if (const auto code = parser.parse()) return *code;
   options.make_smaller(parser, 60);
-  options.take(kMostPoints);
+  options.take(kMaxPoints);
   return options.run(call);
 }
 
@@ -101,7 +101,7 @@ int run_multigrid_command(const tools::invocation& call) {
   halo_plan plan;
   plan.step = "cycle";
   plan.title = "Poisson by V(2,2)-cycles";
-  plan.make = [](station& at, const block_place& place) { return std::make_unique<multigrid_block>(at, place); };
+  plan.make = [](station& session, const block_place& place) { return std::make_unique<multigrid_block>(session, place); };
   plan.steps = 100;
   plan.batch = 2;
   tools::command_parser parser(
@@ -111,7 +111,7 @@ int run_multigrid_command(const tools::invocation& call) {
   halo_options options(parser, plan, "points along an edge of each rank's block, comma-separated: powers of two, 2 to 8192");
   if (const auto code = parser.parse()) return *code;
   options.make_smaller(parser, 10);
-  options.take(kMostMultigridPoints);
+  options.take(kMaxMultigridPoints);
   for (const int n : options.plan.sizes)
     if (!is_multigrid_size(n)) throw tools::tool_failure(format("--points: %d is not a power of two", n));
   return options.run(call);

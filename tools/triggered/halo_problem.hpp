@@ -36,12 +36,12 @@ constexpr std::size_t halo_window_bytes(int n) { return 2 * 4 * 8 * static_cast<
 // The kernels on blocks, and where edges and ghosts lie in the windows of a station.
 class block_kernels {
  public:
-  block_kernels(station& at, const block_place& place);
+  block_kernels(station& session, const block_place& place);
   ~block_kernels();
   block_kernels(const block_kernels&) = delete;
   block_kernels& operator=(const block_kernels&) = delete;
 
-  station& at() const { return at_; }
+  station& session() const { return session_; }
   const block_place& place() const { return place_; }
   cu::function_t find(const char* kernel) const;
   // With a thread for each of so many points, if the GPU has as many.
@@ -54,10 +54,10 @@ class block_kernels {
   }
   // `values`: four rows, for both places.
   void set_ghosts(const std::vector<double>& values) const;
-  std::vector<double> read_field(std::uint64_t from) const;
+  std::vector<double> read_field(std::uint64_t field) const;
 
  private:
-  station& at_;
+  station& session_;
   const block_place place_;
   cu::module_t module_ = nullptr;
 };

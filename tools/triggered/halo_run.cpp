@@ -16,15 +16,15 @@
 namespace pl::async {
 namespace {
 
-constexpr std::uint64_t kMostUpdates = 1ull << 33;     // points of a turn
-constexpr std::uint64_t kMostReference = 200'000'000;  // points that the CPU computes to check a size
+constexpr std::uint64_t kMaxUpdates = 1ull << 33;      // points of a turn
+constexpr std::uint64_t kMaxReference = 200'000'000;   // points that the CPU computes to check a size
 constexpr std::uint64_t kCheckedEachTurn = 32u << 20;  // bytes of a field; larger ones are looked at after the last turn
 
 struct halo_samples {
   std::vector<double> step_ns, enqueue_ns, busy_percent;
 };
 
-double median_of(const std::vector<double>& of) { return summarize(of).p50; }
+double median_of(const std::vector<double>& values) { return summarize(values).p50; }
 
 std::size_t wrong_points(const std::vector<double>& is, const std::vector<double>& should_be) {
   std::size_t wrong = 0;
@@ -32,14 +32,19 @@ std::size_t wrong_points(const std::vector<double>& is, const std::vector<double
   return wrong;
 }
 
-// One size of block. Everything is counted in periods, and told in steps.
+// One size of block. Counts in periods, reports in steps.
 class size_run {
  public:
-  size_run(station& at, const halo_plan& plan, int n, std::vector<std::unique_ptr<halo_way>>& ways, result_file* file)
-      : at_(at), plan_(plan), n_(n), problem_(plan.make(at, {plan.gx, plan.gy, at.rank(), n})), ways_(ways), file_(file) {
+  size_run(station& session, const halo_plan& plan, int n, std::vector<std::unique_ptr<halo_way>>& ways, result_file* file)
+      : session_(session),
+        plan_(plan),
+        n_(n),
+        problem_(plan.make(session, {plan.gx, plan.gy, session.rank(), n})),
+        ways_(ways),
+        file_(file) {
     const int asked = std::max(1, plan.steps / problem_->steps_of_period());
     periods_ = static_cast<int>(
-        std::clamp<std::uint64_t>(kMostUpdates / problem_->updates_of_period(), 1, static_cast<std::uint64_t>(asked)));
+        std::clamp<std::uint64_t>(kMaxUpdates / problem_->updates_of_period(), 1, static_cast<std::uint64_t>(asked)));
     batch_ = std::max(1, plan.batch / problem_->steps_of_period());
     checked_ = periods_to_check();
   }
@@ -52,28 +57,28 @@ class size_run {
 
   std::size_t all() {
     problem_->reset();
-    kernel_ns_ = at_.time_on_gpu(std::min(periods_, 50), [&] { problem_->launch_period([](const halo&) {}); });
+    kernel_ns_ = session_.time_on_gpu(std::min(periods_, 50), [&] { problem_->launch_period([](const halo&) {}); });
     const auto reference = problem_->reference(checked_);
     halo_samples unused;
-    for (std::size_t which = 0; which < ways_.size(); ++which) {
-      take_turn(which, checked_, unused);
-      compare(which, checked_, reference, "the CPU's");
+    for (std::size_t index = 0; index < ways_.size(); ++index) {
+      take_turn(index, checked_, unused);
+      compare(index, checked_, reference, "the CPU's");
     }
     if (checked_ == periods_) expected_ = reference;
     std::vector<halo_samples> all(ways_.size());
     std::optional<progress> line;
-    if (at_.rank() == 0) line.emplace(plan_.title, static_cast<std::size_t>(plan_.repeats) * ways_.size());
+    if (session_.rank() == 0) line.emplace(plan_.title, static_cast<std::size_t>(plan_.repeats) * ways_.size());
     std::size_t done = 0;
     for (int repeat = 0; repeat < plan_.repeats; ++repeat)
       for (std::size_t i = 0; i < ways_.size(); ++i) {
-        const std::size_t which = (i + static_cast<std::size_t>(repeat)) % ways_.size();
-        if (line) line->at(done++, format("%d points, %s", n_, to_string(plan_.arms[which])));
-        take_turn(which, periods_, all[which]);
+        const std::size_t index = (i + static_cast<std::size_t>(repeat)) % ways_.size();
+        if (line) line->at(done++, format("%d points, %s", n_, to_string(plan_.arms[index])));
+        take_turn(index, periods_, all[index]);
         const auto field_bytes = sizeof(double) * static_cast<std::size_t>(n_) * static_cast<std::size_t>(n_);
-        if (repeat + 1 == plan_.repeats || field_bytes <= kCheckedEachTurn) compare_timed(which);
+        if (repeat + 1 == plan_.repeats || field_bytes <= kCheckedEachTurn) compare_timed(index);
       }
     line.reset();
-    if (at_.rank() == 0) tell(all);
+    if (session_.rank() == 0) print_results(all);
     return wrong_;
   }
 
@@ -83,56 +88,56 @@ class size_run {
     int enough = 1, too_many = periods_ + 1;
     while (too_many - enough > 1) {
       const int middle = enough + (too_many - enough) / 2;
-      (problem_->reference_work(middle) <= kMostReference ? enough : too_many) = middle;
+      (problem_->reference_work(middle) <= kMaxReference ? enough : too_many) = middle;
     }
     return enough;
   }
 
-  void take_turn(std::size_t which, int periods, halo_samples& into) {
-    auto& by = *ways_[which];
-    const halo_period period = [&] { problem_->launch_period([&](const halo& what) { by.exchange(what); }); };
+  void take_turn(std::size_t index, int periods, halo_samples& results) {
+    auto& way = *ways_[index];
+    const halo_period period = [&] { problem_->launch_period([&](const halo& halo_edges) { way.exchange(halo_edges); }); };
     problem_->reset();
     for (const int count : {std::min(batch_, periods), periods % batch_})
-      if (count != 0) by.prepare(count, period);
-    at_.barrier();
-    by.enqueue_ns = 0;
+      if (count != 0) way.prepare(count, period);
+    session_.barrier();
+    way.enqueue_ns = 0;
     const auto before = cpu_use::now();
     const auto begin = monotonic_ns();
-    for (int done = 0; done < periods; done += batch_) by.advance(std::min(batch_, periods - done), period);
-    by.finish();
+    for (int done = 0; done < periods; done += batch_) way.advance(std::min(batch_, periods - done), period);
+    way.finish();
     const auto taken_ns = static_cast<double>(monotonic_ns() - begin);
     const auto after = cpu_use::now();
-    at_.barrier();  // no neighbour's edges are under way any more
-    const double steps = told(periods);
-    into.step_ns.push_back(taken_ns / steps);
-    into.enqueue_ns.push_back(static_cast<double>(by.enqueue_ns) / steps);
-    into.busy_percent.push_back((after.seconds - before.seconds) / (taken_ns * 1e-9) * 100);
+    session_.barrier();  // no neighbour's edges are under way any more
+    const double steps = to_steps(periods);
+    results.step_ns.push_back(taken_ns / steps);
+    results.enqueue_ns.push_back(static_cast<double>(way.enqueue_ns) / steps);
+    results.busy_percent.push_back((after.seconds - before.seconds) / (taken_ns * 1e-9) * 100);
   }
 
-  int told(int periods) const { return periods * problem_->steps_of_period(); }
+  int to_steps(int periods) const { return periods * problem_->steps_of_period(); }
 
   // Sizes of which the CPU computes fewer steps: what the first arm found, whose first steps are known to be right.
-  void compare_timed(std::size_t which) {
+  void compare_timed(std::size_t index) {
     if (expected_.empty()) expected_ = problem_->field();
-    else compare(which, periods_, expected_, checked_ == periods_ ? "the CPU's" : "another arm's");
+    else compare(index, periods_, expected_, checked_ == periods_ ? "the CPU's" : "another arm's");
   }
 
-  void compare(std::size_t which, int periods, const std::vector<double>& with, const char* whose) {
-    const auto wrong = wrong_points(problem_->field(), with);
+  void compare(std::size_t index, int periods, const std::vector<double>& expected, const char* label) {
+    const auto wrong = wrong_points(problem_->field(), expected);
     wrong_ += wrong;
     if (wrong != 0)
-      std::fprintf(stderr, "%s, %d x %d: %zu points of rank %d differ from %s after %d %ss\n", to_string(plan_.arms[which]),
-                   n_, n_, wrong, at_.rank(), whose, told(periods), plan_.step.c_str());
+      std::fprintf(stderr, "%s, %d x %d: %zu points of rank %d differ from %s after %d %ss\n", to_string(plan_.arms[index]),
+                   n_, n_, wrong, session_.rank(), label, to_steps(periods), plan_.step.c_str());
   }
 
-  void tell(const std::vector<halo_samples>& all) const {
+  void print_results(const std::vector<halo_samples>& all) const {
     const auto edge_bytes = sizeof(double) * static_cast<std::size_t>(n_);
     const double kernel_ns = kernel_ns_ / problem_->steps_of_period();
     for (std::size_t i = 0; i < all.size(); ++i) {
       const char* const name = to_string(plan_.arms[i]);
       const double step_ns = median_of(all[i].step_ns), ratio = step_ns / median_of(all[0].step_ns);
-      std::printf("%6d %10zu %7d %8d %10.2f  %-12s %10.2f %7.3f %7.1f %11.2f\n", n_, edge_bytes, told(periods_),
-                  told(checked_), kernel_ns * 1e-3, name, step_ns * 1e-3, ratio, median_of(all[i].busy_percent),
+      std::printf("%6d %10zu %7d %8d %10.2f  %-12s %10.2f %7.3f %7.1f %11.2f\n", n_, edge_bytes, to_steps(periods_),
+                  to_steps(checked_), kernel_ns * 1e-3, name, step_ns * 1e-3, ratio, median_of(all[i].busy_percent),
                   median_of(all[i].enqueue_ns) * 1e-3);
       if (file_ == nullptr) continue;
       const auto series = format("%s %d", name, n_);
@@ -142,8 +147,8 @@ class size_run {
                       {"n", n_},
                       {"grid", format("%dx%d", plan_.gx, plan_.gy)},
                       {"edge_bytes", edge_bytes},
-                      {plan_.step + "s", told(periods_)},
-                      {plan_.step + "s_checked_by_cpu", told(checked_)},
+                      {plan_.step + "s", to_steps(periods_)},
+                      {plan_.step + "s_checked_by_cpu", to_steps(checked_)},
                       {"kernel_ns", kernel_ns},
                       {plan_.step + "_ns_p50", step_ns},
                       {"enqueue_ns_p50", median_of(all[i].enqueue_ns)},
@@ -152,7 +157,7 @@ class size_run {
     }
   }
 
-  station& at_;
+  station& session_;
   const halo_plan& plan_;
   const int n_;
   const std::unique_ptr<halo_problem> problem_;
@@ -166,10 +171,10 @@ class size_run {
 
 }  // namespace
 
-int run_halos(station& at, const halo_plan& plan, result_file* file) {
+int run_halos(station& session, const halo_plan& plan, result_file* file) {
   std::vector<std::unique_ptr<halo_way>> ways;
-  for (const arm which : plan.arms) ways.push_back(make_halo_way(at, {plan.gx, plan.gy, at.rank(), 0}, which));
-  if (at.rank() == 0) {
+  for (const arm kind : plan.arms) ways.push_back(make_halo_way(session, {plan.gx, plan.gy, session.rank(), 0}, kind));
+  if (session.rank() == 0) {
     const auto* const step = plan.step.c_str();
     std::printf(
         "# %s on a grid of %dx%d ranks, up to %d %ss a turn, %d turns of each arm, interleaved; medians of rank 0's turns\n",
@@ -180,8 +185,8 @@ int run_halos(station& at, const halo_plan& plan, result_file* file) {
   }
   std::size_t wrong = 0;
   for (const int n : plan.sizes) {
-    at.barrier();
-    wrong += size_run(at, plan, n, ways, file).all();
+    session.barrier();
+    wrong += size_run(session, plan, n, ways, file).all();
   }
   if (file != nullptr && wrong != 0) file->set_pass(false);
   return wrong == 0 ? tools::kExitOk : tools::kExitFailed;

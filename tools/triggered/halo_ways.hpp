@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ways in which the edges of a rank's block get to its neighbours.
+// The methods that send the edges of a rank's block to its neighbours.
 //
 // Halos have two places, used in turn. Why nothing is overwritten too early, without any release: a neighbour's edges of
 // exchange e + 2 come into the place of those of e. It sends them after its wait for our edges of exchange e + 1, and our
@@ -22,7 +22,7 @@ namespace pl::async {
 struct halo {
   std::uint64_t first = 0, pitch = 0;  // offset of side `up`, and from one side to the next
   std::size_t bytes = 0;               // of an edge
-  std::uint64_t offset(side of) const { return first + static_cast<std::uint64_t>(of) * pitch; }
+  std::uint64_t offset(side direction) const { return first + static_cast<std::uint64_t>(direction) * pitch; }
 };
 
 // Work that is done again and again: launches kernels, and calls halo_way::exchange after those whose edges are needed.
@@ -37,12 +37,12 @@ class halo_way {
   // `count` times the work: queued or done.
   virtual void advance(int count, const halo_period& period) = 0;
   // Within a period, with its edges written: the neighbours' are here for what is launched next.
-  virtual void exchange(const halo& what) = 0;
+  virtual void exchange(const halo& edges) = 0;
   virtual void finish() = 0;
   std::uint64_t enqueue_ns = 0;  // as in async::exchange
 };
 
 // Collective. `place`: its n does not matter. Arms without a form for halos: tool_failure.
-std::unique_ptr<halo_way> make_halo_way(station& at, const block_place& place, arm which);
+std::unique_ptr<halo_way> make_halo_way(station& session, const block_place& place, arm kind);
 
 }  // namespace pl::async

@@ -17,11 +17,11 @@ constexpr std::size_t all_levels_bytes(int n) { return n < kCoarsest ? 0 : 3 * l
 // One V-cycle as it is launched: how many halos have been sent, and which of its two fields a level is in.
 class multigrid_block::cycle {
  public:
-  cycle(const multigrid_block& of, const send_halo& send) : of_(of), send_(send) {}
+  cycle(const multigrid_block& block, const send_halo& send) : block_(block), send_(send) {}
 
   void run(std::size_t depth) {
-    const bool is_coarsest = depth + 1 == of_.levels_.size();
-    smooth(depth, is_coarsest ? coarsest_smooths(of_.by_.place().n) : kSmoothsBefore, depth != 0);
+    const bool is_coarsest = depth + 1 == block_.levels_.size();
+    smooth(depth, is_coarsest ? coarsest_smooths(block_.kernels_.place().n) : kSmoothsBefore, depth != 0);
     if (is_coarsest) return;
     restrict_from(depth);
     run(depth + 1);
@@ -30,54 +30,58 @@ class multigrid_block::cycle {
   }
 
  private:
-  std::uint64_t ghosts() const { return of_.by_.at().in() + of_.by_.edges_of(sent_, 0).first; }
-  std::uint64_t edges() const { return of_.by_.at().out() + of_.by_.edges_of(sent_ + 1, 0).first; }
-  void send(int n) { send_(of_.by_.edges_of(++sent_, n)); }
+  std::uint64_t ghosts() const {
+    return block_.kernels_.session().receive_buffer() + block_.kernels_.edges_of(sent_, 0).first;
+  }
+  std::uint64_t edges() const {
+    return block_.kernels_.session().send_buffer() + block_.kernels_.edges_of(sent_ + 1, 0).first;
+  }
+  void send(int n) { send_(block_.kernels_.edges_of(++sent_, n)); }
 
   void smooth(std::size_t depth, int count, bool is_from_zero) {
-    const auto& here = of_.levels_[depth];
+    const auto& here = block_.levels_[depth];
     for (int i = 0; i < count; ++i) {
-      auto n = static_cast<unsigned>(here.n), walls = of_.walls_, from_zero = unsigned{is_from_zero && i == 0};
-      std::uint64_t now = here.field[is_odd_[depth]], next = here.field[!is_odd_[depth]], right = here.right, in = ghosts(),
-                    out = edges(), pitch = of_.by_.row_bytes();
-      void* parameters[] = {&next, &now, &right, &in, &out, &pitch, &n, &walls, &from_zero};
-      of_.by_.launch(of_.smooth_, std::uint64_t{n} * n, parameters);
+      auto n = static_cast<unsigned>(here.n), walls = block_.walls_, from_zero = unsigned{is_from_zero && i == 0};
+      std::uint64_t now = here.field[is_odd_[depth]], next = here.field[!is_odd_[depth]], right = here.right,
+                    received = ghosts(), out = edges(), pitch = block_.kernels_.row_bytes();
+      void* parameters[] = {&next, &now, &right, &received, &out, &pitch, &n, &walls, &from_zero};
+      block_.kernels_.launch(block_.smooth_, std::uint64_t{n} * n, parameters);
       is_odd_[depth] = !is_odd_[depth];
       send(here.n);
     }
   }
 
   void restrict_from(std::size_t depth) {
-    const auto& here = of_.levels_[depth];
-    auto n = static_cast<unsigned>(here.n), walls = of_.walls_;
-    std::uint64_t coarse = of_.levels_[depth + 1].right, now = here.field[is_odd_[depth]], right = here.right, in = ghosts(),
-                  pitch = of_.by_.row_bytes();
-    void* parameters[] = {&coarse, &now, &right, &in, &pitch, &n, &walls};
-    of_.by_.launch(of_.restrict_, std::uint64_t{n} * n / 4, parameters);
+    const auto& here = block_.levels_[depth];
+    auto n = static_cast<unsigned>(here.n), walls = block_.walls_;
+    std::uint64_t coarse = block_.levels_[depth + 1].right, now = here.field[is_odd_[depth]], right = here.right,
+                  received = ghosts(), pitch = block_.kernels_.row_bytes();
+    void* parameters[] = {&coarse, &now, &right, &received, &pitch, &n, &walls};
+    block_.kernels_.launch(block_.restrict_, std::uint64_t{n} * n / 4, parameters);
   }
 
   void correct(std::size_t depth) {
-    const auto& here = of_.levels_[depth];
-    auto n = static_cast<unsigned>(here.n), walls = of_.walls_;
-    std::uint64_t now = here.field[is_odd_[depth]], coarse = of_.levels_[depth + 1].field[is_odd_[depth + 1]], in = ghosts(),
-                  out = edges(), pitch = of_.by_.row_bytes();
-    void* parameters[] = {&now, &coarse, &in, &out, &pitch, &n, &walls};
-    of_.by_.launch(of_.correct_, std::uint64_t{n} * n, parameters);
+    const auto& here = block_.levels_[depth];
+    auto n = static_cast<unsigned>(here.n), walls = block_.walls_;
+    std::uint64_t now = here.field[is_odd_[depth]], coarse = block_.levels_[depth + 1].field[is_odd_[depth + 1]],
+                  received = ghosts(), out = edges(), pitch = block_.kernels_.row_bytes();
+    void* parameters[] = {&now, &coarse, &received, &out, &pitch, &n, &walls};
+    block_.kernels_.launch(block_.correct_, std::uint64_t{n} * n, parameters);
     send(here.n);
   }
 
-  const multigrid_block& of_;
+  const multigrid_block& block_;
   const send_halo& send_;
   std::uint64_t sent_ = 0;
-  std::vector<bool> is_odd_ = std::vector<bool>(of_.levels_.size());
+  std::vector<bool> is_odd_ = std::vector<bool>(block_.levels_.size());
 };
 
-multigrid_block::multigrid_block(station& at, const block_place& place)
-    : by_(at, place),
-      smooth_(by_.find("multigrid_smooth")),
-      restrict_(by_.find("multigrid_restrict")),
-      correct_(by_.find("multigrid_correct")),
-      memory_(at.gpu(), all_levels_bytes(place.n)) {
+multigrid_block::multigrid_block(station& session, const block_place& place)
+    : kernels_(session, place),
+      smooth_(kernels_.find("multigrid_smooth")),
+      restrict_(kernels_.find("multigrid_restrict")),
+      correct_(kernels_.find("multigrid_correct")),
+      memory_(session.gpu(), all_levels_bytes(place.n)) {
   std::uint64_t free = memory_.get();
   const auto take = [&](int n) {
     const auto out = free;
@@ -88,22 +92,23 @@ multigrid_block::multigrid_block(station& at, const block_place& place)
   for (int i = 0; i < kSides; ++i)
     if (place.neighbour(static_cast<side>(i)) < 0) walls_ |= 1u << i;
   const auto values = first_block(place);
-  at.gpu().check(at.cuda().cuMemcpyHtoD_v2(levels_.front().right, values.data(), by_.field_bytes()), "cuMemcpyHtoD");
+  session.gpu().check(session.cuda().cuMemcpyHtoD_v2(levels_.front().right, values.data(), kernels_.field_bytes()),
+                      "cuMemcpyHtoD");
 }
 
 void multigrid_block::launch_period(const send_halo& send) const { cycle(*this, send).run(0); }
 
 void multigrid_block::reset() const {
-  const auto& at = by_.at();
-  at.gpu().check(at.cuda().cuMemsetD8_v2(levels_.front().field[0], 0, by_.field_bytes()), "cuMemsetD8");
-  by_.set_ghosts(std::vector<double>(kSides * static_cast<std::size_t>(by_.place().n)));
-  at.gpu().synchronize();
+  const auto& session = kernels_.session();
+  session.gpu().check(session.cuda().cuMemsetD8_v2(levels_.front().field[0], 0, kernels_.field_bytes()), "cuMemsetD8");
+  kernels_.set_ghosts(std::vector<double>(kSides * static_cast<std::size_t>(kernels_.place().n)));
+  session.gpu().synchronize();
 }
 
 std::vector<double> multigrid_block::reference(int periods) const {
-  multigrid_domain whole(by_.place().gx, by_.place().gy, by_.place().n);
+  multigrid_domain whole(kernels_.place().gx, kernels_.place().gy, kernels_.place().n);
   for (int i = 0; i < periods; ++i) whole.cycle();
-  return whole.block(by_.place());
+  return whole.block(kernels_.place());
 }
 
 std::uint64_t multigrid_block::reference_work(int periods) const {

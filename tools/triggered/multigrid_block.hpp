@@ -9,13 +9,13 @@ namespace pl::async {
 
 class multigrid_block final : public halo_problem {
  public:
-  multigrid_block(station& at, const block_place& place);  // its n is a power of two
+  multigrid_block(station& session, const block_place& place);  // its n is a power of two
 
   int steps_of_period() const override { return 1; }
   std::uint64_t updates_of_period() const override { return reference_work(1) / blocks(); }
   void launch_period(const send_halo& send) const override;
   void reset() const override;
-  std::vector<double> field() const override { return by_.read_field(levels_.front().field[0]); }
+  std::vector<double> field() const override { return kernels_.read_field(levels_.front().field[0]); }
   std::vector<double> reference(int periods) const override;
   std::uint64_t reference_work(int periods) const override;
 
@@ -25,11 +25,11 @@ class multigrid_block final : public halo_problem {
     std::uint64_t field[2] = {}, right = 0;
   };
   std::uint64_t blocks() const {
-    return static_cast<std::uint64_t>(by_.place().gx) * static_cast<std::uint64_t>(by_.place().gy);
+    return static_cast<std::uint64_t>(kernels_.place().gx) * static_cast<std::uint64_t>(kernels_.place().gy);
   }
   class cycle;
 
-  const block_kernels by_;
+  const block_kernels kernels_;
   const cu::function_t smooth_, restrict_, correct_;
   tools::device_memory memory_;
   std::vector<level> levels_;

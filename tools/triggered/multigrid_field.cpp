@@ -50,12 +50,12 @@ void multigrid_domain::cycle_at(std::size_t depth) {
   here.smooth(kSmoothsAfter, false);
 }
 
-std::vector<double> multigrid_domain::block(const block_place& at) const {
+std::vector<double> multigrid_domain::block(const block_place& place) const {
   const auto& finest = levels_.front();
   std::vector<double> out;
-  out.reserve(static_cast<std::size_t>(at.n) * static_cast<std::size_t>(at.n));
-  for (int y = at.y() * at.n; y < (at.y() + 1) * at.n; ++y)
-    for (int x = at.x() * at.n; x < (at.x() + 1) * at.n; ++x) out.push_back(finest.at(x, y));
+  out.reserve(static_cast<std::size_t>(place.n) * static_cast<std::size_t>(place.n));
+  for (int y = place.y() * place.n; y < (place.y() + 1) * place.n; ++y)
+    for (int x = place.x() * place.n; x < (place.x() + 1) * place.n; ++x) out.push_back(finest.at(x, y));
   return out;
 }
 

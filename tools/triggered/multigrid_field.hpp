@@ -31,7 +31,7 @@ class multigrid_domain {
   multigrid_domain(int gx, int gy, int n);  // n: a power of two, at least kCoarsest
   void cycle() { cycle_at(0); }
   const std::vector<double>& whole() const { return levels_.front().field; }  // row by row
-  std::vector<double> block(const block_place& at) const;
+  std::vector<double> block(const block_place& place) const;
   double residual_norm() const;  // the root of the mean square
   std::uint64_t points() const { return levels_.front().field.size(); }
 

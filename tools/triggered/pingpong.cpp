@@ -21,17 +21,17 @@ struct samples {
   std::vector<double> iteration_ns, enqueue_ns, busy_percent, switches_per_s;
 };
 
-double middle(const std::vector<double>& of) { return summarize(of).p50; }
+double middle(const std::vector<double>& values) { return summarize(values).p50; }
 
 class run {
  public:
-  run(station& at, const pingpong_plan& plan, result_file* file) : at_(at), plan_(plan), file_(file) {
-    for (const auto& which : plan.contenders) add(which);
+  run(station& session, const pingpong_plan& plan, result_file* file) : session_(session), plan_(plan), file_(file) {
+    for (const auto& candidate : plan.contenders) add(candidate);
   }
 
   int all() {
     if (ways_.empty()) return tools::kExitFailed;
-    if (at_.rank() == 0) print_header();
+    if (session_.rank() == 0) print_header();
     for (const auto kernel : plan_.kernel_ns)
       for (const auto size : plan_.sizes) one(size, kernel);
     if (file_ != nullptr && wrong_ != 0) file_->set_pass(false);
@@ -40,20 +40,20 @@ class run {
 
  private:
   struct way {
-    contender which;
+    contender setup;
     std::string name;
-    std::unique_ptr<exchange> by;
+    std::unique_ptr<exchange> runner;
   };
 
-  void add(const contender& which) {
-    std::string name = to_string(which.which);
-    if (plan_.has_modes) name += which.mode == stream::run_mode::economy ? " economy" : " performance";
-    auto by = make_exchange(at_, which, plan_.unroll != 0 ? plan_.unroll : plan_.batch);
-    const auto ready = by->prepare(plan_.sizes.front(), 0);
+  void add(const contender& candidate) {
+    std::string name = to_string(candidate.kind);
+    if (plan_.has_modes) name += candidate.mode == stream::run_mode::economy ? " economy" : " performance";
+    auto runner = make_exchange(session_, candidate, plan_.unroll != 0 ? plan_.unroll : plan_.batch);
+    const auto ready = runner->prepare(plan_.sizes.front(), 0);
     if (!ready && ready.code() != ENOTSUP) tools::must(ready);
-    if (ready) return ways_.push_back({which, name, std::move(by)});
+    if (ready) return ways_.push_back({candidate, name, std::move(runner)});
     const auto words = format("%s is left out: %s", name.c_str(), ready.error().message.c_str());
-    if (at_.rank() == 0) std::fprintf(stderr, "%s\n", words.c_str());
+    if (session_.rank() == 0) std::fprintf(stderr, "%s\n", words.c_str());
     if (file_ != nullptr) file_->add_note(words);
   }
 
@@ -69,47 +69,47 @@ class run {
 
   void one(std::size_t bytes, std::uint64_t busy_ns) {
     const double kernel_ns = time_kernel(bytes, busy_ns);
-    for (auto& each : ways_) tools::must(each.by->prepare(bytes, busy_ns));
+    for (auto& each : ways_) tools::must(each.runner->prepare(bytes, busy_ns));
     std::vector<samples> all(ways_.size());
     std::optional<progress> line;
-    if (at_.rank() == 0) line.emplace("ping-pong", static_cast<std::size_t>(plan_.repeats + 1) * ways_.size());
+    if (session_.rank() == 0) line.emplace("ping-pong", static_cast<std::size_t>(plan_.repeats + 1) * ways_.size());
     std::size_t done = 0;
     for (int repeat = 0; repeat <= plan_.repeats; ++repeat)
       for (std::size_t i = 0; i < ways_.size(); ++i) {
-        const std::size_t which = (i + static_cast<std::size_t>(repeat)) % ways_.size();
-        if (line) line->at(done++, format("%zu bytes, %s", bytes, ways_[which].name.c_str()));
+        const std::size_t index = (i + static_cast<std::size_t>(repeat)) % ways_.size();
+        if (line) line->at(done++, format("%zu bytes, %s", bytes, ways_[index].name.c_str()));
         samples unused;  // the first is a short one that is not counted
         const int iterations = repeat == 0 ? 2 * plan_.batch : plan_.iterations / plan_.repeats;
-        take_turn(ways_[which], bytes, busy_ns, iterations, repeat == 0 ? unused : all[which]);
+        take_turn(ways_[index], bytes, busy_ns, iterations, repeat == 0 ? unused : all[index]);
       }
     line.reset();
-    if (at_.rank() == 0) tell(bytes, busy_ns, kernel_ns, all);
+    if (session_.rank() == 0) print_results(bytes, busy_ns, kernel_ns, all);
   }
 
-  void take_turn(way& of, std::size_t bytes, std::uint64_t busy_ns, int at_least, samples& into) {
-    auto& by = *of.by;
-    const int unit = by.unit(), iterations = (at_least + unit - 1) / unit * unit;
-    const int batch = std::max(unit, std::min(plan_.batch, by.most_at_once()) / unit * unit);
-    at_.context().set_mode(of.which.mode);
-    at_.fill(kStart, bytes);
-    at_.barrier();
-    by.enqueue_ns = 0;
+  void take_turn(way& arm_run, std::size_t bytes, std::uint64_t busy_ns, int at_least, samples& results) {
+    auto& runner = *arm_run.runner;
+    const int unit = runner.unit(), iterations = (at_least + unit - 1) / unit * unit;
+    const int batch = std::max(unit, std::min(plan_.batch, runner.most_at_once()) / unit * unit);
+    session_.context().set_mode(arm_run.setup.mode);
+    session_.fill(kStart, bytes);
+    session_.barrier();
+    runner.enqueue_ns = 0;
     const auto before = cpu_use::now();
     const auto begin = monotonic_ns();
-    for (int done = 0; done < iterations; done += batch) by.iterate(bytes, busy_ns, std::min(batch, iterations - done));
-    by.finish();
+    for (int done = 0; done < iterations; done += batch) runner.iterate(bytes, busy_ns, std::min(batch, iterations - done));
+    runner.finish();
     const auto taken_ns = static_cast<double>(monotonic_ns() - begin);
     const auto after = cpu_use::now();
-    at_.barrier();
-    into.iteration_ns.push_back(taken_ns / iterations);
-    into.enqueue_ns.push_back(static_cast<double>(by.enqueue_ns) / iterations);
-    into.busy_percent.push_back((after.seconds - before.seconds) / (taken_ns * 1e-9) * 100);
-    into.switches_per_s.push_back(static_cast<double>(after.switches - before.switches) / (taken_ns * 1e-9));
+    session_.barrier();
+    results.iteration_ns.push_back(taken_ns / iterations);
+    results.enqueue_ns.push_back(static_cast<double>(runner.enqueue_ns) / iterations);
+    results.busy_percent.push_back((after.seconds - before.seconds) / (taken_ns * 1e-9) * 100);
+    results.switches_per_s.push_back(static_cast<double>(after.switches - before.switches) / (taken_ns * 1e-9));
     // Rank 0's words went through both kernels of every iteration.
-    const auto expected = kStart + 2 * static_cast<std::uint64_t>(iterations) - (at_.rank() == 0 ? 0 : 1);
-    if (const auto wrong = at_.wrong_words(expected, bytes); wrong != 0) {
+    const auto expected = kStart + 2 * static_cast<std::uint64_t>(iterations) - (session_.rank() == 0 ? 0 : 1);
+    if (const auto wrong = session_.wrong_words(expected, bytes); wrong != 0) {
       wrong_ += wrong;
-      std::fprintf(stderr, "%s: %zu of %zu words are wrong after %d iterations\n", of.name.c_str(), wrong, bytes / 8,
+      std::fprintf(stderr, "%s: %zu of %zu words are wrong after %d iterations\n", arm_run.name.c_str(), wrong, bytes / 8,
                    iterations);
     }
   }
@@ -117,10 +117,10 @@ class run {
   // One kernel alone, in a row of them.
   double time_kernel(std::size_t bytes, std::uint64_t busy_ns) {
     constexpr int kCount = 100;
-    return at_.time_on_gpu(kCount, [&] { at_.launch_step(bytes, busy_ns); });
+    return session_.time_on_gpu(kCount, [&] { session_.launch_step(bytes, busy_ns); });
   }
 
-  void tell(std::size_t bytes, std::uint64_t busy_ns, double kernel_ns, const std::vector<samples>& all) {
+  void print_results(std::size_t bytes, std::uint64_t busy_ns, double kernel_ns, const std::vector<samples>& all) {
     for (std::size_t i = 0; i < all.size(); ++i) {
       const double iteration_ns = middle(all[i].iteration_ns), ratio = iteration_ns / middle(all[0].iteration_ns),
                    enqueue_ns = middle(all[i].enqueue_ns), busy = middle(all[i].busy_percent),
@@ -133,8 +133,8 @@ class run {
           format("%s %zu B kernel %llu ns", ways_[i].name.c_str(), bytes, static_cast<unsigned long long>(busy_ns));
       file_->add_samples(series, all[i].iteration_ns);
       file_->add_row({{"series", series},
-                      {"arm", to_string(ways_[i].which.which)},
-                      {"mode", ways_[i].which.mode == stream::run_mode::economy ? "economy" : "performance"},
+                      {"arm", to_string(ways_[i].setup.kind)},
+                      {"mode", ways_[i].setup.mode == stream::run_mode::economy ? "economy" : "performance"},
                       {"size_bytes", bytes},
                       {"kernel_asked_ns", busy_ns},
                       {"kernel_ns", kernel_ns},
@@ -146,7 +146,7 @@ class run {
     }
   }
 
-  station& at_;
+  station& session_;
   const pingpong_plan& plan_;
   result_file* file_;
   std::vector<way> ways_;
@@ -155,6 +155,6 @@ class run {
 
 }  // namespace
 
-int run_pingpong(station& at, const pingpong_plan& plan, result_file* file) { return run(at, plan, file).all(); }
+int run_pingpong(station& session, const pingpong_plan& plan, result_file* file) { return run(session, plan, file).all(); }
 
 }  // namespace pl::async

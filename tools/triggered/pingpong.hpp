@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two ranks, each in turn: receive, a kernel that uses what came, send. How long one such round trip takes by each way to
-// say "go on" to the other side, and what it costs the CPUs.
+// Two ranks, each in turn: receive, a kernel that uses the data, send. Measures the round trip for each method of signalling
+// the other side, and its CPU cost.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,6 @@ struct pingpong_plan {
 
 // Collective. Prints on rank 0; `file` may be null. Exit code: 1 after wrong data, or if no contender is left. One that does
 // not exist here is left out with its reason.
-int run_pingpong(station& at, const pingpong_plan& plan, result_file* file);
+int run_pingpong(station& session, const pingpong_plan& plan, result_file* file);
 
 }  // namespace pl::async

@@ -17,7 +17,7 @@ constexpr const char* kArmsHelp =
     "(the "
     "same with kernels that count)";
 
-constexpr int kMostBatch = 4096;
+constexpr int kMaxBatch = 4096;
 
 class exchange_options {
  public:
@@ -26,8 +26,8 @@ class exchange_options {
     parser.text("-s,--sizes", sizes_, "message sizes in bytes, comma-separated, K/M allowed");
     parser.text("-k,--kernel", kernels_, "busy times of the kernel in us, comma-separated");
     parser.integer("-i,--iterations", iterations_, 10, 10'000'000, "round trips of each arm and case");
-    parser.integer("-b,--batch", batch_, 1, kMostBatch, "iterations queued at once; without graphs 80 at most");
-    parser.integer("--unroll", unroll_, 0, kMostBatch, "iterations of one graph (0: as many as -b says)");
+    parser.integer("-b,--batch", batch_, 1, kMaxBatch, "iterations queued at once; without graphs 80 at most");
+    parser.integer("--unroll", unroll_, 0, kMaxBatch, "iterations of one graph (0: as many as -b says)");
     parser.integer("-r,--repeats", repeats_, 1, 1000, "turns that the iterations of an arm are shared out to");
     parser.text("--gpus", gpus_, "ordinals of the ranks' GPUs, comma-separated");
     parser.common(ranks.common, false);
@@ -52,7 +52,7 @@ class exchange_options {
   }
 
   int run(const tools::invocation& call) const {
-    return run_ranks(call, ranks, [&](station& at, result_file* file) {
+    return run_ranks(call, ranks, [&](station& session, result_file* file) {
       if (file != nullptr) {
         file->set_parameter("iterations", plan.iterations);
         file->set_parameter("batch", plan.batch);
@@ -61,7 +61,7 @@ class exchange_options {
         const bool is_network = ranks.context.messages.path == link::messenger_options::path_t::network;
         file->set_parameter("path", is_network ? "network" : "auto");
       }
-      return run_pingpong(at, plan, file);
+      return run_pingpong(session, plan, file);
     });
   }
 
@@ -94,7 +94,7 @@ int run_economy_command(const tools::invocation& call) {
   options.take();
   std::vector<contender> both;
   for (const auto& one : options.plan.contenders)
-    for (const auto mode : {stream::run_mode::performance, stream::run_mode::economy}) both.push_back({one.which, mode});
+    for (const auto mode : {stream::run_mode::performance, stream::run_mode::economy}) both.push_back({one.kind, mode});
   options.plan.contenders = std::move(both);
   options.plan.has_modes = true;
   return options.run(call);

@@ -27,7 +27,7 @@ constexpr int kWarmUp = 100;             // not counted
 constexpr std::uint64_t kSettle = 5000;  // ns after an answer until the stream is surely in its next wait
 constexpr std::uint64_t kLimitNs = 10'000'000'000, kTrialNs = 200'000'000;
 constexpr int kListLengths[] = {1, 4, 32, 255};
-constexpr int kMostOps = 1020, kMostLists = 200;  // of a turn: held back by a gate, so they must fit into the launch queue
+constexpr int kMaxOps = 1020, kMaxLists = 200;  // of a turn: held back by a gate, so they must fit into the launch queue
 
 // Spins until the word has come from `last` to `value`; counts how often it was seen to have changed. -1: not within the
 // limit.
@@ -64,7 +64,7 @@ constexpr poke_way kWays[] = {{"word in GPU memory, front end waits", true, fals
                               {"word in pinned memory, front end waits", false, false},
                               {"word in pinned memory, kernel waits", false, true}};
 
-// Streams that stand in a wait until this object ends.
+// Streams that stay in a wait until this object ends.
 class stuck_streams {
  public:
   stuck_streams(const tools::gpu_session& gpu, int count, std::uint64_t* gate, std::uint64_t gate_on_gpu) : gate_(gate) {
@@ -86,7 +86,7 @@ class stuck_streams {
 class bench {
  public:
   bench(const tools::gpu_session& gpu, const poke_plan& plan, result_file* file)
-      : gpu_(gpu), cuda_(gpu.cuda()), plan_(plan), file_(file), on_(gpu) {
+      : gpu_(gpu), cuda_(gpu.cuda()), plan_(plan), file_(file), stream_(gpu) {
     const auto context = tools::must(copy::find_context(cuda_, gpu.ordinal(), nullptr));
     words_ = tools::must(stream::word_pool::make(context, 1));
     index_ = tools::must(words_->take());
@@ -94,7 +94,7 @@ class bench {
     gpu_.check(cuda_.cuModuleGetFunction(&wait_kernel_, module_, "stream_wait"), "kernel stream_wait");
   }
   ~bench() {
-    static_cast<void>(cuda_.cuStreamSynchronize(on_.get()));
+    static_cast<void>(cuda_.cuStreamSynchronize(stream_.get()));
     static_cast<void>(cuda_.cuModuleUnload(module_));
   }
 
@@ -126,11 +126,11 @@ class bench {
   }
 
   void queue_one(const poke_way& way, std::uint64_t value) {
-    mem_ops ops(cuda_, on_.get());
+    mem_ops ops(cuda_, stream_.get());
     std::uint64_t word = place(way), reached = on_gpu(offsetof(stream::host_words, reached));
     if (way.is_by_kernel) {
       void* parameters[] = {&word, &value, &reached, &value};
-      gpu_.check(cuda_.cuLaunchKernel(wait_kernel_, 1, 1, 1, 1, 1, 1, 0, on_.get(), parameters, nullptr), "launch");
+      gpu_.check(cuda_.cuLaunchKernel(wait_kernel_, 1, 1, 1, 1, 1, 1, 0, stream_.get(), parameters, nullptr), "launch");
     } else {
       ops.wait64(word, value);
     }
@@ -141,13 +141,13 @@ class bench {
     stuck_ = stuck;
     bool does_answer = true;
     {
-      const stuck_streams others(gpu_, stuck, &host().litmus[0], on_gpu(offsetof(stream::host_words, litmus)));
-      tools::must(mem_ops(cuda_, on_.get()).write64(answer(), ++value_).submit());
+      const stuck_streams others(gpu_, stuck, &host().self_test[0], on_gpu(offsetof(stream::host_words, self_test)));
+      tools::must(mem_ops(cuda_, stream_.get()).write64(answer(), ++value_).submit());
       does_answer = watch_for(host().doorbell, value_ - 1, value_, kTrialNs) >= 0;
       for (const auto& way : kWays)
         if (does_answer) poke(way);
     }
-    gpu_.check(cuda_.cuStreamSynchronize(on_.get()), "the stream");
+    gpu_.check(cuda_.cuStreamSynchronize(stream_.get()), "the stream");
     if (does_answer) return;
     const auto why = format(
         "%d stuck streams: left out, one of them holds this stream's hardware queue "
@@ -177,11 +177,11 @@ class bench {
     // What is queued beyond the last poke.
     value_ += static_cast<unsigned>((kAhead - (plan_.pokes + kWarmUp) % kAhead) % kAhead);
     store(way, value_);
-    gpu_.check(cuda_.cuStreamSynchronize(on_.get()), "the stream");
-    tell(way, taken_ns);
+    gpu_.check(cuda_.cuStreamSynchronize(stream_.get()), "the stream");
+    print_results(way, taken_ns);
   }
 
-  void tell(const poke_way& way, const std::vector<double>& taken_ns) {
+  void print_results(const poke_way& way, const std::vector<double>& taken_ns) {
     const auto facts = summarize(taken_ns);
     std::printf("%-40s %6d %8.2f %8.2f %8.2f %8.2f %8.2f\n", way.name, stuck_, facts.min * 1e-3, facts.p50 * 1e-3,
                 facts.p90 * 1e-3, facts.p99 * 1e-3, facts.max * 1e-3);
@@ -198,14 +198,14 @@ class bench {
   }
 
   void ring(int length) {
-    const int lists = std::min(kMostLists, kMostOps / length), writes = lists * length;
+    const int lists = std::min(kMaxLists, kMaxOps / length), writes = lists * length;
     std::vector<double> write_ns, enqueue_ns, seen;
     for (int turn = 0; turn <= plan_.repeats; ++turn) {
       const std::uint64_t gate = ++value_;
-      tools::must(mem_ops(cuda_, on_.get()).wait64(on_gpu(offsetof(stream::host_words, status)), gate).submit());
+      tools::must(mem_ops(cuda_, stream_.get()).wait64(on_gpu(offsetof(stream::host_words, status)), gate).submit());
       const auto begin = monotonic_ns();
       for (int list = 0; list < lists; ++list) {
-        mem_ops ops(cuda_, on_.get());
+        mem_ops ops(cuda_, stream_.get());
         for (int i = 0; i < length; ++i) ops.write64(answer(), ++value_);
         tools::must(ops.submit());
       }
@@ -221,7 +221,7 @@ class bench {
       enqueue_ns.push_back(static_cast<double>(queued - begin) / writes);
       seen.push_back(static_cast<double>(changes));
     }
-    gpu_.check(cuda_.cuStreamSynchronize(on_.get()), "the stream");
+    gpu_.check(cuda_.cuStreamSynchronize(stream_.get()), "the stream");
     const double one_ns = summarize(write_ns).p50, enqueue = summarize(enqueue_ns).p50, changes = summarize(seen).p50;
     std::printf("%-8d %14.0f %12.3f %9.0f of %5d %16.3f\n", length, 1e9 / one_ns, one_ns * 1e-3, changes, writes,
                 enqueue * 1e-3);
@@ -241,7 +241,7 @@ class bench {
   const cu::driver_table& cuda_;
   const poke_plan& plan_;
   result_file* file_;
-  const tools::gpu_stream on_;
+  const tools::gpu_stream stream_;
   std::unique_ptr<stream::word_pool> words_;
   unsigned index_ = 0;
   cu::module_t module_ = nullptr;

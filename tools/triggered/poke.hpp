@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between a CPU and the front end of its GPU, without any peer: how soon a stream hears of a CPU's store and the CPU of the
-// stream's answer, and how many words a second a stream can write for a CPU to see.
+// Between a CPU and the front end of its GPU, without any peer: the latency from a CPU's store to the stream and back to the
+// CPU, and how many words a second a stream can write for a CPU to see.
 #pragma once
 
 #include <vector>
@@ -11,9 +11,9 @@
 namespace pl::async {
 
 struct poke_plan {
-  int pokes = 2000;           // of each way, after some that are not counted
+  int pokes = 2000;           // of each method, after some that are not counted
   int repeats = 20;           // turns of each list length
-  std::vector<int> stuck{0};  // other streams that stand in a wait meanwhile: each of these numbers in turn
+  std::vector<int> stuck{0};  // other streams that are inside a wait meanwhile: each of these numbers in turn
 };
 
 // Prints; `file` may be null. Exit code.

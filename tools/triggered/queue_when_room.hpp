@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For calls of a channel that answer EAGAIN while much is queued.
+// Retries channel calls that return EAGAIN while the channel is full.
 #pragma once
 
 #include <cerrno>
@@ -13,12 +13,12 @@ namespace pl::async {
 // Calls `queue` until it succeeds, because what is queued already makes room; no longer than a stream could be stuck.
 template <class Queue>
 status queue_when_room(const Queue& queue) {
-  constexpr std::uint64_t kMostNs = 20'000'000'000;
+  constexpr std::uint64_t kMaxNs = 20'000'000'000;
   const timespec while_others_go_on{0, 20'000};
   for (const auto begin = monotonic_ns();;) {
     const auto done = queue();
     if (done) return {};
-    if (done.code() != EAGAIN || monotonic_ns() - begin > kMostNs) return done.error();
+    if (done.code() != EAGAIN || monotonic_ns() - begin > kMaxNs) return done.error();
     nanosleep(&while_others_go_on, nullptr);
   }
 }

@@ -29,18 +29,18 @@ int gpu_count() {
 }
 
 int run_ranks(const tools::invocation& call, const rank_plan& plan,
-              const std::function<int(station& at, result_file* file)>& body) {
+              const std::function<int(station& session, result_file* file)>& body) {
   p2p::fork_world world(plan.ranks);
   const auto as_rank = [&](int rank) -> int {
     std::optional<tools::report> report;
     if (rank == 0) report.emplace(call, plan.common, "async");
     else p2p::silence_stdout();
-    const auto with = world.join(rank);
+    const auto bootstrap = world.join(rank);
     try {
-      station at({rank, gpu_of(plan, rank), plan.window_bytes, plan.context}, *with);
-      const std::string cpus = tools::place_thread(plan.common, at.gpu().bus_id(), at.gpu().simulated());
-      if (report) report->describe(&at.gpu(), nullptr, cpus);
-      const int code = body(at, report ? &report->file() : nullptr);
+      station session({rank, gpu_of(plan, rank), plan.window_bytes, plan.context}, *bootstrap);
+      const std::string cpus = tools::place_thread(plan.common, session.gpu().bus_id(), session.gpu().simulated());
+      if (report) report->describe(&session.gpu(), nullptr, cpus);
+      const int code = body(session, report ? &report->file() : nullptr);
       if (report) report->write();
       return code;
     } catch (const std::exception& failure) { world.fail(rank, failure.what()); }

@@ -28,6 +28,6 @@ int gpu_count();
 // Runs `body` in each of the forked ranks, with the result file on rank 0 and null elsewhere, and returns the exit code.
 // What ranks other than 0 print goes nowhere. Before CUDA is touched.
 int run_ranks(const tools::invocation& call, const rank_plan& plan,
-              const std::function<int(station& at, result_file* file)>& body);
+              const std::function<int(station& session, result_file* file)>& body);
 
 }  // namespace pl::async

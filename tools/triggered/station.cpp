@@ -20,39 +20,39 @@ namespace {
 constexpr std::chrono::seconds kPatience{60};
 constexpr std::uint64_t kCloseNs = 2'000'000'000;
 constexpr unsigned kThreads = 256;
-constexpr std::uint64_t kMostBlocks = 128;
+constexpr std::uint64_t kMaxBlocks = 128;
 
-std::vector<stream::remote_window> exchange_windows(stream::context& by, link::bootstrap& with, std::uint64_t memory,
-                                                    std::size_t bytes) {
-  const auto mine = tools::must(by.expose(memory, bytes));
-  const auto all = tools::must(with.all_gather(std::as_bytes(std::span(&mine, 1))));
+std::vector<stream::remote_window> exchange_windows(stream::context& context, link::bootstrap& bootstrap,
+                                                    std::uint64_t memory, std::size_t bytes) {
+  const auto mine = tools::must(context.expose(memory, bytes));
+  const auto all = tools::must(bootstrap.all_gather(std::as_bytes(std::span(&mine, 1))));
   std::vector<stream::remote_window> out(all.size());
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (static_cast<int>(i) == with.rank()) continue;
+    if (static_cast<int>(i) == bootstrap.rank()) continue;
     stream::window_key key;
     std::memcpy(&key, all[i].data(), sizeof key);
-    out[i] = tools::must(by.import(key));
+    out[i] = tools::must(context.import(key));
   }
   return out;
 }
 
 }  // namespace
 
-station::station(const station_plan& plan, link::bootstrap& with) : plan_(plan), with_(with) {
+station::station(const station_plan& plan, link::bootstrap& bootstrap) : plan_(plan), bootstrap_(bootstrap) {
   gpu_ = std::make_unique<tools::gpu_session>(plan.gpu, false);
-  in_ = std::make_unique<tools::device_memory>(*gpu_, plan.window_bytes);
-  out_ = std::make_unique<tools::device_memory>(*gpu_, plan.window_bytes);
+  receive_buffer_ = std::make_unique<tools::device_memory>(*gpu_, plan.window_bytes);
+  send_buffer_ = std::make_unique<tools::device_memory>(*gpu_, plan.window_bytes);
   stream_ = std::make_unique<tools::gpu_stream>(*gpu_);
   module_ = tools::must(cu::load_kernels(cuda(), kernels::async_step()));
   gpu_->check(cuda().cuModuleGetFunction(&step_, module_, "async_step"), "kernel async_step");
   plan_.context.device_ordinal = plan.gpu;
-  context_ = tools::must(stream::context::open(cuda(), with, plan_.context));
-  windows_ = exchange_windows(*context_, with, in(), plan.window_bytes);
+  context_ = tools::must(stream::context::open(cuda(), bootstrap, plan_.context));
+  windows_ = exchange_windows(*context_, bootstrap, receive_buffer(), plan.window_bytes);
 }
 
 station::~station() {
-  static_cast<void>(cuda().cuStreamSynchronize(on()));
-  static_cast<void>(with_.barrier());  // nobody's memory goes while a peer's stream may write there
+  static_cast<void>(cuda().cuStreamSynchronize(stream()));
+  static_cast<void>(bootstrap_.barrier());  // nobody's memory goes while a peer's stream may write there
   messages_.reset();
   host_messages_.reset();
   context_.reset();
@@ -60,12 +60,12 @@ station::~station() {
 }
 
 link::messenger& station::messages() {
-  if (messages_ == nullptr) messages_ = tools::must(link::messenger::open(&cuda(), with_));
+  if (messages_ == nullptr) messages_ = tools::must(link::messenger::open(&cuda(), bootstrap_));
   return *messages_;
 }
 
 link::messenger& station::host_messages() {
-  if (host_messages_ == nullptr) host_messages_ = tools::must(link::messenger::open(nullptr, with_));
+  if (host_messages_ == nullptr) host_messages_ = tools::must(link::messenger::open(nullptr, bootstrap_));
   return *host_messages_;
 }
 
@@ -82,29 +82,30 @@ std::unique_ptr<stream::channel> station::connect(int peer, std::uint32_t id, co
 }
 
 void station::launch_step(std::uint64_t bytes, std::uint64_t busy_ns) const {
-  std::uint64_t to = out(), from = in(), words = bytes / 8;
-  void* parameters[] = {&to, &from, &words, &busy_ns};
-  const auto blocks = static_cast<unsigned>(std::clamp<std::uint64_t>(words / kThreads, 1, kMostBlocks));
-  gpu_->check(cuda().cuLaunchKernel(step_, blocks, 1, 1, kThreads, 1, 1, 0, on(), parameters, nullptr), "kernel launch");
+  std::uint64_t target = send_buffer(), origin = receive_buffer(), words = bytes / 8;
+  void* parameters[] = {&target, &origin, &words, &busy_ns};
+  const auto blocks = static_cast<unsigned>(std::clamp<std::uint64_t>(words / kThreads, 1, kMaxBlocks));
+  gpu_->check(cuda().cuLaunchKernel(step_, blocks, 1, 1, kThreads, 1, 1, 0, stream(), parameters, nullptr), "kernel launch");
 }
 
 void station::fill(std::uint64_t value, std::size_t bytes) const {
   const std::vector<std::uint64_t> words(bytes / 8, value);
-  for (const auto to : {in(), out()}) gpu_->check(cuda().cuMemcpyHtoD_v2(to, words.data(), bytes), "cuMemcpyHtoD");
+  for (const auto buffer : {receive_buffer(), send_buffer()})
+    gpu_->check(cuda().cuMemcpyHtoD_v2(buffer, words.data(), bytes), "cuMemcpyHtoD");
 }
 
 std::size_t station::wrong_words(std::uint64_t value, std::size_t bytes) const {
   std::vector<std::uint64_t> words(bytes / 8);
-  gpu_->check(cuda().cuMemcpyDtoH_v2(words.data(), out(), bytes), "cuMemcpyDtoH");
+  gpu_->check(cuda().cuMemcpyDtoH_v2(words.data(), send_buffer(), bytes), "cuMemcpyDtoH");
   return static_cast<std::size_t>(std::count_if(words.begin(), words.end(), [&](auto word) { return word != value; }));
 }
 
 double station::time_on_gpu(int count, const std::function<void()>& call) const {
   std::array<cu::event_t, 2> events{};
   for (auto& event : events) gpu_->check(cuda().cuEventCreate(&event, 0), "cuEventCreate");
-  gpu_->check(cuda().cuEventRecord(events[0], on()), "cuEventRecord");
+  gpu_->check(cuda().cuEventRecord(events[0], stream()), "cuEventRecord");
   for (int i = 0; i < count; ++i) call();
-  gpu_->check(cuda().cuEventRecord(events[1], on()), "cuEventRecord");
+  gpu_->check(cuda().cuEventRecord(events[1], stream()), "cuEventRecord");
   synchronize();
   float ms = 0;
   gpu_->check(cuda().cuEventElapsedTime(&ms, events[0], events[1]), "cuEventElapsedTime");
@@ -112,7 +113,7 @@ double station::time_on_gpu(int count, const std::function<void()>& call) const 
   return static_cast<double>(ms) * 1e6 / count;
 }
 
-void station::synchronize() const { gpu_->check(cuda().cuStreamSynchronize(on()), "the exchange"); }
-void station::barrier() const { tools::must(with_.barrier()); }
+void station::synchronize() const { gpu_->check(cuda().cuStreamSynchronize(stream()), "the exchange"); }
+void station::barrier() const { tools::must(bootstrap_.barrier()); }
 
 }  // namespace pl::async

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one rank of an exchange has: its GPU, a stream, a window, a channel to each neighbour, and the kernel of the
+// The resources of one rank of an exchange: its GPU, a stream, a window, a channel to each neighbour, and the kernel of the
 // application.
 #pragma once
 
@@ -18,14 +18,14 @@ namespace pl::async {
 struct station_plan {
   int rank = 0;
   int gpu = 0;                   // ordinal
-  std::size_t window_bytes = 0;  // of `in` and of `out`
+  std::size_t window_bytes = 0;  // of each of the two buffers
   stream::context_options context;
 };
 
 // Opening is collective. Everything throws tools::tool_failure.
 class station {
  public:
-  station(const station_plan& plan, link::bootstrap& with);
+  station(const station_plan& plan, link::bootstrap& bootstrap);
   ~station();
   station(const station&) = delete;
   station& operator=(const station&) = delete;
@@ -33,14 +33,14 @@ class station {
   int rank() const { return plan_.rank; }
   const tools::gpu_session& gpu() const { return *gpu_; }
   const cu::driver_table& cuda() const { return gpu_->cuda(); }
-  cu::stream_t on() const { return stream_->get(); }
+  cu::stream_t stream() const { return stream_->get(); }
   stream::context& context() { return *context_; }
   link::messenger& messages();       // with device memory; opened at the first use (collective)
   link::messenger& host_messages();  // host memory only, so that it makes no CUDA call; the same
-  link::bootstrap& meeting() { return with_; }
+  link::bootstrap& bootstrap() { return bootstrap_; }
 
-  std::uint64_t in() const { return in_->get(); }
-  std::uint64_t out() const { return out_->get(); }
+  std::uint64_t receive_buffer() const { return receive_buffer_->get(); }
+  std::uint64_t send_buffer() const { return send_buffer_->get(); }
   std::size_t window_bytes() const { return plan_.window_bytes; }
   const stream::remote_window& window_of(int rank) const { return windows_[static_cast<std::size_t>(rank)]; }
   // The same in all ranks that ask equally often.
@@ -51,7 +51,7 @@ class station {
   void launch_step(std::uint64_t bytes, std::uint64_t busy_ns) const;
   // Sets every word of both buffers.
   void fill(std::uint64_t value, std::size_t bytes) const;
-  // Words of `out` that are not `value`.
+  // Words of the send buffer that are not `value`.
   std::size_t wrong_words(std::uint64_t value, std::size_t bytes) const;
   // What one `call` takes on the GPU, ns, in a row of `count`.
   double time_on_gpu(int count, const std::function<void()>& call) const;
@@ -60,9 +60,9 @@ class station {
 
  private:
   station_plan plan_;
-  link::bootstrap& with_;
+  link::bootstrap& bootstrap_;
   std::unique_ptr<tools::gpu_session> gpu_;
-  std::unique_ptr<tools::device_memory> in_, out_;
+  std::unique_ptr<tools::device_memory> receive_buffer_, send_buffer_;
   std::unique_ptr<tools::gpu_stream> stream_;
   cu::module_t module_ = nullptr;
   cu::function_t step_ = nullptr;

@@ -50,7 +50,7 @@ task_facts facts_of(const std::string& path) {
   return out;
 }
 
-// Every thread of the process stands still.
+// Every thread of the process is stopped.
 bool is_stopped(pid_t process) {
   const auto folder = format("/proc/%d/task", static_cast<int>(process));
   DIR* const tasks = opendir(folder.c_str());
@@ -141,12 +141,13 @@ namespace {
 
 class registered_board {
  public:
-  registered_board(const station& at, stopped_board& board) : at_(at), board_(&board) {
-    at.gpu().check(at.cuda().cuMemHostRegister_v2(board_, sizeof(stopped_board), cu::host_register_flag::device_map),
-                   "cuMemHostRegister");
-    at.gpu().check(at.cuda().cuMemHostGetDevicePointer_v2(&address_, board_, 0), "cuMemHostGetDevicePointer");
+  registered_board(const station& session, stopped_board& board) : session_(session), board_(&board) {
+    session.gpu().check(
+        session.cuda().cuMemHostRegister_v2(board_, sizeof(stopped_board), cu::host_register_flag::device_map),
+        "cuMemHostRegister");
+    session.gpu().check(session.cuda().cuMemHostGetDevicePointer_v2(&address_, board_, 0), "cuMemHostGetDevicePointer");
   }
-  ~registered_board() { static_cast<void>(at_.cuda().cuMemHostUnregister(board_)); }
+  ~registered_board() { static_cast<void>(session_.cuda().cuMemHostUnregister(board_)); }
   registered_board(const registered_board&) = delete;
   registered_board& operator=(const registered_board&) = delete;
 
@@ -156,22 +157,24 @@ class registered_board {
   }
 
  private:
-  const station& at_;
+  const station& session_;
   stopped_board* board_;
   cu::device_ptr address_ = 0;
 };
 
-void queue(const station& at, stream::channel& to, const stopped_plan& plan, const registered_board& words) {
-  const auto& window = at.window_of(1 - at.rank());
-  const auto send = [&] { static_cast<void>(tools::must(to.put_signal(at.on(), window, 0, at.out(), plan.bytes))); };
-  tools::must(stream::mem_ops(at.cuda(), at.on()).wait64(words.gate(), 1).submit());
+void queue(const station& session, stream::channel& link, const stopped_plan& plan, const registered_board& words) {
+  const auto& window = session.window_of(1 - session.rank());
+  const auto send = [&] {
+    static_cast<void>(tools::must(link.put_signal(session.stream(), window, 0, session.send_buffer(), plan.bytes)));
+  };
+  tools::must(stream::mem_ops(session.cuda(), session.stream()).wait64(words.gate(), 1).submit());
   for (int i = 0; i < plan.iterations; ++i) {
-    if (at.rank() == 0) send();
-    static_cast<void>(tools::must(to.wait_signal(at.on())));
-    at.launch_step(plan.bytes, 0);
-    if (at.rank() == 1) send();
+    if (session.rank() == 0) send();
+    static_cast<void>(tools::must(link.wait_signal(session.stream())));
+    session.launch_step(plan.bytes, 0);
+    if (session.rank() == 1) send();
   }
-  tools::must(stream::mem_ops(at.cuda(), at.on()).write64(words.done(at.rank()), 1).submit());
+  tools::must(stream::mem_ops(session.cuda(), session.stream()).write64(words.done(session.rank()), 1).submit());
 }
 
 const char* words_of(int outcome) {
@@ -187,7 +190,7 @@ const char* words_of(int outcome) {
   }
 }
 
-void tell(const station& at, const stopped_plan& plan, const stopped_board& board, result_file* file) {
+void print_results(const station& session, const stopped_plan& plan, const stopped_board& board, result_file* file) {
   const int outcome = board.outcome.load();
   std::printf("# %d round trips of %zu bytes, queued behind a gate, by two processes that are then stopped\n",
               plan.iterations, plan.bytes);
@@ -195,7 +198,7 @@ void tell(const station& at, const stopped_plan& plan, const stopped_board& boar
   std::printf("stopped for %.1f ms; gate to end %.1f us; CPU ticks (1/%ld s) that they used meanwhile: %lld\n",
               static_cast<double>(board.stopped_ns) * 1e-6, static_cast<double>(board.exchange_ns) * 1e-3,
               sysconf(_SC_CLK_TCK), static_cast<long long>(board.cpu_ticks));
-  if (at.gpu().simulated())
+  if (session.gpu().simulated())
     std::printf("not a proof, nor a failure: the simulated GPU's streams are threads of the stopped processes\n");
   if (file == nullptr) return;
   file->set_parameter("iterations", plan.iterations);
@@ -209,29 +212,29 @@ void tell(const station& at, const stopped_plan& plan, const stopped_board& boar
 
 }  // namespace
 
-int run_stopped(station& at, const stopped_plan& plan, stopped_board& board, result_file* file) {
+int run_stopped(station& session, const stopped_plan& plan, stopped_board& board, result_file* file) {
   stream::channel_options options;
   options.executor = stream::executor_kind::peer;
   options.most_queued = static_cast<unsigned>(plan.iterations);
-  const auto to = at.connect(1 - at.rank(), at.new_channel_id(), options);
-  const registered_board words(at, board);
-  at.launch_step(plan.bytes, 0);  // loads what the driver loads at a first launch
-  at.synchronize();
-  at.fill(kStart, plan.bytes);
-  at.barrier();
-  queue(at, *to, plan, words);
-  board.ranks[at.rank()].is_queued.store(getpid());
+  const auto link = session.connect(1 - session.rank(), session.new_channel_id(), options);
+  const registered_board words(session, board);
+  session.launch_step(plan.bytes, 0);  // loads what the driver loads at a first launch
+  session.synchronize();
+  session.fill(kStart, plan.bytes);
+  session.barrier();
+  queue(session, *link, plan, words);
+  board.ranks[session.rank()].is_queued.store(getpid());
   while (board.outcome.load() == stopped_board::waiting) nap();
-  at.synchronize();
-  if (const auto now = to->state(); now.error != 0) throw tools::tool_failure("the channel broke: " + now.why);
-  at.barrier();
-  const auto expected = kStart + 2 * static_cast<std::uint64_t>(plan.iterations) - (at.rank() == 0 ? 0 : 1);
-  const auto wrong = at.wrong_words(expected, plan.bytes);
+  session.synchronize();
+  if (const auto now = link->state(); now.error != 0) throw tools::tool_failure("the channel broke: " + now.why);
+  session.barrier();
+  const auto expected = kStart + 2 * static_cast<std::uint64_t>(plan.iterations) - (session.rank() == 0 ? 0 : 1);
+  const auto wrong = session.wrong_words(expected, plan.bytes);
   if (wrong != 0) std::fprintf(stderr, "%zu of %zu words are wrong afterwards\n", wrong, plan.bytes / 8);
-  if (at.rank() == 0) tell(at, plan, board, file);
+  if (session.rank() == 0) print_results(session, plan, board, file);
   const int outcome = board.outcome.load();
   const bool is_right = wrong == 0 && (outcome == stopped_board::finished_while_stopped ||
-                                       (outcome == stopped_board::not_finished && at.gpu().simulated()));
+                                       (outcome == stopped_board::not_finished && session.gpu().simulated()));
   if (file != nullptr) file->set_pass(is_right);
   return is_right ? tools::kExitOk : tools::kExitFailed;
 }

@@ -26,19 +26,19 @@ struct turn {
 
 using channels = std::vector<std::unique_ptr<stream::channel>>;
 
-int count_standing(const channels& of) {
+int count_standing(const channels& channel) {
   int out = 0;
-  for (const auto& each : of) out += each->state().reached != 0;
+  for (const auto& each : channel) out += each->state().reached != 0;
   return out;
 }
 
 // Streams share the hardware's queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 by default), so perhaps not all can come to their
 // waits.
-int wait_until_settled(const channels& of) {
+int wait_until_settled(const channels& channel) {
   int standing = 0;
   for (auto since = monotonic_ns(); monotonic_ns() - since < kSettledNs;) {
-    const int now = count_standing(of);
-    if (now == static_cast<int>(of.size())) return now;
+    const int now = count_standing(channel);
+    if (now == static_cast<int>(channel.size())) return now;
     if (now != standing) since = monotonic_ns();
     standing = now;
     sched_yield();
@@ -46,22 +46,24 @@ int wait_until_settled(const channels& of) {
   return standing;
 }
 
-turn release_all(const station& at, const channels& of, const std::vector<std::unique_ptr<tools::gpu_stream>>& streams) {
+turn release_all(const station& session, const channels& channel,
+                 const std::vector<std::unique_ptr<tools::gpu_stream>>& streams) {
   turn out;
-  for (std::size_t i = 0; i < of.size(); ++i) static_cast<void>(tools::must(of[i]->wait_signal(streams[i]->get())));
-  out.standing = wait_until_settled(of);
+  for (std::size_t i = 0; i < channel.size(); ++i)
+    static_cast<void>(tools::must(channel[i]->wait_signal(streams[i]->get())));
+  out.standing = wait_until_settled(channel);
   for (const auto& stream : streams)
-    if (at.cuda().cuStreamQuery(stream->get()) == cu::error_code::success)
+    if (session.cuda().cuStreamQuery(stream->get()) == cu::error_code::success)
       throw tools::tool_failure("a stream went past a wait for which nobody had signalled");
-  out.free_ns.assign(of.size(), 0);
+  out.free_ns.assign(channel.size(), 0);
   const auto begin = monotonic_ns();
-  for (const auto& each : of) each->cancel(ECANCELED);
+  for (const auto& each : channel) each->cancel(ECANCELED);
   out.cancel_ns = static_cast<double>(monotonic_ns() - begin);
-  for (std::size_t left = of.size(); left != 0;) {
+  for (std::size_t left = channel.size(); left != 0;) {
     const auto now = monotonic_ns() - begin;
     if (now > kReleaseLimitNs) throw tools::tool_failure(format("%zu streams are still stuck after 10 s", left));
-    for (std::size_t i = 0; i < of.size(); ++i) {
-      if (out.free_ns[i] != 0 || at.cuda().cuStreamQuery(streams[i]->get()) != cu::error_code::success) continue;
+    for (std::size_t i = 0; i < channel.size(); ++i) {
+      if (out.free_ns[i] != 0 || session.cuda().cuStreamQuery(streams[i]->get()) != cu::error_code::success) continue;
       out.free_ns[i] = static_cast<double>(monotonic_ns() - begin);
       --left;
     }
@@ -69,7 +71,7 @@ turn release_all(const station& at, const channels& of, const std::vector<std::u
   return out;
 }
 
-void tell(const stuck_plan& plan, const std::vector<turn>& all, result_file* file) {
+void print_results(const stuck_plan& plan, const std::vector<turn>& all, result_file* file) {
   std::vector<double> each_ns, last_ns;
   std::printf(
       "# %d streams, each in a wait of its own channel; us from the first cancel until the CPU saw the streams idle\n",
@@ -96,21 +98,22 @@ void tell(const stuck_plan& plan, const std::vector<turn>& all, result_file* fil
 
 }  // namespace
 
-int run_stuck(station& at, const stuck_plan& plan, result_file* file) {
+int run_stuck(station& session, const stuck_plan& plan, result_file* file) {
   std::vector<std::unique_ptr<tools::gpu_stream>> streams;
-  if (at.rank() == 0)
-    for (int i = 0; i < plan.streams; ++i) streams.push_back(std::make_unique<tools::gpu_stream>(at.gpu()));
+  if (session.rank() == 0)
+    for (int i = 0; i < plan.streams; ++i) streams.push_back(std::make_unique<tools::gpu_stream>(session.gpu()));
   stream::channel_options options;
   options.executor = stream::executor_kind::peer;
   std::vector<turn> all;
   for (int repeat = 0; repeat < plan.repeats; ++repeat) {
-    channels of;
-    for (int i = 0; i < plan.streams; ++i) of.push_back(at.connect(1 - at.rank(), at.new_channel_id(), options));
-    at.barrier();
-    if (at.rank() == 0) all.push_back(release_all(at, of, streams));
-    at.barrier();
+    channels channel;
+    for (int i = 0; i < plan.streams; ++i)
+      channel.push_back(session.connect(1 - session.rank(), session.new_channel_id(), options));
+    session.barrier();
+    if (session.rank() == 0) all.push_back(release_all(session, channel, streams));
+    session.barrier();
   }
-  if (at.rank() == 0) tell(plan, all, file);
+  if (session.rank() == 0) print_results(plan, all, file);
   return tools::kExitOk;
 }
 

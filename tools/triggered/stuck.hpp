@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams that wait for signals that never come, and how long it takes to let them all go.
+// Streams that wait for signals that never come, and how long it takes to release them all.
 #pragma once
 
 #include "measure/result_file.hpp"
@@ -13,6 +13,6 @@ struct stuck_plan {
 };
 
 // Collective, between two: rank 0 has the streams. Exit code: 1 if one stayed stuck.
-int run_stuck(station& at, const stuck_plan& plan, result_file* file);
+int run_stuck(station& session, const stuck_plan& plan, result_file* file);
 
 }  // namespace pl::async

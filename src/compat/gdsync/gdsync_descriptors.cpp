@@ -12,7 +12,7 @@
 namespace pl::gds {
 namespace {
 
-constexpr std::size_t kMostBytes = 1024;  // of one write_memory
+constexpr std::size_t kMaxBytes = 1024;  // of one write_memory
 constexpr std::size_t kWord = sizeof(std::uint32_t);
 constexpr const char* kNoCondition = "the condition is none of GDS_WAIT_COND_*";
 
@@ -21,65 +21,67 @@ static_assert(static_cast<int>(stream::wait_until::equal) == GDS_WAIT_COND_EQ);
 static_assert(static_cast<int>(stream::wait_until::any_bit) == GDS_WAIT_COND_AND);
 static_assert(static_cast<int>(stream::wait_until::nor) == GDS_WAIT_COND_NOR);
 
-// An enumeration as a C program left it: any bits, which C++ may not even look at as that type.
+// An enumeration as a C program set it: any bits, which C++ may not read as that type.
 template <class Enum>
-unsigned bits_of(const Enum& from) {
+unsigned bits_of(const Enum& value) {
   unsigned out = 0;
-  static_assert(sizeof from == sizeof out);
-  std::memcpy(&out, &from, sizeof out);
+  static_assert(sizeof value == sizeof out);
+  std::memcpy(&out, &value, sizeof out);
   return out;
 }
 
 bool is_word(const void* pointer) { return pointer != nullptr && reinterpret_cast<std::uintptr_t>(pointer) % kWord == 0; }
 bool has_only(int flags, int known) { return is_memory_type(flags) && (flags & ~(GDS_MEMORY_MASK | known)) == 0; }
 
-const char* problem_of(const gds_wait_value32_t& what) {
-  if (!is_word(what.ptr)) return "ptr is null or not a multiple of 4";
-  if (!has_only(what.flags, GDS_WAIT_POST_FLUSH_REMOTE)) return "flags are not one memory type and GDS_WAIT_POST_FLUSH";
-  return bits_of(what.cond_flags) <= GDS_WAIT_COND_NOR ? nullptr : kNoCondition;
+const char* problem_of(const gds_wait_value32_t& operation) {
+  if (!is_word(operation.ptr)) return "ptr is null or not a multiple of 4";
+  if (!has_only(operation.flags, GDS_WAIT_POST_FLUSH_REMOTE)) return "flags are not one memory type and GDS_WAIT_POST_FLUSH";
+  return bits_of(operation.cond_flags) <= GDS_WAIT_COND_NOR ? nullptr : kNoCondition;
 }
-const char* problem_of(const gds_write_value32_t& what) {
-  if (!is_word(what.ptr)) return "ptr is null or not a multiple of 4";
-  return has_only(what.flags, GDS_WRITE_PRE_BARRIER_SYS) ? nullptr
-                                                         : "flags are not one memory type and GDS_WRITE_PRE_BARRIER";
+const char* problem_of(const gds_write_value32_t& operation) {
+  if (!is_word(operation.ptr)) return "ptr is null or not a multiple of 4";
+  return has_only(operation.flags, GDS_WRITE_PRE_BARRIER_SYS) ? nullptr
+                                                              : "flags are not one memory type and GDS_WRITE_PRE_BARRIER";
 }
-const char* problem_of(const gds_write_memory_t& what) {
-  if (!is_word(what.dest) || what.src == nullptr) return "dest is null or not a multiple of 4, or src is null";
-  if (what.count == 0 || what.count % kWord != 0 || what.count > kMostBytes)
+const char* problem_of(const gds_write_memory_t& operation) {
+  if (!is_word(operation.dest) || operation.src == nullptr) return "dest is null or not a multiple of 4, or src is null";
+  if (operation.count == 0 || operation.count % kWord != 0 || operation.count > kMaxBytes)
     return "count is not a multiple of 4 from 4 to 1024: longer copies are cuMemcpyHtoDAsync's";
-  return has_only(what.flags, GDS_WRITE_MEMORY_POST_BARRIER_SYS | GDS_WRITE_MEMORY_PRE_BARRIER_SYS)
+  return has_only(operation.flags, GDS_WRITE_MEMORY_POST_BARRIER_SYS | GDS_WRITE_MEMORY_PRE_BARRIER_SYS)
              ? nullptr
              : "flags are not one memory type and GDS_WRITE_MEMORY_*";
 }
 
-status gather(const gds_descriptor_t& from, std::vector<word_op>& to) {
+status gather(const gds_descriptor_t& descriptor, std::vector<word_op>& ops) {
   const char* problem = nullptr;
-  switch (bits_of(from.tag)) {
+  switch (bits_of(descriptor.tag)) {
     case GDS_TAG_WAIT_VALUE32: {
-      const auto& what = from.wait32;
-      problem = problem_of(what);
-      to.push_back(
-          {what.ptr, what.value, what.flags, true, (what.flags & GDS_WAIT_POST_FLUSH_REMOTE) != 0, what.cond_flags});
+      const auto& operation = descriptor.wait32;
+      problem = problem_of(operation);
+      ops.push_back({operation.ptr, operation.value, operation.flags, true,
+                     (operation.flags & GDS_WAIT_POST_FLUSH_REMOTE) != 0, operation.cond_flags});
       break;
     }
     case GDS_TAG_WRITE_VALUE32:
-      problem = problem_of(from.write32);
-      to.push_back({from.write32.ptr, from.write32.value, from.write32.flags, false, false, GDS_WAIT_COND_GEQ});
+      problem = problem_of(descriptor.write32);
+      ops.push_back(
+          {descriptor.write32.ptr, descriptor.write32.value, descriptor.write32.flags, false, false, GDS_WAIT_COND_GEQ});
       break;
     case GDS_TAG_WRITE_MEMORY: {
-      const auto& what = from.writemem;
-      if ((problem = problem_of(what)) != nullptr) break;
-      for (std::size_t at = 0; at < what.count; at += kWord) {
+      const auto& operation = descriptor.writemem;
+      if ((problem = problem_of(operation)) != nullptr) break;
+      for (std::size_t offset = 0; offset < operation.count; offset += kWord) {
         std::uint32_t value = 0;
-        std::memcpy(&value, what.src + at, kWord);
-        to.push_back({reinterpret_cast<std::uint32_t*>(what.dest + at), value, what.flags, false, false, GDS_WAIT_COND_GEQ});
+        std::memcpy(&value, operation.src + offset, kWord);
+        ops.push_back({reinterpret_cast<std::uint32_t*>(operation.dest + offset), value, operation.flags, false, false,
+                       GDS_WAIT_COND_GEQ});
       }
       break;
     }
     case GDS_TAG_SEND:
-      return gather_send(from.send, to);
+      return gather_send(descriptor.send, ops);
     case GDS_TAG_WAIT:
-      return gather_wait(from.wait, to);
+      return gather_wait(descriptor.wait, ops);
     default:
       problem = "the tag is none of GDS_TAG_*";
   }
@@ -133,7 +135,7 @@ int prepare(const char* call, Desc* desc, const Desc& wanted) {
 
 }  // namespace
 
-status post_on_stream(cu::stream_t on, const std::vector<word_op>& ops) {
+status post_on_stream(cu::stream_t stream, const std::vector<word_op>& ops) {
   const auto cuda = ready_driver();
   if (!cuda) return cuda.error();
   if ((*cuda)->cuStreamBatchMemOp_v2 == nullptr)
@@ -144,7 +146,7 @@ status post_on_stream(cu::stream_t on, const std::vector<word_op>& ops) {
     if (!word) return word.error();
     words.push_back(*word);
   }
-  stream::mem_ops list(**cuda, on);
+  stream::mem_ops list(**cuda, stream);
   for (std::size_t i = 0; i < ops.size(); ++i) {
     const auto& op = ops[i];
     if (op.is_wait) list.wait32(words[i], op.value, static_cast<stream::wait_until>(op.cond));

@@ -34,15 +34,15 @@ registry& all() {
 }
 
 // Under the registry's mutex. A forked child opens its own.
-result<session*> open_mapper(registry& in) {
-  if (in.mapper != nullptr && check_session(in.mapper) == 0) return in.mapper;
+result<session*> open_mapper(registry& known) {
+  if (known.mapper != nullptr && check_session(known.mapper) == 0) return known.mapper;
   auto opened = open_session({&default_device_io(), nullptr}, env_read("PEERLANE_BACKEND").text);
-  if (opened) in.mapper = *opened;
+  if (opened) known.mapper = *opened;
   return opened;
 }
 
-result<region*> map_for_cpu(registry& in, cu::device_ptr pointer, std::size_t bytes) {
-  const auto mapper = open_mapper(in);
+result<region*> map_for_cpu(registry& known, cu::device_ptr pointer, std::size_t bytes) {
+  const auto mapper = open_mapper(known);
   if (!mapper) return mapper.error();
   pin_request request;
   request.range = {pointer, bytes};
@@ -55,13 +55,13 @@ result<region*> map_for_cpu(registry& in, cu::device_ptr pointer, std::size_t by
   return pinned;
 }
 
-result<allocation> allocate_gpu(registry& in, const cu::driver_table& cuda, std::size_t bytes) {
+result<allocation> allocate_gpu(registry& known, const cu::driver_table& cuda, std::size_t bytes) {
   allocation made;
   made.bytes = bytes;
   if (const auto rc = cuda.cuMemAlloc_v2(&made.device, bytes); rc != cu::error_code::success)
     return cu::make_error(cuda, rc, format("allocating %zu bytes of GPU memory", bytes));
   const unsigned yes = 1;
-  auto mapped = map_for_cpu(in, made.device, bytes);
+  auto mapped = map_for_cpu(known, made.device, bytes);
   // Copies to and from it are synchronous, as what the CPU does through the mapping is.
   if (mapped && cuda.cuPointerSetAttribute(&yes, cu::pointer_attribute::sync_memops, made.device) != cu::error_code::success)
     PL_LOG(debug, "memory at %#llx does not take SYNC_MEMOPS", static_cast<unsigned long long>(made.device));
@@ -125,10 +125,10 @@ result<cu::device_ptr> device_address(const cu::driver_table& cuda, const void* 
   cu::device_ptr found = 0;
   if (cuda.cuMemHostGetDevicePointer_v2(&found, const_cast<void*>(pointer), 0) == cu::error_code::success) return found;
   auto* const page = reinterpret_cast<void*>(address / kPageBytes * kPageBytes);
-  unsigned how = cu::host_register_flag::portable | cu::host_register_flag::device_map;
-  if ((flags & GDS_MEMORY_MASK) == GDS_MEMORY_IO) how |= cu::host_register_flag::io_memory;
-  // Another thread may have been faster, so only the second question counts.
-  const auto registered = cuda.cuMemHostRegister_v2(page, kPageBytes, how);
+  unsigned register_flags = cu::host_register_flag::portable | cu::host_register_flag::device_map;
+  if ((flags & GDS_MEMORY_MASK) == GDS_MEMORY_IO) register_flags |= cu::host_register_flag::io_memory;
+  // Another thread may have registered it first, so only the second query counts.
+  const auto registered = cuda.cuMemHostRegister_v2(page, kPageBytes, register_flags);
   const auto rc = cuda.cuMemHostGetDevicePointer_v2(&found, const_cast<void*>(pointer), 0);
   if (rc == cu::error_code::success) return found;
   return cu::make_error(cuda, registered != cu::error_code::success ? registered : rc,
@@ -139,9 +139,9 @@ result<cpu_word> cpu_word::find(void* pointer, int flags) {
   if ((flags & GDS_MEMORY_MASK) != GDS_MEMORY_GPU) return cpu_word(nullptr, pointer);
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   {
-    auto& in = all();
-    const std::lock_guard lock(in.mutex);
-    for (const auto& [cpu, each] : in.live) {
+    auto& known = all();
+    const std::lock_guard lock(known.mutex);
+    for (const auto& [cpu, each] : known.live) {
       const auto offset = address - each.device;
       if (address < each.device || offset >= each.bytes || each.bytes - offset < sizeof(std::uint32_t)) continue;
       return cpu_word(each.mapped, static_cast<char*>(const_cast<void*>(cpu)) + offset);
@@ -154,14 +154,14 @@ result<cpu_word> cpu_word::find(void* pointer, int flags) {
 
 std::uint32_t cpu_word::load() const noexcept {
   std::uint32_t value = 0;
-  if (mapped_ == nullptr) return __atomic_load_n(static_cast<std::uint32_t*>(at_), __ATOMIC_ACQUIRE);
-  (void)region_read(mapped_, &value, at_, sizeof value);  // found live; freeing it meanwhile is the caller's error
+  if (mapped_ == nullptr) return __atomic_load_n(static_cast<std::uint32_t*>(word_), __ATOMIC_ACQUIRE);
+  (void)region_read(mapped_, &value, word_, sizeof value);  // found live; freeing it meanwhile is the caller's error
   return value;
 }
 
 void cpu_word::store(std::uint32_t value) const noexcept {
-  if (mapped_ == nullptr) __atomic_store_n(static_cast<std::uint32_t*>(at_), value, __ATOMIC_RELEASE);
-  else (void)region_write(mapped_, at_, &value, sizeof value, true);
+  if (mapped_ == nullptr) __atomic_store_n(static_cast<std::uint32_t*>(word_), value, __ATOMIC_RELEASE);
+  else (void)region_write(mapped_, word_, &value, sizeof value, true);
 }
 
 }  // namespace pl::gds
@@ -176,9 +176,9 @@ PL_EXPORT int gds_alloc_mapped_memory(gds_mem_desc_t* desc, size_t size, int fla
     return refuse(__func__, {EINVAL, "no descriptor, no bytes, or flags other than GDS_MEMORY_GPU or GDS_MEMORY_HOST"});
   const auto cuda = pl::gds::ready_driver();
   if (!cuda) return refuse(__func__, cuda.error());
-  auto& in = pl::gds::all();
-  const std::lock_guard lock(in.mutex);
-  auto made = is_gpu ? pl::gds::allocate_gpu(in, **cuda, size) : pl::gds::allocate_host(**cuda, size);
+  auto& known = pl::gds::all();
+  const std::lock_guard lock(known.mutex);
+  auto made = is_gpu ? pl::gds::allocate_gpu(known, **cuda, size) : pl::gds::allocate_host(**cuda, size);
   if (!made) return refuse(__func__, made.error());
   gds_mem_desc_t out{};
   out.d_ptr = made->device;
@@ -187,7 +187,7 @@ PL_EXPORT int gds_alloc_mapped_memory(gds_mem_desc_t* desc, size_t size, int fla
   out.flags = flags;
   out.alloc_size = size;
   out.mh.h = reinterpret_cast<std::uintptr_t>(made->mapped);
-  in.live.emplace(out.h_ptr, *std::move(made));
+  known.live.emplace(out.h_ptr, *std::move(made));
   *desc = out;
   return 0;
 }
@@ -195,10 +195,10 @@ PL_NO_EXCEPTIONS
 
 PL_EXPORT int gds_free_mapped_memory(gds_mem_desc_t* desc) try {
   const pl::errno_keeper keeper;
-  auto& in = pl::gds::all();
-  const std::lock_guard lock(in.mutex);
-  const auto found = desc != nullptr ? in.live.find(desc->h_ptr) : in.live.end();
-  if (found == in.live.end() || found->second.device != desc->d_ptr)
+  auto& known = pl::gds::all();
+  const std::lock_guard lock(known.mutex);
+  const auto found = desc != nullptr ? known.live.find(desc->h_ptr) : known.live.end();
+  if (found == known.live.end() || found->second.device != desc->d_ptr)
     return refuse(__func__,
                   {EINVAL, "the descriptor names no memory that gds_alloc_mapped_memory gave and that still lives"});
   auto& gone = found->second;
@@ -206,11 +206,11 @@ PL_EXPORT int gds_free_mapped_memory(gds_mem_desc_t* desc) try {
   if (gone.mapped != nullptr) {
     const auto cuda = pl::gds::ready_driver();
     if (!cuda) return refuse(__func__, cuda.error());
-    if (auto ended = pl::unpin_region(in.mapper, gone.mapped); !ended) return refuse(__func__, ended.error());
+    if (auto ended = pl::unpin_region(known.mapper, gone.mapped); !ended) return refuse(__func__, ended.error());
     const auto rc = (*cuda)->cuMemFree_v2(gone.device);
     if (rc != pl::cu::error_code::success) code = refuse(__func__, pl::cu::make_error(**cuda, rc, "freeing the GPU memory"));
   }
-  in.live.erase(found);
+  known.live.erase(found);
   *desc = {};
   return code;
 }

@@ -17,7 +17,7 @@ namespace {
 using side = soft_pair::side;
 
 struct soft_queue : ibv_cq {
-  soft_pair* of;
+  soft_pair* pair;
   side end;
   gds_cq* owner;
 };
@@ -32,37 +32,37 @@ struct soft_qp : gds_qp {
 soft_qp* as_soft(gds_qp* qp) { return static_cast<soft_qp*>(qp); }
 soft_queue* as_soft(const ibv_cq* cq) { return const_cast<soft_queue*>(static_cast<const soft_queue*>(cq)); }
 
-// What a request holds. Prepared requests may be copied; they must not outlive their queue pair.
+// The contents of a request. Prepared requests may be copied; they must not outlive their queue pair.
 struct request {
   static constexpr std::uint64_t kMagic = 0x70656572'67647371;
   std::uint64_t magic;
   soft_pair* pair;
-  side of;
+  side end;
   std::uint32_t number;
 };
 static_assert(sizeof(request) <= sizeof(gds_send_request_t) && sizeof(request) <= sizeof(gds_wait_request_t));
 
 template <class Opaque>
-void keep(const request& what, Opaque* in) {
-  std::memcpy(in, &what, sizeof what);
+void keep(const request& prepared, Opaque* storage) {
+  std::memcpy(storage, &prepared, sizeof prepared);
 }
 template <class Opaque>
-result<request> recall(const Opaque* from) {
+result<request> recall(const Opaque* storage) {
   request out{};
-  if (from != nullptr) std::memcpy(&out, from, sizeof out);
+  if (storage != nullptr) std::memcpy(&out, storage, sizeof out);
   if (out.magic != request::kMagic || out.pair == nullptr) return failure{EINVAL, "a request that was not prepared"};
   return out;
 }
 
 // ---- Verbs' own inline functions come here
 
-int poll_queue(ibv_cq* cq, int count, ibv_wc* to) {
+int poll_queue(ibv_cq* cq, int count, ibv_wc* completions) {
   auto* const queue = as_soft(cq);
   int found = 0;
   for (; found < count; ++found) {
-    const auto next = queue->of->poll(queue->end, queue->owner->curr_offset);
+    const auto next = queue->pair->poll(queue->end, queue->owner->curr_offset);
     if (!next) break;
-    auto& out = to[found];
+    auto& out = completions[found];
     std::memset(&out, 0, sizeof out);
     out.wr_id = next->id;
     out.byte_len = next->bytes;
@@ -131,33 +131,33 @@ status check_one(const soft_qp* qp, const ibv_send_wr* wr) {
 }
 
 result<request> make_send(gds_qp* qp, gds_send_wr* wr, gds_send_wr** bad) {
-  auto* const of = as_soft(qp);
-  status done = check_one(of, wr);
+  auto* const soft = as_soft(qp);
+  status done = check_one(soft, wr);
   std::uint32_t number = 0;
   if (done) {
-    const auto prepared = prepare_send(*of, *wr);
+    const auto prepared = prepare_send(*soft, *wr);
     if (prepared) number = *prepared;
     else done = prepared.error();
   }
-  if (done) return request{request::kMagic, of->pair.get(), side::send, number};
+  if (done) return request{request::kMagic, soft->pair.get(), side::send, number};
   if (bad != nullptr) *bad = wr;
   return done.error();
 }
 
-// As the original's, the completion after all that were waited for before, whether or not it has come.
+// As in libgdsync: the completion after all that were waited for before, whether or not it has arrived.
 result<request> make_wait(gds_cq* cq, int flags) {
   if (cq == nullptr || cq->cq == nullptr || flags != 0) return failure{EINVAL, "no completion queue, or flags are not 0"};
   auto* const queue = as_soft(cq->cq);
-  return request{request::kMagic, queue->of, queue->end, ++cq->curr_offset};
+  return request{request::kMagic, queue->pair, queue->end, ++cq->curr_offset};
 }
 
-void add_send(const request& what, std::vector<word_op>& to) {
-  to.push_back({what.pair->doorbell(), what.number, GDS_MEMORY_HOST, false, false, GDS_WAIT_COND_GEQ});
+void add_send(const request& prepared, std::vector<word_op>& ops) {
+  ops.push_back({prepared.pair->doorbell(), prepared.number, GDS_MEMORY_HOST, false, false, GDS_WAIT_COND_GEQ});
 }
-// The CPU may have the completion once the stream is past it.
-void add_wait(const request& what, std::vector<word_op>& to) {
-  to.push_back({what.pair->completed(what.of), what.number, GDS_MEMORY_HOST, true, false, GDS_WAIT_COND_GEQ});
-  to.push_back({what.pair->passed(what.of), what.number, GDS_MEMORY_HOST, false, false, GDS_WAIT_COND_GEQ});
+// The CPU may take the completion once the stream has passed it.
+void add_wait(const request& prepared, std::vector<word_op>& ops) {
+  ops.push_back({prepared.pair->completed(prepared.end), prepared.number, GDS_MEMORY_HOST, true, false, GDS_WAIT_COND_GEQ});
+  ops.push_back({prepared.pair->passed(prepared.end), prepared.number, GDS_MEMORY_HOST, false, false, GDS_WAIT_COND_GEQ});
 }
 
 template <class Opaque, class Add>
@@ -197,7 +197,7 @@ void fill_in(soft_qp& qp) {
   for (int i = 0; i < 2; ++i) {
     auto& queue = qp.queues[i];
     queue.context = context;
-    queue.of = qp.pair.get();
+    queue.pair = qp.pair.get();
     queue.end = i == 0 ? side::send : side::receive;
     queue.owner = ends[i];
     ends[i]->cq = &queue;
@@ -206,17 +206,17 @@ void fill_in(soft_qp& qp) {
 
 }  // namespace
 
-status gather_send(const gds_send_request_t* from, std::vector<word_op>& to) {
-  const auto one = recall(from);
+status gather_send(const gds_send_request_t* storage, std::vector<word_op>& ops) {
+  const auto one = recall(storage);
   if (!one) return one.error();
-  add_send(*one, to);
+  add_send(*one, ops);
   return {};
 }
 
-status gather_wait(const gds_wait_request_t* from, std::vector<word_op>& to) {
-  const auto one = recall(from);
+status gather_wait(const gds_wait_request_t* storage, std::vector<word_op>& ops) {
+  const auto one = recall(storage);
   if (!one) return one.error();
-  add_wait(*one, to);
+  add_wait(*one, ops);
   return {};
 }
 
@@ -274,19 +274,19 @@ PL_EXPORT int gds_soft_get_address(struct gds_qp* qp, gds_soft_address_t* addres
 
 PL_EXPORT int gds_soft_connect(struct gds_qp* qp, const gds_soft_address_t* address) try {
   if (qp == nullptr || address == nullptr) return refuse(__func__, {EINVAL, "no queue pair, or no address"});
-  soft_pair::address to;
-  std::memcpy(static_cast<void*>(&to), address, sizeof to);
-  const auto done = as_soft(qp)->pair->connect(to);
+  soft_pair::address destination;
+  std::memcpy(static_cast<void*>(&destination), address, sizeof destination);
+  const auto done = as_soft(qp)->pair->connect(destination);
   return done ? 0 : refuse(__func__, done.error());
 }
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int gds_post_recv(struct gds_qp* qp, struct ibv_recv_wr* wr, struct ibv_recv_wr** bad_wr) try {
-  auto* const of = as_soft(qp);
-  auto done = check(of, wr);
+  auto* const soft = as_soft(qp);
+  auto done = check(soft, wr);
   for (; done && wr != nullptr; wr = wr->next) {
     auto work = work_of(wr->wr_id, wr->sg_list, wr->num_sge);
-    done = work ? of->pair->receive(std::move(work).value()) : pl::status{work.error()};
+    done = work ? soft->pair->receive(std::move(work).value()) : pl::status{work.error()};
     if (!done) break;
   }
   if (done) return 0;
@@ -305,11 +305,11 @@ PL_EXPORT int gds_post_send(struct gds_qp* qp, gds_send_wr* wr, gds_send_wr** ba
 }
 PL_NO_EXCEPTIONS
 
-PL_EXPORT int gds_prepare_send(struct gds_qp* qp, gds_send_wr* wr, gds_send_wr** bad_wr, gds_send_request_t* to) try {
-  if (to == nullptr) return refuse(__func__, {EINVAL, "no request"});
+PL_EXPORT int gds_prepare_send(struct gds_qp* qp, gds_send_wr* wr, gds_send_wr** bad_wr, gds_send_request_t* storage) try {
+  if (storage == nullptr) return refuse(__func__, {EINVAL, "no request"});
   const auto made = make_send(qp, wr, bad_wr);
   if (!made) return refuse(__func__, made.error());
-  keep(*made, to);
+  keep(*made, storage);
   return 0;
 }
 PL_NO_EXCEPTIONS
@@ -331,10 +331,10 @@ PL_EXPORT int gds_stream_queue_send(CUstream stream, struct gds_qp* qp, gds_send
 }
 PL_NO_EXCEPTIONS
 
-PL_EXPORT int gds_prepare_wait_cq(struct gds_cq* cq, gds_wait_request_t* to, int flags) {
+PL_EXPORT int gds_prepare_wait_cq(struct gds_cq* cq, gds_wait_request_t* storage, int flags) {
   const auto made = make_wait(cq, flags);
-  if (!made || to == nullptr) return refuse(__func__, made ? pl::failure{EINVAL, "no request"} : made.error());
-  keep(*made, to);
+  if (!made || storage == nullptr) return refuse(__func__, made ? pl::failure{EINVAL, "no request"} : made.error());
+  keep(*made, storage);
   return 0;
 }
 PL_EXPORT int gds_stream_post_wait_cq(CUstream stream, gds_wait_request_t* one) {
@@ -353,12 +353,12 @@ PL_EXPORT int gds_stream_wait_cq(CUstream stream, struct gds_cq* cq, int flags) 
   return code;
 }
 
-// No stream will wait for it: the CPU may have the completion.
-PL_EXPORT int gds_post_wait_cq(struct gds_cq* cq, gds_wait_request_t* of, int flags) {
-  const auto one = recall(of);
+// No stream will wait for it, so the CPU may take the completion.
+PL_EXPORT int gds_post_wait_cq(struct gds_cq* cq, gds_wait_request_t* storage, int flags) {
+  const auto one = recall(storage);
   if (cq == nullptr || flags != 0 || !one)
     return refuse(__func__, {EINVAL, "no completion queue, flags, or no request of it"});
-  __atomic_store_n(one->pair->passed(one->of), one->number, __ATOMIC_RELEASE);
+  __atomic_store_n(one->pair->passed(one->end), one->number, __ATOMIC_RELEASE);
   return 0;
 }
 
@@ -387,8 +387,8 @@ PL_EXPORT int gds_mlx5_get_wait_info(int count, const gds_wait_request_t* reques
   for (int i = 0; i < count; ++i) {
     const auto one = recall(requests + i);
     if (!one) return refuse(__func__, one.error());
-    const auto done = device_address(**cuda, one->pair->completed(one->of), GDS_MEMORY_HOST);
-    const auto passed = device_address(**cuda, one->pair->passed(one->of), GDS_MEMORY_HOST);
+    const auto done = device_address(**cuda, one->pair->completed(one->end), GDS_MEMORY_HOST);
+    const auto passed = device_address(**cuda, one->pair->passed(one->end), GDS_MEMORY_HOST);
     if (!done || !passed) return refuse(__func__, done ? passed.error() : done.error());
     infos[i] = {GDS_WAIT_COND_GEQ, reinterpret_cast<std::uint32_t*>(*done), one->number,
                 reinterpret_cast<std::uint32_t*>(*passed), one->number};

@@ -21,21 +21,21 @@ namespace {
 
 bool is_before(std::uint32_t count, std::uint32_t other) noexcept { return static_cast<std::int32_t>(count - other) < 0; }
 
-void copy_out(const soft_piece& from, char* to, std::size_t bytes) {
-  if (from.is_device) arch::copy_from(from.mapping->type, to, from.data, bytes);
-  else std::memcpy(to, from.data, bytes);
+void copy_out(const soft_piece& piece, char* target, std::size_t bytes) {
+  if (piece.is_device) arch::copy_from(piece.mapping->type, target, piece.data, bytes);
+  else std::memcpy(target, piece.data, bytes);
 }
 
 // GPU memory is read back: the completion that follows lies in host memory, and is not behind these stores for the GPU.
-void copy_in(const soft_piece& to, const char* from, std::size_t bytes) {
+void copy_in(const soft_piece& piece, const char* origin, std::size_t bytes) {
   if (bytes == 0) return;
-  if (!to.is_device) {
-    std::memcpy(to.data, from, bytes);
+  if (!piece.is_device) {
+    std::memcpy(piece.data, origin, bytes);
     return;
   }
-  arch::copy_to(to.mapping->type, to.data, from, bytes);
+  arch::copy_to(piece.mapping->type, piece.data, origin, bytes);
   char last = 0;
-  arch::copy_from(to.mapping->type, &last, to.data + bytes - 1, 1);
+  arch::copy_from(piece.mapping->type, &last, piece.data + bytes - 1, 1);
 }
 
 }  // namespace
@@ -44,8 +44,8 @@ result<std::shared_ptr<soft_pair>> soft_pair::make(const copy::gpu_context& cont
   auto memory = stream::shared_memory::make("peerlane-pair", kMemoryBytes);
   if (!memory) return memory.error();
   std::shared_ptr<soft_pair> out(new soft_pair(context, std::move(memory).value(), sends, receives));
-  auto in = copy::context_use::enter(context);
-  if (!in) return in.error();
+  auto use = copy::context_use::enter(context);
+  if (!use) return use.error();
   constexpr unsigned kFlags = cu::host_register_flag::portable | cu::host_register_flag::device_map;
   const auto rc = context.cuda->cuMemHostRegister_v2(out->memory_.data(), kWordsBytes, kFlags);
   if (rc != cu::error_code::success) return cu::make_error(*context.cuda, rc, "registering a queue pair's words");
@@ -55,7 +55,7 @@ result<std::shared_ptr<soft_pair>> soft_pair::make(const copy::gpu_context& cont
 
 soft_pair::~soft_pair() {
   if (!is_registered_) return;
-  if (auto in = copy::context_use::enter(context_)) static_cast<void>(context_.cuda->cuMemHostUnregister(memory_.data()));
+  if (auto use = copy::context_use::enter(context_)) static_cast<void>(context_.cuda->cuMemHostUnregister(memory_.data()));
 }
 
 soft_pair::address soft_pair::own_address() const {
@@ -63,14 +63,14 @@ soft_pair::address soft_pair::own_address() const {
   return {memory_.own_name(), here.boot, here.pid_namespace};
 }
 
-status soft_pair::connect(const address& to) {
-  link::node_identity there;
-  there.boot = to.boot;
-  there.pid_namespace = to.pid_namespace;
-  if (!link::node_identity::here().is_same_node(there))
+status soft_pair::connect(const address& destination) {
+  link::node_identity peer_node;
+  peer_node.boot = destination.boot;
+  peer_node.pid_namespace = destination.pid_namespace;
+  if (!link::node_identity::here().is_same_node(peer_node))
     return failure{ENOTSUP, "the peer of this queue pair is on another node: use peerlane/stream.h"};
-  if (to.memory.bytes != kMemoryBytes) return failure{EINVAL, "not a queue pair's address"};
-  auto theirs = stream::shared_memory::open(to.memory);
+  if (destination.memory.bytes != kMemoryBytes) return failure{EINVAL, "not a queue pair's address"};
+  auto theirs = stream::shared_memory::open(destination.memory);
   if (!theirs) return failure{ENOTSUP, theirs.error().message};
   const std::lock_guard lock(mutex_);
   if (theirs_) return failure{EINVAL, "the queue pair is connected already"};
@@ -78,14 +78,14 @@ status soft_pair::connect(const address& to) {
   return {};
 }
 
-result<std::uint32_t> soft_pair::prepare(soft_work what) {
+result<std::uint32_t> soft_pair::prepare(soft_work work) {
   std::size_t bytes = 0;
-  for (const auto& each : what.pieces) bytes += each.bytes;
-  if (bytes > kMostBytes) return failure{EINVAL, "a message of a soft queue pair has at most 1 MiB"};
+  for (const auto& each : work.pieces) bytes += each.bytes;
+  if (bytes > kMaxBytes) return failure{EINVAL, "a message of a soft queue pair has at most 1 MiB"};
   const std::lock_guard lock(mutex_);
   if (!theirs_) return failure{EINVAL, "the queue pair is not connected: gds_soft_connect"};
   if (sends_.size() >= most_[0]) return failure{ENOMEM, "max_send_wr sends have not completed"};
-  sends_.push_back(std::move(what));
+  sends_.push_back(std::move(work));
   return ++prepared_;
 }
 
@@ -95,15 +95,15 @@ void soft_pair::take_back() {
   --prepared_;
 }
 
-status soft_pair::receive(soft_work into) {
+status soft_pair::receive(soft_work work) {
   const std::lock_guard lock(mutex_);
   if (receives_.size() >= most_[1]) return failure{ENOMEM, "max_recv_wr receives are posted"};
-  receives_.push_back(std::move(into));
+  receives_.push_back(std::move(work));
   return {};
 }
 
-std::optional<soft_completion> soft_pair::poll(side of, std::uint32_t waits) {
-  const auto i = index(of);
+std::optional<soft_completion> soft_pair::poll(side direction, std::uint32_t waits) {
+  const auto i = index(direction);
   const std::lock_guard lock(mutex_);
   if (done_[i].empty()) return {};
   const auto next = polled_[i] + 1;
@@ -126,7 +126,7 @@ bool soft_pair::advance() {
   return has_moved;
 }
 
-// A send to the slot where the peer finds it. A doorbell beyond what was prepared means nothing.
+// A send to the slot where the peer finds it. A doorbell beyond the prepared sends is ignored.
 bool soft_pair::gather() {
   auto& mine = ours();
   const auto rung = __atomic_load_n(&mine.doorbell, __ATOMIC_ACQUIRE);
@@ -134,10 +134,10 @@ bool soft_pair::gather() {
   while (is_before(gathered_, rung) && is_before(gathered_, prepared_) &&
          gathered_ - mine.taken.load(std::memory_order_acquire) < kSlots) {
     const auto number = gathered_ + 1;
-    char* to = slot_in(memory_, number);
+    char* target = slot_in(memory_, number);
     std::uint32_t bytes = 0;
     for (const auto& each : sends_[number - left_ - 1].pieces) {
-      copy_out(each, to + bytes, each.bytes);
+      copy_out(each, target + bytes, each.bytes);
       bytes += static_cast<std::uint32_t>(each.bytes);
     }
     mine.bytes[number % kSlots] = bytes;
@@ -153,19 +153,19 @@ bool soft_pair::take() {
   bool has_moved = false;
   while (!receives_.empty() && is_before(got_, their.ready.load(std::memory_order_acquire))) {
     const auto number = got_ + 1;
-    const char* from = slot_in(*theirs_, number);
-    const auto bytes = std::min<std::size_t>(their.bytes[number % kSlots], kMostBytes);  // the peer's word for it
-    const auto into = std::move(receives_.front());
+    const char* origin = slot_in(*theirs_, number);
+    const auto bytes = std::min<std::size_t>(their.bytes[number % kSlots], kMaxBytes);  // the peer's word for it
+    const auto capture_state = std::move(receives_.front());
     receives_.pop_front();
     std::size_t left = bytes;
-    for (const auto& each : into.pieces) {
+    for (const auto& each : capture_state.pieces) {
       const auto part = std::min(left, each.bytes);
-      copy_in(each, from, part);
-      from += part;
+      copy_in(each, origin, part);
+      origin += part;
       left -= part;
     }
     got_ = number;
-    complete(side::receive, {into.id, static_cast<std::uint32_t>(bytes - left), left != 0});
+    complete(side::receive, {capture_state.id, static_cast<std::uint32_t>(bytes - left), left != 0});
     their.taken.store(number, std::memory_order_release);
     has_moved = true;
   }
@@ -185,9 +185,9 @@ bool soft_pair::complete_sends() {
   return has_moved;
 }
 
-void soft_pair::complete(side of, const soft_completion& what) {
-  const auto i = index(of);
-  done_[i].push_back(what);
+void soft_pair::complete(side direction, const soft_completion& completion) {
+  const auto i = index(direction);
+  done_[i].push_back(completion);
   __atomic_store_n(&ours().completed[i], ++counted_[i], __ATOMIC_RELEASE);
 }
 

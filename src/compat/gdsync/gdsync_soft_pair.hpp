@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A queue pair whose adapter is a thread. Streams (or the CPU) write how many sends may leave into `doorbell`; the thread
-// reads their memory, hands it to the peer's thread through shared memory, and counts completions in words on which streams
-// wait. Memory is read between doorbell and completion, and written before the receiver's completion, as an adapter does it.
+// A queue pair whose adapter is a thread. Streams (or the CPU) write to `doorbell` how many sends may leave. The thread
+// reads their memory, passes it to the peer's thread through shared memory, and counts completions in words on which
+// streams wait. As with a real adapter, memory is read between doorbell and completion, and written before the receiver's
+// completion.
 //
 // Counts are 32 bits and cyclic, as libgdsync's descriptors compare them.
 #pragma once
@@ -42,7 +43,7 @@ struct soft_completion {
 
 class soft_pair {
  public:
-  static constexpr std::size_t kMostBytes = 1u << 20;
+  static constexpr std::size_t kMaxBytes = 1u << 20;
 
   // Plain bytes.
   struct address {
@@ -57,21 +58,22 @@ class soft_pair {
   soft_pair& operator=(const soft_pair&) = delete;
 
   address own_address() const;
-  status connect(const address& to);  // also to its own
+  status connect(const address& destination);  // also to its own
 
   // ---- Any thread
-  // The number of the send, which leaves once `doorbell` has come to it. ENOMEM: as many as were asked for are under way.
-  result<std::uint32_t> prepare(soft_work what);
+  // Returns the number of the send, which leaves once `doorbell` reaches it. ENOMEM: too many sends are pending.
+  result<std::uint32_t> prepare(soft_work work);
   void take_back();  // the one prepared last
-  status receive(soft_work into);
+  status receive(soft_work work);
 
   enum class side { send, receive };
-  // What a stream writes and waits for; in host memory that CUDA knows.
+  // The words that a stream writes and waits for; in host memory that CUDA knows.
   std::uint32_t* doorbell() const noexcept { return &ours().doorbell; }
-  std::uint32_t* completed(side of) const noexcept { return &ours().completed[index(of)]; }
-  std::uint32_t* passed(side of) const noexcept { return &ours().passed[index(of)]; }
-  // The next completion that the CPU may have: those for which `waits` streams wait only once the streams are past them.
-  std::optional<soft_completion> poll(side of, std::uint32_t waits);
+  std::uint32_t* completed(side direction) const noexcept { return &ours().completed[index(direction)]; }
+  std::uint32_t* passed(side direction) const noexcept { return &ours().passed[index(direction)]; }
+  // The next completion that the CPU may take. The completions that `waits` streams wait for follow only once the streams
+  // have passed them.
+  std::optional<soft_completion> poll(side direction, std::uint32_t waits);
 
   // ---- The adapter's thread. True: something moved.
   bool advance();
@@ -87,21 +89,21 @@ class soft_pair {
     std::uint32_t bytes[kSlots];
   };
   static constexpr std::size_t kWordsBytes = 4096;
-  static constexpr std::size_t kMemoryBytes = kWordsBytes + kSlots * kMostBytes;
+  static constexpr std::size_t kMemoryBytes = kWordsBytes + kSlots * kMaxBytes;
   static_assert(sizeof(words) <= kWordsBytes);
 
   soft_pair(const copy::gpu_context& context, stream::shared_memory memory, unsigned sends, unsigned receives)
       : context_(context), memory_(std::move(memory)), most_{sends, receives} {}
-  static unsigned index(side of) noexcept { return static_cast<unsigned>(of); }
-  static words& words_in(const stream::shared_memory& of) noexcept { return *reinterpret_cast<words*>(of.data()); }
-  static char* slot_in(const stream::shared_memory& of, std::uint32_t number) noexcept {
-    return reinterpret_cast<char*>(of.data()) + kWordsBytes + number % kSlots * kMostBytes;
+  static unsigned index(side direction) noexcept { return static_cast<unsigned>(direction); }
+  static words& words_in(const stream::shared_memory& memory) noexcept { return *reinterpret_cast<words*>(memory.data()); }
+  static char* slot_in(const stream::shared_memory& memory, std::uint32_t number) noexcept {
+    return reinterpret_cast<char*>(memory.data()) + kWordsBytes + number % kSlots * kMaxBytes;
   }
   words& ours() const noexcept { return words_in(memory_); }
   bool gather();
   bool take();
   bool complete_sends();
-  void complete(side of, const soft_completion& what);
+  void complete(side direction, const soft_completion& completion);
 
   const copy::gpu_context context_;
   stream::shared_memory memory_;
@@ -118,7 +120,7 @@ class soft_pair {
   std::uint32_t polled_[2] = {0, 0};
 };
 
-// Drives the pair until its last other owner drops it. Starts the thread.
+// Runs the pair on the adapter thread until its last other owner drops it. Starts the thread.
 void attach_to_adapter(const std::shared_ptr<soft_pair>& pair);
 
 // A part of a message for the CPU. ENOTSUP: GPU memory that cannot be mapped.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every descriptor comes down to: words that are written and waited for, by a stream or by the CPU.
+// The word operations that every descriptor is translated to: writes and waits, by a stream or by the CPU.
 #pragma once
 
 #include <vector>
@@ -17,12 +17,12 @@ struct word_op {
   gds_wait_cond_flag_t cond;
 };
 
-// Of queue pairs. ENOSYS in a build without verbs' headers, EINVAL for a request that was not prepared.
-status gather_send(const gds_send_request_t* request, std::vector<word_op>& to);
-status gather_wait(const gds_wait_request_t* request, std::vector<word_op>& to);
+// Operations of queue pairs. ENOSYS in a build without the verbs headers, EINVAL for a request that was not prepared.
+status gather_send(const gds_send_request_t* request, std::vector<word_op>& ops);
+status gather_wait(const gds_wait_request_t* request, std::vector<word_op>& ops);
 
 // In order; nothing is queued if one of them cannot be.
-status post_on_stream(cu::stream_t on, const std::vector<word_op>& ops);
+status post_on_stream(cu::stream_t stream, const std::vector<word_op>& ops);
 // Returns when all is done; waits spin.
 status post_on_cpu(const std::vector<word_op>& ops);
 

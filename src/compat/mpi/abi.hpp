@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The MPI library below: its header, and what of it must not be bound when this library is loaded. A preloaded library comes
-// into every process under mpirun, also into shells that have no MPI, and Python loads MPI out of sight of other libraries.
-// So nothing here links libmpi; functions are bound at their first call and the library's objects are looked up.
+// The MPI library that this one is preloaded over: its header, and the symbols that must not be bound at load time. A
+// preloaded library is loaded into every process under mpirun, also into shells without MPI, and Python loads MPI where
+// other libraries do not see it. So nothing here links libmpi: functions are bound at their first call, and the library's
+// objects are looked up.
 #pragma once
 
 #define OMPI_SKIP_MPICXX 1

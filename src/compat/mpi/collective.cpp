@@ -10,17 +10,17 @@ group::group(MPI_Comm comm) {
   else PMPI_Comm_size(comm, &size_);
 }
 
-int take_source(staged& data, const void* buffer, const parts& what) {
+int take_source(staged& data, const void* buffer, const parts& blocks) {
   data = staged(buffer);
   if (buffer == MPI_IN_PLACE) return MPI_SUCCESS;
-  const int code = data.attach(buffer, what);
+  const int code = data.attach(buffer, blocks);
   return code == MPI_SUCCESS ? data.load() : code;
 }
 
-int take_target(staged& data, void* buffer, const parts& what, bool is_source_too) {
+int take_target(staged& data, void* buffer, const parts& blocks, bool is_source_too) {
   data = staged(buffer);
   if (buffer == MPI_IN_PLACE) return MPI_SUCCESS;
-  const int code = data.attach(buffer, what);
+  const int code = data.attach(buffer, blocks);
   return code == MPI_SUCCESS && is_source_too ? data.load() : code;
 }
 

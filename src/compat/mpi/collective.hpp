@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all collective operations share: who sends and receives what, and the call between the copies.
+// Shared parts of all collective operations: who sends and receives what, and the MPI call between the copies.
 #pragma once
 
 #include "compat/mpi/guarded.hpp"
@@ -50,16 +50,16 @@ bool concerns(const void* buffer, Significant significant) {
   return any_on_device(significant());
 }
 
-// What MPI reads, and what it writes. With MPI_IN_PLACE it reads the receive buffer.
-int take_source(staged& data, const void* buffer, const parts& what);
-int take_target(staged& data, void* buffer, const parts& what, bool is_source_too);
+// Attaches the buffer that MPI reads, and the one it writes. With MPI_IN_PLACE it reads the receive buffer.
+int take_source(staged& data, const void* buffer, const parts& blocks);
+int take_target(staged& data, void* buffer, const parts& blocks, bool is_source_too);
 
 // `prepare` fills in the record, `call` gets the pointers for MPI. With a request the copy back waits for its completion.
 template <class Prepare, class Call, class... Request>
 int collective(MPI_Comm comm, Prepare prepare, Call call, Request... request) {
   return guarded(comm, [&] {
     auto made = std::make_unique<record>();
-    made->what = record::kind::collective;
+    made->operation = record::kind::collective;
     if (const int code = prepare(*made); code != MPI_SUCCESS) return raise(comm, code);
     const int code = call(made->send.pointer(), made->receive.pointer());
     if (code != MPI_SUCCESS) return code;

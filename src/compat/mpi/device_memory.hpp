@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that this library does with CUDA: it tells device memory from other memory, and copies.
+// All CUDA use of this library: it recognises device memory, and copies.
 #pragma once
 
 #include <optional>
@@ -25,8 +25,8 @@ inline bool is_device_memory(const void* pointer) noexcept {
   return pointer != nullptr && driver_is_there() && detail::ask_driver(pointer);
 }
 
-// What the driver says of device memory; nothing for other memory. Holds while an operation on that memory is under way, for
-// as long as the caller may not free it.
+// The driver's information about device memory; empty for other memory. Valid while an operation on that memory is pending,
+// that is, as long as the caller may not free it.
 std::optional<cu::pointer_info> device_info(const void* pointer) noexcept;
 
 // Host memory for a copy of what begins at `device`; `sparse`: most of it will not be touched.
@@ -36,10 +36,10 @@ result<staging_pool::block> take_staging(std::uint64_t device, std::size_t bytes
 // `device`: what is known of a single copy's device side, which the driver then is not asked about; may be null.
 status copy_all(std::span<const copy::transfer> list, const cu::pointer_info* device);
 
-// Gives all host and GPU resources back. No other call of this library may be under way; it may be used again.
+// Releases all host and GPU resources. No other call of this library may be pending; the library may be used again.
 void close_devices() noexcept;
 
 // One line to stderr for the first failure of a process (an MPI error code says little), later ones only to the log.
-void complain(const char* what, const failure& why) noexcept;
+void complain(const char* description, const failure& why) noexcept;
 
 }  // namespace pl::mpi

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every function that stands before an MPI function does around its own work.
+// The common frame of every function that replaces an MPI function.
 #pragma once
 
 #include <new>
@@ -17,7 +17,7 @@ int guarded(MPI_Comm comm, Work work) {
   } catch (const std::bad_alloc&) { return raise(comm, MPI_ERR_NO_MEM); }
 }
 
-// A call of MPI that failed has run its error handler already; what we do before and after it has not.
+// A failed MPI call has already run its error handler; a failure before or after it has not.
 inline int unless(int code, MPI_Comm comm) { return code == MPI_SUCCESS ? code : raise(comm, code); }
 
 }  // namespace pl::mpi

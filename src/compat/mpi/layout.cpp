@@ -8,7 +8,7 @@
 namespace pl::mpi {
 namespace {
 
-bool is_one_row(const pieces& what) { return what.size() == 1 && what[0].rows == 1; }
+bool is_one_row(const pieces& rows) { return rows.size() == 1 && rows[0].rows == 1; }
 
 int forget(MPI_Datatype, int, void* kept, void*) {
   delete static_cast<std::shared_ptr<const pieces>*>(kept);
@@ -48,27 +48,27 @@ result<std::shared_ptr<const pieces>> remembered_pieces(MPI_Datatype type) {
 
 }  // namespace
 
-pieces repeat(pieces what, std::size_t n, std::ptrdiff_t step) {
+pieces repeat(pieces rows, std::size_t n, std::ptrdiff_t step) {
   if (n == 0) return {};
-  if (n == 1 || what.empty()) return what;
-  auto& first = what[0];
+  if (n == 1 || rows.empty()) return rows;
+  auto& first = rows[0];
   const auto pitch = static_cast<std::size_t>(step);
-  if (is_one_row(what) && step > 0) {
-    if (pitch == first.row_bytes) return first.row_bytes *= n, what;
-    if (pitch > first.row_bytes) return first.rows = n, first.pitch = pitch, what;
+  if (is_one_row(rows) && step > 0) {
+    if (pitch == first.row_bytes) return first.row_bytes *= n, rows;
+    if (pitch > first.row_bytes) return first.rows = n, first.pitch = pitch, rows;
   }
-  if (what.size() == 1 && step > 0 && first.rows * first.pitch == pitch) return first.rows *= n, what;
+  if (rows.size() == 1 && step > 0 && first.rows * first.pitch == pitch) return first.rows *= n, rows;
   pieces out;
-  out.reserve(what.size() * n);
+  out.reserve(rows.size() * n);
   for (std::size_t i = 0; i < n; ++i)
-    for (piece one : what) {
+    for (piece one : rows) {
       one.offset += static_cast<std::ptrdiff_t>(i) * step;
       out.push_back(one);
     }
   return out;
 }
 
-pieces layout::of(std::size_t count) const {
+pieces layout::rows_of(std::size_t count) const {
   if (scattered != nullptr) return repeat(*scattered, count, extent);
   return repeat({piece{first, bytes, 1, bytes}}, count, extent);
 }

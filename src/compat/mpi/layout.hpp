@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the bytes of an MPI datatype lie. Only these are copied: the gaps may be other messages' or a running kernel's.
+// The byte layout of an MPI datatype. Only its bytes are copied: the gaps may belong to other messages or to a running
+// kernel.
 #pragma once
 
 #include <cstddef>
@@ -20,16 +21,16 @@ struct piece {
 };
 using pieces = std::vector<piece>;
 
-// `n` times the same, each `step` bytes behind the one before.
-pieces repeat(pieces what, std::size_t n, std::ptrdiff_t step);
+// Repeats the rows `n` times, each copy `step` bytes after the previous one.
+pieces repeat(pieces rows, std::size_t n, std::ptrdiff_t step);
 
 struct layout {
   std::ptrdiff_t extent = 0;
   std::ptrdiff_t first = 0;                 // offset of the first byte
   std::size_t bytes = 0;                    // of data
   std::shared_ptr<const pieces> scattered;  // null: one row of `bytes` from `first`
-  // What `count` elements are made of.
-  pieces of(std::size_t count) const;
+  // The rows of `count` elements.
+  pieces rows_of(std::size_t count) const;
 };
 
 // ENOTSUP for a distributed array (MPI_Type_create_darray), for types made by large-count constructors and for types that

@@ -23,6 +23,6 @@ int MPI_Finalize() {
   return code;
 }
 
-// The question by which programs decide whether they may pass device memory. Not every mpi.h declares it.
+// Programs call this to decide whether they may pass device memory. Not every mpi.h declares it.
 extern "C" __attribute__((visibility("default"))) int MPIX_Query_cuda_support(void);
 int MPIX_Query_cuda_support(void) { return 1; }

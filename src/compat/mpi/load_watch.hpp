@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the process has loaded libcuda by now, in a nanosecond, because host-only programs ask at every MPI call.
+// Detects within a nanosecond whether the process has loaded libcuda, because host-only programs check at every MPI call.
 #pragma once
 
 #include <link.h>

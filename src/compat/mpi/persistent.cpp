@@ -6,14 +6,14 @@ using namespace pl::mpi;
 
 namespace {
 
-// The data that is sent is what the buffer holds at the start.
+// The contents of the buffer at the start are sent.
 int prepare(MPI_Request request) {
-  auto what = request == request_null() ? nullptr : requests().take(request);
-  if (what == nullptr) return MPI_SUCCESS;
-  const int code = what->send.load();
-  what->is_active = code == MPI_SUCCESS;
-  what->is_stored = false;
-  requests().put(request, std::move(what));
+  auto found = request == request_null() ? nullptr : requests().take(request);
+  if (found == nullptr) return MPI_SUCCESS;
+  const int code = found->send.load();
+  found->is_active = code == MPI_SUCCESS;
+  found->is_stored = false;
+  requests().put(request, std::move(found));
   return code;
 }
 

@@ -11,31 +11,31 @@ void tell_refused(const char* name) noexcept {
 namespace {
 
 struct degrees {
-  int in = 0, out = 0;
+  int incoming = 0, outgoing = 0;
 };
 
 degrees degrees_of(MPI_Comm comm) {
-  degrees of;
+  degrees found;
   int kind = MPI_UNDEFINED, weighted = 0, rank = 0;
   PMPI_Topo_test(comm, &kind);
   if (kind == MPI_DIST_GRAPH) {
-    PMPI_Dist_graph_neighbors_count(comm, &of.in, &of.out, &weighted);
+    PMPI_Dist_graph_neighbors_count(comm, &found.incoming, &found.outgoing, &weighted);
   } else if (kind == MPI_GRAPH) {
     PMPI_Comm_rank(comm, &rank);
-    PMPI_Graph_neighbors_count(comm, rank, &of.in);
-    of.out = of.in;
+    PMPI_Graph_neighbors_count(comm, rank, &found.incoming);
+    found.outgoing = found.incoming;
   } else if (kind == MPI_CART) {
-    PMPI_Cartdim_get(comm, &of.in);
-    of.in *= 2;
-    of.out = of.in;
+    PMPI_Cartdim_get(comm, &found.incoming);
+    found.incoming *= 2;
+    found.outgoing = found.incoming;
   }
-  return of;
+  return found;
 }
 
 }  // namespace
 
-int out_neighbours(MPI_Comm comm) { return degrees_of(comm).out; }
-int in_neighbours(MPI_Comm comm) { return degrees_of(comm).in; }
+int out_neighbours(MPI_Comm comm) { return degrees_of(comm).outgoing; }
+int in_neighbours(MPI_Comm comm) { return degrees_of(comm).incoming; }
 
 }  // namespace pl::mpi
 
@@ -57,89 +57,92 @@ int MPI_Compare_and_swap(const void* origin, const void* compare, void* result, 
                                                result, type, target, offset, window);
 }
 
-int MPI_Neighbor_allgather(const void* in, int in_count, MPI_Datatype in_type, void* out, int out_count,
-                           MPI_Datatype out_type, MPI_Comm comm) {
+int MPI_Neighbor_allgather(const void* sendbuf, int send_count, MPI_Datatype send_type, void* recvbuf, int recv_count,
+                           MPI_Datatype recv_type, MPI_Comm comm) {
   return host_only<PMPI_Neighbor_allgather>("MPI_Neighbor_allgather", comm,
-                                            {{in, in_count, in_type}, {out, out_count, out_type}}, in, in_count, in_type,
-                                            out, out_count, out_type, comm);
+                                            {{sendbuf, send_count, send_type}, {recvbuf, recv_count, recv_type}}, sendbuf,
+                                            send_count, send_type, recvbuf, recv_count, recv_type, comm);
 }
 
-int MPI_Neighbor_allgatherv(const void* in, int in_count, MPI_Datatype in_type, void* out, const int out_counts[],
-                            const int out_offsets[], MPI_Datatype out_type, MPI_Comm comm) {
+int MPI_Neighbor_allgatherv(const void* sendbuf, int send_count, MPI_Datatype send_type, void* recvbuf,
+                            const int recv_counts[], const int recv_offsets[], MPI_Datatype recv_type, MPI_Comm comm) {
   return host_only<PMPI_Neighbor_allgatherv>(
       "MPI_Neighbor_allgatherv", comm,
-      {{in, in_count, in_type},
-       argument::of_blocks([&] { return in_neighbours(comm); }, out, out_counts, out_offsets, out_type)},
-      in, in_count, in_type, out, out_counts, out_offsets, out_type, comm);
+      {{sendbuf, send_count, send_type},
+       argument::of_blocks([&] { return in_neighbours(comm); }, recvbuf, recv_counts, recv_offsets, recv_type)},
+      sendbuf, send_count, send_type, recvbuf, recv_counts, recv_offsets, recv_type, comm);
 }
 
-int MPI_Neighbor_alltoall(const void* in, int in_count, MPI_Datatype in_type, void* out, int out_count,
-                          MPI_Datatype out_type, MPI_Comm comm) {
+int MPI_Neighbor_alltoall(const void* sendbuf, int send_count, MPI_Datatype send_type, void* recvbuf, int recv_count,
+                          MPI_Datatype recv_type, MPI_Comm comm) {
   return host_only<PMPI_Neighbor_alltoall>("MPI_Neighbor_alltoall", comm,
-                                           {{in, in_count, in_type}, {out, out_count, out_type}}, in, in_count, in_type, out,
-                                           out_count, out_type, comm);
+                                           {{sendbuf, send_count, send_type}, {recvbuf, recv_count, recv_type}}, sendbuf,
+                                           send_count, send_type, recvbuf, recv_count, recv_type, comm);
 }
 
-int MPI_Neighbor_alltoallv(const void* in, const int in_counts[], const int in_offsets[], MPI_Datatype in_type, void* out,
-                           const int out_counts[], const int out_offsets[], MPI_Datatype out_type, MPI_Comm comm) {
+int MPI_Neighbor_alltoallv(const void* sendbuf, const int send_counts[], const int send_offsets[], MPI_Datatype send_type,
+                           void* recvbuf, const int recv_counts[], const int recv_offsets[], MPI_Datatype recv_type,
+                           MPI_Comm comm) {
   return host_only<PMPI_Neighbor_alltoallv>(
       "MPI_Neighbor_alltoallv", comm,
-      {argument::of_blocks([&] { return out_neighbours(comm); }, in, in_counts, in_offsets, in_type),
-       argument::of_blocks([&] { return in_neighbours(comm); }, out, out_counts, out_offsets, out_type)},
-      in, in_counts, in_offsets, in_type, out, out_counts, out_offsets, out_type, comm);
+      {argument::of_blocks([&] { return out_neighbours(comm); }, sendbuf, send_counts, send_offsets, send_type),
+       argument::of_blocks([&] { return in_neighbours(comm); }, recvbuf, recv_counts, recv_offsets, recv_type)},
+      sendbuf, send_counts, send_offsets, send_type, recvbuf, recv_counts, recv_offsets, recv_type, comm);
 }
 
-int MPI_Neighbor_alltoallw(const void* in, const int in_counts[], const MPI_Aint in_offsets[], const MPI_Datatype in_types[],
-                           void* out, const int out_counts[], const MPI_Aint out_offsets[], const MPI_Datatype out_types[],
-                           MPI_Comm comm) {
+int MPI_Neighbor_alltoallw(const void* sendbuf, const int send_counts[], const MPI_Aint send_offsets[],
+                           const MPI_Datatype send_types[], void* recvbuf, const int recv_counts[],
+                           const MPI_Aint recv_offsets[], const MPI_Datatype recv_types[], MPI_Comm comm) {
   return host_only<PMPI_Neighbor_alltoallw>(
       "MPI_Neighbor_alltoallw", comm,
-      {argument::of_blocks([&] { return out_neighbours(comm); }, in, in_counts, in_offsets, in_types),
-       argument::of_blocks([&] { return in_neighbours(comm); }, out, out_counts, out_offsets, out_types)},
-      in, in_counts, in_offsets, in_types, out, out_counts, out_offsets, out_types, comm);
+      {argument::of_blocks([&] { return out_neighbours(comm); }, sendbuf, send_counts, send_offsets, send_types),
+       argument::of_blocks([&] { return in_neighbours(comm); }, recvbuf, recv_counts, recv_offsets, recv_types)},
+      sendbuf, send_counts, send_offsets, send_types, recvbuf, recv_counts, recv_offsets, recv_types, comm);
 }
 
-int MPI_Ineighbor_allgather(const void* in, int in_count, MPI_Datatype in_type, void* out, int out_count,
-                            MPI_Datatype out_type, MPI_Comm comm, MPI_Request* request) {
+int MPI_Ineighbor_allgather(const void* sendbuf, int send_count, MPI_Datatype send_type, void* recvbuf, int recv_count,
+                            MPI_Datatype recv_type, MPI_Comm comm, MPI_Request* request) {
   return host_only<PMPI_Ineighbor_allgather>("MPI_Ineighbor_allgather", comm,
-                                             {{in, in_count, in_type}, {out, out_count, out_type}}, in, in_count, in_type,
-                                             out, out_count, out_type, comm, request);
+                                             {{sendbuf, send_count, send_type}, {recvbuf, recv_count, recv_type}}, sendbuf,
+                                             send_count, send_type, recvbuf, recv_count, recv_type, comm, request);
 }
 
-int MPI_Ineighbor_allgatherv(const void* in, int in_count, MPI_Datatype in_type, void* out, const int out_counts[],
-                             const int out_offsets[], MPI_Datatype out_type, MPI_Comm comm, MPI_Request* request) {
+int MPI_Ineighbor_allgatherv(const void* sendbuf, int send_count, MPI_Datatype send_type, void* recvbuf,
+                             const int recv_counts[], const int recv_offsets[], MPI_Datatype recv_type, MPI_Comm comm,
+                             MPI_Request* request) {
   return host_only<PMPI_Ineighbor_allgatherv>(
       "MPI_Ineighbor_allgatherv", comm,
-      {{in, in_count, in_type},
-       argument::of_blocks([&] { return in_neighbours(comm); }, out, out_counts, out_offsets, out_type)},
-      in, in_count, in_type, out, out_counts, out_offsets, out_type, comm, request);
+      {{sendbuf, send_count, send_type},
+       argument::of_blocks([&] { return in_neighbours(comm); }, recvbuf, recv_counts, recv_offsets, recv_type)},
+      sendbuf, send_count, send_type, recvbuf, recv_counts, recv_offsets, recv_type, comm, request);
 }
 
-int MPI_Ineighbor_alltoall(const void* in, int in_count, MPI_Datatype in_type, void* out, int out_count,
-                           MPI_Datatype out_type, MPI_Comm comm, MPI_Request* request) {
+int MPI_Ineighbor_alltoall(const void* sendbuf, int send_count, MPI_Datatype send_type, void* recvbuf, int recv_count,
+                           MPI_Datatype recv_type, MPI_Comm comm, MPI_Request* request) {
   return host_only<PMPI_Ineighbor_alltoall>("MPI_Ineighbor_alltoall", comm,
-                                            {{in, in_count, in_type}, {out, out_count, out_type}}, in, in_count, in_type,
-                                            out, out_count, out_type, comm, request);
+                                            {{sendbuf, send_count, send_type}, {recvbuf, recv_count, recv_type}}, sendbuf,
+                                            send_count, send_type, recvbuf, recv_count, recv_type, comm, request);
 }
 
-int MPI_Ineighbor_alltoallv(const void* in, const int in_counts[], const int in_offsets[], MPI_Datatype in_type, void* out,
-                            const int out_counts[], const int out_offsets[], MPI_Datatype out_type, MPI_Comm comm,
-                            MPI_Request* request) {
+int MPI_Ineighbor_alltoallv(const void* sendbuf, const int send_counts[], const int send_offsets[], MPI_Datatype send_type,
+                            void* recvbuf, const int recv_counts[], const int recv_offsets[], MPI_Datatype recv_type,
+                            MPI_Comm comm, MPI_Request* request) {
   return host_only<PMPI_Ineighbor_alltoallv>(
       "MPI_Ineighbor_alltoallv", comm,
-      {argument::of_blocks([&] { return out_neighbours(comm); }, in, in_counts, in_offsets, in_type),
-       argument::of_blocks([&] { return in_neighbours(comm); }, out, out_counts, out_offsets, out_type)},
-      in, in_counts, in_offsets, in_type, out, out_counts, out_offsets, out_type, comm, request);
+      {argument::of_blocks([&] { return out_neighbours(comm); }, sendbuf, send_counts, send_offsets, send_type),
+       argument::of_blocks([&] { return in_neighbours(comm); }, recvbuf, recv_counts, recv_offsets, recv_type)},
+      sendbuf, send_counts, send_offsets, send_type, recvbuf, recv_counts, recv_offsets, recv_type, comm, request);
 }
 
-int MPI_Ineighbor_alltoallw(const void* in, const int in_counts[], const MPI_Aint in_offsets[],
-                            const MPI_Datatype in_types[], void* out, const int out_counts[], const MPI_Aint out_offsets[],
-                            const MPI_Datatype out_types[], MPI_Comm comm, MPI_Request* request) {
+int MPI_Ineighbor_alltoallw(const void* sendbuf, const int send_counts[], const MPI_Aint send_offsets[],
+                            const MPI_Datatype send_types[], void* recvbuf, const int recv_counts[],
+                            const MPI_Aint recv_offsets[], const MPI_Datatype recv_types[], MPI_Comm comm,
+                            MPI_Request* request) {
   return host_only<PMPI_Ineighbor_alltoallw>(
       "MPI_Ineighbor_alltoallw", comm,
-      {argument::of_blocks([&] { return out_neighbours(comm); }, in, in_counts, in_offsets, in_types),
-       argument::of_blocks([&] { return in_neighbours(comm); }, out, out_counts, out_offsets, out_types)},
-      in, in_counts, in_offsets, in_types, out, out_counts, out_offsets, out_types, comm, request);
+      {argument::of_blocks([&] { return out_neighbours(comm); }, sendbuf, send_counts, send_offsets, send_types),
+       argument::of_blocks([&] { return in_neighbours(comm); }, recvbuf, recv_counts, recv_offsets, recv_types)},
+      sendbuf, send_counts, send_offsets, send_types, recvbuf, recv_counts, recv_offsets, recv_types, comm, request);
 }
 
 #define PL_FUNCTIONS "refused.inc"

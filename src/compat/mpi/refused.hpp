@@ -8,7 +8,7 @@
 
 namespace pl::mpi {
 
-// Tells what was refused; the error code is told by the caller.
+// Reports what was refused; the caller returns the error code.
 void tell_refused(const char* name) noexcept;
 
 // A buffer argument. With MPI_BOTTOM the types' addresses count, if the argument means anything on this rank.

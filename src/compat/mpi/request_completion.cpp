@@ -16,18 +16,18 @@ completing::~completing() {
 }
 
 int completing::end(std::size_t i, const MPI_Status& status) {
-  auto& what = records_[i];
-  if (what == nullptr) return MPI_SUCCESS;
-  const int code = store_result(*what, status);
+  auto& entry = records_[i];
+  if (entry == nullptr) return MPI_SUCCESS;
+  const int code = store_result(*entry, status);
   fail(i);
   return code;
 }
 
 void completing::fail(std::size_t i) {
-  auto& what = records_[i];
-  if (what == nullptr) return;
-  what->is_active = what->is_stored = false;
-  if (!what->is_persistent) what.reset();
+  auto& entry = records_[i];
+  if (entry == nullptr) return;
+  entry->is_active = entry->is_stored = false;
+  if (!entry->is_persistent) entry.reset();
 }
 
 void completing::sort_out(const MPI_Request* now) {
@@ -39,28 +39,28 @@ namespace {
 
 constexpr int kNone = MPI_UNDEFINED;
 
-// The fast way out of every function here: no request of this process has a stand-in.
+// The fast path of every function here: no request of this process has a stand-in.
 bool nothing_to_do() {
   requests().progress();
   return requests().is_empty();
 }
 
-int told(int code) { return unless(code, comm_world()); }
+int raise_on_world(int code) { return unless(code, comm_world()); }
 
-// All of them have ended, with `code` of MPI's.
+// All of them have ended; `code` is MPI's result.
 int end_all(completing& held, std::size_t n, const MPI_Request* now, const MPI_Status* status, int code) {
   if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) return held.sort_out(now), code;
   int ours = MPI_SUCCESS;
   for (std::size_t i = 0; i < n; ++i) {
-    const int its = code == MPI_SUCCESS ? MPI_SUCCESS : status[i].MPI_ERROR;
-    if (its == MPI_ERR_PENDING) continue;
-    if (its != MPI_SUCCESS) {
+    const int own_code = code == MPI_SUCCESS ? MPI_SUCCESS : status[i].MPI_ERROR;
+    if (own_code == MPI_ERR_PENDING) continue;
+    if (own_code != MPI_SUCCESS) {
       held.fail(i);
     } else if (const int stored = held.end(i, status[i]); stored != MPI_SUCCESS) {
       ours = stored;
     }
   }
-  return code != MPI_SUCCESS ? code : told(ours);
+  return code != MPI_SUCCESS ? code : raise_on_world(ours);
 }
 
 // Those of `indices` have ended; status i belongs to indices[i].
@@ -75,12 +75,12 @@ int end_some(completing& held, int n, const int* indices, const MPI_Request* now
       ours = stored;
     }
   }
-  return code != MPI_SUCCESS ? code : told(ours);
+  return code != MPI_SUCCESS ? code : raise_on_world(ours);
 }
 
 int end_one(completing& held, std::size_t index, const MPI_Request* now, const MPI_Status& status, int code) {
   if (code != MPI_SUCCESS) return held.sort_out(now), code;
-  return told(held.end(index, status));
+  return raise_on_world(held.end(index, status));
 }
 
 std::size_t size_of(int n) { return n > 0 ? static_cast<std::size_t>(n) : 0; }
@@ -168,23 +168,23 @@ int MPI_Testsome(int n, MPI_Request* list, int* ended, int* indices, MPI_Status*
 // Tells of the end without ending the request: the data must be there already, and is not stored a second time later, when
 // the program may have written to the buffer.
 int MPI_Request_get_status(MPI_Request request, int* flag, MPI_Status* wanted) {
-  auto what = nothing_to_do() || request == request_null() ? nullptr : requests().take(request);
-  if (what == nullptr) return PMPI_Request_get_status(request, flag, wanted);
+  auto entry = nothing_to_do() || request == request_null() ? nullptr : requests().take(request);
+  if (entry == nullptr) return PMPI_Request_get_status(request, flag, wanted);
   statuses_of_call status(1, wanted);
   int code = PMPI_Request_get_status(request, flag, status.get());
   if (code == MPI_SUCCESS && *flag != 0) {
-    code = told(store_result(*what, *status.get()));
-    what->is_stored = true;
+    code = raise_on_world(store_result(*entry, *status.get()));
+    entry->is_stored = true;
   }
-  requests().put(request, std::move(what));
+  requests().put(request, std::move(entry));
   return code;
 }
 
 // MPI would go on with a request that we then could not ask about: it is freed when it has ended.
 int MPI_Request_free(MPI_Request* request) {
-  auto what = nothing_to_do() || *request == request_null() ? nullptr : requests().take(*request);
-  if (what == nullptr || !what->is_active) return PMPI_Request_free(request);
-  requests().abandon(*request, std::move(what));
+  auto entry = nothing_to_do() || *request == request_null() ? nullptr : requests().take(*request);
+  if (entry == nullptr || !entry->is_active) return PMPI_Request_free(request);
+  requests().abandon(*request, std::move(entry));
   *request = request_null();
   requests().progress();
   return MPI_SUCCESS;

@@ -5,13 +5,13 @@ namespace pl::mpi {
 
 namespace {
 
-bool has_ended(MPI_Request request, record& what, bool wait) {
+bool has_ended(MPI_Request request, record& entry, bool wait) {
   MPI_Status status;
   int done = 1;
   const int code = wait ? PMPI_Wait(&request, &status) : PMPI_Test(&request, &done, &status);
   if (code == MPI_SUCCESS && done == 0) return false;
-  if (code == MPI_SUCCESS) store_result(what, status);
-  if (what.is_persistent) PMPI_Request_free(&request);
+  if (code == MPI_SUCCESS) store_result(entry, status);
+  if (entry.is_persistent) PMPI_Request_free(&request);
   return true;
 }
 
@@ -22,11 +22,11 @@ request_table& requests() {
   return *table;
 }
 
-void request_table::put(MPI_Request request, std::unique_ptr<record> what) {
+void request_table::put(MPI_Request request, std::unique_ptr<record> entry) {
   const auto key = number_of(request);
   auto& part = shard_of(key);
   const std::lock_guard lock(part.mutex);
-  part.records[key] = std::move(what);
+  part.records[key] = std::move(entry);
   size_.fetch_add(1, std::memory_order_release);
 }
 
@@ -42,9 +42,9 @@ std::unique_ptr<record> request_table::take(MPI_Request request) {
   return out;
 }
 
-void request_table::abandon(MPI_Request request, std::unique_ptr<record> what) {
+void request_table::abandon(MPI_Request request, std::unique_ptr<record> entry) {
   const std::lock_guard lock(abandoned_mutex_);
-  abandoned_.push_back({request, std::move(what)});
+  abandoned_.push_back({request, std::move(entry)});
   abandoned_count_.store(abandoned_.size(), std::memory_order_release);
 }
 
@@ -54,7 +54,7 @@ void request_table::progress(bool wait) {
   if (wait) lock.lock();
   else if (!lock.try_lock()) return;
   for (std::size_t i = 0; i < abandoned_.size();) {
-    if (!has_ended(abandoned_[i].request, *abandoned_[i].what, wait)) {
+    if (!has_ended(abandoned_[i].request, *abandoned_[i].data, wait)) {
       ++i;
       continue;
     }
@@ -72,13 +72,13 @@ void request_table::clear() {
   }
 }
 
-int store_result(record& what, const MPI_Status& status) {
-  if (!what.is_active || what.is_stored) return MPI_SUCCESS;
-  if (what.what == record::kind::send) return MPI_SUCCESS;
-  if (what.what == record::kind::collective) return what.receive.store();
+int store_result(record& entry, const MPI_Status& status) {
+  if (!entry.is_active || entry.is_stored) return MPI_SUCCESS;
+  if (entry.operation == record::kind::send) return MPI_SUCCESS;
+  if (entry.operation == record::kind::collective) return entry.receive.store();
   int cancelled = 0;
   PMPI_Test_cancelled(&status, &cancelled);
-  return cancelled != 0 ? MPI_SUCCESS : what.receive.store_first(received_bytes(status));
+  return cancelled != 0 ? MPI_SUCCESS : entry.receive.store_first(received_bytes(status));
 }
 
 }  // namespace pl::mpi

@@ -15,24 +15,24 @@ namespace pl::mpi {
 
 struct record {
   enum class kind : std::uint8_t { send, receive, collective };
-  kind what = kind::send;
+  kind operation = kind::send;
   bool is_persistent = false;
   bool is_active = true;   // persistent: started and not yet completed
-  bool is_stored = false;  // MPI_Request_get_status has told of the end already
+  bool is_stored = false;  // MPI_Request_get_status has reported the end already
   staged send, receive;
 };
 
-// Thread-safe. MPI lets only one thread complete a request, so a record that was taken out is nobody else's.
+// Thread-safe. MPI lets only one thread complete a request, so a record that was taken out has a single owner.
 class request_table {
  public:
   // True if there is nothing to look for: one load, which is all that programs without device memory pay.
   bool is_empty() const noexcept { return size_.load(std::memory_order_acquire) == 0; }
-  void put(MPI_Request request, std::unique_ptr<record> what);
+  void put(MPI_Request request, std::unique_ptr<record> entry);
   std::unique_ptr<record> take(MPI_Request request);
 
-  // A request that its owner freed while it was active: MPI is asked about it until it ends, and what it received is stored.
-  void abandon(MPI_Request request, std::unique_ptr<record> what);
-  // Asks about all of them; `wait`: until every one has ended.
+  // Keeps a request that its owner freed while it was active: MPI is polled until it ends, and received data is stored.
+  void abandon(MPI_Request request, std::unique_ptr<record> entry);
+  // Polls all of them; `wait`: until every one has ended.
   void progress(bool wait = false);
   void clear();
 
@@ -43,7 +43,7 @@ class request_table {
   };
   struct abandoned {
     MPI_Request request;
-    std::unique_ptr<record> what;
+    std::unique_ptr<record> data;
   };
   shard& shard_of(std::uint64_t key) { return shards_[(key ^ key >> 8) % shards_.size()]; }
 
@@ -56,7 +56,7 @@ class request_table {
 
 request_table& requests();
 
-// After MPI has ended the operation: stores what a receive has got.
-int store_result(record& what, const MPI_Status& status);
+// Called after MPI has ended the operation: stores the data of a receive.
+int store_result(record& entry, const MPI_Status& status);
 
 }  // namespace pl::mpi

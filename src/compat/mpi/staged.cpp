@@ -9,8 +9,8 @@ namespace {
 constexpr std::size_t kSparseFrom = 1u << 20;  // smaller spans come from the pool, whatever their gaps
 constexpr std::size_t kSparseRatio = 4;
 
-int failed(const char* what, const failure& why) {
-  complain(what, why);
+int failed(const char* description, const failure& why) {
+  complain(description, why);
   return why.code == ENOMEM ? MPI_ERR_NO_MEM : MPI_ERR_BUFFER;
 }
 
@@ -72,7 +72,7 @@ bool any_on_device(std::span<const part> absolute) {
         kind.is_device({one.offset + first, 1, 1, 1}))
       return true;
     if (!type || type->bytes == 0) continue;
-    for (piece run : type->of(static_cast<std::size_t>(one.count))) {
+    for (piece run : type->rows_of(static_cast<std::size_t>(one.count))) {
       run.offset += one.offset;
       if (kind.is_device(run)) return true;
     }
@@ -88,7 +88,7 @@ int staged::attach(const void* buffer, std::span<const part> parts) {
     auto type = layout_of(one.type);
     if (!type) return failed("a datatype", type.error());
     if (type->bytes == 0) continue;
-    for (piece run : type->of(static_cast<std::size_t>(one.count))) {
+    for (piece run : type->rows_of(static_cast<std::size_t>(one.count))) {
       run.offset += one.offset + reinterpret_cast<std::ptrdiff_t>(buffer);
       runs.push_back(run);
     }
@@ -138,17 +138,17 @@ int staged::make(const void* buffer, pieces&& runs) {
 }
 
 int staged::copy_runs(const pieces& runs, bool to_device) const {
-  const char* const what = to_device ? "received data to device memory" : "data of device memory to the host";
+  const char* const description = to_device ? "received data to device memory" : "data of device memory to the host";
   const auto* const device = device_ ? &*device_ : nullptr;
   if (runs.size() == 1) {
     const auto only = transfer_of(runs[0], to_host_, to_device);
-    if (auto done = copy_all({&only, 1}, device); !done) return failed(what, done.error());
+    if (auto done = copy_all({&only, 1}, device); !done) return failed(description, done.error());
     return MPI_SUCCESS;
   }
   std::vector<copy::transfer> list;
   list.reserve(runs.size());
   for (const auto& one : runs) list.push_back(transfer_of(one, to_host_, to_device));
-  if (auto done = copy_all(list, nullptr); !done) return failed(what, done.error());
+  if (auto done = copy_all(list, nullptr); !done) return failed(description, done.error());
   return MPI_SUCCESS;
 }
 

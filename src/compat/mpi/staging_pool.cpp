@@ -90,7 +90,7 @@ result<staging_pool::block> staging_pool::make(std::size_t bytes, const result<c
     auto& idle = small_[class_of(size)];
     // Room for every part there is: giving one back must not need memory.
     idle.reserve(idle.capacity() + kSlab / size);
-    for (std::size_t at = 0; at < kSlab; at += size) idle.push_back(slab->data_ + at);
+    for (std::size_t offset = 0; offset < kSlab; offset += size) idle.push_back(slab->data_ + offset);
     slabs_.push_back(std::move(*slab));
   }
   if (auto found = take_idle(bytes)) return std::move(*found);
@@ -114,10 +114,10 @@ result<staging_pool::block> staging_pool::make_large(std::size_t bytes, const re
 }
 
 result<staging_pool::block> staging_pool::take_sparse(std::size_t bytes) {
-  void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (at == MAP_FAILED) return no_memory(bytes);
+  void* const address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) return no_memory(bytes);
   block out;
-  out.data_ = static_cast<std::byte*>(at);
+  out.data_ = static_cast<std::byte*>(address);
   out.bytes_ = bytes;
   out.is_pageable_ = true;
   return out;

@@ -27,11 +27,11 @@ envelope envelope_of(MPI_Datatype type) {
 // The arguments of a type's constructor. The types among them are handles of our own, to be freed unless predefined.
 class arguments {
  public:
-  arguments(MPI_Datatype type, const envelope& how)
-      : integers(static_cast<std::size_t>(how.integers)),
-        addresses(static_cast<std::size_t>(how.addresses)),
-        types(static_cast<std::size_t>(how.types)) {
-    PMPI_Type_get_contents(type, how.integers, how.addresses, how.types, integers.data(), addresses.data(), types.data());
+  arguments(MPI_Datatype type, const envelope& form)
+      : integers(static_cast<std::size_t>(form.integers)),
+        addresses(static_cast<std::size_t>(form.addresses)),
+        types(static_cast<std::size_t>(form.types)) {
+    PMPI_Type_get_contents(type, form.integers, form.addresses, form.types, integers.data(), addresses.data(), types.data());
   }
   arguments(const arguments&) = delete;
   arguments& operator=(const arguments&) = delete;
@@ -50,9 +50,9 @@ std::ptrdiff_t extent_of(MPI_Datatype type) {
   return extent;
 }
 
-void append(pieces& out, const pieces& what, std::ptrdiff_t at) {
-  for (piece one : what) {
-    one.offset += at;
+void append(pieces& out, const pieces& rows, std::ptrdiff_t offset) {
+  for (piece one : rows) {
+    one.offset += offset;
     if (!out.empty() && out.back().rows == 1 && one.rows == 1 &&
         out.back().offset + static_cast<std::ptrdiff_t>(out.back().row_bytes) == one.offset)
       out.back().row_bytes += one.row_bytes;
@@ -74,9 +74,9 @@ pieces take_pair_apart(MPI_Datatype type) {
 
 // Blocks of one base type: block i has lengths(i) elements and lies `at(i)` bytes from the beginning.
 template <class Length, class At>
-pieces take_blocks(const pieces& base, std::ptrdiff_t extent, int n, Length length, At at) {
+pieces take_blocks(const pieces& base, std::ptrdiff_t extent, int n, Length length, At offset_of) {
   pieces out;
-  for (int i = 0; i < n; ++i) append(out, repeat(base, static_cast<std::size_t>(length(i)), extent), at(i));
+  for (int i = 0; i < n; ++i) append(out, repeat(base, static_cast<std::size_t>(length(i)), extent), offset_of(i));
   return out;
 }
 
@@ -96,22 +96,22 @@ pieces take_subarray(const std::vector<int>& numbers, pieces base, std::ptrdiff_
   return out;
 }
 
-result<pieces> take_struct(const arguments& from) {
+result<pieces> take_struct(const arguments& contents) {
   pieces out;
-  for (std::size_t i = 0; i < from.types.size(); ++i) {
-    auto field = take_apart(from.types[i]);
+  for (std::size_t i = 0; i < contents.types.size(); ++i) {
+    auto field = take_apart(contents.types[i]);
     if (!field) return field;
-    append(out, repeat(std::move(*field), static_cast<std::size_t>(from.integers[1 + i]), extent_of(from.types[i])),
-           from.addresses[i]);
+    append(out, repeat(std::move(*field), static_cast<std::size_t>(contents.integers[1 + i]), extent_of(contents.types[i])),
+           contents.addresses[i]);
   }
   return out;
 }
 
 // All the constructors that have one base type.
-result<pieces> take_regular(int combiner, const arguments& from, const pieces& base, std::ptrdiff_t extent) {
-  const auto& numbers = from.integers;
+result<pieces> take_regular(int combiner, const arguments& contents, const pieces& base, std::ptrdiff_t extent) {
+  const auto& numbers = contents.integers;
   const auto number = [&](int i) { return numbers[static_cast<std::size_t>(i)]; };
-  const auto address = [&](int i) { return from.addresses[static_cast<std::size_t>(i)]; };
+  const auto address = [&](int i) { return contents.addresses[static_cast<std::size_t>(i)]; };
   const int n = numbers.empty() ? 0 : numbers[0];
   const auto vector = [&](std::ptrdiff_t stride) {
     return repeat(repeat(base, static_cast<std::size_t>(number(1)), extent), static_cast<std::size_t>(n), stride);
@@ -149,15 +149,15 @@ result<pieces> take_regular(int combiner, const arguments& from, const pieces& b
 }  // namespace
 
 result<pieces> take_apart(MPI_Datatype type) {
-  const envelope how = envelope_of(type);
-  if (how.is_large)
+  const envelope form = envelope_of(type);
+  if (form.is_large)
     return failure{ENOTSUP, "a datatype of device memory was made with large counts, which is not supported"};
-  if (how.combiner == MPI_COMBINER_NAMED || how.types == 0) return take_pair_apart(type);
-  const arguments from(type, how);
-  if (how.combiner == MPI_COMBINER_STRUCT) return take_struct(from);
-  auto base = take_apart(from.types[0]);
+  if (form.combiner == MPI_COMBINER_NAMED || form.types == 0) return take_pair_apart(type);
+  const arguments contents(type, form);
+  if (form.combiner == MPI_COMBINER_STRUCT) return take_struct(contents);
+  auto base = take_apart(contents.types[0]);
   if (!base) return base;
-  return take_regular(how.combiner, from, *base, extent_of(from.types[0]));
+  return take_regular(form.combiner, contents, *base, extent_of(contents.types[0]));
 }
 
 }  // namespace pl::mpi

@@ -32,8 +32,8 @@ static void play(peerlane_stream_t job, int rank, void* stream) {
   struct peerlane_channel_options options;
   struct peerlane_channel_state state;
   peerlane_exposed_t window = 0;
-  peerlane_remote_t there = 0;
-  peerlane_channel_t to = 0;
+  peerlane_remote_t remote = 0;
+  peerlane_channel_t channel = 0;
   unsigned long long device = 0;
   unsigned char host[BYTES];
   uint64_t sequence = 0, waited = 0;
@@ -46,31 +46,31 @@ static void play(peerlane_stream_t job, int rank, void* stream) {
   CHECK(cuMemcpyHtoD_v2(device, host, BYTES) == 0);
   CHECK(peerlane_stream_expose(job, device, BYTES, &window, &mine) == 0);
   CHECK(peerlane_stream_all_gather(job, &mine, sizeof mine, keys) == 0);
-  CHECK(peerlane_stream_import(job, &keys[1 - rank], &there) == 0);
+  CHECK(peerlane_stream_import(job, &keys[1 - rank], &remote) == 0);
   memset(&options, 0, sizeof options);
   options.struct_bytes = sizeof options;
-  CHECK(peerlane_channel_connect(job, 1 - rank, 3, &options, &to) == 0);
-  CHECK(peerlane_channel_ready(job, to, 20000) == 0);
+  CHECK(peerlane_channel_connect(job, 1 - rank, 3, &options, &channel) == 0);
+  CHECK(peerlane_channel_ready(job, channel, 20000) == 0);
   for (i = 1; i <= ROUNDS; ++i) {
-    if (rank == 1) CHECK(peerlane_channel_wait_signal(job, to, stream, 0, &waited) == 0 && waited == i);
-    CHECK(peerlane_channel_put_signal(job, to, stream, there, 0, device, BYTES, &sequence) == 0 && sequence == i);
-    if (rank == 0) CHECK(peerlane_channel_wait_signal(job, to, stream, 0, NULL) == 0);
+    if (rank == 1) CHECK(peerlane_channel_wait_signal(job, channel, stream, 0, &waited) == 0 && waited == i);
+    CHECK(peerlane_channel_put_signal(job, channel, stream, remote, 0, device, BYTES, &sequence) == 0 && sequence == i);
+    if (rank == 0) CHECK(peerlane_channel_wait_signal(job, channel, stream, 0, NULL) == 0);
   }
-  CHECK(peerlane_channel_host_wait(job, to, ROUNDS, 20000) == 0);
+  CHECK(peerlane_channel_host_wait(job, channel, ROUNDS, 20000) == 0);
   CHECK(cuStreamSynchronize(stream) == 0);
   memset(host, 0, sizeof host);
   CHECK(cuMemcpyDtoH_v2(host, device, BYTES) == 0);
   for (i = 0; i < BYTES; ++i) CHECK(host[i] == (unsigned char)(i * 5 + 3));
   state.struct_bytes = sizeof state;
-  CHECK(peerlane_channel_get_state(job, to, &state) == 0);
+  CHECK(peerlane_channel_get_state(job, channel, &state) == 0);
   CHECK(state.error == 0 && state.puts == ROUNDS && state.sent == ROUNDS && state.waits == ROUNDS);
-  CHECK(peerlane_channel_arrived(job, to, ROUNDS, &here) == 0 && here == 1);
-  CHECK(peerlane_channel_arrived(job, to, ROUNDS + 1, &here) == 0 && here == 0);
-  CHECK(peerlane_channel_diag(job, to, text, sizeof text, &needed) == 0 && strstr(text, "0 puts queued") != NULL);
+  CHECK(peerlane_channel_arrived(job, channel, ROUNDS, &here) == 0 && here == 1);
+  CHECK(peerlane_channel_arrived(job, channel, ROUNDS + 1, &here) == 0 && here == 0);
+  CHECK(peerlane_channel_diag(job, channel, text, sizeof text, &needed) == 0 && strstr(text, "0 puts queued") != NULL);
   CHECK(peerlane_stream_all_gather(job, NULL, 0, NULL) == 0);
-  CHECK(peerlane_channel_close(job, to) == 0 && peerlane_channel_close(job, to) == EINVAL);
+  CHECK(peerlane_channel_close(job, channel) == 0 && peerlane_channel_close(job, channel) == EINVAL);
   CHECK(peerlane_stream_withdraw(job, window) == 0 && peerlane_stream_withdraw(job, window) == EINVAL);
-  CHECK(peerlane_stream_drop(job, there) == 0 && peerlane_stream_drop(job, there) == EINVAL);
+  CHECK(peerlane_stream_drop(job, remote) == 0 && peerlane_stream_drop(job, remote) == EINVAL);
 }
 
 static int be_rank(int rank, const char* folder) {
@@ -79,14 +79,14 @@ static int be_rank(int rank, const char* folder) {
   struct peerlane_stream_capabilities capabilities;
   peerlane_stream_t job = NULL;
   void *context = NULL, *stream = NULL;
-  char where[512];
+  char text[512];
   CHECK(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, rank) == 0 && cuCtxSetCurrent(context) == 0);
   CHECK(cuStreamCreate(&stream, 1) == 0);
   memset(&link, 0, sizeof link);
   memset(&options, 0, sizeof options);
-  snprintf(where, sizeof where, "file:%s", folder);
+  snprintf(text, sizeof text, "file:%s", folder);
   link.struct_bytes = sizeof link;
-  link.rendezvous = where;
+  link.rendezvous = text;
   link.rank = rank;
   link.size = 2;
   options.struct_bytes = sizeof options;

@@ -19,17 +19,17 @@
 struct end {
   CUstream stream;
   struct gds_qp* qp;
-  gds_mem_desc_t in, out;
+  gds_mem_desc_t received, sent;
 };
 
-static void fill(gds_mem_desc_t* at, uint32_t seed) {
+static void fill(gds_mem_desc_t* memory, uint32_t seed) {
   uint32_t i;
-  for (i = 0; i < BYTES / 4; ++i) ((volatile uint32_t*)at->h_ptr)[i] = seed * 1000u + i;
+  for (i = 0; i < BYTES / 4; ++i) ((volatile uint32_t*)memory->h_ptr)[i] = seed * 1000u + i;
   __sync_synchronize();
 }
-static void check(const gds_mem_desc_t* at, uint32_t seed, uint32_t bytes) {
+static void check(const gds_mem_desc_t* memory, uint32_t seed, uint32_t bytes) {
   uint32_t i;
-  for (i = 0; i < bytes / 4; ++i) CHECK(((const volatile uint32_t*)at->h_ptr)[i] == seed * 1000u + i);
+  for (i = 0; i < bytes / 4; ++i) CHECK(((const volatile uint32_t*)memory->h_ptr)[i] == seed * 1000u + i);
 }
 
 static struct gds_qp* make_pair(void) {
@@ -48,27 +48,27 @@ static struct gds_qp* make_pair(void) {
   return qp;
 }
 
-static struct ibv_sge memory_of(const gds_mem_desc_t* at, uint32_t bytes) {
+static struct ibv_sge memory_of(const gds_mem_desc_t* memory, uint32_t bytes) {
   struct ibv_sge out;
   memset(&out, 0, sizeof out);
-  out.addr = at->d_ptr;
+  out.addr = memory->d_ptr;
   out.length = bytes;
   return out;
 }
 
-static void post_receive(struct end* of, uint64_t id) {
-  struct ibv_sge piece = memory_of(&of->in, BYTES);
+static void post_receive(struct end* local, uint64_t id) {
+  struct ibv_sge piece = memory_of(&local->received, BYTES);
   struct ibv_recv_wr wr, *bad = NULL;
   memset(&wr, 0, sizeof wr);
   wr.wr_id = id;
   wr.sg_list = &piece;
   wr.num_sge = 1;
-  CHECK(gds_post_recv(of->qp, &wr, &bad) == 0);
+  CHECK(gds_post_recv(local->qp, &wr, &bad) == 0);
 }
 
 /* The three ways to say the same, in turn. */
-static void queue_send(struct end* of, unsigned round, uint32_t bytes) {
-  struct ibv_sge piece = memory_of(&of->out, bytes);
+static void queue_send(struct end* local, unsigned round, uint32_t bytes) {
+  struct ibv_sge piece = memory_of(&local->sent, bytes);
   gds_send_wr wr, *bad = NULL;
   memset(&wr, 0, sizeof wr);
   wr.wr_id = round;
@@ -76,23 +76,23 @@ static void queue_send(struct end* of, unsigned round, uint32_t bytes) {
   wr.num_sge = 1;
   wr.opcode = IBV_WR_SEND;
   if (round % 3 == 0) {
-    CHECK(gds_stream_queue_send(of->stream, of->qp, &wr, &bad) == 0);
-    CHECK(gds_stream_wait_cq(of->stream, &of->qp->send_cq, 0) == 0);
+    CHECK(gds_stream_queue_send(local->stream, local->qp, &wr, &bad) == 0);
+    CHECK(gds_stream_wait_cq(local->stream, &local->qp->send_cq, 0) == 0);
   } else {
     gds_send_request_t send;
     gds_wait_request_t wait;
-    CHECK(gds_prepare_send(of->qp, &wr, &bad, &send) == 0);
-    CHECK(gds_prepare_wait_cq(&of->qp->send_cq, &wait, 0) == 0);
+    CHECK(gds_prepare_send(local->qp, &wr, &bad, &send) == 0);
+    CHECK(gds_prepare_wait_cq(&local->qp->send_cq, &wait, 0) == 0);
     if (round % 3 == 1) {
-      CHECK(gds_stream_post_send(of->stream, &send) == 0);
-      CHECK(gds_stream_post_wait_cq(of->stream, &wait) == 0);
+      CHECK(gds_stream_post_send(local->stream, &send) == 0);
+      CHECK(gds_stream_post_wait_cq(local->stream, &wait) == 0);
     } else {
       gds_descriptor_t both[2];
       both[0].tag = GDS_TAG_SEND;
       both[0].send = &send;
       both[1].tag = GDS_TAG_WAIT;
       both[1].wait = &wait;
-      CHECK(gds_stream_post_descriptors(of->stream, 2, both, 0) == 0);
+      CHECK(gds_stream_post_descriptors(local->stream, 2, both, 0) == 0);
     }
   }
 }
@@ -104,100 +104,100 @@ static void reap(struct gds_cq* cq, uint64_t id, enum ibv_wc_opcode opcode) {
   CHECK(found == 1 && wc.wr_id == id && wc.opcode == opcode && wc.status == IBV_WC_SUCCESS);
 }
 
-static void open_end(struct end* of, int memory_type, int rank) {
+static void open_end(struct end* local, int memory_type, int rank) {
   CUcontext context;
-  memset(of, 0, sizeof *of);
+  memset(local, 0, sizeof *local);
   CHECK(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, 0) == 0 && cuCtxSetCurrent(context) == 0);
-  CHECK(cuStreamCreate(&of->stream, 1) == 0);
-  CHECK(gds_alloc_mapped_memory(&of->in, BYTES, memory_type) == 0);
-  CHECK(gds_alloc_mapped_memory(&of->out, BYTES, memory_type) == 0);
-  fill(&of->in, 7777u + (uint32_t)rank);
-  of->qp = make_pair();
+  CHECK(cuStreamCreate(&local->stream, 1) == 0);
+  CHECK(gds_alloc_mapped_memory(&local->received, BYTES, memory_type) == 0);
+  CHECK(gds_alloc_mapped_memory(&local->sent, BYTES, memory_type) == 0);
+  fill(&local->received, 7777u + (uint32_t)rank);
+  local->qp = make_pair();
 }
 
-static void close_end(struct end* of) {
-  CHECK(gds_destroy_qp(of->qp) == 0);
-  CHECK(gds_free_mapped_memory(&of->in) == 0 && gds_free_mapped_memory(&of->out) == 0);
+static void close_end(struct end* local) {
+  CHECK(gds_destroy_qp(local->qp) == 0);
+  CHECK(gds_free_mapped_memory(&local->received) == 0 && gds_free_mapped_memory(&local->sent) == 0);
 }
 
 static int ping_pong(int rank, int to_peer, int memory_type) {
-  struct end of;
+  struct end local;
   gds_soft_address_t mine, theirs;
   unsigned round;
   char byte = 0;
-  open_end(&of, memory_type, rank);
-  CHECK(gds_soft_get_address(of.qp, &mine) == 0);
+  open_end(&local, memory_type, rank);
+  CHECK(gds_soft_get_address(local.qp, &mine) == 0);
   CHECK(write(to_peer, &mine, sizeof mine) == sizeof mine && read(to_peer, &theirs, sizeof theirs) == sizeof theirs);
-  CHECK(gds_soft_connect(of.qp, &theirs) == 0);
-  CHECK(gds_soft_connect(of.qp, &theirs) == EINVAL); /* twice */
+  CHECK(gds_soft_connect(local.qp, &theirs) == 0);
+  CHECK(gds_soft_connect(local.qp, &theirs) == EINVAL); /* twice */
   for (round = 1; round <= ROUNDS; ++round) {
     const uint32_t bytes = round % 2 == 0 ? BYTES : 8;
-    fill(&of.out, round * 2 + (uint32_t)rank);
-    post_receive(&of, 1000 + round);
-    if (rank == 0) queue_send(&of, round, bytes);
-    CHECK(gds_stream_wait_cq(of.stream, &of.qp->recv_cq, 0) == 0);
-    if (rank == 1) queue_send(&of, round, bytes);
-    CHECK(cuStreamSynchronize(of.stream) == 0);
-    check(&of.in, round * 2 + (uint32_t)(1 - rank), bytes);
-    reap(&of.qp->send_cq, round, IBV_WC_SEND);
-    reap(&of.qp->recv_cq, 1000 + round, IBV_WC_RECV);
+    fill(&local.sent, round * 2 + (uint32_t)rank);
+    post_receive(&local, 1000 + round);
+    if (rank == 0) queue_send(&local, round, bytes);
+    CHECK(gds_stream_wait_cq(local.stream, &local.qp->recv_cq, 0) == 0);
+    if (rank == 1) queue_send(&local, round, bytes);
+    CHECK(cuStreamSynchronize(local.stream) == 0);
+    check(&local.received, round * 2 + (uint32_t)(1 - rank), bytes);
+    reap(&local.qp->send_cq, round, IBV_WC_SEND);
+    reap(&local.qp->recv_cq, 1000 + round, IBV_WC_RECV);
   }
   /* Nobody tears down before the other is done. */
   CHECK(write(to_peer, &byte, 1) == 1 && read(to_peer, &byte, 1) == 1);
-  close_end(&of);
+  close_end(&local);
   return 0;
 }
 
 /* A pair that is connected to itself; the CPU sends, and a stream waits for what nobody has sent yet. */
 static int loopback(void) {
-  struct end of;
+  struct end local;
   gds_soft_address_t mine;
   struct ibv_sge piece;
   gds_send_wr wr, *bad = NULL;
   gds_wait_request_t wait;
   struct ibv_wc wc;
-  open_end(&of, GDS_MEMORY_GPU, 0);
-  piece = memory_of(&of.out, BYTES);
+  open_end(&local, GDS_MEMORY_GPU, 0);
+  piece = memory_of(&local.sent, BYTES);
   memset(&wr, 0, sizeof wr);
   wr.wr_id = 5;
   wr.sg_list = &piece;
   wr.num_sge = 1;
   wr.opcode = IBV_WR_SEND;
-  CHECK(gds_post_send(of.qp, &wr, &bad) == EINVAL && bad == &wr); /* not connected */
-  CHECK(gds_soft_get_address(of.qp, &mine) == 0 && gds_soft_connect(of.qp, &mine) == 0);
-  fill(&of.out, 3);
-  CHECK(gds_stream_wait_cq(of.stream, &of.qp->recv_cq, 0) == 0);
-  CHECK(gds_post_send(of.qp, &wr, &bad) == 0);
+  CHECK(gds_post_send(local.qp, &wr, &bad) == EINVAL && bad == &wr); /* not connected */
+  CHECK(gds_soft_get_address(local.qp, &mine) == 0 && gds_soft_connect(local.qp, &mine) == 0);
+  fill(&local.sent, 3);
+  CHECK(gds_stream_wait_cq(local.stream, &local.qp->recv_cq, 0) == 0);
+  CHECK(gds_post_send(local.qp, &wr, &bad) == 0);
   usleep(2000);
-  CHECK(cuStreamQuery(of.stream) != 0); /* no receive is posted */
-  post_receive(&of, 6);
-  CHECK(cuStreamSynchronize(of.stream) == 0);
-  check(&of.in, 3, BYTES);
-  reap(&of.qp->recv_cq, 6, IBV_WC_RECV);
-  reap(&of.qp->send_cq, 5, IBV_WC_SEND);
+  CHECK(cuStreamQuery(local.stream) != 0); /* no receive is posted */
+  post_receive(&local, 6);
+  CHECK(cuStreamSynchronize(local.stream) == 0);
+  check(&local.received, 3, BYTES);
+  reap(&local.qp->recv_cq, 6, IBV_WC_RECV);
+  reap(&local.qp->send_cq, 5, IBV_WC_SEND);
   /* What a wait was prepared for is the CPU's again once it is given up. */
-  post_receive(&of, 8);
-  CHECK(gds_prepare_wait_cq(&of.qp->recv_cq, &wait, 0) == 0);
-  CHECK(gds_post_send(of.qp, &wr, &bad) == 0);
-  reap(&of.qp->send_cq, 5, IBV_WC_SEND);
-  CHECK(ibv_poll_cq(of.qp->recv_cq.cq, 1, &wc) == 0);
-  CHECK(gds_post_wait_cq(&of.qp->recv_cq, &wait, 0) == 0);
-  reap(&of.qp->recv_cq, 8, IBV_WC_RECV);
+  post_receive(&local, 8);
+  CHECK(gds_prepare_wait_cq(&local.qp->recv_cq, &wait, 0) == 0);
+  CHECK(gds_post_send(local.qp, &wr, &bad) == 0);
+  reap(&local.qp->send_cq, 5, IBV_WC_SEND);
+  CHECK(ibv_poll_cq(local.qp->recv_cq.cq, 1, &wc) == 0);
+  CHECK(gds_post_wait_cq(&local.qp->recv_cq, &wait, 0) == 0);
+  reap(&local.qp->recv_cq, 8, IBV_WC_RECV);
   /* A message that is longer than its receive. */
   piece.length = BYTES;
   {
-    struct ibv_sge small = memory_of(&of.in, 64);
+    struct ibv_sge small = memory_of(&local.received, 64);
     struct ibv_recv_wr receive, *bad_receive = NULL;
     memset(&receive, 0, sizeof receive);
     receive.wr_id = 9;
     receive.sg_list = &small;
     receive.num_sge = 1;
-    CHECK(ibv_post_recv(of.qp->qp, &receive, &bad_receive) == 0);
+    CHECK(ibv_post_recv(local.qp->qp, &receive, &bad_receive) == 0);
   }
-  CHECK(ibv_post_send(of.qp->qp, &wr, &bad) == 0);
-  while (ibv_poll_cq(of.qp->recv_cq.cq, 1, &wc) == 0) {}
+  CHECK(ibv_post_send(local.qp->qp, &wr, &bad) == 0);
+  while (ibv_poll_cq(local.qp->recv_cq.cq, 1, &wc) == 0) {}
   CHECK(wc.wr_id == 9 && wc.status == IBV_WC_LOC_LEN_ERR && wc.byte_len == 64);
-  close_end(&of);
+  close_end(&local);
   return 0;
 }
 

@@ -12,13 +12,13 @@
 #define VALUES 16
 #define BYTES 65536
 
-static uint32_t peek(const void* at, unsigned index) { return *((const volatile uint32_t*)at + index); }
-static void poke(void* at, unsigned index, uint32_t value) {
-  *((volatile uint32_t*)at + index) = value;
+static uint32_t peek(const void* memory, unsigned index) { return *((const volatile uint32_t*)memory + index); }
+static void poke(void* memory, unsigned index, uint32_t value) {
+  *((volatile uint32_t*)memory + index) = value;
   __sync_synchronize();
 }
-static void wait_for(const void* at, unsigned index, uint32_t value) {
-  while (peek(at, index) != value) usleep(10);
+static void wait_for(const void* memory, unsigned index, uint32_t value) {
+  while (peek(memory, index) != value) usleep(10);
 }
 
 static void add_write(gds_descriptor_t* all, size_t* count, uint32_t* word, uint32_t value, int type) {
@@ -81,14 +81,14 @@ static void keep_order(CUstream stream, int type) {
 /* The stream and gds_post_descriptors answer each other; every condition. The words are this program's own pages: nobody
  * told CUDA of them. */
 static void answer(CUstream stream, int type, uint32_t* gpu) {
-  gds_descriptor_t there[8], here[8];
+  gds_descriptor_t remote[8], here[8];
   size_t count = 0, answers = 0;
-  add_wait(there, &count, gpu, 7, GDS_WAIT_COND_GEQ, type);
-  add_write(there, &count, gpu + 1, 0xfffffff0u, type);
-  add_wait(there, &count, gpu + 2, 4, GDS_WAIT_COND_AND, type);
-  add_write(there, &count, gpu + 3, 5, type);
-  add_wait(there, &count, gpu + 4, 0xffffff00u, GDS_WAIT_COND_NOR, type);
-  add_write(there, &count, gpu + 5, 6, type);
+  add_wait(remote, &count, gpu, 7, GDS_WAIT_COND_GEQ, type);
+  add_write(remote, &count, gpu + 1, 0xfffffff0u, type);
+  add_wait(remote, &count, gpu + 2, 4, GDS_WAIT_COND_AND, type);
+  add_write(remote, &count, gpu + 3, 5, type);
+  add_wait(remote, &count, gpu + 4, 0xffffff00u, GDS_WAIT_COND_NOR, type);
+  add_write(remote, &count, gpu + 5, 6, type);
   add_write(here, &answers, gpu, 9, type);
   add_wait(here, &answers, gpu + 1, 0xffffffeeu, GDS_WAIT_COND_GEQ, type); /* cyclic */
   add_write(here, &answers, gpu + 2, 12, type);
@@ -97,7 +97,7 @@ static void answer(CUstream stream, int type, uint32_t* gpu) {
   add_wait(here, &answers, gpu + 5, 2, GDS_WAIT_COND_AND, type);
   CHECK(gds_post_descriptors(1, &(gds_descriptor_t){.tag = GDS_TAG_WRITE_VALUE32, .write32 = {gpu + 4, 0xff, type}}, 0) ==
         0);
-  CHECK(gds_stream_post_descriptors(stream, count, there, 0) == 0);
+  CHECK(gds_stream_post_descriptors(stream, count, remote, 0) == 0);
   CHECK(gds_post_descriptors(answers, here, 0) == 0);
   CHECK(cuStreamSynchronize(stream) == 0);
 }

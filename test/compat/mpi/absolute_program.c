@@ -8,52 +8,54 @@ enum { kInts = 40 };
 /* `count` ints at `address`, which each process has elsewhere. */
 static MPI_Datatype absolute(const void* address, int count) {
   MPI_Datatype made;
-  const MPI_Aint at = (MPI_Aint)address;
-  MPI_Type_create_hindexed(1, &count, &at, MPI_INT, &made);
+  const MPI_Aint displacement = (MPI_Aint)address;
+  MPI_Type_create_hindexed(1, &count, &displacement, MPI_INT, &made);
   MPI_Type_commit(&made);
   return made;
 }
 
-/* As BOTH, with types `from` and `into` of kInts ints for all ranks together, and `froms` and `intos`, an int for each rank.
+/* As BOTH, with types `source_type` and `target_type` of kInts ints for all ranks together, and `source_types` and
+ * `target_types`, an int for each rank.
  */
-#define BOTH_ABSOLUTE(function, ...)                                                                            \
-  do {                                                                                                          \
-    reset();                                                                                                    \
-    for (int which = 0; which < 2; ++which) {                                                                   \
-      unsigned char *in = which ? host_in : device_in, *out = which ? host_out : device_out;                    \
-      MPI_Datatype from = absolute(in, kInts), into = absolute(out, kInts);                                     \
-      MPI_Datatype froms[16], intos[16];                                                                        \
-      for (int i = 0; i < ranks; ++i) froms[i] = absolute(in + 8 * i, 1), intos[i] = absolute(out + 12 * i, 1); \
-      (void)from, (void)into;                                                                                   \
-      if (which) CHECK(PMPI_##function(__VA_ARGS__) == 0);                                                      \
-      else CHECK(MPI_##function(__VA_ARGS__) == 0);                                                             \
-      MPI_Type_free(&from), MPI_Type_free(&into);                                                               \
-      for (int i = 0; i < ranks; ++i) MPI_Type_free(&froms[i]), MPI_Type_free(&intos[i]);                       \
-    }                                                                                                           \
-    compare(#function "(" #__VA_ARGS__ ")", __LINE__);                                                          \
+#define BOTH_ABSOLUTE(function, ...)                                                                     \
+  do {                                                                                                   \
+    reset();                                                                                             \
+    for (int use_host = 0; use_host < 2; ++use_host) {                                                   \
+      unsigned char *input = use_host ? host_in : device_in, *output = use_host ? host_out : device_out; \
+      MPI_Datatype source_type = absolute(input, kInts), target_type = absolute(output, kInts);          \
+      MPI_Datatype source_types[16], target_types[16];                                                   \
+      for (int i = 0; i < ranks; ++i)                                                                    \
+        source_types[i] = absolute(input + 8 * i, 1), target_types[i] = absolute(output + 12 * i, 1);    \
+      (void)source_type, (void)target_type;                                                              \
+      if (use_host) CHECK(PMPI_##function(__VA_ARGS__) == 0);                                            \
+      else CHECK(MPI_##function(__VA_ARGS__) == 0);                                                      \
+      MPI_Type_free(&source_type), MPI_Type_free(&target_type);                                          \
+      for (int i = 0; i < ranks; ++i) MPI_Type_free(&source_types[i]), MPI_Type_free(&target_types[i]);  \
+    }                                                                                                    \
+    compare(#function "(" #__VA_ARGS__ ")", __LINE__);                                                   \
   } while (0)
 
 static int ones[16], zeros[16];
 
 static void supported(void) {
   const MPI_Comm world = MPI_COMM_WORLD;
-  BOTH_ABSOLUTE(Sendrecv, MPI_BOTTOM, 1, from, next_rank, 1, MPI_BOTTOM, 1, into, previous_rank, 1, world,
+  BOTH_ABSOLUTE(Sendrecv, MPI_BOTTOM, 1, source_type, next_rank, 1, MPI_BOTTOM, 1, target_type, previous_rank, 1, world,
                 MPI_STATUS_IGNORE);
-  BOTH_ABSOLUTE(Alltoallw, MPI_BOTTOM, ones, zeros, froms, MPI_BOTTOM, ones, zeros, intos, world);
-  BOTH_ABSOLUTE(Alltoallw, MPI_IN_PLACE, ones, zeros, froms, MPI_BOTTOM, ones, zeros, intos, world);
+  BOTH_ABSOLUTE(Alltoallw, MPI_BOTTOM, ones, zeros, source_types, MPI_BOTTOM, ones, zeros, target_types, world);
+  BOTH_ABSOLUTE(Alltoallw, MPI_IN_PLACE, ones, zeros, source_types, MPI_BOTTOM, ones, zeros, target_types, world);
   MPI_Datatype ints[16];
   int steps[16];
   for (int i = 0; i < ranks; ++i) ints[i] = MPI_INT, steps[i] = i;
-  BOTH_ABSOLUTE(Alltoallw, in, ones, zeros, ints, MPI_BOTTOM, ones, zeros, intos, world);
+  BOTH_ABSOLUTE(Alltoallw, input, ones, zeros, ints, MPI_BOTTOM, ones, zeros, target_types, world);
   for (int root = 0; root < ranks; ++root) {
-    BOTH_ABSOLUTE(Bcast, MPI_BOTTOM, 1, from, root, world);
-    BOTH_ABSOLUTE(Gather, MPI_BOTTOM, 1, froms[0], out, 1, MPI_INT, root, world);
-    BOTH_ABSOLUTE(Gatherv, MPI_BOTTOM, 1, froms[0], rank == root ? out : NULL, ones, steps, MPI_INT, root, world);
-    BOTH_ABSOLUTE(Scatter, in, 1, MPI_INT, MPI_BOTTOM, 1, intos[0], root, world);
-    BOTH_ABSOLUTE(Scatterv, rank == root ? in : NULL, ones, steps, MPI_INT, MPI_BOTTOM, 1, intos[0], root, world);
+    BOTH_ABSOLUTE(Bcast, MPI_BOTTOM, 1, source_type, root, world);
+    BOTH_ABSOLUTE(Gather, MPI_BOTTOM, 1, source_types[0], output, 1, MPI_INT, root, world);
+    BOTH_ABSOLUTE(Gatherv, MPI_BOTTOM, 1, source_types[0], rank == root ? output : NULL, ones, steps, MPI_INT, root, world);
+    BOTH_ABSOLUTE(Scatter, input, 1, MPI_INT, MPI_BOTTOM, 1, target_types[0], root, world);
+    BOTH_ABSOLUTE(Scatterv, rank == root ? input : NULL, ones, steps, MPI_INT, MPI_BOTTOM, 1, target_types[0], root, world);
   }
-  BOTH_ABSOLUTE(Allgather, MPI_BOTTOM, 1, froms[0], out, 1, MPI_INT, world);
-  BOTH_ABSOLUTE(Allgatherv, MPI_BOTTOM, 1, froms[0], out, ones, steps, MPI_INT, world);
+  BOTH_ABSOLUTE(Allgather, MPI_BOTTOM, 1, source_types[0], output, 1, MPI_INT, world);
+  BOTH_ABSOLUTE(Allgatherv, MPI_BOTTOM, 1, source_types[0], output, ones, steps, MPI_INT, world);
 }
 
 #define REFUSED(call)                                                            \
@@ -74,32 +76,32 @@ static void refused(void) {
   MPI_Comm_set_errhandler(ring, MPI_ERRORS_RETURN);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   const MPI_Aint none[2] = {0, 0};
-  MPI_Datatype from = absolute(device_in, 1), into = absolute(host_out, 1);
-  MPI_Datatype froms[2] = {from, from}, intos[2] = {into, into};
-  REFUSED(MPI_Neighbor_alltoallw(MPI_BOTTOM, ones, none, froms, MPI_BOTTOM, ones, none, intos, ring));
-  REFUSED(MPI_Neighbor_alltoall(MPI_BOTTOM, 1, from, host_out, 1, MPI_INT, ring));
-  REFUSED(MPI_Neighbor_allgather(MPI_BOTTOM, 1, from, host_out, 1, MPI_INT, ring));
+  MPI_Datatype source_type = absolute(device_in, 1), target_type = absolute(host_out, 1);
+  MPI_Datatype source_types[2] = {source_type, source_type}, target_types[2] = {target_type, target_type};
+  REFUSED(MPI_Neighbor_alltoallw(MPI_BOTTOM, ones, none, source_types, MPI_BOTTOM, ones, none, target_types, ring));
+  REFUSED(MPI_Neighbor_alltoall(MPI_BOTTOM, 1, source_type, host_out, 1, MPI_INT, ring));
+  REFUSED(MPI_Neighbor_allgather(MPI_BOTTOM, 1, source_type, host_out, 1, MPI_INT, ring));
 #if MPI_VERSION >= 4
   MPI_Request request;
-  REFUSED(MPI_Bcast_init(MPI_BOTTOM, 1, from, 0, ring, MPI_INFO_NULL, &request));
+  REFUSED(MPI_Bcast_init(MPI_BOTTOM, 1, source_type, 0, ring, MPI_INFO_NULL, &request));
   MPI_Datatype all[16];
-  for (int i = 0; i < ranks; ++i) all[i] = from;
+  for (int i = 0; i < ranks; ++i) all[i] = source_type;
   REFUSED(MPI_Alltoallw_init(MPI_BOTTOM, ones, zeros, all, host_out, ones, zeros, all, ring, MPI_INFO_NULL, &request));
-  REFUSED(
-      MPI_Gather_init(MPI_BOTTOM, 1, from, NULL, 1, MPI_DATATYPE_NULL, (rank + 1) % ranks, ring, MPI_INFO_NULL, &request));
+  REFUSED(MPI_Gather_init(MPI_BOTTOM, 1, source_type, NULL, 1, MPI_DATATYPE_NULL, (rank + 1) % ranks, ring, MPI_INFO_NULL,
+                          &request));
 #endif
   MPI_Win window;
   MPI_Win_create(host_in, kBytes, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &window);
   MPI_Win_set_errhandler(window, MPI_ERRORS_RETURN);
-  REFUSED(MPI_Put(MPI_BOTTOM, 1, from, 0, 0, 1, MPI_INT, window));
-  REFUSED(MPI_Get(MPI_BOTTOM, 1, from, 0, 0, 1, MPI_INT, window));
+  REFUSED(MPI_Put(MPI_BOTTOM, 1, source_type, 0, 0, 1, MPI_INT, window));
+  REFUSED(MPI_Get(MPI_BOTTOM, 1, source_type, 0, 0, 1, MPI_INT, window));
   MPI_Win_free(&window);
   /* Device and host memory in one argument: nothing can stand for both. */
   const int lengths[2] = {1, 1};
   for (int turn = 0; turn < 2; ++turn) {
-    const MPI_Aint at[2] = {(MPI_Aint)(turn ? device_in : host_in), (MPI_Aint)(turn ? host_in : device_in)};
+    const MPI_Aint displacements[2] = {(MPI_Aint)(turn ? device_in : host_in), (MPI_Aint)(turn ? host_in : device_in)};
     MPI_Datatype mixed, mixed_each[16];
-    MPI_Type_create_hindexed(2, lengths, at, MPI_INT, &mixed);
+    MPI_Type_create_hindexed(2, lengths, displacements, MPI_INT, &mixed);
     MPI_Type_commit(&mixed);
     for (int i = 0; i < ranks; ++i) mixed_each[i] = mixed;
     REFUSED(MPI_Send(MPI_BOTTOM, 1, mixed, next_rank, 1, MPI_COMM_WORLD));
@@ -107,8 +109,8 @@ static void refused(void) {
     REFUSED(MPI_Alltoallw(MPI_BOTTOM, ones, zeros, mixed_each, MPI_BOTTOM, ones, zeros, mixed_each, MPI_COMM_WORLD));
     MPI_Type_free(&mixed);
   }
-  MPI_Type_free(&from);
-  MPI_Type_free(&into);
+  MPI_Type_free(&source_type);
+  MPI_Type_free(&target_type);
   MPI_Comm_free(&ring);
 }
 

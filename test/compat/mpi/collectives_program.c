@@ -5,73 +5,74 @@
 static int counts[16], offsets[16], total;
 static MPI_Datatype types[16], column;
 
-static void sum(void* from, void* to, int* count, MPI_Datatype* type) { /* a user's operation on a type with gaps */
+static void sum(void* operand, void* result, int* count, MPI_Datatype* type) { /* a user's operation on a type with gaps */
   (void)type;
   for (int i = 0; i < *count; ++i)
-    for (int row = 0; row < 10; ++row) ((int*)to)[i * 30 + row * 3] += ((int*)from)[i * 30 + row * 3];
+    for (int row = 0; row < 10; ++row) ((int*)result)[i * 30 + row * 3] += ((int*)operand)[i * 30 + row * 3];
 }
 
 static void rooted(int root) {
-  BOTH(Bcast, in, 1000, MPI_INT, root, MPI_COMM_WORLD);
-  BOTH(Bcast, in, 3, column, root, MPI_COMM_WORLD);
-  BOTH(Bcast, in, 0, MPI_INT, root, MPI_COMM_WORLD);
-  BOTH(Gather, in, 50, MPI_INT, out, 50, MPI_INT, root, MPI_COMM_WORLD);
-  BOTH(Gather, rank == root ? MPI_IN_PLACE : in, 50, MPI_INT, out, 50, MPI_INT, root, MPI_COMM_WORLD);
-  BOTH(Gatherv, in, counts[rank], MPI_INT, out, counts, offsets, MPI_INT, root, MPI_COMM_WORLD);
-  BOTH(Scatter, in, 50, MPI_INT, out, 50, MPI_INT, root, MPI_COMM_WORLD);
-  BOTH(Scatter, in, 50, MPI_INT, rank == root ? MPI_IN_PLACE : out, 50, MPI_INT, root, MPI_COMM_WORLD);
-  BOTH(Scatterv, in, counts, offsets, MPI_INT, out, counts[rank], MPI_INT, root, MPI_COMM_WORLD);
-  BOTH(Reduce, in, out, 777, MPI_INT, MPI_SUM, root, MPI_COMM_WORLD);
+  BOTH(Bcast, input, 1000, MPI_INT, root, MPI_COMM_WORLD);
+  BOTH(Bcast, input, 3, column, root, MPI_COMM_WORLD);
+  BOTH(Bcast, input, 0, MPI_INT, root, MPI_COMM_WORLD);
+  BOTH(Gather, input, 50, MPI_INT, output, 50, MPI_INT, root, MPI_COMM_WORLD);
+  BOTH(Gather, rank == root ? MPI_IN_PLACE : input, 50, MPI_INT, output, 50, MPI_INT, root, MPI_COMM_WORLD);
+  BOTH(Gatherv, input, counts[rank], MPI_INT, output, counts, offsets, MPI_INT, root, MPI_COMM_WORLD);
+  BOTH(Scatter, input, 50, MPI_INT, output, 50, MPI_INT, root, MPI_COMM_WORLD);
+  BOTH(Scatter, input, 50, MPI_INT, rank == root ? MPI_IN_PLACE : output, 50, MPI_INT, root, MPI_COMM_WORLD);
+  BOTH(Scatterv, input, counts, offsets, MPI_INT, output, counts[rank], MPI_INT, root, MPI_COMM_WORLD);
+  BOTH(Reduce, input, output, 777, MPI_INT, MPI_SUM, root, MPI_COMM_WORLD);
 #ifdef MPICH_VERSION
   if (root == 0) /* in place on another root, MPICH 4.0.2 reads MPI_IN_PLACE itself, with host memory too */
 #endif
-    BOTH(Reduce, rank == root ? MPI_IN_PLACE : in, out, 777, MPI_INT, MPI_MAX, root, MPI_COMM_WORLD);
-  BOTH_LATER(Ibcast, in, 1000, MPI_INT, root, MPI_COMM_WORLD, &request);
-  BOTH_LATER(Igather, in, 50, MPI_INT, out, 50, MPI_INT, root, MPI_COMM_WORLD, &request);
-  BOTH_LATER(Igatherv, in, counts[rank], MPI_INT, out, counts, offsets, MPI_INT, root, MPI_COMM_WORLD, &request);
-  BOTH_LATER(Iscatter, in, 50, MPI_INT, out, 50, MPI_INT, root, MPI_COMM_WORLD, &request);
-  BOTH_LATER(Iscatterv, in, counts, offsets, MPI_INT, out, counts[rank], MPI_INT, root, MPI_COMM_WORLD, &request);
-  BOTH_LATER(Ireduce, in, out, 777, MPI_INT, MPI_SUM, root, MPI_COMM_WORLD, &request);
+    BOTH(Reduce, rank == root ? MPI_IN_PLACE : input, output, 777, MPI_INT, MPI_MAX, root, MPI_COMM_WORLD);
+  BOTH_LATER(Ibcast, input, 1000, MPI_INT, root, MPI_COMM_WORLD, &request);
+  BOTH_LATER(Igather, input, 50, MPI_INT, output, 50, MPI_INT, root, MPI_COMM_WORLD, &request);
+  BOTH_LATER(Igatherv, input, counts[rank], MPI_INT, output, counts, offsets, MPI_INT, root, MPI_COMM_WORLD, &request);
+  BOTH_LATER(Iscatter, input, 50, MPI_INT, output, 50, MPI_INT, root, MPI_COMM_WORLD, &request);
+  BOTH_LATER(Iscatterv, input, counts, offsets, MPI_INT, output, counts[rank], MPI_INT, root, MPI_COMM_WORLD, &request);
+  BOTH_LATER(Ireduce, input, output, 777, MPI_INT, MPI_SUM, root, MPI_COMM_WORLD, &request);
 }
 
 static void every_to_every(void) {
-  BOTH(Allgather, in, 50, MPI_INT, out, 50, MPI_INT, MPI_COMM_WORLD);
-  BOTH(Allgather, MPI_IN_PLACE, 0, MPI_INT, out, 50, MPI_INT, MPI_COMM_WORLD);
-  BOTH(Allgather, in, 10, MPI_INT, out, 1, column, MPI_COMM_WORLD);
-  BOTH(Allgatherv, in, counts[rank], MPI_INT, out, counts, offsets, MPI_INT, MPI_COMM_WORLD);
-  BOTH(Allgatherv, MPI_IN_PLACE, 0, MPI_INT, out, counts, offsets, MPI_INT, MPI_COMM_WORLD);
-  BOTH(Alltoall, in, 20, MPI_INT, out, 20, MPI_INT, MPI_COMM_WORLD);
-  BOTH(Alltoall, MPI_IN_PLACE, 0, MPI_INT, out, 20, MPI_INT, MPI_COMM_WORLD);
-  int to_each[16], at[16], bytes_at[16];
-  for (int i = 0; i < ranks; ++i) to_each[i] = rank + i, at[i] = 30 * i, bytes_at[i] = 400 * i;
-  BOTH(Alltoallv, in, to_each, at, MPI_INT, out, to_each, at, MPI_INT, MPI_COMM_WORLD);
-  BOTH(Alltoallw, in, to_each, bytes_at, types, out, to_each, bytes_at, types, MPI_COMM_WORLD);
-  BOTH_LATER(Iallgather, in, 50, MPI_INT, out, 50, MPI_INT, MPI_COMM_WORLD, &request);
-  BOTH_LATER(Iallgatherv, in, counts[rank], MPI_INT, out, counts, offsets, MPI_INT, MPI_COMM_WORLD, &request);
-  BOTH_LATER(Ialltoall, in, 20, MPI_INT, out, 20, MPI_INT, MPI_COMM_WORLD, &request);
-  BOTH_LATER(Ialltoallv, in, to_each, at, MPI_INT, out, to_each, at, MPI_INT, MPI_COMM_WORLD, &request);
-  BOTH_LATER(Ialltoallw, in, to_each, bytes_at, types, out, to_each, bytes_at, types, MPI_COMM_WORLD, &request);
+  BOTH(Allgather, input, 50, MPI_INT, output, 50, MPI_INT, MPI_COMM_WORLD);
+  BOTH(Allgather, MPI_IN_PLACE, 0, MPI_INT, output, 50, MPI_INT, MPI_COMM_WORLD);
+  BOTH(Allgather, input, 10, MPI_INT, output, 1, column, MPI_COMM_WORLD);
+  BOTH(Allgatherv, input, counts[rank], MPI_INT, output, counts, offsets, MPI_INT, MPI_COMM_WORLD);
+  BOTH(Allgatherv, MPI_IN_PLACE, 0, MPI_INT, output, counts, offsets, MPI_INT, MPI_COMM_WORLD);
+  BOTH(Alltoall, input, 20, MPI_INT, output, 20, MPI_INT, MPI_COMM_WORLD);
+  BOTH(Alltoall, MPI_IN_PLACE, 0, MPI_INT, output, 20, MPI_INT, MPI_COMM_WORLD);
+  int to_each[16], displacements[16], bytes_at[16];
+  for (int i = 0; i < ranks; ++i) to_each[i] = rank + i, displacements[i] = 30 * i, bytes_at[i] = 400 * i;
+  BOTH(Alltoallv, input, to_each, displacements, MPI_INT, output, to_each, displacements, MPI_INT, MPI_COMM_WORLD);
+  BOTH(Alltoallw, input, to_each, bytes_at, types, output, to_each, bytes_at, types, MPI_COMM_WORLD);
+  BOTH_LATER(Iallgather, input, 50, MPI_INT, output, 50, MPI_INT, MPI_COMM_WORLD, &request);
+  BOTH_LATER(Iallgatherv, input, counts[rank], MPI_INT, output, counts, offsets, MPI_INT, MPI_COMM_WORLD, &request);
+  BOTH_LATER(Ialltoall, input, 20, MPI_INT, output, 20, MPI_INT, MPI_COMM_WORLD, &request);
+  BOTH_LATER(Ialltoallv, input, to_each, displacements, MPI_INT, output, to_each, displacements, MPI_INT, MPI_COMM_WORLD,
+             &request);
+  BOTH_LATER(Ialltoallw, input, to_each, bytes_at, types, output, to_each, bytes_at, types, MPI_COMM_WORLD, &request);
 }
 
 static void reductions(void) {
   MPI_Op own;
   MPI_Op_create(sum, 1, &own);
-  BOTH(Allreduce, in, out, 5000, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-  BOTH(Allreduce, MPI_IN_PLACE, out, 100, MPI_UNSIGNED_CHAR, MPI_BXOR, MPI_COMM_WORLD);
-  BOTH(Allreduce, in, out, 40, MPI_SHORT_INT, MPI_MAXLOC, MPI_COMM_WORLD);
-  BOTH(Allreduce, in, out, 4, column, own, MPI_COMM_WORLD);
-  BOTH(Scan, in, out, 100, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-  BOTH(Scan, MPI_IN_PLACE, out, 100, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-  BOTH(Exscan, in, out, 100, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-  BOTH(Reduce_scatter_block, in, out, 60, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-  BOTH(Reduce_scatter, in, out, counts, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-  BOTH(Reduce_local, in, out, 60, MPI_INT, MPI_SUM);
-  BOTH_LATER(Iallreduce, in, out, 5000, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
-  BOTH_LATER(Iallreduce, MPI_IN_PLACE, out, 5000, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
-  BOTH_LATER(Iscan, in, out, 100, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
-  BOTH_LATER(Iexscan, in, out, 100, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
-  BOTH_LATER(Ireduce_scatter_block, in, out, 60, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
-  BOTH_LATER(Ireduce_scatter, in, out, counts, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
+  BOTH(Allreduce, input, output, 5000, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  BOTH(Allreduce, MPI_IN_PLACE, output, 100, MPI_UNSIGNED_CHAR, MPI_BXOR, MPI_COMM_WORLD);
+  BOTH(Allreduce, input, output, 40, MPI_SHORT_INT, MPI_MAXLOC, MPI_COMM_WORLD);
+  BOTH(Allreduce, input, output, 4, column, own, MPI_COMM_WORLD);
+  BOTH(Scan, input, output, 100, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  BOTH(Scan, MPI_IN_PLACE, output, 100, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  BOTH(Exscan, input, output, 100, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  BOTH(Reduce_scatter_block, input, output, 60, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  BOTH(Reduce_scatter, input, output, counts, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  BOTH(Reduce_local, input, output, 60, MPI_INT, MPI_SUM);
+  BOTH_LATER(Iallreduce, input, output, 5000, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
+  BOTH_LATER(Iallreduce, MPI_IN_PLACE, output, 5000, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
+  BOTH_LATER(Iscan, input, output, 100, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
+  BOTH_LATER(Iexscan, input, output, 100, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
+  BOTH_LATER(Ireduce_scatter_block, input, output, 60, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
+  BOTH_LATER(Ireduce_scatter, input, output, counts, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
   /* In place, only the own part of the buffer is defined afterwards. */
   reset();
   CHECK(MPI_Reduce_scatter_block(MPI_IN_PLACE, device_out, 60, MPI_INT, MPI_SUM, MPI_COMM_WORLD) == 0);
@@ -91,9 +92,9 @@ static void between_groups(void) {
   MPI_Comm_split(MPI_COMM_WORLD, side, rank, &local);
   MPI_Intercomm_create(local, 0, MPI_COMM_WORLD, side == 0 ? 1 : 0, 5, &inter);
   const int root = side == 0 ? MPI_ROOT : 0;
-  BOTH(Bcast, in, 100, MPI_INT, root, inter);
-  BOTH(Gather, in, 9, MPI_INT, out, 9, MPI_INT, root, inter);
-  BOTH(Allgather, in, 9, MPI_INT, out, 9, MPI_INT, inter);
+  BOTH(Bcast, input, 100, MPI_INT, root, inter);
+  BOTH(Gather, input, 9, MPI_INT, output, 9, MPI_INT, root, inter);
+  BOTH(Allgather, input, 9, MPI_INT, output, 9, MPI_INT, inter);
   MPI_Comm_free(&inter);
   MPI_Comm_free(&local);
 }
@@ -101,13 +102,13 @@ static void between_groups(void) {
 #if MPI_VERSION >= 4
 static void large_counts(void) {
   MPI_Count large[16];
-  MPI_Aint at[16];
-  for (int i = 0; i < ranks; ++i) large[i] = counts[i], at[i] = offsets[i];
-  BOTH(Bcast_c, in, 1000, MPI_INT, 0, MPI_COMM_WORLD);
-  BOTH(Allgather_c, in, 50, MPI_INT, out, 50, MPI_INT, MPI_COMM_WORLD);
-  BOTH(Allgatherv_c, in, large[rank], MPI_INT, out, large, at, MPI_INT, MPI_COMM_WORLD);
-  BOTH(Allreduce_c, in, out, 100, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-  BOTH_LATER(Iallreduce_c, in, out, 100, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
+  MPI_Aint displacements[16];
+  for (int i = 0; i < ranks; ++i) large[i] = counts[i], displacements[i] = offsets[i];
+  BOTH(Bcast_c, input, 1000, MPI_INT, 0, MPI_COMM_WORLD);
+  BOTH(Allgather_c, input, 50, MPI_INT, output, 50, MPI_INT, MPI_COMM_WORLD);
+  BOTH(Allgatherv_c, input, large[rank], MPI_INT, output, large, displacements, MPI_INT, MPI_COMM_WORLD);
+  BOTH(Allreduce_c, input, output, 100, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  BOTH_LATER(Iallreduce_c, input, output, 100, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
 }
 #else
 static void large_counts(void) {}

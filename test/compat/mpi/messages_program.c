@@ -43,8 +43,8 @@ static void flavours(void) {
     for (int i = 0; i < 4; ++i) ring(NULL, NULL, init[i], count);
     ring(MPI_Send, NULL, NULL, count);
     ring(MPI_Ssend, NULL, NULL, count);
-    BOTH(Sendrecv, in, count, MPI_INT, next_rank, 4, out, count, MPI_INT, previous_rank, 4, WORLD, IGNORE);
-    BOTH(Sendrecv_replace, in, count, MPI_INT, next_rank, 4, previous_rank, 4, WORLD, IGNORE);
+    BOTH(Sendrecv, input, count, MPI_INT, next_rank, 4, output, count, MPI_INT, previous_rank, 4, WORLD, IGNORE);
+    BOTH(Sendrecv_replace, input, count, MPI_INT, next_rank, 4, previous_rank, 4, WORLD, IGNORE);
   }
   MPI_Buffer_detach(&detached, &bytes);
 }
@@ -75,7 +75,7 @@ static void two_gpus(void) {
 }
 
 static void types(void) {
-  const int lengths[] = {3, 1, 4}, places[] = {9, 0, 4}, numbers[] = {6, 8}, part[] = {3, 2}, from[] = {1, 5};
+  const int lengths[] = {3, 1, 4}, places[] = {9, 0, 4}, numbers[] = {6, 8}, part[] = {3, 2}, starts[] = {1, 5};
   const MPI_Aint bytes_at[] = {100, 3, 40};
   const MPI_Datatype fields[] = {MPI_INT, MPI_CHAR, MPI_SHORT_INT};
   MPI_Datatype made[10];
@@ -86,21 +86,21 @@ static void types(void) {
   MPI_Type_create_hindexed(3, lengths, bytes_at, MPI_CHAR, &made[n++]);
   MPI_Type_create_indexed_block(3, 2, places, MPI_SHORT, &made[n++]);
   MPI_Type_create_struct(3, lengths, bytes_at, fields, &made[n++]);
-  MPI_Type_create_subarray(2, numbers, part, from, MPI_ORDER_C, MPI_INT, &made[n++]);
-  MPI_Type_create_subarray(2, numbers, part, from, MPI_ORDER_FORTRAN, MPI_INT, &made[n++]);
+  MPI_Type_create_subarray(2, numbers, part, starts, MPI_ORDER_C, MPI_INT, &made[n++]);
+  MPI_Type_create_subarray(2, numbers, part, starts, MPI_ORDER_FORTRAN, MPI_INT, &made[n++]);
   MPI_Type_create_resized(made[2], -8, 200, &made[n++]);
   MPI_Type_dup(MPI_SHORT_INT, &made[n++]);
   for (int i = 0; i < n; ++i) {
     MPI_Type_commit(&made[i]);
     for (int count = 0; count < 4; ++count) {
-      BOTH(Sendrecv, in, count, made[i], next_rank, 5, out, count, made[i], previous_rank, 5, WORLD, IGNORE);
+      BOTH(Sendrecv, input, count, made[i], next_rank, 5, output, count, made[i], previous_rank, 5, WORLD, IGNORE);
       int size = 0, position = 7, back = 7;
       MPI_Pack_size(count, made[i], WORLD, &size);
-      BOTH(Sendrecv, in, size, MPI_BYTE, next_rank, 5, out, count + 3, made[i], previous_rank, 5, WORLD, IGNORE);
-      BOTH(Sendrecv_replace, in, count, made[i], next_rank, 5, previous_rank, 5, WORLD, IGNORE);
-      BOTH(Pack, in, count, made[i], out, size + 7, (position = 7, &position), WORLD);
+      BOTH(Sendrecv, input, size, MPI_BYTE, next_rank, 5, output, count + 3, made[i], previous_rank, 5, WORLD, IGNORE);
+      BOTH(Sendrecv_replace, input, count, made[i], next_rank, 5, previous_rank, 5, WORLD, IGNORE);
+      BOTH(Pack, input, count, made[i], output, size + 7, (position = 7, &position), WORLD);
       CHECK(position == 7 + size);
-      BOTH(Unpack, in, size + 7, (back = 7, &back), out, count, made[i], WORLD);
+      BOTH(Unpack, input, size + 7, (back = 7, &back), output, count, made[i], WORLD);
       CHECK(back == position);
     }
   }
@@ -109,7 +109,7 @@ static void types(void) {
   MPI_Type_vector(10, 2, -5, MPI_INT, &backwards);
   MPI_Type_commit(&backwards);
   for (int sent = 0; sent <= 20; sent += 3)
-    BOTH(Sendrecv, in, sent, MPI_INT, next_rank, 6, out + 400, 1, backwards, previous_rank, 6, WORLD, IGNORE);
+    BOTH(Sendrecv, input, sent, MPI_INT, next_rank, 6, output + 400, 1, backwards, previous_rank, 6, WORLD, IGNORE);
   MPI_Type_free(&backwards);
   for (int i = 0; i < n; ++i) MPI_Type_free(&made[i]);
 }
@@ -121,9 +121,9 @@ static void short_receives(void) {
   for (int sent = 0; sent <= 30; ++sent) {
     MPI_Status status;
     int got = 0;
-    BOTH(Sendrecv, in, sent, MPI_INT, next_rank, 6, out, 500, MPI_INT, previous_rank, 6, WORLD, &status);
+    BOTH(Sendrecv, input, sent, MPI_INT, next_rank, 6, output, 500, MPI_INT, previous_rank, 6, WORLD, &status);
     CHECK(MPI_Get_count(&status, MPI_INT, &got) == 0 && got == sent);
-    BOTH(Sendrecv, in, sent, MPI_INT, next_rank, 6, out, 2, rows, previous_rank, 6, WORLD, &status);
+    BOTH(Sendrecv, input, sent, MPI_INT, next_rank, 6, output, 2, rows, previous_rank, 6, WORLD, &status);
     CHECK(MPI_Get_elements(&status, rows, &got) == 0 && got == sent);
   }
   MPI_Type_free(&rows);
@@ -137,11 +137,11 @@ static void interleaved_columns(void) {
   MPI_Type_commit(&column);
   for (int device = 1; device >= 0; --device) {
     if (device) reset();
-    int* const from = (int*)(device ? device_in : host_in);
-    int* const to = (int*)(device ? device_out : host_out);
+    int* const source = (int*)(device ? device_in : host_in);
+    int* const target = (int*)(device ? device_out : host_out);
     for (int i = 0; i < 2; ++i) {
-      CHECK(MPI_Irecv(to + 7 * i, 1, column, previous_rank, i, WORLD, &requests[i]) == 0);
-      CHECK(MPI_Isend(from + 2 * i, 1, column, next_rank, i, WORLD, &requests[2 + i]) == 0);
+      CHECK(MPI_Irecv(target + 7 * i, 1, column, previous_rank, i, WORLD, &requests[i]) == 0);
+      CHECK(MPI_Isend(source + 2 * i, 1, column, next_rank, i, WORLD, &requests[2 + i]) == 0);
     }
     CHECK(MPI_Wait(&requests[1], IGNORE) == 0 && MPI_Waitall(4, requests, MPI_STATUSES_IGNORE) == 0);
   }
@@ -169,9 +169,9 @@ static void probed(void) {
 static void nobody(void) {
   MPI_Status status;
   int got = 1;
-  BOTH(Recv, out, 10, MPI_INT, MPI_PROC_NULL, 0, WORLD, &status);
+  BOTH(Recv, output, 10, MPI_INT, MPI_PROC_NULL, 0, WORLD, &status);
   CHECK(MPI_Get_count(&status, MPI_INT, &got) == 0 && got == 0 && status.MPI_SOURCE == MPI_PROC_NULL);
-  BOTH(Send, in, 10, MPI_INT, MPI_PROC_NULL, 0, WORLD);
+  BOTH(Send, input, 10, MPI_INT, MPI_PROC_NULL, 0, WORLD);
   CHECK(MPI_Send(NULL, 0, MPI_INT, MPI_PROC_NULL, 0, WORLD) == 0);
 }
 

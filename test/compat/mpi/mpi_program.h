@@ -34,46 +34,46 @@ static inline void reset(void) {
   to_device(device_out, host_out, kBytes);
 }
 
-static inline void compare(const char* what, int line) {
+static inline void compare(const char* label, int line) {
   static unsigned char seen[kBytes];
-  for (int which = 0; which < 2; ++which) {
-    const unsigned char* wanted = which ? host_out : host_in;
-    to_host(seen, which ? device_out : device_in, kBytes);
+  for (int buffer_index = 0; buffer_index < 2; ++buffer_index) {
+    const unsigned char* wanted = buffer_index ? host_out : host_in;
+    to_host(seen, buffer_index ? device_out : device_in, kBytes);
     for (int i = 0; i < kBytes; ++i)
       if (seen[i] != wanted[i]) {
-        fprintf(stderr, "line %d, rank %d: %s: byte %d of the %s buffer is %d, with host memory %d\n", line, rank, what, i,
-                which ? "second" : "first", seen[i], wanted[i]);
+        fprintf(stderr, "line %d, rank %d: %s: byte %d of the %s buffer is %d, with host memory %d\n", line, rank, label, i,
+                buffer_index ? "second" : "first", seen[i], wanted[i]);
         exit(1);
       }
   }
 }
 
-/* The arguments name `in` and `out`. */
-#define BOTH(function, ...)                            \
-  do {                                                 \
-    reset();                                           \
-    unsigned char *in = device_in, *out = device_out;  \
-    (void)in, (void)out;                               \
-    CHECK(MPI_##function(__VA_ARGS__) == 0);           \
-    in = host_in, out = host_out;                      \
-    CHECK(PMPI_##function(__VA_ARGS__) == 0);          \
-    compare(#function "(" #__VA_ARGS__ ")", __LINE__); \
+/* The arguments name `input` and `output`. */
+#define BOTH(function, ...)                                 \
+  do {                                                      \
+    reset();                                                \
+    unsigned char *input = device_in, *output = device_out; \
+    (void)input, (void)output;                              \
+    CHECK(MPI_##function(__VA_ARGS__) == 0);                \
+    input = host_in, output = host_out;                     \
+    CHECK(PMPI_##function(__VA_ARGS__) == 0);               \
+    compare(#function "(" #__VA_ARGS__ ")", __LINE__);      \
   } while (0)
 
 /* Functions that make a request, which must be `&request`. */
-#define BOTH_LATER(function, ...)                       \
-  do {                                                  \
-    MPI_Request request;                                \
-    reset();                                            \
-    unsigned char *in = device_in, *out = device_out;   \
-    (void)in, (void)out;                                \
-    CHECK(MPI_##function(__VA_ARGS__) == 0);            \
-    CHECK(MPI_Wait(&request, MPI_STATUS_IGNORE) == 0);  \
-    CHECK(request == MPI_REQUEST_NULL);                 \
-    in = host_in, out = host_out;                       \
-    CHECK(PMPI_##function(__VA_ARGS__) == 0);           \
-    CHECK(PMPI_Wait(&request, MPI_STATUS_IGNORE) == 0); \
-    compare(#function "(" #__VA_ARGS__ ")", __LINE__);  \
+#define BOTH_LATER(function, ...)                           \
+  do {                                                      \
+    MPI_Request request;                                    \
+    reset();                                                \
+    unsigned char *input = device_in, *output = device_out; \
+    (void)input, (void)output;                              \
+    CHECK(MPI_##function(__VA_ARGS__) == 0);                \
+    CHECK(MPI_Wait(&request, MPI_STATUS_IGNORE) == 0);      \
+    CHECK(request == MPI_REQUEST_NULL);                     \
+    input = host_in, output = host_out;                     \
+    CHECK(PMPI_##function(__VA_ARGS__) == 0);               \
+    CHECK(PMPI_Wait(&request, MPI_STATUS_IGNORE) == 0);     \
+    compare(#function "(" #__VA_ARGS__ ")", __LINE__);      \
   } while (0)
 
 static inline void begin_gpu(void) {

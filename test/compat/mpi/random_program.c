@@ -30,10 +30,10 @@ static void make_arenas(void) {
   scratch = malloc(kArena);
 }
 
-static void write_to(unsigned char* arena, int kind, size_t at, const void* from, size_t bytes) {
+static void write_to(unsigned char* arena, int kind, size_t offset, const void* source, size_t bytes) {
   if (bytes == 0) return;
-  if (kind == 0) to_device(arena + at, from, bytes);
-  else memcpy(arena + at, from, bytes);
+  if (kind == 0) to_device(arena + offset, source, bytes);
+  else memcpy(arena + offset, source, bytes);
 }
 
 static unsigned size_of_message(void) {
@@ -49,23 +49,23 @@ static unsigned size_of_message(void) {
   }
 }
 
-static int begin_send(int how, const void* from, unsigned bytes, int to, int tag, MPI_Request* request) {
-  if (how == 0) return MPI_Isend(from, (int)bytes, MPI_BYTE, to, tag, MPI_COMM_WORLD, request);
-  if (how == 1) return MPI_Issend(from, (int)bytes, MPI_BYTE, to, tag, MPI_COMM_WORLD, request);
-  const int code = MPI_Send_init(from, (int)bytes, MPI_BYTE, to, tag, MPI_COMM_WORLD, request);
+static int begin_send(int method, const void* source, unsigned bytes, int destination, int tag, MPI_Request* request) {
+  if (method == 0) return MPI_Isend(source, (int)bytes, MPI_BYTE, destination, tag, MPI_COMM_WORLD, request);
+  if (method == 1) return MPI_Issend(source, (int)bytes, MPI_BYTE, destination, tag, MPI_COMM_WORLD, request);
+  const int code = MPI_Send_init(source, (int)bytes, MPI_BYTE, destination, tag, MPI_COMM_WORLD, request);
   return code == 0 ? MPI_Start(request) : code;
 }
 
-static void end(int how, MPI_Request* list, int n) {
+static void end(int method, MPI_Request* list, int n) {
   int index, flag, indices[2 * kMessages];
-  if (how == 0) CHECK(MPI_Waitall(n, list, MPI_STATUSES_IGNORE) == 0);
-  if (how == 1) do
+  if (method == 0) CHECK(MPI_Waitall(n, list, MPI_STATUSES_IGNORE) == 0);
+  if (method == 1) do
       CHECK(MPI_Waitany(n, list, &index, MPI_STATUS_IGNORE) == 0);
     while (index != MPI_UNDEFINED);
-  if (how == 2) do
+  if (method == 2) do
       CHECK(MPI_Waitsome(n, list, &index, indices, MPI_STATUSES_IGNORE) == 0);
     while (index != MPI_UNDEFINED);
-  if (how == 3) do
+  if (method == 3) do
       CHECK(MPI_Testall(n, list, &flag, MPI_STATUSES_IGNORE) == 0);
     while (!flag);
 }
@@ -74,32 +74,32 @@ static void end(int how, MPI_Request* list, int n) {
 static void one_round(int round) {
   MPI_Request list[2 * kMessages], persistent[kMessages];
   const int target_kind = (int)draw(kKinds), how_to_end = (int)draw(4);
-  size_t at = 0;
+  size_t offset = 0;
   int n = 0, kept = 0;
   memset(model, (int)draw(256), kArena);
   write_to(arenas[1][target_kind], target_kind, 0, model, kArena);
   for (int i = 0; i < kMessages; ++i) {
-    const int from = (int)draw((unsigned)ranks), to = (int)draw((unsigned)ranks), kind = (int)draw(kKinds),
-              how = (int)draw(3);
+    const int source = (int)draw((unsigned)ranks), destination = (int)draw((unsigned)ranks), kind = (int)draw(kKinds),
+              method = (int)draw(3);
     const unsigned bytes = size_of_message(), more = draw(3) * 100, value = draw(256), misfit = draw(64);
     const int any = draw(2) == 0;
-    if (at + bytes + more + misfit > kArena) break;
+    if (offset + bytes + more + misfit > kArena) break;
     /* A rank may be a round ahead of the one that waits for any source. */
     const int tag = round * kMessages + i;
-    at += misfit;
+    offset += misfit;
     for (unsigned b = 0; b < bytes; ++b) scratch[b] = (unsigned char)(value + b * 13);
-    if (rank == to) {
-      memcpy(model + at, scratch, bytes);
-      CHECK(MPI_Irecv(arenas[1][target_kind] + at, (int)(bytes + more), MPI_BYTE, any ? MPI_ANY_SOURCE : from, tag,
+    if (rank == destination) {
+      memcpy(model + offset, scratch, bytes);
+      CHECK(MPI_Irecv(arenas[1][target_kind] + offset, (int)(bytes + more), MPI_BYTE, any ? MPI_ANY_SOURCE : source, tag,
                       MPI_COMM_WORLD, &list[n++]) == 0);
     }
-    if (rank == from) {
-      write_to(arenas[0][kind], kind, at, scratch, bytes);
-      CHECK(begin_send(how, arenas[0][kind] + at, bytes, to, tag, &list[n]) == 0);
-      if (how == 2) persistent[kept++] = list[n];
+    if (rank == source) {
+      write_to(arenas[0][kind], kind, offset, scratch, bytes);
+      CHECK(begin_send(method, arenas[0][kind] + offset, bytes, destination, tag, &list[n]) == 0);
+      if (method == 2) persistent[kept++] = list[n];
       ++n;
     }
-    at += bytes + more;
+    offset += bytes + more;
   }
   if (kept != 0 || how_to_end == 0) /* persistent requests never become null: all at once */
     end(kept % 2 ? 3 : 0, list, n);

@@ -23,12 +23,12 @@ static void begin_many(MPI_Request* list) {
     CHECK(MPI_Isend(slot(device_in, i), kInts, MPI_INT, next_rank, i, WORLD, &list[kMessages + 1 + i]) == 0);
 }
 
-static void compare_many(const char* what) {
+static void compare_many(const char* description) {
   for (int i = 0; i < kMessages; ++i)
     PMPI_Sendrecv(slot(host_in, i), kInts, MPI_INT, next_rank, 99, slot(host_out, i), kInts, MPI_INT, previous_rank, 99,
                   WORLD, IGNORE);
   for (int i = 3; i < kMessages; i += 4) to_device(slot(device_out, i), slot(host_out, i), 256);
-  compare(what, __LINE__);
+  compare(description, __LINE__);
 }
 
 static void every_completion(void) {

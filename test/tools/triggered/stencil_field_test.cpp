@@ -52,21 +52,21 @@ TEST(StencilField, GhostsAreTheNeighboursFirstEdges) {
   const auto ghosts = first_ghosts(place);
   ASSERT_EQ(ghosts.size(), 16u);
   for (int i = 0; i < 4; ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    EXPECT_EQ(ghosts[at], first_block({3, 3, 1, 4})[12 + at]);
-    EXPECT_EQ(ghosts[4 + at], first_block({3, 3, 7, 4})[at]);
-    EXPECT_EQ(ghosts[8 + at], first_block({3, 3, 3, 4})[4 * at + 3]);
-    EXPECT_EQ(ghosts[12 + at], first_block({3, 3, 5, 4})[4 * at]);
+    const auto index = static_cast<std::size_t>(i);
+    EXPECT_EQ(ghosts[index], first_block({3, 3, 1, 4})[12 + index]);
+    EXPECT_EQ(ghosts[4 + index], first_block({3, 3, 7, 4})[index]);
+    EXPECT_EQ(ghosts[8 + index], first_block({3, 3, 3, 4})[4 * index + 3]);
+    EXPECT_EQ(ghosts[12 + index], first_block({3, 3, 5, 4})[4 * index]);
   }
 }
 
 TEST(StencilField, NeighboursAgree) {
   for (int rank = 0; rank < 6; ++rank)
     for (int i = 0; i < kSides; ++i) {
-      const auto of = static_cast<side>(i);
-      const int other = block_place{3, 2, rank, 1}.neighbour(of);
+      const auto direction = static_cast<side>(i);
+      const int other = block_place{3, 2, rank, 1}.neighbour(direction);
       if (other < 0) continue;
-      EXPECT_EQ((block_place{3, 2, other, 1}.neighbour(opposite(of))), rank);
+      EXPECT_EQ((block_place{3, 2, other, 1}.neighbour(opposite(direction))), rank);
     }
   EXPECT_EQ((block_place{3, 2, 0, 1}.neighbour(up)), -1);
   EXPECT_EQ((block_place{3, 2, 0, 1}.neighbour(left)), -1);

@@ -61,20 +61,20 @@ PL_DEVICE unsigned all_threads() { return grid_dim_x() * block_dim_x(); }
 // A step of Jacobi's iteration: a quarter of the four neighbours' sum.
 PL_KERNEL void stencil_step(std::uint64_t next, std::uint64_t now, std::uint64_t ghosts, std::uint64_t edges,
                             std::uint64_t pitch, unsigned n) {
-  const block_view from{now, ghosts, pitch, n, 0};
+  const block_view view{now, ghosts, pitch, n, 0};
   for (unsigned i = first_point(); i < n * n; i += all_threads())
-    store_point(next, edges, pitch, n, i % n, i / n, 0.25 * from.sum_of_neighbours(i % n, i / n));
+    store_point(next, edges, pitch, n, i % n, i / n, 0.25 * view.sum_of_neighbours(i % n, i / n));
 }
 
 // A step of Jacobi's iteration for 4 u - sum = b, damped by a half; from u = 0 nothing but b is read.
 PL_KERNEL void multigrid_smooth(std::uint64_t next, std::uint64_t now, std::uint64_t right_side, std::uint64_t ghosts,
                                 std::uint64_t edges, std::uint64_t pitch, unsigned n, unsigned walls,
                                 unsigned is_from_zero) {
-  const block_view from{now, ghosts, pitch, n, walls};
+  const block_view view{now, ghosts, pitch, n, walls};
   for (unsigned i = first_point(); i < n * n; i += all_threads()) {
     const unsigned x = i % n, y = i / n;
     const double b = load_double(right_side + 8ull * i);
-    const double value = is_from_zero != 0 ? 0.125 * b : 0.5 * from.at(x, y) + 0.125 * (from.sum_of_neighbours(x, y) + b);
+    const double value = is_from_zero != 0 ? 0.125 * b : 0.5 * view.at(x, y) + 0.125 * (view.sum_of_neighbours(x, y) + b);
     store_point(next, edges, pitch, n, x, y, value);
   }
 }
@@ -83,12 +83,12 @@ PL_KERNEL void multigrid_smooth(std::uint64_t next, std::uint64_t now, std::uint
 // residuals.
 PL_KERNEL void multigrid_restrict(std::uint64_t coarse, std::uint64_t field, std::uint64_t right_side, std::uint64_t ghosts,
                                   std::uint64_t pitch, unsigned n, unsigned walls) {
-  const block_view from{field, ghosts, pitch, n, walls};
+  const block_view view{field, ghosts, pitch, n, walls};
   const unsigned half = n / 2;
   for (unsigned i = first_point(); i < half * half; i += all_threads()) {
     const unsigned x = i % half * 2, y = i / half * 2;
-    const double upper = from.residual(right_side, x, y) + from.residual(right_side, x + 1, y);
-    const double lower = from.residual(right_side, x, y + 1) + from.residual(right_side, x + 1, y + 1);
+    const double upper = view.residual(right_side, x, y) + view.residual(right_side, x + 1, y);
+    const double lower = view.residual(right_side, x, y + 1) + view.residual(right_side, x + 1, y + 1);
     store_relaxed<double>(coarse + 8ull * i, upper + lower);
   }
 }
@@ -96,12 +96,12 @@ PL_KERNEL void multigrid_restrict(std::uint64_t coarse, std::uint64_t field, std
 // What the coarser level found, added to each of its four points: interpolated with the two neighbours that are nearest.
 PL_KERNEL void multigrid_correct(std::uint64_t field, std::uint64_t coarse, std::uint64_t ghosts, std::uint64_t edges,
                                  std::uint64_t pitch, unsigned n, unsigned walls) {
-  const block_view from{coarse, ghosts, pitch, n / 2, walls};
+  const block_view view{coarse, ghosts, pitch, n / 2, walls};
   for (unsigned i = first_point(); i < n * n; i += all_threads()) {
     const unsigned x = i % n, y = i / n;
-    const double vertical = y % 2 == 0 ? from.up(x / 2, y / 2) : from.down(x / 2, y / 2);
-    const double horizontal = x % 2 == 0 ? from.left(x / 2, y / 2) : from.right(x / 2, y / 2);
-    const double between = 0.5 * from.at(x / 2, y / 2) + 0.25 * (vertical + horizontal);
+    const double vertical = y % 2 == 0 ? view.up(x / 2, y / 2) : view.down(x / 2, y / 2);
+    const double horizontal = x % 2 == 0 ? view.left(x / 2, y / 2) : view.right(x / 2, y / 2);
+    const double between = 0.5 * view.at(x / 2, y / 2) + 0.25 * (vertical + horizontal);
     store_point(field, edges, pitch, n, x, y, load_double(field + 8ull * i) + between);
   }
 }
