@@ -100,7 +100,7 @@ TEST(CasePlan, KernelsOfBothDirectionsShareTheGpuAndTest19IsNotTest18) {
   const auto original = planned("device_to_host_bidirectional_memcpy_sm", fully_connected(1), true);
   EXPECT_EQ(flow(original.runs[0]),
             flow(planned("host_to_device_bidirectional_memcpy_sm", fully_connected(1), true).runs[0]));
-  EXPECT_EQ(original.runs[0].targets[0].type, cell_target::rate::half_of_total);
+  EXPECT_EQ(original.runs[0].targets[0].rate_kind, cell_target::rate::half_of_total);
 }
 
 TEST(CasePlan, AllGpusAndTheHostInOneRun) {
@@ -133,7 +133,7 @@ TEST(CasePlan, Write1IsTheRowsUnlessTheOriginalIsAskedFor) {
             "G0 -> [ce@G0] -> G1, G1 -> [ce@G1] -> G0");
   const auto original = planned("device_to_device_bidirectional_memcpy_write_ce", fully_connected(2), true);
   EXPECT_EQ(flow(original.runs[0]), "G1 -> [ce@G1] -> G0, G0 -> [ce@G0] -> G1");
-  EXPECT_EQ(original.runs[0].targets[2].type, cell_target::rate::sum_of_own);
+  EXPECT_EQ(original.runs[0].targets[2].rate_kind, cell_target::rate::sum_of_own);
   EXPECT_EQ(original.matrices[2].title, "memcpy CE GPU(row) <-> GPU(column) Total bandwidth (GB/s)");
 }
 

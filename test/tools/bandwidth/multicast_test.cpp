@@ -69,7 +69,7 @@ TEST(multicast, every_byte_arrives_on_every_gpu) {
   machine m;
   for (const std::uint64_t bytes : {std::uint64_t{4}, std::uint64_t{100}, std::uint64_t{65540}}) {
     broadcast one(m, bytes);
-    const auto outcome = must(m.run.run({&one.type, 1}, quick(), {}, one.arrivals));
+    const auto outcome = must(m.run.run({&one.transfer, 1}, quick(), {}, one.arrivals));
     ASSERT_EQ(outcome.arrived.size(), 2u);
     EXPECT_EQ(outcome.arrived[0].bytes + outcome.arrived[1].bytes, 0u) << bytes;
     EXPECT_GT(outcome.each[0].own_gb_per_s[0], 0);
@@ -88,7 +88,7 @@ TEST(multicast, a_wrong_byte_of_one_gpu_is_told_for_that_gpu) {
     cuda.cuMemcpyHtoD_v2(one.shared.replica(1).address + 100, &word, 4);
     return {};
   };
-  const auto outcome = must(m.run.run({&one.type, 1}, quick(), spoil, one.arrivals));
+  const auto outcome = must(m.run.run({&one.transfer, 1}, quick(), spoil, one.arrivals));
   EXPECT_EQ(outcome.arrived[0].bytes, 0u);
   EXPECT_EQ(outcome.arrived[1].bytes, 2u);  // in two samples
   EXPECT_EQ(outcome.arrived[1].first_offset, 100u);
@@ -105,11 +105,11 @@ TEST(multicast, what_has_not_arrived_is_seen) {
 TEST(multicast, other_executors_and_parts_of_words_are_refused) {
   machine m;
   broadcast one(m, 4096);
-  one.type.bytes = 4098;
-  EXPECT_EQ(m.run.run({&one.type, 1}, quick()).code(), EINVAL);
-  one.type.bytes = 4096;
-  one.type.executor.kind = executor_kind::ce;
-  EXPECT_EQ(m.run.run({&one.type, 1}, quick()).code(), EINVAL);
+  one.transfer.bytes = 4098;
+  EXPECT_EQ(m.run.run({&one.transfer, 1}, quick()).code(), EINVAL);
+  one.transfer.bytes = 4096;
+  one.transfer.executor.kind = executor_kind::ce;
+  EXPECT_EQ(m.run.run({&one.transfer, 1}, quick()).code(), EINVAL);
 }
 
 }  // namespace

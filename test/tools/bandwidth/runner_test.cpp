@@ -75,13 +75,13 @@ TEST(runner, copy_engines_together_count_what_they_moved_while_all_ran) {
 
 TEST(runner, cpu_driven_ways_move_every_size) {
   machine m;
-  for (const auto& kind : {executor{bar, 0, 0}, executor{bar, 0, 2}, executor{engine, 0, 0}, executor{engine, 0, 2}})
+  for (const auto& cpu_executor : {executor{bar, 0, 0}, executor{bar, 0, 2}, executor{engine, 0, 0}, executor{engine, 0, 2}})
     for (const std::uint64_t bytes : {std::uint64_t{4}, std::uint64_t{5}, std::uint64_t{100}, kMiddle, kLarge})
       for (const bool to_gpu : {true, false}) {
-        SCOPED_TRACE(format("%s %s, %llu bytes", to_string(kind.kind), to_gpu ? "to the GPU" : "from it",
+        SCOPED_TRACE(format("%s %s, %llu bytes", to_string(cpu_executor.kind), to_gpu ? "to the GPU" : "from it",
                             static_cast<unsigned long long>(bytes)));
-        const bound_transfer transfer = to_gpu ? m.transfer(host_place(), gpu_place(0), kind, bytes)
-                                               : m.transfer(gpu_place(0), host_place(), kind, bytes);
+        const bound_transfer transfer = to_gpu ? m.transfer(host_place(), gpu_place(0), cpu_executor, bytes)
+                                               : m.transfer(gpu_place(0), host_place(), cpu_executor, bytes);
         expect_right(must(m.run.run({&transfer, 1}, quick())), 1, 2);
       }
 }
