@@ -68,13 +68,13 @@ void gather_driver(doctor_facts& facts) {
   facts.kernel_driver_loaded = access("/proc/driver/nvidia/version", R_OK) == 0;
   facts.kernel_driver_version = kernel.version;
   switch (rm::abi_of(kernel.version)) {
-    case rm::abi_support::measured:
+    case rm::abi_knowledge::measured:
       facts.driver_abi = doctor_facts::abi::measured;
       break;
-    case rm::abi_support::read:
+    case rm::abi_knowledge::read:
       facts.driver_abi = doctor_facts::abi::read;
       break;
-    case rm::abi_support::unknown:
+    case rm::abi_knowledge::unknown:
       facts.driver_abi = doctor_facts::abi::unknown;
       break;
   }
