@@ -79,8 +79,8 @@ TEST(MultinodePlan, TheRowsRankWorks) {
     EXPECT_EQ(one.executor_rank, static_cast<int>(one.targets[0].row));
     EXPECT_EQ(one.destination_rank, static_cast<int>(one.targets[0].column));
   }
-  EXPECT_EQ(reads.executor, executor_kind::ce);
-  EXPECT_EQ(writes.executor, executor_kind::sm);
+  EXPECT_EQ(reads.kind, executor_kind::ce);
+  EXPECT_EQ(writes.kind, executor_kind::sm);
 }
 
 TEST(MultinodePlan, PairsGoOneByOneWhereTheyShareLinks) {
@@ -107,11 +107,11 @@ TEST(MultinodePlan, TheBisectionGoesTheWayItsLabelsSay) {
   auto shape = shape_of(5);
   const auto ours = plan_multinode(47, shape);
   EXPECT_EQ(ours.matrices[0].rows[3], "3->0");
-  EXPECT_EQ(ours.rounds.at(0).transfers[3].executor, 3);
+  EXPECT_EQ(ours.rounds.at(0).transfers[3].executor_rank, 3);
   EXPECT_EQ(ours.rounds.at(0).transfers[3].destination_rank, 0);
   shape.original_mistakes = true;
   const auto original = plan_multinode(47, shape);
-  EXPECT_EQ(original.rounds.at(0).transfers[3].executor, 0);
+  EXPECT_EQ(original.rounds.at(0).transfers[3].executor_rank, 0);
   EXPECT_EQ(original.rounds.at(0).transfers[3].destination_rank, 3);
 }
 
@@ -142,7 +142,7 @@ TEST(MultinodePlan, MulticastIsOneAfterTheOtherThroughOneObjectOrAllAtOnceThroug
   EXPECT_EQ(turns.matrices[0].cells.at(0).size(), 3u);
   for (int r = 0; r < 3; ++r) {
     const auto& only = turns.rounds[static_cast<std::size_t>(r)].transfers.at(0);
-    EXPECT_EQ(only.executor, r);
+    EXPECT_EQ(only.executor_rank, r);
     EXPECT_EQ(only.destination_rank, kEveryRank);
     EXPECT_EQ(only.destination_buffer, 0u);
     EXPECT_EQ(only.targets.at(0).column, static_cast<std::size_t>(r));
