@@ -129,11 +129,11 @@ std::vector<mapping> address_space::mappings_over(device_ptr base, std::size_t b
   const std::lock_guard lock(mutex_);
   std::vector<mapping> found;
   if (base + bytes < base) return found;
-  device_ptr at = base;
-  for (auto entry = mapping_at(base); at < base + bytes; ++entry) {
-    if (entry == mappings_.end() || (at != base && entry->first != at)) return {};
+  device_ptr cursor = base;
+  for (auto entry = mapping_at(base); cursor < base + bytes; ++entry) {
+    if (entry == mappings_.end() || (cursor != base && entry->first != cursor)) return {};
     found.push_back(entry->second);
-    at = entry->first + entry->second.bytes;
+    cursor = entry->first + entry->second.bytes;
   }
   return found;
 }
@@ -142,9 +142,9 @@ bool address_space::set_access(device_ptr base, std::size_t bytes, unsigned devi
   const std::lock_guard lock(mutex_);
   const auto first = mappings_.find(base);
   auto last = first;
-  device_ptr at = base;
-  while (last != mappings_.end() && last->first == at && at < base + bytes) at += (last++)->second.bytes;
-  if (at != base + bytes) return false;
+  device_ptr cursor = base;
+  while (last != mappings_.end() && last->first == cursor && cursor < base + bytes) cursor += (last++)->second.bytes;
+  if (cursor != base + bytes) return false;
   for (auto entry = first; entry != last; ++entry) {
     mapping& m = entry->second;
     m.readable = (access & access_flags::read) != 0 ? m.readable | device_bit : m.readable & ~device_bit;
@@ -237,15 +237,15 @@ result_t address_space::resolve(device_ptr address, std::size_t bytes, std::vect
   if (owner == nullptr) return code::invalid_value;
   if (owner->kind != memory_kind::vmm && owner->bytes - (address - owner->base) < bytes) return code::invalid_value;
   std::vector<piece> pieces;
-  for (device_ptr at = address; at < address + bytes;) {
-    const auto entry = mapping_at(at);
+  for (device_ptr cursor = address; cursor < address + bytes;) {
+    const auto entry = mapping_at(cursor);
     if (entry == mappings_.end() || entry->second.readable == 0) return code::invalid_value;
     const mapping& m = entry->second;
     if (m.memory == nullptr) return code::invalid_value;  // only kernels store to multicast addresses
-    const std::size_t inside = at - m.base;
-    const std::size_t here = std::min<std::size_t>(m.bytes - inside, address + bytes - at);
+    const std::size_t inside = cursor - m.base;
+    const std::size_t here = std::min<std::size_t>(m.bytes - inside, address + bytes - cursor);
     pieces.push_back({m.memory->view() + m.offset + inside, here, m.memory});
-    at += here;
+    cursor += here;
   }
   out.insert(out.end(), std::make_move_iterator(pieces.begin()), std::make_move_iterator(pieces.end()));
   return code::success;

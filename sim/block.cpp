@@ -24,7 +24,7 @@ constexpr std::size_t kSharedAlignment = 128;  // a GPU's begins at 0 of its own
 
 class block_runner {
  public:
-  void run(const launch_run& what, std::uint64_t index);
+  void run(const launch_run& launched, std::uint64_t index);
 
   // services, on the current fiber
   const sim_abi::thread_ids* self() const { return &current_->ids; }
@@ -51,7 +51,7 @@ class block_runner {
   void relax();
   bool must_stop() const { return work_->fate->ended(); }
   [[noreturn]] void abandon();
-  [[noreturn]] void fault(result_t why, std::uint64_t address, const char* what);
+  [[noreturn]] void fault(result_t why, std::uint64_t address, const char* description);
 
   const reach& find(std::uint64_t address, std::size_t bytes, bool is_write);
   // Who the running CUDA thread is to the store buffer; its place among the block's threads is all that counts.
@@ -108,10 +108,10 @@ void block_runner::prepare(std::uint64_t index) {
   }
 }
 
-void block_runner::run(const launch_run& what, std::uint64_t index) {
-  const launch& work = *what.work;
+void block_runner::run(const launch_run& launched, std::uint64_t index) {
+  const launch& work = *launched.work;
   work_ = &work;
-  stores_ = what.stores.get();
+  stores_ = launched.stores.get();
   index_ = index;
   if (must_stop()) return;
   prepare(index);
@@ -172,8 +172,8 @@ void block_runner::abandon() {
   __builtin_unreachable();
 }
 
-void block_runner::fault(result_t why, std::uint64_t address, const char* what) {
-  PL_LOG(error, "sim: a kernel faults: %s at address 0x%llx (block %u, thread %u)", what,
+void block_runner::fault(result_t why, std::uint64_t address, const char* launched) {
+  PL_LOG(error, "sim: a kernel faults: %s at address 0x%llx (block %u, thread %u)", launched,
          static_cast<unsigned long long>(address), current_->ids.block[0], current_->ids.thread[0]);
   work_->fate->fail(why);
   abandon();

@@ -35,7 +35,9 @@ result_t spoil(capture& c, result_t why) {
 capture_ref find_implicit_locked(const context& ctx) {
   for (const auto& c : captures().live)
     for (const auto& weak : c->joined)
-      if (const auto on = weak.lock(); on != nullptr && on->owner() == ctx.handle && on->is_blocking()) return c;
+      if (const auto target_stream = weak.lock();
+          target_stream != nullptr && target_stream->owner() == ctx.handle && target_stream->is_blocking())
+        return c;
   return nullptr;
 }
 
@@ -50,10 +52,10 @@ capture_ref find_forbidding_locked() {
   return nullptr;
 }
 
-void join_locked(const capture_ref& c, const std::shared_ptr<stream>& on, std::vector<graph_node_t> tails) {
-  on->in_capture = c;
-  on->tails = std::move(tails);
-  c->joined.push_back(on);
+void join_locked(const capture_ref& c, const std::shared_ptr<stream>& target_stream, std::vector<graph_node_t> tails) {
+  target_stream->in_capture = c;
+  target_stream->tails = std::move(tails);
+  c->joined.push_back(target_stream);
 }
 
 void merge_tails(std::vector<graph_node_t>& into, const std::vector<graph_node_t>& more) {
@@ -61,9 +63,9 @@ void merge_tails(std::vector<graph_node_t>& into, const std::vector<graph_node_t
     if (std::find(into.begin(), into.end(), node) == into.end()) into.push_back(node);
 }
 
-std::set<graph_node_t> ancestors(const std::vector<graph_node_t>& of) {
-  std::set<graph_node_t> seen(of.begin(), of.end());
-  auto todo = of;
+std::set<graph_node_t> ancestors(const std::vector<graph_node_t>& nodes) {
+  std::set<graph_node_t> seen(nodes.begin(), nodes.end());
+  auto todo = nodes;
   while (!todo.empty()) {
     const auto node = find_node(todo.back());
     todo.pop_back();
@@ -77,18 +79,18 @@ std::set<graph_node_t> ancestors(const std::vector<graph_node_t>& of) {
 bool is_joined_up(const capture& c, const stream& origin) {
   const auto covered = ancestors(origin.tails);
   for (const auto& weak : c.joined)
-    if (const auto on = weak.lock())
-      for (const graph_node_t tail : on->tails)
+    if (const auto target_stream = weak.lock())
+      for (const graph_node_t tail : target_stream->tails)
         if (covered.count(tail) == 0) return false;
   return true;
 }
 
 void end_locked(const capture_ref& c) {
   for (const auto& weak : c->joined)
-    if (const auto on = weak.lock()) {
-      on->in_capture = nullptr;
-      on->tails.clear();
-      on->told.clear();
+    if (const auto target_stream = weak.lock()) {
+      target_stream->in_capture = nullptr;
+      target_stream->tails.clear();
+      target_stream->shown_tails.clear();
     }
   c->has_ended = true;
   auto& all = captures();
@@ -96,7 +98,7 @@ void end_locked(const capture_ref& c) {
   all.count = static_cast<unsigned>(all.live.size());
 }
 
-bool is_legacy(const stream_entry& s) { return s.on == s.ctx->legacy; }
+bool is_legacy(const stream_entry& s) { return s.target_stream == s.ctx->legacy; }
 
 }  // namespace
 
@@ -132,7 +134,7 @@ result_t refuse_while_capturing(const stream_entry& s) {
     const auto c = find_implicit_locked(*s.ctx);
     return c != nullptr ? spoil(*c, code::stream_capture_implicit) : code::success;
   }
-  const auto& c = s.on->in_capture;
+  const auto& c = s.target_stream->in_capture;
   return c != nullptr ? spoil(*c, code::stream_capture_unsupported) : code::success;
 }
 
@@ -142,7 +144,7 @@ result_t refuse_while_capturing(context& ctx) {
   result_t rc = code::success;
   for (const auto& c : captures().live)
     for (const auto& weak : c->joined)
-      if (const auto on = weak.lock(); on != nullptr && on->owner() == ctx.handle)
+      if (const auto target_stream = weak.lock(); target_stream != nullptr && target_stream->owner() == ctx.handle)
         c->is_spoilt = true, rc = code::stream_capture_unsupported;
   return rc;
 }
@@ -173,12 +175,12 @@ namespace {
 bool capture_node(const stream_entry& s, int type, const stream::action& work, const std::shared_ptr<event>& external,
                   result_t& rc) {
   const std::lock_guard lock(graph_mutex());
-  const capture_ref c = s.on->in_capture;
+  const capture_ref c = s.target_stream->in_capture;
   if (c == nullptr) return false;
   rc = state_of(*c);
   if (rc != code::success) return true;
-  const auto made = add_node_locked(*c->made, {nullptr, nullptr, type, s.ctx, work, external, s.on->tails});
-  s.on->tails = {made->handle};
+  const auto made = add_node_locked(*c->made, {nullptr, nullptr, type, s.ctx, work, external, s.target_stream->tails});
+  s.target_stream->tails = {made->handle};
   return true;
 }
 
@@ -191,7 +193,7 @@ bool capture_operation(const stream_entry& s, int type, const stream::action& wo
 bool capture_record(const stream_entry& s, event& recorded, unsigned flags, result_t& rc) {
   {
     const std::lock_guard lock(graph_mutex());
-    const capture_ref c = s.on->in_capture;
+    const capture_ref c = s.target_stream->in_capture;
     if (c == nullptr) {
       recorded.in_capture = nullptr;  // an ordinary record from now on
       return false;
@@ -200,7 +202,7 @@ bool capture_record(const stream_entry& s, event& recorded, unsigned flags, resu
     if (rc != code::success) return true;
     if (flags != event_record_flag::external) {
       recorded.in_capture = c;
-      recorded.tails = s.on->tails;
+      recorded.tails = s.target_stream->tails;
       return true;
     }
   }
@@ -210,7 +212,7 @@ bool capture_record(const stream_entry& s, event& recorded, unsigned flags, resu
 bool capture_wait(const stream_entry& s, event& awaited, unsigned flags, result_t& rc) {
   {
     const std::lock_guard lock(graph_mutex());
-    const capture_ref here = s.on->in_capture;
+    const capture_ref here = s.target_stream->in_capture;
     const capture_ref there = awaited.in_capture;
     if (here == nullptr && there == nullptr) return false;
     rc = here != nullptr ? state_of(*here) : state_of(*there);
@@ -218,11 +220,11 @@ bool capture_wait(const stream_entry& s, event& awaited, unsigned flags, result_
     if (here == nullptr) {
       if (is_legacy(s)) return rc = spoil(*there, code::stream_capture_unsupported), true;
       if (there->has_ended) return rc = code::captured_event, true;
-      join_locked(there, s.on, awaited.tails);
+      join_locked(there, s.target_stream, awaited.tails);
       return true;
     }
     if (flags != event_wait_flag::external) {
-      if (there == here) return merge_tails(s.on->tails, awaited.tails), true;
+      if (there == here) return merge_tails(s.target_stream->tails, awaited.tails), true;
       if (there != nullptr && !there->has_ended) {
         spoil(*there, code::stream_capture_merge);
         return rc = spoil(*here, code::stream_capture_merge), true;
@@ -249,15 +251,15 @@ PL_SIM_API cuStreamBeginCapture_v2(stream_t handle, int mode) {
   if (mode < capture_mode::global || mode > capture_mode::relaxed) return code::invalid_value;
   if (is_legacy(s)) return code::stream_capture_unsupported;
   const std::lock_guard lock(graph_mutex());
-  if (s.on->in_capture != nullptr) return code::illegal_state;
+  if (s.target_stream->in_capture != nullptr) return code::illegal_state;
   auto& all = captures();
   auto made = std::make_shared<capture>();
   made->id = ++all.last_id;
   made->mode = mode;
   made->thread = std::this_thread::get_id();
   made->made = make_graph();
-  made->origin = s.on;
-  join_locked(made, s.on, {});
+  made->origin = s.target_stream;
+  join_locked(made, s.target_stream, {});
   all.live.push_back(std::move(made));
   all.count = static_cast<unsigned>(all.live.size());
   return code::success;
@@ -274,13 +276,13 @@ PL_SIM_API cuStreamEndCapture(stream_t handle, graph_t* out) {
   result_t rc = code::success;
   {
     const std::lock_guard lock(graph_mutex());
-    ended = s.on->in_capture;
+    ended = s.target_stream->in_capture;
     if (ended == nullptr) return code::illegal_state;
-    if (ended->origin.lock() != s.on) return spoil(*ended, code::stream_capture_unmatched);
+    if (ended->origin.lock() != s.target_stream) return spoil(*ended, code::stream_capture_unmatched);
     if (ended->mode != capture_mode::relaxed && ended->thread != std::this_thread::get_id())
       return spoil(*ended, code::stream_capture_wrong_thread);
     rc = state_of(*ended);
-    if (rc == code::success && !is_joined_up(*ended, *s.on)) rc = code::stream_capture_unjoined;
+    if (rc == code::success && !is_joined_up(*ended, *s.target_stream)) rc = code::stream_capture_unjoined;
     end_locked(ended);
   }
   *out = rc == code::success ? ended->made->handle : nullptr;
@@ -304,17 +306,18 @@ result_t read_capture_info(stream_t handle, capture_info& out) {
   if (!s || !is_anything_captured()) return s.rc;
   const std::lock_guard lock(graph_mutex());
   if (is_legacy(s)) return find_implicit_locked(*s.ctx) != nullptr ? code::stream_capture_implicit : code::success;
-  const auto& c = s.on->in_capture;
+  const auto& c = s.target_stream->in_capture;
   if (c == nullptr) return code::success;
   out.status = c->is_spoilt ? capture_status::invalidated : capture_status::active;
-  s.on->told = s.on->tails;
-  if (!c->is_spoilt) out = {out.status, c->id, c->made->handle, s.on->told.data(), s.on->told.size()};
+  s.target_stream->shown_tails = s.target_stream->tails;
+  if (!c->is_spoilt)
+    out = {out.status, c->id, c->made->handle, s.target_stream->shown_tails.data(), s.target_stream->shown_tails.size()};
   return code::success;
 }
 
 template <class T>
-void give(T* where, const T& value) {
-  if (where != nullptr) *where = value;
+void give(T* out, const T& value) {
+  if (out != nullptr) *out = value;
 }
 
 }  // namespace
@@ -357,14 +360,14 @@ PL_SIM_API cuStreamUpdateCaptureDependencies_v2(stream_t handle, graph_node_t* a
   if (edges != nullptr) return code::not_supported;
   if (flags > capture_dependencies::set || (count != 0 && after == nullptr)) return code::invalid_value;
   const std::lock_guard lock(graph_mutex());
-  const auto& c = s.on->in_capture;
+  const auto& c = s.target_stream->in_capture;
   if (c == nullptr) return code::illegal_state;
   if (c->is_spoilt) return code::stream_capture_invalidated;
   const std::vector<graph_node_t> wanted(after, after + count);
   for (const graph_node_t node : wanted)
     if (const auto found = find_node(node); found == nullptr || found->graph != c->made->handle) return code::invalid_value;
-  if (flags == capture_dependencies::set) s.on->tails.clear();
-  merge_tails(s.on->tails, wanted);
+  if (flags == capture_dependencies::set) s.target_stream->tails.clear();
+  merge_tails(s.target_stream->tails, wanted);
   return code::success;
 }
 PL_SIM_API cuStreamUpdateCaptureDependencies(stream_t handle, graph_node_t* after, std::size_t count, unsigned flags) {

@@ -26,16 +26,16 @@ struct capture {
 };
 using capture_ref = std::shared_ptr<capture>;
 
-// Nothing is being captured anywhere: the usual case, for callers that can save themselves the rest.
+// True if no capture is under way in the process: the fast path.
 bool is_anything_captured();
 bool is_being_captured(graph_t handle);
 
-// For calls that no stream in capture can bear (synchronise, query, callbacks): spoils the capture. Of the legacy stream:
+// For calls that are illegal during capture (synchronise, query, callbacks): invalidates the capture. Of the legacy stream:
 // refused while a blocking stream of its context is in capture.
 result_t refuse_while_capturing(const stream_entry& s);
 // The same for the whole context.
 result_t refuse_while_capturing(context& ctx);
-// For calls that might synchronise behind the caller's back (allocation, copies that block, event queries): what the
+// For calls that might synchronise implicitly (allocation, copies that block, event queries): what the
 // thread's and the captures' modes say. enter_unsafe() is enter() and this in one.
 result_t refuse_unsafe();
 entry enter_unsafe();

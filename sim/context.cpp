@@ -39,15 +39,15 @@ thread_local std::vector<context_t> t_stack;
 
 context_t current() { return t_stack.empty() ? nullptr : t_stack.back(); }
 
-context_ref make_context(device& on, unsigned flags, bool is_primary, context_t handle) {
+context_ref make_context(device& gpu, unsigned flags, bool is_primary, context_t handle) {
   static std::atomic<unsigned long long> g_last_id{0};
   auto made = std::make_shared<context>();
   made->id = ++g_last_id;
   made->handle = handle != nullptr ? handle : contexts().table.new_handle();
-  made->on = &on;
+  made->gpu = &gpu;
   made->flags = flags;
   made->is_primary = is_primary;
-  made->legacy = std::make_shared<stream>(made->handle, made->fate, on.ordinal, stream_flag::standard, 0);
+  made->legacy = std::make_shared<stream>(made->handle, made->fate, gpu.ordinal, stream_flag::standard, 0);
   assign_queue(*made, *made->legacy);
   contexts().table.assign(made->handle, made);
   return made;
@@ -143,14 +143,14 @@ stream_entry enter_stream(stream_t handle) {
     auto e = enter();
     s.rc = e.rc;
     s.ctx = std::move(e.ctx);
-    if (s.ctx != nullptr) s.on = s.ctx->legacy;
+    if (s.ctx != nullptr) s.target_stream = s.ctx->legacy;
     return s;
   }
   s.rc = check_initialized();
   if (s.rc != code::success) return s;
-  s.on = streams().find(handle);
-  if (s.on == nullptr) return s.rc = code::invalid_handle, s;
-  auto e = enter(s.on->owner());
+  s.target_stream = streams().find(handle);
+  if (s.target_stream == nullptr) return s.rc = code::invalid_handle, s;
+  auto e = enter(s.target_stream->owner());
   s.rc = e.rc;
   s.ctx = std::move(e.ctx);
   return s;
@@ -165,24 +165,27 @@ const queue_settings& queues() {
 
 std::atomic<std::uint64_t> g_waits_for_room{0};
 
-void make_room(stream& on) {
+void make_room(stream& target_stream) {
   const auto depth = queues().depth;
-  if (depth == 0 || on.has_room(depth)) return;
+  if (depth == 0 || target_stream.has_room(depth)) return;
   ++g_waits_for_room;  // before the wait: it may be for ever
-  on.wait_for_room(depth);
+  target_stream.wait_for_room(depth);
 }
 
-void note_end(context& ctx, const std::shared_ptr<stream>& on, engine runs_on, stream::ticket done) {
-  if (queues().queues != 0) ctx.ends.insert_or_assign({on->queue, runs_on}, stream::dependency{on, done});
+void note_end(context& ctx, const std::shared_ptr<stream>& target_stream, engine runs_on, stream::ticket done) {
+  if (queues().queues != 0)
+    ctx.ends.insert_or_assign({target_stream->queue, runs_on}, stream::dependency{target_stream, done});
 }
 
 // Under ctx.mutex: what work on `on` must wait for.
-std::vector<stream::dependency> dependencies(context& ctx, const std::shared_ptr<stream>& on, engine runs_on) {
+std::vector<stream::dependency> dependencies(context& ctx, const std::shared_ptr<stream>& target_stream, engine runs_on) {
   std::vector<stream::dependency> after;
-  if (const auto end = ctx.ends.find({on->queue, runs_on}); end != ctx.ends.end())
-    if (const auto& last = end->second; last.on != on && !last.on->has_completed(last.until)) after.push_back(last);
-  if (on != ctx.legacy) {
-    if (on->is_blocking() && !ctx.legacy->is_idle()) after.push_back({ctx.legacy, ctx.legacy->submitted()});
+  if (const auto end = ctx.ends.find({target_stream->queue, runs_on}); end != ctx.ends.end())
+    if (const auto& last = end->second;
+        last.target_stream != target_stream && !last.target_stream->has_completed(last.until))
+      after.push_back(last);
+  if (target_stream != ctx.legacy) {
+    if (target_stream->is_blocking() && !ctx.legacy->is_idle()) after.push_back({ctx.legacy, ctx.legacy->submitted()});
     return after;
   }
   std::erase_if(ctx.streams, [](const auto& weak) { return weak.expired(); });
@@ -198,23 +201,23 @@ void assign_queue(context& ctx, stream& made) {
   if (queues().queues != 0) made.queue = ctx.next_queue++ % queues().queues;
 }
 
-stream::ticket submit(const context_ref& ctx, const std::shared_ptr<stream>& on, stream::action work, bool always,
+stream::ticket submit(const context_ref& ctx, const std::shared_ptr<stream>& target_stream, stream::action work, bool always,
                       engine runs_on) {
   const std::lock_guard submitting(ctx->submitting);
-  make_room(*on);
+  make_room(*target_stream);
   const std::lock_guard lock(ctx->mutex);
-  const auto done = on->submit(dependencies(*ctx, on, runs_on), std::move(work), always);
-  note_end(*ctx, on, runs_on, done);
+  const auto done = target_stream->submit(dependencies(*ctx, target_stream, runs_on), std::move(work), always);
+  note_end(*ctx, target_stream, runs_on, done);
   return done;
 }
 
 result_t enqueue(const stream_entry& s, int type, stream::action work, bool always, stream::ticket* queued) {
   result_t rc = code::success;
   if (capture_operation(s, type, work, rc)) return rc;
-  if (s.on == s.ctx->legacy) rc = refuse_while_capturing(s);
+  if (s.target_stream == s.ctx->legacy) rc = refuse_while_capturing(s);
   if (rc != code::success) return rc;
   const auto runs_on = type == graph_node_type::memcpy ? engine::copy : engine::compute;
-  const auto done = submit(s.ctx, s.on, std::move(work), always, runs_on);
+  const auto done = submit(s.ctx, s.target_stream, std::move(work), always, runs_on);
   if (queued != nullptr) *queued = done;
   return code::success;
 }
@@ -244,13 +247,13 @@ PL_SIM_EXPORT unsigned long long peerlaneSimQueueWaits() { return g_waits_for_ro
 
 PL_SIM_API cuDevicePrimaryCtxRetain(context_t* out, device_t ordinal) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
-  device* on = find_device(ordinal);
+  device* gpu = find_device(ordinal);
   if (out == nullptr) return code::invalid_value;
-  if (on == nullptr) return code::invalid_device;
+  if (gpu == nullptr) return code::invalid_device;
   auto& all = contexts();
   const std::lock_guard lock(all.primary_mutex);
   auto& slot = all.primaries[ordinal];
-  if (slot.users == 0) slot.handle = make_context(*on, slot.flags, true, slot.handle)->handle;
+  if (slot.users == 0) slot.handle = make_context(*gpu, slot.flags, true, slot.handle)->handle;
   ++slot.users;
   *out = slot.handle;
   return code::success;
@@ -273,8 +276,8 @@ PL_SIM_API cuDevicePrimaryCtxRelease_v2(device_t ordinal) {
 
 PL_SIM_API cuDevicePrimaryCtxReset_v2(device_t ordinal) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
-  device* on = find_device(ordinal);
-  if (on == nullptr) return code::invalid_device;
+  device* gpu = find_device(ordinal);
+  if (gpu == nullptr) return code::invalid_device;
   auto& all = contexts();
   context_ref ended;
   {
@@ -284,7 +287,7 @@ PL_SIM_API cuDevicePrimaryCtxReset_v2(device_t ordinal) {
     ended = all.table.remove(slot.handle);
     if (ended == nullptr) return code::success;
     // Holders of the handle keep it: it names a fresh context from now on.
-    make_context(*on, slot.flags, true, slot.handle);
+    make_context(*gpu, slot.flags, true, slot.handle);
   }
   end_context(ended);
   return code::success;
@@ -316,10 +319,10 @@ PL_SIM_API cuDevicePrimaryCtxGetState(device_t ordinal, unsigned* flags, int* ac
 
 PL_SIM_API cuCtxCreate_v2(context_t* out, unsigned flags, device_t ordinal) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
-  device* on = find_device(ordinal);
-  if (on == nullptr) return code::invalid_device;
+  device* gpu = find_device(ordinal);
+  if (gpu == nullptr) return code::invalid_device;
   if (out == nullptr || !are_flags_valid(flags)) return code::invalid_value;
-  *out = make_context(*on, flags, false, nullptr)->handle;
+  *out = make_context(*gpu, flags, false, nullptr)->handle;
   t_stack.push_back(*out);
   return code::success;
 }
@@ -386,7 +389,7 @@ PL_SIM_API cuCtxGetDevice(device_t* out) {
   if (e.ctx == nullptr && ended == nullptr) return e.rc;
   if (out == nullptr) return code::invalid_value;
   if (ended != nullptr) return *out = ended->ordinal, code::success;
-  *out = e.ctx->on->ordinal;
+  *out = e.ctx->gpu->ordinal;
   return code::success;
 }
 
@@ -394,7 +397,7 @@ PL_SIM_API cuCtxGetDevice_v2(device_t* out, context_t handle) {
   const auto e = enter(handle);
   if (e.ctx == nullptr) return e.rc;
   if (out == nullptr) return code::invalid_value;
-  *out = e.ctx->on->ordinal;
+  *out = e.ctx->gpu->ordinal;
   return code::success;
 }
 
@@ -496,9 +499,9 @@ PL_SIM_API cuCtxEnablePeerAccess(context_t peer, unsigned flags) {
   if (!e) return e.rc;
   const auto other = find_context(peer);
   if (other == nullptr) return code::invalid_context;
-  if (other->on == e.ctx->on) return code::peer_access_unsupported;
+  if (other->gpu == e.ctx->gpu) return code::peer_access_unsupported;
   if (flags != 0) return code::invalid_value;
-  const unsigned bit = 1u << other->on->ordinal;
+  const unsigned bit = 1u << other->gpu->ordinal;
   return (e.ctx->peers.fetch_or(bit) & bit) != 0 ? code::peer_access_already_enabled : code::success;
 }
 
@@ -507,7 +510,7 @@ PL_SIM_API cuCtxDisablePeerAccess(context_t peer) {
   if (!e) return e.rc;
   const auto other = find_context(peer);
   if (other == nullptr) return code::invalid_context;
-  const unsigned bit = 1u << other->on->ordinal;
+  const unsigned bit = 1u << other->gpu->ordinal;
   return (e.ctx->peers.fetch_and(~bit) & bit) != 0 ? code::success : code::peer_access_not_enabled;
 }
 

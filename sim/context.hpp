@@ -19,7 +19,7 @@ enum class engine { compute, copy };
 struct context {
   context_t handle = nullptr;
   unsigned long long id = 0;  // never given out twice, although a primary context keeps its handle over a reset
-  device* on = nullptr;
+  device* gpu = nullptr;
   std::atomic<unsigned> flags{0};
   bool is_primary = false;
   std::shared_ptr<context_fate> fate = std::make_shared<context_fate>();
@@ -43,7 +43,7 @@ using context_ref = std::shared_ptr<context>;
 
 std::shared_ptr<context> find_context(context_t handle);
 
-// What a call found on entry. `rc` is what to return if it is not success.
+// Result of the entry check. If `rc` is not success, the call returns it.
 struct entry {
   result_t rc = code::success;
   context_ref ctx;
@@ -65,7 +65,7 @@ stream_table& streams();
 struct stream_entry {
   result_t rc = code::success;
   context_ref ctx;
-  std::shared_ptr<stream> on;
+  std::shared_ptr<stream> target_stream;
   explicit operator bool() const { return rc == code::success; }
 };
 stream_entry enter_stream(stream_t handle);
@@ -76,8 +76,8 @@ result_t enqueue(const stream_entry& s, int type, stream::action work, bool alwa
                  stream::ticket* queued = nullptr);
 // Queues work with the legacy stream's ordering rules, whatever is being captured. Blocks while the stream's queue is
 // full. Where streams share a hardware queue, the work also waits for what was put into that queue before.
-stream::ticket submit(const context_ref& ctx, const std::shared_ptr<stream>& on, stream::action work, bool always = false,
-                      engine runs_on = engine::compute);
+stream::ticket submit(const context_ref& ctx, const std::shared_ptr<stream>& target_stream, stream::action work,
+                      bool always = false, engine runs_on = engine::compute);
 // Gives a new stream its hardware queue. Under ctx.mutex, or before the context is known to others.
 void assign_queue(context& ctx, stream& made);
 // Runs work in the order of the legacy stream and returns when it is done; on the calling thread when nothing is

@@ -15,8 +15,8 @@ namespace pl::sim {
 namespace {
 
 struct operands {
-  std::vector<piece> to;
-  std::vector<piece> from;
+  std::vector<piece> destination;
+  std::vector<piece> source;
 };
 
 bool is_pageable(device_ptr address) {
@@ -26,19 +26,19 @@ bool is_pageable(device_ptr address) {
 
 result_t resolve_both(device_ptr dst, device_ptr src, std::size_t bytes, operands& out) {
   auto& space = address_space::instance();
-  if (const auto rc = space.resolve(dst, bytes, out.to); rc != code::success) return rc;
-  return space.resolve(src, bytes, out.from);
+  if (const auto rc = space.resolve(dst, bytes, out.destination); rc != code::success) return rc;
+  return space.resolve(src, bytes, out.source);
 }
 
 // Replaces the source by a copy of it that the operation owns.
 std::shared_ptr<std::vector<std::byte>> stage(operands& op, std::size_t bytes) {
   auto staged = std::make_shared<std::vector<std::byte>>(bytes);
-  std::size_t at = 0;
-  for (const piece& p : op.from) {
-    std::memcpy(staged->data() + at, p.data, p.bytes);
-    at += p.bytes;
+  std::size_t offset = 0;
+  for (const piece& p : op.source) {
+    std::memcpy(staged->data() + offset, p.data, p.bytes);
+    offset += p.bytes;
   }
-  op.from = {{staged->data(), bytes, nullptr}};
+  op.source = {{staged->data(), bytes, nullptr}};
   return staged;
 }
 
@@ -56,8 +56,8 @@ result_t copy(device_ptr dst, side dst_side, device_ptr src, side src_side, std:
   if (!is_allowed(dst, dst_side) || !is_allowed(src, src_side)) return code::invalid_value;
   operands op;
   if (const auto rc = resolve_both(dst, src, bytes, op); rc != code::success) return rc;
-  return run_synchronously(e.ctx, [op = std::move(op), dst, src, bytes, device = e.ctx->on->ordinal] {
-    run_paced(dst, src, bytes, device, [&] { move_bytes(op.to, op.from); });
+  return run_synchronously(e.ctx, [op = std::move(op), dst, src, bytes, device = e.ctx->gpu->ordinal] {
+    run_paced(dst, src, bytes, device, [&] { move_bytes(op.destination, op.source); });
   });
 }
 
@@ -74,12 +74,12 @@ result_t copy_async(device_ptr dst, side dst_side, device_ptr src, side src_side
   std::shared_ptr<std::vector<std::byte>> staged;
   if (is_pageable(src) && !must_finish) staged = stage(op, bytes);
   stream::ticket done = 0;
-  auto work = [op = std::move(op), staged, dst, src, bytes, device = s.ctx->on->ordinal] {
-    run_paced(dst, src, bytes, device, [&] { move_bytes(op.to, op.from); });
+  auto work = [op = std::move(op), staged, dst, src, bytes, device = s.ctx->gpu->ordinal] {
+    run_paced(dst, src, bytes, device, [&] { move_bytes(op.destination, op.source); });
   };
   const auto rc = enqueue(s, graph_node_type::memcpy, std::move(work), false, &done);
   if (rc != code::success || !must_finish) return rc;
-  s.on->wait(done);
+  s.target_stream->wait(done);
   return s.ctx->fate->error.load();
 }
 
@@ -147,23 +147,23 @@ PL_SIM_API cuMemcpyPeer(device_ptr dst, context_t dst_context, device_ptr src, c
   return copy(dst, side::device, src, side::device, bytes);
 }
 
-PL_SIM_API cuMemcpyHtoDAsync_v2(device_ptr dst, const void* src, std::size_t bytes, stream_t on) {
-  return copy_async(dst, side::device, address_of(src), side::any, bytes, on);
+PL_SIM_API cuMemcpyHtoDAsync_v2(device_ptr dst, const void* src, std::size_t bytes, stream_t stream_handle) {
+  return copy_async(dst, side::device, address_of(src), side::any, bytes, stream_handle);
 }
-PL_SIM_API cuMemcpyDtoHAsync_v2(void* dst, device_ptr src, std::size_t bytes, stream_t on) {
-  return copy_async(address_of(dst), side::any, src, side::device, bytes, on);
+PL_SIM_API cuMemcpyDtoHAsync_v2(void* dst, device_ptr src, std::size_t bytes, stream_t stream_handle) {
+  return copy_async(address_of(dst), side::any, src, side::device, bytes, stream_handle);
 }
-PL_SIM_API cuMemcpyDtoDAsync_v2(device_ptr dst, device_ptr src, std::size_t bytes, stream_t on) {
-  return copy_async(dst, side::device, src, side::device, bytes, on);
+PL_SIM_API cuMemcpyDtoDAsync_v2(device_ptr dst, device_ptr src, std::size_t bytes, stream_t stream_handle) {
+  return copy_async(dst, side::device, src, side::device, bytes, stream_handle);
 }
-PL_SIM_API cuMemcpyAsync(device_ptr dst, device_ptr src, std::size_t bytes, stream_t on) {
-  return copy_async(dst, side::any, src, side::any, bytes, on);
+PL_SIM_API cuMemcpyAsync(device_ptr dst, device_ptr src, std::size_t bytes, stream_t stream_handle) {
+  return copy_async(dst, side::any, src, side::any, bytes, stream_handle);
 }
 PL_SIM_API cuMemcpyPeerAsync(device_ptr dst, context_t dst_context, device_ptr src, context_t src_context, std::size_t bytes,
-                             stream_t on) {
+                             stream_t stream_handle) {
   if (check_initialized() == code::success && (find_context(dst_context) == nullptr || find_context(src_context) == nullptr))
     return code::invalid_context;
-  return copy_async(dst, side::device, src, side::device, bytes, on);
+  return copy_async(dst, side::device, src, side::device, bytes, stream_handle);
 }
 
 // One operation of the stream whose copies have no order among themselves.
@@ -172,7 +172,7 @@ PL_SIM_API cuMemcpyBatchAsync_v2(device_ptr* dsts, device_ptr* srcs, std::size_t
                                  stream_t handle) {
   const auto s = enter_stream(handle);
   if (!s) return s.rc;
-  if (s.on == s.ctx->legacy || dsts == nullptr || srcs == nullptr || sizes == nullptr || count == 0)
+  if (s.target_stream == s.ctx->legacy || dsts == nullptr || srcs == nullptr || sizes == nullptr || count == 0)
     return code::invalid_value;
   if (attributes == nullptr || first == nullptr || attribute_count == 0 || attribute_count > count || first[0] != 0)
     return code::invalid_value;
@@ -185,7 +185,7 @@ PL_SIM_API cuMemcpyBatchAsync_v2(device_ptr* dsts, device_ptr* srcs, std::size_t
     if (is_pageable(dsts[i]) || is_pageable(srcs[i])) return code::not_supported;
     if (const auto rc = resolve_both(dsts[i], srcs[i], sizes[i], op); rc != code::success) return rc;
   }
-  return enqueue(s, graph_node_type::memcpy, [op = std::move(op)] { move_bytes(op.to, op.from); });
+  return enqueue(s, graph_node_type::memcpy, [op = std::move(op)] { move_bytes(op.destination, op.source); });
 }
 
 PL_SIM_API cuMemcpy2D_v2(const copy_2d* c) {
@@ -195,7 +195,7 @@ PL_SIM_API cuMemcpy2D_v2(const copy_2d* c) {
   if (c->width == 0 || c->height == 0) return code::success;
   operands op;
   if (const auto rc = resolve_2d(*c, op); rc != code::success) return rc;
-  return run_synchronously(e.ctx, [op = std::move(op)] { move_bytes(op.to, op.from); });
+  return run_synchronously(e.ctx, [op = std::move(op)] { move_bytes(op.destination, op.source); });
 }
 
 PL_SIM_API cuMemcpy2DAsync_v2(const copy_2d* c, stream_t handle) {
@@ -211,9 +211,9 @@ PL_SIM_API cuMemcpy2DAsync_v2(const copy_2d* c, stream_t handle) {
     if (const auto rc = refuse_while_capturing(s); rc != code::success) return rc;
   stream::ticket done = 0;
   const auto rc = enqueue(
-      s, graph_node_type::memcpy, [op = std::move(op)] { move_bytes(op.to, op.from); }, false, &done);
+      s, graph_node_type::memcpy, [op = std::move(op)] { move_bytes(op.destination, op.source); }, false, &done);
   if (rc != code::success || !has_pageable) return rc;
-  s.on->wait(done);
+  s.target_stream->wait(done);
   return s.ctx->fate->error.load();
 }
 
@@ -221,35 +221,38 @@ PL_SIM_API cuMemcpy2DAsync_v2(const copy_2d* c, stream_t handle) {
 
 namespace {
 
-result_t resolve_set(device_ptr dst, std::size_t count, std::size_t element_bytes, std::vector<piece>& to) {
+result_t resolve_set(device_ptr dst, std::size_t count, std::size_t element_bytes, std::vector<piece>& destination) {
   if (dst % element_bytes != 0 || count > SIZE_MAX / element_bytes || is_pageable(dst)) return code::invalid_value;
-  return address_space::instance().resolve(dst, count * element_bytes, to);
+  return address_space::instance().resolve(dst, count * element_bytes, destination);
 }
 
 result_t set(device_ptr dst, std::uint32_t value, std::size_t element_bytes, std::size_t count) {
   const auto e = enter_unsafe();
   if (!e) return e.rc;
   if (count == 0) return code::success;
-  std::vector<piece> to;
-  if (const auto rc = resolve_set(dst, count, element_bytes, to); rc != code::success) return rc;
-  return run_synchronously(e.ctx, [to = std::move(to), value, element_bytes] { fill_bytes(to, value, element_bytes); });
+  std::vector<piece> destination;
+  if (const auto rc = resolve_set(dst, count, element_bytes, destination); rc != code::success) return rc;
+  return run_synchronously(e.ctx, [destination = std::move(destination), value, element_bytes] {
+    fill_bytes(destination, value, element_bytes);
+  });
 }
 
 result_t set_async(device_ptr dst, std::uint32_t value, std::size_t element_bytes, std::size_t count, stream_t handle) {
   const auto s = enter_stream(handle);
   if (!s) return s.rc;
   if (count == 0) return code::success;
-  std::vector<piece> to;
-  if (const auto rc = resolve_set(dst, count, element_bytes, to); rc != code::success) return rc;
-  return enqueue(s, graph_node_type::memset,
-                 [to = std::move(to), value, element_bytes] { fill_bytes(to, value, element_bytes); });
+  std::vector<piece> destination;
+  if (const auto rc = resolve_set(dst, count, element_bytes, destination); rc != code::success) return rc;
+  return enqueue(s, graph_node_type::memset, [destination = std::move(destination), value, element_bytes] {
+    fill_bytes(destination, value, element_bytes);
+  });
 }
 
 result_t resolve_set_2d(device_ptr dst, std::size_t pitch, std::size_t element_bytes, std::size_t width, std::size_t height,
-                        std::vector<piece>& to) {
+                        std::vector<piece>& destination) {
   if (width > SIZE_MAX / element_bytes || pitch < width * element_bytes) return code::invalid_value;
   for (std::size_t row = 0; row < height; ++row)
-    if (const auto rc = resolve_set(dst + row * pitch, width, element_bytes, to); rc != code::success) return rc;
+    if (const auto rc = resolve_set(dst + row * pitch, width, element_bytes, destination); rc != code::success) return rc;
   return code::success;
 }
 
@@ -258,9 +261,11 @@ result_t set_2d(device_ptr dst, std::size_t pitch, std::uint32_t value, std::siz
   const auto e = enter_unsafe();
   if (!e) return e.rc;
   if (width == 0 || height == 0) return code::success;
-  std::vector<piece> to;
-  if (const auto rc = resolve_set_2d(dst, pitch, element_bytes, width, height, to); rc != code::success) return rc;
-  return run_synchronously(e.ctx, [to = std::move(to), value, element_bytes] { fill_bytes(to, value, element_bytes); });
+  std::vector<piece> destination;
+  if (const auto rc = resolve_set_2d(dst, pitch, element_bytes, width, height, destination); rc != code::success) return rc;
+  return run_synchronously(e.ctx, [destination = std::move(destination), value, element_bytes] {
+    fill_bytes(destination, value, element_bytes);
+  });
 }
 
 result_t set_2d_async(device_ptr dst, std::size_t pitch, std::uint32_t value, std::size_t element_bytes, std::size_t width,
@@ -268,37 +273,38 @@ result_t set_2d_async(device_ptr dst, std::size_t pitch, std::uint32_t value, st
   const auto s = enter_stream(handle);
   if (!s) return s.rc;
   if (width == 0 || height == 0) return code::success;
-  std::vector<piece> to;
-  if (const auto rc = resolve_set_2d(dst, pitch, element_bytes, width, height, to); rc != code::success) return rc;
-  return enqueue(s, graph_node_type::memset,
-                 [to = std::move(to), value, element_bytes] { fill_bytes(to, value, element_bytes); });
+  std::vector<piece> destination;
+  if (const auto rc = resolve_set_2d(dst, pitch, element_bytes, width, height, destination); rc != code::success) return rc;
+  return enqueue(s, graph_node_type::memset, [destination = std::move(destination), value, element_bytes] {
+    fill_bytes(destination, value, element_bytes);
+  });
 }
 
 }  // namespace
 
 PL_SIM_API cuMemsetD2D8Async(device_ptr dst, std::size_t pitch, unsigned char value, std::size_t width, std::size_t height,
-                             stream_t on) {
-  return set_2d_async(dst, pitch, value, 1, width, height, on);
+                             stream_t stream_handle) {
+  return set_2d_async(dst, pitch, value, 1, width, height, stream_handle);
 }
 PL_SIM_API cuMemsetD2D16Async(device_ptr dst, std::size_t pitch, unsigned short value, std::size_t width, std::size_t height,
-                              stream_t on) {
-  return set_2d_async(dst, pitch, value, 2, width, height, on);
+                              stream_t stream_handle) {
+  return set_2d_async(dst, pitch, value, 2, width, height, stream_handle);
 }
 PL_SIM_API cuMemsetD2D32Async(device_ptr dst, std::size_t pitch, unsigned value, std::size_t width, std::size_t height,
-                              stream_t on) {
-  return set_2d_async(dst, pitch, value, 4, width, height, on);
+                              stream_t stream_handle) {
+  return set_2d_async(dst, pitch, value, 4, width, height, stream_handle);
 }
 PL_SIM_API cuMemsetD8_v2(device_ptr dst, unsigned char value, std::size_t count) { return set(dst, value, 1, count); }
 PL_SIM_API cuMemsetD16_v2(device_ptr dst, unsigned short value, std::size_t count) { return set(dst, value, 2, count); }
 PL_SIM_API cuMemsetD32_v2(device_ptr dst, unsigned value, std::size_t count) { return set(dst, value, 4, count); }
-PL_SIM_API cuMemsetD8Async(device_ptr dst, unsigned char value, std::size_t count, stream_t on) {
-  return set_async(dst, value, 1, count, on);
+PL_SIM_API cuMemsetD8Async(device_ptr dst, unsigned char value, std::size_t count, stream_t stream_handle) {
+  return set_async(dst, value, 1, count, stream_handle);
 }
-PL_SIM_API cuMemsetD16Async(device_ptr dst, unsigned short value, std::size_t count, stream_t on) {
-  return set_async(dst, value, 2, count, on);
+PL_SIM_API cuMemsetD16Async(device_ptr dst, unsigned short value, std::size_t count, stream_t stream_handle) {
+  return set_async(dst, value, 2, count, stream_handle);
 }
-PL_SIM_API cuMemsetD32Async(device_ptr dst, unsigned value, std::size_t count, stream_t on) {
-  return set_async(dst, value, 4, count, on);
+PL_SIM_API cuMemsetD32Async(device_ptr dst, unsigned value, std::size_t count, stream_t stream_handle) {
+  return set_async(dst, value, 4, count, stream_handle);
 }
 PL_SIM_API cuMemsetD2D8_v2(device_ptr dst, std::size_t pitch, unsigned char value, std::size_t width, std::size_t height) {
   return set_2d(dst, pitch, value, 1, width, height);

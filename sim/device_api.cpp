@@ -13,12 +13,12 @@ namespace pl::sim {
 namespace {
 
 int attribute_value(const device& d, int attribute) {
-  namespace at = device_attribute;
+  namespace attributes = device_attribute;
   switch (attribute) {
-    case at::max_threads_per_block:
+    case attributes::max_threads_per_block:
     case 2:  // block x
     case 3:  // block y
-    case at::max_threads_per_multiprocessor:
+    case attributes::max_threads_per_multiprocessor:
       return kMaxThreadsPerBlock;
     case 4:  // block z
       return 64;
@@ -56,20 +56,20 @@ int attribute_value(const device& d, int attribute) {
     case 15:  // overlap
     case 31:  // concurrent kernels
       return 1;
-    case at::multiprocessor_count:
+    case attributes::multiprocessor_count:
       return kMultiprocessors;
-    case at::can_map_host_memory:
-    case at::unified_addressing:
-    case at::managed_memory:
-    case at::can_use_host_pointer_for_registered_mem:
-    case at::can_flush_remote_writes:
-    case at::virtual_memory_management:
-    case at::handle_type_posix_fd:
-    case at::gpu_direct_rdma_with_vmm:
-    case at::memory_pools:
-    case at::gpu_direct_rdma:
-    case at::can_use_stream_wait_value_nor:
-    case at::dma_buf:
+    case attributes::can_map_host_memory:
+    case attributes::unified_addressing:
+    case attributes::managed_memory:
+    case attributes::can_use_host_pointer_for_registered_mem:
+    case attributes::can_flush_remote_writes:
+    case attributes::virtual_memory_management:
+    case attributes::handle_type_posix_fd:
+    case attributes::gpu_direct_rdma_with_vmm:
+    case attributes::memory_pools:
+    case attributes::gpu_direct_rdma:
+    case attributes::can_use_stream_wait_value_nor:
+    case attributes::dma_buf:
     case 78:  // stream priorities are accepted
     case 92:  // stream memory operations, old names
     case 93:
@@ -79,33 +79,33 @@ int attribute_value(const device& d, int attribute) {
     case 113:  // read-only registration
     case 122:  // 64-bit stream memory operations
       return 1;
-    case at::multicast_supported:
+    case attributes::multicast_supported:
       return has_multicast() ? 1 : 0;
-    case at::handle_type_fabric:
+    case attributes::handle_type_fabric:
       return fabric_handles() != fabric_mode::off ? 1 : 0;
-    case at::pci_bus_id:
+    case attributes::pci_bus_id:
       return static_cast<int>(kBoardBus);
-    case at::pci_device_id:
+    case attributes::pci_device_id:
       return d.physical;
-    case at::l2_cache_bytes:
+    case attributes::l2_cache_bytes:
       return 32 << 20;
     case 37:  // memory bus, bits
       return 4096;
-    case at::async_engine_count:
+    case attributes::async_engine_count:
       return 2;
-    case at::compute_capability_major:
+    case attributes::compute_capability_major:
       return 9;
-    case at::compute_capability_minor:
+    case attributes::compute_capability_minor:
       return 0;
-    case at::gpu_direct_rdma_flush_options:
+    case attributes::gpu_direct_rdma_flush_options:
       return 1;  // from the host
-    case at::gpu_direct_rdma_writes_ordering:
+    case attributes::gpu_direct_rdma_writes_ordering:
       return 100;  // ordered for this device
     case 119:      // handle types of pools
       return handle_type::none;
-    case at::numa_id:
+    case attributes::numa_id:
       return -1;
-    case at::dma_buf_mmap:
+    case attributes::dma_buf_mmap:
       return 1;
     default:
       return 0;  // a feature that is not there
@@ -220,10 +220,10 @@ PL_SIM_API cuDeviceCanAccessPeer(int* can, device_t ordinal, device_t peer) {
   return code::success;
 }
 
-PL_SIM_API cuDeviceGetP2PAttribute(int* value, int attribute, device_t from, device_t to) {
+PL_SIM_API cuDeviceGetP2PAttribute(int* value, int attribute, device_t source, device_t destination) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
-  if (find_device(from) == nullptr || find_device(to) == nullptr) return code::invalid_device;
-  if (from == to) return code::invalid_device;
+  if (find_device(source) == nullptr || find_device(destination) == nullptr) return code::invalid_device;
+  if (source == destination) return code::invalid_device;
   if (value == nullptr || attribute < 1 || attribute > 4) return code::invalid_value;
   const int values[] = {0, 1, 1, 0};  // performance rank, access, native atomics, arrays
   *value = values[attribute - 1];
@@ -237,12 +237,12 @@ PL_SIM_API cuFlushGPUDirectRDMAWrites(int target, int scope) {
   const bool is_known =
       target == flush_target::current_context && (scope == flush_scope::owner || scope == flush_scope::all_devices);
   if (!is_known) return code::invalid_value;
-  flush_network_writes(scope == flush_scope::owner ? e.ctx->on->ordinal : -1);
+  flush_network_writes(scope == flush_scope::owner ? e.ctx->gpu->ordinal : -1);
   return code::success;
 }
 
-// The CUDA runtime's private door into NVIDIA's driver: tables without a public description. Who asks is told plainly, since
-// every cuda* call of the program fails with this code from now on.
+// The CUDA runtime's private interface to NVIDIA's driver: undocumented tables. The call logs an explanation, since every
+// cuda* call of the program fails with this code from now on.
 PL_SIM_API cuGetExportTable(const void** table, const void*) {
   log_unsupported_once(
       "cuGetExportTable",

@@ -64,10 +64,10 @@ PL_SIM_API cuEventDestroy_v2(event_t handle) {
   return events().remove(handle) != nullptr ? code::success : code::invalid_handle;
 }
 
-PL_SIM_API cuEventRecordWithFlags(event_t handle, stream_t on, unsigned flags) {
+PL_SIM_API cuEventRecordWithFlags(event_t handle, stream_t stream_handle, unsigned flags) {
   const auto e = enter_event(handle);
   if (e.rc != code::success) return e.rc;
-  const auto s = enter_stream(on);
+  const auto s = enter_stream(stream_handle);
   if (!s) return s.rc;
   if (flags > event_record_flag::external) return code::invalid_value;
   if (s.ctx->handle != e.found->owner) return code::invalid_handle;
@@ -84,8 +84,8 @@ PL_SIM_API cuEventRecordWithFlags(event_t handle, stream_t on, unsigned flags) {
       true);
 }
 
-PL_SIM_API cuEventRecord(event_t handle, stream_t on) {
-  return cuEventRecordWithFlags(handle, on, event_record_flag::standard);
+PL_SIM_API cuEventRecord(event_t handle, stream_t stream_handle) {
+  return cuEventRecordWithFlags(handle, stream_handle, event_record_flag::standard);
 }
 
 // Asking an event may make the driver synchronise, so captures can forbid it; one in capture has no time at all.
@@ -113,12 +113,13 @@ PL_SIM_API cuEventElapsedTime(float* milliseconds, event_t start, event_t end) {
   const auto second = enter_event(end);
   if (second.rc != code::success) return second.rc;
   if (milliseconds == nullptr) return code::invalid_value;
-  const auto from = first.found->current();
-  const auto to = second.found->current();
+  const auto first_record = first.found->current();
+  const auto last_record = second.found->current();
   const unsigned flags = first.found->flags | second.found->flags;
-  if (from == nullptr || to == nullptr || (flags & event_flag::disable_timing) != 0) return code::invalid_handle;
-  const std::uint64_t from_ns = from->passed_ns();
-  const std::uint64_t to_ns = to->passed_ns();
+  if (first_record == nullptr || last_record == nullptr || (flags & event_flag::disable_timing) != 0)
+    return code::invalid_handle;
+  const std::uint64_t from_ns = first_record->passed_ns();
+  const std::uint64_t to_ns = last_record->passed_ns();
   if (from_ns == 0 || to_ns == 0) return code::not_ready;
   *milliseconds = static_cast<float>(static_cast<double>(static_cast<std::int64_t>(to_ns - from_ns)) * 1e-6);
   return code::success;

@@ -16,7 +16,7 @@ namespace pl::sim {
 
 class moment {
  public:
-  // Called by the stream when it gets there.
+  // Called by the stream when it reaches the event.
   void pass(std::uint64_t now_ns) {
     const std::lock_guard lock(mutex_);
     passed_ns_ = now_ns;
@@ -31,7 +31,7 @@ class moment {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return passed_ns_ != 0; });
   }
-  // For streams: another context's stream may never get there, and this context must be able to end.
+  // For streams: another context's stream may never reach the event, and this context must still be able to end.
   void wait_unless(const std::atomic<bool>& stopped) {
     std::unique_lock lock(mutex_);
     while (passed_ns_ == 0 && !stopped) changed_.wait_for(lock, std::chrono::milliseconds(2));

@@ -53,22 +53,22 @@ void work_loop(executor& self) {
 }  // namespace
 
 void execute_launch(const std::shared_ptr<const launch>& work) {
-  executor& on = executor_of(work->device_ordinal);
+  executor& pool = executor_of(work->device_ordinal);
   const auto started = std::make_shared<launch_run>();
   started->work = work;
   started->stores = current_writer();
   order_stores();
   {
-    const std::lock_guard lock(on.mutex);
-    on.queue.push_back(started);
+    const std::lock_guard lock(pool.mutex);
+    pool.queue.push_back(started);
     const std::uint64_t wanted = work->block_count();
     // As many as there are blocks: each thread that wakes for nothing costs two switches on a machine with few CPUs.
-    for (int i = 0; i < on.idle && wanted > static_cast<std::uint64_t>(i); ++i) on.changed.notify_one();
+    for (int i = 0; i < pool.idle && wanted > static_cast<std::uint64_t>(i); ++i) pool.changed.notify_one();
     // An idle thread may already have been promised to an earlier launch, whose kernel may wait for this one.
-    on.pending_blocks += wanted;
-    for (int i = on.idle; on.pending_blocks > static_cast<std::uint64_t>(i) && on.threads < kMultiprocessors;
-         ++i, ++on.threads)
-      start_thread([&on] { work_loop(on); });
+    pool.pending_blocks += wanted;
+    for (int i = pool.idle; pool.pending_blocks > static_cast<std::uint64_t>(i) && pool.threads < kMultiprocessors;
+         ++i, ++pool.threads)
+      start_thread([&pool] { work_loop(pool); });
   }
   std::unique_lock lock(started->mutex);
   started->changed.wait(lock, [&] { return started->finished_blocks == work->block_count(); });

@@ -24,24 +24,24 @@ node_table& nodes() {
   return *instance;
 }
 
-// What one launch runs: the nodes as they were at that moment, cut into lanes. The nodes of a lane run one after the
-// other; lanes run at the same time, as far as dependencies between them allow.
+// What one launch runs: the nodes as they were at that moment, cut into branches. The nodes of a branch run one after the
+// other; branches run at the same time, as far as dependencies between them allow.
 struct plan {
   struct step {
     graph_node_ref node;
-    std::vector<std::size_t> after;  // steps of other lanes
+    std::vector<std::size_t> after;  // steps of other branches
   };
   std::vector<step> steps;
-  std::vector<std::vector<std::size_t>> lanes;
+  std::vector<std::vector<std::size_t>> branches;
   kept_objects objects;
 };
 
 struct graph_exec {
   std::mutex launching;  // one launch at a time is being queued
   std::shared_ptr<const plan> now;
-  std::vector<std::shared_ptr<stream>> lanes;  // for all lanes but the first, which runs in the launch's own stream
-  context_ref ctx;                             // where `lanes` belong
-  stream::dependency last{nullptr, 0};         // a launch waits for the one before it
+  std::vector<std::shared_ptr<stream>> branches;  // for all branches but the first, which runs in the launch's own stream
+  context_ref ctx;                                // where `branches` belong
+  stream::dependency last{nullptr, 0};            // a launch waits for the one before it
 };
 
 handle_table<graph_exec, graph_exec_t, 11>& execs() {
@@ -49,25 +49,26 @@ handle_table<graph_exec, graph_exec_t, 11>& execs() {
   return *instance;
 }
 
-// A node continues the lane of the first node it depends on that nothing continues yet.
-std::shared_ptr<plan> make_plan(const graph& from) {
-  auto made = std::make_shared<plan>(plan{{}, {}, from.objects});
+// A node continues the branch of the first node it depends on that nothing continues yet.
+std::shared_ptr<plan> make_plan(const graph& source) {
+  auto made = std::make_shared<plan>(plan{{}, {}, source.objects});
   std::unordered_map<graph_node_t, std::size_t> index;
-  std::vector<std::size_t> lane_of;
-  for (const auto& node : from.nodes) {
-    const std::size_t at = made->steps.size();
-    std::size_t lane = made->lanes.size();
+  std::vector<std::size_t> branch_of;
+  for (const auto& node : source.nodes) {
+    const std::size_t step_index = made->steps.size();
+    std::size_t branch = made->branches.size();
     for (const graph_node_t before : node->after)
-      if (const auto l = lane_of[index[before]]; lane == made->lanes.size() && made->lanes[l].back() == index[before])
-        lane = l;
-    if (lane == made->lanes.size()) made->lanes.emplace_back();
+      if (const auto l = branch_of[index[before]];
+          branch == made->branches.size() && made->branches[l].back() == index[before])
+        branch = l;
+    if (branch == made->branches.size()) made->branches.emplace_back();
     plan::step step{node, {}};
     for (const graph_node_t before : node->after)
-      if (lane_of[index[before]] != lane) step.after.push_back(index[before]);
-    made->lanes[lane].push_back(at);
+      if (branch_of[index[before]] != branch) step.after.push_back(index[before]);
+    made->branches[branch].push_back(step_index);
     made->steps.push_back(std::move(step));
-    index[node->handle] = at;
-    lane_of.push_back(lane);
+    index[node->handle] = step_index;
+    branch_of.push_back(branch);
   }
   return made;
 }
@@ -76,70 +77,71 @@ std::shared_ptr<plan> make_plan(const graph& from) {
 class run {
  public:
   // Events that nodes record are recorded by the launch: who waits for them from now on waits for this run.
-  explicit run(std::shared_ptr<const plan> what)
-      : what_(std::move(what)), moments_(what_->steps.size()), done_(what_->steps.size()) {
+  explicit run(std::shared_ptr<const plan> graph_plan)
+      : plan_(std::move(graph_plan)), moments_(plan_->steps.size()), done_(plan_->steps.size()) {
     for (std::size_t i = 0; i < moments_.size(); ++i) {
-      const graph_node& node = *what_->steps[i].node;
+      const graph_node& node = *plan_->steps[i].node;
       if (node.external != nullptr)
         moments_[i] = node.type == graph_node_type::event_record ? node.external->make_latest() : node.external->current();
     }
   }
 
-  void run_lane(std::size_t lane) {
-    for (const std::size_t at : what_->lanes[lane]) {
-      const auto& step = what_->steps[at];
+  void run_branch(std::size_t branch) {
+    for (const std::size_t step_index : plan_->branches[branch]) {
+      const auto& step = plan_->steps[step_index];
       for (const std::size_t before : step.after) wait_for(before);
-      run_step(at);
+      run_step(step_index);
       const std::lock_guard lock(mutex_);
-      done_[at] = true;
+      done_[step_index] = true;
       changed_.notify_all();
     }
   }
   void wait_for_all() {
-    for (const auto& lane : what_->lanes) wait_for(lane.back());
+    for (const auto& branch : plan_->branches) wait_for(branch.back());
   }
 
  private:
-  void run_step(std::size_t at) {
-    const graph_node& node = *what_->steps[at].node;
+  void run_step(std::size_t step_index) {
+    const graph_node& node = *plan_->steps[step_index].node;
     const context_fate& fate = *node.ctx->fate;
     random_delay();
-    if (node.type == graph_node_type::event_record) order_stores(), moments_[at]->pass(monotonic_ns());
+    if (node.type == graph_node_type::event_record) order_stores(), moments_[step_index]->pass(monotonic_ns());
     else if (node.type == graph_node_type::event_wait) {
-      if (moments_[at] != nullptr) moments_[at]->wait_unless(fate.stopped);
+      if (moments_[step_index] != nullptr) moments_[step_index]->wait_unless(fate.stopped);
     } else if (!fate.ended()) node.work();
-    if (what_->lanes.size() > 1) order_stores();  // another lane may follow
+    if (plan_->branches.size() > 1) order_stores();  // another branch may follow
   }
   void wait_for(std::size_t step) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return done_[step]; });
   }
 
-  const std::shared_ptr<const plan> what_;
+  const std::shared_ptr<const plan> plan_;
   std::vector<std::shared_ptr<moment>> moments_;  // of the steps that record or await an event
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<bool> done_;
 };
 
-void start_lanes(graph_exec& exec, const context_ref& ctx, const std::shared_ptr<const plan>& what,
-                 std::shared_ptr<run>& out) {
-  if (exec.ctx != ctx) exec.lanes.clear();
+void start_branches(graph_exec& exec, const context_ref& ctx, const std::shared_ptr<const plan>& graph_plan,
+                    std::shared_ptr<run>& out) {
+  if (exec.ctx != ctx) exec.branches.clear();
   exec.ctx = ctx;
-  while (exec.lanes.size() + 1 < what->lanes.size())
-    exec.lanes.push_back(std::make_shared<stream>(ctx->handle, ctx->fate, ctx->on->ordinal, stream_flag::non_blocking, 0));
-  out = std::make_shared<run>(what);
+  while (exec.branches.size() + 1 < graph_plan->branches.size())
+    exec.branches.push_back(
+        std::make_shared<stream>(ctx->handle, ctx->fate, ctx->gpu->ordinal, stream_flag::non_blocking, 0));
+  out = std::make_shared<run>(graph_plan);
 }
 
 result_t instantiate(graph_exec_t* out, graph_t handle, unsigned long long flags) {
   constexpr unsigned long long kAutoFree = 1, kNodePriority = 8;  // change nothing here
   if (const auto rc = check_initialized(); rc != code::success) return rc;
-  const auto from = find_graph(handle);
-  if (out == nullptr || from == nullptr || (flags & ~(kAutoFree | kNodePriority)) != 0) return code::invalid_value;
+  const auto source = find_graph(handle);
+  if (out == nullptr || source == nullptr || (flags & ~(kAutoFree | kNodePriority)) != 0) return code::invalid_value;
   auto made = std::make_shared<graph_exec>();
   {
     const std::lock_guard lock(graph_mutex());
-    made->now = make_plan(*from);
+    made->now = make_plan(*source);
   }
   *out = execs().insert(std::move(made));
   return code::success;
@@ -272,36 +274,36 @@ PL_SIM_API cuGraphExecBatchMemOpNodeSetParams(graph_exec_t handle, graph_node_t 
   return code::success;
 }
 
-PL_SIM_API cuGraphUpload(graph_exec_t handle, stream_t on) {
-  const auto s = enter_stream(on);
+PL_SIM_API cuGraphUpload(graph_exec_t handle, stream_t stream_handle) {
+  const auto s = enter_stream(stream_handle);
   if (!s) return s.rc;
   return execs().find(handle) != nullptr ? code::success : code::invalid_value;
 }
 
-PL_SIM_API cuGraphLaunch(graph_exec_t handle, stream_t on) {
-  const auto s = enter_stream(on);
+PL_SIM_API cuGraphLaunch(graph_exec_t handle, stream_t stream_handle) {
+  const auto s = enter_stream(stream_handle);
   if (!s) return s.rc;
   const auto exec = execs().find(handle);
   if (exec == nullptr) return code::invalid_value;
   if (const auto rc = refuse_while_capturing(s); rc != code::success) return rc;
   const std::lock_guard lock(exec->launching);
-  const auto what = exec->now;
+  const auto graph_plan = exec->now;
   std::shared_ptr<run> started;
-  start_lanes(*exec, s.ctx, what, started);
+  start_branches(*exec, s.ctx, graph_plan, started);
   stream::ticket queued = 0;
   const auto before = exec->last;
   const auto rc = enqueue(
       s, graph_node_type::kernel,
-      [started, before, lanes = exec->lanes, count = what->lanes.size()] {
-        if (before.on != nullptr) before.on->wait(before.until);
-        for (std::size_t lane = 1; lane < count; ++lane)
-          lanes[lane - 1]->submit(
-              {}, [started, lane] { started->run_lane(lane); }, true);
-        if (count != 0) started->run_lane(0);
+      [started, before, branches = exec->branches, count = graph_plan->branches.size()] {
+        if (before.target_stream != nullptr) before.target_stream->wait(before.until);
+        for (std::size_t branch = 1; branch < count; ++branch)
+          branches[branch - 1]->submit(
+              {}, [started, branch] { started->run_branch(branch); }, true);
+        if (count != 0) started->run_branch(0);
         started->wait_for_all();
       },
       true, &queued);
-  if (rc == code::success) exec->last = {s.on, queued};
+  if (rc == code::success) exec->last = {s.target_stream, queued};
   return rc;
 }
 

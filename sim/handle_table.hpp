@@ -17,7 +17,7 @@ namespace pl::sim {
 template <class T, class Handle, unsigned kTag>
 class handle_table {
  public:
-  // A number that no other object has or will have; `assign` later makes it valid.
+  // A new unique handle; `assign` later makes it valid.
   Handle new_handle() {
     const std::unique_lock lock(mutex_);
     return to_handle((std::uint64_t{0x5c} << 40) | (std::uint64_t{kTag} << 36) | (++last_ << 4));

@@ -25,7 +25,7 @@ result_t allocate_host(const context& ctx, std::size_t bytes, memory_kind kind, 
   made->base = reinterpret_cast<device_ptr>(base);
   made->bytes = bytes;
   made->kind = kind;
-  made->device_ordinal = ctx.on->ordinal;
+  made->device_ordinal = ctx.gpu->ordinal;
   made->context = ctx.handle;
   made->flags = flags;
   made->rdma_capable = false;
@@ -93,7 +93,7 @@ PL_SIM_API cuMemHostRegister_v2(void* pointer, std::size_t bytes, unsigned flags
   made->base = base;
   made->bytes = bytes;
   made->kind = memory_kind::registered;
-  made->device_ordinal = e.ctx->on->ordinal;
+  made->device_ordinal = e.ctx->gpu->ordinal;
   made->context = e.ctx->handle;
   made->flags = flags;
   made->rdma_capable = false;
@@ -134,8 +134,14 @@ PL_SIM_API cuMemHostGetFlags(unsigned* flags, void* host) {
 // Placement hints about managed memory: accepted, nothing to place.
 PL_SIM_API cuMemAdvise(device_ptr, std::size_t, int, device_t) { return enter().rc; }
 PL_SIM_API cuMemAdvise_v2(device_ptr, std::size_t, int, location) { return enter().rc; }
-PL_SIM_API cuMemPrefetchAsync(device_ptr, std::size_t, device_t, stream_t on) { return enter_stream(on).rc; }
-PL_SIM_API cuMemPrefetchAsync_v2(device_ptr, std::size_t, location, unsigned, stream_t on) { return enter_stream(on).rc; }
-PL_SIM_API cuStreamAttachMemAsync(stream_t on, device_ptr, std::size_t, unsigned) { return enter_stream(on).rc; }
+PL_SIM_API cuMemPrefetchAsync(device_ptr, std::size_t, device_t, stream_t stream_handle) {
+  return enter_stream(stream_handle).rc;
+}
+PL_SIM_API cuMemPrefetchAsync_v2(device_ptr, std::size_t, location, unsigned, stream_t stream_handle) {
+  return enter_stream(stream_handle).rc;
+}
+PL_SIM_API cuStreamAttachMemAsync(stream_t stream_handle, device_ptr, std::size_t, unsigned) {
+  return enter_stream(stream_handle).rc;
+}
 
 }  // namespace pl::sim

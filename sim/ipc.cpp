@@ -56,14 +56,14 @@ result_t map_import(const context& ctx, const handle_fields& fields, device_ptr&
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return code::invalid_value;
   struct stat info {};
-  const device* on = device_of_descriptor(fd);
-  if (fstat(fd, &info) != 0 || info.st_ino != fields.inode || on == nullptr) return close(fd), code::invalid_value;
+  const device* gpu = device_of_descriptor(fd);
+  if (fstat(fd, &info) != 0 || info.st_ino != fields.inode || gpu == nullptr) return close(fd), code::invalid_value;
   mapping entry;
-  entry.memory = object::adopt(fd, fields.object_bytes, on->ordinal);
+  entry.memory = object::adopt(fd, fields.object_bytes, gpu->ordinal);
   if (entry.memory == nullptr) return code::map_failed;
   entry.bytes = entry.memory->bytes();
   auto& space = address_space::instance();
-  entry.base = space.take_range(ctx.on->ordinal, entry.bytes, kGpuPageBytes, 0);
+  entry.base = space.take_range(ctx.gpu->ordinal, entry.bytes, kGpuPageBytes, 0);
   if (entry.base == 0) return code::out_of_memory;
   entry.needs_peer_access = false;
   out = entry.base + fields.offset;
@@ -72,7 +72,7 @@ result_t map_import(const context& ctx, const handle_fields& fields, device_ptr&
   made->base = out;
   made->bytes = fields.allocation_bytes;
   made->kind = memory_kind::ipc;
-  made->device_ordinal = on->ordinal;
+  made->device_ordinal = gpu->ordinal;
   made->context = ctx.handle;
   space.add(made);
   return code::success;

@@ -16,7 +16,7 @@ namespace pl::sim {
 namespace {
 
 struct memory_operation {
-  enum class kind { wait, write, flush, barrier } what = kind::flush;
+  enum class kind { wait, write, flush, barrier } type = kind::flush;
   piece word;
   std::uint64_t value = 0;
   unsigned flags = 0;
@@ -74,10 +74,10 @@ void write_word(const memory_operation& op) {
   else __atomic_store_n(reinterpret_cast<std::uint32_t*>(op.word.data), static_cast<std::uint32_t>(op.value), order);
 }
 
-result_t make(memory_operation::kind what, device_ptr address, std::uint64_t value, unsigned flags, bool is_64,
+result_t make(memory_operation::kind type, device_ptr address, std::uint64_t value, unsigned flags, bool is_64,
               unsigned write_flags, memory_operation& out) {
   const std::size_t bytes = is_64 ? 8 : 4;
-  const unsigned known = what == memory_operation::kind::wait ? wait_value::flush | 3u : write_flags;
+  const unsigned known = type == memory_operation::kind::wait ? wait_value::flush | 3u : write_flags;
   if (address == 0 || address % bytes != 0 || (flags & ~known) != 0) return code::invalid_value;
   auto& space = address_space::instance();
   const auto owner = space.find(address);
@@ -85,17 +85,17 @@ result_t make(memory_operation::kind what, device_ptr address, std::uint64_t val
   if (owner == nullptr || owner->kind == memory_kind::managed) return code::invalid_value;
   std::vector<piece> pieces;
   if (const auto rc = space.resolve(address, bytes, pieces); rc != code::success) return rc;
-  out = {what, std::move(pieces.front()), value, flags, is_64, address};
+  out = {type, std::move(pieces.front()), value, flags, is_64, address};
   return code::success;
 }
 
 void run(const memory_operation& op, const context_fate& fate) {
   using kind = memory_operation::kind;
-  if (op.what == kind::write) return write_word(op);
-  if (op.what == kind::barrier) return op.flags == memory_barrier::system ? order_stores() : void();
-  if (op.what == kind::wait) wait_for_word(op, fate);
+  if (op.type == kind::write) return write_word(op);
+  if (op.type == kind::barrier) return op.flags == memory_barrier::system ? order_stores() : void();
+  if (op.type == kind::wait) wait_for_word(op, fate);
   const auto reader = current_writer();
-  if (reader != nullptr && (op.what == kind::flush || (op.flags & wait_value::flush) != 0))
+  if (reader != nullptr && (op.type == kind::flush || (op.flags & wait_value::flush) != 0))
     flush_network_writes(reader->device());
 }
 
@@ -103,12 +103,12 @@ void run(const memory_operation& op, const context_fate& fate) {
 constexpr unsigned kNow = write_value::standard;
 constexpr unsigned kFirst = write_value::no_memory_barrier;
 
-result_t queue(stream_t handle, memory_operation::kind what, device_ptr address, std::uint64_t value, unsigned flags,
+result_t queue(stream_t handle, memory_operation::kind type, device_ptr address, std::uint64_t value, unsigned flags,
                bool is_64, unsigned write_flags) {
   const auto s = enter_stream(handle);
   if (!s) return s.rc;
   memory_operation op;
-  if (const auto rc = make(what, address, value, flags, is_64, write_flags, op); rc != code::success) return rc;
+  if (const auto rc = make(type, address, value, flags, is_64, write_flags, op); rc != code::success) return rc;
   return enqueue(s, graph_node_type::batch_mem_op, [op = std::move(op), fate = s.ctx->fate] { run(op, *fate); });
 }
 
@@ -128,7 +128,7 @@ result_t make_from(const mem_op_params& p, unsigned write_flags, memory_operatio
     case mem_op::barrier: {
       const bool is_flush = p.operation == mem_op::flush_remote_writes;
       if (p.simple.flags > (is_flush ? 0u : unsigned{memory_barrier::device})) return code::invalid_value;
-      out.what = is_flush ? kind::flush : kind::barrier;
+      out.type = is_flush ? kind::flush : kind::barrier;
       out.flags = p.simple.flags;
       return code::success;
     }
@@ -165,31 +165,31 @@ result_t make_batch(const context_ref& ctx, unsigned count, const mem_op_params*
   return make_list(ctx, count, ops, flags, kNow, out);
 }
 
-PL_SIM_API cuStreamWaitValue32_v2(stream_t on, device_ptr address, std::uint32_t value, unsigned flags) {
-  return queue(on, memory_operation::kind::wait, address, value, flags, false, kNow);
+PL_SIM_API cuStreamWaitValue32_v2(stream_t stream_handle, device_ptr address, std::uint32_t value, unsigned flags) {
+  return queue(stream_handle, memory_operation::kind::wait, address, value, flags, false, kNow);
 }
-PL_SIM_API cuStreamWaitValue64_v2(stream_t on, device_ptr address, std::uint64_t value, unsigned flags) {
-  return queue(on, memory_operation::kind::wait, address, value, flags, true, kNow);
+PL_SIM_API cuStreamWaitValue64_v2(stream_t stream_handle, device_ptr address, std::uint64_t value, unsigned flags) {
+  return queue(stream_handle, memory_operation::kind::wait, address, value, flags, true, kNow);
 }
-PL_SIM_API cuStreamWriteValue32_v2(stream_t on, device_ptr address, std::uint32_t value, unsigned flags) {
-  return queue(on, memory_operation::kind::write, address, value, flags, false, kNow);
+PL_SIM_API cuStreamWriteValue32_v2(stream_t stream_handle, device_ptr address, std::uint32_t value, unsigned flags) {
+  return queue(stream_handle, memory_operation::kind::write, address, value, flags, false, kNow);
 }
-PL_SIM_API cuStreamWriteValue64_v2(stream_t on, device_ptr address, std::uint64_t value, unsigned flags) {
-  return queue(on, memory_operation::kind::write, address, value, flags, true, kNow);
+PL_SIM_API cuStreamWriteValue64_v2(stream_t stream_handle, device_ptr address, std::uint64_t value, unsigned flags) {
+  return queue(stream_handle, memory_operation::kind::write, address, value, flags, true, kNow);
 }
-PL_SIM_API cuStreamBatchMemOp_v2(stream_t on, unsigned count, mem_op_params* ops, unsigned flags) {
-  return queue_list(on, count, ops, flags, kNow);
+PL_SIM_API cuStreamBatchMemOp_v2(stream_t stream_handle, unsigned count, mem_op_params* ops, unsigned flags) {
+  return queue_list(stream_handle, count, ops, flags, kNow);
 }
 
 // The first interface, as on a machine whose driver was told to have it (NVreg_EnableStreamMemOPs=1).
-PL_SIM_API cuStreamWriteValue32(stream_t on, device_ptr address, std::uint32_t value, unsigned flags) {
-  return queue(on, memory_operation::kind::write, address, value, flags, false, kFirst);
+PL_SIM_API cuStreamWriteValue32(stream_t stream_handle, device_ptr address, std::uint32_t value, unsigned flags) {
+  return queue(stream_handle, memory_operation::kind::write, address, value, flags, false, kFirst);
 }
-PL_SIM_API cuStreamWriteValue64(stream_t on, device_ptr address, std::uint64_t value, unsigned flags) {
-  return queue(on, memory_operation::kind::write, address, value, flags, true, kFirst);
+PL_SIM_API cuStreamWriteValue64(stream_t stream_handle, device_ptr address, std::uint64_t value, unsigned flags) {
+  return queue(stream_handle, memory_operation::kind::write, address, value, flags, true, kFirst);
 }
-PL_SIM_API cuStreamBatchMemOp(stream_t on, unsigned count, mem_op_params* ops, unsigned flags) {
-  return queue_list(on, count, ops, flags, kFirst);
+PL_SIM_API cuStreamBatchMemOp(stream_t stream_handle, unsigned count, mem_op_params* ops, unsigned flags) {
+  return queue_list(stream_handle, count, ops, flags, kFirst);
 }
 
 }  // namespace pl::sim

@@ -23,8 +23,8 @@ heap& small_heap(int device_ordinal) {
 }
 
 result_t allocate_device(const context& ctx, std::size_t bytes, device_ptr& out) {
-  const int ordinal = ctx.on->ordinal;
-  if (bytes > ctx.on->memory_bytes) return code::out_of_memory;  // also keeps the rounding below from wrapping
+  const int ordinal = ctx.gpu->ordinal;
+  if (bytes > ctx.gpu->memory_bytes) return code::out_of_memory;  // also keeps the rounding below from wrapping
   result_t rc = code::success;
   if (bytes < kPackedBelowBytes) rc = small_heap(ordinal).allocate(bytes, out);
   else out = map_new_object(ordinal, round_up(bytes, kGpuPageBytes), rc);
@@ -88,7 +88,7 @@ PL_SIM_API cuMemAllocPitch_v2(device_ptr* out, std::size_t* pitch, std::size_t w
   if (out == nullptr || pitch == nullptr || width == 0 || height == 0) return code::invalid_value;
   if (element != 4 && element != 8 && element != 16) return code::invalid_value;
   const std::size_t row = round_up(width, kSmallStep);
-  if (row < width || row > e.ctx->on->memory_bytes / height) return code::out_of_memory;
+  if (row < width || row > e.ctx->gpu->memory_bytes / height) return code::out_of_memory;
   device_ptr made = 0;
   const result_t rc = allocate_device(*e.ctx, row * height, made);
   if (rc != code::success) return rc;
@@ -112,8 +112,8 @@ PL_SIM_API cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_bytes) {
   const auto e = enter();
   if (!e) return e.rc;
   if (free_bytes == nullptr || total_bytes == nullptr) return code::invalid_value;
-  *free_bytes = e.ctx->on->memory_bytes - e.ctx->on->used_bytes.load();
-  *total_bytes = e.ctx->on->memory_bytes;
+  *free_bytes = e.ctx->gpu->memory_bytes - e.ctx->gpu->used_bytes.load();
+  *total_bytes = e.ctx->gpu->memory_bytes;
   return code::success;
 }
 

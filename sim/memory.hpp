@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Freeing, shared by the kinds of allocations: each kind knows how its bytes go back.
+// Freeing memory; each kind of allocation has its own release function.
 #pragma once
 
 #include "sim/address_space.hpp"
 
 namespace pl::sim {
 
-// Takes the allocation out of the address space and gives its memory back. False if somebody else was faster.
+// Takes the allocation out of the address space and gives its memory back. False if another thread freed it first.
 bool release_allocation(const allocation_ref& doomed);
 
 // The parts of it, by kind.

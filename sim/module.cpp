@@ -127,10 +127,10 @@ result_t load_image(const void* image, std::shared_ptr<module_image>& out) {
   loaded->fd = memfd_create("peerlane-sim-kernels", MFD_CLOEXEC);
   if (loaded->fd < 0) return code::operating_system;
   const std::size_t bytes = elf_bytes(image);
-  for (std::size_t at = 0; at < bytes;) {
-    const ssize_t written = write(loaded->fd, static_cast<const std::byte*>(image) + at, bytes - at);
+  for (std::size_t offset = 0; offset < bytes;) {
+    const ssize_t written = write(loaded->fd, static_cast<const std::byte*>(image) + offset, bytes - offset);
     if (written <= 0) return code::operating_system;
-    at += static_cast<std::size_t>(written);
+    offset += static_cast<std::size_t>(written);
   }
   const std::lock_guard lock(loader_mutex());
   loaded->library = dlopen(format("/proc/self/fd/%d", loaded->fd).c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -250,7 +250,7 @@ PL_SIM_API cuModuleGetGlobal_v2(device_ptr* out, std::size_t* bytes, module_t ha
     made->base = base;
     made->bytes = symbol->st_size;
     made->kind = memory_kind::module_variable;
-    made->device_ordinal = e.ctx->on->ordinal;
+    made->device_ordinal = e.ctx->gpu->ordinal;
     made->context = e.ctx->handle;
     made->rdma_capable = false;
     space.add(made);
@@ -349,15 +349,15 @@ bool copy_parameters(launch& work, void** params, const std::byte* packed, std::
     total = round_up(total + kernel.parameter_bytes[i], 16);
   }
   work.parameter_bytes.resize(total + 1);
-  std::size_t from = 0;
+  std::size_t begin = 0;
   for (std::uint32_t i = 0; i < kernel.parameter_count; ++i) {
     const std::size_t bytes = kernel.parameter_bytes[i];
     const void* source = packed == nullptr ? params[i] : nullptr;
     if (packed != nullptr) {
-      from = round_up(from, natural_alignment(bytes));
-      if (from + bytes > packed_bytes) return false;
-      source = packed + from;
-      from += bytes;
+      begin = round_up(begin, natural_alignment(bytes));
+      if (begin + bytes > packed_bytes) return false;
+      source = packed + begin;
+      begin += bytes;
     }
     if (source == nullptr) return false;
     std::memcpy(work.parameter_bytes.data() + offsets[i], source, bytes);
@@ -369,9 +369,9 @@ bool copy_parameters(launch& work, void** params, const std::byte* packed, std::
 // CU_LAUNCH_PARAM_*: (1, buffer) and (2, pointer to size) pairs up to a null.
 bool read_extra(void** extra, const std::byte*& packed, std::size_t& packed_bytes) {
   for (int i = 0; i < 4 && extra[i] != nullptr; i += 2) {
-    const auto what = reinterpret_cast<std::uintptr_t>(extra[i]);
-    if (what == 1) packed = static_cast<const std::byte*>(extra[i + 1]);
-    else if (what == 2) packed_bytes = *static_cast<const std::size_t*>(extra[i + 1]);
+    const auto tag = reinterpret_cast<std::uintptr_t>(extra[i]);
+    if (tag == 1) packed = static_cast<const std::byte*>(extra[i + 1]);
+    else if (tag == 2) packed_bytes = *static_cast<const std::size_t*>(extra[i + 1]);
     else return false;
   }
   return packed != nullptr;
@@ -381,7 +381,7 @@ struct launch_config {  // CUlaunchConfig
   unsigned grid[3];
   unsigned block[3];
   unsigned shared_bytes;
-  stream_t on;
+  stream_t stream_handle;
   void* attributes;
   unsigned attribute_count;
 };
@@ -390,8 +390,8 @@ static_assert(sizeof(launch_config) == 56);
 }  // namespace
 
 PL_SIM_API cuLaunchKernel(function_t handle, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                          unsigned shared_bytes, stream_t on, void** params, void** extra) {
-  const auto s = enter_stream(on);
+                          unsigned shared_bytes, stream_t stream_handle, void** params, void** extra) {
+  const auto s = enter_stream(stream_handle);
   if (!s) return s.rc;
   if (const auto rc = injected_failure("cuLaunchKernel"); rc != code::success) return rc;
   const auto function = functions().find(handle);
@@ -413,8 +413,8 @@ PL_SIM_API cuLaunchKernel(function_t handle, unsigned gx, unsigned gy, unsigned 
   std::copy_n(std::initializer_list<unsigned>{bx, by, bz}.begin(), 3, work->block);
   work->shared_bytes = shared_bytes;
   work->fate = s.ctx->fate;
-  work->device_ordinal = s.ctx->on->ordinal;
-  work->reachable_devices = (1u << s.ctx->on->ordinal) | s.ctx->peers.load();
+  work->device_ordinal = s.ctx->gpu->ordinal;
+  work->reachable_devices = (1u << s.ctx->gpu->ordinal) | s.ctx->peers.load();
   return enqueue(s, graph_node_type::kernel, [work] { execute_launch(work); });
 }
 
@@ -423,7 +423,7 @@ PL_SIM_API cuLaunchKernelEx(const launch_config* c, function_t handle, void** pa
   if (c == nullptr) return code::invalid_value;
   if (c->attribute_count != 0) return code::not_supported;
   return cuLaunchKernel(handle, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared_bytes,
-                        c->on, params, extra);
+                        c->stream_handle, params, extra);
 }
 
 // One block at a time on each of the device's multiprocessors, whatever its size.

@@ -18,7 +18,7 @@ namespace pl::sim {
 namespace {
 
 constexpr char kName[] = "peerlane-team";
-constexpr unsigned kMostBindings = 64;
+constexpr unsigned kMaxBindings = 64;
 
 enum binding_state : std::uint32_t { unused = 0, changing = 1, bound = 2 };
 
@@ -72,7 +72,7 @@ struct shared_team {
   std::uint64_t bytes;
   std::atomic<std::uint32_t> boards;   // a bit for each that was added
   std::atomic<std::uint32_t> changes;  // grows with every bind and unbind
-  binding bindings[kMostBindings];     // zeroed memory: all unused
+  binding bindings[kMaxBindings];      // zeroed memory: all unused
 };
 
 std::shared_ptr<multicast_team> multicast_team::create(const multicast_prop& prop) {
@@ -137,22 +137,22 @@ result_t multicast_team::add(const device& member) {
 
 result_t multicast_team::bind(std::size_t offset, const physical_memory& memory, std::size_t memory_offset,
                               std::size_t bytes) {
-  const device* on = memory.memory != nullptr ? find_device(memory.prop.where.id) : nullptr;
+  const device* gpu = memory.memory != nullptr ? find_device(memory.prop.where.id) : nullptr;
   struct stat info {};
-  if (on == nullptr || bytes == 0 || !is_aligned(offset) || !is_aligned(memory_offset) || !is_aligned(bytes))
+  if (gpu == nullptr || bytes == 0 || !is_aligned(offset) || !is_aligned(memory_offset) || !is_aligned(bytes))
     return code::invalid_value;
   if (memory_offset + bytes > memory.memory->bytes() || offset + bytes > table_->bytes) return code::invalid_value;
-  if ((table_->boards.load() & 1u << on->physical) == 0) return code::invalid_device;
+  if ((table_->boards.load() & 1u << gpu->physical) == 0) return code::invalid_device;
   if (handle_types() != 0 && memory.prop.requested_handle_types == 0) return code::invalid_value;
   if (!is_complete()) return code::illegal_state;
   if (fstat(memory.memory->fd(), &info) != 0) return code::operating_system;
   for (const binding& one : table_->bindings)
-    if (one.state.load() == bound && one.board == on->physical && overlap(one, offset, bytes)) return code::invalid_value;
-  for (unsigned place = 0; place < kMostBindings; ++place) {
+    if (one.state.load() == bound && one.board == gpu->physical && overlap(one, offset, bytes)) return code::invalid_value;
+  for (unsigned place = 0; place < kMaxBindings; ++place) {
     binding& one = table_->bindings[place];
     std::uint32_t expected = unused;
     if (!one.state.compare_exchange_strong(expected, changing)) continue;
-    one.board = on->physical;
+    one.board = gpu->physical;
     one.fd = memory.memory->fd();
     one.pid = getpid();
     one.inode = info.st_ino;
@@ -172,7 +172,7 @@ result_t multicast_team::bind(std::size_t offset, const physical_memory& memory,
 }
 
 result_t multicast_team::unbind(const device& member, std::size_t offset, std::size_t bytes) {
-  for (unsigned place = 0; place < kMostBindings; ++place) {
+  for (unsigned place = 0; place < kMaxBindings; ++place) {
     binding& one = table_->bindings[place];
     if (one.state.load() != bound || one.board != member.physical || one.team_offset != offset || one.bytes != bytes)
       continue;
@@ -191,7 +191,7 @@ void multicast_team::refresh_locked() {
   if (changes == seen_changes_) return;
   seen_changes_ = changes;
   views_.clear();
-  for (unsigned place = 0; place < kMostBindings; ++place) {
+  for (unsigned place = 0; place < kMaxBindings; ++place) {
     const binding& one = table_->bindings[place];
     if (one.state.load() != bound) continue;
     const auto mine = own_.find(place);

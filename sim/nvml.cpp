@@ -12,11 +12,11 @@
 namespace pl::sim {
 namespace {
 
-constexpr std::size_t kMostBoards = 16;
+constexpr std::size_t kMaxBoards = 16;
 
 struct machine {
   std::mutex mutex;
-  std::array<board, kMostBoards> boards;
+  std::array<board, kMaxBoards> boards;
   std::size_t count = 0;
   unsigned users = 0;  // nvmlInit without nvmlShutdown
 
@@ -34,7 +34,7 @@ machine& the_machine() {
 
 }  // namespace
 
-looked_up look_up(device_t handle) {
+board_lookup find_board(device_t handle) {
   machine& m = the_machine();
   const std::lock_guard lock(m.mutex);
   if (m.users == 0) return {code::uninitialized, {}, 0};
@@ -63,9 +63,9 @@ namespace {
 template <class Value, class Read>
 int answer(device_t handle, Value* out, const Read& read) {
   if (out == nullptr) return code::invalid_argument;
-  const auto on = look_up(handle);
-  if (on.rc == code::success) *out = static_cast<Value>(read(on.found.links));
-  return on.rc;
+  const auto lookup = find_board(handle);
+  if (lookup.rc == code::success) *out = static_cast<Value>(read(lookup.found.links));
+  return lookup.rc;
 }
 
 // Speed of one link in one direction, MB/s, as the real library gives it.
@@ -80,17 +80,17 @@ unsigned nvlink_version_code(unsigned version) {
 }
 
 // The NVLinks of boards without a switch go to the other boards in turn.
-std::size_t peer_of(const looked_up& on, unsigned link) {
-  return (on.found.number + 1 + link % (on.boards - 1)) % on.boards;
+std::size_t peer_of(const board_lookup& lookup, unsigned link) {
+  return (lookup.found.number + 1 + link % (lookup.boards - 1)) % lookup.boards;
 }
 
-bool is_active(const looked_up& on, unsigned link) { return link < on.found.links.nvlinks && on.boards > 1; }
+bool is_active(const board_lookup& lookup, unsigned link) { return link < lookup.found.links.nvlinks && lookup.boards > 1; }
 
-int read_field(const looked_up& on, field_value& field) {
+int read_field(const board_lookup& lookup, field_value& field) {
   field.type = kValueUnsigned;
-  if (on.found.links.nvlinks_max == 0 || on.boards < 2) return code::not_supported;
-  if (field.field == kFieldNvlinkMbps) field.value.as_unsigned = nvlink_mbps(on.found.links.nvlink_version);
-  else if (field.field == kFieldNvlinkCount) field.value.as_unsigned = on.found.links.nvlinks_max;
+  if (lookup.found.links.nvlinks_max == 0 || lookup.boards < 2) return code::not_supported;
+  if (field.field == kFieldNvlinkMbps) field.value.as_unsigned = nvlink_mbps(lookup.found.links.nvlink_version);
+  else if (field.field == kFieldNvlinkCount) field.value.as_unsigned = lookup.found.links.nvlinks_max;
   else return code::not_supported;
   return code::success;
 }
@@ -147,9 +147,9 @@ extern "C" __attribute__((visibility("default"))) const char* nvmlErrorString(in
 
 PL_NVML_API nvmlDeviceGetBAR1MemoryInfo(device_t handle, bar1_memory* out) {
   if (out == nullptr) return code::invalid_argument;
-  const auto on = look_up(handle);
-  if (on.rc == code::success) *out = {on.found.links.bar1_bytes, on.found.links.bar1_bytes, 0};
-  return on.rc;
+  const auto lookup = find_board(handle);
+  if (lookup.rc == code::success) *out = {lookup.found.links.bar1_bytes, lookup.found.links.bar1_bytes, 0};
+  return lookup.rc;
 }
 
 PL_NVML_API nvmlDeviceGetCurrPcieLinkGeneration(device_t handle, unsigned* out) {
@@ -174,14 +174,15 @@ PL_NVML_API nvmlDeviceGetCurrentClocksEventReasons(device_t handle, unsigned lon
   return answer(handle, out, [](const link_settings& l) { return l.throttle; });
 }
 
-PL_NVML_API nvmlDeviceGetClockInfo(device_t handle, int which, unsigned* out) {
-  if (which != kSmClock && which != kMemoryClock) return code::not_supported;
-  return answer(handle, out, [which](const link_settings& l) { return which == kSmClock ? l.sm_mhz : l.memory_mhz; });
-}
-PL_NVML_API nvmlDeviceGetMaxClockInfo(device_t handle, int which, unsigned* out) {
-  if (which != kSmClock && which != kMemoryClock) return code::not_supported;
+PL_NVML_API nvmlDeviceGetClockInfo(device_t handle, int clock_type, unsigned* out) {
+  if (clock_type != kSmClock && clock_type != kMemoryClock) return code::not_supported;
   return answer(handle, out,
-                [which](const link_settings& l) { return which == kSmClock ? l.sm_mhz_max : l.memory_mhz_max; });
+                [clock_type](const link_settings& l) { return clock_type == kSmClock ? l.sm_mhz : l.memory_mhz; });
+}
+PL_NVML_API nvmlDeviceGetMaxClockInfo(device_t handle, int clock_type, unsigned* out) {
+  if (clock_type != kSmClock && clock_type != kMemoryClock) return code::not_supported;
+  return answer(handle, out,
+                [clock_type](const link_settings& l) { return clock_type == kSmClock ? l.sm_mhz_max : l.memory_mhz_max; });
 }
 
 PL_NVML_API nvmlDeviceGetTotalEccErrors(device_t handle, int error, int counter, unsigned long long* out) {
@@ -192,60 +193,60 @@ PL_NVML_API nvmlDeviceGetTotalEccErrors(device_t handle, int error, int counter,
 // Processes that do not exist: only their number is of interest.
 PL_NVML_API nvmlDeviceGetComputeRunningProcesses_v3(device_t handle, unsigned* count, process_info* list) {
   if (count == nullptr) return code::invalid_argument;
-  const auto on = look_up(handle);
-  if (on.rc != code::success) return on.rc;
+  const auto lookup = find_board(handle);
+  if (lookup.rc != code::success) return lookup.rc;
   const unsigned room = *count;
-  *count = on.found.links.processes;
+  *count = lookup.found.links.processes;
   if (room < *count || (*count != 0 && list == nullptr)) return code::insufficient_size;
   for (unsigned i = 0; i < *count; ++i) list[i] = {0x7fff0000 + i, 0, 0, 0};
   return code::success;
 }
 
 PL_NVML_API nvmlDeviceGetMigMode(device_t handle, unsigned* now, unsigned* pending) {
-  if (now == nullptr || pending == nullptr || look_up(handle).rc != code::success) return code::invalid_argument;
+  if (now == nullptr || pending == nullptr || find_board(handle).rc != code::success) return code::invalid_argument;
   *now = *pending = 0;
   return code::success;
 }
 
 PL_NVML_API nvmlDeviceGetNvLinkState(device_t handle, unsigned link, int* out) {
-  const auto on = look_up(handle);
-  if (on.rc != code::success) return on.rc;
-  if (out == nullptr || link >= on.found.links.nvlinks_max) return code::invalid_argument;
-  *out = is_active(on, link) ? 1 : 0;
+  const auto lookup = find_board(handle);
+  if (lookup.rc != code::success) return lookup.rc;
+  if (out == nullptr || link >= lookup.found.links.nvlinks_max) return code::invalid_argument;
+  *out = is_active(lookup, link) ? 1 : 0;
   return code::success;
 }
 
 PL_NVML_API nvmlDeviceGetNvLinkVersion(device_t handle, unsigned link, unsigned* out) {
-  const auto on = look_up(handle);
-  if (on.rc != code::success) return on.rc;
-  if (out == nullptr || link >= on.found.links.nvlinks_max) return code::invalid_argument;
-  *out = nvlink_version_code(on.found.links.nvlink_version);
+  const auto lookup = find_board(handle);
+  if (lookup.rc != code::success) return lookup.rc;
+  if (out == nullptr || link >= lookup.found.links.nvlinks_max) return code::invalid_argument;
+  *out = nvlink_version_code(lookup.found.links.nvlink_version);
   return code::success;
 }
 
 PL_NVML_API nvmlDeviceGetNvLinkRemoteDeviceType(device_t handle, unsigned link, int* out) {
-  const auto on = look_up(handle);
-  if (on.rc != code::success) return on.rc;
-  if (out == nullptr || !is_active(on, link)) return code::invalid_argument;
-  *out = on.found.links.has_switch ? kRemoteSwitch : kRemoteGpu;
+  const auto lookup = find_board(handle);
+  if (lookup.rc != code::success) return lookup.rc;
+  if (out == nullptr || !is_active(lookup, link)) return code::invalid_argument;
+  *out = lookup.found.links.has_switch ? kRemoteSwitch : kRemoteGpu;
   return code::success;
 }
 
 PL_NVML_API nvmlDeviceGetNvLinkRemotePciInfo_v2(device_t handle, unsigned link, pci_info* out) {
-  const auto on = look_up(handle);
-  if (on.rc != code::success) return on.rc;
-  if (out == nullptr || !is_active(on, link)) return code::invalid_argument;
+  const auto lookup = find_board(handle);
+  if (lookup.rc != code::success) return lookup.rc;
+  if (out == nullptr || !is_active(lookup, link)) return code::invalid_argument;
   *out = {};
-  out->bus = on.found.links.has_switch ? 0xfd : kBoardBus;
-  out->device = on.found.links.has_switch ? link % 4 : static_cast<unsigned>(peer_of(on, link));
+  out->bus = lookup.found.links.has_switch ? 0xfd : kBoardBus;
+  out->device = lookup.found.links.has_switch ? link % 4 : static_cast<unsigned>(peer_of(lookup, link));
   std::snprintf(out->bus_id, sizeof out->bus_id, "%08x:%02x:%02x.0", out->domain, out->bus, out->device);
   return code::success;
 }
 
 PL_NVML_API nvmlDeviceGetFieldValues(device_t handle, int count, field_value* list) {
-  const auto on = look_up(handle);
-  if (on.rc != code::success || list == nullptr || count < 0) return code::invalid_argument;
-  for (int i = 0; i < count; ++i) list[i].rc = read_field(on, list[i]);
+  const auto lookup = find_board(handle);
+  if (lookup.rc != code::success || list == nullptr || count < 0) return code::invalid_argument;
+  for (int i = 0; i < count; ++i) list[i].rc = read_field(lookup, list[i]);
   return code::success;
 }
 

@@ -32,8 +32,8 @@ int put(T value, T* out) {
 template <class T>
 int put_if_board(device_t handle, T value, T* out) {
   if (out == nullptr) return code::invalid_argument;
-  const auto on = look_up(handle);
-  return on.rc == code::success ? put(value, out) : on.rc;
+  const auto lookup = find_board(handle);
+  return lookup.rc == code::success ? put(value, out) : lookup.rc;
 }
 
 int cuda_version(int* out) { return put(static_cast<int>(env_read("PEERLANE_SIM_DRIVER_VERSION").integer), out); }
@@ -43,14 +43,14 @@ struct memory_use {
 };
 
 // Used: by this process, whose simulated driver knows it. Nothing is known of others.
-memory_use use_of(const board& on) {
+memory_use use_of(const board& entry) {
   const auto page = 2ull << 20;
   memory_use use;
   use.total = static_cast<unsigned long long>(env_read("PEERLANE_SIM_MEMORY").integer) / page * page;
   void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   if (driver == nullptr) return use;
   const auto used = reinterpret_cast<unsigned long long (*)(unsigned)>(dlsym(driver, "peerlaneSimUsedBytes"));
-  if (used != nullptr) use.used = std::min(use.total, used(static_cast<unsigned>(on.number)));
+  if (used != nullptr) use.used = std::min(use.total, used(static_cast<unsigned>(entry.number)));
   dlclose(driver);
   return use;
 }
@@ -95,47 +95,47 @@ PL_NVML_API nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, device_t* out) 
 }
 
 PL_NVML_API nvmlDeviceGetName(device_t handle, char* out, unsigned capacity) {
-  const auto on = look_up(handle);
-  return on.rc == code::success ? put_text(kBoardName, out, capacity) : on.rc;
+  const auto lookup = find_board(handle);
+  return lookup.rc == code::success ? put_text(kBoardName, out, capacity) : lookup.rc;
 }
 PL_NVML_API nvmlDeviceGetUUID(device_t handle, char* out, unsigned capacity) {
-  const auto on = look_up(handle);
-  return on.rc == code::success ? put_text(board_uuid_text(on.found.number), out, capacity) : on.rc;
+  const auto lookup = find_board(handle);
+  return lookup.rc == code::success ? put_text(board_uuid_text(lookup.found.number), out, capacity) : lookup.rc;
 }
 
 PL_NVML_API nvmlDeviceGetIndex(device_t handle, unsigned* out) {
-  return put_if_board(handle, static_cast<unsigned>(look_up(handle).found.number), out);
+  return put_if_board(handle, static_cast<unsigned>(find_board(handle).found.number), out);
 }
 PL_NVML_API nvmlDeviceGetMinorNumber(device_t handle, unsigned* out) { return nvmlDeviceGetIndex(handle, out); }
 
 PL_NVML_API nvmlDeviceGetPciInfo_v3(device_t handle, pci_info* out) {
-  const auto on = look_up(handle);
-  if (on.rc != code::success) return on.rc;
+  const auto lookup = find_board(handle);
+  if (lookup.rc != code::success) return lookup.rc;
   if (out == nullptr) return code::invalid_argument;
   *out = {};
   out->bus = kBoardBus;
-  out->device = static_cast<unsigned>(on.found.number);
+  out->device = static_cast<unsigned>(lookup.found.number);
   std::snprintf(out->legacy_bus_id, sizeof out->legacy_bus_id, "%04x:%02x:%02x.0", 0u, out->bus, out->device & 0xff);
   std::snprintf(out->bus_id, sizeof out->bus_id, "%08x:%02x:%02x.0", 0u, out->bus, out->device);
   return code::success;
 }
 
 PL_NVML_API nvmlDeviceGetMemoryInfo(device_t handle, memory_info* out) {
-  const auto on = look_up(handle);
-  if (on.rc != code::success) return on.rc;
+  const auto lookup = find_board(handle);
+  if (lookup.rc != code::success) return lookup.rc;
   if (out == nullptr) return code::invalid_argument;
-  const auto use = use_of(on.found);
+  const auto use = use_of(lookup.found);
   *out = {use.total, use.total - use.used, use.used};
   return code::success;
 }
 
 PL_NVML_API nvmlDeviceGetMemoryInfo_v2(device_t handle, memory_info_v2* out) {
   constexpr unsigned kVersion = sizeof(memory_info_v2) | 2u << 24;
-  const auto on = look_up(handle);
-  if (on.rc != code::success) return on.rc;
+  const auto lookup = find_board(handle);
+  if (lookup.rc != code::success) return lookup.rc;
   if (out == nullptr) return code::invalid_argument;
   if (out->version != kVersion) return code::function_not_found;
-  const auto use = use_of(on.found);
+  const auto use = use_of(lookup.found);
   *out = {kVersion, use.total, 0, use.total - use.used, use.used};
   return code::success;
 }
@@ -164,7 +164,7 @@ PL_NVML_API nvmlDeviceGetMaxMigDeviceCount(device_t handle, unsigned* out) { ret
 PL_NVML_API nvmlDeviceIsMigDeviceHandle(device_t handle, unsigned* out) { return put_if_board(handle, 0u, out); }
 
 // A simulated board is near every CPU, so threads are left where they are.
-PL_NVML_API nvmlDeviceSetCpuAffinity(device_t handle) { return look_up(handle).rc; }
-PL_NVML_API nvmlDeviceClearCpuAffinity(device_t handle) { return look_up(handle).rc; }
+PL_NVML_API nvmlDeviceSetCpuAffinity(device_t handle) { return find_board(handle).rc; }
+PL_NVML_API nvmlDeviceClearCpuAffinity(device_t handle) { return find_board(handle).rc; }
 
 }  // namespace pl::sim

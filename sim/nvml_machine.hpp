@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The boards behind NVML's handles: what nvml.cpp (links, clocks, errors) and nvml_device.cpp (identity, memory, use) share.
 //
-// The environment is read again whenever a device is looked up, so that a test can let a counter rise between two looks.
+// The environment is read again whenever a device is looked up, so that a test can raise a counter between two reads.
 #pragma once
 
 #include <cstddef>
@@ -21,14 +21,14 @@ struct board {
 };
 
 // A copy, since another thread may look the device up anew.
-struct looked_up {
+struct board_lookup {
   int rc = code::invalid_argument;
   board found;
   std::size_t boards = 0;
 };
 
 // What a handle stands for; code::uninitialized outside of nvmlInit and nvmlShutdown.
-looked_up look_up(device_t handle);
+board_lookup find_board(device_t handle);
 
 // The same for calls without a device.
 int check_nvml();

@@ -40,8 +40,8 @@ std::byte* map_view(int fd, std::size_t bytes) {
 }
 
 // A new descriptor of so much zeroed memory, or -1.
-int open_memory(const std::string& board_file, const device& on, std::size_t bytes) {
-  const int fd = board_file.empty() ? memfd_create(format("%s%d", kNamePrefix, on.physical).c_str(), MFD_CLOEXEC)
+int open_memory(const std::string& board_file, const device& gpu, std::size_t bytes) {
+  const int fd = board_file.empty() ? memfd_create(format("%s%d", kNamePrefix, gpu.physical).c_str(), MFD_CLOEXEC)
                                     : open(board_file.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return -1;
   board_alloc wanted{bytes};
@@ -53,22 +53,22 @@ int open_memory(const std::string& board_file, const device& on, std::size_t byt
 
 }  // namespace
 
-std::shared_ptr<object> object::create(device& on, std::size_t bytes, result_t& why) {
+std::shared_ptr<object> object::create(device& gpu, std::size_t bytes, result_t& why) {
   why = code::out_of_memory;
-  std::size_t used = on.used_bytes.load();
+  std::size_t used = gpu.used_bytes.load();
   do {
-    if (bytes > on.memory_bytes || used > on.memory_bytes - bytes) return nullptr;
-  } while (!on.used_bytes.compare_exchange_weak(used, used + bytes));
+    if (bytes > gpu.memory_bytes || used > gpu.memory_bytes - bytes) return nullptr;
+  } while (!gpu.used_bytes.compare_exchange_weak(used, used + bytes));
   const std::string board_file = env_read("PEERLANE_SIM_BOARD_FILE").text;
-  const int fd = open_memory(board_file, on, bytes);
+  const int fd = open_memory(board_file, gpu, bytes);
   std::byte* view = fd >= 0 ? map_view(fd, bytes) : nullptr;
   if (view == nullptr) {
-    on.used_bytes -= bytes;
+    gpu.used_bytes -= bytes;
     if (fd >= 0) close(fd);
     return nullptr;
   }
   why = code::success;
-  return std::shared_ptr<object>(new object(fd, bytes, view, on.ordinal, &on, !board_file.empty()));
+  return std::shared_ptr<object>(new object(fd, bytes, view, gpu.ordinal, &gpu, !board_file.empty()));
 }
 
 std::shared_ptr<object> object::adopt(int fd, std::size_t bytes, int device_ordinal) {

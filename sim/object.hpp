@@ -2,9 +2,9 @@
 // A backing object: the physical memory behind device addresses. One memfd, mapped once into the simulator's own
 // address space (the "GPU side" view); exports and IPC hand out further descriptors of the same memfd, so CPU mappings
 // outlive the object and keep its bytes. With PEERLANE_SIM_BOARD_FILE it is a file of that device instead (board_file.h),
-// which is told the object's device addresses too; such memory cannot be exported.
+// which also records the object's device addresses; such memory cannot be exported.
 //
-// The handle plays the part of the resource manager's object handle: unique in the process, never reused.
+// The handle stands for the resource manager's object handle: unique in the process, never reused.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ namespace pl::sim {
 class object {
  public:
   // New zeroed memory on a device; null with `why` = out_of_memory when the device is full.
-  static std::shared_ptr<object> create(device& on, std::size_t bytes, result_t& why);
+  static std::shared_ptr<object> create(device& gpu, std::size_t bytes, result_t& why);
   // Memory that somebody else made (import, IPC): takes over `fd` in every case. Counts against no device.
   static std::shared_ptr<object> adopt(int fd, std::size_t bytes, int device_ordinal);
   ~object();
@@ -34,7 +34,7 @@ class object {
   // A descriptor with its own file position (dup would share it), or -1.
   int reopen() const;
 
-  // Tells the board file, if that is what is behind it, where this memory is mapped, and that it no longer is.
+  // Adds this memory's mapping to the board file, or removes it. Does nothing without a board file.
   void bind(device_ptr address, std::size_t bytes, std::size_t offset) const;
   void unbind(device_ptr address, std::size_t bytes) const;
 

@@ -16,7 +16,7 @@
 namespace pl::sim {
 namespace {
 
-constexpr std::size_t kMostDevices = 16;
+constexpr std::size_t kMaxDevices = 16;
 constexpr std::uint64_t kSpinNs = 80'000;  // the end of a wait: sleeping is 50 us late at times
 
 enum link : std::size_t { to_device, to_host, out_to_peer, in_from_peer, memory, kLinks };
@@ -24,8 +24,8 @@ enum link : std::size_t { to_device, to_host, out_to_peer, in_from_peer, memory,
 struct links_state {
   std::mutex mutex;
   rate_settings rates = read_rate_settings();
-  std::array<std::array<std::uint64_t, kLinks>, kMostDevices> busy_until_ns{};
-  std::array<int, kMostDevices> device_nodes{};
+  std::array<std::array<std::uint64_t, kLinks>, kMaxDevices> busy_until_ns{};
+  std::array<int, kMaxDevices> device_nodes{};
   struct range {
     std::uint64_t end;
     int node;
@@ -33,7 +33,7 @@ struct links_state {
   std::map<std::uint64_t, range> host_nodes;  // by first address; disjoint
 
   links_state() {
-    const auto boards = read_link_settings(kMostDevices);
+    const auto boards = read_link_settings(kMaxDevices);
     for (const auto& d : devices())
       device_nodes[static_cast<std::size_t>(d.ordinal)] = boards[static_cast<std::size_t>(d.physical)].numa_node;
   }
@@ -65,14 +65,16 @@ struct crossing {
   std::uint64_t* second = nullptr;  // the receiving side of a copy between devices
 };
 
-crossing find_crossing(links_state& s, device_ptr to, device_ptr from, int ordinal) {
-  const int receiver = device_of(to, ordinal), sender = device_of(from, ordinal);
-  const auto free_at = [&s](int device, link which) { return &s.busy_until_ns[static_cast<std::size_t>(device)][which]; };
+crossing find_crossing(links_state& s, device_ptr destination, device_ptr source, int ordinal) {
+  const int receiver = device_of(destination, ordinal), sender = device_of(source, ordinal);
+  const auto free_at = [&s](int device, link link_kind) {
+    return &s.busy_until_ns[static_cast<std::size_t>(device)][link_kind];
+  };
   if (receiver < 0 && sender < 0) return {};
   if (receiver == sender) return {s.rates.local, free_at(receiver, memory), nullptr};
   if (receiver >= 0 && sender >= 0) return {s.rates.p2p, free_at(sender, out_to_peer), free_at(receiver, in_from_peer)};
   const int device = std::max(receiver, sender);
-  const int node = host_node_locked(s, sender < 0 ? from : to);
+  const int node = host_node_locked(s, sender < 0 ? source : destination);
   const bool is_far = node >= 0 && node != s.device_nodes[static_cast<std::size_t>(device)];
   const double rate = sender < 0 ? s.rates.h2d : s.rates.d2h;
   return {is_far ? rate * s.rates.far : rate, free_at(device, sender < 0 ? to_device : to_host), nullptr};
@@ -80,11 +82,11 @@ crossing find_crossing(links_state& s, device_ptr to, device_ptr from, int ordin
 
 }  // namespace
 
-pacer::pacer(device_ptr to, device_ptr from, std::size_t bytes, int ordinal) {
+pacer::pacer(device_ptr destination, device_ptr source, std::size_t bytes, int ordinal) {
   links_state& s = state();
   if (!s.rates.any()) return;
   const std::lock_guard lock(s.mutex);
-  const crossing over = find_crossing(s, to, from, ordinal);
+  const crossing over = find_crossing(s, destination, source, ordinal);
   if (over.rate <= 0) return;
   std::uint64_t start_ns = std::max(monotonic_ns(), *over.first);
   if (over.second != nullptr) start_ns = std::max(start_ns, *over.second);

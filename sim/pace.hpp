@@ -16,12 +16,12 @@ int device_node(int ordinal);       // PEERLANE_SIM_LINKS or peerlaneSimSetDevic
 
 // Runs `move`, a copy between these addresses by a copy engine of device `ordinal`, no faster than the link allows.
 template <class Move>
-void run_paced(device_ptr to, device_ptr from, std::size_t bytes, int ordinal, const Move& move);
+void run_paced(device_ptr destination, device_ptr source, std::size_t bytes, int ordinal, const Move& move);
 
 class pacer {
  public:
   // Reserves the link from now on.
-  pacer(device_ptr to, device_ptr from, std::size_t bytes, int ordinal);
+  pacer(device_ptr destination, device_ptr source, std::size_t bytes, int ordinal);
   // Returns when the reserved time is over.
   void wait() const;
 
@@ -30,8 +30,8 @@ class pacer {
 };
 
 template <class Move>
-void run_paced(device_ptr to, device_ptr from, std::size_t bytes, int ordinal, const Move& move) {
-  const pacer pace(to, from, bytes, ordinal);
+void run_paced(device_ptr destination, device_ptr source, std::size_t bytes, int ordinal, const Move& move) {
+  const pacer pace(destination, source, bytes, ordinal);
   move();
   pace.wait();
 }

@@ -214,11 +214,11 @@ PL_SIM_API cuMemPoolSetAccess(pool_t handle, const access_desc*, std::size_t) {
   return pools().table.find(handle) != nullptr ? code::success : code::invalid_value;
 }
 
-PL_SIM_API cuMemPoolGetAccess(int* flags, pool_t handle, location* where) {
+PL_SIM_API cuMemPoolGetAccess(int* flags, pool_t handle, location* place) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
-  if (flags == nullptr || where == nullptr || pools().table.find(handle) == nullptr) return code::invalid_value;
-  if (where->type != location_type::device) return code::invalid_value;
-  if (find_device(where->id) == nullptr) return code::invalid_device;
+  if (flags == nullptr || place == nullptr || pools().table.find(handle) == nullptr) return code::invalid_value;
+  if (place->type != location_type::device) return code::invalid_value;
+  if (find_device(place->id) == nullptr) return code::invalid_device;
   return *flags = access_flags::read_write, code::success;
 }
 
@@ -228,12 +228,12 @@ PL_SIM_API cuMemAllocAsync(device_ptr* out, std::size_t bytes, stream_t handle) 
   if (out == nullptr) return code::invalid_value;
   if (const auto rc = refuse_while_capturing(s); rc != code::success) return rc;  // no such nodes here
   if (bytes == 0) return *out = 0, code::success;
-  const auto pool = pools().table.find(current_pool(s.ctx->on->ordinal));
+  const auto pool = pools().table.find(current_pool(s.ctx->gpu->ordinal));
   return pool == nullptr ? static_cast<result_t>(code::invalid_value) : allocate_from(pool, bytes, s.ctx->handle, out);
 }
 
-PL_SIM_API cuMemAllocFromPoolAsync(device_ptr* out, std::size_t bytes, pool_t handle, stream_t on) {
-  const auto s = enter_stream(on);
+PL_SIM_API cuMemAllocFromPoolAsync(device_ptr* out, std::size_t bytes, pool_t handle, stream_t stream_handle) {
+  const auto s = enter_stream(stream_handle);
   if (!s) return s.rc;
   const auto pool = pools().table.find(handle);
   if (out == nullptr || pool == nullptr) return code::invalid_value;
@@ -252,7 +252,7 @@ PL_SIM_API cuMemFreeAsync(device_ptr pointer, stream_t handle) {
   if (const auto rc = refuse_while_capturing(s); rc != code::success) return rc;
   if (found->is_freeing.exchange(true)) return code::invalid_value;
   submit(
-      s.ctx, s.on, [found] { release_allocation(found); }, true);
+      s.ctx, s.target_stream, [found] { release_allocation(found); }, true);
   return code::success;
 }
 

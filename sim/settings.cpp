@@ -13,10 +13,10 @@ namespace pl::sim {
 namespace {
 
 // "a,b,c" -> parts; an empty part is one too, so that "a,,b" is refused by whoever reads it.
-std::vector<std::string_view> split(std::string_view text, char by) {
+std::vector<std::string_view> split(std::string_view text, char delimiter) {
   std::vector<std::string_view> out;
   while (true) {
-    const auto end = text.find(by);
+    const auto end = text.find(delimiter);
     out.push_back(text.substr(0, end));
     if (end == std::string_view::npos) return out;
     text.remove_prefix(end + 1);
@@ -33,9 +33,9 @@ bool read_number(std::string_view text, unsigned low, unsigned high, unsigned& o
 // "5x16", "4x18", "5120@2619": two numbers.
 bool read_two(std::string_view text, char between, unsigned& first, unsigned high_first, unsigned& second,
               unsigned low_second, unsigned high_second) {
-  const auto at = text.find(between);
-  return at != std::string_view::npos && read_number(text.substr(0, at), 1, high_first, first) &&
-         read_number(text.substr(at + 1), low_second, high_second, second);
+  const auto found = text.find(between);
+  return found != std::string_view::npos && read_number(text.substr(0, found), 1, high_first, first) &&
+         read_number(text.substr(found + 1), low_second, high_second, second);
 }
 
 // "now/most": `most` stays untouched when it is not given.
@@ -118,14 +118,14 @@ bool set_link(std::string_view key, std::string_view value, link_settings& out) 
 }
 
 bool set_rate(std::string_view key, double value, rate_settings& out) {
-  double* const where = key == "h2d"     ? &out.h2d
-                        : key == "d2h"   ? &out.d2h
-                        : key == "p2p"   ? &out.p2p
-                        : key == "local" ? &out.local
-                        : key == "far"   ? &out.far
-                                         : nullptr;
-  if (where == nullptr) return false;
-  *where = value;
+  double* const rate = key == "h2d"     ? &out.h2d
+                       : key == "d2h"   ? &out.d2h
+                       : key == "p2p"   ? &out.p2p
+                       : key == "local" ? &out.local
+                       : key == "far"   ? &out.far
+                                        : nullptr;
+  if (rate == nullptr) return false;
+  *rate = value;
   return true;
 }
 
@@ -203,15 +203,15 @@ rate_settings read_rate_settings() {
 }
 
 queue_settings read_queue_settings() {
-  constexpr std::int64_t kMostQueues = 32;  // what CUDA takes
+  constexpr std::int64_t kMaxQueues = 32;  // what CUDA takes
   const auto limited = [](const char* name, std::int64_t high) {
     return std::clamp<std::int64_t>(env_read(name).integer, 0, high);
   };
   queue_settings out;
   out.depth = static_cast<std::uint64_t>(limited("PEERLANE_SIM_QUEUE", 1 << 30));
-  out.queues = static_cast<unsigned>(limited("PEERLANE_SIM_QUEUES", kMostQueues));
-  const auto cuda_says = static_cast<unsigned>(limited("CUDA_DEVICE_MAX_CONNECTIONS", kMostQueues));
-  if (out.queues != 0 && cuda_says != 0) out.queues = cuda_says;
+  out.queues = static_cast<unsigned>(limited("PEERLANE_SIM_QUEUES", kMaxQueues));
+  const auto cuda_limit = static_cast<unsigned>(limited("CUDA_DEVICE_MAX_CONNECTIONS", kMaxQueues));
+  if (out.queues != 0 && cuda_limit != 0) out.queues = cuda_limit;
   return out;
 }
 

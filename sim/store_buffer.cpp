@@ -17,7 +17,7 @@ std::uint32_t g_store_delay_us = 0;
 
 namespace {
 
-constexpr std::size_t kMostHeld = 256;  // beyond that stores arrive early, which is always allowed
+constexpr std::size_t kMaxHeld = 256;  // beyond that stores arrive early, which is always allowed
 
 struct all_buffers {
   std::mutex mutex;  // before a buffer's own
@@ -73,12 +73,12 @@ void make_known(const std::shared_ptr<store_buffer>& buffer) {
 }
 
 template <class T>
-bool store_as(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (reinterpret_cast<std::uintptr_t>(to) % sizeof(T) != 0 || bytes % sizeof(T) != 0) return false;
-  for (std::size_t at = 0; at < bytes; at += sizeof(T)) {
+bool store_as(std::byte* destination, const std::byte* source, std::size_t bytes) {
+  if (reinterpret_cast<std::uintptr_t>(destination) % sizeof(T) != 0 || bytes % sizeof(T) != 0) return false;
+  for (std::size_t offset = 0; offset < bytes; offset += sizeof(T)) {
     T word;
-    std::memcpy(&word, from + at, sizeof word);
-    __atomic_store_n(reinterpret_cast<T*>(to + at), word, __ATOMIC_RELEASE);
+    std::memcpy(&word, source + offset, sizeof word);
+    __atomic_store_n(reinterpret_cast<T*>(destination + offset), word, __ATOMIC_RELEASE);
   }
   return true;
 }
@@ -98,18 +98,19 @@ void set_store_delay(std::uint32_t us) {
   __atomic_store_n(&g_store_delay_us, us, __ATOMIC_RELAXED);
 }
 
-void store_words(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (!store_as<std::uint64_t>(to, from, bytes) && !store_as<std::uint32_t>(to, from, bytes))
-    store_as<std::uint8_t>(to, from, bytes);
+void store_words(std::byte* destination, const std::byte* source, std::size_t bytes) {
+  if (!store_as<std::uint64_t>(destination, source, bytes) && !store_as<std::uint32_t>(destination, source, bytes))
+    store_as<std::uint8_t>(destination, source, bytes);
 }
 
-void store_buffer::hold(std::byte* to, const void* from, std::size_t bytes, object_ref keep, store_author author) {
+void store_buffer::hold(std::byte* destination, const void* source, std::size_t bytes, object_ref keep,
+                        store_author author) {
   bool is_new = false;
   {
     const std::lock_guard lock(mutex_);
-    const auto* first = static_cast<const std::byte*>(from);
-    held_.push_back({to, std::vector<std::byte>(first, first + bytes), std::move(keep), author});
-    if (held_.size() > kMostHeld) drain_one_locked(random_below(held_.size()));
+    const auto* first = static_cast<const std::byte*>(source);
+    held_.push_back({destination, std::vector<std::byte>(first, first + bytes), std::move(keep), author});
+    if (held_.size() > kMaxHeld) drain_one_locked(random_below(held_.size()));
     is_new = !std::exchange(is_known_, true);
   }
   if (is_new) make_known(shared_from_this());
@@ -119,8 +120,8 @@ void store_buffer::hold(std::byte* to, const void* from, std::size_t bytes, obje
 void store_buffer::drain_one_locked(std::size_t index) {
   if (is_fifo_) index = 0;
   for (std::size_t earlier = 0; earlier < index; ++earlier)
-    if (held_[earlier].overlaps(held_[index].to, held_[index].bytes.size())) index = earlier;
-  store_words(held_[index].to, held_[index].bytes.data(), held_[index].bytes.size());
+    if (held_[earlier].overlaps(held_[index].destination, held_[index].bytes.size())) index = earlier;
+  store_words(held_[index].destination, held_[index].bytes.data(), held_[index].bytes.size());
   held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(index));
 }
 
@@ -196,15 +197,15 @@ void settle_all_stores() {
 
 // A network adapter's DMA write into memory of a device or of the host. Writes to one target arrive in order; between
 // targets there is no order, and a device sees what was sent to it only after a flush or when it has arrived by itself.
-PL_SIM_EXPORT int peerlaneSimNetworkWrite(device_ptr to, const void* from, std::size_t bytes) {
+PL_SIM_EXPORT int peerlaneSimNetworkWrite(device_ptr destination, const void* source, std::size_t bytes) {
   std::vector<piece> pieces;
-  if (const auto rc = address_space::instance().resolve(to, bytes, pieces); rc != code::success) return rc;
-  const auto* at = static_cast<const std::byte*>(from);
+  if (const auto rc = address_space::instance().resolve(destination, bytes, pieces); rc != code::success) return rc;
+  const auto* source_bytes = static_cast<const std::byte*>(source);
   for (const auto& p : pieces) {
     if (stores_are_delayed())
-      network_to(p.keep != nullptr ? p.keep->device_ordinal() : -1)->hold(p.data, at, p.bytes, p.keep);
-    else store_words(p.data, at, p.bytes);
-    at += p.bytes;
+      network_to(p.keep != nullptr ? p.keep->device_ordinal() : -1)->hold(p.data, source_bytes, p.bytes, p.keep);
+    else store_words(p.data, source_bytes, p.bytes);
+    source_bytes += p.bytes;
   }
   return code::success;
 }

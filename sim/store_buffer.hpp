@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Delayed visibility: where stores wait that have left their writer and have not arrived.
+// Delayed visibility: the buffer for stores that were issued but are not visible yet.
 //
 // With PEERLANE_SIM_DELAY, what a stream's kernels, copies and memory operations store to another device or to the host is
 // held back and becomes visible later and in another order, as far as hardware may do that. What the rules of ordering
@@ -29,7 +29,7 @@ inline bool is_remote(const object_ref& memory, int device) {
   return memory == nullptr || memory->device_ordinal() != device;
 }
 
-// Who stored: one thread of a block, or everybody that the others have met at a barrier since.
+// Author of a store: one thread of a block, or all threads of the block after a barrier.
 struct store_author {
   static constexpr unsigned kAll = ~0u;
   std::uint64_t block = 0;
@@ -42,7 +42,7 @@ class store_buffer : public std::enable_shared_from_this<store_buffer> {
   store_buffer(int device, bool is_fifo) : device_(device), is_fifo_(is_fifo) {}
 
   int device() const { return device_; }
-  void hold(std::byte* to, const void* from, std::size_t bytes, object_ref keep, store_author author = {});
+  void hold(std::byte* destination, const void* source, std::size_t bytes, object_ref keep, store_author author = {});
   // All stores become visible before this returns, in an order of their own unless one overlaps another.
   void drain();
   // The same for what `author` has stored or has met at a barrier: a fence.
@@ -58,11 +58,13 @@ class store_buffer : public std::enable_shared_from_this<store_buffer> {
 
  private:
   struct store {
-    std::byte* to;
+    std::byte* destination;
     std::vector<std::byte> bytes;
     object_ref keep;
     store_author author;
-    bool overlaps(const std::byte* data, std::size_t length) const { return to < data + length && data < to + bytes.size(); }
+    bool overlaps(const std::byte* data, std::size_t length) const {
+      return destination < data + length && data < destination + bytes.size();
+    }
   };
   void drain_one_locked(std::size_t index);
   void drain_locked();
@@ -94,10 +96,10 @@ void order_stores();
 void observe(const std::byte* data, std::size_t bytes, int device);
 // What network adapters have sent to a device arrives; device < 0: to every device.
 void flush_network_writes(int device);
-// Memory is about to go away.
+// Called before memory is freed.
 void settle_all_stores();
 
 // Stores bytes so that each aligned word changes at once.
-void store_words(std::byte* to, const std::byte* from, std::size_t bytes);
+void store_words(std::byte* destination, const std::byte* source, std::size_t bytes);
 
 }  // namespace pl::sim

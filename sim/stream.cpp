@@ -119,7 +119,7 @@ void stream::work_loop() {
 }
 
 void stream::execute(operation& next) {
-  for (const auto& earlier : next.after) earlier.on->wait(earlier.until);
+  for (const auto& earlier : next.after) earlier.target_stream->wait(earlier.until);
   random_delay();
   const writer_scope writer(stores_);
   if (next.always || !fate_->ended()) next.work();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams: ordered queues that really run behind the caller's back, one worker thread each (started on first use).
+// Streams: ordered queues that run asynchronously, one worker thread each (started on first use).
 //
 // A submission gets a ticket; operation n is complete when completed() >= n. Order between streams (the legacy stream
 // against blocking ones) is a list of (stream, ticket) pairs fixed when the operation is submitted, all of them
@@ -21,7 +21,7 @@ namespace pl::sim {
 
 struct capture;  // capture.hpp
 
-// What outlives a context for the operations still in flight: may they go on, and what broke.
+// State that operations in flight share and that outlives their context.
 struct context_fate {
   std::atomic<int> error{code::success};  // sticky: the first fault of a kernel
   std::atomic<bool> stopped{false};       // the context is being destroyed: waits and kernels give up
@@ -37,7 +37,7 @@ class stream : public std::enable_shared_from_this<stream> {
   using ticket = std::uint64_t;
   using action = std::function<void()>;
   struct dependency {
-    std::shared_ptr<stream> on;
+    std::shared_ptr<stream> target_stream;
     ticket until;
   };
 
@@ -72,10 +72,10 @@ class stream : public std::enable_shared_from_this<stream> {
   void wait_for_room(std::uint64_t depth);
 
   // Stream capture, under graph_mutex(): the sequence the stream takes part in, the nodes that its next node follows, and
-  // the copy of these that the application was last shown.
+  // the copy of these that the application last received.
   std::shared_ptr<capture> in_capture;
   std::vector<graph_node_t> tails;
-  std::vector<graph_node_t> told;
+  std::vector<graph_node_t> shown_tails;
 
  private:
   struct operation {

@@ -10,7 +10,7 @@ PL_SIM_API cuStreamCreateWithPriority(stream_t* out, unsigned flags, int priorit
   if (!e) return e.rc;
   if (out == nullptr || (flags & ~unsigned{stream_flag::non_blocking}) != 0) return code::invalid_value;
   const int clamped = priority < -5 ? -5 : priority > 0 ? 0 : priority;  // out of range is no error, as documented
-  auto made = std::make_shared<stream>(e.ctx->handle, e.ctx->fate, e.ctx->on->ordinal, flags, clamped);
+  auto made = std::make_shared<stream>(e.ctx->handle, e.ctx->fate, e.ctx->gpu->ordinal, flags, clamped);
   {
     const std::lock_guard lock(e.ctx->mutex);
     assign_queue(*e.ctx, *made);
@@ -36,8 +36,8 @@ PL_SIM_API cuStreamSynchronize(stream_t handle) {
   if (!s) return s.rc;
   if (const auto rc = refuse_while_capturing(s); rc != code::success) return rc;
   // Waiting for the legacy stream means waiting for everything it is ordered behind.
-  if (s.on == s.ctx->legacy) return run_synchronously(s.ctx, [] {});
-  s.on->wait(s.on->submitted());
+  if (s.target_stream == s.ctx->legacy) return run_synchronously(s.ctx, [] {});
+  s.target_stream->wait(s.target_stream->submitted());
   return s.ctx->fate->error.load();
 }
 
@@ -45,7 +45,7 @@ PL_SIM_API cuStreamQuery(stream_t handle) {
   const auto s = enter_stream(handle);
   if (!s) return s.rc;
   if (const auto rc = refuse_while_capturing(s); rc != code::success) return rc;
-  if (!s.on->is_idle()) return code::not_ready;
+  if (!s.target_stream->is_idle()) return code::not_ready;
   return s.ctx->fate->error.load();
 }
 
@@ -67,7 +67,7 @@ PL_SIM_API cuStreamGetFlags(stream_t handle, unsigned* flags) {
   const auto s = enter_stream(handle);
   if (!s) return s.rc;
   if (flags == nullptr) return code::invalid_value;
-  *flags = s.on->flags();
+  *flags = s.target_stream->flags();
   return code::success;
 }
 
@@ -75,7 +75,7 @@ PL_SIM_API cuStreamGetPriority(stream_t handle, int* priority) {
   const auto s = enter_stream(handle);
   if (!s) return s.rc;
   if (priority == nullptr) return code::invalid_value;
-  *priority = s.on->priority();
+  *priority = s.target_stream->priority();
   return code::success;
 }
 
@@ -91,7 +91,7 @@ PL_SIM_API cuStreamGetDevice(stream_t handle, device_t* out) {
   const auto s = enter_stream(handle);
   if (!s) return s.rc;
   if (out == nullptr) return code::invalid_value;
-  *out = s.ctx->on->ordinal;
+  *out = s.ctx->gpu->ordinal;
   return code::success;
 }
 
@@ -100,7 +100,8 @@ PL_SIM_API cuStreamGetId(stream_t handle, unsigned long long* id) {
   if (!s) return s.rc;
   if (id == nullptr) return code::invalid_value;
   // Streams are never reused, so their handles are ids; the legacy stream's is its context's.
-  *id = s.on == s.ctx->legacy ? reinterpret_cast<std::uintptr_t>(s.ctx->handle) : reinterpret_cast<std::uintptr_t>(handle);
+  *id = s.target_stream == s.ctx->legacy ? reinterpret_cast<std::uintptr_t>(s.ctx->handle)
+                                         : reinterpret_cast<std::uintptr_t>(handle);
   return code::success;
 }
 
@@ -126,7 +127,7 @@ PL_SIM_API cuStreamAddCallback(stream_t handle, stream_callback callback, void* 
   if (callback == nullptr || flags != 0) return code::invalid_value;
   if (const auto rc = refuse_while_capturing(s); rc != code::success) return rc;  // graphs have no callbacks
   submit(
-      s.ctx, s.on,
+      s.ctx, s.target_stream,
       [callback, data, handle, fate = s.ctx->fate] {
         order_stores();
         const host_function_scope scope;

@@ -11,9 +11,9 @@ namespace pl::sim {
 // Both sides cover the same number of bytes. Words of up to 8 aligned bytes move as one atomic access, so that a
 // completion word written by a copy can be polled. With a seed, larger copies are cut up and done in shuffled order;
 // with a delay, copies to another device or the host arrive in parts.
-void move_bytes(const std::vector<piece>& to, const std::vector<piece>& from);
+void move_bytes(const std::vector<piece>& destination, const std::vector<piece>& source);
 
 // Repeats a pattern of 1, 2 or 4 bytes over a resolved operand.
-void fill_bytes(const std::vector<piece>& to, std::uint32_t pattern, std::size_t pattern_bytes);
+void fill_bytes(const std::vector<piece>& destination, std::uint32_t pattern, std::size_t pattern_bytes);
 
 }  // namespace pl::sim

@@ -102,11 +102,11 @@ PL_SIM_API cuGraphRetainUserObject(graph_t graph_handle, user_object_t handle, u
 
 PL_SIM_API cuGraphReleaseUserObject(graph_t graph_handle, user_object_t handle, unsigned count) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
-  const auto from = find_graph(graph_handle);
+  const auto source = find_graph(graph_handle);
   const auto found = user_objects().find(handle);
-  if (from == nullptr || found == nullptr || count == 0) return code::invalid_value;
+  if (source == nullptr || found == nullptr || count == 0) return code::invalid_value;
   const std::lock_guard lock(graph_mutex());
-  return from->objects.remove(found, count) ? code::success : code::invalid_value;
+  return source->objects.remove(found, count) ? code::success : code::invalid_value;
 }
 
 }  // namespace pl::sim

@@ -75,12 +75,12 @@ physical_t hand_out_locked(const std::shared_ptr<physical_memory>& memory) {
   return memory->handle;
 }
 
-mapping map_whole(device_ptr base, std::size_t bytes, const physical_memory& what) {
+mapping map_whole(device_ptr base, std::size_t bytes, const physical_memory& physical) {
   mapping entry;
   entry.base = base;
   entry.bytes = bytes;
-  entry.memory = what.memory;
-  entry.team = what.team;
+  entry.memory = physical.memory;
+  entry.team = physical.team;
   entry.readable = entry.writable = 0;  // until cuMemSetAccess
   entry.needs_peer_access = false;
   return entry;
@@ -91,16 +91,16 @@ std::shared_ptr<physical_memory> adopt_descriptor(int own, int type, result_t& w
   auto made = std::make_shared<physical_memory>();
   made->prop.requested_handle_types = type;
   if ((made->team = multicast_team::adopt(own)) != nullptr) return made;
-  const device* on = device_of_descriptor(own);
+  const device* gpu = device_of_descriptor(own);
   struct stat info {};
-  if (on == nullptr || fstat(own, &info) != 0) {
+  if (gpu == nullptr || fstat(own, &info) != 0) {
     why = code::invalid_value;
     close(own);
     return nullptr;
   }
-  made->memory = object::adopt(own, static_cast<std::size_t>(info.st_size), on->ordinal);
+  made->memory = object::adopt(own, static_cast<std::size_t>(info.st_size), gpu->ordinal);
   made->prop.type = allocation_type::pinned;
-  made->prop.where = {location_type::device, on->ordinal};
+  made->prop.where = {location_type::device, gpu->ordinal};
   made->prop.flags.gpu_direct_rdma_capable = 1;
   why = code::out_of_memory;
   return made->memory != nullptr ? made : nullptr;
@@ -130,7 +130,7 @@ PL_SIM_API cuMemAddressReserve(device_ptr* out, std::size_t bytes, std::size_t a
   if ((alignment & (alignment - 1)) != 0) return code::invalid_value;
   auto& space = address_space::instance();
   const auto e = enter();  // a current context only says whose range to take; none is needed
-  const int ordinal = e.ctx != nullptr ? e.ctx->on->ordinal : 0;
+  const int ordinal = e.ctx != nullptr ? e.ctx->gpu->ordinal : 0;
   const device_ptr base = space.take_range(ordinal, bytes, std::max(alignment, kGpuPageBytes), hint);
   if (base == 0) return code::out_of_memory;
   space.add_reservation(base, bytes);
@@ -149,15 +149,15 @@ PL_SIM_API cuMemAddressFree(device_ptr base, std::size_t bytes) {
 
 PL_SIM_API cuMemCreate(physical_t* out, std::size_t bytes, const allocation_prop* prop, unsigned long long flags) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
-  device* on = device_of(prop);
+  device* gpu = device_of(prop);
   if (out == nullptr || bytes == 0 || bytes % kGpuPageBytes != 0 || flags != 0) return code::invalid_value;
-  if (on == nullptr)
+  if (gpu == nullptr)
     return prop != nullptr && prop->where.type != location_type::device ? code::not_supported : code::invalid_value;
   const bool wants_fabric = (prop->requested_handle_types & handle_type::fabric) != 0;
   if (wants_fabric && fabric_handles() == fabric_mode::no_imex) return code::not_permitted;
   result_t why = code::success;
   auto made = std::make_shared<physical_memory>();
-  made->memory = object::create(*on, bytes, why);
+  made->memory = object::create(*gpu, bytes, why);
   if (made->memory == nullptr) return why;
   made->prop = *prop;
   *out = hand_out(made);
@@ -214,7 +214,7 @@ PL_SIM_API cuMemUnmap(device_ptr base, std::size_t bytes) {
   // What of the range is mapped ends; nothing of it need be (measured on 580.159).
   std::vector<device_ptr> bases;
   if (!space.unmap(base, bytes, &bases)) return code::invalid_value;
-  for (const device_ptr at : bases) ended.push_back(space.remove(at));
+  for (const device_ptr address : bases) ended.push_back(space.remove(address));
   return code::success;
 }
 
@@ -237,13 +237,13 @@ PL_SIM_API cuMemSetAccess(device_ptr base, std::size_t bytes, const access_desc*
   return code::success;
 }
 
-PL_SIM_API cuMemGetAccess(unsigned long long* flags, const location* where, device_ptr pointer) {
+PL_SIM_API cuMemGetAccess(unsigned long long* flags, const location* place, device_ptr pointer) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
-  if (flags == nullptr || where == nullptr) return code::invalid_value;
-  if (where->type != location_type::device || find_device(where->id) == nullptr) return code::invalid_value;
+  if (flags == nullptr || place == nullptr) return code::invalid_value;
+  if (place->type != location_type::device || find_device(place->id) == nullptr) return code::invalid_value;
   const auto found = address_space::instance().mappings_over(pointer, 1);
   if (found.empty()) return code::invalid_value;
-  const unsigned bit = 1u << where->id;
+  const unsigned bit = 1u << place->id;
   *flags = access_flags::none;
   if ((found[0].readable & bit) != 0) *flags = access_flags::read;
   if ((found[0].writable & bit) != 0) *flags = access_flags::read_write;

@@ -21,7 +21,7 @@ constexpr int kHung = 2000;
 class EngineExit : public testing::TestWithParam<const char*> {
  protected:
   // A life that ends by itself or, with `kill_after_us`, by the signal. Its exit status as exit_of says it, or kHung.
-  static int live(const std::string& how, unsigned after_us, bool kills) {
+  static int live(const std::string& ending, unsigned after_us, bool kills) {
     int ends[2];
     EXPECT_EQ(pipe(ends), 0);
     std::fflush(nullptr);
@@ -31,7 +31,7 @@ class EngineExit : public testing::TestWithParam<const char*> {
       dup2(ends[1], STDOUT_FILENO);
       close(ends[0]);
       close(ends[1]);
-      execl(PL_ENGINE_LIFE_PROGRAM, PL_ENGINE_LIFE_PROGRAM, how.c_str(), after.c_str(), static_cast<char*>(nullptr));
+      execl(PL_ENGINE_LIFE_PROGRAM, PL_ENGINE_LIFE_PROGRAM, ending.c_str(), after.c_str(), static_cast<char*>(nullptr));
       _exit(127);
     }
     close(ends[1]);
@@ -58,13 +58,13 @@ class EngineExit : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(EngineExit, AtAnyMoment) {
-  const std::string how = GetParam();
-  const bool kills = how == "forever";
+  const std::string ending = GetParam();
+  const bool kills = ending == "forever";
   std::uint64_t state = 77;
   for (int i = 0; i < kLives; ++i) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     const auto after_us = static_cast<unsigned>((state >> 33) % 12'000);
-    ASSERT_EQ(live(how, after_us, kills), kills ? kKilled + SIGKILL : 0) << "life " << i << ", " << after_us << " us";
+    ASSERT_EQ(live(ending, after_us, kills), kills ? kKilled + SIGKILL : 0) << "life " << i << ", " << after_us << " us";
   }
 }
 INSTANTIATE_TEST_SUITE_P(ends, EngineExit, testing::Values("main", "exit", "_exit", "forever", "fork"),

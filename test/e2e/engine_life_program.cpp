@@ -32,7 +32,7 @@ T& keep(T* made) {
 }
 
 // The process may end in the middle: what a copy says then is of no interest, unless it says that it was done.
-void copy_for_ever(planner& by, int ordinal) {
+void copy_for_ever(planner& shared_planner, int ordinal) {
   const test::current_device context(ordinal);
   auto& device = keep(new test::device_buffer(200'000));
   auto found = find_context(test::simulated_cuda(), ordinal, nullptr);
@@ -45,46 +45,46 @@ void copy_for_ever(planner& by, int ordinal) {
     constexpr std::size_t kSizes[] = {8, 3000, 20'000, 200'000};
     const std::size_t bytes = kSizes[i % 4];
     std::memset(there.data(), static_cast<int>(i), bytes);
-    unsigned char* const to = i % 2 == 0 ? back.data() : line;
-    if (!by.copy({direction::to_device, device.pointer(), address_of(there.data()), bytes})) continue;
+    unsigned char* const destination = i % 2 == 0 ? back.data() : line;
+    if (!shared_planner.copy({direction::to_device, device.pointer(), address_of(there.data()), bytes})) continue;
     if (i % 3 == 0) {
-      const transfer what{direction::to_host, address_of(to), device.pointer(), bytes};
-      auto begun = by.begin(std::span(&what, 1), {});
+      const copy::transfer transfer{direction::to_host, address_of(destination), device.pointer(), bytes};
+      auto begun = shared_planner.begin(std::span(&transfer, 1), {});
       if (!begun || !begun->wait()) continue;
-    } else if (!by.copy({direction::to_host, address_of(to), device.pointer(), bytes})) {
+    } else if (!shared_planner.copy({direction::to_host, address_of(destination), device.pointer(), bytes})) {
       continue;
     }
-    if (std::memcmp(to, there.data(), bytes) != 0) g_is_wrong = true;
+    if (std::memcmp(destination, there.data(), bytes) != 0) g_is_wrong = true;
   }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string how = argc > 1 ? argv[1] : "main";
+  const std::string ending = argc > 1 ? argv[1] : "main";
   const int after_us = argc > 2 ? std::atoi(argv[2]) : 0;
   const test::current_device context;
   planner::options wanted;
   wanted.threads = 2;
   wanted.costs = cost_table::built_in().text();
-  auto& by = *keep(new auto(planner::open(test::simulated_cuda(), wanted)));
+  auto& shared_planner = *keep(new auto(planner::open(test::simulated_cuda(), wanted)));
   for (const int ordinal : {0, 1}) {
-    auto hot = by->keep_hot(ordinal);
+    auto hot = shared_planner->keep_hot(ordinal);
     if (!hot) return 2;
     keep(new auto(*std::move(hot)));
   }
-  for (int t = 0; t < 3; ++t) std::thread([&by, t] { copy_for_ever(*by, t % 2); }).detach();
+  for (int t = 0; t < 3; ++t) std::thread([&shared_planner, t] { copy_for_ever(*shared_planner, t % 2); }).detach();
   usleep(5000);
   std::puts("ready");
   std::fflush(stdout);
-  if (how == "forever") pause();
+  if (ending == "forever") pause();
   usleep(static_cast<useconds_t>(after_us));
   const auto outcome = [] { return g_is_wrong ? 3 : 0; };
-  if (how == "fork") {
+  if (ending == "fork") {
     const pid_t child = fork();
     if (child == 0) {
       std::uint64_t word = 0;
-      const bool is_refused = by->copy({direction::to_host, address_of(&word), 4096, 8}).code() == EACCES;
+      const bool is_refused = shared_planner->copy({direction::to_host, address_of(&word), 4096, 8}).code() == EACCES;
 #if defined(__SANITIZE_ADDRESS__)
       _exit(is_refused ? 0 : 4);  // it would call the thread-local memory of the parent's threads leaked
 #else
@@ -94,11 +94,12 @@ int main(int argc, char** argv) {
     if (const int code = test::exit_of(child); code != 0) return code;
     const test::device_buffer device(5000);
     std::vector<unsigned char> some(5000, 7), back(5000);
-    if (!by->copy({direction::to_device, device.pointer(), address_of(some.data()), 5000})) return 5;
-    if (!by->copy({direction::to_host, address_of(back.data()), device.pointer(), 5000}) || back != some) return 6;
+    if (!shared_planner->copy({direction::to_device, device.pointer(), address_of(some.data()), 5000})) return 5;
+    if (!shared_planner->copy({direction::to_host, address_of(back.data()), device.pointer(), 5000}) || back != some)
+      return 6;
   }
-  if (how == "_exit") _exit(outcome());
-  if (how == "exit" || how == "fork") {
+  if (ending == "_exit") _exit(outcome());
+  if (ending == "exit" || ending == "fork") {
     std::thread([&] { std::exit(outcome()); }).detach();
     pause();
   }

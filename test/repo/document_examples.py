@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
 
 class Example:
     def __init__(self, document, line, language, body, not_run):
-        self.where, self.language, self.body, self.not_run = f"{document}:{line}", language, body, not_run
+        self.location, self.language, self.body, self.not_run = f"{document}:{line}", language, body, not_run
 
 
 def examples_of(path, root):
@@ -87,7 +87,7 @@ def program(examples):
     for number, example in enumerate(examples):
         includes += re.findall(r"^#include .*$", example.body, re.M)
         rest = re.sub(r"^#include .*$", "", example.body, flags=re.M)
-        path, line = example.where.rsplit(":", 1)
+        path, line = example.location.rsplit(":", 1)
         bodies.append(f'#line {line} "{path}"\nstatic int example_{number}(uint64_t device_ptr) {{\n{rest}\nreturn 0; }}\n')
         cases.append(f"    case {number}: return example_{number}(device_ptr);\n")
     return "\n".join([HARNESS_INCLUDES, *dict.fromkeys(includes), "", *bodies]) + HARNESS + "".join(cases) + "  }\n  return 98;\n}\n"
@@ -105,7 +105,7 @@ class Checks:
         self.counts[word] = self.counts.get(word, 0) + 1
 
     def fail(self, example, text):
-        self.failures.append(f"{example.where}: {text}\n{example.body}")
+        self.failures.append(f"{example.location}: {text}\n{example.body}")
 
     def spawn(self, command, **more):
         environment = {**self.environment, **more}
@@ -137,14 +137,14 @@ class Checks:
         names = ("peerlane", "gdrapi", "peerlane_store")
         return [f"-l{name}" for name in names if Path(self.out, f"lib{name}.so").exists()]
 
-    def compile(self, language, examples, how):
+    def compile(self, language, examples, options):
         """All of them as one program; whether it compiles."""
         if not examples:
             return False
         suffix, standard, compiler = (".cpp", "c++20", self.cxx) if language == "cpp" else (".c", "gnu99", self.cc)
         source = self.folder / f"examples{suffix}"
         source.write_text(self.with_store(program(examples)))
-        done = subprocess.run([compiler, str(source), f"-std={standard}", "-Wall", "-Werror", "-I", f"{self.root}/include", *how],
+        done = subprocess.run([compiler, str(source), f"-std={standard}", "-Wall", "-Werror", "-I", f"{self.root}/include", *options],
                               capture_output=True, text=True, check=False)
         if done.returncode != 0:
             self.failures.append(f"the examples in {language} do not compile:\n{done.stderr}")
@@ -187,7 +187,7 @@ class Checks:
 
     def python(self, example):
         try:
-            compile(example.body, example.where, "exec")
+            compile(example.body, example.location, "exec")
         except SyntaxError as error:
             return self.fail(example, f"no Python: {error}")
         self.count("python compiled")

@@ -62,8 +62,8 @@ class Files(unittest.TestCase):
         self.assertEqual(top.read(made(self.folder, "a", {"x": (0, 1), "y": (0, 2)}, entry_bytes=96)).values, {"x": 1, "y": 2})
 
     def test_what_is_not_understood_is_left_alone(self):
-        for name, how in (("version", {"version": 2}), ("magic", {"magic": b"\0" * 8}), ("entries", {"entry_bytes": 8})):
-            made(self.folder, name, {"x": (0, 1)} if name != "entries" else {}, process=NEVER_A_PROCESS, start=5, **how)
+        for name, changes in (("version", {"version": 2}), ("magic", {"magic": b"\0" * 8}), ("entries", {"entry_bytes": 8})):
+            made(self.folder, name, {"x": (0, 1)} if name != "entries" else {}, process=NEVER_A_PROCESS, start=5, **changes)
         (self.folder / (top.PREFIX + "short")).write_bytes(b"PEERLANE")
         (self.folder / (top.PREFIX + "text")).write_text("hello")
         (self.folder / (top.PREFIX + "link")).symlink_to(self.folder / (top.PREFIX + "version"))

@@ -103,8 +103,8 @@ TEST_F(Export, NeighboursShareThePageAndTheObject) {
 TEST_F(Export, Refusals) {
   const device_ptr pointer = allocate(4u << 20);
   int fd = -1;
-  const auto exported = [&](device_ptr at, std::size_t bytes, unsigned long long flags = 0) {
-    return cuMemGetHandleForAddressRange(&fd, at, bytes, range_handle_type::dma_buf_fd, flags);
+  const auto exported = [&](device_ptr address, std::size_t bytes, unsigned long long flags = 0) {
+    return cuMemGetHandleForAddressRange(&fd, address, bytes, range_handle_type::dma_buf_fd, flags);
   };
   CU_FAILS(invalid_value, exported(pointer + 512, 4096));
   CU_FAILS(invalid_value, exported(pointer, 100));

@@ -44,9 +44,9 @@ class Graphs : public SimTest {
     EXPECT_EQ(cuGraphInstantiateWithFlags(&exec, made, 0), error_code::success);
     return exec;
   }
-  int status_of(stream_t on) {
+  int status_of(stream_t stream_handle) {
     int status = -1;
-    EXPECT_EQ(cuStreamIsCapturing(on, &status), error_code::success);
+    EXPECT_EQ(cuStreamIsCapturing(stream_handle, &status), error_code::success);
     return status;
   }
   std::vector<int> types_of(graph_t made) {
@@ -233,8 +233,8 @@ TEST_F(Graphs, WhatACaptureCannotBearIsRefusedAndSpoilsIt) {
       {"outside", error_code::stream_capture_isolation},
   };
   CU_OK(cuEventRecord(second_event_, other_));
-  for (const auto& [what, expected] : cases) {
-    const std::string_view name = what;
+  for (const auto& [call, expected] : cases) {
+    const std::string_view name = call;
     begin();
     CU_OK(cuEventRecord(event_, stream_));
     std::uint64_t pageable = 0;
@@ -244,11 +244,11 @@ TEST_F(Graphs, WhatACaptureCannotBearIsRefusedAndSpoilsIt) {
                         : name == "pageable"    ? cuMemcpyHtoDAsync_v2(device_, &pageable, 8, stream_)
                         : name == "event query" ? cuEventQuery(event_)
                                                 : cuStreamWaitEvent(stream_, second_event_, 0);
-    EXPECT_EQ(rc, expected) << what;
-    EXPECT_EQ(status_of(stream_), capture_status::invalidated) << what;
-    CU_FAILS(stream_capture_invalidated, cuStreamWriteValue64_v2(stream_, word(0), 1, 0)) << what;
-    EXPECT_EQ(end_status(), static_cast<result_t>(error_code::stream_capture_invalidated)) << what;
-    CU_OK(cuStreamSynchronize(stream_)) << what;
+    EXPECT_EQ(rc, expected) << call;
+    EXPECT_EQ(status_of(stream_), capture_status::invalidated) << call;
+    CU_FAILS(stream_capture_invalidated, cuStreamWriteValue64_v2(stream_, word(0), 1, 0)) << call;
+    EXPECT_EQ(end_status(), static_cast<result_t>(error_code::stream_capture_invalidated)) << call;
+    CU_OK(cuStreamSynchronize(stream_)) << call;
   }
   graph_t made = nullptr;
   CU_FAILS(illegal_state, cuStreamEndCapture(stream_, &made));

@@ -83,12 +83,13 @@ TEST_F(Kernels, LaunchesAtTheSameTimeRunAtTheSameTime) {
     CU_OK(cuMemsetD8_v2(flag, 0, 64));
     CU_OK(cuLaunchKernel(store, kIdle, 1, 1, 1, 1, 1, 0, nullptr, warm_params, nullptr));  // some are here again
     CU_OK(cuCtxSynchronize());
-    for (const stream_t on : streams) {
-      const bool is_last = on == streams[kWaiting];
-      CU_OK(cuLaunchKernel(is_last ? store : wait, 1, 1, 1, 1, 1, 1, 0, on, is_last ? store_params : wait_params, nullptr));
+    for (const stream_t stream_handle : streams) {
+      const bool is_last = stream_handle == streams[kWaiting];
+      CU_OK(cuLaunchKernel(is_last ? store : wait, 1, 1, 1, 1, 1, 1, 0, stream_handle, is_last ? store_params : wait_params,
+                           nullptr));
     }
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    const auto is_busy = [&](stream_t on) { return cuStreamQuery(on) == error_code::not_ready; };
+    const auto is_busy = [&](stream_t stream_handle) { return cuStreamQuery(stream_handle) == error_code::not_ready; };
     while (std::any_of(streams, streams + kWaiting, is_busy) && std::chrono::steady_clock::now() < deadline)
       std::this_thread::yield();
     ASSERT_FALSE(std::any_of(streams, streams + kWaiting, is_busy)) << "round " << round;
@@ -135,17 +136,17 @@ TEST_F(Kernels, EveryThreadOfEveryBlockRunsOnce) {
 
 TEST_F(Kernels, VectorsAndWidths) {
   const auto sent = pattern(4096, 9);
-  const device_ptr from = allocate(4096);
-  const device_ptr to = allocate(4096);
-  CU_OK(cuMemcpyHtoD_v2(from, sent.data(), 4096));
-  CU_OK(launch("copy_vectors", 2, 32, 0, to, from, std::uint64_t{256}));
+  const device_ptr source = allocate(4096);
+  const device_ptr destination = allocate(4096);
+  CU_OK(cuMemcpyHtoD_v2(source, sent.data(), 4096));
+  CU_OK(launch("copy_vectors", 2, 32, 0, destination, source, std::uint64_t{256}));
   std::vector<unsigned char> got(4096);
-  CU_OK(cuMemcpyDtoH_v2(got.data(), to, 4096));
+  CU_OK(cuMemcpyDtoH_v2(got.data(), destination, 4096));
   EXPECT_EQ(got, sent);
 
-  CU_OK(cuMemsetD8_v2(to, 0, 4096));
-  CU_OK(launch("widths", 1, 1, 0, to, from));
-  CU_OK(cuMemcpyDtoH_v2(got.data(), to, 24));
+  CU_OK(cuMemsetD8_v2(destination, 0, 4096));
+  CU_OK(launch("widths", 1, 1, 0, destination, source));
+  CU_OK(cuMemcpyDtoH_v2(got.data(), destination, 24));
   EXPECT_EQ(got[0], sent[0]);
   EXPECT_EQ(got[1], 0);
   EXPECT_EQ(std::memcmp(&got[2], &sent[2], 14), 0);

@@ -67,17 +67,17 @@ class Links : public testing::Test {
     for (const auto base : device_) cuMemFree_v2(base);
   }
   cu::device_ptr host() const { return reinterpret_cast<cu::device_ptr>(host_); }
-  static double copy_ns(cu::device_ptr to, cu::device_ptr from, int times) {
+  static double copy_ns(cu::device_ptr destination, cu::device_ptr source, int times) {
     const auto start_ns = monotonic_ns();
-    for (int i = 0; i < times; ++i) cuMemcpyAsync(to, from, kBytes, nullptr);
+    for (int i = 0; i < times; ++i) cuMemcpyAsync(destination, source, kBytes, nullptr);
     cuCtxSynchronize();
     return static_cast<double>(monotonic_ns() - start_ns);
   }
   // The best of some tries is the link's time: on a busy machine one may come late, none may come early.
-  static void expect_rate(cu::device_ptr to, cu::device_ptr from, double gb_per_s) {
+  static void expect_rate(cu::device_ptr destination, cu::device_ptr source, double gb_per_s) {
     const double wanted_ns = 2 * kBytes / gb_per_s;
-    double best_ns = copy_ns(to, from, 2);
-    for (int i = 0; i < 30 && best_ns > 1.2 * wanted_ns; ++i) best_ns = std::min(best_ns, copy_ns(to, from, 2));
+    double best_ns = copy_ns(destination, source, 2);
+    for (int i = 0; i < 30 && best_ns > 1.2 * wanted_ns; ++i) best_ns = std::min(best_ns, copy_ns(destination, source, 2));
     EXPECT_GE(best_ns, wanted_ns);
     EXPECT_LE(best_ns, 1.5 * wanted_ns);
   }
@@ -146,9 +146,9 @@ class Nvml : public testing::Test {
     EXPECT_EQ(call<int(const char*, void**)>("nvmlDeviceGetHandleByPciBusId_v2")(bus_id, &out), 0);
     return out;
   }
-  unsigned number(const char* name, void* of) {
+  unsigned number(const char* name, void* handle) {
     unsigned out = 0;
-    EXPECT_EQ(call<int(void*, unsigned*)>(name)(of, &out), 0) << name;
+    EXPECT_EQ(call<int(void*, unsigned*)>(name)(handle, &out), 0) << name;
     return out;
   }
   void* library_ = nullptr;

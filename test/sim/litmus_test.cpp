@@ -15,7 +15,7 @@ namespace pl::cu {
 extern "C" {
 result_t cuStreamWriteValue64(stream_t, device_ptr, std::uint64_t, unsigned);
 void peerlaneSimSetDisorder(unsigned long long seed, unsigned delay_us);
-int peerlaneSimNetworkWrite(device_ptr to, const void* from, std::size_t bytes);
+int peerlaneSimNetworkWrite(device_ptr destination, const void* source, std::size_t bytes);
 }
 
 namespace {
@@ -76,18 +76,18 @@ class Litmus : public SimTest {
   }
 
   template <class... Args>
-  void launch(const side& on, const char* name, unsigned threads, Args... args) {
+  void launch(const side& gpu, const char* name, unsigned threads, Args... args) {
     function_t found = nullptr;
-    EXPECT_EQ(cuModuleGetFunction(&found, on.module, name), 0);
+    EXPECT_EQ(cuModuleGetFunction(&found, gpu.module, name), 0);
     void* params[] = {&args..., nullptr};
-    EXPECT_EQ(cuLaunchKernel(found, 1, 1, 1, threads, 1, 1, 0, on.stream, params, nullptr), 0);
+    EXPECT_EQ(cuLaunchKernel(found, 1, 1, 1, threads, 1, 1, 0, gpu.stream, params, nullptr), 0);
   }
 
   // Words of host_: data, the flag, what the receiver found, a word for the network's completions.
   std::uint64_t* flag_word() { return host_ + 16; }
   std::uint64_t* found() { return host_ + 32; }
   std::uint64_t* completion_word() { return host_ + 48; }
-  static device_ptr at(const std::uint64_t* word) { return reinterpret_cast<device_ptr>(word); }
+  static device_ptr device_address(const std::uint64_t* word) { return reinterpret_cast<device_ptr>(word); }
   static std::uint64_t load(const std::uint64_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
   static void store(std::uint64_t* word, std::uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
   static void await(const std::uint64_t* word, std::uint64_t value) {
@@ -148,7 +148,7 @@ TEST_F(Litmus, Rule1AWrittenValueComesAfterTheStreamsEarlierWrites) {
   breaks("the barrier, behind a copy", [&] { return copied(kNoBarrier); });
   const auto stored = [&](unsigned flags) {
     queue_receiver(there_.flag);
-    launch(here_, "publish", kWords, there_.data, at(completion_word()), round_, 2u);
+    launch(here_, "publish", kWords, there_.data, device_address(completion_word()), round_, 2u);
     EXPECT_EQ(cuStreamWriteValue64(here_.stream, there_.flag, round_, flags), 0);
     return receiver_found_the_data();
   };
@@ -197,13 +197,16 @@ TEST_F(Litmus, Rule1AlsoHoldsInsideGraphs) {
 TEST_F(Litmus, Rule2ACopiedFlagNeedsACopyOfItsOwnLaterInTheStream) {
   const auto round = [&](bool is_one_batch) {
     queue_receiver(there_.flag);
-    device_ptr to[] = {there_.data, there_.flag};
-    device_ptr from[] = {here_.sources, here_.sources};
+    device_ptr destination[] = {there_.data, there_.flag};
+    device_ptr source[] = {here_.sources, here_.sources};
     std::size_t bytes[] = {kDataBytes, 8};
     memcpy_attributes attributes{memcpy_source_order::stream, {}, {}, 0};
     std::size_t first = 0;
-    if (is_one_batch) { EXPECT_EQ(cuMemcpyBatchAsync_v2(to, from, bytes, 2, &attributes, &first, 1, here_.stream), 0); }
-    for (int i = 0; i < 2 && !is_one_batch; ++i) EXPECT_EQ(cuMemcpyDtoDAsync_v2(to[i], from[i], bytes[i], here_.stream), 0);
+    if (is_one_batch) {
+      EXPECT_EQ(cuMemcpyBatchAsync_v2(destination, source, bytes, 2, &attributes, &first, 1, here_.stream), 0);
+    }
+    for (int i = 0; i < 2 && !is_one_batch; ++i)
+      EXPECT_EQ(cuMemcpyDtoDAsync_v2(destination[i], source[i], bytes[i], here_.stream), 0);
     return receiver_found_the_data();
   };
   holds([&] { return round(false); });
@@ -211,9 +214,9 @@ TEST_F(Litmus, Rule2ACopiedFlagNeedsACopyOfItsOwnLaterInTheStream) {
 }
 
 TEST_F(Litmus, Rule3AKernelsFlagNeedsBarrierFenceAndRelease) {
-  const auto round = [&](unsigned how) {
+  const auto round = [&](unsigned mode) {
     queue_receiver(there_.flag);
-    launch(here_, "publish", kWords, there_.data, there_.flag, round_, how);
+    launch(here_, "publish", kWords, there_.data, there_.flag, round_, mode);
     return receiver_found_the_data();
   };
   holds([&] { return round(0); });
@@ -226,7 +229,7 @@ TEST_F(Litmus, Rule3AKernelsFlagNeedsBarrierFenceAndRelease) {
 TEST_F(Litmus, Rule4TheCpuSeesPinnedDataBehindADoorbell) {
   const auto round = [&](unsigned flags) {
     EXPECT_EQ(cuMemcpyDtoHAsync_v2(host_, here_.sources, kDataBytes, here_.stream), 0);
-    EXPECT_EQ(cuStreamWriteValue64(here_.stream, at(flag_word()), round_, flags), 0);
+    EXPECT_EQ(cuStreamWriteValue64(here_.stream, device_address(flag_word()), round_, flags), 0);
     await(flag_word(), round_);
     const bool is_right = all_are(host_, round_);
     EXPECT_EQ(cuStreamSynchronize(here_.stream), 0);
@@ -239,7 +242,7 @@ TEST_F(Litmus, Rule4TheCpuSeesPinnedDataBehindADoorbell) {
 // The CPU's own stores are the machine's: what can be left out here is only the order in which they are made.
 TEST_F(Litmus, Rule5TheCpuStoresDataBeforeTheDoneWord) {
   const auto round = [&](bool is_data_first) {
-    EXPECT_EQ(cuStreamWaitValue64_v2(there_.stream, at(flag_word()), round_, wait_value::geq), 0);
+    EXPECT_EQ(cuStreamWaitValue64_v2(there_.stream, device_address(flag_word()), round_, wait_value::geq), 0);
     EXPECT_EQ(cuMemcpyHtoDAsync_v2(there_.data, host_, kDataBytes, there_.stream), 0);
     EXPECT_EQ(cuMemcpyDtoHAsync_v2(found(), there_.data, kDataBytes, there_.stream), 0);
     const auto store_data = [&] {
@@ -265,23 +268,23 @@ TEST_F(Litmus, Rule6AFlagOnAnotherPathThanTheDataNeedsAFlush) {
     return receiver_found_the_data();
   };
   holds([&] { return round(there_.flag, 0); });
-  holds([&] { return round(at(flag_in_host_memory), wait_value::flush); });
-  breaks("the flush", [&] { return round(at(flag_in_host_memory), 0); });
+  holds([&] { return round(device_address(flag_in_host_memory), wait_value::flush); });
+  breaks("the flush", [&] { return round(device_address(flag_in_host_memory), 0); });
 }
 
 TEST_F(Litmus, Rule7AProxyFlushesWhatTheNetworkWroteBeforeItSaysDone) {
   enum class flush { by_cpu, by_stream, none };
-  const auto round = [&](flush how) {
+  const auto round = [&](flush mode) {
     mem_op_params ops[2] = {};
-    ops[0].value = {mem_op::wait64, at(flag_word()), {.value64 = round_}, wait_value::geq, 0};
+    ops[0].value = {mem_op::wait64, device_address(flag_word()), {.value64 = round_}, wait_value::geq, 0};
     ops[1].simple = {mem_op::flush_remote_writes, 0};
-    EXPECT_EQ(cuStreamBatchMemOp_v2(there_.stream, how == flush::by_stream ? 2 : 1, ops, 0), 0);
+    EXPECT_EQ(cuStreamBatchMemOp_v2(there_.stream, mode == flush::by_stream ? 2 : 1, ops, 0), 0);
     EXPECT_EQ(cuMemcpyDtoHAsync_v2(found(), there_.data, kDataBytes, there_.stream), 0);
     const std::vector<std::uint64_t> data(kWords, round_);
     EXPECT_EQ(peerlaneSimNetworkWrite(there_.data, data.data(), kDataBytes), 0);
-    EXPECT_EQ(peerlaneSimNetworkWrite(at(completion_word()), &round_, 8), 0);
+    EXPECT_EQ(peerlaneSimNetworkWrite(device_address(completion_word()), &round_, 8), 0);
     await(completion_word(), round_);
-    if (how == flush::by_cpu) {
+    if (mode == flush::by_cpu) {
       EXPECT_EQ(cuFlushGPUDirectRDMAWrites(flush_target::current_context, flush_scope::all_devices), 0);
     }
     store(flag_word(), round_);
@@ -296,8 +299,8 @@ TEST_F(Litmus, Rule8TwoWritersOfAWordNeedAtomics) {
   constexpr unsigned kTimes = 20;
   const auto round = [&](unsigned is_atomic) {
     store(host_, 0);
-    launch(here_, "add_ones", 1, at(host_), kTimes, is_atomic);
-    launch(there_, "add_ones", 1, at(host_), kTimes, is_atomic);
+    launch(here_, "add_ones", 1, device_address(host_), kTimes, is_atomic);
+    launch(there_, "add_ones", 1, device_address(host_), kTimes, is_atomic);
     EXPECT_EQ(cuStreamSynchronize(here_.stream), 0);
     EXPECT_EQ(cuStreamSynchronize(there_.stream), 0);
     return load(host_) == 2 * kTimes;
@@ -341,7 +344,7 @@ TEST_F(Litmus, Rule10WordsAreAlignedAndNeitherManagedNorPageable) {
   };
   CU_FAILS(invalid_value, both(there_.flag + 4));
   CU_FAILS(invalid_value, both(managed));
-  CU_FAILS(invalid_value, both(at(plain)));
+  CU_FAILS(invalid_value, both(device_address(plain)));
   CU_OK(cuMemHostRegister_v2(plain, sizeof plain, host_register_flag::device_map));
   device_ptr mapped = 0;
   CU_OK(cuMemHostGetDevicePointer_v2(&mapped, plain, 0));
@@ -353,7 +356,7 @@ TEST_F(Litmus, Rule10WordsAreAlignedAndNeitherManagedNorPageable) {
 // What must stay true whatever is held back.
 TEST_F(Litmus, ADeviceReadsWhatItWroteAndWhoeverSynchronisesSeesEverything) {
   const auto round = [&] {
-    launch(here_, "publish", kWords, there_.data, at(flag_word()), round_, 2u);
+    launch(here_, "publish", kWords, there_.data, device_address(flag_word()), round_, 2u);
     EXPECT_EQ(cuMemcpyDtoDAsync_v2(here_.data, there_.data, kDataBytes, here_.stream), 0);
     EXPECT_EQ(cuMemcpyDtoHAsync_v2(host_, here_.data, kDataBytes, here_.stream), 0);
     EXPECT_EQ(cuStreamSynchronize(here_.stream), 0);
@@ -366,9 +369,9 @@ TEST_F(Litmus, ADeviceReadsWhatItWroteAndWhoeverSynchronisesSeesEverything) {
   } by_host_function{host_, 0};
   const auto count = [&] {
     store(host_, 0);
-    launch(here_, "add_ones", 1, at(host_), 5u, 0u);
-    const auto look = [](void* data) { static_cast<seen*>(data)->value = *static_cast<seen*>(data)->word; };
-    EXPECT_EQ(cuLaunchHostFunc(here_.stream, look, &by_host_function), 0);
+    launch(here_, "add_ones", 1, device_address(host_), 5u, 0u);
+    const auto read_word = [](void* data) { static_cast<seen*>(data)->value = *static_cast<seen*>(data)->word; };
+    EXPECT_EQ(cuLaunchHostFunc(here_.stream, read_word, &by_host_function), 0);
     EXPECT_EQ(cuStreamSynchronize(here_.stream), 0);
     return by_host_function.value == 5;
   };

@@ -198,8 +198,8 @@ TEST_F(Memory, PointerAttributes) {
   void* host = nullptr;
   CU_FAILS(invalid_value, cuPointerGetAttribute(&host, pointer_attribute::host_pointer, pointer));
   EXPECT_EQ(attribute<unsigned>(pointer_attribute::sync_memops, pointer), 0u);
-  const unsigned on = 1;
-  CU_OK(cuPointerSetAttribute(&on, pointer_attribute::sync_memops, pointer));
+  const unsigned enabled = 1;
+  CU_OK(cuPointerSetAttribute(&enabled, pointer_attribute::sync_memops, pointer));
   EXPECT_EQ(attribute<unsigned>(pointer_attribute::sync_memops, pointer), 1u);
 
   unsigned type = 77;

@@ -30,10 +30,10 @@ class Multicast : public SimTest {
   void bind() {
     for (int d = 0; d < 2; ++d) CU_OK(cuMulticastBindMem(team_, 0, memory_[d], 0, kBytes, 0));
   }
-  static void map(physical_t what, int on, device_ptr& out) {
+  static void map(physical_t physical, int gpu, device_ptr& out) {
     CU_OK(cuMemAddressReserve(&out, kBytes, 0, 0, 0));
-    CU_OK(cuMemMap(out, kBytes, 0, what, 0));
-    const access_desc access{{location_type::device, on}, access_flags::read_write};
+    CU_OK(cuMemMap(out, kBytes, 0, physical, 0));
+    const access_desc access{{location_type::device, gpu}, access_flags::read_write};
     CU_OK(cuMemSetAccess(out, kBytes, &access, 1));
   }
   // The kernel on device 0.
@@ -51,7 +51,8 @@ class Multicast : public SimTest {
     std::vector<std::uint64_t> words(kStored / 8);
     EXPECT_EQ(cuMemcpyDtoH_v2(words.data(), plain_[d], kStored), error_code::success);
     std::vector<std::uint64_t> expected(words.size());
-    for (std::size_t at = 0; at < kStored; at += 16) expected[at / 8] = at, expected[at / 8 + 1] = ~at;
+    for (std::size_t offset = 0; offset < kStored; offset += 16)
+      expected[offset / 8] = offset, expected[offset / 8 + 1] = ~offset;
     expected[0] = 0xfeed;
     if (words == expected) return true;
     EXPECT_EQ(words, std::vector<std::uint64_t>(words.size())) << "device " << d;

@@ -155,20 +155,20 @@ TEST(ProcessChild, SendLate) {
   CU_OK(cuCtxCreate_v2(&context, 0, 0));
   stream_t sending = nullptr;
   CU_OK(cuStreamCreate(&sending, stream_flag::non_blocking));
-  device_ptr to = 0;
-  CU_OK(cuIpcOpenMemHandle_v2(&to, handle, 1));
+  device_ptr destination = 0;
+  CU_OK(cuIpcOpenMemHandle_v2(&destination, handle, 1));
   std::vector<std::uint64_t> numbers(rounds * 8);
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = i / 8 + 1;
-  device_ptr from = 0;
-  CU_OK(cuMemAlloc_v2(&from, numbers.size() * 8));
-  CU_OK(cuMemcpyHtoD_v2(from, numbers.data(), numbers.size() * 8));
+  device_ptr source = 0;
+  CU_OK(cuMemAlloc_v2(&source, numbers.size() * 8));
+  CU_OK(cuMemcpyHtoD_v2(source, numbers.data(), numbers.size() * 8));
   for (std::uint64_t round = 1; round <= rounds; ++round) {
-    CU_OK(cuMemcpyDtoDAsync_v2(to, from + 64 * (round - 1), 64, sending));
-    CU_OK(cuStreamWriteValue64(sending, to + 1024, round, flags));
-    CU_OK(cuStreamWaitValue64_v2(sending, to + 2048, round, wait_value::geq));
+    CU_OK(cuMemcpyDtoDAsync_v2(destination, source + 64 * (round - 1), 64, sending));
+    CU_OK(cuStreamWriteValue64(sending, destination + 1024, round, flags));
+    CU_OK(cuStreamWaitValue64_v2(sending, destination + 2048, round, wait_value::geq));
   }
   CU_OK(cuStreamSynchronize(sending));
-  CU_OK(cuIpcCloseMemHandle(to));
+  CU_OK(cuIpcCloseMemHandle(destination));
   CU_OK(cuCtxDestroy_v2(context));
 }
 
@@ -184,30 +184,30 @@ TEST(ProcessChild, OrderUnderASeed) {
   CU_OK(cuStreamCreate(&copying, stream_flag::non_blocking));
   CU_OK(cuStreamCreate(&following, stream_flag::non_blocking));
   CU_OK(cuEventCreate(&copied, 0));
-  device_ptr from = 0;
-  device_ptr to = 0;
-  CU_OK(cuMemAlloc_v2(&from, kBytes));
-  CU_OK(cuMemAlloc_v2(&to, kBytes + 4096));
-  exported_range view(to, kBytes + 4096, 0);
+  device_ptr source = 0;
+  device_ptr destination = 0;
+  CU_OK(cuMemAlloc_v2(&source, kBytes));
+  CU_OK(cuMemAlloc_v2(&destination, kBytes + 4096));
+  exported_range view(destination, kBytes + 4096, 0);
   ASSERT_NE(view.data, nullptr);
   auto* const bytes = view.data;
   bool was_disordered = false;
   for (unsigned char round = 1; round <= 3; ++round) {
-    CU_OK(cuMemsetD8_v2(from, round, kBytes));
-    CU_OK(cuMemcpyDtoDAsync_v2(to, from, kBytes, copying));
+    CU_OK(cuMemsetD8_v2(source, round, kBytes));
+    CU_OK(cuMemcpyDtoDAsync_v2(destination, source, kBytes, copying));
     CU_OK(cuEventRecord(copied, copying));
     CU_OK(cuStreamWaitEvent(following, copied, 0));
-    CU_OK(cuMemcpyDtoDAsync_v2(to + kBytes, to, 4, following));
+    CU_OK(cuMemcpyDtoDAsync_v2(destination + kBytes, destination, 4, following));
     while (cuEventQuery(copied) == error_code::not_ready) {
       bool has_gap = false;
-      for (std::size_t at = 0; at < kBytes; at += kStep) {
-        const bool is_new = *static_cast<volatile unsigned char*>(bytes + at) == round;
+      for (std::size_t offset = 0; offset < kBytes; offset += kStep) {
+        const bool is_new = *static_cast<volatile unsigned char*>(bytes + offset) == round;
         was_disordered |= is_new && has_gap;
         has_gap |= !is_new;
       }
     }
     CU_OK(cuStreamSynchronize(following));
-    for (std::size_t at = 0; at < kBytes; at += 997) ASSERT_EQ(bytes[at], round);
+    for (std::size_t offset = 0; offset < kBytes; offset += 997) ASSERT_EQ(bytes[offset], round);
     ASSERT_EQ(bytes[kBytes], round);
   }
   EXPECT_TRUE(was_disordered);

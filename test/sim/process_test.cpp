@@ -190,9 +190,9 @@ TEST_F(Process, DevicesFollowTheEnvironment) {
 }
 
 TEST_F(Process, DeviceFacts) {
-  const auto value = [](int which) {
+  const auto value = [](int index) {
     int got = -1;
-    EXPECT_EQ(cuDeviceGetAttribute(&got, which, 0), error_code::success);
+    EXPECT_EQ(cuDeviceGetAttribute(&got, index, 0), error_code::success);
     return got;
   };
   EXPECT_EQ(value(device_attribute::dma_buf), 1);

@@ -24,9 +24,9 @@ class Queues : public SimTest {
   std::uint64_t seen(unsigned i) { return __atomic_load_n(words_ + i, __ATOMIC_ACQUIRE); }
   void store(unsigned i, std::uint64_t value) { __atomic_store_n(words_ + i, value, __ATOMIC_RELEASE); }
   // A stream that is stuck at word 0 with its queue full.
-  void fill(stream_t on) {
-    CU_OK(cuStreamWaitValue64_v2(on, word(0), 1, wait_value::geq));
-    for (unsigned i = 1; i < kDepth; ++i) CU_OK(cuStreamWriteValue64_v2(on, word(1), i, 0));
+  void fill(stream_t stream_handle) {
+    CU_OK(cuStreamWaitValue64_v2(stream_handle, word(0), 1, wait_value::geq));
+    for (unsigned i = 1; i < kDepth; ++i) CU_OK(cuStreamWriteValue64_v2(stream_handle, word(1), i, 0));
   }
 
   std::uint64_t* words_ = nullptr;
@@ -42,8 +42,8 @@ TEST_F(Queues, ACallBlocksWhileItsStreamIsFullAndHoldsUpTheOtherStreams) {
 
   std::atomic<bool> is_open{false};
   std::atomic<int> blocked_too_early{0};
-  const auto submit = [&](stream_t on, unsigned to) {
-    EXPECT_EQ(cuStreamWriteValue64_v2(on, word(to), 2, 0), error_code::success);
+  const auto submit = [&](stream_t stream_handle, unsigned destination) {
+    EXPECT_EQ(cuStreamWriteValue64_v2(stream_handle, word(destination), 2, 0), error_code::success);
     if (!is_open) ++blocked_too_early;
   };
   std::thread filler([&] { submit(first_, 1); });

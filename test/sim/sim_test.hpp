@@ -51,9 +51,9 @@ class SimTest : public ::testing::Test {
 };
 
 template <class T>
-T attribute(int which, device_ptr pointer) {
+T attribute(int attribute_id, device_ptr pointer) {
   T value{};
-  EXPECT_EQ(cuPointerGetAttribute(&value, which, pointer), error_code::success) << "attribute " << which;
+  EXPECT_EQ(cuPointerGetAttribute(&value, attribute_id, pointer), error_code::success) << "attribute " << attribute_id;
   return value;
 }
 

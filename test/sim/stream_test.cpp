@@ -20,7 +20,7 @@ class Streams : public SimTest {
     CU_OK(cuStreamCreate(&free_, stream_flag::non_blocking));
   }
   device_ptr word(unsigned i) { return reinterpret_cast<device_ptr>(words_ + i); }
-  void close_gate(stream_t on) { CU_OK(cuStreamWaitValue32_v2(on, word(0), 1, wait_value::eq)); }
+  void close_gate(stream_t stream_handle) { CU_OK(cuStreamWaitValue32_v2(stream_handle, word(0), 1, wait_value::eq)); }
   void open_gate() { __atomic_store_n(words_, 1u, __ATOMIC_RELEASE); }
 
   std::uint32_t* words_ = nullptr;  // word 0 is the gate

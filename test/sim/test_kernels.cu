@@ -29,10 +29,10 @@ PL_KERNEL void count_threads(std::uint64_t counter) { atomic_add<std::uint32_t>(
 PL_EXPORT_KERNEL(count_threads)
 
 // Copies n vectors of 16 bytes.
-PL_KERNEL void copy_vectors(void* to, const void* from, std::uint64_t n) {
+PL_KERNEL void copy_vectors(void* destination, const void* source, std::uint64_t n) {
   const std::uint64_t step = std::uint64_t{grid_dim_x()} * block_dim_x();
   for (std::uint64_t i = block_x() * block_dim_x() + thread_x(); i < n; i += step)
-    store_vec16(static_cast<char*>(to) + 16 * i, load_vec16(static_cast<const char*>(from) + 16 * i));
+    store_vec16(static_cast<char*>(destination) + 16 * i, load_vec16(static_cast<const char*>(source) + 16 * i));
   fence_system();
 }
 PL_EXPORT_KERNEL(copy_vectors)
@@ -41,15 +41,15 @@ PL_KERNEL void write_word(std::uint64_t address, std::uint64_t value) { store_re
 PL_EXPORT_KERNEL(write_word)
 
 // Every width, and both clocks.
-PL_KERNEL void widths(std::uint64_t to, std::uint64_t from) {
+PL_KERNEL void widths(std::uint64_t destination, std::uint64_t source) {
   const std::uint64_t before = global_timer_ns();
   const std::uint64_t cycles = clock_cycles();
-  store_release<std::uint8_t>(to, load_acquire<std::uint8_t>(from));
-  store_relaxed<std::uint16_t>(to + 2, load_relaxed<std::uint16_t>(from + 2));
-  store_release<std::uint32_t>(to + 4, load_acquire<std::uint32_t>(from + 4));
-  store_relaxed<double>(to + 8, load_relaxed<double>(from + 8));
+  store_release<std::uint8_t>(destination, load_acquire<std::uint8_t>(source));
+  store_relaxed<std::uint16_t>(destination + 2, load_relaxed<std::uint16_t>(source + 2));
+  store_release<std::uint32_t>(destination + 4, load_acquire<std::uint32_t>(source + 4));
+  store_relaxed<double>(destination + 8, load_relaxed<double>(source + 8));
   fence_device();
-  if (global_timer_ns() >= before && clock_cycles() >= cycles) atomic_add<std::uint64_t>(to + 16, 1);
+  if (global_timer_ns() >= before && clock_cycles() >= cycles) atomic_add<std::uint64_t>(destination + 16, 1);
 }
 PL_EXPORT_KERNEL(widths)
 
@@ -61,7 +61,8 @@ PL_EXPORT_KERNEL(spin_for_ever)
 // Words and vectors to a multicast address.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 PL_KERNEL void store_everywhere(std::uint64_t address, std::uint64_t bytes) {
-  for (std::uint64_t at = 0; at + 16 <= bytes; at += 16) store_multicast_vec16(address + at, {at, ~at});
+  for (std::uint64_t offset = 0; offset + 16 <= bytes; offset += 16)
+    store_multicast_vec16(address + offset, {offset, ~offset});
   store_multicast(address, 0xfeedu);
 }
 PL_EXPORT_KERNEL(store_everywhere)
@@ -69,13 +70,13 @@ PL_EXPORT_KERNEL(store_everywhere)
 // Every thread stores `value` to its word of `data`, then thread 0 to `flag`. `how` leaves out what the order needs:
 // 0 nothing; 1 the barrier; 2 the fence and the release; 3 only the fence (the release is enough); 4 the fence has the
 // device's scope and the store is relaxed.
-PL_KERNEL void publish(std::uint64_t data, std::uint64_t flag, std::uint64_t value, unsigned how) {
+PL_KERNEL void publish(std::uint64_t data, std::uint64_t flag, std::uint64_t value, unsigned mode) {
   store_relaxed<std::uint64_t>(data + 8 * thread_x(), value);
-  if (how != 1) sync_threads();
+  if (mode != 1) sync_threads();
   if (thread_x() != 0) return;
-  if (how < 2) fence_system();
-  if (how == 4) fence_device();
-  if (how == 2 || how == 4) store_relaxed<std::uint64_t>(flag, value);
+  if (mode < 2) fence_system();
+  if (mode == 4) fence_device();
+  if (mode == 2 || mode == 4) store_relaxed<std::uint64_t>(flag, value);
   else store_release<std::uint64_t>(flag, value);
 }
 PL_EXPORT_KERNEL(publish)

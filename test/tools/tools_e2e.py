@@ -55,18 +55,18 @@ def refuse(done, *parts):
 def lines_match(text, patterns):
     """Every pattern matches a line, in this order; lines in between that match none are an error (blank ones are free)."""
     lines = [line for line in text.splitlines() if line.strip()]
-    at = 0
+    index = 0
     for pattern in patterns:
         optional = pattern.endswith(")*")
         repeated = optional or pattern.endswith(")+")
         body = re.compile(pattern[:-1] if repeated else pattern)
         matched = 0
-        while at < len(lines) and body.fullmatch(lines[at]):
-            at, matched = at + 1, matched + 1
+        while index < len(lines) and body.fullmatch(lines[index]):
+            index, matched = index + 1, matched + 1
             if not repeated:
                 break
-        check(matched or optional, f"line {at + 1} does not match {pattern!r}:", lines[at:at + 1], text[-2000:])
-    check(at == len(lines), "unexpected lines:", lines[at:])
+        check(matched or optional, f"line {index + 1} does not match {pattern!r}:", lines[index:index + 1], text[-2000:])
+    check(index == len(lines), "unexpected lines:", lines[index:])
 
 
 def with_json(*arguments, **options):

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps that every rank of a group takes, and that have failed for all if they have failed for one.
+// Collective steps of a group: one rank's failure is the failure of all.
 #pragma once
 
 #include <string>

@@ -65,17 +65,18 @@ void print_native_head(gpu_set& gpus, const group& ranks, const bandwidth_option
     std::printf("GPU %d: %s, %s, %u multiprocessors\n", gpu, gpus.name(gpu).c_str(), gpus.bus_id(gpu).c_str(),
                 gpus.multiprocessors(gpu));
   if (ranks.size() > 1) std::printf("%d processes, %s\n", ranks.size(), ranks.library().c_str());
-  std::printf("%s of at least %s; GB/s are 10^9 bytes a second\n\n", plural(options.test.how.samples, "sample").c_str(),
-              (plural(options.test.how.copies, "copy", "copies") + (options.test.how.samples == 1 ? "" : " each")).c_str());
+  std::printf("%s of at least %s; GB/s are 10^9 bytes a second\n\n", plural(options.test.settings.samples, "sample").c_str(),
+              (plural(options.test.settings.copies, "copy", "copies") + (options.test.settings.samples == 1 ? "" : " each"))
+                  .c_str());
 }
 
 void set_parameters(result_file& file, const bandwidth_options& options) {
   file.set_parameter("sizes_bytes", options.sizes);
-  file.set_parameter("samples", options.test.how.samples);
-  file.set_parameter("copies", options.test.how.copies);
-  file.set_parameter("warm_up", options.test.how.warm_up);
-  file.set_parameter("verified", options.test.how.verify);
-  file.set_parameter("seed", options.test.how.seed);
+  file.set_parameter("samples", options.test.settings.samples);
+  file.set_parameter("copies", options.test.settings.copies);
+  file.set_parameter("warm_up", options.test.settings.warm_up);
+  file.set_parameter("verified", options.test.settings.verify);
+  file.set_parameter("seed", options.test.settings.seed);
   file.set_parameter("use_mean", options.test.use_mean);
   file.set_parameter("near_gpu", !options.test.disable_affinity);
   file.set_parameter("host_memory", to_string(options.test.host));
@@ -146,7 +147,7 @@ void make_smaller(bandwidth_options& options) {
   options.test.bytes = kSimulatedBytes;
   options.sizes = {kSimulatedBytes};
   options.test.long_list_bytes = 16u << 20;
-  if (!options.has_samples) options.test.how.samples = kSimulatedSamples;
+  if (!options.has_samples) options.test.settings.samples = kSimulatedSamples;
   std::fprintf(stderr, "note: smaller than by default, as the GPU is simulated: -b 1M%s; options given are kept\n",
                options.has_samples ? "" : " -i 2");
 }

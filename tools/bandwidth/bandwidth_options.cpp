@@ -40,7 +40,7 @@ class command_line {
   }
 
   std::optional<int> parse() {
-    if (parser_.tell_facts()) return tools::kExitOk;
+    if (parser_.print_facts()) return tools::kExitOk;
     auto arguments = whole_names();
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the end
     try {
@@ -194,23 +194,23 @@ class command_line {
   }
 
   void finish_method() {
-    method& how = options_.test.how;
-    how.samples = static_cast<unsigned>(raw_.samples > 0 ? raw_.samples : call_.drop_in ? 3 : 5);
+    method& settings = options_.test.settings;
+    settings.samples = static_cast<unsigned>(raw_.samples > 0 ? raw_.samples : call_.drop_in ? 3 : 5);
     options_.has_samples = raw_.samples > 0;
-    how.verify = !raw_.skip_verification;
-    how.seed = static_cast<std::uint64_t>(raw_.seed);
-    how.timeout_s = static_cast<unsigned>(raw_.timeout_s);
+    settings.verify = !raw_.skip_verification;
+    settings.seed = static_cast<std::uint64_t>(raw_.seed);
+    settings.timeout_s = static_cast<unsigned>(raw_.timeout_s);
     if (raw_.loop_count < 0 || raw_.loop_count > 1'000'000)
       throw CLI::ValidationError("--loopCount", "from 1 to 1000000 copies");
     if (raw_.loop_count > 0) {
-      how.copies = static_cast<unsigned>(raw_.loop_count);
-      how.min_sample_ns = 0;
+      settings.copies = static_cast<unsigned>(raw_.loop_count);
+      settings.min_sample_ns = 0;
     }
     if (!raw_.compat_bugs) return;
     options_.test.original_mistakes = true;
-    how.balance = false;
-    how.whole_microseconds = true;
-    how.min_sample_ns = 0;
+    settings.balance = false;
+    settings.whole_microseconds = true;
+    settings.min_sample_ns = 0;
   }
 
   void finish_output() {
@@ -276,12 +276,12 @@ std::optional<std::uint64_t> parse_buffer_size(const std::string& text) {
 std::vector<std::uint64_t> parse_sweep(const std::string& text) {
   const std::size_t colon = text.find(':');
   if (colon == std::string::npos) return {};
-  const auto from = parse_size(text.substr(0, colon));
-  const auto to = parse_size(text.substr(colon + 1));
-  if (!from || !to || *from < kSmallest || *from > *to || *to > kLargest) return {};
+  const auto smallest = parse_size(text.substr(0, colon));
+  const auto largest = parse_size(text.substr(colon + 1));
+  if (!smallest || !largest || *smallest < kSmallest || *smallest > *largest || *largest > kLargest) return {};
   std::vector<std::uint64_t> out;
-  for (std::uint64_t bytes = *from; bytes < *to; bytes *= 2) out.push_back(bytes);
-  out.push_back(*to);
+  for (std::uint64_t bytes = *smallest; bytes < *largest; bytes *= 2) out.push_back(bytes);
+  out.push_back(*largest);
   return out;
 }
 

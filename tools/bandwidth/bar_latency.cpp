@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint64_t kMappedBytes = 1u << 20;
 constexpr std::uint64_t kLineBytes = 128;
-constexpr std::uint64_t kMostAccesses = 100'000'000;
+constexpr std::uint64_t kMaxAccesses = 100'000'000;
 constexpr unsigned kWarmUp = 100;
 constexpr std::uint64_t kPatienceNs = 2'000'000'000;  // of either side for the other
 constexpr unsigned kFlagSlot = 1'000'002, kAnswerSlot = 1'000'003;
@@ -32,8 +32,8 @@ class mapped_memory {
   status open(gpu_set& gpus, buffer_pool& pool, int gpu, std::uint64_t accesses) {
     if (gpu < 0 || gpu >= gpus.count())
       return failure{EINVAL, format("BAR latency: no GPU %d: there are %d", gpu, gpus.count())};
-    if (accesses == 0 || accesses > kMostAccesses)
-      return failure{EINVAL, format("BAR latency: 1 to %llu accesses", static_cast<unsigned long long>(kMostAccesses))};
+    if (accesses == 0 || accesses > kMaxAccesses)
+      return failure{EINVAL, format("BAR latency: 1 to %llu accesses", static_cast<unsigned long long>(kMaxAccesses))};
     const auto memory = pool.get(gpu_place(gpu), kMappedBytes, kFlagSlot, gpu);
     if (!memory) return memory.error();
     device_ = memory->address;
@@ -53,7 +53,7 @@ class mapped_memory {
   std::uint64_t device() const { return device_; }
   arch::mapping_type type() const { return map_.type; }
   template <class Word>
-  volatile Word* at(std::uint64_t offset) const {
+  volatile Word* word_at(std::uint64_t offset) const {
     return reinterpret_cast<volatile Word*>(map_.data + offset);
   }
 
@@ -133,7 +133,7 @@ class echo {
 
  private:
   void store(std::uint32_t value) {
-    *flag_.at<std::uint32_t>(0) = value;
+    *flag_.word_at<std::uint32_t>(0) = value;
     arch::publish_to_device(flag_.type());
   }
   bool has_answered(std::uint32_t value) const {
@@ -163,7 +163,7 @@ result<latency_outcome> run_bar_load(gpu_set& gpus, buffer_pool& pool, int gpu, 
   const auto offsets = offsets_of_lines();
   latency_outcome out;
   measure(accesses, out, [&](std::uint64_t i) {
-    (void)*memory.at<std::uint64_t>(offsets[i % offsets.size()]);
+    (void)*memory.word_at<std::uint64_t>(offsets[i % offsets.size()]);
     arch::order_after_reads(memory.type());
     return true;
   });
@@ -176,7 +176,7 @@ result<latency_outcome> run_bar_store(gpu_set& gpus, buffer_pool& pool, int gpu,
   const auto offsets = offsets_of_lines();
   latency_outcome out;
   measure(accesses, out, [&](std::uint64_t i) {
-    *memory.at<std::uint64_t>(offsets[i % offsets.size()]) = i;
+    *memory.word_at<std::uint64_t>(offsets[i % offsets.size()]) = i;
     arch::publish_to_device(memory.type());
     return true;
   });

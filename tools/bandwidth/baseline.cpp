@@ -27,8 +27,8 @@ result<baseline> baseline::load(const std::string& path, double threshold_percen
 }
 
 result<baseline> baseline::parse(const std::string& text, double threshold_percent) {
-  const auto wrong = [](const char* what) {
-    return failure{EINVAL, std::string(what) + "; a baseline is a file that `peerlane bandwidth --json FILE` wrote"};
+  const auto wrong = [](const char* description) {
+    return failure{EINVAL, std::string(description) + "; a baseline is a file that `peerlane bandwidth --json FILE` wrote"};
   };
   const auto file = nlohmann::json::parse(text, nullptr, false);
   if (file.is_discarded() || !file.is_object()) return wrong("this is no JSON object");
@@ -48,17 +48,17 @@ result<baseline> baseline::parse(const std::string& text, double threshold_perce
   return out;
 }
 
-std::optional<baseline_finding> baseline::compare(const std::string& key, const matrix& where, std::size_t row,
+std::optional<baseline_finding> baseline::compare(const std::string& key, const matrix& grid, std::size_t row,
                                                   std::size_t column) const {
-  const cell& one = where.cells[row][column];
-  const auto found = cells_.find(key + "/" + cell_id(where, row, column));
+  const cell& one = grid.cells[row][column];
+  const auto found = cells_.find(key + "/" + cell_id(grid, row, column));
   if (one.state != cell_state::measured || found == cells_.end()) return std::nullopt;
   const earlier& before = found->second;
   const sample_statistics now = describe(one.samples);
   if (now.median <= 0 || before.median <= 0) return std::nullopt;
   baseline_finding out;
   out.before = before.median;
-  out.ratio = where.unit == "ns" ? before.median / now.median : now.median / before.median;
+  out.ratio = grid.unit == "ns" ? before.median / now.median : now.median / before.median;
   // Of one sample nobody knows the spread: its difference counts as it is.
   out.significant = std::abs(now.mean - before.mean) > now.ci95_half_width + before.ci95;
   out.slow = out.significant && out.ratio < 1 - threshold_percent_ / 100;

@@ -28,7 +28,7 @@ class baseline {
   static result<baseline> parse(const std::string& text, double threshold_percent);
 
   // Nothing if one of the two runs has no figure for this cell.
-  std::optional<baseline_finding> compare(const std::string& key, const matrix& where, std::size_t row,
+  std::optional<baseline_finding> compare(const std::string& key, const matrix& grid, std::size_t row,
                                           std::size_t column) const;
   std::size_t size() const { return cells_.size(); }
   bool simulated() const { return simulated_; }

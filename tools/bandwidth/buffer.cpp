@@ -68,9 +68,9 @@ class host_mapping {
 
  private:
   bool map(std::uint64_t bytes, int flags) {
-    void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
-    if (at == MAP_FAILED) return false;
-    base_ = static_cast<std::byte*>(at);
+    void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+    if (address == MAP_FAILED) return false;
+    base_ = static_cast<std::byte*>(address);
     bytes_ = bytes;
     return true;
   }
@@ -132,7 +132,7 @@ struct buffer_pool::entry {
   }
 
   status make_device(int ordinal, std::uint64_t bytes);
-  status make_host(const place& where, std::uint64_t bytes, int owner, std::optional<int> node);
+  status make_host(const place& location, std::uint64_t bytes, int owner, std::optional<int> node);
   status place_pages(std::uint64_t bytes, pages kind, std::optional<int> node, bool must_bind);
   status register_pages();
 
@@ -160,11 +160,11 @@ status buffer_pool::entry::make_device(int ordinal, std::uint64_t bytes) {
   return {};
 }
 
-status buffer_pool::entry::make_host(const place& where, std::uint64_t bytes, int owner, std::optional<int> node) {
+status buffer_pool::entry::make_host(const place& location, std::uint64_t bytes, int owner, std::optional<int> node) {
   gpu = owner;
-  const bool must_bind = where.index >= 0;
+  const bool must_bind = location.index >= 0;
   status placed;
-  if (where.host == host_kind::huge) {
+  if (location.host == host_kind::huge) {
     placed = place_pages(bytes, pages::reserved_huge, node, must_bind);
     if (!placed) placed = place_pages(bytes, pages::transparent_huge, node, must_bind);
     if (!placed && placed.code() == ENOMEM)
@@ -177,8 +177,8 @@ status buffer_pool::entry::make_host(const place& where, std::uint64_t bytes, in
     placed = place_pages(bytes, pages::standard, node, must_bind);
   }
   if (!placed) return placed;
-  view = {where, reinterpret_cast<std::uint64_t>(host.base()), host.base(), host.bytes(), false};
-  return where.host == host_kind::pageable ? status{} : register_pages();
+  view = {location, reinterpret_cast<std::uint64_t>(host.base()), host.base(), host.bytes(), false};
+  return location.host == host_kind::pageable ? status{} : register_pages();
 }
 
 status buffer_pool::entry::place_pages(std::uint64_t bytes, pages kind, std::optional<int> node, bool must_bind) {
@@ -221,20 +221,20 @@ struct chosen_nodes {
 };
 
 // `near_gpu`: -1 if nothing was said.
-result<chosen_nodes> choose_nodes(const gpu_set& gpus, const place& where, int near_gpu) {
+result<chosen_nodes> choose_nodes(const gpu_set& gpus, const place& location, int near_gpu) {
   chosen_nodes out;
-  if (where.index < 0) {
+  if (location.index < 0) {
     if (near_gpu < 0) return out;
     if (gpus.simulated()) out.simulated = simulated::node_of_gpu(near_gpu);
     else if (const int near = numa::node_of_pci_device(gpus.bus_id(near_gpu)); near >= 0) out.bind_to = near;
     return out;
   }
   const auto nodes = numa::nodes();
-  if (std::find(nodes.begin(), nodes.end(), where.index) != nodes.end()) out.bind_to = where.index;
-  if (gpus.simulated() && where.index < simulated::node_count()) out.simulated = where.index;
+  if (std::find(nodes.begin(), nodes.end(), location.index) != nodes.end()) out.bind_to = location.index;
+  if (gpus.simulated() && location.index < simulated::node_count()) out.simulated = location.index;
   if (!out.bind_to && out.simulated < 0)
     return failure{EINVAL,
-                   format("no NUMA node %d with memory: this machine has %s", where.index, list_of_nodes(nodes).c_str())};
+                   format("no NUMA node %d with memory: this machine has %s", location.index, list_of_nodes(nodes).c_str())};
   return out;
 }
 
@@ -243,30 +243,32 @@ result<chosen_nodes> choose_nodes(const gpu_set& gpus, const place& where, int n
 buffer_pool::buffer_pool(gpu_set& gpus, const host_memory_options& options) : gpus_(gpus), options_(options) {}
 buffer_pool::~buffer_pool() = default;
 
-result<memory_view> buffer_pool::get(const place& where, std::uint64_t bytes, unsigned slot, int near_gpu) {
+result<memory_view> buffer_pool::get(const place& location, std::uint64_t bytes, unsigned slot, int near_gpu) {
   if (bytes == 0) return failure{EINVAL, "a buffer of 0 bytes was asked for: name a size of at least 4 bytes"};
-  const bool is_host = where.what == place::kind::host;
-  const auto key = std::make_tuple(where, slot, is_host && where.index < 0 ? near_gpu : -1);
+  const bool is_host = location.type == place::kind::host;
+  const auto key = std::make_tuple(location, slot, is_host && location.index < 0 ? near_gpu : -1);
   if (const auto known = entries_.find(key); known != entries_.end()) {
     if (known->second->view.bytes >= bytes) return known->second->view;
     entries_.erase(known);
   }
   auto fresh = std::make_unique<entry>(gpus_);
   if (!is_host) {
-    if (auto made = fresh->make_device(where.index, bytes); !made) return made.error();
+    if (auto made = fresh->make_device(location.index, bytes); !made) return made.error();
     return (entries_[key] = std::move(fresh))->view;
   }
   const bool is_near_a_gpu = near_gpu >= 0 && near_gpu < gpus_.count();
-  const auto nodes = choose_nodes(gpus_, where, options_.bind_near_gpu && is_near_a_gpu ? near_gpu : -1);
+  const auto nodes = choose_nodes(gpus_, location, options_.bind_near_gpu && is_near_a_gpu ? near_gpu : -1);
   if (!nodes) return nodes.error();
-  if (auto made = fresh->make_host(where, bytes, is_near_a_gpu ? near_gpu : 0, nodes->bind_to); !made) return made.error();
+  if (auto made = fresh->make_host(location, bytes, is_near_a_gpu ? near_gpu : 0, nodes->bind_to); !made)
+    return made.error();
   if (nodes->simulated >= 0) simulated::set_host_node(fresh->host.base(), fresh->host.bytes(), nodes->simulated);
   return (entries_[key] = std::move(fresh))->view;
 }
 
 int buffer_pool::node_of(const memory_view& view) const {
   if (view.host == nullptr) return -1;
-  if (const int told = gpus_.simulated() ? simulated::host_node(view.host) : -1; told >= 0) return told;
+  if (const int reported_node = gpus_.simulated() ? simulated::host_node(view.host) : -1; reported_node >= 0)
+    return reported_node;
   return numa::node_of(view.host);
 }
 

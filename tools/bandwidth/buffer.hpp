@@ -17,7 +17,7 @@ namespace pl::bandwidth {
 // One side of a transfer. Not an owner. `address` is what GPUs use; `host` is what the CPU uses, null for device memory
 // (BAR executors map it themselves). `gpu_reachable`: false for pageable memory, which only the CPU and cuMemcpy touch.
 struct memory_view {
-  place where;
+  place location;
   std::uint64_t address = 0;
   std::byte* host = nullptr;
   std::uint64_t bytes = 0;
@@ -41,7 +41,7 @@ class buffer_pool {
   // The `slot`th buffer of at least `bytes` at `where`; the same arguments give the same memory until trim(), or until
   // more bytes of it are asked for: that frees what was there. `near_gpu` decides the node of host memory whose index is -1.
   // ENOMEM with what to do (smaller -b, ulimit -l).
-  result<memory_view> get(const place& where, std::uint64_t bytes, unsigned slot, int near_gpu);
+  result<memory_view> get(const place& location, std::uint64_t bytes, unsigned slot, int near_gpu);
   // NUMA node that really holds the first page of host memory (move_pages); -1 if the kernel does not tell.
   int node_of(const memory_view& view) const;
   // Frees everything.

@@ -27,9 +27,9 @@ class run_execution {
 
   // Another tenant's burst must not pass for a slow link; but a machine that stays busy must not hold the run up either.
   bool measure_until_steady() {
-    constexpr unsigned kMostAttempts = 3;
+    constexpr unsigned kMaxAttempts = 3;
     if (!measure()) return false;
-    while (attempt_ < kMostAttempts && is_varied()) {
+    while (attempt_ < kMaxAttempts && is_varied()) {
       const auto before = outcome_.matrices;
       ++attempt_;
       if (measure()) continue;
@@ -42,23 +42,23 @@ class run_execution {
  private:
   cell& cell_at(const cell_target& target) { return outcome_.matrices[target.matrix].cells[target.row][target.column]; }
 
-  bool fail(const failure& what) {
-    const bool impossible_here = what.code == ENOTSUP || what.code == ENOSYS;
+  bool fail(const failure& error) {
+    const bool impossible_here = error.code == ENOTSUP || error.code == ENOSYS;
     for (const cell_target& target : run_.targets) {
       cell& one = cell_at(target);
-      one.state = impossible_here || what.code == ECANCELED ? cell_state::not_applicable : cell_state::error;
-      one.why = what.code == ECANCELED ? kInterrupted : what.message;
+      one.state = impossible_here || error.code == ECANCELED ? cell_state::not_applicable : cell_state::error;
+      one.why = error.code == ECANCELED ? kInterrupted : error.message;
       one.path = path_of(target);
       one.judged.reset();
     }
-    return what.code != ECANCELED;
+    return error.code != ECANCELED;
   }
 
   unsigned gpus_at_host() const {
     std::set<int> gpus;
     for (const auto& one : run_.transfers)
       for (const auto& [host, gpu] : {std::pair(one.source, one.destination), std::pair(one.destination, one.source)})
-        if (host.what == place::kind::host && gpu.what == place::kind::gpu) gpus.insert(gpu.index);
+        if (host.type == place::kind::host && gpu.type == place::kind::gpu) gpus.insert(gpu.index);
     return std::max(1u, static_cast<unsigned>(gpus.size()));
   }
 
@@ -68,14 +68,14 @@ class run_execution {
       const transfer_spec& transfer = run_.transfers[target.transfer];
       path.source = transfer.source;
       path.destination = transfer.destination;
-      path.by = transfer.by;
+      path.executor = transfer.executor;
       path.bytes = transfer.bytes;
-      path.is_local_copy = transfer.source.what == place::kind::gpu && transfer.source == transfer.destination;
+      path.is_local_copy = transfer.source.type == place::kind::gpu && transfer.source == transfer.destination;
     }
     path.same_direction = target.same_direction;
     path.gpus_at_host = gpus_at_host();
     path.opposite_too = target.opposite_too;
-    path.is_sum_of_both = target.opposite_too && target.what != cell_target::rate::own;
+    path.is_sum_of_both = target.opposite_too && target.rate_kind != cell_target::rate::own;
     return path;
   }
 
@@ -84,13 +84,13 @@ class run_execution {
     std::vector<bound_transfer> out;
     for (const transfer_spec& transfer : run_.transfers) {
       bound_transfer bound{
-          {}, {}, transfer.by, transfer.bytes, transfer.measured, transfer.copies, run_.without_peer_access};
+          {}, {}, transfer.executor, transfer.bytes, transfer.measured, transfer.copies, run_.without_peer_access};
       for (const bool is_source : {true, false}) {
         const place& end = is_source ? transfer.source : transfer.destination;
         // Only host memory without a node is another one for each GPU.
-        const bool near_gpu = end.what == place::kind::host && end.index < 0;
-        const unsigned slot = used[{end, near_gpu ? transfer.by.gpu : -1}]++;
-        auto view = context_.pool.get(end, transfer.bytes, slot, transfer.by.gpu);
+        const bool near_gpu = end.type == place::kind::host && end.index < 0;
+        const unsigned slot = used[{end, near_gpu ? transfer.executor.gpu : -1}]++;
+        auto view = context_.pool.get(end, transfer.bytes, slot, transfer.executor.gpu);
         if (!view) return view.error();
         (is_source ? bound.source : bound.destination) = *view;
       }
@@ -111,11 +111,11 @@ class run_execution {
       if (context_.interrupted && context_.interrupted()) return failure{ECANCELED, "interrupted"};
       return {};
     };
-    const auto measured = context_.run.run(*bound, context_.options.how, hooks);
+    const auto measured = context_.run.run(*bound, context_.options.settings, hooks);
     if (!measured) return fail(measured.error());
     for (const cell_target& target : run_.targets) {
       const bound_transfer& transfer = (*bound)[target.transfer];
-      const memory_view& host = transfer.source.where.what == place::kind::host ? transfer.source : transfer.destination;
+      const memory_view& host = transfer.source.location.type == place::kind::host ? transfer.source : transfer.destination;
       fill(target, *measured, host.host != nullptr ? context_.pool.node_of(host) : -1);
     }
     return true;
@@ -123,11 +123,11 @@ class run_execution {
 
   std::vector<double> samples_of(const cell_target& target, const set_outcome& measured) const {
     using rate = cell_target::rate;
-    if (target.what == rate::own) return measured.each[target.transfer].own_gb_per_s;
+    if (target.rate_kind == rate::own) return measured.each[target.transfer].own_gb_per_s;
     std::vector<double> out = measured.total_gb_per_s;
-    if (target.what == rate::half_of_total)
+    if (target.rate_kind == rate::half_of_total)
       for (double& one : out) one /= 2;
-    if (target.what == rate::sum_of_own) {
+    if (target.rate_kind == rate::sum_of_own) {
       std::fill(out.begin(), out.end(), 0);
       for (const auto& each : measured.each)
         for (std::size_t i = 0; i < out.size() && i < each.own_gb_per_s.size(); ++i) out[i] += each.own_gb_per_s[i];
@@ -138,7 +138,8 @@ class run_execution {
   // A rate beside which other bytes arrived wrong is not to be trusted either: interference counts for every cell.
   void check_data(const cell_target& target, const set_outcome& measured, cell& one) const {
     for (std::size_t i = 0; i < measured.each.size(); ++i) {
-      const bool concerns = target.what != cell_target::rate::own || i == target.transfer || !run_.transfers[i].measured;
+      const bool concerns =
+          target.rate_kind != cell_target::rate::own || i == target.transfer || !run_.transfers[i].measured;
       const mismatch& wrong = measured.each[i].wrong;
       if (!concerns || wrong.bytes == 0) continue;
       const transfer_spec& transfer = run_.transfers[i];
@@ -148,7 +149,7 @@ class run_execution {
           format("%" PRIu64 " of %" PRIu64 " bytes from %s to %s by %s arrived wrong; the first at offset %" PRIu64
                  ": expected %016" PRIx64 ", found %016" PRIx64 " (bits that ever differ: %016" PRIx64 ")",
                  wrong.bytes, transfer.bytes, to_string(transfer.source).c_str(), to_string(transfer.destination).c_str(),
-                 to_string(transfer.by.what), wrong.first_offset, wrong.expected, wrong.found, wrong.flipped_bits);
+                 to_string(transfer.executor.kind), wrong.first_offset, wrong.expected, wrong.found, wrong.flipped_bits);
       return;
     }
   }
@@ -164,7 +165,7 @@ class run_execution {
     one.value = context_.options.use_mean ? statistics.mean : statistics.median;
     one.path = path_of(target);
     for (place* end : {&one.path.source, &one.path.destination})
-      if (end->what == place::kind::host && host_node >= 0) end->index = host_node;  // where the pages really are
+      if (end->type == place::kind::host && host_node >= 0) end->index = host_node;  // where the pages really are
     check_data(target, measured, one);
     if (one.state != cell_state::measured || !has_expectation(target)) return;
     if (run_.judged_together) judge_cell(context_, one, expectation_of(target));
@@ -177,12 +178,12 @@ class run_execution {
       for (std::size_t i = 0; i < run_.transfers.size(); ++i) paths.push_back(path_of({.transfer = i}));
       together_ = expect_together(context_.links, paths);
     }
-    return target.what == cell_target::rate::own ? together_->each[target.transfer] : together_->total;
+    return target.rate_kind == cell_target::rate::own ? together_->each[target.transfer] : together_->total;
   }
 
   bool has_expectation(const cell_target& target) const {
     if (!target.has_expectation || !target.through_one_link) return target.has_expectation;
-    const auto gpu = static_cast<std::size_t>(run_.transfers[target.transfer].by.gpu);
+    const auto gpu = static_cast<std::size_t>(run_.transfers[target.transfer].executor.gpu);
     return gpu < context_.links.gpus.size() && context_.links.gpus[gpu].nvlinks_to_gpu.empty();
   }
 
@@ -230,26 +231,26 @@ void raise(test_outcome& outcome, test_state state, const std::string& reason, i
   outcome.reason = reason;
 }
 
-std::string cell_name(const matrix& where, std::size_t row, std::size_t column) {
-  return format("%s %s, %s %s", where.row_label.c_str(), where.rows[row].c_str(), where.column_label.c_str(),
-                where.columns[column].c_str());
+std::string cell_name(const matrix& grid, std::size_t row, std::size_t column) {
+  return format("%s %s, %s %s", grid.row_label.c_str(), grid.rows[row].c_str(), grid.column_label.c_str(),
+                grid.columns[column].c_str());
 }
 
 }  // namespace
 
 bool machine_shape::has_peers() const {
-  for (int from = 0; from < gpus(); ++from)
-    for (int to = 0; to < gpus(); ++to)
-      if (reaches(from, to)) return true;
+  for (int source = 0; source < gpus(); ++source)
+    for (int destination = 0; destination < gpus(); ++destination)
+      if (reaches(source, destination)) return true;
   return false;
 }
 
 machine_shape shape_of(gpu_set& gpus) {
   machine_shape shape;
-  for (int from = 0; from < gpus.count(); ++from) {
-    shape.multiprocessors.push_back(gpus.multiprocessors(from));
+  for (int source = 0; source < gpus.count(); ++source) {
+    shape.multiprocessors.push_back(gpus.multiprocessors(source));
     std::vector<bool> row;
-    for (int to = 0; to < gpus.count(); ++to) row.push_back(gpus.can_access(from, to));
+    for (int destination = 0; destination < gpus.count(); ++destination) row.push_back(gpus.can_access(source, destination));
     shape.can_access.push_back(std::move(row));
   }
   return shape;

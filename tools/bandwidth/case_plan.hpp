@@ -16,8 +16,8 @@ struct machine_shape {
   std::vector<unsigned> multiprocessors;      // by GPU
   std::vector<std::vector<bool>> can_access;  // [from][to]
   int gpus() const { return static_cast<int>(multiprocessors.size()); }
-  bool reaches(int from, int to) const {
-    return from != to && can_access[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
+  bool reaches(int source, int destination) const {
+    return source != destination && can_access[static_cast<std::size_t>(source)][static_cast<std::size_t>(destination)];
   }
   bool has_peers() const;
 };
@@ -26,7 +26,7 @@ machine_shape shape_of(gpu_set& gpus);
 // Where one rate of a run goes.
 struct cell_target {
   // own: of one transfer; total: over the common window; half_of_total and sum_of_own: the original's arithmetic.
-  enum class rate { own, total, half_of_total, sum_of_own } what = rate::own;
+  enum class rate { own, total, half_of_total, sum_of_own } rate_kind = rate::own;
   std::size_t transfer = 0;  // whose rate, whose ends
   std::size_t matrix = 0, row = 0, column = 0;
   unsigned same_direction = 1;

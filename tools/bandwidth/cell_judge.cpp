@@ -12,7 +12,7 @@ void judge_with(const test_context& context, const machine_links* after, cell& o
   known.before = &context.links;
   known.after = after;
   for (const place& end : {one.path.source, one.path.destination})
-    if (end.what == place::kind::host) known.host_node = end.index;
+    if (end.type == place::kind::host) known.host_node = end.index;
   known.coefficient_of_variation = describe(one.samples).coefficient_of_variation;
   known.attempts = one.attempts;
   one.judged = judge(one.value, *one.expected, one.path, known, context.options.limits);
@@ -20,8 +20,8 @@ void judge_with(const test_context& context, const machine_links* after, cell& o
 
 bool start_up_counts(const machine_links& links, const cell& one) {
   const auto crossed = find_crossed_link(links, one.path);
-  return crossed && one.path.what == transfer_path::quantity::bandwidth &&
-         one.path.bytes < enough_bytes(start_up_us(one.path.by.what, crossed->kind), one.expected->value);
+  return crossed && one.path.measured_quantity == transfer_path::quantity::bandwidth &&
+         one.path.bytes < enough_bytes(start_up_us(one.path.executor.kind, crossed->kind), one.expected->value);
 }
 
 bool is_bad(const cell& one) { return one.judged && one.judged->level != verdict_level::good; }

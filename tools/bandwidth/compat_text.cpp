@@ -42,7 +42,7 @@ std::string figure_lines(const matrix& one, const std::string& name, const compa
 }
 
 std::string end_name(const place& end) {
-  return end.what == place::kind::host ? std::string("Host") : format("Device %d", end.index);
+  return end.type == place::kind::host ? std::string("Host") : format("Device %d", end.index);
 }
 
 // Of latencies there are thousands of samples and the original has none.
@@ -103,7 +103,8 @@ std::string compat_list(std::span<const testcase> testcases) {
   std::string out = "Index, Name:\n\tDescription\n" + std::string(23, '=') + "\n";
   for (const testcase& one : testcases) {
     out += format("%d, %s:\n\t", one.index, one.key);
-    for (const char* at = one.description; *at != '\0'; ++at) out += *at == '\n' ? std::string("\n\t") : std::string(1, *at);
+    for (const char* character = one.description; *character != '\0'; ++character)
+      out += *character == '\n' ? std::string("\n\t") : std::string(1, *character);
     out += "\n\n";
   }
   return out;

@@ -11,13 +11,13 @@
 namespace pl::bandwidth {
 
 // What the caller asked for, before anything is raised or balanced.
-std::vector<std::uint64_t> wanted_copies(std::span<const bound_transfer> transfers, const method& how);
+std::vector<std::uint64_t> wanted_copies(std::span<const bound_transfer> transfers, const method& settings);
 // Whether the numbers depend on how long a copy takes.
-bool needs_probe(std::span<const bound_transfer> transfers, const method& how);
+bool needs_probe(std::span<const bound_transfer> transfers, const method& settings);
 // Copies in the round that finds that out.
-std::uint64_t probe_copies(const bound_transfer& what, const method& how);
+std::uint64_t probe_copies(const bound_transfer& transfer, const method& settings);
 // `copy_ns`: of one copy of each, with all running. Those whose number the caller fixed keep it.
-std::vector<std::uint64_t> balanced_copies(std::span<const bound_transfer> transfers, const method& how,
+std::vector<std::uint64_t> balanced_copies(std::span<const bound_transfer> transfers, const method& settings,
                                            std::span<const double> copy_ns);
 // How many copies of a stream had ended `ns` after its start, the unfinished one in proportion. `ended_ns`: when every
 // `step`th copy had ended, and at last when all `copies` had.
@@ -28,9 +28,9 @@ struct time_span {
   double length_ns() const { return to_ns > from_ns ? to_ns - from_ns : 0; }
 };
 time_span common_span(std::span<const double> start_ns, std::span<const double> own_ns);
-// Gated windows into which a sample is split, so that no stream has more than kMostQueued copies enqueued behind the gate.
-constexpr std::uint64_t kMostQueued = 512;
-std::uint64_t windows_for(std::span<const bound_transfer> transfers, const method& how,
+// Gated windows into which a sample is split, so that no stream has more than kMaxQueued copies enqueued behind the gate.
+constexpr std::uint64_t kMaxQueued = 512;
+std::uint64_t windows_for(std::span<const bound_transfer> transfers, const method& settings,
                           std::span<const std::uint64_t> copies);
 
 }  // namespace pl::bandwidth

@@ -18,30 +18,30 @@ namespace {
 
 constexpr std::uint64_t kMapCapacityBytes = 16ull << 30;    // BAR1 itself is the limit
 constexpr std::uint64_t kEnginePatienceNs = 2'000'000'000;  // a launch takes 10 us; only a full GPU takes long
-constexpr unsigned kMostWidth = 64;
+constexpr unsigned kMaxWidth = 64;
 
 failure stopped() { return failure{ECANCELED, "stopped: another transfer failed or took too long"}; }
 
-bool is_to_gpu(const bound_transfer& what) { return what.destination.where.what == place::kind::gpu; }
+bool is_to_gpu(const bound_transfer& transfer) { return transfer.destination.location.type == place::kind::gpu; }
 
 // Loads and stores over a mapping that is made beforehand, so that nothing but the copy is timed.
 class bar_lane final : public cpu_lane {
  public:
-  bar_lane(gpu_set& gpus, const bound_transfer& what)
-      : what_(what),
-        width_(std::clamp(what.by.width, 1u, kMostWidth)),
-        pool_({width_ - 1, copy::cpus_near(gpus.bus_id(what.by.gpu).c_str())}) {}
+  bar_lane(gpu_set& gpus, const bound_transfer& transfer)
+      : transfer_(transfer),
+        width_(std::clamp(transfer.executor.width, 1u, kMaxWidth)),
+        pool_({width_ - 1, copy::cpus_near(gpus.bus_id(transfer.executor.gpu).c_str())}) {}
 
   status map(gpu_set& gpus, copy::planner& planner, std::uint64_t piece_bytes) {
-    const std::uint64_t device = is_to_gpu(what_) ? what_.destination.address : what_.source.address;
-    for (std::uint64_t done = 0; done < what_.bytes; done += piece_bytes) {
-      const std::uint64_t bytes = std::min(piece_bytes, what_.bytes - done);
+    const std::uint64_t device = is_to_gpu(transfer_) ? transfer_.destination.address : transfer_.source.address;
+    for (std::uint64_t done = 0; done < transfer_.bytes; done += piece_bytes) {
+      const std::uint64_t bytes = std::min(piece_bytes, transfer_.bytes - done);
       const auto info = cu::inspect_pointer(gpus.cuda(), device + done);
       if (!info) return info.error();
       auto held = planner.maps().find(gpus.cuda(), *info, device + done, bytes);
       if (!held)
-        return failure{held.code(), format("%s: mapping the GPU's memory through BAR1 failed: %s", describe(what_).c_str(),
-                                           held.error().message.c_str())};
+        return failure{held.code(), format("%s: mapping the GPU's memory through BAR1 failed: %s",
+                                           describe(transfer_).c_str(), held.error().message.c_str())};
       pieces_.push_back({*std::move(held), done, bytes});
     }
     return {};
@@ -51,9 +51,10 @@ class bar_lane final : public cpu_lane {
     for (std::uint64_t i = 0; i < copies; ++i)
       for (const auto& one : pieces_) {
         if (stop.load(std::memory_order_relaxed)) return stopped();
-        if (is_to_gpu(what_))
-          copy::write_parallel(pool_, width_, one.map.type, one.map.data, what_.source.host + one.offset, one.bytes);
-        else copy::read_parallel(pool_, width_, one.map.type, what_.destination.host + one.offset, one.map.data, one.bytes);
+        if (is_to_gpu(transfer_))
+          copy::write_parallel(pool_, width_, one.map.type, one.map.data, transfer_.source.host + one.offset, one.bytes);
+        else
+          copy::read_parallel(pool_, width_, one.map.type, transfer_.destination.host + one.offset, one.map.data, one.bytes);
       }
     return {};
   }
@@ -63,7 +64,7 @@ class bar_lane final : public cpu_lane {
     copy::mapping_cache::hold map;
     std::uint64_t offset, bytes;
   };
-  const bound_transfer what_;
+  const bound_transfer transfer_;
   const unsigned width_;
   copy::worker_pool pool_;
   std::vector<piece> pieces_;
@@ -72,16 +73,16 @@ class bar_lane final : public cpu_lane {
 // The resident kernel of src/copy, kept hot as long as the lane lives.
 class engine_lane final : public cpu_lane {
  public:
-  engine_lane(const bound_transfer& what, copy::planner& planner, copy::gpu_engine::hold hold)
+  engine_lane(const bound_transfer& transfer, copy::planner& planner, copy::gpu_engine::hold hold)
       : planner_(planner),
         hold_(std::move(hold)),
-        how_{copy::method::engine_copy, static_cast<std::uint8_t>(std::clamp(what.by.width, 1u, kMostWidth))} {
-    transfer_.way = is_to_gpu(what) ? copy::direction::to_device : copy::direction::to_host;
-    transfer_.dst = what.destination.address;
-    transfer_.src = what.source.address;
-    transfer_.row_bytes = what.bytes;
-    if (what.source.host != nullptr) transfer_.src = copy::address_of(what.source.host);
-    if (what.destination.host != nullptr) transfer_.dst = copy::address_of(what.destination.host);
+        choice_{copy::method::engine_copy, static_cast<std::uint8_t>(std::clamp(transfer.executor.width, 1u, kMaxWidth))} {
+    transfer_.way = is_to_gpu(transfer) ? copy::direction::to_device : copy::direction::to_host;
+    transfer_.dst = transfer.destination.address;
+    transfer_.src = transfer.source.address;
+    transfer_.row_bytes = transfer.bytes;
+    if (transfer.source.host != nullptr) transfer_.src = copy::address_of(transfer.source.host);
+    if (transfer.destination.host != nullptr) transfer_.dst = copy::address_of(transfer.destination.host);
   }
 
   status copy(std::uint64_t copies, const std::atomic<bool>& stop) override {
@@ -95,7 +96,7 @@ class engine_lane final : public cpu_lane {
   status copy_once(const std::atomic<bool>& stop) {
     for (std::uint64_t refused_ns = 0;;) {
       if (stop.load(std::memory_order_relaxed)) return stopped();
-      auto done = planner_.copy_by(how_, transfer_);
+      auto done = planner_.copy_by(choice_, transfer_);
       if (done || done.code() != EAGAIN) return done;
       ++retries_;
       if (refused_ns == 0) refused_ns = monotonic_ns();
@@ -106,7 +107,7 @@ class engine_lane final : public cpu_lane {
   }
   copy::planner& planner_;
   copy::gpu_engine::hold hold_;
-  const copy::choice how_;
+  const copy::choice choice_;
   copy::transfer transfer_;
   std::uint64_t retries_ = 0;
 };
@@ -114,17 +115,18 @@ class engine_lane final : public cpu_lane {
 // cuMemcpyAsync where it blocks: pageable memory, and GPUs without a path between them.
 class driver_lane final : public cpu_lane {
  public:
-  driver_lane(gpu_set& gpus, const bound_transfer& what) : gpus_(gpus), what_(what), stream_(gpus, what.by.gpu) {}
+  driver_lane(gpu_set& gpus, const bound_transfer& transfer)
+      : gpus_(gpus), transfer_(transfer), stream_(gpus, transfer.executor.gpu) {}
   status open() { return stream_.open(); }
-  status enter() override { return gpus_.make_current(what_.by.gpu); }
+  status enter() override { return gpus_.make_current(transfer_.executor.gpu); }
 
   status copy(std::uint64_t copies, const std::atomic<bool>& stop) override {
     status queued;
     for (std::uint64_t i = 0; i < copies && queued; ++i) {
       if (stop.load(std::memory_order_relaxed)) queued = stopped();
       else
-        queued =
-            check(gpus_.cuda().cuMemcpyAsync(what_.destination.address, what_.source.address, what_.bytes, stream_.get()));
+        queued = check(gpus_.cuda().cuMemcpyAsync(transfer_.destination.address, transfer_.source.address, transfer_.bytes,
+                                                  stream_.get()));
     }
     const status ended = check(gpus_.cuda().cuStreamSynchronize(stream_.get()));
     return queued ? ended : queued;
@@ -133,19 +135,19 @@ class driver_lane final : public cpu_lane {
  private:
   status check(cu::result_t code) const {
     if (code == cu::error_code::success) return {};
-    return gpus_.check(code, describe(what_));
+    return gpus_.check(code, describe(transfer_));
   }
   gpu_set& gpus_;
-  const bound_transfer what_;
+  const bound_transfer transfer_;
   owned_stream stream_;
 };
 
-result<std::unique_ptr<cpu_lane>> make_engine_lane(gpu_set& gpus, copy::planner& planner, const bound_transfer& what) {
-  if (auto ready = gpus.make_current(what.by.gpu); !ready) return ready.error();
-  if (auto ready = planner.prepare(what.by.gpu); !ready) return ready.error();
-  auto hold = planner.keep_hot(what.by.gpu);
-  if (!hold) return failure{hold.code(), describe(what) + ": " + hold.error().message};
-  return std::unique_ptr<cpu_lane>(new engine_lane(what, planner, *std::move(hold)));
+result<std::unique_ptr<cpu_lane>> make_engine_lane(gpu_set& gpus, copy::planner& planner, const bound_transfer& transfer) {
+  if (auto ready = gpus.make_current(transfer.executor.gpu); !ready) return ready.error();
+  if (auto ready = planner.prepare(transfer.executor.gpu); !ready) return ready.error();
+  auto hold = planner.keep_hot(transfer.executor.gpu);
+  if (!hold) return failure{hold.code(), describe(transfer) + ": " + hold.error().message};
+  return std::unique_ptr<cpu_lane>(new engine_lane(transfer, planner, *std::move(hold)));
 }
 
 }  // namespace
@@ -163,17 +165,17 @@ result<copy::planner*> cpu_tools::planner() {
   return planner_.get();
 }
 
-result<std::unique_ptr<cpu_lane>> make_cpu_lane(gpu_set& gpus, cpu_tools& tools, const bound_transfer& what) {
-  if (what.by.what == executor_kind::ce) {
-    auto lane = std::make_unique<driver_lane>(gpus, what);
+result<std::unique_ptr<cpu_lane>> make_cpu_lane(gpu_set& gpus, cpu_tools& tools, const bound_transfer& transfer) {
+  if (transfer.executor.kind == executor_kind::ce) {
+    auto lane = std::make_unique<driver_lane>(gpus, transfer);
     if (auto opened = lane->open(); !opened) return opened.error();
     return std::unique_ptr<cpu_lane>(std::move(lane));
   }
   const auto planner = tools.planner();
   if (!planner) return planner.error();
-  if (what.by.what == executor_kind::engine) return make_engine_lane(gpus, **planner, what);
-  auto lane = std::make_unique<bar_lane>(gpus, what);
-  if (auto ready = gpus.make_current(what.by.gpu); !ready) return ready.error();
+  if (transfer.executor.kind == executor_kind::engine) return make_engine_lane(gpus, **planner, transfer);
+  auto lane = std::make_unique<bar_lane>(gpus, transfer);
+  if (auto ready = gpus.make_current(transfer.executor.gpu); !ready) return ready.error();
   if (auto mapped = lane->map(gpus, **planner, tools.piece_bytes()); !mapped) return mapped.error();
   return std::unique_ptr<cpu_lane>(std::move(lane));
 }

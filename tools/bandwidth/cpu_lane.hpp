@@ -31,7 +31,7 @@ class cpu_lane {
   virtual ~cpu_lane() = default;
   // On the lane's own thread, before the first copy.
   virtual status enter() { return {}; }
-  // Complete on return. ECANCELED once `stop` is set: it is looked at between copies.
+  // Complete on return. ECANCELED once `stop` is set, which is checked between copies.
   virtual status copy(std::uint64_t copies, const std::atomic<bool>& stop) = 0;
   // Times that a copy was refused for the moment and tried again.
   virtual std::uint64_t retries() const { return 0; }
@@ -39,6 +39,6 @@ class cpu_lane {
 
 // For a checked transfer (transfer_check.hpp) that no GPU stream can hold. Everything that it maps or loads is there when
 // this returns.
-result<std::unique_ptr<cpu_lane>> make_cpu_lane(gpu_set& gpus, cpu_tools& tools, const bound_transfer& what);
+result<std::unique_ptr<cpu_lane>> make_cpu_lane(gpu_set& gpus, cpu_tools& tools, const bound_transfer& transfer);
 
 }  // namespace pl::bandwidth

@@ -41,12 +41,13 @@ link::endpoint place_of(std::uint64_t key, int rank) {
   return link::local_endpoint(format("fd-%016llx-%d", static_cast<unsigned long long>(key), rank));
 }
 
-status hand_over(std::uint64_t key, int from, int to, int descriptor) {
-  auto socket = link::connect_to(place_of(key, to), kConnectMs);
+status hand_over(std::uint64_t key, int source, int destination, int descriptor) {
+  auto socket = link::connect_to(place_of(key, destination), kConnectMs);
   if (!socket)
-    return failure{socket.code(), format("rank %d takes no file descriptor: %s", to, socket.error().message.c_str())};
+    return failure{socket.code(),
+                   format("rank %d takes no file descriptor: %s", destination, socket.error().message.c_str())};
   descriptor_message message;
-  message.hello = {key, from};
+  message.hello = {key, source};
   cmsghdr* head = CMSG_FIRSTHDR(&message.header);
   head->cmsg_level = SOL_SOCKET;
   head->cmsg_type = SCM_RIGHTS;
@@ -54,7 +55,7 @@ status hand_over(std::uint64_t key, int from, int to, int descriptor) {
   std::memcpy(CMSG_DATA(head), &descriptor, sizeof descriptor);
   // An empty socket takes a message as small as this at once, and keeps it when this end is closed.
   if (sendmsg(socket->get(), &message.header, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof message.hello))
-    return failure{errno, format("sending a file descriptor to rank %d failed: ", to) + errno_text(errno)};
+    return failure{errno, format("sending a file descriptor to rank %d failed: ", destination) + errno_text(errno)};
   return {};
 }
 
@@ -81,9 +82,9 @@ status collect(int listener, std::uint64_t key, std::vector<unique_fd>& all, std
     pollfd ready{socket.get(), POLLIN, 0};
     if (poll(&ready, 1, 1000) <= 0) continue;
     unique_fd descriptor;
-    const int from = take_over(socket.get(), key, descriptor);
-    if (from < 0 || static_cast<std::size_t>(from) >= all.size() || all[static_cast<std::size_t>(from)]) continue;
-    all[static_cast<std::size_t>(from)] = std::move(descriptor);
+    const int source = take_over(socket.get(), key, descriptor);
+    if (source < 0 || static_cast<std::size_t>(source) >= all.size() || all[static_cast<std::size_t>(source)]) continue;
+    all[static_cast<std::size_t>(source)] = std::move(descriptor);
     --expected;
   }
   return {};
@@ -109,8 +110,8 @@ result<std::vector<unique_fd>> exchange_descriptors(group& ranks, int mine) {
   if (auto all_listen = agree(ranks, listener ? status() : status(listener.error())); !all_listen) return all_listen.error();
   std::vector<unique_fd> all(static_cast<std::size_t>(ranks.size()));
   status outcome;
-  for (int to = 0; to < ranks.size() && outcome; ++to)
-    if (to != ranks.rank()) outcome = hand_over(*key, ranks.rank(), to, mine);
+  for (int destination = 0; destination < ranks.size() && outcome; ++destination)
+    if (destination != ranks.rank()) outcome = hand_over(*key, ranks.rank(), destination, mine);
   if (outcome) outcome = collect(listener->get(), *key, all, all.size() - 1);
   if (auto all_have = agree(ranks, outcome); !all_have) return all_have.error();
   return all;

@@ -75,28 +75,30 @@ constexpr latency_line kLatencies[] = {
     {access::bar_store, 200, "the CPU's store until its fence", "foundation copylat: 111-140 ns for 1 byte"},
 };
 
-bool fits(const efficiency_line& line, const executor& by, traffic where, unsigned generation) {
-  const unsigned width = by.width != 0 ? by.width : by.what == executor_kind::sm ? UINT_MAX : 1;
-  return line.by == by.what && line.where == where && (line.generation == 0 || line.generation == generation) &&
+bool fits(const efficiency_line& line, const executor& executor, traffic route, unsigned generation) {
+  const unsigned width = executor.width != 0 ? executor.width : executor.kind == executor_kind::sm ? UINT_MAX : 1;
+  return line.kind == executor.kind && line.route == route && (line.generation == 0 || line.generation == generation) &&
          line.width <= width;
 }
 
 // Loads do not scale as stores do, and nothing says how: the line holds for one thread alone.
-bool has_basis(const executor& by, traffic where) { return by.what != bar || where == host_to_gpu || by.width <= 1; }
+bool has_basis(const executor& executor, traffic route) {
+  return executor.kind != bar || route == host_to_gpu || executor.width <= 1;
+}
 
 }  // namespace
 
-const efficiency_line* find_efficiency(const executor& by, traffic where, unsigned generation, bool is_pageable) {
-  if (!has_basis(by, where)) return nullptr;
+const efficiency_line* find_efficiency(const executor& executor, traffic route, unsigned generation, bool is_pageable) {
+  if (!has_basis(executor, route)) return nullptr;
   // A CPU does not mind whether its own memory is pinned.
-  if (is_pageable && by.what != bar) {
+  if (is_pageable && executor.kind != bar) {
     for (const auto& line : kPageable)
-      if (fits(line, by, where, generation)) return &line;
+      if (fits(line, executor, route, generation)) return &line;
     return nullptr;
   }
   const efficiency_line* best = nullptr;
   for (const auto& line : kLines) {
-    if (!fits(line, by, where, generation)) continue;
+    if (!fits(line, executor, route, generation)) continue;
     if (best == nullptr || line.generation > best->generation ||
         (line.generation == best->generation && line.width > best->width))
       best = &line;
@@ -105,23 +107,23 @@ const efficiency_line* find_efficiency(const executor& by, traffic where, unsign
 }
 
 // envelope, 64 B to 4 KiB: what is left when the bytes cost nothing.
-double start_up_us(executor_kind by, traffic where) {
-  switch (by) {
+double start_up_us(executor_kind kind, traffic route) {
+  switch (kind) {
     case ce:
-      return where == peer_nvlink ? 7.6 : where == local_copy ? 9.3 : 7.0;
+      return route == peer_nvlink ? 7.6 : route == local_copy ? 9.3 : 7.0;
     case sm:
       return 5.0;  // a kernel launch; not measured alone
     case engine:
-      return where == gpu_to_host ? 3.8 : 4.7;
+      return route == gpu_to_host ? 3.8 : 4.7;
     case bar:
-      return where == host_to_gpu ? 0.14 : 1.1;
+      return route == host_to_gpu ? 0.14 : 1.1;
   }
   return 0;
 }
 
-const latency_line& find_latency(latency_line::access of) {
+const latency_line& find_latency(latency_line::access kind) {
   for (const auto& line : kLatencies)
-    if (line.of == of) return line;
+    if (line.kind == kind) return line;
   return kLatencies[0];
 }
 

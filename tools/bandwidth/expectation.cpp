@@ -16,16 +16,16 @@ constexpr unsigned kStorePayloadBytes = 64;  // write combining buffers of a CPU
 // 394-396 GB/s (copy engines), 338-366 of 370-376 (kernels).
 constexpr double kNvlinkDuplex = 0.985;
 
-bool is_gpu(const place& where) { return where.what == place::kind::gpu; }
+bool is_gpu(const place& location) { return location.type == place::kind::gpu; }
 
 const gpu_link_facts* facts_of(const machine_links& links, int gpu) {
   return gpu >= 0 && static_cast<std::size_t>(gpu) < links.gpus.size() ? &links.gpus[static_cast<std::size_t>(gpu)]
                                                                        : nullptr;
 }
 
-unsigned direct_links(const gpu_link_facts& from, int to) {
-  const auto found = from.nvlinks_to_gpu.find(to);
-  return found == from.nvlinks_to_gpu.end() ? 0 : found->second;
+unsigned direct_links(const gpu_link_facts& source, int destination) {
+  const auto found = source.nvlinks_to_gpu.find(destination);
+  return found == source.nvlinks_to_gpu.end() ? 0 : found->second;
 }
 
 // A direct link, or links of both that end at no GPU we know: a switch.
@@ -57,18 +57,18 @@ unsigned generation_of(const machine_links& links, const crossed_link& crossed) 
 }
 
 // What the protocol leaves of the raw rate for payload.
-double payload_rate(const machine_links& links, const crossed_link& crossed, executor_kind by) {
+double payload_rate(const machine_links& links, const crossed_link& crossed, executor_kind kind) {
   const double raw = raw_rate(links, crossed);
   const auto& gpu = *facts_of(links, crossed.gpu);
   const unsigned generation = gpu.pcie_generation_max;
   if (!is_pcie(crossed.kind)) return raw;
-  if (by == executor_kind::bar) return raw * pcie_write_efficiency(generation, kStorePayloadBytes);
+  if (kind == executor_kind::bar) return raw * pcie_write_efficiency(generation, kStorePayloadBytes);
   if (crossed.kind == traffic::host_to_gpu) return raw * pcie_completion_efficiency(generation, gpu.pcie_payload_bytes);
   return raw * pcie_write_efficiency(generation, gpu.pcie_payload_bytes);
 }
 
 double reached(const efficiency_line& line, double raw, double payload) {
-  switch (line.in) {
+  switch (line.basis) {
     case efficiency_line::unit::of_payload:
       return line.value * payload;
     case efficiency_line::unit::of_raw:
@@ -88,28 +88,29 @@ std::optional<one_direction> expect_direction(const machine_links& links, const 
                                               const transfer_path& path) {
   const bool is_pageable = (!is_gpu(path.source) && path.source.host == host_kind::pageable) ||
                            (!is_gpu(path.destination) && path.destination.host == host_kind::pageable);
-  const auto* line = find_efficiency(path.by, crossed.kind, generation_of(links, crossed), is_pageable);
+  const auto* line = find_efficiency(path.executor, crossed.kind, generation_of(links, crossed), is_pageable);
   if (line == nullptr) return std::nullopt;
-  double value = reached(*line, raw_rate(links, crossed), payload_rate(links, crossed, path.by.what));
-  if (crossed.kind == traffic::local_copy && line->in != efficiency_line::unit::gb_per_s) value /= 2;  // read and written
+  double value = reached(*line, raw_rate(links, crossed), payload_rate(links, crossed, path.executor.kind));
+  if (crossed.kind == traffic::local_copy && line->basis != efficiency_line::unit::gb_per_s) value /= 2;  // read and written
   return one_direction{value, line};
 }
 
 std::optional<expectation> expect_latency(const machine_links& links, const transfer_path& path) {
   using access = latency_line::access;
-  std::optional<access> what;
-  if (path.by.what == executor_kind::bar) {
-    what = is_gpu(path.source) ? access::bar_load : access::bar_store;
-  } else if (path.by.what == executor_kind::sm && !is_gpu(path.source)) {
-    what = access::host;
-  } else if (path.by.what == executor_kind::sm && path.source.index != path.by.gpu) {
-    if (facts_of(links, path.source.index) && has_nvlink(links, path.by.gpu, path.source.index)) what = access::peer_nvlink;
-  } else if (path.by.what == executor_kind::sm) {
-    const auto l2_bytes = facts_of(links, path.by.gpu)->l2_bytes;
-    if (l2_bytes != 0) what = path.bytes <= l2_bytes / 2 ? access::l2 : access::device_memory;
+  std::optional<access> memory_access;
+  if (path.executor.kind == executor_kind::bar) {
+    memory_access = is_gpu(path.source) ? access::bar_load : access::bar_store;
+  } else if (path.executor.kind == executor_kind::sm && !is_gpu(path.source)) {
+    memory_access = access::host;
+  } else if (path.executor.kind == executor_kind::sm && path.source.index != path.executor.gpu) {
+    if (facts_of(links, path.source.index) && has_nvlink(links, path.executor.gpu, path.source.index))
+      memory_access = access::peer_nvlink;
+  } else if (path.executor.kind == executor_kind::sm) {
+    const auto l2_bytes = facts_of(links, path.executor.gpu)->l2_bytes;
+    if (l2_bytes != 0) memory_access = path.bytes <= l2_bytes / 2 ? access::l2 : access::device_memory;
   }
-  if (!what) return std::nullopt;
-  const auto& line = find_latency(*what);
+  if (!memory_access) return std::nullopt;
+  const auto& line = find_latency(*memory_access);
   return expectation{line.usual_ns, 0, line.limited_by, line.source};
 }
 
@@ -128,14 +129,14 @@ std::optional<expectation> expect_bandwidth(const machine_links& links, const tr
   out.limit = crossed->kind == traffic::local_copy ? raw / 2 : raw;
   out.limited_by = there->line->limited_by != nullptr ? there->line->limited_by : describe_link(links, *crossed);
   out.source = there->line->source;
-  if (path.opposite_too || path.is_sum_of_both) out.value *= duplex_factor(links, *crossed, path.by.what);
+  if (path.opposite_too || path.is_sum_of_both) out.value *= duplex_factor(links, *crossed, path.executor.kind);
   if (path.is_sum_of_both) {
     transfer_path back = path;
     std::swap(back.source, back.destination);
     const auto other = find_crossed_link(links, back);
-    const auto other_way = other ? expect_direction(links, *other, back) : std::nullopt;
-    if (!other_way) return std::nullopt;
-    out.value += other_way->value * duplex_factor(links, *other, path.by.what);
+    const auto other_direction = other ? expect_direction(links, *other, back) : std::nullopt;
+    if (!other_direction) return std::nullopt;
+    out.value += other_direction->value * duplex_factor(links, *other, path.executor.kind);
     out.limit *= 2;
   }
   const double sharers = std::max(path.same_direction, 1u);
@@ -167,11 +168,11 @@ std::optional<crossed_link> find_crossed_link(const machine_links& links, const 
 
 // Only the direction that carries requests of the other loses to them. Kernels' loads and stores besides wait for each
 // other: docs/results/bandwidth, 77.5 of 99 GB/s on H100 and H200; copy engines reached 101.7 of 107 on H200, 89-96 on H100.
-double duplex_factor(const machine_links& links, const crossed_link& crossed, executor_kind by) {
+double duplex_factor(const machine_links& links, const crossed_link& crossed, executor_kind kind) {
   constexpr double kKernelsBothWays = 0.79, kCopyEnginesBothWays = 0.94;
   if (crossed.kind == traffic::peer_nvlink) return kNvlinkDuplex;
   if (!is_pcie(crossed.kind)) return 1;
-  const double left = by == executor_kind::sm ? kKernelsBothWays : kCopyEnginesBothWays;
+  const double left = kind == executor_kind::sm ? kKernelsBothWays : kCopyEnginesBothWays;
   if (crossed.kind != traffic::gpu_to_host) return left;
   return left * (1 - pcie_request_overhead(facts_of(links, crossed.gpu)->pcie_generation_max));
 }
@@ -202,8 +203,9 @@ std::uint64_t enough_bytes(double start_up, double rate) {
 }
 
 std::optional<expectation> expect(const machine_links& links, const transfer_path& path) {
-  if (!links.has_rates || facts_of(links, path.by.gpu) == nullptr) return std::nullopt;
-  return path.what == transfer_path::quantity::latency ? expect_latency(links, path) : expect_bandwidth(links, path);
+  if (!links.has_rates || facts_of(links, path.executor.gpu) == nullptr) return std::nullopt;
+  return path.measured_quantity == transfer_path::quantity::latency ? expect_latency(links, path)
+                                                                    : expect_bandwidth(links, path);
 }
 
 }  // namespace pl::bandwidth

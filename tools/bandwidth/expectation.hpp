@@ -21,7 +21,7 @@ std::optional<crossed_link> find_crossed_link(const machine_links& links, const 
 
 bool is_pcie(traffic kind);
 // What is left of a direction when the other one is busy too, 0..1.
-double duplex_factor(const machine_links& links, const crossed_link& crossed, executor_kind by);
+double duplex_factor(const machine_links& links, const crossed_link& crossed, executor_kind kind);
 // GB/s of one direction before any overhead, as the link is at its best; 0 if not known.
 double raw_rate(const machine_links& links, const crossed_link& crossed);
 std::string describe_link(const machine_links& links, const crossed_link& crossed);

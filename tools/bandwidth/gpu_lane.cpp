@@ -38,10 +38,10 @@ owned_stream::~owned_stream() {
   if (stream_ != nullptr && gpus_.make_current(gpu_)) gpus_.cuda().cuStreamDestroy_v2(stream_);
 }
 
-result<std::unique_ptr<gpu_lane>> gpu_lane::make(gpu_set& gpus, const bound_transfer& what, bool has_company) {
-  std::unique_ptr<gpu_lane> lane(new gpu_lane(gpus, what));
+result<std::unique_ptr<gpu_lane>> gpu_lane::make(gpu_set& gpus, const bound_transfer& transfer, bool has_company) {
+  std::unique_ptr<gpu_lane> lane(new gpu_lane(gpus, transfer));
   if (auto opened = lane->stream_.open(); !opened) return opened.error();
-  if (has_company && what.by.what == executor_kind::ce) lane->traces_.resize(kTraces);
+  if (has_company && transfer.executor.kind == executor_kind::ce) lane->traces_.resize(kTraces);
   for (const std::span<cu::event_t> some : {std::span<cu::event_t>(lane->events_), std::span(lane->traces_)})
     for (auto& event : some) {
       cu::event_t made = nullptr;
@@ -49,8 +49,8 @@ result<std::unique_ptr<gpu_lane>> gpu_lane::make(gpu_set& gpus, const bound_tran
       if (auto got = lane->check(rc, "an event"); !got) return got.error();
       event = made;
     }
-  if (what.by.what != executor_kind::sm) return lane;
-  const auto kernel = gpus.kernel(lane->gpu(), what.is_multicast ? "bandwidth_multicast" : "bandwidth_copy");
+  if (transfer.executor.kind != executor_kind::sm) return lane;
+  const auto kernel = gpus.kernel(lane->gpu(), transfer.is_multicast ? "bandwidth_multicast" : "bandwidth_copy");
   if (!kernel) return kernel.error();
   lane->kernel_ = *kernel;
   return lane;
@@ -65,17 +65,17 @@ gpu_lane::~gpu_lane() {
 
 status gpu_lane::check(cu::result_t code, const char* step) const {
   if (code == cu::error_code::success) return {};
-  return gpus_.check(code, format("GPU %d: %s", what_.by.gpu, step));
+  return gpus_.check(code, format("GPU %d: %s", transfer_.executor.gpu, step));
 }
 
 status gpu_lane::enqueue_copies(std::uint64_t copies) {
   if (copies == 0) return {};
   const auto& cuda = gpus_.cuda();
-  std::uint64_t dst = what_.destination.address;
-  std::uint64_t src = what_.source.address;
-  std::uint64_t bytes = what_.bytes;
-  if (what_.by.what == executor_kind::sm) {
-    const launch_shape shape = shape_for(gpus_, gpu(), what_.by.width, bytes);
+  std::uint64_t dst = transfer_.destination.address;
+  std::uint64_t src = transfer_.source.address;
+  std::uint64_t bytes = transfer_.bytes;
+  if (transfer_.executor.kind == executor_kind::sm) {
+    const launch_shape shape = shape_for(gpus_, gpu(), transfer_.executor.width, bytes);
     std::array<void*, 4> parameters{&dst, &src, &bytes, &copies};
     return check(
         cuda.cuLaunchKernel(kernel_, shape.blocks, 1, 1, shape.threads, 1, 1, 0, stream(), parameters.data(), nullptr),
@@ -117,12 +117,12 @@ result<std::optional<double>> gpu_lane::copies_until(double ns) {
   return std::optional(bandwidth::copies_until(ended_ns, step_, copies_, ns));
 }
 
-status gpu_lane::record(mark which) {
-  return check(gpus_.cuda().cuEventRecord(events_[static_cast<std::size_t>(which)], stream()), "cuEventRecord");
+status gpu_lane::record(mark marker) {
+  return check(gpus_.cuda().cuEventRecord(events_[static_cast<std::size_t>(marker)], stream()), "cuEventRecord");
 }
 
-status gpu_lane::wait_for(const gpu_lane& other, mark which) {
-  return check(gpus_.cuda().cuStreamWaitEvent(stream(), other.events_[static_cast<std::size_t>(which)], 0),
+status gpu_lane::wait_for(const gpu_lane& other, mark marker) {
+  return check(gpus_.cuda().cuStreamWaitEvent(stream(), other.events_[static_cast<std::size_t>(marker)], 0),
                "cuStreamWaitEvent");
 }
 
@@ -133,8 +133,8 @@ status gpu_lane::finished() {
   return check(rc, "the transfer");
 }
 
-result<double> gpu_lane::elapsed_ns(mark from, mark to) {
-  return between(events_[static_cast<std::size_t>(from)], events_[static_cast<std::size_t>(to)]);
+result<double> gpu_lane::elapsed_ns(mark begin, mark end) {
+  return between(events_[static_cast<std::size_t>(begin)], events_[static_cast<std::size_t>(end)]);
 }
 
 result<double> gpu_lane::started_after_ns(const gpu_lane& other) {
@@ -142,10 +142,10 @@ result<double> gpu_lane::started_after_ns(const gpu_lane& other) {
   return between(other.events_[start], events_[start]);
 }
 
-result<double> gpu_lane::between(cu::event_t from, cu::event_t to) {
+result<double> gpu_lane::between(cu::event_t begin, cu::event_t end) {
   if (auto ready = select(); !ready) return ready.error();
   float milliseconds = 0;
-  const auto rc = gpus_.cuda().cuEventElapsedTime(&milliseconds, from, to);
+  const auto rc = gpus_.cuda().cuEventElapsedTime(&milliseconds, begin, end);
   if (auto got = check(rc, "cuEventElapsedTime"); !got) return got.error();
   return static_cast<double>(milliseconds) * 1e6;
 }

@@ -42,12 +42,12 @@ class gpu_lane {
 
   // Loads the kernel that it needs.
   // `has_company`: other GPU streams run beside it, so it must be known how far it was when one of them ended.
-  static result<std::unique_ptr<gpu_lane>> make(gpu_set& gpus, const bound_transfer& what, bool has_company);
+  static result<std::unique_ptr<gpu_lane>> make(gpu_set& gpus, const bound_transfer& transfer, bool has_company);
   ~gpu_lane();
   gpu_lane(const gpu_lane&) = delete;
   gpu_lane& operator=(const gpu_lane&) = delete;
 
-  int gpu() const { return what_.by.gpu; }
+  int gpu() const { return transfer_.executor.gpu; }
   cu::stream_t stream() const { return stream_.get(); }
   status select() { return gpus_.make_current(gpu()); }
   status enqueue_copies(std::uint64_t copies);
@@ -58,21 +58,22 @@ class gpu_lane {
   result<double> started_after_ns(const gpu_lane& other);
   // Copies that had ended `ns` after the start; nothing where there are no traces (kernels copy all in one launch).
   result<std::optional<double>> copies_until(double ns);
-  status record(mark which);
-  status wait_for(const gpu_lane& other, mark which);  // also of another GPU
+  status record(mark marker);
+  status wait_for(const gpu_lane& other, mark marker);  // also of another GPU
   // EAGAIN while work is under way; the driver's reason if it failed.
   status finished();
-  result<double> elapsed_ns(mark from, mark to);
+  result<double> elapsed_ns(mark begin, mark end);
 
  private:
-  result<double> between(cu::event_t from, cu::event_t to);
+  result<double> between(cu::event_t begin, cu::event_t end);
 
   static constexpr std::size_t kMarks = 4;
   static constexpr std::size_t kTraces = 64;
-  gpu_lane(gpu_set& gpus, const bound_transfer& what) : gpus_(gpus), what_(what), stream_(gpus, what.by.gpu) {}
+  gpu_lane(gpu_set& gpus, const bound_transfer& transfer)
+      : gpus_(gpus), transfer_(transfer), stream_(gpus, transfer.executor.gpu) {}
   status check(cu::result_t code, const char* step) const;
   gpu_set& gpus_;
-  const bound_transfer what_;
+  const bound_transfer transfer_;
   owned_stream stream_;
   std::array<cu::event_t, kMarks> events_{};
   std::vector<cu::event_t> traces_;  // empty: none are left

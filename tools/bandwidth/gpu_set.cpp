@@ -56,9 +56,9 @@ gpu_set::~gpu_set() {
 const std::string& gpu_set::name(int gpu) const { return gpus_[static_cast<std::size_t>(gpu)]->name; }
 const std::string& gpu_set::bus_id(int gpu) const { return gpus_[static_cast<std::size_t>(gpu)]->bus_id; }
 
-int gpu_set::attribute(int gpu, int which) const {
+int gpu_set::attribute(int gpu, int attribute_id) const {
   int value = 0;
-  const auto rc = cuda_.cuDeviceGetAttribute(&value, which, gpus_[static_cast<std::size_t>(gpu)]->number);
+  const auto rc = cuda_.cuDeviceGetAttribute(&value, attribute_id, gpus_[static_cast<std::size_t>(gpu)]->number);
   return rc == cu::error_code::success ? value : 0;
 }
 
@@ -113,8 +113,8 @@ status gpu_set::disable_peer_access(int gpu, int peer) {
   if (disable == nullptr) return failure{ENOTSUP, "the driver cannot take peer access back"};
   const cu::context_t other = gpus_[static_cast<std::size_t>(peer)]->context;
   if (auto ready = make_current(gpu); !ready) return ready;
-  const auto what = format("GPU %d: no access to the memory of GPU %d", gpu, peer);
-  if (auto done = check(disable(other), what); !done) return done;
+  const auto description = format("GPU %d: no access to the memory of GPU %d", gpu, peer);
+  if (auto done = check(disable(other), description); !done) return done;
   one.peers.erase(peer);
   return {};
 }
@@ -135,9 +135,9 @@ result<cu::function_t> gpu_set::kernel(int gpu, const char* name) {
   return function;
 }
 
-status gpu_set::check(cu::result_t code, const std::string& what) const {
+status gpu_set::check(cu::result_t code, const std::string& description) const {
   if (code == cu::error_code::success) return {};
-  return cu::make_error(cuda_, code, what);
+  return cu::make_error(cuda_, code, description);
 }
 
 }  // namespace pl::bandwidth

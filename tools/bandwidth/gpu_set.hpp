@@ -26,8 +26,8 @@ class gpu_set {
   int count() const { return static_cast<int>(gpus_.size()); }
 
   const std::string& name(int gpu) const;
-  const std::string& bus_id(int gpu) const;  // "0000:fe:00.0"
-  int attribute(int gpu, int which) const;   // 0 if the driver does not know it
+  const std::string& bus_id(int gpu) const;        // "0000:fe:00.0"
+  int attribute(int gpu, int attribute_id) const;  // 0 if the driver does not know it
   unsigned multiprocessors(int gpu) const;
   // cuDeviceCanAccessPeer; true for gpu == peer.
   bool can_access(int gpu, int peer) const;
@@ -43,7 +43,7 @@ class gpu_set {
   result<cu::function_t> kernel(int gpu, const char* name);
 
   // EIO etc. with the driver's words, unless `code` is success.
-  status check(cu::result_t code, const std::string& what) const;
+  status check(cu::result_t code, const std::string& description) const;
 
  private:
   struct device;

@@ -32,33 +32,33 @@ std::unique_ptr<group> star(std::unique_ptr<link::star_channel> channel, const g
   return std::make_unique<group>(std::make_unique<link::star_exchange>(std::move(channel), options.timeout_s));
 }
 
-result<std::unique_ptr<group>> by_meeting(link::meeting at, const group_options& options) {
-  at.timeout_s = options.timeout_s;
-  at.tell = [](const std::string& line) { std::fprintf(stderr, "bandwidth: %s\n", line.c_str()); };
-  auto channel = link::meet(at);
+result<std::unique_ptr<group>> by_meeting(link::meeting meeting, const group_options& options) {
+  meeting.timeout_s = options.timeout_s;
+  meeting.tell = [](const std::string& line) { std::fprintf(stderr, "bandwidth: %s\n", line.c_str()); };
+  auto channel = link::meet(meeting);
   if (!channel) return channel.error();
   return star(std::move(*channel), options);
 }
 
 // Of the environment alone: MPI carries it, or the ranks of one host find each other by the job's key.
-result<std::unique_ptr<group>> by_launcher(const link::launcher& by, const group_options& options) {
-  std::string why = by.name + " starts no MPI";
-  if (by.starts_mpi) {
-    auto channel = open_mpi(by.size);
+result<std::unique_ptr<group>> by_launcher(const link::launcher& launcher, const group_options& options) {
+  std::string why = launcher.name + " starts no MPI";
+  if (launcher.starts_mpi) {
+    auto channel = open_mpi(launcher.size);
     if (channel) return star(std::move(*channel), options);
     why = channel.error().message;
   }
-  if (by.ranks_here != by.size)
+  if (launcher.ranks_here != launcher.size)
     return failure{
         ENOSYS,
         format("%s has started ranks on several hosts and MPI cannot be used (%s); add --rendezvous HOST:PORT, a free "
                "port of rank 0's host, to the same command",
-               by.name.c_str(), why.c_str())};
-  link::meeting at;
-  at.where = link::local_endpoint(by.job_key);
-  at.rank = by.rank;
-  at.size = by.size;
-  return by_meeting(std::move(at), options);
+               launcher.name.c_str(), why.c_str())};
+  link::meeting meeting;
+  meeting.where = link::local_endpoint(launcher.job_key);
+  meeting.rank = launcher.rank;
+  meeting.size = launcher.size;
+  return by_meeting(std::move(meeting), options);
 }
 
 status check(const group_options& options, int nodes, int rank) {
@@ -72,30 +72,33 @@ status check(const group_options& options, int nodes, int rank) {
 }
 
 result<std::unique_ptr<group>> open_unnamed(const group_options& options) {
-  const link::launcher by = link::read_launcher();
-  const int nodes = options.nodes != 0 ? options.nodes : by.size != 0 ? by.size : options.rendezvous.empty() ? 1 : 0;
-  const int rank = options.rank >= 0 ? options.rank : nodes == by.size ? by.rank : -1;
+  const link::launcher launcher = link::read_launcher();
+  const int nodes = options.nodes != 0           ? options.nodes
+                    : launcher.size != 0         ? launcher.size
+                    : options.rendezvous.empty() ? 1
+                                                 : 0;
+  const int rank = options.rank >= 0 ? options.rank : nodes == launcher.size ? launcher.rank : -1;
   if (auto fine = check(options, nodes, rank); !fine) return fine.error();
   if (nodes == 1) return std::make_unique<group>(nullptr);
   if (options.rendezvous.empty()) {
-    if (by.size == nodes && by.rank == rank) return by_launcher(by, options);
+    if (launcher.size == nodes && launcher.rank == rank) return by_launcher(launcher, options);
     return failure{EINVAL, format("--nodes %d: where do they meet? %s", nodes, kByHand)};
   }
-  link::meeting at;
-  auto where = link::parse_endpoint(options.rendezvous);
-  if (!where) return where.error();
-  at.where = std::move(*where);
-  at.rank = rank;
-  at.size = nodes;
+  link::meeting meeting;
+  auto endpoint = link::parse_endpoint(options.rendezvous);
+  if (!endpoint) return endpoint.error();
+  meeting.where = std::move(*endpoint);
+  meeting.rank = rank;
+  meeting.size = nodes;
   // Ranks that an earlier run has left behind look for the same port.
-  if (options.nodes == 0 && by.is_key_global) at.job = by.job_number();
-  return by_meeting(std::move(at), options);
+  if (options.nodes == 0 && launcher.is_key_global) meeting.job = launcher.job_number();
+  return by_meeting(std::move(meeting), options);
 }
 
 }  // namespace
 
 result<std::vector<std::vector<std::byte>>> group::all_gather(std::span<const std::byte> mine) {
-  if (by_) return by_->all_gather(mine);
+  if (exchange_) return exchange_->all_gather(mine);
   return std::vector<std::vector<std::byte>>{{mine.begin(), mine.end()}};
 }
 
@@ -117,7 +120,7 @@ status group::exchange_hosts() {
     hosts_.push_back(text.substr(0, end));
     host_ids_.push_back(end == std::string::npos ? "" : text.substr(end + 1));
   }
-  if (by_) by_->set_hosts(hosts_);
+  if (exchange_) exchange_->set_hosts(hosts_);
   for (int other = 0; other < rank(); ++other) local_rank_ += same_host(other, rank()) ? 1 : 0;
   return {};
 }

@@ -20,14 +20,14 @@ namespace pl::bandwidth {
 class group {
  public:
   // Null: a group of one.
-  explicit group(std::unique_ptr<link::star_exchange> by) : by_(std::move(by)) {}
-  int rank() const { return by_ ? by_->rank() : 0; }
-  int size() const { return by_ ? by_->size() : 1; }
-  std::string library() const { return by_ ? by_->library() : "none"; }  // "MPI: Open MPI 4.1.4" or "TCP"
-  status barrier() { return by_ ? by_->barrier() : status(); }
+  explicit group(std::unique_ptr<link::star_exchange> exchange) : exchange_(std::move(exchange)) {}
+  int rank() const { return exchange_ ? exchange_->rank() : 0; }
+  int size() const { return exchange_ ? exchange_->size() : 1; }
+  std::string library() const { return exchange_ ? exchange_->library() : "none"; }  // "MPI: Open MPI 4.1.4" or "TCP"
+  status barrier() { return exchange_ ? exchange_->barrier() : status(); }
   // A barrier without a time limit, for ranks that have nothing to do while another works for long. A dead rank still ends
   // it.
-  status patient_barrier() { return by_ ? by_->patient_barrier() : status(); }
+  status patient_barrier() { return exchange_ ? exchange_->patient_barrier() : status(); }
   // `mine` of every rank, by rank; lengths may differ.
   result<std::vector<std::vector<std::byte>>> all_gather(std::span<const std::byte> mine);
 
@@ -42,7 +42,7 @@ class group {
   status exchange_hosts();
 
  private:
-  std::unique_ptr<link::star_exchange> by_;
+  std::unique_ptr<link::star_exchange> exchange_;
   std::vector<std::string> hosts_;
   std::vector<std::string> host_ids_;  // boot id + network namespace: names may be equal on different hosts
   int local_rank_ = 0;

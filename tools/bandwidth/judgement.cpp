@@ -27,7 +27,7 @@ struct case_at_hand {
   const circumstances& known;
   std::optional<crossed_link> crossed;  // nothing for latencies that cross none
   std::vector<int> gpus;                // whose links and condition matter
-  bool is_bandwidth() const { return path.what == transfer_path::quantity::bandwidth; }
+  bool is_bandwidth() const { return path.measured_quantity == transfer_path::quantity::bandwidth; }
   // Right after the load if it was read then: an idle link trains down and says nothing.
   const machine_links* now() const { return known.after != nullptr ? known.after : known.before; }
 };
@@ -41,10 +41,10 @@ const gpu_link_facts* facts_of(const machine_links* links, int gpu) {
 }
 
 // The first GPU of the case for which `look` says something.
-reason of_any_gpu(const case_at_hand& c, const std::function<reason(int, const gpu_link_facts&)>& look) {
+reason of_any_gpu(const case_at_hand& c, const std::function<reason(int, const gpu_link_facts&)>& check) {
   for (const int gpu : c.gpus)
     if (const auto* facts = facts_of(c.now(), gpu))
-      if (auto found = look(gpu, *facts)) return found;
+      if (auto found = check(gpu, *facts)) return found;
   return std::nullopt;
 }
 
@@ -84,7 +84,7 @@ reason narrow_uplink(const case_at_hand& c) {
 }
 
 reason wrong_numa_node(const case_at_hand& c) {
-  const bool has_host = c.path.source.what == place::kind::host || c.path.destination.what == place::kind::host;
+  const bool has_host = c.path.source.type == place::kind::host || c.path.destination.type == place::kind::host;
   if (!has_host || c.known.host_node < 0) return std::nullopt;
   return of_any_gpu(c, [&](int gpu, const gpu_link_facts& facts) -> reason {
     if (facts.numa_node < 0 || facts.numa_node == c.known.host_node) return std::nullopt;
@@ -132,8 +132,8 @@ reason errors_rose(const case_at_hand& c) {
   return of_any_gpu(c, [&](int gpu, const gpu_link_facts& after) -> reason {
     const auto* before = facts_of(c.known.before, gpu);
     if (c.known.after == nullptr || before == nullptr) return std::nullopt;
-    const auto rise = [](std::uint64_t now, std::uint64_t then) {
-      return now > then ? static_cast<unsigned long long>(now - then) : 0ull;
+    const auto rise = [](std::uint64_t now, std::uint64_t earlier) {
+      return now > earlier ? static_cast<unsigned long long>(now - earlier) : 0ull;
     };
     if (const auto count = rise(after.pcie_replays, before->pcie_replays); count != 0 && crosses_pcie(c))
       return format("GPU %d sent %llu PCIe packets again (replay counter): a bad contact or riser; reseat the board", gpu,
@@ -148,7 +148,7 @@ reason errors_rose(const case_at_hand& c) {
 }
 
 reason small_bar1(const case_at_hand& c) {
-  if (c.path.by.what != executor_kind::bar) return std::nullopt;
+  if (c.path.executor.kind != executor_kind::bar) return std::nullopt;
   return of_any_gpu(c, [](int gpu, const gpu_link_facts& facts) -> reason {
     if (facts.bar1_bytes == 0 || facts.bar1_bytes >= kSmallBar1) return std::nullopt;
     return format(
@@ -189,7 +189,7 @@ std::string option_size(std::uint64_t bytes) {
 
 reason small_buffer(const case_at_hand& c) {
   if (!c.is_bandwidth() || !c.crossed || c.path.bytes == 0 || c.expected.value <= 0) return std::nullopt;
-  const double start_up = start_up_us(c.path.by.what, c.crossed->kind);
+  const double start_up = start_up_us(c.path.executor.kind, c.crossed->kind);
   const double moving_us = static_cast<double>(c.path.bytes) / c.expected.value / 1e3;
   if (start_up < kStartUpMatters * (start_up + moving_us)) return std::nullopt;
   const auto enough = enough_bytes(start_up, c.expected.value);
@@ -233,7 +233,8 @@ std::string unexplained(const case_at_hand& c) {
   else if (!c.crossed || c.crossed->kind == traffic::local_copy)
     next = "compare another GPU, and nvidia-smi -q -d CLOCK,ECC";
   else if (c.crossed->kind == traffic::peer_nvlink) next = "see nvidia-smi nvlink -e for link errors; compare other pairs";
-  else if (c.path.by.what == executor_kind::bar) next = "pin the thread near the GPU (--cpu); compare copy engines (ce)";
+  else if (c.path.executor.kind == executor_kind::bar)
+    next = "pin the thread near the GPU (--cpu); compare copy engines (ce)";
   return format(
       "unexplained: %s should give %s; %s", c.expected.limited_by.c_str(),
       c.is_bandwidth() ? format("%.3g GB/s", c.expected.value).c_str() : format("%.0f ns", c.expected.value).c_str(),
@@ -245,8 +246,8 @@ reason find_reason(const case_at_hand& c) {
       trained_down, narrow_uplink, wrong_numa_node, nvlinks_missing, clocks_throttled, errors_rose,
       small_bar1,   translated,    others_there,    small_buffer,    shared_uplink,    shared_host,
   };
-  for (const auto look : kAll)
-    if (auto found = look(c)) return found;
+  for (const auto check : kAll)
+    if (auto found = check(c)) return found;
   return std::nullopt;
 }
 
@@ -264,17 +265,17 @@ std::string why_too_fast(const case_at_hand& c) {
 std::vector<int> gpus_of(const transfer_path& path) {
   std::vector<int> out;
   for (const auto& end : {path.source, path.destination})
-    if (end.what == place::kind::gpu && std::find(out.begin(), out.end(), end.index) == out.end()) out.push_back(end.index);
-  if (std::find(out.begin(), out.end(), path.by.gpu) == out.end()) out.push_back(path.by.gpu);
+    if (end.type == place::kind::gpu && std::find(out.begin(), out.end(), end.index) == out.end()) out.push_back(end.index);
+  if (std::find(out.begin(), out.end(), path.executor.gpu) == out.end()) out.push_back(path.executor.gpu);
   return out;
 }
 
 // A chase has one end: whoever loads is the other.
 std::optional<crossed_link> link_of(const machine_links& links, const transfer_path& path) {
-  if (path.what == transfer_path::quantity::bandwidth || path.by.what == executor_kind::bar)
+  if (path.measured_quantity == transfer_path::quantity::bandwidth || path.executor.kind == executor_kind::bar)
     return find_crossed_link(links, path);
   transfer_path load = path;
-  load.destination = gpu_place(path.by.gpu);
+  load.destination = gpu_place(path.executor.gpu);
   return find_crossed_link(links, load);
 }
 

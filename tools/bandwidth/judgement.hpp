@@ -15,9 +15,9 @@ namespace pl::bandwidth {
 
 // What was measured, as far as the model needs it.
 struct transfer_path {
-  enum class quantity { bandwidth, latency } what = quantity::bandwidth;
+  enum class quantity { bandwidth, latency } measured_quantity = quantity::bandwidth;
   place source, destination;
-  executor by;
+  bandwidth::executor executor;
   std::uint64_t bytes = 0;  // of one copy
   unsigned same_direction =
       1;                      // transfers that share the narrowest link in this direction (all GPUs behind one switch, ...)

@@ -15,27 +15,27 @@ namespace pl::bandwidth {
 namespace {
 
 constexpr std::uint64_t kLineBytes = 128;
-constexpr std::uint64_t kMostAccesses = 100'000'000;
+constexpr std::uint64_t kMaxAccesses = 100'000'000;
 // Slots of the pool that no transfer uses.
 constexpr unsigned kListSlot = 1'000'000, kResultSlot = 1'000'001;
 
-status check_spec(const gpu_set& gpus, const chase_spec& what) {
-  if (what.gpu < 0 || what.gpu >= gpus.count())
-    return failure{EINVAL, format("pointer chase: no GPU %d: there are %d", what.gpu, gpus.count())};
-  if (what.bytes < 2 * kLineBytes || what.bytes / kLineBytes > UINT32_MAX)
+status check_spec(const gpu_set& gpus, const chase_spec& spec) {
+  if (spec.gpu < 0 || spec.gpu >= gpus.count())
+    return failure{EINVAL, format("pointer chase: no GPU %d: there are %d", spec.gpu, gpus.count())};
+  if (spec.bytes < 2 * kLineBytes || spec.bytes / kLineBytes > UINT32_MAX)
     return failure{EINVAL, format("pointer chase: a list of %s is not possible: 256 bytes to 512 GiB are",
-                                  format_size(what.bytes).c_str())};
-  if (what.accesses == 0 || what.accesses > kMostAccesses)
-    return failure{EINVAL, format("pointer chase: 1 to %llu accesses", static_cast<unsigned long long>(kMostAccesses))};
-  if (what.list.what == place::kind::host && what.list.host == host_kind::pageable)
+                                  format_size(spec.bytes).c_str())};
+  if (spec.accesses == 0 || spec.accesses > kMaxAccesses)
+    return failure{EINVAL, format("pointer chase: 1 to %llu accesses", static_cast<unsigned long long>(kMaxAccesses))};
+  if (spec.list.type == place::kind::host && spec.list.host == host_kind::pageable)
     return failure{EINVAL, "pointer chase: kernels do not reach pageable memory: use pinned memory"};
   return {};
 }
 
 // Built by the CPU and copied in one piece.
-status write_list(gpu_set& gpus, const memory_view& list, const chase_spec& what) {
-  const auto lines = static_cast<std::uint32_t>(what.bytes / kLineBytes);
-  const auto next = chase_order(lines, what.seed, what.sequential);
+status write_list(gpu_set& gpus, const memory_view& list, const chase_spec& spec) {
+  const auto lines = static_cast<std::uint32_t>(spec.bytes / kLineBytes);
+  const auto next = chase_order(lines, spec.seed, spec.sequential);
   std::vector<std::uint64_t> words(std::size_t{lines} * (kLineBytes / 8));
   for (std::uint32_t i = 0; i < lines; ++i) words[i * (kLineBytes / 8)] = list.address + next[i] * kLineBytes;
   const std::size_t bytes = words.size() * sizeof words[0];
@@ -43,9 +43,9 @@ status write_list(gpu_set& gpus, const memory_view& list, const chase_spec& what
     std::memcpy(list.host, words.data(), bytes);
     return {};
   }
-  if (auto ready = gpus.make_current(list.where.index); !ready) return ready;
+  if (auto ready = gpus.make_current(list.location.index); !ready) return ready;
   return gpus.check(gpus.cuda().cuMemcpyHtoD_v2(list.address, words.data(), bytes),
-                    format("GPU %d: writing the list of a pointer chase", list.where.index));
+                    format("GPU %d: writing the list of a pointer chase", list.location.index));
 }
 
 latency_outcome to_outcome(const protocol::chase_result& found, const std::vector<std::uint32_t>& cycles) {
@@ -62,35 +62,35 @@ latency_outcome to_outcome(const protocol::chase_result& found, const std::vecto
 
 }  // namespace
 
-result<latency_outcome> run_chase(gpu_set& gpus, buffer_pool& pool, const chase_spec& what) {
-  if (auto good = check_spec(gpus, what); !good) return good.error();
-  const auto kernel = gpus.kernel(what.gpu, "bandwidth_chase");
+result<latency_outcome> run_chase(gpu_set& gpus, buffer_pool& pool, const chase_spec& spec) {
+  if (auto good = check_spec(gpus, spec); !good) return good.error();
+  const auto kernel = gpus.kernel(spec.gpu, "bandwidth_chase");
   if (!kernel) return kernel.error();
-  const auto list = pool.get(what.list, what.bytes, kListSlot, what.gpu);
+  const auto list = pool.get(spec.list, spec.bytes, kListSlot, spec.gpu);
   if (!list) return list.error();
   const auto results =
-      pool.get(gpu_place(what.gpu), sizeof(protocol::chase_result) + 4 * what.accesses, kResultSlot, what.gpu);
+      pool.get(gpu_place(spec.gpu), sizeof(protocol::chase_result) + 4 * spec.accesses, kResultSlot, spec.gpu);
   if (!results) return results.error();
-  if (what.list.what == place::kind::gpu)
-    if (auto open = gpus.enable_peer_access(what.gpu, what.list.index); !open) return open.error();
-  if (auto written = write_list(gpus, *list, what); !written) return written.error();
+  if (spec.list.type == place::kind::gpu)
+    if (auto open = gpus.enable_peer_access(spec.gpu, spec.list.index); !open) return open.error();
+  if (auto written = write_list(gpus, *list, spec); !written) return written.error();
 
-  owned_stream stream(gpus, what.gpu);
+  owned_stream stream(gpus, spec.gpu);
   if (auto opened = stream.open(); !opened) return opened.error();
   std::uint64_t first = list->address;
-  std::uint64_t warm_up = what.bytes / kLineBytes;
-  std::uint64_t accesses = what.accesses;
+  std::uint64_t warm_up = spec.bytes / kLineBytes;
+  std::uint64_t accesses = spec.accesses;
   std::uint64_t out = results->address;
   std::array<void*, 4> parameters{&first, &warm_up, &accesses, &out};
   const auto& cuda = gpus.cuda();
-  const std::string name = format("GPU %d: the pointer chase", what.gpu);
+  const std::string name = format("GPU %d: the pointer chase", spec.gpu);
   const auto launched = gpus.check(
       cuda.cuLaunchKernel(*kernel, 1, 1, 1, 1, 1, 1, protocol::kChaseSharedBytes, stream.get(), parameters.data(), nullptr),
       name);
   if (!launched) return launched.error();
   if (auto ended = gpus.check(cuda.cuStreamSynchronize(stream.get()), name); !ended) return ended.error();
   protocol::chase_result found{};
-  std::vector<std::uint32_t> cycles(what.accesses);
+  std::vector<std::uint32_t> cycles(spec.accesses);
   if (auto got = gpus.check(cuda.cuMemcpyDtoH_v2(&found, out, sizeof found), name); !got) return got.error();
   if (auto got = gpus.check(cuda.cuMemcpyDtoH_v2(cycles.data(), out + sizeof found, 4 * cycles.size()), name); !got)
     return got.error();

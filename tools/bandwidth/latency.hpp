@@ -24,7 +24,7 @@ struct latency_outcome {
 
 // The chain visits every line of the list once, in random order (Sattolo), before it repeats; one warm-up pass goes first
 // (lists that fit the L2 are then L2 latency; longer ones are memory latency).
-result<latency_outcome> run_chase(gpu_set& gpus, buffer_pool& pool, const chase_spec& what);
+result<latency_outcome> run_chase(gpu_set& gpus, buffer_pool& pool, const chase_spec& spec);
 
 // CPU loads (8 bytes, different lines, one at a time) from GPU memory through BAR1.
 result<latency_outcome> run_bar_load(gpu_set& gpus, buffer_pool& pool, int gpu, std::uint64_t accesses);

@@ -39,30 +39,30 @@ std::string sysfs_name(const std::string& bus_id) {
   return format("%04x:%02x:%02x.%x", domain, bus, slot, function);
 }
 
-unsigned byte_at(const std::string& text, std::size_t at) { return static_cast<unsigned char>(text[at]); }
+unsigned byte_at(const std::string& text, std::size_t offset) { return static_cast<unsigned char>(text[offset]); }
 
-unsigned word_at(const std::string& text, std::size_t at) {
-  return at + 1 < text.size() ? byte_at(text, at) | byte_at(text, at + 1) << 8 : 0;
+unsigned word_at(const std::string& text, std::size_t offset) {
+  return offset + 1 < text.size() ? byte_at(text, offset) | byte_at(text, offset + 1) << 8 : 0;
 }
 
 // PCI Local Bus Specification: the list of capabilities starts at the byte that 0x34 names; 0x10 is PCI Express.
 std::size_t express_capability(const std::string& config) {
   constexpr unsigned kExpress = 0x10;
   if (config.size() < 256) return 0;
-  std::size_t at = byte_at(config, 0x34) & 0xfcu;
-  for (int steps = 0; at >= 0x40 && steps < 48; ++steps) {
-    if (byte_at(config, at) == kExpress) return at;
-    at = byte_at(config, at + 1) & 0xfcu;
+  std::size_t offset = byte_at(config, 0x34) & 0xfcu;
+  for (int steps = 0; offset >= 0x40 && steps < 48; ++steps) {
+    if (byte_at(config, offset) == kExpress) return offset;
+    offset = byte_at(config, offset + 1) & 0xfcu;
   }
   return 0;
 }
 
 // Extended capabilities start at 0x100; a header has the id in bits 15:0 and the next one's place in bits 31:20.
 std::size_t extended_capability(const std::string& config, unsigned wanted) {
-  std::size_t at = 0x100;
-  for (int steps = 0; at >= 0x100 && at + 8 <= config.size() && steps < 480; ++steps) {
-    if (word_at(config, at) == wanted) return at;
-    at = word_at(config, at + 2) >> 4;
+  std::size_t offset = 0x100;
+  for (int steps = 0; offset >= 0x100 && offset + 8 <= config.size() && steps < 480; ++steps) {
+    if (word_at(config, offset) == wanted) return offset;
+    offset = word_at(config, offset + 2) >> 4;
   }
   return 0;
 }
@@ -70,9 +70,9 @@ std::size_t extended_capability(const std::string& config, unsigned wanted) {
 struct pci_link {
   unsigned generation = 0, width = 0;
 };
-pci_link read_link(const fs::path& folder, const char* which) {
-  return {generation_of_speed(read_line(folder / (std::string(which) + "_link_speed"))),
-          read_unsigned(folder / (std::string(which) + "_link_width"))};
+pci_link read_link(const fs::path& folder, const char* prefix) {
+  return {generation_of_speed(read_line(folder / (std::string(prefix) + "_link_speed"))),
+          read_unsigned(folder / (std::string(prefix) + "_link_width"))};
 }
 
 bool is_pci_device(const fs::path& folder) {
@@ -111,9 +111,9 @@ unsigned generation_of_speed(const std::string& speed) {
 
 // PCI Express Base Specification, Device Control register (capability + 8): bits 7:5 are the maximum payload, 128 << n.
 unsigned payload_of_config(const std::string& config) {
-  const std::size_t at = express_capability(config);
-  if (at == 0 || at + 9 >= config.size()) return 0;
-  const unsigned code = word_at(config, at + 8) >> 5 & 7u;
+  const std::size_t express = express_capability(config);
+  if (express == 0 || express + 9 >= config.size()) return 0;
+  const unsigned code = word_at(config, express + 8) >> 5 & 7u;
   return code <= 5 ? 128u << code : 0;
 }
 
@@ -121,14 +121,14 @@ unsigned payload_of_config(const std::string& config) {
 // peers up, bit 3 completions.
 bool redirects_peers(const std::string& bridge_config) {
   constexpr unsigned kAccessControl = 0x0d;
-  const std::size_t at = extended_capability(bridge_config, kAccessControl);
-  return at != 0 && (word_at(bridge_config, at + 6) & 0x0cu) != 0;
+  const std::size_t offset = extended_capability(bridge_config, kAccessControl);
+  return offset != 0 && (word_at(bridge_config, offset + 6) & 0x0cu) != 0;
 }
 
 std::uint64_t corrected_errors_of(const std::string& aer_text) {
-  const auto at = aer_text.find("TOTAL_ERR_COR");
+  const auto found = aer_text.find("TOTAL_ERR_COR");
   unsigned long long count = 0;
-  if (at == std::string::npos || std::sscanf(aer_text.c_str() + at, "TOTAL_ERR_COR %llu", &count) != 1) return 0;
+  if (found == std::string::npos || std::sscanf(aer_text.c_str() + found, "TOTAL_ERR_COR %llu", &count) != 1) return 0;
   return count;
 }
 

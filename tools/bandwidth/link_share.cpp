@@ -14,7 +14,7 @@ namespace pl::bandwidth {
 namespace {
 
 // One direction of a link. `back`: the name of its other direction; empty for memory, which has none.
-struct way {
+struct link_use {
   std::string name, back;
   bool is_pcie = false;
   double raw = 0;  // GB/s if it can be narrower than what its users cross anyway; 0: it cannot
@@ -27,7 +27,7 @@ struct load {
 };
 
 struct traffic_of {
-  std::vector<way> ways;
+  std::vector<link_use> link_uses;
   std::optional<expectation> alone;
   bool is_own_limit = false;  // its executor reaches less than the link carries
   bool has_opposite = false;  // somebody uses the other direction of one of its ways
@@ -35,16 +35,17 @@ struct traffic_of {
   double rate = 0;
 };
 
-way one_way(const std::string& link, bool is_down, bool is_pcie, double raw = 0) {
+link_use one_direction(const std::string& link, bool is_down, bool is_pcie, double raw = 0) {
   return {link + (is_down ? " in" : " out"), link + (is_down ? " out" : " in"), is_pcie, raw};
 }
 
 // A GPU's own PCIe link and, if other GPUs hang on the same bridge, that bridge's.
-void add_pcie(const machine_links& links, int gpu, bool is_down, std::vector<way>& out) {
-  out.push_back(one_way(format("PCIe of GPU %d", gpu), is_down, true));
+void add_pcie(const machine_links& links, int gpu, bool is_down, std::vector<link_use>& out) {
+  out.push_back(one_direction(format("PCIe of GPU %d", gpu), is_down, true));
   const auto& facts = links.gpus[static_cast<std::size_t>(gpu)];
   const double raw = pcie_raw_gb_per_s(facts.uplink_generation, facts.uplink_width);
-  if (!facts.uplink_bus_id.empty() && raw > 0) out.push_back(one_way("uplink " + facts.uplink_bus_id, is_down, true, raw));
+  if (!facts.uplink_bus_id.empty() && raw > 0)
+    out.push_back(one_direction("uplink " + facts.uplink_bus_id, is_down, true, raw));
 }
 
 // GPUs behind the same bridge need not go above it to reach each other.
@@ -53,32 +54,33 @@ bool share_a_bridge(const machine_links& links, int a, int b) {
   return !bridge.empty() && bridge == links.gpus[static_cast<std::size_t>(b)].uplink_bus_id;
 }
 
-std::vector<way> ways_of(const machine_links& links, const transfer_path& path, const crossed_link& crossed) {
-  std::vector<way> out;
-  const int from = path.source.index, to = path.destination.index;
+std::vector<link_use> links_used(const machine_links& links, const transfer_path& path, const crossed_link& crossed) {
+  std::vector<link_use> out;
+  const int source = path.source.index, destination = path.destination.index;
   switch (crossed.kind) {
     case traffic::host_to_gpu:
-      add_pcie(links, to, true, out);
+      add_pcie(links, destination, true, out);
       break;
     case traffic::gpu_to_host:
-      add_pcie(links, from, false, out);
+      add_pcie(links, source, false, out);
       break;
     case traffic::local_copy:
-      out.push_back({format("memory of GPU %d", from), "", false, 0});
+      out.push_back({format("memory of GPU %d", source), "", false, 0});
       break;
     case traffic::peer_nvlink:
-      if (links.gpus[static_cast<std::size_t>(from)].nvlinks_to_gpu.empty()) {
-        out.push_back(one_way(format("NVLinks of GPU %d", from), false, false));
-        out.push_back(one_way(format("NVLinks of GPU %d", to), true, false));
+      if (links.gpus[static_cast<std::size_t>(source)].nvlinks_to_gpu.empty()) {
+        out.push_back(one_direction(format("NVLinks of GPU %d", source), false, false));
+        out.push_back(one_direction(format("NVLinks of GPU %d", destination), true, false));
       } else {
         out.push_back(
-            one_way(format("NVLinks of GPUs %d and %d", std::min(from, to), std::max(from, to)), from < to, false));
+            one_direction(format("NVLinks of GPUs %d and %d", std::min(source, destination), std::max(source, destination)),
+                          source < destination, false));
       }
       break;
     case traffic::peer_pcie:
-      add_pcie(links, from, false, out);
-      add_pcie(links, to, true, out);
-      if (share_a_bridge(links, from, to)) std::erase_if(out, [](const way& one) { return one.raw > 0; });
+      add_pcie(links, source, false, out);
+      add_pcie(links, destination, true, out);
+      if (share_a_bridge(links, source, destination)) std::erase_if(out, [](const link_use& one) { return one.raw > 0; });
       break;
   }
   return out;
@@ -88,64 +90,65 @@ class sharing {
  public:
   sharing(const machine_links& links, std::span<const transfer_path> paths) : links_(links), paths_(paths) {}
   shared_expectations run() {
-    for (const auto& path : paths_) all_.push_back(look_at(path));
+    for (const auto& path : paths_) all_.push_back(describe_traffic(path));
     for (std::size_t i = 0; i < all_.size(); ++i) note_opposite(i);
-    load_ways();
+    add_loads();
     spread_ignorance();
     divide();
     return results();
   }
 
  private:
-  traffic_of look_at(const transfer_path& path) const {
+  traffic_of describe_traffic(const transfer_path& path) const {
     traffic_of out;
     transfer_path alone = path;
     alone.same_direction = 1;
     alone.opposite_too = alone.is_sum_of_both = false;
     const auto crossed = find_crossed_link(links_, path);
     if (!crossed) return out;
-    out.ways = ways_of(links_, path, *crossed);
+    out.link_uses = links_used(links_, path, *crossed);
     out.alone = expect(links_, alone);
     out.is_own_limit = out.alone && out.alone->limited_by != describe_link(links_, *crossed);
     return out;
   }
 
   void note_opposite(std::size_t i) {
-    for (const way& mine : all_[i].ways)
+    for (const link_use& mine : all_[i].link_uses)
       for (const auto& other : all_)
-        for (const way& theirs : other.ways)
+        for (const link_use& theirs : other.link_uses)
           if (!mine.back.empty() && theirs.name == mine.back) {
             all_[i].has_opposite = true;
             all_[i].has_opposite_pcie = all_[i].has_opposite_pcie || mine.is_pcie;
           }
     if (!all_[i].has_opposite || !all_[i].alone) return;
-    all_[i].alone->value *= duplex_factor(links_, *find_crossed_link(links_, paths_[i]), paths_[i].by.what);
+    all_[i].alone->value *= duplex_factor(links_, *find_crossed_link(links_, paths_[i]), paths_[i].executor.kind);
   }
 
-  void load_ways() {
+  void add_loads() {
     for (std::size_t i = 0; i < all_.size(); ++i)
-      for (const way& one : all_[i].ways) {
-        load& on = loads_[one.name];
-        on.users.push_back(i);
+      for (const link_use& one : all_[i].link_uses) {
+        load& entry = loads_[one.name];
+        entry.users.push_back(i);
         if (!all_[i].alone) continue;
         const auto& alone = *all_[i].alone;
         double carries = all_[i].is_own_limit ? alone.limit : alone.value;
         if (one.raw > 0) carries = std::min(carries, carries / alone.limit * one.raw);
-        on.capacity = std::max(on.capacity, carries);
-        if (all_[i].is_own_limit) ++on.limited_by_themselves;
+        entry.capacity = std::max(entry.capacity, carries);
+        if (all_[i].is_own_limit) ++entry.limited_by_themselves;
       }
   }
 
   // Two CPU threads, or two sets of workers, on one link: nothing says whether they add up.
   void spread_ignorance() {
-    for (const auto& [name, on] : loads_)
-      if (on.limited_by_themselves > 1)
-        for (const std::size_t i : on.users) all_[i].alone.reset();
+    for (const auto& [name, entry] : loads_)
+      if (entry.limited_by_themselves > 1)
+        for (const std::size_t i : entry.users) all_[i].alone.reset();
     for (bool has_changed = true; has_changed;) {
       has_changed = false;
-      for (const auto& [name, on] : loads_) {
-        const bool is_known = std::all_of(on.users.begin(), on.users.end(), [&](std::size_t i) { return all_[i].alone; });
-        for (const std::size_t i : on.users)
+      for (const auto& [name, entry] : loads_) {
+        const bool is_known =
+            std::all_of(entry.users.begin(), entry.users.end(), [&](std::size_t i) { return all_[i].alone; });
+        for (const std::size_t i : entry.users)
           if (!is_known && all_[i].alone) all_[i].alone.reset(), has_changed = true;
       }
     }
@@ -171,10 +174,10 @@ class sharing {
   // How much more transfer `i` can get if all of `growing` get the same.
   double room_of(std::size_t i, const std::vector<std::size_t>& growing) const {
     double room = all_[i].alone->value - all_[i].rate;
-    for (const way& one : all_[i].ways) {
-      const load& on = loads_.at(one.name);
-      double left = on.capacity, sharers = 0;
-      for (const std::size_t user : on.users) {
+    for (const link_use& one : all_[i].link_uses) {
+      const load& entry = loads_.at(one.name);
+      double left = entry.capacity, sharers = 0;
+      for (const std::size_t user : entry.users) {
         left -= all_[user].rate;
         sharers += static_cast<double>(std::count(growing.begin(), growing.end(), user));
       }
@@ -185,7 +188,7 @@ class sharing {
 
   std::size_t most_users(const traffic_of& one) const {
     std::size_t most = 1;
-    for (const way& each : one.ways) most = std::max(most, loads_.at(each.name).users.size());
+    for (const link_use& each : one.link_uses) most = std::max(most, loads_.at(each.name).users.size());
     return most;
   }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What transfers that run at the same time should reach: which ways each takes, and what the others leave of them.
+// Expected rates of transfers that run at the same time: the links that each uses, and its share of them.
 #pragma once
 
 #include <optional>
@@ -15,11 +15,11 @@ struct shared_expectations {
   std::optional<expectation> total;              // of all together
 };
 
-// Every transfer alone would reach what expect() says. A way (one direction of a PCIe link, of the uplink that several GPUs
-// share, of a GPU's NVLinks; the memory of a GPU) carries what the best of its users would reach alone; users share it
-// equally, but nobody gets more than alone, and what one cannot use goes to the others (max-min fairness).
+// A transfer alone reaches what expect() says. A link use is one direction of a PCIe link, of an uplink that several GPUs
+// share or of a GPU's NVLinks, or a GPU's memory. It carries what its fastest user would reach alone. Its users share it
+// max-min fairly: equal shares, none above its rate alone, and the unused rest goes to the others.
 //
-// Nothing for a transfer without an expectation, for those that share a way with it, and for the total then. Nothing for one
+// Nothing for a transfer without an expectation, for those that share a link with it, and for the total then. Nothing for one
 // direction of PCIe that is busy both ways, which the root complex divides as it likes; the total counts it.
 shared_expectations expect_together(const machine_links& links, std::span<const transfer_path> paths);
 

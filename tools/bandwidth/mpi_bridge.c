@@ -38,10 +38,11 @@ __attribute__((visibility("default"))) int peerlane_mpi_init(struct peerlane_mpi
   return PL_MPI_OK;
 }
 
-__attribute__((visibility("default"))) int peerlane_mpi_send(int to, const void* bytes, size_t count, unsigned timeout_ms) {
+__attribute__((visibility("default"))) int peerlane_mpi_send(int destination, const void* bytes, size_t count,
+                                                             unsigned timeout_ms) {
   MPI_Request request;
   int done = 0;
-  if (count > INT_MAX || MPI_Isend(bytes, (int)count, MPI_BYTE, to, TAG, MPI_COMM_WORLD, &request) != MPI_SUCCESS)
+  if (count > INT_MAX || MPI_Isend(bytes, (int)count, MPI_BYTE, destination, TAG, MPI_COMM_WORLD, &request) != MPI_SUCCESS)
     return PL_MPI_ERROR;
   for (int64_t begin = now_ns();;) {
     if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return PL_MPI_ERROR;
@@ -52,7 +53,7 @@ __attribute__((visibility("default"))) int peerlane_mpi_send(int to, const void*
   }
 }
 
-__attribute__((visibility("default"))) int peerlane_mpi_probe(int* from, size_t* count, unsigned timeout_ms) {
+__attribute__((visibility("default"))) int peerlane_mpi_probe(int* source, size_t* count, unsigned timeout_ms) {
   MPI_Status status;
   int there = 0, length = 0;
   for (int64_t begin = now_ns();;) {
@@ -63,14 +64,14 @@ __attribute__((visibility("default"))) int peerlane_mpi_probe(int* from, size_t*
     pause_after(waited);
   }
   if (MPI_Get_count(&status, MPI_BYTE, &length) != MPI_SUCCESS) return PL_MPI_ERROR;
-  *from = status.MPI_SOURCE;
+  *source = status.MPI_SOURCE;
   *count = (size_t)length;
   return PL_MPI_OK;
 }
 
 // Blocks for as long as the bytes of a message whose head has arrived are under way.
-__attribute__((visibility("default"))) int peerlane_mpi_take(int from, void* bytes, size_t count) {
-  const int rc = MPI_Recv(bytes, (int)count, MPI_BYTE, from, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+__attribute__((visibility("default"))) int peerlane_mpi_take(int source, void* bytes, size_t count) {
+  const int rc = MPI_Recv(bytes, (int)count, MPI_BYTE, source, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
   return rc == MPI_SUCCESS ? PL_MPI_OK : PL_MPI_ERROR;
 }
 

@@ -20,11 +20,11 @@ enum { PL_MPI_OK = 0, PL_MPI_TIMEOUT = 1, PL_MPI_ERROR = 2 };
 // MPI_Init. The text of an error is MPI's own, on stderr.
 int peerlane_mpi_init(struct peerlane_mpi_world* world);
 // Returns when the message was handed over. After a time-out the bytes must stay where they are until the process ends.
-int peerlane_mpi_send(int to, const void* bytes, size_t count, unsigned timeout_ms);
+int peerlane_mpi_send(int destination, const void* bytes, size_t count, unsigned timeout_ms);
 // Waits for a message of any rank: who sent it, and its length.
-int peerlane_mpi_probe(int* from, size_t* count, unsigned timeout_ms);
+int peerlane_mpi_probe(int* source, size_t* count, unsigned timeout_ms);
 // Takes the message that was probed.
-int peerlane_mpi_take(int from, void* bytes, size_t count);
+int peerlane_mpi_take(int source, void* bytes, size_t count);
 // Waits for all other ranks to call it, too.
 void peerlane_mpi_finalize(void);
 // Ends all ranks of the job.

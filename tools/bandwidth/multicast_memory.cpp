@@ -71,7 +71,7 @@ void multicast_memory::reset() {
 
 memory_view multicast_memory::view_of(const shared_piece& one) const {
   memory_view out;
-  out.where = gpu_place(gpu_);
+  out.location = gpu_place(gpu_);
   out.address = one.address;
   out.bytes = wanted_bytes_;
   return out;

@@ -27,9 +27,9 @@ class multicast_memory {
   multicast_memory& operator=(const multicast_memory&) = delete;
 
   // The object's address: for kernels' multicast stores only.
-  memory_view object(unsigned which) const { return view_of(*teams_[which]); }
+  memory_view object(unsigned index) const { return view_of(*teams_[index]); }
   // This rank's own memory behind it, at its ordinary address.
-  memory_view replica(unsigned which) const { return view_of(*replicas_[which]); }
+  memory_view replica(unsigned index) const { return view_of(*replicas_[index]); }
   const std::string& remark() const { return remark_; }  // why not by fabric handles, where the GPUs have them
 
  private:

@@ -15,7 +15,7 @@ enum class form { pair, pair_both, all_to_one, one_to_all_multicast, all_to_all_
 struct multinode_case {
   form shape;
   bool reads;  // the row's rank pulls; else it pushes
-  executor_kind by;
+  executor_kind kind;
 };
 
 multinode_case case_of(int index) {
@@ -29,7 +29,7 @@ multinode_case case_of(int index) {
 
 struct planner {
   int index;
-  multinode_case what;
+  multinode_case spec;
   const rank_shape& shape;
   rank_plan plan;
 
@@ -48,9 +48,9 @@ struct planner {
     one.columns = std::move(columns);
     plan.matrices.push_back(std::move(one));
   }
-  cell& at(const rank_target& where) { return plan.matrices[where.matrix].cells[where.row][where.column]; }
-  const std::string& why_not(int from, int to) const {
-    return shape.why_not[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
+  cell& cell_of(const rank_target& target) { return plan.matrices[target.matrix].cells[target.row][target.column]; }
+  const std::string& why_not(int source, int destination) const {
+    return shape.why_not[static_cast<std::size_t>(source)][static_cast<std::size_t>(destination)];
   }
 
   // `worker` pulls from `other`, or pushes to it.
@@ -71,21 +71,21 @@ struct planner {
 };
 
 std::string planner::pair_title(const char* suffix) const {
-  const bool both = what.shape == form::pair_both;
+  const bool both = spec.shape == form::pair_both;
   // Arrows show the way of the data. The original's show that of the request, and it has mixed up some words.
-  const char* arrow = both ? "<->" : what.reads != shape.original_mistakes ? "<-" : "->";
+  const char* arrow = both ? "<->" : spec.reads != shape.original_mistakes ? "<-" : "->";
   const char* row = both && shape.original_mistakes ? "CPU" : "GPU";
-  const char* engine = to_string(index == 39 && shape.original_mistakes ? executor_kind::ce : what.by);
+  const char* engine = to_string(index == 39 && shape.original_mistakes ? executor_kind::ce : spec.kind);
   return format("memcpy %s %s(row) %s GPU(column) %sbandwidth (GB/s)", engine, row, arrow, suffix);
 }
 
 void planner::plan_pairs() {
-  if (what.shape == form::pair) {
+  if (spec.shape == form::pair) {
     add_matrix("", pair_title(""), labels(), labels());
   } else {
-    const bool says_read = what.reads || shape.original_mistakes;
-    add_matrix(what.reads ? "read1" : "write1", pair_title(says_read ? "Read1 " : "Write1 "), labels(), labels());
-    add_matrix(what.reads ? "read2" : "write2", pair_title(says_read ? "Read2 " : "Write2 "), labels(), labels());
+    const bool titled_read = spec.reads || shape.original_mistakes;
+    add_matrix(spec.reads ? "read1" : "write1", pair_title(titled_read ? "Read1 " : "Write1 "), labels(), labels());
+    add_matrix(spec.reads ? "read2" : "write2", pair_title(titled_read ? "Read2 " : "Write2 "), labels(), labels());
     add_matrix("total", pair_title("Total "), labels(), labels());
   }
   for (matrix& one : plan.matrices)
@@ -112,20 +112,20 @@ void planner::add_pair_round(const std::vector<std::pair<int, int>>& pairs) {
 
 void planner::add_pair(rank_round& round, int row, int column) {
   const auto r = static_cast<std::size_t>(row), c = static_cast<std::size_t>(column);
-  const bool both = what.shape == form::pair_both;
+  const bool both = spec.shape == form::pair_both;
   const std::string& why = !why_not(row, column).empty() || !both ? why_not(row, column) : why_not(column, row);
-  for (std::size_t m = 0; m < plan.matrices.size(); ++m) at({m, r, c}).why = why;
+  for (std::size_t m = 0; m < plan.matrices.size(); ++m) cell_of({m, r, c}).why = why;
   if (!why.empty()) return;
   round.name += format("%s%d and %d", round.name.empty() ? "ranks " : ", ", row, column);
-  round.transfers.push_back(transfer(row, column, what.reads, {{0, r, c}}));
+  round.transfers.push_back(transfer(row, column, spec.reads, {{0, r, c}}));
   if (!both) return;
   round.transfers.back().targets.push_back({2, r, c});
-  round.transfers.push_back(transfer(column, row, what.reads, {{1, r, c}, {2, r, c}}));
+  round.transfers.push_back(transfer(column, row, spec.reads, {{1, r, c}, {2, r, c}}));
 }
 
 // A rank's copy to itself would not use a link, so the rank in the middle takes no part with its own GPU's work.
 void planner::plan_all_to_one() {
-  const char* arrow = what.reads ? "<-" : "->";
+  const char* arrow = spec.reads ? "<-" : "->";
   add_matrix("", format("memcpy SM All Gpus %s GPU(column) total bandwidth (GB/s)", arrow), {"0"}, labels());
   plan.matrices[0].row_label = "all";
   for (int one = 0; one < shape.size; ++one) {
@@ -134,14 +134,14 @@ void planner::plan_all_to_one() {
     round.name = format("all ranks and %d", one);
     for (int other = 0; other < shape.size; ++other) {
       if (other == one) continue;
-      if (!why_not(other, one).empty()) at(target).why = why_not(other, one);
-      rank_transfer made = transfer(other, one, what.reads, {target});
+      if (!why_not(other, one).empty()) cell_of(target).why = why_not(other, one);
+      rank_transfer made = transfer(other, one, spec.reads, {target});
       // Each has a buffer of its own in the middle.
-      (what.reads ? made.source_buffer : made.destination_buffer) = kDestination + static_cast<unsigned>(other);
-      (what.reads ? made.destination_buffer : made.source_buffer) = kSource;
+      (spec.reads ? made.source_buffer : made.destination_buffer) = kDestination + static_cast<unsigned>(other);
+      (spec.reads ? made.destination_buffer : made.source_buffer) = kSource;
       round.transfers.push_back(std::move(made));
     }
-    if (at(target).why.empty()) plan.rounds.push_back(std::move(round));
+    if (cell_of(target).why.empty()) plan.rounds.push_back(std::move(round));
   }
 }
 
@@ -176,14 +176,14 @@ void planner::plan_bisection() {
     const int b = (a + shape.size / 2) % shape.size;
     rows.push_back(format("%*d->%*d", width, a, width, b));
     // The original has source and destination the wrong way round.
-    const int from = shape.original_mistakes ? b : a, to = shape.original_mistakes ? a : b;
-    round.transfers.push_back(transfer(from, to, false, {{0, static_cast<std::size_t>(a), 0}}));
+    const int source = shape.original_mistakes ? b : a, destination = shape.original_mistakes ? a : b;
+    round.transfers.push_back(transfer(source, destination, false, {{0, static_cast<std::size_t>(a), 0}}));
   }
   add_matrix("", "Bisect benchmarking, simultaneous write CE BW", std::move(rows), {"0"});
   plan.matrices[0].row_label = "ranks";
   std::string why;
   for (const auto& one : round.transfers)
-    if (why.empty()) why = why_not(one.by, one.destination_rank);
+    if (why.empty()) why = why_not(one.executor_rank, one.destination_rank);
   for (auto& row : plan.matrices[0].cells) row[0].why = why;
   if (why.empty()) plan.rounds.push_back(std::move(round));
 }
@@ -217,8 +217,8 @@ unsigned multicast_objects_of(int index, int size) {
 
 rank_plan plan_multinode(int index, const rank_shape& shape) {
   planner made{index, case_of(index), shape, {}};
-  made.plan.by = made.what.by;
-  switch (made.what.shape) {
+  made.plan.kind = made.spec.kind;
+  switch (made.spec.shape) {
     case form::pair:
     case form::pair_both:
       made.plan_pairs();

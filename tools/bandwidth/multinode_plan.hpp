@@ -17,10 +17,10 @@ struct rank_target {
 
 constexpr int kEveryRank = -1;
 
-// `by` copies from a buffer of one rank into a buffer of another (one of the two is its own), or into the multicast object
-// `destination_buffer` of kEveryRank.
+// `executor_rank` copies from a buffer of one rank into a buffer of another (one of the two is its own), or into the
+// multicast object `destination_buffer` of kEveryRank.
 struct rank_transfer {
-  int by = 0;
+  int executor_rank = 0;
   int source_rank = 0;
   unsigned source_buffer = 0;
   int destination_rank = 0;
@@ -37,13 +37,13 @@ struct rank_round {
 struct rank_shape {
   int size = 0;
   bool pairs_at_once = false;  // pairs of different GPUs share no link
-  // [from][to]: why the GPU of `from` cannot reach the memory of `to`; empty: it can.
+  // [source][destination]: why the source's GPU cannot reach the destination's memory; empty: it can.
   std::vector<std::vector<std::string>> why_not;
   bool original_mistakes = false;
 };
 
 struct rank_plan {
-  executor_kind by = executor_kind::ce;
+  executor_kind kind = executor_kind::ce;
   std::vector<matrix> matrices;  // with every cell, not applicable until it is measured
   std::vector<rank_round> rounds;
 };

@@ -12,7 +12,7 @@
 namespace pl::bandwidth {
 namespace {
 
-constexpr std::size_t kMostLines = 16;  // of cells in a table; more are matrices
+constexpr std::size_t kMaxLines = 16;  // of cells in a table; more are matrices
 
 std::size_t cell_count(const test_outcome& outcome) {
   std::size_t count = 0;
@@ -22,12 +22,12 @@ std::size_t cell_count(const test_outcome& outcome) {
 
 bool is_latency(const test_outcome& outcome) { return !outcome.matrices.empty() && outcome.matrices[0].unit == "ns"; }
 
-std::string cell_name(const matrix& where, std::size_t row, std::size_t column) {
-  if (where.row_label == "transfer") return where.rows[row];
-  const std::string from = where.row_label == "all" ? "all" : where.row_label + " " + where.rows[row];
-  const std::string to = where.columns[column] == "all" ? "all" : where.column_label + " " + where.columns[column];
-  if (where.row_label != "GPU" || where.rows.size() > 1) return from + ", " + to;  // else: one GPU by itself
-  return to;
+std::string cell_name(const matrix& grid, std::size_t row, std::size_t column) {
+  if (grid.row_label == "transfer") return grid.rows[row];
+  const std::string source = grid.row_label == "all" ? "all" : grid.row_label + " " + grid.rows[row];
+  const std::string destination = grid.columns[column] == "all" ? "all" : grid.column_label + " " + grid.columns[column];
+  if (grid.row_label != "GPU" || grid.rows.size() > 1) return source + ", " + destination;  // else: one GPU by itself
+  return destination;
 }
 
 std::string verdict_text(const cell& one) {
@@ -37,14 +37,14 @@ std::string verdict_text(const cell& one) {
   return one.judged ? format("%s (%.0f %%)", to_string(one.judged->level), one.judged->ratio * 100) : "";
 }
 
-void add_line(text_table& table, const matrix& where, std::size_t row, std::size_t column, const baseline* reference,
+void add_line(text_table& table, const matrix& grid, std::size_t row, std::size_t column, const baseline* reference,
               const std::string& key) {
-  const cell& one = where.cells[row][column];
-  std::vector<std::string> line = {where.part.empty() ? "" : where.part, cell_name(where, row, column)};
+  const cell& one = grid.cells[row][column];
+  std::vector<std::string> line = {grid.part.empty() ? "" : grid.part, cell_name(grid, row, column)};
   if (one.state != cell_state::measured) {
     line.insert(line.end(), {"", "", ""});
-    if (where.unit == "ns") line.insert(line.end(), {"", ""});
-  } else if (where.unit == "ns") {
+    if (grid.unit == "ns") line.insert(line.end(), {"", ""});
+  } else if (grid.unit == "ns") {
     const summary all = summarize(one.samples);
     for (const double each : {one.value, all.p50, all.p90, all.p99, all.max}) line.push_back(short_number(each));
   } else {
@@ -56,7 +56,7 @@ void add_line(text_table& table, const matrix& where, std::size_t row, std::size
   line.push_back(one.expected ? short_number(one.expected->value) : "");
   line.push_back(verdict_text(one));
   if (reference != nullptr) {
-    const auto found = reference->compare(key, where, row, column);
+    const auto found = reference->compare(key, grid, row, column);
     line.push_back(found ? short_number(found->before) : "");
     line.push_back(found ? format("%s (%+.1f %%)", found->verdict(), (found->ratio - 1) * 100) : "");
   }
@@ -75,11 +75,11 @@ std::string lines_text(const test_outcome& outcome, const baseline* reference) {
     columns.push_back({"change", align::left});
   }
   text_table table(std::move(columns));
-  for (const matrix& where : outcome.matrices)
-    for (std::size_t row = 0; row < where.rows.size(); ++row)
-      for (std::size_t column = 0; column < where.columns.size(); ++column)
-        if (!(where.rows.size() > 1 && row == column && where.cells[row][column].state == cell_state::not_applicable))
-          add_line(table, where, row, column, reference, outcome.key);
+  for (const matrix& grid : outcome.matrices)
+    for (std::size_t row = 0; row < grid.rows.size(); ++row)
+      for (std::size_t column = 0; column < grid.columns.size(); ++column)
+        if (!(grid.rows.size() > 1 && row == column && grid.cells[row][column].state == cell_state::not_applicable))
+          add_line(table, grid, row, column, reference, outcome.key);
   return table.render();
 }
 
@@ -97,51 +97,52 @@ std::string short_cell(const cell& one) {
   return "";
 }
 
-std::string matrix_text(const matrix& where) {
-  std::vector<text_table::column> columns = {{where.row_label, text_table::align::left}};
-  for (const std::string& name : where.columns) columns.push_back({name, text_table::align::right});
+std::string matrix_text(const matrix& grid) {
+  std::vector<text_table::column> columns = {{grid.row_label, text_table::align::left}};
+  for (const std::string& name : grid.columns) columns.push_back({name, text_table::align::right});
   text_table table(std::move(columns));
   std::vector<double> values;
-  for (std::size_t row = 0; row < where.rows.size(); ++row) {
-    std::vector<std::string> line = {where.rows[row]};
-    for (const cell& one : where.cells[row]) {
+  for (std::size_t row = 0; row < grid.rows.size(); ++row) {
+    std::vector<std::string> line = {grid.rows[row]};
+    for (const cell& one : grid.cells[row]) {
       line.push_back(short_cell(one));
       if (one.state == cell_state::measured) values.push_back(one.value);
     }
     table.add_row(std::move(line));
   }
-  std::string out = where.title + "\n" + table.render();
+  std::string out = grid.title + "\n" + table.render();
   if (values.empty()) return out;
   const sample_statistics all = describe(values);
   return out + format("min %s  median %s  max %s  sum %s %s\n", short_number(all.min).c_str(),
-                      short_number(all.median).c_str(), short_number(all.max).c_str(), short_number(sum_of(where)).c_str(),
-                      where.unit.c_str());
+                      short_number(all.median).c_str(), short_number(all.max).c_str(), short_number(sum_of(grid)).c_str(),
+                      grid.unit.c_str());
 }
 
 // Each sentence once: eight GPUs that lack the same thing lack it once.
 std::string remarks(const test_outcome& outcome) {
   std::vector<std::pair<std::string, std::vector<std::string>>> said;
-  const auto say = [&](const std::string& what, const std::string& where) {
-    if (what.empty()) return;
-    const auto found = std::find_if(said.begin(), said.end(), [&](const auto& each) { return each.first == what; });
-    if (found == said.end()) said.push_back({what, {where}});
-    else found->second.push_back(where);
+  const auto add_remark = [&](const std::string& remark, const std::string& place_name) {
+    if (remark.empty()) return;
+    const auto found = std::find_if(said.begin(), said.end(), [&](const auto& each) { return each.first == remark; });
+    if (found == said.end()) said.push_back({remark, {place_name}});
+    else found->second.push_back(place_name);
   };
-  for (const matrix& where : outcome.matrices)
-    for (std::size_t row = 0; row < where.rows.size(); ++row)
-      for (std::size_t column = 0; column < where.columns.size(); ++column) {
-        const cell& one = where.cells[row][column];
-        const bool diagonal = where.rows.size() > 1 && row == column;
-        if (one.state != cell_state::measured && !diagonal) say(one.why, cell_name(where, row, column));
+  for (const matrix& grid : outcome.matrices)
+    for (std::size_t row = 0; row < grid.rows.size(); ++row)
+      for (std::size_t column = 0; column < grid.columns.size(); ++column) {
+        const cell& one = grid.cells[row][column];
+        const bool diagonal = grid.rows.size() > 1 && row == column;
+        if (one.state != cell_state::measured && !diagonal) add_remark(one.why, cell_name(grid, row, column));
         if (one.attempts > 1 && !(one.judged && one.judged->is_varied))
-          say(format("measured %u times, as the samples of the run%s before varied", one.attempts,
-                     one.attempts > 2 ? "s" : ""),
-              cell_name(where, row, column));
-        if (one.judged && one.judged->level != verdict_level::good) say(one.judged->reason, cell_name(where, row, column));
+          add_remark(format("measured %u times, as the samples of the run%s before varied", one.attempts,
+                            one.attempts > 2 ? "s" : ""),
+                     cell_name(grid, row, column));
+        if (one.judged && one.judged->level != verdict_level::good)
+          add_remark(one.judged->reason, cell_name(grid, row, column));
       }
   std::string out;
-  for (const auto& [what, where] : said)
-    out += "  " + where[0] + (where.size() > 1 ? format(" and %zu more", where.size() - 1) : std::string()) + ": " + what +
+  for (const auto& [remark, cells] : said)
+    out += "  " + cells[0] + (cells.size() > 1 ? format(" and %zu more", cells.size() - 1) : std::string()) + ": " + remark +
            "\n";
   return out;
 }
@@ -165,7 +166,7 @@ std::string heading(const test_outcome& outcome) {
 std::string native_text(const test_outcome& outcome, const baseline* reference) {
   std::string out = heading(outcome);
   if (outcome.matrices.empty() || outcome.state == test_state::waived) return out + "  " + outcome.reason + "\n\n";
-  const bool few = cell_count(outcome) <= kMostLines;
+  const bool few = cell_count(outcome) <= kMaxLines;
   if (few) out += outcome.matrices[0].title + "\n" + lines_text(outcome, reference);
   else
     for (const matrix& each : outcome.matrices) out += matrix_text(each);
@@ -200,13 +201,12 @@ std::string native_sweep_text(std::span<const test_outcome> by_size) {
 
 std::string native_samples(const test_outcome& outcome) {
   std::string out;
-  for (const matrix& where : outcome.matrices)
-    for (std::size_t row = 0; row < where.rows.size(); ++row)
-      for (std::size_t column = 0; column < where.columns.size(); ++column) {
-        const cell& one = where.cells[row][column];
-        if (one.samples.empty() || where.unit != "GB/s") continue;
-        out +=
-            format("  %s %s:", where.part.empty() ? "samples" : where.part.c_str(), cell_name(where, row, column).c_str());
+  for (const matrix& grid : outcome.matrices)
+    for (std::size_t row = 0; row < grid.rows.size(); ++row)
+      for (std::size_t column = 0; column < grid.columns.size(); ++column) {
+        const cell& one = grid.cells[row][column];
+        if (one.samples.empty() || grid.unit != "GB/s") continue;
+        out += format("  %s %s:", grid.part.empty() ? "samples" : grid.part.c_str(), cell_name(grid, row, column).c_str());
         for (const double each : one.samples) out += " " + short_number(each);
         out += "\n";
       }
@@ -218,10 +218,10 @@ std::string native_closing(std::span<const test_outcome> outcomes, const baselin
   std::size_t compared = 0, slow = 0, fast = 0;
   for (const test_outcome& each : outcomes) {
     ++count[each.state];
-    for (const matrix& where : each.matrices)
-      for (std::size_t row = 0; reference != nullptr && row < where.rows.size(); ++row)
-        for (std::size_t column = 0; column < where.columns.size(); ++column)
-          if (const auto found = reference->compare(each.key, where, row, column)) {
+    for (const matrix& grid : each.matrices)
+      for (std::size_t row = 0; reference != nullptr && row < grid.rows.size(); ++row)
+        for (std::size_t column = 0; column < grid.columns.size(); ++column)
+          if (const auto found = reference->compare(each.key, grid, row, column)) {
             ++compared;
             slow += found->slow ? 1 : 0;
             fast += found->fast ? 1 : 0;

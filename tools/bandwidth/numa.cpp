@@ -15,7 +15,7 @@
 namespace pl::bandwidth::numa {
 namespace {
 
-constexpr std::size_t kMostNodes = 1024;  // the kernel's own limit
+constexpr std::size_t kMaxNodes = 1024;  // the kernel's own limit
 constexpr std::size_t kBitsPerWord = 8 * sizeof(unsigned long);
 
 std::string first_line(const std::string& path) {
@@ -41,11 +41,11 @@ int node_of_pci_device(const std::string& bus_id, const std::string& sysfs) {
 }
 
 status bind(void* base, std::size_t bytes, int node) {
-  if (node < 0 || static_cast<std::size_t>(node) >= kMostNodes) return failure{EINVAL, format("no NUMA node %d", node)};
-  std::array<unsigned long, kMostNodes / kBitsPerWord> mask{};
+  if (node < 0 || static_cast<std::size_t>(node) >= kMaxNodes) return failure{EINVAL, format("no NUMA node %d", node)};
+  std::array<unsigned long, kMaxNodes / kBitsPerWord> mask{};
   const auto bit = static_cast<std::size_t>(node);
   mask[bit / kBitsPerWord] = 1ul << (bit % kBitsPerWord);
-  if (syscall(SYS_mbind, base, bytes, MPOL_BIND, mask.data(), kMostNodes + 1, 0u) == 0) return {};
+  if (syscall(SYS_mbind, base, bytes, MPOL_BIND, mask.data(), kMaxNodes + 1, 0u) == 0) return {};
   const int code = errno;
   return failure{
       code, format("binding %s to NUMA node %d failed: %s", format_size(bytes).c_str(), node, errno_text(code).c_str())};
@@ -53,9 +53,9 @@ status bind(void* base, std::size_t bytes, int node) {
 
 int node_of(const void* address) {
   void* page = const_cast<void*>(address);
-  int where = -1;
-  if (syscall(SYS_move_pages, 0, 1ul, &page, nullptr, &where, 0) != 0) return -1;
-  return where >= 0 ? where : -1;  // a negative errno: page not present
+  int node = -1;
+  if (syscall(SYS_move_pages, 0, 1ul, &page, nullptr, &node, 0) != 0) return -1;
+  return node >= 0 ? node : -1;  // a negative errno: page not present
 }
 
 }  // namespace pl::bandwidth::numa

@@ -12,9 +12,9 @@ namespace pl::bandwidth {
 namespace {
 
 constexpr double kDeviations = 4;
-constexpr double kLeastShare = 0.10;
+constexpr double kMinShare = 0.10;
 constexpr double kMadToDeviation = 1.4826;  // of a normal distribution
-constexpr double kMostOfMany = 0.75;        // so many of a row's values must stand out to blame the row
+constexpr double kBlamedShare = 0.75;       // so many of a row's values must stand out to blame the row
 
 double median_of(std::vector<double> values) {
   if (values.empty()) return 0;
@@ -37,7 +37,7 @@ struct scale {
     typical = median_of(values);
     std::vector<double> distances;
     for (const double value : values) distances.push_back(std::fabs(value - typical));
-    margin = std::max(kDeviations * kMadToDeviation * median_of(distances), kLeastShare * typical);
+    margin = std::max(kDeviations * kMadToDeviation * median_of(distances), kMinShare * typical);
     is_known = typical > 0;
   }
 };
@@ -61,10 +61,10 @@ class search {
   }
 
  private:
-  double at(const position& p) const { return *grid_.values[p.row][p.column]; }
+  double value_at(const position& p) const { return *grid_.values[p.row][p.column]; }
   std::vector<double> values_of(const positions& cells) const {
     std::vector<double> out;
-    for (const auto& p : cells) out.push_back(at(p));
+    for (const auto& p : cells) out.push_back(value_at(p));
     return out;
   }
   template <class Wanted>
@@ -78,8 +78,9 @@ class search {
     return grid_.higher_is_better ? value < usual.typical - usual.margin : value > usual.typical + usual.margin;
   }
   bool mostly_stand_out(const positions& cells, const scale& usual) const {
-    const auto bad = std::count_if(cells.begin(), cells.end(), [&](const position& p) { return stands_out(at(p), usual); });
-    return !cells.empty() && static_cast<double>(bad) >= kMostOfMany * static_cast<double>(cells.size());
+    const auto bad =
+        std::count_if(cells.begin(), cells.end(), [&](const position& p) { return stands_out(value_at(p), usual); });
+    return !cells.empty() && static_cast<double>(bad) >= kBlamedShare * static_cast<double>(cells.size());
   }
 
   static std::string name_of(const std::vector<std::string>& names, std::size_t i, const char* otherwise) {
@@ -88,12 +89,12 @@ class search {
   std::string row_name(std::size_t r) const { return name_of(grid_.rows, r, "row"); }
   std::string column_name(std::size_t c) const { return name_of(grid_.columns, c, "column"); }
 
-  void blame(const positions& cells, outlier::kind what, const std::string& who, double typical) {
-    outlier out{what, cells.front().row, cells.front().column, median_of(values_of(cells)), typical, ""};
+  void blame(const positions& cells, outlier::kind kind, const std::string& label, double typical) {
+    outlier out{kind, cells.front().row, cells.front().column, median_of(values_of(cells)), typical, ""};
     for (const auto& p : cells)
       std::erase_if(left_, [&](const position& o) { return o.row == p.row && o.column == p.column; });
     const double percent = std::fabs(out.value - typical) / typical * 100;
-    out.text = format("%s: %.4g where %.4g is usual here, %.0f %% %s", who.c_str(), out.value, typical, percent,
+    out.text = format("%s: %.4g where %.4g is usual here, %.0f %% %s", label.c_str(), out.value, typical, percent,
                       grid_.higher_is_better ? "less" : "more");
     found_.push_back(std::move(out));
   }
@@ -124,8 +125,8 @@ class search {
   void blame_sockets() {
     std::map<std::pair<int, int>, positions> blocks;
     for (const auto& p : left_) {
-      const int from = socket_of(grid_.row_sockets, p.row), to = socket_of(grid_.column_sockets, p.column);
-      if (from >= 0 && to >= 0) blocks[{from, to}].push_back(p);
+      const int row_socket = socket_of(grid_.row_sockets, p.row), column_socket = socket_of(grid_.column_sockets, p.column);
+      if (row_socket >= 0 && column_socket >= 0) blocks[{row_socket, column_socket}].push_back(p);
     }
     const std::size_t fewest = grid_.is_same_devices ? 4 : 2;
     for (const auto& [sockets, cells] : blocks) {
@@ -136,15 +137,15 @@ class search {
       if (others.size() == 2) others.push_back(median_of(others));  // two GPUs on each of two sockets
       const scale usual(others);
       if (cells.size() < fewest || !mostly_stand_out(cells, usual)) continue;
-      const std::string who = sockets.first == sockets.second
-                                  ? format("everything within socket %d", sockets.first)
-                                  : format("the way from socket %d to socket %d", sockets.first, sockets.second);
-      blame(cells, outlier::kind::sockets, who, usual.typical);
+      const std::string label = sockets.first == sockets.second
+                                    ? format("everything within socket %d", sockets.first)
+                                    : format("the way from socket %d to socket %d", sockets.first, sockets.second);
+      blame(cells, outlier::kind::sockets, label, usual.typical);
     }
   }
 
   // Rows or columns by their medians.
-  void blame_lines(std::size_t count, std::size_t position::*index, outlier::kind what) {
+  void blame_lines(std::size_t count, std::size_t position::*index, outlier::kind kind) {
     std::vector<positions> lines(count);
     for (const auto& p : left_) lines[p.*index].push_back(p);
     std::vector<double> medians;
@@ -153,16 +154,16 @@ class search {
     const scale usual(medians);
     for (const auto& line : lines) {
       if (line.size() < 2 || !stands_out(median_of(values_of(line)), usual) || !mostly_stand_out(line, usual)) continue;
-      const bool is_row = what == outlier::kind::row;
-      const std::string who =
+      const bool is_row = kind == outlier::kind::row;
+      const std::string label =
           is_row ? "everything from " + row_name(line.front().row) : "everything to " + column_name(line.front().column);
-      blame(line, what, who, usual.typical);
+      blame(line, kind, label, usual.typical);
     }
   }
 
   void blame_cells() {
     const scale usual(values_of(left_));
-    const auto bad = left_where([&](const position& p) { return stands_out(at(p), usual); });
+    const auto bad = left_where([&](const position& p) { return stands_out(value_at(p), usual); });
     for (const auto& p : bad) {
       const auto is_mirror = [&p](const position& o) { return o.row == p.column && o.column == p.row; };
       const bool both = grid_.is_same_devices && std::any_of(bad.begin(), bad.end(), is_mirror);

@@ -21,7 +21,7 @@ struct value_grid {
 struct outlier {
   // cell: one value, one direction. pair: both directions between two GPUs. device: row and column of one GPU, or all
   // values of a GPU in a matrix with one row. sockets: all values between two sockets.
-  enum class kind { cell, pair, row, column, device, sockets } what = kind::cell;
+  enum class kind { cell, pair, row, column, device, sockets } type = kind::cell;
   std::size_t row = 0, column = 0;  // the first cell of it; of a device in a peer matrix: its own
   double value = 0;                 // median of what it covers
   double typical = 0;               // what it was compared with

@@ -15,21 +15,22 @@ namespace pl::bandwidth {
 namespace {
 
 constexpr std::uint64_t kChunkBytes = 4u << 20;  // of one CPU thread at least; a multiple of 8
-constexpr unsigned kMostThreads = 8;
+constexpr unsigned kMaxThreads = 8;
 
-void write_words(std::byte* at, std::uint64_t offset, std::uint64_t bytes, std::uint64_t seed, std::uint64_t flip) {
+void write_words(std::byte* address, std::uint64_t offset, std::uint64_t bytes, std::uint64_t seed, std::uint64_t flip) {
   for (std::uint64_t done = 0; done < bytes; done += 8) {
     const std::uint64_t word = pattern_word((offset + done) / 8, seed) ^ flip;
-    std::memcpy(at + done, &word, std::min<std::uint64_t>(8, bytes - done));
+    std::memcpy(address + done, &word, std::min<std::uint64_t>(8, bytes - done));
   }
 }
 
-void compare_words(const std::byte* at, std::uint64_t offset, std::uint64_t bytes, std::uint64_t seed, check_result& out) {
+void compare_words(const std::byte* address, std::uint64_t offset, std::uint64_t bytes, std::uint64_t seed,
+                   check_result& out) {
   for (std::uint64_t done = 0; done < bytes; done += 8) {
     const std::uint64_t count = std::min<std::uint64_t>(8, bytes - done);
     std::uint64_t expected = pattern_word((offset + done) / 8, seed);
     std::uint64_t found = expected;
-    std::memcpy(&found, at + done, count);
+    std::memcpy(&found, address + done, count);
     out.add(offset + done, expected ^ found);
   }
 }
@@ -43,7 +44,7 @@ void add(check_result& sum, const check_result& part) {
 // body(part, offset, bytes) for parts of [0, bytes), each on a thread of its own, the first one on the caller's.
 template <class Body>
 void in_parallel(std::uint64_t bytes, Body&& body) {
-  const std::uint64_t most = std::clamp(std::thread::hardware_concurrency(), 1u, kMostThreads);
+  const std::uint64_t most = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads);
   const std::uint64_t parts = std::clamp<std::uint64_t>(bytes / kChunkBytes, 1, most);
   const std::uint64_t step = (bytes / parts + 7) / 8 * 8;
   std::vector<std::thread> helpers;
@@ -94,7 +95,7 @@ pattern::~pattern() = default;
 // Null: the CPU must do it.
 result<pattern::workshop*> pattern::workshop_for(const memory_view& view, int near_gpu) {
   if (!view.gpu_reachable) return nullptr;
-  const int gpu = view.where.what == place::kind::gpu ? view.where.index : near_gpu;
+  const int gpu = view.location.type == place::kind::gpu ? view.location.index : near_gpu;
   for (const char* name : {"bandwidth_fill", "bandwidth_check"})
     if (const auto kernel = gpus_.kernel(gpu, name); !kernel) {
       if (kernel.error().code == ENOTSUP) return nullptr;
@@ -132,13 +133,13 @@ status pattern::write_by_cpu(const memory_view& view, std::uint64_t bytes, std::
     });
     return {};
   }
-  if (auto ready = gpus_.make_current(view.where.index); !ready) return ready;
+  if (auto ready = gpus_.make_current(view.location.index); !ready) return ready;
   std::vector<std::byte> chunk(std::min(bytes, kChunkBytes));
   for (std::uint64_t done = 0; done < bytes; done += chunk.size()) {
     const std::uint64_t count = std::min<std::uint64_t>(chunk.size(), bytes - done);
     write_words(chunk.data(), done, count, seed, flip);
     const auto rc = gpus_.cuda().cuMemcpyHtoD_v2(view.address + done, chunk.data(), count);
-    if (auto copied = gpus_.check(rc, format("GPU %d: writing the pattern", view.where.index)); !copied) return copied;
+    if (auto copied = gpus_.check(rc, format("GPU %d: writing the pattern", view.location.index)); !copied) return copied;
   }
   return {};
 }
@@ -148,9 +149,9 @@ status pattern::read(const memory_view& view, std::uint64_t offset, std::span<st
     std::memcpy(out.data(), view.host + offset, out.size());
     return {};
   }
-  if (auto ready = gpus_.make_current(view.where.index); !ready) return ready;
+  if (auto ready = gpus_.make_current(view.location.index); !ready) return ready;
   return gpus_.check(gpus_.cuda().cuMemcpyDtoH_v2(out.data(), view.address + offset, out.size()),
-                     format("GPU %d: reading the data back", view.where.index));
+                     format("GPU %d: reading the data back", view.location.index));
 }
 
 result<mismatch> pattern::check(const memory_view& view, std::uint64_t bytes, int near_gpu, std::uint64_t seed) {
@@ -178,17 +179,17 @@ result<mismatch> pattern::check(const memory_view& view, std::uint64_t bytes, in
 status pattern::check_by_gpu(workshop& shop, const memory_view& view, std::uint64_t bytes, std::uint64_t seed,
                              check_result& out) {
   if (auto ready = gpus_.make_current(shop.gpu); !ready) return ready;
-  const std::string what = format("GPU %d: the result of comparing data", shop.gpu);
-  if (auto reset = gpus_.check(gpus_.cuda().cuMemcpyHtoD_v2(shop.result_memory, &out, sizeof out), what); !reset)
+  const std::string description = format("GPU %d: the result of comparing data", shop.gpu);
+  if (auto reset = gpus_.check(gpus_.cuda().cuMemcpyHtoD_v2(shop.result_memory, &out, sizeof out), description); !reset)
     return reset;
   std::uint64_t address = view.address;
   if (auto done = shop.run("bandwidth_check", bytes, {&address, &bytes, &seed, &shop.result_memory}); !done) return done;
-  return gpus_.check(gpus_.cuda().cuMemcpyDtoH_v2(&out, shop.result_memory, sizeof out), what);
+  return gpus_.check(gpus_.cuda().cuMemcpyDtoH_v2(&out, shop.result_memory, sizeof out), description);
 }
 
 status pattern::check_by_cpu(const memory_view& view, std::uint64_t bytes, std::uint64_t seed, check_result& out) {
   if (view.host != nullptr) {
-    std::array<check_result, kMostThreads> parts;
+    std::array<check_result, kMaxThreads> parts;
     in_parallel(bytes, [&](std::uint64_t part, std::uint64_t offset, std::uint64_t count) {
       compare_words(view.host + offset, offset, count, seed, parts[part]);
     });

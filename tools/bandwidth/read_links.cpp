@@ -15,7 +15,9 @@ constexpr int kMemoryBusBits = 37, kMemoryClockKhz = 36, kL2Bytes = 38;
 constexpr int kHostPageTables = 100;  // the GPU walks the host's page tables: coherent, over NVLink-C2C
 
 void ask_driver(gpu_set& gpus, int gpu, gpu_link_facts& facts) {
-  const auto positive = [&](int which) { return static_cast<unsigned>(std::max(gpus.attribute(gpu, which), 0)); };
+  const auto positive = [&](int attribute_id) {
+    return static_cast<unsigned>(std::max(gpus.attribute(gpu, attribute_id), 0));
+  };
   facts.name = gpus.name(gpu);
   facts.bus_id = gpus.bus_id(gpu);
   facts.l2_bytes = positive(kL2Bytes);

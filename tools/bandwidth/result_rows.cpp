@@ -66,9 +66,9 @@ void add_verdict(json& row, const cell& one) {
 
 void add_path(json& row, const cell& one) {
   row["bytes"] = one.path.bytes;
-  row["executor"] = to_string(one.path.by.what);
-  row["executor_gpu"] = one.path.by.gpu;
-  row["executor_width"] = one.path.by.width;
+  row["executor"] = to_string(one.path.executor.kind);
+  row["executor_gpu"] = one.path.executor.gpu;
+  row["executor_width"] = one.path.executor.width;
   row["source"] = to_string(one.path.source);
   row["destination"] = to_string(one.path.destination);
   row["opposite_direction_busy"] = one.path.opposite_too;
@@ -87,35 +87,36 @@ std::string csv_field(const json& value) {
   if (!value.is_string()) return value.dump();
   std::string text = value.get<std::string>();
   if (text.find_first_of(",\"\n") == std::string::npos) return text;
-  for (std::size_t at = 0; (at = text.find('"', at)) != std::string::npos; at += 2) text.insert(at, 1, '"');
+  for (std::size_t offset = 0; (offset = text.find('"', offset)) != std::string::npos; offset += 2)
+    text.insert(offset, 1, '"');
   return "\"" + text + "\"";
 }
 
 template <class Do>
-void for_each_cell(const test_outcome& outcome, Do&& what) {
-  for (const matrix& where : outcome.matrices)
-    for (std::size_t row = 0; row < where.cells.size(); ++row)
-      for (std::size_t column = 0; column < where.cells[row].size(); ++column) what(where, row, column);
+void for_each_cell(const test_outcome& outcome, Do&& visit) {
+  for (const matrix& grid : outcome.matrices)
+    for (std::size_t row = 0; row < grid.cells.size(); ++row)
+      for (std::size_t column = 0; column < grid.cells[row].size(); ++column) visit(grid, row, column);
 }
 
 }  // namespace
 
-std::string cell_id(const matrix& where, std::size_t row, std::size_t column) {
-  return format("%s/%s/%s/%llu", where.part.c_str(), where.rows[row].c_str(), where.columns[column].c_str(),
-                static_cast<unsigned long long>(where.cells[row][column].path.bytes));
+std::string cell_id(const matrix& grid, std::size_t row, std::size_t column) {
+  return format("%s/%s/%s/%llu", grid.part.c_str(), grid.rows[row].c_str(), grid.columns[column].c_str(),
+                static_cast<unsigned long long>(grid.cells[row][column].path.bytes));
 }
 
-json cell_row(const std::string& key, int index, const matrix& where, std::size_t row, std::size_t column,
+json cell_row(const std::string& key, int index, const matrix& grid, std::size_t row, std::size_t column,
               const baseline* reference) {
-  const cell& one = where.cells[row][column];
+  const cell& one = grid.cells[row][column];
   json out{{"kind", "cell"},
-           {"series", key + "/" + cell_id(where, row, column)},
+           {"series", key + "/" + cell_id(grid, row, column)},
            {"testcase", key},
            {"index", index},
-           {"part", where.part},
-           {"row", where.rows[row]},
-           {"column", where.columns[column]},
-           {"unit", where.unit},
+           {"part", grid.part},
+           {"row", grid.rows[row]},
+           {"column", grid.columns[column]},
+           {"unit", grid.unit},
            {"state", to_string(one.state)},
            {"why", one.why},
            {"mismatched_bytes", one.wrong.bytes},
@@ -123,7 +124,7 @@ json cell_row(const std::string& key, int index, const matrix& where, std::size_
   add_figures(out, one);
   add_verdict(out, one);
   add_path(out, one);
-  add_baseline(out, reference != nullptr ? reference->compare(key, where, row, column) : std::nullopt);
+  add_baseline(out, reference != nullptr ? reference->compare(key, grid, row, column) : std::nullopt);
   return out;
 }
 
@@ -135,11 +136,11 @@ json test_row(const test_outcome& outcome) {
 
 void add_rows(result_file& file, const test_outcome& outcome, const baseline* reference) {
   file.add_row(test_row(outcome));
-  for_each_cell(outcome, [&](const matrix& where, std::size_t row, std::size_t column) {
-    json one = cell_row(outcome.key, outcome.index, where, row, column, reference);
-    const cell& source = where.cells[row][column];
+  for_each_cell(outcome, [&](const matrix& grid, std::size_t row, std::size_t column) {
+    json one = cell_row(outcome.key, outcome.index, grid, row, column, reference);
+    const cell& source = grid.cells[row][column];
     if (source.samples.empty()) one.erase("series");
-    else file.add_samples(one["series"], source.samples, where.unit == "ns" ? "ns" : "gb_per_s");
+    else file.add_samples(one["series"], source.samples, grid.unit == "ns" ? "ns" : "gb_per_s");
     file.add_row(std::move(one));
   });
 }
@@ -158,8 +159,8 @@ std::string csv_text(std::span<const test_outcome> outcomes, const baseline* ref
     if (each.matrices.empty())
       out += format("%s,%d,,,,,,%s,%s%s\n", csv_field(each.key).c_str(), each.index, to_string(each.state),
                     csv_field(each.reason).c_str(), std::string(names.size() - 9, ',').c_str());
-    for_each_cell(each, [&](const matrix& where, std::size_t row, std::size_t column) {
-      const json one = cell_row(each.key, each.index, where, row, column, reference);
+    for_each_cell(each, [&](const matrix& grid, std::size_t row, std::size_t column) {
+      const json one = cell_row(each.key, each.index, grid, row, column, reference);
       for (std::size_t i = 0; i < names.size(); ++i) out += (i > 0 ? "," : "") + csv_field(one.at(names[i]));
       out += "\n";
     });

@@ -13,10 +13,10 @@
 namespace pl::bandwidth {
 
 // "read1/0/3/65536": which cell of a testcase, the same in every run.
-std::string cell_id(const matrix& where, std::size_t row, std::size_t column);
+std::string cell_id(const matrix& grid, std::size_t row, std::size_t column);
 
 // One cell, flat. `reference` may be null.
-nlohmann::json cell_row(const std::string& key, int index, const matrix& where, std::size_t row, std::size_t column,
+nlohmann::json cell_row(const std::string& key, int index, const matrix& grid, std::size_t row, std::size_t column,
                         const baseline* reference);
 // The testcase itself: its state and why.
 nlohmann::json test_row(const test_outcome& outcome);

@@ -16,9 +16,9 @@ constexpr char kFine = '.', kFailed = 'x', kInterrupted = 'i';
 // Text, so that ranks need not agree on the layout of anything. Doubles come back exactly from 17 digits.
 std::string to_text(const round_report& report) {
   using ending = round_report::ending;
-  if (report.how == ending::failed) return format("failed %d ", report.why.code) + report.why.message;
-  if (report.how == ending::interrupted) return "interrupted";
-  if (report.how == ending::ended_by_others) return "ended";
+  if (report.outcome == ending::failed) return format("failed %d ", report.why.code) + report.why.message;
+  if (report.outcome == ending::interrupted) return "interrupted";
+  if (report.outcome == ending::ended_by_others) return "ended";
   std::string out = "fine";
   for (const auto& one : report.entries) {
     out += format("\n%zu %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64, one.transfer, one.wrong.bytes,
@@ -29,30 +29,30 @@ std::string to_text(const round_report& report) {
 }
 
 round_report::entry parse_entry(const std::string& line) {
-  std::istringstream in(line);
+  std::istringstream input(line);
   round_report::entry one;
-  in >> one.transfer >> one.wrong.bytes >> one.wrong.first_offset >> one.wrong.expected >> one.wrong.found >>
+  input >> one.transfer >> one.wrong.bytes >> one.wrong.first_offset >> one.wrong.expected >> one.wrong.found >>
       one.wrong.flipped_bits;
-  for (double rate = 0; in >> rate;) one.gb_per_s.push_back(rate);
+  for (double rate = 0; input >> rate;) one.gb_per_s.push_back(rate);
   return one;
 }
 
 round_report from_text(const std::string& text) {
   using ending = round_report::ending;
   round_report report;
-  std::istringstream in(text);
+  std::istringstream input(text);
   std::string line, word;
-  std::getline(in, line);
+  std::getline(input, line);
   std::istringstream first(line);
   first >> word;
   if (word == "failed") {
-    report.how = ending::failed;
+    report.outcome = ending::failed;
     first >> report.why.code;
     std::getline(first >> std::ws, report.why.message);
   }
-  if (word == "interrupted") report.how = ending::interrupted;
-  if (word == "ended") report.how = ending::ended_by_others;
-  while (std::getline(in, line)) report.entries.push_back(parse_entry(line));
+  if (word == "interrupted") report.outcome = ending::interrupted;
+  if (word == "ended") report.outcome = ending::ended_by_others;
+  while (std::getline(input, line)) report.entries.push_back(parse_entry(line));
   return report;
 }
 
@@ -89,7 +89,9 @@ round_report make_report(const result<set_outcome>& outcome, const std::vector<s
   round_report report;
   if (!outcome) {
     const int code = outcome.error().code;
-    report.how = code == ECANCELED ? ending::interrupted : code == ECONNABORTED ? ending::ended_by_others : ending::failed;
+    report.outcome = code == ECANCELED      ? ending::interrupted
+                     : code == ECONNABORTED ? ending::ended_by_others
+                                            : ending::failed;
     report.why = outcome.error();
     return report;
   }

@@ -32,7 +32,7 @@ class sample_votes {
 
 // Of one rank, for one round.
 struct round_report {
-  enum class ending { fine, failed, interrupted, ended_by_others } how = ending::fine;
+  enum class ending { fine, failed, interrupted, ended_by_others } outcome = ending::fine;
   failure why;  // failed
   struct entry {
     std::size_t transfer = 0;      // of the round

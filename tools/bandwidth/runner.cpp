@@ -18,8 +18,8 @@ std::uint64_t seed_of(std::uint64_t key, std::uint64_t seed, std::size_t sample)
 }
 
 // Sources that several transfers read have one pattern, and those that are different have different ones.
-std::uint64_t seed_of(const bound_transfer& what, std::uint64_t seed, std::size_t sample) {
-  return seed_of(what.data_key != 0 ? what.data_key : what.source.address, seed, sample);
+std::uint64_t seed_of(const bound_transfer& transfer, std::uint64_t seed, std::size_t sample) {
+  return seed_of(transfer.data_key != 0 ? transfer.data_key : transfer.source.address, seed, sample);
 }
 
 void add(mismatch& sum, const mismatch& found) {
@@ -43,25 +43,25 @@ double gb_per_s(std::uint64_t bytes, std::uint64_t copies, double ns, bool whole
 // Of one sample. Where it is known how far every transfer was when the first of them ended, what they moved until then
 // counts: which one ends last, and what it does alone after that, changes from sample to sample and is no simultaneous
 // traffic.
-void add_rates(std::span<const bound_transfer> transfers, const method& how, std::span<const std::uint64_t> copies,
+void add_rates(std::span<const bound_transfer> transfers, const method& settings, std::span<const std::uint64_t> copies,
                const window_timing& sum, set_outcome& out) {
-  const bool knows_common = !sum.copies_while_all_ran.empty() && sum.all_ran_ns > 0;
+  const bool has_common_window = !sum.copies_while_all_ran.empty() && sum.all_ran_ns > 0;
   double total_bytes = 0;
   for (std::size_t t = 0; t < transfers.size(); ++t) {
     const double moved = static_cast<double>(transfers[t].bytes) *
-                         (knows_common ? sum.copies_while_all_ran[t] : static_cast<double>(copies[t]));
-    out.each[t].own_gb_per_s.push_back(knows_common
-                                           ? moved / sum.all_ran_ns
-                                           : gb_per_s(transfers[t].bytes, copies[t], sum.own_ns[t], how.whole_microseconds));
+                         (has_common_window ? sum.copies_while_all_ran[t] : static_cast<double>(copies[t]));
+    out.each[t].own_gb_per_s.push_back(
+        has_common_window ? moved / sum.all_ran_ns
+                          : gb_per_s(transfers[t].bytes, copies[t], sum.own_ns[t], settings.whole_microseconds));
     if (transfers[t].measured) total_bytes += moved;
   }
-  out.total_gb_per_s.push_back(total_bytes / std::max(knows_common ? sum.all_ran_ns : sum.window_ns, 1.0));
+  out.total_gb_per_s.push_back(total_bytes / std::max(has_common_window ? sum.all_ran_ns : sum.window_ns, 1.0));
 }
 
 // What run() was asked.
 struct run_task {
   std::span<const bound_transfer> transfers;
-  const method& how;
+  const method& settings;
   const run_hooks& hooks;
   std::span<const arrival> arrivals;
 };
@@ -77,7 +77,7 @@ struct runner::state {
   std::vector<std::unique_ptr<window>> left_behind;
 
   status check_left_behind(std::span<const bound_transfer> transfers);
-  result<std::vector<std::uint64_t>> plan(window& work, std::span<const bound_transfer> transfers, const method& how);
+  result<std::vector<std::uint64_t>> plan(window& work, std::span<const bound_transfer> transfers, const method& settings);
   status prepare_data(const run_task& task, std::size_t sample);
   status check_data(const run_task& task, std::size_t sample, set_outcome& out);
   status run_sample(window& work, const run_task& task, std::span<const std::uint64_t> copies, set_outcome& out);
@@ -92,7 +92,7 @@ status runner::state::check_left_behind(std::span<const bound_transfer> transfer
   for (const auto& one : left_behind)
     for (const int gpu : one->gpus_in_use())
       for (const auto& transfer : transfers)
-        if (transfer.by.gpu == gpu)
+        if (transfer.executor.gpu == gpu)
           return failure{EIO,
                          format("GPU %d still works on transfers that did not end in time: it is left alone (`dmesg | grep "
                                 "-i xid`, then a reset or reboot)",
@@ -100,16 +100,16 @@ status runner::state::check_left_behind(std::span<const bound_transfer> transfer
   return {};
 }
 
-result<set_outcome> runner::run(std::span<const bound_transfer> transfers, const method& how, const run_hooks& hooks,
+result<set_outcome> runner::run(std::span<const bound_transfer> transfers, const method& settings, const run_hooks& hooks,
                                 std::span<const arrival> arrivals) {
   auto& self = *state_;
-  if (auto good = check_transfers(self.gpus, transfers, how.verify); !good) return good.error();
+  if (auto good = check_transfers(self.gpus, transfers, settings.verify); !good) return good.error();
   if (auto free = self.check_left_behind(transfers); !free) return free.error();
   for (const auto& one : transfers)
     if (auto open = prepare_peer_access(self.gpus, one); !open) return open.error();
   auto work = window::make(self.gpus, self.tools, transfers);
   if (!work) return work.error();
-  auto outcome = self.run_samples(**work, {transfers, how, hooks, arrivals});
+  auto outcome = self.run_samples(**work, {transfers, settings, hooks, arrivals});
   if (!outcome && (*work)->is_busy()) self.left_behind.push_back(*std::move(work));
   return outcome;
 }
@@ -119,15 +119,15 @@ result<set_outcome> runner::state::run_samples(window& work, const run_task& tas
   set_outcome out;
   out.each.resize(transfers.size());
   out.arrived.resize(task.arrivals.size());
-  const auto copies = plan(work, transfers, task.how);
+  const auto copies = plan(work, transfers, task.settings);
   if (!copies) return copies.error();
   for (std::size_t i = 0; i < transfers.size(); ++i) out.each[i].copies = static_cast<unsigned>((*copies)[i]);
-  for (std::size_t sample = 0; sample < task.how.samples; ++sample) {
-    if (task.how.verify)
+  for (std::size_t sample = 0; sample < task.settings.samples; ++sample) {
+    if (task.settings.verify)
       if (auto ready = prepare_data(task, sample); !ready) return ready.error();
     if (auto done = run_sample(work, task, *copies, out); !done) return done.error();
     for (std::size_t i = 0; i < transfers.size(); ++i) out.each[i].retries = work.retries(i);
-    if (task.how.verify)
+    if (task.settings.verify)
       if (auto checked = check_data(task, sample, out); !checked) return checked.error();
   }
   return out;
@@ -135,28 +135,29 @@ result<set_outcome> runner::state::run_samples(window& work, const run_task& tas
 
 // The first window has one copy of each and is not timed: what the driver loads or maps on first use is there afterwards.
 result<std::vector<std::uint64_t>> runner::state::plan(window& work, std::span<const bound_transfer> transfers,
-                                                       const method& how) {
+                                                       const method& settings) {
   std::vector<std::uint64_t> copies(transfers.size(), 1);
-  window_plan probe{copies, 0, how.timeout_s, nullptr, false};
+  window_plan probe{copies, 0, settings.timeout_s, nullptr, false};
   if (auto loaded = work.run(probe); !loaded) return loaded.error();
-  if (!needs_probe(transfers, how)) return wanted_copies(transfers, how);
-  for (std::size_t i = 0; i < copies.size(); ++i) copies[i] = probe_copies(transfers[i], how);
+  if (!needs_probe(transfers, settings)) return wanted_copies(transfers, settings);
+  for (std::size_t i = 0; i < copies.size(); ++i) copies[i] = probe_copies(transfers[i], settings);
   probe.is_held = true;
   auto timed = work.run(probe);
   if (!timed) return timed.error();
   for (std::size_t i = 0; i < copies.size(); ++i) timed->own_ns[i] /= static_cast<double>(copies[i]);
-  return balanced_copies(transfers, how, timed->own_ns);
+  return balanced_copies(transfers, settings, timed->own_ns);
 }
 
 status runner::state::prepare_data(const run_task& task, std::size_t sample) {
   for (const auto& one : task.transfers) {
-    const std::uint64_t seed = seed_of(one, task.how.seed, sample);
-    if (auto filled = data.fill(one.source, one.bytes, one.by.gpu, seed); !filled) return filled;
+    const std::uint64_t seed = seed_of(one, task.settings.seed, sample);
+    if (auto filled = data.fill(one.source, one.bytes, one.executor.gpu, seed); !filled) return filled;
     if (one.is_multicast) continue;
-    if (auto cleared = data.clear(one.destination, one.bytes, one.by.gpu, seed); !cleared) return cleared;
+    if (auto cleared = data.clear(one.destination, one.bytes, one.executor.gpu, seed); !cleared) return cleared;
   }
   for (const auto& one : task.arrivals)
-    if (auto cleared = data.clear(one.at, one.bytes, one.at.where.index, seed_of(one.data_key, task.how.seed, sample));
+    if (auto cleared =
+            data.clear(one.view, one.bytes, one.view.location.index, seed_of(one.data_key, task.settings.seed, sample));
         !cleared)
       return cleared;
   return {};
@@ -166,13 +167,14 @@ status runner::state::check_data(const run_task& task, std::size_t sample, set_o
   for (std::size_t i = 0; i < task.transfers.size(); ++i) {
     const auto& one = task.transfers[i];
     if (one.is_multicast) continue;
-    const auto found = data.check(one.destination, one.bytes, one.by.gpu, seed_of(one, task.how.seed, sample));
+    const auto found = data.check(one.destination, one.bytes, one.executor.gpu, seed_of(one, task.settings.seed, sample));
     if (!found) return found.error();
     add(out.each[i].wrong, *found);
   }
   for (std::size_t i = 0; i < task.arrivals.size(); ++i) {
     const auto& one = task.arrivals[i];
-    const auto found = data.check(one.at, one.bytes, one.at.where.index, seed_of(one.data_key, task.how.seed, sample));
+    const auto found =
+        data.check(one.view, one.bytes, one.view.location.index, seed_of(one.data_key, task.settings.seed, sample));
     if (!found) return found.error();
     add(out.arrived[i], *found);
   }
@@ -182,16 +184,16 @@ status runner::state::check_data(const run_task& task, std::size_t sample, set_o
 status runner::state::run_sample(window& work, const run_task& task, std::span<const std::uint64_t> copies,
                                  set_outcome& out) {
   const auto& transfers = task.transfers;
-  const auto& how = task.how;
+  const auto& settings = task.settings;
   const auto& hooks = task.hooks;
   window_timing sum;
   sum.own_ns.resize(transfers.size());
-  sum.copies_while_all_ran.resize(how.balance && transfers.size() > 1 ? transfers.size() : 0);
-  const std::uint64_t windows = windows_for(transfers, how, copies);
+  sum.copies_while_all_ran.resize(settings.balance && transfers.size() > 1 ? transfers.size() : 0);
+  const std::uint64_t windows = windows_for(transfers, settings, copies);
   std::vector<std::uint64_t> part(copies.size());
   for (std::uint64_t i = 0; i < windows; ++i) {
     for (std::size_t t = 0; t < part.size(); ++t) part[t] = copies[t] * (i + 1) / windows - copies[t] * i / windows;
-    const auto timed = work.run({part, how.warm_up, how.timeout_s, i == 0 ? &hooks.before_release : nullptr});
+    const auto timed = work.run({part, settings.warm_up, settings.timeout_s, i == 0 ? &hooks.before_release : nullptr});
     if (!timed) return timed.error();
     for (std::size_t t = 0; t < part.size(); ++t) sum.own_ns[t] += timed->own_ns[t];
     sum.window_ns += timed->window_ns;
@@ -202,7 +204,7 @@ status runner::state::run_sample(window& work, const run_task& task, std::span<c
   }
   if (hooks.after_sample)
     if (auto agreed = hooks.after_sample(); !agreed) return agreed;
-  add_rates(transfers, how, copies, sum, out);
+  add_rates(transfers, settings, copies, sum, out);
   out.overlap.push_back(sum.window_ns > 0 ? std::clamp(sum.all_ran_ns / sum.window_ns, 0.0, 1.0) : 0);
   return {};
 }

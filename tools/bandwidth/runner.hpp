@@ -41,19 +41,19 @@ struct method {
 struct bound_transfer {
   memory_view source;
   memory_view destination;
-  executor by;
+  bandwidth::executor executor;
   std::uint64_t bytes = 0;
   bool measured = true;
   unsigned copies = 0;               // 0: the method's
   bool without_peer_access = false;  // between GPUs, by copy engine: taken back before, so that the driver stages the data
-  bool is_multicast = false;         // the destination is a multicast object's address; what arrives is told by `arrivals`
+  bool is_multicast = false;         // the destination is a multicast object's address; `arrivals` lists what to compare
   std::uint64_t data_key = 0;        // which pattern the source gets; 0: that of its address
 };
 
 // Memory that a multicast transfer writes, of whatever process: cleared before and compared after each sample. Its
 // `data_key` is that transfer's and not 0.
 struct arrival {
-  memory_view at;
+  memory_view view;
   std::uint64_t bytes = 0;
   std::uint64_t data_key = 0;
 };
@@ -93,7 +93,7 @@ class runner {
   // An empty list is allowed (a rank that only takes part in the hooks). EINVAL: a combination that cannot work (bar between
   // two GPUs, ...), with what could; EIO, ETIMEDOUT: nothing of this run is in flight any more, or the GPU is lost and
   // later calls on it fail at once. Data that arrives wrong is not a failure here: see mismatch.
-  result<set_outcome> run(std::span<const bound_transfer> transfers, const method& how, const run_hooks& hooks = {},
+  result<set_outcome> run(std::span<const bound_transfer> transfers, const method& settings, const run_hooks& hooks = {},
                           std::span<const arrival> arrivals = {});
 
  private:

@@ -19,13 +19,13 @@ bool is_default(const testcase& one, const bandwidth_options& options, int proce
 
 bool is_slow(const test_outcome& outcome, const baseline* reference) {
   if (outcome.state == test_state::slow) return true;
-  for (const matrix& where : outcome.matrices)
-    for (std::size_t row = 0; row < where.cells.size(); ++row)
-      for (std::size_t column = 0; column < where.cells[row].size(); ++column) {
-        const auto& judged = where.cells[row][column].judged;
+  for (const matrix& grid : outcome.matrices)
+    for (std::size_t row = 0; row < grid.cells.size(); ++row)
+      for (std::size_t column = 0; column < grid.cells[row].size(); ++column) {
+        const auto& judged = grid.cells[row][column].judged;
         if (judged && judged->level != verdict_level::good && !judged->is_varied) return true;
         if (reference == nullptr) continue;
-        const auto found = reference->compare(outcome.key, where, row, column);
+        const auto found = reference->compare(outcome.key, grid, row, column);
         if (found && found->slow) return true;
       }
   return false;
@@ -34,8 +34,8 @@ bool is_slow(const test_outcome& outcome, const baseline* reference) {
 // Cells are asked too: an interrupted testcase may hold a mismatch.
 bool is_bad(const test_outcome& outcome) {
   if (outcome.state == test_state::failed || outcome.state == test_state::error) return true;
-  for (const matrix& where : outcome.matrices)
-    for (const auto& row : where.cells)
+  for (const matrix& grid : outcome.matrices)
+    for (const auto& row : grid.cells)
       for (const cell& one : row)
         if (one.state == cell_state::mismatch || one.state == cell_state::error) return true;
   return false;

@@ -52,11 +52,11 @@ bandwidth_session::bandwidth_session(const bandwidth_options& options, const ses
                .ranks = parts.ranks,
                .interrupted = [this] { return interrupt_.raised(); },
                .progress =
-                   [this](std::size_t done, std::size_t, const std::string& what) {
-                     if (progress_) progress_->at(runs_before_ + done, what);
+                   [this](std::size_t done, std::size_t, const std::string& description) {
+                     if (progress_) progress_->at(runs_before_ + done, description);
                    },
-               .cell_done = [this](const std::string& key, const matrix& where, std::size_t row,
-                                   std::size_t column) { cell_done(key, where, row, column); }} {
+               .cell_done = [this](const std::string& key, const matrix& grid, std::size_t row,
+                                   std::size_t column) { cell_done(key, grid, row, column); }} {
   test_.judge_small = options.sizes.size() == 1;
   if (!options.jsonl_path.empty() && talks()) open_for_writing(lines_, options.jsonl_path);
 }
@@ -84,14 +84,14 @@ bool bandwidth_session::is_over() const {
 }
 
 std::size_t bandwidth_session::planned_runs(const selected& one) const {
-  const std::size_t sizes = one.is_transfer || (one.what != nullptr && one.what->has_size) ? options_.sizes.size() : 1;
-  if (one.what == nullptr || one.what->group == testcase::kind::multi_node) return sizes;
-  return sizes * plan_of(one.what->index, shape_of(parts_.gpus), test_).runs.size();
+  const std::size_t sizes = one.is_transfer || (one.test != nullptr && one.test->has_size) ? options_.sizes.size() : 1;
+  if (one.test == nullptr || one.test->group == testcase::kind::multi_node) return sizes;
+  return sizes * plan_of(one.test->index, shape_of(parts_.gpus), test_).runs.size();
 }
 
 void bandwidth_session::run_one(const selected& one) {
   const std::size_t first = outcomes_.size();
-  const bool has_size = one.is_transfer || (one.what != nullptr && one.what->has_size);
+  const bool has_size = one.is_transfer || (one.test != nullptr && one.test->has_size);
   const std::size_t turns = has_size ? options_.sizes.size() : 1;
   for (std::size_t i = 0; i < turns && !is_over(); ++i) {
     test_.bytes = options_.sizes[i];
@@ -103,14 +103,14 @@ void bandwidth_session::run_one(const selected& one) {
 
 test_outcome bandwidth_session::outcome_of(const selected& one) {
   if (one.is_transfer) return transfer_outcome(one.asked);
-  if (one.what == nullptr)
+  if (one.test == nullptr)
     return without_run(kUnknownTestcase, one.asked, test_state::error, "there is no such testcase; -l lists them");
-  index_now_ = one.what->index;
+  index_now_ = one.test->index;
   const int processes = parts_.ranks != nullptr ? parts_.ranks->size() : 1;
-  if (processes > 1 && one.what->group != testcase::kind::multi_node)
-    return without_run(index_now_, one.what->key, test_state::waived,
+  if (processes > 1 && one.test->group != testcase::kind::multi_node)
+    return without_run(index_now_, one.test->key, test_state::waived,
                        format("a testcase of one process, and %d were started: they would measure each other", processes));
-  return one.what->run(*one.what, context_);
+  return one.test->run(*one.test, context_);
 }
 
 test_outcome bandwidth_session::transfer_outcome(const std::string& line) {
@@ -141,10 +141,10 @@ void bandwidth_session::print(std::size_t first, const selected& one) {
   std::fflush(stdout);
 }
 
-void bandwidth_session::cell_done(const std::string& key, const matrix& where, std::size_t row, std::size_t column) {
+void bandwidth_session::cell_done(const std::string& key, const matrix& grid, std::size_t row, std::size_t column) {
   if (!lines_.is_open()) return;
-  auto line = cell_row(key, index_now_, where, row, column, parts_.reference);
-  const auto& samples = where.cells[row][column].samples;
+  auto line = cell_row(key, index_now_, grid, row, column, parts_.reference);
+  const auto& samples = grid.cells[row][column].samples;
   if (samples.size() <= kMaxSamplesPerSeries) line["samples"] = samples;
   write_line(line);
 }

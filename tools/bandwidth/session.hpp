@@ -38,7 +38,7 @@ class bandwidth_session {
   test_outcome outcome_of(const selected& one);
   test_outcome transfer_outcome(const std::string& line);
   void print(std::size_t first_outcome, const selected& one);
-  void cell_done(const std::string& key, const matrix& where, std::size_t row, std::size_t column);
+  void cell_done(const std::string& key, const matrix& grid, std::size_t row, std::size_t column);
   void write_line(const nlohmann::json& row);
   void write_files();
   int exit_code() const;

@@ -13,13 +13,13 @@ shared_memory::~shared_memory() = default;
 
 const char* shared_memory::means() const { return handle_name(handle_type_); }
 
-const std::string& shared_memory::why_not(int from, int to) const {
-  return unreachable_[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
+const std::string& shared_memory::why_not(int source, int destination) const {
+  return unreachable_[static_cast<std::size_t>(source)][static_cast<std::size_t>(destination)];
 }
 
 memory_view shared_memory::view(int rank, unsigned buffer) const {
   memory_view out;
-  out.where = gpu_place(gpu_);
+  out.location = gpu_place(gpu_);
   out.address = pieces_[static_cast<std::size_t>(rank)]->address + buffer * buffer_bytes_;
   out.bytes = wanted_bytes_;
   return out;
@@ -93,11 +93,11 @@ status shared_memory::export_and_import(int handle_type) {
     if (mapped) pieces_[r] = *std::move(imported);
     else unreachable[r] = mapped.error().message;
   }
-  return tell_reach(unreachable);
+  return publish_reach(unreachable);
 }
 
 // Every rank must know of every pair whether it can be measured.
-status shared_memory::tell_reach(const std::vector<std::string>& mine) {
+status shared_memory::publish_reach(const std::vector<std::string>& mine) {
   std::string lines;
   for (const auto& why : mine) lines += why + '\n';
   const auto all = gather_texts(ranks_, lines);
@@ -105,12 +105,12 @@ status shared_memory::tell_reach(const std::vector<std::string>& mine) {
   unreachable_.clear();
   for (const auto& text : *all) {
     auto& row = unreachable_.emplace_back();
-    std::size_t at = 0;
+    std::size_t offset = 0;
     for (std::size_t r = 0; r < mine.size(); ++r) {
-      const auto end = text.find('\n', at);
+      const auto end = text.find('\n', offset);
       if (end == std::string::npos) return failure{EPROTO, "a rank has told too little of what it reaches"};
-      row.push_back(text.substr(at, end - at));
-      at = end + 1;
+      row.push_back(text.substr(offset, end - offset));
+      offset = end + 1;
     }
   }
   return {};

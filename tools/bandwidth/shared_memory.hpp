@@ -26,8 +26,8 @@ class shared_memory {
   shared_memory& operator=(const shared_memory&) = delete;
 
   // Can the GPU of rank `from` reach the memory of rank `to`? All ranks know the same.
-  bool can_reach(int from, int to) const { return why_not(from, to).empty(); }
-  const std::string& why_not(int from, int to) const;
+  bool can_reach(int source, int destination) const { return why_not(source, destination).empty(); }
+  const std::string& why_not(int source, int destination) const;
   // Precondition: can_reach(own rank, rank). Its place is the own GPU, which is the one of this process that has access.
   memory_view view(int rank, unsigned buffer) const;
 
@@ -40,7 +40,7 @@ class shared_memory {
   status create(int handle_type);
   status export_and_import(int handle_type);
   status map(shared_piece& one);
-  status tell_reach(const std::vector<std::string>& mine);
+  status publish_reach(const std::vector<std::string>& mine);
 
   gpu_set& gpus_;
   group& ranks_;

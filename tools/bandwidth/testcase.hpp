@@ -16,7 +16,7 @@ namespace pl::bandwidth {
 
 struct test_options {
   std::uint64_t bytes = 512u << 20;
-  method how;
+  method settings;
   bool use_mean = false;
   bool disable_affinity = false;
   host_kind host = host_kind::pinned;
@@ -44,9 +44,9 @@ struct test_context {
   // Asked between cells; true: stop, keep what was measured.
   std::function<bool()> interrupted;
   // Before each cell: progress. `done` of `cells`.
-  std::function<void(std::size_t done, std::size_t cells, const std::string& what)> progress;
+  std::function<void(std::size_t done, std::size_t cells, const std::string& description)> progress;
   // Every finished cell, for output that is flushed as it goes.
-  std::function<void(const std::string& key, const matrix& where, std::size_t row, std::size_t column)> cell_done;
+  std::function<void(const std::string& key, const matrix& grid, std::size_t row, std::size_t column)> cell_done;
 };
 
 struct testcase {

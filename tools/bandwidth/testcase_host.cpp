@@ -13,7 +13,7 @@ constexpr std::uint64_t kUnlimited = ~0ull;
 
 struct host_case {
   int index;
-  executor_kind by;
+  executor_kind kind;
   bool to_device;  // the direction of the main result
   bool both;       // the other direction runs too
   bool all;        // every GPU at once
@@ -52,25 +52,25 @@ const host_case& case_of(int index) {
 }
 
 struct host_planner {
-  const host_case& what;
+  const host_case& spec;
   const machine_shape& shape;
   const test_options& options;
 
-  std::uint64_t bytes() const { return std::min(options.bytes, what.most_bytes); }
+  std::uint64_t bytes() const { return std::min(options.bytes, spec.most_bytes); }
 
   transfer_spec transfer(int gpu, bool to_device) const {
     const place host = host_place(options.host, options.numa_node);
-    transfer_spec out{host, gpu_place(gpu), {what.by, gpu, 0}, bytes()};
+    transfer_spec out{host, gpu_place(gpu), {spec.kind, gpu, 0}, bytes()};
     if (!to_device) std::swap(out.source, out.destination);
-    if (what.by == sm) out.by.width = share_of_multiprocessors(shape, options, gpu, what.both ? 2 : 1);
-    if (what.by == bar) out.by.width = options.threads;
-    if (what.by == engine) out.by.width = kEngineWorkers;
+    if (spec.kind == sm) out.executor.width = share_of_multiprocessors(shape, options, gpu, spec.both ? 2 : 1);
+    if (spec.kind == bar) out.executor.width = options.threads;
+    if (spec.kind == engine) out.executor.width = kEngineWorkers;
     return out;
   }
 
   std::string title(const char* suffix) const {
-    const char* arrow = what.both ? "<->" : what.to_device ? "->" : "<-";
-    return format("memcpy %s CPU(row) %s GPU(column) %sbandwidth (GB/s)", to_string(what.by), arrow, suffix);
+    const char* arrow = spec.both ? "<->" : spec.to_device ? "->" : "<-";
+    return format("memcpy %s CPU(row) %s GPU(column) %sbandwidth (GB/s)", to_string(spec.kind), arrow, suffix);
   }
 
   // Main result, and what the original does not tell.
@@ -78,29 +78,29 @@ struct host_planner {
     const auto labels = gpu_labels(shape.gpus());
     plan.matrices.push_back(make_matrix("", title(""), {"0"}, labels));
     if (options.original_mistakes) return;
-    if (what.both) {
-      const std::string arrow = what.to_device ? "<-" : "->";
+    if (spec.both) {
+      const std::string arrow = spec.to_device ? "<-" : "->";
       plan.matrices.push_back(make_matrix(
           "opposite",
-          format("memcpy %s CPU(row) %s GPU(column) beside it, bandwidth (GB/s)", to_string(what.by), arrow.c_str()), {"0"},
-          labels));
+          format("memcpy %s CPU(row) %s GPU(column) beside it, bandwidth (GB/s)", to_string(spec.kind), arrow.c_str()),
+          {"0"}, labels));
     }
-    if (what.all) plan.matrices.push_back(make_matrix("total", title("total of all GPUs, "), {"0"}, {"all"}));
-    else if (what.both) plan.matrices.push_back(make_matrix("total", title("total, "), {"0"}, labels));
+    if (spec.all) plan.matrices.push_back(make_matrix("total", title("total of all GPUs, "), {"0"}, {"all"}));
+    else if (spec.both) plan.matrices.push_back(make_matrix("total", title("total, "), {"0"}, labels));
     for (std::size_t i = 1; i < plan.matrices.size(); ++i) plan.matrices[i].is_native_only = true;
   }
 
   void add_gpu(cell_run& run, int gpu) const {
     const auto column = static_cast<std::size_t>(gpu);
     const std::size_t first = run.transfers.size();
-    run.transfers.push_back(transfer(gpu, what.to_device));
-    run.targets.push_back({.transfer = first, .matrix = 0, .column = column, .opposite_too = what.both});
-    if (!what.both) return;
-    run.transfers.push_back(transfer(gpu, !what.to_device));
+    run.transfers.push_back(transfer(gpu, spec.to_device));
+    run.targets.push_back({.transfer = first, .matrix = 0, .column = column, .opposite_too = spec.both});
+    if (!spec.both) return;
+    run.transfers.push_back(transfer(gpu, !spec.to_device));
     run.targets.push_back({.transfer = first + 1, .matrix = 1, .column = column, .opposite_too = true});
-    if (!what.all)
+    if (!spec.all)
       run.targets.push_back(
-          {.what = cell_target::rate::total, .transfer = first, .matrix = 2, .column = column, .opposite_too = true});
+          {.rate_kind = cell_target::rate::total, .transfer = first, .matrix = 2, .column = column, .opposite_too = true});
   }
 
   void plan_each(case_plan& plan) const {
@@ -117,9 +117,9 @@ struct host_planner {
     cell_run run;
     run.name = "all GPUs";
     for (int gpu = 0; gpu < shape.gpus(); ++gpu) add_gpu(run, gpu);
-    run.targets.push_back({.what = cell_target::rate::total,
+    run.targets.push_back({.rate_kind = cell_target::rate::total,
                            .matrix = plan.matrices.size() - 1,
-                           .opposite_too = what.both,
+                           .opposite_too = spec.both,
                            .has_expectation = false});
     plan.runs.push_back(std::move(run));
   }
@@ -127,24 +127,24 @@ struct host_planner {
   // The original's way: for each GPU a run of its own in which everything but one copy interferes with twice the bytes; by
   // kernels, both directions count and half of their sum is reported as one direction.
   void plan_original(case_plan& plan) const {
-    const bool half_of_both = what.both && what.by == sm;
+    const bool half_of_both = spec.both && spec.kind == sm;
     for (int gpu = 0; gpu < shape.gpus(); ++gpu) {
       cell_run run;
       run.name = format("GPU %d", gpu);
-      run.transfers.push_back(transfer(gpu, half_of_both || what.to_device));
-      if (what.both) run.transfers.push_back(transfer(gpu, !half_of_both && !what.to_device));
-      for (int other = 0; what.all && other < shape.gpus(); ++other) {
+      run.transfers.push_back(transfer(gpu, half_of_both || spec.to_device));
+      if (spec.both) run.transfers.push_back(transfer(gpu, !half_of_both && !spec.to_device));
+      for (int other = 0; spec.all && other < shape.gpus(); ++other) {
         if (other == gpu) continue;
-        run.transfers.push_back(transfer(other, what.to_device));
-        if (what.both) run.transfers.push_back(transfer(other, !what.to_device));
+        run.transfers.push_back(transfer(other, spec.to_device));
+        if (spec.both) run.transfers.push_back(transfer(other, !spec.to_device));
       }
       for (std::size_t i = 1; i < run.transfers.size(); ++i) {
         run.transfers[i].measured = half_of_both && i == 1;
         if (!half_of_both) run.transfers[i].bytes *= 2;
       }
-      run.targets.push_back({.what = half_of_both ? cell_target::rate::half_of_total : cell_target::rate::own,
+      run.targets.push_back({.rate_kind = half_of_both ? cell_target::rate::half_of_total : cell_target::rate::own,
                              .column = static_cast<std::size_t>(gpu),
-                             .opposite_too = what.both,
+                             .opposite_too = spec.both,
                              .has_expectation = !half_of_both});
       plan.runs.push_back(std::move(run));
     }
@@ -157,8 +157,8 @@ case_plan plan_host_case(int index, const machine_shape& shape, const test_optio
   case_plan plan;
   const host_planner planner{case_of(index), shape, options};
   planner.add_matrices(plan);
-  if (options.original_mistakes && (planner.what.both || planner.what.all)) planner.plan_original(plan);
-  else if (planner.what.all) planner.plan_all(plan);
+  if (options.original_mistakes && (planner.spec.both || planner.spec.all)) planner.plan_original(plan);
+  else if (planner.spec.all) planner.plan_all(plan);
   else planner.plan_each(plan);
   return plan;
 }

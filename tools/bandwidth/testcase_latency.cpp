@@ -16,26 +16,26 @@ matrix latency_matrix(std::string title, std::vector<std::string> rows, const ma
   return out;
 }
 
-transfer_path path_of(place list, int gpu, executor_kind by, std::uint64_t bytes) {
+transfer_path path_of(place list, int gpu, executor_kind engine_kind, std::uint64_t bytes) {
   transfer_path path;
-  path.what = transfer_path::quantity::latency;
+  path.measured_quantity = transfer_path::quantity::latency;
   path.source = list;
   path.destination = gpu_place(gpu);
-  path.by = {by, gpu, 1};
+  path.executor = {engine_kind, gpu, 1};
   path.bytes = bytes;
   return path;
 }
 
 cell_run chase(int gpu, place list, std::uint64_t bytes, const test_options& options, cell_target target) {
-  chase_spec what;
-  what.gpu = gpu;
-  what.list = list;
-  what.bytes = bytes;
-  what.seed = options.how.seed;
-  what.sequential = options.original_mistakes;
+  chase_spec spec;
+  spec.gpu = gpu;
+  spec.list = list;
+  spec.bytes = bytes;
+  spec.seed = options.settings.seed;
+  spec.sequential = options.original_mistakes;
   cell_run run;
   run.name = format("GPU %d, list in %s", gpu, to_string(list).c_str());
-  run.latency = [what](test_context& context) { return run_chase(context.gpus, context.pool, what); };
+  run.latency = [spec](test_context& context) { return run_chase(context.gpus, context.pool, spec); };
   run.latency_path = path_of(list, gpu, executor_kind::sm, bytes);
   run.targets.push_back(target);
   return run;
@@ -81,9 +81,10 @@ case_plan plan_chases(int index, const machine_shape& shape, const test_options&
 case_plan plan_bar(int index, const machine_shape& shape) {
   using measurement = result<latency_outcome> (*)(gpu_set&, buffer_pool&, int, std::uint64_t);
   const measurement measure = index == 56 ? run_bar_load : index == 57 ? run_bar_store : run_bar_round_trip;
-  const char* what = index == 56 ? "load" : index == 57 ? "store" : "round trip";
+  const char* description = index == 56 ? "load" : index == 57 ? "store" : "round trip";
   case_plan plan;
-  plan.matrices.push_back(latency_matrix(format("BAR1 %s latency CPU(row) <-> GPU(column) (ns)", what), {"0"}, shape));
+  plan.matrices.push_back(
+      latency_matrix(format("BAR1 %s latency CPU(row) <-> GPU(column) (ns)", description), {"0"}, shape));
   for (int gpu = 0; gpu < shape.gpus(); ++gpu) {
     cell_run run;
     run.name = format("GPU %d", gpu);

@@ -29,7 +29,7 @@ struct rank_gpu {
 };
 
 // What the ranks have told of one transfer: its executor the rates, whoever has looked at the data what is wrong.
-struct told_transfer {
+struct reported_transfer {
   const std::vector<double>* rates = nullptr;
   const mismatch* wrong = nullptr;
   int seen_by = -1;
@@ -50,20 +50,20 @@ class multinode_test {
  private:
   status exchange_gpus();
   status open_memory();
-  bool is_shared(std::string& who) const;
+  bool is_shared(std::string& conflict) const;
   rank_shape shape() const;
   bool run_round(const rank_round& round);
   result<bound_transfer> bind(const rank_transfer& one);
   std::vector<arrival> arrivals_of(const rank_round& round) const;
   result<set_outcome> measure(const rank_round& round, const std::vector<std::size_t>& own, sample_votes& votes);
   void fill(const rank_round& round, const std::vector<round_report>& reports);
-  void fill_cell(const rank_round& round, const rank_target& where, const std::vector<told_transfer>& told);
-  transfer_path path_of(const rank_round& round, const rank_target& where) const;
+  void fill_cell(const rank_round& round, const rank_target& target, const std::vector<reported_transfer>& reported);
+  transfer_path path_of(const rank_round& round, const rank_target& target) const;
   int ordinal_here(int rank) const;
   bool stop_at(const rank_round& round, const std::vector<round_report>& reports);
   void mark(const rank_round& round, cell_state state, const std::string& why);
   void finish();
-  cell& at(const rank_target& where) { return out_.matrices[where.matrix].cells[where.row][where.column]; }
+  cell& cell_of(const rank_target& target) { return out_.matrices[target.matrix].cells[target.row][target.column]; }
 
   const testcase& self_;
   test_context& context_;
@@ -73,7 +73,7 @@ class multinode_test {
   std::vector<rank_gpu> rank_gpus_;
   std::unique_ptr<shared_memory> memory_;  // or, of the multicast tests:
   std::unique_ptr<multicast_memory> multicast_;
-  executor_kind by_ = executor_kind::ce;
+  executor_kind kind_ = executor_kind::ce;
 };
 
 status multinode_test::exchange_gpus() {
@@ -87,13 +87,13 @@ status multinode_test::exchange_gpus() {
   return {};
 }
 
-bool multinode_test::is_shared(std::string& who) const {
+bool multinode_test::is_shared(std::string& conflict) const {
   for (int a = 0; a < ranks_.size(); ++a)
     for (int b = a + 1; b < ranks_.size(); ++b) {
       const auto& one = rank_gpus_[static_cast<std::size_t>(a)];
       if (!ranks_.same_host(a, b) || one.bus_id != rank_gpus_[static_cast<std::size_t>(b)].bus_id) continue;
-      who = format("%s and rank %d share GPU %s, so they measure each other; start one rank for each GPU",
-                   ranks_.name_of(a).c_str(), b, one.bus_id.c_str());
+      conflict = format("%s and rank %d share GPU %s, so they measure each other; start one rank for each GPU",
+                        ranks_.name_of(a).c_str(), b, one.bus_id.c_str());
       return true;
     }
   return false;
@@ -106,9 +106,10 @@ rank_shape multinode_test::shape() const {
   out.pairs_at_once = !is_shared(ignored) &&
                       std::all_of(rank_gpus_.begin(), rank_gpus_.end(), [](const auto& one) { return one.has_switch; });
   out.original_mistakes = context_.options.original_mistakes;
-  for (int from = 0; from < out.size; ++from) {
+  for (int source = 0; source < out.size; ++source) {
     auto& row = out.why_not.emplace_back();
-    for (int to = 0; to < out.size; ++to) row.push_back(memory_ != nullptr ? memory_->why_not(from, to) : "");
+    for (int destination = 0; destination < out.size; ++destination)
+      row.push_back(memory_ != nullptr ? memory_->why_not(source, destination) : "");
   }
   return out;
 }
@@ -122,8 +123,8 @@ status multinode_test::open_memory() {
     memory_ = std::move(*memory);
     return {};
   }
-  std::string who;
-  if (is_shared(who)) return failure{ENOTSUP, who + ": a GPU can be in a multicast object once"};
+  std::string conflict;
+  if (is_shared(conflict)) return failure{ENOTSUP, conflict + ": a GPU can be in a multicast object once"};
   auto memory = multicast_memory::open(context_.gpus, ranks_, gpu_, bytes, objects);
   if (!memory) return memory.error();
   multicast_ = std::move(*memory);
@@ -134,7 +135,7 @@ status multinode_test::run() {
   if (auto fine = exchange_gpus(); !fine) return fine;
   if (auto fine = open_memory(); !fine) return fine;
   rank_plan plan = plan_multinode(self_.index, shape());
-  by_ = plan.by;
+  kind_ = plan.kind;
   out_.matrices = std::move(plan.matrices);
   for (std::size_t i = 0; i < plan.rounds.size(); ++i) {
     if (context_.progress) context_.progress(i, plan.rounds.size(), plan.rounds[i].name);
@@ -148,8 +149,8 @@ status multinode_test::run() {
 bool multinode_test::run_round(const rank_round& round) {
   std::vector<std::size_t> own;
   for (std::size_t i = 0; i < round.transfers.size(); ++i)
-    if (round.transfers[i].by == ranks_.rank()) own.push_back(i);
-  sample_votes votes(ranks_, context_.options.how.samples, context_.interrupted);
+    if (round.transfers[i].executor_rank == ranks_.rank()) own.push_back(i);
+  sample_votes votes(ranks_, context_.options.settings.samples, context_.interrupted);
   const auto outcome = measure(round, own, votes);
   votes.settle(!outcome);
   const auto reports = exchange_reports(ranks_, make_report(outcome, own));
@@ -172,15 +173,15 @@ result<set_outcome> multinode_test::measure(const rank_round& round, const std::
     if (!made) return made.error();
     bound.push_back(*made);
   }
-  return context_.run.run(bound, context_.options.how, votes.hooks(), arrivals_of(round));
+  return context_.run.run(bound, context_.options.settings, votes.hooks(), arrivals_of(round));
 }
 
 // What all ranks know of a multicast transfer's data.
-std::uint64_t data_key_of(const rank_transfer& one) { return static_cast<std::uint64_t>(one.by) + 1; }
+std::uint64_t data_key_of(const rank_transfer& one) { return static_cast<std::uint64_t>(one.executor_rank) + 1; }
 
 result<bound_transfer> multinode_test::bind(const rank_transfer& one) {
   bound_transfer made;
-  made.by = {by_, gpu_, by_ == executor_kind::sm ? context_.options.sm_count : 0};
+  made.executor = {kind_, gpu_, kind_ == executor_kind::sm ? context_.options.sm_count : 0};
   made.bytes = context_.options.bytes;
   if (multicast_ == nullptr) {
     made.source = memory_->view(one.source_rank, one.source_buffer);
@@ -209,13 +210,13 @@ bool multinode_test::stop_at(const rank_round& round, const std::vector<round_re
   using ending = round_report::ending;
   for (int r = 0; r < ranks_.size(); ++r) {
     const auto& one = reports[static_cast<std::size_t>(r)];
-    if (one.how != ending::failed) continue;
+    if (one.outcome != ending::failed) continue;
     out_.state = test_state::error;
     out_.reason = ranks_.name_of(r) + ": " + one.why.message;
     mark(round, cell_state::error, out_.reason);
     return true;
   }
-  if (std::any_of(reports.begin(), reports.end(), [](const auto& one) { return one.how == ending::interrupted; })) {
+  if (std::any_of(reports.begin(), reports.end(), [](const auto& one) { return one.outcome == ending::interrupted; })) {
     out_.state = test_state::interrupted;
     mark(round, cell_state::not_applicable, "interrupted before it was measured");
     return true;
@@ -225,32 +226,33 @@ bool multinode_test::stop_at(const rank_round& round, const std::vector<round_re
 
 void multinode_test::mark(const rank_round& round, cell_state state, const std::string& why) {
   for (const auto& transfer : round.transfers)
-    for (const auto& where : transfer.targets) {
-      at(where).state = state;
-      at(where).why = why;
+    for (const auto& target : transfer.targets) {
+      cell_of(target).state = state;
+      cell_of(target).why = why;
     }
 }
 
 void multinode_test::fill(const rank_round& round, const std::vector<round_report>& reports) {
-  std::vector<told_transfer> by_transfer(round.transfers.size());
+  std::vector<reported_transfer> by_transfer(round.transfers.size());
   for (int r = 0; r < ranks_.size(); ++r)
     for (const auto& entry : reports[static_cast<std::size_t>(r)].entries) {
       if (entry.transfer >= by_transfer.size()) continue;
-      told_transfer& one = by_transfer[entry.transfer];
+      reported_transfer& one = by_transfer[entry.transfer];
       if (!entry.gb_per_s.empty()) one.rates = &entry.gb_per_s;
       if (entry.wrong.bytes != 0 && one.wrong == nullptr) one.wrong = &entry.wrong, one.seen_by = r;
     }
   for (std::size_t i = 0; i < round.transfers.size(); ++i)
-    for (const auto& where : round.transfers[i].targets)
-      if (at(where).samples.empty()) fill_cell(round, where, by_transfer);
+    for (const auto& target : round.transfers[i].targets)
+      if (cell_of(target).samples.empty()) fill_cell(round, target, by_transfer);
 }
 
 bool is_same(const rank_target& a, const rank_target& b) {
   return a.matrix == b.matrix && a.row == b.row && a.column == b.column;
 }
 
-bool belongs_to(const rank_transfer& transfer, const rank_target& where) {
-  return std::any_of(transfer.targets.begin(), transfer.targets.end(), [&](const auto& one) { return is_same(one, where); });
+bool belongs_to(const rank_transfer& transfer, const rank_target& target) {
+  return std::any_of(transfer.targets.begin(), transfer.targets.end(),
+                     [&](const auto& one) { return is_same(one, target); });
 }
 
 void add_to(std::vector<double>& sum, const std::vector<double>& samples) {
@@ -258,43 +260,44 @@ void add_to(std::vector<double>& sum, const std::vector<double>& samples) {
   for (std::size_t i = 0; i < samples.size(); ++i) sum[i] += samples[i];
 }
 
-void multinode_test::fill_cell(const rank_round& round, const rank_target& where, const std::vector<told_transfer>& told) {
-  cell& one = at(where);
+void multinode_test::fill_cell(const rank_round& round, const rank_target& target,
+                               const std::vector<reported_transfer>& reported) {
+  cell& one = cell_of(target);
   double sum_of_values = 0;
   const auto value_of = [&](const std::vector<double>& samples) {
     const auto all = describe(samples);
     return context_.options.use_mean ? all.mean : all.median;
   };
   one.state = cell_state::measured;
-  for (std::size_t i = 0; i < told.size(); ++i) {
-    if (!belongs_to(round.transfers[i], where)) continue;
+  for (std::size_t i = 0; i < reported.size(); ++i) {
+    if (!belongs_to(round.transfers[i], target)) continue;
     const rank_transfer& transfer = round.transfers[i];
-    if (told[i].rates == nullptr) {
+    if (reported[i].rates == nullptr) {
       one.state = cell_state::error;
-      one.why = ranks_.name_of(transfer.by) + " has told no rate";
+      one.why = ranks_.name_of(transfer.executor_rank) + " has told no rate";
       return;
     }
-    add_to(one.samples, *told[i].rates);
-    sum_of_values += value_of(*told[i].rates);
-    if (told[i].wrong == nullptr) continue;
+    add_to(one.samples, *reported[i].rates);
+    sum_of_values += value_of(*reported[i].rates);
+    if (reported[i].wrong == nullptr) continue;
     one.state = cell_state::mismatch;
-    one.wrong = *told[i].wrong;
-    const int to = transfer.destination_rank == kEveryRank ? told[i].seen_by : transfer.destination_rank;
-    one.why =
-        format("%" PRIu64 " bytes from %s to %s, copied by %s of rank %d, arrived wrong; the first at offset %" PRIu64
-               ": expected %016" PRIx64 ", found %016" PRIx64 " (bits that ever differ: %016" PRIx64 ")",
-               one.wrong.bytes, ranks_.name_of(transfer.source_rank).c_str(), ranks_.name_of(to).c_str(), to_string(by_),
-               transfer.by, one.wrong.first_offset, one.wrong.expected, one.wrong.found, one.wrong.flipped_bits);
+    one.wrong = *reported[i].wrong;
+    const int destination = transfer.destination_rank == kEveryRank ? reported[i].seen_by : transfer.destination_rank;
+    one.why = format("%" PRIu64 " bytes from %s to %s, copied by %s of rank %d, arrived wrong; the first at offset %" PRIu64
+                     ": expected %016" PRIx64 ", found %016" PRIx64 " (bits that ever differ: %016" PRIx64 ")",
+                     one.wrong.bytes, ranks_.name_of(transfer.source_rank).c_str(), ranks_.name_of(destination).c_str(),
+                     to_string(kind_), transfer.executor_rank, one.wrong.first_offset, one.wrong.expected, one.wrong.found,
+                     one.wrong.flipped_bits);
   }
   // The original adds the medians of rates that need not belong to one moment.
   one.value = context_.options.original_mistakes ? sum_of_values : value_of(one.samples);
   if (one.state == cell_state::measured) one.why.clear();
-  one.path = path_of(round, where);
+  one.path = path_of(round, target);
   // The model knows the links of this host's GPUs; and the one rank whose verdict is printed is enough.
-  const bool knows_links = one.path.source.index >= 0 && one.path.destination.index >= 0 && one.path.by.gpu >= 0;
-  if (one.state == cell_state::measured && ranks_.rank() == 0 && knows_links) judge_cell(context_, one);
+  const bool has_link_facts = one.path.source.index >= 0 && one.path.destination.index >= 0 && one.path.executor.gpu >= 0;
+  if (one.state == cell_state::measured && ranks_.rank() == 0 && has_link_facts) judge_cell(context_, one);
   if (context_.cell_done && ranks_.rank() == 0)
-    context_.cell_done(self_.key, out_.matrices[where.matrix], where.row, where.column);
+    context_.cell_done(self_.key, out_.matrices[target.matrix], target.row, target.column);
 }
 
 // The GPU of a rank as this process counts; -1 for one that it does not see.
@@ -305,17 +308,17 @@ int multinode_test::ordinal_here(int rank) const {
   return -1;
 }
 
-transfer_path multinode_test::path_of(const rank_round& round, const rank_target& where) const {
+transfer_path multinode_test::path_of(const rank_round& round, const rank_target& target) const {
   const auto first =
-      std::find_if(round.transfers.begin(), round.transfers.end(), [&](const auto& one) { return belongs_to(one, where); });
+      std::find_if(round.transfers.begin(), round.transfers.end(), [&](const auto& one) { return belongs_to(one, target); });
   const bool both_ways = out_.matrices.size() == 3;
   transfer_path path;
   path.source = gpu_place(ordinal_here(first->source_rank));
   path.destination = gpu_place(first->destination_rank == kEveryRank ? -1 : ordinal_here(first->destination_rank));
-  path.by = {by_, ordinal_here(first->by), 0};
+  path.executor = {kind_, ordinal_here(first->executor_rank), 0};
   path.bytes = context_.options.bytes;
   path.opposite_too = both_ways || self_.index == kBisection;
-  path.is_sum_of_both = both_ways && where.matrix == 2;
+  path.is_sum_of_both = both_ways && target.matrix == 2;
   return path;
 }
 

@@ -16,7 +16,7 @@ case_plan plan_local_case(int index, const machine_shape& shape, const test_opti
     cell_run run;
     run.name = format("GPU %d", gpu);
     transfer_spec copy{gpu_place(gpu), gpu_place(gpu), {executor_kind::ce, gpu, 0}, options.bytes};
-    if (by_kernel) copy.by = {executor_kind::sm, gpu, share_of_multiprocessors(shape, options, gpu, 1)};
+    if (by_kernel) copy.executor = {executor_kind::sm, gpu, share_of_multiprocessors(shape, options, gpu, 1)};
     run.transfers.push_back(copy);
     run.targets.push_back({.column = static_cast<std::size_t>(gpu)});
     plan.runs.push_back(std::move(run));

@@ -11,7 +11,7 @@ enum class shape_of_case { pair, pair_both, all_to_one, one_to_all, all_to_all, 
 struct peer_case {
   shape_of_case shape;
   bool reads;  // the GPU whose copy engine or kernel works pulls; else it pushes
-  executor_kind by;
+  executor_kind kind;
 };
 
 // The eight tests by copy engine and those by kernels are the same, in the same order.
@@ -21,45 +21,46 @@ peer_case case_of(int index) {
   if (index == 54 || index == 55) return {all_to_all, false, index == 54 ? executor_kind::ce : executor_kind::sm};
   const bool by_kernel = index >= 20;
   const int at_ce = by_kernel ? index - 16 : index;
-  const auto by = by_kernel ? executor_kind::sm : executor_kind::ce;
+  const auto kind = by_kernel ? executor_kind::sm : executor_kind::ce;
   switch (at_ce) {
     case 4:
-      return {pair, true, by};
+      return {pair, true, kind};
     case 5:
-      return {pair, false, by};
+      return {pair, false, kind};
     case 6:
-      return {pair_both, true, by};
+      return {pair_both, true, kind};
     case 7:
-      return {pair_both, false, by};
+      return {pair_both, false, kind};
     case 12:
-      return {all_to_one, false, by};
+      return {all_to_one, false, kind};
     case 13:
-      return {all_to_one, true, by};
+      return {all_to_one, true, kind};
     case 14:
-      return {one_to_all, false, by};
+      return {one_to_all, false, kind};
     default:
-      return {one_to_all, true, by};
+      return {one_to_all, true, kind};
   }
 }
 
 struct peer_planner {
   int index;
-  peer_case what;
+  peer_case spec;
   const machine_shape& shape;
   const test_options& options;
 
   // `worker` pulls from `other`, or pushes to it.
   transfer_spec transfer(int worker, int other, bool reads, std::size_t kernels_on_worker) const {
-    transfer_spec out{gpu_place(worker), gpu_place(other), {what.by, worker, 0}, options.bytes};
+    transfer_spec out{gpu_place(worker), gpu_place(other), {spec.kind, worker, 0}, options.bytes};
     if (reads) std::swap(out.source, out.destination);
-    if (what.by == executor_kind::sm) out.by.width = share_of_multiprocessors(shape, options, worker, kernels_on_worker);
+    if (spec.kind == executor_kind::sm)
+      out.executor.width = share_of_multiprocessors(shape, options, worker, kernels_on_worker);
     return out;
   }
 
   // Arrows show the way of the data. The original's point at the GPU that works.
   const char* arrow(bool from_row_to_column) const { return from_row_to_column != options.original_mistakes ? "->" : "<-"; }
   std::string title(const char* middle, const char* suffix) const {
-    return format("memcpy %s GPU(row) %s GPU(column) %sbandwidth (GB/s)", to_string(what.by), middle, suffix);
+    return format("memcpy %s GPU(row) %s GPU(column) %sbandwidth (GB/s)", to_string(spec.kind), middle, suffix);
   }
   matrix pair_matrix(std::string part, std::string text) const {
     const auto labels = gpu_labels(shape.gpus());
@@ -83,38 +84,38 @@ struct peer_planner {
         plan.runs.push_back(std::move(run));
       }
   }
-  static cell_target at(std::size_t which, int row, int column) {
+  static cell_target target_at(std::size_t matrix_index, int row, int column) {
     cell_target out;
-    out.matrix = which;
+    out.matrix = matrix_index;
     out.row = static_cast<std::size_t>(row);
     out.column = static_cast<std::size_t>(column);
     return out;
   }
 
   void plan_pairs(case_plan& plan) const {
-    plan.matrices.push_back(pair_matrix("", title(arrow(!what.reads), "")));
+    plan.matrices.push_back(pair_matrix("", title(arrow(!spec.reads), "")));
     for_each_pair(plan, [&](cell_run& run, int row, int column) {
-      run.transfers.push_back(transfer(row, column, what.reads, 1));
-      run.targets.push_back(at(0, row, column));
+      run.transfers.push_back(transfer(row, column, spec.reads, 1));
+      run.targets.push_back(target_at(0, row, column));
     });
   }
 
   void plan_pairs_both(case_plan& plan) const {
-    const char* parts[2] = {what.reads ? "read1" : "write1", what.reads ? "read2" : "write2"};
-    const char* words[2] = {what.reads ? "Read1 " : "Write1 ", what.reads ? "Read2 " : "Write2 "};
+    const char* parts[2] = {spec.reads ? "read1" : "write1", spec.reads ? "read2" : "write2"};
+    const char* words[2] = {spec.reads ? "Read1 " : "Write1 ", spec.reads ? "Read2 " : "Write2 "};
     for (int i = 0; i < 2; ++i) plan.matrices.push_back(pair_matrix(parts[i], title("<->", words[i])));
     plan.matrices.push_back(pair_matrix("total", title("<->", "Total ")));
     // The original's write1 is the column GPU's.
-    const bool swapped = options.original_mistakes && !what.reads;
+    const bool swapped = options.original_mistakes && !spec.reads;
     for_each_pair(plan, [&](cell_run& run, int row, int column) {
-      run.transfers.push_back(transfer(row, column, what.reads, 1));
-      run.transfers.push_back(transfer(column, row, what.reads, 1));
+      run.transfers.push_back(transfer(row, column, spec.reads, 1));
+      run.transfers.push_back(transfer(column, row, spec.reads, 1));
       if (swapped) std::swap(run.transfers[0], run.transfers[1]);
       for (std::size_t i = 0; i < 3; ++i) {
-        cell_target target = at(i, row, column);
+        cell_target target = target_at(i, row, column);
         target.opposite_too = true;
         target.transfer = i == 2 ? 0 : i;
-        if (i == 2) target.what = options.original_mistakes ? cell_target::rate::sum_of_own : cell_target::rate::total;
+        if (i == 2) target.rate_kind = options.original_mistakes ? cell_target::rate::sum_of_own : cell_target::rate::total;
         run.targets.push_back(target);
       }
     });
@@ -122,14 +123,14 @@ struct peer_planner {
 
   // A fan: one GPU ("one") and all GPUs that it reaches, total over the common window.
   void plan_fan(case_plan& plan) const {
-    bool one_works = what.shape == shape_of_case::one_to_all;
-    bool reads = what.reads;
+    bool one_works = spec.shape == shape_of_case::one_to_all;
+    bool reads = spec.reads;
     // The original lets the source work in both read tests by kernels, so they measure writes.
-    if (options.original_mistakes && what.reads && what.by == executor_kind::sm) {
+    if (options.original_mistakes && spec.reads && spec.kind == executor_kind::sm) {
       one_works = !one_works;
       reads = false;
     }
-    const bool into_one = (what.shape == shape_of_case::one_to_all) == what.reads;
+    const bool into_one = (spec.shape == shape_of_case::one_to_all) == spec.reads;
     matrix out = make_matrix("", title(arrow(into_one), ""), {"0"}, gpu_labels(shape.gpus()));
     out.row_label = "all";
     plan.matrices.push_back(std::move(out));
@@ -144,8 +145,8 @@ struct peer_planner {
       run.name = format("GPU %d", one);
       for (const int other : others)
         run.transfers.push_back(one_works ? transfer(one, other, reads, others.size()) : transfer(other, one, reads, 1));
-      cell_target target = at(0, 0, one);
-      target.what = cell_target::rate::total;
+      cell_target target = target_at(0, 0, one);
+      target.rate_kind = cell_target::rate::total;
       target.through_one_link = true;
       run.targets.push_back(target);
       plan.runs.push_back(std::move(run));
@@ -167,7 +168,7 @@ struct peer_planner {
       for (int step = 1; step < shape.gpus(); ++step)
         if (const int column = (row + step) % shape.gpus(); shape.reaches(row, column)) others.push_back(column);
       for (const int column : others) {
-        cell_target target = at(0, row, column);
+        cell_target target = target_at(0, row, column);
         target.transfer = run.transfers.size();
         target.same_direction = static_cast<unsigned>(others.size());
         target.through_one_link = true;
@@ -176,8 +177,8 @@ struct peer_planner {
         run.targets.push_back(target);
       }
     }
-    cell_target target = at(1, 0, 0);
-    target.what = cell_target::rate::total;
+    cell_target target = target_at(1, 0, 0);
+    target.rate_kind = cell_target::rate::total;
     target.has_expectation = false;
     run.targets.push_back(target);
     plan.runs.push_back(std::move(run));
@@ -192,7 +193,7 @@ struct peer_planner {
         run.name = format("GPU %d, GPU %d", row, column);
         run.without_peer_access = true;
         run.transfers.push_back(transfer(row, column, false, 1));
-        cell_target target = at(0, row, column);
+        cell_target target = target_at(0, row, column);
         target.has_expectation = false;
         run.targets.push_back(target);
         plan.runs.push_back(std::move(run));
@@ -205,14 +206,14 @@ struct peer_planner {
 case_plan plan_peer_case(int index, const machine_shape& shape, const test_options& options) {
   const peer_planner planner{index, case_of(index), shape, options};
   case_plan plan;
-  if (planner.what.shape == shape_of_case::staged ? shape.gpus() < 2 : !shape.has_peers()) {
+  if (planner.spec.shape == shape_of_case::staged ? shape.gpus() < 2 : !shape.has_peers()) {
     plan.waived =
         shape.gpus() < 2
             ? format("needs two GPUs, %d %s visible", shape.gpus(), shape.gpus() == 1 ? "is" : "are")
             : format("none of the %d GPUs has peer access to another (nvidia-smi topo -p2p r tells why)", shape.gpus());
     return plan;
   }
-  switch (planner.what.shape) {
+  switch (planner.spec.shape) {
     case shape_of_case::pair:
       planner.plan_pairs(plan);
       break;

@@ -20,7 +20,7 @@ case_plan plan_transfers(const std::vector<transfer_spec>& transfers) {
   for (std::size_t i = 0; i < transfers.size(); ++i) run.targets.push_back({.transfer = i, .row = i});
   if (!alone) {
     plan.matrices.push_back(make_matrix("total", "total over the common window (GB/s)", {"all"}, {"rate"}));
-    run.targets.push_back({.what = cell_target::rate::total, .matrix = 1});
+    run.targets.push_back({.rate_kind = cell_target::rate::total, .matrix = 1});
   }
   for (matrix& each : plan.matrices) {
     each.row_label = "transfer";

@@ -7,63 +7,66 @@
 namespace pl::bandwidth {
 namespace {
 
-bool is_gpu(const memory_view& view) { return view.where.what == place::kind::gpu; }
+bool is_gpu(const memory_view& view) { return view.location.type == place::kind::gpu; }
 
 bool overlap(const memory_view& a, std::uint64_t a_bytes, const memory_view& b, std::uint64_t b_bytes) {
   return a.address < b.address + b_bytes && b.address < a.address + a_bytes;
 }
 
-failure refuse(const bound_transfer& what, const std::string& why) { return failure{EINVAL, describe(what) + ": " + why}; }
+failure refuse(const bound_transfer& transfer, const std::string& why) {
+  return failure{EINVAL, describe(transfer) + ": " + why};
+}
 
-status check_view(const gpu_set& gpus, const bound_transfer& what, const memory_view& view) {
-  if (view.address == 0 || view.bytes < what.bytes)
-    return refuse(what, format("its buffer %s has %s", to_string(view.where).c_str(), format_size(view.bytes).c_str()));
+status check_view(const gpu_set& gpus, const bound_transfer& transfer, const memory_view& view) {
+  if (view.address == 0 || view.bytes < transfer.bytes)
+    return refuse(transfer,
+                  format("its buffer %s has %s", to_string(view.location).c_str(), format_size(view.bytes).c_str()));
   if (!is_gpu(view)) return {};
-  if (view.where.index < 0 || view.where.index >= gpus.count())
-    return refuse(what, format("no GPU %d: there are %d", view.where.index, gpus.count()));
+  if (view.location.index < 0 || view.location.index >= gpus.count())
+    return refuse(transfer, format("no GPU %d: there are %d", view.location.index, gpus.count()));
   return {};
 }
 
-status check_kernel_reach(const gpu_set& gpus, const bound_transfer& what, const memory_view& view) {
+status check_kernel_reach(const gpu_set& gpus, const bound_transfer& transfer, const memory_view& view) {
   if (!view.gpu_reachable)
-    return refuse(what, "kernels do not reach pageable memory: use pinned memory, or the copy engines (CE)");
-  if (is_gpu(view) && !gpus.can_access(what.by.gpu, view.where.index))
-    return refuse(what,
+    return refuse(transfer, "kernels do not reach pageable memory: use pinned memory, or the copy engines (CE)");
+  if (is_gpu(view) && !gpus.can_access(transfer.executor.gpu, view.location.index))
+    return refuse(transfer,
                   format("GPU %d cannot access the memory of GPU %d: use the copy engines (CE), which go through the host",
-                         what.by.gpu, view.where.index));
+                         transfer.executor.gpu, view.location.index));
   return {};
 }
 
-status check_one(const gpu_set& gpus, const bound_transfer& what) {
-  if (what.bytes < 4) return refuse(what, "4 bytes are the least");
-  if (what.by.gpu < 0 || what.by.gpu >= gpus.count())
-    return refuse(what, format("no GPU %d: there are %d", what.by.gpu, gpus.count()));
-  for (const auto* view : {&what.source, &what.destination})
-    if (auto good = check_view(gpus, what, *view); !good) return good;
-  if (overlap(what.source, what.bytes, what.destination, what.bytes))
-    return refuse(what, "source and destination overlap: give them different memory");
-  if (what.is_multicast && (what.by.what != executor_kind::sm || what.bytes % 4 != 0))
-    return refuse(what, "multicast objects take whole words of 4 bytes, from kernels only");
-  const bool one_side_is_host = is_gpu(what.source) != is_gpu(what.destination);
-  if (!is_gpu(what.source) && !is_gpu(what.destination) && what.by.what != executor_kind::sm)
-    return refuse(what, "both sides are host memory: only SM copies that");
-  switch (what.by.what) {
+status check_one(const gpu_set& gpus, const bound_transfer& transfer) {
+  if (transfer.bytes < 4) return refuse(transfer, "4 bytes are the least");
+  if (transfer.executor.gpu < 0 || transfer.executor.gpu >= gpus.count())
+    return refuse(transfer, format("no GPU %d: there are %d", transfer.executor.gpu, gpus.count()));
+  for (const auto* view : {&transfer.source, &transfer.destination})
+    if (auto good = check_view(gpus, transfer, *view); !good) return good;
+  if (overlap(transfer.source, transfer.bytes, transfer.destination, transfer.bytes))
+    return refuse(transfer, "source and destination overlap: give them different memory");
+  if (transfer.is_multicast && (transfer.executor.kind != executor_kind::sm || transfer.bytes % 4 != 0))
+    return refuse(transfer, "multicast objects take whole words of 4 bytes, from kernels only");
+  const bool one_side_is_host = is_gpu(transfer.source) != is_gpu(transfer.destination);
+  if (!is_gpu(transfer.source) && !is_gpu(transfer.destination) && transfer.executor.kind != executor_kind::sm)
+    return refuse(transfer, "both sides are host memory: only SM copies that");
+  switch (transfer.executor.kind) {
     case executor_kind::ce:
       return {};
     case executor_kind::sm:
-      for (const auto* view : {&what.source, &what.destination})
-        if (auto good = check_kernel_reach(gpus, what, *view); !good) return good;
+      for (const auto* view : {&transfer.source, &transfer.destination})
+        if (auto good = check_kernel_reach(gpus, transfer, *view); !good) return good;
       return {};
     case executor_kind::bar:
     case executor_kind::engine:
-      if (!one_side_is_host) return refuse(what, "this way needs the host on one side: between GPUs use CE or SM");
-      if ((is_gpu(what.source) ? what.source : what.destination).where.index != what.by.gpu)
-        return refuse(what,
-                      format("the GPU on its other side is not GPU %d: name the one that has the memory", what.by.gpu));
-      if ((is_gpu(what.source) ? what.destination : what.source).host == nullptr)
-        return refuse(what, "the CPU cannot reach this host memory");
-      if (what.by.what == executor_kind::engine)
-        return check_kernel_reach(gpus, what, is_gpu(what.source) ? what.destination : what.source);
+      if (!one_side_is_host) return refuse(transfer, "this way needs the host on one side: between GPUs use CE or SM");
+      if ((is_gpu(transfer.source) ? transfer.source : transfer.destination).location.index != transfer.executor.gpu)
+        return refuse(transfer, format("the GPU on its other side is not GPU %d: name the one that has the memory",
+                                       transfer.executor.gpu));
+      if ((is_gpu(transfer.source) ? transfer.destination : transfer.source).host == nullptr)
+        return refuse(transfer, "the CPU cannot reach this host memory");
+      if (transfer.executor.kind == executor_kind::engine)
+        return check_kernel_reach(gpus, transfer, is_gpu(transfer.source) ? transfer.destination : transfer.source);
       return {};
   }
   return {};
@@ -71,10 +74,10 @@ status check_one(const gpu_set& gpus, const bound_transfer& what) {
 
 }  // namespace
 
-std::string describe(const bound_transfer& what) {
-  return format("%s -> %s by %s of GPU %d, %s", to_string(what.source.where).c_str(),
-                to_string(what.destination.where).c_str(), to_string(what.by.what), what.by.gpu,
-                format_size(what.bytes).c_str());
+std::string describe(const bound_transfer& transfer) {
+  return format("%s -> %s by %s of GPU %d, %s", to_string(transfer.source.location).c_str(),
+                to_string(transfer.destination.location).c_str(), to_string(transfer.executor.kind), transfer.executor.gpu,
+                format_size(transfer.bytes).c_str());
 }
 
 status check_transfers(gpu_set& gpus, std::span<const bound_transfer> transfers, bool will_verify) {
@@ -99,23 +102,23 @@ status check_transfers(gpu_set& gpus, std::span<const bound_transfer> transfers,
   return {};
 }
 
-bool blocks_the_cpu(const gpu_set& gpus, const bound_transfer& what) {
-  if (what.by.what != executor_kind::ce) return false;
-  if (!what.source.gpu_reachable || !what.destination.gpu_reachable || what.without_peer_access) return true;
-  for (const auto* view : {&what.source, &what.destination})
-    if (is_gpu(*view) && !gpus.can_access(what.by.gpu, view->where.index)) return true;
+bool blocks_the_cpu(const gpu_set& gpus, const bound_transfer& transfer) {
+  if (transfer.executor.kind != executor_kind::ce) return false;
+  if (!transfer.source.gpu_reachable || !transfer.destination.gpu_reachable || transfer.without_peer_access) return true;
+  for (const auto* view : {&transfer.source, &transfer.destination})
+    if (is_gpu(*view) && !gpus.can_access(transfer.executor.gpu, view->location.index)) return true;
   return false;
 }
 
-status prepare_peer_access(gpu_set& gpus, const bound_transfer& what) {
-  if (what.without_peer_access) {
-    const int from = what.source.where.index, to = what.destination.where.index;
-    if (auto closed = gpus.disable_peer_access(from, to); !closed) return closed;
-    return gpus.disable_peer_access(to, from);
+status prepare_peer_access(gpu_set& gpus, const bound_transfer& transfer) {
+  if (transfer.without_peer_access) {
+    const int source = transfer.source.location.index, destination = transfer.destination.location.index;
+    if (auto closed = gpus.disable_peer_access(source, destination); !closed) return closed;
+    return gpus.disable_peer_access(destination, source);
   }
-  for (const auto* view : {&what.source, &what.destination})
-    if (is_gpu(*view) && gpus.can_access(what.by.gpu, view->where.index))
-      if (auto open = gpus.enable_peer_access(what.by.gpu, view->where.index); !open) return open;
+  for (const auto* view : {&transfer.source, &transfer.destination})
+    if (is_gpu(*view) && gpus.can_access(transfer.executor.gpu, view->location.index))
+      if (auto open = gpus.enable_peer_access(transfer.executor.gpu, view->location.index); !open) return open;
   return {};
 }
 

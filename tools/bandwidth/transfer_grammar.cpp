@@ -13,12 +13,12 @@ namespace pl::bandwidth {
 namespace {
 
 constexpr const char* kPlaces = "a place: H, H0 (pinned), HU (pageable), HH (huge pages), G0";
-constexpr unsigned kMostWidth = 1024;
+constexpr unsigned kMaxWidth = 1024;
 
-std::string executor_text(const executor& by) {
-  std::string name = to_string(by.what);
+std::string executor_text(const executor& executor) {
+  std::string name = to_string(executor.kind);
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return "[" + name + (by.width > 0 ? format(":%u", by.width) : std::string()) + format("@G%d]", by.gpu);
+  return "[" + name + (executor.width > 0 ? format(":%u", executor.width) : std::string()) + format("@G%d]", executor.gpu);
 }
 
 // Recursive descent; the first error ends it.
@@ -34,7 +34,7 @@ class parser {
       if (!one) return error();
       out.push_back(*one);
     } while (take(","));
-    if (at_ < text_.size()) {
+    if (position_ < text_.size()) {
       expected("\",\" and another transfer, \"x\" and a size, or the end");
       return error();
     }
@@ -45,11 +45,11 @@ class parser {
   std::optional<transfer_spec> transfer() {
     transfer_spec out;
     skip_blanks();
-    const std::size_t begin = at_;
+    const std::size_t begin = position_;
     const auto source = parse_place();
     if (!source || !arrow("\"->\"")) return std::nullopt;
     std::optional<int> gpu;
-    if (take("[") && !executor_in_brackets(out.by, gpu)) return std::nullopt;
+    if (take("[") && !executor_in_brackets(out.executor, gpu)) return std::nullopt;
     const auto destination = parse_place();
     if (!destination) return std::nullopt;
     out.source = *source;
@@ -62,20 +62,20 @@ class parser {
 
   // The GPU that is the source, else the destination.
   bool choose_gpu(transfer_spec& out, const std::optional<int>& given, std::size_t begin) {
-    if (given) out.by.gpu = *given;
-    else if (out.source.what == place::kind::gpu) out.by.gpu = out.source.index;
-    else if (out.destination.what == place::kind::gpu) out.by.gpu = out.destination.index;
+    if (given) out.executor.gpu = *given;
+    else if (out.source.type == place::kind::gpu) out.executor.gpu = out.source.index;
+    else if (out.destination.type == place::kind::gpu) out.executor.gpu = out.destination.index;
     else return wrong(begin, "no GPU has a part in this transfer: name who copies, as in [ce@G0]");
-    const bool by_cpu_path = out.by.what == executor_kind::bar || out.by.what == executor_kind::engine;
-    if (by_cpu_path && out.source.what == out.destination.what)
+    const bool by_cpu_path = out.executor.kind == executor_kind::bar || out.executor.kind == executor_kind::engine;
+    if (by_cpu_path && out.source.type == out.destination.type)
       return wrong(begin, format("[%s] copies between host and GPU memory only",
-                                 out.by.what == executor_kind::bar ? "bar" : "engine"));
+                                 out.executor.kind == executor_kind::bar ? "bar" : "engine"));
     return true;
   }
 
   std::optional<place> parse_place() {
     skip_blanks();
-    const std::size_t begin = at_;
+    const std::size_t begin = position_;
     if (take_letter('G')) {
       const auto gpu = number("the GPU's number");
       if (!gpu) return std::nullopt;
@@ -89,38 +89,38 @@ class parser {
     host_kind kind = host_kind::pinned;
     if (take_letter('U')) kind = host_kind::pageable;
     else if (take_letter('H')) kind = host_kind::huge;
-    if (at_ >= text_.size() || !std::isdigit(static_cast<unsigned char>(text_[at_]))) return host_place(kind);
+    if (position_ >= text_.size() || !std::isdigit(static_cast<unsigned char>(text_[position_]))) return host_place(kind);
     const auto node = number("a NUMA node");
     if (!node) return std::nullopt;
     return host_place(kind, static_cast<int>(*node));
   }
 
-  bool executor_in_brackets(executor& by, std::optional<int>& gpu) {
-    if (!executor_kind_word(by.what)) return false;
+  bool executor_in_brackets(executor& executor, std::optional<int>& gpu) {
+    if (!executor_kind_word(executor.kind)) return false;
     skip_blanks();
-    const std::size_t colon = at_;
+    const std::size_t colon = position_;
     if (take(":")) {
-      if (by.what == executor_kind::ce) return wrong(colon, "a copy engine has no width: write [ce] or [ce@G0]");
+      if (executor.kind == executor_kind::ce) return wrong(colon, "a copy engine has no width: write [ce] or [ce@G0]");
       skip_blanks();
-      const std::size_t begin = at_;
+      const std::size_t begin = position_;
       const auto width = number("how many multiprocessors, threads or workers");
       if (!width) return false;
-      if (*width == 0 || *width > kMostWidth) return wrong(begin, format("from 1 to %u", kMostWidth));
-      by.width = static_cast<unsigned>(*width);
+      if (*width == 0 || *width > kMaxWidth) return wrong(begin, format("from 1 to %u", kMaxWidth));
+      executor.width = static_cast<unsigned>(*width);
     }
     if (take("@")) {
       skip_blanks();
-      const std::size_t begin = at_;
+      const std::size_t begin = position_;
       if (!take_letter('G')) return expected("the GPU that copies: G0");
       const auto chosen = number("the GPU's number");
       if (!chosen || !known_gpu(*chosen, begin)) return false;
       gpu = static_cast<int>(*chosen);
     }
-    if (!take("]")) return expected(by.what == executor_kind::ce ? "\"@G0\" or \"]\"" : "\":8\", \"@G0\" or \"]\"");
+    if (!take("]")) return expected(executor.kind == executor_kind::ce ? "\"@G0\" or \"]\"" : "\":8\", \"@G0\" or \"]\"");
     return arrow("\"->\"");
   }
 
-  bool executor_kind_word(executor_kind& what) {
+  bool executor_kind_word(executor_kind& parsed) {
     skip_blanks();
     constexpr std::pair<const char*, executor_kind> kWords[] = {{"ce", executor_kind::ce},
                                                                 {"sm", executor_kind::sm},
@@ -128,7 +128,7 @@ class parser {
                                                                 {"engine", executor_kind::engine}};
     for (const auto& [word, kind] : kWords)
       if (take(word)) {
-        what = kind;
+        parsed = kind;
         return true;
       }
     return expected("who copies: ce, sm, bar or engine");
@@ -136,9 +136,9 @@ class parser {
 
   bool size(std::uint64_t& bytes) {
     skip_blanks();
-    const std::size_t begin = at_;
-    while (at_ < text_.size() && std::isalnum(static_cast<unsigned char>(text_[at_]))) ++at_;
-    const auto parsed = parse_size(text_.substr(begin, at_ - begin));
+    const std::size_t begin = position_;
+    while (position_ < text_.size() && std::isalnum(static_cast<unsigned char>(text_[position_]))) ++position_;
+    const auto parsed = parse_size(text_.substr(begin, position_ - begin));
     if (!parsed || *parsed < 4) return wrong(begin, "a size of 4 bytes at least: 4096, 64K, 512M, 1G");
     bytes = *parsed;
     return true;
@@ -150,38 +150,38 @@ class parser {
                                    : format("there is no GPU %u: G0 to G%d are visible", gpu, gpus_ - 1));
   }
 
-  std::optional<std::uint32_t> number(const char* what) {
+  std::optional<std::uint32_t> number(const char* description) {
     std::uint32_t value = 0;
-    const char* begin = text_.data() + at_;
+    const char* begin = text_.data() + position_;
     const auto [end, code] = std::from_chars(begin, text_.data() + text_.size(), value);
     if (code != std::errc() || value > 65535) {
-      wrong(at_, std::string("expected ") + what);  // here: a number follows its letter without a blank
+      wrong(position_, std::string("expected ") + description);  // here: a number follows its letter without a blank
       return std::nullopt;
     }
-    at_ += static_cast<std::size_t>(end - begin);
+    position_ += static_cast<std::size_t>(end - begin);
     return value;
   }
 
   void skip_blanks() {
-    while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_]))) ++at_;
+    while (position_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[position_]))) ++position_;
   }
   bool take(std::string_view word) {
     skip_blanks();
-    if (text_.substr(at_, word.size()) != word) return false;
-    at_ += word.size();
+    if (text_.substr(position_, word.size()) != word) return false;
+    position_ += word.size();
     return true;
   }
   // Within a name: no blanks before it.
   bool take_letter(char letter) {
-    if (at_ >= text_.size() || text_[at_] != letter) return false;
-    ++at_;
+    if (position_ >= text_.size() || text_[position_] != letter) return false;
+    ++position_;
     return true;
   }
-  bool arrow(const char* what) { return take("->") || expected(what); }
+  bool arrow(const char* description) { return take("->") || expected(description); }
 
-  bool expected(const std::string& what) {
+  bool expected(const std::string& description) {
     skip_blanks();
-    return wrong(at_, "expected " + what);
+    return wrong(position_, "expected " + description);
   }
   bool wrong(std::size_t column, const std::string& message) {
     if (message_.empty()) {
@@ -198,7 +198,7 @@ class parser {
   std::string_view text_;
   std::uint64_t default_bytes_;
   int gpus_;
-  std::size_t at_ = 0;
+  std::size_t position_ = 0;
   std::size_t column_ = 0;
   std::string message_;
 };
@@ -210,7 +210,7 @@ result<std::vector<transfer_spec>> parse_transfers(std::string_view text, std::u
 }
 
 std::string to_string(const transfer_spec& transfer) {
-  return to_string(transfer.source) + " -> " + executor_text(transfer.by) + " -> " + to_string(transfer.destination);
+  return to_string(transfer.source) + " -> " + executor_text(transfer.executor) + " -> " + to_string(transfer.destination);
 }
 
 std::string to_string(const std::vector<transfer_spec>& transfers) {

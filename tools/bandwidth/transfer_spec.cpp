@@ -3,8 +3,8 @@
 
 namespace pl::bandwidth {
 
-const char* to_string(executor_kind what) {
-  switch (what) {
+const char* to_string(executor_kind kind) {
+  switch (kind) {
     case executor_kind::ce:
       return "CE";
     case executor_kind::sm:
@@ -29,10 +29,10 @@ const char* to_string(host_kind kind) {
   return "?";
 }
 
-std::string to_string(const place& where) {
-  if (where.what == place::kind::gpu) return "G" + std::to_string(where.index);
-  const char* prefix = where.host == host_kind::pageable ? "HU" : where.host == host_kind::huge ? "HH" : "H";
-  return prefix + (where.index >= 0 ? std::to_string(where.index) : std::string());
+std::string to_string(const place& location) {
+  if (location.type == place::kind::gpu) return "G" + std::to_string(location.index);
+  const char* prefix = location.host == host_kind::pageable ? "HU" : location.host == host_kind::huge ? "HH" : "H";
+  return prefix + (location.index >= 0 ? std::to_string(location.index) : std::string());
 }
 
 }  // namespace pl::bandwidth

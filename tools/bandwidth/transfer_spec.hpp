@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What moves where, and who moves it: the vocabulary of `peerlane bandwidth`. A testcase is a list of these; a line of
-// --transfer is one too (transfer_grammar.hpp).
+// Source, destination and executor of a transfer: the vocabulary of `peerlane bandwidth`. A testcase is a list of these;
+// a line of --transfer is one too (transfer_grammar.hpp).
 #pragma once
 
 #include <compare>
@@ -13,7 +13,7 @@ enum class host_kind : std::uint8_t { pinned, pageable, huge };  // huge: pinned
 
 // Where memory lies. `index`: NUMA node for host memory (-1: near the GPU of the transfer), GPU ordinal for device memory.
 struct place {
-  enum class kind : std::uint8_t { host, gpu } what = kind::host;
+  enum class kind : std::uint8_t { host, gpu } type = kind::host;
   int index = -1;
   host_kind host = host_kind::pinned;
   auto operator<=>(const place&) const = default;
@@ -23,7 +23,7 @@ inline place host_place(host_kind kind = host_kind::pinned, int numa_node = -1) 
 }
 inline place gpu_place(int ordinal) { return {place::kind::gpu, ordinal, host_kind::pinned}; }
 
-// Who moves the bytes.
+// What moves the bytes.
 //   ce      the GPU's copy engines (cuMemcpyAsync); one call a copy
 //   sm      a copy kernel on `width` multiprocessors (0: all of them); one launch for all copies of a sample
 //   bar     CPU stores and loads through BAR1 by `width` threads (0: 1); host <-> GPU only
@@ -31,7 +31,7 @@ inline place gpu_place(int ordinal) { return {place::kind::gpu, ordinal, host_ki
 enum class executor_kind : std::uint8_t { ce, sm, bar, engine };
 
 struct executor {
-  executor_kind what = executor_kind::ce;
+  executor_kind kind = executor_kind::ce;
   int gpu = 0;         // whose context, copy engines, multiprocessors
   unsigned width = 0;  // see above
   auto operator<=>(const executor&) const = default;
@@ -40,15 +40,15 @@ struct executor {
 struct transfer_spec {
   place source;
   place destination;
-  executor by;
+  bandwidth::executor executor;
   std::uint64_t bytes = 0;  // 4 at least; any number
   bool measured = true;     // false: runs beside the others and is reported as interference only
   unsigned copies = 0;      // per sample; 0: as the method says
 };
 
-const char* to_string(executor_kind what);  // "CE", "SM", "BAR", "ENGINE"
+const char* to_string(executor_kind kind);  // "CE", "SM", "BAR", "ENGINE"
 const char* to_string(host_kind kind);      // "pinned", "pageable", "huge"
 // "G1", "H0", "H" (near the GPU), "HU0" pageable, "HH0" huge: as --transfer takes them.
-std::string to_string(const place& where);
+std::string to_string(const place& location);
 
 }  // namespace pl::bandwidth

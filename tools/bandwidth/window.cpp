@@ -35,8 +35,8 @@ window::~window() = default;
 
 status window::open(gpu_set& gpus, cpu_tools& tools, std::span<const bound_transfer> transfers) {
   for (std::size_t i = 0; i < transfers.size(); ++i) {
-    const auto by = transfers[i].by.what;
-    if (by == executor_kind::bar || by == executor_kind::engine || blocks_the_cpu(gpus, transfers[i])) {
+    const auto kind = transfers[i].executor.kind;
+    if (kind == executor_kind::bar || kind == executor_kind::engine || blocks_the_cpu(gpus, transfers[i])) {
       auto lane = make_cpu_lane(gpus, tools, transfers[i]);
       if (!lane) return lane.error();
       on_cpus_.push_back({i, *std::move(lane)});

@@ -21,13 +21,14 @@ constexpr exit_status kExitStatuses[] = {
     {"6", "bandwidth: too unsteady for a verdict"},
 };
 
-const command_facts* find_command(const command_facts& in, const std::string& name) {
-  const auto at = std::find_if(in.commands.begin(), in.commands.end(), [&](const auto& one) { return one.name == name; });
-  return at == in.commands.end() ? nullptr : &*at;
+const command_facts* find_command(const command_facts& parent, const std::string& name) {
+  const auto found =
+      std::find_if(parent.commands.begin(), parent.commands.end(), [&](const auto& one) { return one.name == name; });
+  return found == parent.commands.end() ? nullptr : &*found;
 }
 
-const option_facts* find_option(const command_facts& in, const std::string& name) {
-  for (const auto& one : in.options)
+const option_facts* find_option(const command_facts& parent, const std::string& name) {
+  for (const auto& one : parent.options)
     if (!one.is_positional && std::find(one.names.begin(), one.names.end(), name) != one.names.end()) return &one;
   return nullptr;
 }
@@ -54,8 +55,8 @@ std::string option_tag(const option_facts& one) {
   return tag;
 }
 
-void add_options(const command_facts& of, std::string& out) {
-  for (const auto& one : of.options)
+void add_options(const command_facts& command, std::string& out) {
+  for (const auto& one : command.options)
     if (one.names[0] != "-h" && one.names[0] != "--version") out += tagged(option_tag(one), one.help);
 }
 
@@ -96,12 +97,12 @@ std::vector<std::string> complete(const command_facts& program, std::span<const 
   std::vector<std::string> out;
   if (words.empty()) return out;
   const std::string& begun = words.back();
-  const command_facts* at = &program;
+  const command_facts* current = &program;
   const option_facts* waiting = nullptr;
   for (const auto& word : words.first(words.size() - 1)) {
     if (waiting != nullptr) waiting = nullptr;  // this word is its value
-    else if (const auto* inner = find_command(*at, word)) at = inner;
-    else if (const auto* option = find_option(*at, word); option != nullptr && !option->value.empty()) waiting = option;
+    else if (const auto* inner = find_command(*current, word)) current = inner;
+    else if (const auto* option = find_option(*current, word); option != nullptr && !option->value.empty()) waiting = option;
   }
   const auto offer = [&](const std::string& word, const std::string& help) {
     if (word.starts_with(begun)) out.push_back(word + "\t" + help.substr(0, help.find('\n')));
@@ -110,8 +111,8 @@ std::vector<std::string> complete(const command_facts& program, std::span<const 
     for (const auto& word : waiting->words) offer(word, "");
     return out;
   }
-  for (const auto& one : at->commands) offer(one.name, one.help);
-  for (const auto& one : at->options) {
+  for (const auto& one : current->commands) offer(one.name, one.help);
+  for (const auto& one : current->options) {
     if (one.is_positional)
       for (const auto& word : one.words) offer(word, one.help);
     else if (begun.starts_with("-"))

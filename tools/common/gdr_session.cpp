@@ -26,9 +26,9 @@ void gdr_session::close() {
   if (gdr_t gdr = std::exchange(gdr_, nullptr); gdr != nullptr) gdr_close(gdr);
 }
 
-int gdr_session::attribute(gdr_attr_t which) const {
+int gdr_session::attribute(gdr_attr_t attribute_id) const {
   int value = 0;
-  check_gdr("gdr_get_attribute", gdr_get_attribute(gdr_, which, &value));
+  check_gdr("gdr_get_attribute", gdr_get_attribute(gdr_, attribute_id, &value));
   return value;
 }
 

@@ -26,7 +26,7 @@ class gdr_session {
   gdr_session& operator=(const gdr_session&) = delete;
   gdr_t get() const { return gdr_; }
   void close();
-  int attribute(gdr_attr_t which) const;
+  int attribute(gdr_attr_t attribute_id) const;
 
  private:
   gdr_t gdr_ = nullptr;

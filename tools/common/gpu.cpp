@@ -53,16 +53,16 @@ gpu_session::~gpu_session() {
 
 std::string gpu_session::bus_id() const { return pci_bus_id(*cuda_, ordinal_); }
 
-int gpu_session::attribute(int which) const {
+int gpu_session::attribute(int attribute_id) const {
   int value = 0;
-  return cuda_->cuDeviceGetAttribute(&value, which, device_) == cu::error_code::success ? value : 0;
+  return cuda_->cuDeviceGetAttribute(&value, attribute_id, device_) == cu::error_code::success ? value : 0;
 }
 
 void gpu_session::make_current() const { check(cuda_->cuCtxSetCurrent(context_), "cuCtxSetCurrent"); }
 void gpu_session::synchronize() const { check(cuda_->cuCtxSynchronize(), "cuCtxSynchronize"); }
 
-void gpu_session::check(cu::result_t code, const std::string& what) const {
-  if (code != cu::error_code::success) throw tool_failure(cu::make_error(*cuda_, code, what).message);
+void gpu_session::check(cu::result_t code, const std::string& description) const {
+  if (code != cu::error_code::success) throw tool_failure(cu::make_error(*cuda_, code, description).message);
 }
 
 // ---- device memory ---------------------------------------------------------------------------------------------------
@@ -83,8 +83,8 @@ device_memory::device_memory(const gpu_session& gpu, std::uint64_t size_bytes, a
     }
     // Makes CUDA's own copies wait for their data, so that what they bring is what the mapping shows. Some drivers do not
     // take it for cuMemCreate memory; the tools synchronise by themselves where it matters.
-    int on = 1;
-    const auto rc = gpu.cuda().cuPointerSetAttribute(&on, cu::pointer_attribute::sync_memops, aligned_);
+    int enabled = 1;
+    const auto rc = gpu.cuda().cuPointerSetAttribute(&enabled, cu::pointer_attribute::sync_memops, aligned_);
     if (rc != cu::error_code::not_supported) gpu.check(rc, "cuPointerSetAttribute(SYNC_MEMOPS)");
   } catch (...) {
     free();

@@ -28,13 +28,13 @@ class gpu_session {
   std::string bus_id() const;  // "0000:fe:00.0"
 
   // Value of a device attribute, 0 if the driver does not know it.
-  int attribute(int which) const;
+  int attribute(int attribute_id) const;
   // Makes the context current on another thread.
   void make_current() const;
   void synchronize() const;
 
   // Throws "<what> failed: CUDA_ERROR_..." unless `code` is success.
-  void check(cu::result_t code, const std::string& what) const;
+  void check(cu::result_t code, const std::string& description) const;
 
  private:
   const cu::driver_table* cuda_ = nullptr;

@@ -22,7 +22,7 @@ using cu::real_gpu_probe;
 // Decides by PEERLANE_GPU and loads the library. Calls cuInit in a short-lived child only, so that the caller may still
 // fork (CUDA does not survive fork) and so that a driver library without a device never enters this process, where its
 // SONAME would block the simulated one. Sets PEERLANE_GPU for children to what was chosen. Idempotent.
-// ENODEV with the way out: PEERLANE_GPU=real but no GPU answers, or no simulated GPU beside the program.
+// ENODEV, with the fix in the message: PEERLANE_GPU=real but no GPU answers, or no simulated GPU beside the program.
 result<gpu_kind> choose_gpu();
 
 // Why auto did not take a real GPU; empty if it did or was not asked.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The embedded kernels of the tools (tools/kernels), loaded into the current context.
+// The embedded kernels of the tools (tools/common/kernels), loaded into the current context.
 #pragma once
 
 #include <array>

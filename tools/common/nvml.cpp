@@ -49,27 +49,27 @@ std::string library_path() {
   const std::string name = "libnvidia-ml.so.1";
   void* cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   void* mark = cuda == nullptr ? nullptr : dlsym(cuda, "peerlaneSimVersion");
-  Dl_info where{};
-  if (mark == nullptr || dladdr(mark, &where) == 0) return name;
-  const std::string path = where.dli_fname;
+  Dl_info library{};
+  if (mark == nullptr || dladdr(mark, &library) == 0) return name;
+  const std::string path = library.dli_fname;
   return path.substr(0, path.rfind('/') + 1) + name;
 }
 
-void load_link_calls(void* from, nvml_table& table) {
-  load(from, "nvmlDeviceGetPcieReplayCounter", table.replays);
-  load(from, "nvmlDeviceGetNvLinkState", table.link_state);
-  load(from, "nvmlDeviceGetNvLinkVersion", table.link_version);
-  load(from, "nvmlDeviceGetNvLinkRemotePciInfo_v2", table.link_remote);
-  load(from, "nvmlDeviceGetNvLinkRemoteDeviceType", table.link_remote_type);
-  load(from, "nvmlDeviceGetFieldValues", table.fields);
+void load_link_calls(void* source, nvml_table& table) {
+  load(source, "nvmlDeviceGetPcieReplayCounter", table.replays);
+  load(source, "nvmlDeviceGetNvLinkState", table.link_state);
+  load(source, "nvmlDeviceGetNvLinkVersion", table.link_version);
+  load(source, "nvmlDeviceGetNvLinkRemotePciInfo_v2", table.link_remote);
+  load(source, "nvmlDeviceGetNvLinkRemoteDeviceType", table.link_remote_type);
+  load(source, "nvmlDeviceGetFieldValues", table.fields);
 }
 
-void load_condition_calls(void* from, nvml_table& table) {
-  load(from, "nvmlDeviceGetMemoryBusWidth", table.bus_width);
-  load(from, "nvmlDeviceGetCurrentClocksEventReasons", table.throttle);  // the name since driver 535
-  if (table.throttle == nullptr) load(from, "nvmlDeviceGetCurrentClocksThrottleReasons", table.throttle);
-  load(from, "nvmlDeviceGetTotalEccErrors", table.ecc);
-  load(from, "nvmlDeviceGetComputeRunningProcesses_v3", table.processes);
+void load_condition_calls(void* source, nvml_table& table) {
+  load(source, "nvmlDeviceGetMemoryBusWidth", table.bus_width);
+  load(source, "nvmlDeviceGetCurrentClocksEventReasons", table.throttle);  // the name since driver 535
+  if (table.throttle == nullptr) load(source, "nvmlDeviceGetCurrentClocksThrottleReasons", table.throttle);
+  load(source, "nvmlDeviceGetTotalEccErrors", table.ecc);
+  load(source, "nvmlDeviceGetComputeRunningProcesses_v3", table.processes);
 }
 
 nvml_table open_table() {
@@ -120,9 +120,9 @@ std::optional<gpu_clocks> ask_clocks(int (*call)(void*, int, unsigned*), void* h
   return out;
 }
 
-std::optional<unsigned> ask_field(unsigned which, void* handle) {
+std::optional<unsigned> ask_field(unsigned field_id, void* handle) {
   nvml::field_value field{};
-  field.field = which;
+  field.field = field_id;
   if (calls().fields == nullptr || calls().fields(handle, 1, &field) != 0 || field.rc != 0) return std::nullopt;
   if (field.type == nvml::kValueUnsigned) return field.value.as_unsigned;
   if (field.type == nvml::kValueUnsignedLong) return static_cast<unsigned>(field.value.as_unsigned_long);

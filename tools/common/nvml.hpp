@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The facts that only the management library knows: BAR1 in use, links, clocks, errors, who else is there. Opened with
-// dlopen; absent on many container images, so every answer is optional.
+// Facts that only NVML has: BAR1 use, links, clocks, errors, other processes. NVML is opened with dlopen. Many container
+// images lack it, so every answer is optional.
 //
 // Beside a simulated GPU (sim/libcuda.so.1) it is the simulated library of the same folder.
 #pragma once

@@ -131,7 +131,7 @@ void command_parser::mapping(common_options& options) {
       ->type_name("default|wc|cache|device");
 }
 
-bool command_parser::tell_facts() {
+bool command_parser::print_facts() {
   if (call_.facts == nullptr) return false;
   call_.facts->description = app_->get_description();
   for (const CLI::Option* one : static_cast<const CLI::App&>(*app_).get_options())
@@ -141,7 +141,7 @@ bool command_parser::tell_facts() {
 
 bool command_parser::is_given(const std::string& name) const { return app_->count(name) > 0; }
 
-std::string command_parser::complaint(const std::string& what) const {
+std::string command_parser::complaint(const std::string& message) const {
   std::vector<std::string> known, bare;
   for (const CLI::Option* one : static_cast<const CLI::App&>(*app_).get_options())
     for (const auto& name : names_of(*one)) known.push_back(name);
@@ -154,11 +154,11 @@ std::string command_parser::complaint(const std::string& what) const {
     const std::string nearest = nearest_word(name.substr(2), bare);
     return "there is no option " + name + (nearest.empty() ? "" : "; did you mean --" + nearest + "?");
   }
-  return what;
+  return message;
 }
 
 std::optional<int> command_parser::parse() {
-  if (tell_facts()) return kExitOk;
+  if (print_facts()) return kExitOk;
   try {
     std::vector<std::string> reversed(call_.arguments.rbegin(), call_.arguments.rend());  // CLI11 takes them from the end
     app_->parse(reversed);
@@ -170,8 +170,8 @@ std::optional<int> command_parser::parse() {
     // A word that is missing may have been taken for the value of an option that does not exist.
     const bool is_about_words = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError) ||
                                 error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError);
-    const std::string what = is_about_words ? complaint(error.what()) : error.what();
-    std::fprintf(stderr, "%s: %s; %s -h lists the options\n", call_.program.c_str(), what.c_str(), call_.program.c_str());
+    const std::string message = is_about_words ? complaint(error.what()) : error.what();
+    std::fprintf(stderr, "%s: %s; %s -h lists the options\n", call_.program.c_str(), message.c_str(), call_.program.c_str());
     return kExitFailed;
   }
 }
@@ -182,14 +182,14 @@ smaller_run::smaller_run(const command_parser& parser) : parser_(parser) {
 }
 
 smaller_run::~smaller_run() {
-  if (!told_.empty())
+  if (!adjustments_.empty())
     std::fprintf(stderr, "note: smaller than by default, as the GPU is simulated: %s; options given are kept\n",
-                 told_.c_str());
+                 adjustments_.c_str());
 }
 
 bool smaller_run::applies_to(const char* option, const std::string& shown) {
   if (!is_simulated_ || parser_.is_given(option)) return false;
-  told_ += (told_.empty() ? "" : ", ") + std::string(option) + " " + shown;
+  adjustments_ += (adjustments_.empty() ? "" : ", ") + std::string(option) + " " + shown;
   return true;
 }
 

@@ -49,11 +49,11 @@ class command_parser {
   // After parse(): whether the user gave this option.
   bool is_given(const std::string& name) const;
 
-  // For those that parse in their own way. True if the caller wants nothing but the facts, which then stand there.
-  bool tell_facts();
+  // For commands with their own parser. Fills the caller's facts and returns true if the caller asked only for them.
+  bool print_facts();
   // "there is no option --sise; did you mean --size?" for the first of the arguments that looks like an option and is none;
-  // for other faults of the command line `what`.
-  std::string complaint(const std::string& what) const;
+  // for other faults of the command line `message`.
+  std::string complaint(const std::string& message) const;
 
  private:
   const invocation& call_;
@@ -78,7 +78,7 @@ class smaller_run {
   bool applies_to(const char* option, const std::string& shown);
   const command_parser& parser_;
   bool is_simulated_;
-  std::string told_;
+  std::string adjustments_;
 };
 
 }  // namespace pl::tools

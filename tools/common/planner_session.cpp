@@ -23,8 +23,8 @@ planner_session::planner_session(const gpu_session& gpu, const copy::planner::op
 }
 
 bool planner_session::takes_a_copy() {
-  const copy::transfer what{copy::direction::to_host, copy::address_of(probe_host_.data()), probe_device_.get(), 64};
-  const auto done = planner_->copy_by({copy::method::engine_copy, 1}, what);
+  const copy::transfer probe{copy::direction::to_host, copy::address_of(probe_host_.data()), probe_device_.get(), 64};
+  const auto done = planner_->copy_by({copy::method::engine_copy, 1}, probe);
   if (!done && done.code() != EAGAIN) why_not_ = done.error().message;
   return done.ok();
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A copy planner for one tool, as the environment wants it, and the wait until its GPU engine takes copies.
+// A copy planner for one tool, set up from the environment, and the wait until its GPU engine accepts copies.
 #pragma once
 
 #include <memory>

@@ -10,7 +10,7 @@
 
 namespace pl::tools {
 
-// Pins this thread as `options.cpu` asks; returns the CPUs it may run on as text. Says on stderr when "auto" found no
+// Pins this thread as `options.cpu` asks; returns the CPUs it may run on as text. Prints a note on stderr if "auto" found no
 // near CPUs on a real GPU. Throws for a bad list.
 std::string place_thread(const common_options& options, const std::string& bus_id, bool simulated);
 

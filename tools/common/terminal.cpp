@@ -17,7 +17,7 @@ constexpr std::size_t kPlainWidth = 100, kMinWidth = 40;
 
 struct verdict_word {
   const char* text;
-  colour which;
+  colour shade;
 };
 constexpr verdict_word kVerdicts[] = {
     {"good (", colour::good},     {"suspicious (", colour::warning}, {"slow (", colour::bad},
@@ -25,8 +25,8 @@ constexpr verdict_word kVerdicts[] = {
     {"&&&& FAILED", colour::bad}, {"&&&& WAIVED", colour::warning},
 };
 
-const char* escape(colour which) {
-  switch (which) {
+const char* escape(colour shade) {
+  switch (shade) {
     case colour::good:
       return "\033[32m";
     case colour::warning:
@@ -49,26 +49,26 @@ bool has_colour() {
   return isatty(STDOUT_FILENO) != 0 && env_read("TERM").text != "dumb";
 }
 
-std::string paint(colour which, const std::string& text) {
-  if (which == colour::none || text.empty() || !has_colour()) return text;
-  return escape(which) + text + "\033[0m";
+std::string paint(colour shade, const std::string& text) {
+  if (shade == colour::none || text.empty() || !has_colour()) return text;
+  return escape(shade) + text + "\033[0m";
 }
 
 std::string paint_verdicts(const std::string& text) {
   if (!has_colour()) return text;
   std::string out;
-  for (std::size_t at = 0; at < text.size();) {
+  for (std::size_t offset = 0; offset < text.size();) {
     const auto* const found = std::find_if(std::begin(kVerdicts), std::end(kVerdicts), [&](const verdict_word& one) {
-      return text.compare(at, std::char_traits<char>::length(one.text), one.text) == 0;
+      return text.compare(offset, std::char_traits<char>::length(one.text), one.text) == 0;
     });
     if (found == std::end(kVerdicts)) {
-      out += text[at++];
+      out += text[offset++];
       continue;
     }
     std::string word = found->text;
-    if (word.ends_with(" (")) word = text.substr(at, std::min(text.find(')', at), text.size() - 1) + 1 - at);
-    out += escape(found->which) + word + "\033[0m";
-    at += word.size();
+    if (word.ends_with(" (")) word = text.substr(offset, std::min(text.find(')', offset), text.size() - 1) + 1 - offset);
+    out += escape(found->shade) + word + "\033[0m";
+    offset += word.size();
   }
   return out;
 }

@@ -13,7 +13,7 @@ enum class colour { none, good, warning, bad, title };
 bool has_colour();
 
 // The text in the colour where has_colour(), else as it is.
-std::string paint(colour which, const std::string& text);
+std::string paint(colour shade, const std::string& text);
 
 // The same for the verdict words of a finished text ("good (98 %)", "slow (60 %)", "WRONG DATA", "PASSED", "FAILED").
 std::string paint_verdicts(const std::string& text);

@@ -20,7 +20,7 @@ struct calibrate_options {
   bool print = false;
 };
 
-constexpr int kMostSeconds = 10;  // what users are told it takes
+constexpr int kMaxSeconds = 10;  // what users are told it takes
 
 std::optional<int> parse(const invocation& call, calibrate_options& options) {
   command_parser parser(call, "Measures what each way to copy costs here, for the copy planner");
@@ -44,9 +44,9 @@ copy::cost_table measure(const gpu_session& gpu, const calibrate_options& option
   wanted.device_ordinal = gpu.ordinal();
   wanted.budget_ms = static_cast<unsigned>(options.budget_ms);
   wanted.most_bytes = options.most_bytes;
-  wanted.progress = [&](const std::string& what, std::size_t done, std::size_t all) {
+  wanted.progress = [&](const std::string& description, std::size_t done, std::size_t all) {
     if (!line) line.emplace("calibrate", all);
-    line->at(done, what);
+    line->at(done, description);
   };
   // Else the first curves would be measured while the engine starts.
   if (!planner.hold()) std::printf("note: without the GPU engine: %s\n", planner.why_not().c_str());
@@ -65,12 +65,12 @@ void report_curves(const copy::cost_table& costs, result_file& file) {
 }
 
 void report_all_crossovers(const copy::cost_table& costs, result_file& file) {
-  for (const auto& which : all_copy_cases()) {
+  for (const auto& test_case : all_copy_cases()) {
     bool known = false;
-    for (const auto& curve : costs.curves()) known = known || (curve.way == which.way && curve.side == which.side);
+    for (const auto& curve : costs.curves()) known = known || (curve.way == test_case.way && curve.side == test_case.side);
     if (!known) continue;
-    std::printf("\n%s, %s memory\n", direction_label(which), memory_label(which));
-    report_crossovers(costs, which, "  ", file);
+    std::printf("\n%s, %s memory\n", direction_label(test_case), memory_label(test_case));
+    report_crossovers(costs, test_case, "  ", file);
   }
 }
 
@@ -97,8 +97,8 @@ int run_calibrate(const invocation& call) {
   file.set_parameter("path", options.dry_run ? "" : path);
   file.set_parameter("seconds", taken_s);
   std::printf("machine: %s\nmeasured %s in %.1f s\n", key.c_str(), plural(costs.curves().size(), "curve").c_str(), taken_s);
-  if (options.budget_ms < kMostSeconds * 1000 && taken_s > kMostSeconds)
-    std::printf("note: more than %d s: the least number of repetitions takes longer than the budget here\n", kMostSeconds);
+  if (options.budget_ms < kMaxSeconds * 1000 && taken_s > kMaxSeconds)
+    std::printf("note: more than %d s: the least number of repetitions takes longer than the budget here\n", kMaxSeconds);
   if (options.print) std::printf("\n%s", costs.text().c_str());
   report_curves(costs, file);
   report_all_crossovers(costs, file);

@@ -15,8 +15,8 @@ using copy::other_side;
 
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kCanary = 64;
-constexpr std::uint64_t kMostShift = 2048;                   // random offsets are below it
-constexpr std::uint64_t kRoom = kPage + kMostShift + kPage;  // before and behind the data
+constexpr std::uint64_t kMaxShift = 2048;                   // random offsets are below it
+constexpr std::uint64_t kRoom = kPage + kMaxShift + kPage;  // before and behind the data
 // Up to here every check brings data never seen before. Above, the random source is read at another offset, which is as good
 // (a byte of an earlier copy is equal by chance in 1 of 256) and does not cost a second per GiB and contender.
 constexpr std::uint64_t kFreshBytes = 1u << 20;
@@ -75,72 +75,73 @@ void copy_arena::enable_peers() const {
   // The retain stays: releasing the last one would end the context and the access with it. The process ends soon.
 }
 
-copy_arena::place copy_arena::source_of(const copy_case& which) const {
-  if (which.way != direction::to_device) return {first_.get(), nullptr};
-  return {nullptr, which.side == other_side::pinned ? pinned_->bytes() : pageable_.get()};
+copy_arena::place copy_arena::source_of(const copy_case& test_case) const {
+  if (test_case.way != direction::to_device) return {first_.get(), nullptr};
+  return {nullptr, test_case.side == other_side::pinned ? pinned_->bytes() : pageable_.get()};
 }
 
-copy_arena::place copy_arena::target_of(const copy_case& which) const {
-  if (which.way == direction::to_device) return {first_.get(), nullptr};
-  if (which.way == direction::on_device) return {which.side == other_side::peer_gpu ? peer_.get() : second_.get(), nullptr};
-  return {nullptr, which.side == other_side::pinned ? pinned_->bytes() : pageable_.get()};
+copy_arena::place copy_arena::target_of(const copy_case& test_case) const {
+  if (test_case.way == direction::to_device) return {first_.get(), nullptr};
+  if (test_case.way == direction::on_device)
+    return {test_case.side == other_side::peer_gpu ? peer_.get() : second_.get(), nullptr};
+  return {nullptr, test_case.side == other_side::pinned ? pinned_->bytes() : pageable_.get()};
 }
 
-copy::transfer copy_arena::at(const copy_case& which, std::uint64_t bytes, std::uint64_t source,
-                              std::uint64_t target) const {
+copy::transfer copy_arena::make_transfer(const copy_case& test_case, std::uint64_t bytes, std::uint64_t source,
+                                         std::uint64_t target) const {
   const auto address = [](const place& one, std::uint64_t offset) {
     return one.device != nullptr ? one.device->get() + offset : copy::address_of(one.host + offset);
   };
-  return {which.way, address(target_of(which), target), address(source_of(which), source), bytes};
+  return {test_case.way, address(target_of(test_case), target), address(source_of(test_case), source), bytes};
 }
 
-copy::transfer copy_arena::aligned(const copy_case& which, std::uint64_t bytes) const {
-  return at(which, bytes, kPage, kPage);
+copy::transfer copy_arena::aligned(const copy_case& test_case, std::uint64_t bytes) const {
+  return make_transfer(test_case, bytes, kPage, kPage);
 }
 
-void copy_arena::begin(const copy_case& which) {
-  const place source = source_of(which);
+void copy_arena::begin(const copy_case& test_case) {
+  const place source = source_of(test_case);
   unsigned char* const known = source.host != nullptr ? source.host : check_->bytes();
   random_.fill(known, bytes_);
   if (source.device != nullptr) source.device->write(0, known, bytes_);
 }
 
-bool copy_arena::verify(const copy_case& which, std::uint64_t bytes, const std::string& who,
+bool copy_arena::verify(const copy_case& test_case, std::uint64_t bytes, const std::string& contender_name,
                         const std::function<bool(const copy::transfer&)>& run) {
-  const std::uint64_t from = kPage + random_.next() % kMostShift;
-  const std::uint64_t to = kPage + random_.next() % kMostShift;
-  const place source = source_of(which);
-  const place target = target_of(which);
+  const std::uint64_t source_offset = kPage + random_.next() % kMaxShift;
+  const std::uint64_t destination_offset = kPage + random_.next() % kMaxShift;
+  const place source = source_of(test_case);
+  const place target = target_of(test_case);
   unsigned char* const known = source.host != nullptr ? source.host : check_->bytes();
   if (bytes <= kFreshBytes) {
-    random_.fill(known + from, bytes);
-    if (source.device != nullptr) source.device->write(from, known + from, bytes);
+    random_.fill(known + source_offset, bytes);
+    if (source.device != nullptr) source.device->write(source_offset, known + source_offset, bytes);
   }
   // A value of its own each time, so that bytes which an earlier check left cannot pass for canaries.
   const auto blank = static_cast<unsigned char>(random_.next());
   const std::uint64_t around = bytes + 2 * kCanary;
-  if (target.device != nullptr) target.device->set(to - kCanary, blank, around);
-  else std::memset(target.host + to - kCanary, blank, around);
-  if (!run(at(which, bytes, from, to))) return false;
+  if (target.device != nullptr) target.device->set(destination_offset - kCanary, blank, around);
+  else std::memset(target.host + destination_offset - kCanary, blank, around);
+  if (!run(make_transfer(test_case, bytes, source_offset, destination_offset))) return false;
 
   // Where it can be compared: the check buffer is free when the source is the host's, the pinned one when both are a GPU's.
   const unsigned char* seen = nullptr;
   if (target.device == nullptr) {
-    seen = target.host + to - kCanary;
+    seen = target.host + destination_offset - kCanary;
   } else {
     unsigned char* const scratch = source.host != nullptr ? check_->bytes() : pinned_->bytes();
-    target.device->read(to - kCanary, scratch, around);
+    target.device->read(destination_offset - kCanary, scratch, around);
     seen = scratch;
   }
-  const auto complain = [&](const char* where, std::uint64_t byte, unsigned is, unsigned should) {
+  const auto complain = [&](const char* region, std::uint64_t byte, unsigned is, unsigned should) {
     throw tool_failure(format("%s %s, %s, %" PRIu64 " bytes from offset %" PRIu64 " to %" PRIu64 ": %s byte %" PRIu64
                               " is 0x%02x instead of 0x%02x (--seed %" PRIu64 ")",
-                              direction_label(which), memory_label(which), who.c_str(), bytes, from, to, where, byte, is,
-                              should, seed_));
+                              direction_label(test_case), memory_label(test_case), contender_name.c_str(), bytes,
+                              source_offset, destination_offset, region, byte, is, should, seed_));
   };
   const unsigned char* const data = seen + kCanary;
-  if (std::memcmp(data, known + from, bytes) != 0) {
-    const auto [is, should] = std::mismatch(data, data + bytes, known + from);
+  if (std::memcmp(data, known + source_offset, bytes) != 0) {
+    const auto [is, should] = std::mismatch(data, data + bytes, known + source_offset);
     complain("data", static_cast<std::uint64_t>(is - data), *is, *should);
   }
   for (std::uint64_t i = 0; i < kCanary; ++i) {

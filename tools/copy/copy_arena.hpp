@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory between which `peerlane copy` copies, and the proof that a copy moved what it should and nothing else.
+// Source and destination memory of `peerlane copy`, and the check that a copy moved exactly the bytes it should.
 #pragma once
 
 #include <cstdlib>
@@ -39,13 +39,13 @@ class copy_arena {
   std::uint64_t device_bytes() const { return bytes_; }
 
   // Makes the source of this case random. Before anything else of the case.
-  void begin(const copy_case& which);
+  void begin(const copy_case& test_case);
   // Aligned to pages on both sides: what is timed.
-  copy::transfer aligned(const copy_case& which, std::uint64_t bytes) const;
+  copy::transfer aligned(const copy_case& test_case, std::uint64_t bytes) const;
 
   // Has `run` make one copy of data that no copy before had, between random unaligned places, and compares every byte and 64
   // on both sides of the destination. Throws (the tool fails) on a difference; false: `run` said false and did nothing.
-  bool verify(const copy_case& which, std::uint64_t bytes, const std::string& who,
+  bool verify(const copy_case& test_case, std::uint64_t bytes, const std::string& contender_name,
               const std::function<bool(const copy::transfer&)>& run);
 
  private:
@@ -53,9 +53,10 @@ class copy_arena {
     const device_block* device = nullptr;
     unsigned char* host = nullptr;
   };
-  place source_of(const copy_case& which) const;
-  place target_of(const copy_case& which) const;
-  copy::transfer at(const copy_case& which, std::uint64_t bytes, std::uint64_t source, std::uint64_t target) const;
+  place source_of(const copy_case& test_case) const;
+  place target_of(const copy_case& test_case) const;
+  copy::transfer make_transfer(const copy_case& test_case, std::uint64_t bytes, std::uint64_t source,
+                               std::uint64_t target) const;
   void enable_peers() const;
 
   const gpu_session& gpu_;

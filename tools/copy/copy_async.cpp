@@ -90,27 +90,27 @@ class async_bench {
  private:
   std::uint64_t budget_ns() const { return static_cast<std::uint64_t>(options_.time_ms) * 1'000'000; }
 
-  status check(cu::result_t rc, const char* what) const {
+  status check(cu::result_t rc, const char* description) const {
     if (rc == cu::error_code::success) return {};
-    return cu::make_error(gpu_.cuda(), rc, what);
+    return cu::make_error(gpu_.cuda(), rc, description);
   }
-  status queue(const transfer& what) const {
-    return what.way == direction::to_host
-               ? check(
-                     gpu_.cuda().cuMemcpyDtoHAsync_v2(copy::host_pointer(what.dst), what.src, what.row_bytes, stream_.get()),
-                     "cuMemcpyDtoHAsync")
-               : check(
-                     gpu_.cuda().cuMemcpyHtoDAsync_v2(what.dst, copy::host_pointer(what.src), what.row_bytes, stream_.get()),
-                     "cuMemcpyHtoDAsync");
+  status queue(const copy::transfer& transfer) const {
+    return transfer.way == direction::to_host
+               ? check(gpu_.cuda().cuMemcpyDtoHAsync_v2(copy::host_pointer(transfer.dst), transfer.src, transfer.row_bytes,
+                                                        stream_.get()),
+                       "cuMemcpyDtoHAsync")
+               : check(gpu_.cuda().cuMemcpyHtoDAsync_v2(transfer.dst, copy::host_pointer(transfer.src), transfer.row_bytes,
+                                                        stream_.get()),
+                       "cuMemcpyHtoDAsync");
   }
   status by_driver(std::span<const transfer> list) const {
-    for (const auto& what : list)
-      if (auto queued = queue(what); !queued) return queued;
+    for (const auto& transfer : list)
+      if (auto queued = queue(transfer); !queued) return queued;
     return check(gpu_.cuda().cuStreamSynchronize(stream_.get()), "cuStreamSynchronize");
   }
   status one_by_one(std::span<const transfer> list) {
-    for (const auto& what : list)
-      if (auto done = planner_->copy(what); !done) return done;
+    for (const auto& transfer : list)
+      if (auto done = planner_->copy(transfer); !done) return done;
     return {};
   }
   status begin_and_wait(std::span<const transfer> list) {
@@ -119,7 +119,8 @@ class async_bench {
   }
 
   // Fresh data at the source, another byte everywhere at the destination; after `run` exactly the pieces have changed.
-  void prove(std::span<const transfer> list, unsigned char* host, const char* who, const std::function<status()>& run) {
+  void prove(std::span<const transfer> list, unsigned char* host, const char* contender_name,
+             const std::function<status()>& run) {
     if (options_.no_verify) return must(run());
     const bool to_host = list[0].way == direction::to_host;
     const auto blank = static_cast<unsigned char>(random_.next());
@@ -135,16 +136,16 @@ class async_bench {
       random_.fill(host, kBytes);
       device_.set(0, blank, kBytes);
     }
-    for (const auto& what : list)
-      std::memcpy(expected.data() + offset_of(what.dst, to_host),
-                  (to_host ? check_.bytes() : host) + offset_of(what.src, !to_host), what.row_bytes);
+    for (const auto& transfer : list)
+      std::memcpy(expected.data() + offset_of(transfer.dst, to_host),
+                  (to_host ? check_.bytes() : host) + offset_of(transfer.src, !to_host), transfer.row_bytes);
     must(run());
     if (!to_host) device_.read(0, check_.bytes(), kBytes);
     const unsigned char* const seen = to_host ? host : check_.bytes();
     const auto [is, should] = std::mismatch(seen, seen + kBytes, expected.begin());
     if (is != seen + kBytes)
-      throw tool_failure(format("%s: byte %td is 0x%02x instead of 0x%02x (--seed %lld)", who, is - seen, *is, *should,
-                                static_cast<long long>(options_.seed)));
+      throw tool_failure(format("%s: byte %td is 0x%02x instead of 0x%02x (--seed %lld)", contender_name, is - seen, *is,
+                                *should, static_cast<long long>(options_.seed)));
   }
 
   void add_cells(std::vector<std::string>& cells, const contender& one) const {
@@ -165,11 +166,11 @@ class async_bench {
     prove(list, host_.bytes(), "one by one", [&] { return one_by_one(list); });
     prove(list, host_.bytes(), "cuMemcpyAsync", [&] { return by_driver(list); });
     call_record records[3];
-    const sampling how{.turn = 2};
+    const sampling sampling_options{.turn = 2};
     std::vector<contender> all;
-    all.push_back(make_contender("copy_list", records[0], how, [&] { return planner_->copy_list(list); }));
-    all.push_back(make_contender("one_by_one", records[1], how, [&] { return one_by_one(list); }));
-    all.push_back(make_contender("cuMemcpyAsync", records[2], how, [&] { return by_driver(list); }));
+    all.push_back(make_contender("copy_list", records[0], sampling_options, [&] { return planner_->copy_list(list); }));
+    all.push_back(make_contender("one_by_one", records[1], sampling_options, [&] { return one_by_one(list); }));
+    all.push_back(make_contender("cuMemcpyAsync", records[2], sampling_options, [&] { return by_driver(list); }));
     run_budget(all, budget_ns(), static_cast<std::size_t>(options_.samples), true);
     const char* const label = shape.way == direction::to_host ? "d2h" : "h2d";
     std::vector<std::string> cells{format("%s %zu x %s", label, shape.pieces, format_size(shape.piece_bytes).c_str())};
@@ -199,18 +200,18 @@ class async_bench {
 
   void measure_async(direction way, bool pinned, std::uint64_t bytes, text_table& table) {
     unsigned char* const host = pinned ? host_.bytes() : pageable_.data();
-    const transfer what = way == direction::to_host
-                              ? transfer{way, copy::address_of(host) + 4096, device_.get() + 4096, bytes}
-                              : transfer{way, device_.get() + 4096, copy::address_of(host) + 4096, bytes};
-    const std::span list(&what, 1);
+    const copy::transfer transfer = way == direction::to_host
+                                        ? copy::transfer{way, copy::address_of(host) + 4096, device_.get() + 4096, bytes}
+                                        : copy::transfer{way, device_.get() + 4096, copy::address_of(host) + 4096, bytes};
+    const std::span list(&transfer, 1);
     prove(list, host, "begin and wait", [&] { return begin_and_wait(list); });
     call_record records[3];
-    const sampling how{.turn = 2};
+    const sampling sampling_options{.turn = 2};
     std::vector<contender> all;
-    all.push_back(make_contender("begin_wait", records[0], how, [&] { return begin_and_wait(list); }));
-    all.push_back(begin_alone(list, how.turn));
-    all.push_back(make_contender("planner", records[1], how, [&] { return planner_->copy(what); }));
-    all.push_back(make_contender("cuMemcpyAsync", records[2], how, [&] { return by_driver(list); }));
+    all.push_back(make_contender("begin_wait", records[0], sampling_options, [&] { return begin_and_wait(list); }));
+    all.push_back(begin_alone(list, sampling_options.turn));
+    all.push_back(make_contender("planner", records[1], sampling_options, [&] { return planner_->copy(transfer); }));
+    all.push_back(make_contender("cuMemcpyAsync", records[2], sampling_options, [&] { return by_driver(list); }));
     run_budget(all, budget_ns(), static_cast<std::size_t>(options_.samples), true);
     const char* const label = way == direction::to_host ? "d2h" : "h2d";
     std::vector<std::string> cells{format("%s %s %s", label, pinned ? "pinned" : "pageable", format_size(bytes).c_str())};

@@ -23,7 +23,7 @@
 namespace pl::tools {
 namespace {
 
-constexpr std::int64_t kMostCallSamples = 300;
+constexpr std::int64_t kMaxCallSamples = 300;
 constexpr std::size_t kRounds = 6;
 constexpr double kWantedKernelMs = 3;
 
@@ -37,8 +37,8 @@ class beside_bench {
     rounds_ = is_small_ ? 2 : kRounds;
     calls_each_ = is_small_ ? 3
                             : static_cast<std::size_t>(std::max<std::int64_t>(
-                                  1, std::min(options.samples, kMostCallSamples) / static_cast<std::int64_t>(kRounds)));
-    launches_each_ = is_small_ ? 2 : options.samples < kMostCallSamples ? 4 : 10;
+                                  1, std::min(options.samples, kMaxCallSamples) / static_cast<std::int64_t>(kRounds)));
+    launches_each_ = is_small_ ? 2 : options.samples < kMaxCallSamples ? 4 : 10;
   }
 
   void run() {
@@ -52,7 +52,7 @@ class beside_bench {
   }
 
  private:
-  void check(cu::result_t rc, const char* what) const { gpu_.check(rc, what); }
+  void check(cu::result_t rc, const char* description) const { gpu_.check(rc, description); }
 
   template <class Body>
   void in_turns(const char* title, Body&& body) {
@@ -188,9 +188,10 @@ class beside_bench {
     const auto compute = [=, &module, out = memory.get()](unsigned grid, std::uint32_t rounds) {
       return [=, &module](cu::stream_t stream) { module.launch("load_compute", grid, threads, 0, stream, out, rounds); };
     };
-    const auto move = [=, &module, to = memory.get()](std::uint32_t repeats) {
+    const auto move = [=, &module, buffer = memory.get()](std::uint32_t repeats) {
       return [=, &module](cu::stream_t stream) {
-        module.launch("load_memory", memory_blocks, threads, 0, stream, to, to + half_bytes, half_bytes / 16, repeats);
+        module.launch("load_memory", memory_blocks, threads, 0, stream, buffer, buffer + half_bytes, half_bytes / 16,
+                      repeats);
       };
     };
     const std::uint32_t rounds = std::max(8u, scaled(10'000, compute(blocks, 10'000)));

@@ -12,14 +12,14 @@ namespace pl::tools {
 using copy::direction;
 using copy::other_side;
 
-const char* direction_label(const copy_case& which) {
-  if (which.way == direction::to_device) return "h2d";
-  if (which.way == direction::to_host) return "d2h";
-  return which.side == other_side::peer_gpu ? "p2p" : "d2d";
+const char* direction_label(const copy_case& test_case) {
+  if (test_case.way == direction::to_device) return "h2d";
+  if (test_case.way == direction::to_host) return "d2h";
+  return test_case.side == other_side::peer_gpu ? "p2p" : "d2d";
 }
 
-const char* memory_label(const copy_case& which) {
-  return which.way == direction::on_device ? "device" : copy::name_of(which.side);
+const char* memory_label(const copy_case& test_case) {
+  return test_case.way == direction::on_device ? "device" : copy::name_of(test_case.side);
 }
 
 result<std::vector<copy_case>> parse_cases(const std::vector<std::string>& directions,
@@ -70,7 +70,7 @@ bool exceeds_envelope(double planner_ns, double best_ns) {
   return planner_ns - best_ns > std::max(kEnvelopeShare * best_ns, kEnvelopeNs);
 }
 
-std::optional<envelope_point> judge(std::span<const measured_way> all, const std::string& planner) {
+std::optional<envelope_point> judge(std::span<const measured_method> all, const std::string& planner) {
   envelope_point out;
   bool has_planner = false;
   for (const auto& one : all) {
@@ -84,9 +84,9 @@ std::optional<envelope_point> judge(std::span<const measured_way> all, const std
       out.best_method = one.name;
       out.best_ns = one.p50_ns;
     }
-    if (one.is_ours && (out.best_way.empty() || one.p50_ns < out.best_way_ns)) {
-      out.best_way = one.name;
-      out.best_way_ns = one.p50_ns;
+    if (one.is_ours && (out.best_available.empty() || one.p50_ns < out.best_available_ns)) {
+      out.best_available = one.name;
+      out.best_available_ns = one.p50_ns;
     }
   }
   if (!has_planner || out.best_method.empty()) return std::nullopt;
@@ -105,7 +105,7 @@ interval median_interval(std::vector<double> values) {
   return {values[low], values[(values.size() - 1) / 2], values[values.size() - 1 - low]};
 }
 
-second_look look_again(std::span<const sample_pair> pairs) {
+paired_comparison compare_pairs(std::span<const sample_pair> pairs) {
   std::vector<double> planner, best, ratios, beyond;
   for (const auto& one : pairs) {
     planner.push_back(one.planner_ns);
@@ -117,31 +117,33 @@ second_look look_again(std::span<const sample_pair> pairs) {
           !pairs.empty() && median_interval(beyond).low > 0};
 }
 
-taken_way most_taken(const std::uint64_t (&before)[copy::kMethods], const std::uint64_t (&after)[copy::kMethods],
-                     const std::uint64_t (&forced)[copy::kMethods]) {
+dominant_method most_taken(const std::uint64_t (&before)[copy::kMethods], const std::uint64_t (&after)[copy::kMethods],
+                           const std::uint64_t (&forced)[copy::kMethods]) {
   std::uint64_t most = 0, sum = 0;
-  taken_way out;
+  dominant_method out;
   for (std::size_t i = 0; i < copy::kMethods; ++i) {
     const std::uint64_t made = after[i] - before[i];
     const std::uint64_t own = made > forced[i] ? made - forced[i] : 0;
     sum += own;
     if (own <= most) continue;
     most = own;
-    out.how = static_cast<copy::method>(i);
+    out.method = static_cast<copy::method>(i);
   }
   out.share = sum != 0 ? static_cast<double>(most) / static_cast<double>(sum) : 0;
   return out;
 }
 
-std::string to_text(const taken_way& taken, const copy::cost_table& costs, const copy_case& which, std::uint64_t bytes) {
+std::string to_text(const dominant_method& taken, const copy::cost_table& costs, const copy_case& test_case,
+                    std::uint64_t bytes) {
   if (taken.share == 0) return "-";
-  std::string out = copy::name_of(taken.how);
-  if (which.way != direction::on_device)
-    if (const auto unasked = costs.pick_unasked(which.way, true, bytes); unasked.width != 0 && unasked.how == taken.how)
+  std::string out = copy::name_of(taken.method);
+  if (test_case.way != direction::on_device)
+    if (const auto unasked = costs.pick_unasked(test_case.way, true, bytes);
+        unasked.width != 0 && unasked.how == taken.method)
       return taken.share > 0.98 ? copy::to_text(unasked)
                                 : format("%s %.0f %%", copy::to_text(unasked).c_str(), taken.share * 100);
   for (const bool hot : {true, false})
-    if (const auto picked = costs.pick(which.way, which.side, hot, bytes); picked.how == taken.how) {
+    if (const auto picked = costs.pick(test_case.way, test_case.side, hot, bytes); picked.how == taken.method) {
       out = copy::to_text(picked);
       break;
     }

@@ -17,7 +17,7 @@
 
 namespace pl::tools {
 
-// What became of the calls of one contender. Must outlive it.
+// Counters for the calls of one contender. Must outlive it.
 struct call_record {
   std::uint64_t done = 0;     // calls that copied, timed or not
   std::uint64_t misses = 0;   // timings that were thrown away because the answer was EAGAIN
@@ -37,29 +37,30 @@ constexpr unsigned kAttempts = 40;
 // `operation` returns status. A sample that meets EAGAIN is repeated outside the clock; one given up is NaN, which
 // drop_missing_samples removes. Any other failure ends the tool.
 template <class Operation>
-contender make_contender(const std::string& name, call_record& record, const sampling& how, Operation operation) {
-  const auto uncounted = [operation, &record, is_on = how.has_uncounted_call]() mutable {
+contender make_contender(const std::string& name, call_record& record, const sampling& sampling_options,
+                         Operation operation) {
+  const auto uncounted = [operation, &record, is_on = sampling_options.has_uncounted_call]() mutable {
     if (!is_on) return;
     if (const status done = operation()) ++record.done;
   };
-  contender out(name, uncounted, how.turn);
-  out.settle_ns = how.has_uncounted_call ? how.settle_ns : 0;
-  out.sample_ns = [operation, &record, how, name]() mutable {
+  contender out(name, uncounted, sampling_options.turn);
+  out.settle_ns = sampling_options.has_uncounted_call ? sampling_options.settle_ns : 0;
+  out.sample_ns = [operation, &record, sampling_options, name]() mutable {
     for (unsigned attempt = 0; attempt < kAttempts; ++attempt) {
       status failed;
       std::size_t made = 0;
       const double taken_ns = time_once_ns([&] {
-        for (; made < how.calls_per_sample; ++made)
+        for (; made < sampling_options.calls_per_sample; ++made)
           if (status done = operation(); !done) {
             failed = std::move(done);
             break;
           }
       });
       record.done += made;
-      if (made == how.calls_per_sample) return taken_ns / static_cast<double>(made);
+      if (made == sampling_options.calls_per_sample) return taken_ns / static_cast<double>(made);
       if (failed.code() != EAGAIN) throw tool_failure(format("%s: %s", name.c_str(), failed.error().message.c_str()));
       ++record.misses;
-      if (how.pause_us != 0) usleep(how.pause_us);
+      if (sampling_options.pause_us != 0) usleep(sampling_options.pause_us);
     }
     ++record.dropped;
     return std::numeric_limits<double>::quiet_NaN();
@@ -89,15 +90,15 @@ inline sampling sampling_for(std::uint64_t bytes, bool is_short_store) {
 // fewer says nothing. The order is another one in each round: who comes after a contender that wakes threads, or one that
 // leaves the caches cold, must not always be the same one. It is the given order again on return.
 inline void run_budget(std::vector<contender>& all, std::uint64_t budget_ns, std::size_t most, bool is_short) {
-  constexpr std::size_t kLeastRounds = 3;
+  constexpr std::size_t kMinRounds = 3;
   if (all.empty()) return;
   std::vector<std::string> names;
   for (const auto& one : all) names.push_back(one.name);
   std::minstd_rand random(1);
   const std::uint64_t begin_ns = monotonic_ns();
-  const std::size_t most_rounds = std::max(kLeastRounds, most / all[0].turn);
+  const std::size_t most_rounds = std::max(kMinRounds, most / all[0].turn);
   run_interleaved(all, {.warm_up_rounds = is_short ? 1u : 0u, .rounds = 0, .budget_ns = 0});
-  for (std::size_t rounds = 0; rounds < most_rounds && (rounds < kLeastRounds || monotonic_ns() - begin_ns < budget_ns);) {
+  for (std::size_t rounds = 0; rounds < most_rounds && (rounds < kMinRounds || monotonic_ns() - begin_ns < budget_ns);) {
     std::shuffle(all.begin(), all.end(), random);
     rounds += run_interleaved(all, {.warm_up_rounds = 0, .rounds = 1, .budget_ns = 0});
   }
@@ -106,19 +107,20 @@ inline void run_budget(std::vector<contender>& all, std::uint64_t budget_ns, std
   for (auto& one : all) drop_missing_samples(one);
 }
 
-// Turns of two, which of them goes first left to chance, until the time is over, at least kLeastPairs and at most
-// kMostPairs: a contender's mean of each turn, first that of `first`. A turn with a sample that was given up is left out.
+// Turns of two, which of them goes first left to chance, until the time is over, at least kMinPairs and at most
+// kMaxPairs: a contender's mean of each turn, first that of `first`. A turn with a sample that was given up is left out.
 inline std::vector<std::pair<double, double>> run_pairs(contender first, contender second, std::uint64_t budget_ns) {
-  constexpr std::size_t kLeastPairs = 15, kMostPairs = 400, kMostTurns = 2 * kMostPairs;
+  constexpr std::size_t kMinPairs = 15, kMaxPairs = 400, kMaxTurns = 2 * kMaxPairs;
   contender* order[] = {&first, &second};
   std::minstd_rand random(2);
   std::vector<std::pair<double, double>> out;
   const std::uint64_t begin_ns = monotonic_ns();
-  const auto mean = [](const contender& of) {
-    return std::accumulate(of.samples_ns.begin(), of.samples_ns.end(), 0.0) / static_cast<double>(of.samples_ns.size());
+  const auto mean = [](const contender& measured) {
+    return std::accumulate(measured.samples_ns.begin(), measured.samples_ns.end(), 0.0) /
+           static_cast<double>(measured.samples_ns.size());
   };
-  for (std::size_t turn = 0; turn < kMostTurns && out.size() < kMostPairs; ++turn) {
-    if (out.size() >= kLeastPairs && monotonic_ns() - begin_ns >= budget_ns) break;
+  for (std::size_t turn = 0; turn < kMaxTurns && out.size() < kMaxPairs; ++turn) {
+    if (out.size() >= kMinPairs && monotonic_ns() - begin_ns >= budget_ns) break;
     if (random() % 2 == 0) std::swap(order[0], order[1]);
     for (contender* const one : order) {
       one->samples_ns.clear();

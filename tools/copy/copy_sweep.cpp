@@ -11,7 +11,7 @@
 //                              memory would be known
 //
 // Before, each of them copies once between unaligned places and is compared byte for byte. Where the planner seems to lie
-// above the best single way, the two are measured again, alone and in turns (copy_case.hpp: look_again), and that counts.
+// above the best single way, the two are measured again, alone and in turns (copy_case.hpp: compare_pairs), and that counts.
 #include <algorithm>
 #include <cinttypes>
 #include <list>
@@ -42,18 +42,18 @@ constexpr const char* kCuMemcpy = "cuMemcpy";
 // out.
 constexpr std::uint64_t kLong = 128u << 20;
 constexpr double kHopeless = 3;
-constexpr std::uint64_t kMostRegistered = 256u << 10;  // the driver's queries it saves are some 0.3 us
+constexpr std::uint64_t kMaxRegistered = 256u << 10;  // the driver's queries it saves are some 0.3 us
 
 std::string us(double ns) { return short_number(ns / 1e3); }
 
-status driver_copy(const cu::driver_table& cuda, const transfer& what) {
+status driver_copy(const cu::driver_table& cuda, const copy::transfer& transfer) {
   cu::result_t rc = cu::error_code::success;
-  if (what.way == direction::to_device) {
-    rc = cuda.cuMemcpyHtoD_v2(what.dst, copy::host_pointer(what.src), what.row_bytes);
-  } else if (what.way == direction::to_host) {
-    rc = cuda.cuMemcpyDtoH_v2(copy::host_pointer(what.dst), what.src, what.row_bytes);
+  if (transfer.way == direction::to_device) {
+    rc = cuda.cuMemcpyHtoD_v2(transfer.dst, copy::host_pointer(transfer.src), transfer.row_bytes);
+  } else if (transfer.way == direction::to_host) {
+    rc = cuda.cuMemcpyDtoH_v2(copy::host_pointer(transfer.dst), transfer.src, transfer.row_bytes);
   } else {
-    rc = cuda.cuMemcpyDtoD_v2(what.dst, what.src, what.row_bytes);
+    rc = cuda.cuMemcpyDtoD_v2(transfer.dst, transfer.src, transfer.row_bytes);
     if (rc == cu::error_code::success) rc = cuda.cuStreamSynchronize(nullptr);
   }
   if (rc == cu::error_code::success) return {};
@@ -63,13 +63,13 @@ status driver_copy(const cu::driver_table& cuda, const transfer& what) {
 // One line of a size: a contender and what is known of it besides its samples.
 struct entrant {
   std::string name;
-  std::optional<choice> how;  // a way of the planner, by force
+  std::optional<choice> forced_choice;  // a way of the planner, by force
   call_record record;
   bool is_short_store = false;
 };
 
 struct case_summary {
-  copy_case which;
+  copy_case test_case;
   std::size_t sizes = 0, repeated = 0, exceeding = 0;
   double worst_ratio = 0;
   std::uint64_t worst_bytes = 0;
@@ -101,13 +101,13 @@ class copy_sweep {
     const auto sizes = sweep_sizes(options_.min_bytes, options_.max_bytes, options_.odd);
     progress line("copy", sizes.size() * cases_.size());
     std::size_t done = 0;
-    for (const auto& which : cases_) {
-      begin_case(which);
+    for (const auto& test_case : cases_) {
+      begin_case(test_case);
       for (const auto bytes : sizes) {
-        line.at(done++, format("%s %s %s", direction_label(which), memory_label(which), format_size(bytes).c_str()));
-        measure(which, bytes);
+        line.at(done++, format("%s %s %s", direction_label(test_case), memory_label(test_case), format_size(bytes).c_str()));
+        measure(test_case, bytes);
       }
-      end_case(which);
+      end_case(test_case);
     }
     line.at(done, "done");
     finish();
@@ -129,27 +129,27 @@ class copy_sweep {
     notes_.push_back(text);
   }
 
-  void begin_case(const copy_case& which) {
-    arena_->begin(which);
-    summary_ = {which, 0, 0, 0, 0, 0};
+  void begin_case(const copy_case& test_case) {
+    arena_->begin(test_case);
+    summary_ = {test_case, 0, 0, 0, 0, 0};
     hopeless_.clear();
     rows_.clear();
     columns_.clear();
   }
 
-  void end_case(const copy_case& which) {
-    print_table(which);
+  void end_case(const copy_case& test_case) {
+    print_table(test_case);
     summaries_.push_back(summary_);
   }
 
-  std::list<entrant> entrants_of(const copy_case& which, std::uint64_t bytes) const {
+  std::list<entrant> entrants_of(const copy_case& test_case, std::uint64_t bytes) const {
     std::list<entrant> out;
-    const bool stores = which.way == direction::to_device;
-    for (const auto& how : copy::candidates(which.way, which.side)) {
-      const auto limits = copy::limits_of(which.way, how);
+    const bool stores = test_case.way == direction::to_device;
+    for (const auto& candidate : copy::candidates(test_case.way, test_case.side)) {
+      const auto limits = copy::limits_of(test_case.way, candidate);
       if (bytes < limits.least || bytes > limits.most) continue;
-      if (how.width > (*planner_)->threads() && !copy::needs_engine(how.how)) continue;
-      out.push_back({copy::to_text(how), how, {}, how.how == method::cpu_store});
+      if (candidate.width > (*planner_)->threads() && !copy::needs_engine(candidate.how)) continue;
+      out.push_back({copy::to_text(candidate), candidate, {}, candidate.how == method::cpu_store});
     }
     out.push_back({kCuMemcpy, {}, {}, false});
     out.push_back({kPlanner, {}, {}, stores});
@@ -159,113 +159,115 @@ class copy_sweep {
     return out;
   }
 
-  status call(const entrant& one, const transfer& what) {
-    if (one.how) return (*planner_)->copy_by(*one.how, what);
-    if (one.name == kCuMemcpy) return driver_copy(gpu_.cuda(), what);
-    return (*planner_)->copy(what);
+  status call(const entrant& one, const copy::transfer& transfer) {
+    if (one.forced_choice) return (*planner_)->copy_by(*one.forced_choice, transfer);
+    if (one.name == kCuMemcpy) return driver_copy(gpu_.cuda(), transfer);
+    return (*planner_)->copy(transfer);
   }
 
   // Does it once, compared unless --no-verify. False: this way is not open here.
-  bool prove(const copy_case& which, std::uint64_t bytes, entrant& one) {
-    const auto attempt = [&](const transfer& what) {
-      status done = call(one, what);
+  bool prove(const copy_case& test_case, std::uint64_t bytes, entrant& one) {
+    const auto attempt = [&](const copy::transfer& transfer) {
+      status done = call(one, transfer);
       for (unsigned i = 0; !done && done.code() == EAGAIN && i < kAttempts && !options_.no_hold; ++i) {
         usleep(100);
-        done = call(one, what);
+        done = call(one, transfer);
       }
       if (done) return ++one.record.done, true;
-      if (!one.how || (done.code() != EAGAIN && done.code() != ENOTSUP))
-        throw tool_failure(format("%s %s %s of %" PRIu64 " bytes: %s", direction_label(which), memory_label(which),
+      if (!one.forced_choice || (done.code() != EAGAIN && done.code() != ENOTSUP))
+        throw tool_failure(format("%s %s %s of %" PRIu64 " bytes: %s", direction_label(test_case), memory_label(test_case),
                                   one.name.c_str(), bytes, done.error().message.c_str()));
       note(format("%s is left out where it is not open: %s", one.name.c_str(), done.error().message.c_str()));
       return false;
     };
-    return options_.no_verify ? attempt(arena_->aligned(which, bytes)) : arena_->verify(which, bytes, one.name, attempt);
+    return options_.no_verify ? attempt(arena_->aligned(test_case, bytes))
+                              : arena_->verify(test_case, bytes, one.name, attempt);
   }
 
-  contender contender_of(entrant& one, const sampling& how, const transfer& what) {
+  contender contender_of(entrant& one, const sampling& sampling_options, const copy::transfer& transfer) {
     auto& planner = **planner_;
     // What is called between the clock's readings must not be looked up there (samples.hpp): a closure for each.
-    if (one.how) {
-      return make_contender(one.name, one.record, how,
-                            [&planner, &what, way = *one.how] { return planner.copy_by(way, what); });
+    if (one.forced_choice) {
+      return make_contender(one.name, one.record, sampling_options,
+                            [&planner, &transfer, way = *one.forced_choice] { return planner.copy_by(way, transfer); });
     }
     if (one.name == kCuMemcpy)
-      return make_contender(one.name, one.record, how, [&cuda = gpu_.cuda(), &what] { return driver_copy(cuda, what); });
-    return make_contender(one.name, one.record, how, [&planner, &what] { return planner.copy(what); });
+      return make_contender(one.name, one.record, sampling_options,
+                            [&cuda = gpu_.cuda(), &transfer] { return driver_copy(cuda, transfer); });
+    return make_contender(one.name, one.record, sampling_options, [&planner, &transfer] { return planner.copy(transfer); });
   }
 
-  void measure(const copy_case& which, std::uint64_t bytes) {
-    auto entrants = entrants_of(which, bytes);
-    std::erase_if(entrants, [&](entrant& one) { return !prove(which, bytes, one); });
-    const transfer what = arena_->aligned(which, bytes);
+  void measure(const copy_case& test_case, std::uint64_t bytes) {
+    auto entrants = entrants_of(test_case, bytes);
+    std::erase_if(entrants, [&](entrant& one) { return !prove(test_case, bytes, one); });
+    const copy::transfer transfer = arena_->aligned(test_case, bytes);
     const auto before = (*planner_)->counts();
     std::vector<contender> all;
     bool is_short = true;
     for (auto& one : entrants) {
       one.record = {};
-      sampling how = sampling_for(bytes, one.is_short_store);
-      if (options_.no_hold) how.pause_us = 0;
-      is_short = how.has_uncounted_call;
-      all.push_back(contender_of(one, how, what));
+      sampling sampling_options = sampling_for(bytes, one.is_short_store);
+      if (options_.no_hold) sampling_options.pause_us = 0;
+      is_short = sampling_options.has_uncounted_call;
+      all.push_back(contender_of(one, sampling_options, transfer));
     }
     run_budget(all, static_cast<std::uint64_t>(options_.time_ms) * 1'000'000, static_cast<std::size_t>(options_.samples),
                is_short);
     const auto after = (*planner_)->counts();
-    if (auto last = registered_contender(which, bytes, what, entrants)) all.push_back(*std::move(last));
+    if (auto last = registered_contender(test_case, bytes, transfer, entrants)) all.push_back(*std::move(last));
     std::uint64_t forced[copy::kMethods] = {};
     for (const auto& one : entrants)
-      if (one.how) forced[static_cast<std::size_t>(one.how->how)] += one.record.done;
-    report_size(which, what, entrants, all, most_taken(before.copies, after.copies, forced));
+      if (one.forced_choice) forced[static_cast<std::size_t>(one.forced_choice->how)] += one.record.done;
+    report_size(test_case, transfer, entrants, all, most_taken(before.copies, after.copies, forced));
   }
 
   // The planner and the best single way, by samples that the judgement so far knows nothing of.
-  second_look measure_again(std::list<entrant>& entrants, const std::string& best, const transfer& what) {
+  paired_comparison measure_again(std::list<entrant>& entrants, const std::string& best, const copy::transfer& transfer) {
     const auto named = [&](const std::string& name) -> contender {
       auto& one = *std::find_if(entrants.begin(), entrants.end(), [&](const entrant& each) { return each.name == name; });
-      sampling how = sampling_for(what.row_bytes, one.is_short_store);
-      if (options_.no_hold) how.pause_us = 0;
-      return contender_of(one, how, what);
+      sampling sampling_options = sampling_for(transfer.row_bytes, one.is_short_store);
+      if (options_.no_hold) sampling_options.pause_us = 0;
+      return contender_of(one, sampling_options, transfer);
     };
     std::vector<sample_pair> pairs;
     for (const auto& [planner_ns, best_ns] :
          run_pairs(named(kPlanner), named(best), static_cast<std::uint64_t>(options_.time_ms) * 1'000'000))
       pairs.push_back({planner_ns, best_ns});
-    return look_again(pairs);
+    return compare_pairs(pairs);
   }
 
   // What is registered is known to the planner of the others, so it comes after them.
-  std::optional<contender> registered_contender(const copy_case& which, std::uint64_t bytes, const transfer& what,
-                                                std::list<entrant>& entrants) {
-    const auto picked = (*planner_)->costs().pick(which.way, which.side, true, bytes).how;
-    if (which.way == direction::on_device || bytes > kMostRegistered || !is_wanted(options_.methods, kRegistered) ||
+  std::optional<contender> registered_contender(const copy_case& test_case, std::uint64_t bytes,
+                                                const copy::transfer& transfer, std::list<entrant>& entrants) {
+    const auto picked = (*planner_)->costs().pick(test_case.way, test_case.side, true, bytes).how;
+    if (test_case.way == direction::on_device || bytes > kMaxRegistered || !is_wanted(options_.methods, kRegistered) ||
         (picked != method::cpu_store && picked != method::cpu_load && !copy::needs_engine(picked)))
       return std::nullopt;
-    const bool to_device = which.way == direction::to_device;
+    const bool to_device = test_case.way == direction::to_device;
     auto device = (*planner_)->register_memory(arena_->device().get(), arena_->device_bytes());
     if (!device) return note(std::string(kRegistered) + " is left out: " + device.error().message), std::nullopt;
     std::optional<copy::planner::registration> host;
-    if (which.side == other_side::pinned) {
-      auto made =
-          (*planner_)->register_host_memory(copy::host_pointer(to_device ? what.src : what.dst), bytes, gpu_.ordinal());
+    if (test_case.side == other_side::pinned) {
+      auto made = (*planner_)->register_host_memory(copy::host_pointer(to_device ? transfer.src : transfer.dst), bytes,
+                                                    gpu_.ordinal());
       if (!made) return note(std::string(kRegistered) + " is left out: " + made.error().message), std::nullopt;
       host.emplace(*std::move(made));
     }
     entrants.push_back({kRegistered, {}, {}, to_device});
     auto& one = entrants.back();
-    prove(which, bytes, one);
+    prove(test_case, bytes, one);
     one.record = {};
     std::vector<contender> alone;
-    alone.push_back(contender_of(one, sampling_for(bytes, one.is_short_store), what));
+    alone.push_back(contender_of(one, sampling_for(bytes, one.is_short_store), transfer));
     run_budget(alone, static_cast<std::uint64_t>(options_.time_ms) * 250'000, static_cast<std::size_t>(options_.samples),
                true);
     return std::move(alone.front());
   }
 
-  void report_size(const copy_case& which, const transfer& what, std::list<entrant>& entrants,
-                   std::span<const contender> all, const taken_way& taken) {
-    const std::uint64_t bytes = what.row_bytes;
-    std::vector<measured_way> measured;
+  void report_size(const copy_case& test_case, const copy::transfer& transfer, std::list<entrant>& entrants,
+                   std::span<const contender> all, const dominant_method& taken) {
+    const std::uint64_t bytes = transfer.row_bytes;
+    std::vector<measured_method> measured;
     std::uint64_t misses = 0;
     size_row row;
     row.bytes = bytes;
@@ -276,29 +278,29 @@ class copy_sweep {
         note(format("%s has no sample at some sizes: the GPU engine never took it", one->name.c_str()));
         continue;
       }
-      add_method_row(which, bytes, *one, all[i]);
+      add_method_row(test_case, bytes, *one, all[i]);
       const summary sum = summarize(all[i].samples_ns);
-      measured.push_back({one->name, sum.p50, one->how || one->name == kCuMemcpy, one->how.has_value()});
+      measured.push_back({one->name, sum.p50, one->forced_choice || one->name == kCuMemcpy, one->forced_choice.has_value()});
       row.p50_ns[one->name] = sum.p50;
       if (one->name == kPlanner) row.planner_p99_ns = sum.p99;
       if (std::find(columns_.begin(), columns_.end(), one->name) == columns_.end()) columns_.push_back(one->name);
     }
     row.verdict = judge(measured);
-    if (row.verdict && row.verdict->exceeds) row.again = measure_again(entrants, row.verdict->best_method, what);
+    if (row.verdict && row.verdict->exceeds) row.again = measure_again(entrants, row.verdict->best_method, transfer);
     if (row.verdict && bytes >= kLong / 2)
       for (const auto& each : measured)
         if (each.is_single && each.p50_ns > kHopeless * row.verdict->best_ns) hopeless_.insert(each.name);
-    row.way = to_text(taken, (*planner_)->costs(), which, bytes);
-    if (row.verdict) add_envelope_row(which, row, taken, judge(measured, kRegistered), misses);
+    row.choice = to_text(taken, (*planner_)->costs(), test_case, bytes);
+    if (row.verdict) add_envelope_row(test_case, row, taken, judge(measured, kRegistered), misses);
     rows_.push_back(std::move(row));
   }
 
-  void add_method_row(const copy_case& which, std::uint64_t bytes, const entrant& one, const contender& measured) {
+  void add_method_row(const copy_case& test_case, std::uint64_t bytes, const entrant& one, const contender& measured) {
     const std::string series =
-        format("%s_%s_%s_%" PRIu64, direction_label(which), memory_label(which), one.name.c_str(), bytes);
+        format("%s_%s_%s_%" PRIu64, direction_label(test_case), memory_label(test_case), one.name.c_str(), bytes);
     nlohmann::json out{{"kind", "method"},
-                       {"direction", direction_label(which)},
-                       {"memory", memory_label(which)},
+                       {"direction", direction_label(test_case)},
+                       {"memory", memory_label(test_case)},
                        {"method", one.name},
                        {"size_bytes", bytes}};
     out.update(latency_fields(measured.samples_ns));
@@ -316,29 +318,29 @@ class copy_sweep {
     std::uint64_t bytes = 0;
     std::map<std::string, double> p50_ns;
     std::optional<envelope_point> verdict;
-    std::optional<second_look> again;  // where the verdict was that the planner exceeds
-    std::string way = "-";
+    std::optional<paired_comparison> again;  // where the verdict was that the planner exceeds
+    std::string choice = "-";
     bool exceeds() const { return again ? again->exceeds : verdict && verdict->exceeds; }
     double ratio() const { return again ? again->ratio.middle : verdict->ratio; }
     double planner_p99_ns = 0;
   };
 
-  void add_envelope_row(const copy_case& which, const size_row& row, const taken_way& taken,
+  void add_envelope_row(const copy_case& test_case, const size_row& row, const dominant_method& taken,
                         const std::optional<envelope_point>& registered, std::uint64_t misses) {
     const auto& verdict = *row.verdict;
     nlohmann::json out{{"kind", "envelope"},
-                       {"direction", direction_label(which)},
-                       {"memory", memory_label(which)},
+                       {"direction", direction_label(test_case)},
+                       {"memory", memory_label(test_case)},
                        {"size_bytes", row.bytes},
                        {"best_method", verdict.best_method},
                        {"best_ns", verdict.best_ns},
-                       {"best_way", verdict.best_way},
-                       {"best_way_ns", verdict.best_way_ns},
+                       {"best_way", verdict.best_available},
+                       {"best_way_ns", verdict.best_available_ns},
                        {"planner_ns", verdict.planner_ns},
                        {"ratio", row.ratio()},
                        {"exceeds", row.exceeds()},
                        {"repeated", row.again.has_value()},
-                       {"choice", row.way},
+                       {"choice", row.choice},
                        {"choice_share", taken.share},
                        {"misses", misses}};
     if (registered) {
@@ -362,7 +364,7 @@ class copy_sweep {
     }
   }
 
-  void print_table(const copy_case& which) const {
+  void print_table(const copy_case& test_case) const {
     constexpr auto kLeft = text_table::align::left;
     const auto has = [&](const char* name) { return std::find(columns_.begin(), columns_.end(), name) != columns_.end(); };
     std::vector<text_table::column> columns{{"size"},        {"planner p50"},      {"p99"},
@@ -389,7 +391,7 @@ class copy_sweep {
       } else {
         cells.insert(cells.end(), {"-", "-", "-", ""});
       }
-      cells.push_back(row.way);
+      cells.push_back(row.choice);
       cells.push_back(cell(kCuMemcpy));
       if (has(kRegistered)) cells.push_back(cell(kRegistered));
       for (const auto& name : more) cells.push_back(cell(name));
@@ -398,14 +400,14 @@ class copy_sweep {
     std::printf(
         "\n%s, %s memory, microseconds (!: planner above the best single way by more than %.0f %% and %.0f ns, measured "
         "again; =: seemed so, and was not when the two were measured again: the ratio is of that)\n%s",
-        direction_label(which), memory_label(which), kEnvelopeShare * 100, kEnvelopeNs, table.render().c_str());
+        direction_label(test_case), memory_label(test_case), kEnvelopeShare * 100, kEnvelopeNs, table.render().c_str());
   }
 
   void finish() {
     text_table table(
         {{"case", text_table::align::left}, {"sizes"}, {"measured again"}, {"above envelope"}, {"worst ratio"}, {"at"}});
     for (const auto& one : summaries_)
-      table.add_row({format("%s %s", direction_label(one.which), memory_label(one.which)), format("%zu", one.sizes),
+      table.add_row({format("%s %s", direction_label(one.test_case), memory_label(one.test_case)), format("%zu", one.sizes),
                      format("%zu", one.repeated), format("%zu", one.exceeding), format("%.2f", one.worst_ratio),
                      format_size(one.worst_bytes)});
     std::printf("\nplanner against the envelope\n%s", table.render().c_str());

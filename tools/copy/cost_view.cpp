@@ -14,14 +14,14 @@ std::vector<copy_case> all_copy_cases() {
       {copy::direction::on_device, copy::other_side::same_gpu}, {copy::direction::on_device, copy::other_side::peer_gpu}};
 }
 
-void report_crossovers(const copy::cost_table& costs, const copy_case& which, const char* indent, result_file& file) {
+void report_crossovers(const copy::cost_table& costs, const copy_case& test_case, const char* indent, result_file& file) {
   for (const bool hot : {true, false}) {
-    const auto list = copy::crossovers(costs, which.way, which.side, hot);
+    const auto list = copy::crossovers(costs, test_case.way, test_case.side, hot);
     std::printf("%sengine %s: %s\n", indent, hot ? "hot " : "cold", copy::to_text(list).c_str());
     for (const auto& one : list)
       file.add_row({{"kind", "crossover"},
-                    {"direction", direction_label(which)},
-                    {"memory", memory_label(which)},
+                    {"direction", direction_label(test_case)},
+                    {"memory", memory_label(test_case)},
                     {"engine_hot", hot},
                     {"up_to_bytes", one.up_to_bytes == UINT64_MAX ? -1 : static_cast<std::int64_t>(one.up_to_bytes)},
                     {"method", copy::to_text(one.how)}});

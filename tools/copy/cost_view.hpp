@@ -9,9 +9,9 @@
 
 namespace pl::tools {
 
-// Prints where one way takes over from another for a hot and a cold engine, a line each behind `indent`, and adds the rows
-// to the results.
-void report_crossovers(const copy::cost_table& costs, const copy_case& which, const char* indent, result_file& file);
+// Prints the crossovers between methods for a hot and a cold engine, one line each behind `indent`, and adds the rows to
+// the results.
+void report_crossovers(const copy::cost_table& costs, const copy_case& test_case, const char* indent, result_file& file);
 
 // All cases, in the order in which tools print them.
 std::vector<copy_case> all_copy_cases();

@@ -85,13 +85,13 @@ int run_explain_copy(const invocation& call) {
   if (const auto code = parse(call, options)) return *code;
   report out(call, options.common, "explain-copy");
   auto& file = out.file();
-  const copy_case which = case_of(options);
+  const copy_case test_case = case_of(options);
   const auto costs = costs_in_force(options, out);
-  const auto all = copy::alternatives(costs.table, which.way, which.side, !options.cold, options.bytes);
+  const auto all = copy::alternatives(costs.table, test_case.way, test_case.side, !options.cold, options.bytes);
   file.set_parameter("size_bytes", options.bytes);
   file.set_parameter("costs", costs.origin);
 
-  std::printf("%s, %s memory, %s, GPU engine %s\n", direction_label(which), memory_label(which),
+  std::printf("%s, %s memory, %s, GPU engine %s\n", direction_label(test_case), memory_label(test_case),
               format_size(options.bytes).c_str(), options.cold ? "cold" : "hot");
   std::printf("costs: %s\n\n", costs.origin.c_str());
   const auto bandwidth = [&](double ns) { return static_cast<double>(options.bytes) / ns; };
@@ -100,7 +100,7 @@ int run_explain_copy(const invocation& call) {
     else if (one.is_taken)
       std::printf("goes by %s: about %s, %s GB/s\n\n", copy::to_text(one.how).c_str(),
                   format_duration_ns(one.expected_ns).c_str(), short_number(bandwidth(one.expected_ns)).c_str());
-  if (const auto remark = copy::unasked_remark(costs.table, which.way, which.side, !options.cold, options.bytes);
+  if (const auto remark = copy::unasked_remark(costs.table, test_case.way, test_case.side, !options.cold, options.bytes);
       !remark.empty())
     std::printf("%s\n", remark.c_str());
   text_table table({{"way", text_table::align::left}, {"expected us"}, {"GB/s"}, {"", text_table::align::left}});
@@ -109,8 +109,8 @@ int run_explain_copy(const invocation& call) {
     table.add_row({copy::to_text(one.how), known ? short_number(one.expected_ns / 1e3) : "-",
                    known ? short_number(bandwidth(one.expected_ns)) : "-", one.why});
     nlohmann::json row{{"kind", "way"},
-                       {"direction", direction_label(which)},
-                       {"memory", memory_label(which)},
+                       {"direction", direction_label(test_case)},
+                       {"memory", memory_label(test_case)},
                        {"engine_hot", !options.cold},
                        {"method", copy::to_text(one.how)},
                        {"size_bytes", options.bytes},
@@ -120,7 +120,7 @@ int run_explain_copy(const invocation& call) {
     file.add_row(std::move(row));
   }
   std::printf("%s\n", table.render().c_str());
-  report_crossovers(costs.table, which, "", file);
+  report_crossovers(costs.table, test_case, "", file);
   out.write();
   return kExitOk;
 }

@@ -138,10 +138,10 @@ class demo_run {
   }
 
   template <class Line>
-  void job(const demo_job& what, const Line& line) {
-    step(what.title, [&] {
-      std::printf("\n== %s: %s\n", what.title.c_str(), command_text(what).c_str());
-      return line(run_demo_job(what));
+  void job(const demo_job& job, const Line& line) {
+    step(job.title, [&] {
+      std::printf("\n== %s: %s\n", job.title.c_str(), command_text(job).c_str());
+      return line(run_demo_job(job));
     });
   }
   void missing(const char* title, const char* why) {

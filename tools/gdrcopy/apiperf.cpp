@@ -46,12 +46,12 @@ void one_life(const gdr_session& gdr, cu::device_ptr pointer, std::uint64_t byte
   void* mapped = nullptr;
   gdr_info_t info{};
   int code = 0;
-  std::size_t which = 0;
+  std::size_t step_index = 0;
   const auto step = [&](auto&& call, const char* name) {
     const double taken_ns = time_once_ns([&] { code = call(); });
     check_gdr(name, code);
-    if (samples_ns != nullptr) (*samples_ns)[which].push_back(taken_ns);
-    ++which;
+    if (samples_ns != nullptr) (*samples_ns)[step_index].push_back(taken_ns);
+    ++step_index;
   };
   step([&] { return gdr_pin_buffer(gdr.get(), pointer, bytes, 0, 0, &handle); }, "gdr_pin_buffer");
   step([&] { return gdr_map_v2(gdr.get(), handle, &mapped, bytes, map_flag); }, "gdr_map");

@@ -120,10 +120,10 @@ class bandwidth_run {
 
   bool compare(const char* direction, std::uint64_t bytes, const unsigned char* seen) {
     const auto* wanted = source_.bytes();
-    const auto [at, other] = std::mismatch(seen, seen + bytes, wanted);
-    if (at == seen + bytes) return true;
+    const auto [difference, other] = std::mismatch(seen, seen + bytes, wanted);
+    if (difference == seen + bytes) return true;
     const std::string text = format("%s of %" PRIu64 " bytes: mismatch at byte %td, 0x%02x instead of 0x%02x", direction,
-                                    bytes, at - seen, *at, *other);
+                                    bytes, difference - seen, *difference, *other);
     std::fprintf(stderr, "%s\n", text.c_str());
     results_.add_note(text);
     return false;

@@ -123,13 +123,13 @@ void copy_bench::fill_host(unsigned seed, std::uint64_t bytes) const {
   for (std::uint64_t i = 0; i < end; ++i) host.bytes()[i] = static_cast<unsigned char>(i * 131 + i / 253 + seed * 17);
 }
 
-void copy_bench::verify_device(std::uint64_t offset, std::uint64_t bytes, const std::string& what) const {
+void copy_bench::verify_device(std::uint64_t offset, std::uint64_t bytes, const std::string& description) const {
   std::vector<unsigned char> seen(bytes);
   gpu.check(gpu.cuda().cuMemcpyDtoH_v2(seen.data(), memory.get() + offset, bytes), "cuMemcpyDtoH");
-  const auto [at, wanted] = std::mismatch(seen.begin(), seen.end(), host.bytes() + offset);
-  if (at != seen.end())
-    throw tool_failure(format("%s of %" PRIu64 " bytes: mismatch at byte %td, 0x%02x instead of 0x%02x", what.c_str(), bytes,
-                              at - seen.begin(), *at, *wanted));
+  const auto [difference, wanted] = std::mismatch(seen.begin(), seen.end(), host.bytes() + offset);
+  if (difference != seen.end())
+    throw tool_failure(format("%s of %" PRIu64 " bytes: mismatch at byte %td, 0x%02x instead of 0x%02x", description.c_str(),
+                              bytes, difference - seen.begin(), *difference, *wanted));
 }
 
 void run_stock_shape(copy_bench& bench, const copylat_options& options, result_file& results) {

@@ -34,7 +34,7 @@ struct copy_bench {
   gdr_buffer buffer;
   host_memory host;  // page-locked: fair to cuMemcpy; CPU copies do not care
   // Throws (the tool fails) if the first `bytes` of the device buffer at `offset` are not those of the host buffer.
-  void verify_device(std::uint64_t offset, std::uint64_t bytes, const std::string& what) const;
+  void verify_device(std::uint64_t offset, std::uint64_t bytes, const std::string& description) const;
   // The first `bytes` of the host buffer (all of it by default) get bytes that depend on the seed.
   void fill_host(unsigned seed, std::uint64_t bytes = ~std::uint64_t{0}) const;
 };

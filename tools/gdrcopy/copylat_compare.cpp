@@ -152,8 +152,8 @@ void report_size(const char* direction, std::uint64_t bytes, std::span<const con
     results.add_row(std::move(row));
     results.add_samples(series, one.samples_ns);
   }
-  const auto ratio = [&](std::size_t which) {
-    return sums[0].p50 > 0 ? format("%.2f", sums[which].p50 / sums[0].p50) : "-";
+  const auto ratio = [&](std::size_t contender_index) {
+    return sums[0].p50 > 0 ? format("%.2f", sums[contender_index].p50 / sums[0].p50) : "-";
   };
   table.add_row({format_size(bytes), us(sums[0].p50), us(sums[0].p99), us(sums[0].min), us(sums[1].p50), us(sums[1].p99),
                  us(sums[1].min), us(sums[2].p50), us(sums[2].p99), us(sums[3].p50), us(sums[3].p99), ratio(1), ratio(2)});

@@ -29,8 +29,8 @@ namespace {
 
 constexpr std::uint32_t kReady = 1;  // as in kernels/pplat.cu
 constexpr std::uint32_t kAbort = 0xFFFFFFFFu;
-constexpr std::int64_t kMostBlocks = 1024;
-constexpr std::uint64_t kFlagBytes = kMostBlocks * 4;
+constexpr std::int64_t kMaxBlocks = 1024;
+constexpr std::uint64_t kFlagBytes = kMaxBlocks * 4;
 constexpr std::uint64_t kDataAt = 4 * kFlagBytes;  // flags of either direction lie before it
 
 std::uint32_t data_word(std::uint32_t value, std::uint32_t index) { return value * 2654435761u + index; }
@@ -112,16 +112,20 @@ class ping_pong {
   }
 
  private:
-  std::uint32_t result32(std::size_t at) const { return *reinterpret_cast<volatile std::uint32_t*>(results_.bytes() + at); }
-  std::uint64_t result64(std::size_t at) const { return *reinterpret_cast<volatile std::uint64_t*>(results_.bytes() + at); }
+  std::uint32_t result32(std::size_t offset) const {
+    return *reinterpret_cast<volatile std::uint32_t*>(results_.bytes() + offset);
+  }
+  std::uint64_t result64(std::size_t offset) const {
+    return *reinterpret_cast<volatile std::uint64_t*>(results_.bytes() + offset);
+  }
 
-  void tell_gpu(std::uint32_t value) {
+  void signal_gpu(std::uint32_t value) {
     std::fill(flags_.begin(), flags_.end(), value);
     to_gpu_.store(0, flags_.data(), flags_.size() * 4);
   }
 
   // Until every block's word has the value. Host memory is polled in place, GPU memory by one read of all words.
-  void wait_for_gpu(std::uint32_t value, const char* what) {
+  void wait_for_gpu(std::uint32_t value, const char* description) {
     const std::uint64_t timeout_ns = static_cast<std::uint64_t>(options_.timeout_s) * 1'000'000'000;
     const std::uint64_t begin_ns = monotonic_ns();
     std::uint32_t block = 0;
@@ -140,7 +144,7 @@ class ping_pong {
       if (timeout_ns != 0 && spin % 256 == 0 && monotonic_ns() - begin_ns > timeout_ns)
         throw tool_failure(format("time-out after %" PRId64 " s waiting for %s: the kernel does not answer (-u sets the "
                                   "limit)",
-                                  options_.timeout_s, what));
+                                  options_.timeout_s, description));
     }
   }
 
@@ -151,11 +155,11 @@ class ping_pong {
     for (std::uint32_t i = 0; i < iterations; ++i) {
       const std::uint32_t value = i + 2;
       if (!words_.empty()) {
-        for (std::uint32_t at = 0; at < words_.size(); ++at) words_[at] = data_word(value, at);
+        for (std::uint32_t index = 0; index < words_.size(); ++index) words_[index] = data_word(value, index);
         before = ticks_ordered();  // making up the data is not part of the round trip
         data_.store(0, words_.data(), words_.size() * 4);
       }
-      tell_gpu(value);
+      signal_gpu(value);
       wait_for_gpu(value, "an answer");
       const std::uint64_t after = ticks_ordered();
       const std::uint64_t taken = after - before;
@@ -165,22 +169,22 @@ class ping_pong {
   }
 
   void serve() {
-    tell_gpu(kReady);
+    signal_gpu(kReady);
     std::vector<std::uint32_t> seen(words_.size());
     for (std::uint32_t i = 0; i < static_cast<std::uint32_t>(options_.iterations); ++i) {
       const std::uint32_t value = i + 2;
       wait_for_gpu(value, "the GPU's data");
       if (!seen.empty()) data_.load(0, seen.data(), seen.size() * 4);
-      for (std::uint32_t at = 0; at < seen.size(); ++at)
-        if (seen[at] != data_word(value, at)) ++mismatches_;
-      tell_gpu(value);
+      for (std::uint32_t index = 0; index < seen.size(); ++index)
+        if (seen[index] != data_word(value, index)) ++mismatches_;
+      signal_gpu(value);
     }
   }
 
   // After a failure: the kernel must not run on into memory that is about to be freed.
   void leave() {
     try {
-      tell_gpu(kAbort);
+      signal_gpu(kAbort);
       finish();
     } catch (const tool_failure& why) { std::fprintf(stderr, "note: %s\n", why.what()); }
   }
@@ -215,7 +219,7 @@ std::optional<int> parse(const invocation& call, pplat_options& options) {
   parser.integer("-t,--iters", options.iterations, 1, 1'000'000'000, "Number of round trips");
   parser.integer("-u,--timeout", options.timeout_s, 0, 86400, "Time-out of every wait in seconds, 0: none");
   parser.size("-s,--size", options.data_bytes, "Data size, divisible by 4; 0: flags only, one block of one thread");
-  parser.integer("-B,--blocks", options.blocks, 1, kMostBlocks, "Blocks of the kernel");
+  parser.integer("-B,--blocks", options.blocks, 1, kMaxBlocks, "Blocks of the kernel");
   parser.integer("-T,--threads", options.threads, 1, 1024, "Threads in a block");
   parser.integer("-m,--mode", mode, 0, 1, "0: the CPU produces, 1: the GPU produces");
   const auto place = [&](const char* names, std::string& value, const char* help) {

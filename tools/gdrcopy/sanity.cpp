@@ -58,8 +58,8 @@ std::optional<int> parse(const invocation& call, sanity_options& options) {
 }
 
 const sanity_case* find_case(const std::vector<sanity_case>& all, const std::string& name) {
-  const auto at = std::find_if(all.begin(), all.end(), [&](const sanity_case& one) { return name == one.name; });
-  return at == all.end() ? nullptr : &*at;
+  const auto found = std::find_if(all.begin(), all.end(), [&](const sanity_case& one) { return name == one.name; });
+  return found == all.end() ? nullptr : &*found;
 }
 
 // ---- the child: one case -------------------------------------------------------------------------------------------------
@@ -192,10 +192,10 @@ std::vector<sanity_case> chosen_cases(const sanity_options& options) {
   return out;
 }
 
-void print_names(const char* title, const std::vector<case_report>& reports, case_outcome which, bool with_reason) {
+void print_names(const char* title, const std::vector<case_report>& reports, case_outcome outcome, bool with_reason) {
   bool first = true;
   for (const auto& one : reports) {
-    if (one.outcome != which) continue;
+    if (one.outcome != outcome) continue;
     if (first) std::printf("%s\n", title);
     first = false;
     if (with_reason) std::printf("    %s: %s\n", one.name.c_str(), one.reason.c_str());
@@ -246,8 +246,8 @@ int run_sanity(const invocation& call) {
                           {"asserts", one.asserts}});
     }
   }
-  const auto count = [&](case_outcome which) {
-    return std::count_if(reports.begin(), reports.end(), [which](const auto& one) { return one.outcome == which; });
+  const auto count = [&](case_outcome outcome) {
+    return std::count_if(reports.begin(), reports.end(), [outcome](const auto& one) { return one.outcome == outcome; });
   };
   if (!options.no_summary) {
     const auto failed = count(case_outcome::failed);

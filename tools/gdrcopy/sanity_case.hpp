@@ -75,7 +75,8 @@ struct case_rig {
 std::vector<unsigned char> pattern(std::size_t bytes, unsigned seed);
 // Index of the first difference, or npos.
 std::size_t first_difference(std::span<const unsigned char> a, std::span<const unsigned char> b);
-void require_equal(std::span<const unsigned char> seen, std::span<const unsigned char> wanted, const std::string& what);
+void require_equal(std::span<const unsigned char> seen, std::span<const unsigned char> wanted,
+                   const std::string& description);
 
 // True if reading one word at `address` raises SIGBUS or SIGSEGV; otherwise *value is what was read.
 bool read_faults(const volatile void* address, std::uint32_t* value);

@@ -12,12 +12,12 @@ namespace pl::tools {
 namespace {
 
 template <class T>
-T must_map(peerlane::result<T> outcome, const char* what) {
-  if (!outcome) throw case_failed(format("%s: %s", what, outcome.error().message.c_str()));
+T must_map(peerlane::result<T> outcome, const char* description) {
+  if (!outcome) throw case_failed(format("%s: %s", description, outcome.error().message.c_str()));
   return std::move(*outcome);
 }
-void must_do(const peerlane::status& outcome, const char* what) {
-  if (!outcome) throw case_failed(format("%s: %s", what, outcome.error().message.c_str()));
+void must_do(const peerlane::status& outcome, const char* description) {
+  if (!outcome) throw case_failed(format("%s: %s", description, outcome.error().message.c_str()));
 }
 
 // Writes and reads [offset, offset + bytes) of a mapping, checked against CUDA on both ways.
@@ -38,22 +38,22 @@ void read_write_every_alignment(const case_context& context) {
   case_rig rig(context);
   const device_memory memory(rig.gpu, GPU_PAGE_SIZE);
   const gdr_buffer buffer(rig.gdr, memory.get(), GPU_PAGE_SIZE);
-  for (std::size_t at = 0; at < 64; ++at) {
+  for (std::size_t offset = 0; offset < 64; ++offset) {
     for (const std::size_t bytes : {1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 200}) {
-      const std::size_t host_at = (at * 13 + bytes) % 64;
-      auto whole = pattern(kWindow, static_cast<unsigned>(at * 1000 + bytes));
+      const std::size_t host_at = (offset * 13 + bytes) % 64;
+      auto whole = pattern(kWindow, static_cast<unsigned>(offset * 1000 + bytes));
       rig.write_device(memory.get(), whole.data(), kWindow);
-      const auto source = pattern(64 + bytes, static_cast<unsigned>(bytes * 77 + at));
+      const auto source = pattern(64 + bytes, static_cast<unsigned>(bytes * 77 + offset));
       check_gdr("gdr_copy_to_mapping",
-                gdr_copy_to_mapping(buffer.handle(), buffer.user_pointer() + at, source.data() + host_at, bytes));
-      std::memcpy(whole.data() + at, source.data() + host_at, bytes);
+                gdr_copy_to_mapping(buffer.handle(), buffer.user_pointer() + offset, source.data() + host_at, bytes));
+      std::memcpy(whole.data() + offset, source.data() + host_at, bytes);
       require_equal(rig.device_bytes(memory.get(), kWindow), whole,
-                    format("write of %zu bytes at alignment %zu and its neighbours", bytes, at));
+                    format("write of %zu bytes at alignment %zu and its neighbours", bytes, offset));
       std::vector<unsigned char> target(64 + bytes + 64, 0xEE), wanted = target;
-      std::memcpy(wanted.data() + host_at, whole.data() + at, bytes);
+      std::memcpy(wanted.data() + host_at, whole.data() + offset, bytes);
       check_gdr("gdr_copy_from_mapping",
-                gdr_copy_from_mapping(buffer.handle(), target.data() + host_at, buffer.user_pointer() + at, bytes));
-      require_equal(target, wanted, format("read of %zu bytes at alignment %zu and its neighbours", bytes, at));
+                gdr_copy_from_mapping(buffer.handle(), target.data() + host_at, buffer.user_pointer() + offset, bytes));
+      require_equal(target, wanted, format("read of %zu bytes at alignment %zu and its neighbours", bytes, offset));
     }
   }
 }
@@ -68,11 +68,11 @@ void over_read_stays_inside(const case_context& context) {
   rig.write_device(memory.get(), wanted.data(), wanted.size());
   std::vector<unsigned char> seen(256);
   for (std::size_t bytes = 1; bytes <= 130; ++bytes) {
-    for (const std::size_t at : {std::size_t{0}, GPU_PAGE_SIZE - bytes}) {
+    for (const std::size_t offset : {std::size_t{0}, GPU_PAGE_SIZE - bytes}) {
       check_gdr("gdr_copy_from_mapping",
-                gdr_copy_from_mapping(buffer.handle(), seen.data(), buffer.user_pointer() + at, bytes));
-      require_equal(std::span(seen).first(bytes), std::span(wanted).subspan(at, bytes),
-                    format("read of %zu bytes at %zu", bytes, at));
+                gdr_copy_from_mapping(buffer.handle(), seen.data(), buffer.user_pointer() + offset, bytes));
+      require_equal(std::span(seen).first(bytes), std::span(wanted).subspan(offset, bytes),
+                    format("read of %zu bytes at %zu", bytes, offset));
     }
     PL_REQUIRE(gdr_copy_from_mapping(buffer.handle(), seen.data(), buffer.user_pointer() + GPU_PAGE_SIZE - bytes + 1,
                                      bytes) == EINVAL,
@@ -114,13 +114,14 @@ void unaligned_map(const case_context& context) {
   case_rig rig(context);
   const device_memory memory(rig.gpu, 4 * GPU_PAGE_SIZE);
   const auto lane = must_map(peerlane::open(), "peerlane::open");
-  for (const std::size_t at : {std::size_t{1}, std::size_t{4099}, std::size_t{65535}, std::size_t{65537}})
+  for (const std::size_t offset : {std::size_t{1}, std::size_t{4099}, std::size_t{65535}, std::size_t{65537}})
     for (const std::size_t bytes : {std::size_t{1}, std::size_t{777}, std::size_t{70001}}) {
-      const auto mapped = must_map(lane.map(memory.get() + at, bytes), "peerlane::map");
+      const auto mapped = must_map(lane.map(memory.get() + offset, bytes), "peerlane::map");
       const auto info = mapped.info();
       PL_REQUIRE(info.ok(), "info: %s", info.error().message.c_str());
-      PL_REQUIRE(info->device_ptr == memory.get() + at && info->size_bytes == bytes, "the mapping forgot what was asked");
-      check_through(rig, mapped, memory.get() + at, 0, bytes, static_cast<unsigned>(at + bytes));
+      PL_REQUIRE(info->device_ptr == memory.get() + offset && info->size_bytes == bytes,
+                 "the mapping forgot what was asked");
+      check_through(rig, mapped, memory.get() + offset, 0, bytes, static_cast<unsigned>(offset + bytes));
       PL_REQUIRE(mapped.write(bytes, "x", 1).code() == ERANGE, "a write past the end is not refused");
     }
 }
@@ -214,29 +215,29 @@ void unfenced_writes_then_flush(const case_context& context) {
 }
 
 void large_mapping(const case_context& context) {
-  constexpr std::uint64_t kMost = 40ull << 30, kStep = 16ull << 20, kLeast = 64ull << 20;
+  constexpr std::uint64_t kMaxBytes = 40ull << 30, kStep = 16ull << 20, kMinBytes = 64ull << 20;
   case_rig rig(context);
   std::size_t free_bytes = 0, total_bytes = 0;
   rig.gpu.check(rig.gpu.cuda().cuMemGetInfo_v2(&free_bytes, &total_bytes), "cuMemGetInfo");
-  std::uint64_t bytes = std::min<std::uint64_t>(kMost, free_bytes / 10 * 9);
+  std::uint64_t bytes = std::min<std::uint64_t>(kMaxBytes, free_bytes / 10 * 9);
   if (rig.gpu.simulated()) bytes = std::min<std::uint64_t>(bytes, 512ull << 20);
   else if (const auto nvml = nvml_device::open(rig.gpu.bus_id(), nullptr))
     if (const auto use = nvml->bar1()) bytes = std::min(bytes, (use->total_bytes - use->used_bytes) / 10 * 9);
   bytes = bytes / kStep * kStep;
-  if (bytes < kLeast)
+  if (bytes < kMinBytes)
     throw case_waived(format("only %s of memory or BAR1 are free, the case wants 64 MiB", format_size(bytes).c_str()));
   const device_memory memory(rig.gpu, bytes);
   const auto lane = must_map(peerlane::open(), "peerlane::open");
   const auto mapped = must_map(lane.map(memory.get(), bytes), "peerlane::map");
-  for (std::uint64_t at = 0; at < bytes; at += kStep) {
-    const std::uint64_t mark[2] = {at, ~at};
-    must_do(mapped.write(at, mark, sizeof mark), "write");
+  for (std::uint64_t offset = 0; offset < bytes; offset += kStep) {
+    const std::uint64_t mark[2] = {offset, ~offset};
+    must_do(mapped.write(offset, mark, sizeof mark), "write");
   }
   check_through(rig, mapped, memory.get(), bytes - 1000, 1000, 4);
-  for (std::uint64_t at = 0; at < bytes; at += kStep) {
+  for (std::uint64_t offset = 0; offset < bytes; offset += kStep) {
     std::uint64_t seen[2] = {};
-    rig.gpu.check(rig.gpu.cuda().cuMemcpyDtoH_v2(seen, memory.get() + at, sizeof seen), "cuMemcpyDtoH");
-    PL_REQUIRE(seen[0] == at && seen[1] == ~at, "the mark at %s is wrong", format_size(at).c_str());
+    rig.gpu.check(rig.gpu.cuda().cuMemcpyDtoH_v2(seen, memory.get() + offset, sizeof seen), "cuMemcpyDtoH");
+    PL_REQUIRE(seen[0] == offset && seen[1] == ~offset, "the mark at %s is wrong", format_size(offset).c_str());
   }
 }
 

@@ -10,12 +10,12 @@ namespace pl::tools {
 namespace {
 
 // The call failed with EINVAL, left *handle 0, and gdr_last_error explains.
-void require_pin_refused(const case_rig& rig, cu::device_ptr pointer, std::size_t bytes, const char* what) {
+void require_pin_refused(const case_rig& rig, cu::device_ptr pointer, std::size_t bytes, const char* description) {
   gdr_mh_t handle{0x5A5A};
   const int code = gdr_pin_buffer(rig.gdr.get(), pointer, bytes, 0, 0, &handle);
-  PL_REQUIRE(code == EINVAL, "pin of %s returns %d instead of EINVAL", what, code);
-  PL_REQUIRE(handle.h == 0, "pin of %s leaves 0x%lx in the handle", what, handle.h);
-  PL_REQUIRE(std::strlen(gdr_last_error()) > 10, "pin of %s is refused without a reason", what);
+  PL_REQUIRE(code == EINVAL, "pin of %s returns %d instead of EINVAL", description, code);
+  PL_REQUIRE(handle.h == 0, "pin of %s leaves 0x%lx in the handle", description, handle.h);
+  PL_REQUIRE(std::strlen(gdr_last_error()) > 10, "pin of %s is refused without a reason", description);
 }
 
 void managed_memory_refused(const case_context& context) {

@@ -15,10 +15,10 @@ void attributes_sanity(const case_context& context) {
   // No CUDA call on purpose, but a library must be chosen: on the simulated GPU its backend is the only one.
   const gpu_session gpu(context.gpu, false);
   const gdr_session gdr;
-  for (const auto which : {GDR_ATTR_USE_PERSISTENT_MAPPING, GDR_ATTR_SUPPORT_PIN_FLAG_FORCE_PCIE}) {
+  for (const auto attribute_id : {GDR_ATTR_USE_PERSISTENT_MAPPING, GDR_ATTR_SUPPORT_PIN_FLAG_FORCE_PCIE}) {
     int value = -1;
-    PL_REQUIRE(gdr_get_attribute(gdr.get(), which, &value) == 0, "attribute %d is refused", which);
-    PL_REQUIRE(value == 0 || value == 1, "attribute %d answers %d", which, value);
+    PL_REQUIRE(gdr_get_attribute(gdr.get(), attribute_id, &value) == 0, "attribute %d is refused", attribute_id);
+    PL_REQUIRE(value == 0 || value == 1, "attribute %d answers %d", attribute_id, value);
   }
 }
 

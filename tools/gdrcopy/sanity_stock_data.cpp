@@ -44,29 +44,31 @@ struct data_check {
     }
   }
 
-  void copy_both_ways(std::size_t device_offset, std::size_t host_offset, std::size_t bytes, const std::string& what) const {
+  void copy_both_ways(std::size_t device_offset, std::size_t host_offset, std::size_t bytes,
+                      const std::string& description) const {
     clear();
     auto source = pattern(host_offset + bytes, static_cast<unsigned>(device_offset * 7 + host_offset + 1));
     const std::span<const unsigned char> wanted(source.data() + host_offset, bytes);
     int code = gdr_copy_to_mapping(handle, mapped + device_offset, wanted.data(), bytes);
-    PL_REQUIRE(code == 0, "%s: %s", what.c_str(), gdr_error_text("gdr_copy_to_mapping", code).c_str());
-    require_equal(rig.device_bytes(pointer + device_offset, bytes), wanted, what + ": gdr_copy_to_mapping seen by CUDA");
+    PL_REQUIRE(code == 0, "%s: %s", description.c_str(), gdr_error_text("gdr_copy_to_mapping", code).c_str());
+    require_equal(rig.device_bytes(pointer + device_offset, bytes), wanted,
+                  description + ": gdr_copy_to_mapping seen by CUDA");
     std::vector<unsigned char> target(host_offset + bytes, 0xA5);
     code = gdr_copy_from_mapping(handle, target.data() + host_offset, mapped + device_offset, bytes);
-    PL_REQUIRE(code == 0, "%s: %s", what.c_str(), gdr_error_text("gdr_copy_from_mapping", code).c_str());
-    require_equal(std::span(target).subspan(host_offset), wanted, what + ": gdr_copy_from_mapping");
+    PL_REQUIRE(code == 0, "%s: %s", description.c_str(), gdr_error_text("gdr_copy_from_mapping", code).c_str());
+    require_equal(std::span(target).subspan(host_offset), wanted, description + ": gdr_copy_from_mapping");
     for (std::size_t i = 0; i < host_offset; ++i)
-      PL_REQUIRE(target[i] == 0xA5, "%s: a byte before the target changed", what.c_str());
+      PL_REQUIRE(target[i] == 0xA5, "%s: a byte before the target changed", description.c_str());
   }
 
   void offsets() const {
     for (const std::size_t offset : {1, 2, 3, 4, 5, 6, 7, 11, 129, 1023})
       for (const std::size_t unit : {4, 1}) {
-        const std::size_t at = offset * unit;
+        const std::size_t byte_offset = offset * unit;
         const std::string name = format("offset %zu %s", offset, unit == 4 ? "dwords" : "bytes");
-        copy_both_ways(at, 0, kCopyBytes - at, name + " on the mapping");
-        copy_both_ways(0, at, kCopyBytes - at, name + " on the host");
-        copy_both_ways(at, at, kCopyBytes - at, name + " on both");
+        copy_both_ways(byte_offset, 0, kCopyBytes - byte_offset, name + " on the mapping");
+        copy_both_ways(0, byte_offset, kCopyBytes - byte_offset, name + " on the host");
+        copy_both_ways(byte_offset, byte_offset, kCopyBytes - byte_offset, name + " on both");
       }
   }
 };

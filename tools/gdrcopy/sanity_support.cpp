@@ -51,15 +51,16 @@ std::vector<unsigned char> pattern(std::size_t bytes, unsigned seed) {
 }
 
 std::size_t first_difference(std::span<const unsigned char> a, std::span<const unsigned char> b) {
-  const auto [at, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
-  return at == a.end() ? std::string::npos : static_cast<std::size_t>(at - a.begin());
+  const auto [difference, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  return difference == a.end() ? std::string::npos : static_cast<std::size_t>(difference - a.begin());
 }
 
-void require_equal(std::span<const unsigned char> seen, std::span<const unsigned char> wanted, const std::string& what) {
-  const std::size_t at = first_difference(seen, wanted);
-  if (at != std::string::npos)
-    throw case_failed(
-        format("%s: byte %zu of %zu is 0x%02x instead of 0x%02x", what.c_str(), at, wanted.size(), seen[at], wanted[at]));
+void require_equal(std::span<const unsigned char> seen, std::span<const unsigned char> wanted,
+                   const std::string& description) {
+  const std::size_t offset = first_difference(seen, wanted);
+  if (offset != std::string::npos)
+    throw case_failed(format("%s: byte %zu of %zu is 0x%02x instead of 0x%02x", description.c_str(), offset, wanted.size(),
+                             seen[offset], wanted[offset]));
 }
 
 bool read_faults(const volatile void* address, std::uint32_t* value) {

@@ -105,12 +105,12 @@ __attribute__((target("avx2"))) void load_32(unsigned char* host, const unsigned
 
 __attribute__((target("avx2"))) void store_bulk_32(unsigned char*& device, const unsigned char*& host, std::size_t bytes) {
   for (; bytes >= 128; bytes -= 128, device += 128, host += 128) {
-    const auto* from = reinterpret_cast<const __m256i*>(host);
-    const __m256i a = _mm256_loadu_si256(from), b = _mm256_loadu_si256(from + 1), c = _mm256_loadu_si256(from + 2),
-                  d = _mm256_loadu_si256(from + 3);
-    auto* to = reinterpret_cast<__m256i*>(device);
-    _mm256_stream_si256(to, a), _mm256_stream_si256(to + 1, b), _mm256_stream_si256(to + 2, c),
-        _mm256_stream_si256(to + 3, d);
+    const auto* source = reinterpret_cast<const __m256i*>(host);
+    const __m256i a = _mm256_loadu_si256(source), b = _mm256_loadu_si256(source + 1), c = _mm256_loadu_si256(source + 2),
+                  d = _mm256_loadu_si256(source + 3);
+    auto* destination = reinterpret_cast<__m256i*>(device);
+    _mm256_stream_si256(destination, a), _mm256_stream_si256(destination + 1, b), _mm256_stream_si256(destination + 2, c),
+        _mm256_stream_si256(destination + 3, d);
   }
   for (; bytes >= 32; bytes -= 32, device += 32, host += 32) store_32(device, host);
 }
@@ -119,9 +119,9 @@ __attribute__((target("avx2"))) void load_bulk_32(unsigned char*& host, const un
   for (; bytes >= 128; bytes -= 128, device += 128, host += 128) {
     const __m256i a = stream_load_32(device), b = stream_load_32(device + 32), c = stream_load_32(device + 64),
                   d = stream_load_32(device + 96);
-    auto* to = reinterpret_cast<__m256i*>(host);
-    _mm256_storeu_si256(to, a), _mm256_storeu_si256(to + 1, b), _mm256_storeu_si256(to + 2, c),
-        _mm256_storeu_si256(to + 3, d);
+    auto* destination = reinterpret_cast<__m256i*>(host);
+    _mm256_storeu_si256(destination, a), _mm256_storeu_si256(destination + 1, b), _mm256_storeu_si256(destination + 2, c),
+        _mm256_storeu_si256(destination + 3, d);
   }
   for (; bytes >= 32; bytes -= 32, device += 32, host += 32) load_32(host, device);
 }

@@ -26,23 +26,23 @@ std::vector<std::size_t> candidates(const machine& all) {
 }
 
 void find_nearest(const machine& all, const gpu& one, gpu_advice& out) {
-  const auto far = [&](std::size_t i) { return relate(all, all.device_of(one), all.device_of(all.hcas[i])).how; };
+  const auto far = [&](std::size_t i) { return relate(all, all.device_of(one), all.device_of(all.hcas[i])).separation; };
   const auto usable = candidates(all);
   if (usable.empty()) return;
-  out.how = far(*std::min_element(usable.begin(), usable.end(), [&](auto a, auto b) { return far(a) < far(b); }));
+  out.separation = far(*std::min_element(usable.begin(), usable.end(), [&](auto a, auto b) { return far(a) < far(b); }));
   double best_rate = 0;
   for (const auto i : usable)
-    if (far(i) == out.how) best_rate = std::max(best_rate, rate_of(all.hcas[i]));
+    if (far(i) == out.separation) best_rate = std::max(best_rate, rate_of(all.hcas[i]));
   for (const auto i : usable)
-    if (far(i) == out.how && rate_of(all.hcas[i]) >= best_rate) out.nearest.push_back(i);
+    if (far(i) == out.separation && rate_of(all.hcas[i]) >= best_rate) out.nearest.push_back(i);
 }
 
 gpudirect judge(const machine& all, const gpu_advice& one) {
   if (one.nearest.empty()) return gpudirect::no_hca;
-  if (one.how <= distance::several_bridges) return gpudirect::good;
+  if (one.separation <= distance::several_bridges) return gpudirect::good;
   if (all.host.is_virtual_machine) return gpudirect::measure;
-  if (one.how == distance::host_bridge) return gpudirect::usable;
-  if (one.how == distance::between_bridges && has_bridge_per_device(all)) return gpudirect::measure;
+  if (one.separation == distance::host_bridge) return gpudirect::usable;
+  if (one.separation == distance::between_bridges && has_bridge_per_device(all)) return gpudirect::measure;
   return gpudirect::stage;
 }
 
@@ -58,9 +58,9 @@ void assign(std::vector<gpu_advice>& advice) {
   }
 }
 
-std::string names(const machine& all, const std::vector<std::size_t>& which) {
+std::string names(const machine& all, const std::vector<std::size_t>& indices) {
   std::string out;
-  for (const auto i : which) out += (out.empty() ? "" : ", ") + all.hcas[i].name;
+  for (const auto i : indices) out += (out.empty() ? "" : ", ") + all.hcas[i].name;
   return out;
 }
 
@@ -79,7 +79,7 @@ std::string verdict_text(const machine& all, const gpu_advice& one) {
                  : "each port of this machine has a host bridge of its own, nothing is nearer: measure with and without "
                    "GPUDirect RDMA";
     case gpudirect::stage:
-      return one.how == distance::between_bridges
+      return one.separation == distance::between_bridges
                  ? "WARNING not the same root complex: reads of GPU memory that cross host bridges collapse; stage "
                    "through host memory (UCX_IB_GPU_DIRECT_RDMA=n), or move the adapter"
                  : "WARNING on another NUMA node or socket: reads of GPU memory that cross the sockets' link collapse; "
@@ -131,7 +131,7 @@ std::vector<std::string> explain(const machine& all, const std::vector<gpu_advic
     const auto& one = advice[i];
     std::string line = format("GPU%zu: ", i);
     if (!one.nearest.empty())
-      line += "nearest HCA " + names(all, one.nearest) + " (" + to_string(relation{one.how, 0}) + ")" +
+      line += "nearest HCA " + names(all, one.nearest) + " (" + to_string(relation{one.separation, 0}) + ")" +
               (one.assigned == one.nearest ? "" : ", takes " + names(all, one.assigned)) + "; ";
     line += verdict_text(all, one);
     line += one.cpus.empty() ? "; near CPUs are not known" : "; bind its process to CPUs " + one.cpus;

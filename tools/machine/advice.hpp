@@ -23,8 +23,8 @@ enum class gpudirect {
 };
 
 struct gpu_advice {
-  std::vector<std::size_t> nearest;  // HCAs at the least distance with an active port and the highest rate, by index
-  distance how = distance::self;     // to them; meaningless without HCAs
+  std::vector<std::size_t> nearest;      // HCAs at the least distance with an active port and the highest rate, by index
+  distance separation = distance::self;  // to them; meaningless without HCAs
   gpudirect verdict = gpudirect::no_hca;
   std::vector<std::size_t> assigned;  // of the nearest: what this GPU's rank shall use, when each GPU has one
   std::string cpus;                   // near CPUs; empty: not known

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What makes messages between GPUs slow or impossible on this machine, each with the way out.
+// What makes messages between GPUs slow or impossible on this machine, each with its fix.
 #pragma once
 
 #include <vector>

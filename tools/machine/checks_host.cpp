@@ -11,19 +11,19 @@ namespace {
 
 constexpr std::uint64_t kMiB = 1ull << 20;
 // Queues and bounce buffers of verbs are some tens of MiB for each process.
-constexpr std::uint64_t kLeastMemlock = 64 * kMiB;
+constexpr std::uint64_t kMinMemlock = 64 * kMiB;
 // A container's default is 64 MiB: with it the shared-memory transports of MPI, UCX and NCCL die of SIGBUS.
-constexpr std::uint64_t kLeastShm = 1024 * kMiB;
+constexpr std::uint64_t kMinShm = 1024 * kMiB;
 constexpr std::uint64_t kHopelessShm = 64 * kMiB;
 
-void add(std::vector<finding>& out, severity level, const char* subject, std::string what, std::string fix = "") {
-  out.push_back({level, subject, std::move(what), std::move(fix)});
+void add(std::vector<finding>& out, severity level, const char* subject, std::string message, std::string fix = "") {
+  out.push_back({level, subject, std::move(message), std::move(fix)});
 }
 
 void check_memlock(const machine& all, std::vector<finding>& out) {
   const auto limit = all.host.memlock_bytes;
   if (!limit || all.hcas.empty()) return;
-  if (*limit >= kLeastMemlock)
+  if (*limit >= kMinMemlock)
     return add(out, severity::ok, "memlock",
                *limit == std::numeric_limits<std::uint64_t>::max() ? "memory may be locked without limit"
                                                                    : "up to " + format_size(*limit) + " may be locked");
@@ -36,7 +36,7 @@ void check_memlock(const machine& all, std::vector<finding>& out) {
 void check_shm(const machine& all, std::vector<finding>& out) {
   const auto bytes = all.host.shm_bytes;
   if (!bytes) return;
-  if (*bytes >= kLeastShm)
+  if (*bytes >= kMinShm)
     return add(out, severity::ok, "/dev/shm", format("%llu MiB", static_cast<unsigned long long>(*bytes / kMiB)));
   add(out, *bytes <= kHopelessShm ? severity::blocker : severity::note, "/dev/shm",
       format("%llu MiB is little for the shared-memory transports of MPI, UCX and NCCL",
@@ -141,7 +141,7 @@ std::vector<finding> check(const machine& all, const std::vector<gpu_advice>& ad
   for (std::size_t i = 0; i < advice.size(); ++i)
     if (advice[i].verdict == gpudirect::stage)
       add(out, severity::note, "distance",
-          format("GPU%zu has no HCA below its root complex (%s)", i, to_string(relation{advice[i].how, 0}).c_str()),
+          format("GPU%zu has no HCA below its root complex (%s)", i, to_string(relation{advice[i].separation, 0}).c_str()),
           "stage its messages through host memory, or move the adapter to the GPU's socket");
   check_acs(all, out);
   check_iommu(all, out);

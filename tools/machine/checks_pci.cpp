@@ -14,17 +14,17 @@ constexpr unsigned kAdvisedReadRequest = 4096;
 
 using device_list = std::vector<const pci_device*>;
 
-void add(std::vector<finding>& out, severity level, const char* subject, std::string what, std::string fix = "") {
-  out.push_back({level, subject, std::move(what), std::move(fix)});
+void add(std::vector<finding>& out, severity level, const char* subject, std::string message, std::string fix = "") {
+  out.push_back({level, subject, std::move(message), std::move(fix)});
 }
 
 // Many ports with one fault are one finding: a DGX has dozens.
 std::string joined(const std::set<std::string>& names) {
-  constexpr std::size_t kMostNames = 4;
+  constexpr std::size_t kMaxNames = 4;
   std::string out;
   std::size_t count = 0;
   for (const auto& name : names) {
-    if (count++ == kMostNames) return out + format(" and %zu more", names.size() - kMostNames);
+    if (count++ == kMaxNames) return out + format(" and %zu more", names.size() - kMaxNames);
     out += (out.empty() ? "" : ", ") + name;
   }
   return out;
@@ -44,8 +44,8 @@ device_list turning_bridges(const machine& all) {
   device_list out;
   for (const auto* left : ends)
     for (const auto* right : ends) {
-      const auto how = relate(all, *left, *right).how;
-      if (how != distance::one_bridge && how != distance::several_bridges) continue;
+      const auto separation = relate(all, *left, *right).separation;
+      if (separation != distance::one_bridge && separation != distance::several_bridges) continue;
       for (const auto* bridge : all.tree.bridges_above(*left)) {
         if (std::find(right->chain.begin(), right->chain.end(), bridge->address) != right->chain.end()) break;
         if (seen.insert(bridge->address).second) out.push_back(bridge);
@@ -60,7 +60,7 @@ struct slow_links {
   std::set<std::string> narrow, slow, idle_gpus;
 };
 
-void look_at_link(const pci_device& one, slow_links& out) {
+void check_link(const pci_device& one, slow_links& out) {
   if (!one.link_now.is_known() || !one.link_max.is_known()) return;
   const std::string text =
       format("%s %s of %s", one.address.c_str(), rate_text(one.link_now).c_str(), rate_text(one.link_max).c_str());
@@ -110,7 +110,7 @@ void check_links(const machine& all, std::vector<finding>& out) {
   for (const auto* end : endpoints_of(all))
     for (const auto* one : all.tree.links_above(*end)) {
       has_known = has_known || one->link_now.is_known();
-      look_at_link(*one, found);
+      check_link(*one, found);
     }
   if (!found.narrow.empty())
     add(out, severity::note, "link width", "fewer lanes than the device has: " + joined(found.narrow),

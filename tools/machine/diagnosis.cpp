@@ -14,11 +14,11 @@ constexpr std::uint64_t kSmallBar1Bytes = 512ull << 20;  // boards without resiz
 
 using findings = std::vector<finding>;
 
-void add(findings& out, severity level, const char* subject, std::string what, std::string fix = "") {
-  out.push_back({level, subject, std::move(what), std::move(fix)});
+void add(findings& out, severity level, const char* subject, std::string message, std::string fix = "") {
+  out.push_back({level, subject, std::move(message), std::move(fix)});
 }
 
-void look_at_nodes(const doctor_facts& facts, findings& out) {
+void diagnose_nodes(const doctor_facts& facts, findings& out) {
   const auto is_there = [](const device_node& node) { return node.exists; };
   if (std::none_of(facts.nvidia_nodes.begin(), facts.nvidia_nodes.end(), is_there)) {
     if (facts.in_container)
@@ -41,7 +41,7 @@ void look_at_nodes(const doctor_facts& facts, findings& out) {
   else add(out, severity::ok, "device nodes", format("%zu NVIDIA device nodes can be opened", facts.nvidia_nodes.size()));
 }
 
-void look_at_driver(const doctor_facts& facts, findings& out) {
+void diagnose_driver(const doctor_facts& facts, findings& out) {
   if (!facts.kernel_driver_loaded) {
     add(out, severity::blocker, "kernel driver", "the NVIDIA kernel driver is not loaded (no /proc/driver/nvidia/version)",
         facts.in_container ? "load it on the host; a container uses the host's" : "install it, then modprobe nvidia");
@@ -68,7 +68,7 @@ void look_at_driver(const doctor_facts& facts, findings& out) {
                facts.driver_abi == doctor_facts::abi::measured ? "measured on hardware" : "read in its published sources"));
 }
 
-void look_at_gpu(const doctor_facts& facts, findings& out) {
+void diagnose_gpu(const doctor_facts& facts, findings& out) {
   if (!facts.libcuda_opens)
     add(out, severity::blocker, "libcuda", format("libcuda.so.1 cannot be opened: %s", facts.libcuda_problem.c_str()),
         facts.in_container
@@ -80,7 +80,7 @@ void look_at_gpu(const doctor_facts& facts, findings& out) {
   else add(out, severity::ok, "GPU", "CUDA starts and sees a GPU");
 }
 
-void look_at_bar1(const doctor_facts& facts, findings& out) {
+void diagnose_bar1(const doctor_facts& facts, findings& out) {
   if (facts.mig_enabled)
     add(out, severity::note, "MIG", "MIG is on: the driver limits peer mappings of GPU instances",
         "if mapping fails, switch it off (nvidia-smi -i N -mig 0, as root) or use the gdrdrv module");
@@ -96,7 +96,7 @@ void look_at_bar1(const doctor_facts& facts, findings& out) {
   else add(out, severity::ok, "BAR1", format("BAR1 is %s", format_size(facts.bar1_bytes).c_str()));
 }
 
-void look_at_cpu(const doctor_facts& facts, findings& out) {
+void diagnose_cpu(const doctor_facts& facts, findings& out) {
   if (!facts.x86 || facts.has_movdir64b)
     return add(out, severity::ok, "CPU",
                facts.x86 ? "the CPU has MOVDIR64B: 64-byte writes are single bus writes" : "copies use NEON");
@@ -106,7 +106,7 @@ void look_at_cpu(const doctor_facts& facts, findings& out) {
       "nothing to fix; small reads and message rates are lower than on newer CPUs");
 }
 
-void look_at_backends(const doctor_facts& facts, findings& out) {
+void diagnose_backends(const doctor_facts& facts, findings& out) {
   std::string names, reasons;
   for (const auto& backend : facts.backends) {
     if (backend.usable) names += (names.empty() ? "" : ", ") + backend.name;
@@ -123,16 +123,16 @@ void look_at_backends(const doctor_facts& facts, findings& out) {
 std::vector<finding> diagnose(const doctor_facts& facts) {
   findings out;
   if (!facts.simulated) {
-    look_at_driver(facts, out);
-    look_at_nodes(facts, out);
-    look_at_gpu(facts, out);
-    look_at_bar1(facts, out);
-    look_at_gdrdrv(facts, out);
+    diagnose_driver(facts, out);
+    diagnose_nodes(facts, out);
+    diagnose_gpu(facts, out);
+    diagnose_bar1(facts, out);
+    diagnose_gdrdrv(facts, out);
   } else {
     add(out, severity::note, "GPU", "the simulated GPU is in use (PEERLANE_GPU=sim): nothing is said about real hardware");
   }
-  look_at_cpu(facts, out);
-  look_at_backends(facts, out);
+  diagnose_cpu(facts, out);
+  diagnose_backends(facts, out);
   if (!facts.simulated) compare_backends(facts, out);
   return out;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands between a machine and the fast path: facts in, findings out. Pure, so that tests can play any machine.
+// What keeps a machine from the fast path: facts in, findings out. Pure, so that tests can describe any machine.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ enum class severity { ok, note, blocker };
 struct finding {
   severity level = severity::ok;
   std::string subject;  // short, stable: "libcuda", "device nodes", ...
-  std::string what;     // one sentence
+  std::string message;  // one sentence
   std::string fix;      // what to do; empty when nothing needs doing
 };
 
@@ -62,7 +62,7 @@ std::string verdict(const doctor_facts& facts, const std::vector<finding>& findi
 
 // Parts of diagnose, in diagnosis_gdrdrv.cpp: the kernel module's state and what to do about it; what each backend gives and
 // lacks, from the one in use on, and what those before it would have given.
-void look_at_gdrdrv(const doctor_facts& facts, std::vector<finding>& out);
+void diagnose_gdrdrv(const doctor_facts& facts, std::vector<finding>& out);
 void compare_backends(const doctor_facts& facts, std::vector<finding>& out);
 
 }  // namespace pl::tools

@@ -10,12 +10,14 @@ namespace {
 
 constexpr const char* kSubject = "gdrdrv";
 
-finding note(std::string what, std::string fix = "") { return {severity::note, kSubject, std::move(what), std::move(fix)}; }
+finding note(std::string message, std::string fix = "") {
+  return {severity::note, kSubject, std::move(message), std::move(fix)};
+}
 
 const backend_state* state_of(const doctor_facts& facts, const char* name) {
-  const auto at =
+  const auto found =
       std::find_if(facts.backends.begin(), facts.backends.end(), [&](const auto& one) { return one.name == name; });
-  return at == facts.backends.end() ? nullptr : &*at;
+  return found == facts.backends.end() ? nullptr : &*found;
 }
 
 std::string joined(const std::vector<std::string>& words) {
@@ -25,12 +27,12 @@ std::string joined(const std::vector<std::string>& words) {
 }
 
 finding about_working(const gdrdrv_facts& module) {
-  std::string what = "the gdrdrv module answers";
-  if (!module.version.empty()) what += format(" (version %s)", module.version.c_str());
+  std::string message = "the gdrdrv module answers";
+  if (!module.version.empty()) message += format(" (version %s)", module.version.c_str());
   if (module.is_persistent == false)
-    return note(what + ": a pin ends when its memory is freed, and touching the mapping then is a SIGBUS",
+    return note(message + ": a pin ends when its memory is freed, and touching the mapping then is a SIGBUS",
                 "load it with use_persistent_mapping=1 to keep the memory until it is unpinned");
-  return {severity::ok, kSubject, what, ""};
+  return {severity::ok, kSubject, message, ""};
 }
 
 std::string signature_reason(const gdrdrv_facts& module) {
@@ -52,9 +54,9 @@ finding about_unloaded(const doctor_facts& facts) {
     return note(
         format("gdrdrv is built for kernel %s, this is %s", joined(module.built_for).c_str(), kernel),
         format("dkms autoinstall -k %s as root, or make -C driver/gdrdrv install; or go without: it is optional", kernel));
-  std::string what = "/dev/gdrdrv is absent: mappings are made without a module";
-  if (module.needs_signature) what += "; " + signature_reason(module) + ", so a module would have to be signed";
-  return note(what, facts.in_container ? "optional: NVIDIA_GDRCOPY=enabled gives containers the node" : "");
+  std::string message = "/dev/gdrdrv is absent: mappings are made without a module";
+  if (module.needs_signature) message += "; " + signature_reason(module) + ", so a module would have to be signed";
+  return note(message, facts.in_container ? "optional: NVIDIA_GDRCOPY=enabled gives containers the node" : "");
 }
 
 finding about_node(const doctor_facts& facts, const backend_state& backend) {
@@ -99,7 +101,7 @@ constexpr trade kTrades[] = {
 
 }  // namespace
 
-void look_at_gdrdrv(const doctor_facts& facts, std::vector<finding>& out) {
+void diagnose_gdrdrv(const doctor_facts& facts, std::vector<finding>& out) {
   const backend_state* backend = state_of(facts, "gdrdrv");
   if (backend == nullptr) return;
   out.push_back(backend->usable ? about_working(facts.module) : about_node(facts, *backend));

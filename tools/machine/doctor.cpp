@@ -25,7 +25,7 @@
 namespace pl::tools {
 namespace {
 
-device_node look_at(const std::string& path) {
+device_node inspect_node(const std::string& path) {
   struct stat facts {};
   return {path, stat(path.c_str(), &facts) == 0, access(path.c_str(), R_OK | W_OK) == 0};
 }
@@ -37,7 +37,7 @@ std::vector<device_node> nvidia_nodes() {
     const std::string name = entry.path().filename();
     const bool numbered =
         name.starts_with("nvidia") && name.size() > 6 && name.find_first_not_of("0123456789", 6) == std::string::npos;
-    if (name == "nvidiactl" || numbered) out.push_back(look_at(entry.path()));
+    if (name == "nvidiactl" || numbered) out.push_back(inspect_node(entry.path()));
   }
   return out;
 }
@@ -80,7 +80,7 @@ void gather_driver(doctor_facts& facts) {
   }
   facts.rm_forced = env_read("PEERLANE_RM_FORCE").integer != 0;
   facts.nvidia_nodes = nvidia_nodes();
-  facts.gdrdrv = look_at("/dev/gdrdrv");
+  facts.gdrdrv = inspect_node("/dev/gdrdrv");
   facts.module = read_gdrdrv_facts("/");
 }
 
@@ -140,9 +140,9 @@ int run_doctor(const invocation& call) {
   const auto findings = diagnose(facts);
   for (const auto& one : findings) {
     std::printf("%s %-14s %s\n", paint(shade(one.level), format("%-8s", word(one.level))).c_str(), one.subject.c_str(),
-                one.what.c_str());
+                one.message.c_str());
     if (!one.fix.empty()) std::printf("%-8s %-14s -> %s\n", "", "", one.fix.c_str());
-    out.file().add_row({{"level", word(one.level)}, {"subject", one.subject}, {"what", one.what}, {"fix", one.fix}});
+    out.file().add_row({{"level", word(one.level)}, {"subject", one.subject}, {"what", one.message}, {"fix", one.fix}});
   }
   const bool ready = is_ready(findings);
   const auto shade = !ready ? colour::bad : facts.simulated ? colour::warning : colour::good;

@@ -88,8 +88,8 @@ bool is_asked_for(const env_variable& variable, const std::vector<std::string>& 
 
 void print(const env_variable& variable, const env_value& value) {
   const bool refused = !value.problem.empty();
-  const std::string from = refused ? "default (refused)" : value.is_set ? "environment" : "default";
-  std::string line = format("%-34s %-12s %s", variable.name, value.text.empty() ? "-" : value.text.c_str(), from.c_str());
+  const std::string source = refused ? "default (refused)" : value.is_set ? "environment" : "default";
+  std::string line = format("%-34s %-12s %s", variable.name, value.text.empty() ? "-" : value.text.c_str(), source.c_str());
   if (value.is_set && variable.default_value[0] != '\0') line += format(" (default %s)", variable.default_value);
   const std::string takes = variable.choices[0] != '\0' ? variable.choices : type_name(variable.type);
   const colour shown = refused ? colour::bad : value.is_set ? colour::good : colour::none;

@@ -19,8 +19,8 @@ constexpr const char* kSecureBoot = "sys/firmware/efi/efivars/SecureBoot-8be4df6
 constexpr std::size_t kSecureBootByte = 4;
 
 std::string text_of(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  std::ifstream input(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(input), std::istreambuf_iterator<char>()};
 }
 
 std::string line_of(const fs::path& file) {
@@ -69,8 +69,8 @@ gdrdrv_facts read_gdrdrv_facts(const fs::path& root) {
   facts.is_loaded = fs::exists(root / "sys/module/gdrdrv", ignored);
   facts.version = line_of(root / "sys/module/gdrdrv/version");
   const std::string parameters = text_of(root / "proc/driver/gdrdrv/params");
-  if (const auto at = parameters.find("Use persistent mapping: "); at != std::string::npos)
-    facts.is_persistent = parameters.compare(at, 27, "Use persistent mapping: yes") == 0;
+  if (const auto found = parameters.find("Use persistent mapping: "); found != std::string::npos)
+    facts.is_persistent = parameters.compare(found, 27, "Use persistent mapping: yes") == 0;
   facts.built_for = releases_with_module(root / "lib/modules");
   facts.is_secure_boot = is_secure_boot(root);
   facts.needs_signature =

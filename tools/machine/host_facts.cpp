@@ -25,8 +25,8 @@ std::string version_in(const std::string& text) {
 }
 
 bool process_vm_readv_works() {
-  char from = 1, to = 0;
-  const iovec local{&to, 1}, remote{&from, 1};
+  char source = 1, destination = 0;
+  const iovec local{&destination, 1}, remote{&source, 1};
   return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
 }
 
@@ -40,9 +40,9 @@ bool has_dmabuf(const host_facts& host) {
 
 std::optional<std::uint64_t> parse_memlock(const std::string& limits_text) {
   constexpr const char* kName = "Max locked memory";
-  const auto at = limits_text.find(kName);
-  if (at == std::string::npos) return std::nullopt;
-  std::istringstream words(limits_text.substr(at + std::string(kName).size()));
+  const auto found = limits_text.find(kName);
+  if (found == std::string::npos) return std::nullopt;
+  std::istringstream words(limits_text.substr(found + std::string(kName).size()));
   std::string soft;
   words >> soft;
   if (soft == "unlimited") return std::numeric_limits<std::uint64_t>::max();

@@ -35,7 +35,7 @@ std::string render(const relation_matrix& matrix) {
   for (std::size_t row = 0; row < matrix.endpoints.size(); ++row) {
     const auto& one = matrix.endpoints[row];
     out += one.label;
-    for (const auto& cell : matrix.cells[row]) out += cell.how == distance::self ? "\t X " : "\t" + to_string(cell);
+    for (const auto& cell : matrix.cells[row]) out += cell.separation == distance::self ? "\t X " : "\t" + to_string(cell);
     const std::string cpus = one.device->local_cpus.empty() ? "N/A" : one.device->local_cpus;
     out += "\t" + cpus + "\t" + numa_text(*one.device) + "\n";
   }

@@ -14,38 +14,38 @@ constexpr unsigned kAcs = 0x000d;
 constexpr std::size_t kAcsControl = 0x06;
 constexpr int kMaxSteps = 64;  // a list that loops must not hang us
 
-unsigned word(std::span<const std::uint8_t> bytes, std::size_t at) {
-  return at + 2 <= bytes.size() ? bytes[at] | static_cast<unsigned>(bytes[at + 1]) << 8 : 0u;
+unsigned word(std::span<const std::uint8_t> bytes, std::size_t offset) {
+  return offset + 2 <= bytes.size() ? bytes[offset] | static_cast<unsigned>(bytes[offset + 1]) << 8 : 0u;
 }
 
 std::optional<std::size_t> find_capability(std::span<const std::uint8_t> config, unsigned id) {
   if (config.size() < 256 || (word(config, kStatus) & kStatusHasList) == 0) return std::nullopt;
-  std::size_t at = config[kCapabilityPointer] & 0xfcu;
-  for (int step = 0; at >= 0x40 && step < kMaxSteps; ++step) {
-    if (config[at] == id) return at;
-    at = config[at + 1] & 0xfcu;
+  std::size_t offset = config[kCapabilityPointer] & 0xfcu;
+  for (int step = 0; offset >= 0x40 && step < kMaxSteps; ++step) {
+    if (config[offset] == id) return offset;
+    offset = config[offset + 1] & 0xfcu;
   }
   return std::nullopt;
 }
 
 std::optional<std::size_t> find_extended(std::span<const std::uint8_t> config, unsigned id) {
-  std::size_t at = kExtendedBegin;
-  for (int step = 0; at >= kExtendedBegin && at + 8 <= config.size() && step < kMaxSteps; ++step) {
-    if (word(config, at) == id) return at;
-    at = word(config, at + 2) >> 4 & 0xffcu;
+  std::size_t offset = kExtendedBegin;
+  for (int step = 0; offset >= kExtendedBegin && offset + 8 <= config.size() && step < kMaxSteps; ++step) {
+    if (word(config, offset) == id) return offset;
+    offset = word(config, offset + 2) >> 4 & 0xffcu;
   }
   return std::nullopt;
 }
 
 std::optional<unsigned> device_control(std::span<const std::uint8_t> config) {
-  const auto at = find_capability(config, kExpress);
-  if (!at || *at + kDeviceControl + 2 > config.size()) return std::nullopt;
-  return word(config, *at + kDeviceControl);
+  const auto express = find_capability(config, kExpress);
+  if (!express || *express + kDeviceControl + 2 > config.size()) return std::nullopt;
+  return word(config, *express + kDeviceControl);
 }
 
-void put_word(std::vector<std::uint8_t>& bytes, std::size_t at, unsigned value) {
-  bytes[at] = static_cast<std::uint8_t>(value);
-  bytes[at + 1] = static_cast<std::uint8_t>(value >> 8);
+void put_word(std::vector<std::uint8_t>& bytes, std::size_t offset, unsigned value) {
+  bytes[offset] = static_cast<std::uint8_t>(value);
+  bytes[offset + 1] = static_cast<std::uint8_t>(value >> 8);
 }
 
 }  // namespace
@@ -58,9 +58,9 @@ std::optional<pcie_control> parse_pcie_control(std::span<const std::uint8_t> con
 
 std::optional<acs_control> parse_acs(std::span<const std::uint8_t> config) {
   if (config.size() < kExtendedSize) return std::nullopt;
-  const auto at = find_extended(config, kAcs);
-  if (!at) return acs_control{};
-  return acs_control{true, word(config, *at + kAcsControl)};
+  const auto acs = find_extended(config, kAcs);
+  if (!acs) return acs_control{};
+  return acs_control{true, word(config, *acs + kAcsControl)};
 }
 
 std::vector<std::uint8_t> make_config(const config_facts& facts) {

@@ -17,10 +17,10 @@ namespace fs = std::filesystem;
 
 unsigned read_number(const fs::path& file) { return static_cast<unsigned>(read_integer(file).value_or(0)); }
 
-link_rate read_link(const fs::path& folder, const std::string& which) {
+link_rate read_link(const fs::path& folder, const std::string& prefix) {
   link_rate out;
-  out.gt_per_s = parse_link_speed(read_text(folder / (which + "_link_speed")).value_or(""));
-  const unsigned width = read_number(folder / (which + "_link_width"));
+  out.gt_per_s = parse_link_speed(read_text(folder / (prefix + "_link_speed")).value_or(""));
+  const unsigned width = read_number(folder / (prefix + "_link_width"));
   out.width = width <= 32 ? width : 0;  // 255 and 63 stand for "not known"
   return out;
 }
@@ -37,8 +37,8 @@ std::vector<std::string> chain_of(const fs::path& real_folder) {
 }
 
 std::vector<std::uint8_t> read_bytes(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  std::ifstream input(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(input), std::istreambuf_iterator<char>()};
 }
 
 unsigned count_virtual_functions(const fs::path& folder) {
@@ -112,9 +112,9 @@ pci_tree pci_tree::read(const std::string& sysfs_root) {
 }
 
 const pci_device* pci_tree::find(const std::string& address) const {
-  const auto at = std::lower_bound(devices_.begin(), devices_.end(), address,
-                                   [](const pci_device& one, const std::string& wanted) { return one.address < wanted; });
-  return at != devices_.end() && at->address == address ? &*at : nullptr;
+  const auto found = std::lower_bound(devices_.begin(), devices_.end(), address,
+                                      [](const pci_device& one, const std::string& wanted) { return one.address < wanted; });
+  return found != devices_.end() && found->address == address ? &*found : nullptr;
 }
 
 std::vector<const pci_device*> pci_tree::bridges_above(const pci_device& device) const {
@@ -143,9 +143,9 @@ link_rate pci_tree::narrowest_link(const pci_device& device) const {
 }
 
 void pci_tree::add(pci_device device) {
-  const auto at = std::lower_bound(devices_.begin(), devices_.end(), device.address,
-                                   [](const pci_device& one, const std::string& wanted) { return one.address < wanted; });
-  if (at == devices_.end() || at->address != device.address) devices_.insert(at, std::move(device));
+  const auto found = std::lower_bound(devices_.begin(), devices_.end(), device.address,
+                                      [](const pci_device& one, const std::string& wanted) { return one.address < wanted; });
+  if (found == devices_.end() || found->address != device.address) devices_.insert(found, std::move(device));
 }
 
 }  // namespace pl::tools::topo

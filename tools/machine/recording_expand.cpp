@@ -130,11 +130,11 @@ class expansion {
     return out ? "" : "\"" + path + "\" cannot be written";
   }
 
-  std::string link(const fs::path& from, const fs::path& to) {
-    make_parent(from);
+  std::string link(const fs::path& source, const fs::path& destination) {
+    make_parent(source);
     std::error_code code;
-    fs::create_symlink(to.lexically_relative(from.parent_path()), root_ / from, code);
-    return code ? "\"" + from.string() + "\" cannot be linked" : "";
+    fs::create_symlink(destination.lexically_relative(source.parent_path()), root_ / source, code);
+    return code ? "\"" + source.string() + "\" cannot be linked" : "";
   }
 
   // Asking the file system for each of thousands of files would take most of the time.

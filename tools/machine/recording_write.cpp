@@ -37,8 +37,8 @@ void put_file(std::string& out, const std::string& path, const std::string& valu
 }
 
 void put_config(std::string& out, const std::string& folder) {
-  std::ifstream in(fs::path(folder) / "config", std::ios::binary);
-  const std::vector<std::uint8_t> bytes{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  std::ifstream input(fs::path(folder) / "config", std::ios::binary);
+  const std::vector<std::uint8_t> bytes{std::istreambuf_iterator<char>(input), std::istreambuf_iterator<char>()};
   const auto facts = extract_facts(bytes);
   if (!facts.is_readable) return;
   put(out, "config", "readable");

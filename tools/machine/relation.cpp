@@ -13,9 +13,9 @@ std::size_t common_length(const std::vector<std::string>& left, const std::vecto
   return static_cast<std::size_t>(ends.first - left.begin());
 }
 
-unsigned count_links(const gpu& from, nvlink_bundle::end end, const std::string& bus_id = "") {
+unsigned count_links(const gpu& source, nvlink_bundle::end end, const std::string& bus_id = "") {
   unsigned out = 0;
-  for (const auto& bundle : from.nvlinks)
+  for (const auto& bundle : source.nvlinks)
     if (bundle.ends_at == end && bundle.bus_id == bus_id) out += bundle.count;
   return out;
 }
@@ -28,7 +28,7 @@ std::size_t bridges_below(std::size_t common, const std::vector<std::string>& ch
 }  // namespace
 
 std::string to_string(const relation& one) {
-  switch (one.how) {
+  switch (one.separation) {
     case distance::self:
       return "X";
     case distance::nvlink:

@@ -21,7 +21,7 @@ enum class distance {
 };
 
 struct relation {
-  distance how = distance::self;
+  distance separation = distance::self;
   unsigned nvlinks = 0;  // with distance::nvlink
   friend bool operator==(const relation&, const relation&) = default;
 };

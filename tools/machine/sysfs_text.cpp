@@ -12,11 +12,11 @@ namespace pl::tools::topo {
 namespace fs = std::filesystem;
 
 std::optional<std::string> read_text(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) return std::nullopt;
+  std::ifstream input(file, std::ios::binary);
+  if (!input) return std::nullopt;
   std::stringstream text;
-  text << in.rdbuf();
-  if (in.bad() || text.fail()) return std::nullopt;
+  text << input.rdbuf();
+  if (input.bad() || text.fail()) return std::nullopt;
   const std::string all = text.str();
   const auto first = all.find_first_not_of(" \t\r\n");
   if (first == std::string::npos) return std::nullopt;
@@ -51,9 +51,9 @@ bool natural_less(const std::string& left, const std::string& right) {
       ++i, ++j;
       continue;
     }
-    const auto number_end = [&digit](const std::string& text, std::size_t from) {
-      while (from < text.size() && digit(text[from])) ++from;
-      return from;
+    const auto number_end = [&digit](const std::string& text, std::size_t start) {
+      while (start < text.size() && digit(text[start])) ++start;
+      return start;
     };
     const auto left_end = number_end(left, i), right_end = number_end(right, j);
     const auto a = std::strtoull(left.c_str() + i, nullptr, 10), b = std::strtoull(right.c_str() + j, nullptr, 10);

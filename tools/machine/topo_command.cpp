@@ -127,8 +127,8 @@ void print_advice(const machine& all, const std::vector<gpu_advice>& advice, int
   }
   std::printf("\nReady lines for %d rank%s:\n\n", ranks, ranks == 1 ? "" : "s");
   for (const auto& line : ready_lines(all, advice, ranks)) {
-    const std::string who = line.rank < 0 ? "all" : "rank " + std::to_string(line.rank);
-    std::printf("  %-8s  %-7s  %s\n", line.stack.c_str(), who.c_str(), line.text.c_str());
+    const std::string rank_text = line.rank < 0 ? "all" : "rank " + std::to_string(line.rank);
+    std::printf("  %-8s  %-7s  %s\n", line.stack.c_str(), rank_text.c_str(), line.text.c_str());
     out.add_row({{"kind", "line"}, {"stack", line.stack}, {"rank", line.rank}, {"text", line.text}});
   }
 }
@@ -140,9 +140,9 @@ bool print_checks(const std::vector<finding>& findings, result_file& out) {
                          : one.level == severity::note ? colour::warning
                                                        : colour::bad;
     std::printf("  %s %-14s %s%s\n", paint(shade, format("%-8s", word(one.level))).c_str(), one.subject.c_str(),
-                one.what.c_str(), one.fix.empty() ? "" : (" -> " + one.fix).c_str());
+                one.message.c_str(), one.fix.empty() ? "" : (" -> " + one.fix).c_str());
     out.add_row(
-        {{"kind", "check"}, {"level", word(one.level)}, {"subject", one.subject}, {"what", one.what}, {"fix", one.fix}});
+        {{"kind", "check"}, {"level", word(one.level)}, {"subject", one.subject}, {"what", one.message}, {"fix", one.fix}});
   }
   return is_ready(findings);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A machine as the topology tool sees it: PCI devices, the GPUs and network adapters among them, NUMA nodes, and what the
-// host allows. Everything that is told (matrix, advice, checks) is computed from this, so that a recorded machine is as
-// good as a running one.
+// host allows. Matrix, advice and checks are computed from this alone, so a recorded machine gives the
+// same answers as a running one.
 #pragma once
 
 #include <cstdint>

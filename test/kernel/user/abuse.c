@@ -16,20 +16,20 @@
 
 // Every page of it faults.
 static void expect_dead(const struct mapping* m) {
-  for (size_t at = 0; at < m->bytes; at += kHostPage) {
-    CHECK_EQ(touch(m->at + at), SIGBUS);
-    CHECK_EQ(touch_write(m->at + at, 1), SIGBUS);
+  for (size_t offset = 0; offset < m->bytes; offset += kHostPage) {
+    CHECK_EQ(touch(m->pointer + offset), SIGBUS);
+    CHECK_EQ(touch_write(m->pointer + offset, 1), SIGBUS);
   }
 }
 
 static void unpin_under_a_mapping(void) {
   struct memory memory = memory_new(3 * kGpuPage);
   const struct mapping m = map_all(driver_open(), &memory);
-  memset(m.at, 1, m.bytes / 2);  // part of it was never touched
+  memset(m.pointer, 1, m.bytes / 2);  // part of it was never touched
   CHECK_EQ(unpin(m.fd, m.handle), 0);
   expect_dead(&m);
   CHECK_EQ(unpin(m.fd, m.handle), EINVAL);
-  CHECK_EQ(munmap(m.at, m.bytes), 0);
+  CHECK_EQ(munmap(m.pointer, m.bytes), 0);
   memory_close(&memory);
 }
 
@@ -38,7 +38,7 @@ static void free_under_a_mapping_revokes(void) {
   const struct mapping m = map_all(driver_open(), &memory);
   uint32_t flag = 77;
   unsigned char* again = NULL;
-  memset(m.at, 1, m.bytes / 2);
+  memset(m.pointer, 1, m.bytes / 2);
   CHECK_EQ(was_revoked(m.fd, m.handle, &flag), 0);
   CHECK_EQ(flag, 0);
   memory_close(&memory);
@@ -46,7 +46,7 @@ static void free_under_a_mapping_revokes(void) {
   expect_dead(&m);
   CHECK_EQ(was_revoked(m.fd, m.handle, &flag), 0);
   CHECK_EQ(flag, 1);
-  CHECK_EQ(munmap(m.at, m.bytes), 0);
+  CHECK_EQ(munmap(m.pointer, m.bytes), 0);
   CHECK_EQ(map(m.fd, m.handle, m.bytes, &again), EINVAL);
   CHECK_EQ(unpin(m.fd, m.handle), 0);
   CHECK_EQ(unpin(m.fd, m.handle), EINVAL);
@@ -59,11 +59,11 @@ static void free_under_a_mapping_keeps(void) {
   uint32_t flag = 77;
   memory_fill(&memory, 5);
   unsigned char copy[3 * kGpuPage];
-  memcpy(copy, m.at, m.bytes);
+  memcpy(copy, m.pointer, m.bytes);
   memory_close(&memory);
   struct memory next = memory_new(3 * kGpuPage);
   memset(next.view, 0xee, next.bytes);
-  CHECK(memcmp(copy, m.at, m.bytes) == 0);
+  CHECK(memcmp(copy, m.pointer, m.bytes) == 0);
   CHECK_EQ(was_revoked(m.fd, m.handle, &flag), 0);
   CHECK_EQ(flag, 0);
   CHECK_EQ(unpin(m.fd, m.handle), 0);
@@ -82,11 +82,11 @@ static void free_one_of_two(void) {
   const int fd = driver_open();
   struct mapping m = {fd, 0, 2 * kGpuPage, NULL};
   CHECK_EQ(pin(fd, a.address, m.bytes, &m.handle), 0);
-  CHECK_EQ(map(fd, m.handle, m.bytes, &m.at), 0);
-  memset(m.at, 1, m.bytes);
+  CHECK_EQ(map(fd, m.handle, m.bytes, &m.pointer), 0);
+  memset(m.pointer, 1, m.bytes);
   CHECK_EQ(b.view[0], 1);
   memory_free(&b);
-  if (driver_is_persistent()) CHECK_EQ(touch(m.at + kGpuPage), 0);
+  if (driver_is_persistent()) CHECK_EQ(touch(m.pointer + kGpuPage), 0);
   else expect_dead(&m);
   CHECK_EQ(unpin(fd, m.handle), 0);
 }
@@ -99,28 +99,28 @@ static void mappings_are_whole(void) {
   uint32_t type = 0;
   void* elsewhere = mmap(NULL, 16 * kGpuPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK(elsewhere != MAP_FAILED);
-  m.at[0] = 1;
-  CHECK(munmap(m.at, kGpuPage) != 0);
-  CHECK(munmap(m.at + m.bytes - kHostPage, kHostPage) != 0);
-  CHECK(munmap(m.at + kGpuPage, kGpuPage) != 0);
-  CHECK(mprotect(m.at, kHostPage, PROT_READ) != 0);
-  CHECK(madvise(m.at, kHostPage, MADV_DOFORK) != 0);  // would make it two, or be inherited
-  CHECK(mremap(m.at, m.bytes, 2 * m.bytes, MREMAP_MAYMOVE) == MAP_FAILED);
-  CHECK(mremap(m.at, m.bytes, m.bytes / 2, 0) == MAP_FAILED);
-  CHECK(mremap(m.at, m.bytes, m.bytes, MREMAP_MAYMOVE | MREMAP_FIXED, elsewhere) == MAP_FAILED);
-  CHECK(mremap(m.at, 0, m.bytes, MREMAP_MAYMOVE) == MAP_FAILED);
-  CHECK(mremap(m.at, m.bytes, m.bytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP) == MAP_FAILED);
+  m.pointer[0] = 1;
+  CHECK(munmap(m.pointer, kGpuPage) != 0);
+  CHECK(munmap(m.pointer + m.bytes - kHostPage, kHostPage) != 0);
+  CHECK(munmap(m.pointer + kGpuPage, kGpuPage) != 0);
+  CHECK(mprotect(m.pointer, kHostPage, PROT_READ) != 0);
+  CHECK(madvise(m.pointer, kHostPage, MADV_DOFORK) != 0);  // would make it two, or be inherited
+  CHECK(mremap(m.pointer, m.bytes, 2 * m.bytes, MREMAP_MAYMOVE) == MAP_FAILED);
+  CHECK(mremap(m.pointer, m.bytes, m.bytes / 2, 0) == MAP_FAILED);
+  CHECK(mremap(m.pointer, m.bytes, m.bytes, MREMAP_MAYMOVE | MREMAP_FIXED, elsewhere) == MAP_FAILED);
+  CHECK(mremap(m.pointer, 0, m.bytes, MREMAP_MAYMOVE) == MAP_FAILED);
+  CHECK(mremap(m.pointer, m.bytes, m.bytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP) == MAP_FAILED);
   CHECK_EQ(mapping_type(m.fd, m.handle, &type), 0);
   CHECK_EQ(type, 1);
-  memset(m.at, 2, m.bytes);
+  memset(m.pointer, 2, m.bytes);
   CHECK_EQ(memory.view[m.bytes - 1], 2);
-  CHECK_EQ(madvise(m.at, m.bytes, MADV_DONTFORK), 0);  // the whole of it may be advised, as the library does
-  CHECK_EQ(mprotect(m.at, m.bytes, PROT_READ), 0);
-  CHECK_EQ(touch_write(m.at, 1), SIGSEGV);
-  CHECK_EQ(mprotect(m.at, m.bytes, PROT_READ | PROT_WRITE), 0);
-  m.at[5] = 9;
+  CHECK_EQ(madvise(m.pointer, m.bytes, MADV_DONTFORK), 0);  // the whole of it may be advised, as the library does
+  CHECK_EQ(mprotect(m.pointer, m.bytes, PROT_READ), 0);
+  CHECK_EQ(touch_write(m.pointer, 1), SIGSEGV);
+  CHECK_EQ(mprotect(m.pointer, m.bytes, PROT_READ | PROT_WRITE), 0);
+  m.pointer[5] = 9;
   CHECK_EQ(memory.view[5], 9);
-  CHECK_EQ(pte_of(m.at + 5) & 0x98, 0x08);
+  CHECK_EQ(pte_of(m.pointer + 5) & 0x98, 0x08);
   CHECK_EQ(unpin(m.fd, m.handle), 0);
   expect_dead(&m);
   memory_close(&memory);
@@ -132,12 +132,12 @@ static void expect_unknown(int fd, uint64_t handle) {
   struct gdrdrv_get_info info = {.handle = handle};
   struct gdrdrv_req_mapping_type type = {handle, 0, 0};
   uint32_t value;
-  unsigned char* at;
+  unsigned char* pointer;
   CHECK_EQ(call(fd, GDRDRV_IOC_GET_INFO, &info), EINVAL);
   CHECK_EQ(mapping_type(fd, handle, &value), EINVAL);
   CHECK_EQ(was_revoked(fd, handle, &value), EINVAL);
   CHECK_EQ(call(fd, GDRDRV_IOC_REQ_MAPPING_TYPE, &type), EINVAL);
-  CHECK_EQ(map(fd, handle & 0xffffffff, kHostPage, &at), EINVAL);
+  CHECK_EQ(map(fd, handle & 0xffffffff, kHostPage, &pointer), EINVAL);
   CHECK_EQ(unpin(fd, handle), EINVAL);
 }
 
@@ -157,10 +157,10 @@ static void unknown_handles(void) {
   expect_unknown(fd, a.handle | (1ull << 32));
   expect_unknown(fd, UINT64_MAX);
   expect_unknown(other, a.handle);
-  memset(a.at, 3, a.bytes);  // all of it is still there
-  CHECK_EQ(b.at[7], 3);
+  memset(a.pointer, 3, a.bytes);  // all of it is still there
+  CHECK_EQ(b.pointer[7], 3);
   CHECK_EQ(unpin(fd, a.handle), 0);
-  CHECK_EQ(b.at[8], 3);
+  CHECK_EQ(b.pointer[8], 3);
   CHECK_EQ(unpin(fd, b.handle), 0);
   memory_close(&memory);
 }
@@ -194,10 +194,10 @@ static void close_with_all_open(void) {
   struct memory memory = memory_new(2 * kGpuPage);
   const struct mapping m = map_all(driver_open(), &memory);
   CHECK_EQ(close(m.fd), 0);  // the mapping keeps the file
-  m.at[3] = 4;
+  m.pointer[3] = 4;
   CHECK_EQ(memory.view[3], 4);
   CHECK_EQ(statistics().persistent_tables + statistics().revocable_tables, 1);
-  CHECK_EQ(munmap(m.at, m.bytes), 0);
+  CHECK_EQ(munmap(m.pointer, m.bytes), 0);
   CHECK_EQ(statistics().persistent_tables + statistics().revocable_tables, 0);
   memory_close(&memory);
 }
@@ -211,7 +211,7 @@ static void unload_is_refused_in_use(void) {
   CHECK_EQ(close(m.fd), 0);
   CHECK(unload("gdrdrv") != 0);    // a mapping is enough
   CHECK(unload("mock_gpu") != 0);  // used by gdrdrv
-  m.at[0] = 1;
+  m.pointer[0] = 1;
   memory_close(&memory);
 }
 
@@ -250,7 +250,7 @@ struct mapper {
 static void* map_it(void* argument) {
   struct mapper* mapper = argument;
   __atomic_store_n(&mapper->started, 1, __ATOMIC_RELEASE);
-  if (map(mapper->m.fd, mapper->m.handle, mapper->m.bytes, &mapper->m.at) != 0) mapper->m.at = NULL;
+  if (map(mapper->m.fd, mapper->m.handle, mapper->m.bytes, &mapper->m.pointer) != 0) mapper->m.pointer = NULL;
   return NULL;
 }
 
@@ -268,9 +268,9 @@ static void free_while_mapping(void) {
     usleep(next_random(&random) % 300);
     memory_free(&memory);
     pthread_join(thread, NULL);
-    if (mapper.m.at != NULL) {
+    if (mapper.m.pointer != NULL) {
       expect_dead(&mapper.m);
-      CHECK_EQ(munmap(mapper.m.at, mapper.m.bytes), 0);
+      CHECK_EQ(munmap(mapper.m.pointer, mapper.m.bytes), 0);
     }
     CHECK_EQ(unpin(fd, mapper.m.handle), 0);
     memory_close(&memory);

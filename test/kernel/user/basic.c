@@ -22,11 +22,11 @@ static void bytes_cross(void) {
   for (int version = 1; version <= 2; ++version) {
     struct memory memory = memory_new(1 << 20);
     uint64_t handle = 0;
-    unsigned char* at = NULL;
+    unsigned char* pointer = NULL;
     CHECK_EQ((version == 1 ? pin_v1 : pin)(fd, memory.address, memory.bytes, &handle), 0);
-    CHECK_EQ(map(fd, handle, memory.bytes, &at), 0);
-    expect_two_way(&memory, at);
-    CHECK_EQ(munmap(at, memory.bytes), 0);
+    CHECK_EQ(map(fd, handle, memory.bytes, &pointer), 0);
+    expect_two_way(&memory, pointer);
+    CHECK_EQ(munmap(pointer, memory.bytes), 0);
     CHECK_EQ(unpin(fd, handle), 0);
     memory_close(&memory);
   }
@@ -35,9 +35,9 @@ static void bytes_cross(void) {
 static void pages_are_write_combining(void) {
   struct memory memory = memory_new(4 * kGpuPage);
   const struct mapping m = map_all(driver_open(), &memory);
-  for (size_t at = 3 * kHostPage; at < m.bytes; at += kGpuPage) m.at[at] = 1;
-  for (size_t at = 0; at < m.bytes; at += kHostPage) {
-    const uint64_t pte = pte_of(m.at + at);
+  for (size_t offset = 3 * kHostPage; offset < m.bytes; offset += kGpuPage) m.pointer[offset] = 1;
+  for (size_t offset = 0; offset < m.bytes; offset += kHostPage) {
+    const uint64_t pte = pte_of(m.pointer + offset);
     CHECK(pte != 0);             // one fault maps its GPU page whole
     CHECK_EQ(pte & 0x98, 0x08);  // PAT, PCD, PWT: write-combining
   }
@@ -48,7 +48,7 @@ static void information(void) {
   const int fd = driver_open();
   struct memory memory = memory_new(3 * kGpuPage);
   uint64_t handle = 0;
-  unsigned char* at = NULL;
+  unsigned char* pointer = NULL;
   CHECK_EQ(pin(fd, memory.address + 100, kGpuPage, &handle), 0);
   struct gdrdrv_get_info first = {.handle = handle};
   struct gdrdrv_get_info_v2 second = {.handle = handle};
@@ -61,7 +61,7 @@ static void information(void) {
   CHECK_EQ(first.mapped + first.wc_mapping, 0);
   CHECK_EQ(second.mapped_size, 2 * kGpuPage);
   CHECK_EQ(second.mapping_type, 0);
-  CHECK(map(fd, handle, kGpuPage, &at) != 0);  // not on a GPU page's boundary
+  CHECK(map(fd, handle, kGpuPage, &pointer) != 0);  // not on a GPU page's boundary
   CHECK_EQ(unpin(fd, handle), 0);
   const struct mapping m = map_all(fd, &memory);
   first.handle = second.handle = m.handle;
@@ -70,7 +70,7 @@ static void information(void) {
   CHECK_EQ(first.mapped, 1);
   CHECK_EQ(first.wc_mapping, 1);
   CHECK_EQ(second.mapping_type, 1);
-  CHECK_EQ(munmap(m.at, m.bytes), 0);
+  CHECK_EQ(munmap(m.pointer, m.bytes), 0);
   CHECK_EQ(call(fd, GDRDRV_IOC_GET_INFO_V2, &second), 0);
   CHECK_EQ(second.mapping_type, 0);
   memory_close(&memory);
@@ -113,15 +113,15 @@ static void partial_and_repeated_maps(void) {
   const int fd = driver_open();
   struct memory memory = memory_new(4 * kGpuPage);
   uint64_t handle = 0;
-  unsigned char *at = NULL, *more = NULL;
+  unsigned char *pointer = NULL, *more = NULL;
   memory_fill(&memory, 3);
   CHECK_EQ(pin(fd, memory.address, memory.bytes, &handle), 0);
-  CHECK_EQ(map(fd, handle, kGpuPage + kHostPage, &at), 0);
-  CHECK(memcmp(at, memory.view, kGpuPage + kHostPage) == 0);
+  CHECK_EQ(map(fd, handle, kGpuPage + kHostPage, &pointer), 0);
+  CHECK(memcmp(pointer, memory.view, kGpuPage + kHostPage) == 0);
   CHECK(map(fd, handle, kHostPage, &more) != 0);  // mapped already
-  CHECK_EQ(munmap(at, kGpuPage + kHostPage), 0);
-  CHECK_EQ(map(fd, handle, memory.bytes, &at), 0);
-  CHECK(memcmp(at, memory.view, memory.bytes) == 0);
+  CHECK_EQ(munmap(pointer, kGpuPage + kHostPage), 0);
+  CHECK_EQ(map(fd, handle, memory.bytes, &pointer), 0);
+  CHECK(memcmp(pointer, memory.view, memory.bytes) == 0);
   memory_close(&memory);
 }
 
@@ -131,15 +131,15 @@ static void pins_overlap(void) {
   struct memory memory = memory_new(4 * kGpuPage);
   struct mapping a = map_all(fd, &memory), b = map_all(fd, &memory);
   CHECK(a.handle != b.handle);
-  a.at[70000] = 0x5a;
-  CHECK_EQ(b.at[70000], 0x5a);
+  a.pointer[70000] = 0x5a;
+  CHECK_EQ(b.pointer[70000], 0x5a);
   CHECK_EQ(unpin(fd, a.handle), 0);
-  CHECK_EQ(b.at[70000], 0x5a);
-  CHECK_EQ(pte_of(b.at + 70000) & 0x98, 0x08);  // one pin's end does not take the other's memory type
-  CHECK_EQ(munmap(b.at, b.bytes), 0);
-  CHECK_EQ(map(fd, b.handle, b.bytes, &b.at), 0);
-  CHECK_EQ(b.at[70000], 0x5a);
-  CHECK_EQ(pte_of(b.at + 70000) & 0x98, 0x08);
+  CHECK_EQ(b.pointer[70000], 0x5a);
+  CHECK_EQ(pte_of(b.pointer + 70000) & 0x98, 0x08);  // one pin's end does not take the other's memory type
+  CHECK_EQ(munmap(b.pointer, b.bytes), 0);
+  CHECK_EQ(map(fd, b.handle, b.bytes, &b.pointer), 0);
+  CHECK_EQ(b.pointer[70000], 0x5a);
+  CHECK_EQ(pte_of(b.pointer + 70000) & 0x98, 0x08);
   memory_close(&memory);
 }
 

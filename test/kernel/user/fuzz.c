@@ -61,13 +61,13 @@ static void any_map(int fd, unsigned* random) {
   const off_t offset =
       (off_t)((next_random(random) % 8 == 0 ? any_word(random) : next_random(random) % 64 * 16) * kHostPage);
   const int flags = next_random(random) % 8 == 0 ? MAP_PRIVATE : MAP_SHARED;
-  unsigned char* at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, offset);
-  if (at == MAP_FAILED) return;
-  touch(at + next_random(random) % bytes);
-  touch_write(at + next_random(random) % bytes, 1);
-  if (next_random(random) % 4 == 0) munmap(at, kHostPage);
-  if (next_random(random) % 4 == 0) mprotect(at, bytes, PROT_READ);
-  munmap(at, bytes);
+  unsigned char* pointer = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, offset);
+  if (pointer == MAP_FAILED) return;
+  touch(pointer + next_random(random) % bytes);
+  touch_write(pointer + next_random(random) % bytes, 1);
+  if (next_random(random) % 4 == 0) munmap(pointer, kHostPage);
+  if (next_random(random) % 4 == 0) mprotect(pointer, bytes, PROT_READ);
+  munmap(pointer, bytes);
 }
 
 static void* fuzz(void* argument) {

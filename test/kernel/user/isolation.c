@@ -16,27 +16,27 @@ static int stranger(void* argument) {
   const struct mapping* m = argument;
   struct gdrdrv_get_info info = {.handle = m->handle};
   struct gdrdrv_get_version version;
-  unsigned char* at;
+  unsigned char* pointer;
   uint64_t handle;
   if (call(m->fd, GDRDRV_IOC_GET_VERSION, &version) != EACCES) return 1;
   if (call(m->fd, GDRDRV_IOC_GET_INFO, &info) != EACCES) return 2;
   if (pin(m->fd, 0x7e0000000000, kGpuPage, &handle) != EACCES) return 3;
   if (unpin(m->fd, m->handle) != EACCES) return 4;
-  if (map(m->fd, m->handle, kGpuPage, &at) != EACCES) return 5;
+  if (map(m->fd, m->handle, kGpuPage, &pointer) != EACCES) return 5;
   return 0;
 }
 
-static int touches(void* argument) { return touch(((const struct mapping*)argument)->at) == SIGSEGV ? 0 : 1; }
+static int touches(void* argument) { return touch(((const struct mapping*)argument)->pointer) == SIGSEGV ? 0 : 1; }
 
 static void fork_inherits_nothing(void) {
   struct memory memory = memory_new(2 * kGpuPage);
   struct mapping m = map_all(driver_open(), &memory);
   struct mapping other = {m.fd, 0, kGpuPage, NULL};
   CHECK_EQ(pin(m.fd, memory.address, kGpuPage, &other.handle), 0);
-  m.at[9] = 'p';
+  m.pointer[9] = 'p';
   CHECK_EQ(in_child(stranger, &other), 0);
   CHECK_EQ(in_child(touches, &m), 0);
-  CHECK_EQ(m.at[9], 'p');  // the child's end changed nothing
+  CHECK_EQ(m.pointer[9], 'p');  // the child's end changed nothing
   CHECK_EQ(unpin(m.fd, other.handle), 0);
   memory_close(&memory);
 }
@@ -92,7 +92,7 @@ static void passed_descriptor(void) {
 static void* use_from_thread(void* argument) {
   const struct mapping* m = argument;
   struct gdrdrv_get_info info = {.handle = m->handle};
-  m->at[1] = 't';
+  m->pointer[1] = 't';
   return (void*)(intptr_t)call(m->fd, GDRDRV_IOC_GET_INFO, &info);
 }
 
@@ -116,15 +116,15 @@ static void live_until(int step, int told) {
   const int fd = driver_open();
   struct memory memory = step >= 1 ? memory_new(4 * kGpuPage) : (struct memory){0};
   uint64_t handle = 0;
-  unsigned char* at = NULL;
+  unsigned char* pointer = NULL;
   if (step >= 2 && pin(fd, memory.address, memory.bytes, &handle) != 0) _exit(1);
-  if (step >= 3 && map(fd, handle, memory.bytes, &at) != 0) _exit(1);
-  if (step >= 4) memset(at, 1, memory.bytes);
+  if (step >= 3 && map(fd, handle, memory.bytes, &pointer) != 0) _exit(1);
+  if (step >= 4) memset(pointer, 1, memory.bytes);
   if (step >= 5) memory_free(&memory);
   if (step >= 6 && unpin(fd, handle) != 0) _exit(1);
   if (write(told, "x", 1) != 1) _exit(1);
   for (unsigned i = 0;; ++i)
-    if (step == 4) at[i % memory.bytes] = (unsigned char)i;  // it dies writing
+    if (step == 4) pointer[i % memory.bytes] = (unsigned char)i;  // it dies writing
     else pause();
 }
 
@@ -150,10 +150,10 @@ static void churn(void) {
   for (;;) {
     struct memory memory = memory_new(2 * kGpuPage);
     const struct mapping m = map_all(fd, &memory);
-    m.at[0] = 1;
+    m.pointer[0] = 1;
     memory_free(&memory);
     unpin(fd, m.handle);
-    munmap(m.at, m.bytes);
+    munmap(m.pointer, m.bytes);
     memory_close(&memory);
   }
 }

@@ -115,9 +115,9 @@ int unpin(int fd, uint64_t handle) {
 }
 
 int map(int fd, uint64_t handle, size_t bytes, unsigned char** out) {
-  void* at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)(handle * kHostPage));
-  if (at == MAP_FAILED) return errno;
-  *out = at;
+  void* pointer = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)(handle * kHostPage));
+  if (pointer == MAP_FAILED) return errno;
+  *out = pointer;
   return 0;
 }
 
@@ -138,7 +138,7 @@ int was_revoked(int fd, uint64_t handle, uint32_t* flag) {
 struct mapping map_all(int fd, const struct memory* memory) {
   struct mapping mapping = {fd, 0, memory->bytes, NULL};
   CHECK_EQ(pin(fd, memory->address, memory->bytes, &mapping.handle), 0);
-  CHECK_EQ(map(fd, mapping.handle, memory->bytes, &mapping.at), 0);
+  CHECK_EQ(map(fd, mapping.handle, memory->bytes, &mapping.pointer), 0);
   return mapping;
 }
 

@@ -59,7 +59,7 @@ struct mapping {
   int fd;
   uint64_t handle;
   size_t bytes;
-  unsigned char* at;
+  unsigned char* pointer;
 };
 struct mapping map_all(int fd, const struct memory* memory);
 

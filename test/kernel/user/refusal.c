@@ -46,13 +46,13 @@ static void bad_maps(void) {
   const int fd = driver_open();
   struct memory memory = memory_new(2 * kGpuPage);
   uint64_t handle = 0;
-  unsigned char* at = NULL;
+  unsigned char* pointer = NULL;
   CHECK_EQ(pin(fd, memory.address, memory.bytes, &handle), 0);
-  CHECK_EQ(map(fd, handle, memory.bytes + kHostPage, &at), EINVAL);
-  CHECK_EQ(map(fd, handle + 1, kHostPage, &at), EINVAL);
+  CHECK_EQ(map(fd, handle, memory.bytes + kHostPage, &pointer), EINVAL);
+  CHECK_EQ(map(fd, handle + 1, kHostPage, &pointer), EINVAL);
   CHECK(mmap(NULL, kGpuPage, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, (off_t)(handle * kHostPage)) == MAP_FAILED);
   CHECK_EQ(errno, EINVAL);
-  CHECK_EQ(map(fd, handle, memory.bytes, &at), 0);
+  CHECK_EQ(map(fd, handle, memory.bytes, &pointer), 0);
   memory_close(&memory);
 }
 
@@ -66,19 +66,19 @@ static void mapping_types(void) {
   struct memory memory = memory_new(kGpuPage);
   uint64_t handle = 0;
   uint32_t type = 0;
-  unsigned char* at = NULL;
+  unsigned char* pointer = NULL;
   CHECK_EQ(pin(fd, memory.address, memory.bytes, &handle), 0);
   CHECK_EQ(request(fd, handle, 2), EOPNOTSUPP);
   CHECK_EQ(request(fd, handle, 3), EOPNOTSUPP);
   CHECK_EQ(request(fd, handle, 4), EINVAL);
   CHECK_EQ(request(fd, handle, UINT32_MAX), EINVAL);
   CHECK_EQ(request(fd, handle, 1), 0);
-  CHECK_EQ(map(fd, handle, kGpuPage, &at), 0);
+  CHECK_EQ(map(fd, handle, kGpuPage, &pointer), 0);
   CHECK_EQ(mapping_type(fd, handle, &type), 0);
   CHECK_EQ(type, 1);
   CHECK_EQ(request(fd, handle, 1), EBUSY);
   CHECK_EQ(request(fd, handle, 0), EBUSY);
-  CHECK_EQ(munmap(at, kGpuPage), 0);
+  CHECK_EQ(munmap(pointer, kGpuPage), 0);
   CHECK_EQ(request(fd, handle, 0), 0);
   memory_close(&memory);
 }
@@ -166,13 +166,13 @@ static void falls_back_to_revocable(void) {
   struct gdrdrv_get_attr attribute = {GDRDRV_ATTR_PERSISTENT, 0};
   set_mock("fail_persistent", 524);
   const struct mapping m = map_all(fd, &memory);
-  m.at[0] = 7;
+  m.pointer[0] = 7;
   CHECK_EQ(memory.view[0], 7);
   CHECK_EQ(statistics().revocable_tables, 1);
   CHECK_EQ(call(fd, GDRDRV_IOC_GET_ATTR, &attribute), 0);
   CHECK_EQ(attribute.val, 0);
   memory_free(&memory);
-  CHECK_EQ(touch(m.at), SIGBUS);
+  CHECK_EQ(touch(m.pointer), SIGBUS);
   CHECK_EQ(unpin(fd, m.handle), 0);
   memory_close(&memory);
 }

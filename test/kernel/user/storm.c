@@ -20,19 +20,19 @@ static void live(int fd, unsigned* random) {
   const unsigned plan = next_random(random);
   const struct mapping m = map_all(fd, &memory);
   const unsigned char value = (unsigned char)(plan >> 8);
-  memset(m.at, value, m.bytes);
-  for (size_t at = 0; at < m.bytes; at += kHostPage / 2)
-    if (memory.view[at] != value) FAIL("wrong byte at %zu", at);
+  memset(m.pointer, value, m.bytes);
+  for (size_t offset = 0; offset < m.bytes; offset += kHostPage / 2)
+    if (memory.view[offset] != value) FAIL("wrong byte at %zu", offset);
   if (plan & 1) {
     memory_free(&memory);
-    const int signal = touch(m.at + next_random(random) % m.bytes);
+    const int signal = touch(m.pointer + next_random(random) % m.bytes);
     if (signal != (persistent ? 0 : SIGBUS)) FAIL("signal %d after the free", signal);
   }
-  if (plan & 2) CHECK_EQ(munmap(m.at, m.bytes), 0);
+  if (plan & 2) CHECK_EQ(munmap(m.pointer, m.bytes), 0);
   CHECK_EQ(unpin(fd, m.handle), 0);
   if (!(plan & 2)) {
-    CHECK_EQ(touch_write(m.at, 1), SIGBUS);
-    CHECK_EQ(munmap(m.at, m.bytes), 0);
+    CHECK_EQ(touch_write(m.pointer, 1), SIGBUS);
+    CHECK_EQ(munmap(m.pointer, m.bytes), 0);
   }
   memory_close(&memory);
 }
@@ -83,7 +83,7 @@ static void wait_for(struct shared* shared) {
 static void* touch_on(void* argument) {
   struct shared* shared = argument;
   wait_for(shared);
-  for (size_t i = 0; i < 40; ++i) touch_write(shared->m.at + i * 1711 % shared->m.bytes, 1);
+  for (size_t i = 0; i < 40; ++i) touch_write(shared->m.pointer + i * 1711 % shared->m.bytes, 1);
   return NULL;
 }
 
@@ -114,8 +114,8 @@ static void one_pin_many_hands(void) {
     __atomic_store_n(&shared.go, 1, __ATOMIC_RELEASE);
     for (int i = 0; i < 4; ++i) pthread_join(threads[i], NULL);
     CHECK_EQ(shared.unpinned, 1);
-    CHECK_EQ(touch(shared.m.at), SIGBUS);
-    CHECK_EQ(munmap(shared.m.at, shared.m.bytes), 0);
+    CHECK_EQ(touch(shared.m.pointer), SIGBUS);
+    CHECK_EQ(munmap(shared.m.pointer, shared.m.bytes), 0);
     memory_close(&memory);
   }
 }

@@ -9,9 +9,9 @@
 #include <peerlane/link.hpp>
 #include <string>
 
-static int be_rank(int rank, const std::string& where) {
+static int be_rank(int rank, const std::string& rendezvous) {
   auto options = peerlane::messenger::options();
-  options.rendezvous = where.c_str();
+  options.rendezvous = rendezvous.c_str();
   options.rank = rank;
   options.size = 2;
   options.host_only = 1;

@@ -17,9 +17,9 @@ static void check_result(const char* file, int line, const char* call, CUresult 
   ++g_failures;
 }
 
-static void check_true(const char* file, int line, const char* what, int is_true) {
+static void check_true(const char* file, int line, const char* expression, int is_true) {
   if (is_true) return;
-  printf("%s:%d: not true: %s\n", file, line, what);
+  printf("%s:%d: not true: %s\n", file, line, expression);
   ++g_failures;
 }
 

@@ -115,7 +115,7 @@ static void virtual_memory(void) {
   CUmemAllocationProp prop;
   CUmemAccessDesc access;
   CUmemGenericAllocationHandle memory, other;
-  CUdeviceptr at;
+  CUdeviceptr address;
   size_t page = 0;
   int descriptor = -1;
   memset(&prop, 0, sizeof prop);
@@ -126,36 +126,36 @@ static void virtual_memory(void) {
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   OK(cuMemGetAllocationGranularity(&page, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
   HOLDS(page == 2 << 20);
-  ANSWERS(INVALID_VALUE, cuMemAddressReserve(&at, 0, 0, 0, 0));
-  ANSWERS(INVALID_VALUE, cuMemAddressReserve(&at, 4096, 0, 0, 0));
-  ANSWERS(INVALID_VALUE, cuMemAddressReserve(&at, page, 3, 0, 0));
+  ANSWERS(INVALID_VALUE, cuMemAddressReserve(&address, 0, 0, 0, 0));
+  ANSWERS(INVALID_VALUE, cuMemAddressReserve(&address, 4096, 0, 0, 0));
+  ANSWERS(INVALID_VALUE, cuMemAddressReserve(&address, page, 3, 0, 0));
   ANSWERS(INVALID_VALUE, cuMemCreate(&memory, 0, &prop, 0));
   ANSWERS(INVALID_VALUE, cuMemCreate(&memory, 4096, &prop, 0));
-  OK(cuMemAddressReserve(&at, 2 * page, 0, 0, 0));
+  OK(cuMemAddressReserve(&address, 2 * page, 0, 0, 0));
   OK(cuMemCreate(&memory, page, &prop, 0));
-  ANSWERS(NOT_SUPPORTED, cuMemMap(at, page / 2, 0, memory, 0)); /* all of the memory, or nothing */
-  ANSWERS(INVALID_VALUE, cuMemMap(at + 4096, page, 0, memory, 0));
-  ANSWERS(NOT_SUPPORTED, cuMemMap(at, 2 * page, 0, memory, 0));
-  ANSWERS(NOT_SUPPORTED, cuMemMap(at, page, page, memory, 0));
+  ANSWERS(NOT_SUPPORTED, cuMemMap(address, page / 2, 0, memory, 0)); /* all of the memory, or nothing */
+  ANSWERS(INVALID_VALUE, cuMemMap(address + 4096, page, 0, memory, 0));
+  ANSWERS(NOT_SUPPORTED, cuMemMap(address, 2 * page, 0, memory, 0));
+  ANSWERS(NOT_SUPPORTED, cuMemMap(address, page, page, memory, 0));
   ANSWERS(INVALID_VALUE, cuMemMap(g_device, page, 0, memory, 0));
-  OK(cuMemMap(at, page, 0, memory, 0));
-  ANSWERS(INVALID_VALUE, cuMemMap(at, page, 0, memory, 0));
-  ANSWERS(INVALID_VALUE, cuMemSetAccess(at, 2 * page, &access, 1));
-  ANSWERS(INVALID_VALUE, cuMemSetAccess(at, page, &access, 0));
-  OK(cuMemSetAccess(at, page, &access, 1));
-  OK(cuMemcpyHtoD(at, g_pageable, 4));
-  ANSWERS(INVALID_VALUE, cuMemFree(at));
-  ANSWERS(INVALID_VALUE, cuMemAddressFree(at, 2 * page));
+  OK(cuMemMap(address, page, 0, memory, 0));
+  ANSWERS(INVALID_VALUE, cuMemMap(address, page, 0, memory, 0));
+  ANSWERS(INVALID_VALUE, cuMemSetAccess(address, 2 * page, &access, 1));
+  ANSWERS(INVALID_VALUE, cuMemSetAccess(address, page, &access, 0));
+  OK(cuMemSetAccess(address, page, &access, 1));
+  OK(cuMemcpyHtoD(address, g_pageable, 4));
+  ANSWERS(INVALID_VALUE, cuMemFree(address));
+  ANSWERS(INVALID_VALUE, cuMemAddressFree(address, 2 * page));
   ANSWERS(INVALID_VALUE, cuMemRetainAllocationHandle(&other, (void*)(size_t)g_device));
   ANSWERS(INVALID_VALUE, cuMemExportToShareableHandle(&descriptor, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-  ANSWERS(INVALID_VALUE, cuMemUnmap(at + page / 2, page / 2));
-  OK(cuMemUnmap(at, 2 * page)); /* what of it is mapped */
-  OK(cuMemUnmap(at, page));
+  ANSWERS(INVALID_VALUE, cuMemUnmap(address + page / 2, page / 2));
+  OK(cuMemUnmap(address, 2 * page)); /* what of it is mapped */
+  OK(cuMemUnmap(address, page));
   OK(cuMemRelease(memory));
   ANSWERS(INVALID_VALUE, cuMemRelease(0));
-  ANSWERS(INVALID_VALUE, cuMemAddressFree(at, page));
-  OK(cuMemAddressFree(at, 2 * page));
-  ANSWERS(INVALID_VALUE, cuMemAddressFree(at, 2 * page));
+  ANSWERS(INVALID_VALUE, cuMemAddressFree(address, page));
+  OK(cuMemAddressFree(address, 2 * page));
+  ANSWERS(INVALID_VALUE, cuMemAddressFree(address, 2 * page));
 }
 
 int main(void) {

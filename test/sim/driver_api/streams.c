@@ -102,7 +102,7 @@ static void mistakes_with_modules(void) {
 }
 
 static void a_kernel(const char* file) {
-  CUmodule module, from;
+  CUmodule module, owner;
   CUfunction function;
   CUdeviceptr counter;
   void* parameters[] = {&counter};
@@ -111,8 +111,8 @@ static void a_kernel(const char* file) {
   OK(cuModuleLoad(&module, file));
   ANSWERS(NOT_FOUND, cuModuleGetFunction(&function, module, "no_such_kernel"));
   OK(cuModuleGetFunction(&function, module, "count_threads"));
-  OK(cuFuncGetModule(&from, function));
-  HOLDS(from == module);
+  OK(cuFuncGetModule(&owner, function));
+  HOLDS(owner == module);
   OK(cuFuncGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function));
   HOLDS(threads >= 64);
   OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, 64, 0));

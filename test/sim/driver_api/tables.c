@@ -121,9 +121,9 @@ static void error_names(void) {
   HOLDS(text == NULL);
 }
 
-static int attribute(CUdevice_attribute which) {
+static int attribute(CUdevice_attribute attribute_id) {
   int value = -777;
-  OK(cuDeviceGetAttribute(&value, which, 0));
+  OK(cuDeviceGetAttribute(&value, attribute_id, 0));
   return value;
 }
 

@@ -221,11 +221,11 @@ def compat_text():
     check(lines[0] == SIM_HEADER and lines[1] == "nvbandwidth Version: v0.8", lines[:3])
     check(re.fullmatch(r"Built from Git version: peerlane-\S+", lines[2]), lines[2])
     check("Running host_to_device_memcpy_ce." in lines, done.stdout)
-    at = lines.index("Running host_to_device_memcpy_ce.")
-    check(lines[at + 1] == "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)", lines[at + 1])
-    check(re.fullmatch(r" {2}( {9}\d)+", lines[at + 2]), lines[at + 2])
-    check(re.fullmatch(r" 0( *\d+\.\d\d)+", lines[at + 3]), lines[at + 3])
-    check(re.fullmatch(r"SUM host_to_device_memcpy_ce \d+\.\d\d", lines[at + 5]), lines[at + 5])
+    start = lines.index("Running host_to_device_memcpy_ce.")
+    check(lines[start + 1] == "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)", lines[start + 1])
+    check(re.fullmatch(r" {2}( {9}\d)+", lines[start + 2]), lines[start + 2])
+    check(re.fullmatch(r" 0( *\d+\.\d\d)+", lines[start + 3]), lines[start + 3])
+    check(re.fullmatch(r"SUM host_to_device_memcpy_ce \d+\.\d\d", lines[start + 5]), lines[start + 5])
     check("memcpy local GPU(column) bandwidth (GB/s)" in lines, done.stdout)
 
 

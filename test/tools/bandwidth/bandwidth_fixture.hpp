@@ -23,24 +23,25 @@ struct machine {
   buffer_pool pool{*gpus, {}};
   runner run{*gpus};
 
-  bound_transfer transfer(const place& from, const place& to, executor by, std::uint64_t bytes, unsigned pair = 0) {
+  bound_transfer transfer(const place& source, const place& destination, executor executor, std::uint64_t bytes,
+                          unsigned pair = 0) {
     bound_transfer out;
-    out.source = must(pool.get(from, bytes, 2 * pair, by.gpu));
-    out.destination = must(pool.get(to, bytes, 2 * pair + 1, by.gpu));
-    out.by = by;
+    out.source = must(pool.get(source, bytes, 2 * pair, executor.gpu));
+    out.destination = must(pool.get(destination, bytes, 2 * pair + 1, executor.gpu));
+    out.executor = executor;
     out.bytes = bytes;
     return out;
   }
 };
 
 inline method quick() {
-  method how;
-  how.samples = 2;
-  how.copies = 4;
-  how.warm_up = 1;
-  how.min_sample_ns = 0;
-  how.timeout_s = 20;
-  return how;
+  method settings;
+  settings.samples = 2;
+  settings.copies = 4;
+  settings.warm_up = 1;
+  settings.min_sample_ns = 0;
+  settings.timeout_s = 20;
+  return settings;
 }
 
 }  // namespace pl::bandwidth::test

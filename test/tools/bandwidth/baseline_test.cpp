@@ -20,7 +20,7 @@ test_outcome host_test(std::vector<double> samples, const char* unit = "GB/s") {
   return out;
 }
 
-baseline of(const test_outcome& earlier, double threshold = 5) {
+baseline baseline_of(const test_outcome& earlier, double threshold = 5) {
   result_file file("bandwidth", {"peerlane"});
   add_rows(file, earlier, nullptr);
   const auto out = baseline::parse(file.text(), threshold);
@@ -29,7 +29,7 @@ baseline of(const test_outcome& earlier, double threshold = 5) {
 }
 
 std::optional<baseline_finding> compared(const test_outcome& before, const test_outcome& now) {
-  return of(before).compare(now.key, now.matrices[0], 0, 0);
+  return baseline_of(before).compare(now.key, now.matrices[0], 0, 0);
 }
 
 TEST(Baseline, SlowBeyondThresholdAndConfidence) {
@@ -61,7 +61,7 @@ TEST(Baseline, OtherSizesAndCellsAreNotCompared) {
   test_outcome now = host_test({50, 50, 50});
   now.matrices[0].cells[0][0].path.bytes = 4096;
   EXPECT_FALSE(compared(host_test({50, 50, 50}), now));
-  EXPECT_EQ(of(outcomes_of_two_gpus()[1]).size(), 6u);  // N/A cells are no figures
+  EXPECT_EQ(baseline_of(outcomes_of_two_gpus()[1]).size(), 6u);  // N/A cells are no figures
 }
 
 TEST(Baseline, OtherFilesAreRefused) {

@@ -65,8 +65,8 @@ std::uint64_t huge_bytes_at(const void* base) {
   for (std::string line; std::getline(file, line);) {
     unsigned long long begin = 0, end = 0, value = 0;
     if (std::sscanf(line.c_str(), "%llx-%llx ", &begin, &end) == 2) {
-      const auto at = reinterpret_cast<unsigned long long>(base);
-      is_inside = begin <= at && at < end;
+      const auto address = reinterpret_cast<unsigned long long>(base);
+      is_inside = begin <= address && address < end;
       if (is_inside) size_kib = (end - begin) / 1024;
     }
     if (!is_inside) continue;
@@ -91,9 +91,9 @@ TEST(buffer, huge_pages_are_really_huge_and_carry_a_transfer_or_are_refused_with
   EXPECT_EQ(view->address % (2 << 20), 0u);
   EXPECT_TRUE(view->gpu_reachable);
   EXPECT_GE(huge_bytes_at(view->host), kBytes / 2) << "some pages may be small where memory is fragmented, not most";
-  for (const auto by : {executor_kind::ce, executor_kind::sm}) {
-    const auto what = m.transfer(host_place(host_kind::huge), gpu_place(0), {by, 0, 0}, 1 << 20);
-    EXPECT_EQ(must(m.run.run({&what, 1}, quick())).each[0].wrong.bytes, 0u);
+  for (const auto kind : {executor_kind::ce, executor_kind::sm}) {
+    const auto transfer = m.transfer(host_place(host_kind::huge), gpu_place(0), {kind, 0, 0}, 1 << 20);
+    EXPECT_EQ(must(m.run.run({&transfer, 1}, quick())).each[0].wrong.bytes, 0u);
   }
 }
 

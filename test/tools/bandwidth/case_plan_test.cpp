@@ -100,7 +100,7 @@ TEST(CasePlan, KernelsOfBothDirectionsShareTheGpuAndTest19IsNotTest18) {
   const auto original = planned("device_to_host_bidirectional_memcpy_sm", fully_connected(1), true);
   EXPECT_EQ(flow(original.runs[0]),
             flow(planned("host_to_device_bidirectional_memcpy_sm", fully_connected(1), true).runs[0]));
-  EXPECT_EQ(original.runs[0].targets[0].what, cell_target::rate::half_of_total);
+  EXPECT_EQ(original.runs[0].targets[0].rate_kind, cell_target::rate::half_of_total);
 }
 
 TEST(CasePlan, AllGpusAndTheHostInOneRun) {
@@ -133,7 +133,7 @@ TEST(CasePlan, Write1IsTheRowsUnlessTheOriginalIsAskedFor) {
             "G0 -> [ce@G0] -> G1, G1 -> [ce@G1] -> G0");
   const auto original = planned("device_to_device_bidirectional_memcpy_write_ce", fully_connected(2), true);
   EXPECT_EQ(flow(original.runs[0]), "G1 -> [ce@G1] -> G0, G0 -> [ce@G0] -> G1");
-  EXPECT_EQ(original.runs[0].targets[2].what, cell_target::rate::sum_of_own);
+  EXPECT_EQ(original.runs[0].targets[2].rate_kind, cell_target::rate::sum_of_own);
   EXPECT_EQ(original.matrices[2].title, "memcpy CE GPU(row) <-> GPU(column) Total bandwidth (GB/s)");
 }
 
@@ -159,7 +159,7 @@ TEST(CasePlan, AllPairsAtOnceShareTheMultiprocessors) {
   const auto plan = planned("all_to_all_write_sm", fully_connected(4));
   ASSERT_EQ(plan.runs.size(), 1u);
   EXPECT_EQ(plan.runs[0].transfers.size(), 12u);
-  EXPECT_EQ(plan.runs[0].transfers[0].by.width, 44u);
+  EXPECT_EQ(plan.runs[0].transfers[0].executor.width, 44u);
 }
 
 // Copy engines take a GPU's streams in turn: in each turn every GPU must be written by one other.
@@ -195,7 +195,7 @@ TEST(CasePlan, TheBudgetOfMultiprocessorsIsShared) {
   EXPECT_EQ(flow(plan_of(16, fully_connected(1), options).runs[0]), "H -> [sm:16@G0] -> G0");
   EXPECT_EQ(flow(plan_of(18, fully_connected(1), options).runs[0]), "H -> [sm:8@G0] -> G0, G0 -> [sm:8@G0] -> H");
   options.sm_count = 1;
-  EXPECT_EQ(plan_of(18, fully_connected(1), options).runs[0].transfers[0].by.width, 1u);
+  EXPECT_EQ(plan_of(18, fully_connected(1), options).runs[0].transfers[0].executor.width, 1u);
 }
 
 TEST(CasePlan, BarReadsStayShort) {

@@ -36,8 +36,8 @@ std::string whole_text(const compat_style& style) {
 
 std::string without_revision(std::string text) {
   const std::string revision = std::string("peerlane-") + kGitRevision;
-  for (std::size_t at = 0; (at = text.find(revision, at)) != std::string::npos;)
-    text.replace(at, revision.size(), "peerlane-REVISION");
+  for (std::size_t offset = 0; (offset = text.find(revision, offset)) != std::string::npos;)
+    text.replace(offset, revision.size(), "peerlane-REVISION");
   return text;
 }
 

@@ -6,44 +6,44 @@
 namespace pl::bandwidth {
 namespace {
 
-bound_transfer one(bool measured = true, unsigned copies = 0, executor_kind by = executor_kind::ce) {
+bound_transfer one(bool measured = true, unsigned copies = 0, executor_kind kind = executor_kind::ce) {
   bound_transfer out;
   out.bytes = 4096;
-  out.by.what = by;
+  out.executor.kind = kind;
   out.measured = measured;
   out.copies = copies;
   return out;
 }
 
-method with(unsigned copies, std::uint64_t min_sample_ns, bool balance = true) {
-  method how;
-  how.copies = copies;
-  how.min_sample_ns = min_sample_ns;
-  how.balance = balance;
-  return how;
+method make_settings(unsigned copies, std::uint64_t min_sample_ns, bool balance = true) {
+  method settings;
+  settings.copies = copies;
+  settings.min_sample_ns = min_sample_ns;
+  settings.balance = balance;
+  return settings;
 }
 
 using counts = std::vector<std::uint64_t>;
 
 TEST(copy_plan, short_samples_are_lengthened_and_long_ones_are_not) {
   const std::vector<bound_transfer> set{one()};
-  EXPECT_EQ(balanced_copies(set, with(16, 200'000), std::vector{1000.0}), counts{200});
-  EXPECT_EQ(balanced_copies(set, with(16, 200'000), std::vector{50'000.0}), counts{16});
-  EXPECT_FALSE(needs_probe(set, with(16, 0)));
-  EXPECT_EQ(wanted_copies(set, with(16, 0)), counts{16});
+  EXPECT_EQ(balanced_copies(set, make_settings(16, 200'000), std::vector{1000.0}), counts{200});
+  EXPECT_EQ(balanced_copies(set, make_settings(16, 200'000), std::vector{50'000.0}), counts{16});
+  EXPECT_FALSE(needs_probe(set, make_settings(16, 0)));
+  EXPECT_EQ(wanted_copies(set, make_settings(16, 0)), counts{16});
 }
 
 TEST(copy_plan, all_end_at_about_the_same_time) {
   const std::vector<bound_transfer> set{one(), one(), one(false)};
   // The slowest needs 16 * 1000 ns; interference lasts no less than that.
-  EXPECT_EQ(balanced_copies(set, with(16, 0), std::vector{1000.0, 400.0, 900.0}), (counts{16, 40, 18}));
-  EXPECT_EQ(balanced_copies(set, with(16, 32'000), std::vector{1000.0, 400.0, 900.0}), (counts{32, 80, 36}));
-  EXPECT_EQ(balanced_copies(set, with(16, 0, false), std::vector{1000.0, 400.0, 900.0}), (counts{16, 16, 16}));
+  EXPECT_EQ(balanced_copies(set, make_settings(16, 0), std::vector{1000.0, 400.0, 900.0}), (counts{16, 40, 18}));
+  EXPECT_EQ(balanced_copies(set, make_settings(16, 32'000), std::vector{1000.0, 400.0, 900.0}), (counts{32, 80, 36}));
+  EXPECT_EQ(balanced_copies(set, make_settings(16, 0, false), std::vector{1000.0, 400.0, 900.0}), (counts{16, 16, 16}));
 }
 
 TEST(copy_plan, numbers_that_the_caller_fixed_stay) {
   const std::vector<bound_transfer> set{one(true, 3), one()};
-  EXPECT_EQ(balanced_copies(set, with(16, 1'000'000), std::vector{1000.0, 1000.0}), (counts{3, 1000}));
+  EXPECT_EQ(balanced_copies(set, make_settings(16, 1'000'000), std::vector{1000.0, 1000.0}), (counts{3, 1000}));
 }
 
 TEST(copy_plan, what_had_been_copied_when_another_ended) {
@@ -71,12 +71,12 @@ TEST(copy_plan, transfers_ran_together_between_the_last_start_and_the_first_end)
 
 TEST(copy_plan, no_window_holds_more_than_a_launch_queue) {
   const std::vector<bound_transfer> set{one(), one(true, 0, executor_kind::sm)};
-  method how = with(16, 0);
-  how.warm_up = 4;
-  EXPECT_EQ(windows_for(set, how, counts{508, 100'000}), 1u);
-  EXPECT_EQ(windows_for(set, how, counts{509, 1}), 2u);
-  how.warm_up = 100'000;
-  EXPECT_EQ(windows_for(set, how, counts{7, 1}), 7u);
+  method settings = make_settings(16, 0);
+  settings.warm_up = 4;
+  EXPECT_EQ(windows_for(set, settings, counts{508, 100'000}), 1u);
+  EXPECT_EQ(windows_for(set, settings, counts{509, 1}), 2u);
+  settings.warm_up = 100'000;
+  EXPECT_EQ(windows_for(set, settings, counts{7, 1}), 7u);
 }
 
 }  // namespace

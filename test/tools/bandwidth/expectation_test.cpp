@@ -35,15 +35,15 @@ TEST(PcieRate, PayloadIsWhatHeadersLeave) {
 
 TEST(Expectation, H100OverPcie) {
   const auto links = machine_of({h100_facts()});
-  const auto to = expect(links, path_of(host_place(), gpu_place(0), by_ce()));
-  ASSERT_TRUE(to);
-  EXPECT_NEAR(to->value, 63.0154 * 256 / 276 * 0.94, 0.01);  // 54.9
-  EXPECT_NEAR(to->limit, 63.0154, 1e-3);
-  EXPECT_EQ(to->limited_by, "PCIe 5.0 x16");
-  EXPECT_NE(to->source.find("envelope"), std::string::npos);
-  const auto from = expect(links, path_of(gpu_place(0), host_place(), by_ce()));
-  ASSERT_TRUE(from);
-  EXPECT_NEAR(from->value, 63.0154 * 256 / 280 * 0.955, 0.01);  // 55.0
+  const auto to_gpu = expect(links, path_of(host_place(), gpu_place(0), by_ce()));
+  ASSERT_TRUE(to_gpu);
+  EXPECT_NEAR(to_gpu->value, 63.0154 * 256 / 276 * 0.94, 0.01);  // 54.9
+  EXPECT_NEAR(to_gpu->limit, 63.0154, 1e-3);
+  EXPECT_EQ(to_gpu->limited_by, "PCIe 5.0 x16");
+  EXPECT_NE(to_gpu->source.find("envelope"), std::string::npos);
+  const auto from_gpu = expect(links, path_of(gpu_place(0), host_place(), by_ce()));
+  ASSERT_TRUE(from_gpu);
+  EXPECT_NEAR(from_gpu->value, 63.0154 * 256 / 280 * 0.955, 0.01);  // 55.0
 }
 
 TEST(Expectation, LocalCopyCountsBytesOnce) {
@@ -94,7 +94,7 @@ TEST(Expectation, BothDirectionsAndSharers) {
 
 TEST(Expectation, ExecutorsHaveTheirOwnLimits) {
   const auto links = machine_of({h100_facts()});
-  const auto to_gpu = [&](executor by) { return expect(links, path_of(host_place(), gpu_place(0), by)); };
+  const auto to_gpu = [&](executor executor) { return expect(links, path_of(host_place(), gpu_place(0), executor)); };
   EXPECT_NEAR(to_gpu(by_sm())->value, 63.0154 * 0.81, 0.1);
   EXPECT_NEAR(expect(links, path_of(gpu_place(0), host_place(), by_sm()))->value, 63.0154 * 0.83, 0.1);
   EXPECT_FALSE(to_gpu(by_sm(0, 2)));  // two multiprocessors: nothing says
@@ -128,9 +128,9 @@ TEST(Expectation, NothingWithoutABasis) {
 
 TEST(Expectation, LatenciesByWhatIsLoaded) {
   const auto links = machine_of({h200_facts(), h200_facts()});
-  const auto latency = [&](place where, executor by, std::uint64_t bytes) {
-    auto path = path_of(where, gpu_place(0), by, bytes);
-    path.what = transfer_path::quantity::latency;
+  const auto latency = [&](place location, executor executor, std::uint64_t bytes) {
+    auto path = path_of(location, gpu_place(0), executor, bytes);
+    path.measured_quantity = transfer_path::quantity::latency;
     path.is_local_copy = false;
     const auto out = expect(links, path);
     return out ? out->value : 0;

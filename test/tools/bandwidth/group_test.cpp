@@ -39,26 +39,26 @@ std::string text_of(const std::vector<std::byte>& bytes) {
 // A port that was free a moment ago. Sockets that only listened leave nothing behind that would keep it.
 int free_port(int family = AF_INET) {
   const int probe = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_storage at{};
-  at.ss_family = static_cast<sa_family_t>(family);
-  if (family == AF_INET) reinterpret_cast<sockaddr_in*>(&at)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  else reinterpret_cast<sockaddr_in6*>(&at)->sin6_addr = in6addr_loopback;
+  sockaddr_storage address{};
+  address.ss_family = static_cast<sa_family_t>(family);
+  if (family == AF_INET) reinterpret_cast<sockaddr_in*>(&address)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  else reinterpret_cast<sockaddr_in6*>(&address)->sin6_addr = in6addr_loopback;
   socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-  const bool bound = probe >= 0 && bind(probe, reinterpret_cast<sockaddr*>(&at), length) == 0;
-  if (bound) getsockname(probe, reinterpret_cast<sockaddr*>(&at), &length);
+  const bool bound = probe >= 0 && bind(probe, reinterpret_cast<sockaddr*>(&address), length) == 0;
+  if (bound) getsockname(probe, reinterpret_cast<sockaddr*>(&address), &length);
   if (probe >= 0) close(probe);
   if (!bound) return 0;
-  return ntohs(family == AF_INET ? reinterpret_cast<sockaddr_in*>(&at)->sin_port
-                                 : reinterpret_cast<sockaddr_in6*>(&at)->sin6_port);
+  return ntohs(family == AF_INET ? reinterpret_cast<sockaddr_in*>(&address)->sin_port
+                                 : reinterpret_cast<sockaddr_in6*>(&address)->sin6_port);
 }
 
 std::string loopback() { return "127.0.0.1:" + std::to_string(free_port()); }
 
-group_options options_of(int nodes, int rank, const std::string& where, unsigned timeout_s = kLong) {
+group_options options_of(int nodes, int rank, const std::string& endpoint, unsigned timeout_s = kLong) {
   group_options out;
   out.nodes = nodes;
   out.rank = rank;
-  out.rendezvous = where;
+  out.rendezvous = endpoint;
   out.timeout_s = timeout_s;
   return out;
 }
@@ -102,41 +102,43 @@ TEST(Group, OfOneNeedsNobody) {
 }
 
 TEST(Group, GathersTextsOfAnyLength) {
-  const auto where = loopback();
+  const auto endpoint = loopback();
   const auto said = run_ranks(
-      {options_of(4, 2, where), options_of(4, 0, where), options_of(4, 3, where), options_of(4, 1, where)}, all_of);
+      {options_of(4, 2, endpoint), options_of(4, 0, endpoint), options_of(4, 3, endpoint), options_of(4, 1, endpoint)},
+      all_of);
   EXPECT_EQ(said, (std::vector<std::string>{"2,,b,cc,ddd", "0,,b,cc,ddd", "3,,b,cc,ddd", "1,,b,cc,ddd"}));
 }
 
 TEST(Group, MeetsOverIPv6) {
   const int port = free_port(AF_INET6);
   if (port == 0) GTEST_SKIP() << "this machine has no IPv6 loopback address";
-  const auto where = "[::1]:" + std::to_string(port);
-  EXPECT_EQ(run_ranks({options_of(2, 0, where), options_of(2, 1, where)}, all_of),
+  const auto endpoint = "[::1]:" + std::to_string(port);
+  EXPECT_EQ(run_ranks({options_of(2, 0, endpoint), options_of(2, 1, endpoint)}, all_of),
             (std::vector<std::string>{"0,,b", "1,,b"}));
 }
 
 TEST(Group, CarriesMoreThanASocketHolds) {
-  const auto where = loopback();
-  const auto said = run_ranks({options_of(3, 0, where), options_of(3, 1, where), options_of(3, 2, where)}, [](group& ranks) {
-    const std::vector<std::byte> mine(8u << 20, static_cast<std::byte>(ranks.rank()));
-    auto all = ranks.all_gather(mine);
-    if (!all) return all.error().message;
-    for (int r = 0; r < 3; ++r)
-      if ((*all)[static_cast<std::size_t>(r)] != std::vector<std::byte>(8u << 20, static_cast<std::byte>(r)))
-        return std::string("wrong");
-    return std::string("right");
-  });
+  const auto endpoint = loopback();
+  const auto said =
+      run_ranks({options_of(3, 0, endpoint), options_of(3, 1, endpoint), options_of(3, 2, endpoint)}, [](group& ranks) {
+        const std::vector<std::byte> mine(8u << 20, static_cast<std::byte>(ranks.rank()));
+        auto all = ranks.all_gather(mine);
+        if (!all) return all.error().message;
+        for (int r = 0; r < 3; ++r)
+          if ((*all)[static_cast<std::size_t>(r)] != std::vector<std::byte>(8u << 20, static_cast<std::byte>(r)))
+            return std::string("wrong");
+        return std::string("right");
+      });
   EXPECT_EQ(said, (std::vector<std::string>{"right", "right", "right"}));
 }
 
 TEST(Group, RefusesPlacesThatAreNone) {
-  for (const char* where :
+  for (const char* endpoint :
        {"node", ":5000", "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:x", "::1:5000", "no-such-host.invalid:5000"}) {
-    auto made = open_group(options_of(2, 0, where));
-    ASSERT_FALSE(made) << where;
-    EXPECT_EQ(made.code(), EINVAL) << where;
-    EXPECT_TRUE(has(made.error().message, where));
+    auto made = open_group(options_of(2, 0, endpoint));
+    ASSERT_FALSE(made) << endpoint;
+    EXPECT_EQ(made.code(), EINVAL) << endpoint;
+    EXPECT_TRUE(has(made.error().message, endpoint));
   }
 }
 
@@ -148,20 +150,20 @@ TEST(Group, RefusesHalfASetOfOptions) {
 }
 
 TEST(Group, AMissingRankIsNamedByItsNumber) {
-  const auto where = loopback();
-  const auto said = run_ranks({options_of(3, 0, where, kShort), options_of(3, 2, where, kShort)}, all_of);
+  const auto endpoint = loopback();
+  const auto said = run_ranks({options_of(3, 0, endpoint, kShort), options_of(3, 2, endpoint, kShort)}, all_of);
   for (const auto& text : said) EXPECT_TRUE(has(text, "within 2 s: 1")) << text;
 }
 
 TEST(Group, AMissingRank0IsNamedByItsPlace) {
-  const auto where = loopback();
-  EXPECT_TRUE(has(run_ranks({options_of(2, 1, where, kShort)}, all_of)[0], "rank 0 does not answer at " + where));
+  const auto endpoint = loopback();
+  EXPECT_TRUE(has(run_ranks({options_of(2, 1, endpoint, kShort)}, all_of)[0], "rank 0 does not answer at " + endpoint));
 }
 
 TEST(Group, AnotherNumberOfNodesEndsTheRunForAll) {
-  const auto where = loopback();
+  const auto endpoint = loopback();
   const auto begin = monotonic_ns();
-  for (const auto& text : run_ranks({options_of(3, 0, where), options_of(4, 1, where)}, all_of)) {
+  for (const auto& text : run_ranks({options_of(3, 0, endpoint), options_of(4, 1, endpoint)}, all_of)) {
     EXPECT_TRUE(has(text, "one of 4"));
     EXPECT_TRUE(has(text, "one of 3"));
   }
@@ -169,14 +171,15 @@ TEST(Group, AnotherNumberOfNodesEndsTheRunForAll) {
 }
 
 TEST(Group, TwoProcessesOfOneRankEndTheRunForAll) {
-  const auto where = loopback();
-  for (const auto& text : run_ranks({options_of(3, 0, where), options_of(3, 1, where), options_of(3, 1, where)}, all_of))
+  const auto endpoint = loopback();
+  for (const auto& text :
+       run_ranks({options_of(3, 0, endpoint), options_of(3, 1, endpoint), options_of(3, 1, endpoint)}, all_of))
     EXPECT_TRUE(has(text, "two processes are rank 1"));
 }
 
 TEST(Group, TheSecondRank0IsToldThatThePortIsTaken) {
-  const auto where = loopback();
-  const auto said = run_ranks({options_of(2, 0, where, kShort), options_of(2, 0, where, kShort)}, all_of);
+  const auto endpoint = loopback();
+  const auto said = run_ranks({options_of(2, 0, endpoint, kShort), options_of(2, 0, endpoint, kShort)}, all_of);
   const bool first_won = said[0].find("did not come") != std::string::npos;
   EXPECT_TRUE(has(said[first_won ? 1 : 0], "another rank 0"));
   EXPECT_TRUE(has(said[first_won ? 0 : 1], "within 2 s: 1"));
@@ -186,9 +189,9 @@ TEST(Group, TheSecondRank0IsToldThatThePortIsTaken) {
 class Stranger : public testing::Test {
  protected:
   result<frame_stream> connect() {
-    auto where = parse_endpoint(where_);
+    auto endpoint = parse_endpoint(endpoint_);
     for (int attempt = 0; attempt < 50; ++attempt, poll(nullptr, 0, 50))
-      if (auto made = connect_to(*where, 1000)) return frame_stream(std::move(*made));
+      if (auto made = connect_to(*endpoint, 1000)) return frame_stream(std::move(*made));
     return failure{ETIMEDOUT, "rank 0 does not listen"};
   }
   std::string answer_to(const star_frame_head& head) {
@@ -204,7 +207,7 @@ class Stranger : public testing::Test {
     return "no answer";
   }
   std::future<std::string> start(int rank) {
-    return std::async(std::launch::async, be_rank, options_of(2, rank, where_), all_of);
+    return std::async(std::launch::async, be_rank, options_of(2, rank, endpoint_), all_of);
   }
   star_frame_head hello() const {
     star_frame_head head;
@@ -213,7 +216,7 @@ class Stranger : public testing::Test {
     head.nodes = 2;
     return head;
   }
-  std::string where_ = loopback();
+  std::string endpoint_ = loopback();
 };
 
 TEST_F(Stranger, OfAnotherRunIsTurnedAwayAndTheRunGoesOn) {
@@ -278,14 +281,14 @@ std::string one_barrier_then_sleep(group& ranks) {
 }
 
 TEST(GroupLoss, AKilledRankIsNamedAtOnceOnAllOthers) {
-  const auto where = loopback();
-  child_rank victim{fork_rank(options_of(3, 2, where), one_barrier_then_sleep)};
+  const auto endpoint = loopback();
+  child_rank victim{fork_rank(options_of(3, 2, endpoint), one_barrier_then_sleep)};
   auto killer = std::async(std::launch::async, [&] {
     poll(nullptr, 0, 1500);
     kill(victim.pid, SIGKILL);
   });
   const auto begin = monotonic_ns();
-  for (const auto& text : run_ranks({options_of(3, 0, where), options_of(3, 1, where)}, barrier_twice)) {
+  for (const auto& text : run_ranks({options_of(3, 0, endpoint), options_of(3, 1, endpoint)}, barrier_twice)) {
     EXPECT_TRUE(has(text, "rank 2 ("));
     EXPECT_TRUE(has(text, "is gone"));
   }
@@ -293,41 +296,42 @@ TEST(GroupLoss, AKilledRankIsNamedAtOnceOnAllOthers) {
 }
 
 TEST(GroupLoss, AKilledRank0IsNamedAtOnce) {
-  const auto where = loopback();
-  child_rank victim{fork_rank(options_of(3, 0, where), one_barrier_then_sleep)};
+  const auto endpoint = loopback();
+  child_rank victim{fork_rank(options_of(3, 0, endpoint), one_barrier_then_sleep)};
   auto killer = std::async(std::launch::async, [&] {
     poll(nullptr, 0, 1500);
     kill(victim.pid, SIGKILL);
   });
-  for (const auto& text : run_ranks({options_of(3, 1, where), options_of(3, 2, where)}, barrier_twice)) {
+  for (const auto& text : run_ranks({options_of(3, 1, endpoint), options_of(3, 2, endpoint)}, barrier_twice)) {
     EXPECT_TRUE(has(text, "rank 0 ("));
     EXPECT_TRUE(has(text, "is gone"));
   }
 }
 
 TEST(GroupLoss, ASilentRankIsNamedAfterTheTimeOut) {
-  const auto where = loopback();
-  child_rank silent{fork_rank(options_of(3, 2, where, kShort), one_barrier_then_sleep)};
-  for (const auto& text : run_ranks({options_of(3, 0, where, kShort), options_of(3, 1, where, kShort)}, barrier_twice)) {
+  const auto endpoint = loopback();
+  child_rank silent{fork_rank(options_of(3, 2, endpoint, kShort), one_barrier_then_sleep)};
+  for (const auto& text :
+       run_ranks({options_of(3, 0, endpoint, kShort), options_of(3, 1, endpoint, kShort)}, barrier_twice)) {
     EXPECT_TRUE(has(text, "no sign of rank 2 ("));
     EXPECT_FALSE(has(text, "rank 1"));
   }
 }
 
 TEST(GroupLoss, ASilentRank0IsNamedAfterTheTimeOut) {
-  const auto where = loopback();
-  child_rank silent{fork_rank(options_of(2, 0, where, kShort), one_barrier_then_sleep)};
-  EXPECT_TRUE(has(run_ranks({options_of(2, 1, where, kShort)}, barrier_twice)[0], "no sign of rank 0 ("));
+  const auto endpoint = loopback();
+  child_rank silent{fork_rank(options_of(2, 0, endpoint, kShort), one_barrier_then_sleep)};
+  EXPECT_TRUE(has(run_ranks({options_of(2, 1, endpoint, kShort)}, barrier_twice)[0], "no sign of rank 0 ("));
 }
 
 TEST(GroupLoss, APatientBarrierOutlastsTheTimeOut) {
-  const auto where = loopback();
-  const auto said =
-      run_ranks({options_of(3, 0, where, 1), options_of(3, 1, where, 1), options_of(3, 2, where, 1)}, [](group& ranks) {
-        if (ranks.rank() == 0) poll(nullptr, 0, 6000);
-        auto fine = ranks.patient_barrier();
-        return fine ? std::string("fine") : fine.error().message;
-      });
+  const auto endpoint = loopback();
+  const auto said = run_ranks({options_of(3, 0, endpoint, 1), options_of(3, 1, endpoint, 1), options_of(3, 2, endpoint, 1)},
+                              [](group& ranks) {
+                                if (ranks.rank() == 0) poll(nullptr, 0, 6000);
+                                auto fine = ranks.patient_barrier();
+                                return fine ? std::string("fine") : fine.error().message;
+                              });
   EXPECT_EQ(said, (std::vector<std::string>{"fine", "fine", "fine"}));
 }
 

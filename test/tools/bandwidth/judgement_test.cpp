@@ -28,9 +28,9 @@ TEST(Judgement, MeasuredValuesAreGood) {
   const auto h100 = machine_of({h100_facts()});
   const auto h200 = machine_of({h200_facts(), h200_facts()});
   const struct {
-    const machine_links& on;
-    place from, to;
-    executor by;
+    const machine_links& links;
+    place source, destination;
+    bandwidth::executor executor;
     std::uint64_t mib;
     double gb_per_s;
   } measured[] = {
@@ -60,7 +60,7 @@ TEST(Judgement, MeasuredValuesAreGood) {
       {h100, host_place(host_kind::pageable), gpu_place(0), by_ce(), 1024, 9.7},
   };
   for (const auto& one : measured) {
-    const auto got = judge_on(one.on, path_of(one.from, one.to, one.by, one.mib << 20), one.gb_per_s);
+    const auto got = judge_on(one.links, path_of(one.source, one.destination, one.executor, one.mib << 20), one.gb_per_s);
     EXPECT_EQ(got.level, verdict_level::good) << one.gb_per_s << " GB/s: " << got.reason;
     EXPECT_EQ(got.reason, "");
   }
@@ -236,13 +236,13 @@ TEST(Judgement, NoValueIsSuspicious) {
 TEST(Judgement, LatenciesAreBetterWhenLess) {
   const auto links = machine_of({h100_facts()});
   auto path = path_of(host_place(), gpu_place(0), by_sm(), 2 << 20);
-  path.what = transfer_path::quantity::latency;
+  path.measured_quantity = transfer_path::quantity::latency;
   EXPECT_EQ(judge_on(links, path, 700).level, verdict_level::good);
   circumstances known;
   known.host_node = 1;
   expect_low(judge_on(links, path, 1600, known), "wrong NUMA node");
   path = path_of(gpu_place(0), host_place(), by_bar(1), 8);
-  path.what = transfer_path::quantity::latency;
+  path.measured_quantity = transfer_path::quantity::latency;
   EXPECT_EQ(judge_on(links, path, 1066).level, verdict_level::good);
   EXPECT_EQ(judge_on(links, path, 9000).level, verdict_level::suspicious);
 }

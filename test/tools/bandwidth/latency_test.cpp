@@ -13,14 +13,14 @@ TEST(latency, the_list_is_one_cycle_through_every_line) {
   for (const std::uint32_t lines : {2u, 3u, 64u, 16384u})
     for (const bool sequential : {false, true}) {
       const auto next = chase_order(lines, 7, sequential);
-      std::uint32_t at = 0;
+      std::uint32_t index = 0;
       std::vector<bool> seen(lines);
       for (std::uint32_t i = 0; i < lines; ++i) {
-        EXPECT_FALSE(seen[at]);
-        seen[at] = true;
-        at = next[at];
+        EXPECT_FALSE(seen[index]);
+        seen[index] = true;
+        index = next[index];
       }
-      EXPECT_EQ(at, 0u);
+      EXPECT_EQ(index, 0u);
     }
   EXPECT_NE(chase_order(64, 1, false), chase_order(64, 2, false));
 }
@@ -35,28 +35,28 @@ void expect_plausible(const latency_outcome& found, std::uint64_t accesses) {
 TEST(latency, a_kernel_chases_through_every_memory_that_it_reaches) {
   machine m;
   for (const place& list : {gpu_place(0), gpu_place(1), host_place()}) {
-    chase_spec what;
-    what.list = list;
-    what.bytes = 64 << 10;
-    what.accesses = 5000;  // more than one batch
-    expect_plausible(must(run_chase(*m.gpus, m.pool, what)), 5000);
+    chase_spec spec;
+    spec.list = list;
+    spec.bytes = 64 << 10;
+    spec.accesses = 5000;  // more than one batch
+    expect_plausible(must(run_chase(*m.gpus, m.pool, spec)), 5000);
   }
 }
 
 TEST(latency, what_cannot_be_chased_is_refused) {
   machine m;
-  chase_spec what;
-  what.list = host_place(host_kind::pageable);
-  EXPECT_EQ(run_chase(*m.gpus, m.pool, what).code(), EINVAL);
-  what.list = gpu_place(0);
-  what.bytes = 128;
-  EXPECT_EQ(run_chase(*m.gpus, m.pool, what).code(), EINVAL);
-  what.bytes = 4096;
-  what.accesses = 0;
-  EXPECT_EQ(run_chase(*m.gpus, m.pool, what).code(), EINVAL);
-  what.accesses = 1;
-  what.gpu = 9;
-  EXPECT_EQ(run_chase(*m.gpus, m.pool, what).code(), EINVAL);
+  chase_spec spec;
+  spec.list = host_place(host_kind::pageable);
+  EXPECT_EQ(run_chase(*m.gpus, m.pool, spec).code(), EINVAL);
+  spec.list = gpu_place(0);
+  spec.bytes = 128;
+  EXPECT_EQ(run_chase(*m.gpus, m.pool, spec).code(), EINVAL);
+  spec.bytes = 4096;
+  spec.accesses = 0;
+  EXPECT_EQ(run_chase(*m.gpus, m.pool, spec).code(), EINVAL);
+  spec.accesses = 1;
+  spec.gpu = 9;
+  EXPECT_EQ(run_chase(*m.gpus, m.pool, spec).code(), EINVAL);
   EXPECT_EQ(run_bar_load(*m.gpus, m.pool, 9, 1).code(), EINVAL);
 }
 

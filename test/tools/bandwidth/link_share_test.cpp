@@ -9,8 +9,8 @@ namespace pl::bandwidth {
 namespace {
 
 transfer_path down(int gpu = 0) { return path_of(host_place(), gpu_place(gpu), by_ce(gpu)); }
-transfer_path up(int gpu = 0) { return path_of(gpu_place(gpu), host_place(), by_ce(gpu)); }
-transfer_path push(int from, int to) { return path_of(gpu_place(from), gpu_place(to), by_ce(from)); }
+transfer_path upload(int gpu = 0) { return path_of(gpu_place(gpu), host_place(), by_ce(gpu)); }
+transfer_path push(int source, int destination) { return path_of(gpu_place(source), gpu_place(destination), by_ce(source)); }
 
 shared_expectations together(const machine_links& links, const std::vector<transfer_path>& paths) {
   return expect_together(links, paths);
@@ -69,7 +69,7 @@ TEST(LinkShare, AnUplinkOfTwoGpusCarriesOneLinksRate) {
 }
 
 TEST(LinkShare, OfPcieBusyBothWaysTheTotalIsExpected) {
-  const auto got = together(kTwo, {down(0), up(0)});
+  const auto got = together(kTwo, {down(0), upload(0)});
   EXPECT_FALSE(got.each[0]);
   EXPECT_FALSE(got.each[1]);
   auto both = down(0);

@@ -40,13 +40,13 @@ inline machine_links machine_of(std::vector<gpu_link_facts> gpus) {
   return out;
 }
 
-inline transfer_path path_of(place from, place to, executor by, std::uint64_t bytes = 1ull << 30) {
+inline transfer_path path_of(place source, place destination, executor executor, std::uint64_t bytes = 1ull << 30) {
   transfer_path out;
-  out.source = from;
-  out.destination = to;
-  out.by = by;
+  out.source = source;
+  out.destination = destination;
+  out.executor = executor;
   out.bytes = bytes;
-  out.is_local_copy = from == to;
+  out.is_local_copy = source == destination;
   return out;
 }
 

@@ -25,8 +25,8 @@ class team {
     object_ = map(handle_, 0);
   }
   ~team() {
-    for (const auto at : {object_, replica_[0], replica_[1]})
-      ok(cuda_.cuMemUnmap(at, kBytes)), cuda_.cuMemAddressFree(at, kBytes);
+    for (const auto address : {object_, replica_[0], replica_[1]})
+      ok(cuda_.cuMemUnmap(address, kBytes)), cuda_.cuMemAddressFree(address, kBytes);
     for (const auto handle : {handle_, memory_[0], memory_[1]}) ok(cuda_.cuMemRelease(handle));
   }
   team(const team&) = delete;
@@ -36,14 +36,14 @@ class team {
 
  private:
   static void ok(cu::result_t rc) { EXPECT_EQ(rc, cu::error_code::success); }
-  static memory_view view(cu::device_ptr at, int gpu) { return {gpu_place(gpu), at, nullptr, kBytes, true}; }
-  cu::device_ptr map(cu::physical_t what, int gpu) {
-    cu::device_ptr at = 0;
-    ok(cuda_.cuMemAddressReserve(&at, kBytes, 0, 0, 0));
-    ok(cuda_.cuMemMap(at, kBytes, 0, what, 0));
+  static memory_view view(cu::device_ptr address, int gpu) { return {gpu_place(gpu), address, nullptr, kBytes, true}; }
+  cu::device_ptr map(cu::physical_t physical, int gpu) {
+    cu::device_ptr address = 0;
+    ok(cuda_.cuMemAddressReserve(&address, kBytes, 0, 0, 0));
+    ok(cuda_.cuMemMap(address, kBytes, 0, physical, 0));
     const cu::access_desc access{{cu::location_type::device, gpu}, cu::access_flags::read_write};
-    ok(cuda_.cuMemSetAccess(at, kBytes, &access, 1));
-    return at;
+    ok(cuda_.cuMemSetAccess(address, kBytes, &access, 1));
+    return address;
   }
   const cu::driver_table& cuda_;
   cu::physical_t handle_ = 0, memory_[2] = {};
@@ -52,16 +52,16 @@ class team {
 
 struct broadcast {
   explicit broadcast(machine& m, std::uint64_t bytes) : shared(m.gpus->cuda()) {
-    what.source = must(m.pool.get(gpu_place(0), bytes, 0, 0));
-    what.destination = shared.object();
-    what.by = {executor_kind::sm, 0, 0};
-    what.bytes = bytes;
-    what.is_multicast = true;
-    what.data_key = 7;
+    transfer.source = must(m.pool.get(gpu_place(0), bytes, 0, 0));
+    transfer.destination = shared.object();
+    transfer.executor = {executor_kind::sm, 0, 0};
+    transfer.bytes = bytes;
+    transfer.is_multicast = true;
+    transfer.data_key = 7;
     for (int gpu = 0; gpu < 2; ++gpu) arrivals.push_back({shared.replica(gpu), bytes, 7});
   }
   team shared;
-  bound_transfer what;
+  bound_transfer transfer;
   std::vector<arrival> arrivals;
 };
 
@@ -69,7 +69,7 @@ TEST(multicast, every_byte_arrives_on_every_gpu) {
   machine m;
   for (const std::uint64_t bytes : {std::uint64_t{4}, std::uint64_t{100}, std::uint64_t{65540}}) {
     broadcast one(m, bytes);
-    const auto outcome = must(m.run.run({&one.what, 1}, quick(), {}, one.arrivals));
+    const auto outcome = must(m.run.run({&one.transfer, 1}, quick(), {}, one.arrivals));
     ASSERT_EQ(outcome.arrived.size(), 2u);
     EXPECT_EQ(outcome.arrived[0].bytes + outcome.arrived[1].bytes, 0u) << bytes;
     EXPECT_GT(outcome.each[0].own_gb_per_s[0], 0);
@@ -88,7 +88,7 @@ TEST(multicast, a_wrong_byte_of_one_gpu_is_told_for_that_gpu) {
     cuda.cuMemcpyHtoD_v2(one.shared.replica(1).address + 100, &word, 4);
     return {};
   };
-  const auto outcome = must(m.run.run({&one.what, 1}, quick(), spoil, one.arrivals));
+  const auto outcome = must(m.run.run({&one.transfer, 1}, quick(), spoil, one.arrivals));
   EXPECT_EQ(outcome.arrived[0].bytes, 0u);
   EXPECT_EQ(outcome.arrived[1].bytes, 2u);  // in two samples
   EXPECT_EQ(outcome.arrived[1].first_offset, 100u);
@@ -105,11 +105,11 @@ TEST(multicast, what_has_not_arrived_is_seen) {
 TEST(multicast, other_executors_and_parts_of_words_are_refused) {
   machine m;
   broadcast one(m, 4096);
-  one.what.bytes = 4098;
-  EXPECT_EQ(m.run.run({&one.what, 1}, quick()).code(), EINVAL);
-  one.what.bytes = 4096;
-  one.what.by.what = executor_kind::ce;
-  EXPECT_EQ(m.run.run({&one.what, 1}, quick()).code(), EINVAL);
+  one.transfer.bytes = 4098;
+  EXPECT_EQ(m.run.run({&one.transfer, 1}, quick()).code(), EINVAL);
+  one.transfer.bytes = 4096;
+  one.transfer.executor.kind = executor_kind::ce;
+  EXPECT_EQ(m.run.run({&one.transfer, 1}, quick()).code(), EINVAL);
 }
 
 }  // namespace

@@ -50,9 +50,9 @@ class Ranks:
     """Processes started by hand; those still there at the end are killed."""
 
     def __init__(self, count, *arguments, nodes=None, **more):
-        where = f"127.0.0.1:{free_port()}"
+        endpoint = f"127.0.0.1:{free_port()}"
         self.processes = [
-            subprocess.Popen(command(*arguments, "--nodes", str(nodes or count), "--rank", str(rank), "--rendezvous", where),
+            subprocess.Popen(command(*arguments, "--nodes", str(nodes or count), "--rank", str(rank), "--rendezvous", endpoint),
                              env=environment(**more), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             for rank in range(count)]
 

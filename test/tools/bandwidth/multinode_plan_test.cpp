@@ -45,7 +45,7 @@ TEST(MultinodePlan, NoTwoTransfersOfARoundShareABuffer) {
           EXPECT_TRUE(used.insert({one.destination_rank, one.destination_buffer}).second) << index;
           EXPECT_LT(one.source_buffer, buffers_of_multinode(index, size));
           EXPECT_LT(one.destination_buffer, buffers_of_multinode(index, size));
-          EXPECT_TRUE(one.by == one.source_rank || one.by == one.destination_rank);
+          EXPECT_TRUE(one.executor_rank == one.source_rank || one.executor_rank == one.destination_rank);
           EXPECT_NE(one.source_rank, one.destination_rank);
         }
       }
@@ -71,16 +71,16 @@ TEST(MultinodePlan, TheRowsRankWorks) {
   const auto reads = plan_multinode(35, shape_of(2)), writes = plan_multinode(40, shape_of(2));
   for (const auto& round : reads.rounds) {
     const auto& one = round.transfers.at(0);
-    EXPECT_EQ(one.by, static_cast<int>(one.targets[0].row));
+    EXPECT_EQ(one.executor_rank, static_cast<int>(one.targets[0].row));
     EXPECT_EQ(one.source_rank, static_cast<int>(one.targets[0].column));
   }
   for (const auto& round : writes.rounds) {
     const auto& one = round.transfers.at(0);
-    EXPECT_EQ(one.by, static_cast<int>(one.targets[0].row));
+    EXPECT_EQ(one.executor_rank, static_cast<int>(one.targets[0].row));
     EXPECT_EQ(one.destination_rank, static_cast<int>(one.targets[0].column));
   }
-  EXPECT_EQ(reads.by, executor_kind::ce);
-  EXPECT_EQ(writes.by, executor_kind::sm);
+  EXPECT_EQ(reads.kind, executor_kind::ce);
+  EXPECT_EQ(writes.kind, executor_kind::sm);
 }
 
 TEST(MultinodePlan, PairsGoOneByOneWhereTheyShareLinks) {
@@ -107,17 +107,19 @@ TEST(MultinodePlan, TheBisectionGoesTheWayItsLabelsSay) {
   auto shape = shape_of(5);
   const auto ours = plan_multinode(47, shape);
   EXPECT_EQ(ours.matrices[0].rows[3], "3->0");
-  EXPECT_EQ(ours.rounds.at(0).transfers[3].by, 3);
+  EXPECT_EQ(ours.rounds.at(0).transfers[3].executor_rank, 3);
   EXPECT_EQ(ours.rounds.at(0).transfers[3].destination_rank, 0);
   shape.original_mistakes = true;
   const auto original = plan_multinode(47, shape);
-  EXPECT_EQ(original.rounds.at(0).transfers[3].by, 0);
+  EXPECT_EQ(original.rounds.at(0).transfers[3].executor_rank, 0);
   EXPECT_EQ(original.rounds.at(0).transfers[3].destination_rank, 3);
 }
 
 TEST(MultinodePlan, Titles) {
   auto shape = shape_of(2);
-  const auto title = [&](int index, std::size_t which = 0) { return plan_multinode(index, shape).matrices[which].title; };
+  const auto title = [&](int index, std::size_t matrix_index = 0) {
+    return plan_multinode(index, shape).matrices[matrix_index].title;
+  };
   EXPECT_EQ(title(35), "memcpy CE GPU(row) <- GPU(column) bandwidth (GB/s)");
   EXPECT_EQ(title(39), "memcpy SM GPU(row) <- GPU(column) bandwidth (GB/s)");
   EXPECT_EQ(title(38, 1), "memcpy CE GPU(row) <-> GPU(column) Write2 bandwidth (GB/s)");
@@ -140,7 +142,7 @@ TEST(MultinodePlan, MulticastIsOneAfterTheOtherThroughOneObjectOrAllAtOnceThroug
   EXPECT_EQ(turns.matrices[0].cells.at(0).size(), 3u);
   for (int r = 0; r < 3; ++r) {
     const auto& only = turns.rounds[static_cast<std::size_t>(r)].transfers.at(0);
-    EXPECT_EQ(only.by, r);
+    EXPECT_EQ(only.executor_rank, r);
     EXPECT_EQ(only.destination_rank, kEveryRank);
     EXPECT_EQ(only.destination_buffer, 0u);
     EXPECT_EQ(only.targets.at(0).column, static_cast<std::size_t>(r));

@@ -79,10 +79,10 @@ TEST(Numa, BoundMemoryHasThatPolicyAndComesFromThatNode) {
     std::array<unsigned long, 16> wanted{};
     wanted[static_cast<std::size_t>(node) / 64] = 1ul << (node % 64);
     EXPECT_EQ(mask, wanted);
-    for (std::size_t at = 0; at < Pages::kBytes; at += 4096) static_cast<char*>(pages.base())[at] = 1;
-    for (std::size_t at = 0; at < Pages::kBytes; at += 4096) {
-      const int found = numa::node_of(static_cast<char*>(pages.base()) + at);
-      ASSERT_TRUE(found == node || (at == 0 && found < 0)) << "page at " << at << ": node " << found;
+    for (std::size_t offset = 0; offset < Pages::kBytes; offset += 4096) static_cast<char*>(pages.base())[offset] = 1;
+    for (std::size_t offset = 0; offset < Pages::kBytes; offset += 4096) {
+      const int found = numa::node_of(static_cast<char*>(pages.base()) + offset);
+      ASSERT_TRUE(found == node || (offset == 0 && found < 0)) << "page at " << offset << ": node " << found;
       if (found < 0) GTEST_SKIP() << "move_pages is not allowed here";
     }
   }

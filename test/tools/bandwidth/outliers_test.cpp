@@ -40,7 +40,7 @@ TEST(Outliers, TwoValuesDoNotSayWhichIsRight) { EXPECT_TRUE(find_outliers(row_of
 TEST(Outliers, OneSlowGpuAtTheHost) {
   const auto found = find_outliers(row_of({57.0, 56.8, 14.2, 57.1}));
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].what, kind::device);
+  EXPECT_EQ(found[0].type, kind::device);
   EXPECT_EQ(found[0].column, 2u);
   EXPECT_EQ(found[0].text, "GPU 2: 14.2 where 56.9 is usual here, 75 % less");
 }
@@ -59,7 +59,7 @@ TEST(Outliers, OneBadGpuOfFour) {
   for (std::size_t i : {0u, 1u, 3u}) grid.values[2][i] = grid.values[i][2] = 200;
   const auto found = find_outliers(grid);
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].what, kind::device);
+  EXPECT_EQ(found[0].type, kind::device);
   EXPECT_EQ(found[0].row, 2u);
   EXPECT_EQ(found[0].text.substr(0, 29), "GPU 2, in both directions: 20");
 }
@@ -70,7 +70,7 @@ TEST(Outliers, OneBadSender) {
     if (i != 5) grid.values[5][i] = 300;
   const auto found = find_outliers(grid);
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].what, kind::row);
+  EXPECT_EQ(found[0].type, kind::row);
   EXPECT_EQ(found[0].text.substr(0, 22), "everything from GPU 5:");
 }
 
@@ -80,7 +80,7 @@ TEST(Outliers, OneBadReceiver) {
     if (i != 5) grid.values[i][5] = 300;
   const auto found = find_outliers(grid);
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].what, kind::column);
+  EXPECT_EQ(found[0].type, kind::column);
 }
 
 TEST(Outliers, OneBadLinkInBothDirectionsAndInOne) {
@@ -89,9 +89,9 @@ TEST(Outliers, OneBadLinkInBothDirectionsAndInOne) {
   grid.values[3][4] = 240;
   const auto found = find_outliers(grid);
   ASSERT_EQ(found.size(), 2u);
-  EXPECT_EQ(found[0].what, kind::pair);
+  EXPECT_EQ(found[0].type, kind::pair);
   EXPECT_EQ(found[0].text.substr(0, 51), "the link between GPU 1 and GPU 6, in both direction");
-  EXPECT_EQ(found[1].what, kind::cell);
+  EXPECT_EQ(found[1].type, kind::cell);
   EXPECT_EQ(found[1].text.substr(0, 31), "the way from GPU 3 to GPU 4: 24");
 }
 
@@ -101,18 +101,18 @@ TEST(Outliers, ASocketAtTheHost) {
   grid.column_sockets = {0, 0, 0, 0, 1, 1, 1, 1};
   const auto found = find_outliers(grid);
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].what, kind::sockets);
+  EXPECT_EQ(found[0].type, kind::sockets);
   EXPECT_EQ(found[0].text.substr(0, 34), "the way from socket 0 to socket 1:");
 }
 
 TEST(Outliers, OneDirectionBetweenSockets) {
   auto grid = peers(8, 50);
   grid.row_sockets = grid.column_sockets = {0, 0, 0, 0, 1, 1, 1, 1};
-  for (std::size_t from = 4; from < 8; ++from)
-    for (std::size_t to = 0; to < 4; ++to) grid.values[from][to] = 20;
+  for (std::size_t row = 4; row < 8; ++row)
+    for (std::size_t column = 0; column < 4; ++column) grid.values[row][column] = 20;
   const auto found = find_outliers(grid);
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].what, kind::sockets);
+  EXPECT_EQ(found[0].type, kind::sockets);
   EXPECT_EQ(found[0].row, 4u);
 }
 

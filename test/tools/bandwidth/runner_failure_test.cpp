@@ -29,12 +29,12 @@ class failing_driver : public pl::test::failing_cuda {
 };
 
 method one_sample() {
-  method how = quick();
-  how.samples = 1;
-  how.copies = 1;
-  how.warm_up = 0;
-  how.balance = false;
-  return how;
+  method settings = quick();
+  settings.samples = 1;
+  settings.copies = 1;
+  settings.warm_up = 0;
+  settings.balance = false;
+  return settings;
 }
 
 // The buffers are made beforehand or fail too; then the runner runs twice, and the second time nothing fails.
@@ -60,12 +60,13 @@ void sweep_over(const std::function<result<std::vector<bound_transfer>>(buffer_p
   EXPECT_GT(steps, 20);
 }
 
-result<bound_transfer> bind(buffer_pool& pool, const place& from, const place& to, executor by, unsigned pair) {
-  auto source = pool.get(from, 4096, 2 * pair, by.gpu);
+result<bound_transfer> bind(buffer_pool& pool, const place& source_place, const place& destination_place, executor executor,
+                            unsigned pair) {
+  auto source = pool.get(source_place, 4096, 2 * pair, executor.gpu);
   if (!source) return source.error();
-  auto destination = pool.get(to, 4096, 2 * pair + 1, by.gpu);
+  auto destination = pool.get(destination_place, 4096, 2 * pair + 1, executor.gpu);
   if (!destination) return destination.error();
-  return bound_transfer{*source, *destination, by, 4096, true, 0};
+  return bound_transfer{*source, *destination, executor, 4096, true, 0};
 }
 
 TEST(runner_failure, any_call_may_fail_while_gpus_copy) {
@@ -94,13 +95,13 @@ void lose_a_gpu() {
   bound_transfer bad = m.transfer(host_place(), gpu_place(0), {sm, 0, 0}, 4096);
   const bound_transfer beside = m.transfer(host_place(), gpu_place(1), {ce, 1, 0}, 4096, 1);
   bad.destination.address = 0x1000;  // a kernel that writes there ends its context
-  method how = quick();
-  how.verify = false;
+  method settings = quick();
+  settings.verify = false;
   const std::vector<bound_transfer> both{beside, bad};
-  const auto failed = m.run.run(both, how);
+  const auto failed = m.run.run(both, settings);
   ASSERT_FALSE(failed.ok());
   EXPECT_NE(failed.error().message.find("GPU 0"), std::string::npos);
-  EXPECT_FALSE(m.run.run({&bad, 1}, how).ok());  // the context stays lost
+  EXPECT_FALSE(m.run.run({&bad, 1}, settings).ok());  // the context stays lost
   EXPECT_EQ(must(m.run.run({&good, 1}, quick())).each[0].wrong.bytes, 0u);
 }
 
@@ -131,16 +132,16 @@ TEST(runner_failure, a_gpu_that_does_not_end_is_left_alone_until_it_does) {
   machine m(table);
   const bound_transfer stuck = m.transfer(host_place(), gpu_place(0), {ce, 0, 0}, 4096);
   const bound_transfer other = m.transfer(host_place(), gpu_place(1), {ce, 1, 0}, 4096);
-  method how = quick();
-  how.timeout_s = 1;
+  method settings = quick();
+  settings.timeout_s = 1;
   g_is_stuck = true;
-  const auto late = m.run.run({&stuck, 1}, how);
+  const auto late = m.run.run({&stuck, 1}, settings);
   ASSERT_EQ(late.code(), ETIMEDOUT);
   EXPECT_NE(late.error().message.find("GPU 0 did not end"), std::string::npos);
-  EXPECT_EQ(m.run.run({&stuck, 1}, how).code(), EIO);  // at once
-  EXPECT_TRUE(m.run.run({&other, 1}, how).ok());
+  EXPECT_EQ(m.run.run({&stuck, 1}, settings).code(), EIO);  // at once
+  EXPECT_TRUE(m.run.run({&other, 1}, settings).ok());
   g_is_stuck = false;
-  EXPECT_TRUE(m.run.run({&stuck, 1}, how).ok());
+  EXPECT_TRUE(m.run.run({&stuck, 1}, settings).ok());
 }
 
 // Not part of the sweeps: how often it is called depends on time.
@@ -173,36 +174,36 @@ TEST(runner_failure, a_driver_that_blocks_behind_the_gate_does_not_hang_the_run)
   cu::driver_table table = pl::test::simulated_cuda();
   table.cuMemcpyAsync = &blocking_copy;
   machine m(table);
-  const bound_transfer what = m.transfer(host_place(), gpu_place(0), {ce, 0, 0}, 4096);
-  method how = quick();
-  how.timeout_s = 1;
+  const bound_transfer transfer = m.transfer(host_place(), gpu_place(0), {ce, 0, 0}, 4096);
+  method settings = quick();
+  settings.timeout_s = 1;
   g_is_stuck = true;
-  const auto late = m.run.run({&what, 1}, how);
+  const auto late = m.run.run({&transfer, 1}, settings);
   g_is_stuck = false;
   ASSERT_EQ(late.code(), ETIMEDOUT);
   EXPECT_NE(late.error().message.find("the driver blocked"), std::string::npos);
-  EXPECT_TRUE(m.run.run({&what, 1}, how).ok());
+  EXPECT_TRUE(m.run.run({&transfer, 1}, settings).ok());
 }
 
 TEST(runner_failure, without_gpu_code_copy_engines_are_verified_by_the_cpu) {
   cu::driver_table table = pl::test::simulated_cuda();
   table.cuModuleLoadData = [](cu::module_t*, const void*) -> cu::result_t { return cu::error_code::not_supported; };
   machine m(table);
-  for (const auto& [from, to] : {std::pair{host_place(), gpu_place(0)}, std::pair{gpu_place(0), host_place()},
-                                 std::pair{gpu_place(0), gpu_place(1)}}) {
-    const bound_transfer what = m.transfer(from, to, {ce, 0, 0}, 9 << 20);
+  for (const auto& [source, destination] : {std::pair{host_place(), gpu_place(0)}, std::pair{gpu_place(0), host_place()},
+                                            std::pair{gpu_place(0), gpu_place(1)}}) {
+    const bound_transfer transfer = m.transfer(source, destination, {ce, 0, 0}, 9 << 20);
     run_hooks spoil;
     spoil.after_sample = [&]() -> status {
       std::uint32_t word = 0;
       pl::test::current_device device;
-      const std::uint64_t at = what.destination.address + (5 << 20);
-      pl::test::simulated_cuda().cuMemcpyDtoH_v2(&word, at, sizeof word);
+      const std::uint64_t offset = transfer.destination.address + (5 << 20);
+      pl::test::simulated_cuda().cuMemcpyDtoH_v2(&word, offset, sizeof word);
       word = ~word;
-      pl::test::simulated_cuda().cuMemcpyHtoD_v2(at, &word, sizeof word);
+      pl::test::simulated_cuda().cuMemcpyHtoD_v2(offset, &word, sizeof word);
       return {};
     };
-    EXPECT_EQ(must(m.run.run({&what, 1}, one_sample())).each[0].wrong.bytes, 0u);
-    const auto spoilt = must(m.run.run({&what, 1}, one_sample(), spoil)).each[0].wrong;
+    EXPECT_EQ(must(m.run.run({&transfer, 1}, one_sample())).each[0].wrong.bytes, 0u);
+    const auto spoilt = must(m.run.run({&transfer, 1}, one_sample(), spoil)).each[0].wrong;
     EXPECT_EQ(spoilt.bytes, 4u);
     EXPECT_EQ(spoilt.first_offset, 5u << 20);
     EXPECT_EQ(spoilt.flipped_bits, 0xFFFFFFFFu);

@@ -28,30 +28,30 @@ void expect_right(const set_outcome& outcome, std::size_t transfers, unsigned sa
 
 TEST(runner, copy_engines_and_kernels_move_every_size_in_every_direction) {
   machine m;
-  for (const executor_kind by : {ce, sm})
+  for (const executor_kind kind : {ce, sm})
     for (const std::uint64_t bytes :
          {std::uint64_t{4}, std::uint64_t{5}, std::uint64_t{100}, std::uint64_t{4096}, kMiddle, kLarge})
-      for (const auto& [from, to] : {std::pair{host_place(), gpu_place(0)}, std::pair{gpu_place(0), host_place()},
-                                     std::pair{gpu_place(0), gpu_place(0)}, std::pair{gpu_place(1), gpu_place(0)},
-                                     std::pair{gpu_place(0), gpu_place(1)}}) {
-        SCOPED_TRACE(format("%s %s -> %s, %llu bytes", to_string(by), to_string(from).c_str(), to_string(to).c_str(),
-                            static_cast<unsigned long long>(bytes)));
-        const bound_transfer what = m.transfer(from, to, {by, 0, 0}, bytes);
-        expect_right(must(m.run.run({&what, 1}, quick())), 1, 2);
+      for (const auto& [source, destination] : {std::pair{host_place(), gpu_place(0)}, std::pair{gpu_place(0), host_place()},
+                                                std::pair{gpu_place(0), gpu_place(0)}, std::pair{gpu_place(1), gpu_place(0)},
+                                                std::pair{gpu_place(0), gpu_place(1)}}) {
+        SCOPED_TRACE(format("%s %s -> %s, %llu bytes", to_string(kind), to_string(source).c_str(),
+                            to_string(destination).c_str(), static_cast<unsigned long long>(bytes)));
+        const bound_transfer transfer = m.transfer(source, destination, {kind, 0, 0}, bytes);
+        expect_right(must(m.run.run({&transfer, 1}, quick())), 1, 2);
       }
 }
 
 // Nothing that the machine has arrives wrong, so the data is spoilt on purpose: between the end of a sample and its check.
 TEST(runner, every_wrong_byte_is_counted_and_told) {
   machine m;
-  const bound_transfer what = m.transfer(gpu_place(0), host_place(), {ce, 0, 0}, 70001);
+  const bound_transfer transfer = m.transfer(gpu_place(0), host_place(), {ce, 0, 0}, 70001);
   run_hooks spoil;
   spoil.after_sample = [&]() -> status {
-    what.destination.host[10] ^= std::byte{0x40};
-    what.destination.host[70000] ^= std::byte{0x01};
+    transfer.destination.host[10] ^= std::byte{0x40};
+    transfer.destination.host[70000] ^= std::byte{0x01};
     return {};
   };
-  const auto found = must(m.run.run({&what, 1}, quick(), spoil)).each[0].wrong;
+  const auto found = must(m.run.run({&transfer, 1}, quick(), spoil)).each[0].wrong;
   EXPECT_EQ(found.bytes, 4u);  // in two samples
   EXPECT_EQ(found.first_offset, 10u);
   EXPECT_EQ(found.flipped_bits, (std::uint64_t{0x40} << 16) | 0x01);
@@ -75,24 +75,24 @@ TEST(runner, copy_engines_together_count_what_they_moved_while_all_ran) {
 
 TEST(runner, cpu_driven_ways_move_every_size) {
   machine m;
-  for (const auto& by : {executor{bar, 0, 0}, executor{bar, 0, 2}, executor{engine, 0, 0}, executor{engine, 0, 2}})
+  for (const auto& cpu_executor : {executor{bar, 0, 0}, executor{bar, 0, 2}, executor{engine, 0, 0}, executor{engine, 0, 2}})
     for (const std::uint64_t bytes : {std::uint64_t{4}, std::uint64_t{5}, std::uint64_t{100}, kMiddle, kLarge})
       for (const bool to_gpu : {true, false}) {
-        SCOPED_TRACE(format("%s %s, %llu bytes", to_string(by.what), to_gpu ? "to the GPU" : "from it",
+        SCOPED_TRACE(format("%s %s, %llu bytes", to_string(cpu_executor.kind), to_gpu ? "to the GPU" : "from it",
                             static_cast<unsigned long long>(bytes)));
-        const bound_transfer what =
-            to_gpu ? m.transfer(host_place(), gpu_place(0), by, bytes) : m.transfer(gpu_place(0), host_place(), by, bytes);
-        expect_right(must(m.run.run({&what, 1}, quick())), 1, 2);
+        const bound_transfer transfer = to_gpu ? m.transfer(host_place(), gpu_place(0), cpu_executor, bytes)
+                                               : m.transfer(gpu_place(0), host_place(), cpu_executor, bytes);
+        expect_right(must(m.run.run({&transfer, 1}, quick())), 1, 2);
       }
 }
 
 TEST(runner, pageable_memory_goes_by_copy_engine_and_bar) {
   machine m;
   const place pageable = host_place(host_kind::pageable);
-  for (const executor_kind by : {ce, bar})
-    for (const auto& [from, to] : {std::pair{pageable, gpu_place(1)}, std::pair{gpu_place(1), pageable}}) {
-      const bound_transfer what = m.transfer(from, to, {by, 1, 0}, 100'001);
-      expect_right(must(m.run.run({&what, 1}, quick())), 1, 2);
+  for (const executor_kind kind : {ce, bar})
+    for (const auto& [source, destination] : {std::pair{pageable, gpu_place(1)}, std::pair{gpu_place(1), pageable}}) {
+      const bound_transfer transfer = m.transfer(source, destination, {kind, 1, 0}, 100'001);
+      expect_right(must(m.run.run({&transfer, 1}, quick())), 1, 2);
     }
 }
 
@@ -104,31 +104,31 @@ TEST(runner, everything_at_once) {
       m.transfer(gpu_place(1), host_place(), {sm, 1, 4}, kLarge / 4, 2),
   };
   all[2].measured = false;
-  method how = quick();
-  how.min_sample_ns = 1'000'000;
-  expect_right(must(m.run.run(all, how)), 3, 2);
+  method settings = quick();
+  settings.min_sample_ns = 1'000'000;
+  expect_right(must(m.run.run(all, settings)), 3, 2);
   all.push_back(m.transfer(host_place(), gpu_place(1), {bar, 1, 0}, kLarge / 16, 3));
   all.push_back(m.transfer(gpu_place(0), host_place(), {engine, 0, 0}, kLarge / 16, 4));
   all.push_back(m.transfer(gpu_place(0), host_place(host_kind::pageable), {ce, 0, 0}, kLarge / 16, 5));
-  expect_right(must(m.run.run(all, how)), 6, 2);
+  expect_right(must(m.run.run(all, settings)), 6, 2);
 }
 
 TEST(runner, small_samples_are_lengthened_and_split_into_windows) {
   machine m;
-  const bound_transfer what = m.transfer(host_place(), gpu_place(0), {ce, 0, 0}, 64);
-  method how = quick();
-  how.copies = 1500;  // more than one launch queue takes
+  const bound_transfer transfer = m.transfer(host_place(), gpu_place(0), {ce, 0, 0}, 64);
+  method settings = quick();
+  settings.copies = 1500;  // more than one launch queue takes
   unsigned releases = 0, ends = 0;
   run_hooks hooks;
   hooks.before_release = [&] { return ++releases, status{}; };
   hooks.after_sample = [&] { return ++ends, status{}; };
-  const auto plain = must(m.run.run({&what, 1}, how, hooks));
+  const auto plain = must(m.run.run({&transfer, 1}, settings, hooks));
   EXPECT_EQ(plain.each[0].copies, 1500u);
   EXPECT_EQ(releases, 2u);  // once a sample, however many windows it has
   EXPECT_EQ(ends, 2u);
-  how.copies = 1;
-  how.min_sample_ns = 50'000'000;
-  EXPECT_GT(must(m.run.run({&what, 1}, how)).each[0].copies, 1u);
+  settings.copies = 1;
+  settings.min_sample_ns = 50'000'000;
+  EXPECT_GT(must(m.run.run({&transfer, 1}, settings)).each[0].copies, 1u);
 }
 
 TEST(runner, no_transfers_still_take_part_in_the_hooks) {
@@ -143,8 +143,8 @@ TEST(runner, no_transfers_still_take_part_in_the_hooks) {
 
 TEST(runner, what_cannot_work_is_refused_with_what_could) {
   machine m;
-  const auto refusal = [&](bound_transfer what) {
-    const auto refused = m.run.run({&what, 1}, quick());
+  const auto refusal = [&](bound_transfer transfer) {
+    const auto refused = m.run.run({&transfer, 1}, quick());
     if (refused) return std::string("not refused");
     EXPECT_EQ(refused.code(), EINVAL);
     return refused.error().message;
@@ -167,11 +167,11 @@ TEST(runner, what_cannot_work_is_refused_with_what_could) {
 
 TEST(runner, a_hook_that_fails_ends_the_run_and_leaves_nothing_behind) {
   machine m;
-  const bound_transfer what = m.transfer(host_place(), gpu_place(0), {sm, 0, 0}, 4096);
+  const bound_transfer transfer = m.transfer(host_place(), gpu_place(0), {sm, 0, 0}, 4096);
   run_hooks hooks;
   hooks.before_release = [] { return failure{ECONNRESET, "rank 3 is gone"}; };
-  EXPECT_EQ(m.run.run({&what, 1}, quick(), hooks).code(), ECONNRESET);
-  expect_right(must(m.run.run({&what, 1}, quick())), 1, 2);
+  EXPECT_EQ(m.run.run({&transfer, 1}, quick(), hooks).code(), ECONNRESET);
+  expect_right(must(m.run.run({&transfer, 1}, quick())), 1, 2);
 }
 
 }  // namespace

@@ -45,15 +45,15 @@ TEST(Sweep, PowersOfTwoToTheEnd) {
 TEST(Options, TheOriginalsDefaultsUnderItsName) {
   const auto options = parsed({}, true);
   EXPECT_EQ(options.test.bytes, 512u << 20);
-  EXPECT_EQ(options.test.how.samples, 3u);
-  EXPECT_EQ(options.test.how.copies, 16u);
-  EXPECT_TRUE(options.compat && options.exit_as_original && options.test.how.balance);
+  EXPECT_EQ(options.test.settings.samples, 3u);
+  EXPECT_EQ(options.test.settings.copies, 16u);
+  EXPECT_TRUE(options.compat && options.exit_as_original && options.test.settings.balance);
   EXPECT_FALSE(options.test.judge || options.test.original_mistakes);
 }
 
 TEST(Options, OurDefaults) {
   const auto options = parsed({});
-  EXPECT_EQ(options.test.how.samples, 5u);
+  EXPECT_EQ(options.test.settings.samples, 5u);
   EXPECT_TRUE(options.test.judge);
   EXPECT_FALSE(options.compat || options.exit_as_original);
 }
@@ -64,10 +64,10 @@ TEST(Options, TheOriginalsLettersAndBeginningsOfNames) {
                               true);
   EXPECT_EQ(options.testcases, (std::vector<std::string>{"0", "host_to_device_memcpy_sm", "3"}));
   EXPECT_TRUE(options.verbose && options.test.disable_affinity && options.test.use_mean && options.json_to_stdout);
-  EXPECT_TRUE(options.perf_formatter && !options.test.how.verify);
-  EXPECT_EQ(options.test.how.samples, 7u);
-  EXPECT_EQ(options.test.how.copies, 4u);
-  EXPECT_EQ(options.test.how.min_sample_ns, 0u);
+  EXPECT_TRUE(options.perf_formatter && !options.test.settings.verify);
+  EXPECT_EQ(options.test.settings.samples, 7u);
+  EXPECT_EQ(options.test.settings.copies, 4u);
+  EXPECT_EQ(options.test.settings.min_sample_ns, 0u);
   EXPECT_EQ(parsed({"--buffer", "2", "--useM"}, true).test.bytes, 2u << 20);
   EXPECT_TRUE(parsed({"--json"}, true).json_to_stdout);
   EXPECT_EQ(parsed({"--json", "out.json"}, true).json_path, "out.json");
@@ -75,9 +75,9 @@ TEST(Options, TheOriginalsLettersAndBeginningsOfNames) {
 
 TEST(Options, CompatBugsImplyCompatAndTheOriginalsArithmetic) {
   const auto options = parsed({"--compat-bugs"});
-  EXPECT_TRUE(options.compat && options.test.original_mistakes && options.test.how.whole_microseconds);
-  EXPECT_FALSE(options.test.how.balance);
-  EXPECT_EQ(options.test.how.min_sample_ns, 0u);
+  EXPECT_TRUE(options.compat && options.test.original_mistakes && options.test.settings.whole_microseconds);
+  EXPECT_FALSE(options.test.settings.balance);
+  EXPECT_EQ(options.test.settings.min_sample_ns, 0u);
 }
 
 TEST(Options, JudgingUnderTheOriginalsNameIsAskedForByItsOptions) {
@@ -100,7 +100,7 @@ TEST(Options, RefusedOnes) {
 
 std::vector<int> indices(const std::vector<selected>& selection) {
   std::vector<int> out;
-  for (const selected& one : selection) out.push_back(one.what != nullptr ? one.what->index : -1);
+  for (const selected& one : selection) out.push_back(one.test != nullptr ? one.test->index : -1);
   return out;
 }
 

@@ -22,36 +22,36 @@ class SimulatedLinks : public testing::Test {
   void start(const char* links, const char* rates) {
     setenv("PEERLANE_SIM_LINKS", links, 1);
     setenv("PEERLANE_SIM_RATES", rates, 1);
-    on_ = std::make_unique<machine>();
-    before_ = read_links(*on_->gpus);
+    machine_ = std::make_unique<machine>();
+    before_ = read_links(*machine_->gpus);
     if (*rates != 0 && !before_.has_rates)
       GTEST_SKIP() << "another case of this process has opened the simulated GPU without rates";
   }
 
-  verdict measure(const place& from, const place& to, std::uint64_t bytes = kBytes) {
-    const executor by{executor_kind::ce, 0, 0};
-    const auto bound = on_->transfer(from, to, by, bytes);
-    auto how = quick();
-    how.verify = false;
-    const auto got = must(on_->run.run(std::span(&bound, 1), how));
-    const auto after = read_links(*on_->gpus);
+  verdict measure(const place& source, const place& destination, std::uint64_t bytes = kBytes) {
+    const executor executor{executor_kind::ce, 0, 0};
+    const auto bound = machine_->transfer(source, destination, executor, bytes);
+    auto settings = quick();
+    settings.verify = false;
+    const auto got = must(machine_->run.run(std::span(&bound, 1), settings));
+    const auto after = read_links(*machine_->gpus);
     transfer_path path;
-    path.source = from, path.destination = to, path.by = by, path.bytes = bytes;
-    path.is_local_copy = from == to;
+    path.source = source, path.destination = destination, path.executor = executor, path.bytes = bytes;
+    path.is_local_copy = source == destination;
     const auto expected = expect(before_, path);
     if (!expected) return {verdict_level::suspicious, 0, "no expectation"};
     circumstances known;
     known.before = &before_, known.after = &after;
-    known.host_node = on_->pool.node_of(from.what == place::kind::host ? bound.source : bound.destination);
+    known.host_node = machine_->pool.node_of(source.type == place::kind::host ? bound.source : bound.destination);
     const auto& samples = got.each[0].own_gb_per_s;
     value_ = *std::max_element(samples.begin(), samples.end());
     return judge(value_, *expected, path, known);
   }
   // A busy machine may be too slow for a link, so the best of some tries counts; none may be faster.
-  void expect_good(const place& from, const place& to, double rate) {
+  void expect_good(const place& source, const place& destination, double rate) {
     verdict got;
     for (int tries = 0; tries < 20; ++tries) {
-      got = measure(from, to);
+      got = measure(source, destination);
       EXPECT_LE(value_, rate * 1.01);
       if (got.level == verdict_level::good) return;
     }
@@ -62,7 +62,7 @@ class SimulatedLinks : public testing::Test {
     EXPECT_NE(got.reason.find(words), std::string::npos) << got.reason;
   }
 
-  std::unique_ptr<machine> on_;
+  std::unique_ptr<machine> machine_;
   machine_links before_;
   double value_ = 0;
 };

@@ -21,9 +21,9 @@ TEST(TransferGrammar, ThePlacesAndTheExecutor) {
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[0].source, host_place(host_kind::pinned, 0));
   EXPECT_EQ(all[0].destination, gpu_place(0));
-  EXPECT_EQ(all[0].by, (executor{executor_kind::ce, 0, 0}));
+  EXPECT_EQ(all[0].executor, (executor{executor_kind::ce, 0, 0}));
   EXPECT_EQ(all[0].bytes, kDefault);
-  EXPECT_EQ(all[1].by, (executor{executor_kind::sm, 1, 16}));
+  EXPECT_EQ(all[1].executor, (executor{executor_kind::sm, 1, 16}));
 }
 
 TEST(TransferGrammar, HostMemoryKinds) {
@@ -34,18 +34,18 @@ TEST(TransferGrammar, HostMemoryKinds) {
 }
 
 TEST(TransferGrammar, TheSourceGpuWorksUnlessAnotherIsNamed) {
-  EXPECT_EQ(parsed("G2 -> [ce] -> G1")[0].by.gpu, 2);
-  EXPECT_EQ(parsed("H -> [ce] -> G1")[0].by.gpu, 1);
-  EXPECT_EQ(parsed("G2 -> [ sm : 8 @ G1 ] -> G1")[0].by, (executor{executor_kind::sm, 1, 8}));
-  EXPECT_EQ(parsed("H0 -> [ce@G3] -> H1")[0].by.gpu, 3);
+  EXPECT_EQ(parsed("G2 -> [ce] -> G1")[0].executor.gpu, 2);
+  EXPECT_EQ(parsed("H -> [ce] -> G1")[0].executor.gpu, 1);
+  EXPECT_EQ(parsed("G2 -> [ sm : 8 @ G1 ] -> G1")[0].executor, (executor{executor_kind::sm, 1, 8}));
+  EXPECT_EQ(parsed("H0 -> [ce@G3] -> H1")[0].executor.gpu, 3);
 }
 
 TEST(TransferGrammar, SizesAreForOneTransfer) {
   const auto all = parsed("H -> [bar:4] -> G0 x 64K, G0 -> [engine:2] -> H x 4");
   EXPECT_EQ(all[0].bytes, 65536u);
-  EXPECT_EQ(all[0].by, (executor{executor_kind::bar, 0, 4}));
+  EXPECT_EQ(all[0].executor, (executor{executor_kind::bar, 0, 4}));
   EXPECT_EQ(all[1].bytes, 4u);
-  EXPECT_EQ(all[1].by, (executor{executor_kind::engine, 0, 2}));
+  EXPECT_EQ(all[1].executor, (executor{executor_kind::engine, 0, 2}));
 }
 
 TEST(TransferGrammar, NamesReadBackAsTheSameTransfers) {

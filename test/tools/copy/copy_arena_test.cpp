@@ -24,14 +24,14 @@ struct fixture {
   copy_arena arena{gpu, cases, 1u << 20, 42};
 
   // By CUDA, then what a test does to it.
-  void copy(const copy::transfer& what) const {
-    gpu.check(gpu.cuda().cuMemcpyAsync(what.dst, what.src, what.row_bytes, nullptr), "cuMemcpyAsync");
+  void copy(const copy::transfer& transfer) const {
+    gpu.check(gpu.cuda().cuMemcpyAsync(transfer.dst, transfer.src, transfer.row_bytes, nullptr), "cuMemcpyAsync");
     gpu.synchronize();
   }
-  std::string complaint_of(const copy_case& which, std::uint64_t bytes,
+  std::string complaint_of(const copy_case& test_case, std::uint64_t bytes,
                            const std::function<bool(const copy::transfer&)>& run) {
     try {
-      arena.verify(which, bytes, "test", run);
+      arena.verify(test_case, bytes, "test", run);
       return "";
     } catch (const tool_failure& why) { return why.what(); }
   }
@@ -39,42 +39,46 @@ struct fixture {
 
 TEST(copy_arena, right_copies_pass) {
   fixture f;
-  for (const auto& which : f.cases) {
-    f.arena.begin(which);
+  for (const auto& test_case : f.cases) {
+    f.arena.begin(test_case);
     for (const std::uint64_t bytes : {1u, 3u, 64u, 4097u, 1u << 20})
-      EXPECT_EQ(f.complaint_of(which, bytes, [&](const copy::transfer& what) { return f.copy(what), true; }), "")
-          << direction_label(which) << " " << bytes;
+      EXPECT_EQ(f.complaint_of(test_case, bytes, [&](const copy::transfer& transfer) { return f.copy(transfer), true; }), "")
+          << direction_label(test_case) << " " << bytes;
   }
 }
 
 TEST(copy_arena, a_copy_that_is_not_made_is_found) {
   fixture f;
-  for (const auto& which : f.cases) {
-    f.arena.begin(which);
-    EXPECT_NE(f.complaint_of(which, 64, [](const copy::transfer&) { return true; }).find("data byte"), std::string::npos);
+  for (const auto& test_case : f.cases) {
+    f.arena.begin(test_case);
+    EXPECT_NE(f.complaint_of(test_case, 64, [](const copy::transfer&) { return true; }).find("data byte"),
+              std::string::npos);
   }
 }
 
 TEST(copy_arena, a_byte_too_few_and_one_too_many_are_found) {
   fixture f;
-  for (const auto& which : f.cases) {
-    f.arena.begin(which);
-    const auto with = [&](auto&& change) {
-      return f.complaint_of(which, 1000, [&](copy::transfer what) {
-        f.copy(what);
-        change(what);
-        f.copy(what);
+  for (const auto& test_case : f.cases) {
+    f.arena.begin(test_case);
+    const auto complaint_after = [&](auto&& change) {
+      return f.complaint_of(test_case, 1000, [&](copy::transfer transfer) {
+        f.copy(transfer);
+        change(transfer);
+        f.copy(transfer);
         return true;
       });
     };
     // The neighbour of the source is random: by chance it equals the canary once in 256 times, so several are moved.
-    EXPECT_NE(with([](copy::transfer& what) { what.row_bytes += 8; }).find("behind the destination"), std::string::npos);
-    EXPECT_NE(with([](copy::transfer& what) { what.dst -= 8, what.src -= 8; }).find("before the destination"),
+    EXPECT_NE(complaint_after([](copy::transfer& transfer) { transfer.row_bytes += 8; }).find("behind the destination"),
               std::string::npos);
-    EXPECT_NE(f.complaint_of(which, 1000,
-                             [&](copy::transfer what) {
-                               what.row_bytes -= 8;
-                               return f.copy(what), true;
+    EXPECT_NE(complaint_after([](copy::transfer& transfer) {
+                transfer.dst -= 8, transfer.src -= 8;
+              }).find("before the destination"),
+              std::string::npos);
+    EXPECT_NE(f.complaint_of(test_case, 1000,
+                             [&](copy::transfer transfer) {
+                               transfer.row_bytes -= 8;
+                               return f.copy(transfer), true;
                              })
                   .find("data byte"),
               std::string::npos);
@@ -83,14 +87,16 @@ TEST(copy_arena, a_byte_too_few_and_one_too_many_are_found) {
 
 TEST(copy_arena, old_data_does_not_pass) {
   fixture f;
-  for (const auto& which : f.cases) {
-    f.arena.begin(which);
+  for (const auto& test_case : f.cases) {
+    f.arena.begin(test_case);
     copy::transfer first;
-    ASSERT_EQ(f.complaint_of(which, 4096, [&](const copy::transfer& what) { return first = what, f.copy(what), true; }), "");
-    EXPECT_NE(f.complaint_of(which, 4096,
-                             [&](copy::transfer what) {
-                               what.src = first.src;
-                               return f.copy(what), true;
+    ASSERT_EQ(f.complaint_of(test_case, 4096,
+                             [&](const copy::transfer& transfer) { return first = transfer, f.copy(transfer), true; }),
+              "");
+    EXPECT_NE(f.complaint_of(test_case, 4096,
+                             [&](copy::transfer transfer) {
+                               transfer.src = first.src;
+                               return f.copy(transfer), true;
                              }),
               "");
   }

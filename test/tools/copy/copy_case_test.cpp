@@ -64,13 +64,13 @@ TEST(method_filter, whole_names_and_methods) {
 }
 
 TEST(envelope, the_best_single_way_is_what_counts) {
-  const std::vector<measured_way> all = {
+  const std::vector<measured_method> all = {
       {"cpu_store", 300, true}, {"cuMemcpy", 200, true, false}, {"planner", 250, false}, {"planner_registered", 100, false}};
   const auto verdict = judge(all);
   ASSERT_TRUE(verdict);
   EXPECT_EQ(verdict->best_method, "cuMemcpy");
-  EXPECT_EQ(verdict->best_way, "cpu_store");
-  EXPECT_EQ(verdict->best_way_ns, 300);
+  EXPECT_EQ(verdict->best_available, "cpu_store");
+  EXPECT_EQ(verdict->best_available_ns, 300);
   EXPECT_EQ(verdict->planner_ns, 250);
   EXPECT_DOUBLE_EQ(verdict->ratio, 1.25);
   EXPECT_FALSE(verdict->exceeds) << "50 ns are within the allowance";
@@ -87,13 +87,13 @@ TEST(envelope, both_allowances_must_be_exceeded) {
 
 TEST(envelope, nothing_without_a_planner_or_a_single_way) {
   EXPECT_FALSE(judge({}));
-  const std::vector<measured_way> no_planner = {{"cpu_store", 1, true}};
+  const std::vector<measured_method> no_planner = {{"cpu_store", 1, true}};
   EXPECT_FALSE(judge(no_planner));
-  const std::vector<measured_way> only_planner = {{"planner", 1, false}};
+  const std::vector<measured_method> only_planner = {{"planner", 1, false}};
   EXPECT_FALSE(judge(only_planner));
 }
 
-TEST(second_look, the_interval_holds_the_median_as_often_as_it_says) {
+TEST(paired_comparison, the_interval_holds_the_median_as_often_as_it_says) {
   EXPECT_EQ(median_interval({}).middle, 0);
   const auto few = median_interval({3, 1, 2});
   EXPECT_TRUE(few.low == 1 && few.middle == 2 && few.high == 3) << "too few to leave any out";
@@ -120,34 +120,34 @@ std::vector<sample_pair> pairs_of(double planner_ns, double best_ns, double nois
   return out;
 }
 
-TEST(second_look, only_what_is_sure_exceeds) {
-  EXPECT_FALSE(look_again({}).exceeds);
-  EXPECT_FALSE(look_again(pairs_of(5000, 5000, 300)).exceeds) << "the same way twice";
-  EXPECT_FALSE(look_again(pairs_of(5490, 5000, 300)).exceeds) << "within the allowance";
-  EXPECT_FALSE(look_again(pairs_of(5510, 5000, 2000)).exceeds) << "above it, as far as one can tell";
-  const auto sure = look_again(pairs_of(6000, 5000, 300));
+TEST(paired_comparison, only_what_is_sure_exceeds) {
+  EXPECT_FALSE(compare_pairs({}).exceeds);
+  EXPECT_FALSE(compare_pairs(pairs_of(5000, 5000, 300)).exceeds) << "the same way twice";
+  EXPECT_FALSE(compare_pairs(pairs_of(5490, 5000, 300)).exceeds) << "within the allowance";
+  EXPECT_FALSE(compare_pairs(pairs_of(5510, 5000, 2000)).exceeds) << "above it, as far as one can tell";
+  const auto sure = compare_pairs(pairs_of(6000, 5000, 300));
   EXPECT_TRUE(sure.exceeds);
   EXPECT_NEAR(sure.ratio.middle, 1.2, 0.05);
   EXPECT_TRUE(sure.ratio.low > 1.1 && sure.ratio.high < 1.3);
   EXPECT_NEAR(sure.planner_ns, 6000, 200);
-  EXPECT_FALSE(look_again(pairs_of(290, 200, 5)).exceeds) << "100 ns are nothing";
+  EXPECT_FALSE(compare_pairs(pairs_of(290, 200, 5)).exceeds) << "100 ns are nothing";
 }
 
-TEST(way_taken, forced_copies_are_not_the_planners) {
+TEST(dominant_choice, forced_copies_are_not_the_planners) {
   std::uint64_t before[copy::kMethods] = {}, after[copy::kMethods] = {}, forced[copy::kMethods] = {};
-  const auto at = [](method how) { return static_cast<std::size_t>(how); };
-  before[at(method::cpu_store)] = 5;
-  after[at(method::cpu_store)] = 1005;
-  forced[at(method::cpu_store)] = 1000;
-  after[at(method::copy_engine)] = 40;
-  forced[at(method::copy_engine)] = 30;
+  const auto index_of = [](method one) { return static_cast<std::size_t>(one); };
+  before[index_of(method::cpu_store)] = 5;
+  after[index_of(method::cpu_store)] = 1005;
+  forced[index_of(method::cpu_store)] = 1000;
+  after[index_of(method::copy_engine)] = 40;
+  forced[index_of(method::copy_engine)] = 30;
   const auto taken = most_taken(before, after, forced);
-  EXPECT_EQ(taken.how, method::copy_engine);
+  EXPECT_EQ(taken.method, method::copy_engine);
   EXPECT_EQ(taken.share, 1.0);
   EXPECT_EQ(most_taken(after, after, before).share, 0) << "nothing was copied";
 }
 
-TEST(way_taken, text_has_the_width_of_the_table_and_a_share_below_all) {
+TEST(dominant_choice, text_has_the_width_of_the_table_and_a_share_below_all) {
   const auto& costs = copy::cost_table::built_in();
   const copy_case to_host{direction::to_host, other_side::pinned};
   const auto hot = costs.pick(to_host.way, to_host.side, true, 65536);

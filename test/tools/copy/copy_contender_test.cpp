@@ -87,15 +87,18 @@ TEST(run_pairs, each_pair_is_a_turn_of_both_and_lost_ones_are_left_out) {
     if (calls % 128 < 2 * static_cast<int>(kAttempts)) return failure{EAGAIN, "not now"};
     return {};
   };
-  sampling how;
-  how.pause_us = 0;
-  how.has_uncounted_call = false;
-  const auto pairs = run_pairs(make_contender("a", one, how, quick), make_contender("b", other, how, often_away), 0);
+  sampling sampling_options;
+  sampling_options.pause_us = 0;
+  sampling_options.has_uncounted_call = false;
+  const auto pairs = run_pairs(make_contender("a", one, sampling_options, quick),
+                               make_contender("b", other, sampling_options, often_away), 0);
   EXPECT_GE(pairs.size(), 15u) << "also without any time";
   EXPECT_GT(other.dropped, 0u);
   for (const auto& [a, b] : pairs) EXPECT_TRUE(a >= 0 && b >= 0);
   const auto never = [] { return status(failure{EAGAIN, "never"}); };
-  EXPECT_TRUE(run_pairs(make_contender("a", one, how, quick), make_contender("b", other, how, never), 0).empty());
+  EXPECT_TRUE(
+      run_pairs(make_contender("a", one, sampling_options, quick), make_contender("b", other, sampling_options, never), 0)
+          .empty());
 }
 
 TEST(sampling, short_stores_are_timed_in_batches) {

@@ -31,13 +31,13 @@ TEST(baseline_copy, writes_exactly_the_bytes_at_every_alignment) {
   aligned_window device;
   std::vector<unsigned char> host(kWindow), wanted(kWindow);
   for (std::size_t i = 0; i < kWindow; ++i) host[i] = static_cast<unsigned char>(i * 7 + 1);
-  for (std::size_t at = 0; at < 64; ++at)
+  for (std::size_t offset = 0; offset < 64; ++offset)
     for (const std::size_t bytes : sizes()) {
       std::memset(device.data(), 0xEE, kWindow);
       std::fill(wanted.begin(), wanted.end(), static_cast<unsigned char>(0xEE));
-      std::memcpy(wanted.data() + at, host.data() + bytes % 61, bytes);
-      copy_to_mapping(device.data() + at, host.data() + bytes % 61, bytes);
-      ASSERT_EQ(std::memcmp(device.data(), wanted.data(), kWindow), 0) << bytes << " bytes at " << at;
+      std::memcpy(wanted.data() + offset, host.data() + bytes % 61, bytes);
+      copy_to_mapping(device.data() + offset, host.data() + bytes % 61, bytes);
+      ASSERT_EQ(std::memcmp(device.data(), wanted.data(), kWindow), 0) << bytes << " bytes at " << offset;
     }
 }
 
@@ -45,13 +45,13 @@ TEST(baseline_copy, reads_exactly_the_bytes_at_every_alignment) {
   aligned_window device;
   std::vector<unsigned char> host(kWindow), wanted(kWindow);
   for (std::size_t i = 0; i < kWindow; ++i) device.data()[i] = static_cast<unsigned char>(i * 11 + 5);
-  for (std::size_t at = 0; at < 64; ++at)
+  for (std::size_t offset = 0; offset < 64; ++offset)
     for (const std::size_t bytes : sizes()) {
       std::fill(host.begin(), host.end(), static_cast<unsigned char>(0xEE));
       std::fill(wanted.begin(), wanted.end(), static_cast<unsigned char>(0xEE));
-      std::memcpy(wanted.data() + bytes % 61, device.data() + at, bytes);
-      copy_from_mapping(host.data() + bytes % 61, device.data() + at, bytes);
-      ASSERT_EQ(host, wanted) << bytes << " bytes at " << at;
+      std::memcpy(wanted.data() + bytes % 61, device.data() + offset, bytes);
+      copy_from_mapping(host.data() + bytes % 61, device.data() + offset, bytes);
+      ASSERT_EQ(host, wanted) << bytes << " bytes at " << offset;
     }
 }
 

@@ -12,7 +12,7 @@ std::string line_of(const std::vector<ready_line>& lines, const std::string& sta
 
 std::vector<ready_line> lines_for(const machine& all, int ranks) { return ready_lines(all, advise(all), ranks); }
 
-std::string sentence(const machine& all, std::size_t which) { return explain(all, advise(all))[which]; }
+std::string sentence(const machine& all, std::size_t index) { return explain(all, advise(all))[index]; }
 
 TEST(advice, each_gpu_of_a_dgx_h100_takes_the_adapter_of_its_switch) {
   const auto& one = machine_named("dgx_h100");
@@ -77,8 +77,8 @@ TEST(advice, node_is_as_near_as_can_be_where_each_port_has_a_host_bridge) {
 
 TEST(advice, one_gpu_with_two_equal_adapters_stripes) {
   auto text = text_of(machine_file("grace_hopper"));
-  for (auto at = text.find("200 Gb/sec (2X NDR)"); at != std::string::npos; at = text.find("200 Gb/sec (2X NDR)"))
-    text.replace(at, 19, "400 Gb/sec (4X NDR)");
+  for (auto found = text.find("200 Gb/sec (2X NDR)"); found != std::string::npos; found = text.find("200 Gb/sec (2X NDR)"))
+    text.replace(found, 19, "400 Gb/sec (4X NDR)");
   const laid_out_machine one(text);
   const auto lines = lines_for(one.all, 1);
   EXPECT_EQ(line_of(lines, "UCX", 0),

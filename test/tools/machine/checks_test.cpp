@@ -10,20 +10,20 @@ std::vector<finding> findings_of(const std::string& text, int ranks = 1) {
 }
 
 // The machine with every `from` in its text made `to`.
-std::string changed(const std::string& name, const std::string& from, const std::string& to) {
+std::string changed(const std::string& name, const std::string& source, const std::string& destination) {
   auto text = text_of(machine_file(name));
   bool has_any = false;
-  for (auto at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
-    text.replace(at, from.size(), to);
+  for (auto found = text.find(source); found != std::string::npos; found = text.find(source, found + destination.size())) {
+    text.replace(found, source.size(), destination);
     has_any = true;
   }
-  EXPECT_TRUE(has_any) << from;
+  EXPECT_TRUE(has_any) << source;
   return text;
 }
 
 TEST(checks, a_healthy_dgx_has_nothing_to_mend) {
   for (const auto& one : findings_of(text_of(machine_file("dgx_h100")), 8)) {
-    EXPECT_EQ(one.level, severity::ok) << one.subject << ": " << one.what;
+    EXPECT_EQ(one.level, severity::ok) << one.subject << ": " << one.message;
     EXPECT_EQ(one.fix, "");
   }
 }
@@ -31,7 +31,7 @@ TEST(checks, a_healthy_dgx_has_nothing_to_mend) {
 TEST(checks, every_problem_comes_with_its_fix) {
   for (const char* name : {"two_socket_one_hca", "epyc_workstation", "cloud_vm", "laptop", "grace_hopper", "dgx_a100"})
     for (const auto& one : findings_of(text_of(machine_file(name)), 16))
-      EXPECT_EQ(one.level == severity::ok, one.fix.empty()) << name << " " << one.subject << ": " << one.what;
+      EXPECT_EQ(one.level == severity::ok, one.fix.empty()) << name << " " << one.subject << ": " << one.message;
 }
 
 TEST(checks, acs_that_redirects_below_the_root_is_a_blocker) {

@@ -24,8 +24,8 @@ doctor_facts healthy() {
 }
 
 const finding* about(const std::vector<finding>& all, const std::string& subject) {
-  const auto at = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.subject == subject; });
-  return at == all.end() ? nullptr : &*at;
+  const auto found = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.subject == subject; });
+  return found == all.end() ? nullptr : &*found;
 }
 
 void expect_blocked(const doctor_facts& facts, const std::string& subject, const std::string& fix_part) {
@@ -49,7 +49,7 @@ void expect_noted(const doctor_facts& facts, const std::string& subject, const s
 TEST(diagnosis, healthy_machine_is_ready) {
   const auto all = diagnose(healthy());
   EXPECT_TRUE(is_ready(all));
-  for (const auto& one : all) EXPECT_NE(one.level, severity::blocker) << one.what;
+  for (const auto& one : all) EXPECT_NE(one.level, severity::blocker) << one.message;
 }
 
 TEST(diagnosis, the_verdict_calls_only_a_real_gpu_ready) {
@@ -93,7 +93,7 @@ TEST(diagnosis, nodes_that_may_not_be_opened) {
   auto facts = healthy();
   facts.nvidia_nodes[1].accessible = false;
   expect_blocked(facts, "permissions", "chmod 0666");
-  EXPECT_NE(about(diagnose(facts), "permissions")->what.find("/dev/nvidia0"), std::string::npos);
+  EXPECT_NE(about(diagnose(facts), "permissions")->message.find("/dev/nvidia0"), std::string::npos);
 }
 
 TEST(diagnosis, kernel_driver_absent_or_old) {
@@ -139,7 +139,7 @@ TEST(diagnosis, gdrdrv_absent) {
   expect_noted(facts, "gdrdrv", "");
   EXPECT_EQ(about(diagnose(facts), "gdrdrv")->fix, "") << "it is optional";
   facts.module.needs_signature = facts.module.is_secure_boot = true;
-  EXPECT_NE(about(diagnose(facts), "gdrdrv")->what.find("Secure Boot is on"), std::string::npos);
+  EXPECT_NE(about(diagnose(facts), "gdrdrv")->message.find("Secure Boot is on"), std::string::npos);
   facts.in_container = true;
   expect_noted(facts, "gdrdrv", "NVIDIA_GDRCOPY=enabled");
 }
@@ -149,12 +149,12 @@ TEST(diagnosis, gdrdrv_built_for_another_kernel_or_not_loaded) {
   facts.module.kernel_release = "6.1.0-56";
   facts.module.built_for = {"6.1.0-50", "6.1.0-55"};
   expect_noted(facts, "gdrdrv", "dkms autoinstall -k 6.1.0-56");
-  EXPECT_NE(about(diagnose(facts), "gdrdrv")->what.find("6.1.0-50, 6.1.0-55"), std::string::npos);
+  EXPECT_NE(about(diagnose(facts), "gdrdrv")->message.find("6.1.0-50, 6.1.0-55"), std::string::npos);
   facts.module.built_for.emplace_back("6.1.0-56");
   expect_noted(facts, "gdrdrv", "modprobe gdrdrv");
   facts.module.needs_signature = true;
   expect_noted(facts, "gdrdrv", "mokutil --import");
-  EXPECT_NE(about(diagnose(facts), "gdrdrv")->what.find("signed modules only"), std::string::npos);
+  EXPECT_NE(about(diagnose(facts), "gdrdrv")->message.find("signed modules only"), std::string::npos);
 }
 
 TEST(diagnosis, gdrdrv_loaded_without_a_node) {
@@ -171,12 +171,12 @@ TEST(diagnosis, gdrdrv_closed_stale_or_of_another_version) {
   expect_noted(facts, "gdrdrv", "chmod 0666 /dev/gdrdrv");
   facts.gdrdrv.accessible = true;
   expect_noted(facts, "gdrdrv", "remove the stale node");
-  EXPECT_NE(about(diagnose(facts), "gdrdrv")->what.find("left-over"), std::string::npos);
+  EXPECT_NE(about(diagnose(facts), "gdrdrv")->message.find("left-over"), std::string::npos);
   facts.module.is_loaded = true;
   facts.module.version = "1.3";
   facts.backends[0].reason = "gdrdrv 1.3 is too old: 2.0 or newer is needed";
   expect_noted(facts, "gdrdrv", "gdrdrv 2.0");
-  EXPECT_NE(about(diagnose(facts), "gdrdrv")->what.find("version 1.3"), std::string::npos);
+  EXPECT_NE(about(diagnose(facts), "gdrdrv")->message.find("version 1.3"), std::string::npos);
 }
 
 TEST(diagnosis, gdrdrv_answers) {
@@ -186,7 +186,7 @@ TEST(diagnosis, gdrdrv_answers) {
   facts.module.version = "2.6-peerlane";
   facts.backends[0] = {"gdrdrv", true, ""};
   EXPECT_EQ(about(diagnose(facts), "gdrdrv")->level, severity::ok);
-  EXPECT_NE(about(diagnose(facts), "gdrdrv")->what.find("2.6-peerlane"), std::string::npos);
+  EXPECT_NE(about(diagnose(facts), "gdrdrv")->message.find("2.6-peerlane"), std::string::npos);
   facts.module.is_persistent = true;
   EXPECT_EQ(about(diagnose(facts), "gdrdrv")->level, severity::ok);
   facts.module.is_persistent = false;
@@ -198,7 +198,7 @@ TEST(diagnosis, backends_are_compared) {
   const auto lines_of = [](const doctor_facts& facts) {
     std::vector<std::string> out;
     for (const auto& one : diagnose(facts))
-      if (one.subject == "backend") out.push_back(one.what.substr(0, one.what.find(':')));
+      if (one.subject == "backend") out.push_back(one.message.substr(0, one.message.find(':')));
     return out;
   };
   auto facts = healthy();
@@ -211,7 +211,7 @@ TEST(diagnosis, no_backend_blocks_and_gives_every_reason) {
   auto facts = healthy();
   facts.backends[2] = {"rm", false, "not today"};
   expect_blocked(facts, "mapping", "PEERLANE_BACKEND");
-  const auto text = about(diagnose(facts), "mapping")->what;
+  const auto text = about(diagnose(facts), "mapping")->message;
   for (const char* part : {"no node", "old", "not today"}) EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 

@@ -20,8 +20,8 @@ namespace pl::tools::topo {
 inline std::string machine_file(const std::string& name) { return std::string(PL_MACHINES) + "/" + name + ".txt"; }
 
 inline std::string text_of(const std::string& file) {
-  std::ifstream in(file);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  std::ifstream input(file);
+  return {std::istreambuf_iterator<char>(input), std::istreambuf_iterator<char>()};
 }
 
 class laid_out_machine {
@@ -70,7 +70,7 @@ inline std::string told(const std::vector<finding>& all, const std::string& subj
   return std::string(one->level == severity::ok     ? "ok: "
                      : one->level == severity::note ? "note: "
                                                     : "BLOCKER: ") +
-         one->what;
+         one->message;
 }
 
 }  // namespace pl::tools::topo

@@ -8,7 +8,7 @@ std::string everything_told(const machine& all) {
   std::string out = render(relate_all(all));
   const auto advice = advise(all);
   for (const auto& line : explain(all, advice)) out += line + "\n";
-  for (const auto& one : check(all, advice, 8)) out += one.subject + ": " + one.what + "\n";
+  for (const auto& one : check(all, advice, 8)) out += one.subject + ": " + one.message + "\n";
   return out;
 }
 

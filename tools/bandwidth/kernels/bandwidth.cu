@@ -20,19 +20,19 @@ PL_DEVICE std::uint64_t threads_of_grid() { return std::uint64_t{grid_dim_x()} *
 
 PL_DEVICE void copy_vectors(std::uint64_t dst, std::uint64_t src, std::uint64_t count) {
   const std::uint64_t step = threads_of_grid();
-  std::uint64_t at = first_of_thread();
-  for (; at + (kInFlight - 1) * step < count; at += kInFlight * step) {
+  std::uint64_t index = first_of_thread();
+  for (; index + (kInFlight - 1) * step < count; index += kInFlight * step) {
     vec16 in_flight[kInFlight];
-    for (int i = 0; i < kInFlight; ++i) in_flight[i] = load_stream_vec16(src + 16 * (at + i * step));
-    for (int i = 0; i < kInFlight; ++i) store_stream_vec16(dst + 16 * (at + i * step), in_flight[i]);
+    for (int i = 0; i < kInFlight; ++i) in_flight[i] = load_stream_vec16(src + 16 * (index + i * step));
+    for (int i = 0; i < kInFlight; ++i) store_stream_vec16(dst + 16 * (index + i * step), in_flight[i]);
   }
-  for (; at < count; at += step) store_stream_vec16(dst + 16 * at, load_stream_vec16(src + 16 * at));
+  for (; index < count; index += step) store_stream_vec16(dst + 16 * index, load_stream_vec16(src + 16 * index));
 }
 
 template <class Word>
 PL_DEVICE void copy_words(std::uint64_t dst, std::uint64_t src, std::uint64_t count) {
-  for (std::uint64_t at = first_of_thread(); at < count; at += threads_of_grid())
-    store_relaxed<Word>(dst + sizeof(Word) * at, load_relaxed<Word>(src + sizeof(Word) * at));
+  for (std::uint64_t index = first_of_thread(); index < count; index += threads_of_grid())
+    store_relaxed<Word>(dst + sizeof(Word) * index, load_relaxed<Word>(src + sizeof(Word) * index));
 }
 
 // The whole of [0, bytes) in pieces as wide as the alignment of both sides allows, the rest by bytes.
@@ -82,10 +82,10 @@ PL_KERNEL void bandwidth_copy(std::uint64_t dst, std::uint64_t src, std::uint64_
 PL_KERNEL void bandwidth_multicast(std::uint64_t dst, std::uint64_t src, std::uint64_t bytes, std::uint64_t copies) {
   const std::uint64_t vectors = (dst | src) % 16 == 0 ? bytes / 16 : 0;
   for (std::uint64_t copy = 0; copy < copies; ++copy) {
-    for (std::uint64_t at = first_of_thread(); at < vectors; at += threads_of_grid())
-      store_multicast_vec16(dst + 16 * at, load_stream_vec16(src + 16 * at));
-    for (std::uint64_t at = 4 * vectors + first_of_thread(); at < bytes / 4; at += threads_of_grid())
-      store_multicast(dst + 4 * at, load_relaxed<std::uint32_t>(src + 4 * at));
+    for (std::uint64_t index = first_of_thread(); index < vectors; index += threads_of_grid())
+      store_multicast_vec16(dst + 16 * index, load_stream_vec16(src + 16 * index));
+    for (std::uint64_t index = 4 * vectors + first_of_thread(); index < bytes / 4; index += threads_of_grid())
+      store_multicast(dst + 4 * index, load_relaxed<std::uint32_t>(src + 4 * index));
   }
 }
 PL_EXPORT_KERNEL(bandwidth_multicast)
@@ -93,21 +93,21 @@ PL_EXPORT_KERNEL(bandwidth_multicast)
 
 // The pattern of `seed`, with all bits of `flip` inverted.
 PL_KERNEL void bandwidth_fill(std::uint64_t dst, std::uint64_t bytes, std::uint64_t seed, std::uint64_t flip) {
-  for (std::uint64_t at = first_of_thread(); at < (bytes + 15) / 16; at += threads_of_grid()) {
-    const std::uint64_t left = bytes - 16 * at;
-    put_vector(dst + 16 * at, left < 16 ? left : 16,
-               {pattern_word(2 * at, seed) ^ flip, pattern_word(2 * at + 1, seed) ^ flip});
+  for (std::uint64_t index = first_of_thread(); index < (bytes + 15) / 16; index += threads_of_grid()) {
+    const std::uint64_t left = bytes - 16 * index;
+    put_vector(dst + 16 * index, left < 16 ? left : 16,
+               {pattern_word(2 * index, seed) ^ flip, pattern_word(2 * index + 1, seed) ^ flip});
   }
 }
 
 // Compares every byte with the pattern. `out`: a check_result, to which is added.
 PL_KERNEL void bandwidth_check(std::uint64_t src, std::uint64_t bytes, std::uint64_t seed, std::uint64_t out) {
   check_result mine;
-  for (std::uint64_t at = first_of_thread(); at < (bytes + 15) / 16; at += threads_of_grid()) {
-    const std::uint64_t left = bytes - 16 * at;
-    const vec16 found = vector_at(src + 16 * at, left < 16 ? left : 16);
-    mine.add(16 * at, found.low ^ (pattern_word(2 * at, seed) & mask_of(left)));
-    if (left > 8) mine.add(16 * at + 8, found.high ^ (pattern_word(2 * at + 1, seed) & mask_of(left - 8)));
+  for (std::uint64_t index = first_of_thread(); index < (bytes + 15) / 16; index += threads_of_grid()) {
+    const std::uint64_t left = bytes - 16 * index;
+    const vec16 found = vector_at(src + 16 * index, left < 16 ? left : 16);
+    mine.add(16 * index, found.low ^ (pattern_word(2 * index, seed) & mask_of(left)));
+    if (left > 8) mine.add(16 * index + 8, found.high ^ (pattern_word(2 * index + 1, seed) & mask_of(left - 8)));
   }
   if (mine.wrong_bytes == 0) return;
   atomic_add<std::uint64_t>(out, mine.wrong_bytes);
@@ -124,21 +124,21 @@ PL_KERNEL void bandwidth_check(std::uint64_t src, std::uint64_t bytes, std::uint
 PL_KERNEL void bandwidth_chase(std::uint64_t first, std::uint64_t warm_up, std::uint64_t accesses, std::uint64_t out) {
   auto* const used = static_cast<volatile std::uint64_t*>(shared_memory());
   auto* const batch = reinterpret_cast<volatile std::uint32_t*>(used + 1);
-  std::uint64_t at = first;
-  for (std::uint64_t i = 0; i < warm_up; ++i) at = load_relaxed<std::uint64_t>(at);
-  *used = at;
+  std::uint64_t index = first;
+  for (std::uint64_t i = 0; i < warm_up; ++i) index = load_relaxed<std::uint64_t>(index);
+  *used = index;
 
   const std::uint64_t begin_ns = global_timer_ns();
   const std::uint64_t begin = clock_cycles();
-  for (std::uint64_t i = 0; i < accesses; ++i) at = load_relaxed<std::uint64_t>(at);
-  *used = at;
+  for (std::uint64_t i = 0; i < accesses; ++i) index = load_relaxed<std::uint64_t>(index);
+  *used = index;
   store_relaxed<std::uint64_t>(out + offsetof(chase_result, whole_cycles), clock_cycles() - begin);
   store_relaxed<std::uint64_t>(out + offsetof(chase_result, whole_ns), global_timer_ns() - begin_ns);
 
   std::uint64_t empty = ~std::uint64_t{0};
   for (int i = 0; i < 64; ++i) {
     const std::uint64_t before = clock_cycles();
-    *used = at;
+    *used = index;
     const std::uint64_t cycles = clock_cycles() - before;
     if (cycles < empty) empty = cycles;
   }
@@ -148,8 +148,8 @@ PL_KERNEL void bandwidth_chase(std::uint64_t first, std::uint64_t warm_up, std::
     const std::uint64_t count = accesses - done < kChaseBatch ? accesses - done : kChaseBatch;
     for (std::uint64_t i = 0; i < count; ++i) {
       const std::uint64_t before = clock_cycles();
-      at = load_relaxed<std::uint64_t>(at);
-      *used = at;
+      index = load_relaxed<std::uint64_t>(index);
+      *used = index;
       batch[i] = static_cast<std::uint32_t>(clock_cycles() - before);
     }
     for (std::uint64_t i = 0; i < count; ++i)

@@ -21,18 +21,18 @@ PL_KERNEL void load_compute(std::uint64_t out, std::uint32_t rounds) {
 PL_KERNEL void load_memory(std::uint64_t dst, std::uint64_t src, std::uint64_t count, std::uint32_t repeats) {
   const std::uint64_t step = std::uint64_t{grid_dim_x()} * block_dim_x();
   for (std::uint32_t repeat = 0; repeat < repeats; ++repeat) {
-    std::uint64_t at = std::uint64_t{block_x()} * block_dim_x() + thread_x();
-    for (; at + 3 * step < count; at += 4 * step) {
-      const vec16 a = load_vec16(src + 16 * at);
-      const vec16 b = load_vec16(src + 16 * (at + step));
-      const vec16 c = load_vec16(src + 16 * (at + 2 * step));
-      const vec16 d = load_vec16(src + 16 * (at + 3 * step));
-      store_vec16(dst + 16 * at, a);
-      store_vec16(dst + 16 * (at + step), b);
-      store_vec16(dst + 16 * (at + 2 * step), c);
-      store_vec16(dst + 16 * (at + 3 * step), d);
+    std::uint64_t index = std::uint64_t{block_x()} * block_dim_x() + thread_x();
+    for (; index + 3 * step < count; index += 4 * step) {
+      const vec16 a = load_vec16(src + 16 * index);
+      const vec16 b = load_vec16(src + 16 * (index + step));
+      const vec16 c = load_vec16(src + 16 * (index + 2 * step));
+      const vec16 d = load_vec16(src + 16 * (index + 3 * step));
+      store_vec16(dst + 16 * index, a);
+      store_vec16(dst + 16 * (index + step), b);
+      store_vec16(dst + 16 * (index + 2 * step), c);
+      store_vec16(dst + 16 * (index + 3 * step), d);
     }
-    for (; at < count; at += step) store_vec16(dst + 16 * at, load_vec16(src + 16 * at));
+    for (; index < count; index += step) store_vec16(dst + 16 * index, load_vec16(src + 16 * index));
   }
 }
 

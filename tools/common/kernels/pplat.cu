@@ -60,8 +60,9 @@ PL_KERNEL void pplat_consume(std::uint64_t to_gpu, std::uint64_t to_cpu, std::ui
       return;
     }
     std::uint32_t wrong = 0;
-    for (std::uint32_t at = block_x() * block_dim_x() + thread_x(); at < data_words; at += grid_dim_x() * block_dim_x())
-      if (load_relaxed<std::uint32_t>(data + 4ull * at) != data_word(value, at)) ++wrong;
+    for (std::uint32_t index = block_x() * block_dim_x() + thread_x(); index < data_words;
+         index += grid_dim_x() * block_dim_x())
+      if (load_relaxed<std::uint32_t>(data + 4ull * index) != data_word(value, index)) ++wrong;
     if (wrong != 0) atomic_add<std::uint32_t>(mismatches, wrong);
     sync_threads();  // every load of the block has been used before the answer lets the CPU overwrite the data
     if (thread_x() == 0) store_release<std::uint32_t>(my_answer, value);
@@ -83,8 +84,9 @@ PL_KERNEL void pplat_produce(std::uint64_t to_gpu, std::uint64_t to_cpu, std::ui
   const std::uint64_t begin = global_timer_ns();
   for (std::uint32_t i = 0; i < iterations && *block_word() != 0; ++i) {
     const std::uint32_t value = i + 2;
-    for (std::uint32_t at = block_x() * block_dim_x() + thread_x(); at < data_words; at += grid_dim_x() * block_dim_x())
-      store_relaxed<std::uint32_t>(data + 4ull * at, data_word(value, at));
+    for (std::uint32_t index = block_x() * block_dim_x() + thread_x(); index < data_words;
+         index += grid_dim_x() * block_dim_x())
+      store_relaxed<std::uint32_t>(data + 4ull * index, data_word(value, index));
     if (data_words != 0) {
       fence_system();  // each thread's own data before the flag that thread 0 writes
       sync_threads();
