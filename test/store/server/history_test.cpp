@@ -13,10 +13,10 @@ namespace {
 
 using kind = event::kind;
 
-event completed(kind kind, std::uint64_t value, std::uint64_t begin, std::uint64_t end, bool succeeded = true) {
-  return {kind, value, 0, succeeded, false, begin, end};
+event completed(kind action, std::uint64_t value, std::uint64_t begin, std::uint64_t end, bool succeeded = true) {
+  return {action, value, 0, succeeded, false, begin, end};
 }
-event lost(kind kind, std::uint64_t value, std::uint64_t begin) { return {kind, value, 0, true, true, begin, kNever}; }
+event lost(kind action, std::uint64_t value, std::uint64_t begin) { return {action, value, 0, true, true, begin, kNever}; }
 
 TEST(history, TellsThePossibleFromTheImpossible) {
   const auto put = kind::put, get = kind::get, absent = kind::put_if_absent, erase = kind::erase;
