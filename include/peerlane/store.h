@@ -167,12 +167,12 @@ int peerlane_store_register_direct_memory(peerlane_store_t store, void* address,
                                           peerlane_direct_memory_t* memory);
 /* EBUSY: operations within it are under way. */
 int peerlane_store_unregister_direct_memory(peerlane_direct_memory_t memory);
-/* put and get within registered memory: [at, at + bytes) of it. EINVAL: outside. */
+/* put and get within registered memory: [offset, offset + bytes) of it. EINVAL: outside. */
 int peerlane_store_put_direct(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_bytes,
-                              peerlane_direct_memory_t memory, size_t at, size_t bytes,
+                              peerlane_direct_memory_t memory, size_t offset, size_t bytes,
                               const struct peerlane_put_options* options, struct peerlane_store_reply* reply);
 int peerlane_store_get_direct(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_bytes,
-                              peerlane_direct_memory_t memory, size_t at, size_t bytes,
+                              peerlane_direct_memory_t memory, size_t offset, size_t bytes,
                               const struct peerlane_get_options* options, struct peerlane_store_reply* reply);
 
 /* ---- Asynchronous ---------------------------------------------------------------------------------------------------- */

@@ -82,10 +82,10 @@ class store {
     return store(out);
   }
   // At a unix socket (a path) or "host:port".
-  static result<store> open_at(const std::string& where) {
+  static result<store> open_at(const std::string& address) {
     peerlane_store_options options{};
     options.struct_bytes = sizeof options;
-    (where.find('/') != std::string::npos ? options.socket : options.endpoint) = where.c_str();
+    (address.find('/') != std::string::npos ? options.socket : options.endpoint) = address.c_str();
     return open(&options);
   }
   store(store&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
@@ -96,33 +96,33 @@ class store {
   peerlane_store_t get() const noexcept { return handle_; }
 
   result<peerlane_pool_t> create_pool(const char* name, const peerlane_pool_options* options = nullptr) const {
-    return told<peerlane_pool_t>(
+    return checked<peerlane_pool_t>(
         [&](peerlane_pool_t* out) { return peerlane_store_create_pool(handle_, name, options, out); });
   }
   result<peerlane_pool_t> open_pool(const char* name) const {
-    return told<peerlane_pool_t>([&](peerlane_pool_t* out) { return peerlane_store_open_pool(handle_, name, out); });
+    return checked<peerlane_pool_t>([&](peerlane_pool_t* out) { return peerlane_store_open_pool(handle_, name, out); });
   }
-  status sync(peerlane_pool_t pool) const { return told(peerlane_store_sync(handle_, pool)); }
+  status sync(peerlane_pool_t pool) const { return checked(peerlane_store_sync(handle_, pool)); }
 
   result<store_reply> put(peerlane_pool_t pool, std::string_view key, const void* value, std::size_t bytes,
                           const peerlane_put_options* options = nullptr) const {
-    return told<store_reply>([&](store_reply* out) {
+    return checked<store_reply>([&](store_reply* out) {
       return peerlane_store_put(handle_, pool, key.data(), key.size(), value, bytes, options, out);
     });
   }
   result<store_reply> get(peerlane_pool_t pool, std::string_view key, void* value, std::size_t bytes,
                           const peerlane_get_options* options = nullptr) const {
-    return told<store_reply>([&](store_reply* out) {
+    return checked<store_reply>([&](store_reply* out) {
       return peerlane_store_get(handle_, pool, key.data(), key.size(), value, bytes, options, out);
     });
   }
   result<store_reply> erase(peerlane_pool_t pool, std::string_view key,
                             const peerlane_put_options* options = nullptr) const {
-    return told<store_reply>(
+    return checked<store_reply>(
         [&](store_reply* out) { return peerlane_store_erase(handle_, pool, key.data(), key.size(), options, out); });
   }
   result<store_reply> stat(peerlane_pool_t pool, std::string_view key) const {
-    return told<store_reply>(
+    return checked<store_reply>(
         [&](store_reply* out) { return peerlane_store_stat(handle_, pool, key.data(), key.size(), out); });
   }
   // `each` returns false to stop.
@@ -134,7 +134,7 @@ class store {
       return wanted({static_cast<const char*>(key), bytes}, value_bytes) ? 0 : kStopped;
     };
     const int code = peerlane_store_find(handle_, pool, prefix, regex, call, &each);
-    return code == kStopped ? status{} : told(code);
+    return code == kStopped ? status{} : checked(code);
   }
 
   result<direct_memory> register_direct_memory(void* address, std::size_t bytes) const {
@@ -143,16 +143,16 @@ class store {
       return failure{code, peerlane_store_last_error()};
     return direct_memory(out);
   }
-  result<store_reply> put_direct(peerlane_pool_t pool, std::string_view key, const direct_memory& from, std::size_t at,
+  result<store_reply> put_direct(peerlane_pool_t pool, std::string_view key, const direct_memory& memory, std::size_t offset,
                                  std::size_t bytes, const peerlane_put_options* options = nullptr) const {
-    return told<store_reply>([&](store_reply* out) {
-      return peerlane_store_put_direct(handle_, pool, key.data(), key.size(), from.get(), at, bytes, options, out);
+    return checked<store_reply>([&](store_reply* out) {
+      return peerlane_store_put_direct(handle_, pool, key.data(), key.size(), memory.get(), offset, bytes, options, out);
     });
   }
-  result<store_reply> get_direct(peerlane_pool_t pool, std::string_view key, const direct_memory& into, std::size_t at,
+  result<store_reply> get_direct(peerlane_pool_t pool, std::string_view key, const direct_memory& into, std::size_t offset,
                                  std::size_t bytes, const peerlane_get_options* options = nullptr) const {
-    return told<store_reply>([&](store_reply* out) {
-      return peerlane_store_get_direct(handle_, pool, key.data(), key.size(), into.get(), at, bytes, options, out);
+    return checked<store_reply>([&](store_reply* out) {
+      return peerlane_store_get_direct(handle_, pool, key.data(), key.size(), into.get(), offset, bytes, options, out);
     });
   }
 
@@ -176,17 +176,17 @@ class store {
 
  private:
   explicit store(peerlane_store_t handle) noexcept : handle_(handle) {}
-  static status told(int code) { return code == 0 ? status{} : status(failure{code, peerlane_store_last_error()}); }
+  static status checked(int code) { return code == 0 ? status{} : status(failure{code, peerlane_store_last_error()}); }
   template <class Out, class Call>
-  static result<Out> told(const Call& call) {
+  static result<Out> checked(const Call& call) {
     Out out{};
     if (const int code = call(&out)) return failure{code, peerlane_store_last_error()};
     return out;
   }
-  static peerlane_store_item item_of(std::uint32_t what, peerlane_pool_t pool, std::string_view key, void* value,
+  static peerlane_store_item item_of(std::uint32_t kind, peerlane_pool_t pool, std::string_view key, void* value,
                                      std::size_t bytes) {
     peerlane_store_item item{};
-    item.operation = what;
+    item.operation = kind;
     item.pool = pool;
     item.key = key.data();
     item.key_bytes = key.size();

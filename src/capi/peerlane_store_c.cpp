@@ -38,25 +38,25 @@ struct open_store {
   std::unique_ptr<router> cluster;
   std::atomic<int> registered{0};
 
-  pl::result<memory> look_at(const void* at, std::size_t bytes) const {
-    const auto address = reinterpret_cast<std::uint64_t>(at);
-    return cluster ? cluster->look_at(address, bytes) : store->look_at(address, bytes);
+  pl::result<memory> classify(const void* memory, std::size_t bytes) const {
+    const auto address = reinterpret_cast<std::uint64_t>(memory);
+    return cluster ? cluster->classify(address, bytes) : store->classify(address, bytes);
   }
 };
 struct open_operation {
-  std::shared_ptr<open_store> of;
+  std::shared_ptr<open_store> owner;
   operation_ptr op;  // one of these two
   routed_ptr routed;
 
-  bool test() const { return op ? of->store->test(op) : of->cluster->test(routed); }
+  bool test() const { return op ? owner->store->test(op) : owner->cluster->test(routed); }
   bool wait(pl::store_client::clock::time_point until) const {
-    return op ? of->store->wait(op, until) : of->cluster->wait(routed, until);
+    return op ? owner->store->wait(op, until) : owner->cluster->wait(routed, until);
   }
   const pl::store_client::reply& got() const { return op ? op->got : routed->got; }
 };
 struct direct_memory {
-  std::shared_ptr<open_store> of;
-  memory where;
+  std::shared_ptr<open_store> owner;
+  memory buffer;
   std::atomic<int> busy{0};
 };
 using stores = pl::live_handles<open_store>;
@@ -143,14 +143,14 @@ int run(peerlane_store_t handle, peerlane_store_reply* reply, const Make& make, 
   PL_NO_EXCEPTIONS
 }
 
-pl::status open_gpu(open_store& into, pl::store_client::client_options& how) {
+pl::status open_gpu(open_store& into, pl::store_client::client_options& options) {
   auto cuda = pl::cu::driver();
   if (!cuda || !pl::cu::initialize(**cuda)) return {};  // host memory only
   auto opened = pl::copy::planner::open(**cuda, pl::copy::planner::options_from_environment());
   if (!opened) return opened.error();
   into.copies = *std::move(opened);
-  how.copies = into.copies.get();
-  how.cuda = *cuda;
+  options.copies = into.copies.get();
+  options.cuda = *cuda;
   return {};
 }
 
@@ -178,38 +178,40 @@ pl::status check_item(const peerlane_store_item& item) {
 
 // Of a client or a router, which call it alike. Precondition: check_item.
 template <class Store>
-auto make_item(Store& store, const peerlane_store_item& item, const memory& where) {
+auto make_item(Store& store, const peerlane_store_item& item, const memory& buffer) {
   const auto key = key_of(item.key, item.key_bytes);
   if (item.operation == PEERLANE_STORE_ERASE) return store.make_erase(item.pool, key, put_request_of(item.put_options));
-  if (item.operation == PEERLANE_STORE_PUT) return store.make_put(item.pool, key, where, put_request_of(item.put_options));
-  return store.make_get(item.pool, key, where, get_request_of(item.get_options));
+  if (item.operation == PEERLANE_STORE_PUT) return store.make_put(item.pool, key, buffer, put_request_of(item.put_options));
+  return store.make_get(item.pool, key, buffer, get_request_of(item.get_options));
 }
 
 // At once.
-pl::store_client::reply do_item(const open_store& at, const peerlane_store_item& item, const memory& where) {
-  if (!at.cluster) return at.store->run(make_item(*at.store, item, where));
+pl::store_client::reply do_item(const open_store& opened, const peerlane_store_item& item, const memory& buffer) {
+  if (!opened.cluster) return opened.store->run(make_item(*opened.store, item, buffer));
   const auto key = key_of(item.key, item.key_bytes);
-  if (item.operation == PEERLANE_STORE_ERASE) return at.cluster->erase(item.pool, key, put_request_of(item.put_options));
-  if (item.operation == PEERLANE_STORE_PUT) return at.cluster->put(item.pool, key, where, put_request_of(item.put_options));
-  return at.cluster->get(item.pool, key, where, get_request_of(item.get_options));
+  if (item.operation == PEERLANE_STORE_ERASE) return opened.cluster->erase(item.pool, key, put_request_of(item.put_options));
+  if (item.operation == PEERLANE_STORE_PUT)
+    return opened.cluster->put(item.pool, key, buffer, put_request_of(item.put_options));
+  return opened.cluster->get(item.pool, key, buffer, get_request_of(item.get_options));
 }
 
-void tell_when_done(open_operation& one, const peerlane_store_item& item) {
+void report_when_done(open_operation& one, const peerlane_store_item& item) {
   const int event = item.event_fd > 0 ? item.event_fd : -1;
-  std::function<void(const pl::store_client::reply&)> then;
+  std::function<void(const pl::store_client::reply&)> on_reply;
   if (item.done != nullptr)
-    then = [done = item.done, context = item.context](const pl::store_client::reply& got) {
+    on_reply = [done = item.done, context = item.context](const pl::store_client::reply& got) {
       peerlane_store_reply reply;
       tell(got, &reply);
       done(context, &reply);
     };
   if (one.routed) {
     one.routed->event_fd = event;
-    one.routed->then = std::move(then);
+    one.routed->callback = std::move(on_reply);
     return;
   }
   one.op->event_fd = event;
-  if (then) one.op->then = [then = std::move(then)](pl::store_client::operation& ended_one) { then(ended_one.got); };
+  if (on_reply)
+    one.op->callback = [callback = std::move(on_reply)](pl::store_client::operation& ended_one) { callback(ended_one.got); };
 }
 
 peerlane_store_item item_of(std::uint32_t operation, peerlane_pool_t pool, const void* key, std::size_t key_bytes,
@@ -230,28 +232,28 @@ int run(peerlane_store_t handle, peerlane_store_reply* reply, const peerlane_sto
     const auto one = stores::instance().find(handle);
     if (!one) return fail(EINVAL, kDead);
     if (const auto fine = check_item(item); !fine) return fail(fine.error());
-    const auto where = one->look_at(item.value, item.bytes);
-    if (!where) return fail(where.error());
-    return ended(do_item(*one, item, *where), reply);
+    const auto buffer = one->classify(item.value, item.bytes);
+    if (!buffer) return fail(buffer.error());
+    return ended(do_item(*one, item, *buffer), reply);
   }
   PL_NO_EXCEPTIONS
 }
 
 // The cluster that the store is a server of; null: it is in none.
-pl::result<std::unique_ptr<router>> cluster_of(client& store, const pl::store_client::client_options& how) {
+pl::result<std::unique_ptr<router>> cluster_of(client& store, const pl::store_client::client_options& options) {
   const auto got = store.run(store.make_plain(wire::opcode::cluster_map, 0, {}));
   if (got.status == ENOTSUP) return std::unique_ptr<router>();
   if (got.status != 0) return pl::failure{got.status, got.text};
   const auto map = pl::store_client::read_cluster_map(got.body);
   if (!map) return map.error();
   pl::store_client::router_options out;
-  out.security = how.where;
-  out.timeout_ms = how.timeout_ms;
-  out.copies = how.copies;
-  out.cuda = how.cuda;
-  out.use_shm = how.use_shm;
-  out.require = how.require;
-  if (!how.where.endpoint.empty()) out.servers.push_back(how.where.endpoint);
+  out.security = options.server;
+  out.timeout_ms = options.timeout_ms;
+  out.copies = options.copies;
+  out.cuda = options.cuda;
+  out.use_shm = options.use_shm;
+  out.require = options.require;
+  if (!options.server.endpoint.empty()) out.servers.push_back(options.server.endpoint);
   for (const auto& [name, one] : map->servers) out.servers.push_back(one.endpoint);
   return router::open(out);
 }
@@ -259,24 +261,24 @@ pl::result<std::unique_ptr<router>> cluster_of(client& store, const pl::store_cl
 // A part of registered memory, held busy while it lives.
 class busy_part {
  public:
-  static pl::result<busy_part> take(peerlane_store_t store, peerlane_direct_memory_t handle, std::size_t at,
+  static pl::result<busy_part> take(peerlane_store_t store, peerlane_direct_memory_t handle, std::size_t offset,
                                     std::size_t bytes) {
     auto found = memories::instance().find(handle);
-    if (!found || found->of.get() != static_cast<void*>(store)) return pl::failure{EINVAL, kDead};
-    if (at > found->where.bytes || bytes > found->where.bytes - at)
+    if (!found || found->owner.get() != static_cast<void*>(store)) return pl::failure{EINVAL, kDead};
+    if (offset > found->buffer.bytes || bytes > found->buffer.bytes - offset)
       return pl::failure{EINVAL, "the range leaves the registered memory"};
-    memory part{found->where.address + at, bytes, found->where.device};
+    memory part{found->buffer.address + offset, bytes, found->buffer.device};
     return busy_part(std::move(found), part);
   }
-  busy_part(busy_part&& other) noexcept : of_(std::move(other.of_)), part_(other.part_) {}
+  busy_part(busy_part&& other) noexcept : memory_(std::move(other.memory_)), part_(other.part_) {}
   ~busy_part() {
-    if (of_) --of_->busy;
+    if (memory_) --memory_->busy;
   }
   const memory& get() const { return part_; }
 
  private:
-  busy_part(std::shared_ptr<direct_memory> of, memory part) : of_(std::move(of)), part_(part) { ++of_->busy; }
-  std::shared_ptr<direct_memory> of_;
+  busy_part(std::shared_ptr<direct_memory> owner, memory part) : memory_(std::move(owner)), part_(part) { ++memory_->busy; }
+  std::shared_ptr<direct_memory> memory_;
   memory part_;
 };
 
@@ -291,18 +293,18 @@ PL_EXPORT int peerlane_store_open(const peerlane_store_options* given, peerlane_
     const auto options = taken(given);
     if (options.require_path > PEERLANE_PATH_UCX) return fail(EINVAL, "unknown require_path");
     auto made = std::make_shared<open_store>();
-    pl::store_client::client_options how;
-    how.where = address_of(options);
-    if (options.timeout_ms != 0) how.timeout_ms = options.timeout_ms;
-    how.require = static_cast<wire::path>(options.require_path);
-    how.use_shm = (options.flags & PEERLANE_STORE_NO_SHM) == 0;
-    how.reconnect = (options.flags & PEERLANE_STORE_NO_RECONNECT) == 0;
+    pl::store_client::client_options settings;
+    settings.server = address_of(options);
+    if (options.timeout_ms != 0) settings.timeout_ms = options.timeout_ms;
+    settings.require = static_cast<wire::path>(options.require_path);
+    settings.use_shm = (options.flags & PEERLANE_STORE_NO_SHM) == 0;
+    settings.reconnect = (options.flags & PEERLANE_STORE_NO_RECONNECT) == 0;
     if ((options.flags & PEERLANE_STORE_NO_GPU) == 0)
-      if (const auto gpu = open_gpu(*made, how); !gpu) return fail(gpu.error());
-    auto opened = client::open(how);
+      if (const auto gpu = open_gpu(*made, settings); !gpu) return fail(gpu.error());
+    auto opened = client::open(settings);
     if (!opened) return fail(opened.error());
     if ((options.flags & PEERLANE_STORE_ONE_SERVER) == 0) {
-      auto cluster = cluster_of(**opened, how);
+      auto cluster = cluster_of(**opened, settings);
       if (!cluster) return fail(cluster.error());
       made->cluster = *std::move(cluster);
     }
@@ -369,14 +371,14 @@ PL_EXPORT int peerlane_store_open_pool(peerlane_store_t store, const char* name,
 PL_EXPORT int peerlane_store_delete_pool(peerlane_store_t store, const char* name) {
   if (name == nullptr) return fail(EINVAL, kNullPointer);
   return run(
-      store, nullptr, [&](client& at) { return at.make_plain(wire::opcode::pool_delete, 0, name); },
-      [&](router& at) { return at.ask_anyone(wire::opcode::pool_delete, name); });
+      store, nullptr, [&](client& connection) { return connection.make_plain(wire::opcode::pool_delete, 0, name); },
+      [&](router& cluster) { return cluster.ask_anyone(wire::opcode::pool_delete, name); });
 }
 
 PL_EXPORT int peerlane_store_sync(peerlane_store_t store, peerlane_pool_t pool) {
   return run(
-      store, nullptr, [&](client& at) { return at.make_plain(wire::opcode::sync, pool, {}); },
-      [&](router& at) { return at.sync(pool); });
+      store, nullptr, [&](client& connection) { return connection.make_plain(wire::opcode::sync, pool, {}); },
+      [&](router& cluster) { return cluster.sync(pool); });
 }
 
 // ---- Values
@@ -409,8 +411,9 @@ PL_EXPORT int peerlane_store_stat(peerlane_store_t store, peerlane_pool_t pool, 
                                   peerlane_store_reply* reply) {
   if (key == nullptr) return fail(EINVAL, kNullPointer);
   return run(
-      store, reply, [&](client& at) { return at.make_plain(wire::opcode::stat, pool, key_of(key, key_bytes)); },
-      [&](router& at) { return at.stat(pool, key_of(key, key_bytes)); });
+      store, reply,
+      [&](client& connection) { return connection.make_plain(wire::opcode::stat, pool, key_of(key, key_bytes)); },
+      [&](router& cluster) { return cluster.stat(pool, key_of(key, key_bytes)); });
 }
 
 PL_EXPORT int peerlane_store_find(peerlane_store_t store, peerlane_pool_t pool, const char* prefix, const char* regex,
@@ -420,18 +423,19 @@ PL_EXPORT int peerlane_store_find(peerlane_store_t store, peerlane_pool_t pool, 
     const auto one = stores::instance().find(store);
     if (!one) return fail(EINVAL, kDead);
     if (each == nullptr) return fail(EINVAL, kNullPointer);
-    pl::store_client::key_search what;
-    what.prefix = text_or_empty(prefix);
-    what.regex = text_or_empty(regex);
+    pl::store_client::key_search search;
+    search.prefix = text_or_empty(prefix);
+    search.regex = text_or_empty(regex);
     for (;;) {
-      const auto got = one->cluster ? one->cluster->find(pool, what) : one->store->run(one->store->make_find(pool, what));
+      const auto got =
+          one->cluster ? one->cluster->find(pool, search) : one->store->run(one->store->make_find(pool, search));
       if (got.status != 0) return fail(got.status, got.text.c_str());
       const auto keys = wire::decode_keys(got.body);
       if (!keys) return fail(keys.error());
       for (const auto& key : *keys)
         if (const int code = each(context, key.key.data(), key.key.size(), key.value_bytes)) return code;
       if (!got.more) return 0;
-      what.after = got.fields.after.value_or("");
+      search.after = got.fields.after.value_or("");
     }
   }
   PL_NO_EXCEPTIONS
@@ -448,13 +452,13 @@ PL_EXPORT int peerlane_store_register_direct_memory(peerlane_store_t store, void
     if (!one) return fail(EINVAL, kDead);
     if (out == nullptr) return fail(EINVAL, kNullPointer);
     if (bytes == 0 || address == nullptr) return fail(EINVAL, "an empty range cannot be registered");
-    const auto where = one->look_at(address, bytes);
-    if (!where) return fail(where.error());
-    if (where->device && !where->device->allocation.contains({where->address, bytes}))
+    const auto buffer = one->classify(address, bytes);
+    if (!buffer) return fail(buffer.error());
+    if (buffer->device && !buffer->device->allocation.contains({buffer->address, bytes}))
       return fail(EINVAL, "the range leaves its allocation of GPU memory");
     auto made = std::make_shared<direct_memory>();
-    made->of = one;
-    made->where = *where;
+    made->owner = one;
+    made->buffer = *buffer;
     ++one->registered;
     *out = static_cast<peerlane_direct_memory_t>(memories::instance().add(std::move(made)));
     return 0;
@@ -467,33 +471,37 @@ PL_EXPORT int peerlane_store_unregister_direct_memory(peerlane_direct_memory_t h
   if (!found) return fail(EINVAL, kDead);
   if (found->busy > 0) return fail(EBUSY, "operations within this memory are under way: wait for them first");
   if (!memories::instance().remove(handle)) return fail(EINVAL, kDead);
-  --found->of->registered;
+  --found->owner->registered;
   return 0;
 }
 
 PL_EXPORT int peerlane_store_put_direct(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_bytes,
-                                        peerlane_direct_memory_t handle, size_t at, size_t bytes,
+                                        peerlane_direct_memory_t handle, size_t offset, size_t bytes,
                                         const peerlane_put_options* options, peerlane_store_reply* reply) {
   if (key == nullptr) return fail(EINVAL, kNullPointer);
   if (!known(options)) return fail(EINVAL, "unknown durability or condition");
-  const auto part = busy_part::take(store, handle, at, bytes);
+  const auto part = busy_part::take(store, handle, offset, bytes);
   if (!part) return fail(part.error());
   return run(
       store, reply,
-      [&](client& to) { return to.make_put(pool, key_of(key, key_bytes), part->get(), put_request_of(options)); },
-      [&](router& to) { return to.put(pool, key_of(key, key_bytes), part->get(), put_request_of(options)); });
+      [&](client& connection) {
+        return connection.make_put(pool, key_of(key, key_bytes), part->get(), put_request_of(options));
+      },
+      [&](router& cluster) { return cluster.put(pool, key_of(key, key_bytes), part->get(), put_request_of(options)); });
 }
 
 PL_EXPORT int peerlane_store_get_direct(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_bytes,
-                                        peerlane_direct_memory_t handle, size_t at, size_t bytes,
+                                        peerlane_direct_memory_t handle, size_t offset, size_t bytes,
                                         const peerlane_get_options* options, peerlane_store_reply* reply) {
   if (key == nullptr) return fail(EINVAL, kNullPointer);
-  const auto part = busy_part::take(store, handle, at, bytes);
+  const auto part = busy_part::take(store, handle, offset, bytes);
   if (!part) return fail(part.error());
   return run(
       store, reply,
-      [&](client& from) { return from.make_get(pool, key_of(key, key_bytes), part->get(), get_request_of(options)); },
-      [&](router& from) { return from.get(pool, key_of(key, key_bytes), part->get(), get_request_of(options)); });
+      [&](client& connection) {
+        return connection.make_get(pool, key_of(key, key_bytes), part->get(), get_request_of(options));
+      },
+      [&](router& cluster) { return cluster.get(pool, key_of(key, key_bytes), part->get(), get_request_of(options)); });
 }
 
 // ---- Asynchronous
@@ -508,13 +516,13 @@ PL_EXPORT int peerlane_store_begin(peerlane_store_t store, const peerlane_store_
     if (count > 0 && (items == nullptr || ops == nullptr)) return fail(EINVAL, kNullPointer);
     std::vector<open_operation> made;
     for (std::size_t i = 0; i < count; ++i) {
-      const auto where = check_item(items[i]) ? one->look_at(items[i].value, items[i].bytes)
-                                              : pl::result<memory>(check_item(items[i]).error());
-      if (!where) return fail(where.code(), ("item " + std::to_string(i) + ": " + where.error().message).c_str());
+      const auto buffer = check_item(items[i]) ? one->classify(items[i].value, items[i].bytes)
+                                               : pl::result<memory>(check_item(items[i]).error());
+      if (!buffer) return fail(buffer.code(), ("item " + std::to_string(i) + ": " + buffer.error().message).c_str());
       open_operation op{one, {}, {}};
-      if (one->cluster) op.routed = make_item(*one->cluster, items[i], *where);
-      else op.op = make_item(*one->store, items[i], *where);
-      tell_when_done(op, items[i]);
+      if (one->cluster) op.routed = make_item(*one->cluster, items[i], *buffer);
+      else op.op = make_item(*one->store, items[i], *buffer);
+      report_when_done(op, items[i]);
       made.push_back(std::move(op));
     }
     std::vector<operation_ptr> plain;

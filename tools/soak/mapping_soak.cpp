@@ -37,8 +37,8 @@ struct block {
 };
 
 template <class Outcome>
-void must(const Outcome& outcome, const char* what) {
-  if (!outcome) throw tools::tool_failure(format("%s: %s", what, outcome.error().message.c_str()));
+void must(const Outcome& outcome, const char* action) {
+  if (!outcome) throw tools::tool_failure(format("%s: %s", action, outcome.error().message.c_str()));
 }
 
 class mapping_worker {

@@ -27,9 +27,9 @@ class findings {
  public:
   explicit findings(std::string part) : part_(std::move(part)) {}
 
-  void count(const std::string& what, std::uint64_t more = 1) {
+  void count(const std::string& name, std::uint64_t more = 1) {
     const std::lock_guard hold(mutex_);
-    counters_[what] += more;
+    counters_[name] += more;
   }
   // A guarantee did not hold. The text says what was expected and what was seen.
   void violation(const std::string& text);

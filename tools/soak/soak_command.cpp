@@ -100,9 +100,9 @@ bool tell(const std::vector<std::unique_ptr<findings>>& all, result_file& result
   bool good = true;
   for (const auto& one : all) {
     text_table table({{"what", text_table::align::left}, {"count"}});
-    for (const auto& [what, count] : one->counters()) {
-      table.add_row({what, std::to_string(count)});
-      results.add_row({{"kind", "count"}, {"part", one->part()}, {"what", what}, {"count", count}});
+    for (const auto& [name, count] : one->counters()) {
+      table.add_row({name, std::to_string(count)});
+      results.add_row({{"kind", "count"}, {"part", one->part()}, {"what", name}, {"count", count}});
     }
     std::printf("\n%s\n%s", one->part().c_str(), table.render().c_str());
     for (const auto& text : one->violations()) {

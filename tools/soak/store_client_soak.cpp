@@ -37,7 +37,7 @@ store_client_soak::store_client_soak(const plan& run, findings& seen, const stor
 bool store_client_soak::reach(const std::string& socket, unsigned timeout_ms) {
   client_.reset();
   store_client::client_options options;
-  options.where.socket = socket;
+  options.server.socket = socket;
   options.timeout_ms = timeout_ms;
   options.use_shm = number_ % 4 != 3;  // one in four by the socket alone
   auto opened = store_client::client::open(options);
@@ -69,7 +69,7 @@ std::size_t store_client_soak::random_size() {
 void store_client_soak::put(key& one) {
   const state_number state = ++last_;
   const auto bytes = value_bytes(one.id, state, random_size());
-  const auto memory = client_->look_at(reinterpret_cast<std::uint64_t>(bytes.data()), bytes.size());
+  const auto memory = client_->classify(reinterpret_cast<std::uint64_t>(bytes.data()), bytes.size());
   one.states.begin(state);
   const auto answer = client_->run(client_->make_put(pools_[static_cast<unsigned>(one.pool)], one.name, *memory, {}));
   if (answer.status == 0) one.states.acknowledge(state);
@@ -92,7 +92,7 @@ void store_client_soak::erase(key& one) {
 
 // False: no answer.
 bool store_client_soak::get(key& one) {
-  const auto memory = client_->look_at(reinterpret_cast<std::uint64_t>(room_.data()), room_.size());
+  const auto memory = client_->classify(reinterpret_cast<std::uint64_t>(room_.data()), room_.size());
   const auto answer = client_->run(client_->make_get(pools_[static_cast<unsigned>(one.pool)], one.name, *memory, {}));
   notice_lost();
   if (answer.status != 0 && answer.status != ENOENT) {
@@ -133,7 +133,7 @@ void store_client_soak::work() {
   }
 }
 
-void store_client_soak::look_at_all() {
+void store_client_soak::classify_all() {
   if (!reach(store_.socket(), kCalmTimeoutMs)) {
     seen_.violation("after the last disturbance the store does not serve");
     return;
@@ -151,7 +151,7 @@ std::uint64_t store_client_soak::silent_losses(const std::string& socket) {
   if (!reach(socket, kCalmTimeoutMs)) return 0;  // refused: nothing was shown that is not so
   for (auto& one : keys_) {
     if (one.pool == level::volatile_) continue;
-    const auto memory = client_->look_at(reinterpret_cast<std::uint64_t>(room_.data()), room_.size());
+    const auto memory = client_->classify(reinterpret_cast<std::uint64_t>(room_.data()), room_.size());
     store_client::get_request request;
     request.verify = true;
     const auto answer = client_->run(client_->make_get(pools_[static_cast<unsigned>(one.pool)], one.name, *memory, request));

@@ -18,7 +18,7 @@ class store_client_soak {
   // Until the end of the run.
   void work();
   // Every key once, after the last disturbance. A store that does not answer by then is a violation.
-  void look_at_all();
+  void classify_all();
   // The same on another store, a damaged copy of this one: each answer is right, or it is an error. Returns how many values
   // were missing or of an older state without an error.
   std::uint64_t silent_losses(const std::string& socket);

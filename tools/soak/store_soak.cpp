@@ -50,7 +50,7 @@ class disturber {
   }
 
   // One that ends first may have met a refusal; if all do, it is the soak that is wrong.
-  void look_at_killed_clients() const {
+  void check_killed_clients() const {
     if (killed_clients_ == 0 && ended_clients_ != 0)
       seen_.violation("no client lived until it was to be killed; its words: perf.log");
   }
@@ -260,9 +260,9 @@ void run_store(const plan& run, findings& seen) {
     seen.violation(failure);
     return;
   }
-  noise.look_at_killed_clients();
+  noise.check_killed_clients();
   noise.bring_back();
-  for (auto& one : clients) one->look_at_all();
+  for (auto& one : clients) one->classify_all();
   store.end(SIGTERM);
   damage_copies(run, seen, store, clients);
 }

@@ -31,9 +31,9 @@ struct load {
 
 load load_of(const cluster_map& map, const std::string& name) {
   load out;
-  for (const auto& at : map.units) {
-    if (at.has(name)) ++(at.copies.front() == name ? out.serves : out.copies);
-    if (at.fills(name)) ++out.joining;
+  for (const auto& entry : map.units) {
+    if (entry.has(name)) ++(entry.copies.front() == name ? out.serves : out.copies);
+    if (entry.fills(name)) ++out.joining;
   }
   return out;
 }
@@ -46,13 +46,13 @@ struct unsettled {
 unsettled unsettled_of(const cluster_view& now) {
   unsettled out;
   for (unsigned unit = 0; unit < kPlacements; ++unit) {
-    const auto& at = now.map.units[unit];
+    const auto& entry = now.map.units[unit];
     const auto wanted = store_cluster::wanted_on(now.map, unit);
-    if (at.copies.empty() || !now.alive.contains(at.copies.front())) ++out.unserved;
-    else if (at.copies.size() < store_cluster::least_copies(unit)) ++out.short_of_copies;
-    const bool same = at.joining.empty() && !wanted.empty() && at.copies.size() == wanted.size() &&
-                      at.copies.front() == wanted.front() &&
-                      std::all_of(wanted.begin(), wanted.end(), [&](const auto& one) { return at.has(one); });
+    if (entry.copies.empty() || !now.alive.contains(entry.copies.front())) ++out.unserved;
+    else if (entry.copies.size() < store_cluster::least_copies(unit)) ++out.short_of_copies;
+    const bool same = entry.joining.empty() && !wanted.empty() && entry.copies.size() == wanted.size() &&
+                      entry.copies.front() == wanted.front() &&
+                      std::all_of(wanted.begin(), wanted.end(), [&](const auto& one) { return entry.has(one); });
     if (!same) ++out.moving;
   }
   return out;
@@ -63,7 +63,8 @@ void print_status(const cluster_view& now) {
   std::printf("%-16s %-22s %-8s %-6s %7s %7s %7s\n", "server", "address", "role", "alive", "serves", "copies", "joining");
   for (const auto& [name, one] : now.map.servers) {
     const auto mine = load_of(now.map, name);
-    std::printf("%-16s %-22s %-8s %-6s %7u %7u %7u\n", name.c_str(), one.endpoint.c_str(), store_client::name_of(one.as),
+    std::printf("%-16s %-22s %-8s %-6s %7u %7u %7u\n", name.c_str(), one.endpoint.c_str(),
+                store_client::name_of(one.assigned_role),
                 now.alive.contains(name) ? "yes"
                 : one.down               ? "down"
                                          : "no",
@@ -83,26 +84,27 @@ void print_status(const cluster_view& now) {
 }
 
 // Changes a server's part in the map.
-void set_role(const etcd& at, const std::string& cluster, const std::string& name, cluster_server::role role) {
+void set_role(const etcd& client, const std::string& cluster, const std::string& name, cluster_server::role role) {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    auto now = tools::must(store_cluster::read_view(at, cluster));
+    auto now = tools::must(store_cluster::read_view(client, cluster));
     const auto found = now.map.servers.find(name);
     if (found == now.map.servers.end())
       throw tool_failure(format("cluster %s has no server %s", cluster.c_str(), name.c_str()));
-    if (found->second.as == role || (role == cluster_server::role::leaving && found->second.as == cluster_server::role::out))
+    if (found->second.assigned_role == role ||
+        (role == cluster_server::role::leaving && found->second.assigned_role == cluster_server::role::out))
       return;
-    found->second.as = role;
+    found->second.assigned_role = role;
     ++now.map.epoch;
     const std::string key = store_cluster::cluster_prefix(cluster) + "map";
-    if (tools::must(at.transact({{key, now.map_revision}}, {{key, to_text(now.map), 0, false}}))) return;
+    if (tools::must(client.transact({{key, now.map_revision}}, {{key, to_text(now.map), 0, false}}))) return;
   }
   throw tool_failure("the slot map changes all the time: try again");
 }
 
 // What only the server's lost data folder had is given up.
-void give_up(const etcd& at, const std::string& cluster, const std::string& name) {
+void give_up(const etcd& client, const std::string& cluster, const std::string& name) {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    auto now = tools::must(store_cluster::read_view(at, cluster));
+    auto now = tools::must(store_cluster::read_view(client, cluster));
     if (!now.map.servers.contains(name))
       throw tool_failure(format("cluster %s has no server %s", cluster.c_str(), name.c_str()));
     const unsigned units = store_cluster::accept_loss(now.map, name, now.alive);
@@ -118,7 +120,7 @@ void give_up(const etcd& at, const std::string& cluster, const std::string& name
     std::vector<etcd::compare> same = {{key, now.map_revision}};
     const auto revision = now.member_revisions.find(name);  // it neither came nor went meanwhile
     same.push_back({member + name, revision == now.member_revisions.end() ? 0 : revision->second});
-    if (!tools::must(at.transact(same, {{key, to_text(now.map), 0, false}}))) continue;
+    if (!tools::must(client.transact(same, {{key, to_text(now.map), 0, false}}))) continue;
     std::printf("%s no longer waiting for server %s's data\n", plural(units, "unit").c_str(), name.c_str());
     return;
   }
@@ -126,13 +128,14 @@ void give_up(const etcd& at, const std::string& cluster, const std::string& name
 }
 
 // Until everything is where it belongs. False: not in time.
-bool wait_until_settled(const etcd& at, const std::string& cluster, std::int64_t seconds) {
+bool wait_until_settled(const etcd& client, const std::string& cluster, std::int64_t seconds) {
   const std::uint64_t until = monotonic_ns() + static_cast<std::uint64_t>(seconds) * 1'000'000'000;
   for (;;) {
-    const auto now = tools::must(store_cluster::read_view(at, cluster));
+    const auto now = tools::must(store_cluster::read_view(client, cluster));
     const auto left = unsettled_of(now);
-    const bool leaving = std::any_of(now.map.servers.begin(), now.map.servers.end(),
-                                     [](const auto& one) { return one.second.as == cluster_server::role::leaving; });
+    const bool leaving = std::any_of(now.map.servers.begin(), now.map.servers.end(), [](const auto& one) {
+      return one.second.assigned_role == cluster_server::role::leaving;
+    });
     if (now.map_revision != 0 && left.moving == 0 && !leaving) return true;
     if (monotonic_ns() >= until) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -161,18 +164,18 @@ int run_cluster(const tools::invocation& call) {
   parser.integer("--wait-s", wait_s, 0, 86400, "Seconds to wait until the slots have moved [0; rebalance: 600]");
   if (const auto code = parser.parse()) return *code;
   std::vector<std::string> urls;
-  std::stringstream in(addresses);
-  for (std::string one; std::getline(in, one, ',');) urls.push_back(one);
-  const auto at = tools::must(etcd::at(urls, kEtcdTimeout, tls));
+  std::stringstream list(addresses);
+  for (std::string one; std::getline(list, one, ',');) urls.push_back(one);
+  const auto client = tools::must(etcd::connect(urls, kEtcdTimeout, tls));
   const bool about_one = action == "add" || action == "remove" || action == "accept-loss";
   if (about_one == name.empty())
     throw tool_failure(about_one ? action + " whom? Give the server's name" : "NAME is for add, remove and accept-loss");
-  if (action == "add") set_role(at, cluster, name, cluster_server::role::in);
-  if (action == "remove") set_role(at, cluster, name, cluster_server::role::leaving);
-  if (action == "accept-loss") give_up(at, cluster, name);
+  if (action == "add") set_role(client, cluster, name, cluster_server::role::active);
+  if (action == "remove") set_role(client, cluster, name, cluster_server::role::leaving);
+  if (action == "accept-loss") give_up(client, cluster, name);
   if (action == "rebalance" && wait_s == 0) wait_s = 600;
-  const bool settled = wait_s == 0 || wait_until_settled(at, cluster, wait_s);
-  const auto now = tools::must(store_cluster::read_view(at, cluster));
+  const bool settled = wait_s == 0 || wait_until_settled(client, cluster, wait_s);
+  const auto now = tools::must(store_cluster::read_view(client, cluster));
   if (now.map_revision == 0) throw tool_failure(format("there is no cluster %s in this etcd", cluster.c_str()));
   print_status(now);
   if (!settled) throw tool_failure("the slots have not all moved in that time; they go on");

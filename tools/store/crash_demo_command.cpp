@@ -101,9 +101,9 @@ class crash_demo {
     const std::uint64_t arena = std::max<std::uint64_t>(64u << 20, (kUnderWay + 4) * options_.bytes);
     server_.reset();
     server_.emplace(folder_.path(), std::vector<std::string>{"--arena", std::to_string(arena), "--chunk", "16777216"});
-    reach_options where;
-    where.socket = server_->socket();
-    store_ = reach(where, &*copies_, &gpu_.cuda());
+    reach_options target;
+    target.socket = server_->socket();
+    store_ = reach(target, &*copies_, &gpu_.cuda());
     pool_ = pool_of(*store_, "crash-demo", true);
   }
 
@@ -114,7 +114,7 @@ class crash_demo {
   }
 
   double put_durable() {
-    const auto memory = tools::must(store_->look_at(source_.get(), options_.bytes));
+    const auto memory = tools::must(store_->classify(source_.get(), options_.bytes));
     store_client::reply answer;
     const double ns = timed([&] { answer = must(store_->run(store_->make_put(pool_, "value", memory, durable()))); });
     std::printf("durable put of %zu bytes from GPU memory: acknowledged after %s (%s)\n", pattern_.size(),
@@ -125,7 +125,7 @@ class crash_demo {
   // The kill finds the server at work: puts of other keys are under way, of which nobody has been told anything. Their
   // client connects again and finishes them with the new server.
   double kill_and_restart() {
-    const auto memory = tools::must(store_->look_at(source_.get(), options_.bytes));
+    const auto memory = tools::must(store_->classify(source_.get(), options_.bytes));
     std::vector<store_client::operation_ptr> under_way;
     for (int i = 0; i < kUnderWay; ++i)
       under_way.push_back(store_->make_put(pool_, format("other-%d", i), memory, durable()));
@@ -144,7 +144,7 @@ class crash_demo {
   }
 
   double get_back() {
-    const auto memory = tools::must(store_->look_at(destination_.get(), options_.bytes));
+    const auto memory = tools::must(store_->classify(destination_.get(), options_.bytes));
     store_client::reply answer;
     const double ns = timed([&] { answer = must(store_->run(store_->make_get(pool_, "value", memory, {}))); });
     std::printf("get into other GPU memory: %s (%s)\n", format_duration_ns(ns).c_str(), told(answer).c_str());

@@ -27,7 +27,7 @@ constexpr double kMiB = 1024.0 * 1024.0;
 
 struct demo_options {
   tools::common_options common;
-  reach_options where;
+  reach_options target;
   std::string server, level = "volatile", device;
   std::uint64_t bytes = 128u << 20;
   std::int64_t rounds = 10, patience_s = 30, debug = 0;
@@ -54,8 +54,8 @@ class demo {
         copies_(copies),
         buffer_(gpu, options.bytes),
         host_(gpu, options.bytes),
-        store_(reach(options.where, &*copies, &gpu.cuda())) {
-    mine_ = tools::must(store_->look_at(buffer_.get(), options.bytes));
+        store_(reach(options.target, &*copies, &gpu.cuda())) {
+    mine_ = tools::must(store_->classify(buffer_.get(), options.bytes));
     pool_ = pool_of(*store_, "gpuPool", true);
   }
 
@@ -97,18 +97,18 @@ class demo {
     return round == 0 ? kFill : static_cast<unsigned char>(i * 131 + (i >> 12) + static_cast<std::size_t>(round) * 7);
   }
   void fill(std::int64_t round) {
-    auto* at = static_cast<unsigned char*>(host_.data());
-    for (std::size_t i = 0; i < options_.bytes; ++i) at[i] = byte_at(round, i);
-    gpu_.check(gpu_.cuda().cuMemcpyHtoD_v2(buffer_.get(), at, options_.bytes), "cuMemcpyHtoD");
+    auto* bytes = static_cast<unsigned char*>(host_.data());
+    for (std::size_t i = 0; i < options_.bytes; ++i) bytes[i] = byte_at(round, i);
+    gpu_.check(gpu_.cuda().cuMemcpyHtoD_v2(buffer_.get(), bytes, options_.bytes), "cuMemcpyHtoD");
     gpu_.synchronize();
   }
-  void verify(std::int64_t round, const char* what) {
-    auto* at = static_cast<unsigned char*>(host_.data());
-    std::memset(at, 0, options_.bytes);
-    gpu_.check(gpu_.cuda().cuMemcpyDtoH_v2(at, buffer_.get(), options_.bytes), "cuMemcpyDtoH");
+  void verify(std::int64_t round, const char* moment) {
+    auto* bytes = static_cast<unsigned char*>(host_.data());
+    std::memset(bytes, 0, options_.bytes);
+    gpu_.check(gpu_.cuda().cuMemcpyDtoH_v2(bytes, buffer_.get(), options_.bytes), "cuMemcpyDtoH");
     for (std::size_t i = 0; i < options_.bytes; ++i)
-      if (at[i] != byte_at(round, i))
-        throw tool_failure(format("%s: byte %zu is 0x%02x, not 0x%02x", what, i, at[i], byte_at(round, i)));
+      if (bytes[i] != byte_at(round, i))
+        throw tool_failure(format("%s: byte %zu is 0x%02x, not 0x%02x", moment, i, bytes[i], byte_at(round, i)));
   }
   void view() {
     unsigned char three[3] = {};
@@ -131,9 +131,9 @@ class demo {
     return out;
   }
   rate puts() {
-    store_client::put_request how;
-    how.level = durability_option(options_.level);
-    return timed([&] { put_ = must(store_->run(store_->make_put(pool_, "key0", mine_, how))); });
+    store_client::put_request options;
+    options.level = durability_option(options_.level);
+    return timed([&] { put_ = must(store_->run(store_->make_put(pool_, "key0", mine_, options))); });
   }
   rate gets() {
     const rate out = timed([&] {
@@ -182,11 +182,11 @@ class demo {
                 store_wire::name_of(got.result.way), store_wire::name_of(got.result.reached));
   }
   void tell(const rate& put, const rate& get, result_file& results) {
-    const rate out = link(copy::direction::to_host), in = link(copy::direction::to_device);
+    const rate outbound = link(copy::direction::to_host), inbound = link(copy::direction::to_device);
     fill(0);
     std::printf("verified: every byte, of both values\n");
-    row(results, "put", put, out, put_);
-    row(results, "get", get, in, get_);
+    row(results, "put", put, outbound, put_);
+    row(results, "get", get, inbound, get_);
     if (const std::string why = store_->why_not_pinned(); !why.empty()) results.add_note("arena not pinned: " + why);
     std::printf("end of gpu direct demo\n");
   }
@@ -215,20 +215,20 @@ int run_gpu_direct_demo(const tools::invocation& call) {
   parser.size("--size", options.bytes, "Bytes of the buffer");
   parser.integer("--rounds", options.rounds, 1, 100'000, "Timed puts, and gets");
   parser.text("--durability", options.level, "What the puts survive: volatile, logged, durable [volatile]");
-  add(parser, options.where);
+  add(parser, options.target);
   parser.common(options.common);
   if (const auto code = parser.parse()) return *code;
   if (!options.server.empty())
-    (options.server.find('/') != std::string::npos ? options.where.socket : options.where.connect) = options.server;
-  options.where.timeout_ms = options.patience_s * 1000;
+    (options.server.find('/') != std::string::npos ? options.target.socket : options.target.connect) = options.server;
+  options.target.timeout_ms = options.patience_s * 1000;
   std::optional<own_server> own;
-  if (options.where.socket.empty() && options.where.connect.empty() && nobody_serves(options.where.data)) {
+  if (options.target.socket.empty() && options.target.connect.empty() && nobody_serves(options.target.data)) {
     // Room for two values, and for the new version of one while the old one is still there.
     const std::uint64_t arena = std::max<std::uint64_t>(64u << 20, 4 * options.bytes);
     const std::uint64_t chunk = arena >= (256u << 20) ? 256u << 20 : 16u << 20;
-    own.emplace(options.where.data,
+    own.emplace(options.target.data,
                 std::vector<std::string>{"--arena", std::to_string(arena), "--chunk", std::to_string(chunk)});
-    options.where.socket = own->socket();
+    options.target.socket = own->socket();
   }
   tools::report report(call, options.common, "store gpu-direct-demo");  // first: it moves the text off standard output
   const tools::gpu_session gpu(options.common.gpu, false);

@@ -19,23 +19,23 @@ namespace pl::store_tools {
 namespace {
 
 // The server's first line says where it listens.
-std::string first_line(int from) {
+std::string first_line(int pipe) {
   std::string out;
-  for (char c; out.size() < 4096 && read(from, &c, 1) == 1 && c != '\n';) out += c;
+  for (char c; out.size() < 4096 && read(pipe, &c, 1) == 1 && c != '\n';) out += c;
   return out;
 }
 
 }  // namespace
 
 bool nobody_serves(const std::string& directory) {
-  sockaddr_un at{};
-  at.sun_family = AF_UNIX;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
   const std::string path = directory + "/store.sock";
-  if (directory.empty() || path.size() >= sizeof at.sun_path) return true;
-  path.copy(at.sun_path, path.size());
+  if (directory.empty() || path.size() >= sizeof address.sun_path) return true;
+  path.copy(address.sun_path, path.size());
   const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (probe < 0) return true;
-  const bool answers = connect(probe, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0;
+  const bool answers = connect(probe, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
   close(probe);
   return !answers;
 }

@@ -24,7 +24,7 @@ using tools::tool_failure;
 
 struct perf_options {
   tools::common_options common;
-  reach_options where;
+  reach_options target;
   std::vector<std::string> tests = {"put", "get"};
   std::string server, pool_name = "perf", level;
   std::uint64_t value_length = 0, arena = 256u << 20;
@@ -47,21 +47,21 @@ class driver {
         load_(mix, static_cast<std::uint64_t>(options.elements), static_cast<std::uint64_t>(options.seed),
               static_cast<std::uint64_t>(options.clients), client),
         client_(client),
-        store_(reach(options.where)),
+        store_(reach(options.target)),
         pool_(pool_of(*store_, pool)),
         level_(durability_option(options.level)),
         slots_(static_cast<std::size_t>(options.depth)) {
     // Memory that is touched for the first time costs more than the operation, so it is touched before the clock runs.
-    if (slots_.size() * mix.highest_bytes <= kMostTouched)
-      for (auto& at : slots_) at.value.resize(mix.highest_bytes);
+    if (slots_.size() * mix.highest_bytes <= kMaxTouched)
+      for (auto& slot : slots_) slot.value.resize(mix.highest_bytes);
   }
 
   // Every element once, as quickly as it goes.
   void fill() {
     for (auto key = client_; key < static_cast<std::uint64_t>(options_.elements);
          key += static_cast<std::uint64_t>(options_.clients)) {
-      slot& at = free_slot();
-      begin(at, {perf_kind::put, key, load_.bytes_of(key)}, monotonic_ns());
+      request_slot& slot = free_slot();
+      begin(slot, {perf_kind::put, key, load_.bytes_of(key)}, monotonic_ns());
     }
     finish();
     if (sum.failed > 0) throw tool_failure(sum.why);
@@ -81,8 +81,8 @@ class driver {
         due_ns += pause_ns;
         for (; now < due_ns; now = monotonic_ns()) collect();
       }
-      slot& at = free_slot();
-      begin(at, load_.next(), pause_ns != 0 ? due_ns : monotonic_ns());
+      request_slot& slot = free_slot();
+      begin(slot, load_.next(), pause_ns != 0 ? due_ns : monotonic_ns());
       if (pause_ns != 0) start_made();
     }
     finish();
@@ -90,7 +90,7 @@ class driver {
   tally sum;
 
  private:
-  struct slot {
+  struct request_slot {
     store_client::operation_ptr op;
     perf_step step;
     std::string value;
@@ -99,51 +99,51 @@ class driver {
   };
 
   std::string key_of(std::uint64_t key) const { return format("%0*" PRIu64, static_cast<int>(options_.key_length), key); }
-  store_client::memory memory_of(slot& at) {
-    return {reinterpret_cast<std::uint64_t>(at.value.data()), at.value.size(), std::nullopt};
+  store_client::memory memory_of(request_slot& slot) {
+    return {reinterpret_cast<std::uint64_t>(slot.value.data()), slot.value.size(), std::nullopt};
   }
 
-  void begin_put(slot& at) {
+  void begin_put(request_slot& slot) {
     // Values say whose they are, at both ends.
-    at.value.resize(at.step.bytes);
-    const std::uint64_t mark = at.step.key * 0x9e3779b97f4a7c15ull;
-    if (at.value.size() >= 8) {
-      std::memcpy(at.value.data(), &mark, 8);
-      std::memcpy(at.value.data() + at.value.size() - 8, &mark, 8);
+    slot.value.resize(slot.step.bytes);
+    const std::uint64_t mark = slot.step.key * 0x9e3779b97f4a7c15ull;
+    if (slot.value.size() >= 8) {
+      std::memcpy(slot.value.data(), &mark, 8);
+      std::memcpy(slot.value.data() + slot.value.size() - 8, &mark, 8);
     }
-    store_client::put_request how;
-    how.level = level_;
-    at.op = store_->make_put(pool_, key_of(at.step.key), memory_of(at), how);
+    store_client::put_request options;
+    options.level = level_;
+    slot.op = store_->make_put(pool_, key_of(slot.step.key), memory_of(slot), options);
   }
-  void begin(slot& at, const perf_step& step, std::uint64_t since_ns) {
-    at.step = step;
-    at.since_ns = since_ns;
-    at.second = false;
-    switch (step.what) {
+  void begin(request_slot& slot, const perf_step& step, std::uint64_t since_ns) {
+    slot.step = step;
+    slot.since_ns = since_ns;
+    slot.second = false;
+    switch (step.kind) {
       case perf_kind::put:
       case perf_kind::insert:
-        begin_put(at);
+        begin_put(slot);
         break;
       case perf_kind::get:
       case perf_kind::read_modify_write:
-        at.value.resize(step.bytes);
-        at.op = store_->make_get(pool_, key_of(step.key), memory_of(at), {});
+        slot.value.resize(step.bytes);
+        slot.op = store_->make_get(pool_, key_of(step.key), memory_of(slot), {});
         break;
       case perf_kind::erase:
-        at.op = store_->make_erase(pool_, key_of(step.key), {});
+        slot.op = store_->make_erase(pool_, key_of(step.key), {});
         break;
       case perf_kind::get_attribute:
-        at.op = store_->make_plain(store_wire::opcode::stat, pool_, key_of(step.key));
+        slot.op = store_->make_plain(store_wire::opcode::stat, pool_, key_of(step.key));
         break;
       case perf_kind::scan: {
-        store_client::key_search what;
-        what.after = key_of(step.key);
-        what.limit = 1 + step.key % 100;
-        at.op = store_->make_find(pool_, what);
+        store_client::key_search search;
+        search.after = key_of(step.key);
+        search.limit = 1 + step.key % 100;
+        slot.op = store_->make_find(pool_, search);
         break;
       }
     }
-    made_.push_back(at.op);
+    made_.push_back(slot.op);
   }
   // What was made since the last wait starts together: one system call for all.
   void start_made() {
@@ -151,19 +151,19 @@ class driver {
     made_.clear();
   }
 
-  void ended(slot& at) {
-    const auto& got = at.op->got;
-    const bool read = at.step.what == perf_kind::get || at.step.what == perf_kind::read_modify_write;
-    if (read && !at.second && got.status == 0 && at.value.size() >= 8) {
-      const std::uint64_t mark = at.step.key * 0x9e3779b97f4a7c15ull;
-      if (got.moved_bytes != at.value.size() || std::memcmp(at.value.data(), &mark, 8) != 0 ||
-          std::memcmp(at.value.data() + at.value.size() - 8, &mark, 8) != 0)
+  void ended(request_slot& slot) {
+    const auto& got = slot.op->got;
+    const bool read = slot.step.kind == perf_kind::get || slot.step.kind == perf_kind::read_modify_write;
+    if (read && !slot.second && got.status == 0 && slot.value.size() >= 8) {
+      const std::uint64_t mark = slot.step.key * 0x9e3779b97f4a7c15ull;
+      if (got.moved_bytes != slot.value.size() || std::memcmp(slot.value.data(), &mark, 8) != 0 ||
+          std::memcmp(slot.value.data() + slot.value.size() - 8, &mark, 8) != 0)
         ++sum.wrong;
     }
-    if (at.step.what == perf_kind::read_modify_write && !at.second && got.status == 0) {
-      at.second = true;
-      begin_put(at);
-      store_->start(at.op);
+    if (slot.step.kind == perf_kind::read_modify_write && !slot.second && got.status == 0) {
+      slot.second = true;
+      begin_put(slot);
+      store_->start(slot.op);
       return;
     }
     if (got.status == ENOENT) ++sum.missing;
@@ -175,42 +175,42 @@ class driver {
     }
     ++sum.operations;
     sum.bytes += got.moved_bytes;
-    sum.latency.add(monotonic_ns() - at.since_ns);
-    at.op.reset();
+    sum.latency.add(monotonic_ns() - slot.since_ns);
+    slot.op.reset();
   }
   void collect() {
-    for (auto& at : slots_)
-      if (at.op && store_->test(at.op)) ended(at);
+    for (auto& slot : slots_)
+      if (slot.op && store_->test(slot.op)) ended(slot);
   }
-  slot& free_slot() {
+  request_slot& free_slot() {
     for (;;) {
       for (std::size_t i = 0; i < slots_.size(); ++i) {
-        slot& at = slots_[next_++ % slots_.size()];
-        if (at.op && at.op->done()) ended(at);
-        if (!at.op) return at;
+        request_slot& slot = slots_[next_++ % slots_.size()];
+        if (slot.op && slot.op->done()) ended(slot);
+        if (!slot.op) return slot;
       }
-      slot& oldest = slots_[next_ % slots_.size()];
+      request_slot& oldest = slots_[next_ % slots_.size()];
       start_made();
       store_->wait(oldest.op);
     }
   }
   void finish() {
     start_made();
-    for (auto& at : slots_)
-      while (at.op) {
-        store_->wait(at.op);
-        ended(at);
+    for (auto& slot : slots_)
+      while (slot.op) {
+        store_->wait(slot.op);
+        ended(slot);
       }
   }
 
-  static constexpr std::uint64_t kMostTouched = 1u << 30;
+  static constexpr std::uint64_t kMaxTouched = 1u << 30;
   const perf_options& options_;
   perf_load load_;
   std::uint64_t client_;
   std::unique_ptr<store_client::client> store_;
   std::uint32_t pool_;
   std::optional<store_wire::durability> level_;
-  std::vector<slot> slots_;
+  std::vector<request_slot> slots_;
   std::vector<store_client::operation_ptr> made_;
   std::size_t next_ = 0;
 };
@@ -247,7 +247,7 @@ bool run_test(const perf_options& options, const std::string& test, result_file&
   }
   const std::string pool = options.pool_name + "-" + test;
   {
-    const auto store = reach(options.where);
+    const auto store = reach(options.target);
     pool_of(*store, pool, true);
   }
   std::vector<std::unique_ptr<driver>> drivers;
@@ -330,15 +330,15 @@ int run_perf(const tools::invocation& call) {
   parser.integer("--seed", options.seed, 0, INT64_MAX, "Of the order of keys");
   parser.text("--durability", options.level, "volatile, logged or durable [the pool's: durable]");
   parser.size("--arena", options.arena, "Memory tier of a server of its own");
-  add(parser, options.where);
+  add(parser, options.target);
   parser.common(options.common, false);
   if (const auto code = parser.parse()) return *code;
   if (!options.server.empty())
-    (options.server.find('/') != std::string::npos ? options.where.socket : options.where.connect) = options.server;
+    (options.server.find('/') != std::string::npos ? options.target.socket : options.target.connect) = options.server;
   std::optional<own_server> own;
-  if (options.where.socket.empty() && options.where.connect.empty() && nobody_serves(options.where.data)) {
-    own.emplace(options.where.data, std::vector<std::string>{"--arena", std::to_string(options.arena), "--chunk", "16M"});
-    options.where.socket = own->socket();
+  if (options.target.socket.empty() && options.target.connect.empty() && nobody_serves(options.target.data)) {
+    own.emplace(options.target.data, std::vector<std::string>{"--arena", std::to_string(options.arena), "--chunk", "16M"});
+    options.target.socket = own->socket();
   }
   tools::report report(call, options.common, "store perf");
   report.describe(nullptr, nullptr, "unknown");

@@ -85,15 +85,15 @@ zipfian::zipfian(std::uint64_t items) : items_(std::max<std::uint64_t>(items, 2)
   eta_ = (1 - std::pow(2.0 / static_cast<double>(items_), 1 - kTheta)) / (1 - (1 + std::pow(0.5, kTheta)) / zeta_);
 }
 
-std::uint64_t zipfian::rank(double at) const {
-  const double scaled = at * zeta_;
+std::uint64_t zipfian::rank(double uniform) const {
+  const double scaled = uniform * zeta_;
   if (scaled < 1) return 0;
   if (scaled < 1 + std::pow(0.5, kTheta)) return 1;
-  const double out = static_cast<double>(items_) * std::pow(eta_ * at - eta_ + 1, alpha_);
+  const double out = static_cast<double>(items_) * std::pow(eta_ * uniform - eta_ + 1, alpha_);
   return std::min(static_cast<std::uint64_t>(out), items_ - 1);
 }
 
-std::uint64_t zipfian::scattered(double at) const { return scatter(rank(at)) % items_; }
+std::uint64_t zipfian::scattered(double uniform) const { return scatter(rank(uniform)) % items_; }
 
 perf_load::perf_load(const perf_mix& mix, std::uint64_t elements, std::uint64_t seed, std::uint64_t clients,
                      std::uint64_t client)
@@ -141,13 +141,13 @@ perf_step perf_load::next() {
     dice -= share;
     return false;
   };
-  if (is(mix_.put)) out.what = perf_kind::put;
-  else if (is(mix_.insert)) out.what = perf_kind::insert;
-  else if (is(mix_.erase)) out.what = perf_kind::erase;
-  else if (is(mix_.scan)) out.what = perf_kind::scan;
-  else if (is(mix_.read_modify_write)) out.what = perf_kind::read_modify_write;
-  else if (is(mix_.get_attribute)) out.what = perf_kind::get_attribute;
-  out.key = out.what == perf_kind::insert ? elements_ + client_ + inserted_++ * clients_ : choose();
+  if (is(mix_.put)) out.kind = perf_kind::put;
+  else if (is(mix_.insert)) out.kind = perf_kind::insert;
+  else if (is(mix_.erase)) out.kind = perf_kind::erase;
+  else if (is(mix_.scan)) out.kind = perf_kind::scan;
+  else if (is(mix_.read_modify_write)) out.kind = perf_kind::read_modify_write;
+  else if (is(mix_.get_attribute)) out.kind = perf_kind::get_attribute;
+  out.key = out.kind == perf_kind::insert ? elements_ + client_ + inserted_++ * clients_ : choose();
   out.bytes = bytes_of(out.key);
   return out;
 }

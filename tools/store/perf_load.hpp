@@ -40,7 +40,7 @@ class zipfian {
 };
 
 struct perf_step {
-  perf_kind what = perf_kind::get;
+  perf_kind kind = perf_kind::get;
   std::uint64_t key = 0;
   std::uint64_t bytes = 0;
 };

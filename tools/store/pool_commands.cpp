@@ -28,61 +28,61 @@ void print_pools(store_client::client& store) {
 }
 
 // Every key, a page at a time.
-void print_keys(const reach_options& where, store_client::client& store, const std::string& pool_name,
-                store_client::key_search what, std::uint64_t limit, bool lengthy) {
-  const auto cluster = cluster_of(where, store);
+void print_keys(const reach_options& target, store_client::client& store, const std::string& pool_name,
+                store_client::key_search search, std::uint64_t limit, bool lengthy) {
+  const auto cluster = cluster_of(target, store);
   const auto pool = cluster ? pool_of(*cluster, pool_name) : pool_of(store, pool_name);
   for (std::uint64_t printed = 0;;) {
-    const auto got = must(cluster ? cluster->find(pool, what) : store.run(store.make_find(pool, what)));
+    const auto got = must(cluster ? cluster->find(pool, search) : store.run(store.make_find(pool, search)));
     for (const auto& one : tools::must(store_wire::decode_keys(got.body))) {
       if (limit != 0 && printed++ >= limit) return;
       if (lengthy) std::printf("%14" PRIu64 " %10" PRIu64 "  %s\n", one.value_bytes, one.version, one.key.c_str());
       else std::printf("%s\n", one.key.c_str());
     }
     if (!got.more) return;
-    what.after = got.fields.after.value_or("");
+    search.after = got.fields.after.value_or("");
   }
 }
 
 }  // namespace
 
 int run_ls(const tools::invocation& call) {
-  reach_options where;
+  reach_options target;
   std::string pool_name;
   bool lengthy = false;
   tools::command_parser parser(call, "Lists the pools, or the keys of one");
   parser.app().add_option("POOL", pool_name, "Pool; without one: the pools");
   parser.flag("-l", lengthy, "With bytes and version of each value");
-  add(parser, where);
+  add(parser, target);
   if (const auto code = parser.parse()) return *code;
-  const auto store = reach(where);
+  const auto store = reach(target);
   if (pool_name.empty()) print_pools(*store);
-  else print_keys(where, *store, pool_name, {}, 0, lengthy);
+  else print_keys(target, *store, pool_name, {}, 0, lengthy);
   return tools::kExitOk;
 }
 
 int run_find(const tools::invocation& call) {
-  reach_options where;
+  reach_options target;
   std::string pool_name;
-  store_client::key_search what;
+  store_client::key_search search;
   std::int64_t limit = 0;
   bool lengthy = false;
   tools::command_parser parser(call, "Lists keys by prefix or regular expression (POSIX extended), in order");
   parser.app().add_option("POOL", pool_name, "Pool")->required();
-  parser.text("--prefix", what.prefix, "Keys that begin so");
-  parser.text("--regex", what.regex, "Keys in which this is found");
-  parser.text("--after", what.after, "Keys behind this one");
+  parser.text("--prefix", search.prefix, "Keys that begin so");
+  parser.text("--regex", search.regex, "Keys in which this is found");
+  parser.text("--after", search.after, "Keys behind this one");
   parser.integer("--limit", limit, 0, INT64_MAX, "At most so many; 0: all");
   parser.flag("-l", lengthy, "With bytes and version of each value");
-  add(parser, where);
+  add(parser, target);
   if (const auto code = parser.parse()) return *code;
-  const auto store = reach(where);
-  print_keys(where, *store, pool_name, what, static_cast<std::uint64_t>(limit), lengthy);
+  const auto store = reach(target);
+  print_keys(target, *store, pool_name, search, static_cast<std::uint64_t>(limit), lengthy);
   return tools::kExitOk;
 }
 
 int run_pool(const tools::invocation& call) {
-  reach_options where;
+  reach_options target;
   std::string action, name, level;
   store_wire::pool_settings settings;
   std::uint64_t keys = 0;
@@ -100,13 +100,13 @@ int run_pool(const tools::invocation& call) {
   parser.text("--access", settings.access, "PRINCIPAL=RIGHTS,... with rights of r, w, a [everybody reads and writes]");
   parser.integer("--copies", copies, 1, store_client::kMaxCopies, "In a cluster: servers that each value is on [1]");
   parser.flag("--no-pool-shm", no_shm, "Clients do not reach this pool through shared memory");
-  add(parser, where);
+  add(parser, target);
   if (const auto code = parser.parse()) return *code;
   settings.level = durability_option(level).value_or(store_wire::durability::durable);
   settings.max_keys = keys;
   settings.allow_shm = !no_shm;
   settings.copies = static_cast<std::uint8_t>(copies);
-  const auto store = reach(where);
+  const auto store = reach(target);
   const opcode op = action == "create" ? opcode::pool_create : action == "set" ? opcode::pool_set : opcode::pool_delete;
   const auto one = store->make_plain(op, 0, name);
   if (op != opcode::pool_delete) one->fields.settings = settings;
@@ -115,14 +115,14 @@ int run_pool(const tools::invocation& call) {
 }
 
 int run_sync(const tools::invocation& call) {
-  reach_options where;
+  reach_options target;
   std::string name;
   tools::command_parser parser(call, "Waits until everything acknowledged for a pool is durable");
   parser.app().add_option("POOL", name, "Pool")->required();
-  add(parser, where);
+  add(parser, target);
   if (const auto code = parser.parse()) return *code;
-  const auto store = reach(where);
-  if (const auto cluster = cluster_of(where, *store)) {
+  const auto store = reach(target);
+  if (const auto cluster = cluster_of(target, *store)) {
     must(cluster->sync(pool_of(*cluster, name)));
   } else {
     must(store->run(store->make_plain(opcode::sync, pool_of(*store, name), {})));
@@ -131,11 +131,11 @@ int run_sync(const tools::invocation& call) {
 }
 
 int run_stats(const tools::invocation& call) {
-  reach_options where;
+  reach_options target;
   tools::command_parser parser(call, "Prints the server's metrics in Prometheus' text format");
-  add(parser, where);
+  add(parser, target);
   if (const auto code = parser.parse()) return *code;
-  const auto store = reach(where);
+  const auto store = reach(target);
   std::fputs(must(store->run(store->make_plain(opcode::stats, 0, {}))).body.c_str(), stdout);
   return tools::kExitOk;
 }

@@ -52,28 +52,28 @@ store_wire::path required(const reach_options& options) {
 
 std::unique_ptr<store_client::client> reach(const reach_options& options, copy::planner* copies,
                                             const cu::driver_table* cuda) {
-  store_client::client_options how;
-  how.where = address_of(options);
-  how.timeout_ms = static_cast<unsigned>(options.timeout_ms);
-  how.copies = copies;
-  how.cuda = cuda;
-  how.use_shm = !options.no_shm;
-  how.require = required(options);
-  return tools::must(store_client::client::open(how));
+  store_client::client_options settings;
+  settings.server = address_of(options);
+  settings.timeout_ms = static_cast<unsigned>(options.timeout_ms);
+  settings.copies = copies;
+  settings.cuda = cuda;
+  settings.use_shm = !options.no_shm;
+  settings.require = required(options);
+  return tools::must(store_client::client::open(settings));
 }
 
 std::unique_ptr<store_client::router> cluster_of(const reach_options& options, store_client::client& store) {
   const auto got = store.run(store.make_plain(store_wire::opcode::cluster_map, 0, {}));
   if (got.status != 0) return nullptr;
-  store_client::router_options how;
-  how.security = address_of(options);
-  how.use_shm = !options.no_shm;
-  how.require = required(options);
-  how.timeout_ms = static_cast<unsigned>(options.timeout_ms);
-  if (!how.security.endpoint.empty()) how.servers.push_back(how.security.endpoint);
+  store_client::router_options settings;
+  settings.security = address_of(options);
+  settings.use_shm = !options.no_shm;
+  settings.require = required(options);
+  settings.timeout_ms = static_cast<unsigned>(options.timeout_ms);
+  if (!settings.security.endpoint.empty()) settings.servers.push_back(settings.security.endpoint);
   for (const auto& [name, one] : tools::must(store_client::read_cluster_map(got.body)).servers)
-    how.servers.push_back(one.endpoint);
-  return tools::must(store_client::router::open(how));
+    settings.servers.push_back(one.endpoint);
+  return tools::must(store_client::router::open(settings));
 }
 
 namespace {
@@ -113,8 +113,8 @@ std::optional<store_wire::durability> durability_option(const std::string& name)
 std::string told(const store_client::reply& got) {
   const std::string copies = got.result.copies > 1 ? format(", %u copies", got.result.copies) : std::string();
   const auto& lanes = got.fields.lane_name;
-  const std::string by = got.result.way == store_wire::path::ucx && lanes ? ": " + *lanes : std::string();
-  return format("path %s%s, %s%s, version %llu", store_wire::name_of(got.result.way), by.c_str(),
+  const std::string lane_names = got.result.way == store_wire::path::ucx && lanes ? ": " + *lanes : std::string();
+  return format("path %s%s, %s%s, version %llu", store_wire::name_of(got.result.way), lane_names.c_str(),
                 store_wire::name_of(got.result.reached), copies.c_str(),
                 static_cast<unsigned long long>(got.result.version));
 }

@@ -19,10 +19,10 @@ namespace {
 using store_server::server_config;
 
 std::string text_of_file(const std::string& path) {
-  std::ifstream in(path);
+  std::ifstream file(path);
   std::stringstream all;
-  all << in.rdbuf();
-  if (!in) throw tools::tool_failure(format("config file %s cannot be read", path.c_str()));
+  all << file.rdbuf();
+  if (!file) throw tools::tool_failure(format("config file %s cannot be read", path.c_str()));
   return all.str();
 }
 

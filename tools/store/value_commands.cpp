@@ -30,8 +30,8 @@ class file_memory {
     struct stat about {};
     if (fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_size > 0) {
       out.bytes_ = static_cast<std::size_t>(about.st_size);
-      void* at = mmap(nullptr, out.bytes_, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd, 0);
-      if (at != MAP_FAILED) out.mapped_ = at;
+      void* address = mmap(nullptr, out.bytes_, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd, 0);
+      if (address != MAP_FAILED) out.mapped_ = address;
     }
     if (out.mapped_ == nullptr) {  // a pipe
       char piece[65536];
@@ -74,18 +74,21 @@ void write_file(const std::string& path, std::string_view bytes) {
 // A pool of a store, or of the cluster that the store is one of.
 class open_store {
  public:
-  open_store(const reach_options& where, const std::string& pool, bool make_pool = false)
-      : store_(reach(where)), cluster_(cluster_of(where, *store_)) {
+  open_store(const reach_options& target, const std::string& pool, bool make_pool = false)
+      : store_(reach(target)), cluster_(cluster_of(target, *store_)) {
     pool_ = cluster_ ? pool_of(*cluster_, pool, make_pool) : pool_of(*store_, pool, make_pool);
   }
   store_client::reply stat(const std::string& key) {
     return cluster_ ? cluster_->stat(pool_, key) : store_->run(store_->make_plain(store_wire::opcode::stat, pool_, key));
   }
-  store_client::reply put(const std::string& key, const store_client::memory& from, const store_client::put_request& how) {
-    return cluster_ ? cluster_->put(pool_, key, from, how) : store_->run(store_->make_put(pool_, key, from, how));
+  store_client::reply put(const std::string& key, const store_client::memory& source,
+                          const store_client::put_request& options) {
+    return cluster_ ? cluster_->put(pool_, key, source, options)
+                    : store_->run(store_->make_put(pool_, key, source, options));
   }
-  store_client::reply get(const std::string& key, const store_client::memory& into, const store_client::get_request& how) {
-    return cluster_ ? cluster_->get(pool_, key, into, how) : store_->run(store_->make_get(pool_, key, into, how));
+  store_client::reply get(const std::string& key, const store_client::memory& into,
+                          const store_client::get_request& options) {
+    return cluster_ ? cluster_->get(pool_, key, into, options) : store_->run(store_->make_get(pool_, key, into, options));
   }
   // In their order.
   std::vector<store_client::reply> erase(const std::vector<std::string>& keys) {
@@ -128,7 +131,7 @@ struct condition_options {
 }  // namespace
 
 int run_put(const tools::invocation& call) {
-  reach_options where;
+  reach_options target;
   condition_options condition;
   std::string pool_name, key, path, level;
   bool make_pool = false;
@@ -139,14 +142,14 @@ int run_put(const tools::invocation& call) {
   parser.text("--durability", level, "volatile, logged or durable [the pool's]");
   parser.flag("--make-pool", make_pool, "Make the pool if there is none of this name");
   condition.add(parser);
-  add(parser, where);
+  add(parser, target);
   if (const auto code = parser.parse()) return *code;
   const auto file = file_memory::read(path);
-  open_store store(where, pool_name, make_pool);
-  store_client::put_request how;
-  how.level = durability_option(level);
-  how.only = condition.get();
-  const auto got = must(store.put(key, {reinterpret_cast<std::uint64_t>(file.data()), file.size(), std::nullopt}, how));
+  open_store store(target, pool_name, make_pool);
+  store_client::put_request options;
+  options.level = durability_option(level);
+  options.only = condition.get();
+  const auto got = must(store.put(key, {reinterpret_cast<std::uint64_t>(file.data()), file.size(), std::nullopt}, options));
   if (got.result.has_crc && got.result.crc != arch::crc32c(file.data(), file.size()))
     throw tool_failure("the store's checksum is not that of the file, which changed while it was put");
   std::printf("put %s/%s: %s, %s\n", pool_name.c_str(), key.c_str(), plural(file.size(), "byte").c_str(), told(got).c_str());
@@ -154,7 +157,7 @@ int run_put(const tools::invocation& call) {
 }
 
 int run_get(const tools::invocation& call) {
-  reach_options where;
+  reach_options target;
   std::string pool_name, key, path;
   std::uint64_t offset = 0, length = 0;
   bool verify = false;
@@ -165,12 +168,12 @@ int run_get(const tools::invocation& call) {
   parser.size("--offset", offset, "From this byte on");
   parser.size("--length", length, "At most so many; 0: to the end");
   parser.flag("--verify", verify, "Have the store hold the value against its checksum first");
-  add(parser, where);
+  add(parser, target);
   if (const auto code = parser.parse()) return *code;
-  open_store store(where, pool_name);
-  store_client::get_request how;
-  how.offset = offset;
-  how.verify = verify;
+  open_store store(target, pool_name);
+  store_client::get_request options;
+  options.offset = offset;
+  options.verify = verify;
   std::string bytes;
   store_client::reply got;
   // The value may grow between the question for its length and the answer with its bytes.
@@ -179,7 +182,7 @@ int run_get(const tools::invocation& call) {
     std::uint64_t wanted = known > offset ? known - offset : 0;
     if (length != 0) wanted = std::min(wanted, length);
     bytes.resize(wanted);
-    got = must(store.get(key, {reinterpret_cast<std::uint64_t>(bytes.data()), wanted, std::nullopt}, how));
+    got = must(store.get(key, {reinterpret_cast<std::uint64_t>(bytes.data()), wanted, std::nullopt}, options));
     if (got.result.value_bytes <= known || length != 0) break;
   }
   bytes.resize(got.moved_bytes);
@@ -193,14 +196,14 @@ int run_get(const tools::invocation& call) {
 }
 
 int run_stat(const tools::invocation& call) {
-  reach_options where;
+  reach_options target;
   std::string pool_name, key;
   tools::command_parser parser(call, "What is known of a value");
   parser.app().add_option("POOL", pool_name, "Pool")->required();
   parser.app().add_option("KEY", key, "Key")->required();
-  add(parser, where);
+  add(parser, target);
   if (const auto code = parser.parse()) return *code;
-  const auto got = must(open_store(where, pool_name).stat(key)).result;
+  const auto got = must(open_store(target, pool_name).stat(key)).result;
   std::printf("bytes %" PRIu64 "\nversion %" PRIu64 "\ncrc32c %08x\ndurability %s\nuser_flags %u\nwritten_unix_ns %" PRId64
               "\n",
               got.value_bytes, got.version, got.crc, store_wire::name_of(got.reached), got.user_flags, got.written_unix_ns);
@@ -208,7 +211,7 @@ int run_stat(const tools::invocation& call) {
 }
 
 int run_rm(const tools::invocation& call) {
-  reach_options where;
+  reach_options target;
   std::string pool_name;
   std::vector<std::string> keys;
   bool force = false;
@@ -216,9 +219,9 @@ int run_rm(const tools::invocation& call) {
   parser.app().add_option("POOL", pool_name, "Pool")->required();
   parser.app().add_option("KEY", keys, "Keys")->required();
   parser.flag("-f,--force", force, "Keys that are not there are no error");
-  add(parser, where);
+  add(parser, target);
   if (const auto code = parser.parse()) return *code;
-  const auto all = open_store(where, pool_name).erase(keys);
+  const auto all = open_store(target, pool_name).erase(keys);
   int code = tools::kExitOk;
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (all[i].status == 0 || (force && all[i].status == ENOENT)) continue;

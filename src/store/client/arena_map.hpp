@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store's memory tier in the client's address space. A chunk is registered with CUDA the first time that a copy touches
-// it, once for all, so that the GPU's copy engine reaches it without a detour.
+// The store's memory arena, mapped into the client's address space. The first copy that touches a chunk registers it with
+// CUDA, so that the GPU's copy engine reads and writes it without staging.
 #pragma once
 
 #include <memory>
@@ -15,25 +15,25 @@ namespace pl::store_client {
 
 class arena_map {
  public:
-  // Takes the descriptor over, whatever the outcome. `copies` may be null (no GPU); it must outlive the map.
-  static result<std::unique_ptr<arena_map>> map(int fd, const store_wire::arena& what, copy::planner* copies);
+  // Takes ownership of `fd`, also on failure. `copies` may be null (no GPU); it must outlive the map.
+  static result<std::unique_ptr<arena_map>> map(int fd, const store_wire::arena& arena, copy::planner* copies);
   ~arena_map();
   arena_map(const arena_map&) = delete;
   arena_map& operator=(const arena_map&) = delete;
 
-  // Where an extent lies here. EPROTO: outside the arena.
-  result<std::byte*> at(const store_wire::extent& where) const;
-  bool read_only() const noexcept { return what_.read_only; }
-  // Registers what is not yet of the chunks that the extents touch. A failure is kept and told by why_not(): copies then go
-  // through pinned memory of the planner's own. Thread-safe.
+  // The address of an extent in this process. EPROTO: outside the arena.
+  result<std::byte*> at(const store_wire::extent& extent) const;
+  bool read_only() const noexcept { return layout_.read_only; }
+  // Registers the chunks of the extents that are not registered yet. why_not() reports a failure; copies then go through
+  // the planner's own pinned memory. Thread-safe.
   void prepare(const std::vector<store_wire::extent>& extents, int device);
-  // Why some chunk could not be registered; empty: all well.
+  // Why a chunk could not be registered; empty if none failed.
   std::string why_not() const;
 
  private:
-  arena_map(std::byte* base, const store_wire::arena& what, copy::planner* copies);
+  arena_map(std::byte* base, const store_wire::arena& arena, copy::planner* copies);
   std::byte* base_;
-  store_wire::arena what_;
+  store_wire::arena layout_;
   copy::planner* copies_;
   mutable std::mutex lock_;
   struct chunk {

@@ -10,14 +10,14 @@
 namespace pl::store_client {
 namespace {
 
-constexpr unsigned kMostThreads = 8;
+constexpr unsigned kMaxThreads = 8;
 constexpr std::uint64_t kLongestCopy = 16 << 20, kShortestCopy = 256 << 10;
 constexpr std::uint64_t kLooksNs = 500'000;    // the longest copy takes 300 us
 constexpr unsigned kPausesBetweenClocks = 32;  // about 1.5 us
 
 }  // namespace
 
-checksum_crew::~checksum_crew() {
+checksum_pool::~checksum_pool() {
   {
     const std::lock_guard hold(lock_);
     closing_ = true;
@@ -27,19 +27,19 @@ checksum_crew::~checksum_crew() {
 }
 
 // Under the lock.
-void checksum_crew::start() {
+void checksum_pool::start() {
   if (!threads_.empty()) return;
-  const unsigned count = std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMostThreads);
+  const unsigned count = std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMaxThreads);
   for (unsigned i = 0; i < count; ++i) threads_.emplace_back([this] { work(); });
 }
 
 // Under the lock.
-void checksum_crew::want(std::size_t parts) {
+void checksum_pool::want(std::size_t parts) {
   const auto count = static_cast<unsigned>(std::min(parts, threads_.size()));
   wanted_.store(std::max(wanted_.load(std::memory_order_relaxed), count), std::memory_order_relaxed);
 }
 
-void checksum_crew::call(std::size_t parts) {
+void checksum_pool::call(std::size_t parts) {
   {
     const std::lock_guard hold(lock_);
     start();
@@ -48,7 +48,7 @@ void checksum_crew::call(std::size_t parts) {
   if (is_another_wanted()) wake_another();
 }
 
-void checksum_crew::give(std::span<const std::shared_ptr<value_part>> parts) {
+void checksum_pool::give(std::span<const std::shared_ptr<value_part>> parts) {
   {
     const std::lock_guard hold(lock_);
     start();
@@ -56,29 +56,29 @@ void checksum_crew::give(std::span<const std::shared_ptr<value_part>> parts) {
     given_.store(waiting_.size(), std::memory_order_relaxed);
     want(waiting_.size());
     // Who looks takes it, or sees it on lying down.
-    if (looking_.load(std::memory_order_relaxed) != 0 || called_ != 0) return;
+    if (searching_.load(std::memory_order_relaxed) != 0 || called_ != 0) return;
   }
   wake_another();
 }
 
-bool checksum_crew::help() {
+bool checksum_pool::help() {
   const auto part = take();
   if (part != nullptr) sum(*part);
   return part != nullptr;
 }
 
-std::uint64_t checksum_crew::copy_bytes(std::uint64_t left) noexcept {
+std::uint64_t checksum_pool::copy_bytes(std::uint64_t left) noexcept {
   if (left <= kShortestCopy) return left;
   return std::clamp(left / 2 / kShortestCopy * kShortestCopy, kShortestCopy, kLongestCopy);
 }
 
-void checksum_crew::sum(value_part& part) {
-  part.crc = part.to == nullptr ? arch::crc32c(part.at, part.bytes)
-                                : arch::crc32c_copy(part.to, part.at, part.bytes, 0, part.past_cache);
+void checksum_pool::sum(value_part& part) {
+  part.crc = part.destination == nullptr ? arch::crc32c(part.source, part.bytes)
+                                         : arch::crc32c_copy(part.destination, part.source, part.bytes, 0, part.past_cache);
   part.summed.store(true, std::memory_order_release);
 }
 
-std::shared_ptr<value_part> checksum_crew::take() {
+std::shared_ptr<value_part> checksum_pool::take() {
   const std::lock_guard hold(lock_);
   if (waiting_.empty()) return {};
   auto part = std::move(waiting_.front());
@@ -87,14 +87,14 @@ std::shared_ptr<value_part> checksum_crew::take() {
   return part;
 }
 
-bool checksum_crew::is_another_wanted() {
+bool checksum_pool::is_another_wanted() {
   const unsigned wanted = wanted_.load(std::memory_order_relaxed);
   if (wanted == 0) return false;
   const std::lock_guard hold(lock_);
   return threads_.size() - asleep_ + called_ < wanted;
 }
 
-void checksum_crew::wake_another() {
+void checksum_pool::wake_another() {
   {
     const std::lock_guard hold(lock_);
     if (called_ == asleep_) return;
@@ -103,8 +103,8 @@ void checksum_crew::wake_another() {
   changed_.notify_one();
 }
 
-std::shared_ptr<value_part> checksum_crew::look_for_one() {
-  looking_.fetch_add(1, std::memory_order_relaxed);
+std::shared_ptr<value_part> checksum_pool::find_part() {
+  searching_.fetch_add(1, std::memory_order_relaxed);
   std::shared_ptr<value_part> part;
   const std::uint64_t until_ns = monotonic_ns() + kLooksNs;
   for (unsigned pauses = 1; part == nullptr; ++pauses) {
@@ -112,14 +112,14 @@ std::shared_ptr<value_part> checksum_crew::look_for_one() {
     else if (pauses % kPausesBetweenClocks == 0 && monotonic_ns() >= until_ns) break;
     else arch::relax();
   }
-  looking_.fetch_sub(1, std::memory_order_relaxed);
+  searching_.fetch_sub(1, std::memory_order_relaxed);
   return part;
 }
 
-void checksum_crew::work() {
+void checksum_pool::work() {
   for (;;) {
     if (is_another_wanted()) wake_another();
-    if (const auto part = look_for_one(); part != nullptr) {
+    if (const auto part = find_part(); part != nullptr) {
       sum(*part);
       continue;
     }

@@ -20,10 +20,10 @@ namespace flag = store_wire::flag;
 constexpr std::uint64_t kInlineBytes = 16 << 10;        // up to here one round trip beats two with a copy less
 constexpr std::uint64_t kInlineSocketBytes = 64 << 10;  // without shared memory: longer ones in data frames
 constexpr std::uint64_t kLaneBytes = 256 << 10;         // from here up one more round trip costs less than frames
-constexpr auto kMostSleep = std::chrono::milliseconds(100);
+constexpr auto kMaxSleep = std::chrono::milliseconds(100);
 
 operation_ptr failed(operation_ptr one, int code, std::string text) {
-  one->at = operation::stage::done;
+  one->phase = operation::stage::done;
   one->got.status = code;
   one->got.text = std::move(text);
   return one;
@@ -37,7 +37,10 @@ std::uint64_t random_number() {
 }  // namespace
 
 client::client(const client_options& options)
-    : options_(options), wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), client_id_(random_number() | 1), in_(256 << 10) {
+    : options_(options),
+      wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      client_id_(random_number() | 1),
+      input_(256 << 10) {
   // A simulated GPU reads no faster than the CPU it runs on.
   const auto& asked = env_read("PEERLANE_STORE_GPU_CHECKSUM").text;
   const bool is_wanted = asked == "on" || (asked != "off" && options_.cuda != nullptr && !options_.cuda->is_simulated);
@@ -68,7 +71,7 @@ client::~client() {
   for (const auto& [id, one] : asked)
     if (!one->done()) finish(one, ECANCELED, "the client was closed");
   run_callbacks(hold);
-  leave_lane();
+  leave_ucx();
   hold.unlock();
   arena_.reset();
   close(wake_fd_);
@@ -87,7 +90,7 @@ result<memory> find_memory(const cu::driver_table* cuda, const copy::planner* co
   return out;
 }
 
-result<memory> client::look_at(std::uint64_t address, std::uint64_t bytes) const {
+result<memory> client::classify(std::uint64_t address, std::uint64_t bytes) const {
   return find_memory(options_.cuda, options_.copies, address, bytes);
 }
 
@@ -105,96 +108,97 @@ operation_ptr client::make_plain(opcode op, std::uint32_t pool, std::string_view
 
 // Under the lock: how a value of so many bytes goes, none being the connection. `at_any_size`: through mapped memory also if
 // it is small.
-store_wire::path client::way_of(std::uint64_t bytes, bool may_map, bool at_any_size, bool may_use_lane) const {
+store_wire::path client::path_for(std::uint64_t bytes, bool may_map, bool at_any_size, bool may_use_ucx) const {
   using store_wire::path;
   const path required = options_.require;
   const bool fits_memory = bytes > kInlineBytes || at_any_size || required == path::shm_direct;
   if (arena_ != nullptr && may_map && fits_memory && required != path::ucx) return path::shm_direct;
-  if (may_use_lane && lane_ready() && (bytes >= kLaneBytes || required == path::ucx)) return path::ucx;
+  if (may_use_ucx && ucx_ready() && (bytes >= kLaneBytes || required == path::ucx)) return path::ucx;
   return path::none;
 }
 
-operation_ptr client::make_put(std::uint32_t pool, std::string_view key, const memory& from, const put_request& how) {
-  auto one = make_plain(opcode::put, pool, key, how.timeout_ms);
-  one->mine = from;
-  one->order = how.order;
-  one->head.value_bytes = from.bytes;
-  one->fields.level = how.level;
-  one->fields.only = how.only;
-  one->fields.user_flags = how.user_flags;
-  one->fields.crc = how.crc;
-  if (how.offset) {
+operation_ptr client::make_put(std::uint32_t pool, std::string_view key, const memory& source, const put_request& options) {
+  auto one = make_plain(opcode::put, pool, key, options.timeout_ms);
+  one->mine = source;
+  one->order = options.order;
+  one->head.value_bytes = source.bytes;
+  one->fields.level = options.level;
+  one->fields.only = options.only;
+  one->fields.user_flags = options.user_flags;
+  one->fields.crc = options.crc;
+  if (options.offset) {
     one->head.flags |= flag::patch;
-    one->head.offset = *how.offset;
+    one->head.offset = *options.offset;
   }
   lock_t hold(lock_);
   one->fields.who = {client_id_, next_sequence_++};
-  const auto way = way_of(from.bytes, arena_ != nullptr && !arena_->read_only(), how.offset.has_value(), true);
+  const auto way = path_for(source.bytes, arena_ != nullptr && !arena_->read_only(), options.offset.has_value(), true);
   if (!check_path(*one, way, "put")) return one;
   if (way == store_wire::path::shm_direct) {
-    one->how = operation::kind::put_shm;
+    one->method = operation::kind::put_shm;
   } else if (way == store_wire::path::ucx) {
-    one->how = operation::kind::put_lane;
-  } else if (from.bytes > kInlineSocketBytes || how.offset) {
-    one->how = operation::kind::put_streamed;
+    one->method = operation::kind::put_ucx;
+  } else if (source.bytes > kInlineSocketBytes || options.offset) {
+    one->method = operation::kind::put_streamed;
     one->head.flags |= flag::streamed;
-  } else if (from.device) {
+  } else if (source.device) {
     hold.unlock();
-    one->body.resize(from.bytes);
-    if (auto done = copy_out(from, 0, one->body.data(), from.bytes, how.order); !done)
+    one->body.resize(source.bytes);
+    if (auto done = copy_out(source, 0, one->body.data(), source.bytes, options.order); !done)
       return failed(one, done.code(), done.error().message);
   }
   return one;
 }
 
-operation_ptr client::make_get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& how) {
-  auto one = make_plain(opcode::get, pool, key, how.timeout_ms);
+operation_ptr client::make_get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& options) {
+  auto one = make_plain(opcode::get, pool, key, options.timeout_ms);
   one->mine = into;
-  one->order = how.order;
-  one->head.offset = how.offset;
+  one->order = options.order;
+  one->head.offset = options.offset;
   one->head.value_bytes = into.bytes;
-  if (how.verify) one->head.flags |= flag::verify;
+  if (options.verify) one->head.flags |= flag::verify;
   const lock_t hold(lock_);
-  const auto way = way_of(into.bytes, true, how.order.has, !how.order.has);
+  const auto way = path_for(into.bytes, true, options.order.has, !options.order.has);
   if (!check_path(*one, way, "get")) return one;
   const bool by_memory = way == store_wire::path::shm_direct;
-  one->how = by_memory                      ? operation::kind::get_shm
-             : way == store_wire::path::ucx ? operation::kind::get_lane
-                                            : operation::kind::get_streamed;
-  if (!how.leave_to_stream || !how.order.has) return one;
+  one->method = by_memory                      ? operation::kind::get_shm
+                : way == store_wire::path::ucx ? operation::kind::get_ucx
+                                               : operation::kind::get_streamed;
+  if (!options.leave_to_stream || !options.order.has) return one;
   one->leave_to_stream = true;
   if (by_memory && into.device) return one;
   return failed(one, ENOTSUP,
                 "a get in stream order needs device memory and the store's memory mapped here: " + why_no_shm_);
 }
 
-operation_ptr client::make_erase(std::uint32_t pool, std::string_view key, const put_request& how) {
-  auto one = make_plain(opcode::erase, pool, key, how.timeout_ms);
-  one->fields.level = how.level;
-  one->fields.only = how.only;
+operation_ptr client::make_erase(std::uint32_t pool, std::string_view key, const put_request& options) {
+  auto one = make_plain(opcode::erase, pool, key, options.timeout_ms);
+  one->fields.level = options.level;
+  one->fields.only = options.only;
   const lock_t hold(lock_);
   one->fields.who = {client_id_, next_sequence_++};
   return one;
 }
 
-operation_ptr client::make_find(std::uint32_t pool, const key_search& what, int timeout_ms) {
+operation_ptr client::make_find(std::uint32_t pool, const key_search& search, int timeout_ms) {
   auto one = make_plain(opcode::find, pool, {}, timeout_ms);
-  if (!what.prefix.empty()) one->fields.prefix = what.prefix;
-  if (!what.regex.empty()) one->fields.regex = what.regex;
-  if (!what.after.empty()) one->fields.after = what.after;
-  one->head.value_bytes = what.limit;
+  if (!search.prefix.empty()) one->fields.prefix = search.prefix;
+  if (!search.regex.empty()) one->fields.regex = search.regex;
+  if (!search.after.empty()) one->fields.after = search.after;
+  one->head.value_bytes = search.limit;
   return one;
 }
 
-status client::copy_out(const memory& from, std::uint64_t skip, void* into, std::uint64_t bytes, const stream_order& order) {
+status client::copy_out(const memory& source, std::uint64_t skip, void* into, std::uint64_t bytes,
+                        const stream_order& order) {
   if (bytes == 0) return {};
-  if (!from.device) {
-    std::memcpy(into, reinterpret_cast<const void*>(from.address + skip), bytes);
+  if (!source.device) {
+    std::memcpy(into, reinterpret_cast<const void*>(source.address + skip), bytes);
     return {};
   }
-  const copy::transfer what{copy::direction::to_host, copy::address_of(into), from.address + skip, bytes};
-  if (!order.has) return options_.copies->copy(what, *from.device);
-  auto begun = options_.copies->begin({&what, 1}, {true, order.stream});
+  const copy::transfer transfer{copy::direction::to_host, copy::address_of(into), source.address + skip, bytes};
+  if (!order.has) return options_.copies->copy(transfer, *source.device);
+  auto begun = options_.copies->begin({&transfer, 1}, {true, order.stream});
   if (!begun) return begun.error();
   return begun->wait();
 }
@@ -204,7 +208,7 @@ status client::copy_out(const memory& from, std::uint64_t skip, void* into, std:
 void client::start(std::span<const operation_ptr> list) {
   lock_t hold(lock_);
   for (const auto& one : list) {
-    const bool noticed = one->then != nullptr || one->event_fd >= 0 || one->leave_to_stream;
+    const bool noticed = one->callback != nullptr || one->event_fd >= 0 || one->leave_to_stream;
     if (one->done()) {  // refused where it was made
       if (noticed) ended_.push_back(one);
       continue;
@@ -236,7 +240,7 @@ bool client::wait(const operation_ptr& one, clock::time_point until) {
   const auto spin = std::chrono::microseconds(options_.spin_us);
   while (!one->done()) {
     if (pumping_) {
-      changed_.wait_until(hold, std::min(until, clock::now() + kMostSleep));
+      changed_.wait_until(hold, std::min(until, clock::now() + kMaxSleep));
     } else {
       pumping_ = true;
       const auto now = clock::now();
@@ -260,11 +264,11 @@ void client::background() {
   lock_t hold(lock_);
   while (!closing_) {
     if (noticed_ == 0 || pumping_) {
-      changed_.wait_for(hold, kMostSleep);
+      changed_.wait_for(hold, kMaxSleep);
       continue;
     }
     pumping_ = true;
-    pump(hold, clock::now() + kMostSleep, true);
+    pump(hold, clock::now() + kMaxSleep, true);
     pumping_ = false;
     changed_.notify_all();
     run_callbacks(hold);
@@ -274,13 +278,13 @@ void client::background() {
 void client::finish(const operation_ptr& one, int status, std::string text) {
   if (one->done()) return;
   keep_rest_of_frame(*one);
-  quiet_lane(*one);
-  one->at = operation::stage::done;
+  stop_ucx_transfer(*one);
+  one->phase = operation::stage::done;
   one->got.status = status;
   if (status != 0) one->got.text = std::move(text);
-  const bool told = one->then != nullptr || one->event_fd >= 0;
-  if (told) ended_.push_back(one);
-  if ((told || one->leave_to_stream) && !one->unpin_later) --noticed_;
+  const bool is_noticed = one->callback != nullptr || one->event_fd >= 0;
+  if (is_noticed) ended_.push_back(one);
+  if ((is_noticed || one->leave_to_stream) && !one->unpin_later) --noticed_;
 }
 
 void client::run_callbacks(lock_t& hold) {
@@ -289,7 +293,7 @@ void client::run_callbacks(lock_t& hold) {
     hold.unlock();
     for (const auto& one : list) {
       if (one->event_fd >= 0) (void)eventfd_write(one->event_fd, 1);
-      if (one->then) one->then(*one);
+      if (one->callback) one->callback(*one);
     }
     hold.lock();
   }
@@ -324,11 +328,11 @@ std::string client::why_not_pinned() const {
 }
 std::string client::why_no_ucx() const {
   const lock_t hold(lock_);
-  return lane_ready() ? std::string() : why_no_ucx_;
+  return ucx_ready() ? std::string() : why_no_ucx_;
 }
 std::string client::ucx_lanes() const {
   const lock_t hold(lock_);
-  return lane_ready() ? lane_session_->lanes : std::string();
+  return ucx_ready() ? stream_session_->transports : std::string();
 }
 store_wire::path client::way() const {
   const lock_t hold(lock_);

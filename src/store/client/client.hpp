@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A store's client: one connection, any number of requests under way, values in host or GPU memory.
+// The client of one store server: one connection, any number of requests under way, values in host or GPU memory.
 //
-// Threads: every call from any thread. Whoever waits drives the connection for all; a thread of the client's own does it
-// while operations with a callback or an event are under way. A connection that breaks is made again and what was under way
-// is asked again, until the operations' deadlines; a put or erase whose answer was lost is applied once.
+// Threads: every call from any thread. A waiting thread drives the connection for all; the client's own thread drives it
+// while operations with a callback or an event are under way. The client reconnects after a broken connection and repeats
+// the operations under way until their deadlines; a put or erase whose answer was lost is applied once.
 #pragma once
 
 #include <condition_variable>
@@ -21,15 +21,15 @@
 namespace pl::store_client {
 
 struct client_options {
-  address where;
+  address server;
   unsigned timeout_ms = 30'000;     // deadline of operations that name none, and of connecting
   copy::planner* copies = nullptr;  // for GPU memory; outlives the client. Null: host memory only
   const cu::driver_table* cuda = nullptr;
   bool use_shm = true;
   bool use_rings = env_read("PEERLANE_STORE_RINGS").integer != 0;  // with use_shm: small messages without system calls
-  store_wire::path require = store_wire::path::none;  // an operation that would go another way fails with ENOTSUP
+  store_wire::path require = store_wire::path::none;  // an operation that would take another path fails with ENOTSUP
   bool reconnect = true;
-  std::optional<lane_mode> ucx;      // unset: PEERLANE_STORE_UCX
+  std::optional<ucx_mode> ucx;       // unset: PEERLANE_STORE_UCX
   std::optional<bool> gpu_checksum;  // of large puts from GPU memory; unset: PEERLANE_STORE_GPU_CHECKSUM
   unsigned spin_us = 20;             // how long a waiter looks before it sleeps
 };
@@ -57,7 +57,7 @@ struct key_search {
   std::uint64_t limit = 0;
 };
 
-// What lies at the caller's address. EINVAL: GPU memory, and there is nobody to copy it.
+// Classifies the caller's memory. EINVAL: GPU memory, and `copies` is null.
 result<memory> find_memory(const cu::driver_table* cuda, const copy::planner* copies, std::uint64_t address,
                            std::uint64_t bytes);
 
@@ -69,45 +69,45 @@ class client {
   client(const client&) = delete;
   client& operator=(const client&) = delete;
 
-  // ---- Making operations. `then` and `event_fd` may be set before start().
-  operation_ptr make_put(std::uint32_t pool, std::string_view key, const memory& from, const put_request& how);
-  operation_ptr make_get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& how);
-  operation_ptr make_erase(std::uint32_t pool, std::string_view key, const put_request& how);
+  // ---- Making operations. `callback` and `event_fd` may be set before start().
+  operation_ptr make_put(std::uint32_t pool, std::string_view key, const memory& source, const put_request& options);
+  operation_ptr make_get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& options);
+  operation_ptr make_erase(std::uint32_t pool, std::string_view key, const put_request& options);
   operation_ptr make_plain(store_wire::opcode op, std::uint32_t pool, std::string_view key, int timeout_ms = -1);
-  operation_ptr make_find(std::uint32_t pool, const key_search& what, int timeout_ms = -1);
+  operation_ptr make_find(std::uint32_t pool, const key_search& search, int timeout_ms = -1);
   // Several at once share system calls.
   void start(std::span<const operation_ptr> list);
   void start(const operation_ptr& one) { start({&one, 1}); }
 
-  // True: it has ended. Drives the connection a little if not.
+  // True: the operation has ended. Otherwise drives the connection once, without blocking.
   bool test(const operation_ptr& one);
-  // False: not by then; the operation goes on.
+  // False: `until` has passed; the operation continues.
   bool wait(const operation_ptr& one, clock::time_point until = clock::time_point::max());
   // start() and wait().
   reply run(const operation_ptr& one);
 
   // As find_memory.
-  result<memory> look_at(std::uint64_t address, std::uint64_t bytes) const;
-  // The pool's number. Remembered, for connections to come.
+  result<memory> classify(std::uint64_t address, std::uint64_t bytes) const;
+  // The pool's number, which stays valid over reconnects.
   result<std::uint32_t> open_pool(std::string_view name);
   result<std::uint32_t> create_pool(std::string_view name, const store_wire::pool_settings& settings);
 
   // Why shared memory is not used; empty if it is.
   std::string why_no_shm() const;
   std::string why_not_pinned() const;
-  // Why values do not go by UCX; empty if large ones do.
+  // Why values do not use UCX; empty if large values do.
   std::string why_no_ucx() const;
-  // The transports that they take: "rc_verbs/mlx5_0:1".
+  // UCX's transports to the server: "rc_verbs/mlx5_0:1".
   std::string ucx_lanes() const;
   store_wire::path way() const;
-  // Of the server that was reached last: another number after each start.
+  // The instance number of the server that answered last; it changes with each start of the server.
   std::uint64_t server_instance() const;
   // store_wire::capability bits.
   std::uint64_t server_capabilities() const;
   std::uint64_t reconnects() const;
-  // Tests: the connection breaks here and now; the UCX lane does.
+  // For tests: break the connection, or the UCX stream, now.
   void break_connection();
-  void break_lane();
+  void break_ucx();
 
  private:
   explicit client(const client_options& options);
@@ -118,7 +118,7 @@ class client {
   void finish(const operation_ptr& one, int status, std::string text = {});
   void run_callbacks(lock_t& hold);
   void background();
-  status copy_out(const memory& from, std::uint64_t skip, void* into, std::uint64_t bytes, const stream_order& order);
+  status copy_out(const memory& source, std::uint64_t skip, void* into, std::uint64_t bytes, const stream_order& order);
   result<std::uint32_t> remember_pool(const reply& got, std::string_view name);
 
   // client_pump.cpp; by the thread that drives the connection
@@ -131,19 +131,19 @@ class client {
   bool read_some();
   bool parse_one();
   void* room_for_data(std::size_t& room);
-  void data_came(const std::byte* at, std::size_t bytes);
+  void data_came(const std::byte* data, std::size_t bytes);
   void data_complete();
-  void take_data(const store_wire::head& what);
-  void take_answer(const store_wire::head& what, store_wire::tail fields, std::string_view body);
-  void take_answer_to(const operation_ptr& one, const store_wire::head& what, store_wire::tail fields, std::string_view body,
-                      bool data_follow);
+  void take_data(const store_wire::head& header);
+  void take_answer(const store_wire::head& header, store_wire::tail fields, std::string_view body);
+  void take_answer_to(const operation_ptr& one, const store_wire::head& header, store_wire::tail fields,
+                      std::string_view body, bool data_follow);
   void go_by_socket(const operation_ptr& one, const std::string& why);
   status copy_in(const memory& into, std::string_view body);
   result<std::vector<copy::transfer>> pieces_of(operation& one);
   status begin_copy(operation& one);
   void give_all(operation& one);
-  bool may_tell_arrival(const operation& one, std::optional<store_wire::durability> of_pool) const;
-  void tell_arrival(operation& one);
+  bool may_report_arrival(const operation& one, std::optional<store_wire::durability> of_pool) const;
+  void report_arrival(operation& one);
   static status check_sum(const operation& one);
   void copy_on_cpu(operation& one, const std::vector<copy::transfer>& pieces);
   status begin_parts(operation& one, const std::vector<copy::transfer>& pieces);
@@ -158,19 +158,19 @@ class client {
   clock::time_point next_deadline() const;
 
   // client_ucx.cpp
-  bool lane_ready() const { return lane_session_ != nullptr && !lane_session_->lost; }
-  std::optional<store_wire::lane_offer> offer_lane();
-  void join_lane(const std::optional<store_wire::lane_offer>& theirs, const std::string& why_not);
-  void submit_by_lane(const operation_ptr& one);
-  void lane_answered(const operation_ptr& one, const store_wire::head& what, const store_wire::tail& fields);
-  bool drive_lane();
-  void look_at_lane_operation(const operation_ptr& one);
-  void quiet_lane(operation& one);
-  void leave_lane();
-  void drop_lane();
+  bool ucx_ready() const { return stream_session_ != nullptr && !stream_session_->lost; }
+  std::optional<store_wire::lane_offer> offer_ucx();
+  void join_ucx(const std::optional<store_wire::lane_offer>& theirs, const std::string& why_not);
+  void submit_by_ucx(const operation_ptr& one);
+  void ucx_answered(const operation_ptr& one, const store_wire::head& header, const store_wire::tail& fields);
+  bool drive_ucx();
+  void check_ucx_operation(const operation_ptr& one);
+  void stop_ucx_transfer(operation& one);
+  void leave_ucx();
+  void drop_ucx();
   void give_grant_back(operation& one);
-  store_wire::path way_of(std::uint64_t bytes, bool may_map, bool at_any_size, bool may_use_lane) const;
-  bool check_path(operation& one, store_wire::path way, const char* what) const;
+  store_wire::path path_for(std::uint64_t bytes, bool may_map, bool at_any_size, bool may_use_ucx) const;
+  bool check_path(operation& one, store_wire::path way, const char* option) const;
 
   // client_connect.cpp
   status connect_now(lock_t& hold, unsigned timeout_ms);
@@ -181,20 +181,20 @@ class client {
     std::string head;
     const std::byte* body = nullptr;
     std::size_t body_bytes = 0, done = 0;
-    operation_ptr of;  // whose memory the body is
+    operation_ptr owner;  // owns the body's memory
     bool empty() const { return head.empty(); }
     void clear() {  // the head's memory stays for the next one, unless it is large
-      if (head.capacity() > kMostKept) head = {};
+      if (head.capacity() > kMaxKept) head = {};
       head.clear();
       body = nullptr;
       body_bytes = done = 0;
-      of.reset();
+      owner.reset();
     }
-    static constexpr std::size_t kMostKept = 1 << 20;
+    static constexpr std::size_t kMaxKept = 1 << 20;
   };
   struct receiving {
     operation_ptr into;  // null: thrown away
-    store_wire::head what;
+    store_wire::head header;
     std::size_t done = 0;
     std::uint32_t crc = 0;
   };
@@ -209,18 +209,18 @@ class client {
   std::unique_ptr<byte_channel> wire_;
   std::unique_ptr<arena_map> arena_;
   bool sums_on_gpu_ = false;
-  checksum_crew crew_;
+  checksum_pool checksum_pool_;
   store_wire::hello server_;
   std::string why_no_shm_;
-  std::unique_ptr<value_lane> lane_;
-  lane_session_ptr lane_session_;
-  std::vector<copy::planner::registration> lane_staging_;  // of the lane's memory between it and a GPU
-  int lane_device_ = 0;                                    // whose copies it is registered for
-  std::vector<operation_ptr> on_lane_;                     // put_lane and get_lane whose bytes may move
+  std::unique_ptr<ucx_value_stream> ucx_stream_;
+  stream_session_ptr stream_session_;
+  std::vector<copy::planner::registration> ucx_staging_;  // of the lane's memory between it and a GPU
+  int ucx_staging_device_ = 0;                            // whose copies it is registered for
+  std::vector<operation_ptr> ucx_operations_;             // put_ucx and get_ucx whose bytes may move
   std::string why_no_ucx_;
   std::map<std::uint32_t, std::string> pools_;
   std::uint64_t last_session_ = 0, reconnects_ = 0;
-  clock::time_point next_connect_{}, next_look_{};
+  clock::time_point next_connect_{}, next_check_{};
   std::chrono::milliseconds backoff_{10};
   failure lost_because_;
 
@@ -233,8 +233,8 @@ class client {
   std::uint64_t unpin_bytes_ = 0;
   std::string out_;
   sending current_;
-  std::vector<char> in_;
-  std::size_t in_begin_ = 0, in_end_ = 0;
+  std::vector<char> input_;
+  std::size_t input_begin_ = 0, input_end_ = 0;
   std::optional<receiving> receiving_;
   bool data_next_ = false;     // the next frame is data, as far as is known
   std::uint64_t noticed_ = 0;  // operations under way that nobody need wait for

@@ -17,16 +17,16 @@ constexpr auto kFirstBackoff = std::chrono::milliseconds(10), kLastBackoff = std
 
 // Precondition: nobody else drives the connection.
 status client::connect_now(lock_t& hold, unsigned timeout_ms) {
-  greeting_wish wish;
-  wish.last_session = last_session_;
-  wish.attach = options_.use_shm;
-  wish.rings = options_.use_shm && options_.use_rings;
-  wish.pools = pools_;
-  wish.lane = offer_lane();
+  greeting_wish request;
+  request.last_session = last_session_;
+  request.attach = options_.use_shm;
+  request.rings = options_.use_shm && options_.use_rings;
+  request.pools = pools_;
+  request.lane = offer_ucx();
   hold.unlock();
-  auto wire = connect(options_.where, timeout_ms);
+  auto wire = connect(options_.server, timeout_ms);
   result<greeted> hello = failure{};
-  if (wire) hello = greet(**wire, wish, timeout_ms);
+  if (wire) hello = greet(**wire, request, timeout_ms);
   if (hello && hello->rings_fd >= 0) wire = over_rings(*std::move(wire), hello->rings_fd);
   if (!wire && hello && hello->arena_fd >= 0) close(hello->arena_fd);
   hold.lock();
@@ -51,7 +51,7 @@ status client::connect_now(lock_t& hold, unsigned timeout_ms) {
   last_session_ = arena_ ? server_.session : 0;
   why_no_shm_ = why;
   backoff_ = kFirstBackoff;
-  join_lane(hello->lane, hello->why_no_lane);
+  join_ucx(hello->lane, hello->why_no_lane);
   // In the order in which they were asked.
   std::vector<operation_ptr> again;
   for (const auto& [id, one] : asked_)
@@ -72,7 +72,7 @@ void client::lose_connection(const failure& why) {
   streaming_.clear();
   receiving_.reset();
   data_next_ = false;
-  in_begin_ = in_end_ = 0;
+  input_begin_ = input_end_ = 0;
   unpin_.clear();  // the server dropped them
   unpin_bytes_ = 0;
   // Copies end before the server is told that none is under way (greeting.hpp).
@@ -81,7 +81,7 @@ void client::lose_connection(const failure& why) {
     if (one->done() && one->unpin_later) --noticed_;
   }
   copies_.clear();
-  leave_lane();
+  leave_ucx();
   ++reconnects_;
   next_connect_ = clock::now();
   const auto asked = asked_;

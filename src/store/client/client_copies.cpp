@@ -42,22 +42,22 @@ status client::copy_in(const memory& into, std::string_view body) {
 
 // What lies in the arena of the part of the value that this operation is about, and where it is in the caller's memory.
 result<std::vector<copy::transfer>> client::pieces_of(operation& one) {
-  const bool put = one.how == operation::kind::put_shm;
+  const bool put = one.method == operation::kind::put_shm;
   const std::uint64_t whole = one.got.result.value_bytes;
-  const std::uint64_t from = put && !one.is_patch() ? 0 : one.head.offset;
-  if (from > whole)
+  const std::uint64_t first = put && !one.is_patch() ? 0 : one.head.offset;
+  if (first > whole)
     return failure{EINVAL, format("offset %llu lies behind the value's end (%llu bytes)",
-                                  static_cast<unsigned long long>(from), static_cast<unsigned long long>(whole))};
-  std::uint64_t left = std::min(one.mine.bytes, whole - from), skip = from, done = 0;
+                                  static_cast<unsigned long long>(first), static_cast<unsigned long long>(whole))};
+  std::uint64_t left = std::min(one.mine.bytes, whole - first), skip = first, done = 0;
   std::vector<copy::transfer> out;
   for (const auto& piece : one.extents) {
     const std::uint64_t begin = std::min(skip, piece.bytes), part = std::min(left, piece.bytes - begin);
     skip -= begin;
     left -= part;
     if (part == 0) continue;
-    const auto at = arena_->at(piece);
-    if (!at) return at.error();
-    const std::uint64_t theirs = copy::address_of(*at + begin), mine = one.mine.address + done;
+    const auto data = arena_->at(piece);
+    if (!data) return data.error();
+    const std::uint64_t theirs = copy::address_of(*data + begin), mine = one.mine.address + done;
     out.push_back(
         {put ? copy::direction::to_host : copy::direction::to_device, put ? theirs : mine, put ? mine : theirs, part});
     done += part;
@@ -77,27 +77,27 @@ void client::copy_on_cpu(operation& one, const std::vector<copy::transfer>& piec
                                   past_cache);
     return;
   }
-  one.at = operation::stage::copying;
+  one.phase = operation::stage::copying;
   for (const auto& piece : pieces) add_parts(one, piece, nullptr);
   give_all(one);
 }
 
 // A get of the whole value into host memory was summed for nothing: scribbled memory is noticed here.
 status client::check_sum(const operation& one) {
-  const auto& what = one.got.result;
-  if (one.how != operation::kind::get_shm || !one.sum || !what.has_crc || one.head.offset != 0 ||
-      one.got.moved_bytes != what.value_bytes || *one.sum == what.crc)
+  const auto& outcome = one.got.result;
+  if (one.method != operation::kind::get_shm || !one.sum || !outcome.has_crc || one.head.offset != 0 ||
+      one.got.moved_bytes != outcome.value_bytes || *one.sum == outcome.crc)
     return {};
   return failure{EBADMSG, format("the value (version %llu) in the store's memory has checksum 0x%08x, should have 0x%08x: a "
                                  "client that maps this memory has written to it, or it is faulty. Put the value again",
-                                 static_cast<unsigned long long>(what.version), *one.sum, what.crc)};
+                                 static_cast<unsigned long long>(outcome.version), *one.sum, outcome.crc)};
 }
 
 // Begins (GPU) or does (host, and short ones) the copy; called without the lock, by the thread that drives.
 status client::begin_copy(operation& one) {
   auto pieces = pieces_of(one);
   if (!pieces) return pieces.error();
-  const bool put = one.how == operation::kind::put_shm;
+  const bool put = one.method == operation::kind::put_shm;
   const bool whole = put && !one.is_patch();  // then the checksum is the value's
   if (!one.mine.device) {
     copy_on_cpu(one, *pieces);
@@ -109,15 +109,15 @@ status client::begin_copy(operation& one) {
       if (auto done = options_.copies->copy(piece, *one.mine.device); !done) return done;
     return {};
   }
-  one.at = operation::stage::copying;
-  const copy::planner::async_options how{one.order.has, one.order.stream};
+  one.phase = operation::stage::copying;
+  const copy::planner::async_options options{one.order.has, one.order.stream};
   // (the GPU's sum comes with the last byte; the disk waits for the crew's no longer than for the bytes)
-  if (whole && sums_on_gpu_ && one.got.moved_bytes >= kGpuSumFrom && !one.tells_arrival) {
-    auto sum = options_.copies->begin_checksum(*one.mine.device, one.mine.address, one.got.moved_bytes, how);
+  if (whole && sums_on_gpu_ && one.got.moved_bytes >= kGpuSumFrom && !one.reports_arrival) {
+    auto sum = options_.copies->begin_checksum(*one.mine.device, one.mine.address, one.got.moved_bytes, options);
     if (sum) one.gpu_sum = *std::move(sum);
   }
   if (whole && !one.gpu_sum.is_there()) return begin_parts(one, *pieces);
-  auto begun = options_.copies->begin(*pieces, how);
+  auto begun = options_.copies->begin(*pieces, options);
   if (!begun) {
     one.gpu_sum.give_up();
     return begun.error();
@@ -129,34 +129,34 @@ status client::begin_copy(operation& one) {
 
 // What `copied` brings, or what is there, or (host memory) is copied by whoever sums it.
 void client::add_parts(operation& one, const copy::transfer& piece, const std::shared_ptr<copy::completion>& copied) {
-  for (std::size_t at = 0; at < piece.row_bytes; at += checksum_crew::kPartBytes) {
+  for (std::size_t offset = 0; offset < piece.row_bytes; offset += checksum_pool::kPartBytes) {
     const auto& part = one.parts.emplace_back(std::make_shared<value_part>());
-    auto* const there = static_cast<std::byte*>(copy::host_pointer(piece.dst + at));
-    part->at = there;
-    part->bytes = std::min<std::size_t>(checksum_crew::kPartBytes, piece.row_bytes - at);
+    auto* const there = static_cast<std::byte*>(copy::host_pointer(piece.dst + offset));
+    part->source = there;
+    part->bytes = std::min<std::size_t>(checksum_pool::kPartBytes, piece.row_bytes - offset);
     part->copied = copied;
     if (one.mine.device) continue;
-    part->at = static_cast<const std::byte*>(copy::host_pointer(piece.src + at));
-    part->to = there;
+    part->source = static_cast<const std::byte*>(copy::host_pointer(piece.src + offset));
+    part->destination = there;
     part->past_cache = one.got.moved_bytes >= kPastCacheFrom;
   }
 }
 
 void client::give_all(operation& one) {
   for (const auto& part : one.parts) part->given = true;
-  crew_.call(one.parts.size());
-  crew_.give(std::vector<std::shared_ptr<value_part>>(one.parts.begin(), one.parts.end()));
+  checksum_pool_.call(one.parts.size());
+  checksum_pool_.give(std::vector<std::shared_ptr<value_part>>(one.parts.begin(), one.parts.end()));
 }
 
 status client::begin_parts(operation& one, const std::vector<copy::transfer>& pieces) {
   one.sum = 0;
   std::uint64_t all_left = one.got.moved_bytes;
-  copy::planner::async_options how{one.order.has, one.order.stream};
+  copy::planner::async_options options{one.order.has, one.order.stream};
   for (auto piece : pieces) {
     for (std::size_t left = piece.row_bytes; left > 0;) {
-      piece.row_bytes = std::min(left, checksum_crew::copy_bytes(all_left));
-      how.turn = 1 - how.turn;
-      auto begun = options_.copies->begin({&piece, 1}, how);
+      piece.row_bytes = std::min(left, checksum_pool::copy_bytes(all_left));
+      options.turn = 1 - options.turn;
+      auto begun = options_.copies->begin({&piece, 1}, options);
       if (!begun) {
         wait_for_copies(one);
         return begun.error();
@@ -168,7 +168,7 @@ status client::begin_parts(operation& one, const std::vector<copy::transfer>& pi
       all_left -= piece.row_bytes;
     }
   }
-  crew_.call(one.parts.size());
+  checksum_pool_.call(one.parts.size());
   return {};
 }
 
@@ -230,7 +230,7 @@ result<bool> client::copy_ended(operation& one) {
   }
   if (!here.empty()) {
     for (const auto& part : here) part->given = true;
-    crew_.give(here);
+    checksum_pool_.give(here);
   }
   // Joined while later ones are on their way: at the end only the last ones' sums are missing.
   for (; !one.parts.empty() && one.parts.front()->summed.load(std::memory_order_acquire); one.parts.pop_front()) {
@@ -238,25 +238,25 @@ result<bool> client::copy_ended(operation& one) {
     one.arrived_bytes += one.parts.front()->bytes;
   }
   if (one.parts.empty()) return true;
-  tell_arrival(one);
-  if (one.parts.back()->given) crew_.help();  // nothing else is left to do for this value
+  report_arrival(one);
+  if (one.parts.back()->given) checksum_pool_.help();  // nothing else is left to do for this value
   return false;
 }
 
-bool client::may_tell_arrival(const operation& one, std::optional<store_wire::durability> of_pool) const {
+bool client::may_report_arrival(const operation& one, std::optional<store_wire::durability> of_pool) const {
   using store_wire::durability;
   auto level = one.fields.level.value_or(durability::pool_default);
   if (level == durability::pool_default) level = of_pool.value_or(durability::volatile_);
-  return one.how == operation::kind::put_shm && !one.is_patch() && one.mine.bytes >= kTellFrom &&
+  return one.method == operation::kind::put_shm && !one.is_patch() && one.mine.bytes >= kTellFrom &&
          level != durability::volatile_ && (server_.capabilities & store_wire::capability::arrived) != 0;
 }
 
-void client::tell_arrival(operation& one) {
-  if (!one.tells_arrival || one.arrived_bytes < one.told_bytes + kTellBytes) return;
-  one.told_bytes = one.arrived_bytes;
+void client::report_arrival(operation& one) {
+  if (!one.reports_arrival || one.arrived_bytes < one.reported_bytes + kTellBytes) return;
+  one.reported_bytes = one.arrived_bytes;
   operation note;  // answered, and nobody waits for it
   note.head.pool_id = one.head.pool_id;
-  note.head.value_bytes = one.told_bytes;
+  note.head.value_bytes = one.reported_bytes;
   store_wire::tail fields;
   fields.token = one.token;
   fields.level = one.fields.level;
@@ -269,12 +269,12 @@ bool client::run_copies(lock_t& hold) {
   for (std::size_t i = 0; i < count && !copies_.empty(); ++i) {
     const auto one = copies_.front();
     copies_.pop_front();
-    if (one->at == operation::stage::to_copy) {
+    if (one->phase == operation::stage::to_copy) {
       moved = true;
       hold.unlock();
       const auto begun = begin_copy(*one);
       hold.lock();
-      const bool begun_only = begun.ok() && one->at == operation::stage::copying;
+      const bool begun_only = begun.ok() && one->phase == operation::stage::copying;
       if (!begun_only) {
         copied(one, begun ? check_sum(*one) : begun);
         continue;
@@ -304,14 +304,14 @@ bool client::run_copies(lock_t& hold) {
 
 void client::copied(const operation_ptr& one, const status& outcome) {
   if (!wire_ || one->done()) return;
-  if (one->how == operation::kind::get_shm) {
+  if (one->method == operation::kind::get_shm) {
     let_go(one->token, one->got.moved_bytes);
     asked_.erase(one->head.request_id);
     return finish(one, outcome.code(), outcome ? std::string() : outcome.error().message);
   }
   store_wire::tail fields = outcome ? one->fields : store_wire::tail{};
   fields.token = one->token;
-  one->at = operation::stage::asked;
+  one->phase = operation::stage::asked;
   if (!outcome) {
     ask(*one, opcode::abort, fields);
     return finish(one, outcome.code(), outcome.error().message);

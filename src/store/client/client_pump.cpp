@@ -18,10 +18,10 @@ using store_wire::opcode;
 namespace flag = store_wire::flag;
 
 constexpr auto kGrace = std::chrono::milliseconds(500);  // after a deadline: the store's own answer says more
-constexpr auto kMostSleep = std::chrono::milliseconds(100);
-constexpr std::uint64_t kMostUnpinBytes = 8 << 20;  // pins that may wait for the next message
-constexpr std::size_t kMostUnpins = 32;
-constexpr int kMostPatchAttempts = 1000;
+constexpr auto kMaxSleep = std::chrono::milliseconds(100);
+constexpr std::uint64_t kMaxUnpinBytes = 8 << 20;  // pins that may wait for the next message
+constexpr std::size_t kMaxUnpins = 32;
+constexpr int kMaxPatchAttempts = 1000;
 
 std::uint32_t left_us(clock::time_point deadline) {
   if (deadline == clock::time_point::max()) return store_wire::kNoDeadline;
@@ -31,7 +31,7 @@ std::uint32_t left_us(clock::time_point deadline) {
 
 // What is sent with the head. A short value in host memory is sent from where it lies.
 std::string_view body_of(const operation& one) {
-  if (one.how != operation::kind::plain || one.head.op != opcode::put || one.mine.device) return one.body;
+  if (one.method != operation::kind::plain || one.head.op != opcode::put || one.mine.device) return one.body;
   return {reinterpret_cast<const char*>(one.mine.address), one.mine.bytes};
 }
 
@@ -41,25 +41,25 @@ std::string_view body_of(const operation& one) {
 
 void client::submit(const operation_ptr& one) {
   one->head.request_id = next_request_++;
-  one->at = operation::stage::asked;
+  one->phase = operation::stage::asked;
   one->sent_bytes = one->received_bytes = 0;
-  one->arrived_bytes = one->told_bytes = 0;
+  one->arrived_bytes = one->reported_bytes = 0;
   one->token = 0;
   one->sum.reset();
   one->extents.clear();
   asked_[one->head.request_id] = one;
   if (!wire_) return;  // asked when there is a connection again
-  if (one->how == operation::kind::put_lane || one->how == operation::kind::get_lane) return submit_by_lane(one);
+  if (one->method == operation::kind::put_ucx || one->method == operation::kind::get_ucx) return submit_by_ucx(one);
   auto op = one->head.op;
-  if (one->how == operation::kind::put_shm) {
+  if (one->method == operation::kind::put_shm) {
     op = opcode::alloc;
-  } else if (one->how == operation::kind::get_shm) {
+  } else if (one->method == operation::kind::get_shm) {
     op = opcode::lookup;
   }
-  if ((one->how == operation::kind::put_shm || one->how == operation::kind::get_shm) && arena_ == nullptr)
+  if ((one->method == operation::kind::put_shm || one->method == operation::kind::get_shm) && arena_ == nullptr)
     return finish(one, ENOTSUP, "the store's memory is not mapped any more: " + why_no_shm_);
-  ask(*one, op, one->how == operation::kind::put_shm ? store_wire::tail{} : one->fields);
-  if (one->how == operation::kind::put_streamed && one->mine.bytes > 0) streaming_.push_back(one);
+  ask(*one, op, one->method == operation::kind::put_shm ? store_wire::tail{} : one->fields);
+  if (one->method == operation::kind::put_streamed && one->mine.bytes > 0) streaming_.push_back(one);
 }
 
 void client::ask(operation& one, opcode op, const store_wire::tail& fields) {
@@ -69,13 +69,13 @@ void client::ask(operation& one, opcode op, const store_wire::tail& fields) {
   const std::string_view body = body_of(one);
   head.body_bytes = static_cast<std::uint32_t>(body.size());
   head.body_crc = arch::crc32c(body.data(), body.size());
-  std::optional<store_wire::tail> with;
+  std::optional<store_wire::tail> extra;
   if (!unpin_.empty()) {
-    with = fields;
-    with->unpin = std::exchange(unpin_, {});
+    extra = fields;
+    extra->unpin = std::exchange(unpin_, {});
     unpin_bytes_ = 0;
   }
-  if (const auto done = store_wire::encode(head, one.key, with ? *with : fields, out_); !done) {
+  if (const auto done = store_wire::encode(head, one.key, extra ? *extra : fields, out_); !done) {
     const auto found = asked_.find(one.head.request_id);
     const auto mine = found->second;
     asked_.erase(found);
@@ -143,7 +143,7 @@ bool client::send_next_data() {
   (void)store_wire::encode_raw(head, {}, {}, current_.head);  // fails for long keys only
   current_.body = body;
   current_.body_bytes = bytes;
-  current_.of = one;
+  current_.owner = one;
   if (bytes < left) streaming_.push_back(one);
   return true;
 }
@@ -151,7 +151,7 @@ bool client::send_next_data() {
 // The caller's memory is its own again when its operation has ended: what a frame that is half sent still needs of it is
 // kept here. At most one frame, and only of a put that is refused or late.
 void client::keep_rest_of_frame(operation& one) {
-  if (current_.of.get() != &one || one.mine.device) return;
+  if (current_.owner.get() != &one || one.mine.device) return;
   const std::size_t head_bytes = current_.head.size();
   const std::size_t body_done = current_.done > head_bytes ? current_.done - head_bytes : 0;
   one.staging.assign(current_.body + body_done, current_.body + current_.body_bytes);
@@ -164,7 +164,7 @@ void client::let_go(std::uint64_t pin, std::uint64_t bytes) {
   if (pin == 0 || !wire_) return;
   unpin_.push_back(pin);
   unpin_bytes_ += bytes;
-  if (unpin_.size() < kMostUnpins && unpin_bytes_ < kMostUnpinBytes) return;
+  if (unpin_.size() < kMaxUnpins && unpin_bytes_ < kMaxUnpinBytes) return;
   operation note;  // answered, and nobody waits for it
   note.head.op = opcode::unpin;
   ask(note, opcode::unpin, {});
@@ -174,20 +174,20 @@ void client::let_go(std::uint64_t pin, std::uint64_t bytes) {
 
 bool client::read_some() {
   if (!wire_) return false;
-  void* into = in_.data() + in_end_;
-  std::size_t room = in_.size() - in_end_;
-  const bool direct = receiving_ && in_begin_ == in_end_;
+  void* into = input_.data() + input_end_;
+  std::size_t room = input_.size() - input_end_;
+  const bool direct = receiving_ && input_begin_ == input_end_;
   if (direct) {
     into = room_for_data(room);
-  } else if (in_begin_ > 0) {
-    std::memmove(in_.data(), in_.data() + in_begin_, in_end_ - in_begin_);
-    in_end_ -= in_begin_;
-    in_begin_ = 0;
-    into = in_.data() + in_end_;
-    room = in_.size() - in_end_;
+  } else if (input_begin_ > 0) {
+    std::memmove(input_.data(), input_.data() + input_begin_, input_end_ - input_begin_);
+    input_end_ -= input_begin_;
+    input_begin_ = 0;
+    into = input_.data() + input_end_;
+    room = input_.size() - input_end_;
   }
   // Its head alone, so that the bytes behind it are read to where they shall lie.
-  if (!direct && data_next_ && in_end_ == 0) room = store_wire::kHeadBytes;
+  if (!direct && data_next_ && input_end_ == 0) room = store_wire::kHeadBytes;
   const auto got = wire_->read(into, room);
   if (!got) {
     lose_connection(got.error());
@@ -195,7 +195,7 @@ bool client::read_some() {
   }
   if (*got == 0) return false;
   if (direct) data_came(static_cast<std::byte*>(into), *got);
-  else in_end_ += *got;
+  else input_end_ += *got;
   while (wire_ && parse_one()) {}
   return true;
 }
@@ -203,36 +203,36 @@ bool client::read_some() {
 // Where the next bytes of the present data frame go; `room` becomes how many may.
 void* client::room_for_data(std::size_t& room) {
   auto& now = *receiving_;
-  const std::size_t left = now.what.body_bytes - now.done;
+  const std::size_t left = now.header.body_bytes - now.done;
   if (!now.into || now.into->done()) {
-    in_begin_ = in_end_ = 0;
-    room = std::min(left, in_.size());
-    return in_.data();
+    input_begin_ = input_end_ = 0;
+    room = std::min(left, input_.size());
+    return input_.data();
   }
   room = left;
   if (now.into->mine.device) return now.into->staging.data() + now.done;
   return reinterpret_cast<std::byte*>(now.into->mine.address + now.into->received_bytes + now.done);
 }
 
-void client::data_came(const std::byte* at, std::size_t bytes) {
-  receiving_->crc = arch::crc32c(at, bytes, receiving_->crc);
+void client::data_came(const std::byte* data, std::size_t bytes) {
+  receiving_->crc = arch::crc32c(data, bytes, receiving_->crc);
   receiving_->done += bytes;
-  if (receiving_->done == receiving_->what.body_bytes) data_complete();
+  if (receiving_->done == receiving_->header.body_bytes) data_complete();
 }
 
 void client::data_complete() {
   const receiving done = *std::exchange(receiving_, std::nullopt);
   const auto& one = done.into;
-  const bool last = (done.what.flags & flag::more) == 0;
+  const bool last = (done.header.flags & flag::more) == 0;
   data_next_ = !last;
-  if (last) asked_.erase(done.what.request_id);
+  if (last) asked_.erase(done.header.request_id);
   if (!one || one->done()) return;
-  if (done.crc != done.what.body_crc)
+  if (done.crc != done.header.body_crc)
     return lose_connection({EPROTO, "a piece of a value came with a wrong checksum: it was damaged on its way"});
   if (one->mine.device && done.done > 0) {
-    const copy::transfer what{copy::direction::to_device, one->mine.address + one->received_bytes,
-                              copy::address_of(one->staging.data()), done.done};
-    if (const auto copied = options_.copies->copy(what, *one->mine.device); !copied)
+    const copy::transfer transfer{copy::direction::to_device, one->mine.address + one->received_bytes,
+                                  copy::address_of(one->staging.data()), done.done};
+    if (const auto copied = options_.copies->copy(transfer, *one->mine.device); !copied)
       return finish(one, copied.code(), copied.error().message);
   }
   one->received_bytes += done.done;
@@ -242,66 +242,66 @@ void client::data_complete() {
 
 // False: more bytes are needed.
 bool client::parse_one() {
-  const std::size_t have = in_end_ - in_begin_;
-  const char* at = in_.data() + in_begin_;
+  const std::size_t have = input_end_ - input_begin_;
+  const char* cursor = input_.data() + input_begin_;
   if (receiving_) {
     if (have == 0) return false;
     std::size_t room = 0;
     const auto& now = *receiving_;
-    const std::size_t part = std::min(have, now.what.body_bytes - now.done);
-    if (now.into && !now.into->done()) std::memcpy(room_for_data(room), at, part);
-    in_begin_ += part;
-    data_came(reinterpret_cast<const std::byte*>(at), part);
+    const std::size_t part = std::min(have, now.header.body_bytes - now.done);
+    if (now.into && !now.into->done()) std::memcpy(room_for_data(room), cursor, part);
+    input_begin_ += part;
+    data_came(reinterpret_cast<const std::byte*>(cursor), part);
     return true;
   }
   if (have < store_wire::kHeadBytes) return false;
-  const auto bytes = std::as_bytes(std::span(at, have));
-  const auto what = store_wire::decode_head(bytes.first<store_wire::kHeadBytes>());
-  if (!what) return lose_connection(what.error()), false;
-  const std::size_t front = store_wire::kHeadBytes + what->key_bytes + what->tail_bytes;
-  const std::size_t whole = front + (what->op == opcode::data ? 0 : what->body_bytes);
+  const auto bytes = std::as_bytes(std::span(cursor, have));
+  const auto header = store_wire::decode_head(bytes.first<store_wire::kHeadBytes>());
+  if (!header) return lose_connection(header.error()), false;
+  const std::size_t front = store_wire::kHeadBytes + header->key_bytes + header->tail_bytes;
+  const std::size_t whole = front + (header->op == opcode::data ? 0 : header->body_bytes);
   if (have < whole) {
-    if (whole > in_.size()) in_.resize(whole);
+    if (whole > input_.size()) input_.resize(whole);
     return false;
   }
-  auto rest = store_wire::decode_rest(*what, bytes.first(front));
+  auto rest = store_wire::decode_rest(*header, bytes.first(front));
   if (!rest) return lose_connection(rest.error()), false;
-  in_begin_ += whole;
-  if (what->op == opcode::data) {
-    take_data(*what);
+  input_begin_ += whole;
+  if (header->op == opcode::data) {
+    take_data(*header);
     return true;
   }
-  const std::string_view body(at + front, what->body_bytes);
-  if (arch::crc32c(body.data(), body.size()) != what->body_crc)
+  const std::string_view body(cursor + front, header->body_bytes);
+  if (arch::crc32c(body.data(), body.size()) != header->body_crc)
     return lose_connection({EPROTO, "an answer came with a wrong checksum: it was damaged on its way"}), false;
-  take_answer(*what, std::move(rest->fields), body);
+  take_answer(*header, std::move(rest->fields), body);
   return true;
 }
 
-void client::take_data(const store_wire::head& what) {
+void client::take_data(const store_wire::head& header) {
   auto& now = receiving_.emplace(receiving{});
-  now.what = what;
-  if (const auto found = asked_.find(what.request_id); found != asked_.end()) now.into = found->second;
+  now.header = header;
+  if (const auto found = asked_.find(header.request_id); found != asked_.end()) now.into = found->second;
   if (now.into && !now.into->done()) {
     auto& one = *now.into;
-    if (what.offset != one.received_bytes || what.body_bytes > one.mine.bytes - one.received_bytes)
+    if (header.offset != one.received_bytes || header.body_bytes > one.mine.bytes - one.received_bytes)
       return lose_connection({EPROTO, "a piece of a value came that does not continue the one before"});
     if (one.mine.device) one.staging.resize(store_wire::kMaxBodyBytes);
   }
-  if (what.body_bytes == 0) data_complete();
+  if (header.body_bytes == 0) data_complete();
 }
 
-void client::take_answer(const store_wire::head& what, store_wire::tail fields, std::string_view body) {
-  if (what.op == opcode::hello && what.status != 0)  // the server's last words
-    return lose_connection({what.status, fields.text.value_or("the store ended the connection")});
-  const auto found = asked_.find(what.request_id);
+void client::take_answer(const store_wire::head& header, store_wire::tail fields, std::string_view body) {
+  if (header.op == opcode::hello && header.status != 0)  // the server's last words
+    return lose_connection({header.status, fields.text.value_or("the store ended the connection")});
+  const auto found = asked_.find(header.request_id);
   if (found == asked_.end()) return;
   const auto one = found->second;
-  const bool data_follow = (what.flags & flag::streamed) != 0 && what.status == 0;
+  const bool data_follow = (header.flags & flag::streamed) != 0 && header.status == 0;
   if (one->done()) {  // too late
     if (!data_follow) asked_.erase(found);
-    if (what.op == opcode::lookup && fields.token) let_go(*fields.token, what.value_bytes);
-    if (what.op == opcode::alloc && fields.token) {
+    if (header.op == opcode::lookup && fields.token) let_go(*fields.token, header.value_bytes);
+    if (header.op == opcode::alloc && fields.token) {
       operation note;
       store_wire::tail token;
       token.token = fields.token;
@@ -309,57 +309,57 @@ void client::take_answer(const store_wire::head& what, store_wire::tail fields, 
     }
     return;
   }
-  take_answer_to(one, what, std::move(fields), body, data_follow);
+  take_answer_to(one, header, std::move(fields), body, data_follow);
 }
 
-void client::take_answer_to(const operation_ptr& one, const store_wire::head& what, store_wire::tail fields,
+void client::take_answer_to(const operation_ptr& one, const store_wire::head& header, store_wire::tail fields,
                             std::string_view body, bool data_follow) {
   auto& got = one->got;
   // It will close the connection; this is asked again when the store is back.
-  if (what.status == ESHUTDOWN && one->may_repeat && options_.reconnect) return;
-  if (what.status != 0) {
+  if (header.status == ESHUTDOWN && one->may_repeat && options_.reconnect) return;
+  if (header.status != 0) {
     // A part of a value was put while somebody else changed the value: the rest is taken from the new one.
-    const bool changed = what.status == ESTALE || what.status == EEXIST || what.status == ENOENT;
-    if (one->is_patch() && !one->fields.only && changed && ++one->attempts < kMostPatchAttempts &&
+    const bool changed = header.status == ESTALE || header.status == EEXIST || header.status == ENOENT;
+    if (one->is_patch() && !one->fields.only && changed && ++one->attempts < kMaxPatchAttempts &&
         clock::now() < one->deadline) {
-      asked_.erase(what.request_id);
+      asked_.erase(header.request_id);
       // Nothing is remembered of a request that did nothing: a router's goes on under its own number.
       if (one->fields.who->client == client_id_) one->fields.who->number = next_sequence_++;
       return submit(one);
     }
-    const bool by_memory = one->how == operation::kind::put_shm || one->how == operation::kind::get_shm;
-    const bool by_lane = one->how == operation::kind::put_lane || one->how == operation::kind::get_lane;
-    const bool no_way = what.status == EFBIG || what.status == ENOTSUP;
-    if ((by_memory && no_way) || (by_lane && (no_way || what.status == ECONNABORTED))) {
-      asked_.erase(what.request_id);
-      return go_by_socket(one, fields.text.value_or(errno_text(what.status)));
+    const bool by_memory = one->method == operation::kind::put_shm || one->method == operation::kind::get_shm;
+    const bool uses_ucx = one->method == operation::kind::put_ucx || one->method == operation::kind::get_ucx;
+    const bool is_unsupported = header.status == EFBIG || header.status == ENOTSUP;
+    if ((by_memory && is_unsupported) || (uses_ucx && (is_unsupported || header.status == ECONNABORTED))) {
+      asked_.erase(header.request_id);
+      return go_by_socket(one, fields.text.value_or(errno_text(header.status)));
     }
-    if (one->how != operation::kind::put_streamed || one->sent_bytes == one->mine.bytes) asked_.erase(what.request_id);
-    std::string why = fields.text.value_or(errno_text(what.status));
+    if (one->method != operation::kind::put_streamed || one->sent_bytes == one->mine.bytes) asked_.erase(header.request_id);
+    std::string why = fields.text.value_or(errno_text(header.status));
     got.fields = std::move(fields);
-    return finish(one, what.status, std::move(why));
+    return finish(one, header.status, std::move(why));
   }
   if (fields.result) got.result = *fields.result;
-  switch (one->how) {
+  switch (one->method) {
     case operation::kind::put_shm:
-      if (what.op != opcode::alloc) break;
+      if (header.op != opcode::alloc) break;
       [[fallthrough]];
     case operation::kind::get_shm:
       one->token = fields.token.value_or(0);
       one->extents = std::move(fields.extents);
-      one->tells_arrival = may_tell_arrival(*one, fields.level);
-      one->at = operation::stage::to_copy;
+      one->reports_arrival = may_report_arrival(*one, fields.level);
+      one->phase = operation::stage::to_copy;
       copies_.push_back(one);
       return;
-    case operation::kind::put_lane:
-      if (what.op == opcode::alloc) return lane_answered(one, what, fields);
+    case operation::kind::put_ucx:
+      if (header.op == opcode::alloc) return ucx_answered(one, header, fields);
       got.moved_bytes = one->mine.bytes;
       break;
-    case operation::kind::get_lane:
-      if ((what.flags & flag::lane) != 0) return lane_answered(one, what, fields);
-      quiet_lane(*one);
-      one->how = operation::kind::get_streamed;  // memory does not hold the value as a whole
-      if (options_.require != store_wire::path::none && what.value_bytes > 0)
+    case operation::kind::get_ucx:
+      if ((header.flags & flag::lane) != 0) return ucx_answered(one, header, fields);
+      stop_ucx_transfer(*one);
+      one->method = operation::kind::get_streamed;  // memory does not hold the value as a whole
+      if (options_.require != store_wire::path::none && header.value_bytes > 0)
         finish(one, ENOTSUP,
                format("path %s was required: the value is not in memory as a whole", name_of(options_.require)));
       [[fallthrough]];
@@ -370,7 +370,7 @@ void client::take_answer_to(const operation_ptr& one, const store_wire::head& wh
       if (!body.empty()) {
         const auto copied = copy_in(one->mine, body);
         if (!copied) {
-          asked_.erase(what.request_id);
+          asked_.erase(header.request_id);
           return finish(one, copied.code(), copied.error().message);
         }
       }
@@ -384,27 +384,27 @@ void client::take_answer_to(const operation_ptr& one, const store_wire::head& wh
       got.body = body;
       break;
   }
-  if (one->how == operation::kind::put_shm) got.moved_bytes = one->mine.bytes;
-  got.pool_id = what.pool_id;
-  got.more = (what.flags & flag::more) != 0;
+  if (one->method == operation::kind::put_shm) got.moved_bytes = one->mine.bytes;
+  got.pool_id = header.pool_id;
+  got.more = (header.flags & flag::more) != 0;
   got.fields = std::move(fields);
-  asked_.erase(what.request_id);
+  asked_.erase(header.request_id);
   finish(one, 0);
 }
 
 // The store's memory does not hold the value as a whole, or may not be used for this pool: through the socket then, unless
 // that is forbidden.
 void client::go_by_socket(const operation_ptr& one, const std::string& why) {
-  quiet_lane(*one);
+  stop_ucx_transfer(*one);
   if (options_.require != store_wire::path::none)
     return finish(one, ENOTSUP, format("path %s was required: %s", name_of(options_.require), why.c_str()));
-  if (one->how == operation::kind::get_shm && one->order.has)
+  if (one->method == operation::kind::get_shm && one->order.has)
     return finish(one, ENOTSUP, "a get in stream order reads the store's memory: " + why);
-  if (one->how == operation::kind::put_shm || one->how == operation::kind::put_lane) {
-    one->how = operation::kind::put_streamed;
+  if (one->method == operation::kind::put_shm || one->method == operation::kind::put_ucx) {
+    one->method = operation::kind::put_streamed;
     one->head.flags |= flag::streamed;
   } else {
-    one->how = operation::kind::get_streamed;
+    one->method = operation::kind::get_streamed;
   }
   submit(one);
 }
@@ -420,14 +420,14 @@ clock::time_point client::next_deadline() const {
 
 void client::expire() {
   const auto now = clock::now();
-  if (now < next_look_) return;
-  next_look_ = now + std::chrono::milliseconds(5);  // a look costs time for each operation under way
+  if (now < next_check_) return;
+  next_check_ = now + std::chrono::milliseconds(5);  // a look costs time for each operation under way
   const auto asked = asked_;
   for (const auto& [id, one] : asked) {
     if (one->done() || one->deadline == clock::time_point::max() || now < one->deadline + (wire_ ? kGrace : kGrace * 0))
       continue;
     wait_for_copies(*one);
-    if (one->how == operation::kind::put_lane) give_grant_back(*one);
+    if (one->method == operation::kind::put_ucx) give_grant_back(*one);
     std::string why =
         wire_ ? "the store did not answer in time" : "the store was not reached in time: " + lost_because_.message;
     finish(one, ETIMEDOUT, std::move(why));
@@ -438,25 +438,25 @@ void client::expire() {
 bool client::pump(lock_t& hold, clock::time_point until, bool may_sleep) {
   if (!wire_) return connect_again(hold, until);
   bool moved = run_copies(hold);
-  moved = drive_lane() || moved;
+  moved = drive_ucx() || moved;
   if (wire_) flush();
   moved = read_some() || moved;
   if (wire_ && !out_.empty()) flush();
   expire();
   if (moved || !wire_) return true;
   // Armed here, so that what comes from now on ends the sleep.
-  const bool by_lane = lane_ != nullptr && !on_lane_.empty();
+  const bool uses_ucx = ucx_stream_ != nullptr && !ucx_operations_.empty();
   const bool to_write = !current_.empty() || !out_.empty();
   std::optional<short> events;
-  if (may_sleep && copies_.empty() && (!by_lane || lane_->arm())) events = wire_->arm(to_write);
+  if (may_sleep && copies_.empty() && (!uses_ucx || ucx_stream_->arm())) events = wire_->arm(to_write);
   if (!events) {
     hold.unlock();
     hold.lock();
     return false;
   }
-  const auto end = std::min({until, next_deadline(), clock::now() + kMostSleep});
+  const auto end = std::min({until, next_deadline(), clock::now() + kMaxSleep});
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - clock::now()).count();
-  pollfd all[3] = {{wire_->fd(), *events, 0}, {wake_fd_, POLLIN, 0}, {by_lane ? lane_->fd() : -1, POLLIN, 0}};
+  pollfd all[3] = {{wire_->fd(), *events, 0}, {wake_fd_, POLLIN, 0}, {uses_ucx ? ucx_stream_->fd() : -1, POLLIN, 0}};
   hold.unlock();
   poll(all, 3, static_cast<int>(std::max<std::int64_t>(left, 0) + 1));
   eventfd_t ignored = 0;

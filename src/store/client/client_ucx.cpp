@@ -22,7 +22,7 @@ using store_wire::opcode;
 namespace flag = store_wire::flag;
 
 constexpr auto kQuietGrace = std::chrono::milliseconds(500);  // for chunks under way to end by themselves
-constexpr auto kMostClosing = std::chrono::seconds(10);
+constexpr auto kMaxClosing = std::chrono::seconds(10);
 
 std::uint64_t random_token() {
   std::random_device random;
@@ -34,11 +34,12 @@ bool is_loopback(const std::string& endpoint) {
 }
 
 // Why this client wants no lane; empty: it does.
-std::string lane_wanted_not(const address& where, lane_mode mode) {
-  if (mode == lane_mode::off) return "PEERLANE_STORE_UCX=off";
-  if (mode == lane_mode::on) return {};
-  if (!where.socket.empty() || is_loopback(where.endpoint)) return "the store is on this host: shm-direct needs no network";
-  if (!where.tls_certificate.empty())
+std::string why_ucx_unwanted(const address& address, ucx_mode mode) {
+  if (mode == ucx_mode::off) return "PEERLANE_STORE_UCX=off";
+  if (mode == ucx_mode::on) return {};
+  if (!address.socket.empty() || is_loopback(address.endpoint))
+    return "the store is on this host: shm-direct needs no network";
+  if (!address.tls_certificate.empty())
     return "the connection is TLS and UCX does not encrypt (PEERLANE_STORE_UCX=on allows it)";
   if (!ucx::has_rdma_device()) return "there is no RDMA device here (/sys/class/infiniband)";
   return {};
@@ -47,138 +48,138 @@ std::string lane_wanted_not(const address& where, lane_mode mode) {
 }  // namespace
 
 // What the greeting says of this end, if there shall be a lane.
-std::optional<store_wire::lane_offer> client::offer_lane() {
-  const auto mode = options_.ucx.value_or(lane_mode_of(env_read("PEERLANE_STORE_UCX").text).value_or(lane_mode::automatic));
-  why_no_ucx_ = lane_wanted_not(options_.where, mode);
+std::optional<store_wire::lane_offer> client::offer_ucx() {
+  const auto mode = options_.ucx.value_or(ucx_mode_of(env_read("PEERLANE_STORE_UCX").text).value_or(ucx_mode::automatic));
+  why_no_ucx_ = why_ucx_unwanted(options_.server, mode);
   if (!why_no_ucx_.empty()) return std::nullopt;
-  if (lane_ == nullptr) {
-    value_lane::options how;
-    how.mode = mode;
+  if (ucx_stream_ == nullptr) {
+    ucx_value_stream::options options;
+    options.mode = mode;
     // A failure costs another copy, no more: the planner then goes through pinned memory of its own.
-    how.pin = [this](void* at, std::size_t bytes) {
-      if (auto pinned = options_.copies->register_host_memory(at, bytes, lane_device_))
-        lane_staging_.push_back(*std::move(pinned));
+    options.pin = [this](void* address, std::size_t bytes) {
+      if (auto pinned = options_.copies->register_host_memory(address, bytes, ucx_staging_device_))
+        ucx_staging_.push_back(*std::move(pinned));
     };
-    auto opened = value_lane::open(std::move(how));
+    auto opened = ucx_value_stream::open(std::move(options));
     if (!opened) {
       why_no_ucx_ = opened.error().message;
       return std::nullopt;
     }
-    lane_ = *std::move(opened);
+    ucx_stream_ = *std::move(opened);
   }
-  return lane_->offer();
+  return ucx_stream_->offer();
 }
 
-void client::join_lane(const std::optional<store_wire::lane_offer>& theirs, const std::string& why_not) {
-  if (lane_ == nullptr) return;
+void client::join_ucx(const std::optional<store_wire::lane_offer>& theirs, const std::string& why_not) {
+  if (ucx_stream_ == nullptr) return;
   if (!theirs) {
     why_no_ucx_ = why_not;
     return;
   }
-  auto joined = lane_->connect(*theirs, theirs->secret);
-  if (joined) lane_session_ = *std::move(joined);
+  auto joined = ucx_stream_->connect(*theirs, theirs->secret);
+  if (joined) stream_session_ = *std::move(joined);
   else why_no_ucx_ = joined.error().message;
 }
 
-bool client::check_path(operation& one, store_wire::path way, const char* what) const {
+bool client::check_path(operation& one, store_wire::path way, const char* option) const {
   if (way == store_wire::path::none && wire_) way = wire_->way();
   if (options_.require == store_wire::path::none || options_.require == way) return true;
   const bool read_only = way != store_wire::path::shm_direct && arena_ != nullptr && arena_->read_only();
   std::string why = read_only ? "the store's memory is mapped to read only" : why_no_shm_;
-  if (options_.require == store_wire::path::ucx) why = lane_ready() ? "this get is in stream order" : why_no_ucx_;
+  if (options_.require == store_wire::path::ucx) why = ucx_ready() ? "this get is in stream order" : why_no_ucx_;
   if (why.empty()) why = "that is how the store was reached";
-  one.at = operation::stage::done;
+  one.phase = operation::stage::done;
   one.got.status = ENOTSUP;
-  one.got.text =
-      format("path %s was required, this %s would go by %s: %s", name_of(options_.require), what, name_of(way), why.c_str());
+  one.got.text = format("path %s was required, this %s would go by %s: %s", name_of(options_.require), option, name_of(way),
+                        why.c_str());
   return false;
 }
 
 // ---- Operations ----------------------------------------------------------------------------------------------------------
 
-void client::submit_by_lane(const operation_ptr& one) {
-  one->lane.reset();
-  one->lane_answered = false;
-  one->lane_bytes = 0;
-  if (!lane_ready()) {
+void client::submit_by_ucx(const operation_ptr& one) {
+  one->ucx_transfer.reset();
+  one->ucx_answered = false;
+  one->ucx_bytes = 0;
+  if (!ucx_ready()) {
     asked_.erase(one->head.request_id);
     return go_by_socket(one, why_no_ucx_.empty() ? "the UCX lane broke" : why_no_ucx_);
   }
-  if (one->mine.device) lane_device_ = one->mine.device->device_ordinal;
+  if (one->mine.device) ucx_staging_device_ = one->mine.device->device_ordinal;
   const auto given = one->head.flags;
   one->head.flags |= flag::lane;
-  if (one->how == operation::kind::put_lane) {
+  if (one->method == operation::kind::put_ucx) {
     ask(*one, opcode::alloc, {});
   } else {
-    auto& in = one->lane = std::make_shared<lane_transfer>();
-    in->token = random_token();
-    in->bytes = one->mine.bytes;
+    auto& incoming = one->ucx_transfer = std::make_shared<stream_transfer>();
+    incoming->token = random_token();
+    incoming->bytes = one->mine.bytes;
     if (!one->mine.device) {
-      in->pieces = {{reinterpret_cast<void*>(one->mine.address), one->mine.bytes}};
+      incoming->pieces = {{reinterpret_cast<void*>(one->mine.address), one->mine.bytes}};
     } else {
-      in->copy = [this, to = one->mine](std::uint64_t offset, std::byte* host, std::size_t bytes) {
-        return options_.copies->copy({copy::direction::to_device, to.address + offset, copy::address_of(host), bytes},
-                                     *to.device);
+      incoming->copy = [this, destination = one->mine](std::uint64_t offset, std::byte* host, std::size_t bytes) {
+        return options_.copies->copy(
+            {copy::direction::to_device, destination.address + offset, copy::address_of(host), bytes}, *destination.device);
       };
     }
-    lane_->add(lane_session_, in);
-    on_lane_.push_back(one);
+    ucx_stream_->add(stream_session_, incoming);
+    ucx_operations_.push_back(one);
     auto fields = one->fields;
-    fields.token = in->token;
+    fields.token = incoming->token;
     ask(*one, opcode::get, fields);
   }
   one->head.flags = given;
 }
 
-void client::lane_answered(const operation_ptr& one, const store_wire::head& what, const store_wire::tail& fields) {
-  if (one->how == operation::kind::get_lane) {
-    one->lane_answered = true;
-    one->lane_bytes = what.value_bytes;
+void client::ucx_answered(const operation_ptr& one, const store_wire::head& header, const store_wire::tail& fields) {
+  if (one->method == operation::kind::get_ucx) {
+    one->ucx_answered = true;
+    one->ucx_bytes = header.value_bytes;
     one->got.fields = fields;
-    return look_at_lane_operation(one);
+    return check_ucx_operation(one);
   }
   one->token = fields.token.value_or(0);
-  if (!lane_ready()) {  // it broke meanwhile
+  if (!ucx_ready()) {  // it broke meanwhile
     give_grant_back(*one);
-    asked_.erase(what.request_id);
+    asked_.erase(header.request_id);
     return go_by_socket(one, "the UCX lane broke");
   }
-  auto& out = one->lane = std::make_shared<lane_transfer>();
+  auto& out = one->ucx_transfer = std::make_shared<stream_transfer>();
   out->is_out = true;
   out->token = one->token;
   out->bytes = one->mine.bytes;
   if (!one->mine.device) {
     out->pieces = {{reinterpret_cast<void*>(one->mine.address), one->mine.bytes}};
   } else {
-    out->copy = [this, from = one->mine, order = one->order](std::uint64_t offset, std::byte* host, std::size_t bytes) {
-      return copy_out(from, offset, host, bytes, order);
+    out->copy = [this, source = one->mine, order = one->order](std::uint64_t offset, std::byte* host, std::size_t bytes) {
+      return copy_out(source, offset, host, bytes, order);
     };
   }
-  on_lane_.push_back(one);
-  lane_->add(lane_session_, out);
-  look_at_lane_operation(one);
+  ucx_operations_.push_back(one);
+  ucx_stream_->add(stream_session_, out);
+  check_ucx_operation(one);
 }
 
 // What has become of its transfer.
-void client::look_at_lane_operation(const operation_ptr& one) {
-  if (one->done() || !one->lane) return;
-  auto& transfer = *one->lane;
+void client::check_ucx_operation(const operation_ptr& one) {
+  if (one->done() || !one->ucx_transfer) return;
+  auto& transfer = *one->ucx_transfer;
   if (transfer.bad.code != 0) {
-    if (one->lane_answered && one->how == operation::kind::put_lane) return give_grant_back(*one);  // and its answer tells
+    if (one->ucx_answered && one->method == operation::kind::put_ucx) return give_grant_back(*one);  // and its answer tells
     const auto why = transfer.bad;
-    if (one->how == operation::kind::put_lane) give_grant_back(*one);
+    if (one->method == operation::kind::put_ucx) give_grant_back(*one);
     asked_.erase(one->head.request_id);
     if (why.code == ECONNABORTED || why.code == EBADMSG) return go_by_socket(one, why.message);
     return finish(one, why.code, why.message);
   }
-  if (one->how == operation::kind::get_lane) {
-    if (!one->lane_answered || transfer.moved_bytes < one->lane_bytes || transfer.under_way > 0) return;
+  if (one->method == operation::kind::get_ucx) {
+    if (!one->ucx_answered || transfer.moved_bytes < one->ucx_bytes || transfer.under_way > 0) return;
     one->got.moved_bytes = transfer.moved_bytes;
     asked_.erase(one->head.request_id);
     return finish(one, 0);
   }
-  if (one->lane_answered || transfer.begun_bytes < transfer.bytes) return;
-  one->lane_answered = true;
+  if (one->ucx_answered || transfer.begun_bytes < transfer.bytes) return;
+  one->ucx_answered = true;
   store_wire::tail fields = one->fields;
   fields.token = one->token;
   const bool part = (one->head.flags & flag::patch) != 0;
@@ -191,24 +192,24 @@ void client::look_at_lane_operation(const operation_ptr& one) {
   ask(*one, opcode::commit, fields);
 }
 
-bool client::drive_lane() {
-  if (lane_ == nullptr) return false;
+bool client::drive_ucx() {
+  if (ucx_stream_ == nullptr) return false;
   bool moved = false;
-  while (lane_->progress()) moved = true;
-  if (lane_session_ && lane_session_->lost) {
+  while (ucx_stream_->progress()) moved = true;
+  if (stream_session_ && stream_session_->lost) {
     // Not every end of a lane is seen at the other one.
     operation note;
     note.head.flags = flag::lane;
     if (wire_) ask(note, opcode::abort, {});
-    const auto all = on_lane_;
-    for (const auto& one : all) look_at_lane_operation(one);
-    leave_lane();
+    const auto all = ucx_operations_;
+    for (const auto& one : all) check_ucx_operation(one);
+    leave_ucx();
     return true;
   }
   if (!moved) return false;
-  const auto all = on_lane_;
-  for (const auto& one : all) look_at_lane_operation(one);
-  std::erase_if(on_lane_, [](const auto& one) { return one->done() || !one->lane; });
+  const auto all = ucx_operations_;
+  for (const auto& one : all) check_ucx_operation(one);
+  std::erase_if(ucx_operations_, [](const auto& one) { return one->done() || !one->ucx_transfer; });
   return true;
 }
 
@@ -224,40 +225,40 @@ void client::give_grant_back(operation& one) {
 }
 
 // Afterwards UCX touches the operation's memory no more.
-void client::quiet_lane(operation& one) {
-  if (!one.lane) return;
-  const auto transfer = std::exchange(one.lane, nullptr);
-  if (lane_ != nullptr && lane_session_) lane_->stop(lane_session_, transfer);
+void client::stop_ucx_transfer(operation& one) {
+  if (!one.ucx_transfer) return;
+  const auto transfer = std::exchange(one.ucx_transfer, nullptr);
+  if (ucx_stream_ != nullptr && stream_session_) ucx_stream_->stop(stream_session_, transfer);
   transfer->stopped = true;
   const auto quiet_by = [&](clock::time_point end) {
-    while (lane_ != nullptr && transfer->under_way > 0 && clock::now() < end)
-      if (!lane_->progress()) std::this_thread::yield();
-    return lane_ == nullptr || transfer->under_way == 0;
+    while (ucx_stream_ != nullptr && transfer->under_way > 0 && clock::now() < end)
+      if (!ucx_stream_->progress()) std::this_thread::yield();
+    return ucx_stream_ == nullptr || transfer->under_way == 0;
   };
   if (quiet_by(clock::now() + kQuietGrace)) return;
   // It does not end by itself: the other end hangs, or the network.
-  if (lane_session_) lane_->close(lane_session_);  // its transfers see that when they are looked at
+  if (stream_session_) ucx_stream_->close(stream_session_);  // its transfers see that when they are looked at
   why_no_ucx_ = "the UCX lane hung and was closed";
-  if (!quiet_by(clock::now() + kMostClosing)) drop_lane();  // which takes UCX's worker down, and so ends everything
+  if (!quiet_by(clock::now() + kMaxClosing)) drop_ucx();  // which takes UCX's worker down, and so ends everything
 }
 
 // All of the lane's transfers end. The next connection may have a lane again, with a worker of its own: UCX 1.22 crashed in
 // a worker whose TCP connection had been closed by force and then heard of its peer again.
-void client::leave_lane() {
-  if (lane_ == nullptr) return;
-  if (lane_session_) lane_->close(std::exchange(lane_session_, nullptr));
-  for (const auto& one : std::exchange(on_lane_, {})) quiet_lane(*one);
-  drop_lane();
+void client::leave_ucx() {
+  if (ucx_stream_ == nullptr) return;
+  if (stream_session_) ucx_stream_->close(std::exchange(stream_session_, nullptr));
+  for (const auto& one : std::exchange(ucx_operations_, {})) stop_ucx_transfer(*one);
+  drop_ucx();
 }
 
-void client::drop_lane() {
-  lane_staging_.clear();
-  lane_.reset();
+void client::drop_ucx() {
+  ucx_staging_.clear();
+  ucx_stream_.reset();
 }
 
-void client::break_lane() {
+void client::break_ucx() {
   const lock_t hold(lock_);
-  if (lane_ready()) lane_->close(lane_session_);
+  if (ucx_ready()) ucx_stream_->close(stream_session_);
   why_no_ucx_ = "the lane was broken on purpose";
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One request of a client on its way: what was asked, how far it is, and what became of it.
+// One operation of a client: the request, its progress, and its result.
 #pragma once
 
 #include <chrono>
@@ -19,10 +19,10 @@ namespace pl::store_client {
 
 using clock = std::chrono::steady_clock;
 
-// What a store answered.
+// A store's answer.
 struct reply {
   int status = 0;                 // errno value
-  std::string text;               // why, if status is not 0
+  std::string text;               // the reason, if status is not 0
   store_wire::outcome result;     // version, path taken, durability reached, ...
   std::uint64_t moved_bytes = 0;  // of the value, between the store and the caller's memory
   std::uint32_t pool_id = 0;
@@ -46,7 +46,7 @@ struct stream_order {
 
 class operation {
  public:
-  enum class kind { plain, put_streamed, get_streamed, put_shm, get_shm, put_lane, get_lane };
+  enum class kind { plain, put_streamed, get_streamed, put_shm, get_shm, put_ucx, get_ucx };
   enum class stage {
     asked,    // a frame is (or will be) with the server
     to_copy,  // shm: the extents are known
@@ -54,8 +54,8 @@ class operation {
     done,
   };
 
-  // ---- what was asked; constant once submitted
-  kind how = kind::plain;
+  // ---- the request; constant once submitted
+  kind method = kind::plain;
   store_wire::head head;
   std::string key;
   store_wire::tail fields;
@@ -63,35 +63,35 @@ class operation {
   memory mine;         // put: source, get: destination
   stream_order order;  // shm
   clock::time_point deadline = clock::time_point::max();
-  bool may_repeat = true;                // after a lost connection
-  bool leave_to_stream = false;          // get: done once the stream waits for the copy
-  std::function<void(operation&)> then;  // called once, without locks, by the thread that saw the end
-  int event_fd = -1;                     // written once, the caller's
+  bool may_repeat = true;                    // after a lost connection
+  bool leave_to_stream = false;              // get: done once the stream waits for the copy
+  std::function<void(operation&)> callback;  // called once, without locks, by the thread that completes the operation
+  int event_fd = -1;                         // written once, the caller's
 
-  // ---- how far it is; the client's lock guards it
-  stage at = stage::asked;
+  // ---- progress; guarded by the client's lock
+  stage phase = stage::asked;
   std::uint64_t sent_bytes = 0;      // put_streamed
   std::uint64_t received_bytes = 0;  // get_streamed
   std::uint64_t token = 0;           // grant or pin
-  lane_transfer_ptr lane;            // put_lane, get_lane: from when its bytes may move
-  bool lane_answered = false;        // get_lane: how many they are is known; put_lane: the commit is asked for
-  std::uint64_t lane_bytes = 0;      // get_lane: that many
+  stream_transfer_ptr ucx_transfer;  // put_ucx, get_ucx: from when its bytes may move
+  bool ucx_answered = false;         // get_ucx: how many they are is known; put_ucx: the commit is asked for
+  std::uint64_t ucx_bytes = 0;       // get_ucx: that many
   std::vector<store_wire::extent> extents;
   copy::completion copies;                        // get
   std::deque<std::shared_ptr<value_part>> parts;  // put, or host memory: copied one by one and summed; gone once in `sum`
   copy::gpu_checksum::job gpu_sum;                // put: then there are no parts, unless it is given up
   clock::time_point gpu_sum_until;                // when it is; set once the copies have ended
-  bool tells_arrival = false;                     // put: the store writes to its disk what is there
+  bool reports_arrival = false;                   // put: the store writes to its disk what is there
   std::uint64_t arrived_bytes = 0;                // put, in parts: there and summed, from the value's start
-  std::uint64_t told_bytes = 0;                   // the store knows of so many
+  std::uint64_t reported_bytes = 0;               // the store knows of so many
   std::optional<std::uint32_t> sum;               // of what was copied between the arena and host memory, or into it
   std::vector<std::byte> staging;  // one frame of device memory over a socket, or the rest of one after the end
   int attempts = 0;
   bool unpin_later = false;  // leave_to_stream: the copy is not over yet
 
-  // ---- what became of it; valid once done
+  // ---- the result; valid once done
   reply got;
-  bool done() const noexcept { return at == stage::done; }
+  bool done() const noexcept { return phase == stage::done; }
   bool is_patch() const noexcept { return (head.flags & store_wire::flag::patch) != 0; }
 };
 using operation_ptr = std::shared_ptr<operation>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One operation of a router on its way, over as many servers as it takes.
+// One operation of a router, with its tries on one server after another.
 #pragma once
 
 #include <functional>
@@ -14,25 +14,25 @@ class client;
 
 class routed_operation {
  public:
-  // Makes the operation anew for the server that is tried, with the number that the pool has there.
+  // Makes the operation for one try: `pool` is the pool's number on that server.
   using maker = std::function<operation_ptr(client&, std::uint32_t pool)>;
 
-  // ---- what was asked; constant once started. `then` and `event_fd` may be set before.
+  // ---- the request; constant once started. `callback` and `event_fd` may be set before.
   std::uint32_t pool = 0;
   std::string key;
   std::uint64_t bytes = 0;  // for which a try's time must do
   bool changes = false;     // put, erase: carries one number through all its tries
   maker make;
   clock::time_point deadline;
-  std::function<void(const reply&)> then;  // called once, without locks, by a thread of the router's or its clients'
-  int event_fd = -1;                       // written once, the caller's
+  std::function<void(const reply&)> callback;  // called once, without locks, by a thread of the router's or its clients'
+  int event_fd = -1;                           // written once, the caller's
 
-  // ---- how far it is; of whoever has it in hand
-  store_wire::sequence who;
+  // ---- progress; owned by the thread that handles the current try
+  store_wire::sequence request_number;
   std::chrono::milliseconds pause{0};
   std::uint64_t epoch = 0;  // of the map by which it was sent
 
-  // ---- what became of it; valid once done
+  // ---- the result; valid once done
   reply got;
   bool done = false;  // the router's lock guards it
 };

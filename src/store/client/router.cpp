@@ -23,7 +23,7 @@ bool serves(const cluster_map& map, unsigned copies, const std::string& name) {
   if (copies == 0) return false;
   const placement* table = &map.units[(copies - 1) * kUnits];
   return std::any_of(table, table + kUnits,
-                     [&](const placement& at) { return !at.copies.empty() && at.copies.front() == name; });
+                     [&](const placement& entry) { return !entry.copies.empty() && entry.copies.front() == name; });
 }
 
 }  // namespace
@@ -36,7 +36,7 @@ result<std::unique_ptr<router>> router::open(const router_options& options) {
   return made;
 }
 
-result<memory> router::look_at(std::uint64_t address, std::uint64_t bytes) const {
+result<memory> router::classify(std::uint64_t address, std::uint64_t bytes) const {
   return find_memory(options_.cuda, options_.copies, address, bytes);
 }
 
@@ -69,7 +69,7 @@ clock::time_point router::end_of(int timeout_ms) const {
 }
 
 // With the lock held.
-router::local_way router::local_way_to(const std::string& endpoint) const {
+router::local_endpoint router::local_endpoint_of(const std::string& endpoint) const {
   if (!options_.use_shm || !options_.security.tls_certificate.empty()) return {};
   for (const auto& [name, one] : map_->servers)
     if (one.endpoint == endpoint && !one.socket.empty()) return {one.socket, one.instance};
@@ -77,71 +77,74 @@ router::local_way router::local_way_to(const std::string& endpoint) const {
 }
 
 // By the unix socket if that leads to the very same server: a path means something on one host, and in one container, only.
-result<router::client_ptr> router::connect_to(const std::string& endpoint, const local_way& local) {
-  client_options how;
-  how.timeout_ms = std::min(options_.try_ms, options_.timeout_ms);
-  how.copies = options_.copies;
-  how.cuda = options_.cuda;
-  how.reconnect = false;
-  how.require = options_.require;
-  const auto bury_it = [this](client* gone) { bury(gone); };
+result<router::client_ptr> router::connect_to(const std::string& endpoint, const local_endpoint& local) {
+  client_options options;
+  options.timeout_ms = std::min(options_.try_ms, options_.timeout_ms);
+  options.copies = options_.copies;
+  options.cuda = options_.cuda;
+  options.reconnect = false;
+  options.require = options_.require;
+  const auto close_it_later = [this](client* gone) { close_later(gone); };
   if (local.instance != 0 && access(local.socket.c_str(), R_OK | W_OK) == 0) {
-    how.where.socket = local.socket;
-    if (auto made = client::open(how); made && (*made)->server_instance() == local.instance)
-      return client_ptr(made->release(), bury_it);
+    options.server.socket = local.socket;
+    if (auto made = client::open(options); made && (*made)->server_instance() == local.instance)
+      return client_ptr(made->release(), close_it_later);
   }
-  how.use_shm = false;
-  how.where = options_.security;
-  how.where.socket.clear();
-  how.where.endpoint = endpoint;
-  auto made = client::open(how);
+  options.use_shm = false;
+  options.server = options_.security;
+  options.server.socket.clear();
+  options.server.endpoint = endpoint;
+  auto made = client::open(options);
   if (!made) return made.error();
-  return client_ptr(made->release(), bury_it);
+  return client_ptr(made->release(), close_it_later);
 }
 
 result<router::client_ptr> router::reach(const std::string& endpoint) {
-  local_way local;
+  local_endpoint local;
   {
     const std::lock_guard hold(lock_);
-    local = local_way_to(endpoint);
+    local = local_endpoint_of(endpoint);
     // A server that was asked for the map, before that said how else it can be reached, is reached anew.
-    if (const auto at = connections_.find(endpoint); at != connections_.end() && at->second.local_of == local.instance)
-      return at->second.to;
+    if (const auto found = connections_.find(endpoint);
+        found != connections_.end() && found->second.local_of == local.instance)
+      return found->second.link;
   }
   auto mine = connect_to(endpoint, local);
   if (!mine) return mine.error();
-  connection before;  // let go of behind the lock
+  server_link before;  // let go of behind the lock
   const std::lock_guard hold(lock_);
-  auto& at = connections_[endpoint];
-  if (at.to == nullptr || at.local_of != local.instance) {  // else somebody was quicker
-    before = std::exchange(at, connection{*std::move(mine), {}, local.instance});
+  auto& entry = connections_[endpoint];
+  if (entry.link == nullptr || entry.local_of != local.instance) {  // else somebody was quicker
+    before = std::exchange(entry, server_link{*std::move(mine), {}, local.instance});
   }
-  return at.to;
+  return entry.link;
 }
 
-void router::forget(const std::string& endpoint, const client_ptr& to) {
-  connection gone;  // let go of behind the lock
+void router::forget(const std::string& endpoint, const client_ptr& target) {
+  server_link gone;  // let go of behind the lock
   const std::lock_guard hold(lock_);
-  const auto at = connections_.find(endpoint);
-  if (at == connections_.end() || at->second.to != to) return;
-  gone = std::move(at->second);
-  connections_.erase(at);
+  const auto found = connections_.find(endpoint);
+  if (found == connections_.end() || found->second.link != target) return;
+  gone = std::move(found->second);
+  connections_.erase(found);
 }
 
 status router::refresh(const std::string& first) {
   auto list = endpoints();
-  if (const auto at = std::find(list.begin(), list.end(), first); at != list.end()) std::rotate(list.begin(), at, at + 1);
+  if (const auto found = std::find(list.begin(), list.end(), first); found != list.end())
+    std::rotate(list.begin(), found, found + 1);
   failure last{EHOSTUNREACH, "no server of the cluster is known: give the address of one"};
   bool answered = false;
   for (const auto& endpoint : list) {
-    const auto to = reach(endpoint);
-    if (!to) {
-      last = to.error();
+    const auto connection = reach(endpoint);
+    if (!connection) {
+      last = connection.error();
       continue;
     }
-    const auto got = (*to)->run((*to)->make_plain(opcode::cluster_map, 0, {}, static_cast<int>(options_.try_ms)));
+    const auto got =
+        (*connection)->run((*connection)->make_plain(opcode::cluster_map, 0, {}, static_cast<int>(options_.try_ms)));
     if (got.status != 0) {
-      if (may_pass(got.status)) forget(endpoint, *to);
+      if (may_pass(got.status)) forget(endpoint, *connection);
       last = {got.status, got.text};
       continue;
     }
@@ -180,16 +183,16 @@ reply router::ask_anyone(opcode op, std::string_view key, const store_wire::tail
   reply last = failed_reply(EHOSTUNREACH, "no server of the cluster is known");
   for (auto pause = kFirstPause; clock::now() < until; pause = std::min(pause * 2, kLastPause)) {
     for (const auto& endpoint : endpoints()) {
-      const auto to = reach(endpoint);
-      if (!to) {
-        last = failed_reply(to.code(), to.error().message);
+      const auto connection = reach(endpoint);
+      if (!connection) {
+        last = failed_reply(connection.code(), connection.error().message);
         continue;
       }
-      auto one = (*to)->make_plain(op, 0, key);
+      auto one = (*connection)->make_plain(op, 0, key);
       one->fields = fields;
-      last = (*to)->run(one);
+      last = (*connection)->run(one);
       if (!may_pass(last.status)) return last;
-      forget(endpoint, *to);
+      forget(endpoint, *connection);
     }
     std::this_thread::sleep_for(pause);
     ++retries_;
@@ -207,38 +210,38 @@ result<std::uint32_t> router::create_pool(const std::string& name, const store_w
   return remember(name, ask_anyone(opcode::pool_create, name, fields));
 }
 
-result<std::uint32_t> router::pool_at(const std::string& endpoint, const client_ptr& to, std::uint32_t pool) {
+result<std::uint32_t> router::pool_at(const std::string& endpoint, const client_ptr& connection, std::uint32_t pool) {
   std::string name;
   {
     const std::lock_guard hold(lock_);
     const auto known = pools_.find(pool);
     if (known == pools_.end()) return failure{ENXIO, "no such pool is open"};
     name = known->second.name;
-    if (const auto at = connections_.find(endpoint); at != connections_.end() && at->second.to == to)
-      if (const auto number = at->second.pools.find(pool); number != at->second.pools.end()) return number->second;
+    if (const auto found = connections_.find(endpoint); found != connections_.end() && found->second.link == connection)
+      if (const auto number = found->second.pools.find(pool); number != found->second.pools.end()) return number->second;
   }
-  const auto opened = to->open_pool(name);
+  const auto opened = connection->open_pool(name);
   if (!opened) return opened;
   const std::lock_guard hold(lock_);
-  if (const auto at = connections_.find(endpoint); at != connections_.end() && at->second.to == to)
-    at->second.pools[pool] = *opened;
+  if (const auto found = connections_.find(endpoint); found != connections_.end() && found->second.link == connection)
+    found->second.pools[pool] = *opened;
   return opened;
 }
 
 // ---- Values --------------------------------------------------------------------------------------------------------------
 
 reply router::attempt(const std::string& endpoint, std::uint32_t pool, clock::time_point until, const maker& make) {
-  const auto to = reach(endpoint);
-  if (!to) return failed_reply(to.code(), to.error().message);
-  const auto number = pool_at(endpoint, *to, pool);
+  const auto connection = reach(endpoint);
+  if (!connection) return failed_reply(connection.code(), connection.error().message);
+  const auto number = pool_at(endpoint, *connection, pool);
   if (!number) {
-    if (may_pass(number.code())) forget(endpoint, *to);
+    if (may_pass(number.code())) forget(endpoint, *connection);
     return failed_reply(number.code(), number.error().message);
   }
-  const auto one = make(**to, *number);
+  const auto one = make(**connection, *number);
   one->deadline = until;
-  reply got = (*to)->run(one);
-  if (is_about_connection(got.status)) forget(endpoint, *to);
+  reply got = (*connection)->run(one);
+  if (is_about_connection(got.status)) forget(endpoint, *connection);
   return got;
 }
 
@@ -246,7 +249,7 @@ reply router::routed(std::uint32_t pool, std::string_view key, std::uint64_t byt
                      const maker& make) {
   const auto end = end_of(timeout_ms);
   const auto patience = std::chrono::milliseconds(options_.try_ms) + time_for(bytes);
-  const store_wire::sequence who{id_, changes ? next_sequence_++ : 0};
+  const store_wire::sequence sequence{id_, changes ? next_sequence_++ : 0};
   const unsigned copies = copies_of(pool);
   if (copies == 0) return failed_reply(ENXIO, "no such pool is open");
   reply last;
@@ -259,9 +262,9 @@ reply router::routed(std::uint32_t pool, std::string_view key, std::uint64_t byt
     }
     if (endpoint.empty()) last = failed_reply(EAGAIN, waits.empty() ? "no server has the key's slot yet" : waits);
     else
-      last = attempt(endpoint, pool, std::min(end, clock::now() + patience), [&](client& at, std::uint32_t number) {
-        auto one = make(at, number);
-        if (changes) one->fields.who = who;
+      last = attempt(endpoint, pool, std::min(end, clock::now() + patience), [&](client& connection, std::uint32_t number) {
+        auto one = make(connection, number);
+        if (changes) one->fields.who = sequence;
         return one;
       });
     if (!may_pass(last.status)) return last;
@@ -276,35 +279,36 @@ reply router::routed(std::uint32_t pool, std::string_view key, std::uint64_t byt
   }
 }
 
-reply router::put(std::uint32_t pool, std::string_view key, const memory& from, const put_request& how) {
-  return routed(pool, key, from.bytes, true, how.timeout_ms,
-                [&](client& at, std::uint32_t number) { return at.make_put(number, key, from, how); });
+reply router::put(std::uint32_t pool, std::string_view key, const memory& source, const put_request& options) {
+  return routed(pool, key, source.bytes, true, options.timeout_ms,
+                [&](client& connection, std::uint32_t number) { return connection.make_put(number, key, source, options); });
 }
 
-reply router::get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& how) {
-  return routed(pool, key, into.bytes, false, how.timeout_ms,
-                [&](client& at, std::uint32_t number) { return at.make_get(number, key, into, how); });
+reply router::get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& options) {
+  return routed(pool, key, into.bytes, false, options.timeout_ms,
+                [&](client& connection, std::uint32_t number) { return connection.make_get(number, key, into, options); });
 }
 
-reply router::erase(std::uint32_t pool, std::string_view key, const put_request& how) {
-  return routed(pool, key, 0, true, how.timeout_ms,
-                [&](client& at, std::uint32_t number) { return at.make_erase(number, key, how); });
+reply router::erase(std::uint32_t pool, std::string_view key, const put_request& options) {
+  return routed(pool, key, 0, true, options.timeout_ms,
+                [&](client& connection, std::uint32_t number) { return connection.make_erase(number, key, options); });
 }
 
 reply router::stat(std::uint32_t pool, std::string_view key) {
   return routed(pool, key, 0, false, -1,
-                [&](client& at, std::uint32_t number) { return at.make_plain(opcode::stat, number, key); });
+                [&](client& connection, std::uint32_t number) { return connection.make_plain(opcode::stat, number, key); });
 }
 
-reply router::find(std::uint32_t pool, const key_search& what) {
+reply router::find(std::uint32_t pool, const key_search& search) {
   std::vector<store_wire::key_entry> all;
   std::optional<std::string> whole_until;  // up to here every server has told all
   reply out;
   const auto known = map();
   for (const auto& [name, server] : known.servers) {
     if (!serves(known, copies_of(pool), name)) continue;
-    const reply got = attempt(server.endpoint, pool, clock::now() + std::chrono::milliseconds(options_.timeout_ms),
-                              [&](client& at, std::uint32_t number) { return at.make_find(number, what); });
+    const reply got =
+        attempt(server.endpoint, pool, clock::now() + std::chrono::milliseconds(options_.timeout_ms),
+                [&](client& connection, std::uint32_t number) { return connection.make_find(number, search); });
     if (got.status != 0) return got;
     const auto keys = store_wire::decode_keys(got.body);
     if (!keys) return failed_reply(keys.code(), keys.error().message);
@@ -327,8 +331,9 @@ reply router::sync(std::uint32_t pool) {
   const auto known = map();
   for (const auto& [name, server] : known.servers) {
     if (!serves(known, copies_of(pool), name)) continue;
-    last = attempt(server.endpoint, pool, clock::now() + std::chrono::milliseconds(options_.timeout_ms),
-                   [&](client& at, std::uint32_t number) { return at.make_plain(opcode::sync, number, {}); });
+    last =
+        attempt(server.endpoint, pool, clock::now() + std::chrono::milliseconds(options_.timeout_ms),
+                [&](client& connection, std::uint32_t number) { return connection.make_plain(opcode::sync, number, {}); });
     if (last.status != 0) return last;
   }
   return last;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A client of a cluster of stores: sends each operation to the server that has the key.
 //
-// It learns the slot map from whatever server answers and keeps it until a server says that the key is another's, or does
-// not answer. Such an operation is tried again, with the new map, until its deadline; a put or erase carries one number
-// through all its tries, so that it is applied once. A server of this host is reached by its unix socket, and its memory
-// mapped, as by client; the others by TCP.
+// The router fetches the slot map from any server that answers, and again when a server redirects an operation or does not
+// answer. It then retries the operation with the new map until its deadline; a put or erase carries one sequence number
+// through all tries, so that it is applied once. Servers of this host are reached by unix socket, with mapped memory, as by
+// client; the others by TCP.
 //
-// Threads: every call from any thread. put(), get() and the like drive the connection that they wait for. What start() began
-// goes on by itself: the clients' threads take the answers, and the router's own (kHands of them, from the first time that
-// one is needed) do what blocks: connecting, asking for the map, waiting before the next try.
+// Threads: every call from any thread. put(), get() and the like drive the connection that they wait for. Operations of
+// start() progress by themselves: the clients' threads take the answers; the router's own threads (kWorkers, started when
+// first needed) do what blocks: connecting, asking for the map, waiting before the next try.
 #pragma once
 
 #include <condition_variable>
@@ -40,38 +40,38 @@ class router {
  public:
   // ENOTSUP: the servers are in no cluster.
   static result<std::unique_ptr<router>> open(const router_options& options);
-  // What was started ends with ECANCELED first.
+  // Operations under way end with ECANCELED first.
   ~router();
   router(const router&) = delete;
   router& operator=(const router&) = delete;
 
-  // Numbers of this router's.
+  // Pool numbers are the router's own, valid on this object only.
   result<std::uint32_t> open_pool(const std::string& name);
   result<std::uint32_t> create_pool(const std::string& name, const store_wire::pool_settings& settings);
-  reply put(std::uint32_t pool, std::string_view key, const memory& from, const put_request& how = {});
-  reply get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& how = {});
-  reply erase(std::uint32_t pool, std::string_view key, const put_request& how = {});
+  reply put(std::uint32_t pool, std::string_view key, const memory& source, const put_request& options = {});
+  reply get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& options = {});
+  reply erase(std::uint32_t pool, std::string_view key, const put_request& options = {});
   reply stat(std::uint32_t pool, std::string_view key);
   // One page of all servers' keys, in order; reply::more and fields.after as from one server. Keys that move to another
   // server between two pages may be missed or seen twice.
-  reply find(std::uint32_t pool, const key_search& what);
+  reply find(std::uint32_t pool, const key_search& search);
   // On every server.
   reply sync(std::uint32_t pool);
-  // Something that any server can answer.
+  // A request that any server can answer.
   reply ask_anyone(store_wire::opcode op, std::string_view key, const store_wire::tail& fields = {});
 
-  // ---- Operations that go on by themselves
-  routed_ptr make_put(std::uint32_t pool, std::string_view key, const memory& from, const put_request& how = {}) const;
-  routed_ptr make_get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& how = {}) const;
-  routed_ptr make_erase(std::uint32_t pool, std::string_view key, const put_request& how = {}) const;
+  // ---- Asynchronous operations
+  routed_ptr make_put(std::uint32_t pool, std::string_view key, const memory& source, const put_request& options = {}) const;
+  routed_ptr make_get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& options = {}) const;
+  routed_ptr make_erase(std::uint32_t pool, std::string_view key, const put_request& options = {}) const;
   // Those for the same server share system calls.
   void start(std::span<const routed_ptr> list);
   bool test(const routed_ptr& one) const;
-  // False: not by then; it goes on.
+  // False: `until` has passed; the operation continues.
   bool wait(const routed_ptr& one, clock::time_point until = clock::time_point::max());
 
-  // As client::look_at.
-  result<memory> look_at(std::uint64_t address, std::uint64_t bytes) const;
+  // As client::classify.
+  result<memory> classify(std::uint64_t address, std::uint64_t bytes) const;
   cluster_map map() const;
   // Tries after the first ones.
   std::uint64_t retries() const noexcept { return retries_.load(); }
@@ -79,28 +79,28 @@ class router {
  private:
   using maker = routed_operation::maker;
   using client_ptr = std::shared_ptr<client>;
-  static constexpr unsigned kHands = 2;
+  static constexpr unsigned kWorkers = 2;
   struct pool_here {
     std::string name;
     unsigned copies = 1;
   };
-  struct connection {
-    client_ptr to;
+  struct server_link {
+    client_ptr link;
     std::map<std::uint32_t, std::uint32_t> pools;  // this router's number, the server's
     std::uint64_t local_of = 0;                    // the server's run for which its unix socket was tried
   };
   // How a server of this host may be reached.
-  struct local_way {
+  struct local_endpoint {
     std::string socket;
     std::uint64_t instance = 0;  // 0: there is none
   };
   // An operation to be sent (again), or a client to be closed, when `due`.
-  struct errand {
+  struct retry_task {
     clock::time_point due;
-    routed_ptr what;
-    reply last;  // of the try before, if `at` is not empty
-    std::string at;
-    std::weak_ptr<client> by;
+    routed_ptr operation;
+    reply last;  // of the try before, if `endpoint` is not empty
+    std::string endpoint;
+    std::weak_ptr<client> connection;
   };
 
   explicit router(const router_options& options);
@@ -108,10 +108,10 @@ class router {
                const maker& make);
   reply attempt(const std::string& endpoint, std::uint32_t pool, clock::time_point until, const maker& make);
   result<client_ptr> reach(const std::string& endpoint);
-  local_way local_way_to(const std::string& endpoint) const;
-  result<client_ptr> connect_to(const std::string& endpoint, const local_way& local);
-  result<std::uint32_t> pool_at(const std::string& endpoint, const client_ptr& to, std::uint32_t pool);
-  void forget(const std::string& endpoint, const client_ptr& to);
+  local_endpoint local_endpoint_of(const std::string& endpoint) const;
+  result<client_ptr> connect_to(const std::string& endpoint, const local_endpoint& local);
+  result<std::uint32_t> pool_at(const std::string& endpoint, const client_ptr& connection, std::uint32_t pool);
+  void forget(const std::string& endpoint, const client_ptr& connection);
   // Takes a newer map from the first server that has one; `first` is asked first.
   status refresh(const std::string& first);
   std::vector<std::string> endpoints() const;
@@ -125,30 +125,31 @@ class router {
   // router_async.cpp
   routed_ptr made(std::uint32_t pool, std::string_view key, std::uint64_t bytes, bool changes, int timeout_ms,
                   maker make) const;
-  // Who has the key, if that needs no waiting; else null.
-  client_ptr known_way(const routed_operation& one, std::string& endpoint, std::uint32_t& pool);
-  operation_ptr operation_for(const routed_ptr& one, const client_ptr& to, const std::string& endpoint, std::uint32_t pool);
+  // The connection to the server of the key, if it exists already; else null.
+  client_ptr known_connection(const routed_operation& one, std::string& endpoint, std::uint32_t& pool);
+  operation_ptr operation_for(const routed_ptr& one, const client_ptr& connection, const std::string& endpoint,
+                              std::uint32_t pool);
   void launch(const routed_ptr& one);
-  void settle(const routed_ptr& one, const reply& got, const std::string& endpoint, const std::weak_ptr<client>& by);
+  void settle(const routed_ptr& one, const reply& got, const std::string& endpoint, const std::weak_ptr<client>& connection);
   void finish(const routed_ptr& one, reply got);
-  void queue(errand what);
+  void queue(retry_task task);
   void serve();
-  void run(const errand& what);
-  void bury(client* gone);
+  void run(const retry_task& task);
+  void close_later(client* gone);
 
   const router_options options_;
   const std::uint64_t id_;  // of all its connections, for servers' memory of requests
   std::atomic<std::uint64_t> next_sequence_{1}, retries_{0};
   mutable std::mutex lock_;
   std::shared_ptr<const cluster_map> map_;
-  std::map<std::string, connection> connections_;
+  std::map<std::string, server_link> connections_;
   std::map<std::uint32_t, pool_here> pools_;
 
-  mutable std::mutex hands_lock_;  // never taken with lock_ held, nor the other way round
-  std::condition_variable hands_wake_, ended_;
-  std::multimap<clock::time_point, errand> errands_;
-  std::vector<client*> graves_;  // a client's own thread may let go of it last, and cannot close it
-  std::vector<std::thread> hands_;
+  mutable std::mutex tasks_lock_;  // never taken with lock_ held, nor the other way round
+  std::condition_variable tasks_changed_, ended_;
+  std::multimap<clock::time_point, retry_task> tasks_;
+  std::vector<client*> closing_clients_;  // a client's own thread may let go of it last, and cannot close it
+  std::vector<std::thread> workers_;
   bool closing_ = false;
 };
 

@@ -29,29 +29,30 @@ bool contains(const std::vector<std::string>& list, std::string_view name) {
   return std::find(list.begin(), list.end(), name) != list.end();
 }
 
-bool read_names(const json& from, std::vector<std::string>& into) {
-  if (!from.is_array()) return false;
-  for (const auto& one : from) {
+bool read_names(const json& object, std::vector<std::string>& into) {
+  if (!object.is_array()) return false;
+  for (const auto& one : object) {
     if (!one.is_string()) return false;
     into.push_back(one.get<std::string>());
   }
   return true;
 }
 
-bool read_server(const json& from, cluster_server& into) {
-  if (!from.is_object() || !from.value("endpoint", json()).is_string() || !from.value("run", json()).is_number_unsigned())
+bool read_server(const json& object, cluster_server& into) {
+  if (!object.is_object() || !object.value("endpoint", json()).is_string() ||
+      !object.value("run", json()).is_number_unsigned())
     return false;
-  into.endpoint = from["endpoint"].get<std::string>();
-  into.run = from["run"].get<std::uint64_t>();
-  into.down = from.value("down", json(false)) == json(true);
-  if (const json socket = from.value("socket", json("")); socket.is_string()) into.socket = socket.get<std::string>();
+  into.endpoint = object["endpoint"].get<std::string>();
+  into.run = object["run"].get<std::uint64_t>();
+  into.down = object.value("down", json(false)) == json(true);
+  if (const json socket = object.value("socket", json("")); socket.is_string()) into.socket = socket.get<std::string>();
   // Who is at the socket; without one it says nothing, and is not written.
-  if (const json instance = from.value("instance", json(0u)); instance.is_number_unsigned() && !into.socket.empty())
+  if (const json instance = object.value("instance", json(0u)); instance.is_number_unsigned() && !into.socket.empty())
     into.instance = instance.get<std::uint64_t>();
-  if (const json folder = from.value("folder", json("")); folder.is_string()) into.folder = folder.get<std::string>();
+  if (const json folder = object.value("folder", json("")); folder.is_string()) into.folder = folder.get<std::string>();
   for (std::size_t i = 0; i < std::size(kRoles); ++i) {
-    if (from.value("role", json()) != json(kRoles[i])) continue;
-    into.as = static_cast<cluster_server::role>(i);
+    if (object.value("role", json()) != json(kRoles[i])) continue;
+    into.assigned_role = static_cast<cluster_server::role>(i);
     return true;
   }
   return false;
@@ -71,11 +72,11 @@ bool read_row(const json& row, cluster_map& into) {
   if (!row.is_object() || !row.value("copies", json()).is_number_unsigned()) return false;
   const auto copies = row["copies"].get<std::uint64_t>();
   const auto units = units_of(row);
-  placement what;
-  if (copies < 1 || copies > kMaxCopies || !units || !read_names(row.value("on", json()), what.copies) ||
-      !read_names(row.value("joining", json::array()), what.joining))
+  placement entry;
+  if (copies < 1 || copies > kMaxCopies || !units || !read_names(row.value("on", json()), entry.copies) ||
+      !read_names(row.value("joining", json::array()), entry.joining))
     return false;
-  for (unsigned unit = units->first; unit <= units->second; ++unit) into.units[(copies - 1) * kUnits + unit] = what;
+  for (unsigned unit = units->first; unit <= units->second; ++unit) into.units[(copies - 1) * kUnits + unit] = entry;
   return true;
 }
 
@@ -87,7 +88,7 @@ unsigned slot_of(std::string_view key) noexcept {
   return crc % kSlots;
 }
 
-const char* name_of(cluster_server::role as) noexcept { return kRoles[static_cast<std::size_t>(as)]; }
+const char* name_of(cluster_server::role role) noexcept { return kRoles[static_cast<std::size_t>(role)]; }
 
 std::string left_in(std::string_view server, std::string_view folder) {
   return std::string(server).append(1, kFolderMark).append(folder);
@@ -102,9 +103,9 @@ bool placement::fills(std::string_view server) const { return contains(joining, 
 
 std::string cluster_map::endpoint_for(unsigned copies, std::string_view key) const {
   if (copies < 1 || copies > kMaxCopies) return {};
-  const placement& at = units[unit_of(copies, key)];
-  if (at.copies.empty()) return {};
-  const auto found = servers.find(at.copies.front());
+  const placement& entry = units[unit_of(copies, key)];
+  if (entry.copies.empty()) return {};
+  const auto found = servers.find(entry.copies.front());
   return found == servers.end() ? std::string() : found->second.endpoint;
 }
 
@@ -130,17 +131,17 @@ std::string cluster_map::why_waiting(unsigned copies, std::string_view key) cons
 std::string to_text(const cluster_map& map) {
   json servers = json::object();
   for (const auto& [name, one] : map.servers) {
-    servers[name] = {{"endpoint", one.endpoint}, {"role", name_of(one.as)}, {"down", one.down}, {"run", one.run}};
+    servers[name] = {{"endpoint", one.endpoint}, {"role", name_of(one.assigned_role)}, {"down", one.down}, {"run", one.run}};
     if (!one.folder.empty()) servers[name]["folder"] = one.folder;
     if (!one.socket.empty()) servers[name].update(json{{"socket", one.socket}, {"instance", one.instance}});
   }
   json rows = json::array();
   for (unsigned copies = 1; copies <= kMaxCopies; ++copies) {
     const placement* table = &map.units[(copies - 1) * kUnits];
-    for (unsigned from = 0, to = 0; from < kUnits; from = to) {
-      while (to < kUnits && table[to] == table[from]) ++to;
-      json row = {{"copies", copies}, {"slots", {from * kUnitSlots, to * kUnitSlots - 1}}, {"on", table[from].copies}};
-      if (!table[from].joining.empty()) row["joining"] = table[from].joining;
+    for (unsigned first = 0, last = 0; first < kUnits; first = last) {
+      while (last < kUnits && table[last] == table[first]) ++last;
+      json row = {{"copies", copies}, {"slots", {first * kUnitSlots, last * kUnitSlots - 1}}, {"on", table[first].copies}};
+      if (!table[first].joining.empty()) row["joining"] = table[first].joining;
       rows.push_back(std::move(row));
     }
   }

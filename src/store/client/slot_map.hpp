@@ -2,7 +2,7 @@
 // Which servers of a cluster have which keys (docs/store-cluster.md).
 //
 // A key's slot is CRC-16/XMODEM of its bytes, modulo 16384. Slots are placed in units of 64 neighbours, in one table for
-// each number of copies that a pool may ask for, so that what happens to a pool of three copies says nothing of one without.
+// each number of copies that a pool may ask for, so that the placement of a pool with three copies is independent of others.
 // Plain values and pure functions; a map is changed only by who wrote it to etcd, with the next epoch.
 #pragma once
 
@@ -32,12 +32,12 @@ inline unsigned copies_of_unit(unsigned unit) noexcept { return unit / kUnits + 
 
 struct cluster_server {
   enum class role : std::uint8_t {
-    in,       // holds slots
+    active,   // holds slots
     leaving,  // its slots move to others
     out,      // holds none and gets none
   };
   std::string endpoint;  // "host:port" that clients and other servers reach
-  role as = role::in;
+  role assigned_role = role::active;
   bool down = false;           // was away for so long that its slots were given to others
   std::uint64_t run = 0;       // random, another one each time the server joins
   std::string socket;          // path of its unix socket, on its host; empty: none
@@ -45,7 +45,7 @@ struct cluster_server {
   std::string folder;          // identity of the data folder that holds its complete copies; empty: not known
   bool operator==(const cluster_server&) const = default;
 };
-const char* name_of(cluster_server::role as) noexcept;
+const char* name_of(cluster_server::role role) noexcept;
 
 // A complete copy in a data folder that its server has no more: "NAME#FOLDER" stands for it among a placement's copies. No
 // server has such a name, so it counts as one that is away; it is NAME again when NAME comes with that folder.

@@ -23,26 +23,26 @@ struct chunk_head {
   std::uint32_t bytes = 0, crc = 0;
 };
 
-std::string packed(const chunk_head& what) {
+std::string packed(const chunk_head& chunk) {
   std::string out;
-  append_le(out, what.secret[0]);
-  append_le(out, what.secret[1]);
-  append_le(out, what.token);
-  append_le(out, what.offset);
-  append_le(out, what.bytes);
-  append_le(out, what.crc);
+  append_le(out, chunk.secret[0]);
+  append_le(out, chunk.secret[1]);
+  append_le(out, chunk.token);
+  append_le(out, chunk.offset);
+  append_le(out, chunk.bytes);
+  append_le(out, chunk.crc);
   return out;
 }
 
 std::optional<chunk_head> unpacked(std::string_view bytes) {
-  byte_reader in(bytes);
+  byte_reader reader(bytes);
   chunk_head out;
-  for (auto& one : out.secret) one = in.number<std::uint64_t>();
-  out.token = in.number<std::uint64_t>();
-  out.offset = in.number<std::uint64_t>();
-  out.bytes = in.number<std::uint32_t>();
-  out.crc = in.number<std::uint32_t>();
-  if (!in.ok() || !in.at_end()) return std::nullopt;
+  for (auto& one : out.secret) one = reader.number<std::uint64_t>();
+  out.token = reader.number<std::uint64_t>();
+  out.offset = reader.number<std::uint64_t>();
+  out.bytes = reader.number<std::uint32_t>();
+  out.crc = reader.number<std::uint32_t>();
+  if (!reader.ok() || !reader.at_end()) return std::nullopt;
   return out;
 }
 
@@ -66,10 +66,10 @@ std::uint32_t sum_of(const std::vector<iovec>& memory) {
 
 }  // namespace
 
-std::optional<lane_mode> lane_mode_of(std::string_view name) noexcept {
-  if (name == "off") return lane_mode::off;
-  if (name == "auto") return lane_mode::automatic;
-  if (name == "on") return lane_mode::on;
+std::optional<ucx_mode> ucx_mode_of(std::string_view name) noexcept {
+  if (name == "off") return ucx_mode::off;
+  if (name == "auto") return ucx_mode::automatic;
+  if (name == "on") return ucx_mode::on;
   return std::nullopt;
 }
 
@@ -83,49 +83,50 @@ bool has_rdma(std::string_view transports) noexcept {
   return false;
 }
 
-result<std::unique_ptr<value_lane>> value_lane::open(options how) {
-  std::unique_ptr<value_lane> made(new value_lane(std::move(how)));
+result<std::unique_ptr<ucx_value_stream>> ucx_value_stream::open(options options) {
+  std::unique_ptr<ucx_value_stream> made(new ucx_value_stream(std::move(options)));
   ucx::am_port::options wanted;
-  wanted.library = made->how_.library;
-  wanted.rdma_only = made->how_.mode != lane_mode::on;
-  wanted.publish = !made->how_.is_store;
+  wanted.library = made->options_.library;
+  wanted.rdma_only = made->options_.mode != ucx_mode::on;
+  wanted.publish = !made->options_.is_store;
   auto port = ucx::am_port::open(wanted, *made);
   if (!port) return port.error();
   made->port_ = *std::move(port);
   return made;
 }
 
-value_lane::~value_lane() {
+ucx_value_stream::~ucx_value_stream() {
   port_.reset();
   for (const auto& [id, one] : sessions_) one->transfers.clear();
 }
 
-store_wire::lane_offer value_lane::offer() const {
+store_wire::lane_offer ucx_value_stream::offer() const {
   store_wire::lane_offer out;
   out.major = static_cast<std::uint16_t>(port_->version_major());
   out.minor = static_cast<std::uint16_t>(port_->version_minor());
-  out.any_transport = how_.mode == lane_mode::on;
+  out.any_transport = options_.mode == ucx_mode::on;
   out.address = port_->address();
   out.transports = port_->transports();
   return out;
 }
 
-result<lane_session_ptr> value_lane::connect(const store_wire::lane_offer& other_end, const std::uint64_t (&secret)[2]) {
+result<stream_session_ptr> ucx_value_stream::connect(const store_wire::lane_offer& other_end,
+                                                     const std::uint64_t (&secret)[2]) {
   if (other_end.major != port_->version_major() || other_end.minor != port_->version_minor())
     return failure{ENOTSUP, format("UCX is %u.%u here and %u.%u at the other end: use the same at both",
                                    port_->version_major(), port_->version_minor(), other_end.major, other_end.minor)};
-  const bool any = how_.mode == lane_mode::on && other_end.any_transport;
+  const bool any = options_.mode == ucx_mode::on && other_end.any_transport;
   if (!any && (!has_rdma(port_->transports()) || !has_rdma(other_end.transports)))
     return failure{ENOTSUP, format("UCX has no RDMA at both ends: %s here, %s there", port_->transports().c_str(),
                                    other_end.transports.c_str())};
   const auto peer = port_->connect(other_end.address);
   if (!peer) return peer.error();
-  auto made = std::make_shared<lane_session>();
+  auto made = std::make_shared<stream_session>();
   made->peer = *peer;
-  made->lanes = port_->lanes_to(*peer);
-  if (!any && !has_rdma(made->lanes)) {
+  made->transports = port_->lanes_to(*peer);
+  if (!any && !has_rdma(made->transports)) {
     port_->close(*peer);
-    return failure{ENOTSUP, format("UCX would not use RDMA between these two, but %s", made->lanes.c_str())};
+    return failure{ENOTSUP, format("UCX would not use RDMA between these two, but %s", made->transports.c_str())};
   }
   std::copy(std::begin(secret), std::end(secret), made->secret);
   sessions_[secret[0]] = made;
@@ -134,32 +135,32 @@ result<lane_session_ptr> value_lane::connect(const store_wire::lane_offer& other
 
 // ---- Transfers
 
-void value_lane::add(const lane_session_ptr& with, const lane_transfer_ptr& what) {
-  if (with->lost) {
-    what->bad = {ECONNABORTED, with->why_lost};
-    if (what->changed) what->changed();
+void ucx_value_stream::add(const stream_session_ptr& session, const stream_transfer_ptr& transfer) {
+  if (session->lost) {
+    transfer->bad = {ECONNABORTED, session->why_lost};
+    if (transfer->changed) transfer->changed();
     return;
   }
-  if (!with->transfers.try_emplace(what->token, what).second) {
-    what->bad = {EINVAL, "this token names another transfer already"};
-    if (what->changed) what->changed();
+  if (!session->transfers.try_emplace(transfer->token, transfer).second) {
+    transfer->bad = {EINVAL, "this token names another transfer already"};
+    if (transfer->changed) transfer->changed();
     return;
   }
-  if (what->is_out) send_more(with, what);
+  if (transfer->is_out) send_more(session, transfer);
 }
 
-void value_lane::stop(const lane_session_ptr& with, const lane_transfer_ptr& what) {
-  what->stopped = true;
-  with->transfers.erase(what->token);
+void ucx_value_stream::stop(const stream_session_ptr& session, const stream_transfer_ptr& transfer) {
+  transfer->stopped = true;
+  session->transfers.erase(transfer->token);
 }
 
-std::byte* value_lane::take_staging() {
+std::byte* ucx_value_stream::take_staging() {
   if (free_staging_.empty()) {
-    auto* const at = static_cast<std::byte*>(std::aligned_alloc(kStagingAlignment, kLaneChunkBytes));
-    if (at == nullptr) return nullptr;
-    staging_.emplace_back(at);
-    if (how_.pin) how_.pin(at, kLaneChunkBytes);
-    free_staging_.push_back(at);
+    auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kStagingAlignment, kStreamChunkBytes));
+    if (memory == nullptr) return nullptr;
+    staging_.emplace_back(memory);
+    if (options_.pin) options_.pin(memory, kStreamChunkBytes);
+    free_staging_.push_back(memory);
   }
   auto* const out = free_staging_.back();
   free_staging_.pop_back();
@@ -167,94 +168,98 @@ std::byte* value_lane::take_staging() {
 }
 
 // The transfer's next chunk, and where it lies.
-value_lane::chunk& value_lane::make_chunk(const lane_session_ptr& with, const lane_transfer_ptr& what, std::uint32_t bytes) {
+ucx_value_stream::chunk& ucx_value_stream::make_chunk(const stream_session_ptr& session, const stream_transfer_ptr& transfer,
+                                                      std::uint32_t bytes) {
   auto& out = chunks_.emplace_back();
   out.place = std::prev(chunks_.end());
-  out.session = with;
-  out.of = what;
-  out.offset = what->begun_bytes;
+  out.session = session;
+  out.transfer = transfer;
+  out.offset = transfer->begun_bytes;
   out.bytes = bytes;
-  if (what->copy) {
+  if (transfer->copy) {
     out.staging = take_staging();
     out.memory.push_back({out.staging, bytes});
   } else {
-    out.memory = part_of(what->pieces, out.offset, bytes);
+    out.memory = part_of(transfer->pieces, out.offset, bytes);
   }
-  what->begun_bytes += bytes;
-  ++what->under_way;
+  transfer->begun_bytes += bytes;
+  ++transfer->under_way;
   return out;
 }
 
-void value_lane::send_more(const lane_session_ptr& with, const lane_transfer_ptr& what) {
-  while (what->under_way < kLaneWindow && what->begun_bytes < what->bytes && !what->stopped && what->bad.code == 0) {
-    const auto bytes = static_cast<std::uint32_t>(std::min(kLaneChunkBytes, what->bytes - what->begun_bytes));
-    auto& one = make_chunk(with, what, bytes);
-    if (what->copy) {
-      const status copied = one.staging != nullptr ? what->copy(one.offset, one.staging, bytes)
+void ucx_value_stream::send_more(const stream_session_ptr& session, const stream_transfer_ptr& transfer) {
+  while (transfer->under_way < kStreamWindow && transfer->begun_bytes < transfer->bytes && !transfer->stopped &&
+         transfer->bad.code == 0) {
+    const auto bytes = static_cast<std::uint32_t>(std::min(kStreamChunkBytes, transfer->bytes - transfer->begun_bytes));
+    auto& one = make_chunk(session, transfer, bytes);
+    if (transfer->copy) {
+      const status copied = one.staging != nullptr ? transfer->copy(one.offset, one.staging, bytes)
                                                    : status(failure{ENOMEM, "no memory to copy through"});
       if (!copied) return end_chunk(one, copied.error());
     }
     one.crc = sum_of(one.memory);
-    what->crc = arch::crc32c_combine(what->crc, one.crc, bytes);
+    transfer->crc = arch::crc32c_combine(transfer->crc, one.crc, bytes);
     chunk_head head;
-    std::copy(std::begin(with->secret), std::end(with->secret), head.secret);
-    head.token = what->token;
+    std::copy(std::begin(session->secret), std::end(session->secret), head.secret);
+    head.token = transfer->token;
     head.offset = one.offset;
     head.bytes = bytes;
     head.crc = one.crc;
-    port_->send(with->peer, packed(head), one.memory, &one);
+    port_->send(session->peer, packed(head), one.memory, &one);
   }
 }
 
-void value_lane::end_chunk(chunk& one, const failure& why) {
+void ucx_value_stream::end_chunk(chunk& one, const failure& why) {
   const auto session = one.session;
-  const auto of = one.of;
+  const auto transfer = one.transfer;
   if (one.staging != nullptr) free_staging_.push_back(one.staging);
-  --of->under_way;
-  if (why.code == 0) of->moved_bytes += one.bytes;
-  else if (of->bad.code == 0) of->bad = why;
+  --transfer->under_way;
+  if (why.code == 0) transfer->moved_bytes += one.bytes;
+  else if (transfer->bad.code == 0) transfer->bad = why;
   chunks_.erase(one.place);
-  if (of->is_out) send_more(session, of);
-  if (of->changed) of->changed();
+  if (transfer->is_out) send_more(session, transfer);
+  if (transfer->changed) transfer->changed();
 }
 
-bool value_lane::on_arrival(std::string_view bytes_of_head, std::size_t bytes, std::vector<iovec>& into, void*& ticket) {
+bool ucx_value_stream::on_arrival(std::string_view bytes_of_head, std::size_t bytes, std::vector<iovec>& into,
+                                  void*& ticket) {
   const auto head = unpacked(bytes_of_head);
   const auto found = head ? sessions_.find(head->secret[0]) : sessions_.end();
   ++refused_;  // unless it passes
   if (found == sessions_.end() || (found->second->secret[1] ^ head->secret[1]) != 0) return false;
   const auto& session = found->second;
   auto named = session->transfers.find(head->token);
-  if (named == session->transfers.end() && how_.unknown) {
-    how_.unknown();
+  if (named == session->transfers.end() && options_.unknown) {
+    options_.unknown();
     named = session->transfers.find(head->token);
   }
   if (named == session->transfers.end()) return false;
-  const auto& what = named->second;
-  const bool continues = !what->is_out && what->bad.code == 0 && head->offset == what->begun_bytes && head->bytes == bytes &&
-                         bytes > 0 && bytes <= kLaneChunkBytes && bytes <= what->bytes - what->begun_bytes &&
-                         what->under_way < 2 * kLaneWindow;
+  const auto& transfer = named->second;
+  const bool continues = !transfer->is_out && transfer->bad.code == 0 && head->offset == transfer->begun_bytes &&
+                         head->bytes == bytes && bytes > 0 && bytes <= kStreamChunkBytes &&
+                         bytes <= transfer->bytes - transfer->begun_bytes && transfer->under_way < 2 * kStreamWindow;
   if (!continues) return false;
   --refused_;
-  auto& one = make_chunk(session, what, head->bytes);
+  auto& one = make_chunk(session, transfer, head->bytes);
   one.crc = head->crc;
-  what->crc = arch::crc32c_combine(what->crc, head->crc, head->bytes);
+  transfer->crc = arch::crc32c_combine(transfer->crc, head->crc, head->bytes);
   into = one.memory;
   ticket = &one;
   return true;
 }
 
-void value_lane::on_received(void* ticket, int code) {
+void ucx_value_stream::on_received(void* ticket, int code) {
   auto& one = *static_cast<chunk*>(ticket);
   if (code != 0) return end_chunk(one, {ECONNABORTED, "UCX: a piece of a value did not arrive: " + errno_text(code)});
   if (sum_of(one.memory) != one.crc)
     return end_chunk(one, {EBADMSG, "a piece of a value came by UCX with a wrong checksum: it was damaged on its way"});
-  if (one.of->copy && !one.of->stopped)
-    if (const auto copied = one.of->copy(one.offset, one.staging, one.bytes); !copied) return end_chunk(one, copied.error());
+  if (one.transfer->copy && !one.transfer->stopped)
+    if (const auto copied = one.transfer->copy(one.offset, one.staging, one.bytes); !copied)
+      return end_chunk(one, copied.error());
   end_chunk(one, {0, {}});
 }
 
-void value_lane::on_sent(void* ticket, int code) {
+void ucx_value_stream::on_sent(void* ticket, int code) {
   end_chunk(
       *static_cast<chunk*>(ticket),
       code == 0 ? failure{0, {}} : failure{ECONNABORTED, "UCX: a piece of a value was not taken: " + errno_text(code)});
@@ -262,25 +267,25 @@ void value_lane::on_sent(void* ticket, int code) {
 
 // ---- The end
 
-void value_lane::end_session(lane_session& one, const std::string& why) {
+void ucx_value_stream::end_session(stream_session& one, const std::string& why) {
   if (std::exchange(one.lost, true)) return;
   one.why_lost = why;
   const auto transfers = std::exchange(one.transfers, {});
-  for (const auto& [token, what] : transfers) {
-    if (what->bad.code == 0) what->bad = {ECONNABORTED, why};
-    if (what->changed) what->changed();
+  for (const auto& [token, transfer] : transfers) {
+    if (transfer->bad.code == 0) transfer->bad = {ECONNABORTED, why};
+    if (transfer->changed) transfer->changed();
   }
 }
 
-void value_lane::shut() {
+void ucx_value_stream::shut() {
   while (!sessions_.empty()) close(std::shared_ptr(sessions_.begin()->second));
   port_.reset();
   while (!chunks_.empty()) end_chunk(chunks_.front(), {ECONNABORTED, "the UCX lane was closed"});
 }
 
-void value_lane::on_lost(ucx::am_port::peer_id which, const std::string& why) {
+void ucx_value_stream::on_lost(ucx::am_port::peer_id id, const std::string& why) {
   for (const auto& [secret, one] : sessions_) {
-    if (one->peer != which) continue;
+    if (one->peer != id) continue;
     const auto lost = one;
     end_session(*lost, "the UCX lane broke: " + why);
     if (lost->on_lost) lost->on_lost();
@@ -288,7 +293,7 @@ void value_lane::on_lost(ucx::am_port::peer_id which, const std::string& why) {
   }
 }
 
-void value_lane::close(const lane_session_ptr& one) {
+void ucx_value_stream::close(const stream_session_ptr& one) {
   sessions_.erase(one->secret[0]);
   port_->close(one->peer);
   end_session(*one, "the UCX lane was closed");

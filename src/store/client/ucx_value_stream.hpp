@@ -5,8 +5,8 @@
 //
 //   secret (16 bytes) | token | offset | bytes | crc32c     little-endian, 40 bytes; the chunk itself goes by rendezvous
 //
-// The secret is the session's: the server draws it and says it in its greeting, over the connection that authenticated the
-// client. The token names one transfer, drawn at random by whoever will receive. A chunk is taken only if both are known
+// The secret belongs to the session: the server draws it and greets with it, over the connection that authenticated
+// the client. The token names one transfer; the receiving end draws it at random. A chunk is taken only if both are known
 // here and it continues the one before within what was granted; anything else is refused before a byte of it moves.
 //
 // One thread at a time. `changed` functions are called from progress(), add() and close().
@@ -22,20 +22,20 @@
 
 namespace pl::store_client {
 
-inline constexpr std::uint64_t kLaneChunkBytes = 1 << 20;
-inline constexpr unsigned kLaneWindow = 8;
+inline constexpr std::uint64_t kStreamChunkBytes = 1 << 20;
+inline constexpr unsigned kStreamWindow = 8;
 
-enum class lane_mode : std::uint8_t {
+enum class ucx_mode : std::uint8_t {
   off,
   automatic,  // where RDMA joins the two ends
   on,         // over whatever UCX finds
 };
 // "off", "auto", "on".
-std::optional<lane_mode> lane_mode_of(std::string_view name) noexcept;
+std::optional<ucx_mode> ucx_mode_of(std::string_view name) noexcept;
 // Whether one of the transports of a list ("rc_verbs/mlx5_0:1,tcp/eth0") is RDMA's.
 bool has_rdma(std::string_view transports) noexcept;
 
-struct lane_transfer {
+struct stream_transfer {
   bool is_out = false;
   std::uint64_t token = 0;
   std::vector<iovec> pieces;  // the value's memory, in its order
@@ -52,50 +52,50 @@ struct lane_transfer {
   failure bad{0, {}};             // the first failure, and no more chunks after it
   bool ended_well() const noexcept { return bad.code == 0 && under_way == 0 && moved_bytes == begun_bytes; }
 };
-using lane_transfer_ptr = std::shared_ptr<lane_transfer>;
+using stream_transfer_ptr = std::shared_ptr<stream_transfer>;
 
-struct lane_session {
+struct stream_session {
   std::uint64_t secret[2] = {0, 0};
   ucx::am_port::peer_id peer = 0;
-  std::string lanes;  // "rc_verbs/mlx5_0:1"
-  std::unordered_map<std::uint64_t, lane_transfer_ptr> transfers;
+  std::string transports;  // "rc_verbs/mlx5_0:1"
+  std::unordered_map<std::uint64_t, stream_transfer_ptr> transfers;
   bool lost = false;
   std::string why_lost;
   std::function<void()> on_lost;
 };
-using lane_session_ptr = std::shared_ptr<lane_session>;
+using stream_session_ptr = std::shared_ptr<stream_session>;
 
-class value_lane final : ucx::am_port::listener {
+class ucx_value_stream final : ucx::am_port::listener {
  public:
   struct options {
-    lane_mode mode = lane_mode::automatic;
+    ucx_mode mode = ucx_mode::automatic;
     bool is_store = false;                        // no key to this end's memory leaves it
     std::string library;                          // am_port::options::library
     std::function<void(void*, std::size_t)> pin;  // for staging memory; may be empty
     // A chunk names a transfer that is not known here: the last moment to add() those that come in. May be empty.
     std::function<void()> unknown;
   };
-  // ENODEV, ENOSYS: the sentence says why there can be no lane.
-  static result<std::unique_ptr<value_lane>> open(options how);
-  // Nothing touches the transfers' memory any more when it has gone.
-  ~value_lane();
+  // ENODEV, ENOSYS: the text says why UCX cannot be used.
+  static result<std::unique_ptr<ucx_value_stream>> open(options wanted);
+  // After destruction nothing touches the transfers' memory.
+  ~ucx_value_stream();
 
-  // What the greeting says of this end; the secret is left out.
+  // This end's part of the greeting, without the secret.
   store_wire::lane_offer offer() const;
   // ENOTSUP: another version of UCX at the other end, or no RDMA between the two and mode is not `on`.
-  result<lane_session_ptr> connect(const store_wire::lane_offer& other_end, const std::uint64_t (&secret)[2]);
+  result<stream_session_ptr> connect(const store_wire::lane_offer& other_end, const std::uint64_t (&secret)[2]);
   // Its transfers end with ECONNABORTED as UCX lets go of their memory, in the coming calls of progress().
-  void close(const lane_session_ptr& one);
-  status keep_registered(void* at, std::size_t bytes) { return port_->keep_registered(at, bytes); }
+  void close(const stream_session_ptr& one);
+  status keep_registered(void* address, std::size_t bytes) { return port_->keep_registered(address, bytes); }
 
   // Takes UCX's worker down: it touches no memory any more, and whatever was under way ends with ECONNABORTED before this
   // returns. Only to be destroyed afterwards.
   void shut();
 
   // A transfer that goes out begins now. One whose session is lost ends at once.
-  void add(const lane_session_ptr& with, const lane_transfer_ptr& what);
+  void add(const stream_session_ptr& session, const stream_transfer_ptr& transfer);
   // No more chunks; those under way end by themselves.
-  void stop(const lane_session_ptr& with, const lane_transfer_ptr& what);
+  void stop(const stream_session_ptr& session, const stream_transfer_ptr& transfer);
 
   bool progress() { return port_->progress(); }
   int fd() const noexcept { return port_->fd(); }
@@ -104,30 +104,30 @@ class value_lane final : ucx::am_port::listener {
 
  private:
   struct chunk {
-    lane_session_ptr session;
-    lane_transfer_ptr of;
+    stream_session_ptr session;
+    stream_transfer_ptr transfer;
     std::uint64_t offset = 0;
     std::uint32_t bytes = 0, crc = 0;
     std::vector<iovec> memory;
     std::byte* staging = nullptr;
     std::list<chunk>::iterator place;
   };
-  explicit value_lane(options how) : how_(std::move(how)) {}
+  explicit ucx_value_stream(options wanted) : options_(std::move(wanted)) {}
   bool on_arrival(std::string_view head, std::size_t bytes, std::vector<iovec>& into, void*& ticket) override;
   void on_received(void* ticket, int code) override;
   void on_sent(void* ticket, int code) override;
-  void on_lost(ucx::am_port::peer_id which, const std::string& why) override;
-  void send_more(const lane_session_ptr& with, const lane_transfer_ptr& what);
-  chunk& make_chunk(const lane_session_ptr& with, const lane_transfer_ptr& what, std::uint32_t bytes);
+  void on_lost(ucx::am_port::peer_id id, const std::string& why) override;
+  void send_more(const stream_session_ptr& session, const stream_transfer_ptr& transfer);
+  chunk& make_chunk(const stream_session_ptr& session, const stream_transfer_ptr& transfer, std::uint32_t bytes);
   void end_chunk(chunk& one, const failure& why);
-  void end_session(lane_session& one, const std::string& why);
+  void end_session(stream_session& one, const std::string& why);
   std::byte* take_staging();
 
-  options how_;
-  std::unordered_map<std::uint64_t, lane_session_ptr> sessions_;  // by the first half of the secret
+  options options_;
+  std::unordered_map<std::uint64_t, stream_session_ptr> sessions_;  // by the first half of the secret
   std::list<chunk> chunks_;
   struct aligned_free {
-    void operator()(std::byte* at) const noexcept { std::free(at); }
+    void operator()(std::byte* memory) const noexcept { std::free(memory); }
   };
   std::vector<std::unique_ptr<std::byte[], aligned_free>> staging_;
   std::vector<std::byte*> free_staging_;

@@ -11,15 +11,15 @@ namespace pl::store_cluster {
 namespace {
 
 constexpr std::size_t kPageKeys = 500;  // of 4 KiB at most: a page fits a frame
-constexpr std::size_t kMostAnswerBytes = 3u << 20;
+constexpr std::size_t kMaxAnswerBytes = 3u << 20;
 constexpr std::size_t kRequestBytes = 1u << 20;
 constexpr int kPushesUnderWay = 32;
 constexpr int kPageTimeoutMs = 10'000;
 
-result<peer_pool> reach_now(peer_links& links, const peer_name& who, const std::string& pool) {
-  std::promise<result<peer_pool>> told;
-  auto answer = told.get_future();
-  links.reach(who, pool, [&](const result<peer_pool>& at) { told.set_value(at); });
+result<peer_pool> reach_now(peer_links& links, const peer_name& peer, const std::string& pool) {
+  std::promise<result<peer_pool>> reached;
+  auto answer = reached.get_future();
+  links.reach(peer, pool, [&](const result<peer_pool>& target) { reached.set_value(target); });
   return answer.get();
 }
 
@@ -44,11 +44,11 @@ std::string turn_of(store::pool_id pool, std::string_view key) {
   return out.append(key);
 }
 
-catch_up::catch_up(store::engine& engine, const cluster_pools& pools, key_turns& turns, peer_links& links,
+catch_up::catch_up(store::engine& engine, const cluster_pools& pools, key_serializer& serializer, peer_links& links,
                    replicator& copies, std::string self, log_t log)
     : engine_(engine),
       pools_(pools),
-      turns_(turns),
+      serializer_(serializer),
       links_(links),
       copies_(copies),
       self_(std::move(self)),
@@ -63,7 +63,7 @@ void catch_up::stop() {
     const std::lock_guard hold(lock_);
     jobs.swap(jobs_);
   }
-  for (auto& [who, one] : jobs)
+  for (auto& [name, one] : jobs)
     if (one.thread.joinable()) one.thread.join();
 }
 
@@ -78,16 +78,16 @@ void catch_up::act_by(const view_ptr& now, bool serving, std::uint64_t run) {
   };
   std::erase_if(finished_, [&](const filled& one) { return !current(one); });
   for (auto next = jobs_.begin(); next != jobs_.end();) {
-    const auto at = next++;
-    if (!at->second.ended) continue;
-    at->second.thread.join();
-    jobs_.erase(at);
+    const auto position = next++;
+    if (!position->second.ended) continue;
+    position->second.thread.join();
+    jobs_.erase(position);
   }
   if (!serving || stopping_) return;
   for (unsigned unit = 0; unit < store_client::kPlacements; ++unit) {
-    const placement& at = map.units[unit];
-    if (at.copies.empty() || at.copies.front() != self_) continue;
-    for (const auto& name : at.joining) {
+    const placement& entry = map.units[unit];
+    if (entry.copies.empty() || entry.copies.front() != self_) continue;
+    for (const auto& name : entry.joining) {
       const auto known = map.servers.find(name);
       if (known == map.servers.end() || !now->alive.contains(name)) continue;
       const auto ready = finished_.lower_bound({unit, name, known->second.run, 0});
@@ -96,14 +96,14 @@ void catch_up::act_by(const view_ptr& now, bool serving, std::uint64_t run) {
       wanted[{name, known->second.endpoint, known->second.run}].set(unit);
     }
   }
-  for (const auto& [who, units] : wanted) {
-    if (jobs_.contains(who)) continue;
+  for (const auto& [server, units] : wanted) {
+    if (jobs_.contains(server)) continue;
     const store_wire::copy_terms terms{map.epoch, run, 0, 0};
-    auto& mine = jobs_[who];
-    mine.thread = std::thread([this, peer = who, what = units, terms] {
-      fill(peer, what, terms);
+    auto& mine = jobs_[server];
+    mine.thread = std::thread([this, peer = server, assigned = units, terms] {
+      fill(peer, assigned, terms);
       const std::lock_guard done(lock_);
-      if (const auto at = jobs_.find(peer); at != jobs_.end()) at->second.ended = true;
+      if (const auto found = jobs_.find(peer); found != jobs_.end()) found->second.ended = true;
     });
   }
 }
@@ -113,61 +113,62 @@ std::vector<catch_up::filled> catch_up::finished() const {
   return {finished_.begin(), finished_.end()};
 }
 
-void catch_up::fill(const peer_name& who, const unit_set& units, store_wire::copy_terms terms) {
+void catch_up::fill(const peer_name& peer, const unit_set& units, store_wire::copy_terms terms) {
   status done;
   // A job that takes long to reach the server may be one for a run that it has left behind: what it begins is told from what
   // the job for the present run has begun, and has the changes since then.
   std::vector<std::uint64_t> fillings(units.size());
   // Not before it is reached: every change waits for it from then on.
-  const auto at = reach_now(links_, who, {});
-  if (!at) done = at.error();
-  const bool tells = at && (at->to->server_capabilities() & store_wire::capability::sync_requests) != 0;
+  const auto target = reach_now(links_, peer, {});
+  if (!target) done = target.error();
+  const bool tells = target && (target->connection->server_capabilities() & store_wire::capability::sync_requests) != 0;
   // No change comes meanwhile, whose number could be forgotten with the others.
-  if (done && tells) done = tell(who, units, terms, {});
+  if (done && tells) done = tell(peer, units, terms, {});
   if (done)
     for (unsigned unit = 0; unit < units.size(); ++unit)
-      if (units[unit]) fillings[unit] = copies_.begin_filling(unit, who.name);
-  if (done && tells) done = tell_requests(who, units, terms);
-  if (done) done = fill_keys(who, units, terms, tells);
+      if (units[unit]) fillings[unit] = copies_.begin_catch_up(unit, peer.name);
+  if (done && tells) done = tell_requests(peer, units, terms);
+  if (done) done = fill_keys(peer, units, terms, tells);
   if (!done) {
-    links_.forget(who);
+    links_.forget(peer);
     for (unsigned unit = 0; unit < units.size(); ++unit)
-      if (units[unit]) copies_.end_filling(unit, who.name, fillings[unit]);
-    if (!stopping_) log_("cluster_fill_failed", who.name + ": " + done.error().message);
+      if (units[unit]) copies_.end_catch_up(unit, peer.name, fillings[unit]);
+    if (!stopping_) log_("cluster_fill_failed", peer.name + ": " + done.error().message);
     return;
   }
-  log_("cluster_filled", format("%s: %zu units", who.name.c_str(), units.count()));
+  log_("cluster_filled", format("%s: %zu units", peer.name.c_str(), units.count()));
   const std::lock_guard hold(lock_);
   for (unsigned unit = 0; unit < units.size(); ++unit)
-    if (units[unit] && copies_.fills(unit, who.name, fillings[unit]))
-      finished_.insert({unit, who.name, who.run, fillings[unit]});
+    if (units[unit] && copies_.fills(unit, peer.name, fillings[unit]))
+      finished_.insert({unit, peer.name, peer.run, fillings[unit]});
 }
 
-status catch_up::fill_keys(const peer_name& who, const unit_set& units, const store_wire::copy_terms& terms, bool told) {
+status catch_up::fill_keys(const peer_name& peer, const unit_set& units, const store_wire::copy_terms& terms,
+                           bool knows_requests) {
   for (const auto& pool : pools_.all()) {
     unit_set of_pool = units;
     for (unsigned unit = 0; unit < units.size(); ++unit)
       if (store_client::copies_of_unit(unit) != pool.copies) of_pool.reset(unit);
     if (of_pool.none()) continue;
-    if (const status done = fill_pool(who, pool, of_pool, terms, told); !done) return done;
+    if (const status done = fill_pool(peer, pool, of_pool, terms, knows_requests); !done) return done;
   }
   return {};
 }
 
-status catch_up::fill_pool(const peer_name& who, const known_pool& pool, const unit_set& units,
-                           const store_wire::copy_terms& terms, bool told) {
+status catch_up::fill_pool(const peer_name& peer, const known_pool& pool, const unit_set& units,
+                           const store_wire::copy_terms& terms, bool knows_requests) {
   std::string after;
   for (;;) {
     if (stopping_) return failure{ESHUTDOWN, "the server is going down"};
-    const auto more = fill_page(who, pool, units, terms, told, after);
+    const auto more = fill_page(peer, pool, units, terms, knows_requests, after);
     if (!more) return more.error();
     if (!*more) return {};
   }
 }
 
 // False: that was the last page.
-result<bool> catch_up::fill_page(const peer_name& who, const known_pool& pool, const unit_set& units,
-                                 const store_wire::copy_terms& terms, bool told, std::string& after) {
+result<bool> catch_up::fill_page(const peer_name& peer, const known_pool& pool, const unit_set& units,
+                                 const store_wire::copy_terms& terms, bool knows_requests, std::string& after) {
   store::find_options options;
   options.after = after;
   options.limit = kPageKeys;
@@ -180,47 +181,47 @@ result<bool> catch_up::fill_page(const peer_name& who, const known_pool& pool, c
     if (info) store_wire::append(list, store_wire::key_entry{key, info->crc32c, info->version});
     ++compared;
   }
-  const auto at = reach_now(links_, who, pool.name);
-  if (!at) return at.error();
-  auto ask =
-      at->to->make_plain(store_wire::opcode::sync_keys, at->pool, page->more ? page->last : std::string(), kPageTimeoutMs);
+  const auto target = reach_now(links_, peer, pool.name);
+  if (!target) return target.error();
+  auto ask = target->connection->make_plain(store_wire::opcode::sync_keys, target->pool,
+                                            page->more ? page->last : std::string(), kPageTimeoutMs);
   ask->fields.prefix = to_bytes(units);
   ask->fields.after = after;
-  if (told) ask->head.flags |= store_wire::flag::told;
+  if (knows_requests) ask->head.flags |= store_wire::flag::told;
   ask->fields.copy = terms;
   ask->body = std::move(list);
-  const auto answer = at->to->run(ask);
+  const auto answer = target->connection->run(ask);
   if (answer.status != 0) return failure{answer.status, answer.text};
   auto differing = store_wire::decode_keys(answer.body);
   if (!differing) return differing.error();
   const bool again = !differing->empty() && differing->back().key.empty();
   if (again) differing->pop_back();
-  if (const status done = push(who, pool, *differing); !done) return done.error();
+  if (const status done = push(peer, pool, *differing); !done) return done.error();
   if (again) return true;
   after = page->last;
   return page->more;
 }
 
-status catch_up::tell(const peer_name& who, const unit_set& units, const store_wire::copy_terms& terms, std::string part) {
+status catch_up::tell(const peer_name& peer, const unit_set& units, const store_wire::copy_terms& terms, std::string part) {
   if (stopping_) return failure{ESHUTDOWN, "the server is going down"};
-  const auto at = reach_now(links_, who, {});
-  if (!at) return at.error();
-  auto tell = at->to->make_plain(store_wire::opcode::sync_requests, 0, {}, kPageTimeoutMs);
+  const auto target = reach_now(links_, peer, {});
+  if (!target) return target.error();
+  auto tell = target->connection->make_plain(store_wire::opcode::sync_requests, 0, {}, kPageTimeoutMs);
   tell->fields.prefix = to_bytes(units);
   tell->fields.copy = terms;
   tell->body = std::move(part);
-  const auto answer = at->to->run(tell);
+  const auto answer = target->connection->run(tell);
   if (answer.status != 0) return failure{answer.status, answer.text};
   return {};
 }
 
-status catch_up::tell_requests(const peer_name& who, const unit_set& units, const store_wire::copy_terms& terms) {
+status catch_up::tell_requests(const peer_name& peer, const unit_set& units, const store_wire::copy_terms& terms) {
   const auto of_units = [&](std::uint16_t group) { return group != 0 && group <= units.size() && units[group - 1u]; };
   return engine_.tell_requests(of_units, kRequestBytes,
-                               [&](std::string part) { return tell(who, units, terms, std::move(part)); });
+                               [&](std::string part) { return tell(peer, units, terms, std::move(part)); });
 }
 
-status catch_up::push(const peer_name& who, const known_pool& pool, const std::vector<store_wire::key_entry>& keys) {
+status catch_up::push(const peer_name& peer, const known_pool& pool, const std::vector<store_wire::key_entry>& keys) {
   struct shared {
     std::mutex lock;
     std::condition_variable changed;
@@ -235,16 +236,16 @@ status catch_up::push(const peer_name& who, const known_pool& pool, const std::v
       if (!all->outcome || stopping_) break;
       ++all->under_way;
     }
-    change what;
-    what.pool = pool.id;
-    what.pool_name = pool.name;
-    what.key = one.key;
-    what.unit = store_client::unit_of(pool.copies, one.key);
-    what.version = what.replaces = one.version;
+    change mutation;
+    mutation.pool = pool.id;
+    mutation.pool_name = pool.name;
+    mutation.key = one.key;
+    mutation.unit = store_client::unit_of(pool.copies, one.key);
+    mutation.version = mutation.replaces = one.version;
     const std::string turn = turn_of(pool.id, one.key);
-    turns_.take(turn, [this, all, what, who, turn] {
-      copies_.send(what, who, [this, all, turn](const status& outcome) {
-        turns_.leave(turn);
+    serializer_.take(turn, [this, all, mutation, peer, turn] {
+      copies_.send(mutation, peer, [this, all, turn](const status& outcome) {
+        serializer_.leave(turn);
         ++pushed;
         const std::lock_guard hold(all->lock);
         if (!outcome) all->outcome = outcome;
@@ -266,11 +267,11 @@ result<std::string> keys_that_differ(store::engine& engine, const known_pool& po
   for (auto& one : *listed) wanted.emplace(one.key, one);
   std::string out;
   const auto add = [&](const std::string& key, std::uint64_t version) {
-    if (out.size() < kMostAnswerBytes) store_wire::append(out, store_wire::key_entry{key, 0, version});
+    if (out.size() < kMaxAnswerBytes) store_wire::append(out, store_wire::key_entry{key, 0, version});
   };
   store::find_options options;
   options.after = after;
-  for (bool more = true; more && out.size() < kMostAnswerBytes;) {
+  for (bool more = true; more && out.size() < kMaxAnswerBytes;) {
     const auto page = engine.find(pool.id, options);
     if (!page) return page.error();
     more = page->more;
@@ -283,16 +284,17 @@ result<std::string> keys_that_differ(store::engine& engine, const known_pool& po
       if (!units[store_client::unit_of(pool.copies, key)]) continue;
       const auto mine = engine.stat(pool.id, key);
       if (!mine) continue;
-      const auto at = wanted.find(key);
-      const bool same = at != wanted.end() && at->second.version == mine->version && at->second.value_bytes == mine->crc32c;
+      const auto found = wanted.find(key);
+      const bool same =
+          found != wanted.end() && found->second.version == mine->version && found->second.value_bytes == mine->crc32c;
       if (!same) add(key, mine->version);
-      if (at != wanted.end()) wanted.erase(at);
+      if (found != wanted.end()) wanted.erase(found);
     }
   }
-  const bool cut = out.size() >= kMostAnswerBytes;
+  const bool cut = out.size() >= kMaxAnswerBytes;
   if (!cut)
     for (const auto& [key, one] : wanted) add(key, 0);
-  if (cut || out.size() >= kMostAnswerBytes) store_wire::append(out, store_wire::key_entry{{}, 0, 0});
+  if (cut || out.size() >= kMaxAnswerBytes) store_wire::append(out, store_wire::key_entry{{}, 0, 0});
   return out;
 }
 

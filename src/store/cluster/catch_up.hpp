@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fills the copies that join units which this server serves, from whatever they have: nothing, or what a server that was
-// away still knows.
+// Brings copies that join a unit of this server up to date, whatever they start from: nothing, or the state of a server that
+// was away.
 //
 //   1. The copy forgets what it knows of requests for the units: it may know of some that this server does not have, which
 //      the filling undoes. From now on it refuses what this server sent it before, on connections that were made earlier:
 //      that may lie in the network for seconds, and would overtake what follows.
-//   2. It takes part in each change (replicator::begin_filling), which brings its request's number along.
-//   3. It is told what requests for the units did, so that one that comes again is answered by the copy as by this server,
-//      if it serves the unit by then.
+//   2. It takes part in each change (replicator::begin_catch_up), which brings its request's number along.
+//   3. It receives the outcomes of requests for the units, so that it answers a repeated request as this server would, if
+//      it serves the unit by then.
 //   4. The keys of the units are compared page by page, by version and checksum, and what differs is sent anew, each key in
-//      its turn, so that nothing overtakes anything: values that the copy lacks, and the absence of those that it should
+//      serialized, so that no change overtakes another: values that the copy lacks, and the absence of those that it should
 //      not have.
 //
 // No request is missed: one that this server had remembered before step 3 is told, a later one is spread after step 2. Some
@@ -43,25 +43,25 @@ using unit_set = std::bitset<store_client::kPlacements>;
 std::string to_bytes(const unit_set& units);
 // Nothing: not such bytes.
 std::optional<unit_set> units_in(std::string_view bytes);
-// The key's turn (key_turns).
+// The key's name in the key_serializer.
 std::string turn_of(store::pool_id pool, std::string_view key);
 
 class catch_up {
  public:
   using log_t = std::function<void(const char* event, const std::string& text)>;
-  catch_up(store::engine& engine, const cluster_pools& pools, key_turns& turns, peer_links& links, replicator& copies,
-           std::string self, log_t log);
+  catch_up(store::engine& engine, const cluster_pools& pools, key_serializer& serializer, peer_links& links,
+           replicator& copies, std::string self, log_t log);
   // stop() comes first.
   ~catch_up();
 
-  // Starts what the map asks for, and lets go of what it does not ask for any more.
+  // Starts the catch-ups that the map requires and forgets those it no longer requires.
   void act_by(const view_ptr& now, bool serving, std::uint64_t run);
-  // Units whose copy on this server (of this run) has all.
+  // A unit whose copy on this server (of this run) is complete.
   struct filled {
     unsigned unit = 0;
     std::string name;
     std::uint64_t run = 0;
-    std::uint64_t filling = 0;  // replicator::begin_filling
+    std::uint64_t filling = 0;  // replicator::begin_catch_up
     auto operator<=>(const filled&) const = default;
   };
   std::vector<filled> finished() const;
@@ -74,21 +74,21 @@ class catch_up {
     std::thread thread;
     bool ended = false;
   };
-  void fill(const peer_name& who, const unit_set& units, store_wire::copy_terms terms);
-  // `told`: the copy knows of requests. Else it forgets them again with a pool's first page.
-  status fill_keys(const peer_name& who, const unit_set& units, const store_wire::copy_terms& terms, bool told);
-  status fill_pool(const peer_name& who, const known_pool& pool, const unit_set& units, const store_wire::copy_terms& terms,
-                   bool told);
-  result<bool> fill_page(const peer_name& who, const known_pool& pool, const unit_set& units,
-                         const store_wire::copy_terms& terms, bool told, std::string& after);
-  // A part of what requests did; nothing: forget what you know of them.
-  status tell(const peer_name& who, const unit_set& units, const store_wire::copy_terms& terms, std::string part);
-  status tell_requests(const peer_name& who, const unit_set& units, const store_wire::copy_terms& terms);
-  status push(const peer_name& who, const known_pool& pool, const std::vector<store_wire::key_entry>& keys);
+  void fill(const peer_name& peer, const unit_set& units, store_wire::copy_terms terms);
+  // `knows_requests`: the copy has the outcomes of requests. Else it forgets them with a pool's first page.
+  status fill_keys(const peer_name& peer, const unit_set& units, const store_wire::copy_terms& terms, bool knows_requests);
+  status fill_pool(const peer_name& peer, const known_pool& pool, const unit_set& units, const store_wire::copy_terms& terms,
+                   bool knows_requests);
+  result<bool> fill_page(const peer_name& peer, const known_pool& pool, const unit_set& units,
+                         const store_wire::copy_terms& terms, bool knows_requests, std::string& after);
+  // Sends a part of the requests' outcomes; an empty part makes the copy forget those it has.
+  status tell(const peer_name& peer, const unit_set& units, const store_wire::copy_terms& terms, std::string part);
+  status tell_requests(const peer_name& peer, const unit_set& units, const store_wire::copy_terms& terms);
+  status push(const peer_name& peer, const known_pool& pool, const std::vector<store_wire::key_entry>& keys);
 
   store::engine& engine_;
   const cluster_pools& pools_;
-  key_turns& turns_;
+  key_serializer& serializer_;
   peer_links& links_;
   replicator& copies_;
   const std::string self_;

@@ -123,7 +123,7 @@ status cluster_pools::follow_one(const std::string& name, const store::pool_opti
 result<known_pool> cluster_pools::find(store::pool_id id) const {
   {
     const std::lock_guard hold(lock_);
-    if (const auto at = known_.find(id); at != known_.end()) return *at->second;
+    if (const auto found = known_.find(id); found != known_.end()) return *found->second;
   }
   const auto pool = engine_.pool(id);
   if (!pool) return pool.error();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pools of a cluster: their settings are in etcd, and every server makes, changes and drops its own after them.
+// The pools of a cluster. Their settings are in etcd; every server creates, changes and deletes its own pools accordingly.
 #pragma once
 
 #include <functional>
@@ -23,15 +23,15 @@ struct known_pool {
 class cluster_pools {
  public:
   explicit cluster_pools(store::engine& engine) : engine_(engine) {}
-  // `changed` is called for each pool whose settings became others here because somebody changed them elsewhere.
+  // Calls `changed` for each pool whose settings changed here because another server changed them.
   void when_changed(std::function<void(const store::pool_info&)> changed);
 
-  // Makes the engine's pools what etcd says. Blocking. Before a pool is deleted etcd is asked once more: `now` may be old.
-  // The last failure is told; the next call tries again.
+  // Makes the engine's pools match etcd. Blocking. Reads etcd again before it deletes a pool, because `now` may be old.
+  // Returns the last failure; the next call tries again.
   status follow(const cluster_view& now, const membership& members);
   // ENXIO: there is no such pool. Ids are not used twice, so what was found stays right.
   result<known_pool> find(store::pool_id id) const;
-  // Of those that the cluster knows.
+  // All pools of the cluster.
   std::vector<known_pool> all() const;
 
   // EEXIST: there is one in etcd.

@@ -27,23 +27,23 @@ bool is_condition(int code) { return code == ENOENT || code == EEXIST || code ==
 
 }  // namespace
 
-cluster_door::cluster_door(store::engine& behind, const cluster_options& options, const store_client::address& security,
-                           log_t log)
-    : door(behind),
+cluster_service::cluster_service(store::engine& behind, const cluster_options& options,
+                                 const store_client::address& security, log_t log)
+    : value_service(behind),
       log_(log),
       options_(options),
       pools_(behind),
       links_(security, std::clamp(options.lease_s * 1000u, 1000u, 10'000u)),
       copies_(behind, links_, options.name, std::uint64_t{options.lease_s} * 1'000'000'000),
-      filler_(behind, pools_, turns_, links_, copies_, options.name, log),
-      stand_(std::make_shared<stand>()) {}
+      filler_(behind, pools_, serializer_, links_, copies_, options.name, log),
+      service_state_(std::make_shared<service_state>()) {}
 
-result<std::unique_ptr<cluster_door>> cluster_door::open(store::engine& behind, const cluster_options& options,
-                                                         const store_client::address& security, log_t log) {
-  std::unique_ptr<cluster_door> made(new cluster_door(behind, options, security, std::move(log)));
+result<std::unique_ptr<cluster_service>> cluster_service::open(store::engine& behind, const cluster_options& options,
+                                                               const store_client::address& security, log_t log) {
+  std::unique_ptr<cluster_service> made(new cluster_service(behind, options, security, std::move(log)));
   auto* me = made.get();
   membership::hooks hooks;
-  hooks.wishes = [me](const cluster_view& from, cluster_map& next) { return me->wishes(from, next); };
+  hooks.propose_changes = [me](const cluster_view& view, cluster_map& next) { return me->propose_changes(view, next); };
   hooks.seen = [me](const view_ptr& view) { me->seen(view); };
   hooks.idle = [me] { return me->is_idle(); };
   hooks.log = me->log_;
@@ -62,7 +62,7 @@ result<std::unique_ptr<cluster_door>> cluster_door::open(store::engine& behind, 
   return made;
 }
 
-cluster_door::~cluster_door() {
+cluster_service::~cluster_service() {
   if (members_) members_->stop();
   copies_.act_by(now()->view ? now()->view : std::make_shared<cluster_view>(), false, 0);  // ends what is under way
   filler_.stop();
@@ -71,37 +71,37 @@ cluster_door::~cluster_door() {
 
 // ---- Whose is it? --------------------------------------------------------------------------------------------------------
 
-cluster_door::stand_ptr cluster_door::now() const {
+cluster_service::service_state_ptr cluster_service::now() const {
   const std::lock_guard hold(lock_);
-  return stand_;
+  return service_state_;
 }
 
-status cluster_door::may(const stand& at, unsigned unit, std::string_view key) const {
+status cluster_service::may(const service_state& snapshot, unsigned unit, std::string_view key) const {
   // Who has joined anew looks at the map first: what it served before is another's now.
-  if (!members_->holds_lease() || at.run != members_->run()) {
+  if (!members_->holds_lease() || snapshot.run != members_->run()) {
     ++not_now_;
     return failure{EAGAIN, format("server %s has no lease in its cluster: it may not serve", options_.name.c_str())};
   }
-  if (!at.mine[unit]) {
-    const std::string waits = at.view ? at.view->map.why_waiting(copies_of_unit(unit), key) : std::string();
-    if (!waits.empty() && !at.view->alive.contains(at.view->map.units[unit].copies.front())) {
+  if (!snapshot.mine[unit]) {
+    const std::string waits = snapshot.view ? snapshot.view->map.why_waiting(copies_of_unit(unit), key) : std::string();
+    if (!waits.empty() && !snapshot.view->alive.contains(snapshot.view->map.units[unit].copies.front())) {
       ++not_now_;
       return failure{EAGAIN, waits};
     }
     ++moved_;
-    const auto& copies = at.view ? at.view->map.units[unit].copies : std::vector<std::string>();
+    const auto& copies = snapshot.view ? snapshot.view->map.units[unit].copies : std::vector<std::string>();
     return failure{EREMOTE, format("slot %u is served by %s, not by %s (epoch %llu)", store_client::slot_of(key),
                                    copies.empty() ? "nobody" : copies.front().c_str(), options_.name.c_str(),
-                                   static_cast<unsigned long long>(at.view ? at.view->map.epoch : 0))};
+                                   static_cast<unsigned long long>(snapshot.view ? snapshot.view->map.epoch : 0))};
   }
-  if (at.handing_over[unit]) {
+  if (snapshot.handing_over[unit]) {
     ++not_now_;
     return failure{EAGAIN, format("slot %u is being handed to another server", store_client::slot_of(key))};
   }
   return {};
 }
 
-status cluster_door::admits(store::pool_id pool, std::string_view key, bool write) const {
+status cluster_service::admits(store::pool_id pool, std::string_view key, bool write) const {
   const auto known = pools_.find(pool);
   if (!known || known->copies == 0) return {};  // the engine knows what to say
   const unsigned unit = unit_of(known->copies, key);
@@ -112,14 +112,14 @@ status cluster_door::admits(store::pool_id pool, std::string_view key, bool writ
   return failure{EAGAIN, format("too few servers are there to keep %u copies: puts wait for another one", known->copies)};
 }
 
-bool cluster_door::lists(store::pool_id pool, std::string_view key) const {
+bool cluster_service::lists(store::pool_id pool, std::string_view key) const {
   const auto known = pools_.find(pool);
   return !known || known->copies == 0 || now()->mine[unit_of(known->copies, key)];
 }
 
 // ---- Changes -------------------------------------------------------------------------------------------------------------
 
-result<cluster_door::entered> cluster_door::enter(const known_pool& pool, std::string_view key) {
+result<cluster_service::entered> cluster_service::enter(const known_pool& pool, std::string_view key) {
   entered out{pool, std::string(key), turn_of(pool.id, key), unit_of(pool.copies, key), false};
   ++changes_[out.unit];  // before the look: a handing over that begins behind it sees this
   if (status fine = admits(pool.id, key, true); !fine) {
@@ -129,16 +129,16 @@ result<cluster_door::entered> cluster_door::enter(const known_pool& pool, std::s
   return out;
 }
 
-status cluster_door::still_may(const entered& one) const { return admits(one.pool.id, one.key, true); }
+status cluster_service::still_may(const entered& one) const { return admits(one.pool.id, one.key, true); }
 
-void cluster_door::leave(const entered& one) {
+void cluster_service::leave(const entered& one) {
   --changes_[one.unit];
-  turns_.leave(one.turn);
+  serializer_.leave(one.turn);
 }
 
 template <class Result>
-store::completion<Result> cluster_door::copies_then(const entered& one, bool erased, store::durability level,
-                                                    const store::request_key& request, store::completion<Result> done) {
+store::completion<Result> cluster_service::copies_then(const entered& one, bool erased, store::durability level,
+                                                       const store::request_key& request, store::completion<Result> done) {
   return [this, one, erased, level, request, done = std::move(done)](result<Result> local) {
     if (!local) {
       leave(one);
@@ -150,8 +150,8 @@ store::completion<Result> cluster_door::copies_then(const entered& one, bool era
       leave(one);
       return done(std::move(local));
     }
-    change what{one.pool.id, one.pool.name, one.key, one.unit, erased, local->version, 0, level, request};
-    copies_.spread(what, [this, one, local = *std::move(local), done](const result<unsigned>& copies) mutable {
+    change change{one.pool.id, one.pool.name, one.key, one.unit, erased, local->version, 0, level, request};
+    copies_.spread(change, [this, one, local = *std::move(local), done](const result<unsigned>& copies) mutable {
       leave(one);
       if (!copies) return done(copies.error());
       local.copies = *copies;
@@ -160,23 +160,23 @@ store::completion<Result> cluster_door::copies_then(const entered& one, bool era
   };
 }
 
-void cluster_door::put_async(store::pool_id pool, std::string_view key, std::span<const std::byte> value,
-                             const store::put_options& options, store::completion<store::put_result> done) {
+void cluster_service::put_async(store::pool_id pool, std::string_view key, std::span<const std::byte> value,
+                                const store::put_options& options, store::completion<store::put_result> done) {
   const auto known = pools_.find(pool);
   if (!known || known->copies == 0) return engine_.put_async(pool, key, value, options, std::move(done));
   const auto one = enter(*known, key);
   if (!one) return done(one.error());
   const auto go = [this, one = *one, options, done](std::span<const std::byte> bytes) {
-    auto then = copies_then<store::put_result>(one, false, options.level, options.request, done);
-    if (const status fine = still_may(one); !fine) return then(fine.error());
-    engine_.put_async(one.pool.id, one.key, bytes, options, std::move(then));
+    auto callback = copies_then<store::put_result>(one, false, options.level, options.request, done);
+    if (const status fine = still_may(one); !fine) return callback(fine.error());
+    engine_.put_async(one.pool.id, one.key, bytes, options, std::move(callback));
   };
-  if (turns_.try_take(one->turn)) return go(value);
-  turns_.take(one->turn, [go, bytes = std::vector<std::byte>(value.begin(), value.end())] { go(bytes); });
+  if (serializer_.try_take(one->turn)) return go(value);
+  serializer_.take(one->turn, [go, bytes = std::vector<std::byte>(value.begin(), value.end())] { go(bytes); });
 }
 
-void cluster_door::commit_async(store::session_id session, store::grant_id id, store::pool_id pool, std::string_view key,
-                                const store::commit_options& options, store::completion<store::put_result> done) {
+void cluster_service::commit_async(store::session_id session, store::grant_id id, store::pool_id pool, std::string_view key,
+                                   const store::commit_options& options, store::completion<store::put_result> done) {
   const auto known = pools_.find(pool);
   if (!known || known->copies == 0) return engine_.commit_async(session, id, options, std::move(done));
   const auto one = enter(*known, key);
@@ -184,48 +184,49 @@ void cluster_door::commit_async(store::session_id session, store::grant_id id, s
     (void)engine_.abort(session, id);
     return done(one.error());
   }
-  turns_.take(one->turn, [this, one = *one, session, id, options, done = std::move(done)] {
-    auto then = copies_then<store::put_result>(one, false, options.put.level, options.put.request, done);
+  serializer_.take(one->turn, [this, one = *one, session, id, options, done = std::move(done)] {
+    auto callback = copies_then<store::put_result>(one, false, options.put.level, options.put.request, done);
     if (const status fine = still_may(one); !fine) {
       (void)engine_.abort(session, id);
-      return then(fine.error());
+      return callback(fine.error());
     }
-    engine_.commit_async(session, id, options, std::move(then));
+    engine_.commit_async(session, id, options, std::move(callback));
   });
 }
 
-void cluster_door::erase_async(store::pool_id pool, std::string_view key, const store::erase_options& options,
-                               store::completion<store::erase_result> done) {
+void cluster_service::erase_async(store::pool_id pool, std::string_view key, const store::erase_options& options,
+                                  store::completion<store::erase_result> done) {
   const auto known = pools_.find(pool);
   if (!known || known->copies == 0) return engine_.erase_async(pool, key, options, std::move(done));
   const auto one = enter(*known, key);
   if (!one) return done(one.error());
-  turns_.take(one->turn, [this, one = *one, options, done = std::move(done)] {
-    auto then = copies_then<store::erase_result>(one, true, options.level, options.request, done);
-    if (const status fine = still_may(one); !fine) return then(fine.error());
-    engine_.erase_async(one.pool.id, one.key, options, std::move(then));
+  serializer_.take(one->turn, [this, one = *one, options, done = std::move(done)] {
+    auto callback = copies_then<store::erase_result>(one, true, options.level, options.request, done);
+    if (const status fine = still_may(one); !fine) return callback(fine.error());
+    engine_.erase_async(one.pool.id, one.key, options, std::move(callback));
   });
 }
 
 // ---- Reads ---------------------------------------------------------------------------------------------------------------
 
 template <class Result>
-void cluster_door::end_read(const known_pool& pool, std::string_view key, result<Result> found,
-                            std::function<void(const Result&)> drop, store::completion<Result> done) {
+void cluster_service::end_read(const known_pool& pool, std::string_view key, result<Result> found,
+                               std::function<void(const Result&)> drop, store::completion<Result> done) {
   // A change that ended without being known to be everywhere ended because this server does not serve the key any more, or
   // because it is the only one that has it: either way what was found may be told if it still serves.
-  turns_.behind(turn_of(pool.id, key), [this, unit = unit_of(pool.copies, key), key = std::string(key),
-                                        found = std::move(found), drop = std::move(drop), done = std::move(done)]() mutable {
-    if (const status fine = may(*now(), unit, key); !fine) {
-      if (found && drop) drop(*found);
-      return done(fine.error());
-    }
-    done(std::move(found));
-  });
+  serializer_.behind(turn_of(pool.id, key),
+                     [this, unit = unit_of(pool.copies, key), key = std::string(key), found = std::move(found),
+                      drop = std::move(drop), done = std::move(done)]() mutable {
+                       if (const status fine = may(*now(), unit, key); !fine) {
+                         if (found && drop) drop(*found);
+                         return done(fine.error());
+                       }
+                       done(std::move(found));
+                     });
 }
 
-void cluster_door::lookup_async(store::session_id session, store::pool_id pool, std::string_view key,
-                                const store::get_options& options, store::completion<store::pinned_value> done) {
+void cluster_service::lookup_async(store::session_id session, store::pool_id pool, std::string_view key,
+                                   const store::get_options& options, store::completion<store::pinned_value> done) {
   const auto known = pools_.find(pool);
   if (!known || known->copies == 0) return engine_.lookup_async(session, pool, key, options, std::move(done));
   if (const status fine = may(*now(), unit_of(known->copies, key), key); !fine) return done(fine.error());
@@ -244,7 +245,7 @@ void cluster_door::lookup_async(store::session_id session, store::pool_id pool, 
       });
 }
 
-void cluster_door::stat_async(store::pool_id pool, std::string_view key, store::completion<store::value_info> done) {
+void cluster_service::stat_async(store::pool_id pool, std::string_view key, store::completion<store::value_info> done) {
   const auto known = pools_.find(pool);
   if (!known || known->copies == 0) return done(engine_.stat(pool, key));
   if (const status fine = may(*now(), unit_of(known->copies, key), key); !fine) return done(fine.error());
@@ -253,98 +254,99 @@ void cluster_door::stat_async(store::pool_id pool, std::string_view key, store::
 
 // ---- A damaged value -----------------------------------------------------------------------------------------------------
 
-struct cluster_door::healing {
+struct cluster_service::healing {
   known_pool pool;
   std::string key, turn;
   store::value_info info;
   std::vector<peer_name> others;
   store_wire::copy_terms terms;
-  std::function<void(const status&)> then;
+  std::function<void(const status&)> callback;
   status last = failure{EBADMSG, "no other copy is there"};
 };
 
-void cluster_door::heal(const known_pool& pool, const std::string& key, std::function<void(const status&)> then) {
+void cluster_service::heal(const known_pool& pool, const std::string& key, std::function<void(const status&)> callback) {
   const auto info = engine_.stat(pool.id, key);
-  if (!info) return then(info.error());
-  const auto what = std::make_shared<healing>();
-  what->pool = pool;
-  what->key = key;
-  what->turn = turn_of(pool.id, key);
-  what->info = *info;
-  what->then = std::move(then);
-  const auto at = now();
-  if (!at->view) return what->then(what->last);
-  const placement& where = at->view->map.units[unit_of(pool.copies, key)];
-  for (const auto& name : where.copies) {
-    const auto server = at->view->map.servers.find(name);
-    if (name != options_.name && server != at->view->map.servers.end())
-      what->others.push_back({name, server->second.endpoint, server->second.run});
+  if (!info) return callback(info.error());
+  const auto repair = std::make_shared<healing>();
+  repair->pool = pool;
+  repair->key = key;
+  repair->turn = turn_of(pool.id, key);
+  repair->info = *info;
+  repair->callback = std::move(callback);
+  const auto snapshot = now();
+  if (!snapshot->view) return repair->callback(repair->last);
+  const placement& entry = snapshot->view->map.units[unit_of(pool.copies, key)];
+  for (const auto& name : entry.copies) {
+    const auto server = snapshot->view->map.servers.find(name);
+    if (name != options_.name && server != snapshot->view->map.servers.end())
+      repair->others.push_back({name, server->second.endpoint, server->second.run});
   }
-  what->terms = {at->view->map.epoch, members_->run(), info->version, 0};
-  turns_.take(what->turn, [this, what] { heal_from(what); });
+  repair->terms = {snapshot->view->map.epoch, members_->run(), info->version, 0};
+  serializer_.take(repair->turn, [this, repair] { heal_from(repair); });
 }
 
-void cluster_door::heal_from(const std::shared_ptr<healing>& what) {
-  const auto end = [this, what](const status& done) {
-    turns_.leave(what->turn);
-    what->then(done);
+void cluster_service::heal_from(const std::shared_ptr<healing>& repair) {
+  const auto end = [this, repair](const status& done) {
+    serializer_.leave(repair->turn);
+    repair->callback(done);
   };
-  if (what->others.empty()) return end(what->last);
-  const peer_name who = what->others.back();
-  what->others.pop_back();
-  links_.reach(who, what->pool.name, [this, what, end](const result<peer_pool>& at) {
-    if (!at) {
-      what->last = at.error();
-      return heal_from(what);
+  if (repair->others.empty()) return end(repair->last);
+  const peer_name peer = repair->others.back();
+  repair->others.pop_back();
+  links_.reach(peer, repair->pool.name, [this, repair, end](const result<peer_pool>& target) {
+    if (!target) {
+      repair->last = target.error();
+      return heal_from(repair);
     }
-    const auto bytes = std::make_shared<std::vector<std::byte>>(what->info.length_bytes);
-    store_client::get_request how;
-    how.verify = true;
-    auto one =
-        at->to->make_get(at->pool, what->key, {reinterpret_cast<std::uint64_t>(bytes->data()), bytes->size(), {}}, how);
-    one->fields.copy = what->terms;
-    one->then = [this, what, end, bytes](store_client::operation& got) {
-      if (got.got.status != 0 || got.got.result.version != what->info.version || got.got.moved_bytes != bytes->size()) {
-        what->last = failure{EBADMSG, got.got.status != 0 ? got.got.text : "the other copy has another version"};
-        return heal_from(what);
+    const auto bytes = std::make_shared<std::vector<std::byte>>(repair->info.length_bytes);
+    store_client::get_request options;
+    options.verify = true;
+    auto one = target->connection->make_get(target->pool, repair->key,
+                                            {reinterpret_cast<std::uint64_t>(bytes->data()), bytes->size(), {}}, options);
+    one->fields.copy = repair->terms;
+    one->callback = [this, repair, end, bytes](store_client::operation& got) {
+      if (got.got.status != 0 || got.got.result.version != repair->info.version || got.got.moved_bytes != bytes->size()) {
+        repair->last = failure{EBADMSG, got.got.status != 0 ? got.got.text : "the other copy has another version"};
+        return heal_from(repair);
       }
       store::put_options same;
-      same.level = what->info.level;
-      same.user_flags = what->info.user_flags;
-      same.copy = {what->info.version, what->info.version};
-      engine_.put_async(what->pool.id, what->key, *bytes, same, [this, what, end](const result<store::put_result>& put) {
-        if (put) ++healed_;
-        log_("cluster_healed",
-             what->pool.name + ": " + (put ? "a damaged value was taken from another copy" : put.error().message));
-        end(put ? status{} : status(put.error()));
-      });
+      same.level = repair->info.level;
+      same.user_flags = repair->info.user_flags;
+      same.copy = {repair->info.version, repair->info.version};
+      engine_.put_async(
+          repair->pool.id, repair->key, *bytes, same, [this, repair, end](const result<store::put_result>& put) {
+            if (put) ++healed_;
+            log_("cluster_healed",
+                 repair->pool.name + ": " + (put ? "a damaged value was taken from another copy" : put.error().message));
+            end(put ? status{} : status(put.error()));
+          });
     };
-    at->to->start(one);
+    target->connection->start(one);
   });
 }
 
 // ---- Between servers -----------------------------------------------------------------------------------------------------
 
-std::uint16_t cluster_door::request_group(store::pool_id pool, std::string_view key) const {
+std::uint16_t cluster_service::request_group(store::pool_id pool, std::string_view key) const {
   const auto known = pools_.find(pool);
   return known && known->copies > 0 ? static_cast<std::uint16_t>(unit_of(known->copies, key) + 1) : std::uint16_t{0};
 }
 
 // A put that this server took (to serve it, or as a copy) and that whoever serves the unit now does not have is undone by
 // the filling. Its client may ask again, and this server may serve by then: it must not say that it is done.
-status cluster_door::forget_requests(const cluster_map& map, const unit_set& units) {
+status cluster_service::forget_requests(const cluster_map& map, const unit_set& units) {
   return engine_.forget_requests([&](std::uint16_t group) {
     const unsigned unit = group - 1u;
     return group != 0 && unit < kPlacements && units[unit] && map.units[unit].fills(options_.name);
   });
 }
 
-bool cluster_door::is_idle() const {
+bool cluster_service::is_idle() const {
   return std::all_of(changes_.begin(), changes_.end(), [](const auto& count) { return count.load() == 0; });
 }
 
 // The newest map here, which is not older than the sender's.
-result<view_ptr> cluster_door::view_for(const store_wire::copy_terms& terms) {
+result<view_ptr> cluster_service::view_for(const store_wire::copy_terms& terms) {
   auto view = members_->view();
   if (terms.epoch <= view->map.epoch) return view;
   members_->wake();
@@ -353,25 +355,25 @@ result<view_ptr> cluster_door::view_for(const store_wire::copy_terms& terms) {
 
 // From here on the sender's changes come on this connection or on later ones. What it sent on older ones may lie in the
 // network, or wait here for room, for seconds: it would overtake what the filling brings.
-status cluster_door::begin_being_filled(const store_wire::copy_terms& terms, std::uint64_t connection,
-                                        const cluster_map& map, const unit_set& units) {
+status cluster_service::begin_being_filled(const store_wire::copy_terms& terms, std::uint64_t connection,
+                                           const cluster_map& map, const unit_set& units) {
   {
     const std::unique_lock gate(copies_gate_);
     const std::lock_guard hold(lock_);
     for (unsigned unit = 0; unit < kPlacements; ++unit)
-      if (units[unit]) fillings_[unit] = {terms.sender, connection};
+      if (units[unit]) catch_ups_[unit] = {terms.sender, connection};
   }
   if (const status settled = engine_.settle(); !settled) return settled;
   return forget_requests(map, units);
 }
 
-bool cluster_door::is_late(unsigned unit, std::uint64_t sender, std::uint64_t connection) const {
+bool cluster_service::is_late(unsigned unit, std::uint64_t sender, std::uint64_t connection) const {
   const std::lock_guard hold(lock_);
-  return fillings_[unit].sender == sender && connection < fillings_[unit].connection;
+  return catch_ups_[unit].sender == sender && connection < catch_ups_[unit].connection;
 }
 
-status cluster_door::admits_copy(const store_wire::copy_terms& terms, std::uint64_t connection, store::pool_id pool,
-                                 std::string_view key, bool write) {
+status cluster_service::admits_copy(const store_wire::copy_terms& terms, std::uint64_t connection, store::pool_id pool,
+                                    std::string_view key, bool write) {
   const auto known = pools_.find(pool);
   if (!known) return known.error();
   if (known->copies == 0) return failure{ENXIO, "the pool is not the cluster's here yet"};
@@ -379,8 +381,8 @@ status cluster_door::admits_copy(const store_wire::copy_terms& terms, std::uint6
   if (!seen) return seen.error();
   const view_ptr& view = *seen;
   const unsigned unit = unit_of(known->copies, key);
-  const placement& at = view->map.units[unit];
-  const bool has_place = at.has(options_.name) || (write && at.fills(options_.name));
+  const placement& entry = view->map.units[unit];
+  const bool has_place = entry.has(options_.name) || (write && entry.fills(options_.name));
   const bool late = write && is_late(unit, terms.sender, connection);
   if (is_served_by(view->map, unit, terms.sender) && has_place && !late) return {};
   ++refused_copies_;
@@ -389,9 +391,9 @@ status cluster_door::admits_copy(const store_wire::copy_terms& terms, std::uint6
                                  static_cast<unsigned long long>(view->map.epoch))};
 }
 
-result<std::string> cluster_door::differing_keys(const store_wire::copy_terms& terms, std::uint64_t connection,
-                                                 store::pool_id pool, const store_wire::tail& fields, std::string_view until,
-                                                 std::string_view theirs, bool told) {
+result<std::string> cluster_service::differing_keys(const store_wire::copy_terms& terms, std::uint64_t connection,
+                                                    store::pool_id pool, const store_wire::tail& fields,
+                                                    std::string_view until, std::string_view theirs, bool knows_requests) {
   const auto known = pools_.find(pool);
   if (!known) return known.error();
   const auto units = units_in(fields.prefix.value_or(""));
@@ -400,14 +402,14 @@ result<std::string> cluster_door::differing_keys(const store_wire::copy_terms& t
   if (!seen) return seen.error();
   const view_ptr& view = *seen;
   // From a server of an earlier release this is the first word of a filling.
-  if (!told && fields.after.value_or("").empty())
+  if (!knows_requests && fields.after.value_or("").empty())
     if (const status begun = begin_being_filled(terms, connection, view->map, *units); !begun) return begun.error();
   return keys_that_differ(engine_, *known, *units, fields.after.value_or(""), until, theirs);
 }
 
 // Only of units that are filled here, and by whoever serves them: that is the one who knows which requests count.
-status cluster_door::take_requests(const store_wire::copy_terms& terms, std::uint64_t connection, const std::string& units,
-                                   std::string_view told) {
+status cluster_service::take_requests(const store_wire::copy_terms& terms, std::uint64_t connection,
+                                      const std::string& units, std::string_view outcomes) {
   const auto named = units_in(units);
   if (!named) return failure{EPROTO, "answers to requests without units"};
   const auto seen = view_for(terms);
@@ -416,7 +418,7 @@ status cluster_door::take_requests(const store_wire::copy_terms& terms, std::uin
   const auto filled_by_sender = [&](unsigned unit) {
     return is_served_by(view->map, unit, terms.sender) && view->map.units[unit].fills(options_.name);
   };
-  if (told.empty()) {
+  if (outcomes.empty()) {
     // All or nothing: what is left here of an earlier filling, by a server that has lost its changes since, must not outlive
     // this one.
     for (unsigned unit = 0; unit < kPlacements; ++unit)
@@ -427,30 +429,30 @@ status cluster_door::take_requests(const store_wire::copy_terms& terms, std::uin
       }
     return begin_being_filled(terms, connection, view->map, *named);
   }
-  return engine_.remember_requests(told, [&](std::uint16_t group) {
+  return engine_.remember_requests(outcomes, [&](std::uint16_t group) {
     const unsigned unit = group - 1u;
     return group != 0 && unit < kPlacements && (*named)[unit] && filled_by_sender(unit);
   });
 }
 
-std::uint64_t cluster_door::epoch() const {
-  const auto at = now();
-  return at->view ? at->view->map.epoch : 0;
+std::uint64_t cluster_service::epoch() const {
+  const auto snapshot = now();
+  return snapshot->view ? snapshot->view->map.epoch : 0;
 }
 
-result<std::string> cluster_door::map_text() const { return to_text(members_->view()->map); }
+result<std::string> cluster_service::map_text() const { return to_text(members_->view()->map); }
 
 // ---- Pools ---------------------------------------------------------------------------------------------------------------
 
-result<store::pool_info> cluster_door::create_pool(const std::string& name, const store::pool_options& options) {
+result<store::pool_info> cluster_service::create_pool(const std::string& name, const store::pool_options& options) {
   return pools_.create(*members_, name, options);
 }
-result<store::pool_info> cluster_door::configure_pool(store::pool_id id, const store::pool_options& options) {
+result<store::pool_info> cluster_service::configure_pool(store::pool_id id, const store::pool_options& options) {
   return pools_.configure(*members_, id, options);
 }
-status cluster_door::delete_pool(store::pool_id id) { return pools_.drop(*members_, id); }
+status cluster_service::delete_pool(store::pool_id id) { return pools_.drop(*members_, id); }
 
-result<store::pool_info> cluster_door::look_for_pool(const std::string& name) {
+result<store::pool_info> cluster_service::find_pool(const std::string& name) {
   if (const status looked = members_->look(kLookPatience); !looked) return looked.error();
   if (const status done = pools_.follow(*members_->view(), *members_); !done) log_("cluster_pool", done.error().message);
   return engine_.find_pool(name);
@@ -458,20 +460,20 @@ result<store::pool_info> cluster_door::look_for_pool(const std::string& name) {
 
 // ---- The map -------------------------------------------------------------------------------------------------------------
 
-void cluster_door::seen(const view_ptr& view) {
+void cluster_service::seen(const view_ptr& view) {
   const auto before = now();
   const bool serving = members_->holds_lease();
   if (before->view != view)
     if (const status pools = pools_.follow(*view, *members_); !pools) log_("cluster_pool", pools.error().message);
-  auto next = std::make_shared<stand>();
+  auto next = std::make_shared<service_state>();
   next->view = view;
   next->run = members_->run();
   const auto me = view->map.servers.find(options_.name);
   const bool known = serving && me != view->map.servers.end() && me->second.run == members_->run();
   bool gained = false;
   for (unsigned unit = 0; unit < kPlacements; ++unit) {
-    const placement& at = view->map.units[unit];
-    next->mine[unit] = known && !at.copies.empty() && at.copies.front() == options_.name;
+    const placement& entry = view->map.units[unit];
+    next->mine[unit] = known && !entry.copies.empty() && entry.copies.front() == options_.name;
     next->handing_over[unit] = next->mine[unit] && !heir_of(view->map, unit, options_.name).empty();
     gained = gained || (next->mine[unit] && !before->mine[unit]);
   }
@@ -480,40 +482,41 @@ void cluster_door::seen(const view_ptr& view) {
   copies_.act_by(view, known, members_->run());
   {
     const std::lock_guard hold(lock_);
-    stand_ = next;
+    service_state_ = next;
   }
   filler_.act_by(view, known, members_->run());
   const bool hands_over = std::find(next->handing_over.begin(), next->handing_over.end(), true) != next->handing_over.end();
   if (hands_over || !filler_.finished().empty() || !copies_.suspects().empty()) members_->wake();
 }
 
-bool cluster_door::wishes(const cluster_view& from, cluster_map& next) {
+bool cluster_service::propose_changes(const cluster_view& view, cluster_map& next) {
   bool changed = false;
   const auto serves = [&](unsigned unit) {
-    return from.map.units[unit].copies == next.units[unit].copies && !next.units[unit].copies.empty() &&
+    return view.map.units[unit].copies == next.units[unit].copies && !next.units[unit].copies.empty() &&
            next.units[unit].copies.front() == options_.name;
   };
   for (const auto& name : copies_.suspects()) {
     log_("cluster_copy_dropped", name + " does not take what it is sent");
-    for (placement& at : next.units) {
-      if (at.copies.empty() || at.copies.front() != options_.name) continue;
-      changed = std::erase(at.copies, name) + std::erase(at.joining, name) > 0 || changed;
+    for (placement& entry : next.units) {
+      if (entry.copies.empty() || entry.copies.front() != options_.name) continue;
+      changed = std::erase(entry.copies, name) + std::erase(entry.joining, name) > 0 || changed;
     }
   }
   for (const auto& one : filler_.finished()) {
-    placement& at = next.units[one.unit];
+    placement& entry = next.units[one.unit];
     const auto server = next.servers.find(one.name);
-    if (!serves(one.unit) || !at.fills(one.name) || server == next.servers.end() || server->second.run != one.run) continue;
-    if (!copies_.promise(one.unit, one.name, one.filling, from.map_revision)) continue;
-    std::erase(at.joining, one.name);
-    at.copies.push_back(one.name);
+    if (!serves(one.unit) || !entry.fills(one.name) || server == next.servers.end() || server->second.run != one.run)
+      continue;
+    if (!copies_.promise(one.unit, one.name, one.filling, view.map_revision)) continue;
+    std::erase(entry.joining, one.name);
+    entry.copies.push_back(one.name);
     changed = true;
   }
   const auto mine = now();
   for (unsigned unit = 0; unit < kPlacements; ++unit) {
     if (!mine->handing_over[unit] || !serves(unit) || changes_[unit].load() != 0) continue;
     const std::string heir = heir_of(next, unit, options_.name);
-    if (heir.empty() || !from.map.units[unit].has(heir)) continue;
+    if (heir.empty() || !view.map.units[unit].has(heir)) continue;
     auto& copies = next.units[unit].copies;
     std::erase(copies, heir);
     copies.insert(copies.begin(), heir);
@@ -522,16 +525,16 @@ bool cluster_door::wishes(const cluster_view& from, cluster_map& next) {
   return changed;
 }
 
-std::string cluster_door::metrics() const {
-  const auto at = now();
+std::string cluster_service::metrics() const {
+  const auto snapshot = now();
   const auto line = [](const char* name, const char* type, const char* help, double value) {
     return format("# HELP %s %s\n# TYPE %s %s\n%s %.17g\n", name, help, name, type, name, value);
   };
   const auto count = [&](const char* name, const char* help, std::uint64_t value) {
     return line(name, "counter", help, static_cast<double>(value));
   };
-  const auto serves = std::count(at->mine.begin(), at->mine.end(), true);
-  const auto moving = std::count(at->handing_over.begin(), at->handing_over.end(), true);
+  const auto serves = std::count(snapshot->mine.begin(), snapshot->mine.end(), true);
+  const auto moving = std::count(snapshot->handing_over.begin(), snapshot->handing_over.end(), true);
   return line("peerlane_store_cluster_epoch", "gauge", "Epoch of the slot map that this server goes by.",
               static_cast<double>(epoch())) +
          line("peerlane_store_cluster_lease_seconds", "gauge", "Until this server stops serving without etcd.",
@@ -542,7 +545,7 @@ std::string cluster_door::metrics() const {
               static_cast<double>(moving)) +
          line("peerlane_store_cluster_units_waiting", "gauge",
               "Units with a complete copy in a data folder that this server had and has no more.",
-              at->view ? left_behind(at->view->map, options_.name) : 0) +
+              snapshot->view ? left_behind(snapshot->view->map, options_.name) : 0) +
          count("peerlane_store_cluster_moved_total", "Requests for keys of other servers.", moved_.load()) +
          count("peerlane_store_cluster_not_now_total", "Requests that were asked to come again.", not_now_.load()) +
          count("peerlane_store_cluster_copies_sent_total", "Values and erasures sent to other copies.",

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The door of a server in a cluster: takes operations on the keys whose slots are its own, while its lease runs, and brings
-// puts and erases to the other copies before they are answered.
+// The value service of a server in a cluster: accepts operations on keys whose slots it serves, while its lease runs, and
+// replicates puts and erases to the other copies before it answers.
 //
-//   put: whose is it? -> the key's turn -> the engine -> all copies -> the answer
-//   get: whose is it? -> the engine -> puts of the key under way end -> still ours? -> the answer
+//   put: check ownership -> serialize by key -> engine -> all copies -> answer
+//   get: check ownership -> engine -> wait for puts of the key under way -> check ownership again -> answer
 //
-// A get thus never shows what could be lost with this server, and never a state from before somebody else took over.
-// Pools that the cluster does not know (of a server that was alone before) are served as they were, here only.
+// A get thus never returns a value that could be lost with this server, nor one older than another server's takeover. Pools
+// that the cluster does not know (from a time as a single server) are served by this server only.
 #pragma once
 
 #include <array>
@@ -26,14 +26,14 @@
 
 namespace pl::store_cluster {
 
-class cluster_door final : public door {
+class cluster_service final : public value_service {
  public:
   using log_t = std::function<void(const char* event, const std::string& text)>;
   // Joins the cluster. `security`: how this server proves itself to others, where they want TLS.
-  static result<std::unique_ptr<cluster_door>> open(store::engine& behind, const cluster_options& options,
-                                                    const store_client::address& security, log_t log);
+  static result<std::unique_ptr<cluster_service>> open(store::engine& behind, const cluster_options& options,
+                                                       const store_client::address& security, log_t log);
   // Gives the lease back. Nobody asks for anything any more, and the engine is still open.
-  ~cluster_door() override;
+  ~cluster_service() override;
   // As cluster_pools::when_changed.
   void when_pool_changed(std::function<void(const store::pool_info&)> changed) { pools_.when_changed(std::move(changed)); }
 
@@ -53,35 +53,35 @@ class cluster_door final : public door {
   result<store::pool_info> create_pool(const std::string& name, const store::pool_options& options) override;
   result<store::pool_info> configure_pool(store::pool_id id, const store::pool_options& options) override;
   status delete_pool(store::pool_id id) override;
-  result<store::pool_info> look_for_pool(const std::string& name) override;
+  result<store::pool_info> find_pool(const std::string& name) override;
 
   std::uint16_t request_group(store::pool_id pool, std::string_view key) const override;
   status admits_copy(const store_wire::copy_terms& terms, std::uint64_t connection, store::pool_id pool,
                      std::string_view key, bool write) override;
   result<std::string> differing_keys(const store_wire::copy_terms& terms, std::uint64_t connection, store::pool_id pool,
                                      const store_wire::tail& fields, std::string_view until, std::string_view theirs,
-                                     bool told) override;
+                                     bool knows_requests) override;
 
   status take_requests(const store_wire::copy_terms& terms, std::uint64_t connection, const std::string& units,
-                       std::string_view told) override;
+                       std::string_view outcomes) override;
 
   std::uint64_t epoch() const override;
   result<std::string> map_text() const override;
   std::string metrics() const override;
 
  private:
-  cluster_door(store::engine& behind, const cluster_options& options, const store_client::address& security, log_t log);
+  cluster_service(store::engine& behind, const cluster_options& options, const store_client::address& security, log_t log);
 
-  // What this server goes by at a moment.
-  struct stand {
+  // The map and this server's role in it, as one immutable snapshot.
+  struct service_state {
     view_ptr view;
     std::uint64_t run = 0;                                       // of this server, when it looked
     std::array<bool, store_client::kPlacements> mine{};          // the map says that this server serves it
     std::array<bool, store_client::kPlacements> handing_over{};  // as soon as no change is under way
   };
-  using stand_ptr = std::shared_ptr<const stand>;
+  using service_state_ptr = std::shared_ptr<const service_state>;
   struct healing;
-  // A put or erase that has been let in.
+  // A put or erase that has been admitted.
   struct entered {
     known_pool pool;
     std::string key, turn;
@@ -89,14 +89,14 @@ class cluster_door final : public door {
     bool has_turn = false;
   };
 
-  stand_ptr now() const;
-  status may(const stand& at, unsigned unit, std::string_view key) const;
-  // Counts a change in, and says whose key it is.
+  service_state_ptr now() const;
+  status may(const service_state& snapshot, unsigned unit, std::string_view key) const;
+  // Counts a change as under way and finds the key's pool and unit.
   result<entered> enter(const known_pool& pool, std::string_view key);
   void leave(const entered& one);
-  // Called with the key's turn, possibly much later than enter(): whether it may still be done.
+  // Whether an admitted change may still be done, possibly long after enter(). Precondition: the caller has the key.
   status still_may(const entered& one) const;
-  // What follows the engine's part of a change: the copies, then the answer. Leaves the turn.
+  // Continues a change after the engine: replicates it, answers, and leaves the key.
   template <class Result>
   store::completion<Result> copies_then(const entered& one, bool erased, store::durability level,
                                         const store::request_key& request, store::completion<Result> done);
@@ -104,9 +104,9 @@ class cluster_door final : public door {
   template <class Result>
   void end_read(const known_pool& pool, std::string_view key, result<Result> found, std::function<void(const Result&)> drop,
                 store::completion<Result> done);
-  // The value is damaged here: gets it from another copy, puts it in its place, and tells `then` how that went.
-  void heal(const known_pool& pool, const std::string& key, std::function<void(const status&)> then);
-  void heal_from(const std::shared_ptr<healing>& what);
+  // The value is damaged here: gets it from another copy, puts it in its place, and calls `callback` with the outcome.
+  void heal(const known_pool& pool, const std::string& key, std::function<void(const status&)> callback);
+  void heal_from(const std::shared_ptr<healing>& repair);
 
   // What this server remembers of requests for units in which it is filled now: what they did here may have been lost since.
   status forget_requests(const cluster_map& map, const unit_set& units);
@@ -118,23 +118,23 @@ class cluster_door final : public door {
   // Nothing of a former self is under way any more.
   bool is_idle() const;
   void seen(const view_ptr& view);
-  bool wishes(const cluster_view& from, cluster_map& next);
+  bool propose_changes(const cluster_view& view, cluster_map& next);
 
   log_t log_;
   const cluster_options options_;
   cluster_pools pools_;
-  key_turns turns_;
+  key_serializer serializer_;
   peer_links links_;
   replicator copies_;
   std::unique_ptr<membership> members_;
   catch_up filler_;
   mutable std::mutex lock_;
-  stand_ptr stand_;
+  service_state_ptr service_state_;
   struct filling {
     std::uint64_t sender = 0;  // run
     std::uint64_t connection = 0;
   };
-  std::array<filling, store_client::kPlacements> fillings_{};  // here, the last one of each unit; guarded by lock_
+  std::array<filling, store_client::kPlacements> catch_ups_{};  // here, the last one of each unit; guarded by lock_
   mutable std::array<std::atomic<std::uint32_t>, store_client::kPlacements> changes_{};  // under way
   mutable std::atomic<std::uint64_t> moved_{0}, not_now_{0}, healed_{0}, refused_copies_{0};
 };

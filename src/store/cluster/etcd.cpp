@@ -23,7 +23,7 @@ using asio::ip::tcp;
 using json = nlohmann::json;
 
 constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-constexpr std::size_t kMostAnswerBytes = 64u << 20;
+constexpr std::size_t kMaxAnswerBytes = 64u << 20;
 
 // One request over a connection of its own: HTTP/1.0, so that the answer ends where the connection does.
 class exchange {
@@ -63,10 +63,10 @@ class exchange {
   }
   // The answer ends with the connection: by TLS with its own goodbye, so that nobody can cut it short.
   template <class Stream>
-  void talk(Stream& with) {
-    asio::async_write(with, asio::buffer(request_), [this, &with](std::error_code bad, std::size_t) {
+  void talk(Stream& stream) {
+    asio::async_write(stream, asio::buffer(request_), [this, &stream](std::error_code bad, std::size_t) {
       if (bad) return end(bad);
-      asio::async_read(with, asio::dynamic_buffer(answer_, kMostAnswerBytes),
+      asio::async_read(stream, asio::dynamic_buffer(answer_, kMaxAnswerBytes),
                        [this](std::error_code last, std::size_t) { end(last); });
     });
   }
@@ -137,9 +137,9 @@ result<std::shared_ptr<etcd::secrets>> etcd::read_files(const etcd_tls& tls) {
   auto out = std::make_shared<secrets>();
   SSL_CTX_set_min_proto_version(out->context.native_handle(), TLS1_2_VERSION);
   std::error_code error;
-  const auto step = [&](const char* what, const std::string& file) -> status {
+  const auto step = [&](const char* label, const std::string& file) -> status {
     if (!error) return {};
-    return failure{EINVAL, format("etcd's TLS %s %s: %s", what, file.c_str(), error.message().c_str())};
+    return failure{EINVAL, format("etcd's TLS %s %s: %s", label, file.c_str(), error.message().c_str())};
   };
   out->context.load_verify_file(tls.authority, error);
   if (auto done = step("authority", tls.authority); !done) return done.error();
@@ -151,7 +151,7 @@ result<std::shared_ptr<etcd::secrets>> etcd::read_files(const etcd_tls& tls) {
   return out;
 }
 
-result<etcd> etcd::at(const std::vector<std::string>& urls, std::chrono::milliseconds timeout, const etcd_tls& tls) {
+result<etcd> etcd::connect(const std::vector<std::string>& urls, std::chrono::milliseconds timeout, const etcd_tls& tls) {
   std::vector<address> out;
   bool any_secure = false;
   for (std::string_view one : urls) {
@@ -196,14 +196,14 @@ result<etcd::snapshot> etcd::list(const std::string& prefix, bool without_values
   return etcd_answer::listed(post("/v3/kv/range", ask.dump()));
 }
 
-result<bool> etcd::transact(const std::vector<compare>& when, const std::vector<change>& then) const {
+result<bool> etcd::transact(const std::vector<compare>& conditions, const std::vector<change>& writes) const {
   json compares = json::array(), changes = json::array();
-  for (const auto& one : when)
+  for (const auto& one : conditions)
     compares.push_back({{"key", to_base64(one.key)},
                         {"target", "MOD"},
                         {"result", "EQUAL"},
                         {"mod_revision", std::to_string(one.revision)}});
-  for (const auto& one : then) {
+  for (const auto& one : writes) {
     const json key = to_base64(one.key);
     if (one.erase) changes.push_back({{"request_delete_range", {{"key", key}}}});
     else

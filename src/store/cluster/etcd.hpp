@@ -47,12 +47,13 @@ class etcd {
 
   // "http://host:port" or "https://host:port", as many as there are. EINVAL: another scheme, or no port; https without an
   // authority, or a file that cannot be used. The files are read here, once.
-  static result<etcd> at(const std::vector<std::string>& urls, std::chrono::milliseconds timeout, const etcd_tls& tls = {});
+  static result<etcd> connect(const std::vector<std::string>& urls, std::chrono::milliseconds timeout,
+                              const etcd_tls& tls = {});
 
   // Keys that start so, in order. `without_values`: keys and revisions only.
   result<snapshot> list(const std::string& prefix, bool without_values = false) const;
   // False: a comparison did not hold.
-  result<bool> transact(const std::vector<compare>& when, const std::vector<change>& then) const;
+  result<bool> transact(const std::vector<compare>& conditions, const std::vector<change>& writes) const;
   // A lease of at least so long (etcd has a shortest one).
   result<std::int64_t> grant(unsigned seconds) const;
   // Seconds that it has again; 0: it is over.

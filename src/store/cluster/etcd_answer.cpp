@@ -11,16 +11,16 @@ namespace {
 using json = nlohmann::json;
 
 // The gateway writes 64-bit numbers as texts and leaves zeros out.
-std::int64_t number(const json& from, const char* name) {
-  const auto found = from.find(name);
-  if (found == from.end()) return 0;
+std::int64_t number(const json& object, const char* name) {
+  const auto found = object.find(name);
+  if (found == object.end()) return 0;
   if (found->is_string()) return parse_integer(found->get<std::string>()).value_or(0);
   return found->is_number_integer() ? found->get<std::int64_t>() : 0;
 }
 
-std::string text_of(const json& from, const char* name) {
-  const auto found = from.find(name);
-  if (found == from.end() || !found->is_string()) return {};
+std::string text_of(const json& object, const char* name) {
+  const auto found = object.find(name);
+  if (found == object.end() || !found->is_string()) return {};
   return from_base64(found->get<std::string>()).ok() ? *from_base64(found->get<std::string>()) : std::string();
 }
 
@@ -32,9 +32,9 @@ result<json> parsed(const result<std::string>& answer) {
 }
 
 // A member that shall be an object.
-json object_in(const json& from, const char* name) {
-  const auto found = from.find(name);
-  return found != from.end() && found->is_object() ? *found : json::object();
+json object_in(const json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_object() ? *found : json::object();
 }
 
 }  // namespace

@@ -7,14 +7,14 @@ namespace pl::store_cluster {
 namespace {
 
 // A step may leave its turn at once, which calls the next step: run one after the other, not one within the other.
-void run(std::vector<key_turns::step> steps) {
-  thread_local std::deque<key_turns::step> waiting;
+void run(std::vector<key_serializer::step> steps) {
+  thread_local std::deque<key_serializer::step> waiting;
   thread_local bool running = false;
   for (auto& one : steps) waiting.push_back(std::move(one));
   if (running) return;
   running = true;
   while (!waiting.empty()) {
-    const key_turns::step now = std::move(waiting.front());
+    const key_serializer::step now = std::move(waiting.front());
     waiting.pop_front();
     now();
   }
@@ -23,46 +23,46 @@ void run(std::vector<key_turns::step> steps) {
 
 }  // namespace
 
-bool key_turns::try_take(const std::string& key) {
+bool key_serializer::try_take(const std::string& key) {
   const std::lock_guard hold(lock_);
   return taken_.try_emplace(key).second;
 }
 
-void key_turns::take(const std::string& key, step then) {
+void key_serializer::take(const std::string& key, step next_step) {
   {
     const std::lock_guard hold(lock_);
-    const auto [at, free] = taken_.try_emplace(key);
+    const auto [entry, free] = taken_.try_emplace(key);
     if (!free) {
-      at->second.push_back({std::move(then), true});
+      entry->second.push_back({std::move(next_step), true});
       return;
     }
   }
-  then();
+  next_step();
 }
 
-void key_turns::behind(const std::string& key, step then) {
+void key_serializer::behind(const std::string& key, step next_step) {
   {
     const std::lock_guard hold(lock_);
-    if (const auto at = taken_.find(key); at != taken_.end()) {
-      at->second.push_back({std::move(then), false});
+    if (const auto found = taken_.find(key); found != taken_.end()) {
+      found->second.push_back({std::move(next_step), false});
       return;
     }
   }
-  then();
+  next_step();
 }
 
-void key_turns::leave(const std::string& key) {
+void key_serializer::leave(const std::string& key) {
   std::vector<step> next;
   {
     const std::lock_guard hold(lock_);
-    const auto at = taken_.find(key);
+    const auto found = taken_.find(key);
     bool taken = false;
-    while (!taken && !at->second.empty()) {
-      next.push_back(std::move(at->second.front().then));
-      taken = at->second.front().wants_turn;
-      at->second.pop_front();
+    while (!taken && !found->second.empty()) {
+      next.push_back(std::move(found->second.front().next_step));
+      taken = found->second.front().wants_turn;
+      found->second.pop_front();
     }
-    if (!taken) taken_.erase(at);
+    if (!taken) taken_.erase(found);
   }
   run(std::move(next));
 }

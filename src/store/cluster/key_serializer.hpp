@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One after the other, by key: puts and erases of a key wait for the one before to be on all its copies. Those of different
-// keys know nothing of each other. Thread-safe.
+// Serializes changes by key: a put or erase waits until the previous change of the same key is on all copies. Changes of
+// different keys are independent. Thread-safe.
 #pragma once
 
 #include <deque>
@@ -11,24 +11,24 @@
 
 namespace pl::store_cluster {
 
-class key_turns {
+class key_serializer {
  public:
   using step = std::function<void()>;
 
-  // True: the turn is the caller's, until it leaves.
+  // True: the caller has the key until leave().
   bool try_take(const std::string& key);
-  // `then` has the turn when it is called, here and now if nobody else has it, else by whoever leaves.
-  void take(const std::string& key, step then);
-  // Calls `then` without a turn, once those have left that have or wait for one now.
-  void behind(const std::string& key, step then);
+  // Calls `next_step` with the key taken: in this call if the key is free, else from leave().
+  void take(const std::string& key, step next_step);
+  // Calls `next_step` without taking the key, after everyone who has it or waits for it now has left.
+  void behind(const std::string& key, step next_step);
   void leave(const std::string& key);
 
  private:
   struct waiter {
-    step then;
+    step next_step;
     bool wants_turn = true;
   };
-  // Taken keys, and who waits.
+  // Taken keys and their waiters.
   std::unordered_map<std::string, std::deque<waiter>> taken_;
   std::mutex lock_;
 };

@@ -34,9 +34,9 @@ std::string endpoint_in(const std::string& member) {
 
 std::string cluster_prefix(const std::string& cluster) { return "/peerlane/" + cluster + "/"; }
 
-result<cluster_view> read_view(const etcd& from, const std::string& cluster) {
+result<cluster_view> read_view(const etcd& client, const std::string& cluster) {
   const std::string prefix = cluster_prefix(cluster), members = prefix + "member/", pools = prefix + "pool/";
-  const auto read = from.list(prefix);
+  const auto read = client.list(prefix);
   if (!read) return read.error();
   cluster_view out;
   out.revision = read->revision;
@@ -56,16 +56,16 @@ result<cluster_view> read_view(const etcd& from, const std::string& cluster) {
   return out;
 }
 
-membership::membership(const cluster_options& options, etcd to, hooks with)
-    : options_(options), etcd_(std::move(to)), hooks_(std::move(with)), view_(std::make_shared<cluster_view>()) {}
+membership::membership(const cluster_options& options, etcd client, hooks callbacks)
+    : options_(options), etcd_(std::move(client)), hooks_(std::move(callbacks)), view_(std::make_shared<cluster_view>()) {}
 
-result<std::unique_ptr<membership>> membership::join(const cluster_options& options, hooks with,
+result<std::unique_ptr<membership>> membership::join(const cluster_options& options, hooks callbacks,
                                                      std::chrono::milliseconds patience) {
   // Short, so that a server that etcd does not answer to renews in time with another of its addresses.
   const auto timeout = std::clamp<std::chrono::milliseconds>(std::chrono::seconds(options.lease_s) / 4, 200ms, 2000ms);
-  auto to = etcd::at(options.etcd, timeout, options.tls);
-  if (!to) return to.error();
-  std::unique_ptr<membership> made(new membership(options, *std::move(to), std::move(with)));
+  auto client = etcd::connect(options.etcd, timeout, options.tls);
+  if (!client) return client.error();
+  std::unique_ptr<membership> made(new membership(options, *std::move(client), std::move(callbacks)));
   const auto until = std::chrono::steady_clock::now() + patience;
   for (;;) {
     const status done = made->enter_anew();
@@ -73,7 +73,7 @@ result<std::unique_ptr<membership>> membership::join(const cluster_options& opti
     if (std::chrono::steady_clock::now() >= until) return done.error();
     std::this_thread::sleep_for(50ms);
   }
-  if (const status seen = made->look_once(); !seen) return seen.error();
+  if (const status seen = made->poll_once(); !seen) return seen.error();
   return made;
 }
 
@@ -115,8 +115,8 @@ status membership::look(std::chrono::milliseconds patience) {
   std::unique_lock hold(lock_);
   woken_ = true;
   changed_.notify_all();
-  const std::uint64_t wanted = looks_begun_ + 1;  // one that begins from now on
-  if (!changed_.wait_for(hold, patience, [&] { return looks_done_ >= wanted || stopping_; }) || stopping_)
+  const std::uint64_t wanted = checks_begun_ + 1;  // one that begins from now on
+  if (!changed_.wait_for(hold, patience, [&] { return checks_done_ >= wanted || stopping_; }) || stopping_)
     return failure{ETIMEDOUT, "etcd does not answer"};
   return {};
 }
@@ -135,7 +135,7 @@ void membership::serve() {
       hooks_.log(back ? "cluster_joined_again" : "cluster_not_joined", back ? options_.name : back.error().message);
       if (back) ++rejoins_;
     }
-    status looked = look_once();
+    status looked = poll_once();
     if (looked && lease_ != 0) looked = propose();
     hooks_.seen(view());
   }
@@ -193,7 +193,7 @@ status membership::enter_anew() {
   const auto done = write_map(*now, std::move(next), {}, {{member, about.dump(), *lease, false}});
   if (!done) return done.error();
   if (!*done) return failure{EAGAIN, "the slot map was changed by another server at the same time"};
-  if (other_folder) tell_what_waits(now->map.servers.at(options_.name).folder, written);
+  if (other_folder) report_waiting(now->map.servers.at(options_.name).folder, written);
   lease_ = *lease;
   run_ = run;
   lease_until_ns_.store(asked + options_.lease_s * kSecond / 10 * 9, std::memory_order_release);
@@ -202,30 +202,30 @@ status membership::enter_anew() {
 }
 
 // True: it comes with another data folder than the one that the map knew.
-bool membership::enter_with_folder(const cluster_view& from, cluster_map& next, std::uint64_t run) const {
+bool membership::enter_with_folder(const cluster_view& view, cluster_map& next, std::uint64_t run) const {
   data_folder mine{options_.folder, false};
   copies_in_use used{};
-  for (const auto& [name, text] : from.pools) {
+  for (const auto& [name, text] : view.pools) {
     const auto pool = read_pool(text);
     if (!pool) continue;
     used[copies_of(*pool)] = true;
     if (options_.pools.contains(identity_of(*pool))) mine.has_its_pools = true;
   }
-  const auto known = from.map.servers.find(options_.name);
-  const bool was_there = known != from.map.servers.end();
+  const auto known = view.map.servers.find(options_.name);
+  const bool was_there = known != view.map.servers.end();
   enter(next, options_.name, options_.endpoint, run, mine, used);
-  tell_of_self(next.servers[options_.name]);
+  publish_self(next.servers[options_.name]);
   if (!was_there || known->second.folder == options_.folder) return false;
   return !known->second.folder.empty() || left_behind(next, options_.name) > 0;
 }
 
-void membership::tell_of_self(cluster_server& self) const {
+void membership::publish_self(cluster_server& self) const {
   self.folder = options_.folder;
   self.socket = options_.socket;
   self.instance = options_.instance;
 }
 
-void membership::tell_what_waits(const std::string& before, const cluster_map& now) const {
+void membership::report_waiting(const std::string& before, const cluster_map& now) const {
   const unsigned units = left_behind(now, options_.name);
   std::string text = format(
       "%s comes with data folder %s, the cluster knew it with %s: it is complete nowhere and is filled from other copies",
@@ -238,10 +238,10 @@ void membership::tell_what_waits(const std::string& before, const cluster_map& n
   hooks_.log("cluster_other_folder", text);
 }
 
-status membership::look_once() {
+status membership::poll_once() {
   {
     const std::lock_guard hold(lock_);
-    ++looks_begun_;
+    ++checks_begun_;
   }
   const auto keys = etcd_.list(prefix(), true);
   if (!keys) return keys.error();
@@ -258,16 +258,16 @@ status membership::look_once() {
   {
     const std::lock_guard hold(lock_);
     view_ = now;
-    looks_done_ = looks_begun_;
+    checks_done_ = checks_begun_;
   }
   changed_.notify_all();
   return {};
 }
 
-void membership::mark_down(const cluster_view& from, cluster_map& next, bool& changed) {
+void membership::mark_down(const cluster_view& view, cluster_map& next, bool& changed) {
   const std::uint64_t now = monotonic_ns();
   for (auto& [name, one] : next.servers) {
-    if (from.alive.contains(name) || one.down) {
+    if (view.alive.contains(name) || one.down) {
       dead_since_ns_.erase(name);
       continue;
     }
@@ -293,29 +293,29 @@ status membership::propose() {
     }
     auto& self = next.servers[options_.name];
     if (self.run == run_ && self.folder.empty()) {  // a server from before identities has written the map
-      tell_of_self(self);
+      publish_self(self);
       changed = true;
     }
-    changed = hooks_.wishes(*now, next) || changed;
+    changed = hooks_.propose_changes(*now, next) || changed;
     if (!changed) return {};
     const auto mine = now->member_revisions.find(options_.name);
     const auto done = write_map(*now, std::move(next), {{prefix() + "member/" + options_.name, mine->second}}, {});
     if (!done) return done.error();
-    if (const status looked = look_once(); !looked) return looked;
+    if (const status looked = poll_once(); !looked) return looked;
     if (*done) hooks_.seen(view());
   }
   return {};
 }
 
 // The map as the next epoch, if nothing of what it was made from has changed. False: something has.
-result<bool> membership::write_map(const cluster_view& from, cluster_map next, std::vector<etcd::compare> when,
-                                   std::vector<etcd::change> then) {
+result<bool> membership::write_map(const cluster_view& current, cluster_map next, std::vector<etcd::compare> conditions,
+                                   std::vector<etcd::change> changes) {
   ++next.epoch;
-  when.push_back({prefix() + "map", from.map_revision});
-  for (const auto& [name, one] : from.map.servers)  // who was dead still is
-    if (!from.alive.contains(name) && name != options_.name) when.push_back({prefix() + "member/" + name, 0});
-  then.push_back({prefix() + "map", to_text(next), 0, false});
-  return etcd_.transact(when, then);
+  conditions.push_back({prefix() + "map", current.map_revision});
+  for (const auto& [name, one] : current.map.servers)  // who was dead still is
+    if (!current.alive.contains(name) && name != options_.name) conditions.push_back({prefix() + "member/" + name, 0});
+  changes.push_back({prefix() + "map", to_text(next), 0, false});
+  return etcd_.transact(conditions, changes);
 }
 
 }  // namespace pl::store_cluster

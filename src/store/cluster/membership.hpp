@@ -53,13 +53,13 @@ using view_ptr = std::shared_ptr<const cluster_view>;
 
 // The keys that a cluster has in etcd.
 std::string cluster_prefix(const std::string& cluster);
-result<cluster_view> read_view(const etcd& from, const std::string& cluster);
+result<cluster_view> read_view(const etcd& client, const std::string& cluster);
 
 class membership {
  public:
   struct hooks {
     // What this server would have changed in the map, which it may be asked for several times. True: something.
-    std::function<bool(const cluster_view& now, cluster_map& next)> wishes;
+    std::function<bool(const cluster_view& now, cluster_map& next)> propose_changes;
     // After each look, changed or not; `now` may be old where etcd does not answer.
     std::function<void(const view_ptr& now)> seen;
     // Whether what this server had begun before it lost its lease has ended. It comes back only then: nothing of that may
@@ -69,7 +69,7 @@ class membership {
   };
   // Joins: blocks until etcd has this server, at most `patience`. EEXIST: another server has this name.
   // Nothing happens after that before start().
-  static result<std::unique_ptr<membership>> join(const cluster_options& options, hooks with,
+  static result<std::unique_ptr<membership>> join(const cluster_options& options, hooks callbacks,
                                                   std::chrono::milliseconds patience);
   // The hooks are called from now on, by the thread.
   void start();
@@ -94,18 +94,18 @@ class membership {
   status look(std::chrono::milliseconds patience);
 
  private:
-  membership(const cluster_options& options, etcd to, hooks with);
+  membership(const cluster_options& options, etcd client, hooks callbacks);
   void serve();
   status enter_anew();
-  bool enter_with_folder(const cluster_view& from, cluster_map& next, std::uint64_t run) const;
-  void tell_of_self(cluster_server& self) const;
-  void tell_what_waits(const std::string& before, const cluster_map& now) const;
+  bool enter_with_folder(const cluster_view& view, cluster_map& next, std::uint64_t run) const;
+  void publish_self(cluster_server& self) const;
+  void report_waiting(const std::string& before, const cluster_map& now) const;
   void renew();
-  status look_once();
+  status poll_once();
   status propose();
-  result<bool> write_map(const cluster_view& from, cluster_map next, std::vector<etcd::compare> when,
-                         std::vector<etcd::change> then);
-  void mark_down(const cluster_view& from, cluster_map& next, bool& changed);
+  result<bool> write_map(const cluster_view& current, cluster_map next, std::vector<etcd::compare> conditions,
+                         std::vector<etcd::change> changes);
+  void mark_down(const cluster_view& view, cluster_map& next, bool& changed);
 
   cluster_options options_;
   etcd etcd_;
@@ -115,7 +115,7 @@ class membership {
   std::condition_variable changed_;
   view_ptr view_;
   bool stopping_ = false, woken_ = false;
-  std::uint64_t looks_begun_ = 0, looks_done_ = 0;  // of the thread; a look that fails is none
+  std::uint64_t checks_begun_ = 0, checks_done_ = 0;  // of the thread; a look that fails is none
 
   // Of the thread alone.
   std::int64_t lease_ = 0;

@@ -27,35 +27,35 @@ void peer_links::stop() {
     links.swap(links_);
     forgotten.swap(forgotten_);
   }
-  for (const job& one : left) one.then(failure{ESHUTDOWN, "the server is going down"});
+  for (const job& one : left) one.callback(failure{ESHUTDOWN, "the server is going down"});
 }
 
-void peer_links::reach(const peer_name& who, const std::string& pool, use then) {
+void peer_links::reach(const peer_name& peer, const std::string& pool, use callback) {
   peer_pool found;
   bool queued = false;
   {
     const std::lock_guard hold(lock_);
-    if (const auto at = links_.find(who); !stopping_ && at != links_.end() && at->second.to)
-      if (const auto known = at->second.pools.find(pool); known != at->second.pools.end())
-        found = {at->second.to, known->second};
-    if (!found.to && !stopping_) {
-      auto& mine = workers_[who.name];
-      mine.jobs.push_back({who, pool, std::move(then)});
+    if (const auto position = links_.find(peer); !stopping_ && position != links_.end() && position->second.connection)
+      if (const auto known = position->second.pools.find(pool); known != position->second.pools.end())
+        found = {position->second.connection, known->second};
+    if (!found.connection && !stopping_) {
+      auto& mine = workers_[peer.name];
+      mine.jobs.push_back({peer, pool, std::move(callback)});
       queued = true;
-      if (!mine.thread.joinable()) mine.thread = std::thread([this, name = who.name] { serve(name); });
+      if (!mine.thread.joinable()) mine.thread = std::thread([this, name = peer.name] { serve(name); });
     }
   }
-  if (found.to) return then(found);
+  if (found.connection) return callback(found);
   if (queued) return changed_.notify_all();
-  then(failure{ESHUTDOWN, "the server is going down"});
+  callback(failure{ESHUTDOWN, "the server is going down"});
 }
 
-void peer_links::forget(const peer_name& who) {
+void peer_links::forget(const peer_name& peer) {
   const std::lock_guard hold(lock_);
-  const auto at = links_.find(who);
-  if (at == links_.end()) return;
-  if (at->second.to) forgotten_.push_back(std::move(at->second.to));
-  links_.erase(at);
+  const auto found = links_.find(peer);
+  if (found == links_.end()) return;
+  if (found->second.connection) forgotten_.push_back(std::move(found->second.connection));
+  links_.erase(found);
 }
 
 void peer_links::serve(const std::string& name) {
@@ -74,36 +74,37 @@ void peer_links::serve(const std::string& name) {
     forgotten_.erase(unused, forgotten_.end());
     hold.unlock();
     gone.clear();
-    now.then(connect(now.who, now.pool));
+    now.callback(connect(now.peer, now.pool));
     hold.lock();
   }
 }
 
-result<peer_pool> peer_links::connect(const peer_name& who, const std::string& pool) {
-  std::shared_ptr<store_client::client> to;
+result<peer_pool> peer_links::connect(const peer_name& peer, const std::string& pool) {
+  std::shared_ptr<store_client::client> connection;
   {
     const std::lock_guard hold(lock_);
-    auto& at = links_[who];
-    if (const auto known = at.pools.find(pool); known != at.pools.end() && at.to) return peer_pool{at.to, known->second};
-    to = at.to;
+    auto& entry = links_[peer];
+    if (const auto known = entry.pools.find(pool); known != entry.pools.end() && entry.connection)
+      return peer_pool{entry.connection, known->second};
+    connection = entry.connection;
   }
-  if (!to) {
-    store_client::client_options how;
-    how.where = security_;
-    how.where.socket.clear();
-    how.where.endpoint = who.endpoint;
-    how.timeout_ms = timeout_ms_;
-    how.use_shm = false;
-    how.ucx = store_client::lane_mode::off;  // what is said of copies goes with frames
-    how.reconnect = false;
-    how.spin_us = 0;
-    auto made = store_client::client::open(how);
+  if (!connection) {
+    store_client::client_options options;
+    options.server = security_;
+    options.server.socket.clear();
+    options.server.endpoint = peer.endpoint;
+    options.timeout_ms = timeout_ms_;
+    options.use_shm = false;
+    options.ucx = store_client::ucx_mode::off;  // what is said of copies goes with frames
+    options.reconnect = false;
+    options.spin_us = 0;
+    auto made = store_client::client::open(options);
     if (!made) return made.error();
-    to = *std::move(made);
+    connection = *std::move(made);
   }
-  peer_pool out{to, 0};
+  peer_pool out{connection, 0};
   if (!pool.empty()) {
-    const auto opened = to->open_pool(pool);
+    const auto opened = connection->open_pool(pool);
     if (!opened) return opened.error();
     out.pool = *opened;
   }
@@ -111,14 +112,14 @@ result<peer_pool> peer_links::connect(const peer_name& who, const std::string& p
   if (stopping_) return failure{ESHUTDOWN, "the server is going down"};
   for (auto next = links_.begin(); next != links_.end();) {  // of earlier runs of the same server
     const auto old = next++;
-    if (old->first.name != who.name || old->first == who) continue;
-    if (old->second.to) forgotten_.push_back(std::move(old->second.to));
+    if (old->first.name != peer.name || old->first == peer) continue;
+    if (old->second.connection) forgotten_.push_back(std::move(old->second.connection));
     links_.erase(old);
   }
-  auto& at = links_[who];
-  if (at.to != to) at.pools.clear();
-  at.to = to;
-  at.pools[pool] = out.pool;
+  auto& entry = links_[peer];
+  if (entry.connection != connection) entry.pools.clear();
+  entry.connection = connection;
+  entry.pools[pool] = out.pool;
   return out;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections to the other servers of a cluster. Made when they are first needed, by a thread of their own, and thrown away
-// when something is wrong with them: a server that comes back may have other numbers for its pools.
+// Connections to the other servers of a cluster. A thread per server connects on first use. A failed connection is dropped
+// with its pool numbers, because a server that returns may number its pools differently.
 #pragma once
 
 #include <condition_variable>
@@ -17,22 +17,22 @@
 
 namespace pl::store_cluster {
 
-// Who a server is, this time.
+// A server in one of its runs.
 struct peer_name {
   std::string name, endpoint;
   std::uint64_t run = 0;
   auto operator<=>(const peer_name&) const = default;
 };
 
-// A connection, and the number that the pool has on it.
+// A connection and the pool's number on it.
 struct peer_pool {
-  std::shared_ptr<store_client::client> to;
+  std::shared_ptr<store_client::client> connection;
   std::uint32_t pool = 0;
 };
 
 class peer_links {
  public:
-  // `security`: certificates for TLS, if the servers want it; the rest of it is not looked at.
+  // `security`: certificates for TLS, if the servers want it; its other fields are ignored.
   peer_links(store_client::address security, unsigned timeout_ms);
   ~peer_links() { stop(); }
   // Operations under way end with ECANCELED, later ones with ESHUTDOWN.
@@ -41,27 +41,27 @@ class peer_links {
   peer_links& operator=(const peer_links&) = delete;
 
   using use = std::function<void(const result<peer_pool>&)>;
-  // Calls `then` with the connection, in the call if there is one, else from the thread. It must not block.
-  void reach(const peer_name& who, const std::string& pool, use then);
-  // The connection is not what it should be; the next call makes another.
-  void forget(const peer_name& who);
+  // Calls `callback` with the connection: in this call if it exists, else from the thread. It must not block.
+  void reach(const peer_name& peer, const std::string& pool, use callback);
+  // Drops a failed connection; the next reach() makes another.
+  void forget(const peer_name& peer);
 
  private:
   struct link {
-    std::shared_ptr<store_client::client> to;
+    std::shared_ptr<store_client::client> connection;
     std::map<std::string, std::uint32_t> pools;
   };
   struct job {
-    peer_name who;
+    peer_name peer;
     std::string pool;
-    use then;
+    use callback;
   };
   struct worker {
     std::deque<job> jobs;
     std::thread thread;
   };
   void serve(const std::string& name);
-  result<peer_pool> connect(const peer_name& who, const std::string& pool);
+  result<peer_pool> connect(const peer_name& peer, const std::string& pool);
 
   store_client::address security_;
   unsigned timeout_ms_;
@@ -69,7 +69,7 @@ class peer_links {
   std::condition_variable changed_;
   std::map<peer_name, link> links_;
   std::map<std::string, worker> workers_;  // one a server: connecting to one that is away holds up nobody else
-  // Not let go of where they are used: a client waits for its own thread.
+  // Destroyed by another thread: a client's destructor waits for its own thread.
   std::vector<std::shared_ptr<store_client::client>> forgotten_;
   bool stopping_ = false;
 };

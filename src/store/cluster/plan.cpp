@@ -38,28 +38,29 @@ std::vector<std::string> ranked(const cluster_map& map, unsigned unit, const aut
   return out;
 }
 
-bool place_one(placement& at, const cluster_map& map, unsigned unit, const names_t& alive) {
-  const placement before = at;
+bool place_one(placement& entry, const cluster_map& map, unsigned unit, const names_t& alive) {
+  const placement before = entry;
   const auto wanted = wanted_on(map, unit);
   if (wanted.empty()) return false;
-  if (at.copies.empty()) at.copies.push_back(wanted.front());
+  if (entry.copies.empty()) entry.copies.push_back(wanted.front());
   for (const auto& one : wanted)
-    if (!at.has(one) && !at.fills(one) && alive.contains(one)) at.joining.push_back(one);
-  if (at.copies.size() + at.joining.size() < least_copies(unit))
+    if (!entry.has(one) && !entry.fills(one) && alive.contains(one)) entry.joining.push_back(one);
+  if (entry.copies.size() + entry.joining.size() < least_copies(unit))
     for (const auto& one : ranked(map, unit, [&](const auto&name, const auto&server) {
-           return server.as == cluster_server::role::in && alive.contains(name);
+           return server.assigned_role == cluster_server::role::active && alive.contains(name);
          }))
-      if (!at.has(one) && at.joining.empty()) at.joining.push_back(one);
-  erase_from(at.joining, [&](const std::string& one) {
+      if (!entry.has(one) && entry.joining.empty()) entry.joining.push_back(one);
+  erase_from(entry.joining, [&](const std::string& one) {
     const auto known = map.servers.find(one);
-    return known == map.servers.end() || known->second.as != cluster_server::role::in;
+    return known == map.servers.end() || known->second.assigned_role != cluster_server::role::active;
   });
-  const bool all_there = std::all_of(wanted.begin(), wanted.end(), [&](const auto& one) { return at.has(one); });
-  if (!all_there) return at != before;
-  at.joining.clear();
+  const bool all_there = std::all_of(wanted.begin(), wanted.end(), [&](const auto& one) { return entry.has(one); });
+  if (!all_there) return entry != before;
+  entry.joining.clear();
   // Whoever serves stays until it has handed over.
-  if (contains(wanted, at.copies.front())) erase_from(at.copies, [&](const auto& one) { return !contains(wanted, one); });
-  return at != before;
+  if (contains(wanted, entry.copies.front()))
+    erase_from(entry.copies, [&](const auto& one) { return !contains(wanted, one); });
+  return entry != before;
 }
 
 }  // namespace
@@ -75,17 +76,17 @@ bool enter(cluster_map& map, const std::string& name, const std::string& endpoin
   const std::string back = store_client::left_in(name, folder.identity);
   mine.folder = folder.identity;
   for (unsigned unit = 0; unit < kPlacements; ++unit) {
-    placement& at = map.units[unit];
-    if (!same) erase_from(at.joining, [&](const auto& one) { return one == name; });
-    if (!same && used[copies_of_unit(unit)]) std::replace(at.copies.begin(), at.copies.end(), name, left);
-    std::replace(at.copies.begin(), at.copies.end(), back, name);
+    placement& entry = map.units[unit];
+    if (!same) erase_from(entry.joining, [&](const auto& one) { return one == name; });
+    if (!same && used[copies_of_unit(unit)]) std::replace(entry.copies.begin(), entry.copies.end(), name, left);
+    std::replace(entry.copies.begin(), entry.copies.end(), back, name);
   }
   return true;
 }
 
 unsigned left_behind(const cluster_map& map, const std::string& name) {
-  return static_cast<unsigned>(std::count_if(map.units.begin(), map.units.end(), [&](const placement& at) {
-    return std::any_of(at.copies.begin(), at.copies.end(),
+  return static_cast<unsigned>(std::count_if(map.units.begin(), map.units.end(), [&](const placement& entry) {
+    return std::any_of(entry.copies.begin(), entry.copies.end(),
                        [&](const auto& one) { return store_client::server_of_left(one) == name; });
   }));
 }
@@ -100,7 +101,7 @@ unsigned accept_loss(cluster_map& map, const std::string& name, const names_t& a
       continue;
     if (next.copies.empty()) {
       const auto eligible = ranked(map, unit, [&](const auto& one, const auto& server) {
-        return alive.contains(one) && server.as == cluster_server::role::in;
+        return alive.contains(one) && server.assigned_role == cluster_server::role::active;
       });
       if (gone && eligible.empty()) continue;  // nobody could take it: it waits on
       next.copies = {gone ? eligible.front() : name};
@@ -115,26 +116,27 @@ unsigned accept_loss(cluster_map& map, const std::string& name, const names_t& a
 bool forget_dead(cluster_map& map, const names_t& alive) {
   bool changed = false;
   const auto dead = [&](const std::string& one) { return !alive.contains(one); };
-  for (placement& at : map.units) {
-    changed = erase_from(at.joining, dead) || changed;
-    const auto heir = std::find_if_not(at.copies.begin(), at.copies.end(), dead);
-    if (heir == at.copies.end()) continue;
-    if (heir == at.copies.begin()) {
-      changed = erase_from(at.copies, dead) || changed;
+  for (placement& entry : map.units) {
+    changed = erase_from(entry.joining, dead) || changed;
+    const auto heir = std::find_if_not(entry.copies.begin(), entry.copies.end(), dead);
+    if (heir == entry.copies.end()) continue;
+    if (heir == entry.copies.begin()) {
+      changed = erase_from(entry.copies, dead) || changed;
       continue;
     }
     changed = true;
-    std::vector<std::string> others(heir + 1, at.copies.end());
+    std::vector<std::string> others(heir + 1, entry.copies.end());
     erase_from(others, dead);
-    at.copies = {*heir};
-    at.joining.insert(at.joining.begin(), others.begin(), others.end());
+    entry.copies = {*heir};
+    entry.joining.insert(entry.joining.begin(), others.begin(), others.end());
   }
   return changed;
 }
 
 std::vector<std::string> wanted_on(const cluster_map& map, unsigned unit) {
-  auto out = ranked(map, unit,
-                    [](const auto&, const cluster_server& one) { return one.as == cluster_server::role::in && !one.down; });
+  auto out = ranked(map, unit, [](const auto&, const cluster_server& one) {
+    return one.assigned_role == cluster_server::role::active && !one.down;
+  });
   if (out.size() > copies_of_unit(unit)) out.resize(copies_of_unit(unit));
   return out;
 }
@@ -148,22 +150,23 @@ bool place(cluster_map& map, const names_t& alive) {
 bool retire(cluster_map& map) {
   bool changed = false;
   for (auto& [name, one] : map.servers) {
-    if (one.as != cluster_server::role::leaving) continue;
-    const bool holds = std::any_of(map.units.begin(), map.units.end(),
-                                   [&server = name](const placement& at) { return at.has(server) || at.fills(server); });
+    if (one.assigned_role != cluster_server::role::leaving) continue;
+    const bool holds = std::any_of(map.units.begin(), map.units.end(), [&server = name](const placement& entry) {
+      return entry.has(server) || entry.fills(server);
+    });
     if (holds) continue;
-    one.as = cluster_server::role::out;
+    one.assigned_role = cluster_server::role::out;
     changed = true;
   }
   return changed;
 }
 
 std::string heir_of(const cluster_map& map, unsigned unit, const std::string& self) {
-  const placement& at = map.units[unit];
-  if (at.copies.empty() || at.copies.front() != self) return {};
+  const placement& entry = map.units[unit];
+  if (entry.copies.empty() || entry.copies.front() != self) return {};
   const auto wanted = wanted_on(map, unit);
   if (wanted.empty() || wanted.front() == self) return {};
-  const bool all_there = std::all_of(wanted.begin(), wanted.end(), [&](const auto& one) { return at.has(one); });
+  const bool all_there = std::all_of(wanted.begin(), wanted.end(), [&](const auto& one) { return entry.has(one); });
   return all_there ? wanted.front() : std::string();
 }
 

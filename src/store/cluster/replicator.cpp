@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::uint64_t kPauseNs = 20'000'000;  // before something that failed is tried again
 
-store_client::memory memory_at(const std::byte* at, std::uint64_t bytes) {
-  return {reinterpret_cast<std::uint64_t>(at), bytes, std::nullopt};
+store_client::memory memory_at(const std::byte* data, std::uint64_t bytes) {
+  return {reinterpret_cast<std::uint64_t>(data), bytes, std::nullopt};
 }
 
 status status_of(const store_client::operation& one) {
@@ -30,7 +30,7 @@ bool is_about_connection(int code) {
 }  // namespace
 
 struct replicator::spreading {
-  change what;
+  change mutation;
   std::function<void(const result<unsigned>&)> done;
   std::set<std::string> has, asked;
   std::map<std::string, std::uint64_t> again_at_ns;
@@ -45,10 +45,10 @@ replicator::~replicator() { engine_.close_session(session_); }
 
 // With the lock held. The other servers whose word a change of the unit waits for.
 std::vector<std::string> replicator::needed(unsigned unit) const {
-  const placement& at = view_->map.units[unit];
-  std::vector<std::string> out(at.copies.begin() + 1, at.copies.end());
-  for (const auto& one : at.joining)
-    if (filling_.contains({unit, one})) out.push_back(one);
+  const placement& entry = view_->map.units[unit];
+  std::vector<std::string> out(entry.copies.begin() + 1, entry.copies.end());
+  for (const auto& one : entry.joining)
+    if (catching_up_.contains({unit, one})) out.push_back(one);
   return out;
 }
 
@@ -66,14 +66,14 @@ void replicator::act_by(const view_ptr& now, bool serving, std::uint64_t run) {
     serving_ = serving;
     run_ = run;
     std::erase_if(promised_, [&](const auto& one) { return !serving || now->map_revision != one.second; });
-    std::erase_if(filling_, [&](const auto& one) {
+    std::erase_if(catching_up_, [&](const auto& one) {
       const auto& [unit, name] = one.first;
-      const placement& at = now->map.units[unit];
-      return !serving || at.copies.empty() || at.copies.front() != self_ || !(at.fills(name) || at.has(name));
+      const placement& entry = now->map.units[unit];
+      return !serving || entry.copies.empty() || entry.copies.front() != self_ || !(entry.fills(name) || entry.has(name));
     });
     std::erase_if(failing_since_ns_, [&](const auto& one) {
-      return std::none_of(now->map.units.begin(), now->map.units.end(), [&](const placement& at) {
-        return !at.copies.empty() && at.copies.front() == self_ && at.has(one.first);
+      return std::none_of(now->map.units.begin(), now->map.units.end(), [&](const placement& entry) {
+        return !entry.copies.empty() && entry.copies.front() == self_ && entry.has(one.first);
       });
     });
     all.assign(under_way_.begin(), under_way_.end());
@@ -81,9 +81,9 @@ void replicator::act_by(const view_ptr& now, bool serving, std::uint64_t run) {
   for (const auto& one : all) step(one);
 }
 
-void replicator::spread(const change& what, std::function<void(const result<unsigned>&)> done) {
+void replicator::spread(const change& change, std::function<void(const result<unsigned>&)> done) {
   auto one = std::make_shared<spreading>();
-  one->what = what;
+  one->mutation = change;
   one->done = std::move(done);
   {
     const std::lock_guard hold(lock_);
@@ -100,8 +100,8 @@ void replicator::step(const spreading_ptr& one) {
   {
     const std::lock_guard hold(lock_);
     if (one->ended) return;
-    const bool mine = serving_ && view_ && !view_->map.units[one->what.unit].copies.empty() &&
-                      view_->map.units[one->what.unit].copies.front() == self_;
+    const bool mine = serving_ && view_ && !view_->map.units[one->mutation.unit].copies.empty() &&
+                      view_->map.units[one->mutation.unit].copies.front() == self_;
     if (!mine) {
       outcome = failure{EREMOTE, "another server has the key now; whether it has this change is not known"};
     } else if (one->hopeless) {
@@ -109,7 +109,7 @@ void replicator::step(const spreading_ptr& one) {
     } else {
       const std::uint64_t now = monotonic_ns();
       bool complete = true;
-      for (const auto& name : needed(one->what.unit)) {
+      for (const auto& name : needed(one->mutation.unit)) {
         if (one->has.contains(name)) continue;
         complete = false;
         const auto known = view_->map.servers.find(name);
@@ -120,7 +120,7 @@ void replicator::step(const spreading_ptr& one) {
       const auto copies = static_cast<unsigned>(one->has.size()) + 1;
       ends = complete;
       if (complete) {
-        if (copies >= least_copies(one->what.unit)) outcome = copies;
+        if (copies >= least_copies(one->mutation.unit)) outcome = copies;
         else outcome = failure{EAGAIN, "too few servers have this change; whether it stays is not known"};
       }
     }
@@ -130,28 +130,29 @@ void replicator::step(const spreading_ptr& one) {
     }
   }
   if (ends) return std::exchange(one->done, nullptr)(outcome);
-  for (const auto& who : ask) send(one->what, who, [this, one, who](const status& told_us) { told(one, who, told_us); });
+  for (const auto& peer : ask)
+    send(one->mutation, peer, [this, one, peer](const status& peer_outcome) { on_copy_answer(one, peer, peer_outcome); });
 }
 
-void replicator::told(const spreading_ptr& one, const peer_name& who, const status& outcome) {
+void replicator::on_copy_answer(const spreading_ptr& one, const peer_name& peer, const status& outcome) {
   {
     const std::lock_guard hold(lock_);
-    one->asked.erase(who.name);
+    one->asked.erase(peer.name);
     if (outcome) {
-      one->has.insert(who.name);
-      failing_since_ns_.erase(who.name);
+      one->has.insert(peer.name);
+      failing_since_ns_.erase(peer.name);
     } else if (outcome.code() == EBADMSG || outcome.code() == EFBIG) {
       one->hopeless = outcome.error();  // the value is to blame, not the server
     } else {
       ++failed;
-      one->again_at_ns[who.name] = monotonic_ns() + kPauseNs;
-      failing_since_ns_.emplace(who.name, monotonic_ns());
+      one->again_at_ns[peer.name] = monotonic_ns() + kPauseNs;
+      failing_since_ns_.emplace(peer.name, monotonic_ns());
       // It is being filled: that starts anew, and nobody waits for it meanwhile. Unless the map may say by now that it is
       // complete: then it must have this, or be voted out.
-      if (!promised_.contains({one->what.unit, who.name})) filling_.erase({one->what.unit, who.name});
+      if (!promised_.contains({one->mutation.unit, peer.name})) catching_up_.erase({one->mutation.unit, peer.name});
     }
   }
-  if (!outcome && is_about_connection(outcome.code())) links_.forget(who);
+  if (!outcome && is_about_connection(outcome.code())) links_.forget(peer);
   step(one);
 }
 
@@ -164,29 +165,30 @@ std::set<std::string> replicator::suspects() const {
   return out;
 }
 
-std::uint64_t replicator::begin_filling(unsigned unit, const std::string& name) {
+std::uint64_t replicator::begin_catch_up(unsigned unit, const std::string& name) {
   const std::lock_guard hold(lock_);
-  return filling_[{unit, name}] = ++fillings_;
+  return catching_up_[{unit, name}] = ++catch_ups_;
 }
-void replicator::end_filling(unsigned unit, const std::string& name, std::uint64_t filling) {
+void replicator::end_catch_up(unsigned unit, const std::string& name, std::uint64_t filling) {
   const std::lock_guard hold(lock_);
-  const auto at = filling_.find({unit, name});
-  if (at != filling_.end() && at->second == filling && !promised_.contains(at->first)) filling_.erase(at);
+  const auto found = catching_up_.find({unit, name});
+  if (found != catching_up_.end() && found->second == filling && !promised_.contains(found->first))
+    catching_up_.erase(found);
 }
 bool replicator::fills(unsigned unit, const std::string& name, std::uint64_t filling) const {
   const std::lock_guard hold(lock_);
-  const auto at = filling_.find({unit, name});
-  return at != filling_.end() && at->second == filling;
+  const auto found = catching_up_.find({unit, name});
+  return found != catching_up_.end() && found->second == filling;
 }
 bool replicator::promise(unsigned unit, const std::string& name, std::uint64_t filling, std::int64_t revision) {
   const std::lock_guard hold(lock_);
-  const auto at = filling_.find({unit, name});
-  if (at == filling_.end() || at->second != filling) return false;
-  promised_[at->first] = revision;
+  const auto found = catching_up_.find({unit, name});
+  if (found == catching_up_.end() || found->second != filling) return false;
+  promised_[found->first] = revision;
   return true;
 }
 
-void replicator::send(const change& what, const peer_name& to, std::function<void(const status&)> done) {
+void replicator::send(const change& change, const peer_name& peer, std::function<void(const status&)> done) {
   store_wire::copy_terms terms;
   {
     const std::lock_guard hold(lock_);
@@ -194,30 +196,30 @@ void replicator::send(const change& what, const peer_name& to, std::function<voi
     terms.epoch = view_->map.epoch;
     terms.sender = run_;
   }
-  terms.version = what.version;
-  terms.replaces = what.replaces;
+  terms.version = change.version;
+  terms.replaces = change.replaces;
   ++sent;
-  if (!what.erased) return send_value(what, to, terms, std::move(done));
-  links_.reach(to, what.pool_name, [what, terms, done = std::move(done)](const result<peer_pool>& at) {
-    if (!at) return done(at.error());
-    auto one = at->to->make_erase(at->pool, what.key, {});
-    if (!what.request.empty()) one->fields.who = {what.request.client, what.request.sequence};
-    if (what.level != store::durability::pool_default) one->fields.level = what.level;
+  if (!change.erased) return send_value(change, peer, terms, std::move(done));
+  links_.reach(peer, change.pool_name, [change, terms, done = std::move(done)](const result<peer_pool>& target) {
+    if (!target) return done(target.error());
+    auto one = target->connection->make_erase(target->pool, change.key, {});
+    if (!change.request.empty()) one->fields.who = {change.request.client, change.request.sequence};
+    if (change.level != store::durability::pool_default) one->fields.level = change.level;
     one->fields.copy = terms;
-    one->then = [done](store_client::operation& ended) { done(status_of(ended)); };
-    at->to->start(one);
+    one->callback = [done](store_client::operation& ended) { done(status_of(ended)); };
+    target->connection->start(one);
   });
 }
 
-void replicator::send_value(const change& what, const peer_name& to, store_wire::copy_terms terms,
+void replicator::send_value(const change& mutation, const peer_name& peer, store_wire::copy_terms terms,
                             std::function<void(const status&)> done) {
   engine_.lookup_async(
-      session_, what.pool, what.key, {},
-      [this, what, to, terms, done = std::move(done)](const result<store::pinned_value>& found) mutable {
-        if (!found && found.code() == ENOENT && !what.erased) {  // a request that came again, and the key went since
-          change gone = what;
+      session_, mutation.pool, mutation.key, {},
+      [this, mutation, peer, terms, done = std::move(done)](const result<store::pinned_value>& found) mutable {
+        if (!found && found.code() == ENOENT && !mutation.erased) {  // a request that came again, and the key went since
+          change gone = mutation;
           gone.erased = true;
-          return send(gone, to, std::move(done));
+          return send(gone, peer, std::move(done));
         }
         // This server's own trouble, which is not the other's fault.
         if (!found) return done(failure{EBADMSG, "the value cannot be read for its copies: " + found.error().message});
@@ -235,23 +237,23 @@ void replicator::send_value(const change& what, const peer_name& to, store_wire:
           at_bytes = whole->data();
         }
         const auto memory = memory_at(at_bytes, value.info.length_bytes);
-        links_.reach(to, what.pool_name, [=, done = std::move(done)](const result<peer_pool>& at) {
-          if (!at) {
+        links_.reach(peer, mutation.pool_name, [=, done = std::move(done)](const result<peer_pool>& target) {
+          if (!target) {
             let_go();
-            return done(at.error());
+            return done(target.error());
           }
-          store_client::put_request how;
-          how.crc = value.info.crc32c;
-          how.user_flags = value.info.user_flags;
-          if (what.level != store::durability::pool_default) how.level = what.level;
-          auto one = at->to->make_put(at->pool, what.key, memory, how);
-          if (!what.request.empty()) one->fields.who = {what.request.client, what.request.sequence};
+          store_client::put_request options;
+          options.crc = value.info.crc32c;
+          options.user_flags = value.info.user_flags;
+          if (mutation.level != store::durability::pool_default) options.level = mutation.level;
+          auto one = target->connection->make_put(target->pool, mutation.key, memory, options);
+          if (!mutation.request.empty()) one->fields.who = {mutation.request.client, mutation.request.sequence};
           one->fields.copy = terms;
-          one->then = [done, let_go, whole](store_client::operation& ended) {
+          one->callback = [done, let_go, whole](store_client::operation& ended) {
             let_go();
             done(status_of(ended));
           };
-          at->to->start(one);
+          target->connection->start(one);
         });
       });
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Brings what this server has put or erased to the unit's other copies, and says when all of them have it.
+// Replicates this server's puts and erases to the unit's other copies, and reports when all of them have the change.
 //
 // A change waits for every complete copy that the map names at the time of the answer, and for those that are being filled
-// from here. A copy that does not take it in time is voted out of the map (by this server, which serves the unit); if that
-// cannot be done, this server is no longer the one that serves, and the change ends with EREMOTE: it may or may not be.
-// Nothing here gives up on a change that it could still finish.
+// from here. This server, which serves the unit, removes a copy that does not take the change in time from the map. If that
+// fails, this server no longer serves the unit, and the change ends with EREMOTE: it may or may not have happened. The
+// replicator does not abandon a change that it can still finish.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@
 
 namespace pl::store_cluster {
 
-// A key's state that copies shall take: the value that it has now, or that it is gone.
+// A key's new state for its copies: its present value, or its absence.
 struct change {
   store::pool_id pool = 0;
   std::string pool_name, key;
@@ -40,15 +40,15 @@ class replicator {
 
   // The map to act by; null while this server may not serve. Looks again at what is under way.
   void act_by(const view_ptr& now, bool serving, std::uint64_t run);
-  // `done` with the number of servers that have it, or why it is not known. Precondition: the key's turn.
-  void spread(const change& what, std::function<void(const result<unsigned>&)> done);
-  // Only to this server, once. Precondition: the key's turn.
-  void send(const change& what, const peer_name& to, std::function<void(const status&)> done);
+  // Calls `done` with the number of servers that have the change, or the failure. Precondition: the caller has the key.
+  void spread(const change& change, std::function<void(const result<unsigned>&)> done);
+  // Sends the change to `peer` only, once. Precondition: the caller has the key.
+  void send(const change& change, const peer_name& peer, std::function<void(const status&)> done);
 
-  // A copy that is being filled from here takes part from now on, until it fails or is dropped.
-  // The number is this filling's: a later one of the same copy has another, and the earlier one comes to nothing.
-  std::uint64_t begin_filling(unsigned unit, const std::string& name);
-  void end_filling(unsigned unit, const std::string& name, std::uint64_t filling);
+  // From now on a copy in catch-up takes part in changes, until it fails or is dropped. Returns the number of this
+  // catch-up: a later one of the same copy has another number and supersedes it.
+  std::uint64_t begin_catch_up(unsigned unit, const std::string& name);
+  void end_catch_up(unsigned unit, const std::string& name, std::uint64_t filling);
   bool fills(unsigned unit, const std::string& name, std::uint64_t filling) const;
   // This server is about to write, over the map's revision, that the copy is complete. False: it has failed meanwhile, and
   // is not. Whether the map was written may not be known for a while: no change ends without the copy until another
@@ -57,7 +57,7 @@ class replicator {
   // Copies that a put to the unit would reach now, this server's included.
   unsigned reachable_copies(unsigned unit) const;
 
-  // Servers that do not take what they are sent.
+  // Servers that do not accept changes.
   std::set<std::string> suspects() const;
 
   std::atomic<std::uint64_t> sent{0}, failed{0};
@@ -67,8 +67,8 @@ class replicator {
   using spreading_ptr = std::shared_ptr<spreading>;
   std::vector<std::string> needed(unsigned unit) const;
   void step(const spreading_ptr& one);
-  void told(const spreading_ptr& one, const peer_name& who, const status& outcome);
-  void send_value(const change& what, const peer_name& to, store_wire::copy_terms terms,
+  void on_copy_answer(const spreading_ptr& one, const peer_name& peer, const status& outcome);
+  void send_value(const change& change, const peer_name& peer, store_wire::copy_terms terms,
                   std::function<void(const status&)> done);
 
   store::engine& engine_;
@@ -82,8 +82,8 @@ class replicator {
   bool serving_ = false;
   std::uint64_t run_ = 0;
   std::set<spreading_ptr> under_way_;
-  std::map<std::pair<unsigned, std::string>, std::uint64_t> filling_;
-  std::uint64_t fillings_ = 0;
+  std::map<std::pair<unsigned, std::string>, std::uint64_t> catching_up_;
+  std::uint64_t catch_ups_ = 0;
   std::map<std::pair<unsigned, std::string>, std::int64_t> promised_;  // of those, and over which revision
   std::map<std::string, std::uint64_t> failing_since_ns_;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What sessions ask for values and pools. This one passes all to the engine; a server of a cluster puts another in its place
-// (cluster_service.hpp), which first sees whose the key is, and brings what was written to other servers before it is told
-// done.
+// The interface through which sessions read and write values and pools. This implementation calls the engine; a server of a
+// cluster uses another one (cluster_service.hpp), which first checks that this server serves the key, and replicates each
+// write before it reports success.
 //
 // Threads, blocking and errors as the engine's calls of the same names; besides EREMOTE: another server has the key, and
 // EAGAIN: not now (docs/store-cluster.md).
@@ -16,18 +16,18 @@
 
 namespace pl::store_cluster {
 
-class door {
+class value_service {
  public:
-  explicit door(store::engine& behind) : engine_(behind) {}
-  virtual ~door() = default;
-  door(const door&) = delete;
-  door& operator=(const door&) = delete;
+  explicit value_service(store::engine& behind) : engine_(behind) {}
+  virtual ~value_service() = default;
+  value_service(const value_service&) = delete;
+  value_service& operator=(const value_service&) = delete;
 
   // Whether an operation on the key would be taken now: asked early, before bytes are received in vain.
   virtual status admits(store::pool_id, std::string_view, bool) const { return {}; }
   // Whether this is the server that lists the key.
   virtual bool lists(store::pool_id, std::string_view) const { return true; }
-  // Whether values may be put that go from the socket to the disk in windows, past this door.
+  // Whether values may be put that go from the socket to the disk in windows, past this service.
   virtual bool takes_longer_than_memory() const { return true; }
   virtual void put_async(store::pool_id pool, std::string_view key, std::span<const std::byte> value,
                          const store::put_options& options, store::completion<store::put_result> done) {
@@ -57,15 +57,15 @@ class door {
     return engine_.configure_pool(id, options);
   }
   virtual status delete_pool(store::pool_id id) { return engine_.delete_pool(id); }
-  // A pool that the engine does not have: whether it should.
-  virtual result<store::pool_info> look_for_pool(const std::string& name) { return engine_.find_pool(name); }
+  // Looks up a pool that the engine does not have yet.
+  virtual result<store::pool_info> find_pool(const std::string& name) { return engine_.find_pool(name); }
 
   // Of a request to change the key (request_key::group).
   virtual std::uint16_t request_group(store::pool_id, std::string_view) const { return 0; }
 
   // ---- Between servers
-  // Between servers; `connection`: later ones have greater numbers.
-  // Whether the sender may have this done to the key's copy here. EPERM in the plain door: there is no cluster. Changes are
+  // `connection`: later connections have greater numbers.
+  // Whether the sender may have this done to the key's copy here. EPERM without a cluster. Changes are
   // admitted and handed to the engine under copies_gate(), shared.
   virtual status admits_copy(const store_wire::copy_terms&, std::uint64_t /*connection*/, store::pool_id, std::string_view,
                              bool /*write*/) {

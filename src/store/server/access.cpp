@@ -10,9 +10,9 @@ namespace {
 
 // Takes the part up to `separator` off the front.
 std::string_view take(std::string_view& rest, char separator) {
-  const auto at = rest.find(separator);
-  const auto out = rest.substr(0, at);
-  rest = at == std::string_view::npos ? std::string_view() : rest.substr(at + 1);
+  const auto found = rest.find(separator);
+  const auto out = rest.substr(0, found);
+  rest = found == std::string_view::npos ? std::string_view() : rest.substr(found + 1);
   return out;
 }
 
@@ -23,9 +23,9 @@ bool contains(const std::vector<std::string>& list, const std::string& principal
 
 // The last '=': certificate names are URIs, which may hold one.
 std::pair<std::string_view, std::string_view> split(std::string_view entry) {
-  const auto at = entry.rfind('=');
-  if (at == std::string_view::npos) return {entry, {}};
-  return {entry.substr(0, at), entry.substr(at + 1)};
+  const auto found = entry.rfind('=');
+  if (found == std::string_view::npos) return {entry, {}};
+  return {entry.substr(0, found), entry.substr(found + 1)};
 }
 
 }  // namespace
@@ -33,10 +33,10 @@ std::pair<std::string_view, std::string_view> split(std::string_view entry) {
 status check_access_list(std::string_view list) {
   while (!list.empty()) {
     const auto entry = take(list, ',');
-    const auto [who, what] = split(entry);
-    const bool known =
-        who == "*" || who == "tcp" || who.starts_with("uid:") || who.starts_with("cert:") || who.starts_with("cn:");
-    if (!known || what.find_first_not_of("rwa") != std::string_view::npos || what.empty())
+    const auto [principal, permission] = split(entry);
+    const bool known = principal == "*" || principal == "tcp" || principal.starts_with("uid:") ||
+                       principal.starts_with("cert:") || principal.starts_with("cn:");
+    if (!known || permission.find_first_not_of("rwa") != std::string_view::npos || permission.empty())
       return failure{
           EINVAL,
           format("access \"%.*s\" is not PRINCIPAL=RIGHTS with a principal of uid:N, cert:URI, cn:NAME, tcp or * and "
@@ -49,9 +49,9 @@ status check_access_list(std::string_view list) {
 rights rights_in(std::string_view list, std::string_view principal) {
   rights out;
   while (!list.empty()) {
-    const auto [who, what] = split(take(list, ','));
-    if (who != "*" && who != principal) continue;
-    for (const char letter : what) {
+    const auto [name, permission] = split(take(list, ','));
+    if (name != "*" && name != principal) continue;
+    for (const char letter : permission) {
       out.read |= letter == 'r';
       out.write |= letter == 'w';
       out.admin |= letter == 'a';
@@ -107,12 +107,12 @@ store_wire::pool_settings settings_of(const store::pool_info& pool) {
   return out;
 }
 
-bool access_rules::is_admin(const peer& who) const { return contains(lists_.admins, who.principal); }
+bool access_rules::is_admin(const peer& remote) const { return contains(lists_.admins, remote.principal); }
 
-access_rules::mapping access_rules::mapping_of(const peer& who) const {
-  if (who.way != store_wire::path::unix_socket || who.pid <= 0) return mapping::none;
-  if (contains(lists_.mappers, who.principal)) return mapping::write;
-  return contains(lists_.readers, who.principal) ? mapping::read : mapping::none;
+access_rules::mapping access_rules::mapping_of(const peer& remote) const {
+  if (remote.way != store_wire::path::unix_socket || remote.pid <= 0) return mapping::none;
+  if (contains(lists_.mappers, remote.principal)) return mapping::write;
+  return contains(lists_.readers, remote.principal) ? mapping::read : mapping::none;
 }
 
 bool access_rules::keeps_apart(const pool_policy& pool) const {
@@ -126,10 +126,10 @@ bool access_rules::keeps_apart(const pool_policy& pool) const {
   return std::any_of(lists_.readers.begin(), lists_.readers.end(), [&](const auto& one) { return !may(one).read; });
 }
 
-rights access_rules::rights_of(const peer& who, const pool_policy& pool) const {
-  if (is_admin(who)) return {true, true, true};
+rights access_rules::rights_of(const peer& remote, const pool_policy& pool) const {
+  if (is_admin(remote)) return {true, true, true};
   if (pool.access.empty()) return {true, true, false};
-  return rights_in(pool.access, who.principal);
+  return rights_in(pool.access, remote.principal);
 }
 
 }  // namespace pl::store_server

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may do what: lists of principals, for the server and for each pool.
+// Access rights: lists of principals, for the server and for each pool.
 //
 // A principal is "uid:1000" (unix socket, the kernel's word), "cert:URI" or, where a TLS client's certificate has no URI,
 // "cn:NAME" (its common name), or "tcp" (plain TCP, which proves nothing). A pool's list is "PRINCIPAL=RIGHTS,..." with the
@@ -28,7 +28,7 @@ status check_access_list(std::string_view list);
 // Precondition: the list has been checked.
 rights rights_in(std::string_view list, std::string_view principal);
 
-// What the server keeps of a pool besides what the engine does, as text in pool_options::tags.
+// The server's own settings of a pool, stored as text in pool_options::tags.
 struct pool_policy {
   store::pool_id id = 0;
   std::string name, access;
@@ -50,14 +50,14 @@ class access_rules {
     std::vector<std::string> readers;  // may map it to read
   };
   explicit access_rules(lists given) : lists_(std::move(given)) {}
-  bool is_admin(const peer& who) const;
+  bool is_admin(const peer& remote) const;
   // Mapping gives access to the bytes of all pools that are not kept apart.
   enum class mapping : std::uint8_t { none, read, write };
-  mapping mapping_of(const peer& who) const;
+  mapping mapping_of(const peer& remote) const;
   // Whether the pool's values must not lie in the memory that is mapped: its settings say so, or somebody who may map that
   // has not the rights to all that the mapping shows.
   bool keeps_apart(const pool_policy& pool) const;
-  rights rights_of(const peer& who, const pool_policy& pool) const;
+  rights rights_of(const peer& remote, const pool_policy& pool) const;
 
  private:
   lists lists_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each principal takes of the server, over all of its connections: a limit for one connection is none for a client that
-// opens a thousand. Thread-safe.
+// The server resources that each principal uses over all of its connections: a limit per connection does not bind a client
+// that opens a thousand of them. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -20,35 +20,37 @@ struct account {
 };
 using account_ref = std::shared_ptr<account>;
 
-// One connection's part of a principal's account: given back when it goes.
+// One connection's share of a principal's account; the destructor returns it.
 class account_share {
  public:
   using counter = std::atomic<std::uint64_t> account::*;
   account_share() = default;
-  account_share(account_ref of, counter what) : of_(std::move(of)), what_(what) {}
+  account_share(account_ref account, counter kind) : account_(std::move(account)), counter_(kind) {}
   account_share(account_share&& other) noexcept
-      : of_(std::move(other.of_)), what_(other.what_), mine_(std::exchange(other.mine_, 0)) {}
+      : account_(std::move(other.account_)), counter_(other.counter_), mine_(std::exchange(other.mine_, 0)) {}
   account_share& operator=(account_share&& other) noexcept {
     set(0);
-    of_ = std::move(other.of_);
-    what_ = other.what_;
+    account_ = std::move(other.account_);
+    counter_ = other.counter_;
     mine_ = std::exchange(other.mine_, 0);
     return *this;
   }
   ~account_share() { set(0); }
 
   void set(std::uint64_t now) noexcept {
-    if (of_ == nullptr || now == mine_) return;
-    (*of_.*what_).fetch_add(now - mine_, std::memory_order_relaxed);
+    if (account_ == nullptr || now == mine_) return;
+    (*account_.*counter_).fetch_add(now - mine_, std::memory_order_relaxed);
     mine_ = now;
   }
   std::uint64_t mine() const noexcept { return mine_; }
   // Of all the principal's connections.
-  std::uint64_t all() const noexcept { return of_ == nullptr ? 0 : (*of_.*what_).load(std::memory_order_relaxed); }
+  std::uint64_t all() const noexcept {
+    return account_ == nullptr ? 0 : (*account_.*counter_).load(std::memory_order_relaxed);
+  }
 
  private:
-  account_ref of_;
-  counter what_ = &account::connections;
+  account_ref account_;
+  counter counter_ = &account::connections;
   std::uint64_t mine_ = 0;
 };
 

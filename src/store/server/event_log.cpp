@@ -35,8 +35,8 @@ event_log::~event_log() {
   if (owned_) close(fd_);
 }
 
-void event_log::write(level how, const char* event, std::initializer_list<field> fields) {
-  if (how < lowest_) return;
+void event_log::write(level severity, const char* event, std::initializer_list<field> fields) {
+  if (severity < lowest_) return;
   constexpr const char* kLevels[] = {"debug", "info", "warn", "error"};
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
@@ -45,7 +45,7 @@ void event_log::write(level how, const char* event, std::initializer_list<field>
   char time[32];
   strftime(time, sizeof time, "%Y-%m-%dT%H:%M:%S", &parts);
   std::string line = format("{\"time\":\"%s.%03ldZ\",\"level\":\"%s\",\"event\":\"%s\"", time, now.tv_nsec / 1'000'000,
-                            kLevels[static_cast<int>(how)], event);
+                            kLevels[static_cast<int>(severity)], event);
   for (const auto& [name, value] : fields) line += format(",\"%s\":", name) + json_quoted(value);
   line += "}\n";
   // One call a line: O_APPEND keeps lines of several processes apart. A log that cannot be written must not stop a store.

@@ -23,7 +23,7 @@ class event_log {
   ~event_log();
 
   using field = std::pair<const char*, std::string>;
-  void write(level how, const char* event, std::initializer_list<field> fields);
+  void write(level severity, const char* event, std::initializer_list<field> fields);
 
  private:
   event_log(int fd, bool owned, level lowest) : fd_(fd), owned_(owned), lowest_(lowest) {}

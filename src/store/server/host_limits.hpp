@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the system lets a server have, looked at before it starts.
+// The system's limits for a server, checked before it starts.
 #pragma once
 
 #include "base/status.hpp"

@@ -92,10 +92,10 @@ std::string metrics::text(const store::engine_stats& engine) const {
                     store_wire::name_of(static_cast<store_wire::opcode>(op)), static_cast<unsigned long long>(failed));
   family(out, "peerlane_store_value_bytes_total", "counter", "Bytes of values by the path that they took.");
   for (std::size_t way = 1; way < kPaths; ++way)
-    for (const bool in : {false, true})
+    for (const bool inbound : {false, true})
       out += format("peerlane_store_value_bytes_total{path=\"%s\",direction=\"%s\"} %llu\n",
-                    store_wire::name_of(static_cast<store_wire::path>(way)), in ? "in" : "out",
-                    static_cast<unsigned long long>(bytes_[way][in].load(std::memory_order_relaxed)));
+                    store_wire::name_of(static_cast<store_wire::path>(way)), inbound ? "in" : "out",
+                    static_cast<unsigned long long>(bytes_[way][inbound].load(std::memory_order_relaxed)));
   gauge(out, "peerlane_store_connections", "Open connections.", connections.load());
   counter(out, "peerlane_store_accepted_total", "Connections accepted.", accepted.load());
   counter(out, "peerlane_store_refused_total", "Connections refused: limits, TLS, version.", refused.load());

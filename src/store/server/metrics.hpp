@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the server counts, and its text for Prometheus. Counting is thread-safe and takes no lock.
+// The server's counters and their Prometheus text. Counting is thread-safe and takes no lock.
 #pragma once
 
 #include <array>

@@ -15,11 +15,11 @@ constexpr auto kRetryPause = std::chrono::seconds(1);
 
 }  // namespace
 
-void session_keeper::leave(store::session_id id, long pid, account_share memory) {
+void orphaned_sessions::leave(store::session_id id, long pid, account_share memory) {
   if (!stays(id, pid, memory)) engine_.close_session(id);
 }
 
-bool session_keeper::stays(store::session_id id, long pid, account_share& memory) {
+bool orphaned_sessions::stays(store::session_id id, long pid, account_share& memory) {
   if (pid <= 0) return false;
   const bool holds = engine_.holds_memory(id);
   const std::lock_guard hold(lock_);
@@ -37,7 +37,7 @@ bool session_keeper::stays(store::session_id id, long pid, account_share& memory
   return true;
 }
 
-bool session_keeper::watch(long pid, left_process& one) {
+bool orphaned_sessions::watch(long pid, left_process& one) {
   const int process = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0));
   if (process < 0) {
     if (errno == ESRCH) return false;  // nobody is left who could write
@@ -50,7 +50,7 @@ bool session_keeper::watch(long pid, left_process& one) {
 }
 
 // The loop may wake up for nothing: memory that a live process can write must not be used again.
-void session_keeper::await_end(long pid, asio::posix::stream_descriptor& process) {
+void orphaned_sessions::await_end(long pid, asio::posix::stream_descriptor& process) {
   process.async_wait(asio::posix::stream_descriptor::wait_read, [this, pid](std::error_code error) {
     if (error) return;
     {
@@ -65,7 +65,7 @@ void session_keeper::await_end(long pid, asio::posix::stream_descriptor& process
 }
 
 // The lock is held.
-void session_keeper::retry_later() {
+void orphaned_sessions::retry_later() {
   if (closing_ || std::exchange(retrying_, true)) return;
   retry_->expires_after(kRetryPause);
   retry_->async_wait([this](std::error_code error) {
@@ -81,7 +81,7 @@ void session_keeper::retry_later() {
   });
 }
 
-void session_keeper::end(long pid) {
+void orphaned_sessions::end(long pid) {
   std::map<store::session_id, account_share> gone;
   {
     const std::lock_guard hold(lock_);
@@ -93,14 +93,14 @@ void session_keeper::end(long pid) {
   close_all(std::move(gone));
 }
 
-void session_keeper::close_all(std::map<store::session_id, account_share> sessions) {
+void orphaned_sessions::close_all(std::map<store::session_id, account_share> sessions) {
   for (const auto& [id, memory] : sessions) {
     engine_.close_session(id);
     --counters_.orphans;
   }
 }
 
-void session_keeper::take_back(store::session_id id, long pid) {
+void orphaned_sessions::take_back(store::session_id id, long pid) {
   std::map<store::session_id, account_share> gone;
   {
     const std::lock_guard hold(lock_);
@@ -118,7 +118,7 @@ void session_keeper::take_back(store::session_id id, long pid) {
   close_all(std::move(gone));
 }
 
-void session_keeper::clear() {
+void orphaned_sessions::clear() {
   processes gone;
   const std::lock_guard hold(lock_);
   closing_ = true;

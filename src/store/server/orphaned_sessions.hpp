@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// When the grants and pins of a connection that is gone may be used again.
+// Holds the grants and pins of lost connections until their memory may be reused.
 //
 // A process that had mapped the arena may still have a copy under way into memory that it was granted, also after its
 // connection broke. So its session stays open until the process has ended (its pidfd says so) or until it has connected
-// again and said that no copy of the old connection is under way. Sessions of others, and those that hold nothing, end with
-// their connection. One descriptor watches a process, however many of its connections are gone. Thread-safe.
+// again and reported that no copy of the old connection is under way. Sessions of remote clients, and sessions that hold
+// nothing, end with their connection. One descriptor watches each process. Thread-safe.
 #pragma once
 
 #include <asio/io_context.hpp>
@@ -20,9 +20,9 @@
 
 namespace pl::store_server {
 
-class session_keeper {
+class orphaned_sessions {
  public:
-  session_keeper(asio::io_context& home, store::engine& engine, metrics& counters)
+  orphaned_sessions(asio::io_context& home, store::engine& engine, metrics& counters)
       : home_(home), engine_(engine), counters_(counters), retry_(home) {}
 
   // The connection of `id` is gone. pid 0: nobody else can touch its memory. `memory` is what it counts for as long as the

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What waits to be sent on one connection: whole frames first, and large values a frame at a time in turns, so that a small
-// answer never waits behind more than one frame of a large one. Used by the connection's thread.
+// The send queue of one connection: whole frames first, then large values one frame at a time in rotation, so that a small
+// answer waits behind at most one frame of a large value. Used by the connection's thread.
 #pragma once
 
 #include <deque>
@@ -13,7 +13,7 @@
 
 namespace pl::store_server {
 
-// A value on its way out, straight from where it lies in the arena.
+// A value that is being sent straight from the arena.
 struct download {
   store_wire::head frame;                          // request_id, pool_id of its data frames
   std::vector<std::span<const std::byte>> pieces;  // in order; memory stays until `finished`

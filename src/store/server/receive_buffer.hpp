@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a connection's frames arrive. It grows with what has come, never with what was announced, and its pages are not
-// touched before bytes arrive in them. Used by one thread.
+// The receive buffer of one connection. It grows with the bytes received, never with the size a frame claims, and touches
+// its pages only when bytes arrive. Used by one thread.
 #pragma once
 
 #include <algorithm>

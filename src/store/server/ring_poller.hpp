@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The connections of one thread whose bytes go through shared memory (byte_ring.hpp). No event loop hears of those: the
-// thread looks at them by turns, and asks for bells before it sleeps.
+// Polls the connections of one thread whose bytes go through shared memory rings (byte_ring.hpp). The event loop does not
+// see these, so the thread polls each in rotation and requests a notification before it sleeps.
 //
 // Used by that thread alone. It must outlive the connections in it.
 #pragma once
@@ -11,22 +11,22 @@
 
 namespace pl::store_server {
 
-class ring_hub {
+class ring_poller {
  public:
   class member {
    public:
     virtual ~member() = default;
     // Calls the handlers of what has ended; how many that were.
     virtual std::size_t look() = 0;
-    // Asks for a bell. False: there is something to do already.
+    // Requests a notification. False: there is work already.
     virtual bool arm() = 0;
     virtual void disarm() = 0;
   };
 
   // A look costs each of them a line of another CPU's cache: with more, a socket is as quick.
-  static constexpr std::size_t kMostMembers = 64;
+  static constexpr std::size_t kMaxMembers = 64;
 
-  bool is_full() const noexcept { return members_.size() >= kMostMembers; }
+  bool is_full() const noexcept { return members_.size() >= kMaxMembers; }
   bool is_empty() const noexcept { return members_.empty(); }
   void add(member* one) { members_.push_back(one); }
   // Also from within a handler.

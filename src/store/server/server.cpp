@@ -37,8 +37,8 @@ constexpr auto kAcceptPause = std::chrono::milliseconds(100);  // after EMFILE a
 constexpr unsigned kBlockingThreads = 2;
 constexpr int kMaxScrapes = 16;
 // One thread's connections.
-struct lane {
-  ring_hub rings;  // outlives the connections, which handlers of the context may own
+struct event_loop {
+  ring_poller rings;  // outlives the connections, which handlers of the context may own
   asio::io_context context{1};
   asio::executor_work_guard<asio::io_context::executor_type> stay{context.get_executor()};
   std::thread thread;
@@ -52,7 +52,7 @@ struct lane {
     }
     std::uint64_t idle_since = monotonic_ns();
     while (!context.stopped()) {
-      const bool did = look_at_rings();
+      const bool did = poll_rings();
       const bool has_worked = context.poll() > 0 || did;
       const std::uint64_t now = monotonic_ns();
       if (has_worked) idle_since = now;
@@ -65,7 +65,7 @@ struct lane {
 
   // A look at the event loop is a system call: some at the rings for each. 32 were no quicker, with 1, 16 and 64 requests
   // under way, and what the engine's threads have done waits in the loop.
-  bool look_at_rings() {
+  bool poll_rings() {
     constexpr unsigned kLooks = 8;
     bool did = false;
     for (unsigned i = 0; i < kLooks && !rings.is_empty(); ++i) {
@@ -91,9 +91,10 @@ event_log::level level_of(const std::string& name) {
   return name == "error" ? event_log::level::error : event_log::level::info;
 }
 
-std::string text_of(const tcp::endpoint& at) {
-  const std::string host = at.address().to_string();
-  return at.address().is_v6() ? format("[%s]:%u", host.c_str(), at.port()) : format("%s:%u", host.c_str(), at.port());
+std::string text_of(const tcp::endpoint& endpoint) {
+  const std::string host = endpoint.address().to_string();
+  return endpoint.address().is_v6() ? format("[%s]:%u", host.c_str(), endpoint.port())
+                                    : format("%s:%u", host.c_str(), endpoint.port());
 }
 
 // Only on the loopback interface, unless `anywhere`: what a name resolves to is known here.
@@ -105,15 +106,15 @@ result<std::unique_ptr<tcp::acceptor>> listen_on(asio::io_context& home, const s
   const auto found = resolver.resolve(parts->first, parts->second, tcp::resolver::passive, error);
   if (error || found.empty())
     return failure{EINVAL, format("listening on %s: %s", endpoint.c_str(), error.message().c_str())};
-  const tcp::endpoint at = found.begin()->endpoint();
-  if (!anywhere && !at.address().is_loopback())
+  const tcp::endpoint address = found.begin()->endpoint();
+  if (!anywhere && !address.address().is_loopback())
     return failure{EACCES,
                    format("%s is %s, which other machines reach: name an address, or give certificates or --insecure",
-                          endpoint.c_str(), at.address().to_string().c_str())};
+                          endpoint.c_str(), address.address().to_string().c_str())};
   auto out = std::make_unique<tcp::acceptor>(home);
-  out->open(at.protocol(), error);
+  out->open(address.protocol(), error);
   if (!error) out->set_option(tcp::acceptor::reuse_address(true), error);
-  if (!error) out->bind(at, error);
+  if (!error) out->bind(address, error);
   if (!error) out->listen(asio::socket_base::max_listen_connections, error);
   if (error) return failure{error.value(), format("listening on %s: %s", endpoint.c_str(), error.message().c_str())};
   return out;
@@ -123,20 +124,20 @@ result<std::unique_ptr<tcp::acceptor>> listen_on(asio::io_context& home, const s
 result<std::unique_ptr<unix_socket::acceptor>> listen_on_path(asio::io_context& home, const std::string& path) {
   if (path.size() > 107) return failure{EINVAL, format("the socket path %s is longer than 107 bytes", path.c_str())};
   std::error_code error;
-  const unix_socket::endpoint at(path);
+  const unix_socket::endpoint endpoint(path);
   unix_socket::socket probe(home);
-  probe.connect(at, error);
+  probe.connect(endpoint, error);
   if (!error) return failure{EADDRINUSE, format("another server listens on %s", path.c_str())};
-  struct stat what {};
-  if (lstat(path.c_str(), &what) == 0) {
-    if (!S_ISSOCK(what.st_mode)) return failure{EEXIST, format("%s is there and is no socket", path.c_str())};
+  struct stat info {};
+  if (lstat(path.c_str(), &info) == 0) {
+    if (!S_ISSOCK(info.st_mode)) return failure{EEXIST, format("%s is there and is no socket", path.c_str())};
     unlink(path.c_str());
   }
   auto out = std::make_unique<unix_socket::acceptor>(home);
   error = {};
-  out->open(at.protocol(), error);
+  out->open(endpoint.protocol(), error);
   const mode_t before = umask(0117);
-  if (!error) out->bind(at, error);
+  if (!error) out->bind(endpoint, error);
   umask(before);
   if (!error) out->listen(asio::socket_base::max_listen_connections, error);
   if (error) return failure{error.value(), format("listening on %s: %s", path.c_str(), error.message().c_str())};
@@ -145,7 +146,7 @@ result<std::unique_ptr<unix_socket::acceptor>> listen_on_path(asio::io_context& 
 
 // One scrape: whatever is asked, the metrics are the answer. Who says nothing, or takes nothing, is cut off.
 struct scrape : std::enable_shared_from_this<scrape> {
-  scrape(tcp::socket from, std::atomic<int>& count) : socket(std::move(from)), all(count), timer(socket.get_executor()) {
+  scrape(tcp::socket peer, std::atomic<int>& count) : socket(std::move(peer)), all(count), timer(socket.get_executor()) {
     ++all;
   }
   ~scrape() { --all; }
@@ -179,22 +180,22 @@ struct scrape : std::enable_shared_from_this<scrape> {
 }  // namespace
 
 struct server::state {
-  explicit state(server_config given, event_log to)
-      : config(std::move(given)), access(lists_of(config)), log(std::move(to)), blocking(kBlockingThreads) {}
+  explicit state(server_config given, event_log destination)
+      : config(std::move(given)), access(lists_of(config)), log(std::move(destination)), blocking(kBlockingThreads) {}
 
   server_config config;
   access_rules access;
   metrics counters;
   event_log log;
   std::unique_ptr<store::engine> engine;
-  std::unique_ptr<store_cluster::door> plain;
-  std::unique_ptr<store_cluster::cluster_door> cluster;  // null: of itself alone
+  std::unique_ptr<store_cluster::value_service> plain;
+  std::unique_ptr<store_cluster::cluster_service> cluster;  // null: of itself alone
   asio::thread_pool blocking;
-  std::vector<std::unique_ptr<lane>> lanes;
+  std::vector<std::unique_ptr<event_loop>> loops;
   tls_context tls;  // of connections from now on
   accounts principals;
-  std::unique_ptr<session_keeper> keeper;
-  std::unique_ptr<lane_server> lane_end;
+  std::unique_ptr<orphaned_sessions> orphans;
+  std::unique_ptr<ucx_listener> stream_end;
   std::unique_ptr<server_parts> parts;
   std::unique_ptr<unix_socket::acceptor> local;
   std::unique_ptr<tcp::acceptor> remote, prometheus;
@@ -205,24 +206,24 @@ struct server::state {
   std::optional<failure> failed;  // of a thread that serves
   std::string socket_path;
   std::uint64_t instance = 0;
-  std::size_t next_lane = 0;
+  std::size_t next_loop = 0;
   std::mutex sessions_lock;
   std::map<session*, std::weak_ptr<session>> sessions;
   bool stopping = false;  // of the first lane's thread
   bool has_run = false;
 
-  asio::io_context& home() { return lanes.front()->context; }
+  asio::io_context& home() { return loops.front()->context; }
   status open();
   status open_engine();
   status join_cluster();
-  std::string open_lane();
+  std::string open_stream();
   status open_listeners();
   template <class Acceptor>
-  void accept(Acceptor& from);
-  void add(asio::io_context& lane, std::unique_ptr<transport> wire);
-  void serve(std::size_t lane, std::uint64_t spin_ns);
+  void accept(Acceptor& acceptor);
+  void add(asio::io_context& context, std::unique_ptr<transport> wire);
+  void serve(std::size_t index, std::uint64_t spin_ns);
   bool has_descriptors(int newest);
-  void serve_scrape(tcp::socket from);
+  void serve_scrape(tcp::socket peer);
   void reload();
   void await_reload();
   void begin_stop();
@@ -231,17 +232,17 @@ struct server::state {
 };
 
 // UCX for the sessions that can use it, or why there is none: a store without it is a whole one.
-std::string server::state::open_lane() {
-  auto mode = store_client::lane_mode_of(config.ucx).value_or(store_client::lane_mode::off);
-  if (mode == store_client::lane_mode::automatic)
-    mode = store_client::lane_mode_of(env_read("PEERLANE_STORE_UCX").text).value_or(mode);
-  if (mode == store_client::lane_mode::off) return "the store's \"ucx\" is off";
-  if (mode == store_client::lane_mode::automatic && !ucx::has_rdma_device())
+std::string server::state::open_stream() {
+  auto mode = store_client::ucx_mode_of(config.ucx).value_or(store_client::ucx_mode::off);
+  if (mode == store_client::ucx_mode::automatic)
+    mode = store_client::ucx_mode_of(env_read("PEERLANE_STORE_UCX").text).value_or(mode);
+  if (mode == store_client::ucx_mode::off) return "the store's \"ucx\" is off";
+  if (mode == store_client::ucx_mode::automatic && !ucx::has_rdma_device())
     return "the store's host has no RDMA device (/sys/class/infiniband)";
   const auto& arena = engine->arena();
-  auto made = lane_server::open({mode, arena.base, arena.size_bytes}, counters, log);
+  auto made = ucx_listener::open({mode, arena.base, arena.size_bytes}, counters, log);
   if (made) {
-    lane_end = *std::move(made);
+    stream_end = *std::move(made);
     return {};
   }
   log.write(event_log::level::warn, "no_ucx", {{"why", made.error().message}});
@@ -272,7 +273,7 @@ status server::state::open_engine() {
 }
 
 status server::state::open() {
-  for (std::uint64_t i = 0; i < config.threads; ++i) lanes.push_back(std::make_unique<lane>());
+  for (std::uint64_t i = 0; i < config.threads; ++i) loops.push_back(std::make_unique<event_loop>());
   drain_timer = std::make_unique<asio::steady_timer>(home());
   if (!config.tls.certificate.empty()) {
     auto made = make_tls_context(config.tls);
@@ -280,8 +281,8 @@ status server::state::open() {
     tls = *std::move(made);
   }
   if (auto opened = open_engine(); !opened) return opened;
-  keeper = std::make_unique<session_keeper>(home(), *engine, counters);
-  plain = std::make_unique<store_cluster::door>(*engine);
+  orphans = std::make_unique<orphaned_sessions>(home(), *engine, counters);
+  plain = std::make_unique<store_cluster::value_service>(*engine);
   std::random_device random;
   instance = (std::uint64_t{random()} << 31 | random() >> 1) | 1;  // JSON readers elsewhere may know signed numbers only
   // Before others can hear of this server they must be able to reach it.
@@ -294,7 +295,7 @@ status server::state::open() {
                                                       access,
                                                       counters,
                                                       log,
-                                                      *keeper,
+                                                      *orphans,
                                                       principals,
                                                       blocking,
                                                       instance,
@@ -302,8 +303,8 @@ status server::state::open() {
                                                       {},
                                                       nullptr,
                                                       {}});
-  parts->why_no_lane = open_lane();
-  parts->lane = lane_end.get();
+  parts->why_no_lane = open_stream();
+  parts->ucx = stream_end.get();
   parts->ended = [this](session* gone) {
     {
       const std::lock_guard hold(sessions_lock);
@@ -340,7 +341,7 @@ status server::state::join_cluster() {
   security.tls_key = config.tls.key;
   security.tls_authority = config.tls.client_authority;
   auto joined =
-      store_cluster::cluster_door::open(*engine, options, security, [this](const char* event, const std::string& text) {
+      store_cluster::cluster_service::open(*engine, options, security, [this](const char* event, const std::string& text) {
         log.write(event_log::level::info, event, {{"what", text}});
       });
   if (!joined) return joined.error();
@@ -376,28 +377,28 @@ status server::state::open_listeners() {
 }
 
 template <class Acceptor>
-void server::state::accept(Acceptor& from) {
-  auto& lane = *lanes[next_lane++ % lanes.size()];
-  const bool is_scrape = static_cast<void*>(&from) == static_cast<void*>(prometheus.get());
-  const auto taken = std::make_shared<typename Acceptor::protocol_type::socket>(lane.context);
-  from.async_accept(*taken, [this, &from, &lane, taken, is_scrape](std::error_code error) {
+void server::state::accept(Acceptor& acceptor) {
+  auto& loop = *loops[next_loop++ % loops.size()];
+  const bool is_scrape = static_cast<void*>(&acceptor) == static_cast<void*>(prometheus.get());
+  const auto taken = std::make_shared<typename Acceptor::protocol_type::socket>(loop.context);
+  acceptor.async_accept(*taken, [this, &acceptor, &loop, taken, is_scrape](std::error_code error) {
     if (error == asio::error::operation_aborted || stopping) return;
     if (error) {  // out of descriptors: those that are open go on
       log.write(event_log::level::error, "accept_failed", {{"why", error.message()}});
       const auto pause = std::make_shared<asio::steady_timer>(home());
       pause->expires_after(kAcceptPause);
-      pause->async_wait([this, &from, pause](std::error_code cancelled) {
-        if (!cancelled && !stopping) accept(from);
+      pause->async_wait([this, &acceptor, pause](std::error_code cancelled) {
+        if (!cancelled && !stopping) accept(acceptor);
       });
       return;
     }
-    accept(from);
+    accept(acceptor);
     if (!has_descriptors(taken->native_handle())) return;
     if constexpr (std::is_same_v<Acceptor, tcp::acceptor>) {
       if (is_scrape) return serve_scrape(std::move(*taken));
-      add(lane.context, tls != nullptr ? make_transport(std::move(*taken), tls) : make_transport(std::move(*taken)));
+      add(loop.context, tls != nullptr ? make_transport(std::move(*taken), tls) : make_transport(std::move(*taken)));
     } else {
-      add(lane.context, make_transport(std::move(*taken), config.spin_us > 0 ? &lane.rings : nullptr));
+      add(loop.context, make_transport(std::move(*taken), config.spin_us > 0 ? &loop.rings : nullptr));
     }
   });
 }
@@ -412,9 +413,9 @@ bool server::state::has_descriptors(int newest) {
   return false;
 }
 
-void server::state::serve_scrape(tcp::socket from) {
+void server::state::serve_scrape(tcp::socket peer) {
   if (scrapes >= kMaxScrapes) return;
-  const auto one = std::make_shared<scrape>(std::move(from), scrapes);
+  const auto one = std::make_shared<scrape>(std::move(peer), scrapes);
   asio::post(one->socket.get_executor(), [this, one] {
     one->start(counters.text(engine->stats()) + parts->values.metrics(), std::chrono::seconds(config.hello_timeout_s));
   });
@@ -438,14 +439,14 @@ void server::state::await_reload() {
   });
 }
 
-void server::state::add(asio::io_context& lane, std::unique_ptr<transport> wire) {
+void server::state::add(asio::io_context& context, std::unique_ptr<transport> wire) {
   std::shared_ptr<session> made;
   {
     const std::lock_guard hold(sessions_lock);
     // Those that have said nothing yet may not take all the room there is.
     const auto most_ungreeted = static_cast<std::int64_t>(std::max<std::uint64_t>(64, config.max_connections / 4));
     if (sessions.size() < config.max_connections && counters.ungreeted < most_ungreeted) {
-      made = std::make_shared<session>(lane, std::move(wire), *parts);
+      made = std::make_shared<session>(context, std::move(wire), *parts);
       sessions[made.get()] = made;
     }
   }
@@ -455,13 +456,13 @@ void server::state::add(asio::io_context& lane, std::unique_ptr<transport> wire)
     return;
   }
   ++counters.accepted;
-  asio::post(lane, [made] { made->start(); });
+  asio::post(context, [made] { made->start(); });
 }
 
 std::vector<std::shared_ptr<session>> server::state::live_sessions() {
   std::vector<std::shared_ptr<session>> out;
   const std::lock_guard hold(sessions_lock);
-  for (const auto& [at, one] : sessions)
+  for (const auto& [id, one] : sessions)
     if (auto alive = one.lock()) out.push_back(std::move(alive));
   return out;
 }
@@ -482,7 +483,7 @@ void server::state::begin_stop() {
   drain_timer->async_wait([this](std::error_code cancelled) {
     if (cancelled) return;
     log.write(event_log::level::warn, "drain_timeout", {{"connections", std::to_string(live_sessions().size())}});
-    for (auto& one : lanes) one->context.stop();
+    for (auto& one : loops) one->context.stop();
   });
   end_when_empty();
 }
@@ -490,7 +491,7 @@ void server::state::begin_stop() {
 void server::state::end_when_empty() {
   if (!stopping || !live_sessions().empty()) return;
   drain_timer->cancel();
-  for (auto& one : lanes) one->context.stop();
+  for (auto& one : loops) one->context.stop();
 }
 
 server::server(std::unique_ptr<state> made) : state_(std::move(made)) {}
@@ -515,14 +516,14 @@ status server::run() {
       event_log::level::info, "serving",
       {{"data", all.config.data}, {"socket", all.socket_path}, {"tcp", tcp_endpoint()}, {"metrics", metrics_endpoint()}});
   const std::uint64_t spin_ns = all.config.spin_us * 1000;
-  for (std::size_t i = 1; i < all.lanes.size(); ++i)
-    all.lanes[i]->thread = std::thread([&all, i, spin_ns] { all.serve(i, spin_ns); });
+  for (std::size_t i = 1; i < all.loops.size(); ++i)
+    all.loops[i]->thread = std::thread([&all, i, spin_ns] { all.serve(i, spin_ns); });
   all.serve(0, spin_ns);
-  for (auto& one : all.lanes)
+  for (auto& one : all.loops)
     if (one->thread.joinable()) one->thread.join();
   all.blocking.join();
-  all.lane_end.reset();  // UCX lets go of the memory first
-  all.cluster.reset();   // others take over at once
+  all.stream_end.reset();  // UCX lets go of the memory first
+  all.cluster.reset();     // others take over at once
   if (!all.socket_path.empty()) unlink(all.socket_path.c_str());
   const auto closed = all.engine->close();
   all.log.write(closed ? event_log::level::info : event_log::level::error, "stopped",
@@ -531,16 +532,16 @@ status server::run() {
 }
 
 // Out of memory in the middle of a request: what was acknowledged is safe, and the store ends as on SIGTERM, but at once.
-void server::state::serve(std::size_t lane, std::uint64_t spin_ns) {
+void server::state::serve(std::size_t index, std::uint64_t spin_ns) {
   try {
-    lanes[lane]->serve(spin_ns);
+    loops[index]->serve(spin_ns);
   } catch (const std::exception& why) {
     log.write(event_log::level::error, "failed", {{"why", why.what()}});
     const std::lock_guard hold(sessions_lock);
     if (!failed)
       failed =
           failure{ENOMEM, format("the store stops: %s (is the memory limited, by ulimit -v or a container?)", why.what())};
-    for (auto& one : lanes) one->context.stop();
+    for (auto& one : loops) one->context.stop();
   }
 }
 
@@ -566,19 +567,19 @@ server::~server() {
     if (!state_->socket_path.empty()) unlink(state_->socket_path.c_str());
     state_->blocking.join();
   }
-  state_->lane_end.reset();
+  state_->stream_end.reset();
   state_->cluster.reset();
   state_->engine->close().ok();
-  state_->keeper->clear();
+  state_->orphans->clear();
   // Handlers that were never run hold sessions, and those the engine's grants: before the engine goes.
-  for (auto& one : state_->lanes) one->context.stop();
+  for (auto& one : state_->loops) one->context.stop();
   state_->local.reset();
   state_->remote.reset();
   state_->prometheus.reset();
   state_->signals.reset();
   state_->reload_signal.reset();
   state_->drain_timer.reset();
-  state_->lanes.clear();
+  state_->loops.clear();
 }
 
 const std::string& server::socket_path() const noexcept { return state_->socket_path; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store as a process offers it: an engine, its listeners, and the threads that serve connections.
+// The store server: an engine, its listeners, and the threads that serve connections.
 #pragma once
 
 #include <cstdint>

@@ -18,11 +18,11 @@ namespace {
 
 using json = nlohmann::json;
 using store_cluster::etcd_tls;
-constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
-constexpr std::uint64_t kMostArena = store::kMaxValueBytes * 64;  // the engine's limit
+constexpr std::uint64_t kMaxInteger = std::numeric_limits<std::int64_t>::max();
+constexpr std::uint64_t kMaxArena = store::kMaxValueBytes * 64;  // the engine's limit
 
 struct number {
-  std::uint64_t server_config::*at;
+  std::uint64_t server_config::*member;
   std::uint64_t lowest, highest;
   enum class shape { any, blocks, power_of_two } must_be = shape::any;
 
@@ -36,7 +36,7 @@ using target = std::variant<std::string server_config::*, std::string tls_files:
 
 struct field {
   const char* name;
-  target to;
+  target destination;
   const char* meaning;
 };
 
@@ -73,11 +73,11 @@ const field kFields[] = {
     {"spin_us", number{&server_config::spin_us, 0, 1000}, "how long a thread looks for more work before it sleeps"},
     {"max_connections", number{&server_config::max_connections, 1, 65536}, "open connections"},
     {"max_requests", number{&server_config::max_requests, 1, 65536}, "requests under way on one connection"},
-    {"max_request_bytes", number{&server_config::max_request_bytes, 1u << 20, kMost},
+    {"max_request_bytes", number{&server_config::max_request_bytes, 1u << 20, kMaxInteger},
      "bytes granted or being received on one connection"},
     {"max_principal_connections", number{&server_config::max_principal_connections, 1, 65536},
      "open connections of one principal"},
-    {"max_principal_buffer_bytes", number{&server_config::max_principal_buffer_bytes, 1u << 20, kMost},
+    {"max_principal_buffer_bytes", number{&server_config::max_principal_buffer_bytes, 1u << 20, kMaxInteger},
      "one principal's frames that are begun and answers that it does not take"},
     {"max_principal_memory_percent", number{&server_config::max_principal_memory_percent, 1, 100},
      "of the memory tier, by one principal's grants, puts under way and pins"},
@@ -87,62 +87,64 @@ const field kFields[] = {
      "connections that ask for nothing and hold nothing for so long are closed; 0: never"},
     {"hello_timeout_s", number{&server_config::hello_timeout_s, 1, 600}, "time for TLS and the first frame"},
     {"drain_timeout_s", number{&server_config::drain_timeout_s, 0, 3600}, "time for requests under way after SIGTERM"},
-    {"arena_bytes", number{&server_config::arena_bytes, 4u << 20, kMostArena}, "memory tier"},
-    {"chunk_bytes", number{&server_config::chunk_bytes, 4u << 20, kMostArena, number::shape::power_of_two},
+    {"arena_bytes", number{&server_config::arena_bytes, 4u << 20, kMaxArena}, "memory tier"},
+    {"chunk_bytes", number{&server_config::chunk_bytes, 4u << 20, kMaxArena, number::shape::power_of_two},
      "what clients map and register at once: a power of two"},
     {"huge_pages", &server_config::huge_pages, "huge pages for the memory tier"},
-    {"extent_file_bytes", number{&server_config::extent_file_bytes, 0, kMost, number::shape::blocks},
+    {"extent_file_bytes", number{&server_config::extent_file_bytes, 0, kMaxInteger, number::shape::blocks},
      "size of a file of large values, of a new store: whole blocks of 4096 bytes, 4 MiB at least; 0: 1 GiB, of a disk under "
      "16 GiB a sixteenth"},
-    {"disk_reserve_bytes", number{&server_config::disk_reserve_bytes, 0, kMost},
+    {"disk_reserve_bytes", number{&server_config::disk_reserve_bytes, 0, kMaxInteger},
      "left free on the disk: puts are refused below it; 0: 256 MiB, of a disk under 5 GiB a twentieth"},
-    {"disk_limit_bytes", number{&server_config::disk_limit_bytes, 0, kMost}, "extent files together; 0: the disk"},
+    {"disk_limit_bytes", number{&server_config::disk_limit_bytes, 0, kMaxInteger}, "extent files together; 0: the disk"},
     {"read_only", &server_config::read_only, "serves what is there and takes no puts; nothing is written to the disk"},
     {"small_value_bytes", number{&server_config::small_value_bytes, 0, 1u << 20}, "values up to here live in the index"},
 };
 
-failure wrong(const char* name, const std::string& what) { return {EINVAL, format("config field \"%s\": ", name) + what}; }
+failure wrong(const char* name, const std::string& reason) {
+  return {EINVAL, format("config field \"%s\": ", name) + reason};
+}
 
 struct assign {
-  const field& what;
+  const field& spec;
   const json& value;
   server_config& into;
 
-  status operator()(std::string server_config::*at) const { return text(into.*at); }
-  status operator()(std::string tls_files::*at) const { return text(into.tls.*at); }
-  status operator()(std::string etcd_tls::*at) const { return text(into.cluster_tls.*at); }
-  status operator()(bool server_config::*at) const {
-    if (!value.is_boolean()) return wrong(what.name, "true or false is expected");
-    into.*at = value.get<bool>();
+  status operator()(std::string server_config::*member) const { return text(into.*member); }
+  status operator()(std::string tls_files::*member) const { return text(into.tls.*member); }
+  status operator()(std::string etcd_tls::*member) const { return text(into.cluster_tls.*member); }
+  status operator()(bool server_config::*member) const {
+    if (!value.is_boolean()) return wrong(spec.name, "true or false is expected");
+    into.*member = value.get<bool>();
     return {};
   }
-  status operator()(std::vector<std::string> server_config::*at) const {
+  status operator()(std::vector<std::string> server_config::*member) const {
     std::vector<std::string> list;
-    if (!value.is_array()) return wrong(what.name, "a list of texts is expected");
+    if (!value.is_array()) return wrong(spec.name, "a list of texts is expected");
     for (const auto& one : value) {
-      if (!one.is_string()) return wrong(what.name, "a list of texts is expected");
+      if (!one.is_string()) return wrong(spec.name, "a list of texts is expected");
       list.push_back(one.get<std::string>());
     }
-    into.*at = std::move(list);
+    into.*member = std::move(list);
     return {};
   }
-  status operator()(const number& to) const {
-    if (!value.is_number_integer()) return wrong(what.name, "a whole number is expected");
+  status operator()(const number& number_field) const {
+    if (!value.is_number_integer()) return wrong(spec.name, "a whole number is expected");
     const bool negative = value.is_number_integer() && !value.is_number_unsigned() && value.get<std::int64_t>() < 0;
     const std::uint64_t given = negative ? 0 : value.get<std::uint64_t>();
-    if (negative || given < to.lowest || given > to.highest)
-      return wrong(what.name, format("from %llu to %llu", static_cast<unsigned long long>(to.lowest),
-                                     static_cast<unsigned long long>(to.highest)));
-    if (!to.fits(given))
-      return wrong(what.name, to.must_be == number::shape::blocks ? "a multiple of 4096" : "a power of two");
-    into.*to.at = given;
+    if (negative || given < number_field.lowest || given > number_field.highest)
+      return wrong(spec.name, format("from %llu to %llu", static_cast<unsigned long long>(number_field.lowest),
+                                     static_cast<unsigned long long>(number_field.highest)));
+    if (!number_field.fits(given))
+      return wrong(spec.name, number_field.must_be == number::shape::blocks ? "a multiple of 4096" : "a power of two");
+    into.*number_field.member = given;
     return {};
   }
 
  private:
-  status text(std::string& at) const {
-    if (!value.is_string()) return wrong(what.name, "a text is expected");
-    at = value.get<std::string>();
+  status text(std::string& destination) const {
+    if (!value.is_string()) return wrong(spec.name, "a text is expected");
+    destination = value.get<std::string>();
     return {};
   }
 };
@@ -153,20 +155,24 @@ using schema = nlohmann::ordered_json;
 struct describe {
   const server_config defaults{};
 
-  schema operator()(const number& to) const {
-    schema out{{"type", "integer"}, {"minimum", to.lowest}, {"maximum", to.highest}, {"default", defaults.*to.at}};
-    if (to.must_be == number::shape::blocks) out["multipleOf"] = store::kBlockBytes;
-    if (to.must_be == number::shape::power_of_two)  // which a schema cannot say but one by one
-      for (std::uint64_t one = std::bit_ceil(to.lowest); one <= to.highest; one *= 2) out["enum"].push_back(one);
+  schema operator()(const number& number_field) const {
+    schema out{{"type", "integer"},
+               {"minimum", number_field.lowest},
+               {"maximum", number_field.highest},
+               {"default", defaults.*number_field.member}};
+    if (number_field.must_be == number::shape::blocks) out["multipleOf"] = store::kBlockBytes;
+    if (number_field.must_be == number::shape::power_of_two)  // which a schema cannot say but one by one
+      for (std::uint64_t one = std::bit_ceil(number_field.lowest); one <= number_field.highest; one *= 2)
+        out["enum"].push_back(one);
     return out;
   }
-  schema operator()(bool server_config::*at) const { return {{"type", "boolean"}, {"default", defaults.*at}}; }
+  schema operator()(bool server_config::*member) const { return {{"type", "boolean"}, {"default", defaults.*member}}; }
   schema operator()(std::vector<std::string> server_config::*) const {
     return {{"type", "array"}, {"items", {{"type", "string"}}}};
   }
-  schema operator()(std::string server_config::*at) const {
+  schema operator()(std::string server_config::*member) const {
     schema out{{"type", "string"}};
-    if (!(defaults.*at).empty()) out["default"] = defaults.*at;
+    if (!(defaults.*member).empty()) out["default"] = defaults.*member;
     return out;
   }
   schema operator()(std::string tls_files::*) const { return {{"type", "string"}}; }
@@ -182,8 +188,9 @@ result<json> parse_json(const std::string& text) {
     return json::parse(text);
   } catch (const json::exception& why) {  // "[json.exception.parse_error.101] parse error at line 3, column 7: ..."
     const std::string said = why.what();
-    const auto from = said.find("at line");
-    return failure{EINVAL, "config: this is not a JSON object: " + (from == std::string::npos ? said : said.substr(from))};
+    const auto position = said.find("at line");
+    return failure{EINVAL,
+                   "config: this is not a JSON object: " + (position == std::string::npos ? said : said.substr(position))};
   }
 }
 
@@ -207,7 +214,7 @@ status read_config(const std::string& text, server_config& into) {
     for (const auto& one : kFields)
       if (name == one.name) found = &one;
     if (found == nullptr) return wrong(name.c_str(), "there is no such field; --print-schema lists them");
-    if (auto done = std::visit(assign{*found, value, into}, found->to); !done) return done;
+    if (auto done = std::visit(assign{*found, value, into}, found->destination); !done) return done;
   }
   return {};
 }
@@ -243,7 +250,7 @@ status check(const server_config& config) {
   if (config.metrics != "none" && !is_loopback(config.metrics) && !config.insecure)
     return failure{EACCES, format("metrics at %s are reachable from other machines: listen on 127.0.0.1, or give --insecure",
                                   config.metrics.c_str())};
-  if (!store_client::lane_mode_of(config.ucx))
+  if (!store_client::ucx_mode_of(config.ucx))
     return failure{EINVAL, format("ucx \"%s\": auto, off or on", config.ucx.c_str())};
   for (const char* known : kLogLevels)
     if (config.log_level == known) return {};
@@ -253,7 +260,7 @@ status check(const server_config& config) {
 std::string config_schema() {
   schema properties = schema::object();
   for (const auto& one : kFields) {
-    properties[one.name] = std::visit(describe{}, one.to);
+    properties[one.name] = std::visit(describe{}, one.destination);
     properties[one.name]["description"] = one.meaning;
   }
   properties["log_level"]["enum"] = kLogLevels;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a server is told: by a JSON file, then by the command line. Every field has a range; unknown fields are refused.
+// A server's settings: from a JSON file, then the command line. Every field has a range; unknown fields are refused.
 #pragma once
 
 #include <cstdint>

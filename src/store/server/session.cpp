@@ -13,10 +13,10 @@ namespace pl::store_server {
 namespace {
 
 using store_wire::opcode;
-constexpr std::size_t kMostGreetingBytes = store_wire::kHeadBytes + store_wire::kMaxTailBytes;
-constexpr std::uint64_t kProgressBytes = 64 << 10;    // of a frame, in stall_timeout_s: less is no progress
-constexpr std::size_t kMostWaitingBytes = 16u << 20;  // answers that the client has not taken yet
-constexpr std::size_t kMostDownloads = 256;
+constexpr std::size_t kMaxGreetingBytes = store_wire::kHeadBytes + store_wire::kMaxTailBytes;
+constexpr std::uint64_t kProgressBytes = 64 << 10;   // of a frame, in stall_timeout_s: less is no progress
+constexpr std::size_t kMaxWaitingBytes = 16u << 20;  // answers that the client has not taken yet
+constexpr std::size_t kMaxDownloads = 256;
 constexpr std::uint64_t kTellFrom = 16u << 20, kTellBytes = 4u << 20;  // as clients do that copy it themselves
 constexpr auto kRoomPause = std::chrono::milliseconds(2);              // between looks for room
 constexpr auto kWatchPause = std::chrono::seconds(1);
@@ -45,7 +45,7 @@ session::~session() {
   for (const auto& [id, one] : uploads_)
     if (!one->refused) (void)parts_.engine.abort(engine_session_, one->granted.id);
   if (engine_session_ != 0)
-    parts_.keeper.leave(engine_session_, mapped_ != mapping::none ? wire_->other().pid : 0, std::move(memory_));
+    parts_.orphans.leave(engine_session_, mapped_ != mapping::none ? wire_->other().pid : 0, std::move(memory_));
 }
 
 bool session::join_principal() {
@@ -68,13 +68,13 @@ void session::start() {
     if (error) {
       ++me->parts_.counters.refused;
       me->parts_.log.write(event_log::level::warn, "refused",
-                           {{"peer", me->wire_->other().where}, {"why", error.message()}});
+                           {{"peer", me->wire_->other().origin}, {"why", error.message()}});
       return me->close("handshake");
     }
     if (!me->join_principal()) {
       ++me->parts_.counters.refused;
       me->parts_.log.write(event_log::level::warn, "refused",
-                           {{"peer", me->wire_->other().where},
+                           {{"peer", me->wire_->other().origin},
                             {"principal", me->wire_->other().principal},
                             {"why", "it has max_principal_connections open"}});
       return me->close("too many connections");
@@ -118,10 +118,10 @@ void session::made_progress() {
   progress_ns_ = std::max(progress_ns_, parse_ns_);
 }
 
-bool session::is_sending_something() const { return !uploads_.empty() || filling_ || !buffer_.empty(); }
+bool session::is_sending_something() const { return !uploads_.empty() || catching_up_ || !buffer_.empty(); }
 
 bool session::holds_nothing() const {
-  return under_way_ == 0 && !is_sending_something() && grants_.empty() && lane_grants_.empty() && pinned_.empty() &&
+  return under_way_ == 0 && !is_sending_something() && grants_.empty() && ucx_grants_.empty() && pinned_.empty() &&
          out_.idle();
 }
 
@@ -164,7 +164,7 @@ bool session::make_buffer_room() {
   // Who fills it sends much: more is taken at a time.
   const bool larger = greeted_ && std::exchange(sends_much_, false) && buffer_.size() < receive_buffer::kUsualBytes;
   if (!buffer_.full() && !larger) return true;
-  const std::size_t next = buffer_.next_size(greeted_ ? wanted_bytes_ : kMostGreetingBytes);
+  const std::size_t next = buffer_.next_size(greeted_ ? wanted_bytes_ : kMaxGreetingBytes);
   if (greeted_ && next > receive_buffer::kUsualBytes && !may_buffer_more()) {
     fail_protocol({ENOBUFS, format("the frames that %s has begun take %llu bytes already: end some of them first "
                                    "(max_principal_buffer_bytes)",
@@ -180,10 +180,10 @@ void session::close(const char* why) {
   if (closed_) return;
   closed_ = true;
   parts_.log.write(event_log::level::debug, "closed",
-                   {{"peer", wire_->other().where}, {"principal", wire_->other().principal}, {"why", why}});
+                   {{"peer", wire_->other().origin}, {"principal", wire_->other().principal}, {"why", why}});
   watch_timer_.cancel();
   room_timer_.cancel();
-  leave_lane();
+  leave_ucx();
   wire_->close();
   if (out_.writing_since_ns() == 0) out_.drop();
   parts_.ended(this);
@@ -204,7 +204,7 @@ void session::finish_if_drained() {
 
 bool session::may_parse() const {
   return !closed_ && !broken_ && !waiting_for_room_ && under_way_ < parts_.config.max_requests &&
-         out_.waiting_bytes() < kMostWaitingBytes && out_.downloads() < kMostDownloads &&
+         out_.waiting_bytes() < kMaxWaitingBytes && out_.downloads() < kMaxDownloads &&
          (out_.waiting_bytes() == 0 || may_buffer_more());
 }
 
@@ -216,8 +216,8 @@ void session::resume() {
 void session::read_more() {
   if (reading_ || closed_ || !may_parse()) return;
   asio::mutable_buffer into;
-  if (filling_ && !filling_->room.empty()) {
-    into = asio::buffer(filling_->room.front().data(), filling_->room.front().size());
+  if (catching_up_ && !catching_up_->room.empty()) {
+    into = asio::buffer(catching_up_->room.front().data(), catching_up_->room.front().size());
   } else {
     buffer_.pack();
     if (buffer_.empty() && buffer_.size() > receive_buffer::kUsualBytes) buffer_.resize(receive_buffer::kGreetedBytes);
@@ -238,9 +238,9 @@ void session::received(std::error_code error, std::size_t bytes) {
   if (error) return close(error.message().c_str());
   progress_bytes_ += bytes;
   if (progress_bytes_ >= kProgressBytes) made_progress();
-  if (filling_ && !filling_->room.empty()) {
+  if (catching_up_ && !catching_up_->room.empty()) {
     room_filled(bytes);
-    if (filling_->left_bytes == 0) body_complete();
+    if (catching_up_->left_bytes == 0) body_complete();
   } else {
     buffer_.came(bytes);
     sends_much_ = buffer_.full();
@@ -261,18 +261,18 @@ void session::parse() {
 
 // False: more bytes are needed.
 bool session::parse_one() {
-  if (filling_) {
+  if (catching_up_) {
     fill_from_buffer();
-    return !filling_;
+    return !catching_up_;
   }
   const auto have = buffered();
   if (have.size() < store_wire::kHeadBytes) return false;
   const auto bytes = std::as_bytes(std::span(have));
-  const auto what = store_wire::decode_head(bytes.first<store_wire::kHeadBytes>());
-  if (!what) return fail_protocol(what.error()), false;
-  const std::size_t front = store_wire::kHeadBytes + what->key_bytes + what->tail_bytes;
-  const std::size_t whole = front + (what->op == opcode::data ? 0 : what->body_bytes);
-  if (!greeted_ && (what->op != opcode::hello || what->body_bytes > 0 || what->key_bytes > 0))
+  const auto header = store_wire::decode_head(bytes.first<store_wire::kHeadBytes>());
+  if (!header) return fail_protocol(header.error()), false;
+  const std::size_t front = store_wire::kHeadBytes + header->key_bytes + header->tail_bytes;
+  const std::size_t whole = front + (header->op == opcode::data ? 0 : header->body_bytes);
+  if (!greeted_ && (header->op != opcode::hello || header->body_bytes > 0 || header->key_bytes > 0))
     return fail_protocol({EPROTO, "the first frame of a connection is hello"}), false;
   if (have.size() < whole) {
     wanted_bytes_ = whole;
@@ -280,45 +280,45 @@ bool session::parse_one() {
   }
   buffer_.take(whole);
   made_progress();
-  return take_frame(bytes.first(front), *what, have.substr(front, whole - front));
+  return take_frame(bytes.first(front), *header, have.substr(front, whole - front));
 }
 
-bool session::take_frame(std::span<const std::byte> whole, const store_wire::head& what, std::string_view body) {
-  auto rest = store_wire::decode_rest(what, whole);
+bool session::take_frame(std::span<const std::byte> whole, const store_wire::head& header, std::string_view body) {
+  auto rest = store_wire::decode_rest(header, whole);
   if (!rest) return fail_protocol(rest.error()), false;
-  if ((what.flags & store_wire::flag::reply) != 0) return fail_protocol({EPROTO, "an answer came from a client"}), false;
-  if (what.op == opcode::data) {
-    auto& next = filling_.emplace(filling{});
-    next.frame = what;
-    next.left_bytes = what.body_bytes;
-    if (const auto found = uploads_.find(what.request_id); found != uploads_.end()) next.into = found->second;
+  if ((header.flags & store_wire::flag::reply) != 0) return fail_protocol({EPROTO, "an answer came from a client"}), false;
+  if (header.op == opcode::data) {
+    auto& next = catching_up_.emplace(filling{});
+    next.frame = header;
+    next.left_bytes = header.body_bytes;
+    if (const auto found = uploads_.find(header.request_id); found != uploads_.end()) next.into = found->second;
     const bool wanted = next.into && !next.into->refused;
     if (wanted) {
-      if (what.offset != next.into->have_bytes || what.body_bytes > next.into->what->head.value_bytes - what.offset)
+      if (header.offset != next.into->have_bytes || header.body_bytes > next.into->request->head.value_bytes - header.offset)
         return fail_protocol({EPROTO, "a piece of a value came that does not continue the one before"}), false;
-      std::uint64_t at = next.into->patch_at + what.offset, left = what.body_bytes;
+      std::uint64_t offset = next.into->patch_at + header.offset, left = header.body_bytes;
       for (const auto& piece : next.into->granted.segments) {
-        if (at < piece.size_bytes && left > 0) {
-          const std::uint64_t part = std::min(left, piece.size_bytes - at);
-          next.room.emplace_back(parts_.engine.arena().base + piece.offset_bytes + at, part);
+        if (offset < piece.size_bytes && left > 0) {
+          const std::uint64_t part = std::min(left, piece.size_bytes - offset);
+          next.room.emplace_back(parts_.engine.arena().base + piece.offset_bytes + offset, part);
           left -= part;
-          at = 0;
+          offset = 0;
         } else {
-          at -= std::min(at, piece.size_bytes);
+          offset -= std::min(offset, piece.size_bytes);
         }
       }
     }
     if (next.left_bytes == 0) body_complete();
     return true;
   }
-  if (what.body_bytes > 0 && arch::crc32c(body.data(), body.size()) != what.body_crc)
+  if (header.body_bytes > 0 && arch::crc32c(body.data(), body.size()) != header.body_crc)
     return fail_protocol({EPROTO, "a body's checksum is wrong: it was damaged on its way"}), false;
-  auto one = std::make_shared<request>();
-  one->head = what;
+  auto one = std::make_shared<pending_request>();
+  one->head = header;
   one->fields = std::move(rest->fields);
   one->began_ns = parse_ns_;
-  if (what.deadline_us != store_wire::kNoDeadline)
-    one->deadline = clock::time_point(std::chrono::nanoseconds(parse_ns_)) + std::chrono::microseconds(what.deadline_us);
+  if (header.deadline_us != store_wire::kNoDeadline)
+    one->deadline = clock::time_point(std::chrono::nanoseconds(parse_ns_)) + std::chrono::microseconds(header.deadline_us);
   ++under_way_;
   if (!one->fields.unpin.empty()) let_go(one->fields.unpin);
   if (draining_) {
@@ -330,35 +330,35 @@ bool session::take_frame(std::span<const std::byte> whole, const store_wire::hea
 }
 
 void session::room_filled(std::size_t bytes) {
-  auto& room = filling_->room.front();
-  filling_->crc = arch::crc32c(room.data(), bytes, filling_->crc);
-  filling_->left_bytes -= bytes;
+  auto& room = catching_up_->room.front();
+  catching_up_->crc = arch::crc32c(room.data(), bytes, catching_up_->crc);
+  catching_up_->left_bytes -= bytes;
   room = room.subspan(bytes);
-  if (room.empty()) filling_->room.erase(filling_->room.begin());
-  if (filling_->into->writer) filling_->into->writer->filled(bytes);
+  if (room.empty()) catching_up_->room.erase(catching_up_->room.begin());
+  if (catching_up_->into->writer) catching_up_->into->writer->filled(bytes);
 }
 
 void session::fill_from_buffer() {
-  while (filling_ && filling_->left_bytes > 0) {
+  while (catching_up_ && catching_up_->left_bytes > 0) {
     if (!more_room()) return;
     const auto have = buffered();
     if (have.empty()) return;
-    auto part = static_cast<std::size_t>(std::min<std::uint64_t>(have.size(), filling_->left_bytes));
-    if (filling_->room.empty()) {
-      filling_->left_bytes -= part;
+    auto part = static_cast<std::size_t>(std::min<std::uint64_t>(have.size(), catching_up_->left_bytes));
+    if (catching_up_->room.empty()) {
+      catching_up_->left_bytes -= part;
     } else {
-      part = std::min(part, filling_->room.front().size());
-      std::memcpy(filling_->room.front().data(), have.data(), part);
+      part = std::min(part, catching_up_->room.front().size());
+      std::memcpy(catching_up_->room.front().data(), have.data(), part);
       room_filled(part);
     }
     buffer_.take(part);
-    if (filling_->left_bytes == 0) return body_complete();
+    if (catching_up_->left_bytes == 0) return body_complete();
   }
 }
 
 void session::body_complete() {
-  const filling done = *std::move(filling_);
-  filling_.reset();
+  const filling done = *std::move(catching_up_);
+  catching_up_.reset();
   made_progress();
   if (!done.into) return;
   const bool last = (done.frame.flags & store_wire::flag::more) == 0;
@@ -367,8 +367,8 @@ void session::body_complete() {
     return fail_protocol({EPROTO, "a piece of a value has a wrong checksum: it was damaged on its way"});
   done.into->crc = arch::crc32c_combine(done.into->crc, done.crc, done.frame.body_bytes);
   done.into->have_bytes += done.frame.body_bytes;
-  if (!last) return tell_arrival(*done.into);
-  if (done.into->have_bytes != done.into->what->head.value_bytes)
+  if (!last) return report_arrival(*done.into);
+  if (done.into->have_bytes != done.into->request->head.value_bytes)
     return fail_protocol({EPROTO, "a value ended before its length"});
   const auto one = done.into;
   uploads_.erase(done.frame.request_id);
@@ -376,17 +376,18 @@ void session::body_complete() {
 }
 
 // A durable value goes to disk while it comes.
-void session::tell_arrival(upload& one) {
-  const bool whole = (one.what->head.flags & store_wire::flag::patch) == 0;
-  if (one.writer || !whole || one.what->head.value_bytes < kTellFrom || one.have_bytes < one.told_bytes + kTellBytes) return;
-  one.told_bytes = one.have_bytes;
-  (void)parts_.engine.arrived(engine_session_, one.granted.id, one.have_bytes, put_options_of(one.what->fields, 0).level);
+void session::report_arrival(upload& one) {
+  const bool whole = (one.request->head.flags & store_wire::flag::patch) == 0;
+  if (one.writer || !whole || one.request->head.value_bytes < kTellFrom || one.have_bytes < one.reported_bytes + kTellBytes)
+    return;
+  one.reported_bytes = one.have_bytes;
+  (void)parts_.engine.arrived(engine_session_, one.granted.id, one.have_bytes, put_options_of(one.request->fields, 0).level);
 }
 
 void session::fail_protocol(const failure& why) {
   ++parts_.counters.protocol_errors;
   parts_.log.write(event_log::level::warn, "protocol_error",
-                   {{"peer", wire_->other().where}, {"principal", wire_->other().principal}, {"why", why.message}});
+                   {{"peer", wire_->other().origin}, {"principal", wire_->other().principal}, {"why", why.message}});
   // Said once, so that the other end can print it; then there is no telling where the next frame starts.
   store_wire::tail fields;
   fields.text = why.message;
@@ -414,23 +415,23 @@ bool is_ordinary(opcode op, int code) {
 
 }  // namespace
 
-void session::count_and_log(const request& what, const status& outcome, std::uint64_t took_ns) {
-  parts_.counters.operation(what.head.op, outcome.code(), took_ns);
-  if (is_ordinary(what.head.op, outcome.code())) return;
+void session::count_and_log(const pending_request& request, const status& outcome, std::uint64_t took_ns) {
+  parts_.counters.operation(request.head.op, outcome.code(), took_ns);
+  if (is_ordinary(request.head.op, outcome.code())) return;
   parts_.log.write(event_log::level::warn, "failed",
-                   {{"op", store_wire::name_of(what.head.op)},
+                   {{"op", store_wire::name_of(request.head.op)},
                     {"principal", wire_->other().principal},
-                    {"trace", std::to_string(what.head.trace_id)},
+                    {"trace", std::to_string(request.head.trace_id)},
                     {"why", outcome.error().message}});
 }
 
-void session::answer(const request_ptr& to, const status& outcome, store_wire::tail fields, std::string_view body,
+void session::answer(const request_ptr& request, const status& outcome, store_wire::tail fields, std::string_view body,
                      std::uint64_t value_bytes, std::uint16_t flags) {
   --under_way_;
-  const std::uint64_t took_ns = monotonic_ns() - to->began_ns;
-  count_and_log(*to, outcome, took_ns);
+  const std::uint64_t took_ns = monotonic_ns() - request->began_ns;
+  count_and_log(*request, outcome, took_ns);
   if (closed_) return;
-  store_wire::head head = to->head;
+  store_wire::head head = request->head;
   head.flags = static_cast<std::uint16_t>(flags | store_wire::flag::reply);
   head.status = outcome.code();
   head.value_bytes = value_bytes;
@@ -454,7 +455,9 @@ void session::retry_later(std::function<void()> again) {
   timer->async_wait([timer, again = std::move(again)](std::error_code) { again(); });
 }
 
-bool session::may_wait(const request& what) const { return !closed_ && clock::now() + kRoomPause < what.deadline; }
+bool session::may_wait(const pending_request& request) const {
+  return !closed_ && clock::now() + kRoomPause < request.deadline;
+}
 
 void session::wait_for_room(std::function<void()> again) {
   // Until then nothing else of this connection is taken: what comes behind would need room as well.
@@ -470,11 +473,12 @@ void session::wait_for_room(std::function<void()> again) {
   });
 }
 
-void session::until_room(const request_ptr& what, std::function<status()> step, std::function<void(const status&)> then) {
+void session::until_room(const request_ptr& request, std::function<status()> step, std::function<void(const status&)> done) {
   const status now = step();
-  if (now.code() != ENOSPC || !may_wait(*what)) return then(now);
-  wait_for_room(
-      [me = shared_from_this(), what, step = std::move(step), then = std::move(then)] { me->until_room(what, step, then); });
+  if (now.code() != ENOSPC || !may_wait(*request)) return done(now);
+  wait_for_room([me = shared_from_this(), request, step = std::move(step), done = std::move(done)] {
+    me->until_room(request, step, done);
+  });
 }
 
 }  // namespace pl::store_server

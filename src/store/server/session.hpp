@@ -36,27 +36,27 @@ namespace pl::store_server {
 
 class session;
 
-// The event loop of this thread, also while the thread looks at rings, of which the loop knows nothing. Null: of no lane.
+// The event loop of this thread, also while the thread polls rings outside the loop. Null: a thread without event loop.
 inline thread_local const asio::io_context* served_here = nullptr;
 
 store::put_options put_options_of(const store_wire::tail& fields, std::uint16_t request_group);
 
-// What the sessions of a server share; lives longer than they.
+// The objects that all sessions of a server share; they outlive the sessions.
 struct server_parts {
   store::engine& engine;
-  store_cluster::door& values;  // where sessions ask for values and pools
-  store_cluster::door& copies;  // the plain one, for other servers' copies
+  store_cluster::value_service& values;  // where sessions ask for values and pools
+  store_cluster::value_service& copies;  // the plain one, for other servers' copies
   const server_config& config;
   const access_rules& access;
   metrics& counters;
   event_log& log;
-  session_keeper& keeper;
+  orphaned_sessions& orphans;
   accounts& principals;
   asio::thread_pool& blocking;  // for calls that wait for a disk
   std::uint64_t instance = 0;   // random
   std::function<void(session*)> ended;
   std::function<void(const pool_policy&)> policy_changed;
-  lane_server* lane = nullptr;  // null: no UCX, `why_no_lane` says why
+  ucx_listener* ucx = nullptr;  // null: no UCX, `why_no_lane` says why
   std::string why_no_lane;
 };
 
@@ -77,24 +77,24 @@ class session : public std::enable_shared_from_this<session> {
   using self = std::shared_ptr<session>;
 
   // A request whose answer is to come.
-  struct request {
+  struct pending_request {
     store_wire::head head;
     store_wire::tail fields;
     std::uint64_t began_ns = 0;
     clock::time_point deadline = clock::time_point::max();
   };
-  using request_ptr = std::shared_ptr<request>;
+  using request_ptr = std::shared_ptr<pending_request>;
 
-  // A streamed put: its bytes go where `granted` says.
+  // A streamed put: its bytes go to the memory of `granted`.
   struct upload {
-    request_ptr what;
+    request_ptr request;
     std::string key;
     store::grant granted;
     std::uint64_t have_bytes = 0;
-    std::uint64_t told_bytes = 0;  // the engine knows of so many
-    std::uint64_t held_bytes = 0;  // of the connection's allowance
-    std::uint64_t patch_at = 0;    // where the body starts in the grant's memory
-    std::uint32_t crc = 0;         // of the bytes so far
+    std::uint64_t reported_bytes = 0;  // the engine knows of so many
+    std::uint64_t held_bytes = 0;      // of the connection's allowance
+    std::uint64_t patch_at = 0;        // where the body starts in the grant's memory
+    std::uint32_t crc = 0;             // of the bytes so far
     store::version_t base_version = 0;
     std::shared_ptr<store::value_writer> writer;  // of a value that memory does not hold: instead of `granted`
     bool refused = false;                         // answered with an error already; the rest of its frames is thrown away
@@ -102,7 +102,7 @@ class session : public std::enable_shared_from_this<session> {
 
   // A value that memory does not hold, on its way to the client.
   struct outgoing {
-    request_ptr what;
+    request_ptr request;
     std::shared_ptr<store::value_reader> reader;
     std::uint64_t unread_bytes = 0, unsent_bytes = 0;
     bool reading = false, sending = false, ended = false;
@@ -124,14 +124,14 @@ class session : public std::enable_shared_from_this<session> {
   void received(std::error_code error, std::size_t bytes);
   void parse();
   bool parse_one();
-  bool take_frame(std::span<const std::byte> whole, const store_wire::head& what, std::string_view body);
+  bool take_frame(std::span<const std::byte> whole, const store_wire::head& header, std::string_view body);
   bool may_parse() const;
   void resume();
   void fill_from_buffer();
   // `bytes` of the present frame came, and lie in its room.
   void room_filled(std::size_t bytes);
   void body_complete();
-  void tell_arrival(upload& one);
+  void report_arrival(upload& one);
   void fail_protocol(const failure& why);
   void close(const char* why);
   void finish_if_drained();
@@ -151,51 +151,53 @@ class session : public std::enable_shared_from_this<session> {
   bool holds_nothing() const;
   bool join_principal();
   void has_greeted();
-  // Runs `then` on this connection's thread, now if that is this one.
+  // Runs `work` on this connection's thread, now if that is this one.
   template <class Then>
-  void here(Then then);
+  void here(Then work);
   // The one answer to a request.
-  void answer(const request_ptr& to, const status& outcome, store_wire::tail fields = {}, std::string_view body = {},
+  void answer(const request_ptr& request, const status& outcome, store_wire::tail fields = {}, std::string_view body = {},
               std::uint64_t value_bytes = 0, std::uint16_t flags = 0);
-  void answer(const request_ptr& to, const failure& why) { answer(to, status(why)); }
-  void count_and_log(const request& what, const status& outcome, std::uint64_t took_ns);
+  void answer(const request_ptr& request, const failure& why) { answer(request, status(why)); }
+  void count_and_log(const pending_request& request, const status& outcome, std::uint64_t took_ns);
   // Puts wait for room up to their deadline: runs `again` in a while.
-  bool may_wait(const request& what) const;
+  bool may_wait(const pending_request& request) const;
   void wait_for_room(std::function<void()> again);
   // Runs `again` in a while; meanwhile the connection goes on.
   void retry_later(std::function<void()> again);
   // Tries `step` until it does not answer ENOSPC or the request's deadline has passed.
-  void until_room(const request_ptr& what, std::function<status()> step, std::function<void(const status&)> then);
+  void until_room(const request_ptr& request, std::function<status()> step, std::function<void(const status&)> callback);
 
   // ---- session_values.cpp
-  void dispatch(const request_ptr& what, std::string_view key, std::string_view body);
-  void dispatch_value(const request_ptr& what, const pool_policy& pool, std::string_view key, std::string_view body);
+  void dispatch(const request_ptr& request, std::string_view key, std::string_view body);
+  void dispatch_value(const request_ptr& request, const pool_policy& pool, std::string_view key, std::string_view body);
   const char* why_not_mapped(store_wire::opcode op) const;
-  void put_whole(const request_ptr& what, std::string_view key, std::string_view body);
-  bool goes_past_memory(const request& what) const;
-  void put_streamed(const request_ptr& what, std::string_view key);
+  void put_whole(const request_ptr& request, std::string_view key, std::string_view body);
+  bool goes_past_memory(const pending_request& request) const;
+  void put_streamed(const request_ptr& request, std::string_view key);
   void upload_complete(const std::shared_ptr<upload>& one);
-  // Finds and pins the value that the request asks for, then `then` on this session's strand; or answers why not.
-  void look_up(const request_ptr& what, std::string_view key,
-               void (session::*then)(const request_ptr&, const store::pinned_value&));
-  bool look_up_again(const request_ptr& what, const std::string& key,
-                     void (session::*then)(const request_ptr&, const store::pinned_value&));
-  void send_value(const request_ptr& what, const store::pinned_value& value);
-  void alloc(const request_ptr& what, std::string_view key);
-  void arrived(const request_ptr& what);
-  void commit(const request_ptr& what);
-  void send_extents(const request_ptr& what, const store::pinned_value& value);
-  void erase(const request_ptr& what, std::string_view key);
-  void stat(const request_ptr& what, std::string_view key);
+  // Finds and pins the value that the request asks for, then `handler` on this session's strand; or answers why not.
+  void look_up(const request_ptr& request, std::string_view key,
+               void (session::*handler)(const request_ptr&, const store::pinned_value&));
+  bool look_up_again(const request_ptr& request, const std::string& key,
+                     void (session::*handler)(const request_ptr&, const store::pinned_value&));
+  void send_value(const request_ptr& request, const store::pinned_value& value);
+  void alloc(const request_ptr& request, std::string_view key);
+  void arrived(const request_ptr& request);
+  void commit(const request_ptr& request);
+  void send_extents(const request_ptr& request, const store::pinned_value& value);
+  void erase(const request_ptr& request, std::string_view key);
+  void stat(const request_ptr& request, std::string_view key);
   void let_go(std::span<const std::uint64_t> pins);
-  // Where the request goes: another server's copies past what clients go through.
-  store_cluster::door& door_of(const request& what) { return what.fields.copy ? parts_.copies : parts_.values; }
-  status admits(const request& what, std::string_view key, bool writes);
+  // The service of the request: changes from another server bypass the checks for clients.
+  store_cluster::value_service& service_for(const pending_request& request) {
+    return request.fields.copy ? parts_.copies : parts_.values;
+  }
+  status admits(const pending_request& request, std::string_view key, bool writes);
   bool may_still_write(std::uint32_t pool) const;
   failure no_right_any_more(std::uint32_t pool) const;
-  std::shared_lock<std::shared_mutex> gate_of(const request& what);
-  status is_still_admitted(const request& what, std::string_view key);
-  result<store::grant> begin(const request& what, std::string_view key, store::begin_options options,
+  std::shared_lock<std::shared_mutex> gate_of(const pending_request& request);
+  status is_still_admitted(const pending_request& request, std::string_view key);
+  result<store::grant> begin(const pending_request& request, std::string_view key, store::begin_options options,
                              std::uint64_t& patch_at);
   store_wire::outcome outcome_of(const store::put_result& done, std::uint64_t bytes, store_wire::path way) const;
   store_wire::outcome outcome_of(const store::value_info& info) const;
@@ -203,49 +205,49 @@ class session : public std::enable_shared_from_this<session> {
   // ---- session_streams.cpp: values that memory does not hold
   // What a request for this many bytes takes of the connection's allowance.
   std::uint64_t held_bytes(std::uint64_t value_bytes) const;
-  void put_in_windows(const request_ptr& what, std::string_view key);
+  void put_in_windows(const request_ptr& request, std::string_view key);
   void open_writer(const std::shared_ptr<upload>& one);
-  // False: the present frame must wait for room, which the writer tells of.
+  // False: the present frame must wait for room; the writer calls back.
   bool more_room();
   void refuse_upload(const std::shared_ptr<upload>& one, const failure& why);
-  void send_in_windows(const request_ptr& what, const store::pinned_value& value);
+  void send_in_windows(const request_ptr& request, const store::pinned_value& value);
   void next_window(const outgoing_ptr& one);
   void send_window(const outgoing_ptr& one);
 
   // ---- session_ucx.cpp: bytes that go by UCX
   std::string why_no_lane(const store_wire::tail& greeting) const;
-  void join_lane(const request_ptr& what, store_wire::tail fields);
-  bool by_lane(const request& what) const;
-  void receive_by_lane(const request_ptr& what, const store::grant& granted, std::uint64_t patch_at, std::string key);
-  void lane_received(std::uint64_t token, const status& outcome, std::uint32_t crc);
-  bool settle_lane_grant(std::uint64_t token);
-  void commit_lane_grant(const request_ptr& what, std::uint64_t token);
-  void abort_lane_grant(const request_ptr& what, std::uint64_t token);
-  void send_by_lane(const request_ptr& what, store_wire::tail fields, std::uint64_t pin,
-                    const std::vector<std::span<const std::byte>>& pieces, std::uint64_t bytes);
-  void expire_lane_commits();
-  void leave_lane();
+  void join_ucx(const request_ptr& request, store_wire::tail fields);
+  bool uses_ucx(const pending_request& request) const;
+  void receive_by_ucx(const request_ptr& request, const store::grant& granted, std::uint64_t patch_at, std::string key);
+  void ucx_received(std::uint64_t token, const status& outcome, std::uint32_t crc);
+  bool settle_ucx_grant(std::uint64_t token);
+  void commit_ucx_grant(const request_ptr& request, std::uint64_t token);
+  void abort_ucx_grant(const request_ptr& request, std::uint64_t token);
+  void send_by_ucx(const request_ptr& request, store_wire::tail fields, std::uint64_t pin,
+                   const std::vector<std::span<const std::byte>>& pieces, std::uint64_t bytes);
+  void expire_ucx_commits();
+  void leave_ucx();
 
   // ---- session_pools.cpp
-  bool dispatch_other(const request_ptr& what, std::string_view key, std::string_view body);
-  void greet(const request_ptr& what);
-  void attach(const request_ptr& what);
-  void open_rings(const request_ptr& what);
-  void answer_with_descriptor(const request_ptr& what, const store_wire::tail& fields, int fd);
-  void pool_create(const request_ptr& what, std::string name);
-  void pool_open(const request_ptr& what, std::string_view name);
-  void pool_opened(const request_ptr& what, const store::pool_info& pool);
-  void pool_set(const request_ptr& what, std::string name);
-  void pool_delete(const request_ptr& what, std::string name);
-  void pool_list(const request_ptr& what);
-  void find(const request_ptr& what);
-  void sync(const request_ptr& what);
-  void cluster_map(const request_ptr& what);
-  void sync_keys(const request_ptr& what, std::string_view key, std::string_view body);
-  void sync_requests(const request_ptr& what, std::string_view body);
-  // Runs `work` where it may block, then `then` with its outcome here.
+  bool dispatch_other(const request_ptr& request, std::string_view key, std::string_view body);
+  void greet(const request_ptr& request);
+  void attach(const request_ptr& request);
+  void open_rings(const request_ptr& request);
+  void answer_with_descriptor(const request_ptr& request, const store_wire::tail& fields, int fd);
+  void pool_create(const request_ptr& request, std::string name);
+  void pool_open(const request_ptr& request, std::string_view name);
+  void pool_opened(const request_ptr& request, const store::pool_info& pool);
+  void pool_set(const request_ptr& request, std::string name);
+  void pool_delete(const request_ptr& request, std::string name);
+  void pool_list(const request_ptr& request);
+  void find(const request_ptr& request);
+  void sync(const request_ptr& request);
+  void cluster_map(const request_ptr& request);
+  void sync_keys(const request_ptr& request, std::string_view key, std::string_view body);
+  void sync_requests(const request_ptr& request, std::string_view body);
+  // Runs `work` where it may block, then `on_done` with its outcome here.
   template <class T>
-  void aside(const request_ptr& what, std::function<result<T>()> work, std::function<void(T)> then);
+  void aside(const request_ptr& request, std::function<result<T>()> work, std::function<void(T)> on_done);
   result<pool_policy> admin_of(std::string_view name) const;
 
   asio::io_context& home_;
@@ -266,7 +268,7 @@ class session : public std::enable_shared_from_this<session> {
   std::uint64_t progress_bytes_ = 0;  // come since
   account_share connected_, buffers_, memory_;
   std::uint64_t parse_ns_ = 0;  // when what is being parsed was looked at; requests of one read share it
-  std::optional<filling> filling_;
+  std::optional<filling> catching_up_;
   std::unordered_map<std::uint64_t, std::shared_ptr<upload>> uploads_;
   std::unordered_map<std::uint32_t, pool_policy> pools_;  // opened on this connection
   std::uint64_t under_way_ = 0;                           // requests without an answer yet
@@ -280,8 +282,8 @@ class session : public std::enable_shared_from_this<session> {
   };
   std::unordered_map<std::uint64_t, shm_grant> grants_;  // by token
   // Room whose bytes come by UCX. It is UCX's until `arrived`.
-  struct lane_grant {
-    shm_grant what;
+  struct ucx_grant {
+    shm_grant room;
     store::grant_id id = 0;
     bool whole = true;  // all of the value's bytes come: their checksum is the value's
     std::optional<status> arrived;
@@ -289,16 +291,16 @@ class session : public std::enable_shared_from_this<session> {
     bool given_up = false;
     request_ptr commit;  // waits for the bytes
   };
-  std::unordered_map<std::uint64_t, lane_grant> lane_grants_;  // by token, which is random
-  store_client::lane_session_ptr lane_;
-  std::unique_ptr<asio::steady_timer> lane_timer_;
+  std::unordered_map<std::uint64_t, ucx_grant> ucx_grants_;  // by token, which is random
+  store_client::stream_session_ptr stream_session_;
+  std::unique_ptr<asio::steady_timer> ucx_timer_;
   store::session_id engine_session_ = 0;
 };
 
 template <class Then>
-void session::here(Then then) {
-  if (served_here == &home_) then();
-  else asio::post(home_, std::move(then));
+void session::here(Then work) {
+  if (served_here == &home_) work();
+  else asio::post(home_, std::move(work));
 }
 
 }  // namespace pl::store_server

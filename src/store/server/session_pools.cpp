@@ -12,88 +12,89 @@ namespace pl::store_server {
 using store_wire::opcode;
 
 template <class T>
-void session::aside(const request_ptr& what, std::function<result<T>()> work, std::function<void(T)> then) {
-  asio::post(parts_.blocking, [me = shared_from_this(), what, work = std::move(work), then = std::move(then)] {
+void session::aside(const request_ptr& request, std::function<result<T>()> work, std::function<void(T)> on_done) {
+  asio::post(parts_.blocking, [me = shared_from_this(), request, work = std::move(work), on_done = std::move(on_done)] {
     auto done = std::make_shared<result<T>>(work());
-    me->here([me, what, done, then] {
-      if (!*done) return me->answer(what, done->error());
-      then(*std::move(*done));
+    me->here([me, request, done, on_done] {
+      if (!*done) return me->answer(request, done->error());
+      on_done(*std::move(*done));
     });
   });
 }
 
-bool session::dispatch_other(const request_ptr& what, std::string_view key, std::string_view body) {
+bool session::dispatch_other(const request_ptr& request, std::string_view key, std::string_view body) {
   const auto name = [&] { return std::string(key); };
-  switch (what->head.op) {
+  switch (request->head.op) {
     case opcode::hello:
-      greet(what);
+      greet(request);
       return true;
     case opcode::ping:
     case opcode::unpin:
-      answer(what, status{});
+      answer(request, status{});
       return true;  // what the tail unpins has been let go
     case opcode::attach:
-      attach(what);
+      attach(request);
       return true;
     case opcode::rings:
-      open_rings(what);
+      open_rings(request);
       return true;
     case opcode::arrived:
-      arrived(what);
+      arrived(request);
       return true;
     case opcode::commit:
     case opcode::abort:
-      commit(what);
+      commit(request);
       return true;
     case opcode::pool_create:
-      pool_create(what, name());
+      pool_create(request, name());
       return true;
     case opcode::pool_open:
-      pool_open(what, key);
+      pool_open(request, key);
       return true;
     case opcode::pool_set:
-      pool_set(what, name());
+      pool_set(request, name());
       return true;
     case opcode::pool_delete:
-      pool_delete(what, name());
+      pool_delete(request, name());
       return true;
     case opcode::pool_list:
-      pool_list(what);
+      pool_list(request);
       return true;
     case opcode::stats:
-      answer(what, {}, {}, parts_.counters.text(parts_.engine.stats()) + parts_.values.metrics());
+      answer(request, {}, {}, parts_.counters.text(parts_.engine.stats()) + parts_.values.metrics());
       return true;
     case opcode::cluster_map:
-      cluster_map(what);
+      cluster_map(request);
       return true;
     case opcode::sync_requests:
-      sync_requests(what, body);
+      sync_requests(request, body);
       return true;
     case opcode::find:
     case opcode::sync_keys:
     case opcode::sync:
-      if (!pools_.contains(what->head.pool_id))
-        answer(what, {ENXIO, format("pool %u is not open on this connection: open it by its name", what->head.pool_id)});
-      else if (what->head.op == opcode::sync_keys) sync_keys(what, key, body);
-      else what->head.op == opcode::find ? find(what) : sync(what);
+      if (!pools_.contains(request->head.pool_id))
+        answer(request,
+               {ENXIO, format("pool %u is not open on this connection: open it by its name", request->head.pool_id)});
+      else if (request->head.op == opcode::sync_keys) sync_keys(request, key, body);
+      else request->head.op == opcode::find ? find(request) : sync(request);
       return true;
     default:
       return false;
   }
 }
 
-void session::greet(const request_ptr& what) {
-  const auto& theirs = what->fields.greeting;
+void session::greet(const request_ptr& request) {
+  const auto& theirs = request->fields.greeting;
   if (!theirs) return fail_protocol({EPROTO, "a greeting without versions"});
   if (theirs->lowest_version > store_wire::kVersion || theirs->highest_version < store_wire::kVersion) {
     ++parts_.counters.refused;
-    return answer(what, {EPROTO, format("this server speaks version %u, the client %u to %u: use releases that share one",
-                                        store_wire::kVersion, theirs->lowest_version, theirs->highest_version)});
+    return answer(request, {EPROTO, format("this server speaks version %u, the client %u to %u: use releases that share one",
+                                           store_wire::kVersion, theirs->lowest_version, theirs->highest_version)});
   }
   has_greeted();
-  if (theirs->session != 0 && wire_->other().pid > 0) parts_.keeper.take_back(theirs->session, wire_->other().pid);
+  if (theirs->session != 0 && wire_->other().pid > 0) parts_.orphans.take_back(theirs->session, wire_->other().pid);
   parts_.log.write(event_log::level::debug, "greeted",
-                   {{"peer", wire_->other().where}, {"principal", wire_->other().principal}, {"agent", theirs->agent}});
+                   {{"peer", wire_->other().origin}, {"principal", wire_->other().principal}, {"agent", theirs->agent}});
   store_wire::tail fields;
   auto& ours = fields.greeting.emplace();
   const bool may_map = parts_.access.mapping_of(wire_->other()) != mapping::none;
@@ -102,36 +103,37 @@ void session::greet(const request_ptr& what) {
   ours.instance = parts_.instance;
   ours.session = engine_session_;
   ours.agent = "peerlane store";
-  join_lane(what, std::move(fields));
+  join_ucx(request, std::move(fields));
 }
 
-void session::attach(const request_ptr& what) {
+void session::attach(const request_ptr& request) {
   if (wire_->other().way != store_wire::path::unix_socket)
-    return answer(what, {ENOTSUP, "the arena's descriptor travels over the unix socket only"});
+    return answer(request, {ENOTSUP, "the arena's descriptor travels over the unix socket only"});
   const auto may = parts_.access.mapping_of(wire_->other());
   if (may == mapping::none)
-    return answer(what, {EACCES, format("%s may not map the store's memory, which holds values of several pools: name it in "
-                                        "the server's \"mappers\" or \"map_readers\"",
-                                        wire_->other().principal.c_str())});
+    return answer(request,
+                  {EACCES, format("%s may not map the store's memory, which holds values of several pools: name it in "
+                                  "the server's \"mappers\" or \"map_readers\"",
+                                  wire_->other().principal.c_str())});
   const auto& arena = parts_.engine.arena();
   mapped_ = may;
   store_wire::tail fields;
   fields.memory = store_wire::arena{arena.size_bytes, arena.chunk_bytes, may == mapping::read};
-  answer_with_descriptor(what, fields, may == mapping::read ? arena.read_only_fd : arena.fd);
+  answer_with_descriptor(request, fields, may == mapping::read ? arena.read_only_fd : arena.fd);
 }
 
 // The socket is left once the answer has gone through it: descriptors go before what else is to be written (outbox.cpp).
-void session::open_rings(const request_ptr& what) {
+void session::open_rings(const request_ptr& request) {
   const auto made = wire_->open_rings();
-  if (!made) return answer(what, made.error());
+  if (!made) return answer(request, made.error());
   ++parts_.counters.rings;
-  answer_with_descriptor(what, {}, *made);
+  answer_with_descriptor(request, {}, *made);
 }
 
-void session::answer_with_descriptor(const request_ptr& what, const store_wire::tail& fields, int fd) {
+void session::answer_with_descriptor(const request_ptr& request, const store_wire::tail& fields, int fd) {
   --under_way_;
-  count_and_log(*what, {}, monotonic_ns() - what->began_ns);
-  auto head = what->head;
+  count_and_log(*request, {}, monotonic_ns() - request->began_ns);
+  auto head = request->head;
   head.flags = store_wire::flag::reply;
   head.body_bytes = 0;
   std::string frame;
@@ -152,61 +154,61 @@ result<pool_policy> session::admin_of(std::string_view name) const {
   return policy;
 }
 
-void session::pool_create(const request_ptr& what, std::string name) {
-  const auto settings = what->fields.settings.value_or(store_wire::pool_settings{});
+void session::pool_create(const request_ptr& request, std::string name) {
+  const auto settings = request->fields.settings.value_or(store_wire::pool_settings{});
   if (!parts_.access.is_admin(wire_->other()))
-    return answer(what, {EACCES, format("%s may not make pools: name it in the server's \"admins\"",
-                                        wire_->other().principal.c_str())});
-  if (const auto fine = store::check_given(settings.level); !fine) return answer(what, fine.error());
-  if (const auto fine = check_access_list(settings.access); !fine) return answer(what, fine.error());
+    return answer(request, {EACCES, format("%s may not make pools: name it in the server's \"admins\"",
+                                           wire_->other().principal.c_str())});
+  if (const auto fine = store::check_given(settings.level); !fine) return answer(request, fine.error());
+  if (const auto fine = check_access_list(settings.access); !fine) return answer(request, fine.error());
   parts_.log.write(event_log::level::info, "pool_create", {{"pool", name}, {"principal", wire_->other().principal}});
   aside<store::pool_info>(
-      what, [this, name, settings] { return parts_.values.create_pool(name, options_of(settings)); },
-      [me = shared_from_this(), what](store::pool_info made) {
+      request, [this, name, settings] { return parts_.values.create_pool(name, options_of(settings)); },
+      [me = shared_from_this(), request](store::pool_info made) {
         me->pools_[made.id] = policy_of(made);
-        what->head.pool_id = made.id;
+        request->head.pool_id = made.id;
         store_wire::tail fields;
         fields.settings = settings_of(made);
-        me->answer(what, {}, std::move(fields));
+        me->answer(request, {}, std::move(fields));
       });
 }
 
-void session::pool_open(const request_ptr& what, std::string_view name) {
+void session::pool_open(const request_ptr& request, std::string_view name) {
   const auto found = parts_.engine.find_pool(name);
-  if (found) return pool_opened(what, *found);
+  if (found) return pool_opened(request, *found);
   aside<store::pool_info>(
-      what, [this, name = std::string(name)] { return parts_.values.look_for_pool(name); },
-      [me = shared_from_this(), what](const store::pool_info& pool) { me->pool_opened(what, pool); });
+      request, [this, name = std::string(name)] { return parts_.values.find_pool(name); },
+      [me = shared_from_this(), request](const store::pool_info& pool) { me->pool_opened(request, pool); });
 }
 
-void session::pool_opened(const request_ptr& what, const store::pool_info& pool) {
+void session::pool_opened(const request_ptr& request, const store::pool_info& pool) {
   const auto* found = &pool;
   const auto policy = policy_of(*found);
   const rights may = parts_.access.rights_of(wire_->other(), policy);
   if (!may.read && !may.write && !may.admin)
-    return answer(what, {EACCES, format("%s may not open pool %s: its access list is \"%s\"",
-                                        wire_->other().principal.c_str(), policy.name.c_str(), policy.access.c_str())});
+    return answer(request, {EACCES, format("%s may not open pool %s: its access list is \"%s\"",
+                                           wire_->other().principal.c_str(), policy.name.c_str(), policy.access.c_str())});
   pools_[found->id] = policy;
-  what->head.pool_id = found->id;
+  request->head.pool_id = found->id;
   store_wire::tail fields;
   fields.settings = settings_of(*found);
-  answer(what, {}, std::move(fields));
+  answer(request, {}, std::move(fields));
 }
 
-void session::pool_set(const request_ptr& what, std::string name) {
+void session::pool_set(const request_ptr& request, std::string name) {
   const auto policy = admin_of(name);
-  if (!policy) return answer(what, policy.error());
-  const auto settings = what->fields.settings.value_or(store_wire::pool_settings{});
-  if (const auto fine = store::check_given(settings.level); !fine) return answer(what, fine.error());
-  if (const auto fine = check_access_list(settings.access); !fine) return answer(what, fine.error());
+  if (!policy) return answer(request, policy.error());
+  const auto settings = request->fields.settings.value_or(store_wire::pool_settings{});
+  if (const auto fine = store::check_given(settings.level); !fine) return answer(request, fine.error());
+  if (const auto fine = check_access_list(settings.access); !fine) return answer(request, fine.error());
   parts_.log.write(event_log::level::info, "pool_set", {{"pool", name}, {"principal", wire_->other().principal}});
   aside<store::pool_info>(
-      what, [this, id = policy->id, settings] { return parts_.values.configure_pool(id, options_of(settings)); },
-      [me = shared_from_this(), what](store::pool_info now) {
+      request, [this, id = policy->id, settings] { return parts_.values.configure_pool(id, options_of(settings)); },
+      [me = shared_from_this(), request](store::pool_info now) {
         me->parts_.policy_changed(policy_of(now));
         store_wire::tail fields;
         fields.settings = settings_of(now);
-        me->answer(what, {}, std::move(fields));
+        me->answer(request, {}, std::move(fields));
       });
 }
 
@@ -216,55 +218,57 @@ void session::policy_changed(const pool_policy& now) {
   });
 }
 
-void session::pool_delete(const request_ptr& what, std::string name) {
+void session::pool_delete(const request_ptr& request, std::string name) {
   const auto policy = admin_of(name);
-  if (!policy) return answer(what, policy.error());
+  if (!policy) return answer(request, policy.error());
   parts_.log.write(event_log::level::info, "pool_delete", {{"pool", name}, {"principal", wire_->other().principal}});
   aside<bool>(
-      what,
+      request,
       [this, id = policy->id]() -> result<bool> {
         const auto done = parts_.values.delete_pool(id);
         if (!done) return done.error();
         return true;
       },
-      [me = shared_from_this(), what, id = policy->id](bool) {
+      [me = shared_from_this(), request, id = policy->id](bool) {
         me->pools_.erase(id);
-        me->answer(what, status{});
+        me->answer(request, status{});
       });
 }
 
-void session::pool_list(const request_ptr& what) {
+void session::pool_list(const request_ptr& request) {
   std::string body;
   for (const auto& pool : parts_.engine.list_pools()) {
     const rights may = parts_.access.rights_of(wire_->other(), policy_of(pool));
     if (may.read || may.write || may.admin)
       store_wire::append(body, store_wire::pool_entry{pool.name, pool.keys, pool.bytes, settings_of(pool)});
   }
-  if (body.size() > store_wire::kMaxBodyBytes) return answer(what, {EMSGSIZE, "the list of pools is longer than a frame"});
-  answer(what, {}, {}, body);
+  if (body.size() > store_wire::kMaxBodyBytes)
+    return answer(request, {EMSGSIZE, "the list of pools is longer than a frame"});
+  answer(request, {}, {}, body);
 }
 
 // ---- Searching -----------------------------------------------------------------------------------------------------------
 
-void session::find(const request_ptr& what) {
-  const auto& policy = pools_.at(what->head.pool_id);
+void session::find(const request_ptr& request) {
+  const auto& policy = pools_.at(request->head.pool_id);
   if (!parts_.access.rights_of(wire_->other(), policy).read)
-    return answer(what, {EACCES, format("%s may not read pool %s", wire_->other().principal.c_str(), policy.name.c_str())});
+    return answer(request,
+                  {EACCES, format("%s may not read pool %s", wire_->other().principal.c_str(), policy.name.c_str())});
   store::find_options options;
-  options.prefix = what->fields.prefix.value_or("");
-  options.regex = what->fields.regex.value_or("");
-  options.after = what->fields.after.value_or("");
-  if (what->head.value_bytes > 0 && what->head.value_bytes < options.limit) options.limit = what->head.value_bytes;
+  options.prefix = request->fields.prefix.value_or("");
+  options.regex = request->fields.regex.value_or("");
+  options.after = request->fields.after.value_or("");
+  if (request->head.value_bytes > 0 && request->head.value_bytes < options.limit) options.limit = request->head.value_bytes;
   // A page that takes long ends early, and the next one goes on: the threads are there for others too.
   static constexpr auto kLongest = std::chrono::seconds(2);
-  options.deadline = what->deadline;
-  const auto pool = what->head.pool_id;
+  options.deadline = request->deadline;
+  const auto pool = request->head.pool_id;
   struct page {
     std::string body, last;
     bool more = false;
   };
   aside<page>(
-      what,
+      request,
       [this, pool, options]() -> result<page> {
         auto now = options;
         now.deadline = std::min(options.deadline, clock::now() + kLongest);
@@ -281,58 +285,58 @@ void session::find(const request_ptr& what) {
           return failure{EMSGSIZE, "the page is longer than a frame: ask for fewer keys at a time"};
         return out;
       },
-      [me = shared_from_this(), what](page found) {
+      [me = shared_from_this(), request](page found) {
         store_wire::tail fields;
         fields.after = found.last;
-        me->answer(what, {}, std::move(fields), found.body, 0, found.more ? store_wire::flag::more : std::uint16_t{0});
+        me->answer(request, {}, std::move(fields), found.body, 0, found.more ? store_wire::flag::more : std::uint16_t{0});
       });
 }
 
 // ---- Clusters ------------------------------------------------------------------------------------------------------------
 
-void session::cluster_map(const request_ptr& what) {
+void session::cluster_map(const request_ptr& request) {
   const auto text = parts_.values.map_text();
-  if (!text) return answer(what, text.error());
+  if (!text) return answer(request, text.error());
   store_wire::tail fields;
   fields.epoch = parts_.values.epoch();
-  answer(what, {}, std::move(fields), *text);
+  answer(request, {}, std::move(fields), *text);
 }
 
-void session::sync_keys(const request_ptr& what, std::string_view key, std::string_view body) {
-  if (!what->fields.copy) return answer(what, {EPROTO, "a comparison of keys without a sender"});
+void session::sync_keys(const request_ptr& request, std::string_view key, std::string_view body) {
+  if (!request->fields.copy) return answer(request, {EPROTO, "a comparison of keys without a sender"});
   if (!parts_.access.is_admin(wire_->other()))
-    return answer(what, {EACCES, format("%s may not compare keys", wire_->other().principal.c_str())});
+    return answer(request, {EACCES, format("%s may not compare keys", wire_->other().principal.c_str())});
   aside<std::string>(
-      what,
-      [this, what, until = std::string(key), theirs = std::string(body)] {
-        return parts_.values.differing_keys(*what->fields.copy, engine_session_, what->head.pool_id, what->fields, until,
-                                            theirs, (what->head.flags & store_wire::flag::told) != 0);
+      request,
+      [this, request, until = std::string(key), theirs = std::string(body)] {
+        return parts_.values.differing_keys(*request->fields.copy, engine_session_, request->head.pool_id, request->fields,
+                                            until, theirs, (request->head.flags & store_wire::flag::told) != 0);
       },
-      [me = shared_from_this(), what](const std::string& list) { me->answer(what, {}, {}, list); });
+      [me = shared_from_this(), request](const std::string& list) { me->answer(request, {}, {}, list); });
 }
 
-void session::sync_requests(const request_ptr& what, std::string_view body) {
-  if (!what->fields.copy) return answer(what, {EPROTO, "answers to requests without a sender"});
+void session::sync_requests(const request_ptr& request, std::string_view body) {
+  if (!request->fields.copy) return answer(request, {EPROTO, "answers to requests without a sender"});
   if (!parts_.access.is_admin(wire_->other()))
-    return answer(what, {EACCES, format("%s may not tell of requests", wire_->other().principal.c_str())});
+    return answer(request, {EACCES, format("%s may not tell of requests", wire_->other().principal.c_str())});
   aside<bool>(
-      what,
-      [this, what, told = std::string(body)]() -> result<bool> {
-        const status done = parts_.values.take_requests(*what->fields.copy, engine_session_,
-                                                        what->fields.prefix.value_or(std::string()), told);
+      request,
+      [this, request, outcomes = std::string(body)]() -> result<bool> {
+        const status done = parts_.values.take_requests(*request->fields.copy, engine_session_,
+                                                        request->fields.prefix.value_or(std::string()), outcomes);
         if (!done) return done.error();
         return true;
       },
-      [me = shared_from_this(), what](bool) { me->answer(what, status{}); });
+      [me = shared_from_this(), request](bool) { me->answer(request, status{}); });
 }
 
-void session::sync(const request_ptr& what) {
-  parts_.engine.sync_async(what->head.pool_id, [me = shared_from_this(), what](result<store::durability> done) {
-    me->here([me, what, done = std::move(done)] {
-      if (!done) return me->answer(what, done.error());
+void session::sync(const request_ptr& request) {
+  parts_.engine.sync_async(request->head.pool_id, [me = shared_from_this(), request](result<store::durability> done) {
+    me->here([me, request, done = std::move(done)] {
+      if (!done) return me->answer(request, done.error());
       store_wire::tail fields;
       fields.result.emplace().reached = *done;
-      me->answer(what, {}, std::move(fields));
+      me->answer(request, {}, std::move(fields));
     });
   });
 }

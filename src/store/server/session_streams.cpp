@@ -25,12 +25,12 @@ std::uint64_t session::held_bytes(std::uint64_t value_bytes) const {
 
 // ---- Puts --------------------------------------------------------------------------------------------------------------
 
-void session::put_in_windows(const request_ptr& what, std::string_view key) {
+void session::put_in_windows(const request_ptr& request, std::string_view key) {
   auto one = std::make_shared<upload>();
-  one->what = what;
+  one->request = request;
   one->key = key;
-  uploads_[what->head.request_id] = one;
-  one->held_bytes = held_bytes(what->head.value_bytes);
+  uploads_[request->head.request_id] = one;
+  one->held_bytes = held_bytes(request->head.value_bytes);
   hold(one->held_bytes);
   open_writer(one);
 }
@@ -38,11 +38,12 @@ void session::put_in_windows(const request_ptr& what, std::string_view key) {
 void session::open_writer(const std::shared_ptr<upload>& one) {
   waiting_for_room_ = true;  // its frames come next
   asio::post(parts_.blocking, [me = shared_from_this(), one] {
-    const auto& head = one->what->head;
+    const auto& head = one->request->head;
     auto made = me->parts_.engine.open_writer(head.pool_id, one->key, head.value_bytes);
     me->here([me, one, made = std::move(made)] {
       me->waiting_for_room_ = false;
-      if (made.code() == ENOSPC && me->may_wait(*one->what)) return me->wait_for_room([me, one] { me->open_writer(one); });
+      if (made.code() == ENOSPC && me->may_wait(*one->request))
+        return me->wait_for_room([me, one] { me->open_writer(one); });
       if (made) one->writer = *made;
       else me->refuse_upload(one, made.error());
       me->resume();
@@ -53,18 +54,18 @@ void session::open_writer(const std::shared_ptr<upload>& one) {
 void session::refuse_upload(const std::shared_ptr<upload>& one, const failure& why) {
   one->refused = true;  // the rest of its frames is thrown away
   one->writer.reset();
-  uploads_.erase(one->what->head.request_id);
+  uploads_.erase(one->request->head.request_id);
   let_hold_go(std::exchange(one->held_bytes, 0));
-  answer(one->what, why);
+  answer(one->request, why);
 }
 
 bool session::more_room() {
-  if (!filling_->room.empty() || !filling_->into || !filling_->into->writer) return true;
-  const auto one = filling_->into;
+  if (!catching_up_->room.empty() || !catching_up_->into || !catching_up_->into->writer) return true;
+  const auto one = catching_up_->into;
   for (;;) {
     const auto room = one->writer->room();
     if (!room.empty()) {
-      filling_->room.push_back(room.first(std::min<std::uint64_t>(room.size(), filling_->left_bytes)));
+      catching_up_->room.push_back(room.first(std::min<std::uint64_t>(room.size(), catching_up_->left_bytes)));
       return true;
     }
     if (const auto bad = one->writer->failed(); !bad) {
@@ -87,21 +88,21 @@ bool session::more_room() {
 
 // ---- Gets --------------------------------------------------------------------------------------------------------------
 
-void session::send_in_windows(const request_ptr& what, const store::pinned_value& value) {
-  if (what->head.offset > value.info.length_bytes)
-    return answer(what, {EINVAL, format("offset %llu lies behind the value's end (%llu bytes)",
-                                        static_cast<unsigned long long>(what->head.offset),
-                                        static_cast<unsigned long long>(value.info.length_bytes))});
+void session::send_in_windows(const request_ptr& request, const store::pinned_value& value) {
+  if (request->head.offset > value.info.length_bytes)
+    return answer(request, {EINVAL, format("offset %llu lies behind the value's end (%llu bytes)",
+                                           static_cast<unsigned long long>(request->head.offset),
+                                           static_cast<unsigned long long>(value.info.length_bytes))});
   const auto way = wire_->other().way;
-  const bool warm = (what->head.flags & flag::warm) != 0;
+  const bool warm = (request->head.flags & flag::warm) != 0;
   const std::uint64_t bytes = warm ? 0 : value.reader->range_bytes();
   store_wire::tail fields;
   fields.result = outcome_of(value.info);
   parts_.counters.bytes(way, false, bytes);
-  answer(what, {}, std::move(fields), {}, bytes, bytes > 0 ? flag::streamed : std::uint16_t{0});
+  answer(request, {}, std::move(fields), {}, bytes, bytes > 0 ? flag::streamed : std::uint16_t{0});
   if (closed_ || bytes == 0) return;
   auto one = std::make_shared<outgoing>();
-  one->what = what;
+  one->request = request;
   one->reader = value.reader;
   one->unread_bytes = one->unsent_bytes = bytes;
   ++under_way_;  // a server that drains lets it end
@@ -127,15 +128,15 @@ void session::send_window(const outgoing_ptr& one) {
   const bool sent = one->unsent_bytes == 0;
   if (closed_ || sent || (one->ready && !*one->ready)) {
     one->ended = true;
-    if (!closed_ && !sent) return answer(one->what, one->ready->error());  // instead of the rest
+    if (!closed_ && !sent) return answer(one->request, one->ready->error());  // instead of the rest
     --under_way_;
     return resume();
   }
   if (!one->ready) return;
   const auto window = **std::exchange(one->ready, std::nullopt);
   download out;
-  out.frame.request_id = one->what->head.request_id;
-  out.frame.pool_id = one->what->head.pool_id;
+  out.frame.request_id = one->request->head.request_id;
+  out.frame.pool_id = one->request->head.pool_id;
   out.frame.offset = one->reader->range_bytes() - one->unsent_bytes;
   out.pieces = {window};
   out.left_bytes = window.size();

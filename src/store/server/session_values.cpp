@@ -78,12 +78,13 @@ store_wire::outcome session::outcome_of(const store::value_info& info) const {
   return out;
 }
 
-void session::dispatch(const request_ptr& what, std::string_view key, std::string_view body) {
-  if (dispatch_other(what, key, body)) return;
-  const auto pool = pools_.find(what->head.pool_id);
+void session::dispatch(const request_ptr& request, std::string_view key, std::string_view body) {
+  if (dispatch_other(request, key, body)) return;
+  const auto pool = pools_.find(request->head.pool_id);
   if (pool == pools_.end())
-    return answer(what, {ENXIO, format("pool %u is not open on this connection: open it by its name", what->head.pool_id)});
-  dispatch_value(what, pool->second, key, body);
+    return answer(request,
+                  {ENXIO, format("pool %u is not open on this connection: open it by its name", request->head.pool_id)});
+  dispatch_value(request, pool->second, key, body);
 }
 
 // Why a request may not be about mapped memory; null: it may, or is not.
@@ -94,47 +95,48 @@ const char* session::why_not_mapped(opcode op) const {
   return nullptr;
 }
 
-void session::dispatch_value(const request_ptr& what, const pool_policy& pool, std::string_view key, std::string_view body) {
-  const opcode op = what->head.op;
+void session::dispatch_value(const request_ptr& request, const pool_policy& pool, std::string_view key,
+                             std::string_view body) {
+  const opcode op = request->head.op;
   const rights may = parts_.access.rights_of(wire_->other(), pool);
   status refusal;
   if (writes(op) ? !may.write : !may.read)
     refusal = failure{EACCES, format("%s may not %s pool %s: its access list is \"%s\"", wire_->other().principal.c_str(),
                                      writes(op) ? "write" : "read", pool.name.c_str(), pool.access.c_str())};
-  else if ((what->head.flags & flag::lane) != 0 && !by_lane(*what))
+  else if ((request->head.flags & flag::lane) != 0 && !uses_ucx(*request))
     refusal = failure{ENOTSUP, "this connection has no UCX lane"};
-  else if ((op == opcode::alloc || op == opcode::lookup) && !by_lane(*what) && parts_.access.keeps_apart(pool))
+  else if ((op == opcode::alloc || op == opcode::lookup) && !uses_ucx(*request) && parts_.access.keeps_apart(pool))
     refusal =
         failure{ENOTSUP, format("pool %s is not reached by shared memory: its settings forbid it, or not everybody who "
                                 "maps the store's memory may read and write it",
                                 pool.name.c_str())};
-  else if (const char* why = by_lane(*what) ? nullptr : why_not_mapped(op); why != nullptr)
+  else if (const char* why = uses_ucx(*request) ? nullptr : why_not_mapped(op); why != nullptr)
     refusal = failure{EACCES, format("pool %s is not reached by shared memory here: %s", pool.name.c_str(), why)};
   else if (writes(op) && op != opcode::erase &&
-           (what->head.value_bytes > store_wire::kMaxValueBytes ||
-            granted_bytes_ + held_bytes(what->head.value_bytes) >
-                std::max(parts_.config.max_request_bytes, held_bytes(what->head.value_bytes))))
-    refusal = failure{what->head.value_bytes > store_wire::kMaxValueBytes ? EFBIG : ENOSPC,
+           (request->head.value_bytes > store_wire::kMaxValueBytes ||
+            granted_bytes_ + held_bytes(request->head.value_bytes) >
+                std::max(parts_.config.max_request_bytes, held_bytes(request->head.value_bytes))))
+    refusal = failure{request->head.value_bytes > store_wire::kMaxValueBytes ? EFBIG : ENOSPC,
                       format("%llu bytes: more than this connection may have under way",
-                             static_cast<unsigned long long>(what->head.value_bytes))};
-  if (refusal) refusal = admits(*what, key, writes(op));
-  if (!refusal) return answer(what, refusal.error());  // data frames that follow belong to nothing and are thrown away
+                             static_cast<unsigned long long>(request->head.value_bytes))};
+  if (refusal) refusal = admits(*request, key, writes(op));
+  if (!refusal) return answer(request, refusal.error());  // data frames that follow belong to nothing and are thrown away
   (op == opcode::put ? g_live_puts : op == opcode::get ? g_live_gets : g_live_others).add();
   switch (op) {
     case opcode::put:
-      return (what->head.flags & flag::streamed) != 0 ? put_streamed(what, key) : put_whole(what, key, body);
+      return (request->head.flags & flag::streamed) != 0 ? put_streamed(request, key) : put_whole(request, key, body);
     case opcode::get:
-      return look_up(what, key, &session::send_value);
+      return look_up(request, key, &session::send_value);
     case opcode::alloc:
-      return alloc(what, key);
+      return alloc(request, key);
     case opcode::lookup:
-      return look_up(what, key, &session::send_extents);
+      return look_up(request, key, &session::send_extents);
     case opcode::erase:
-      return erase(what, key);
+      return erase(request, key);
     case opcode::stat:
-      return stat(what, key);
+      return stat(request, key);
     default:
-      return answer(what, {EPROTO, format("%s is no request", store_wire::name_of(op))});
+      return answer(request, {EPROTO, format("%s is no request", store_wire::name_of(op))});
   }
 }
 
@@ -149,71 +151,71 @@ failure session::no_right_any_more(std::uint32_t pool) const {
           format("%s may not write pool %u any more: its access list has changed", wire_->other().principal.c_str(), pool)};
 }
 
-status session::admits(const request& what, std::string_view key, bool writes) {
-  if (!what.fields.copy) return parts_.values.admits(what.head.pool_id, key, writes);
+status session::admits(const pending_request& request, std::string_view key, bool writes) {
+  if (!request.fields.copy) return parts_.values.admits(request.head.pool_id, key, writes);
   if (!parts_.access.is_admin(wire_->other()))
     return failure{EACCES, format("%s may not write copies: a server of the cluster must be among the others' \"admins\"",
                                   wire_->other().principal.c_str())};
-  return parts_.values.admits_copy(*what.fields.copy, engine_session_, what.head.pool_id, key, writes);
+  return parts_.values.admits_copy(*request.fields.copy, engine_session_, request.head.pool_id, key, writes);
 }
 
 // A copy's change on its way to the engine: it was admitted when it came, which may be long ago.
-std::shared_lock<std::shared_mutex> session::gate_of(const request& what) {
-  return what.fields.copy ? std::shared_lock(parts_.values.copies_gate()) : std::shared_lock<std::shared_mutex>();
+std::shared_lock<std::shared_mutex> session::gate_of(const pending_request& request) {
+  return request.fields.copy ? std::shared_lock(parts_.values.copies_gate()) : std::shared_lock<std::shared_mutex>();
 }
-status session::is_still_admitted(const request& what, std::string_view key) {
-  return what.fields.copy ? admits(what, key, true) : status();
+status session::is_still_admitted(const pending_request& request, std::string_view key) {
+  return request.fields.copy ? admits(request, key, true) : status();
 }
 
 // ---- Puts ----------------------------------------------------------------------------------------------------------------
 
-void session::put_whole(const request_ptr& what, std::string_view key, std::string_view body) {
-  if ((what->head.flags & flag::patch) != 0) return answer(what, {EPROTO, "a part of a value is put in data frames"});
-  if (what->fields.crc && *what->fields.crc != what->head.body_crc)
-    return answer(what, {EBADMSG, format("the value that arrived has checksum %08x, its writer says %08x",
-                                         what->head.body_crc, *what->fields.crc)});
+void session::put_whole(const request_ptr& request, std::string_view key, std::string_view body) {
+  if ((request->head.flags & flag::patch) != 0) return answer(request, {EPROTO, "a part of a value is put in data frames"});
+  if (request->fields.crc && *request->fields.crc != request->head.body_crc)
+    return answer(request, {EBADMSG, format("the value that arrived has checksum %08x, its writer says %08x",
+                                            request->head.body_crc, *request->fields.crc)});
   // "No room" is told within the call, on this thread, while key and body are still in the buffer.
   struct call {
     std::thread::id caller = std::this_thread::get_id();
     bool running = true, no_room = false;
   };
   const auto now = std::make_shared<call>();
-  auto ended = [me = shared_from_this(), what, now, size = body.size()](result<store::put_result> done) {
-    if (done.code() == ENOSPC && now->caller == std::this_thread::get_id() && now->running && me->may_wait(*what)) {
+  auto ended = [me = shared_from_this(), request, now, size = body.size()](result<store::put_result> done) {
+    if (done.code() == ENOSPC && now->caller == std::this_thread::get_id() && now->running && me->may_wait(*request)) {
       now->no_room = true;
       return;
     }
-    me->here([me, what, size, done = std::move(done)] {
-      if (!done) return me->answer(what, done.error());
+    me->here([me, request, size, done = std::move(done)] {
+      if (!done) return me->answer(request, done.error());
       me->parts_.counters.bytes(me->wire_->other().way, true, size);
       store_wire::tail fields;
       fields.result = me->outcome_of(*done, size, me->wire_->other().way);
-      me->answer(what, {}, std::move(fields));
+      me->answer(request, {}, std::move(fields));
     });
   };
-  auto options = put_options_of(what->fields, parts_.values.request_group(what->head.pool_id, key));
-  const auto gate = gate_of(*what);
-  if (const status fine = is_still_admitted(*what, key); !fine) return answer(what, fine.error());
-  if (!body.empty()) options.known_crc = what->head.body_crc;  // held against the body when the frame was taken apart
-  door_of(*what).put_async(what->head.pool_id, key, std::as_bytes(std::span(body)), options, std::move(ended));
+  auto options = put_options_of(request->fields, parts_.values.request_group(request->head.pool_id, key));
+  const auto gate = gate_of(*request);
+  if (const status fine = is_still_admitted(*request, key); !fine) return answer(request, fine.error());
+  if (!body.empty()) options.known_crc = request->head.body_crc;  // held against the body when the frame was taken apart
+  service_for(*request).put_async(request->head.pool_id, key, std::as_bytes(std::span(body)), options, std::move(ended));
   now->running = false;
   if (now->no_room)
-    wait_for_room([me = shared_from_this(), what, again_key = std::string(key), again = std::string(body)] {
-      me->put_whole(what, again_key, again);
+    wait_for_room([me = shared_from_this(), request, again_key = std::string(key), again = std::string(body)] {
+      me->put_whole(request, again_key, again);
     });
 }
 
-result<store::grant> session::begin(const request& what, std::string_view key, store::begin_options options,
+result<store::grant> session::begin(const pending_request& request, std::string_view key, store::begin_options options,
                                     std::uint64_t& patch_at) {
-  const auto pool = what.head.pool_id;
-  std::uint64_t length = what.head.value_bytes;
+  const auto pool = request.head.pool_id;
+  std::uint64_t length = request.head.value_bytes;
   patch_at = 0;
-  if ((what.head.flags & flag::patch) != 0) {
+  if ((request.head.flags & flag::patch) != 0) {
     const auto now = parts_.engine.stat(pool, key);
     if (!now && now.code() != ENOENT) return now.error();
-    if (what.head.offset > store_wire::kMaxValueBytes - length)
+    if (request.head.offset > store_wire::kMaxValueBytes - length)
       return failure{EFBIG, "the part would end behind the longest value"};
-    patch_at = what.head.offset;
+    patch_at = request.head.offset;
     length = std::max(patch_at + length, now ? now->length_bytes : 0);
     options.from_current = true;
   }
@@ -222,34 +224,34 @@ result<store::grant> session::begin(const request& what, std::string_view key, s
 }
 
 // A durable value that has waited for room in memory for a while goes to the disk without it.
-bool session::goes_past_memory(const request& what) const {
+bool session::goes_past_memory(const pending_request& request) const {
   constexpr std::uint64_t kPatienceNs = 100'000'000;
-  const auto pool = pools_.find(what.head.pool_id);
-  const bool is_whole = (what.head.flags & (flag::patch | flag::lane)) == 0;
-  if (!is_whole || what.head.value_bytes <= kInlineBytes || pool == pools_.end()) return false;
-  const auto level = put_options_of(what.fields, 0).level;
+  const auto pool = pools_.find(request.head.pool_id);
+  const bool is_whole = (request.head.flags & (flag::patch | flag::lane)) == 0;
+  if (!is_whole || request.head.value_bytes <= kInlineBytes || pool == pools_.end()) return false;
+  const auto level = put_options_of(request.fields, 0).level;
   const bool stays = (level == store::durability::pool_default ? pool->second.level : level) != store::durability::volatile_;
-  return stays && parts_.values.takes_longer_than_memory() && monotonic_ns() - what.began_ns > kPatienceNs;
+  return stays && parts_.values.takes_longer_than_memory() && monotonic_ns() - request.began_ns > kPatienceNs;
 }
 
-void session::put_streamed(const request_ptr& what, std::string_view key) {
-  const bool part = (what->head.flags & flag::patch) != 0;
-  if (!part && what->head.value_bytes > parts_.engine.most_in_memory_bytes()) {
-    if (parts_.values.takes_longer_than_memory()) return put_in_windows(what, key);
-    return answer(what, {EFBIG, "a cluster's servers take values that fit into their memory tier (--arena)"});
+void session::put_streamed(const request_ptr& request, std::string_view key) {
+  const bool part = (request->head.flags & flag::patch) != 0;
+  if (!part && request->head.value_bytes > parts_.engine.most_in_memory_bytes()) {
+    if (parts_.values.takes_longer_than_memory()) return put_in_windows(request, key);
+    return answer(request, {EFBIG, "a cluster's servers take values that fit into their memory tier (--arena)"});
   }
   auto one = std::make_shared<upload>();
-  one->what = what;
+  one->request = request;
   one->key = key;
   // To wait here would keep the bytes of the others away that this connection is sending: past the memory tier it goes on.
-  const bool waits_for_itself = !uploads_.empty() && !part && what->head.value_bytes > 0 && may_wait(*what) &&
+  const bool waits_for_itself = !uploads_.empty() && !part && request->head.value_bytes > 0 && may_wait(*request) &&
                                 parts_.values.takes_longer_than_memory();
-  uploads_[what->head.request_id] = one;
+  uploads_[request->head.request_id] = one;
   until_room(
-      what,
-      [this, one, what, waits_for_itself]() -> status {
-        auto granted = begin(*what, one->key, {}, one->patch_at);
-        if (granted.code() == ENOSPC && (waits_for_itself || goes_past_memory(*what))) return {};
+      request,
+      [this, one, request, waits_for_itself]() -> status {
+        auto granted = begin(*request, one->key, {}, one->patch_at);
+        if (granted.code() == ENOSPC && (waits_for_itself || goes_past_memory(*request))) return {};
         if (!granted) return granted.error();
         one->held_bytes = granted->length_bytes;
         hold(one->held_bytes);
@@ -257,19 +259,19 @@ void session::put_streamed(const request_ptr& what, std::string_view key) {
         one->base_version = one->granted.base_version;
         return {};
       },
-      [me = shared_from_this(), one, what](const status& begun) {
+      [me = shared_from_this(), one, request](const status& begun) {
         if (!begun) {
           one->refused = true;
-          me->uploads_.erase(what->head.request_id);
-          return me->answer(what, begun.error());
+          me->uploads_.erase(request->head.request_id);
+          return me->answer(request, begun.error());
         }
         if (one->granted.id == 0) {
           one->held_bytes = 2 * store::kWindowBytes;
           me->hold(one->held_bytes);
           return me->open_writer(one);
         }
-        if (what->head.value_bytes == 0) {
-          me->uploads_.erase(what->head.request_id);
+        if (request->head.value_bytes == 0) {
+          me->uploads_.erase(request->head.request_id);
           me->upload_complete(one);
         }
       });
@@ -277,16 +279,16 @@ void session::put_streamed(const request_ptr& what, std::string_view key) {
 
 void session::upload_complete(const std::shared_ptr<upload>& one) {
   store::commit_options options;
-  options.put = put_options_of(one->what->fields, parts_.values.request_group(one->what->head.pool_id, one->key));
-  if ((one->what->head.flags & flag::patch) != 0 && options.put.when == store::condition::none) {
+  options.put = put_options_of(one->request->fields, parts_.values.request_group(one->request->head.pool_id, one->key));
+  if ((one->request->head.flags & flag::patch) != 0 && options.put.when == store::condition::none) {
     // What the rest of the value was taken from must still be the value.
     options.put.when = one->base_version != 0 ? store::condition::if_version : store::condition::if_absent;
     options.put.expected_version = one->base_version;
-  } else if (one->what->fields.crc && *one->what->fields.crc != one->crc) {
+  } else if (one->request->fields.crc && *one->request->fields.crc != one->crc) {
     let_hold_go(std::exchange(one->held_bytes, 0));
     (void)parts_.engine.abort(engine_session_, one->granted.id);
-    return answer(one->what, {EBADMSG, format("the value that arrived has checksum %08x, its writer says %08x", one->crc,
-                                              *one->what->fields.crc)});
+    return answer(one->request, {EBADMSG, format("the value that arrived has checksum %08x, its writer says %08x", one->crc,
+                                                 *one->request->fields.crc)});
   } else if (one->patch_at == 0 && one->granted.length_bytes == one->have_bytes) {
     options.take_crc = true;  // of frames that were checked one by one as they came
     options.crc32c = one->crc;
@@ -296,186 +298,187 @@ void session::upload_complete(const std::shared_ptr<upload>& one) {
   auto committed = [me = shared_from_this(), one, way, length](result<store::put_result> done) {
     me->here([me, one, way, length, done = std::move(done)] {
       me->let_hold_go(std::exchange(one->held_bytes, 0));
-      if (!done) return me->answer(one->what, done.error());
+      if (!done) return me->answer(one->request, done.error());
       me->parts_.counters.bytes(way, true, one->have_bytes);
       store_wire::tail fields;
       fields.result = me->outcome_of(*done, length, way);
-      me->answer(one->what, {}, std::move(fields));
+      me->answer(one->request, {}, std::move(fields));
     });
   };
-  if (!may_still_write(one->what->head.pool_id)) {
+  if (!may_still_write(one->request->head.pool_id)) {
     if (!one->writer) (void)parts_.engine.abort(engine_session_, one->granted.id);
     one->writer.reset();
-    return committed(no_right_any_more(one->what->head.pool_id));
+    return committed(no_right_any_more(one->request->head.pool_id));
   }
   if (one->writer) return one->writer->commit_async(options.put, one->crc, std::move(committed));
-  const auto gate = gate_of(*one->what);
-  if (const status fine = is_still_admitted(*one->what, one->key); !fine) {
+  const auto gate = gate_of(*one->request);
+  if (const status fine = is_still_admitted(*one->request, one->key); !fine) {
     (void)parts_.engine.abort(engine_session_, one->granted.id);
     return committed(fine.error());
   }
-  door_of(*one->what)
-      .commit_async(engine_session_, one->granted.id, one->what->head.pool_id, one->key, options, std::move(committed));
+  service_for(*one->request)
+      .commit_async(engine_session_, one->granted.id, one->request->head.pool_id, one->key, options, std::move(committed));
 }
 
-void session::alloc(const request_ptr& what, std::string_view key) {
+void session::alloc(const request_ptr& request, std::string_view key) {
   const auto granted = std::make_shared<store::grant>();
   const auto patch_at = std::make_shared<std::uint64_t>(0);
   until_room(
-      what,
-      [this, what, granted, patch_at, key = std::string(key)]() -> status {
-        auto begun = begin(*what, key, {}, *patch_at);
-        if (begun.code() == ENOSPC && goes_past_memory(*what)) return failure{ENOTSUP, begun.error().message};
+      request,
+      [this, request, granted, patch_at, key = std::string(key)]() -> status {
+        auto begun = begin(*request, key, {}, *patch_at);
+        if (begun.code() == ENOSPC && goes_past_memory(*request)) return failure{ENOTSUP, begun.error().message};
         if (!begun) return begun.error();
         *granted = *std::move(begun);
         return {};
       },
-      [me = shared_from_this(), what, granted, patch_at, key = std::string(key)](const status& begun) {
-        if (!begun) return me->answer(what, begun.error());
-        if (me->by_lane(*what)) return me->receive_by_lane(what, *granted, *patch_at, key);
-        if ((what->head.flags & flag::lane) != 0) {  // it broke while this waited for room
+      [me = shared_from_this(), request, granted, patch_at, key = std::string(key)](const status& begun) {
+        if (!begun) return me->answer(request, begun.error());
+        if (me->uses_ucx(*request)) return me->receive_by_ucx(request, *granted, *patch_at, key);
+        if ((request->head.flags & flag::lane) != 0) {  // it broke while this waited for room
           (void)me->parts_.engine.abort(me->engine_session_, granted->id);
-          return me->answer(what, {ECONNABORTED, "the UCX lane broke"});
+          return me->answer(request, {ECONNABORTED, "the UCX lane broke"});
         }
         if (me->parts_.engine.is_apart(granted->segments)) {
           (void)me->parts_.engine.abort(me->engine_session_, granted->id);
-          return me->answer(what, {ENOTSUP, "the pool's values do not lie in memory that clients map"});
+          return me->answer(request, {ENOTSUP, "the pool's values do not lie in memory that clients map"});
         }
-        me->grants_[granted->id] = {granted->length_bytes, what->head.pool_id, key};
+        me->grants_[granted->id] = {granted->length_bytes, request->head.pool_id, key};
         me->hold(granted->length_bytes);
         store_wire::tail fields;
         fields.token = granted->id;
-        if (const auto pool = me->pools_.find(what->head.pool_id); pool != me->pools_.end())
+        if (const auto pool = me->pools_.find(request->head.pool_id); pool != me->pools_.end())
           fields.level = pool->second.level;
         fields.extents = extents_of(granted->segments);
         fields.result.emplace().version = granted->base_version;
         fields.result->value_bytes = granted->length_bytes;
-        me->answer(what, {}, std::move(fields));
+        me->answer(request, {}, std::move(fields));
       });
 }
 
-void session::arrived(const request_ptr& what) {
-  const std::uint64_t token = what->fields.token.value_or(0);
-  if (!grants_.contains(token)) return answer(what, {EBADF, "no such grant: it was committed, aborted, or never given"});
-  answer(what, parts_.engine.arrived(engine_session_, token, what->head.value_bytes, put_options_of(what->fields, 0).level));
+void session::arrived(const request_ptr& request) {
+  const std::uint64_t token = request->fields.token.value_or(0);
+  if (!grants_.contains(token)) return answer(request, {EBADF, "no such grant: it was committed, aborted, or never given"});
+  answer(request,
+         parts_.engine.arrived(engine_session_, token, request->head.value_bytes, put_options_of(request->fields, 0).level));
 }
 
-void session::commit(const request_ptr& what) {
-  const std::uint64_t token = what->fields.token.value_or(0);
-  if ((what->head.flags & flag::lane) != 0) {  // the client has done with its lane
-    leave_lane();
-    return answer(what, status{});
+void session::commit(const request_ptr& request) {
+  const std::uint64_t token = request->fields.token.value_or(0);
+  if ((request->head.flags & flag::lane) != 0) {  // the client has done with its lane
+    leave_ucx();
+    return answer(request, status{});
   }
-  if (lane_grants_.contains(token))
-    return what->head.op == opcode::abort ? abort_lane_grant(what, token) : commit_lane_grant(what, token);
+  if (ucx_grants_.contains(token))
+    return request->head.op == opcode::abort ? abort_ucx_grant(request, token) : commit_ucx_grant(request, token);
   const auto found = grants_.find(token);
-  if (found == grants_.end()) return answer(what, {EBADF, "no such grant: it was committed, aborted, or never given"});
+  if (found == grants_.end()) return answer(request, {EBADF, "no such grant: it was committed, aborted, or never given"});
   const shm_grant grant = std::move(found->second);
   const std::uint64_t bytes = grant.bytes;
   grants_.erase(found);
-  if (what->head.op == opcode::abort || !may_still_write(grant.pool)) {
+  if (request->head.op == opcode::abort || !may_still_write(grant.pool)) {
     let_hold_go(bytes);
     const status aborted = parts_.engine.abort(engine_session_, token);
-    return answer(what, what->head.op == opcode::abort ? aborted : status(no_right_any_more(grant.pool)));
+    return answer(request, request->head.op == opcode::abort ? aborted : status(no_right_any_more(grant.pool)));
   }
   store::commit_options options;
-  options.put = put_options_of(what->fields, parts_.values.request_group(grant.pool, grant.key));
-  if (what->fields.crc) {
+  options.put = put_options_of(request->fields, parts_.values.request_group(grant.pool, grant.key));
+  if (request->fields.crc) {
     options.take_crc = true;
-    options.crc32c = *what->fields.crc;
+    options.crc32c = *request->fields.crc;
   }
   parts_.values.commit_async(engine_session_, token, grant.pool, grant.key, options,
-                             [me = shared_from_this(), what, bytes](result<store::put_result> done) {
-                               me->here([me, what, bytes, done = std::move(done)] {
+                             [me = shared_from_this(), request, bytes](result<store::put_result> done) {
+                               me->here([me, request, bytes, done = std::move(done)] {
                                  me->let_hold_go(bytes);
-                                 if (!done) return me->answer(what, done.error());
+                                 if (!done) return me->answer(request, done.error());
                                  me->parts_.counters.bytes(store_wire::path::shm_direct, true, bytes);
                                  store_wire::tail fields;
                                  fields.result = me->outcome_of(*done, bytes, store_wire::path::shm_direct);
-                                 me->answer(what, {}, std::move(fields));
+                                 me->answer(request, {}, std::move(fields));
                                });
                              });
 }
 
-void session::erase(const request_ptr& what, std::string_view key) {
-  const auto given = put_options_of(what->fields, parts_.values.request_group(what->head.pool_id, key));
+void session::erase(const request_ptr& request, std::string_view key) {
+  const auto given = put_options_of(request->fields, parts_.values.request_group(request->head.pool_id, key));
   store::erase_options options;
   options.level = given.level;
-  const bool is_copy = what->fields.copy.has_value();
+  const bool is_copy = request->fields.copy.has_value();
   options.when = given.when == store::condition::none && !is_copy ? store::condition::if_present : given.when;
   options.copy = given.copy;
   options.expected_version = given.expected_version;
   options.request = given.request;
-  const auto gate = gate_of(*what);
-  if (const status fine = is_still_admitted(*what, key); !fine) return answer(what, fine.error());
-  door_of(*what).erase_async(what->head.pool_id, key, options,
-                             [me = shared_from_this(), what](result<store::erase_result> done) {
-                               me->here([me, what, done = std::move(done)] {
-                                 if (!done) return me->answer(what, done.error());
-                                 store_wire::tail fields;
-                                 fields.result.emplace().version = done->version;
-                                 fields.result->reached = done->reached;
-                                 fields.result->way = me->wire_->other().way;
-                                 fields.result->repeated = done->repeated;
-                                 fields.result->copies = static_cast<std::uint8_t>(done->copies);
-                                 me->answer(what, {}, std::move(fields));
-                               });
-                             });
+  const auto gate = gate_of(*request);
+  if (const status fine = is_still_admitted(*request, key); !fine) return answer(request, fine.error());
+  service_for(*request).erase_async(request->head.pool_id, key, options,
+                                    [me = shared_from_this(), request](result<store::erase_result> done) {
+                                      me->here([me, request, done = std::move(done)] {
+                                        if (!done) return me->answer(request, done.error());
+                                        store_wire::tail fields;
+                                        fields.result.emplace().version = done->version;
+                                        fields.result->reached = done->reached;
+                                        fields.result->way = me->wire_->other().way;
+                                        fields.result->repeated = done->repeated;
+                                        fields.result->copies = static_cast<std::uint8_t>(done->copies);
+                                        me->answer(request, {}, std::move(fields));
+                                      });
+                                    });
 }
 
 // ---- Gets ----------------------------------------------------------------------------------------------------------------
 
-void session::look_up(const request_ptr& what, std::string_view key,
-                      void (session::*then)(const request_ptr&, const store::pinned_value&)) {
+void session::look_up(const request_ptr& request, std::string_view key,
+                      void (session::*handler)(const request_ptr&, const store::pinned_value&)) {
   store::get_options options;
-  options.verify = (what->head.flags & flag::verify) != 0;
+  options.verify = (request->head.flags & flag::verify) != 0;
   // Whoever can read pieces of the value gets it without its being in memory.
-  options.or_reader = what->head.op == opcode::get;
-  options.offset_bytes = what->head.offset;
-  options.length_bytes = what->head.value_bytes;
+  options.or_reader = request->head.op == opcode::get;
+  options.offset_bytes = request->head.offset;
+  options.length_bytes = request->head.value_bytes;
   const bool may = may_hold(0).ok();
-  if (!may && what->head.op == opcode::lookup) return answer(what, {ENOTSUP, may_hold(0).error().message});
+  if (!may && request->head.op == opcode::lookup) return answer(request, {ENOTSUP, may_hold(0).error().message});
   options.past_memory = !may;
   // (the engine's threads wait for nobody's room: others' values come through them)
-  door_of(*what).lookup_async(
-      engine_session_, what->head.pool_id, key, options,
-      [me = shared_from_this(), what, then, name = std::string(key)](result<store::pinned_value> found) {
-        me->here([me, what, then, name, found = std::move(found)] {
-          if (found.code() == ENOSPC && me->look_up_again(what, name, then)) return;
-          const bool by_socket = found.code() == ENOSPC && what->head.op == opcode::lookup;
-          if (by_socket) return me->answer(what, {ENOTSUP, found.error().message});
-          if (!found) return me->answer(what, found.error());
-          (me.get()->*then)(what, *found);
+  service_for(*request).lookup_async(
+      engine_session_, request->head.pool_id, key, options,
+      [me = shared_from_this(), request, handler, name = std::string(key)](result<store::pinned_value> found) {
+        me->here([me, request, handler, name, found = std::move(found)] {
+          if (found.code() == ENOSPC && me->look_up_again(request, name, handler)) return;
+          const bool by_socket = found.code() == ENOSPC && request->head.op == opcode::lookup;
+          if (by_socket) return me->answer(request, {ENOTSUP, found.error().message});
+          if (!found) return me->answer(request, found.error());
+          (me.get()->*handler)(request, *found);
         });
       });
 }
 
 // No room in memory now. Who asked for mapped memory is soon sent to the socket, where values are read past it.
-bool session::look_up_again(const request_ptr& what, const std::string& key,
-                            void (session::*then)(const request_ptr&, const store::pinned_value&)) {
+bool session::look_up_again(const request_ptr& request, const std::string& key,
+                            void (session::*handler)(const request_ptr&, const store::pinned_value&)) {
   constexpr auto kPatience = std::chrono::milliseconds(20);
-  const auto began = clock::time_point(std::chrono::nanoseconds(what->began_ns));
-  const auto most = what->head.op == opcode::lookup ? std::min(what->deadline, began + kPatience) : what->deadline;
+  const auto began = clock::time_point(std::chrono::nanoseconds(request->began_ns));
+  const auto most = request->head.op == opcode::lookup ? std::min(request->deadline, began + kPatience) : request->deadline;
   if (closed_ || clock::now() + kPatience / 10 >= most || wire_->has_left()) return false;
   ++parts_.counters.waits_for_room;
-  retry_later([me = shared_from_this(), what, key, then] {
-    if (me->closed_) return me->answer(what, {ECONNABORTED, "the connection is gone"});
-    me->look_up(what, key, then);
+  retry_later([me = shared_from_this(), request, key, handler] {
+    if (me->closed_) return me->answer(request, {ECONNABORTED, "the connection is gone"});
+    me->look_up(request, key, handler);
   });
   return true;
 }
 
-void session::send_value(const request_ptr& what, const store::pinned_value& value) {
-  if (value.reader) return send_in_windows(what, value);
-  const std::uint64_t whole = value.info.length_bytes, from = what->head.offset;
+void session::send_value(const request_ptr& request, const store::pinned_value& value) {
+  if (value.reader) return send_in_windows(request, value);
+  const std::uint64_t whole = value.info.length_bytes, first = request->head.offset;
   const auto pin = value.pin;
-  if (from > whole) {
+  if (first > whole) {
     let_go({&pin, 1});
-    return answer(what, {EINVAL, format("offset %llu lies behind the value's end (%llu bytes)",
-                                        static_cast<unsigned long long>(from), static_cast<unsigned long long>(whole))});
+    return answer(request, {EINVAL, format("offset %llu lies behind the value's end (%llu bytes)",
+                                           static_cast<unsigned long long>(first), static_cast<unsigned long long>(whole))});
   }
-  std::uint64_t left = std::min(what->head.value_bytes, whole - from), skip = from;
-  if ((what->head.flags & flag::warm) != 0) left = 0;
+  std::uint64_t left = std::min(request->head.value_bytes, whole - first), skip = first;
+  if ((request->head.flags & flag::warm) != 0) left = 0;
   std::vector<std::span<const std::byte>> pieces;
   const std::uint64_t bytes = left;
   for (const auto& one : value.segments) {
@@ -487,20 +490,20 @@ void session::send_value(const request_ptr& what, const store::pinned_value& val
   const auto way = wire_->other().way;
   store_wire::tail fields;
   fields.result = outcome_of(value.info);
-  if (by_lane(*what)) return send_by_lane(what, std::move(fields), pin, pieces, bytes);
+  if (uses_ucx(*request)) return send_by_ucx(request, std::move(fields), pin, pieces, bytes);
   parts_.counters.bytes(way, false, bytes);
   if (bytes <= kInlineBytes) {
     std::string body;
     body.reserve(bytes);
     for (const auto& one : pieces) body.append(reinterpret_cast<const char*>(one.data()), one.size());
     let_go({&pin, 1});
-    return answer(what, {}, std::move(fields), body, bytes);
+    return answer(request, {}, std::move(fields), body, bytes);
   }
-  answer(what, {}, std::move(fields), {}, bytes, flag::streamed);
+  answer(request, {}, std::move(fields), {}, bytes, flag::streamed);
   if (closed_) return let_go({&pin, 1});
   download out;
-  out.frame.request_id = what->head.request_id;
-  out.frame.pool_id = what->head.pool_id;
+  out.frame.request_id = request->head.request_id;
+  out.frame.pool_id = request->head.pool_id;
   out.pieces = std::move(pieces);
   out.left_bytes = bytes;
   hold_pin(pin, whole);
@@ -510,10 +513,10 @@ void session::send_value(const request_ptr& what, const store::pinned_value& val
 }
 
 // The arena holds the value, and the client reads it there.
-void session::send_extents(const request_ptr& what, const store::pinned_value& value) {
+void session::send_extents(const request_ptr& request, const store::pinned_value& value) {
   if (parts_.engine.is_apart(value.segments)) {  // its pool's list has changed just now
     let_go({&value.pin, 1});
-    return answer(what, {ENOTSUP, "the value does not lie in memory that clients map"});
+    return answer(request, {ENOTSUP, "the value does not lie in memory that clients map"});
   }
   parts_.counters.bytes(store_wire::path::shm_direct, false, value.info.length_bytes);
   store_wire::tail fields;
@@ -522,18 +525,19 @@ void session::send_extents(const request_ptr& what, const store::pinned_value& v
   fields.token = value.pin;
   fields.extents = extents_of(value.segments);
   hold_pin(value.pin, value.info.length_bytes);
-  answer(what, {}, std::move(fields), {}, value.info.length_bytes);
+  answer(request, {}, std::move(fields), {}, value.info.length_bytes);
 }
 
-void session::stat(const request_ptr& what, std::string_view key) {
-  door_of(*what).stat_async(what->head.pool_id, key, [me = shared_from_this(), what](result<store::value_info> found) {
-    me->here([me, what, found = std::move(found)] {
-      if (!found) return me->answer(what, found.error());
-      store_wire::tail fields;
-      fields.result = me->outcome_of(*found);
-      me->answer(what, {}, std::move(fields), {}, found->length_bytes);
-    });
-  });
+void session::stat(const request_ptr& request, std::string_view key) {
+  service_for(*request).stat_async(request->head.pool_id, key,
+                                   [me = shared_from_this(), request](result<store::value_info> found) {
+                                     me->here([me, request, found = std::move(found)] {
+                                       if (!found) return me->answer(request, found.error());
+                                       store_wire::tail fields;
+                                       fields.result = me->outcome_of(*found);
+                                       me->answer(request, {}, std::move(fields), {}, found->length_bytes);
+                                     });
+                                   });
 }
 
 // Pins of another session are not this one's to drop; the engine looks.

@@ -16,7 +16,7 @@
 namespace pl::store_server {
 namespace {
 
-void set_up(asio::ip::tcp::socket& socket, peer& who) {
+void set_up(asio::ip::tcp::socket& socket, peer& other) {
   std::error_code ignored;
   socket.set_option(asio::ip::tcp::no_delay(true), ignored);
   // A host that is gone without a word is noticed within two minutes.
@@ -25,11 +25,11 @@ void set_up(asio::ip::tcp::socket& socket, peer& who) {
   setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
   setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_KEEPINTVL, &between_s, sizeof between_s);
   setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-  const auto from = socket.remote_endpoint(ignored);
-  who.where = format("%s:%u", from.address().to_string().c_str(), from.port());
-  who.is_local =
-      from.address().is_loopback() || (from.address().is_v6() && from.address().to_v6().is_v4_mapped() &&
-                                       make_address_v4(asio::ip::v4_mapped, from.address().to_v6()).is_loopback());
+  const auto remote = socket.remote_endpoint(ignored);
+  other.origin = format("%s:%u", remote.address().to_string().c_str(), remote.port());
+  other.is_local =
+      remote.address().is_loopback() || (remote.address().is_v6() && remote.address().to_v6().is_v4_mapped() &&
+                                         make_address_v4(asio::ip::v4_mapped, remote.address().to_v6()).is_loopback());
 }
 
 class tcp_transport final : public transport {
@@ -41,9 +41,9 @@ class tcp_transport final : public transport {
     set_up(socket_, peer_);
     ready({});
   }
-  void read_some(asio::mutable_buffer into, done then) override { socket_.async_read_some(into, std::move(then)); }
-  void write(std::vector<asio::const_buffer> from, done then) override {
-    asio::async_write(socket_, from, kAllAtOnce, std::move(then));
+  void read_some(asio::mutable_buffer into, done callback) override { socket_.async_read_some(into, std::move(callback)); }
+  void write(std::vector<asio::const_buffer> buffers, done callback) override {
+    asio::async_write(socket_, buffers, kAllAtOnce, std::move(callback));
   }
   void close() override {
     std::error_code ignored;
@@ -55,9 +55,9 @@ class tcp_transport final : public transport {
   asio::ip::tcp::socket socket_;
 };
 
-std::string text_of(const ASN1_STRING* from) {
-  return std::string(reinterpret_cast<const char*>(ASN1_STRING_get0_data(from)),
-                     static_cast<std::size_t>(ASN1_STRING_length(from)));
+std::string text_of(const ASN1_STRING* name) {
+  return std::string(reinterpret_cast<const char*>(ASN1_STRING_get0_data(name)),
+                     static_cast<std::size_t>(ASN1_STRING_length(name)));
 }
 
 // The first URI among the certificate's alternative names, else its common name: two kinds of principals, or a common name
@@ -77,10 +77,10 @@ std::string principal_of(SSL* tls) {
     return named("cert:", text_of(name->d.uniformResourceIdentifier));
   }
   const X509_NAME* const subject = X509_get_subject_name(certificate.get());
-  const int at = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
-  if (at < 0) return {};
+  const int index = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
+  if (index < 0) return {};
   unsigned char* utf8 = nullptr;
-  const int bytes = ASN1_STRING_to_UTF8(&utf8, X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at)));
+  const int bytes = ASN1_STRING_to_UTF8(&utf8, X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, index)));
   const std::string name =
       bytes > 0 ? std::string(reinterpret_cast<const char*>(utf8), static_cast<std::size_t>(bytes)) : "";
   OPENSSL_free(utf8);
@@ -99,8 +99,10 @@ class tls_transport final : public transport {
       ready(error);
     });
   }
-  void read_some(asio::mutable_buffer into, done then) override { stream_.async_read_some(into, std::move(then)); }
-  void write(std::vector<asio::const_buffer> from, done then) override { asio::async_write(stream_, from, std::move(then)); }
+  void read_some(asio::mutable_buffer into, done callback) override { stream_.async_read_some(into, std::move(callback)); }
+  void write(std::vector<asio::const_buffer> buffers, done callback) override {
+    asio::async_write(stream_, buffers, std::move(callback));
+  }
   void close() override {
     std::error_code ignored;
     stream_.next_layer().close(ignored);
@@ -139,9 +141,9 @@ result<tls_context> make_tls_context(const tls_files& files) {
   SSL_CTX_set_ciphersuites(raw, "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256");
   SSL_CTX_set_options(raw, SSL_OP_NO_RENEGOTIATION);
   std::error_code error;
-  const auto step = [&](const char* what, const std::string& file) -> status {
+  const auto step = [&](const char* label, const std::string& file) -> status {
     if (!error) return {};
-    return failure{EINVAL, format("TLS %s %s: %s", what, file.c_str(), error.message().c_str())};
+    return failure{EINVAL, format("TLS %s %s: %s", label, file.c_str(), error.message().c_str())};
   };
   context->use_certificate_chain_file(files.certificate, error);
   if (auto done = step("certificate", files.certificate); !done) return done.error();

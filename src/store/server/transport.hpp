@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One connection's bytes, whatever carries them: a unix socket, TCP, or TLS over TCP.
+// The byte stream of one connection: a unix socket, TCP, or TLS over TCP.
 //
 // Used by one thread, the one that runs the connection's io_context. At most one read and one write at a time.
 #pragma once
@@ -20,11 +20,11 @@
 
 namespace pl::store_server {
 
-// Who is at the other end.
+// The other end of a connection.
 struct peer {
   store_wire::path way = store_wire::path::tcp;
   std::string principal;  // "uid:1000", "cert:URI", "cn:NAME", "tcp"
-  std::string where;      // for the log: "pid 123", "127.0.0.1:40000"
+  std::string origin;     // for the log: "pid 123", "127.0.0.1:40000"
   long pid = 0;           // unix sockets only; 0: not known, or of another pid namespace
   unsigned uid = 0;       // unix sockets only
   bool is_local = false;  // of this host: a unix socket, or the loopback interface
@@ -42,9 +42,9 @@ class transport {
 
   // Handshakes (TLS) and finds out who the peer is.
   virtual void start(std::function<void(std::error_code)> ready) = 0;
-  virtual void read_some(asio::mutable_buffer into, done then) = 0;
-  // All of it; the memory must stay until `then`.
-  virtual void write(std::vector<asio::const_buffer> from, done then) = 0;
+  virtual void read_some(asio::mutable_buffer into, done callback) = 0;
+  // Writes all buffers; their memory must stay valid until `callback`.
+  virtual void write(std::vector<asio::const_buffer> buffers, done callback) = 0;
   // As many of the bytes as go without a system call: none, but through rings. Only while no write is under way.
   virtual std::size_t write_now(std::string_view) { return 0; }
   // `bytes` with a descriptor along. Only while no write is under way. ENOTSUP where descriptors do not travel.
@@ -63,9 +63,9 @@ class transport {
   peer peer_;
 };
 
-class ring_hub;
-// `hub` is of the thread that runs the connection, and outlives it; null: no rings.
-std::unique_ptr<transport> make_transport(asio::local::stream_protocol::socket socket, ring_hub* hub);
+class ring_poller;
+// `poller` belongs to the thread that runs the connection, and outlives it; null: no rings.
+std::unique_ptr<transport> make_transport(asio::local::stream_protocol::socket socket, ring_poller* poller);
 std::unique_ptr<transport> make_transport(asio::ip::tcp::socket socket);
 using tls_context = std::shared_ptr<asio::ssl::context>;
 std::unique_ptr<transport> make_transport(asio::ip::tcp::socket socket, tls_context tls);
@@ -77,7 +77,7 @@ struct tls_files {
 // TLS 1.3, a client certificate is required, AES-128-GCM first. EINVAL with OpenSSL's reason.
 result<tls_context> make_tls_context(const tls_files& files);
 
-// What a socket's poll() says of its other end.
+// Whether poll() reports that the socket's other end has closed.
 bool has_left(int socket) noexcept;
 
 }  // namespace pl::store_server

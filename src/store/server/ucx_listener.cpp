@@ -14,12 +14,12 @@
 namespace pl::store_server {
 namespace {
 
-using store_client::lane_session_ptr;
-using store_client::lane_transfer;
-using store_client::lane_transfer_ptr;
-using store_client::value_lane;
+using store_client::stream_session_ptr;
+using store_client::stream_transfer;
+using store_client::stream_transfer_ptr;
+using store_client::ucx_value_stream;
 
-constexpr int kMostSleepMs = 1000;  // UCX's own timers (keepalive) want a look now and then
+constexpr int kMaxSleepMs = 1000;  // UCX's own timers (keepalive) want a look now and then
 
 std::uint64_t random_number() {
   std::random_device random;
@@ -28,33 +28,33 @@ std::uint64_t random_number() {
 
 }  // namespace
 
-result<std::unique_ptr<lane_server>> lane_server::open(const options& wanted, metrics& counters, event_log& log) {
-  std::unique_ptr<lane_server> made(new lane_server(wanted, counters));
-  auto lane = made->open_end();
-  if (!lane) return lane.error();
+result<std::unique_ptr<ucx_listener>> ucx_listener::open(const options& wanted, metrics& counters, event_log& log) {
+  std::unique_ptr<ucx_listener> made(new ucx_listener(wanted, counters));
+  auto stream = made->open_end();
+  if (!stream) return stream.error();
   // A failure costs time in every transfer, no more.
-  const auto kept = (*lane)->keep_registered(wanted.arena, wanted.arena_bytes);
-  made->lane_ = *std::move(lane);
-  made->offer_ = made->lane_->offer();
+  const auto kept = (*stream)->keep_registered(wanted.arena, wanted.arena_bytes);
+  made->ucx_stream_ = *std::move(stream);
+  made->offer_ = made->ucx_stream_->offer();
   made->each_its_own_ = ("," + made->offer_.transports).find(",tcp/") != std::string::npos;
   log.write(event_log::level::info, "ucx",
             {{"version", format("%u.%u", made->offer_.major, made->offer_.minor)},
              {"transports", made->offer_.transports},
              {"arena", kept ? "registered" : kept.error().message}});
   made->wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  made->thread_ = std::thread([lane_end = made.get()] { lane_end->serve(); });
+  made->thread_ = std::thread([stream_end = made.get()] { stream_end->serve(); });
   return made;
 }
 
-result<std::unique_ptr<value_lane>> lane_server::open_end() {
-  value_lane::options how;
-  how.mode = wanted_.mode;
-  how.is_store = true;
-  how.unknown = [this] { take_receives(); };
-  return value_lane::open(std::move(how));
+result<std::unique_ptr<ucx_value_stream>> ucx_listener::open_end() {
+  ucx_value_stream::options settings;
+  settings.mode = wanted_.mode;
+  settings.is_store = true;
+  settings.unknown = [this] { take_receives(); };
+  return ucx_value_stream::open(std::move(settings));
 }
 
-lane_server::~lane_server() {
+ucx_listener::~ucx_listener() {
   {
     const std::lock_guard hold(lock_);
     ending_ = true;
@@ -63,19 +63,19 @@ lane_server::~lane_server() {
   if (thread_.joinable()) thread_.join();
   posted_.clear();
   own_.clear();
-  lane_.reset();
+  ucx_stream_.reset();
   if (wake_fd_ >= 0) ::close(wake_fd_);
 }
 
-void lane_server::post(std::function<void()> what) {
+void ucx_listener::post(std::function<void()> task) {
   {
     const std::lock_guard hold(lock_);
-    posted_.push_back(std::move(what));
+    posted_.push_back(std::move(task));
   }
   (void)eventfd_write(wake_fd_, 1);
 }
 
-void lane_server::serve() {
+void ucx_listener::serve() {
   for (;;) {
     std::vector<std::function<void()>> now;
     {
@@ -92,69 +92,69 @@ void lane_server::serve() {
   }
 }
 
-void lane_server::take_receives() {
+void ucx_listener::take_receives() {
   decltype(receives_) now;
   {
     const std::lock_guard hold(lock_);
     now.swap(receives_);
   }
-  for (const auto& [with, what] : now) {
-    lane_of(with).add(with, what);
-    if (what->bytes == 0 && what->bad.code == 0) what->changed();
+  for (const auto& [session, transfer] : now) {
+    stream_of(session).add(session, transfer);
+    if (transfer->bytes == 0 && transfer->bad.code == 0) transfer->changed();
   }
 }
 
-bool lane_server::progress() {
-  bool moved = lane_->progress();
-  for (const auto& [session, lane] : own_) moved = lane->progress() || moved;
+bool ucx_listener::progress() {
+  bool moved = ucx_stream_->progress();
+  for (const auto& [session, stream] : own_) moved = stream->progress() || moved;
   return moved;
 }
 
-bool lane_server::arm() {
-  return lane_->arm() && std::all_of(own_.begin(), own_.end(), [](const auto& one) { return one.second->arm(); });
+bool ucx_listener::arm() {
+  return ucx_stream_->arm() && std::all_of(own_.begin(), own_.end(), [](const auto& one) { return one.second->arm(); });
 }
 
-void lane_server::sleep() {
-  std::vector<pollfd> all = {{wake_fd_, POLLIN, 0}, {lane_->fd(), POLLIN, 0}};
-  for (const auto& [session, lane] : own_) all.push_back({lane->fd(), POLLIN, 0});
-  poll(all.data(), all.size(), kMostSleepMs);
+void ucx_listener::sleep() {
+  std::vector<pollfd> all = {{wake_fd_, POLLIN, 0}, {ucx_stream_->fd(), POLLIN, 0}};
+  for (const auto& [session, stream] : own_) all.push_back({stream->fd(), POLLIN, 0});
+  poll(all.data(), all.size(), kMaxSleepMs);
   eventfd_t ignored = 0;
   if (all[0].revents != 0) (void)eventfd_read(wake_fd_, &ignored);
 }
 
-std::uint64_t lane_server::refused() const {
-  std::uint64_t out = refused_by_closed_ + lane_->refused();
-  for (const auto& [session, lane] : own_) out += lane->refused();
+std::uint64_t ucx_listener::refused() const {
+  std::uint64_t out = refused_by_closed_ + ucx_stream_->refused();
+  for (const auto& [session, stream] : own_) out += stream->refused();
   return out;
 }
 
-value_lane& lane_server::lane_of(const lane_session_ptr& one) {
+ucx_value_stream& ucx_listener::stream_of(const stream_session_ptr& one) {
   const auto found = own_.find(one);
-  return found == own_.end() ? *lane_ : *found->second;
+  return found == own_.end() ? *ucx_stream_ : *found->second;
 }
 
 // ---- What sessions ask ---------------------------------------------------------------------------------------------------
 
-result<lane_server::joined_lane> lane_server::joined_with(const store_wire::lane_offer& client) {
-  std::unique_ptr<value_lane> own;
+result<ucx_listener::joined_stream> ucx_listener::joined_with(const store_wire::lane_offer& client) {
+  std::unique_ptr<ucx_value_stream> own;
   if (each_its_own_) {
     auto opened = open_end();
     if (!opened) return opened.error();
     own = *std::move(opened);
     (void)own->keep_registered(wanted_.arena, wanted_.arena_bytes);  // as in open()
   }
-  auto& lane = own ? *own : *lane_;
+  auto& stream = own ? *own : *ucx_stream_;
   const std::uint64_t secret[2] = {random_number(), random_number()};
-  auto session = lane.connect(client, secret);
+  auto session = stream.connect(client, secret);
   if (!session) return session.error();
-  joined_lane out{*session, lane.offer()};
+  joined_stream out{*session, stream.offer()};
   std::copy(std::begin(secret), std::end(secret), out.offer.secret);
   if (own) own_.emplace(*session, std::move(own));
   return out;
 }
 
-void lane_server::join(const store_wire::lane_offer& client, std::function<void(result<joined_lane>)> joined,
-                       std::function<void()> lost) {
+void ucx_listener::join(const store_wire::lane_offer& client, std::function<void(result<joined_stream>)> joined,
+                        std::function<void()> lost) {
   post([this, client, joined = std::move(joined), lost = std::move(lost)] {
     auto made = joined_with(client);
     if (made) made->session->on_lost = lost;
@@ -162,67 +162,68 @@ void lane_server::join(const store_wire::lane_offer& client, std::function<void(
   });
 }
 
-void lane_server::begin(const lane_session_ptr& with, lane_transfer_ptr what, done then) {
+void ucx_listener::begin(const stream_session_ptr& session, stream_transfer_ptr transfer, done callback) {
   // Weak: the lane's list of transfers holds it while it moves.
-  what->changed = [this, with, weak = std::weak_ptr(what), told = false, then = std::move(then)]() mutable {
+  transfer->changed = [this, session, weak = std::weak_ptr(transfer), is_reported = false,
+                       callback = std::move(callback)]() mutable {
     const auto one = weak.lock();
-    if (!one || told || one->under_way > 0) return;
+    if (!one || is_reported || one->under_way > 0) return;
     const bool complete = one->bad.code == 0 && one->moved_bytes == one->bytes;
     if (!complete && one->bad.code == 0 && !one->stopped) return;
-    told = true;
-    const auto mine = with->transfers.find(one->token);
-    if (mine != with->transfers.end() && mine->second == one) lane_of(with).stop(with, one);
+    is_reported = true;
+    const auto mine = session->transfers.find(one->token);
+    if (mine != session->transfers.end() && mine->second == one) stream_of(session).stop(session, one);
     status outcome;
     if (one->bad.code != 0) outcome = one->bad;
     else if (!complete) outcome = failure{ECANCELED, "the transfer was given up"};
-    const auto tell = std::exchange(then, nullptr);
+    const auto tell = std::exchange(callback, nullptr);
     tell(outcome, one->crc);
   };
-  if (!what->is_out) {
+  if (!transfer->is_out) {
     const std::lock_guard hold(lock_);
-    receives_.emplace_back(with, what);
+    receives_.emplace_back(session, transfer);
     (void)eventfd_write(wake_fd_, 1);
     return;
   }
-  post([this, with, what] {
-    lane_of(with).add(with, what);
-    if (what->bytes == 0 && what->bad.code == 0) what->changed();
+  post([this, session, transfer] {
+    stream_of(session).add(session, transfer);
+    if (transfer->bytes == 0 && transfer->bad.code == 0) transfer->changed();
   });
 }
 
-void lane_server::receive(const lane_session_ptr& from, std::uint64_t token, std::vector<iovec> into, std::uint64_t bytes,
-                          done then) {
-  auto what = std::make_shared<lane_transfer>();
-  what->token = token;
-  what->pieces = std::move(into);
-  what->bytes = bytes;
-  begin(from, std::move(what), std::move(then));
+void ucx_listener::receive(const stream_session_ptr& session, std::uint64_t token, std::vector<iovec> into,
+                           std::uint64_t bytes, done callback) {
+  auto transfer = std::make_shared<stream_transfer>();
+  transfer->token = token;
+  transfer->pieces = std::move(into);
+  transfer->bytes = bytes;
+  begin(session, std::move(transfer), std::move(callback));
 }
 
-void lane_server::send(const lane_session_ptr& to, std::uint64_t token, std::vector<iovec> from, std::uint64_t bytes,
-                       done then) {
-  auto what = std::make_shared<lane_transfer>();
-  what->is_out = true;
-  what->token = token;
-  what->pieces = std::move(from);
-  what->bytes = bytes;
-  begin(to, std::move(what), std::move(then));
+void ucx_listener::send(const stream_session_ptr& session, std::uint64_t token, std::vector<iovec> pieces,
+                        std::uint64_t bytes, done callback) {
+  auto transfer = std::make_shared<stream_transfer>();
+  transfer->is_out = true;
+  transfer->token = token;
+  transfer->pieces = std::move(pieces);
+  transfer->bytes = bytes;
+  begin(session, std::move(transfer), std::move(callback));
 }
 
-void lane_server::stop(const lane_session_ptr& with, std::uint64_t token) {
-  post([this, with, token] {
-    const auto found = with->transfers.find(token);
-    if (found == with->transfers.end()) return;
-    const auto what = found->second;
-    lane_of(with).stop(with, what);
-    if (what->changed) what->changed();
+void ucx_listener::stop(const stream_session_ptr& session, std::uint64_t token) {
+  post([this, session, token] {
+    const auto found = session->transfers.find(token);
+    if (found == session->transfers.end()) return;
+    const auto transfer = found->second;
+    stream_of(session).stop(session, transfer);
+    if (transfer->changed) transfer->changed();
   });
 }
 
-void lane_server::close(const lane_session_ptr& one) {
+void ucx_listener::close(const stream_session_ptr& one) {
   post([this, one] {
     const auto found = own_.find(one);
-    if (found == own_.end()) return lane_->close(one);
+    if (found == own_.end()) return ucx_stream_->close(one);
     found->second->shut();
     refused_by_closed_ += found->second->refused();
     own_.erase(found);

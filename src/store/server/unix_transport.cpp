@@ -23,26 +23,26 @@ constexpr int kSocketBytes = 4 << 20;
 
 // The rings of a connection and its socket, which carries bells then. Shared by what waits for the socket, which may be told
 // of its end after the connection is gone.
-class ringing final : public ring_hub::member, public std::enable_shared_from_this<ringing> {
+class ringing final : public ring_poller::member, public std::enable_shared_from_this<ringing> {
  public:
-  ringing(local_socket& socket, ring_hub& hub, std::unique_ptr<store_wire::byte_rings> rings)
-      : socket_(&socket), hub_(hub), rings_(std::move(rings)) {}
+  ringing(local_socket& socket, ring_poller& poller, std::unique_ptr<store_wire::byte_rings> rings)
+      : socket_(&socket), poller_(poller), rings_(std::move(rings)) {}
   int fd() const noexcept { return rings_->fd(); }
 
   void start() {
-    hub_.add(this);
+    poller_.add(this);
     await_bell();
   }
-  void read_some(asio::mutable_buffer into, transport::done then) {
+  void read_some(asio::mutable_buffer into, transport::done callback) {
     into_ = into;
-    read_ = std::move(then);
+    read_ = std::move(callback);
   }
   // `then` is called by the next look: not from in here.
-  void write(std::vector<asio::const_buffer> from, transport::done then) {
-    from_.clear();
-    for (const auto& each : from) from_.push_back({const_cast<void*>(each.data()), each.size()});
+  void write(std::vector<asio::const_buffer> buffers, transport::done callback) {
+    unsent_.clear();
+    for (const auto& each : buffers) unsent_.push_back({const_cast<void*>(each.data()), each.size()});
     written_ = 0;
-    write_ = std::move(then);
+    write_ = std::move(callback);
     push();
   }
   std::size_t write_now(std::string_view bytes) {
@@ -55,11 +55,11 @@ class ringing final : public ring_hub::member, public std::enable_shared_from_th
   // Handlers that wait are told from the event loop: they may own whoever calls this.
   void close() {
     if (socket_ == nullptr) return;
-    hub_.remove(this);
+    poller_.remove(this);
     for (auto* const each : {&read_, &write_})
       if (*each)
         asio::post(socket_->get_executor(),
-                   [then = std::exchange(*each, nullptr)] { then(asio::error::operation_aborted, 0); });
+                   [callback = std::exchange(*each, nullptr)] { callback(asio::error::operation_aborted, 0); });
     socket_ = nullptr;
   }
 
@@ -68,7 +68,7 @@ class ringing final : public ring_hub::member, public std::enable_shared_from_th
     std::size_t did = 0;
     if (write_) {
       push();
-      if (from_.empty() || over_ || broken_) did += finish(write_, from_.empty() ? std::error_code() : why(), written_);
+      if (unsent_.empty() || over_ || broken_) did += finish(write_, unsent_.empty() ? std::error_code() : why(), written_);
     }
     if (read_ && socket_ != nullptr) {
       const auto got = rings_->read(into_.data(), into_.size());
@@ -80,7 +80,7 @@ class ringing final : public ring_hub::member, public std::enable_shared_from_th
     return did;
   }
   bool arm() override {
-    if ((write_ && from_.empty()) || over_ || broken_) return !read_ && !write_;
+    if ((write_ && unsent_.empty()) || over_ || broken_) return !read_ && !write_;
     return rings_->arm(static_cast<bool>(read_), static_cast<bool>(write_));
   }
   void disarm() override { (void)rings_->disarm(); }
@@ -94,17 +94,17 @@ class ringing final : public ring_hub::member, public std::enable_shared_from_th
 
   // As much as there is room for.
   void push() {
-    while (!from_.empty() && !broken_) {
-      const auto taken = rings_->write(from_);
+    while (!unsent_.empty() && !broken_) {
+      const auto taken = rings_->write(unsent_);
       if (!taken) broken_ = true;
       if (!taken || *taken == 0) break;
       written_ += *taken;
       std::size_t rest = *taken;
       std::size_t gone = 0;
-      for (; gone < from_.size() && from_[gone].iov_len <= rest; ++gone) rest -= from_[gone].iov_len;
-      from_.erase(from_.begin(), from_.begin() + static_cast<std::ptrdiff_t>(gone));
-      if (!from_.empty() && rest > 0)
-        from_[0] = {static_cast<std::byte*>(from_[0].iov_base) + rest, from_[0].iov_len - rest};
+      for (; gone < unsent_.size() && unsent_[gone].iov_len <= rest; ++gone) rest -= unsent_[gone].iov_len;
+      unsent_.erase(unsent_.begin(), unsent_.begin() + static_cast<std::ptrdiff_t>(gone));
+      if (!unsent_.empty() && rest > 0)
+        unsent_[0] = {static_cast<std::byte*>(unsent_[0].iov_base) + rest, unsent_[0].iov_len - rest};
     }
     ring_bell();
   }
@@ -122,11 +122,11 @@ class ringing final : public ring_hub::member, public std::enable_shared_from_th
   }
 
   local_socket* socket_;  // null: closed
-  ring_hub& hub_;
+  ring_poller& poller_;
   const std::unique_ptr<store_wire::byte_rings> rings_;
   std::array<char, 64> bells_{};
   asio::mutable_buffer into_;
-  std::vector<iovec> from_;  // what is left of it
+  std::vector<iovec> unsent_;  // what is left of it
   std::size_t written_ = 0;
   transport::done read_, write_;
   std::optional<std::error_code> over_;  // of the socket
@@ -135,25 +135,30 @@ class ringing final : public ring_hub::member, public std::enable_shared_from_th
 
 class unix_transport final : public transport {
  public:
-  unix_transport(local_socket socket, ring_hub* hub) : socket_(std::move(socket)), hub_(hub) {}
+  unix_transport(local_socket socket, ring_poller* poller) : socket_(std::move(socket)), poller_(poller) {}
   ~unix_transport() override { close(); }
   void start(std::function<void(std::error_code)> ready) override {
-    ucred who{};
-    socklen_t length = sizeof who;
-    if (getsockopt(socket_.native_handle(), SOL_SOCKET, SO_PEERCRED, &who, &length) != 0)
+    ucred credentials{};
+    socklen_t length = sizeof credentials;
+    if (getsockopt(socket_.native_handle(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0)
       return ready(std::error_code(errno, std::generic_category()));
     std::error_code ignored;
     socket_.set_option(asio::socket_base::send_buffer_size(kSocketBytes), ignored);
-    peer_ = {store_wire::path::unix_socket, format("uid:%u", who.uid), format("pid %d", who.pid), who.pid, who.uid, true};
+    peer_ = {store_wire::path::unix_socket,
+             format("uid:%u", credentials.uid),
+             format("pid %d", credentials.pid),
+             credentials.pid,
+             credentials.uid,
+             true};
     ready({});
   }
-  void read_some(asio::mutable_buffer into, done then) override {
-    if (rings_ != nullptr) return rings_->read_some(into, std::move(then));
-    socket_.async_read_some(into, std::move(then));
+  void read_some(asio::mutable_buffer into, done callback) override {
+    if (rings_ != nullptr) return rings_->read_some(into, std::move(callback));
+    socket_.async_read_some(into, std::move(callback));
   }
-  void write(std::vector<asio::const_buffer> from, done then) override {
-    if (rings_ != nullptr) return rings_->write(std::move(from), std::move(then));
-    asio::async_write(socket_, from, kAllAtOnce, std::move(then));
+  void write(std::vector<asio::const_buffer> buffers, done callback) override {
+    if (rings_ != nullptr) return rings_->write(std::move(buffers), std::move(callback));
+    asio::async_write(socket_, buffers, kAllAtOnce, std::move(callback));
   }
   std::size_t write_now(std::string_view bytes) override { return rings_ != nullptr ? rings_->write_now(bytes) : 0; }
   void close() override {
@@ -163,21 +168,21 @@ class unix_transport final : public transport {
   }
   bool has_left() override { return store_server::has_left(socket_.native_handle()); }
   status send_descriptor(std::string_view bytes, int fd) override;
-  bool may_ring() const noexcept override { return hub_ != nullptr; }
+  bool may_ring() const noexcept override { return poller_ != nullptr; }
   result<int> open_rings() override {
-    if (hub_ == nullptr) return failure{ENOTSUP, "the store's threads do not look for work (\"spin_us\": 0)"};
+    if (poller_ == nullptr) return failure{ENOTSUP, "the store's threads do not look for work (\"spin_us\": 0)"};
     if (rings_ != nullptr) return failure{EEXIST, "the connection has rings already"};
-    if (hub_->is_full()) return failure{ENOSPC, "enough connections have rings: this one stays with its socket"};
+    if (poller_->is_full()) return failure{ENOSPC, "enough connections have rings: this one stays with its socket"};
     auto made = store_wire::byte_rings::make();
     if (!made) return made.error();
-    rings_ = std::make_shared<ringing>(socket_, *hub_, *std::move(made));
+    rings_ = std::make_shared<ringing>(socket_, *poller_, *std::move(made));
     rings_->start();
     return rings_->fd();
   }
 
  private:
   local_socket socket_;
-  ring_hub* const hub_;
+  ring_poller* const poller_;
   std::shared_ptr<ringing> rings_;  // null: the bytes go through the socket
 };
 
@@ -202,8 +207,8 @@ status unix_transport::send_descriptor(std::string_view bytes, int fd) {
 
 }  // namespace
 
-std::unique_ptr<transport> make_transport(local_socket socket, ring_hub* hub) {
-  return std::make_unique<unix_transport>(std::move(socket), hub);
+std::unique_ptr<transport> make_transport(local_socket socket, ring_poller* poller) {
+  return std::make_unique<unix_transport>(std::move(socket), poller);
 }
 
 }  // namespace pl::store_server

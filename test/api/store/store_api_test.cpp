@@ -50,10 +50,10 @@ TEST_F(store_api, HostAndDeviceMemoryAlike) {
   // Registered memory, and a part of it.
   auto memory = store_->register_direct_memory(reinterpret_cast<void*>(device.pointer()), bytes);
   ASSERT_TRUE(memory) << memory.error().message;
-  peerlane_put_options how{};
-  how.struct_bytes = sizeof how;
-  how.durability = PEERLANE_VOLATILE;
-  auto part = store_->put_direct(pool_, "part", *memory, 1000, 50'000, &how);
+  peerlane_put_options options{};
+  options.struct_bytes = sizeof options;
+  options.durability = PEERLANE_VOLATILE;
+  auto part = store_->put_direct(pool_, "part", *memory, 1000, 50'000, &options);
   ASSERT_TRUE(part) << part.error().message;
   EXPECT_EQ(part->durability, static_cast<unsigned>(PEERLANE_VOLATILE));
   bytes_t room(60'000);

@@ -22,9 +22,9 @@ std::vector<std::byte> some_bytes(std::size_t count) {
   return out;
 }
 
-std::shared_ptr<value_part> part_of(const std::vector<std::byte>& all, std::size_t from, std::size_t bytes) {
+std::shared_ptr<value_part> part_of(const std::vector<std::byte>& all, std::size_t offset, std::size_t bytes) {
   auto out = std::make_shared<value_part>();
-  out->at = all.data() + from;
+  out->source = all.data() + offset;
   out->bytes = bytes;
   return out;
 }
@@ -36,40 +36,40 @@ bool all_summed(const parts& given) {
 }
 
 // Nobody helps: each part has to be taken by one of the crew, also the one that comes when all have just lain down.
-TEST(checksum_crew, sums_what_it_is_given_at_any_time) {
+TEST(checksum_pool, sums_what_it_is_given_at_any_time) {
   const auto bytes = some_bytes(64 << 10);
-  checksum_crew crew;
+  checksum_pool pool;
   std::minstd_rand random(1);
   for (unsigned round = 0; round < 200; ++round) {
-    if (round % 3 == 0) crew.call(9);
+    if (round % 3 == 0) pool.call(9);
     // Around the time after which they sleep.
     if (round % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 500));
     parts given;
     for (unsigned i = 0; i < 1 + round % 9; ++i) {
       given.push_back(part_of(bytes, i * 4096, 4096 + i));
-      crew.give({&given.back(), 1});
+      pool.give({&given.back(), 1});
     }
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (!all_summed(given) && std::chrono::steady_clock::now() < end) std::this_thread::yield();
     for (const auto& one : given) {
       ASSERT_TRUE(one->summed.load(std::memory_order_acquire)) << "round " << round << ": a part lies there and all sleep";
-      ASSERT_EQ(one->crc, arch::crc32c(one->at, one->bytes));
+      ASSERT_EQ(one->crc, arch::crc32c(one->source, one->bytes));
     }
   }
 }
 
-TEST(checksum_crew, ends_with_every_part_summed) {
+TEST(checksum_pool, ends_with_every_part_summed) {
   const auto bytes = some_bytes(1 << 20);
   for (unsigned round = 0; round < 50; ++round) {
     parts given;
     {
-      checksum_crew crew;
-      if (round % 2 == 0) crew.call(9);
+      checksum_pool pool;
+      if (round % 2 == 0) pool.call(9);
       for (unsigned i = 0; i < 16; ++i) {
         given.push_back(part_of(bytes, i << 16, 1 << 16));
-        crew.give({&given.back(), 1});
+        pool.give({&given.back(), 1});
       }
-      if (round % 3 == 0) crew.help();
+      if (round % 3 == 0) pool.help();
     }
     ASSERT_TRUE(all_summed(given)) << "round " << round;
   }

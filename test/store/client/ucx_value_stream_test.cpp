@@ -35,11 +35,11 @@ class lanes : public testing::Test {
     ASSERT_NE(client_, nullptr) << why_;
     join();
   }
-  std::unique_ptr<value_lane> open(bool is_store) {
-    value_lane::options how;
-    how.mode = lane_mode::on;
-    how.is_store = is_store;
-    auto made = value_lane::open(std::move(how));
+  std::unique_ptr<ucx_value_stream> open(bool is_store) {
+    ucx_value_stream::options options;
+    options.mode = ucx_mode::on;
+    options.is_store = is_store;
+    auto made = ucx_value_stream::open(std::move(options));
     if (made) return *std::move(made);
     why_ = made.error().message;
     return nullptr;
@@ -51,7 +51,7 @@ class lanes : public testing::Test {
     auto there = client_->connect(store_->offer(), kSecret);
     ASSERT_TRUE(there) << there.error().message;
     in_client_ = *there;
-    EXPECT_FALSE(in_client_->lanes.empty());
+    EXPECT_FALSE(in_client_->transports.empty());
   }
   template <class Until>
   bool drive(Until until, std::chrono::milliseconds most = std::chrono::seconds(20)) {
@@ -62,8 +62,8 @@ class lanes : public testing::Test {
     }
     return until();
   }
-  static lane_transfer_ptr transfer(bool is_out, std::vector<iovec> memory, std::uint64_t bytes, std::uint64_t token = 7) {
-    auto out = std::make_shared<lane_transfer>();
+  static stream_transfer_ptr transfer(bool is_out, std::vector<iovec> memory, std::uint64_t bytes, std::uint64_t token = 7) {
+    auto out = std::make_shared<stream_transfer>();
     out->is_out = is_out;
     out->token = token;
     out->pieces = std::move(memory);
@@ -72,13 +72,13 @@ class lanes : public testing::Test {
   }
   static constexpr std::uint64_t kSecret[2] = {0x1234, 0x5678};
   std::string why_;
-  std::unique_ptr<value_lane> store_, client_;
-  lane_session_ptr in_store_, in_client_;
+  std::unique_ptr<ucx_value_stream> store_, client_;
+  stream_session_ptr in_store_, in_client_;
 };
 
 TEST_F(lanes, BytesArriveInPiecesAsTheyWereSent) {
   for (const std::size_t count :
-       {std::size_t{1}, std::size_t{4096}, kLaneChunkBytes, kLaneChunkBytes + 1, std::size_t{20} << 20}) {
+       {std::size_t{1}, std::size_t{4096}, kStreamChunkBytes, kStreamChunkBytes + 1, std::size_t{20} << 20}) {
     auto value = random_bytes(count);
     bytes_t into(count + 2, 0xee);
     // The store's memory in three pieces that are not next to each other.
@@ -86,15 +86,15 @@ TEST_F(lanes, BytesArriveInPiecesAsTheyWereSent) {
     bytes_t apart(count + 100, 0xee);
     std::vector<iovec> pieces{
         {apart.data(), third}, {apart.data() + third + 50, third}, {apart.data() + 2 * third + 100, count - 2 * third}};
-    const auto in = transfer(false, pieces, count), out = transfer(true, all_of(value), count);
-    store_->add(in_store_, in);
+    const auto incoming = transfer(false, pieces, count), out = transfer(true, all_of(value), count);
+    store_->add(in_store_, incoming);
     client_->add(in_client_, out);
-    ASSERT_TRUE(drive([&] { return in->moved_bytes == count && out->moved_bytes == count; }))
-        << in->bad.message << out->bad.message;
-    EXPECT_TRUE(in->ended_well() && out->ended_well());
-    EXPECT_EQ(in->crc, arch::crc32c(value.data(), count));
-    EXPECT_EQ(out->crc, in->crc);
-    store_->stop(in_store_, in);
+    ASSERT_TRUE(drive([&] { return incoming->moved_bytes == count && out->moved_bytes == count; }))
+        << incoming->bad.message << out->bad.message;
+    EXPECT_TRUE(incoming->ended_well() && out->ended_well());
+    EXPECT_EQ(incoming->crc, arch::crc32c(value.data(), count));
+    EXPECT_EQ(out->crc, incoming->crc);
+    store_->stop(in_store_, incoming);
     client_->stop(in_client_, out);
     // And back.
     const auto back_in = transfer(false, {{into.data() + 1, count}}, count, 8), back_out = transfer(true, pieces, count, 8);
@@ -112,18 +112,18 @@ TEST_F(lanes, BytesArriveInPiecesAsTheyWereSent) {
 TEST_F(lanes, WhatNamesNoTransferOrLeavesItIsRefused) {
   auto value = random_bytes(100'000);
   bytes_t room(100'000, 0xee);
-  const auto in = transfer(false, all_of(room), room.size());
-  store_->add(in_store_, in);
-  const auto refused = [&](const char* what, const lane_session_ptr& with, const lane_transfer_ptr& out) {
+  const auto incoming = transfer(false, all_of(room), room.size());
+  store_->add(in_store_, incoming);
+  const auto refused = [&](const char* label, const stream_session_ptr& session, const stream_transfer_ptr& out) {
     const auto before = store_->refused();
-    client_->add(with, out);
-    EXPECT_TRUE(drive([&] { return out->bad.code != 0 && out->under_way == 0; })) << what;
-    EXPECT_GT(store_->refused(), before) << what;
-    client_->stop(with, out);
+    client_->add(session, out);
+    EXPECT_TRUE(drive([&] { return out->bad.code != 0 && out->under_way == 0; })) << label;
+    EXPECT_GT(store_->refused(), before) << label;
+    client_->stop(session, out);
   };
   refused("an unknown token", in_client_, transfer(true, all_of(value), value.size(), 8));
   for (const int half : {0, 1}) {
-    auto liar = std::make_shared<lane_session>(*in_client_);
+    auto liar = std::make_shared<stream_session>(*in_client_);
     liar->transfers.clear();
     ++liar->secret[half];
     refused("another secret", liar, transfer(true, all_of(value), value.size()));
@@ -133,17 +133,17 @@ TEST_F(lanes, WhatNamesNoTransferOrLeavesItIsRefused) {
   auto skipping = transfer(true, all_of(value), value.size());
   skipping->begun_bytes = 10;
   refused("not where the last one ended", in_client_, skipping);
-  const auto other_way = transfer(true, all_of(room), room.size(), 9);
-  other_way->begun_bytes = room.size();
-  store_->add(in_store_, other_way);
+  const auto other_path = transfer(true, all_of(room), room.size(), 9);
+  other_path->begun_bytes = room.size();
+  store_->add(in_store_, other_path);
   refused("into what goes out", in_client_, transfer(true, all_of(value), value.size(), 9));
-  store_->stop(in_store_, other_way);
+  store_->stop(in_store_, other_path);
   EXPECT_EQ(std::count(room.begin(), room.end(), 0xee), 100'000) << "not a byte of it";
-  EXPECT_EQ(in->bad.code, 0);
+  EXPECT_EQ(incoming->bad.code, 0);
   // The true one still is taken, once.
   const auto right = transfer(true, all_of(value), value.size());
   client_->add(in_client_, right);
-  ASSERT_TRUE(drive([&] { return in->moved_bytes == value.size() && right->under_way == 0; }));
+  ASSERT_TRUE(drive([&] { return incoming->moved_bytes == value.size() && right->under_way == 0; }));
   EXPECT_EQ(room, value);
   client_->stop(in_client_, right);
   refused("again", in_client_, transfer(true, all_of(value), value.size()));
@@ -151,33 +151,33 @@ TEST_F(lanes, WhatNamesNoTransferOrLeavesItIsRefused) {
 
 // Bytes that change while they travel: somebody wrote into them, or the network did.
 TEST_F(lanes, DamageIsFound) {
-  auto value = random_bytes(kLaneChunkBytes);
+  auto value = random_bytes(kStreamChunkBytes);
   bytes_t room(value.size());
-  const auto in = transfer(false, all_of(room), room.size()), out = transfer(true, all_of(value), value.size());
-  store_->add(in_store_, in);
+  const auto incoming = transfer(false, all_of(room), room.size()), out = transfer(true, all_of(value), value.size());
+  store_->add(in_store_, incoming);
   client_->add(in_client_, out);  // summed now, and read when the other end has answered
   value[5000] ^= 1;
-  ASSERT_TRUE(drive([&] { return in->begun_bytes == room.size() && in->under_way == 0; }));
-  EXPECT_EQ(in->bad.code, EBADMSG) << in->bad.message;
+  ASSERT_TRUE(drive([&] { return incoming->begun_bytes == room.size() && incoming->under_way == 0; }));
+  EXPECT_EQ(incoming->bad.code, EBADMSG) << incoming->bad.message;
 }
 
 TEST_F(lanes, StagedCopiesSeeEveryByteOnceInOrder) {
   auto value = random_bytes((11u << 20) + 5);
   bytes_t got(value.size());
-  const auto out = transfer(true, {}, value.size()), in = transfer(false, {}, value.size());
+  const auto out = transfer(true, {}, value.size()), incoming = transfer(false, {}, value.size());
   out->copy = [&](std::uint64_t offset, std::byte* host, std::size_t bytes) -> status {
     std::memcpy(host, value.data() + offset, bytes);
     return {};
   };
-  in->copy = [&](std::uint64_t offset, std::byte* host, std::size_t bytes) -> status {
+  incoming->copy = [&](std::uint64_t offset, std::byte* host, std::size_t bytes) -> status {
     std::memcpy(got.data() + offset, host, bytes);
     return {};
   };
-  client_->add(in_client_, in);
+  client_->add(in_client_, incoming);
   store_->add(in_store_, out);
-  ASSERT_TRUE(drive([&] { return in->moved_bytes == value.size() && out->under_way == 0; })) << in->bad.message;
+  ASSERT_TRUE(drive([&] { return incoming->moved_bytes == value.size() && out->under_way == 0; })) << incoming->bad.message;
   EXPECT_EQ(got, value);
-  client_->stop(in_client_, in);
+  client_->stop(in_client_, incoming);
   // A copy that fails ends the transfer with its error.
   const auto bad = transfer(true, {}, value.size(), 9);
   bad->copy = [](std::uint64_t, std::byte*, std::size_t) -> status { return failure{EIO, "on purpose"}; };
@@ -189,15 +189,15 @@ TEST_F(lanes, StagedCopiesSeeEveryByteOnceInOrder) {
 TEST_F(lanes, AStoppedTransferEndsWithWhatIsUnderWay) {
   auto value = random_bytes(64u << 20);
   bytes_t room(value.size());
-  const auto in = transfer(false, all_of(room), room.size()), out = transfer(true, all_of(value), value.size());
+  const auto incoming = transfer(false, all_of(room), room.size()), out = transfer(true, all_of(value), value.size());
   int changes = 0;
-  in->changed = [&] { ++changes; };
-  store_->add(in_store_, in);
+  incoming->changed = [&] { ++changes; };
+  store_->add(in_store_, incoming);
   client_->add(in_client_, out);
-  ASSERT_TRUE(drive([&] { return in->moved_bytes > 0; }));
-  store_->stop(in_store_, in);
-  ASSERT_TRUE(drive([&] { return in->under_way == 0 && out->under_way == 0; }));
-  EXPECT_LT(in->moved_bytes, room.size());
+  ASSERT_TRUE(drive([&] { return incoming->moved_bytes > 0; }));
+  store_->stop(in_store_, incoming);
+  ASSERT_TRUE(drive([&] { return incoming->under_way == 0 && out->under_way == 0; }));
+  EXPECT_LT(incoming->moved_bytes, room.size());
   EXPECT_EQ(out->bad.code, ECONNABORTED) << "the next chunk was refused";
   EXPECT_GT(changes, 0);
 }
@@ -207,14 +207,14 @@ TEST_F(lanes, AnEndThatGoesLetsTheOtherEndsMemoryGo) {
   for (const bool store_goes : {false, true}) {
     auto value = random_bytes(64u << 20);
     bytes_t room(value.size());
-    const auto in = transfer(false, all_of(room), room.size()), out = transfer(true, all_of(value), value.size());
-    store_->add(in_store_, in);
+    const auto incoming = transfer(false, all_of(room), room.size()), out = transfer(true, all_of(value), value.size());
+    store_->add(in_store_, incoming);
     client_->add(in_client_, out);
-    ASSERT_TRUE(drive([&] { return in->moved_bytes > 0; }));
+    ASSERT_TRUE(drive([&] { return incoming->moved_bytes > 0; }));
     (store_goes ? store_ : client_).reset();
     const auto& stays = store_goes ? client_ : store_;
     stays->close(store_goes ? in_client_ : in_store_);
-    const auto& left = store_goes ? out : in;
+    const auto& left = store_goes ? out : incoming;
     ASSERT_TRUE(drive([&] { return left->under_way == 0; })) << "UCX kept the memory";
     EXPECT_EQ(left->bad.code, ECONNABORTED);
     // And a new one can come.
@@ -229,19 +229,19 @@ TEST_F(lanes, SleepsUntilSomethingCame) {
   }
   auto value = random_bytes(1000);
   bytes_t room(1000);
-  const auto in = transfer(false, all_of(room), room.size()), out = transfer(true, all_of(value), value.size());
-  store_->add(in_store_, in);
+  const auto incoming = transfer(false, all_of(room), room.size()), out = transfer(true, all_of(value), value.size());
+  store_->add(in_store_, incoming);
   client_->add(in_client_, out);
   // Each end as its threads do: progress until there is nothing, then poll.
-  std::atomic<int> looks{0};
-  const auto serve = [&](value_lane& end) {
+  std::atomic<int> calls{0};
+  const auto serve = [&](ucx_value_stream& end) {
     while (end.progress()) {}
     if (!end.arm()) return;
     pollfd one{end.fd(), POLLIN, 0};
     poll(&one, 1, 5);
-    ++looks;
+    ++calls;
   };
-  for (int i = 0; i < 2000 && in->moved_bytes < 1000; ++i) {
+  for (int i = 0; i < 2000 && incoming->moved_bytes < 1000; ++i) {
     serve(*store_);
     serve(*client_);
   }
@@ -249,10 +249,10 @@ TEST_F(lanes, SleepsUntilSomethingCame) {
 }
 
 TEST(lane_words, AreKnown) {
-  EXPECT_EQ(lane_mode_of("auto"), lane_mode::automatic);
-  EXPECT_EQ(lane_mode_of("on"), lane_mode::on);
-  EXPECT_EQ(lane_mode_of("off"), lane_mode::off);
-  EXPECT_FALSE(lane_mode_of("yes"));
+  EXPECT_EQ(ucx_mode_of("auto"), ucx_mode::automatic);
+  EXPECT_EQ(ucx_mode_of("on"), ucx_mode::on);
+  EXPECT_EQ(ucx_mode_of("off"), ucx_mode::off);
+  EXPECT_FALSE(ucx_mode_of("yes"));
   EXPECT_TRUE(has_rdma("tcp/eth0,rc_verbs/mlx5_0:1"));
   EXPECT_TRUE(has_rdma("dc_mlx5/mlx5_0:1"));
   EXPECT_FALSE(has_rdma("tcp/eth0,self/memory0,cma/memory"));
@@ -260,9 +260,9 @@ TEST(lane_words, AreKnown) {
 }
 
 TEST(lane_words, AnotherVersionOfUcxIsNotJoined) {
-  value_lane::options how;
-  how.mode = lane_mode::on;
-  auto made = value_lane::open(std::move(how));
+  ucx_value_stream::options options;
+  options.mode = ucx_mode::on;
+  auto made = ucx_value_stream::open(std::move(options));
   if (!made) GTEST_SKIP() << made.error().message;
   auto other = (*made)->offer();
   ++other.minor;

@@ -27,29 +27,29 @@ class cluster_api : public testing::Test {
     for (const char* name : {"a", "b", "c"}) rig_->start(name);
     ASSERT_TRUE(rig_->settled({"a", "b", "c"}));
     store_ = open();
-    peerlane_pool_options how{};
-    how.struct_bytes = sizeof how;
-    how.durability = PEERLANE_LOGGED;
-    how.copies = 2;
-    const auto pool = store_->create_pool("p", &how);
+    peerlane_pool_options options{};
+    options.struct_bytes = sizeof options;
+    options.durability = PEERLANE_LOGGED;
+    options.copies = 2;
+    const auto pool = store_->create_pool("p", &options);
     ASSERT_TRUE(pool) << pool.error().message;
     pool_ = *pool;
   }
   std::unique_ptr<peerlane::store> open(std::uint32_t flags = 0, std::uint32_t require = 0) {
     const std::string endpoint = rig_->server("a").config.listen;
-    peerlane_store_options how{};
-    how.struct_bytes = sizeof how;
-    how.endpoint = endpoint.c_str();
-    how.flags = flags;
-    how.require_path = require;
-    auto made = peerlane::store::open(&how);
+    peerlane_store_options options{};
+    options.struct_bytes = sizeof options;
+    options.endpoint = endpoint.c_str();
+    options.flags = flags;
+    options.require_path = require;
+    auto made = peerlane::store::open(&options);
     EXPECT_TRUE(made) << made.error().message;
     return made ? std::make_unique<peerlane::store>(*std::move(made)) : nullptr;
   }
-  std::string read_back(peerlane::store& from, peerlane_pool_t pool, const std::string& key, const bytes_t& wanted,
+  std::string read_back(peerlane::store& store, peerlane_pool_t pool, const std::string& key, const bytes_t& wanted,
                         std::uint32_t path) {
     bytes_t out(wanted.size() + 1);
-    const auto got = from.get(pool, key, out.data(), out.size());
+    const auto got = store.get(pool, key, out.data(), out.size());
     if (!got) return key + ": " + got.error().message;
     out.resize(got->moved_bytes);
     if (out != wanted) return key + " has other bytes";
@@ -97,33 +97,33 @@ TEST_F(cluster_api, PartsConditionsListsAndPools) {
     auto value = value_at(i);
     const auto part = random_value(50, 99);
     std::copy(part.begin(), part.end(), value.begin() + 30);
-    peerlane_put_options how{};
-    how.struct_bytes = sizeof how;
-    how.is_part = 1;
-    how.offset = 30;
-    auto done = store_->put(pool_, key_at(i), part.data(), part.size(), &how);
+    peerlane_put_options options{};
+    options.struct_bytes = sizeof options;
+    options.is_part = 1;
+    options.offset = 30;
+    auto done = store_->put(pool_, key_at(i), part.data(), part.size(), &options);
     ASSERT_TRUE(done) << done.error().message;
     EXPECT_EQ(read_back(*store_, pool_, key_at(i), value, 0), "");
     // A part of what is not there: zeros before it.
-    ASSERT_TRUE(store_->put(pool_, "new" + key_at(i), part.data(), part.size(), &how));
+    ASSERT_TRUE(store_->put(pool_, "new" + key_at(i), part.data(), part.size(), &options));
     bytes_t grown(80, 0);
     std::copy(part.begin(), part.end(), grown.begin() + 30);
     EXPECT_EQ(read_back(*store_, pool_, "new" + key_at(i), grown, 0), "");
-    peerlane_get_options from{};
-    from.struct_bytes = sizeof from;
-    from.offset = 30;
+    peerlane_get_options part_options{};
+    part_options.struct_bytes = sizeof part_options;
+    part_options.offset = 30;
     bytes_t out(50);
-    const auto got = store_->get(pool_, key_at(i), out.data(), out.size(), &from);
+    const auto got = store_->get(pool_, key_at(i), out.data(), out.size(), &part_options);
     ASSERT_TRUE(got) << got.error().message;
     EXPECT_EQ(out, part);
-    how = {};
-    how.struct_bytes = sizeof how;
-    how.condition = PEERLANE_IF_ABSENT;
-    EXPECT_EQ(store_->put(pool_, key_at(i), part.data(), part.size(), &how).code(), EEXIST);
-    how.condition = PEERLANE_IF_VERSION;
-    how.expected_version = got->version;
-    EXPECT_TRUE(store_->put(pool_, key_at(i), value.data(), value.size(), &how));
-    EXPECT_EQ(store_->put(pool_, key_at(i), value.data(), value.size(), &how).code(), ESTALE);
+    options = {};
+    options.struct_bytes = sizeof options;
+    options.condition = PEERLANE_IF_ABSENT;
+    EXPECT_EQ(store_->put(pool_, key_at(i), part.data(), part.size(), &options).code(), EEXIST);
+    options.condition = PEERLANE_IF_VERSION;
+    options.expected_version = got->version;
+    EXPECT_TRUE(store_->put(pool_, key_at(i), value.data(), value.size(), &options));
+    EXPECT_EQ(store_->put(pool_, key_at(i), value.data(), value.size(), &options).code(), ESTALE);
   }
   std::vector<std::string> keys;
   ASSERT_TRUE(store_->find(pool_, "key", nullptr, [&](std::string_view key, std::uint64_t) {
@@ -145,7 +145,7 @@ TEST_F(cluster_api, DeviceMemoryAndStreams) {
   const test::current_device current(0);
   const std::size_t bytes = 300'000;
   const test::device_buffer device(bytes);
-  void* const at = reinterpret_cast<void*>(device.pointer());
+  void* const address = reinterpret_cast<void*>(device.pointer());
   for (const auto flags : {0u, PEERLANE_STORE_NO_SHM}) {
     const auto store = open(flags);
     const auto pool = store->open_pool("p");
@@ -153,14 +153,14 @@ TEST_F(cluster_api, DeviceMemoryAndStreams) {
     for (std::uint64_t i = 0; i < 6; ++i) {
       const auto value = random_value(bytes, i);
       ASSERT_TRUE(store->put(*pool, "d", value.data(), bytes));
-      ASSERT_TRUE(store->get(*pool, "d", at, bytes));
+      ASSERT_TRUE(store->get(*pool, "d", address, bytes));
       EXPECT_EQ(test::device_bytes(device.pointer(), bytes), value);
       const auto key = "from" + std::to_string(i);
-      const auto done = store->put(*pool, key, at, bytes);
+      const auto done = store->put(*pool, key, address, bytes);
       ASSERT_TRUE(done) << done.error().message;
       EXPECT_EQ(done->path, flags == 0 ? PEERLANE_PATH_SHM_DIRECT : PEERLANE_PATH_TCP);
       EXPECT_EQ(read_back(*store, *pool, key, value, 0), "");
-      auto memory = store->register_direct_memory(at, bytes);
+      auto memory = store->register_direct_memory(address, bytes);
       ASSERT_TRUE(memory);
       ASSERT_TRUE(store->put_direct(*pool, key, *memory, 1000, 50'000));
       EXPECT_EQ(read_back(*store, *pool, key, bytes_t(value.begin() + 1000, value.begin() + 51'000), 0), "");
@@ -168,7 +168,7 @@ TEST_F(cluster_api, DeviceMemoryAndStreams) {
     peerlane_get_options ordered{};
     ordered.struct_bytes = sizeof ordered;
     ordered.on_stream = 1;
-    const auto got = store->get(*pool, "d", at, bytes, &ordered);
+    const auto got = store->get(*pool, "d", address, bytes, &ordered);
     EXPECT_EQ(got.code(), flags == 0 ? 0 : ENOTSUP) << got.error().message;
   }
 }
@@ -181,7 +181,7 @@ TEST_F(cluster_api, ManyAtOnceEndInEveryWayWhileAServerGoes) {
   std::vector<peerlane_store_op_t> ops(kItems);
   struct counted {
     std::atomic<int> calls{0}, failures{0};
-  } told;
+  } counts_seen;
   const int event = eventfd(0, EFD_CLOEXEC);
   for (std::size_t i = 0; i < kItems; ++i) {
     values.push_back(random_value(i % 7 == 0 ? 50'000 : 300, i));
@@ -197,11 +197,11 @@ TEST_F(cluster_api, ManyAtOnceEndInEveryWayWhileAServerGoes) {
     item.value = values[i].data();
     item.bytes = values[i].size();
     item.event_fd = event;
-    item.context = &told;
+    item.context = &counts_seen;
     item.done = [](void* context, const peerlane_store_reply* reply) {
-      auto& to = *static_cast<counted*>(context);
-      if (reply->status != 0) ++to.failures;
-      ++to.calls;
+      auto& counts = *static_cast<counted*>(context);
+      if (reply->status != 0) ++counts.failures;
+      ++counts.calls;
     };
   }
   std::thread other([&] { rig_->stop("b"); });
@@ -218,9 +218,9 @@ TEST_F(cluster_api, ManyAtOnceEndInEveryWayWhileAServerGoes) {
   }
   close(event);
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (told.calls < static_cast<int>(kItems) && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
-  EXPECT_EQ(told.calls, static_cast<int>(kItems)) << "each once";
-  EXPECT_EQ(told.failures, 0);
+  while (counts_seen.calls < static_cast<int>(kItems) && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+  EXPECT_EQ(counts_seen.calls, static_cast<int>(kItems)) << "each once";
+  EXPECT_EQ(counts_seen.failures, 0);
   for (std::size_t i = 0; i < kItems; ++i) EXPECT_EQ(read_back(*store_, pool_, keys[i], values[i], 0), "");
   // One invalid item: none begins.
   items[5].key = nullptr;

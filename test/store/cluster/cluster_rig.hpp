@@ -14,12 +14,12 @@ namespace pl::store_test {
 
 constexpr unsigned kLeaseSeconds = 2;  // etcd's shortest with its usual election timeout
 
-// Until `is` says so of what etcd holds. False: not within a generous while.
-inline bool wait_until(const store_cluster::etcd& at, const std::function<bool(const store_cluster::cluster_view&)>& is,
+// Waits until `is` holds for etcd's contents. False: not within a generous time.
+inline bool wait_until(const store_cluster::etcd& client, const std::function<bool(const store_cluster::cluster_view&)>& is,
                        int seconds = 60) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
   while (std::chrono::steady_clock::now() < until) {
-    const auto now = store_cluster::read_view(at, "default");
+    const auto now = store_cluster::read_view(client, "default");
     if (now && is(*now)) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));  // etcd has other things to do
   }
@@ -31,9 +31,9 @@ inline bool wait_until(const store_cluster::etcd& at, const std::function<bool(c
 inline bool is_settled(const store_cluster::cluster_view& now, const std::set<std::string>& servers, unsigned copies = 1) {
   if (now.map_revision == 0 || now.alive != servers) return false;
   for (unsigned unit = (copies - 1) * store_client::kUnits; unit < store_client::kPlacements; ++unit) {
-    const auto& at = now.map.units[unit];
-    auto wanted = store_cluster::wanted_on(now.map, unit), have = at.copies;
-    if (have.empty() || wanted.empty() || have.front() != wanted.front() || !at.joining.empty()) return false;
+    const auto& entry = now.map.units[unit];
+    auto wanted = store_cluster::wanted_on(now.map, unit), have = entry.copies;
+    if (have.empty() || wanted.empty() || have.front() != wanted.front() || !entry.joining.empty()) return false;
     std::sort(wanted.begin(), wanted.end());
     std::sort(have.begin(), have.end());
     if (wanted != have) return false;
@@ -92,18 +92,18 @@ class cluster_rig {
     return wait_until(etcd_->client(), [&](const auto& now) { return is_settled(now, servers); });
   }
   std::unique_ptr<store_client::router> open(unsigned timeout_ms = 20'000) {
-    store_client::router_options how;
-    for (const auto& [name, one] : servers_) how.servers.push_back(one->config.listen);
-    how.timeout_ms = timeout_ms;
-    auto made = store_client::router::open(how);
+    store_client::router_options options;
+    for (const auto& [name, one] : servers_) options.servers.push_back(one->config.listen);
+    options.timeout_ms = timeout_ms;
+    auto made = store_client::router::open(options);
     EXPECT_TRUE(made) << made.error().message;
     return made ? *std::move(made) : nullptr;
   }
-  std::uint32_t make_pool(store_client::router& at, const std::string& name, unsigned copies) {
+  std::uint32_t make_pool(store_client::router& cluster, const std::string& name, unsigned copies) {
     store_wire::pool_settings settings;
     settings.copies = static_cast<std::uint8_t>(copies);
     settings.level = store_wire::durability::logged;  // disks of test machines are slow, and nobody pulls a plug
-    const auto made = at.create_pool(name, settings);
+    const auto made = cluster.create_pool(name, settings);
     EXPECT_TRUE(made) << made.error().message;
     return made ? *made : 0;
   }

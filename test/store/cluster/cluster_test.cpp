@@ -21,8 +21,8 @@ class store_cluster : public testing::Test {
 
 bytes_t value_of(std::uint64_t number, std::size_t bytes = 64) { return random_value(bytes, number); }
 
-store_client::reply put(router& to, std::uint32_t pool, const std::string& key, const bytes_t& value) {
-  return to.put(pool, key, memory_of(value));
+store_client::reply put(router& cluster, std::uint32_t pool, const std::string& key, const bytes_t& value) {
+  return cluster.put(pool, key, memory_of(value));
 }
 
 store_client::cluster_map store_cluster_map(cluster_rig& rig) {
@@ -30,9 +30,9 @@ store_client::cluster_map store_cluster_map(cluster_rig& rig) {
   return now ? now->map : store_client::cluster_map{};
 }
 
-std::string read_back(router& from, std::uint32_t pool, const std::string& key, const bytes_t& wanted) {
+std::string read_back(router& cluster, std::uint32_t pool, const std::string& key, const bytes_t& wanted) {
   bytes_t out(wanted.size() + 1);
-  const auto got = from.get(pool, key, memory_of(out));
+  const auto got = cluster.get(pool, key, memory_of(out));
   if (got.status != 0) return key + ": " + got.text;
   out.resize(got.moved_bytes);
   return out == wanted ? "" : key + " has other bytes";
@@ -100,9 +100,9 @@ TEST_F(store_cluster, NothingIsLostWhileServersComeAndGo) {
   std::string problem;
   std::thread writer([&] {
     const auto mine = rig.open();
-    const auto at = mine->open_pool("p");
-    for (std::uint64_t i = 0; !stop && at; ++i) {
-      const auto put_now = put(*mine, *at, "key" + std::to_string(i % 500), value_of(i));
+    const auto pool_id = mine->open_pool("p");
+    for (std::uint64_t i = 0; !stop && pool_id; ++i) {
+      const auto put_now = put(*mine, *pool_id, "key" + std::to_string(i % 500), value_of(i));
       if (put_now.status != 0) {
         problem = put_now.text;
         break;
@@ -153,10 +153,10 @@ TEST_F(store_cluster, ADamagedValueIsTakenFromAnotherCopyAndHealed) {
   const auto value = engine.lookup(session, engine.find_pool("p")->id, "k");
   ASSERT_TRUE(value) << value.error().message;
   engine.arena().base[value->segments.front().offset_bytes + 5000] ^= std::byte{1};
-  store_client::get_request how;
-  how.verify = true;
+  store_client::get_request options;
+  options.verify = true;
   bytes_t out(good.size());
-  const auto got = all->get(pool, "k", memory_of(out), how);
+  const auto got = all->get(pool, "k", memory_of(out), options);
   EXPECT_EQ(got.status, 0) << got.text;
   EXPECT_TRUE(out == good);
   EXPECT_EQ(got.result.version, value->info.version);
@@ -165,13 +165,13 @@ TEST_F(store_cluster, ADamagedValueIsTakenFromAnotherCopyAndHealed) {
   // The only copy of a pool without others stays what it is, and says so.
   const auto lone = rig.make_pool(*all, "lone", 1);
   ASSERT_EQ(put(*all, lone, "k", good).status, 0);
-  const std::string keeper = all->map().units[store_client::unit_of(1, "k")].copies.front();
-  auto& other = rig.server(keeper).server().engine();
+  const std::string orphans = all->map().units[store_client::unit_of(1, "k")].copies.front();
+  auto& other = rig.server(orphans).server().engine();
   const auto owner = other.open_session();
   const auto pinned = other.lookup(owner, other.find_pool("lone")->id, "k");
   ASSERT_TRUE(pinned);
   other.arena().base[pinned->segments.front().offset_bytes] ^= std::byte{1};
-  EXPECT_EQ(all->get(lone, "k", memory_of(out), how).status, EBADMSG);
+  EXPECT_EQ(all->get(lone, "k", memory_of(out), options).status, EBADMSG);
   other.close_session(owner);
 }
 
@@ -194,9 +194,9 @@ TEST_F(store_cluster, APutThatWasUndoneIsDoneWhenItComesAgain) {
     options.arena_bytes = options.chunk_bytes = 16u << 20;
     auto engine = store::engine::open(options);
     ASSERT_TRUE(engine) << engine.error().message;
-    store::put_options how;
-    how.request = {77, 1, static_cast<std::uint16_t>(unit + 1)};
-    ASSERT_TRUE((*engine)->put((*engine)->find_pool("p")->id, "k", std::as_bytes(std::span(lost)), how));
+    store::put_options request;
+    request.request = {77, 1, static_cast<std::uint16_t>(unit + 1)};
+    ASSERT_TRUE((*engine)->put((*engine)->find_pool("p")->id, "k", std::as_bytes(std::span(lost)), request));
   }
   rig.start(first);
   ASSERT_TRUE(rig.settled({"a", "b"}));
@@ -222,25 +222,26 @@ TEST_F(store_cluster, ARequestThatComesAgainIsAnsweredByAServerThatWasFilledSinc
   const auto value = value_of(1);
   // By this server, once it has seen the map in which it has the key.
   const auto ask = [&](const std::string& server, std::uint64_t number, const auto& make) {
-    const auto to = store_rig::open(rig.server(server).over_tcp());
-    const auto at = *to->open_pool("p");
+    const auto connection = store_rig::open(rig.server(server).over_tcp());
+    const auto pool_id = *connection->open_pool("p");
     for (const std::uint64_t until = monotonic_ns() + 5'000'000'000;;) {
-      const auto one = make(*to, at);
+      const auto one = make(*connection, pool_id);
       one->fields.who = store_wire::sequence{77, number};
-      const auto done = to->run(one);
+      const auto done = connection->run(one);
       if ((done.status != EREMOTE && done.status != EAGAIN) || monotonic_ns() > until) return done;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   };
   const auto erase_again = [&](const std::string& server, std::uint64_t i) {
-    return ask(server, 2 * i + 1,
-               [&](auto& to, std::uint32_t at) { return to.make_erase(at, "key" + std::to_string(i), {}); });
+    return ask(server, 2 * i + 1, [&](auto& connection, std::uint32_t pool_id) {
+      return connection.make_erase(pool_id, "key" + std::to_string(i), {});
+    });
   };
   const auto make_again = [&](const std::string& server, std::uint64_t i) {
-    store_client::put_request how;
-    how.only = {store_wire::condition::if_absent, 0};
-    return ask(server, 2 * i + 2, [&](auto& to, std::uint32_t at) {
-      return to.make_put(at, "new" + std::to_string(i), memory_of(value), how);
+    store_client::put_request options;
+    options.only = {store_wire::condition::if_absent, 0};
+    return ask(server, 2 * i + 2, [&](auto& connection, std::uint32_t pool_id) {
+      return connection.make_put(pool_id, "new" + std::to_string(i), memory_of(value), options);
     });
   };
   const auto server_of = [&](const std::string& key) {
@@ -314,19 +315,19 @@ TEST_F(store_cluster, WhatACopyWasToldAndWhatWasUndoneSinceIsForgotten) {
   const auto old = value_of(1), lost = value_of(2);
   ASSERT_EQ(put(*all, pool, key, old).status, 0);
   auto& engine = rig.server(first).server().engine();
-  const auto at = engine.find_pool("p")->id;
+  const auto pool_id = engine.find_pool("p")->id;
   {
     // Its own part of a put, that the other server never gets.
-    store::put_options how;
-    how.request = {77, 1, static_cast<std::uint16_t>(unit + 1)};
-    ASSERT_TRUE(engine.put(at, key, std::as_bytes(std::span(lost)), how));
+    store::put_options options;
+    options.request = {77, 1, static_cast<std::uint16_t>(unit + 1)};
+    ASSERT_TRUE(engine.put(pool_id, key, std::as_bytes(std::span(lost)), options));
     // And a value which cannot be sent, so that the filling never ends.
     std::string stuck;
     for (int i = 0; stuck.empty(); ++i)
       if (store_client::unit_of(2, "s" + std::to_string(i)) == unit) stuck = "s" + std::to_string(i);
     ASSERT_EQ(put(*all, pool, stuck, value_of(3, 10'000)).status, 0);
     const auto session = engine.open_session();
-    const auto value = engine.lookup(session, at, stuck);
+    const auto value = engine.lookup(session, pool_id, stuck);
     ASSERT_TRUE(value) << value.error().message;
     engine.arena().base[value->segments.front().offset_bytes + 5000] ^= std::byte{1};
     engine.close_session(session);
@@ -342,9 +343,9 @@ TEST_F(store_cluster, WhatACopyWasToldAndWhatWasUndoneSinceIsForgotten) {
     return found;
   };
   const std::uint64_t until = monotonic_ns() + 30'000'000'000;
-  bool was_told = false;  // again and again, as the filling begins anew
-  while (!(was_told = knows()) && monotonic_ns() < until) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  ASSERT_TRUE(was_told) << "the test tries nothing";
+  bool was_reported = false;  // again and again, as the filling begins anew
+  while (!(was_reported = knows()) && monotonic_ns() < until) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_TRUE(was_reported) << "the test tries nothing";
   ASSERT_FALSE(store_cluster_map(rig).units[unit].has("c")) << "the filling has ended";
   rig.stop(first);
   ASSERT_TRUE(wait_until(rig.etcd().client(), [&](const auto& now) { return is_settled(now, {other, "c"}, 2); }));
@@ -378,11 +379,11 @@ TEST_F(store_cluster, WhatWasSentBeforeACopyWasFilledIsRefusedBehindThat) {
   const auto earlier = store_rig::open(rig.server(copies).over_tcp());
   const auto later = store_rig::open(rig.server(copies).over_tcp());
   const auto value = value_of(1), long_value = value_of(2, 3 << 20);
-  const auto send = [&](store_client::client& by, const bytes_t& what) {
-    const auto one = by.make_put(*by.open_pool("p"), "k", memory_of(what), {});
+  const auto send = [&](store_client::client& connection, const bytes_t& content) {
+    const auto one = connection.make_put(*connection.open_pool("p"), "k", memory_of(content), {});
     ++terms.version;
     one->fields.copy = terms;
-    return by.run(one);
+    return connection.run(one);
   };
   EXPECT_EQ(send(*earlier, value).status, 0);
   EXPECT_EQ(send(*later, value).status, 0);
@@ -394,10 +395,10 @@ TEST_F(store_cluster, WhatWasSentBeforeACopyWasFilledIsRefusedBehindThat) {
   page->fields.copy = terms;
   const auto begun = later->run(page);
   ASSERT_EQ(begun.status, 0) << begun.text;
-  for (const auto& what : {value, long_value}) {
-    const auto late = send(*earlier, what);
+  for (const auto& content : {value, long_value}) {
+    const auto late = send(*earlier, content);
     EXPECT_EQ(late.status, ECONNABORTED) << late.text;
-    const auto fine = send(*later, what);
+    const auto fine = send(*later, content);
     EXPECT_EQ(fine.status, 0) << fine.text;
   }
   const auto gone = earlier->make_erase(*earlier->open_pool("p"), "k", {});

@@ -68,15 +68,15 @@ class child_process {
 
 inline int free_port() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t bytes = sizeof at;
-  if (bind(fd, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0 ||
-      getsockname(fd, reinterpret_cast<sockaddr*>(&at), &bytes) != 0)
-    at.sin_port = 0;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof address;
+  if (bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
+      getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes) != 0)
+    address.sin_port = 0;
   close(fd);
-  return ntohs(at.sin_port);
+  return ntohs(address.sin_port);
 }
 
 class etcd_process {
@@ -94,13 +94,13 @@ class etcd_process {
   }
   const std::string& url() const { return url_; }
   child_process& process() { return *process_; }
-  store_cluster::etcd client() const { return *store_cluster::etcd::at({url_}, std::chrono::milliseconds(2000)); }
+  store_cluster::etcd client() const { return *store_cluster::etcd::connect({url_}, std::chrono::milliseconds(2000)); }
   // False: it does not answer.
   bool wait_until_it_answers() const {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    const auto at = client();
+    const auto connected = client();
     while (std::chrono::steady_clock::now() < until) {
-      if (at.list("/x/")) return true;
+      if (connected.list("/x/")) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     return false;

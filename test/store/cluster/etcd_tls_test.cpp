@@ -53,9 +53,9 @@ class etcd_by_tls : public testing::Test {
             client.empty() ? "" : pki_->path(client + ".key")};
   }
   status look(const etcd_tls& tls, const std::string& host = "127.0.0.1") const {
-    const auto at = etcd::at({url(host)}, std::chrono::milliseconds(5000), tls);
-    if (!at) return at.error();
-    const auto found = at->list("/x/");
+    const auto client = etcd::connect({url(host)}, std::chrono::milliseconds(5000), tls);
+    if (!client) return client.error();
+    const auto found = client->list("/x/");
     if (!found) return found.error();
     return {};
   }
@@ -77,7 +77,7 @@ TEST_F(etcd_by_tls, BothEndsProveThemselves) {
   EXPECT_NE(forged.error().message.find("certificate verify failed"), std::string::npos) << forged.error().message;
   EXPECT_EQ(look(files("ca", "store"), "localhost").code(), EPROTO) << "its certificate names another host";
   // An address that does not prove itself is passed over like one that does not answer.
-  const auto two = etcd::at({url("localhost"), url()}, std::chrono::milliseconds(5000), files("ca", "store"));
+  const auto two = etcd::connect({url("localhost"), url()}, std::chrono::milliseconds(5000), files("ca", "store"));
   ASSERT_TRUE(two);
   // A map's size: many records.
   const std::string long_text(300'000, 'x');
@@ -95,9 +95,9 @@ TEST_F(etcd_by_tls, AServerJoinsAndTheProgramShowsIt) {
   rig_.config.name = "a";
   rig_.config.lease_s = kLeaseSeconds;
   rig_.start();
-  store_client::router_options how;
-  how.servers = {rig_.config.listen};
-  const auto all = store_client::router::open(how);
+  store_client::router_options options;
+  options.servers = {rig_.config.listen};
+  const auto all = store_client::router::open(options);
   ASSERT_TRUE(all) << all.error().message;
   const auto pool = (*all)->create_pool("p", {});
   ASSERT_TRUE(pool) << pool.error().message;

@@ -37,20 +37,20 @@ class cluster_folder : public testing::Test {
   }
 
   // Numbers of pools are a router's; those of one opened anew are looked up by name.
-  store_client::reply get(store_client::router& from, const char* pool, std::uint64_t i, int timeout_ms = -1) {
-    const auto at = from.open_pool(pool);
-    EXPECT_TRUE(at) << at.error().message;
+  store_client::reply get(store_client::router& cluster, const char* pool, std::uint64_t i, int timeout_ms = -1) {
+    const auto pool_id = cluster.open_pool(pool);
+    EXPECT_TRUE(pool_id) << pool_id.error().message;
     bytes_t out(200);
-    store_client::get_request how;
-    how.timeout_ms = timeout_ms;
-    auto got = from.get(at ? *at : 0, key_at(i), memory_of(out), how);
+    store_client::get_request options;
+    options.timeout_ms = timeout_ms;
+    auto got = cluster.get(pool_id ? *pool_id : 0, key_at(i), memory_of(out), options);
     out.resize(got.moved_bytes);
     EXPECT_TRUE(got.status != 0 || out == random_value(100, i)) << pool << " " << key_at(i);
     return got;
   }
   std::string log_of(const std::string& name) {
-    std::ifstream in(rig->server(name).config.log);
-    return (std::stringstream() << in.rdbuf()).str();
+    std::ifstream file(rig->server(name).config.log);
+    return (std::stringstream() << file.rdbuf()).str();
   }
   store_cluster::cluster_view now() { return *store_cluster::read_view(rig->etcd().client(), "default"); }
   int accept_loss(const std::string& name) {

@@ -16,9 +16,9 @@ constexpr std::size_t kLarge = 3u << 20;
 
 // Why there can be no lane here; empty: there can.
 std::string why_no_lane() {
-  store_client::value_lane::options how;
-  how.mode = store_client::lane_mode::on;
-  const auto tried = store_client::value_lane::open(std::move(how));
+  store_client::ucx_value_stream::options options;
+  options.mode = store_client::ucx_mode::on;
+  const auto tried = store_client::ucx_value_stream::open(std::move(options));
   return tried ? "" : tried.error().message;
 }
 
@@ -31,11 +31,11 @@ class store_cluster_lane : public testing::Test {
   }
   void TearDown() override { unsetenv("PEERLANE_STORE_UCX"); }
   static std::unique_ptr<router> open(cluster_rig& rig, unsigned timeout_ms) {
-    store_client::router_options how;
-    how.servers = {rig.server("a").config.listen};
-    how.timeout_ms = timeout_ms;
-    how.use_shm = false;
-    auto made = router::open(how);
+    store_client::router_options options;
+    options.servers = {rig.server("a").config.listen};
+    options.timeout_ms = timeout_ms;
+    options.use_shm = false;
+    auto made = router::open(options);
     EXPECT_TRUE(made) << made.error().message;
     return made ? *std::move(made) : nullptr;
   }
@@ -44,9 +44,9 @@ class store_cluster_lane : public testing::Test {
 std::string key_of(unsigned i) { return "key" + std::to_string(i); }
 
 // What is wrong with the key's value, and the way that it came; empty: nothing.
-std::string read_back(router& from, std::uint32_t pool, unsigned i) {
+std::string read_back(router& cluster, std::uint32_t pool, unsigned i) {
   bytes_t out(kLarge + 1);
-  const auto got = from.get(pool, key_of(i), memory_of(out));
+  const auto got = cluster.get(pool, key_of(i), memory_of(out));
   if (got.status != 0) return key_of(i) + ": " + got.text;
   out.resize(got.moved_bytes);
   if (out != random_value(kLarge, i)) return key_of(i) + " has other bytes";
@@ -63,13 +63,13 @@ TEST_F(store_cluster_lane, LargeValuesGoByTheLaneOfWhoeverHasThem) {
   const auto pool = rig.make_pool(*all, "p", 1), both = rig.make_pool(*all, "both", 2);
   for (unsigned i = 0; i < 8; ++i) {
     const auto value = random_value(kLarge, i);
-    for (const auto& [where, copies] : {std::pair(pool, 1), std::pair(both, 2)}) {
-      const auto done = all->put(where, key_of(i), memory_of(value));
+    for (const auto& [target, copies] : {std::pair(pool, 1), std::pair(both, 2)}) {
+      const auto done = all->put(target, key_of(i), memory_of(value));
       ASSERT_EQ(done.status, 0) << done.text;
       EXPECT_EQ(done.result.way, path::ucx);
       EXPECT_EQ(done.result.copies, copies);
       EXPECT_FALSE(done.fields.lane_name.value_or("").empty());
-      EXPECT_EQ(read_back(*all, where, i), "");
+      EXPECT_EQ(read_back(*all, target, i), "");
     }
   }
   for (const char* name : {"a", "b"})  // both took some: the keys are spread
@@ -124,10 +124,10 @@ TEST_F(store_cluster_lane, AServerIsKilledWhileValuesTravel) {
   std::string problem;
   std::thread writer([&] {
     const auto mine = open(rig, 90'000);
-    const auto at = mine->open_pool("p");
-    for (unsigned i = 0; !stop && at; ++i) {
+    const auto pool_id = mine->open_pool("p");
+    for (unsigned i = 0; !stop && pool_id; ++i) {
       const auto value = random_value(kLarge, i % kKeys);
-      const auto done = mine->put(*at, key_of(i % kKeys), memory_of(value));
+      const auto done = mine->put(*pool_id, key_of(i % kKeys), memory_of(value));
       if (done.status != 0) return void(problem = done.text);
       ++puts;
     }

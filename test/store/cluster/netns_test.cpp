@@ -62,7 +62,7 @@ class node {
     process_.reset();
     run("ip link del v-" + name_);
   }
-  void wire(bool on) { EXPECT_TRUE(run("ip link set v-" + name_ + (on ? " up" : " down"))); }
+  void wire(bool is_up) { EXPECT_TRUE(run("ip link set v-" + name_ + (is_up ? " up" : " down"))); }
   child_process& process() { return *process_; }
 
  private:
@@ -96,7 +96,7 @@ class wired_cluster {
                                  "--advertise-client-urls", url, "--listen-peer-urls", peers,
                                  "--initial-advertise-peer-urls", peers, "--initial-cluster", "default=" + peers},
         folder_ + "/etcd.log");
-    EXPECT_TRUE(wait_until(at(), [](const auto&) { return true; }));
+    EXPECT_TRUE(wait_until(database(), [](const auto&) { return true; }));
   }
   ~wired_cluster() {
     servers_.clear();
@@ -108,7 +108,7 @@ class wired_cluster {
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
   }
-  store_cluster::etcd at() const { return *store_cluster::etcd::at({kUrl}, std::chrono::milliseconds(2000)); }
+  store_cluster::etcd database() const { return *store_cluster::etcd::connect({kUrl}, std::chrono::milliseconds(2000)); }
   static std::string host(const std::string& name) { return "10.77.0." + std::to_string(name[0] - 'a' + 1); }
   std::string socket(const std::string& name) const { return folder_ + "/" + name + "/store.sock"; }
 
@@ -150,15 +150,15 @@ class wired_cluster {
              std::all_of(names.begin(), names.end(), [&](const auto& one) { return goes_by(one, now.map.epoch); });
     };
     while (monotonic_ns() < until)
-      if (wait_until(at(), well, 5)) return true;
+      if (wait_until(database(), well, 5)) return true;
     return false;
   }
   std::unique_ptr<router> open() const {
-    store_client::router_options how;
-    for (const char* name : {"a", "b", "c", "d"}) how.servers.push_back(host(name) + ":7000");
-    how.try_ms = 1000;
-    how.timeout_ms = 60'000;
-    auto made = router::open(how);
+    store_client::router_options options;
+    for (const char* name : {"a", "b", "c", "d"}) options.servers.push_back(host(name) + ":7000");
+    options.try_ms = 1000;
+    options.timeout_ms = 60'000;
+    auto made = router::open(options);
     EXPECT_TRUE(made) << made.error().message;
     return made ? *std::move(made) : nullptr;
   }
@@ -166,19 +166,19 @@ class wired_cluster {
  private:
   // The server's own word, past its network: its lease runs, and it goes by this map.
   bool goes_by(const std::string& name, std::uint64_t epoch) const {
-    store_client::client_options how;
-    how.where.socket = socket(name);
-    how.timeout_ms = 500;
-    how.use_shm = false;
-    const auto past = store_client::client::open(how);
+    store_client::client_options options;
+    options.server.socket = socket(name);
+    options.timeout_ms = 500;
+    options.use_shm = false;
+    const auto past = store_client::client::open(options);
     if (!past) return false;
     const auto told = (*past)->run((*past)->make_plain(store_wire::opcode::stats, 0, {}));
     return told.status == 0 && value_in(told.body, "peerlane_store_cluster_lease_seconds") > 0 &&
            value_in(told.body, "peerlane_store_cluster_epoch") == static_cast<double>(epoch);
   }
   static double value_in(const std::string& metrics, const std::string& name) {
-    const auto at = metrics.find("\n" + name + " ");
-    return at == std::string::npos ? -1 : std::strtod(metrics.c_str() + at + name.size() + 2, nullptr);
+    const auto found = metrics.find("\n" + name + " ");
+    return found == std::string::npos ? -1 : std::strtod(metrics.c_str() + found + name.size() + 2, nullptr);
   }
 
   static constexpr const char* kUrl = "http://10.77.0.10:2379";
@@ -231,15 +231,15 @@ class players {
 
   // What the clients are at, for people: on stderr.
   void tell_why() {
-    const auto now = store_cluster::read_view(cluster_.at(), "default");
+    const auto now = store_cluster::read_view(cluster_.database(), "default");
     const std::lock_guard hold(lock_);
     for (const auto& one : slow_) std::fprintf(stderr, "  %s\n", one.c_str());
     for (const auto& [number, key] : under_way_) {
       std::fprintf(stderr, "  client %zu is at %s", number, key.c_str());
       if (!now) continue;
-      const auto& at = now->map.units[store_client::unit_of(pool_ == "p" ? 2 : 3, key)];
-      for (const auto& one : at.copies) std::fprintf(stderr, ", on %s", one.c_str());
-      for (const auto& one : at.joining) std::fprintf(stderr, ", joining %s", one.c_str());
+      const auto& entry = now->map.units[store_client::unit_of(pool_ == "p" ? 2 : 3, key)];
+      for (const auto& one : entry.copies) std::fprintf(stderr, ", on %s", one.c_str());
+      for (const auto& one : entry.joining) std::fprintf(stderr, ", joining %s", one.c_str());
       std::fprintf(stderr, "\n");
     }
     if (!now) return;
@@ -249,7 +249,7 @@ class players {
   static event read(router& store, std::uint32_t pool, const std::string& key, std::uint64_t* version = nullptr,
                     std::string* text = nullptr) {
     event one;
-    one.what = kind::get;
+    one.action = kind::get;
     std::uint64_t word = 0;
     one.begin_ns = monotonic_ns();
     const auto got = store.get(pool, key, {reinterpret_cast<std::uint64_t>(&word), sizeof word, std::nullopt});
@@ -292,17 +292,17 @@ class players {
       one = read(store, pool, key, &version, &text);
       if (!one.unknown) seen = {one.value, version};
     } else {
-      store_client::put_request how;
-      one.what = dice < 7 ? kind::put : dice == 7 ? kind::put_if_absent : dice == 8 ? kind::put_if_value : kind::erase;
-      if (one.what == kind::put_if_absent) how.only = {store_wire::condition::if_absent, 0};
-      if (one.what == kind::put_if_value) how.only = {store_wire::condition::if_version, seen.second};
-      one.expected = one.what == kind::put_if_value ? seen.first : 0;
-      one.value = one.what == kind::erase ? 0 : value;
+      store_client::put_request options;
+      one.action = dice < 7 ? kind::put : dice == 7 ? kind::put_if_absent : dice == 8 ? kind::put_if_value : kind::erase;
+      if (one.action == kind::put_if_absent) options.only = {store_wire::condition::if_absent, 0};
+      if (one.action == kind::put_if_value) options.only = {store_wire::condition::if_version, seen.second};
+      one.expected = one.action == kind::put_if_value ? seen.first : 0;
+      one.value = one.action == kind::erase ? 0 : value;
       one.begin_ns = monotonic_ns();
       const auto got =
-          one.what == kind::erase
-              ? store.erase(pool, key, how)
-              : store.put(pool, key, {reinterpret_cast<std::uint64_t>(&value), sizeof value, std::nullopt}, how);
+          one.action == kind::erase
+              ? store.erase(pool, key, options)
+              : store.put(pool, key, {reinterpret_cast<std::uint64_t>(&value), sizeof value, std::nullopt}, options);
       one.end_ns = monotonic_ns();
       text = got.text;
       if (got.status == ENOENT || got.status == EEXIST || got.status == ESTALE) one.succeeded = false;
@@ -319,7 +319,7 @@ class players {
     if (took_ms < 500) return;
     const std::lock_guard hold(lock_);
     slow_.push_back(format("%.3f s: %s kind %d took %llu ms: %s", 1e-9 * static_cast<double>(one.end_ns), key.c_str(),
-                           static_cast<int>(one.what), static_cast<unsigned long long>(took_ms), text.c_str()));
+                           static_cast<int>(one.action), static_cast<unsigned long long>(took_ms), text.c_str()));
     if (slow_.size() > kSlowKept) slow_.pop_front();
   }
 
@@ -344,10 +344,10 @@ void make_pool(wired_cluster& cluster, const char* name, unsigned copies) {
 
 // The server itself, past its network: it must not answer for keys that others serve by now.
 void expect_that_it_refuses(wired_cluster& cluster, const std::string& name) {
-  store_client::client_options how;
-  how.where.socket = cluster.socket(name);
-  how.timeout_ms = 2000;
-  const auto past = store_client::client::open(how);
+  store_client::client_options options;
+  options.server.socket = cluster.socket(name);
+  options.timeout_ms = 2000;
+  const auto past = store_client::client::open(options);
   ASSERT_TRUE(past) << past.error().message;
   const auto pool = (*past)->open_pool("p");
   ASSERT_TRUE(pool) << pool.error().message;
@@ -366,7 +366,7 @@ std::optional<std::int64_t> number_in(const char* variable) {
 
 bool left_it(const store_cluster::cluster_view& now, const std::string& name) {
   return !now.alive.contains(name) && std::none_of(now.map.units.begin() + store_client::kUnits, now.map.units.end(),
-                                                   [&](const auto& at) { return at.has(name); });
+                                                   [&](const auto& entry) { return entry.has(name); });
 }
 
 TEST(store_netns, OneCutOffOneKilledOneAddedOneTakenOut) {
@@ -379,14 +379,14 @@ TEST(store_netns, OneCutOffOneKilledOneAddedOneTakenOut) {
   EXPECT_TRUE(all.go_on());
 
   cluster.server("b").wire(false);
-  ASSERT_TRUE(wait_until(cluster.at(), [](const auto& now) { return left_it(now, "b"); }));
+  ASSERT_TRUE(wait_until(cluster.database(), [](const auto& now) { return left_it(now, "b"); }));
   expect_that_it_refuses(cluster, "b");
   EXPECT_TRUE(all.go_on()) << "the others go on";
   cluster.server("b").wire(true);
   ASSERT_TRUE(cluster.settled({"a", "b", "c"}));
 
   cluster.kill("a");
-  ASSERT_TRUE(wait_until(cluster.at(), [](const auto& now) { return left_it(now, "a"); }));
+  ASSERT_TRUE(wait_until(cluster.database(), [](const auto& now) { return left_it(now, "a"); }));
   EXPECT_TRUE(all.go_on());
   cluster.start("a");
   ASSERT_TRUE(cluster.settled({"a", "b", "c"}));
@@ -421,21 +421,21 @@ TEST(store_netns, DISABLED_LongAndAtRandom) {
       const std::string name(1, static_cast<char>('a' + random() % 4));
       EXPECT_TRUE(all.go_on());
       const std::uint64_t began = monotonic_ns();
-      const auto told = [&](const char* what) {
-        std::fprintf(stderr, "round %d: %s of %s at %.3f s for %.3f s\n", round, what, name.c_str(),
+      const auto told = [&](const char* label) {
+        std::fprintf(stderr, "round %d: %s of %s at %.3f s for %.3f s\n", round, label, name.c_str(),
                      1e-9 * static_cast<double>(began), 1e-9 * static_cast<double>(monotonic_ns() - began));
       };
       if (random() % 2 == 0) {
         cluster.kill(name);
         if (random() % 2 == 0) {  // else it is back before its lease is out
-          ASSERT_TRUE(wait_until(cluster.at(), [&](const auto& now) { return !now.alive.contains(name); }));
+          ASSERT_TRUE(wait_until(cluster.database(), [&](const auto& now) { return !now.alive.contains(name); }));
         }
         cluster.start(name);
         told("death");
       } else {
         cluster.server(name).wire(false);
         if (random() % 2 == 0) {
-          ASSERT_TRUE(wait_until(cluster.at(), [&](const auto& now) { return !now.alive.contains(name); }));
+          ASSERT_TRUE(wait_until(cluster.database(), [&](const auto& now) { return !now.alive.contains(name); }));
         }
         EXPECT_TRUE(all.go_on());
         told("cut");

@@ -45,13 +45,13 @@ void settle(cluster_map& map, const names_t& alive) {
   for (bool again = true; again;) {
     again = place(map, alive);
     for (unsigned unit = 0; unit < kPlacements; ++unit) {
-      placement& at = map.units[unit];
-      for (const auto& one : at.joining) at.copies.push_back(one);
-      again = again || !at.joining.empty();
-      at.joining.clear();
-      if (const std::string heir = heir_of(map, unit, at.copies.front()); !heir.empty()) {
-        std::erase(at.copies, heir);
-        at.copies.insert(at.copies.begin(), heir);
+      placement& entry = map.units[unit];
+      for (const auto& one : entry.joining) entry.copies.push_back(one);
+      again = again || !entry.joining.empty();
+      entry.joining.clear();
+      if (const std::string heir = heir_of(map, unit, entry.copies.front()); !heir.empty()) {
+        std::erase(entry.copies, heir);
+        entry.copies.insert(entry.copies.begin(), heir);
         again = true;
       }
     }
@@ -68,7 +68,7 @@ std::map<std::string, int> served(const cluster_map& map, unsigned copies) {
 TEST(slot_map, ComesBackFromItsText) {
   auto map = map_of({"a", "b", "c"});
   map.epoch = 1ull << 60;
-  map.servers["b"].as = cluster_server::role::leaving;
+  map.servers["b"].assigned_role = cluster_server::role::leaving;
   map.servers["c"].down = true;
   map.units[5].copies = {left_in("b", "0123")};
   place(map, {"a", "b", "c"});
@@ -109,8 +109,8 @@ TEST(plan, SpreadsSlotsAndMovesFewWhenAServerComesOrGoes) {
   auto map = map_of({"a", "b", "c"});
   settle(map, {"a", "b", "c"});
   for (const auto& [name, count] : served(map, 2)) EXPECT_NEAR(count, 85, 30) << name;
-  for (const auto& at : map.units)
-    EXPECT_EQ(std::set<std::string>(at.copies.begin(), at.copies.end()).size(), at.copies.size());
+  for (const auto& entry : map.units)
+    EXPECT_EQ(std::set<std::string>(entry.copies.begin(), entry.copies.end()).size(), entry.copies.size());
   EXPECT_EQ(map.units[2 * kUnits].copies.size(), 3u);
   const auto before = map;
   enter(map, "d", 8);
@@ -122,10 +122,10 @@ TEST(plan, SpreadsSlotsAndMovesFewWhenAServerComesOrGoes) {
     EXPECT_EQ(map.units[unit].copies, std::vector<std::string>{"d"}) << "only the new one's share moves";
   }
   EXPECT_NEAR(moved, 64, 30);
-  map.servers["d"].as = cluster_server::role::leaving;
+  map.servers["d"].assigned_role = cluster_server::role::leaving;
   settle(map, {"a", "b", "c", "d"});
   EXPECT_TRUE(map.units == before.units);
-  EXPECT_EQ(map.servers["d"].as, cluster_server::role::out);
+  EXPECT_EQ(map.servers["d"].assigned_role, cluster_server::role::out);
 }
 
 TEST(plan, ADeadServersSlotsGoToACompleteCopyAndTheOthersJoinAnew) {
@@ -229,7 +229,7 @@ TEST(plan, AcceptedLossGivesUpOnlyWhatIsLost) {
 TEST(plan, AUnitWithOneCopyLeftGetsAnotherAtOnce) {
   auto map = map_of({"a", "b", "c"});
   map.servers["b"].down = false;  // it is away, but its copies are not given up yet
-  for (auto& at : map.units) at.copies = {"a"};
+  for (auto& entry : map.units) entry.copies = {"a"};
   place(map, {"a", "c"});
   for (unsigned unit = kUnits; unit < kPlacements; ++unit) EXPECT_TRUE(map.units[unit].fills("c")) << unit;
 }
@@ -243,62 +243,62 @@ TEST(plan, AnyMixOfDeathsAndReturnsKeepsACompleteCopy) {
     settle(map, alive);
     for (int step = 0; step < 30; ++step) {
       const auto before = map;
-      const auto& who = all[random() % all.size()];
-      if (alive.contains(who)) {
-        alive.erase(who);
+      const auto& chosen = all[random() % all.size()];
+      if (alive.contains(chosen)) {
+        alive.erase(chosen);
       } else {
         forget_dead(map, alive);
-        enter(map, who, random());
-        alive.insert(who);
+        enter(map, chosen, random());
+        alive.insert(chosen);
       }
       if (alive.empty()) continue;
       forget_dead(map, alive);
       if (random() % 2 == 0) place(map, alive);
       for (unsigned unit = 0; unit < kPlacements; ++unit) {
-        const auto& at = map.units[unit].copies;
-        ASSERT_FALSE(at.empty());
+        const auto& copies = map.units[unit].copies;
+        ASSERT_FALSE(copies.empty());
         // Who is complete was so before: nobody becomes it by somebody's death.
-        for (const auto& one : at) ASSERT_TRUE(before.units[unit].has(one)) << unit;
+        for (const auto& one : copies) ASSERT_TRUE(before.units[unit].has(one)) << unit;
       }
       if (random() % 4 == 0) settle(map, alive);
     }
   }
 }
 
-TEST(key_turns, GiveTurnsInOrderAndLetReadersGoBehind) {
-  key_turns turns;
+TEST(key_serializer, GiveTurnsInOrderAndLetReadersGoBehind) {
+  key_serializer serializer;
   std::string order;
-  ASSERT_TRUE(turns.try_take("k"));
-  EXPECT_FALSE(turns.try_take("k"));
-  EXPECT_TRUE(turns.try_take("other"));
-  turns.behind("free", [&] { order += 'f'; });
-  turns.behind("k", [&] { order += 'r'; });
-  turns.take("k", [&] { order += '2'; });
-  turns.behind("k", [&] { order += 's'; });
-  turns.take("k", [&] {
+  ASSERT_TRUE(serializer.try_take("k"));
+  EXPECT_FALSE(serializer.try_take("k"));
+  EXPECT_TRUE(serializer.try_take("other"));
+  serializer.behind("free", [&] { order += 'f'; });
+  serializer.behind("k", [&] { order += 'r'; });
+  serializer.take("k", [&] { order += '2'; });
+  serializer.behind("k", [&] { order += 's'; });
+  serializer.take("k", [&] {
     order += '3';
-    turns.leave("k");
+    serializer.leave("k");
   });
   EXPECT_EQ(order, "f");
-  turns.leave("k");
+  serializer.leave("k");
   EXPECT_EQ(order, "fr2");
-  turns.leave("k");
+  serializer.leave("k");
   EXPECT_EQ(order, "fr2s3");
-  EXPECT_TRUE(turns.try_take("k"));
+  EXPECT_TRUE(serializer.try_take("k"));
 }
 
-TEST(key_turns, AThousandThatLeaveAtOnceDoNotNest) {
-  key_turns turns;
-  ASSERT_TRUE(turns.try_take("k"));
+TEST(key_serializer, AThousandThatLeaveAtOnceDoNotNest) {
+  key_serializer serializer;
+  ASSERT_TRUE(serializer.try_take("k"));
   int depth = 0, deepest = 0, ran = 0;
   for (int i = 0; i < 1000; ++i)
-    turns.take("k", [&] {
+    serializer.take("k", [&] {
       deepest = std::max(deepest, ++depth);
       ++ran;
-      turns.leave("k");
+      serializer.leave("k");
       --depth;
     });
-  turns.leave("k");
+  serializer.leave("k");
   EXPECT_EQ(ran, 1000);
   EXPECT_EQ(deepest, 1);
 }
@@ -334,15 +334,15 @@ TEST(etcd_text, AnswersOfSomebodyElseAreFailures) {
 
 TEST(etcd_text, AddressesThatAreNone) {
   using namespace std::chrono_literals;
-  EXPECT_TRUE(etcd::at({"http://10.0.0.1:2379", "http://[::1]:2379/"}, 1s));
+  EXPECT_TRUE(etcd::connect({"http://10.0.0.1:2379", "http://[::1]:2379/"}, 1s));
   for (const char* bad : {"", "10.0.0.1:2379", "ftp://h:1", "http://h", "http://:1", "http://h:"})
-    EXPECT_EQ(etcd::at({bad}, 1s).code(), EINVAL) << bad;
-  EXPECT_EQ(etcd::at({}, 1s).code(), EINVAL);
+    EXPECT_EQ(etcd::connect({bad}, 1s).code(), EINVAL) << bad;
+  EXPECT_EQ(etcd::connect({}, 1s).code(), EINVAL);
   // https needs an authority, and files that are some.
-  EXPECT_EQ(etcd::at({"http://h:1", "https://h:1"}, 1s).code(), EINVAL);
-  EXPECT_EQ(etcd::at({"https://h:1"}, 1s, {"/dev/null", "", ""}).code(), EINVAL);
-  EXPECT_EQ(etcd::at({"https://h:1"}, 1s, {"/dev/null", "/dev/null", ""}).code(), EINVAL);
-  EXPECT_EQ(etcd::at({"https://h"}, 1s).code(), EINVAL);
+  EXPECT_EQ(etcd::connect({"http://h:1", "https://h:1"}, 1s).code(), EINVAL);
+  EXPECT_EQ(etcd::connect({"https://h:1"}, 1s, {"/dev/null", "", ""}).code(), EINVAL);
+  EXPECT_EQ(etcd::connect({"https://h:1"}, 1s, {"/dev/null", "/dev/null", ""}).code(), EINVAL);
+  EXPECT_EQ(etcd::connect({"https://h"}, 1s).code(), EINVAL);
 }
 
 TEST(cluster_pools, SettingsComeBackFromTheirText) {

@@ -19,21 +19,21 @@ class replicator_ends : public testing::Test {
     std::string pattern = (std::filesystem::temp_directory_path() / "peerlane-replicator-test-XXXXXX").string();
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     folder_ = pattern;
-    store::engine_options how;
-    how.directory = folder_ + "/data";
-    how.arena_bytes = how.chunk_bytes = 16u << 20;
-    auto opened = store::engine::open(how);
+    store::engine_options options;
+    options.directory = folder_ + "/data";
+    options.arena_bytes = options.chunk_bytes = 16u << 20;
+    auto opened = store::engine::open(options);
     ASSERT_TRUE(opened) << opened.error().message;
     engine_ = *std::move(opened);
     const auto pool = engine_->create_pool("p", {});
     ASSERT_TRUE(pool);
     const auto put = engine_->put(pool->id, "k", std::as_bytes(std::span("value")));
     ASSERT_TRUE(put);
-    what_.pool = pool->id;
-    what_.pool_name = "p";
-    what_.key = "k";
-    what_.unit = kUnit;
-    what_.version = put->version;
+    change_.pool = pool->id;
+    change_.pool_name = "p";
+    change_.key = "k";
+    change_.unit = kUnit;
+    change_.version = put->version;
     links_ = std::make_unique<peer_links>(store_client::address{}, 1000);
     copies_ = std::make_unique<replicator>(*engine_, *links_, "me", 60'000'000'000);
   }
@@ -57,7 +57,7 @@ class replicator_ends : public testing::Test {
     return out;
   }
   void spread() {
-    copies_->spread(what_, [this](const result<unsigned>& outcome) {
+    copies_->spread(change_, [this](const result<unsigned>& outcome) {
       outcome_ = outcome ? static_cast<int>(*outcome) : -outcome.code();
     });
   }
@@ -76,31 +76,31 @@ class replicator_ends : public testing::Test {
   std::unique_ptr<store::engine> engine_;
   std::unique_ptr<peer_links> links_;
   std::unique_ptr<replicator> copies_;
-  change what_;
+  change change_;
   std::atomic<int> outcome_{0};  // number of servers, or the error below zero
 };
 
 TEST_F(replicator_ends, WithoutACopyThatFailsWhileItIsFilled) {
   const auto now = view(10, {"me"}, {"x"});
   copies_->act_by(now, true, 1);
-  const auto filling = copies_->begin_filling(kUnit, "x");
+  const auto filling = copies_->begin_catch_up(kUnit, "x");
   EXPECT_TRUE(copies_->fills(kUnit, "x", filling));
   spread();
   EXPECT_EQ(tried(now), 1);
   EXPECT_FALSE(copies_->fills(kUnit, "x", filling));
   EXPECT_FALSE(copies_->promise(kUnit, "x", filling, 10)) << "it is not complete any more";
   // A job that was late, or one for another run, begins again: the first one has missed a change all the same.
-  const auto other = copies_->begin_filling(kUnit, "x");
+  const auto other = copies_->begin_catch_up(kUnit, "x");
   EXPECT_FALSE(copies_->fills(kUnit, "x", filling));
   EXPECT_FALSE(copies_->promise(kUnit, "x", filling, 10));
-  copies_->end_filling(kUnit, "x", filling);
+  copies_->end_catch_up(kUnit, "x", filling);
   EXPECT_TRUE(copies_->promise(kUnit, "x", other, 10));
 }
 
 TEST_F(replicator_ends, NotWhileTheMapMaySayThatTheCopyIsComplete) {
   const auto now = view(10, {"me"}, {"x"});
   copies_->act_by(now, true, 1);
-  ASSERT_TRUE(copies_->promise(kUnit, "x", copies_->begin_filling(kUnit, "x"), 10));
+  ASSERT_TRUE(copies_->promise(kUnit, "x", copies_->begin_catch_up(kUnit, "x"), 10));
   spread();
   EXPECT_EQ(tried(now), 0) << "acknowledged without a copy that may be complete in the map by now";
   EXPECT_EQ(tried(view(11, {"me", "x"}, {})), 0) << "it is";
@@ -109,7 +109,7 @@ TEST_F(replicator_ends, NotWhileTheMapMaySayThatTheCopyIsComplete) {
 
 TEST_F(replicator_ends, AsBeforeOnceTheMapHasChangedOtherwise) {
   copies_->act_by(view(10, {"me"}, {"x"}), true, 1);
-  ASSERT_TRUE(copies_->promise(kUnit, "x", copies_->begin_filling(kUnit, "x"), 10));
+  ASSERT_TRUE(copies_->promise(kUnit, "x", copies_->begin_catch_up(kUnit, "x"), 10));
   spread();
   EXPECT_EQ(tried(view(10, {"me"}, {"x"})), 0);
   EXPECT_EQ(tried(view(11, {"me"}, {"x"})), 1) << "somebody else's change came first: it is not complete";

@@ -40,28 +40,28 @@ TEST(store_boundary, PlainTcpIsNoAdminUnlessNamed) {
 class everything_mapped {
  public:
   explicit everything_mapped(const store_rig& rig) {
-    auto wire = store_client::connect(rig.over_unix().where, 5000);
-    store_client::greeting_wish wish;
-    wish.rings = false;
-    auto hello = store_client::greet(**wire, wish, 5000);
+    auto wire = store_client::connect(rig.over_unix().server, 5000);
+    store_client::greeting_wish request;
+    request.rings = false;
+    auto hello = store_client::greet(**wire, request, 5000);
     EXPECT_TRUE(hello && hello->memory) << (hello ? hello->why_no_shm : hello.error().message);
     if (!hello || !hello->memory) return;
     bytes_ = hello->memory->size_bytes;
-    at_ = mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, hello->arena_fd, 0);
-    EXPECT_NE(at_, MAP_FAILED);
+    mapping_ = mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, hello->arena_fd, 0);
+    EXPECT_NE(mapping_, MAP_FAILED);
     close(hello->arena_fd);
     wire_ = *std::move(wire);
   }
   ~everything_mapped() {
-    if (at_ != MAP_FAILED) munmap(at_, bytes_);
+    if (mapping_ != MAP_FAILED) munmap(mapping_, bytes_);
   }
   bool holds(const bytes_t& value) const {
-    return memmem(at_, bytes_, value.data(), std::min<std::size_t>(value.size(), 64)) != nullptr;
+    return memmem(mapping_, bytes_, value.data(), std::min<std::size_t>(value.size(), 64)) != nullptr;
   }
 
  private:
   std::unique_ptr<store_client::byte_channel> wire_;
-  void* at_ = MAP_FAILED;
+  void* mapping_ = MAP_FAILED;
   std::size_t bytes_ = 0;
 };
 

@@ -12,8 +12,8 @@ using store_wire::durability;
 TEST(store_durability, AReplicatedPutIsRefusedAndTheStoreOpensAgain) {
   store_rig rig;
   rig.start();
-  for (const auto& how : {rig.over_unix(), rig.over_tcp()}) {
-    const auto store = store_rig::open(how);
+  for (const auto& options : {rig.over_unix(), rig.over_tcp()}) {
+    const auto store = store_rig::open(options);
     ASSERT_NE(store, nullptr);
     const auto pool = store->open_pool("pool") ? *store->open_pool("pool") : make_pool(*store, "pool");
     for (const std::size_t bytes : {10u, 100'000u, 40u << 20}) {  // in the index, in extents, longer than memory

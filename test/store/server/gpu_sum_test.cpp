@@ -26,25 +26,26 @@ class store_gpu_sum : public testing::Test {
     __atomic_store_n(word_, 0u, __ATOMIC_RELEASE);
     g_launches = 0;
     g_held_by = nullptr;
-    table_.cuLaunchKernel = [](cu::function_t kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                               unsigned bz, unsigned shared, cu::stream_t on, void** parameters, void** extra) {
+    table_.cuLaunchKernel = [](cu::function_t kernel, unsigned gx, unsigned gy, unsigned gz, unsigned block_x,
+                               unsigned block_y, unsigned block_z, unsigned shared, cu::stream_t stream, void** parameters,
+                               void** extra) {
       const auto& real = test::simulated_cuda();
       const bool is_sum = shared == copy::checksum::kSharedBytes;  // not the resident engine's
       g_launches += is_sum ? 1 : 0;
       if (auto* const word = is_sum ? g_held_by.load() : nullptr) {
-        EXPECT_EQ(real.cuStreamWaitValue32_v2(on, copy::address_of(word), 1, cu::wait_value::eq), 0);
+        EXPECT_EQ(real.cuStreamWaitValue32_v2(stream, copy::address_of(word), 1, cu::wait_value::eq), 0);
       }
-      return real.cuLaunchKernel(kernel, gx, gy, gz, bx, by, bz, shared, on, parameters, extra);
+      return real.cuLaunchKernel(kernel, gx, gy, gz, block_x, block_y, block_z, shared, stream, parameters, extra);
     };
     rig_.start();
     auto opened = copy::planner::open(table_, copy::planner::options_from_environment());
     ASSERT_TRUE(opened) << opened.error().message;
     copies_ = *std::move(opened);
-    auto how = rig_.over_unix();
-    how.copies = copies_.get();
-    how.cuda = &table_;
-    how.gpu_checksum = true;
-    store_ = store_rig::open(how);
+    auto options = rig_.over_unix();
+    options.copies = copies_.get();
+    options.cuda = &table_;
+    options.gpu_checksum = true;
+    store_ = store_rig::open(options);
     ASSERT_NE(store_, nullptr);
     pool_ = make_pool(*store_, "p");
   }
@@ -54,19 +55,19 @@ class store_gpu_sum : public testing::Test {
     copies_.reset();
     EXPECT_EQ(cuda_.cuMemFreeHost(word_), 0);
   }
-  void put_and_check(std::uint64_t at, const std::vector<unsigned char>& value) {
-    test::set_device_bytes(at, value);
-    auto from = store_->look_at(at, value.size());
-    ASSERT_TRUE(from && from->device);
-    const auto told = store_->run(store_->make_put(pool_, "k", *from, at_level(durability::durable)));
+  void put_and_check(std::uint64_t address, const std::vector<unsigned char>& value) {
+    test::set_device_bytes(address, value);
+    auto source = store_->classify(address, value.size());
+    ASSERT_TRUE(source && source->device);
+    const auto told = store_->run(store_->make_put(pool_, "k", *source, at_level(durability::durable)));
     ASSERT_EQ(told.status, 0) << told.text;
     EXPECT_EQ(told.result.way, path::shm_direct);
     std::vector<unsigned char> back(value.size());
     store_client::get_request verified;
     verified.verify = true;  // the store compares the value with the checksum that it was told
-    auto to = store_->look_at(copy::address_of(back.data()), back.size());
-    ASSERT_TRUE(to);
-    const auto got = store_->run(store_->make_get(pool_, "k", *to, verified));
+    auto destination = store_->classify(copy::address_of(back.data()), back.size());
+    ASSERT_TRUE(destination);
+    const auto got = store_->run(store_->make_get(pool_, "k", *destination, verified));
     ASSERT_EQ(got.status, 0) << got.text;
     EXPECT_EQ(back, value);
   }

@@ -18,20 +18,20 @@ class gpu_rig {
     auto opened = copy::planner::open(test::simulated_cuda(), copy::planner::options_from_environment());
     ASSERT_TRUE(opened) << opened.error().message;
     copies_ = *std::move(opened);
-    auto how = rig_.over_unix();
-    how.use_shm = shm;
-    if (ucx) how.ucx = store_client::lane_mode::on;
-    how.copies = copies_.get();
-    how.cuda = &test::simulated_cuda();
-    store_ = store_rig::open(how);
+    auto options = rig_.over_unix();
+    options.use_shm = shm;
+    if (ucx) options.ucx = store_client::ucx_mode::on;
+    options.copies = copies_.get();
+    options.cuda = &test::simulated_cuda();
+    store_ = store_rig::open(options);
     ASSERT_NE(store_, nullptr);
     pool_ = make_pool(*store_, "p");
   }
-  store_client::reply put_of(std::uint64_t at, std::size_t bytes) {
-    return store_->run(store_->make_put(pool_, "k", device(at, bytes), at_level(durability::durable)));
+  store_client::reply put_of(std::uint64_t address, std::size_t bytes) {
+    return store_->run(store_->make_put(pool_, "k", device(address, bytes), at_level(durability::durable)));
   }
-  store_client::memory device(std::uint64_t at, std::size_t bytes) {
-    auto found = store_->look_at(at, bytes);
+  store_client::memory device(std::uint64_t address, std::size_t bytes) {
+    auto found = store_->classify(address, bytes);
     EXPECT_TRUE(found && found->device);
     return *found;
   }
@@ -61,21 +61,21 @@ class store_gpu_lane : public gpu_rig, public testing::Test {
 // Through pinned memory a chunk at a time, in both directions at once.
 TEST_F(store_gpu_lane, PutsAndGetsGoThroughIt) {
   for (const std::size_t bytes : {300'000u, 1u << 20, (21u << 20) + 3}) {
-    const test::device_buffer from(bytes), to(bytes);
+    const test::device_buffer source(bytes), destination(bytes);
     const auto value = test::random_bytes(bytes, bytes);
-    test::set_device_bytes(from.pointer(), value);
-    const auto told = put_of(from.pointer(), bytes);
+    test::set_device_bytes(source.pointer(), value);
+    const auto told = put_of(source.pointer(), bytes);
     ASSERT_EQ(told.status, 0) << told.text;
     EXPECT_EQ(told.result.way, path::ucx);
     EXPECT_EQ(get(*store_, pool_, "k", bytes), value);
-    const auto again = store_->make_put(pool_, "other", device(from.pointer(), bytes), at_level(durability::volatile_));
-    const auto back = store_->make_get(pool_, "k", device(to.pointer(), bytes), {});
+    const auto again = store_->make_put(pool_, "other", device(source.pointer(), bytes), at_level(durability::volatile_));
+    const auto back = store_->make_get(pool_, "k", device(destination.pointer(), bytes), {});
     store_->start(std::vector{again, back});
     ASSERT_TRUE(store_->wait(again) && store_->wait(back));
     EXPECT_EQ(again->got.status, 0) << again->got.text;
     ASSERT_EQ(back->got.status, 0) << back->got.text;
     EXPECT_EQ(back->got.result.way, path::ucx);
-    EXPECT_EQ(test::device_bytes(to.pointer(), bytes), value) << bytes;
+    EXPECT_EQ(test::device_bytes(destination.pointer(), bytes), value) << bytes;
   }
 }
 
@@ -86,21 +86,21 @@ class store_gpu_streams : public gpu_rig, public testing::Test {
 
 TEST_P(store_gpu, PutsAndGetsOfEverySize) {
   for (const std::size_t bytes : {1u, 4096u, 16384u, 16385u, 262'145u, 300'000u, (5u << 20) + 3}) {
-    const test::device_buffer from(bytes), to(bytes);
+    const test::device_buffer source(bytes), destination(bytes);
     const auto value = test::random_bytes(bytes, bytes);
-    test::set_device_bytes(from.pointer(), value);
+    test::set_device_bytes(source.pointer(), value);
     const auto told =
-        store_->run(store_->make_put(pool_, "k", device(from.pointer(), bytes), at_level(durability::durable)));
+        store_->run(store_->make_put(pool_, "k", device(source.pointer(), bytes), at_level(durability::durable)));
     ASSERT_EQ(told.status, 0) << told.text;
     EXPECT_EQ(told.result.way, expected(bytes)) << bytes;
     EXPECT_EQ(get(*store_, pool_, "k", bytes), value) << bytes;  // as the CPU sees it
     // The checksum that the client told is that of the bytes.
     store_client::get_request verified;
     verified.verify = true;
-    const auto got = store_->run(store_->make_get(pool_, "k", device(to.pointer(), bytes), verified));
+    const auto got = store_->run(store_->make_get(pool_, "k", device(destination.pointer(), bytes), verified));
     ASSERT_EQ(got.status, 0) << got.text;
     EXPECT_EQ(got.result.way, expected(bytes)) << bytes;
-    EXPECT_EQ(test::device_bytes(to.pointer(), bytes), value) << bytes;
+    EXPECT_EQ(test::device_bytes(destination.pointer(), bytes), value) << bytes;
   }
   EXPECT_EQ(store_->why_not_pinned(), "");
 }
@@ -110,7 +110,7 @@ TEST(checksum_parts, EndWithShortOnes) {
   for (const std::uint64_t bytes : {1ull, 262'144ull, 262'145ull, (5ull << 20) + 3, 128ull << 20, (1ull << 30) + 1}) {
     std::uint64_t left = bytes, parts = 0, last = 0, before = ~0ull;
     for (; left > 0; left -= last, ++parts) {
-      last = store_client::checksum_crew::copy_bytes(left);
+      last = store_client::checksum_pool::copy_bytes(left);
       ASSERT_TRUE(last > 0 && last <= left && last <= before) << left;
       before = last;
     }
@@ -125,9 +125,9 @@ TEST_P(store_gpu, PartsIntoTheMiddleOfABuffer) {
   const auto value = test::random_bytes(bytes, 1);
   ASSERT_EQ(put(*store_, pool_, "k", value).status, 0);
   test::set_device_bytes(buffer.pointer(), bytes_t(bytes, 0xcc));
-  store_client::get_request how;
-  how.offset = 12345;
-  ASSERT_EQ(store_->run(store_->make_get(pool_, "k", device(buffer.pointer() + 777, 1'000'000), how)).status, 0);
+  store_client::get_request options;
+  options.offset = 12345;
+  ASSERT_EQ(store_->run(store_->make_get(pool_, "k", device(buffer.pointer() + 777, 1'000'000), options)).status, 0);
   auto expected_bytes = bytes_t(bytes, 0xcc);
   std::copy_n(value.begin() + 12345, 1'000'000, expected_bytes.begin() + 777);
   EXPECT_EQ(test::device_bytes(buffer.pointer(), bytes), expected_bytes);
@@ -135,11 +135,11 @@ TEST_P(store_gpu, PartsIntoTheMiddleOfABuffer) {
 
 TEST_P(store_gpu, ManyAtOnce) {
   const std::size_t bytes = 1 << 20;
-  const test::device_buffer from(8 * bytes), to(8 * bytes);
-  test::set_device_bytes(from.pointer(), test::random_bytes(8 * bytes, 2));
+  const test::device_buffer source(8 * bytes), destination(8 * bytes);
+  test::set_device_bytes(source.pointer(), test::random_bytes(8 * bytes, 2));
   std::vector<store_client::operation_ptr> all;
   for (std::size_t i = 0; i < 8; ++i)
-    all.push_back(store_->make_put(pool_, std::to_string(i), device(from.pointer() + i * bytes, bytes),
+    all.push_back(store_->make_put(pool_, std::to_string(i), device(source.pointer() + i * bytes, bytes),
                                    at_level(durability::volatile_)));
   store_->start(all);
   for (const auto& one : all) {
@@ -148,13 +148,13 @@ TEST_P(store_gpu, ManyAtOnce) {
   }
   all.clear();
   for (std::size_t i = 0; i < 8; ++i)
-    all.push_back(store_->make_get(pool_, std::to_string(i), device(to.pointer() + i * bytes, bytes), {}));
+    all.push_back(store_->make_get(pool_, std::to_string(i), device(destination.pointer() + i * bytes, bytes), {}));
   store_->start(all);
   for (const auto& one : all) {
     ASSERT_TRUE(store_->wait(one));
     ASSERT_EQ(one->got.status, 0) << one->got.text;
   }
-  EXPECT_EQ(test::device_bytes(to.pointer(), 8 * bytes), test::device_bytes(from.pointer(), 8 * bytes));
+  EXPECT_EQ(test::device_bytes(destination.pointer(), 8 * bytes), test::device_bytes(source.pointer(), 8 * bytes));
 }
 
 INSTANTIATE_TEST_SUITE_P(all, store_gpu, testing::Values(true, false),
@@ -174,9 +174,9 @@ TEST_F(store_gpu_streams, OrderWithAStream) {
 
   ASSERT_EQ(cuda.cuStreamWaitValue32_v2(stream, copy::address_of(gate), 1, cu::wait_value::eq), 0);
   ASSERT_EQ(cuda.cuMemsetD8Async(buffer.pointer(), 0x5a, bytes, stream), 0);
-  store_client::put_request how = at_level(durability::volatile_);
-  how.order = {true, stream};
-  const auto put_op = store_->make_put(pool_, "k", device(buffer.pointer(), bytes), how);
+  store_client::put_request options = at_level(durability::volatile_);
+  options.order = {true, stream};
+  const auto put_op = store_->make_put(pool_, "k", device(buffer.pointer(), bytes), options);
   store_->start(put_op);
   EXPECT_FALSE(store_->wait(put_op, store_client::clock::now() + std::chrono::milliseconds(10)));
   __atomic_store_n(gate, 1u, __ATOMIC_RELEASE);

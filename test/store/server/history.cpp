@@ -38,13 +38,13 @@ class search {
   // False: a register in this state would not have answered so.
   static bool apply(const event& one, std::uint64_t& state) {
     using kind = event::kind;
-    if (one.what == kind::get) return state == one.value;
+    if (one.action == kind::get) return state == one.value;
     bool holds = true;
-    if (one.what == kind::put_if_absent) holds = state == 0;
-    if (one.what == kind::put_if_value) holds = state == one.expected;
-    if (one.what == kind::erase) holds = state != 0;
+    if (one.action == kind::put_if_absent) holds = state == 0;
+    if (one.action == kind::put_if_value) holds = state == one.expected;
+    if (one.action == kind::erase) holds = state != 0;
     if (!one.unknown && holds != one.succeeded) return false;
-    if (holds) state = one.what == kind::erase ? 0 : one.value;
+    if (holds) state = one.action == kind::erase ? 0 : one.value;
     return true;
   }
   const std::vector<event>& events_;
@@ -53,9 +53,9 @@ class search {
   int longest_ = 0;
 };
 
-const char* name_of(event::kind what) {
+const char* name_of(event::kind kind) {
   constexpr const char* kNames[] = {"put", "put_if_absent", "put_if_value", "erase", "get"};
-  return kNames[static_cast<int>(what)];
+  return kNames[static_cast<int>(kind)];
 }
 
 }  // namespace
@@ -64,12 +64,12 @@ std::string explain_if_impossible(std::vector<event> events) {
   if (events.size() > 64) return "too long a history";
   std::sort(events.begin(), events.end(), [](const auto& a, const auto& b) { return a.begin_ns < b.begin_ns; });
   // What nobody got an answer to and nobody waited for may be left out as far as gets go: they change nothing.
-  std::erase_if(events, [](const auto& one) { return one.unknown && one.what == event::kind::get; });
+  std::erase_if(events, [](const auto& one) { return one.unknown && one.action == event::kind::get; });
   search tried(events);
   if (tried.possible(0, 0)) return {};
   std::string out = format("no order explains more than %d of these:\n", tried.longest());
   for (const auto& one : events)
-    out += format("  %-14s value %llu expected %llu %s [%llu, %llu]\n", name_of(one.what),
+    out += format("  %-14s value %llu expected %llu %s [%llu, %llu]\n", name_of(one.action),
                   static_cast<unsigned long long>(one.value), static_cast<unsigned long long>(one.expected),
                   one.unknown     ? "no answer"
                   : one.succeeded ? "yes"

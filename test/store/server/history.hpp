@@ -15,7 +15,7 @@ constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 
 // One operation on one key. Values are numbers, each put once; 0 is "no such key".
 struct event {
-  enum class kind { put, put_if_absent, put_if_value, erase, get } what = kind::get;
+  enum class kind { put, put_if_absent, put_if_value, erase, get } action = kind::get;
   std::uint64_t value = 0;     // put*: what was put; get: what was seen
   std::uint64_t expected = 0;  // put_if_value
   bool succeeded = true;       // false: the condition did not hold (put_if_*), no such key (erase)

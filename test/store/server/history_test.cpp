@@ -13,37 +13,44 @@ namespace {
 
 using kind = event::kind;
 
-event at(kind what, std::uint64_t value, std::uint64_t begin, std::uint64_t end, bool succeeded = true) {
-  return {what, value, 0, succeeded, false, begin, end};
+event completed(kind action, std::uint64_t value, std::uint64_t begin, std::uint64_t end, bool succeeded = true) {
+  return {action, value, 0, succeeded, false, begin, end};
 }
-event lost(kind what, std::uint64_t value, std::uint64_t begin) { return {what, value, 0, true, true, begin, kNever}; }
+event lost(kind action, std::uint64_t value, std::uint64_t begin) { return {action, value, 0, true, true, begin, kNever}; }
 
 TEST(history, TellsThePossibleFromTheImpossible) {
   const auto put = kind::put, get = kind::get, absent = kind::put_if_absent, erase = kind::erase;
   struct {
-    const char* what;
+    const char* label;
     std::vector<event> events;
     bool possible;
   } const cases[] = {
-      {"one after the other", {at(put, 1, 1, 2), at(get, 1, 3, 4)}, true},
-      {"a read from nowhere", {at(put, 1, 1, 2), at(get, 2, 3, 4)}, false},
-      {"a stale read", {at(put, 1, 1, 2), at(put, 2, 3, 4), at(get, 1, 5, 6)}, false},
-      {"at the same time, either is fine", {at(put, 1, 1, 9), at(put, 2, 1, 9), at(get, 1, 10, 11)}, true},
+      {"one after the other", {completed(put, 1, 1, 2), completed(get, 1, 3, 4)}, true},
+      {"a read from nowhere", {completed(put, 1, 1, 2), completed(get, 2, 3, 4)}, false},
+      {"a stale read", {completed(put, 1, 1, 2), completed(put, 2, 3, 4), completed(get, 1, 5, 6)}, false},
+      {"at the same time, either is fine",
+       {completed(put, 1, 1, 9), completed(put, 2, 1, 9), completed(get, 1, 10, 11)},
+       true},
       {"but not one and then the other way round",
-       {at(put, 1, 1, 9), at(put, 2, 1, 9), at(get, 1, 10, 11), at(get, 2, 12, 13), at(get, 1, 14, 15)},
+       {completed(put, 1, 1, 9), completed(put, 2, 1, 9), completed(get, 1, 10, 11), completed(get, 2, 12, 13),
+        completed(get, 1, 14, 15)},
        false},
-      {"reads that go back", {at(put, 1, 1, 2), at(put, 2, 3, 10), at(get, 2, 4, 5), at(get, 1, 6, 7)}, false},
-      {"no answer, and it happened", {lost(put, 1, 1), at(get, 0, 2, 3), at(get, 1, 4, 5)}, true},
-      {"no answer, and it did not", {lost(put, 1, 1), at(get, 0, 2, 3), at(get, 0, 4, 5)}, true},
+      {"reads that go back",
+       {completed(put, 1, 1, 2), completed(put, 2, 3, 10), completed(get, 2, 4, 5), completed(get, 1, 6, 7)},
+       false},
+      {"no answer, and it happened", {lost(put, 1, 1), completed(get, 0, 2, 3), completed(get, 1, 4, 5)}, true},
+      {"no answer, and it did not", {lost(put, 1, 1), completed(get, 0, 2, 3), completed(get, 0, 4, 5)}, true},
       {"no answer, and it happened twice",
-       {lost(put, 1, 1), at(get, 1, 2, 3), at(put, 2, 4, 5), at(get, 2, 6, 7), at(get, 1, 8, 9)},
+       {lost(put, 1, 1), completed(get, 1, 2, 3), completed(put, 2, 4, 5), completed(get, 2, 6, 7), completed(get, 1, 8, 9)},
        false},
-      {"two that both found it absent", {at(absent, 1, 1, 9), at(absent, 2, 1, 9)}, false},
-      {"one that did, one that did not", {at(absent, 1, 1, 9), at(absent, 2, 1, 9, false), at(get, 1, 10, 11)}, true},
-      {"erased twice", {at(put, 1, 1, 2), at(erase, 0, 3, 9), at(erase, 0, 3, 9)}, false},
-      {"erased once", {at(put, 1, 1, 2), at(erase, 0, 3, 9), at(erase, 0, 3, 9, false)}, true},
+      {"two that both found it absent", {completed(absent, 1, 1, 9), completed(absent, 2, 1, 9)}, false},
+      {"one that did, one that did not",
+       {completed(absent, 1, 1, 9), completed(absent, 2, 1, 9, false), completed(get, 1, 10, 11)},
+       true},
+      {"erased twice", {completed(put, 1, 1, 2), completed(erase, 0, 3, 9), completed(erase, 0, 3, 9)}, false},
+      {"erased once", {completed(put, 1, 1, 2), completed(erase, 0, 3, 9), completed(erase, 0, 3, 9, false)}, true},
   };
-  for (const auto& one : cases) EXPECT_EQ(explain_if_impossible(one.events).empty(), one.possible) << one.what;
+  for (const auto& one : cases) EXPECT_EQ(explain_if_impossible(one.events).empty(), one.possible) << one.label;
 }
 
 constexpr std::size_t kKeys = 8, kClients = 4, kOperations = 96;  // a client's; 48 a key
@@ -99,41 +106,41 @@ class players {
       const std::string key = "s" + std::to_string(seed) + "k" + std::to_string(key_index);
       event one;
       const auto dice = random() % 10;
-      one.what = dice < 4   ? kind::get
-                 : dice < 6 ? kind::put
-                 : dice < 7 ? kind::put_if_absent
-                 : dice < 9 ? kind::put_if_value
-                            : kind::erase;
-      if (one.what == kind::put_if_value && last[key_index].first == 0) one.what = kind::get;
-      if (one.what != kind::get && one.what != kind::erase) one.value = (number + 1) * 1'000'000 + seed * 1000 + i;
+      one.action = dice < 4   ? kind::get
+                   : dice < 6 ? kind::put
+                   : dice < 7 ? kind::put_if_absent
+                   : dice < 9 ? kind::put_if_value
+                              : kind::erase;
+      if (one.action == kind::put_if_value && last[key_index].first == 0) one.action = kind::get;
+      if (one.action != kind::get && one.action != kind::erase) one.value = (number + 1) * 1'000'000 + seed * 1000 + i;
       const std::size_t count =
           random() % 3 == 0 ? 4000 + random() % 4000 : 1 + random() % 50;  // inline, and through the arena
-      store_client::put_request how;
-      if (one.what == kind::put_if_absent) how.only = {store_wire::condition::if_absent, 0};
-      if (one.what == kind::put_if_value) {
-        how.only = {store_wire::condition::if_version, last[key_index].second};
+      store_client::put_request options;
+      if (one.action == kind::put_if_absent) options.only = {store_wire::condition::if_absent, 0};
+      if (one.action == kind::put_if_value) {
+        options.only = {store_wire::condition::if_version, last[key_index].second};
         one.expected = last[key_index].first;
       }
       const auto at_words = reinterpret_cast<std::uint64_t>(words.data());
       one.begin_ns = monotonic_ns();
       store_client::reply got;
-      if (one.what == kind::get) {
+      if (one.action == kind::get) {
         got = store.run(store.make_get(pool_, key, {at_words, words.size() * 8, std::nullopt}, {}));
-      } else if (one.what == kind::erase) {
-        got = store.run(store.make_erase(pool_, key, how));
+      } else if (one.action == kind::erase) {
+        got = store.run(store.make_erase(pool_, key, options));
       } else {
         std::fill_n(words.begin(), count, one.value);
-        got = store.run(store.make_put(pool_, key, {at_words, count * 8, std::nullopt}, how));
+        got = store.run(store.make_put(pool_, key, {at_words, count * 8, std::nullopt}, options));
       }
       one.end_ns = monotonic_ns();
-      if (one.what == kind::get && got.status == 0) {
+      if (one.action == kind::get && got.status == 0) {
         one.value = words[0];
         for (std::size_t word = 0; word < got.moved_bytes / 8; ++word)
           if (words[word] != one.value) ADD_FAILURE() << "half of one value and half of another";
         if (stale_reads_ && random() % 4 == 0 && last[key_index].first != 0) one.value = last[key_index].first;  // the lie
         last[key_index] = {one.value, got.result.version};
       } else if (got.status == ENOENT || got.status == EEXIST || got.status == ESTALE) {
-        one.succeeded = one.what == kind::get;
+        one.succeeded = one.action == kind::get;
       } else if (got.status != 0) {
         one.unknown = true;
       }

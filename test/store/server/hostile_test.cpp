@@ -50,10 +50,10 @@ TEST(store_hostile, WhoHasNotGreetedHoldsNoMemory) {
   const std::string filler(2u << 20, 'x');
   for (int i = 0; i < 100; ++i) {
     auto& one = *many.emplace_back(std::make_unique<raw_peer>(rig.over_tcp()));
-    store_wire::head what;
-    what.op = i % 2 == 0 ? opcode::hello : opcode::put;
-    what.body_bytes = store_wire::kMaxBodyBytes;
-    one.ask(what, i % 2 == 0 ? "" : "k");
+    store_wire::head header;
+    header.op = i % 2 == 0 ? opcode::hello : opcode::put;
+    header.body_bytes = store_wire::kMaxBodyBytes;
+    one.ask(header, i % 2 == 0 ? "" : "k");
     one.send(filler);
   }
   EXPECT_EQ(put(*store, pool, "k", {1}).status, 0);
@@ -74,11 +74,11 @@ TEST(store_hostile, BegunFramesOfOnePrincipalHaveALimit) {
   const std::uint64_t before = resident_bytes();
   for (int i = 0; i < 40; ++i) {
     auto& one = *many.emplace_back(std::make_unique<raw_peer>(rig.over_tcp(), pool, "p"));
-    store_wire::head what;
-    what.op = opcode::put;
-    what.pool_id = pool;
-    what.value_bytes = what.body_bytes = store_wire::kMaxBodyBytes;
-    one.ask(what, "k");
+    store_wire::head header;
+    header.op = opcode::put;
+    header.pool_id = pool;
+    header.value_bytes = header.body_bytes = store_wire::kMaxBodyBytes;
+    one.ask(header, "k");
     std::string_view rest = filler;
     for (int tries = 0; tries < 50 && !rest.empty(); ++tries) {
       rest.remove_prefix(one.send(rest));
@@ -124,10 +124,10 @@ TEST(store_hostile, AnnouncedPutsDoNotHoldTheMemoryTier) {
   ASSERT_TRUE(soon([&] { return rig.server().engine().stats().grants > 0; }));
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   // Others find room at once,
-  auto how = at_level(durability::volatile_);
-  how.timeout_ms = 300;
+  auto options = at_level(durability::volatile_);
+  options.timeout_ms = 300;
   const auto value = random_value(2 << 20, 1);
-  const auto done = put(*store, pool, "k", value, how);
+  const auto done = put(*store, pool, "k", value, options);
   EXPECT_EQ(done.status, 0) << done.text;
   // and what sends nothing is cut off.
   EXPECT_TRUE(one.is_cut_off(15'000));
@@ -142,13 +142,13 @@ TEST(store_hostile, ATrickleIsNoProgress) {
   const auto pool = make_pool(*store, "p");
   raw_peer one(rig.over_tcp(), pool, "p");
   one.announce(pool, 1, "k", 1 << 20);
-  store_wire::head what;
-  what.op = opcode::data;
-  what.request_id = 1;
-  what.pool_id = pool;
-  what.body_bytes = 1 << 19;
-  what.flags = store_wire::flag::more;
-  one.ask(what, "");
+  store_wire::head header;
+  header.op = opcode::data;
+  header.request_id = 1;
+  header.pool_id = pool;
+  header.body_bytes = 1 << 19;
+  header.flags = store_wire::flag::more;
+  one.ask(header, "");
   bool cut_off = false;
   for (int i = 0; i < 60 && !cut_off; ++i) {
     one.send("x");
@@ -189,13 +189,13 @@ TEST(store_hostile, SmallVolatileValuesLeaveRoomForTheOthers) {
   const std::size_t sizes[] = {1000, 30'000, 200'000, 5u << 20};
   for (const std::size_t bytes : sizes)
     ASSERT_EQ(put(*store, pool, "before" + std::to_string(bytes), random_value(bytes, bytes)).status, 0);
-  auto how = at_level(durability::volatile_);
-  how.timeout_ms = 1;
+  auto options = at_level(durability::volatile_);
+  options.timeout_ms = 1;
   std::vector<store_client::operation_ptr> under_way;
   const auto small = random_value(1000, 7);
   unsigned taken = 0;
   for (unsigned i = 0; i < 17'000; ++i) {
-    under_way.push_back(store->make_put(pool, "small" + std::to_string(i), memory_of(small), how));
+    under_way.push_back(store->make_put(pool, "small" + std::to_string(i), memory_of(small), options));
     store->start(under_way.back());
     if (under_way.size() < 200) continue;
     for (const auto& one : under_way) {
@@ -211,12 +211,12 @@ TEST(store_hostile, SmallVolatileValuesLeaveRoomForTheOthers) {
   EXPECT_GE(taken, 7000u);
   const auto remote = store_rig::open(rig.over_tcp());
   ASSERT_TRUE(remote->open_pool("p"));
-  for (store_client::client* const by : {store.get(), remote.get()})
+  for (store_client::client* const connection : {store.get(), remote.get()})
     for (const std::size_t bytes : sizes) {
-      EXPECT_TRUE(get(*by, pool, "before" + std::to_string(bytes), bytes) == random_value(bytes, bytes)) << bytes;
-      const auto done = put(*by, pool, "after" + std::to_string(bytes), random_value(bytes, bytes + 1));
+      EXPECT_TRUE(get(*connection, pool, "before" + std::to_string(bytes), bytes) == random_value(bytes, bytes)) << bytes;
+      const auto done = put(*connection, pool, "after" + std::to_string(bytes), random_value(bytes, bytes + 1));
       EXPECT_EQ(done.status, 0) << bytes << ": " << done.text;
-      EXPECT_TRUE(get(*by, pool, "after" + std::to_string(bytes), bytes) == random_value(bytes, bytes + 1)) << bytes;
+      EXPECT_TRUE(get(*connection, pool, "after" + std::to_string(bytes), bytes) == random_value(bytes, bytes + 1)) << bytes;
     }
   EXPECT_TRUE(get(*store, pool, "small0", 1000) == small);
 }
@@ -240,9 +240,9 @@ TEST(store_hostile, AFullMemoryTierIsReadPast) {
   EXPECT_GE(rig.server().engine().stats().grants, 12u);
   const auto remote = store_rig::open(rig.over_tcp());
   ASSERT_TRUE(remote->open_pool("p"));
-  for (store_client::client* const by : {store.get(), remote.get()}) {
-    EXPECT_TRUE(get(*by, pool, "large", value.size()) == value);
-    EXPECT_TRUE(get(*by, pool, "middle", middle.size()) == middle);
+  for (store_client::client* const connection : {store.get(), remote.get()}) {
+    EXPECT_TRUE(get(*connection, pool, "large", value.size()) == value);
+    EXPECT_TRUE(get(*connection, pool, "middle", middle.size()) == middle);
   }
 }
 
@@ -275,7 +275,7 @@ TEST(store_hostile, AScraperThatSaysNothingIsCutOff) {
   const std::size_t before = open_descriptors();
   std::vector<std::unique_ptr<raw_peer>> many;
   store_client::client_options there;
-  there.where.endpoint = rig.server().metrics_endpoint();
+  there.server.endpoint = rig.server().metrics_endpoint();
   for (int i = 0; i < 100; ++i) many.push_back(std::make_unique<raw_peer>(there));
   EXPECT_TRUE(soon([&] { return open_descriptors() <= before + many.size() + 40; })) << open_descriptors();
   for (const auto& one : many) EXPECT_TRUE(one->is_cut_off(5000));

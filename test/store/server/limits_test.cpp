@@ -98,14 +98,14 @@ TEST(store_limits, QuotasAndRoom) {
     granted = store->run(grab);
     ASSERT_EQ(granted.status, 0) << granted.text;
   }
-  auto how = at_level(durability::volatile_);
-  how.timeout_ms = 100;
+  auto options = at_level(durability::volatile_);
+  options.timeout_ms = 100;
   const auto value = random_value(8u << 20, 2);
-  EXPECT_EQ(put(*store, pool, "k", value, how).status, ENOSPC);
-  how.timeout_ms = 10'000;
+  EXPECT_EQ(put(*store, pool, "k", value, options).status, ENOSPC);
+  options.timeout_ms = 10'000;
   const auto patient = store_rig::open(rig.over_tcp());
   ASSERT_TRUE(patient->open_pool("p"));
-  const auto other = patient->make_put(pool, "k", memory_of(value), how);
+  const auto other = patient->make_put(pool, "k", memory_of(value), options);
   patient->start(other);
   EXPECT_FALSE(patient->wait(other, store_client::clock::now() + std::chrono::milliseconds(20)));
   const auto back = store->make_plain(opcode::abort, pool, {});
@@ -123,11 +123,11 @@ TEST(store_limits, WhatIsNoRequestEndsTheConnectionAndNothingElse) {
   const auto pool = make_pool(*store, "p");
   std::mt19937_64 random(1);
   for (int i = 0; i < 50; ++i) {
-    const auto wire = store_client::connect(rig.over_unix().where, 1000);
+    const auto wire = store_client::connect(rig.over_unix().server, 1000);
     ASSERT_TRUE(wire);
-    store_client::greeting_wish wish;
-    wish.attach = false;
-    if (i % 2 == 0) { ASSERT_TRUE(store_client::greet(**wire, wish, 1000)); }
+    store_client::greeting_wish request;
+    request.attach = false;
+    if (i % 2 == 0) { ASSERT_TRUE(store_client::greet(**wire, request, 1000)); }
     std::string bytes;
     store_wire::head head;
     head.op = static_cast<opcode>(1 + random() % 21);
@@ -157,10 +157,10 @@ TEST(store_limits, ASlowReaderHoldsNobodyUp) {
   const auto value = random_value(12u << 20, 1);
   ASSERT_EQ(put(*store, pool, "k", value, at_level(durability::volatile_)).status, 0);
   // Asks for values and reads nothing.
-  auto wire = store_client::connect(rig.over_tcp().where, 1000);
-  store_client::greeting_wish wish;
-  wish.pools[pool] = "p";
-  ASSERT_TRUE(store_client::greet(**wire, wish, 1000));
+  auto wire = store_client::connect(rig.over_tcp().server, 1000);
+  store_client::greeting_wish request;
+  request.pools[pool] = "p";
+  ASSERT_TRUE(store_client::greet(**wire, request, 1000));
   std::string bytes;
   for (unsigned i = 0; i < 20; ++i) {
     store_wire::head head;
@@ -189,10 +189,10 @@ TEST(store_limits, GrantsOfADeadProcessComeBackWhenItIsGone) {
   ASSERT_EQ(pipe(go), 0);
   const pid_t child = fork();
   if (child == 0) {  // system calls and our own socket code only: the parent has threads
-    auto wire = store_client::connect(rig.over_unix().where, 5000);
-    store_client::greeting_wish wish;
-    wish.pools[pool] = "p";
-    const auto hello = store_client::greet(**wire, wish, 5000);
+    auto wire = store_client::connect(rig.over_unix().server, 5000);
+    store_client::greeting_wish request;
+    request.pools[pool] = "p";
+    const auto hello = store_client::greet(**wire, request, 5000);
     std::string bytes;
     store_wire::head head;
     head.op = opcode::alloc;

@@ -20,7 +20,7 @@ std::string me() { return "uid:" + std::to_string(geteuid()); }
 // The memory's descriptor as a client gets it, and the connection that it came by.
 struct attached {
   explicit attached(const store_rig& rig) {
-    auto made = store_client::connect(rig.over_unix().where, 1000);
+    auto made = store_client::connect(rig.over_unix().server, 1000);
     EXPECT_TRUE(made);
     if (!made) return;
     wire = *std::move(made);
@@ -28,12 +28,12 @@ struct attached {
     EXPECT_TRUE(hello && hello->memory);
     if (!hello || !hello->memory) return;
     fd = hello->arena_fd;
-    what = *hello->memory;
+    arena = *hello->memory;
   }
   ~attached() { close(fd); }
   std::unique_ptr<store_client::byte_channel> wire;
   int fd = -1;
-  store_wire::arena what;
+  store_wire::arena arena;
 };
 
 // As a user who is not the store's and may do what its file mode says.
@@ -55,10 +55,10 @@ TEST(store_mapping, SizeAndSealsAreNotTheClients) {
   ASSERT_EQ(put(*store, pool, "k", value, at_level(durability::volatile_)).status, 0);
   const attached one(rig);
   ASSERT_GE(one.fd, 0);
-  EXPECT_FALSE(one.what.read_only);
+  EXPECT_FALSE(one.arena.read_only);
   // Shorter, and the server would die of SIGBUS at its next access.
   for (const off_t size :
-       {off_t{0}, static_cast<off_t>(one.what.size_bytes / 2), static_cast<off_t>(one.what.size_bytes * 2)}) {
+       {off_t{0}, static_cast<off_t>(one.arena.size_bytes / 2), static_cast<off_t>(one.arena.size_bytes * 2)}) {
     EXPECT_EQ(ftruncate(one.fd, size), -1);
     EXPECT_EQ(errno, EPERM);
   }
@@ -76,10 +76,10 @@ void scribble(store_rig& rig, store_client::client& store, std::uint32_t pool, s
   const auto found = store.run(store.make_plain(opcode::lookup, pool, "k"));
   ASSERT_EQ(found.status, 0) << found.text;
   const attached one(rig);
-  void* at = mmap(nullptr, one.what.size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, one.fd, 0);
-  ASSERT_NE(at, MAP_FAILED);
-  static_cast<unsigned char*>(at)[found.fields.extents[0].offset + offset] ^= 1;
-  munmap(at, one.what.size_bytes);
+  void* address = mmap(nullptr, one.arena.size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, one.fd, 0);
+  ASSERT_NE(address, MAP_FAILED);
+  static_cast<unsigned char*>(address)[found.fields.extents[0].offset + offset] ^= 1;
+  munmap(address, one.arena.size_bytes);
 }
 
 TEST(store_mapping, WritingWhereItWasCommittedIsFoundOut) {
@@ -98,15 +98,15 @@ TEST(store_mapping, WritingWhereItWasCommittedIsFoundOut) {
     EXPECT_EQ(got.status, EBADMSG) << bytes << ": " << got.text;
     EXPECT_NE(got.text.find("a client that maps this memory"), std::string::npos) << got.text;
     // By the store, which is asked to.
-    store_client::get_request how;
-    how.verify = true;
-    const auto verified = store->run(store->make_get(pool, "k", memory_of(room), how));
+    store_client::get_request options;
+    options.verify = true;
+    const auto verified = store->run(store->make_get(pool, "k", memory_of(room), options));
     EXPECT_EQ(verified.status, EBADMSG) << verified.text;
     EXPECT_NE(verified.text.find("pool 'p', key 'k'"), std::string::npos) << verified.text;
     // A part cannot be held against the whole one's checksum.
-    how = {};
-    how.offset = 1;
-    EXPECT_EQ(store->run(store->make_get(pool, "k", memory_of(room), how)).status, 0);
+    options = {};
+    options.offset = 1;
+    EXPECT_EQ(store->run(store->make_get(pool, "k", memory_of(room), options)).status, 0);
     ASSERT_EQ(put(*store, pool, "k", value, at_level(durability::volatile_)).status, 0);
     EXPECT_TRUE(get(*store, pool, "k", bytes) == value) << bytes;
   }
@@ -122,9 +122,9 @@ TEST(store_mapping, PartsOfAValueAreCopiedInParts) {
     auto value = random_value(bytes + 1000, 1);
     const auto part = random_value(bytes, 2);
     ASSERT_EQ(put(*store, pool, "k", value).status, 0);
-    auto how = at_level(durability::durable);
-    how.offset = 500;
-    const auto done = put(*store, pool, "k", part, how);
+    auto options = at_level(durability::durable);
+    options.offset = 500;
+    const auto done = put(*store, pool, "k", part, options);
     ASSERT_EQ(done.status, 0) << done.text;
     EXPECT_EQ(done.result.way, path::shm_direct);
     std::copy(part.begin(), part.end(), value.begin() + 500);
@@ -146,9 +146,9 @@ TEST(store_mapping, ReadersReadThereAndWriteByTheSocket) {
   store_client::reply got;
   EXPECT_TRUE(get(*store, pool, "k", value.size(), &got) == value);
   EXPECT_EQ(got.result.way, path::shm_direct);
-  auto how = rig.over_unix();
-  how.require = path::shm_direct;
-  const auto strict = store_rig::open(how);
+  auto options = rig.over_unix();
+  options.require = path::shm_direct;
+  const auto strict = store_rig::open(options);
   ASSERT_TRUE(strict->open_pool("p"));
   const auto refused = put(*strict, pool, "k", value);
   EXPECT_EQ(refused.status, ENOTSUP);
@@ -179,12 +179,12 @@ TEST(store_mapping, WhatReadersGetCannotBeMadeWritable) {
   rig.config.map_readers = {me()};
   rig.start();
   const attached one(rig);
-  ASSERT_TRUE(one.what.read_only);
+  ASSERT_TRUE(one.arena.read_only);
   EXPECT_EQ(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, one.fd, 0), MAP_FAILED);
-  void* at = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, one.fd, 0);
-  ASSERT_NE(at, MAP_FAILED);
-  EXPECT_NE(mprotect(at, 4096, PROT_READ | PROT_WRITE), 0);
-  munmap(at, 4096);
+  void* address = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, one.fd, 0);
+  ASSERT_NE(address, MAP_FAILED);
+  EXPECT_NE(mprotect(address, 4096, PROT_READ | PROT_WRITE), 0);
+  munmap(address, 4096);
   EXPECT_NE(ftruncate(one.fd, 0), 0);
   const std::string again = "/proc/self/fd/" + std::to_string(one.fd);
   EXPECT_FALSE(works_for_another_user([&] { return open(again.c_str(), O_RDWR) >= 0; }));

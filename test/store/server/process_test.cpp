@@ -59,17 +59,17 @@ class store_process : public testing::Test {
     wait();
   }
   bool serves() {
-    return soon([&] { return static_cast<bool>(store_client::connect(there().where, 1000)); }, 30);
+    return soon([&] { return static_cast<bool>(store_client::connect(there().server, 1000)); }, 30);
   }
   store_client::client_options there() const {
     store_client::client_options out;
-    out.where.socket = data_ + "/store.sock";
+    out.server.socket = data_ + "/store.sock";
     return out;
   }
   std::string said() const {
-    std::ifstream in(folder_ + "/said");
+    std::ifstream file(folder_ + "/said");
     std::stringstream all;
-    all << in.rdbuf();
+    all << file.rdbuf();
     return all.str();
   }
   std::string folder_, data_;
@@ -85,9 +85,9 @@ TEST_F(store_process, IdleConnectionsLeaveTheEngineItsDescriptors) {
   std::ofstream(folder_ + "/config") << R"({"extent_file_bytes": 4194304})";
   start({"--config", folder_ + "/config"}, [] { allow_descriptors(200, 320); });
   ASSERT_TRUE(serves()) << said();
-  auto how = there();
-  how.use_shm = false;
-  const auto store = store_rig::open(how);
+  auto options = there();
+  options.use_shm = false;
+  const auto store = store_rig::open(options);
   const auto pool = make_pool(*store, "p");
   ASSERT_EQ(put(*store, pool, "before", random_value(1 << 20, 1)).status, 0);
   std::vector<std::unique_ptr<raw_peer>> idle;
@@ -105,7 +105,7 @@ TEST_F(store_process, IdleConnectionsLeaveTheEngineItsDescriptors) {
   EXPECT_NE(told.find("peerlane_store_read_only 0"), std::string::npos) << told;
   idle.clear();
   EXPECT_TRUE(soon([&] {
-    const auto made = store_client::client::open(how);
+    const auto made = store_client::client::open(options);
     return made && (*made)->open_pool("p");
   }));
 }

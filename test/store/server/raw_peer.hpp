@@ -20,20 +20,20 @@ namespace pl::store_test {
 
 class raw_peer {
  public:
-  explicit raw_peer(const store_client::client_options& how) {
-    auto made = store_client::connect(how.where, 5000);
+  explicit raw_peer(const store_client::client_options& options) {
+    auto made = store_client::connect(options.server, 5000);
     EXPECT_TRUE(made) << made.error().message;
     if (made) wire_ = *std::move(made);
   }
   // Says hello and opens this pool.
-  raw_peer(const store_client::client_options& how, std::uint32_t pool, const std::string& name, bool attach = false)
-      : raw_peer(how) {
-    store_client::greeting_wish wish;
-    wish.attach = attach;
-    wish.rings = false;
-    wish.pools[pool] = name;
+  raw_peer(const store_client::client_options& options, std::uint32_t pool, const std::string& name, bool attach = false)
+      : raw_peer(options) {
+    store_client::greeting_wish request;
+    request.attach = attach;
+    request.rings = false;
+    request.pools[pool] = name;
     if (!wire_) return;
-    const auto hello = store_client::greet(*wire_, wish, 5000);
+    const auto hello = store_client::greet(*wire_, request, 5000);
     EXPECT_TRUE(hello) << hello.error().message;
     if (hello && hello->arena_fd >= 0) close(hello->arena_fd);
   }
@@ -48,20 +48,20 @@ class raw_peer {
     }
     return sent;
   }
-  void ask(store_wire::head what, const std::string& key, const store_wire::tail& fields = {}) {
+  void ask(store_wire::head header, const std::string& key, const store_wire::tail& fields = {}) {
     std::string bytes;
-    ASSERT_TRUE(store_wire::encode(what, key, fields, bytes));
+    ASSERT_TRUE(store_wire::encode(header, key, fields, bytes));
     send(bytes);
   }
   // A put whose bytes shall follow.
   void announce(std::uint32_t pool, std::uint64_t id, const std::string& key, std::uint64_t bytes) {
-    store_wire::head what;
-    what.op = store_wire::opcode::put;
-    what.flags = store_wire::flag::streamed;
-    what.request_id = id;
-    what.pool_id = pool;
-    what.value_bytes = bytes;
-    ask(what, key);
+    store_wire::head header;
+    header.op = store_wire::opcode::put;
+    header.flags = store_wire::flag::streamed;
+    header.request_id = id;
+    header.pool_id = pool;
+    header.value_bytes = bytes;
+    ask(header, key);
   }
   // The next answer's head. Nothing if the connection ended, or it took too long.
   std::optional<store_wire::head> answer(unsigned timeout_ms = 10'000) {
@@ -127,9 +127,9 @@ inline std::size_t open_descriptors() {
 // Of this process, the server in it included.
 inline std::uint64_t resident_bytes() {
   unsigned long long whole = 0, resident = 0;
-  std::FILE* const from = std::fopen("/proc/self/statm", "r");
-  if (std::fscanf(from, "%llu %llu", &whole, &resident) != 2) resident = 0;
-  std::fclose(from);
+  std::FILE* const file = std::fopen("/proc/self/statm", "r");
+  if (std::fscanf(file, "%llu %llu", &whole, &resident) != 2) resident = 0;
+  std::fclose(file);
   return resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 }
 

@@ -39,8 +39,8 @@ class store_rings : public testing::Test {
   long counted(const std::string& name) {
     const auto asker = store_rig::open(rig.over_tcp());
     const std::string text = asker->run(asker->make_plain(opcode::stats, 0, {})).body;
-    const auto at = text.find("\n" + name + " ");
-    return at == std::string::npos ? -1 : std::stol(text.substr(at + name.size() + 2));
+    const auto found = text.find("\n" + name + " ");
+    return found == std::string::npos ? -1 : std::stol(text.substr(found + name.size() + 2));
   }
   // A connection past its greeting, by hand.
   struct stranger {
@@ -49,12 +49,12 @@ class store_rings : public testing::Test {
   };
   stranger connect() {
     stranger out;
-    auto made = store_client::connect(rig.over_unix().where, 5000);
+    auto made = store_client::connect(rig.over_unix().server, 5000);
     EXPECT_TRUE(made);
     out.wire = *std::move(made);
-    store_client::greeting_wish wish;
-    wish.rings = true;
-    const auto hello = store_client::greet(*out.wire, wish, 5000);
+    store_client::greeting_wish request;
+    request.rings = true;
+    const auto hello = store_client::greet(*out.wire, request, 5000);
     EXPECT_TRUE(hello);
     if (hello) out.hello = *hello;
     if (out.hello.arena_fd >= 0) close(out.hello.arena_fd);
@@ -64,14 +64,14 @@ class store_rings : public testing::Test {
 };
 
 TEST_F(store_rings, AreForClientsOfTheSocketThatMapMemory) {
-  const auto with = store_rig::open(rig.over_unix());
+  const auto with_rings = store_rig::open(rig.over_unix());
   EXPECT_EQ(counted("peerlane_store_rings_total"), 1);
-  auto how = rig.over_unix();
-  how.use_shm = false;
-  const auto without_memory = store_rig::open(how);
-  how = rig.over_unix();
-  how.use_rings = false;
-  const auto without = store_rig::open(how);
+  auto options = rig.over_unix();
+  options.use_shm = false;
+  const auto without_memory = store_rig::open(options);
+  options = rig.over_unix();
+  options.use_rings = false;
+  const auto without = store_rig::open(options);
   const auto far = store_rig::open(rig.over_tcp());
   EXPECT_EQ(counted("peerlane_store_rings_total"), 1);
 }
@@ -90,7 +90,7 @@ TEST_F(store_rings, SleepersAreWoken) {
 
 TEST_F(store_rings, MoreConnectionsThanRingsStayWithTheirSockets) {
   std::vector<std::unique_ptr<store_client::client>> all;
-  for (std::size_t i = 0; i < store_server::ring_hub::kMostMembers * rig.config.threads + 3; ++i) {
+  for (std::size_t i = 0; i < store_server::ring_poller::kMaxMembers * rig.config.threads + 3; ++i) {
     all.push_back(store_rig::open(rig.over_unix()));
     ASSERT_NE(all.back(), nullptr);
   }
@@ -100,9 +100,9 @@ TEST_F(store_rings, MoreConnectionsThanRingsStayWithTheirSockets) {
     ASSERT_TRUE(each->open_pool("p"));
     EXPECT_EQ(get(*each, pool, "k", 1), bytes_t{7});
   }
-  const long most = static_cast<long>(store_server::ring_hub::kMostMembers * rig.config.threads);
+  const long most = static_cast<long>(store_server::ring_poller::kMaxMembers * rig.config.threads);
   EXPECT_LE(counted("peerlane_store_rings_total"), most);
-  EXPECT_GE(counted("peerlane_store_rings_total"), static_cast<long>(store_server::ring_hub::kMostMembers));
+  EXPECT_GE(counted("peerlane_store_rings_total"), static_cast<long>(store_server::ring_poller::kMaxMembers));
   // Those that go leave their place.
   all.clear();
   EXPECT_TRUE(comes_true([&] { return counted("peerlane_store_connections") <= 1; }));
@@ -130,9 +130,9 @@ TEST_F(store_rings, AProcessThatIsKilledLeavesNothing) {
     ASSERT_EQ(::read(told[0], &byte, 1), 1);
     std::this_thread::sleep_for(round * 3ms);
     kill(child, SIGKILL);
-    int how = 0;
-    waitpid(child, &how, 0);
-    EXPECT_TRUE(WIFSIGNALED(how));
+    int wait_status = 0;
+    waitpid(child, &wait_status, 0);
+    EXPECT_TRUE(WIFSIGNALED(wait_status));
     close(told[0]);
     close(told[1]);
   }

@@ -123,9 +123,9 @@ TEST(store_config_fuzz, SeededFiles) {
     std::mt19937 random(seed);
     std::string text = some_file(seed);
     for (unsigned damage = random() % 8; damage > 5 && !text.empty(); --damage) {
-      const std::size_t at = random() % text.size();
-      if (random() % 2 == 0) text[at] = static_cast<char>(random());
-      else text.insert(at, random() % 2 == 0 ? "[" : "{\"");
+      const std::size_t position = random() % text.size();
+      if (random() % 2 == 0) text[position] = static_cast<char>(random());
+      else text.insert(position, random() % 2 == 0 ? "[" : "{\"");
     }
     ASSERT_EQ(replay_config(text, taken), "") << "seed " << seed << ": " << text;
   }

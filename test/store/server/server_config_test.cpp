@@ -143,9 +143,9 @@ TEST(store_config, SchemaAndParserAgreeOnEachField) {
 }
 
 TEST(store_config, DocumentedSchemaIsThePrograms) {
-  std::ifstream in(PL_SCHEMA_FILE);
+  std::ifstream file(PL_SCHEMA_FILE);
   std::stringstream text;
-  text << in.rdbuf();
+  text << file.rdbuf();
   EXPECT_EQ(text.str(), store_server::config_schema())
       << "write it anew: peerlane store serve --print-schema > docs/schema/store-config.json";
 }

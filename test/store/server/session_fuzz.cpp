@@ -24,7 +24,7 @@ namespace {
 
 using namespace store_wire;
 
-constexpr int kMostWaitMs = 20'000;
+constexpr int kMaxWaitMs = 20'000;
 
 // A frame of `bytes` with the checksums that it should have; all of what is left, if that is less than its lengths say.
 std::string next_frame(std::string_view& bytes) {
@@ -36,9 +36,9 @@ std::string next_frame(std::string_view& bytes) {
   out = bytes.substr(0, front + body);
   bytes.remove_prefix(out.size());
   if (out.size() < front + body) return out;
-  auto* const at = reinterpret_cast<std::byte*>(out.data());
-  put_le(at + 44, arch::crc32c(at + front, body));
-  put_le(at + 60, arch::crc32c(at + kHeadBytes, front - kHeadBytes, arch::crc32c(at, 60)));
+  auto* const data = reinterpret_cast<std::byte*>(out.data());
+  put_le(data + 44, arch::crc32c(data + front, body));
+  put_le(data + 60, arch::crc32c(data + kHeadBytes, front - kHeadBytes, arch::crc32c(data, 60)));
   return out;
 }
 
@@ -46,14 +46,14 @@ std::string next_frame(std::string_view& bytes) {
 std::string check_answers(std::string& answers) {
   while (answers.size() >= kHeadBytes) {
     const auto bytes = std::as_bytes(std::span(answers));
-    const auto what = decode_head(bytes.first<kHeadBytes>());
-    if (!what) return "an answer is no frame: " + what.error().message;
-    if ((what->flags & flag::reply) == 0) return "an answer is not marked as one";
-    const std::size_t front = kHeadBytes + what->key_bytes + what->tail_bytes;
-    if (answers.size() < front + what->body_bytes) return {};
-    if (const auto rest = decode_rest(*what, bytes.first(front)); !rest) return "an answer: " + rest.error().message;
-    if (what->body_crc != arch::crc32c(answers.data() + front, what->body_bytes)) return "an answer's body is damaged";
-    answers.erase(0, front + what->body_bytes);
+    const auto header = decode_head(bytes.first<kHeadBytes>());
+    if (!header) return "an answer is no frame: " + header.error().message;
+    if ((header->flags & flag::reply) == 0) return "an answer is not marked as one";
+    const std::size_t front = kHeadBytes + header->key_bytes + header->tail_bytes;
+    if (answers.size() < front + header->body_bytes) return {};
+    if (const auto rest = decode_rest(*header, bytes.first(front)); !rest) return "an answer: " + rest.error().message;
+    if (header->body_crc != arch::crc32c(answers.data() + front, header->body_bytes)) return "an answer's body is damaged";
+    answers.erase(0, front + header->body_bytes);
   }
   return {};
 }
@@ -64,7 +64,7 @@ class stranger {
   // The first byte's lowest bit: without a greeting. What went wrong, empty if nothing.
   std::string says(std::string_view input) {
     if (input.empty()) return {};
-    auto made = store_client::connect(rig_.over_tcp().where, 5000);
+    auto made = store_client::connect(rig_.over_tcp().server, 5000);
     if (!made) return "the server takes no connection: " + made.error().message;
     std::string all, answers;
     tail greeting;
@@ -72,16 +72,16 @@ class stranger {
     if (input[0] % 2 == 0) (void)encode({opcode::hello, 0, 1}, {}, greeting, all);
     for (input.remove_prefix(1); !input.empty();) all += next_frame(input);
     const int fd = (*made)->fd();
-    const auto end = store_client::clock::now() + std::chrono::milliseconds(kMostWaitMs);
+    const auto end = store_client::clock::now() + std::chrono::milliseconds(kMaxWaitMs);
     std::size_t sent = 0;
-    bool told_end = false;
+    bool reported_end = false;
     while (store_client::clock::now() < end) {
       if (sent < all.size()) {
         const auto count = ::send(fd, all.data() + sent, all.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (count > 0) sent += static_cast<std::size_t>(count);
         else if (errno != EAGAIN) sent = all.size();  // it was cut off, as it may be
       }
-      if (sent == all.size() && !std::exchange(told_end, true)) ::shutdown(fd, SHUT_WR);
+      if (sent == all.size() && !std::exchange(reported_end, true)) ::shutdown(fd, SHUT_WR);
       pollfd ready{fd, static_cast<short>(sent < all.size() ? POLLIN | POLLOUT : POLLIN), 0};
       poll(&ready, 1, 1000);
       char some[65536];
@@ -95,7 +95,7 @@ class stranger {
 
  private:
   std::string afterwards() {
-    const auto end = store_client::clock::now() + std::chrono::milliseconds(kMostWaitMs);
+    const auto end = store_client::clock::now() + std::chrono::milliseconds(kMaxWaitMs);
     for (;;) {
       const auto now = rig_.server().engine().stats();
       if (now.grants == 0 && now.pins == 0) return {};
@@ -123,11 +123,11 @@ std::string some_talk(std::uint32_t seed) {
   std::uint64_t id = 2;
   const auto add = [&](opcode op, std::string_view key, const tail& fields, std::string_view body = {},
                        std::uint64_t value = 0, std::uint16_t flags = 0) {
-    head what{op, flags, id++, 1};
-    what.value_bytes = value;
-    what.body_bytes = static_cast<std::uint32_t>(body.size());
-    if (random() % 3 == 0) what.deadline_us = static_cast<std::uint32_t>(random() % 5000);
-    (void)encode(what, key, fields, out);
+    head header{op, flags, id++, 1};
+    header.value_bytes = value;
+    header.body_bytes = static_cast<std::uint32_t>(body.size());
+    if (random() % 3 == 0) header.deadline_us = static_cast<std::uint32_t>(random() % 5000);
+    (void)encode(header, key, fields, out);
     out += body;
   };
   tail settings;
@@ -151,11 +151,11 @@ std::string some_talk(std::uint32_t seed) {
       case 2: {  // in pieces
         const auto mine = id;
         add(opcode::put, key, fields, {}, 2 * value.size(), flag::streamed);
-        for (const std::uint64_t at : {std::uint64_t{0}, std::uint64_t{value.size()}}) {
-          head what{opcode::data, static_cast<std::uint16_t>(at == 0 ? flag::more : 0), mine, 1};
-          what.offset = at;
-          what.body_bytes = static_cast<std::uint32_t>(value.size());
-          (void)encode(what, {}, {}, out);
+        for (const std::uint64_t offset : {std::uint64_t{0}, std::uint64_t{value.size()}}) {
+          head header{opcode::data, static_cast<std::uint16_t>(offset == 0 ? flag::more : 0), mine, 1};
+          header.offset = offset;
+          header.body_bytes = static_cast<std::uint32_t>(value.size());
+          (void)encode(header, {}, {}, out);
           out += value;
         }
         break;
@@ -228,9 +228,9 @@ TEST(store_session_fuzz, SeededTalks) {
     std::mt19937 random(seed);
     std::string talk = some_talk(seed);
     for (auto damage = random() % 5; damage > 0; --damage) {
-      const std::size_t at = random() % talk.size();
-      if (random() % 4 == 0) talk.erase(at, random() % 20);
-      else talk[at] = static_cast<char>(random());
+      const std::size_t position = random() % talk.size();
+      if (random() % 4 == 0) talk.erase(position, random() % 20);
+      else talk[position] = static_cast<char>(random());
       if (talk.empty()) break;
     }
     ASSERT_EQ(stranger(rig).says(talk), "") << "seed " << seed;

@@ -21,7 +21,7 @@ extern char** environ;
 namespace pl::store_test {
 namespace {
 
-using store_client::lane_mode;
+using store_client::ucx_mode;
 using store_wire::durability;
 using store_wire::opcode;
 using store_wire::path;
@@ -63,10 +63,10 @@ class other_process {
   pid_t pid_ = 0;
 };
 
-store_client::client_options by_ucx(store_client::client_options how) {
-  how.ucx = lane_mode::on;
-  how.use_shm = false;
-  return how;
+store_client::client_options by_ucx(store_client::client_options options) {
+  options.ucx = ucx_mode::on;
+  options.use_shm = false;
+  return options;
 }
 
 // What a client says to a store passes through here, until it is cut: the store then has an end of the connection, whatever
@@ -76,12 +76,12 @@ class relay {
   explicit relay(const std::string& endpoint)
       : store_port_(static_cast<std::uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1)))) {
     listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    auto at = loopback(0);
-    socklen_t bytes = sizeof at;
-    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&at), bytes), 0);
+    auto address = loopback(0);
+    socklen_t bytes = sizeof address;
+    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), bytes), 0);
     EXPECT_EQ(listen(listener_, 4), 0);
-    EXPECT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&at), &bytes), 0);
-    endpoint_ = "127.0.0.1:" + std::to_string(ntohs(at.sin_port));
+    EXPECT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &bytes), 0);
+    endpoint_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
     thread_ = std::thread([this] { carry(); });
   }
   ~relay() { cut(); }
@@ -93,11 +93,11 @@ class relay {
 
  private:
   static sockaddr_in loopback(std::uint16_t port) {
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    at.sin_port = htons(port);
-    return at;
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(port);
+    return address;
   }
   // One connection.
   void carry() {
@@ -105,17 +105,17 @@ class relay {
     while (!cut_ && poll(ready, 1, 10) == 0) {}
     const int client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
     const int store = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const auto at = loopback(store_port_);
-    EXPECT_EQ(connect(store, reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+    const auto address = loopback(store_port_);
+    EXPECT_EQ(connect(store, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
     ready[0].fd = client;
     ready[1].fd = store;
     std::vector<char> some(65536);
     for (bool over = false; !cut_ && !over;) {
       poll(ready, 2, 10);
-      for (const int from : {0, 1}) {
-        if (ready[from].revents == 0) continue;
-        const auto got = recv(ready[from].fd, some.data(), some.size(), 0);
-        over = got <= 0 || send(ready[1 - from].fd, some.data(), static_cast<std::size_t>(got), MSG_NOSIGNAL) != got;
+      for (const int first : {0, 1}) {
+        if (ready[first].revents == 0) continue;
+        const auto got = recv(ready[first].fd, some.data(), some.size(), 0);
+        over = got <= 0 || send(ready[1 - first].fd, some.data(), static_cast<std::size_t>(got), MSG_NOSIGNAL) != got;
       }
     }
     for (const int one : {listener_, client, store}) close(one);
@@ -128,8 +128,8 @@ class relay {
 };
 
 std::string log_of(const store_rig& rig) {
-  std::ifstream in(rig.config.log);
-  return {std::istreambuf_iterator<char>(in), {}};
+  std::ifstream file(rig.config.log);
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 class store_lane : public testing::Test {
@@ -150,12 +150,12 @@ class store_lane : public testing::Test {
 
 // ---- Other processes of the tests below
 
-TEST(lane_helper, DISABLED_PutsUntilKilled) {
-  store_client::client_options how;
-  how.where.endpoint = env_read("PEERLANE_STORE").text;
-  how.require = path::ucx;
-  how.ucx = lane_mode::on;
-  const auto store = store_rig::open(how);
+TEST(stream_helper, DISABLED_PutsUntilKilled) {
+  store_client::client_options options;
+  options.server.endpoint = env_read("PEERLANE_STORE").text;
+  options.require = path::ucx;
+  options.ucx = ucx_mode::on;
+  const auto store = store_rig::open(options);
   const auto pool = store->open_pool("p");
   const auto value = random_value(kLarge, 9);
   bytes_t room(kLarge);
@@ -169,7 +169,7 @@ TEST(lane_helper, DISABLED_PutsUntilKilled) {
 }
 
 // On DIRECTORY/data; the endpoint is told in DIRECTORY/endpoint.
-TEST(lane_helper, DISABLED_ServesUntilKilled) {
+TEST(stream_helper, DISABLED_ServesUntilKilled) {
   const std::string directory = env_read("PEERLANE_STORE").text;
   store_server::server_config config;
   config.data = directory + "/data";
@@ -217,9 +217,9 @@ TEST_F(store_lane, AnswersMetricsAndTheLogNameIt) {
 }
 
 TEST_F(store_lane, CanBeDemanded) {
-  auto how = by_ucx(rig_.over_unix());
-  how.require = path::ucx;
-  const auto strict = store_rig::open(how);
+  auto options = by_ucx(rig_.over_unix());
+  options.require = path::ucx;
+  const auto strict = store_rig::open(options);
   ASSERT_TRUE(strict->open_pool("p"));
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{100'000}, std::size_t{3'000'000}}) {
     const auto value = random_value(bytes, bytes);
@@ -230,8 +230,8 @@ TEST_F(store_lane, CanBeDemanded) {
     EXPECT_EQ(get(*strict, pool_, "k", bytes, &got), value);
     EXPECT_EQ(got.result.way, path::ucx);
   }
-  how.ucx = lane_mode::off;
-  const auto without = store_rig::open(how);
+  options.ucx = ucx_mode::off;
+  const auto without = store_rig::open(options);
   ASSERT_TRUE(without->open_pool("p"));
   const auto refused = put(*without, pool_, "k", random_value(1'000'000, 1));
   EXPECT_EQ(refused.status, ENOTSUP);
@@ -271,13 +271,13 @@ TEST(store_lane_choice, NoLibraryIsSaidAndTcpIsUsed) {
   store_rig rig;
   rig.config.ucx = "on";
   rig.start();
-  auto how = by_ucx(rig.over_tcp());
-  const auto store = store_rig::open(how);
+  auto options = by_ucx(rig.over_tcp());
+  const auto store = store_rig::open(options);
   EXPECT_NE(store->why_no_ucx().find("/nonexistent/libucp.so.0"), std::string::npos) << store->why_no_ucx();
   const auto pool = make_pool(*store, "p");
   EXPECT_EQ(put(*store, pool, "k", random_value(1'000'000, 1)).result.way, path::tcp);
-  how.require = path::ucx;
-  const auto strict = store_rig::open(how);
+  options.require = path::ucx;
+  const auto strict = store_rig::open(options);
   const auto refused = put(*strict, make_pool(*strict, "q"), "k", random_value(1'000'000, 1));
   EXPECT_EQ(refused.status, ENOTSUP);
   EXPECT_NE(refused.text.find("UCX cannot be used"), std::string::npos) << refused.text;
@@ -299,15 +299,15 @@ TEST(store_lane_choice, WithoutBeingForcedThereIsNoneToOneself) {
 // ---- Strangers: whoever reaches UCX's port without the session's secret
 
 TEST_F(store_lane, WhoDoesNotKnowTheSecretWritesNothing) {
-  store_client::value_lane::options how;
-  how.mode = lane_mode::on;
-  auto lane = store_client::value_lane::open(std::move(how));
+  store_client::ucx_value_stream::options options;
+  options.mode = ucx_mode::on;
+  auto lane = store_client::ucx_value_stream::open(std::move(options));
   ASSERT_TRUE(lane) << lane.error().message;
-  auto wire = store_client::connect(rig_.over_tcp().where, 5000);
+  auto wire = store_client::connect(rig_.over_tcp().server, 5000);
   ASSERT_TRUE(wire);
-  store_client::greeting_wish wish;
-  wish.lane = (*lane)->offer();
-  const auto hello = store_client::greet(**wire, wish, 5000);
+  store_client::greeting_wish request;
+  request.lane = (*lane)->offer();
+  const auto hello = store_client::greet(**wire, request, 5000);
   ASSERT_TRUE(hello && hello->lane);
   EXPECT_NE(hello->lane->secret[0], 0u);
   bytes_t value(kLarge, 0x66);
@@ -315,7 +315,7 @@ TEST_F(store_lane, WhoDoesNotKnowTheSecretWritesNothing) {
     const std::uint64_t secret[2] = {first, second};
     auto joined = (*lane)->connect(*hello->lane, secret);
     ASSERT_TRUE(joined);
-    const auto out = std::make_shared<store_client::lane_transfer>();
+    const auto out = std::make_shared<store_client::stream_transfer>();
     out->is_out = true;
     out->token = 1;
     out->pieces = {{value.data(), value.size()}};
@@ -346,7 +346,7 @@ TEST_F(store_lane, ALaneThatBreaksCostsNoOperation) {
   const auto two = store_->make_get(pool_, "old", memory_of(room), {});
   store_->start(std::vector{one, two});
   for (int i = 0; i < 20 && !store_->test(one); ++i) {}
-  store_->break_lane();
+  store_->break_ucx();
   ASSERT_TRUE(store_->wait(one) && store_->wait(two));
   EXPECT_EQ(one->got.status, 0) << one->got.text;
   EXPECT_EQ(two->got.status, 0) << two->got.text;
@@ -386,17 +386,17 @@ TEST(store_lane_server, KilledWhileValuesTravelAndEverythingIsAppliedOnce) {
   const store_rig rig;  // for its directory; the store is another process
   const auto endpoint = [&] {
     std::string out;
-    std::ifstream in(rig.directory() + "/endpoint");
-    std::getline(in, out);
+    std::ifstream file(rig.directory() + "/endpoint");
+    std::getline(file, out);
     return out;
   };
   auto served = std::make_unique<other_process>("lane_helper.DISABLED_ServesUntilKilled", rig.directory());
   ASSERT_TRUE(comes_true([&] { return !endpoint().empty(); }));
-  store_client::client_options how;
-  how.where.endpoint = endpoint();
-  how.ucx = lane_mode::on;
-  how.timeout_ms = 60'000;
-  const auto store = store_rig::open(how);
+  store_client::client_options options;
+  options.server.endpoint = endpoint();
+  options.ucx = ucx_mode::on;
+  options.timeout_ms = 60'000;
+  const auto store = store_rig::open(options);
   ASSERT_NE(store, nullptr);
   if (!store->why_no_ucx().empty()) GTEST_SKIP() << store->why_no_ucx();
   const auto pool = make_pool(*store, "p");
@@ -426,8 +426,8 @@ TEST(store_lane_server, KilledWhileValuesTravelAndEverythingIsAppliedOnce) {
 std::string endpoint_in(const std::string& directory) {
   std::string endpoint;
   comes_true([&] {
-    std::ifstream in(directory + "/endpoint");
-    std::getline(in, endpoint);
+    std::ifstream file(directory + "/endpoint");
+    std::getline(file, endpoint);
     return !endpoint.empty();
   });
   return endpoint;
@@ -440,10 +440,10 @@ TEST(store_lane_server, OutlivesClientsThatItCutOffWhileTheyStoodStill) {
   other_process served("lane_helper.DISABLED_ServesUntilKilled", rig.directory());
   const std::string endpoint = endpoint_in(rig.directory());
   ASSERT_NE(endpoint, "");
-  store_client::client_options how;
-  how.where.endpoint = endpoint;
-  how.ucx = lane_mode::on;
-  const auto store = store_rig::open(how);
+  store_client::client_options options;
+  options.server.endpoint = endpoint;
+  options.ucx = ucx_mode::on;
+  const auto store = store_rig::open(options);
   if (!store->why_no_ucx().empty()) GTEST_SKIP() << store->why_no_ucx();
   const auto pool = make_pool(*store, "p");
   const auto value = random_value(kLarge, 8);
@@ -453,8 +453,8 @@ TEST(store_lane_server, OutlivesClientsThatItCutOffWhileTheyStoodStill) {
     return got.status == 0 ? got.result.version : 0;
   };
   const auto log_of_served = [&] {
-    std::ifstream in(rig.directory() + "/log");
-    const std::string all{std::istreambuf_iterator<char>(in), {}};
+    std::ifstream file(rig.directory() + "/log");
+    const std::string all{std::istreambuf_iterator<char>(file), {}};
     return "\n" + all.substr(all.size() > 600 ? all.size() - 600 : 0);
   };
   const char* const wanted = std::getenv("PL_LANE_ROUNDS");
@@ -484,10 +484,10 @@ TEST(store_lane_server, ThatHangsCostsTheDeadlineAndNoMore) {
   other_process served("lane_helper.DISABLED_ServesUntilKilled", rig.directory());
   const std::string endpoint = endpoint_in(rig.directory());
   ASSERT_NE(endpoint, "");
-  store_client::client_options how;
-  how.where.endpoint = endpoint;
-  how.ucx = lane_mode::on;
-  const auto store = store_rig::open(how);
+  store_client::client_options options;
+  options.server.endpoint = endpoint;
+  options.ucx = ucx_mode::on;
+  const auto store = store_rig::open(options);
   if (!store->why_no_ucx().empty()) GTEST_SKIP() << store->why_no_ucx();
   const auto pool = make_pool(*store, "p");
   const auto value = random_value(kLarge, 8);

@@ -79,16 +79,16 @@ class store_rig {
 
   store_client::client_options over_unix() const {
     store_client::client_options out;
-    out.where.socket = config.data + "/store.sock";
+    out.server.socket = config.data + "/store.sock";
     return out;
   }
   store_client::client_options over_tcp() const {
     store_client::client_options out;
-    out.where.endpoint = config.listen;
+    out.server.endpoint = config.listen;
     return out;
   }
-  static std::unique_ptr<store_client::client> open(const store_client::client_options& how) {
-    auto made = store_client::client::open(how);
+  static std::unique_ptr<store_client::client> open(const store_client::client_options& options) {
+    auto made = store_client::client::open(options);
     EXPECT_TRUE(made) << made.error().message;
     return made ? *std::move(made) : nullptr;
   }
@@ -102,24 +102,25 @@ class store_rig {
   status ended_;
 };
 
-inline store_client::reply put(store_client::client& to, std::uint32_t pool, const std::string& key, const bytes_t& value,
-                               const store_client::put_request& how = {}) {
-  return to.run(to.make_put(pool, key, memory_of(value), how));
+inline store_client::reply put(store_client::client& connection, std::uint32_t pool, const std::string& key,
+                               const bytes_t& value, const store_client::put_request& options = {}) {
+  return connection.run(connection.make_put(pool, key, memory_of(value), options));
 }
 
 // The value, or a test failure.
-inline bytes_t get(store_client::client& from, std::uint32_t pool, const std::string& key, std::size_t room,
-                   store_client::reply* told = nullptr, const store_client::get_request& how = {}) {
+inline bytes_t get(store_client::client& connection, std::uint32_t pool, const std::string& key, std::size_t room,
+                   store_client::reply* told = nullptr, const store_client::get_request& options = {}) {
   bytes_t out(room);
-  const auto got = from.run(from.make_get(pool, key, memory_of(out), how));
+  const auto got = connection.run(connection.make_get(pool, key, memory_of(out), options));
   EXPECT_EQ(got.status, 0) << got.text;
   out.resize(got.moved_bytes);
   if (told != nullptr) *told = got;
   return out;
 }
 
-inline std::uint32_t make_pool(store_client::client& at, const std::string& name, store_wire::pool_settings settings = {}) {
-  const auto made = at.create_pool(name, settings);
+inline std::uint32_t make_pool(store_client::client& connection, const std::string& name,
+                               store_wire::pool_settings settings = {}) {
+  const auto made = connection.create_pool(name, settings);
   EXPECT_TRUE(made) << made.error().message;
   return made ? *made : 0;
 }

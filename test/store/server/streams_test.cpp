@@ -38,15 +38,15 @@ TEST_F(store_streams, GoAndComeByTheSocketAndSaySo) {
   EXPECT_EQ(done.result.value_bytes, kLong);
   const auto remote = store_rig::open(rig_.over_tcp());
   ASSERT_TRUE(remote->open_pool("p"));
-  for (store_client::client* from : {store_.get(), remote.get()}) {
+  for (store_client::client* connection : {store_.get(), remote.get()}) {
     store_client::reply got;
-    EXPECT_TRUE(get(*from, pool_, "k", kLong, &got) == value);
-    EXPECT_EQ(got.result.way, from == remote.get() ? path::tcp : path::unix_socket);
+    EXPECT_TRUE(get(*connection, pool_, "k", kLong, &got) == value);
+    EXPECT_EQ(got.result.way, connection == remote.get() ? path::tcp : path::unix_socket);
     EXPECT_EQ(got.result.crc, done.result.crc);
     store_client::get_request part;
     part.offset = (4u << 20) - 77;
     part.verify = true;
-    const auto middle = get(*from, pool_, "k", 5u << 20, nullptr, part);
+    const auto middle = get(*connection, pool_, "k", 5u << 20, nullptr, part);
     EXPECT_TRUE(std::equal(middle.begin(), middle.end(), value.begin() + static_cast<std::ptrdiff_t>(part.offset)));
     EXPECT_EQ(middle.size(), 5u << 20);
   }
@@ -57,9 +57,9 @@ TEST_F(store_streams, GoAndComeByTheSocketAndSaySo) {
 
 TEST_F(store_streams, ARequiredPathIsNotLeft) {
   ASSERT_EQ(put(*store_, pool_, "k", random_value(kLong, 1)).status, 0);
-  auto how = rig_.over_unix();
-  how.require = path::shm_direct;
-  const auto strict = store_rig::open(how);
+  auto options = rig_.over_unix();
+  options.require = path::shm_direct;
+  const auto strict = store_rig::open(options);
   ASSERT_TRUE(strict->open_pool("p"));
   bytes_t room(kLong);
   const auto got = strict->run(strict->make_get(pool_, "k", memory_of(room), {}));
@@ -96,18 +96,18 @@ TEST_F(store_streams, RefusalsLeaveTheConnectionAndTheSpaceAsTheyWere) {
   const auto value = random_value(kLong, 1);
   ASSERT_EQ(put(*store_, pool_, "k", value).status, 0);
   const std::uint64_t used = disk_used();
-  store_client::put_request how;
-  how.only = store_wire::precondition{store_wire::condition::if_absent, 0};
-  EXPECT_EQ(put(*store_, pool_, "k", value, how).status, EEXIST);
-  how = {};
-  how.crc = 12345;
-  EXPECT_EQ(put(*store_, pool_, "k", value, how).status, EBADMSG);
-  how = {};
-  how.offset = 10;  // a part of it: the rest would have to be in memory
-  EXPECT_EQ(put(*store_, pool_, "k", random_value(1000, 2), how).status, EFBIG);
-  how = {};
-  how.timeout_ms = 200;
-  EXPECT_EQ(put(*store_, pool_, "too long for the disk", random_value(60u << 20, 2), how).status, ENOSPC);
+  store_client::put_request options;
+  options.only = store_wire::precondition{store_wire::condition::if_absent, 0};
+  EXPECT_EQ(put(*store_, pool_, "k", value, options).status, EEXIST);
+  options = {};
+  options.crc = 12345;
+  EXPECT_EQ(put(*store_, pool_, "k", value, options).status, EBADMSG);
+  options = {};
+  options.offset = 10;  // a part of it: the rest would have to be in memory
+  EXPECT_EQ(put(*store_, pool_, "k", random_value(1000, 2), options).status, EFBIG);
+  options = {};
+  options.timeout_ms = 200;
+  EXPECT_EQ(put(*store_, pool_, "too long for the disk", random_value(60u << 20, 2), options).status, ENOSPC);
   EXPECT_EQ(disk_used(), used);
   EXPECT_TRUE(get(*store_, pool_, "k", kLong) == value);
 }

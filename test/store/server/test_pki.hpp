@@ -25,8 +25,8 @@ class test_pki {
                name.c_str(), path(name + ".key").c_str(), path(name + ".crt").c_str()));
   }
   // `alternative`: as in subjectAltName.
-  void certificate(const std::string& name, const std::string& by, const std::string& alternative) const {
-    certificate(name, by, alternative, "/CN=" + name);
+  void certificate(const std::string& name, const std::string& issuer, const std::string& alternative) const {
+    certificate(name, issuer, alternative, "/CN=" + name);
   }
   // As part of a subject.
   static std::string escaped(const std::string& text) {
@@ -34,13 +34,13 @@ class test_pki {
     for (const char c : text) out += c == '/' ? std::string("\\/") : std::string(1, c);
     return out;
   }
-  void certificate(const std::string& name, const std::string& by, const std::string& alternative,
+  void certificate(const std::string& name, const std::string& issuer, const std::string& alternative,
                    const std::string& subject) const {
     std::ofstream(path(name + ".ext")) << "subjectAltName=" << alternative << "\n";
     run(format("req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj '%s' -keyout %s -out %s", subject.c_str(),
                path(name + ".key").c_str(), path(name + ".csr").c_str()));
     run(format("x509 -req -days 2 -in %s -CA %s -CAkey %s -CAcreateserial -extfile %s -out %s", path(name + ".csr").c_str(),
-               path(by + ".crt").c_str(), path(by + ".key").c_str(), path(name + ".ext").c_str(),
+               path(issuer + ".crt").c_str(), path(issuer + ".key").c_str(), path(name + ".ext").c_str(),
                path(name + ".crt").c_str()));
   }
 

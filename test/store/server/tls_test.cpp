@@ -24,16 +24,16 @@ class store_tls : public testing::Test {
   std::string path(const std::string& name) const { return pki().path(name); }
   test_pki pki() const { return test_pki(folder_); }
   void authority(const std::string& name) { pki().authority(name); }
-  void certificate(const std::string& name, const std::string& by, const std::string& alternative) {
-    pki().certificate(name, by, alternative);
+  void certificate(const std::string& name, const std::string& issuer, const std::string& alternative) {
+    pki().certificate(name, issuer, alternative);
   }
-  store_client::client_options as(const std::string& name, const std::string& authority_name = "ca") const {
-    auto how = rig_.over_tcp();
-    how.timeout_ms = 3000;
-    how.where.tls_certificate = path(name + ".crt");
-    how.where.tls_key = path(name + ".key");
-    how.where.tls_authority = path(authority_name + ".crt");
-    return how;
+  store_client::client_options options_for(const std::string& name, const std::string& authority_name = "ca") const {
+    auto options = rig_.over_tcp();
+    options.timeout_ms = 3000;
+    options.server.tls_certificate = path(name + ".crt");
+    options.server.tls_key = path(name + ".key");
+    options.server.tls_authority = path(authority_name + ".crt");
+    return options;
   }
   store_rig rig_;
   std::string folder_;
@@ -47,7 +47,7 @@ TEST_F(store_tls, ValuesTravelAndTheCertificateSaysWho) {
   settings.access = "cert:spiffe://site/trainer=rw";
   const auto pool = make_pool(*admin, "p", settings);
   make_pool(*admin, "closed", {0, 0, store_wire::durability::durable, false, true, "uid:99=r"});
-  const auto store = store_rig::open(as("client"));
+  const auto store = store_rig::open(options_for("client"));
   ASSERT_NE(store, nullptr);
   EXPECT_EQ(store->way(), store_wire::path::tls);
   ASSERT_TRUE(store->open_pool("p"));
@@ -65,12 +65,12 @@ TEST_F(store_tls, ValuesTravelAndTheCertificateSaysWho) {
 TEST_F(store_tls, ValuesGoPastItByUcxOnlyIfBothEndsSaySo) {
   rig_.config.ucx = "on";
   rig_.start();
-  auto how = as("client");
+  auto options = options_for("client");
   const auto value = random_value(1 << 20, 1);
-  const auto plain = store_rig::open(how);
+  const auto plain = store_rig::open(options);
   EXPECT_NE(plain->why_no_ucx(), "");
-  how.ucx = store_client::lane_mode::on;
-  const auto refused = store_rig::open(how);
+  options.ucx = store_client::ucx_mode::on;
+  const auto refused = store_rig::open(options);
   if (refused->why_no_ucx().find("UCX cannot be used") != std::string::npos) GTEST_SKIP() << refused->why_no_ucx();
   EXPECT_NE(refused->why_no_ucx().find("ucx_beside_tls"), std::string::npos) << refused->why_no_ucx();
   const auto pool = make_pool(*store_rig::open(rig_.over_unix()), "p");
@@ -79,7 +79,7 @@ TEST_F(store_tls, ValuesGoPastItByUcxOnlyIfBothEndsSaySo) {
   rig_.stop();
   rig_.config.ucx_beside_tls = true;
   rig_.start();
-  const auto allowed = store_rig::open(how);
+  const auto allowed = store_rig::open(options);
   ASSERT_TRUE(allowed->open_pool("p"));
   EXPECT_EQ(put(*allowed, pool, "k", value).result.way, store_wire::path::ucx) << allowed->why_no_ucx();
   EXPECT_EQ(get(*allowed, pool, "k", value.size()), value);
@@ -96,22 +96,22 @@ TEST_F(store_tls, ACommonNameIsNobodysUri) {
   store_wire::pool_settings settings;
   settings.access = "cert:" + uri + "=rw,cn:named=r";
   make_pool(*admin, "p", settings);
-  const auto forger = store_rig::open(as("forger")), named = store_rig::open(as("named")),
-             client = store_rig::open(as("client"));
+  const auto forger = store_rig::open(options_for("forger")), named = store_rig::open(options_for("named")),
+             client = store_rig::open(options_for("client"));
   EXPECT_EQ(forger->open_pool("p").code(), EACCES);
   EXPECT_TRUE(named->open_pool("p"));
   EXPECT_TRUE(client->open_pool("p"));
-  EXPECT_FALSE(store_client::client::open(as("nameless"))) << "nobody knows who that is";
+  EXPECT_FALSE(store_client::client::open(options_for("nameless"))) << "nobody knows who that is";
 }
 
 TEST_F(store_tls, CertificatesAreReadAgainWhenTold) {
   rig_.start();
-  const auto before = store_rig::open(as("client"));
+  const auto before = store_rig::open(options_for("client"));
   ASSERT_NE(before, nullptr);
   authority("next_ca");
   certificate("next_server", "next_ca", "IP:127.0.0.1");
   certificate("next_client", "next_ca", "URI:spiffe://site/trainer");
-  EXPECT_FALSE(store_client::client::open(as("next_client", "next_ca")));
+  EXPECT_FALSE(store_client::client::open(options_for("next_client", "next_ca")));
   for (const char* const end : {".crt", ".key"})
     std::filesystem::rename(path(std::string("next_server") + end), path(std::string("server") + end));
   const auto next = path("next_ca.crt");
@@ -120,17 +120,17 @@ TEST_F(store_tls, CertificatesAreReadAgainWhenTold) {
   rig_.server().reload();
   std::unique_ptr<store_client::client> after;
   for (int i = 0; i < 100 && !after; ++i) {
-    if (auto made = store_client::client::open(as("next_client", "next_ca"))) after = *std::move(made);
+    if (auto made = store_client::client::open(options_for("next_client", "next_ca"))) after = *std::move(made);
     else std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   ASSERT_NE(after, nullptr);
-  EXPECT_FALSE(store_client::client::open(as("client", "old_ca"))) << "its authority is none any more";
+  EXPECT_FALSE(store_client::client::open(options_for("client", "old_ca"))) << "its authority is none any more";
   EXPECT_EQ(before->run(before->make_plain(store_wire::opcode::ping, 0, {})).status, 0) << "who was there stays";
   // Files that are no certificates change nothing.
   std::ofstream(path("server.crt")) << "nonsense";
   rig_.server().reload();
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  EXPECT_TRUE(store_client::client::open(as("next_client", "next_ca")));
+  EXPECT_TRUE(store_client::client::open(options_for("next_client", "next_ca")));
 }
 
 TEST_F(store_tls, StrangersAreRefusedAtBothEnds) {
@@ -138,14 +138,15 @@ TEST_F(store_tls, StrangersAreRefusedAtBothEnds) {
   certificate("stranger", "stranger_ca", "URI:spiffe://site/trainer");
   certificate("elsewhere", "ca", "IP:127.0.0.2");
   rig_.start();
-  EXPECT_FALSE(store_client::client::open(as("stranger")));               // the server does not know who signed it
-  EXPECT_FALSE(store_client::client::open(as("client", "stranger_ca")));  // the client does not know who signed the server
+  EXPECT_FALSE(store_client::client::open(options_for("stranger")));  // the server does not know who signed it
+  EXPECT_FALSE(
+      store_client::client::open(options_for("client", "stranger_ca")));  // the client does not know who signed the server
   EXPECT_FALSE(store_client::client::open(rig_.over_tcp()));              // no TLS at all
   rig_.stop();
   rig_.config.tls.certificate = path("elsewhere.crt");
   rig_.config.tls.key = path("elsewhere.key");
   rig_.start();
-  EXPECT_FALSE(store_client::client::open(as("client")));  // a certificate of another host
+  EXPECT_FALSE(store_client::client::open(options_for("client")));  // a certificate of another host
 }
 
 }  // namespace

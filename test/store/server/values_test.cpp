@@ -25,15 +25,15 @@ class store_paths : public testing::TestWithParam<way_case> {
     if (GetParam().rings) rig_.config.spin_us = 20;
     if (!GetParam().arena) rig_.config.mappers = {"uid:4294967294"};
     rig_.start();
-    auto how = GetParam().tcp ? rig_.over_tcp() : rig_.over_unix();
-    how.use_shm = GetParam().shm;
-    if (GetParam().ucx) how.ucx = store_client::lane_mode::on;
-    store_ = store_rig::open(how);
+    auto options = GetParam().tcp ? rig_.over_tcp() : rig_.over_unix();
+    options.use_shm = GetParam().shm;
+    if (GetParam().ucx) options.ucx = store_client::ucx_mode::on;
+    store_ = store_rig::open(options);
     ASSERT_NE(store_, nullptr);
     if (GetParam().ucx && !store_->why_no_ucx().empty()) GTEST_SKIP() << store_->why_no_ucx();
     pool_ = make_pool(*store_, "pool");
   }
-  path way_of(std::size_t bytes) const { return bytes >= GetParam().limit ? GetParam().large : GetParam().small; }
+  path path_for(std::size_t bytes) const { return bytes >= GetParam().limit ? GetParam().large : GetParam().small; }
   store_rig rig_;
   std::unique_ptr<store_client::client> store_;
   std::uint32_t pool_ = 0;
@@ -45,7 +45,7 @@ TEST_P(store_paths, EverySizeComesBack) {
     const auto level = bytes % 2 == 0 ? durability::durable : durability::volatile_;
     const auto told = put(*store_, pool_, "key" + std::to_string(bytes), value, at_level(level));
     ASSERT_EQ(told.status, 0) << told.text;
-    EXPECT_EQ(told.result.way, way_of(bytes)) << bytes;
+    EXPECT_EQ(told.result.way, path_for(bytes)) << bytes;
     EXPECT_GE(told.result.reached, level) << bytes;
     EXPECT_EQ(told.result.value_bytes, bytes);
     EXPECT_GT(told.result.version, 0u);
@@ -53,7 +53,7 @@ TEST_P(store_paths, EverySizeComesBack) {
     EXPECT_EQ(get(*store_, pool_, "key" + std::to_string(bytes), bytes + 5, &got), value) << bytes;
     EXPECT_EQ(got.result.version, told.result.version);
     EXPECT_EQ(got.result.crc, told.result.crc);
-    EXPECT_EQ(got.result.way, way_of(bytes + 5)) << bytes;
+    EXPECT_EQ(got.result.way, path_for(bytes + 5)) << bytes;
   }
 }
 
@@ -79,10 +79,10 @@ TEST_P(store_paths, PartsOfValues) {
   ASSERT_EQ(put(*store_, pool_, "k", value).status, 0);
   for (const auto& [offset, bytes] :
        {std::pair<std::size_t, std::size_t>{0, 10}, {5, 100'000}, {3 << 20, 10}, {(3 << 20) - 1, 10}}) {
-    store_client::get_request how;
-    how.offset = offset;
+    store_client::get_request options;
+    options.offset = offset;
     const auto end = std::min(value.size(), offset + bytes);
-    EXPECT_EQ(get(*store_, pool_, "k", bytes, nullptr, how),
+    EXPECT_EQ(get(*store_, pool_, "k", bytes, nullptr, options),
               bytes_t(value.begin() + static_cast<long>(offset), value.begin() + static_cast<long>(end)));
   }
   store_client::get_request behind;
@@ -94,9 +94,9 @@ TEST_P(store_paths, PartsOfValues) {
   auto expected = value;
   for (const std::size_t offset : {1000u, 3u << 20, (3u << 20) + 200'000}) {
     const auto part = random_value(150'000, offset);
-    store_client::put_request how;
-    how.offset = offset;
-    const auto told = put(*store_, pool_, "k", part, how);
+    store_client::put_request options;
+    options.offset = offset;
+    const auto told = put(*store_, pool_, "k", part, options);
     ASSERT_EQ(told.status, 0) << told.text;
     if (expected.size() < offset + part.size()) expected.resize(offset + part.size());
     std::copy(part.begin(), part.end(), expected.begin() + static_cast<long>(offset));
@@ -223,16 +223,16 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(store_client, RequiredPathsAreAnErrorWhereTheyAreMissing) {
   store_rig rig;
   rig.start();
-  auto how = rig.over_tcp();
-  how.require = path::shm_direct;
-  const auto store = store_rig::open(how);
+  auto options = rig.over_tcp();
+  options.require = path::shm_direct;
+  const auto store = store_rig::open(options);
   const auto pool = make_pool(*store, "p");
   const auto refused = put(*store, pool, "k", {1});
   EXPECT_EQ(refused.status, ENOTSUP);
   EXPECT_NE(refused.text.find("shm-direct"), std::string::npos) << refused.text;
-  how = rig.over_unix();
-  how.require = path::shm_direct;
-  const auto near = store_rig::open(how);
+  options = rig.over_unix();
+  options.require = path::shm_direct;
+  const auto near = store_rig::open(options);
   ASSERT_TRUE(near->open_pool("p"));
   EXPECT_EQ(put(*near, pool, "k", {1}).result.way, path::shm_direct);
 }
@@ -247,7 +247,7 @@ TEST(store_client, CallbacksAndEventsComeOnce) {
   std::atomic<bool> good{true};
   for (int i = 0; i < 50; ++i) {
     const auto one = store->make_put(pool, "k" + std::to_string(i), memory_of(value), at_level(durability::volatile_));
-    one->then = [&](store_client::operation& ended) {
+    one->callback = [&](store_client::operation& ended) {
       if (ended.got.status != 0) good = false;
       ++calls;
       calls.notify_all();
@@ -265,12 +265,12 @@ TEST(store_client, FindGoesThroughPagesByTheLastKey) {
   const auto store = store_rig::open(rig.over_unix());
   const auto pool = make_pool(*store, "p");
   for (int i = 0; i < 30; ++i) ASSERT_EQ(put(*store, pool, (i % 2 ? "a" : "b") + std::to_string(100 + i), {1, 2}).status, 0);
-  store_client::key_search what;
-  what.prefix = "a";
-  what.limit = 4;
+  store_client::key_search search;
+  search.prefix = "a";
+  search.limit = 4;
   std::vector<std::string> keys;
   for (;;) {
-    const auto got = store->run(store->make_find(pool, what));
+    const auto got = store->run(store->make_find(pool, search));
     ASSERT_EQ(got.status, 0) << got.text;
     const auto page = store_wire::decode_keys(got.body);
     ASSERT_TRUE(page);
@@ -279,13 +279,13 @@ TEST(store_client, FindGoesThroughPagesByTheLastKey) {
       keys.push_back(one.key);
     }
     if (!got.more) break;
-    what.after = *got.fields.after;
+    search.after = *got.fields.after;
   }
   ASSERT_EQ(keys.size(), 15u);
   EXPECT_TRUE(std::is_sorted(keys.begin(), keys.end()));
-  what = {};
-  what.regex = "^b1.[24]$";
-  EXPECT_EQ(store_wire::decode_keys(store->run(store->make_find(pool, what)).body)->size(), 6u);
+  search = {};
+  search.regex = "^b1.[24]$";
+  EXPECT_EQ(store_wire::decode_keys(store->run(store->make_find(pool, search)).body)->size(), 6u);
 }
 
 }  // namespace

@@ -28,8 +28,8 @@ TEST(perf_load, SharesOfTheMixes) {
   for (const auto& one : cases) {
     perf_load load(*mix_of(one.test, 0), 1000, 1, 1, 0);
     std::map<perf_kind, double> seen;
-    for (int i = 0; i < 20'000; ++i) seen[load.next().what] += 1.0 / 20'000;
-    for (const auto& [what, share] : one.shares) EXPECT_NEAR(seen[what], share, 0.02) << one.test;
+    for (int i = 0; i < 20'000; ++i) seen[load.next().kind] += 1.0 / 20'000;
+    for (const auto& [kind, share] : one.shares) EXPECT_NEAR(seen[kind], share, 0.02) << one.test;
     EXPECT_EQ(seen.size(), one.shares.size()) << one.test;
   }
   EXPECT_FALSE(mix_of("ycsb-g", 0));
@@ -63,7 +63,7 @@ TEST(perf_load, ClientsShareTheKeysInOrderAndInsertDifferentOnes) {
     perf_load load(*mix_of("ycsb-d", 0), 100, 1, 3, client);
     for (int i = 0; i < 500; ++i) {
       const auto step = load.next();
-      if (step.what != perf_kind::insert) continue;
+      if (step.kind != perf_kind::insert) continue;
       EXPECT_GE(step.key, 100u);
       EXPECT_TRUE(keys.insert(step.key).second);
     }
