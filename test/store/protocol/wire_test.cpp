@@ -112,7 +112,7 @@ TEST(store_wire, RefusesWhatItDoesNotKnow) {
     EXPECT_EQ(head_of(frame).code(), EPROTO) << one.name;
   }
   struct {
-    const char* what;
+    const char* name;
     std::string tail_bytes;
     int code;
   } const fields[] = {
@@ -133,7 +133,7 @@ TEST(store_wire, RefusesWhatItDoesNotKnow) {
     std::string frame;
     ASSERT_TRUE(encode_raw({}, "", one.tail_bytes, frame));
     const auto rest = decode_rest(*head_of(frame), bytes_of(frame));
-    EXPECT_EQ(rest.code(), one.code) << one.what;
+    EXPECT_EQ(rest.code(), one.code) << one.name;
   }
 }
 
