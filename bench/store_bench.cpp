@@ -74,22 +74,22 @@ T must(result<T> got) {
 }
 
 std::unique_ptr<engine> open_store(const std::string& folder, std::uint64_t arena_bytes) {
-  engine_options how;
-  how.directory = folder;
-  how.arena_bytes = arena_bytes;
-  return must(engine::open(std::move(how)));
+  engine_options settings;
+  settings.directory = folder;
+  settings.arena_bytes = arena_bytes;
+  return must(engine::open(std::move(settings)));
 }
 
 pool_id pool_of(engine& store, durability level) {
-  pool_options how;
-  how.level = level;
+  pool_options settings;
+  settings.level = level;
   if (auto found = store.find_pool("bench")) return found->id;
-  return must(store.create_pool("bench", how)).id;
+  return must(store.create_pool("bench", settings)).id;
 }
 
 // Different contents for each number, cheaply.
 void stamp(std::span<std::byte> value, std::uint64_t number) {
-  for (std::size_t at = 0; at + 8 <= value.size(); at += 512) std::memcpy(value.data() + at, &number, 8);
+  for (std::size_t offset = 0; offset + 8 <= value.size(); offset += 512) std::memcpy(value.data() + offset, &number, 8);
 }
 
 // Calls of `put(thread, number)` a second from so many threads.
@@ -158,12 +158,13 @@ double rocksdb_puts(const std::string& folder, double seconds) {
   rocksdb::DB* opened = nullptr;
   if (!rocksdb::DB::Open(options, folder, &opened).ok()) die("RocksDB does not open");
   const std::unique_ptr<rocksdb::DB> db(opened);
-  rocksdb::WriteOptions how;
-  how.sync = true;
+  rocksdb::WriteOptions write_options;
+  write_options.sync = true;
   std::vector<std::byte> value(kSmallBytes);
   return rate(1, seconds, [&](std::size_t, std::uint64_t number) {
     stamp(value, number);
-    if (!db->Put(how, std::to_string(number % 1000), {reinterpret_cast<const char*>(value.data()), value.size()}).ok())
+    if (!db->Put(write_options, std::to_string(number % 1000), {reinterpret_cast<const char*>(value.data()), value.size()})
+             .ok())
       die("RocksDB put");
   });
 }
@@ -192,13 +193,14 @@ double lmdb_puts(const std::string& folder, double seconds) {
 }
 #endif
 
-void small_part(const arguments& of, result_file& out) {
+void small_part(const arguments& args, result_file& out) {
   std::vector<contender> all{
-      {"store, 32 threads", "op/s", [&] { return engine_puts(of.folder + "/store", durability::durable, 32, of.seconds); }},
-      {"store, 1 thread", "op/s", [&] { return engine_puts(of.folder + "/store", durability::durable, 1, of.seconds); }},
-      {"RocksDB sync, 1 client", "op/s", [&] { return rocksdb_puts(of.folder + "/rocksdb", of.seconds); }},
+      {"store, 32 threads", "op/s",
+       [&] { return engine_puts(args.folder + "/store", durability::durable, 32, args.seconds); }},
+      {"store, 1 thread", "op/s", [&] { return engine_puts(args.folder + "/store", durability::durable, 1, args.seconds); }},
+      {"RocksDB sync, 1 client", "op/s", [&] { return rocksdb_puts(args.folder + "/rocksdb", args.seconds); }},
 #ifdef PL_HAS_LMDB
-      {"LMDB sync, 1 client", "op/s", [&] { return lmdb_puts(of.folder + "/lmdb", of.seconds); }},
+      {"LMDB sync, 1 client", "op/s", [&] { return lmdb_puts(args.folder + "/lmdb", args.seconds); }},
 #endif
   };
   take_turns(all, "small", out);
@@ -275,8 +277,8 @@ class large_values {
   }
   std::span<std::byte> value(int i) { return {memory_[i].get(), kLargeBytes}; }
   // Until no more puts than these are under way; without turning round and round on a CPU that the engine needs.
-  void wait_until_open(int most) {
-    for (int now = open_; now > most; now = open_) open_.wait(now);
+  void wait_until_open(int max_open) {
+    for (int now = open_; now > max_open; now = open_) open_.wait(now);
   }
   void prepare() {  // before the clock starts, for all contenders
     for (int i = 0; i < kValues; ++i) stamp(value(i), ++number_);
@@ -287,22 +289,22 @@ class large_values {
   pool_id pool_;
   std::unique_ptr<disk> files_;
   int file_;
-  std::unique_ptr<std::byte[], decltype([](std::byte* at) { std::free(at); })> memory_[kValues];
+  std::unique_ptr<std::byte[], decltype([](std::byte* memory) { std::free(memory); })> memory_[kValues];
   std::uint64_t number_ = 0;
 };
 
-void large_part(const arguments& of, result_file& out) {
-  large_values on(of.folder);
+void large_part(const arguments& args, result_file& out) {
+  large_values values(args.folder);
   constexpr int kAhead = 3;
-  std::vector<contender> all{{"store, one after the other", "GB/s", [&] { return on.by_engine(1); }},
-                             {"O_DIRECT, one after the other", "GB/s", [&] { return on.by_disk_alone(1); }},
-                             {"store, three under way", "GB/s", [&] { return on.by_engine(kAhead); }},
-                             {"O_DIRECT, three under way", "GB/s", [&] { return on.by_disk_alone(kAhead); }}};
+  std::vector<contender> all{{"store, one after the other", "GB/s", [&] { return values.by_engine(1); }},
+                             {"O_DIRECT, one after the other", "GB/s", [&] { return values.by_disk_alone(1); }},
+                             {"store, three under way", "GB/s", [&] { return values.by_engine(kAhead); }},
+                             {"O_DIRECT, three under way", "GB/s", [&] { return values.by_disk_alone(kAhead); }}};
   // Not counted: extents and memory are touched for the first time.
   for (int i = 0; i < 2; ++i) {
     for (contender& one : all) one.round();
   }
-  take_turns(all, "large", out, of.large_rounds);
+  take_turns(all, "large", out, args.large_rounds);
   for (std::size_t i = 0; i < all.size(); i += 2) {
     // Of each round by itself: the disk's own rate wanders between rounds more than the two differ.
     std::vector<double> shares;
@@ -317,21 +319,22 @@ void large_part(const arguments& of, result_file& out) {
                  {"series", "large/" + all[i].name + ", share"}});
     out.add_samples("large/" + all[i].name + ", share", shares, "1");
   }
-  on.check();
+  values.check();
 }
 
-void volatile_part(const arguments& of, result_file& out) {
-  std::vector<contender> all{{"store, 1 thread", "op/s",
-                              [&] { return engine_puts(of.folder + "/volatile", durability::volatile_, 1, of.seconds); }},
-                             {"store, 2 threads", "op/s",
-                              [&] { return engine_puts(of.folder + "/volatile", durability::volatile_, 2, of.seconds); }}};
+void volatile_part(const arguments& args, result_file& out) {
+  std::vector<contender> all{
+      {"store, 1 thread", "op/s",
+       [&] { return engine_puts(args.folder + "/volatile", durability::volatile_, 1, args.seconds); }},
+      {"store, 2 threads", "op/s",
+       [&] { return engine_puts(args.folder + "/volatile", durability::volatile_, 2, args.seconds); }}};
   take_turns(all, "volatile", out);
 }
 
-void restart_part(const arguments& of, result_file& out) {
-  const std::string folder = of.folder + "/restart";
+void restart_part(const arguments& args, result_file& out) {
+  const std::string folder = args.folder + "/restart";
   constexpr std::size_t kValueBytes = 1'000'000;
-  const auto count = static_cast<std::uint64_t>(of.restart_gb * 1e9 / kValueBytes);
+  const auto count = static_cast<std::uint64_t>(args.restart_gb * 1e9 / kValueBytes);
   const pid_t child = ::fork();
   if (child == 0) {
     const auto store = open_store(folder, std::uint64_t{256} << 20);
@@ -371,7 +374,7 @@ void restart_part(const arguments& of, result_file& out) {
     if (must(store->pool(pool_of(*store, durability::durable))).keys != count) die("keys are missing");
   }
   for (const auto& [name, samples] : {std::pair("open() returned", opened), std::pair("first value read", first)}) {
-    std::printf("restart   %-28s %12.3f s (%.1f GB, %llu values)\n", name, median_of(samples), of.restart_gb,
+    std::printf("restart   %-28s %12.3f s (%.1f GB, %llu values)\n", name, median_of(samples), args.restart_gb,
                 static_cast<unsigned long long>(count));
     out.add_row({{"part", "restart"},
                  {"contender", name},
@@ -383,40 +386,40 @@ void restart_part(const arguments& of, result_file& out) {
 }
 
 // One rival for so long; its rate goes to standard output, for scripts that give it turns with others.
-int run_rival(const arguments& of) {
-  std::filesystem::remove_all(of.folder);
-  std::filesystem::create_directories(of.folder);
+int run_rival(const arguments& args) {
+  std::filesystem::remove_all(args.folder);
+  std::filesystem::create_directories(args.folder);
   double got = 0;
-  if (of.rival == "rocksdb") got = rocksdb_puts(of.folder + "/rocksdb", of.seconds);
+  if (args.rival == "rocksdb") got = rocksdb_puts(args.folder + "/rocksdb", args.seconds);
 #ifdef PL_HAS_LMDB
-  else if (of.rival == "lmdb") got = lmdb_puts(of.folder + "/lmdb", of.seconds);
+  else if (args.rival == "lmdb") got = lmdb_puts(args.folder + "/lmdb", args.seconds);
 #endif
-  else die("no rival \"" + of.rival + "\" was built in");
-  std::filesystem::remove_all(of.folder);
+  else die("no rival \"" + args.rival + "\" was built in");
+  std::filesystem::remove_all(args.folder);
   std::printf("%.1f\n", got);
   return 0;
 }
 
-int run(const arguments& of, const std::vector<std::string>& command) {
-  std::filesystem::remove_all(of.folder);
-  std::filesystem::create_directories(of.folder);
+int run(const arguments& args, const std::vector<std::string>& command) {
+  std::filesystem::remove_all(args.folder);
+  std::filesystem::create_directories(args.folder);
   result_file out("store_bench", command);
   out.set_machine(describe_host());
   out.set_parameter("small_bytes", kSmallBytes);
   out.set_parameter("large_bytes", kLargeBytes);
   out.set_parameter("rounds", kRounds);
-  out.set_parameter("large_rounds", of.large_rounds);
-  out.set_parameter("seconds_a_round", of.seconds);
-  out.set_parameter("restart_bytes", of.restart_gb * 1e9);
+  out.set_parameter("large_rounds", args.large_rounds);
+  out.set_parameter("seconds_a_round", args.seconds);
+  out.set_parameter("restart_bytes", args.restart_gb * 1e9);
   double load = 0;
   if (::getloadavg(&load, 1) == 1) out.set_parameter("load_average_at_start", load);
-  if (of.wants("small")) small_part(of, out);
-  if (of.wants("large")) large_part(of, out);
-  if (of.wants("volatile")) volatile_part(of, out);
-  if (of.wants("restart")) restart_part(of, out);
-  std::filesystem::remove_all(of.folder);
-  if (of.json.empty()) return 0;
-  if (const status written = out.write(of.json); !written) die(written.error().message);
+  if (args.wants("small")) small_part(args, out);
+  if (args.wants("large")) large_part(args, out);
+  if (args.wants("volatile")) volatile_part(args, out);
+  if (args.wants("restart")) restart_part(args, out);
+  std::filesystem::remove_all(args.folder);
+  if (args.json.empty()) return 0;
+  if (const status written = out.write(args.json); !written) die(written.error().message);
   return 0;
 }
 
@@ -424,19 +427,19 @@ int run(const arguments& of, const std::vector<std::string>& command) {
 }  // namespace pl::store
 
 int main(int count, char** given) {
-  pl::store::arguments of;
+  pl::store::arguments args;
   const std::vector<std::string> command(given, given + count);
   for (int i = 1; i + 1 < count; i += 2) {
     const std::string name = given[i];
-    if (name == "--dir") of.folder = given[i + 1];
-    if (name == "--json") of.json = given[i + 1];
-    if (name == "--only") of.only = given[i + 1];
-    if (name == "--seconds") of.seconds = std::atof(given[i + 1]);
-    if (name == "--rival") of.rival = given[i + 1];
-    if (name == "--large-rounds") of.large_rounds = std::max(1, std::atoi(given[i + 1]));
-    if (name == "--restart-gb") of.restart_gb = std::atof(given[i + 1]);
+    if (name == "--dir") args.folder = given[i + 1];
+    if (name == "--json") args.json = given[i + 1];
+    if (name == "--only") args.only = given[i + 1];
+    if (name == "--seconds") args.seconds = std::atof(given[i + 1]);
+    if (name == "--rival") args.rival = given[i + 1];
+    if (name == "--large-rounds") args.large_rounds = std::max(1, std::atoi(given[i + 1]));
+    if (name == "--restart-gb") args.restart_gb = std::atof(given[i + 1]);
   }
-  if (of.folder.empty()) {
+  if (args.folder.empty()) {
     std::fprintf(
         stderr,
         "usage: store_bench --dir DIR [--json FILE] [--seconds S] [--restart-gb G] [--large-rounds N]\n"
@@ -445,6 +448,6 @@ int main(int count, char** given) {
         "each\n");
     return 2;
   }
-  if (!of.rival.empty()) return pl::store::run_rival(of);
-  return pl::store::run(of, command);
+  if (!args.rival.empty()) return pl::store::run_rival(args);
+  return pl::store::run(args, command);
 }

@@ -50,8 +50,8 @@ int map_memory(arena_info& info, unsigned kind) {
   if (::ftruncate(fd, static_cast<off_t>(info.size_bytes)) == 0 && ::fstat(fd, &about) == 0)
     base = reserve(2 * info.size_bytes, static_cast<std::uint64_t>(about.st_blksize));
   // Pages of the normal kind are taken when touched; huge ones are reserved here, so that a later touch does not kill us.
-  const int how = MAP_SHARED | MAP_FIXED | (kind == 0 ? MAP_NORESERVE : 0);
-  if (base == nullptr || ::mmap(base, info.size_bytes, PROT_READ | PROT_WRITE, how, fd, 0) == MAP_FAILED) {
+  const int flags = MAP_SHARED | MAP_FIXED | (kind == 0 ? MAP_NORESERVE : 0);
+  if (base == nullptr || ::mmap(base, info.size_bytes, PROT_READ | PROT_WRITE, flags, fd, 0) == MAP_FAILED) {
     error = errno;
     if (base != nullptr) ::munmap(base, 2 * info.size_bytes);
     ::close(fd);
@@ -105,23 +105,23 @@ bool arena::open_apart() {
   return apart_is_open_;
 }
 
-bool arena::may_take(std::uint64_t size_bytes, bool small, placement where) const {
+bool arena::may_take(std::uint64_t size_bytes, bool small, placement place) const {
   const std::uint64_t whole = info_.size_bytes;
-  const std::uint64_t reserve = where.for_read ? 0 : std::min(whole / kReadPart, kMaxReadBytes);
+  const std::uint64_t reserve = place.for_read ? 0 : std::min(whole / kReadPart, kMaxReadBytes);
   if (space_.free_bytes() < size_bytes + reserve) return false;
-  if (!where.lasting) return true;
+  if (!place.lasting) return true;
   if (small && lasting_slot_bytes_ + size_bytes > whole / kLastingSlotsPart) return false;
   return lasting_bytes_ + size_bytes <= whole - whole / kReservePart;
 }
 
 bool arena::is_lasting_full(std::uint64_t size_bytes) const {
   const bool small = size_bytes <= kSlotBytes;
-  placement where;
-  where.for_read = true;  // the other limits are not asked about
+  placement place;
+  place.for_read = true;  // the other limits are not asked about
   std::lock_guard lock(mutex_);
-  if (!may_take(small ? kBlockBytes : whole_blocks(size_bytes), small, where)) return false;
-  where.lasting = true;
-  return !may_take(small ? kBlockBytes : whole_blocks(size_bytes), small, where);
+  if (!may_take(small ? kBlockBytes : whole_blocks(size_bytes), small, place)) return false;
+  place.lasting = true;
+  return !may_take(small ? kBlockBytes : whole_blocks(size_bytes), small, place);
 }
 
 bool arena::make_lasting(std::span<const segment> pieces) noexcept {
@@ -133,13 +133,13 @@ bool arena::make_lasting(std::span<const segment> pieces) noexcept {
   return true;
 }
 
-std::optional<std::vector<segment>> arena::allocate_blocks(std::uint64_t size_bytes, placement where) {
+std::optional<std::vector<segment>> arena::allocate_blocks(std::uint64_t size_bytes, placement place) {
   const std::uint64_t bytes = whole_blocks(size_bytes);
-  if (!may_take(bytes, size_bytes <= kSlotBytes, where) || (where.apart && !open_apart())) return std::nullopt;
+  if (!may_take(bytes, size_bytes <= kSlotBytes, place) || (place.apart && !open_apart())) return std::nullopt;
   auto pieces = space_.allocate(size_bytes);
   if (!pieces) return pieces;
-  if (where.lasting) lasting_bytes_ += bytes;
-  if (where.apart)
+  if (place.lasting) lasting_bytes_ += bytes;
+  if (place.apart)
     for (segment& piece : *pieces) piece.offset_bytes += info_.size_bytes;
   return pieces;
 }
@@ -154,15 +154,15 @@ void arena::release_blocks(segment piece, bool lasting) {
   space_.release({&piece, 1});
 }
 
-std::optional<std::vector<segment>> arena::allocate(std::uint64_t size_bytes, placement where) {
+std::optional<std::vector<segment>> arena::allocate(std::uint64_t size_bytes, placement place) {
   if (size_bytes == 0) return std::vector<segment>{};
   std::optional<std::vector<segment>> pieces;
   {
     std::lock_guard lock(mutex_);
     if (size_bytes <= kSlotBytes) {
-      if (const auto slot = allocate_slot(size_bytes, where)) pieces.emplace(1, *slot);
+      if (const auto slot = allocate_slot(size_bytes, place)) pieces.emplace(1, *slot);
     } else {
-      pieces = allocate_blocks(size_bytes, where);
+      pieces = allocate_blocks(size_bytes, place);
     }
   }
   if (!pieces) return std::nullopt;
@@ -194,33 +194,33 @@ void arena::release(std::span<const segment> pieces, bool lasting) noexcept {
   released_.notify_all();
 }
 
-std::optional<segment> arena::allocate_slot(std::uint64_t size_bytes, placement where) {
+std::optional<segment> arena::allocate_slot(std::uint64_t size_bytes, placement place) {
   const std::uint64_t slot_bytes = std::max(kSmallestSlotBytes, std::bit_ceil(size_bytes));
-  auto& roomy = roomy_[{slot_bytes, where.apart, where.lasting}];
+  auto& roomy = roomy_[{slot_bytes, place.apart, place.lasting}];
   if (roomy.empty()) {
-    if (!may_take(kBlockBytes, true, where)) return std::nullopt;
-    const auto fresh = allocate_blocks(kBlockBytes, where);
+    if (!may_take(kBlockBytes, true, place)) return std::nullopt;
+    const auto fresh = allocate_blocks(kBlockBytes, place);
     if (!fresh) return std::nullopt;
-    if (where.lasting) lasting_slot_bytes_ += kBlockBytes;
-    slot_blocks_[fresh->front().offset_bytes] = slot_block{slot_bytes, all_free(slot_bytes), where.lasting};
+    if (place.lasting) lasting_slot_bytes_ += kBlockBytes;
+    slot_blocks_[fresh->front().offset_bytes] = slot_block{slot_bytes, all_free(slot_bytes), place.lasting};
     roomy.insert(fresh->front().offset_bytes);
   }
   const std::uint64_t block = *roomy.begin();
-  slot_block& of = slot_blocks_[block];
-  const auto slot = static_cast<std::uint64_t>(std::countr_zero(of.free));
-  of.free &= of.free - 1;
-  if (of.free == 0) roomy.erase(block);
+  slot_block& slots = slot_blocks_[block];
+  const auto slot = static_cast<std::uint64_t>(std::countr_zero(slots.free));
+  slots.free &= slots.free - 1;
+  if (slots.free == 0) roomy.erase(block);
   return segment{block + slot * slot_bytes, slot_bytes};
 }
 
 void arena::release_slot(const segment& piece) {
   const std::uint64_t block = piece.offset_bytes / kBlockBytes * kBlockBytes;
-  slot_block& of = slot_blocks_[block];
-  const bool lasting = of.lasting;
-  auto& roomy = roomy_[{of.slot_bytes, block >= info_.size_bytes, lasting}];
-  if (of.free == 0) roomy.insert(block);
-  of.free |= std::uint64_t{1} << ((piece.offset_bytes - block) / of.slot_bytes);
-  if (of.free != all_free(of.slot_bytes)) return;
+  slot_block& slots = slot_blocks_[block];
+  const bool lasting = slots.lasting;
+  auto& roomy = roomy_[{slots.slot_bytes, block >= info_.size_bytes, lasting}];
+  if (slots.free == 0) roomy.insert(block);
+  slots.free |= std::uint64_t{1} << ((piece.offset_bytes - block) / slots.slot_bytes);
+  if (slots.free != all_free(slots.slot_bytes)) return;
   roomy.erase(block);
   slot_blocks_.erase(block);
   if (lasting) lasting_slot_bytes_ -= kBlockBytes;

@@ -21,11 +21,11 @@
 
 namespace pl::store {
 
-// Where a value shall lie, and who asks.
+// Where a value is placed, and for which kind of request.
 struct placement {
   bool apart = false;     // in memory that no other process maps
-  bool lasting = false;   // it may be that only memory knows the value: it leaves memory by being written first
-  bool for_read = false;  // on its way from disk to who asked
+  bool lasting = false;   // memory may have the only copy: the value is written before it leaves memory
+  bool for_read = false;  // read from disk for a reader
 };
 
 class arena {
@@ -42,7 +42,7 @@ class arena {
 
   // Pieces whose sizes add up to `size_bytes` (what rounding adds behind the last is zeroed). Nothing if there is no room;
   // the caller makes some or waits. Thread-safe, as are the others.
-  std::optional<std::vector<segment>> allocate(std::uint64_t size_bytes, placement where = {});
+  std::optional<std::vector<segment>> allocate(std::uint64_t size_bytes, placement place = {});
   void release(std::span<const segment> pieces, bool lasting = false) noexcept;
   // Of pieces that turn out to be lasting. False: there are too many of those.
   bool make_lasting(std::span<const segment> pieces) noexcept;
@@ -56,7 +56,7 @@ class arena {
   std::uint64_t releases() const noexcept { return releases_.load(std::memory_order_acquire); }
   std::uint64_t used_bytes() const;
 
-  std::span<std::byte> at(const segment& piece) const noexcept {
+  std::span<std::byte> span_of(const segment& piece) const noexcept {
     return {info_.base + piece.offset_bytes, piece.size_bytes};
   }
 
@@ -72,9 +72,9 @@ class arena {
     auto operator<=>(const slot_kind&) const = default;
   };
   arena(const arena_info& info);
-  std::optional<segment> allocate_slot(std::uint64_t size_bytes, placement where);
-  std::optional<std::vector<segment>> allocate_blocks(std::uint64_t size_bytes, placement where);
-  bool may_take(std::uint64_t size_bytes, bool small, placement where) const;
+  std::optional<segment> allocate_slot(std::uint64_t size_bytes, placement place);
+  std::optional<std::vector<segment>> allocate_blocks(std::uint64_t size_bytes, placement place);
+  bool may_take(std::uint64_t size_bytes, bool small, placement place) const;
   bool open_apart();
   void release_blocks(segment piece, bool lasting);
   void release_slot(const segment& piece);

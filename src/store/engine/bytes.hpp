@@ -33,15 +33,15 @@ inline void append_ordered(std::string& out, std::uint64_t value) {
   append_ordered(out, static_cast<std::uint32_t>(value >> 32));
   append_ordered(out, static_cast<std::uint32_t>(value));
 }
-inline std::uint32_t read_ordered(std::string_view from) {  // precondition: at least 4 bytes
+inline std::uint32_t read_ordered(std::string_view input) {  // precondition: at least 4 bytes
   std::uint32_t value = 0;
-  for (std::size_t i = 0; i < 4; ++i) value = value << 8 | static_cast<unsigned char>(from[i]);
+  for (std::size_t i = 0; i < 4; ++i) value = value << 8 | static_cast<unsigned char>(input[i]);
   return value;
 }
 
 class byte_reader {
  public:
-  explicit byte_reader(std::string_view from) noexcept : rest_(from) {}
+  explicit byte_reader(std::string_view input) noexcept : rest_(input) {}
   template <class T>
   T number() noexcept {
     T value{};

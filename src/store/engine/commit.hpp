@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the committer is asked to do: operations on keys that belong together, a barrier, the end of a pool, or to remember
-// what requests did elsewhere.
+// A unit of work for the committer: operations on keys that belong together, a barrier, the removal of a pool, or outcomes
+// of requests that another store applied.
 #pragma once
 
 #include <functional>
@@ -17,10 +17,10 @@
 namespace pl::store {
 
 struct operation {
-  enum class kind : std::uint8_t { put, erase, set_flags } what = kind::put;
+  enum class kind : std::uint8_t { put, erase, set_flags } type = kind::put;
   std::string full;  // full_key
   value_ref made;    // put: complete but for version and time, in memory, and on disk if it is large and not volatile
-  condition when = condition::none;
+  condition precondition = condition::none;
   version_t expected_version = 0;
   std::uint32_t user_flags = 0;  // set_flags
   batch_item outcome;
@@ -28,18 +28,18 @@ struct operation {
   // Whether what is there now stays, because this is a copy of something older.
   bool is_late(bool exists, version_t current) const noexcept {
     if (copy.version == 0 || !exists || current == copy.replaces) return false;
-    return what == kind::put ? current >= copy.version : current > copy.version;
+    return type == kind::put ? current >= copy.version : current > copy.version;
   }
 };
 
 struct commit_unit {
-  enum class kind : std::uint8_t { operations, sync, drop_pool, remember } what = kind::operations;
+  enum class kind : std::uint8_t { operations, sync, drop_pool, remember } type = kind::operations;
   pool_ref pool;
   std::vector<operation> operations;
   durability level = durability::durable;  // never pool_default
   bool atomic = false;
   request_key request;
-  std::vector<std::pair<request_key, request_outcome>> told;  // remember
+  std::vector<std::pair<request_key, request_outcome>> outcomes;  // remember
   // A single large put: its checksum is computed while it is written, and compared with its writer's if there is one.
   bool crc_missing = false;
   std::optional<std::uint32_t> expected_crc;
@@ -54,7 +54,7 @@ struct commit_unit {
 using unit_ref = std::unique_ptr<commit_unit>;
 
 // Whether a key in this state may be changed so; names the key in the failure.
-status check_condition(condition when, version_t expected, bool exists, version_t current, std::string_view full);
+status check_condition(condition precondition, version_t expected, bool exists, version_t current, std::string_view full);
 
 std::int64_t unix_now_ns() noexcept;
 

@@ -73,23 +73,23 @@ std::optional<mark_state> decode_mark(std::string_view slot) {
   const auto size = head.number<std::uint32_t>(), crc = head.number<std::uint32_t>();
   const std::string_view text = head.bytes(size);
   if (!head.good() || arch::crc32c(text.data(), text.size()) != crc) return std::nullopt;
-  byte_reader from(text);
+  byte_reader reader(text);
   mark_state state;
-  if (from.number<std::uint64_t>() != kMagic) return std::nullopt;
-  state.generation = from.number<std::uint64_t>();
-  state.is_clean = from.number<std::uint8_t>() == kClean;
-  state.boot = from.text();
-  state.written = from.number<std::uint64_t>();
-  state.synced = from.number<std::uint64_t>();
-  const auto count = from.number<std::uint16_t>();
-  for (unsigned i = 0; i < count && from.good(); ++i) {
+  if (reader.number<std::uint64_t>() != kMagic) return std::nullopt;
+  state.generation = reader.number<std::uint64_t>();
+  state.is_clean = reader.number<std::uint8_t>() == kClean;
+  state.boot = reader.text();
+  state.written = reader.number<std::uint64_t>();
+  state.synced = reader.number<std::uint64_t>();
+  const auto count = reader.number<std::uint16_t>();
+  for (unsigned i = 0; i < count && reader.good(); ++i) {
     file_seal one;
-    one.name = from.text();
-    one.size_bytes = from.number<std::uint64_t>();
-    one.crc = from.number<std::uint32_t>();
+    one.name = reader.text();
+    one.size_bytes = reader.number<std::uint64_t>();
+    one.crc = reader.number<std::uint32_t>();
     state.files.push_back(std::move(one));
   }
-  if (!from.good_end()) return std::nullopt;
+  if (!reader.good_end()) return std::nullopt;
   return state;
 }
 
@@ -97,8 +97,8 @@ std::optional<mark_state> commit_mark::read(const std::string& path) {
   const auto bytes = bytes_of(path);
   if (!bytes) return std::nullopt;
   std::optional<mark_state> newest;
-  for (std::size_t at = 0; at < bytes->size(); at += kSlotBytes) {
-    auto one = decode_mark(std::string_view(*bytes).substr(at, kSlotBytes));
+  for (std::size_t offset = 0; offset < bytes->size(); offset += kSlotBytes) {
+    auto one = decode_mark(std::string_view(*bytes).substr(offset, kSlotBytes));
     if (one && (!newest || one->generation > newest->generation)) newest = std::move(one);
   }
   return newest;

@@ -3,7 +3,7 @@
 // point has lost acknowledged changes, which the log alone cannot tell from its torn end.
 //
 // The file has two slots that are written in turns, so one damaged slot leaves the state before. Notes go through the page
-// cache: after the process's death they are exact; after loss of power they say what was synced a second earlier, or less.
+// cache: they are exact after the process dies, and at most one second old after loss of power.
 // A clean stop is a state of its own: it seals the index's files by size and checksum.
 //
 // Thread-safe.

@@ -16,16 +16,16 @@ constexpr std::uint64_t kGroupBytes = std::uint64_t{8} << 20;
 
 std::uint64_t index_bytes(const commit_unit& unit) {
   std::uint64_t bytes = 0;
-  for (const operation& what : unit.operations) {
-    if (what.made && what.made->on_disk.empty()) bytes += what.made->length_bytes;
+  for (const operation& op : unit.operations) {
+    if (op.made && op.made->on_disk.empty()) bytes += op.made->length_bytes;
   }
   return bytes;
 }
 
 }  // namespace
 
-committer::committer(parts with, version_t next_version, version_t ceiling)
-    : with_(std::move(with)), next_version_(next_version), ceiling_(ceiling), thread_([this] { run(); }) {}
+committer::committer(parts components, version_t next_version, version_t ceiling)
+    : components_(std::move(components)), next_version_(next_version), ceiling_(ceiling), thread_([this] { run(); }) {}
 
 committer::~committer() { stop(); }
 
@@ -57,15 +57,15 @@ std::vector<unit_ref> committer::take() {
   std::unique_lock lock(mutex_);
   const auto is_asked = [&] { return stopping_ || !queue_.empty(); };
   // Whoever has nothing to do has time to make the mark durable, for the loss of power.
-  if (with_.records.is_mark_behind() && !wake_.wait_for(lock, std::chrono::seconds(1), is_asked)) {
+  if (components_.records.is_mark_behind() && !wake_.wait_for(lock, std::chrono::seconds(1), is_asked)) {
     lock.unlock();
-    if (status settled = with_.records.settle_mark(); !settled) with_.state.note(settled.error());
+    if (status settled = components_.records.settle_mark(); !settled) components_.state.note(settled.error());
     lock.lock();
   }
   wake_.wait(lock, is_asked);
-  if (with_.group_wait_us != 0 && queue_.size() == 1 && !stopping_) {
+  if (components_.group_wait_us != 0 && queue_.size() == 1 && !stopping_) {
     lock.unlock();
-    std::this_thread::sleep_for(std::chrono::microseconds(with_.group_wait_us));
+    std::this_thread::sleep_for(std::chrono::microseconds(components_.group_wait_us));
     lock.lock();
   }
   std::vector<unit_ref> taken;
@@ -87,15 +87,15 @@ void committer::run() {
   }
 }
 
-void committer::commit(group& of) {
+void committer::commit(group& commit_group) {
   check_room();
-  for (const unit_ref& unit : of.units) settle(of, *unit);
-  written_since_check_ += of.batch.GetDataSize();
-  announce(of);
-  const status written = write(of);
-  if (written) publish(of);
-  else take_back(of, written.error());
-  for (const auto& [copy, original] : of.copies) {
+  for (const unit_ref& unit : commit_group.units) settle(commit_group, *unit);
+  written_since_check_ += commit_group.batch.GetDataSize();
+  announce(commit_group);
+  const status written = write(commit_group);
+  if (written) publish(commit_group);
+  else take_back(commit_group, written.error());
+  for (const auto& [copy, original] : commit_group.copies) {
     copy->failed = original->failed;
     copy->reached = original->reached;
     copy->repeated = true;
@@ -103,14 +103,14 @@ void committer::commit(group& of) {
       copy->operations[i].outcome = original->operations[i].outcome;
   }
   // Whoever is answered finds the space of what went, or was refused, already free.
-  for (const unit_ref& unit : of.units)
-    for (operation& what : unit->operations)
-      if (unit->failed || what.outcome.error != 0) what.made.reset();
-  of.keys.clear();
-  of.written.clear();
-  of.flags.clear();
+  for (const unit_ref& unit : commit_group.units)
+    for (operation& op : unit->operations)
+      if (unit->failed || op.outcome.error != 0) op.made.reset();
+  commit_group.keys.clear();
+  commit_group.written.clear();
+  commit_group.flags.clear();
   reach("commit.before-acknowledge");
-  for (const unit_ref& unit : of.units) unit->done(*unit);
+  for (const unit_ref& unit : commit_group.units) unit->done(*unit);
   reach("commit.acknowledged");
 }
 
@@ -119,109 +119,110 @@ void committer::check_room() {
   const auto now = std::chrono::steady_clock::now();
   constexpr std::uint64_t kCheckBytes = std::uint64_t{4} << 20;
   if (room_ && now - room_checked_ < std::chrono::milliseconds(200) && written_since_check_ < kCheckBytes) return;
-  const auto free = with_.free_bytes();
-  room_ = !free || *free >= with_.reserve_bytes;  // a file system that does not say will refuse by itself
+  const auto free = components_.free_bytes();
+  room_ = !free || *free >= components_.reserve_bytes;  // a file system that does not say will refuse by itself
   room_checked_ = now;
   written_since_check_ = 0;
-  with_.state.full.store(!room_, std::memory_order_relaxed);
+  components_.state.full.store(!room_, std::memory_order_relaxed);
 }
 
-status committer::write(group& of) {
-  const std::uint64_t parked = with_.space.parked();
-  if (of.batch.Count() == 0) {
-    if (!of.sync) return {};
-    if (status able = with_.state.writable(); !able) return able;
-    if (status synced = with_.records.sync(); !synced) {
-      with_.state.note(synced.error());
+status committer::write(group& commit_group) {
+  const std::uint64_t parked = components_.space.parked();
+  if (commit_group.batch.Count() == 0) {
+    if (!commit_group.sync) return {};
+    if (status able = components_.state.writable(); !able) return able;
+    if (status synced = components_.records.sync(); !synced) {
+      components_.state.note(synced.error());
       return synced;
     }
   } else {
-    if (status able = with_.state.writable(); !able) return able;
+    if (status able = components_.state.writable(); !able) return able;
     if (needs_recovery_) {
-      if (status recovered = with_.records.recover(); !recovered) return recovered;
+      if (status recovered = components_.records.recover(); !recovered) return recovered;
       needs_recovery_ = false;
     }
-    for (const auto& [pool, counts] : of.counts) {
-      if (!pool->dropped) with_.records.put(of.batch, family::catalogue, counts_key(pool->id), encode(counts));
+    for (const auto& [pool, counts] : commit_group.counts) {
+      if (!pool->dropped)
+        components_.records.put(commit_group.batch, family::catalogue, counts_key(pool->id), encode(counts));
     }
     if (next_version_.load() + kVersionsAhead / 2 > ceiling_) {
       ceiling_ = next_version_.load() + kVersionsAhead;
       std::string raw;
       append_number(raw, ceiling_);
-      with_.records.put(of.batch, family::catalogue, kCeilingKey, raw);
+      components_.records.put(commit_group.batch, family::catalogue, kCeilingKey, raw);
     }
     reach("commit.before-log");
-    of.attempted = true;
-    if (status written = with_.records.write(of.batch, of.sync); !written) {
-      with_.state.note(written.error());
+    commit_group.attempted = true;
+    if (status written = components_.records.write(commit_group.batch, commit_group.sync); !written) {
+      components_.state.note(written.error());
       needs_recovery_ = true;
       return written;
     }
     reach("commit.after-log");
   }
-  count(with_.state.commits);
-  if (!of.sync) return {};
-  count(with_.state.syncs);
-  with_.space.synced(parked);
+  count(components_.state.commits);
+  if (!commit_group.sync) return {};
+  count(components_.state.syncs);
+  components_.space.synced(parked);
   return {};
 }
 
 status committer::sync_log() {
-  const std::uint64_t parked = with_.space.parked();
-  if (status synced = with_.records.sync(); !synced) {
-    with_.state.note(synced.error());
+  const std::uint64_t parked = components_.space.parked();
+  if (status synced = components_.records.sync(); !synced) {
+    components_.state.note(synced.error());
     return synced;
   }
-  count(with_.state.syncs);
-  with_.space.synced(parked);
+  count(components_.state.syncs);
+  components_.space.synced(parked);
   return {};
 }
 
 // A key that leaves the index for memory alone is announced to find() before its record goes, so that one of its two looks
 // (names, records, names) meets it.
-void committer::announce(group& of) {
-  for (const auto& [full, key] : of.keys) {
+void committer::announce(group& commit_group) {
+  for (const auto& [full, key] : commit_group.keys) {
     if (!key.before.in_index || !key.now.exists || key.now.in_index) continue;
-    const pool_ref pool = with_.known.find(pool_of(full));
+    const pool_ref pool = components_.known.find(pool_of(full));
     if (!pool) continue;
     std::lock_guard lock(pool->names_mutex);
     pool->volatile_names.emplace(key_of(full));
   }
 }
 
-void committer::publish(group& of) {
-  for (const value_ref& made : of.written) made->owns_extents = false;
-  for (const auto& [pool, counts] : of.counts) {
+void committer::publish(group& commit_group) {
+  for (const value_ref& made : commit_group.written) made->owns_extents = false;
+  for (const auto& [pool, counts] : commit_group.counts) {
     pool->indexed_keys.store(counts.keys);
     pool->indexed_bytes.store(counts.bytes);
   }
-  for (const auto& [made, flags] : of.flags) made->user_flags.store(flags, std::memory_order_relaxed);
-  for (auto& [full, key] : of.keys) publish_key(full, key);
-  for (const pool_ref& pool : of.dropped) forget_pool(pool);
-  for (auto& [request, outcome] : of.outcomes) {
-    const auto lock = with_.remembered.lock(request);
-    with_.remembered.remember(request, std::move(outcome));
+  for (const auto& [made, flags] : commit_group.flags) made->user_flags.store(flags, std::memory_order_relaxed);
+  for (auto& [full, key] : commit_group.keys) publish_key(full, key);
+  for (const pool_ref& pool : commit_group.dropped) forget_pool(pool);
+  for (auto& [request, outcome] : commit_group.outcomes) {
+    const auto lock = components_.remembered.lock(request);
+    components_.remembered.remember(request, std::move(outcome));
   }
-  if (of.sync) with_.space.release(std::move(of.freed));
-  else with_.space.release_after_sync(std::move(of.freed));
+  if (commit_group.sync) components_.space.release(std::move(commit_group.freed));
+  else components_.space.release_after_sync(std::move(commit_group.freed));
   reach("commit.published");
 }
 
 void committer::publish_key(const std::string& full, pending_key& key) {
   const bool was_volatile = key.before.exists && !key.before.in_index;
   const bool is_volatile = key.now.exists && !key.now.in_index;
-  const pool_ref pool = was_volatile || is_volatile ? with_.known.find(pool_of(full)) : nullptr;
+  const pool_ref pool = was_volatile || is_volatile ? components_.known.find(pool_of(full)) : nullptr;
   value_ref old;
-  table::shard& shard = with_.memory.of(full);
+  table::shard& shard = components_.memory.shard_of(full);
   std::lock_guard lock(shard.mutex);
-  entry& at = shard.need(full);
-  old = at.current;  // let go of behind the lock
-  at.committing = false;
-  at.is_volatile = is_volatile;
+  entry& key_entry = shard.need(full);
+  old = key_entry.current;  // let go of behind the lock
+  key_entry.committing = false;
+  key_entry.is_volatile = is_volatile;
   // A value that lies on disk alone is found through its record, unless it has none.
   const bool keep = key.now.exists && key.now.current && (is_volatile || key.now.current->in_memory());
-  shard.set_current(at, keep ? key.now.current : nullptr);
-  shard.drop_if_empty(at);
+  shard.set_current(key_entry, keep ? key.now.current : nullptr);
+  shard.drop_if_empty(key_entry);
   if (!pool || was_volatile == is_volatile) return;
   std::lock_guard names(pool->names_mutex);
   if (is_volatile) pool->volatile_names.emplace(key_of(full));
@@ -232,35 +233,35 @@ void committer::publish_key(const std::string& full, pending_key& key) {
 void committer::forget_pool(const pool_ref& pool) {
   std::vector<value_ref> old;  // let go of behind the locks
   for (std::size_t i = 0; i < table::kShards; ++i) {
-    table::shard& shard = with_.memory.at(i);
+    table::shard& shard = components_.memory.shard_at(i);
     std::lock_guard lock(shard.mutex);
     for (auto next = shard.entries.begin(); next != shard.entries.end();) {
-      entry& at = next->second;
+      entry& key_entry = next->second;
       ++next;
-      if (pool_of(*at.key) != pool->id) continue;
-      if (at.current) old.push_back(at.current);
-      at.loading.reset();
-      shard.set_current(at, nullptr);
-      shard.drop_if_empty(at);
+      if (pool_of(*key_entry.key) != pool->id) continue;
+      if (key_entry.current) old.push_back(key_entry.current);
+      key_entry.loading.reset();
+      shard.set_current(key_entry, nullptr);
+      shard.drop_if_empty(key_entry);
     }
   }
 }
 
-void committer::take_back(group& of, const failure& why) {
+void committer::take_back(group& commit_group, const failure& why) {
   // The log may hold the records although the write failed. Nothing else may be written where they point to; the next start,
   // which sees what the log really holds, gives the space back.
-  for (const value_ref& made : of.written) made->owns_extents = made->owns_extents && !of.attempted;
-  for (auto& [pool, counts] : of.charged)
+  for (const value_ref& made : commit_group.written) made->owns_extents = made->owns_extents && !commit_group.attempted;
+  for (auto& [pool, counts] : commit_group.charged)
     pool->refund(static_cast<std::int64_t>(counts.keys), static_cast<std::int64_t>(counts.bytes));
-  for (auto& [full, key] : of.keys) {
-    table::shard& shard = with_.memory.of(full);
+  for (auto& [full, key] : commit_group.keys) {
+    table::shard& shard = components_.memory.shard_of(full);
     std::lock_guard lock(shard.mutex);
-    entry& at = shard.need(full);
-    at.committing = false;
-    shard.drop_if_empty(at);
+    entry& key_entry = shard.need(full);
+    key_entry.committing = false;
+    shard.drop_if_empty(key_entry);
   }
-  for (const pool_ref& pool : of.dropped) pool->dropped = false;
-  for (const unit_ref& unit : of.units) {
+  for (const pool_ref& pool : commit_group.dropped) pool->dropped = false;
+  for (const unit_ref& unit : commit_group.units) {
     if (!unit->repeated) unit->failed = why;
   }
 }

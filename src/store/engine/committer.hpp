@@ -42,7 +42,7 @@ class committer {
     std::uint32_t group_wait_us = 0;
   };
   // `next_version` and the durably recorded `ceiling` that it must stay below.
-  committer(parts with, version_t next_version, version_t ceiling);
+  committer(parts components, version_t next_version, version_t ceiling);
   ~committer();
   // Finishes what is queued. Not from the committer's own thread.
   void stop();
@@ -57,7 +57,7 @@ class committer {
     raise_versions(copy.version + 1);
     return copy.version;
   }
-  void skip_versions(version_t by) noexcept { next_version_.fetch_add(by, std::memory_order_relaxed); }
+  void skip_versions(version_t count) noexcept { next_version_.fetch_add(count, std::memory_order_relaxed); }
   void raise_versions(version_t at_least) noexcept {
     version_t now = next_version_.load(std::memory_order_relaxed);
     while (now < at_least && !next_version_.compare_exchange_weak(now, at_least, std::memory_order_relaxed)) {}
@@ -102,32 +102,32 @@ class committer {
 
   void run();
   std::vector<unit_ref> take();
-  void commit(group& of);
-  void settle(group& of, commit_unit& unit);
-  void settle_operations(group& of, commit_unit& unit);
-  status settle_one(group& of, commit_unit& unit, operation& what, undo& log);
-  status settle_put(group& of, commit_unit& unit, operation& what, pending_key& key);
-  status settle_flags(group& of, operation& what, pending_key& key);
-  void put_record(group& of, const value& made, std::string_view full);
-  void settle_drop(group& of, commit_unit& unit);
-  void settle_told(group& of, commit_unit& unit);
-  bool answer_repeated(group& of, commit_unit& unit, std::optional<request_outcome>& told);
-  void remove_record(group& of, const pool_ref& pool, std::string_view full, key_state& state);
-  result<pending_key*> need_key(group& of, const std::string& full);
-  pool_counts& need_counts(group& of, const pool_ref& pool);
-  status charge(group& of, const pool_ref& pool, std::int64_t keys, std::int64_t bytes);
-  status write(group& of);
+  void commit(group& commit_group);
+  void settle(group& commit_group, commit_unit& unit);
+  void settle_operations(group& commit_group, commit_unit& unit);
+  status settle_one(group& commit_group, commit_unit& unit, operation& op, undo& log);
+  status settle_put(group& commit_group, commit_unit& unit, operation& op, pending_key& key);
+  status settle_flags(group& commit_group, operation& op, pending_key& key);
+  void put_record(group& commit_group, const value& made, std::string_view full);
+  void settle_drop(group& commit_group, commit_unit& unit);
+  void settle_outcomes(group& commit_group, commit_unit& unit);
+  bool answer_repeated(group& commit_group, commit_unit& unit, std::optional<request_outcome>& earlier_outcome);
+  void remove_record(group& commit_group, const pool_ref& pool, std::string_view full, key_state& state);
+  result<pending_key*> need_key(group& commit_group, const std::string& full);
+  pool_counts& need_counts(group& commit_group, const pool_ref& pool);
+  status charge(group& commit_group, const pool_ref& pool, std::int64_t keys, std::int64_t bytes);
+  status write(group& commit_group);
   void check_room();
-  void announce(group& of);
-  void publish(group& of);
+  void announce(group& commit_group);
+  void publish(group& commit_group);
   void publish_key(const std::string& full, pending_key& key);
   void forget_pool(const pool_ref& pool);
-  void take_back(group& of, const failure& why);
+  void take_back(group& commit_group, const failure& why);
   void reach(std::string_view point) {
-    if (with_.on_point) with_.on_point(point);
+    if (components_.on_point) components_.on_point(point);
   }
 
-  parts with_;
+  parts components_;
   std::atomic<version_t> next_version_;
   version_t ceiling_;
   std::mutex mutex_;

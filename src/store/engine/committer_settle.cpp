@@ -13,11 +13,12 @@ std::int64_t unix_now_ns() noexcept {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-status check_condition(condition when, version_t expected, bool exists, version_t current, std::string_view full) {
-  const bool needs_key = when == condition::if_present || when == condition::if_version;
+status check_condition(condition precondition, version_t expected, bool exists, version_t current, std::string_view full) {
+  const bool needs_key = precondition == condition::if_present || precondition == condition::if_version;
   if (needs_key && !exists) return failure{ENOENT, "store: no key " + shown(key_of(full))};
-  if (when == condition::if_absent && exists) return failure{EEXIST, "store: key " + shown(key_of(full)) + " exists"};
-  if (when == condition::if_version && current != expected)
+  if (precondition == condition::if_absent && exists)
+    return failure{EEXIST, "store: key " + shown(key_of(full)) + " exists"};
+  if (precondition == condition::if_version && current != expected)
     return failure{ESTALE, format("store: key %s has version %llu, not %llu", shown(key_of(full)).c_str(),
                                   static_cast<unsigned long long>(current), static_cast<unsigned long long>(expected))};
   return {};
@@ -31,93 +32,95 @@ struct committer::undo {
   std::int64_t charged_keys = 0, charged_bytes = 0;
 };
 
-void committer::settle(group& of, commit_unit& unit) {
-  switch (unit.what) {
+void committer::settle(group& commit_group, commit_unit& unit) {
+  switch (unit.type) {
     case commit_unit::kind::sync:
-      of.sync = true;
+      commit_group.sync = true;
       unit.reached = durability::durable;
       return;
     case commit_unit::kind::drop_pool:
-      settle_drop(of, unit);
+      settle_drop(commit_group, unit);
       return;
     case commit_unit::kind::remember:
-      settle_told(of, unit);
+      settle_outcomes(commit_group, unit);
       return;
     case commit_unit::kind::operations:
       break;
   }
-  if (status able = with_.state.writable(); !able) {
+  if (status able = components_.state.writable(); !able) {
     unit.failed = able.error();
     return;
   }
-  std::optional<request_outcome> told;
-  if (!unit.request.empty() && answer_repeated(of, unit, told)) return;
-  settle_operations(of, unit);
+  std::optional<request_outcome> earlier_outcome;
+  if (!unit.request.empty() && answer_repeated(commit_group, unit, earlier_outcome)) return;
+  settle_operations(commit_group, unit);
   if (unit.failed || unit.request.empty()) return;
   request_outcome outcome{unit.request.sequence, unit.reached, unit.request.group, {}};
   bool any = false;
-  for (const operation& what : unit.operations) {
-    outcome.items.push_back({what.outcome.error, what.outcome.version, what.made ? what.made->crc : 0});
-    any = any || what.outcome.error == 0;
+  for (const operation& op : unit.operations) {
+    outcome.items.push_back({op.outcome.error, op.outcome.version, op.made ? op.made->crc : 0});
+    any = any || op.outcome.error == 0;
   }
   if (!any) return;  // nothing was done: doing it again later is as good
   // The client is answered as by the store that it asked: here a later version may have overtaken this one.
-  if (told && told->items.size() == outcome.items.size()) outcome.items = std::move(told->items);
-  of.requests[{unit.request.client, unit.request.sequence}] = &unit;
+  if (earlier_outcome && earlier_outcome->items.size() == outcome.items.size())
+    outcome.items = std::move(earlier_outcome->items);
+  commit_group.requests[{unit.request.client, unit.request.sequence}] = &unit;
   if (unit.reached != durability::volatile_) {
-    const auto lock = with_.remembered.lock(unit.request);
-    with_.remembered.store(of.batch, unit.request, outcome);
+    const auto lock = components_.remembered.lock(unit.request);
+    components_.remembered.store(commit_group.batch, unit.request, outcome);
   }
-  of.outcomes.emplace_back(unit.request, std::move(outcome));
+  commit_group.outcomes.emplace_back(unit.request, std::move(outcome));
 }
 
 // What another store says of requests takes the place of nothing that was done here, and of no later ones.
-void committer::settle_told(group& of, commit_unit& unit) {
-  if (status able = with_.state.writable(); !able) {
+void committer::settle_outcomes(group& commit_group, commit_unit& unit) {
+  if (status able = components_.state.writable(); !able) {
     unit.failed = able.error();
     return;
   }
-  for (auto& [request, outcome] : unit.told) {
-    if (of.requests.contains({request.client, request.sequence}) ||
-        of.requests.contains({request.client, request.sequence + kDedupeWindow}))
+  for (auto& [request, outcome] : unit.outcomes) {
+    if (commit_group.requests.contains({request.client, request.sequence}) ||
+        commit_group.requests.contains({request.client, request.sequence + kDedupeWindow}))
       continue;
-    const auto lock = with_.remembered.lock(request);
-    const auto known = with_.remembered.find(request);
+    const auto lock = components_.remembered.lock(request);
+    const auto known = components_.remembered.find(request);
     if (!known && known.code() == EINVAL) continue;
     if (!known) {
       unit.failed = known.error();
       return;
     }
-    if (*known && !(*known)->told) continue;
-    outcome.told = true;
-    if (outcome.reached != durability::volatile_) with_.remembered.store(of.batch, request, outcome);
-    of.sync = of.sync || outcome.reached == durability::durable;
-    of.outcomes.emplace_back(request, std::move(outcome));
+    if (*known && !(*known)->is_remote) continue;
+    outcome.is_remote = true;
+    if (outcome.reached != durability::volatile_) components_.remembered.store(commit_group.batch, request, outcome);
+    commit_group.sync = commit_group.sync || outcome.reached == durability::durable;
+    commit_group.outcomes.emplace_back(request, std::move(outcome));
   }
 }
 
-// False: the unit is to be done; `told` is then what another store said of it, if one did.
-bool committer::answer_repeated(group& of, commit_unit& unit, std::optional<request_outcome>& told) {
-  if (const auto twin = of.requests.find({unit.request.client, unit.request.sequence}); twin != of.requests.end()) {
-    of.copies.emplace_back(&unit, twin->second);
+// False: the unit is to be done; `earlier_outcome` then holds what another store reported, if any.
+bool committer::answer_repeated(group& commit_group, commit_unit& unit, std::optional<request_outcome>& earlier_outcome) {
+  if (const auto twin = commit_group.requests.find({unit.request.client, unit.request.sequence});
+      twin != commit_group.requests.end()) {
+    commit_group.copies.emplace_back(&unit, twin->second);
     return true;
   }
-  const auto lock = with_.remembered.lock(unit.request);
-  const auto found = with_.remembered.find(unit.request);
+  const auto lock = components_.remembered.lock(unit.request);
+  const auto found = components_.remembered.find(unit.request);
   if (!found) {
     unit.failed = found.error();
     return true;
   }
   if (!*found) return false;
   // A copy of a change that was under way when this store was told of it: the value is not here yet.
-  if ((*found)->told && unit.is_copy()) {
-    told = **found;
+  if ((*found)->is_remote && unit.is_copy()) {
+    earlier_outcome = **found;
     return false;
   }
   const request_outcome& outcome = **found;
   unit.repeated = true;
   unit.reached = outcome.reached;
-  count(with_.state.repeated);
+  count(components_.state.repeated);
   for (std::size_t i = 0; i < unit.operations.size() && i < outcome.items.size(); ++i) {
     unit.operations[i].outcome.error = outcome.items[i].error;
     unit.operations[i].outcome.version = outcome.items[i].version;
@@ -125,109 +128,110 @@ bool committer::answer_repeated(group& of, commit_unit& unit, std::optional<requ
   return true;
 }
 
-void committer::settle_operations(group& of, commit_unit& unit) {
+void committer::settle_operations(group& commit_group, commit_unit& unit) {
   if (unit.pool->dropped) {
     unit.failed = failure{ENXIO, "store: pool " + shown(unit.pool->name) + " was deleted"};
     return;
   }
   undo log;
-  log.freed = of.freed.size();
-  log.written = of.written.size();
+  log.freed = commit_group.freed.size();
+  log.written = commit_group.written.size();
   if (unit.atomic) {
-    of.batch.SetSavePoint();
-    log.counts = of.counts;
+    commit_group.batch.SetSavePoint();
+    log.counts = commit_group.counts;
   }
   bool any = false;
   bool bad = false;
-  for (operation& what : unit.operations) {
-    const status done = settle_one(of, unit, what, log);
+  for (operation& op : unit.operations) {
+    const status done = settle_one(commit_group, unit, op, log);
     if (done) {
       any = true;
       continue;
     }
-    what.outcome.error = done.error().code;
-    what.outcome.message = done.error().message;
+    op.outcome.error = done.error().code;
+    op.outcome.message = done.error().message;
     bad = true;
     if (unit.atomic) break;
   }
   if (unit.atomic && bad) {
-    of.batch.RollbackToSavePoint();
-    of.counts = std::move(log.counts);
-    of.freed.resize(log.freed);
-    of.written.resize(log.written);
-    for (auto at = log.keys.rbegin(); at != log.keys.rend(); ++at) of.keys[at->first].now = std::move(at->second);
+    commit_group.batch.RollbackToSavePoint();
+    commit_group.counts = std::move(log.counts);
+    commit_group.freed.resize(log.freed);
+    commit_group.written.resize(log.written);
+    for (auto change = log.keys.rbegin(); change != log.keys.rend(); ++change)
+      commit_group.keys[change->first].now = std::move(change->second);
     unit.pool->refund(log.charged_keys, log.charged_bytes);
-    auto& charged = of.charged[unit.pool];
+    auto& charged = commit_group.charged[unit.pool];
     charged.keys -= static_cast<std::uint64_t>(log.charged_keys);
     charged.bytes -= static_cast<std::uint64_t>(log.charged_bytes);
-    for (operation& what : unit.operations) {
-      what.outcome.version = 0;
-      if (what.outcome.error == 0) what.outcome = {ECANCELED, "store: another operation of the batch failed", 0};
+    for (operation& op : unit.operations) {
+      op.outcome.version = 0;
+      if (op.outcome.error == 0) op.outcome = {ECANCELED, "store: another operation of the batch failed", 0};
     }
     return;
   }
-  if (unit.atomic) of.batch.PopSavePoint();
+  if (unit.atomic) commit_group.batch.PopSavePoint();
   unit.reached = unit.level;
-  if (any && unit.level == durability::durable) of.sync = true;
+  if (any && unit.level == durability::durable) commit_group.sync = true;
 }
 
-status committer::settle_one(group& of, commit_unit& unit, operation& what, undo& log) {
-  auto needed = need_key(of, what.full);
+status committer::settle_one(group& commit_group, commit_unit& unit, operation& op, undo& log) {
+  auto needed = need_key(commit_group, op.full);
   if (!needed) return std::move(needed).error();
   pending_key& key = **needed;
-  if (status met = check_condition(what.when, what.expected_version, key.now.exists, key.now.version, what.full); !met)
+  if (status met = check_condition(op.precondition, op.expected_version, key.now.exists, key.now.version, op.full); !met)
     return met;
-  if (what.is_late(key.now.exists, key.now.version)) {
-    what.outcome.version = key.now.version;
+  if (op.is_late(key.now.exists, key.now.version)) {
+    op.outcome.version = key.now.version;
     return {};
   }
-  const bool putting = what.what == operation::kind::put;
-  if (what.what == operation::kind::set_flags) {
-    log.keys.emplace_back(what.full, key.now);
-    return settle_flags(of, what, key);
+  const bool putting = op.type == operation::kind::put;
+  if (op.type == operation::kind::set_flags) {
+    log.keys.emplace_back(op.full, key.now);
+    return settle_flags(commit_group, op, key);
   }
   const std::int64_t more_keys = (putting ? 1 : 0) - (key.now.exists ? 1 : 0);
-  const std::int64_t more_bytes = (putting ? static_cast<std::int64_t>(what.made->length_bytes) : 0) -
+  const std::int64_t more_bytes = (putting ? static_cast<std::int64_t>(op.made->length_bytes) : 0) -
                                   (key.now.exists ? static_cast<std::int64_t>(key.now.length_bytes) : 0);
   if (putting && !room_ && unit.level != durability::volatile_)
     return failure{ENOSPC, format("store: less than the reserve of %s is free on the disk of the index",
-                                  format_size(with_.reserve_bytes).c_str())};
-  if (status charged = charge(of, unit.pool, more_keys, more_bytes); !charged) return charged;
+                                  format_size(components_.reserve_bytes).c_str())};
+  if (status charged = charge(commit_group, unit.pool, more_keys, more_bytes); !charged) return charged;
   log.charged_keys += more_keys;
   log.charged_bytes += more_bytes;
-  log.keys.emplace_back(what.full, key.now);
-  if (putting) return settle_put(of, unit, what, key);
-  what.outcome.version = key.now.version;
-  remove_record(of, unit.pool, what.full, key.now);
+  log.keys.emplace_back(op.full, key.now);
+  if (putting) return settle_put(commit_group, unit, op, key);
+  op.outcome.version = key.now.version;
+  remove_record(commit_group, unit.pool, op.full, key.now);
   key.now = key_state{};
   return {};
 }
 
-status committer::settle_put(group& of, commit_unit& unit, operation& what, pending_key& key) {
-  value& made = *what.made;
-  made.version = version_for(what.copy);
+status committer::settle_put(group& commit_group, commit_unit& unit, operation& op, pending_key& key) {
+  value& made = *op.made;
+  made.version = version_for(op.copy);
   made.written_unix_ns = unix_now_ns();
   made.level = unit.level;
-  what.outcome.version = made.version;
+  op.outcome.version = made.version;
   const bool was_large = !key.now.on_disk.empty();
-  key_state next{true, unit.level != durability::volatile_, made.version, made.length_bytes, {}, what.made};
+  key_state next{true, unit.level != durability::volatile_, made.version, made.length_bytes, {}, op.made};
   if (!next.in_index) {
-    remove_record(of, unit.pool, what.full, key.now);
+    remove_record(commit_group, unit.pool, op.full, key.now);
     key.now = std::move(next);
     return {};
   }
-  put_record(of, made, what.full);
+  put_record(commit_group, made, op.full);
   if (!made.on_disk.empty()) {
-    with_.records.put(of.batch, family::extents, what.full, encode_extents(made.on_disk));
-    of.written.push_back(what.made);
+    components_.records.put(commit_group.batch, family::extents, op.full, encode_extents(made.on_disk));
+    commit_group.written.push_back(op.made);
     next.on_disk = made.on_disk;
   } else if (was_large) {
-    with_.records.erase(of.batch, family::extents, what.full);
+    components_.records.erase(commit_group.batch, family::extents, op.full);
   }
-  pool_counts& counts = need_counts(of, unit.pool);
+  pool_counts& counts = need_counts(commit_group, unit.pool);
   if (key.now.in_index) {
     counts.bytes -= key.now.length_bytes;
-    of.freed.insert(of.freed.end(), key.now.on_disk.begin(), key.now.on_disk.end());
+    commit_group.freed.insert(commit_group.freed.end(), key.now.on_disk.begin(), key.now.on_disk.end());
   } else {
     ++counts.keys;
   }
@@ -236,17 +240,17 @@ status committer::settle_put(group& of, commit_unit& unit, operation& what, pend
   return {};
 }
 
-void committer::remove_record(group& of, const pool_ref& pool, std::string_view full, key_state& state) {
+void committer::remove_record(group& commit_group, const pool_ref& pool, std::string_view full, key_state& state) {
   if (!state.in_index) return;
-  with_.records.erase(of.batch, family::values, full);
-  if (!state.on_disk.empty()) with_.records.erase(of.batch, family::extents, full);
-  of.freed.insert(of.freed.end(), state.on_disk.begin(), state.on_disk.end());
-  pool_counts& counts = need_counts(of, pool);
+  components_.records.erase(commit_group.batch, family::values, full);
+  if (!state.on_disk.empty()) components_.records.erase(commit_group.batch, family::extents, full);
+  commit_group.freed.insert(commit_group.freed.end(), state.on_disk.begin(), state.on_disk.end());
+  pool_counts& counts = need_counts(commit_group, pool);
   --counts.keys;
   counts.bytes -= state.length_bytes;
 }
 
-void committer::put_record(group& of, const value& made, std::string_view full) {
+void committer::put_record(group& commit_group, const value& made, std::string_view full) {
   value_record record{made.version,         made.length_bytes, made.crc,     made.user_flags,
                       made.written_unix_ns, made.level,        made.on_disk, {}};
   std::string joined;
@@ -257,30 +261,30 @@ void committer::put_record(group& of, const value& made, std::string_view full) 
       if (pieces.size() > 1) record.small_value = joined.append(record.small_value);
     }
   }
-  with_.records.put(of.batch, family::values, full, encode(record));
+  components_.records.put(commit_group.batch, family::values, full, encode(record));
 }
 
-status committer::settle_flags(group& of, operation& what, pending_key& key) {
-  if (!key.now.exists) return failure{ENOENT, "store: no key " + shown(key_of(what.full))};
-  what.outcome.version = key.now.version;
-  if (key.now.current) of.flags.emplace_back(key.now.current, what.user_flags);
+status committer::settle_flags(group& commit_group, operation& op, pending_key& key) {
+  if (!key.now.exists) return failure{ENOENT, "store: no key " + shown(key_of(op.full))};
+  op.outcome.version = key.now.version;
+  if (key.now.current) commit_group.flags.emplace_back(key.now.current, op.user_flags);
   if (!key.now.in_index) return {};
-  const auto stored = with_.records.get(family::values, what.full);
+  const auto stored = components_.records.get(family::values, op.full);
   if (!stored) return stored.error();
   auto record = *stored ? decode_value(**stored) : std::nullopt;
   if (record && record->version == key.now.version) {
-    record->user_flags = what.user_flags;
-    with_.records.put(of.batch, family::values, what.full, encode(*record));
+    record->user_flags = op.user_flags;
+    components_.records.put(commit_group.batch, family::values, op.full, encode(*record));
     return {};
   }
   // Put by this very group: nobody else sees the value yet.
-  key.now.current->user_flags.store(what.user_flags, std::memory_order_relaxed);
-  put_record(of, *key.now.current, what.full);
+  key.now.current->user_flags.store(op.user_flags, std::memory_order_relaxed);
+  put_record(commit_group, *key.now.current, op.full);
   return {};
 }
 
-void committer::settle_drop(group& of, commit_unit& unit) {
-  if (status able = with_.state.writable(); !able) {
+void committer::settle_drop(group& commit_group, commit_unit& unit) {
+  if (status able = components_.state.writable(); !able) {
     unit.failed = able.error();
     return;
   }
@@ -289,59 +293,60 @@ void committer::settle_drop(group& of, commit_unit& unit) {
     unit.failed = failure{ENXIO, "store: pool " + shown(pool->name) + " was deleted"};
     return;
   }
-  const std::string from = full_key(pool->id, "");
+  const std::string first_key = full_key(pool->id, "");
   const std::string until = full_key(pool->id + 1, "");
   std::vector<segment> pieces;
-  status scanned = with_.records.scan(family::extents, from, until, false, [&](std::string_view, std::string_view raw) {
-    if (const auto of_key = decode_extents(raw)) pieces.insert(pieces.end(), of_key->begin(), of_key->end());
-    return true;
-  });
+  status scanned =
+      components_.records.scan(family::extents, first_key, until, false, [&](std::string_view, std::string_view raw) {
+        if (const auto of_key = decode_extents(raw)) pieces.insert(pieces.end(), of_key->begin(), of_key->end());
+        return true;
+      });
   if (!scanned) {
     pool->dropped = false;
     unit.failed = scanned.error();
     return;
   }
   // What this group has put so far is in its batch, behind which the removal stands.
-  for (auto& [full, key] : of.keys) {
+  for (auto& [full, key] : commit_group.keys) {
     if (pool_of(full) != pool->id) continue;
     if (!(key.before.in_index && key.before.version == key.now.version))
       pieces.insert(pieces.end(), key.now.on_disk.begin(), key.now.on_disk.end());
     key.now = key_state{};
   }
   // (a piece that this group has freed already was in a record that the scan saw)
-  for (const segment& freed : of.freed)
+  for (const segment& freed : commit_group.freed)
     std::erase_if(pieces, [&](const segment& piece) { return piece.offset_bytes == freed.offset_bytes; });
-  of.freed.insert(of.freed.end(), pieces.begin(), pieces.end());
-  with_.records.erase_range(of.batch, family::values, from, until);
-  with_.records.erase_range(of.batch, family::extents, from, until);
-  with_.records.erase(of.batch, family::catalogue, pool_key(pool->id));
-  with_.records.erase(of.batch, family::catalogue, counts_key(pool->id));
-  of.dropped.push_back(pool);
-  of.sync = true;
+  commit_group.freed.insert(commit_group.freed.end(), pieces.begin(), pieces.end());
+  components_.records.erase_range(commit_group.batch, family::values, first_key, until);
+  components_.records.erase_range(commit_group.batch, family::extents, first_key, until);
+  components_.records.erase(commit_group.batch, family::catalogue, pool_key(pool->id));
+  components_.records.erase(commit_group.batch, family::catalogue, counts_key(pool->id));
+  commit_group.dropped.push_back(pool);
+  commit_group.sync = true;
   unit.reached = durability::durable;
 }
 
-result<committer::pending_key*> committer::need_key(group& of, const std::string& full) {
-  if (const auto at = of.keys.find(full); at != of.keys.end()) {
-    if (at->second.unreadable) return *at->second.unreadable;
-    return &at->second;
+result<committer::pending_key*> committer::need_key(group& commit_group, const std::string& full) {
+  if (const auto found = commit_group.keys.find(full); found != commit_group.keys.end()) {
+    if (found->second.unreadable) return *found->second.unreadable;
+    return &found->second;
   }
   key_state state;
   {
-    table::shard& shard = with_.memory.of(full);
+    table::shard& shard = components_.memory.shard_of(full);
     std::lock_guard lock(shard.mutex);
-    entry& at = shard.need(full);
-    at.committing = true;
-    at.loading.reset();
-    if (at.current) {
-      const value& now = *at.current;
-      state = key_state{true, !at.is_volatile, now.version, now.length_bytes, {}, at.current};
+    entry& key_entry = shard.need(full);
+    key_entry.committing = true;
+    key_entry.loading.reset();
+    if (key_entry.current) {
+      const value& now = *key_entry.current;
+      state = key_state{true, !key_entry.is_volatile, now.version, now.length_bytes, {}, key_entry.current};
       if (state.in_index) state.on_disk = now.on_disk;
     }
   }
-  pending_key& made = of.keys[full];
+  pending_key& made = commit_group.keys[full];
   if (!state.exists) {
-    const auto stored = with_.records.get(family::values, full);
+    const auto stored = components_.records.get(family::values, full);
     auto record = stored && *stored ? decode_value(**stored) : std::nullopt;
     if (!stored) made.unreadable = stored.error();
     if (stored && *stored && !record)
@@ -354,15 +359,15 @@ result<committer::pending_key*> committer::need_key(group& of, const std::string
   return &made;
 }
 
-pool_counts& committer::need_counts(group& of, const pool_ref& pool) {
-  const auto at = of.counts.find(pool);
-  if (at != of.counts.end()) return at->second;
-  return of.counts[pool] = pool_counts{pool->indexed_keys, pool->indexed_bytes};
+pool_counts& committer::need_counts(group& commit_group, const pool_ref& pool) {
+  const auto found = commit_group.counts.find(pool);
+  if (found != commit_group.counts.end()) return found->second;
+  return commit_group.counts[pool] = pool_counts{pool->indexed_keys, pool->indexed_bytes};
 }
 
-status committer::charge(group& of, const pool_ref& pool, std::int64_t keys, std::int64_t bytes) {
+status committer::charge(group& commit_group, const pool_ref& pool, std::int64_t keys, std::int64_t bytes) {
   if (status charged = pool->charge(keys, bytes); !charged) return charged;
-  pool_counts& sum = of.charged[pool];
+  pool_counts& sum = commit_group.charged[pool];
   sum.keys += static_cast<std::uint64_t>(keys);
   sum.bytes += static_cast<std::uint64_t>(bytes);
   return {};

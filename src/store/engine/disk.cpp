@@ -21,9 +21,9 @@
 namespace pl::store {
 namespace {
 
-failure system_failure(const std::string& what) {
+failure system_failure(const std::string& action) {
   const int code = errno;
-  return failure{code, what + ": " + errno_text(code)};
+  return failure{code, action + ": " + errno_text(code)};
 }
 
 status sync_folder_of(const std::string& path) {
@@ -38,16 +38,17 @@ status sync_folder_of(const std::string& path) {
 
 // Whether this file lies on a disk of the virtual machine's host. False where the system does not say.
 bool is_on_virtio(int file) {
-  struct stat of {};
-  if (::fstat(file, &of) != 0) return false;
+  struct stat file_status {};
+  if (::fstat(file, &file_status) != 0) return false;
   std::error_code error;
-  const auto device = std::filesystem::canonical(format("/sys/dev/block/%u:%u", major(of.st_dev), minor(of.st_dev)), error);
+  const auto device = std::filesystem::canonical(
+      format("/sys/dev/block/%u:%u", major(file_status.st_dev), minor(file_status.st_dev)), error);
   return !error && device.string().find("/virtio") != std::string::npos;
 }
 
 class system_disk final : public disk {
  public:
-  explicit system_disk(staging how) : staging_(how), stages_(how == staging::always) {}
+  explicit system_disk(staging mode) : staging_(mode), stages_(mode == staging::always) {}
 
   result<int> open_file(const std::string& path, std::uint64_t size_bytes, bool read_only) override {
     const int flags = (read_only ? O_RDONLY : O_RDWR | O_CREAT) | O_CLOEXEC;
@@ -95,21 +96,21 @@ class system_disk final : public disk {
   }
 
   result<std::uint64_t> free_bytes(const std::string& path) override {
-    struct statvfs of {};
-    if (::statvfs(path.c_str(), &of) != 0) return system_failure(path);
-    return std::uint64_t{of.f_bavail} * of.f_frsize;
+    struct statvfs file_system {};
+    if (::statvfs(path.c_str(), &file_system) != 0) return system_failure(path);
+    return std::uint64_t{file_system.f_bavail} * file_system.f_frsize;
   }
 
   result<std::uint64_t> total_bytes(const std::string& path) override {
-    struct statvfs of {};
-    if (::statvfs(path.c_str(), &of) != 0) return system_failure(path);
-    return std::uint64_t{of.f_blocks} * of.f_frsize;
+    struct statvfs file_system {};
+    if (::statvfs(path.c_str(), &file_system) != 0) return system_failure(path);
+    return std::uint64_t{file_system.f_blocks} * file_system.f_frsize;
   }
 
   std::string boot_id() override {
-    std::ifstream in("/proc/sys/kernel/random/boot_id");
+    std::ifstream file("/proc/sys/kernel/random/boot_id");
     std::string id;
-    std::getline(in, id);
+    std::getline(file, id);
     return id;
   }
 
@@ -159,7 +160,7 @@ class system_disk final : public disk {
 
   // Null if all are in use. The lock is held.
   std::unique_ptr<stage> take_stage() {
-    if (idle_stages_.empty()) return stages_made_ < kMostStages ? (++stages_made_, stage::make()) : nullptr;
+    if (idle_stages_.empty()) return stages_made_ < kMaxStages ? (++stages_made_, stage::make()) : nullptr;
     auto taken = std::move(idle_stages_.back());
     idle_stages_.pop_back();
     return taken;
@@ -168,9 +169,9 @@ class system_disk final : public disk {
   static status run_plainly(std::span<const block_io> blocks, bool write) {
     for (const block_io& block : blocks) {
       for (std::uint64_t done = 0; done < block.size_bytes;) {
-        const auto at = static_cast<off_t>(block.offset_bytes + done);
-        const ssize_t moved = write ? ::pwrite(block.file, block.data + done, block.size_bytes - done, at)
-                                    : ::pread(block.file, block.data + done, block.size_bytes - done, at);
+        const auto offset = static_cast<off_t>(block.offset_bytes + done);
+        const ssize_t moved = write ? ::pwrite(block.file, block.data + done, block.size_bytes - done, offset)
+                                    : ::pread(block.file, block.data + done, block.size_bytes - done, offset);
         if (moved < 0 && errno == EINTR) continue;
         if (moved == 0) errno = EIO;  // the file ends inside the block
         if (moved <= 0)
@@ -185,7 +186,7 @@ class system_disk final : public disk {
 
   const staging staging_;
   std::atomic<bool> stages_;
-  static constexpr unsigned kMostStages = 2;  // an engine has two threads that write large values
+  static constexpr unsigned kMaxStages = 2;  // an engine has two threads that write large values
   unsigned stages_made_ = 0;
   std::mutex mutex_;
   std::vector<std::unique_ptr<uring>> idle_;
@@ -206,6 +207,6 @@ status disk::write_when_ready(std::span<const block_io> blocks, block_gate& gate
   return {};
 }
 
-std::unique_ptr<disk> make_system_disk(staging how) { return std::make_unique<system_disk>(how); }
+std::unique_ptr<disk> make_system_disk(staging mode) { return std::make_unique<system_disk>(mode); }
 
 }  // namespace pl::store

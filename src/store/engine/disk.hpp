@@ -47,7 +47,7 @@ class disk {
   virtual status write_cached(int file, std::uint64_t offset_bytes, std::string_view bytes) = 0;
   virtual void close_file(int file) noexcept = 0;
   virtual status write(std::span<const block_io> blocks) = 0;
-  // The same for blocks whose bytes are still coming. One that is not ready is not looked at, and after a failure none is
+  // The same for blocks whose bytes are still coming. One that is not ready is not read, and after a failure none is
   // waited for. By default: write() for those that are ready, and again. ECANCELED: some did not come.
   virtual status write_when_ready(std::span<const block_io> blocks, block_gate& gate);
   virtual status read(std::span<const block_io> blocks) = 0;
@@ -70,6 +70,6 @@ class disk {
 // A virtual machine's disk (virtio) takes memory piece by piece, and pages of 4 KiB that do not happen to lie side by side
 // cost it more than the copy does: 128 MiB in such pages were written at 2.1 GB/s, from huge pages at 3.7.
 enum class staging : std::uint8_t { by_device, never, always };  // by_device: on virtio
-std::unique_ptr<disk> make_system_disk(staging how = staging::by_device);
+std::unique_ptr<disk> make_system_disk(staging mode = staging::by_device);
 
 }  // namespace pl::store

@@ -28,19 +28,19 @@ class early_write {
 
   bool has_begun() const noexcept { return state_ != nullptr; }
   // `ended`: called once, by the writer's thread.
-  void begin(extent_writer& by, const value_ref& what, std::function<void()> ended) {
+  void begin(extent_writer& writer, const value_ref& target, std::function<void()> ended) {
     state_ = std::make_shared<state>();
-    by.enqueue(
-        what,
+    writer.enqueue(
+        target,
         [mine = state_, ended = std::move(ended)](const status& written) {
           ended();
-          std::function<void(const status&)> then;
+          std::function<void(const status&)> on_finished;
           {
             std::lock_guard lock(mine->mutex);
             mine->written = written;
-            then = std::move(mine->then);
+            on_finished = std::move(mine->on_finished);
           }
-          if (then) then(written);
+          if (on_finished) on_finished(written);
         },
         std::shared_ptr<filling>(state_, &state_->coming));
   }
@@ -48,18 +48,18 @@ class early_write {
   void reach(std::uint64_t bytes) {
     if (bytes > state_->coming.reached()) state_->coming.reach(bytes);
   }
-  // All are. `then`: with the write's outcome, here or by the writer's thread.
-  void finish(std::uint64_t bytes, std::function<void(const status&)> then) {
+  // All bytes are there. Calls `on_finished` with the write's outcome, here or on the writer's thread.
+  void finish(std::uint64_t bytes, std::function<void(const status&)> on_finished) {
     const auto mine = std::move(state_);
     mine->coming.reach(bytes);
     {
       std::lock_guard lock(mine->mutex);
       if (!mine->written) {
-        mine->then = std::move(then);
+        mine->on_finished = std::move(on_finished);
         return;
       }
     }
-    then(*mine->written);
+    on_finished(*mine->written);
   }
 
  private:
@@ -69,7 +69,7 @@ class early_write {
     filling coming{kPatience};
     std::mutex mutex;
     std::optional<status> written;
-    std::function<void(const status&)> then;
+    std::function<void(const status&)> on_finished;
   };
   std::shared_ptr<state> state_;
 };

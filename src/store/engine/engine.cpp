@@ -29,22 +29,23 @@ constexpr std::uint64_t kMaxReserveBytes = std::uint64_t{256} << 20;
 constexpr std::uint64_t kMinExtentFileBytes = std::uint64_t{4} << 20;
 constexpr std::uint64_t kMaxExtentFileBytes = std::uint64_t{1} << 30;
 
-status check_options(const engine_options& of) {
-  if (of.directory.empty()) return failure{EINVAL, "store: no directory given"};
-  if (of.chunk_bytes < (4u << 20) || (of.chunk_bytes & (of.chunk_bytes - 1)) != 0)
+status check_options(const engine_options& options) {
+  if (options.directory.empty()) return failure{EINVAL, "store: no directory given"};
+  if (options.chunk_bytes < (4u << 20) || (options.chunk_bytes & (options.chunk_bytes - 1)) != 0)
     return failure{EINVAL, "store: chunk_bytes is a power of two of at least 4 MiB"};
-  if (of.arena_bytes == 0 || of.arena_bytes > kMaxValueBytes * 64)
+  if (options.arena_bytes == 0 || options.arena_bytes > kMaxValueBytes * 64)
     return failure{EINVAL, "store: arena_bytes is 1 to 4 TiB"};
-  if (of.extent_file_bytes != kByDisk && (of.extent_file_bytes < (1u << 20) || of.extent_file_bytes % kBlockBytes != 0))
+  if (options.extent_file_bytes != kByDisk &&
+      (options.extent_file_bytes < (1u << 20) || options.extent_file_bytes % kBlockBytes != 0))
     return failure{EINVAL, "store: extent_file_bytes is at least 1 MiB and a multiple of 4096"};
-  if (of.small_value_bytes > (1u << 20)) return failure{EINVAL, "store: small_value_bytes is at most 1 MiB"};
+  if (options.small_value_bytes > (1u << 20)) return failure{EINVAL, "store: small_value_bytes is at most 1 MiB"};
   return {};
 }
 
-status check_pool_options(const pool_options& of) {
-  if (of.level == durability::pool_default) return failure{EINVAL, "store: a pool needs a durability of its own"};
-  if (status good = check_given(of.level); !good) return good;
-  if (of.tags.size() > 64 * 1024) return failure{EFBIG, "store: a pool's tags are at most 64 KiB"};
+status check_pool_options(const pool_options& options) {
+  if (options.level == durability::pool_default) return failure{EINVAL, "store: a pool needs a durability of its own"};
+  if (status good = check_given(options.level); !good) return good;
+  if (options.tags.size() > 64 * 1024) return failure{EFBIG, "store: a pool's tags are at most 64 KiB"};
   return {};
 }
 
@@ -175,17 +176,17 @@ status engine::impl::read_catalogue(version_t& ceiling) {
   std::vector<pool_info> found;
   status scanned = records->scan(family::catalogue, "", "", true, [&](std::string_view key, std::string_view raw) {
     if (key == committer::kCeilingKey) {
-      byte_reader from(raw);
-      ceiling = from.number<version_t>();
-      if (!from.good_end()) damage = failure{EUCLEAN, "store: the version ceiling is damaged"};
+      byte_reader reader(raw);
+      ceiling = reader.number<version_t>();
+      if (!reader.good_end()) damage = failure{EUCLEAN, "store: the version ceiling is damaged"};
     } else if (key.size() == 5 && key[0] == 'p') {
       auto pool = decode_pool(raw);
       if (!pool || pool_key(pool->id) != key)
         damage = failure{EUCLEAN, format("store: the record of pool %u is damaged", read_ordered(key.substr(1)))};
       else found.push_back(std::move(*pool));
     } else if (key == "i") {
-      byte_reader from(raw);
-      last_pool = from.number<pool_id>();
+      byte_reader reader(raw);
+      last_pool = reader.number<pool_id>();
     }
     return !damage;
   });
@@ -290,11 +291,11 @@ status engine::impl::check_key(std::string_view key) const {
 status engine::close() { return impl_->close(); }
 const arena_info& engine::arena() const noexcept { return impl_->memory->info(); }
 const std::string& engine::identity() const noexcept { return impl_->identity; }
-status engine::forget_requests(const std::function<bool(std::uint16_t)>& which) {
+status engine::forget_requests(const std::function<bool(std::uint16_t)>& selected) {
   if (status able = impl_->state.writable(); !able) return able;
-  return impl_->remembered->forget(which);
+  return impl_->remembered->forget(selected);
 }
-status engine::tell_requests(const group_test& which, std::size_t part_bytes,
+status engine::tell_requests(const group_test& selected, std::size_t part_bytes,
                              const std::function<status(std::string)>& take) const {
   std::string part;
   status taken;
@@ -304,59 +305,60 @@ status engine::tell_requests(const group_test& which, std::size_t part_bytes,
     append_text(part, encode(one));
     if (part.size() >= part_bytes) taken = take(std::exchange(part, {}));
   };
-  if (status told = impl_->remembered->each(which, tell); !told) return told;
+  if (status visited = impl_->remembered->each(selected, tell); !visited) return visited;
   if (!taken || part.empty()) return taken;
   return take(std::move(part));
 }
 
-status engine::remember_requests(std::string_view part, const group_test& which) {
+status engine::remember_requests(std::string_view part, const group_test& selected) {
   auto unit = std::make_unique<commit_unit>();
-  unit->what = commit_unit::kind::remember;
-  for (byte_reader from(part); !from.good_end();) {
-    const auto client = from.number<std::uint64_t>();
-    auto outcome = decode_outcome(from.text());
-    if (!from.good() || client == 0 || !outcome || outcome->sequence == 0)
+  unit->type = commit_unit::kind::remember;
+  for (byte_reader reader(part); !reader.good_end();) {
+    const auto client = reader.number<std::uint64_t>();
+    auto outcome = decode_outcome(reader.text());
+    if (!reader.good() || client == 0 || !outcome || outcome->sequence == 0)
       return failure{EPROTO, "store: this is no list of requests"};
-    if (outcome->group == kAnyGroup || !which(outcome->group)) continue;
+    if (outcome->group == kAnyGroup || !selected(outcome->group)) continue;
     const request_key request{client, outcome->sequence, outcome->group};
-    unit->told.emplace_back(request, std::move(*outcome));
+    unit->outcomes.emplace_back(request, std::move(*outcome));
   }
-  return unit->told.empty() ? status() : impl_->commit_now(std::move(unit));
+  return unit->outcomes.empty() ? status() : impl_->commit_now(std::move(unit));
 }
 
 status engine::settle() {
   auto nothing = std::make_unique<commit_unit>();
-  nothing->what = commit_unit::kind::remember;
+  nothing->type = commit_unit::kind::remember;
   return impl_->commit_now(std::move(nothing));
 }
 
 status engine::impl::commit_now(unit_ref unit) {
   std::promise<status> answer;
   auto answered = answer.get_future();
-  unit->done = [&](commit_unit& of) { answer.set_value(of.failed ? status(*of.failed) : status()); };
+  unit->done = [&](commit_unit& finished) { answer.set_value(finished.failed ? status(*finished.failed) : status()); };
   commits->enqueue(std::move(unit));
   return answered.get();
 }
 
-void engine::skip_versions(version_t by) noexcept { impl_->commits->skip_versions(by); }
+void engine::skip_versions(version_t count) noexcept { impl_->commits->skip_versions(count); }
 
 std::string engine::read_only_reason() const { return impl_->state.reason(); }
 
 engine_stats engine::stats() const {
-  const health& of = impl_->state;
+  const health& counters = impl_->state;
   engine_stats made;
-  made.puts = of.puts, made.gets = of.gets, made.erases = of.erases, made.failed = of.failed;
-  made.put_bytes = of.put_bytes, made.get_bytes = of.get_bytes;
-  made.hits = of.hits, made.misses = of.misses;
-  made.evictions = of.evictions, made.evicted_bytes = of.evicted_bytes, made.spilled_bytes = of.spilled_bytes;
-  made.commits = of.commits, made.committed = of.committed, made.syncs = of.syncs;
-  made.early_writes = of.early_writes;
-  made.checksum_errors = of.checksum_errors, made.repeated_requests = of.repeated;
+  made.puts = counters.puts, made.gets = counters.gets, made.erases = counters.erases, made.failed = counters.failed;
+  made.put_bytes = counters.put_bytes, made.get_bytes = counters.get_bytes;
+  made.hits = counters.hits, made.misses = counters.misses;
+  made.evictions = counters.evictions, made.evicted_bytes = counters.evicted_bytes,
+  made.spilled_bytes = counters.spilled_bytes;
+  made.commits = counters.commits, made.committed = counters.committed, made.syncs = counters.syncs;
+  made.early_writes = counters.early_writes;
+  made.checksum_errors = counters.checksum_errors, made.repeated_requests = counters.repeated;
   made.arena_bytes = impl_->memory->info().size_bytes, made.arena_used_bytes = impl_->memory->used_bytes();
   made.disk_bytes = impl_->space->total_bytes(), made.disk_used_bytes = impl_->space->used_bytes();
   const auto held = impl_->owners.now();
   made.pins = held.pins, made.grants = held.grants, made.sessions = held.sessions;
-  made.read_only = of.read_only, made.full = of.full;
+  made.read_only = counters.read_only, made.full = counters.full;
   return made;
 }
 
@@ -430,7 +432,7 @@ status engine::delete_pool(pool_id id) {
     return failure{EBUSY, "store: pool " + shown((*found)->name) +
                               format(": %llu grants are open", static_cast<unsigned long long>((*found)->open_grants))};
   auto unit = std::make_unique<commit_unit>();
-  unit->what = commit_unit::kind::drop_pool;
+  unit->type = commit_unit::kind::drop_pool;
   unit->pool = *found;
   std::promise<status> answer;
   unit->done = [&](commit_unit& done) { answer.set_value(done.failed ? status(*done.failed) : status()); };
@@ -445,11 +447,11 @@ void engine::sync_async(pool_id id, completion<durability> done) {
   auto found = impl_->need_pool(id);
   if (!found) return done(std::move(found).error());
   auto unit = std::make_unique<commit_unit>();
-  unit->what = commit_unit::kind::sync;
+  unit->type = commit_unit::kind::sync;
   unit->pool = *found;
-  unit->done = [done = std::move(done)](commit_unit& of) {
-    if (of.failed) done(*of.failed);
-    else done(of.reached);
+  unit->done = [done = std::move(done)](commit_unit& finished) {
+    if (finished.failed) done(*finished.failed);
+    else done(finished.reached);
   };
   impl_->commits->enqueue(std::move(unit));
 }

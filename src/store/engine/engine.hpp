@@ -91,20 +91,20 @@ class engine {
   engine_stats stats() const;
   // Of the data directory: 16 hexadecimal digits, random, made durable with it and kept for ever.
   const std::string& identity() const noexcept;
-  // Versions given out from now on are greater by at least `by` than those so far.
-  void skip_versions(version_t by) noexcept;
+  // Versions given out from now on are greater by at least `count` than those so far.
+  void skip_versions(version_t count) noexcept;
   // Requests of these groups (request_key) are new ones when they come again. Blocking. Precondition: none of them is under
   // way.
-  status forget_requests(const std::function<bool(std::uint16_t group)>& which);
+  status forget_requests(const std::function<bool(std::uint16_t group)>& selected);
   // What is remembered of requests of these groups, for the remember_requests() of another store: calls `take` with parts of
   // about `part_bytes`, until one of its answers is no success. Blocking.
   using group_test = std::function<bool(std::uint16_t group)>;
-  status tell_requests(const group_test& which, std::size_t part_bytes,
+  status tell_requests(const group_test& selected, std::size_t part_bytes,
                        const std::function<status(std::string part)>& take) const;
-  // Remembers those of the part that are of these groups, but for what was done here and for older ones than it knows.
-  // Whoever asks again is answered by it; a copy (copy_of) with the same number is done all the same, and counts as done
-  // here from then on. EPROTO: this is no such part. Blocking.
-  status remember_requests(std::string_view part, const group_test& which);
+  // Stores the part's outcomes for these groups, except for requests done here and for those older than the window. A client
+  // that repeats a request gets the stored outcome; a copy (copy_of) with the same number is still applied, and counts as
+  // done here from then on. EPROTO: this is no such part. Blocking.
+  status remember_requests(std::string_view part, const group_test& selected);
   // What was asked before this has been done, and can be read. Blocking.
   status settle();
   // Why writes are refused, if they are: the first I/O error. Empty while all is well.
@@ -146,10 +146,10 @@ class engine {
   void batch_async(pool_id pool, std::span<const batch_operation> operations, const batch_options& options,
                    completion<batch_result> done);
 
-  // ---- Values in place: grants and pins
-  // ------------------------------------------------------------------------------------ A session owns grants and pins.
-  // Whoever gave memory to another process closes its session only when that process can no longer touch it (its pidfd says
-  // it ended): the memory is used again at once.
+  // ---- Values in place: grants and pins ------------------------------------------------------------------------------
+  // A session owns grants and pins. Close a session that gave memory to another process only after that process has ended
+  // (its pidfd is readable): the memory is reused at once.
+
   session_id open_session();
   // Aborts the session's grants and drops its pins. Unknown ids are ignored.
   void close_session(session_id session);

@@ -14,19 +14,19 @@ namespace {
 
 class checker {
  public:
-  checker(engine::impl& of, engine::check_report& into) : of_(of), report_(into) {}
+  checker(engine::impl& owner, engine::check_report& into) : owner_(owner), report_(into) {}
 
   status run(bool values) {
     values_ = values;
     // Records are held against each other in two snapshots; what was written between them is looked at again.
-    status scanned = of_.records->scan(family::values, "", "", false, [&](std::string_view full, std::string_view raw) {
-      look_at(full, raw);
+    status scanned = owner_.records->scan(family::values, "", "", false, [&](std::string_view full, std::string_view raw) {
+      check_record(full, raw);
       if (values) to_read_.emplace_back(full);
       return true;
     });
     if (!scanned) return scanned;
-    scanned = of_.records->scan(family::extents, "", "", false, [&](std::string_view full, std::string_view) {
-      if (!large_.count(std::string(full))) look_again(std::string(full));
+    scanned = owner_.records->scan(family::extents, "", "", false, [&](std::string_view full, std::string_view) {
+      if (!large_.count(std::string(full))) recheck(std::string(full));
       return true;
     });
     if (!scanned) return scanned;
@@ -36,19 +36,19 @@ class checker {
   }
 
  private:
-  void problem(std::string_view full, const std::string& what) {
-    constexpr std::size_t kMost = 1000;
-    if (report_.problems.size() < kMost)
-      report_.problems.push_back(format("pool %u, key %s: %s", pool_of(full), shown(key_of(full)).c_str(), what.c_str()));
+  void problem(std::string_view full, const std::string& text) {
+    constexpr std::size_t kMaxProblems = 1000;
+    if (report_.problems.size() < kMaxProblems)
+      report_.problems.push_back(format("pool %u, key %s: %s", pool_of(full), shown(key_of(full)).c_str(), text.c_str()));
   }
 
-  void look_at(std::string_view full, std::string_view raw) {
+  void check_record(std::string_view full, std::string_view raw) {
     ++report_.keys;
     const auto record = decode_value(raw);
     if (!record) return problem(full, "its record is damaged");
-    if (!of_.known.find(pool_of(full))) problem(full, "its pool does not exist");
+    if (!owner_.known.find(pool_of(full))) problem(full, "its pool does not exist");
     if (record->large() && !values_) {
-      if (const auto why = of_.space->why_lost(record->extents)) problem(full, "its value is lost: " + *why);
+      if (const auto why = owner_.space->why_lost(record->extents)) problem(full, "its value is lost: " + *why);
     }
     if (!record->large()) {
       if (arch::crc32c(record->small_value.data(), record->small_value.size()) != record->crc)
@@ -59,9 +59,9 @@ class checker {
   }
 
   // The two records of a large key are written together, so both or neither are there.
-  void look_again(const std::string& full) {
-    const auto value = of_.records->get(family::values, full);
-    const auto extents = of_.records->get(family::extents, full);
+  void recheck(const std::string& full) {
+    const auto value = owner_.records->get(family::values, full);
+    const auto extents = owner_.records->get(family::extents, full);
     if (!value || !extents || value->has_value() == extents->has_value()) return;
     if (extents->has_value()) problem(full, "extents without a value");
   }
@@ -69,8 +69,8 @@ class checker {
   void overlaps() {
     std::map<std::uint64_t, std::pair<std::uint64_t, std::string>> used;
     for (const auto& [full, pieces] : large_) {
-      const auto stored = of_.records->get(family::extents, full);
-      const auto again = of_.records->get(family::values, full);
+      const auto stored = owner_.records->get(family::extents, full);
+      const auto again = owner_.records->get(family::values, full);
       if (!stored || !again) continue;
       const auto now = *again ? decode_value(**again) : std::nullopt;
       if (!now || !now->large() || now->extents.front().offset_bytes != pieces.front().offset_bytes)
@@ -80,16 +80,16 @@ class checker {
       for (const segment& piece : pieces) used.emplace(piece.offset_bytes, std::make_pair(piece.size_bytes, full));
     }
     std::uint64_t end = 0;
-    for (const auto& [offset, of] : used) {
-      if (offset < end) problem(of.second, "its extents overlap another key's");
-      end = offset + of.first;
+    for (const auto& [offset, extent_and_key] : used) {
+      if (offset < end) problem(extent_and_key.second, "its extents overlap another key's");
+      end = offset + extent_and_key.first;
     }
   }
 
   void read(const std::string& full) {
-    const pool_ref pool = of_.known.find(pool_of(full));
+    const pool_ref pool = owner_.known.find(pool_of(full));
     if (!pool) return;
-    const auto now = of_.acquire(*pool, full, std::chrono::steady_clock::now() + std::chrono::seconds(10));
+    const auto now = owner_.acquire(*pool, full, std::chrono::steady_clock::now() + std::chrono::seconds(10));
     if (now.code() == EFBIG) return read_windows(pool, full);
     if (!now) {
       if (now.error().code != ENOENT) problem(full, now.error().message);
@@ -97,11 +97,11 @@ class checker {
     }
     ++report_.values_read;
     report_.bytes_read += (*now)->length_bytes;
-    if (status same = of_.verify(*pool, full, **now); !same) problem(full, same.error().message);
+    if (status same = owner_.verify(*pool, full, **now); !same) problem(full, same.error().message);
   }
 
   void read_windows(const pool_ref& pool, const std::string& full) {
-    auto reader = of_.make_reader(pool, full, 0, ~std::uint64_t{0}, nullptr);
+    auto reader = owner_.make_reader(pool, full, 0, ~std::uint64_t{0}, nullptr);
     if (!reader) {
       if (reader.code() == EAGAIN) return read(full);  // replaced meanwhile
       if (reader.code() != ENOENT) problem(full, reader.error().message);
@@ -112,7 +112,7 @@ class checker {
     if (status same = (*reader)->verify(); !same) problem(full, same.error().message);
   }
 
-  engine::impl& of_;
+  engine::impl& owner_;
   engine::check_report& report_;
   std::map<std::string, std::vector<segment>> large_;
   std::vector<std::string> to_read_;

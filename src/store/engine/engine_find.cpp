@@ -17,13 +17,14 @@ std::string behind(std::string prefix) {
   return prefix;
 }
 
-void add_names(pool_state& pool, std::string_view from, std::string_view prefix, std::size_t limit,
+void add_names(pool_state& pool, std::string_view first_key, std::string_view prefix, std::size_t limit,
                std::set<std::string>& into) {
   std::lock_guard lock(pool.names_mutex);
   std::size_t taken = 0;
-  for (auto at = pool.volatile_names.lower_bound(from); at != pool.volatile_names.end() && taken < limit; ++at, ++taken) {
-    if (!std::string_view(*at).starts_with(prefix)) break;
-    into.insert(*at);
+  for (auto name = pool.volatile_names.lower_bound(first_key); name != pool.volatile_names.end() && taken < limit;
+       ++name, ++taken) {
+    if (!std::string_view(*name).starts_with(prefix)) break;
+    into.insert(*name);
   }
 }
 
@@ -35,33 +36,33 @@ result<find_page> engine::find(pool_id id, const find_options& options) {
   const pattern wanted(options.regex);
   if (!wanted.good()) return wanted.good().error();
   const std::size_t limit = std::min(options.limit == 0 ? kMaxFindKeys : options.limit, kMaxFindKeys);
-  std::string from = options.prefix;
-  if (!options.after.empty() && options.after + '\0' > from) from = options.after + '\0';
+  std::string first_key = options.prefix;
+  if (!options.after.empty() && options.after + '\0' > first_key) first_key = options.after + '\0';
 
   // Names, records, names: a key that moves between the two meanwhile is met by one of the looks. Each look takes the first
   // so many keys, one more than the page can use, so that what is merged up to the page's end is complete.
   constexpr std::size_t kLooks = kMaxFindLooks + 1;
   std::set<std::string> keys;
-  add_names(**found, from, options.prefix, kLooks, keys);
+  add_names(**found, first_key, options.prefix, kLooks, keys);
   const std::string until = behind(full_key(id, options.prefix));
   std::size_t scanned = 0;
-  status done =
-      impl_->records->scan(family::values, full_key(id, from), until, true, [&](std::string_view full, std::string_view) {
-        keys.emplace(key_of(full));
-        return ++scanned < kLooks;
-      });
+  status done = impl_->records->scan(family::values, full_key(id, first_key), until, true,
+                                     [&](std::string_view full, std::string_view) {
+                                       keys.emplace(key_of(full));
+                                       return ++scanned < kLooks;
+                                     });
   if (!done) return std::move(done).error();
-  add_names(**found, from, options.prefix, kLooks, keys);
+  add_names(**found, first_key, options.prefix, kLooks, keys);
 
   find_page page;
-  std::size_t looks = 0;
+  std::size_t visited = 0;
   for (const std::string& key : keys) {
-    const bool is_late = looks > 0 && std::chrono::steady_clock::now() >= options.deadline;
-    if (page.keys.size() == limit || looks == kMaxFindLooks || is_late) {
+    const bool is_late = visited > 0 && std::chrono::steady_clock::now() >= options.deadline;
+    if (page.keys.size() == limit || visited == kMaxFindLooks || is_late) {
       page.more = true;
       break;
     }
-    ++looks;
+    ++visited;
     page.last = key;
     if (wanted.matches(key)) page.keys.push_back(key);
   }

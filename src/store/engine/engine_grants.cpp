@@ -13,10 +13,10 @@ namespace pl::store {
 namespace {
 
 // The checksum now, unless the value is written to disk meanwhile. EBADMSG if it is known to be wrong.
-status settle_checksum(const engine::impl& of, commit_unit& unit) {
-  const operation& what = unit.operations.front();
-  value& made = *what.made;
-  unit.crc_missing = of.is_large(made.length_bytes, unit.level);
+status settle_checksum(const engine::impl& owner, commit_unit& unit) {
+  const operation& op = unit.operations.front();
+  value& made = *op.made;
+  unit.crc_missing = owner.is_large(made.length_bytes, unit.level);
   if (!unit.crc_missing) made.crc = crc_of(made);
   return unit.crc_missing ? status() : compare_checksum(unit);
 }
@@ -60,20 +60,20 @@ result<grant> engine::begin_put(session_id session, pool_id pool, std::string_vi
   if (options.from_current) {
     auto now = impl_->acquire(**found, full, options.deadline);
     if (!now && now.error().code != ENOENT) return std::move(now).error();
-    std::vector<std::span<std::byte>> from = now ? (*now)->spans() : std::vector<std::span<std::byte>>{};
+    std::vector<std::span<std::byte>> source = now ? (*now)->spans() : std::vector<std::span<std::byte>>{};
     if (now) given.base_version = (*now)->version;
-    std::size_t at = 0;
-    for (std::span<std::byte> to : (*made)->spans()) {
-      while (!to.empty()) {
-        while (at < from.size() && from[at].empty()) ++at;
-        if (at == from.size()) {
-          std::memset(to.data(), 0, to.size());
+    std::size_t offset = 0;
+    for (std::span<std::byte> target : (*made)->spans()) {
+      while (!target.empty()) {
+        while (offset < source.size() && source[offset].empty()) ++offset;
+        if (offset == source.size()) {
+          std::memset(target.data(), 0, target.size());
           break;
         }
-        const std::size_t size = std::min(to.size(), from[at].size());
-        std::memcpy(to.data(), from[at].data(), size);
-        to = to.subspan(size);
-        from[at] = from[at].subspan(size);
+        const std::size_t size = std::min(target.size(), source[offset].size());
+        std::memcpy(target.data(), source[offset].data(), size);
+        target = target.subspan(size);
+        source[offset] = source[offset].subspan(size);
       }
     }
   }
@@ -120,18 +120,18 @@ void engine::commit_async(session_id session, grant_id id, const commit_options&
 status engine::arrived(session_id session, grant_id id, std::uint64_t bytes, durability level) {
   if (status good = check_given(level); !good) return good;
   status outcome;
-  const bool found = impl_->owners.with_grant(session, id, [&](open_grant& of) {
-    const std::uint64_t length = of.made->length_bytes;
+  const bool found = impl_->owners.with_grant(session, id, [&](open_grant& grant) {
+    const std::uint64_t length = grant.made->length_bytes;
     if (bytes > length) {
       outcome = failure{EINVAL, format("store: %llu bytes came into a grant of %llu", static_cast<unsigned long long>(bytes),
                                        static_cast<unsigned long long>(length))};
       return;
     }
-    if (!of.early.has_begun()) {
-      if (impl_->closed || !impl_->is_large(length, of.pool->level(level)) || impl_->writes_early.exchange(true)) return;
-      of.early.begin(*impl_->writer, of.made, [at = impl_.get()] { at->writes_early = false; });
+    if (!grant.early.has_begun()) {
+      if (impl_->closed || !impl_->is_large(length, grant.pool->level(level)) || impl_->writes_early.exchange(true)) return;
+      grant.early.begin(*impl_->writer, grant.made, [owner = impl_.get()] { owner->writes_early = false; });
     }
-    of.early.reach(bytes);
+    grant.early.reach(bytes);
   });
   if (!found) return failure{EBADF, "store: no such grant in this session"};
   return outcome;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine's parts and how they hang together. engine.cpp opens, closes and keeps pools; engine_write.cpp,
-// engine_grants.cpp, engine_read.cpp and engine_find.cpp are the calls; engine_check.cpp looks after it. Lock order:
+// engine_grants.cpp, engine_read.cpp and engine_find.cpp are the calls; engine_check.cpp checks it. Lock order:
 // requests' group, a table shard, then pool names, space, arena; never two shards.
 #pragma once
 
@@ -43,14 +43,14 @@ class engine::impl {
 
   // ---- engine_write.cpp
   // Memory for a value, after eviction and waiting if need be. EFBIG, ENOSPC.
-  result<value_ref> make_value(std::uint64_t length_bytes, deadline_t until, placement where);
+  result<value_ref> make_value(std::uint64_t length_bytes, deadline_t until, placement place);
   // Where values of this pool and level lie.
   placement place_of(const pool_state& pool, durability level) const {
     return {pool.is_apart.load(std::memory_order_relaxed), level == durability::volatile_, false};
   }
   // Evicts until about this much is free, or nothing can be evicted. False: nothing was.
   enum class victims : std::uint8_t { any, lasting, small_lasting };  // any: but for small volatile ones
-  bool make_room(std::uint64_t bytes, victims of);
+  bool make_room(std::uint64_t bytes, victims candidates);
   // Applies it now if the key's truth is, and stays, in memory; else hands it to extents and committer.
   void submit(unit_ref unit);
   void write_extents_then_commit(unit_ref unit);
@@ -65,41 +65,42 @@ class engine::impl {
   void submit_when_written(unit_ref unit, early_write early);
 
   // ---- value_stream.cpp
-  std::uint64_t most_in_memory() const noexcept;
+  std::uint64_t max_in_memory() const noexcept;
   // EAGAIN: in memory, or in the index.
   result<value_reader::source> find_on_disk(const std::string& full);
   result<std::shared_ptr<value_reader>> make_reader(pool_ref pool, const std::string& full, std::uint64_t offset_bytes,
                                                     std::uint64_t length_bytes, stream_slot_ref slot);
-  result<std::shared_ptr<value_reader>> open_reader(const pool_ref& pool, const std::string& full, const get_options& how);
-  static result<put_result> put_in_windows(engine& of, pool_id pool, std::string_view key, std::span<const std::byte> bytes,
-                                           const put_options& options);
+  result<std::shared_ptr<value_reader>> open_reader(const pool_ref& pool, const std::string& full,
+                                                    const get_options& read_options);
+  static result<put_result> put_in_windows(engine& store, pool_id pool, std::string_view key,
+                                           std::span<const std::byte> bytes, const put_options& options);
 
   // ---- engine_read.cpp
   // Where a value lies, for messages; and the failure (counted) if its checksum is not this one.
-  std::string place_on_disk(const value& what) const;
-  status check_stored(const pool_state& pool, const std::string& full, const value& what, std::uint32_t crc);
+  std::string place_on_disk(const value& stored) const;
+  status check_stored(const pool_state& pool, const std::string& full, const value& stored, std::uint32_t crc);
   // EBADMSG: the extent file that it lies in is not there, or not whole.
-  status check_there(const pool_state& pool, const std::string& full, const value& what);
+  status check_there(const pool_state& pool, const std::string& full, const value& stored);
   // The current version, in memory. ENOENT.
   result<value_ref> acquire(const pool_state& pool, const std::string& full, deadline_t until);
   // Only if that needs no disk; null otherwise.
   value_ref acquire_cached(const pool_state& pool, const std::string& full);
   // Whether it lies in memory, where its pool's values lie now.
-  bool is_in_place(const pool_state& pool, const value& what) const {
-    return what.in_memory() && (what.segments.empty() || memory->is_apart(what.segments) == pool.is_apart);
+  bool is_in_place(const pool_state& pool, const value& stored) const {
+    return stored.in_memory() && (stored.segments.empty() || memory->is_apart(stored.segments) == pool.is_apart);
   }
   // Where the pool's values lie from now on; those that lie elsewhere leave.
   void place_pool(pool_state& pool);
-  status verify(const pool_state& pool, const std::string& full, const value& what);
-  result<pinned_value> pin(session_id session, const pool_state& pool, const std::string& full, const get_options& how,
-                           value_ref what);
+  status verify(const pool_state& pool, const std::string& full, const value& stored);
+  result<pinned_value> pin(session_id session, const pool_state& pool, const std::string& full,
+                           const get_options& read_options, value_ref stored);
   result<value_info> stat(const std::string& full);
   result<get_result> get_in_windows(const pool_ref& pool, const std::string& full, std::span<std::byte> out,
-                                    get_options how);
+                                    get_options read_options);
   placement read_place(const pool_state& pool, durability level) const;
   static pinned_value by_reader(std::shared_ptr<value_reader> reader);
   result<pinned_value> load_and_pin(session_id session, const pool_ref& pool, const std::string& full,
-                                    const get_options& how);
+                                    const get_options& read_options);
 
   engine_options options;
   std::unique_ptr<disk> own_files;
@@ -123,7 +124,7 @@ class engine::impl {
   std::atomic<bool> closed{false};
   std::atomic<std::size_t> evict_next{0};
   std::atomic<int> streams{0};            // value_stream.hpp
-  std::atomic<bool> writes_early{false};  // one at a time: the writer's other thread waits for nobody
+  std::atomic<bool> writes_early{false};  // one at a time: the writer's other thread never waits for bytes
 
  private:
   status lock_folder();
@@ -134,27 +135,27 @@ class engine::impl {
   void scale_to_disk();
   status check_room() const;
   bool apply_in_memory(commit_unit& unit);
-  bool truth_in_memory(const entry* at, const commit_unit& unit, const operation& what);
-  status apply_one(table::shard& shard, entry* at, commit_unit& unit, operation& what);
-  bool evict_from(table::shard& shard, std::uint64_t bytes, victims of, std::uint64_t& evicted);
+  bool truth_in_memory(const entry* key_entry, const commit_unit& unit, const operation& op);
+  status apply_one(table::shard& shard, entry* key_entry, commit_unit& unit, operation& op);
+  bool evict_from(table::shard& shard, std::uint64_t bytes, victims candidates, std::uint64_t& evicted);
   struct victim {
     std::string full;
-    value_ref what;
+    value_ref stored;
   };
   std::uint64_t spill(std::vector<victim> leaving);
   bool put_in_place_of(const victim& old, value_ref moved);
   result<value_ref> read_indexed(const pool_state& pool, const std::string& full, deadline_t until, bool& is_small);
-  result<value_ref> read_extents_of(const pool_state& pool, const std::string& full, const value& from, deadline_t until);
-  result<value_ref> copy_in_place(const pool_state& pool, const std::string& full, const value& from, deadline_t until);
+  result<value_ref> read_extents_of(const pool_state& pool, const std::string& full, const value& source, deadline_t until);
+  result<value_ref> copy_in_place(const pool_state& pool, const std::string& full, const value& source, deadline_t until);
 };
 
 status check_request(const request_key& request);
 // A writer's own checksum against that of what arrived.
 status compare_checksum(const commit_unit& unit);
 // Of a value that lies in memory.
-std::uint32_t crc_of(const value& what);
+std::uint32_t crc_of(const value& stored);
 // A put's answer from its unit; counts it.
-std::function<void(commit_unit&)> answer_put(engine::impl& of, completion<put_result> done);
+std::function<void(commit_unit&)> answer_put(engine::impl& owner, completion<put_result> done);
 
 // Waits for what an _async call answers.
 template <class T, class Call>

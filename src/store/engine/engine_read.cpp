@@ -14,12 +14,12 @@
 namespace pl::store {
 namespace {
 
-status check_crc(const pool_state& pool, std::string_view full, const value& what, std::uint32_t found,
+status check_crc(const pool_state& pool, std::string_view full, const value& stored, std::uint32_t found,
                  const std::string& place) {
-  if (found == what.crc) return {};
+  if (found == stored.crc) return {};
   return failure{EBADMSG, format("store: pool %s, key %s, version %llu, %s: checksum is 0x%08x, should be 0x%08x",
                                  shown(pool.name).c_str(), shown(key_of(full)).c_str(),
-                                 static_cast<unsigned long long>(what.version), place.c_str(), found, what.crc)};
+                                 static_cast<unsigned long long>(stored.version), place.c_str(), found, stored.crc)};
 }
 
 failure behind_the_end(std::string_view full, std::uint64_t length_bytes, std::uint64_t offset_bytes) {
@@ -28,16 +28,16 @@ failure behind_the_end(std::string_view full, std::uint64_t length_bytes, std::u
                         static_cast<unsigned long long>(length_bytes), static_cast<unsigned long long>(offset_bytes))};
 }
 
-void copy_bytes(const value& from, value& into) {
-  auto rest = from.spans();
-  std::size_t at = 0;
-  for (std::span<std::byte> to : into.spans()) {
-    while (!to.empty() && at < rest.size()) {
-      const std::size_t size = std::min(to.size(), rest[at].size());
-      std::memcpy(to.data(), rest[at].data(), size);
-      to = to.subspan(size);
-      rest[at] = rest[at].subspan(size);
-      if (rest[at].empty()) ++at;
+void copy_bytes(const value& source, value& into) {
+  auto rest = source.spans();
+  std::size_t offset = 0;
+  for (std::span<std::byte> target : into.spans()) {
+    while (!target.empty() && offset < rest.size()) {
+      const std::size_t size = std::min(target.size(), rest[offset].size());
+      std::memcpy(target.data(), rest[offset].data(), size);
+      target = target.subspan(size);
+      rest[offset] = rest[offset].subspan(size);
+      if (rest[offset].empty()) ++offset;
     }
   }
 }
@@ -46,28 +46,28 @@ failure no_key(std::string_view full) { return failure{ENOENT, "store: no key " 
 
 }  // namespace
 
-std::uint32_t crc_of(const value& what) {
+std::uint32_t crc_of(const value& stored) {
   std::uint32_t crc = 0;
-  for (const auto& piece : what.spans()) crc = arch::crc32c(piece.data(), piece.size(), crc);
+  for (const auto& piece : stored.spans()) crc = arch::crc32c(piece.data(), piece.size(), crc);
   return crc;
 }
 
-std::string engine::impl::place_on_disk(const value& what) const {
-  const segment& first = what.on_disk.front();
+std::string engine::impl::place_on_disk(const value& stored) const {
+  const segment& first = stored.on_disk.front();
   const std::uint64_t file_bytes = options.extent_file_bytes;
   return format("extent file %06llu at %llu%s", static_cast<unsigned long long>(first.offset_bytes / file_bytes),
                 static_cast<unsigned long long>(first.offset_bytes % file_bytes),
-                what.on_disk.size() > 1 ? " and others" : "");
+                stored.on_disk.size() > 1 ? " and others" : "");
 }
 
-status engine::impl::check_stored(const pool_state& pool, const std::string& full, const value& what, std::uint32_t crc) {
-  status same = check_crc(pool, full, what, crc, place_on_disk(what));
+status engine::impl::check_stored(const pool_state& pool, const std::string& full, const value& stored, std::uint32_t crc) {
+  status same = check_crc(pool, full, stored, crc, place_on_disk(stored));
   if (!same) count(state.checksum_errors);
   return same;
 }
 
-status engine::impl::check_there(const pool_state& pool, const std::string& full, const value& what) {
-  const auto why = space->why_lost(what.on_disk);
+status engine::impl::check_there(const pool_state& pool, const std::string& full, const value& stored) {
+  const auto why = space->why_lost(stored.on_disk);
   if (!why) return {};
   count(state.checksum_errors);
   return failure{EBADMSG, "store: pool " + shown(pool.name) + ", key " + shown(key_of(full)) +
@@ -75,32 +75,33 @@ status engine::impl::check_there(const pool_state& pool, const std::string& full
 }
 
 value_ref engine::impl::acquire_cached(const pool_state& pool, const std::string& full) {
-  table::shard& shard = values->of(full);
+  table::shard& shard = values->shard_of(full);
   std::lock_guard lock(shard.mutex);
-  entry* at = shard.find(full);
-  if (at == nullptr || !at->current || !is_in_place(pool, *at->current)) return nullptr;
-  shard.touch(*at);
-  return at->current;
+  entry* key_entry = shard.find(full);
+  if (key_entry == nullptr || !key_entry->current || !is_in_place(pool, *key_entry->current)) return nullptr;
+  shard.touch(*key_entry);
+  return key_entry->current;
 }
 
 result<value_ref> engine::impl::acquire(const pool_state& pool, const std::string& full, deadline_t until) {
   std::shared_ptr<load> mine;
   std::shared_ptr<load> others;
-  value_ref found, from;  // what the table has; null `from`: see the index
-  table::shard& shard = values->of(full);
+  value_ref found, source;  // what the table has; null `source`: see the index
+  table::shard& shard = values->shard_of(full);
   {
     std::lock_guard lock(shard.mutex);
-    entry* at = shard.find(full);
-    if (at != nullptr && at->current && is_in_place(pool, *at->current)) {
-      shard.touch(*at);
+    entry* key_entry = shard.find(full);
+    if (key_entry != nullptr && key_entry->current && is_in_place(pool, *key_entry->current)) {
+      shard.touch(*key_entry);
       count(state.hits);
-      return at->current;
+      return key_entry->current;
     }
-    if (at != nullptr && at->loading) others = at->loading;
-    if (at != nullptr && at->current) found = at->current;
-    if (at != nullptr && at->current && (at->is_volatile || !at->current->in_memory())) from = at->current;
+    if (key_entry != nullptr && key_entry->loading) others = key_entry->loading;
+    if (key_entry != nullptr && key_entry->current) found = key_entry->current;
+    if (key_entry != nullptr && key_entry->current && (key_entry->is_volatile || !key_entry->current->in_memory()))
+      source = key_entry->current;
     // Beside a commit only for this reader: what it finds may be the old value.
-    if (!others && (at == nullptr || !at->committing)) {
+    if (!others && (key_entry == nullptr || !key_entry->committing)) {
       mine = std::make_shared<load>();
       shard.need(full).loading = mine;
     }
@@ -113,18 +114,18 @@ result<value_ref> engine::impl::acquire(const pool_state& pool, const std::strin
   }
   count(state.misses);
   bool is_small = false;
-  auto loaded = !from               ? read_indexed(pool, full, until, is_small)
-                : from->in_memory() ? copy_in_place(pool, full, *from, until)
-                                    : read_extents_of(pool, full, *from, until);
-  from.reset();
+  auto loaded = !source               ? read_indexed(pool, full, until, is_small)
+                : source->in_memory() ? copy_in_place(pool, full, *source, until)
+                                      : read_extents_of(pool, full, *source, until);
+  source.reset();
   if (!mine) return loaded;
   {
     std::lock_guard lock(shard.mutex);
-    entry* at = shard.find(full);
-    if (at != nullptr && at->loading == mine) {
-      at->loading.reset();
-      if (loaded && at->current == found) shard.set_current(*at, *loaded);
-      shard.drop_if_empty(*at);
+    entry* key_entry = shard.find(full);
+    if (key_entry != nullptr && key_entry->loading == mine) {
+      key_entry->loading.reset();
+      if (loaded && key_entry->current == found) shard.set_current(*key_entry, *loaded);
+      shard.drop_if_empty(*key_entry);
     }
   }
   std::lock_guard tell(mine->mutex);
@@ -136,21 +137,21 @@ result<value_ref> engine::impl::acquire(const pool_state& pool, const std::strin
 }
 
 placement engine::impl::read_place(const pool_state& pool, durability level) const {
-  placement where = place_of(pool, level);
-  where.for_read = true;
-  return where;
+  placement place = place_of(pool, level);
+  place.for_read = true;
+  return place;
 }
 
 // A value that only memory knows, and whose pool's values lie in other memory now. Whoever could write there until now may
 // have done so.
-result<value_ref> engine::impl::copy_in_place(const pool_state& pool, const std::string& full, const value& from,
+result<value_ref> engine::impl::copy_in_place(const pool_state& pool, const std::string& full, const value& source,
                                               deadline_t until) {
-  auto made = make_value(from.length_bytes, until, read_place(pool, from.level));
+  auto made = make_value(source.length_bytes, until, read_place(pool, source.level));
   if (!made) return made;
   value& into = **made;
-  into.version = from.version, into.crc = from.crc, into.user_flags = from.user_flags.load();
-  into.written_unix_ns = from.written_unix_ns, into.level = from.level;
-  copy_bytes(from, into);
+  into.version = source.version, into.crc = source.crc, into.user_flags = source.user_flags.load();
+  into.written_unix_ns = source.written_unix_ns, into.level = source.level;
+  copy_bytes(source, into);
   if (status same = verify(pool, full, into); !same) return std::move(same).error();
   return made;
 }
@@ -161,18 +162,20 @@ void engine::impl::place_pool(pool_state& pool) {
   std::vector<std::string> volatile_ones;
   for (std::size_t i = 0; i < table::kShards; ++i) {
     std::vector<value_ref> gone;  // let go of behind the lock
-    table::shard& shard = values->at(i);
+    table::shard& shard = values->shard_at(i);
     std::lock_guard lock(shard.mutex);
     for (auto next = shard.entries.begin(); next != shard.entries.end();) {
-      entry& at = next->second;
+      entry& key_entry = next->second;
       ++next;
-      if (pool_of(*at.key) != pool.id || !at.current || !at.current->in_memory() || is_in_place(pool, *at.current)) continue;
-      if (at.is_volatile) {
-        volatile_ones.push_back(*at.key);
-      } else if (!at.committing && !at.loading) {
-        gone.push_back(at.current);
-        shard.set_current(at, nullptr);
-        shard.drop_if_empty(at);
+      if (pool_of(*key_entry.key) != pool.id || !key_entry.current || !key_entry.current->in_memory() ||
+          is_in_place(pool, *key_entry.current))
+        continue;
+      if (key_entry.is_volatile) {
+        volatile_ones.push_back(*key_entry.key);
+      } else if (!key_entry.committing && !key_entry.loading) {
+        gone.push_back(key_entry.current);
+        shard.set_current(key_entry, nullptr);
+        shard.drop_if_empty(key_entry);
       }
     }
   }
@@ -188,19 +191,19 @@ result<value_ref> engine::impl::read_indexed(const pool_state& pool, const std::
   if (!*stored) return no_key(full);
   const auto record = decode_value(**stored);
   if (!record) return failure{EUCLEAN, "store: the record of key " + shown(key_of(full)) + " is damaged"};
-  value from(*memory, *space);
-  from.version = record->version, from.length_bytes = record->length_bytes, from.crc = record->crc;
-  from.user_flags = record->user_flags, from.written_unix_ns = record->written_unix_ns, from.level = record->level;
+  value source(*memory, *space);
+  source.version = record->version, source.length_bytes = record->length_bytes, source.crc = record->crc;
+  source.user_flags = record->user_flags, source.written_unix_ns = record->written_unix_ns, source.level = record->level;
   if (record->large()) {
-    from.on_disk = record->extents;
-    return read_extents_of(pool, full, from, until);
+    source.on_disk = record->extents;
+    return read_extents_of(pool, full, source, until);
   }
   is_small = true;
-  auto made = make_value(record->length_bytes, until, read_place(pool, from.level));
+  auto made = make_value(record->length_bytes, until, read_place(pool, source.level));
   if (!made) return made;
   value& into = **made;
-  into.version = from.version, into.crc = from.crc, into.user_flags = record->user_flags;
-  into.written_unix_ns = from.written_unix_ns, into.level = from.level;
+  into.version = source.version, into.crc = source.crc, into.user_flags = record->user_flags;
+  into.written_unix_ns = source.written_unix_ns, into.level = source.level;
   std::string_view rest = record->small_value;
   for (const auto& piece : into.spans()) {
     std::memcpy(piece.data(), rest.data(), piece.size());
@@ -213,37 +216,38 @@ result<value_ref> engine::impl::read_indexed(const pool_state& pool, const std::
   return made;
 }
 
-result<value_ref> engine::impl::read_extents_of(const pool_state& pool, const std::string& full, const value& from,
+result<value_ref> engine::impl::read_extents_of(const pool_state& pool, const std::string& full, const value& source,
                                                 deadline_t until) {
-  if (status there = check_there(pool, full, from); !there) return std::move(there).error();
-  auto made = make_value(from.length_bytes, until, read_place(pool, from.level));
+  if (status there = check_there(pool, full, source); !there) return std::move(there).error();
+  auto made = make_value(source.length_bytes, until, read_place(pool, source.level));
   if (!made) return made;
   value& into = **made;
-  into.version = from.version, into.crc = from.crc, into.user_flags = from.user_flags.load();
-  into.written_unix_ns = from.written_unix_ns, into.level = from.level;
-  if (!from.owns_extents) into.on_disk = from.on_disk;
+  into.version = source.version, into.crc = source.crc, into.user_flags = source.user_flags.load();
+  into.written_unix_ns = source.written_unix_ns, into.level = source.level;
+  if (!source.owns_extents) into.on_disk = source.on_disk;
   const auto pieces = into.spans();
-  if (status read = files->read(space->blocks(from.on_disk, pieces)); !read)
+  if (status read = files->read(space->blocks(source.on_disk, pieces)); !read)
     return failure{read.error().code, "store: pool " + shown(pool.name) + ", key " + shown(key_of(full)) + ", " +
-                                          place_on_disk(from) + ": " + read.error().message};
-  if (status same = check_stored(pool, full, from, crc_of(into)); !same) return std::move(same).error();
+                                          place_on_disk(source) + ": " + read.error().message};
+  if (status same = check_stored(pool, full, source, crc_of(into)); !same) return std::move(same).error();
   return made;
 }
 
-status engine::impl::verify(const pool_state& pool, const std::string& full, const value& what) {
-  status same = check_crc(
-      pool, full, what, crc_of(what),
-      format("arena at %llu", static_cast<unsigned long long>(what.segments.empty() ? 0 : what.segments[0].offset_bytes)));
+status engine::impl::verify(const pool_state& pool, const std::string& full, const value& stored) {
+  status same =
+      check_crc(pool, full, stored, crc_of(stored),
+                format("arena at %llu",
+                       static_cast<unsigned long long>(stored.segments.empty() ? 0 : stored.segments[0].offset_bytes)));
   if (!same) count(state.checksum_errors);
   return same;
 }
 
 result<value_info> engine::impl::stat(const std::string& full) {
   {
-    table::shard& shard = values->of(full);
+    table::shard& shard = values->shard_of(full);
     std::lock_guard lock(shard.mutex);
-    const entry* at = shard.find(full);
-    if (at != nullptr && at->current) return at->current->info();
+    const entry* key_entry = shard.find(full);
+    if (key_entry != nullptr && key_entry->current) return key_entry->current->info();
   }
   const auto stored = records->get(family::values, full);
   if (!stored) return stored.error();
@@ -263,13 +267,14 @@ result<value_info> engine::stat(pool_id pool, std::string_view key) {
 
 // A value that memory does not hold.
 result<get_result> engine::impl::get_in_windows(const pool_ref& pool, const std::string& full, std::span<std::byte> out,
-                                                get_options how) {
-  how.length_bytes = out.size();
-  auto reader = open_reader(pool, full, how);
+                                                get_options read_options) {
+  read_options.length_bytes = out.size();
+  auto reader = open_reader(pool, full, read_options);
   if (!reader) return std::move(reader).error();
   get_result made;
   made.info = (*reader)->info();
-  if (how.offset_bytes > made.info.length_bytes) return behind_the_end(full, made.info.length_bytes, how.offset_bytes);
+  if (read_options.offset_bytes > made.info.length_bytes)
+    return behind_the_end(full, made.info.length_bytes, read_options.offset_bytes);
   for (;;) {
     const auto window = (*reader)->next();
     if (!window) return window.error();
@@ -329,14 +334,14 @@ result<get_result> engine::get(pool_id pool, std::string_view key, std::span<std
 // ------------------------------------------------------------------------------------------------------------------------
 
 result<pinned_value> engine::impl::pin(session_id session, const pool_state& pool, const std::string& full,
-                                       const get_options& how, value_ref what) {
-  if (how.verify || pool.options()->verify_reads) {
-    if (status same = verify(pool, full, *what); !same) return std::move(same).error();
+                                       const get_options& read_options, value_ref stored) {
+  if (read_options.verify || pool.options()->verify_reads) {
+    if (status same = verify(pool, full, *stored); !same) return std::move(same).error();
   }
   pinned_value made;
-  made.info = what->info();
-  made.segments = what->segments;
-  made.pin = owners.add(session, std::move(what));
+  made.info = stored->info();
+  made.segments = stored->segments;
+  made.pin = owners.add(session, std::move(stored));
   if (made.pin == 0) return failure{EBADF, "store: no such session"};
   count(state.gets);
   count(state.get_bytes, made.info.length_bytes);
@@ -344,17 +349,17 @@ result<pinned_value> engine::impl::pin(session_id session, const pool_state& poo
 }
 
 result<pinned_value> engine::impl::load_and_pin(session_id session, const pool_ref& pool, const std::string& full,
-                                                const get_options& how) {
-  if (how.past_memory && how.or_reader) {
-    if (auto reader = open_reader(pool, full, how)) return by_reader(*std::move(reader));
+                                                const get_options& read_options) {
+  if (read_options.past_memory && read_options.or_reader) {
+    if (auto reader = open_reader(pool, full, read_options)) return by_reader(*std::move(reader));
   }
-  auto now = acquire(*pool, full, how.deadline);
-  if (now) return pin(session, *pool, full, how, std::move(*now));
+  auto now = acquire(*pool, full, read_options.deadline);
+  if (now) return pin(session, *pool, full, read_options, std::move(*now));
   const bool no_room = now.code() == ENOSPC;
-  if ((now.code() != EFBIG && !no_room) || !how.or_reader) return std::move(now).error();
-  auto reader = open_reader(pool, full, how);
+  if ((now.code() != EFBIG && !no_room) || !read_options.or_reader) return std::move(now).error();
+  auto reader = open_reader(pool, full, read_options);
   // Replaced meanwhile by one that memory holds.
-  if (reader.code() == EAGAIN && !no_room) return load_and_pin(session, pool, full, how);
+  if (reader.code() == EAGAIN && !no_room) return load_and_pin(session, pool, full, read_options);
   if (!reader) return no_room ? std::move(now).error() : std::move(reader).error();
   return by_reader(*std::move(reader));
 }
@@ -385,8 +390,9 @@ void engine::lookup_async(session_id session, pool_id pool, std::string_view key
     return done(impl_->pin(session, **found, full, options, std::move(now)));
   }
   auto shared = std::make_shared<completion<pinned_value>>(std::move(done));
-  const bool taken = impl_->helpers->run_later([of = impl_.get(), session, in = *found, full = std::move(full), options,
-                                                shared] { (*shared)(of->load_and_pin(session, in, full, options)); });
+  const bool taken =
+      impl_->helpers->run_later([owner = impl_.get(), session, opened_pool = *found, full = std::move(full), options,
+                                 shared] { (*shared)(owner->load_and_pin(session, opened_pool, full, options)); });
   if (!taken) (*shared)(failure{ESHUTDOWN, "store: closed"});
 }
 

@@ -18,17 +18,17 @@ constexpr std::uint64_t kSpillBytes = 128 << 10;                  // written at 
 constexpr std::uint64_t kPastCacheFrom = std::uint64_t{8} << 20;  // what is longer has left the cache before it is read
 
 // Copies the value's bytes to where it lies, in one pass with their checksum, and says how far it is.
-std::uint32_t fill(value& what, std::span<const std::byte> from, filling* told = nullptr) {
-  const bool past_cache = from.size() >= kPastCacheFrom;
+std::uint32_t fill(value& target, std::span<const std::byte> source, filling* progress = nullptr) {
+  const bool past_cache = source.size() >= kPastCacheFrom;
   std::uint32_t crc = 0;
-  std::uint64_t at = 0;  // of the value
-  for (std::span<std::byte> piece : what.spans()) {
+  std::uint64_t offset = 0;  // of the value
+  for (std::span<std::byte> piece : target.spans()) {
     while (!piece.empty()) {
-      const std::size_t size = std::min<std::uint64_t>(piece.size(), kFillStepBytes - at % kFillStepBytes);
-      crc = arch::crc32c_copy(piece.data(), from.data() + at, size, crc, past_cache);
+      const std::size_t size = std::min<std::uint64_t>(piece.size(), kFillStepBytes - offset % kFillStepBytes);
+      crc = arch::crc32c_copy(piece.data(), source.data() + offset, size, crc, past_cache);
       piece = piece.subspan(size);
-      at += size;
-      if (told != nullptr) told->reach(at);
+      offset += size;
+      if (progress != nullptr) progress->reach(offset);
     }
   }
   return crc;
@@ -40,7 +40,7 @@ failure of_item(const batch_item& item) {
 
 // Answers a unit that failed; who is answered finds its space free.
 void give_up(unit_ref unit, const failure& why) {
-  for (operation& what : unit->operations) what.made.reset();
+  for (operation& op : unit->operations) op.made.reset();
   unit->failed = why;
   unit->done(*unit);
 }
@@ -48,10 +48,10 @@ void give_up(unit_ref unit, const failure& why) {
 }  // namespace
 
 status compare_checksum(const commit_unit& unit) {
-  const operation& what = unit.operations.front();
-  if (!unit.expected_crc || *unit.expected_crc == what.made->crc) return {};
+  const operation& op = unit.operations.front();
+  if (!unit.expected_crc || *unit.expected_crc == op.made->crc) return {};
   return failure{EBADMSG, format("store: key %s: the value that arrived has checksum 0x%08x, its writer says 0x%08x",
-                                 shown(key_of(what.full)).c_str(), what.made->crc, *unit.expected_crc)};
+                                 shown(key_of(op.full)).c_str(), op.made->crc, *unit.expected_crc)};
 }
 
 status check_request(const request_key& request) {
@@ -59,39 +59,39 @@ status check_request(const request_key& request) {
   return {};
 }
 
-std::function<void(commit_unit&)> answer_put(engine::impl& of, completion<put_result> done) {
-  return [&state = of.state, done = std::move(done)](commit_unit& unit) {
-    const operation& what = unit.operations.front();
-    if (unit.failed || what.outcome.error != 0) {
+std::function<void(commit_unit&)> answer_put(engine::impl& owner, completion<put_result> done) {
+  return [&state = owner.state, done = std::move(done)](commit_unit& unit) {
+    const operation& op = unit.operations.front();
+    if (unit.failed || op.outcome.error != 0) {
       count(state.failed);
-      return done(unit.failed ? *unit.failed : of_item(what.outcome));
+      return done(unit.failed ? *unit.failed : of_item(op.outcome));
     }
     count(state.puts);
-    count(state.put_bytes, what.made->length_bytes);
-    done(put_result{what.outcome.version, what.made->crc, unit.reached, unit.repeated});
+    count(state.put_bytes, op.made->length_bytes);
+    done(put_result{op.outcome.version, op.made->crc, unit.reached, unit.repeated});
   };
 }
 
 // ---- Room
 // --------------------------------------------------------------------------------------------------------------------
 
-result<value_ref> engine::impl::make_value(std::uint64_t length_bytes, deadline_t until, placement where) {
-  const std::uint64_t most = most_in_memory();
-  if (length_bytes > most)
+result<value_ref> engine::impl::make_value(std::uint64_t length_bytes, deadline_t until, placement place) {
+  const std::uint64_t limit = max_in_memory();
+  if (length_bytes > limit)
     return failure{EFBIG, format("store: %llu bytes do not lie in memory as one value, that is for up to %llu (half of the "
                                  "arena of %s); longer ones are put and got whole, through the socket",
-                                 static_cast<unsigned long long>(length_bytes), static_cast<unsigned long long>(most),
+                                 static_cast<unsigned long long>(length_bytes), static_cast<unsigned long long>(limit),
                                  format_size(memory->info().size_bytes).c_str())};
   auto made = std::make_shared<value>(*memory, *space);
   made->length_bytes = length_bytes;
   for (;;) {
     const std::uint64_t seen = memory->releases();
-    if (auto pieces = memory->allocate(length_bytes, where)) {
+    if (auto pieces = memory->allocate(length_bytes, place)) {
       made->segments = std::move(*pieces);
-      made->is_lasting = where.lasting;
+      made->is_lasting = place.lasting;
       return made;
     }
-    const bool of_lasting = where.lasting && memory->is_lasting_full(length_bytes);
+    const bool of_lasting = place.lasting && memory->is_lasting_full(length_bytes);
     const bool small = length_bytes <= store::arena::kSlotBytes;
     if (make_room(length_bytes, !of_lasting ? victims::any : small ? victims::small_lasting : victims::lasting)) continue;
     if (memory->releases() != seen) continue;
@@ -102,16 +102,17 @@ result<value_ref> engine::impl::make_value(std::uint64_t length_bytes, deadline_
   }
 }
 
-bool engine::impl::make_room(std::uint64_t bytes, victims of) {
+bool engine::impl::make_room(std::uint64_t bytes, victims candidates) {
   std::uint64_t evicted = 0;
   bool any = false;
   // Twice round: the first may find only values that were just let go of.
   for (std::size_t i = 0; i < 2 * table::kShards && evicted < bytes; ++i)
-    any = evict_from(values->at(evict_next.fetch_add(1, std::memory_order_relaxed)), bytes, of, evicted) || any;
+    any =
+        evict_from(values->shard_at(evict_next.fetch_add(1, std::memory_order_relaxed)), bytes, candidates, evicted) || any;
   return any;
 }
 
-bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims of, std::uint64_t& evicted) {
+bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims candidates, std::uint64_t& evicted) {
   // Longer looks would hold readers up. What must be written before it may leave is written together: many small values cost
   // little more than one, and the puts to come find room without waiting.
   constexpr int kLooks = 32, kSkips = 4096;
@@ -119,36 +120,36 @@ bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims 
   std::vector<victim> to_spill;
   {
     std::lock_guard lock(shard.mutex);
-    auto& recent = shard.list_of(of == victims::small_lasting);
+    auto& recent = shard.list_of(candidates == victims::small_lasting);
     auto next = recent.end();
     int skips = 0;
     std::uint64_t found = 0;
-    for (int looks = 0; looks < kLooks && next != recent.begin() && evicted + found < std::max(bytes, kSpillBytes);
-         ++looks) {
-      entry& at = **--next;
+    for (int visited = 0; visited < kLooks && next != recent.begin() && evicted + found < std::max(bytes, kSpillBytes);
+         ++visited) {
+      entry& key_entry = **--next;
       // What is in use stays, and must not stand in the way of what is behind it.
-      const bool in_use = at.committing || at.loading || at.current.use_count() != 1;
-      if (in_use || (of == victims::lasting && !at.current->is_lasting)) {
-        if (++skips < kSkips) --looks;
+      const bool in_use = key_entry.committing || key_entry.loading || key_entry.current.use_count() != 1;
+      if (in_use || (candidates == victims::lasting && !key_entry.current->is_lasting)) {
+        if (++skips < kSkips) --visited;
         continue;
       }
-      if (at.is_volatile) {
-        found += at.current->length_bytes;
-        to_spill.push_back({*at.key, at.current});
+      if (key_entry.is_volatile) {
+        found += key_entry.current->length_bytes;
+        to_spill.push_back({*key_entry.key, key_entry.current});
         continue;
       }
       if (evicted + found >= bytes) break;  // what needs no write is not let go of in advance
-      evicted += at.current->length_bytes;
-      gone.push_back(at.current);
+      evicted += key_entry.current->length_bytes;
+      gone.push_back(key_entry.current);
       const auto after = std::next(next);
-      shard.set_current(at, nullptr);
-      shard.drop_if_empty(at);
+      shard.set_current(key_entry, nullptr);
+      shard.drop_if_empty(key_entry);
       next = after;
     }
   }
-  for (const value_ref& what : gone) {
+  for (const value_ref& stored : gone) {
     count(state.evictions);
-    count(state.evicted_bytes, what->length_bytes);
+    count(state.evicted_bytes, stored->length_bytes);
   }
   const bool dropped = !gone.empty();
   gone.clear();
@@ -162,15 +163,15 @@ std::uint64_t engine::impl::spill(std::vector<victim> leaving) {
   std::vector<value_ref> copies;  // on disk, of the victims in their order
   std::vector<block_io> blocks;
   for (const victim& one : leaving) {
-    auto found = space->allocate(one.what->length_bytes);
+    auto found = space->allocate(one.stored->length_bytes);
     if (!found) break;
-    const value& from = *one.what;
+    const value& source = *one.stored;
     auto moved = std::make_shared<value>(*memory, *space);
-    moved->version = from.version, moved->length_bytes = from.length_bytes, moved->crc = from.crc;
-    moved->written_unix_ns = from.written_unix_ns, moved->level = from.level;
+    moved->version = source.version, moved->length_bytes = source.length_bytes, moved->crc = source.crc;
+    moved->written_unix_ns = source.written_unix_ns, moved->level = source.level;
     moved->on_disk = std::move(*found);
     moved->owns_extents = true;
-    const auto theirs = space->blocks(moved->on_disk, from.spans());
+    const auto theirs = space->blocks(moved->on_disk, source.spans());
     blocks.insert(blocks.end(), theirs.begin(), theirs.end());
     copies.push_back(std::move(moved));
   }
@@ -181,113 +182,113 @@ std::uint64_t engine::impl::spill(std::vector<victim> leaving) {
   }
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < copies.size(); ++i)
-    if (put_in_place_of(leaving[i], std::move(copies[i]))) bytes += leaving[i].what->length_bytes;
+    if (put_in_place_of(leaving[i], std::move(copies[i]))) bytes += leaving[i].stored->length_bytes;
   return bytes;
 }
 
 bool engine::impl::put_in_place_of(const victim& old, value_ref moved) {
-  table::shard& shard = values->of(old.full);
+  table::shard& shard = values->shard_of(old.full);
   std::lock_guard lock(shard.mutex);
-  entry* at = shard.find(old.full);
+  entry* key_entry = shard.find(old.full);
   // Taken, replaced or wanted meanwhile: it stays.
-  if (at == nullptr || at->current != old.what || at->committing || at->loading || at->current.use_count() != 2)
+  if (key_entry == nullptr || key_entry->current != old.stored || key_entry->committing || key_entry->loading ||
+      key_entry->current.use_count() != 2)
     return false;
-  moved->user_flags = old.what->user_flags.load();
-  shard.set_current(*at, std::move(moved));
+  moved->user_flags = old.stored->user_flags.load();
+  shard.set_current(*key_entry, std::move(moved));
   count(state.evictions);
-  count(state.spilled_bytes, old.what->length_bytes);
+  count(state.spilled_bytes, old.stored->length_bytes);
   return true;
 }
 
 // ---- In memory alone
 // ------------------------------------------------------------------------------------------------------------
 
-// Whether the operation's key, whose entry is `at` if it has one, is known to memory alone. The shard's lock is held.
-bool engine::impl::truth_in_memory(const entry* at, const commit_unit& unit, const operation& what) {
-  if (at != nullptr && (at->committing || at->loading)) return false;
-  if (at != nullptr && at->current && at->is_volatile) return true;
-  if (at != nullptr && at->current) return false;
+// Whether only memory has the operation's key (`key_entry` is its entry, or null). The shard's lock is held.
+bool engine::impl::truth_in_memory(const entry* key_entry, const commit_unit& unit, const operation& op) {
+  if (key_entry != nullptr && (key_entry->committing || key_entry->loading)) return false;
+  if (key_entry != nullptr && key_entry->current && key_entry->is_volatile) return true;
+  if (key_entry != nullptr && key_entry->current) return false;
   if (unit.pool->indexed_keys.load() == 0) return true;
-  const auto stored = records->get(family::values, what.full);
+  const auto stored = records->get(family::values, op.full);
   return stored && !*stored;
 }
 
 bool engine::impl::apply_in_memory(commit_unit& unit) {
-  if (unit.what != commit_unit::kind::operations || unit.operations.size() != 1) return false;
-  operation& what = unit.operations.front();
-  if (what.what == operation::kind::put && unit.level != durability::volatile_) return false;
+  if (unit.type != commit_unit::kind::operations || unit.operations.size() != 1) return false;
+  operation& op = unit.operations.front();
+  if (op.type == operation::kind::put && unit.level != durability::volatile_) return false;
   std::unique_lock<std::mutex> once;
   if (!unit.request.empty()) {
     once = remembered->lock(unit.request);
     const auto found = remembered->find(unit.request);
     if (!found || *found) return false;  // the committer knows what that means for it
   }
-  table::shard& shard = values->of(what.full);
+  table::shard& shard = values->shard_of(op.full);
   value_ref old;  // let go of behind the lock
   std::lock_guard lock(shard.mutex);
-  entry* at = shard.find(what.full);
-  if (!truth_in_memory(at, unit, what)) return false;
-  if (at != nullptr) old = at->current;
-  if (status done = apply_one(shard, at, unit, what); !done) {
-    what.outcome.error = done.error().code;
-    what.outcome.message = done.error().message;
+  entry* key_entry = shard.find(op.full);
+  if (!truth_in_memory(key_entry, unit, op)) return false;
+  if (key_entry != nullptr) old = key_entry->current;
+  if (status done = apply_one(shard, key_entry, unit, op); !done) {
+    op.outcome.error = done.error().code;
+    op.outcome.message = done.error().message;
     return true;
   }
   unit.reached = durability::volatile_;
   if (once)
-    remembered->remember(unit.request, {unit.request.sequence,
-                                        unit.reached,
-                                        unit.request.group,
-                                        {{0, what.outcome.version, what.made ? what.made->crc : 0}}});
+    remembered->remember(
+        unit.request,
+        {unit.request.sequence, unit.reached, unit.request.group, {{0, op.outcome.version, op.made ? op.made->crc : 0}}});
   return true;
 }
 
-status engine::impl::apply_one(table::shard& shard, entry* at, commit_unit& unit, operation& what) {
+status engine::impl::apply_one(table::shard& shard, entry* key_entry, commit_unit& unit, operation& op) {
   pool_state& pool = *unit.pool;
-  const value* now = at != nullptr ? at->current.get() : nullptr;
+  const value* now = key_entry != nullptr ? key_entry->current.get() : nullptr;
   if (pool.dropped) return failure{ENXIO, "store: pool " + shown(pool.name) + " was deleted"};
   if (status met =
-          check_condition(what.when, what.expected_version, now != nullptr, now != nullptr ? now->version : 0, what.full);
+          check_condition(op.precondition, op.expected_version, now != nullptr, now != nullptr ? now->version : 0, op.full);
       !met)
     return met;
-  if (what.is_late(now != nullptr, now != nullptr ? now->version : 0)) {
-    what.outcome.version = now->version;
+  if (op.is_late(now != nullptr, now != nullptr ? now->version : 0)) {
+    op.outcome.version = now->version;
     return {};
   }
   const auto old_bytes = now != nullptr ? static_cast<std::int64_t>(now->length_bytes) : 0;
-  switch (what.what) {
+  switch (op.type) {
     case operation::kind::set_flags:
-      if (now == nullptr) return failure{ENOENT, "store: no key " + shown(key_of(what.full))};
-      at->current->user_flags = what.user_flags;
-      what.outcome.version = now->version;
+      if (now == nullptr) return failure{ENOENT, "store: no key " + shown(key_of(op.full))};
+      key_entry->current->user_flags = op.user_flags;
+      op.outcome.version = now->version;
       return {};
     case operation::kind::erase: {
       if (now == nullptr) return {};  // `none`: nothing to do
-      what.outcome.version = now->version;
+      op.outcome.version = now->version;
       pool.refund(1, old_bytes);
-      shard.set_current(*at, nullptr);
-      at->is_volatile = false;
-      shard.drop_if_empty(*at);
+      shard.set_current(*key_entry, nullptr);
+      key_entry->is_volatile = false;
+      shard.drop_if_empty(*key_entry);
       std::lock_guard names(pool.names_mutex);
-      if (const auto name = pool.volatile_names.find(key_of(what.full)); name != pool.volatile_names.end())
+      if (const auto name = pool.volatile_names.find(key_of(op.full)); name != pool.volatile_names.end())
         pool.volatile_names.erase(name);
       return {};
     }
     case operation::kind::put:
       break;
   }
-  if (status charged = pool.charge(now != nullptr ? 0 : 1, static_cast<std::int64_t>(what.made->length_bytes) - old_bytes);
+  if (status charged = pool.charge(now != nullptr ? 0 : 1, static_cast<std::int64_t>(op.made->length_bytes) - old_bytes);
       !charged)
     return charged;
-  what.made->version = what.outcome.version = commits->version_for(what.copy);
-  what.made->written_unix_ns = unix_now_ns();
-  what.made->level = durability::volatile_;
+  op.made->version = op.outcome.version = commits->version_for(op.copy);
+  op.made->written_unix_ns = unix_now_ns();
+  op.made->level = durability::volatile_;
   if (now == nullptr) {
     std::lock_guard names(pool.names_mutex);
-    pool.volatile_names.emplace(key_of(what.full));
+    pool.volatile_names.emplace(key_of(op.full));
   }
-  entry& slot = at != nullptr ? *at : shard.add(what.full);
-  shard.set_current(slot, what.made);
+  entry& slot = key_entry != nullptr ? *key_entry : shard.add(op.full);
+  shard.set_current(slot, op.made);
   slot.is_volatile = true;
   return {};
 }
@@ -318,12 +319,12 @@ void engine::impl::write_beside_checksum(unit_ref unit, std::span<const std::byt
   const bool crc_missing = unit->crc_missing;
   both->unit = std::move(unit);
   const auto coming = to_copy.empty() ? nullptr : std::make_shared<filling>();
-  const auto arrive = [this](meeting& at) {
-    if (at.missing.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-    unit_ref back = std::move(at.unit);
-    if (at.written) at.written = compare_checksum(*back);
-    if (at.written) return write_extents_then_commit(std::move(back));
-    give_up(std::move(back), at.written.error());
+  const auto arrive = [this](meeting& joined) {
+    if (joined.missing.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    unit_ref back = std::move(joined.unit);
+    if (joined.written) joined.written = compare_checksum(*back);
+    if (joined.written) return write_extents_then_commit(std::move(back));
+    give_up(std::move(back), joined.written.error());
   };
   writer->enqueue(
       made,
@@ -339,11 +340,11 @@ void engine::impl::write_beside_checksum(unit_ref unit, std::span<const std::byt
 }
 
 void engine::impl::write_extents_then_commit(unit_ref unit) {
-  for (operation& what : unit->operations) {
-    if (!what.made || !is_large(what.made->length_bytes, unit->level) || !what.made->on_disk.empty()) continue;
+  for (operation& op : unit->operations) {
+    if (!op.made || !is_large(op.made->length_bytes, unit->level) || !op.made->on_disk.empty()) continue;
     // One after the other: the values of a batch that are large are few.
     auto shared = std::make_shared<unit_ref>(std::move(unit));
-    return writer->enqueue(what.made, [this, shared](status written) {
+    return writer->enqueue(op.made, [this, shared](status written) {
       unit_ref back = std::move(*shared);
       if (written) return write_extents_then_commit(std::move(back));
       give_up(std::move(back), written.error());
@@ -381,20 +382,20 @@ void engine::put_async(pool_id pool, std::string_view key, std::span<const std::
                                        options.copy});
   unit->done = answer_put(*impl_, std::move(done));
   unit->crc_missing = !options.known_crc;
-  store::value& to = *unit->operations.front().made;
-  if (options.known_crc) to.crc = *options.known_crc;
+  store::value& target = *unit->operations.front().made;
+  if (options.known_crc) target.crc = *options.known_crc;
   // What fits into one step is there before a thread that writes it is awake.
   if (impl_->is_large(value.size(), unit->level) && value.size() > kFillStepBytes)
     return impl_->write_beside_checksum(std::move(unit), value);
-  const std::uint32_t crc = fill(to, value);
-  if (std::exchange(unit->crc_missing, false)) to.crc = crc;
+  const std::uint32_t crc = fill(target, value);
+  if (std::exchange(unit->crc_missing, false)) target.crc = crc;
   impl_->submit(std::move(unit));
 }
 
 result<put_result> engine::put(pool_id pool, std::string_view key, std::span<const std::byte> value,
                                const put_options& options) {
   if (status good = check_given(options.level); !good) return std::move(good).error();
-  if (value.size() > impl_->most_in_memory()) return impl::put_in_windows(*this, pool, key, value, options);
+  if (value.size() > impl_->max_in_memory()) return impl::put_in_windows(*this, pool, key, value, options);
   return wait_for<put_result>([&](completion<put_result> done) { put_async(pool, key, value, options, std::move(done)); });
 }
 
@@ -410,14 +411,14 @@ void engine::erase_async(pool_id pool, std::string_view key, const erase_options
   unit->request = options.request;
   unit->operations.push_back(operation{
       operation::kind::erase, full_key(pool, key), nullptr, options.when, options.expected_version, 0, {}, options.copy});
-  unit->done = [&state = impl_->state, done = std::move(done)](commit_unit& of) {
-    const batch_item& item = of.operations.front().outcome;
-    if (of.failed || item.error != 0) {
+  unit->done = [&state = impl_->state, done = std::move(done)](commit_unit& finished) {
+    const batch_item& item = finished.operations.front().outcome;
+    if (finished.failed || item.error != 0) {
       count(state.failed);
-      return done(of.failed ? *of.failed : of_item(item));
+      return done(finished.failed ? *finished.failed : of_item(item));
     }
     count(state.erases);
-    done(erase_result{item.version, of.reached, of.repeated});
+    done(erase_result{item.version, finished.reached, finished.repeated});
   };
   impl_->submit(std::move(unit));
 }
@@ -437,9 +438,9 @@ status engine::set_user_flags(pool_id pool, std::string_view key, std::uint32_t 
       operation{operation::kind::set_flags, full_key(pool, key), nullptr, condition::if_present, 0, flags, {}});
   std::promise<status> answer;
   auto answered = answer.get_future();
-  unit->done = [&](commit_unit& of) {
-    const batch_item& item = of.operations.front().outcome;
-    if (of.failed) answer.set_value(*of.failed);
+  unit->done = [&](commit_unit& finished) {
+    const batch_item& item = finished.operations.front().outcome;
+    if (finished.failed) answer.set_value(*finished.failed);
     else answer.set_value(item.error == 0 ? status() : status(of_item(item)));
   };
   impl_->submit(std::move(unit));
@@ -485,17 +486,17 @@ void engine::batch_async(pool_id pool, std::span<const batch_operation> operatio
     }
     unit->operations.push_back(std::move(made));
   }
-  unit->done = [&state = impl_->state, done = std::move(done)](commit_unit& of) {
-    if (of.failed) {
+  unit->done = [&state = impl_->state, done = std::move(done)](commit_unit& finished) {
+    if (finished.failed) {
       count(state.failed);
-      return done(*of.failed);
+      return done(*finished.failed);
     }
     batch_result made;
-    made.reached = of.reached;
-    made.repeated = of.repeated;
-    for (operation& what : of.operations) {
-      count(what.outcome.error != 0 ? state.failed : what.made ? state.puts : state.erases);
-      made.items.push_back(std::move(what.outcome));
+    made.reached = finished.reached;
+    made.repeated = finished.repeated;
+    for (operation& op : finished.operations) {
+      count(op.outcome.error != 0 ? state.failed : op.made ? state.puts : state.erases);
+      made.items.push_back(std::move(op.outcome));
     }
     done(std::move(made));
   };

@@ -15,32 +15,35 @@ class blocks_to_come final : public block_gate {
   // Whole: they are there. Else they are cut at the steps of `coming`.
   void add(std::span<const block_io> more, std::uint64_t length_bytes, filling* coming) {
     if (coming != nullptr) any_ = true;
-    std::uint64_t at = 0;  // of the value
+    std::uint64_t offset = 0;  // of the value
     for (const block_io& one : more) {
       for (std::uint64_t done = 0; done < one.size_bytes;) {
-        const std::uint64_t to_step = kFillStepBytes - at % kFillStepBytes;
+        const std::uint64_t to_step = kFillStepBytes - offset % kFillStepBytes;
         const std::uint64_t size = coming != nullptr ? std::min(one.size_bytes - done, to_step) : one.size_bytes;
         blocks_.push_back(block_io{one.file, one.offset_bytes + done, one.data + done, size});
-        done += size, at += size;
-        needs_.push_back({coming, std::min(at, length_bytes)});
+        done += size, offset += size;
+        needs_.push_back({coming, std::min(offset, length_bytes)});
       }
     }
   }
   bool empty() const noexcept { return blocks_.empty(); }
-  status write(disk& to) { return any_ ? to.write_when_ready(blocks_, *this) : to.write(blocks_); }
+  status write(disk& target) { return any_ ? target.write_when_ready(blocks_, *this) : target.write(blocks_); }
 
   std::size_t ready(std::size_t passed, bool wait) override {
-    if (wait && needs_[passed].of != nullptr && !needs_[passed].of->wait_for(needs_[passed].bytes)) return passed;
+    if (wait && needs_[passed].progress != nullptr && !needs_[passed].progress->wait_for(needs_[passed].bytes))
+      return passed;
     while (ready_ < needs_.size() && is_there(needs_[ready_])) ++ready_;
     return ready_;
   }
 
  private:
   struct need {
-    filling* of;
+    filling* progress;
     std::uint64_t bytes;
   };
-  static bool is_there(const need& what) { return what.of == nullptr || what.of->reached() >= what.bytes; }
+  static bool is_there(const need& needed) {
+    return needed.progress == nullptr || needed.progress->reached() >= needed.bytes;
+  }
 
   std::vector<block_io> blocks_;
   std::vector<need> needs_;  // of each block
@@ -50,7 +53,7 @@ class blocks_to_come final : public block_gate {
 
 }  // namespace
 
-extent_writer::extent_writer(parts with) : with_(std::move(with)) {
+extent_writer::extent_writer(parts components) : components_(std::move(components)) {
   for (std::size_t i = 0; i < kThreads; ++i) threads_.emplace_back([this] { run(); });
 }
 
@@ -67,11 +70,11 @@ void extent_writer::stop() {
   }
 }
 
-void extent_writer::enqueue(value_ref what, std::function<void(status)> done, std::shared_ptr<filling> coming) {
+void extent_writer::enqueue(value_ref stored, std::function<void(status)> done, std::shared_ptr<filling> coming) {
   {
     std::lock_guard lock(mutex_);
     if (!stopping_) {
-      queue_.push_back(job{std::move(what), std::move(done), {}, std::move(coming)});
+      queue_.push_back(job{std::move(stored), std::move(done), {}, std::move(coming)});
       wake_.notify_one();
       return;
     }
@@ -88,7 +91,7 @@ std::vector<extent_writer::job> extent_writer::take() {
     const bool alone = queue_.front().coming && queue_.front().coming->has_patience();
     if (alone && !taken.empty()) break;
     if (alone) bytes = kWriteBytes;
-    bytes += queue_.front().what->length_bytes;
+    bytes += queue_.front().stored->length_bytes;
     taken.push_back(std::move(queue_.front()));
     queue_.pop_front();
   }
@@ -101,26 +104,26 @@ void extent_writer::run() {
     if (jobs.empty()) return;
     write(jobs);
     for (job& one : jobs) {
-      one.what.reset();  // who is answered finds the space of a failed put free
+      one.stored.reset();  // who is answered finds the space of a failed put free
       one.done(std::move(one.outcome));
     }
   }
 }
 
-status extent_writer::find_space(value& what) {
-  if (status able = with_.state.writable(); !able) return able;
-  auto found = with_.space.allocate(what.length_bytes);
+status extent_writer::find_space(value& stored) {
+  if (status able = components_.state.writable(); !able) return able;
+  auto found = components_.space.allocate(stored.length_bytes);
   if (!found && found.error().code == ENOSPC) {
     // Values that were replaced without a sync still hold theirs.
-    if (status synced = with_.sync_log(); !synced) return synced;
-    found = with_.space.allocate(what.length_bytes);
+    if (status synced = components_.sync_log(); !synced) return synced;
+    found = components_.space.allocate(stored.length_bytes);
   }
   if (!found) {
-    with_.state.note(found.error());
+    components_.state.note(found.error());
     return std::move(found).error();
   }
-  what.on_disk = std::move(*found);
-  what.owns_extents = true;
+  stored.on_disk = std::move(*found);
+  stored.owns_extents = true;
   return {};
 }
 
@@ -128,33 +131,33 @@ void extent_writer::write(std::vector<job>& jobs) {
   blocks_to_come blocks;
   std::vector<segment> pieces;
   for (job& one : jobs) {
-    one.outcome = find_space(*one.what);
+    one.outcome = find_space(*one.stored);
     if (!one.outcome) continue;
-    const auto memory = one.what->spans();
-    blocks.add(with_.space.blocks(one.what->on_disk, memory), one.what->length_bytes, one.coming.get());
-    pieces.insert(pieces.end(), one.what->on_disk.begin(), one.what->on_disk.end());
+    const auto memory = one.stored->spans();
+    blocks.add(components_.space.blocks(one.stored->on_disk, memory), one.stored->length_bytes, one.coming.get());
+    pieces.insert(pieces.end(), one.stored->on_disk.begin(), one.stored->on_disk.end());
   }
   if (blocks.empty()) return;
   reach("extent.before-write");
-  status outcome = blocks.write(with_.space.files());
+  status outcome = blocks.write(components_.space.files());
   reach("extent.written");
   if (outcome) {
-    outcome = with_.space.sync(pieces);
-    count(with_.state.syncs);
+    outcome = components_.space.sync(pieces);
+    count(components_.state.syncs);
   }
   reach("extent.synced");
   if (outcome) return;
-  if (outcome.code() != ECANCELED) with_.state.note(outcome.error());
+  if (outcome.code() != ECANCELED) components_.state.note(outcome.error());
   for (job& one : jobs) {
     if (one.outcome) one.outcome = outcome.error();
   }
 }
 
-status extent_writer::write_unsynced(const value_ref& what) {
-  if (status found = find_space(*what); !found) return found;
-  const auto memory = what->spans();
-  status written = with_.space.files().write(with_.space.blocks(what->on_disk, memory));
-  if (!written) with_.state.note(written.error());
+status extent_writer::write_unsynced(const value_ref& stored) {
+  if (status found = find_space(*stored); !found) return found;
+  const auto memory = stored->spans();
+  status written = components_.space.files().write(components_.space.blocks(stored->on_disk, memory));
+  if (!written) components_.state.note(written.error());
   return written;
 }
 

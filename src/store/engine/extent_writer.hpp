@@ -27,7 +27,7 @@ class extent_writer {
     std::function<void(std::string_view)> on_point;
     std::function<status()> sync_log;  // makes parked extents free
   };
-  explicit extent_writer(parts with);
+  explicit extent_writer(parts components);
   ~extent_writer();
   // Finishes what is queued.
   void stop();
@@ -35,15 +35,15 @@ class extent_writer {
   // Finds extents for the value (which lies in memory) and writes it there; then `done`, from the writer's thread: the value
   // is on the medium and owns its extents. ENOSPC, EROFS, EIO (read-only from then on); ESHUTDOWN after stop(), at once.
   // `coming`: the value's bytes are still being copied to where it lies; they are written as they come. With patience:
-  // alone, so that nobody else waits for whom this waits for; ECANCELED if they do not come.
-  void enqueue(value_ref what, std::function<void(status)> done, std::shared_ptr<filling> coming = nullptr);
+  // alone, so that no other value waits for this value's writer; ECANCELED if they do not come.
+  void enqueue(value_ref stored, std::function<void(status)> done, std::shared_ptr<filling> coming = nullptr);
 
   // The same without the sync, and at once: for values that need not survive.
-  status write_unsynced(const value_ref& what);
+  status write_unsynced(const value_ref& stored);
 
  private:
   struct job {
-    value_ref what;
+    value_ref stored;
     std::function<void(status)> done;
     status outcome;
     std::shared_ptr<filling> coming;
@@ -51,13 +51,13 @@ class extent_writer {
   void run();
   std::vector<job> take();
   void write(std::vector<job>& jobs);
-  status find_space(value& what);
+  status find_space(value& stored);
   void reach(std::string_view point) {
-    if (with_.on_point) with_.on_point(point);
+    if (components_.on_point) components_.on_point(point);
   }
 
   static constexpr std::size_t kThreads = 2;
-  parts with_;
+  parts components_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<job> queue_;

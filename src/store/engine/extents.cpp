@@ -12,7 +12,8 @@
 
 namespace pl::store {
 
-extents::extents(options how, disk& files) : how_(std::move(how)), files_(files), space_(how_.file_bytes) {}
+extents::extents(options settings, disk& files)
+    : options_(std::move(settings)), files_(files), space_(options_.file_bytes) {}
 
 extents::~extents() {
   for (const int file : open_) {
@@ -21,14 +22,14 @@ extents::~extents() {
 }
 
 std::string extents::path_of(std::uint64_t number) const {
-  return how_.folder + format("/%06llu.extents", static_cast<unsigned long long>(number));
+  return options_.folder + format("/%06llu.extents", static_cast<unsigned long long>(number));
 }
 
-result<std::unique_ptr<extents>> extents::open(options how, disk& files) {
-  std::unique_ptr<extents> made(new extents(std::move(how), files));
+result<std::unique_ptr<extents>> extents::open(options settings, disk& files) {
+  std::unique_ptr<extents> made(new extents(std::move(settings), files));
   std::error_code error;
   std::vector<std::uint64_t> numbers;
-  for (const auto& file : std::filesystem::directory_iterator(made->how_.folder, error)) {
+  for (const auto& file : std::filesystem::directory_iterator(made->options_.folder, error)) {
     if (file.path().extension() != ".extents") continue;
     const auto number = parse_integer(file.path().stem().string());
     if (!number || *number < 0 || made->path_of(static_cast<std::uint64_t>(*number)) != file.path().string()) {
@@ -37,7 +38,7 @@ result<std::unique_ptr<extents>> extents::open(options how, disk& files) {
     }
     numbers.push_back(static_cast<std::uint64_t>(*number));
   }
-  if (error) return failure{error.value(), "store: " + made->how_.folder + ": " + error.message()};
+  if (error) return failure{error.value(), "store: " + made->options_.folder + ": " + error.message()};
   std::sort(numbers.begin(), numbers.end());
   for (const std::uint64_t number : numbers) {
     if (status added = made->open_found(number); !added) return std::move(added).error();
@@ -49,7 +50,7 @@ result<std::unique_ptr<extents>> extents::open(options how, disk& files) {
 status extents::open_found(std::uint64_t number) {
   std::error_code error;
   const std::uint64_t size = std::filesystem::file_size(path_of(number), error);
-  if (!error && size < how_.file_bytes) cut_at_[number] = size;
+  if (!error && size < options_.file_bytes) cut_at_[number] = size;
   status added = add_file(number);
   if (added || added.code() == ENOSPC || added.code() == EMFILE || added.code() == ENFILE || added.code() == ENOMEM)
     return added;
@@ -61,20 +62,20 @@ status extents::open_found(std::uint64_t number) {
 
 status extents::add_file(std::uint64_t number) {
   // A file that a crash left short is completed here; nothing can lie in it.
-  auto file = files_.open_file(path_of(number), how_.file_bytes, how_.read_only);
+  auto file = files_.open_file(path_of(number), options_.file_bytes, options_.read_only);
   if (!file) return std::move(file).error();
   std::lock_guard lock(mutex_);
   if (open_.size() <= number) open_.resize(number + 1, -1);
   open_[number] = *file;
-  space_.add(segment{number * how_.file_bytes, how_.file_bytes});
+  space_.add(segment{number * options_.file_bytes, options_.file_bytes});
   return {};
 }
 
 status extents::take(const segment& piece) {
   std::lock_guard lock(mutex_);
   if (piece.size_bytes % kBlockBytes == 0 && piece.offset_bytes % kBlockBytes == 0 && space_.take(piece)) {
-    const auto cut = cut_at_.find(piece.offset_bytes / how_.file_bytes);
-    if (cut != cut_at_.end() && piece.offset_bytes % how_.file_bytes + piece.size_bytes > cut->second)
+    const auto cut = cut_at_.find(piece.offset_bytes / options_.file_bytes);
+    if (cut != cut_at_.end() && piece.offset_bytes % options_.file_bytes + piece.size_bytes > cut->second)
       lost_[piece.offset_bytes] = {piece.size_bytes, true};
     return {};
   }
@@ -104,12 +105,12 @@ std::optional<std::string> extents::why_lost(std::span<const segment> pieces) co
   std::lock_guard lock(mutex_);
   if (lost_.empty()) return std::nullopt;
   for (const segment& piece : pieces) {
-    const auto at = lost_.find(piece.offset_bytes);
-    if (at == lost_.end()) continue;
-    const std::uint64_t number = piece.offset_bytes / how_.file_bytes;
+    const auto found = lost_.find(piece.offset_bytes);
+    if (found == lost_.end()) continue;
+    const std::uint64_t number = piece.offset_bytes / options_.file_bytes;
     if (const auto why = cannot_open_.find(number); why != cannot_open_.end())
       return "an extent file cannot be opened: " + why->second;
-    if (at->second.has_file)
+    if (found->second.has_file)
       return format("%s was cut off at %llu bytes", path_of(number).c_str(),
                     static_cast<unsigned long long>(cut_at_.at(number)));
     return path_of(number) + " is missing";
@@ -121,8 +122,8 @@ std::optional<std::string> extents::why_lost(std::span<const segment> pieces) co
 bool extents::may_add(std::uint64_t number) const {
   if (number < open_.size() && open_[number] >= 0) return false;
   if (cannot_open_.contains(number)) return false;
-  const auto lost = lost_.lower_bound(number * how_.file_bytes);
-  return lost == lost_.end() || lost->first >= (number + 1) * how_.file_bytes;
+  const auto lost = lost_.lower_bound(number * options_.file_bytes);
+  return lost == lost_.end() || lost->first >= (number + 1) * options_.file_bytes;
 }
 
 status extents::grow() {
@@ -133,14 +134,14 @@ status extents::grow() {
     while (!may_add(number)) ++number;
     total = space_.total_bytes();
   }
-  if (how_.limit_bytes != 0 && total + how_.file_bytes > how_.limit_bytes)
-    return failure{ENOSPC, format("store: extent files may take %s", format_size(how_.limit_bytes).c_str())};
-  const auto free = files_.free_bytes(how_.folder);
+  if (options_.limit_bytes != 0 && total + options_.file_bytes > options_.limit_bytes)
+    return failure{ENOSPC, format("store: extent files may take %s", format_size(options_.limit_bytes).c_str())};
+  const auto free = files_.free_bytes(options_.folder);
   if (!free) return free.error();
-  if (*free < how_.file_bytes + how_.reserve_bytes)
+  if (*free < options_.file_bytes + options_.reserve_bytes)
     return failure{ENOSPC, format("store: %s: %llu bytes free, an extent file of %s would leave less than the reserve of %s",
-                                  how_.folder.c_str(), static_cast<unsigned long long>(*free),
-                                  format_size(how_.file_bytes).c_str(), format_size(how_.reserve_bytes).c_str())};
+                                  options_.folder.c_str(), static_cast<unsigned long long>(*free),
+                                  format_size(options_.file_bytes).c_str(), format_size(options_.reserve_bytes).c_str())};
   return add_file(number);
 }
 
@@ -204,58 +205,59 @@ void extents::make_free(const std::vector<segment>& pieces) {
       lost_.erase(lost);
       if (!has_file) continue;
     }
-    if (const auto at = holds_.find(piece.offset_bytes); at != holds_.end()) at->second.freed_bytes = piece.size_bytes;
+    if (const auto found = holds_.find(piece.offset_bytes); found != holds_.end())
+      found->second.freed_bytes = piece.size_bytes;
     else space_.release({&piece, 1});
   }
 }
 
-extents::held::held(extents& of, std::vector<segment> pieces) : of_(of), pieces_(std::move(pieces)) {
-  std::lock_guard lock(of_.mutex_);
-  for (const segment& piece : pieces_) ++of_.holds_[piece.offset_bytes].readers;
+extents::held::held(extents& owner, std::vector<segment> pieces) : owner_(owner), pieces_(std::move(pieces)) {
+  std::lock_guard lock(owner_.mutex_);
+  for (const segment& piece : pieces_) ++owner_.holds_[piece.offset_bytes].readers;
 }
 
 extents::held::~held() {
-  std::lock_guard lock(of_.mutex_);
+  std::lock_guard lock(owner_.mutex_);
   for (const segment& piece : pieces_) {
-    const auto at = of_.holds_.find(piece.offset_bytes);
-    if (--at->second.readers > 0) continue;
-    const segment freed{piece.offset_bytes, at->second.freed_bytes};
-    of_.holds_.erase(at);
-    if (freed.size_bytes > 0) of_.space_.release({&freed, 1});
+    const auto found = owner_.holds_.find(piece.offset_bytes);
+    if (--found->second.readers > 0) continue;
+    const segment freed{piece.offset_bytes, found->second.freed_bytes};
+    owner_.holds_.erase(found);
+    if (freed.size_bytes > 0) owner_.space_.release({&freed, 1});
   }
 }
 
-extents::reading::reading(extents& of) : of_(of) {
-  std::lock_guard lock(of_.mutex_);
-  epoch_ = of_.epoch_;
-  of_.readers_.insert(epoch_);
+extents::reading::reading(extents& owner) : owner_(owner) {
+  std::lock_guard lock(owner_.mutex_);
+  epoch_ = owner_.epoch_;
+  owner_.readers_.insert(epoch_);
 }
 
 extents::reading::~reading() {
-  std::lock_guard lock(of_.mutex_);
-  of_.readers_.erase(of_.readers_.find(epoch_));
-  of_.release_unread();
+  std::lock_guard lock(owner_.mutex_);
+  owner_.readers_.erase(owner_.readers_.find(epoch_));
+  owner_.release_unread();
 }
 
 int extents::file_of(std::uint64_t offset) const {
-  const std::uint64_t number = offset / how_.file_bytes;
+  const std::uint64_t number = offset / options_.file_bytes;
   return number < open_.size() ? open_[number] : -1;
 }
 
 std::vector<block_io> extents::blocks(std::span<const segment> pieces, std::span<const std::span<std::byte>> memory) const {
   std::vector<block_io> made;
-  std::size_t from = 0;
+  std::size_t first = 0;
   std::uint64_t begun = 0;  // of memory[from]
   std::lock_guard lock(mutex_);
   for (const segment& piece : pieces) {
-    for (std::uint64_t done = 0; done < piece.size_bytes && from < memory.size();) {
-      const std::uint64_t size = std::min(piece.size_bytes - done, whole_blocks(memory[from].size()) - begun);
-      const std::uint64_t at = piece.offset_bytes + done;
-      made.push_back(block_io{file_of(at), at % how_.file_bytes, memory[from].data() + begun, size});
+    for (std::uint64_t done = 0; done < piece.size_bytes && first < memory.size();) {
+      const std::uint64_t size = std::min(piece.size_bytes - done, whole_blocks(memory[first].size()) - begun);
+      const std::uint64_t offset = piece.offset_bytes + done;
+      made.push_back(block_io{file_of(offset), offset % options_.file_bytes, memory[first].data() + begun, size});
       done += size;
       begun += size;
-      if (begun < whole_blocks(memory[from].size())) continue;
-      ++from;
+      if (begun < whole_blocks(memory[first].size())) continue;
+      ++first;
       begun = 0;
     }
   }

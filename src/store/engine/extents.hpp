@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The space on disk that large values lie in: preallocated files of one size, side by side in one linear address space (file
-// n is [n * file_bytes, (n+1) * file_bytes)). Which parts are used is written nowhere: at start the index's records say so.
+// n is [n * file_bytes, (n+1) * file_bytes)). No file stores which parts are used: the index's records define it at start.
 //
 // A piece is reused only when nothing can lead to it any more:
 //   * no record that might still come back after a crash names it (release_after_sync waits for the log's next sync), and
@@ -34,7 +34,7 @@ class extents {
     bool read_only = false;
   };
   // Opens the files that are there. Everything in them is free until take().
-  static result<std::unique_ptr<extents>> open(options how, disk& files);
+  static result<std::unique_ptr<extents>> open(options settings, disk& files);
   ~extents();
   extents(const extents&) = delete;
   extents& operator=(const extents&) = delete;
@@ -60,13 +60,13 @@ class extents {
   // Holds back every release from now on until it is destroyed.
   class reading {
    public:
-    explicit reading(extents& of);
+    explicit reading(extents& owner);
     ~reading();
     reading(const reading&) = delete;
     reading& operator=(const reading&) = delete;
 
    private:
-    extents& of_;
+    extents& owner_;
     std::uint64_t epoch_;
   };
 
@@ -74,13 +74,13 @@ class extents {
   // under a `reading` that began before the record was read.
   class held {
    public:
-    held(extents& of, std::vector<segment> pieces);
+    held(extents& owner, std::vector<segment> pieces);
     ~held();
     held(const held&) = delete;
     held& operator=(const held&) = delete;
 
    private:
-    extents& of_;
+    extents& owner_;
     std::vector<segment> pieces_;
   };
 
@@ -95,7 +95,7 @@ class extents {
   std::uint64_t used_bytes() const;
 
  private:
-  extents(options how, disk& files);
+  extents(options settings, disk& files);
   std::string path_of(std::uint64_t number) const;
   status add_file(std::uint64_t number);
   status open_found(std::uint64_t number);
@@ -111,7 +111,7 @@ class extents {
     std::vector<segment> pieces;
   };
 
-  options how_;
+  options options_;
   disk& files_;
   std::mutex growing_;
   mutable std::mutex mutex_;

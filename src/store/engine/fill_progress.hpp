@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a value's bytes have come into memory: said by who copies them there, heard by who writes them to disk meanwhile.
+// How much of a value has arrived in memory: the copying thread reports it, the thread that writes to disk waits for it.
 #pragma once
 
 #include <chrono>
@@ -10,16 +10,16 @@
 
 namespace pl::store {
 
-// Told of, and waited for, in steps of this many bytes from the value's start: a small part of what a disk writes in a
-// millisecond, and many times what waking a thread costs.
+// Progress is reported and awaited in steps of this many bytes from the value's start: a small part of what a disk writes in
+// a millisecond, and many times what waking a thread costs.
 constexpr std::uint64_t kFillStepBytes = std::uint64_t{1} << 20;
 
 // Any thread; one copies, one waits.
 class filling {
  public:
-  // Without patience who copies reaches the value's end in any case, even if the write failed.
+  // Without patience the copying thread always reaches the value's end, even if the write failed.
   filling() = default;
-  // Who copies is another process, which may never go on: it is not waited for any longer once nothing came for so long.
+  // The bytes come from another process, which may stop: the wait ends when nothing arrives for `patience`.
   explicit filling(std::chrono::milliseconds patience) : patience_(patience) {}
   bool has_patience() const noexcept { return patience_.has_value(); }
   // The first `bytes` are there.

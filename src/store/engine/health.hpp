@@ -53,6 +53,8 @@ class health {
   std::string reason_;
 };
 
-inline void count(health::counter& what, std::uint64_t by = 1) noexcept { what.fetch_add(by, std::memory_order_relaxed); }
+inline void count(health::counter& total, std::uint64_t amount = 1) noexcept {
+  total.fetch_add(amount, std::memory_order_relaxed);
+}
 
 }  // namespace pl::store

@@ -23,7 +23,7 @@ namespace pl::store {
 namespace {
 
 rocksdb::Slice slice(std::string_view text) { return {text.data(), text.size()}; }
-std::string_view view(const rocksdb::Slice& of) { return {of.data(), of.size()}; }
+std::string_view view(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
 constexpr std::uint64_t kSpareBytes = std::uint64_t{1} << 20;  // manifest, options, names
 
@@ -49,20 +49,20 @@ class warnings final : public rocksdb::Logger {
   }
 };
 
-rocksdb::DBOptions database_options(const index::options& how, bool is_new, bool is_sealed) {
+rocksdb::DBOptions database_options(const index::options& settings, bool is_new, bool is_sealed) {
   rocksdb::DBOptions options;
   // An index that is not found where one was is damage; RocksDB would make an empty one.
   options.create_if_missing = is_new;
-  options.create_missing_column_families = !how.read_only;
-  if (how.env != nullptr) options.env = how.env;
+  options.create_missing_column_families = !settings.read_only;
+  if (settings.env != nullptr) options.env = settings.env;
   // Everything before the first torn record counts: that is what a crash may leave of a log that is synced in order. After a
   // clean stop there is nothing torn.
   options.wal_recovery_mode =
       is_sealed ? rocksdb::WALRecoveryMode::kAbsoluteConsistency : rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   options.track_and_verify_wals_in_manifest = true;  // a whole log that is missing is damage, not a torn tail
   options.paranoid_checks = true;
-  options.avoid_flush_during_recovery = true;                    // start-up replays, it does not rewrite
-  options.max_total_wal_size = 2 * table_bytes(how.disk_bytes);  // what start-up replays at most
+  options.avoid_flush_during_recovery = true;                         // start-up replays, it does not rewrite
+  options.max_total_wal_size = 2 * table_bytes(settings.disk_bytes);  // what start-up replays at most
   options.manifest_preallocation_size = std::size_t{64} << 10;
   options.max_background_jobs = 2;
   options.max_open_files = 512;
@@ -90,8 +90,8 @@ rocksdb::ColumnFamilyOptions family_options(const std::shared_ptr<rocksdb::Cache
 
 }  // namespace
 
-failure index_failure(const rocksdb::Status& why, std::string_view what) {
-  const std::string text = "store: index: " + std::string(what) + ": " + why.ToString();
+failure index_failure(const rocksdb::Status& why, std::string_view action) {
+  const std::string text = "store: index: " + std::string(action) + ": " + why.ToString();
   if (why.IsNoSpace() || why.subcode() == rocksdb::Status::kNoSpace) return failure{ENOSPC, text};
   if (why.IsCorruption()) return failure{EUCLEAN, text};
   if (why.IsBusy() || why.subcode() == rocksdb::Status::kStaleFile) return failure{EBUSY, text};
@@ -103,19 +103,20 @@ failure index_failure(const rocksdb::Status& why, std::string_view what) {
   return failure{EIO, text};
 }
 
-result<std::unique_ptr<index>> index::open_files(const options& how, bool is_new, bool is_sealed) {
-  const auto cache = rocksdb::NewLRUCache(how.cache_bytes);
+result<std::unique_ptr<index>> index::open_files(const options& settings, bool is_new, bool is_sealed) {
+  const auto cache = rocksdb::NewLRUCache(settings.cache_bytes);
   std::vector<rocksdb::ColumnFamilyDescriptor> wanted;
-  for (const char* name : kNames) wanted.emplace_back(name, family_options(cache, table_bytes(how.disk_bytes)));
+  for (const char* name : kNames) wanted.emplace_back(name, family_options(cache, table_bytes(settings.disk_bytes)));
   std::unique_ptr<index> made(new index);
-  made->folder_ = how.folder;
+  made->folder_ = settings.folder;
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* db = nullptr;
-  const rocksdb::DBOptions options = database_options(how, is_new, is_sealed);
-  const rocksdb::Status opened = how.read_only ? rocksdb::DB::OpenForReadOnly(options, how.folder, wanted, &handles, &db)
-                                               : rocksdb::DB::Open(options, how.folder, wanted, &handles, &db);
+  const rocksdb::DBOptions options = database_options(settings, is_new, is_sealed);
+  const rocksdb::Status opened = settings.read_only
+                                     ? rocksdb::DB::OpenForReadOnly(options, settings.folder, wanted, &handles, &db)
+                                     : rocksdb::DB::Open(options, settings.folder, wanted, &handles, &db);
   if (!opened.ok()) {
-    failure why = index_failure(opened, "opening " + how.folder);
+    failure why = index_failure(opened, "opening " + settings.folder);
     if (opened.IsCorruption() || opened.IsPathNotFound()) why = failure{EUCLEAN, why.message + kDamageAdvice};
     return why;
   }
@@ -124,11 +125,12 @@ result<std::unique_ptr<index>> index::open_files(const options& how, bool is_new
   return made;
 }
 
-result<std::unique_ptr<index>> index::open(const options& how) {
-  if (how.mark_path.empty()) return open_files(how, !how.read_only, false);
-  recovery_question question{how.folder, how.has_extents, commit_mark::read(how.mark_path), how.files->boot_id(), {}};
-  question.replay = [&how]() -> result<replay_reach> {
-    options reading = how;
+result<std::unique_ptr<index>> index::open(const options& settings) {
+  if (settings.mark_path.empty()) return open_files(settings, !settings.read_only, false);
+  recovery_question question{
+      settings.folder, settings.has_extents, commit_mark::read(settings.mark_path), settings.files->boot_id(), {}};
+  question.replay = [&settings]() -> result<replay_reach> {
+    options reading = settings;
     reading.read_only = true;
     auto opened = open_files(reading, false, false);
     if (!opened) return opened.error();
@@ -138,32 +140,32 @@ result<std::unique_ptr<index>> index::open(const options& how) {
   };
   const auto plan = plan_recovery(question);
   if (!plan) return plan.error();
-  if (plan->is_new && how.read_only) return failure{ENOENT, "store: " + how.folder + " holds no index"};
+  if (plan->is_new && settings.read_only) return failure{ENOENT, "store: " + settings.folder + " holds no index"};
   mark_state first;
   if (question.mark) first.generation = question.mark->generation, first.synced = plan->required;
   first.written = first.synced;
   first.boot = question.boot;
   std::unique_ptr<commit_mark> mark;
   // Before anything is changed: from now on the files are not those of the clean stop.
-  if (!how.read_only && !plan->is_new) {
-    auto opened = commit_mark::open(how.mark_path, *how.files, first);
+  if (!settings.read_only && !plan->is_new) {
+    auto opened = commit_mark::open(settings.mark_path, *settings.files, first);
     if (!opened) return opened.error();
     mark = std::move(*opened);
   }
-  auto made = open_files(how, plan->is_new, plan->is_sealed);
+  auto made = open_files(settings, plan->is_new, plan->is_sealed);
   if (!made) return made;
   if ((*made)->last_sequence() < plan->required)
     return failure{EUCLEAN, format("store: %s: the index ends at change %llu, and %llu were acknowledged",
-                                   how.folder.c_str(), static_cast<unsigned long long>((*made)->last_sequence()),
+                                   settings.folder.c_str(), static_cast<unsigned long long>((*made)->last_sequence()),
                                    static_cast<unsigned long long>(plan->required)) +
                                 kDamageAdvice};
-  if (!how.read_only && plan->is_new) {
-    auto opened = commit_mark::open(how.mark_path, *how.files, first);
+  if (!settings.read_only && plan->is_new) {
+    auto opened = commit_mark::open(settings.mark_path, *settings.files, first);
     if (!opened) return opened.error();
     mark = std::move(*opened);
   }
   (*made)->mark_ = std::move(mark);
-  (*made)->manifest_copy_ = std::filesystem::path(how.mark_path).parent_path() / "manifest.copy";
+  (*made)->manifest_copy_ = std::filesystem::path(settings.mark_path).parent_path() / "manifest.copy";
   return made;
 }
 
@@ -176,14 +178,14 @@ index::~index() {
 }
 
 status index::prepare_stop(std::uint64_t free_bytes) {
-  rocksdb::FlushOptions how;
-  how.allow_write_stall = true;
+  rocksdb::FlushOptions flush_options;
+  flush_options.allow_write_stall = true;
   std::uint64_t in_memory = 0;
   db_->GetAggregatedIntProperty(rocksdb::DB::Properties::kCurSizeAllMemTables, &in_memory);
   // Tables that do not fit are not begun.
   const bool has_room = free_bytes / 2 > in_memory + kSpareBytes;
   rocksdb::Status flushed;
-  if (has_room) flushed = db_->Flush(how, {families_.begin(), families_.end()});
+  if (has_room) flushed = db_->Flush(flush_options, {families_.begin(), families_.end()});
   rocksdb::CancelAllBackgroundWork(db_.get(), true);
   // A full disk takes no table. The log is synced all the same; it may hold what a full disk tore, so the next start looks
   // at it as after a crash.
@@ -219,26 +221,26 @@ status index::verify_tables() const {
   return {};
 }
 
-result<std::optional<std::string>> index::get(family of, std::string_view key) const {
+result<std::optional<std::string>> index::get(family column_family, std::string_view key) const {
   std::string found;
-  const rocksdb::Status got = db_->Get({}, families_[static_cast<std::size_t>(of)], slice(key), &found);
+  const rocksdb::Status got = db_->Get({}, families_[static_cast<std::size_t>(column_family)], slice(key), &found);
   if (got.IsNotFound()) return std::optional<std::string>{};
   if (!got.ok()) return index_failure(got, "reading");
   return std::optional<std::string>(std::move(found));
 }
 
 status index::write(rocksdb::WriteBatch& batch, bool sync) {
-  rocksdb::WriteOptions how;
-  how.sync = sync;
+  rocksdb::WriteOptions write_options;
+  write_options.sync = sync;
   if (!mark_) {
-    const rocksdb::Status done = db_->Write(how, &batch);
+    const rocksdb::Status done = db_->Write(write_options, &batch);
     return done.ok() ? status() : status(index_failure(done, "writing"));
   }
   if (mark_failed_) return failure{EIO, "store: index: the commit mark could not be written"};
   batch.PutLogData(stamp_of(mark_->synced()));
   // Others may write beside this one: it ends there at least.
   const std::uint64_t end = last_sequence() + batch.Count();
-  const rocksdb::Status done = db_->Write(how, &batch);
+  const rocksdb::Status done = db_->Write(write_options, &batch);
   if (!done.ok()) {
     needs_recovery_ = true;
     return index_failure(done, "writing");
@@ -264,51 +266,54 @@ status index::recover() {
   if (resumed.IsBusy()) return failure{ENOSPC, "store: index: its disk was full; waiting until there is room"};
   if (!resumed.ok()) return index_failure(resumed, "resuming after an error");
   // What failed is in the old log at most, and a flushed log is not replayed.
-  for (rocksdb::ColumnFamilyHandle* of : families_) {
-    const rocksdb::Status flushed = db_->Flush(rocksdb::FlushOptions(), of);
+  for (rocksdb::ColumnFamilyHandle* handle : families_) {
+    const rocksdb::Status flushed = db_->Flush(rocksdb::FlushOptions(), handle);
     if (!flushed.ok()) return index_failure(flushed, "flushing after an error");
   }
   needs_recovery_ = false;
   return {};
 }
 
-void index::put(rocksdb::WriteBatch& batch, family of, std::string_view key, std::string_view value) const {
-  batch.Put(families_[static_cast<std::size_t>(of)], slice(key), slice(value));
+void index::put(rocksdb::WriteBatch& batch, family column_family, std::string_view key, std::string_view value) const {
+  batch.Put(families_[static_cast<std::size_t>(column_family)], slice(key), slice(value));
 }
 
-void index::erase(rocksdb::WriteBatch& batch, family of, std::string_view key) const {
-  batch.Delete(families_[static_cast<std::size_t>(of)], slice(key));
+void index::erase(rocksdb::WriteBatch& batch, family column_family, std::string_view key) const {
+  batch.Delete(families_[static_cast<std::size_t>(column_family)], slice(key));
 }
 
-void index::erase_range(rocksdb::WriteBatch& batch, family of, std::string_view from, std::string_view until) const {
-  batch.DeleteRange(families_[static_cast<std::size_t>(of)], slice(from), slice(until));
+void index::erase_range(rocksdb::WriteBatch& batch, family column_family, std::string_view first,
+                        std::string_view until) const {
+  batch.DeleteRange(families_[static_cast<std::size_t>(column_family)], slice(first), slice(until));
 }
 
-status index::scan(family of, std::string_view from, std::string_view until, bool keep,
-                   const std::function<bool(std::string_view, std::string_view)>& look) const {
-  rocksdb::ReadOptions how;
+status index::scan(family column_family, std::string_view first, std::string_view until, bool keep,
+                   const std::function<bool(std::string_view, std::string_view)>& visit) const {
+  rocksdb::ReadOptions read_options;
   const rocksdb::Slice end = slice(until);
-  if (!until.empty()) how.iterate_upper_bound = &end;
-  how.fill_cache = keep;
-  how.total_order_seek = true;
-  const std::unique_ptr<rocksdb::Iterator> at(db_->NewIterator(how, families_[static_cast<std::size_t>(of)]));
-  for (at->Seek(slice(from)); at->Valid(); at->Next()) {
-    if (!look(view(at->key()), view(at->value()))) break;
+  if (!until.empty()) read_options.iterate_upper_bound = &end;
+  read_options.fill_cache = keep;
+  read_options.total_order_seek = true;
+  const std::unique_ptr<rocksdb::Iterator> cursor(
+      db_->NewIterator(read_options, families_[static_cast<std::size_t>(column_family)]));
+  for (cursor->Seek(slice(first)); cursor->Valid(); cursor->Next()) {
+    if (!visit(view(cursor->key()), view(cursor->value()))) break;
   }
-  if (!at->status().ok()) return index_failure(at->status(), "scanning");
+  if (!cursor->status().ok()) return index_failure(cursor->status(), "scanning");
   return {};
 }
 
-status index::scan_back(family of, std::string_view after,
-                        const std::function<bool(std::string_view, std::string_view)>& look) const {
-  rocksdb::ReadOptions how;
-  how.fill_cache = false;
-  how.total_order_seek = true;
-  const std::unique_ptr<rocksdb::Iterator> at(db_->NewIterator(how, families_[static_cast<std::size_t>(of)]));
-  for (at->SeekToLast(); at->Valid() && view(at->key()) > after; at->Prev()) {
-    if (!look(view(at->key()), view(at->value()))) break;
+status index::scan_back(family column_family, std::string_view after,
+                        const std::function<bool(std::string_view, std::string_view)>& visit) const {
+  rocksdb::ReadOptions read_options;
+  read_options.fill_cache = false;
+  read_options.total_order_seek = true;
+  const std::unique_ptr<rocksdb::Iterator> cursor(
+      db_->NewIterator(read_options, families_[static_cast<std::size_t>(column_family)]));
+  for (cursor->SeekToLast(); cursor->Valid() && view(cursor->key()) > after; cursor->Prev()) {
+    if (!visit(view(cursor->key()), view(cursor->value()))) break;
   }
-  if (!at->status().ok()) return index_failure(at->status(), "scanning back");
+  if (!cursor->status().ok()) return index_failure(cursor->status(), "scanning back");
   return {};
 }
 

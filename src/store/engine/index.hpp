@@ -44,20 +44,20 @@ class index {
     std::uint64_t disk_bytes = ~std::uint64_t{0};  // of the file system: memory tables and logs are made to fit a small one
   };
   // EUCLEAN: something that was acknowledged is lost, or the files are damaged; nothing was changed.
-  static result<std::unique_ptr<index>> open(const options& how);
+  static result<std::unique_ptr<index>> open(const options& settings);
   ~index();
   index(const index&) = delete;
   index& operator=(const index&) = delete;
 
   // All thread-safe; writes are in the order in which they return.
-  result<std::optional<std::string>> get(family of, std::string_view key) const;
+  result<std::optional<std::string>> get(family column_family, std::string_view key) const;
   // `sync`: on the medium when this returns, with all that was written before. ENOSPC: nothing was done as far as readers
   // see, but the log may hold it until recover() succeeds.
   status write(rocksdb::WriteBatch& batch, bool sync);
   // What was written so far is on the medium.
   status sync();
-  // Whether settle_mark() would make the mark say more than it does after loss of power. For when there is nothing else to
-  // do.
+  // Whether settle_mark() would raise the mark that survives a loss of power. The committer asks this when it is idle.
+  //
   bool is_mark_behind() const;
   status settle_mark();
   // The log is empty afterwards, if `free_bytes` of the disk suffice for tables of what is in it, and threads of RocksDB
@@ -67,19 +67,19 @@ class index {
   // until it has found some this is ENOSPC too.
   status recover();
 
-  void put(rocksdb::WriteBatch& batch, family of, std::string_view key, std::string_view value) const;
-  void erase(rocksdb::WriteBatch& batch, family of, std::string_view key) const;
-  // [from, until)
-  void erase_range(rocksdb::WriteBatch& batch, family of, std::string_view from, std::string_view until) const;
+  void put(rocksdb::WriteBatch& batch, family column_family, std::string_view key, std::string_view value) const;
+  void erase(rocksdb::WriteBatch& batch, family column_family, std::string_view key) const;
+  // [first, until)
+  void erase_range(rocksdb::WriteBatch& batch, family column_family, std::string_view first, std::string_view until) const;
 
-  // Calls `look` for each key in [from, until) in order, until it says false. `until` empty: to the end. A snapshot of the
-  // moment. `keep` = false: what is read does not push other things out of the cache.
-  status scan(family of, std::string_view from, std::string_view until, bool keep,
-              const std::function<bool(std::string_view key, std::string_view value)>& look) const;
+  // Calls `visit` for each key in [first, until) in order, until it returns false. `until` empty: to the end. A snapshot of
+  // the moment. `keep` = false: what is read does not push other things out of the cache.
+  status scan(family column_family, std::string_view first, std::string_view until, bool keep,
+              const std::function<bool(std::string_view key, std::string_view value)>& visit) const;
 
-  // From the end back to `after`, which is not told.
-  status scan_back(family of, std::string_view after,
-                   const std::function<bool(std::string_view key, std::string_view value)>& look) const;
+  // From the end back to `after`, which is not visited.
+  status scan_back(family column_family, std::string_view after,
+                   const std::function<bool(std::string_view key, std::string_view value)>& visit) const;
 
   // Reads all tables and compares their checksums.
   status verify_tables() const;
@@ -87,7 +87,7 @@ class index {
 
  private:
   index() = default;
-  static result<std::unique_ptr<index>> open_files(const options& how, bool is_new, bool is_sealed);
+  static result<std::unique_ptr<index>> open_files(const options& settings, bool is_new, bool is_sealed);
   void seal();
   void note(std::uint64_t written, std::uint64_t synced);
   std::string folder_;
@@ -100,7 +100,7 @@ class index {
   std::array<rocksdb::ColumnFamilyHandle*, kFamilies> families_{};
 };
 
-// The errno and sentence for what RocksDB says.
-failure index_failure(const rocksdb::Status& why, std::string_view what);
+// The errno and message for a RocksDB status.
+failure index_failure(const rocksdb::Status& why, std::string_view action);
 
 }  // namespace pl::store

@@ -26,9 +26,9 @@ enum fragment_type : std::uint8_t { kZero = 0, kFull = 1, kFirst = 2, kMiddle = 
 constexpr std::string_view kStamp = "pl.synced";
 
 template <class T>
-T number_at(std::string_view bytes, std::size_t at) {
+T number_at(std::string_view bytes, std::size_t offset) {
   T out{};
-  std::memcpy(&out, bytes.data() + at, sizeof out);
+  std::memcpy(&out, bytes.data() + offset, sizeof out);
   return out;
 }
 
@@ -45,11 +45,11 @@ class log_reader {
       : name_(std::move(name)), bytes_(bytes), into_(into), each_(each) {}
 
   void read() {
-    while (at_ < bytes_.size()) {
-      const std::size_t left = std::min(kLogBlock - at_ % kLogBlock, bytes_.size() - at_);
+    while (offset_ < bytes_.size()) {
+      const std::size_t left = std::min(kLogBlock - offset_ % kLogBlock, bytes_.size() - offset_);
       if (left < kFragmentHead) {
-        if (left != kLogBlock - at_ % kLogBlock) damaged("ends within the head of a record");
-        at_ += left;
+        if (left != kLogBlock - offset_ % kLogBlock) damaged("ends within the head of a record");
+        offset_ += left;
         continue;
       }
       take_fragment(left);
@@ -59,27 +59,27 @@ class log_reader {
 
  private:
   void take_fragment(std::size_t left) {
-    const auto length = number_at<std::uint16_t>(bytes_, at_ + 4);
-    const auto type = number_at<std::uint8_t>(bytes_, at_ + 6);
+    const auto length = number_at<std::uint16_t>(bytes_, offset_ + 4);
+    const auto type = number_at<std::uint8_t>(bytes_, offset_ + 6);
     if (type == kZero && length == 0) {  // allocated, not written
-      const auto rest = bytes_.substr(at_, left);
+      const auto rest = bytes_.substr(offset_, left);
       if (rest.find_first_not_of('\0') != std::string_view::npos) return skip_damage(left, "is no record");
       if (in_record_) damaged("ends within a record");
-      at_ += left;
+      offset_ += left;
       return;
     }
     if (type > kLast || type == kZero || kFragmentHead + length > left) return skip_damage(left, "is no record");
-    const std::string_view fragment = bytes_.substr(at_, kFragmentHead + length);
+    const std::string_view fragment = bytes_.substr(offset_, kFragmentHead + length);
     if (!is_whole(fragment)) return skip_damage(left, "checksum of a record is wrong");
     add(fragment.substr(kFragmentHead), type);
-    at_ += fragment.size();
+    offset_ += fragment.size();
   }
 
   void add(std::string_view payload, std::uint8_t type) {
     if (type == kFull || type == kFirst) {
       if (in_record_) damaged("a record has no end");
       record_.clear();
-      begun_at_ = at_;
+      begun_at_ = offset_;
     } else if (!in_record_) {
       return damaged("a record has no beginning");
     }
@@ -119,34 +119,34 @@ class log_reader {
   }
 
   // Goes on at the next fragment that is whole; what lies between is told as far as it looks like a record.
-  void skip_damage(std::size_t left, const char* what) {
+  void skip_damage(std::size_t left, const char* cause) {
     std::string torn = in_record_ ? record_ : std::string();
-    const std::size_t torn_at = in_record_ ? begun_at_ : at_;
-    damaged(what);
+    const std::size_t torn_at = in_record_ ? begun_at_ : offset_;
+    damaged(cause);
     std::size_t next = 1;
     for (; next + kFragmentHead <= left; ++next) {
-      const auto length = number_at<std::uint16_t>(bytes_, at_ + next + 4);
-      const auto type = number_at<std::uint8_t>(bytes_, at_ + next + 6);
+      const auto length = number_at<std::uint16_t>(bytes_, offset_ + next + 4);
+      const auto type = number_at<std::uint8_t>(bytes_, offset_ + next + 6);
       if (type == kZero || type > kLast || next + kFragmentHead + length > left) continue;
-      if (is_whole(bytes_.substr(at_ + next, kFragmentHead + length))) break;
+      if (is_whole(bytes_.substr(offset_ + next, kFragmentHead + length))) break;
     }
     if (next + kFragmentHead > left) next = left;
-    if (next > kFragmentHead) torn.append(bytes_.substr(at_ + kFragmentHead, next - kFragmentHead));
+    if (next > kFragmentHead) torn.append(bytes_.substr(offset_ + kFragmentHead, next - kFragmentHead));
     begun_at_ = torn_at;
     tell(torn, true);
-    at_ += next;
+    offset_ += next;
   }
 
-  void damaged(const char* what) {
+  void damaged(const char* cause) {
     in_record_ = false;
-    if (into_.damage.empty()) into_.damage = name_ + format(" at %zu: ", at_) + what;
+    if (into_.damage.empty()) into_.damage = name_ + format(" at %zu: ", offset_) + cause;
   }
 
   const std::string name_;
   const std::string_view bytes_;
   log_findings& into_;
   const std::function<void(const log_batch&)>& each_;
-  std::size_t at_ = 0, begun_at_ = 0;
+  std::size_t offset_ = 0, begun_at_ = 0;
   bool in_record_ = false;
   std::string record_;
 };
@@ -159,31 +159,31 @@ struct stamp_reader final : batch_visitor {
   void stamp(std::uint64_t said) override { synced = std::max(synced, said); }
 };
 
-std::string_view text_of(const rocksdb::Slice& of) { return {of.data(), of.size()}; }
+std::string_view text_of(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
 class visiting final : public rocksdb::WriteBatch::Handler {
  public:
-  explicit visiting(batch_visitor& to) : to_(to) {}
+  explicit visiting(batch_visitor& visitor) : visitor_(visitor) {}
   rocksdb::Status PutCF(std::uint32_t family, const rocksdb::Slice& key, const rocksdb::Slice& value) override {
-    to_.put(family, text_of(key), text_of(value));
+    visitor_.put(family, text_of(key), text_of(value));
     return {};
   }
   rocksdb::Status DeleteCF(std::uint32_t family, const rocksdb::Slice& key) override {
-    to_.erase(family, text_of(key));
+    visitor_.erase(family, text_of(key));
     return {};
   }
-  rocksdb::Status DeleteRangeCF(std::uint32_t family, const rocksdb::Slice& from, const rocksdb::Slice& until) override {
-    to_.erase_range(family, text_of(from), text_of(until));
+  rocksdb::Status DeleteRangeCF(std::uint32_t family, const rocksdb::Slice& first, const rocksdb::Slice& until) override {
+    visitor_.erase_range(family, text_of(first), text_of(until));
     return {};
   }
   void LogData(const rocksdb::Slice& blob) override {
     const std::string_view said = text_of(blob);
     if (!said.starts_with(kStamp) || said.size() != kStamp.size() + 8) return;
-    to_.stamp(number_at<std::uint64_t>(said, kStamp.size()));
+    visitor_.stamp(number_at<std::uint64_t>(said, kStamp.size()));
   }
 
  private:
-  batch_visitor& to_;
+  batch_visitor& visitor_;
 };
 
 }  // namespace
@@ -201,8 +201,8 @@ bool visit_batch(std::string_view bytes, batch_visitor& visitor) {
   return batch.Iterate(&handler).ok();
 }
 
-result<log_findings> scan_logs(const log_scan& how) {
-  const std::string& folder = how.folder;
+result<log_findings> scan_logs(const log_scan& scan) {
+  const std::string& folder = scan.folder;
   std::error_code error;
   std::vector<std::pair<std::uint64_t, std::string>> logs;
   for (const auto& file : std::filesystem::directory_iterator(folder, error)) {
@@ -211,21 +211,21 @@ result<log_findings> scan_logs(const log_scan& how) {
         stem.find_first_not_of("0123456789") != std::string::npos)
       continue;
     const std::uint64_t number = std::stoull(stem);
-    if (number >= how.first_log) logs.emplace_back(number, file.path().filename().string());
+    if (number >= scan.first_log) logs.emplace_back(number, file.path().filename().string());
   }
   if (error) return failure{error.value(), "store: " + folder + ": " + error.message()};
   std::sort(logs.begin(), logs.end());
   log_findings found;
   stamp_reader stamped;
-  const std::function<void(const log_batch&)> look = [&](const log_batch& batch) {
-    if (how.stamps && !batch.is_damaged) visit_batch(batch.bytes, stamped);
-    if (how.each) how.each(batch);
+  const std::function<void(const log_batch&)> visit = [&](const log_batch& batch) {
+    if (scan.stamps && !batch.is_damaged) visit_batch(batch.bytes, stamped);
+    if (scan.each) scan.each(batch);
   };
   for (const auto& [number, name] : logs) {
-    std::ifstream in(folder + "/" + name, std::ios::binary);
-    const std::string bytes{std::istreambuf_iterator<char>(in), {}};
-    if (in.bad() || !in.is_open()) return failure{EIO, "store: " + folder + "/" + name + ": it cannot be read"};
-    log_reader(name, bytes, found, look).read();
+    std::ifstream file(folder + "/" + name, std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+    if (file.bad() || !file.is_open()) return failure{EIO, "store: " + folder + "/" + name + ": it cannot be read"};
+    log_reader(name, bytes, found, visit).read();
   }
   found.synced = stamped.synced;
   return found;

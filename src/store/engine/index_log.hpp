@@ -44,14 +44,14 @@ struct log_scan {
   std::function<void(const log_batch&)> each;
 };
 // Reads the logs of the folder in their order. EIO and the like: a log cannot be read.
-result<log_findings> scan_logs(const log_scan& how);
+result<log_findings> scan_logs(const log_scan& scan);
 
 // A batch's changes as calls; what cannot be read ends it, with what was read told before. False: it ended so.
 struct batch_visitor {
   virtual ~batch_visitor() = default;
   virtual void put(std::uint32_t family, std::string_view key, std::string_view value) = 0;
   virtual void erase(std::uint32_t family, std::string_view key) = 0;
-  virtual void erase_range(std::uint32_t family, std::string_view from, std::string_view until) = 0;
+  virtual void erase_range(std::uint32_t family, std::string_view first, std::string_view until) = 0;
   virtual void stamp(std::uint64_t /*synced*/) {}
 };
 bool visit_batch(std::string_view bytes, batch_visitor& visitor);

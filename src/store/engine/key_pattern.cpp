@@ -17,21 +17,21 @@ namespace {
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // Where the set that begins at `text[at]` ('[') ends: behind its ']'.
-std::size_t behind_set(std::string_view text, std::size_t at) {
-  ++at;
-  if (at < text.size() && text[at] == '^') ++at;
-  for (bool first = true; at < text.size(); first = false) {
-    if (text[at] == ']' && !first) return at + 1;
-    const char kind = text[at] == '[' && at + 1 < text.size() ? text[at + 1] : '\0';
+std::size_t behind_set(std::string_view text, std::size_t position) {
+  ++position;
+  if (position < text.size() && text[position] == '^') ++position;
+  for (bool first = true; position < text.size(); first = false) {
+    if (text[position] == ']' && !first) return position + 1;
+    const char kind = text[position] == '[' && position + 1 < text.size() ? text[position + 1] : '\0';
     if (kind != ':' && kind != '.' && kind != '=') {
-      ++at;
+      ++position;
       continue;
     }
     const char end[] = {kind, ']', '\0'};
-    const auto found = text.find(end, at + 2);
-    at = found == std::string_view::npos ? text.size() : found + 2;
+    const auto found = text.find(end, position + 2);
+    position = found == std::string_view::npos ? text.size() : found + 2;
   }
-  return at;
+  return position;
 }
 
 struct repetition {
@@ -40,22 +40,24 @@ struct repetition {
   std::size_t behind = 0;
 };
 
-// "{3}", "{3,}", "{3,5}", "{,5}" at `at`.
-std::optional<repetition> repetition_at(std::string_view text, std::size_t at) {
+// "{3}", "{3,}", "{3,5}", "{,5}" at `position`.
+std::optional<repetition> repetition_at(std::string_view text, std::size_t position) {
   const auto number = [&] {
     std::size_t out = 0;
-    for (; at < text.size() && is_digit(text[at]); ++at) out = std::min<std::size_t>(out * 10 + (text[at] - '0'), 1u << 20);
+    for (; position < text.size() && is_digit(text[position]); ++position)
+      out = std::min<std::size_t>(out * 10 + (text[position] - '0'), 1u << 20);
     return out;
   };
-  ++at;
-  const std::size_t least = number();
-  std::size_t most = least;
-  if (at < text.size() && text[at] == ',') {
-    ++at;
-    most = at < text.size() && is_digit(text[at]) ? number() : least + 1;  // "or more" is one more, with a star
+  ++position;
+  const std::size_t min_count = number();
+  std::size_t max_count = min_count;
+  if (position < text.size() && text[position] == ',') {
+    ++position;
+    max_count =
+        position < text.size() && is_digit(text[position]) ? number() : min_count + 1;  // "or more" is one more, with a star
   }
-  if (at >= text.size() || text[at] != '}') return std::nullopt;
-  return repetition{std::max<std::size_t>({least, most, 1}), least == 0, at + 1};
+  if (position >= text.size() || text[position] != '}') return std::nullopt;
+  return repetition{std::max<std::size_t>({min_count, max_count, 1}), min_count == 0, position + 1};
 }
 
 constexpr std::int64_t kMaxProgramBytes = 4 << 20;  // RE2's, with the states that it keeps
@@ -118,15 +120,15 @@ result<std::string> translate(std::string_view text) {
   counter all;
   auto so_far = counter::answer::fine;
   std::string out;
-  for (std::size_t at = 0; at < text.size() && so_far == counter::answer::fine;) {
-    const char c = text[at];
-    const char escaped = c == '\\' && at + 1 < text.size() ? text[at + 1] : '\0';
+  for (std::size_t position = 0; position < text.size() && so_far == counter::answer::fine;) {
+    const char c = text[position];
+    const char escaped = c == '\\' && position + 1 < text.size() ? text[position + 1] : '\0';
     std::optional<repetition> many;
     if (is_digit(escaped)) return refuse("it has a back-reference");
     if (escaped != '\0' && std::string_view("<>`'").find(escaped) != std::string_view::npos)
       return refuse(format("\\%c is not known: use \\b, ^ or $", escaped));
     if (c == '{') {
-      many = repetition_at(text, at);
+      many = repetition_at(text, position);
       if (!many) return refuse("a { begins no repetition: write \\{ for the character");
     }
     if (many) so_far = all.again(many->times, many->or_none);
@@ -136,8 +138,11 @@ result<std::string> translate(std::string_view text) {
     else if (c == '+') so_far = all.again(2, false);
     else if (c == '*' || c == '?') so_far = all.again(1, true);
     else so_far = all.atom(c == '^' || c == '$' || escaped == 'b' || escaped == 'B');
-    const std::size_t next = many ? many->behind : c == '[' ? behind_set(text, at) : c == '\\' ? at + 2 : at + 1;
-    const std::string_view part = text.substr(at, next - at);
+    const std::size_t next = many        ? many->behind
+                             : c == '['  ? behind_set(text, position)
+                             : c == '\\' ? position + 2
+                                         : position + 1;
+    const std::string_view part = text.substr(position, next - position);
     if (c == '[' && (part.find("[.") != std::string_view::npos || part.find("[=") != std::string_view::npos))
       return refuse("[. .] and [= =] are not known");
     for (std::size_t i = 0; i < part.size(); ++i) {
@@ -145,7 +150,7 @@ result<std::string> translate(std::string_view text) {
       if (c == '[' && part[i] == '\\') out += '\\';      // an ordinary character there
       if (many && i == 0 && part[1] == ',') out += '0';  // "{,5}"
     }
-    at = next;
+    position = next;
   }
   if (so_far == counter::answer::repeats_nothing) return refuse("it repeats what can be empty, as in (a*)*");
   if (so_far == counter::answer::too_much)
@@ -162,16 +167,16 @@ pattern::pattern(const std::string& text) {
     good_ = translated.error();
     return;
   }
-  RE2::Options how;
-  how.set_encoding(RE2::Options::EncodingLatin1);  // keys are bytes
-  how.set_posix_syntax(true);
-  how.set_perl_classes(true);
-  how.set_word_boundary(true);
-  how.set_one_line(true);
-  how.set_dot_nl(true);
-  how.set_log_errors(false);
-  how.set_max_mem(kMaxProgramBytes);
-  auto made = std::make_unique<RE2>(*translated, how);
+  RE2::Options settings;
+  settings.set_encoding(RE2::Options::EncodingLatin1);  // keys are bytes
+  settings.set_posix_syntax(true);
+  settings.set_perl_classes(true);
+  settings.set_word_boundary(true);
+  settings.set_one_line(true);
+  settings.set_dot_nl(true);
+  settings.set_log_errors(false);
+  settings.set_max_mem(kMaxProgramBytes);
+  auto made = std::make_unique<RE2>(*translated, settings);
   if (!made->ok()) good_ = failure{EINVAL, "store: regular expression: " + made->error()};
   else program_ = std::move(made);
 }

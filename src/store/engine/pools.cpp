@@ -26,14 +26,14 @@ status pool_state::charge(std::int64_t more_keys, std::int64_t more_bytes) {
 
 pool_ref pools::find(pool_id id) const {
   std::shared_lock lock(mutex_);
-  const auto at = by_id_.find(id);
-  return at == by_id_.end() ? nullptr : at->second;
+  const auto found = by_id_.find(id);
+  return found == by_id_.end() ? nullptr : found->second;
 }
 
 pool_ref pools::find(std::string_view name) const {
   std::shared_lock lock(mutex_);
-  const auto at = by_name_.find(name);
-  return at == by_name_.end() ? nullptr : at->second;
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
 }
 
 std::vector<pool_info> pools::list() const {
@@ -56,10 +56,10 @@ void pools::add(pool_ref pool) {
 
 void pools::remove(pool_id id) {
   std::unique_lock lock(mutex_);
-  const auto at = by_id_.find(id);
-  if (at == by_id_.end()) return;
-  by_name_.erase(at->second->name);
-  by_id_.erase(at);
+  const auto found = by_id_.find(id);
+  if (found == by_id_.end()) return;
+  by_name_.erase(found->second->name);
+  by_id_.erase(found);
 }
 
 }  // namespace pl::store

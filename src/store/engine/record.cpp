@@ -15,8 +15,8 @@ constexpr std::uint8_t kPool = 1;  // layout numbers: a later one that this code
 constexpr std::uint8_t kOutcomeWithoutGroup = 1, kOutcome = 2, kOutcomeTold = 3;
 
 // Of a record: what a caller may have asked for, in earlier releases too.
-std::optional<durability> read_level(byte_reader& from) {
-  const auto level = durability_from(from.number<std::uint8_t>());
+std::optional<durability> read_level(byte_reader& reader) {
+  const auto level = durability_from(reader.number<std::uint8_t>());
   return level == durability::pool_default ? std::nullopt : level;
 }
 
@@ -28,13 +28,13 @@ void append_pieces(std::string& out, const std::vector<segment>& pieces) {
   }
 }
 
-std::optional<std::vector<segment>> read_pieces(byte_reader& from) {
-  const auto count = from.number<std::uint16_t>();
+std::optional<std::vector<segment>> read_pieces(byte_reader& reader) {
+  const auto count = reader.number<std::uint16_t>();
   if (count > kMaxSegments) return std::nullopt;
   std::vector<segment> pieces(count);
   for (segment& piece : pieces) {
-    piece.offset_bytes = from.number<std::uint64_t>();
-    piece.size_bytes = from.number<std::uint64_t>();
+    piece.offset_bytes = reader.number<std::uint64_t>();
+    piece.size_bytes = reader.number<std::uint64_t>();
     if (piece.size_bytes == 0 || piece.offset_bytes % kBlockBytes != 0 || piece.size_bytes % kBlockBytes != 0 ||
         piece.size_bytes > kMaxValueBytes || piece.offset_bytes + piece.size_bytes < piece.offset_bytes)
       return std::nullopt;
@@ -60,24 +60,24 @@ std::string encode(const value_record& record) {
 }
 
 std::optional<value_record> decode_value(std::string_view bytes) {
-  byte_reader from(bytes);
+  byte_reader reader(bytes);
   value_record record;
-  const auto kind = from.number<std::uint8_t>();
-  const auto level = read_level(from);
-  record.user_flags = from.number<std::uint32_t>();
-  record.version = from.number<version_t>();
-  record.length_bytes = from.number<std::uint64_t>();
-  record.crc = from.number<std::uint32_t>();
-  record.written_unix_ns = from.number<std::int64_t>();
-  if (!from.good() || !level || record.length_bytes > kMaxValueBytes) return std::nullopt;
+  const auto kind = reader.number<std::uint8_t>();
+  const auto level = read_level(reader);
+  record.user_flags = reader.number<std::uint32_t>();
+  record.version = reader.number<version_t>();
+  record.length_bytes = reader.number<std::uint64_t>();
+  record.crc = reader.number<std::uint32_t>();
+  record.written_unix_ns = reader.number<std::int64_t>();
+  if (!reader.good() || !level || record.length_bytes > kMaxValueBytes) return std::nullopt;
   record.level = level_of_record(*level);
   if (kind == kSmall) {
-    record.small_value = from.rest();
+    record.small_value = reader.rest();
     if (record.small_value.size() != record.length_bytes) return std::nullopt;
     return record;
   }
-  auto pieces = kind == kLarge ? read_pieces(from) : std::nullopt;
-  if (!pieces || pieces->empty() || !from.good_end()) return std::nullopt;
+  auto pieces = kind == kLarge ? read_pieces(reader) : std::nullopt;
+  if (!pieces || pieces->empty() || !reader.good_end()) return std::nullopt;
   std::uint64_t room = 0;
   for (const segment& piece : *pieces) room += piece.size_bytes;
   if (room < record.length_bytes || room - record.length_bytes >= kBlockBytes) return std::nullopt;
@@ -92,9 +92,9 @@ std::string encode_extents(const std::vector<segment>& extents) {
 }
 
 std::optional<std::vector<segment>> decode_extents(std::string_view bytes) {
-  byte_reader from(bytes);
-  auto pieces = read_pieces(from);
-  if (!from.good_end()) return std::nullopt;
+  byte_reader reader(bytes);
+  auto pieces = read_pieces(reader);
+  if (!reader.good_end()) return std::nullopt;
   return pieces;
 }
 
@@ -113,18 +113,18 @@ std::string encode(const pool_info& pool) {
 }
 
 std::optional<pool_info> decode_pool(std::string_view bytes) {
-  byte_reader from(bytes);
+  byte_reader reader(bytes);
   pool_info pool;
-  if (from.number<std::uint8_t>() != kPool) return std::nullopt;
-  pool.id = from.number<pool_id>();
-  pool.name = from.text();
-  const auto level = read_level(from);
-  pool.options.quota_bytes = from.number<std::uint64_t>();
-  pool.options.quota_keys = from.number<std::uint64_t>();
-  const auto verify = from.number<std::uint8_t>();
-  pool.options.tags = from.text();
-  pool.created_unix_ns = from.number<std::int64_t>();
-  if (!from.good_end() || pool.id == 0 || pool.name.empty() || !level || verify > 1) return std::nullopt;
+  if (reader.number<std::uint8_t>() != kPool) return std::nullopt;
+  pool.id = reader.number<pool_id>();
+  pool.name = reader.text();
+  const auto level = read_level(reader);
+  pool.options.quota_bytes = reader.number<std::uint64_t>();
+  pool.options.quota_keys = reader.number<std::uint64_t>();
+  const auto verify = reader.number<std::uint8_t>();
+  pool.options.tags = reader.text();
+  pool.created_unix_ns = reader.number<std::int64_t>();
+  if (!reader.good_end() || pool.id == 0 || pool.name.empty() || !level || verify > 1) return std::nullopt;
   pool.options.verify_reads = verify == 1;
   // Who asked for more than there is gets the most that there is.
   pool.options.level = std::min(*level, durability::durable);
@@ -139,11 +139,11 @@ std::string encode(const pool_counts& counts) {
 }
 
 std::optional<pool_counts> decode_counts(std::string_view bytes) {
-  byte_reader from(bytes);
+  byte_reader reader(bytes);
   pool_counts counts;
-  counts.keys = from.number<std::uint64_t>();
-  counts.bytes = from.number<std::uint64_t>();
-  if (!from.good_end()) return std::nullopt;
+  counts.keys = reader.number<std::uint64_t>();
+  counts.bytes = reader.number<std::uint64_t>();
+  if (!reader.good_end()) return std::nullopt;
   return counts;
 }
 
@@ -157,19 +157,19 @@ std::string encode(const store_format& format) {
 }
 
 std::optional<store_format> decode_format(std::string_view bytes) {
-  byte_reader from(bytes);
+  byte_reader reader(bytes);
   store_format format;
-  format.number = from.number<std::uint32_t>();
-  format.file_bytes = from.number<std::uint64_t>();
-  format.id_high = from.number<std::uint64_t>();
-  format.id_low = from.number<std::uint64_t>();
-  if (!from.good_end() || format.file_bytes == 0 || format.file_bytes % kBlockBytes != 0) return std::nullopt;
+  format.number = reader.number<std::uint32_t>();
+  format.file_bytes = reader.number<std::uint64_t>();
+  format.id_high = reader.number<std::uint64_t>();
+  format.id_low = reader.number<std::uint64_t>();
+  if (!reader.good_end() || format.file_bytes == 0 || format.file_bytes % kBlockBytes != 0) return std::nullopt;
   return format;
 }
 
 std::string encode(const request_outcome& outcome) {
   std::string out;
-  append_number(out, outcome.told ? kOutcomeTold : kOutcome);
+  append_number(out, outcome.is_remote ? kOutcomeTold : kOutcome);
   append_number(out, outcome.sequence);
   append_number(out, static_cast<std::uint8_t>(outcome.reached));
   append_number(out, outcome.group);
@@ -183,24 +183,24 @@ std::string encode(const request_outcome& outcome) {
 }
 
 std::optional<request_outcome> decode_outcome(std::string_view bytes) {
-  byte_reader from(bytes);
+  byte_reader reader(bytes);
   request_outcome outcome;
-  const auto layout = from.number<std::uint8_t>();
+  const auto layout = reader.number<std::uint8_t>();
   if (layout < kOutcomeWithoutGroup || layout > kOutcomeTold) return std::nullopt;
-  outcome.told = layout == kOutcomeTold;
-  outcome.sequence = from.number<std::uint64_t>();
-  const auto level = read_level(from);
-  outcome.group = layout != kOutcomeWithoutGroup ? from.number<std::uint16_t>() : kAnyGroup;
-  const auto count = from.number<std::uint16_t>();
+  outcome.is_remote = layout == kOutcomeTold;
+  outcome.sequence = reader.number<std::uint64_t>();
+  const auto level = read_level(reader);
+  outcome.group = layout != kOutcomeWithoutGroup ? reader.number<std::uint16_t>() : kAnyGroup;
+  const auto count = reader.number<std::uint16_t>();
   if (!level || count > kMaxBatchOperations) return std::nullopt;
   outcome.reached = level_of_record(*level);
   outcome.items.resize(count);
   for (auto& item : outcome.items) {
-    item.error = from.number<std::int32_t>();
-    item.version = from.number<version_t>();
-    item.crc = from.number<std::uint32_t>();
+    item.error = reader.number<std::int32_t>();
+    item.version = reader.number<version_t>();
+    item.crc = reader.number<std::uint32_t>();
   }
-  if (!from.good_end()) return std::nullopt;
+  if (!reader.good_end()) return std::nullopt;
   return outcome;
 }
 
@@ -213,13 +213,13 @@ std::string full_key(pool_id pool, std::string_view key) {
 }
 
 std::string shown(std::string_view key) {
-  constexpr std::size_t kMost = 80;
+  constexpr std::size_t kMaxShown = 80;
   std::string out = "'";
-  for (const char c : key.substr(0, kMost)) {
+  for (const char c : key.substr(0, kMaxShown)) {
     if (c >= 0x20 && c < 0x7f && c != '\'' && c != '\\') out.push_back(c);
     else out += format("\\x%02x", static_cast<unsigned>(static_cast<unsigned char>(c)));
   }
-  out += key.size() > kMost ? "'..." : "'";
+  out += key.size() > kMaxShown ? "'..." : "'";
   return out;
 }
 

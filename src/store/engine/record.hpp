@@ -64,7 +64,7 @@ struct request_outcome {
   std::vector<item> items;
   // Another store said so (engine::remember_requests), nothing was done here: the effect came, or comes, in another way.
   // Enough to answer the client that asks again, but not to leave a copy of the change out, which may have been on its way.
-  bool told = false;
+  bool is_remote = false;
 };
 std::string encode(const request_outcome& outcome);
 std::optional<request_outcome> decode_outcome(std::string_view bytes);

@@ -18,7 +18,7 @@ namespace {
 
 unsigned long long shown_number(std::uint64_t value) { return value; }
 
-failure damage(const std::string& what) { return failure{EUCLEAN, "store: " + what + kDamageAdvice}; }
+failure damage(const std::string& text) { return failure{EUCLEAN, "store: " + text + kDamageAdvice}; }
 
 // Whether the folder could be one in which an index was about to be made and nothing was written to it.
 bool holds_nothing(const std::string& folder) {
@@ -32,9 +32,9 @@ bool holds_nothing(const std::string& folder) {
 }
 
 std::optional<std::string> file_bytes(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return std::nullopt;
-  return std::string{std::istreambuf_iterator<char>(in), {}};
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::nullopt;
+  return std::string{std::istreambuf_iterator<char>(file), {}};
 }
 
 std::optional<std::string> current_manifest(const std::string& folder) {
@@ -76,51 +76,51 @@ status compare_seals(const std::string& folder, const mark_state& mark) {
   return {};
 }
 
-failure lost(const recovery_question& of, const log_findings& logs, const replay_reach& reach, std::uint64_t need) {
-  const std::uint64_t from =
+failure lost(const recovery_question& question, const log_findings& logs, const replay_reach& reach, std::uint64_t need) {
+  const std::uint64_t first_lost =
       std::min(logs.missing_from != 0 ? logs.missing_from : ~std::uint64_t{0}, reach.last_sequence + 1);
   const std::uint64_t until = std::max(need, logs.missing_until);
   return damage(format("%s: the index's log is damaged (%s): changes %llu to %llu were acknowledged and are lost",
-                       of.index_folder.c_str(), logs.damage.empty() ? "its end is missing" : logs.damage.c_str(),
-                       shown_number(from), shown_number(until)));
+                       question.index_folder.c_str(), logs.damage.empty() ? "its end is missing" : logs.damage.c_str(),
+                       shown_number(first_lost), shown_number(until)));
 }
 
 }  // namespace
 
-result<recovery_plan> plan_recovery(const recovery_question& of) {
+result<recovery_plan> plan_recovery(const recovery_question& question) {
   recovery_plan plan;
   std::error_code error;
-  const bool has_current = std::filesystem::exists(of.index_folder + "/CURRENT", error);
+  const bool has_current = std::filesystem::exists(question.index_folder + "/CURRENT", error);
   if (!has_current) {
-    if (of.mark || of.has_extents || !holds_nothing(of.index_folder))
-      return damage(of.index_folder + "/CURRENT is missing, and something was stored here");
+    if (question.mark || question.has_extents || !holds_nothing(question.index_folder))
+      return damage(question.index_folder + "/CURRENT is missing, and something was stored here");
     plan.is_new = true;
     return plan;
   }
-  bool is_sealed = of.mark && of.mark->is_clean;
-  if (is_sealed && was_opened_since(of.index_folder, *of.mark)) {
+  bool is_sealed = question.mark && question.mark->is_clean;
+  if (is_sealed && was_opened_since(question.index_folder, *question.mark)) {
     PL_LOG(warn, "store: %s: an earlier release has opened it since; its files are not those that were sealed",
-           of.index_folder.c_str());
+           question.index_folder.c_str());
     is_sealed = false;
   }
   if (is_sealed) {
-    if (status same = compare_seals(of.index_folder, *of.mark); !same) return std::move(same).error();
+    if (status same = compare_seals(question.index_folder, *question.mark); !same) return std::move(same).error();
     plan.is_sealed = true;
-    plan.required = of.mark->required(of.boot);
+    plan.required = question.mark->required(question.boot);
     return plan;
   }
-  plan.required = of.mark ? of.mark->required(of.boot) : 0;
-  const auto quick = scan_logs({of.index_folder, 0, false, {}});
+  plan.required = question.mark ? question.mark->required(question.boot) : 0;
+  const auto quick = scan_logs({question.index_folder, 0, false, {}});
   if (!quick) return quick.error();
   if (quick->is_whole() && quick->last_sequence >= plan.required) return plan;
   // The log's torn end, a flushed log, or damage.
-  const auto reach = of.replay();
+  const auto reach = question.replay();
   if (!reach) return reach.error();
-  const auto logs = scan_logs({of.index_folder, reach->first_log, true, {}});
+  const auto logs = scan_logs({question.index_folder, reach->first_log, true, {}});
   if (!logs) return logs.error();
   const std::uint64_t need = std::max(plan.required, logs->synced);
   const bool has_gap = logs->missing_from != 0 && logs->missing_from <= need;
-  if (reach->last_sequence < need || has_gap) return lost(of, *logs, *reach, need);
+  if (reach->last_sequence < need || has_gap) return lost(question, *logs, *reach, need);
   return plan;
 }
 
@@ -158,12 +158,12 @@ status write_manifest_copy(const std::string& index_folder, const std::string& p
 std::optional<manifest_copy> read_manifest_copy(const std::string& path) {
   const auto text = file_bytes(path);
   if (!text) return std::nullopt;
-  byte_reader from(*text);
+  byte_reader reader(*text);
   manifest_copy copy;
-  copy.name = from.text();
-  copy.bytes = from.text();
-  const auto crc = from.number<std::uint32_t>();
-  if (!from.good_end() || arch::crc32c(text->data(), text->size() - sizeof crc) != crc) return std::nullopt;
+  copy.name = reader.text();
+  copy.bytes = reader.text();
+  const auto crc = reader.number<std::uint32_t>();
+  if (!reader.good_end() || arch::crc32c(text->data(), text->size() - sizeof crc) != crc) return std::nullopt;
   return copy;
 }
 

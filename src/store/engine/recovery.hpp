@@ -36,13 +36,13 @@ struct recovery_question {
   std::function<result<replay_reach>()> replay;
 };
 
-// EUCLEAN: something is lost; the message says what and what to do. Changes nothing.
-result<recovery_plan> plan_recovery(const recovery_question& of);
+// EUCLEAN: something is lost; the message names it and the next step. Changes nothing.
+result<recovery_plan> plan_recovery(const recovery_question& question);
 
-// What to seal at a clean stop: the files that say what the index is, and logs that hold something.
+// What to seal at a clean stop: the files that define the index, and the logs that are not empty.
 result<std::vector<file_seal>> seals_of(const std::string& index_folder);
 
-// The manifest of a clean stop a second time, in DIR/manifest.copy: without it nobody knows which tables are the index.
+// The manifest of a clean stop a second time, in DIR/manifest.copy: without it the index's set of tables is unknown.
 struct manifest_copy {
   std::string name, bytes;
 };

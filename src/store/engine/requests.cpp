@@ -24,15 +24,15 @@ std::string slot_key(const request_key& request) {
 }  // namespace
 
 status requests::load() {
-  std::string from;
+  std::string first_key;
   for (bool more = true; more;) {
     more = false;
-    status scanned = index_.scan(family::requests, from, {}, false, [&](std::string_view key, std::string_view) {
+    status scanned = index_.scan(family::requests, first_key, {}, false, [&](std::string_view key, std::string_view) {
       const std::uint64_t client = std::uint64_t{read_ordered(key)} << 32 | read_ordered(key.substr(4));
-      group& of = group_of(client);
-      std::lock_guard lock(of.mutex);
-      need(of, client).in_index = true;
-      from = client_key(client + 1);
+      group& client_group = group_of(client);
+      std::lock_guard lock(client_group.mutex);
+      need(client_group, client).in_index = true;
+      first_key = client_key(client + 1);
       more = client + 1 != 0;
       return false;
     });
@@ -41,20 +41,20 @@ status requests::load() {
   return {};
 }
 
-requests::window& requests::need(group& of, std::uint64_t client) {
-  const auto at = of.clients.find(client);
-  if (at != of.clients.end()) {
-    of.recent.splice(of.recent.begin(), of.recent, at->second.recent);
-    return at->second;
+requests::window& requests::need(group& client_group, std::uint64_t client) {
+  const auto found = client_group.clients.find(client);
+  if (found != client_group.clients.end()) {
+    client_group.recent.splice(client_group.recent.begin(), client_group.recent, found->second.recent);
+    return found->second;
   }
-  if (of.clients.size() >= kMaxClients / kGroups) {
-    const std::uint64_t oldest = of.recent.back();
-    if (of.clients[oldest].in_index) of.forgotten.push_back(oldest);
-    of.clients.erase(oldest);
-    of.recent.pop_back();
+  if (client_group.clients.size() >= kMaxClients / kGroups) {
+    const std::uint64_t oldest = client_group.recent.back();
+    if (client_group.clients[oldest].in_index) client_group.forgotten.push_back(oldest);
+    client_group.clients.erase(oldest);
+    client_group.recent.pop_back();
   }
-  window& made = of.clients[client];
-  made.recent = of.recent.insert(of.recent.begin(), client);
+  window& made = client_group.clients[client];
+  made.recent = client_group.recent.insert(client_group.recent.begin(), client);
   return made;
 }
 
@@ -71,8 +71,8 @@ status requests::read_window(std::uint64_t client, window& into) {
 }
 
 result<std::optional<request_outcome>> requests::find(const request_key& request) {
-  group& of = group_of(request.client);
-  window& client = need(of, request.client);
+  group& client_group = group_of(request.client);
+  window& client = need(client_group, request.client);
   if (client.in_index && client.slots.empty()) {
     if (status read = read_window(request.client, client); !read) return std::move(read).error();
   }
@@ -91,37 +91,37 @@ void requests::remember(const request_key& request, request_outcome outcome) {
   client.slots[slot] = std::move(outcome);
 }
 
-status requests::each(const std::function<bool(std::uint16_t)>& which,
+status requests::each(const std::function<bool(std::uint16_t)>& selected,
                       const std::function<void(std::uint64_t, const request_outcome&)>& tell) {
-  for (group& of : groups_) {
+  for (group& client_group : groups_) {
     std::vector<std::uint64_t> clients;
     {
-      const std::lock_guard lock(of.mutex);
-      clients.assign(of.recent.rbegin(), of.recent.rend());
+      const std::lock_guard lock(client_group.mutex);
+      clients.assign(client_group.recent.rbegin(), client_group.recent.rend());
     }
     for (const std::uint64_t client : clients) {
       window known;
       {
-        const std::lock_guard lock(of.mutex);
-        const auto at = of.clients.find(client);
-        if (at == of.clients.end()) continue;
-        known.slots = at->second.slots;
-        known.in_index = at->second.in_index;
+        const std::lock_guard lock(client_group.mutex);
+        const auto found = client_group.clients.find(client);
+        if (found == client_group.clients.end()) continue;
+        known.slots = found->second.slots;
+        known.in_index = found->second.in_index;
       }
       if (known.in_index && known.slots.empty())
         if (status read = read_window(client, known); !read) return read;
       for (const request_outcome& one : known.slots)
-        if (one.sequence != 0 && one.group != kAnyGroup && which(one.group)) tell(client, one);
+        if (one.sequence != 0 && one.group != kAnyGroup && selected(one.group)) tell(client, one);
     }
   }
   return {};
 }
 
-status requests::forget(const std::function<bool(std::uint16_t)>& which) {
-  const auto goes = [&](std::uint16_t number) { return number == kAnyGroup || which(number); };
-  for (group& of : groups_) {
-    const std::lock_guard lock(of.mutex);
-    for (auto& [client, remembered] : of.clients)
+status requests::forget(const std::function<bool(std::uint16_t)>& selected) {
+  const auto goes = [&](std::uint16_t number) { return number == kAnyGroup || selected(number); };
+  for (group& client_group : groups_) {
+    const std::lock_guard lock(client_group.mutex);
+    for (auto& [client, remembered] : client_group.clients)
       for (request_outcome& one : remembered.slots)
         if (one.sequence != 0 && goes(one.group)) one = {};
   }
@@ -137,12 +137,12 @@ status requests::forget(const std::function<bool(std::uint16_t)>& which) {
 }
 
 void requests::store(rocksdb::WriteBatch& batch, const request_key& request, const request_outcome& outcome) {
-  group& of = group_of(request.client);
-  need(of, request.client).in_index = true;
-  for (const std::uint64_t client : of.forgotten) {
+  group& client_group = group_of(request.client);
+  need(client_group, request.client).in_index = true;
+  for (const std::uint64_t client : client_group.forgotten) {
     if (client != request.client) index_.erase_range(batch, family::requests, client_key(client), client_key(client + 1));
   }
-  of.forgotten.clear();
+  client_group.forgotten.clear();
   index_.put(batch, family::requests, slot_key(request), encode(outcome));
 }
 

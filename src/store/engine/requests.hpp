@@ -23,23 +23,23 @@ class requests {
  public:
   static constexpr std::size_t kMaxClients = 4096;
 
-  explicit requests(index& of) : index_(of) {}
+  explicit requests(index& records) : index_(records) {}
   // At start: which clients the index remembers. Their entries are read when they come.
   status load();
 
   // Holds off other requests of clients in the same group; find and remember need it.
   std::unique_lock<std::mutex> lock(const request_key& request) { return std::unique_lock(group_of(request.client).mutex); }
-  // What this request did, if it was done. EINVAL: it is older than the window, so nobody knows.
+  // What this request did, if it was done. EINVAL: it is older than the window, so its outcome is gone.
   result<std::optional<request_outcome>> find(const request_key& request);
   void remember(const request_key& request, request_outcome outcome);
 
-  // Calls `tell` with what is remembered of these groups, of the client that was seen last at the end. Blocking.
-  // What is remembered meanwhile may be missed. Precondition: no lock().
-  status each(const std::function<bool(std::uint16_t group)>& which,
+  // Calls `tell` with every stored outcome of these groups; the client seen last comes last. Blocking.
+  // Outcomes stored meanwhile may be missed. Precondition: no lock().
+  status each(const std::function<bool(std::uint16_t group)>& selected,
               const std::function<void(std::uint64_t client, const request_outcome& outcome)>& tell);
 
   // Of these groups, also in the index. Blocking. Precondition: no lock(); requests of the groups are not under way.
-  status forget(const std::function<bool(std::uint16_t group)>& which);
+  status forget(const std::function<bool(std::uint16_t group)>& selected);
 
   // The same as records of a batch, with the clients that are forgotten for it.
   void store(rocksdb::WriteBatch& batch, const request_key& request, const request_outcome& outcome);
@@ -58,7 +58,7 @@ class requests {
   };
   static constexpr std::size_t kGroups = 16;
   group& group_of(std::uint64_t client) { return groups_[client % kGroups]; }
-  window& need(group& of, std::uint64_t client);
+  window& need(group& client_group, std::uint64_t client);
   status read_window(std::uint64_t client, window& into);
 
   index& index_;

@@ -24,35 +24,35 @@ constexpr std::uint32_t kCatalogueId = 0, kValuesId = 1;  // RocksDB's numbers o
 constexpr std::size_t kMaxLost = 100'000;
 
 struct block_free {
-  void operator()(std::byte* at) const noexcept { std::free(at); }
+  void operator()(std::byte* memory) const noexcept { std::free(memory); }
 };
 
 }  // namespace
 
 // Changes that replay does not reach take the place of what it found; those in damaged batches make their keys doubtful.
 struct salvage::later_changes final : batch_visitor {
-  explicit later_changes(salvage& to) : of(to) {}
+  explicit later_changes(salvage& owner) : target(owner) {}
   void put(std::uint32_t family, std::string_view key, std::string_view value) override {
-    if (family == kCatalogueId && !is_damaged) of.take_pool(key, value);
+    if (family == kCatalogueId && !is_damaged) target.take_pool(key, value);
     if (family != kValuesId || key.size() < 5) return;
     if (is_damaged) return doubt(key);
-    of.later_[std::string(key)] = std::string(value);
-    of.doubtful_.erase(std::string(key));
+    target.later_[std::string(key)] = std::string(value);
+    target.doubtful_.erase(std::string(key));
   }
   void erase(std::uint32_t family, std::string_view key) override {
     if (family != kValuesId || key.size() < 5) return;
     if (is_damaged) return doubt(key);
-    of.later_[std::string(key)] = std::nullopt;
-    of.doubtful_.erase(std::string(key));
+    target.later_[std::string(key)] = std::nullopt;
+    target.doubtful_.erase(std::string(key));
   }
-  void erase_range(std::uint32_t family, std::string_view from, std::string_view) override {
-    if (family == kValuesId && from.size() == 4 && !is_damaged) of.dropped_.insert(pool_of(from));
+  void erase_range(std::uint32_t family, std::string_view first, std::string_view) override {
+    if (family == kValuesId && first.size() == 4 && !is_damaged) target.dropped_.insert(pool_of(first));
   }
   void doubt(std::string_view key) {
-    of.doubtful_[std::string(key)] = "a damaged change of the index's log (" + place + ") put or erased it";
-    of.later_.erase(std::string(key));
+    target.doubtful_[std::string(key)] = "a damaged change of the index's log (" + place + ") put or erased it";
+    target.later_.erase(std::string(key));
   }
-  salvage& of;
+  salvage& target;
   bool is_damaged = false;
   std::string place;
 };
@@ -78,12 +78,12 @@ status salvage::open_index() {
   if (!fs::is_directory(index_folder_, error))
     return failure{ENOENT, "store: " + folder_ + " holds no store: it has no index"};
   if (status mended = mend_manifest(); !mended) return mended;
-  index::options how;
-  how.folder = index_folder_;
-  how.cache_bytes = std::uint64_t{8} << 20;
-  how.read_only = true;
-  how.env = files_.index_env();
-  auto opened = index::open(how);
+  index::options settings;
+  settings.folder = index_folder_;
+  settings.cache_bytes = std::uint64_t{8} << 20;
+  settings.read_only = true;
+  settings.env = files_.index_env();
+  auto opened = index::open(settings);
   if (!opened) return std::move(opened).error();
   records_ = std::move(*opened);
   return {};
@@ -122,14 +122,14 @@ status salvage::read_log() {
   const auto mark = commit_mark::read(folder_ + "/commit.mark");
   const std::uint64_t reached = records_->last_sequence();
   later_changes changes(*this);
-  log_scan how{index_folder_, 0, true, {}};
-  how.each = [&](const log_batch& batch) {
+  log_scan scan{index_folder_, 0, true, {}};
+  scan.each = [&](const log_batch& batch) {
     if (!batch.is_damaged && batch.end_sequence() <= reached) return;
     changes.is_damaged = batch.is_damaged;
     changes.place = batch.place;
     visit_batch(batch.bytes, changes);
   };
-  const auto logs = scan_logs(how);
+  const auto logs = scan_logs(scan);
   if (!logs) return logs.error();
   const std::uint64_t need = std::max(logs->synced, mark ? mark->required(files_.boot_id()) : 0);
   // The torn end of what nobody was told of.
@@ -138,12 +138,12 @@ status salvage::read_log() {
     if (logs->missing_from != 0) later_.clear();
     return {};
   }
-  const std::uint64_t from = logs->missing_from != 0 ? logs->missing_from : reached + 1;
+  const std::uint64_t first_missing = logs->missing_from != 0 ? logs->missing_from : reached + 1;
   const std::uint64_t until = logs->missing_from != 0 ? logs->missing_until : need;
   lost_.push_back(
       format("changes %llu to %llu of the index's log (%s): keys that they put or erased, and that are not named "
              "below, are as before them",
-             static_cast<unsigned long long>(from), static_cast<unsigned long long>(until),
+             static_cast<unsigned long long>(first_missing), static_cast<unsigned long long>(until),
              logs->damage.empty() ? "its end is missing" : logs->damage.c_str()));
   return {};
 }
@@ -191,12 +191,12 @@ void salvage::lose(const std::string& full, const std::string& why) {
 }
 
 // What cannot be read between two keys. Large values have a second record, which names them.
-void salvage::tell_gap(std::string_view from, std::string_view until) {
+void salvage::report_gap(std::string_view first, std::string_view until) {
   const auto name = [](std::string_view full) { return full.size() < 5 ? std::string("the first") : shown(key_of(full)); };
-  lost_.push_back("keys behind " + name(from) + " and before " + (until.empty() ? "the end" : name(until)) +
+  lost_.push_back("keys behind " + name(first) + " and before " + (until.empty() ? "the end" : name(until)) +
                   ": a table of the index is damaged");
-  (void)records_->scan(family::extents, from, until, false, [&](std::string_view full, std::string_view) {
-    if (full != from && !later_.contains(std::string(full))) lose(std::string(full), "its record lies in a damaged table");
+  (void)records_->scan(family::extents, first, until, false, [&](std::string_view full, std::string_view) {
+    if (full != first && !later_.contains(std::string(full))) lose(std::string(full), "its record lies in a damaged table");
     return true;
   });
 }
@@ -208,14 +208,14 @@ status salvage::each(const std::function<void(const std::string&, const value_re
     if (!record) return lose(full, "its record is damaged");
     take(full, *record);
   };
-  const auto look = [&](std::string_view full, std::string_view raw) {
+  const auto visit = [&](std::string_view full, std::string_view raw) {
     if (!later_.contains(std::string(full)) && !dropped_.contains(pool_of(full))) take_one(std::string(full), raw);
     return true;
   };
   std::string last;
   const status scanned = records_->scan(family::values, "", "", false, [&](std::string_view full, std::string_view raw) {
     last = full;
-    return look(full, raw);
+    return visit(full, raw);
   });
   if (!scanned) {
     // From the end back to the damage, to know where it goes on.
@@ -224,8 +224,8 @@ status salvage::each(const std::function<void(const std::string&, const value_re
       next = full;
       return true;
     });
-    if (!next.empty()) (void)records_->scan(family::values, next, "", false, look);
-    tell_gap(last, next);
+    if (!next.empty()) (void)records_->scan(family::values, next, "", false, visit);
+    report_gap(last, next);
     lost_.push_back(scanned.error().message);
   }
   for (const auto& [full, raw] : later_)
@@ -247,8 +247,8 @@ status salvage::read(const value_record& record, const std::function<status(std:
   const std::unique_ptr<std::byte, block_free> memory(static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, kPartBytes)));
   std::uint64_t left = record.length_bytes;
   for (const segment& piece : record.extents) {
-    for (std::uint64_t at = 0; at < piece.size_bytes && left > 0;) {
-      const segment part{piece.offset_bytes + at, std::min<std::uint64_t>(piece.size_bytes - at, kPartBytes)};
+    for (std::uint64_t offset = 0; offset < piece.size_bytes && left > 0;) {
+      const segment part{piece.offset_bytes + offset, std::min<std::uint64_t>(piece.size_bytes - offset, kPartBytes)};
       const std::span<std::byte> room(memory.get(), part.size_bytes);
       if (status got = files_.read(space_->blocks({&part, 1}, {&room, 1})); !got)
         return failure{EBADMSG, "its extents cannot be read: " + got.error().message};
@@ -256,7 +256,7 @@ status salvage::read(const value_record& record, const std::function<status(std:
       crc = arch::crc32c(bytes.data(), bytes.size(), crc);
       if (status taken = take(bytes); !taken) return taken;
       left -= bytes.size();
-      at += part.size_bytes;
+      offset += part.size_bytes;
     }
   }
   if (left != 0 || crc != record.crc) return failure{EBADMSG, "its value in the extents has another checksum"};

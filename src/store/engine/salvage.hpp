@@ -46,7 +46,7 @@ class salvage {
   status read_catalogue();
   status open_extents();
   void take_pool(std::string_view key, std::string_view raw);
-  void tell_gap(std::string_view from, std::string_view until);
+  void report_gap(std::string_view first, std::string_view until);
 
   struct later_changes;  // of the log, behind what replay reaches
   std::string folder_;

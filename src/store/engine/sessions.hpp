@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who holds grants and pins.
+// The sessions, and the grants and pins that each of them owns.
 #pragma once
 
 #include <atomic>
@@ -27,15 +27,15 @@ struct open_grant {
 class sessions {
  public:
   session_id open();
-  // What it held is let go of before this returns. Unknown ones are ignored.
+  // Releases what the session held before it returns. Unknown ones are ignored.
   void close(session_id session);
 
   // 0: no such session.
   grant_id add(session_id session, open_grant made);
   pin_id add(session_id session, value_ref pinned);
   std::optional<open_grant> take_grant(session_id session, grant_id id);
-  // Calls `what` under the lock. False: no such grant.
-  bool with_grant(session_id session, grant_id id, const std::function<void(open_grant&)>& what);
+  // Calls `action` under the lock. False: no such grant.
+  bool with_grant(session_id session, grant_id id, const std::function<void(open_grant&)>& action);
   bool drop_pin(session_id session, pin_id id);
   bool holds_any(session_id session) const;
 

@@ -18,13 +18,13 @@ void space_map::add(segment range) {
 }
 
 bool space_map::take(segment range) {
-  auto at = by_offset_.upper_bound(range.offset_bytes);
-  if (at == by_offset_.begin()) return false;
-  --at;
-  const auto [offset, size] = *at;
+  auto found = by_offset_.upper_bound(range.offset_bytes);
+  if (found == by_offset_.begin()) return false;
+  --found;
+  const auto [offset, size] = *found;
   if (range.size_bytes == 0 || range.offset_bytes - offset > size || size - (range.offset_bytes - offset) < range.size_bytes)
     return false;
-  remove(at);
+  remove(found);
   const std::uint64_t end = range.offset_bytes + range.size_bytes;
   if (range.offset_bytes > offset) insert(offset, range.offset_bytes - offset);
   if (end < offset + size) insert(end, offset + size - end);

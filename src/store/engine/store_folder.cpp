@@ -55,7 +55,7 @@ class folder_lock {
     ::close(file);
     return failure{error == EWOULDBLOCK ? EBUSY : error, "store: " + folder + ": a store has it open; stop it first"};
   }
-  folder_lock(folder_lock&& from) noexcept : file_(std::exchange(from.file_, -1)) {}
+  folder_lock(folder_lock&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
   folder_lock& operator=(folder_lock&&) = delete;
   ~folder_lock() {
     if (file_ >= 0) ::close(file_);
@@ -87,23 +87,23 @@ void empty(const std::string& folder) {
   for (const auto& one : fs::directory_iterator(folder, ignored)) fs::remove_all(one.path(), ignored);
 }
 
-status look_at_values(const std::string& folder, disk& files, folder_report& into) {
-  auto from = salvage::open(folder, files);
-  if (!from) {
-    into.problems.push_back(from.error().message);
+status check_values(const std::string& folder, disk& files, folder_report& into) {
+  auto source = salvage::open(folder, files);
+  if (!source) {
+    into.problems.push_back(source.error().message);
     return {};
   }
-  status read = (*from)->each([&](const std::string& full, const value_record& record) {
+  status read = (*source)->each([&](const std::string& full, const value_record& record) {
     ++into.keys;
-    const status got = (*from)->read(record, [&](std::span<const std::byte> part) {
+    const status got = (*source)->read(record, [&](std::span<const std::byte> part) {
       into.bytes_read += part.size();
       return status();
     });
     if (got) ++into.values_read;
-    else (*from)->lose(full, got.error().message);
+    else (*source)->lose(full, got.error().message);
   });
-  if (status same = (*from)->verify_tables(); !same) into.problems.push_back(same.error().message);
-  into.problems.insert(into.problems.end(), (*from)->lost().begin(), (*from)->lost().end());
+  if (status same = (*source)->verify_tables(); !same) into.problems.push_back(same.error().message);
+  into.problems.insert(into.problems.end(), (*source)->lost().begin(), (*source)->lost().end());
   return read;
 }
 
@@ -117,26 +117,26 @@ status sync_path(const fs::path& path) {
 }
 
 // With its holes, and durable when this returns: extent files are mostly empty.
-status copy_sparse(const fs::path& from, const fs::path& to) {
-  const int in = ::open(from.c_str(), O_RDONLY | O_CLOEXEC);
-  if (in < 0) return failure{errno, from.string() + ": " + errno_text(errno)};
-  const int out = ::open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+status copy_sparse(const fs::path& source, const fs::path& target) {
+  const int input = ::open(source.c_str(), O_RDONLY | O_CLOEXEC);
+  if (input < 0) return failure{errno, source.string() + ": " + errno_text(errno)};
+  const int out = ::open(target.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   status outcome;
-  if (out < 0) outcome = failure{errno, to.string() + ": " + errno_text(errno)};
+  if (out < 0) outcome = failure{errno, target.string() + ": " + errno_text(errno)};
   std::vector<char> part(std::size_t{1} << 20);
-  off_t at = 0;
+  off_t offset = 0;
   while (outcome) {
-    const ssize_t got = ::pread(in, part.data(), part.size(), at);
-    if (got < 0) outcome = failure{errno, from.string() + ": " + errno_text(errno)};
+    const ssize_t got = ::pread(input, part.data(), part.size(), offset);
+    if (got < 0) outcome = failure{errno, source.string() + ": " + errno_text(errno)};
     if (got <= 0) break;
     const bool is_hole = std::all_of(part.begin(), part.begin() + got, [](char one) { return one == 0; });
-    if (!is_hole && ::pwrite(out, part.data(), static_cast<std::size_t>(got), at) != got)
-      outcome = failure{errno != 0 ? errno : ENOSPC, to.string() + ": " + errno_text(errno)};
-    at += got;
+    if (!is_hole && ::pwrite(out, part.data(), static_cast<std::size_t>(got), offset) != got)
+      outcome = failure{errno != 0 ? errno : ENOSPC, target.string() + ": " + errno_text(errno)};
+    offset += got;
   }
-  if (outcome && (::ftruncate(out, at) != 0 || ::fsync(out) != 0))
-    outcome = failure{errno, to.string() + ": " + errno_text(errno)};
-  ::close(in);
+  if (outcome && (::ftruncate(out, offset) != 0 || ::fsync(out) != 0))
+    outcome = failure{errno, target.string() + ": " + errno_text(errno)};
+  ::close(input);
   if (out >= 0) ::close(out);
   return outcome;
 }
@@ -158,17 +158,17 @@ std::vector<fs::path> files_of(const std::string& folder) {
   return out;
 }
 
-status copy_files(const std::string& from, const std::string& to) {
+status copy_files(const std::string& source, const std::string& target) {
   std::error_code error;
-  fs::create_directories(to + "/index", error);
-  if (!error) fs::create_directories(to + "/extents", error);
-  if (error) return failure{error.value(), "store: " + to + ": " + error.message()};
-  for (const fs::path& name : files_of(from)) {
-    if (status done = copy_sparse(from / name, to / name); !done)
+  fs::create_directories(target + "/index", error);
+  if (!error) fs::create_directories(target + "/extents", error);
+  if (error) return failure{error.value(), "store: " + target + ": " + error.message()};
+  for (const fs::path& name : files_of(source)) {
+    if (status done = copy_sparse(source / name, target / name); !done)
       return failure{done.code(), "store: " + done.error().message};
   }
   for (const char* name : {"/index", "/extents", ""})
-    if (status done = sync_path(to + name); !done) return done;
+    if (status done = sync_path(target + name); !done) return done;
   return {};
 }
 
@@ -203,11 +203,11 @@ status give_new_identity(const std::string& folder, disk& files) {
 // Puts into the new store, many under way.
 class refill {
  public:
-  refill(salvage& from, engine& to, repair_report& told) : from_(from), to_(to), told_(told) {}
+  refill(salvage& source, engine& target, repair_report& report) : source_(source), target_(target), report_(report) {}
 
   status make_pools() {
-    for (const pool_info& pool : from_.pools()) {
-      const auto made = to_.create_pool(pool.name, pool.options);
+    for (const pool_info& pool : source_.pools()) {
+      const auto made = target_.create_pool(pool.name, pool.options);
       if (!made) return made.error();
       pools_[pool.id] = made->id;
     }
@@ -215,11 +215,11 @@ class refill {
   }
 
   status run() {
-    status read = from_.each([this](const std::string& full, const value_record& record) {
+    status read = source_.each([this](const std::string& full, const value_record& record) {
       if (!outcome_) return;
       // Read to the end first: a value is put only if it is good.
-      const status good = from_.read(record, [](std::span<const std::byte>) { return status(); });
-      if (!good) return from_.lose(full, good.error().message);
+      const status good = source_.read(record, [](std::span<const std::byte>) { return status(); });
+      if (!good) return source_.lose(full, good.error().message);
       outcome_ = put(full, record);
     });
     std::unique_lock lock(mutex_);
@@ -231,7 +231,7 @@ class refill {
   result<pool_id> pool_for(pool_id old) {
     const auto known = pools_.find(old);
     if (known != pools_.end()) return known->second;
-    const auto made = to_.create_pool(format("recovered-%u", old), {});  // its record is lost, its values are not
+    const auto made = target_.create_pool(format("recovered-%u", old), {});  // its record is lost, its values are not
     if (!made) return made.error();
     pools_[old] = made->id;
     return made->id;
@@ -240,15 +240,15 @@ class refill {
   status put(const std::string& full, const value_record& record) {
     const auto pool = pool_for(pool_of(full));
     if (!pool) return pool.error();
-    put_options how;
-    how.level = std::max(record.level, durability::logged);
-    how.user_flags = record.user_flags;
-    how.copy.version = record.version;
-    ++told_.saved_keys;
-    told_.saved_bytes += record.length_bytes;
-    if (record.length_bytes > salvage::kPartBytes) return put_long(*pool, full, record, how);
+    put_options settings;
+    settings.level = std::max(record.level, durability::logged);
+    settings.user_flags = record.user_flags;
+    settings.copy.version = record.version;
+    ++report_.saved_keys;
+    report_.saved_bytes += record.length_bytes;
+    if (record.length_bytes > salvage::kPartBytes) return put_long(*pool, full, record, settings);
     std::vector<std::byte> value;
-    (void)from_.read(record, [&](std::span<const std::byte> part) {
+    (void)source_.read(record, [&](std::span<const std::byte> part) {
       value.insert(value.end(), part.begin(), part.end());
       return status();
     });
@@ -257,7 +257,7 @@ class refill {
       ended_.wait(lock, [this] { return under_way_ < kMaxUnderWay; });
       ++under_way_;
     }
-    to_.put_async(*pool, key_of(full), value, how, [this](const result<put_result>& done) {
+    target_.put_async(*pool, key_of(full), value, settings, [this](const result<put_result>& done) {
       const std::lock_guard lock(mutex_);
       if (!done && failed_) failed_ = done.error();
       --under_way_;
@@ -266,10 +266,10 @@ class refill {
     return {};
   }
 
-  status put_long(pool_id pool, const std::string& full, const value_record& record, const put_options& how) {
-    const auto writer = to_.open_writer(pool, key_of(full), record.length_bytes);
+  status put_long(pool_id pool, const std::string& full, const value_record& record, const put_options& settings) {
+    const auto writer = target_.open_writer(pool, key_of(full), record.length_bytes);
     if (!writer) return writer.error();
-    status read = from_.read(record, [&](std::span<const std::byte> part) {
+    status read = source_.read(record, [&](std::span<const std::byte> part) {
       while (!part.empty()) {
         const auto room = (*writer)->room();
         const auto now = part.first(std::min(part.size(), room.size()));
@@ -285,14 +285,15 @@ class refill {
     });
     if (!read) return read;
     std::promise<status> answer;
-    (*writer)->commit_async(
-        how, record.crc, [&](const result<put_result>& done) { answer.set_value(done ? status() : status(done.error())); });
+    (*writer)->commit_async(settings, record.crc, [&](const result<put_result>& done) {
+      answer.set_value(done ? status() : status(done.error()));
+    });
     return answer.get_future().get();
   }
 
-  salvage& from_;
-  engine& to_;
-  repair_report& told_;
+  salvage& source_;
+  engine& target_;
+  repair_report& report_;
   std::map<pool_id, pool_id> pools_;
   status outcome_;
   std::mutex mutex_;
@@ -328,81 +329,81 @@ result<folder_report> check_folder(const std::string& folder, disk* files) {
         if (one.find("is lost: ") == std::string::npos) report.problems.push_back(std::move(one));
     opened->reset();
   }
-  if (status looked = look_at_values(folder, disks.use, report); !looked) report.problems.push_back(looked.error().message);
+  if (status checked = check_values(folder, disks.use, report); !checked) report.problems.push_back(checked.error().message);
   return report;
 }
 
-result<repair_report> repair_folder(const std::string& folder, const std::string& to, disk* files) {
+result<repair_report> repair_folder(const std::string& folder, const std::string& target, disk* files) {
   if (status there = need_folder(folder); !there) return std::move(there).error();
   const auto lock = folder_lock::take(folder);
   if (!lock) return lock.error();
-  if (status room = need_empty(to); !room) return std::move(room).error();
+  if (status room = need_empty(target); !room) return std::move(room).error();
   const disk_choice disks(files);
-  auto from = salvage::open(folder, disks.use);
-  if (!from) return from.error();
-  engine_options how = options_of(to, &disks.use, false);
-  how.extent_file_bytes = (*from)->extent_file_bytes();
-  auto made = engine::open(how);
+  auto source = salvage::open(folder, disks.use);
+  if (!source) return source.error();
+  engine_options settings = options_of(target, &disks.use, false);
+  settings.extent_file_bytes = (*source)->extent_file_bytes();
+  auto made = engine::open(settings);
   if (!made) return made.error();
   repair_report report;
-  refill filling(**from, **made, report);
+  refill filling(**source, **made, report);
   status done = filling.make_pools();
   if (done) done = filling.run();
   if (done) done = (*made)->close();
   made->reset();
   if (!done) {
-    empty(to);
+    empty(target);
     return std::move(done).error();
   }
-  report.lost = (*from)->lost();
+  report.lost = (*source)->lost();
   return report;
 }
 
-result<folder_report> backup_folder(const std::string& folder, const std::string& to, disk* files) {
+result<folder_report> backup_folder(const std::string& folder, const std::string& target, disk* files) {
   if (status there = need_folder(folder); !there) return std::move(there).error();
   const auto lock = folder_lock::take(folder);
   if (!lock) return lock.error();
-  if (status room = need_empty(to); !room) return std::move(room).error();
+  if (status room = need_empty(target); !room) return std::move(room).error();
   const auto give_up = [&](const failure& why) {
-    empty(to);
+    empty(target);
     return why;
   };
-  if (status copied = copy_files(folder, to); !copied) return give_up(copied.error());
-  auto report = check_folder(to, files);
+  if (status copied = copy_files(folder, target); !copied) return give_up(copied.error());
+  auto report = check_folder(target, files);
   if (!report) return give_up(report.error());
   if (!report->is_good())
     return give_up({EUCLEAN, "store: " + folder + " is damaged, and a copy of it would be no backup: " +
                                  report->problems.front() + "; `store check` lists all of it"});
-  const auto list = list_of(to);
+  const auto list = list_of(target);
   if (!list) return give_up(list.error());
-  std::ofstream(to + "/" + kListName, std::ios::binary)
+  std::ofstream(target + "/" + kListName, std::ios::binary)
       << *list << format("%08x\n", arch::crc32c(list->data(), list->size())) << std::flush;
-  if (status done = sync_path(to + "/" + kListName); !done) return give_up(done.error());
-  if (status done = sync_path(to); !done) return give_up(done.error());
+  if (status done = sync_path(target + "/" + kListName); !done) return give_up(done.error());
+  if (status done = sync_path(target); !done) return give_up(done.error());
   return report;
 }
 
-result<folder_report> restore_folder(const std::string& backup, const std::string& to, disk* files) {
-  std::ifstream in(backup + "/" + kListName, std::ios::binary);
-  if (!in) return failure{ENOENT, "store: " + backup + " is no backup: it has no " + kListName};
-  const std::string said{std::istreambuf_iterator<char>(in), {}};
+result<folder_report> restore_folder(const std::string& backup, const std::string& target, disk* files) {
+  std::ifstream list(backup + "/" + kListName, std::ios::binary);
+  if (!list) return failure{ENOENT, "store: " + backup + " is no backup: it has no " + kListName};
+  const std::string said{std::istreambuf_iterator<char>(list), {}};
   const auto now = list_of(backup);
   if (!now) return now.error();
   if (said != *now + format("%08x\n", arch::crc32c(now->data(), now->size())))
     return failure{EUCLEAN, "store: the files of " + backup + " are not those of its " + kListName +
                                 ": the backup is damaged; take another one, or `store repair` it"};
-  if (status room = need_empty(to); !room) return std::move(room).error();
+  if (status room = need_empty(target); !room) return std::move(room).error();
   const auto give_up = [&](const failure& why) {
-    empty(to);
+    empty(target);
     return why;
   };
-  if (status copied = copy_files(backup, to); !copied) return give_up(copied.error());
-  auto report = check_folder(to, files);
+  if (status copied = copy_files(backup, target); !copied) return give_up(copied.error());
+  auto report = check_folder(target, files);
   if (!report) return give_up(report.error());
   if (!report->is_good())
     return give_up({EUCLEAN, "store: " + backup + ": the restored copy is damaged: " + report->problems.front()});
   const disk_choice disks(files);
-  if (status named = give_new_identity(to, disks.use); !named) return give_up(named.error());
+  if (status named = give_new_identity(target, disks.use); !named) return give_up(named.error());
   return report;
 }
 

@@ -28,16 +28,16 @@ struct repair_report {
   std::uint64_t saved_keys = 0, saved_bytes = 0;
   std::vector<std::string> lost;  // one sentence each: keys, ranges of keys, changes of the log
 };
-// Makes a new store at `to`, which is absent or empty, of all values whose record and bytes are good. Keys keep pool,
+// Makes a new store at `target`, which is absent or empty, of all values whose record and bytes are good. Keys keep pool,
 // version and user flags; the new store has an identity of its own and remembers no requests. A key is left out, and named,
 // if its value is damaged or a damaged change touched it.
-result<repair_report> repair_folder(const std::string& folder, const std::string& to, disk* files = nullptr);
+result<repair_report> repair_folder(const std::string& folder, const std::string& target, disk* files = nullptr);
 
-// Copies a good folder to `to`, which is absent or empty, with a list of checksums; then reads the copy as check_folder()
-// does. EUCLEAN: it is damaged; nothing is left at `to`.
-result<folder_report> backup_folder(const std::string& folder, const std::string& to, disk* files = nullptr);
-// Brings a backup to `to`, which is absent or empty: compares its files with their list, copies them, reads all values, and
-// gives the store a new identity, so that a cluster does not take it for the folder that it was.
-result<folder_report> restore_folder(const std::string& backup, const std::string& to, disk* files = nullptr);
+// Copies a good folder to `target`, which is absent or empty, with a list of checksums; then reads the copy as
+// check_folder() does. EUCLEAN: it is damaged; nothing is left at `target`.
+result<folder_report> backup_folder(const std::string& folder, const std::string& target, disk* files = nullptr);
+// Brings a backup to `target`, which is absent or empty: compares its files with their list, copies them, reads all values,
+// and gives the store a new identity, so that a cluster does not take it for the folder that it was.
+result<folder_report> restore_folder(const std::string& backup, const std::string& target, disk* files = nullptr);
 
 }  // namespace pl::store

@@ -4,11 +4,10 @@
 //
 // An entry is here because its value is in memory, because its value is volatile (then the index knows nothing of it),
 // because a commit of the key is under way, or because somebody is reading it from disk. The rules that keep these apart:
-//   committing  set by the committer from reading the key's state to publishing the new one. Who wants to change the key
-//               meanwhile goes through the committer too.
-//   loading     set by who reads the value from disk and wants to put it here. The committer takes it away, so that nothing
-//   old
-//               is put in after something new.
+//   committing  set by the committer from reading the key's state to publishing the new one. Another change of the key
+//               goes through the committer meanwhile.
+//   loading     set by a thread that reads the value from disk to put it here. The committer clears it, so that no old
+//               value replaces a newer one.
 #pragma once
 
 #include <array>
@@ -65,24 +64,24 @@ class table {
 
     // All with the mutex held.
     entry* find(std::string_view key) {
-      const auto at = entries.find(key);
-      return at == entries.end() ? nullptr : &at->second;
+      const auto found = entries.find(key);
+      return found == entries.end() ? nullptr : &found->second;
     }
     entry& need(std::string_view key);
-    entry& add(std::string_view key);             // precondition: find(key) is null
-    void set_current(entry& at, value_ref next);  // keeps the list
-    void touch(entry& at) {
-      auto& mine = list_of(at.listed_small);
-      if (at.listed) mine.splice(mine.begin(), mine, at.recent);
+    entry& add(std::string_view key);                    // precondition: find(key) is null
+    void set_current(entry& key_entry, value_ref next);  // keeps the list
+    void touch(entry& key_entry) {
+      auto& mine = list_of(key_entry.listed_small);
+      if (key_entry.listed) mine.splice(mine.begin(), mine, key_entry.recent);
     }
     std::list<entry*>& list_of(bool small) { return small ? recent_small : recent; }
-    // Forgets an entry that says nothing any more.
-    void drop_if_empty(entry& at);
+    // Drops an entry that holds no state any more.
+    void drop_if_empty(entry& key_entry);
   };
 
-  shard& of(std::string_view key) { return shards_[hash{}(key) % kShards]; }
+  shard& shard_of(std::string_view key) { return shards_[hash{}(key) % kShards]; }
   static constexpr std::size_t kShards = 64;
-  shard& at(std::size_t number) { return shards_[number % kShards]; }
+  shard& shard_at(std::size_t number) { return shards_[number % kShards]; }
 
  private:
   std::array<shard, kShards> shards_;

@@ -20,7 +20,7 @@
 
 namespace pl::store {
 
-// What a reply says. Values below zero are errors; those that MCAS had keep MCAS's number. Never renumbered.
+// Result codes of replies. Values below zero are errors; those that MCAS had keep MCAS's number. Never renumbered.
 enum class status_code : std::int32_t {
   ok = 0,
   more = 2,                // find: this is one page, there are others behind it
@@ -95,7 +95,7 @@ struct request_key {
   bool empty() const noexcept { return client == 0; }
 };
 
-// No waiting unless told: a call that finds no room answers ENOSPC at once.
+// No waiting by default: a call that finds no room answers ENOSPC at once.
 using deadline_t = std::chrono::steady_clock::time_point;
 constexpr deadline_t kNoWait = deadline_t::min();
 
@@ -188,9 +188,9 @@ struct begin_options {
 };
 
 struct commit_options {
-  put_options put{};       // put.deadline is not looked at
+  put_options put{};       // put.deadline is ignored
   bool check_crc = false;  // the writer's own checksum: a difference is EBADMSG and aborts
-  bool take_crc = false;   // the writer's own checksum becomes the value's without a look: a wrong one is the first
+  bool take_crc = false;   // the writer's own checksum becomes the value's unchecked: a wrong one is the first
                            // verified read's EBADMSG. For writers that have computed it while the bytes arrived.
   std::uint32_t crc32c = 0;
 };
@@ -264,7 +264,7 @@ struct batch_result {
   bool repeated = false;
 };
 
-// Counters since the engine opened; they only grow. Gauges say so.
+// Counters since the engine opened; they only grow. Gauges are marked.
 struct engine_stats {
   std::uint64_t puts = 0, gets = 0, erases = 0, failed = 0;
   std::uint64_t put_bytes = 0, get_bytes = 0;

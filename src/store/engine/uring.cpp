@@ -55,30 +55,30 @@ std::unique_ptr<stage> stage::make() {
 
 stage::~stage() { ::munmap(base_, kParts * kPartBytes); }
 
-void uring::begin(part& which) {
-  which.data = which.block->data + which.begun;
-  const std::uint64_t size = which.until - which.begun;
+void uring::begin(part& chunk) {
+  chunk.data = chunk.block->data + chunk.begun;
+  const std::uint64_t size = chunk.until - chunk.begun;
   if (through_ == nullptr || size < kStagedFromBytes) return;
-  std::byte* copy = through_->part(static_cast<std::size_t>(&which - parts_));
-  arch::crc32c_copy(copy, which.data, size, 0, true);  // for its stores past the cache: twice as fast as memcpy here
-  which.data = copy;
+  std::byte* copy = through_->part(static_cast<std::size_t>(&chunk - parts_));
+  arch::crc32c_copy(copy, chunk.data, size, 0, true);  // for its stores past the cache: twice as fast as memcpy here
+  chunk.data = copy;
 }
 
-void uring::submit(part& which, bool write) {
+void uring::submit(part& chunk, bool write) {
   io_uring_sqe* sqe = io_uring_get_sqe(&ring_);  // never null: as many entries as parts
-  const block_io& block = *which.block;
-  std::byte* data = which.data + (which.done - which.begun);
-  const auto size = static_cast<unsigned>(which.until - which.done);
-  if (write) io_uring_prep_write(sqe, block.file, data, size, block.offset_bytes + which.done);
-  else io_uring_prep_read(sqe, block.file, data, size, block.offset_bytes + which.done);
-  io_uring_sqe_set_data(sqe, &which);
+  const block_io& block = *chunk.block;
+  std::byte* data = chunk.data + (chunk.done - chunk.begun);
+  const auto size = static_cast<unsigned>(chunk.until - chunk.done);
+  if (write) io_uring_prep_write(sqe, block.file, data, size, block.offset_bytes + chunk.done);
+  else io_uring_prep_read(sqe, block.file, data, size, block.offset_bytes + chunk.done);
+  io_uring_sqe_set_data(sqe, &chunk);
 }
 
 status uring::reap(bool write, unsigned& under_way, bool briefly) {
   io_uring_cqe* cqe = nullptr;
   int error = 0;
-  __kernel_timespec most{0, kBrieflyNs};
-  do error = briefly ? io_uring_wait_cqe_timeout(&ring_, &cqe, &most) : io_uring_wait_cqe(&ring_, &cqe);
+  __kernel_timespec timeout{0, kBrieflyNs};
+  do error = briefly ? io_uring_wait_cqe_timeout(&ring_, &cqe, &timeout) : io_uring_wait_cqe(&ring_, &cqe);
   while (error == -EINTR);
   if (briefly && error == -ETIME) return {};
   if (error != 0) return failure{-error, "io_uring: waiting failed: " + errno_text(-error)};
@@ -99,13 +99,13 @@ status uring::reap(bool write, unsigned& under_way, bool briefly) {
 
 status uring::write(std::span<const block_io> blocks, stage* through, block_gate* gate) {
   through_ = through;
-  most_ = through != nullptr ? stage::kParts : kDepth;
+  max_under_way_ = through != nullptr ? stage::kParts : kDepth;
   return run(blocks, true, gate);
 }
 
 status uring::read(std::span<const block_io> blocks) {
   through_ = nullptr;
-  most_ = kDepth;
+  max_under_way_ = kDepth;
   return run(blocks, false, nullptr);
 }
 
@@ -122,7 +122,7 @@ status uring::run(std::span<const block_io> blocks, bool write, block_gate* gate
       ready = gate->ready(next, under_way == 0);
       if (ready == next && under_way == 0) return failure{ECANCELED, "the rest of a value did not come"};
     }
-    while (outcome && next < ready && under_way < most_) {
+    while (outcome && next < ready && under_way < max_under_way_) {
       part& fresh = parts_[free_[--free_count_]];
       fresh = part{&blocks[next], nullptr, begun, begun, std::min(blocks[next].size_bytes, begun + kPartBytes)};
       begin(fresh);
@@ -138,8 +138,8 @@ status uring::run(std::span<const block_io> blocks, bool write, block_gate* gate
     const int submitted = io_uring_submit(&ring_);
     if (submitted < 0 && submitted != -EINTR && submitted != -EAGAIN && submitted != -EBUSY && outcome)
       return failure{-submitted, "io_uring: submission failed: " + errno_text(-submitted)};
-    if (through_ != nullptr && outcome && next < ready && under_way < most_) continue;
-    const bool more_comes = outcome && next == ready && ready < blocks.size() && under_way < most_;
+    if (through_ != nullptr && outcome && next < ready && under_way < max_under_way_) continue;
+    const bool more_comes = outcome && next == ready && ready < blocks.size() && under_way < max_under_way_;
     if (status one = reap(write, under_way, more_comes); !one && outcome) outcome = std::move(one);
   }
   return outcome;

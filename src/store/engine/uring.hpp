@@ -56,14 +56,14 @@ class uring {
 
   uring() = default;
   status run(std::span<const block_io> blocks, bool write, block_gate* gate);
-  void begin(part& which);
-  void submit(part& which, bool write);
+  void begin(part& chunk);
+  void submit(part& chunk, bool write);
   // Takes one completion; what is left of a short one is submitted again. `briefly`: or none, if none comes soon.
   status reap(bool write, unsigned& under_way, bool briefly);
 
   static constexpr unsigned kDepth = 64;
-  unsigned most_ = kDepth;    // under way in this run
-  stage* through_ = nullptr;  // in this run
+  unsigned max_under_way_ = kDepth;  // under way in this run
+  stage* through_ = nullptr;         // in this run
   io_uring ring_{};
   part parts_[kDepth];
   unsigned free_[kDepth];  // stack of parts not under way

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One version of a key's value, in memory or on disk. Immutable once others can see it (but for its user flags), shared by
-// whoever needs it: the table, pins, readers, puts under way. The last one to let go gives its memory back, and the extents
-// if no record owns them.
+// the table, pins, readers and puts under way. The last reference frees its memory, and its extents if no record owns
+// them.
 #pragma once
 
 #include <atomic>
@@ -30,7 +30,7 @@ struct value {
   std::vector<std::span<std::byte>> spans() const {
     std::vector<std::span<std::byte>> made;
     made.reserve(segments.size());
-    for (const segment& piece : segments) made.push_back(memory.at(piece));
+    for (const segment& piece : segments) made.push_back(memory.span_of(piece));
     return made;
   }
   value_info info() const {

@@ -18,18 +18,18 @@ window_memory make_window(std::uint64_t bytes) {
 }
 
 // The blocks [from, from + size) of what lies in these pieces.
-std::vector<segment> part_of(const std::vector<segment>& pieces, std::uint64_t from, std::uint64_t size) {
+std::vector<segment> part_of(const std::vector<segment>& pieces, std::uint64_t offset, std::uint64_t size) {
   std::vector<segment> out;
   for (const segment& piece : pieces) {
-    if (from >= piece.size_bytes) {
-      from -= piece.size_bytes;
+    if (offset >= piece.size_bytes) {
+      offset -= piece.size_bytes;
       continue;
     }
-    const std::uint64_t bytes = std::min(piece.size_bytes - from, size);
+    const std::uint64_t bytes = std::min(piece.size_bytes - offset, size);
     if (bytes == 0) break;
-    out.push_back({piece.offset_bytes + from, bytes});
+    out.push_back({piece.offset_bytes + offset, bytes});
     size -= bytes;
-    from = 0;
+    offset = 0;
   }
   return out;
 }
@@ -38,8 +38,8 @@ std::vector<segment> part_of(const std::vector<segment>& pieces, std::uint64_t f
 
 // ---- Writing -----------------------------------------------------------------------------------------------------------
 
-value_writer::value_writer(engine::impl& of, pool_ref pool, std::string full, value_ref made, stream_slot_ref slot)
-    : of_(of), pool_(std::move(pool)), full_(std::move(full)), made_(std::move(made)), slot_(std::move(slot)) {
+value_writer::value_writer(engine::impl& owner, pool_ref pool, std::string full, value_ref made, stream_slot_ref slot)
+    : owner_(owner), pool_(std::move(pool)), full_(std::move(full)), made_(std::move(made)), slot_(std::move(slot)) {
   for (auto& one : windows_) one = make_window(kWindowBytes);
 }
 
@@ -60,51 +60,51 @@ void value_writer::filled(std::uint64_t bytes) {
   if (used_bytes_ > 0 && (used_bytes_ == kWindowBytes || begun_bytes_ + used_bytes_ == made_->length_bytes)) submit_window();
 }
 
-bool value_writer::when_room(std::function<void()> told) {
+bool value_writer::when_room(std::function<void()> callback) {
   std::lock_guard lock(mutex_);
   if (failed_ || !busy_[current_]) return false;
-  told_ = std::move(told);
+  callback_ = std::move(callback);
   return true;
 }
 
 void value_writer::submit_window() {
-  std::size_t which = 0;
-  std::uint64_t at = 0, size = 0;
+  std::size_t window = 0;
+  std::uint64_t offset = 0, size = 0;
   {
     std::lock_guard lock(mutex_);
-    which = current_;
-    at = begun_bytes_;
+    window = current_;
+    offset = begun_bytes_;
     size = whole_blocks(used_bytes_);
     // Behind the value's end the block is written too.
-    std::memset(windows_[which].get() + used_bytes_, 0, size - used_bytes_);
+    std::memset(windows_[window].get() + used_bytes_, 0, size - used_bytes_);
     begun_bytes_ += used_bytes_;
     used_bytes_ = 0;
-    busy_[which] = true;
+    busy_[window] = true;
     current_ ^= 1;
   }
-  const bool taken = of_.helpers->run_later([me = shared_from_this(), which, at, size] {
-    status done = me->of_.state.writable();
+  const bool taken = owner_.helpers->run_later([me = shared_from_this(), window, offset, size] {
+    status done = me->owner_.state.writable();
     if (done) {
-      const std::span<std::byte> memory(me->windows_[which].get(), size);
-      done = me->of_.files->write(me->of_.space->blocks(part_of(me->made_->on_disk, at, size), {&memory, 1}));
-      if (!done) me->of_.state.note(done.error());
+      const std::span<std::byte> memory(me->windows_[window].get(), size);
+      done = me->owner_.files->write(me->owner_.space->blocks(part_of(me->made_->on_disk, offset, size), {&memory, 1}));
+      if (!done) me->owner_.state.note(done.error());
     }
-    me->window_ended(which, std::move(done));
+    me->window_ended(window, std::move(done));
   });
-  if (!taken) window_ended(which, failure{ESHUTDOWN, "store: closed"});
+  if (!taken) window_ended(window, failure{ESHUTDOWN, "store: closed"});
 }
 
-void value_writer::window_ended(std::size_t which, status outcome) {
-  std::function<void()> told;
+void value_writer::window_ended(std::size_t window, status outcome) {
+  std::function<void()> callback;
   bool last = false;
   {
     std::lock_guard lock(mutex_);
-    busy_[which] = false;
+    busy_[window] = false;
     if (!outcome && !failed_) failed_ = outcome.error();
-    told = std::exchange(told_, nullptr);
+    callback = std::exchange(callback_, nullptr);
     last = ending_ && !busy_[0] && !busy_[1];
   }
-  if (told) told();
+  if (callback) callback();
   if (last) finish();
 }
 
@@ -119,7 +119,7 @@ void value_writer::commit_async(const put_options& options, std::uint32_t crc32c
     now = !busy_[0] && !busy_[1];
   }
   if (!now) return;
-  if (!of_.helpers->run_later([me = shared_from_this()] { me->finish(); }))
+  if (!owner_.helpers->run_later([me = shared_from_this()] { me->finish(); }))
     ending_->done(failure{ESHUTDOWN, "store: closed"});
 }
 
@@ -128,11 +128,11 @@ void value_writer::finish() {
   const put_options& options = ending_->options;
   const auto level = pool_->level(options.level);
   if (!failed_ && level != durability::volatile_) {
-    if (status synced = of_.space->sync(made_->on_disk); !synced) {
-      of_.state.note(synced.error());
+    if (status synced = owner_.space->sync(made_->on_disk); !synced) {
+      owner_.state.note(synced.error());
       failed_ = synced.error();
     }
-    count(of_.state.syncs);
+    count(owner_.state.syncs);
   }
   if (failed_) {
     made_.reset();  // who is answered finds its space free
@@ -145,82 +145,83 @@ void value_writer::finish() {
   unit->request = options.request;
   unit->operations.push_back(
       operation{operation::kind::put, full_, std::move(made_), options.when, options.expected_version, 0, {}, options.copy});
-  unit->done = answer_put(of_, std::move(ending_->done));
-  of_.submit(std::move(unit));
+  unit->done = answer_put(owner_, std::move(ending_->done));
+  owner_.submit(std::move(unit));
 }
 
 // ---- Reading -----------------------------------------------------------------------------------------------------------
 
-value_reader::value_reader(engine::impl& of, pool_ref pool, std::string full, source from, std::uint64_t offset_bytes,
+value_reader::value_reader(engine::impl& owner, pool_ref pool, std::string full, source origin, std::uint64_t offset_bytes,
                            std::uint64_t length_bytes, stream_slot_ref slot)
-    : of_(of),
+    : owner_(owner),
       pool_(std::move(pool)),
       full_(std::move(full)),
-      from_(std::move(from)),
+      source_(std::move(origin)),
       slot_(std::move(slot)),
-      begin_(std::min(offset_bytes, from_.what->length_bytes)),
-      until_(begin_ + std::min(length_bytes, from_.what->length_bytes - begin_)),
-      at_(begin_) {
+      begin_(std::min(offset_bytes, source_.stored->length_bytes)),
+      until_(begin_ + std::min(length_bytes, source_.stored->length_bytes - begin_)),
+      offset_(begin_) {
   // A block more: ranges need not start with one.
   for (auto& one : windows_) one = make_window(kWindowBytes + kBlockBytes);
 }
 
-result<std::span<const std::byte>> value_reader::read(std::uint64_t at, std::uint64_t bytes, window_memory& into) {
-  const std::uint64_t skip = at % kBlockBytes;
+result<std::span<const std::byte>> value_reader::read(std::uint64_t offset, std::uint64_t bytes, window_memory& into) {
+  const std::uint64_t skip = offset % kBlockBytes;
   const std::span<std::byte> memory(into.get(), whole_blocks(skip + bytes));
-  const auto blocks = of_.space->blocks(part_of(from_.what->on_disk, at - skip, memory.size()), {&memory, 1});
-  if (status done = of_.files->read(blocks); !done)
+  const auto blocks = owner_.space->blocks(part_of(source_.stored->on_disk, offset - skip, memory.size()), {&memory, 1});
+  if (status done = owner_.files->read(blocks); !done)
     return failure{done.error().code, "store: pool " + shown(pool_->name) + ", key " + shown(key_of(full_)) + ", " +
-                                          of_.place_on_disk(*from_.what) + ": " + done.error().message};
+                                          owner_.place_on_disk(*source_.stored) + ": " + done.error().message};
   return std::span<const std::byte>(into.get() + skip, bytes);
 }
 
 result<std::span<const std::byte>> value_reader::next() {
-  if (at_ == until_) return std::span<const std::byte>{};
+  if (offset_ == until_) return std::span<const std::byte>{};
   // Windows after the first start with a block.
-  const std::uint64_t bytes = std::min(kWindowBytes - at_ % kBlockBytes, until_ - at_);
-  auto got = read(at_, bytes, windows_[current_]);
+  const std::uint64_t bytes = std::min(kWindowBytes - offset_ % kBlockBytes, until_ - offset_);
+  auto got = read(offset_, bytes, windows_[current_]);
   if (!got) return got;
   current_ ^= 1;
-  at_ += bytes;
-  if (begin_ != 0 || until_ != from_.what->length_bytes) return got;
+  offset_ += bytes;
+  if (begin_ != 0 || until_ != source_.stored->length_bytes) return got;
   crc_ = arch::crc32c(got->data(), got->size(), crc_);
-  if (at_ < until_) return got;
-  if (status same = of_.check_stored(*pool_, full_, *from_.what, crc_); !same) return std::move(same).error();
+  if (offset_ < until_) return got;
+  if (status same = owner_.check_stored(*pool_, full_, *source_.stored, crc_); !same) return std::move(same).error();
   return got;
 }
 
 void value_reader::next_async(completion<std::span<const std::byte>> done) {
   auto shared = std::make_shared<completion<std::span<const std::byte>>>(std::move(done));
-  if (!of_.helpers->run_later([me = shared_from_this(), shared] { (*shared)(me->next()); }))
+  if (!owner_.helpers->run_later([me = shared_from_this(), shared] { (*shared)(me->next()); }))
     (*shared)(failure{ESHUTDOWN, "store: closed"});
 }
 
 status value_reader::verify() {
   std::uint32_t crc = 0;
-  const std::uint64_t whole = from_.what->length_bytes;
-  for (std::uint64_t at = 0; at < whole;) {
-    const auto got = read(at, std::min(kWindowBytes, whole - at), windows_[current_]);
+  const std::uint64_t whole = source_.stored->length_bytes;
+  for (std::uint64_t offset = 0; offset < whole;) {
+    const auto got = read(offset, std::min(kWindowBytes, whole - offset), windows_[current_]);
     if (!got) return got.error();
     crc = arch::crc32c(got->data(), got->size(), crc);
-    at += got->size();
+    offset += got->size();
   }
-  return of_.check_stored(*pool_, full_, *from_.what, crc);
+  return owner_.check_stored(*pool_, full_, *source_.stored, crc);
 }
 
 // ---- The engine's side -------------------------------------------------------------------------------------------------
 
-std::uint64_t engine::impl::most_in_memory() const noexcept {
+std::uint64_t engine::impl::max_in_memory() const noexcept {
   const std::uint64_t whole = memory->info().size_bytes;
   return std::min(kMaxValueBytes, std::max(whole / 2, std::min(whole, kWindowBytes)));
 }
 
 result<value_reader::source> engine::impl::find_on_disk(const std::string& full) {
   {
-    table::shard& shard = values->of(full);
+    table::shard& shard = values->shard_of(full);
     std::lock_guard lock(shard.mutex);
-    if (const entry* at = shard.find(full); at != nullptr && at->current && at->current->owns_extents)
-      return value_reader::source{at->current, nullptr};
+    if (const entry* key_entry = shard.find(full);
+        key_entry != nullptr && key_entry->current && key_entry->current->owns_extents)
+      return value_reader::source{key_entry->current, nullptr};
   }
   const extents::reading guard(*space);  // before the record is read: its extents stay until they are held
   const auto stored = records->get(family::values, full);
@@ -243,12 +244,12 @@ result<std::shared_ptr<value_reader>> engine::impl::make_reader(pool_ref pool, c
                                                                 stream_slot_ref slot) {
   auto found = find_on_disk(full);
   if (!found) return std::move(found).error();
-  if (status there = check_there(*pool, full, *found->what); !there) return std::move(there).error();
+  if (status there = check_there(*pool, full, *found->stored); !there) return std::move(there).error();
   return std::make_shared<value_reader>(*this, std::move(pool), full, *std::move(found), offset_bytes, length_bytes,
                                         std::move(slot));
 }
 
-std::uint64_t engine::most_in_memory_bytes() const noexcept { return impl_->most_in_memory(); }
+std::uint64_t engine::most_in_memory_bytes() const noexcept { return impl_->max_in_memory(); }
 
 result<std::shared_ptr<value_writer>> engine::open_writer(pool_id pool, std::string_view key, std::uint64_t length_bytes) {
   auto found = impl_->need_pool(pool);
@@ -257,11 +258,11 @@ result<std::shared_ptr<value_writer>> engine::open_writer(pool_id pool, std::str
   if (status able = impl_->state.writable(); !able) return std::move(able).error();
   if (length_bytes == 0) return failure{EINVAL, "store: an empty value needs no writer"};
   // More pieces than a record holds, and no file would ever help.
-  const std::uint64_t most = std::min(kMaxValueBytes, impl_->options.extent_file_bytes * kMaxSegments);
-  if (length_bytes > most)
+  const std::uint64_t limit = std::min(kMaxValueBytes, impl_->options.extent_file_bytes * kMaxSegments);
+  if (length_bytes > limit)
     return failure{EFBIG,
                    format("store: a value has at most %llu bytes here (extent files of %s)",
-                          static_cast<unsigned long long>(most), format_size(impl_->options.extent_file_bytes).c_str())};
+                          static_cast<unsigned long long>(limit), format_size(impl_->options.extent_file_bytes).c_str())};
   if (const auto limits = (*found)->options(); limits->quota_bytes != 0 && length_bytes > limits->quota_bytes)
     return failure{EDQUOT, "store: pool " + shown((*found)->name) + ": a value greater than its quota"};
   auto slot = std::make_unique<stream_slot>(impl_->streams);
@@ -292,14 +293,14 @@ result<std::shared_ptr<value_reader>> engine::open_reader(pool_id pool, std::str
 }
 
 result<std::shared_ptr<value_reader>> engine::impl::open_reader(const pool_ref& pool, const std::string& full,
-                                                                const get_options& how) {
+                                                                const get_options& read_options) {
   auto slot = std::make_unique<stream_slot>(streams);
   if (!slot->taken())
     return failure{ENOSPC, format("store: %d values that are longer than memory are under way already", kMaxStreams)};
-  auto made = make_reader(pool, full, how.offset_bytes, how.length_bytes, std::move(slot));
+  auto made = make_reader(pool, full, read_options.offset_bytes, read_options.length_bytes, std::move(slot));
   if (!made) return made;
   const bool whole = (*made)->range_bytes() == (*made)->info().length_bytes;
-  if (!whole && (how.verify || pool->options()->verify_reads)) {
+  if (!whole && (read_options.verify || pool->options()->verify_reads)) {
     if (status same = (*made)->verify(); !same) return std::move(same).error();
   }
   count(state.gets);
@@ -309,9 +310,9 @@ result<std::shared_ptr<value_reader>> engine::impl::open_reader(const pool_ref& 
 }
 
 // A put by copy of such a value.
-result<put_result> engine::impl::put_in_windows(engine& of, pool_id pool, std::string_view key,
+result<put_result> engine::impl::put_in_windows(engine& owner, pool_id pool, std::string_view key,
                                                 std::span<const std::byte> bytes, const put_options& options) {
-  auto writer = of.open_writer(pool, key, bytes.size());
+  auto writer = owner.open_writer(pool, key, bytes.size());
   if (!writer) return std::move(writer).error();
   std::uint32_t crc = 0;
   while (!bytes.empty()) {

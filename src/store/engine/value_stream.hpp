@@ -40,7 +40,7 @@ class stream_slot {
 using stream_slot_ref = std::unique_ptr<stream_slot>;
 
 struct free_memory {
-  void operator()(std::byte* at) const noexcept { std::free(at); }
+  void operator()(std::byte* memory) const noexcept { std::free(memory); }
 };
 using window_memory = std::unique_ptr<std::byte[], free_memory>;
 
@@ -48,15 +48,15 @@ using window_memory = std::unique_ptr<std::byte[], free_memory>;
 // commit leaves nothing behind.
 class value_writer : public std::enable_shared_from_this<value_writer> {
  public:
-  value_writer(engine::impl& of, pool_ref pool, std::string full, value_ref made, stream_slot_ref slot);
+  value_writer(engine::impl& owner, pool_ref pool, std::string full, value_ref made, stream_slot_ref slot);
 
   // Where the value's next bytes go. Empty: there is no room yet, or the value is complete, or it failed().
   std::span<std::byte> room();
   // That many bytes of room() are the value's.
   void filled(std::uint64_t bytes);
-  // True: `told` will be called once from a thread of the engine, when there is room or the writer failed; it must not
-  // block. False: look again now.
-  bool when_room(std::function<void()> told);
+  // True: a thread of the engine calls `callback` once, when there is room or the writer failed; it must not block.
+  // False: check room() again now.
+  bool when_room(std::function<void()> callback);
   // The first failure: ENOSPC, EIO, EROFS, ESHUTDOWN.
   status failed() const;
   // Makes what was written the key's value, once it is on the medium (as options.level asks). `crc32c` is the writer's and
@@ -65,10 +65,10 @@ class value_writer : public std::enable_shared_from_this<value_writer> {
 
  private:
   void submit_window();
-  void window_ended(std::size_t which, status outcome);
+  void window_ended(std::size_t window, status outcome);
   void finish();
 
-  engine::impl& of_;
+  engine::impl& owner_;
   const pool_ref pool_;
   const std::string full_;
   value_ref made_;
@@ -79,7 +79,7 @@ class value_writer : public std::enable_shared_from_this<value_writer> {
   bool busy_[2] = {false, false};
   std::uint64_t begun_bytes_ = 0, used_bytes_ = 0;  // handed to the disk; in the present window
   std::optional<failure> failed_;
-  std::function<void()> told_;
+  std::function<void()> callback_;
   struct ending {
     put_options options;
     completion<put_result> done;
@@ -91,17 +91,17 @@ class value_writer : public std::enable_shared_from_this<value_writer> {
 class value_reader : public std::enable_shared_from_this<value_reader> {
  public:
   struct source {
-    value_ref what;                       // lies on disk
+    value_ref stored;                     // lies on disk
     std::shared_ptr<extents::held> kept;  // null: the value owns its extents
   };
-  value_reader(engine::impl& of, pool_ref pool, std::string full, source from, std::uint64_t offset_bytes,
+  value_reader(engine::impl& owner, pool_ref pool, std::string full, source origin, std::uint64_t offset_bytes,
                std::uint64_t length_bytes, stream_slot_ref slot);
 
-  value_info info() const { return from_.what->info(); }
+  value_info info() const { return source_.stored->info(); }
   // How much next() will give in all.
   std::uint64_t range_bytes() const noexcept { return until_ - begin_; }
   // The range's next bytes, at most kWindowBytes; empty at its end. They stay until the call after the next one. Blocking.
-  // Who reads the whole value gets EBADMSG instead of its last window if its checksum is wrong.
+  // A reader of the whole value gets EBADMSG instead of the last window if its checksum is wrong.
   result<std::span<const std::byte>> next();
   // The same from a thread of the engine; `done` may not call next().
   void next_async(completion<std::span<const std::byte>> done);
@@ -109,15 +109,15 @@ class value_reader : public std::enable_shared_from_this<value_reader> {
   status verify();
 
  private:
-  result<std::span<const std::byte>> read(std::uint64_t at, std::uint64_t bytes, window_memory& into);
+  result<std::span<const std::byte>> read(std::uint64_t offset, std::uint64_t bytes, window_memory& into);
 
-  engine::impl& of_;
+  engine::impl& owner_;
   const pool_ref pool_;
   const std::string full_;
-  const source from_;
+  const source source_;
   const stream_slot_ref slot_;
   const std::uint64_t begin_, until_;
-  std::uint64_t at_;
+  std::uint64_t offset_;
   std::uint32_t crc_ = 0;
   window_memory windows_[2];
   std::size_t current_ = 0;

@@ -18,11 +18,11 @@ class workers {
   }
   ~workers() { stop(); }
   // False, and not run, after stop().
-  bool run_later(std::function<void()> what) {
+  bool run_later(std::function<void()> task) {
     {
       std::lock_guard lock(mutex_);
       if (stopping_) return false;
-      queue_.push_back(std::move(what));
+      queue_.push_back(std::move(task));
     }
     wake_.notify_one();
     return true;

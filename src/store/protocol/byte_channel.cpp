@@ -20,22 +20,22 @@ namespace pl::store_client {
 namespace {
 
 constexpr int kSocketBytes = 4 << 20;
-constexpr std::size_t kMostPieces = 64;
+constexpr std::size_t kMaxPieces = 64;
 
 class socket_channel final : public byte_channel {
  public:
-  socket_channel(int fd, store_wire::path way) : fd_(fd), way_(way) {}
+  socket_channel(int fd, store_wire::path transport) : fd_(fd), transport_(transport) {}
   ~socket_channel() override {
     if (descriptor_ >= 0) ::close(descriptor_);
     ::close(fd_);
   }
   int fd() const noexcept override { return fd_; }
-  store_wire::path way() const noexcept override { return way_; }
+  store_wire::path way() const noexcept override { return transport_; }
 
-  result<std::size_t> write(std::span<const iovec> from) override {
+  result<std::size_t> write(std::span<const iovec> buffers) override {
     msghdr message{};
-    message.msg_iov = const_cast<iovec*>(from.data());
-    message.msg_iovlen = std::min(from.size(), kMostPieces);
+    message.msg_iov = const_cast<iovec*>(buffers.data());
+    message.msg_iovlen = std::min(buffers.size(), kMaxPieces);
     const auto sent = sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) return static_cast<std::size_t>(sent);
     if (errno == EAGAIN || errno == EINTR) return std::size_t{0};
@@ -43,7 +43,8 @@ class socket_channel final : public byte_channel {
   }
 
   result<std::size_t> read(void* into, std::size_t bytes) override {
-    return way_ == store_wire::path::unix_socket ? read_message(into, bytes) : ended(recv(fd_, into, bytes, MSG_DONTWAIT));
+    return transport_ == store_wire::path::unix_socket ? read_message(into, bytes)
+                                                       : ended(recv(fd_, into, bytes, MSG_DONTWAIT));
   }
   int take_descriptor() noexcept override { return std::exchange(descriptor_, -1); }
 
@@ -73,7 +74,7 @@ class socket_channel final : public byte_channel {
     return ended(got);
   }
   int fd_;
-  store_wire::path way_;
+  store_wire::path transport_;
   int descriptor_ = -1;
 };
 
@@ -88,14 +89,14 @@ int finish_connect(int fd, unsigned timeout_ms) {
 }
 
 result<int> connect_unix(const std::string& path) {
-  sockaddr_un at{};
-  at.sun_family = AF_UNIX;
-  if (path.size() >= sizeof at.sun_path)
+  sockaddr_un socket_address{};
+  socket_address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof socket_address.sun_path)
     return failure{EINVAL, format("the socket path %s is longer than 107 bytes", path.c_str())};
-  std::memcpy(at.sun_path, path.data(), path.size());
+  std::memcpy(socket_address.sun_path, path.data(), path.size());
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return failure{errno, "socket: " + errno_text(errno)};
-  if (::connect(fd, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0) {
+  if (::connect(fd, reinterpret_cast<sockaddr*>(&socket_address), sizeof socket_address) != 0) {
     const int code = errno;
     ::close(fd);
     return failure{code, format("the store's socket %s: %s; is `peerlane store serve` running there?", path.c_str(),
@@ -124,9 +125,9 @@ result<int> connect_tcp(const std::string& endpoint, unsigned timeout_ms) {
   }
   freeaddrinfo(found);
   if (out < 0) return failure{last, format("connecting to the store at %s: %s", endpoint.c_str(), errno_text(last).c_str())};
-  const int on = 1;
-  setsockopt(out, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  setsockopt(out, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  const int enabled = 1;
+  setsockopt(out, IPPROTO_TCP, TCP_NODELAY, &enabled, sizeof enabled);
+  setsockopt(out, SOL_SOCKET, SO_KEEPALIVE, &enabled, sizeof enabled);
   return out;
 }
 
@@ -137,19 +138,19 @@ bool wait_for(int fd, bool to_write, unsigned timeout_ms) noexcept {
   return poll(&one, 1, static_cast<int>(timeout_ms)) > 0;
 }
 
-result<std::unique_ptr<byte_channel>> connect(const address& to, unsigned timeout_ms) {
-  if (!to.socket.empty()) {
-    const auto fd = connect_unix(to.socket);
+result<std::unique_ptr<byte_channel>> connect(const address& target, unsigned timeout_ms) {
+  if (!target.socket.empty()) {
+    const auto fd = connect_unix(target.socket);
     if (!fd) return fd.error();
     return std::unique_ptr<byte_channel>(new socket_channel(*fd, store_wire::path::unix_socket));
   }
-  if (to.endpoint.empty()) return failure{EINVAL, "where is the store? Give its socket or HOST:PORT"};
+  if (target.endpoint.empty()) return failure{EINVAL, "where is the store? Give its socket or HOST:PORT"};
   const std::uint64_t began = monotonic_ns();
-  const auto fd = connect_tcp(to.endpoint, timeout_ms);
+  const auto fd = connect_tcp(target.endpoint, timeout_ms);
   if (!fd) return fd.error();
-  if (to.tls_certificate.empty()) return std::unique_ptr<byte_channel>(new socket_channel(*fd, store_wire::path::tcp));
+  if (target.tls_certificate.empty()) return std::unique_ptr<byte_channel>(new socket_channel(*fd, store_wire::path::tcp));
   const std::uint64_t spent_ms = (monotonic_ns() - began) / 1'000'000;
-  return start_tls(*fd, to, spent_ms < timeout_ms ? timeout_ms - static_cast<unsigned>(spent_ms) : 1);
+  return start_tls(*fd, target, spent_ms < timeout_ms ? timeout_ms - static_cast<unsigned>(spent_ms) : 1);
 }
 
 }  // namespace pl::store_client

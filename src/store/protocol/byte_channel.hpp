@@ -37,7 +37,7 @@ class byte_channel {
   virtual int fd() const noexcept = 0;
   virtual store_wire::path way() const noexcept = 0;
   // Bytes taken; 0: none now. ECONNRESET and the like: it is over.
-  virtual result<std::size_t> write(std::span<const iovec> from) = 0;
+  virtual result<std::size_t> write(std::span<const iovec> buffers) = 0;
   // Bytes read; 0: none now. ECONNRESET at the end of the stream.
   virtual result<std::size_t> read(void* into, std::size_t bytes) = 0;
   // A descriptor that came along with what was read, or -1. The caller owns it.
@@ -48,9 +48,9 @@ class byte_channel {
 };
 
 // Connects within `timeout_ms`. The error names address and cause.
-result<std::unique_ptr<byte_channel>> connect(const address& to, unsigned timeout_ms);
+result<std::unique_ptr<byte_channel>> connect(const address& target, unsigned timeout_ms);
 // TLS over a connected socket, which it owns from now on. Handshakes within `timeout_ms`.
-result<std::unique_ptr<byte_channel>> start_tls(int socket, const address& to, unsigned timeout_ms);
+result<std::unique_ptr<byte_channel>> start_tls(int socket, const address& target, unsigned timeout_ms);
 
 // The bytes of a connection through rings from now on: `rings` is the store's descriptor, which it closes. The socket stays
 // for waking up and for the end. EPROTO, ENOMEM: the connection is of no use any more.

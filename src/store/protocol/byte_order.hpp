@@ -14,14 +14,14 @@ namespace pl::store_wire {
 static_assert(std::endian::native == std::endian::little, "the codec stores numbers as this machine has them");
 
 template <class T>
-void put_le(std::byte* at, T value) noexcept {
-  std::memcpy(at, &value, sizeof value);
+void put_le(std::byte* memory, T value) noexcept {
+  std::memcpy(memory, &value, sizeof value);
 }
 
 template <class T>
-T get_le(const std::byte* at) noexcept {
+T get_le(const std::byte* memory) noexcept {
   T value;
-  std::memcpy(&value, at, sizeof value);
+  std::memcpy(&value, memory, sizeof value);
   return value;
 }
 
@@ -37,8 +37,8 @@ class byte_reader {
   template <class T>
   T number() noexcept {
     T value{};
-    const auto from = take(sizeof value);
-    if (ok_) std::memcpy(&value, from.data(), sizeof value);
+    const auto raw = take(sizeof value);
+    if (ok_) std::memcpy(&value, raw.data(), sizeof value);
     return value;
   }
   std::string_view take(std::size_t bytes) noexcept {

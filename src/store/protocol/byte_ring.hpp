@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bytes between two processes of one host through memory that both map: a ring for each direction, in place of the socket
-// over which they were agreed on. What has been written is seen without a system call; who sleeps is woken through the
+// over which they were agreed on. What has been written is seen without a system call; a sleeping end is woken through the
 // socket.
 //
-// Neither end trusts the other. Each keeps its own positions to itself and checks what the other one says of its own
+// Neither end trusts the other. Each keeps its own positions private and checks the positions that the other publishes
 // (EPROTO); what is read may change while it is read, so it is copied out once and only then looked at. One thread at a time
 // uses an end.
 #pragma once
@@ -35,7 +35,7 @@ class byte_rings {
   int fd() const noexcept { return fd_; }
 
   // Bytes taken, 0: there is no room now. Release: whoever reads them sees what was stored before.
-  result<std::size_t> write(std::span<const iovec> from);
+  result<std::size_t> write(std::span<const iovec> buffers);
   // Bytes read, 0: there are none now. Acquire.
   result<std::size_t> read(void* into, std::size_t bytes);
 
@@ -44,7 +44,7 @@ class byte_rings {
   bool arm(bool to_read, bool to_write);
   // Takes that back. True: it had been asked for, so a byte may come, or have come.
   bool disarm();
-  // The other end sleeps, and what was written or read here since is what it waits for: send it a byte. Asked once.
+  // True once when the other end sleeps and this end's last write or read is what it waits for: send it a byte.
   bool take_bell() noexcept;
 
  private:
@@ -55,16 +55,16 @@ class byte_rings {
     std::uint64_t mine = 0;    // bytes that this end has written or read
     std::uint64_t theirs = 0;  // as the other end last said
   };
-  byte_rings(void* at, int fd, bool is_server);
-  void store(std::byte* to, const void* from, std::size_t bytes);
-  std::size_t put(const void* from, std::size_t bytes);
+  byte_rings(void* memory, int fd, bool is_server);
+  void store(std::byte* target, const void* source, std::size_t bytes);
+  std::size_t put(const void* source, std::size_t bytes);
   static failure nonsense();
 
-  void* const at_;
+  void* const memory_;
   const int fd_;
-  direction out_, in_;
+  direction outgoing_, incoming_;
   bool is_armed_ = false;
-  bool rings_bell_ = false;
+  bool wakeup_due_ = false;
   bool stored_past_cache_ = false;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a put survives: the one list of levels, for the protocol, the engine, the command line and the C interface. A level
+// The durability levels of a put: the one list, for the protocol, the engine, the command line and the C interface. A level
 // that comes from outside is a number or a name; it becomes a durability here or is refused.
 #pragma once
 
@@ -52,7 +52,7 @@ constexpr std::optional<durability> durability_named(std::string_view name) noex
   return std::nullopt;
 }
 
-// Whether a store gives this level to who asks for it. ENOTSUP: it has a name, and no server gives it; EINVAL: it is no
+// Whether a store offers this level. ENOTSUP: it has a name, and no server gives it; EINVAL: it is no
 // level.
 inline status check_given(durability level) {
   switch (level) {

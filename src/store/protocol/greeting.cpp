@@ -13,7 +13,7 @@ using store_wire::head;
 using store_wire::opcode;
 
 struct answer {
-  head what;
+  head header;
   store_wire::tail fields;
 };
 
@@ -24,10 +24,10 @@ class exchange {
       : wire_(wire), end_ns_(monotonic_ns() + std::uint64_t{timeout_ms} * 1'000'000) {}
 
   result<answer> ask(opcode op, std::string_view key, const store_wire::tail& fields) {
-    head what;
-    what.op = op;
+    head header;
+    header.op = op;
     std::string frame;
-    if (auto done = store_wire::encode(what, key, fields, frame); !done) return done.error();
+    if (auto done = store_wire::encode(header, key, fields, frame); !done) return done.error();
     if (auto done = send(frame); !done) return done.error();
     std::string bytes(store_wire::kHeadBytes, '\0');
     if (auto done = receive(bytes, 0); !done) return done.error();
@@ -59,11 +59,11 @@ class exchange {
     }
     return {};
   }
-  status receive(std::string& into, std::size_t from) {
-    while (from < into.size()) {
-      const auto got = wire_.read(into.data() + from, into.size() - from);
+  status receive(std::string& into, std::size_t offset) {
+    while (offset < into.size()) {
+      const auto got = wire_.read(into.data() + offset, into.size() - offset);
       if (!got) return got.error();
-      from += *got;
+      offset += *got;
       if (*got > 0) continue;
       if (auto done = wait(false); !done) return done;
     }
@@ -73,30 +73,30 @@ class exchange {
   std::uint64_t end_ns_;
 };
 
-failure refused(const answer& from) { return {from.what.status, from.fields.text.value_or("the store refused")}; }
+failure refused(const answer& reply) { return {reply.header.status, reply.fields.text.value_or("the store refused")}; }
 
 }  // namespace
 
-result<greeted> greet(byte_channel& wire, const greeting_wish& wish, unsigned timeout_ms) {
+result<greeted> greet(byte_channel& wire, const greeting_wish& request, unsigned timeout_ms) {
   exchange talk(wire, timeout_ms);
   store_wire::tail hello;
-  hello.greeting.emplace().session = wish.last_session;
+  hello.greeting.emplace().session = request.last_session;
   hello.greeting->agent = "peerlane store client";
-  hello.lane = wish.lane;
+  hello.lane = request.lane;
   const auto welcome = talk.ask(opcode::hello, {}, hello);
   if (!welcome) return welcome.error();
-  if (welcome->what.status != 0) return refused(*welcome);
+  if (welcome->header.status != 0) return refused(*welcome);
   if (!welcome->fields.greeting) return failure{EPROTO, "the store's greeting says nothing of itself"};
   greeted out;
   out.server = *welcome->fields.greeting;
   out.lane = welcome->fields.lane;
   out.why_no_lane = welcome->fields.lane_name.value_or("the store has no UCX, or is told not to use it (\"ucx\")");
-  for (const auto& [id, name] : wish.pools) {
+  for (const auto& [id, name] : request.pools) {
     const auto opened = talk.ask(opcode::pool_open, name, {});
     // A pool that is gone is told to those who use it.
     if (!opened) return opened.error();
   }
-  if (!wish.attach) {
+  if (!request.attach) {
     out.why_no_shm = "shared memory was not wanted";
   } else if (wire.way() != store_wire::path::unix_socket) {
     out.why_no_shm = "the store was reached by TCP: its memory can be mapped through its unix socket only";
@@ -105,15 +105,15 @@ result<greeted> greet(byte_channel& wire, const greeting_wish& wish, unsigned ti
     if (!attached) return attached.error();
     out.arena_fd = wire.take_descriptor();
     out.memory = attached->fields.memory;
-    if (attached->what.status != 0) out.why_no_shm = refused(*attached).message;
+    if (attached->header.status != 0) out.why_no_shm = refused(*attached).message;
     else if (out.arena_fd < 0 || !out.memory) return failure{EPROTO, "the store's memory came without a descriptor"};
   }
   // Last: nothing goes through the socket after it.
   const bool has_rings = (out.server.capabilities & store_wire::capability::rings) != 0;
-  if (wish.rings && has_rings && wire.way() == store_wire::path::unix_socket) {
+  if (request.rings && has_rings && wire.way() == store_wire::path::unix_socket) {
     const auto given = talk.ask(opcode::rings, {}, {});
     out.rings_fd = wire.take_descriptor();
-    const bool is_lost = given && given->what.status == 0 && out.rings_fd < 0;
+    const bool is_lost = given && given->header.status == 0 && out.rings_fd < 0;
     if (!given || is_lost) {
       if (out.arena_fd >= 0) close(out.arena_fd);
       return given ? failure{EPROTO, "the store's rings came without a descriptor"} : given.error();

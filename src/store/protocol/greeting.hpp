@@ -30,6 +30,6 @@ struct greeting_wish {
 };
 
 // Blocks, at most `timeout_ms`. EPROTO: not a store, or another version; EACCES, ...
-result<greeted> greet(byte_channel& wire, const greeting_wish& wish, unsigned timeout_ms);
+result<greeted> greet(byte_channel& wire, const greeting_wish& request, unsigned timeout_ms);
 
 }  // namespace pl::store_client

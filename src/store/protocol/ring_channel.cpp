@@ -19,8 +19,8 @@ class ring_channel final : public byte_channel {
   int fd() const noexcept override { return socket_->fd(); }
   store_wire::path way() const noexcept override { return socket_->way(); }
 
-  result<std::size_t> write(std::span<const iovec> from) override {
-    const auto sent = rings_->write(from);
+  result<std::size_t> write(std::span<const iovec> buffers) override {
+    const auto sent = rings_->write(buffers);
     ring_bell();
     return sent;
   }
@@ -28,8 +28,8 @@ class ring_channel final : public byte_channel {
   result<std::size_t> read(void* into, std::size_t bytes) override {
     const bool was_armed = rings_->disarm();
     auto got = rings_->read(into, bytes);
-    if (got && *got == 0 && (was_armed || end_ || ++looks_ % kLooksBetweenEnds == 0)) {
-      if (!end_) look_at_socket();
+    if (got && *got == 0 && (was_armed || end_ || ++idle_polls_ % kLooksBetweenEnds == 0)) {
+      if (!end_) drain_wakeups();
       // What the store had written before it went comes first.
       if (end_) got = rings_->read(into, bytes);
       if (end_ && got && *got == 0) return *end_;
@@ -46,15 +46,15 @@ class ring_channel final : public byte_channel {
  private:
   void ring_bell() {
     if (!rings_->take_bell()) return;
-    char bell = 1;
-    const iovec one{&bell, 1};
+    char wakeup = 1;
+    const iovec one{&wakeup, 1};
     // A full socket has bells enough in it, and a broken one is found by reading.
     (void)socket_->write({&one, 1});
   }
-  void look_at_socket() {
-    std::array<std::byte, 64> bells;
+  void drain_wakeups() {
+    std::array<std::byte, 64> wakeups;
     for (;;) {
-      const auto got = socket_->read(bells.data(), bells.size());
+      const auto got = socket_->read(wakeups.data(), wakeups.size());
       if (!got) end_ = got.error();
       if (!got || *got == 0) return;
     }
@@ -63,7 +63,7 @@ class ring_channel final : public byte_channel {
   const std::unique_ptr<byte_channel> socket_;
   const std::unique_ptr<store_wire::byte_rings> rings_;
   std::optional<failure> end_;
-  unsigned looks_ = 0;
+  unsigned idle_polls_ = 0;
 };
 
 }  // namespace

@@ -26,10 +26,10 @@ std::string openssl_reason() {
 }
 
 // OpenSSL writes with write(): to a connection that the store has closed, that is SIGPIPE, the end of the caller's program.
-int write_without_signal(BIO* to, const char* data, int bytes) {
-  const auto sent = send(static_cast<int>(BIO_get_fd(to, nullptr)), data, static_cast<std::size_t>(bytes), MSG_NOSIGNAL);
-  BIO_clear_retry_flags(to);
-  if (sent < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_write(to);
+int write_without_signal(BIO* bio, const char* data, int bytes) {
+  const auto sent = send(static_cast<int>(BIO_get_fd(bio, nullptr)), data, static_cast<std::size_t>(bytes), MSG_NOSIGNAL);
+  BIO_clear_retry_flags(bio);
+  if (sent < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_write(bio);
   return static_cast<int>(sent);
 }
 
@@ -57,10 +57,10 @@ class tls_channel final : public byte_channel {
   int fd() const noexcept override { return fd_; }
   store_wire::path way() const noexcept override { return store_wire::path::tls; }
 
-  result<std::size_t> write(std::span<const iovec> from) override {
+  result<std::size_t> write(std::span<const iovec> buffers) override {
     // A record at a time; what OpenSSL refused to take now must come again as it was, so only whole pieces are gathered.
     std::size_t all = 0;
-    for (const auto& piece : from) {
+    for (const auto& piece : buffers) {
       std::size_t sent = 0;
       while (sent < piece.iov_len) {
         std::size_t took = 0;
@@ -117,8 +117,8 @@ class tls_channel final : public byte_channel {
 
 }  // namespace
 
-result<std::unique_ptr<byte_channel>> start_tls(int socket, const address& to, unsigned timeout_ms) {
-  const auto host = split_endpoint(to.endpoint);
+result<std::unique_ptr<byte_channel>> start_tls(int socket, const address& target, unsigned timeout_ms) {
+  const auto host = split_endpoint(target.endpoint);
   SSL_CTX* context = SSL_CTX_new(TLS_client_method());
   SSL* tls = context != nullptr ? SSL_new(context) : nullptr;
   auto out = std::make_unique<tls_channel>(socket, context, tls);
@@ -134,16 +134,16 @@ result<std::unique_ptr<byte_channel>> start_tls(int socket, const address& to, u
     SSL_set1_host(tls, host->first.c_str());
     SSL_set_tlsext_host_name(tls, host->first.c_str());
   }
-  const bool loaded = SSL_use_certificate_file(tls, to.tls_certificate.c_str(), SSL_FILETYPE_PEM) == 1 &&
-                      SSL_use_PrivateKey_file(tls, to.tls_key.c_str(), SSL_FILETYPE_PEM) == 1 &&
-                      SSL_CTX_load_verify_locations(context, to.tls_authority.c_str(), nullptr) == 1;
+  const bool loaded = SSL_use_certificate_file(tls, target.tls_certificate.c_str(), SSL_FILETYPE_PEM) == 1 &&
+                      SSL_use_PrivateKey_file(tls, target.tls_key.c_str(), SSL_FILETYPE_PEM) == 1 &&
+                      SSL_CTX_load_verify_locations(context, target.tls_authority.c_str(), nullptr) == 1;
   if (!loaded)
-    return failure{EINVAL, format("TLS files %s, %s, %s: %s", to.tls_certificate.c_str(), to.tls_key.c_str(),
-                                  to.tls_authority.c_str(), openssl_reason().c_str())};
+    return failure{EINVAL, format("TLS files %s, %s, %s: %s", target.tls_certificate.c_str(), target.tls_key.c_str(),
+                                  target.tls_authority.c_str(), openssl_reason().c_str())};
   BIO* const bio = make_socket_bio(socket);
   if (bio == nullptr) return failure{ENOMEM, "TLS: " + openssl_reason()};
   SSL_set_bio(tls, bio, bio);
-  if (auto done = out->handshake(to.endpoint, timeout_ms); !done) return done.error();
+  if (auto done = out->handshake(target.endpoint, timeout_ms); !done) return done.error();
   return std::unique_ptr<byte_channel>(std::move(out));
 }
 

@@ -21,25 +21,25 @@ static_assert(kOpcodeNames.size() == static_cast<std::size_t>(opcode::last) + 1)
 
 constexpr std::array kPathNames = {"none", "shm-direct", "shm-staged", "unix", "tcp", "tls", "ucx"};
 
-failure bad(const std::string& what) { return {EPROTO, "store protocol: " + what}; }
+failure bad(const std::string& reason) { return {EPROTO, "store protocol: " + reason}; }
 
-void store_head(const head& what, std::byte* at) {
-  std::memset(at, 0, kHeadBytes);
-  put_le<std::uint32_t>(at, kMagic);
-  put_le<std::uint8_t>(at + 4, kVersion);
-  put_le<std::uint8_t>(at + 5, static_cast<std::uint8_t>(what.op));
-  put_le(at + 6, what.flags);
-  put_le(at + 8, what.request_id);
-  put_le(at + 16, what.pool_id);
-  put_le(at + 20, what.key_bytes);
-  put_le(at + 22, what.tail_bytes);
-  put_le(at + 24, what.value_bytes);
-  put_le(at + 32, what.offset);
-  put_le(at + 40, what.body_bytes);
-  put_le(at + 44, what.body_crc);
-  put_le(at + 48, what.deadline_us);
-  put_le(at + 52, static_cast<std::uint32_t>(what.status));
-  put_le(at + 56, what.trace_id);
+void store_head(const head& header, std::byte* target) {
+  std::memset(target, 0, kHeadBytes);
+  put_le<std::uint32_t>(target, kMagic);
+  put_le<std::uint8_t>(target + 4, kVersion);
+  put_le<std::uint8_t>(target + 5, static_cast<std::uint8_t>(header.op));
+  put_le(target + 6, header.flags);
+  put_le(target + 8, header.request_id);
+  put_le(target + 16, header.pool_id);
+  put_le(target + 20, header.key_bytes);
+  put_le(target + 22, header.tail_bytes);
+  put_le(target + 24, header.value_bytes);
+  put_le(target + 32, header.offset);
+  put_le(target + 40, header.body_bytes);
+  put_le(target + 44, header.body_crc);
+  put_le(target + 48, header.deadline_us);
+  put_le(target + 52, static_cast<std::uint32_t>(header.status));
+  put_le(target + 56, header.trace_id);
 }
 
 }  // namespace
@@ -48,8 +48,8 @@ const char* name_of(opcode op) noexcept {
   const auto index = static_cast<std::size_t>(op);
   return index < kOpcodeNames.size() ? kOpcodeNames[index] : "?";
 }
-const char* name_of(path way) noexcept {
-  const auto index = static_cast<std::size_t>(way);
+const char* name_of(path transport) noexcept {
+  const auto index = static_cast<std::size_t>(transport);
   return index < kPathNames.size() ? kPathNames[index] : "?";
 }
 std::optional<path> path_of(std::string_view name) noexcept {
@@ -57,15 +57,15 @@ std::optional<path> path_of(std::string_view name) noexcept {
     if (name == kPathNames[i]) return static_cast<path>(i);
   return std::nullopt;
 }
-status encode_raw(head what, std::string_view key, std::string_view tail_bytes, std::string& out) {
+status encode_raw(head header, std::string_view key, std::string_view tail_bytes, std::string& out) {
   if (key.size() > kMaxKeyBytes)
     return failure{EMSGSIZE, format("a key of %zu bytes: at most %zu", key.size(), kMaxKeyBytes)};
   if (tail_bytes.size() > kMaxTailBytes)
     return failure{EMSGSIZE, format("%zu bytes of options: at most %zu", tail_bytes.size(), kMaxTailBytes)};
-  what.key_bytes = static_cast<std::uint16_t>(key.size());
-  what.tail_bytes = static_cast<std::uint16_t>(tail_bytes.size());
+  header.key_bytes = static_cast<std::uint16_t>(key.size());
+  header.tail_bytes = static_cast<std::uint16_t>(tail_bytes.size());
   std::byte bytes[kHeadBytes];
-  store_head(what, bytes);
+  store_head(header, bytes);
   std::uint32_t crc = arch::crc32c(bytes, kCrcAt);
   crc = arch::crc32c(key.data(), key.size(), crc);
   crc = arch::crc32c(tail_bytes.data(), tail_bytes.size(), crc);
@@ -74,49 +74,49 @@ status encode_raw(head what, std::string_view key, std::string_view tail_bytes, 
   return {};
 }
 
-status encode(head what, std::string_view key, const tail& fields, std::string& out) {
-  return encode_raw(what, key, encode_tail(fields), out);
+status encode(head header, std::string_view key, const tail& fields, std::string& out) {
+  return encode_raw(header, key, encode_tail(fields), out);
 }
 
 result<head> decode_head(std::span<const std::byte, kHeadBytes> bytes) {
-  const std::byte* at = bytes.data();
-  if (get_le<std::uint32_t>(at) != kMagic) return bad("this is no peerlane store frame");
-  const auto version = get_le<std::uint8_t>(at + 4);
+  const std::byte* source = bytes.data();
+  if (get_le<std::uint32_t>(source) != kMagic) return bad("this is no peerlane store frame");
+  const auto version = get_le<std::uint8_t>(source + 4);
   if (version != kVersion)
     return bad(format("version %u, this end speaks %u: use the same release at both ends", version, kVersion));
   head out;
-  const auto op = get_le<std::uint8_t>(at + 5);
+  const auto op = get_le<std::uint8_t>(source + 5);
   if (op == 0 || op > static_cast<std::uint8_t>(opcode::last)) return bad(format("unknown operation %u", op));
   out.op = static_cast<opcode>(op);
-  out.flags = get_le<std::uint16_t>(at + 6);
+  out.flags = get_le<std::uint16_t>(source + 6);
   if ((out.flags & ~flag::known) != 0) return bad(format("unknown flags 0x%x", out.flags));
-  out.request_id = get_le<std::uint64_t>(at + 8);
-  out.pool_id = get_le<std::uint32_t>(at + 16);
-  out.key_bytes = get_le<std::uint16_t>(at + 20);
-  out.tail_bytes = get_le<std::uint16_t>(at + 22);
-  out.value_bytes = get_le<std::uint64_t>(at + 24);
-  out.offset = get_le<std::uint64_t>(at + 32);
-  out.body_bytes = get_le<std::uint32_t>(at + 40);
-  out.body_crc = get_le<std::uint32_t>(at + 44);
-  out.deadline_us = get_le<std::uint32_t>(at + 48);
-  out.status = static_cast<std::int32_t>(get_le<std::uint32_t>(at + 52));
-  out.trace_id = get_le<std::uint32_t>(at + 56);
+  out.request_id = get_le<std::uint64_t>(source + 8);
+  out.pool_id = get_le<std::uint32_t>(source + 16);
+  out.key_bytes = get_le<std::uint16_t>(source + 20);
+  out.tail_bytes = get_le<std::uint16_t>(source + 22);
+  out.value_bytes = get_le<std::uint64_t>(source + 24);
+  out.offset = get_le<std::uint64_t>(source + 32);
+  out.body_bytes = get_le<std::uint32_t>(source + 40);
+  out.body_crc = get_le<std::uint32_t>(source + 44);
+  out.deadline_us = get_le<std::uint32_t>(source + 48);
+  out.status = static_cast<std::int32_t>(get_le<std::uint32_t>(source + 52));
+  out.trace_id = get_le<std::uint32_t>(source + 56);
   if (out.key_bytes > kMaxKeyBytes || out.tail_bytes > kMaxTailBytes || out.body_bytes > kMaxBodyBytes)
     return bad(
         format("key %u, tail %u, body %u bytes: more than the limits", out.key_bytes, out.tail_bytes, out.body_bytes));
   return out;
 }
 
-result<parts> decode_rest(const head& what, std::span<const std::byte> whole) {
-  if (whole.size() != kHeadBytes + what.key_bytes + what.tail_bytes) return bad("a frame of the wrong length");
+result<parts> decode_rest(const head& header, std::span<const std::byte> whole) {
+  if (whole.size() != kHeadBytes + header.key_bytes + header.tail_bytes) return bad("a frame of the wrong length");
   std::uint32_t crc = arch::crc32c(whole.data(), kCrcAt);
   crc = arch::crc32c(whole.data() + kHeadBytes, whole.size() - kHeadBytes, crc);
   if (crc != get_le<std::uint32_t>(whole.data() + kCrcAt))
     return bad("a frame's checksum is wrong: it was damaged on its way");
   const auto text = reinterpret_cast<const char*>(whole.data()) + kHeadBytes;
-  auto fields = decode_tail({text + what.key_bytes, what.tail_bytes});
+  auto fields = decode_tail({text + header.key_bytes, header.tail_bytes});
   if (!fields) return fields.error();
-  return parts{{text, what.key_bytes}, *std::move(fields)};
+  return parts{{text, header.key_bytes}, *std::move(fields)};
 }
 
 }  // namespace pl::store_wire

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What travels between a store and its clients: frames of a fixed head, a key, a tail of typed fields, and a body.
+// The protocol between a store and its clients: frames of a fixed head, a key, a tail of typed fields, and a body.
 //
 //   head (64 bytes, little-endian) | key | tail: {u16 type, u16 length, bytes}... | body (bytes of a value, or a list)
 //
@@ -104,7 +104,7 @@ inline constexpr std::uint16_t kMandatory = 0x8000;
 enum class condition : std::uint8_t { none, if_absent, if_present, if_version };
 using store::durability;  // pool_default in a request: as the pool says
 enum class path : std::uint8_t { none, shm_direct, shm_staged, unix_socket, tcp, tls, ucx, last = ucx };
-const char* name_of(path way) noexcept;
+const char* name_of(path transport) noexcept;
 using store::name_of;
 std::optional<path> path_of(std::string_view name) noexcept;  // "shm-direct", "tcp", ...
 
@@ -115,8 +115,8 @@ struct extent {
   bool operator==(const extent&) const = default;
 };
 
-// Who asks for the n-th time: a server remembers the last answers of a client, so a request that is sent again because its
-// answer was lost is applied once.
+// A request's identity (client, number): a server remembers the last answers of a client, so a request that is sent again
+// because its answer was lost is applied once.
 struct sequence {
   std::uint64_t client = 0;  // random, one a client
   std::uint64_t number = 0;
@@ -129,7 +129,7 @@ struct precondition {
   bool operator==(const precondition&) const = default;
 };
 
-// Every answer to an operation on a value says what became of it.
+// The result that every answer to an operation on a value carries.
 struct outcome {
   std::uint64_t version = 0;
   std::uint32_t crc = 0;  // of the whole value, CRC-32C
@@ -182,7 +182,7 @@ struct lane_offer {
   bool operator==(const lane_offer&) const = default;
 };
 
-// On what one server of a cluster asks of another for a value's copy.
+// The terms on which one server of a cluster sends a value's copy to another.
 struct copy_terms {
   std::uint64_t epoch = 0;    // of the slot map that the sender acts by
   std::uint64_t sender = 0;   // the sender's run (cluster_server::run)
@@ -224,9 +224,9 @@ struct tail {
 // ---- Coding ------------------------------------------------------------------------------------------------------------
 
 // Everything of the frame but the body; fills key_bytes and tail_bytes. EMSGSIZE: key or tail longer than the limits.
-status encode(head what, std::string_view key, const tail& fields, std::string& out);
+status encode(head header, std::string_view key, const tail& fields, std::string& out);
 // For tests and for writers that have the tail's bytes.
-status encode_raw(head what, std::string_view key, std::string_view tail_bytes, std::string& out);
+status encode_raw(head header, std::string_view key, std::string_view tail_bytes, std::string& out);
 
 // Takes the fields apart and checks what can be checked without key and tail: magic, version, known opcode and flags,
 // limits. EPROTO with the reason.
@@ -236,7 +236,7 @@ struct parts {
   std::string_view key;
   tail fields;
 };
-result<parts> decode_rest(const head& what, std::span<const std::byte> whole);
+result<parts> decode_rest(const head& header, std::span<const std::byte> whole);
 result<tail> decode_tail(std::string_view bytes);
 std::string encode_tail(const tail& fields);
 

@@ -52,174 +52,176 @@ void add_numbers(std::string& out, std::uint16_t type, Numbers... numbers) {
   (append_le(out, numbers), ...);
 }
 
-std::string pack_settings(const pool_settings& what) {
-  return packed(what.size_bytes, what.max_keys, static_cast<std::uint8_t>(what.level),
-                static_cast<std::uint8_t>(what.is_cache), static_cast<std::uint8_t>(what.allow_shm), what.copies) +
-         what.access;
+std::string pack_settings(const pool_settings& settings) {
+  return packed(settings.size_bytes, settings.max_keys, static_cast<std::uint8_t>(settings.level),
+                static_cast<std::uint8_t>(settings.is_cache), static_cast<std::uint8_t>(settings.allow_shm),
+                settings.copies) +
+         settings.access;
 }
 
 // False, and `out` as it was: a number without a meaning, which goes no further than this.
 template <class Enum>
-bool read_enum(byte_reader& in, Enum last, Enum& out) {
-  const auto raw = in.number<std::uint8_t>();
+bool read_enum(byte_reader& reader, Enum last, Enum& out) {
+  const auto raw = reader.number<std::uint8_t>();
   if (raw > static_cast<std::uint8_t>(last)) return false;
   out = static_cast<Enum>(raw);
   return true;
 }
 
-bool read_level(byte_reader& in, durability& out) {
-  const auto level = store::durability_from(in.number<std::uint8_t>());
+bool read_level(byte_reader& reader, durability& out) {
+  const auto level = store::durability_from(reader.number<std::uint8_t>());
   if (level) out = *level;
   return level.has_value();
 }
 
-bool read_settings(byte_reader& in, pool_settings& out) {
-  out.size_bytes = in.number<std::uint64_t>();
-  out.max_keys = in.number<std::uint64_t>();
-  const bool known = read_level(in, out.level);
-  out.is_cache = in.number<std::uint8_t>() != 0;
-  out.allow_shm = in.number<std::uint8_t>() != 0;
-  out.copies = in.number<std::uint8_t>();
-  out.access = in.rest();
+bool read_settings(byte_reader& reader, pool_settings& out) {
+  out.size_bytes = reader.number<std::uint64_t>();
+  out.max_keys = reader.number<std::uint64_t>();
+  const bool known = read_level(reader, out.level);
+  out.is_cache = reader.number<std::uint8_t>() != 0;
+  out.allow_shm = reader.number<std::uint8_t>() != 0;
+  out.copies = reader.number<std::uint8_t>();
+  out.access = reader.rest();
   return known;
 }
 
-bool read_outcome(byte_reader& in, outcome& out) {
-  out.version = in.number<std::uint64_t>();
-  out.crc = in.number<std::uint32_t>();
-  out.has_crc = in.number<std::uint8_t>() != 0;
-  bool known = read_enum(in, path::last, out.way);
-  known = read_level(in, out.reached) && known;
-  out.server_ns = in.number<std::uint64_t>();
-  out.user_flags = in.number<std::uint32_t>();
-  out.value_bytes = in.number<std::uint64_t>();
-  out.written_unix_ns = in.number<std::int64_t>();
-  out.repeated = in.number<std::uint8_t>() != 0;
-  out.copies = in.number<std::uint8_t>();
+bool read_outcome(byte_reader& reader, outcome& out) {
+  out.version = reader.number<std::uint64_t>();
+  out.crc = reader.number<std::uint32_t>();
+  out.has_crc = reader.number<std::uint8_t>() != 0;
+  bool known = read_enum(reader, path::last, out.way);
+  known = read_level(reader, out.reached) && known;
+  out.server_ns = reader.number<std::uint64_t>();
+  out.user_flags = reader.number<std::uint32_t>();
+  out.value_bytes = reader.number<std::uint64_t>();
+  out.written_unix_ns = reader.number<std::int64_t>();
+  out.repeated = reader.number<std::uint8_t>() != 0;
+  out.copies = reader.number<std::uint8_t>();
   return known;
 }
 
 template <class T>
-void read_list(byte_reader& in, std::vector<T>& out) {
-  while (in.ok() && !in.at_end()) out.push_back(in.number<T>());
+void read_list(byte_reader& reader, std::vector<T>& out) {
+  while (reader.ok() && !reader.at_end()) out.push_back(reader.number<T>());
 }
 
-void read_extents(byte_reader& in, std::vector<extent>& out) {
-  while (in.ok() && !in.at_end()) {
+void read_extents(byte_reader& reader, std::vector<extent>& out) {
+  while (reader.ok() && !reader.at_end()) {
     extent one;
-    one.offset = in.number<std::uint64_t>();
-    one.bytes = in.number<std::uint64_t>();
+    one.offset = reader.number<std::uint64_t>();
+    one.bytes = reader.number<std::uint64_t>();
     out.push_back(one);
   }
 }
 
-hello read_hello(byte_reader& in) {
+hello read_hello(byte_reader& reader) {
   hello out;
-  out.lowest_version = in.number<std::uint16_t>();
-  out.highest_version = in.number<std::uint16_t>();
-  out.capabilities = in.number<std::uint64_t>();
-  out.instance = in.number<std::uint64_t>();
-  out.session = in.number<std::uint64_t>();
-  out.agent = in.rest();
+  out.lowest_version = reader.number<std::uint16_t>();
+  out.highest_version = reader.number<std::uint16_t>();
+  out.capabilities = reader.number<std::uint64_t>();
+  out.instance = reader.number<std::uint64_t>();
+  out.session = reader.number<std::uint64_t>();
+  out.agent = reader.rest();
   return out;
 }
 
-lane_offer read_lane(byte_reader& in) {
+lane_offer read_lane(byte_reader& reader) {
   lane_offer out;
-  out.major = in.number<std::uint16_t>();
-  out.minor = in.number<std::uint16_t>();
-  for (auto& one : out.secret) one = in.number<std::uint64_t>();
-  out.any_transport = in.number<std::uint8_t>() != 0;
-  out.address = in.take(in.number<std::uint16_t>());
-  out.transports = in.rest();
+  out.major = reader.number<std::uint16_t>();
+  out.minor = reader.number<std::uint16_t>();
+  for (auto& one : out.secret) one = reader.number<std::uint64_t>();
+  out.any_transport = reader.number<std::uint8_t>() != 0;
+  out.address = reader.take(reader.number<std::uint16_t>());
+  out.transports = reader.rest();
   return out;
 }
 
 // False: the field is not known, or holds a number without a meaning.
-bool read_field(std::uint16_t type, byte_reader& in, tail& out) {
+bool read_field(std::uint16_t type, byte_reader& reader, tail& out) {
   switch (type) {
     case kOutcome:
-      return read_outcome(in, out.result.emplace());
+      return read_outcome(reader, out.result.emplace());
     case kText:
-      out.text.emplace(in.rest());
+      out.text.emplace(reader.rest());
       return true;
     case kToken:
-      out.token = in.number<std::uint64_t>();
+      out.token = reader.number<std::uint64_t>();
       return true;
     case kExtents:
-      read_extents(in, out.extents);
+      read_extents(reader, out.extents);
       return true;
     case kUnpin:
-      read_list(in, out.unpin);
+      read_list(reader, out.unpin);
       return true;
     case kSequence: {
-      auto& who = out.who.emplace();
-      who.client = in.number<std::uint64_t>();
-      who.number = in.number<std::uint64_t>();
+      auto& sender = out.who.emplace();
+      sender.client = reader.number<std::uint64_t>();
+      sender.number = reader.number<std::uint64_t>();
       return true;
     }
     case kCondition: {
       auto& only = out.only.emplace();
-      const bool known = read_enum(in, condition::if_version, only.kind);
-      only.version = in.number<std::uint64_t>();
+      const bool known = read_enum(reader, condition::if_version, only.kind);
+      only.version = reader.number<std::uint64_t>();
       return known;
     }
     case kDurability:
-      return read_level(in, out.level.emplace(durability::pool_default));
+      return read_level(reader, out.level.emplace(durability::pool_default));
     case kCrc:
-      out.crc = in.number<std::uint32_t>();
+      out.crc = reader.number<std::uint32_t>();
       return true;
     case kUserFlags:
-      out.user_flags = in.number<std::uint32_t>();
+      out.user_flags = reader.number<std::uint32_t>();
       return true;
     case kSettings:
-      return read_settings(in, out.settings.emplace());
+      return read_settings(reader, out.settings.emplace());
     case kHello:
-      out.greeting = read_hello(in);
+      out.greeting = read_hello(reader);
       return true;
     case kPrefix:
-      out.prefix.emplace(in.rest());
+      out.prefix.emplace(reader.rest());
       return true;
     case kRegex:
-      out.regex.emplace(in.rest());
+      out.regex.emplace(reader.rest());
       return true;
     case kAfter:
-      out.after.emplace(in.rest());
+      out.after.emplace(reader.rest());
       return true;
     case kArena: {
       auto& memory = out.memory.emplace();
-      memory.size_bytes = in.number<std::uint64_t>();
-      memory.chunk_bytes = in.number<std::uint64_t>();
-      memory.read_only = in.number<std::uint8_t>() != 0;
+      memory.size_bytes = reader.number<std::uint64_t>();
+      memory.chunk_bytes = reader.number<std::uint64_t>();
+      memory.read_only = reader.number<std::uint8_t>() != 0;
       return true;
     }
     case kEpoch:
-      out.epoch = in.number<std::uint64_t>();
+      out.epoch = reader.number<std::uint64_t>();
       return true;
     case kCopy: {
       auto& copy = out.copy.emplace();
-      copy.epoch = in.number<std::uint64_t>();
-      copy.sender = in.number<std::uint64_t>();
-      copy.version = in.number<std::uint64_t>();
-      copy.replaces = in.number<std::uint64_t>();
+      copy.epoch = reader.number<std::uint64_t>();
+      copy.sender = reader.number<std::uint64_t>();
+      copy.version = reader.number<std::uint64_t>();
+      copy.replaces = reader.number<std::uint64_t>();
       return true;
     }
     case kLane:
-      out.lane = read_lane(in);
+      out.lane = read_lane(reader);
       return true;
     case kLaneName:
-      out.lane_name.emplace(in.rest());
+      out.lane_name.emplace(reader.rest());
       return true;
     default:
-      in.rest();
+      reader.rest();
       return false;
   }
 }
 
-void add_outcome(std::string& out, const outcome& what) {
-  add_numbers(out, kOutcome, what.version, what.crc, static_cast<std::uint8_t>(what.has_crc),
-              static_cast<std::uint8_t>(what.way), static_cast<std::uint8_t>(what.reached), what.server_ns, what.user_flags,
-              what.value_bytes, what.written_unix_ns, static_cast<std::uint8_t>(what.repeated), what.copies);
+void add_outcome(std::string& out, const outcome& value_outcome) {
+  add_numbers(out, kOutcome, value_outcome.version, value_outcome.crc, static_cast<std::uint8_t>(value_outcome.has_crc),
+              static_cast<std::uint8_t>(value_outcome.way), static_cast<std::uint8_t>(value_outcome.reached),
+              value_outcome.server_ns, value_outcome.user_flags, value_outcome.value_bytes, value_outcome.written_unix_ns,
+              static_cast<std::uint8_t>(value_outcome.repeated), value_outcome.copies);
 }
 
 void add_lists(std::string& out, const tail& fields) {
@@ -254,11 +256,11 @@ std::string encode_tail(const tail& fields) {
     add_numbers(out, kArena, memory->size_bytes, memory->chunk_bytes, static_cast<std::uint8_t>(memory->read_only));
   if (fields.epoch) add_numbers(out, kEpoch, *fields.epoch);
   if (const auto& copy = fields.copy) add_numbers(out, kCopy, copy->epoch, copy->sender, copy->version, copy->replaces);
-  if (const auto& lane = fields.lane)
+  if (const auto& offer = fields.lane)
     add(out, kLane,
-        packed(lane->major, lane->minor, lane->secret[0], lane->secret[1], static_cast<std::uint8_t>(lane->any_transport),
-               static_cast<std::uint16_t>(lane->address.size())) +
-            lane->address + lane->transports);
+        packed(offer->major, offer->minor, offer->secret[0], offer->secret[1],
+               static_cast<std::uint8_t>(offer->any_transport), static_cast<std::uint16_t>(offer->address.size())) +
+            offer->address + offer->transports);
   if (fields.lane_name) add(out, kLaneName, *fields.lane_name);
   add_lists(out, fields);
   return out;
@@ -301,13 +303,13 @@ void append(std::string& body, const pool_entry& one) {
 
 result<std::vector<key_entry>> decode_keys(std::string_view body) {
   std::vector<key_entry> out;
-  for (byte_reader in(body); !in.at_end();) {
+  for (byte_reader reader(body); !reader.at_end();) {
     key_entry one;
-    const auto length = in.number<std::uint16_t>();
-    one.value_bytes = in.number<std::uint64_t>();
-    one.version = in.number<std::uint64_t>();
-    one.key = in.take(length);
-    if (!in.ok()) return failure{EPROTO, "store protocol: a list of keys is cut off"};
+    const auto length = reader.number<std::uint16_t>();
+    one.value_bytes = reader.number<std::uint64_t>();
+    one.version = reader.number<std::uint64_t>();
+    one.key = reader.take(length);
+    if (!reader.ok()) return failure{EPROTO, "store protocol: a list of keys is cut off"};
     out.push_back(std::move(one));
   }
   return out;
@@ -315,14 +317,14 @@ result<std::vector<key_entry>> decode_keys(std::string_view body) {
 
 result<std::vector<pool_entry>> decode_pools(std::string_view body) {
   std::vector<pool_entry> out;
-  for (byte_reader in(body); !in.at_end();) {
+  for (byte_reader reader(body); !reader.at_end();) {
     pool_entry one;
-    const auto name_bytes = in.number<std::uint16_t>(), settings_bytes = in.number<std::uint16_t>();
-    one.keys = in.number<std::uint64_t>();
-    one.bytes = in.number<std::uint64_t>();
-    one.name = in.take(name_bytes);
-    byte_reader settings(in.take(settings_bytes));
-    if (!in.ok() || !read_settings(settings, one.settings) || !settings.ok())
+    const auto name_bytes = reader.number<std::uint16_t>(), settings_bytes = reader.number<std::uint16_t>();
+    one.keys = reader.number<std::uint64_t>();
+    one.bytes = reader.number<std::uint64_t>();
+    one.name = reader.take(name_bytes);
+    byte_reader settings(reader.take(settings_bytes));
+    if (!reader.ok() || !read_settings(settings, one.settings) || !settings.ok())
       return failure{EPROTO, "store protocol: a list of pools is cut off"};
     out.push_back(std::move(one));
   }

@@ -23,8 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string bytes_of(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 void write_bytes(const std::string& path, const std::string& bytes) {
@@ -99,8 +99,8 @@ class Damage : public StoreTest {
   }
 
   // What is wrong without having been told of; empty: all values are right, or the store has said what is not.
-  std::string silent_loss(const oracle& expected, bool& refused, int& told) {
-    refused = false, told = 0;
+  std::string silent_loss(const oracle& expected, bool& refused, int& reported) {
+    refused = false, reported = 0;
     auto opened = engine::open(options());
     if (!opened) {
       refused = true;
@@ -118,7 +118,7 @@ class Damage : public StoreTest {
       const std::string got = read(store, pool->id, name);
       if (got == "errno " + std::to_string(EBADMSG) || got == "errno " + std::to_string(EUCLEAN) ||
           got == "errno " + std::to_string(EIO)) {
-        ++told;
+        ++reported;
       } else if (got == "errno 2") {
         if (wanted != expected.end()) return name + " is gone";
       } else if (wanted == expected.end()) {
@@ -127,7 +127,7 @@ class Damage : public StoreTest {
         return name + " has another value: " + got.substr(0, 20);
       }
     }
-    if (told == 0) return {};
+    if (reported == 0) return {};
     const auto report = store.check(true);
     return !report || !report->problems.empty() ? "" : "check() finds nothing";
   }
@@ -143,10 +143,10 @@ TEST_F(Damage, ABitOfTheLogAfterACleanStopLosesNothing) {
     write_bytes(path, bytes);
   }
   bool refused = false;
-  int told = 0;
-  EXPECT_EQ(silent_loss(expected, refused, told), "");
+  int reported = 0;
+  EXPECT_EQ(silent_loss(expected, refused, reported), "");
   EXPECT_FALSE(refused) << "a clean stop leaves nothing in the log";
-  EXPECT_EQ(told, 0);
+  EXPECT_EQ(reported, 0);
 }
 
 TEST_F(Damage, ACleanStopLeavesTheLogEmpty) {
@@ -168,13 +168,13 @@ TEST_F(Damage, ABitOfTheLogAfterAKillIsNeverSilent) {
     fs::remove_all(data());
     fs::copy(copy, data(), fs::copy_options::recursive);
     std::string bad = good;
-    const std::size_t at = turn == 0 ? bad.size() - 1 : random() % bad.size();  // the last record, too
-    if (turn % 4 == 3) bad.resize(at);
-    else bad[at] = static_cast<char>(bad[at] ^ (1 << random() % 8));
+    const std::size_t offset = turn == 0 ? bad.size() - 1 : random() % bad.size();  // the last record, too
+    if (turn % 4 == 3) bad.resize(offset);
+    else bad[offset] = static_cast<char>(bad[offset] ^ (1 << random() % 8));
     write_bytes(log, bad);
     bool refused = false;
-    int told = 0;
-    EXPECT_EQ(silent_loss(expected, refused, told), "") << "turn " << turn << " at " << at;
+    int reported = 0;
+    EXPECT_EQ(silent_loss(expected, refused, reported), "") << "turn " << turn << " at " << offset;
     refusals += refused;
     if (refused) { EXPECT_EQ(bytes_of(log), bad) << "a refusal changes nothing"; }
   }
@@ -182,8 +182,8 @@ TEST_F(Damage, ABitOfTheLogAfterAKillIsNeverSilent) {
   fs::remove_all(data());
   fs::rename(copy, data());
   bool refused = false;
-  int told = 0;
-  EXPECT_EQ(silent_loss(expected, refused, told), "");
+  int reported = 0;
+  EXPECT_EQ(silent_loss(expected, refused, reported), "");
   EXPECT_FALSE(refused);
 }
 
@@ -208,18 +208,18 @@ TEST_F(Damage, ZerosInTheMiddleOfTheLogAreALoss) {
   std::string bytes = bytes_of(log);
   std::vector<std::size_t> ends;  // of records
   const std::size_t block = 32768;
-  for (std::size_t at = 0; at + 7 < std::min(bytes.size(), block);) {
-    at += 7 + (static_cast<unsigned char>(bytes[at + 4]) | static_cast<unsigned char>(bytes[at + 5]) << 8);
-    ends.push_back(at);
+  for (std::size_t offset = 0; offset + 7 < std::min(bytes.size(), block);) {
+    offset += 7 + (static_cast<unsigned char>(bytes[offset + 4]) | static_cast<unsigned char>(bytes[offset + 5]) << 8);
+    ends.push_back(offset);
   }
   ASSERT_GT(bytes.size(), block + 10'000);
   ASSERT_GT(ends.size(), 8u);
-  const std::size_t from = ends[ends.size() - 3];
-  std::fill(bytes.begin() + static_cast<std::ptrdiff_t>(from), bytes.begin() + static_cast<std::ptrdiff_t>(block), '\0');
+  const std::size_t first = ends[ends.size() - 3];
+  std::fill(bytes.begin() + static_cast<std::ptrdiff_t>(first), bytes.begin() + static_cast<std::ptrdiff_t>(block), '\0');
   write_bytes(log, bytes);
   bool refused = false;
-  int told = 0;
-  EXPECT_EQ(silent_loss(expected, refused, told), "");
+  int reported = 0;
+  EXPECT_EQ(silent_loss(expected, refused, reported), "");
   EXPECT_TRUE(refused);
 }
 
@@ -241,24 +241,24 @@ TEST_F(Damage, NoDamageOfAnyFileIsSilent) {
       fs::remove_all(data());
       fs::copy(copy, data(), fs::copy_options::recursive);
       std::string bad = good;
-      const std::size_t at = good.empty() ? 0 : random() % good.size();
-      std::string what = "deleted";
+      const std::size_t offset = good.empty() ? 0 : random() % good.size();
+      std::string damage = "deleted";
       if (turn == 0) {
         fs::remove(name);
       } else if (turn == 1 && good.empty()) {
-        what = "no longer empty", write_bytes(name, std::string(100, 'x'));
+        damage = "no longer empty", write_bytes(name, std::string(100, 'x'));
       } else if (turn == 1 || turn == 2) {
-        what = "cut off at " + std::to_string(turn == 1 ? 0 : at);
-        write_bytes(name, bad.substr(0, turn == 1 ? 0 : at));
+        damage = "cut off at " + std::to_string(turn == 1 ? 0 : offset);
+        write_bytes(name, bad.substr(0, turn == 1 ? 0 : offset));
       } else {
-        what = "flipped at " + std::to_string(at);
-        bad[at] = static_cast<char>(bad[at] ^ (1 << random() % 8));
+        damage = "flipped at " + std::to_string(offset);
+        bad[offset] = static_cast<char>(bad[offset] ^ (1 << random() % 8));
         write_bytes(name, bad);
       }
       bool refused = false;
-      int told = 0;
-      EXPECT_EQ(silent_loss(expected, refused, told), "") << name << " " << what << ", seed " << seed;
-      ++outcomes[refused ? "refused" : told > 0 ? "told" : "right"];
+      int reported = 0;
+      EXPECT_EQ(silent_loss(expected, refused, reported), "") << name << " " << damage << ", seed " << seed;
+      ++outcomes[refused ? "refused" : reported > 0 ? "told" : "right"];
     }
   }
   EXPECT_GT(outcomes["refused"], 5);

@@ -34,13 +34,13 @@ IOStatus status_of(int error) {
 
 class model_file final : public rocksdb::FSWritableFileOwnerWrapper {
  public:
-  model_file(disk_model& of, std::string path, std::uint64_t number, std::uint64_t size,
+  model_file(disk_model& model, std::string path, std::uint64_t number, std::uint64_t size,
              std::unique_ptr<rocksdb::FSWritableFile> real)
-      : FSWritableFileOwnerWrapper(std::move(real)), of_(of), path_(std::move(path)), number_(number), size_(size) {}
+      : FSWritableFileOwnerWrapper(std::move(real)), model_(model), path_(std::move(path)), number_(number), size_(size) {}
 
   IOStatus Append(const rocksdb::Slice& data, const IOOptions& options, IODebugContext* context) override {
-    if (const int error = of_.asked("write", path_); error != 0) return status_of(error);
-    of_.note({disk_event::kind::write, number_, {}, {}, size_, data.ToString()});
+    if (const int error = model_.asked("write", path_); error != 0) return status_of(error);
+    model_.note({disk_event::kind::write, number_, {}, {}, size_, data.ToString()});
     size_ += data.size();
     return FSWritableFileOwnerWrapper::Append(data, options, context);
   }
@@ -49,7 +49,7 @@ class model_file final : public rocksdb::FSWritableFileOwnerWrapper {
     return Append(data, options, context);
   }
   IOStatus Truncate(std::uint64_t size, const IOOptions& options, IODebugContext* context) override {
-    of_.note({disk_event::kind::truncate, number_, {}, {}, size, {}});
+    model_.note({disk_event::kind::truncate, number_, {}, {}, size, {}});
     size_ = size;
     return FSWritableFileOwnerWrapper::Truncate(size, options, context);
   }
@@ -60,12 +60,12 @@ class model_file final : public rocksdb::FSWritableFileOwnerWrapper {
 
  private:
   IOStatus note_sync() {
-    if (const int error = of_.asked("sync", path_); error != 0) return status_of(error);
-    of_.note({disk_event::kind::sync, number_, of_.relative(path_), {}, 0, {}});
+    if (const int error = model_.asked("sync", path_); error != 0) return status_of(error);
+    model_.note({disk_event::kind::sync, number_, model_.relative(path_), {}, 0, {}});
     return IOStatus::OK();
   }
 
-  disk_model& of_;
+  disk_model& model_;
   std::string path_;
   std::uint64_t number_;
   std::uint64_t size_;
@@ -73,19 +73,19 @@ class model_file final : public rocksdb::FSWritableFileOwnerWrapper {
 
 class model_folder final : public rocksdb::FSDirectory {
  public:
-  explicit model_folder(disk_model& of) : of_(of) {}
+  explicit model_folder(disk_model& model) : model_(model) {}
   IOStatus Fsync(const IOOptions&, IODebugContext*) override {
-    of_.note({disk_event::kind::sync_folder, 0, {}, {}, 0, {}});
+    model_.note({disk_event::kind::sync_folder, 0, {}, {}, 0, {}});
     return IOStatus::OK();
   }
 
  private:
-  disk_model& of_;
+  disk_model& model_;
 };
 
 class model_files final : public rocksdb::FileSystemWrapper {
  public:
-  explicit model_files(disk_model& of) : FileSystemWrapper(rocksdb::FileSystem::Default()), of_(of) {}
+  explicit model_files(disk_model& model) : FileSystemWrapper(rocksdb::FileSystem::Default()), model_(model) {}
   const char* Name() const override { return "model"; }
 
   IOStatus NewWritableFile(const std::string& path, const rocksdb::FileOptions& options,
@@ -98,16 +98,16 @@ class model_files final : public rocksdb::FileSystemWrapper {
   }
   IOStatus NewDirectory(const std::string&, const IOOptions&, std::unique_ptr<rocksdb::FSDirectory>* made,
                         IODebugContext*) override {
-    *made = std::make_unique<model_folder>(of_);
+    *made = std::make_unique<model_folder>(model_);
     return IOStatus::OK();
   }
-  IOStatus RenameFile(const std::string& from, const std::string& to, const IOOptions& options,
+  IOStatus RenameFile(const std::string& source, const std::string& target, const IOOptions& options,
                       IODebugContext* context) override {
-    of_.note({disk_event::kind::rename, 0, of_.relative(from), of_.relative(to), 0, {}});
-    return target_->RenameFile(from, to, options, context);
+    model_.note({disk_event::kind::rename, 0, model_.relative(source), model_.relative(target), 0, {}});
+    return target_->RenameFile(source, target, options, context);
   }
   IOStatus DeleteFile(const std::string& path, const IOOptions& options, IODebugContext* context) override {
-    of_.note({disk_event::kind::remove, 0, of_.relative(path), {}, 0, {}});
+    model_.note({disk_event::kind::remove, 0, model_.relative(path), {}, 0, {}});
     return target_->DeleteFile(path, options, context);
   }
   IOStatus LinkFile(const std::string&, const std::string&, const IOOptions&, IODebugContext*) override {
@@ -122,16 +122,16 @@ class model_files final : public rocksdb::FileSystemWrapper {
   template <class Open>
   IOStatus open(const std::string& path, bool create, std::unique_ptr<rocksdb::FSWritableFile>* made,
                 const Open& real_open) {
-    if (const int error = of_.asked("allocate", path); error != 0) return status_of(error);
+    if (const int error = model_.asked("allocate", path); error != 0) return status_of(error);
     std::unique_ptr<rocksdb::FSWritableFile> real;
     const IOStatus opened = real_open(&real);
     if (!opened.ok()) return opened;
     struct stat now {};
     const std::uint64_t size = !create && ::stat(path.c_str(), &now) == 0 ? static_cast<std::uint64_t>(now.st_size) : 0;
-    *made = std::make_unique<model_file>(of_, path, of_.file_number(path, create), size, std::move(real));
+    *made = std::make_unique<model_file>(model_, path, model_.file_number(path, create), size, std::move(real));
     return IOStatus::OK();
   }
-  disk_model& of_;
+  disk_model& model_;
 };
 
 constexpr std::size_t kSectorBytes = 512;
@@ -141,10 +141,11 @@ class file_contents {
  public:
   void write(const disk_event& event, bool surely, unsigned percent, std::mt19937& random) {
     const std::uint64_t end = event.offset + event.data.size();
-    for (std::uint64_t at = event.offset; at < end;) {
-      const std::uint64_t next = std::min(end, (at / kSectorBytes + 1) * kSectorBytes);
-      if (surely || random() % 100 < percent) put(at, std::string_view(event.data).substr(at - event.offset, next - at));
-      at = next;
+    for (std::uint64_t offset = event.offset; offset < end;) {
+      const std::uint64_t next = std::min(end, (offset / kSectorBytes + 1) * kSectorBytes);
+      if (surely || random() % 100 < percent)
+        put(offset, std::string_view(event.data).substr(offset - event.offset, next - offset));
+      offset = next;
     }
     if (!surely && random() % 2 == 0 && data_.size() < end) data_.resize(end);  // the length, without the bytes
   }
@@ -152,9 +153,9 @@ class file_contents {
   std::string& data() { return data_; }
 
  private:
-  void put(std::uint64_t at, std::string_view bytes) {
-    if (data_.size() < at + bytes.size()) data_.resize(at + bytes.size());
-    data_.replace(at, bytes.size(), bytes);
+  void put(std::uint64_t offset, std::string_view bytes) {
+    if (data_.size() < offset + bytes.size()) data_.resize(offset + bytes.size());
+    data_.replace(offset, bytes.size(), bytes);
   }
   std::string data_;
 };
@@ -165,8 +166,8 @@ std::string next_boot() {
   return std::to_string(::getpid()) + "." + std::to_string(++made);
 }
 
-bool is_name_change(disk_event::kind what) {
-  return what == disk_event::kind::create || what == disk_event::kind::rename || what == disk_event::kind::remove;
+bool is_name_change(disk_event::kind type) {
+  return type == disk_event::kind::create || type == disk_event::kind::rename || type == disk_event::kind::remove;
 }
 
 }  // namespace
@@ -188,10 +189,10 @@ int disk_model::asked(std::string_view operation, const std::string& path) const
 
 void disk_model::note(disk_event event) {
   if (!record_) return;
-  if (event.what == disk_event::kind::sync && !lie_about.empty() && event.path.find(lie_about) != std::string::npos) return;
+  if (event.type == disk_event::kind::sync && !lie_about.empty() && event.path.find(lie_about) != std::string::npos) return;
   std::lock_guard lock(mutex_);
-  if (event.what == disk_event::kind::rename) {
-    numbers_[event.to] = numbers_[event.path];
+  if (event.type == disk_event::kind::rename) {
+    numbers_[event.target] = numbers_[event.path];
     numbers_.erase(event.path);
   }
   events_.push_back(std::move(event));
@@ -307,8 +308,8 @@ disk_model::image disk_model::crash(std::size_t cut, std::mt19937& random) const
   std::map<std::uint64_t, std::size_t> synced;  // file -> its last sync
   std::size_t names_until = 0;
   for (std::size_t i = 0; i < cut; ++i) {
-    if (events_[i].what == disk_event::kind::sync) synced[events_[i].file] = i;
-    if (events_[i].what == disk_event::kind::sync || events_[i].what == disk_event::kind::sync_folder) names_until = i;
+    if (events_[i].type == disk_event::kind::sync) synced[events_[i].file] = i;
+    if (events_[i].type == disk_event::kind::sync || events_[i].type == disk_event::kind::sync_folder) names_until = i;
   }
   names_until += random() % (cut - names_until + 1);
   // Nothing, everything, or anything of what was not synced.
@@ -319,10 +320,10 @@ disk_model::image disk_model::crash(std::size_t cut, std::mt19937& random) const
   std::map<std::uint64_t, file_contents> files;
   for (std::size_t i = 0; i < cut; ++i) {
     const disk_event& event = events_[i];
-    if (is_name_change(event.what) && i >= names_until) continue;
+    if (is_name_change(event.type) && i >= names_until) continue;
     const auto last = synced.find(event.file);
     const bool surely = last != synced.end() && i < last->second;
-    switch (event.what) {
+    switch (event.type) {
       case disk_event::kind::create:
         names[event.path] = event.file;
         break;
@@ -330,7 +331,7 @@ disk_model::image disk_model::crash(std::size_t cut, std::mt19937& random) const
         names.erase(event.path);
         break;
       case disk_event::kind::rename:
-        names[event.to] = names[event.path];
+        names[event.target] = names[event.path];
         names.erase(event.path);
         break;
       case disk_event::kind::write:
@@ -349,11 +350,11 @@ disk_model::image disk_model::crash(std::size_t cut, std::mt19937& random) const
   return made;
 }
 
-void write_image(const disk_model::image& of, const std::string& folder) {
+void write_image(const disk_model::image& snapshot, const std::string& folder) {
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder + "/extents");
   std::filesystem::create_directories(folder + "/index");
-  for (const auto& [name, data] : of) {
+  for (const auto& [name, data] : snapshot) {
     std::ofstream file(folder + "/" + name, std::ios::binary);
     file.write(data.data(), static_cast<std::streamsize>(data.size()));
   }

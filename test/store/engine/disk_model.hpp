@@ -24,10 +24,10 @@
 namespace pl::store {
 
 struct disk_event {
-  enum class kind : std::uint8_t { create, write, truncate, sync, rename, remove, sync_folder } what = kind::write;
+  enum class kind : std::uint8_t { create, write, truncate, sync, rename, remove, sync_folder } type = kind::write;
   std::uint64_t file = 0;  // number of the file, whatever its name
   std::string path;        // create, rename (from), remove; relative to the root
-  std::string to;          // rename
+  std::string target;      // rename
   std::uint64_t offset = 0;
   std::string data;
 };
@@ -83,6 +83,6 @@ class disk_model final : public disk {
 };
 
 // Writes an image to a folder.
-void write_image(const disk_model::image& of, const std::string& folder);
+void write_image(const disk_model::image& snapshot, const std::string& folder);
 
 }  // namespace pl::store

@@ -17,7 +17,7 @@ namespace pl::store {
 namespace {
 
 struct free_aligned {
-  void operator()(std::byte* at) const { std::free(at); }
+  void operator()(std::byte* memory) const { std::free(memory); }
 };
 using blocks_memory = std::unique_ptr<std::byte[], free_aligned>;
 
@@ -37,20 +37,20 @@ class SystemDisk : public ::testing::TestWithParam<staging> {
   void TearDown() override {
     if (file_ >= 0) files_->close_file(file_);
   }
-  std::vector<block_io> cut(std::byte* at, std::size_t most) const {
+  std::vector<block_io> cut(std::byte* memory, std::size_t max_bytes) const {
     std::vector<block_io> made;
     for (std::size_t done = 0; done < kBytes;) {
-      const std::size_t size = std::min(made.size() % 3 == 1 ? kBlockBytes : most, kBytes - done);
-      made.push_back(block_io{file_, done, at + done, size});
+      const std::size_t size = std::min(made.size() % 3 == 1 ? kBlockBytes : max_bytes, kBytes - done);
+      made.push_back(block_io{file_, done, memory + done, size});
       done += size;
     }
     return made;
   }
-  void expect_on_disk(const bytes& what) {
+  void expect_on_disk(const bytes& expected) {
     const auto got = memory_of(kBytes);
     std::memset(got.get(), 0, kBytes);
     ASSERT_TRUE(files_->read(cut(got.get(), kBytes)));
-    EXPECT_EQ(std::memcmp(got.get(), what.data(), kBytes), 0);
+    EXPECT_EQ(std::memcmp(got.get(), expected.data(), kBytes), 0);
   }
 
   temporary_folder folder_;
@@ -60,22 +60,22 @@ class SystemDisk : public ::testing::TestWithParam<staging> {
 
 TEST_P(SystemDisk, WritesWhatItIsGiven) {
   const auto memory = memory_of(kBytes);
-  for (const std::size_t most : {kBytes, std::size_t{3} << 20, std::size_t{5} * kBlockBytes}) {
-    const bytes what = pattern(kBytes, most);
-    std::memcpy(memory.get(), what.data(), kBytes);
-    ASSERT_TRUE(files_->write(cut(memory.get(), most)));
-    expect_on_disk(what);  // and a read in between, which uses the same ring
+  for (const std::size_t max_bytes : {kBytes, std::size_t{3} << 20, std::size_t{5} * kBlockBytes}) {
+    const bytes expected = pattern(kBytes, max_bytes);
+    std::memcpy(memory.get(), expected.data(), kBytes);
+    ASSERT_TRUE(files_->write(cut(memory.get(), max_bytes)));
+    expect_on_disk(expected);  // and a read in between, which uses the same ring
   }
 }
 
 // Opens a block at a time, and only when its bytes are there.
 class slow_gate final : public block_gate {
  public:
-  slow_gate(std::span<const block_io> blocks, const bytes& from) {
-    copier_ = std::thread([this, blocks, &from] {
+  slow_gate(std::span<const block_io> blocks, const bytes& source) {
+    copier_ = std::thread([this, blocks, &source] {
       for (std::size_t i = 0; i < blocks.size(); ++i) {
         if (i % 4 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        std::memcpy(blocks[i].data, from.data() + blocks[i].offset_bytes, blocks[i].size_bytes);
+        std::memcpy(blocks[i].data, source.data() + blocks[i].offset_bytes, blocks[i].size_bytes);
         filled_.reach(i + 1);
       }
     });
@@ -93,15 +93,15 @@ class slow_gate final : public block_gate {
 
 TEST_P(SystemDisk, WritesBlocksAsTheyCome) {
   const auto memory = memory_of(kBytes);
-  for (const std::size_t most : {std::size_t{1} << 20, std::size_t{3} << 20}) {
+  for (const std::size_t max_bytes : {std::size_t{1} << 20, std::size_t{3} << 20}) {
     std::memset(memory.get(), 0xee, kBytes);
-    const bytes what = pattern(kBytes, 77 + most);
-    const auto blocks = cut(memory.get(), most);
+    const bytes expected = pattern(kBytes, 77 + max_bytes);
+    const auto blocks = cut(memory.get(), max_bytes);
     {
-      slow_gate gate(blocks, what);
+      slow_gate gate(blocks, expected);
       ASSERT_TRUE(files_->write_when_ready(blocks, gate));
     }
-    expect_on_disk(what);
+    expect_on_disk(expected);
   }
 }
 
@@ -127,7 +127,7 @@ TEST_P(SystemDisk, AfterAFailureNothingIsWaitedFor) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Disk, SystemDisk, ::testing::Values(staging::never, staging::always),
-                         [](const auto& of) { return of.param == staging::never ? "InPlace" : "Staged"; });
+                         [](const auto& instance) { return instance.param == staging::never ? "InPlace" : "Staged"; });
 
 }  // namespace
 }  // namespace pl::store

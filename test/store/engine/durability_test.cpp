@@ -25,9 +25,9 @@ TEST_F(Durability, ALevelThatTheEngineDoesNotGiveIsRefusedByEveryCall) {
   const session_id session = store_->open_session();
   for (const durability level : kRefused) {
     const int code = level == durability::replicated ? ENOTSUP : EINVAL;
-    const auto told = store_->put(pool_, "key", as_bytes("other"), {.level = level});
-    EXPECT_EQ(told.code(), code);
-    EXPECT_NE(told.error().message.find("volatile, logged or durable"), std::string::npos) << told.error().message;
+    const auto answer = store_->put(pool_, "key", as_bytes("other"), {.level = level});
+    EXPECT_EQ(answer.code(), code);
+    EXPECT_NE(answer.error().message.find("volatile, logged or durable"), std::string::npos) << answer.error().message;
     EXPECT_EQ(store_->put(pool_, "key", pattern(20 << 20, 1), {.level = level}).code(), code);  // longer than memory
     EXPECT_EQ(store_->erase(pool_, "kept", {.level = level}).code(), code);
     const batch_operation one{batch_operation::kind::put, "key", as_bytes("other")};

@@ -123,8 +123,8 @@ TEST_F(Engine, ReadersKeepTheirVersion) {
   ASSERT_TRUE(pinned);
   ASSERT_TRUE(store_->put(pool_, "k", pattern(kLarge, 2)));
   ASSERT_TRUE(store_->erase(pool_, "k"));
-  const std::byte* at = store_->arena().base + pinned->segments[0].offset_bytes;
-  EXPECT_EQ(std::memcmp(at, old.data(), old.size()), 0);
+  const std::byte* memory = store_->arena().base + pinned->segments[0].offset_bytes;
+  EXPECT_EQ(std::memcmp(memory, old.data(), old.size()), 0);
   EXPECT_EQ(store_->stats().pins, 1u);
   EXPECT_TRUE(store_->unpin(session, pinned->pin));
   EXPECT_EQ(store_->unpin(session, pinned->pin).code(), EBADF);
@@ -166,15 +166,15 @@ class EarlyWrites : public StoreTest {
     ASSERT_TRUE(given);
     ASSERT_EQ(given->segments.size(), 1u);
     grant_ = given->id;
-    at_ = store_->arena().base + given->segments[0].offset_bytes;
+    memory_ = store_->arena().base + given->segments[0].offset_bytes;
   }
-  void come(std::uint64_t from, std::uint64_t until, durability level = durability::pool_default) {
-    std::memcpy(at_ + from, value_.data() + from, until - from);
+  void come(std::uint64_t first, std::uint64_t until, durability level = durability::pool_default) {
+    std::memcpy(memory_ + first, value_.data() + first, until - first);
     ASSERT_TRUE(store_->arrived(session_, grant_, until, level));
   }
-  void commit(const commit_options& how = {}) {
-    std::memcpy(at_, value_.data(), kBytes);
-    const auto done = store_->commit(session_, grant_, how);
+  void commit(const commit_options& settings = {}) {
+    std::memcpy(memory_, value_.data(), kBytes);
+    const auto done = store_->commit(session_, grant_, settings);
     ASSERT_TRUE(done) << done.error().message;
     EXPECT_TRUE(read("k") == text(value_));
   }
@@ -184,7 +184,7 @@ class EarlyWrites : public StoreTest {
   const bytes value_ = pattern(kBytes, 5);
   session_id session_ = 0;
   grant_id grant_ = 0;
-  std::byte* at_ = nullptr;
+  std::byte* memory_ = nullptr;
   void SetUp() override {
     StoreTest::SetUp();
     session_ = store_->open_session();
@@ -195,7 +195,7 @@ class EarlyWrites : public StoreTest {
 TEST_F(EarlyWrites, AreTheCommittedValue) {
   // Again where the machine took too long: what comes late goes the usual way.
   for (int i = 0; i < 50 && store_->stats().early_writes == 0; ++i) {
-    for (std::uint64_t at = 0; at < 5 * kStep; at += kStep) come(at, at + kStep);
+    for (std::uint64_t offset = 0; offset < 5 * kStep; offset += kStep) come(offset, offset + kStep);
     commit(with_checksum());
     begin();
   }
@@ -358,9 +358,9 @@ class counting_disk final : public disk {
 TEST_F(Engine, SmallValuesThatLeaveMemoryAreWrittenTogether) {
   store_.reset();
   counting_disk files;
-  engine_options how = options();
-  how.files = &files;
-  const auto opened = engine::open(how);
+  engine_options settings = options();
+  settings.files = &files;
+  const auto opened = engine::open(settings);
   ASSERT_TRUE(opened) << opened.error().message;
   engine& store = **opened;
   pool_options quickly;
@@ -386,13 +386,13 @@ TEST_F(Engine, LongValuesComeBackWhole) {
   for (std::size_t t = 0; t < 2; ++t) {
     putting.emplace_back([&, t] {
       for (std::size_t i = t; i < std::size(sizes); i += 2) {
-        const bytes what = pattern(sizes[i], i);
-        put_options how;
-        how.deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-        if (i % 3 == 0) how.known_crc = arch::crc32c(what.data(), what.size());
-        const auto done = store_->put(pool_, std::to_string(i), what, how);
+        const bytes content = pattern(sizes[i], i);
+        put_options settings;
+        settings.deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+        if (i % 3 == 0) settings.known_crc = arch::crc32c(content.data(), content.size());
+        const auto done = store_->put(pool_, std::to_string(i), content, settings);
         ASSERT_TRUE(done) << done.error().message;
-        EXPECT_EQ(done->crc32c, arch::crc32c(what.data(), what.size())) << sizes[i];
+        EXPECT_EQ(done->crc32c, arch::crc32c(content.data(), content.size())) << sizes[i];
         EXPECT_EQ(done->reached, durability::durable);
       }
     });
@@ -422,9 +422,9 @@ TEST_F(Engine, NoRoomIsSaidOrWaitedFor) {
 
 TEST_F(Engine, AFullDiskIsFullAndEraseMakesRoom) {
   store_.reset();
-  engine_options how = options();
-  how.disk_limit_bytes = std::uint64_t{4} << 20;
-  auto opened = engine::open(how);
+  engine_options settings = options();
+  settings.disk_limit_bytes = std::uint64_t{4} << 20;
+  auto opened = engine::open(settings);
   ASSERT_TRUE(opened);
   store_ = std::move(*opened);
   ASSERT_EQ(put("a", std::string(3u << 20, 'a')), 0);
@@ -438,9 +438,9 @@ TEST_F(Engine, AFullDiskIsFullAndEraseMakesRoom) {
 // What a logged erase frees may come back with the old record, so it is not reused before the log is synced.
 TEST_F(Engine, SpaceOfALoggedEraseIsReusedAfterASync) {
   store_.reset();
-  engine_options how = options();
-  how.disk_limit_bytes = std::uint64_t{4} << 20;
-  auto opened = engine::open(how);
+  engine_options settings = options();
+  settings.disk_limit_bytes = std::uint64_t{4} << 20;
+  auto opened = engine::open(settings);
   ASSERT_TRUE(opened);
   store_ = std::move(*opened);
   ASSERT_EQ(put("a", std::string(3u << 20, 'a')), 0);
@@ -468,9 +468,9 @@ TEST_F(Engine, AfterCloseCallsAreRefused) {
 TEST_F(Engine, ReadOnlyServesAndRefuses) {
   ASSERT_EQ(put("k", "v"), 0);
   store_.reset();
-  engine_options how = options();
-  how.read_only = true;
-  auto opened = engine::open(how);
+  engine_options settings = options();
+  settings.read_only = true;
+  auto opened = engine::open(settings);
   ASSERT_TRUE(opened) << opened.error().message;
   store_ = std::move(*opened);
   EXPECT_EQ(read("k"), "v");

@@ -72,21 +72,21 @@ TEST_F(Faults, AnErrorOfTheDiskMakesItReadOnlyUntilReopened) {
     std::size_t size;
   } cases[] = {{"write", ".extents", kLarge}, {"write", ".extents", kLong}, {"sync", ".extents", kLong},
                {"sync", ".extents", kLarge},  {"write", ".log", kSmall},    {"sync", ".log", kSmall}};
-  for (const auto& of : cases) {
-    ASSERT_TRUE(store_->put(pool_, "before", pattern(of.size, 1)));
-    fail(of.operation, of.path, EIO);
-    const auto failed = store_->put(pool_, "failed", pattern(of.size, 2));
-    ASSERT_EQ(failed.code(), EIO) << of.operation << of.path;
+  for (const auto& test_case : cases) {
+    ASSERT_TRUE(store_->put(pool_, "before", pattern(test_case.size, 1)));
+    fail(test_case.operation, test_case.path, EIO);
+    const auto failed = store_->put(pool_, "failed", pattern(test_case.size, 2));
+    ASSERT_EQ(failed.code(), EIO) << test_case.operation << test_case.path;
     heal();  // it is not tried again, although it would work
     EXPECT_EQ(put("later", "value"), EROFS);
     EXPECT_EQ(store_->erase(pool_, "before").code(), EROFS);
     EXPECT_EQ(store_->create_pool("another", {}).code(), EROFS);
-    EXPECT_TRUE(read("before") == text(pattern(of.size, 1)));
+    EXPECT_TRUE(read("before") == text(pattern(test_case.size, 1)));
     EXPECT_EQ(read("failed"), "errno 2");
     EXPECT_FALSE(store_->read_only_reason().empty());
     EXPECT_TRUE(store_->stats().read_only);
     reopen();
-    EXPECT_TRUE(read("before") == text(pattern(of.size, 1)));
+    EXPECT_TRUE(read("before") == text(pattern(test_case.size, 1)));
     EXPECT_EQ(put("later", "value"), 0);
     expect_sound();
   }
@@ -204,10 +204,10 @@ TEST_F(Faults, AFlippedBitIsNamed) {
   const int file = ::open(path.c_str(), O_RDWR);
   ASSERT_GE(file, 0);
   char byte = 0;
-  const off_t at = (kLarge + kBlockBytes - 1) / kBlockBytes * kBlockBytes + 5000;
-  ASSERT_EQ(::pread(file, &byte, 1, at), 1);
+  const off_t offset = (kLarge + kBlockBytes - 1) / kBlockBytes * kBlockBytes + 5000;
+  ASSERT_EQ(::pread(file, &byte, 1, offset), 1);
   byte = static_cast<char>(byte ^ 1);
-  ASSERT_EQ(::pwrite(file, &byte, 1, at), 1);
+  ASSERT_EQ(::pwrite(file, &byte, 1, offset), 1);
   ::close(file);
   open();
   bytes out(kLarge);
@@ -230,20 +230,20 @@ TEST_F(Faults, RecordsThatContradictEachOtherStopTheStart) {
   store_.reset();
   const struct {
     std::vector<segment> pieces;
-    const char* what;
+    const char* name;
   } cases[] = {{{{kBlockBytes, kBlockBytes}}, "in another"}, {{{std::uint64_t{1} << 40, kBlockBytes}}, "outside"}};
-  for (const auto& of : cases) {
+  for (const auto& test_case : cases) {
     {
       auto records = index::open({folder_.path() + "/data/index", 1 << 20, false, disk_.index_env()});
       ASSERT_TRUE(records);
       rocksdb::WriteBatch batch;
-      (*records)->put(batch, family::extents, full_key(pool_, "liar"), encode_extents(of.pieces));
+      (*records)->put(batch, family::extents, full_key(pool_, "liar"), encode_extents(test_case.pieces));
       ASSERT_TRUE((*records)->write(batch, true));
     }
     const auto opened = engine::open(options());
     ASSERT_EQ(opened.code(), EUCLEAN);
     EXPECT_NE(opened.error().message.find("key 'liar'"), std::string::npos) << opened.error().message;
-    EXPECT_NE(opened.error().message.find(of.what), std::string::npos) << opened.error().message;
+    EXPECT_NE(opened.error().message.find(test_case.name), std::string::npos) << opened.error().message;
   }
   auto records = index::open({folder_.path() + "/data/index", 1 << 20, false, disk_.index_env()});
   ASSERT_TRUE(records);
@@ -288,25 +288,25 @@ TEST_F(Faults, SizesFollowASmallDisk) {
   } cases[] = {{std::uint64_t{48} << 20, std::uint64_t{4} << 20},
                {std::uint64_t{1} << 30, std::uint64_t{64} << 20},
                {std::uint64_t{20} << 30, std::uint64_t{1} << 30}};
-  for (const auto& of : cases) {
+  for (const auto& test_case : cases) {
     std::error_code ignored;
     std::filesystem::remove_all(folder_.path() + "/data", ignored);
-    disk_.total = of.disk_bytes;
-    disk_.free = of.disk_bytes / 2;
-    engine_options how = options();
-    how.extent_file_bytes = how.disk_reserve_bytes = kByDisk;
-    auto opened = engine::open(how);
+    disk_.total = test_case.disk_bytes;
+    disk_.free = test_case.disk_bytes / 2;
+    engine_options settings = options();
+    settings.extent_file_bytes = settings.disk_reserve_bytes = kByDisk;
+    auto opened = engine::open(settings);
     ASSERT_TRUE(opened) << opened.error().message;
     const auto pool = (*opened)->create_pool("pool", {});
     ASSERT_TRUE(pool);
-    ASSERT_TRUE((*opened)->put(pool->id, "large", pattern(kLarge, 1))) << of.disk_bytes;
-    EXPECT_EQ(std::filesystem::file_size(folder_.path() + "/data/extents/000000.extents"), of.file_bytes);
+    ASSERT_TRUE((*opened)->put(pool->id, "large", pattern(kLarge, 1))) << test_case.disk_bytes;
+    EXPECT_EQ(std::filesystem::file_size(folder_.path() + "/data/extents/000000.extents"), test_case.file_bytes);
     // Below a twentieth, or 256 MiB, no further file is made.
-    disk_.free = std::min(of.disk_bytes / 20, std::uint64_t{256} << 20) + of.file_bytes - 1;
+    disk_.free = std::min(test_case.disk_bytes / 20, std::uint64_t{256} << 20) + test_case.file_bytes - 1;
     int code = 0;
-    for (int i = 0; i < 70 && code == 0 && of.file_bytes <= (64u << 20); ++i)
+    for (int i = 0; i < 70 && code == 0 && test_case.file_bytes <= (64u << 20); ++i)
       code = (*opened)->put(pool->id, std::to_string(i), pattern(1 << 20, 1), {.level = durability::logged}).code();
-    if (of.file_bytes <= (64u << 20)) { EXPECT_EQ(code, ENOSPC); }
+    if (test_case.file_bytes <= (64u << 20)) { EXPECT_EQ(code, ENOSPC); }
   }
 }
 
@@ -352,7 +352,7 @@ TEST_F(Faults, NoDamageOfAnUnstoppedStoreWithTablesIsSilent) {
   }
   ASSERT_GT(tables, 2);
   std::mt19937 random(3);
-  int refused = 0, told = 0, right = 0;
+  int refused = 0, reported = 0, right = 0;
   for (const fs::path& name : names) {
     const bool is_manifest = name.string().starts_with("MANIFEST");
     const std::uintmax_t size = fs::file_size(copy / "index" / name);
@@ -361,15 +361,16 @@ TEST_F(Faults, NoDamageOfAnUnstoppedStoreWithTablesIsSilent) {
       fs::copy(copy, data, fs::copy_options::recursive);
       const fs::path file = data / "index" / name;
       // The end of a manifest above all: what is cut off there looks like its end.
-      const std::uintmax_t at = is_manifest ? size - 1 - random() % std::min<std::uintmax_t>(size, 300) : random() % size;
+      const std::uintmax_t offset =
+          is_manifest ? size - 1 - random() % std::min<std::uintmax_t>(size, 300) : random() % size;
       if (turn == 0) fs::remove(file);
-      else if (turn % 2 == 0) fs::resize_file(file, at);
+      else if (turn % 2 == 0) fs::resize_file(file, offset);
       else {
         const int bits = ::open(file.c_str(), O_RDWR);
         char byte = 0;
-        ASSERT_EQ(::pread(bits, &byte, 1, static_cast<off_t>(at)), 1);
+        ASSERT_EQ(::pread(bits, &byte, 1, static_cast<off_t>(offset)), 1);
         byte = static_cast<char>(byte ^ (1 << random() % 8));
-        ASSERT_EQ(::pwrite(bits, &byte, 1, static_cast<off_t>(at)), 1);
+        ASSERT_EQ(::pwrite(bits, &byte, 1, static_cast<off_t>(offset)), 1);
         ::close(bits);
       }
       const auto opened = engine::open(options());
@@ -377,9 +378,9 @@ TEST_F(Faults, NoDamageOfAnUnstoppedStoreWithTablesIsSilent) {
       for (int key = 0; opened && key < kKeys; ++key) {
         const std::string got = read(**opened, pool_, std::to_string(key));
         const bool is_told = got.starts_with("errno ") && got != "errno 2";
-        told += is_told;
+        reported += is_told;
         right += got == value_for(key);
-        EXPECT_TRUE(is_told || got == value_for(key)) << name << " turn " << turn << " at " << at << " key " << key;
+        EXPECT_TRUE(is_told || got == value_for(key)) << name << " turn " << turn << " at " << offset << " key " << key;
       }
       if (::testing::Test::HasFailure()) return;
     }

@@ -60,23 +60,23 @@ struct life {
   std::size_t pool_made = 0;
 };
 
-bool live(const arguments& of, disk_model& files, life& told) {
-  std::mt19937 random(of.seed);
-  auto opened = engine::open(options_of(of.folder + "/live", files));
+bool live(const arguments& args, disk_model& files, life& recorded) {
+  std::mt19937 random(args.seed);
+  auto opened = engine::open(options_of(args.folder + "/live", files));
   if (!opened) return std::fprintf(stderr, "images: %s\n", opened.error().message.c_str()), false;
-  pool_options how;
-  how.level = durability::durable;
-  const auto pool = (*opened)->create_pool("pool", how);
+  pool_options settings;
+  settings.level = durability::durable;
+  const auto pool = (*opened)->create_pool("pool", settings);
   if (!pool) return false;
-  told.pool_made = files.events();
-  for (unsigned i = 0; i < of.operations; ++i) {
-    if (i == of.operations / 2) {  // a restart: new log, new manifest
+  recorded.pool_made = files.events();
+  for (unsigned i = 0; i < args.operations; ++i) {
+    if (i == args.operations / 2) {  // a restart: new log, new manifest
       opened->reset();
-      opened = engine::open(options_of(of.folder + "/live", files));
+      opened = engine::open(options_of(args.folder + "/live", files));
       if (!opened) return std::fprintf(stderr, "images: %s\n", opened.error().message.c_str()), false;
     }
     const std::size_t key = random() % kKeys;
-    auto& steps = told.keys[key];
+    auto& steps = recorded.keys[key];
     step now{steps.size() + 1, files.events(), 0};
     const durability level = random() % 3 == 0 ? durability::durable : durability::logged;
     int code = 0;
@@ -87,20 +87,20 @@ bool live(const arguments& of, disk_model& files, life& told) {
     else code = (*opened)->put(pool->id, key_name(key), value, {.level = level}).code();
     if (code != 0) return std::fprintf(stderr, "images: operation %u: errno %d\n", i, code), false;
     now.acknowledged = files.events();
-    if (level == durability::durable) told.barriers.emplace_back(now.begun, now.acknowledged);
+    if (level == durability::durable) recorded.barriers.emplace_back(now.begun, now.acknowledged);
     steps.push_back(now);
   }
   return true;
 }
 
 // The least and greatest operation of the key whose outcome may be found after a crash at `cut`.
-std::pair<std::uint64_t, std::uint64_t> legal(const life& told, std::size_t key, std::size_t cut) {
+std::pair<std::uint64_t, std::uint64_t> legal(const life& recorded, std::size_t key, std::size_t cut) {
   std::size_t durable_until = 0;  // events; what was acknowledged before this is durable
-  for (const auto& [begun, acknowledged] : told.barriers) {
+  for (const auto& [begun, acknowledged] : recorded.barriers) {
     if (acknowledged <= cut) durable_until = acknowledged;
   }
   std::pair<std::uint64_t, std::uint64_t> range{0, 0};
-  for (const step& one : told.keys[key]) {
+  for (const step& one : recorded.keys[key]) {
     if (one.acknowledged <= durable_until) range.first = one.number;
     if (one.begun < cut) range.second = one.number;
   }
@@ -120,8 +120,8 @@ long found_state(engine& store, pool_id pool, std::size_t key, std::pair<std::ui
   return -1;
 }
 
-bool check_image(const arguments& of, const life& told, std::size_t cut) {
-  const std::string folder = of.folder + "/image";
+bool check_image(const arguments& args, const life& recorded, std::size_t cut) {
+  const std::string folder = args.folder + "/image";
   std::vector<long> states(kKeys, -1);
   for (int round = 0; round < 2; ++round) {
     disk_model files(folder, false);
@@ -129,11 +129,11 @@ bool check_image(const arguments& of, const life& told, std::size_t cut) {
     if (!opened) return std::fprintf(stderr, "images: does not open: %s\n", opened.error().message.c_str()), false;
     engine& store = **opened;
     auto pool = store.find_pool("pool");
-    if (!pool && cut >= told.pool_made) return std::fprintf(stderr, "images: the pool is gone\n"), false;
+    if (!pool && cut >= recorded.pool_made) return std::fprintf(stderr, "images: the pool is gone\n"), false;
     if (!pool) pool = store.create_pool("pool", {});
     if (!pool) return false;
     for (std::size_t key = 0; key < kKeys; ++key) {
-      auto range = legal(told, key, cut);
+      auto range = legal(recorded, key, cut);
       if (round == 1) range.first = range.second = static_cast<std::uint64_t>(states[key]);
       states[key] = found_state(store, pool->id, key, range);
       if (states[key] >= 0) continue;
@@ -155,27 +155,27 @@ bool check_image(const arguments& of, const life& told, std::size_t cut) {
   return true;
 }
 
-int run(const arguments& of) {
-  std::filesystem::remove_all(of.folder);
-  std::filesystem::create_directories(of.folder);
-  disk_model files(of.folder + "/live", true);
-  files.lie_about = of.lie;
-  life told;
-  if (!live(of, files, told)) return 1;
-  std::mt19937 random(of.seed + 1000);
+int run(const arguments& args) {
+  std::filesystem::remove_all(args.folder);
+  std::filesystem::create_directories(args.folder);
+  disk_model files(args.folder + "/live", true);
+  files.lie_about = args.lie;
+  life recorded;
+  if (!live(args, files, recorded)) return 1;
+  std::mt19937 random(args.seed + 1000);
   const std::size_t events = files.events();
-  for (unsigned i = 0; i < of.images; ++i) {
-    const std::size_t cut = events * (i + 1) / of.images;
-    write_image(files.crash(cut, random), of.folder + "/image");
-    if (check_image(of, told, cut)) continue;
+  for (unsigned i = 0; i < args.images; ++i) {
+    const std::size_t cut = events * (i + 1) / args.images;
+    write_image(files.crash(cut, random), args.folder + "/image");
+    if (check_image(args, recorded, cut)) continue;
     std::fprintf(stderr,
                  "images: FOUND at image %u of %u, power lost before event %zu of %zu, seed %u; it lies in %s/image\n", i,
-                 of.images, cut, events, of.seed, of.folder.c_str());
-    if (!of.lie.empty()) std::filesystem::remove_all(of.folder);
+                 args.images, cut, events, args.seed, args.folder.c_str());
+    if (!args.lie.empty()) std::filesystem::remove_all(args.folder);
     return 1;
   }
-  std::printf("images: %u crashes over %zu events of %u operations recovered\n", of.images, events, of.operations);
-  std::filesystem::remove_all(of.folder);
+  std::printf("images: %u crashes over %zu events of %u operations recovered\n", args.images, events, args.operations);
+  std::filesystem::remove_all(args.folder);
   return 0;
 }
 
@@ -183,18 +183,18 @@ int run(const arguments& of) {
 }  // namespace pl::store
 
 int main(int count, char** given) {
-  pl::store::arguments of;
+  pl::store::arguments args;
   for (int i = 1; i + 1 < count; i += 2) {
     const std::string name = given[i];
-    if (name == "--dir") of.folder = given[i + 1];
-    if (name == "--lie") of.lie = given[i + 1];
-    if (name == "--images") of.images = static_cast<unsigned>(std::atoi(given[i + 1]));
-    if (name == "--seed") of.seed = static_cast<unsigned>(std::atoi(given[i + 1]));
-    if (name == "--operations") of.operations = static_cast<unsigned>(std::atoi(given[i + 1]));
+    if (name == "--dir") args.folder = given[i + 1];
+    if (name == "--lie") args.lie = given[i + 1];
+    if (name == "--images") args.images = static_cast<unsigned>(std::atoi(given[i + 1]));
+    if (name == "--seed") args.seed = static_cast<unsigned>(std::atoi(given[i + 1]));
+    if (name == "--operations") args.operations = static_cast<unsigned>(std::atoi(given[i + 1]));
   }
-  if (of.folder.empty()) {
+  if (args.folder.empty()) {
     std::fprintf(stderr, "usage: store_images --dir DIR [--images N] [--seed S] [--operations M] [--lie PART]\n");
     return 2;
   }
-  return pl::store::run(of);
+  return pl::store::run(args);
 }

@@ -18,12 +18,12 @@ namespace {
 using Operations = StoreTest;
 
 TEST_F(Operations, PoolsKeepTheirOptionsAndAreListed) {
-  pool_options how;
-  how.level = durability::logged, how.quota_bytes = 100, how.quota_keys = 2, how.tags = "acl";
-  const auto made = store_->create_pool("second", how);
+  pool_options settings;
+  settings.level = durability::logged, settings.quota_bytes = 100, settings.quota_keys = 2, settings.tags = "acl";
+  const auto made = store_->create_pool("second", settings);
   ASSERT_TRUE(made);
-  how.quota_keys = 3;
-  ASSERT_TRUE(store_->configure_pool(made->id, how));
+  settings.quota_keys = 3;
+  ASSERT_TRUE(store_->configure_pool(made->id, settings));
   reopen();
   const auto found = store_->find_pool("second");
   ASSERT_TRUE(found);
@@ -37,9 +37,9 @@ TEST_F(Operations, PoolsKeepTheirOptionsAndAreListed) {
 
 TEST_F(Operations, QuotasHoldAndRefuseOnlyWhatExceedsThem) {
   for (const durability level : {durability::durable, durability::volatile_}) {
-    pool_options how;
-    how.level = level, how.quota_bytes = 1000, how.quota_keys = 3;
-    const auto made = store_->create_pool(name_of(level), how);
+    pool_options settings;
+    settings.level = level, settings.quota_bytes = 1000, settings.quota_keys = 3;
+    const auto made = store_->create_pool(name_of(level), settings);
     ASSERT_TRUE(made);
     const pool_id pool = made->id;
     EXPECT_EQ(store_->put(pool, "a", pattern(900, 1)).code(), 0);
@@ -86,16 +86,16 @@ TEST_F(Operations, FindPagesThroughIndexAndMemory) {
     if (i % 3 == 0) expected.insert(key);
   }
   std::set<std::string> seen;
-  find_options how;
-  how.prefix = "a/";
-  how.limit = 7;
+  find_options settings;
+  settings.prefix = "a/";
+  settings.limit = 7;
   for (bool more = true; more;) {
-    const auto page = store_->find(pool_, how);
+    const auto page = store_->find(pool_, settings);
     ASSERT_TRUE(page);
     for (const std::string& key : page->keys) EXPECT_TRUE(seen.insert(key).second) << "twice: " << key;
     EXPECT_LE(page->keys.size(), 7u);
     more = page->more;
-    how.after = page->last;
+    settings.after = page->last;
   }
   EXPECT_EQ(seen, expected);
 
@@ -242,7 +242,7 @@ class Told : public Operations {
     return out;
   }
   void forget() { EXPECT_TRUE(store_->forget_requests(all)); }
-  void tell(const std::string& what) { EXPECT_TRUE(store_->remember_requests(what, all)); }
+  void tell(const std::string& part) { EXPECT_TRUE(store_->remember_requests(part, all)); }
 };
 
 // The change is under way to the store when that is told of it.
@@ -349,23 +349,23 @@ TEST_F(Told, ABatchIsAnsweredItemByItem) {
     out[1].key = "b", out[1].value = as_bytes("2");
     return out;
   };
-  const batch_options how{.atomic = true, .request = {7, 5, 1}};
-  const auto done = store_->batch(pool_, batch(), how);
+  const batch_options settings{.atomic = true, .request = {7, 5, 1}};
+  const auto done = store_->batch(pool_, batch(), settings);
   ASSERT_TRUE(done);
   const std::string known = what_is_known();
   forget();
   tell(known);
-  const auto again = store_->batch(pool_, batch(), how);
+  const auto again = store_->batch(pool_, batch(), settings);
   ASSERT_TRUE(again);
   EXPECT_TRUE(again->repeated);
   for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(again->items[i].version, done->items[i].version);
 }
 
 TEST_F(Operations, FailedRequestsMayBeTriedAgain) {
-  const put_options how{.when = condition::if_present, .request = {5, 1}};
-  EXPECT_EQ(put("k", "v", how), ENOENT);
+  const put_options settings{.when = condition::if_present, .request = {5, 1}};
+  EXPECT_EQ(put("k", "v", settings), ENOENT);
   ASSERT_EQ(put("k", "old"), 0);
-  const auto done = store_->put(pool_, "k", as_bytes("v"), how);
+  const auto done = store_->put(pool_, "k", as_bytes("v"), settings);
   ASSERT_TRUE(done);
   EXPECT_FALSE(done->repeated);
 }
@@ -444,57 +444,58 @@ TEST_P(Model, AgreesWithAMap) {
   for (int step = 0; step < 400; ++step) {
     const std::string key = "k" + std::to_string(random() % 40);
     const auto level = static_cast<durability>(1 + random() % 2);  // volatile or logged: no sync a step
-    const auto at = model.find(key);
+    const auto modelled = model.find(key);
     switch (random() % 10) {
       case 0:
       case 1: {
         const int code = store_->erase(pool_, key, {.level = level}).code();
-        ASSERT_EQ(code, at == model.end() ? ENOENT : 0);
-        if (at != model.end()) model.erase(at);
+        ASSERT_EQ(code, modelled == model.end() ? ENOENT : 0);
+        if (modelled != model.end()) model.erase(modelled);
         break;
       }
       case 2: {
         const auto info = store_->stat(pool_, key);
-        ASSERT_EQ(info.ok(), at != model.end());
-        if (info) { ASSERT_EQ(info->length_bytes, at->second.value.size()); }
+        ASSERT_EQ(info.ok(), modelled != model.end());
+        if (info) { ASSERT_EQ(info->length_bytes, modelled->second.value.size()); }
         break;
       }
       case 3: {
         if (random() % 10 != 0) break;
         reopen();
-        std::erase_if(model, [](const auto& of) { return !of.second.keeps; });
+        std::erase_if(model, [](const auto& entry) { return !entry.second.keeps; });
         break;
       }
       case 4:
       case 5: {
         const std::string found = read(key);
-        ASSERT_TRUE(found == (at == model.end() ? "errno 2" : text(at->second.value))) << key << " at step " << step;
+        ASSERT_TRUE(found == (modelled == model.end() ? "errno 2" : text(modelled->second.value)))
+            << key << " at step " << step;
         break;
       }
       default: {
         const std::size_t size = random() % 3 == 0 ? random() % 300'000 : random() % 9000;
         const bytes value = pattern(size, ++contents);
-        const auto when = static_cast<condition>(random() % 3);
-        const int expected = when == condition::if_absent && at != model.end()    ? EEXIST
-                             : when == condition::if_present && at == model.end() ? ENOENT
-                                                                                  : 0;
-        const auto done = store_->put(pool_, key, value, {.level = level, .when = when});
+        const auto precondition = static_cast<condition>(random() % 3);
+        const int expected = precondition == condition::if_absent && modelled != model.end()    ? EEXIST
+                             : precondition == condition::if_present && modelled == model.end() ? ENOENT
+                                                                                                : 0;
+        const auto done = store_->put(pool_, key, value, {.level = level, .when = precondition});
         ASSERT_EQ(done.code(), expected) << (done ? "" : done.error().message);
         if (done) model[key] = {value, level == durability::logged};
       }
     }
   }
   std::uint64_t sum = 0;
-  for (const auto& [key, of] : model) {
-    ASSERT_TRUE(read(key) == text(of.value)) << key;
-    sum += of.value.size();
+  for (const auto& [key, expected] : model) {
+    ASSERT_TRUE(read(key) == text(expected.value)) << key;
+    sum += expected.value.size();
   }
   EXPECT_EQ(store_->pool(pool_)->keys, model.size());
   EXPECT_EQ(store_->pool(pool_)->bytes, sum);
   const auto page = store_->find(pool_, {});
   ASSERT_TRUE(page);
   std::vector<std::string> keys;
-  for (const auto& [key, of] : model) keys.push_back(key);
+  for (const auto& [key, expected] : model) keys.push_back(key);
   EXPECT_EQ(page->keys, keys);
   expect_sound();
 }

@@ -23,12 +23,13 @@ TEST(SpaceMap, AgreesWithAMapOfBlocks) {
   space.add({0, 4 * kRegion});
   std::vector<bool> used(4 * 64);
   std::vector<std::vector<segment>> held;
-  const auto mark = [&](const std::vector<segment>& pieces, bool as) {
+  const auto mark = [&](const std::vector<segment>& pieces, bool in_use) {
     for (const segment& piece : pieces) {
       EXPECT_EQ(piece.offset_bytes / kRegion, (piece.offset_bytes + piece.size_bytes - 1) / kRegion) << "crosses a border";
-      for (std::uint64_t at = piece.offset_bytes; at < piece.offset_bytes + piece.size_bytes; at += kBlockBytes) {
-        ASSERT_NE(used[at / kBlockBytes], as);
-        used[at / kBlockBytes] = as;
+      for (std::uint64_t offset = piece.offset_bytes; offset < piece.offset_bytes + piece.size_bytes;
+           offset += kBlockBytes) {
+        ASSERT_NE(used[offset / kBlockBytes], in_use);
+        used[offset / kBlockBytes] = in_use;
       }
     }
   };
@@ -82,7 +83,7 @@ TEST(Arena, SmallValuesShareBlocksAndAllComesBack) {
   arena& memory = **made;
   std::mt19937 random(3);
   struct piece {
-    std::vector<segment> where;
+    std::vector<segment> place;
     std::byte fill;
   };
   std::vector<piece> held;
@@ -93,20 +94,20 @@ TEST(Arena, SmallValuesShareBlocksAndAllComesBack) {
       auto got = memory.allocate(size);
       if (!got) continue;
       const auto fill = static_cast<std::byte>(random());
-      for (const segment& one : *got) std::memset(memory.at(one).data(), static_cast<int>(fill), one.size_bytes);
+      for (const segment& one : *got) std::memset(memory.span_of(one).data(), static_cast<int>(fill), one.size_bytes);
       held.push_back({std::move(*got), fill});
       small += size;
     } else if (!held.empty()) {
       std::swap(held[random() % held.size()], held.back());
-      for (const segment& one : held.back().where) {
-        for (const std::byte b : memory.at(one)) ASSERT_EQ(b, held.back().fill) << "somebody else's memory";
+      for (const segment& one : held.back().place) {
+        for (const std::byte b : memory.span_of(one)) ASSERT_EQ(b, held.back().fill) << "somebody else's memory";
       }
-      memory.release(held.back().where);
+      memory.release(held.back().place);
       held.pop_back();
     }
   }
   EXPECT_GT(small, 0u);
-  for (const piece& one : held) memory.release(one.where);
+  for (const piece& one : held) memory.release(one.place);
   EXPECT_EQ(memory.used_bytes(), 0u);
 }
 
@@ -115,11 +116,11 @@ TEST(Arena, MemoryBehindAValueIsZero) {
   ASSERT_TRUE(made);
   arena& memory = **made;
   const auto old = memory.allocate(8192);
-  std::memset(memory.at(old->front()).data(), 0xaa, 8192);
+  std::memset(memory.span_of(old->front()).data(), 0xaa, 8192);
   memory.release(*old);
   const auto fresh = memory.allocate(5000);
-  const std::byte* at = memory.info().base + fresh->front().offset_bytes;
-  EXPECT_EQ(std::count(at + 5000, at + 8192, std::byte{0}), 8192 - 5000);
+  const std::byte* base = memory.info().base + fresh->front().offset_bytes;
+  EXPECT_EQ(std::count(base + 5000, base + 8192, std::byte{0}), 8192 - 5000);
 }
 
 value_record sample(bool large) {
@@ -142,12 +143,12 @@ TEST(Record, ComesBackAsItWas) {
 
 // A record with a level that earlier releases let through is written again with the one that it stands for.
 struct level_place {
-  std::size_t at = 0;
+  std::size_t offset = 0;
   durability today = durability::logged;
 };
 std::string with_level(std::string bytes, const std::optional<level_place>& level) {
   constexpr char kReplicated = 4;
-  if (level && bytes[level->at] == kReplicated) bytes[level->at] = static_cast<char>(level->today);
+  if (level && bytes[level->offset] == kReplicated) bytes[level->offset] = static_cast<char>(level->today);
   return bytes;
 }
 
@@ -174,8 +175,8 @@ TEST(Record, NothingElseIsARecord) {
   mutate(encode(pool), decode_pool, level_place{1 + 4 + 4 + pool.name.size(), durability::durable});
   mutate(encode(pool_counts{1, 2}), decode_counts);
   mutate(encode(store_format{1, 1 << 20, 3, 4}), decode_format);
-  for (const bool told : {false, true})
-    mutate(encode(request_outcome{5, durability::durable, 8, {{0, 6, 7}, {ENOENT, 0, 0}}, told}), decode_outcome,
+  for (const bool is_remote : {false, true})
+    mutate(encode(request_outcome{5, durability::durable, 8, {{0, 6, 7}, {ENOENT, 0, 0}}, is_remote}), decode_outcome,
            level_place{1 + 8});
 }
 
@@ -187,12 +188,12 @@ TEST(Record, OutcomesOfEarlierReleasesWereNotTold) {
   const auto first = decode_outcome("\1"s + sequence + level + items);
   ASSERT_TRUE(first);
   EXPECT_EQ(first->group, kAnyGroup);
-  EXPECT_FALSE(first->told);
-  for (const bool told : {false, true}) {
-    const std::string raw = (told ? "\3"s : "\2"s) + sequence + level + group + items;
+  EXPECT_FALSE(first->is_remote);
+  for (const bool is_remote : {false, true}) {
+    const std::string raw = (is_remote ? "\3"s : "\2"s) + sequence + level + group + items;
     const auto read = decode_outcome(raw);
     ASSERT_TRUE(read);
-    EXPECT_EQ(read->told, told);
+    EXPECT_EQ(read->is_remote, is_remote);
     EXPECT_EQ(read->sequence, 5u);
     EXPECT_EQ(read->group, 8u);
     ASSERT_EQ(read->items.size(), 1u);

@@ -20,9 +20,9 @@ constexpr char kOutcomeOfOldReleases = 1;    // the layout without a group
 
 // Earlier releases let through a level that nobody gives; a record of it is read, and written again as `today`.
 constexpr char kReplicated = 4;
-std::string with_level(std::string_view bytes, std::size_t at, durability today) {
+std::string with_level(std::string_view bytes, std::size_t offset, durability today) {
   std::string out(bytes);
-  if (at < out.size() && out[at] == kReplicated) out[at] = static_cast<char>(today);
+  if (offset < out.size() && out[offset] == kReplicated) out[offset] = static_cast<char>(today);
   return out;
 }
 
@@ -146,21 +146,21 @@ TEST(store_record_fuzz, SeededRecords) {
     const unsigned kind = seed % kKinds;
     std::string bytes = some_record(kind, random);
     for (unsigned damage = random() % 4; damage > 0 && !bytes.empty(); --damage) {
-      const std::size_t at = random() % bytes.size();
+      const std::size_t offset = random() % bytes.size();
       switch (random() % 3) {
         case 0:
-          bytes[at] = static_cast<char>(random());
+          bytes[offset] = static_cast<char>(random());
           break;
         case 1:
-          bytes.resize(at);
+          bytes.resize(offset);
           break;
         default:
-          bytes.insert(at, 1 + random() % 9, static_cast<char>(random()));
+          bytes.insert(offset, 1 + random() % 9, static_cast<char>(random()));
       }
     }
     bytes.insert(0, 1, static_cast<char>(kind));
-    const auto* at = reinterpret_cast<const std::uint8_t*>(bytes.data());
-    ASSERT_EQ(replay({at, bytes.size()}, taken[kind]), "") << "seed " << seed;
+    const auto* data = reinterpret_cast<const std::uint8_t*>(bytes.data());
+    ASSERT_EQ(replay({data, bytes.size()}, taken[kind]), "") << "seed " << seed;
   }
   for (unsigned kind = 0; kind < kKinds; ++kind)
     EXPECT_GT(taken[kind], 500) << "kind " << kind << ": records must get through, or nothing was tried";

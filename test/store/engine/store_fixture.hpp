@@ -26,12 +26,12 @@ inline std::span<const std::byte> as_bytes(std::string_view text) {
 inline bytes pattern(std::size_t size, std::uint64_t seed) {
   bytes made(size);
   std::mt19937_64 random(seed * 2654435761u + size);
-  std::size_t at = 0;
-  for (; at + 8 <= size; at += 8) {
+  std::size_t offset = 0;
+  for (; offset + 8 <= size; offset += 8) {
     const std::uint64_t word = random();
-    std::memcpy(made.data() + at, &word, 8);
+    std::memcpy(made.data() + offset, &word, 8);
   }
-  for (; at < size; ++at) made[at] = static_cast<std::byte>(random());
+  for (; offset < size; ++offset) made[offset] = static_cast<std::byte>(random());
   return made;
 }
 
@@ -82,26 +82,26 @@ class StoreTest : public ::testing::Test {
     pool_ = make_pool("pool", durability::durable);
   }
   pool_id make_pool(const std::string& name, durability level) {
-    pool_options how;
-    how.level = level;
-    const auto made = store_->create_pool(name, how);
+    pool_options settings;
+    settings.level = level;
+    const auto made = store_->create_pool(name, settings);
     EXPECT_TRUE(made) << made.error().message;
     return made ? made->id : 0;
   }
   // The whole value, or the errno as text.
-  static std::string read(engine& from, pool_id pool, std::string_view key) {
-    const auto info = from.stat(pool, key);
+  static std::string read(engine& store, pool_id pool, std::string_view key) {
+    const auto info = store.stat(pool, key);
     if (!info) return "errno " + std::to_string(info.error().code);
     std::string out(info->length_bytes, '?');
-    const auto got = from.get(pool, key, std::as_writable_bytes(std::span(out)));
+    const auto got = store.get(pool, key, std::as_writable_bytes(std::span(out)));
     if (!got) return "errno " + std::to_string(got.error().code);
     out.resize(got->copied_bytes);
     return out;
   }
   std::string read(std::string_view key) { return read(*store_, pool_, key); }
-  static std::string text(const bytes& of) { return {reinterpret_cast<const char*>(of.data()), of.size()}; }
-  int put(std::string_view key, std::string_view value, const put_options& how = {}) {
-    return store_->put(pool_, key, as_bytes(value), how).code();
+  static std::string text(const bytes& content) { return {reinterpret_cast<const char*>(content.data()), content.size()}; }
+  int put(std::string_view key, std::string_view value, const put_options& settings = {}) {
+    return store_->put(pool_, key, as_bytes(value), settings).code();
   }
   void expect_sound() {
     const auto report = store_->check(true);

@@ -57,17 +57,17 @@ class StoreFolder : public StoreTest {
     ::waitpid(child, &status, 0);
   }
   std::unique_ptr<engine> open_other() {
-    engine_options how = options();
-    how.directory = other();
-    auto opened = engine::open(how);
+    engine_options settings = options();
+    settings.directory = other();
+    auto opened = engine::open(settings);
     EXPECT_TRUE(opened) << opened.error().message;
     return opened ? std::move(*opened) : nullptr;
   }
-  static void flip(const std::string& path, std::uintmax_t at) {
+  static void flip(const std::string& path, std::uintmax_t offset) {
     std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
-    file.seekg(static_cast<std::streamoff>(at));
+    file.seekg(static_cast<std::streamoff>(offset));
     const char byte = static_cast<char>(file.get() ^ 16);
-    file.seekp(static_cast<std::streamoff>(at));
+    file.seekp(static_cast<std::streamoff>(offset));
     file.put(byte);
   }
   std::string largest(const std::string& suffix) const {
@@ -76,9 +76,9 @@ class StoreFolder : public StoreTest {
       if (one.path().string().ends_with(suffix) && (out.empty() || one.file_size() > fs::file_size(out))) out = one.path();
     return out;
   }
-  static bool names(const std::vector<std::string>& lines, const std::string& what) {
+  static bool names(const std::vector<std::string>& lines, const std::string& wanted) {
     return std::any_of(lines.begin(), lines.end(),
-                       [&](const std::string& one) { return one.find(what) != std::string::npos; });
+                       [&](const std::string& one) { return one.find(wanted) != std::string::npos; });
   }
   // What repair made: each key is right or in the list of what is lost.
   void expect_saved(const repair_report& report, int at_least) {
@@ -153,9 +153,9 @@ TEST_F(StoreFolder, AFlippedBitOfAValueCostsThatValue) {
 TEST_F(StoreFolder, ADamagedLogIsRepairedFromBothSidesOfTheDamage) {
   fill_and_die();
   const std::string log = largest(".log");
-  for (const std::uintmax_t at : {fs::file_size(log) / 3, fs::file_size(log) / 2, fs::file_size(log) - 20}) {
+  for (const std::uintmax_t offset : {fs::file_size(log) / 3, fs::file_size(log) / 2, fs::file_size(log) - 20}) {
     fs::remove_all(other());
-    flip(log, at);
+    flip(log, offset);
     const auto report = check_folder(data());
     ASSERT_TRUE(report) << report.error().message;
     EXPECT_FALSE(report->opens);
@@ -164,7 +164,7 @@ TEST_F(StoreFolder, ADamagedLogIsRepairedFromBothSidesOfTheDamage) {
     ASSERT_TRUE(repaired) << repaired.error().message;
     EXPECT_TRUE(names(repaired->lost, "of the index's log"));
     expect_saved(*repaired, 30);
-    flip(log, at);
+    flip(log, offset);
   }
   EXPECT_TRUE(check_folder(data())->is_good());
 }

@@ -17,8 +17,8 @@ constexpr std::uint64_t kLong = (std::uint64_t{21} << 20) + 12'345;  // the aren
 
 class Streams : public StoreTest {
  protected:
-  result<put_result> put_long(std::string_view key, std::uint64_t seed, const put_options& how = {}) {
-    return store_->put(pool_, key, pattern(kLong, seed), how);
+  result<put_result> put_long(std::string_view key, std::uint64_t seed, const put_options& settings = {}) {
+    return store_->put(pool_, key, pattern(kLong, seed), settings);
   }
   // [offset, offset + length) by get().
   std::string part(std::string_view key, std::uint64_t offset, std::uint64_t length, bool verify = false) {
@@ -107,9 +107,9 @@ TEST_F(Streams, AWriterThatGoesLeavesNothing) {
     ASSERT_TRUE(writer) << writer.error().message;
     (*writer)->filled((*writer)->room().size());
     ASSERT_FALSE((*writer)->room().empty());
-    std::promise<int> told;
-    (*writer)->commit_async({}, 0, [&](result<put_result> got) { told.set_value(got.code()); });
-    EXPECT_EQ(told.get_future().get(), EINVAL) << "there are bytes missing";
+    std::promise<int> answer;
+    (*writer)->commit_async({}, 0, [&](result<put_result> got) { answer.set_value(got.code()); });
+    EXPECT_EQ(answer.get_future().get(), EINVAL) << "there are bytes missing";
   }
   EXPECT_TRUE(store_->close());  // what was under way has ended
   EXPECT_EQ(store_->stats().disk_used_bytes, 0u);
@@ -152,10 +152,10 @@ TEST_F(Streams, LimitsAreSaid) {
   EXPECT_EQ(store_->open_reader(pool_, "k").code(), ENOENT);
   ASSERT_EQ(put("k", "short"), 0);
   EXPECT_EQ(store_->open_reader(pool_, "k").code(), EAGAIN);
-  pool_options how;
-  how.level = durability::durable;
-  how.quota_bytes = kLong - 1;
-  const auto small = store_->create_pool("small", how);
+  pool_options settings;
+  settings.level = durability::durable;
+  settings.quota_bytes = kLong - 1;
+  const auto small = store_->create_pool("small", settings);
   ASSERT_TRUE(small);
   EXPECT_EQ(store_->open_writer(small->id, "k", kLong).code(), EDQUOT);
   std::vector<std::shared_ptr<value_writer>> open;

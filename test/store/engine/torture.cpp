@@ -69,8 +69,8 @@ engine_options options_of(const std::string& folder) {
   return made;
 }
 
-void complain(shared_state& shared, const std::string& what) {
-  std::fprintf(stderr, "torture: %s\n", what.c_str());
+void complain(shared_state& shared, const std::string& complaint) {
+  std::fprintf(stderr, "torture: %s\n", complaint.c_str());
   shared.wrong = true;
 }
 
@@ -80,10 +80,10 @@ void change_keys(engine& store, const pool_id* pools, pool_id quick, shared_stat
   for (;;) {
     const std::size_t pool = random() % kPools;
     const std::size_t key = random() % kKeys;
-    key_history& of = shared.keys[pool][thread][key];
+    key_history& history = shared.keys[pool][thread][key];
     const std::string name = name_of_key(thread, key);
-    const std::uint64_t number = of.acknowledged + 1;
-    of.begun = number;
+    const std::uint64_t number = history.acknowledged + 1;
+    history.begun = number;
     int code = 0;
     if (is_volatile(number)) {
       const auto value = value_of(pool, thread, key, number);
@@ -99,7 +99,7 @@ void change_keys(engine& store, const pool_id* pools, pool_id quick, shared_stat
                              : store.put(pools[pool], name, value).code();
     }
     if (code != 0) return complain(shared, "operation answered errno " + std::to_string(code));
-    of.acknowledged = number;
+    history.acknowledged = number;
     ++shared.operations;
     if (random() % 8 == 0 && !store.put(quick, name, value_of(9, thread, key, 1)))
       return complain(shared, "volatile put failed");
@@ -108,14 +108,14 @@ void change_keys(engine& store, const pool_id* pools, pool_id quick, shared_stat
 
 // Does not return.
 void live_and_die(const std::string& folder, shared_state& shared, const char* point, unsigned hits, unsigned seed) {
-  engine_options how = options_of(folder);
+  engine_options settings = options_of(folder);
   std::atomic<unsigned> seen{0};
   if (point != nullptr) {
-    how.on_point = [&](std::string_view at) {
-      if (at == point && ++seen == hits) ::kill(::getpid(), SIGKILL);
+    settings.on_point = [&](std::string_view reached) {
+      if (reached == point && ++seen == hits) ::kill(::getpid(), SIGKILL);
     };
   }
-  auto opened = engine::open(std::move(how));
+  auto opened = engine::open(std::move(settings));
   if (!opened) {
     complain(shared, opened.error().message);
     ::_exit(1);
@@ -123,16 +123,16 @@ void live_and_die(const std::string& folder, shared_state& shared, const char* p
   engine& store = **opened;
   pool_id pools[kPools] = {};
   for (std::size_t i = 0; i < kPools; ++i) {
-    pool_options of;
-    of.level = i == 0 ? durability::durable : durability::logged;
+    pool_options pool_settings;
+    pool_settings.level = i == 0 ? durability::durable : durability::logged;
     auto pool = store.find_pool(kPoolNames[i]);
-    if (!pool) pool = store.create_pool(kPoolNames[i], of);
+    if (!pool) pool = store.create_pool(kPoolNames[i], pool_settings);
     pools[i] = pool ? pool->id : 0;
   }
-  pool_options of;
-  of.level = durability::volatile_;
+  pool_options pool_settings;
+  pool_settings.level = durability::volatile_;
   auto quick = store.find_pool("volatile");
-  if (!quick) quick = store.create_pool("volatile", of);
+  if (!quick) quick = store.create_pool("volatile", pool_settings);
   if (pools[0] == 0 || pools[1] == 0 || !quick) ::_exit(1);
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < kThreads; ++i)
@@ -143,12 +143,13 @@ void live_and_die(const std::string& folder, shared_state& shared, const char* p
 
 // What the key holds must be the outcome of an operation in [acknowledged, begun]. What it is counts as acknowledged from
 // now on.
-bool check_key(engine& store, pool_id pool, std::size_t pool_number, std::size_t thread, std::size_t key, key_history& of) {
+bool check_key(engine& store, pool_id pool, std::size_t pool_number, std::size_t thread, std::size_t key,
+               key_history& history) {
   const std::string name = name_of_key(thread, key);
   const auto info = store.stat(pool, name);
-  std::uint64_t number = of.acknowledged;
+  std::uint64_t number = history.acknowledged;
   if (!info) {
-    while (number <= of.begun && !is_absent_after(number)) ++number;
+    while (number <= history.begun && !is_absent_after(number)) ++number;
   } else {
     std::vector<std::byte> value(info->length_bytes);
     const auto got = store.get(pool, name, value, {.verify = true});
@@ -156,16 +157,17 @@ bool check_key(engine& store, pool_id pool, std::size_t pool_number, std::size_t
       std::fprintf(stderr, "torture: %s\n", got.error().message.c_str());
       return false;
     }
-    while (number <= of.begun && (is_absent_after(number) || value_of(pool_number, thread, key, number) != value)) ++number;
+    while (number <= history.begun && (is_absent_after(number) || value_of(pool_number, thread, key, number) != value))
+      ++number;
   }
-  if (number > of.begun) {
+  if (number > history.begun) {
     std::fprintf(stderr, "torture: pool %s key %s: neither the state of operation %llu nor of a later one up to %llu (%s)\n",
-                 kPoolNames[pool_number], name.c_str(), static_cast<unsigned long long>(of.acknowledged),
-                 static_cast<unsigned long long>(of.begun), info ? "a value" : "absent");
+                 kPoolNames[pool_number], name.c_str(), static_cast<unsigned long long>(history.acknowledged),
+                 static_cast<unsigned long long>(history.begun), info ? "a value" : "absent");
     return false;
   }
-  of.acknowledged = number;
-  of.begun = number;
+  history.acknowledged = number;
+  history.begun = number;
   return true;
 }
 
@@ -211,13 +213,13 @@ struct arguments {
   unsigned seed = 1;
 };
 
-bool one_round(const arguments& of, unsigned round, std::mt19937& random, shared_state& shared) {
+bool one_round(const arguments& args, unsigned round, std::mt19937& random, shared_state& shared) {
   // Of two rounds one dies at a point, all points in turn, and one by the clock.
   const char* point = round % 2 == 0 ? kPoints[round / 2 % std::size(kPoints)] : nullptr;
   const auto hits = static_cast<unsigned>(1 + random() % 40);
   const auto seed = static_cast<unsigned>(random());
   const pid_t child = ::fork();
-  if (child == 0) live_and_die(of.folder, shared, point, hits, seed);
+  if (child == 0) live_and_die(args.folder, shared, point, hits, seed);
   const std::uint64_t before = shared.operations;
   if (point == nullptr) {
     // Dies under load: some operations after the first, then somewhere between two others.
@@ -239,24 +241,24 @@ bool one_round(const arguments& of, unsigned round, std::mt19937& random, shared
     }
   }
   if (shared.wrong) return false;
-  const bool good = check(of.folder, shared);
+  const bool good = check(args.folder, shared);
   if (!good)
     std::fprintf(stderr, "torture: round %u (%s, hit %u, seed %u) failed\n", round,
-                 point != nullptr ? point : "random moment", hits, of.seed);
+                 point != nullptr ? point : "random moment", hits, args.seed);
   return good;
 }
 
-int run(const arguments& of) {
+int run(const arguments& args) {
   void* memory = ::mmap(nullptr, sizeof(shared_state), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return 1;
   shared_state& shared = *new (memory) shared_state;
-  std::filesystem::remove_all(of.folder);  // of an earlier run, whose history nobody knows
-  std::mt19937 random(of.seed);
-  for (unsigned round = 0; round < of.rounds; ++round) {
-    if (!one_round(of, round, random, shared)) return 1;
+  std::filesystem::remove_all(args.folder);  // of an earlier run, whose history nobody knows
+  std::mt19937 random(args.seed);
+  for (unsigned round = 0; round < args.rounds; ++round) {
+    if (!one_round(args, round, random, shared)) return 1;
   }
-  std::filesystem::remove_all(of.folder);
-  std::printf("torture: %u kills survived, %llu operations acknowledged\n", of.rounds,
+  std::filesystem::remove_all(args.folder);
+  std::printf("torture: %u kills survived, %llu operations acknowledged\n", args.rounds,
               static_cast<unsigned long long>(shared.operations));
   return shared.operations > 0 ? 0 : 1;
 }
@@ -265,16 +267,16 @@ int run(const arguments& of) {
 }  // namespace pl::store
 
 int main(int count, char** given) {
-  pl::store::arguments of;
+  pl::store::arguments args;
   for (int i = 1; i + 1 < count; i += 2) {
     const std::string name = given[i];
-    if (name == "--dir") of.folder = given[i + 1];
-    if (name == "--rounds") of.rounds = static_cast<unsigned>(std::atoi(given[i + 1]));
-    if (name == "--seed") of.seed = static_cast<unsigned>(std::atoi(given[i + 1]));
+    if (name == "--dir") args.folder = given[i + 1];
+    if (name == "--rounds") args.rounds = static_cast<unsigned>(std::atoi(given[i + 1]));
+    if (name == "--seed") args.seed = static_cast<unsigned>(std::atoi(given[i + 1]));
   }
-  if (of.folder.empty()) {
+  if (args.folder.empty()) {
     std::fprintf(stderr, "usage: store_torture --dir DIR [--rounds N] [--seed S]\n");
     return 2;
   }
-  return pl::store::run(of);
+  return pl::store::run(args);
 }

@@ -34,7 +34,7 @@ inline std::vector<std::byte> value_of(std::size_t pool, std::size_t thread, std
 // By a grant that is filled step by step, each told of (engine::arrived); every third time an earlier one is given up on its
 // way. The errno.
 inline int put_as_it_comes(engine& store, pool_id pool, std::string_view key, std::span<const std::byte> value,
-                           std::uint64_t number, const put_options& how = {}) {
+                           std::uint64_t number, const put_options& settings = {}) {
   constexpr std::size_t kSteps = 3;
   const session_id session = store.open_session();
   int code = 0;
@@ -47,19 +47,21 @@ inline int put_as_it_comes(engine& store, pool_id pool, std::string_view key, st
     std::size_t step = 0, done = 0;
     for (; step < kSteps && code == 0; ++step) {
       const std::size_t until = value.size() * (step + 1) / kSteps;
-      std::uint64_t at = 0;  // of the segment in the value
+      std::uint64_t offset = 0;  // of the segment in the value
       for (const segment& one : given->segments) {
-        const std::size_t from = std::max<std::size_t>(done, at), end = std::min<std::size_t>(until, at + one.size_bytes);
-        if (from < end) std::memcpy(store.arena().base + one.offset_bytes + (from - at), value.data() + from, end - from);
-        at += one.size_bytes;
+        const std::size_t first = std::max<std::size_t>(done, offset),
+                          end = std::min<std::size_t>(until, offset + one.size_bytes);
+        if (first < end)
+          std::memcpy(store.arena().base + one.offset_bytes + (first - offset), value.data() + first, end - first);
+        offset += one.size_bytes;
       }
       done = until;
-      if (step + 1 < kSteps || number % 2 == 0) code = store.arrived(session, given->id, done, how.level).code();
+      if (step + 1 < kSteps || number % 2 == 0) code = store.arrived(session, given->id, done, settings.level).code();
       if (turn == 0 && step == 1) break;
     }
     if (code != 0) break;
     commit_options commit;
-    commit.put = how;
+    commit.put = settings;
     commit.take_crc = number % 4 != 1;
     if (commit.take_crc) commit.crc32c = arch::crc32c(value.data(), value.size());
     code = turn == 0 ? store.abort(session, given->id).code() : store.commit(session, given->id, commit).code();

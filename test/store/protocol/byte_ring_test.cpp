@@ -27,17 +27,17 @@ struct both_ends : testing::Test {
     ASSERT_TRUE(mapped) << mapped.error().message;
     client = *std::move(mapped);
   }
-  static std::size_t write(byte_rings& to, std::string_view what) {
-    const iovec one{const_cast<char*>(what.data()), what.size()};
-    const auto taken = to.write({&one, 1});
+  static std::size_t write(byte_rings& rings, std::string_view content) {
+    const iovec one{const_cast<char*>(content.data()), content.size()};
+    const auto taken = rings.write({&one, 1});
     EXPECT_TRUE(taken) << taken.error().message;
     return taken ? *taken : 0;
   }
-  static std::string read(byte_rings& from, std::size_t most) {
-    std::string out(most, '\0');
+  static std::string read(byte_rings& rings, std::size_t max_bytes) {
+    std::string out(max_bytes, '\0');
     std::size_t have = 0;
     for (std::size_t more = 1; more > 0; have += more) {
-      const auto got = from.read(out.data() + have, most - have);
+      const auto got = rings.read(out.data() + have, max_bytes - have);
       EXPECT_TRUE(got) << got.error().message;
       more = got ? *got : 0;
     }
@@ -73,51 +73,51 @@ TEST_F(both_ends, TakeWhatThereIsRoomFor) {
 // hangs.
 TEST_F(both_ends, BytesComeInOrderAndSleepersAreWoken) {
   constexpr std::size_t kBytes = 3'000'000;
-  int bells[2];
-  ASSERT_EQ(pipe(bells), 0);
+  int sockets[2];
+  ASSERT_EQ(pipe(sockets), 0);
   int room[2];
   ASSERT_EQ(pipe(room), 0);
-  const auto ring = [](byte_rings& at, int fd) {
-    if (at.take_bell()) { EXPECT_EQ(::write(fd, "b", 1), 1); }
+  const auto ring = [](byte_rings& rings, int fd) {
+    if (rings.take_bell()) { EXPECT_EQ(::write(fd, "b", 1), 1); }
   };
-  const auto sleep = [](byte_rings& at, int fd) {
-    char bell = 0;
-    EXPECT_EQ(::read(fd, &bell, 1), 1);
-    EXPECT_TRUE(at.disarm());
+  const auto sleep = [](byte_rings& rings, int fd) {
+    char wakeup = 0;
+    EXPECT_EQ(::read(fd, &wakeup, 1), 1);
+    EXPECT_TRUE(rings.disarm());
   };
   std::thread writer([&] {
     std::mt19937 random(7);
     std::vector<unsigned char> piece;
-    std::size_t at = 0;
-    while (at < kBytes) {
-      piece.resize(std::min<std::size_t>(1 + random() % (random() % 50 == 0 ? 2 * kRing : 3000), kBytes - at));
-      for (std::size_t i = 0; i < piece.size(); ++i) piece[i] = static_cast<unsigned char>((at + i) * 2654435761u >> 24);
+    std::size_t offset = 0;
+    while (offset < kBytes) {
+      piece.resize(std::min<std::size_t>(1 + random() % (random() % 50 == 0 ? 2 * kRing : 3000), kBytes - offset));
+      for (std::size_t i = 0; i < piece.size(); ++i) piece[i] = static_cast<unsigned char>((offset + i) * 2654435761u >> 24);
       for (std::size_t done = 0; done < piece.size();) {
         const std::size_t half = done + (piece.size() - done) / 2;
         const iovec parts[2] = {{&piece[done], half - done}, {piece.data() + half, piece.size() - half}};
         const auto taken = client->write(parts);
         ASSERT_TRUE(taken);
-        ring(*client, bells[1]);
+        ring(*client, sockets[1]);
         done += *taken;
         if (*taken == 0 && client->arm(false, true)) sleep(*client, room[0]);
       }
-      at += piece.size();
+      offset += piece.size();
     }
   });
   std::mt19937 random(8);
   std::vector<unsigned char> got(5000);
   std::size_t wrong = 0;
-  for (std::size_t at = 0; at < kBytes;) {
+  for (std::size_t offset = 0; offset < kBytes;) {
     const auto bytes = server->read(got.data(), 1 + random() % got.size());
     ASSERT_TRUE(bytes);
     ring(*server, room[1]);
-    for (std::size_t i = 0; i < *bytes; ++i) wrong += got[i] != static_cast<unsigned char>((at + i) * 2654435761u >> 24);
-    at += *bytes;
-    if (*bytes == 0 && server->arm(true, false)) sleep(*server, bells[0]);
+    for (std::size_t i = 0; i < *bytes; ++i) wrong += got[i] != static_cast<unsigned char>((offset + i) * 2654435761u >> 24);
+    offset += *bytes;
+    if (*bytes == 0 && server->arm(true, false)) sleep(*server, sockets[0]);
   }
   writer.join();
   EXPECT_EQ(wrong, 0u);
-  for (const int fd : {bells[0], bells[1], room[0], room[1]}) close(fd);
+  for (const int fd : {sockets[0], sockets[1], room[0], room[1]}) close(fd);
 }
 
 TEST_F(both_ends, NobodyIsToldToSleepOverWhatIsThere) {

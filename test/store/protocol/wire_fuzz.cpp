@@ -35,16 +35,16 @@ std::string replay(std::span<const std::uint8_t> input, int& taken) {
   if (input.size() < kHeadBytes) return {};
   // A block of exactly the input's size, so that a sanitizer sees a read past its end.
   std::vector<std::uint8_t> bytes(input.begin(), input.end());
-  const auto what = decode_head(std::as_bytes(std::span(bytes)).first<kHeadBytes>());
-  if (!what) return {};
-  const std::size_t whole = kHeadBytes + what->key_bytes + what->tail_bytes;
+  const auto header = decode_head(std::as_bytes(std::span(bytes)).first<kHeadBytes>());
+  if (!header) return {};
+  const std::size_t whole = kHeadBytes + header->key_bytes + header->tail_bytes;
   if (bytes.size() < whole) return {};
   bytes.resize(whole);
   // The right checksum lets the fields through, which random bytes would never have.
   std::uint32_t crc = arch::crc32c(bytes.data(), 60);
   crc = arch::crc32c(bytes.data() + kHeadBytes, whole - kHeadBytes, crc);
   std::memcpy(&bytes[60], &crc, sizeof crc);
-  const auto rest = decode_rest(*what, std::as_bytes(std::span(bytes)));
+  const auto rest = decode_rest(*header, std::as_bytes(std::span(bytes)));
   if (!rest) return rest.code() == EPROTO ? std::string() : "not EPROTO: " + rest.error().message;
   ++taken;
   const auto again = decode_tail(encode_tail(rest->fields));
@@ -58,7 +58,7 @@ std::string some_frame(std::uint32_t seed) {
   std::mt19937 generator(seed);
   const auto random = [&] { return static_cast<std::uint32_t>(generator()); };
   const auto one_in_three = [&] { return random() % 3 == 0; };
-  const auto text = [&](char of) { return std::string(random() % 40, of); };
+  const auto text = [&](char letter) { return std::string(random() % 40, letter); };
   const auto level = [&] { return static_cast<durability>(random() % 5); };
   tail fields;
   if (one_in_three()) fields.who = {random(), random()};
@@ -120,8 +120,8 @@ TEST(store_wire_fuzz, SeededFrames) {
     ASSERT_FALSE(frame.empty());
     for (unsigned damage = random() % 6; damage > 0; --damage)
       frame[4 + random() % (frame.size() - 4)] = static_cast<char>(random());
-    const auto* at = reinterpret_cast<const std::uint8_t*>(frame.data());
-    ASSERT_EQ(replay({at, frame.size()}, taken), "") << "seed " << seed;
+    const auto* data = reinterpret_cast<const std::uint8_t*>(frame.data());
+    ASSERT_EQ(replay({data, frame.size()}, taken), "") << "seed " << seed;
   }
   EXPECT_GT(taken, 5000) << "the frames must get through, or nothing was tried";
 }

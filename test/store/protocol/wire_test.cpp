@@ -16,29 +16,29 @@ result<head> head_of(const std::string& text) { return decode_head(bytes_of(text
 // Every field once, in tails of their own and all together.
 std::vector<std::pair<const char*, tail>> tails() {
   std::vector<std::pair<const char*, tail>> out(1, {"nothing", {}});
-  const auto with = [&](const char* name) -> tail& { return out.emplace_back(name, tail{}).second; };
-  with("sequence").who = {0x1122334455667788, 7};
-  with("condition").only = {condition::if_version, 99};
-  with("durability").level = durability::durable;
-  with("outcome").result = {17, 0xabcdef01, true, path::shm_direct, durability::logged, 12345, 9, 1ull << 36, -5, true, 3};
-  with("text").text = "E: what, why, what next";
-  with("empty text").text = "";
-  with("token").token = 0;
-  with("extents").extents = {{4096, 10}, {1ull << 40, 1}};
-  with("unpin").unpin = {1, 2, 3};
-  with("crc").crc = 0;
-  with("user flags").user_flags = 0xffffffff;
-  with("settings").settings = {1ull << 33, 5, durability::volatile_, true, false, "uid:0=rwa", 2};
-  with("hello").greeting = {1, 3, capability::shm, 42, 43, "peerlane 0.1.0"};
-  with("find").prefix = "a\0b"s;
-  with("regex").regex = ".*";
-  with("after").after = "last";
-  with("arena").memory = {1ull << 34, 1ull << 30, true};
-  with("epoch").epoch = 1ull << 40;
-  with("copy").copy = {7, 1ull << 63, 1ull << 44, 3};
-  with("lane").lane = {1, 13, {1ull << 63, 5}, true, "a\0dress"s, "rc_verbs/mlx5_0:1,tcp/eth0"};
-  with("lane name").lane_name = "rc_verbs/mlx5_0:1";
-  tail& all = with("all");
+  const auto add = [&](const char* name) -> tail& { return out.emplace_back(name, tail{}).second; };
+  add("sequence").who = {0x1122334455667788, 7};
+  add("condition").only = {condition::if_version, 99};
+  add("durability").level = durability::durable;
+  add("outcome").result = {17, 0xabcdef01, true, path::shm_direct, durability::logged, 12345, 9, 1ull << 36, -5, true, 3};
+  add("text").text = "E: what, why, what next";
+  add("empty text").text = "";
+  add("token").token = 0;
+  add("extents").extents = {{4096, 10}, {1ull << 40, 1}};
+  add("unpin").unpin = {1, 2, 3};
+  add("crc").crc = 0;
+  add("user flags").user_flags = 0xffffffff;
+  add("settings").settings = {1ull << 33, 5, durability::volatile_, true, false, "uid:0=rwa", 2};
+  add("hello").greeting = {1, 3, capability::shm, 42, 43, "peerlane 0.1.0"};
+  add("find").prefix = "a\0b"s;
+  add("regex").regex = ".*";
+  add("after").after = "last";
+  add("arena").memory = {1ull << 34, 1ull << 30, true};
+  add("epoch").epoch = 1ull << 40;
+  add("copy").copy = {7, 1ull << 63, 1ull << 44, 3};
+  add("lane").lane = {1, 13, {1ull << 63, 5}, true, "a\0dress"s, "rc_verbs/mlx5_0:1,tcp/eth0"};
+  add("lane name").lane_name = "rc_verbs/mlx5_0:1";
+  tail& all = add("all");
   all.who = {1, 2};
   all.only = {condition::if_absent, 0};
   all.level = durability::logged;
@@ -100,19 +100,19 @@ TEST(store_wire, EveryFlippedBitIsSeen) {
 
 TEST(store_wire, RefusesWhatItDoesNotKnow) {
   struct {
-    const char* what;
-    std::size_t at;
+    const char* name;
+    std::size_t offset;
     unsigned char value;
   } const heads[] = {{"magic", 0, 'X'},  {"version", 4, 2},        {"operation 0", 5, 0}, {"operation 200", 5, 200},
                      {"flags", 7, 0x80}, {"key length", 21, 0x20}, {"tail", 23, 0x80},    {"body length", 43, 1}};
   for (const auto& one : heads) {
     std::string frame;
     ASSERT_TRUE(encode({}, "", {}, frame));
-    frame[one.at] = static_cast<char>(one.value);
-    EXPECT_EQ(head_of(frame).code(), EPROTO) << one.what;
+    frame[one.offset] = static_cast<char>(one.value);
+    EXPECT_EQ(head_of(frame).code(), EPROTO) << one.name;
   }
   struct {
-    const char* what;
+    const char* name;
     std::string tail_bytes;
     int code;
   } const fields[] = {
@@ -133,7 +133,7 @@ TEST(store_wire, RefusesWhatItDoesNotKnow) {
     std::string frame;
     ASSERT_TRUE(encode_raw({}, "", one.tail_bytes, frame));
     const auto rest = decode_rest(*head_of(frame), bytes_of(frame));
-    EXPECT_EQ(rest.code(), one.code) << one.what;
+    EXPECT_EQ(rest.code(), one.code) << one.name;
   }
 }
 
@@ -161,8 +161,8 @@ TEST(store_wire, ListsOfKeysAndPools) {
 }
 
 TEST(store_wire, NamesGoBothWays) {
-  for (const auto way : {path::shm_direct, path::shm_staged, path::unix_socket, path::tcp, path::tls, path::ucx})
-    EXPECT_EQ(path_of(name_of(way)), way);
+  for (const auto transport : {path::shm_direct, path::shm_staged, path::unix_socket, path::tcp, path::tls, path::ucx})
+    EXPECT_EQ(path_of(name_of(transport)), transport);
   for (const auto level : {durability::volatile_, durability::logged, durability::durable})
     EXPECT_EQ(store::durability_named(name_of(level)), level);
   EXPECT_FALSE(path_of("rdma"));
