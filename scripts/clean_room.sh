@@ -76,6 +76,8 @@ environment() {
 
 # ---- Running something inside ----------------------------------------------------------------------------------------
 # Runs in namespaces of its own: mounts, processes. $1 = root folder, $2 = user id, rest = command.
+# What every machine and container has is here as well: a root that is a mount (in a mere chroot no program gets a mount namespace
+# that works: "/" cannot be made private, and /proc/self/exe tells paths of the outside), terminals, /dev/net/tun.
 inside() {
   local root=$1 user=$2 home
   shift 2
@@ -86,15 +88,22 @@ inside() {
   # shellcheck disable=SC2016 # expanded by the inner shell
   unshare --mount --pid --fork --kill-child --propagation private bash -ec '
     root=$1 user=$2 home=$3; shift 3
+    mount --bind "$root" "$root"
     mount -t proc proc "$root/proc"
     mount -t sysfs -o ro sysfs "$root/sys"
     mount -t tmpfs -o mode=755 tmpfs "$root/dev"
-    mkdir "$root/dev/shm" "$root/dev/pts"
+    mkdir "$root/dev/shm" "$root/dev/pts" "$root/dev/net"
     mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
+    mount -t devpts -o newinstance,gid=5,mode=620,ptmxmode=666 devpts "$root/dev/pts"
+    ln -s pts/ptmx "$root/dev/ptmx"
+    mknod -m 666 "$root/dev/net/tun" c 10 200
     mknod -m 666 "$root/dev/null" c 1 3; mknod -m 666 "$root/dev/zero" c 1 5; mknod -m 666 "$root/dev/full" c 1 7
     mknod -m 666 "$root/dev/random" c 1 8; mknod -m 666 "$root/dev/urandom" c 1 9; mknod -m 666 "$root/dev/tty" c 5 0
     ln -s /proc/self/fd "$root/dev/fd"; ln -s /proc/self/fd/1 "$root/dev/stdout"; ln -s /proc/self/fd/2 "$root/dev/stderr"
-    exec chroot --userspec="$user:$user" "$root" /usr/bin/env -i HOME="$home" PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    pivot_root "$root" "$root/mnt"
+    cd /
+    umount -l /mnt
+    exec chroot --userspec="$user:$user" / /usr/bin/env -i HOME="$home" PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
       LANG=C.UTF-8 TERM=dumb "$@"
   ' inside "$root" "$user" "$home" "${variables[@]}" "$@"
 }

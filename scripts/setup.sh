@@ -25,7 +25,7 @@ build_modules=nanobind
 build_wheels=('nanobind>=2.2')
 
 test_packages=(libgtest-dev openmpi-bin mpich clang-format g++-aarch64-linux-gnu qemu-user dpkg-dev lintian rpm rpmlint
-  openssl etcd-server iproute2 fonts-dejavu-core)
+  openssl etcd-server iproute2 fonts-dejavu-core python3-jsonschema man-db zsh shellcheck)
 # Ubuntu's package of Chromium is a link to a snap, which does not run in containers: there the report's page test is skipped.
 [ "$distribution" = ubuntu ] || test_packages+=(chromium)
 # The kernel driver's tests run emulated machines: QEMU, kernels with their headers, and what gives such a machine soft-RoCE.
@@ -47,8 +47,10 @@ installed() {
   dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed' && return 0
   # A tool that is on PATH from elsewhere (PyPI, a module system, another distribution) is as good as the package.
   case "$1" in
-    g++ | cmake | pkg-config | python3 | clang-format | openssl | rpm) command -v "$1" >/dev/null ;;
+    g++ | cmake | pkg-config | python3 | clang-format | openssl | rpm | zsh | shellcheck) command -v "$1" >/dev/null ;;
     ninja-build) command -v ninja >/dev/null ;;
+    python3-jsonschema) python3 -c 'import jsonschema' 2>/dev/null ;;
+    man-db) command -v man >/dev/null ;;
     python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
     python3-dev) python3 -c 'import os, sysconfig, sys; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null ;;
     *) return 1 ;;

@@ -67,7 +67,7 @@ class stream_batch : public detail::stream_number<peerlane_batch_drop> {
  public:
   using owned_number::owned_number;
   status add(std::span<const peerlane_op> operations) {
-    return detail::to_status(peerlane_batch_add(of_, number_, operations.data(), operations.size()));
+    return detail::to_status(peerlane_batch_add(owner_, number_, operations.data(), operations.size()));
   }
   status write64(std::uint64_t word, std::uint64_t value) { return add_one({PEERLANE_OP_WRITE64, 0, word, value}); }
   status write32(std::uint64_t word, std::uint32_t value) { return add_one({PEERLANE_OP_WRITE32, 0, word, value}); }
@@ -79,7 +79,7 @@ class stream_batch : public detail::stream_number<peerlane_batch_drop> {
   }
   status flush() { return add_one({PEERLANE_OP_FLUSH, 0, 0, 0}); }
   // The batch is empty afterwards, whatever the result.
-  status submit() { return detail::to_status(peerlane_batch_submit(of_, std::exchange(number_, 0))); }
+  status submit() { return detail::to_status(peerlane_batch_submit(owner_, std::exchange(number_, 0))); }
 
  private:
   status add_one(const peerlane_op& operation) { return add({&operation, 1}); }
@@ -92,7 +92,7 @@ class stream_channel : public detail::stream_number<peerlane_channel_close> {
   using owned_number::owned_number;
 
   status ready(std::chrono::milliseconds limit = no_limit) const {
-    return detail::to_status(peerlane_channel_ready(of_, number_, limit.count()));
+    return detail::to_status(peerlane_channel_ready(owner_, number_, limit.count()));
   }
 
   // `source` names device memory and is not dereferenced; do not change the values until the stream has passed the put.
@@ -105,39 +105,39 @@ class stream_channel : public detail::stream_number<peerlane_channel_close> {
   result<std::uint64_t> put_signal(void* stream, const remote_window& window, std::uint64_t offset, std::uint64_t source,
                                    std::size_t bytes) const {
     return counted([&](std::uint64_t* out) {
-      return peerlane_channel_put_signal(of_, number_, stream, window.get(), offset, source, bytes, out);
+      return peerlane_channel_put_signal(owner_, number_, stream, window.get(), offset, source, bytes, out);
     });
   }
   result<std::uint64_t> signal(void* stream) const {
-    return counted([&](std::uint64_t* out) { return peerlane_channel_signal(of_, number_, stream, out); });
+    return counted([&](std::uint64_t* out) { return peerlane_channel_signal(owner_, number_, stream, out); });
   }
   // 0: for the next one.
   result<std::uint64_t> wait_signal(void* stream, std::uint64_t sequence = 0) const {
-    return counted([&](std::uint64_t* out) { return peerlane_channel_wait_signal(of_, number_, stream, sequence, out); });
+    return counted([&](std::uint64_t* out) { return peerlane_channel_wait_signal(owner_, number_, stream, sequence, out); });
   }
   status release(void* stream, std::uint64_t sequence) const {
-    return detail::to_status(peerlane_channel_release(of_, number_, stream, sequence));
+    return detail::to_status(peerlane_channel_release(owner_, number_, stream, sequence));
   }
 
   result<bool> arrived(std::uint64_t sequence) const {
     int here = 0;
-    if (const int code = peerlane_channel_arrived(of_, number_, sequence, &here))
+    if (const int code = peerlane_channel_arrived(owner_, number_, sequence, &here))
       return failure{code, peerlane_last_error()};
     return here != 0;
   }
   status host_wait(std::uint64_t sequence, std::chrono::milliseconds limit = no_limit) const {
-    return detail::to_status(peerlane_channel_host_wait(of_, number_, sequence, limit.count()));
+    return detail::to_status(peerlane_channel_host_wait(owner_, number_, sequence, limit.count()));
   }
-  status cancel(int code = 0) const { return detail::to_status(peerlane_channel_cancel(of_, number_, code)); }
+  status cancel(int code = 0) const { return detail::to_status(peerlane_channel_cancel(owner_, number_, code)); }
   result<peerlane_channel_state> state() const {
     peerlane_channel_state out{};
     out.struct_bytes = sizeof out;
-    if (const int code = peerlane_channel_get_state(of_, number_, &out)) return failure{code, peerlane_last_error()};
+    if (const int code = peerlane_channel_get_state(owner_, number_, &out)) return failure{code, peerlane_last_error()};
     return out;
   }
   result<std::string> diag() const {
     return detail::whole_text([&](char* text, std::size_t capacity, std::size_t* needed) {
-      return peerlane_channel_diag(of_, number_, text, capacity, needed);
+      return peerlane_channel_diag(owner_, number_, text, capacity, needed);
     });
   }
 

@@ -34,7 +34,7 @@ std::unique_ptr<group> star(std::unique_ptr<link::star_channel> channel, const g
 
 result<std::unique_ptr<group>> by_meeting(link::meeting meeting, const group_options& options) {
   meeting.timeout_s = options.timeout_s;
-  meeting.tell = [](const std::string& line) { std::fprintf(stderr, "bandwidth: %s\n", line.c_str()); };
+  meeting.report = [](const std::string& line) { std::fprintf(stderr, "bandwidth: %s\n", line.c_str()); };
   auto channel = link::meet(meeting);
   if (!channel) return channel.error();
   return star(std::move(*channel), options);
@@ -55,7 +55,7 @@ result<std::unique_ptr<group>> by_launcher(const link::launcher& launcher, const
                "port of rank 0's host, to the same command",
                launcher.name.c_str(), why.c_str())};
   link::meeting meeting;
-  meeting.where = link::local_endpoint(launcher.job_key);
+  meeting.rendezvous = link::local_endpoint(launcher.job_key);
   meeting.rank = launcher.rank;
   meeting.size = launcher.size;
   return by_meeting(std::move(meeting), options);
@@ -87,7 +87,7 @@ result<std::unique_ptr<group>> open_unnamed(const group_options& options) {
   link::meeting meeting;
   auto endpoint = link::parse_endpoint(options.rendezvous);
   if (!endpoint) return endpoint.error();
-  meeting.where = std::move(*endpoint);
+  meeting.rendezvous = std::move(*endpoint);
   meeting.rank = rank;
   meeting.size = nodes;
   // Ranks that an earlier run has left behind look for the same port.

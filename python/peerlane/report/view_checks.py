@@ -106,7 +106,7 @@ class Part:
 def soak(result):
     """What a run of random load and faults did, and every promise that it found broken."""
     broken = result.rows_of("violation")
-    out = [Notice(f"{r['part']}: {r['text']}", "bad") for r in broken]
+    out: list = [Notice(f"{r['part']}: {r['text']}", "bad") for r in broken]
     counts = result.rows_of("count")
     for part in dict.fromkeys(r["part"] for r in counts):
         out.append(Table(capital(part), ["what", "times"], [[r["what"], f"{r['count']:,}"] for r in counts if r["part"] == part], "<>"))

@@ -15,7 +15,7 @@ import tempfile
 import time
 
 OUT = SCHEMA = ""
-SKIPPED = "[  SKIPPED ]"  # what ctest looks for
+SKIPPED = "SKIPPED:"  # what ctest and scripts/test_summary.py look for
 SIM_HEADER = "simulated GPU: timings are not a GPU's"
 QUICK = ["-b", "64K", "-i", "2", "--loopCount", "2"]
 

@@ -192,11 +192,13 @@ def full_disk():
         mounted = os.path.join(top, "disk")
         os.mkdir(mounted)
         script = f"mount -t tmpfs -o size=48M none {mounted} && exec {sys.executable} {__file__} {OUT} on_small_disk {mounted}"
-        probe = subprocess.run(["unshare", "-m", "sh", "-c", f"mount -t tmpfs none {mounted}"], stderr=subprocess.PIPE, text=True)
+        # An ordinary user mounts in a user namespace.
+        unshare = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-m", "--map-root-user"]
+        probe = subprocess.run([*unshare, "sh", "-c", f"mount -t tmpfs none {mounted}"], stderr=subprocess.PIPE, text=True)
         if probe.returncode != 0:
             print("SKIPPED: no mount namespace of its own here:", probe.stderr.strip())
             sys.exit(77)
-        check(subprocess.run(["unshare", "-m", "sh", "-c", script]).returncode == 0, "on_small_disk")
+        check(subprocess.run([*unshare, "sh", "-c", script]).returncode == 0, "on_small_disk")
 
 
 def on_small_disk():
@@ -235,7 +237,7 @@ def on_small_disk():
                     pass
         for writable in (True, False):
             if not writable:
-                subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+                subprocess.run(["mount", "-o", "remount,bind,ro", disk], check=True)
             log = os.path.join(top, f"log{writable}")
             with Server(disk, "--socket", path, "--log", log):
                 good("get", "models", "key3", target, "--socket", path, "--verify")
@@ -243,7 +245,7 @@ def on_small_disk():
             with open(log, encoding="utf-8") as file:
                 told = file.read()
             check('"event":"read_only"' in told and ("bytes are free" in told if writable else "Read-only file system" in told), told)
-        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+        subprocess.run(["mount", "-o", "remount,bind,rw", disk], check=True)
         os.unlink(os.path.join(disk, "filler"))
         with Server(disk, "--socket", path):
             good("put", "models", "more", source, "--socket", path)
