@@ -69,7 +69,7 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_page_content(html, page, config, files):
-    """An SVG is put into the page, so that it takes the page's colours (docs/pictures/site.css)."""
+    """An SVG is put into the page, so that it takes the page's colours (docs/images/site.css)."""
     def inline(match):
         svg = (ROOT / "docs" / os.path.dirname(page.file.src_uri) / match.group("src")).resolve()
         text = re.sub(r"<\?xml.*?\?>\s*|<!--.*?-->\s*", "", svg.read_text(encoding="utf-8"), flags=re.S)

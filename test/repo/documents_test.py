@@ -53,7 +53,7 @@ class Words(unittest.TestCase):
         return "\n".join(p.read_text(encoding="utf-8") for p in sorted((ROOT / "tools").rglob("diagnosis*.cpp")))
 
     def test_pictures_have_words_and_no_fonts_from_elsewhere(self):
-        pictures = sorted([*(ROOT / "docs/pictures").glob("*.svg"), *(ROOT / "docs/results/plots").glob("*.svg")])
+        pictures = sorted([*(ROOT / "docs/images").glob("*.svg"), *(ROOT / "docs/results/plots").glob("*.svg")])
         self.assertGreater(len(pictures), 3)
         for picture in pictures:
             text = picture.read_text(encoding="utf-8")
