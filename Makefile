@@ -32,7 +32,7 @@ dist: build         ## build/peerlane-<version>-linux-<arch>.tar.gz, Debian pack
 test-packages: build  ## as root: the packages in a fresh Debian: install, use, upgrade, replace the stock ones, DKMS, remove
 	@scripts/check-packages.sh $(PRESET)
 
-docs:               ## build/site: the documentation as pages (needs Python; fetches its Markdown reader once)
+docs:               ## build/site: the documentation as a site (needs Python; fetches mkdocs once)
 	@scripts/docs.sh
 
 setup:              ## install what is missing (as root), or name the command that does

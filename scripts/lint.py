@@ -203,6 +203,14 @@ def rule_layer_table(tree):
         yield Finding(path, 1, "layer-table", f"the table lacks {', '.join(order[len(told):])}")
 
 
+def rule_layer_picture(tree):
+    """docs/images/layers.svg shows what the CMake files say."""
+    import architecture_picture  # here, since it uses this module
+    path = architecture_picture.PICTURE
+    if path in tree.files and tree.files[path] != architecture_picture.draw(tree):
+        yield Finding(path, 1, "layer-picture", "differs from the CMake files: run scripts/architecture_picture.py")
+
+
 def rule_figures(tree):
     """Measured numbers of the documents are those of the result files, and each has its proof (scripts/figures.py)."""
     findings, _ = figures.check(tree.files, figures.reader(tree.files.__getitem__))
@@ -395,8 +403,8 @@ def rule_bash(tree):
             yield Finding(path, 1, "bash", done.stderr.strip().split("\n")[0])
 
 
-RULES = (rule_layers, rule_layer_table, rule_figures, rule_getenv, rule_variables, rule_length, rule_spdx, rule_machine_paths, rule_words,
-         rule_whitespace, rule_links, rule_printed_length, rule_binary, rule_executable, rule_bash)
+RULES = (rule_layers, rule_layer_table, rule_layer_picture, rule_figures, rule_getenv, rule_variables, rule_length, rule_spdx,
+         rule_machine_paths, rule_words, rule_whitespace, rule_links, rule_printed_length, rule_binary, rule_executable, rule_bash)
 
 # ---- Linters from outside ----------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from unittest import mock
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import architecture_picture  # noqa: E402
 import lint  # noqa: E402
 
 LAYERS = {
@@ -73,6 +74,12 @@ class Layers(unittest.TestCase):
         self.assertEqual(run(lint.rule_layer_table, page([rows[0], rows[2], rows[1], rows[3]])), [("docs/architecture.md", 2)])
         self.assertEqual(run(lint.rule_layer_table, page(rows[:3])), [("docs/architecture.md", 1)])
         self.assertEqual(run(lint.rule_layer_table, page([*rows, "| `src/old` | gone |"])), [("docs/architecture.md", 5)])
+
+    def test_layer_picture(self):
+        picture = architecture_picture.draw(lint.Tree(LAYERS))
+        self.assertIn(">capi<", picture)
+        self.assertEqual(run(lint.rule_layer_picture, {**LAYERS, architecture_picture.PICTURE: picture}), [])
+        self.assertEqual(run(lint.rule_layer_picture, {**LAYERS, architecture_picture.PICTURE: picture + " "}), [(architecture_picture.PICTURE, 1)])
 
     def test_figures(self):
         files = {"docs/a.md": "\nA copy takes 5 us.\n", "docs/results/a.json": '{"rows": [{"us": 5.2}]}',
@@ -236,7 +243,7 @@ class Outside(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             scripts = Path(folder) / "scripts"
             scripts.mkdir()
-            for name in ("lint.py", "figures.py"):
+            for name in ("lint.py", "figures.py", "architecture_picture.py"):
                 (scripts / name).write_bytes(Path(lint.__file__).with_name(name).read_bytes())
                 (scripts / name).chmod(0o755)
             (scripts / "bad.py").write_text("x = 1\n")
