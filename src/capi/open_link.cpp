@@ -24,13 +24,13 @@ failure refused_by_caller(const char* message, int code) {
 }
 
 // Contributions of different lengths over an exchange of equal ones: lengths first, then all padded to the longest.
-class callers_bootstrap final : public link::bootstrap {
+class callers_bootstrap final : public messaging::bootstrap {
  public:
   explicit callers_bootstrap(const peerlane_bootstrap& given) : given_(given) {}
   int rank() const noexcept override { return given_.rank; }
   int size() const noexcept override { return given_.size; }
 
-  result<std::vector<link::byte_string>> all_gather(std::span<const std::byte> mine) override {
+  result<std::vector<messaging::byte_string>> all_gather(std::span<const std::byte> mine) override {
     const auto count = static_cast<std::size_t>(given_.size);
     const std::uint64_t length = mine.size();
     std::vector<std::uint64_t> lengths(count);
@@ -41,12 +41,12 @@ class callers_bootstrap final : public link::bootstrap {
       return failure{EPROTO,
                      "the bootstrap's all_gather gave what no rank sent: it must put the bytes of all ranks, in their "
                      "order, into `all`"};
-    link::byte_string padded(mine.begin(), mine.end()), whole(count * longest);
+    messaging::byte_string padded(mine.begin(), mine.end()), whole(count * longest);
     padded.resize(longest);
     if (longest != 0)
       if (const int code = given_.all_gather(given_.context, padded.data(), longest, whole.data()))
         return refused_by_caller("all_gather", code);
-    std::vector<link::byte_string> out;
+    std::vector<messaging::byte_string> out;
     for (std::size_t i = 0; i < count; ++i) {
       const auto begin = whole.begin() + static_cast<std::ptrdiff_t>(i * longest);
       out.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(lengths[i]));
@@ -96,11 +96,11 @@ cpu_numbers cpus_near_current(const cu::driver_table* cuda) {
 }
 
 result<std::string> bind_cpus(const peerlane_link_options& given, const cu::driver_table* cuda, int rank) {
-  const std::string policy = given.cpus != nullptr ? given.cpus : link::cpu_policy_from_environment();
-  const auto launched = link::read_launcher();
+  const std::string policy = given.cpus != nullptr ? given.cpus : messaging::cpu_policy_from_environment();
+  const auto launched = messaging::read_launcher();
   const int local_rank = launched.local_rank >= 0 ? launched.local_rank : rank;
-  return link::bind_this_thread(policy, policy == "near" ? cpus_near_current(cuda) : cpu_numbers{},
-                                {local_rank, launched.ranks_here});
+  return messaging::bind_this_thread(policy, policy == "near" ? cpus_near_current(cuda) : cpu_numbers{},
+                                     {local_rank, launched.ranks_here});
 }
 
 result<std::unique_ptr<open_link>> open_with(const peerlane_link_options& given) {
@@ -119,7 +119,7 @@ result<std::unique_ptr<open_link>> open_with(const peerlane_link_options& given)
   auto bound = bind_cpus(given, cuda, made->group->rank());
   if (!bound) return std::move(bound).error();
   made->cpus = *std::move(bound);
-  auto opened = link::messenger::open(cuda, *made->group, options);
+  auto opened = messaging::messenger::open(cuda, *made->group, options);
   if (!opened) return std::move(opened).error();
   made->messenger = *std::move(opened);
   return made;
@@ -136,14 +136,14 @@ result<peerlane_link_options> read_link_options(const peerlane_link_options* opt
   return given;
 }
 
-result<std::unique_ptr<link::bootstrap>> meet(const peerlane_link_options& given) {
+result<std::unique_ptr<messaging::bootstrap>> meet(const peerlane_link_options& given) {
   if (given.bootstrap != nullptr) {
     const auto& own = *given.bootstrap;
     if (own.all_gather == nullptr || own.size < 1 || own.rank < 0 || own.rank >= own.size)
       return failure{EINVAL, format("the bootstrap's rank %d of %d, or its all_gather, is none", own.rank, own.size)};
-    return std::unique_ptr<link::bootstrap>(std::make_unique<callers_bootstrap>(own));
+    return std::unique_ptr<messaging::bootstrap>(std::make_unique<callers_bootstrap>(own));
   }
-  link::bootstrap_options options;
+  messaging::bootstrap_options options;
   if (given.rendezvous != nullptr) options.rendezvous = given.rendezvous;
   if (given.size != 0) {
     if (given.size < 0 || given.rank < 0 || given.rank >= given.size)
@@ -153,12 +153,12 @@ result<std::unique_ptr<link::bootstrap>> meet(const peerlane_link_options& given
   }
   if (given.open_timeout_s != 0) options.timeout_s = given.open_timeout_s;
   options.report = [](const std::string& line) { PL_LOG(info, "%s", line.c_str()); };
-  return link::open_bootstrap(options);
+  return messaging::open_bootstrap(options);
 }
 
-link::messenger_options messenger_options_from(const peerlane_link_options& given) {
-  auto out = link::messenger_options::from_environment();
-  using path = link::messenger_options::path_t;
+messaging::messenger_options messenger_options_from(const peerlane_link_options& given) {
+  auto out = messaging::messenger_options::from_environment();
+  using path = messaging::messenger_options::path_t;
   if (given.network_only != PEERLANE_AS_SET) out.path = given.network_only == PEERLANE_YES ? path::network : path::automatic;
   if (given.ucx_library != nullptr) out.ucx_library = given.ucx_library;
   if (given.rails != nullptr) out.rails = given.rails;
@@ -177,7 +177,7 @@ link::messenger_options messenger_options_from(const peerlane_link_options& give
   return out;
 }
 
-int all_gather_equal(link::bootstrap& group, const void* mine, std::size_t bytes, void* all) {
+int all_gather_equal(messaging::bootstrap& group, const void* mine, std::size_t bytes, void* all) {
   constexpr std::size_t kMaxBytes = 16u << 20;
   if (bytes > kMaxBytes) return fail(EINVAL, "all_gather is for setting up, 16 MiB at most: send messages");
   const auto parts = group.all_gather({static_cast<const std::byte*>(mine), bytes});

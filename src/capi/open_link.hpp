@@ -18,14 +18,14 @@ namespace pl {
 struct open_link {
   ~open_link();
   peerlane_copier_t copier = nullptr;  // borrowed
-  std::unique_ptr<link::bootstrap> group;
-  std::unique_ptr<link::messenger> messenger;
+  std::unique_ptr<messaging::bootstrap> group;
+  std::unique_ptr<messaging::messenger> messenger;
   std::string cpus;  // where the thread that opened it runs
   // End before the messenger.
-  slot_table<link::request> requests;
-  slot_table<link::matched_message> matched;
-  slot_table<link::window> windows;
-  slot_table<link::messenger::registration> registrations;
+  slot_table<messaging::request> requests;
+  slot_table<messaging::matched_message> matched;
+  slot_table<messaging::window> windows;
+  slot_table<messaging::messenger::registration> registrations;
 };
 
 }  // namespace pl
@@ -36,11 +36,11 @@ namespace pl {
 
 // What a caller's options say, for everything that opens a messenger. EINVAL: struct_bytes is none.
 result<peerlane_link_options> read_link_options(const peerlane_link_options* options);
-result<std::unique_ptr<link::bootstrap>> meet(const peerlane_link_options& given);
-link::messenger_options messenger_options_from(const peerlane_link_options& given);
+result<std::unique_ptr<messaging::bootstrap>> meet(const peerlane_link_options& given);
+messaging::messenger_options messenger_options_from(const peerlane_link_options& given);
 
 // `bytes` of every rank into `all`, for setting up: an errno value, with the thread's last error set.
-int all_gather_equal(link::bootstrap& group, const void* mine, std::size_t bytes, void* all);
+int all_gather_equal(messaging::bootstrap& group, const void* mine, std::size_t bytes, void* all);
 
 // The link, or null with `code` and the thread's last error set: EINVAL, EACCES in a forked child.
 open_link* link_of(peerlane_link_t handle, int& code) noexcept;

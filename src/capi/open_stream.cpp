@@ -29,9 +29,9 @@ result<peerlane_stream_options> read_stream_options(const peerlane_stream_option
   return given;
 }
 
-stream::context_options context_options_from(const peerlane_stream_options& given, const peerlane_link_options& link) {
-  stream::context_options out;
-  out.mode = static_cast<stream::run_mode>(given.mode);
+triggered::context_options context_options_from(const peerlane_stream_options& given, const peerlane_link_options& link) {
+  triggered::context_options out;
+  out.mode = static_cast<triggered::run_mode>(given.mode);
   if (given.has_device != 0) out.device_ordinal = given.device;
   if (given.has_service_cpu != 0) out.service_cpu = given.service_cpu;
   if (given.channels != 0) out.channels = given.channels;
@@ -53,7 +53,7 @@ result<std::unique_ptr<open_stream>> open_with(const peerlane_stream_options& gi
   auto bootstrap = meet(*link);
   if (!bootstrap) return std::move(bootstrap).error();
   made->bootstrap = *std::move(bootstrap);
-  auto opened = stream::context::open(**cuda, *made->bootstrap, context_options_from(given, *link));
+  auto opened = triggered::context::open(**cuda, *made->bootstrap, context_options_from(given, *link));
   if (!opened) return std::move(opened).error();
   made->context = *std::move(opened);
   return made;
@@ -131,7 +131,7 @@ PL_EXPORT int peerlane_stream_query(peerlane_stream_t context, struct peerlane_s
 PL_EXPORT int peerlane_stream_set_mode(peerlane_stream_t context, uint32_t mode) {
   if (mode > PEERLANE_STREAM_ECONOMY) return fail(EINVAL, pl::kNoMode);
   return with_stream(context, [&](open_stream& opened) {
-    opened.context->set_mode(static_cast<pl::stream::run_mode>(mode));
+    opened.context->set_mode(static_cast<pl::triggered::run_mode>(mode));
     return 0;
   });
 }

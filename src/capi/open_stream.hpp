@@ -19,13 +19,13 @@ namespace pl {
 struct open_stream {
   ~open_stream();
   const cu::driver_table* cuda = nullptr;
-  std::unique_ptr<link::bootstrap> bootstrap;
-  std::unique_ptr<stream::context> context;
+  std::unique_ptr<messaging::bootstrap> bootstrap;
+  std::unique_ptr<triggered::context> context;
   // End before the context.
-  slot_table<std::unique_ptr<stream::channel>> channels;
-  slot_table<std::unique_ptr<stream::mem_ops>> batches;
-  slot_table<std::unique_ptr<stream::window_key>> exposed;
-  slot_table<std::unique_ptr<stream::remote_window>> remote;
+  slot_table<std::unique_ptr<triggered::channel>> channels;
+  slot_table<std::unique_ptr<triggered::mem_ops>> batches;
+  slot_table<std::unique_ptr<triggered::window_key>> exposed;
+  slot_table<std::unique_ptr<triggered::remote_window>> remote;
 };
 
 }  // namespace pl

@@ -13,7 +13,7 @@ using pl::kNullPointer;
 using pl::open_link;
 using pl::told;
 using pl::with_link;
-namespace link = pl::link;
+namespace messaging = pl::messaging;
 using std::chrono::milliseconds;
 
 constexpr const char* kNoRequest = "the request is not live: it has ended already, or is of another link";
@@ -21,14 +21,14 @@ constexpr const char* kNoMemoryKind = "memory is none of PEERLANE_MEMORY_DETECT,
 
 bool is_kind(std::uint32_t memory) { return memory <= PEERLANE_MEMORY_DEVICE; }
 
-link::buffer buffer_of(const void* data, std::size_t bytes, std::uint32_t memory) {
-  return {reinterpret_cast<std::uint64_t>(data), bytes, static_cast<link::memory_kind>(memory)};
+messaging::buffer buffer_of(const void* data, std::size_t bytes, std::uint32_t memory) {
+  return {reinterpret_cast<std::uint64_t>(data), bytes, static_cast<messaging::memory_kind>(memory)};
 }
 
-link::window::key_t key_of(const peerlane_window_key& given) { return {given.rank, given.id, given.bytes}; }
+messaging::window::key_t key_of(const peerlane_window_key& given) { return {given.rank, given.id, given.bytes}; }
 
 // A request whose arguments were refused never gets a number: the call itself says so.
-int keep(open_link& communicator, link::request&& made, peerlane_request_t* request) {
+int keep(open_link& communicator, messaging::request&& made, peerlane_request_t* request) {
   if (made.is_refused()) return told(made.outcome());
   const auto number = communicator.requests.add(std::move(made));
   if (number == 0) return fail(EAGAIN, "4 million requests of this link have not been waited for: end some");
@@ -36,13 +36,13 @@ int keep(open_link& communicator, link::request&& made, peerlane_request_t* requ
   return 0;
 }
 
-void write_info(const link::message_info& ended, int error, peerlane_message_info* info) {
+void write_info(const messaging::message_info& ended, int error, peerlane_message_info* info) {
   if (info != nullptr) *info = {ended.source, error, ended.tag, ended.bytes};
 }
 
 // The request has ended: gives its outcome and the number back.
 int end(open_link& communicator, peerlane_request_t& request, peerlane_message_info* info) {
-  const link::request ended = communicator.requests.take(request);
+  const messaging::request ended = communicator.requests.take(request);
   request = 0;
   const auto outcome = ended.outcome();
   write_info(ended.info(), outcome.code(), info);
@@ -59,7 +59,7 @@ int ended_well(peerlane_message_info* info) {
 template <class Act>
 int with_request(peerlane_link_t handle, const peerlane_request_t* request, Act&& act) {
   return with_link(handle, [&](open_link& communicator) {
-    link::request* const found = communicator.requests.find(*request);
+    messaging::request* const found = communicator.requests.find(*request);
     return found != nullptr ? act(communicator, *found) : fail(EINVAL, kNoRequest);
   });
 }
@@ -126,7 +126,7 @@ PL_EXPORT int peerlane_link_test(peerlane_link_t link, peerlane_request_t* reque
                                  struct peerlane_message_info* info) {
   if (request == nullptr || done == nullptr) return fail(EINVAL, kNullPointer);
   if (*request == 0) return *done = 1, ended_well(info);
-  return with_request(link, request, [&](open_link& communicator, link::request& operation) {
+  return with_request(link, request, [&](open_link& communicator, messaging::request& operation) {
     *done = operation.test() ? 1 : 0;
     return *done != 0 ? end(communicator, *request, info) : 0;
   });
@@ -144,9 +144,9 @@ PL_EXPORT int peerlane_link_wait_any(peerlane_link_t link, peerlane_request_t* r
   constexpr size_t kFew = 64;
   if (index == nullptr || (requests == nullptr && count != 0)) return fail(EINVAL, kNullPointer);
   return with_link(link, [&](open_link& communicator) {
-    std::array<const link::request*, kFew> few;
-    std::vector<const link::request*> many(count > kFew ? count : 0);
-    const std::span<const link::request*> live(count > kFew ? many.data() : few.data(), count);
+    std::array<const messaging::request*, kFew> few;
+    std::vector<const messaging::request*> many(count > kFew ? count : 0);
+    const std::span<const messaging::request*> live(count > kFew ? many.data() : few.data(), count);
     bool is_any = false;
     for (size_t i = 0; i < count; ++i) {
       live[i] = requests[i] != 0 ? communicator.requests.find(requests[i]) : nullptr;
@@ -173,10 +173,10 @@ PL_EXPORT int peerlane_link_wait_all(peerlane_link_t link, peerlane_request_t* r
         ended_well(info);
         continue;
       }
-      const link::request* const one = communicator.requests.find(requests[i]);
+      const messaging::request* const one = communicator.requests.find(requests[i]);
       if (one == nullptr) return fail(EINVAL, kNoRequest);
       if (auto ended = communicator.messenger->wait_any({&one, 1}, limit.left()); !ended) return fail(ended.error());
-      const link::request done = communicator.requests.take(requests[i]);
+      const messaging::request done = communicator.requests.take(requests[i]);
       requests[i] = 0;
       const auto outcome = done.outcome();
       write_info(done.info(), outcome.code(), info);
@@ -187,13 +187,13 @@ PL_EXPORT int peerlane_link_wait_all(peerlane_link_t link, peerlane_request_t* r
 }
 
 PL_EXPORT int peerlane_link_cancel(peerlane_link_t link, peerlane_request_t request) {
-  return with_request(link, &request, [](open_link&, link::request& operation) { return told(operation.cancel()); });
+  return with_request(link, &request, [](open_link&, messaging::request& operation) { return told(operation.cancel()); });
 }
 
 PL_EXPORT int peerlane_link_free(peerlane_link_t link, peerlane_request_t* request) {
   if (request == nullptr) return fail(EINVAL, kNullPointer);
   if (*request == 0) return 0;
-  return with_request(link, request, [&](open_link& communicator, link::request&) {
+  return with_request(link, request, [&](open_link& communicator, messaging::request&) {
     static_cast<void>(communicator.requests.take(*request));
     *request = 0;
     return 0;
@@ -206,7 +206,7 @@ PL_EXPORT int peerlane_link_probe(peerlane_link_t link, int source, uint64_t tag
                                   struct peerlane_message_info* info) {
   if (found == nullptr) return fail(EINVAL, kNullPointer);
   return with_link(link, [&](open_link& communicator) {
-    link::message_info seen;
+    messaging::message_info seen;
     *found = communicator.messenger->probe(source, tag, mask, seen) ? 1 : 0;
     if (*found != 0) write_info(seen, 0, info);
     return 0;
@@ -265,7 +265,7 @@ PL_EXPORT int peerlane_link_expose(peerlane_link_t link, void* data, size_t byte
 
 PL_EXPORT int peerlane_link_unexpose(peerlane_link_t link, peerlane_window_t window) {
   return with_link(link, [&](open_link& communicator) {
-    link::window* const found = communicator.windows.find(window);
+    messaging::window* const found = communicator.windows.find(window);
     if (found == nullptr) return fail(EINVAL, "the window is not live: it has ended already");
     if (auto done = found->close(); !done) return fail(done.error());
     static_cast<void>(communicator.windows.take(window));
@@ -303,7 +303,7 @@ PL_EXPORT int peerlane_link_atomic(peerlane_link_t link, const struct peerlane_w
   if (operation > PEERLANE_ATOMIC_COMPARE_SWAP) return fail(EINVAL, "the operation is none of PEERLANE_ATOMIC_*");
   return with_link(link, [&](open_link& communicator) {
     return keep(communicator,
-                communicator.messenger->atomic(key_of(*key), offset, static_cast<link::atomic_op>(operation), operand,
+                communicator.messenger->atomic(key_of(*key), offset, static_cast<messaging::atomic_op>(operation), operand,
                                                compare, before),
                 request);
   });

@@ -21,7 +21,7 @@ using pl::store_client::memory;
 using pl::store_client::operation_ptr;
 using pl::store_client::routed_ptr;
 using pl::store_client::router;
-namespace wire = pl::store_wire;
+namespace wire = pl::store_protocol;
 
 static_assert(PEERLANE_PATH_SHM_DIRECT == static_cast<int>(wire::path::shm_direct));
 static_assert(PEERLANE_PATH_TLS == static_cast<int>(wire::path::tls));

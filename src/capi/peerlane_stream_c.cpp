@@ -9,7 +9,7 @@ using pl::kNullPointer;
 using pl::open_stream;
 using pl::told;
 using pl::with_stream;
-namespace stream = pl::stream;
+namespace triggered = pl::triggered;
 using std::chrono::milliseconds;
 
 constexpr const char* kNoChannel = "the channel is not live: closed already, or of another context";
@@ -22,7 +22,7 @@ struct packed_key {
   static constexpr std::uint32_t kMagic = 0x504c534b, kVersion = 1;
   std::uint32_t magic = kMagic;
   std::uint32_t version = kVersion;
-  stream::window_key key;
+  triggered::window_key key;
 };
 static_assert(sizeof(packed_key) <= sizeof(peerlane_stream_key));
 static_assert(std::is_trivially_copyable_v<packed_key>);
@@ -53,7 +53,7 @@ int told(const pl::result<std::uint64_t>& outcome, std::uint64_t* number) {
   return 0;
 }
 
-pl::result<stream::channel_options> channel_options_from(const peerlane_channel_options* options) {
+pl::result<triggered::channel_options> channel_options_from(const peerlane_channel_options* options) {
   peerlane_channel_options given{};
   if (options != nullptr) {
     if (options->struct_bytes < sizeof(size_t) + sizeof(uint32_t))
@@ -62,9 +62,9 @@ pl::result<stream::channel_options> channel_options_from(const peerlane_channel_
   }
   if (given.executor > PEERLANE_EXECUTOR_PROXY) return pl::failure{EINVAL, "executor is none of PEERLANE_EXECUTOR_*"};
   if (given.wait_way > PEERLANE_WAIT_KERNEL) return pl::failure{EINVAL, "wait_way is none of PEERLANE_WAIT_*"};
-  stream::channel_options out;
-  out.executor = static_cast<stream::executor_kind>(given.executor);
-  out.wait = static_cast<stream::wait_method>(given.wait_way);
+  triggered::channel_options out;
+  out.executor = static_cast<triggered::executor_kind>(given.executor);
+  out.wait = static_cast<triggered::wait_method>(given.wait_way);
   out.depth = given.depth;
   if (given.most_queued != 0) out.most_queued = given.most_queued;
   if (given.wait_timeout_ms > 0) out.wait_timeout = pl::limit_of(given.wait_timeout_ms);
@@ -80,8 +80,8 @@ bool is_op(const peerlane_op& op) {
          op.condition <= (is_wait ? PEERLANE_NOR : 0) && (!is_32 || op.value <= UINT32_MAX);
 }
 
-void add_op(stream::mem_ops& ops, const peerlane_op& op) {
-  const auto condition = static_cast<stream::wait_until>(op.condition);
+void add_op(triggered::mem_ops& ops, const peerlane_op& op) {
+  const auto condition = static_cast<triggered::wait_until>(op.condition);
   switch (op.kind) {
     case PEERLANE_OP_WRITE64:
       ops.write64(op.address, op.value);
@@ -110,7 +110,7 @@ PL_EXPORT int peerlane_stream_expose(peerlane_stream_t context, uint64_t device_
   return with_stream(context, [&](open_stream& opened) {
     const auto made = opened.context->expose(device_ptr, bytes);
     if (!made) return fail(made.error());
-    if (const int code = keep(opened.exposed, std::make_unique<stream::window_key>(*made), window)) {
+    if (const int code = keep(opened.exposed, std::make_unique<triggered::window_key>(*made), window)) {
       opened.context->withdraw(*made);
       return code;
     }
@@ -141,7 +141,7 @@ PL_EXPORT int peerlane_stream_import(peerlane_stream_t context, const struct pee
     if (packed.version != packed_key::kVersion) return fail(EPROTO, "the key is of another version of Peerlane");
     const auto found = opened.context->import(packed.key);
     if (!found) return fail(found.error());
-    return keep(opened.remote, std::make_unique<stream::remote_window>(*found), remote);
+    return keep(opened.remote, std::make_unique<triggered::remote_window>(*found), remote);
   });
 }
 
@@ -165,7 +165,7 @@ PL_EXPORT int peerlane_channel_connect(peerlane_stream_t context, int peer, uint
 
 PL_EXPORT int peerlane_channel_ready(peerlane_stream_t context, peerlane_channel_t channel, int64_t timeout_ms) {
   return with_channel(context, channel,
-                      [&](open_stream&, stream::channel& end) { return told(end.ready(pl::limit_of(timeout_ms))); });
+                      [&](open_stream&, triggered::channel& end) { return told(end.ready(pl::limit_of(timeout_ms))); });
 }
 
 PL_EXPORT int peerlane_channel_close(peerlane_stream_t context, peerlane_channel_t channel) {
@@ -176,7 +176,7 @@ PL_EXPORT int peerlane_channel_close(peerlane_stream_t context, peerlane_channel
 PL_EXPORT int peerlane_channel_put_signal(peerlane_stream_t context, peerlane_channel_t channel, void* stream,
                                           peerlane_remote_t remote, uint64_t offset, uint64_t source, size_t bytes,
                                           uint64_t* sequence) {
-  return with_channel(context, channel, [&](open_stream& opened, stream::channel& end) {
+  return with_channel(context, channel, [&](open_stream& opened, triggered::channel& end) {
     const auto* const window = opened.remote.find(remote);
     if (window == nullptr) return fail(EINVAL, kNoWindow);
     return told(end.put_signal(cuda_stream(stream), **window, offset, source, bytes), sequence);
@@ -185,13 +185,14 @@ PL_EXPORT int peerlane_channel_put_signal(peerlane_stream_t context, peerlane_ch
 
 PL_EXPORT int peerlane_channel_signal(peerlane_stream_t context, peerlane_channel_t channel, void* stream,
                                       uint64_t* sequence) {
-  return with_channel(context, channel,
-                      [&](open_stream&, stream::channel& end) { return told(end.signal(cuda_stream(stream)), sequence); });
+  return with_channel(context, channel, [&](open_stream&, triggered::channel& end) {
+    return told(end.signal(cuda_stream(stream)), sequence);
+  });
 }
 
 PL_EXPORT int peerlane_channel_wait_signal(peerlane_stream_t context, peerlane_channel_t channel, void* stream,
                                            uint64_t sequence, uint64_t* waited) {
-  return with_channel(context, channel, [&](open_stream&, stream::channel& end) {
+  return with_channel(context, channel, [&](open_stream&, triggered::channel& end) {
     if (sequence == 0) return told(end.wait_signal(cuda_stream(stream)), waited);
     if (const auto queued = end.wait_signal(cuda_stream(stream), sequence); !queued) return fail(queued.error());
     if (waited != nullptr) *waited = sequence;
@@ -201,13 +202,14 @@ PL_EXPORT int peerlane_channel_wait_signal(peerlane_stream_t context, peerlane_c
 
 PL_EXPORT int peerlane_channel_release(peerlane_stream_t context, peerlane_channel_t channel, void* stream,
                                        uint64_t sequence) {
-  return with_channel(context, channel,
-                      [&](open_stream&, stream::channel& end) { return told(end.release(cuda_stream(stream), sequence)); });
+  return with_channel(context, channel, [&](open_stream&, triggered::channel& end) {
+    return told(end.release(cuda_stream(stream), sequence));
+  });
 }
 
 PL_EXPORT int peerlane_channel_arrived(peerlane_stream_t context, peerlane_channel_t channel, uint64_t sequence, int* here) {
   if (here == nullptr) return fail(EINVAL, kNullPointer);
-  return with_channel(context, channel, [&](open_stream&, stream::channel& end) {
+  return with_channel(context, channel, [&](open_stream&, triggered::channel& end) {
     const auto found = end.arrived(sequence);
     if (!found) return fail(found.error());
     *here = *found ? 1 : 0;
@@ -217,14 +219,14 @@ PL_EXPORT int peerlane_channel_arrived(peerlane_stream_t context, peerlane_chann
 
 PL_EXPORT int peerlane_channel_host_wait(peerlane_stream_t context, peerlane_channel_t channel, uint64_t sequence,
                                          int64_t timeout_ms) {
-  return with_channel(context, channel, [&](open_stream&, stream::channel& end) {
+  return with_channel(context, channel, [&](open_stream&, triggered::channel& end) {
     return told(end.host_wait(sequence, pl::limit_of(timeout_ms)));
   });
 }
 
 PL_EXPORT int peerlane_channel_cancel(peerlane_stream_t context, peerlane_channel_t channel, int code) {
   if (code < 0) return fail(EINVAL, "code is negative: give a positive errno value, or 0 for ECANCELED");
-  return with_channel(context, channel, [&](open_stream&, stream::channel& end) { return end.cancel(code), 0; });
+  return with_channel(context, channel, [&](open_stream&, triggered::channel& end) { return end.cancel(code), 0; });
 }
 
 PL_EXPORT int peerlane_channel_get_state(peerlane_stream_t context, peerlane_channel_t channel,
@@ -232,7 +234,7 @@ PL_EXPORT int peerlane_channel_get_state(peerlane_stream_t context, peerlane_cha
   if (state == nullptr) return fail(EINVAL, kNullPointer);
   if (state->struct_bytes < sizeof(size_t) + sizeof(uint64_t))
     return fail(EINVAL, "state->struct_bytes is not sizeof(struct peerlane_channel_state)");
-  return with_channel(context, channel, [&](open_stream&, stream::channel& end) {
+  return with_channel(context, channel, [&](open_stream&, triggered::channel& end) {
     const auto now = end.state();
     const peerlane_channel_state out{
         state->struct_bytes, static_cast<uint32_t>(now.executor), now.error, now.puts, now.sent, now.waits, now.reached,
@@ -245,8 +247,9 @@ PL_EXPORT int peerlane_channel_get_state(peerlane_stream_t context, peerlane_cha
 PL_EXPORT int peerlane_channel_diag(peerlane_stream_t context, peerlane_channel_t channel, char* text, size_t capacity,
                                     size_t* needed) {
   if (text == nullptr && capacity != 0) return fail(EINVAL, kNullPointer);
-  return with_channel(context, channel,
-                      [&](open_stream&, stream::channel& end) { return pl::give_text(end.diag(), text, capacity, needed); });
+  return with_channel(context, channel, [&](open_stream&, triggered::channel& end) {
+    return pl::give_text(end.diag(), text, capacity, needed);
+  });
 }
 
 // ---- Words on a stream
@@ -254,7 +257,7 @@ PL_EXPORT int peerlane_channel_diag(peerlane_stream_t context, peerlane_channel_
 PL_EXPORT int peerlane_batch_begin(peerlane_stream_t context, void* stream, peerlane_batch_t* batch) {
   if (batch == nullptr) return fail(EINVAL, kNullPointer);
   return with_stream(context, [&](open_stream& opened) {
-    return keep(opened.batches, std::make_unique<stream::mem_ops>(*opened.cuda, cuda_stream(stream)), batch);
+    return keep(opened.batches, std::make_unique<triggered::mem_ops>(*opened.cuda, cuda_stream(stream)), batch);
   });
 }
 

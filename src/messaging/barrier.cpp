@@ -8,7 +8,7 @@
 #include "base/text.hpp"
 #include "messaging/messenger_core.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 // Empty while the barrier is pending.
 std::optional<status> messenger_core::advance_barrier() {
@@ -37,4 +37,4 @@ void messenger_core::on_barrier(peer_state& source, const frame& head) {
                                            static_cast<unsigned long long>(source.barriers + 1)));
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

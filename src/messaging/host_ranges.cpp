@@ -8,7 +8,7 @@
 
 #include "os/device_io.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 // "start_brk" of /proc/self/stat (proc(5)): field 47. The name before field 3 may hold spaces.
@@ -56,4 +56,4 @@ const host_ranges::stack* host_ranges::stack_of_this_thread() noexcept {
   return &stacks_[stack_count_++];
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pl::link {
+namespace pl::messaging {
 
 // The heap that malloc grows by brk (the main thread's blocks of less than about 128 KiB), and the calling thread's stack.
 // CUDA cannot get either range from the kernel. Memory that malloc maps is not included: after it is freed, CUDA may map the
@@ -30,4 +30,4 @@ class host_ranges {
   std::size_t stack_count_ = 0;
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -2,7 +2,7 @@
 // Doubly linked list through a node in each element: no allocation, removal from the middle in constant time.
 #pragma once
 
-namespace pl::link {
+namespace pl::messaging {
 
 template <class T>
 struct list_node {
@@ -42,4 +42,4 @@ class intrusive_list {
   T* last_ = nullptr;
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

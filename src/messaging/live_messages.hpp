@@ -5,7 +5,7 @@
 
 #include "base/live_counter.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 inline live_counter g_live_jobs{"messages.jobs", live_kind::level};
 inline live_pair g_live_self{"messages.self.count", "messages.self.bytes"};
@@ -15,4 +15,4 @@ inline live_pair g_live_ipc{"messages.ipc.count", "messages.ipc.bytes"};
 inline live_pair g_live_network{"messages.network.count", "messages.network.bytes"};
 inline live_pair g_live_pulled{"messages.pulled.count", "messages.pulled.bytes"};
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -6,7 +6,7 @@
 #include "base/text.hpp"
 #include "messaging/thresholds.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 // Empty: not device memory. Only answers for cuMemAlloc's memory (it has a context) are cached: a buffer id belongs to
 // one allocation and is never reused, so an equal id makes the cached answer valid for the same memory object. Memory
@@ -89,4 +89,4 @@ status memory_access::move(const memory& destination, const memory& source, std:
   return planner_->copy({copy::direction::on_device, destination.address, source.address, bytes});
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

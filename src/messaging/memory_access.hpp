@@ -12,7 +12,7 @@
 #include "messaging/host_ranges.hpp"
 #include "messaging/messenger.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 struct memory {
   std::uint64_t address = 0;
@@ -59,4 +59,4 @@ class memory_access {
   std::array<cu::pointer_info, 64> recent_;
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

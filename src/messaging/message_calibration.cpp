@@ -8,7 +8,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 constexpr std::uint64_t kPhaseNs = 10'000'000;  // four of them for each kind of pair
@@ -163,4 +163,4 @@ result<handshake_costs> measure_handshakes(messenger& communicator, bootstrap& g
   return out;
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -7,7 +7,7 @@
 #include "messaging/messenger.hpp"
 #include "messaging/thresholds.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 // Collective, before the messenger is used otherwise. Two processes of each node and two of different nodes exchange host
 // messages, for less than 50 ms each; the others wait in `group`. Costs that a node's first process has on file are not
@@ -16,4 +16,4 @@ namespace pl::link {
 result<handshake_costs> measure_handshakes(messenger& communicator, bootstrap& group, thresholds& limits,
                                            const std::string& key);
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -10,7 +10,7 @@
 #include "copy/calibration.hpp"
 #include "messaging/wire_frame.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 constexpr const char* kTitle = "peerlane messages 1";
@@ -88,4 +88,4 @@ status save_handshakes(const handshake_costs& costs, const std::string& key) {
   return copy::write_calibration(costs.text(key), handshake_path(key));
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

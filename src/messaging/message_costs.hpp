@@ -9,7 +9,7 @@
 #include "base/status.hpp"
 #include "cuda/driver_table.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 // One-way costs between host memories of two processes, in nanoseconds.
 struct message_costs {
@@ -38,4 +38,4 @@ std::string handshake_path(const std::string& key);
 handshake_costs load_handshakes(const std::string& key);
 status save_handshakes(const handshake_costs& costs, const std::string& key);
 
-}  // namespace pl::link
+}  // namespace pl::messaging

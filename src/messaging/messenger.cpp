@@ -14,7 +14,7 @@
 #include "messaging/message_calibration.hpp"
 #include "messaging/messenger_core.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 const failure kForeign{EACCES, "the messenger belongs to the parent process: open one in this process"};
@@ -458,4 +458,4 @@ messenger::statistics messenger::counts() const {
   return out;
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

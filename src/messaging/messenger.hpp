@@ -28,7 +28,7 @@ namespace pl::copy {
 class planner;
 }
 
-namespace pl::link {
+namespace pl::messaging {
 
 inline constexpr int kAnySource = -1;
 inline constexpr std::uint64_t kWholeTag = ~0ull;  // mask: every bit of the tag counts
@@ -274,4 +274,4 @@ class messenger {
   std::unique_ptr<messenger_core> core_;
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -11,7 +11,7 @@
 #include "os/fork_guard.hpp"
 #include "ucx/rdma_device.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 constexpr std::uint64_t kCheckDeathsNs = 2'000'000;
@@ -635,4 +635,4 @@ void messenger_core::fail_operation_of(operation& op, const std::string& why) {
   end(op, ECONNRESET, why);
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

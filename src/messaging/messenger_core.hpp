@@ -34,7 +34,7 @@
 #include "messaging/transport/shm_ring.hpp"
 #include "messaging/transport/ucx_fabric.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 // Each process sends this to all others when the messenger opens. UCX's address follows it.
 struct introduction {
@@ -341,4 +341,4 @@ struct messenger_core final : ucx_fabric::listener {
   std::uint64_t last_death_check_ns_ = 0;
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -10,7 +10,7 @@
 #include <functional>
 #include <string>
 
-namespace pl::link {
+namespace pl::messaging {
 
 node_identity node_identity::here() {
   node_identity out;
@@ -44,4 +44,4 @@ std::vector<int> death_watch::collect() {
   return ended;
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -10,7 +10,7 @@
 #include "os/device_io.hpp"
 #include "os/unique_fd.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 // Equal for two processes that see each other's process numbers.
 struct node_identity {
@@ -42,4 +42,4 @@ class death_watch {
   std::vector<entry> watched_;
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -8,7 +8,7 @@
 #include "messaging/bootstrap/foreign_settings.hpp"
 #include "messaging/messenger_core.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 std::string line(const char* first, const char* last, const char* sizes, const char* way) {
@@ -109,4 +109,4 @@ std::string messenger::plan(int rank) const {
   return out;
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -3,7 +3,7 @@
 
 #include "messaging/rndv.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 constexpr std::size_t kKeptBytes = 8 << 10;  // of a pooled operation's own memory; more goes back to the heap
@@ -63,4 +63,4 @@ operation* operation_pool::find(std::uint64_t id) const noexcept {
   return found.state != operation_state::idle && found.id() == id ? &found : nullptr;
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

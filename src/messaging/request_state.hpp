@@ -12,7 +12,7 @@
 #include "messaging/messenger.hpp"
 #include "messaging/transport/ucx_fabric.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 // deposit: the target's side of a put. reply: the target's side of a get.
 enum class operation_kind : std::uint8_t { send, receive, unexpected, put, get, atomic, deposit, reply };
@@ -91,4 +91,4 @@ class operation_pool {
   std::size_t in_use_ = 0;
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -7,7 +7,7 @@
 #include "base/text.hpp"
 #include "messaging/messenger_core.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 int read_operation(packet& outgoing, std::size_t offset, void* destination, std::size_t bytes) {
@@ -214,4 +214,4 @@ result<std::uint64_t> messenger_core::apply(const memory& range, const atomic_re
   return before;
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -10,7 +10,7 @@
 #include "messaging/live_messages.hpp"
 #include "messaging/messenger_core.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 // ---- The sender
 
@@ -233,4 +233,4 @@ std::optional<status> messenger_core::copy_ended(chunk_copy& copy) {
   return status{};
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -14,7 +14,7 @@
 #include "messaging/transport/shm_ring.hpp"
 #include "messaging/transport/ucx_fabric.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 // Behind the frame `rts`: the ways to reach the message's memory.
 struct rts_body {
@@ -105,4 +105,4 @@ struct transfer_state {
   copy::completion ipc_copy;
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "messaging/tag_match.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 void tag_matcher::post(operation& receive) {
   receive.order = posted_++;
@@ -49,4 +49,4 @@ void tag_matcher::remove_unexpected(operation& unexpected) {
   unexpected_.remove(&unexpected);
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

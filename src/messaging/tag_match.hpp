@@ -8,7 +8,7 @@
 
 #include "messaging/request_state.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 class tag_matcher {
  public:
@@ -65,4 +65,4 @@ class tag_matcher {
   std::uint64_t posted_ = 0;
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

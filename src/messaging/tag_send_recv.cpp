@@ -7,7 +7,7 @@
 #include "messaging/live_messages.hpp"
 #include "messaging/messenger_core.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 constexpr std::uint64_t kCostOfMessage = 64;  // what an unexpected one takes here beside its bytes
@@ -303,4 +303,4 @@ void messenger_core::on_retract(peer_state& source, const frame& head) {
   send_control(source.rank, {.kind = frame_kind::ats, .code = ECANCELED, .peer_op = head.op});
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

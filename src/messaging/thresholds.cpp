@@ -6,7 +6,7 @@
 #include "base/text.hpp"
 #include "copy/cost_table.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 // Extra cost of the copy kernel for memory of another GPU (two H200, docs/results/p2p): the latency of NVLink, and 12
@@ -136,4 +136,4 @@ thresholds thresholds::choose(const messenger_options& wanted, const copy::cost_
   return out;
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -12,7 +12,7 @@ namespace pl::copy {
 class cost_table;
 }
 
-namespace pl::link {
+namespace pl::messaging {
 
 struct thresholds {
   static constexpr std::size_t kMaxEager = 32 << 10;  // generic datatypes always travel in fragments, which UCX reassembles
@@ -37,4 +37,4 @@ struct thresholds {
                            const handshake_costs* messages = nullptr);
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -10,7 +10,7 @@
 #include "base/text.hpp"
 #include "messaging/messenger_core.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 std::pair<std::uint64_t, std::uint64_t> messenger_core::liveness(int rank) const {
   const auto& remote = peers_[static_cast<std::size_t>(rank)];
@@ -180,4 +180,4 @@ void messenger_core::on_withdraw(peer_state& source, const frame& head) {
   answer();
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

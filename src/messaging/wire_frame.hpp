@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pl::link {
+namespace pl::messaging {
 
 constexpr std::uint32_t kProtocol = 0x504c0004;
 
@@ -71,4 +71,4 @@ struct compact_frame {
 };
 static_assert(sizeof(compact_frame) == 24);
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -10,7 +10,7 @@
 #include "triggered/context_parts.hpp"
 #include "triggered/mem_ops.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 namespace {
 // For `peerlane top`.
@@ -308,4 +308,4 @@ std::string channel::diag() const {
   return out;
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

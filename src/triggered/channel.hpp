@@ -20,7 +20,7 @@
 #include "base/status.hpp"
 #include "triggered/executor.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 class context;
 struct channel_core;
@@ -136,4 +136,4 @@ class channel {
   std::uint64_t next_ = 1;  // sequence of the next unnumbered wait
 };
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

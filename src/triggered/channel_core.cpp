@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-namespace pl::stream {
+namespace pl::triggered {
 
 std::uint64_t channel_core::held_put() const noexcept {
   const auto put = __atomic_load_n(&host().put_reached, __ATOMIC_ACQUIRE);
@@ -53,4 +53,4 @@ std::uint64_t channel_core::find_stuck_counted_put(std::uint64_t now_ns, std::ui
   return static_cast<std::int64_t>(released - (put - options.depth)) < 0 ? put : 0;
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -14,7 +14,7 @@
 #include "triggered/graph_slots.hpp"
 #include "triggered/shm_put_queue.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 struct channel_core {
   channel_core(word_pool& pool, unsigned word_index, int peer_rank, std::uint32_t number, const channel_options& wanted)
@@ -134,4 +134,4 @@ struct channel_core {
   std::string reason;
 };
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

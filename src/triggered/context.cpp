@@ -15,7 +15,7 @@
 #include "triggered/context_parts.hpp"
 #include "triggered/proxy_executor.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 namespace {
 
 constexpr std::chrono::seconds kCloseLimit{1};
@@ -52,7 +52,7 @@ std::vector<int> service_cpus(const copy::gpu_context& gpu, int wanted) {
 
 }  // namespace
 
-result<std::unique_ptr<context>> context::open(const cu::driver_table& cuda, link::bootstrap& bootstrap,
+result<std::unique_ptr<context>> context::open(const cu::driver_table& cuda, messaging::bootstrap& bootstrap,
                                                const context_options& wanted) {
   if (env_read("CUDA_LAUNCH_BLOCKING").integer != 0)
     return failure{ENOTSUP,
@@ -71,7 +71,7 @@ result<std::unique_ptr<context>> context::open(const cu::driver_table& cuda, lin
   made->words = std::move(words).value();
   made->importer = std::make_unique<memory_importer>(*gpu);
   if (auto done = made->load_kernel(); !done) return done.error();
-  auto messages = link::messenger::open(nullptr, bootstrap, wanted.messages);
+  auto messages = messaging::messenger::open(nullptr, bootstrap, wanted.messages);
   if (!messages) return messages.error();
   made->messages = std::move(messages).value();
   if (auto done = made->find_sharer(bootstrap); !done) return done.error();
@@ -134,7 +134,7 @@ status context::parts::load_kernel() {
   return {};
 }
 
-status context::parts::find_sharer(link::bootstrap& bootstrap) {
+status context::parts::find_sharer(messaging::bootstrap& bootstrap) {
   cu::uuid_t mine{};
   if (const auto rc = gpu.cuda->cuDeviceGetUuid_v2(&mine, gpu.device_ordinal); rc != cu::error_code::success)
     return cu::make_error(*gpu.cuda, rc, "cuDeviceGetUuid");
@@ -251,7 +251,7 @@ result<std::unique_ptr<channel>> context::connect(int peer, std::uint32_t id, co
     core = std::make_shared<channel_core>(*own.words, *index, peer, id, wanted);
     core->incarnation = own.connects[{peer, id}]++;
   }
-  auto greeting = std::make_unique<std::pair<hello, link::request>>();
+  auto greeting = std::make_unique<std::pair<hello, messaging::request>>();
   auto key = export_memory(own.gpu, own.words->gpu(core->index), sizeof(gpu_words));
   if (!key) return key.error();
   greeting->first.wanted = wanted.executor;
@@ -259,7 +259,7 @@ result<std::unique_ptr<channel>> context::connect(int peer, std::uint32_t id, co
   greeting->first.has_kernels = own.methods.kernel != nullptr ? 1 : 0;
   greeting->first.waits_by_kernel = wanted.wait == wait_method::kernel && own.may_wait_by_kernel() ? 1 : 0;
   greeting->first.depth = wanted.depth;
-  greeting->second = own.messages->isend(peer, link::host_buffer(&greeting->first, sizeof(hello)),
+  greeting->second = own.messages->isend(peer, messaging::host_buffer(&greeting->first, sizeof(hello)),
                                          tag_of(message_kind::hello, id, core->incarnation));
   std::unique_ptr<channel> out(new channel(*this, core));
   const std::lock_guard lock(own.mutex);
@@ -275,8 +275,8 @@ status channel::ready(std::chrono::milliseconds limit) {
   auto& parts = *context_->parts_;
   hello theirs;
   const auto received =
-      parts.messages->recv(core_->peer, link::host_buffer(&theirs, sizeof theirs),
-                           tag_of(message_kind::hello, core_->id, core_->incarnation), link::kWholeTag, limit);
+      parts.messages->recv(core_->peer, messaging::host_buffer(&theirs, sizeof theirs),
+                           tag_of(message_kind::hello, core_->id, core_->incarnation), messaging::kWholeTag, limit);
   if (!received) return received.error();
   if (received->bytes != sizeof theirs || theirs.version != hello{}.version)
     return failure{EPROTO, "rank " + std::to_string(core_->peer) + " runs another version of Peerlane"};
@@ -293,8 +293,10 @@ status channel::ready(std::chrono::milliseconds limit) {
   verdict ours{reach.ok() ? 1u : 0u, static_cast<std::uint32_t>(mine)}, other = ours;
   if (!(theirs.words.owner == process_token::here())) {
     const auto tag = tag_of(message_kind::verdict, core_->id, core_->incarnation);
-    if (auto sent = parts.messages->send(core_->peer, link::host_buffer(&ours, sizeof ours), tag, limit); !sent) return sent;
-    const auto got = parts.messages->recv(core_->peer, link::host_buffer(&other, sizeof other), tag, link::kWholeTag, limit);
+    if (auto sent = parts.messages->send(core_->peer, messaging::host_buffer(&ours, sizeof ours), tag, limit); !sent)
+      return sent;
+    const auto got =
+        parts.messages->recv(core_->peer, messaging::host_buffer(&other, sizeof other), tag, messaging::kWholeTag, limit);
     if (!got) return got.error();
   }
   const bool is_proxy = mine == executor_kind::proxy || theirs.wanted == executor_kind::proxy;
@@ -318,7 +320,7 @@ status channel::ready(std::chrono::milliseconds limit) {
                                    {*reach, parts.words->gpu(core_->index), parts.words->host_on_gpu(core_->index)});
   } else {
     const bool is_other_process = !(theirs.words.owner == process_token::here());
-    const bool may_share = parts.options.messages.path != link::messenger_options::path_t::network;
+    const bool may_share = parts.options.messages.path != messaging::messenger_options::path_t::network;
     auto made = make_proxy_executor(
         {&parts.gpu, parts.messages.get(), parts.proxy.get(), parts.receive_windows.get(), parts.slots.get(),
          may_share ? parts.shm_queues.get() : nullptr, parts.wakeup.get(), parts.methods.kernel, parts.methods.spread_put},
@@ -343,4 +345,4 @@ std::string context::diag() const {
   return out;
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -14,7 +14,7 @@
 #include "triggered/peer_executor.hpp"
 #include "triggered/remote_memory.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 enum class run_mode : std::uint32_t {
   performance = 0,  // the proxy thread polls while there are proxy channels: least latency, one core
@@ -32,7 +32,7 @@ struct context_options {
   unsigned channels = 64;  // most at a time
   writer_choice writer = writer_choice::automatic;
   int service_cpu = -1;  // where the proxy thread runs; -1: near the GPU
-  link::messenger_options messages = link::messenger_options::from_environment();
+  messaging::messenger_options messages = messaging::messenger_options::from_environment();
 };
 
 // GPU memory of this process that peers may put into. The key is plain bytes and may be sent by any means. Withdraw the
@@ -58,7 +58,7 @@ class context {
  public:
   // Collective over `with`. The current CUDA context of the device is used, else its primary one. ENOTSUP: the driver has no
   // 64-bit stream memory operations, or CUDA_LAUNCH_BLOCKING is set. In a forked child every call answers EACCES.
-  static result<std::unique_ptr<context>> open(const cu::driver_table& cuda, link::bootstrap& bootstrap,
+  static result<std::unique_ptr<context>> open(const cu::driver_table& cuda, messaging::bootstrap& bootstrap,
                                                const context_options& wanted = {});
   // Not collective. All channels must have ended. Waits up to a second for streams that still wait on closed channels, and
   // releases them.
@@ -91,4 +91,4 @@ class context {
   std::unique_ptr<parts> parts_;
 };
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -17,7 +17,7 @@
 #include "triggered/staging.hpp"
 #include "triggered/visibility_self_test.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 // The first message between two ends. Plain bytes.
 struct hello {
@@ -31,7 +31,7 @@ struct hello {
 struct context::parts {
   copy::gpu_context gpu;
   context_options options;
-  std::unique_ptr<link::messenger> messages;
+  std::unique_ptr<messaging::messenger> messages;
   std::unique_ptr<word_pool> words;
   std::unique_ptr<memory_importer> importer;
   std::unique_ptr<receive_slots> receive_windows;  // of the proxy executor, as are these
@@ -47,14 +47,14 @@ struct context::parts {
   std::uint32_t next_window = 1;
   std::vector<window_key> windows;
   std::set<const channel*> channels;
-  std::map<std::string, flag_writer> writers;                            // by the peer GPU's uuid: result of its self-test
-  std::map<std::pair<int, std::uint32_t>, std::uint32_t> connects;       // of each peer and id, so far
-  std::vector<std::unique_ptr<std::pair<hello, link::request>>> hellos;  // sent, not yet gone
+  std::map<std::string, flag_writer> writers;                       // by the peer GPU's uuid: result of its self-test
+  std::map<std::pair<int, std::uint32_t>, std::uint32_t> connects;  // of each peer and id, so far
+  std::vector<std::unique_ptr<std::pair<hello, messaging::request>>> hellos;  // sent, not yet gone
 
   ~parts();
   status load_kernel();
   // Collective. Which other rank uses this GPU.
-  status find_sharer(link::bootstrap& bootstrap);
+  status find_sharer(messaging::bootstrap& bootstrap);
   int shares_gpu_with = -1;
   // Whether the streams of a channel may wait by a kernel if its options ask for it.
   bool may_wait_by_kernel() const noexcept { return why_no_wait_kernel().empty(); }
@@ -64,4 +64,4 @@ struct context::parts {
   result<flag_writer> writer_to(const memory_key& key, cu::device_ptr theirs, unsigned index);
 };
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

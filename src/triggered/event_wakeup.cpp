@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace pl::stream {
+namespace pl::triggered {
 
 event_wakeup::~event_wakeup() {
   {
@@ -54,4 +54,4 @@ void event_wakeup::run() {
   }
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -14,7 +14,7 @@
 #include "copy/gpu_context.hpp"
 #include "triggered/thread_wakeup.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 class event_wakeup {
  public:
@@ -41,4 +41,4 @@ class event_wakeup {
   std::thread thread_;
 };
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

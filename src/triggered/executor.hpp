@@ -11,7 +11,7 @@
 #include "cuda/driver_table.hpp"
 #include "triggered/remote_memory.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 enum class executor_kind : std::uint32_t {
   automatic = 0,
@@ -61,4 +61,4 @@ class executor {
   virtual std::string report() const { return {}; }
 };
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

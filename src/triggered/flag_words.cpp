@@ -9,7 +9,7 @@
 #include "base/env.hpp"
 #include "base/two_views.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 result<std::unique_ptr<word_pool>> word_pool::make(const copy::gpu_context& context, unsigned channels) {
   std::unique_ptr<word_pool> out(new word_pool(context, channels));
@@ -108,4 +108,4 @@ std::uint64_t word_pool::load(unsigned index, std::size_t offset) const noexcept
   return value;
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -18,7 +18,7 @@
 #include "copy/pinned_buffer.hpp"
 #include "triggered/stuck_release.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 // A word with this bit satisfies every wait for a count. It releases a stream when the awaited operation will not come.
 // Counts stay below it: 2^62 operations at one a nanosecond are 146 years.
@@ -141,4 +141,4 @@ class word_pool {
   std::vector<bool> used_;
 };
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <string>
 
-namespace pl::stream {
+namespace pl::triggered {
 
 result<capture> capture_of(const cu::driver_table& cuda, cu::stream_t stream) {
   int state = cu::capture_status::none;
@@ -148,4 +148,4 @@ std::optional<std::uint64_t> graph_slots::find_stuck(const word_pool& words, uns
   return {};
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -31,7 +31,7 @@
 #include "cuda/driver_table.hpp"
 #include "triggered/flag_words.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 struct capture {
   std::uint64_t id = 0;  // of this process; 0: the stream is not being captured
@@ -90,4 +90,4 @@ class graph_slots : public std::enable_shared_from_this<graph_slots> {
   std::array<std::uint64_t, kGraphSlots> waiting_since_{};  // proxy thread only
 };
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace pl::stream {
+namespace pl::triggered {
 
 void nap_planner::moved(std::uint64_t now_ns) noexcept {
   const auto since = now_ns - last_ns_;
@@ -35,4 +35,4 @@ std::uint64_t nap_planner::nap_ns(std::uint64_t now_ns) const noexcept {
   return std::min(affordable - lateness_ns_, kMaxNapNs);
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

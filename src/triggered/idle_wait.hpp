@@ -12,7 +12,7 @@
 #include <chrono>
 #include <cstdint>
 
-namespace pl::stream {
+namespace pl::triggered {
 
 // One after the other; next() says what comes after a step was done. test/triggered/idle_wait_test.cpp goes through every
 // order.
@@ -83,4 +83,4 @@ class nap_planner {
   bool has_napped_ = false;        // and not looked around since
 };
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

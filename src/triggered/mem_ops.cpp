@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-namespace pl::stream {
+namespace pl::triggered {
 
 cu::mem_op_params* mem_ops::next() noexcept {
   if (count_ == kMaxOps && refused_ == cu::error_code::success) refused_ = flush_to_driver();
@@ -56,4 +56,4 @@ status mem_ops::submit() noexcept {
   return {};
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -14,7 +14,7 @@
 #include "base/status.hpp"
 #include "cuda/driver_table.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 // at_least is cyclic: (signed)(word - value) >= 0, so a counter may wrap.
 enum class wait_until : std::uint8_t { at_least = 0, equal = 1, any_bit = 2, nor = 3 };
@@ -52,4 +52,4 @@ class mem_ops {
   std::array<cu::mem_op_params, kMaxOps> ops_;      // only the first count_ are ever written
 };
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

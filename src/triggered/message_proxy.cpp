@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-namespace pl::stream {
+namespace pl::triggered {
 namespace {
 
 // Testing a request makes progress, which the round has done already. So requests are tested when messages moved, and every
@@ -18,7 +18,7 @@ constexpr std::uint64_t count_chunks(std::uint64_t bytes, std::uint64_t chunk_by
 
 }  // namespace
 
-message_proxy::message_proxy(std::shared_ptr<channel_core> core, link::messenger& messages, proxy_thread& proxy,
+message_proxy::message_proxy(std::shared_ptr<channel_core> core, messaging::messenger& messages, proxy_thread& proxy,
                              receive_slots& windows, staging_pool::ring slots, const put_chunking& chunking)
     : core_(std::move(core)),
       messages_(messages),
@@ -117,7 +117,7 @@ void message_proxy::send(std::uint64_t chunk) {
   head.bytes = std::min(transfer.bytes - offset, transfer.chunk_bytes);
   head.sequence = is_last ? transfer.sequence : 0;
   std::memcpy(slots_.slot(chunk), &head, sizeof head);
-  const auto payload = link::host_buffer(slots_.slot(chunk), kHeadBytes + head.bytes);
+  const auto payload = messaging::host_buffer(slots_.slot(chunk), kHeadBytes + head.bytes);
   sends_[chunk % kSlots] = messages_.isend(core_->peer, payload, tag(message_kind::data));
   begun_ = chunk;
   if (is_last) puts_out_.store(number + 1, std::memory_order_release);
@@ -146,7 +146,8 @@ bool message_proxy::send_credit() {
   if (released == credit_) return false;
   if (!credit_sending_.is_empty() && !credit_sending_.test()) return false;
   credit_ = released;
-  credit_sending_ = messages_.isend(core_->peer, link::host_buffer(&credit_, sizeof credit_), tag(message_kind::credit));
+  credit_sending_ =
+      messages_.isend(core_->peer, messaging::host_buffer(&credit_, sizeof credit_), tag(message_kind::credit));
   ++credits_sent_;
   return true;
 }
@@ -171,7 +172,7 @@ bool message_proxy::take_data() {
   }
 }
 
-status message_proxy::store_chunk(const std::byte* message, const link::message_info& info) {
+status message_proxy::store_chunk(const std::byte* message, const messaging::message_info& info) {
   chunk_head head;
   if (info.bytes < kHeadBytes) return failure{EPROTO, "the peer sent a chunk without its head"};
   std::memcpy(&head, message, sizeof head);
@@ -205,12 +206,12 @@ bool message_proxy::take_credits() {
 
 void message_proxy::expect_data(unsigned index) {
   inbox_[index].coming =
-      messages_.irecv(core_->peer, link::host_buffer(inbox_[index].bytes.get(), kSlotBytes), tag(message_kind::data));
+      messages_.irecv(core_->peer, messaging::host_buffer(inbox_[index].bytes.get(), kSlotBytes), tag(message_kind::data));
 }
 
 void message_proxy::expect_credit() {
   credit_coming_ =
-      messages_.irecv(core_->peer, link::host_buffer(&credit_in_, sizeof credit_in_), tag(message_kind::credit));
+      messages_.irecv(core_->peer, messaging::host_buffer(&credit_in_, sizeof credit_in_), tag(message_kind::credit));
 }
 
 // Failures after the peer has closed are ignored: nothing is missing, and the peer expects nothing more.
@@ -261,4 +262,4 @@ bool message_proxy::expects_doorbell() const noexcept {
   return release != released && release_armed_.load(std::memory_order_seq_cst) != release;
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

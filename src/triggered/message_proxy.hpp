@@ -18,7 +18,7 @@
 #include "triggered/shm_put_queue.hpp"
 #include "triggered/staging.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 // Header of a chunk. Plain bytes.
 struct chunk_head {
@@ -37,8 +37,8 @@ class message_proxy final : public send_queue, public proxy_task {
   static constexpr std::uint64_t kPuts = 1024;      // that have not been sent
   static constexpr std::uint64_t kMaxQueued = 256;  // chunks on streams: with their copies half of the driver's queue
 
-  message_proxy(std::shared_ptr<channel_core> core, link::messenger& messages, proxy_thread& proxy, receive_slots& windows,
-                staging_pool::ring slots, const put_chunking& chunking);
+  message_proxy(std::shared_ptr<channel_core> core, messaging::messenger& messages, proxy_thread& proxy,
+                receive_slots& windows, staging_pool::ring slots, const put_chunking& chunking);
 
   // ---- The channel's thread
   bool has_room(std::uint64_t bytes) const noexcept override;
@@ -84,7 +84,7 @@ class message_proxy final : public send_queue, public proxy_task {
   bool send_credit();
   bool take_data();
   bool take_credits();
-  status store_chunk(const std::byte* message, const link::message_info& info);
+  status store_chunk(const std::byte* message, const messaging::message_info& info);
   void expect_data(unsigned index);
   void expect_credit();
   void fail(const failure& why);
@@ -93,7 +93,7 @@ class message_proxy final : public send_queue, public proxy_task {
   std::uint64_t consumed() const noexcept { return __atomic_load_n(&core_->host().consumed, __ATOMIC_ACQUIRE); }
 
   const std::shared_ptr<channel_core> core_;
-  link::messenger& messages_;
+  messaging::messenger& messages_;
   proxy_thread& proxy_;
   receive_slots& windows_;
   staging_pool::ring slots_;
@@ -105,22 +105,22 @@ class message_proxy final : public send_queue, public proxy_task {
   // Written by the proxy thread.
   alignas(64) std::atomic<std::uint64_t> puts_out_{0}, left_{0};
   std::uint64_t begun_ = 0;
-  std::array<link::request, kSlots> sends_;
+  std::array<messaging::request, kSlots> sends_;
   std::uint64_t credit_ = 0;  // in the message under way
   std::uint64_t credits_sent_ = 0;
-  link::request credit_sending_;
+  messaging::request credit_sending_;
 
   struct inbox_message {
     std::unique_ptr<std::byte[]> bytes;
-    link::request coming;
+    messaging::request coming;
   };
   std::array<inbox_message, kInbox> inbox_;
   std::atomic<std::uint64_t> got_{0};
   std::uint64_t last_sequence_ = 0;
   std::uint64_t credit_in_ = 0, credits_got_ = 0;
-  link::request credit_coming_;
+  messaging::request credit_coming_;
   unsigned quiet_rounds_ = 0;
   bool is_stopped_ = false;
 };
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

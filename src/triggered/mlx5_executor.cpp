@@ -3,7 +3,7 @@
 
 #include "triggered/mem_ops.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 namespace {
 
 class mlx5_executor final : public executor {
@@ -64,4 +64,4 @@ class mlx5_executor final : public executor {
 
 std::unique_ptr<executor> make_mlx5_executor(const mlx5_parts& parts) { return std::make_unique<mlx5_executor>(parts); }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

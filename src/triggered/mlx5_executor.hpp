@@ -11,7 +11,7 @@
 #include "triggered/executor.hpp"
 #include "triggered/mlx5_queue.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 // Behind the kinds that channels know and whose names are in executor.hpp.
 inline constexpr auto kMlx5Executor = executor_kind{3};
@@ -34,4 +34,4 @@ struct mlx5_parts {
 // ordered memory regions). The executor of one channel; calls from its thread.
 std::unique_ptr<executor> make_mlx5_executor(const mlx5_parts& parts);
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <string>
 
-namespace pl::stream {
+namespace pl::triggered {
 namespace {
 
 constexpr std::size_t kBlock = MLX5_SEND_WQE_BB;
@@ -85,4 +85,4 @@ status mlx5_queue::write_word(std::uint64_t value, const mlx5_memory& remote) {
   return {};
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -15,7 +15,7 @@
 
 struct ibv_qp;
 
-namespace pl::stream {
+namespace pl::triggered {
 
 // The layout of a queue pair's send queue. From mlx5dv_init_obj, or from a test.
 struct mlx5_place {
@@ -76,4 +76,4 @@ class mlx5_queue {
   rings last_;
 };
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

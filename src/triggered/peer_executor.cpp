@@ -6,7 +6,7 @@
 #include "triggered/flag_words.hpp"
 #include "triggered/mem_ops.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 namespace {
 
 constexpr std::size_t kOneWarpBytes = 512;  // a 16-byte access of each thread
@@ -164,4 +164,4 @@ std::unique_ptr<executor> make_peer_executor(const copy::gpu_context& context, c
   return std::make_unique<peer_executor>(context, methods, words);
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -6,7 +6,7 @@
 #include "copy/gpu_context.hpp"
 #include "triggered/executor.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 // How a flag is written to the peer's memory after the data.
 enum class flag_writer : std::uint32_t {
@@ -37,4 +37,4 @@ struct peer_words {
 std::unique_ptr<executor> make_peer_executor(const copy::gpu_context& context, const peer_methods& methods,
                                              const peer_words& words);
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -10,7 +10,7 @@
 #include "triggered/mem_ops.hpp"
 #include "triggered/shm_proxy.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 namespace {
 
 constexpr std::size_t kOneWarpBytes = 512;  // a 16-byte access of each thread
@@ -175,17 +175,17 @@ shm_queue_offer make_offer(const std::optional<shm_queue_pool::shm_queue>& ours,
   out.memory = ours->name();
   out.wakeup = proxy.wakeup()->own_name();
   out.use = ours->use();
-  const auto here = link::node_identity::here();
+  const auto here = messaging::node_identity::here();
   out.boot = here.boot;
   out.pid_namespace = here.pid_namespace;
   return out;
 }
 
 std::optional<shared_parts> open_offer(const shm_queue_offer& theirs) {
-  link::node_identity peer_node;
+  messaging::node_identity peer_node;
   peer_node.boot = theirs.boot;
   peer_node.pid_namespace = theirs.pid_namespace;
-  if (theirs.memory.bytes == 0 || theirs.wakeup.bytes == 0 || !link::node_identity::here().is_same_node(peer_node))
+  if (theirs.memory.bytes == 0 || theirs.wakeup.bytes == 0 || !messaging::node_identity::here().is_same_node(peer_node))
     return {};
   auto shm_queue = shm_queue_view::open(theirs);
   auto wakeup = thread_wakeup::open(theirs.wakeup);
@@ -202,8 +202,8 @@ result<std::shared_ptr<shm_proxy>> share_shm_queues(const proxy_parts& parts, co
   auto& messages = *parts.messages;
   const auto swap = [&](message_kind kind, const void* mine, void* theirs, std::size_t bytes) -> status {
     const auto tag = tag_of(kind, core->id, core->incarnation);
-    if (auto sent = messages.send(core->peer, link::host_buffer(mine, bytes), tag, limit); !sent) return sent;
-    const auto got = messages.recv(core->peer, link::host_buffer(theirs, bytes), tag, link::kWholeTag, limit);
+    if (auto sent = messages.send(core->peer, messaging::host_buffer(mine, bytes), tag, limit); !sent) return sent;
+    const auto got = messages.recv(core->peer, messaging::host_buffer(theirs, bytes), tag, messaging::kWholeTag, limit);
     return got ? status{} : status{got.error()};
   };
   const auto offer = make_offer(ours, *parts.proxy);
@@ -247,4 +247,4 @@ result<std::unique_ptr<executor>> make_proxy_executor(const proxy_parts& parts, 
   return out;
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -13,11 +13,11 @@
 #include "triggered/proxy_thread.hpp"
 #include "triggered/shm_put_queue.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 struct proxy_parts {
   const copy::gpu_context* gpu = nullptr;
-  link::messenger* messages = nullptr;
+  messaging::messenger* messages = nullptr;
   proxy_thread* proxy = nullptr;
   receive_slots* windows = nullptr;
   staging_pool* slots = nullptr;
@@ -35,4 +35,4 @@ struct proxy_parts {
 result<std::unique_ptr<executor>> make_proxy_executor(const proxy_parts& parts, const std::shared_ptr<channel_core>& core,
                                                       bool is_other_process, std::chrono::milliseconds limit);
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -12,7 +12,7 @@
 #include "base/clock.hpp"
 #include "base/log.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 namespace {
 
 // A stuck stream is released up to this much after its time-out; an idle context costs 200 wake-ups a second.
@@ -52,7 +52,7 @@ std::uint64_t channel_core::passed() const noexcept {
   return static_cast<std::int64_t>(word - target(last)) >= 0 ? last : last - 1;
 }
 
-proxy_thread::proxy_thread(link::messenger& messages, run_mode mode, std::chrono::nanoseconds wait_timeout,
+proxy_thread::proxy_thread(messaging::messenger& messages, run_mode mode, std::chrono::nanoseconds wait_timeout,
                            std::vector<int> cpus)
     : messages_(messages),
       wait_timeout_(wait_timeout),
@@ -179,13 +179,14 @@ void proxy_thread::check_entries(std::uint64_t now_ns) {
 
 void proxy_thread::send_notice(int peer, const notice& message) {
   outgoing out{std::make_unique<notice>(message), {}};
-  out.sending = messages_.isend(peer, link::host_buffer(out.message.get(), sizeof(notice)), tag_of(message_kind::notice, 0));
+  out.sending =
+      messages_.isend(peer, messaging::host_buffer(out.message.get(), sizeof(notice)), tag_of(message_kind::notice, 0));
   outgoing_.push_back(std::move(out));
 }
 
 bool proxy_thread::take_notices() {
   if (incoming_.is_empty())
-    incoming_ = messages_.irecv(link::kAnySource, link::host_buffer(&received_, sizeof received_),
+    incoming_ = messages_.irecv(messaging::kAnySource, messaging::host_buffer(&received_, sizeof received_),
                                 tag_of(message_kind::notice, 0), kKindMask);
   if (!incoming_.test()) return false;
   const bool is_notice = incoming_.outcome().ok();  // not if everybody is gone
@@ -352,4 +353,4 @@ bool proxy_thread::doze(std::chrono::nanoseconds limit) {
   return true;
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

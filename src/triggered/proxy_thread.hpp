@@ -20,7 +20,7 @@
 #include "triggered/idle_wait.hpp"
 #include "triggered/thread_wakeup.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 // Messages that one end of a channel has sent.
 struct message_counts {
@@ -60,7 +60,7 @@ inline constexpr std::uint64_t kKindMask = 0xffull << 56;
 class proxy_thread {
  public:
   // `cpus`: where the thread runs; empty: anywhere.
-  proxy_thread(link::messenger& messages, run_mode mode, std::chrono::nanoseconds wait_timeout, std::vector<int> cpus);
+  proxy_thread(messaging::messenger& messages, run_mode mode, std::chrono::nanoseconds wait_timeout, std::vector<int> cpus);
   ~proxy_thread();  // stops the thread; tasks must have ended
 
   void add(const std::shared_ptr<channel_core>& channel);
@@ -119,7 +119,7 @@ class proxy_thread {
   void deep_sleep();
   bool doze(std::chrono::nanoseconds limit);
 
-  link::messenger& messages_;
+  messaging::messenger& messages_;
   const std::chrono::nanoseconds wait_timeout_;
   const std::shared_ptr<thread_wakeup> wakeup_ = thread_wakeup::make();
   std::atomic<run_mode> mode_;
@@ -137,11 +137,11 @@ class proxy_thread {
   bool has_tasks_ = false, needs_messages_ = true;
   unsigned quiet_rounds_ = 0, rounds_without_messages_ = 0;
   nap_planner planner_;
-  link::request incoming_;
+  messaging::request incoming_;
   notice received_;
   struct outgoing {
     std::unique_ptr<notice> message;
-    link::request sending;
+    messaging::request sending;
   };
   std::vector<outgoing> outgoing_;
   std::vector<std::pair<int, notice>> unsent_notices_;  // under mutex_
@@ -149,4 +149,4 @@ class proxy_thread {
   std::thread thread_;
 };
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -7,7 +7,7 @@
 #include "arch/copy_dispatch.hpp"
 #include "cuda/pointer.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 namespace {
 
 constexpr std::uint64_t kPieceBytes = 16u << 20;  // half of a window of the mapping cache: always found in one piece
@@ -110,4 +110,4 @@ status receive_slots::store(std::uint32_t window, std::uint64_t offset, const vo
   return {};
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

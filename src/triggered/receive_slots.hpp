@@ -13,7 +13,7 @@
 #include "copy/gpu_context.hpp"
 #include "copy/mapping_cache.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 class receive_slots {
  public:
@@ -50,4 +50,4 @@ class receive_slots {
   std::map<std::uint32_t, place> places_;
 };
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -8,7 +8,7 @@
 #include "cuda/pointer.hpp"
 #include "os/fork_guard.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 namespace {
 
 process_token random_token() {
@@ -108,4 +108,4 @@ result<cu::device_ptr> memory_importer::open_exported(const memory_key& key) {
   return base + key.offset;
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

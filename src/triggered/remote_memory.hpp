@@ -9,7 +9,7 @@
 
 #include "copy/gpu_context.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 // Identifies a process across all hosts: random, renewed after a fork.
 struct process_token {
@@ -59,4 +59,4 @@ class memory_importer {
   std::map<place, cu::device_ptr> open_;
 };
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

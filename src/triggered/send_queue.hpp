@@ -12,7 +12,7 @@
 #include "cuda/driver_table.hpp"
 #include "triggered/thread_wakeup.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 class send_queue {
  public:
@@ -67,4 +67,4 @@ class send_queue {
   virtual std::string report() const = 0;
 };
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

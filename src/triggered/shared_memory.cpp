@@ -10,7 +10,7 @@
 #include "base/text.hpp"
 #include "os/sealed_memory.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 namespace {
 
 constexpr std::size_t kPage = 4096;
@@ -60,4 +60,4 @@ shared_memory::~shared_memory() {
   if (data_ != nullptr) munmap(data_, name_.bytes);
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

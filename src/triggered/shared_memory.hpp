@@ -10,7 +10,7 @@
 #include "base/status.hpp"
 #include "os/unique_fd.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 class shared_memory {
  public:
@@ -45,4 +45,4 @@ class shared_memory {
   std::byte* data_ = nullptr;
 };
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

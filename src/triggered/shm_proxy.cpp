@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-namespace pl::stream {
+namespace pl::triggered {
 namespace {
 
 // Puts of one channel before other channels get their turn.
@@ -236,4 +236,4 @@ bool shm_proxy::expects_doorbell() const noexcept {
   return ours_->stored_chunks.count() != staged_;
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

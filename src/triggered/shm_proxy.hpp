@@ -13,7 +13,7 @@
 #include "triggered/send_queue.hpp"
 #include "triggered/shm_put_queue.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 class shm_proxy final : public send_queue, public proxy_task {
  public:
@@ -87,4 +87,4 @@ class shm_proxy final : public send_queue, public proxy_task {
   shm_put current_{};  // the put of which `part_` chunks are stored
 };
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -6,7 +6,7 @@
 
 #include "base/env.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 put_chunking put_chunking::from_environment(bool has_kernels) {
   const auto bytes_of = [](const char* name) {
@@ -79,4 +79,4 @@ result<shm_queue_view> shm_queue_view::open(const shm_queue_offer& offer) {
   return shm_queue_view(std::move(memory).value(), offer.use);
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -29,7 +29,7 @@
 #include "copy/gpu_context.hpp"
 #include "triggered/shared_memory.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 inline constexpr unsigned kShmPuts = 256;  // queued or not yet stored
 inline constexpr unsigned kShmSlots = 32;
@@ -170,4 +170,4 @@ class shm_queue_view {
   std::uint64_t use_;
 };
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

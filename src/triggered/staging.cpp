@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "triggered/staging.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 result<staging_pool::ring> staging_pool::take() {
   {
@@ -25,4 +25,4 @@ staging_pool::ring::~ring() {
   pool_->free_.push_back(std::move(memory_));
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -11,7 +11,7 @@
 
 #include "copy/pinned_buffer.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 inline constexpr unsigned kSlots = 16;
 inline constexpr std::size_t kHeadBytes = 64;
@@ -50,4 +50,4 @@ class staging_pool {
   std::vector<copy::pinned_buffer> free_;
 };
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

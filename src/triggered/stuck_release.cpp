@@ -9,7 +9,7 @@
 #include "triggered/flag_words.hpp"
 #include "triggered/mem_ops.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 result<std::unique_ptr<stuck_release>> stuck_release::make(const copy::gpu_context& context) {
   const auto& cuda = *context.cuda;
@@ -76,4 +76,4 @@ void stuck_release::write(cu::device_ptr words, std::uint64_t value) {
   if (!done) PL_LOG(error, "stream: waiting streams cannot be released: %s", done.error().message.c_str());
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -12,7 +12,7 @@
 
 #include "copy/gpu_context.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 class stuck_release {
  public:
@@ -41,4 +41,4 @@ class stuck_release {
   std::thread thread_;
 };
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -9,7 +9,7 @@
 #include <ctime>
 #include <utility>
 
-namespace pl::stream {
+namespace pl::triggered {
 
 thread_wakeup::thread_wakeup(shared_memory memory)
     : memory_(std::move(memory)), page_(memory_.data() != nullptr ? reinterpret_cast<page*>(memory_.data()) : &own_) {}
@@ -52,4 +52,4 @@ bool thread_wakeup::wait(std::chrono::nanoseconds limit) noexcept {
   return heard_ != before;
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

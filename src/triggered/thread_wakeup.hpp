@@ -10,7 +10,7 @@
 
 #include "triggered/shared_memory.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 class thread_wakeup {
  public:
@@ -46,4 +46,4 @@ class thread_wakeup {
   std::uint32_t heard_ = 0;
 };
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

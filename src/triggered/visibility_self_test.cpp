@@ -8,7 +8,7 @@
 #include "base/clock.hpp"
 #include "triggered/mem_ops.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 namespace {
 
 constexpr unsigned kRounds = 8;
@@ -120,4 +120,4 @@ result<self_test_outcome> choose_writer(const copy::gpu_context& context, const 
   return failure{ENOTSUP, "no way to write a flag into the peer GPU's memory works (" + out.why + ")"};
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -8,7 +8,7 @@
 #include "triggered/flag_words.hpp"
 #include "triggered/peer_executor.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 struct self_test_outcome {
   flag_writer writer = flag_writer::direct;
@@ -24,4 +24,4 @@ struct self_test_outcome {
 result<self_test_outcome> choose_writer(const copy::gpu_context& context, const peer_methods& methods, cu::device_ptr theirs,
                                         const word_pool& words, unsigned index);
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -12,7 +12,7 @@
 #include "messaging/messenger.hpp"
 #include "test/support/sim_fixture.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 enum class memory_of { host, pinned, device, vmm, managed };
 constexpr int kKindsOfMemory = 5;
@@ -72,4 +72,4 @@ class any_memory {
   std::optional<test::vmm_buffer> vmm_;
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -21,7 +21,7 @@
 #include "messaging/bootstrap/hmac.hpp"
 #include "messaging/bootstrap/local_bootstrap.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 constexpr unsigned kLong = 30;
@@ -446,4 +446,4 @@ TEST_F(launcher_of, lists_of_hosts) {
 }
 
 }  // namespace
-}  // namespace pl::link
+}  // namespace pl::messaging

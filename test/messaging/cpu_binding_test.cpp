@@ -10,7 +10,7 @@
 
 #include "messaging/bootstrap/foreign_settings.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 const cpu_numbers kAllowed{0, 1, 2, 3, 8, 9, 10, 11};
@@ -119,4 +119,4 @@ TEST(foreign_settings, ucx_may_forbid_adapters_gpu_memory) {
 }
 
 }  // namespace
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -6,7 +6,7 @@
 #include "test/messaging/job.hpp"
 #include "test/messaging/two_hosts.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 constexpr auto kInTime = 5s;  // generous for a loaded machine: it takes some milliseconds
@@ -187,4 +187,4 @@ TEST(leaving, is_told_and_loses_nothing) {
 }
 
 }  // namespace
-}  // namespace pl::link
+}  // namespace pl::messaging

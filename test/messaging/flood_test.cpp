@@ -5,7 +5,7 @@
 
 #include "test/messaging/job.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -101,4 +101,4 @@ TEST(flood, over_the_network) {
 }
 
 }  // namespace
-}  // namespace pl::link
+}  // namespace pl::messaging

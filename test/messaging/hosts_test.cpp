@@ -11,7 +11,7 @@
 #include "test/messaging/job.hpp"
 #include "test/messaging/two_hosts.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -282,4 +282,4 @@ TEST_F(hosts, rails_without_a_route_are_an_error) {
 }
 
 }  // namespace
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -36,7 +36,7 @@ extern "C" inline __attribute__((used, visibility("default"))) const char* __tsa
 // There under AddressSanitizer; a child that ends by _exit would not be looked at otherwise.
 extern "C" int __lsan_do_recoverable_leak_check() __attribute__((weak));
 
-namespace pl::link {
+namespace pl::messaging {
 
 using namespace std::chrono_literals;
 
@@ -47,8 +47,8 @@ enum class gpus { none, one_each, shared };
 
 struct rank_context {
   int rank = 0;
-  link::messenger* messenger = nullptr;
-  link::bootstrap* group = nullptr;
+  messaging::messenger* messenger = nullptr;
+  messaging::bootstrap* group = nullptr;
 };
 
 inline messenger_options test_options() {
@@ -134,4 +134,4 @@ class piece {
   std::vector<unsigned char> host_;
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

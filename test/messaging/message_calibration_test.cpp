@@ -8,7 +8,7 @@
 #include "messaging/thresholds.hpp"
 #include "test/messaging/job.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 constexpr const char* kKey = "cpu=test cpus=4 network=none";
@@ -149,4 +149,4 @@ TEST_F(calibrated, not_where_one_process_does_not_ask_for_it) {
 }
 
 }  // namespace
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -4,7 +4,7 @@
 
 #include "test/messaging/job.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 constexpr std::size_t kSizes[] = {0, 1, 8, 1000, 8192, 20000, 32768, 65537, 300000, 1u << 20};
@@ -121,4 +121,4 @@ TEST(messages, to_itself) {
 }
 
 }  // namespace
-}  // namespace pl::link
+}  // namespace pl::messaging

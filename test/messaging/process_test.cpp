@@ -10,7 +10,7 @@
 #include "test/messaging/job.hpp"
 #include "ucx/ucx_table.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 int talk(const rank_context& ctx, std::size_t bytes) {
@@ -182,4 +182,4 @@ TEST(process, names_of_other_stacks) {
 }
 
 }  // namespace
-}  // namespace pl::link
+}  // namespace pl::messaging

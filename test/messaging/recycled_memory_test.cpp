@@ -7,7 +7,7 @@
 #include "messaging/host_ranges.hpp"
 #include "test/messaging/job.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 constexpr std::size_t kBytes = 2 << 20;
@@ -206,4 +206,4 @@ TEST(host_ranges, the_stack_of_the_thread_that_asks) {
 }
 
 }  // namespace
-}  // namespace pl::link
+}  // namespace pl::messaging

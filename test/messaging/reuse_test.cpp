@@ -6,7 +6,7 @@
 #include "test/messaging/any_memory.hpp"
 #include "test/messaging/job.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 struct way {
@@ -64,4 +64,4 @@ TEST_P(reuse, of_every_kind_of_memory) {
 }
 
 }  // namespace
-}  // namespace pl::link
+}  // namespace pl::messaging

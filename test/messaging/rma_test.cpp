@@ -2,7 +2,7 @@
 // Put, get and atomics on windows in every kind of memory.
 #include "test/messaging/job.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 constexpr std::size_t kWindow = 1 << 20;
@@ -91,4 +91,4 @@ int count_together(const rank_context& ctx) {
 TEST(remote, atomics_count_every_one) { EXPECT_EQ(run_job(2, gpus::one_each, test_options(), count_together), 0); }
 
 }  // namespace
-}  // namespace pl::link
+}  // namespace pl::messaging

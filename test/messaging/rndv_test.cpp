@@ -11,7 +11,7 @@
 #include "messaging/thresholds.hpp"
 #include "test/messaging/job.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 // From now on the kernel answers process_vm_readv with this errno.
@@ -247,4 +247,4 @@ TEST(bulk, crossovers_follow_the_costs) {
 }
 
 }  // namespace
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -18,7 +18,7 @@
 
 #include "messaging/transport/shm_ring.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 // An end that has already carried so many packets and bytes: 2^32 of them take too long.
 struct queue_position {
@@ -221,4 +221,4 @@ TEST(shm_ring, nobody_can_shrink_it_and_an_unsealed_one_is_refused) {
 }
 
 }  // namespace
-}  // namespace pl::link
+}  // namespace pl::messaging

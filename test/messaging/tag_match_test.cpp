@@ -2,7 +2,7 @@
 // The rules of matching: order, wildcards, truncation, cancelling, probing, and how much may wait.
 #include "test/messaging/job.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 int run_pair(const std::function<int(const rank_context&)>& body, const messenger_options& options = test_options()) {
@@ -223,4 +223,4 @@ TEST(matching, arguments) {
 }
 
 }  // namespace
-}  // namespace pl::link
+}  // namespace pl::messaging

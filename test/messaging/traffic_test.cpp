@@ -7,7 +7,7 @@
 
 #include "test/messaging/job.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 // How many messages each process sends, and of how many bytes at most (a power of two).
@@ -143,4 +143,4 @@ TEST_P(traffic, rendezvous) {
 }
 
 }  // namespace
-}  // namespace pl::link
+}  // namespace pl::messaging

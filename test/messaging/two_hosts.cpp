@@ -24,7 +24,7 @@
 #include "base/text.hpp"
 #include "os/device_io.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 constexpr int kPacketBytes = 16000;       // large ones keep the wire's process from being what is tested
@@ -138,4 +138,4 @@ void two_hosts::relay(const wire& between) const {
   }
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

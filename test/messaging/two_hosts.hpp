@@ -11,7 +11,7 @@
 
 #include "os/unique_fd.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 struct wire {
   std::uint64_t seed = 1;
@@ -37,4 +37,4 @@ class two_hosts {
   pid_t relay_ = -1;
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

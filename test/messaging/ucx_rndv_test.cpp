@@ -6,7 +6,7 @@
 #include "messaging/transport/ucx_fabric.hpp"
 #include "test/messaging/job.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 constexpr std::uint64_t kMax = 500 << 10;
@@ -181,4 +181,4 @@ TEST(over_tcp, a_frame_counts_only_by_the_endpoint_of_its_sender) {
 }
 
 }  // namespace
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -7,7 +7,7 @@
 
 #include "test/messaging/job.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 constexpr std::size_t kLarge = 192u << 20;  // moves for longer than a look at everything
@@ -258,4 +258,4 @@ TEST(barrier, holds_its_time_out_over_all_its_rounds) {
 }
 
 }  // namespace
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -7,7 +7,7 @@
 #include "test/triggered/ends.hpp"
 #include "triggered/mem_ops.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 namespace {
 
 int ping_pong(const rank_session& session) {
@@ -251,4 +251,4 @@ TEST(channel, refuses_what_cannot_be_meant) {
 }
 
 }  // namespace
-}  // namespace pl::stream
+}  // namespace pl::triggered

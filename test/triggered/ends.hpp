@@ -5,7 +5,7 @@
 #include "test/triggered/stream_job.hpp"
 #include "triggered/channel.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
 inline constexpr std::size_t kBytes = 1 << 20;
 
@@ -147,4 +147,4 @@ inline int what_never_comes_is_let_go(const rank_session& session, executor_kind
   return 0;
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

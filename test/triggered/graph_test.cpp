@@ -6,7 +6,7 @@
 #include "test/triggered/ends.hpp"
 #include "triggered/channel.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 namespace {
 
 #if defined(__SANITIZE_THREAD__)
@@ -415,4 +415,4 @@ TEST(graph, an_old_driver_is_told_apart) {
 }
 
 }  // namespace
-}  // namespace pl::stream
+}  // namespace pl::triggered

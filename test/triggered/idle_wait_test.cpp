@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-namespace pl::stream {
+namespace pl::triggered {
 namespace {
 
 constexpr int kPuts = 2;  // by one thread, one after the other
@@ -227,4 +227,4 @@ TEST(nap_planner, two_sides_that_nap_lose_at_most_a_tenth) {
 }
 
 }  // namespace
-}  // namespace pl::stream
+}  // namespace pl::triggered

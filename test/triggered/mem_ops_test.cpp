@@ -5,7 +5,7 @@
 
 #include "test/support/sim_fixture.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 namespace {
 
 struct mem_ops_test : testing::Test {
@@ -63,4 +63,4 @@ TEST_F(mem_ops_test, a_refused_list_is_empty_afterwards) {
 TEST_F(mem_ops_test, nothing_is_nothing) { EXPECT_TRUE(mem_ops(cuda, stream).submit()); }
 
 }  // namespace
-}  // namespace pl::stream
+}  // namespace pl::triggered

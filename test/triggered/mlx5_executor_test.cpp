@@ -16,7 +16,7 @@
 #include "test/support/sim_fixture.hpp"
 #include "triggered/mem_ops.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 namespace {
 
 const cu::driver_table& cuda() { return test::simulated_cuda(); }
@@ -227,4 +227,4 @@ TEST(mlx5_executor, memory_without_a_key_and_writes_too_large_are_refused) {
 }
 
 }  // namespace
-}  // namespace pl::stream
+}  // namespace pl::triggered

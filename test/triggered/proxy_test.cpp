@@ -5,7 +5,7 @@
 #include "triggered/proxy_executor.hpp"
 #include "triggered/shm_proxy.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 namespace {
 
 constexpr std::size_t kLargeBytes = 6u << 20;  // more than all slots hold, and not whole chunks
@@ -14,7 +14,7 @@ channel_options by_proxy() { return options_for(executor_kind::proxy); }
 
 context_options over_network() {
   context_options out;
-  out.messages.path = link::messenger_options::path_t::network;
+  out.messages.path = messaging::messenger_options::path_t::network;
   return out;
 }
 
@@ -427,4 +427,4 @@ TEST(proxy, economy_sleeps_and_is_woken_by_the_gpu) {
 }
 
 }  // namespace
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -10,7 +10,7 @@
 
 #include "triggered/thread_wakeup.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 namespace {
 
 using namespace std::chrono_literals;
@@ -137,4 +137,4 @@ TEST(thread_wakeup, another_process_sees_the_sleeper_and_wakes_it) {
 }
 
 }  // namespace
-}  // namespace pl::stream
+}  // namespace pl::triggered

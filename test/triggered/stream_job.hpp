@@ -7,16 +7,16 @@
 #include "test/messaging/job.hpp"
 #include "triggered/context.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 
-using link::gpus;
-using link::kPatience;
+using messaging::gpus;
+using messaging::kPatience;
 using namespace std::chrono_literals;
 
 struct rank_session {
   int rank = 0;
   context* streams = nullptr;
-  link::bootstrap* bootstrap = nullptr;
+  messaging::bootstrap* bootstrap = nullptr;
   cu::stream_t stream = nullptr;
 };
 
@@ -34,7 +34,7 @@ class with_variable {
   const char* const name_;
 };
 
-inline int run_rank_session(int rank, link::fork_bootstrap& sockets, gpus placement, const context_options& options,
+inline int run_rank_session(int rank, messaging::fork_bootstrap& sockets, gpus placement, const context_options& options,
                             const std::function<int(const rank_session&)>& body,
                             const std::function<void(cu::driver_table&)>& change) {
   if (change) {
@@ -60,9 +60,9 @@ inline int run_rank_session(int rank, link::fork_bootstrap& sockets, gpus placem
 inline int run_streams(int size, gpus placement, const context_options& options,
                        const std::function<int(const rank_session&)>& body, int killed = -1,
                        const std::function<void(cu::driver_table&)>& change = {}) {
-  return link::fork_ranks(
+  return messaging::fork_ranks(
       size,
-      [&](int rank, link::fork_bootstrap& sockets) {
+      [&](int rank, messaging::fork_bootstrap& sockets) {
         return run_rank_session(rank, sockets, placement, options, body, change);
       },
       killed);
@@ -77,4 +77,4 @@ inline result<std::vector<window_key>> exchange_keys(const rank_session& session
   return out;
 }
 
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -4,7 +4,7 @@
 
 #include "test/triggered/ends.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 namespace {
 
 // gdrdrv is a kernel module, which the simulated GPU has none of.
@@ -111,4 +111,4 @@ TEST_F(unmapped, without_such_a_stream_there_are_no_time_outs) {
 }
 
 }  // namespace
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -9,7 +9,7 @@
 
 #include "test/triggered/ends.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 namespace {
 
 unsigned long long queue_waits() {
@@ -192,15 +192,15 @@ TEST(stuck, case_4_calls_that_wait_for_the_device_end_with_the_time_out) {
 
 TEST(stuck, case_5_blocking_launches_are_refused) {
   const with_variable set("CUDA_LAUNCH_BLOCKING", "1");
-  EXPECT_EQ(link::fork_ranks(1,
-                             [](int rank, link::fork_bootstrap& sockets) -> int {
-                               auto bootstrap = sockets.take(rank);
-                               const test::current_device device;
-                               const auto refused = context::open(cuda(), *bootstrap);
-                               CHECK(refused.code() == ENOTSUP);
-                               CHECK(refused.error().message.find("CUDA_LAUNCH_BLOCKING") != std::string::npos);
-                               return 0;
-                             }),
+  EXPECT_EQ(messaging::fork_ranks(1,
+                                  [](int rank, messaging::fork_bootstrap& sockets) -> int {
+                                    auto bootstrap = sockets.take(rank);
+                                    const test::current_device device;
+                                    const auto refused = context::open(cuda(), *bootstrap);
+                                    CHECK(refused.code() == ENOTSUP);
+                                    CHECK(refused.error().message.find("CUDA_LAUNCH_BLOCKING") != std::string::npos);
+                                    return 0;
+                                  }),
             0);
 }
 
@@ -350,4 +350,4 @@ TEST(stuck, sixty_four_streams_are_let_go) {
 }
 
 }  // namespace
-}  // namespace pl::stream
+}  // namespace pl::triggered

@@ -4,7 +4,7 @@
 
 #include "test/triggered/ends.hpp"
 
-namespace pl::stream {
+namespace pl::triggered {
 namespace {
 
 // The device that this process does not use as its own; the scenes have one each.
@@ -113,4 +113,4 @@ TEST(litmus, a_flag_without_its_data_is_found_out) {
 }
 
 }  // namespace
-}  // namespace pl::stream
+}  // namespace pl::triggered

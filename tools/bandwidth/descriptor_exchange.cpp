@@ -37,12 +37,12 @@ struct descriptor_message {
   }
 };
 
-link::endpoint place_of(std::uint64_t key, int rank) {
-  return link::local_endpoint(format("fd-%016llx-%d", static_cast<unsigned long long>(key), rank));
+messaging::endpoint place_of(std::uint64_t key, int rank) {
+  return messaging::local_endpoint(format("fd-%016llx-%d", static_cast<unsigned long long>(key), rank));
 }
 
 status hand_over(std::uint64_t key, int source, int destination, int descriptor) {
-  auto socket = link::connect_to(place_of(key, destination), kConnectMs);
+  auto socket = messaging::connect_to(place_of(key, destination), kConnectMs);
   if (!socket)
     return failure{socket.code(),
                    format("rank %d takes no file descriptor: %s", destination, socket.error().message.c_str())};
@@ -78,7 +78,7 @@ status collect(int listener, std::uint64_t key, std::vector<unique_fd>& all, std
     pollfd waiting{listener, POLLIN, 0};
     if (poll(&waiting, 1, 1000) <= 0) continue;
     const unique_fd socket(real_device_io(), accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-    if (!socket || !link::is_same_user(socket.get())) continue;
+    if (!socket || !messaging::is_same_user(socket.get())) continue;
     pollfd ready{socket.get(), POLLIN, 0};
     if (poll(&ready, 1, 1000) <= 0) continue;
     unique_fd descriptor;
@@ -106,7 +106,7 @@ result<std::uint64_t> draw_key(group& ranks) {
 result<std::vector<unique_fd>> exchange_descriptors(group& ranks, int mine) {
   const auto key = draw_key(ranks);
   if (!key) return key.error();
-  auto listener = link::listen_at(place_of(*key, ranks.rank()), ranks.size());
+  auto listener = messaging::listen_at(place_of(*key, ranks.rank()), ranks.size());
   if (auto all_listen = agree(ranks, listener ? status() : status(listener.error())); !all_listen) return all_listen.error();
   std::vector<unique_fd> all(static_cast<std::size_t>(ranks.size()));
   status outcome;

@@ -28,20 +28,20 @@ std::string own_host_id() {
   return (boot ? *boot : std::string()) + space;
 }
 
-std::unique_ptr<group> star(std::unique_ptr<link::star_channel> channel, const group_options& options) {
-  return std::make_unique<group>(std::make_unique<link::star_exchange>(std::move(channel), options.timeout_s));
+std::unique_ptr<group> star(std::unique_ptr<messaging::star_channel> channel, const group_options& options) {
+  return std::make_unique<group>(std::make_unique<messaging::star_exchange>(std::move(channel), options.timeout_s));
 }
 
-result<std::unique_ptr<group>> by_meeting(link::meeting meeting, const group_options& options) {
+result<std::unique_ptr<group>> by_meeting(messaging::meeting meeting, const group_options& options) {
   meeting.timeout_s = options.timeout_s;
   meeting.report = [](const std::string& line) { std::fprintf(stderr, "bandwidth: %s\n", line.c_str()); };
-  auto channel = link::meet(meeting);
+  auto channel = messaging::meet(meeting);
   if (!channel) return channel.error();
   return star(std::move(*channel), options);
 }
 
 // Of the environment alone: MPI carries it, or the ranks of one host find each other by the job's key.
-result<std::unique_ptr<group>> by_launcher(const link::launcher& launcher, const group_options& options) {
+result<std::unique_ptr<group>> by_launcher(const messaging::launcher& launcher, const group_options& options) {
   std::string why = launcher.name + " starts no MPI";
   if (launcher.starts_mpi) {
     auto channel = open_mpi(launcher.size);
@@ -54,8 +54,8 @@ result<std::unique_ptr<group>> by_launcher(const link::launcher& launcher, const
         format("%s has started ranks on several hosts and MPI cannot be used (%s); add --rendezvous HOST:PORT, a free "
                "port of rank 0's host, to the same command",
                launcher.name.c_str(), why.c_str())};
-  link::meeting meeting;
-  meeting.rendezvous = link::local_endpoint(launcher.job_key);
+  messaging::meeting meeting;
+  meeting.rendezvous = messaging::local_endpoint(launcher.job_key);
   meeting.rank = launcher.rank;
   meeting.size = launcher.size;
   return by_meeting(std::move(meeting), options);
@@ -72,7 +72,7 @@ status check(const group_options& options, int nodes, int rank) {
 }
 
 result<std::unique_ptr<group>> open_unnamed(const group_options& options) {
-  const link::launcher launcher = link::read_launcher();
+  const messaging::launcher launcher = messaging::read_launcher();
   const int nodes = options.nodes != 0           ? options.nodes
                     : launcher.size != 0         ? launcher.size
                     : options.rendezvous.empty() ? 1
@@ -84,8 +84,8 @@ result<std::unique_ptr<group>> open_unnamed(const group_options& options) {
     if (launcher.size == nodes && launcher.rank == rank) return by_launcher(launcher, options);
     return failure{EINVAL, format("--nodes %d: where do they meet? %s", nodes, kByHand)};
   }
-  link::meeting meeting;
-  auto endpoint = link::parse_endpoint(options.rendezvous);
+  messaging::meeting meeting;
+  auto endpoint = messaging::parse_endpoint(options.rendezvous);
   if (!endpoint) return endpoint.error();
   meeting.rendezvous = std::move(*endpoint);
   meeting.rank = rank;

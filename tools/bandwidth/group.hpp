@@ -20,7 +20,7 @@ namespace pl::bandwidth {
 class group {
  public:
   // Null: a group of one.
-  explicit group(std::unique_ptr<link::star_exchange> exchange) : exchange_(std::move(exchange)) {}
+  explicit group(std::unique_ptr<messaging::star_exchange> exchange) : exchange_(std::move(exchange)) {}
   int rank() const { return exchange_ ? exchange_->rank() : 0; }
   int size() const { return exchange_ ? exchange_->size() : 1; }
   std::string library() const { return exchange_ ? exchange_->library() : "none"; }  // "MPI: Open MPI 4.1.4" or "TCP"
@@ -42,7 +42,7 @@ class group {
   status exchange_hosts();
 
  private:
-  std::unique_ptr<link::star_exchange> exchange_;
+  std::unique_ptr<messaging::star_exchange> exchange_;
   std::vector<std::string> hosts_;
   std::vector<std::string> host_ids_;  // boot id + network namespace: names may be equal on different hosts
   int local_rank_ = 0;

@@ -47,7 +47,7 @@ result<bridge> load() {
   return all;
 }
 
-class mpi_channel final : public link::star_channel {
+class mpi_channel final : public messaging::star_channel {
  public:
   mpi_channel(const bridge& mpi, const peerlane_mpi_world& world) : mpi_(mpi), world_(world) {}
   ~mpi_channel() override {
@@ -68,8 +68,8 @@ class mpi_channel final : public link::star_channel {
     return rc == PL_MPI_OK ? status() : status(failure{ECONNRESET, "MPI cannot send"});
   }
 
-  std::optional<link::channel_event> receive(unsigned timeout_ms) override {
-    link::channel_event event;
+  std::optional<messaging::channel_event> receive(unsigned timeout_ms) override {
+    messaging::channel_event event;
     std::size_t count = 0;
     const int rc = mpi_.probe(&event.peer, &count, timeout_ms);
     if (rc == PL_MPI_TIMEOUT) return std::nullopt;
@@ -95,7 +95,7 @@ class mpi_channel final : public link::star_channel {
 
 }  // namespace
 
-result<std::unique_ptr<link::star_channel>> open_mpi(int expected_size) {
+result<std::unique_ptr<messaging::star_channel>> open_mpi(int expected_size) {
   auto mpi = load();
   if (!mpi) return mpi.error();
   peerlane_mpi_world world{};
@@ -105,7 +105,7 @@ result<std::unique_ptr<link::star_channel>> open_mpi(int expected_size) {
     return failure{EPROTO, format("%s sees %d ranks and the launcher has started %d: they are of different MPIs",
                                   world.library, world.size, expected_size)};
   }
-  return std::unique_ptr<link::star_channel>(std::make_unique<mpi_channel>(*mpi, world));
+  return std::unique_ptr<messaging::star_channel>(std::make_unique<mpi_channel>(*mpi, world));
 }
 
 }  // namespace pl::bandwidth

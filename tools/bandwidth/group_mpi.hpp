@@ -10,6 +10,6 @@ namespace pl::bandwidth {
 
 // ENOENT: no bridge library, or it does not load (the reason is in the message). EPROTO: MPI knows another number of ranks
 // than the launcher told, as when ranks are started by another MPI than the bridge is linked to. No MPI is left initialised.
-result<std::unique_ptr<link::star_channel>> open_mpi(int expected_size);
+result<std::unique_ptr<messaging::star_channel>> open_mpi(int expected_size);
 
 }  // namespace pl::bandwidth

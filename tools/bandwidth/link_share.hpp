@@ -19,8 +19,8 @@ struct shared_expectations {
 // share or of a GPU's NVLinks, or a GPU's memory. It carries what its fastest user would reach alone. Its users share it
 // max-min fairly: equal shares, none above its rate alone, and the unused rest goes to the others.
 //
-// Nothing for a transfer without an expectation, for those that share a link with it, and for the total then. Nothing for one
-// direction of PCIe that is busy both ways, which the root complex divides as it likes; the total counts it.
+// Nothing for a transfer without an expectation, for those that share a link with it, and for the total then. Nothing for
+// one direction of PCIe that is busy both ways, which the root complex divides as it likes; the total counts it.
 shared_expectations expect_together(const machine_links& links, std::span<const transfer_path> paths);
 
 }  // namespace pl::bandwidth

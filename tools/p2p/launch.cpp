@@ -43,7 +43,7 @@ struct fork_world::shared {
   char words[kWordsBytes] = "";
 };
 
-fork_world::fork_world(int size) : ways_(tools::must(link::fork_bootstrap::make(size))), size_(size) {
+fork_world::fork_world(int size) : ways_(tools::must(messaging::fork_bootstrap::make(size))), size_(size) {
   void* memory = mmap(nullptr, sizeof(shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
     throw tools::tool_failure("no shared memory for the processes of this run: " + errno_text(errno));
@@ -52,7 +52,7 @@ fork_world::fork_world(int size) : ways_(tools::must(link::fork_bootstrap::make(
 
 fork_world::~fork_world() { munmap(shared_, sizeof(shared)); }
 
-std::unique_ptr<link::bootstrap> fork_world::join(int rank) { return ways_.take(rank, kPatience); }
+std::unique_ptr<messaging::bootstrap> fork_world::join(int rank) { return ways_.take(rank, kPatience); }
 
 void fork_world::fail(int rank, const std::string& words) {
   int nobody = -1;

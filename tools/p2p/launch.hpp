@@ -26,8 +26,8 @@ class fork_world {
   fork_world& operator=(const fork_world&) = delete;
 
   int size() const { return size_; }
-  std::unique_ptr<link::bootstrap> join(int rank);  // in the child, once
-  void leave() { ways_.close(); }                   // in the parent, after the forks
+  std::unique_ptr<messaging::bootstrap> join(int rank);  // in the child, once
+  void leave() { ways_.close(); }                        // in the parent, after the forks
 
   // Ends this process, a rank that fails; the first one's words are told. To be called before anything of the rank is taken
   // down: what the others would say of that is not the cause.
@@ -37,7 +37,7 @@ class fork_world {
  private:
   struct shared;
   shared* shared_;
-  link::fork_bootstrap ways_;
+  messaging::fork_bootstrap ways_;
   int size_;
 };
 

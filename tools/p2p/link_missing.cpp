@@ -11,10 +11,10 @@ constexpr const char* kMissing = "this build has no UCX in it: it was made witho
 
 }  // namespace
 
-std::unique_ptr<transport> open_link(const cu::driver_table* /*cuda*/, link::bootstrap& /*with*/) {
+std::unique_ptr<transport> open_link(const cu::driver_table* /*cuda*/, messaging::bootstrap& /*with*/) {
   throw tools::tool_failure(kMissing);
 }
-std::unique_ptr<transport> open_ucx_transport(bool /*device_memory*/, link::bootstrap& /*with*/) {
+std::unique_ptr<transport> open_ucx_transport(bool /*device_memory*/, messaging::bootstrap& /*with*/) {
   throw tools::tool_failure(kMissing);
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 class link_transport : public transport {
  public:
-  explicit link_transport(std::unique_ptr<link::messenger> messenger) : messenger_(std::move(messenger)) {}
+  explicit link_transport(std::unique_ptr<messaging::messenger> messenger) : messenger_(std::move(messenger)) {}
 
   int rank() const override { return messenger_->rank(); }
   int size() const override { return messenger_->size(); }
@@ -48,13 +48,13 @@ class link_transport : public transport {
   }
 
  private:
-  static link::buffer as_buffer(const void* data, std::size_t size_bytes, memory_kind kind) {
-    link::buffer out = link::host_buffer(data, size_bytes);
-    if (kind == memory_kind::device) out.kind = link::memory_kind::device;
-    if (kind == memory_kind::managed_host || kind == memory_kind::managed_device) out.kind = link::memory_kind::detect;
+  static messaging::buffer as_buffer(const void* data, std::size_t size_bytes, memory_kind kind) {
+    messaging::buffer out = messaging::host_buffer(data, size_bytes);
+    if (kind == memory_kind::device) out.kind = messaging::memory_kind::device;
+    if (kind == memory_kind::managed_host || kind == memory_kind::managed_device) out.kind = messaging::memory_kind::detect;
     return out;
   }
-  request keep(link::request&& one) {
+  request keep(messaging::request&& one) {
     if (free_.empty()) {
       slots_.push_back(std::move(one));
       return {slots_.size() - 1};
@@ -65,15 +65,15 @@ class link_transport : public transport {
     return {slot};
   }
 
-  std::unique_ptr<link::messenger> messenger_;
-  std::vector<link::request> slots_;  // a request's word is its place here
+  std::unique_ptr<messaging::messenger> messenger_;
+  std::vector<messaging::request> slots_;  // a request's word is its place here
   std::vector<std::uintptr_t> free_;
 };
 
 }  // namespace
 
-std::unique_ptr<transport> open_link(const cu::driver_table* cuda, link::bootstrap& group) {
-  return std::make_unique<link_transport>(tools::must(link::messenger::open(cuda, group)));
+std::unique_ptr<transport> open_link(const cu::driver_table* cuda, messaging::bootstrap& group) {
+  return std::make_unique<link_transport>(tools::must(messaging::messenger::open(cuda, group)));
 }
 
 }  // namespace pl::p2p

@@ -11,6 +11,6 @@
 namespace pl::p2p {
 
 // Collective. `cuda` may be null: host memory only.
-std::unique_ptr<transport> open_link(const cu::driver_table* cuda, link::bootstrap& group);
+std::unique_ptr<transport> open_link(const cu::driver_table* cuda, messaging::bootstrap& group);
 
 }  // namespace pl::p2p

@@ -252,8 +252,8 @@ class mpi_transport : public transport {
 };
 
 template <class Abi>
-result<std::vector<link::byte_string>> gather_bytes(const mpi_world<Abi>& world, std::size_t ranks,
-                                                    std::span<const std::byte> mine) {
+result<std::vector<messaging::byte_string>> gather_bytes(const mpi_world<Abi>& world, std::size_t ranks,
+                                                         std::span<const std::byte> mine) {
   const auto gather = [&](const void* source, std::size_t bytes, void* all) {
     const auto& abi = world.abi;
     const int count = static_cast<int>(bytes);
@@ -267,16 +267,16 @@ result<std::vector<link::byte_string>> gather_bytes(const mpi_world<Abi>& world,
   std::vector<std::byte> padded(longest), all(longest * ranks);
   std::copy(mine.begin(), mine.end(), padded.begin());
   if (!gather(padded.data(), longest, all.data())) return refused;
-  std::vector<link::byte_string> out;
+  std::vector<messaging::byte_string> out;
   for (std::size_t i = 0; i < ranks; ++i) out.emplace_back(&all[i * longest], &all[i * longest] + lengths[i]);
   return out;
 }
 
 template <class Abi>
-std::unique_ptr<link::bootstrap> make_bootstrap() {
+std::unique_ptr<messaging::bootstrap> make_bootstrap() {
   auto world = mpi_world<Abi>::get(false);
   const int rank = world->rank(), size = world->size();
-  return link::callback_bootstrap(rank, size, [world, size](std::span<const std::byte> mine) {
+  return messaging::callback_bootstrap(rank, size, [world, size](std::span<const std::byte> mine) {
     return gather_bytes(*world, static_cast<std::size_t>(size), mine);
   });
 }
@@ -293,7 +293,7 @@ bool mpi_takes_device_memory() {
   return ask != nullptr && ask() == 1;
 }
 
-std::unique_ptr<link::bootstrap> open_mpi_bootstrap() {
+std::unique_ptr<messaging::bootstrap> open_mpi_bootstrap() {
   return opened().is_open_mpi ? make_bootstrap<open_mpi_abi>() : make_bootstrap<mpich_abi>();
 }
 

@@ -24,6 +24,6 @@ std::unique_ptr<transport> open_mpi(const mpi_wish& wish);
 bool mpi_takes_device_memory();
 
 // MPI as the way by which others find each other. Initialises MPI.
-std::unique_ptr<link::bootstrap> open_mpi_bootstrap();
+std::unique_ptr<messaging::bootstrap> open_mpi_bootstrap();
 
 }  // namespace pl::p2p

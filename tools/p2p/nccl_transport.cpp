@@ -73,7 +73,7 @@ nccl_table load_nccl() {
 
 class nccl_transport : public transport {
  public:
-  nccl_transport(const nccl_wish& wish, const tools::gpu_session& gpu, link::bootstrap& group)
+  nccl_transport(const nccl_wish& wish, const tools::gpu_session& gpu, messaging::bootstrap& group)
       : wish_(wish),
         gpu_(gpu),
         bootstrap_(group),
@@ -182,7 +182,7 @@ class nccl_transport : public transport {
 
   nccl_wish wish_;
   const tools::gpu_session& gpu_;
-  link::bootstrap& bootstrap_;
+  messaging::bootstrap& bootstrap_;
   nccl_table nccl_;
   tools::gpu_stream stream_;
   int rank_, size_;
@@ -192,7 +192,7 @@ class nccl_transport : public transport {
 
 }  // namespace
 
-std::unique_ptr<transport> open_nccl(const nccl_wish& wish, const tools::gpu_session& gpu, link::bootstrap& group) {
+std::unique_ptr<transport> open_nccl(const nccl_wish& wish, const tools::gpu_session& gpu, messaging::bootstrap& group) {
   return std::make_unique<nccl_transport>(wish, gpu, group);
 }
 

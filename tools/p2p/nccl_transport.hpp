@@ -19,6 +19,6 @@ struct nccl_wish {
 // Collective. libnccl.so.2 as PEERLANE_NCCL_LIBRARY names it, else as the loader finds it. Device memory only, messages in
 // order without regard to tags, and what is pending towards all peers is one group, launched by waitall. `gpu` and `group`
 // must outlive the result.
-std::unique_ptr<transport> open_nccl(const nccl_wish& wish, const tools::gpu_session& gpu, link::bootstrap& group);
+std::unique_ptr<transport> open_nccl(const nccl_wish& wish, const tools::gpu_session& gpu, messaging::bootstrap& group);
 
 }  // namespace pl::p2p

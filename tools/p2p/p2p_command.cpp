@@ -58,9 +58,9 @@ std::unique_ptr<tools::gpu_session> open_gpu(const settings& asked, int local_ra
 // ranks already, so "auto" is for our own processes.
 std::string place(const settings& asked, const rank_place& position, bool launched, const tools::gpu_session* gpu) {
   tools::common_options mine = asked.common;
-  const std::string policy = link::cpu_policy_from_environment();
+  const std::string policy = messaging::cpu_policy_from_environment();
   if (mine.cpu == "auto" && !policy.empty() && policy != "near") {
-    tools::must(link::bind_this_thread(policy, {}, {position.local_rank, 0}));
+    tools::must(messaging::bind_this_thread(policy, {}, {position.local_rank, 0}));
     return format_cpu_list(cpus_of_this_thread());
   }
   if (mine.cpu == "auto" && ((launched && policy.empty()) || gpu == nullptr)) mine.cpu = "none";
@@ -77,7 +77,7 @@ std::string place(const settings& asked, const rank_place& position, bool launch
 }
 
 // Collective: every rank's CPUs, by rank, as lines.
-std::string places_of_all(link::bootstrap& group, const std::string& mine) {
+std::string places_of_all(messaging::bootstrap& group, const std::string& mine) {
   const auto all = tools::must(group.all_gather(std::as_bytes(std::span(mine))));
   std::string text;
   for (std::size_t rank = 0; rank < all.size(); ++rank)
@@ -86,7 +86,8 @@ std::string places_of_all(link::bootstrap& group, const std::string& mine) {
   return text;
 }
 
-std::unique_ptr<transport> open_arm(arm kind, const settings& asked, const tools::gpu_session* gpu, link::bootstrap& group) {
+std::unique_ptr<transport> open_arm(arm kind, const settings& asked, const tools::gpu_session* gpu,
+                                    messaging::bootstrap& group) {
   const bool reaches_gpu = asked.needs_gpu() && !asked.stage;
   switch (kind) {
     case arm::ours:
@@ -109,7 +110,8 @@ std::unique_ptr<transport> open_arm(arm kind, const settings& asked, const tools
   return mpi;
 }
 
-void open_arms(std::vector<contender>& arms, const settings& asked, const tools::gpu_session* gpu, link::bootstrap& group) {
+void open_arms(std::vector<contender>& arms, const settings& asked, const tools::gpu_session* gpu,
+               messaging::bootstrap& group) {
   for (const arm kind : asked.arms) {
     auto opened = open_arm(kind, asked, gpu, group);
     const bool stages = asked.stage && (kind == arm::ucx || kind == arm::mpi);
@@ -151,7 +153,7 @@ void describe(tools::report& report, const settings& asked, const rank_place& po
 // How a rank comes to the others, and what it does first when it fails.
 struct way_in {
   bool launched = false;  // by a launcher, which has placed the rank
-  std::function<std::unique_ptr<link::bootstrap>()> meet;
+  std::function<std::unique_ptr<messaging::bootstrap>()> meet;
   std::function<void(const std::string& words)> on_failure = [](const std::string&) {};
 };
 
@@ -166,7 +168,7 @@ int live(const settings& asked, const tools::invocation& call, const rank_place&
     silence_stdout();
   }
   if (position.rank == 0 && asked.asks_for(arm::ours))
-    for (const auto& line : link::unused_settings()) std::fprintf(stderr, "p2p: %s\n", line.c_str());
+    for (const auto& line : messaging::unused_settings()) std::fprintf(stderr, "p2p: %s\n", line.c_str());
   const auto gpu = open_gpu(asked, position.local_rank);
   const std::string cpus = place(asked, position, way.launched, gpu.get());
   const auto group = way.meet();
@@ -188,16 +190,16 @@ int live(const settings& asked, const tools::invocation& call, const rank_place&
 
 constexpr unsigned kPatienceS = 120;  // a GPU's first context on a busy machine takes a while
 
-std::unique_ptr<link::bootstrap> meet(link::bootstrap_options options) {
+std::unique_ptr<messaging::bootstrap> meet(messaging::bootstrap_options options) {
   options.timeout_s = kPatienceS;
   options.report = [](const std::string& line) { std::fprintf(stderr, "p2p: %s\n", line.c_str()); };
-  return tools::must(link::open_bootstrap(options));
+  return tools::must(messaging::open_bootstrap(options));
 }
 
 int run_with_peer(const settings& asked, const tools::invocation& call) {
   if (asks_for_mpi(asked)) throw tool_failure("--via mpi needs mpirun on both machines instead of --listen and --peer");
   const bool listens = !asked.listen.empty();
-  link::bootstrap_options options;
+  messaging::bootstrap_options options;
   options.rendezvous = listens ? asked.listen : asked.peer;
   if (listens && options.rendezvous.find(':') == std::string::npos) options.rendezvous = "*:" + options.rendezvous;
   options.rank = listens ? 0 : 1;
@@ -209,7 +211,7 @@ int run_with_peer(const settings& asked, const tools::invocation& call) {
 
 // Ranks of a launcher find each other as programs on the library do; by its MPI where that is opened anyhow, or where they
 // run on several hosts and nothing else tells how.
-int run_launched(const settings& asked, const tools::invocation& call, const link::meeting_plan& plan) {
+int run_launched(const settings& asked, const tools::invocation& call, const messaging::meeting_plan& plan) {
   const bool needs_mpi = asks_for_mpi(asked) || (plan.rendezvous.empty() && plan.launched_by.starts_mpi &&
                                                  plan.launched_by.ranks_here != plan.size);
   way_in way;
@@ -247,7 +249,7 @@ int run_p2p(const invocation& call) {
   const settings& asked = parsed.asked;
   if (!asked.listen.empty() || !asked.peer.empty()) return p2p::run_with_peer(asked, call);
   // Without a launcher or variables that stand for one, the processes are made here.
-  const auto plan = link::plan_meeting({});
+  const auto plan = messaging::plan_meeting({});
   const bool nobody_says = plan.code() == ENODATA;
   if (!plan && asked.launch != settings::launch_kind::fork &&
       (!nobody_says || asked.launch == settings::launch_kind::environment))

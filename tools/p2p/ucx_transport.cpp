@@ -15,7 +15,7 @@ using tools::tool_failure;
 
 class ucx_transport : public transport {
  public:
-  ucx_transport(const ucx::ucx_table& ucx, bool device_memory, link::bootstrap& group)
+  ucx_transport(const ucx::ucx_table& ucx, bool device_memory, messaging::bootstrap& group)
       : ucx_(ucx), rank_(group.rank()), size_(group.size()), bootstrap_(group) {
     make_context();
     if (device_memory) require_cuda();
@@ -130,7 +130,7 @@ class ucx_transport : public transport {
 
   const ucx::ucx_table& ucx_;
   int rank_, size_;
-  link::bootstrap& bootstrap_;
+  messaging::bootstrap& bootstrap_;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   std::vector<ucp_ep_h> endpoints_;
@@ -138,8 +138,8 @@ class ucx_transport : public transport {
 
 }  // namespace
 
-std::unique_ptr<transport> open_ucx_transport(bool device_memory, link::bootstrap& group) {
-  const auto library = link::messenger_options::from_environment().ucx_library;
+std::unique_ptr<transport> open_ucx_transport(bool device_memory, messaging::bootstrap& group) {
+  const auto library = messaging::messenger_options::from_environment().ucx_library;
   return std::make_unique<ucx_transport>(*tools::must(ucx::open_ucx(library)), device_memory, group);
 }
 

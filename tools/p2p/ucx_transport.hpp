@@ -11,6 +11,6 @@ namespace pl::p2p {
 
 // Collective. The library is the one that PEERLANE_UCX_LIBRARY names, else the installed one. With `device_memory`, a UCX
 // without CUDA support is refused: it would touch GPU addresses by the CPU.
-std::unique_ptr<transport> open_ucx_transport(bool device_memory, link::bootstrap& group);
+std::unique_ptr<transport> open_ucx_transport(bool device_memory, messaging::bootstrap& group);
 
 }  // namespace pl::p2p

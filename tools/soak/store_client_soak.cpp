@@ -15,8 +15,8 @@ constexpr std::size_t kMaxValueBytes = 3u << 20;
 constexpr unsigned kWorkTimeoutMs = 3000;  // disturbances last about as long: operations shall meet their ends, too
 constexpr unsigned kCalmTimeoutMs = 30'000;
 
-store_wire::pool_settings settings_of(unsigned level) {
-  store_wire::pool_settings out;
+store_protocol::pool_settings settings_of(unsigned level) {
+  store_protocol::pool_settings out;
   out.level = *store::durability_named(kPools[level]);
   return out;
 }

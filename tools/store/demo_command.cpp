@@ -60,7 +60,7 @@ class demo {
   }
 
   void run(result_file& results) {
-    std::printf("TLS: %s\n", store_->way() == store_wire::path::tls ? "on" : "off");
+    std::printf("TLS: %s\n", store_->way() == store_protocol::path::tls ? "on" : "off");
     std::printf("Handshakes: 1\n");
     int count = 0;
     gpu_.check(gpu_.cuda().cuDeviceGetCount(&count), "cuDeviceGetCount");
@@ -171,15 +171,15 @@ class demo {
     one["kind"] = "transfer";
     one["direction"] = direction;
     one["size_bytes"] = options_.bytes;
-    one["path"] = store_wire::name_of(got.result.way);
-    one["durability"] = store_wire::name_of(got.result.reached);
+    one["path"] = store_protocol::name_of(got.result.way);
+    one["durability"] = store_protocol::name_of(got.result.reached);
     one["bandwidth_gb_per_s"] = took.gb_per_s();
     one["link_gb_per_s"] = limit.gb_per_s();
     one["ratio_to_link"] = took.gb_per_s() / limit.gb_per_s();
     results.add_row(one);
     std::printf("%-4s %8.2f GB/s %8.2f GiB/s  %5.1f %% of the link's %.2f GB/s  path %s, %s\n", direction, took.gb_per_s(),
                 took.gib_per_s(), 100 * took.gb_per_s() / limit.gb_per_s(), limit.gb_per_s(),
-                store_wire::name_of(got.result.way), store_wire::name_of(got.result.reached));
+                store_protocol::name_of(got.result.way), store_protocol::name_of(got.result.reached));
   }
   void tell(const rate& put, const rate& get, result_file& results) {
     const rate outbound = link(copy::direction::to_host), inbound = link(copy::direction::to_device);

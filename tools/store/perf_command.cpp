@@ -133,7 +133,7 @@ class driver {
         slot.op = store_->make_erase(pool_, key_of(step.key), {});
         break;
       case perf_kind::get_attribute:
-        slot.op = store_->make_plain(store_wire::opcode::stat, pool_, key_of(step.key));
+        slot.op = store_->make_plain(store_protocol::opcode::stat, pool_, key_of(step.key));
         break;
       case perf_kind::scan: {
         store_client::key_search search;
@@ -209,7 +209,7 @@ class driver {
   std::uint64_t client_;
   std::unique_ptr<store_client::client> store_;
   std::uint32_t pool_;
-  std::optional<store_wire::durability> level_;
+  std::optional<store_protocol::durability> level_;
   std::vector<request_slot> slots_;
   std::vector<store_client::operation_ptr> made_;
   std::size_t next_ = 0;
@@ -276,7 +276,7 @@ bool run_test(const perf_options& options, const std::string& test, result_file&
   const double rate = static_cast<double>(all.operations) / seconds, gb = 1e-9 * static_cast<double>(all.bytes) / seconds;
   std::printf("%-12s %11.0f op/s %8.3f GB/s  us: p50 %9.1f p99 %9.1f p99.9 %9.1f max %9.1f  path %s", test.c_str(), rate, gb,
               us(0.5), us(0.99), us(0.999), 1e-3 * static_cast<double>(all.latency.highest()),
-              store_wire::name_of(all.last.result.way));
+              store_protocol::name_of(all.last.result.way));
   if (all.missing > 0) std::printf("  not there: %" PRIu64, all.missing);
   std::printf("\n");
   nlohmann::json row = {{"kind", "load"},
@@ -293,7 +293,7 @@ bool run_test(const perf_options& options, const std::string& test, result_file&
                         {"seconds", seconds},
                         {"operations_per_s", rate},
                         {"bandwidth_gb_per_s", gb},
-                        {"path", store_wire::name_of(all.last.result.way)},
+                        {"path", store_protocol::name_of(all.last.result.way)},
                         {"durability", options.level.empty() ? "pool" : options.level},
                         {"latency_ns_mean", all.latency.mean()},
                         {"latency_ns_max", all.latency.highest()}};

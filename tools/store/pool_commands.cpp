@@ -11,19 +11,19 @@
 namespace pl::store_tools {
 namespace {
 
-using store_wire::opcode;
+using store_protocol::opcode;
 using tools::tool_failure;
 
-std::vector<store_wire::pool_entry> pools_of(store_client::client& store) {
+std::vector<store_protocol::pool_entry> pools_of(store_client::client& store) {
   const auto got = must(store.run(store.make_plain(opcode::pool_list, 0, {})));
-  return tools::must(store_wire::decode_pools(got.body));
+  return tools::must(store_protocol::decode_pools(got.body));
 }
 
 void print_pools(store_client::client& store) {
   std::printf("%-24s %10s %14s %14s %-10s %-4s %s\n", "pool", "keys", "bytes", "quota bytes", "durability", "shm", "access");
   for (const auto& one : pools_of(store))
     std::printf("%-24s %10" PRIu64 " %14" PRIu64 " %14" PRIu64 " %-10s %-4s %s\n", one.name.c_str(), one.keys, one.bytes,
-                one.settings.size_bytes, store_wire::name_of(one.settings.level), one.settings.allow_shm ? "yes" : "no",
+                one.settings.size_bytes, store_protocol::name_of(one.settings.level), one.settings.allow_shm ? "yes" : "no",
                 one.settings.access.empty() ? "everybody" : one.settings.access.c_str());
 }
 
@@ -34,7 +34,7 @@ void print_keys(const reach_options& target, store_client::client& store, const 
   const auto pool = cluster ? pool_of(*cluster, pool_name) : pool_of(store, pool_name);
   for (std::uint64_t printed = 0;;) {
     const auto got = must(cluster ? cluster->find(pool, search) : store.run(store.make_find(pool, search)));
-    for (const auto& one : tools::must(store_wire::decode_keys(got.body))) {
+    for (const auto& one : tools::must(store_protocol::decode_keys(got.body))) {
       if (limit != 0 && printed++ >= limit) return;
       if (lengthy) std::printf("%14" PRIu64 " %10" PRIu64 "  %s\n", one.value_bytes, one.version, one.key.c_str());
       else std::printf("%s\n", one.key.c_str());
@@ -84,7 +84,7 @@ int run_find(const tools::invocation& call) {
 int run_pool(const tools::invocation& call) {
   reach_options target;
   std::string action, name, level;
-  store_wire::pool_settings settings;
+  store_protocol::pool_settings settings;
   std::uint64_t keys = 0;
   std::int64_t copies = 1;
   bool no_shm = false;
@@ -102,7 +102,7 @@ int run_pool(const tools::invocation& call) {
   parser.flag("--no-pool-shm", no_shm, "Clients do not reach this pool through shared memory");
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
-  settings.level = durability_option(level).value_or(store_wire::durability::durable);
+  settings.level = durability_option(level).value_or(store_protocol::durability::durable);
   settings.max_keys = keys;
   settings.allow_shm = !no_shm;
   settings.copies = static_cast<std::uint8_t>(copies);

@@ -41,9 +41,9 @@ store_client::address address_of(const reach_options& options) {
 
 namespace {
 
-store_wire::path required(const reach_options& options) {
-  if (options.require.empty()) return store_wire::path::none;
-  const auto way = store_wire::path_of(options.require);
+store_protocol::path required(const reach_options& options) {
+  if (options.require.empty()) return store_protocol::path::none;
+  const auto way = store_protocol::path_of(options.require);
   if (!way) throw tool_failure(format("--require-path %s: there is no such path", options.require.c_str()));
   return *way;
 }
@@ -63,7 +63,7 @@ std::unique_ptr<store_client::client> reach(const reach_options& options, copy::
 }
 
 std::unique_ptr<store_client::router> cluster_of(const reach_options& options, store_client::client& store) {
-  const auto got = store.run(store.make_plain(store_wire::opcode::cluster_map, 0, {}));
+  const auto got = store.run(store.make_plain(store_protocol::opcode::cluster_map, 0, {}));
   if (got.status != 0) return nullptr;
   store_client::router_options settings;
   settings.security = address_of(options);
@@ -102,7 +102,7 @@ store_client::reply must(store_client::reply got) {
   return got;
 }
 
-std::optional<store_wire::durability> durability_option(const std::string& name) {
+std::optional<store_protocol::durability> durability_option(const std::string& name) {
   if (name.empty()) return std::nullopt;
   const auto level = store::durability_named(name);
   if (!level || !store::check_given(*level))
@@ -112,10 +112,10 @@ std::optional<store_wire::durability> durability_option(const std::string& name)
 
 std::string told(const store_client::reply& got) {
   const std::string copies = got.result.copies > 1 ? format(", %u copies", got.result.copies) : std::string();
-  const auto& lanes = got.fields.lane_name;
-  const std::string lane_names = got.result.way == store_wire::path::ucx && lanes ? ": " + *lanes : std::string();
-  return format("path %s%s, %s%s, version %llu", store_wire::name_of(got.result.way), lane_names.c_str(),
-                store_wire::name_of(got.result.reached), copies.c_str(),
+  const auto& lanes = got.fields.ucx_transports;
+  const std::string lane_names = got.result.way == store_protocol::path::ucx && lanes ? ": " + *lanes : std::string();
+  return format("path %s%s, %s%s, version %llu", store_protocol::name_of(got.result.way), lane_names.c_str(),
+                store_protocol::name_of(got.result.reached), copies.c_str(),
                 static_cast<unsigned long long>(got.result.version));
 }
 

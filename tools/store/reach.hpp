@@ -35,7 +35,7 @@ std::uint32_t pool_of(store_client::router& cluster, const std::string& name, bo
 // The answer, or a tool_failure with its sentence.
 store_client::reply must(store_client::reply got);
 // "volatile", "logged", "durable". Throws for others; empty: nothing.
-std::optional<store_wire::durability> durability_option(const std::string& name);
+std::optional<store_protocol::durability> durability_option(const std::string& name);
 // "path shm-direct, durable, version 17"
 std::string told(const store_client::reply& got);
 

@@ -79,7 +79,7 @@ class open_store {
     pool_ = cluster_ ? pool_of(*cluster_, pool, make_pool) : pool_of(*store_, pool, make_pool);
   }
   store_client::reply stat(const std::string& key) {
-    return cluster_ ? cluster_->stat(pool_, key) : store_->run(store_->make_plain(store_wire::opcode::stat, pool_, key));
+    return cluster_ ? cluster_->stat(pool_, key) : store_->run(store_->make_plain(store_protocol::opcode::stat, pool_, key));
   }
   store_client::reply put(const std::string& key, const store_client::memory& source,
                           const store_client::put_request& options) {
@@ -120,10 +120,10 @@ struct condition_options {
     parser.flag("--if-absent", if_absent, "Only if there is no such key (EEXIST)");
     parser.integer("--if-version", if_version, 0, INT64_MAX, "Only if this is the present version (ESTALE)");
   }
-  std::optional<store_wire::precondition> get() const {
-    if (if_absent) return store_wire::precondition{store_wire::condition::if_absent, 0};
+  std::optional<store_protocol::precondition> get() const {
+    if (if_absent) return store_protocol::precondition{store_protocol::condition::if_absent, 0};
     if (if_version != 0)
-      return store_wire::precondition{store_wire::condition::if_version, static_cast<std::uint64_t>(if_version)};
+      return store_protocol::precondition{store_protocol::condition::if_version, static_cast<std::uint64_t>(if_version)};
     return std::nullopt;
   }
 };
@@ -204,9 +204,9 @@ int run_stat(const tools::invocation& call) {
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
   const auto got = must(open_store(target, pool_name).stat(key)).result;
-  std::printf("bytes %" PRIu64 "\nversion %" PRIu64 "\ncrc32c %08x\ndurability %s\nuser_flags %u\nwritten_unix_ns %" PRId64
-              "\n",
-              got.value_bytes, got.version, got.crc, store_wire::name_of(got.reached), got.user_flags, got.written_unix_ns);
+  std::printf(
+      "bytes %" PRIu64 "\nversion %" PRIu64 "\ncrc32c %08x\ndurability %s\nuser_flags %u\nwritten_unix_ns %" PRId64 "\n",
+      got.value_bytes, got.version, got.crc, store_protocol::name_of(got.reached), got.user_flags, got.written_unix_ns);
   return tools::kExitOk;
 }
 

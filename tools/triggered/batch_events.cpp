@@ -5,9 +5,9 @@
 
 namespace pl::async {
 
-batch_events::batch_events(const station& session, stream::run_mode mode) : session_(session), mode_(mode) {
+batch_events::batch_events(const station& session, triggered::run_mode mode) : session_(session), mode_(mode) {
   auto flags = cu::event_flag::disable_timing | 0u;
-  if (mode == stream::run_mode::economy) flags |= cu::event_flag::blocking_sync;
+  if (mode == triggered::run_mode::economy) flags |= cu::event_flag::blocking_sync;
   for (auto& event : events_) session.gpu().check(session.cuda().cuEventCreate(&event, flags), "cuEventCreate");
 }
 
@@ -29,7 +29,7 @@ void batch_events::wait_for_all() {
 }
 
 void batch_events::wait_for(cu::event_t event) const {
-  if (mode_ == stream::run_mode::economy)
+  if (mode_ == triggered::run_mode::economy)
     return session_.gpu().check(session_.cuda().cuEventSynchronize(event), "cuEventSynchronize");
   for (;;) {
     const auto rc = session_.cuda().cuEventQuery(event);

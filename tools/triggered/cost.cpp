@@ -24,7 +24,7 @@
 namespace pl::async {
 namespace {
 
-using stream::mem_ops;
+using triggered::mem_ops;
 
 struct kind {
   std::string name;

@@ -29,8 +29,8 @@ class normal_exchange final : public exchange {
 
   void iterate(std::size_t bytes, std::uint64_t busy_ns, int count) override {
     const int peer = 1 - session_.rank();
-    const auto received = link::device_buffer(session_.receive_buffer(), bytes),
-               out = link::device_buffer(session_.send_buffer(), bytes);
+    const auto received = messaging::device_buffer(session_.receive_buffer(), bytes),
+               out = messaging::device_buffer(session_.send_buffer(), bytes);
     for (int i = 0; i < count; ++i) {
       if (session_.rank() == 0) tools::must(messages_.send(peer, out, kTag));
       static_cast<void>(tools::must(messages_.recv(peer, received, kTag)));
@@ -43,14 +43,14 @@ class normal_exchange final : public exchange {
 
  private:
   station& session_;
-  link::messenger& messages_;
+  messaging::messenger& messages_;
 };
 
 // Host functions in the stream send and receive: the driver's thread acts between the steps. They may not
 // call CUDA, so the data go through host memory, by copies in the stream.
 class hostfn_exchange final : public exchange {
  public:
-  hostfn_exchange(station& session, stream::run_mode mode)
+  hostfn_exchange(station& session, triggered::run_mode mode)
       : session_(session),
         messages_(session.host_messages()),
         received_(session.gpu(), session.window_bytes()),
@@ -80,13 +80,13 @@ class hostfn_exchange final : public exchange {
  private:
   static void send_now(void* self) {
     auto& owner = *static_cast<hostfn_exchange*>(self);
-    owner.note(owner.messages_.send(1 - owner.session_.rank(), link::host_buffer(owner.sent_.data(), owner.bytes_), kTag,
-                                    kPatience));
+    owner.note(owner.messages_.send(1 - owner.session_.rank(), messaging::host_buffer(owner.sent_.data(), owner.bytes_),
+                                    kTag, kPatience));
   }
   static void receive_now(void* self) {
     auto& owner = *static_cast<hostfn_exchange*>(self);
-    const auto target = link::host_buffer(owner.received_.data(), owner.bytes_);
-    const auto got = owner.messages_.recv(1 - owner.session_.rank(), target, kTag, link::kWholeTag, kPatience);
+    const auto target = messaging::host_buffer(owner.received_.data(), owner.bytes_);
+    const auto got = owner.messages_.recv(1 - owner.session_.rank(), target, kTag, messaging::kWholeTag, kPatience);
     owner.note(got ? status() : status(got.error()));
   }
   void note(const status& outcome) {
@@ -108,7 +108,7 @@ class hostfn_exchange final : public exchange {
   }
 
   station& session_;
-  link::messenger& messages_;
+  messaging::messenger& messages_;
   tools::host_memory received_, sent_;
   batch_events batches_;
   std::size_t bytes_ = 0;  // of this turn; host functions read it, and none is queued when it changes
@@ -116,7 +116,7 @@ class hostfn_exchange final : public exchange {
   std::string words_;
 };
 
-status queue_iterations(station& session, stream::channel& link, std::size_t bytes, std::uint64_t busy_ns, int count) {
+status queue_iterations(station& session, triggered::channel& link, std::size_t bytes, std::uint64_t busy_ns, int count) {
   const auto& window = session.window_of(1 - session.rank());
   const auto send = [&] { return link.put_signal(session.stream(), window, 0, session.send_buffer(), bytes); };
   for (int i = 0; i < count; ++i) {
@@ -130,7 +130,7 @@ status queue_iterations(station& session, stream::channel& link, std::size_t byt
   return {};
 }
 
-void check_channel(const stream::channel& link) {
+void check_channel(const triggered::channel& link) {
   if (const auto now = link.state(); now.error != 0) throw tools::tool_failure("the channel broke: " + now.why);
 }
 
@@ -138,11 +138,11 @@ void check_channel(const stream::channel& link) {
 class stream_exchange final : public exchange {
  public:
   stream_exchange(station& session, const contender& candidate) : session_(session), batches_(session, candidate.mode) {
-    stream::channel_options options;
+    triggered::channel_options options;
     const bool is_proxy = candidate.kind == arm::proxy || candidate.kind == arm::proxy_kernel;
-    options.executor = is_proxy ? stream::executor_kind::proxy : stream::executor_kind::peer;
+    options.executor = is_proxy ? triggered::executor_kind::proxy : triggered::executor_kind::peer;
     if (candidate.kind == arm::peer_kernel || candidate.kind == arm::proxy_kernel)
-      options.wait = stream::wait_method::kernel;
+      options.wait = triggered::wait_method::kernel;
     channel_ = session.connect(1 - session.rank(), session.new_channel_id(), options);
   }
 
@@ -162,7 +162,7 @@ class stream_exchange final : public exchange {
  private:
   station& session_;
   batch_events batches_;
-  std::unique_ptr<stream::channel> channel_;
+  std::unique_ptr<triggered::channel> channel_;
 };
 
 // Some iterations captured once and launched again and again: one call of the driver for all of their steps.
@@ -171,15 +171,15 @@ class graph_exchange final : public exchange {
   graph_exchange(station& session, const contender& candidate, int unroll)
       : session_(session),
         batches_(session, candidate.mode),
-        wait_(candidate.kind == arm::graph_kernel ? stream::wait_method::kernel : stream::wait_method::front_end),
-        unit_(wait_ == stream::wait_method::kernel ? unroll : std::min(unroll, kMaxSlots)) {}
+        wait_(candidate.kind == arm::graph_kernel ? triggered::wait_method::kernel : triggered::wait_method::front_end),
+        unit_(wait_ == triggered::wait_method::kernel ? unroll : std::min(unroll, kMaxSlots)) {}
   ~graph_exchange() override { drop(); }
 
   // Every case has a channel of its own, because captured operations keep their places in it.
   status prepare(std::size_t bytes, std::uint64_t busy_ns) override {
     drop();
-    stream::channel_options options;
-    options.executor = stream::executor_kind::peer;
+    triggered::channel_options options;
+    options.executor = triggered::executor_kind::peer;
     options.wait = wait_;
     options.releases_captured_waits = true;  // the other side writes here again only after it got our answer
     channel_ = session_.connect(1 - session_.rank(), session_.new_channel_id(), options);
@@ -217,9 +217,9 @@ class graph_exchange final : public exchange {
 
   station& session_;
   batch_events batches_;
-  const stream::wait_method wait_;
+  const triggered::wait_method wait_;
   const int unit_;
-  std::unique_ptr<stream::channel> channel_;
+  std::unique_ptr<triggered::channel> channel_;
   std::optional<captured_work> graph_;
 };
 

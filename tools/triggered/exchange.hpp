@@ -18,7 +18,7 @@ arm arm_of(const std::string& word);  // throws tools::tool_failure
 // How the application waits for its own batches, and what the context's proxy thread does.
 struct contender {
   arm kind = arm::normal;
-  stream::run_mode mode = stream::run_mode::performance;
+  triggered::run_mode mode = triggered::run_mode::performance;
 };
 
 // Two ranks use it at the same time, in the same order of calls.

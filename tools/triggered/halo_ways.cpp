@@ -27,15 +27,15 @@ class normal_halo final : public halo_way {
   }
   void exchange(const halo& edges) override {
     session_.synchronize();
-    std::vector<link::request> under_way;
+    std::vector<messaging::request> under_way;
     for (int i = 0; i < kSides; ++i) {
       const auto direction = static_cast<side>(i);
       const int peer = place_.neighbour(direction);
       if (peer < 0) continue;
       under_way.push_back(messages_.irecv(
-          peer, link::device_buffer(session_.receive_buffer() + edges.offset(direction), edges.bytes), kHaloTag));
+          peer, messaging::device_buffer(session_.receive_buffer() + edges.offset(direction), edges.bytes), kHaloTag));
       under_way.push_back(messages_.isend(
-          peer, link::device_buffer(session_.send_buffer() + edges.offset(direction), edges.bytes), kHaloTag));
+          peer, messaging::device_buffer(session_.send_buffer() + edges.offset(direction), edges.bytes), kHaloTag));
     }
     for (auto& one : under_way) tools::must(one.wait());
   }
@@ -44,18 +44,18 @@ class normal_halo final : public halo_way {
  private:
   station& session_;
   const block_place place_;
-  link::messenger& messages_;
+  messaging::messenger& messages_;
 };
 
 class stream_halo : public halo_way {
  public:
   stream_halo(station& session, const block_place& place, arm kind)
-      : session_(session), batches_(session, stream::run_mode::performance) {
-    stream::channel_options options;
+      : session_(session), batches_(session, triggered::run_mode::performance) {
+    triggered::channel_options options;
     const bool is_proxy = kind == arm::proxy || kind == arm::proxy_kernel;
-    options.executor = is_proxy ? stream::executor_kind::proxy : stream::executor_kind::peer;
+    options.executor = is_proxy ? triggered::executor_kind::proxy : triggered::executor_kind::peer;
     if (kind == arm::peer_kernel || kind == arm::proxy_kernel || kind == arm::graph_kernel)
-      options.wait = stream::wait_method::kernel;
+      options.wait = triggered::wait_method::kernel;
     const auto id = session.new_channel_id();
     // In an order that cannot make ranks wait for each other in a ring: by rank.
     std::vector<std::pair<int, side>> order;
@@ -100,7 +100,7 @@ class stream_halo : public halo_way {
   struct end {
     side direction;
     int peer;
-    std::unique_ptr<stream::channel> link;
+    std::unique_ptr<triggered::channel> link;
   };
   batch_events batches_;
   std::vector<end> ends_;

@@ -47,7 +47,7 @@ class run {
 
   void add(const contender& candidate) {
     std::string name = to_string(candidate.kind);
-    if (plan_.has_modes) name += candidate.mode == stream::run_mode::economy ? " economy" : " performance";
+    if (plan_.has_modes) name += candidate.mode == triggered::run_mode::economy ? " economy" : " performance";
     auto runner = make_exchange(session_, candidate, plan_.unroll != 0 ? plan_.unroll : plan_.batch);
     const auto ready = runner->prepare(plan_.sizes.front(), 0);
     if (!ready && ready.code() != ENOTSUP) tools::must(ready);
@@ -134,7 +134,7 @@ class run {
       file_->add_samples(series, all[i].iteration_ns);
       file_->add_row({{"series", series},
                       {"arm", to_string(ways_[i].setup.kind)},
-                      {"mode", ways_[i].setup.mode == stream::run_mode::economy ? "economy" : "performance"},
+                      {"mode", ways_[i].setup.mode == triggered::run_mode::economy ? "economy" : "performance"},
                       {"size_bytes", bytes},
                       {"kernel_asked_ns", busy_ns},
                       {"kernel_ns", kernel_ns},

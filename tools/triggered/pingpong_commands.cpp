@@ -58,7 +58,7 @@ class exchange_options {
         file->set_parameter("batch", plan.batch);
         file->set_parameter("unroll", plan.unroll);
         file->set_parameter("repeats", plan.repeats);
-        const bool is_network = ranks.context.messages.path == link::messenger_options::path_t::network;
+        const bool is_network = ranks.context.messages.path == messaging::messenger_options::path_t::network;
         file->set_parameter("path", is_network ? "network" : "auto");
       }
       return run_pingpong(session, plan, file);
@@ -94,7 +94,8 @@ int run_economy_command(const tools::invocation& call) {
   options.take();
   std::vector<contender> both;
   for (const auto& one : options.plan.contenders)
-    for (const auto mode : {stream::run_mode::performance, stream::run_mode::economy}) both.push_back({one.kind, mode});
+    for (const auto mode : {triggered::run_mode::performance, triggered::run_mode::economy})
+      both.push_back({one.kind, mode});
   options.plan.contenders = std::move(both);
   options.plan.has_modes = true;
   return options.run(call);

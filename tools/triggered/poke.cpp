@@ -20,7 +20,7 @@
 namespace pl::async {
 namespace {
 
-using stream::mem_ops;
+using triggered::mem_ops;
 
 constexpr int kAhead = 64;               // pokes that are queued at once
 constexpr int kWarmUp = 100;             // not counted
@@ -88,7 +88,7 @@ class bench {
   bench(const tools::gpu_session& gpu, const poke_plan& plan, result_file* file)
       : gpu_(gpu), cuda_(gpu.cuda()), plan_(plan), file_(file), stream_(gpu) {
     const auto context = tools::must(copy::find_context(cuda_, gpu.ordinal(), nullptr));
-    words_ = tools::must(stream::word_pool::make(context, 1));
+    words_ = tools::must(triggered::word_pool::make(context, 1));
     index_ = tools::must(words_->take());
     module_ = tools::must(cu::load_kernels(cuda_, kernels::stream_put()));
     gpu_.check(cuda_.cuModuleGetFunction(&wait_kernel_, module_, "stream_wait"), "kernel stream_wait");
@@ -111,23 +111,23 @@ class bench {
   }
 
  private:
-  stream::host_words& host() const { return words_->host(index_); }
+  triggered::host_words& host() const { return words_->host(index_); }
   std::uint64_t on_gpu(std::size_t host_offset) const { return words_->host_on_gpu(index_) + host_offset; }
-  std::uint64_t answer() const { return on_gpu(offsetof(stream::host_words, doorbell)); }
+  std::uint64_t answer() const { return on_gpu(offsetof(triggered::host_words, doorbell)); }
 
   // The place where the stream waits, and the CPU's store to it.
   std::uint64_t place(const poke_way& way) const {
-    return way.is_in_gpu_memory ? words_->gpu(index_) + offsetof(stream::gpu_words, signal)
-                                : on_gpu(offsetof(stream::host_words, status));
+    return way.is_in_gpu_memory ? words_->gpu(index_) + offsetof(triggered::gpu_words, signal)
+                                : on_gpu(offsetof(triggered::host_words, status));
   }
   void store(const poke_way& way, std::uint64_t value) const {
-    if (way.is_in_gpu_memory) words_->store(index_, offsetof(stream::gpu_words, signal), value);
+    if (way.is_in_gpu_memory) words_->store(index_, offsetof(triggered::gpu_words, signal), value);
     else __atomic_store_n(&host().status, value, __ATOMIC_RELEASE);
   }
 
   void queue_one(const poke_way& way, std::uint64_t value) {
     mem_ops ops(cuda_, stream_.get());
-    std::uint64_t word = place(way), reached = on_gpu(offsetof(stream::host_words, reached));
+    std::uint64_t word = place(way), reached = on_gpu(offsetof(triggered::host_words, reached));
     if (way.is_by_kernel) {
       void* parameters[] = {&word, &value, &reached, &value};
       gpu_.check(cuda_.cuLaunchKernel(wait_kernel_, 1, 1, 1, 1, 1, 1, 0, stream_.get(), parameters, nullptr), "launch");
@@ -141,7 +141,7 @@ class bench {
     stuck_ = stuck;
     bool does_answer = true;
     {
-      const stuck_streams others(gpu_, stuck, &host().self_test[0], on_gpu(offsetof(stream::host_words, self_test)));
+      const stuck_streams others(gpu_, stuck, &host().self_test[0], on_gpu(offsetof(triggered::host_words, self_test)));
       tools::must(mem_ops(cuda_, stream_.get()).write64(answer(), ++value_).submit());
       does_answer = watch_for(host().doorbell, value_ - 1, value_, kTrialNs) >= 0;
       for (const auto& way : kWays)
@@ -202,7 +202,7 @@ class bench {
     std::vector<double> write_ns, enqueue_ns, seen;
     for (int turn = 0; turn <= plan_.repeats; ++turn) {
       const std::uint64_t gate = ++value_;
-      tools::must(mem_ops(cuda_, stream_.get()).wait64(on_gpu(offsetof(stream::host_words, status)), gate).submit());
+      tools::must(mem_ops(cuda_, stream_.get()).wait64(on_gpu(offsetof(triggered::host_words, status)), gate).submit());
       const auto begin = monotonic_ns();
       for (int list = 0; list < lists; ++list) {
         mem_ops ops(cuda_, stream_.get());
@@ -242,7 +242,7 @@ class bench {
   const poke_plan& plan_;
   result_file* file_;
   const tools::gpu_stream stream_;
-  std::unique_ptr<stream::word_pool> words_;
+  std::unique_ptr<triggered::word_pool> words_;
   unsigned index_ = 0;
   cu::module_t module_ = nullptr;
   cu::function_t wait_kernel_ = nullptr;

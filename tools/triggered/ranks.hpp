@@ -17,7 +17,7 @@ struct rank_plan {
   int ranks = 2;
   std::vector<int> gpus;         // ordinals, used in turn by rank; empty: all that answer
   std::size_t window_bytes = 8;  // of each station
-  stream::context_options context;
+  triggered::context_options context;
   tools::common_options common;
   std::function<void()> when_forked;  // in the launching process, once all ranks exist: the place to start threads there
 };

@@ -22,14 +22,14 @@ constexpr std::uint64_t kCloseNs = 2'000'000'000;
 constexpr unsigned kThreads = 256;
 constexpr std::uint64_t kMaxBlocks = 128;
 
-std::vector<stream::remote_window> exchange_windows(stream::context& context, link::bootstrap& bootstrap,
-                                                    std::uint64_t memory, std::size_t bytes) {
+std::vector<triggered::remote_window> exchange_windows(triggered::context& context, messaging::bootstrap& bootstrap,
+                                                       std::uint64_t memory, std::size_t bytes) {
   const auto mine = tools::must(context.expose(memory, bytes));
   const auto all = tools::must(bootstrap.all_gather(std::as_bytes(std::span(&mine, 1))));
-  std::vector<stream::remote_window> out(all.size());
+  std::vector<triggered::remote_window> out(all.size());
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (static_cast<int>(i) == bootstrap.rank()) continue;
-    stream::window_key key;
+    triggered::window_key key;
     std::memcpy(&key, all[i].data(), sizeof key);
     out[i] = tools::must(context.import(key));
   }
@@ -38,7 +38,7 @@ std::vector<stream::remote_window> exchange_windows(stream::context& context, li
 
 }  // namespace
 
-station::station(const station_plan& plan, link::bootstrap& bootstrap) : plan_(plan), bootstrap_(bootstrap) {
+station::station(const station_plan& plan, messaging::bootstrap& bootstrap) : plan_(plan), bootstrap_(bootstrap) {
   gpu_ = std::make_unique<tools::gpu_session>(plan.gpu, false);
   receive_buffer_ = std::make_unique<tools::device_memory>(*gpu_, plan.window_bytes);
   send_buffer_ = std::make_unique<tools::device_memory>(*gpu_, plan.window_bytes);
@@ -46,7 +46,7 @@ station::station(const station_plan& plan, link::bootstrap& bootstrap) : plan_(p
   module_ = tools::must(cu::load_kernels(cuda(), kernels::async_step()));
   gpu_->check(cuda().cuModuleGetFunction(&step_, module_, "async_step"), "kernel async_step");
   plan_.context.device_ordinal = plan.gpu;
-  context_ = tools::must(stream::context::open(cuda(), bootstrap, plan_.context));
+  context_ = tools::must(triggered::context::open(cuda(), bootstrap, plan_.context));
   windows_ = exchange_windows(*context_, bootstrap, receive_buffer(), plan.window_bytes);
 }
 
@@ -59,17 +59,17 @@ station::~station() {
   static_cast<void>(cuda().cuModuleUnload(module_));
 }
 
-link::messenger& station::messages() {
-  if (messages_ == nullptr) messages_ = tools::must(link::messenger::open(&cuda(), bootstrap_));
+messaging::messenger& station::messages() {
+  if (messages_ == nullptr) messages_ = tools::must(messaging::messenger::open(&cuda(), bootstrap_));
   return *messages_;
 }
 
-link::messenger& station::host_messages() {
-  if (host_messages_ == nullptr) host_messages_ = tools::must(link::messenger::open(nullptr, bootstrap_));
+messaging::messenger& station::host_messages() {
+  if (host_messages_ == nullptr) host_messages_ = tools::must(messaging::messenger::open(nullptr, bootstrap_));
   return *host_messages_;
 }
 
-std::unique_ptr<stream::channel> station::connect(int peer, std::uint32_t id, const stream::channel_options& options) {
+std::unique_ptr<triggered::channel> station::connect(int peer, std::uint32_t id, const triggered::channel_options& options) {
   auto made = context_->connect(peer, id, options);
   // The words of channels that were just closed are given back a moment later.
   for (const auto end = monotonic_ns() + kCloseNs; made.code() == ENOSPC && monotonic_ns() < end;) {

@@ -19,13 +19,13 @@ struct station_plan {
   int rank = 0;
   int gpu = 0;                   // ordinal
   std::size_t window_bytes = 0;  // of each of the two buffers
-  stream::context_options context;
+  triggered::context_options context;
 };
 
 // Opening is collective. Everything throws tools::tool_failure.
 class station {
  public:
-  station(const station_plan& plan, link::bootstrap& bootstrap);
+  station(const station_plan& plan, messaging::bootstrap& bootstrap);
   ~station();
   station(const station&) = delete;
   station& operator=(const station&) = delete;
@@ -34,19 +34,19 @@ class station {
   const tools::gpu_session& gpu() const { return *gpu_; }
   const cu::driver_table& cuda() const { return gpu_->cuda(); }
   cu::stream_t stream() const { return stream_->get(); }
-  stream::context& context() { return *context_; }
-  link::messenger& messages();       // with device memory; opened at the first use (collective)
-  link::messenger& host_messages();  // host memory only, so that it makes no CUDA call; the same
-  link::bootstrap& bootstrap() { return bootstrap_; }
+  triggered::context& context() { return *context_; }
+  messaging::messenger& messages();       // with device memory; opened at the first use (collective)
+  messaging::messenger& host_messages();  // host memory only, so that it makes no CUDA call; the same
+  messaging::bootstrap& bootstrap() { return bootstrap_; }
 
   std::uint64_t receive_buffer() const { return receive_buffer_->get(); }
   std::uint64_t send_buffer() const { return send_buffer_->get(); }
   std::size_t window_bytes() const { return plan_.window_bytes; }
-  const stream::remote_window& window_of(int rank) const { return windows_[static_cast<std::size_t>(rank)]; }
+  const triggered::remote_window& window_of(int rank) const { return windows_[static_cast<std::size_t>(rank)]; }
   // The same in all ranks that ask equally often.
   std::uint32_t new_channel_id() { return next_channel_++; }
   // Collective between the two.
-  std::unique_ptr<stream::channel> connect(int peer, std::uint32_t id, const stream::channel_options& options);
+  std::unique_ptr<triggered::channel> connect(int peer, std::uint32_t id, const triggered::channel_options& options);
 
   void launch_step(std::uint64_t bytes, std::uint64_t busy_ns) const;
   // Sets every word of both buffers.
@@ -60,16 +60,16 @@ class station {
 
  private:
   station_plan plan_;
-  link::bootstrap& bootstrap_;
+  messaging::bootstrap& bootstrap_;
   std::unique_ptr<tools::gpu_session> gpu_;
   std::unique_ptr<tools::device_memory> receive_buffer_, send_buffer_;
   std::unique_ptr<tools::gpu_stream> stream_;
   cu::module_t module_ = nullptr;
   cu::function_t step_ = nullptr;
-  std::unique_ptr<stream::context> context_;
-  std::unique_ptr<link::messenger> messages_, host_messages_;
+  std::unique_ptr<triggered::context> context_;
+  std::unique_ptr<messaging::messenger> messages_, host_messages_;
   std::uint32_t next_channel_ = 1;
-  std::vector<stream::remote_window> windows_;
+  std::vector<triggered::remote_window> windows_;
 };
 
 }  // namespace pl::async

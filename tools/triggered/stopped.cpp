@@ -162,19 +162,19 @@ class registered_board {
   cu::device_ptr address_ = 0;
 };
 
-void queue(const station& session, stream::channel& link, const stopped_plan& plan, const registered_board& words) {
+void queue(const station& session, triggered::channel& link, const stopped_plan& plan, const registered_board& words) {
   const auto& window = session.window_of(1 - session.rank());
   const auto send = [&] {
     static_cast<void>(tools::must(link.put_signal(session.stream(), window, 0, session.send_buffer(), plan.bytes)));
   };
-  tools::must(stream::mem_ops(session.cuda(), session.stream()).wait64(words.gate(), 1).submit());
+  tools::must(triggered::mem_ops(session.cuda(), session.stream()).wait64(words.gate(), 1).submit());
   for (int i = 0; i < plan.iterations; ++i) {
     if (session.rank() == 0) send();
     static_cast<void>(tools::must(link.wait_signal(session.stream())));
     session.launch_step(plan.bytes, 0);
     if (session.rank() == 1) send();
   }
-  tools::must(stream::mem_ops(session.cuda(), session.stream()).write64(words.done(session.rank()), 1).submit());
+  tools::must(triggered::mem_ops(session.cuda(), session.stream()).write64(words.done(session.rank()), 1).submit());
 }
 
 const char* words_of(int outcome) {
@@ -213,8 +213,8 @@ void print_results(const station& session, const stopped_plan& plan, const stopp
 }  // namespace
 
 int run_stopped(station& session, const stopped_plan& plan, stopped_board& board, result_file* file) {
-  stream::channel_options options;
-  options.executor = stream::executor_kind::peer;
+  triggered::channel_options options;
+  options.executor = triggered::executor_kind::peer;
   options.most_queued = static_cast<unsigned>(plan.iterations);
   const auto link = session.connect(1 - session.rank(), session.new_channel_id(), options);
   const registered_board words(session, board);

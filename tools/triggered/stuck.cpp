@@ -24,7 +24,7 @@ struct turn {
   int standing = 0;             // streams that stood in their wait; others were queued behind them in the hardware
 };
 
-using channels = std::vector<std::unique_ptr<stream::channel>>;
+using channels = std::vector<std::unique_ptr<triggered::channel>>;
 
 int count_standing(const channels& channel) {
   int out = 0;
@@ -102,8 +102,8 @@ int run_stuck(station& session, const stuck_plan& plan, result_file* file) {
   std::vector<std::unique_ptr<tools::gpu_stream>> streams;
   if (session.rank() == 0)
     for (int i = 0; i < plan.streams; ++i) streams.push_back(std::make_unique<tools::gpu_stream>(session.gpu()));
-  stream::channel_options options;
-  options.executor = stream::executor_kind::peer;
+  triggered::channel_options options;
+  options.executor = triggered::executor_kind::peer;
   std::vector<turn> all;
   for (int repeat = 0; repeat < plan.repeats; ++repeat) {
     channels channel;

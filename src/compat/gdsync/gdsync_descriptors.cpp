@@ -16,10 +16,10 @@ constexpr std::size_t kMaxBytes = 1024;  // of one write_memory
 constexpr std::size_t kWord = sizeof(std::uint32_t);
 constexpr const char* kNoCondition = "the condition is none of GDS_WAIT_COND_*";
 
-static_assert(static_cast<int>(stream::wait_until::at_least) == GDS_WAIT_COND_GEQ);
-static_assert(static_cast<int>(stream::wait_until::equal) == GDS_WAIT_COND_EQ);
-static_assert(static_cast<int>(stream::wait_until::any_bit) == GDS_WAIT_COND_AND);
-static_assert(static_cast<int>(stream::wait_until::nor) == GDS_WAIT_COND_NOR);
+static_assert(static_cast<int>(triggered::wait_until::at_least) == GDS_WAIT_COND_GEQ);
+static_assert(static_cast<int>(triggered::wait_until::equal) == GDS_WAIT_COND_EQ);
+static_assert(static_cast<int>(triggered::wait_until::any_bit) == GDS_WAIT_COND_AND);
+static_assert(static_cast<int>(triggered::wait_until::nor) == GDS_WAIT_COND_NOR);
 
 // An enumeration as a C program set it: any bits, which C++ may not read as that type.
 template <class Enum>
@@ -146,10 +146,10 @@ status post_on_stream(cu::stream_t stream, const std::vector<word_op>& ops) {
     if (!word) return word.error();
     words.push_back(*word);
   }
-  stream::mem_ops list(**cuda, stream);
+  triggered::mem_ops list(**cuda, stream);
   for (std::size_t i = 0; i < ops.size(); ++i) {
     const auto& op = ops[i];
-    if (op.is_wait) list.wait32(words[i], op.value, static_cast<stream::wait_until>(op.cond));
+    if (op.is_wait) list.wait32(words[i], op.value, static_cast<triggered::wait_until>(op.cond));
     else list.write32(words[i], op.value);
     if (op.is_flush && can_flush(**cuda)) list.flush();
   }

@@ -41,7 +41,7 @@ void copy_in(const soft_piece& piece, const char* origin, std::size_t bytes) {
 }  // namespace
 
 result<std::shared_ptr<soft_pair>> soft_pair::make(const copy::gpu_context& context, unsigned sends, unsigned receives) {
-  auto memory = stream::shared_memory::make("peerlane-pair", kMemoryBytes);
+  auto memory = triggered::shared_memory::make("peerlane-pair", kMemoryBytes);
   if (!memory) return memory.error();
   std::shared_ptr<soft_pair> out(new soft_pair(context, std::move(memory).value(), sends, receives));
   auto use = copy::context_use::enter(context);
@@ -59,18 +59,18 @@ soft_pair::~soft_pair() {
 }
 
 soft_pair::address soft_pair::own_address() const {
-  const auto here = link::node_identity::here();
+  const auto here = messaging::node_identity::here();
   return {memory_.own_name(), here.boot, here.pid_namespace};
 }
 
 status soft_pair::connect(const address& destination) {
-  link::node_identity peer_node;
+  messaging::node_identity peer_node;
   peer_node.boot = destination.boot;
   peer_node.pid_namespace = destination.pid_namespace;
-  if (!link::node_identity::here().is_same_node(peer_node))
+  if (!messaging::node_identity::here().is_same_node(peer_node))
     return failure{ENOTSUP, "the peer of this queue pair is on another node: use peerlane/stream.h"};
   if (destination.memory.bytes != kMemoryBytes) return failure{EINVAL, "not a queue pair's address"};
-  auto theirs = stream::shared_memory::open(destination.memory);
+  auto theirs = triggered::shared_memory::open(destination.memory);
   if (!theirs) return failure{ENOTSUP, theirs.error().message};
   const std::lock_guard lock(mutex_);
   if (theirs_) return failure{EINVAL, "the queue pair is connected already"};

@@ -47,7 +47,7 @@ class soft_pair {
 
   // Plain bytes.
   struct address {
-    stream::shared_memory::name memory;
+    triggered::shared_memory::name memory;
     std::uint64_t boot = 0, pid_namespace = 0;
   };
 
@@ -92,11 +92,13 @@ class soft_pair {
   static constexpr std::size_t kMemoryBytes = kWordsBytes + kSlots * kMaxBytes;
   static_assert(sizeof(words) <= kWordsBytes);
 
-  soft_pair(const copy::gpu_context& context, stream::shared_memory memory, unsigned sends, unsigned receives)
+  soft_pair(const copy::gpu_context& context, triggered::shared_memory memory, unsigned sends, unsigned receives)
       : context_(context), memory_(std::move(memory)), most_{sends, receives} {}
   static unsigned index(side direction) noexcept { return static_cast<unsigned>(direction); }
-  static words& words_in(const stream::shared_memory& memory) noexcept { return *reinterpret_cast<words*>(memory.data()); }
-  static char* slot_in(const stream::shared_memory& memory, std::uint32_t number) noexcept {
+  static words& words_in(const triggered::shared_memory& memory) noexcept {
+    return *reinterpret_cast<words*>(memory.data());
+  }
+  static char* slot_in(const triggered::shared_memory& memory, std::uint32_t number) noexcept {
     return reinterpret_cast<char*>(memory.data()) + kWordsBytes + number % kSlots * kMaxBytes;
   }
   words& ours() const noexcept { return words_in(memory_); }
@@ -106,12 +108,12 @@ class soft_pair {
   void complete(side direction, const soft_completion& completion);
 
   const copy::gpu_context context_;
-  stream::shared_memory memory_;
+  triggered::shared_memory memory_;
   const unsigned most_[2];
   bool is_registered_ = false;
 
   std::mutex mutex_;  // of all below
-  std::optional<stream::shared_memory> theirs_;
+  std::optional<triggered::shared_memory> theirs_;
   std::deque<soft_work> sends_;  // that have not completed: the first is number `left_` + 1
   std::deque<soft_work> receives_;
   std::uint32_t prepared_ = 0, gathered_ = 0, left_ = 0, got_ = 0;

@@ -9,7 +9,7 @@
 #include "messaging/bootstrap/socket_star.hpp"
 #include "messaging/bootstrap/star_exchange.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 constexpr const char* kByHand =
@@ -110,4 +110,4 @@ result<std::unique_ptr<bootstrap>> open_bootstrap(const bootstrap_options& optio
   return by_sockets(*plan, *std::move(rendezvous), options);
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -14,7 +14,7 @@
 #include "base/status.hpp"
 #include "messaging/bootstrap/launcher.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 using byte_string = std::vector<std::byte>;
 
@@ -60,4 +60,4 @@ result<meeting_plan> plan_meeting(const bootstrap_options& options);
 // EPROTO, EADDRINUSE, ETIMEDOUT, ENOSYS with a sentence that names rank, host and remedy.
 result<std::unique_ptr<bootstrap>> open_bootstrap(const bootstrap_options& options);
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -8,7 +8,7 @@
 #include "base/env.hpp"
 #include "base/text.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 std::string item_of(const std::string& list, int rank) {
@@ -75,4 +75,4 @@ result<std::string> bind_this_thread(const std::string& policy, std::span<const 
   return format_cpu_list(*wanted) + " (" + why + ")";
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

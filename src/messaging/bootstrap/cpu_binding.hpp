@@ -8,7 +8,7 @@
 
 #include "os/cpu_list.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 struct rank_on_node {
   int rank = 0;
@@ -29,4 +29,4 @@ result<cpu_numbers> cpus_of_policy(const std::string& policy, std::span<const un
 // Binds the calling thread. Returns the result as text for people: "0-15 (near the GPU)".
 result<std::string> bind_this_thread(const std::string& policy, std::span<const unsigned> near_gpu, rank_on_node position);
 
-}  // namespace pl::link
+}  // namespace pl::messaging

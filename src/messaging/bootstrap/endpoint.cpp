@@ -15,7 +15,7 @@
 
 #include "base/text.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 constexpr const char* kForm = "; give rank 0's host and a free port of it, as in node7:5000 or [fe80::1]:5000";
@@ -175,4 +175,4 @@ void prepare_connection(int socket, unsigned timeout_s) {
   setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacknowledged_ms, sizeof unacknowledged_ms);
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

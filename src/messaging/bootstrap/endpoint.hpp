@@ -9,7 +9,7 @@
 
 #include "os/unique_fd.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 struct endpoint {
   struct address {
@@ -39,4 +39,4 @@ void prepare_connection(int socket, unsigned timeout_s);
 // the kernel's table of connections (/proc/net/tcp). False too where the kernel does not tell. (peer_identity.cpp)
 bool is_same_user(int socket);
 
-}  // namespace pl::link
+}  // namespace pl::messaging

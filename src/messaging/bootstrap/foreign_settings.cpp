@@ -9,7 +9,7 @@
 #include "base/env.hpp"
 #include "base/text.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 std::vector<std::string> adapters_of(const std::string& mapping) {
@@ -72,4 +72,4 @@ std::vector<std::string> unused_settings(const std::string& adapters) {
   return out;
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

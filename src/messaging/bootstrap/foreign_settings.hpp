@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace pl::link {
+namespace pl::messaging {
 
 // MV2_PROCESS_TO_RAIL_MAPPING=mlx5_0:mlx5_3 as UCX's net devices, "mlx5_0:1,mlx5_3:1": one for each rank of the node in
 // turn. Empty for MVAPICH2's other ways to write it (numbers, BUNCH, SCATTER).
@@ -21,4 +21,4 @@ bool forbids_gpu_rdma();
 // One line for each variable that is set and not supported, with the one to set instead.
 std::vector<std::string> unused_settings(const std::string& adapters = "/sys/class/infiniband");
 
-}  // namespace pl::link
+}  // namespace pl::messaging

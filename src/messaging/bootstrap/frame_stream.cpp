@@ -11,7 +11,7 @@
 #include "base/clock.hpp"
 #include "base/text.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 // 0: would block; -1: gone, errno set.
@@ -77,4 +77,4 @@ result<bool> frame_stream::receive(star_frame& out) {
   return true;
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

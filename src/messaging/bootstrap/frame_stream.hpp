@@ -9,7 +9,7 @@
 
 #include "os/unique_fd.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 inline constexpr std::uint32_t kFrameMagic = 0x524c4c50;  // "PLLR"
 inline constexpr std::uint16_t kFrameVersion = 1;
@@ -55,4 +55,4 @@ class frame_stream {
   std::size_t have_ = 0;  // bytes of head and body read so far
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

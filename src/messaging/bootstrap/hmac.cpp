@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 constexpr std::size_t kBlock = 64;
@@ -87,4 +87,4 @@ bool is_equal(const digest& one, const digest& other) noexcept {
   return differs == std::byte{0};
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

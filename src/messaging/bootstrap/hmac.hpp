@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-namespace pl::link {
+namespace pl::messaging {
 
 using digest = std::array<std::byte, 32>;
 
@@ -16,4 +16,4 @@ digest sha256(std::span<const std::byte> data);
 digest hmac_sha256(std::string_view key, std::span<const std::byte> data);
 bool is_equal(const digest& one, const digest& other) noexcept;
 
-}  // namespace pl::link
+}  // namespace pl::messaging

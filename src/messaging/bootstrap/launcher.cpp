@@ -8,7 +8,7 @@
 #include "base/env.hpp"
 #include "base/text.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 int number(const char* name, int otherwise) {
@@ -93,4 +93,4 @@ launcher read_launcher() {
   return {};
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

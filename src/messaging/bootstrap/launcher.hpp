@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace pl::link {
+namespace pl::messaging {
 
 struct launcher {
   std::string name;         // "Open MPI's mpirun", "srun", ...; empty: none
@@ -28,4 +28,4 @@ launcher read_launcher();
 // "node[07-09,12],gpu3" -> "node07". Empty: not understood.
 std::string first_of_host_list(const std::string& list);
 
-}  // namespace pl::link
+}  // namespace pl::messaging

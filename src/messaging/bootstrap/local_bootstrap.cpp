@@ -17,7 +17,7 @@
 #include "base/text.hpp"
 #include "os/unique_fd.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 constexpr std::uint64_t kMaxBytes = 16u << 20;  // of one contribution: a length beyond it is no length
@@ -343,4 +343,4 @@ std::unique_ptr<bootstrap> callback_bootstrap(
   return std::make_unique<callback_exchange>(rank, size, std::move(all_gather));
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

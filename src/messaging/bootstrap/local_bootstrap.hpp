@@ -11,7 +11,7 @@
 
 #include "messaging/bootstrap/bootstrap.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 constexpr std::chrono::milliseconds kBootstrapTimeout{30000};
 
@@ -41,4 +41,4 @@ result<std::unique_ptr<bootstrap>> file_bootstrap(const std::string& folder, int
 std::unique_ptr<bootstrap> callback_bootstrap(
     int rank, int size, std::function<result<std::vector<byte_string>>(std::span<const std::byte>)> all_gather);
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -17,7 +17,7 @@
 #include "base/text.hpp"
 #include "os/unique_fd.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 constexpr std::size_t kMinSecret = 16, kMaxSecret = 4096;
@@ -124,4 +124,4 @@ digest prove(prover side, const std::string& secret, const nonce& of_rank_0, con
   return hmac_sha256(secret, text);
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -10,7 +10,7 @@
 #include "messaging/bootstrap/hmac.hpp"
 #include "messaging/bootstrap/star_channel.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 // The content of PEERLANE_LINK_SECRET_FILE without the final newline; empty: not set. EACCES: other users may read the file.
 // EINVAL: its length is outside the limits.
@@ -24,4 +24,4 @@ enum class prover : char { rank_0 = '0', joining = 'j' };
 digest prove(prover side, const std::string& secret, const nonce& of_rank_0, const nonce& of_joining,
              std::span<const std::byte> hello);
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -15,7 +15,7 @@
 #include "messaging/bootstrap/frame_stream.hpp"
 #include "messaging/bootstrap/peer_identity.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
@@ -423,4 +423,4 @@ result<std::unique_ptr<star_channel>> meet(const meeting& settings) {
   return settings.rank == 0 ? host_side(settings, *std::move(secret)).gather() : join(settings, *secret);
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

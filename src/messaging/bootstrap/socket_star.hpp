@@ -9,7 +9,7 @@
 #include "messaging/bootstrap/endpoint.hpp"
 #include "messaging/bootstrap/star_channel.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 struct meeting {
   endpoint rendezvous;
@@ -24,4 +24,4 @@ struct meeting {
 // reported to every rank that can be reached. Other programs and ranks of other jobs are rejected.
 result<std::unique_ptr<star_channel>> meet(const meeting& settings);
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -10,7 +10,7 @@
 
 #include "base/status.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 struct channel_event {
   int peer = -1;
@@ -34,4 +34,4 @@ class star_channel {
   virtual void abandon() = 0;
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -9,7 +9,7 @@
 #include "base/clock.hpp"
 #include "base/text.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 constexpr std::uint64_t kMillisecond = 1'000'000;
@@ -188,4 +188,4 @@ void star_exchange::give_up(const failure& why) {
     static_cast<void>(channel_->send(peer, message, kGoodbyeMs));  // the lost one cannot be told
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -13,7 +13,7 @@
 #include "messaging/bootstrap/bootstrap.hpp"
 #include "messaging/bootstrap/star_channel.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 // A rank that dies or is silent for longer than the time-out makes the call fail on all others (ECONNRESET, ETIMEDOUT, with
 // the rank's number and host). After a failure every later call fails at once with the same sentence. One thread.
@@ -53,4 +53,4 @@ class star_exchange final : public bootstrap {
   std::optional<failure> broken_;
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

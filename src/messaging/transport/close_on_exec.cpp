@@ -19,7 +19,7 @@
 #include <mutex>
 #include <string>
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 bool is_marked(int fd) {
@@ -174,4 +174,4 @@ void exec_guard::mark(int fd) {
   }
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

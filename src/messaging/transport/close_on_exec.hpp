@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-namespace pl::link {
+namespace pl::messaging {
 
 // TCP ports on which a process listens for its peers, 0 where there are fewer.
 using port_list = std::array<std::uint16_t, 8>;
@@ -44,4 +44,4 @@ class exec_guard {
   exec_guard* next_ = nullptr;
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

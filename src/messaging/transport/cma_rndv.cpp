@@ -11,7 +11,7 @@
 #include "messaging/live_messages.hpp"
 #include "messaging/messenger_core.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 // Messages that one call reads: a call costs as much as 8 KiB, and its first message waits for the last one's bytes.
@@ -117,4 +117,4 @@ bool messenger_core::classify_read_error(operation& receive, peer_state& source,
   return code == 0;
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "messaging/transport/copy_streams.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 result<std::unique_ptr<copy_streams>> copy_streams::open(const copy::gpu_context& context) {
   std::unique_ptr<copy_streams> made(new copy_streams);
@@ -21,4 +21,4 @@ result<copy_streams::mark> copy_streams::submit(std::span<const copy::transfer> 
   return mark{&stream, *queued};
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

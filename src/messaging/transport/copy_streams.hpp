@@ -9,7 +9,7 @@
 
 #include "copy/copy_engine.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 // One thread at a time.
 class copy_streams {
@@ -33,4 +33,4 @@ class copy_streams {
   std::size_t next_ = 0;
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

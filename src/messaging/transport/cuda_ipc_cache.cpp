@@ -5,7 +5,7 @@
 
 #include "base/text.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 cuda_ipc_cache::~cuda_ipc_cache() {
   streams_.clear();  // waits for their copies
@@ -95,4 +95,4 @@ void cuda_ipc_cache::close(const opened& entry) noexcept {
   if (auto use = cu::context_scope::enter(*cuda_, entry.device_ordinal, nullptr)) cuda_->cuIpcCloseMemHandle(entry.base);
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

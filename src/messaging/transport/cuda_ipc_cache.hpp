@@ -13,7 +13,7 @@
 #include "cuda/pointer.hpp"
 #include "messaging/transport/copy_streams.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 class cuda_ipc_cache {
  public:
@@ -58,4 +58,4 @@ class cuda_ipc_cache {
   std::uint64_t uses_ = 0;
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

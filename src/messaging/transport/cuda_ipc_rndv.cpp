@@ -11,7 +11,7 @@
 #include "messaging/live_messages.hpp"
 #include "messaging/messenger_core.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 // The link idles for 5 us between two lists, on any streams (two H200, windows of 64 messages of 8 MiB: lists of 8 MiB 327
@@ -108,4 +108,4 @@ void messenger_core::advance_cuda_ipc(operation& op) {
   finish_read(op, state.code, std::move(state.message));
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -3,7 +3,7 @@
 
 #include <sys/mman.h>
 
-namespace pl::link {
+namespace pl::messaging {
 
 pinned_pool::~pinned_pool() {
   for (auto& each : blocks_) {
@@ -29,4 +29,4 @@ std::byte* pinned_pool::take(int device_ordinal) {
   return blocks_.back().data;
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

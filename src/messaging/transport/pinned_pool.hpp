@@ -9,7 +9,7 @@
 
 #include "copy/planner.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 class pinned_pool {
  public:
@@ -32,4 +32,4 @@ class pinned_pool {
   std::vector<std::byte*> free_;
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

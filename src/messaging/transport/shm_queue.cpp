@@ -10,7 +10,7 @@
 #include "base/text.hpp"
 #include "os/sealed_memory.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 failure not_shared(const char* step) {
@@ -106,4 +106,4 @@ void shm_queue_set::close(shm_queue& queue) noexcept {
   queue = {};
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

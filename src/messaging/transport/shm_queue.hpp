@@ -35,7 +35,7 @@
 #include "base/status.hpp"
 #include "os/unique_fd.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 // One end of one direction.
 class shm_queue {
@@ -149,4 +149,4 @@ class shm_queue_set {
   name name_;
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

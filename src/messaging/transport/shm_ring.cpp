@@ -7,7 +7,7 @@
 #include "base/text.hpp"
 #include "os/sealed_memory.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 failure not_shared(const char* step) {
@@ -64,4 +64,4 @@ shm_ring::~shm_ring() {
   if (control_ != nullptr) munmap(control_, kControlBytes + kChunks * name_.chunk_bytes);
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -13,7 +13,7 @@
 #include "copy/planner.hpp"
 #include "os/unique_fd.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 class shm_ring {
  public:
@@ -68,4 +68,4 @@ class shm_ring {
   copy::planner::registration pinned_;
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

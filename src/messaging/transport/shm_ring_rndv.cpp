@@ -9,7 +9,7 @@
 #include "copy/calibration.hpp"
 #include "messaging/messenger_core.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 namespace {
 
@@ -212,4 +212,4 @@ void messenger_core::drop_rings(peer_state& remote) {
   }
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -12,7 +12,7 @@
 #include "base/text.hpp"
 #include "ucx/lanes.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 namespace {
 
 constexpr unsigned kPacketId = 0, kPlainId = 1, kRtsId = 2;
@@ -429,4 +429,4 @@ void ucx_fabric::reap_closed() {
   });
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

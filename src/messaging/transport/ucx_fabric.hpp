@@ -15,7 +15,7 @@
 #include "messaging/wire_frame.hpp"
 #include "ucx/ucx_table.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 using ucx::open_ucx;
 using ucx::to_errno;
@@ -189,4 +189,4 @@ class ucx_fabric {
   void* arriving_ = nullptr;  // descriptor of the RTS whose callback runs, until it is released
 };
 
-}  // namespace pl::link
+}  // namespace pl::messaging

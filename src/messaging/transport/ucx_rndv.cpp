@@ -11,7 +11,7 @@
 #include "messaging/live_messages.hpp"
 #include "messaging/messenger_core.hpp"
 
-namespace pl::link {
+namespace pl::messaging {
 
 // ---- Both sides
 
@@ -290,4 +290,4 @@ void messenger_core::advance_ucx_receive(operation& op) {
   finish_receive(op, code, std::move(state.message));
 }
 
-}  // namespace pl::link
+}  // namespace pl::messaging

@@ -9,7 +9,7 @@
 
 namespace pl::store_client {
 
-result<std::unique_ptr<arena_map>> arena_map::map(int fd, const store_wire::arena& arena, copy::planner* copies) {
+result<std::unique_ptr<arena_map>> arena_map::map(int fd, const store_protocol::arena& arena, copy::planner* copies) {
   struct stat about {};
   const bool fits = arena.chunk_bytes > 0 && arena.size_bytes > 0 && fstat(fd, &about) == 0 &&
                     static_cast<std::uint64_t>(about.st_size) >= arena.size_bytes;
@@ -25,7 +25,7 @@ result<std::unique_ptr<arena_map>> arena_map::map(int fd, const store_wire::aren
   return std::unique_ptr<arena_map>(new arena_map(static_cast<std::byte*>(address), arena, copies));
 }
 
-arena_map::arena_map(std::byte* base, const store_wire::arena& arena, copy::planner* copies)
+arena_map::arena_map(std::byte* base, const store_protocol::arena& arena, copy::planner* copies)
     : base_(base),
       layout_(arena),
       copies_(copies),
@@ -36,13 +36,13 @@ arena_map::~arena_map() {
   munmap(base_, layout_.size_bytes);
 }
 
-result<std::byte*> arena_map::at(const store_wire::extent& extent) const {
+result<std::byte*> arena_map::at(const store_protocol::extent& extent) const {
   if (extent.offset > layout_.size_bytes || extent.bytes > layout_.size_bytes - extent.offset)
     return failure{EPROTO, "the store named memory outside its arena"};
   return base_ + extent.offset;
 }
 
-void arena_map::prepare(const std::vector<store_wire::extent>& extents, int device) {
+void arena_map::prepare(const std::vector<store_protocol::extent>& extents, int device) {
   if (copies_ == nullptr || layout_.read_only) return;
   const std::lock_guard hold(lock_);
   for (const auto& one : extents) {

@@ -16,24 +16,24 @@ namespace pl::store_client {
 class arena_map {
  public:
   // Takes ownership of `fd`, also on failure. `copies` may be null (no GPU); it must outlive the map.
-  static result<std::unique_ptr<arena_map>> map(int fd, const store_wire::arena& arena, copy::planner* copies);
+  static result<std::unique_ptr<arena_map>> map(int fd, const store_protocol::arena& arena, copy::planner* copies);
   ~arena_map();
   arena_map(const arena_map&) = delete;
   arena_map& operator=(const arena_map&) = delete;
 
   // The address of an extent in this process. EPROTO: outside the arena.
-  result<std::byte*> at(const store_wire::extent& extent) const;
+  result<std::byte*> at(const store_protocol::extent& extent) const;
   bool read_only() const noexcept { return layout_.read_only; }
   // Registers the chunks of the extents that are not registered yet. why_not() reports a failure; copies then go through
   // the planner's own pinned memory. Thread-safe.
-  void prepare(const std::vector<store_wire::extent>& extents, int device);
+  void prepare(const std::vector<store_protocol::extent>& extents, int device);
   // Why a chunk could not be registered; empty if none failed.
   std::string why_not() const;
 
  private:
-  arena_map(std::byte* base, const store_wire::arena& arena, copy::planner* copies);
+  arena_map(std::byte* base, const store_protocol::arena& arena, copy::planner* copies);
   std::byte* base_;
-  store_wire::arena layout_;
+  store_protocol::arena layout_;
   copy::planner* copies_;
   mutable std::mutex lock_;
   struct chunk {

@@ -14,8 +14,8 @@
 namespace pl::store_client {
 namespace {
 
-using store_wire::opcode;
-namespace flag = store_wire::flag;
+using store_protocol::opcode;
+namespace flag = store_protocol::flag;
 
 constexpr std::uint64_t kInlineBytes = 16 << 10;        // up to here one round trip beats two with a copy less
 constexpr std::uint64_t kInlineSocketBytes = 64 << 10;  // without shared memory: longer ones in data frames
@@ -108,8 +108,8 @@ operation_ptr client::make_plain(opcode op, std::uint32_t pool, std::string_view
 
 // Under the lock: how a value of so many bytes goes, none being the connection. `at_any_size`: through mapped memory also if
 // it is small.
-store_wire::path client::path_for(std::uint64_t bytes, bool may_map, bool at_any_size, bool may_use_ucx) const {
-  using store_wire::path;
+store_protocol::path client::path_for(std::uint64_t bytes, bool may_map, bool at_any_size, bool may_use_ucx) const {
+  using store_protocol::path;
   const path required = options_.require;
   const bool fits_memory = bytes > kInlineBytes || at_any_size || required == path::shm_direct;
   if (arena_ != nullptr && may_map && fits_memory && required != path::ucx) return path::shm_direct;
@@ -134,9 +134,9 @@ operation_ptr client::make_put(std::uint32_t pool, std::string_view key, const m
   one->fields.who = {client_id_, next_sequence_++};
   const auto way = path_for(source.bytes, arena_ != nullptr && !arena_->read_only(), options.offset.has_value(), true);
   if (!check_path(*one, way, "put")) return one;
-  if (way == store_wire::path::shm_direct) {
+  if (way == store_protocol::path::shm_direct) {
     one->method = operation::kind::put_shm;
-  } else if (way == store_wire::path::ucx) {
+  } else if (way == store_protocol::path::ucx) {
     one->method = operation::kind::put_ucx;
   } else if (source.bytes > kInlineSocketBytes || options.offset) {
     one->method = operation::kind::put_streamed;
@@ -160,10 +160,10 @@ operation_ptr client::make_get(std::uint32_t pool, std::string_view key, const m
   const lock_t hold(lock_);
   const auto way = path_for(into.bytes, true, options.order.has, !options.order.has);
   if (!check_path(*one, way, "get")) return one;
-  const bool by_memory = way == store_wire::path::shm_direct;
-  one->method = by_memory                      ? operation::kind::get_shm
-                : way == store_wire::path::ucx ? operation::kind::get_ucx
-                                               : operation::kind::get_streamed;
+  const bool by_memory = way == store_protocol::path::shm_direct;
+  one->method = by_memory                          ? operation::kind::get_shm
+                : way == store_protocol::path::ucx ? operation::kind::get_ucx
+                                                   : operation::kind::get_streamed;
   if (!options.leave_to_stream || !options.order.has) return one;
   one->leave_to_stream = true;
   if (by_memory && into.device) return one;
@@ -312,7 +312,7 @@ result<std::uint32_t> client::open_pool(std::string_view name) {
   return remember_pool(run(make_plain(opcode::pool_open, 0, name)), name);
 }
 
-result<std::uint32_t> client::create_pool(std::string_view name, const store_wire::pool_settings& settings) {
+result<std::uint32_t> client::create_pool(std::string_view name, const store_protocol::pool_settings& settings) {
   auto one = make_plain(opcode::pool_create, 0, name);
   one->fields.settings = settings;
   return remember_pool(run(one), name);
@@ -334,9 +334,9 @@ std::string client::ucx_lanes() const {
   const lock_t hold(lock_);
   return ucx_ready() ? stream_session_->transports : std::string();
 }
-store_wire::path client::way() const {
+store_protocol::path client::way() const {
   const lock_t hold(lock_);
-  return wire_ ? wire_->way() : store_wire::path::none;
+  return wire_ ? wire_->way() : store_protocol::path::none;
 }
 std::uint64_t client::server_instance() const {
   const lock_t hold(lock_);

@@ -27,7 +27,7 @@ struct client_options {
   const cu::driver_table* cuda = nullptr;
   bool use_shm = true;
   bool use_rings = env_read("PEERLANE_STORE_RINGS").integer != 0;  // with use_shm: small messages without system calls
-  store_wire::path require = store_wire::path::none;  // an operation that would take another path fails with ENOTSUP
+  store_protocol::path require = store_protocol::path::none;  // an operation that would take another path fails with ENOTSUP
   bool reconnect = true;
   std::optional<ucx_mode> ucx;       // unset: PEERLANE_STORE_UCX
   std::optional<bool> gpu_checksum;  // of large puts from GPU memory; unset: PEERLANE_STORE_GPU_CHECKSUM
@@ -35,8 +35,8 @@ struct client_options {
 };
 
 struct put_request {
-  std::optional<store_wire::durability> level;
-  std::optional<store_wire::precondition> only;
+  std::optional<store_protocol::durability> level;
+  std::optional<store_protocol::precondition> only;
   std::optional<std::uint32_t> user_flags;
   std::optional<std::uint64_t> offset;  // only this part of the value changes
   std::optional<std::uint32_t> crc;     // of the value; the store refuses others (EBADMSG)
@@ -73,7 +73,7 @@ class client {
   operation_ptr make_put(std::uint32_t pool, std::string_view key, const memory& source, const put_request& options);
   operation_ptr make_get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& options);
   operation_ptr make_erase(std::uint32_t pool, std::string_view key, const put_request& options);
-  operation_ptr make_plain(store_wire::opcode op, std::uint32_t pool, std::string_view key, int timeout_ms = -1);
+  operation_ptr make_plain(store_protocol::opcode op, std::uint32_t pool, std::string_view key, int timeout_ms = -1);
   operation_ptr make_find(std::uint32_t pool, const key_search& search, int timeout_ms = -1);
   // Several at once share system calls.
   void start(std::span<const operation_ptr> list);
@@ -90,7 +90,7 @@ class client {
   result<memory> classify(std::uint64_t address, std::uint64_t bytes) const;
   // The pool's number, which stays valid over reconnects.
   result<std::uint32_t> open_pool(std::string_view name);
-  result<std::uint32_t> create_pool(std::string_view name, const store_wire::pool_settings& settings);
+  result<std::uint32_t> create_pool(std::string_view name, const store_protocol::pool_settings& settings);
 
   // Why shared memory is not used; empty if it is.
   std::string why_no_shm() const;
@@ -99,10 +99,10 @@ class client {
   std::string why_no_ucx() const;
   // UCX's transports to the server: "rc_verbs/mlx5_0:1".
   std::string ucx_lanes() const;
-  store_wire::path way() const;
+  store_protocol::path way() const;
   // The instance number of the server that answered last; it changes with each start of the server.
   std::uint64_t server_instance() const;
-  // store_wire::capability bits.
+  // store_protocol::capability bits.
   std::uint64_t server_capabilities() const;
   std::uint64_t reconnects() const;
   // For tests: break the connection, or the UCX stream, now.
@@ -124,7 +124,7 @@ class client {
   // client_pump.cpp; by the thread that drives the connection
   bool pump(lock_t& hold, clock::time_point until, bool may_sleep);
   void submit(const operation_ptr& one);  // by any thread
-  void ask(operation& one, store_wire::opcode op, const store_wire::tail& fields);
+  void ask(operation& one, store_protocol::opcode op, const store_protocol::tail& fields);
   bool flush();  // by any thread
   bool send_next_data();
   void keep_rest_of_frame(operation& one);
@@ -133,16 +133,16 @@ class client {
   void* room_for_data(std::size_t& room);
   void data_came(const std::byte* data, std::size_t bytes);
   void data_complete();
-  void take_data(const store_wire::head& header);
-  void take_answer(const store_wire::head& header, store_wire::tail fields, std::string_view body);
-  void take_answer_to(const operation_ptr& one, const store_wire::head& header, store_wire::tail fields,
+  void take_data(const store_protocol::head& header);
+  void take_answer(const store_protocol::head& header, store_protocol::tail fields, std::string_view body);
+  void take_answer_to(const operation_ptr& one, const store_protocol::head& header, store_protocol::tail fields,
                       std::string_view body, bool data_follow);
   void go_by_socket(const operation_ptr& one, const std::string& why);
   status copy_in(const memory& into, std::string_view body);
   result<std::vector<copy::transfer>> pieces_of(operation& one);
   status begin_copy(operation& one);
   void give_all(operation& one);
-  bool may_report_arrival(const operation& one, std::optional<store_wire::durability> of_pool) const;
+  bool may_report_arrival(const operation& one, std::optional<store_protocol::durability> of_pool) const;
   void report_arrival(operation& one);
   static status check_sum(const operation& one);
   void copy_on_cpu(operation& one, const std::vector<copy::transfer>& pieces);
@@ -159,18 +159,18 @@ class client {
 
   // client_ucx.cpp
   bool ucx_ready() const { return stream_session_ != nullptr && !stream_session_->lost; }
-  std::optional<store_wire::lane_offer> offer_ucx();
-  void join_ucx(const std::optional<store_wire::lane_offer>& theirs, const std::string& why_not);
+  std::optional<store_protocol::ucx_offer> offer_ucx();
+  void join_ucx(const std::optional<store_protocol::ucx_offer>& theirs, const std::string& why_not);
   void submit_by_ucx(const operation_ptr& one);
-  void ucx_answered(const operation_ptr& one, const store_wire::head& header, const store_wire::tail& fields);
+  void ucx_answered(const operation_ptr& one, const store_protocol::head& header, const store_protocol::tail& fields);
   bool drive_ucx();
   void check_ucx_operation(const operation_ptr& one);
   void stop_ucx_transfer(operation& one);
   void leave_ucx();
   void drop_ucx();
   void give_grant_back(operation& one);
-  store_wire::path path_for(std::uint64_t bytes, bool may_map, bool at_any_size, bool may_use_ucx) const;
-  bool check_path(operation& one, store_wire::path way, const char* option) const;
+  store_protocol::path path_for(std::uint64_t bytes, bool may_map, bool at_any_size, bool may_use_ucx) const;
+  bool check_path(operation& one, store_protocol::path way, const char* option) const;
 
   // client_connect.cpp
   status connect_now(lock_t& hold, unsigned timeout_ms);
@@ -194,7 +194,7 @@ class client {
   };
   struct receiving {
     operation_ptr into;  // null: thrown away
-    store_wire::head header;
+    store_protocol::head header;
     std::size_t done = 0;
     std::uint32_t crc = 0;
   };
@@ -210,7 +210,7 @@ class client {
   std::unique_ptr<arena_map> arena_;
   bool sums_on_gpu_ = false;
   checksum_pool checksum_pool_;
-  store_wire::hello server_;
+  store_protocol::hello server_;
   std::string why_no_shm_;
   std::unique_ptr<ucx_value_stream> ucx_stream_;
   stream_session_ptr stream_session_;

@@ -17,7 +17,7 @@ constexpr auto kFirstBackoff = std::chrono::milliseconds(10), kLastBackoff = std
 
 // Precondition: nobody else drives the connection.
 status client::connect_now(lock_t& hold, unsigned timeout_ms) {
-  greeting_wish request;
+  greeting_request request;
   request.last_session = last_session_;
   request.attach = options_.use_shm;
   request.rings = options_.use_shm && options_.use_rings;
@@ -51,7 +51,7 @@ status client::connect_now(lock_t& hold, unsigned timeout_ms) {
   last_session_ = arena_ ? server_.session : 0;
   why_no_shm_ = why;
   backoff_ = kFirstBackoff;
-  join_ucx(hello->lane, hello->why_no_lane);
+  join_ucx(hello->lane, hello->ucx_refusal);
   // In the order in which they were asked.
   std::vector<operation_ptr> again;
   for (const auto& [id, one] : asked_)

@@ -14,7 +14,7 @@
 namespace pl::store_client {
 namespace {
 
-using store_wire::opcode;
+using store_protocol::opcode;
 
 constexpr std::uint64_t kShortCopy = 256 << 10;  // up to here a copy is done rather than begun
 // Between host memories. Waking a thread takes 50 us, as long as one copies 600 KiB; below 8 MiB a value may be wanted
@@ -243,12 +243,12 @@ result<bool> client::copy_ended(operation& one) {
   return false;
 }
 
-bool client::may_report_arrival(const operation& one, std::optional<store_wire::durability> of_pool) const {
-  using store_wire::durability;
+bool client::may_report_arrival(const operation& one, std::optional<store_protocol::durability> of_pool) const {
+  using store_protocol::durability;
   auto level = one.fields.level.value_or(durability::pool_default);
   if (level == durability::pool_default) level = of_pool.value_or(durability::volatile_);
   return one.method == operation::kind::put_shm && !one.is_patch() && one.mine.bytes >= kTellFrom &&
-         level != durability::volatile_ && (server_.capabilities & store_wire::capability::arrived) != 0;
+         level != durability::volatile_ && (server_.capabilities & store_protocol::capability::arrived) != 0;
 }
 
 void client::report_arrival(operation& one) {
@@ -257,7 +257,7 @@ void client::report_arrival(operation& one) {
   operation note;  // answered, and nobody waits for it
   note.head.pool_id = one.head.pool_id;
   note.head.value_bytes = one.reported_bytes;
-  store_wire::tail fields;
+  store_protocol::tail fields;
   fields.token = one.token;
   fields.level = one.fields.level;
   ask(note, opcode::arrived, fields);
@@ -309,7 +309,7 @@ void client::copied(const operation_ptr& one, const status& outcome) {
     asked_.erase(one->head.request_id);
     return finish(one, outcome.code(), outcome ? std::string() : outcome.error().message);
   }
-  store_wire::tail fields = outcome ? one->fields : store_wire::tail{};
+  store_protocol::tail fields = outcome ? one->fields : store_protocol::tail{};
   fields.token = one->token;
   one->phase = operation::stage::asked;
   if (!outcome) {
@@ -319,8 +319,8 @@ void client::copied(const operation_ptr& one, const status& outcome) {
   if (!fields.crc && !one->is_patch()) fields.crc = one->sum;
   if (one->is_patch() && !fields.only) {
     const auto base = one->got.result.version;
-    fields.only = base != 0 ? store_wire::precondition{store_wire::condition::if_version, base}
-                            : store_wire::precondition{store_wire::condition::if_absent, 0};
+    fields.only = base != 0 ? store_protocol::precondition{store_protocol::condition::if_version, base}
+                            : store_protocol::precondition{store_protocol::condition::if_absent, 0};
   }
   ask(*one, opcode::commit, fields);
 }

@@ -14,8 +14,8 @@
 namespace pl::store_client {
 namespace {
 
-using store_wire::opcode;
-namespace flag = store_wire::flag;
+using store_protocol::opcode;
+namespace flag = store_protocol::flag;
 
 constexpr auto kGrace = std::chrono::milliseconds(500);  // after a deadline: the store's own answer says more
 constexpr auto kMaxSleep = std::chrono::milliseconds(100);
@@ -24,9 +24,9 @@ constexpr std::size_t kMaxUnpins = 32;
 constexpr int kMaxPatchAttempts = 1000;
 
 std::uint32_t left_us(clock::time_point deadline) {
-  if (deadline == clock::time_point::max()) return store_wire::kNoDeadline;
+  if (deadline == clock::time_point::max()) return store_protocol::kNoDeadline;
   const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline - clock::now()).count();
-  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(left, 0, store_wire::kNoDeadline - 1));
+  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(left, 0, store_protocol::kNoDeadline - 1));
 }
 
 // What is sent with the head. A short value in host memory is sent from where it lies.
@@ -58,24 +58,24 @@ void client::submit(const operation_ptr& one) {
   }
   if ((one->method == operation::kind::put_shm || one->method == operation::kind::get_shm) && arena_ == nullptr)
     return finish(one, ENOTSUP, "the store's memory is not mapped any more: " + why_no_shm_);
-  ask(*one, op, one->method == operation::kind::put_shm ? store_wire::tail{} : one->fields);
+  ask(*one, op, one->method == operation::kind::put_shm ? store_protocol::tail{} : one->fields);
   if (one->method == operation::kind::put_streamed && one->mine.bytes > 0) streaming_.push_back(one);
 }
 
-void client::ask(operation& one, opcode op, const store_wire::tail& fields) {
-  store_wire::head head = one.head;
+void client::ask(operation& one, opcode op, const store_protocol::tail& fields) {
+  store_protocol::head head = one.head;
   head.op = op;
   head.deadline_us = left_us(one.deadline);
   const std::string_view body = body_of(one);
   head.body_bytes = static_cast<std::uint32_t>(body.size());
   head.body_crc = arch::crc32c(body.data(), body.size());
-  std::optional<store_wire::tail> extra;
+  std::optional<store_protocol::tail> extra;
   if (!unpin_.empty()) {
     extra = fields;
     extra->unpin = std::exchange(unpin_, {});
     unpin_bytes_ = 0;
   }
-  if (const auto done = store_wire::encode(head, one.key, extra ? *extra : fields, out_); !done) {
+  if (const auto done = store_protocol::encode(head, one.key, extra ? *extra : fields, out_); !done) {
     const auto found = asked_.find(one.head.request_id);
     const auto mine = found->second;
     asked_.erase(found);
@@ -117,17 +117,17 @@ bool client::send_next_data() {
   if (streaming_.empty()) return false;
   const auto one = streaming_.front();
   streaming_.pop_front();
-  store_wire::head head;
+  store_protocol::head head;
   head.op = opcode::data;
   head.request_id = one->head.request_id;
   head.pool_id = one->head.pool_id;
   head.offset = one->sent_bytes;
   // A put that has ended (refused, late) still ends its frames, or the store would wait for the rest.
   const std::uint64_t left = one->done() ? 0 : one->mine.bytes - one->sent_bytes;
-  const auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(left, store_wire::kDataBodyBytes));
+  const auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(left, store_protocol::kDataBodyBytes));
   const std::byte* body = reinterpret_cast<const std::byte*>(one->mine.address + one->sent_bytes);
   if (one->mine.device && bytes > 0) {
-    one->staging.resize(store_wire::kDataBodyBytes);
+    one->staging.resize(store_protocol::kDataBodyBytes);
     const auto done = copy_out(one->mine, one->sent_bytes, one->staging.data(), bytes, one->order);
     if (!done) {
       finish(one, done.code(), done.error().message);
@@ -140,7 +140,7 @@ bool client::send_next_data() {
   head.body_crc = arch::crc32c(body, bytes);
   if (bytes < left) head.flags |= flag::more;
   one->sent_bytes += bytes;
-  (void)store_wire::encode_raw(head, {}, {}, current_.head);  // fails for long keys only
+  (void)store_protocol::encode_raw(head, {}, {}, current_.head);  // fails for long keys only
   current_.body = body;
   current_.body_bytes = bytes;
   current_.owner = one;
@@ -187,7 +187,7 @@ bool client::read_some() {
     room = input_.size() - input_end_;
   }
   // Its head alone, so that the bytes behind it are read to where they shall lie.
-  if (!direct && data_next_ && input_end_ == 0) room = store_wire::kHeadBytes;
+  if (!direct && data_next_ && input_end_ == 0) room = store_protocol::kHeadBytes;
   const auto got = wire_->read(into, room);
   if (!got) {
     lose_connection(got.error());
@@ -254,17 +254,17 @@ bool client::parse_one() {
     data_came(reinterpret_cast<const std::byte*>(cursor), part);
     return true;
   }
-  if (have < store_wire::kHeadBytes) return false;
+  if (have < store_protocol::kHeadBytes) return false;
   const auto bytes = std::as_bytes(std::span(cursor, have));
-  const auto header = store_wire::decode_head(bytes.first<store_wire::kHeadBytes>());
+  const auto header = store_protocol::decode_head(bytes.first<store_protocol::kHeadBytes>());
   if (!header) return lose_connection(header.error()), false;
-  const std::size_t front = store_wire::kHeadBytes + header->key_bytes + header->tail_bytes;
+  const std::size_t front = store_protocol::kHeadBytes + header->key_bytes + header->tail_bytes;
   const std::size_t whole = front + (header->op == opcode::data ? 0 : header->body_bytes);
   if (have < whole) {
     if (whole > input_.size()) input_.resize(whole);
     return false;
   }
-  auto rest = store_wire::decode_rest(*header, bytes.first(front));
+  auto rest = store_protocol::decode_rest(*header, bytes.first(front));
   if (!rest) return lose_connection(rest.error()), false;
   input_begin_ += whole;
   if (header->op == opcode::data) {
@@ -278,7 +278,7 @@ bool client::parse_one() {
   return true;
 }
 
-void client::take_data(const store_wire::head& header) {
+void client::take_data(const store_protocol::head& header) {
   auto& now = receiving_.emplace(receiving{});
   now.header = header;
   if (const auto found = asked_.find(header.request_id); found != asked_.end()) now.into = found->second;
@@ -286,12 +286,12 @@ void client::take_data(const store_wire::head& header) {
     auto& one = *now.into;
     if (header.offset != one.received_bytes || header.body_bytes > one.mine.bytes - one.received_bytes)
       return lose_connection({EPROTO, "a piece of a value came that does not continue the one before"});
-    if (one.mine.device) one.staging.resize(store_wire::kMaxBodyBytes);
+    if (one.mine.device) one.staging.resize(store_protocol::kMaxBodyBytes);
   }
   if (header.body_bytes == 0) data_complete();
 }
 
-void client::take_answer(const store_wire::head& header, store_wire::tail fields, std::string_view body) {
+void client::take_answer(const store_protocol::head& header, store_protocol::tail fields, std::string_view body) {
   if (header.op == opcode::hello && header.status != 0)  // the server's last words
     return lose_connection({header.status, fields.text.value_or("the store ended the connection")});
   const auto found = asked_.find(header.request_id);
@@ -303,7 +303,7 @@ void client::take_answer(const store_wire::head& header, store_wire::tail fields
     if (header.op == opcode::lookup && fields.token) let_go(*fields.token, header.value_bytes);
     if (header.op == opcode::alloc && fields.token) {
       operation note;
-      store_wire::tail token;
+      store_protocol::tail token;
       token.token = fields.token;
       ask(note, opcode::abort, token);
     }
@@ -312,7 +312,7 @@ void client::take_answer(const store_wire::head& header, store_wire::tail fields
   take_answer_to(one, header, std::move(fields), body, data_follow);
 }
 
-void client::take_answer_to(const operation_ptr& one, const store_wire::head& header, store_wire::tail fields,
+void client::take_answer_to(const operation_ptr& one, const store_protocol::head& header, store_protocol::tail fields,
                             std::string_view body, bool data_follow) {
   auto& got = one->got;
   // It will close the connection; this is asked again when the store is back.
@@ -359,7 +359,7 @@ void client::take_answer_to(const operation_ptr& one, const store_wire::head& he
       if ((header.flags & flag::lane) != 0) return ucx_answered(one, header, fields);
       stop_ucx_transfer(*one);
       one->method = operation::kind::get_streamed;  // memory does not hold the value as a whole
-      if (options_.require != store_wire::path::none && header.value_bytes > 0)
+      if (options_.require != store_protocol::path::none && header.value_bytes > 0)
         finish(one, ENOTSUP,
                format("path %s was required: the value is not in memory as a whole", name_of(options_.require)));
       [[fallthrough]];
@@ -396,7 +396,7 @@ void client::take_answer_to(const operation_ptr& one, const store_wire::head& he
 // that is forbidden.
 void client::go_by_socket(const operation_ptr& one, const std::string& why) {
   stop_ucx_transfer(*one);
-  if (options_.require != store_wire::path::none)
+  if (options_.require != store_protocol::path::none)
     return finish(one, ENOTSUP, format("path %s was required: %s", name_of(options_.require), why.c_str()));
   if (one->method == operation::kind::get_shm && one->order.has)
     return finish(one, ENOTSUP, "a get in stream order reads the store's memory: " + why);

@@ -18,8 +18,8 @@
 namespace pl::store_client {
 namespace {
 
-using store_wire::opcode;
-namespace flag = store_wire::flag;
+using store_protocol::opcode;
+namespace flag = store_protocol::flag;
 
 constexpr auto kQuietGrace = std::chrono::milliseconds(500);  // for chunks under way to end by themselves
 constexpr auto kMaxClosing = std::chrono::seconds(10);
@@ -48,7 +48,7 @@ std::string why_ucx_unwanted(const address& address, ucx_mode mode) {
 }  // namespace
 
 // What the greeting says of this end, if there shall be a lane.
-std::optional<store_wire::lane_offer> client::offer_ucx() {
+std::optional<store_protocol::ucx_offer> client::offer_ucx() {
   const auto mode = options_.ucx.value_or(ucx_mode_of(env_read("PEERLANE_STORE_UCX").text).value_or(ucx_mode::automatic));
   why_no_ucx_ = why_ucx_unwanted(options_.server, mode);
   if (!why_no_ucx_.empty()) return std::nullopt;
@@ -70,7 +70,7 @@ std::optional<store_wire::lane_offer> client::offer_ucx() {
   return ucx_stream_->offer();
 }
 
-void client::join_ucx(const std::optional<store_wire::lane_offer>& theirs, const std::string& why_not) {
+void client::join_ucx(const std::optional<store_protocol::ucx_offer>& theirs, const std::string& why_not) {
   if (ucx_stream_ == nullptr) return;
   if (!theirs) {
     why_no_ucx_ = why_not;
@@ -81,12 +81,12 @@ void client::join_ucx(const std::optional<store_wire::lane_offer>& theirs, const
   else why_no_ucx_ = joined.error().message;
 }
 
-bool client::check_path(operation& one, store_wire::path way, const char* option) const {
-  if (way == store_wire::path::none && wire_) way = wire_->way();
-  if (options_.require == store_wire::path::none || options_.require == way) return true;
-  const bool read_only = way != store_wire::path::shm_direct && arena_ != nullptr && arena_->read_only();
+bool client::check_path(operation& one, store_protocol::path way, const char* option) const {
+  if (way == store_protocol::path::none && wire_) way = wire_->way();
+  if (options_.require == store_protocol::path::none || options_.require == way) return true;
+  const bool read_only = way != store_protocol::path::shm_direct && arena_ != nullptr && arena_->read_only();
   std::string why = read_only ? "the store's memory is mapped to read only" : why_no_shm_;
-  if (options_.require == store_wire::path::ucx) why = ucx_ready() ? "this get is in stream order" : why_no_ucx_;
+  if (options_.require == store_protocol::path::ucx) why = ucx_ready() ? "this get is in stream order" : why_no_ucx_;
   if (why.empty()) why = "that is how the store was reached";
   one.phase = operation::stage::done;
   one.got.status = ENOTSUP;
@@ -131,7 +131,7 @@ void client::submit_by_ucx(const operation_ptr& one) {
   one->head.flags = given;
 }
 
-void client::ucx_answered(const operation_ptr& one, const store_wire::head& header, const store_wire::tail& fields) {
+void client::ucx_answered(const operation_ptr& one, const store_protocol::head& header, const store_protocol::tail& fields) {
   if (one->method == operation::kind::get_ucx) {
     one->ucx_answered = true;
     one->ucx_bytes = header.value_bytes;
@@ -180,14 +180,14 @@ void client::check_ucx_operation(const operation_ptr& one) {
   }
   if (one->ucx_answered || transfer.begun_bytes < transfer.bytes) return;
   one->ucx_answered = true;
-  store_wire::tail fields = one->fields;
+  store_protocol::tail fields = one->fields;
   fields.token = one->token;
   const bool part = (one->head.flags & flag::patch) != 0;
   if (!part && !fields.crc) fields.crc = transfer.crc;
   if (part && !fields.only) {
     const auto base = one->got.result.version;
-    fields.only = base != 0 ? store_wire::precondition{store_wire::condition::if_version, base}
-                            : store_wire::precondition{store_wire::condition::if_absent, 0};
+    fields.only = base != 0 ? store_protocol::precondition{store_protocol::condition::if_version, base}
+                            : store_protocol::precondition{store_protocol::condition::if_absent, 0};
   }
   ask(*one, opcode::commit, fields);
 }
@@ -219,7 +219,7 @@ bool client::drive_ucx() {
 void client::give_grant_back(operation& one) {
   if (one.token == 0 || !wire_) return;
   operation note;
-  store_wire::tail fields;
+  store_protocol::tail fields;
   fields.token = std::exchange(one.token, 0);
   ask(note, opcode::abort, fields);
 }

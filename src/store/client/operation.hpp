@@ -21,13 +21,13 @@ using clock = std::chrono::steady_clock;
 
 // A store's answer.
 struct reply {
-  int status = 0;                 // errno value
-  std::string text;               // the reason, if status is not 0
-  store_wire::outcome result;     // version, path taken, durability reached, ...
-  std::uint64_t moved_bytes = 0;  // of the value, between the store and the caller's memory
+  int status = 0;                  // errno value
+  std::string text;                // the reason, if status is not 0
+  store_protocol::outcome result;  // version, path taken, durability reached, ...
+  std::uint64_t moved_bytes = 0;   // of the value, between the store and the caller's memory
   std::uint32_t pool_id = 0;
   bool more = false;  // find: there are more keys
-  store_wire::tail fields;
+  store_protocol::tail fields;
   std::string body;  // lists, metrics
 };
 
@@ -56,9 +56,9 @@ class operation {
 
   // ---- the request; constant once submitted
   kind method = kind::plain;
-  store_wire::head head;
+  store_protocol::head head;
   std::string key;
-  store_wire::tail fields;
+  store_protocol::tail fields;
   std::string body;    // plain: sent with the head; of a short put from device memory its value
   memory mine;         // put: source, get: destination
   stream_order order;  // shm
@@ -76,7 +76,7 @@ class operation {
   stream_transfer_ptr ucx_transfer;  // put_ucx, get_ucx: from when its bytes may move
   bool ucx_answered = false;         // get_ucx: how many they are is known; put_ucx: the commit is asked for
   std::uint64_t ucx_bytes = 0;       // get_ucx: that many
-  std::vector<store_wire::extent> extents;
+  std::vector<store_protocol::extent> extents;
   copy::completion copies;                        // get
   std::deque<std::shared_ptr<value_part>> parts;  // put, or host memory: copied one by one and summed; gone once in `sum`
   copy::gpu_checksum::job gpu_sum;                // put: then there are no parts, unless it is given up
@@ -92,7 +92,7 @@ class operation {
   // ---- the result; valid once done
   reply got;
   bool done() const noexcept { return phase == stage::done; }
-  bool is_patch() const noexcept { return (head.flags & store_wire::flag::patch) != 0; }
+  bool is_patch() const noexcept { return (head.flags & store_protocol::flag::patch) != 0; }
 };
 using operation_ptr = std::shared_ptr<operation>;
 

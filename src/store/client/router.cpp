@@ -13,7 +13,7 @@
 namespace pl::store_client {
 namespace {
 
-using store_wire::opcode;
+using store_protocol::opcode;
 std::uint64_t random_id() {
   std::random_device random;
   return (std::uint64_t{random()} << 32 | random()) | 1;
@@ -178,7 +178,7 @@ unsigned router::copies_of(std::uint32_t pool) const {
   return known == pools_.end() ? 0 : known->second.copies;
 }
 
-reply router::ask_anyone(opcode op, std::string_view key, const store_wire::tail& fields) {
+reply router::ask_anyone(opcode op, std::string_view key, const store_protocol::tail& fields) {
   const auto until = clock::now() + std::chrono::milliseconds(options_.timeout_ms);
   reply last = failed_reply(EHOSTUNREACH, "no server of the cluster is known");
   for (auto pause = kFirstPause; clock::now() < until; pause = std::min(pause * 2, kLastPause)) {
@@ -204,8 +204,8 @@ result<std::uint32_t> router::open_pool(const std::string& name) {
   return remember(name, ask_anyone(opcode::pool_open, name));
 }
 
-result<std::uint32_t> router::create_pool(const std::string& name, const store_wire::pool_settings& settings) {
-  store_wire::tail fields;
+result<std::uint32_t> router::create_pool(const std::string& name, const store_protocol::pool_settings& settings) {
+  store_protocol::tail fields;
   fields.settings = settings;
   return remember(name, ask_anyone(opcode::pool_create, name, fields));
 }
@@ -249,7 +249,7 @@ reply router::routed(std::uint32_t pool, std::string_view key, std::uint64_t byt
                      const maker& make) {
   const auto end = end_of(timeout_ms);
   const auto patience = std::chrono::milliseconds(options_.try_ms) + time_for(bytes);
-  const store_wire::sequence sequence{id_, changes ? next_sequence_++ : 0};
+  const store_protocol::sequence sequence{id_, changes ? next_sequence_++ : 0};
   const unsigned copies = copies_of(pool);
   if (copies == 0) return failed_reply(ENXIO, "no such pool is open");
   reply last;
@@ -300,7 +300,7 @@ reply router::stat(std::uint32_t pool, std::string_view key) {
 }
 
 reply router::find(std::uint32_t pool, const key_search& search) {
-  std::vector<store_wire::key_entry> all;
+  std::vector<store_protocol::key_entry> all;
   std::optional<std::string> whole_until;  // up to here every server has told all
   reply out;
   const auto known = map();
@@ -310,7 +310,7 @@ reply router::find(std::uint32_t pool, const key_search& search) {
         attempt(server.endpoint, pool, clock::now() + std::chrono::milliseconds(options_.timeout_ms),
                 [&](client& connection, std::uint32_t number) { return connection.make_find(number, search); });
     if (got.status != 0) return got;
-    const auto keys = store_wire::decode_keys(got.body);
+    const auto keys = store_protocol::decode_keys(got.body);
     if (!keys) return failed_reply(keys.code(), keys.error().message);
     all.insert(all.end(), keys->begin(), keys->end());
     if (!got.more) continue;
@@ -321,7 +321,7 @@ reply router::find(std::uint32_t pool, const key_search& search) {
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.key < b.key; });
   all.erase(std::unique(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.key == b.key; }), all.end());
   for (const auto& one : all)
-    if (!whole_until || one.key <= *whole_until) store_wire::append(out.body, one);
+    if (!whole_until || one.key <= *whole_until) store_protocol::append(out.body, one);
   out.fields.after = whole_until;
   return out;
 }

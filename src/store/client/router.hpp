@@ -33,7 +33,7 @@ struct router_options {
   copy::planner* copies = nullptr;   // as in client_options
   const cu::driver_table* cuda = nullptr;
   bool use_shm = true;  // of servers of this host. With certificates they are reached by TLS all the same
-  store_wire::path require = store_wire::path::none;  // as in client_options
+  store_protocol::path require = store_protocol::path::none;  // as in client_options
 };
 
 class router {
@@ -47,7 +47,7 @@ class router {
 
   // Pool numbers are the router's own, valid on this object only.
   result<std::uint32_t> open_pool(const std::string& name);
-  result<std::uint32_t> create_pool(const std::string& name, const store_wire::pool_settings& settings);
+  result<std::uint32_t> create_pool(const std::string& name, const store_protocol::pool_settings& settings);
   reply put(std::uint32_t pool, std::string_view key, const memory& source, const put_request& options = {});
   reply get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& options = {});
   reply erase(std::uint32_t pool, std::string_view key, const put_request& options = {});
@@ -58,7 +58,7 @@ class router {
   // On every server.
   reply sync(std::uint32_t pool);
   // A request that any server can answer.
-  reply ask_anyone(store_wire::opcode op, std::string_view key, const store_wire::tail& fields = {});
+  reply ask_anyone(store_protocol::opcode op, std::string_view key, const store_protocol::tail& fields = {});
 
   // ---- Asynchronous operations
   routed_ptr make_put(std::uint32_t pool, std::string_view key, const memory& source, const put_request& options = {}) const;

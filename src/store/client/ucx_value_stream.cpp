@@ -12,8 +12,8 @@
 namespace pl::store_client {
 namespace {
 
-using store_wire::append_le;
-using store_wire::byte_reader;
+using store_protocol::append_le;
+using store_protocol::byte_reader;
 
 constexpr std::size_t kStagingAlignment = 4096;
 
@@ -100,8 +100,8 @@ ucx_value_stream::~ucx_value_stream() {
   for (const auto& [id, one] : sessions_) one->transfers.clear();
 }
 
-store_wire::lane_offer ucx_value_stream::offer() const {
-  store_wire::lane_offer out;
+store_protocol::ucx_offer ucx_value_stream::offer() const {
+  store_protocol::ucx_offer out;
   out.major = static_cast<std::uint16_t>(port_->version_major());
   out.minor = static_cast<std::uint16_t>(port_->version_minor());
   out.any_transport = options_.mode == ucx_mode::on;
@@ -110,7 +110,7 @@ store_wire::lane_offer ucx_value_stream::offer() const {
   return out;
 }
 
-result<stream_session_ptr> ucx_value_stream::connect(const store_wire::lane_offer& other_end,
+result<stream_session_ptr> ucx_value_stream::connect(const store_protocol::ucx_offer& other_end,
                                                      const std::uint64_t (&secret)[2]) {
   if (other_end.major != port_->version_major() || other_end.minor != port_->version_minor())
     return failure{ENOTSUP, format("UCX is %u.%u here and %u.%u at the other end: use the same at both",

@@ -81,9 +81,9 @@ class ucx_value_stream final : ucx::am_port::listener {
   ~ucx_value_stream();
 
   // This end's part of the greeting, without the secret.
-  store_wire::lane_offer offer() const;
+  store_protocol::ucx_offer offer() const;
   // ENOTSUP: another version of UCX at the other end, or no RDMA between the two and mode is not `on`.
-  result<stream_session_ptr> connect(const store_wire::lane_offer& other_end, const std::uint64_t (&secret)[2]);
+  result<stream_session_ptr> connect(const store_protocol::ucx_offer& other_end, const std::uint64_t (&secret)[2]);
   // Its transfers end with ECONNABORTED as UCX lets go of their memory, in the coming calls of progress().
   void close(const stream_session_ptr& one);
   status keep_registered(void* address, std::size_t bytes) { return port_->keep_registered(address, bytes); }

@@ -98,7 +98,7 @@ void catch_up::act_by(const view_ptr& now, bool serving, std::uint64_t run) {
   }
   for (const auto& [server, units] : wanted) {
     if (jobs_.contains(server)) continue;
-    const store_wire::copy_terms terms{map.epoch, run, 0, 0};
+    const store_protocol::copy_terms terms{map.epoch, run, 0, 0};
     auto& mine = jobs_[server];
     mine.thread = std::thread([this, peer = server, assigned = units, terms] {
       fill(peer, assigned, terms);
@@ -113,7 +113,7 @@ std::vector<catch_up::filled> catch_up::finished() const {
   return {finished_.begin(), finished_.end()};
 }
 
-void catch_up::fill(const peer_name& peer, const unit_set& units, store_wire::copy_terms terms) {
+void catch_up::fill(const peer_name& peer, const unit_set& units, store_protocol::copy_terms terms) {
   status done;
   // A job that takes long to reach the server may be one for a run that it has left behind: what it begins is told from what
   // the job for the present run has begun, and has the changes since then.
@@ -121,13 +121,13 @@ void catch_up::fill(const peer_name& peer, const unit_set& units, store_wire::co
   // Not before it is reached: every change waits for it from then on.
   const auto target = reach_now(links_, peer, {});
   if (!target) done = target.error();
-  const bool tells = target && (target->connection->server_capabilities() & store_wire::capability::sync_requests) != 0;
+  const bool tells = target && (target->connection->server_capabilities() & store_protocol::capability::sync_requests) != 0;
   // No change comes meanwhile, whose number could be forgotten with the others.
   if (done && tells) done = tell(peer, units, terms, {});
   if (done)
     for (unsigned unit = 0; unit < units.size(); ++unit)
       if (units[unit]) fillings[unit] = copies_.begin_catch_up(unit, peer.name);
-  if (done && tells) done = tell_requests(peer, units, terms);
+  if (done && tells) done = export_requests(peer, units, terms);
   if (done) done = fill_keys(peer, units, terms, tells);
   if (!done) {
     links_.forget(peer);
@@ -143,7 +143,7 @@ void catch_up::fill(const peer_name& peer, const unit_set& units, store_wire::co
       finished_.insert({unit, peer.name, peer.run, fillings[unit]});
 }
 
-status catch_up::fill_keys(const peer_name& peer, const unit_set& units, const store_wire::copy_terms& terms,
+status catch_up::fill_keys(const peer_name& peer, const unit_set& units, const store_protocol::copy_terms& terms,
                            bool knows_requests) {
   for (const auto& pool : pools_.all()) {
     unit_set of_pool = units;
@@ -156,7 +156,7 @@ status catch_up::fill_keys(const peer_name& peer, const unit_set& units, const s
 }
 
 status catch_up::fill_pool(const peer_name& peer, const known_pool& pool, const unit_set& units,
-                           const store_wire::copy_terms& terms, bool knows_requests) {
+                           const store_protocol::copy_terms& terms, bool knows_requests) {
   std::string after;
   for (;;) {
     if (stopping_) return failure{ESHUTDOWN, "the server is going down"};
@@ -168,7 +168,7 @@ status catch_up::fill_pool(const peer_name& peer, const known_pool& pool, const 
 
 // False: that was the last page.
 result<bool> catch_up::fill_page(const peer_name& peer, const known_pool& pool, const unit_set& units,
-                                 const store_wire::copy_terms& terms, bool knows_requests, std::string& after) {
+                                 const store_protocol::copy_terms& terms, bool knows_requests, std::string& after) {
   store::find_options options;
   options.after = after;
   options.limit = kPageKeys;
@@ -178,21 +178,21 @@ result<bool> catch_up::fill_page(const peer_name& peer, const known_pool& pool, 
   for (const auto& key : page->keys) {
     if (!units[store_client::unit_of(pool.copies, key)]) continue;
     const auto info = engine_.stat(pool.id, key);
-    if (info) store_wire::append(list, store_wire::key_entry{key, info->crc32c, info->version});
+    if (info) store_protocol::append(list, store_protocol::key_entry{key, info->crc32c, info->version});
     ++compared;
   }
   const auto target = reach_now(links_, peer, pool.name);
   if (!target) return target.error();
-  auto ask = target->connection->make_plain(store_wire::opcode::sync_keys, target->pool,
+  auto ask = target->connection->make_plain(store_protocol::opcode::sync_keys, target->pool,
                                             page->more ? page->last : std::string(), kPageTimeoutMs);
   ask->fields.prefix = to_bytes(units);
   ask->fields.after = after;
-  if (knows_requests) ask->head.flags |= store_wire::flag::told;
+  if (knows_requests) ask->head.flags |= store_protocol::flag::told;
   ask->fields.copy = terms;
   ask->body = std::move(list);
   const auto answer = target->connection->run(ask);
   if (answer.status != 0) return failure{answer.status, answer.text};
-  auto differing = store_wire::decode_keys(answer.body);
+  auto differing = store_protocol::decode_keys(answer.body);
   if (!differing) return differing.error();
   const bool again = !differing->empty() && differing->back().key.empty();
   if (again) differing->pop_back();
@@ -202,11 +202,12 @@ result<bool> catch_up::fill_page(const peer_name& peer, const known_pool& pool, 
   return page->more;
 }
 
-status catch_up::tell(const peer_name& peer, const unit_set& units, const store_wire::copy_terms& terms, std::string part) {
+status catch_up::tell(const peer_name& peer, const unit_set& units, const store_protocol::copy_terms& terms,
+                      std::string part) {
   if (stopping_) return failure{ESHUTDOWN, "the server is going down"};
   const auto target = reach_now(links_, peer, {});
   if (!target) return target.error();
-  auto tell = target->connection->make_plain(store_wire::opcode::sync_requests, 0, {}, kPageTimeoutMs);
+  auto tell = target->connection->make_plain(store_protocol::opcode::sync_requests, 0, {}, kPageTimeoutMs);
   tell->fields.prefix = to_bytes(units);
   tell->fields.copy = terms;
   tell->body = std::move(part);
@@ -215,13 +216,13 @@ status catch_up::tell(const peer_name& peer, const unit_set& units, const store_
   return {};
 }
 
-status catch_up::tell_requests(const peer_name& peer, const unit_set& units, const store_wire::copy_terms& terms) {
+status catch_up::export_requests(const peer_name& peer, const unit_set& units, const store_protocol::copy_terms& terms) {
   const auto of_units = [&](std::uint16_t group) { return group != 0 && group <= units.size() && units[group - 1u]; };
-  return engine_.tell_requests(of_units, kRequestBytes,
-                               [&](std::string part) { return tell(peer, units, terms, std::move(part)); });
+  return engine_.export_requests(of_units, kRequestBytes,
+                                 [&](std::string part) { return tell(peer, units, terms, std::move(part)); });
 }
 
-status catch_up::push(const peer_name& peer, const known_pool& pool, const std::vector<store_wire::key_entry>& keys) {
+status catch_up::push(const peer_name& peer, const known_pool& pool, const std::vector<store_protocol::key_entry>& keys) {
   struct shared {
     std::mutex lock;
     std::condition_variable changed;
@@ -261,13 +262,13 @@ status catch_up::push(const peer_name& peer, const known_pool& pool, const std::
 
 result<std::string> keys_that_differ(store::engine& engine, const known_pool& pool, const unit_set& units,
                                      const std::string& after, std::string_view until, std::string_view theirs) {
-  auto listed = store_wire::decode_keys(theirs);
+  auto listed = store_protocol::decode_keys(theirs);
   if (!listed) return listed.error();
-  std::map<std::string, store_wire::key_entry> wanted;
+  std::map<std::string, store_protocol::key_entry> wanted;
   for (auto& one : *listed) wanted.emplace(one.key, one);
   std::string out;
   const auto add = [&](const std::string& key, std::uint64_t version) {
-    if (out.size() < kMaxAnswerBytes) store_wire::append(out, store_wire::key_entry{key, 0, version});
+    if (out.size() < kMaxAnswerBytes) store_protocol::append(out, store_protocol::key_entry{key, 0, version});
   };
   store::find_options options;
   options.after = after;
@@ -294,7 +295,7 @@ result<std::string> keys_that_differ(store::engine& engine, const known_pool& po
   const bool cut = out.size() >= kMaxAnswerBytes;
   if (!cut)
     for (const auto& [key, one] : wanted) add(key, 0);
-  if (cut || out.size() >= kMaxAnswerBytes) store_wire::append(out, store_wire::key_entry{{}, 0, 0});
+  if (cut || out.size() >= kMaxAnswerBytes) store_protocol::append(out, store_protocol::key_entry{{}, 0, 0});
   return out;
 }
 

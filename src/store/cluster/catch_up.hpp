@@ -74,17 +74,18 @@ class catch_up {
     std::thread thread;
     bool ended = false;
   };
-  void fill(const peer_name& peer, const unit_set& units, store_wire::copy_terms terms);
+  void fill(const peer_name& peer, const unit_set& units, store_protocol::copy_terms terms);
   // `knows_requests`: the copy has the outcomes of requests. Else it forgets them with a pool's first page.
-  status fill_keys(const peer_name& peer, const unit_set& units, const store_wire::copy_terms& terms, bool knows_requests);
-  status fill_pool(const peer_name& peer, const known_pool& pool, const unit_set& units, const store_wire::copy_terms& terms,
+  status fill_keys(const peer_name& peer, const unit_set& units, const store_protocol::copy_terms& terms,
                    bool knows_requests);
+  status fill_pool(const peer_name& peer, const known_pool& pool, const unit_set& units,
+                   const store_protocol::copy_terms& terms, bool knows_requests);
   result<bool> fill_page(const peer_name& peer, const known_pool& pool, const unit_set& units,
-                         const store_wire::copy_terms& terms, bool knows_requests, std::string& after);
+                         const store_protocol::copy_terms& terms, bool knows_requests, std::string& after);
   // Sends a part of the requests' outcomes; an empty part makes the copy forget those it has.
-  status tell(const peer_name& peer, const unit_set& units, const store_wire::copy_terms& terms, std::string part);
-  status tell_requests(const peer_name& peer, const unit_set& units, const store_wire::copy_terms& terms);
-  status push(const peer_name& peer, const known_pool& pool, const std::vector<store_wire::key_entry>& keys);
+  status tell(const peer_name& peer, const unit_set& units, const store_protocol::copy_terms& terms, std::string part);
+  status export_requests(const peer_name& peer, const unit_set& units, const store_protocol::copy_terms& terms);
+  status push(const peer_name& peer, const known_pool& pool, const std::vector<store_protocol::key_entry>& keys);
 
   store::engine& engine_;
   const cluster_pools& pools_;

@@ -259,7 +259,7 @@ struct cluster_service::healing {
   std::string key, turn;
   store::value_info info;
   std::vector<peer_name> others;
-  store_wire::copy_terms terms;
+  store_protocol::copy_terms terms;
   std::function<void(const status&)> callback;
   status last = failure{EBADMSG, "no other copy is there"};
 };
@@ -346,7 +346,7 @@ bool cluster_service::is_idle() const {
 }
 
 // The newest map here, which is not older than the sender's.
-result<view_ptr> cluster_service::view_for(const store_wire::copy_terms& terms) {
+result<view_ptr> cluster_service::view_for(const store_protocol::copy_terms& terms) {
   auto view = members_->view();
   if (terms.epoch <= view->map.epoch) return view;
   members_->wake();
@@ -355,7 +355,7 @@ result<view_ptr> cluster_service::view_for(const store_wire::copy_terms& terms) 
 
 // From here on the sender's changes come on this connection or on later ones. What it sent on older ones may lie in the
 // network, or wait here for room, for seconds: it would overtake what the filling brings.
-status cluster_service::begin_being_filled(const store_wire::copy_terms& terms, std::uint64_t connection,
+status cluster_service::begin_being_filled(const store_protocol::copy_terms& terms, std::uint64_t connection,
                                            const cluster_map& map, const unit_set& units) {
   {
     const std::unique_lock gate(copies_gate_);
@@ -372,7 +372,7 @@ bool cluster_service::is_late(unsigned unit, std::uint64_t sender, std::uint64_t
   return catch_ups_[unit].sender == sender && connection < catch_ups_[unit].connection;
 }
 
-status cluster_service::admits_copy(const store_wire::copy_terms& terms, std::uint64_t connection, store::pool_id pool,
+status cluster_service::admits_copy(const store_protocol::copy_terms& terms, std::uint64_t connection, store::pool_id pool,
                                     std::string_view key, bool write) {
   const auto known = pools_.find(pool);
   if (!known) return known.error();
@@ -391,8 +391,8 @@ status cluster_service::admits_copy(const store_wire::copy_terms& terms, std::ui
                                  static_cast<unsigned long long>(view->map.epoch))};
 }
 
-result<std::string> cluster_service::differing_keys(const store_wire::copy_terms& terms, std::uint64_t connection,
-                                                    store::pool_id pool, const store_wire::tail& fields,
+result<std::string> cluster_service::differing_keys(const store_protocol::copy_terms& terms, std::uint64_t connection,
+                                                    store::pool_id pool, const store_protocol::tail& fields,
                                                     std::string_view until, std::string_view theirs, bool knows_requests) {
   const auto known = pools_.find(pool);
   if (!known) return known.error();
@@ -408,7 +408,7 @@ result<std::string> cluster_service::differing_keys(const store_wire::copy_terms
 }
 
 // Only of units that are filled here, and by whoever serves them: that is the one who knows which requests count.
-status cluster_service::take_requests(const store_wire::copy_terms& terms, std::uint64_t connection,
+status cluster_service::take_requests(const store_protocol::copy_terms& terms, std::uint64_t connection,
                                       const std::string& units, std::string_view outcomes) {
   const auto named = units_in(units);
   if (!named) return failure{EPROTO, "answers to requests without units"};

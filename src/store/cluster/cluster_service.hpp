@@ -56,13 +56,13 @@ class cluster_service final : public value_service {
   result<store::pool_info> find_pool(const std::string& name) override;
 
   std::uint16_t request_group(store::pool_id pool, std::string_view key) const override;
-  status admits_copy(const store_wire::copy_terms& terms, std::uint64_t connection, store::pool_id pool,
+  status admits_copy(const store_protocol::copy_terms& terms, std::uint64_t connection, store::pool_id pool,
                      std::string_view key, bool write) override;
-  result<std::string> differing_keys(const store_wire::copy_terms& terms, std::uint64_t connection, store::pool_id pool,
-                                     const store_wire::tail& fields, std::string_view until, std::string_view theirs,
+  result<std::string> differing_keys(const store_protocol::copy_terms& terms, std::uint64_t connection, store::pool_id pool,
+                                     const store_protocol::tail& fields, std::string_view until, std::string_view theirs,
                                      bool knows_requests) override;
 
-  status take_requests(const store_wire::copy_terms& terms, std::uint64_t connection, const std::string& units,
+  status take_requests(const store_protocol::copy_terms& terms, std::uint64_t connection, const std::string& units,
                        std::string_view outcomes) override;
 
   std::uint64_t epoch() const override;
@@ -110,9 +110,9 @@ class cluster_service final : public value_service {
 
   // What this server remembers of requests for units in which it is filled now: what they did here may have been lost since.
   status forget_requests(const cluster_map& map, const unit_set& units);
-  result<view_ptr> view_for(const store_wire::copy_terms& terms);
+  result<view_ptr> view_for(const store_protocol::copy_terms& terms);
   // The first word of a filling by the terms' sender. Blocking.
-  status begin_being_filled(const store_wire::copy_terms& terms, std::uint64_t connection, const cluster_map& map,
+  status begin_being_filled(const store_protocol::copy_terms& terms, std::uint64_t connection, const cluster_map& map,
                             const unit_set& units);
   bool is_late(unsigned unit, std::uint64_t sender, std::uint64_t connection) const;
   // Nothing of a former self is under way any more.

@@ -189,7 +189,7 @@ bool replicator::promise(unsigned unit, const std::string& name, std::uint64_t f
 }
 
 void replicator::send(const change& change, const peer_name& peer, std::function<void(const status&)> done) {
-  store_wire::copy_terms terms;
+  store_protocol::copy_terms terms;
   {
     const std::lock_guard hold(lock_);
     if (!view_) return done(failure{EAGAIN, "not yet"});
@@ -211,7 +211,7 @@ void replicator::send(const change& change, const peer_name& peer, std::function
   });
 }
 
-void replicator::send_value(const change& mutation, const peer_name& peer, store_wire::copy_terms terms,
+void replicator::send_value(const change& mutation, const peer_name& peer, store_protocol::copy_terms terms,
                             std::function<void(const status&)> done) {
   engine_.lookup_async(
       session_, mutation.pool, mutation.key, {},

@@ -68,7 +68,7 @@ class replicator {
   std::vector<std::string> needed(unsigned unit) const;
   void step(const spreading_ptr& one);
   void on_copy_answer(const spreading_ptr& one, const peer_name& peer, const status& outcome);
-  void send_value(const change& change, const peer_name& peer, store_wire::copy_terms terms,
+  void send_value(const change& change, const peer_name& peer, store_protocol::copy_terms terms,
                   std::function<void(const status&)> done);
 
   store::engine& engine_;

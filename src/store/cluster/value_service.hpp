@@ -67,20 +67,21 @@ class value_service {
   // `connection`: later connections have greater numbers.
   // Whether the sender may have this done to the key's copy here. EPERM without a cluster. Changes are
   // admitted and handed to the engine under copies_gate(), shared.
-  virtual status admits_copy(const store_wire::copy_terms&, std::uint64_t /*connection*/, store::pool_id, std::string_view,
-                             bool /*write*/) {
+  virtual status admits_copy(const store_protocol::copy_terms&, std::uint64_t /*connection*/, store::pool_id,
+                             std::string_view, bool /*write*/) {
     return failure{EPERM, "this server is in no cluster"};
   }
   std::shared_mutex& copies_gate() noexcept { return copies_gate_; }
   // Answers a page of keys (sync_keys, catch_up.hpp), `told`: after take_requests(). Blocking.
-  virtual result<std::string> differing_keys(const store_wire::copy_terms&, std::uint64_t /*connection*/, store::pool_id,
-                                             const store_wire::tail&, std::string_view, std::string_view, bool /*told*/) {
+  virtual result<std::string> differing_keys(const store_protocol::copy_terms&, std::uint64_t /*connection*/, store::pool_id,
+                                             const store_protocol::tail&, std::string_view, std::string_view,
+                                             bool /*told*/) {
     return failure{EPERM, "this server is in no cluster"};
   }
 
   // What requests for the units (unit_set) did, for a copy that is filled here (sync_requests, catch_up.hpp); nothing: it
   // begins, and what is known of them is forgotten. Blocking.
-  virtual status take_requests(const store_wire::copy_terms&, std::uint64_t /*connection*/, const std::string&,
+  virtual status take_requests(const store_protocol::copy_terms&, std::uint64_t /*connection*/, const std::string&,
                                std::string_view) {
     return failure{EPERM, "this server is in no cluster"};
   }

@@ -295,8 +295,8 @@ status engine::forget_requests(const std::function<bool(std::uint16_t)>& selecte
   if (status able = impl_->state.writable(); !able) return able;
   return impl_->remembered->forget(selected);
 }
-status engine::tell_requests(const group_test& selected, std::size_t part_bytes,
-                             const std::function<status(std::string)>& take) const {
+status engine::export_requests(const group_test& selected, std::size_t part_bytes,
+                               const std::function<status(std::string)>& take) const {
   std::string part;
   status taken;
   const auto tell = [&](std::uint64_t client, const request_outcome& one) {

@@ -99,8 +99,8 @@ class engine {
   // What is remembered of requests of these groups, for the remember_requests() of another store: calls `take` with parts of
   // about `part_bytes`, until one of its answers is no success. Blocking.
   using group_test = std::function<bool(std::uint16_t group)>;
-  status tell_requests(const group_test& selected, std::size_t part_bytes,
-                       const std::function<status(std::string part)>& take) const;
+  status export_requests(const group_test& selected, std::size_t part_bytes,
+                         const std::function<status(std::string part)>& take) const;
   // Stores the part's outcomes for these groups, except for requests done here and for those older than the window. A client
   // that repeats a request gets the stored outcome; a copy (copy_of) with the same number is still applied, and counts as
   // done here from then on. EPROTO: this is no such part. Blocking.
@@ -183,7 +183,7 @@ class engine {
   // ---- Values longer than memory holds
   // Longer values than this (half of the arena) are only ever on disk. begin_put(), lookup(), put_async() and batches answer
   // EFBIG for them; put() and get() go through writers and readers by themselves.
-  std::uint64_t most_in_memory_bytes() const noexcept;
+  std::uint64_t max_in_memory_bytes() const noexcept;
   // Finds space on disk for the value. Blocking (extent files are made). EFBIG, EDQUOT, ENOSPC: the disk, or kMaxStreams
   // are open.
   result<std::shared_ptr<value_writer>> open_writer(pool_id pool, std::string_view key, std::uint64_t length_bytes);

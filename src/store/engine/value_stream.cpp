@@ -249,7 +249,7 @@ result<std::shared_ptr<value_reader>> engine::impl::make_reader(pool_ref pool, c
                                         std::move(slot));
 }
 
-std::uint64_t engine::most_in_memory_bytes() const noexcept { return impl_->max_in_memory(); }
+std::uint64_t engine::max_in_memory_bytes() const noexcept { return impl_->max_in_memory(); }
 
 result<std::shared_ptr<value_writer>> engine::open_writer(pool_id pool, std::string_view key, std::uint64_t length_bytes) {
   auto found = impl_->need_pool(pool);

@@ -24,13 +24,13 @@ constexpr std::size_t kMaxPieces = 64;
 
 class socket_channel final : public byte_channel {
  public:
-  socket_channel(int fd, store_wire::path transport) : fd_(fd), transport_(transport) {}
+  socket_channel(int fd, store_protocol::path transport) : fd_(fd), transport_(transport) {}
   ~socket_channel() override {
     if (descriptor_ >= 0) ::close(descriptor_);
     ::close(fd_);
   }
   int fd() const noexcept override { return fd_; }
-  store_wire::path way() const noexcept override { return transport_; }
+  store_protocol::path way() const noexcept override { return transport_; }
 
   result<std::size_t> write(std::span<const iovec> buffers) override {
     msghdr message{};
@@ -43,8 +43,8 @@ class socket_channel final : public byte_channel {
   }
 
   result<std::size_t> read(void* into, std::size_t bytes) override {
-    return transport_ == store_wire::path::unix_socket ? read_message(into, bytes)
-                                                       : ended(recv(fd_, into, bytes, MSG_DONTWAIT));
+    return transport_ == store_protocol::path::unix_socket ? read_message(into, bytes)
+                                                           : ended(recv(fd_, into, bytes, MSG_DONTWAIT));
   }
   int take_descriptor() noexcept override { return std::exchange(descriptor_, -1); }
 
@@ -74,7 +74,7 @@ class socket_channel final : public byte_channel {
     return ended(got);
   }
   int fd_;
-  store_wire::path transport_;
+  store_protocol::path transport_;
   int descriptor_ = -1;
 };
 
@@ -142,13 +142,14 @@ result<std::unique_ptr<byte_channel>> connect(const address& target, unsigned ti
   if (!target.socket.empty()) {
     const auto fd = connect_unix(target.socket);
     if (!fd) return fd.error();
-    return std::unique_ptr<byte_channel>(new socket_channel(*fd, store_wire::path::unix_socket));
+    return std::unique_ptr<byte_channel>(new socket_channel(*fd, store_protocol::path::unix_socket));
   }
   if (target.endpoint.empty()) return failure{EINVAL, "where is the store? Give its socket or HOST:PORT"};
   const std::uint64_t began = monotonic_ns();
   const auto fd = connect_tcp(target.endpoint, timeout_ms);
   if (!fd) return fd.error();
-  if (target.tls_certificate.empty()) return std::unique_ptr<byte_channel>(new socket_channel(*fd, store_wire::path::tcp));
+  if (target.tls_certificate.empty())
+    return std::unique_ptr<byte_channel>(new socket_channel(*fd, store_protocol::path::tcp));
   const std::uint64_t spent_ms = (monotonic_ns() - began) / 1'000'000;
   return start_tls(*fd, target, spent_ms < timeout_ms ? timeout_ms - static_cast<unsigned>(spent_ms) : 1);
 }

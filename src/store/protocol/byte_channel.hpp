@@ -35,7 +35,7 @@ class byte_channel {
   byte_channel& operator=(const byte_channel&) = delete;
 
   virtual int fd() const noexcept = 0;
-  virtual store_wire::path way() const noexcept = 0;
+  virtual store_protocol::path way() const noexcept = 0;
   // Bytes taken; 0: none now. ECONNRESET and the like: it is over.
   virtual result<std::size_t> write(std::span<const iovec> buffers) = 0;
   // Bytes read; 0: none now. ECONNRESET at the end of the stream.

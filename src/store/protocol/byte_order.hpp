@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace pl::store_wire {
+namespace pl::store_protocol {
 
 static_assert(std::endian::native == std::endian::little, "the codec stores numbers as this machine has them");
 
@@ -57,4 +57,4 @@ class byte_reader {
   bool ok_ = true;
 };
 
-}  // namespace pl::store_wire
+}  // namespace pl::store_protocol

@@ -14,7 +14,7 @@
 #include "arch/copy_dispatch.hpp"
 #include "base/text.hpp"
 
-namespace pl::store_wire {
+namespace pl::store_protocol {
 
 // Of one direction. A line each: none is written by both ends but the two that ask for a bell.
 struct byte_rings::words {
@@ -161,6 +161,6 @@ bool byte_rings::disarm() {
   return true;
 }
 
-bool byte_rings::take_bell() noexcept { return std::exchange(wakeup_due_, false); }
+bool byte_rings::take_wakeup_request() noexcept { return std::exchange(wakeup_due_, false); }
 
-}  // namespace pl::store_wire
+}  // namespace pl::store_protocol

@@ -17,7 +17,7 @@
 
 #include "base/status.hpp"
 
-namespace pl::store_wire {
+namespace pl::store_protocol {
 
 class byte_rings {
  public:
@@ -45,7 +45,7 @@ class byte_rings {
   // Takes that back. True: it had been asked for, so a byte may come, or have come.
   bool disarm();
   // True once when the other end sleeps and this end's last write or read is what it waits for: send it a byte.
-  bool take_bell() noexcept;
+  bool take_wakeup_request() noexcept;
 
  private:
   struct words;
@@ -68,4 +68,4 @@ class byte_rings {
   bool stored_past_cache_ = false;
 };
 
-}  // namespace pl::store_wire
+}  // namespace pl::store_protocol

@@ -9,12 +9,12 @@
 namespace pl::store_client {
 namespace {
 
-using store_wire::head;
-using store_wire::opcode;
+using store_protocol::head;
+using store_protocol::opcode;
 
 struct answer {
   head header;
-  store_wire::tail fields;
+  store_protocol::tail fields;
 };
 
 // One question and its answer at a time.
@@ -23,20 +23,20 @@ class exchange {
   exchange(byte_channel& wire, unsigned timeout_ms)
       : wire_(wire), end_ns_(monotonic_ns() + std::uint64_t{timeout_ms} * 1'000'000) {}
 
-  result<answer> ask(opcode op, std::string_view key, const store_wire::tail& fields) {
+  result<answer> ask(opcode op, std::string_view key, const store_protocol::tail& fields) {
     head header;
     header.op = op;
     std::string frame;
-    if (auto done = store_wire::encode(header, key, fields, frame); !done) return done.error();
+    if (auto done = store_protocol::encode(header, key, fields, frame); !done) return done.error();
     if (auto done = send(frame); !done) return done.error();
-    std::string bytes(store_wire::kHeadBytes, '\0');
+    std::string bytes(store_protocol::kHeadBytes, '\0');
     if (auto done = receive(bytes, 0); !done) return done.error();
-    const auto head_bytes = std::as_bytes(std::span(bytes)).first<store_wire::kHeadBytes>();
-    const auto got = store_wire::decode_head(head_bytes);
+    const auto head_bytes = std::as_bytes(std::span(bytes)).first<store_protocol::kHeadBytes>();
+    const auto got = store_protocol::decode_head(head_bytes);
     if (!got) return got.error();
-    bytes.resize(store_wire::kHeadBytes + got->key_bytes + got->tail_bytes);
-    if (auto done = receive(bytes, store_wire::kHeadBytes); !done) return done.error();
-    auto rest = store_wire::decode_rest(*got, std::as_bytes(std::span(bytes)));
+    bytes.resize(store_protocol::kHeadBytes + got->key_bytes + got->tail_bytes);
+    if (auto done = receive(bytes, store_protocol::kHeadBytes); !done) return done.error();
+    auto rest = store_protocol::decode_rest(*got, std::as_bytes(std::span(bytes)));
     if (!rest) return rest.error();
     return answer{*got, std::move(rest->fields)};
   }
@@ -77,9 +77,9 @@ failure refused(const answer& reply) { return {reply.header.status, reply.fields
 
 }  // namespace
 
-result<greeted> greet(byte_channel& wire, const greeting_wish& request, unsigned timeout_ms) {
+result<greeted> greet(byte_channel& wire, const greeting_request& request, unsigned timeout_ms) {
   exchange talk(wire, timeout_ms);
-  store_wire::tail hello;
+  store_protocol::tail hello;
   hello.greeting.emplace().session = request.last_session;
   hello.greeting->agent = "peerlane store client";
   hello.lane = request.lane;
@@ -90,7 +90,7 @@ result<greeted> greet(byte_channel& wire, const greeting_wish& request, unsigned
   greeted out;
   out.server = *welcome->fields.greeting;
   out.lane = welcome->fields.lane;
-  out.why_no_lane = welcome->fields.lane_name.value_or("the store has no UCX, or is told not to use it (\"ucx\")");
+  out.ucx_refusal = welcome->fields.ucx_transports.value_or("the store has no UCX, or is told not to use it (\"ucx\")");
   for (const auto& [id, name] : request.pools) {
     const auto opened = talk.ask(opcode::pool_open, name, {});
     // A pool that is gone is told to those who use it.
@@ -98,7 +98,7 @@ result<greeted> greet(byte_channel& wire, const greeting_wish& request, unsigned
   }
   if (!request.attach) {
     out.why_no_shm = "shared memory was not wanted";
-  } else if (wire.way() != store_wire::path::unix_socket) {
+  } else if (wire.way() != store_protocol::path::unix_socket) {
     out.why_no_shm = "the store was reached by TCP: its memory can be mapped through its unix socket only";
   } else {
     const auto attached = talk.ask(opcode::attach, {}, {});
@@ -109,8 +109,8 @@ result<greeted> greet(byte_channel& wire, const greeting_wish& request, unsigned
     else if (out.arena_fd < 0 || !out.memory) return failure{EPROTO, "the store's memory came without a descriptor"};
   }
   // Last: nothing goes through the socket after it.
-  const bool has_rings = (out.server.capabilities & store_wire::capability::rings) != 0;
-  if (request.rings && has_rings && wire.way() == store_wire::path::unix_socket) {
+  const bool has_rings = (out.server.capabilities & store_protocol::capability::rings) != 0;
+  if (request.rings && has_rings && wire.way() == store_protocol::path::unix_socket) {
     const auto given = talk.ask(opcode::rings, {}, {});
     out.rings_fd = wire.take_descriptor();
     const bool is_lost = given && given->header.status == 0 && out.rings_fd < 0;

@@ -14,10 +14,10 @@ constexpr unsigned kLooksBetweenEnds = 64;  // that find nothing, before the soc
 
 class ring_channel final : public byte_channel {
  public:
-  ring_channel(std::unique_ptr<byte_channel> socket, std::unique_ptr<store_wire::byte_rings> rings)
+  ring_channel(std::unique_ptr<byte_channel> socket, std::unique_ptr<store_protocol::byte_rings> rings)
       : socket_(std::move(socket)), rings_(std::move(rings)) {}
   int fd() const noexcept override { return socket_->fd(); }
-  store_wire::path way() const noexcept override { return socket_->way(); }
+  store_protocol::path way() const noexcept override { return socket_->way(); }
 
   result<std::size_t> write(std::span<const iovec> buffers) override {
     const auto sent = rings_->write(buffers);
@@ -45,7 +45,7 @@ class ring_channel final : public byte_channel {
 
  private:
   void ring_bell() {
-    if (!rings_->take_bell()) return;
+    if (!rings_->take_wakeup_request()) return;
     char wakeup = 1;
     const iovec one{&wakeup, 1};
     // A full socket has bells enough in it, and a broken one is found by reading.
@@ -61,7 +61,7 @@ class ring_channel final : public byte_channel {
   }
 
   const std::unique_ptr<byte_channel> socket_;
-  const std::unique_ptr<store_wire::byte_rings> rings_;
+  const std::unique_ptr<store_protocol::byte_rings> rings_;
   std::optional<failure> end_;
   unsigned idle_polls_ = 0;
 };
@@ -69,7 +69,7 @@ class ring_channel final : public byte_channel {
 }  // namespace
 
 result<std::unique_ptr<byte_channel>> over_rings(std::unique_ptr<byte_channel> socket, int rings) {
-  auto mapped = store_wire::byte_rings::map(rings);
+  auto mapped = store_protocol::byte_rings::map(rings);
   if (!mapped) return mapped.error();
   return std::unique_ptr<byte_channel>(new ring_channel(std::move(socket), *std::move(mapped)));
 }

@@ -55,7 +55,7 @@ class tls_channel final : public byte_channel {
   tls_channel(int fd, SSL_CTX* context, SSL* tls) : fd_(fd), context_(context, SSL_CTX_free), tls_(tls, SSL_free) {}
   ~tls_channel() override { ::close(fd_); }
   int fd() const noexcept override { return fd_; }
-  store_wire::path way() const noexcept override { return store_wire::path::tls; }
+  store_protocol::path way() const noexcept override { return store_protocol::path::tls; }
 
   result<std::size_t> write(std::span<const iovec> buffers) override {
     // A record at a time; what OpenSSL refused to take now must come again as it was, so only whole pieces are gathered.

@@ -8,7 +8,7 @@
 #include "base/text.hpp"
 #include "store/protocol/byte_order.hpp"
 
-namespace pl::store_wire {
+namespace pl::store_protocol {
 namespace {
 
 constexpr std::size_t kCrcAt = 60;
@@ -119,4 +119,4 @@ result<parts> decode_rest(const head& header, std::span<const std::byte> whole) 
   return parts{{text, header.key_bytes}, *std::move(fields)};
 }
 
-}  // namespace pl::store_wire
+}  // namespace pl::store_protocol

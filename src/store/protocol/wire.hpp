@@ -21,7 +21,7 @@
 #include "base/status.hpp"
 #include "store/protocol/durability.hpp"
 
-namespace pl::store_wire {
+namespace pl::store_protocol {
 
 inline constexpr std::uint32_t kMagic = 0x54534c50;  // "PLST"
 inline constexpr std::uint8_t kVersion = 1;
@@ -173,13 +173,13 @@ inline constexpr std::uint64_t arrived = 8;        // the same
 }  // namespace capability
 
 // One end of a UCX lane, in both greetings; the server's only where there shall be a lane.
-struct lane_offer {
+struct ucx_offer {
   std::uint16_t major = 0, minor = 0;  // UCX's version: only equal ones are known to understand each other
   std::uint64_t secret[2] = {0, 0};    // server: what every message of this session carries
   bool any_transport = false;          // forced: also without RDMA
   std::string address;                 // of the UCX worker
   std::string transports;              // "rc_verbs/mlx5_0:1,tcp/eth0"
-  bool operator==(const lane_offer&) const = default;
+  bool operator==(const ucx_offer&) const = default;
 };
 
 // The terms on which one server of a cluster sends a value's copy to another.
@@ -211,13 +211,13 @@ struct tail {
   std::optional<std::uint32_t> crc;  // of the value, by the client
   std::optional<std::uint32_t> user_flags;
   std::optional<pool_settings> settings;
-  std::optional<store_wire::hello> greeting;
+  std::optional<store_protocol::hello> greeting;
   std::optional<std::string> prefix, regex, after;  // find
   std::optional<arena> memory;                      // attach
   std::optional<std::uint64_t> epoch;               // with EREMOTE: of the slot map by which another server has the key
   std::optional<copy_terms> copy;
-  std::optional<lane_offer> lane;
-  std::optional<std::string> lane_name;  // path::ucx: the transports that carried the value
+  std::optional<ucx_offer> lane;
+  std::optional<std::string> ucx_transports;  // path::ucx: the transports that carried the value
   bool operator==(const tail&) const = default;
 };
 
@@ -258,4 +258,4 @@ void append(std::string& body, const pool_entry& one);
 result<std::vector<key_entry>> decode_keys(std::string_view body);
 result<std::vector<pool_entry>> decode_pools(std::string_view body);
 
-}  // namespace pl::store_wire
+}  // namespace pl::store_protocol

@@ -6,7 +6,7 @@
 #include "store/protocol/byte_order.hpp"
 #include "store/protocol/wire.hpp"
 
-namespace pl::store_wire {
+namespace pl::store_protocol {
 namespace {
 
 enum field : std::uint16_t {
@@ -125,8 +125,8 @@ hello read_hello(byte_reader& reader) {
   return out;
 }
 
-lane_offer read_lane(byte_reader& reader) {
-  lane_offer out;
+ucx_offer read_lane(byte_reader& reader) {
+  ucx_offer out;
   out.major = reader.number<std::uint16_t>();
   out.minor = reader.number<std::uint16_t>();
   for (auto& one : out.secret) one = reader.number<std::uint64_t>();
@@ -209,7 +209,7 @@ bool read_field(std::uint16_t type, byte_reader& reader, tail& out) {
       out.lane = read_lane(reader);
       return true;
     case kLaneName:
-      out.lane_name.emplace(reader.rest());
+      out.ucx_transports.emplace(reader.rest());
       return true;
     default:
       reader.rest();
@@ -261,7 +261,7 @@ std::string encode_tail(const tail& fields) {
         packed(offer->major, offer->minor, offer->secret[0], offer->secret[1],
                static_cast<std::uint8_t>(offer->any_transport), static_cast<std::uint16_t>(offer->address.size())) +
             offer->address + offer->transports);
-  if (fields.lane_name) add(out, kLaneName, *fields.lane_name);
+  if (fields.ucx_transports) add(out, kLaneName, *fields.ucx_transports);
   add_lists(out, fields);
   return out;
 }
@@ -331,4 +331,4 @@ result<std::vector<pool_entry>> decode_pools(std::string_view body) {
   return out;
 }
 
-}  // namespace pl::store_wire
+}  // namespace pl::store_protocol

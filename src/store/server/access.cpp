@@ -60,7 +60,7 @@ rights rights_in(std::string_view list, std::string_view principal) {
   return out;
 }
 
-std::string tags_of(const store_wire::pool_settings& settings) {
+std::string tags_of(const store_protocol::pool_settings& settings) {
   return format("shm=%d;cache=%d;copies=%u;access=", settings.allow_shm, settings.is_cache,
                 std::max<unsigned>(settings.copies, 1)) +
          settings.access;
@@ -85,18 +85,18 @@ pool_policy policy_of(const store::pool_info& pool) {
   return out;
 }
 
-store::pool_options options_of(const store_wire::pool_settings& settings) {
+store::pool_options options_of(const store_protocol::pool_settings& settings) {
   store::pool_options out;
-  if (settings.level != store_wire::durability::pool_default) out.level = settings.level;
+  if (settings.level != store_protocol::durability::pool_default) out.level = settings.level;
   out.quota_bytes = settings.size_bytes;
   out.quota_keys = settings.max_keys;
   out.tags = tags_of(settings);
   return out;
 }
 
-store_wire::pool_settings settings_of(const store::pool_info& pool) {
+store_protocol::pool_settings settings_of(const store::pool_info& pool) {
   const pool_policy policy = policy_of(pool);
-  store_wire::pool_settings out;
+  store_protocol::pool_settings out;
   out.size_bytes = pool.options.quota_bytes;
   out.max_keys = pool.options.quota_keys;
   out.level = pool.options.level;
@@ -110,7 +110,7 @@ store_wire::pool_settings settings_of(const store::pool_info& pool) {
 bool access_rules::is_admin(const peer& remote) const { return contains(lists_.admins, remote.principal); }
 
 access_rules::mapping access_rules::mapping_of(const peer& remote) const {
-  if (remote.way != store_wire::path::unix_socket || remote.pid <= 0) return mapping::none;
+  if (remote.way != store_protocol::path::unix_socket || remote.pid <= 0) return mapping::none;
   if (contains(lists_.mappers, remote.principal)) return mapping::write;
   return contains(lists_.readers, remote.principal) ? mapping::read : mapping::none;
 }

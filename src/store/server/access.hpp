@@ -36,10 +36,10 @@ struct pool_policy {
   unsigned copies = 1;
   store::durability level = store::durability::durable;
 };
-std::string tags_of(const store_wire::pool_settings& settings);
+std::string tags_of(const store_protocol::pool_settings& settings);
 pool_policy policy_of(const store::pool_info& pool);
-store::pool_options options_of(const store_wire::pool_settings& settings);
-store_wire::pool_settings settings_of(const store::pool_info& pool);
+store::pool_options options_of(const store_protocol::pool_settings& settings);
+store_protocol::pool_settings settings_of(const store::pool_info& pool);
 
 // Server-wide lists. Immutable; any thread.
 class access_rules {

@@ -52,7 +52,7 @@ void engine_text(std::string& out, const store::engine_stats& engine) {
 
 }  // namespace
 
-void metrics::operation(store_wire::opcode op, int status, std::uint64_t ns) noexcept {
+void metrics::operation(store_protocol::opcode op, int status, std::uint64_t ns) noexcept {
   auto& one = operations_[static_cast<std::size_t>(op)];
   const auto bucket = std::min<std::size_t>(static_cast<std::size_t>(std::bit_width(ns / 1000)), kBuckets - 1);
   one.buckets[bucket].fetch_add(1, std::memory_order_relaxed);
@@ -61,7 +61,7 @@ void metrics::operation(store_wire::opcode op, int status, std::uint64_t ns) noe
   if (status != 0) one.failed.fetch_add(1, std::memory_order_relaxed);
 }
 
-void metrics::bytes(store_wire::path way, bool into_store, std::uint64_t count) noexcept {
+void metrics::bytes(store_protocol::path way, bool into_store, std::uint64_t count) noexcept {
   bytes_[static_cast<std::size_t>(way)][into_store].fetch_add(count, std::memory_order_relaxed);
 }
 
@@ -70,7 +70,7 @@ std::string metrics::text(const store::engine_stats& engine) const {
   family(out, "peerlane_store_operation_seconds", "histogram", "Time from a request's last byte to its answer.");
   for (std::size_t op = 1; op < kOps; ++op) {
     const auto& one = operations_[op];
-    const char* name = store_wire::name_of(static_cast<store_wire::opcode>(op));
+    const char* name = store_protocol::name_of(static_cast<store_protocol::opcode>(op));
     if (one.count.load(std::memory_order_relaxed) == 0) continue;
     std::uint64_t sum = 0;
     for (std::size_t i = 0; i + 1 < kBuckets; ++i) {
@@ -88,13 +88,14 @@ std::string metrics::text(const store::engine_stats& engine) const {
   family(out, "peerlane_store_failed_total", "counter", "Operations that answered with an error.");
   for (std::size_t op = 1; op < kOps; ++op)
     if (const auto failed = operations_[op].failed.load(std::memory_order_relaxed))
-      out += format("peerlane_store_failed_total{op=\"%s\"} %llu\n",
-                    store_wire::name_of(static_cast<store_wire::opcode>(op)), static_cast<unsigned long long>(failed));
+      out +=
+          format("peerlane_store_failed_total{op=\"%s\"} %llu\n",
+                 store_protocol::name_of(static_cast<store_protocol::opcode>(op)), static_cast<unsigned long long>(failed));
   family(out, "peerlane_store_value_bytes_total", "counter", "Bytes of values by the path that they took.");
   for (std::size_t way = 1; way < kPaths; ++way)
     for (const bool inbound : {false, true})
       out += format("peerlane_store_value_bytes_total{path=\"%s\",direction=\"%s\"} %llu\n",
-                    store_wire::name_of(static_cast<store_wire::path>(way)), inbound ? "in" : "out",
+                    store_protocol::name_of(static_cast<store_protocol::path>(way)), inbound ? "in" : "out",
                     static_cast<unsigned long long>(bytes_[way][inbound].load(std::memory_order_relaxed)));
   gauge(out, "peerlane_store_connections", "Open connections.", connections.load());
   counter(out, "peerlane_store_accepted_total", "Connections accepted.", accepted.load());

@@ -15,9 +15,9 @@ namespace pl::store_server {
 class metrics {
  public:
   // An operation ended: how long it took here, with which errno.
-  void operation(store_wire::opcode op, int status, std::uint64_t ns) noexcept;
+  void operation(store_protocol::opcode op, int status, std::uint64_t ns) noexcept;
   // Bytes of values that took this path.
-  void bytes(store_wire::path way, bool into_store, std::uint64_t count) noexcept;
+  void bytes(store_protocol::path way, bool into_store, std::uint64_t count) noexcept;
 
   std::atomic<std::int64_t> connections{0}, ungreeted{0};
   std::atomic<std::uint64_t> accepted{0}, refused{0}, protocol_errors{0}, stalled{0}, idle{0}, waits_for_room{0}, rings{0};
@@ -28,8 +28,8 @@ class metrics {
   std::string text(const store::engine_stats& engine) const;
 
  private:
-  static constexpr std::size_t kOps = static_cast<std::size_t>(store_wire::opcode::last) + 1;
-  static constexpr std::size_t kPaths = static_cast<std::size_t>(store_wire::path::last) + 1;
+  static constexpr std::size_t kOps = static_cast<std::size_t>(store_protocol::opcode::last) + 1;
+  static constexpr std::size_t kPaths = static_cast<std::size_t>(store_protocol::path::last) + 1;
   static constexpr std::size_t kBuckets = 25;  // up to 1 us, 2 us, 4 us, ... 16 s, more
   struct per_operation {
     std::array<std::atomic<std::uint64_t>, kBuckets> buckets{};

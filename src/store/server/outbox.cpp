@@ -41,10 +41,10 @@ void outbox::add_data_frame(std::vector<asio::const_buffer>& buffers) {
   download value = std::move(downloads_.front());
   downloads_.pop_front();
   auto frame = value.frame;
-  frame.op = store_wire::opcode::data;
-  std::uint64_t left = std::min<std::uint64_t>(value.left_bytes, store_wire::kDataBodyBytes);
+  frame.op = store_protocol::opcode::data;
+  std::uint64_t left = std::min<std::uint64_t>(value.left_bytes, store_protocol::kDataBodyBytes);
   frame.body_bytes = static_cast<std::uint32_t>(left);
-  frame.flags = store_wire::flag::reply;
+  frame.flags = store_protocol::flag::reply;
   buffers.emplace_back();  // the head, when its checksum is known
   const std::size_t head_at = buffers.size() - 1;
   while (left > 0) {
@@ -58,9 +58,9 @@ void outbox::add_data_frame(std::vector<asio::const_buffer>& buffers) {
   }
   value.left_bytes -= frame.body_bytes;
   value.frame.offset += frame.body_bytes;
-  if (value.left_bytes > 0 || value.more_follow) frame.flags |= store_wire::flag::more;
+  if (value.left_bytes > 0 || value.more_follow) frame.flags |= store_protocol::flag::more;
   data_head_.clear();
-  (void)store_wire::encode_raw(frame, {}, {}, data_head_);  // fails for long keys only
+  (void)store_protocol::encode_raw(frame, {}, {}, data_head_);  // fails for long keys only
   buffers[head_at] = asio::buffer(data_head_);
   if (value.left_bytes > 0) downloads_.push_back(std::move(value));
   else last_frame_of_ = std::move(value.finished);

@@ -15,7 +15,7 @@ namespace pl::store_server {
 
 // A value that is being sent straight from the arena.
 struct download {
-  store_wire::head frame;                          // request_id, pool_id of its data frames
+  store_protocol::head frame;                      // request_id, pool_id of its data frames
   std::vector<std::span<const std::byte>> pieces;  // in order; memory stays until `finished`
   std::uint64_t left_bytes = 0;
   bool more_follow = false;        // others of the same value will be added behind it

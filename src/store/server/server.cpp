@@ -303,7 +303,7 @@ status server::state::open() {
                                                       {},
                                                       nullptr,
                                                       {}});
-  parts->why_no_lane = open_stream();
+  parts->ucx_refusal = open_stream();
   parts->ucx = stream_end.get();
   parts->ended = [this](session* gone) {
     {

@@ -12,8 +12,8 @@
 namespace pl::store_server {
 namespace {
 
-using store_wire::opcode;
-constexpr std::size_t kMaxGreetingBytes = store_wire::kHeadBytes + store_wire::kMaxTailBytes;
+using store_protocol::opcode;
+constexpr std::size_t kMaxGreetingBytes = store_protocol::kHeadBytes + store_protocol::kMaxTailBytes;
 constexpr std::uint64_t kProgressBytes = 64 << 10;   // of a frame, in stall_timeout_s: less is no progress
 constexpr std::size_t kMaxWaitingBytes = 16u << 20;  // answers that the client has not taken yet
 constexpr std::size_t kMaxDownloads = 256;
@@ -225,7 +225,7 @@ void session::read_more() {
     if (!make_buffer_room()) return;
     // Of a value on its way the next frame's head alone, so that the bytes behind it are read to where they shall lie.
     const bool head_alone = !uploads_.empty() && buffer_.empty();
-    into = asio::buffer(buffer_.room(), head_alone ? store_wire::kHeadBytes : buffer_.room_bytes());
+    into = asio::buffer(buffer_.room(), head_alone ? store_protocol::kHeadBytes : buffer_.room_bytes());
   }
   reading_ = true;
   wire_->read_some(into,
@@ -266,11 +266,11 @@ bool session::parse_one() {
     return !catching_up_;
   }
   const auto have = buffered();
-  if (have.size() < store_wire::kHeadBytes) return false;
+  if (have.size() < store_protocol::kHeadBytes) return false;
   const auto bytes = std::as_bytes(std::span(have));
-  const auto header = store_wire::decode_head(bytes.first<store_wire::kHeadBytes>());
+  const auto header = store_protocol::decode_head(bytes.first<store_protocol::kHeadBytes>());
   if (!header) return fail_protocol(header.error()), false;
-  const std::size_t front = store_wire::kHeadBytes + header->key_bytes + header->tail_bytes;
+  const std::size_t front = store_protocol::kHeadBytes + header->key_bytes + header->tail_bytes;
   const std::size_t whole = front + (header->op == opcode::data ? 0 : header->body_bytes);
   if (!greeted_ && (header->op != opcode::hello || header->body_bytes > 0 || header->key_bytes > 0))
     return fail_protocol({EPROTO, "the first frame of a connection is hello"}), false;
@@ -283,10 +283,11 @@ bool session::parse_one() {
   return take_frame(bytes.first(front), *header, have.substr(front, whole - front));
 }
 
-bool session::take_frame(std::span<const std::byte> whole, const store_wire::head& header, std::string_view body) {
-  auto rest = store_wire::decode_rest(header, whole);
+bool session::take_frame(std::span<const std::byte> whole, const store_protocol::head& header, std::string_view body) {
+  auto rest = store_protocol::decode_rest(header, whole);
   if (!rest) return fail_protocol(rest.error()), false;
-  if ((header.flags & store_wire::flag::reply) != 0) return fail_protocol({EPROTO, "an answer came from a client"}), false;
+  if ((header.flags & store_protocol::flag::reply) != 0)
+    return fail_protocol({EPROTO, "an answer came from a client"}), false;
   if (header.op == opcode::data) {
     auto& next = catching_up_.emplace(filling{});
     next.frame = header;
@@ -317,7 +318,7 @@ bool session::take_frame(std::span<const std::byte> whole, const store_wire::hea
   one->head = header;
   one->fields = std::move(rest->fields);
   one->began_ns = parse_ns_;
-  if (header.deadline_us != store_wire::kNoDeadline)
+  if (header.deadline_us != store_protocol::kNoDeadline)
     one->deadline = clock::time_point(std::chrono::nanoseconds(parse_ns_)) + std::chrono::microseconds(header.deadline_us);
   ++under_way_;
   if (!one->fields.unpin.empty()) let_go(one->fields.unpin);
@@ -361,7 +362,7 @@ void session::body_complete() {
   catching_up_.reset();
   made_progress();
   if (!done.into) return;
-  const bool last = (done.frame.flags & store_wire::flag::more) == 0;
+  const bool last = (done.frame.flags & store_protocol::flag::more) == 0;
   if (done.into->refused) return;
   if (done.crc != done.frame.body_crc)
     return fail_protocol({EPROTO, "a piece of a value has a wrong checksum: it was damaged on its way"});
@@ -377,7 +378,7 @@ void session::body_complete() {
 
 // A durable value goes to disk while it comes.
 void session::report_arrival(upload& one) {
-  const bool whole = (one.request->head.flags & store_wire::flag::patch) == 0;
+  const bool whole = (one.request->head.flags & store_protocol::flag::patch) == 0;
   if (one.writer || !whole || one.request->head.value_bytes < kTellFrom || one.have_bytes < one.reported_bytes + kTellBytes)
     return;
   one.reported_bytes = one.have_bytes;
@@ -389,13 +390,13 @@ void session::fail_protocol(const failure& why) {
   parts_.log.write(event_log::level::warn, "protocol_error",
                    {{"peer", wire_->other().origin}, {"principal", wire_->other().principal}, {"why", why.message}});
   // Said once, so that the other end can print it; then there is no telling where the next frame starts.
-  store_wire::tail fields;
+  store_protocol::tail fields;
   fields.text = why.message;
-  store_wire::head head;
+  store_protocol::head head;
   head.op = opcode::hello;
-  head.flags = store_wire::flag::reply;
+  head.flags = store_protocol::flag::reply;
   head.status = why.code;
-  (void)store_wire::encode(head, {}, fields, out_.frames());
+  (void)store_protocol::encode(head, {}, fields, out_.frames());
   out_.flush(shared_from_this());
   broken_ = draining_ = true;
   finish_if_drained();
@@ -419,29 +420,29 @@ void session::count_and_log(const pending_request& request, const status& outcom
   parts_.counters.operation(request.head.op, outcome.code(), took_ns);
   if (is_ordinary(request.head.op, outcome.code())) return;
   parts_.log.write(event_log::level::warn, "failed",
-                   {{"op", store_wire::name_of(request.head.op)},
+                   {{"op", store_protocol::name_of(request.head.op)},
                     {"principal", wire_->other().principal},
                     {"trace", std::to_string(request.head.trace_id)},
                     {"why", outcome.error().message}});
 }
 
-void session::answer(const request_ptr& request, const status& outcome, store_wire::tail fields, std::string_view body,
+void session::answer(const request_ptr& request, const status& outcome, store_protocol::tail fields, std::string_view body,
                      std::uint64_t value_bytes, std::uint16_t flags) {
   --under_way_;
   const std::uint64_t took_ns = monotonic_ns() - request->began_ns;
   count_and_log(*request, outcome, took_ns);
   if (closed_) return;
-  store_wire::head head = request->head;
-  head.flags = static_cast<std::uint16_t>(flags | store_wire::flag::reply);
+  store_protocol::head head = request->head;
+  head.flags = static_cast<std::uint16_t>(flags | store_protocol::flag::reply);
   head.status = outcome.code();
   head.value_bytes = value_bytes;
   head.body_bytes = static_cast<std::uint32_t>(body.size());
   head.body_crc = arch::crc32c(body.data(), body.size());
   head.deadline_us = 0;
-  if (!outcome) fields.text = outcome.error().message.substr(0, store_wire::kMaxTailBytes / 2);
+  if (!outcome) fields.text = outcome.error().message.substr(0, store_protocol::kMaxTailBytes / 2);
   if (outcome.code() == EREMOTE) fields.epoch = parts_.values.epoch();
   if (fields.result) fields.result->server_ns = took_ns;
-  (void)store_wire::encode(head, {}, fields, out_.frames());  // no key, and the texts are bounded
+  (void)store_protocol::encode(head, {}, fields, out_.frames());  // no key, and the texts are bounded
   out_.frames().append(body);
   out_.flush_early();
   if (parsing_) return;

@@ -39,7 +39,7 @@ class session;
 // The event loop of this thread, also while the thread polls rings outside the loop. Null: a thread without event loop.
 inline thread_local const asio::io_context* served_here = nullptr;
 
-store::put_options put_options_of(const store_wire::tail& fields, std::uint16_t request_group);
+store::put_options put_options_of(const store_protocol::tail& fields, std::uint16_t request_group);
 
 // The objects that all sessions of a server share; they outlive the sessions.
 struct server_parts {
@@ -56,8 +56,8 @@ struct server_parts {
   std::uint64_t instance = 0;   // random
   std::function<void(session*)> ended;
   std::function<void(const pool_policy&)> policy_changed;
-  ucx_listener* ucx = nullptr;  // null: no UCX, `why_no_lane` says why
-  std::string why_no_lane;
+  ucx_listener* ucx = nullptr;  // null: no UCX, `ucx_refusal` says why
+  std::string ucx_refusal;
 };
 
 class session : public std::enable_shared_from_this<session> {
@@ -78,8 +78,8 @@ class session : public std::enable_shared_from_this<session> {
 
   // A request whose answer is to come.
   struct pending_request {
-    store_wire::head head;
-    store_wire::tail fields;
+    store_protocol::head head;
+    store_protocol::tail fields;
     std::uint64_t began_ns = 0;
     clock::time_point deadline = clock::time_point::max();
   };
@@ -112,7 +112,7 @@ class session : public std::enable_shared_from_this<session> {
 
   // A frame's body that is being read, straight to where it shall lie.
   struct filling {
-    store_wire::head frame;
+    store_protocol::head frame;
     std::shared_ptr<upload> into;  // null: nobody wants it
     std::vector<std::span<std::byte>> room;
     std::uint64_t left_bytes = 0;
@@ -124,7 +124,7 @@ class session : public std::enable_shared_from_this<session> {
   void received(std::error_code error, std::size_t bytes);
   void parse();
   bool parse_one();
-  bool take_frame(std::span<const std::byte> whole, const store_wire::head& header, std::string_view body);
+  bool take_frame(std::span<const std::byte> whole, const store_protocol::head& header, std::string_view body);
   bool may_parse() const;
   void resume();
   void fill_from_buffer();
@@ -155,8 +155,8 @@ class session : public std::enable_shared_from_this<session> {
   template <class Then>
   void here(Then work);
   // The one answer to a request.
-  void answer(const request_ptr& request, const status& outcome, store_wire::tail fields = {}, std::string_view body = {},
-              std::uint64_t value_bytes = 0, std::uint16_t flags = 0);
+  void answer(const request_ptr& request, const status& outcome, store_protocol::tail fields = {},
+              std::string_view body = {}, std::uint64_t value_bytes = 0, std::uint16_t flags = 0);
   void answer(const request_ptr& request, const failure& why) { answer(request, status(why)); }
   void count_and_log(const pending_request& request, const status& outcome, std::uint64_t took_ns);
   // Puts wait for room up to their deadline: runs `again` in a while.
@@ -170,7 +170,7 @@ class session : public std::enable_shared_from_this<session> {
   // ---- session_values.cpp
   void dispatch(const request_ptr& request, std::string_view key, std::string_view body);
   void dispatch_value(const request_ptr& request, const pool_policy& pool, std::string_view key, std::string_view body);
-  const char* why_not_mapped(store_wire::opcode op) const;
+  const char* why_not_mapped(store_protocol::opcode op) const;
   void put_whole(const request_ptr& request, std::string_view key, std::string_view body);
   bool goes_past_memory(const pending_request& request) const;
   void put_streamed(const request_ptr& request, std::string_view key);
@@ -199,8 +199,8 @@ class session : public std::enable_shared_from_this<session> {
   status is_still_admitted(const pending_request& request, std::string_view key);
   result<store::grant> begin(const pending_request& request, std::string_view key, store::begin_options options,
                              std::uint64_t& patch_at);
-  store_wire::outcome outcome_of(const store::put_result& done, std::uint64_t bytes, store_wire::path way) const;
-  store_wire::outcome outcome_of(const store::value_info& info) const;
+  store_protocol::outcome outcome_of(const store::put_result& done, std::uint64_t bytes, store_protocol::path way) const;
+  store_protocol::outcome outcome_of(const store::value_info& info) const;
 
   // ---- session_streams.cpp: values that memory does not hold
   // What a request for this many bytes takes of the connection's allowance.
@@ -215,15 +215,15 @@ class session : public std::enable_shared_from_this<session> {
   void send_window(const outgoing_ptr& one);
 
   // ---- session_ucx.cpp: bytes that go by UCX
-  std::string why_no_lane(const store_wire::tail& greeting) const;
-  void join_ucx(const request_ptr& request, store_wire::tail fields);
+  std::string ucx_refusal(const store_protocol::tail& greeting) const;
+  void join_ucx(const request_ptr& request, store_protocol::tail fields);
   bool uses_ucx(const pending_request& request) const;
   void receive_by_ucx(const request_ptr& request, const store::grant& granted, std::uint64_t patch_at, std::string key);
   void ucx_received(std::uint64_t token, const status& outcome, std::uint32_t crc);
   bool settle_ucx_grant(std::uint64_t token);
   void commit_ucx_grant(const request_ptr& request, std::uint64_t token);
   void abort_ucx_grant(const request_ptr& request, std::uint64_t token);
-  void send_by_ucx(const request_ptr& request, store_wire::tail fields, std::uint64_t pin,
+  void send_by_ucx(const request_ptr& request, store_protocol::tail fields, std::uint64_t pin,
                    const std::vector<std::span<const std::byte>>& pieces, std::uint64_t bytes);
   void expire_ucx_commits();
   void leave_ucx();
@@ -233,7 +233,7 @@ class session : public std::enable_shared_from_this<session> {
   void greet(const request_ptr& request);
   void attach(const request_ptr& request);
   void open_rings(const request_ptr& request);
-  void answer_with_descriptor(const request_ptr& request, const store_wire::tail& fields, int fd);
+  void answer_with_descriptor(const request_ptr& request, const store_protocol::tail& fields, int fd);
   void pool_create(const request_ptr& request, std::string name);
   void pool_open(const request_ptr& request, std::string_view name);
   void pool_opened(const request_ptr& request, const store::pool_info& pool);

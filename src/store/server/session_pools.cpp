@@ -9,7 +9,7 @@
 
 namespace pl::store_server {
 
-using store_wire::opcode;
+using store_protocol::opcode;
 
 template <class T>
 void session::aside(const request_ptr& request, std::function<result<T>()> work, std::function<void(T)> on_done) {
@@ -86,20 +86,21 @@ bool session::dispatch_other(const request_ptr& request, std::string_view key, s
 void session::greet(const request_ptr& request) {
   const auto& theirs = request->fields.greeting;
   if (!theirs) return fail_protocol({EPROTO, "a greeting without versions"});
-  if (theirs->lowest_version > store_wire::kVersion || theirs->highest_version < store_wire::kVersion) {
+  if (theirs->lowest_version > store_protocol::kVersion || theirs->highest_version < store_protocol::kVersion) {
     ++parts_.counters.refused;
     return answer(request, {EPROTO, format("this server speaks version %u, the client %u to %u: use releases that share one",
-                                           store_wire::kVersion, theirs->lowest_version, theirs->highest_version)});
+                                           store_protocol::kVersion, theirs->lowest_version, theirs->highest_version)});
   }
   has_greeted();
   if (theirs->session != 0 && wire_->other().pid > 0) parts_.orphans.take_back(theirs->session, wire_->other().pid);
   parts_.log.write(event_log::level::debug, "greeted",
                    {{"peer", wire_->other().origin}, {"principal", wire_->other().principal}, {"agent", theirs->agent}});
-  store_wire::tail fields;
+  store_protocol::tail fields;
   auto& ours = fields.greeting.emplace();
   const bool may_map = parts_.access.mapping_of(wire_->other()) != mapping::none;
-  ours.capabilities = store_wire::capability::sync_requests | store_wire::capability::arrived |
-                      (may_map ? store_wire::capability::shm : 0) | (wire_->may_ring() ? store_wire::capability::rings : 0);
+  ours.capabilities = store_protocol::capability::sync_requests | store_protocol::capability::arrived |
+                      (may_map ? store_protocol::capability::shm : 0) |
+                      (wire_->may_ring() ? store_protocol::capability::rings : 0);
   ours.instance = parts_.instance;
   ours.session = engine_session_;
   ours.agent = "peerlane store";
@@ -107,7 +108,7 @@ void session::greet(const request_ptr& request) {
 }
 
 void session::attach(const request_ptr& request) {
-  if (wire_->other().way != store_wire::path::unix_socket)
+  if (wire_->other().way != store_protocol::path::unix_socket)
     return answer(request, {ENOTSUP, "the arena's descriptor travels over the unix socket only"});
   const auto may = parts_.access.mapping_of(wire_->other());
   if (may == mapping::none)
@@ -117,8 +118,8 @@ void session::attach(const request_ptr& request) {
                                   wire_->other().principal.c_str())});
   const auto& arena = parts_.engine.arena();
   mapped_ = may;
-  store_wire::tail fields;
-  fields.memory = store_wire::arena{arena.size_bytes, arena.chunk_bytes, may == mapping::read};
+  store_protocol::tail fields;
+  fields.memory = store_protocol::arena{arena.size_bytes, arena.chunk_bytes, may == mapping::read};
   answer_with_descriptor(request, fields, may == mapping::read ? arena.read_only_fd : arena.fd);
 }
 
@@ -130,14 +131,14 @@ void session::open_rings(const request_ptr& request) {
   answer_with_descriptor(request, {}, *made);
 }
 
-void session::answer_with_descriptor(const request_ptr& request, const store_wire::tail& fields, int fd) {
+void session::answer_with_descriptor(const request_ptr& request, const store_protocol::tail& fields, int fd) {
   --under_way_;
   count_and_log(*request, {}, monotonic_ns() - request->began_ns);
   auto head = request->head;
-  head.flags = store_wire::flag::reply;
+  head.flags = store_protocol::flag::reply;
   head.body_bytes = 0;
   std::string frame;
-  (void)store_wire::encode(head, {}, fields, frame);
+  (void)store_protocol::encode(head, {}, fields, frame);
   out_.add_with_descriptor(std::move(frame), fd);
   if (!parsing_) out_.flush(shared_from_this());
 }
@@ -155,7 +156,7 @@ result<pool_policy> session::admin_of(std::string_view name) const {
 }
 
 void session::pool_create(const request_ptr& request, std::string name) {
-  const auto settings = request->fields.settings.value_or(store_wire::pool_settings{});
+  const auto settings = request->fields.settings.value_or(store_protocol::pool_settings{});
   if (!parts_.access.is_admin(wire_->other()))
     return answer(request, {EACCES, format("%s may not make pools: name it in the server's \"admins\"",
                                            wire_->other().principal.c_str())});
@@ -167,7 +168,7 @@ void session::pool_create(const request_ptr& request, std::string name) {
       [me = shared_from_this(), request](store::pool_info made) {
         me->pools_[made.id] = policy_of(made);
         request->head.pool_id = made.id;
-        store_wire::tail fields;
+        store_protocol::tail fields;
         fields.settings = settings_of(made);
         me->answer(request, {}, std::move(fields));
       });
@@ -190,7 +191,7 @@ void session::pool_opened(const request_ptr& request, const store::pool_info& po
                                            wire_->other().principal.c_str(), policy.name.c_str(), policy.access.c_str())});
   pools_[found->id] = policy;
   request->head.pool_id = found->id;
-  store_wire::tail fields;
+  store_protocol::tail fields;
   fields.settings = settings_of(*found);
   answer(request, {}, std::move(fields));
 }
@@ -198,7 +199,7 @@ void session::pool_opened(const request_ptr& request, const store::pool_info& po
 void session::pool_set(const request_ptr& request, std::string name) {
   const auto policy = admin_of(name);
   if (!policy) return answer(request, policy.error());
-  const auto settings = request->fields.settings.value_or(store_wire::pool_settings{});
+  const auto settings = request->fields.settings.value_or(store_protocol::pool_settings{});
   if (const auto fine = store::check_given(settings.level); !fine) return answer(request, fine.error());
   if (const auto fine = check_access_list(settings.access); !fine) return answer(request, fine.error());
   parts_.log.write(event_log::level::info, "pool_set", {{"pool", name}, {"principal", wire_->other().principal}});
@@ -206,7 +207,7 @@ void session::pool_set(const request_ptr& request, std::string name) {
       request, [this, id = policy->id, settings] { return parts_.values.configure_pool(id, options_of(settings)); },
       [me = shared_from_this(), request](store::pool_info now) {
         me->parts_.policy_changed(policy_of(now));
-        store_wire::tail fields;
+        store_protocol::tail fields;
         fields.settings = settings_of(now);
         me->answer(request, {}, std::move(fields));
       });
@@ -240,9 +241,9 @@ void session::pool_list(const request_ptr& request) {
   for (const auto& pool : parts_.engine.list_pools()) {
     const rights may = parts_.access.rights_of(wire_->other(), policy_of(pool));
     if (may.read || may.write || may.admin)
-      store_wire::append(body, store_wire::pool_entry{pool.name, pool.keys, pool.bytes, settings_of(pool)});
+      store_protocol::append(body, store_protocol::pool_entry{pool.name, pool.keys, pool.bytes, settings_of(pool)});
   }
-  if (body.size() > store_wire::kMaxBodyBytes)
+  if (body.size() > store_protocol::kMaxBodyBytes)
     return answer(request, {EMSGSIZE, "the list of pools is longer than a frame"});
   answer(request, {}, {}, body);
 }
@@ -279,16 +280,17 @@ void session::find(const request_ptr& request) {
           if (!parts_.values.lists(pool, key)) continue;
           const auto info = parts_.engine.stat(pool, key);
           if (!info) continue;  // erased in between
-          store_wire::append(out.body, store_wire::key_entry{key, info->length_bytes, info->version});
+          store_protocol::append(out.body, store_protocol::key_entry{key, info->length_bytes, info->version});
         }
-        if (out.body.size() > store_wire::kMaxBodyBytes)
+        if (out.body.size() > store_protocol::kMaxBodyBytes)
           return failure{EMSGSIZE, "the page is longer than a frame: ask for fewer keys at a time"};
         return out;
       },
       [me = shared_from_this(), request](page found) {
-        store_wire::tail fields;
+        store_protocol::tail fields;
         fields.after = found.last;
-        me->answer(request, {}, std::move(fields), found.body, 0, found.more ? store_wire::flag::more : std::uint16_t{0});
+        me->answer(request, {}, std::move(fields), found.body, 0,
+                   found.more ? store_protocol::flag::more : std::uint16_t{0});
       });
 }
 
@@ -297,7 +299,7 @@ void session::find(const request_ptr& request) {
 void session::cluster_map(const request_ptr& request) {
   const auto text = parts_.values.map_text();
   if (!text) return answer(request, text.error());
-  store_wire::tail fields;
+  store_protocol::tail fields;
   fields.epoch = parts_.values.epoch();
   answer(request, {}, std::move(fields), *text);
 }
@@ -310,7 +312,7 @@ void session::sync_keys(const request_ptr& request, std::string_view key, std::s
       request,
       [this, request, until = std::string(key), theirs = std::string(body)] {
         return parts_.values.differing_keys(*request->fields.copy, engine_session_, request->head.pool_id, request->fields,
-                                            until, theirs, (request->head.flags & store_wire::flag::told) != 0);
+                                            until, theirs, (request->head.flags & store_protocol::flag::told) != 0);
       },
       [me = shared_from_this(), request](const std::string& list) { me->answer(request, {}, {}, list); });
 }
@@ -334,7 +336,7 @@ void session::sync(const request_ptr& request) {
   parts_.engine.sync_async(request->head.pool_id, [me = shared_from_this(), request](result<store::durability> done) {
     me->here([me, request, done = std::move(done)] {
       if (!done) return me->answer(request, done.error());
-      store_wire::tail fields;
+      store_protocol::tail fields;
       fields.result.emplace().reached = *done;
       me->answer(request, {}, std::move(fields));
     });

@@ -15,12 +15,12 @@
 namespace pl::store_server {
 namespace {
 
-namespace flag = store_wire::flag;
+namespace flag = store_protocol::flag;
 
 }  // namespace
 
 std::uint64_t session::held_bytes(std::uint64_t value_bytes) const {
-  return value_bytes > parts_.engine.most_in_memory_bytes() ? 2 * store::kWindowBytes : value_bytes;
+  return value_bytes > parts_.engine.max_in_memory_bytes() ? 2 * store::kWindowBytes : value_bytes;
 }
 
 // ---- Puts --------------------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ void session::send_in_windows(const request_ptr& request, const store::pinned_va
   const auto way = wire_->other().way;
   const bool warm = (request->head.flags & flag::warm) != 0;
   const std::uint64_t bytes = warm ? 0 : value.reader->range_bytes();
-  store_wire::tail fields;
+  store_protocol::tail fields;
   fields.result = outcome_of(value.info);
   parts_.counters.bytes(way, false, bytes);
   answer(request, {}, std::move(fields), {}, bytes, bytes > 0 ? flag::streamed : std::uint16_t{0});

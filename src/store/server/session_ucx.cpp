@@ -16,8 +16,8 @@
 namespace pl::store_server {
 namespace {
 
-namespace flag = store_wire::flag;
-using store_wire::opcode;
+namespace flag = store_protocol::flag;
+using store_protocol::opcode;
 
 std::uint64_t random_token() {
   std::random_device random;
@@ -29,27 +29,27 @@ std::uint64_t random_token() {
 // ---- The greeting --------------------------------------------------------------------------------------------------------
 
 // Empty: there shall be one.
-std::string session::why_no_lane(const store_wire::tail& greeting) const {
+std::string session::ucx_refusal(const store_protocol::tail& greeting) const {
   if (!greeting.lane) return "the client offers none";
-  if (parts_.ucx == nullptr) return parts_.why_no_lane;
+  if (parts_.ucx == nullptr) return parts_.ucx_refusal;
   if (greeting.lane->address.empty()) return "the client's offer has no address";
   const bool forced = greeting.lane->any_transport && parts_.ucx->offer().any_transport;
   const auto& remote = wire_->other();
-  if (remote.way == store_wire::path::tls && !parts_.config.ucx_beside_tls)
+  if (remote.way == store_protocol::path::tls && !parts_.config.ucx_beside_tls)
     return "the connection is TLS and UCX does not encrypt: the store's \"ucx_beside_tls\" allows it";
   if (!forced && (remote.is_local)) return "the client is on the store's host: shm-direct needs no network";
   return {};
 }
 
-void session::join_ucx(const request_ptr& request, store_wire::tail fields) {
-  if (auto why = why_no_lane(request->fields); !why.empty()) {
-    if (request->fields.lane) fields.lane_name = std::move(why);
+void session::join_ucx(const request_ptr& request, store_protocol::tail fields) {
+  if (auto why = ucx_refusal(request->fields); !why.empty()) {
+    if (request->fields.lane) fields.ucx_transports = std::move(why);
     return answer(request, {}, std::move(fields));
   }
   auto joined = [me = shared_from_this(), request, fields](result<ucx_listener::joined_stream> made) mutable {
     asio::post(me->home_, [me, request, fields = std::move(fields), made = std::move(made)]() mutable {
       if (!made) {
-        fields.lane_name = made.error().message;
+        fields.ucx_transports = made.error().message;
         me->parts_.log.write(event_log::level::warn, "no_lane",
                              {{"peer", me->wire_->other().origin}, {"why", made.error().message}});
       } else if (me->closed_) {
@@ -58,7 +58,7 @@ void session::join_ucx(const request_ptr& request, store_wire::tail fields) {
         me->leave_ucx();  // of an earlier greeting
         me->stream_session_ = made->session;
         fields.lane = made->offer;
-        fields.lane_name = me->stream_session_->transports;
+        fields.ucx_transports = me->stream_session_->transports;
         me->parts_.log.write(event_log::level::info, "lane",
                              {{"peer", me->wire_->other().origin}, {"transports", me->stream_session_->transports}});
       }
@@ -105,7 +105,7 @@ void session::receive_by_ucx(const request_ptr& request, const store::grant& gra
                       [me = shared_from_this(), token](const status& outcome, std::uint32_t crc) {
                         asio::post(me->home_, [me, token, outcome, crc] { me->ucx_received(token, outcome, crc); });
                       });
-  store_wire::tail fields;
+  store_protocol::tail fields;
   fields.token = token;
   fields.result.emplace().version = granted.base_version;
   fields.result->value_bytes = granted.length_bytes;
@@ -190,10 +190,10 @@ bool session::settle_ucx_grant(std::uint64_t token) {
                                me->here([me, request, bytes, transports, done = std::move(done)] {
                                  me->let_hold_go(bytes);
                                  if (!done) return me->answer(request, done.error());
-                                 me->parts_.counters.bytes(store_wire::path::ucx, true, bytes);
-                                 store_wire::tail fields;
-                                 fields.result = me->outcome_of(*done, bytes, store_wire::path::ucx);
-                                 fields.lane_name = transports;
+                                 me->parts_.counters.bytes(store_protocol::path::ucx, true, bytes);
+                                 store_protocol::tail fields;
+                                 fields.result = me->outcome_of(*done, bytes, store_protocol::path::ucx);
+                                 fields.ucx_transports = transports;
                                  me->answer(request, {}, std::move(fields));
                                });
                              });
@@ -202,11 +202,11 @@ bool session::settle_ucx_grant(std::uint64_t token) {
 
 // ---- Gets ----------------------------------------------------------------------------------------------------------------
 
-void session::send_by_ucx(const request_ptr& request, store_wire::tail fields, std::uint64_t pin,
+void session::send_by_ucx(const request_ptr& request, store_protocol::tail fields, std::uint64_t pin,
                           const std::vector<std::span<const std::byte>>& pieces, std::uint64_t bytes) {
-  parts_.counters.bytes(store_wire::path::ucx, false, bytes);
-  fields.result->way = store_wire::path::ucx;
-  fields.lane_name = stream_session_->transports;
+  parts_.counters.bytes(store_protocol::path::ucx, false, bytes);
+  fields.result->way = store_protocol::path::ucx;
+  fields.ucx_transports = stream_session_->transports;
   const auto stream = stream_session_;  // the answer may find the connection gone
   answer(request, {}, std::move(fields), {}, bytes, flag::lane);
   if (closed_ || bytes == 0) return let_go({&pin, 1});

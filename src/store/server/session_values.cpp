@@ -17,17 +17,17 @@ live_counter g_live_puts{"store.puts"};
 live_counter g_live_gets{"store.gets"};
 live_counter g_live_others{"store.other_requests"};
 
-using store_wire::opcode;
-namespace flag = store_wire::flag;
+using store_protocol::opcode;
+namespace flag = store_protocol::flag;
 constexpr std::uint64_t kInlineBytes = 64 << 10;  // values up to here are sent within the answer
 
-static_assert(static_cast<int>(store::condition::if_absent) == static_cast<int>(store_wire::condition::if_absent));
-static_assert(static_cast<int>(store::condition::if_present) == static_cast<int>(store_wire::condition::if_present));
-static_assert(static_cast<int>(store::condition::if_version) == static_cast<int>(store_wire::condition::if_version));
+static_assert(static_cast<int>(store::condition::if_absent) == static_cast<int>(store_protocol::condition::if_absent));
+static_assert(static_cast<int>(store::condition::if_present) == static_cast<int>(store_protocol::condition::if_present));
+static_assert(static_cast<int>(store::condition::if_version) == static_cast<int>(store_protocol::condition::if_version));
 
 }  // namespace
 
-store::put_options put_options_of(const store_wire::tail& fields, std::uint16_t request_group) {
+store::put_options put_options_of(const store_protocol::tail& fields, std::uint16_t request_group) {
   store::put_options out;
   if (fields.level) out.level = *fields.level;
   if (fields.only) {
@@ -42,8 +42,8 @@ store::put_options put_options_of(const store_wire::tail& fields, std::uint16_t 
 
 namespace {
 
-std::vector<store_wire::extent> extents_of(const std::vector<store::segment>& segments) {
-  std::vector<store_wire::extent> out;
+std::vector<store_protocol::extent> extents_of(const std::vector<store::segment>& segments) {
+  std::vector<store_protocol::extent> out;
   for (const auto& one : segments) out.push_back({one.offset_bytes, one.size_bytes});
   return out;
 }
@@ -52,8 +52,9 @@ bool writes(opcode op) { return op == opcode::put || op == opcode::alloc || op =
 
 }  // namespace
 
-store_wire::outcome session::outcome_of(const store::put_result& done, std::uint64_t bytes, store_wire::path way) const {
-  store_wire::outcome out;
+store_protocol::outcome session::outcome_of(const store::put_result& done, std::uint64_t bytes,
+                                            store_protocol::path way) const {
+  store_protocol::outcome out;
   out.version = done.version;
   out.crc = done.crc32c;
   out.has_crc = true;
@@ -65,8 +66,8 @@ store_wire::outcome session::outcome_of(const store::put_result& done, std::uint
   return out;
 }
 
-store_wire::outcome session::outcome_of(const store::value_info& info) const {
-  store_wire::outcome out;
+store_protocol::outcome session::outcome_of(const store::value_info& info) const {
+  store_protocol::outcome out;
   out.version = info.version;
   out.crc = info.crc32c;
   out.has_crc = true;
@@ -113,10 +114,10 @@ void session::dispatch_value(const request_ptr& request, const pool_policy& pool
   else if (const char* why = uses_ucx(*request) ? nullptr : why_not_mapped(op); why != nullptr)
     refusal = failure{EACCES, format("pool %s is not reached by shared memory here: %s", pool.name.c_str(), why)};
   else if (writes(op) && op != opcode::erase &&
-           (request->head.value_bytes > store_wire::kMaxValueBytes ||
+           (request->head.value_bytes > store_protocol::kMaxValueBytes ||
             granted_bytes_ + held_bytes(request->head.value_bytes) >
                 std::max(parts_.config.max_request_bytes, held_bytes(request->head.value_bytes))))
-    refusal = failure{request->head.value_bytes > store_wire::kMaxValueBytes ? EFBIG : ENOSPC,
+    refusal = failure{request->head.value_bytes > store_protocol::kMaxValueBytes ? EFBIG : ENOSPC,
                       format("%llu bytes: more than this connection may have under way",
                              static_cast<unsigned long long>(request->head.value_bytes))};
   if (refusal) refusal = admits(*request, key, writes(op));
@@ -136,7 +137,7 @@ void session::dispatch_value(const request_ptr& request, const pool_policy& pool
     case opcode::stat:
       return stat(request, key);
     default:
-      return answer(request, {EPROTO, format("%s is no request", store_wire::name_of(op))});
+      return answer(request, {EPROTO, format("%s is no request", store_protocol::name_of(op))});
   }
 }
 
@@ -188,7 +189,7 @@ void session::put_whole(const request_ptr& request, std::string_view key, std::s
     me->here([me, request, size, done = std::move(done)] {
       if (!done) return me->answer(request, done.error());
       me->parts_.counters.bytes(me->wire_->other().way, true, size);
-      store_wire::tail fields;
+      store_protocol::tail fields;
       fields.result = me->outcome_of(*done, size, me->wire_->other().way);
       me->answer(request, {}, std::move(fields));
     });
@@ -213,7 +214,7 @@ result<store::grant> session::begin(const pending_request& request, std::string_
   if ((request.head.flags & flag::patch) != 0) {
     const auto now = parts_.engine.stat(pool, key);
     if (!now && now.code() != ENOENT) return now.error();
-    if (request.head.offset > store_wire::kMaxValueBytes - length)
+    if (request.head.offset > store_protocol::kMaxValueBytes - length)
       return failure{EFBIG, "the part would end behind the longest value"};
     patch_at = request.head.offset;
     length = std::max(patch_at + length, now ? now->length_bytes : 0);
@@ -236,7 +237,7 @@ bool session::goes_past_memory(const pending_request& request) const {
 
 void session::put_streamed(const request_ptr& request, std::string_view key) {
   const bool part = (request->head.flags & flag::patch) != 0;
-  if (!part && request->head.value_bytes > parts_.engine.most_in_memory_bytes()) {
+  if (!part && request->head.value_bytes > parts_.engine.max_in_memory_bytes()) {
     if (parts_.values.takes_longer_than_memory()) return put_in_windows(request, key);
     return answer(request, {EFBIG, "a cluster's servers take values that fit into their memory tier (--arena)"});
   }
@@ -300,7 +301,7 @@ void session::upload_complete(const std::shared_ptr<upload>& one) {
       me->let_hold_go(std::exchange(one->held_bytes, 0));
       if (!done) return me->answer(one->request, done.error());
       me->parts_.counters.bytes(way, true, one->have_bytes);
-      store_wire::tail fields;
+      store_protocol::tail fields;
       fields.result = me->outcome_of(*done, length, way);
       me->answer(one->request, {}, std::move(fields));
     });
@@ -345,7 +346,7 @@ void session::alloc(const request_ptr& request, std::string_view key) {
         }
         me->grants_[granted->id] = {granted->length_bytes, request->head.pool_id, key};
         me->hold(granted->length_bytes);
-        store_wire::tail fields;
+        store_protocol::tail fields;
         fields.token = granted->id;
         if (const auto pool = me->pools_.find(request->head.pool_id); pool != me->pools_.end())
           fields.level = pool->second.level;
@@ -392,9 +393,9 @@ void session::commit(const request_ptr& request) {
                                me->here([me, request, bytes, done = std::move(done)] {
                                  me->let_hold_go(bytes);
                                  if (!done) return me->answer(request, done.error());
-                                 me->parts_.counters.bytes(store_wire::path::shm_direct, true, bytes);
-                                 store_wire::tail fields;
-                                 fields.result = me->outcome_of(*done, bytes, store_wire::path::shm_direct);
+                                 me->parts_.counters.bytes(store_protocol::path::shm_direct, true, bytes);
+                                 store_protocol::tail fields;
+                                 fields.result = me->outcome_of(*done, bytes, store_protocol::path::shm_direct);
                                  me->answer(request, {}, std::move(fields));
                                });
                              });
@@ -415,7 +416,7 @@ void session::erase(const request_ptr& request, std::string_view key) {
                                     [me = shared_from_this(), request](result<store::erase_result> done) {
                                       me->here([me, request, done = std::move(done)] {
                                         if (!done) return me->answer(request, done.error());
-                                        store_wire::tail fields;
+                                        store_protocol::tail fields;
                                         fields.result.emplace().version = done->version;
                                         fields.result->reached = done->reached;
                                         fields.result->way = me->wire_->other().way;
@@ -488,7 +489,7 @@ void session::send_value(const request_ptr& request, const store::pinned_value& 
     if (part > 0) pieces.emplace_back(parts_.engine.arena().base + one.offset_bytes + begin, part);
   }
   const auto way = wire_->other().way;
-  store_wire::tail fields;
+  store_protocol::tail fields;
   fields.result = outcome_of(value.info);
   if (uses_ucx(*request)) return send_by_ucx(request, std::move(fields), pin, pieces, bytes);
   parts_.counters.bytes(way, false, bytes);
@@ -518,10 +519,10 @@ void session::send_extents(const request_ptr& request, const store::pinned_value
     let_go({&value.pin, 1});
     return answer(request, {ENOTSUP, "the value does not lie in memory that clients map"});
   }
-  parts_.counters.bytes(store_wire::path::shm_direct, false, value.info.length_bytes);
-  store_wire::tail fields;
+  parts_.counters.bytes(store_protocol::path::shm_direct, false, value.info.length_bytes);
+  store_protocol::tail fields;
   fields.result = outcome_of(value.info);
-  fields.result->way = store_wire::path::shm_direct;
+  fields.result->way = store_protocol::path::shm_direct;
   fields.token = value.pin;
   fields.extents = extents_of(value.segments);
   hold_pin(value.pin, value.info.length_bytes);
@@ -533,7 +534,7 @@ void session::stat(const request_ptr& request, std::string_view key) {
                                    [me = shared_from_this(), request](result<store::value_info> found) {
                                      me->here([me, request, found = std::move(found)] {
                                        if (!found) return me->answer(request, found.error());
-                                       store_wire::tail fields;
+                                       store_protocol::tail fields;
                                        fields.result = me->outcome_of(*found);
                                        me->answer(request, {}, std::move(fields), {}, found->length_bytes);
                                      });

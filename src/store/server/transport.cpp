@@ -36,7 +36,7 @@ class tcp_transport final : public transport {
  public:
   explicit tcp_transport(asio::ip::tcp::socket socket) : socket_(std::move(socket)) {}
   void start(std::function<void(std::error_code)> ready) override {
-    peer_.way = store_wire::path::tcp;
+    peer_.way = store_protocol::path::tcp;
     peer_.principal = "tcp";
     set_up(socket_, peer_);
     ready({});
@@ -91,7 +91,7 @@ class tls_transport final : public transport {
  public:
   tls_transport(asio::ip::tcp::socket socket, tls_context tls) : tls_(std::move(tls)), stream_(std::move(socket), *tls_) {}
   void start(std::function<void(std::error_code)> ready) override {
-    peer_.way = store_wire::path::tls;
+    peer_.way = store_protocol::path::tls;
     set_up(stream_.next_layer(), peer_);
     stream_.async_handshake(asio::ssl::stream_base::server, [this, ready = std::move(ready)](std::error_code error) {
       if (!error) peer_.principal = principal_of(stream_.native_handle());

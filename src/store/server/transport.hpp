@@ -22,7 +22,7 @@ namespace pl::store_server {
 
 // The other end of a connection.
 struct peer {
-  store_wire::path way = store_wire::path::tcp;
+  store_protocol::path way = store_protocol::path::tcp;
   std::string principal;  // "uid:1000", "cert:URI", "cn:NAME", "tcp"
   std::string origin;     // for the log: "pid 123", "127.0.0.1:40000"
   long pid = 0;           // unix sockets only; 0: not known, or of another pid namespace

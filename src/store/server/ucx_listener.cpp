@@ -135,7 +135,7 @@ ucx_value_stream& ucx_listener::stream_of(const stream_session_ptr& one) {
 
 // ---- What sessions ask ---------------------------------------------------------------------------------------------------
 
-result<ucx_listener::joined_stream> ucx_listener::joined_with(const store_wire::lane_offer& client) {
+result<ucx_listener::joined_stream> ucx_listener::joined_with(const store_protocol::ucx_offer& client) {
   std::unique_ptr<ucx_value_stream> own;
   if (each_its_own_) {
     auto opened = open_end();
@@ -153,7 +153,7 @@ result<ucx_listener::joined_stream> ucx_listener::joined_with(const store_wire::
   return out;
 }
 
-void ucx_listener::join(const store_wire::lane_offer& client, std::function<void(result<joined_stream>)> joined,
+void ucx_listener::join(const store_protocol::ucx_offer& client, std::function<void(result<joined_stream>)> joined,
                         std::function<void()> lost) {
   post([this, client, joined = std::move(joined), lost = std::move(lost)] {
     auto made = joined_with(client);

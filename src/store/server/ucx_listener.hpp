@@ -39,14 +39,14 @@ class ucx_listener {
   // Transfers under way end without their done().
   ~ucx_listener();
 
-  const store_wire::lane_offer& offer() const noexcept { return offer_; }
+  const store_protocol::ucx_offer& offer() const noexcept { return offer_; }
 
   struct joined_stream {
     store_client::stream_session_ptr session;
-    store_wire::lane_offer offer;  // of the worker that the client shall reach, and the session's secret
+    store_protocol::ucx_offer offer;  // of the worker that the client shall reach, and the session's secret
   };
   // `joined` and `lost` are called by the listener's thread.
-  void join(const store_wire::lane_offer& client, std::function<void(result<joined_stream>)> joined,
+  void join(const store_protocol::ucx_offer& client, std::function<void(result<joined_stream>)> joined,
             std::function<void()> lost);
   // Calls `callback` once, from the listener's thread, when all has moved or after the first failure. ECONNABORTED: UCX
   // broke, ECANCELED: stop(). Names a transfer by its token.
@@ -61,7 +61,7 @@ class ucx_listener {
   ucx_listener(const options& wanted, metrics& counters) : wanted_(wanted), counters_(counters) {}
   void post(std::function<void()> task);
   void serve();
-  result<joined_stream> joined_with(const store_wire::lane_offer& client);
+  result<joined_stream> joined_with(const store_protocol::ucx_offer& client);
   store_client::ucx_value_stream& stream_of(const store_client::stream_session_ptr& one);
   result<std::unique_ptr<store_client::ucx_value_stream>> open_end();
   void take_receives();
@@ -73,7 +73,7 @@ class ucx_listener {
 
   const options wanted_;
   metrics& counters_;
-  store_wire::lane_offer offer_;
+  store_protocol::ucx_offer offer_;
   // Of the thread: the one for all, and those of sessions with one of their own.
   std::unique_ptr<store_client::ucx_value_stream> ucx_stream_;
   std::map<store_client::stream_session_ptr, std::unique_ptr<store_client::ucx_value_stream>> own_;

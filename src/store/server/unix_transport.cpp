@@ -25,7 +25,7 @@ constexpr int kSocketBytes = 4 << 20;
 // of its end after the connection is gone.
 class ringing final : public ring_poller::member, public std::enable_shared_from_this<ringing> {
  public:
-  ringing(local_socket& socket, ring_poller& poller, std::unique_ptr<store_wire::byte_rings> rings)
+  ringing(local_socket& socket, ring_poller& poller, std::unique_ptr<store_protocol::byte_rings> rings)
       : socket_(&socket), poller_(poller), rings_(std::move(rings)) {}
   int fd() const noexcept { return rings_->fd(); }
 
@@ -111,7 +111,7 @@ class ringing final : public ring_poller::member, public std::enable_shared_from
   // A full socket has bells enough in it.
   void ring_bell() {
     const char bell = 1;
-    if (rings_->take_bell()) (void)send(socket_->native_handle(), &bell, sizeof bell, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (rings_->take_wakeup_request()) (void)send(socket_->native_handle(), &bell, sizeof bell, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
   void await_bell() {
     socket_->async_read_some(asio::buffer(bells_), [me = shared_from_this()](std::error_code error, std::size_t) {
@@ -123,7 +123,7 @@ class ringing final : public ring_poller::member, public std::enable_shared_from
 
   local_socket* socket_;  // null: closed
   ring_poller& poller_;
-  const std::unique_ptr<store_wire::byte_rings> rings_;
+  const std::unique_ptr<store_protocol::byte_rings> rings_;
   std::array<char, 64> bells_{};
   asio::mutable_buffer into_;
   std::vector<iovec> unsent_;  // what is left of it
@@ -144,7 +144,7 @@ class unix_transport final : public transport {
       return ready(std::error_code(errno, std::generic_category()));
     std::error_code ignored;
     socket_.set_option(asio::socket_base::send_buffer_size(kSocketBytes), ignored);
-    peer_ = {store_wire::path::unix_socket,
+    peer_ = {store_protocol::path::unix_socket,
              format("uid:%u", credentials.uid),
              format("pid %d", credentials.pid),
              credentials.pid,
@@ -173,7 +173,7 @@ class unix_transport final : public transport {
     if (poller_ == nullptr) return failure{ENOTSUP, "the store's threads do not look for work (\"spin_us\": 0)"};
     if (rings_ != nullptr) return failure{EEXIST, "the connection has rings already"};
     if (poller_->is_full()) return failure{ENOSPC, "enough connections have rings: this one stays with its socket"};
-    auto made = store_wire::byte_rings::make();
+    auto made = store_protocol::byte_rings::make();
     if (!made) return made.error();
     rings_ = std::make_shared<ringing>(socket_, *poller_, *std::move(made));
     rings_->start();

@@ -100,9 +100,9 @@ class cluster_rig {
     return made ? *std::move(made) : nullptr;
   }
   std::uint32_t make_pool(store_client::router& cluster, const std::string& name, unsigned copies) {
-    store_wire::pool_settings settings;
+    store_protocol::pool_settings settings;
     settings.copies = static_cast<std::uint8_t>(copies);
-    settings.level = store_wire::durability::logged;  // disks of test machines are slow, and nobody pulls a plug
+    settings.level = store_protocol::durability::logged;  // disks of test machines are slow, and nobody pulls a plug
     const auto made = cluster.create_pool(name, settings);
     EXPECT_TRUE(made) << made.error().message;
     return made ? *made : 0;

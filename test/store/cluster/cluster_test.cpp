@@ -59,7 +59,7 @@ TEST_F(store_cluster, KeysAreWhereTheMapSaysAndOthersSayWhoHasThem) {
       const auto one = store_rig::open(rig.server(name).over_unix());
       const auto mine = one->open_pool("p");
       ASSERT_TRUE(mine) << mine.error().message;
-      const auto got = one->run(one->make_plain(store_wire::opcode::stat, *mine, key));
+      const auto got = one->run(one->make_plain(store_protocol::opcode::stat, *mine, key));
       if (got.status == 0) ++took;
       else {
         EXPECT_EQ(got.status, EREMOTE) << got.text;
@@ -72,7 +72,7 @@ TEST_F(store_cluster, KeysAreWhereTheMapSaysAndOthersSayWhoHasThem) {
   // All keys, in order, once.
   const auto found = all->find(pool, {});
   ASSERT_EQ(found.status, 0) << found.text;
-  const auto keys = store_wire::decode_keys(found.body);
+  const auto keys = store_protocol::decode_keys(found.body);
   ASSERT_TRUE(keys);
   EXPECT_EQ(keys->size(), 60u);
   EXPECT_TRUE(std::is_sorted(keys->begin(), keys->end(), [](const auto& a, const auto& b) { return a.key < b.key; }));
@@ -83,7 +83,7 @@ TEST_F(store_cluster, KeysAreWhereTheMapSaysAndOthersSayWhoHasThem) {
   const auto forger = store_rig::open(rig.server("a").over_unix());
   const auto value = value_of(1);
   const auto forged = forger->make_put(*forger->open_pool("p"), "key2", memory_of(value), {});
-  forged->fields.copy = store_wire::copy_terms{map.epoch, 12345, 1ull << 62, 0};
+  forged->fields.copy = store_protocol::copy_terms{map.epoch, 12345, 1ull << 62, 0};
   EXPECT_EQ(forger->run(forged).status, EREMOTE);
 }
 
@@ -203,7 +203,7 @@ TEST_F(store_cluster, APutThatWasUndoneIsDoneWhenItComesAgain) {
   EXPECT_EQ(read_back(*all, pool, "k", old), "");
   const auto again = store_rig::open(rig.server(first).over_tcp());
   const auto one = again->make_put(*again->open_pool("p"), "k", memory_of(lost), {});
-  one->fields.who = store_wire::sequence{77, 1};
+  one->fields.who = store_protocol::sequence{77, 1};
   const auto done = again->run(one);
   EXPECT_EQ(done.status, 0) << done.text;
   EXPECT_FALSE(done.result.repeated);
@@ -226,7 +226,7 @@ TEST_F(store_cluster, ARequestThatComesAgainIsAnsweredByAServerThatWasFilledSinc
     const auto pool_id = *connection->open_pool("p");
     for (const std::uint64_t until = monotonic_ns() + 5'000'000'000;;) {
       const auto one = make(*connection, pool_id);
-      one->fields.who = store_wire::sequence{77, number};
+      one->fields.who = store_protocol::sequence{77, number};
       const auto done = connection->run(one);
       if ((done.status != EREMOTE && done.status != EAGAIN) || monotonic_ns() > until) return done;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -239,7 +239,7 @@ TEST_F(store_cluster, ARequestThatComesAgainIsAnsweredByAServerThatWasFilledSinc
   };
   const auto make_again = [&](const std::string& server, std::uint64_t i) {
     store_client::put_request options;
-    options.only = {store_wire::condition::if_absent, 0};
+    options.only = {store_protocol::condition::if_absent, 0};
     return ask(server, 2 * i + 2, [&](auto& connection, std::uint32_t pool_id) {
       return connection.make_put(pool_id, "new" + std::to_string(i), memory_of(value), options);
     });
@@ -335,11 +335,11 @@ TEST_F(store_cluster, WhatACopyWasToldAndWhatWasUndoneSinceIsForgotten) {
   rig.start("c");
   const auto knows = [&] {  // of the request that c has been told of
     bool found = false;
-    (void)rig.server("c").server().engine().tell_requests([&](std::uint16_t group) { return group == unit + 1; }, 1,
-                                                          [&](const std::string& part) {
-                                                            found = found || part.starts_with(std::string("\x4d\0", 2));
-                                                            return status();
-                                                          });
+    (void)rig.server("c").server().engine().export_requests([&](std::uint16_t group) { return group == unit + 1; }, 1,
+                                                            [&](const std::string& part) {
+                                                              found = found || part.starts_with(std::string("\x4d\0", 2));
+                                                              return status();
+                                                            });
     return found;
   };
   const std::uint64_t until = monotonic_ns() + 30'000'000'000;
@@ -356,7 +356,7 @@ TEST_F(store_cluster, WhatACopyWasToldAndWhatWasUndoneSinceIsForgotten) {
   store_client::reply done;
   for (const std::uint64_t patience = monotonic_ns() + 5'000'000'000; monotonic_ns() < patience;) {
     const auto one = again->make_put(*again->open_pool("p"), key, memory_of(lost), {});
-    one->fields.who = store_wire::sequence{77, 1};
+    one->fields.who = store_protocol::sequence{77, 1};
     done = again->run(one);
     if (done.status != EREMOTE && done.status != EAGAIN) break;
   }
@@ -375,7 +375,7 @@ TEST_F(store_cluster, WhatWasSentBeforeACopyWasFilledIsRefusedBehindThat) {
   const auto map = store_cluster_map(rig);
   const unsigned unit = store_client::unit_of(2, "k");
   const std::string serves = map.units[unit].copies.front(), copies = serves == "a" ? "b" : "a";
-  store_wire::copy_terms terms{map.epoch, map.servers.at(serves).run, 77, 0};
+  store_protocol::copy_terms terms{map.epoch, map.servers.at(serves).run, 77, 0};
   const auto earlier = store_rig::open(rig.server(copies).over_tcp());
   const auto later = store_rig::open(rig.server(copies).over_tcp());
   const auto value = value_of(1), long_value = value_of(2, 3 << 20);
@@ -389,7 +389,7 @@ TEST_F(store_cluster, WhatWasSentBeforeACopyWasFilledIsRefusedBehindThat) {
   EXPECT_EQ(send(*later, value).status, 0);
   pl::store_cluster::unit_set units;
   units.set(unit);
-  const auto page = later->make_plain(store_wire::opcode::sync_keys, *later->open_pool("p"), {}, 5000);
+  const auto page = later->make_plain(store_protocol::opcode::sync_keys, *later->open_pool("p"), {}, 5000);
   page->fields.prefix = pl::store_cluster::to_bytes(units);
   page->fields.after = "";
   page->fields.copy = terms;

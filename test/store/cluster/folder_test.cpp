@@ -93,7 +93,7 @@ TEST_F(cluster_folder, AnEmptyDiskIsNotTakenForTheTruthAndIsFilled) {
   EXPECT_NE(log_of("a").find("cluster_other_folder"), std::string::npos);
   const auto direct = store_rig::open(rig->server("a").over_unix());
   const auto told =
-      direct->run(direct->make_plain(store_wire::opcode::stat, *direct->open_pool("lone"), key_at(*lone_of_a)));
+      direct->run(direct->make_plain(store_protocol::opcode::stat, *direct->open_pool("lone"), key_at(*lone_of_a)));
   EXPECT_EQ(told.status, EAGAIN);
   EXPECT_NE(told.text.find("data folder"), std::string::npos) << told.text;
   // Started once more it is none the wiser.

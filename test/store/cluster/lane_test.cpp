@@ -10,12 +10,12 @@ namespace pl::store_test {
 namespace {
 
 using store_client::router;
-using store_wire::path;
+using store_protocol::path;
 
 constexpr std::size_t kLarge = 3u << 20;
 
 // Why there can be no lane here; empty: there can.
-std::string why_no_lane() {
+std::string ucx_refusal() {
   store_client::ucx_value_stream::options options;
   options.mode = store_client::ucx_mode::on;
   const auto tried = store_client::ucx_value_stream::open(std::move(options));
@@ -26,7 +26,7 @@ class store_cluster_lane : public testing::Test {
  protected:
   void SetUp() override {
     if (!etcd_is_there()) GTEST_SKIP() << kNoEtcd;
-    if (const auto why = why_no_lane(); !why.empty()) GTEST_SKIP() << why;
+    if (const auto why = ucx_refusal(); !why.empty()) GTEST_SKIP() << why;
     setenv("PEERLANE_STORE_UCX", "on", 1);
   }
   void TearDown() override { unsetenv("PEERLANE_STORE_UCX"); }
@@ -50,7 +50,7 @@ std::string read_back(router& cluster, std::uint32_t pool, unsigned i) {
   if (got.status != 0) return key_of(i) + ": " + got.text;
   out.resize(got.moved_bytes);
   if (out != random_value(kLarge, i)) return key_of(i) + " has other bytes";
-  return got.result.way == path::ucx ? "" : key_of(i) + " came by " + store_wire::name_of(got.result.way);
+  return got.result.way == path::ucx ? "" : key_of(i) + " came by " + store_protocol::name_of(got.result.way);
 }
 
 TEST_F(store_cluster_lane, LargeValuesGoByTheLaneOfWhoeverHasThem) {
@@ -68,7 +68,7 @@ TEST_F(store_cluster_lane, LargeValuesGoByTheLaneOfWhoeverHasThem) {
       ASSERT_EQ(done.status, 0) << done.text;
       EXPECT_EQ(done.result.way, path::ucx);
       EXPECT_EQ(done.result.copies, copies);
-      EXPECT_FALSE(done.fields.lane_name.value_or("").empty());
+      EXPECT_FALSE(done.fields.ucx_transports.value_or("").empty());
       EXPECT_EQ(read_back(*all, target, i), "");
     }
   }

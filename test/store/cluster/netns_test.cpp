@@ -172,7 +172,7 @@ class wired_cluster {
     options.use_shm = false;
     const auto past = store_client::client::open(options);
     if (!past) return false;
-    const auto told = (*past)->run((*past)->make_plain(store_wire::opcode::stats, 0, {}));
+    const auto told = (*past)->run((*past)->make_plain(store_protocol::opcode::stats, 0, {}));
     return told.status == 0 && value_in(told.body, "peerlane_store_cluster_lease_seconds") > 0 &&
            value_in(told.body, "peerlane_store_cluster_epoch") == static_cast<double>(epoch);
   }
@@ -294,8 +294,8 @@ class players {
     } else {
       store_client::put_request options;
       one.action = dice < 7 ? kind::put : dice == 7 ? kind::put_if_absent : dice == 8 ? kind::put_if_value : kind::erase;
-      if (one.action == kind::put_if_absent) options.only = {store_wire::condition::if_absent, 0};
-      if (one.action == kind::put_if_value) options.only = {store_wire::condition::if_version, seen.second};
+      if (one.action == kind::put_if_absent) options.only = {store_protocol::condition::if_absent, 0};
+      if (one.action == kind::put_if_value) options.only = {store_protocol::condition::if_version, seen.second};
       one.expected = one.action == kind::put_if_value ? seen.first : 0;
       one.value = one.action == kind::erase ? 0 : value;
       one.begin_ns = monotonic_ns();
@@ -335,9 +335,9 @@ class players {
 };
 
 void make_pool(wired_cluster& cluster, const char* name, unsigned copies) {
-  store_wire::pool_settings settings;
+  store_protocol::pool_settings settings;
   settings.copies = static_cast<std::uint8_t>(copies);
-  settings.level = store_wire::durability::logged;  // processes are killed, machines are not
+  settings.level = store_protocol::durability::logged;  // processes are killed, machines are not
   const auto made = cluster.open()->create_pool(name, settings);
   ASSERT_TRUE(made) << made.error().message;
 }
@@ -352,7 +352,7 @@ void expect_that_it_refuses(wired_cluster& cluster, const std::string& name) {
   const auto pool = (*past)->open_pool("p");
   ASSERT_TRUE(pool) << pool.error().message;
   for (int i = 0; i < 50; ++i) {
-    const auto got = (*past)->run((*past)->make_plain(store_wire::opcode::stat, *pool, "k" + std::to_string(i)));
+    const auto got = (*past)->run((*past)->make_plain(store_protocol::opcode::stat, *pool, "k" + std::to_string(i)));
     EXPECT_TRUE(got.status == EAGAIN || got.status == EREMOTE) << got.status << " " << got.text;
   }
 }

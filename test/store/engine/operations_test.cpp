@@ -205,7 +205,7 @@ TEST_F(Operations, RequestsOfAGroupAreKnownToAStoreThatIsToldOfThem) {
     parts.push_back(std::move(part));
     return status();
   };
-  ASSERT_TRUE(store_->tell_requests([](std::uint16_t group) { return group == 1; }, 1, keep));
+  ASSERT_TRUE(store_->export_requests([](std::uint16_t group) { return group == 1; }, 1, keep));
   EXPECT_EQ(parts.size(), 4u) << "one a part, which is as short as may be";
 
   // Another store, that knows a later request of client 99, in the same place of its window.
@@ -238,7 +238,7 @@ class Told : public Operations {
       out += part;
       return status();
     };
-    EXPECT_TRUE(store_->tell_requests(all, 1 << 20, keep));
+    EXPECT_TRUE(store_->export_requests(all, 1 << 20, keep));
     return out;
   }
   void forget() { EXPECT_TRUE(store_->forget_requests(all)); }

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-namespace pl::store_wire {
+namespace pl::store_protocol {
 namespace {
 
 constexpr std::size_t kRing = byte_rings::kRingBytes;
@@ -78,7 +78,7 @@ TEST_F(both_ends, BytesComeInOrderAndSleepersAreWoken) {
   int room[2];
   ASSERT_EQ(pipe(room), 0);
   const auto ring = [](byte_rings& rings, int fd) {
-    if (rings.take_bell()) { EXPECT_EQ(::write(fd, "b", 1), 1); }
+    if (rings.take_wakeup_request()) { EXPECT_EQ(::write(fd, "b", 1), 1); }
   };
   const auto sleep = [](byte_rings& rings, int fd) {
     char wakeup = 0;
@@ -124,13 +124,13 @@ TEST_F(both_ends, NobodyIsToldToSleepOverWhatIsThere) {
   EXPECT_TRUE(server->arm(true, true) == false) << "there is room to write";
   EXPECT_TRUE(server->arm(true, false));
   EXPECT_EQ(write(*client, "x"), 1u);
-  EXPECT_TRUE(client->take_bell());
-  EXPECT_FALSE(client->take_bell()) << "one bell is enough";
+  EXPECT_TRUE(client->take_wakeup_request());
+  EXPECT_FALSE(client->take_wakeup_request()) << "one bell is enough";
   EXPECT_TRUE(server->disarm());
   EXPECT_FALSE(server->disarm());
   EXPECT_FALSE(server->arm(true, false));
   EXPECT_EQ(write(*client, "y"), 1u);
-  EXPECT_FALSE(client->take_bell()) << "nobody sleeps";
+  EXPECT_FALSE(client->take_wakeup_request()) << "nobody sleeps";
 }
 
 // A client that lies about where it is: the words lie at the beginning, a line each (written, read, sleeping reader,
@@ -157,4 +157,4 @@ TEST_F(both_ends, TheClientCannotTakeTheMemoryAway) {
 }
 
 }  // namespace
-}  // namespace pl::store_wire
+}  // namespace pl::store_protocol

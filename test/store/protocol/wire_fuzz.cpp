@@ -13,7 +13,7 @@
 #include "test/support/fuzz.hpp"
 #endif
 
-namespace pl::store_wire {
+namespace pl::store_protocol {
 namespace {
 
 // What went wrong with the lists that a body may be; each that is understood is encoded as the same bytes.
@@ -79,8 +79,8 @@ std::string some_frame(std::uint32_t seed) {
   if (one_in_three()) fields.memory = arena{random(), random(), true};
   if (one_in_three()) fields.epoch = random();
   if (one_in_three()) fields.copy = copy_terms{random(), random(), random(), random()};
-  if (one_in_three()) fields.lane = lane_offer{1, 13, {random(), random()}, true, text('l'), text('t')};
-  if (one_in_three()) fields.lane_name = text('n');
+  if (one_in_three()) fields.lane = ucx_offer{1, 13, {random(), random()}, true, text('l'), text('t')};
+  if (one_in_three()) fields.ucx_transports = text('n');
   std::string key(random() % 30, 'k');
   for (unsigned many = random() % 9; many > 5; --many) append(key, key_entry{text('e'), random(), random()});
   if (random() % 4 == 0) {
@@ -94,21 +94,21 @@ std::string some_frame(std::uint32_t seed) {
 }
 
 }  // namespace
-}  // namespace pl::store_wire
+}  // namespace pl::store_protocol
 
 #ifdef PL_LIBFUZZER
 
 namespace pl::fuzz {
 std::string problem_with(std::span<const std::uint8_t> input) {
   int taken = 0;
-  return store_wire::replay(input, taken);
+  return store_protocol::replay(input, taken);
 }
-std::string good_input(std::uint32_t seed) { return store_wire::some_frame(seed); }
+std::string good_input(std::uint32_t seed) { return store_protocol::some_frame(seed); }
 }  // namespace pl::fuzz
 
 #else
 
-namespace pl::store_wire {
+namespace pl::store_protocol {
 namespace {
 
 TEST(store_wire_fuzz, SeededFrames) {
@@ -127,6 +127,6 @@ TEST(store_wire_fuzz, SeededFrames) {
 }
 
 }  // namespace
-}  // namespace pl::store_wire
+}  // namespace pl::store_protocol
 
 #endif

@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-namespace pl::store_wire {
+namespace pl::store_protocol {
 namespace {
 
 using namespace std::string_literals;
@@ -37,7 +37,7 @@ std::vector<std::pair<const char*, tail>> tails() {
   add("epoch").epoch = 1ull << 40;
   add("copy").copy = {7, 1ull << 63, 1ull << 44, 3};
   add("lane").lane = {1, 13, {1ull << 63, 5}, true, "a\0dress"s, "rc_verbs/mlx5_0:1,tcp/eth0"};
-  add("lane name").lane_name = "rc_verbs/mlx5_0:1";
+  add("lane name").ucx_transports = "rc_verbs/mlx5_0:1";
   tail& all = add("all");
   all.who = {1, 2};
   all.only = {condition::if_absent, 0};
@@ -51,7 +51,7 @@ std::vector<std::pair<const char*, tail>> tails() {
   return out;
 }
 
-TEST(store_wire, EveryFieldComesBackAsItWas) {
+TEST(store_protocol, EveryFieldComesBackAsItWas) {
   for (const auto& [name, fields] : tails()) {
     head sent{opcode::put, flag::streamed, 7, 8, 0, 0, 1ull << 35, 3, 5, 6, 1000, -0, 77};
     std::string frame;
@@ -69,7 +69,7 @@ TEST(store_wire, EveryFieldComesBackAsItWas) {
 }
 
 // The layout is a contract with other releases: it changes with kVersion only.
-TEST(store_wire, LayoutOfTheHead) {
+TEST(store_protocol, LayoutOfTheHead) {
   std::string frame;
   ASSERT_TRUE(encode({opcode::get, flag::warm, 0x0102030405060708, 0x090a0b0c, 0, 0, 0x1112131415161718, 0x191a1b1c1d1e1f20,
                       0x00222324, 0x25262728, 0x292a2b2c, 0x2d2e2f30, 0x31323334},
@@ -82,7 +82,7 @@ TEST(store_wire, LayoutOfTheHead) {
   EXPECT_EQ(std::memcmp(frame.data(), expected, sizeof expected), 0);
 }
 
-TEST(store_wire, EveryFlippedBitIsSeen) {
+TEST(store_protocol, EveryFlippedBitIsSeen) {
   std::string frame;
   tail fields;
   fields.who = {1, 2};
@@ -98,7 +98,7 @@ TEST(store_wire, EveryFlippedBitIsSeen) {
   }
 }
 
-TEST(store_wire, RefusesWhatItDoesNotKnow) {
+TEST(store_protocol, RefusesWhatItDoesNotKnow) {
   struct {
     const char* name;
     std::size_t offset;
@@ -137,7 +137,7 @@ TEST(store_wire, RefusesWhatItDoesNotKnow) {
   }
 }
 
-TEST(store_wire, KeysAndTailsHaveLimits) {
+TEST(store_protocol, KeysAndTailsHaveLimits) {
   std::string out;
   EXPECT_TRUE(encode({}, std::string(kMaxKeyBytes, 'k'), {}, out));
   EXPECT_EQ(encode({}, std::string(kMaxKeyBytes + 1, 'k'), {}, out).code(), EMSGSIZE);
@@ -146,7 +146,7 @@ TEST(store_wire, KeysAndTailsHaveLimits) {
   EXPECT_EQ(encode({}, "", fields, out).code(), EMSGSIZE);
 }
 
-TEST(store_wire, ListsOfKeysAndPools) {
+TEST(store_protocol, ListsOfKeysAndPools) {
   const std::vector<key_entry> keys = {{"a", 1, 2}, {std::string(4096, 'k'), 1ull << 36, 3}, {"\0"s, 0, 4}};
   std::string body;
   for (const auto& one : keys) append(body, one);
@@ -160,7 +160,7 @@ TEST(store_wire, ListsOfKeysAndPools) {
   EXPECT_EQ(decode_pools(body.substr(0, body.size() - 1)).code(), EPROTO);
 }
 
-TEST(store_wire, NamesGoBothWays) {
+TEST(store_protocol, NamesGoBothWays) {
   for (const auto transport : {path::shm_direct, path::shm_staged, path::unix_socket, path::tcp, path::tls, path::ucx})
     EXPECT_EQ(path_of(name_of(transport)), transport);
   for (const auto level : {durability::volatile_, durability::logged, durability::durable})
@@ -172,4 +172,4 @@ TEST(store_wire, NamesGoBothWays) {
 }
 
 }  // namespace
-}  // namespace pl::store_wire
+}  // namespace pl::store_protocol

@@ -10,8 +10,8 @@
 namespace pl::store_test {
 namespace {
 
-using store_wire::durability;
-using store_wire::opcode;
+using store_protocol::durability;
+using store_protocol::opcode;
 
 std::string me() { return "uid:" + std::to_string(geteuid()); }
 
@@ -20,7 +20,7 @@ TEST(store_boundary, PlainTcpIsNoAdminUnlessNamed) {
   rig.config.admins.clear();
   rig.start();
   const auto admin = store_rig::open(rig.over_unix()), anybody = store_rig::open(rig.over_tcp());
-  store_wire::pool_settings settings;
+  store_protocol::pool_settings settings;
   settings.access = me() + "=rw";
   const auto pool = make_pool(*admin, "mine", settings);
   ASSERT_EQ(put(*admin, pool, "k", {1}).status, 0);
@@ -41,7 +41,7 @@ class everything_mapped {
  public:
   explicit everything_mapped(const store_rig& rig) {
     auto wire = store_client::connect(rig.over_unix().server, 5000);
-    store_client::greeting_wish request;
+    store_client::greeting_request request;
     request.rings = false;
     auto hello = store_client::greet(**wire, request, 5000);
     EXPECT_TRUE(hello && hello->memory) << (hello ? hello->why_no_shm : hello.error().message);
@@ -80,7 +80,7 @@ TEST(store_boundary, MappedMemoryHoldsOnlyWhatItsMappersMayReadAndWrite) {
     once.start();
     const auto admin = store_rig::open(once.over_unix());
     const auto add = [&](const char* name, const std::string& access, bool allow_shm) {
-      store_wire::pool_settings settings;
+      store_protocol::pool_settings settings;
       settings.access = access;
       settings.allow_shm = allow_shm;
       pools.emplace_back(name, make_pool(*admin, name, settings));
@@ -120,16 +120,16 @@ TEST(store_boundary, WhatOneUserHasGoesThroughMappedMemoryAsBefore) {
   store_rig rig;
   rig.start();
   const auto store = store_rig::open(rig.over_unix());
-  store_wire::pool_settings mine, others;
+  store_protocol::pool_settings mine, others;
   mine.access = me() + "=rw";
   others.access = "uid:4242=rw";  // an admin may all the same
-  for (const auto& [name, settings] : {std::pair("a", store_wire::pool_settings{}), {"b", mine}, {"c", others}}) {
+  for (const auto& [name, settings] : {std::pair("a", store_protocol::pool_settings{}), {"b", mine}, {"c", others}}) {
     const auto pool = make_pool(*store, name, settings);
     const auto value = random_value(100'000, 1);
-    EXPECT_EQ(put(*store, pool, "k", value).result.way, store_wire::path::shm_direct) << name;
+    EXPECT_EQ(put(*store, pool, "k", value).result.way, store_protocol::path::shm_direct) << name;
     store_client::reply got;
     EXPECT_TRUE(get(*store, pool, "k", value.size(), &got) == value);
-    EXPECT_EQ(got.result.way, store_wire::path::shm_direct) << name;
+    EXPECT_EQ(got.result.way, store_protocol::path::shm_direct) << name;
   }
 }
 
@@ -140,7 +140,7 @@ TEST(store_boundary, ValuesLeaveMappedMemoryWithTheRights) {
   rig.config.mappers = {me()};
   rig.start();
   const auto owner = store_rig::open(rig.over_tcp()), mapper = store_rig::open(rig.over_unix());
-  store_wire::pool_settings settings;
+  store_protocol::pool_settings settings;
   const auto pool = make_pool(*owner, "p", settings);
   ASSERT_TRUE(mapper->open_pool("p"));
   std::vector<bytes_t> values;
@@ -176,7 +176,7 @@ TEST(store_boundary, AGrantIsNoRightThatOutlivesTheList) {
   rig.config.mappers = {me()};
   rig.start();
   const auto owner = store_rig::open(rig.over_tcp()), mapper = store_rig::open(rig.over_unix());
-  store_wire::pool_settings settings;
+  store_protocol::pool_settings settings;
   const auto pool = make_pool(*owner, "p", settings);
   ASSERT_TRUE(mapper->open_pool("p"));
   const auto grab = mapper->make_plain(opcode::alloc, pool, "k");

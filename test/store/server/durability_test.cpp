@@ -7,7 +7,7 @@
 namespace pl::store_test {
 namespace {
 
-using store_wire::durability;
+using store_protocol::durability;
 
 TEST(store_durability, AReplicatedPutIsRefusedAndTheStoreOpensAgain) {
   store_rig rig;
@@ -22,7 +22,7 @@ TEST(store_durability, AReplicatedPutIsRefusedAndTheStoreOpensAgain) {
       EXPECT_NE(told.text.find("volatile, logged or durable"), std::string::npos) << told.text;
       EXPECT_EQ(put(*store, pool, "kept", random_value(bytes, 2), at_level(durability::durable)).status, 0);
     }
-    store_wire::pool_settings settings;
+    store_protocol::pool_settings settings;
     settings.level = durability::replicated;
     EXPECT_EQ(store->create_pool("another", settings).code(), ENOTSUP);
   }

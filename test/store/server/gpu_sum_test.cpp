@@ -10,8 +10,8 @@
 namespace pl::store_test {
 namespace {
 
-using store_wire::durability;
-using store_wire::path;
+using store_protocol::durability;
+using store_protocol::path;
 
 // Launches that the table below has seen, and the word that they wait for, if any: the GPU is full of other kernels.
 std::atomic<int> g_launches{0};

@@ -7,8 +7,8 @@
 namespace pl::store_test {
 namespace {
 
-using store_wire::durability;
-using store_wire::path;
+using store_protocol::durability;
+using store_protocol::path;
 
 class gpu_rig {
  public:

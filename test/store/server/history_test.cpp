@@ -116,9 +116,9 @@ class players {
       const std::size_t count =
           random() % 3 == 0 ? 4000 + random() % 4000 : 1 + random() % 50;  // inline, and through the arena
       store_client::put_request options;
-      if (one.action == kind::put_if_absent) options.only = {store_wire::condition::if_absent, 0};
+      if (one.action == kind::put_if_absent) options.only = {store_protocol::condition::if_absent, 0};
       if (one.action == kind::put_if_value) {
-        options.only = {store_wire::condition::if_version, last[key_index].second};
+        options.only = {store_protocol::condition::if_version, last[key_index].second};
         one.expected = last[key_index].first;
       }
       const auto at_words = reinterpret_cast<std::uint64_t>(words.data());

@@ -7,8 +7,8 @@
 namespace pl::store_test {
 namespace {
 
-using store_wire::durability;
-using store_wire::opcode;
+using store_protocol::durability;
+using store_protocol::opcode;
 
 TEST(store_hostile, ConnectionsThatMappedLeaveNoDescriptorBehind) {
   store_rig rig;
@@ -24,7 +24,7 @@ TEST(store_hostile, ConnectionsThatMappedLeaveNoDescriptorBehind) {
   // With grants they are kept, all of them by one descriptor.
   for (int i = 0; i < 50; ++i) {
     raw_peer one(rig.over_unix(), pool, "p", true);
-    store_wire::head grab;
+    store_protocol::head grab;
     grab.op = opcode::alloc;
     grab.pool_id = pool;
     grab.value_bytes = 5000;
@@ -50,9 +50,9 @@ TEST(store_hostile, WhoHasNotGreetedHoldsNoMemory) {
   const std::string filler(2u << 20, 'x');
   for (int i = 0; i < 100; ++i) {
     auto& one = *many.emplace_back(std::make_unique<raw_peer>(rig.over_tcp()));
-    store_wire::head header;
+    store_protocol::head header;
     header.op = i % 2 == 0 ? opcode::hello : opcode::put;
-    header.body_bytes = store_wire::kMaxBodyBytes;
+    header.body_bytes = store_protocol::kMaxBodyBytes;
     one.ask(header, i % 2 == 0 ? "" : "k");
     one.send(filler);
   }
@@ -70,14 +70,14 @@ TEST(store_hostile, BegunFramesOfOnePrincipalHaveALimit) {
   const auto store = store_rig::open(rig.over_unix());
   const auto pool = make_pool(*store, "p");
   std::vector<std::unique_ptr<raw_peer>> many;
-  const std::string filler(store_wire::kMaxBodyBytes - 1, 'x');
+  const std::string filler(store_protocol::kMaxBodyBytes - 1, 'x');
   const std::uint64_t before = resident_bytes();
   for (int i = 0; i < 40; ++i) {
     auto& one = *many.emplace_back(std::make_unique<raw_peer>(rig.over_tcp(), pool, "p"));
-    store_wire::head header;
+    store_protocol::head header;
     header.op = opcode::put;
     header.pool_id = pool;
-    header.value_bytes = header.body_bytes = store_wire::kMaxBodyBytes;
+    header.value_bytes = header.body_bytes = store_protocol::kMaxBodyBytes;
     one.ask(header, "k");
     std::string_view rest = filler;
     for (int tries = 0; tries < 50 && !rest.empty(); ++tries) {
@@ -142,12 +142,12 @@ TEST(store_hostile, ATrickleIsNoProgress) {
   const auto pool = make_pool(*store, "p");
   raw_peer one(rig.over_tcp(), pool, "p");
   one.announce(pool, 1, "k", 1 << 20);
-  store_wire::head header;
+  store_protocol::head header;
   header.op = opcode::data;
   header.request_id = 1;
   header.pool_id = pool;
   header.body_bytes = 1 << 19;
-  header.flags = store_wire::flag::more;
+  header.flags = store_protocol::flag::more;
   one.ask(header, "");
   bool cut_off = false;
   for (int i = 0; i < 60 && !cut_off; ++i) {

@@ -16,8 +16,8 @@
 namespace pl::store_test {
 namespace {
 
-using store_wire::durability;
-using store_wire::opcode;
+using store_protocol::durability;
+using store_protocol::opcode;
 
 template <class Condition>
 bool comes_true(const Condition& condition) {
@@ -42,7 +42,7 @@ TEST(store_access, PoolsHoldToTheirLists) {
   rig.config.admins = {"uid:" + std::to_string(geteuid())};  // plain TCP is not
   rig.start();
   const auto admin = store_rig::open(rig.over_unix()), other = store_rig::open(rig.over_tcp());
-  store_wire::pool_settings settings;
+  store_protocol::pool_settings settings;
   settings.access = "tcp=r";
   const auto pool = make_pool(*admin, "readable", settings);
   ASSERT_EQ(put(*admin, pool, "k", {1}).status, 0);
@@ -74,7 +74,7 @@ TEST(store_access, TheArenaIsForThoseWhoAreTrusted) {
   const auto store = store_rig::open(rig.over_unix());
   EXPECT_NE(store->why_no_shm().find("mappers"), std::string::npos) << store->why_no_shm();
   const auto pool = make_pool(*store, "p");
-  EXPECT_EQ(put(*store, pool, "k", random_value(100'000, 1)).result.way, store_wire::path::unix_socket);
+  EXPECT_EQ(put(*store, pool, "k", random_value(100'000, 1)).result.way, store_protocol::path::unix_socket);
 }
 
 TEST(store_limits, QuotasAndRoom) {
@@ -83,7 +83,7 @@ TEST(store_limits, QuotasAndRoom) {
   rig.config.chunk_bytes = 16u << 20;
   rig.start();
   const auto store = store_rig::open(rig.over_unix());
-  store_wire::pool_settings settings;
+  store_protocol::pool_settings settings;
   settings.size_bytes = 1 << 20;
   const auto small = make_pool(*store, "small", settings);
   EXPECT_EQ(put(*store, small, "k", random_value(900'000, 1)).status, 0);
@@ -125,17 +125,17 @@ TEST(store_limits, WhatIsNoRequestEndsTheConnectionAndNothingElse) {
   for (int i = 0; i < 50; ++i) {
     const auto wire = store_client::connect(rig.over_unix().server, 1000);
     ASSERT_TRUE(wire);
-    store_client::greeting_wish request;
+    store_client::greeting_request request;
     request.attach = false;
     if (i % 2 == 0) { ASSERT_TRUE(store_client::greet(**wire, request, 1000)); }
     std::string bytes;
-    store_wire::head head;
+    store_protocol::head head;
     head.op = static_cast<opcode>(1 + random() % 21);
     head.pool_id = static_cast<std::uint32_t>(random() % 3);
     head.value_bytes = random() % 3 == 0 ? random() : random() % 1000;
     head.offset = random() % 2 == 0 ? random() : 0;
     head.flags = static_cast<std::uint16_t>(random() % 64);
-    ASSERT_TRUE(store_wire::encode(head, "key", {}, bytes));
+    ASSERT_TRUE(store_protocol::encode(head, "key", {}, bytes));
     if (i % 3 == 0) bytes[random() % bytes.size()] ^= 1;
     if (i % 5 == 0) bytes.resize(random() % bytes.size());
     const iovec one{bytes.data(), bytes.size()};
@@ -158,17 +158,17 @@ TEST(store_limits, ASlowReaderHoldsNobodyUp) {
   ASSERT_EQ(put(*store, pool, "k", value, at_level(durability::volatile_)).status, 0);
   // Asks for values and reads nothing.
   auto wire = store_client::connect(rig.over_tcp().server, 1000);
-  store_client::greeting_wish request;
+  store_client::greeting_request request;
   request.pools[pool] = "p";
   ASSERT_TRUE(store_client::greet(**wire, request, 1000));
   std::string bytes;
   for (unsigned i = 0; i < 20; ++i) {
-    store_wire::head head;
+    store_protocol::head head;
     head.op = opcode::get;
     head.request_id = i + 1;
     head.pool_id = pool;
     head.value_bytes = value.size();
-    ASSERT_TRUE(store_wire::encode(head, "k", {}, bytes));
+    ASSERT_TRUE(store_protocol::encode(head, "k", {}, bytes));
   }
   const iovec one{bytes.data(), bytes.size()};
   ASSERT_TRUE((*wire)->write({&one, 1}));
@@ -190,15 +190,15 @@ TEST(store_limits, GrantsOfADeadProcessComeBackWhenItIsGone) {
   const pid_t child = fork();
   if (child == 0) {  // system calls and our own socket code only: the parent has threads
     auto wire = store_client::connect(rig.over_unix().server, 5000);
-    store_client::greeting_wish request;
+    store_client::greeting_request request;
     request.pools[pool] = "p";
     const auto hello = store_client::greet(**wire, request, 5000);
     std::string bytes;
-    store_wire::head head;
+    store_protocol::head head;
     head.op = opcode::alloc;
     head.pool_id = pool;
     head.value_bytes = 1 << 20;
-    (void)store_wire::encode(head, "k", {}, bytes);
+    (void)store_protocol::encode(head, "k", {}, bytes);
     const iovec one{bytes.data(), bytes.size()};
     (void)(*wire)->write({&one, 1});
     char word = 0;

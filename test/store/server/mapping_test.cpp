@@ -11,9 +11,9 @@
 namespace pl::store_test {
 namespace {
 
-using store_wire::durability;
-using store_wire::opcode;
-using store_wire::path;
+using store_protocol::durability;
+using store_protocol::opcode;
+using store_protocol::path;
 
 std::string me() { return "uid:" + std::to_string(geteuid()); }
 
@@ -33,7 +33,7 @@ struct attached {
   ~attached() { close(fd); }
   std::unique_ptr<store_client::byte_channel> wire;
   int fd = -1;
-  store_wire::arena arena;
+  store_protocol::arena arena;
 };
 
 // As a user who is not the store's and may do what its file mode says.
@@ -163,7 +163,7 @@ TEST(store_mapping, PoolsThatForbidItAreReachedByTheSocket) {
   store_rig rig;
   rig.start();
   const auto store = store_rig::open(rig.over_unix());
-  store_wire::pool_settings settings;
+  store_protocol::pool_settings settings;
   settings.allow_shm = false;
   const auto pool = make_pool(*store, "p", settings);
   const auto value = random_value(300'000, 1);

@@ -17,7 +17,7 @@
 namespace pl::store_test {
 namespace {
 
-using store_wire::durability;
+using store_protocol::durability;
 
 class store_process : public testing::Test {
  protected:
@@ -101,7 +101,7 @@ TEST_F(store_process, IdleConnectionsLeaveTheEngineItsDescriptors) {
     const auto done = put(*store, pool, "small" + std::to_string(i), random_value(100, i));
     ASSERT_EQ(done.status, 0) << i << ": " << done.text;
   }
-  const auto told = store->run(store->make_plain(store_wire::opcode::stats, 0, {})).body;
+  const auto told = store->run(store->make_plain(store_protocol::opcode::stats, 0, {})).body;
   EXPECT_NE(told.find("peerlane_store_read_only 0"), std::string::npos) << told;
   idle.clear();
   EXPECT_TRUE(soon([&] {

@@ -28,7 +28,7 @@ class raw_peer {
   // Says hello and opens this pool.
   raw_peer(const store_client::client_options& options, std::uint32_t pool, const std::string& name, bool attach = false)
       : raw_peer(options) {
-    store_client::greeting_wish request;
+    store_client::greeting_request request;
     request.attach = attach;
     request.rings = false;
     request.pools[pool] = name;
@@ -48,31 +48,31 @@ class raw_peer {
     }
     return sent;
   }
-  void ask(store_wire::head header, const std::string& key, const store_wire::tail& fields = {}) {
+  void ask(store_protocol::head header, const std::string& key, const store_protocol::tail& fields = {}) {
     std::string bytes;
-    ASSERT_TRUE(store_wire::encode(header, key, fields, bytes));
+    ASSERT_TRUE(store_protocol::encode(header, key, fields, bytes));
     send(bytes);
   }
   // A put whose bytes shall follow.
   void announce(std::uint32_t pool, std::uint64_t id, const std::string& key, std::uint64_t bytes) {
-    store_wire::head header;
-    header.op = store_wire::opcode::put;
-    header.flags = store_wire::flag::streamed;
+    store_protocol::head header;
+    header.op = store_protocol::opcode::put;
+    header.flags = store_protocol::flag::streamed;
     header.request_id = id;
     header.pool_id = pool;
     header.value_bytes = bytes;
     ask(header, key);
   }
   // The next answer's head. Nothing if the connection ended, or it took too long.
-  std::optional<store_wire::head> answer(unsigned timeout_ms = 10'000) {
-    std::string bytes = read(store_wire::kHeadBytes, timeout_ms);
-    if (bytes.size() < store_wire::kHeadBytes) return std::nullopt;
-    const auto got = store_wire::decode_head(std::as_bytes(std::span(bytes)).first<store_wire::kHeadBytes>());
+  std::optional<store_protocol::head> answer(unsigned timeout_ms = 10'000) {
+    std::string bytes = read(store_protocol::kHeadBytes, timeout_ms);
+    if (bytes.size() < store_protocol::kHeadBytes) return std::nullopt;
+    const auto got = store_protocol::decode_head(std::as_bytes(std::span(bytes)).first<store_protocol::kHeadBytes>());
     if (!got) return std::nullopt;
     last_text_.clear();
     const std::string rest = read(got->key_bytes + got->tail_bytes + got->body_bytes, timeout_ms);
     if (auto parts =
-            store_wire::decode_rest(*got, std::as_bytes(std::span(bytes += rest)).first(bytes.size() - got->body_bytes)))
+            store_protocol::decode_rest(*got, std::as_bytes(std::span(bytes += rest)).first(bytes.size() - got->body_bytes)))
       last_text_ = parts->fields.text.value_or(std::string());
     return *got;
   }

@@ -15,8 +15,8 @@
 namespace pl::store_test {
 namespace {
 
-using store_wire::durability;
-using store_wire::opcode;
+using store_protocol::durability;
+using store_protocol::opcode;
 using namespace std::chrono_literals;
 
 template <class Condition>
@@ -52,7 +52,7 @@ class store_rings : public testing::Test {
     auto made = store_client::connect(rig.over_unix().server, 5000);
     EXPECT_TRUE(made);
     out.wire = *std::move(made);
-    store_client::greeting_wish request;
+    store_client::greeting_request request;
     request.rings = true;
     const auto hello = store_client::greet(*out.wire, request, 5000);
     EXPECT_TRUE(hello);
@@ -148,13 +148,13 @@ TEST_F(store_rings, WhatWasAskedBeforeTheEndIsDone) {
     ASSERT_GE(one.hello.rings_fd, 0);
     auto wire = store_client::over_rings(std::move(one.wire), one.hello.rings_fd);
     ASSERT_TRUE(wire);
-    store_wire::head head;
+    store_protocol::head head;
     head.op = opcode::pool_create;
     head.request_id = 9;
     std::string frame;
-    store_wire::tail settings;
+    store_protocol::tail settings;
     settings.settings.emplace();
-    ASSERT_TRUE(store_wire::encode(head, "pool" + std::to_string(i), settings, frame));
+    ASSERT_TRUE(store_protocol::encode(head, "pool" + std::to_string(i), settings, frame));
     const iovec piece{frame.data(), frame.size()};
     const auto sent = (*wire)->write({&piece, 1});
     ASSERT_TRUE(sent && *sent == frame.size());
@@ -174,10 +174,10 @@ TEST_F(store_rings, ClientsThatLieAreThrownOut) {
     ASSERT_NE(words, MAP_FAILED);
     auto wire = store_client::over_rings(std::move(liar.wire), liar.hello.rings_fd);
     ASSERT_TRUE(wire);
-    store_wire::head head;
+    store_protocol::head head;
     head.op = opcode::ping;
     std::string frame;
-    ASSERT_TRUE(store_wire::encode(head, {}, {}, frame));
+    ASSERT_TRUE(store_protocol::encode(head, {}, {}, frame));
     // The position that it reads by is looked at when a ring seems full.
     if (word != 0) std::atomic_ref(words[40]).store(std::uint64_t{1} << 40);
     bool is_over = false;
@@ -206,12 +206,12 @@ TEST_F(store_rings, AClientThatTakesNothingIsLetGo) {
   auto lazy = connect();
   auto wire = store_client::over_rings(std::move(lazy.wire), lazy.hello.rings_fd);
   ASSERT_TRUE(wire);
-  store_wire::head head;
+  store_protocol::head head;
   head.op = opcode::stats;
   std::string frame;
   for (int i = 0; i < 500; ++i) {
     head.request_id = static_cast<std::uint64_t>(i) + 1;
-    ASSERT_TRUE(store_wire::encode(head, {}, {}, frame));
+    ASSERT_TRUE(store_protocol::encode(head, {}, {}, frame));
   }
   const iovec piece{frame.data(), frame.size()};
   const auto sent = (*wire)->write({&piece, 1});

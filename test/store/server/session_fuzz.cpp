@@ -22,7 +22,7 @@
 namespace pl::store_test {
 namespace {
 
-using namespace store_wire;
+using namespace store_protocol;
 
 constexpr int kMaxWaitMs = 20'000;
 

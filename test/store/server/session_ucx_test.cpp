@@ -22,9 +22,9 @@ namespace pl::store_test {
 namespace {
 
 using store_client::ucx_mode;
-using store_wire::durability;
-using store_wire::opcode;
-using store_wire::path;
+using store_protocol::durability;
+using store_protocol::opcode;
+using store_protocol::path;
 
 constexpr std::size_t kLarge = 24u << 20;
 
@@ -195,11 +195,11 @@ TEST_F(store_lane, AnswersMetricsAndTheLogNameIt) {
   const auto told = put(*store_, pool_, "k", value);
   ASSERT_EQ(told.status, 0) << told.text;
   EXPECT_EQ(told.result.way, path::ucx);
-  EXPECT_EQ(told.fields.lane_name, store_->ucx_lanes());
+  EXPECT_EQ(told.fields.ucx_transports, store_->ucx_lanes());
   EXPECT_FALSE(store_->ucx_lanes().empty());
   store_client::reply got;
   EXPECT_EQ(get(*store_, pool_, "k", kLarge, &got), value);
-  EXPECT_EQ(got.fields.lane_name, store_->ucx_lanes());
+  EXPECT_EQ(got.fields.ucx_transports, store_->ucx_lanes());
   const auto text = metrics();
   for (const char* direction : {"in", "out"})
     EXPECT_NE(text.find("peerlane_store_value_bytes_total{path=\"ucx\",direction=\"" + std::string(direction) + "\"} " +
@@ -249,7 +249,7 @@ TEST_F(store_lane, ValuesLongerThanMemoryGoByTheConnection) {
 }
 
 TEST_F(store_lane, AccessListsHoldForItToo) {
-  store_wire::pool_settings settings;
+  store_protocol::pool_settings settings;
   settings.access = "uid:99=rw";
   const auto admin = store_rig::open(rig_.over_unix());
   const auto closed = make_pool(*admin, "closed", settings);
@@ -305,7 +305,7 @@ TEST_F(store_lane, WhoDoesNotKnowTheSecretWritesNothing) {
   ASSERT_TRUE(lane) << lane.error().message;
   auto wire = store_client::connect(rig_.over_tcp().server, 5000);
   ASSERT_TRUE(wire);
-  store_client::greeting_wish request;
+  store_client::greeting_request request;
   request.lane = (*lane)->offer();
   const auto hello = store_client::greet(**wire, request, 5000);
   ASSERT_TRUE(hello && hello->lane);
@@ -340,7 +340,7 @@ TEST_F(store_lane, ALaneThatBreaksCostsNoOperation) {
   const auto value = random_value(kLarge, 5);
   ASSERT_EQ(put(*store_, pool_, "old", value).status, 0);
   store_client::put_request absent;
-  absent.only = {store_wire::condition::if_absent, 0};
+  absent.only = {store_protocol::condition::if_absent, 0};
   bytes_t room(kLarge);
   const auto one = store_->make_put(pool_, "new", memory_of(value), absent);
   const auto two = store_->make_get(pool_, "old", memory_of(room), {});
@@ -404,7 +404,7 @@ TEST(store_lane_server, KilledWhileValuesTravelAndEverythingIsAppliedOnce) {
   ASSERT_EQ(put(*store, pool, "old", value).status, 0);
   for (int i = 0; i < 3; ++i) {
     store_client::put_request absent;
-    absent.only = {store_wire::condition::if_absent, 0};
+    absent.only = {store_protocol::condition::if_absent, 0};
     bytes_t room(kLarge);
     const std::string key = "new" + std::to_string(i);
     const auto one = store->make_put(pool, key, memory_of(value), absent);

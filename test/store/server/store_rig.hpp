@@ -119,13 +119,13 @@ inline bytes_t get(store_client::client& connection, std::uint32_t pool, const s
 }
 
 inline std::uint32_t make_pool(store_client::client& connection, const std::string& name,
-                               store_wire::pool_settings settings = {}) {
+                               store_protocol::pool_settings settings = {}) {
   const auto made = connection.create_pool(name, settings);
   EXPECT_TRUE(made) << made.error().message;
   return made ? *made : 0;
 }
 
-inline store_client::put_request at_level(store_wire::durability level) {
+inline store_client::put_request at_level(store_protocol::durability level) {
   store_client::put_request out;
   out.level = level;
   return out;

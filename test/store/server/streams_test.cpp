@@ -5,9 +5,9 @@
 namespace pl::store_test {
 namespace {
 
-using store_wire::durability;
-using store_wire::opcode;
-using store_wire::path;
+using store_protocol::durability;
+using store_protocol::opcode;
+using store_protocol::path;
 
 constexpr std::size_t kLong = (11u << 20) + 4321;  // the memory tier has 8 MiB, half of which one value may take
 
@@ -97,7 +97,7 @@ TEST_F(store_streams, RefusalsLeaveTheConnectionAndTheSpaceAsTheyWere) {
   ASSERT_EQ(put(*store_, pool_, "k", value).status, 0);
   const std::uint64_t used = disk_used();
   store_client::put_request options;
-  options.only = store_wire::precondition{store_wire::condition::if_absent, 0};
+  options.only = store_protocol::precondition{store_protocol::condition::if_absent, 0};
   EXPECT_EQ(put(*store_, pool_, "k", value, options).status, EEXIST);
   options = {};
   options.crc = 12345;

@@ -43,19 +43,19 @@ TEST_F(store_tls, ValuesTravelAndTheCertificateSaysWho) {
   rig_.config.admins = {"uid:" + std::to_string(geteuid())};
   rig_.start();
   const auto admin = store_rig::open(rig_.over_unix());
-  store_wire::pool_settings settings;
+  store_protocol::pool_settings settings;
   settings.access = "cert:spiffe://site/trainer=rw";
   const auto pool = make_pool(*admin, "p", settings);
-  make_pool(*admin, "closed", {0, 0, store_wire::durability::durable, false, true, "uid:99=r"});
+  make_pool(*admin, "closed", {0, 0, store_protocol::durability::durable, false, true, "uid:99=r"});
   const auto store = store_rig::open(options_for("client"));
   ASSERT_NE(store, nullptr);
-  EXPECT_EQ(store->way(), store_wire::path::tls);
+  EXPECT_EQ(store->way(), store_protocol::path::tls);
   ASSERT_TRUE(store->open_pool("p"));
   for (const std::size_t bytes : {100u, 9u << 20}) {
     const auto value = random_value(bytes, bytes);
     const auto told = put(*store, pool, "k", value);
     ASSERT_EQ(told.status, 0) << told.text;
-    EXPECT_EQ(told.result.way, store_wire::path::tls);
+    EXPECT_EQ(told.result.way, store_protocol::path::tls);
     EXPECT_EQ(get(*store, pool, "k", bytes), value);
   }
   EXPECT_EQ(store->open_pool("closed").code(), EACCES);
@@ -75,13 +75,13 @@ TEST_F(store_tls, ValuesGoPastItByUcxOnlyIfBothEndsSaySo) {
   EXPECT_NE(refused->why_no_ucx().find("ucx_beside_tls"), std::string::npos) << refused->why_no_ucx();
   const auto pool = make_pool(*store_rig::open(rig_.over_unix()), "p");
   ASSERT_TRUE(refused->open_pool("p"));
-  EXPECT_EQ(put(*refused, pool, "k", value).result.way, store_wire::path::tls);
+  EXPECT_EQ(put(*refused, pool, "k", value).result.way, store_protocol::path::tls);
   rig_.stop();
   rig_.config.ucx_beside_tls = true;
   rig_.start();
   const auto allowed = store_rig::open(options);
   ASSERT_TRUE(allowed->open_pool("p"));
-  EXPECT_EQ(put(*allowed, pool, "k", value).result.way, store_wire::path::ucx) << allowed->why_no_ucx();
+  EXPECT_EQ(put(*allowed, pool, "k", value).result.way, store_protocol::path::ucx) << allowed->why_no_ucx();
   EXPECT_EQ(get(*allowed, pool, "k", value.size()), value);
 }
 
@@ -93,7 +93,7 @@ TEST_F(store_tls, ACommonNameIsNobodysUri) {
   pki().certificate("nameless", "ca", "DNS:nameless", "/O=nobody");
   rig_.start();
   const auto admin = store_rig::open(rig_.over_unix());
-  store_wire::pool_settings settings;
+  store_protocol::pool_settings settings;
   settings.access = "cert:" + uri + "=rw,cn:named=r";
   make_pool(*admin, "p", settings);
   const auto forger = store_rig::open(options_for("forger")), named = store_rig::open(options_for("named")),
@@ -125,7 +125,7 @@ TEST_F(store_tls, CertificatesAreReadAgainWhenTold) {
   }
   ASSERT_NE(after, nullptr);
   EXPECT_FALSE(store_client::client::open(options_for("client", "old_ca"))) << "its authority is none any more";
-  EXPECT_EQ(before->run(before->make_plain(store_wire::opcode::ping, 0, {})).status, 0) << "who was there stays";
+  EXPECT_EQ(before->run(before->make_plain(store_protocol::opcode::ping, 0, {})).status, 0) << "who was there stays";
   // Files that are no certificates change nothing.
   std::ofstream(path("server.crt")) << "nonsense";
   rig_.server().reload();

@@ -5,9 +5,9 @@
 namespace pl::store_test {
 namespace {
 
-using store_wire::durability;
-using store_wire::opcode;
-using store_wire::path;
+using store_protocol::durability;
+using store_protocol::opcode;
+using store_protocol::path;
 
 struct way_case {
   const char* name;
@@ -107,11 +107,11 @@ TEST_P(store_paths, PartsOfValues) {
 TEST_P(store_paths, Conditions) {
   const auto value = random_value(20'000, 1);
   store_client::put_request absent, version;
-  absent.only = {store_wire::condition::if_absent, 0};
+  absent.only = {store_protocol::condition::if_absent, 0};
   const auto first = put(*store_, pool_, "k", value, absent);
   ASSERT_EQ(first.status, 0) << first.text;
   EXPECT_EQ(put(*store_, pool_, "k", value, absent).status, EEXIST);
-  version.only = {store_wire::condition::if_version, first.result.version};
+  version.only = {store_protocol::condition::if_version, first.result.version};
   const auto second = put(*store_, pool_, "k", random_value(20'000, 2), version);
   EXPECT_EQ(second.status, 0) << second.text;
   EXPECT_EQ(put(*store_, pool_, "k", value, version).status, ESTALE);
@@ -173,7 +173,7 @@ TEST_P(store_paths, ConnectionsBreakAndEverythingIsAppliedOnce) {
     // Asked, and the connection is gone before the answer.
     const auto one = store_->make_put(pool_, "large", memory_of(large), {});
     store_client::put_request absent;
-    absent.only = {store_wire::condition::if_absent, 0};
+    absent.only = {store_protocol::condition::if_absent, 0};
     const bytes_t small{static_cast<unsigned char>(i)};
     const auto two = store_->make_put(pool_, "new" + std::to_string(i), memory_of(small), absent);
     store_->start(std::vector{one, two});
@@ -272,7 +272,7 @@ TEST(store_client, FindGoesThroughPagesByTheLastKey) {
   for (;;) {
     const auto got = store->run(store->make_find(pool, search));
     ASSERT_EQ(got.status, 0) << got.text;
-    const auto page = store_wire::decode_keys(got.body);
+    const auto page = store_protocol::decode_keys(got.body);
     ASSERT_TRUE(page);
     for (const auto& one : *page) {
       EXPECT_EQ(one.value_bytes, 2u);
@@ -285,7 +285,7 @@ TEST(store_client, FindGoesThroughPagesByTheLastKey) {
   EXPECT_TRUE(std::is_sorted(keys.begin(), keys.end()));
   search = {};
   search.regex = "^b1.[24]$";
-  EXPECT_EQ(store_wire::decode_keys(store->run(store->make_find(pool, search)).body)->size(), 6u);
+  EXPECT_EQ(store_protocol::decode_keys(store->run(store->make_find(pool, search)).body)->size(), 6u);
 }
 
 }  // namespace

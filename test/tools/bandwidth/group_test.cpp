@@ -22,8 +22,8 @@
 namespace pl::bandwidth {
 namespace {
 
-using link::connect_to, link::frame_stream, link::parse_endpoint, link::read_launcher, link::star_frame,
-    link::star_frame_head, link::star_frame_kind;
+using messaging::connect_to, messaging::frame_stream, messaging::parse_endpoint, messaging::read_launcher,
+    messaging::star_frame, messaging::star_frame_head, messaging::star_frame_kind;
 
 constexpr unsigned kShort = 2;  // seconds, where a time-out is what is tested
 constexpr unsigned kLong = 30;  // where it must not come

@@ -11,13 +11,13 @@
 namespace pl::p2p {
 namespace {
 
-link::byte_string contribution(int rank, std::size_t bytes) {
-  link::byte_string out(bytes);
+messaging::byte_string contribution(int rank, std::size_t bytes) {
+  messaging::byte_string out(bytes);
   for (std::size_t i = 0; i < bytes; ++i) out[i] = static_cast<std::byte>(i * 31 + static_cast<std::size_t>(rank));
   return out;
 }
 
-bool gathers(link::bootstrap& group, const std::vector<std::size_t>& lengths) {
+bool gathers(messaging::bootstrap& group, const std::vector<std::size_t>& lengths) {
   const auto rank = static_cast<std::size_t>(group.rank());
   const auto all = group.all_gather(contribution(group.rank(), lengths[rank]));
   if (!all || all->size() != lengths.size()) return false;
