@@ -24,7 +24,7 @@ done
 
 mkdir -p "$scratch"
 "$compiler" -std=c++20 -O2 -g1 -Wall -Wextra -Wshadow -Wconversion -Werror -static -pthread \
-  -I "$root/include" -I "$root/src/base" -I "$root/src/arch" -o "$scratch/copy_check_arm64" \
+  -I "$root/include" -I "$root" -I "$root/src" -o "$scratch/copy_check_arm64" \
   "$root"/src/base/env.cpp "$root"/src/base/env_names.cpp "$root"/src/base/spelling.cpp "$root"/src/base/log.cpp "$root"/src/base/text.cpp \
   "$root"/src/arch/cpu_features.cpp "$root"/src/arch/copy_dispatch.cpp \
   "$root"/src/arch/copy_portable.cpp "$root"/src/arch/copy_neon.cpp \

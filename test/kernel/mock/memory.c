@@ -13,7 +13,7 @@
 #include <linux/uaccess.h>
 #include <linux/version.h>
 
-#include "test/kernel/mock/mock.h"
+#include "mock.h"
 
 #define MOCK_STRIDE 7 /* pages between neighbours; prime to the number of pages */
 

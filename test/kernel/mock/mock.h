@@ -17,7 +17,7 @@
 #include <linux/mutex.h>
 #include <linux/types.h>
 
-#include "sim/board_file.h"
+#include "board_file.h"
 #include "nvidia_p2p.h"
 
 #define MOCK_PAGE_SHIFT 16

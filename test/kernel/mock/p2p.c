@@ -10,7 +10,7 @@
 #include <linux/sched.h>
 #include <linux/slab.h>
 
-#include "test/kernel/mock/mock.h"
+#include "mock.h"
 
 #ifdef MOCK_EXPORT_GPL
 #define MOCK_EXPORT(symbol) EXPORT_SYMBOL_GPL(symbol)

@@ -367,7 +367,7 @@ TEST_F(store_lane, SpaceOfAKilledClientComesBack) {
   ASSERT_EQ(put(*store_, pool_, "large", value).status, 0);
   const auto& engine = rig_.server().engine();
   for (int i = 0; i < 3; ++i) {
-    other_process client("lane_helper.DISABLED_PutsUntilKilled", rig_.config.listen);
+    other_process client("stream_helper.DISABLED_PutsUntilKilled", rig_.config.listen);
     const auto before = engine.stats().puts;
     ASSERT_TRUE(
         comes_true([&] { return engine.stats().puts > before && engine.stats().grants > 0; }, std::chrono::seconds(30)));
@@ -390,7 +390,7 @@ TEST(store_lane_server, KilledWhileValuesTravelAndEverythingIsAppliedOnce) {
     std::getline(file, out);
     return out;
   };
-  auto served = std::make_unique<other_process>("lane_helper.DISABLED_ServesUntilKilled", rig.directory());
+  auto served = std::make_unique<other_process>("stream_helper.DISABLED_ServesUntilKilled", rig.directory());
   ASSERT_TRUE(comes_true([&] { return !endpoint().empty(); }));
   store_client::client_options options;
   options.server.endpoint = endpoint();
@@ -412,7 +412,7 @@ TEST(store_lane_server, KilledWhileValuesTravelAndEverythingIsAppliedOnce) {
     store->start(std::vector{one, two});
     (void)store->wait(one, store_client::clock::now() + std::chrono::milliseconds(5 + 10 * i));
     served->end(SIGKILL);
-    served = std::make_unique<other_process>("lane_helper.DISABLED_ServesUntilKilled", rig.directory());
+    served = std::make_unique<other_process>("stream_helper.DISABLED_ServesUntilKilled", rig.directory());
     ASSERT_TRUE(store->wait(one) && store->wait(two));
     EXPECT_EQ(one->got.status, 0) << "applied twice? " << one->got.text;
     EXPECT_EQ(two->got.status, 0) << two->got.text;
@@ -437,7 +437,7 @@ std::string endpoint_in(const std::string& directory) {
 // hears of a connection that it has closed. PL_LANE_ROUNDS: how many such clients.
 TEST(store_lane_server, OutlivesClientsThatItCutOffWhileTheyStoodStill) {
   const store_rig rig;
-  other_process served("lane_helper.DISABLED_ServesUntilKilled", rig.directory());
+  other_process served("stream_helper.DISABLED_ServesUntilKilled", rig.directory());
   const std::string endpoint = endpoint_in(rig.directory());
   ASSERT_NE(endpoint, "");
   store_client::client_options options;
@@ -462,7 +462,7 @@ TEST(store_lane_server, OutlivesClientsThatItCutOffWhileTheyStoodStill) {
   for (int round = 0; round < rounds; ++round) {
     relay between(endpoint);
     const auto before = theirs();
-    const other_process client("lane_helper.DISABLED_PutsUntilKilled", between.endpoint());
+    const other_process client("stream_helper.DISABLED_PutsUntilKilled", between.endpoint());
     ASSERT_TRUE(comes_true([&] { return theirs() != before; }));
     std::this_thread::sleep_for(std::chrono::microseconds(round * 1700 % 20'000));
     client.send(SIGSTOP);
@@ -481,7 +481,7 @@ TEST(store_lane_server, OutlivesClientsThatItCutOffWhileTheyStoodStill) {
 
 TEST(store_lane_server, ThatHangsCostsTheDeadlineAndNoMore) {
   const store_rig rig;
-  other_process served("lane_helper.DISABLED_ServesUntilKilled", rig.directory());
+  other_process served("stream_helper.DISABLED_ServesUntilKilled", rig.directory());
   const std::string endpoint = endpoint_in(rig.directory());
   ASSERT_NE(endpoint, "");
   store_client::client_options options;
