@@ -23,6 +23,7 @@
 #include "base/text.hpp"
 #include "cuda/driver_table.hpp"
 #include "dma/channel.hpp"
+#include "measure/machine.hpp"
 #include "measure/result_file.hpp"
 #include "measure/samples.hpp"
 #include "os/device_io.hpp"
@@ -34,6 +35,10 @@ using namespace pl;
 
 constexpr std::size_t kBytes = 64u << 20;
 constexpr std::uint64_t kTimeoutNs = 2'000'000'000;
+constexpr std::pair<dma::ordering, const char*> kOrders[] = {{dma::ordering::none, "none"},
+                                                             {dma::ordering::waits, "waits"},
+                                                             {dma::ordering::flush_first, "flush first"},
+                                                             {dma::ordering::flush_last, "flush last"}};
 int failures = 0;
 
 void check(bool is_right, const std::string& step) {
@@ -89,7 +94,7 @@ struct bench {
   void check_others();
   void check_order();
   void check_fault();
-  void time_copies();
+  void time_copies(const char* order);
   void time_lists();
 };
 
@@ -116,7 +121,7 @@ void bench::set_up() {
   const auto engines = dma::copy_engines(space->objects());
   check(!engines.empty(), "copy engines");
   engine = engines.front();
-  open_channel({engine, false, true, 1024});
+  open_channel({engine, dma::ordering::waits, 1024});
   const double set_up_ms = static_cast<double>(monotonic_ns() - begin_ns) / 1e6;
   const auto pieces = need(rm::find_backing(cuda, device, kBytes), "what lies behind CUDA's memory");
   check(pieces.size() == 1, "one piece of memory");
@@ -127,6 +132,10 @@ void bench::set_up() {
   host_address = regions[1].address();
   std::printf("%s, driver %s, COPY%u of %zu engines, set up in %.1f ms\n", text, version.c_str(), engine, engines.size(),
               set_up_ms);
+  machine_facts facts = describe_host();
+  describe_gpu(facts, cuda, 0);
+  facts.backend = "rm";
+  file.set_machine(facts);
   file.set_parameter("driver", version);
   file.set_parameter("engine", engine);
   file.set_parameter("set_up_ms", set_up_ms);
@@ -192,34 +201,49 @@ void bench::check_order() {
   auto* words = reinterpret_cast<std::uint32_t*>(host);
   std::uint64_t wrong = 0;
   std::mt19937_64 random(11);
-  for (const bool waits : {true, false})
-    for (const bool flushes : {false, true}) {
-      open_channel({engine, flushes, true, 1024});
-      std::uint64_t late = 0, checked = 0;
-      const std::uint64_t end_ns = monotonic_ns() + 3'000'000'000;
-      for (std::uint32_t round = 1; monotonic_ns() < end_ns; ++round) {
-        const std::uint32_t size = 64u << (random() % 11);
-        const auto filled = need(queue->fill(device_address, round, size), "fill");
-        if (waits) need(queue->wait(filled, kTimeoutNs), "fill");
-        copy(host_address, device_address, size);
-        const std::size_t last = size / 4 - 1;
-        late +=
-            words[0] != round || words[last] != round || words[last / 2] != round || words[random() % (last + 1)] != round;
-        ++checked;
+  struct order_case {
+    dma::ordering order;
+    const char* name;
+    bool waits;
+    unsigned seconds;
+  };
+  using dma::ordering;
+  for (const order_case& one : {order_case{ordering::none, "none", true, 3},
+                                {ordering::none, "none", false, 3},
+                                {ordering::waits, "waits", false, 8},
+                                {ordering::flush_first, "flush first", false, 3},
+                                {ordering::flush_last, "flush last", false, 3}}) {
+    open_channel({engine, one.order, 1024});
+    std::uint64_t old = 0, late = 0, lost = 0, checked = 0;
+    const std::uint64_t end_ns = monotonic_ns() + one.seconds * 1'000'000'000ull;
+    for (std::uint32_t round = 1; monotonic_ns() < end_ns; ++round, ++checked) {
+      constexpr std::uint64_t kLostNs = 200'000'000;
+      const std::uint32_t size = 64u << (random() % 11);
+      const auto filled = need(queue->fill(device_address, round, size), "fill");
+      if (one.waits) need(queue->wait(filled, kTimeoutNs), "fill");
+      const auto copied = need(queue->copy(host_address, device_address, size), "copy");
+      if (!queue->wait(copied, kLostNs)) {
+        ++lost;
+        open_channel({engine, one.order, 1024});
+        continue;
       }
-      check(late == 0, format("%llu of %llu copies to the host were seen late", static_cast<unsigned long long>(late),
-                              static_cast<unsigned long long>(checked)));
-      std::printf("order, fill %s, %s: %llu copies to the host, %llu late\n", waits ? "waited for" : "not waited for",
-                  flushes ? "flush" : "no flush", static_cast<unsigned long long>(checked),
-                  static_cast<unsigned long long>(late));
-      file.add_row({{"kind", "order"},
-                    {"copies", checked},
-                    {"late", late},
-                    {"waits", waits},
-
-                    {"flush", flushes}});
+      const std::size_t last = size / 4 - 1, somewhere = random() % (last + 1);
+      const auto is_old = [&] {
+        return words[0] != round || words[last] != round || words[last / 2] != round || words[somewhere] != round;
+      };
+      if (!is_old()) continue;
+      ++old;
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      late += !is_old();  // the host's bytes came late; otherwise the engine has read old ones
     }
-  open_channel({engine, false, true, 1024});
+    check((old == 0 || one.order == ordering::none) && lost == 0, "what follows an operation sees what it wrote");
+    const std::string title = format("%s, fill %s", one.name, one.waits ? "waited for" : "not waited for");
+    std::printf("order %s: %llu copies to the host, %llu old, %llu of them only late, %llu lost\n", title.c_str(),
+                static_cast<unsigned long long>(checked), static_cast<unsigned long long>(old),
+                static_cast<unsigned long long>(late), static_cast<unsigned long long>(lost));
+    file.add_row({{"kind", "order"}, {"case", title}, {"copies", checked}, {"old", old}, {"late", late}, {"lost", lost}});
+  }
+  open_channel({engine, dma::ordering::waits, 1024});
 
   wrong = 0;
   auto* flag = reinterpret_cast<volatile std::uint32_t*>(host + kBytes - 4096);
@@ -258,7 +282,7 @@ void bench::check_fault() {
   const auto number = queue->copy(host_address, 0x7f00'0000'0000, 4096);
   const bool ended = number && queue->wait(*number, 200'000'000).ok();
   check(!ended, "a copy from an address where nothing is does not end well");
-  open_channel({engine, false, true, 1024});
+  open_channel({engine, dma::ordering::waits, 1024});
   std::memset(host, 0x5a, 4096);
   copy(device_address, host_address, 4096);
   std::uint32_t word = 0;
@@ -266,7 +290,7 @@ void bench::check_fault() {
   check(word == 0x5a5a5a5a, "a copy after a fault");
 }
 
-void bench::time_copies() {
+void bench::time_copies(const char* order) {
   struct contender_of_size {
     const char* name;
     std::function<void(std::size_t)> run;
@@ -299,12 +323,14 @@ void bench::time_copies() {
       auto row = latency_fields(times_ns[i]);
       row["kind"] = "copy";
       row["contender"] = contenders[i].name;
+      row["order"] = order;
       row["size_bytes"] = size;
       file.add_row(row);
       std::printf(" %14.2f", row["latency_ns_p50"].get<double>() / 1e3);
     }
     auto row = latency_fields(submit_ns);
     row["kind"] = "submission";
+    row["order"] = order;
     row["size_bytes"] = size;
     file.add_row(row);
     std::printf(" %14.0f\n", row["latency_ns_p50"].get<double>());
@@ -359,12 +385,12 @@ int main(int argc, char** argv) {
   run.set_up();
   run.check_copies();
   run.check_others();
-  for (const bool uncached : {true, false}) {
-    std::printf("\nring %s\n", uncached ? "uncached" : "write-combining");
-    run.open_channel({run.engine, false, uncached, 1024});
-    run.time_copies();
+  for (const auto& [order, name] : kOrders) {
+    std::printf("\norder: %s\n", name);
+    run.open_channel({run.engine, order, 1024});
+    run.time_copies(name);
   }
-  run.open_channel({run.engine, false, true, 1024});
+  run.open_channel({run.engine, dma::ordering::waits, 1024});
   run.time_lists();
   run.check_order();
   run.check_fault();

@@ -34,10 +34,17 @@ struct block {
   std::uint32_t size_bytes = 0;
 };
 
+// What an operation does so that it sees what the operations before it wrote, and so that others see what it wrote.
+enum class ordering {
+  none,         // operations may overlap: for independent ones
+  waits,        // its first transfer begins when the transfers before it have ended
+  flush_first,  // and a flush stands before it
+  flush_last,   // and a flush stands behind each operation, before its completion word
+};
+
 struct channel_options {
-  unsigned engine = 2;           // COPY<engine>; those that share the graphics engine's runlist come last (copy_engines)
-  bool flushes = false;          // ask for a flush before each completion word
-  bool is_ring_uncached = true;  // entries and positions leave the CPU in order, without fences
+  unsigned engine = 2;  // COPY<engine>; those that share the graphics engine's runlist come last (copy_engines)
+  ordering order = ordering::waits;
   std::uint32_t ring_entries = 1024;  // submissions under way, a power of two
 };
 
@@ -93,12 +100,11 @@ class channel {
   address_space::own_memory memory_;
   region completion_region_;
   void* completion_page_ = nullptr;
-  rm::cpu_mapping cpu_view_, ring_view_, doorbell_view_;
+  rm::cpu_mapping cpu_view_, doorbell_view_;
   rm::channel_objects::channel_handles handles_;
 
   // What the CPU writes.
-  std::byte* view_ = nullptr;  // commands
-  std::byte* ring_ = nullptr;  // entries and user words
+  std::byte* view_ = nullptr;
   std::uint32_t* doorbell_ = nullptr;
   const std::uint32_t* completion_ = nullptr;
   mutable std::atomic<sequence> seen_{0};

@@ -94,8 +94,6 @@ struct map_params {  // NVOS33 with the descriptor that will be mmapped
 };
 static_assert(sizeof(map_params) == 56);
 
-constexpr std::uint32_t kMapUncached = 1u << 23;  // NVOS33_FLAGS_CACHING_TYPE_UNCACHED: stores leave at once and in order
-
 struct unmap_params {  // NVOS34
   handle client, device, memory;
   std::uint32_t pad;

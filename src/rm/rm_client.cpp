@@ -223,7 +223,7 @@ void client::release(const gpu& owner, handle object) noexcept {
 }
 
 result<cpu_mapping> client::map(const gpu& owner, handle memory, std::uint64_t offset, std::size_t length,
-                                void* fixed_address, std::uint32_t map_flags) {
+                                void* fixed_address) {
   auto node = open_device_node(owner);  // one descriptor carries one pending mapping, so each map needs a fresh one
   if (!node) return node.error();
   map_params params{};
@@ -232,7 +232,6 @@ result<cpu_mapping> client::map(const gpu& owner, handle memory, std::uint64_t o
   params.memory = memory;
   params.offset = offset;
   params.length = length;
-  params.flags = map_flags;
   params.fd = node->get();
   const int rc = call(control_.get(), esc_map_memory, &params, sizeof params);
   if (rc != 0 || params.status != status_ok) return rm_failure("mapping GPU memory through BAR1", rc, params.status);

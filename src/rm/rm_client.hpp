@@ -73,10 +73,8 @@ class client {
   void release(const gpu& owner, handle object) noexcept;
 
   // Maps [offset, offset + length) of the object, both multiples of the host page, at `fixed_address` (MAP_FIXED over a
-  // reservation of the caller's) or anywhere if null; children of fork do not inherit it. ENOMEM: BAR1 is full. `flags`:
-  // kMapUncached or nothing (write-combining for GPU memory).
-  result<cpu_mapping> map(const gpu& owner, handle memory, std::uint64_t offset, std::size_t length, void* fixed_address,
-                          std::uint32_t flags = 0);
+  // reservation of the caller's) or anywhere if null; children of fork do not inherit it. ENOMEM: BAR1 is full.
+  result<cpu_mapping> map(const gpu& owner, handle memory, std::uint64_t offset, std::size_t length, void* fixed_address);
   // `left`: nothing, a PROT_NONE reservation of the caller's, or a range that raises SIGBUS (faulting_range.hpp).
   void unmap(const cpu_mapping& mapping, aftermath left) noexcept;
 

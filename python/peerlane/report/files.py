@@ -12,7 +12,7 @@ OBJECTS = ("machine", "parameters", "units")
 LISTS = ("command_line", "notes", "rows", "samples")
 
 # Every tool that writes result files (docs/results.md, "Rows by tool"). A name that is not here is newer than this program.
-TOOLS = ("apiperf", "async", "bandwidth", "calibrate", "copy", "copybw", "copylat", "demo", "doctor", "env", "explain-copy",
+TOOLS = ("apiperf", "async", "bandwidth", "calibrate", "copy", "copybw", "copylat", "demo", "dma_bench", "doctor", "env", "explain-copy",
          "info", "p2p", "pplat", "python_cost", "sanity", "soak", "store gpu-direct-demo", "store perf", "store_bench", "store_compare", "topo")
 
 

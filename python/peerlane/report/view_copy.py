@@ -175,3 +175,24 @@ def explain(result):
                  [[place(r), words.size(r["size_bytes"]), "hot" if r["engine_hot"] else "cold", r["method"], "yes" if r["taken"] else "",
                    words.microseconds(r["expected_ns"]), r["why"]] for r in rows], "<><<<><")] if rows else []
     return out + choices(result), []
+
+
+def dma_bench(result):
+    """Copies by a DMA channel beside CUDA's, for each way of keeping operations in order; scattered blocks; what was checked."""
+    out, summary = [], []
+    for order, rows in groups(result.rows_of("copy"), lambda r: r["order"]).items():
+        series = series_by(rows, lambda r: r["contender"].replace("_", " "))
+        for one in series:
+            one.emphasis = "main" if one.name.startswith("dma") else ""
+        chart, _ = latency_chart(f"One copy, order: {order}", series)
+        out.append(chart)
+        small = next((r for r in rows if r["contender"] == "dma_to_host" and r["size_bytes"] == 4096), None)
+        if small:
+            summary.append(f"4 KiB to the host, order {order}: {words.duration(small['latency_ns_p50'])} "
+                           f"(p99 {words.duration(small['latency_ns_p99'])}).")
+    out.append(Table("Scattered blocks", ["direction", "blocks", "bytes each", "GB/s", "CPU ns a block"],
+                     [[r["direction"].replace("_", " "), f"{r['blocks']:,}", f"{r['size_bytes']:,}", words.rounded(r["bandwidth_gb_per_s"]),
+                       words.rounded(r["submission_ns_per_block"])] for r in result.rows_of("list")], "<>>>>"))
+    out.append(Table("Order: copies that follow a fill of the same memory", ["case", "copies", "old bytes", "of them only late", "lost"],
+                     [[r["case"], f"{r['copies']:,}", f"{r['old']:,}", f"{r['late']:,}", f"{r['lost']:,}"] for r in result.rows_of("order")], "<>>>>"))
+    return out, summary

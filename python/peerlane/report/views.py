@@ -8,7 +8,7 @@ from .model import Facts, Log, Notice, Report, Section, Table
 
 VIEWS = {"apiperf": view_foundation.apiperf, "async": view_messages.streams, "bandwidth": view_links.blocks,
          "calibrate": view_copy.calibrate, "copy": view_copy.blocks, "copybw": view_foundation.copybw, "copylat": view_foundation.copylat,
-         "demo": view_checks.demo, "doctor": view_checks.doctor, "env": view_checks.env, "explain-copy": view_copy.explain,
+         "demo": view_checks.demo, "dma_bench": view_copy.dma_bench, "doctor": view_checks.doctor, "env": view_checks.env, "explain-copy": view_copy.explain,
          "info": view_checks.info, "p2p": view_messages.p2p, "pplat": view_foundation.pplat, "sanity": view_checks.sanity,
          "soak": view_checks.soak,
          "store gpu-direct-demo": view_store.demo, "store perf": view_store.perf, "store_bench": view_store.bench, "store_compare": view_store.rivals,
@@ -16,7 +16,7 @@ VIEWS = {"apiperf": view_foundation.apiperf, "async": view_messages.streams, "ba
 
 TITLES = {"apiperf": "Cost of mapping calls", "async": "Streams that signal each other", "bandwidth": "Links",
           "calibrate": "Calibration of the copy planner", "copy": "Copies", "copybw": "Bandwidth of CPU copies",
-          "copylat": "Latency of CPU copies", "demo": "Everything in short", "doctor": "Doctor", "env": "Environment",
+          "copylat": "Latency of CPU copies", "demo": "Everything in short", "dma_bench": "DMA channels", "doctor": "Doctor", "env": "Environment",
           "explain-copy": "Why a copy goes its way", "info": "This machine", "p2p": "Messages", "pplat": "CPU and kernel in turns",
           "sanity": "Correctness", "soak": "Random load and faults", "store gpu-direct-demo": "GPU memory and the store",
           "store perf": "The store's operations", "store_bench": "The store's engine",
