@@ -14,7 +14,7 @@ using memory_kind = rm::channel_objects::memory_kind;
 
 region::~region() {
   if (!space_) return;
-  space_->objects_.unmap_dma(space_->virtual_memory_, memory_, address_, size_bytes_);
+  space_->objects_.unmap_dma(space_->virtual_memory_, memory_, address_);
   space_->objects_.release(memory_);
 }
 
@@ -36,12 +36,15 @@ result<std::shared_ptr<address_space>> address_space::open(rm::client& owner, co
   auto range = out->objects_.make_virtual_memory(out->space_);
   if (!range) return range.error();
   out->virtual_memory_ = *range;
+  auto doorbell = out->objects_.make_doorbell();
+  if (!doorbell) return doorbell.error();
+  out->doorbell_ = *doorbell;
   return out;
 }
 
 address_space::~address_space() {
-  if (virtual_memory_ != 0) objects_.release(virtual_memory_);
-  if (space_ != 0) objects_.release(space_);
+  for (const rm::handle object : {doorbell_, virtual_memory_, space_})
+    if (object != 0) objects_.release(object);
 }
 
 result<region> address_space::bind(rm::handle memory, std::uint64_t offset, std::uint64_t length, memory_kind kind) {
@@ -72,6 +75,10 @@ result<region> address_space::bind_host(void* address, std::size_t size_bytes) {
   auto memory = objects_.make_host_memory(address, size_bytes);
   if (!memory) return memory.error();
   return bind(*memory, 0, size_bytes, memory_kind::host);
+}
+
+result<rm::cpu_mapping> address_space::map_doorbell() {
+  return objects_.owner().map(objects_.device(), doorbell_, 0, rm::kDoorbellBytes, nullptr);
 }
 
 result<address_space::own_memory> address_space::make_device_memory(std::uint64_t size_bytes) {

@@ -60,6 +60,9 @@ class address_space : public std::enable_shared_from_this<address_space> {
   };
   result<own_memory> make_device_memory(std::uint64_t size_bytes);
 
+  // The page whose doorbell all channels share, for the CPU; the caller unmaps it.
+  result<rm::cpu_mapping> map_doorbell();
+
   rm::channel_objects& objects() { return objects_; }
   rm::handle handle() const { return space_; }
 
@@ -70,7 +73,7 @@ class address_space : public std::enable_shared_from_this<address_space> {
   result<region> bind(rm::handle memory, std::uint64_t offset, std::uint64_t length, rm::channel_objects::memory_kind kind);
 
   rm::channel_objects objects_;
-  rm::handle space_ = 0, virtual_memory_ = 0;
+  rm::handle space_ = 0, virtual_memory_ = 0, doorbell_ = 0;
 };
 
 }  // namespace pl::dma

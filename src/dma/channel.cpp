@@ -78,7 +78,7 @@ status channel::set_up() {
   auto made = objects.make_channel(request);
   if (!made) return made.error();
   handles_ = *made;
-  auto doorbell = objects.map_doorbell();
+  auto doorbell = space_->map_doorbell();
   if (!doorbell) return doorbell.error();
   doorbell_view_ = *doorbell;
   doorbell_ = reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(doorbell_view_.address) + rm::kDoorbellOffset);
@@ -127,7 +127,6 @@ status channel::wait(sequence number, std::uint64_t timeout_ns) const {
   return {};
 }
 
-// Forgets entries that are done.
 status channel::reserve(std::uint32_t words) {
   const std::uint64_t bytes = (words * sizeof(std::uint32_t) + kLineBytes - 1) / kLineBytes * kLineBytes;
   std::uint64_t begin = commands_next_;
@@ -176,6 +175,10 @@ std::uint32_t channel::first_flags() const {
   return options_.order == ordering::none ? launch::kPipelined : launch::kNotPipelined;
 }
 
+void channel::name_completion(command_writer& commands) const {
+  commands.completion(completion_region_.address(), static_cast<std::uint32_t>(submitted_ + 1));
+}
+
 std::uint32_t channel::end_flags() const {
   return launch::kReleaseWord | (options_.order == ordering::flush_last ? launch::kFlush : 0);
 }
@@ -189,7 +192,7 @@ result<sequence> channel::submit_one(std::size_t max_words, Build build) {
   if (status reserved = reserve(static_cast<std::uint32_t>(max_words + command_writer::kCompletionWords + 2)); !reserved)
     return reserved.error();
   command_writer commands(room);
-  commands.completion(completion_region_.address(), static_cast<std::uint32_t>(submitted_ + 1));
+  name_completion(commands);
   if (options_.order == ordering::flush_first) commands.launch(launch::kFlush);
   build(commands, end_flags());
   append({room, commands.words()});
@@ -223,22 +226,16 @@ result<sequence> channel::acquire(std::uint64_t address, std::uint32_t payload) 
 }
 
 result<sequence> channel::release(std::uint64_t address, std::uint32_t payload) {
-  const std::lock_guard hold(mutex_);
-  if (status reserved = reserve(16); !reserved) return reserved.error();
-  std::uint32_t room[16];
-  command_writer commands(room);
-  commands.completion(address, payload);  // by the copy engine, so behind what it has copied
-  commands.launch(launch::kReleaseWord | launch::kFlush);
-  commands.completion(completion_region_.address(), static_cast<std::uint32_t>(submitted_ + 1));
-  commands.launch(end_flags());
-  append({room, commands.words()});
-  return submit();
+  return submit_one(2 * command_writer::kCompletionWords + 1, [&](command_writer& commands, std::uint32_t end) {
+    commands.completion(address, payload);  // by the copy engine, so behind what it has copied
+    commands.launch(launch::kReleaseWord | launch::kFlush);
+    name_completion(commands);
+    commands.launch(end);
+  });
 }
 
 result<sequence> channel::copy_blocks(std::span<const block> blocks) {
-  if (blocks.empty()) return submitted_;
   const std::lock_guard hold(mutex_);
-  sequence last = submitted_;
   std::uint32_t room[1024];
   constexpr std::size_t kMaxBlockWords = command_writer::kCopyWords;
   constexpr std::size_t kBlocksInSubmission = kMaxWordsInSubmission / kMaxBlockWords;
@@ -256,7 +253,7 @@ result<sequence> channel::copy_blocks(std::span<const block> blocks) {
         const block& one = now[i];
         std::uint32_t flags = i == 0 ? first_flags() : launch::kPipelined;
         if (i + 1 == now.size()) {
-          commands.completion(completion_region_.address(), static_cast<std::uint32_t>(submitted_ + 1));
+          name_completion(commands);
           flags |= end_flags();
         }
         if (one.size_bytes == size_bytes) commands.copy_again(one.destination, one.source, flags);
@@ -264,9 +261,9 @@ result<sequence> channel::copy_blocks(std::span<const block> blocks) {
       }
       append({room, commands.words()});
     }
-    last = submit();
+    submit();
   }
-  return last;
+  return submitted_;
 }
 
 }  // namespace pl::dma

@@ -2,13 +2,11 @@
 // A queue of our own to one of the GPU's copy engines: a copy is a few words into a ring in GPU memory and one store to a
 // doorbell, its end one word in host memory. No CUDA call, no kernel, no thread.
 //
-//   host memory           GPU memory (written through BAR1)              copy engine
-//   completion word  <--  [ring of entries][user words][commands]  <--   reads entries from get to put when the doorbell is
-//   rung
+//   host memory          GPU memory (written through BAR1)             copy engine
+//   completion word <--  [ring of entries][user words][commands]  <--  fetches from get to put when the doorbell is rung
 //
-// Operations of a channel are done in the order in which they were submitted, and each has a number that grows by one. A
-// copy's bytes are where they belong when its number is reached (docs/ordering.md). Sequence numbers are 64 bits here and 32
-// on the wire.
+// Each operation has a number that grows by one. By default it sees what the operations before it wrote (`ordering`); the
+// blocks of one list are moved in no order. Numbers are 64 bits here and 32 on the wire.
 //
 // Thread-safe; submitting takes a short lock. A channel belongs to the process that opened it: a forked child must not use
 // it.
@@ -81,10 +79,12 @@ class channel {
   channel(std::shared_ptr<address_space> space, const channel_options& options)
       : space_(std::move(space)), options_(options) {}
   status set_up();
-  // Room for `words` commands that lie in one piece; may wait. With the lock held.
+  // With the lock held: forgets entries that are done, and finds room for `words` commands that lie in one piece; may wait.
   status reserve(std::uint32_t words);
   void append(std::span<const std::uint32_t> commands);
   sequence submit();
+  // Names the completion word of the operation that is being built.
+  void name_completion(command_writer& commands) const;
   std::uint32_t end_flags() const;
   std::uint32_t first_flags() const;
   template <class Build>

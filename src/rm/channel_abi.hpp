@@ -27,7 +27,6 @@ enum channel_object_class : std::uint32_t {
   class_device_memory = 0x40,    // NV01_MEMORY_LOCAL_USER
   class_virtual_memory = 0x70,   // NV01_MEMORY_VIRTUAL
   class_host_memory = 0x71,      // NV01_MEMORY_SYSTEM_OS_DESCRIPTOR
-  class_event_os = 0x79,         // NV01_EVENT_OS_EVENT
   class_address_space = 0x90f1,  // FERMI_VASPACE_A
   class_channel_group = 0xa06c,  // KEPLER_CHANNEL_GROUP_A
 };
@@ -48,9 +47,7 @@ inline constexpr std::array<std::uint32_t, 5> kDoorbellClasses{0xc761, 0xc661, 0
 constexpr std::size_t kDoorbellBytes = 0x10000;
 constexpr std::size_t kDoorbellOffset = 0x90;
 // The channel's user words (USERD): how far it has been given work.
-constexpr std::size_t kUserWordsBytes = 0x200;
 constexpr std::size_t kPutOffset = 0x8c;
-constexpr std::size_t kGetOffset = 0x88;
 
 constexpr std::uint32_t kEngineCopy0 = 9;  // COPYn = 9 + n, for n < 10
 constexpr unsigned kMaxCopyEngines = 10;
@@ -174,17 +171,20 @@ static_assert(sizeof(schedule_params) == 3);
 
 // What differs between driver branches: bytes of each block, and where map_dma's answers lie.
 struct channel_layout {
-  unsigned first_branch, last_branch;  // 535 of "535.98"
+  unsigned branch;  // 535 of "535.98"
   std::uint32_t address_space_bytes, device_memory_bytes, channel_bytes, schedule_bytes;
   std::uint32_t map_dma_bytes, map_dma_address, map_dma_status;
-  std::uint32_t unmap_dma_bytes, unmap_dma_size, unmap_dma_status;  // unmap_dma_size 0: the block has no such field
+  std::uint32_t unmap_dma_bytes;
   std::uint32_t class_room;
 };
-inline constexpr std::array<channel_layout, 4> kChannelLayouts{{
-    {535, 535, 48, 120, 360, 2, 56, 40, 48, 40, 0, 32, 160},
-    {550, 550, 48, 128, 360, 2, 56, 40, 48, 48, 32, 40, 174},
-    {570, 570, 48, 128, 368, 2, 56, 40, 48, 48, 32, 40, 100},
-    {580, 595, 56, 128, 368, 3, 64, 48, 56, 48, 32, 40, 200},
+// Branches between those that were read (575, 585) are not guessed.
+inline constexpr std::array<channel_layout, 6> kChannelLayouts{{
+    {535, 48, 120, 360, 2, 56, 40, 48, 40, 160},
+    {550, 48, 128, 360, 2, 56, 40, 48, 48, 174},
+    {570, 48, 128, 368, 2, 56, 40, 48, 48, 100},
+    {580, 56, 128, 368, 3, 64, 48, 56, 48, 200},
+    {590, 56, 128, 368, 3, 64, 48, 56, 48, 200},
+    {595, 56, 128, 368, 3, 64, 48, 56, 48, 200},
 }};
 constexpr std::size_t kMaxMapDmaBytes = 64;
 

@@ -26,12 +26,9 @@ const channel_layout* channel_layout_of(std::string_view driver_version) {
   unsigned branch = 0;
   const auto parsed = std::from_chars(driver_version.data(), driver_version.data() + driver_version.size(), branch);
   if (parsed.ec != std::errc()) return nullptr;
-  for (const channel_layout& layout : kChannelLayouts) {
-    // Branches between those that were read are not guessed: 575, 585.
-    const bool is_read = branch == 535 || branch == 550 || branch == 570 || branch == 580 || branch == 590 || branch == 595;
-    if (is_read && branch >= layout.first_branch && branch <= layout.last_branch) return &layout;
-  }
-  return nullptr;
+  const auto found = std::find_if(kChannelLayouts.begin(), kChannelLayouts.end(),
+                                  [branch](const channel_layout& layout) { return layout.branch == branch; });
+  return found == kChannelLayouts.end() ? nullptr : &*found;
 }
 
 result<channel_objects> channel_objects::open(client& owner, const gpu& target, const std::string& driver_version) {
@@ -144,7 +141,7 @@ result<std::uint64_t> channel_objects::map_dma(handle virtual_memory, handle mem
   return address;
 }
 
-void channel_objects::unmap_dma(handle virtual_memory, handle memory, std::uint64_t address, std::uint64_t length) noexcept {
+void channel_objects::unmap_dma(handle virtual_memory, handle memory, std::uint64_t address) noexcept {
   alignas(8) std::byte block[kMaxMapDmaBytes] = {};
   unmap_dma_head head{};
   head.client = client_->root_;
@@ -153,8 +150,7 @@ void channel_objects::unmap_dma(handle virtual_memory, handle memory, std::uint6
   head.memory = memory;
   head.address = address;
   std::memcpy(block, &head, sizeof head);
-  // A length of 0 is the whole mapping; ours are only ever unmapped whole.
-  (void)length;
+  // A length of 0 is the whole mapping.
   client_->call(client_->control_.get(), esc_unmap_memory_dma, block, layout_->unmap_dma_bytes);
 }
 
@@ -210,13 +206,8 @@ result<channel_objects::channel_handles> channel_objects::make_channel(const cha
   return out;
 }
 
-result<cpu_mapping> channel_objects::map_doorbell() {
-  if (doorbell_ == 0) {
-    auto made = make(gpu_->subdevice, doorbell_class_, nullptr, 0, "reaching the GPU's doorbells");
-    if (!made) return made.error();
-    doorbell_ = *made;
-  }
-  return client_->map(*gpu_, doorbell_, 0, kDoorbellBytes, nullptr);
+result<handle> channel_objects::make_doorbell() {
+  return make(gpu_->subdevice, doorbell_class_, nullptr, 0, "reaching the GPU's doorbells");
 }
 
 }  // namespace pl::rm

@@ -37,7 +37,8 @@ class channel_objects {
   // Bytes [offset, offset + length) of a memory object at an address that the driver chooses.
   result<std::uint64_t> map_dma(handle virtual_memory, handle memory, std::uint64_t offset, std::uint64_t length,
                                 memory_kind kind);
-  void unmap_dma(handle virtual_memory, handle memory, std::uint64_t address, std::uint64_t length) noexcept;
+  // The whole of what map_dma put at `address`.
+  void unmap_dma(handle virtual_memory, handle memory, std::uint64_t address) noexcept;
 
   // Capabilities of COPY<number>; ENOTSUP: there is no such engine.
   result<std::uint8_t> copy_engine_capabilities(unsigned number);
@@ -57,8 +58,8 @@ class channel_objects {
   // A group of one channel, scheduled. Released by releasing its group.
   result<channel_handles> make_channel(const channel_request& request);
 
-  // Maps the page whose doorbell all channels of the GPU share.
-  result<cpu_mapping> map_doorbell();
+  // The page with the doorbell that all channels of the GPU share, kDoorbellBytes to be mapped for the CPU.
+  result<handle> make_doorbell();
 
   std::uint32_t copy_class() const noexcept { return copy_class_; }
   client& owner() const noexcept { return *client_; }
@@ -74,7 +75,6 @@ class channel_objects {
   const gpu* gpu_;
   const channel_layout* layout_;
   std::uint32_t channel_class_ = 0, copy_class_ = 0, doorbell_class_ = 0;
-  handle doorbell_ = 0;
 };
 
 }  // namespace pl::rm

@@ -174,7 +174,7 @@ TEST(dma_channel, LeavesNothingBehind) {
   {
     setting here(io);
     const int objects = io.live_objects(), maps = io.live_maps();
-    here.open();  // the doorbell's object stays
+    here.open();
     const int with_doorbell = io.live_objects();
     for (int i = 0; i < 10; ++i) expect_done(*here.open(), result<dma::sequence>(1));
     EXPECT_EQ(io.live_objects(), with_doorbell);
