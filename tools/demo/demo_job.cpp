@@ -3,9 +3,7 @@
 
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,14 +11,12 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/clock.hpp"
 #include "base/text.hpp"
+#include "tools/common/command_process.hpp"
 #include "tools/common/tool.hpp"
 
 namespace pl::tools {
 namespace {
-
-constexpr std::uint64_t kPollNs = 10'000'000;
 
 // A file of this process alone, deleted at the end.
 class temporary_file {
@@ -40,30 +36,6 @@ class temporary_file {
   std::string path_;
 };
 
-// The child is a process group of its own, so that the time limit reaches the processes that it starts as well.
-[[noreturn]] void become(const demo_job& job, std::vector<char*>& arguments, pid_t parent) {
-  setpgid(0, 0);
-  if (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0 || getppid() != parent) _exit(127);
-  for (const auto& [name, value] : job.environment) setenv(name.c_str(), value.c_str(), 1);
-  execv("/proc/self/exe", arguments.data());
-  _exit(127);
-}
-
-int wait_for(pid_t child, int timeout_s) {
-  const std::uint64_t end_ns = monotonic_ns() + static_cast<std::uint64_t>(timeout_s) * 1'000'000'000u;
-  int state = 0;
-  while (waitpid(child, &state, WNOHANG) == 0) {
-    if (monotonic_ns() >= end_ns) {
-      kill(-child, SIGKILL);
-      waitpid(child, &state, 0);
-      throw tool_failure(format("took longer than %d s", timeout_s));
-    }
-    const timespec pause{0, static_cast<long>(kPollNs)};
-    nanosleep(&pause, nullptr);
-  }
-  return state;
-}
-
 }  // namespace
 
 std::string command_text(const demo_job& job) {
@@ -76,19 +48,15 @@ std::string command_text(const demo_job& job) {
 
 nlohmann::json run_demo_job(const demo_job& job) {
   const temporary_file results;
-  std::vector<std::string> words = {"peerlane"};
-  words.insert(words.end(), job.arguments.begin(), job.arguments.end());
-  words.insert(words.end(), {"--json", results.path()});
-  std::vector<char*> arguments;
-  for (auto& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
+  command_process::settings wanted{
+      .arguments = job.arguments, .output_path = {}, .environment = job.environment, .end_signal = SIGTERM};
+  wanted.arguments.insert(wanted.arguments.end(), {"--json", results.path()});
   std::fflush(stdout);
   std::fflush(stderr);
-  const pid_t parent = getpid();
-  const pid_t child = fork();
-  if (child < 0) throw tool_failure("fork: " + errno_text(errno));
-  if (child == 0) become(job, arguments, parent);
-  const int state = wait_for(child, job.timeout_s);
+  command_process child(wanted);
+  const auto ended = child.wait_ms(static_cast<std::uint64_t>(job.timeout_s) * 1000);
+  if (!ended) throw tool_failure(format("took longer than %d s", job.timeout_s));
+  const int state = *ended;
   if (WIFSIGNALED(state)) throw tool_failure(format("ended by signal %d", WTERMSIG(state)));
   const int code = WEXITSTATUS(state);
   const bool has_findings = std::find(job.findings.begin(), job.findings.end(), code) != job.findings.end();

@@ -10,6 +10,7 @@
 #include "base/text.hpp"
 #include "tools/common/gpu_choice.hpp"
 #include "tools/common/report.hpp"
+#include "tools/common/temporary_folder.hpp"
 #include "tools/common/terminal.hpp"
 #include "tools/common/tool.hpp"
 #include "tools/machine/checks.hpp"
@@ -32,29 +33,10 @@ struct topo_options {
   bool is_matrix_only = false;
 };
 
-class temporary_folder {
- public:
-  temporary_folder() {
-    std::string pattern = (fs::temp_directory_path() / "peerlane-topo-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) throw tool_failure("no temporary folder can be made: " + errno_text(errno));
-    path_ = pattern;
-  }
-  ~temporary_folder() {
-    std::error_code code;
-    fs::remove_all(path_, code);
-  }
-  temporary_folder(const temporary_folder&) = delete;
-  temporary_folder& operator=(const temporary_folder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 machine load_recording(const std::string& file) {
   const auto text = read_text(file);
   if (!text) throw tool_failure(format("%s cannot be read", file.c_str()));
-  const temporary_folder folder;
+  const temporary_folder folder("topo");
   must(expand_recording(*text, folder.path()));
   return read_machine(folder.path());
 }

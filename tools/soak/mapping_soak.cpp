@@ -13,9 +13,9 @@
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
+#include "tools/common/command_process.hpp"
 #include "tools/common/gpu.hpp"
 #include "tools/common/tool.hpp"
-#include "tools/soak/child_process.hpp"
 #include "tools/soak/soak.hpp"
 
 namespace pl::soak {
@@ -169,8 +169,8 @@ void run_mappings(const plan& run, findings& seen) {
   for (std::uint64_t round = 0; !is_over(run); ++round) {
     const std::uint64_t seed = random(), seconds = 1 + random() % 4;
     const bool is_killed = random() % 3 == 0;
-    child_process worker(
-        {{"soak", "--mapping-worker", std::to_string(seconds), "--seed", std::to_string(seed % 1'000'000'007)}, log, 0});
+    command_process worker(
+        {{"soak", "--mapping-worker", std::to_string(seconds), "--seed", std::to_string(seed % 1'000'000'007)}, log, 0, {}});
     if (is_killed) {
       pause_ms(run, random() % (seconds * 1000));
       worker.send(SIGKILL);

@@ -7,7 +7,7 @@
 #include <cstdio>
 
 #include "base/text.hpp"
-#include "tools/soak/child_process.hpp"
+#include "tools/common/command_process.hpp"
 #include "tools/soak/soak.hpp"
 
 namespace pl::soak {
@@ -39,14 +39,14 @@ std::string words(const std::vector<std::string>& arguments) {
   return out;
 }
 
-void undisturbed(child_process& pair, const std::string& command, findings& seen) {
+void undisturbed(command_process& pair, const std::string& command, findings& seen) {
   const auto state = pair.wait_ms(kPatienceMs);
   seen.count("pairs run to their end");
   if (!state) seen.violation("hung: " + command);
   else if (*state != 0) seen.violation(format("%s: %s", state_text(*state).c_str(), command.c_str()));
 }
 
-void disturbed(child_process& pair, const std::string& command, std::mt19937_64& random, findings& seen) {
+void disturbed(command_process& pair, const std::string& command, std::mt19937_64& random, findings& seen) {
   const auto ranks = pair.children();
   if (ranks.empty()) return undisturbed(pair, command, seen);  // over already
   const pid_t victim = ranks[random() % ranks.size()];
@@ -67,7 +67,7 @@ void run_messages(const plan& run, findings& seen) {
   std::mt19937_64 random(run.seed * 3 + 1);
   while (!is_over(run)) {
     const auto arguments = random_benchmark(random);
-    child_process pair({arguments, run.folder + "/messages.log", 0});
+    command_process pair({arguments, run.folder + "/messages.log", 0, {}});
     if (random() % 3 == 0) {
       pause_ms(run, 20 + random() % 400);
       disturbed(pair, words(arguments), random, seen);

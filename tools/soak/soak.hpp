@@ -11,7 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "tools/common/command_process.hpp"
+
 namespace pl::soak {
+
+using tools::command_process;
+using tools::state_text;
 
 struct plan {
   std::uint64_t seed = 1;

@@ -16,6 +16,7 @@
 #include "measure/progress.hpp"
 #include "measure/text_table.hpp"
 #include "tools/common/report.hpp"
+#include "tools/common/temporary_folder.hpp"
 #include "tools/common/tool.hpp"
 #include "tools/soak/soak.hpp"
 
@@ -67,12 +68,6 @@ std::string mount_small_disk(const std::string& folder) {
   if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return "mount: " + errno_text(errno);
   if (mount("tmpfs", folder.c_str(), "tmpfs", 0, kSmallDisk) != 0) return "mount of a tmpfs: " + errno_text(errno);
   return {};
-}
-
-std::string make_folder(const std::string& parent) {
-  std::string pattern = ((parent.empty() ? fs::temp_directory_path() : fs::path(parent)) / "peerlane-soak-XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) throw tool_failure(format("%s: %s", pattern.c_str(), errno_text(errno).c_str()));
-  return pattern;
 }
 
 struct part {
@@ -137,10 +132,13 @@ int run_soak(const invocation& call) {
   if (options.mapping_worker_s > 0)
     return run_mapping_worker(static_cast<std::uint64_t>(options.seed),
                               static_cast<std::uint64_t>(options.mapping_worker_s));
+  if (std::none_of(std::begin(kParts), std::end(kParts), [&](const part& one) { return is_wanted(options, one.name); }))
+    throw tool_failure("--only " + options.only + ": store, messages, mappings");
   if (options.minutes == 0 && options.seconds == 0) options.minutes = 1;
   plan run;
   run.seed = options.seed != 0 ? static_cast<std::uint64_t>(options.seed) : monotonic_ns() % 1'000'000'007 + 1;
-  run.folder = make_folder(options.folder);
+  temporary_folder folder("soak", options.folder);
+  run.folder = folder.path();
   run.disk = run.folder + "/disk";
   fs::create_directory(run.disk);
   run.why_no_small_disk = mount_small_disk(run.disk);
@@ -172,15 +170,13 @@ int run_soak(const invocation& call) {
       --running;
     });
   }
-  if (all.empty()) throw tool_failure("--only " + options.only + ": store, messages, mappings");
   watch(run, seconds, running);
   for (auto& one : threads) one.join();
   const bool good = tell(all, out.file());
   if (good) {
-    std::error_code ignored;
     if (run.has_small_disk) umount2(run.disk.c_str(), MNT_DETACH);
-    fs::remove_all(run.folder, ignored);
   } else {
+    folder.keep();
     std::printf("\nthe logs stay in %s\n", run.folder.c_str());
   }
   out.file().set_pass(good);

@@ -90,6 +90,17 @@ void store_client_soak::erase(key& one) {
                            text_of(one.states.possible()).c_str()));
 }
 
+// What an answer says of a key: nothing means bytes of no value.
+std::optional<state_number> store_client_soak::state_shown(const key& one, const store_client::reply& answer) const {
+  return answer.status == ENOENT ? std::optional<state_number>(0) : state_of(one.id, room_.data(), answer.moved_bytes);
+}
+
+std::string store_client_soak::contradiction(const key& one, const std::optional<state_number>& shown) const {
+  return format("%s, %s: a get shows %s, but it must be one of %s", kPools[static_cast<unsigned>(one.pool)],
+                one.name.c_str(), shown ? text_of({*shown}).c_str() : "bytes of no value",
+                text_of(one.states.possible()).c_str());
+}
+
 // False: no answer.
 bool store_client_soak::get(key& one) {
   const auto memory = client_->classify(reinterpret_cast<std::uint64_t>(room_.data()), room_.size());
@@ -100,12 +111,8 @@ bool store_client_soak::get(key& one) {
     return false;
   }
   seen_.count("gets answered");
-  const auto state =
-      answer.status == ENOENT ? std::optional<state_number>(0) : state_of(one.id, room_.data(), answer.moved_bytes);
-  if (!state || !one.states.may_be(*state))
-    seen_.violation(format("%s, %s: a get shows %s, but it must be one of %s", kPools[static_cast<unsigned>(one.pool)],
-                           one.name.c_str(), state ? text_of({*state}).c_str() : "bytes of no value",
-                           text_of(one.states.possible()).c_str()));
+  const auto shown = state_shown(one, answer);
+  if (!shown || !one.states.may_be(*shown)) seen_.violation(contradiction(one, shown));
   return true;
 }
 
@@ -133,7 +140,7 @@ void store_client_soak::work() {
   }
 }
 
-void store_client_soak::classify_all() {
+void store_client_soak::check_all() {
   if (!reach(store_.socket(), kCalmTimeoutMs)) {
     seen_.violation("after the last disturbance the store does not serve");
     return;
@@ -156,13 +163,10 @@ std::uint64_t store_client_soak::silent_losses(const std::string& socket) {
     request.verify = true;
     const auto answer = client_->run(client_->make_get(pools_[static_cast<unsigned>(one.pool)], one.name, *memory, request));
     if (answer.status != 0 && answer.status != ENOENT) continue;  // an error is an answer here
-    const auto state =
-        answer.status == ENOENT ? std::optional<state_number>(0) : state_of(one.id, room_.data(), answer.moved_bytes);
-    if (state && one.states.may_be(*state)) continue;
+    const auto shown = state_shown(one, answer);
+    if (shown && one.states.may_be(*shown)) continue;
     ++lost;
-    std::fprintf(stderr, "%s, %s: shows %s, but it must be one of %s\n", kPools[static_cast<unsigned>(one.pool)],
-                 one.name.c_str(), state ? text_of({*state}).c_str() : "bytes of no value",
-                 text_of(one.states.possible()).c_str());
+    std::fprintf(stderr, "%s\n", contradiction(one, shown).c_str());
   }
   client_.reset();
   return lost;

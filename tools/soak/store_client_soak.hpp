@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "store/client/client.hpp"
 #include "tools/soak/store_under_soak.hpp"
@@ -18,7 +19,7 @@ class store_client_soak {
   // Until the end of the run.
   void work();
   // Every key once, after the last disturbance. A store that does not answer by then is a violation.
-  void classify_all();
+  void check_all();
   // The same on another store, a damaged copy of this one: each answer is right, or it is an error. Returns how many values
   // were missing or of an older state without an error.
   std::uint64_t silent_losses(const std::string& socket);
@@ -40,6 +41,8 @@ class store_client_soak {
   void put(key& one);
   void erase(key& one);
   bool get(key& one);
+  std::optional<state_number> state_shown(const key& one, const store_client::reply& answer) const;
+  std::string contradiction(const key& one, const std::optional<state_number>& shown) const;
   std::size_t random_size();
 
   const plan& run_;

@@ -129,11 +129,12 @@ class disturber {
   }
   // A client of another kind, with large values under way when it dies.
   void kill_client() {
-    child_process client(
+    command_process client(
         {{"store", "perf", "--server", store_.socket(), "--test", "throughput", "--duration", "60", "--read_pct", "20",
           "--elements", "200", "--value_length", "400000", "--pool_name", "of-killed-clients"},
          run_.folder + "/perf.log",
-         0});
+         0,
+         {}});
     pause_ms(run_, 50 + random_() % 600);
     client.send(SIGKILL);
     const auto state = client.wait_ms(10'000);
@@ -203,8 +204,7 @@ void damage_copies(const plan& run, findings& seen, store_under_soak& store,
     fs::permissions(copy, fs::perms::owner_all, ignored);
     fs::remove(copy + "/store.sock", ignored);
     const std::string done = flip_bits(copy, random);
-    child_process server(
-        {{"store", "serve", "--data", copy, "--listen", "none", "--arena", "33554432", "--chunk", "16777216"}, log, 0});
+    command_process server({.arguments = serve_arguments(copy), .output_path = log, .environment = {}});
     seen.count("damaged copies");
     std::uint64_t lost = 0;
     for (int tries = 0; tries < 100 && !fs::exists(copy + "/store.sock"); ++tries)
@@ -262,7 +262,7 @@ void run_store(const plan& run, findings& seen) {
   }
   noise.check_killed_clients();
   noise.bring_back();
-  for (auto& one : clients) one->classify_all();
+  for (auto& one : clients) one->check_all();
   store.end(SIGTERM);
   damage_copies(run, seen, store, clients);
 }

@@ -16,15 +16,18 @@ constexpr std::uint64_t kDrainMs = 60'000;
 
 }  // namespace
 
+std::vector<std::string> serve_arguments(const std::string& folder) {
+  return {"store", "serve", "--data", folder, "--listen", "none", "--arena", "33554432", "--chunk", "16777216"};
+}
+
 store_under_soak::store_under_soak(const plan& run, findings& seen, std::string folder)
     : run_(run), seen_(seen), folder_(std::move(folder)), log_(run.folder + "/server.log") {}
 
 bool store_under_soak::start(std::uint64_t max_files) {
-  server_ = std::make_unique<child_process>(
-      child_process::settings{{"store", "serve", "--data", folder_, "--listen", "none", "--arena", "33554432", "--chunk",
-                               "16777216", "--log-level", "warn"},
-                              log_,
-                              max_files});
+  auto arguments = serve_arguments(folder_);
+  arguments.insert(arguments.end(), {"--log-level", "warn"});
+  server_ = std::make_unique<command_process>(
+      command_process::settings{.arguments = arguments, .output_path = log_, .max_files = max_files, .environment = {}});
   const std::uint64_t end_ns = monotonic_ns() + kStartMs * 1'000'000;
   while (monotonic_ns() < end_ns) {
     if (const auto state = server_->wait_ms(10)) {

@@ -8,10 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "tools/soak/child_process.hpp"
+#include "tools/common/command_process.hpp"
 #include "tools/soak/soak.hpp"
 
 namespace pl::soak {
+
+// A server with a small memory tier on this folder, as typed after `peerlane`.
+std::vector<std::string> serve_arguments(const std::string& folder);
 
 class store_under_soak {
  public:
@@ -25,7 +28,7 @@ class store_under_soak {
   void send(int signal) const { server_->send(signal); }
   bool is_running() const { return server_ != nullptr; }
 
-  // Raised before each end of a server: what a client saw before and what it sees after are of different servers.
+  // Raised before and after each end of a server: what a client saw before and what it sees after are of different servers.
   std::uint64_t epoch() const { return epoch_.load(std::memory_order_acquire); }
   std::string socket() const { return folder_ + "/store.sock"; }
   const std::string& folder() const { return folder_; }
@@ -35,7 +38,7 @@ class store_under_soak {
   const plan& run_;
   findings& seen_;
   std::string folder_, log_;
-  std::unique_ptr<child_process> server_;
+  std::unique_ptr<command_process> server_;
   std::atomic<std::uint64_t> epoch_{0};
 };
 

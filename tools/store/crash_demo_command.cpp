@@ -16,6 +16,7 @@
 #include "tools/common/gpu.hpp"
 #include "tools/common/planner_session.hpp"
 #include "tools/common/report.hpp"
+#include "tools/common/temporary_folder.hpp"
 #include "tools/store/own_server.hpp"
 #include "tools/store/reach.hpp"
 #include "tools/store/store_commands.hpp"
@@ -31,35 +32,13 @@ struct crash_options {
   std::uint64_t bytes = 16u << 20;
 };
 
-// A new folder that is deleted with its contents.
-class temporary_folder {
- public:
-  explicit temporary_folder(const std::string& parent) {
-    std::string pattern =
-        ((parent.empty() ? std::filesystem::temp_directory_path() : std::filesystem::path(parent)) / "peerlane-crash-XXXXXX")
-            .string();
-    if (mkdtemp(pattern.data()) == nullptr) throw tool_failure(format("%s: %s", pattern.c_str(), errno_text(errno).c_str()));
-    path_ = pattern;
-  }
-  ~temporary_folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  temporary_folder(const temporary_folder&) = delete;
-  temporary_folder& operator=(const temporary_folder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 class crash_demo {
  public:
   crash_demo(const crash_options& options, const tools::gpu_session& gpu, tools::planner_session& copies)
       : options_(options),
         gpu_(gpu),
         copies_(copies),
-        folder_(options.folder),
+        folder_("crash", options.folder),
         source_(gpu, options.bytes),
         destination_(gpu, options.bytes),
         pattern_(options.bytes) {
@@ -163,7 +142,7 @@ class crash_demo {
   const crash_options& options_;
   const tools::gpu_session& gpu_;
   tools::planner_session& copies_;
-  temporary_folder folder_;
+  tools::temporary_folder folder_;
   tools::device_memory source_, destination_;
   std::vector<unsigned char> pattern_;
   std::optional<own_server> server_;

@@ -40,14 +40,8 @@ bool nobody_serves(const std::string& directory) {
   return !answers;
 }
 
-own_server::own_server(std::string directory, const std::vector<std::string>& more)
-    : directory_(std::move(directory)), temporary_(directory_.empty()) {
-  if (temporary_) {
-    std::string pattern = (std::filesystem::temp_directory_path() / "peerlane-store-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr)
-      throw tools::tool_failure(format("%s: %s", pattern.c_str(), errno_text(errno).c_str()));
-    directory_ = pattern;
-  }
+own_server::own_server(std::string directory, const std::vector<std::string>& more) : directory_(std::move(directory)) {
+  if (directory_.empty()) directory_ = temporary_.emplace("store").path();
   std::vector<std::string> words = {"peerlane", "store", "serve",       "--data", directory_,
                                     "--listen", "none",  "--log-level", "warn"};
   words.insert(words.end(), more.begin(), more.end());
@@ -87,8 +81,6 @@ own_server::~own_server() {
     kill(process_, SIGTERM);
     waitpid(process_, nullptr, 0);
   }
-  std::error_code ignored;
-  if (temporary_) std::filesystem::remove_all(directory_, ignored);
 }
 
 }  // namespace pl::store_tools

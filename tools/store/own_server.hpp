@@ -4,8 +4,11 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "tools/common/temporary_folder.hpp"
 
 namespace pl::store_tools {
 
@@ -27,7 +30,7 @@ class own_server {
 
  private:
   std::string directory_;
-  bool temporary_;
+  std::optional<tools::temporary_folder> temporary_;  // deleted when the server has ended
   pid_t process_ = -1;
 };
 

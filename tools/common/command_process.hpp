@@ -1,29 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes of this program that the soak starts, watches and kills. Each is a process group of its own, ends with its
-// parent, and writes into files.
+// Processes of this program that a command starts, watches and kills. Each is a process group of its own and ends with its
+// parent.
 #pragma once
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-namespace pl::soak {
+namespace pl::tools {
 
-class child_process {
+class command_process {
  public:
   struct settings {
     std::vector<std::string> arguments;  // after the program's name
-    std::string output_path;             // standard output and error, appended; empty: thrown away
+    std::string output_path;             // standard output and error, appended; empty: those of this process
     std::uint64_t max_files = 0;         // RLIMIT_NOFILE; 0: as here
+    std::vector<std::pair<std::string, std::string>> environment;  // set for it alone
+    int end_signal = SIGKILL;                                      // sent to it when this process ends
   };
-  explicit child_process(const settings& wanted);
-  // SIGKILL for the group if it still runs.
-  ~child_process();
-  child_process(const child_process&) = delete;
-  child_process& operator=(const child_process&) = delete;
+  // Throws tool_failure.
+  explicit command_process(const settings& wanted);
+  // SIGKILL for what still runs of the group.
+  ~command_process();
+  command_process(const command_process&) = delete;
+  command_process& operator=(const command_process&) = delete;
 
   pid_t pid() const { return pid_; }
   // Its own children that run now.
@@ -42,4 +47,4 @@ class child_process {
 // "exit code 3", "signal 6".
 std::string state_text(int state);
 
-}  // namespace pl::soak
+}  // namespace pl::tools

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/soak/child_process.hpp"
+#include "tools/common/command_process.hpp"
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -16,7 +17,7 @@
 #include "base/text.hpp"
 #include "tools/common/tool.hpp"
 
-namespace pl::soak {
+namespace pl::tools {
 namespace {
 
 void sleep_ms(long milliseconds) {
@@ -24,55 +25,61 @@ void sleep_ms(long milliseconds) {
   nanosleep(&pause, nullptr);
 }
 
-[[noreturn]] void become(const child_process::settings& wanted, std::vector<char*>& arguments, pid_t parent, int output) {
+[[noreturn]] void become(const command_process::settings& wanted, std::vector<char*>& arguments, pid_t parent, int output) {
   setpgid(0, 0);
-  if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) _exit(127);
+  if (prctl(PR_SET_PDEATHSIG, wanted.end_signal) != 0 || getppid() != parent) _exit(127);
   if (wanted.max_files != 0) {
     const rlimit limit{wanted.max_files, wanted.max_files};
     setrlimit(RLIMIT_NOFILE, &limit);
   }
-  dup2(output, STDOUT_FILENO);
-  dup2(output, STDERR_FILENO);
+  if (output >= 0) {
+    dup2(output, STDOUT_FILENO);
+    dup2(output, STDERR_FILENO);
+  }
+  for (const auto& [name, value] : wanted.environment) setenv(name.c_str(), value.c_str(), 1);
   execv("/proc/self/exe", arguments.data());
   _exit(127);
 }
 
 }  // namespace
 
-child_process::child_process(const settings& wanted) {
+command_process::command_process(const settings& wanted) {
   std::vector<std::string> words = {"peerlane"};
   words.insert(words.end(), wanted.arguments.begin(), wanted.arguments.end());
   std::vector<char*> arguments;
   for (auto& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
-  const char* path = wanted.output_path.empty() ? "/dev/null" : wanted.output_path.c_str();
-  const int output = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-  if (output < 0) throw tools::tool_failure(format("%s: %s", path, errno_text(errno).c_str()));
+  int output = -1;
+  if (!wanted.output_path.empty()) {
+    output = open(wanted.output_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (output < 0) throw tool_failure(format("%s: %s", wanted.output_path.c_str(), errno_text(errno).c_str()));
+  }
   const pid_t parent = getpid();
   pid_ = fork();
   if (pid_ == 0) become(wanted, arguments, parent, output);
-  close(output);
-  if (pid_ < 0) throw tools::tool_failure("fork: " + errno_text(errno));
+  const int fork_errno = errno;
+  if (output >= 0) close(output);
+  if (pid_ < 0) throw tool_failure("fork: " + errno_text(fork_errno));
   setpgid(pid_, pid_);  // both sides, so that it holds for whoever comes first
 }
 
-child_process::~child_process() {
+command_process::~command_process() {
   kill(-pid_, SIGKILL);
   if (!state_) waitpid(pid_, nullptr, 0);
 }
 
-std::vector<pid_t> child_process::children() const {
+std::vector<pid_t> command_process::children() const {
   std::vector<pid_t> out;
   std::ifstream file(format("/proc/%d/task/%d/children", static_cast<int>(pid_), static_cast<int>(pid_)));
   for (pid_t child = 0; file >> child;) out.push_back(child);
   return out;
 }
 
-void child_process::send(int signal) const {
+void command_process::send(int signal) const {
   if (!state_) kill(pid_, signal);
 }
 
-std::optional<int> child_process::wait_ms(std::uint64_t milliseconds) {
+std::optional<int> command_process::wait_ms(std::uint64_t milliseconds) {
   const std::uint64_t end_ns = monotonic_ns() + milliseconds * 1'000'000;
   while (!state_) {
     int state = 0;
@@ -84,7 +91,7 @@ std::optional<int> child_process::wait_ms(std::uint64_t milliseconds) {
   return state_;
 }
 
-bool child_process::group_ends_within_ms(std::uint64_t milliseconds) const {
+bool command_process::group_ends_within_ms(std::uint64_t milliseconds) const {
   const std::uint64_t end_ns = monotonic_ns() + milliseconds * 1'000'000;
   while (kill(-pid_, 0) == 0) {
     if (monotonic_ns() >= end_ns) return false;
@@ -97,4 +104,4 @@ std::string state_text(int state) {
   return WIFSIGNALED(state) ? format("signal %d", WTERMSIG(state)) : format("exit code %d", WEXITSTATUS(state));
 }
 
-}  // namespace pl::soak
+}  // namespace pl::tools

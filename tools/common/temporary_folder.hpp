@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// A new folder of a command's own.
+#pragma once
+
+#include <string>
+
+namespace pl::tools {
+
+// Deleted with its contents at the end of the object, unless it is kept.
+class temporary_folder {
+ public:
+  // "peerlane-<name>-" and six characters, in `parent`, or in TMPDIR if that is empty. Throws tool_failure.
+  explicit temporary_folder(const std::string& name, const std::string& parent = {});
+  ~temporary_folder();
+  temporary_folder(const temporary_folder&) = delete;
+  temporary_folder& operator=(const temporary_folder&) = delete;
+
+  const std::string& path() const { return path_; }
+  void keep() { is_kept_ = true; }
+
+ private:
+  std::string path_;
+  bool is_kept_ = false;
+};
+
+}  // namespace pl::tools
