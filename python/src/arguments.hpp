@@ -5,6 +5,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <concepts>
 #include <limits>
 #include <string>
 
@@ -12,8 +13,13 @@
 
 namespace pl::py {
 
-struct integer_argument {
+// Any object, unchecked until it is converted.
+struct unchecked_argument {
   nb::handle given;
+};
+
+struct integer_argument : unchecked_argument {
+  static constexpr auto kPythonName = nb::detail::const_name("int");
   // TypeError or ValueError that begins with `role`.
   template <class T>
   T as(const char* role) const {
@@ -28,8 +34,8 @@ struct integer_argument {
   }
 };
 
-struct bytes_argument {
-  nb::handle given;
+struct bytes_argument : unchecked_argument {
+  static constexpr auto kPythonName = nb::detail::const_name("bytes");
   nb::bytes as(const char* role) const {
     if (!PyBytes_Check(given.ptr()))
       throw nb::type_error((std::string(role) + ": " + class_name(given) + " is given, bytes are wanted").c_str());
@@ -41,30 +47,15 @@ struct bytes_argument {
 
 namespace nanobind::detail {
 
-template <>
-struct type_caster<pl::py::integer_argument> {
-  NB_TYPE_CASTER(pl::py::integer_argument, const_name("int"))
+template <std::derived_from<pl::py::unchecked_argument> Argument>
+struct type_caster<Argument> {
+  NB_TYPE_CASTER(Argument, Argument::kPythonName)
   template <class Flags>  // another type in each version of nanobind
   bool from_python(handle source, Flags, cleanup_list*) noexcept {
     value.given = source;
     return true;
   }
-  static handle from_cpp(const pl::py::integer_argument& source, rv_policy, cleanup_list*) noexcept {
-    return source.given.inc_ref();
-  }
-};
-
-template <>
-struct type_caster<pl::py::bytes_argument> {
-  NB_TYPE_CASTER(pl::py::bytes_argument, const_name("bytes"))
-  template <class Flags>  // another type in each version of nanobind
-  bool from_python(handle source, Flags, cleanup_list*) noexcept {
-    value.given = source;
-    return true;
-  }
-  static handle from_cpp(const pl::py::bytes_argument& source, rv_policy, cleanup_list*) noexcept {
-    return source.given.inc_ref();
-  }
+  static handle from_cpp(const Argument& source, rv_policy, cleanup_list*) noexcept { return source.given.inc_ref(); }
 };
 
 }  // namespace nanobind::detail

@@ -26,7 +26,7 @@ killed() { # eight at a time, each in the middle of something; then the GPU must
   [ "$before" = "$after" ] && timeout 100 /tmp/dma_bench | tail -1
 }
 LIMIT=120 TAIL=60 step dma "$bench" "$results/dma.json"
-LIMIT=120 TAIL=8 step dma_nobody setpriv --reuid 65534 --regid 65534 --clear-groups env HOME=/tmp /tmp/dma_bench
+LIMIT=120 TAIL=8 step dma_nobody "${nobody[@]}" /tmp/dma_bench
 LIMIT=150 TAIL=4 step dma_killed killed
 printf '%s\n' "${summary[@]}"
 exit "$failed"

@@ -13,9 +13,6 @@ export PEERLANE_GPU=real
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$(dirname "$0")/steps.sh"
 
-nobody() { # the same folder for a user without rights; results by way of a folder of its own
-  setpriv --reuid 65534 --regid 65534 --clear-groups env HOME=/tmp "$@"
-}
 bar1_used() { nvidia-smi -q | sed -n '/BAR1 Memory Usage/,/Free/s/.*Used *: //p' | tr '\n' ' '; }
 
 echo "BAR1 used before: $(bar1_used)"
@@ -25,8 +22,8 @@ TAIL=40 step info "$out/peerlane" info
 TAIL=30 step doctor "$out/peerlane" doctor
 TAIL=40 step demo_root "$out/peerlane" demo --json "$results/demo_root.json"
 TAIL=12 step sanity_root "$out/peerlane" sanity -v --json "$results/sanity_root.json"
-TAIL=12 step sanity_nobody nobody /tmp/peerlane-out/peerlane sanity --json /tmp/peerlane-nobody/sanity_nobody.json
-TAIL=12 step demo_nobody nobody /tmp/peerlane-out/peerlane demo --json /tmp/peerlane-nobody/demo_nobody.json
+TAIL=12 step sanity_nobody "${nobody[@]}" /tmp/peerlane-out/peerlane sanity --json /tmp/peerlane-nobody/sanity_nobody.json
+TAIL=12 step demo_nobody "${nobody[@]}" /tmp/peerlane-out/peerlane demo --json /tmp/peerlane-nobody/demo_nobody.json
 TAIL=60 step copylat "$out/peerlane" copylat --json "$results/copylat.json"
 TAIL=30 step copylat_alignments "$out/peerlane" copylat --alignments -r 400 --json "$results/copylat_alignments.json"
 TAIL=5 step copylat_batch "$out/peerlane" copylat --batch --json "$results/copylat_batch.json"

@@ -18,13 +18,10 @@ export PEERLANE_GPU=real
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$here/steps.sh"
 
-nobody() { # the same folder for a user without rights
-  setpriv --reuid 65534 --regid 65534 --clear-groups env HOME=/tmp TMPDIR=/tmp "$@"
-}
 cp -r "$out" /tmp/peerlane-out && chmod -R a+rX /tmp/peerlane-out
 LIMIT=100 TAIL=14 step demo_root "$out/peerlane" demo --json "$results/demo.json"
-LIMIT=100 TAIL=3 step demo_nobody nobody /tmp/peerlane-out/peerlane demo
-LIMIT=60 TAIL=6 step sanity_nobody nobody /tmp/peerlane-out/peerlane sanity
+LIMIT=100 TAIL=3 step demo_nobody "${nobody[@]}" /tmp/peerlane-out/peerlane demo
+LIMIT=60 TAIL=6 step sanity_nobody "${nobody[@]}" /tmp/peerlane-out/peerlane sanity
 LIMIT=110 TAIL=45 step mapping_faults "$faults" --libraries "$out" --backend rm
 LIMIT=120 TAIL=70 step python "$here/python.sh" "$wheel" "$results"
 LIMIT=150 TAIL=45 step soak "$out/peerlane" soak --minutes 1 --seed 9 --json "$results/soak.json"

@@ -8,6 +8,10 @@
 summary=()
 export failed=0
 
+# Before a command: as a user without rights. Words and not a function, so that LIMIT holds for it.
+# shellcheck disable=SC2034 # used by the scripts that source this one
+nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups env HOME=/tmp TMPDIR=/tmp)
+
 step() { # name, command...
   local name=$1 start end rc limit=()
   shift

@@ -11,9 +11,16 @@ LARGEST_TEXT_BYTES = 256 << 10
 OBJECTS = ("machine", "parameters", "units")
 LISTS = ("command_line", "notes", "rows", "samples")
 
-# Every tool that writes result files (docs/results.md, "Rows by tool"). A name that is not here is newer than this program.
-TOOLS = ("apiperf", "async", "bandwidth", "calibrate", "copy", "copybw", "copylat", "demo", "dma_bench", "doctor", "env", "explain-copy",
-         "info", "p2p", "pplat", "python_cost", "sanity", "soak", "store gpu-direct-demo", "store perf", "store_bench", "store_compare", "topo")
+# Every tool that writes result files (docs/results.md, "Rows by tool"), with its title in a report. A name that is not here is newer
+# than this program.
+TOOLS = {"apiperf": "Cost of mapping calls", "async": "Streams that signal each other", "bandwidth": "Links",
+         "calibrate": "Calibration of the copy planner", "copy": "Copies", "copybw": "Bandwidth of CPU copies",
+         "copylat": "Latency of CPU copies", "demo": "Everything in short", "dma_bench": "DMA channels", "doctor": "Doctor",
+         "env": "Environment", "explain-copy": "Why a copy goes its way", "info": "This machine", "p2p": "Messages",
+         "pplat": "CPU and kernel in turns", "sanity": "Correctness", "soak": "Random load and faults",
+         "store gpu-direct-demo": "GPU memory and the store", "store perf": "The store's operations",
+         "store_bench": "The store's engine", "store_compare": "The store and its rivals", "python_cost": "Calls from Python",
+         "topo": "Topology"}
 
 
 class Refused(Exception):

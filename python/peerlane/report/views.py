@@ -3,7 +3,7 @@
 
 import re
 
-from . import compare, view_checks, view_copy, view_foundation, view_links, view_messages, view_store, words
+from . import compare, files, view_checks, view_copy, view_foundation, view_links, view_messages, view_store, words
 from .model import Facts, Log, Notice, Report, Section, Table
 
 VIEWS = {"apiperf": view_foundation.apiperf, "async": view_messages.streams, "bandwidth": view_links.blocks,
@@ -13,14 +13,6 @@ VIEWS = {"apiperf": view_foundation.apiperf, "async": view_messages.streams, "ba
          "soak": view_checks.soak,
          "store gpu-direct-demo": view_store.demo, "store perf": view_store.perf, "store_bench": view_store.bench, "store_compare": view_store.rivals,
          "python_cost": view_foundation.python_cost, "topo": view_checks.topo}
-
-TITLES = {"apiperf": "Cost of mapping calls", "async": "Streams that signal each other", "bandwidth": "Links",
-          "calibrate": "Calibration of the copy planner", "copy": "Copies", "copybw": "Bandwidth of CPU copies",
-          "copylat": "Latency of CPU copies", "demo": "Everything in short", "dma_bench": "DMA channels", "doctor": "Doctor", "env": "Environment",
-          "explain-copy": "Why a copy goes its way", "info": "This machine", "p2p": "Messages", "pplat": "CPU and kernel in turns",
-          "sanity": "Correctness", "soak": "Random load and faults", "store gpu-direct-demo": "GPU memory and the store",
-          "store perf": "The store's operations", "store_bench": "The store's engine",
-          "store_compare": "The store and its rivals", "python_cost": "Calls from Python", "topo": "Topology"}
 
 # Escapes that colour a terminal have no place on a page.
 COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -62,7 +54,7 @@ def overview(results):
 
 def section(result, machines):
     blocks, summary = view_of(result)
-    out = Section(anchor(result.label), f"{TITLES[result.tool]}: {result.label}", summary=summary)
+    out = Section(anchor(result.label), f"{files.TOOLS[result.tool]}: {result.label}", summary=summary)
     if result.simulated:
         out.state = "simulated"
         out.blocks.append(Notice("Made on the simulated GPU: no time here is a GPU's.", "note"))
