@@ -57,7 +57,7 @@ std::vector<std::uint64_t> sizes_for(const case_of_curve& one, std::size_t most_
   for (std::uint64_t bytes = 64; bytes <= most_bytes; bytes *= bytes < kBendsBelow ? 2 : 4) {
     add(bytes);
     // Where threads begin to pay, their curves cross between two octaves, and steps of whole parts make them uneven.
-    if (one.option.how == method::cpu_store && bytes >= kThreadsPayFrom && bytes < kThreadsPayFrom * 8) add(bytes * 5 / 4);
+    if (one.option.kind == method::cpu_store && bytes >= kThreadsPayFrom && bytes < kThreadsPayFrom * 8) add(bytes * 5 / 4);
   }
   return out;
 }
@@ -65,7 +65,7 @@ std::vector<std::uint64_t> sizes_for(const case_of_curve& one, std::size_t most_
 // Median of repetitions within a time; nothing if the method is not available here.
 std::optional<double> measure(planner& planner, const choice& option, const transfer& transfer, std::uint64_t budget_ns) {
   // A short store is over before its fence has drained, which the next one pays: batches tell the rate, not luck.
-  const unsigned batch = option.how == method::cpu_store && transfer.row_bytes <= 4096 ? 16 : 1;
+  const unsigned batch = option.kind == method::cpu_store && transfer.row_bytes <= 4096 ? 16 : 1;
   std::vector<double> samples;
   std::uint64_t begin_ns = monotonic_ns();
   for (unsigned i = 0; i == 0 || (i < kMaxWarmUps && monotonic_ns() - begin_ns < kWarmUpNs); ++i)
@@ -145,7 +145,7 @@ std::vector<case_of_curve> cases_for(const planner& planner, bool has_peer) {
       if ((way == direction::on_device) != (side == other_side::same_gpu || side == other_side::peer_gpu)) continue;
       if (side == other_side::peer_gpu && !has_peer) continue;
       for (const auto& option : candidates(way, side))
-        if (option.width <= planner.threads() || needs_engine(option.how)) cases.push_back({way, side, option});
+        if (option.width <= planner.threads() || needs_engine(option.kind)) cases.push_back({way, side, option});
     }
   return cases;
 }

@@ -123,7 +123,7 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
     if (!wanted.has_after && transfer.rows == 1 && ends.other != other_side::peer_gpu) {
       choice option = choose(transfer, ends);
       option.width = static_cast<std::uint8_t>(std::max<unsigned>(option.width, wanted.least_workers));
-      if (auto given = option.how == method::engine_copy ? give_to_engine(option, transfer, ends) : std::nullopt) {
+      if (auto given = option.kind == method::engine_copy ? give_to_engine(option, transfer, ends) : std::nullopt) {
         made.given_.push_back({given->first, std::move(given->second), transfer});
         continue;
       }

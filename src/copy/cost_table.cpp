@@ -60,7 +60,7 @@ result<cost_curve> parse_curve(const std::vector<std::string>& words) {
                    {}};
   // A method for the other direction would make the CPU read device addresses.
   const auto all = candidates(curve.way, curve.side);
-  if (std::none_of(all.begin(), all.end(), [&](const choice& one) { return one.how == curve.how.how; }))
+  if (std::none_of(all.begin(), all.end(), [&](const choice& one) { return one.kind == curve.option.kind; }))
     return failure{EINVAL,
                    format("%s is no way to copy %s with %s memory", kMethodNames[kind], words[1].c_str(), words[2].c_str())};
   for (std::size_t i = 5; i < words.size(); ++i) {
@@ -84,7 +84,7 @@ const char* name_of(other_side side) { return kSideNames[static_cast<std::size_t
 const char* name_of(direction way) { return kDirectionNames[static_cast<std::size_t>(way)]; }
 
 std::string to_text(const choice& option) {
-  return option.width == 1 ? name_of(option.how) : format("%s x%u", name_of(option.how), option.width);
+  return option.width == 1 ? name_of(option.kind) : format("%s x%u", name_of(option.kind), option.width);
 }
 
 result<choice> parse_choice(const std::string& text) {
@@ -100,7 +100,7 @@ result<choice> parse_choice(const std::string& text) {
     return failure{EINVAL, format("\"%s\" is no way to copy: name one of %s, with \" xN\" for N threads or workers",
                                   text.c_str(), all.c_str())};
   }
-  out.how = static_cast<method>(kind);
+  out.kind = static_cast<method>(kind);
   out.width = static_cast<std::uint8_t>(width);
   return out;
 }
@@ -150,7 +150,7 @@ std::vector<choice> candidates(direction way, other_side side) {
 
 size_limits limits_of(direction way, const choice& option) {
   constexpr std::uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
-  switch (option.how) {
+  switch (option.kind) {
     case method::cpu_store:
       // Starting and joining a second thread costs some 0.3 us; one alone is slower than DMA long before 16 MiB. Half of
       // what the mapping cache keeps: longer copies drive their own mappings out (1 GiB: 12 GB/s, 31 below), and a
@@ -194,7 +194,7 @@ double cost_table::cost(direction way, other_side side, const choice& option, st
   const auto limits = limits_of(way, option);
   if (bytes < limits.least || bytes > limits.most) return std::numeric_limits<double>::infinity();
   for (const auto& curve : curves_)
-    if (curve.way == way && curve.side == side && curve.how == option) return curve.cost_at(bytes);
+    if (curve.way == way && curve.side == side && curve.option == option) return curve.cost_at(bytes);
   return std::numeric_limits<double>::infinity();
 }
 
@@ -202,9 +202,9 @@ choice cost_table::cheapest(direction way, other_side side, bool engine_hot, std
   choice best{method::copy_engine, 1};            // can do everything
   double best_ns = cost(way, side, best, bytes);  // infinite without a curve
   for (const auto& curve : curves_) {
-    if (curve.way != way || curve.side != side || (needs_engine(curve.how.how) && !engine_hot)) continue;
-    const double ns = cautious_cost(way, side, curve.how, bytes);
-    if (ns < best_ns) best_ns = ns, best = curve.how;
+    if (curve.way != way || curve.side != side || (needs_engine(curve.option.kind) && !engine_hot)) continue;
+    const double ns = cautious_cost(way, side, curve.option, bytes);
+    if (ns < best_ns) best_ns = ns, best = curve.option;
   }
   return best;
 }
@@ -214,7 +214,7 @@ choice cost_table::cheapest_unasked(direction way, bool engine_hot, std::uint64_
   choice best{method::copy_engine, 0};
   double best_loss_ns = question_ns_ + 1e-3;  // a loss as large as the question's cost still spares it
   for (const auto& option : candidates(way, other_side::pageable)) {
-    if (needs_engine(option.how) && !engine_hot) continue;
+    if (needs_engine(option.kind) && !engine_hot) continue;
     double loss_ns = 0;
     for (const auto side : kHostSides) {
       const double ns = cautious_cost(way, side, option, bytes);
@@ -229,7 +229,7 @@ choice cost_table::cheapest_unasked(direction way, bool engine_hot, std::uint64_
 std::string cost_table::text() const {
   std::string out = format("%s\nquestion %.0f\n", kHeader, question_ns_);
   for (const auto& curve : curves_) {
-    out += format("curve %s %s %s %u", name_of(curve.way), name_of(curve.side), name_of(curve.how.how), curve.how.width);
+    out += format("curve %s %s %s %u", name_of(curve.way), name_of(curve.side), name_of(curve.option.kind), curve.option.width);
     for (const auto& point : curve.points)
       out += format(" %llu:%.0f", static_cast<unsigned long long>(point.bytes), std::max(1.0, point.ns));  // 0 is refused
     out += "\n";

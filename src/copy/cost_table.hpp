@@ -38,7 +38,7 @@ const char* name_of(other_side side);
 const char* name_of(direction way);
 
 struct choice {
-  method how = method::copy_engine;
+  method kind = method::copy_engine;
   std::uint8_t width = 1;
   bool operator==(const choice&) const = default;
 };
@@ -59,7 +59,7 @@ struct cost_point {
 struct cost_curve {
   direction way;
   other_side side;
-  choice how;
+  choice option;
   std::vector<cost_point> points;  // rising bytes, at least one
 
   double cost_at(std::uint64_t bytes) const;
@@ -78,7 +78,7 @@ size_limits limits_of(direction way, const choice& option);
 // Factor on a cost when methods are compared. Once the bus is full, several thread counts are equally fast, and four is the
 // robust choice: with two threads each must start in time, with eight one may find its CPU busy.
 inline double caution(const choice& option) {
-  if (needs_engine(option.how) || option.width == 1 || option.width == 4) return 1;
+  if (needs_engine(option.kind) || option.width == 1 || option.width == 4) return 1;
   return option.width < 4 ? 1.08 : 1.04;
 }
 

@@ -32,7 +32,7 @@ std::vector<crossover> crossovers(const cost_table& costs, direction way, other_
     if (least == last) continue;  // the cell before has no size in it
     last = least;
     const choice option = costs.pick(way, side, engine_hot, least);
-    if (!out.empty() && out.back().how == option) continue;
+    if (!out.empty() && out.back().option == option) continue;
     if (!out.empty()) out.back().up_to_bytes = least - 1;
     out.push_back({UINT64_MAX, option});
   }
@@ -50,7 +50,7 @@ std::string to_text(const std::vector<crossover>& list) {
     } else {
       out += list.size() == 1 ? "all sizes: " : "above: ";
     }
-    out += to_text(one.how);
+    out += to_text(one.option);
   }
   return out;
 }
@@ -61,8 +61,8 @@ std::vector<alternative> alternatives(const cost_table& costs, direction way, ot
   auto ways = candidates(way, side);
   // A table may have widths that are no candidates of today, as the built-in one does.
   for (const auto& curve : costs.curves())
-    if (curve.way == way && curve.side == side && std::find(ways.begin(), ways.end(), curve.how) == ways.end())
-      ways.push_back(curve.how);
+    if (curve.way == way && curve.side == side && std::find(ways.begin(), ways.end(), curve.option) == ways.end())
+      ways.push_back(curve.option);
   if (std::find(ways.begin(), ways.end(), taken) == ways.end()) ways.push_back(taken);
 
   const double taken_ns = costs.cost(way, side, taken, bytes);
@@ -73,7 +73,7 @@ std::vector<alternative> alternatives(const cost_table& costs, direction way, ot
       one.why = std::isinf(one.expected_ns) ? "taken: no way in this table does this size, DMA can do every copy" : "taken";
     } else if (std::isinf(one.expected_ns)) {
       one.why = why_never(way, option, bytes);
-    } else if (needs_engine(option.how) && !engine_hot) {
+    } else if (needs_engine(option.kind) && !engine_hot) {
       one.why = "the GPU engine is cold";
     } else if (one.expected_ns >= taken_ns) {
       one.why = format("%.2f x slower", one.expected_ns / taken_ns);
@@ -104,7 +104,7 @@ std::string explain(const cost_table& costs, const std::string& origin, directio
   std::string out = format("%s %s, %s, GPU engine %s: %s\n", format_size(bytes).c_str(), name_of(way), name_of(side),
                            engine_hot ? "hot" : "cold", to_text(costs.pick(way, side, engine_hot, bytes)).c_str());
   for (const auto& one : alternatives(costs, way, side, engine_hot, bytes))
-    out += format("  %-22s %12s  %s\n", to_text(one.how).c_str(),
+    out += format("  %-22s %12s  %s\n", to_text(one.option).c_str(),
                   std::isfinite(one.expected_ns) ? duration(one.expected_ns).c_str() : "-", one.why.c_str());
   out += unasked_remark(costs, way, side, engine_hot, bytes);
   out += format("ways by size: %s\n", to_text(crossovers(costs, way, side, engine_hot)).c_str());

@@ -12,7 +12,7 @@ namespace pl::copy {
 // Sizes of at most `up_to_bytes` (and above the entry before) use this method. The last entry has UINT64_MAX.
 struct crossover {
   std::uint64_t up_to_bytes = UINT64_MAX;
-  choice how;
+  choice option;
 };
 std::vector<crossover> crossovers(const cost_table& costs, direction way, other_side side, bool engine_hot);
 // "below 2 KiB: cpu_load; up to 32 KiB: engine_low_latency; above: copy_engine"
@@ -20,7 +20,7 @@ std::string to_text(const std::vector<crossover>& list);
 
 // One method and why it is chosen or not.
 struct alternative {
-  choice how;
+  choice option;
   double expected_ns = 0;  // infinite: it has no curve, or cannot do this size
   std::string why;         // "taken", "1.24 x slower", "the GPU engine is cold", "only up to 32 KiB", ...
   bool is_taken = false;

@@ -255,14 +255,14 @@ choice planner::choose(const transfer& transfer, sides& ends) {
       ends.other_is_known = true;
     } else {
       choice unasked = costs_.pick_unasked(ends.way, true, bytes);
-      if (unasked.width != 0 && needs_engine(unasked.how) && !is_hot())
+      if (unasked.width != 0 && needs_engine(unasked.kind) && !is_hot())
         unasked = costs_.pick_unasked(ends.way, false, bytes);
       if (unasked.width != 0) return unasked;
       inspect_other(transfer, ends);
     }
   }
   const choice best = costs_.pick(ends.way, ends.other, true, bytes);
-  return !needs_engine(best.how) || is_hot() ? best : costs_.pick(ends.way, ends.other, false, bytes);
+  return !needs_engine(best.kind) || is_hot() ? best : costs_.pick(ends.way, ends.other, false, bytes);
 }
 
 // Rows: the curves are of plain copies, so these are rules. A row costs the CPU one round trip to load, nothing to store.
@@ -309,12 +309,12 @@ void planner::count(method kind, std::size_t bytes) noexcept {
 }
 
 void planner::count_refusal(const choice& option) noexcept {
-  if (needs_engine(option.how)) shared_->engine_not_taken.fetch_add(1, std::memory_order_relaxed);
-  else if (is_by_cpu(option.how)) shared_->not_mapped.fetch_add(1, std::memory_order_relaxed);
+  if (needs_engine(option.kind)) shared_->engine_not_taken.fetch_add(1, std::memory_order_relaxed);
+  else if (is_by_cpu(option.kind)) shared_->not_mapped.fetch_add(1, std::memory_order_relaxed);
 }
 
 status planner::run(const choice& option, const transfer& transfer, sides& ends) {
-  switch (option.how) {
+  switch (option.kind) {
     case method::cpu_store:
       return by_cpu_store(option, transfer, ends);
     case method::cpu_load:
@@ -346,14 +346,14 @@ status planner::run(const choice& option, const transfer& transfer, sides& ends)
 status planner::run_or_fall_back(const transfer& transfer, sides& ends) {
   const choice first = choose(transfer, ends);
   auto done = run(first, transfer, ends);
-  if (done) return count(first.how, transfer.bytes()), status{};
-  if (done.code() != EAGAIN && done.code() != ENOTSUP && first.how != method::registered) return done;
+  if (done) return count(first.kind, transfer.bytes()), status{};
+  if (done.code() != EAGAIN && done.code() != ENOTSUP && first.kind != method::registered) return done;
   inspect_other(transfer, ends);
   count_refusal(first);
-  if (needs_engine(first.how)) {
+  if (needs_engine(first.kind)) {
     const choice second = transfer.is_linear() ? costs_.pick(ends.way, ends.other, false, transfer.bytes()) : choice{};
     done = run(second, transfer, ends);
-    if (done) return count(second.how, transfer.bytes()), status{};
+    if (done) return count(second.kind, transfer.bytes()), status{};
     if (done.code() != EAGAIN && done.code() != ENOTSUP) return done;
     count_refusal(second);
   }
@@ -385,16 +385,16 @@ status planner::copy_by(const choice& option, const transfer& transfer) {
   sides ends;
   if (auto good = inspect(transfer, ends); !good) return good;
   const auto limits = limits_of(transfer.way, option);
-  if (is_by_cpu(option.how)) {
-    const bool fits = option.how == method::cpu_store  ? transfer.way == direction::to_device
-                      : option.how == method::cpu_load ? transfer.way == direction::to_host
+  if (is_by_cpu(option.kind)) {
+    const bool fits = option.kind == method::cpu_store  ? transfer.way == direction::to_device
+                      : option.kind == method::cpu_load ? transfer.way == direction::to_host
                                                        : transfer.way == direction::on_device;
     if (!fits || transfer.bytes() > limits.most)
       return failure{ENOTSUP,
-                     format("%s does not copy %zu bytes %s", name_of(option.how), transfer.bytes(), name_of(transfer.way))};
+                     format("%s does not copy %zu bytes %s", name_of(option.kind), transfer.bytes(), name_of(transfer.way))};
   }
   auto done = run(option, transfer, ends);
-  if (done) count(option.how, transfer.bytes());
+  if (done) count(option.kind, transfer.bytes());
   return done;
 }
 
@@ -404,7 +404,7 @@ status planner::fill(std::uint64_t dst, unsigned char value, std::size_t bytes) 
   sides ends;
   if (auto good = inspect(transfer, ends); !good) return good;
   const choice option = costs_.pick(direction::to_device, other_side::pinned, false, bytes);
-  if (option.how == method::cpu_store) {
+  if (option.kind == method::cpu_store) {
     if (auto place = reach(dst, bytes, ends.device)) {
       fill_parallel(shared_->pool, option.width, place->type, place->data, 0x0101010101010101u * value, bytes);
       return count(method::cpu_store, bytes), status{};

@@ -51,7 +51,7 @@ bool planner::copy_shortly(const transfer& transfer, const cu::pointer_info* dev
   const auto move = [&](arch::mapping_type type, char* data) {
     if (to_device) arch::copy_to(type, data, host, transfer.row_bytes);
     else arch::copy_from(type, host, data, transfer.row_bytes);
-    count(option.how, transfer.row_bytes);
+    count(option.kind, transfer.row_bytes);
     return true;
   };
   auto type = arch::mapping_type::none;

@@ -65,7 +65,7 @@ TEST_F(Calibration, MeasuresWhatWorksHere) {
   ASSERT_TRUE(again) << again.error().message;
   const auto has = [&](direction way, other_side side, method kind) {
     for (const auto& one : measured->curves())
-      if (one.way == way && one.side == side && one.how.how == kind) return true;
+      if (one.way == way && one.side == side && one.option.kind == kind) return true;
     return false;
   };
   EXPECT_TRUE(has(direction::to_device, other_side::pinned, method::cpu_store));
@@ -75,8 +75,8 @@ TEST_F(Calibration, MeasuresWhatWorksHere) {
   EXPECT_TRUE(has(direction::on_device, other_side::same_gpu, method::cpu_relay));
   for (const auto& one : measured->curves())
     for (const auto& point : one.points) {
-      const auto limits = limits_of(one.way, one.how);
-      EXPECT_TRUE(point.bytes >= limits.least && point.bytes <= limits.most) << to_text(one.how);
+      const auto limits = limits_of(one.way, one.option);
+      EXPECT_TRUE(point.bytes >= limits.least && point.bytes <= limits.most) << to_text(one.option);
     }
   // And a planner that believes it copies.
   planner::options believes;
@@ -101,7 +101,7 @@ TEST_F(Calibration, WithoutAMappingTheRestIsMeasured) {
   auto measured = calibrate(cuda_, *by_, wanted);
   ASSERT_TRUE(measured) << measured.error().message;
   for (const auto& one : measured->curves())
-    EXPECT_TRUE(one.how.how == method::copy_engine || one.how.how == method::bounce);
+    EXPECT_TRUE(one.option.kind == method::copy_engine || one.option.kind == method::bounce);
   wanted.device_ordinal = 17;
   EXPECT_FALSE(calibrate(cuda_, *by_, wanted));
 }

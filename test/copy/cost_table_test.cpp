@@ -52,9 +52,9 @@ choice cheapest_of(const cost_table& table, direction way, other_side side, bool
   choice best;
   double best_ns = table.cost(way, side, best, bytes);
   for (const auto& curve : table.curves()) {
-    if (curve.way != way || curve.side != side || (needs_engine(curve.how.how) && !hot)) continue;
-    const double ns = table.cost(way, side, curve.how, bytes) * caution(curve.how);
-    if (ns < best_ns) best_ns = ns, best = curve.how;
+    if (curve.way != way || curve.side != side || (needs_engine(curve.option.kind) && !hot)) continue;
+    const double ns = table.cost(way, side, curve.option, bytes) * caution(curve.option);
+    if (ns < best_ns) best_ns = ns, best = curve.option;
   }
   return best;
 }
@@ -72,25 +72,25 @@ TEST(CostTable, EveryDecisionIsTheCheapestThatIsAllowed) {
           for (const auto bytes : {low, low + (next - low) / 2, next - 1}) {
             const auto picked = table.pick(way, side, hot, bytes);
             ASSERT_EQ(picked, expected) << name_of(way) << " " << name_of(side) << " " << bytes;
-            ASSERT_FALSE(!hot && needs_engine(picked.how)) << bytes;
+            ASSERT_FALSE(!hot && needs_engine(picked.kind)) << bytes;
             const auto limits = limits_of(way, picked);
             ASSERT_TRUE(bytes >= limits.least && bytes <= limits.most) << to_text(picked) << " of " << bytes;
           }
         }
-  EXPECT_EQ(table.pick(direction::to_device, other_side::pageable, false, 0).how, method::cpu_store);
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pinned, true, UINT64_MAX).how, method::copy_engine);
+  EXPECT_EQ(table.pick(direction::to_device, other_side::pageable, false, 0).kind, method::cpu_store);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pinned, true, UINT64_MAX).kind, method::copy_engine);
 }
 
 TEST(CostTable, TheBuiltInTableIsSensible) {
   const auto& table = cost_table::built_in();
   EXPECT_EQ(table.pick(direction::to_device, other_side::pinned, true, 64), (choice{method::cpu_store, 1}));
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pinned, true, 8).how, method::cpu_load);
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, 4096).how, method::engine_low_latency);
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, false, 64u << 20).how, method::bounce);
-  EXPECT_EQ(table.pick(direction::on_device, other_side::same_gpu, false, 64u << 20).how, method::copy_engine);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pinned, true, 8).kind, method::cpu_load);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, 4096).kind, method::engine_low_latency);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, false, 64u << 20).kind, method::bounce);
+  EXPECT_EQ(table.pick(direction::on_device, other_side::same_gpu, false, 64u << 20).kind, method::copy_engine);
   for (const auto& curve : table.curves()) {
     const auto all = candidates(curve.way, curve.side);
-    EXPECT_NE(std::find(all.begin(), all.end(), curve.how), all.end()) << to_text(curve.how);
+    EXPECT_NE(std::find(all.begin(), all.end(), curve.option), all.end()) << to_text(curve.option);
   }
 }
 
@@ -114,12 +114,12 @@ TEST(CostTable, CurvesMeetTheirPointsAndGoOnBehindThem) {
 TEST(CostTable, AWayIsNotTakenBeyondItsLimits) {
   const auto table =
       parsed("curve to_host pageable cpu_load 1 1:1 2:1\ncurve to_host pageable engine_low_latency 1 1:2 2:2\n");
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, (256u << 10) - 1).how, method::cpu_load);
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, (256u << 10) + 1).how, method::copy_engine);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, (256u << 10) - 1).kind, method::cpu_load);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, (256u << 10) + 1).kind, method::copy_engine);
   EXPECT_TRUE(std::isinf(table.cost(direction::to_host, other_side::pageable, {method::cpu_load, 1}, 300u << 10)));
   EXPECT_TRUE(std::isinf(table.cost(direction::to_host, other_side::pageable, {method::bounce, 1}, 300u << 10)));
   const auto wide = parsed("curve to_device pinned cpu_store 4 1:1\n");
-  EXPECT_EQ(wide.pick(direction::to_device, other_side::pinned, false, 20479).how, method::copy_engine);
+  EXPECT_EQ(wide.pick(direction::to_device, other_side::pinned, false, 20479).kind, method::copy_engine);
   EXPECT_EQ(wide.pick(direction::to_device, other_side::pinned, false, 20480), (choice{method::cpu_store, 4}));
 }
 
@@ -139,10 +139,10 @@ TEST(CostTable, WaysBeginAndEndExactlyAtTheirLimits) {
     const cost_table table(curves);
     for (const auto& curve : curves)
       for (const bool hot : {false, true}) {
-        const auto limits = limits_of(curve.way, curve.how);
+        const auto limits = limits_of(curve.way, curve.option);
         for (const auto limit : {limits.least, limits.most}) {
           if (limit == UINT64_MAX) continue;
-          ASSERT_EQ(cost_table::middle_of(cost_table::cell_of(limit)), limit) << to_text(curve.how) << ": no round size";
+          ASSERT_EQ(cost_table::middle_of(cost_table::cell_of(limit)), limit) << to_text(curve.option) << ": no round size";
           for (const auto bytes : {limit - 1, limit, limit + 1}) {
             if (bytes == 0) continue;
             ASSERT_EQ(table.pick(curve.way, curve.side, hot, bytes), cheapest_of(table, curve.way, curve.side, hot, bytes))
@@ -158,15 +158,15 @@ TEST(CostTable, AtItsLastSizeTheBestWayIsTaken) {
   const auto table = parsed(
       "curve to_host pageable engine_low_latency 1 32768:5400\n"
       "curve to_host pageable engine_bounce 1 1024:3826 32768:6834 65536:9865\n");
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, 32767).how, method::engine_low_latency);
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, 32768).how, method::engine_low_latency);
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, 32769).how, method::engine_bounce);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, 32767).kind, method::engine_low_latency);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, 32768).kind, method::engine_low_latency);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, 32769).kind, method::engine_bounce);
 }
 
 TEST(CostTable, TheEngineIsChosenOnlyWhileItIsHot) {
   const auto table = parsed("curve to_host pinned engine_copy 1 1:1\ncurve to_host pinned cpu_load 1 1:5\n");
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pinned, true, 100).how, method::engine_copy);
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pinned, false, 100).how, method::cpu_load);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pinned, true, 100).kind, method::engine_copy);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pinned, false, 100).kind, method::cpu_load);
 }
 
 TEST(CostTable, HostMemoryIsNotAskedAboutWhereTheAnswerIsWorthLessThanTheQuestion) {
@@ -200,7 +200,7 @@ TEST(CostTable, AWayTakenUnaskedCostsAtMostTheQuestion) {
         const auto option = table.pick_unasked(way, hot, bytes);
         if (option.width == 0) continue;
         ++unasked;
-        EXPECT_TRUE(hot || !needs_engine(option.how));
+        EXPECT_TRUE(hot || !needs_engine(option.kind));
         for (const auto side : {other_side::pinned, other_side::pageable}) {
           const auto best = table.pick(way, side, hot, bytes);
           EXPECT_LE(table.cost(way, side, option, bytes) * caution(option),

@@ -25,7 +25,7 @@ cost_table three_ways() {
 }
 
 const alternative& find(const std::vector<alternative>& all, const choice& option) {
-  return *std::find_if(all.begin(), all.end(), [&](const alternative& one) { return one.how == option; });
+  return *std::find_if(all.begin(), all.end(), [&](const alternative& one) { return one.option == option; });
 }
 
 TEST(crossovers, every_size_goes_the_way_that_the_table_picks) {
@@ -38,11 +38,11 @@ TEST(crossovers, every_size_goes_the_way_that_the_table_picks) {
         std::size_t position = 0;
         for (std::uint64_t bytes = 1; bytes < 1ull << 33; bytes += 1 + bytes / 7) {
           while (bytes > list[position].up_to_bytes) ++position;
-          ASSERT_EQ(list[position].how, costs.pick(way, side, hot, bytes)) << bytes;
+          ASSERT_EQ(list[position].option, costs.pick(way, side, hot, bytes)) << bytes;
         }
         for (std::size_t i = 1; i < list.size(); ++i) {
           EXPECT_LT(list[i - 1].up_to_bytes, list[i].up_to_bytes);
-          EXPECT_NE(list[i - 1].how, list[i].how);
+          EXPECT_NE(list[i - 1].option, list[i].option);
         }
       }
 }
@@ -61,7 +61,7 @@ TEST(explanation, the_taken_way_comes_first_and_the_others_have_reasons) {
   const auto all = alternatives(three_ways(), kWay, kSide, true, 64u << 10);
   ASSERT_FALSE(all.empty());
   EXPECT_TRUE(all[0].is_taken);
-  EXPECT_EQ(all[0].how, (choice{method::engine_copy, 1}));
+  EXPECT_EQ(all[0].option, (choice{method::engine_copy, 1}));
   EXPECT_EQ(all[0].why, "taken");
   EXPECT_EQ(std::count_if(all.begin(), all.end(), [](const alternative& one) { return one.is_taken; }), 1);
   EXPECT_NE(find(all, {method::copy_engine, 1}).why.find("x slower"), std::string::npos);
@@ -81,7 +81,7 @@ TEST(explanation, the_text_has_all_of_it) {
   const auto text = explain(three_ways(), "a test", kWay, kSide, true, 64u << 10);
   EXPECT_EQ(text.find("64 KiB to_host, pinned, GPU engine hot: engine_copy\n"), 0u) << text;
   for (const auto& one : alternatives(three_ways(), kWay, kSide, true, 64u << 10))
-    EXPECT_NE(text.find("  " + to_text(one.how) + " "), std::string::npos) << text;
+    EXPECT_NE(text.find("  " + to_text(one.option) + " "), std::string::npos) << text;
   EXPECT_NE(text.find("ways by size: " + to_text(crossovers(three_ways(), kWay, kSide, true))), std::string::npos) << text;
   EXPECT_NE(text.find("costs: a test\n"), std::string::npos) << text;
 }

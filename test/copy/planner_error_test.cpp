@@ -89,7 +89,7 @@ TEST_F(PlannerError, ATableNamesOnlyWaysThatExist) {
       for (std::size_t kind = 0; kind < kMethods; ++kind) {
         const auto all = candidates(way, static_cast<other_side>(side));
         const bool exists =
-            std::any_of(all.begin(), all.end(), [&](const choice& one) { return one.how == static_cast<method>(kind); });
+            std::any_of(all.begin(), all.end(), [&](const choice& one) { return one.kind == static_cast<method>(kind); });
         planner::options wanted;
         wanted.costs = header() + curve(way, static_cast<other_side>(side), {static_cast<method>(kind), 1});
         const auto made = planner::open(cuda_, wanted);

@@ -20,7 +20,7 @@ inline std::vector<other_side> sides_of(direction way) {
 inline std::string header() { return "peerlane-calibration/1\n"; }
 // A line by which this way is the cheapest for all sizes that it can do.
 inline std::string curve(direction way, other_side side, const choice& option, unsigned ns = 1) {
-  return std::string("curve ") + name_of(way) + " " + name_of(side) + " " + name_of(option.how) + " " +
+  return std::string("curve ") + name_of(way) + " " + name_of(side) + " " + name_of(option.kind) + " " +
          std::to_string(option.width) + " 1:" + std::to_string(ns) + "\n";
 }
 // The same for both kinds of host memory.

@@ -81,8 +81,8 @@ TEST_P(EveryDirection, ACopyGoesTheWayThatCostsLeast) {
       const auto limits = limits_of(way, option);
       const auto bytes = static_cast<std::size_t>(std::clamp<std::uint64_t>(20'001, limits.least, limits.most));
       SCOPED_TRACE(std::string(name_of(side)) + " " + to_text(option));
-      copy_until(option.how, copy_case(way, side, bytes, 1, 2));
-      EXPECT_EQ(by_->counts().bytes[static_cast<std::size_t>(option.how)], bytes * taken(option.how));
+      copy_until(option.kind, copy_case(way, side, bytes, 1, 2));
+      EXPECT_EQ(by_->counts().bytes[static_cast<std::size_t>(option.kind)], bytes * taken(option.kind));
     }
 }
 INSTANTIATE_TEST_SUITE_P(directions, EveryDirection, testing::ValuesIn(kDirections),

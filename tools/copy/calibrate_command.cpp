@@ -59,7 +59,7 @@ void report_curves(const copy::cost_table& costs, result_file& file) {
       file.add_row({{"kind", "cost"},
                     {"direction", copy::name_of(curve.way)},
                     {"side", copy::name_of(curve.side)},
-                    {"method", copy::to_text(curve.how)},
+                    {"method", copy::to_text(curve.option)},
                     {"size_bytes", point.bytes},
                     {"cost_ns", point.ns}});
 }

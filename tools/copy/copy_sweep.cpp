@@ -148,8 +148,8 @@ class copy_sweep {
     for (const auto& candidate : copy::candidates(test_case.way, test_case.side)) {
       const auto limits = copy::limits_of(test_case.way, candidate);
       if (bytes < limits.least || bytes > limits.most) continue;
-      if (candidate.width > (*planner_)->threads() && !copy::needs_engine(candidate.how)) continue;
-      out.push_back({copy::to_text(candidate), candidate, {}, candidate.how == method::cpu_store});
+      if (candidate.width > (*planner_)->threads() && !copy::needs_engine(candidate.kind)) continue;
+      out.push_back({copy::to_text(candidate), candidate, {}, candidate.kind == method::cpu_store});
     }
     out.push_back({kCuMemcpy, {}, {}, false});
     out.push_back({kPlanner, {}, {}, stores});
@@ -217,7 +217,7 @@ class copy_sweep {
     if (auto last = registered_contender(test_case, bytes, transfer, entrants)) all.push_back(*std::move(last));
     std::uint64_t forced[copy::kMethods] = {};
     for (const auto& one : entrants)
-      if (one.forced_choice) forced[static_cast<std::size_t>(one.forced_choice->how)] += one.record.done;
+      if (one.forced_choice) forced[static_cast<std::size_t>(one.forced_choice->kind)] += one.record.done;
     report_size(test_case, transfer, entrants, all, most_taken(before.copies, after.copies, forced));
   }
 
@@ -239,7 +239,7 @@ class copy_sweep {
   // What is registered is known to the planner of the others, so it comes after them.
   std::optional<contender> registered_contender(const copy_case& test_case, std::uint64_t bytes,
                                                 const copy::transfer& transfer, std::list<entrant>& entrants) {
-    const auto picked = (*planner_)->costs().pick(test_case.way, test_case.side, true, bytes).how;
+    const auto picked = (*planner_)->costs().pick(test_case.way, test_case.side, true, bytes).kind;
     if (test_case.way == direction::on_device || bytes > kMaxRegistered || !is_wanted(options_.methods, kRegistered) ||
         (picked != method::cpu_store && picked != method::cpu_load && !copy::needs_engine(picked)))
       return std::nullopt;

@@ -24,7 +24,7 @@ void report_crossovers(const copy::cost_table& costs, const copy_case& test_case
                     {"memory", memory_label(test_case)},
                     {"engine_hot", hot},
                     {"up_to_bytes", one.up_to_bytes == UINT64_MAX ? -1 : static_cast<std::int64_t>(one.up_to_bytes)},
-                    {"method", copy::to_text(one.how)}});
+                    {"method", copy::to_text(one.option)}});
   }
 }
 

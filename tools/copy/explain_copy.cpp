@@ -96,9 +96,9 @@ int run_explain_copy(const invocation& call) {
   std::printf("costs: %s\n\n", costs.origin.c_str());
   const auto bandwidth = [&](double ns) { return static_cast<double>(options.bytes) / ns; };
   for (const auto& one : all)
-    if (one.is_taken && std::isinf(one.expected_ns)) std::printf("goes by %s\n\n", copy::to_text(one.how).c_str());
+    if (one.is_taken && std::isinf(one.expected_ns)) std::printf("goes by %s\n\n", copy::to_text(one.option).c_str());
     else if (one.is_taken)
-      std::printf("goes by %s: about %s, %s GB/s\n\n", copy::to_text(one.how).c_str(),
+      std::printf("goes by %s: about %s, %s GB/s\n\n", copy::to_text(one.option).c_str(),
                   format_duration_ns(one.expected_ns).c_str(), short_number(bandwidth(one.expected_ns)).c_str());
   if (const auto remark = copy::unasked_remark(costs.table, test_case.way, test_case.side, !options.cold, options.bytes);
       !remark.empty())
@@ -106,13 +106,13 @@ int run_explain_copy(const invocation& call) {
   text_table table({{"way", text_table::align::left}, {"expected us"}, {"GB/s"}, {"", text_table::align::left}});
   for (const auto& one : all) {
     const bool known = !std::isinf(one.expected_ns);
-    table.add_row({copy::to_text(one.how), known ? short_number(one.expected_ns / 1e3) : "-",
+    table.add_row({copy::to_text(one.option), known ? short_number(one.expected_ns / 1e3) : "-",
                    known ? short_number(bandwidth(one.expected_ns)) : "-", one.why});
     nlohmann::json row{{"kind", "way"},
                        {"direction", direction_label(test_case)},
                        {"memory", memory_label(test_case)},
                        {"engine_hot", !options.cold},
-                       {"method", copy::to_text(one.how)},
+                       {"method", copy::to_text(one.option)},
                        {"size_bytes", options.bytes},
                        {"taken", one.is_taken},
                        {"why", one.why}};
